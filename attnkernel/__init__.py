@@ -1,0 +1,40 @@
+"""Attention is kernel regression: one call, `attend`, and everything that is built on it."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+from . import data as data, kernels as kernels, methods as methods, priors as priors
+from ._attend import (
+    Auto as Auto,
+    Selection as Selection,
+    attend as attend,
+    select_method as select_method,
+)
+from ._rules import Rule as Rule, Softmax as Softmax
+from .fit import (
+    Fit as Fit,
+    HoldOut as HoldOut,
+    LeaveOneOut as LeaveOneOut,
+    Objective as Objective,
+    fit as fit,
+    fit_many as fit_many,
+)
+from .kernels import Gaussian as Gaussian, Kernel as Kernel
+from .methods import Dense as Dense, Method as Method
+from .models import (
+    KernelRegression as KernelRegression,
+    MultiheadKernelRegression as MultiheadKernelRegression,
+)
+from .priors import Mask as Mask, Prior as Prior
+
+if TYPE_CHECKING:
+    from . import plot as plot
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str):
+    """`attnkernel.plot` on first use: importing the package does not import matplotlib."""
+    if name == "plot":
+        return importlib.import_module(".plot", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

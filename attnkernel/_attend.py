@@ -1,0 +1,162 @@
+"""The one verb. Attention, Nadaraya–Watson regression and everything between are this call."""
+
+from typing import Literal, NamedTuple, overload
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from ._rules import Rule, Softmax
+from .kernels import Kernel
+from .methods import Dense, Method, Moments
+from .priors import Prior
+
+
+class Auto(Method):
+    """The method that `select_method` names, by this decision list:
+
+    1. `Dense()`.
+    """
+
+    def refusal(self, kernel: Kernel, prior: Prior | None, rule: Rule) -> str | None:
+        return None
+
+    def moments(
+        self,
+        q: Float[Array, "queries dim"],
+        k: Float[Array, "keys dim"],
+        v: Float[Array, "keys dim_v"],
+        kernel: Kernel,
+        prior: Prior | None,
+        rule: Rule,
+    ) -> Moments:
+        method = select_method(kernel=kernel, prior=prior, rule=rule).method
+        return method.moments(q, k, v, kernel, prior, rule)
+
+
+class Selection(NamedTuple):
+    """What would run, and why each method before it in the list would not."""
+
+    method: Method
+    passed_over: tuple[tuple[str, str], ...]
+
+
+_DECISION_LIST: tuple[Method, ...] = (Dense(),)
+
+
+def select_method(*, kernel: Kernel, prior: Prior | None = None, rule: Rule | None = None) -> Selection:
+    """The method that `Auto` takes, without running it: the first that does not refuse."""
+    passed_over = []
+    for method in _DECISION_LIST:
+        reason = method.refusal(kernel, prior, rule if rule is not None else Softmax())
+        if reason is None:
+            return Selection(method, tuple(passed_over))
+        passed_over.append((type(method).__name__, reason))
+    raise ValueError(
+        "No method takes this combination: "
+        + "; ".join(f"{name}: {reason}" for name, reason in passed_over)
+    )
+
+
+@overload
+def attend(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    kernel: Kernel,
+    prior: Prior | None = ...,
+    rule: Rule = ...,
+    method: Method = ...,
+    return_log_mass: Literal[False] = ...,
+) -> Array: ...
+
+
+@overload
+def attend(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    kernel: Kernel,
+    prior: Prior | None = ...,
+    rule: Rule = ...,
+    method: Method = ...,
+    return_log_mass: Literal[True],
+) -> tuple[Array, Array]: ...
+
+
+def attend(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    kernel: Kernel,
+    prior: Prior | None = None,
+    rule: Rule = Softmax(),
+    method: Method = Auto(),
+    return_log_mass: bool = False,
+) -> Array | tuple[Array, Array]:
+    r"""Kernel regression; equivalently, attention.
+
+    $$ \mathrm{attend}(q)_i = \frac{\sum_j w_{ij}\, v_j}{\sum_j w_{ij}}, \qquad
+       \log w_{ij} = \tfrac1\tau \big(\log K(q_i, k_j) + \log \pi(i, j)\big) $$
+
+    Query = test point, key = input, value = label. With the Gaussian kernel and no prior this is
+    the estimator of Nadaraya (1964) and Watson (1964).
+
+    **Arguments:**
+
+    - `q`: queries, shape (*batch, queries, dim).
+    - `k`: keys, shape (*batch, keys, dim).
+    - `v`: values, shape (*batch, keys, dim_v). Leading batch axes broadcast as in NumPy.
+    - `kernel`: log K(q, k), for example `Gaussian(0.3)`.
+    - `prior`: log π(i, j), for example `LeaveOneOut()`; None weighs all keys alike.
+    - `rule`: scores to weights. Default: softmax at temperature 1.
+    - `method`: how the sum is evaluated. Default: `Auto()`, see `select_method`.
+    - `return_log_mass`: also return log Σ_j w_ij.
+
+    **Returns:** shape (*batch, queries, dim_v) in the dtype of q; where a query sees no key, 0.
+    With `return_log_mass`, also shape (*batch, queries); where a query sees no key, -inf. Sums
+    are never formed below float32. With `v = jnp.eye(keys)` the result is the weights themselves.
+
+    **Raises:** `ValueError` if the shapes do not fit together, or `method` refuses.
+    """
+    q, k, v = _checked(q, k, v)
+    if (reason := method.refusal(kernel, prior, rule)) is not None:
+        raise ValueError(f"{type(method).__name__} cannot evaluate this: {reason}")
+    dtype = jnp.promote_types(jnp.result_type(q, k, v), jnp.float32)
+
+    def unbatched(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+        moments = method.moments(q, k, v, kernel, prior, rule)
+        return moments.value, moments.log_mass
+
+    value, log_mass = jnp.vectorize(unbatched, signature="(q,d),(k,d),(k,e)->(q,e),(q)")(
+        q.astype(dtype), k.astype(dtype), v.astype(dtype)
+    )
+    if return_log_mass:
+        return value.astype(q.dtype), log_mass.astype(q.dtype)
+    return value.astype(q.dtype)
+
+
+def _checked(q: ArrayLike, k: ArrayLike, v: ArrayLike) -> tuple[Array, Array, Array]:
+    """q, k, v as floating arrays whose shapes fit together."""
+    arrays = []
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        array = jnp.asarray(array)
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            array = array.astype(jnp.result_type(float))
+        if array.ndim < 2:
+            raise ValueError(
+                f"{name} must have shape (*batch, rows, columns); got {array.shape}. "
+                f"For n numbers in one dimension use {name}[:, None]."
+            )
+        arrays.append(array)
+    q, k, v = arrays
+    if q.shape[-1] != k.shape[-1]:
+        raise ValueError(
+            f"Queries and keys must have the same dimension; got q {q.shape} and k {k.shape}."
+        )
+    if k.shape[-2] != v.shape[-2]:
+        raise ValueError(f"Each key needs one value; got k {k.shape} and v {v.shape}.")
+    return q, k, v

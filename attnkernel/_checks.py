@@ -1,0 +1,83 @@
+"""Sentences for bad input: what was expected, what came, what to try.
+
+Values are looked at only where they are known: inside `jit`, `vmap` or `grad` an array is a
+tracer without a value, and only its shape and dtype are checked.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from jax.typing import ArrayLike
+
+
+def is_known(*arrays: ArrayLike) -> bool:
+    """True where every array has a value to look at (none is a tracer)."""
+    return not any(isinstance(array, jax.core.Tracer) for array in arrays)
+
+
+def require_positive(name: str, value: ArrayLike) -> None:
+    """Raise `ValueError` unless every entry of `value` is a finite number above zero."""
+    if not is_known(value):
+        return
+    array = np.asarray(value)
+    if not np.issubdtype(array.dtype, np.number) or np.issubdtype(array.dtype, np.complexfloating):
+        raise ValueError(f"{name} must be a positive real number, or an array of them; got {value!r}.")
+    if not np.all(np.isfinite(array) & (array > 0)):
+        raise ValueError(
+            f"{name} must be positive and finite; got {array.tolist()}. "
+            f"It is a distance in the units of x: try a tenth of the range of x."
+        )
+
+
+def as_points(name: str, x: ArrayLike) -> Float[Array, "*batch points dim"]:
+    """Points as rows: shape (n,) becomes (n, 1); integers become floats; the rest is kept.
+
+    A batch of one-dimensional points must come as (batch, n, 1): (n,) is the only shape that is
+    completed, so that no meaning is ever guessed from sizes.
+    """
+    array = jnp.asarray(x)
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise ValueError(f"{name} must be real; got dtype {array.dtype}.")
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        array = array.astype(jnp.result_type(float))
+    if array.ndim == 0:
+        raise ValueError(
+            f"{name} must have shape (n,) or (n, dim); got a single number. "
+            f"Try jnp.array([{name}])."
+        )
+    return array[:, None] if array.ndim == 1 else array
+
+
+def require_regression_data(
+    x: Float[Array, "n dim"], y: Float[Array, "n"] | Float[Array, "n out"]
+) -> None:
+    """Raise `ValueError` unless (x, y) is something that a regression can be fitted to.
+
+    Expected: the same number of rows, at least three, every number finite, x not constant.
+    """
+    if x.ndim != 2 or y.ndim not in (1, 2) or x.shape[0] != y.shape[0]:
+        raise ValueError(
+            f"x must have shape (n,) or (n, dim) and y shape (n,) or (n, out), with the same n; "
+            f"got x {x.shape} and y {y.shape}."
+        )
+    if x.shape[0] < 3:
+        raise ValueError(
+            f"A fit needs at least 3 rows; got {x.shape[0]}. "
+            f"Each row is predicted from the others, and one other says nothing of a lengthscale."
+        )
+    if not is_known(x, y):
+        return
+    for name, array in (("x", x), ("y", y)):
+        bad = np.flatnonzero(~np.isfinite(np.asarray(array)).reshape(len(array), -1).all(axis=1))
+        if bad.size:
+            raise ValueError(
+                f"{name} must be finite; {bad.size} of {len(array)} rows are not, the first is row "
+                f"{bad[0]} (counted from 0): {np.asarray(array)[bad[0]]}. Drop or fill those rows."
+            )
+    if np.all(np.asarray(x) == np.asarray(x)[:1]):
+        raise ValueError(
+            f"x is constant: every row is {np.asarray(x)[0].tolist()}. "
+            f"No lengthscale can be told from it; is this the column that was meant?"
+        )
+

@@ -1,0 +1,43 @@
+"""Simulated data, with the truth beside them."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ._dataset import Dataset
+
+
+def heteroskedastic_mean(x: ArrayLike) -> Float[Array, "*shape"]:
+    r"""$f(x) = \tfrac12 \sin x - \sin 3x + x^2 / 5$."""
+    x = jnp.asarray(x)
+    return 0.5 * jnp.sin(x) - jnp.sin(3.0 * x) + x**2 / 5.0
+
+
+def heteroskedastic_sd(x: ArrayLike) -> Float[Array, "*shape"]:
+    r"""$s(x) = 0.2 + 0.05 |x|$."""
+    return 0.2 + 0.05 * jnp.abs(jnp.asarray(x))
+
+
+def heteroskedastic(*, key: PRNGKeyArray, n: int = 150) -> Dataset:
+    r"""A curve with bumps of one width, and noise that grows away from the centre.
+
+    $$ y_i = f(x_i) + s(x_i)\, \varepsilon_i, \qquad \varepsilon_i \sim \mathcal{N}(0, 1),
+       \qquad x_i \text{ equally spaced on } [-3, 3] $$
+
+    with $f(x) = \tfrac12 \sin x - \sin 3x + x^2/5$ and $s(x) = 0.2 + 0.05|x|$.
+
+    **Arguments:** `key`: a PRNG key; `n`: number of points, default 150.
+
+    **Returns:** a `Dataset` with x (n, 1), y (n,), and the true `mean` and `sd`. The noise is
+    drawn in float32 at any precision, so that a key names the same data in all.
+
+    **Source:** P. Czyż, *From kernel regression to the transformer* (2024).
+    """
+    if n < 3:
+        raise ValueError(f"n must be at least 3; got {n}.")
+    dtype = jnp.result_type(float)
+    x = jnp.linspace(-3.0, 3.0, n)
+    mean, sd = heteroskedastic_mean(x), heteroskedastic_sd(x)
+    noise = jax.random.normal(key, (n,), dtype=jnp.float32).astype(dtype)
+    return Dataset(x[:, None], mean + sd * noise, ("x",), "y", mean, sd)

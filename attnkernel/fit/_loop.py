@@ -1,0 +1,131 @@
+"""The training loop: a scan over steps, in chunks.
+
+One chunk is one call of one compiled program. Between chunks the host looks: at progress, at
+Ctrl-C, at whether everything has stopped. The PRNG key is part of the state.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Bool, Float, Int, Array, PRNGKeyArray, PyTree
+
+from ._box import Box
+from ._objectives import Objective
+
+History = dict[str, Any]
+Callback = Callable[[int, History], None]
+
+
+class Problem(NamedTuple):
+    """What is fitted to what: arrays, the same from the first step to the last."""
+
+    frozen: PyTree  # the leaves of the model that are not trained
+    x: Float[Array, "*batch n dim"]
+    y: Float[Array, "*rows"]
+    objective: Objective
+    box: Box | None
+
+    def model(self, z: PyTree) -> Any:
+        """The model at free variables z."""
+        return eqx.combine(z if self.box is None else self.box.inside(z), self.frozen)
+
+
+class Recipe(NamedTuple):
+    """How it is fitted: functions and numbers, static to the compiled program."""
+
+    optimizer: optax.GradientTransformation
+    tolerance: float | None  # stop where |gradient| <= tolerance · |loss|; None: never
+    record: Callable[[Any], History] | None
+
+
+class State(eqx.Module):
+    """The state of one training. A stopped one (converged or diverged) no longer moves."""
+
+    z: PyTree
+    optimizer: PyTree
+    key: PRNGKeyArray
+    steps: Int[Array, ""]  # taken
+    converged: Bool[Array, ""]
+    diverged: Bool[Array, ""]
+
+    @classmethod
+    def start(cls, z: PyTree, optimizer: optax.GradientTransformation, key: PRNGKeyArray) -> "State":
+        false = jnp.zeros((), bool)
+        return cls(z, optimizer.init(z), key, jnp.zeros((), int), false, false)
+
+
+def advance(
+    state: State, problem: Problem, recipe: Recipe, steps: int
+) -> tuple[State, History]:
+    """`steps` steps of training: a pure function, to be jitted, vmapped, differentiated.
+
+    Each step splits the key, evaluates the objective with the new half, records the loss (and
+    what `recipe.record` says of the model) before the update, and updates. A step whose loss or
+    gradient is not finite is not taken.
+    """
+    optimizer = optax.with_extra_args_support(recipe.optimizer)
+
+    def step(state: State, _: None) -> tuple[State, History]:
+        key, subkey = jax.random.split(state.key)
+
+        def loss_of(z: PyTree) -> Float[Array, ""]:
+            return problem.objective(problem.model(z), problem.x, problem.y, key=subkey)
+
+        loss, gradient = jax.value_and_grad(loss_of)(state.z)
+        slope = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(gradient)]))
+        diverged = state.diverged | ~jnp.isfinite(loss) | ~jnp.isfinite(slope)
+        converged = state.converged
+        if recipe.tolerance is not None:
+            converged = converged | (slope <= recipe.tolerance * jnp.abs(loss))
+        updates, optimizer_state = optimizer.update(
+            gradient, state.optimizer, state.z, value=loss, grad=gradient, value_fn=loss_of
+        )
+        z = optax.apply_updates(state.z, updates)
+        stopped = diverged | converged
+        moved = State(z, optimizer_state, key, state.steps + 1, converged, diverged)
+        still = State(state.z, state.optimizer, state.key, state.steps, converged, diverged)
+        history = {"loss": loss}
+        if recipe.record is not None:
+            history |= recipe.record(problem.model(state.z))
+        return jax.tree.map(lambda a, b: jnp.where(stopped, a, b), still, moved), history
+
+    return jax.lax.scan(step, state, None, length=steps)
+
+
+def run(
+    advance: Callable[[State, int], tuple[State, History]],
+    state: State,
+    *,
+    steps: int,
+    chunk: int,
+    callback: Callback | None,
+    on_host: bool,
+) -> tuple[State, History]:
+    """Calls `advance` in chunks until `steps` are taken or all trainings have stopped.
+
+    Inside a transformation (`on_host` False) there is no host to look between chunks: all steps
+    are then one scan.
+    """
+    if not on_host:
+        return advance(state, steps)
+    histories = []
+    done = 0
+    while done < steps:
+        taken = min(chunk, steps - done)
+        state, history = advance(state, taken)
+        history = jax.tree.map(np.asarray, history)
+        histories.append(history)
+        done += taken
+        if callback is not None:
+            callback(done, history)
+        if np.all(np.asarray(state.converged) | np.asarray(state.diverged)):
+            break
+    # the axis of steps comes right behind the axes of fits and starts
+    join = functools.partial(np.concatenate, axis=state.steps.ndim)
+    return state, jax.tree.map(lambda *parts: join(parts), *histories)

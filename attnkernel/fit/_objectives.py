@@ -1,0 +1,132 @@
+"""Objectives: what a fit minimises. Each is a number for a model and labelled data."""
+
+import abc
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from .._checks import is_known
+from ..priors import HeldOut, LeaveOneOut as LeaveOneOutMask
+
+
+class Objective(eqx.Module):
+    """A criterion of a model on data (x, y). To add one, write `__call__`.
+
+    `is_stochastic` says whether it draws random numbers: then `fit` needs a key, and takes a
+    fresh one at every step.
+    """
+
+    is_stochastic: ClassVar[bool]
+
+    @abc.abstractmethod
+    def __call__(
+        self,
+        model: Any,
+        x: Float[Array, "n dim"],
+        y: Float[Array, "n"] | Float[Array, "n out"],
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, ""]:
+        """The criterion, to be minimised."""
+
+    def check(self, n: int) -> None:
+        """Raise `ValueError` if the objective cannot be evaluated on n rows."""
+
+
+class HoldOut(Objective):
+    r"""Masked hold-out: the error at h random rows, predicted from all others.
+
+    $$ L = \frac1h \sum_{i \in \mathcal{H}} \big\| y_i - \hat f_{-\mathcal{H}}(x_i) \big\|^2,
+       \qquad \mathcal{H} \text{ the first } h \text{ of a random permutation of the rows} $$
+
+    A hold-out is a mask on the keys, not a data set of a new shape: `size` may be an array, and
+    many sizes then share one compiled program. h queries are evaluated, not n.
+
+    **Arguments:**
+
+    - `size`: h, from 1 to n − 1. An int, or an integer array (traced) together with `at_most`.
+    - `at_most`: an upper bound on an array `size`; that many queries are evaluated and those
+      beyond h ignored. Default: `size`.
+
+    **Raises:** `ValueError` if h is less than 1, n or more, or above `at_most`.
+
+    **Source:** P. Czyż, *From kernel regression to the transformer* (2024).
+    """
+
+    size: int | Int[Array, "..."]
+    at_most: int = eqx.field(static=True)
+    is_stochastic: ClassVar[bool] = True
+
+    def __init__(self, size: int | ArrayLike, at_most: int | None = None):
+        if not jnp.issubdtype(jnp.result_type(size), jnp.integer):
+            raise ValueError(f"HoldOut takes a whole number of rows; got {size!r}.")
+        if isinstance(size, int | np.integer):
+            size, at_most = int(size), int(size) if at_most is None else at_most
+        if at_most is None:
+            raise ValueError("HoldOut of an array of sizes needs at_most=, the largest of them.")
+        if is_known(size) and not (1 <= np.min(np.asarray(size)) <= np.max(np.asarray(size)) <= at_most):
+            raise ValueError(
+                f"HoldOut needs at least 1 row and no more than at_most={at_most}; got {size}."
+            )
+        self.size = size if isinstance(size, int) else jnp.asarray(size)
+        self.at_most = at_most
+
+    def check(self, n: int) -> None:
+        largest = self.at_most
+        if is_known(self.size):
+            largest = int(np.max(np.asarray(self.size)))
+        if largest >= n or self.at_most > n:
+            raise ValueError(
+                f"HoldOut({largest}) leaves no row to predict from: there are {n} rows. "
+                f"Hold out between 1 and {n - 1} of them; a tenth is {max(1, n // 10)}."
+            )
+
+    def __call__(
+        self,
+        model: Any,
+        x: Float[Array, "n dim"],
+        y: Float[Array, "n"] | Float[Array, "n out"],
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, ""]:
+        if key is None:
+            raise ValueError("HoldOut draws rows at random: pass key=jax.random.PRNGKey(0).")
+        n = x.shape[0]
+        order = jax.random.permutation(key, n)
+        held_out = jnp.zeros(n, bool).at[order].set(jnp.arange(n) < self.size)
+        rows = order[: self.at_most]
+        error = model(x[rows], x, y, prior=HeldOut(held_out)) - y[rows]
+        counted = jnp.arange(self.at_most) < self.size
+        if error.ndim == 2:
+            error, counted = error.ravel(), jnp.repeat(counted, error.shape[1])
+        return jnp.sum(jnp.where(counted, error, 0.0) ** 2) / self.size
+
+
+class LeaveOneOut(Objective):
+    r"""Leave-one-out cross-validation: each row predicted from all others.
+
+    $$ \mathrm{CV} = \frac1n \sum_{i=1}^{n} \big\| y_i - \hat f_{-i}(x_i) \big\|^2 $$
+
+    It is the limit of `HoldOut(1)` over all choices of the row; deterministic.
+
+    **Source:** Härdle and Marron, *Optimal bandwidth selection in nonparametric regression
+    function estimation* (1985).
+    """
+
+    is_stochastic: ClassVar[bool] = False
+
+    def __call__(
+        self,
+        model: Any,
+        x: Float[Array, "n dim"],
+        y: Float[Array, "n"] | Float[Array, "n out"],
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, ""]:
+        error = model(x, x, y, prior=LeaveOneOutMask()) - y
+        return jnp.sum(error**2) / x.shape[0]

@@ -1,0 +1,74 @@
+"""A kernel is log K(q, k) of ONE pair of points; everything else follows from that.
+
+To add a kernel, subclass `Kernel` and write `log_pair`. The base class owns the maps over
+queries and keys and the product of kernels.
+"""
+
+import abc
+from typing import Self, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+Tree = TypeVar("Tree")
+
+
+class Kernel(eqx.Module):
+    r"""A non-negative similarity $K(q, k)$ of two points, held as its logarithm.
+
+    $$ \log K : \mathbb{R}^{d} \times \mathbb{R}^{d} \to [-\infty, \infty) $$
+
+    $-\infty$ says that k carries no weight for q. Constants do not matter to attention: kernels
+    are written without their normalising factor.
+    """
+
+    @abc.abstractmethod
+    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
+        """$\\log K(q, k)$ of one query and one key."""
+
+    def pairwise(
+        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
+    ) -> Float[Array, "queries keys"]:
+        """$S_{ij} = \\log K(q_i, k_j)$ of all pairs."""
+        over_keys = jax.vmap(self.log_pair, in_axes=(None, 0))
+        return jax.vmap(over_keys, in_axes=(0, None))(q, k)
+
+    def bounds(self, x: Float[Array, "n dim"]) -> tuple[Self, Self]:
+        """The box in which a fit to inputs x may move, as two kernels: lower and upper.
+
+        Each leaf of the two is the bound on that leaf of this kernel; infinite, where a parameter
+        is free. A kernel with a lengthscale says here which lengthscales x can tell apart.
+        """
+        return unbounded(self)
+
+    def __mul__(self, other: "Kernel") -> "Product":
+        return Product(self, other)
+
+
+class Product(Kernel):
+    r"""$\log K(q, k) = \log K_1(q, k) + \log K_2(q, k)$, written `first * second`."""
+
+    first: Kernel
+    second: Kernel
+
+    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
+        return self.first.log_pair(q, k) + self.second.log_pair(q, k)
+
+    def bounds(self, x: Float[Array, "n dim"]) -> tuple["Product", "Product"]:
+        (lower_1, upper_1), (lower_2, upper_2) = self.first.bounds(x), self.second.bounds(x)
+        return Product(lower_1, lower_2), Product(upper_1, upper_2)
+
+
+def unbounded(tree: Tree) -> tuple[Tree, Tree]:
+    """Bounds that bind nothing: every inexact leaf of `tree` at -inf, and at +inf."""
+
+    def at(value: float) -> Tree:
+        def fill(leaf):
+            return jnp.full_like(leaf, value) if eqx.is_inexact_array(leaf) else leaf
+
+        return jax.tree.map(fill, tree)
+
+    return at(-jnp.inf), at(jnp.inf)

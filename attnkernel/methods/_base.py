@@ -1,0 +1,31 @@
+"""A method is a way to evaluate the sum. All methods give the same function."""
+
+import abc
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from .._rules import Rule
+from ..kernels import Kernel
+from ..priors import Prior
+from ._moments import Moments
+
+
+class Method(eqx.Module):
+    """Evaluates, for every query, $\\sum_i w_i v_i$ and $\\sum_i w_i$ over all keys."""
+
+    @abc.abstractmethod
+    def refusal(self, kernel: Kernel, prior: Prior | None, rule: Rule) -> str | None:
+        """Why this method cannot evaluate the combination; None where it can."""
+
+    @abc.abstractmethod
+    def moments(
+        self,
+        q: Float[Array, "queries dim"],
+        k: Float[Array, "keys dim"],
+        v: Float[Array, "keys dim_v"],
+        kernel: Kernel,
+        prior: Prior | None,
+        rule: Rule,
+    ) -> Moments:
+        """The moments of all keys, for every query, in the dtype of the inputs."""

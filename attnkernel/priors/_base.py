@@ -1,0 +1,77 @@
+"""A prior is log π(i, j) of ONE pair of positions: query i and key j, as indices.
+
+Masks are its 0/1 case, closed under `&`, `|` and `~`. To add a prior, subclass `Prior` and
+write `log_pair`; to add a mask, subclass `Mask` and write `allows`. Indices count the rows of q
+and of k in one call; a prior that needs times or other positions holds them as arrays.
+"""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+
+class Prior(eqx.Module):
+    r"""A non-negative weight $\pi(i, j)$ of a pair of positions, held as its logarithm."""
+
+    @abc.abstractmethod
+    def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
+        """$\\log \\pi(i, j)$ of query i and key j."""
+
+    def pairwise(
+        self, i: Int[Array, " queries"], j: Int[Array, " keys"]
+    ) -> Float[Array, "queries keys"]:
+        """$\\log \\pi(i, j)$ of all pairs of the given indices."""
+        over_keys = jax.vmap(self.log_pair, in_axes=(None, 0))
+        return jax.vmap(over_keys, in_axes=(0, None))(i, j)
+
+
+class Mask(Prior):
+    """A prior that is 0 or 1: True = query i attends to key j."""
+
+    @abc.abstractmethod
+    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        """Whether query i may see key j."""
+
+    def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
+        return jnp.where(self.allows(i, j), 0.0, -jnp.inf)
+
+    def __and__(self, other: "Mask") -> "Mask":
+        return And(self, other)
+
+    def __or__(self, other: "Mask") -> "Mask":
+        return Or(self, other)
+
+    def __invert__(self) -> "Mask":
+        return Not(self)
+
+
+class And(Mask):
+    """True where both masks are; written `first & second`."""
+
+    first: Mask
+    second: Mask
+
+    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return self.first.allows(i, j) & self.second.allows(i, j)
+
+
+class Or(Mask):
+    """True where either mask is; written `first | second`."""
+
+    first: Mask
+    second: Mask
+
+    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return self.first.allows(i, j) | self.second.allows(i, j)
+
+
+class Not(Mask):
+    """True where the mask is not; written `~mask`."""
+
+    mask: Mask
+
+    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return ~self.mask.allows(i, j)
