@@ -18,6 +18,7 @@ from .fit import (
     Objective as Objective,
     fit as fit,
     fit_many as fit_many,
+    profile as profile,
 )
 from .kernels import Gaussian as Gaussian, Kernel as Kernel
 from .methods import Dense as Dense, Method as Method

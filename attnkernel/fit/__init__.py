@@ -7,3 +7,4 @@ from ._objectives import (
     LeaveOneOut as LeaveOneOut,
     Objective as Objective,
 )
+from ._profile import profile as profile

@@ -1,0 +1,37 @@
+"""The objective as a function of the lengthscale alone."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from .._checks import as_points, require_positive
+from ._objectives import Objective
+
+
+def profile(
+    model: Any, x: ArrayLike, y: ArrayLike, lengthscales: ArrayLike, *, objective: Objective
+) -> Float[Array, " grid"]:
+    r"""A deterministic objective at each of several lengthscales, $\ell \mapsto L(f_\ell, x, y)$.
+
+    **Arguments:** `model`: with a `kernel` that has one lengthscale; `x`, `y`: as for `fit`;
+    `lengthscales`: shape (grid,), in the units of x; `objective`: for example `LeaveOneOut()`.
+
+    **Returns:** shape (grid,), evaluated one after the other, so that memory does not grow.
+    """
+    require_positive("lengthscales", lengthscales)
+    if objective.is_stochastic:
+        raise ValueError(f"{type(objective).__name__} is drawn anew each time: it has no profile.")
+    if jnp.ndim(model.kernel.log_lengthscale) != 0:
+        raise ValueError("A profile is over one lengthscale; this kernel has several.")
+    points, labels = as_points("x", x), jnp.asarray(y)
+
+    def at(log_lengthscale: Array) -> Array:
+        moved = eqx.tree_at(lambda tree: tree.kernel.log_lengthscale, model, log_lengthscale)
+        return objective(moved, points, labels)
+
+    logs = jnp.log(jnp.asarray(lengthscales)).astype(model.kernel.log_lengthscale.dtype)
+    return jax.lax.map(at, logs)

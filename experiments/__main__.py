@@ -1,0 +1,97 @@
+"""`python -m experiments`: run, validate, show, schema, list."""
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line. Returns the exit code: 2 for a user's error, without a traceback."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    # argparse takes positional arguments in one run only; overrides may stand behind an option
+    if strays := [word for word in rest if word.startswith("-") or "overrides" not in options]:
+        parser.error(f"unrecognized arguments: {' '.join(strays)}")
+    # imported here: `--help` answers at once
+    from . import config, parts, results, runner  # noqa: PLC0415
+    from .studies import STUDIES  # noqa: PLC0415
+
+    def complain(error: Exception) -> int:
+        print(error, file=sys.stderr)
+        return 2
+
+    if options.command == "run":
+        try:
+            study = runner.load(options.config, options.overrides + rest)
+            return runner.execute(study, options.out, quiet=options.quiet)
+        except (config.ConfigError, results.OutputError) as error:
+            return complain(error)
+    if options.command == "show":
+        import yaml  # noqa: PLC0415
+
+        try:
+            study = runner.load(options.config, options.overrides + rest)
+        except config.ConfigError as error:
+            return complain(error)
+        print(yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False), end="")
+        return 0
+    if options.command == "validate":
+        code = 0
+        for path in options.configs:
+            try:
+                runner.load(path, [])
+                print(f"{path}: valid")
+            except config.ConfigError as error:
+                code = complain(error)
+        return code
+    if options.command == "schema":
+        from pydantic import TypeAdapter  # noqa: PLC0415
+
+        from .studies import AnyStudy  # noqa: PLC0415
+
+        print(json.dumps(TypeAdapter(AnyStudy).json_schema(), indent=2))
+        return 0
+    from attnkernel.data import BUNDLED  # noqa: PLC0415
+
+    for what, names in (
+        ("study", STUDIES),
+        ("data.source", parts.SOURCES),
+        ("data.name (bundled)", BUNDLED),
+        ("model.kernel", parts.KERNELS),
+        ("model.convention", parts.SYMBOL),
+        ("training.optimizer", parts.OPTIMIZERS),
+    ):
+        print(f"{what}: {', '.join(names)}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments", description="Runs the experiments of attnkernel from configs."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    overrides = argparse.ArgumentParser(add_help=False)
+    overrides.add_argument("config", type=Path, metavar="CONFIG", help="a YAML file")
+    overrides.add_argument(
+        "overrides", nargs="*", metavar="field.sub=value", help="instead of what the file says"
+    )
+    run = commands.add_parser("run", parents=[overrides], help="run a config into a directory")
+    run.add_argument("--out", type=Path, metavar="DIR", help="default: results/NAME/TIME")
+    run.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    commands.add_parser("show", parents=[overrides], help="print the resolved config")
+    validate = commands.add_parser("validate", help="check configs and their data; run nothing")
+    validate.add_argument("configs", nargs="+", type=Path, metavar="CONFIG")
+    commands.add_parser("schema", help="print the JSON schema of configs, for editors")
+    commands.add_parser("list", help="print what configs can name")
+    return parser
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:
+        sys.exit(1)

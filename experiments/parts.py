@@ -1,0 +1,237 @@
+"""The parts that configs are made of: data, model, training. Each knows how to become real."""
+
+import abc
+import functools
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+import attnkernel as ak
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pydantic
+from jaxtyping import Array, PRNGKeyArray
+
+from .config import FieldError
+from .results import Run
+
+Positive = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
+HoldOutSize = Annotated[int, pydantic.Field(ge=1)] | Annotated[float, pydantic.Field(gt=0, lt=1)]
+Convention = Literal["standard", "unhalved"]
+SYMBOL: dict[str, str] = {"standard": "exp(−d²/2ℓ²)", "unhalved": "exp(−(d/ℓ)²)"}
+
+
+class Part(pydantic.BaseModel):
+    """A group of fields: nothing unknown, nothing converted, nothing changed later."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Heteroskedastic(Part):
+    """Simulated: y = f(x) + s(x) ε on [-3, 3]."""
+
+    source: Literal["heteroskedastic"]
+    n: Annotated[int, pydantic.Field(ge=3)] = 150
+    rounded_to: Literal["float32", "none"] = pydantic.Field(
+        "none", description="round the data to this precision, whatever the run's own"
+    )
+
+    def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
+        data = ak.data.heteroskedastic(key=key, n=self.n)
+        if self.rounded_to == "none":
+            return data
+        return jax.tree.map(lambda leaf: leaf.astype(self.rounded_to).astype(leaf.dtype), data)
+
+
+class Bundled(Part):
+    """A data set that comes with attnkernel."""
+
+    source: Literal["bundled"]
+    name: Literal["cps71", "ethanol", "faithful", "geyser", "mcycle", "wage1"]
+    x: str | list[str] | None = None
+    y: str | None = None
+
+    def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
+        return ak.data.load(self.name, x=self.x, y=self.y)
+
+
+class Csv(Part):
+    """Named columns of a CSV file; its path counts from the current directory."""
+
+    source: Literal["csv"]
+    path: str
+    x: str | list[str]
+    y: str
+
+    def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
+        return ak.data.read_csv(self.path, x=self.x, y=self.y)
+
+
+Data = Annotated[Heteroskedastic | Bundled | Csv, pydantic.Field(discriminator="source")]
+
+
+class Model(Part):
+    """Kernel regression with one kernel."""
+
+    kernel: Literal["gaussian"] = "gaussian"
+    lengthscale: Positive = pydantic.Field(1.0, description="where the fit starts")
+    convention: Convention = pydantic.Field(
+        "standard", description="what a lengthscale means, here and in the results"
+    )
+    sink_mass: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)] = pydantic.Field(
+        0.0, description="divide by (sum of weights + this); 0 is exact"
+    )
+
+    def make(self, lengthscale: Any = None) -> ak.KernelRegression:
+        """The model at a lengthscale of this convention (default: the start)."""
+        return ak.KernelRegression(self.kernel_at(lengthscale), rule=self.rule())
+
+    def kernel_at(self, lengthscale: Any = None) -> ak.Gaussian:
+        value = self.lengthscale if lengthscale is None else lengthscale
+        return ak.Gaussian(ak.kernels.convert_lengthscale(value, source=self.convention))
+
+    def rule(self) -> ak.Softmax:
+        return ak.Softmax(sink_mass=self.sink_mass)
+
+    def shown(self, lengthscale: Array) -> Array:
+        """Lengthscales of this package, in the convention of this config."""
+        return ak.kernels.convert_lengthscale(lengthscale, target=self.convention)
+
+
+class Training(Part):
+    """Stochastic training: an optax optimiser, over a number of steps."""
+
+    optimizer: Literal["adam", "rmsprop", "sgd"] = "adam"
+    learning_rate: Positive = 0.2
+    steps: Annotated[int, pydantic.Field(ge=1)] = 100
+    float32_bias_correction: bool = pydantic.Field(
+        False, description="Adam with 1 − β^t rounded to float32, as it is in float32 programs"
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _only_adam_corrects(self) -> "Training":
+        if self.float32_bias_correction and self.optimizer != "adam":
+            raise ValueError("float32_bias_correction is of adam; leave it out, or use adam")
+        return self
+
+    def make(self) -> optax.GradientTransformation:
+        return _optimizer(self)
+
+
+@functools.cache
+def _optimizer(training: Training) -> optax.GradientTransformation:
+    """One object per setting, so that equal trainings share compiled programs."""
+    rate: Any = training.learning_rate
+    if training.float32_bias_correction:
+        rate = functools.partial(_rate_of_float32_adam, training.learning_rate)
+    return getattr(optax, training.optimizer)(rate)
+
+
+def _rate_of_float32_adam(rate: float, count: Array) -> Array:
+    r"""The learning-rate schedule by which exact Adam becomes Adam in float32.
+
+    Adam divides its moments by $1 - \beta_1^t$ and $1 - \beta_2^t$ ($\beta$ = 0.9, 0.999). In
+    float32 the second loses half of its digits at small t (5e-5 of its value at t = 1); all other
+    roundings of float32 are random, this one is the same in every program. Multiplying the rate by
+
+    $$ \sqrt{\frac{1 - \beta_2^t|_{32}}{1 - \beta_2^t}} \Big/
+       \frac{1 - \beta_1^t|_{32}}{1 - \beta_1^t} $$
+
+    puts it into arithmetic that is otherwise exact.
+    """
+    step = count + 1
+
+    def rounding(beta: float) -> Array:
+        power = jnp.asarray(beta, jnp.float32) ** step.astype(jnp.float32)
+        exact = 1.0 - jnp.asarray(beta, float) ** step
+        return (1.0 - power).astype(exact.dtype) / exact
+
+    return rate * jnp.sqrt(rounding(0.999)) / rounding(0.9)
+
+
+class Study(Part, abc.ABC):
+    """What every config has. A study is a subclass: its fields, its checks, and `run`."""
+
+    name: Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+    seed: Annotated[int, pydantic.Field(ge=0, lt=2**32)] = 2024
+    precision: Literal["float32", "float64"] = "float32"
+    legacy_prng: bool = pydantic.Field(
+        False, description="JAX's random numbers as they were before 2025"
+    )
+    is_benchmark: ClassVar[bool] = False
+
+    def check(self) -> None:
+        """Raise `FieldError` for what only the data can tell."""
+
+    @abc.abstractmethod
+    def run(self, run: Run) -> None:
+        """Computes, and hands numbers, figures and progress to `run`."""
+
+    def keys(self) -> "Keys":
+        return Keys(self.seed)
+
+
+class Keys:
+    """The chain `key, sub = split(key)` from `PRNGKey(seed)`: one sub-key after the other."""
+
+    def __init__(self, seed: int):
+        self._key = jax.random.PRNGKey(seed)
+
+    def next(self) -> PRNGKeyArray:
+        self._key, key = jax.random.split(self._key)
+        return key
+
+    def stack(self, number: int) -> PRNGKeyArray:
+        """The next sub-keys, stacked."""
+        return jnp.stack([self.next() for _ in range(number)])
+
+
+def load(part: Any, key: PRNGKeyArray) -> ak.data.Dataset:
+    """The data of a config; a fault in them is a fault of the field `data`."""
+    try:
+        return part.load(key)
+    except ValueError as error:
+        raise FieldError(("data",), str(error)) from None
+
+
+def hold_out_sizes(sizes: list[int | float], n: int, field: str = "hold_out") -> list[int]:
+    """Numbers of rows: fractions become rows of n; each must leave a row to predict from."""
+    rows = [size if isinstance(size, int) else max(1, round(size * n)) for size in sizes]
+    for i, size in enumerate(rows):
+        if size >= n:
+            raise FieldError(
+                (field, i),
+                f"holding out {size} rows leaves none to predict from: the data have {n}. "
+                f"Expected 1 to {n - 1}, or a fraction such as 0.5",
+            )
+    return rows
+
+
+def describe(data: ak.data.Dataset) -> dict[str, Any]:
+    """What a summary says of the data."""
+    return {"rows": data.x.shape[0], "inputs": list(data.x_names), "label": data.y_name}
+
+
+def outside_bounds(model: ak.KernelRegression, x: Array) -> list[str]:
+    """A sentence if a lengthscale ended where x cannot tell it from any other."""
+    lower, upper = (float(side.kernel.lengthscale) for side in model.bounds(x))
+    found = float(model.kernel.lengthscale)
+    if lower <= found <= upper:
+        return []
+    return [
+        f"a fitted lengthscale of {found:.4g} (as a standard deviation) is outside "
+        f"{lower:.4g} to {upper:.4g}, where these inputs can tell lengthscales apart: start nearer "
+        f"(model.lengthscale=...), or take more steps."
+    ]
+
+
+KERNELS = get_args(Model.model_fields["kernel"].annotation)
+OPTIMIZERS = get_args(Training.model_fields["optimizer"].annotation)
+SOURCES = tuple(
+    get_args(kind.model_fields["source"].annotation)[0] for kind in (Heteroskedastic, Bundled, Csv)
+)
+
+
+def to_list(array: Any) -> Any:
+    """An array as plain numbers, for JSON."""
+    return np.asarray(array).tolist()

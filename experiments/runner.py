@@ -1,0 +1,76 @@
+"""Runs a study: settings of JAX before the first array, and every end written down."""
+
+import contextlib
+import os
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import matplotlib as mpl
+
+from . import config as configs
+from .parts import Study
+from .results import Run, default_directory
+from .studies import STUDIES
+
+
+@contextlib.contextmanager
+def settings(study: Study) -> Iterator[None]:
+    """JAX and matplotlib as the config says, for as long as the study is at work."""
+    from attnkernel.plot import STYLE  # noqa: PLC0415  matplotlib: not before it is wanted
+
+    with (
+        jax.enable_x64(study.precision == "float64"),
+        jax.threefry_partitionable(not study.legacy_prng),
+        mpl.rc_context(STYLE),
+    ):
+        yield
+
+
+def load(path: Path, overrides: list[str]) -> Any:
+    """The validated config of a study, its data looked at.
+
+    **Raises:** `ConfigError` with all faults at once.
+    """
+    source = configs.read(path, overrides)
+    name = source.values.get("study")
+    if name not in STUDIES:
+        sentence = "is required, but was not given" if name is None else f"unknown name {name!r}"
+        known = configs.nearest(str(name), list(STUDIES))
+        raise configs.complain(source, [configs.Fault(("study",), sentence + known)])
+    study = configs.build(source, STUDIES[name])
+    with settings(study):
+        try:
+            study.check()
+        except configs.FieldError as error:
+            raise configs.complain(source, [error.fault]) from None
+    return study
+
+
+def execute(study: Study, out: Path | None, *, quiet: bool) -> int:
+    """Runs a study into its directory; returns the exit code.
+
+    0: done. 1: failed, with the traceback in `error.log`. 130: interrupted, with what was
+    computed until then.
+    """
+    with settings(study):
+        run = Run(out if out is not None else default_directory(study.name), study, quiet=quiet)
+        try:
+            study.run(run)
+        except KeyboardInterrupt:
+            run.close("interrupted", "Ctrl-C")
+            run.console.print(f"interrupted; what was computed is in {run.directory}")
+            return 130
+        except Exception as error:  # the last line of defence: no traceback on a terminal
+            (run.directory / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
+            reason = f"{type(error).__name__}: {error}"
+            run.close("failed", reason)
+            run.console.print(f"failed: {reason}\nsee {run.directory / 'error.log'}")
+            return 1
+        run.close("done")
+    for path in sorted((run.directory / "figures").glob("*.png")):
+        run.console.print(f"figure  {os.fspath(path)}")
+    run.console.print(f"numbers {os.fspath(run.directory / 'summary.json')}")
+    return 0

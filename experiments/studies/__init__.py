@@ -1,0 +1,22 @@
+"""The studies: one module each. A config names one by `study:`."""
+
+from typing import Annotated, get_args
+
+import pydantic
+
+from ..parts import Study
+from .data import ShowData
+from .heads import Heads
+from .holdout import HoldOut
+from .leave_one_out import LeaveOneOut
+from .lengthscales import Lengthscales
+
+AnyStudy = Annotated[
+    Heads | HoldOut | LeaveOneOut | Lengthscales | ShowData,
+    pydantic.Field(discriminator="study"),
+]
+
+STUDIES: dict[str, type[Study]] = {
+    get_args(study.model_fields["study"].annotation)[0]: study
+    for study in get_args(get_args(AnyStudy)[0])
+}

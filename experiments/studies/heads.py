@@ -1,0 +1,182 @@
+"""Many heads: a linear combination of kernel regressions, each with its own lengthscale."""
+
+from typing import Annotated, Any, Literal
+
+import attnkernel as ak
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Array, Bool
+
+from ..parts import (
+    SYMBOL,
+    Data,
+    HoldOutSize,
+    Model,
+    Positive,
+    Study,
+    Training,
+    describe,
+    hold_out_sizes,
+    load,
+    to_list,
+)
+from ..results import Run
+from ._panels import label_outer, legend, panels
+
+
+class PaddedHeads(eqx.Module):
+    """A multi-head model of which some heads are there only to fill up a common shape.
+
+    Their weight is 0 whatever the parameter says, so that they neither predict nor learn: models
+    of different numbers of heads then share one compiled program.
+    """
+
+    model: ak.MultiheadKernelRegression
+    active: Bool[Array, " heads"]
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Array:
+        weights = jnp.where(self.active, self.model.weights, 0.0)
+        model = eqx.tree_at(lambda model: model.weights, self.model, weights)
+        return model(*arguments, **keywords)
+
+
+class Heads(Study):
+    """Fits with several numbers of heads, all in one program, and the table of what they found."""
+
+    study: Literal["heads"]
+    name: str = "heads"
+    data: Data
+    model: Model = Model()
+    training: Training = Training(steps=1000)
+    hold_out: HoldOutSize = 1
+    heads: Annotated[
+        list[Annotated[int, pydantic.Field(ge=1, le=64)]],
+        pydantic.Field(min_length=1, max_length=12),
+    ]
+    keys_spent: Annotated[int, pydantic.Field(ge=0, le=1000)] = pydantic.Field(
+        0, description="trainings that come before these in the chain of keys"
+    )
+    shortest: Positive = pydantic.Field(0.1, description="lengthscale of the first head at start")
+    longest: Positive = pydantic.Field(3.0, description="lengthscale of the last head at start")
+
+    def check(self) -> None:
+        hold_out_sizes([self.hold_out], len(load(self.data, self.keys().next()).y))
+
+    def run(self, run: Run) -> None:
+        keys = self.keys()
+        data = load(self.data, keys.next())
+        for _ in range(self.keys_spent):
+            keys.next()
+        result = self.fit(run, data, keys.stack(len(self.heads)))
+        run.note(result.warnings())
+        rows = []
+        members = [result.member(i) for i in range(len(self.heads))]
+        for heads, member in zip(self.heads, members, strict=True):
+            model = member.model.model
+            rows.append(
+                {
+                    "heads": heads,
+                    "weights": to_list(model.weights[:heads]),
+                    "lengthscales": to_list(self.model.shown(model.kernel.lengthscale[:heads])),
+                    "leave_one_out": ak.LeaveOneOut()(member.model, data.x, data.y),
+                }
+            )
+        self._draw(run, data, members)
+        run.table(
+            f"Heads, kernel {SYMBOL[self.model.convention]}",
+            ["heads", "combination u", "lengthscales ℓ", "leave-one-out error"],
+            [
+                [
+                    str(row["heads"]),
+                    ", ".join(f"{u:.2f}" for u in row["weights"]),
+                    ", ".join(f"{length:.2f}" for length in row["lengthscales"]),
+                    f"{float(row['leave_one_out']):.4f}",
+                ]
+                for row in rows
+            ],
+        )
+        run.summary(
+            {"data": describe(data), "convention": self.model.convention, "table": rows}
+        )
+
+    def start(self, heads: int) -> PaddedHeads:
+        """A model of this many heads, filled up to the most."""
+        active = jnp.arange(max(self.heads)) < heads
+        first = jnp.linspace(self.shortest, self.longest, heads)
+        lengthscales = jnp.ones(max(self.heads)).at[:heads].set(first)
+        kernel = eqx.filter_vmap(self.model.kernel_at)(lengthscales)
+        weights = jnp.where(active, 1.0 / heads, 0.0)
+        model = ak.MultiheadKernelRegression(kernel, weights, rule=self.model.rule())
+        return PaddedHeads(model, active)
+
+    def fit(self, run: Run, data: ak.data.Dataset, keys: jax.Array) -> ak.Fit:
+        """All numbers of heads at once."""
+        steps = self.training.steps
+        (size,) = hold_out_sizes([self.hold_out], len(data.y))
+        starts = [self.start(heads) for heads in self.heads]
+        with run.progress("training", steps) as tick, run.timed("training"):
+
+            def on_chunk(done: int, history: dict[str, Any]) -> None:
+                losses, weights = history["loss"][:, 0], history["weights"][:, 0]
+                lengthscales = np.asarray(self.model.shown(history["lengthscales"][:, 0]))
+                first = done - losses.shape[1]
+                run.metrics(
+                    [
+                        {
+                            "step": first + step + 1,
+                            "heads": heads,
+                            "loss": losses[fit, step],
+                            "weights": weights[fit, step, :heads],
+                            "lengthscales": lengthscales[fit, step, :heads],
+                        }
+                        for step in range(losses.shape[1])
+                        for fit, heads in enumerate(self.heads)
+                    ]
+                )
+                mean = losses.mean(axis=1)  # one loss is one held-out point: too noisy to show
+                tick(done, "loss " + " ".join(f"{loss:.3f}" for loss in mean))
+
+            return ak.fit_many(
+                stack(starts),
+                data.x,
+                data.y,
+                objective=ak.HoldOut(size),
+                in_axes=(0, None, None),
+                optimizer=self.training.make(),
+                steps=steps,
+                key=keys,
+                record=record,
+                callback=on_chunk,
+            )
+
+    def _draw(self, run: Run, data: ak.data.Dataset, members: list[ak.Fit]) -> None:
+        figure, axes = panels(len(members))
+        one_input = data.x.shape[1] == 1
+        for ax, heads, member in zip(axes, self.heads, members, strict=True):
+            ak.plot.fit(member, ax=ax, label="prediction")
+            if one_input and data.mean is not None:
+                ax.plot(np.ravel(data.x), data.mean, "--", color=ak.plot.BLUE, label="true mean")
+            ax.set_title(f"{heads} head{'s' if heads > 1 else ''}")
+        arrays: dict[str, Any] = {"x": data.x, "y": data.y, "heads": self.heads}
+        if one_input:
+            at = ak.plot.grid(data.x)
+            arrays |= {"grid": at, "predictions": np.stack([member(at) for member in members])}
+            label_outer(axes, data.x_names[0], data.y_name)
+        else:
+            label_outer(axes, "leave-one-out prediction", data.y_name)
+        legend(figure, axes)
+        run.figure("heads", figure, **arrays)
+
+
+def record(model: PaddedHeads) -> dict[str, jax.Array]:
+    return {"weights": model.model.weights, "lengthscales": model.model.kernel.lengthscale}
+
+
+def stack(models: list[Any]) -> Any:
+    """Models of one structure as one, every array with a leading axis of models."""
+    return jax.tree.map(
+        lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *models
+    )

@@ -1,0 +1,155 @@
+"""Masked hold-out: one lengthscale fitted per hold-out size, all sizes in one program."""
+
+from typing import Annotated, Any, Literal
+
+import attnkernel as ak
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+
+from ..parts import (
+    SYMBOL,
+    Data,
+    HoldOutSize,
+    Model,
+    Study,
+    Training,
+    describe,
+    hold_out_sizes,
+    load,
+    outside_bounds,
+)
+from ..results import Run
+from ._panels import label_outer, legend, panels
+
+
+class HoldOut(Study):
+    """How much to hold out? A fit for each size, and the curves that they give."""
+
+    study: Literal["holdout"]
+    name: str = "holdout"
+    data: Data
+    model: Model = Model()
+    training: Training = Training()
+    hold_out: Annotated[list[HoldOutSize], pydantic.Field(min_length=1, max_length=12)]
+
+    def check(self) -> None:
+        hold_out_sizes(self.hold_out, len(load(self.data, self.keys().next()).y))
+
+    def run(self, run: Run) -> None:
+        keys = self.keys()
+        data = load(self.data, keys.next())
+        sizes = hold_out_sizes(self.hold_out, len(data.y))
+        result = self._fit(run, data, sizes, keys.stack(len(sizes)))
+        members = [result.member(i) for i in range(len(sizes))]
+        lengthscales = self.model.shown(result.model.kernel.lengthscale)
+        fits = [
+            {
+                "hold_out": size,
+                "lengthscale": lengthscale,
+                "loss": member.loss,
+                "leave_one_out": ak.LeaveOneOut()(member.model, data.x, data.y),
+            }
+            for size, lengthscale, member in zip(sizes, lengthscales, members, strict=True)
+        ]
+        run.note(result.warnings())
+        for member in members:
+            run.note(outside_bounds(member.model, data.x))
+        self._draw(run, data, sizes, members, result)
+        run.table(
+            f"Masked hold-out, kernel {SYMBOL[self.model.convention]}",
+            ["held out", "fitted ℓ", "last loss", "leave-one-out error"],
+            [
+                [
+                    str(fit["hold_out"]),
+                    *(f"{float(fit[k]):.4f}" for k in ("lengthscale", "loss", "leave_one_out")),
+                ]
+                for fit in fits
+            ],
+        )
+        run.summary(
+            {"data": describe(data), "convention": self.model.convention, "fits": fits}
+        )
+
+    def _fit(
+        self, run: Run, data: ak.data.Dataset, sizes: list[int], keys: jax.Array
+    ) -> ak.Fit:
+        """All sizes at once: a hold-out is a mask, so the sizes are numbers of one program."""
+        steps = self.training.steps
+        with run.progress("training", steps) as tick, run.timed("training"):
+
+            def on_chunk(done: int, history: dict[str, Any]) -> None:
+                losses = history["loss"][:, 0]
+                path = np.asarray(self.model.shown(history["lengthscale"][:, 0]))
+                first = done - losses.shape[1]
+                run.metrics(
+                    [
+                        {
+                            "step": first + step + 1,
+                            "hold_out": size,
+                            "loss": losses[fit, step],
+                            "lengthscale": path[fit, step],
+                        }
+                        for step in range(losses.shape[1])
+                        for fit, size in enumerate(sizes)
+                    ]
+                )
+                tick(done, "loss " + " ".join(f"{loss:.3f}" for loss in losses[:, -1]))
+
+            return ak.fit_many(
+                self.model.make(),
+                data.x,
+                data.y,
+                objective=ak.HoldOut(jnp.array(sizes), at_most=max(sizes)),
+                in_axes=(None, None, 0),
+                optimizer=self.training.make(),
+                steps=steps,
+                key=keys,
+                record=_record,
+                callback=on_chunk,
+                chunk=min(100, max(1, steps // 4)),
+            )
+
+    def _draw(
+        self,
+        run: Run,
+        data: ak.data.Dataset,
+        sizes: list[int],
+        members: list[ak.Fit],
+        result: ak.Fit,
+    ) -> None:
+        figure, axes = panels(len(sizes))
+        one_input = data.x.shape[1] == 1
+        for ax, size, member in zip(axes, sizes, members, strict=True):
+            ak.plot.fit(member, ax=ax, label="prediction")
+            if one_input and data.mean is not None:
+                ax.plot(np.ravel(data.x), data.mean, "--", color=ak.plot.BLUE, label="true mean")
+            found = float(self.model.shown(member.model.kernel.lengthscale))
+            ax.set_title(f"held out {size} of {len(data.y)}: ℓ = {found:.4f}")
+        arrays: dict[str, Any] = {"x": data.x, "y": data.y, "hold_out": sizes}
+        if one_input:
+            at = ak.plot.grid(data.x)
+            arrays |= {"grid": at, "predictions": np.stack([member(at) for member in members])}
+            label_outer(axes, data.x_names[0], data.y_name)
+        else:
+            label_outer(axes, "leave-one-out prediction", data.y_name)
+        legend(figure, axes)
+        run.figure("holdout", figure, **arrays)
+
+        figure, axes = panels(1, width=6.0, height=3.2)
+        (ax,) = axes
+        path = np.asarray(self.model.shown(result.history["lengthscale"]))
+        for line, size, style in zip(path, sizes, _LINES * 3, strict=False):
+            ax.plot(np.arange(len(line)), line, style, label=f"held out {size}")
+        ax.set_yscale("log")
+        ax.set(xlabel="step", ylabel=f"lengthscale ℓ ({data.x_names[0]})")
+        legend(figure, axes)
+        run.figure("training", figure, lengthscale=path, loss=result.history["loss"])
+
+
+_LINES = ["-", "--", "-.", ":"]
+
+
+def _record(model: ak.KernelRegression) -> dict[str, jax.Array]:
+    return {"lengthscale": model.kernel.lengthscale}

@@ -1,0 +1,162 @@
+"""The exact leave-one-out lengthscale of a data set, with all minima of the criterion."""
+
+from typing import Annotated, Any, Literal
+
+import attnkernel as ak
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from matplotlib.figure import Figure
+
+from ..parts import SYMBOL, Data, FieldError, Model, Positive, Study, describe, load
+from ..results import Run
+from ._panels import legend
+
+
+class LeaveOneOut(Study):
+    """The criterion against the lengthscale, its minima, and the curve at the best of them."""
+
+    study: Literal["leave_one_out"]
+    name: str = "leave_one_out"
+    precision: Literal["float32", "float64"] = "float64"
+    data: Data
+    model: Model = Model()
+    bounds: list[Positive] | None = pydantic.Field(
+        None, min_length=2, max_length=2, description="smallest and largest lengthscale to try"
+    )
+    starts: Annotated[int, pydantic.Field(ge=1, le=1000)] = 10
+    grid: Annotated[int, pydantic.Field(ge=10, le=10_000)] = 200
+
+    def check(self) -> None:
+        load(self.data, self.keys().next())
+        if self.bounds is not None:
+            low, high = self.bounds
+            if not low < self.model.lengthscale < high:
+                raise FieldError(
+                    ("bounds",),
+                    f"expected [smallest, largest] around model.lengthscale = "
+                    f"{self.model.lengthscale:g}, got {self.bounds}",
+                )
+
+    def run(self, run: Run) -> None:
+        data = load(self.data, self.keys().next())
+        model = self.model.make()
+        bounds = None
+        if self.bounds is not None:
+            bounds = (self.model.make(self.bounds[0]), self.model.make(self.bounds[1]))
+        with run.progress("leave-one-out", 100) as tick, run.timed("fit"):
+
+            def on_chunk(done: int, history: dict[str, Any]) -> None:
+                losses, path = history["loss"], np.asarray(self.model.shown(history["lengthscale"]))
+                first = done - losses.shape[1]
+                run.metrics(
+                    [
+                        {
+                            "step": first + step + 1,
+                            "start": start,
+                            "loss": losses[start, step],
+                            "lengthscale": path[start, step],
+                        }
+                        for step in range(losses.shape[1])
+                        for start in range(losses.shape[0])
+                    ]
+                )
+                tick(done, f"best criterion {np.nanmin(losses[:, -1]):.6g}")
+
+            result = ak.fit(
+                model,
+                data.x,
+                data.y,
+                objective=ak.LeaveOneOut(),
+                bounds=bounds,
+                starts=self.starts,
+                record=_record,
+                callback=on_chunk,
+            )
+        run.note(result.warnings())
+        self._report(run, data, result, bounds)
+
+    def _report(self, run: Run, data: ak.data.Dataset, result: ak.Fit, bounds: Any) -> None:
+        sides = bounds if bounds is not None else result.model.bounds(data.x)
+        lower, upper = (float(side.kernel.lengthscale) for side in sides)
+        curve = np.geomspace(lower, upper, self.grid)
+        criterion = ak.profile(
+            result.model, data.x, data.y, curve, objective=result.objective
+        )
+        minima = [
+            {"lengthscale": self.model.shown(model.kernel.lengthscale), "criterion": loss}
+            for model, loss in result.minima()
+        ]
+        if len(minima) > 1:
+            run.note([f"the criterion has {len(minima)} minima; the least is taken."])
+        fitted = result.model(data.x, data.x, data.y)
+        numbers = {
+            "lengthscale": self.model.shown(result.model.kernel.lengthscale),
+            "criterion": result.loss,
+            "r_squared": jnp.corrcoef(fitted, data.y)[0, 1] ** 2,
+            "residual_sd": jnp.sqrt(jnp.mean((data.y - fitted) ** 2)),
+        }
+        self._draw(run, data, result, curve, criterion, fitted)
+        run.table(
+            f"{self.name}: leave-one-out, kernel {SYMBOL[self.model.convention]}",
+            ["", ""],
+            [[name.replace("_", " "), f"{float(v):.7g}"] for name, v in numbers.items()]
+            + [
+                ["other minimum", f"ℓ = {float(m['lengthscale']):.6g}: {m['criterion']:.7g}"]
+                for m in minima[1:]
+            ],
+        )
+        run.summary(
+            {
+                "data": describe(data),
+                "convention": self.model.convention,
+                **numbers,
+                "minima": minima,
+                "bounds": [self.model.shown(jnp.asarray(side)) for side in (lower, upper)],
+                "starts": {
+                    "begin": self.model.shown(result.starts.begin.kernel.lengthscale),
+                    "end": self.model.shown(result.starts.end.kernel.lengthscale),
+                    "criterion": result.starts.loss,
+                    "converged": result.starts.converged,
+                    "at_bound": result.starts.at_bound,
+                },
+            }
+        )
+
+    def _draw(
+        self,
+        run: Run,
+        data: ak.data.Dataset,
+        result: ak.Fit,
+        curve: np.ndarray,
+        criterion: Any,
+        fitted: Any,
+    ) -> None:
+        figure = Figure(figsize=(8.4, 3.5))
+        left, right = figure.subplots(1, 2)
+        ak.plot.criterion(result, curve, ax=left)
+        left.set(
+            xlabel=f"lengthscale ℓ, a standard deviation, in units of {data.x_names[0]}",
+            ylabel=f"leave-one-out error, ({data.y_name})²",
+            title="criterion",
+        )
+        found = float(result.model.kernel.lengthscale)
+        ak.plot.fit(result, ax=right, label="prediction")
+        arrays: dict[str, Any] = {
+            "lengthscales": curve,
+            "criterion": criterion,
+            "x": data.x,
+            "y": data.y,
+            "fitted": fitted,
+        }
+        if data.x.shape[1] == 1:
+            at = ak.plot.grid(data.x)
+            arrays |= {"grid": at, "prediction": result(at)}
+            right.set(xlabel=data.x_names[0])
+        right.set(ylabel=data.y_name, title=f"{self.name}: ℓ = {found:.4g}")
+        legend(figure, [right])
+        run.figure("leave_one_out", figure, **arrays)
+
+
+def _record(model: ak.KernelRegression) -> dict[str, Any]:
+    return {"lengthscale": model.kernel.lengthscale}
