@@ -65,7 +65,7 @@ def execute(study: Study, out: Path | None, *, quiet: bool) -> int:
             return 130
         except Exception as error:  # the last line of defence: no traceback on a terminal
             (run.directory / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
-            reason = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             run.close("failed", reason)
             run.console.print(f"failed: {reason}\nsee {run.directory / 'error.log'}")
             return 1

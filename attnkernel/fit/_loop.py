@@ -50,6 +50,7 @@ class State(eqx.Module):
     z: PyTree
     optimizer: PyTree
     key: PRNGKeyArray
+    loss: Float[Array, ""]  # of the step before; infinite at first
     steps: Int[Array, ""]  # taken
     converged: Bool[Array, ""]
     diverged: Bool[Array, ""]
@@ -57,7 +58,8 @@ class State(eqx.Module):
     @classmethod
     def start(cls, z: PyTree, optimizer: optax.GradientTransformation, key: PRNGKeyArray) -> "State":
         false = jnp.zeros((), bool)
-        return cls(z, optimizer.init(z), key, jnp.zeros((), int), false, false)
+        loss = jnp.asarray(jnp.inf, jnp.result_type(*jax.tree.leaves(z)))
+        return cls(z, optimizer.init(z), key, loss, jnp.zeros((), int), false, false)
 
 
 def advance(
@@ -82,14 +84,20 @@ def advance(
         diverged = state.diverged | ~jnp.isfinite(loss) | ~jnp.isfinite(slope)
         converged = state.converged
         if recipe.tolerance is not None:
-            converged = converged | (slope <= recipe.tolerance * jnp.abs(loss))
+            # no slope to follow, or nothing gained by following it that this precision can see
+            flat = slope <= recipe.tolerance * jnp.abs(loss)
+            gained = state.loss - loss
+            converged = converged | flat | (gained <= jnp.finfo(loss.dtype).eps * jnp.abs(loss))
+        stopped = diverged | converged
+        if recipe.tolerance is not None:
+            # with nowhere to go, the line search of a stopped training ends at once
+            gradient = jax.tree.map(lambda leaf: jnp.where(stopped, 0.0, leaf), gradient)
         updates, optimizer_state = optimizer.update(
             gradient, state.optimizer, state.z, value=loss, grad=gradient, value_fn=loss_of
         )
         z = optax.apply_updates(state.z, updates)
-        stopped = diverged | converged
-        moved = State(z, optimizer_state, key, state.steps + 1, converged, diverged)
-        still = State(state.z, state.optimizer, state.key, state.steps, converged, diverged)
+        moved = State(z, optimizer_state, key, loss.astype(state.loss.dtype), state.steps + 1, converged, diverged)
+        still = State(state.z, state.optimizer, state.key, state.loss, state.steps, converged, diverged)
         history = {"loss": loss}
         if recipe.record is not None:
             history |= recipe.record(problem.model(state.z))

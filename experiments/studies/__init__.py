@@ -5,14 +5,16 @@ from typing import Annotated, get_args
 import pydantic
 
 from ..parts import Study
+from .bench_training import BenchTraining
 from .data import ShowData
 from .heads import Heads
 from .holdout import HoldOut
 from .leave_one_out import LeaveOneOut
 from .lengthscales import Lengthscales
+from .seeds import Seeds
 
 AnyStudy = Annotated[
-    Heads | HoldOut | LeaveOneOut | Lengthscales | ShowData,
+    BenchTraining | Heads | HoldOut | LeaveOneOut | Lengthscales | Seeds | ShowData,
     pydantic.Field(discriminator="study"),
 ]
 

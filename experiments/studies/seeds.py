@@ -1,0 +1,215 @@
+"""Which hold-out size is best? Many data sets, every size and leave-one-out, in one program."""
+
+import functools
+from typing import Annotated, Any, ClassVar, Literal
+
+import attnkernel as ak
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Array, Float, PRNGKeyArray
+from matplotlib.figure import Figure
+
+from ..parts import (
+    SYMBOL,
+    Heteroskedastic,
+    HoldOutSize,
+    Model,
+    Study,
+    Training,
+    hold_out_sizes,
+)
+from ..results import Run
+
+
+class IntegratedSquaredError(ak.Objective):
+    r"""The distance to the truth, $\int_{-3}^{3} (\hat f(x) - f(x))^2 dx$, by the trapezoid rule.
+
+    Minimised over ℓ it gives the best lengthscale in hindsight: nobody without f can do better.
+    """
+
+    is_stochastic: ClassVar[bool] = False
+
+    def __call__(
+        self,
+        model: Any,
+        x: Float[Array, "n dim"],
+        y: Float[Array, "n"] | Float[Array, "n out"],
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, ""]:
+        at = jnp.linspace(-3.0, 3.0, 201)
+        error = model(at, x, y) - ak.data.heteroskedastic_mean(at)
+        return jnp.trapezoid(error**2, at)
+
+
+class Seeds(Study):
+    """Distribution of fitted lengthscales, and what each costs against the best in hindsight."""
+
+    study: Literal["seeds"]
+    name: str = "seeds"
+    data: Heteroskedastic
+    model: Model = Model()
+    training: Training = Training()
+    hold_out: Annotated[list[HoldOutSize], pydantic.Field(min_length=1, max_length=12)]
+    seeds: Annotated[int, pydantic.Field(ge=2, le=100_000)] = 100
+    batch: Annotated[int, pydantic.Field(ge=1)] = pydantic.Field(
+        20, description="data sets per call of the program"
+    )
+
+    def check(self) -> None:
+        hold_out_sizes(self.hold_out, self.data.n)
+
+    def run(self, run: Run) -> None:
+        sizes = hold_out_sizes(self.hold_out, self.data.n)
+        names = [f"hold out {size}" for size in sizes] + ["leave one out", "hindsight"]
+        keys = self.keys().stack(self.seeds)
+        fits = jax.jit(functools.partial(_fits, self))
+        lengthscales, errors, settled = [], [], []
+        with run.progress("data sets", self.seeds) as tick, run.timed("fits"):
+            for first in range(0, self.seeds, self.batch):
+                # a last batch that is short is filled up, so that one program serves all
+                rows = np.arange(first, first + self.batch) % self.seeds
+                found, error, good = jax.tree.map(
+                    lambda a: np.asarray(a)[: self.seeds - first],
+                    fits(jnp.array(sizes), keys[rows]),
+                )
+                found = np.asarray(self.model.shown(found))
+                run.metrics(
+                    [
+                        {"data_set": first + i, "method": name, "lengthscale": ell, "error": ise}
+                        for i in range(len(found))
+                        for name, ell, ise in zip(names, found[i], error[i], strict=True)
+                    ]
+                )
+                lengthscales.append(found)
+                errors.append(error)
+                settled.append(good)
+                tick(first + len(found), f"median error {np.median(error[:, :-1]):.4f}")
+        if missed := int(np.sum(~np.concatenate(settled))):
+            run.note([f"{missed} searches by L-BFGS had not converged in {_STEPS} steps."])
+        self._report(run, names, np.concatenate(lengthscales), np.concatenate(errors))
+
+    def _report(
+        self, run: Run, names: list[str], lengthscales: np.ndarray, errors: np.ndarray
+    ) -> None:
+        ratios = errors / errors[:, -1:]
+        rows = []
+        best = int(np.argmin(errors[:, :-1].mean(axis=0)))
+        for i, name in enumerate(names):
+            worse = errors[:, i] - errors[:, best]  # paired: the same data for both
+            rows.append(
+                {
+                    "method": name,
+                    "lengthscale_quartiles": np.quantile(lengthscales[:, i], [0.25, 0.5, 0.75]),
+                    "mean_error": errors[:, i].mean(),
+                    "median_ratio_to_hindsight": np.median(ratios[:, i]),
+                    "mean_error_over_best": worse.mean(),
+                    "standard_error_of_that": worse.std(ddof=1) / np.sqrt(len(worse)),
+                }
+            )
+        self._draw(run, names, lengthscales, ratios, errors)
+        run.table(
+            f"{len(errors)} data sets of {self.data.n} points, kernel "
+            f"{SYMBOL[self.model.convention]}; error: integrated, squared",
+            ["method", "median ℓ", "mean error", "over the best (± s.e.)", "median ÷ hindsight"],
+            [
+                [
+                    row["method"],
+                    f"{row['lengthscale_quartiles'][1]:.4f}",
+                    f"{row['mean_error']:.4f}",
+                    f"{row['mean_error_over_best']:+.4f} ± {row['standard_error_of_that']:.4f}",
+                    f"{row['median_ratio_to_hindsight']:.3f}",
+                ]
+                for row in rows
+            ],
+        )
+        run.summary(
+            {
+                "data_sets": len(errors),
+                "convention": self.model.convention,
+                "best": names[best],
+                "methods": rows,
+            }
+        )
+
+    def _draw(
+        self,
+        run: Run,
+        names: list[str],
+        lengthscales: np.ndarray,
+        ratios: np.ndarray,
+        errors: np.ndarray,
+    ) -> None:
+        figure = Figure(figsize=(8.4, 3.6))
+        left, right = figure.subplots(1, 2)
+        line = {"color": ak.plot.INK, "linewidth": 0.9}
+        for ax, values, shown in ((left, lengthscales, names), (right, ratios[:, :-1], names[:-1])):
+            ax.boxplot(
+                values,
+                orientation="horizontal",
+                tick_labels=shown,
+                widths=0.55,
+                patch_artist=True,
+                boxprops={**line, "facecolor": ak.plot.SKY},
+                medianprops={"color": ak.plot.ORANGE, "linewidth": 2.0},
+                whiskerprops=line,
+                capprops=line,
+                flierprops={"markersize": 3, "markeredgecolor": ak.plot.INK},
+            )
+            ax.invert_yaxis()
+        left.set(xlabel="fitted lengthscale ℓ (units of x)", title="what is fitted")
+        right.axvline(1.0, color=ak.plot.BLUE, linestyle="--", linewidth=1.0)
+        right.set_xscale("log")
+        right.set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
+        right.minorticks_off()
+        right.set(xlabel="integrated squared error ÷ that of the best ℓ", title="what it costs")
+        run.figure("seeds", figure, lengthscales=lengthscales, errors=errors, methods=names)
+
+
+_STEPS = 15
+
+
+def _fits(
+    study: Seeds, sizes: Array, keys: PRNGKeyArray
+) -> tuple[Float[Array, "seeds methods"], Float[Array, "seeds methods"], Array]:
+    """Lengthscales, errors, and whether L-BFGS converged, for each data set and method.
+
+    Data, hold-out fits of all sizes, leave-one-out and hindsight: one program.
+    """
+    largest = max(hold_out_sizes(study.hold_out, study.data.n))
+    error = IntegratedSquaredError()
+
+    def one(key: PRNGKeyArray) -> tuple[Array, Array, Array]:
+        data_key, *fit_keys = jax.random.split(key, len(study.hold_out) + 1)
+        data = study.data.load(data_key)
+        model = study.model.make()
+        held_out = ak.fit_many(
+            model,
+            data.x,
+            data.y,
+            objective=ak.HoldOut(sizes, at_most=largest),
+            in_axes=(None, None, 0),
+            optimizer=study.training.make(),
+            steps=study.training.steps,
+            key=jnp.stack(fit_keys),
+        )
+        left_out, hindsight = (
+            ak.fit(model, data.x, data.y, objective=objective, steps=_STEPS)
+            for objective in (ak.LeaveOneOut(), error)
+        )
+        searched = [left_out.model.kernel.lengthscale, hindsight.model.kernel.lengthscale]
+        lengthscales = jnp.concatenate([held_out.model.kernel.lengthscale, jnp.stack(searched)])
+        errors = jax.lax.map(
+            lambda ell: error(
+                ak.KernelRegression(ak.Gaussian(ell), rule=study.model.rule()), data.x, data.y
+            ),
+            lengthscales,
+        )
+        settled = jnp.stack(
+            [jnp.any(search.starts.converged & (search.starts.loss <= search.loss)) for search in (left_out, hindsight)]
+        )
+        return lengthscales, errors, settled
+
+    return jax.vmap(one)(keys)
