@@ -18,8 +18,8 @@ class Rule(eqx.Module):
         """Log-weights before normalisation."""
 
     @abc.abstractmethod
-    def log_sink(self) -> Float[Array, ""]:
-        """Log-mass of a pseudo-key of value 0 that every query also sees; -inf for none."""
+    def log_sink(self) -> Float[Array, ""] | None:
+        """Log-mass of a pseudo-key of value 0 that every query also sees; None for none."""
 
 
 class Softmax(Rule):
@@ -52,5 +52,7 @@ class Softmax(Rule):
     def log_weights(self, scores: Float[Array, "queries keys"]) -> Float[Array, "queries keys"]:
         return scores / self.temperature
 
-    def log_sink(self) -> Float[Array, ""]:
+    def log_sink(self) -> Float[Array, ""] | None:
+        if isinstance(self.sink_mass, float | int) and self.sink_mass == 0:
+            return None
         return jnp.log(jnp.asarray(self.sink_mass, dtype=float))

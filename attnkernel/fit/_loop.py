@@ -51,6 +51,7 @@ class State(eqx.Module):
     optimizer: PyTree
     key: PRNGKeyArray
     loss: Float[Array, ""]  # of the step before; infinite at first
+    idle: Int[Array, ""]  # steps in a row that gained nothing
     steps: Int[Array, ""]  # taken
     converged: Bool[Array, ""]
     diverged: Bool[Array, ""]
@@ -59,7 +60,11 @@ class State(eqx.Module):
     def start(cls, z: PyTree, optimizer: optax.GradientTransformation, key: PRNGKeyArray) -> "State":
         false = jnp.zeros((), bool)
         loss = jnp.asarray(jnp.inf, jnp.result_type(*jax.tree.leaves(z)))
-        return cls(z, optimizer.init(z), key, loss, jnp.zeros((), int), false, false)
+        zero = jnp.zeros((), int)
+        return cls(z, optimizer.init(z), key, loss, zero, zero, false, false)
+
+
+_PATIENCE = 3  # a line search may fail once and find its way the next time
 
 
 def advance(
@@ -82,12 +87,13 @@ def advance(
         loss, gradient = jax.value_and_grad(loss_of)(state.z)
         slope = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(gradient)]))
         diverged = state.diverged | ~jnp.isfinite(loss) | ~jnp.isfinite(slope)
-        converged = state.converged
+        converged, idle = state.converged, state.idle
         if recipe.tolerance is not None:
             # no slope to follow, or nothing gained by following it that this precision can see
+            gained = state.loss - loss > jnp.finfo(loss.dtype).eps * jnp.abs(loss)
+            idle = jnp.where(gained, 0, idle + 1)
             flat = slope <= recipe.tolerance * jnp.abs(loss)
-            gained = state.loss - loss
-            converged = converged | flat | (gained <= jnp.finfo(loss.dtype).eps * jnp.abs(loss))
+            converged = converged | flat | (idle >= _PATIENCE)
         stopped = diverged | converged
         if recipe.tolerance is not None:
             # with nowhere to go, the line search of a stopped training ends at once
@@ -95,13 +101,22 @@ def advance(
         updates, optimizer_state = optimizer.update(
             gradient, state.optimizer, state.z, value=loss, grad=gradient, value_fn=loss_of
         )
-        z = optax.apply_updates(state.z, updates)
-        moved = State(z, optimizer_state, key, loss.astype(state.loss.dtype), state.steps + 1, converged, diverged)
-        still = State(state.z, state.optimizer, state.key, state.loss, state.steps, converged, diverged)
+        # a stopped training keeps its z; whatever else moves on has no effect any more
+        updates = jax.tree.map(lambda leaf: jnp.where(stopped, 0.0, leaf), updates)
+        moved = State(
+            z=optax.apply_updates(state.z, updates),
+            optimizer=optimizer_state,
+            key=key,
+            loss=loss.astype(state.loss.dtype),
+            idle=idle,
+            steps=state.steps + ~stopped,
+            converged=converged,
+            diverged=diverged,
+        )
         history = {"loss": loss}
         if recipe.record is not None:
             history |= recipe.record(problem.model(state.z))
-        return jax.tree.map(lambda a, b: jnp.where(stopped, a, b), still, moved), history
+        return moved, history
 
     return jax.lax.scan(step, state, None, length=steps)
 

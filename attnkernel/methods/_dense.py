@@ -36,5 +36,8 @@ class Dense(Method):
             # a forbidden pair is -inf whatever its kernel says, a NaN there included
             scores = jnp.where(jnp.isneginf(log_prior), -jnp.inf, scores + log_prior)
         moments = Moments.of(rule.log_weights(scores), v)
-        log_sink = rule.log_sink().astype(moments.total.dtype)
+        log_sink = rule.log_sink()
+        if log_sink is None:
+            return moments
+        log_sink = log_sink.astype(moments.total.dtype)
         return moments.merge(Moments.of_sink(log_sink, *moments.total.shape))

@@ -143,7 +143,7 @@ class BenchTraining(Study):
             study="heads",
             data=self.data,
             heads=self.heads,
-            model=Model(convention="unhalved", sink_mass=_SINK),
+            model=Model(convention="unhalved"),
             training=Training(steps=self.head_steps),
         )
         starts = stack([study.start(heads) for heads in self.heads])
