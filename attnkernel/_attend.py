@@ -44,7 +44,9 @@ class Selection(NamedTuple):
 _DECISION_LIST: tuple[Method, ...] = (Dense(),)
 
 
-def select_method(*, kernel: Kernel, prior: Prior | None = None, rule: Rule | None = None) -> Selection:
+def select_method(
+    *, kernel: Kernel, prior: Prior | None = None, rule: Rule | None = None
+) -> Selection:
     """The method that `Auto` takes, without running it: the first that does not refuse."""
     passed_over = []
     for method in _DECISION_LIST:
@@ -122,7 +124,7 @@ def attend(
 
     **Raises:** `ValueError` if the shapes do not fit together, or `method` refuses.
     """
-    q, k, v = _checked(q, k, v)
+    q, k, v = _fitting(_matrix("q", q), _matrix("k", k), _matrix("v", v))
     if (reason := method.refusal(kernel, prior, rule)) is not None:
         raise ValueError(f"{type(method).__name__} cannot evaluate this: {reason}")
     dtype = jnp.promote_types(jnp.result_type(q, k, v), jnp.float32)
@@ -139,24 +141,34 @@ def attend(
     return value.astype(q.dtype)
 
 
-def _checked(q: ArrayLike, k: ArrayLike, v: ArrayLike) -> tuple[Array, Array, Array]:
-    """q, k, v as floating arrays whose shapes fit together."""
-    arrays = []
-    for name, array in (("q", q), ("k", k), ("v", v)):
-        array = jnp.asarray(array)
-        if not jnp.issubdtype(array.dtype, jnp.floating):
-            array = array.astype(jnp.result_type(float))
-        if array.ndim < 2:
-            raise ValueError(
-                f"{name} must have shape (*batch, rows, columns); got {array.shape}. "
-                f"For n numbers in one dimension use {name}[:, None]."
-            )
-        arrays.append(array)
-    q, k, v = arrays
+def _matrix(name: str, value: ArrayLike) -> Array:
+    """A floating array of rows and columns, with any leading batch axes."""
+    array = jnp.asarray(value)
+    if array.ndim < 2:
+        raise ValueError(
+            f"{name} must have shape (*batch, rows, columns); got {array.shape}. "
+            f"For n numbers in one dimension use {name}[:, None]."
+        )
+    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
+
+
+def _fitting(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+    """q, k, v with axes of length 1 put in front, so that all have the same rank."""
     if q.shape[-1] != k.shape[-1]:
         raise ValueError(
             f"Queries and keys must have the same dimension; got q {q.shape} and k {k.shape}."
         )
     if k.shape[-2] != v.shape[-2]:
         raise ValueError(f"Each key needs one value; got k {k.shape} and v {v.shape}.")
-    return q, k, v
+    try:
+        jnp.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    except ValueError:
+        raise ValueError(
+            f"The leading batch axes must broadcast; got q {q.shape}, k {k.shape}, v {v.shape}."
+        ) from None
+    rank = max(q.ndim, k.ndim, v.ndim)
+
+    def padded(array: Array) -> Array:
+        return jnp.expand_dims(array, tuple(range(rank - array.ndim)))
+
+    return padded(q), padded(k), padded(v)

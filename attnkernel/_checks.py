@@ -4,16 +4,16 @@ Values are looked at only where they are known: inside `jit`, `vmap` or `grad` a
 tracer without a value, and only its shape and dtype are checked.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jax.core import Tracer
 from jax.typing import ArrayLike
+from jaxtyping import Array, Float
 
 
 def is_known(*arrays: ArrayLike) -> bool:
     """True where every array has a value to look at (none is a tracer)."""
-    return not any(isinstance(array, jax.core.Tracer) for array in arrays)
+    return not any(isinstance(array, Tracer) for array in arrays)
 
 
 def require_positive(name: str, value: ArrayLike) -> None:
@@ -22,7 +22,9 @@ def require_positive(name: str, value: ArrayLike) -> None:
         return
     array = np.asarray(value)
     if not np.issubdtype(array.dtype, np.number) or np.issubdtype(array.dtype, np.complexfloating):
-        raise ValueError(f"{name} must be a positive real number, or an array of them; got {value!r}.")
+        raise ValueError(
+            f"{name} must be a positive real number, or an array of them; got {value!r}."
+        )
     if not np.all(np.isfinite(array) & (array > 0)):
         raise ValueError(
             f"{name} must be positive and finite; got {array.tolist()}. "
@@ -49,9 +51,7 @@ def as_points(name: str, x: ArrayLike) -> Float[Array, "*batch points dim"]:
     return array[:, None] if array.ndim == 1 else array
 
 
-def require_regression_data(
-    x: Float[Array, "n dim"], y: Float[Array, "n"] | Float[Array, "n out"]
-) -> None:
+def require_regression_data(x: Float[Array, "..."], y: Float[Array, "..."]) -> None:
     """Raise `ValueError` unless (x, y) is something that a regression can be fitted to.
 
     Expected: the same number of rows, at least three, every number finite, x not constant.
@@ -80,4 +80,3 @@ def require_regression_data(
             f"x is constant: every row is {np.asarray(x)[0].tolist()}. "
             f"No lengthscale can be told from it; is this the column that was meant?"
         )
-

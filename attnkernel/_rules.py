@@ -4,6 +4,7 @@ import abc
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -44,7 +45,7 @@ class Softmax(Rule):
 
     def __init__(self, temperature: ArrayLike = 1.0, sink_mass: ArrayLike = 0.0):
         require_positive("temperature", temperature)
-        if is_known(sink_mass) and not 0.0 <= float(sink_mass) < float("inf"):
+        if is_known(sink_mass) and not 0.0 <= float(np.asarray(sink_mass)) < float("inf"):
             raise ValueError(f"sink_mass must be at least 0 and finite; got {sink_mass!r}.")
         self.temperature = temperature
         self.sink_mass = sink_mass

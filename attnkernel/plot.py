@@ -7,13 +7,14 @@ markers beside them, in greyscale.
 from typing import Any
 
 import jax.numpy as jnp
-import matplotlib as mpl
 import numpy as np
+from cycler import cycler
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
 
 from .data import Dataset
 from .fit import Fit, LeaveOneOut, Objective, profile
+from .kernels import convert_lengthscale
 from .priors import LeaveOneOut as LeaveOneOutMask
 
 INK, BLUE, ORANGE, GREEN, PURPLE, SKY = (
@@ -25,7 +26,7 @@ INK, BLUE, ORANGE, GREEN, PURPLE, SKY = (
     "#56B4E9",
 )
 
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "figure.constrained_layout.use": True,
     "figure.dpi": 120,
     "savefig.dpi": 150,
@@ -33,7 +34,7 @@ STYLE: dict[str, Any] = {
     "axes.titlesize": 9.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.prop_cycle": mpl.cycler(color=[BLUE, ORANGE, GREEN, PURPLE, SKY, INK]),
+    "axes.prop_cycle": cycler(color=[BLUE, ORANGE, GREEN, PURPLE, SKY, INK]),
     "legend.frameon": False,
     "lines.linewidth": 1.6,
 }
@@ -126,12 +127,14 @@ def criterion(
     lengthscales: ArrayLike | None = None,
     *,
     objective: Objective | None = None,
+    convention: str = "standard",
     ax: Axes | None = None,
 ) -> Axes:
     """A criterion against the lengthscale, with the minima that the fit found marked.
 
     **Arguments:** `lengthscales`: where to evaluate it; default, 200 points over
     `model.bounds(x)`. `objective`: default, that of the fit if deterministic, else leave-one-out.
+    `convention`: what a lengthscale means on the axis; see `kernels.convert_lengthscale`.
     """
     ax = _axes(ax)
     if objective is None:
@@ -140,19 +143,23 @@ def criterion(
         lower, upper = (side.kernel.lengthscale for side in result.model.bounds(result.x))
         lengthscales = np.geomspace(float(lower), float(upper), 200)
     values = profile(result.model, result.x, result.y, lengthscales, objective=objective)
-    ax.plot(np.asarray(lengthscales), np.asarray(values), color=BLUE)
+
+    def shown(lengthscale: ArrayLike) -> np.ndarray:
+        return np.asarray(convert_lengthscale(lengthscale, target=convention))
+
+    ax.plot(shown(np.asarray(lengthscales)), np.asarray(values), color=BLUE)
     if not result.objective.is_stochastic:
         for rank, (model, loss) in enumerate(result.minima()):
+            at = float(shown(model.kernel.lengthscale))
             ax.plot(
-                float(model.kernel.lengthscale),
+                at,
                 loss,
                 marker="o" if rank == 0 else "s",
                 markersize=6,
                 markerfacecolor=ORANGE if rank == 0 else "white",
                 markeredgecolor=ORANGE,
                 linestyle="none",
-                label=f"{'minimum' if rank == 0 else 'other minimum'}: "
-                f"ℓ = {float(model.kernel.lengthscale):.4g}",
+                label=f"{'minimum' if rank == 0 else 'other minimum'}: ℓ = {at:.4g}",
             )
         ax.legend()
     ax.set_xscale("log")

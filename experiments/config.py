@@ -8,7 +8,7 @@ import difflib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import pydantic
 import yaml
@@ -57,7 +57,9 @@ _Loader.add_implicit_resolver(
 )
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.(?:inf|Inf)|\.nan)$"),
+    re.compile(
+        r"^[-+]?(?:(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.(?:inf|Inf)|\.nan)$"
+    ),
     list("-+0123456789."),
 )
 
@@ -253,7 +255,7 @@ def _locate(
             info = owner.model_fields.get(str(part)) if owner else None
             choices = _models(info.annotation) if info else choices
             owner = choices[0] if len(choices) == 1 else owner
-            values = values[part] if inside else None
+            values = cast(Any, values)[part] if inside else None
     return tuple(field), owner
 
 

@@ -4,13 +4,15 @@ import abc
 import functools
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-import attnkernel as ak
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pydantic
+from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray
+
+import attnkernel as ak
 
 from .config import FieldError
 from .results import Run
@@ -33,7 +35,7 @@ class Heteroskedastic(Part):
     source: Literal["heteroskedastic"]
     n: Annotated[int, pydantic.Field(ge=3)] = 150
     rounded_to: Literal["float32", "none"] = pydantic.Field(
-        "none", description="round the data to this precision, whatever the run's own"
+        default="none", description="round the data to this precision, whatever the run's own"
     )
 
     def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
@@ -74,12 +76,12 @@ class Model(Part):
     """Kernel regression with one kernel."""
 
     kernel: Literal["gaussian"] = "gaussian"
-    lengthscale: Positive = pydantic.Field(1.0, description="where the fit starts")
+    lengthscale: Positive = pydantic.Field(default=1.0, description="where the fit starts")
     convention: Convention = pydantic.Field(
-        "standard", description="what a lengthscale means, here and in the results"
+        default="standard", description="what a lengthscale means, here and in the results"
     )
     sink_mass: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)] = pydantic.Field(
-        0.0, description="divide by (sum of weights + this); 0 is exact"
+        default=0.0, description="divide by (sum of weights + this); 0 is exact"
     )
 
     def make(self, lengthscale: Any = None) -> ak.KernelRegression:
@@ -93,7 +95,7 @@ class Model(Part):
     def rule(self) -> ak.Softmax:
         return ak.Softmax(sink_mass=self.sink_mass)
 
-    def shown(self, lengthscale: Array) -> Array:
+    def shown(self, lengthscale: ArrayLike) -> Array:
         """Lengthscales of this package, in the convention of this config."""
         return ak.kernels.convert_lengthscale(lengthscale, target=self.convention)
 
@@ -105,7 +107,8 @@ class Training(Part):
     learning_rate: Positive = 0.2
     steps: Annotated[int, pydantic.Field(ge=1)] = 100
     float32_bias_correction: bool = pydantic.Field(
-        False, description="Adam with 1 − β^t rounded to float32, as it is in float32 programs"
+        default=False,
+        description="Adam with 1 − β^t rounded to float32, as it is in float32 programs",
     )
 
     @pydantic.model_validator(mode="after")
@@ -115,16 +118,18 @@ class Training(Part):
         return self
 
     def make(self) -> optax.GradientTransformation:
-        return _optimizer(self)
+        return _optimizer(self.optimizer, self.learning_rate, self.float32_bias_correction)
 
 
 @functools.cache
-def _optimizer(training: Training) -> optax.GradientTransformation:
+def _optimizer(
+    name: str, learning_rate: float, float32_bias_correction: bool
+) -> optax.GradientTransformation:
     """One object per setting, so that equal trainings share compiled programs."""
-    rate: Any = training.learning_rate
-    if training.float32_bias_correction:
-        rate = functools.partial(_rate_of_float32_adam, training.learning_rate)
-    return getattr(optax, training.optimizer)(rate)
+    rate: Any = learning_rate
+    if float32_bias_correction:
+        rate = functools.partial(_rate_of_float32_adam, learning_rate)
+    return getattr(optax, name)(rate)
 
 
 def _rate_of_float32_adam(rate: float, count: Array) -> Array:
@@ -156,7 +161,7 @@ class Study(Part, abc.ABC):
     seed: Annotated[int, pydantic.Field(ge=0, lt=2**32)] = 2024
     precision: Literal["float32", "float64"] = "float32"
     legacy_prng: bool = pydantic.Field(
-        False, description="JAX's random numbers as they were before 2025"
+        default=False, description="JAX's random numbers as they were before 2025"
     )
     is_benchmark: ClassVar[bool] = False
 
@@ -212,7 +217,7 @@ def describe(data: ak.data.Dataset) -> dict[str, Any]:
     return {"rows": data.x.shape[0], "inputs": list(data.x_names), "label": data.y_name}
 
 
-def outside_bounds(model: ak.KernelRegression, x: Array) -> list[str]:
+def outside_bounds(model: Any, x: Array) -> list[str]:
     """A sentence if a lengthscale ended where x cannot tell it from any other."""
     lower, upper = (float(side.kernel.lengthscale) for side in model.bounds(x))
     found = float(model.kernel.lengthscale)

@@ -94,7 +94,8 @@ class Run:
         with self.timed("figures"):
             figure.savefig(folder / f"{name}.png")
             figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
-        np.savez(folder / f"{name}.npz", **{k: np.asarray(v) for k, v in arrays.items()})
+        plain: dict[str, Any] = {key: np.asarray(value) for key, value in arrays.items()}
+        np.savez(folder / f"{name}.npz", **plain)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Prints a table."""

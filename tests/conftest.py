@@ -6,3 +6,19 @@ from jaxtyping import install_import_hook
 # Must come before anything imports attnkernel; warnings are errors by pyproject.toml.
 install_import_hook("attnkernel", "beartype.beartype")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+import pytest  # noqa: E402
+
+
+@pytest.fixture
+def x64():
+    """Float64 for as long as the test runs."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def legacy_prng():
+    """JAX's random numbers as they were in 2024."""
+    with jax.threefry_partitionable(False):
+        yield

@@ -59,7 +59,7 @@ def load(name: str, *, x: str | Sequence[str] | None = None, y: str | None = Non
     if name not in _BUNDLED:
         raise ValueError(f"No bundled data set {name!r}; there are {', '.join(BUNDLED)}.")
     inputs, label, names = _BUNDLED[name]
-    with resources.as_file(resources.files(__package__) / "csv" / f"{name}.csv") as path:
+    with resources.as_file(resources.files("attnkernel.data") / "csv" / f"{name}.csv") as path:
         return read_csv(path, x=x or inputs, y=y or label, names=names)
 
 
@@ -134,8 +134,12 @@ def _columns(path: Path, wanted: Sequence[str]) -> np.ndarray:
                 f"{path}, line {reader.line_num}: {len(cells)} cells where the header has "
                 f"{len(header)}. Is the separator a comma, and the decimal mark a point?"
             )
-        rows.append([_number(cells[place], column, path, len(rows) + 1, reader.line_num)
-                     for place, column in zip(places, wanted, strict=True)])
+        rows.append(
+            [
+                _number(cells[place], column, path, len(rows) + 1, reader.line_num)
+                for place, column in zip(places, wanted, strict=True)
+            ]
+        )
     return np.array(rows, dtype=float).reshape(len(rows), len(wanted))
 
 

@@ -88,8 +88,8 @@ class Box(eqx.Module):
             columns = jnp.broadcast_to(levels[:, None], (number - 1, theta.size))
             unit = jax.random.permutation(key, columns, independent=True)
             unit = unit.reshape(number - 1, *theta.shape).astype(theta.dtype)
-            points = jnp.where(bounded, centre + half * (2.0 * unit - 1.0), theta)
-            return jnp.concatenate([theta[None], points])
+            place = jax.vmap(lambda unit: jnp.where(bounded, centre + half * (2 * unit - 1), theta))
+            return jnp.concatenate([theta[None], place(unit)])
 
         return jax.tree.map(leaf, self.lower, self.upper, params, keys)
 

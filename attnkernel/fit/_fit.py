@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.typing import ArrayLike
 from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._checks import as_points, is_known, require_regression_data
@@ -58,7 +58,8 @@ class Fit(eqx.Module):
         """The i-th of many fits."""
         x, y = (self.x[i], self.y[i]) if self.x.ndim == 3 else (self.x, self.y)
         parts = (self.model, self.loss, self.history, self.starts, self.objective)
-        return Fit(*_take(i, parts), x, y)
+        model, loss, history, starts, objective = _take(i, parts)
+        return Fit(model, loss, history, starts, objective, x, y)
 
     def minima(self, tolerance: float = 1e-3) -> list[tuple[Any, float]]:
         """The distinct minima that the starts reached inside the bounds, best first.
@@ -83,7 +84,9 @@ class Fit(eqx.Module):
     def warnings(self) -> list[str]:
         """Why the result may be no optimum: divergence, a bound hit, too few steps."""
         starts = self.starts
-        best = np.argmin(np.where(np.isfinite(starts.loss), starts.loss, np.inf), axis=-1)[..., None]
+        best = np.argmin(np.where(np.isfinite(starts.loss), starts.loss, np.inf), axis=-1)[
+            ..., None
+        ]
         diverged, at_bound, converged, steps = (
             np.take_along_axis(np.asarray(flag), best, axis=-1)[..., 0]
             for flag in (starts.diverged, starts.at_bound, starts.converged, starts.steps)
@@ -170,6 +173,7 @@ def fit(
     x, y = as_points("x", x), _labels(y)
     require_regression_data(x, y)
     plan = _plan(model, objective, optimizer, steps, starts, bounds, trainable, key, x.shape[0])
+    key = jax.random.PRNGKey(0) if key is None else key
     return _solve(model, x, y, objective, key, plan, None, record, callback, chunk)
 
 
@@ -182,7 +186,7 @@ def fit_many(
     in_axes: tuple[int | None, int | None, int | None] = (0, None, 0),
     optimizer: optax.GradientTransformation | None = None,
     steps: int | None = None,
-    key: PRNGKeyArray | None = None,
+    key: Array | None = None,
     bounds: tuple[Any, Any] | None = None,
     starts: int | None = None,
     trainable: Any = eqx.is_inexact_array,
@@ -218,7 +222,12 @@ def fit_many(
         for member in range(len(x)):
             require_regression_data(x[member], y[member])
     plan = _plan(model, objective, optimizer, steps, starts, bounds, trainable, key, x.shape[-2])
-    axes = Problem(model_axis, data_axis, data_axis, objective_axis, eqx.if_array(0))
+    axes = Problem._make((model_axis, data_axis, data_axis, objective_axis, eqx.if_array(0)))
+    if key is None:
+        parts = zip((model, (x, y), objective), in_axes, strict=True)
+        batched = eqx.filter([part for part, axis in parts if axis == 0], eqx.is_array)
+        fits = jax.tree.leaves(batched)[0].shape[0]
+        key = jnp.broadcast_to(jax.random.PRNGKey(0), (fits, 2))
     return _solve(model, x, y, objective, key, plan, axes, record, callback, chunk)
 
 
@@ -241,7 +250,7 @@ def _plan(
     starts: int | None,
     bounds: tuple[Any, Any] | None,
     trainable: Any,
-    key: PRNGKeyArray | None,
+    key: Array | None,
     n: int,
 ) -> _Plan:
     name = type(objective).__name__
@@ -300,7 +309,7 @@ def _solve(
     x: Array,
     y: Array,
     objective: Objective,
-    key: PRNGKeyArray | None,
+    key: Array,
     plan: _Plan,
     axes: Problem | None,
     record: Callable[[Any], History] | None,
@@ -328,11 +337,11 @@ def _solve(
 
 @eqx.filter_jit
 def _begin(
-    model: Any, x: Array, key: PRNGKeyArray | None, plan: _Plan, axes: Problem | None
+    model: Any, x: Array, key: Array, plan: _Plan, axes: Problem | None
 ) -> tuple[State, Any, Box | None]:
     """The state of every start, the frozen leaves of the model, and the box."""
 
-    def begin(model: Any, x: Array, key: PRNGKeyArray | None) -> tuple[State, Box | None]:
+    def begin(model: Any, x: Array, key: PRNGKeyArray) -> tuple[State, Box | None]:
         params = eqx.filter(model, plan.trainable)
         bounds = model.bounds(x) if plan.bounds == "default" else plan.bounds
         box = None
@@ -342,7 +351,6 @@ def _begin(
             z = jax.vmap(box.free)(params)
         else:
             z = jax.tree.map(lambda leaf: leaf[None], params)
-        key = jax.random.PRNGKey(0) if key is None else key
         start = functools.partial(State.start, optimizer=plan.optimizer, key=key)
         return jax.vmap(start)(z), box
 
@@ -372,9 +380,9 @@ def _finish(
     """The fields of `Fit` but for the data: the best start, and what became of each."""
 
     def finish(begin: State, end: State, history: History, problem: Problem):
-        at_bound = jnp.zeros_like(end.converged)
-        if problem.box is not None:
-            at_bound = jax.vmap(lambda z: problem.box.on_edge(problem.box.inside(z)))(end.z)
+        at_bound, box = jnp.zeros_like(end.converged), problem.box
+        if box is not None:
+            at_bound = jax.vmap(lambda z: box.on_edge(box.inside(z)))(end.z)
         models = eqx.filter_vmap(problem.model)
         loss = history["loss"][:, -1]
         starts = Starts(

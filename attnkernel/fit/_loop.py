@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Bool, Float, Int, Array, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ._box import Box
 from ._objectives import Objective
@@ -57,7 +57,9 @@ class State(eqx.Module):
     diverged: Bool[Array, ""]
 
     @classmethod
-    def start(cls, z: PyTree, optimizer: optax.GradientTransformation, key: PRNGKeyArray) -> "State":
+    def start(
+        cls, z: PyTree, optimizer: optax.GradientTransformation, key: PRNGKeyArray
+    ) -> "State":
         false = jnp.zeros((), bool)
         loss = jnp.asarray(jnp.inf, jnp.result_type(*jax.tree.leaves(z)))
         zero = jnp.zeros((), int)
@@ -67,9 +69,7 @@ class State(eqx.Module):
 _PATIENCE = 3  # a line search may fail once and find its way the next time
 
 
-def advance(
-    state: State, problem: Problem, recipe: Recipe, steps: int
-) -> tuple[State, History]:
+def advance(state: State, problem: Problem, recipe: Recipe, steps: int) -> tuple[State, History]:
     """`steps` steps of training: a pure function, to be jitted, vmapped, differentiated.
 
     Each step splits the key, evaluates the objective with the new half, records the loss (and

@@ -69,7 +69,9 @@ class HoldOut(Objective):
             size, at_most = int(size), int(size) if at_most is None else at_most
         if at_most is None:
             raise ValueError("HoldOut of an array of sizes needs at_most=, the largest of them.")
-        if is_known(size) and not (1 <= np.min(np.asarray(size)) <= np.max(np.asarray(size)) <= at_most):
+        if is_known(size) and not (
+            1 <= np.min(np.asarray(size)) <= np.max(np.asarray(size)) <= at_most
+        ):
             raise ValueError(
                 f"HoldOut needs at least 1 row and no more than at_most={at_most}; got {size}."
             )
@@ -112,7 +114,7 @@ def _first_rows(key: PRNGKeyArray, n: int, h: int) -> Int[Array, " h"]:
     that its first row is where the bits are least. The sort is two thirds of a training step.
     """
     if h == 1 and n <= 1625:
-        bits = jax.random.bits(jax.random.split(key)[1], (n,))
+        bits = jax.random.bits(jax.random.split(key)[1], (n,), jnp.uint32)
         return jnp.argmin(bits, keepdims=True)
     return jax.random.permutation(key, n)[:h]
 

@@ -5,13 +5,12 @@ queries and keys and the product of kernels.
 """
 
 import abc
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-
 
 Tree = TypeVar("Tree")
 
@@ -36,7 +35,7 @@ class Kernel(eqx.Module):
         over_keys = jax.vmap(self.log_pair, in_axes=(None, 0))
         return jax.vmap(over_keys, in_axes=(0, None))(q, k)
 
-    def bounds(self, x: Float[Array, "n dim"]) -> tuple[Self, Self]:
+    def bounds(self, x: Float[Array, "n dim"]) -> tuple["Kernel", "Kernel"]:
         """The box in which a fit to inputs x may move, as two kernels: lower and upper.
 
         Each leaf of the two is the bound on that leaf of this kernel; infinite, where a parameter

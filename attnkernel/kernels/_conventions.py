@@ -2,9 +2,9 @@
 
 import math
 
+import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
-import jax.numpy as jnp
 
 from .._checks import require_positive
 

@@ -4,8 +4,6 @@ The difference q − k is taken before anything is squared, so that a common shi
 cancels exactly, in float32 too.
 """
 
-from typing import Self
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -45,7 +43,9 @@ class Gaussian(Kernel):
                 f"{jnp.shape(lengthscale)}. For several heads make a stack of kernels: "
                 f"eqx.filter_vmap(ak.Gaussian)(lengthscales)."
             )
-        self.log_lengthscale = jnp.log(jnp.asarray(lengthscale, dtype=jnp.result_type(float, lengthscale)))
+        self.log_lengthscale = jnp.log(
+            jnp.asarray(lengthscale, dtype=jnp.result_type(float, lengthscale))
+        )
 
     @property
     def lengthscale(self) -> Float[Array, "*dim"]:
@@ -66,7 +66,7 @@ class Gaussian(Kernel):
         # coordinate; twice by 1/ℓ, because 1/ℓ² overflows first
         return -0.5 * jnp.sum(difference**2) * inverse * inverse
 
-    def bounds(self, x: Float[Array, "n dim"]) -> tuple[Self, Self]:
+    def bounds(self, x: Float[Array, "n dim"]) -> tuple["Gaussian", "Gaussian"]:
         r"""Lengthscales that inputs x can tell apart: from half a typical gap to ten ranges.
 
         Below half the gap between neighbours the estimate is that of the nearest neighbour
@@ -85,7 +85,7 @@ class Gaussian(Kernel):
         else:
             lower, upper = jnp.where(constant, 1.0, lower), jnp.where(constant, 1.0, upper)
 
-        def at(lengthscale: Array) -> Self:
+        def at(lengthscale: Array) -> "Gaussian":
             log = jnp.log(lengthscale).astype(self.log_lengthscale.dtype)
             return eqx.tree_at(lambda kernel: kernel.log_lengthscale, self, log)
 

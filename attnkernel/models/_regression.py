@@ -1,12 +1,12 @@
 """Kernel regression as Equinox modules: attention from new inputs to labelled ones."""
 
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .._attend import Auto, attend
 from .._checks import as_points
@@ -86,9 +86,7 @@ class KernelRegression(eqx.Module):
         out = _fill_empty(out, jnp.isneginf(log_mass), q, k, v, prior, self.on_empty)
         return out[:, 0] if jnp.ndim(y) == 1 else out
 
-    def bounds(
-        self, x: Float[Array, "n dim"]
-    ) -> tuple["KernelRegression", "KernelRegression"]:
+    def bounds(self, x: Float[Array, "n dim"]) -> tuple["KernelRegression", "KernelRegression"]:
         """The box for a fit, as two models: the kernel's `bounds(x)`, all else free."""
         return _with_kernel_bounds(self, self.kernel.bounds(x))
 
@@ -136,11 +134,11 @@ class MultiheadKernelRegression(eqx.Module):
                 f"got {kernel}. Try eqx.filter_vmap(ak.Gaussian)(jnp.linspace(0.1, 3.0, 8))."
             )
         (heads,) = counts.pop()
-        weights = jnp.full(heads, 1.0 / heads) if weights is None else jnp.asarray(weights, float)
+        weights = (
+            jnp.full(heads, 1.0 / heads, float) if weights is None else jnp.asarray(weights, float)
+        )
         if weights.shape != (heads,):
-            raise ValueError(
-                f"weights must have shape (heads,) = ({heads},); got {weights.shape}."
-            )
+            raise ValueError(f"weights must have shape (heads,) = ({heads},); got {weights.shape}.")
         self.kernel = kernel
         self.weights = weights
         self.rule = rule
@@ -172,13 +170,15 @@ class MultiheadKernelRegression(eqx.Module):
         self, x: Float[Array, "n dim"]
     ) -> tuple["MultiheadKernelRegression", "MultiheadKernelRegression"]:
         """The box for a fit, as two models: the kernels' `bounds(x)`, the weights free."""
-        return _with_kernel_bounds(self, eqx.filter_vmap(lambda kernel: kernel.bounds(x))(self.kernel))
+        return _with_kernel_bounds(
+            self, eqx.filter_vmap(lambda kernel: kernel.bounds(x))(self.kernel)
+        )
 
 
 def _known_policy(on_empty: str) -> OnEmpty:
     if on_empty not in get_args(OnEmpty):
         raise ValueError(f"on_empty must be one of {get_args(OnEmpty)}; got {on_empty!r}.")
-    return on_empty
+    return cast(OnEmpty, on_empty)
 
 
 def _with_kernel_bounds(model, kernels):
@@ -190,7 +190,7 @@ def _with_kernel_bounds(model, kernels):
 
 def _fill_empty(
     out: Float[Array, "m out"],
-    empty: Float[Array, " m"],
+    empty: Bool[Array, " m"],
     q: Float[Array, "m dim"],
     k: Float[Array, "n dim"],
     v: Float[Array, "n out"],

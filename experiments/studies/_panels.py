@@ -33,4 +33,3 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
     figure.legend(
         list(entries.values()), list(entries), loc="outside lower center", ncols=len(entries)
     )
-

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-import attnkernel as ak
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +20,8 @@ import optax
 import pydantic
 from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
+
+import attnkernel as ak
 
 from ..parts import FieldError, Heteroskedastic, Model, Study, Training, load
 from ..results import Run
@@ -57,7 +58,8 @@ class BenchTraining(Study):
         rows = []
         with run.progress("benchmark", len(works) * self.repeats) as tick:
             for name, (ours, post) in works.items():
-                row, done = {"work": name}, len(rows) * self.repeats
+                row: dict[str, Any] = {"work": name}
+                done = len(rows) * self.repeats
                 seconds: dict[str, list[float]] = {}
                 for repeat in range(self.repeats):
                     kept: dict[tuple[int, int], Callable] = {}
@@ -76,11 +78,11 @@ class BenchTraining(Study):
                 row["median"] = median = {k: float(np.median(v)) for k, v in seconds.items()}
                 row["speedup cold"] = median["post, cold"] / median["ours, cold"]
                 row["speedup warm"] = median["post, warm"] / median["ours, warm"]
-                row["largest deviation"] = _deviation(row["numbers of ours"], row["numbers of post"])
+                row["largest deviation"] = _deviation(
+                    row["numbers of ours"], row["numbers of post"]
+                )
                 rows.append(row)
-        total = {
-            what: sum(row["median"][what] for row in rows) for what in rows[0]["median"]
-        }
+        total = {what: sum(row["median"][what] for row in rows) for what in rows[0]["median"]}
         whole = {
             "cold": total["post, cold"] / total["ours, cold"],
             "warm": total["post, warm"] / total["ours, warm"],
@@ -101,7 +103,9 @@ class BenchTraining(Study):
                 for row in rows
             ],
         )
-        run.table("", ["all trainings: times faster", ""], [[k, f"{v:.1f}"] for k, v in whole.items()])
+        run.table(
+            "", ["all trainings: times faster", ""], [[k, f"{v:.1f}"] for k, v in whole.items()]
+        )
         run.table("", ["command", "median seconds"], [[k, f"{v:.2f}"] for k, v in commands.items()])
         run.summary({"works": rows, "speedup of all trainings": whole, "commands": commands})
 
@@ -199,7 +203,9 @@ class BenchTraining(Study):
         ax.margins(x=0.15)
         ax.set(xlabel="seconds (median)")
         figure.legend(loc="outside lower center", ncols=2)
-        run.figure("bench_training", figure, **{r["work"]: list(r["median"].values()) for r in rows})
+        run.figure(
+            "bench_training", figure, **{r["work"]: list(r["median"].values()) for r in rows}
+        )
 
 
 def train_step_by_step(
@@ -235,14 +241,14 @@ def train_step_by_step(
         updates, state = optimizer.update(gradient, state, params)
         return optax.apply_updates(params, updates), state, value
 
-    step = kept.setdefault((hold_out, len(params["log_lengthscales"])), step)
+    kept_step = kept.setdefault((hold_out, len(params["log_lengthscales"])), step)
     state = optimizer.init(params)
     losses = []
     for _ in range(steps):
         key, subkey = jax.random.split(key)
         order = jax.random.permutation(subkey, jnp.arange(len(x)))
         test, train = order[:hold_out], order[hold_out:]
-        params, state, value = step(params, state, x[test], y[test], x[train], y[train])
+        params, state, value = kept_step(params, state, x[test], y[test], x[train], y[train])
         losses.append(value)
     return jnp.exp(jnp.stack(params["log_lengthscales"]))
 
@@ -251,7 +257,9 @@ def _gaussian(unhalved: float) -> ak.Gaussian:
     return ak.Gaussian(ak.kernels.convert_lengthscale(unhalved, source="unhalved"))
 
 
-def _time(function: Callable[[], list[Array]], clear: bool | None) -> tuple[float, list[list[float]]]:
+def _time(
+    function: Callable[[], list[Array]], clear: bool | None
+) -> tuple[float, list[list[float]]]:
     """Seconds and results; `clear`: forget compiled programs first; None: run once before."""
     if clear:
         jax.clear_caches()

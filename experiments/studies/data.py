@@ -2,8 +2,9 @@
 
 from typing import Literal
 
-import attnkernel as ak
 from matplotlib.figure import Figure
+
+import attnkernel as ak
 
 from ..parts import Data, FieldError, Study, describe, load, to_list
 from ..results import Run

@@ -2,13 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-import attnkernel as ak
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pydantic
 from jaxtyping import Array, Bool
+
+import attnkernel as ak
 
 from ..parts import (
     SYMBOL,
@@ -57,10 +58,14 @@ class Heads(Study):
         pydantic.Field(min_length=1, max_length=12),
     ]
     keys_spent: Annotated[int, pydantic.Field(ge=0, le=1000)] = pydantic.Field(
-        0, description="trainings that come before these in the chain of keys"
+        default=0, description="trainings that come before these in the chain of keys"
     )
-    shortest: Positive = pydantic.Field(0.1, description="lengthscale of the first head at start")
-    longest: Positive = pydantic.Field(3.0, description="lengthscale of the last head at start")
+    shortest: Positive = pydantic.Field(
+        default=0.1, description="lengthscale of the first head at start"
+    )
+    longest: Positive = pydantic.Field(
+        default=3.0, description="lengthscale of the last head at start"
+    )
 
     def check(self) -> None:
         hold_out_sizes([self.hold_out], len(load(self.data, self.keys().next()).y))
@@ -98,9 +103,7 @@ class Heads(Study):
                 for row in rows
             ],
         )
-        run.summary(
-            {"data": describe(data), "convention": self.model.convention, "table": rows}
-        )
+        run.summary({"data": describe(data), "convention": self.model.convention, "table": rows})
 
     def start(self, heads: int) -> PaddedHeads:
         """A model of this many heads, filled up to the most."""
@@ -172,7 +175,8 @@ class Heads(Study):
 
 
 def record(model: PaddedHeads) -> dict[str, jax.Array]:
-    return {"weights": model.model.weights, "lengthscales": model.model.kernel.lengthscale}
+    kernel: Any = model.model.kernel
+    return {"weights": model.model.weights, "lengthscales": kernel.lengthscale}
 
 
 def stack(models: list[Any]) -> Any:

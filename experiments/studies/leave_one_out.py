@@ -2,11 +2,13 @@
 
 from typing import Annotated, Any, Literal
 
-import attnkernel as ak
 import jax.numpy as jnp
 import numpy as np
 import pydantic
+from jaxtyping import Array, Float
 from matplotlib.figure import Figure
+
+import attnkernel as ak
 
 from ..parts import SYMBOL, Data, FieldError, Model, Positive, Study, describe, load
 from ..results import Run
@@ -22,7 +24,10 @@ class LeaveOneOut(Study):
     data: Data
     model: Model = Model()
     bounds: list[Positive] | None = pydantic.Field(
-        None, min_length=2, max_length=2, description="smallest and largest lengthscale to try"
+        default=None,
+        min_length=2,
+        max_length=2,
+        description="smallest and largest lengthscale to try",
     )
     starts: Annotated[int, pydantic.Field(ge=1, le=1000)] = 10
     grid: Annotated[int, pydantic.Field(ge=10, le=10_000)] = 200
@@ -80,9 +85,7 @@ class LeaveOneOut(Study):
         sides = bounds if bounds is not None else result.model.bounds(data.x)
         lower, upper = (float(side.kernel.lengthscale) for side in sides)
         curve = np.geomspace(lower, upper, self.grid)
-        criterion = ak.profile(
-            result.model, data.x, data.y, curve, objective=result.objective
-        )
+        criterion = ak.profile(result.model, data.x, data.y, curve, objective=result.objective)
         minima = [
             {"lengthscale": self.model.shown(model.kernel.lengthscale), "criterion": loss}
             for model, loss in result.minima()
@@ -93,7 +96,7 @@ class LeaveOneOut(Study):
         numbers = {
             "lengthscale": self.model.shown(result.model.kernel.lengthscale),
             "criterion": result.loss,
-            "r_squared": jnp.corrcoef(fitted, data.y)[0, 1] ** 2,
+            "r_squared": r_squared(data.y, fitted),
             "residual_sd": jnp.sqrt(jnp.mean((data.y - fitted) ** 2)),
         }
         self._draw(run, data, result, curve, criterion, fitted)
@@ -134,16 +137,12 @@ class LeaveOneOut(Study):
     ) -> None:
         figure = Figure(figsize=(8.4, 3.5))
         left, right = figure.subplots(1, 2)
-        ak.plot.criterion(result, curve, ax=left)
-        left.set(
-            xlabel=f"lengthscale ℓ, a standard deviation, in units of {data.x_names[0]}",
-            ylabel=f"leave-one-out error, ({data.y_name})²",
-            title="criterion",
-        )
-        found = float(result.model.kernel.lengthscale)
+        ak.plot.criterion(result, curve, convention=self.model.convention, ax=left)
+        left.set(ylabel="leave-one-out error (squared units of y)", title="criterion")
+        found = float(self.model.shown(result.model.kernel.lengthscale))
         ak.plot.fit(result, ax=right, label="prediction")
         arrays: dict[str, Any] = {
-            "lengthscales": curve,
+            "lengthscales": self.model.shown(curve),
             "criterion": criterion,
             "x": data.x,
             "y": data.y,
@@ -158,5 +157,17 @@ class LeaveOneOut(Study):
         run.figure("leave_one_out", figure, **arrays)
 
 
-def _record(model: ak.KernelRegression) -> dict[str, Any]:
+def r_squared(y: Float[Array, " n"], fitted: Float[Array, " n"]) -> Float[Array, ""]:
+    r"""$R^2$ as R's `np` defines it; both sides are centred at the mean of y.
+
+    $$ \frac{\big[\sum_i (y_i - \bar y)(\hat y_i - \bar y)\big]^2}
+            {\sum_i (y_i - \bar y)^2 \sum_i (\hat y_i - \bar y)^2} $$
+
+    It is the squared correlation where the fit has the mean of y. (Hayfield and Racine, 2008.)
+    """
+    y, fitted = y - jnp.mean(y), fitted - jnp.mean(y)
+    return jnp.sum(y * fitted) ** 2 / (jnp.sum(y**2) * jnp.sum(fitted**2))
+
+
+def _record(model: Any) -> dict[str, Any]:
     return {"lengthscale": model.kernel.lengthscale}

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Literal
 
-import attnkernel as ak
 import jax.numpy as jnp
 import numpy as np
 import pydantic
+
+import attnkernel as ak
 
 from ..parts import SYMBOL, Data, FieldError, Model, Positive, Study, describe, load
 from ..results import Run
@@ -70,6 +71,4 @@ class Lengthscales(Study):
                 for fit in fits
             ],
         )
-        run.summary(
-            {"data": describe(data), "convention": self.model.convention, "fits": fits}
-        )
+        run.summary({"data": describe(data), "convention": self.model.convention, "fits": fits})

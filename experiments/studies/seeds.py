@@ -3,13 +3,14 @@
 import functools
 from typing import Annotated, Any, ClassVar, Literal
 
-import attnkernel as ak
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pydantic
 from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
+
+import attnkernel as ak
 
 from ..parts import (
     SYMBOL,
@@ -55,7 +56,7 @@ class Seeds(Study):
     hold_out: Annotated[list[HoldOutSize], pydantic.Field(min_length=1, max_length=12)]
     seeds: Annotated[int, pydantic.Field(ge=2, le=100_000)] = 100
     batch: Annotated[int, pydantic.Field(ge=1)] = pydantic.Field(
-        20, description="data sets per call of the program"
+        default=20, description="data sets per call of the program"
     )
 
     def check(self) -> None:
@@ -71,10 +72,8 @@ class Seeds(Study):
             for first in range(0, self.seeds, self.batch):
                 # a last batch that is short is filled up, so that one program serves all
                 rows = np.arange(first, first + self.batch) % self.seeds
-                found, error, good = jax.tree.map(
-                    lambda a: np.asarray(a)[: self.seeds - first],
-                    fits(jnp.array(sizes), keys[rows]),
-                )
+                batch = fits(jnp.array(sizes), keys[rows])
+                found, error, good = (np.asarray(part)[: self.seeds - first] for part in batch)
                 found = np.asarray(self.model.shown(found))
                 run.metrics(
                     [
@@ -208,7 +207,10 @@ def _fits(
             lengthscales,
         )
         settled = jnp.stack(
-            [jnp.any(search.starts.converged & (search.starts.loss <= search.loss)) for search in (left_out, hindsight)]
+            [
+                jnp.any(search.starts.converged & (search.starts.loss <= search.loss))
+                for search in (left_out, hindsight)
+            ]
         )
         return lengthscales, errors, settled
 

@@ -1,0 +1,177 @@
+"""Law 1: the verb against the formula written out, and against other ways to write it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import attnkernel as ak
+from attnkernel.priors import LeaveOneOut, Where
+
+QUERIES, KEYS, DIM, DIM_V = 5, 7, 3, 2
+
+
+def arrays(dtype=np.float64):
+    rng = np.random.default_rng(0)
+    shapes = ((QUERIES, DIM), (KEYS, DIM), (KEYS, DIM_V))
+    return [rng.normal(size=shape).astype(dtype) for shape in shapes]
+
+
+def by_hand(q, k, v, lengthscale, allowed=lambda i, j: True, temperature=1.0, sink=0.0):
+    out = np.zeros((len(q), v.shape[1]))
+    mass = np.zeros(len(q))
+    for i in range(len(q)):
+        for j in range(len(k)):
+            if allowed(i, j):
+                score = -0.5 * np.sum(((q[i] - k[j]) / lengthscale) ** 2)
+                weight = np.exp(score / temperature)
+                out[i] += weight * v[j]
+                mass[i] += weight
+        mass[i] += sink
+        if mass[i] > 0:
+            out[i] /= mass[i]
+    return out, mass
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("sink", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("prior", "allowed"),
+    [
+        (None, lambda i, j: True),
+        (LeaveOneOut(), lambda i, j: i != j),
+        (Where(lambda i, j: j < i), lambda i, j: j < i),  # the first query sees nothing
+    ],
+)
+def test_attend_is_its_formula(x64, prior, allowed, temperature, sink):
+    q, k, v = arrays()
+    out, log_mass = ak.attend(
+        q,
+        k,
+        v,
+        kernel=ak.Gaussian(0.8),
+        prior=prior,
+        rule=ak.Softmax(temperature, sink_mass=sink),
+        method=ak.Dense(),
+        return_log_mass=True,
+    )
+    expected, mass = by_hand(q, k, v, 0.8, allowed, temperature, sink)
+    np.testing.assert_allclose(out, expected, rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(np.exp(log_mass), mass, rtol=1e-13)
+
+
+def test_sink_equals_dividing_by_sum_plus_epsilon(x64):
+    """Far from all keys both fade to zero; without the sink the nearest label remains."""
+    q, k, v = np.array([[0.0], [6.0]]), np.array([[0.0], [0.1]]), np.array([[1.0], [3.0]])
+    kernel = ak.Gaussian(0.5)
+    weights = np.exp(-0.5 * ((q - k.T) / 0.5) ** 2)
+    expected = weights @ v / (weights.sum(1, keepdims=True) + 1e-16)
+    out = ak.attend(q, k, v, kernel=kernel, rule=ak.Softmax(sink_mass=1e-16))
+    np.testing.assert_allclose(out, expected, rtol=1e-12)
+    assert expected[1, 0] < 1e-13
+    assert ak.attend(q, k, v, kernel=kernel)[1, 0] > 2.0
+
+
+def test_far_from_all_keys_the_nearest_label_remains():
+    """exp underflows in float32 at a distance of 20 lengthscales; log space does not."""
+    q, k, v = np.array([[100.0]]), np.array([[0.0], [1.0]]), np.array([[5.0], [7.0]])
+    out, log_mass = ak.attend(q, k, v, kernel=ak.Gaussian(0.05), return_log_mass=True)
+    np.testing.assert_array_equal(out, [[7.0]])
+    np.testing.assert_allclose(log_mass, -0.5 * (99 / 0.05) ** 2, rtol=1e-6)
+
+
+def test_empty_rows_are_zero_with_mass_minus_infinity():
+    out, log_mass = ak.attend(
+        *arrays(np.float32),
+        kernel=ak.Gaussian(1.0),
+        prior=Where(lambda i, j: j < 0),
+        return_log_mass=True,
+    )
+    np.testing.assert_array_equal(out, np.zeros((QUERIES, DIM_V)))
+    np.testing.assert_array_equal(log_mass, np.full(QUERIES, -np.inf))
+
+
+def test_values_of_identity_are_the_weights(x64):
+    q, k, v = arrays()
+    weights = ak.attend(q, k, np.eye(KEYS), kernel=ak.Gaussian(0.7))
+    scores = -0.5 * ((q[:, None] - k[None]) ** 2).sum(-1) / 0.7**2
+    np.testing.assert_allclose(weights, jax.nn.softmax(scores, axis=1), rtol=1e-13)
+    np.testing.assert_allclose(weights @ v, ak.attend(q, k, v, kernel=ak.Gaussian(0.7)), rtol=1e-13)
+
+
+def test_gradients_match_finite_differences(x64):
+    q, k, v = arrays()
+
+    def value(q, k, v, log_lengthscale):
+        kernel = ak.Gaussian(jnp.exp(log_lengthscale))
+        out, log_mass = ak.attend(q, k, v, kernel=kernel, prior=LeaveOneOut(), return_log_mass=True)
+        return out, log_mass
+
+    check_grads(value, (q, k, v, -0.3), order=2, modes=("fwd", "rev"), rtol=1e-5)
+
+
+def test_batch_axes_broadcast(x64):
+    rng = np.random.default_rng(1)
+    q, k, v = rng.normal(size=(11, 1, 5, 3)), rng.normal(size=(13, 7, 3)), rng.normal(size=(7, 2))
+    out = ak.attend(q, k, v, kernel=ak.Gaussian(1.0))
+    assert out.shape == (11, 13, 5, 2)
+    single = ak.attend(q[4, 0], k[9], v, kernel=ak.Gaussian(1.0))
+    np.testing.assert_allclose(out[4, 9], single, rtol=1e-13)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 1e-2)])
+def test_output_has_the_dtype_of_the_query(dtype, tolerance):
+    q, k, v = arrays()
+    expected, _ = by_hand(q, k, v, 1.0)
+    out = ak.attend(*(jnp.asarray(a, dtype) for a in (q, k, v)), kernel=ak.Gaussian(1.0))
+    assert out.dtype == dtype
+    np.testing.assert_allclose(np.asarray(out, float), expected, atol=4 * tolerance)
+
+
+def test_half_precision_is_summed_in_float32():
+    """256 + 1 in bfloat16 is 256: 300 equal weights summed there would not reach 300."""
+    n = 300
+    ones = jnp.ones((n, 1), jnp.bfloat16)
+    _, log_mass = ak.attend(ones[:1], ones, ones, kernel=ak.Gaussian(1.0), return_log_mass=True)
+    np.testing.assert_allclose(np.exp(np.asarray(log_mass, float)), n, rtol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": np.ones(3)}, r"q must have shape \(\*batch, rows, columns\); got \(3,\)"),
+        ({"k": np.ones((7, 2))}, r"same dimension; got q \(5, 3\) and k \(7, 2\)"),
+        ({"v": np.ones((6, 2))}, r"Each key needs one value; got k \(7, 3\) and v \(6, 2\)"),
+        ({"q": np.ones((2, 5, 3)), "k": np.ones((4, 7, 3))}, "batch axes must broadcast"),
+    ],
+)
+def test_shapes_that_do_not_fit(change, message):
+    q, k, v = arrays(np.float32)
+    arguments = {"q": q, "k": k, "v": v} | change
+    with pytest.raises(ValueError, match=message):
+        ak.attend(**arguments, kernel=ak.Gaussian(1.0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"temperature": 0.0}, "temperature must be positive"), ({"sink_mass": -1.0}, "at least 0")],
+)
+def test_rule_out_of_its_domain(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ak.Softmax(**arguments)
+
+
+def test_selection_answers_without_running():
+    selection = ak.select_method(kernel=ak.Gaussian(1.0))
+    assert selection.method == ak.Dense()
+    assert selection.passed_over == ()
+
+
+def test_a_refusing_method_says_why():
+    class Picky(ak.Dense):
+        def refusal(self, kernel, prior, rule):
+            return "it is too hot"
+
+    with pytest.raises(ValueError, match="Picky cannot evaluate this: it is too hot"):
+        ak.attend(*arrays(np.float32), kernel=ak.Gaussian(1.0), method=Picky())

@@ -1,0 +1,330 @@
+"""Fits: against hand-written loops, against published numbers, and at the edges of their domain."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import attnkernel as ak
+
+ADAM = optax.adam(0.1)
+N = 19
+
+
+def sample(n: int = N, seed: int = 0) -> tuple[jax.Array, jax.Array]:
+    rng = np.random.default_rng(seed)
+    x = np.sort(rng.uniform(-2, 2, size=n))
+    return jnp.asarray(x)[:, None], jnp.asarray(np.sin(2 * x) + 0.2 * rng.normal(size=n))
+
+
+def model(lengthscale=1.0) -> ak.KernelRegression:
+    return ak.KernelRegression(ak.Gaussian(lengthscale))
+
+
+def hold_out_fit(**changes):
+    arguments = {
+        "objective": ak.HoldOut(4),
+        "optimizer": ADAM,
+        "steps": 13,
+        "key": jax.random.PRNGKey(0),
+    }
+    return ak.fit(model(), *sample(), **(arguments | changes))
+
+
+def test_fit_is_the_loop_one_would_write(x64):
+    x, y = sample()
+    fitted = hold_out_fit(record=lambda m: {"lengthscale": m.kernel.lengthscale})
+
+    def loss(log_lengthscale, key):
+        return ak.HoldOut(4)(model(jnp.exp(log_lengthscale)), x, y, key=key)
+
+    theta, key, losses, path = jnp.zeros(()), jax.random.PRNGKey(0), [], []
+    state = ADAM.init(theta)
+    for _ in range(13):
+        key, subkey = jax.random.split(key)
+        value, gradient = jax.value_and_grad(loss)(theta, subkey)
+        losses.append(value)
+        path.append(jnp.exp(theta))
+        updates, state = ADAM.update(gradient, state, theta)
+        theta = optax.apply_updates(theta, updates)
+    np.testing.assert_allclose(fitted.model.kernel.lengthscale, jnp.exp(theta), rtol=1e-10)
+    np.testing.assert_allclose(fitted.history["loss"], losses, rtol=1e-10)
+    np.testing.assert_allclose(fitted.history["lengthscale"], path, rtol=1e-10)
+
+
+def test_chunks_do_not_change_a_bit():
+    whole, parts = hold_out_fit(), hold_out_fit(chunk=5)
+    np.testing.assert_array_equal(whole.history["loss"], parts.history["loss"])
+    assert whole.model.kernel.log_lengthscale == parts.model.kernel.log_lengthscale
+
+
+def test_callback_sees_every_chunk():
+    seen = []
+    fitted = hold_out_fit(chunk=5, callback=lambda done, history: seen.append((done, history)))
+    assert [done for done, _ in seen] == [5, 10, 13]
+    losses = np.concatenate([history["loss"][0] for _, history in seen])
+    np.testing.assert_array_equal(losses, fitted.history["loss"])
+
+
+def test_many_fits_are_single_fits(x64):
+    x, y = sample()
+    keys = jax.random.split(jax.random.PRNGKey(1), 3)
+    sizes = jnp.array([1, 4, 9])
+    many = ak.fit_many(
+        model(),
+        x,
+        y,
+        objective=ak.HoldOut(sizes, at_most=9),
+        in_axes=(None, None, 0),
+        optimizer=ADAM,
+        steps=7,
+        key=keys,
+    )
+    for i, size in enumerate(sizes.tolist()):
+        alone = hold_out_fit(objective=ak.HoldOut(size), steps=7, key=keys[i])
+        member = many.member(i)
+        np.testing.assert_allclose(member.history["loss"], alone.history["loss"], rtol=1e-9)
+        np.testing.assert_allclose(
+            member.model.kernel.lengthscale, alone.model.kernel.lengthscale, rtol=1e-9
+        )
+        np.testing.assert_allclose(member(x), alone(x), rtol=1e-9)
+
+
+def test_many_data_sets_are_single_fits(x64):
+    data = [sample(seed=seed) for seed in range(2)]
+    x, y = (jnp.stack(parts) for parts in zip(*data, strict=True))
+    many = ak.fit_many(model(), x, y, objective=ak.LeaveOneOut(), in_axes=(None, 0, None))
+    for i in range(2):
+        alone = ak.fit(model(), *data[i], objective=ak.LeaveOneOut())
+        np.testing.assert_allclose(many.loss[i], alone.loss, rtol=1e-9)
+        member = many.member(i)
+        np.testing.assert_allclose(
+            member.model.kernel.lengthscale, alone.model.kernel.lengthscale, rtol=1e-6
+        )
+        np.testing.assert_array_equal(member.y, data[i][1])
+
+
+def test_fit_jits_vmaps_and_differentiates(x64):
+    x, y = sample()
+
+    def fitted(start, labels):
+        result = ak.fit(
+            model(start),
+            x,
+            labels,
+            objective=ak.HoldOut(4),
+            optimizer=ADAM,
+            steps=5,
+            key=jax.random.PRNGKey(0),
+        )
+        return result.model.kernel.lengthscale
+
+    starts = jnp.array([0.5, 1.0])
+    mapped = jax.jit(jax.vmap(lambda start: fitted(start, y)))(starts)
+    np.testing.assert_allclose(mapped, [fitted(start, y) for start in starts], rtol=1e-9)
+    direction = jnp.cos(jnp.arange(N))
+    _, slope = jax.jvp(lambda labels: fitted(1.0, labels), (y,), (direction,))
+    gradient = jax.grad(lambda labels: fitted(1.0, labels))(y)
+    step = 1e-5
+    up, down = fitted(1.0, y + step * direction), fitted(1.0, y - step * direction)
+    np.testing.assert_allclose(slope, (up - down) / (2 * step), rtol=1e-6)
+    np.testing.assert_allclose(gradient @ direction, slope, rtol=1e-9)
+
+
+def test_typed_keys_are_keys():
+    old = hold_out_fit(key=jax.random.PRNGKey(5))
+    new = hold_out_fit(key=jax.random.key(5))
+    np.testing.assert_array_equal(old.history["loss"], new.history["loss"])
+
+
+def test_only_what_is_trainable_moves():
+    x, y = sample()
+    heads = ak.MultiheadKernelRegression(eqx.filter_vmap(ak.Gaussian)(jnp.array([0.3, 1.0])))
+    spec = jax.tree.map(lambda _: False, heads)
+    spec = eqx.tree_at(lambda m: m.weights, spec, True)
+    fitted = ak.fit(
+        heads,
+        x,
+        y,
+        objective=ak.HoldOut(3),
+        optimizer=ADAM,
+        steps=5,
+        key=jax.random.PRNGKey(0),
+        trainable=spec,
+    )
+    assert (fitted.model.kernel.log_lengthscale == heads.kernel.log_lengthscale).all()
+    assert (fitted.model.weights != heads.weights).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "lengthscale", "criterion"),
+    [("cps71", 1.8922, 0.316055), ("mcycle", 0.913829, 595.9363)],
+)
+def test_leave_one_out_of_real_data(x64, name, lengthscale, criterion):
+    data = ak.data.load(name)
+    fitted = ak.fit(model(), data.x, data.y, objective=ak.LeaveOneOut())
+    np.testing.assert_allclose(fitted.model.kernel.lengthscale, lengthscale, rtol=3e-5)
+    np.testing.assert_allclose(fitted.loss, criterion, rtol=2e-6)
+    assert fitted.warnings() == []
+
+
+def test_faithful_has_two_minima(x64):
+    data = ak.data.load("faithful")
+    fitted = ak.fit(model(), data.x, data.y, objective=ak.LeaveOneOut())
+    minima = fitted.minima()
+    np.testing.assert_allclose(
+        [m.kernel.lengthscale for m, _ in minima], [0.2614, 0.5843], rtol=1e-3
+    )
+    # against the curve itself: its local minima on a grid, with no optimiser
+    grid = np.geomspace(0.1, 2.0, 400)
+    curve = np.asarray(ak.profile(model(), data.x, data.y, grid, objective=ak.LeaveOneOut()))
+    dips = grid[1:-1][(curve[1:-1] < curve[:-2]) & (curve[1:-1] < curve[2:])]
+    np.testing.assert_allclose(dips, [m.kernel.lengthscale for m, _ in minima], rtol=0.01)
+    assert minima[0][1] == pytest.approx(float(fitted.loss))
+
+
+def test_fit_does_not_depend_on_order_nor_on_constants(x64):
+    """Law 7."""
+    x, y = sample()
+    order = np.random.default_rng(0).permutation(N)
+    fits = [
+        ak.fit(model(), *data, objective=ak.LeaveOneOut())
+        for data in ((x, y), (x[order], y[order]), (x + 1e4, y), (x, y + 1e4))
+    ]
+    lengthscales = [float(f.model.kernel.lengthscale) for f in fits]
+    np.testing.assert_allclose(lengthscales, lengthscales[0], rtol=1e-5)
+
+
+def test_lengthscale_per_dimension(x64):
+    """The second input says nothing: its lengthscale runs to the bound, and the fit says so."""
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-2, 2, size=(60, 2))
+    y = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=60)
+    with pytest.warns(UserWarning, match="lies on a bound"):
+        fitted = ak.fit(model(jnp.ones(2)), x, y, objective=ak.LeaveOneOut())
+    first, second = fitted.model.kernel.lengthscale
+    assert first < 0.5
+    assert second > 10
+
+
+def test_bounds_hold_and_are_reported(x64):
+    """Law 8: pure noise has no best lengthscale; the search ends on the upper bound."""
+    x = jnp.linspace(0, 1, 30)[:, None]
+    y = jnp.asarray((-1.0) ** np.arange(30))
+    bounds = (model(0.1), model(0.7))
+    with pytest.warns(UserWarning, match=r"lies on a bound.*Widen bounds="):
+        fitted = ak.fit(model(0.3), x, y, objective=ak.LeaveOneOut(), bounds=bounds)
+    ends = np.asarray(fitted.starts.end.kernel.lengthscale)
+    assert ((ends >= 0.1 * (1 - 1e-12)) & (ends <= 0.7 * (1 + 1e-12))).all()
+
+
+def test_bounds_hold_for_any_optimiser():
+    bounds = (model(0.9), model(1.1))
+    with pytest.warns(UserWarning, match="lies on a bound"):
+        fitted = hold_out_fit(optimizer=optax.sgd(100.0), bounds=bounds, steps=50)
+    assert 0.9 - 1e-6 <= float(fitted.model.kernel.lengthscale) <= 1.1 + 1e-6
+
+
+def test_divergence_is_reported_and_the_last_state_kept():
+    class Bomb(ak.Objective):
+        is_stochastic = False
+
+        def __call__(self, model, x, y, *, key=None):
+            ell = model.kernel.lengthscale
+            return jnp.where(ell > 0.8, ell, jnp.nan)
+
+    with pytest.warns(UserWarning, match=r"diverged at step 3.*learning rate too large"):
+        fitted = ak.fit(model(), *sample(), objective=Bomb(), optimizer=optax.sgd(0.1), steps=50)
+    assert 0.5 < fitted.model.kernel.lengthscale < 0.8
+    assert np.isnan(fitted.history["loss"][3:]).all()
+    assert np.isfinite(fitted.history["loss"][:3]).all()
+
+
+def test_one_divergence_stops_only_itself():
+    class Bomb(ak.Objective):
+        at: jax.Array
+        is_stochastic = False
+
+        def __call__(self, model, x, y, *, key=None):
+            ell = model.kernel.lengthscale
+            return jnp.where(ell > self.at, ell, jnp.nan)
+
+    with pytest.warns(UserWarning, match="1 of 2 fits, first fit 1: diverged"):
+        fitted = ak.fit_many(
+            model(),
+            *sample(),
+            objective=Bomb(jnp.array([0.0, 0.8])),
+            in_axes=(None, None, 0),
+            optimizer=optax.sgd(0.1),
+            steps=9,
+        )
+    assert fitted.starts.steps[:, 0].tolist() == [9, 3]
+
+
+def bad_data():
+    x, y = sample()
+    yield x[:2], y[:2], "at least 3 rows; got 2"
+    yield x, y[:-1], r"same n; got x \(19, 1\) and y \(18,\)"
+    yield x.at[7].set(jnp.nan), y, "x must be finite; 1 of 19 rows are not, the first is row 7"
+    yield x, y.at[3].set(jnp.inf), "y must be finite; 1 of 19 rows are not, the first is row 3"
+    yield jnp.ones_like(x), y, "x is constant"
+
+
+@pytest.mark.parametrize(("x", "y", "message"), list(bad_data()))
+def test_data_that_cannot_be_fitted(x, y, message):
+    with pytest.raises(ValueError, match=message):
+        ak.fit(model(), x, y, objective=ak.LeaveOneOut())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": ak.HoldOut(N)}, "leaves no row to predict from: there are 19 rows"),
+        ({"key": None}, "pass key="),
+        ({"optimizer": None}, "say which optimiser"),
+        ({"steps": None}, "say how many steps"),
+        ({"steps": 0}, "steps must be at least 1; got 0"),
+        ({"starts": 0}, "starts must be at least 1; got 0"),
+        ({"starts": 5}, "pass bounds= too"),
+        ({"trainable": lambda leaf: False}, "no inexact array to fit"),
+        ({"bounds": (model(2.0), model(3.0))}, "starts outside its bounds"),
+        ({"bounds": (model(3.0), model(0.5))}, "lower bound must be below"),
+        ({"bounds": (0.1, 3.0)}, "two models of the same structure"),
+    ],
+)
+def test_arguments_that_do_not_go_together(changes, message):
+    with pytest.raises(ValueError, match=message):
+        hold_out_fit(**changes)
+
+
+def test_many_fits_need_something_that_differs():
+    with pytest.raises(ValueError, match="something that differs"):
+        ak.fit_many(model(), *sample(), objective=ak.LeaveOneOut(), in_axes=(None, None, None))
+
+
+def test_a_batch_has_no_minima_of_its_own():
+    x, y = sample()
+    many = ak.fit_many(
+        model(), x[None], y[None], objective=ak.LeaveOneOut(), in_axes=(None, 0, None)
+    )
+    with pytest.raises(ValueError, match=r"fit.member\(i\)"):
+        many.minima()
+
+
+def test_never_outside_the_bounds_over_random_small_samples(x64):
+    """Law 8, over a hundred data sets of seven points, several of them ties."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.integers(0, 9, size=(100, 7, 1)) / 4.0).at[:, 0].set(9.0)
+    y = jnp.asarray(rng.normal(size=(100, 7)))
+    fitted = jax.jit(
+        lambda x, y: ak.fit_many(
+            model(), x, y, objective=ak.LeaveOneOut(), in_axes=(None, 0, None), steps=30
+        )
+    )(x, y)
+    lower, upper = jax.vmap(lambda x: model().bounds(x))(x)
+    found = fitted.starts.end.kernel.lengthscale
+    assert np.isfinite(found).all()
+    assert (found >= lower.kernel.lengthscale[:, None] * (1 - 1e-9)).all()
+    assert (found <= upper.kernel.lengthscale[:, None] * (1 + 1e-9)).all()

@@ -1,0 +1,128 @@
+"""Law 2: kernels. The formula in NumPy, the maps over pairs, and gradients at the hard points."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+
+QUERIES, KEYS, DIM = 5, 7, 3
+
+
+def points(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def gaussian_by_hand(q, k, lengthscale):
+    out = np.empty((len(q), len(k)))
+    for i in range(len(q)):
+        for j in range(len(k)):
+            out[i, j] = -0.5 * sum(((q[i] - k[j]) / lengthscale) ** 2)
+    return out
+
+
+@pytest.mark.parametrize("lengthscale", [0.3, 2.0, np.array([0.2, 1.0, 5.0])])
+def test_gaussian_is_its_formula(x64, lengthscale):
+    q, k = points(0, QUERIES, DIM), points(1, KEYS, DIM)
+    scores = ak.Gaussian(lengthscale).pairwise(jnp.asarray(q), jnp.asarray(k))
+    np.testing.assert_allclose(scores, gaussian_by_hand(q, k, lengthscale), rtol=1e-14)
+
+
+def test_product_adds_logarithms(x64):
+    q, k = jnp.asarray(points(0, QUERIES, DIM)), jnp.asarray(points(1, KEYS, DIM))
+    first, second = ak.Gaussian(0.7), ak.Gaussian(jnp.array([1.0, 2.0, 3.0]))
+    expected = first.pairwise(q, k) + second.pairwise(q, k)
+    np.testing.assert_allclose((first * second).pairwise(q, k), expected, rtol=1e-14)
+
+
+def test_custom_kernel_is_one_method(x64):
+    class Exponential(ak.Kernel):
+        rate: float
+
+        def log_pair(self, q, k):
+            return -self.rate * jnp.sum(jnp.abs(q - k))
+
+    q, k = points(0, QUERIES, DIM), points(1, KEYS, DIM)
+    expected = -1.5 * np.abs(q[:, None] - k[None]).sum(-1)
+    scores = Exponential(1.5).pairwise(jnp.asarray(q), jnp.asarray(k))
+    np.testing.assert_allclose(scores, expected, rtol=1e-14)
+    low, high = Exponential(1.5).bounds(jnp.asarray(q))
+    assert (low.rate, high.rate) == (1.5, 1.5)  # not an array: nothing to bound
+
+
+def test_shift_invariant_in_float32():
+    # the inputs must be representable: with steps of 2^-10 around 1e4 the shift is exact
+    grid = np.arange(64, dtype=np.float32)[:, None] / 1024
+    kernel = ak.Gaussian(0.1)
+    near = kernel.pairwise(jnp.asarray(grid), jnp.asarray(grid))
+    far = kernel.pairwise(jnp.asarray(grid + 10_000), jnp.asarray(grid + 10_000))
+    np.testing.assert_array_equal(near, far)
+
+
+@pytest.mark.parametrize("lengthscale", [0.5, (0.5, 1.0, 2.0)])
+def test_derivatives_finite_at_coincident_points(lengthscale):
+    x = jnp.ones(DIM)
+
+    def value(log_lengthscale, q):
+        kernel = eqx.tree_at(lambda k: k.log_lengthscale, ak.Gaussian(1.0), log_lengthscale)
+        return kernel.log_pair(q, x)
+
+    arguments = (jnp.log(jnp.asarray(lengthscale)), x)
+    for derivative in (jax.grad(value, (0, 1)), jax.hessian(value, (0, 1))):
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(derivative(*arguments)))
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf"), np.array([1.0, -2.0])])
+def test_lengthscale_must_be_positive(bad):
+    with pytest.raises(ValueError, match=r"lengthscale must be positive and finite; got .*Try|try"):
+        ak.Gaussian(bad)
+
+
+def test_number_of_lengthscales_must_fit():
+    with pytest.raises(ValueError, match=r"has 2 lengthscales.*3 dimensions"):
+        ak.Gaussian(jnp.ones(2)).pairwise(jnp.ones((QUERIES, DIM)), jnp.ones((KEYS, DIM)))
+
+
+def test_matrix_of_lengthscales_is_refused():
+    with pytest.raises(ValueError, match="one per dimension"):
+        ak.Gaussian(jnp.ones((2, 2)))
+
+
+def test_repr_shows_lengthscales():
+    assert repr(ak.Gaussian(0.5)) == "Gaussian(lengthscale=0.5)"
+    assert repr(ak.Gaussian(jnp.array([1.0, 2.0]))) == "Gaussian(lengthscale=[1, 2])"
+    inside = []
+    jax.jit(lambda v: inside.append(repr(ak.Gaussian(v))))(1.0)
+    assert inside == ["Gaussian(log_lengthscale=f32[])"]
+
+
+def test_unhalved_convention(x64):
+    d = 0.37
+    kernel = ak.Gaussian(ak.kernels.convert_lengthscale(0.2, source="unhalved"))
+    score = kernel.log_pair(jnp.array([0.0]), jnp.array([d]))
+    np.testing.assert_allclose(score, -((d / 0.2) ** 2), rtol=1e-14)
+    back = ak.kernels.convert_lengthscale(kernel.lengthscale, target="unhalved")
+    np.testing.assert_allclose(back, 0.2, rtol=1e-14)
+
+
+def test_unknown_convention_names_the_known():
+    with pytest.raises(ValueError, match="'fwhm'; known are 'standard', 'unhalved'"):
+        ak.kernels.convert_lengthscale(1.0, source="fwhm")
+
+
+def test_bounds_are_half_a_gap_and_ten_ranges(x64):
+    x = jnp.array([0.0, 1.0, 2.0, 4.0, 8.0])[:, None]
+    lower, upper = ak.Gaussian(1.0).bounds(x)
+    # the mean gap is 2, the median gap 1.5
+    np.testing.assert_allclose([lower.lengthscale, upper.lengthscale], [0.75, 80.0])
+
+
+def test_bounds_per_dimension_skip_constant_columns(x64):
+    x = jnp.stack([jnp.arange(5.0), jnp.full(5, 3.0)], axis=1)
+    lower, upper = ak.Gaussian(jnp.ones(2)).bounds(x)
+    np.testing.assert_allclose(lower.lengthscale, [0.5, 1.0])
+    np.testing.assert_allclose(upper.lengthscale, [40.0, 1.0])
+    lower, upper = ak.Gaussian(1.0).bounds(x)
+    np.testing.assert_allclose([lower.lengthscale, upper.lengthscale], [0.5, 40.0])

@@ -1,0 +1,63 @@
+"""Law 4: moments of sets of keys are a commutative monoid, safe at -inf."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given, settings, strategies as st
+
+from attnkernel.methods import Moments
+
+QUERIES, DIM_V = 3, 2
+
+
+def part(seed: int, keys: int, shift: float, blank: bool) -> tuple[jax.Array, jax.Array]:
+    rng = np.random.default_rng(seed)
+    log_weights = rng.normal(size=(QUERIES, keys)) * 3 + shift
+    if blank:
+        log_weights[1] = -np.inf  # a query that sees none of these keys
+    return jnp.asarray(log_weights), jnp.asarray(rng.normal(size=(keys, DIM_V)))
+
+
+PARTS = st.tuples(
+    st.integers(0, 99), st.integers(0, 5), st.sampled_from([-900.0, 0.0, 900.0]), st.booleans()
+)
+
+
+def close(a: Moments, b: Moments) -> None:
+    np.testing.assert_allclose(a.value, b.value, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(a.log_mass, b.log_mass, rtol=1e-12, atol=1e-12)
+
+
+@settings(deadline=None)
+@given(PARTS, PARTS, PARTS)
+def test_merge_is_associative_and_commutative_and_the_union(a, b, c):
+    with jax.enable_x64(True):
+        parts = [part(*arguments) for arguments in (a, b, c)]
+        x, y, z = (Moments.of(*arguments) for arguments in parts)
+        union = Moments.of(
+            jnp.concatenate([s for s, _ in parts], axis=1),
+            jnp.concatenate([v for _, v in parts], axis=0),
+        )
+        close(x.merge(y).merge(z), x.merge(y.merge(z)))
+        close(x.merge(y), y.merge(x))
+        close(x.merge(y).merge(z), union)
+
+
+def test_no_keys_are_the_identity(x64):
+    some = Moments.of(*part(0, 4, 0.0, blank=True))
+    none = Moments.of(jnp.zeros((QUERIES, 0)), jnp.zeros((0, DIM_V)))
+    close(some.merge(none), some)
+    assert np.isneginf(none.log_mass).all()
+    assert (np.asarray(none.value) == 0).all()
+
+
+def test_gradients_are_finite_where_a_query_sees_nothing(x64):
+    log_weights, v = part(0, 4, 0.0, blank=True)
+
+    def total(log_weights, v):
+        moments = Moments.of(log_weights, v)
+        seen = jnp.where(jnp.isfinite(moments.log_mass), moments.log_mass, 0.0)
+        return jnp.sum(moments.value) + jnp.sum(seen)
+
+    for gradient in jax.grad(total, (0, 1))(log_weights, v):
+        assert np.isfinite(gradient).all()

@@ -1,0 +1,105 @@
+"""The numbers of the 2024 post and of R, as the shipped configs give them in `summary.json`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.__main__ import main
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+# printed: combination u | lengthscales ℓ
+HEADS = {
+    1: ([1.09], [0.16]),
+    2: ([0.99, -0.10], [0.08, 0.02]),
+    4: ([1.09, -0.36, -0.24, 0.10], [0.16, 2.95, 2.18, 11.60]),
+    8: (
+        [0.90, 0.02, 0.86, 0.95, -0.45, -0.53, -0.51, -0.22],
+        [0.08, 9.49, 20.43, 25.16, 210.44, 33.52, 34.75, 82.24],
+    ),
+}
+PRINTED = 0.005  # half a unit of the last digit
+WITHIN = {1: 0.0, 2: 0.0, 4: 0.003, 8: 0.01}
+
+
+def run(name: str, out: Path, *overrides: str) -> dict:
+    command = ["run", str(CONFIGS / f"{name}.yaml"), "--quiet", "--out", str(out / name)]
+    assert main([*command, *overrides]) == 0
+    return json.loads((out / name / "summary.json").read_text())
+
+
+def test_hold_out_lengthscales(tmp_path):
+    fits = run("holdout", tmp_path)["fits"]
+    assert [fit["hold_out"] for fit in fits] == [1, 10, 75, 120]
+    found = [fit["lengthscale"] for fit in fits]
+    np.testing.assert_allclose(found, [0.1256, 0.1355, 0.2110, 0.3466], atol=5e-5)
+
+
+def test_hold_out_as_in_the_post_divides_by_the_sum_and_epsilon(tmp_path):
+    fits = run("holdout", tmp_path, "model.sink_mass=1e-16")["fits"]
+    found = [fit["lengthscale"] for fit in fits]
+    np.testing.assert_allclose(found, [0.1256, 0.1355, 0.2110, 0.2968], atol=5e-5)
+
+
+def test_printed_table_of_heads(tmp_path):
+    table = run("heads", tmp_path)["table"]
+    assert [row["heads"] for row in table] == list(HEADS)
+    for row in table:
+        for found, printed in zip(
+            (row["weights"], row["lengthscales"]), HEADS[row["heads"]], strict=True
+        ):
+            allowed = PRINTED + WITHIN[row["heads"]] * np.abs(printed)
+            assert (np.abs(np.subtract(found, printed)) <= allowed).all(), (found, printed)
+
+
+def test_canadian_wages_as_in_r_np(tmp_path):
+    found = run("cps71", tmp_path)
+    assert found["lengthscale"] == pytest.approx(1.8922, abs=5e-5)
+    assert found["criterion"] == pytest.approx(0.316055, abs=5e-7)
+    assert found["r_squared"] == pytest.approx(0.31087, abs=5e-6)
+    assert found["residual_sd"] == pytest.approx(0.53079, abs=5e-6)
+
+
+def test_motorcycle(tmp_path):
+    found = run("mcycle", tmp_path)
+    assert found["lengthscale"] == pytest.approx(0.913829, abs=5e-7)
+    assert found["criterion"] == pytest.approx(595.9363, abs=5e-5)
+
+
+def test_two_minima_are_both_reported(tmp_path):
+    found = run("mcycle", tmp_path, "data.name=faithful")
+    lengthscales = [minimum["lengthscale"] for minimum in found["minima"]]
+    np.testing.assert_allclose(lengthscales, [0.2614, 0.5843], rtol=1e-3)
+    assert "2 minima" in found["notes"][0]
+
+
+def test_seeds_compare_every_method_with_hindsight(tmp_path):
+    found = run("seeds", tmp_path, "seeds=3", "batch=2", "hold_out=[3, 0.5]", "data.n=20")
+    assert [row["method"] for row in found["methods"]] == [
+        "hold out 3",
+        "hold out 10",
+        "leave one out",
+        "hindsight",
+    ]
+    lines = (tmp_path / "seeds" / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert len(rows) == 3 * 4
+    for data_set in range(3):
+        errors = [row["error"] for row in rows if row["data_set"] == data_set]
+        assert min(errors) >= errors[-1] * (1 - 1e-4)  # nothing beats hindsight
+
+
+def test_benchmark_compares_equal_numbers(tmp_path):
+    found = run(
+        "bench_training",
+        tmp_path,
+        "repeats=1",
+        "hold_out=[1, 7]",
+        "hold_out_steps=3",
+        "heads=[1, 2]",
+        "head_steps=3",
+    )
+    for row in found["works"]:
+        assert max(row["largest deviation"]) < 1e-5

@@ -1,0 +1,107 @@
+"""Objectives against loops in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+from attnkernel.fit._objectives import _first_rows
+
+N = 17
+
+
+def sample():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, size=(N, 1))
+    return jnp.asarray(x), jnp.asarray(np.sin(2 * x[:, 0]) + 0.2 * rng.normal(size=N))
+
+
+def predict(x_new, x, y, lengthscale):
+    weights = np.exp(-0.5 * ((x_new[:, None] - x[None]) / lengthscale) ** 2)
+    return weights @ y / weights.sum(1)
+
+
+@pytest.mark.parametrize("size", [1, 5, N - 1])
+def test_hold_out_is_a_loop_over_held_out_rows(x64, size):
+    x, y = sample()
+    key = jax.random.PRNGKey(3)
+    order = np.asarray(jax.random.permutation(key, N))
+    held, seen = order[:size], order[size:]
+    flat, labels = np.asarray(x)[:, 0], np.asarray(y)
+    error = labels[held] - predict(flat[held], flat[seen], labels[seen], 0.3)
+    model = ak.KernelRegression(ak.Gaussian(0.3))
+    for objective in (ak.HoldOut(size), ak.HoldOut(jnp.array(size), at_most=N - 1)):
+        np.testing.assert_allclose(objective(model, x, y, key=key), np.mean(error**2), rtol=1e-12)
+
+
+def test_leave_one_out_is_a_loop(x64):
+    x, y = sample()
+    flat, labels = np.asarray(x)[:, 0], np.asarray(y)
+    errors = []
+    for i in range(N):
+        seen = np.arange(N) != i
+        errors.append(labels[i] - predict(flat[i : i + 1], flat[seen], labels[seen], 0.3)[0])
+    value = ak.LeaveOneOut()(ak.KernelRegression(ak.Gaussian(0.3)), x, y)
+    np.testing.assert_allclose(value, np.mean(np.square(errors)), rtol=1e-12)
+
+
+def test_several_outputs_add_their_errors(x64):
+    x, y = sample()
+    model, key = ak.KernelRegression(ak.Gaussian(0.3)), jax.random.PRNGKey(0)
+    for objective in (ak.HoldOut(4), ak.LeaveOneOut()):
+        one, other = (objective(model, x, labels, key=key) for labels in (y, y**2))
+        both = objective(model, x, jnp.stack([y, y**2], axis=1), key=key)
+        np.testing.assert_allclose(both, one + other, rtol=1e-12)
+
+
+def test_profile_is_the_objective_at_each_lengthscale(x64):
+    x, y = sample()
+    model, at = ak.KernelRegression(ak.Gaussian(1.0)), np.array([0.1, 0.5, 2.0])
+    expected = [ak.LeaveOneOut()(ak.KernelRegression(ak.Gaussian(ell)), x, y) for ell in at]
+    found = ak.profile(model, x, y, at, objective=ak.LeaveOneOut())
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_a_drawn_objective_has_no_profile():
+    x, y = sample()
+    with pytest.raises(ValueError, match="drawn anew"):
+        ak.profile(ak.KernelRegression(ak.Gaussian(1.0)), x, y, np.ones(2), objective=ak.HoldOut(2))
+
+
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("partitionable", [True, False])
+@pytest.mark.parametrize("n", [2, 150, 1625, 1626])
+def test_first_row_without_sorting_is_that_of_the_permutation(n, partitionable, wide):
+    with jax.threefry_partitionable(partitionable), jax.enable_x64(wide):
+        keys = jax.random.split(jax.random.PRNGKey(n), 300)
+        rows = jax.vmap(lambda key: _first_rows(key, n, 1))(keys)
+        expected = jax.vmap(lambda key: jax.random.permutation(key, n)[:1])(keys)
+    np.testing.assert_array_equal(rows, expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0,), "at least 1 row"),
+        ((5, 3), "no more than at_most=3; got 5"),
+        ((np.array([1, 9]), 4), "no more than at_most=4"),
+        ((np.array([1, 9]),), "needs at_most="),
+        ((np.float32(0.5),), "whole number of rows"),
+    ],
+)
+def test_hold_out_sizes_that_make_no_sense(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ak.HoldOut(*arguments)
+
+
+@pytest.mark.parametrize("size", [N, N + 4])
+def test_hold_out_must_leave_a_row(size):
+    with pytest.raises(ValueError, match=rf"HoldOut\({size}\).*there are {N} rows.*between 1 and"):
+        ak.HoldOut(size).check(N)
+
+
+def test_hold_out_without_a_key_says_so():
+    x, y = sample()
+    with pytest.raises(ValueError, match="pass key="):
+        ak.HoldOut(2)(ak.KernelRegression(ak.Gaussian(1.0)), x, y)

@@ -1,0 +1,119 @@
+"""The estimators: against statsmodels, against their sums, and at empty neighbourhoods."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from statsmodels.nonparametric.kernel_regression import KernelReg
+
+import attnkernel as ak
+from attnkernel.models._regression import _known_policy
+from attnkernel.priors import HeldOut, LeaveOneOut, Where
+
+N, M = 23, 7
+
+
+def sample(dim: int):
+    rng = np.random.default_rng(dim)
+    x = rng.uniform(-2, 2, size=(N, dim))
+    return x, np.sin(2 * x).sum(1) + 0.1 * rng.normal(size=N), rng.uniform(-2, 2, size=(M, dim))
+
+
+# statsmodels warns of its own future random numbers, which nothing here draws
+@pytest.mark.filterwarnings("ignore:After 0.17:FutureWarning")
+@pytest.mark.parametrize(("dim", "lengthscale"), [(1, 0.3), (2, np.array([0.4, 0.9]))])
+def test_agrees_with_statsmodels(x64, dim, lengthscale):
+    x, y, x_new = sample(dim)
+    bandwidths = np.broadcast_to(lengthscale, dim)
+    peer = KernelReg(y, x, var_type="c" * dim, reg_type="lc", bw=bandwidths)
+    ours = ak.KernelRegression(ak.Gaussian(lengthscale))(x_new, x, y)
+    np.testing.assert_allclose(ours, peer.fit(x_new)[0], rtol=1e-12)
+
+
+def test_flat_inputs_are_columns(x64):
+    x, y, x_new = sample(1)
+    model = ak.KernelRegression(ak.Gaussian(0.3))
+    np.testing.assert_array_equal(model(x_new[:, 0], x[:, 0], y), model(x_new, x, y))
+
+
+def test_several_outputs_are_several_regressions(x64):
+    x, y, x_new = sample(2)
+    model = ak.KernelRegression(ak.Gaussian(0.5))
+    both = model(x_new, x, np.stack([y, y**2], axis=1))
+    assert both.shape == (M, 2)
+    np.testing.assert_allclose(both[:, 1], model(x_new, x, y**2), rtol=1e-13)
+
+
+def test_leave_one_out_from_the_hat_diagonal(x64):
+    """Law 7: (f(x_i) - h_ii y_i) / (1 - h_ii), with log h_ii = log K(x_i, x_i) - log mass_i."""
+    x, y, _ = sample(2)
+    kernel = ak.Gaussian(0.4)
+    fitted, log_mass = ak.attend(x, x, y[:, None], kernel=kernel, return_log_mass=True)
+    hat = np.exp(-log_mass)  # log K(x, x) = 0
+    expected = (fitted[:, 0] - hat * y) / (1 - hat)
+    masked = ak.KernelRegression(kernel)(x, x, y, prior=LeaveOneOut())
+    np.testing.assert_allclose(masked, expected, rtol=1e-10)
+
+
+def test_heads_are_combined_by_their_weights(x64):
+    x, y, x_new = sample(1)
+    lengthscales, weights = jnp.array([0.2, 0.5, 2.0]), jnp.array([1.5, -0.75, 0.1])
+    model = ak.MultiheadKernelRegression(eqx.filter_vmap(ak.Gaussian)(lengthscales), weights)
+    alone = [ak.KernelRegression(ak.Gaussian(ell))(x_new, x, y) for ell in lengthscales]
+    np.testing.assert_allclose(model.heads(x_new, x, y), alone, rtol=1e-13)
+    np.testing.assert_allclose(model(x_new, x, y), weights @ jnp.stack(alone), rtol=1e-13)
+
+
+def test_heads_start_at_equal_weights():
+    model = ak.MultiheadKernelRegression(eqx.filter_vmap(ak.Gaussian)(jnp.ones(5)))
+    np.testing.assert_allclose(model.weights, np.full(5, 0.2), rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ak.MultiheadKernelRegression(ak.Gaussian(1.0)), "must be a stack of heads"),
+        (
+            lambda: ak.MultiheadKernelRegression(
+                eqx.filter_vmap(ak.Gaussian)(jnp.ones(3)), jnp.ones(2)
+            ),
+            r"\(heads,\) = \(3,\); got \(2,\)",
+        ),
+        (lambda: _known_policy("zero"), "on_empty must be one of .*; got 'zero'"),
+    ],
+)
+def test_models_refuse_what_makes_no_sense(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+EMPTY = HeldOut(np.ones(N, bool))
+FAR = Where(lambda i, j: j < 3)
+
+
+@pytest.mark.parametrize("policy", ["nan", "nearest", "mean"])
+def test_no_label_to_be_seen_is_nan(policy):
+    x, y, x_new = sample(1)
+    model = ak.KernelRegression(ak.Gaussian(0.3), on_empty=policy)
+    assert np.isnan(model(x_new, x, y, prior=EMPTY)).all()
+
+
+def out_of_reach(policy: str):
+    """Predictions where the kernel, not the prior, gives no weight: distances overflow."""
+    x = np.array([0.0, 1.0, 2.0, 3.0], np.float32)
+    y = np.array([1.0, 2.0, 4.0, 9.0], np.float32)
+    model = ak.KernelRegression(ak.Gaussian(1e-25), on_empty=policy)
+    return model(np.array([2.9], np.float32), x, y, prior=FAR)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("nan", np.nan), ("nearest", 4.0), ("mean", 7 / 3)]
+)
+def test_policies_where_the_kernel_does_not_reach(policy, expected):
+    np.testing.assert_allclose(out_of_reach(policy), [expected], rtol=1e-6)
+
+
+def test_raise_says_what_to_try():
+    with pytest.raises(RuntimeError, match=r"no label within reach.*larger lengthscale"):
+        jax.block_until_ready(out_of_reach("raise"))
