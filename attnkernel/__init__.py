@@ -13,6 +13,7 @@ from ._attend import (
 from ._rules import Rule as Rule, Softmax as Softmax
 from .fit import (
     Fit as Fit,
+    FitWarning as FitWarning,
     HoldOut as HoldOut,
     LeaveOneOut as LeaveOneOut,
     Objective as Objective,

@@ -149,17 +149,27 @@ def criterion(
 
     ax.plot(shown(np.asarray(lengthscales)), np.asarray(values), color=BLUE)
     if not result.objective.is_stochastic:
-        for rank, (model, loss) in enumerate(result.minima()):
+        marks = [
+            ("minimum", "o", ORANGE),
+            *[("other minimum", "s", "white")] * len(result.starts.loss),
+        ]
+        minima = result.minima()
+        if not minima:  # the search ended on a bound, or where the criterion is flat
+            minima, marks = (
+                [(result.model, float(result.loss))],
+                [("least value found", "D", "white")],
+            )
+        for (model, loss), (name, marker, face) in zip(minima, marks, strict=False):
             at = float(shown(model.kernel.lengthscale))
             ax.plot(
                 at,
                 loss,
-                marker="o" if rank == 0 else "s",
+                marker=marker,
                 markersize=6,
-                markerfacecolor=ORANGE if rank == 0 else "white",
+                markerfacecolor=face,
                 markeredgecolor=ORANGE,
                 linestyle="none",
-                label=f"{'minimum' if rank == 0 else 'other minimum'}: ℓ = {at:.4g}",
+                label=f"{name}: ℓ = {at:.4g}",
             )
         ax.legend()
     ax.set_xscale("log")

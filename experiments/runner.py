@@ -3,12 +3,14 @@
 import contextlib
 import os
 import traceback
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import matplotlib as mpl
+from attnkernel import FitWarning
 
 from . import config as configs
 from .parts import Study
@@ -25,7 +27,10 @@ def settings(study: Study) -> Iterator[None]:
         jax.enable_x64(study.precision == "float64"),
         jax.threefry_partitionable(not study.legacy_prng),
         mpl.rc_context(STYLE),
+        warnings.catch_warnings(),
     ):
+        # studies put these among the notes of the run
+        warnings.simplefilter("ignore", FitWarning)
         yield
 
 

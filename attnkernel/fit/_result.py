@@ -1,0 +1,143 @@
+"""What came of a fit: the model, how it was reached, and what a reader of it must know."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int
+
+from ._loop import History
+from ._objectives import Objective
+
+
+class FitWarning(UserWarning):
+    """A fit ended at no optimum: it diverged, hit a bound, or ran out of steps."""
+
+
+class Starts(eqx.Module):
+    """Where each start of a fit began and ended; every leaf has a leading axis of starts."""
+
+    begin: Any  # models
+    end: Any  # models
+    loss: Float[Array, "*fits starts"]
+    steps: Int[Array, "*fits starts"]
+    converged: Bool[Array, "*fits starts"]
+    diverged: Bool[Array, "*fits starts"]
+    at_bound: Bool[Array, "*fits starts"]
+
+
+class Fit(eqx.Module):
+    """A fitted model, and the record of how it was fitted.
+
+    `fit(x_new)` predicts. After `fit_many` every array has a leading axis of fits, and
+    `fit.member(i)` is one of them.
+    """
+
+    model: Any
+    loss: Float[Array, "*fits"]  # the objective's last value at the best start
+    history: History = eqx.field(repr=False)  # "loss", shape (*fits, steps), and what was recorded
+    starts: Starts = eqx.field(repr=False)
+    objective: Objective
+    x: Float[Array, "*batch n dim"] = eqx.field(repr=False)
+    y: Float[Array, "*rows"] = eqx.field(repr=False)
+
+    def __call__(self, x_new: ArrayLike) -> Array:
+        """Predictions at new inputs, shape (m, dim) or (m,), from the fitted data."""
+        return self.model(x_new, self.x, self.y)
+
+    def member(self, i: int) -> "Fit":
+        """The i-th of many fits."""
+        x, y = (self.x[i], self.y[i]) if self.x.ndim == 3 else (self.x, self.y)
+        parts = (self.model, self.loss, self.history, self.starts, self.objective)
+        model, loss, history, starts, objective = take(i, parts)
+        return Fit(model, loss, history, starts, objective, x, y)
+
+    def minima(self, tolerance: float = 1e-3) -> list[tuple[Any, float]]:
+        """The distinct minima that the starts reached inside the bounds, best first.
+
+        A list of (model, loss). Two ends count as one minimum where no parameter (a lengthscale
+        by its logarithm) differs by more than `tolerance`. Ends where the objective is flat (no
+        curvature above `tolerance` of its value) are no minima and are left out.
+        """
+        if self.loss.ndim:
+            raise ValueError("This is a batch of fits: ask one of them, fit.member(i).minima().")
+        found: list[tuple[Any, float]] = []
+        for i in np.argsort(np.asarray(self.starts.loss)):
+            if self.starts.at_bound[i] or not self.starts.converged[i]:
+                continue
+            model = take(i, self.starts.end)
+            if any(_distance(model, other) <= tolerance for other, _ in found):
+                continue
+            if _least_curvature(model, self.objective, self.x, self.y) > tolerance:
+                found.append((model, float(self.starts.loss[i])))
+        return found
+
+    def warnings(self) -> list[str]:
+        """Why the result may be no optimum: divergence, a bound hit, too few steps."""
+        starts = self.starts
+        best = np.argmin(np.where(np.isfinite(starts.loss), starts.loss, np.inf), axis=-1)[
+            ..., None
+        ]
+        diverged, at_bound, converged, steps = (
+            np.take_along_axis(np.asarray(flag), best, axis=-1)[..., 0]
+            for flag in (starts.diverged, starts.at_bound, starts.converged, starts.steps)
+        )
+        searched = starts.loss.shape[-1] > 1
+        kinds = (
+            (
+                diverged,
+                "diverged at step {step}: the loss or its gradient was not finite; the parameters "
+                "of the step before are kept. Likely causes: (a) a learning rate too large, (b) a "
+                f"query without neighbours, (c) numbers too large for {self.y.dtype}.",
+            ),
+            (
+                at_bound,
+                "the best value found lies on a bound: the objective may go on falling beyond it. "
+                "Widen bounds=, or ask whether x says anything of y.",
+            ),
+            (
+                searched & ~converged & ~diverged,
+                "the best start had not converged after {step} steps: raise steps=.",
+            ),
+        )
+        found = []
+        for flags, sentence in kinds:
+            if not np.any(flags):
+                continue
+            first = int(np.argmax(flags))
+            sentence = sentence.format(step=int(np.ravel(steps)[first]))
+            if flags.ndim:
+                sentence = f"{np.sum(flags)} of {flags.size} fits, first fit {first}: {sentence}"
+            found.append(sentence)
+        return found
+
+
+def take(i: Any, tree: Any) -> Any:
+    """The i-th along the leading axis of every array of a tree."""
+    return jax.tree.map(lambda leaf: leaf[i] if eqx.is_array(leaf) else leaf, tree)
+
+
+def _distance(model: Any, other: Any) -> float:
+    """The largest difference of any parameter of two models."""
+    pairs = zip(
+        jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)),
+        jax.tree.leaves(eqx.filter(other, eqx.is_inexact_array)),
+        strict=True,
+    )
+    return max(float(jnp.max(jnp.abs(a - b))) for a, b in pairs)
+
+
+@eqx.filter_jit
+def _least_curvature(model: Any, objective: Objective, x: Array, y: Array) -> Float[Array, ""]:
+    """The least eigenvalue of the objective's Hessian, in units of the objective."""
+    params, frozen = eqx.partition(model, eqx.is_inexact_array)
+    flat, unravel = ravel_pytree(params)
+
+    def loss(flat: Array) -> Array:
+        return objective(eqx.combine(unravel(flat), frozen), x, y)
+
+    return jnp.min(jnp.linalg.eigvalsh(jax.hessian(loss)(flat))) / jnp.abs(loss(flat))

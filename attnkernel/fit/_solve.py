@@ -1,0 +1,195 @@
+"""How a fit is carried out: defaults filled in, all starts and all fits in one program."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, PRNGKeyArray
+
+from .._checks import is_known
+from ._box import Box
+from ._loop import Callback, History, Problem, Recipe, State, advance, run
+from ._objectives import Objective
+from ._result import Fit, Starts, take
+
+_STEPS = 100  # of L-BFGS at most; it usually stops within twenty
+_STARTS = 10
+
+
+class Plan(NamedTuple):
+    """The arguments of a fit with their defaults filled in."""
+
+    optimizer: optax.GradientTransformation
+    steps: int
+    starts: int
+    bounds: tuple[Any, Any] | Literal["default"] | None
+    tolerance: float | None
+    trainable: Any
+
+
+def make_plan(
+    model: Any,
+    objective: Objective,
+    optimizer: optax.GradientTransformation | None,
+    steps: int | None,
+    starts: int | None,
+    bounds: tuple[Any, Any] | None,
+    trainable: Any,
+    key: Array | None,
+    n: int,
+) -> Plan:
+    name = type(objective).__name__
+    objective.check(n)
+    if objective.is_stochastic and key is None:
+        raise ValueError(f"{name} draws rows at random: pass key=jax.random.PRNGKey(0).")
+    if objective.is_stochastic and optimizer is None:
+        raise ValueError(
+            f"{name} is stochastic: say which optimiser and how many steps, for example "
+            f"optimizer=optax.adam(0.1), steps=200. LeaveOneOut() needs neither."
+        )
+    if optimizer is not None and steps is None:
+        raise ValueError("With an optimizer, say how many steps: for example steps=200.")
+    for argument, value in (("steps", steps), ("starts", starts)):
+        if value is not None and value < 1:
+            raise ValueError(f"{argument} must be at least 1; got {value}.")
+    params = jax.tree.leaves(eqx.filter(model, trainable))
+    if not params:
+        raise ValueError("The model has no inexact array to fit; check trainable=.")
+    if bounds is not None:
+        if any(jax.tree.structure(side) != jax.tree.structure(model) for side in bounds):
+            raise ValueError(
+                f"bounds must be two models of the same structure as the model to fit, for "
+                f"example (ak.KernelRegression(ak.Gaussian(0.01)), "
+                f"ak.KernelRegression(ak.Gaussian(10.0))); got {bounds} for {model}."
+            )
+        box = Box(*(eqx.filter(side, trainable) for side in bounds))
+        box.check()
+        if is_known(*params) and not box.contains(eqx.filter(model, trainable)):
+            raise ValueError(f"The model starts outside its bounds: {model}, bounds {bounds}.")
+    if optimizer is not None:
+        if bounds is None and starts not in (None, 1):
+            raise ValueError("Several starts are spread over bounds: pass bounds= too.")
+        return Plan(optimizer, steps or 1, starts or 1, bounds, None, trainable)
+    tolerance = float(min(jnp.finfo(leaf.dtype).eps for leaf in params)) ** 0.6
+    default_bounds = "default" if hasattr(model, "bounds") else None
+    default_starts = _STARTS if bounds or default_bounds else 1
+    return Plan(
+        _lbfgs(),
+        steps or _STEPS,
+        starts or default_starts,
+        bounds or default_bounds,
+        tolerance,
+        trainable,
+    )
+
+
+@functools.cache
+def _lbfgs() -> optax.GradientTransformation:
+    """One object for all fits, so that they share compiled programs."""
+    return optax.lbfgs()
+
+
+def solve(
+    model: Any,
+    x: Array,
+    y: Array,
+    objective: Objective,
+    key: Array,
+    plan: Plan,
+    axes: Problem | None,
+    record: Callable[[Any], History] | None,
+    callback: Callback | None,
+    chunk: int,
+) -> Fit:
+    """The fit, or the fits, that a plan describes; `axes` says what is batched."""
+    state, frozen, box = _begin(model, x, key, plan, axes)
+    problem = Problem(frozen, x, y, objective, box)
+    recipe = Recipe(plan.optimizer, plan.tolerance, record)
+    end, history = run(
+        lambda state, steps: _advance(state, problem, recipe, steps, axes),
+        state,
+        steps=plan.steps,
+        chunk=chunk if plan.tolerance is None else min(chunk, 10),  # look often: it may be done
+        callback=callback,
+        on_host=is_known(*jax.tree.leaves(eqx.filter((state, problem), eqx.is_array))),
+    )
+    history = jax.tree.map(jnp.asarray, history)
+    result = _finish(state, end, history, problem, axes)
+    return Fit(*result, x, y)
+
+
+@eqx.filter_jit
+def _begin(
+    model: Any, x: Array, key: Array, plan: Plan, axes: Problem | None
+) -> tuple[State, Any, Box | None]:
+    """The state of every start, the frozen leaves of the model, and the box."""
+
+    def begin(model: Any, x: Array, key: PRNGKeyArray) -> tuple[State, Box | None]:
+        params = eqx.filter(model, plan.trainable)
+        bounds = model.bounds(x) if plan.bounds == "default" else plan.bounds
+        box = None
+        if bounds is not None:
+            box = Box(*(eqx.filter(side, plan.trainable) for side in bounds))
+            params = box.starts(params, plan.starts, jax.random.PRNGKey(0))
+            z = jax.vmap(box.free)(params)
+        else:
+            z = jax.tree.map(lambda leaf: leaf[None], params)
+        start = functools.partial(State.start, optimizer=plan.optimizer, key=key)
+        return jax.vmap(start)(z), box
+
+    if axes is not None:
+        begin = eqx.filter_vmap(begin, in_axes=(axes.frozen, axes.x, eqx.if_array(0)))
+    state, box = begin(model, x, key)
+    return state, eqx.partition(model, plan.trainable)[1], box
+
+
+@eqx.filter_jit
+def _advance(
+    state: State, problem: Problem, recipe: Recipe, steps: int, axes: Problem | None
+) -> tuple[State, History]:
+    """`advance`, over all starts, and over all fits."""
+
+    def over_starts(state: State, problem: Problem) -> tuple[State, History]:
+        one = lambda state: advance(state, problem, recipe, steps)  # noqa: E731
+        return eqx.filter_vmap(one)(state)
+
+    return _over_fits(over_starts, axes, 1)(state, problem)
+
+
+@eqx.filter_jit
+def _finish(
+    begin: State, end: State, history: History, problem: Problem, axes: Problem | None
+) -> tuple[Any, Array, History, Starts, Objective]:
+    """The fields of `Fit` but for the data: the best start, and what became of each."""
+
+    def finish(begin: State, end: State, history: History, problem: Problem):
+        at_bound, box = jnp.zeros_like(end.converged), problem.box
+        if box is not None:
+            at_bound = jax.vmap(lambda z: box.on_edge(box.inside(z)))(end.z)
+        models = eqx.filter_vmap(problem.model)
+        loss = history["loss"][:, -1]
+        starts = Starts(
+            begin=models(begin.z),
+            end=models(end.z),
+            loss=loss,
+            steps=end.steps,
+            converged=end.converged,
+            diverged=end.diverged,
+            at_bound=at_bound,
+        )
+        best = jnp.argmin(jnp.where(jnp.isfinite(loss), loss, jnp.inf))
+        model, history = take(best, (starts.end, history))
+        return model, loss[best], history, starts, problem.objective
+
+    return _over_fits(finish, axes, 3)(begin, end, history, problem)
+
+
+def _over_fits(function: Callable, axes: Problem | None, batched: int) -> Callable:
+    """The function of one fit over many: its first `batched` arguments, then the problem."""
+    if axes is None:
+        return function
+    return eqx.filter_vmap(function, in_axes=(eqx.if_array(0),) * batched + (axes,))
