@@ -51,6 +51,11 @@ def _axes(ax: Axes | None) -> Axes:
     return plt.subplots()[1]
 
 
+def literal(text: str) -> str:
+    """A name as it is written: matplotlib reads what stands between dollars as mathematics."""
+    return text.replace("$", r"\$")
+
+
 def grid(x: ArrayLike, points: int = _GRID) -> np.ndarray:
     """Evenly spaced points over the range of one-dimensional inputs, shape (points,)."""
     x = np.asarray(x)
@@ -94,7 +99,7 @@ def data(dataset: Dataset, *, ax: Axes | None = None) -> Axes:
             label="f(x) ± 2 s(x)",
             zorder=0,
         )
-    ax.set(xlabel=dataset.x_names[0], ylabel=dataset.y_name)
+    ax.set(xlabel=literal(dataset.x_names[0]), ylabel=literal(dataset.y_name))
     return ax
 
 

@@ -1,6 +1,7 @@
 """`python -m experiments`: run, validate, show, schema, list."""
 
 import argparse
+import io
 import json
 import signal
 import sys
@@ -9,6 +10,9 @@ from pathlib import Path
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line. Returns the exit code: 2 for a user's error, without a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # ℓ on a terminal that has no ℓ
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     # argparse takes positional arguments in one run only; overrides may stand behind an option
@@ -29,13 +33,11 @@ def main(arguments: list[str] | None = None) -> int:
         except (config.ConfigError, results.OutputError) as error:
             return complain(error)
     if options.command == "show":
-        import yaml  # noqa: PLC0415
-
         try:
             study = runner.load(options.config, options.overrides + rest)
         except config.ConfigError as error:
             return complain(error)
-        print(yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False), end="")
+        print(config.dump(study), end="")
         return 0
     if options.command == "validate":
         code = 0

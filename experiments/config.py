@@ -39,8 +39,8 @@ class _Loader(yaml.SafeLoader):
     """YAML without surprises."""
 
     def compose_node(self, parent, index):
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
+        event = self.peek_event()
+        if getattr(event, "anchor", None) is not None:
             raise yaml.MarkedYAMLError(
                 problem="anchors and aliases are not read; write the value out",
                 problem_mark=event.start_mark,
@@ -49,11 +49,14 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith((":bool", ":float"))]
+    first: [pair for pair in resolvers if pair[0].endswith((":null", ":merge"))]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$", re.IGNORECASE), list("tTfF")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9]\d*)$"), list("-+0123456789")
 )
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
@@ -62,6 +65,21 @@ _Loader.add_implicit_resolver(
     ),
     list("-+0123456789."),
 )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes just what `_Loader` would otherwise read as something else."""
+
+
+_Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+
+def dump(config: pydantic.BaseModel) -> str:
+    """A config as YAML that reads back as the same config."""
+    return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False)
+
+
+_OVERRIDE = "command line"
 
 
 class Source(NamedTuple):
@@ -81,7 +99,7 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Source:
     """Reads a YAML file and applies `key.sub=value` overrides.
 
     An override that changes a `source` (as of `data.source`) drops the fields that the file gave
-    to the old one.
+    to the old one; those that other overrides gave stay.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -93,7 +111,11 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Source:
     if not isinstance(tree, yaml.MappingNode):
         raise ConfigError(f"{path}:1: expected a mapping of fields, such as 'study: holdout'")
     places: dict[Field, str] = {}
-    source = Source(_build(tree, (), lambda node: f"{path}:{_line(node)}", places), places)
+    try:
+        values = _build(tree, (), lambda node: f"{path}:{_line(node)}", places)
+    except RecursionError:
+        raise ConfigError(f"{path}: is nested too deep to be a config") from None
+    source = Source(values, places)
     for override in overrides:
         _apply(override, source)
     return source
@@ -106,9 +128,11 @@ def _compose(text: str, name: str) -> yaml.Node | None:
             return loader.get_single_node()
         finally:
             loader.dispose()
+    except RecursionError:
+        raise ConfigError(f"{name}: is nested too deep to be a config") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        where = f"{name}:{mark.line + 1}" if mark else name
+        where = f"{name}:{mark.line + 1}" if mark and not name.startswith(_OVERRIDE) else name
         raise ConfigError(f"{where}: this is not YAML: {error.problem}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: this is not YAML: {error}") from None
@@ -152,7 +176,7 @@ def _build(
 def _apply(override: str, source: Source) -> None:
     """Sets one field from `key.sub=value`."""
     name, equals, text = override.partition("=")
-    place = f"command line '{override}'"
+    place = f"{_OVERRIDE} '{override}'"
     if not equals or not all(name.split(".")):
         raise ConfigError(f"{place}: expected field=value, for example training.steps=200")
     field: Field = tuple(name.split("."))
@@ -172,7 +196,10 @@ def _apply(override: str, source: Source) -> None:
     source.places[field] = place
     value = None if node is None else _build(node, field, lambda _: place, source.places)
     if field[-1] == "source" and parent.get("source") != value:
-        parent.clear()
+        for name in list(parent):
+            if not source.place((*field[:-1], name)).startswith(_OVERRIDE):
+                del parent[name]
+                source.places.pop((*field[:-1], name), None)
     parent[field[-1]] = value
 
 
@@ -182,8 +209,30 @@ def _dotted(field: Field) -> str:
 
 def complain(source: Source, faults: Sequence[Fault]) -> ConfigError:
     """All faults as one error, in the order of the file."""
-    lines = [f"{source.place(f.field)}: {_dotted(f.field)}: {f.sentence}" for f in faults]
-    return ConfigError("\n".join(lines))
+    merged: dict[Field, str] = {}
+    for fault in faults:
+        merged[fault.field] = _either(merged.get(fault.field), fault.sentence)
+
+    def line(field: Field) -> float:
+        place, _, number = source.place(field).rpartition(":")
+        return float(number) if place and number.isdigit() else float("inf")  # overrides: last
+
+    return ConfigError(
+        "\n".join(
+            f"{source.place(field)}: {_dotted(field)}: {merged[field]}"
+            for field in sorted(merged, key=line)
+        )
+    )
+
+
+def _either(first: str | None, second: str) -> str:
+    """One sentence of two about the same field: a value that fits no member of a union."""
+    if first is None or first == second:
+        return second
+    expected, semicolon, _ = second.partition("; got ")
+    if not semicolon:
+        return first
+    return first.replace("; got ", f", or {expected.removeprefix('expected ')}; got ", 1)
 
 
 def build(source: Source, model: type[pydantic.BaseModel]) -> Any:
@@ -217,6 +266,12 @@ def _fault(detail: Any, model: type[pydantic.BaseModel], values: Any) -> Fault:
     if kind == "literal_error":
         names = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
         return Fault(field, f"unknown name {came!r}{nearest(str(came), names)}")
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return Fault(field, f"expected a group of fields; got {came!r}")
+    if kind == "too_short":
+        return Fault(
+            field, f"expected at least {detail['ctx']['min_length']} of them; got {came!r}"
+        )
     sentence = detail["msg"].removeprefix("Value error, ")
     sentence = sentence.replace("Input should be", "expected", 1)
     return Fault(field, sentence if kind == "value_error" else f"{sentence}; got {came!r}")

@@ -13,12 +13,35 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
+from attnkernel._checks import require_regression_data
 
 from .config import FieldError
 from .results import Run
 
-Positive = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
-HoldOutSize = Annotated[int, pydantic.Field(ge=1)] | Annotated[float, pydantic.Field(gt=0, lt=1)]
+
+def _representable(value: float) -> float:
+    if not 1e-30 <= value <= 1e30:
+        raise ValueError(f"expected a number from 1e-30 to 1e30; got {value!r}")
+    return value
+
+
+def _rows_or_fraction(value: int | float) -> int | float:
+    if (isinstance(value, int) and value >= 1) or (isinstance(value, float) and 0 < value < 1):
+        return value
+    raise ValueError(
+        f"expected a number of rows from 1, or a fraction of them between 0 and 1; got {value!r}"
+    )
+
+
+Positive = Annotated[
+    float,
+    pydantic.Field(gt=0, allow_inf_nan=False),
+    pydantic.AfterValidator(_representable),
+]
+HoldOutSize = Annotated[int | float, pydantic.AfterValidator(_rows_or_fraction)]
+Name = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+Column = Annotated[str, pydantic.Field(min_length=1)]
+Columns = Column | Annotated[list[Column], pydantic.Field(min_length=1)]
 Convention = Literal["standard", "unhalved"]
 SYMBOL: dict[str, str] = {"standard": "exp(−d²/2ℓ²)", "unhalved": "exp(−(d/ℓ)²)"}
 
@@ -33,7 +56,7 @@ class Heteroskedastic(Part):
     """Simulated: y = f(x) + s(x) ε on [-3, 3]."""
 
     source: Literal["heteroskedastic"]
-    n: Annotated[int, pydantic.Field(ge=3)] = 150
+    n: Annotated[int, pydantic.Field(ge=3, le=10_000_000)] = 150
     rounded_to: Literal["float32", "none"] = pydantic.Field(
         default="none", description="round the data to this precision, whatever the run's own"
     )
@@ -50,8 +73,8 @@ class Bundled(Part):
 
     source: Literal["bundled"]
     name: Literal["cps71", "ethanol", "faithful", "geyser", "mcycle", "wage1"]
-    x: str | list[str] | None = None
-    y: str | None = None
+    x: Columns | None = None
+    y: Column | None = None
 
     def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
         return ak.data.load(self.name, x=self.x, y=self.y)
@@ -62,8 +85,8 @@ class Csv(Part):
 
     source: Literal["csv"]
     path: str
-    x: str | list[str]
-    y: str
+    x: Columns
+    y: Column
 
     def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
         return ak.data.read_csv(self.path, x=self.x, y=self.y)
@@ -97,7 +120,9 @@ class Model(Part):
 
     def shown(self, lengthscale: ArrayLike) -> Array:
         """Lengthscales of this package, in the convention of this config."""
-        return ak.kernels.convert_lengthscale(lengthscale, target=self.convention)
+        return jnp.asarray(lengthscale) * ak.kernels.convert_lengthscale(
+            1.0, target=self.convention
+        )
 
 
 class Training(Part):
@@ -157,7 +182,7 @@ def _rate_of_float32_adam(rate: float, count: Array) -> Array:
 class Study(Part, abc.ABC):
     """What every config has. A study is a subclass: its fields, its checks, and `run`."""
 
-    name: Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+    name: Name
     seed: Annotated[int, pydantic.Field(ge=0, lt=2**32)] = 2024
     precision: Literal["float32", "float64"] = "float32"
     legacy_prng: bool = pydantic.Field(
@@ -194,22 +219,28 @@ class Keys:
 def load(part: Any, key: PRNGKeyArray) -> ak.data.Dataset:
     """The data of a config; a fault in them is a fault of the field `data`."""
     try:
-        return part.load(key)
+        data = part.load(key)
+        require_regression_data(data.x, data.y)
     except ValueError as error:
         raise FieldError(("data",), str(error)) from None
+    return data
 
 
-def hold_out_sizes(sizes: list[int | float], n: int, field: str = "hold_out") -> list[int]:
-    """Numbers of rows: fractions become rows of n; each must leave a row to predict from."""
-    rows = [size if isinstance(size, int) else max(1, round(size * n)) for size in sizes]
-    for i, size in enumerate(rows):
-        if size >= n:
-            raise FieldError(
-                (field, i),
-                f"holding out {size} rows leaves none to predict from: the data have {n}. "
-                f"Expected 1 to {n - 1}, or a fraction such as 0.5",
-            )
+def rows_held_out(size: int | float, n: int, *field: str | int) -> int:
+    """A number of rows, or a fraction of n as one; it must leave a row to predict from."""
+    rows = size if isinstance(size, int) else max(1, round(size * n))
+    if rows >= n:
+        raise FieldError(
+            field,
+            f"holding out {rows} rows leaves none to predict from: the data have {n}. "
+            f"Expected 1 to {n - 1}, or a fraction such as 0.5",
+        )
     return rows
+
+
+def hold_out_sizes(sizes: list[int | float], n: int) -> list[int]:
+    """The numbers of rows of a list `hold_out`."""
+    return [rows_held_out(size, n, "hold_out", i) for i, size in enumerate(sizes)]
 
 
 def describe(data: ak.data.Dataset) -> dict[str, Any]:

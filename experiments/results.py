@@ -27,11 +27,12 @@ from typing import Any
 
 import jax
 import numpy as np
-import yaml
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from .config import dump
 
 _PACKAGES = ("attnkernel", "jax", "jaxlib", "equinox", "optax", "numpy", "matplotlib")
 
@@ -49,7 +50,13 @@ class Run:
         **Raises:** `OutputError` if it exists or cannot be written.
         """
         self.directory = directory
-        self.console = Console(quiet=quiet, highlight=False, soft_wrap=not sys.stdout.isatty())
+        self.console = Console(
+            quiet=quiet,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            soft_wrap=not sys.stdout.isatty(),
+        )
         self._started = time.time()
         self._meta = _meta(config)
         self._timings: dict[str, float] = {}
@@ -63,13 +70,17 @@ class Run:
             with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".run-") as draft:
                 made = Path(draft) / "run"
                 made.mkdir()
-                text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-                (made / "config.yaml").write_text(text, encoding="utf-8")
+                (made / "config.yaml").write_text(dump(config), encoding="utf-8")
                 _write_json(made / "meta.json", self._meta)
                 _write_json(made / "status.json", {"state": "running", "reason": None})
                 made.rename(directory)
-        except OSError as error:
-            raise OutputError(f"{directory} cannot be written: {error.strerror}") from None
+        except (FileExistsError, NotADirectoryError):
+            raise OutputError(
+                f"{directory} cannot be written: something above it is a file"
+            ) from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise OutputError(f"{directory} cannot be written: {reason}") from None
         self._metrics = (directory / "metrics.jsonl").open("w", encoding="utf-8")
 
     def metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -116,9 +127,9 @@ class Run:
         """A progress display: a bar on a terminal, about ten plain lines elsewhere."""
         if self.console.is_terminal and not self.console.quiet:
             columns = (
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
-                TextColumn("{task.completed}/{task.total}  {task.fields[state]}"),
+                TextColumn("{task.completed}/{task.total}  {task.fields[state]}", markup=False),
                 TimeElapsedColumn(),
             )
             with Progress(*columns, console=self.console) as bar:

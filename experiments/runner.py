@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import jax
 import matplotlib as mpl
+
 from attnkernel import FitWarning
 
 from . import config as configs
@@ -41,7 +43,7 @@ def load(path: Path, overrides: list[str]) -> Any:
     """
     source = configs.read(path, overrides)
     name = source.values.get("study")
-    if name not in STUDIES:
+    if not isinstance(name, str) or name not in STUDIES:
         sentence = "is required, but was not given" if name is None else f"unknown name {name!r}"
         known = configs.nearest(str(name), list(STUDIES))
         raise configs.complain(source, [configs.Fault(("study",), sentence + known)])
@@ -66,13 +68,16 @@ def execute(study: Study, out: Path | None, *, quiet: bool) -> int:
             study.run(run)
         except KeyboardInterrupt:
             run.close("interrupted", "Ctrl-C")
-            run.console.print(f"interrupted; what was computed is in {run.directory}")
+            print(f"interrupted; what was computed is in {run.directory}", file=sys.stderr)
             return 130
+        except SystemExit:  # the reader of a pipe went away
+            run.close("interrupted", "the output was closed")
+            return 1
         except Exception as error:  # the last line of defence: no traceback on a terminal
             (run.directory / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
-            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            reason = f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0]
             run.close("failed", reason)
-            run.console.print(f"failed: {reason}\nsee {run.directory / 'error.log'}")
+            print(f"failed: {reason}\nsee {run.directory / 'error.log'}", file=sys.stderr)
             return 1
         run.close("done")
     for path in sorted((run.directory / "figures").glob("*.png")):

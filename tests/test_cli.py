@@ -278,8 +278,8 @@ def interrupted(home, monkeypatch, capsys):
 def test_interrupted_run_says_so(interrupted):
     directory, (out, err) = interrupted
     assert read_json(directory / "status.json")["state"] == "interrupted"
-    assert "interrupted" in out
-    assert err == ""
+    assert "interrupted" not in out
+    assert err.startswith("interrupted; what was computed is in ")
 
 
 def test_interrupted_run_keeps_its_metrics(interrupted):
@@ -328,7 +328,7 @@ def test_failed_run_is_not_quiet(broken, capsys):
 def test_training_that_diverges_is_told_by_its_cause(capsys):
     main(["run", "holdout.yaml", "--out", "out", "training.learning_rate=100"])
     printed = capsys.readouterr()
-    assert "learning_rate" in printed.out + printed.err
+    assert "a learning rate too large" in printed.out
 
 
 def test_run_whose_reader_is_gone_is_not_left_running(home, monkeypatch):
@@ -341,8 +341,7 @@ def test_run_whose_reader_is_gone_is_not_left_running(home, monkeypatch):
 
     with (home / "spare").open("w") as spare:
         monkeypatch.setattr(sys, "stdout", Closed())
-        with pytest.raises((BrokenPipeError, SystemExit)):
-            main(["run", "lengthscales.yaml", "--out", "out"])
+        assert main(["run", "lengthscales.yaml", "--out", "out"]) == 1
     assert read_json(home / "out" / "status.json")["state"] != "running"
 
 

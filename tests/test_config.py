@@ -239,7 +239,6 @@ def test_name_is_one_word_because_it_names_a_directory(complaint, name):
     [
         (LEAVE_ONE_OUT.partition("data")[0] + "data: mcycle\n", "dictionary or object"),
         (HOLDOUT.replace("[1, 0.5]", "[]"), "after validation"),
-        (HOLDOUT + "name: 2024-01-01\n", "datetime"),
     ],
 )
 def test_faults_speak_of_the_file_and_not_of_the_program(complaint, text, jargon):

@@ -237,9 +237,9 @@ def test_divergence_is_reported_and_the_last_state_kept():
 
     with pytest.warns(UserWarning, match=r"diverged at step 3.*learning rate too large"):
         fitted = ak.fit(model(), *sample(), objective=Bomb(), optimizer=optax.sgd(0.1), steps=50)
-    assert 0.5 < fitted.model.kernel.lengthscale < 0.8
-    assert np.isnan(fitted.history["loss"][3:]).all()
+    assert 0.8 < fitted.model.kernel.lengthscale < 0.9  # the last that was finite
     assert np.isfinite(fitted.history["loss"][:3]).all()
+    assert np.isnan(fitted.history["loss"][3])
 
 
 def test_one_divergence_stops_only_itself():

@@ -1,8 +1,9 @@
 """Named columns of a CSV file as a `Dataset`; the bundled files among them."""
 
 import csv
+import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -60,7 +61,9 @@ def load(name: str, *, x: str | Sequence[str] | None = None, y: str | None = Non
         raise ValueError(f"No bundled data set {name!r}; there are {', '.join(BUNDLED)}.")
     inputs, label, names = _BUNDLED[name]
     with resources.as_file(resources.files("attnkernel.data") / "csv" / f"{name}.csv") as path:
-        return read_csv(path, x=x or inputs, y=y or label, names=names)
+        return read_csv(
+            path, x=inputs if x is None else x, y=label if y is None else y, names=names
+        )
 
 
 def read_csv(
@@ -85,7 +88,9 @@ def read_csv(
         raise ValueError("Name at least one input column.")
     if y in columns:
         raise ValueError(f"Column {y!r} is both input and label; choose another for one of them.")
-    table = _columns(Path(path), (*columns, y))
+    if len(set(columns)) < len(columns):
+        raise ValueError(f"An input column is named twice among {', '.join(map(repr, columns))}.")
+    table, places = _columns(Path(path), (*columns, y))
     if len(table) < 3:
         raise ValueError(f"{path} has {len(table)} rows of data; a fit needs at least 3.")
     if np.all(table[:, :-1] == table[:1, :-1]):
@@ -94,65 +99,96 @@ def read_csv(
             f"every row); no lengthscale can be told from it."
         )
     shown = [(names or {}).get(column, column) for column in (*columns, y)]
-    values = jnp.asarray(table)
+    with np.errstate(over="ignore"):
+        values = jnp.asarray(table)
+    if not np.all(np.isfinite(values)):
+        row, column = np.argwhere(~np.isfinite(values))[0]
+        raise ValueError(
+            f"{path}, {places[row]}, column {(*columns, y)[column]!r}: {table[row, column]} is too "
+            f"large for {values.dtype}. Use float64 (precision: float64, or jax_enable_x64)."
+        )
     return Dataset(values[:, :-1], values[:, -1], tuple(shown[:-1]), shown[-1])
 
 
-def _columns(path: Path, wanted: Sequence[str]) -> np.ndarray:
-    """The wanted columns as numbers, shape (rows, columns); every fault with its line."""
+def _columns(path: Path, wanted: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+    """The wanted columns as numbers, shape (rows, columns), and the place of each row."""
+    lines = _Lines(path)
+    header = next(lines, None)
+    if header is None:
+        raise ValueError(f"{path} is empty; expected a header line with the names of the columns.")
+    names = [name.strip() for name in header]
+    if missing := [column for column in wanted if column not in names]:
+        raise ValueError(
+            f"{path} has no column {', '.join(map(repr, missing))}; "
+            f"its columns are {', '.join(map(repr, names))}."
+        )
+    for column in wanted:
+        if names.count(column) > 1:
+            raise ValueError(f"{path} has column {column!r} twice; rename one of them.")
+    rows, places = [], []
+    for cells in lines:
+        place = f"row {len(rows) + 1} (line {lines.number})"
+        if len(cells) != len(names):
+            raise ValueError(
+                f"{path}, {place}: {len(cells)} cells where the header has {len(names)}. Is the "
+                f"separator a comma, and the decimal mark a point?"
+            )
+        by_name = dict(zip(names, cells, strict=True))
+        rows.append([_number(by_name[c], f"{path}, {place}, column {c!r}") for c in wanted])
+        places.append(place)
+    return np.array(rows, dtype=float).reshape(len(rows), len(wanted)), places
+
+
+class _Lines(Iterator[list[str]]):
+    """The records of a CSV file without blank ones; `number` is the line where the last began."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        text = _text(path)
+        csv.field_size_limit(len(text) + 1)  # a long cell is no fault
+        self._reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        self.number = 0
+
+    def __next__(self) -> list[str]:
+        while True:
+            self.number = self._reader.line_num + 1
+            try:
+                cells = next(self._reader)
+            except csv.Error as error:
+                raise ValueError(
+                    f"{self._path}, line {self.number}: not CSV ({error}). Is a quote not closed?"
+                ) from None
+            if len(cells) > 1 or (cells and cells[0].strip()):
+                return cells
+
+
+def _text(path: Path) -> str:
+    """The text of a file, or a sentence that says why there is none."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ValueError(
             f"There is no file {path} (looked from the directory {Path.cwd()})."
         ) from None
     except IsADirectoryError:
         raise ValueError(f"{path} is a directory; expected a CSV file.") from None
-    except PermissionError:
-        raise ValueError(f"{path} cannot be read: permission denied.") from None
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8."
         ) from None
-    reader = csv.reader(text.splitlines())
-    header = [name.strip() for name in next(reader, [])]
-    if not any(header):
-        raise ValueError(f"{path} is empty; expected a header line with the names of the columns.")
-    missing = [column for column in wanted if column not in header]
-    if missing:
-        raise ValueError(
-            f"{path} has no column {', '.join(map(repr, missing))}; "
-            f"its columns are {', '.join(map(repr, header))}."
-        )
-    places = [header.index(column) for column in wanted]
-    rows = []
-    for cells in reader:
-        if not any(cell.strip() for cell in cells):
-            continue  # a blank line
-        if len(cells) != len(header):
-            raise ValueError(
-                f"{path}, line {reader.line_num}: {len(cells)} cells where the header has "
-                f"{len(header)}. Is the separator a comma, and the decimal mark a point?"
-            )
-        rows.append(
-            [
-                _number(cells[place], column, path, len(rows) + 1, reader.line_num)
-                for place, column in zip(places, wanted, strict=True)
-            ]
-        )
-    return np.array(rows, dtype=float).reshape(len(rows), len(wanted))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r} is no name of a file: {error}.") from None
 
 
-def _number(cell: str, column: str, path: Path, row: int, line: int) -> float:
+def _number(cell: str, place: str) -> float:
     """One cell as a finite number."""
     try:
-        value = float(cell)
+        value = math.nan if "_" in cell else float(cell)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
         came = repr(cell.strip()) if cell.strip() else "an empty cell"
-        raise ValueError(
-            f"{path}, row {row} (line {line}), column {column!r}: expected a finite number, got "
-            f"{came}. Drop or fill that row."
-        )
+        raise ValueError(f"{place}: expected a finite number, got {came}. Drop or fill that row.")
     return value

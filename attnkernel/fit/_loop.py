@@ -48,6 +48,7 @@ class State(eqx.Module):
     """The state of one training. A stopped one (converged or diverged) no longer moves."""
 
     z: PyTree
+    finite: PyTree  # the last z whose loss and gradient were finite
     optimizer: PyTree
     key: PRNGKeyArray
     loss: Float[Array, ""]  # of the step before; infinite at first
@@ -63,7 +64,7 @@ class State(eqx.Module):
         false = jnp.zeros((), bool)
         loss = jnp.asarray(jnp.inf, jnp.result_type(*jax.tree.leaves(z)))
         zero = jnp.zeros((), int)
-        return cls(z, optimizer.init(z), key, loss, zero, zero, false, false)
+        return cls(z, z, optimizer.init(z), key, loss, zero, zero, false, false)
 
 
 _PATIENCE = 3  # a line search may fail once and find its way the next time
@@ -101,10 +102,12 @@ def advance(state: State, problem: Problem, recipe: Recipe, steps: int) -> tuple
         updates, optimizer_state = optimizer.update(
             gradient, state.optimizer, state.z, value=loss, grad=gradient, value_fn=loss_of
         )
-        # a stopped training keeps its z; whatever else moves on has no effect any more
-        updates = jax.tree.map(lambda leaf: jnp.where(stopped, 0.0, leaf), updates)
+        # a stopped training stays at its last finite z; whatever else moves has no effect
+        finite = jax.tree.map(lambda a, b: jnp.where(diverged, a, b), state.finite, state.z)
+        moves = optax.apply_updates(state.z, updates)
         moved = State(
-            z=optax.apply_updates(state.z, updates),
+            z=jax.tree.map(lambda a, b: jnp.where(stopped, a, b), finite, moves),
+            finite=finite,
             optimizer=optimizer_state,
             key=key,
             loss=loss.astype(state.loss.dtype),

@@ -90,8 +90,9 @@ class Fit(eqx.Module):
         kinds = (
             (
                 diverged,
-                "diverged at step {step}: the loss or its gradient was not finite; the parameters "
-                "of the step before are kept. Likely causes: (a) a learning rate too large, (b) a "
+                "diverged at step {step}: the loss or its gradient was not finite; the last "
+                "parameters for which they were are kept. Likely causes: (a) a learning rate "
+                "too large, (b) a "
                 f"query without neighbours, (c) numbers too large for {self.y.dtype}.",
             ),
             (

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+import attnkernel as ak
+
 
 def panels(number: int, *, width: float = 3.4, height: float = 2.5) -> tuple[Figure, list[Axes]]:
     """A figure with `number` panels, two in a row, on common axes."""
@@ -20,7 +22,7 @@ def panels(number: int, *, width: float = 3.4, height: float = 2.5) -> tuple[Fig
 def label_outer(axes: Sequence[Axes], x: str, y: str) -> None:
     """Axis labels at the left and the bottom of the figure only."""
     for ax in axes:
-        ax.set(xlabel=x, ylabel=y)
+        ax.set(xlabel=ak.plot.literal(x), ylabel=ak.plot.literal(y))
         ax.label_outer()
 
 

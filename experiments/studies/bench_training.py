@@ -23,11 +23,12 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import FieldError, Heteroskedastic, Model, Study, Training, load
+from ..parts import FieldError, Heteroskedastic, Model, Name, Study, Training, load
 from ..results import Run
 from .heads import Heads, stack
 
 _SINK = 1e-16
+Count = Annotated[int, pydantic.Field(ge=1)]
 _RATE = 0.2
 
 
@@ -35,11 +36,11 @@ class BenchTraining(Study):
     """Cold (compilation included) and warm times of both sides, and that they agree."""
 
     study: Literal["bench_training"]
-    name: str = "bench_training"
+    name: Name = "bench_training"
     data: Heteroskedastic
-    hold_out: Annotated[list[int], pydantic.Field(min_length=1)] = [1, 10, 75, 120]
+    hold_out: Annotated[list[Count], pydantic.Field(min_length=1)] = [1, 10, 75, 120]
     hold_out_steps: Annotated[int, pydantic.Field(ge=1)] = 100
-    heads: Annotated[list[int], pydantic.Field(min_length=1)] = [1, 2, 4, 8]
+    heads: Annotated[list[Count], pydantic.Field(min_length=1)] = [1, 2, 4, 8]
     head_steps: Annotated[int, pydantic.Field(ge=1)] = 1000
     repeats: Annotated[int, pydantic.Field(ge=1, le=100)] = 3
     is_benchmark: ClassVar[bool] = True

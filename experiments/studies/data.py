@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Data, FieldError, Study, describe, load, to_list
+from ..parts import Data, FieldError, Name, Study, describe, load, to_list
 from ..results import Run
 
 
@@ -14,7 +14,7 @@ class ShowData(Study):
     """Points, and for simulated data f(x) and the band f(x) ± 2 s(x)."""
 
     study: Literal["data"]
-    name: str = "data"
+    name: Name = "data"
     data: Data
 
     def check(self) -> None:

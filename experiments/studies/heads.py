@@ -16,12 +16,13 @@ from ..parts import (
     Data,
     HoldOutSize,
     Model,
+    Name,
     Positive,
     Study,
     Training,
     describe,
-    hold_out_sizes,
     load,
+    rows_held_out,
     to_list,
 )
 from ..results import Run
@@ -48,7 +49,7 @@ class Heads(Study):
     """Fits with several numbers of heads, all in one program, and the table of what they found."""
 
     study: Literal["heads"]
-    name: str = "heads"
+    name: Name = "heads"
     data: Data
     model: Model = Model()
     training: Training = Training(steps=1000)
@@ -68,7 +69,7 @@ class Heads(Study):
     )
 
     def check(self) -> None:
-        hold_out_sizes([self.hold_out], len(load(self.data, self.keys().next()).y))
+        rows_held_out(self.hold_out, len(load(self.data, self.keys().next()).y), "hold_out")
 
     def run(self, run: Run) -> None:
         keys = self.keys()
@@ -118,7 +119,7 @@ class Heads(Study):
     def fit(self, run: Run, data: ak.data.Dataset, keys: jax.Array) -> ak.Fit:
         """All numbers of heads at once."""
         steps = self.training.steps
-        (size,) = hold_out_sizes([self.hold_out], len(data.y))
+        size = rows_held_out(self.hold_out, len(data.y), "hold_out")
         starts = [self.start(heads) for heads in self.heads]
         with run.progress("training", steps) as tick, run.timed("training"):
 

@@ -14,6 +14,7 @@ from ..parts import (
     Data,
     HoldOutSize,
     Model,
+    Name,
     Study,
     Training,
     describe,
@@ -29,7 +30,7 @@ class HoldOut(Study):
     """How much to hold out? A fit for each size, and the curves that they give."""
 
     study: Literal["holdout"]
-    name: str = "holdout"
+    name: Name = "holdout"
     data: Data
     model: Model = Model()
     training: Training = Training()
@@ -140,7 +141,7 @@ class HoldOut(Study):
         for line, size, style in zip(path, sizes, _LINES * 3, strict=False):
             ax.plot(np.arange(len(line)), line, style, label=f"held out {size}")
         ax.set_yscale("log")
-        ax.set(xlabel="step", ylabel=f"lengthscale ℓ ({data.x_names[0]})")
+        ax.set(xlabel="step", ylabel="lengthscale ℓ (units of x)")
         legend(figure, axes)
         run.figure("training", figure, lengthscale=path, loss=result.history["loss"])
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import SYMBOL, Data, FieldError, Model, Positive, Study, describe, load
+from ..parts import SYMBOL, Data, FieldError, Model, Name, Positive, Study, describe, load
 from ..results import Run
 from ._panels import legend
 
@@ -19,7 +19,7 @@ class LeaveOneOut(Study):
     """The criterion against the lengthscale, its minima, and the curve at the best of them."""
 
     study: Literal["leave_one_out"]
-    name: str = "leave_one_out"
+    name: Name = "leave_one_out"
     precision: Literal["float32", "float64"] = "float64"
     data: Data
     model: Model = Model()
@@ -151,8 +151,8 @@ class LeaveOneOut(Study):
         if data.x.shape[1] == 1:
             at = ak.plot.grid(data.x)
             arrays |= {"grid": at, "prediction": result(at)}
-            right.set(xlabel=data.x_names[0])
-        right.set(ylabel=data.y_name, title=f"{self.name}: ℓ = {found:.4g}")
+            right.set(xlabel=ak.plot.literal(data.x_names[0]))
+        right.set(ylabel=ak.plot.literal(data.y_name), title=f"{self.name}: ℓ = {found:.4g}")
         legend(figure, [right])
         run.figure("leave_one_out", figure, **arrays)
 

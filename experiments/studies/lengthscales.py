@@ -8,7 +8,7 @@ import pydantic
 
 import attnkernel as ak
 
-from ..parts import SYMBOL, Data, FieldError, Model, Positive, Study, describe, load
+from ..parts import SYMBOL, Data, FieldError, Model, Name, Positive, Study, describe, load
 from ..results import Run
 from ._panels import label_outer, legend, panels
 
@@ -17,7 +17,7 @@ class Lengthscales(Study):
     """The same data smoothed at several lengthscales."""
 
     study: Literal["lengthscales"]
-    name: str = "lengthscales"
+    name: Name = "lengthscales"
     data: Data
     model: Model = Model()
     lengthscales: Annotated[list[Positive], pydantic.Field(min_length=1, max_length=12)]

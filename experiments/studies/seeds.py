@@ -17,6 +17,7 @@ from ..parts import (
     Heteroskedastic,
     HoldOutSize,
     Model,
+    Name,
     Study,
     Training,
     hold_out_sizes,
@@ -49,7 +50,7 @@ class Seeds(Study):
     """Distribution of fitted lengthscales, and what each costs against the best in hindsight."""
 
     study: Literal["seeds"]
-    name: str = "seeds"
+    name: Name = "seeds"
     data: Heteroskedastic
     model: Model = Model()
     training: Training = Training()
