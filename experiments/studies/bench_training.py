@@ -5,6 +5,7 @@ shapes that change with the hold-out; heads are a list; each training makes and 
 step. Both sides run in one process, in turn.
 """
 
+import functools
 import subprocess
 import sys
 import tempfile
@@ -57,24 +58,30 @@ class BenchTraining(Study):
             "head fits": self._heads(data, keys.stack(len(self.heads))),
         }
         rows = []
-        with run.progress("benchmark", len(works) * self.repeats) as tick:
+        with run.progress("benchmark", 2 * len(works) * self.repeats) as tick:
             for name, (ours, post) in works.items():
                 row: dict[str, Any] = {"work": name}
-                done = len(rows) * self.repeats
                 seconds: dict[str, list[float]] = {}
-                for repeat in range(self.repeats):
-                    kept: dict[tuple[int, int], Callable] = {}
-                    for what, clear, function in (
-                        ("ours, cold", True, ours),
-                        ("ours, warm", False, ours),
-                        ("post, cold", True, lambda post=post: post({})),
-                        ("post, warm", False, lambda post=post: post({})),
-                        ("post, steps kept", None, lambda post=post, kept=kept: post(kept)),
-                    ):
-                        spent, numbers = _time(function, clear)
-                        seconds.setdefault(what, []).append(spent)
-                        row[f"numbers of {what.partition(',')[0]}"] = numbers
-                    tick(done + repeat + 1, name)
+                kept: dict[tuple[int, int], Callable] = {}
+                cold = {"ours, cold": ours, "post, cold": lambda post=post: post({})}
+                warm = {
+                    "ours, warm": ours,
+                    "post, warm": lambda post=post: post({}),  # it compiles anew all the same
+                    "post, steps kept": functools.partial(post, kept),
+                }
+                for phase, sides in (("cold", cold), ("warm", warm)):
+                    if phase == "warm":
+                        for function in sides.values():
+                            function()
+                    for repeat in range(self.repeats):
+                        for what, function in sides.items():
+                            if phase == "cold":
+                                jax.clear_caches()
+                            spent, numbers = _time(function)
+                            seconds.setdefault(what, []).append(spent)
+                            row[f"numbers of {what.partition(',')[0]}"] = numbers
+                        done = (2 * len(rows) + (phase == "warm")) * self.repeats + repeat + 1
+                        tick(done, f"{name}, {phase}")
                 row["seconds"] = seconds
                 row["median"] = median = {k: float(np.median(v)) for k, v in seconds.items()}
                 row["speedup cold"] = median["post, cold"] / median["ours, cold"]
@@ -258,14 +265,8 @@ def _gaussian(unhalved: float) -> ak.Gaussian:
     return ak.Gaussian(ak.kernels.convert_lengthscale(unhalved, source="unhalved"))
 
 
-def _time(
-    function: Callable[[], list[Array]], clear: bool | None
-) -> tuple[float, list[list[float]]]:
-    """Seconds and results; `clear`: forget compiled programs first; None: run once before."""
-    if clear:
-        jax.clear_caches()
-    if clear is None:
-        function()
+def _time(function: Callable[[], list[Array]]) -> tuple[float, list[list[float]]]:
+    """Seconds, and results."""
     started = time.perf_counter()
     results = jax.block_until_ready(function())
     spent = time.perf_counter() - started
