@@ -88,6 +88,24 @@ class Run:
         self._metrics.writelines(json.dumps(_plain(row)) + "\n" for row in rows)
         self._metrics.flush()
 
+    def step_metrics(self, done: int, member: str, names: Sequence[Any], **columns: Any) -> None:
+        """Adds the lines of a chunk of steps that ends at `done`.
+
+        `columns[what][i][step]` belongs to the i-th of `names`, which is a `member`.
+        """
+        steps = len(next(iter(columns.values()))[0])
+        self.metrics(
+            [
+                {
+                    "step": done - steps + step + 1,
+                    member: name,
+                    **{what: column[i][step] for what, column in columns.items()},
+                }
+                for step in range(steps)
+                for i, name in enumerate(names)
+            ]
+        )
+
     def summary(self, numbers: Mapping[str, Any]) -> None:
         """Writes `summary.json`, with the notes of the run."""
         _write_json(self.directory / "summary.json", {**numbers, "notes": self._notes})

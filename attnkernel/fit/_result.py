@@ -1,5 +1,6 @@
 """What came of a fit: the model, how it was reached, and what a reader of it must know."""
 
+import textwrap
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
+from .._checks import is_known
 from ._loop import History
 from ._objectives import Objective
 
@@ -48,6 +50,14 @@ class Fit(eqx.Module):
     def __call__(self, x_new: ArrayLike) -> Array:
         """Predictions at new inputs, shape (m, dim) or (m,), from the fitted data."""
         return self.model(x_new, self.x, self.y)
+
+    def __repr__(self) -> str:
+        loss = self.loss
+        shown = f"an array of shape {loss.shape}"
+        if isinstance(loss, jax.Array) and is_known(loss) and not loss.ndim:
+            shown = f"{float(loss):.6g}"
+        model = textwrap.indent(repr(self.model), "  ").lstrip()
+        return f"Fit(\n  model={model},\n  loss={shown},\n  objective={self.objective!r}\n)"
 
     def member(self, i: int) -> "Fit":
         """The i-th of many fits."""

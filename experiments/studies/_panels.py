@@ -1,11 +1,15 @@
 """Figures of several panels that share their axes."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import attnkernel as ak
+
+from ..results import Run
 
 
 def panels(number: int, *, width: float = 3.4, height: float = 2.5) -> tuple[Figure, list[Axes]]:
@@ -35,3 +39,28 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
     figure.legend(
         list(entries.values()), list(entries), loc="outside lower center", ncols=len(entries)
     )
+
+
+def draw_fits(
+    run: Run,
+    name: str,
+    data: ak.data.Dataset,
+    members: Sequence[ak.Fit],
+    titles: Sequence[str],
+    **arrays: Any,
+) -> None:
+    """A figure with a panel for each fit: its curve, the data, and the truth where it is known."""
+    figure, axes = panels(len(members))
+    one_input = data.x.shape[1] == 1
+    for ax, member, title in zip(axes, members, titles, strict=True):
+        ak.plot.fit(member, ax=ax, label="prediction")
+        if one_input and data.mean is not None:
+            ax.plot(np.ravel(data.x), data.mean, "--", color=ak.plot.BLUE, label="true mean")
+        ax.set_title(title)
+    arrays |= {"x": data.x, "y": data.y}
+    if one_input:
+        at = ak.plot.grid(data.x)
+        arrays |= {"grid": at, "predictions": np.stack([member(at) for member in members])}
+    label_outer(axes, data.x_names[0] if one_input else "leave-one-out prediction", data.y_name)
+    legend(figure, axes)
+    run.figure(name, figure, **arrays)

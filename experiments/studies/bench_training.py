@@ -200,15 +200,23 @@ class BenchTraining(Study):
         figure = Figure(figsize=(6.4, 3.0))
         ax = figure.subplots()
         names = list(rows[0]["median"])
-        for i, row in enumerate(rows):
-            places = np.arange(len(names)) + 0.4 * i - 0.2
+        for row, marker in zip(rows, "os", strict=False):
             values = list(row["median"].values())
-            bars = ax.barh(places, values, height=0.36, label=row["work"], hatch=("", "///")[i % 2])
-            ax.bar_label(bars, fmt="%.2g s", padding=2)
+            ax.plot(values, np.arange(len(names)), marker, markersize=7, label=row["work"])
+            for place, value in enumerate(values):
+                ax.annotate(
+                    f"{value:.2g} s",
+                    (value, place),
+                    (0, 7),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize="small",
+                )
+        ax.grid(axis="y", linewidth=0.4)
         ax.set_yticks(np.arange(len(names)), names)
         ax.invert_yaxis()
         ax.set_xscale("log")
-        ax.margins(x=0.15)
+        ax.margins(x=0.1, y=0.15)
         ax.set(xlabel="seconds (median)")
         figure.legend(loc="outside lower center", ncols=2)
         run.figure(

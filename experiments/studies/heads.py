@@ -26,7 +26,7 @@ from ..parts import (
     to_list,
 )
 from ..results import Run
-from ._panels import label_outer, legend, panels
+from ._panels import draw_fits
 
 
 class PaddedHeads(eqx.Module):
@@ -90,7 +90,8 @@ class Heads(Study):
                     "leave_one_out": ak.LeaveOneOut()(member.model, data.x, data.y),
                 }
             )
-        self._draw(run, data, members)
+        titles = [f"{heads} head{'s' if heads > 1 else ''}" for heads in self.heads]
+        draw_fits(run, "heads", data, members, titles, heads=self.heads)
         run.table(
             f"Heads, kernel {SYMBOL[self.model.convention]}",
             ["heads", "combination u", "lengthscales ℓ", "leave-one-out error"],
@@ -126,19 +127,15 @@ class Heads(Study):
             def on_chunk(done: int, history: dict[str, Any]) -> None:
                 losses, weights = history["loss"][:, 0], history["weights"][:, 0]
                 lengthscales = np.asarray(self.model.shown(history["lengthscales"][:, 0]))
-                first = done - losses.shape[1]
-                run.metrics(
-                    [
-                        {
-                            "step": first + step + 1,
-                            "heads": heads,
-                            "loss": losses[fit, step],
-                            "weights": weights[fit, step, :heads],
-                            "lengthscales": lengthscales[fit, step, :heads],
-                        }
-                        for step in range(losses.shape[1])
-                        for fit, heads in enumerate(self.heads)
-                    ]
+                run.step_metrics(
+                    done,
+                    "heads",
+                    self.heads,
+                    loss=losses,
+                    weights=[w[:, :heads] for w, heads in zip(weights, self.heads, strict=True)],
+                    lengthscales=[
+                        ell[:, :heads] for ell, heads in zip(lengthscales, self.heads, strict=True)
+                    ],
                 )
                 mean = losses.mean(axis=1)  # one loss is one held-out point: too noisy to show
                 tick(done, "loss " + " ".join(f"{loss:.3f}" for loss in mean))
@@ -155,24 +152,6 @@ class Heads(Study):
                 record=record,
                 callback=on_chunk,
             )
-
-    def _draw(self, run: Run, data: ak.data.Dataset, members: list[ak.Fit]) -> None:
-        figure, axes = panels(len(members))
-        one_input = data.x.shape[1] == 1
-        for ax, heads, member in zip(axes, self.heads, members, strict=True):
-            ak.plot.fit(member, ax=ax, label="prediction")
-            if one_input and data.mean is not None:
-                ax.plot(np.ravel(data.x), data.mean, "--", color=ak.plot.BLUE, label="true mean")
-            ax.set_title(f"{heads} head{'s' if heads > 1 else ''}")
-        arrays: dict[str, Any] = {"x": data.x, "y": data.y, "heads": self.heads}
-        if one_input:
-            at = ak.plot.grid(data.x)
-            arrays |= {"grid": at, "predictions": np.stack([member(at) for member in members])}
-            label_outer(axes, data.x_names[0], data.y_name)
-        else:
-            label_outer(axes, "leave-one-out prediction", data.y_name)
-        legend(figure, axes)
-        run.figure("heads", figure, **arrays)
 
 
 def record(model: PaddedHeads) -> dict[str, jax.Array]:

@@ -23,7 +23,7 @@ from ..parts import (
     outside_bounds,
 )
 from ..results import Run
-from ._panels import label_outer, legend, panels
+from ._panels import draw_fits, legend, panels
 
 
 class HoldOut(Study):
@@ -80,19 +80,7 @@ class HoldOut(Study):
             def on_chunk(done: int, history: dict[str, Any]) -> None:
                 losses = history["loss"][:, 0]
                 path = np.asarray(self.model.shown(history["lengthscale"][:, 0]))
-                first = done - losses.shape[1]
-                run.metrics(
-                    [
-                        {
-                            "step": first + step + 1,
-                            "hold_out": size,
-                            "loss": losses[fit, step],
-                            "lengthscale": path[fit, step],
-                        }
-                        for step in range(losses.shape[1])
-                        for fit, size in enumerate(sizes)
-                    ]
-                )
+                run.step_metrics(done, "hold_out", sizes, loss=losses, lengthscale=path)
                 tick(done, "loss " + " ".join(f"{loss:.3f}" for loss in losses[:, -1]))
 
             return ak.fit_many(
@@ -117,23 +105,12 @@ class HoldOut(Study):
         members: list[ak.Fit],
         result: ak.Fit,
     ) -> None:
-        figure, axes = panels(len(sizes))
-        one_input = data.x.shape[1] == 1
-        for ax, size, member in zip(axes, sizes, members, strict=True):
-            ak.plot.fit(member, ax=ax, label="prediction")
-            if one_input and data.mean is not None:
-                ax.plot(np.ravel(data.x), data.mean, "--", color=ak.plot.BLUE, label="true mean")
-            found = float(self.model.shown(member.model.kernel.lengthscale))
-            ax.set_title(f"held out {size} of {len(data.y)}: ℓ = {found:.4f}")
-        arrays: dict[str, Any] = {"x": data.x, "y": data.y, "hold_out": sizes}
-        if one_input:
-            at = ak.plot.grid(data.x)
-            arrays |= {"grid": at, "predictions": np.stack([member(at) for member in members])}
-            label_outer(axes, data.x_names[0], data.y_name)
-        else:
-            label_outer(axes, "leave-one-out prediction", data.y_name)
-        legend(figure, axes)
-        run.figure("holdout", figure, **arrays)
+        lengthscales = [float(self.model.shown(m.model.kernel.lengthscale)) for m in members]
+        titles = [
+            f"held out {size} of {len(data.y)}: ℓ = {found:.4f}"
+            for size, found in zip(sizes, lengthscales, strict=True)
+        ]
+        draw_fits(run, "holdout", data, members, titles, hold_out=sizes)
 
         figure, axes = panels(1, width=6.0, height=3.2)
         (ax,) = axes

@@ -53,19 +53,7 @@ class LeaveOneOut(Study):
 
             def on_chunk(done: int, history: dict[str, Any]) -> None:
                 losses, path = history["loss"], np.asarray(self.model.shown(history["lengthscale"]))
-                first = done - losses.shape[1]
-                run.metrics(
-                    [
-                        {
-                            "step": first + step + 1,
-                            "start": start,
-                            "loss": losses[start, step],
-                            "lengthscale": path[start, step],
-                        }
-                        for step in range(losses.shape[1])
-                        for start in range(losses.shape[0])
-                    ]
-                )
+                run.step_metrics(done, "start", range(len(losses)), loss=losses, lengthscale=path)
                 tick(done, f"best criterion {np.nanmin(losses[:, -1]):.6g}")
 
             result = ak.fit(
