@@ -133,6 +133,26 @@ def test_fit_jits_vmaps_and_differentiates(x64):
     np.testing.assert_allclose(gradient @ direction, slope, rtol=1e-9)
 
 
+def test_a_searched_minimum_has_the_derivative_of_the_minimum(x64):
+    """By the implicit function theorem, in both modes, of labels and of inputs."""
+    x, y = sample()
+
+    def fitted(x, y):
+        result = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
+        return jnp.stack([result.model.kernel.lengthscale, result.loss, result(jnp.array([0.3]))[0]])
+
+    directions = (jnp.sin(jnp.arange(N))[:, None] / 10, jnp.cos(jnp.arange(N)))
+    value, forward = jax.jvp(fitted, (x, y), directions)
+    np.testing.assert_allclose(value, fitted(x, y), rtol=1e-6)
+    by_x, by_y = jax.jacrev(fitted, (0, 1))(x, y)
+    backward = by_x[..., 0] @ directions[0][:, 0] + by_y @ directions[1]
+    step = 1e-5
+    up = fitted(x + step * directions[0], y + step * directions[1])
+    down = fitted(x - step * directions[0], y - step * directions[1])
+    np.testing.assert_allclose(forward, (up - down) / (2 * step), rtol=1e-5)
+    np.testing.assert_allclose(backward, forward, rtol=1e-8)
+
+
 def test_typed_keys_are_keys():
     old = hold_out_fit(key=jax.random.PRNGKey(5))
     new = hold_out_fit(key=jax.random.key(5))

@@ -65,7 +65,9 @@ def fit(
     **Raises:** `ValueError` if the data cannot be fitted (fewer than 3 rows, shapes that differ,
     constant or non-finite numbers) or the arguments do not go together.
 
-    Can be jitted, vmapped and differentiated; all steps are then one scan.
+    Can be jitted, vmapped and differentiated; all steps are then one scan. Derivatives go through
+    every step of a given optimiser; those of the default search are of its minimum, by the implicit
+    function theorem, to first order.
     """
     x, y = as_points("x", x), _labels(y)
     require_regression_data(x, y)

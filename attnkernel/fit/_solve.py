@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PRNGKeyArray
 
 from .._checks import is_known
@@ -109,16 +110,20 @@ def solve(
     state, frozen, box = _begin(model, x, key, plan, axes)
     problem = Problem(frozen, x, y, objective, box)
     recipe = Recipe(plan.optimizer, plan.tolerance, record)
+    on_host = is_known(*jax.tree.leaves(eqx.filter((state, problem), eqx.is_array)))
+    # a search is differentiated at its end, not along its way
+    implicit = plan.tolerance is not None and not on_host
+    state, fixed = _stop_gradient((state, problem)) if implicit else (state, problem)
     end, history = run(
-        lambda state, steps: _advance(state, problem, recipe, steps, axes),
+        lambda state, steps: _advance(state, fixed, recipe, steps, axes),
         state,
         steps=plan.steps,
         chunk=chunk if plan.tolerance is None else min(chunk, 10),  # look often: it may be done
         callback=callback,
-        on_host=is_known(*jax.tree.leaves(eqx.filter((state, problem), eqx.is_array))),
+        on_host=on_host,
     )
     history = jax.tree.map(jnp.asarray, history)
-    result = _finish(state, end, history, problem, axes)
+    result = _finish(state, end, history, problem, axes, implicit)
     return Fit(*result, x, y)
 
 
@@ -162,7 +167,12 @@ def _advance(
 
 @eqx.filter_jit
 def _finish(
-    begin: State, end: State, history: History, problem: Problem, axes: Problem | None
+    begin: State,
+    end: State,
+    history: History,
+    problem: Problem,
+    axes: Problem | None,
+    implicit: bool,
 ) -> tuple[Any, Array, History, Starts, Objective]:
     """The fields of `Fit` but for the data: the best start, and what became of each."""
 
@@ -182,10 +192,42 @@ def _finish(
             at_bound=at_bound,
         )
         best = jnp.argmin(jnp.where(jnp.isfinite(loss), loss, jnp.inf))
-        model, history = take(best, (starts.end, history))
-        return model, loss[best], history, starts, problem.objective
+        model, least, history = take(best, (starts.end, loss, history))
+        if implicit:
+            model = problem.model(_minimiser(take(best, end.z), problem))
+            least = problem.objective(model, problem.x, problem.y)
+        return model, least, history, starts, problem.objective
 
     return _over_fits(finish, axes, 3)(begin, end, history, problem)
+
+
+def _minimiser(z: Any, problem: Problem) -> Any:
+    r"""z at a minimum of the objective L, with the derivative that a minimiser has.
+
+    $$ \mathrm{d} z = -\big(\nabla^2_z L\big)^{+}\, \mathrm{d} \nabla_z L $$
+
+    by the implicit function theorem (first derivatives, forward and reverse); the value is z.
+    """
+    z, fixed = _stop_gradient((z, problem))
+    flat, unravel = ravel_pytree(z)
+
+    def slope(flat: Array, problem: Problem) -> Array:
+        def loss(flat: Array) -> Array:
+            return problem.objective(problem.model(unravel(flat)), problem.x, problem.y)
+
+        return jax.grad(loss)(flat)
+
+    curvature = jax.jacrev(slope)(flat, fixed)
+    moving = slope(flat, problem)
+    change = moving - jax.lax.stop_gradient(moving)  # zero, but for its derivative
+    return unravel(flat - jnp.linalg.pinv(curvature, hermitian=True) @ change)
+
+
+def _stop_gradient(tree: Any) -> Any:
+    """The tree as constants to differentiation."""
+    return jax.tree.map(
+        lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, tree
+    )
 
 
 def _over_fits(function: Callable, axes: Problem | None, batched: int) -> Callable:
