@@ -149,6 +149,8 @@ def _matrix(name: str, value: ArrayLike) -> Array:
             f"{name} must have shape (*batch, rows, columns); got {array.shape}. "
             f"For n numbers in one dimension use {name}[:, None]."
         )
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise ValueError(f"{name} must be real; got dtype {array.dtype}.")
     return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
 
 

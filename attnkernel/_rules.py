@@ -51,7 +51,11 @@ class Softmax(Rule):
         self.sink_mass = sink_mass
 
     def log_weights(self, scores: Float[Array, "queries keys"]) -> Float[Array, "queries keys"]:
-        return scores / self.temperature
+        if isinstance(self.temperature, float | int):
+            return scores / self.temperature
+        # a temperature to fit: -inf / τ would have a NaN for its derivative in τ
+        seen = ~jnp.isneginf(scores)
+        return jnp.where(seen, jnp.where(seen, scores, 0.0) / self.temperature, -jnp.inf)
 
     def log_sink(self) -> Float[Array, ""] | None:
         if isinstance(self.sink_mass, float | int) and self.sink_mass == 0:

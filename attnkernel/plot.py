@@ -142,6 +142,8 @@ def criterion(
     `convention`: what a lengthscale means on the axis; see `kernels.convert_lengthscale`.
     """
     ax = _axes(ax)
+    if np.ndim(result.model.kernel.lengthscale) != 0:
+        raise ValueError("A criterion is drawn over one lengthscale; this model has several.")
     if objective is None:
         objective = LeaveOneOut() if result.objective.is_stochastic else result.objective
     if lengthscales is None:

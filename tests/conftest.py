@@ -1,11 +1,15 @@
 """Strict everywhere: shapes and types are checked at run time, rank promotion raises."""
 
+import hypothesis
 import jax
 from jaxtyping import install_import_hook
 
 # Must come before anything imports attnkernel; warnings are errors by pyproject.toml.
 install_import_hook("attnkernel", "beartype.beartype")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# compilation has no deadline, and a run of the tests says the same each time
+hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("steady")
 
 import pytest  # noqa: E402
 

@@ -234,7 +234,12 @@ def test_constant_input_is_refused(written, complaint, content, override, came):
 
 def test_input_that_is_constant_in_the_precision_of_the_run_is_refused(written, complaint):
     written("a,b\n1000000001,1\n1000000002,2\n1000000003,3\n")
-    check(complaint("precision=float32"), "constant")
+    check(complaint("precision=float32"), "different numbers become 1 in float32")
+
+
+def test_numbers_that_float32_cannot_tell_apart_are_refused(written, complaint):
+    written("a,b\n" + "".join(f"{1000 + i / 1e6},{i}\n" for i in range(100)))
+    check(complaint("precision=float32"), "'a'", "100 different numbers become 3", "float64")
 
 
 def test_number_beyond_the_precision_of_the_run_is_refused(written, complaint):

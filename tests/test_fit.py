@@ -139,7 +139,9 @@ def test_a_searched_minimum_has_the_derivative_of_the_minimum(x64):
 
     def fitted(x, y):
         result = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
-        return jnp.stack([result.model.kernel.lengthscale, result.loss, result(jnp.array([0.3]))[0]])
+        return jnp.stack(
+            [result.model.kernel.lengthscale, result.loss, result(jnp.array([0.3]))[0]]
+        )
 
     directions = (jnp.sin(jnp.arange(N))[:, None] / 10, jnp.cos(jnp.arange(N)))
     value, forward = jax.jvp(fitted, (x, y), directions)
@@ -157,6 +159,23 @@ def test_typed_keys_are_keys():
     old = hold_out_fit(key=jax.random.PRNGKey(5))
     new = hold_out_fit(key=jax.random.key(5))
     np.testing.assert_array_equal(old.history["loss"], new.history["loss"])
+
+
+def test_a_temperature_can_be_fitted(x64):
+    """A lengthscale and a temperature do the same to a Gaussian: the fit finds the same curve."""
+    x, y = sample()
+    warm = ak.KernelRegression(ak.Gaussian(1.0), rule=ak.Softmax(jnp.array(1.0)))
+    spec = eqx.tree_at(lambda m: m.rule.temperature, jax.tree.map(lambda _: False, warm), True)
+    optimizer = optax.lbfgs()
+    arguments = {"objective": ak.LeaveOneOut(), "optimizer": optimizer, "steps": 60}
+    by_temperature = ak.fit(warm, x, y, **arguments, trainable=spec)
+    by_lengthscale = ak.fit(model(), x, y, **arguments)
+    np.testing.assert_allclose(by_temperature.loss, by_lengthscale.loss, rtol=1e-6)
+    np.testing.assert_allclose(
+        jnp.sqrt(by_temperature.model.rule.temperature),
+        by_lengthscale.model.kernel.lengthscale,
+        rtol=1e-3,
+    )
 
 
 def test_only_what_is_trainable_moves():
@@ -305,8 +324,8 @@ def test_data_that_cannot_be_fitted(x, y, message):
         ({"key": None}, "pass key="),
         ({"optimizer": None}, "say which optimiser"),
         ({"steps": None}, "say how many steps"),
-        ({"steps": 0}, "steps must be at least 1; got 0"),
-        ({"starts": 0}, "starts must be at least 1; got 0"),
+        ({"steps": 0}, "steps must be at least 1, a whole number; got 0"),
+        ({"starts": 0}, "starts must be at least 1, a whole number; got 0"),
         ({"starts": 5}, "pass bounds= too"),
         ({"trainable": lambda leaf: False}, "no inexact array to fit"),
         ({"bounds": (model(2.0), model(3.0))}, "starts outside its bounds"),

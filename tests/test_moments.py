@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from attnkernel.methods import Moments
 
@@ -28,7 +28,6 @@ def close(a: Moments, b: Moments) -> None:
     np.testing.assert_allclose(a.log_mass, b.log_mass, rtol=1e-12, atol=1e-12)
 
 
-@settings(deadline=None)
 @given(PARTS, PARTS, PARTS)
 def test_merge_is_associative_and_commutative_and_the_union(a, b, c):
     with jax.enable_x64(True):

@@ -84,6 +84,21 @@ def test_criterion_in_another_convention_moves_the_axis_only(fitted, ax):
     )
 
 
+def test_criterion_of_several_lengthscales_is_refused(ax):
+    x = jnp.arange(12.0).reshape(6, 2)
+    result = ak.fit(
+        ak.KernelRegression(ak.Gaussian(jnp.ones(2))),
+        x,
+        x[:, 0],
+        objective=ak.HoldOut(2),
+        optimizer=optax.adam(0.1),
+        steps=1,
+        key=jax.random.PRNGKey(0),
+    )
+    with pytest.raises(ValueError, match="over one lengthscale"):
+        ak.plot.criterion(result, ax=ax)
+
+
 def test_data_shows_the_truth_where_it_is_known(ax):
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0), n=30)
     ak.plot.data(data, ax=ax)

@@ -107,6 +107,14 @@ def read_csv(
             f"{path}, {places[row]}, column {(*columns, y)[column]!r}: {table[row, column]} is too "
             f"large for {values.dtype}. Use float64 (precision: float64, or jax_enable_x64)."
         )
+    for place, column in enumerate(columns):
+        read, kept = (len(np.unique(np.asarray(a)[:, place])) for a in (table, values))
+        if kept < 0.99 * read:
+            raise ValueError(
+                f"{path}, column {column!r}: its {read} different numbers become {kept} in "
+                f"{values.dtype}. Use float64 (precision: float64, or jax_enable_x64), or "
+                f"subtract what they have in common."
+            )
     return Dataset(values[:, :-1], values[:, -1], tuple(shown[:-1]), shown[-1])
 
 

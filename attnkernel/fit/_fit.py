@@ -135,6 +135,8 @@ def fit_many(
 def _labels(y: ArrayLike) -> Array:
     """Labels as a floating array of their own shape."""
     array = jnp.asarray(y)
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise ValueError(f"y must be real; got dtype {array.dtype}.")
     return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
 
 

@@ -116,10 +116,8 @@ def advance(state: State, problem: Problem, recipe: Recipe, steps: int) -> tuple
             converged=converged,
             diverged=diverged,
         )
-        history = {"loss": loss}
-        if recipe.record is not None:
-            history |= recipe.record(problem.model(state.z))
-        return moved, history
+        recorded = recipe.record(problem.model(state.z)) if recipe.record is not None else {}
+        return moved, {**recorded, "loss": loss}
 
     return jax.lax.scan(step, state, None, length=steps)
 

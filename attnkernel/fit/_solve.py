@@ -43,6 +43,11 @@ def make_plan(
     key: Array | None,
     n: int,
 ) -> Plan:
+    if not isinstance(objective, Objective):
+        raise ValueError(
+            f"objective must be an Objective, such as ak.HoldOut(10) or ak.LeaveOneOut(); got "
+            f"{objective!r}."
+        )
     name = type(objective).__name__
     objective.check(n)
     if objective.is_stochastic and key is None:
@@ -55,8 +60,8 @@ def make_plan(
     if optimizer is not None and steps is None:
         raise ValueError("With an optimizer, say how many steps: for example steps=200.")
     for argument, value in (("steps", steps), ("starts", starts)):
-        if value is not None and value < 1:
-            raise ValueError(f"{argument} must be at least 1; got {value}.")
+        if value is not None and (value < 1 or value != int(value)):
+            raise ValueError(f"{argument} must be at least 1, a whole number; got {value}.")
     params = jax.tree.leaves(eqx.filter(model, trainable))
     if not params:
         raise ValueError("The model has no inexact array to fit; check trainable=.")

@@ -7,6 +7,7 @@ cancels exactly, in float32 too.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import wadler_lindig as wl
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
@@ -37,15 +38,16 @@ class Gaussian(Kernel):
 
     def __init__(self, lengthscale: ArrayLike = 1.0):
         require_positive("lengthscale", lengthscale)
-        if jnp.ndim(lengthscale) > 1:
+        if np.ndim(lengthscale) > 1:
             raise ValueError(
                 f"lengthscale must be one number or one per dimension, shape (dim,); got shape "
-                f"{jnp.shape(lengthscale)}. For several heads make a stack of kernels: "
+                f"{np.shape(lengthscale)}. For several heads make a stack of kernels: "
                 f"eqx.filter_vmap(ak.Gaussian)(lengthscales)."
             )
-        self.log_lengthscale = jnp.log(
-            jnp.asarray(lengthscale, dtype=jnp.result_type(float, lengthscale))
-        )
+        with np.errstate(over="ignore"):
+            array = jnp.asarray(lengthscale, dtype=jnp.result_type(float, lengthscale))
+        require_positive("lengthscale", array)  # also once it is rounded to this precision
+        self.log_lengthscale = jnp.log(array)
 
     @property
     def lengthscale(self) -> Float[Array, "*dim"]:

@@ -5,6 +5,7 @@ from typing import Literal, cast, get_args
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
@@ -84,7 +85,7 @@ class KernelRegression(eqx.Module):
             return_log_mass=True,
         )
         out = _fill_empty(out, jnp.isneginf(log_mass), q, k, v, prior, self.on_empty)
-        return out[:, 0] if jnp.ndim(y) == 1 else out
+        return out[:, 0] if np.ndim(y) == 1 else out
 
     def bounds(self, x: Float[Array, "n dim"]) -> tuple["KernelRegression", "KernelRegression"]:
         """The box for a fit, as two models: the kernel's `bounds(x)`, all else free."""

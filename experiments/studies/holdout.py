@@ -65,7 +65,7 @@ class HoldOut(Study):
             [
                 [
                     str(fit["hold_out"]),
-                    *(f"{float(fit[k]):.4f}" for k in ("lengthscale", "loss", "leave_one_out")),
+                    *(f"{float(fit[k]):#.4g}" for k in ("lengthscale", "loss", "leave_one_out")),
                 ]
                 for fit in fits
             ],
@@ -107,7 +107,7 @@ class HoldOut(Study):
     ) -> None:
         lengthscales = [float(self.model.shown(m.model.kernel.lengthscale)) for m in members]
         titles = [
-            f"held out {size} of {len(data.y)}: ℓ = {found:.4f}"
+            f"held out {size} of {len(data.y)}: ℓ = {found:#.4g}"
             for size, found in zip(sizes, lengthscales, strict=True)
         ]
         draw_fits(run, "holdout", data, members, titles, hold_out=sizes)
