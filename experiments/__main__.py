@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -92,7 +93,13 @@ def _parser() -> argparse.ArgumentParser:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        code = main()
+        if code == 128 + signal.SIGINT:
+            # all is written; XLA may still be at work, and would crash as the interpreter goes
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        sys.exit(code)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:
