@@ -1,8 +1,11 @@
 """Runs a study: settings of JAX before the first array, and every end written down."""
 
+import _thread
 import contextlib
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -36,6 +39,34 @@ def settings(study: Study) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def insistent_interrupts() -> Iterator[None]:
+    """Ctrl-C comes again every half second until the block is left.
+
+    Python drops the `KeyboardInterrupt` that falls into a callback, such as the one that JAX adds
+    to the garbage collector.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # no signal comes here
+        return
+    left = threading.Event()
+
+    def again() -> None:
+        if not left.wait(0.5):
+            _thread.interrupt_main()
+
+    def on_interrupt(signum: int, frame: Any) -> None:
+        threading.Thread(target=again, daemon=True).start()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        left.set()
+        signal.signal(signal.SIGINT, before)
+
+
 def load(path: Path, overrides: list[str]) -> Any:
     """The validated config of a study, its data looked at.
 
@@ -65,7 +96,8 @@ def execute(study: Study, out: Path | None, *, quiet: bool) -> int:
     with settings(study):
         run = Run(out if out is not None else default_directory(study.name), study, quiet=quiet)
         try:
-            study.run(run)
+            with insistent_interrupts():
+                study.run(run)
         except KeyboardInterrupt:
             run.close("interrupted", "Ctrl-C")
             print(f"interrupted; what was computed is in {run.directory}", file=sys.stderr)

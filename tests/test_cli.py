@@ -1,10 +1,13 @@
 """The command line: its exit codes, its words, and the directory that a run leaves behind."""
 
+import gc
 import importlib.metadata
 import io
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -291,6 +294,41 @@ def test_interrupted_run_keeps_its_metrics(interrupted):
 def test_interrupted_run_says_how_long_it_took(interrupted):
     directory, _ = interrupted
     assert read_json(directory / "meta.json")["seconds"]["total"] > 0
+
+
+def test_interrupt_that_a_callback_swallows_comes_again(home, monkeypatch):
+    def run(self, run):
+        def callback(phase, info):
+            if phase == "start":
+                signal.raise_signal(signal.SIGINT)
+
+        gc.callbacks.append(callback)
+        gc.collect()
+        gc.callbacks.remove(callback)
+        for _ in range(1000):
+            time.sleep(0.01)
+
+    monkeypatch.setattr(ShowData, "run", run)
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
+    handler = signal.getsignal(signal.SIGINT)
+    assert main(["run", "data.yaml", "--quiet", "--out", "out"]) == 130
+    assert read_json(home / "out" / "status.json")["state"] == "interrupted"
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_real_interrupt_while_a_program_compiles(home):
+    command = [sys.executable, "-m", "experiments", "run", "holdout.yaml", "--out", "out"]
+    at_root = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen(command, env=at_root, stderr=subprocess.PIPE, text=True) as process:
+        while not (home / "out" / "status.json").exists():  # the training starts with it
+            time.sleep(0.05)
+            assert process.poll() is None
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.startswith("interrupted; what was computed is in ")
+    assert read_json(home / "out" / "status.json")["state"] == "interrupted"
 
 
 def test_failed_run_keeps_the_traceback_from_the_terminal(home, broken, capsys):
