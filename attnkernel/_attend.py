@@ -125,6 +125,19 @@ def attend(
     **Raises:** `ValueError` if the shapes do not fit together, or `method` refuses.
     """
     q, k, v = _fitting(_matrix("q", q), _matrix("k", k), _matrix("v", v))
+    for name, part, kind in (("kernel", kernel, Kernel), ("rule", rule, Rule)):
+        if not isinstance(part, kind):
+            raise ValueError(
+                f"{name} must be a {kind.__name__} of attnkernel, for example "
+                f"{'ak.Gaussian(0.3)' if kind is Kernel else 'ak.Softmax()'}; got {part!r}."
+            )
+    if prior is not None:
+        if not isinstance(prior, Prior):
+            raise ValueError(
+                f"prior must be a Prior, for example ak.priors.LeaveOneOut(), or None; got "
+                f"{prior!r}."
+            )
+        prior.check(q.shape[-2], k.shape[-2])
     if (reason := method.refusal(kernel, prior, rule)) is not None:
         raise ValueError(f"{type(method).__name__} cannot evaluate this: {reason}")
     dtype = jnp.promote_types(jnp.result_type(q, k, v), jnp.float32)

@@ -21,10 +21,11 @@ def require_positive(name: str, value: ArrayLike) -> None:
     if not is_known(value):
         return
     array = np.asarray(value)
-    if not np.issubdtype(array.dtype, np.number) or np.issubdtype(array.dtype, np.complexfloating):
+    if not jnp.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
         raise ValueError(
             f"{name} must be a positive real number, or an array of them; got {value!r}."
         )
+    array = array.astype(float)
     if not np.all(np.isfinite(array) & (array > 0)):
         raise ValueError(
             f"{name} must be positive and finite; got {array.tolist()}. "
@@ -54,7 +55,7 @@ def as_points(name: str, x: ArrayLike) -> Float[Array, "*batch points dim"]:
 def require_regression_data(x: Float[Array, "..."], y: Float[Array, "..."]) -> None:
     """Raise `ValueError` unless (x, y) is something that a regression can be fitted to.
 
-    Expected: the same number of rows, at least three, every number finite, x not constant.
+    Expected: the same number of rows, at least three, every number finite, x and y not constant.
     """
     if x.ndim != 2 or y.ndim not in (1, 2) or x.shape[0] != y.shape[0]:
         raise ValueError(
@@ -75,8 +76,10 @@ def require_regression_data(x: Float[Array, "..."], y: Float[Array, "..."]) -> N
                 f"{name} must be finite; {bad.size} of {len(array)} rows are not, the first is row "
                 f"{bad[0]} (counted from 0): {np.asarray(array)[bad[0]]}. Drop or fill those rows."
             )
-    if np.all(np.asarray(x) == np.asarray(x)[:1]):
-        raise ValueError(
-            f"x is constant: every row is {np.asarray(x)[0].tolist()}. "
-            f"No lengthscale can be told from it; is this the column that was meant?"
-        )
+    for name, array in (("x", x), ("y", y)):
+        if np.all(np.asarray(array) == np.asarray(array)[:1]):
+            raise ValueError(
+                f"{name} is constant: every row is {np.asarray(array)[0].tolist()}. No lengthscale "
+                f"can be told from it; is this the column that was meant, and is {array.dtype} "
+                f"precise enough for it?"
+            )

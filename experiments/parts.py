@@ -248,16 +248,17 @@ def describe(data: ak.data.Dataset) -> dict[str, Any]:
     return {"rows": data.x.shape[0], "inputs": list(data.x_names), "label": data.y_name}
 
 
-def outside_bounds(model: Any, x: Array) -> list[str]:
-    """A sentence if a lengthscale ended where x cannot tell it from any other."""
-    lower, upper = (float(side.kernel.lengthscale) for side in model.bounds(x))
-    found = float(model.kernel.lengthscale)
-    if lower <= found <= upper:
+def outside_bounds(lengthscales: Array, data: ak.data.Dataset, model: Model, who: str) -> list[str]:
+    """A sentence if a fitted lengthscale ended where x cannot tell it from any other."""
+    lower, upper = (float(side.lengthscale) for side in model.kernel_at().bounds(data.x))
+    found = [float(length) for length in jnp.ravel(lengthscales) if not lower <= length <= upper]
+    if not found:
         return []
+    ends = [f"{float(model.shown(length)):.4g}" for length in (*found, lower, upper)]
     return [
-        f"a fitted lengthscale of {found:.4g} (as a standard deviation) is outside "
-        f"{lower:.4g} to {upper:.4g}, where these inputs can tell lengthscales apart: start nearer "
-        f"(model.lengthscale=...), or take more steps."
+        f"{who}: ℓ = {', '.join(ends[:-2])} is outside {ends[-2]} to {ends[-1]}, where these "
+        f"inputs can tell lengthscales apart (below is the nearest neighbour, above the mean): "
+        f"start nearer, or take more steps."
     ]
 
 

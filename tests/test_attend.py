@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from jax.test_util import check_grads
@@ -175,3 +176,23 @@ def test_a_refusing_method_says_why():
 
     with pytest.raises(ValueError, match="Picky cannot evaluate this: it is too hot"):
         ak.attend(*arrays(np.float32), kernel=ak.Gaussian(1.0), method=Picky())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kernel": 0.3}, "kernel must be a Kernel"),
+        ({"rule": None}, "rule must be a Rule"),
+        ({"prior": ak.LeaveOneOut()}, "prior must be a Prior"),  # the objective of that name
+        ({"prior": ak.priors.HeldOut(jnp.zeros(4, bool))}, r"shape \(5,\); got \(4,\)"),
+        (
+            {"prior": ~(ak.priors.LeaveOneOut() & ak.priors.HeldOut(jnp.zeros(4, bool)))},
+            r"shape \(5,\); got \(4,\)",
+        ),
+    ],
+)
+def test_parts_that_are_none(changes, message, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it
+    arguments = {"kernel": ak.Gaussian(1.0), **changes}
+    with pytest.raises(ValueError, match=message):
+        ak.attend(jnp.zeros((3, 2)), jnp.zeros((5, 2)), jnp.zeros((5, 1)), **arguments)

@@ -309,6 +309,7 @@ def bad_data():
     yield x.at[7].set(jnp.nan), y, "x must be finite; 1 of 19 rows are not, the first is row 7"
     yield x, y.at[3].set(jnp.inf), "y must be finite; 1 of 19 rows are not, the first is row 3"
     yield jnp.ones_like(x), y, "x is constant"
+    yield x, jnp.ones_like(y), "y is constant: every row is 1.0"
 
 
 @pytest.mark.parametrize(("x", "y", "message"), list(bad_data()))
@@ -325,6 +326,7 @@ def test_data_that_cannot_be_fitted(x, y, message):
         ({"optimizer": None}, "say which optimiser"),
         ({"steps": None}, "say how many steps"),
         ({"steps": 0}, "steps must be at least 1, a whole number; got 0"),
+        ({"chunk": 0}, "chunk must be at least 1, a whole number; got 0"),
         ({"starts": 0}, "starts must be at least 1, a whole number; got 0"),
         ({"starts": 5}, "pass bounds= too"),
         ({"trainable": lambda leaf: False}, "no inexact array to fit"),
@@ -367,3 +369,58 @@ def test_never_outside_the_bounds_over_random_small_samples(x64):
     assert np.isfinite(found).all()
     assert (found >= lower.kernel.lengthscale[:, None] * (1 - 1e-9)).all()
     assert (found <= upper.kernel.lengthscale[:, None] * (1 + 1e-9)).all()
+
+
+def test_a_given_optimiser_finds_the_minima_of_a_search():
+    x, y = sample(40)
+    search = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
+    bounds = model().bounds(x)
+    given = ak.fit(
+        model(),
+        x,
+        y,
+        objective=ak.LeaveOneOut(),
+        optimizer=optax.adam(0.05),
+        steps=300,
+        bounds=bounds,
+        starts=4,
+    )
+    assert len(search.minima()) == len(given.minima())
+    np.testing.assert_allclose(given.minima()[0][1], search.minima()[0][1], rtol=1e-4)
+    at_end = ak.LeaveOneOut()(given.model, given.x, given.y)
+    np.testing.assert_allclose(given.loss, at_end, rtol=1e-6)  # of the end, not of the step before
+
+
+def bad_batches():
+    x, y = sample()
+    models = eqx.filter_vmap(model)(jnp.array([1.0, 2.0, 3.0]))
+    keys = jax.random.split(jax.random.PRNGKey(0), 2)
+    loo = ak.LeaveOneOut()
+    yield model(), (x, y), {"objective": loo}, r"got leading axes model \[\(\)\]"
+    yield models, (x, y), {"objective": loo}, "objective no array"
+    axes = {"in_axes": (0, None, None)}
+    yield (
+        models,
+        (x, y),
+        {"objective": loo, "key": keys, **axes},
+        r"model \[\(3,\)\]; key \[\(2,\)\]",
+    )
+
+
+@pytest.mark.parametrize(("models", "data", "options", "message"), list(bad_batches()))
+def test_batches_that_do_not_fit_together(models, data, options, message):
+    with pytest.raises(ValueError, match=message):
+        ak.fit_many(models, *data, **options)
+
+
+def test_members_are_counted():
+    x, y = sample()
+    many = ak.fit_many(
+        model(), x[None], y[None], objective=ak.LeaveOneOut(), in_axes=(None, 0, None)
+    )
+    with pytest.raises(IndexError, match="There are 1 fits; got member 1"):
+        many.member(1)
+    with pytest.raises(ValueError, match="no members"):
+        many.member(0).member(0)
+    with pytest.raises(ValueError, match=r"fit.member\(i\)\(x_new\)"):
+        many(x)

@@ -126,3 +126,9 @@ def test_bounds_per_dimension_skip_constant_columns(x64):
     np.testing.assert_allclose(upper.lengthscale, [40.0, 1.0])
     lower, upper = ak.Gaussian(1.0).bounds(x)
     np.testing.assert_allclose([lower.lengthscale, upper.lengthscale], [0.5, 40.0])
+
+
+def test_lengthscales_may_come_in_low_precision():
+    kernel = ak.Gaussian(jnp.array([0.5, 2.0], jnp.bfloat16))
+    assert kernel.log_lengthscale.dtype == jnp.float32
+    np.testing.assert_allclose(kernel.lengthscale, [0.5, 2.0], rtol=1e-6)

@@ -65,3 +65,8 @@ def test_forbidden_pairs_are_not_evaluated_into_the_result():
         x[:2], x, jnp.ones((4, 1)), kernel=ak.Gaussian(1.0), prior=HeldOut(jnp.arange(4) == 2)
     )
     np.testing.assert_array_equal(out, jnp.ones((2, 1)))
+
+
+def test_masks_combine_with_masks_only():
+    with pytest.raises(TypeError, match="unsupported operand"):
+        ak.priors.LeaveOneOut() & 3  # type: ignore[operator]

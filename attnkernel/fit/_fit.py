@@ -71,7 +71,9 @@ def fit(
     """
     x, y = as_points("x", x), _labels(y)
     require_regression_data(x, y)
-    plan = make_plan(model, objective, optimizer, steps, starts, bounds, trainable, key, x.shape[0])
+    plan = make_plan(
+        model, objective, optimizer, steps, starts, bounds, trainable, key, chunk, x.shape[0]
+    )
     key = jax.random.PRNGKey(0) if key is None else key
     return _reported(solve(model, x, y, objective, key, plan, None, record, callback, chunk))
 
@@ -121,15 +123,31 @@ def fit_many(
         for member in range(len(x)):
             require_regression_data(x[member], y[member])
     plan = make_plan(
-        model, objective, optimizer, steps, starts, bounds, trainable, key, x.shape[-2]
+        model, objective, optimizer, steps, starts, bounds, trainable, key, chunk, x.shape[-2]
     )
+    fits = _count_fits(in_axes, model=model, data=(x, y), objective=objective, key=key)
     axes = Problem._make((model_axis, data_axis, data_axis, objective_axis, eqx.if_array(0)))
     if key is None:
-        parts = zip((model, (x, y), objective), in_axes, strict=True)
-        batched = eqx.filter([part for part, axis in parts if axis == 0], eqx.is_array)
-        fits = jax.tree.leaves(batched)[0].shape[0]
         key = jnp.broadcast_to(jax.random.PRNGKey(0), (fits, 2))
     return _reported(solve(model, x, y, objective, key, plan, axes, record, callback, chunk))
+
+
+def _count_fits(in_axes: tuple[int | None, ...], **parts: Any) -> int:
+    """The common leading axis of all that is batched."""
+    leading = {
+        name: sorted({leaf.shape[:1] for leaf in jax.tree.leaves(eqx.filter(part, eqx.is_array))})
+        for (name, part), axis in zip(parts.items(), (*in_axes, 0), strict=True)
+        if axis == 0 and part is not None
+    }
+    counts = {shape for shapes in leading.values() for shape in shapes or [()]}
+    if len(counts) != 1 or counts == {()}:
+        found = "; ".join(f"{name} {shapes or 'no array'}" for name, shapes in leading.items())
+        raise ValueError(
+            f"With in_axes={in_axes}, every array of what is batched, and key, must have the same "
+            f"leading axis of fits; got leading axes {found}. Say None for what all fits share."
+        )
+    ((fits,),) = counts
+    return fits
 
 
 def _labels(y: ArrayLike) -> Array:

@@ -40,7 +40,8 @@ class Recipe(NamedTuple):
     """How it is fitted: functions and numbers, static to the compiled program."""
 
     optimizer: optax.GradientTransformation
-    tolerance: float | None  # stop where |gradient| <= tolerance · |loss|; None: never
+    # stop where |gradient| <= tolerance · |loss|, or nothing is gained; None: never
+    tolerance: float | None
     record: Callable[[Any], History] | None
 
 

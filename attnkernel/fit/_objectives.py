@@ -63,7 +63,7 @@ class HoldOut(Objective):
     is_stochastic: ClassVar[bool] = True
 
     def __init__(self, size: int | ArrayLike, at_most: int | None = None):
-        if not jnp.issubdtype(jnp.result_type(size), jnp.integer):
+        if isinstance(size, bool) or not jnp.issubdtype(jnp.asarray(size).dtype, jnp.integer):
             raise ValueError(f"HoldOut takes a whole number of rows; got {size!r}.")
         if isinstance(size, int | np.integer):
             size, at_most = int(size), int(size) if at_most is None else at_most
@@ -72,9 +72,8 @@ class HoldOut(Objective):
         if is_known(size) and not (
             1 <= np.min(np.asarray(size)) <= np.max(np.asarray(size)) <= at_most
         ):
-            raise ValueError(
-                f"HoldOut needs at least 1 row and no more than at_most={at_most}; got {size}."
-            )
+            limit = "" if size is at_most else f" and no more than at_most={at_most}"
+            raise ValueError(f"HoldOut needs at least 1 row{limit}; got {size}.")
         self.size = size if isinstance(size, int) else jnp.asarray(size)
         self.at_most = at_most
 
@@ -140,5 +139,5 @@ class LeaveOneOut(Objective):
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, ""]:
-        error = model(x, x, y, prior=LeaveOneOutMask()) - y
-        return jnp.sum(error**2) / x.shape[0]
+        error = model(x, x, y, prior=LeaveOneOutMask()) - jnp.asarray(y)
+        return jnp.sum(error**2) / len(error)

@@ -46,9 +46,13 @@ class Fit(eqx.Module):
     objective: Objective
     x: Float[Array, "*batch n dim"] = eqx.field(repr=False)
     y: Float[Array, "*rows"] = eqx.field(repr=False)
+    # by the default search, which says whether it converged; a given optimiser takes all its steps
+    is_search: bool = eqx.field(static=True, repr=False)
 
     def __call__(self, x_new: ArrayLike) -> Array:
         """Predictions at new inputs, shape (m, dim) or (m,), from the fitted data."""
+        if self.loss.ndim:
+            raise ValueError("This is a batch of fits: ask one of them, fit.member(i)(x_new).")
         return self.model(x_new, self.x, self.y)
 
     def __repr__(self) -> str:
@@ -61,28 +65,34 @@ class Fit(eqx.Module):
 
     def member(self, i: int) -> "Fit":
         """The i-th of many fits."""
+        if not self.loss.ndim:
+            raise ValueError("This is one fit, not a batch: it has no members.")
+        if not -len(self.loss) <= i < len(self.loss):
+            raise IndexError(f"There are {len(self.loss)} fits; got member {i}.")
         x, y = (self.x[i], self.y[i]) if self.x.ndim == 3 else (self.x, self.y)
         parts = (self.model, self.loss, self.history, self.starts, self.objective)
         model, loss, history, starts, objective = take(i, parts)
-        return Fit(model, loss, history, starts, objective, x, y)
+        return Fit(model, loss, history, starts, objective, x, y, self.is_search)
 
     def minima(self, tolerance: float = 1e-3) -> list[tuple[Any, float]]:
         """The distinct minima that the starts reached inside the bounds, best first.
 
         A list of (model, loss). Two ends count as one minimum where no parameter (a lengthscale
-        by its logarithm) differs by more than `tolerance`. Ends where the objective is flat (no
-        curvature above `tolerance` of its value) are no minima and are left out.
+        by its logarithm) differs by more than `tolerance`. Left out are ends where the objective
+        is flat (no curvature above `tolerance` of its value), and those that are further than
+        `tolerance` from a minimum, by the length of a Newton step.
         """
         if self.loss.ndim:
             raise ValueError("This is a batch of fits: ask one of them, fit.member(i).minima().")
         found: list[tuple[Any, float]] = []
         for i in np.argsort(np.asarray(self.starts.loss)):
-            if self.starts.at_bound[i] or not self.starts.converged[i]:
+            if self.starts.at_bound[i] or self.starts.diverged[i]:
                 continue
             model = take(i, self.starts.end)
             if any(_distance(model, other) <= tolerance for other, _ in found):
                 continue
-            if _least_curvature(model, self.objective, self.x, self.y) > tolerance:
+            curvature, distance = _around(model, self.objective, self.x, self.y)
+            if curvature > tolerance and distance <= tolerance:
                 found.append((model, float(self.starts.loss[i])))
         return found
 
@@ -96,7 +106,7 @@ class Fit(eqx.Module):
             np.take_along_axis(np.asarray(flag), best, axis=-1)[..., 0]
             for flag in (starts.diverged, starts.at_bound, starts.converged, starts.steps)
         )
-        searched = starts.loss.shape[-1] > 1
+        searched = self.is_search
         kinds = (
             (
                 diverged,
@@ -143,12 +153,20 @@ def _distance(model: Any, other: Any) -> float:
 
 
 @eqx.filter_jit
-def _least_curvature(model: Any, objective: Objective, x: Array, y: Array) -> Float[Array, ""]:
-    """The least eigenvalue of the objective's Hessian, in units of the objective."""
+def _around(
+    model: Any, objective: Objective, x: Array, y: Array
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The objective near a model: its least curvature, in units of the objective; a Newton step.
+
+    The step is the largest change of a parameter by $H^{-1} \\nabla L$.
+    """
     params, frozen = eqx.partition(model, eqx.is_inexact_array)
     flat, unravel = ravel_pytree(params)
 
     def loss(flat: Array) -> Array:
         return objective(eqx.combine(unravel(flat), frozen), x, y)
 
-    return jnp.min(jnp.linalg.eigvalsh(jax.hessian(loss)(flat))) / jnp.abs(loss(flat))
+    value, slope, hessian = loss(flat), jax.grad(loss)(flat), jax.hessian(loss)(flat)
+    curvature, axes = jnp.linalg.eigh(hessian)
+    step = axes @ ((slope @ axes) / jnp.where(curvature == 0, 1.0, curvature))
+    return jnp.min(curvature) / jnp.abs(value), jnp.max(jnp.abs(step))

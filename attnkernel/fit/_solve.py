@@ -28,7 +28,7 @@ class Plan(NamedTuple):
     steps: int
     starts: int
     bounds: tuple[Any, Any] | Literal["default"] | None
-    tolerance: float | None
+    tolerance: float | None  # of a search: None for a given optimiser, which takes all its steps
     trainable: Any
 
 
@@ -41,6 +41,7 @@ def make_plan(
     bounds: tuple[Any, Any] | None,
     trainable: Any,
     key: Array | None,
+    chunk: int,
     n: int,
 ) -> Plan:
     if not isinstance(objective, Objective):
@@ -59,23 +60,14 @@ def make_plan(
         )
     if optimizer is not None and steps is None:
         raise ValueError("With an optimizer, say how many steps: for example steps=200.")
-    for argument, value in (("steps", steps), ("starts", starts)):
+    for argument, value in (("steps", steps), ("starts", starts), ("chunk", chunk)):
         if value is not None and (value < 1 or value != int(value)):
             raise ValueError(f"{argument} must be at least 1, a whole number; got {value}.")
     params = jax.tree.leaves(eqx.filter(model, trainable))
     if not params:
         raise ValueError("The model has no inexact array to fit; check trainable=.")
     if bounds is not None:
-        if any(jax.tree.structure(side) != jax.tree.structure(model) for side in bounds):
-            raise ValueError(
-                f"bounds must be two models of the same structure as the model to fit, for "
-                f"example (ak.KernelRegression(ak.Gaussian(0.01)), "
-                f"ak.KernelRegression(ak.Gaussian(10.0))); got {bounds} for {model}."
-            )
-        box = Box(*(eqx.filter(side, trainable) for side in bounds))
-        box.check()
-        if is_known(*params) and not box.contains(eqx.filter(model, trainable)):
-            raise ValueError(f"The model starts outside its bounds: {model}, bounds {bounds}.")
+        _check_bounds(model, bounds, trainable)
     if optimizer is not None:
         if bounds is None and starts not in (None, 1):
             raise ValueError("Several starts are spread over bounds: pass bounds= too.")
@@ -91,6 +83,22 @@ def make_plan(
         tolerance,
         trainable,
     )
+
+
+def _check_bounds(model: Any, bounds: tuple[Any, Any], trainable: Any) -> None:
+    if any(jax.tree.structure(side) != jax.tree.structure(model) for side in bounds):
+        raise ValueError(
+            f"bounds must be two models of the same structure as the model to fit, for "
+            f"example (ak.KernelRegression(ak.Gaussian(0.01)), "
+            f"ak.KernelRegression(ak.Gaussian(10.0))); got {bounds} for {model}."
+        )
+    box, params = (
+        Box(*(eqx.filter(side, trainable) for side in bounds)),
+        eqx.filter(model, trainable),
+    )
+    box.check()
+    if is_known(*jax.tree.leaves(params)) and not box.contains(params):
+        raise ValueError(f"The model starts outside its bounds: {model}, bounds {bounds}.")
 
 
 @functools.cache
@@ -117,19 +125,20 @@ def solve(
     recipe = Recipe(plan.optimizer, plan.tolerance, record)
     on_host = is_known(*jax.tree.leaves(eqx.filter((state, problem), eqx.is_array)))
     # a search is differentiated at its end, not along its way
-    implicit = plan.tolerance is not None and not on_host
+    is_search = plan.tolerance is not None
+    implicit = is_search and not on_host
     state, fixed = _stop_gradient((state, problem)) if implicit else (state, problem)
     end, history = run(
         lambda state, steps: _advance(state, fixed, recipe, steps, axes),
         state,
         steps=plan.steps,
-        chunk=chunk if plan.tolerance is None else min(chunk, 10),  # look often: it may be done
+        chunk=min(chunk, 10) if is_search else chunk,  # look often: it may be done
         callback=callback,
         on_host=on_host,
     )
     history = jax.tree.map(jnp.asarray, history)
-    result = _finish(state, end, history, problem, axes, implicit)
-    return Fit(*result, x, y)
+    result = _finish(state, end, history, problem, axes, is_search, implicit)
+    return Fit(*result, x, y, is_search)
 
 
 @eqx.filter_jit
@@ -177,6 +186,7 @@ def _finish(
     history: History,
     problem: Problem,
     axes: Problem | None,
+    is_search: bool,
     implicit: bool,
 ) -> tuple[Any, Array, History, Starts, Objective]:
     """The fields of `Fit` but for the data: the best start, and what became of each."""
@@ -187,6 +197,10 @@ def _finish(
             at_bound = jax.vmap(lambda z: box.on_edge(box.inside(z)))(end.z)
         models = eqx.filter_vmap(problem.model)
         loss = history["loss"][:, -1]
+        if not (problem.objective.is_stochastic or is_search):  # of the end, not one step before
+            loss = jax.vmap(lambda z: problem.objective(problem.model(z), problem.x, problem.y))(
+                end.z
+            )
         starts = Starts(
             begin=models(begin.z),
             end=models(end.z),

@@ -45,7 +45,8 @@ class Gaussian(Kernel):
                 f"eqx.filter_vmap(ak.Gaussian)(lengthscales)."
             )
         with np.errstate(over="ignore"):
-            array = jnp.asarray(lengthscale, dtype=jnp.result_type(float, lengthscale))
+            array = jnp.asarray(lengthscale)
+            array = array.astype(jnp.promote_types(array.dtype, jnp.result_type(float)))
         require_positive("lengthscale", array)  # also once it is rounded to this precision
         self.log_lengthscale = jnp.log(array)
 
@@ -55,12 +56,7 @@ class Gaussian(Kernel):
         return jnp.exp(self.log_lengthscale)
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
-        if self.log_lengthscale.ndim == 1 and self.log_lengthscale.shape != q.shape:
-            raise ValueError(
-                f"This Gaussian has {self.log_lengthscale.shape[0]} lengthscales, one per "
-                f"dimension, but the points have {q.shape[0]} dimensions. Give one number, or "
-                f"{q.shape[0]} of them."
-            )
+        self._require_dimensions(q.shape[0])
         difference, inverse = q - k, jnp.exp(-self.log_lengthscale)
         if inverse.ndim == 1:
             return -0.5 * jnp.sum((difference * inverse) ** 2)
@@ -76,6 +72,7 @@ class Gaussian(Kernel):
         the smaller of the mean and of the median gap between distinct neighbours, so that neither
         clusters nor ties hide the fine structure. A single ℓ takes the widest interval.
         """
+        self._require_dimensions(x.shape[1])
         gaps = jnp.diff(jnp.sort(x, axis=0), axis=0)
         spread = jnp.sum(gaps, axis=0)
         median = jnp.nanmedian(jnp.where(gaps > 0, gaps, jnp.nan), axis=0)
@@ -92,6 +89,14 @@ class Gaussian(Kernel):
             return eqx.tree_at(lambda kernel: kernel.log_lengthscale, self, log)
 
         return at(lower), at(upper)
+
+    def _require_dimensions(self, dim: int) -> None:
+        if self.log_lengthscale.ndim == 1 and self.log_lengthscale.shape != (dim,):
+            raise ValueError(
+                f"This Gaussian has {self.log_lengthscale.shape[0]} lengthscales, one per "
+                f"dimension, but the points have {dim} dimensions. Give one number, or {dim} of "
+                f"them."
+            )
 
     def __pdoc__(self, **kwargs) -> wl.AbstractDoc | None:
         """`Gaussian(lengthscale=0.1355)` where the value is known, shapes elsewhere."""

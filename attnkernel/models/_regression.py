@@ -54,6 +54,8 @@ class KernelRegression(eqx.Module):
         method: Method = Auto(),
         on_empty: OnEmpty = "nan",
     ):
+        if not isinstance(kernel, Kernel):
+            raise ValueError(f"kernel must be a Kernel, such as ak.Gaussian(0.3); got {kernel!r}.")
         self.kernel = kernel
         self.rule = rule
         self.method = method

@@ -20,6 +20,15 @@ class Prior(eqx.Module):
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         """$\\log \\pi(i, j)$ of query i and key j."""
 
+    def check(self, queries: int, keys: int) -> None:
+        """Raise `ValueError` if the prior, or one that it is made of, is not of these sizes."""
+        parts = jax.tree.leaves(
+            self, is_leaf=lambda part: isinstance(part, Prior) and part is not self
+        )
+        for part in parts:
+            if isinstance(part, Prior):
+                part.check(queries, keys)
+
     def pairwise(
         self, i: Int[Array, " queries"], j: Int[Array, " keys"]
     ) -> Float[Array, "queries keys"]:
@@ -39,10 +48,10 @@ class Mask(Prior):
         return jnp.where(self.allows(i, j), 0.0, -jnp.inf)
 
     def __and__(self, other: "Mask") -> "Mask":
-        return And(self, other)
+        return And(self, other) if isinstance(other, Mask) else NotImplemented
 
     def __or__(self, other: "Mask") -> "Mask":
-        return Or(self, other)
+        return Or(self, other) if isinstance(other, Mask) else NotImplemented
 
     def __invert__(self) -> "Mask":
         return Not(self)

@@ -27,6 +27,12 @@ class HeldOut(Mask):
             )
         self.held_out = array
 
+    def check(self, queries: int, keys: int) -> None:
+        if self.held_out.shape != (keys,):
+            raise ValueError(
+                f"held_out must have one entry per key, shape ({keys},); got {self.held_out.shape}."
+            )
+
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return ~self.held_out[j]
 

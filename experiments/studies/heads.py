@@ -22,6 +22,7 @@ from ..parts import (
     Training,
     describe,
     load,
+    outside_bounds,
     rows_held_out,
     to_list,
 )
@@ -82,11 +83,13 @@ class Heads(Study):
         members = [result.member(i) for i in range(len(self.heads))]
         for heads, member in zip(self.heads, members, strict=True):
             model = member.model.model
+            lengths = model.kernel.lengthscale[:heads]
+            run.note(outside_bounds(lengths, data, self.model, f"{heads} heads"))
             rows.append(
                 {
                     "heads": heads,
                     "weights": to_list(model.weights[:heads]),
-                    "lengthscales": to_list(self.model.shown(model.kernel.lengthscale[:heads])),
+                    "lengthscales": to_list(self.model.shown(lengths)),
                     "leave_one_out": ak.LeaveOneOut()(member.model, data.x, data.y),
                 }
             )

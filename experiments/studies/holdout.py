@@ -56,8 +56,9 @@ class HoldOut(Study):
             for size, lengthscale, member in zip(sizes, lengthscales, members, strict=True)
         ]
         run.note(result.warnings())
-        for member in members:
-            run.note(outside_bounds(member.model, data.x))
+        for size, member in zip(sizes, members, strict=True):
+            length = member.model.kernel.lengthscale
+            run.note(outside_bounds(length, data, self.model, f"held out {size}"))
         self._draw(run, data, sizes, members, result)
         run.table(
             f"Masked hold-out, kernel {SYMBOL[self.model.convention]}",
