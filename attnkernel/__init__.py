@@ -21,8 +21,24 @@ from .fit import (
     fit_many as fit_many,
     profile as profile,
 )
-from .kernels import Gaussian as Gaussian, Kernel as Kernel
-from .methods import Dense as Dense, Method as Method
+from .kernels import (
+    Biweight as Biweight,
+    Boxcar as Boxcar,
+    Cauchy as Cauchy,
+    Cosine as Cosine,
+    Epanechnikov as Epanechnikov,
+    Gaussian as Gaussian,
+    Kernel as Kernel,
+    Laplace as Laplace,
+    Matern32 as Matern32,
+    Matern52 as Matern52,
+    Periodic as Periodic,
+    RationalQuadratic as RationalQuadratic,
+    Triangular as Triangular,
+    Tricube as Tricube,
+    Triweight as Triweight,
+)
+from .methods import Blockwise as Blockwise, Dense as Dense, Method as Method
 from .models import (
     KernelRegression as KernelRegression,
     MultiheadKernelRegression as MultiheadKernelRegression,

@@ -95,7 +95,7 @@ def test_repr_shows_lengthscales():
     assert repr(ak.Gaussian(jnp.array([1.0, 2.0]))) == "Gaussian(lengthscale=[1, 2])"
     inside = []
     jax.jit(lambda v: inside.append(repr(ak.Gaussian(v))))(1.0)
-    assert inside == ["Gaussian(log_lengthscale=f32[])"]
+    assert inside == ["Gaussian(log_lengthscale=f32[], metric_factor=None)"]
 
 
 def test_unhalved_convention(x64):

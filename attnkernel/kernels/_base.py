@@ -35,6 +35,20 @@ class Kernel(eqx.Module):
         over_keys = jax.vmap(self.log_pair, in_axes=(None, 0))
         return jax.vmap(over_keys, in_axes=(0, None))(q, k)
 
+    def upper_bound(
+        self,
+        q_low: Float[Array, " dim"],
+        q_high: Float[Array, " dim"],
+        k_low: Float[Array, " dim"],
+        k_high: Float[Array, " dim"],
+    ) -> Float[Array, ""]:
+        """A number that log K(q, k) does not exceed for any query of one box, key of another.
+
+        A streaming method passes over blocks whose weights it proves to vanish. Default: +inf,
+        which proves nothing.
+        """
+        return jnp.full((), jnp.inf, q_low.dtype)
+
     def bounds(self, x: Float[Array, "n dim"]) -> tuple["Kernel", "Kernel"]:
         """The box in which a fit to inputs x may move, as two kernels: lower and upper.
 
@@ -55,6 +69,21 @@ class Product(Kernel):
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
         return self.first.log_pair(q, k) + self.second.log_pair(q, k)
+
+    def upper_bound(
+        self,
+        q_low: Float[Array, " dim"],
+        q_high: Float[Array, " dim"],
+        k_low: Float[Array, " dim"],
+        k_high: Float[Array, " dim"],
+    ) -> Float[Array, ""]:
+        box = (q_low, q_high, k_low, k_high)
+        return self.first.upper_bound(*box) + self.second.upper_bound(*box)
+
+    def pairwise(
+        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
+    ) -> Float[Array, "queries keys"]:
+        return self.first.pairwise(q, k) + self.second.pairwise(q, k)
 
     def bounds(self, x: Float[Array, "n dim"]) -> tuple["Product", "Product"]:
         (lower_1, upper_1), (lower_2, upper_2) = self.first.bounds(x), self.second.bounds(x)

@@ -1,8 +1,15 @@
 """Kernels of the distance ‖q − k‖ measured in lengthscales.
 
 The difference q − k is taken before anything is squared, so that a common shift of all points
-cancels exactly, in float32 too.
+cancels exactly, in float32 too. Before that, points are brought near the lengthscale by a power
+of two, which rounds nothing, so that squares neither overflow nor vanish.
 """
+
+import abc
+import functools
+import math
+import operator
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -13,96 +20,394 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._checks import is_known, require_positive
-from ._base import Kernel
+from ._base import Kernel, unbounded
 
 
-class Gaussian(Kernel):
-    r"""The Gaussian (squared-exponential, RBF) kernel.
+class Radial(Kernel):
+    r"""A kernel of the distance: $\log K(q, k) = g(r^2)$, $r^2 = \|M^{1/2} (q - k) / \ell\|^2$.
 
-    $$ \log K(q, k) = -\tfrac12 \sum_{c=1}^{d} \Big(\frac{q_c - k_c}{\ell_c}\Big)^2,
-       \qquad q, k \in \mathbb{R}^d,\ \ell_c > 0 $$
-
-    `lengthscale` is a standard deviation, in the units of x; other conventions come through
-    `attnkernel.kernels.convert_lengthscale`. It is held as its logarithm, so that no step of any
-    optimiser can make it negative.
+    To add one, subclass and write `log_of`: g, with finite derivatives at 0.
 
     **Arguments:**
 
-    - `lengthscale`: ℓ, one number, or an array of shape (dim,): one per dimension. Default 1.
+    - `lengthscale`: ℓ > 0 in the units of x: one number, or shape (dim,): one per dimension.
+      It is held as its logarithm, so that no step of any optimiser can make it negative.
+    - `metric`: M, symmetric positive definite, shape (dim, dim): the full metric, for a single ℓ.
+      Default: the identity. It is held as a factor A with $A^\top A = M$, free to fit.
 
-    **Raises:** `ValueError` if a lengthscale is not positive and finite, or if there is one per
-    dimension and the points have another number of dimensions.
+    **Raises:** `ValueError` if a lengthscale is not positive and finite, the metric is not
+    positive definite, or either is of another dimension than the points.
     """
 
     log_lengthscale: Float[Array, "*dim"]
+    metric_factor: Float[Array, "dim dim"] | None
 
-    def __init__(self, lengthscale: ArrayLike = 1.0):
-        require_positive("lengthscale", lengthscale)
-        if np.ndim(lengthscale) > 1:
+    def __init__(self, lengthscale: ArrayLike = 1.0, *, metric: ArrayLike | None = None):
+        self.log_lengthscale = log_positive("lengthscale", lengthscale)
+        if self.log_lengthscale.ndim > 1:
             raise ValueError(
                 f"lengthscale must be one number or one per dimension, shape (dim,); got shape "
                 f"{np.shape(lengthscale)}. For several heads make a stack of kernels: "
-                f"eqx.filter_vmap(ak.Gaussian)(lengthscales)."
+                f"eqx.filter_vmap(ak.{type(self).__name__})(lengthscales)."
             )
-        with np.errstate(over="ignore"):
-            array = jnp.asarray(lengthscale)
-            array = array.astype(jnp.promote_types(array.dtype, jnp.result_type(float)))
-        require_positive("lengthscale", array)  # also once it is rounded to this precision
-        self.log_lengthscale = jnp.log(array)
+        if metric is not None and self.log_lengthscale.ndim:
+            raise ValueError("A full metric goes with one lengthscale, not one per dimension.")
+        self.metric_factor = None if metric is None else _factor(metric)
+
+    @abc.abstractmethod
+    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        """$g(r^2)$ = log K at squared distances in lengthscales."""
 
     @property
     def lengthscale(self) -> Float[Array, "*dim"]:
         """ℓ, in the units of x."""
         return jnp.exp(self.log_lengthscale)
 
-    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
-        self._require_dimensions(q.shape[0])
-        difference, inverse = q - k, jnp.exp(-self.log_lengthscale)
-        if inverse.ndim == 1:
-            return -0.5 * jnp.sum((difference * inverse) ** 2)
-        # scaled after the sum: a multiplication per pair, and its gradient, instead of one per
-        # coordinate; twice by 1/ℓ, because 1/ℓ² overflows first
-        return -0.5 * jnp.sum(difference**2) * inverse * inverse
+    @property
+    def metric(self) -> Float[Array, "dim dim"] | None:
+        """M, or None for the identity."""
+        factor = self.metric_factor
+        return None if factor is None else factor.T @ factor
 
-    def bounds(self, x: Float[Array, "n dim"]) -> tuple["Gaussian", "Gaussian"]:
+    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
+        return self.log_of(self._squares(tuple(q), tuple(k)))
+
+    def pairwise(
+        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
+    ) -> Float[Array, "queries keys"]:
+        return self.log_of(self._squares(*columns(q, k)))
+
+    def _squares(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
+        """$r^2$ from the coordinates of points, each an array that broadcasts with its like."""
+        self._require_dimensions(len(q))
+        near, inverse = self._units(jnp.result_type(*q, *k))
+        if near.ndim:
+            parts = zip(q, k, near, inverse, strict=True)
+            return _sum([((a * by - b * by) * c) ** 2 for a, b, by, c in parts])
+        steps = [a * near - b * near for a, b in zip(q, k, strict=True)]
+        if self.metric_factor is not None:
+            steps = [
+                _sum([a * step for a, step in zip(row, steps, strict=True)])
+                for row in self.metric_factor
+            ]
+        return _sum([step**2 for step in steps]) * inverse**2
+
+    def _units(self, dtype: jnp.dtype) -> tuple[Float[Array, "*dim"], Float[Array, "*dim"]]:
+        """A power of two near 1/ℓ, constant to differentiation, and 1/ℓ in units of it."""
+        most = jnp.finfo(dtype).maxexp // 2 - 4  # points that overflow are none of ours
+        exponent = jnp.round(jax.lax.stop_gradient(self.log_lengthscale) / math.log(2.0))
+        exponent = jnp.clip(jnp.nan_to_num(exponent), -most, most).astype(int)
+        one = jnp.ones((), dtype)
+        near, far = jnp.ldexp(one, -exponent), jnp.ldexp(one, exponent)
+        return near, jnp.exp(-self.log_lengthscale) * far
+
+    def upper_bound(
+        self,
+        q_low: Float[Array, " dim"],
+        q_high: Float[Array, " dim"],
+        k_low: Float[Array, " dim"],
+        k_high: Float[Array, " dim"],
+    ) -> Float[Array, ""]:
+        """g at the least distance of the two boxes: g falls with the distance."""
+        gap = jnp.maximum(jnp.maximum(k_low - q_high, q_low - k_high), 0.0)
+        gap, kernel = gap * (1.0 - 1e-5), self  # rounding must not rule out a pair
+        if self.metric_factor is not None:
+            # ‖A d‖ is at least the least singular value of A times ‖d‖
+            gap = gap * jnp.linalg.norm(self.metric_factor, ord=-2)
+            kernel = eqx.tree_at(lambda kernel: kernel.metric_factor, self, None)
+        return kernel.log_of(kernel._squares(tuple(gap), tuple(jnp.zeros_like(gap))))
+
+    def bounds(self, x: Float[Array, "n dim"]) -> tuple["Radial", "Radial"]:
         r"""Lengthscales that inputs x can tell apart: from half a typical gap to ten ranges.
 
         Below half the gap between neighbours the estimate is that of the nearest neighbour
         whatever ℓ; beyond ten times the range of x it is the mean of y. Per dimension, the gap is
         the smaller of the mean and of the median gap between distinct neighbours, so that neither
-        clusters nor ties hide the fine structure. A single ℓ takes the widest interval.
+        clusters nor ties hide the fine structure. A single ℓ takes the widest interval. Other
+        parameters are free.
         """
         self._require_dimensions(x.shape[1])
+        if self.metric_factor is not None:
+            x = x @ self.metric_factor.T
         gaps = jnp.diff(jnp.sort(x, axis=0), axis=0)
         spread = jnp.sum(gaps, axis=0)
-        median = jnp.nanmedian(jnp.where(gaps > 0, gaps, jnp.nan), axis=0)
-        lower, upper = 0.5 * jnp.minimum(spread / gaps.shape[0], median), 10.0 * spread
+        lower, upper = self._least(gaps), 10.0 * spread
         constant = spread == 0  # such a dimension has no say
         if self.log_lengthscale.ndim == 0:
             lower = jnp.min(jnp.where(constant, jnp.inf, lower))
             upper = jnp.max(upper)
         else:
             lower, upper = jnp.where(constant, 1.0, lower), jnp.where(constant, 1.0, upper)
-
-        def at(lengthscale: Array) -> "Gaussian":
+        sides = []
+        for side, lengthscale in zip(unbounded(self), (lower, upper), strict=True):
             log = jnp.log(lengthscale).astype(self.log_lengthscale.dtype)
-            return eqx.tree_at(lambda kernel: kernel.log_lengthscale, self, log)
+            sides.append(eqx.tree_at(lambda kernel: kernel.log_lengthscale, side, log))
+        return sides[0], sides[1]
 
-        return at(lower), at(upper)
+    def _least(self, gaps: Float[Array, "gaps dim"]) -> Float[Array, " dim"]:
+        """Half a typical gap between neighbours, per dimension."""
+        median = jnp.nanmedian(jnp.where(gaps > 0, gaps, jnp.nan), axis=0)
+        return 0.5 * jnp.minimum(jnp.mean(gaps, axis=0), median)
 
     def _require_dimensions(self, dim: int) -> None:
+        name = type(self).__name__
         if self.log_lengthscale.ndim == 1 and self.log_lengthscale.shape != (dim,):
             raise ValueError(
-                f"This Gaussian has {self.log_lengthscale.shape[0]} lengthscales, one per "
+                f"This {name} has {self.log_lengthscale.shape[0]} lengthscales, one per "
                 f"dimension, but the points have {dim} dimensions. Give one number, or {dim} of "
                 f"them."
+            )
+        if self.metric_factor is not None and self.metric_factor.shape != (dim, dim):
+            raise ValueError(
+                f"The metric of this {name} has shape {self.metric_factor.shape}, but the points "
+                f"have {dim} dimensions; expected ({dim}, {dim})."
             )
 
     def __pdoc__(self, **kwargs) -> wl.AbstractDoc | None:
         """`Gaussian(lengthscale=0.1355)` where the value is known, shapes elsewhere."""
-        leaf = self.log_lengthscale
-        if not isinstance(leaf, jax.Array) or not is_known(leaf) or leaf.ndim > 1 or leaf.size > 8:
+        shown = {"lengthscale": self.log_lengthscale, **self._logs_of_others()}
+        if not all(
+            isinstance(leaf, jax.Array) and is_known(leaf) and leaf.ndim <= 1 and leaf.size <= 8
+            for leaf in shown.values()
+        ):
             return None
-        values = [f"{value:.4g}" for value in jnp.exp(leaf).ravel().tolist()]
-        shown = values[0] if leaf.ndim == 0 else "[" + ", ".join(values) + "]"
-        return wl.TextDoc(f"{type(self).__name__}(lengthscale={shown})")
+        texts = []
+        for name, leaf in shown.items():
+            values = [f"{value:.4g}" for value in jnp.exp(leaf).ravel().tolist()]
+            texts.append(f"{name}=" + (f"[{', '.join(values)}]" if leaf.ndim else values[0]))
+        if self.metric is not None:
+            texts.append(f"metric={np.round(np.asarray(self.metric), 4).tolist()}")
+        return wl.TextDoc(f"{type(self).__name__}({', '.join(texts)})")
+
+    def _logs_of_others(self) -> dict[str, Array]:
+        """Positive parameters besides the lengthscale, by name, as logarithms."""
+        return {}
+
+
+class Gaussian(Radial):
+    r"""The Gaussian (squared-exponential, RBF) kernel.
+
+    $$ \log K(q, k) = -\tfrac12 r^2, \qquad r^2 = \|M^{1/2} (q - k) / \ell\|^2,
+       \quad q, k \in \mathbb{R}^d $$
+
+    `lengthscale` is a standard deviation, in the units of x; other conventions come through
+    `attnkernel.kernels.convert_lengthscale`. One per dimension, or a full `metric`: see `Radial`.
+    """
+
+    __init__ = Radial.__init__
+
+    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        return -0.5 * squares
+
+
+class Laplace(Radial):
+    r"""The Laplace (exponential, Matérn-1/2) kernel: $\log K = -r$; arguments as in `Radial`.
+
+    At coincident points, where it has no derivative, its derivative is 0.
+    """
+
+    __init__ = Radial.__init__
+
+    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        return -_root(squares)
+
+
+class Matern32(Radial):
+    r"""The Matérn kernel of smoothness 3/2; arguments as in `Radial`.
+
+    $$ \log K = \log(1 + \sqrt3\, r) - \sqrt3\, r $$
+
+    **Source:** Rasmussen and Williams, *Gaussian Processes for Machine Learning* (2006), 4.17.
+    """
+
+    __init__ = Radial.__init__
+
+    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        return _log_matern32(squares)
+
+
+class Matern52(Radial):
+    r"""The Matérn kernel of smoothness 5/2; arguments as in `Radial`.
+
+    $$ \log K = \log(1 + \sqrt5\, r + \tfrac53 r^2) - \sqrt5\, r $$
+
+    **Source:** Rasmussen and Williams, *Gaussian Processes for Machine Learning* (2006), 4.17.
+    """
+
+    __init__ = Radial.__init__
+
+    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        return _log_matern52(squares)
+
+
+class RationalQuadratic(Radial):
+    r"""A scale mixture of Gaussians.
+
+    $$ \log K = -\alpha \log\Big(1 + \frac{r^2}{2 \alpha}\Big), \qquad \alpha > 0 $$
+
+    **Arguments:** as in `Radial`, and `alpha`: α; the Gaussian is its limit at ∞. Default 1.
+    """
+
+    log_alpha: Float[Array, ""]
+
+    def __init__(
+        self,
+        lengthscale: ArrayLike = 1.0,
+        alpha: ArrayLike = 1.0,
+        *,
+        metric: ArrayLike | None = None,
+    ):
+        super().__init__(lengthscale, metric=metric)
+        self.log_alpha = log_positive("alpha", alpha)
+
+    @property
+    def alpha(self) -> Float[Array, ""]:
+        return jnp.exp(self.log_alpha)
+
+    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        return -self.alpha * jnp.log1p(squares / (2.0 * self.alpha))
+
+    def _logs_of_others(self) -> dict[str, Array]:
+        return {"alpha": self.log_alpha}
+
+
+class Cauchy(Radial):
+    r"""The Cauchy kernel: $\log K = -\log(1 + r^2)$; arguments as in `Radial`."""
+
+    __init__ = Radial.__init__
+
+    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        return -jnp.log1p(squares)
+
+
+class Periodic(Kernel):
+    r"""The periodic kernel, a Gaussian of the chord between points on a circle.
+
+    $$ \log K(q, k) = -2 \sum_{c=1}^{d} \frac{\sin^2\big(\pi (q_c - k_c) / p\big)}{\ell^2} $$
+
+    **Arguments:** `lengthscale`: ℓ, in units of $p / \pi$ for points close together: no unit.
+    `period`: p, in the units of x. Both one positive number; default 1.
+
+    **Source:** MacKay, *Introduction to Gaussian processes* (1998), 5.5.
+    """
+
+    log_lengthscale: Float[Array, ""]
+    log_period: Float[Array, ""]
+
+    def __init__(self, lengthscale: ArrayLike = 1.0, period: ArrayLike = 1.0):
+        self.log_lengthscale = log_positive("lengthscale", lengthscale)
+        self.log_period = log_positive("period", period)
+
+    @property
+    def lengthscale(self) -> Float[Array, ""]:
+        return jnp.exp(self.log_lengthscale)
+
+    @property
+    def period(self) -> Float[Array, ""]:
+        """p, in the units of x."""
+        return jnp.exp(self.log_period)
+
+    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
+        return self._log(tuple(q), tuple(k))
+
+    def pairwise(
+        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
+    ) -> Float[Array, "queries keys"]:
+        return self._log(*columns(q, k))
+
+    def _log(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
+        angles = [(a - b) * (jnp.pi / self.period) for a, b in zip(q, k, strict=True)]
+        scale = 2.0 * jnp.exp(-2.0 * self.log_lengthscale)
+        return -scale * _sum([jnp.sin(angle) ** 2 for angle in angles])
+
+    def bounds(self, x: Float[Array, "n dim"]) -> tuple["Periodic", "Periodic"]:
+        """ℓ from 0.01 to 10; periods from twice a typical gap of x to twice its range."""
+        gaps = jnp.diff(jnp.sort(x, axis=0), axis=0)
+        spread = jnp.max(jnp.sum(gaps, axis=0))
+        logs = jnp.log(jnp.stack([2.0 * spread / gaps.shape[0], 2.0 * spread]))
+        where = lambda kernel: (kernel.log_lengthscale, kernel.log_period)  # noqa: E731
+        lengths = jnp.log(jnp.array([0.01, 10.0], self.log_lengthscale.dtype))
+        periods = logs.astype(self.log_period.dtype)
+        return tuple(eqx.tree_at(where, self, (lengths[i], periods[i])) for i in (0, 1))
+
+
+def columns(
+    q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
+) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    """The coordinates of all pairs: of q down, of k across.
+
+    Each is made an array of its own: a loop over keys then reads it in order, and vectorises.
+    """
+    down, across = jax.lax.optimization_barrier((tuple(q.T), tuple(k.T)))
+    return tuple(a[:, None] for a in down), tuple(b[None, :] for b in across)
+
+
+def log_positive(name: str, value: ArrayLike) -> Float[Array, "..."]:
+    """The logarithm of a positive parameter, in floating point of at least float32.
+
+    **Raises:** `ValueError` if it is not positive and finite, also once rounded to this precision.
+    """
+    require_positive(name, value)
+    with np.errstate(over="ignore"):
+        array = jnp.asarray(value)
+        array = array.astype(jnp.promote_types(array.dtype, jnp.result_type(float)))
+    require_positive(name, array)
+    return jnp.log(array)
+
+
+def _factor(metric: ArrayLike) -> Float[Array, "dim dim"]:
+    """A with AᵀA = the metric."""
+    array = jnp.asarray(metric)
+    array = array.astype(jnp.promote_types(array.dtype, jnp.result_type(float)))
+    if array.ndim != 2 or array.shape[0] != array.shape[1]:
+        raise ValueError(f"metric must have shape (dim, dim); got {array.shape}.")
+    factor = jnp.linalg.cholesky(array).T
+    if is_known(array) and not (
+        np.allclose(array, array.T) and np.all(np.isfinite(np.asarray(factor)))
+    ):
+        raise ValueError(
+            f"metric must be symmetric and positive definite; got {np.asarray(array).tolist()}."
+        )
+    return factor
+
+
+def _sum(terms: list[Array]) -> Array:
+    return functools.reduce(operator.add, terms)
+
+
+def _root(squares: Array) -> Array:
+    """√ with derivative 0 at 0."""
+    positive = squares > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, squares, 1.0)), 0.0)
+
+
+def _minus_root(log: Callable[[Array], Array], root: Array) -> Array:
+    """log(t) − t, which is -inf at a distance that overflows."""
+    finite = jnp.isfinite(root * root)
+    root = jnp.where(finite, root, 0.0)
+    return jnp.where(finite, log(root) - root, -jnp.inf)
+
+
+@jax.custom_jvp
+def _log_matern32(squares: Array) -> Array:
+    return _minus_root(jnp.log1p, jnp.sqrt(3.0 * squares))
+
+
+@_log_matern32.defjvp
+def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (squares,), (tangent,) = primals, tangents
+    slope = -1.5 / (1.0 + math.sqrt(3.0) * _root(squares))  # finite where √'s own is not
+    return _log_matern32(squares), slope * tangent
+
+
+@jax.custom_jvp
+def _log_matern52(squares: Array) -> Array:
+    return _minus_root(lambda t: jnp.log1p(t + t * t / 3.0), jnp.sqrt(5.0 * squares))
+
+
+@_log_matern52.defjvp
+def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (squares,), (tangent,) = primals, tangents
+    root = math.sqrt(5.0) * _root(squares)
+    slope = -(5.0 / 6.0) * (1.0 + root) / (1.0 + root + root**2 / 3.0)
+    return _log_matern52(squares), slope * tangent

@@ -3,7 +3,8 @@
 import abc
 
 import equinox as eqx
-from jaxtyping import Array, Float
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from .._rules import Rule
 from ..kernels import Kernel
@@ -29,3 +30,16 @@ class Method(eqx.Module):
         rule: Rule,
     ) -> Moments:
         """The moments of all keys, for every query, in the dtype of the inputs."""
+
+
+def masked(
+    scores: Float[Array, "queries keys"],
+    prior: Prior | None,
+    i: Int[Array, " queries"],
+    j: Int[Array, " keys"],
+) -> Float[Array, "queries keys"]:
+    """log K + log π; a forbidden pair is -inf whatever its kernel says, a NaN there included."""
+    if prior is None:
+        return scores
+    log_prior = prior.pairwise(i, j)
+    return jnp.where(jnp.isneginf(log_prior), -jnp.inf, scores + log_prior)

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 from .._rules import Rule
 from ..kernels import Kernel
 from ..priors import Prior
-from ._base import Method
+from ._base import Method, masked
 from ._moments import Moments
 
 
@@ -30,14 +30,6 @@ class Dense(Method):
         prior: Prior | None,
         rule: Rule,
     ) -> Moments:
-        scores = kernel.pairwise(q, k)
-        if prior is not None:
-            log_prior = prior.pairwise(jnp.arange(q.shape[0]), jnp.arange(k.shape[0]))
-            # a forbidden pair is -inf whatever its kernel says, a NaN there included
-            scores = jnp.where(jnp.isneginf(log_prior), -jnp.inf, scores + log_prior)
-        moments = Moments.of(rule.log_weights(scores), v)
-        log_sink = rule.log_sink()
-        if log_sink is None:
-            return moments
-        log_sink = log_sink.astype(moments.total.dtype)
-        return moments.merge(Moments.of_sink(log_sink, *moments.total.shape))
+        i, j = jnp.arange(q.shape[0]), jnp.arange(k.shape[0])
+        scores = masked(kernel.pairwise(q, k), prior, i, j)
+        return Moments.of(rule.log_weights(scores), v).with_sink(rule.log_sink())

@@ -15,8 +15,8 @@ class Moments(eqx.Module):
 
     $$ m = \max_i s_i, \qquad Z = \sum_i e^{s_i - m}, \qquad T = \sum_i e^{s_i - m} v_i $$
 
-    with m = 0 where no key has weight. m is a matter of scaling only: it is constant to
-    differentiation, and the results T/Z and m + log Z do not depend on it.
+    with m = 0 where no key has weight. Any other m near the maximum, such as log Z, will do as
+    well: the results T/Z and m + log Z do not depend on it, and it is constant to differentiation.
     """
 
     maximum: Float[Array, " queries"]
@@ -28,7 +28,7 @@ class Moments(eqx.Module):
         cls, log_weights: Float[Array, "queries keys"], v: Float[Array, "keys dim_v"]
     ) -> "Moments":
         """Moments of one set of keys."""
-        maximum = _finite(jnp.max(log_weights, axis=1, initial=-jnp.inf))
+        maximum = finite(jnp.max(log_weights, axis=1, initial=-jnp.inf))
         weights = jnp.exp(log_weights - maximum[:, None])
         total = jnp.matmul(weights, v, precision=jax.lax.Precision.HIGHEST)
         return cls(maximum, jnp.sum(weights, axis=1), total)
@@ -37,8 +37,15 @@ class Moments(eqx.Module):
     def of_sink(cls, log_mass: Float[Array, ""], queries: int, dim_v: int) -> "Moments":
         """Moments of one pseudo-key of value 0 and the given log-mass; of no key at -inf."""
         dtype = log_mass.dtype
-        maximum = jnp.broadcast_to(_finite(log_mass), (queries,))
+        maximum = jnp.broadcast_to(finite(log_mass), (queries,))
         return cls(maximum, jnp.exp(log_mass - maximum), jnp.zeros((queries, dim_v), dtype))
+
+    def with_sink(self, log_mass: Float[Array, ""] | None) -> "Moments":
+        """These moments and those of a sink; of no sink at None."""
+        if log_mass is None:
+            return self
+        sink = Moments.of_sink(log_mass.astype(self.total.dtype), *self.total.shape)
+        return self.merge(sink)
 
     def merge(self, other: "Moments") -> "Moments":
         """Moments of the union of two disjoint sets of keys."""
@@ -46,7 +53,7 @@ class Moments(eqx.Module):
             jnp.where(self.mass > 0, self.maximum, -jnp.inf),
             jnp.where(other.mass > 0, other.maximum, -jnp.inf),
         )
-        maximum = _finite(maximum)
+        maximum = finite(maximum)
 
         def scale(part: "Moments") -> Float[Array, " queries"]:
             return jnp.exp(jnp.where(part.mass > 0, part.maximum - maximum, -jnp.inf))
@@ -70,6 +77,6 @@ class Moments(eqx.Module):
         return jnp.where(some, self.maximum + jnp.log(jnp.where(some, self.mass, 1.0)), -jnp.inf)
 
 
-def _finite(maximum: Float[Array, "..."]) -> Float[Array, "..."]:
+def finite(maximum: Float[Array, "..."]) -> Float[Array, "..."]:
     """The maximum as a constant; 0 in place of -inf, so that -inf - m stays -inf."""
     return jax.lax.stop_gradient(jnp.where(jnp.isneginf(maximum), 0.0, maximum))

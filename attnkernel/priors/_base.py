@@ -29,6 +29,20 @@ class Prior(eqx.Module):
             if isinstance(part, Prior):
                 part.check(queries, keys)
 
+    def upper_bound(
+        self,
+        i_low: Int[Array, ""],
+        i_high: Int[Array, ""],
+        j_low: Int[Array, ""],
+        j_high: Int[Array, ""],
+    ) -> Float[Array, ""]:
+        """A number that log π(i, j) does not exceed for i_low ≤ i ≤ i_high, j_low ≤ j ≤ j_high.
+
+        -inf says that no pair of the block is allowed: it then costs a streaming method nothing.
+        Default: +inf, which says nothing.
+        """
+        return jnp.full((), jnp.inf)
+
     def pairwise(
         self, i: Int[Array, " queries"], j: Int[Array, " keys"]
     ) -> Float[Array, "queries keys"]:
@@ -43,6 +57,25 @@ class Mask(Prior):
     @abc.abstractmethod
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         """Whether query i may see key j."""
+
+    def any_allowed(
+        self,
+        i_low: Int[Array, ""],
+        i_high: Int[Array, ""],
+        j_low: Int[Array, ""],
+        j_high: Int[Array, ""],
+    ) -> Bool[Array, ""]:
+        """False only if no pair with i_low ≤ i ≤ i_high, j_low ≤ j ≤ j_high is allowed."""
+        return jnp.array(True)
+
+    def upper_bound(
+        self,
+        i_low: Int[Array, ""],
+        i_high: Int[Array, ""],
+        j_low: Int[Array, ""],
+        j_high: Int[Array, ""],
+    ) -> Float[Array, ""]:
+        return jnp.where(self.any_allowed(i_low, i_high, j_low, j_high), 0.0, -jnp.inf)
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return jnp.where(self.allows(i, j), 0.0, -jnp.inf)
@@ -66,6 +99,16 @@ class And(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.first.allows(i, j) & self.second.allows(i, j)
 
+    def any_allowed(
+        self,
+        i_low: Int[Array, ""],
+        i_high: Int[Array, ""],
+        j_low: Int[Array, ""],
+        j_high: Int[Array, ""],
+    ) -> Bool[Array, ""]:
+        block = (i_low, i_high, j_low, j_high)
+        return self.first.any_allowed(*block) & self.second.any_allowed(*block)
+
 
 class Or(Mask):
     """True where either mask is; written `first | second`."""
@@ -75,6 +118,16 @@ class Or(Mask):
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.first.allows(i, j) | self.second.allows(i, j)
+
+    def any_allowed(
+        self,
+        i_low: Int[Array, ""],
+        i_high: Int[Array, ""],
+        j_low: Int[Array, ""],
+        j_high: Int[Array, ""],
+    ) -> Bool[Array, ""]:
+        block = (i_low, i_high, j_low, j_high)
+        return self.first.any_allowed(*block) | self.second.any_allowed(*block)
 
 
 class Not(Mask):

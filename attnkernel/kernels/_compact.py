@@ -1,0 +1,125 @@
+"""Kernels of compact support: no weight beyond ℓ, the half-width of the support.
+
+Outside they are -inf with zero gradient. Their weights are sums over neighbours alone; a query
+without any has no estimate.
+"""
+
+import abc
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ._radial import Radial
+
+
+class Compact(Radial):
+    r"""A radial kernel that is zero from r = 1 on; arguments as in `Radial`.
+
+    To add one, subclass and write `log_inside`: g(r²) for r² < 1.
+    """
+
+    __init__ = Radial.__init__
+
+    @abc.abstractmethod
+    def log_inside(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        """$g(r^2)$ inside the support."""
+
+    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        inside = squares < 1.0
+        return jnp.where(inside, self.log_inside(jnp.where(inside, squares, 0.0)), -jnp.inf)
+
+    def _least(self, gaps: Float[Array, "gaps dim"]) -> Float[Array, " dim"]:
+        """A little more than the largest gap to the nearest neighbour: none is without one."""
+        if gaps.shape[0] < 2:
+            return 1.01 * jnp.max(gaps, axis=0)
+        ends = jnp.maximum(gaps[0], gaps[-1])
+        return 1.01 * jnp.maximum(jnp.max(jnp.minimum(gaps[1:], gaps[:-1]), axis=0), ends)
+
+
+class Boxcar(Compact):
+    r"""The uniform kernel: $K = 1\{r < 1\}$."""
+
+    __init__ = Radial.__init__
+
+    def log_inside(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jnp.zeros_like(squares)
+
+
+class Triangular(Compact):
+    r"""The triangular kernel: $K = (1 - r)_+$."""
+
+    __init__ = Radial.__init__
+
+    def log_inside(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        positive = squares > 0
+        return jnp.where(positive, jnp.log1p(-jnp.sqrt(jnp.where(positive, squares, 0.25))), 0.0)
+
+
+class Epanechnikov(Compact):
+    r"""The parabola: $K = (1 - r^2)_+$.
+
+    **Source:** Epanechnikov, *Non-parametric estimation of a multivariate probability density*
+    (1969).
+    """
+
+    __init__ = Radial.__init__
+
+    def log_inside(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jnp.log1p(-squares)
+
+
+class Biweight(Compact):
+    r"""The biweight (quartic): $K = (1 - r^2)_+^2$."""
+
+    __init__ = Radial.__init__
+
+    def log_inside(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        return 2.0 * jnp.log1p(-squares)
+
+
+class Triweight(Compact):
+    r"""The triweight: $K = (1 - r^2)_+^3$."""
+
+    __init__ = Radial.__init__
+
+    def log_inside(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        return 3.0 * jnp.log1p(-squares)
+
+
+class Tricube(Compact):
+    r"""The tricube of locally weighted regression: $K = (1 - r^3)_+^3$.
+
+    **Source:** Cleveland, *Robust locally weighted regression* (1979).
+    """
+
+    __init__ = Radial.__init__
+
+    def log_inside(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        positive = squares > 0
+        cubes = jnp.where(positive, jnp.where(positive, squares, 1.0) ** 1.5, 0.0)
+        return 3.0 * jnp.log1p(-cubes)
+
+
+class Cosine(Compact):
+    r"""The cosine bump: $K = \cos(\tfrac\pi2 r)_+$."""
+
+    __init__ = Radial.__init__
+
+    def log_inside(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        return _log_cosine(squares)
+
+
+@jax.custom_jvp
+def _log_cosine(squares: Array) -> Array:
+    # cos(πr/2), without its cancellation near r = 1
+    return jnp.log(jnp.sin(0.5 * jnp.pi * (1.0 - jnp.sqrt(squares))))
+
+
+@_log_cosine.defjvp
+def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (squares,), (tangent,) = primals, tangents
+    positive = squares > 0
+    angle = 0.5 * jnp.pi * jnp.sqrt(jnp.where(positive, squares, 0.25))
+    ratio = jnp.where(positive, jnp.tan(angle) / angle, 1.0)  # finite where √'s slope is not
+    return _log_cosine(squares), -0.125 * jnp.pi**2 * ratio * tangent
