@@ -49,6 +49,7 @@ class Boxcar(Compact):
 class Triangular(Compact):
     r"""The triangular kernel: $K = (1 - r)_+$."""
 
+    is_smooth = False
     __init__ = Radial.__init__
 
     def log_inside(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -10,6 +10,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -54,9 +55,14 @@ class Radial(Kernel):
             raise ValueError("A full metric goes with one lengthscale, not one per dimension.")
         self.metric_factor = None if metric is None else _factor(metric)
 
+    # log_of is given this many times r²: a factor of its own costs a multiplication per pair
+    unit: ClassVar[float] = 1.0
+    # g has a slope at 0: a rounding of r² is one of log K, and products of matrices may form r²
+    is_smooth: ClassVar[bool] = True
+
     @abc.abstractmethod
     def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
-        """$g(r^2)$ = log K at squared distances in lengthscales."""
+        """$g(r^2)$ = log K, from `unit` times the squared distance in lengthscales."""
 
     @property
     def lengthscale(self) -> Float[Array, "*dim"]:
@@ -70,34 +76,28 @@ class Radial(Kernel):
         return None if factor is None else factor.T @ factor
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
-        return self.log_of(self._squares(tuple(q), tuple(k)))
+        near, inverse = self._units(q)
+        columns = tuple(q * near), tuple(k * near)
+        return self.log_of(_squares(*columns, inverse, self.metric_factor, self.unit))
 
     def pairwise(
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, "queries keys"]:
-        return self.log_of(self._squares(*columns(q, k)))
+        near, inverse = self._units(q)
+        points = q * near, k * near
+        return self.log_of(
+            _pairwise_squares(*points, inverse, self.metric_factor, self.unit, self.is_smooth)
+        )
 
-    def _squares(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
-        """$r^2$ from the coordinates of points, each an array that broadcasts with its like."""
-        self._require_dimensions(len(q))
-        near, inverse = self._units(jnp.result_type(*q, *k))
-        if near.ndim:
-            parts = zip(q, k, near, inverse, strict=True)
-            return _sum([((a * by - b * by) * c) ** 2 for a, b, by, c in parts])
-        steps = [a * near - b * near for a, b in zip(q, k, strict=True)]
-        if self.metric_factor is not None:
-            steps = [
-                _sum([a * step for a, step in zip(row, steps, strict=True)])
-                for row in self.metric_factor
-            ]
-        return _sum([step**2 for step in steps]) * inverse**2
-
-    def _units(self, dtype: jnp.dtype) -> tuple[Float[Array, "*dim"], Float[Array, "*dim"]]:
+    def _units(
+        self, points: Float[Array, "... dim"]
+    ) -> tuple[Float[Array, "*dim"], Float[Array, "*dim"]]:
         """A power of two near 1/ℓ, constant to differentiation, and 1/ℓ in units of it."""
-        most = jnp.finfo(dtype).maxexp // 2 - 4  # points that overflow are none of ours
+        self._require_dimensions(points.shape[-1])
+        most = jnp.finfo(points.dtype).maxexp // 2 - 4  # points that overflow are none of ours
         exponent = jnp.round(jax.lax.stop_gradient(self.log_lengthscale) / math.log(2.0))
         exponent = jnp.clip(jnp.nan_to_num(exponent), -most, most).astype(int)
-        one = jnp.ones((), dtype)
+        one = jnp.ones((), points.dtype)
         near, far = jnp.ldexp(one, -exponent), jnp.ldexp(one, exponent)
         return near, jnp.exp(-self.log_lengthscale) * far
 
@@ -115,7 +115,7 @@ class Radial(Kernel):
             # ‖A d‖ is at least the least singular value of A times ‖d‖
             gap = gap * jnp.linalg.norm(self.metric_factor, ord=-2)
             kernel = eqx.tree_at(lambda kernel: kernel.metric_factor, self, None)
-        return kernel.log_of(kernel._squares(tuple(gap), tuple(jnp.zeros_like(gap))))
+        return kernel.log_pair(gap, jnp.zeros_like(gap))
 
     def bounds(self, x: Float[Array, "n dim"]) -> tuple["Radial", "Radial"]:
         r"""Lengthscales that inputs x can tell apart: from half a typical gap to ten ranges.
@@ -196,8 +196,10 @@ class Gaussian(Radial):
 
     __init__ = Radial.__init__
 
+    unit = -0.5
+
     def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
-        return -0.5 * squares
+        return squares
 
 
 class Laplace(Radial):
@@ -206,6 +208,7 @@ class Laplace(Radial):
     At coincident points, where it has no derivative, its derivative is 0.
     """
 
+    is_smooth = False
     __init__ = Radial.__init__
 
     def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -338,7 +341,7 @@ def columns(
 
     Each is made an array of its own: a loop over keys then reads it in order, and vectorises.
     """
-    down, across = jax.lax.optimization_barrier((tuple(q.T), tuple(k.T)))
+    down, across = jax.lax.optimization_barrier((q.T, k.T))
     return tuple(a[:, None] for a in down), tuple(b[None, :] for b in across)
 
 
@@ -369,6 +372,113 @@ def _factor(metric: ArrayLike) -> Float[Array, "dim dim"]:
             f"metric must be symmetric and positive definite; got {np.asarray(array).tolist()}."
         )
     return factor
+
+
+def _squares(
+    q: tuple[Array, ...],
+    k: tuple[Array, ...],
+    inverse: Float[Array, "*dim"],
+    factor: Float[Array, "dim dim"] | None,
+    unit: float,
+) -> Array:
+    """`unit` times $r^2$, from coordinates, each an array that broadcasts with its like."""
+    steps = [a - b for a, b in zip(q, k, strict=True)]
+    if inverse.ndim:
+        return _sum([(step * c) ** 2 for step, c in zip(steps, inverse, strict=True)]) * unit
+    if factor is not None:
+        steps = [_sum([a * step for a, step in zip(row, steps, strict=True)]) for row in factor]
+    return _sum([step**2 for step in steps]) * (inverse**2 * unit)
+
+
+_MANY = 6  # dimensions from which a product of matrices is faster than differences
+_NEAR = 128.0  # squared lengthscales from the centre, where it rounds no worse than they do
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(4, 5))
+def _pairwise_squares(
+    q: Float[Array, "queries dim"],
+    k: Float[Array, "keys dim"],
+    inverse: Float[Array, "*dim"],
+    factor: Float[Array, "dim dim"] | None,
+    unit: float,
+    by_product: bool,
+) -> Float[Array, "queries keys"]:
+    r"""`unit` times $r^2$, of all pairs.
+
+    Of many dimensions, and with points u (in lengthscales) close to their centre, it is
+    $|u_q|^2 + |u_k|^2 - 2 u_q \cdot u_k$: its absolute error is ε times the two squares.
+    """
+
+    def by_differences() -> Array:
+        return _squares(*columns(q, k), inverse, factor, unit)
+
+    if not by_product or q.shape[1] < _MANY:
+        return by_differences()
+    a, b = (_centred(points, _centre(k), inverse, factor) for points in (q, k))
+    squares_a, squares_b = (jnp.sum(u * u, axis=1, keepdims=True) for u in (a, b))
+
+    def by_matrices() -> Array:
+        left = jnp.concatenate([-2.0 * a, squares_a, jnp.ones_like(squares_a)], axis=1) * unit
+        right = jnp.concatenate([b, jnp.ones_like(squares_b), squares_b], axis=1)
+        squares = _product(left, right.T)
+        return jnp.minimum(squares, 0.0) if unit < 0 else jnp.maximum(squares, 0.0)
+
+    near = jnp.max(squares_a) + jnp.max(squares_b) <= _NEAR
+    return jax.lax.cond(near, by_matrices, by_differences)
+
+
+@_pairwise_squares.defjvp
+def _(unit: float, by_product: bool, primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    r"""With points u in lengthscales, $\mathrm{d} r^2 = 2 (u_q - u_k) \cdot (\dot u_q - \dot u_k)$.
+
+    Multiplied out, it is products of matrices, and so is its transpose.
+    """
+    q, k, *scale = primals
+    centred = functools.partial(_centred, centre=_centre(k))
+
+    def in_units(points: Array, inverse: Array, factor: Array | None) -> Array:
+        return centred(points, inverse=inverse, factor=factor)
+
+    a, a_dot = jax.jvp(in_units, (q, *scale), (tangents[0], *tangents[2:]))
+    b, b_dot = jax.jvp(in_units, (k, *scale), tangents[1:])
+
+    # wide operands, and their cotangents, stay wide: XLA's product with a tall one is slow on CPU
+    def tall(u: Array, last: Array) -> Array:
+        return jnp.concatenate([u, last], axis=1)
+
+    def wide(u: Array, last: Array) -> Array:
+        return jax.lax.optimization_barrier(tall(u, last).T)
+
+    def along(u: Array, u_dot: Array) -> Array:
+        return jnp.sum(u * u_dot, axis=1, keepdims=True)
+
+    one_a, one_b = jnp.ones_like(a[:, :1]), jnp.ones_like(b[:, :1])
+    of_q = _product(tall(-a_dot, along(a, a_dot)), wide(b, one_b))
+    of_k = _product(tall(a, one_a), wide(-b_dot, along(b, b_dot)))
+    return _pairwise_squares(*primals, unit, by_product), (2.0 * unit) * (of_q + of_k)
+
+
+_product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+
+
+def _centre(points: Float[Array, "points dim"]) -> Float[Array, " dim"]:
+    """The middle of the box of points, constant to differentiation."""
+    middle = 0.5 * jnp.min(points, axis=0) + 0.5 * jnp.max(points, axis=0)
+    return jax.lax.stop_gradient(middle)
+
+
+def _centred(
+    points: Float[Array, "points dim"],
+    centre: Float[Array, " dim"],
+    inverse: Float[Array, "*dim"],
+    factor: Float[Array, "dim dim"] | None,
+) -> Float[Array, "points dim"]:
+    """Points from the centre, in lengthscales, kept so small that products do not overflow."""
+    points = (points - centre) * inverse
+    if factor is not None:
+        points = _product(points, factor.T)
+    most = float(jnp.finfo(points.dtype).max) ** 0.4  # no digit of a difference is left there
+    return jnp.clip(points, -most, most)
 
 
 def _sum(terms: list[Array]) -> Array:

@@ -92,7 +92,7 @@ class Block(NamedTuple):
     points: Float[Array, "rows dim"]
     least: Float[Array, " dim"]
     greatest: Float[Array, " dim"]
-    values: Float[Array, "rows width"] | None = None
+    values: Float[Array, "width rows"] | None = None
 
 
 @eqx.filter_custom_jvp
@@ -213,7 +213,7 @@ def _blocks(points: Array, values: Array | None, size: int) -> Block:
     cut = _pad(points, size).reshape(-1, size, points.shape[1])
     box = jax.lax.stop_gradient(cut)
     if values is not None:
-        values = _pad(values, size).reshape(-1, size, values.shape[1])
+        values = _pad(values, size).reshape(-1, size, values.shape[1]).swapaxes(1, 2)
     high = jnp.minimum(low + size, len(points)) - 1
     return Block(low, high, cut, jnp.min(box, axis=1), jnp.max(box, axis=1), values)
 
@@ -242,4 +242,6 @@ def _scores(row: Block, column: Block, parts: Parts, keys: int) -> Float[Array, 
 
 def _weigh(scores: Array, shift: Array, values: Array | None) -> Float[Array, "rows width"]:
     weights = jnp.exp(scores - finite(shift)[:, None])
-    return jnp.matmul(weights, values, precision=jax.lax.Precision.HIGHEST)
+    # wide, and so is its cotangent: XLA's product with a tall one is slow on CPU
+    wide = jax.lax.optimization_barrier(values)
+    return jnp.matmul(weights, wide.T, precision=jax.lax.Precision.HIGHEST)
