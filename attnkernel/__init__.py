@@ -26,6 +26,7 @@ from .kernels import (
     Boxcar as Boxcar,
     Cauchy as Cauchy,
     Cosine as Cosine,
+    DotProduct as DotProduct,
     Epanechnikov as Epanechnikov,
     Gaussian as Gaussian,
     Kernel as Kernel,
@@ -43,7 +44,7 @@ from .models import (
     KernelRegression as KernelRegression,
     MultiheadKernelRegression as MultiheadKernelRegression,
 )
-from .priors import Mask as Mask, Prior as Prior
+from .priors import Causal as Causal, Mask as Mask, Prior as Prior, Window as Window
 
 if TYPE_CHECKING:
     from . import plot as plot

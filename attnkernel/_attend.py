@@ -1,24 +1,26 @@
 """The one verb. Attention, Nadaraya–Watson regression and everything between are this call."""
 
-from typing import Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from ._rules import Rule, Softmax
 from .kernels import Kernel
-from .methods import Dense, Method, Moments
+from .methods import Blockwise, Dense, Method, Moments, Task
 from .priors import Prior
 
 
 class Auto(Method):
     """The method that `select_method` names, by this decision list:
 
-    1. `Dense()`.
+    1. `Dense()`, for up to 2²⁰ pairs of a query and a key (4 MB of scores in float32).
+    2. `Blockwise()`.
     """
 
-    def refusal(self, kernel: Kernel, prior: Prior | None, rule: Rule) -> str | None:
+    def refusal(self, task: Task) -> str | None:
         return None
 
     def moments(
@@ -30,7 +32,7 @@ class Auto(Method):
         prior: Prior | None,
         rule: Rule,
     ) -> Moments:
-        method = select_method(kernel=kernel, prior=prior, rule=rule).method
+        method = _select(_task(q, k, v, kernel, prior, rule)).method
         return method.moments(q, k, v, kernel, prior, rule)
 
 
@@ -40,17 +42,41 @@ class Selection(NamedTuple):
     method: Method
     passed_over: tuple[tuple[str, str], ...]
 
+    def __str__(self) -> str:
+        reasons = [f"  not {name}: {reason}" for name, reason in self.passed_over]
+        return "\n".join([repr(self.method), *reasons])
 
-_DECISION_LIST: tuple[Method, ...] = (Dense(),)
+
+_DENSE_PAIRS = 2**20
 
 
 def select_method(
-    *, kernel: Kernel, prior: Prior | None = None, rule: Rule | None = None
+    q: ArrayLike | jax.ShapeDtypeStruct,
+    k: ArrayLike | jax.ShapeDtypeStruct,
+    v: ArrayLike | jax.ShapeDtypeStruct,
+    *,
+    kernel: Kernel,
+    prior: Prior | None = None,
+    rule: Rule = Softmax(),
 ) -> Selection:
-    """The method that `Auto` takes, without running it: the first that does not refuse."""
+    """The method that `Auto` takes, without running it; arguments as for `attend`.
+
+    Of q, k and v only shapes and dtypes matter: `jax.ShapeDtypeStruct`s will do. Print what comes
+    back to read the reason for which each method before it in the list was passed over.
+    """
+    return _select(_task(q, k, v, kernel, prior, rule))
+
+
+def _select(task: Task) -> Selection:
     passed_over = []
-    for method in _DECISION_LIST:
-        reason = method.refusal(kernel, prior, rule if rule is not None else Softmax())
+    for method in (Dense(), Blockwise()):
+        reason = method.refusal(task)
+        if isinstance(method, Dense) and task.queries * task.keys > _DENSE_PAIRS:
+            size = task.queries * task.keys * jnp.dtype(task.dtype).itemsize
+            reason = (
+                f"{task.queries} x {task.keys} scores, {size / 2**20:.0f} MiB, are more than "
+                f"{_DENSE_PAIRS}"
+            )
         if reason is None:
             return Selection(method, tuple(passed_over))
         passed_over.append((type(method).__name__, reason))
@@ -58,6 +84,12 @@ def select_method(
         "No method takes this combination: "
         + "; ".join(f"{name}: {reason}" for name, reason in passed_over)
     )
+
+
+def _task(q: Any, k: Any, v: Any, kernel: Kernel, prior: Prior | None, rule: Rule) -> Task:
+    dtype = jnp.promote_types(jnp.result_type(q, k, v), jnp.float32)
+    (*_, queries, dim), (*_, keys, dim_v) = jnp.shape(q), jnp.shape(v)
+    return Task(kernel, prior, rule, queries, keys, dim, dim_v, dtype)
 
 
 @overload
@@ -138,7 +170,7 @@ def attend(
                 f"{prior!r}."
             )
         prior.check(q.shape[-2], k.shape[-2])
-    if (reason := method.refusal(kernel, prior, rule)) is not None:
+    if (reason := method.refusal(_task(q, k, v, kernel, prior, rule))) is not None:
         raise ValueError(f"{type(method).__name__} cannot evaluate this: {reason}")
     dtype = jnp.promote_types(jnp.result_type(q, k, v), jnp.float32)
 

@@ -164,14 +164,20 @@ def test_rule_out_of_its_domain(arguments, message):
 
 
 def test_selection_answers_without_running():
-    selection = ak.select_method(kernel=ak.Gaussian(1.0))
-    assert selection.method == ak.Dense()
-    assert selection.passed_over == ()
+    def shapes(n):
+        return [jax.ShapeDtypeStruct((n, 2), jnp.float32)] * 3
+
+    assert ak.select_method(*shapes(1000), kernel=ak.Gaussian(1.0)) == (ak.Dense(), ())
+    large = ak.select_method(*shapes(10**6), kernel=ak.Gaussian(1.0))
+    assert large.method == ak.Blockwise()
+    assert str(large) == (
+        "Blockwise()\n  not Dense: 1000000 x 1000000 scores, 3814697 MiB, are more than 1048576"
+    )
 
 
 def test_a_refusing_method_says_why():
     class Picky(ak.Dense):
-        def refusal(self, kernel, prior, rule):
+        def refusal(self, task):
             return "it is too hot"
 
     with pytest.raises(ValueError, match="Picky cannot evaluate this: it is too hot"):

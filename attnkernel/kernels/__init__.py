@@ -12,6 +12,7 @@ from ._compact import (
     Triweight as Triweight,
 )
 from ._conventions import convert_lengthscale as convert_lengthscale
+from ._inner import DotProduct as DotProduct
 from ._radial import (
     Cauchy as Cauchy,
     Gaussian as Gaussian,

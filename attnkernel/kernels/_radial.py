@@ -84,7 +84,7 @@ class Radial(Kernel):
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, "queries keys"]:
         near, inverse = self._units(q)
-        points = q * near, k * near
+        points = q * _row(near), k * _row(near)
         return self.log_of(
             _pairwise_squares(*points, inverse, self.metric_factor, self.unit, self.is_smooth)
         )
@@ -474,7 +474,7 @@ def _centred(
     factor: Float[Array, "dim dim"] | None,
 ) -> Float[Array, "points dim"]:
     """Points from the centre, in lengthscales, kept so small that products do not overflow."""
-    points = (points - centre) * inverse
+    points = (points - _row(centre)) * _row(inverse)
     if factor is not None:
         points = _product(points, factor.T)
     most = float(jnp.finfo(points.dtype).max) ** 0.4  # no digit of a difference is left there
@@ -521,3 +521,8 @@ def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     root = math.sqrt(5.0) * _root(squares)
     slope = -(5.0 / 6.0) * (1.0 + root) / (1.0 + root + root**2 / 3.0)
     return _log_matern52(squares), slope * tangent
+
+
+def _row(array: Float[Array, "*dim"]) -> Float[Array, "*row"]:
+    """A number as it is; one per dimension as a row that broadcasts over points."""
+    return array[None, :] if array.ndim else array

@@ -1,6 +1,6 @@
 """Methods: how the sum is evaluated. None knows a model, none changes the result."""
 
-from ._base import Method as Method
+from ._base import Method as Method, Task as Task
 from ._blockwise import Blockwise as Blockwise
 from ._dense import Dense as Dense
 from ._moments import Moments as Moments

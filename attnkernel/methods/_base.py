@@ -1,6 +1,7 @@
 """A method is a way to evaluate the sum. All methods give the same function."""
 
 import abc
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -12,12 +13,25 @@ from ..priors import Prior
 from ._moments import Moments
 
 
+class Task(NamedTuple):
+    """What is to be summed: the parts of a score, and the sizes and dtype of the arrays."""
+
+    kernel: Kernel
+    prior: Prior | None
+    rule: Rule
+    queries: int
+    keys: int
+    dim: int
+    dim_v: int
+    dtype: Any
+
+
 class Method(eqx.Module):
     """Evaluates, for every query, $\\sum_i w_i v_i$ and $\\sum_i w_i$ over all keys."""
 
     @abc.abstractmethod
-    def refusal(self, kernel: Kernel, prior: Prior | None, rule: Rule) -> str | None:
-        """Why this method cannot evaluate the combination; None where it can."""
+    def refusal(self, task: Task) -> str | None:
+        """Why this method cannot evaluate the task; None where it can."""
 
     @abc.abstractmethod
     def moments(

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 from .._rules import Rule
 from ..kernels import Kernel
 from ..priors import Prior
-from ._base import Method, masked
+from ._base import Method, Task, masked
 from ._moments import Moments, finite
 
 
@@ -47,7 +47,7 @@ class Blockwise(Method):
             if size is not None and (not isinstance(size, int) or size < 1):
                 raise ValueError(f"{name} must be a whole number from 1, or None; got {size!r}.")
 
-    def refusal(self, kernel: Kernel, prior: Prior | None, rule: Rule) -> str | None:
+    def refusal(self, task: Task) -> str | None:
         return None
 
     def moments(
@@ -151,10 +151,11 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[Array
     moving = jax.tree.map(
         lambda tangent: tangent is not None, tangents, is_leaf=lambda t: t is None
     )
-    change, fixed = eqx.partition(primals, moving, is_leaf=lambda leaf: leaf is None)
+    change, fixed = eqx.partition(primals, moving)
 
     def sums(change: Any) -> Array:
-        return _sums_at(*eqx.combine(change, fixed, is_leaf=lambda leaf: leaf is None), out[0])
+        q, k, values, parts, sizes = eqx.combine(change, fixed)
+        return _sums_at(q, k, values, parts, sizes, out[0])
 
     return out, (None, jax.jvp(sums, (change,), (tangents,))[1])
 

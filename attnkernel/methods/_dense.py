@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 from .._rules import Rule
 from ..kernels import Kernel
 from ..priors import Prior
-from ._base import Method, masked
+from ._base import Method, Task, masked
 from ._moments import Moments
 
 
@@ -18,7 +18,7 @@ class Dense(Method):
     Takes any kernel, prior and rule. O(nm) time and memory.
     """
 
-    def refusal(self, kernel: Kernel, prior: Prior | None, rule: Rule) -> str | None:
+    def refusal(self, task: Task) -> str | None:
         return None
 
     def moments(

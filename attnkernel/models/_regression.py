@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from .._attend import Auto, attend
 from .._checks import as_points
@@ -211,14 +211,19 @@ def _fill_empty(
     if on_empty == "nan":
         instead = jnp.full_like(out, jnp.nan)
     else:
-        log_prior = jnp.zeros((len(q), len(k)))
-        if prior is not None:
-            log_prior = prior.pairwise(jnp.arange(len(q)), jnp.arange(len(k)))
-        seen = ~jnp.isneginf(log_prior)
-        if on_empty == "nearest":
-            squares = jnp.sum((q[:, None, :] - k[None, :, :]) ** 2, axis=2)
-            instead = v[jnp.argmin(jnp.where(seen, squares, jnp.inf), axis=1)]
-        else:
-            instead = seen.astype(v.dtype) @ v / jnp.sum(seen, axis=1, keepdims=True)
-        instead = jnp.where(jnp.any(seen, axis=1, keepdims=True), instead, jnp.nan)
+
+        def label(i: Int[Array, ""], point: Float[Array, " dim"]) -> Float[Array, " out"]:
+            seen = jnp.ones(len(k), bool)
+            if prior is not None:
+                seen = ~jnp.isneginf(prior.pairwise(i[None], jnp.arange(len(k)))[0])
+            if on_empty == "nearest":
+                squares = jnp.sum((point[None, :] - k) ** 2, axis=1)
+                found = v[jnp.argmin(jnp.where(seen, squares, jnp.inf))]
+            else:
+                found = jnp.sum(jnp.where(seen[:, None], v, 0.0), axis=0) / jnp.sum(seen)
+            return jnp.where(jnp.any(seen), found, jnp.nan)
+
+        # a few queries at a time: never an array of queries x keys
+        rows = lambda row: label(*row)  # noqa: E731
+        instead = jax.lax.map(rows, (jnp.arange(len(q)), q), batch_size=min(64, len(q)))
     return jnp.where(empty[:, None], instead.astype(out.dtype), out)

@@ -1,4 +1,4 @@
-"""Masks that regression needs: which labels a prediction may not see."""
+"""Masks: who may see whom."""
 
 from collections.abc import Callable
 
@@ -54,3 +54,54 @@ class Where(Mask):
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.function(i, j)
+
+
+class Causal(Mask):
+    r"""Keys up to the query's own position: $\pi(i, j) = 1\{j \le i + o\}$.
+
+    **Arguments:** `offset`: o, the position of the first query among the keys: 0 (default) for
+    queries and keys that begin together; keys − queries for queries that end with the keys.
+    """
+
+    offset: int | Int[Array, ""] = 0
+
+    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return j <= i + self.offset
+
+    def any_allowed(
+        self,
+        i_low: Int[Array, ""],
+        i_high: Int[Array, ""],
+        j_low: Int[Array, ""],
+        j_high: Int[Array, ""],
+    ) -> Bool[Array, ""]:
+        return j_low <= i_high + self.offset
+
+
+class Window(Mask):
+    r"""Keys near the query: $\pi(i, j) = 1\{i - l \le j \le i + r\}$, both ends and self included.
+
+    **Arguments:** `left`, `right`: l and r, numbers of keys before and after the query, from 0.
+    """
+
+    left: int
+    right: int
+
+    def __check_init__(self):
+        for name in ("left", "right"):
+            if isinstance(getattr(self, name), int) and getattr(self, name) < 0:
+                raise ValueError(
+                    f"{name} must be a number of keys from 0; got {getattr(self, name)}."
+                )
+
+    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return (i - self.left <= j) & (j <= i + self.right)
+
+    def any_allowed(
+        self,
+        i_low: Int[Array, ""],
+        i_high: Int[Array, ""],
+        j_low: Int[Array, ""],
+        j_high: Int[Array, ""],
+    ) -> Bool[Array, ""]:
+        return (j_high >= i_low - self.left) & (j_low <= i_high + self.right)

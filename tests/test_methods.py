@@ -1,0 +1,264 @@
+"""Law 1: every method is the dense reference, in value, gradient, JVP and beyond."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+from attnkernel import priors
+
+QUERIES, KEYS, DIM, DIM_V = 29, 37, 2, 3
+
+KERNELS = {
+    "gaussian": ak.Gaussian(0.7),
+    "gaussian per dimension": ak.Gaussian(jnp.array([0.5, 1.1])),
+    "gaussian, full metric": ak.Gaussian(0.8, metric=jnp.array([[2.0, 0.3], [0.3, 0.5]])),
+    "laplace": ak.Laplace(0.5),
+    "matern32": ak.Matern32(0.5),
+    "matern52": ak.Matern52(0.5),
+    "rational quadratic": ak.RationalQuadratic(0.4, 1.7),
+    "cauchy": ak.Cauchy(0.3),
+    "periodic": ak.Periodic(0.6, 2.3),
+    "boxcar": ak.Boxcar(1.1),
+    "triangular": ak.Triangular(1.2),
+    "epanechnikov": ak.Epanechnikov(1.1),
+    "biweight": ak.Biweight(1.3),
+    "triweight": ak.Triweight(0.9),
+    "tricube": ak.Tricube(1.2),
+    "cosine": ak.Cosine(1.1),
+    "product": ak.Gaussian(0.7) * ak.Epanechnikov(1.5),
+    "dot product": ak.DotProduct(),
+}
+HIDDEN = np.arange(KEYS) % 3 == 1
+PRIORS = {
+    "none": None,
+    "leave one out": priors.LeaveOneOut(),
+    "held out": priors.HeldOut(HIDDEN),
+    "causal": ak.Causal(offset=4),
+    "window, but held out": ak.Window(5, 3) & ~priors.HeldOut(~HIDDEN),
+    "function": priors.Where(lambda i, j: (i + j) % 5 > 0) | ak.Causal(),
+}
+RULES = {
+    "softmax": ak.Softmax(),
+    "cold": ak.Softmax(0.6),
+    "temperature to fit": ak.Softmax(jnp.asarray(1.4)),
+    "sink": ak.Softmax(sink_mass=0.02),
+}
+METHODS = {
+    "blockwise": ak.Blockwise(8, 16),
+    "blockwise, one block": ak.Blockwise(),
+}
+
+
+def arrays(seed=0, queries=QUERIES, keys=KEYS, dim=DIM):
+    rng = np.random.default_rng(seed)
+    shapes = ((queries, dim), (keys, dim), (keys, DIM_V))
+    return tuple(jnp.asarray(rng.normal(size=shape)) for shape in shapes)
+
+
+def in_float64(tree):
+    return jax.tree.map(
+        lambda leaf: leaf.astype(float) if eqx.is_inexact_array(leaf) else leaf, tree
+    )
+
+
+def everything(method, kernel, prior, rule, q, k, v):
+    """Value, log-mass, gradient and JVP with respect to whatever is a parameter."""
+    moving, fixed = eqx.partition((kernel, prior, rule, q, k, v), eqx.is_inexact_array)
+
+    def outputs(moving):
+        kernel, prior, rule, q, k, v = eqx.combine(moving, fixed)
+        return ak.attend(
+            q, k, v, kernel=kernel, prior=prior, rule=rule, method=method, return_log_mass=True
+        )
+
+    def number(moving):
+        value, log_mass = outputs(moving)
+        seen = jnp.where(jnp.isneginf(log_mass), 0.0, log_mass)
+        return jnp.sum(jnp.sin(value)) + jnp.sum(seen**2)
+
+    @jax.jit
+    def all_of_them(moving):
+        along = jax.tree.map(
+            lambda leaf: jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape), moving
+        )
+        change = jax.jvp(outputs, (moving,), (along,))[1]
+        return *outputs(moving), jax.grad(number)(moving), change
+
+    return all_of_them(moving)
+
+
+def agree(a, b, rtol=1e-10, atol=1e-10):
+    for one, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert not np.isnan(one).any()
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("prior", PRIORS)
+def test_blockwise_is_dense_for_every_kernel_and_prior(x64, kernel, prior):
+    parts = in_float64(KERNELS[kernel]), PRIORS[prior], RULES["sink"], *arrays()
+    reference = everything(ak.Dense(), *parts)
+    agree(everything(METHODS["blockwise"], *parts), reference)
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_dense_for_every_rule(x64, kernel, rule, method):
+    parts = in_float64(KERNELS[kernel]), PRIORS["causal"], in_float64(RULES[rule]), *arrays()
+    agree(everything(METHODS[method], *parts), everything(ak.Dense(), *parts))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_kernel_in_float32(kernel):
+    parts = KERNELS[kernel], PRIORS["held out"], RULES["softmax"]
+    data = arrays()
+    single = everything(METHODS["blockwise"], *parts, *data)
+    with jax.enable_x64(True):
+        double = everything(ak.Dense(), *map(in_float64, parts), *map(in_float64, data))
+    agree(single, double, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("dim", [7, 13])
+def test_many_dimensions(x64, dim):
+    """Squares by products of matrices, near their centre and far from it."""
+    for lengthscale in (2.0, 0.1):
+        parts = in_float64(ak.Gaussian(lengthscale)), None, ak.Softmax(), *arrays(dim=dim)
+        agree(everything(METHODS["blockwise"], *parts), everything(ak.Dense(), *parts))
+
+
+def scalar(method, q, k, v, kernel=None):
+    kernel = in_float64(ak.Matern52(0.6)) if kernel is None else kernel
+    return jnp.sum(jnp.sin(ak.attend(q, k, v, kernel=kernel, method=method)))
+
+
+@pytest.mark.parametrize("argument", [0, 1, 2])
+def test_second_derivatives_by_three_roads(x64, argument):
+    data = arrays(queries=5, keys=7)
+    dense, ours = (functools.partial(scalar, method) for method in (ak.Dense(), ak.Blockwise(2, 3)))
+    expected = jax.hessian(dense, argument)(*data)
+    for road in (
+        jax.hessian(ours, argument),
+        jax.jacrev(jax.jacrev(ours, argument), argument),
+        jax.jacfwd(jax.jacfwd(ours, argument), argument),
+    ):
+        np.testing.assert_allclose(road(*data), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_vmapped_heads_and_batches(x64):
+    q, k, v = arrays()
+    heads = in_float64(eqx.filter_vmap(ak.Gaussian)(jnp.array([0.3, 1.0, 4.0])))
+
+    def per_head(method):
+        return eqx.filter_vmap(lambda kernel: ak.attend(q, k, v, kernel=kernel, method=method))(
+            heads
+        )
+
+    agree(per_head(ak.Blockwise(8, 8)), per_head(ak.Dense()))
+    stacked = jnp.stack([q, q + 1.0, 2.0 * q])
+    batched = ak.attend(stacked, k, v, kernel=ak.Gaussian(0.5), method=ak.Blockwise(8, 8))
+    agree(batched, ak.attend(stacked, k, v, kernel=ak.Gaussian(0.5), method=ak.Dense()))
+
+
+def test_order_of_rows_and_size_of_blocks_do_not_matter(x64):
+    q, k, v = arrays()
+    order = np.random.default_rng(1).permutation(KEYS)
+    kernel = ak.Biweight(1.0)
+    first = ak.attend(q, k, v, kernel=kernel, method=ak.Blockwise(4, 4))
+    for size in (1, 5, 100):
+        other = ak.attend(q, k[order], v[order], kernel=kernel, method=ak.Blockwise(size, size))
+        np.testing.assert_allclose(first, other, rtol=1e-12, atol=1e-14)
+
+
+def temporary_bytes(function, *shapes):
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    return jax.jit(function).lower(*arguments).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize("derivative", ["value", "gradient", "jvp", "hessian-vector product"])
+def test_memory_grows_with_rows_not_with_pairs(derivative):
+    def value(q, k, v):
+        return scalar(ak.Blockwise(256, 256), q, k, v, ak.Gaussian(0.3))
+
+    gradient = jax.grad(value, (0, 1, 2))
+    function = {
+        "value": value,
+        "gradient": gradient,
+        "jvp": lambda *a: jax.jvp(value, a, a)[1],
+        "hessian-vector product": lambda *a: jax.jvp(gradient, a, a)[1],
+    }[derivative]
+
+    def used(n):
+        return temporary_bytes(function, (n, DIM), (n, DIM), (n, DIM_V))
+
+    n = 8192  # n x n numbers would be 256 MiB
+    assert used(2 * n) - used(n) < 64 * n * 4 * (DIM + DIM_V)
+
+
+def test_blocks_that_vanish_cost_nothing():
+    """Of 64 x 64 blocks, those out of reach are never scored: the kernel would make them NaN."""
+
+    class Poisoned(ak.kernels.Compact):
+        __init__ = ak.kernels.Radial.__init__
+
+        def log_inside(self, squares):
+            return jnp.zeros_like(squares)
+
+        def log_of(self, squares):
+            return jnp.where(squares > 100.0, jnp.nan, super().log_of(squares))
+
+    x = jnp.linspace(0.0, 64.0, 512)[:, None]
+    out = ak.attend(x, x, x, kernel=Poisoned(1.0), method=ak.Blockwise(8, 8))
+    np.testing.assert_allclose(out[100:-100], x[100:-100], rtol=1e-5)
+    assert np.isfinite(out).all()
+    every_pair = ak.attend(x, x, x, kernel=Poisoned(1.0), method=ak.Blockwise(512, 512))
+    assert np.isnan(every_pair).all()
+
+
+@pytest.mark.parametrize(
+    ("prior", "dense"),
+    [
+        (ak.Causal(), np.tri(12, 12, dtype=bool)),
+        (ak.Causal(-1), np.tri(12, 12, -1, dtype=bool)),
+        (ak.Window(2, 1), np.tri(12, 12, 1, dtype=bool) & ~np.tri(12, 12, -3, dtype=bool)),
+        (~ak.Window(2, 1), ~(np.tri(12, 12, 1, dtype=bool) & ~np.tri(12, 12, -3, dtype=bool))),
+    ],
+)
+def test_masks_and_the_blocks_they_exclude(prior, dense):
+    index = jnp.arange(12)
+    np.testing.assert_array_equal(np.exp(prior.pairwise(index, index)), dense)
+    for i in range(0, 12, 3):
+        for j in range(0, 12, 4):
+            block = (jnp.array(a) for a in (i, i + 2, j, j + 3))
+            if not prior.any_allowed(*block):
+                assert not dense[i : i + 3, j : j + 4].any()
+    assert not ak.Causal().any_allowed(*(jnp.array(a) for a in (0, 2, 3, 5)))
+    assert not ak.Window(2, 1).any_allowed(*(jnp.array(a) for a in (0, 2, 4, 5)))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ak.Blockwise(block_q=0), "block_q must be a whole number from 1, or None; got 0"),
+        (lambda: ak.Window(-1, 2), "left must be a number of keys from 0; got -1"),
+    ],
+)
+def test_sizes_out_of_range(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_no_queries_and_no_keys():
+    q, k, v = arrays()
+    none = ak.attend(q[:0], k, v, kernel=ak.Gaussian(1.0), method=ak.Blockwise())
+    assert none.shape == (0, DIM_V)
+    value, log_mass = ak.attend(
+        q, k[:0], v[:0], kernel=ak.Gaussian(1.0), method=ak.Blockwise(), return_log_mass=True
+    )
+    assert (np.asarray(value) == 0).all()
+    assert np.isneginf(log_mass).all()
