@@ -14,6 +14,17 @@ hypothesis.settings.load_profile("steady")
 import pytest  # noqa: E402
 
 
+def pytest_addoption(parser):
+    parser.addoption("--whole-table", action="store_true", help="all kernels with all priors")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--whole-table"):
+        skipped = [item for item in items if item.get_closest_marker("whole_table")]
+        config.hook.pytest_deselected(items=skipped)
+        items[:] = [item for item in items if item not in skipped]
+
+
 @pytest.fixture
 def x64():
     """Float64 for as long as the test runs."""

@@ -10,7 +10,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -319,9 +319,14 @@ class Periodic(Kernel):
         return self._log(*columns(q, k))
 
     def _log(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
-        angles = [(a - b) * (jnp.pi / self.period) for a, b in zip(q, k, strict=True)]
-        scale = 2.0 * jnp.exp(-2.0 * self.log_lengthscale)
-        return -scale * _sum([jnp.sin(angle) ** 2 for angle in angles])
+        per_unit, inverse = jnp.pi / self.period, jnp.exp(-self.log_lengthscale)
+        chords = [jnp.sin((a - b) * per_unit) * inverse for a, b in zip(q, k, strict=True)]
+        far = [jnp.abs(chord) > _largest(chord.dtype) for chord in chords]  # their squares overflow
+        squares = [
+            jnp.where(beyond, jnp.inf, jnp.where(beyond, 0.0, chord) ** 2)
+            for chord, beyond in zip(chords, far, strict=True)
+        ]
+        return -2.0 * _sum(squares)
 
     def bounds(self, x: Float[Array, "n dim"]) -> tuple["Periodic", "Periodic"]:
         """ℓ from 0.01 to 10; periods from twice a typical gap of x to twice its range."""
@@ -477,8 +482,13 @@ def _centred(
     points = (points - _row(centre)) * _row(inverse)
     if factor is not None:
         points = _product(points, factor.T)
-    most = float(jnp.finfo(points.dtype).max) ** 0.4  # no digit of a difference is left there
+    most = _largest(points.dtype)  # no digit of a difference is left there
     return jnp.clip(points, -most, most)
+
+
+def _largest(dtype: Any) -> float:
+    """What may be squared, with room to spare."""
+    return float(jnp.finfo(dtype).max) ** 0.475
 
 
 def _sum(terms: list[Array]) -> Array:
@@ -518,7 +528,7 @@ def _log_matern52(squares: Array) -> Array:
 @_log_matern52.defjvp
 def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (squares,), (tangent,) = primals, tangents
-    root = math.sqrt(5.0) * _root(squares)
+    root = jnp.minimum(math.sqrt(5.0) * _root(squares), _largest(squares.dtype))
     slope = -(5.0 / 6.0) * (1.0 + root) / (1.0 + root + root**2 / 3.0)
     return _log_matern52(squares), slope * tangent
 

@@ -115,7 +115,7 @@ def _sums(
         def step(t: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             j = (first + t) % number
             shift, sums = state
-            needed = (bounds[j] > -jnp.inf) & ~(bounds[j] < jnp.min(shift) - negligible)
+            needed = ~jnp.isneginf(bounds[j]) & ~(bounds[j] < jnp.min(shift) - negligible)
             column = jax.tree.map(lambda leaf: leaf[j], columns)
             return jax.lax.cond(needed, lambda: add(column, shift, sums), lambda: (shift, sums))
 
@@ -170,7 +170,9 @@ def _sums_at(
 ) -> Float[Array, "queries width"]:
     """Σ exp(s − shift) v: made of scans whose steps are recomputed when differentiated."""
     rows, columns = _blocks(q, None, sizes[0]), _blocks(k, values, sizes[1])
-    shifts = _pad(shift, sizes[0]).reshape(-1, sizes[0])
+    short = -len(shift) % sizes[0]  # rows of padding weigh nothing
+    shifts = jnp.pad(shift, (0, short), constant_values=jnp.finfo(shift.dtype).max)
+    shifts = shifts.reshape(-1, sizes[0])
     negligible = _negligible(k.shape[0], values.dtype)
     recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
 
@@ -179,7 +181,7 @@ def _sums_at(
         @recomputed
         def step(sums: Array, column: Block) -> tuple[Array, None]:
             bound = _bound(row, column, parts)
-            needed = (bound > -jnp.inf) & ~(bound < jnp.min(shift) - negligible)
+            needed = ~jnp.isneginf(bound) & ~(bound < jnp.min(shift) - negligible)
 
             def add() -> Array:
                 scores = _scores(row, column, parts, k.shape[0])
