@@ -5,6 +5,7 @@ from typing import Annotated, get_args
 import pydantic
 
 from ..parts import Study
+from .bench_memory import BenchMemory
 from .bench_training import BenchTraining
 from .data import ShowData
 from .heads import Heads
@@ -14,7 +15,7 @@ from .lengthscales import Lengthscales
 from .seeds import Seeds
 
 AnyStudy = Annotated[
-    BenchTraining | Heads | HoldOut | LeaveOneOut | Lengthscales | Seeds | ShowData,
+    BenchMemory | BenchTraining | Heads | HoldOut | LeaveOneOut | Lengthscales | Seeds | ShowData,
     pydantic.Field(discriminator="study"),
 ]
 

@@ -1,0 +1,100 @@
+"""How much memory streaming takes: the peak of the process over what it takes idle."""
+
+import multiprocessing
+import sys
+import time
+from typing import Annotated, Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import pydantic
+from jaxtyping import Array, Float
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+from ..parts import Name, Study
+from ..results import Run
+
+_MIB = 2**20
+
+
+class BenchMemory(Study):
+    """Value and gradient (in ℓ, x and y) of a sum over all pairs of n points, for growing n."""
+
+    study: Literal["bench_memory"]
+    name: Name = "bench_memory"
+    n: Annotated[
+        list[Annotated[int, pydantic.Field(ge=3, le=10_000_000)]], pydantic.Field(min_length=1)
+    ] = [50_000, 100_000, 200_000]
+    dim: Annotated[int, pydantic.Field(ge=1, le=1000)] = 8
+    is_benchmark: ClassVar[bool] = True
+
+    def run(self, run: Run) -> None:
+        rows = []
+        fresh = multiprocessing.get_context("spawn")
+        with run.progress("benchmark", len(self.n)) as tick:
+            for i, n in enumerate(sorted(self.n)):
+                # a process of its own: a peak never falls
+                with fresh.Pool(1) as pool:
+                    seconds, peak = pool.apply(measure, (n, self.dim, self.seed, self.precision))
+                rows.append(
+                    {
+                        "n": n,
+                        "seconds": seconds,
+                        "growth_mib": peak / _MIB,
+                        "matrix_of_scores_mib": 4 * n**2 / _MIB,
+                    }
+                )
+                tick(i + 1, f"n = {n}: {peak / _MIB:.0f} MiB")
+        run.table(
+            f"Blockwise, value and gradient, {self.dim} dimensions: peak over an idle process",
+            ["n = m", "MiB", "a matrix of scores, MiB", "seconds"],
+            [
+                [
+                    str(row["n"]),
+                    f"{row['growth_mib']:.0f}",
+                    f"{row['matrix_of_scores_mib']:.0f}",
+                    f"{row['seconds']:.1f}",
+                ]
+                for row in rows
+            ],
+        )
+        self._draw(run, rows)
+        run.summary({"dim": self.dim, "table": rows})
+
+    def _draw(self, run: Run, rows: list[dict[str, Any]]) -> None:
+        figure = Figure(figsize=(4.6, 3.2))
+        ax = figure.subplots()
+        series = {key: [row[key] for row in rows] for key in rows[0]}
+        ax.loglog(series["n"], series["matrix_of_scores_mib"], "--", label="a matrix of scores")
+        ax.loglog(series["n"], series["growth_mib"], "o-", label="Blockwise, value and gradient")
+        ax.set(xlabel="points n", ylabel="memory (MiB)")
+        ax.legend()
+        run.figure("memory", figure, **series)
+
+
+def measure(n: int, dim: int, seed: int, precision: str) -> tuple[float, int]:
+    """Seconds, and bytes over the idle process, of one value and gradient."""
+    with jax.enable_x64(precision == "float64"):
+        jax.block_until_ready(jax.jit(jnp.sin)(jnp.ones(8)))  # the device is awake
+        idle = _peak()
+        x = jax.random.normal(jax.random.PRNGKey(seed), (n, dim))
+        y = jnp.sin(jnp.sum(x, axis=1, keepdims=True))
+
+        def loss(lengthscale: Array, x: Array, y: Array) -> Float[Array, ""]:
+            kernel = ak.Gaussian(lengthscale)
+            return jnp.mean((ak.attend(x, x, y, kernel=kernel, method=ak.Blockwise()) - y) ** 2)
+
+        started = time.perf_counter()
+        lengthscale = jnp.asarray(0.5 * dim**0.5)
+        jax.block_until_ready(jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(lengthscale, x, y))
+        return time.perf_counter() - started, _peak() - idle
+
+
+def _peak() -> int:
+    """The most memory that this process ever held, in bytes."""
+    import resource  # noqa: PLC0415  not on Windows, where nothing else needs it
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
