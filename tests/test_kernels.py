@@ -132,3 +132,33 @@ def test_lengthscales_may_come_in_low_precision():
     kernel = ak.Gaussian(jnp.array([0.5, 2.0], jnp.bfloat16))
     assert kernel.log_lengthscale.dtype == jnp.float32
     np.testing.assert_allclose(kernel.lengthscale, [0.5, 2.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [2, 7])
+@pytest.mark.parametrize("scale", ["one", "per dimension", "metric"])
+@pytest.mark.parametrize("lengthscale", [3.0, 0.1])  # close to the centre, and far from it
+def test_many_pairs_at_once_are_the_pairs_one_by_one(x64, dim, scale, lengthscale, monkeypatch):
+    """The road of large blocks: products of matrices, in the value and in derivatives."""
+    monkeypatch.setattr("attnkernel.kernels._radial._FEW", 0)
+    kernel = {
+        "one": lambda: ak.Matern32(lengthscale),
+        "per dimension": lambda: ak.Matern32(lengthscale * (1.0 + jnp.arange(dim))),
+        "metric": lambda: ak.Matern32(lengthscale, metric=jnp.eye(dim) + 0.2),
+    }[scale]()
+    q, k = jnp.asarray(points(0, QUERIES, dim)), jnp.asarray(points(1, KEYS, dim))
+    arguments = (kernel, q, k)
+    along = jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape), arguments)
+
+    def one_by_one(kernel, q, k):
+        return ak.Kernel.pairwise(kernel, q, k)
+
+    def at_once(kernel, q, k):
+        return kernel.pairwise(q, k)
+
+    def everything(function):
+        value, change = jax.jvp(function, arguments, along)
+        gradient = jax.grad(lambda *a: jnp.sum(jnp.sin(function(*a))), (0, 1, 2))(*arguments)
+        return jax.tree.leaves((value, change, gradient))
+
+    for ours, expected in zip(everything(at_once), everything(one_by_one), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9)

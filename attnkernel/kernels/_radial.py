@@ -84,10 +84,11 @@ class Radial(Kernel):
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, "queries keys"]:
         near, inverse = self._units(q)
-        points = q * _row(near), k * _row(near)
-        return self.log_of(
-            _pairwise_squares(*points, inverse, self.metric_factor, self.unit, self.is_smooth)
-        )
+        q, k, scale = q * _row(near), k * _row(near), (inverse, self.metric_factor, self.unit)
+        if q.shape[0] * k.shape[0] <= _FEW:
+            rows = tuple(a[:, None] for a in q.T), tuple(b[None, :] for b in k.T)
+            return self.log_of(_squares(*rows, *scale))
+        return self.log_of(_pairwise_squares(q, k, *scale, self.is_smooth))
 
     def _units(
         self, points: Float[Array, "... dim"]
@@ -395,6 +396,7 @@ def _squares(
     return _sum([step**2 for step in steps]) * (inverse**2 * unit)
 
 
+_FEW = 2**15  # pairs up to which a program of fewer steps is faster than one of faster steps
 _MANY = 6  # dimensions from which a product of matrices is faster than differences
 _NEAR = 128.0  # squared lengthscales from the centre, where it rounds no worse than they do
 
