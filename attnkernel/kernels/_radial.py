@@ -87,7 +87,11 @@ class Radial(Kernel):
         q, k, scale = q * _row(near), k * _row(near), (inverse, self.metric_factor, self.unit)
         if q.shape[0] * k.shape[0] <= _FEW:
             rows = tuple(a[:, None] for a in q.T), tuple(b[None, :] for b in k.T)
-            return self.log_of(_squares(*rows, *scale))
+            # pairs so far apart that their squares overflow are constants to derivatives
+            far = jnp.isinf(jax.lax.stop_gradient(_squares(*rows, *scale)))
+            near_by = tuple(jnp.where(far, 0.0, a - b) for a, b in zip(*rows, strict=True))
+            squares = _squares(near_by, (0.0,) * len(near_by), *scale)
+            return self.log_of(jnp.where(far, math.copysign(math.inf, self.unit), squares))
         return self.log_of(_pairwise_squares(q, k, *scale, self.is_smooth))
 
     def _units(
@@ -382,7 +386,7 @@ def _factor(metric: ArrayLike) -> Float[Array, "dim dim"]:
 
 def _squares(
     q: tuple[Array, ...],
-    k: tuple[Array, ...],
+    k: tuple[Array | float, ...],
     inverse: Float[Array, "*dim"],
     factor: Float[Array, "dim dim"] | None,
     unit: float,
