@@ -39,7 +39,12 @@ from .kernels import (
     Tricube as Tricube,
     Triweight as Triweight,
 )
-from .methods import Blockwise as Blockwise, Dense as Dense, Method as Method
+from .methods import (
+    Blockwise as Blockwise,
+    Dense as Dense,
+    Fourier as Fourier,
+    Method as Method,
+)
 from .models import (
     KernelRegression as KernelRegression,
     MultiheadKernelRegression as MultiheadKernelRegression,

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from ._rules import Rule, Softmax
 from .kernels import Kernel
-from .methods import Blockwise, Dense, Method, Moments, Task
+from .methods import Blockwise, Dense, Fourier, Method, Moments, Task
 from .priors import Prior
 
 
@@ -17,7 +17,9 @@ class Auto(Method):
     """The method that `select_method` names, by this decision list:
 
     1. `Dense()`, for up to 2²⁰ pairs of a query and a key (4 MB of scores in float32).
-    2. `Blockwise()`.
+    2. `Fourier()`, where it can and there are more than 2²⁶, 2²⁸, 2³⁰ pairs in 1, 2, 3 dimensions:
+       certified to a relative error of 1e-6.
+    3. `Blockwise()`.
     """
 
     def refusal(self, task: Task) -> str | None:
@@ -48,6 +50,7 @@ class Selection(NamedTuple):
 
 
 _DENSE_PAIRS = 2**20
+_FOURIER_PAIRS = {1: 2**26, 2: 2**28, 3: 2**30}  # from here on it beats streaming
 
 
 def select_method(
@@ -69,14 +72,17 @@ def select_method(
 
 def _select(task: Task) -> Selection:
     passed_over = []
-    for method in (Dense(), Blockwise()):
+    pairs = task.queries * task.keys
+    for method in (Dense(), Fourier(), Blockwise()):
         reason = method.refusal(task)
-        if isinstance(method, Dense) and task.queries * task.keys > _DENSE_PAIRS:
-            size = task.queries * task.keys * jnp.dtype(task.dtype).itemsize
+        if isinstance(method, Dense) and pairs > _DENSE_PAIRS:
+            size = pairs * jnp.dtype(task.dtype).itemsize
             reason = (
                 f"{task.queries} x {task.keys} scores, {size / 2**20:.0f} MiB, are more than "
                 f"{_DENSE_PAIRS}"
             )
+        if isinstance(method, Fourier) and reason is None and pairs <= _FOURIER_PAIRS[task.dim]:
+            reason = f"{pairs} pairs are no more than {_FOURIER_PAIRS[task.dim]}"
         if reason is None:
             return Selection(method, tuple(passed_over))
         passed_over.append((type(method).__name__, reason))

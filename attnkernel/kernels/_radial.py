@@ -421,7 +421,10 @@ def _pairwise_squares(
     """
 
     def by_differences() -> Array:
-        return _squares(*columns(q, k), inverse, factor, unit)
+        squares = _squares(*columns(q, k), inverse, factor, unit)
+        # says nothing, but that squares are rounded before anything is taken from them: in one
+        # step with the product (an FMA) that is noise, where squares are more than 1/ε
+        return jnp.where(squares * math.copysign(1.0, unit) < 0, 0.0, squares)
 
     if not by_product or q.shape[1] < _MANY:
         return by_differences()

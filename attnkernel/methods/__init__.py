@@ -3,4 +3,5 @@
 from ._base import Method as Method, Task as Task
 from ._blockwise import Blockwise as Blockwise
 from ._dense import Dense as Dense
+from ._fourier import Fourier as Fourier
 from ._moments import Moments as Moments

@@ -1,15 +1,17 @@
 """A method is a way to evaluate the sum. All methods give the same function."""
 
 import abc
+import functools
+import operator
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._rules import Rule
 from ..kernels import Kernel
-from ..priors import Prior
+from ..priors import And, HeldOut, LeaveOneOut, Prior
 from ._moments import Moments
 
 
@@ -44,6 +46,34 @@ class Method(eqx.Module):
         rule: Rule,
     ) -> Moments:
         """The moments of all keys, for every query, in the dtype of the inputs."""
+
+
+class KeyMask(NamedTuple):
+    """A prior that hides keys from all queries alike, and perhaps from each query its own row."""
+
+    seen: Bool[Array, " keys"] | None = None  # None: all keys
+    leaves_out: bool = False
+    refusal: str | None = None  # why the prior is none of these
+
+
+def key_mask(prior: Prior | None) -> KeyMask:
+    """The prior as a `KeyMask`, for methods that factorise the sum over all keys."""
+    if prior is None:
+        return KeyMask()
+    if type(prior) is HeldOut:
+        return KeyMask(seen=~prior.held_out)
+    if type(prior) is LeaveOneOut:
+        return KeyMask(leaves_out=True)
+    if type(prior) is And:
+        first, second = key_mask(prior.first), key_mask(prior.second)
+        seen = [side.seen for side in (first, second) if side.seen is not None]
+        return KeyMask(
+            functools.reduce(operator.and_, seen) if seen else None,
+            first.leaves_out or second.leaves_out,
+            first.refusal or second.refusal,
+        )
+    name = type(prior).__name__
+    return KeyMask(refusal=f"it takes the priors HeldOut and LeaveOneOut, not {name}")
 
 
 def masked(

@@ -1,0 +1,241 @@
+"""Fourier sums: the dense reference, to a stated tolerance, at every query."""
+
+import importlib.util
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+from attnkernel import priors
+
+pytest.importorskip("jax_finufft")
+
+QUERIES, KEYS = 37, 53
+HIDDEN = np.arange(KEYS) % 3 == 1
+METRIC = np.array([[2.0, 0.3, 0.0], [0.3, 0.5, 0.1], [0.0, 0.1, 1.0]])
+CASES = {
+    "1-D, leave one out": (
+        1,
+        lambda: ak.Gaussian(0.3),
+        priors.LeaveOneOut(),
+        ak.Softmax(0.7, sink_mass=0.1),
+    ),
+    "2-D, per dimension, held out": (
+        2,
+        lambda: ak.Gaussian(jnp.array([0.7, 1.1])),
+        priors.HeldOut(HIDDEN) & priors.LeaveOneOut(),
+        ak.Softmax(),
+    ),
+    "3-D, full metric": (3, lambda: ak.Gaussian(1.5, metric=METRIC), None, ak.Softmax()),
+}
+
+
+@pytest.fixture
+def theirs():
+    """jax-finufft broadcasts ranks in its derivatives in the points."""
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def data(dim, queries=QUERIES, keys=KEYS, seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = ((queries, dim), (keys, dim), (keys, 2))
+    return tuple(jnp.asarray(rng.normal(size=shape)) for shape in shapes)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_value_gradient_and_jvp_are_those_of_dense(x64, theirs, case):
+    dim, kernel, prior, rule = CASES[case]
+    moving = (kernel(), *data(dim))
+
+    def outputs(moving, method):
+        kernel, q, k, v = moving
+        return ak.attend(
+            q, k, v, kernel=kernel, prior=prior, rule=rule, method=method, return_log_mass=True
+        )
+
+    @eqx.filter_jit
+    def everything(moving, method):
+        def number(moving):
+            value, log_mass = outputs(moving, method)
+            return jnp.sum(jnp.sin(value)) + jnp.sum(log_mass**2)
+
+        along = jax.tree.map(jnp.cos, moving)
+        change = jax.jvp(lambda moving: outputs(moving, method), (moving,), (along,))[1]
+        return outputs(moving, method), jax.grad(number)(moving), change
+
+    reference = jax.tree.leaves(everything(moving, ak.Dense()))
+    ours = jax.tree.leaves(everything(moving, ak.Fourier()))
+    for one, other in zip(ours, reference, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-8)
+
+
+def test_curvature_in_the_lengthscale(x64):
+    q, k, v = data(1)
+
+    def number(log_lengthscale, method):
+        kernel = eqx.tree_at(lambda k: k.log_lengthscale, ak.Gaussian(1.0), log_lengthscale)
+        return jnp.sum(jnp.sin(ak.attend(q, k, v, kernel=kernel, method=method)))
+
+    at = jnp.log(jnp.asarray(0.4))
+    for derivative in (jax.hessian, lambda f: jax.jacrev(jax.jacrev(f))):
+        dense, ours = (
+            jax.jit(derivative(lambda at, method=method: number(at, method)))(at)
+            for method in (ak.Dense(), ak.Fourier())
+        )
+        np.testing.assert_allclose(ours, dense, rtol=1e-6)
+
+
+def error_in_tolerances(ours, exact, v, tol):
+    """Largest error of a prediction, in units of what is promised."""
+    spread = np.abs(v - v.mean(axis=0))
+    typical = np.exp(np.mean(np.log(np.where(spread == 0, 1, spread)), axis=0))
+    scale = np.minimum(np.abs(exact), np.abs(exact - v.mean(axis=0)))
+    promised = tol * np.maximum(scale, 1e-3 * typical)
+    rounding = 1e-13 * np.max(np.abs(v))
+    return np.max(np.abs(ours - exact) / (promised + rounding))
+
+
+@pytest.mark.parametrize("hard", ["clusters", "one value of 1e12", "signs cancel"])
+def test_the_tolerance_holds_at_every_query_and_every_lengthscale(x64, hard):
+    rng = np.random.default_rng(3)
+    x = np.sort(rng.uniform(-3, 3, 400))
+    y = np.sin(3 * x) + 0.1 * rng.normal(size=400)
+    if hard == "clusters":
+        x = np.concatenate([x[:380] * 1e-3, 1e3 * (1 + np.arange(20))])  # and lonely points
+    if hard == "one value of 1e12":
+        y[17] = 1e12
+    if hard == "signs cancel":
+        y = np.where(np.arange(400) % 2, 1.0, -1.0)
+    q, k, v = x[::3, None] + 1e-3, x[:, None], y[:, None]
+    fourier = ak.Fourier(1e-6)
+
+    @jax.jit
+    def both(lengthscale):
+        kernel = ak.Gaussian(lengthscale)
+        return (
+            ak.attend(q, k, v, kernel=kernel, method=fourier, return_log_mass=True),
+            ak.attend(q, k, v, kernel=kernel, method=ak.Dense(), return_log_mass=True),
+            fourier.recomputed(q, k, v, kernel=kernel),
+        )
+
+    numbers = []
+    for lengthscale in (1e-30, 1e-6, 1e-3, 0.01, 0.1, 1.0, 30.0, 1e4, 1e30):
+        (ours, log_mass), (exact, exact_log_mass), recomputed = both(jnp.asarray(lengthscale))
+        assert np.all(np.isfinite(ours) == np.isfinite(exact))
+        seen = np.isfinite(exact_log_mass)
+        assert np.all(np.isneginf(log_mass[~seen]))
+        np.testing.assert_allclose(log_mass[seen], exact_log_mass[seen], atol=1e-6, rtol=1e-12)
+        ours, exact = np.asarray(ours)[seen], np.asarray(exact)[seen]
+        assert error_in_tolerances(ours, exact, v, 1e-6) <= 1
+        numbers.append(int(recomputed))
+    assert numbers[0] == len(q)  # nothing there can be certified
+    if hard == "signs cancel":
+        assert min(numbers) == 0  # and at some lengthscale all is
+
+
+def test_a_looser_tolerance_is_met_and_recomputes_less(x64):
+    q, k, v = data(1, 200, 300)
+    kernel = ak.Gaussian(0.02)
+    exact = ak.attend(q, k, v, kernel=kernel, method=ak.Dense())
+    numbers = []
+    for tol in (1e-10, 1e-3):
+        fourier = ak.Fourier(tol)
+        ours = ak.attend(q, k, v, kernel=kernel, method=fourier)
+        parts = (np.asarray(array) for array in (ours, exact, v))
+        assert error_in_tolerances(*parts, tol) <= 1
+        numbers.append(int(fourier.recomputed(q, k, v, kernel=kernel)))
+    assert numbers[1] < numbers[0]
+
+
+def primitives(jaxpr, name):
+    """All equations of this name, in the branches of choices too."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == name:
+            yield equation
+        for part in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda part: hasattr(part, "eqns")
+        ):
+            inner = getattr(part, "jaxpr", part)
+            if hasattr(inner, "eqns"):
+                yield from primitives(inner, name)
+
+
+def test_one_transform_of_the_keys_serves_all_heads(x64):
+    q, k, v = data(1)
+    kernels = eqx.filter_vmap(ak.Gaussian)(jnp.array([0.05, 0.3, 2.0]))
+
+    def heads(method):
+        one = lambda kernel: ak.attend(q, k, v, kernel=kernel, method=method)  # noqa: E731
+        return lambda kernels: jax.vmap(one)(kernels)
+
+    ours, dense = jax.jit(heads(ak.Fourier()))(kernels), heads(ak.Dense())(kernels)
+    np.testing.assert_allclose(ours, dense, rtol=1e-6, atol=1e-9)
+    jaxpr = jax.make_jaxpr(heads(ak.Fourier()))(kernels).jaxpr
+    of_keys, of_queries = (list(primitives(jaxpr, name)) for name in ("nufft1", "nufft2"))
+    pairs = 2  # two columns of v and the mass, two by two
+    assert {equation.invars[0].aval.size for equation in of_keys} == {pairs * KEYS}
+    assert {equation.outvars[0].aval.size for equation in of_queries} == {3 * pairs * QUERIES}
+    gradient = jax.jit(jax.grad(lambda kernels: jnp.sum(heads(ak.Fourier())(kernels) ** 2)))
+    exact = jax.grad(lambda kernels: jnp.sum(heads(ak.Dense())(kernels) ** 2))(kernels)
+    np.testing.assert_allclose(
+        gradient(kernels).log_lengthscale, exact.log_lengthscale, rtol=1e-6, atol=1e-8
+    )
+
+
+def test_what_is_no_number_stays_in_its_own_row(x64):
+    q, k, v = data(1)
+    call = jax.jit(lambda q, v: ak.attend(q, k, v, kernel=ak.Gaussian(0.5), method=ak.Fourier()))
+    clean = call(q, v)
+    spoilt = call(q.at[3].set(jnp.nan).at[5].set(jnp.inf), v)
+    assert np.isnan(spoilt[3]).all()
+    others = np.delete(np.arange(QUERIES), [3, 5])
+    np.testing.assert_allclose(spoilt[others], clean[others], rtol=1e-6)
+    assert np.isnan(call(q, v.at[0, 0].set(jnp.nan))).any()
+
+
+def test_labels_of_hidden_rows_are_not_read(x64):
+    q, k, v = data(1)
+    prior = priors.HeldOut(HIDDEN)
+    call = lambda v: ak.attend(  # noqa: E731
+        q, k, v, kernel=ak.Gaussian(0.5), prior=prior, method=ak.Fourier()
+    )
+    np.testing.assert_array_equal(call(v.at[HIDDEN].set(jnp.nan)), call(v))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"kernel": lambda: ak.Laplace(0.3)}, "Gaussian kernel alone, not Laplace"),
+        ({"dim": 4}, "1 to 3 dimensions, not 4"),
+        ({"prior": ak.Causal()}, "HeldOut and LeaveOneOut, not Causal"),
+        ({"dtype": jnp.float32}, "float32 is too coarse to certify"),
+    ],
+)
+def test_what_it_does_not_take_it_refuses_with_the_reason(x64, change, reason):
+    kernel = change.get("kernel", lambda: ak.Gaussian(0.3))()
+    q, k, v = (a.astype(change.get("dtype", float)) for a in data(change.get("dim", 1)))
+    arguments = {"kernel": kernel, "prior": change.get("prior")}
+    with pytest.raises(ValueError, match=f"Fourier cannot evaluate this: .*{reason}"):
+        ak.attend(q, k, v, **arguments, method=ak.Fourier())
+
+
+def test_without_its_package_the_reason_is_named(x64, monkeypatch):
+    shapes = (jax.ShapeDtypeStruct((10**5, 1), jnp.float64),) * 3
+    assert ak.select_method(*shapes, kernel=ak.Gaussian(0.3)).method == ak.Fourier()
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "jax_finufft" else found(name)
+    )
+    selection = ak.select_method(*shapes, kernel=ak.Gaussian(0.3))
+    assert selection.method == ak.Blockwise()
+    assert "not Fourier: it needs jax-finufft" in str(selection)
+
+
+@pytest.mark.parametrize("tol", [0.0, 1e-13, 1.0])
+def test_a_tolerance_out_of_reach_is_refused(tol):
+    with pytest.raises(ValueError, match="tol must be a number from 1e-12 to 1"):
+        ak.Fourier(tol)
