@@ -166,9 +166,18 @@ def test_vmapped_heads_and_batches(x64):
         )
 
     agree(per_head(ak.Blockwise(8, 8)), per_head(ak.Dense()))
-    stacked = jnp.stack([q, q + 1.0, 2.0 * q])
-    batched = ak.attend(stacked, k, v, kernel=ak.Gaussian(0.5), method=ak.Blockwise(8, 8))
-    agree(batched, ak.attend(stacked, k, v, kernel=ak.Gaussian(0.5), method=ak.Dense()))
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov", "dot product"])
+def test_batches_whose_members_need_different_blocks(x64, kernel):
+    q, k, v = arrays()
+    stacked = jnp.stack([q, q + 1.0, 2.0 * q, q - 30.0]).reshape(2, 2, QUERIES, DIM)
+    # rows in order, so that blocks differ in what they reach
+    problem = (KERNELS[kernel], ak.Causal(offset=4), ak.Softmax(), stacked, jnp.sort(k, axis=0), v)
+    agree(
+        everything(ak.Blockwise(8, 8), *in_float64(problem)),
+        everything(ak.Dense(), *in_float64(problem)),
+    )
 
 
 def test_order_of_rows_and_size_of_blocks_do_not_matter(x64):
@@ -207,7 +216,10 @@ def test_memory_grows_with_rows_not_with_pairs(derivative):
 
 
 def test_blocks_that_vanish_cost_nothing():
-    """Of 64 x 64 blocks, those out of reach are never scored: the kernel would make them NaN."""
+    """Of 64 x 64 blocks, those out of reach are never scored: the kernel would make them NaN.
+
+    In a batch too, where all members are out of reach.
+    """
 
     class Poisoned(ak.kernels.Compact):
         __init__ = ak.kernels.Radial.__init__
@@ -224,6 +236,9 @@ def test_blocks_that_vanish_cost_nothing():
     x = jnp.linspace(0.0, 64.0, 512)[:, None]
     out = ak.attend(x, x, x, kernel=Poisoned(1.0), method=ak.Blockwise(8, 8))
     np.testing.assert_allclose(out[100:-100], x[100:-100], rtol=1e-5)
+    assert np.isfinite(out).all()
+    batch = jnp.stack([x, x + 0.1])
+    out = ak.attend(batch, batch, batch, kernel=Poisoned(1.0), method=ak.Blockwise(8, 8))
     assert np.isfinite(out).all()
     every_pair = ak.attend(x, x, x, kernel=Poisoned(1.0), method=ak.Blockwise(512, 512))
     assert np.isnan(every_pair).all()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._rules import Rule
 from ..kernels import Kernel
@@ -115,7 +115,7 @@ def _sums(
         def step(t: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             j = (first + t) % number
             shift, sums = state
-            needed = ~jnp.isneginf(bounds[j]) & ~(bounds[j] < jnp.min(shift) - negligible)
+            needed = _for_any(_is_needed(bounds[j], shift, negligible))
             column = jax.tree.map(lambda leaf: leaf[j], columns)
             return jax.lax.cond(needed, lambda: add(column, shift, sums), lambda: (shift, sums))
 
@@ -130,7 +130,7 @@ def _sums(
                 return new, sums * kept[:, None] + _weigh(scores, new, column.values)
 
             fits = jnp.all((more[:, -1] < _ROOM) & (shift > -jnp.inf))
-            return jax.lax.cond(fits, lambda: (shift, sums + more), raised)
+            return jax.lax.cond(_for_any(~fits), raised, lambda: (shift, sums + more))
 
         start = jnp.full(sizes[0], -jnp.inf, dtype), jnp.zeros((sizes[0], width), dtype)
         return jax.lax.fori_loop(0, number, step, start)
@@ -181,7 +181,7 @@ def _sums_at(
         @recomputed
         def step(sums: Array, column: Block) -> tuple[Array, None]:
             bound = _bound(row, column, parts)
-            needed = ~jnp.isneginf(bound) & ~(bound < jnp.min(shift) - negligible)
+            needed = _for_any(_is_needed(bound, shift, negligible))
 
             def add() -> Array:
                 scores = _scores(row, column, parts, k.shape[0])
@@ -202,6 +202,25 @@ _ROOM = 1e15  # a sum of weights that float32 still holds a thousand times over
 def _negligible(keys: int, dtype: Any) -> float:
     """How far below the sum, in logarithms, all keys together change none of its digits."""
     return -math.log(float(jnp.finfo(dtype).eps)) + math.log(keys) + 12.0
+
+
+def _is_needed(bound: Array, shift: Array, negligible: float) -> Bool[Array, ""]:
+    """Whether weights up to exp(bound) are more than rounding to a row of this running shift."""
+    return ~jnp.isneginf(bound) & ~(bound < jnp.min(shift) - negligible)
+
+
+@jax.custom_batching.custom_vmap
+def _for_any(needed: Bool[Array, ""]) -> Bool[Array, ""]:
+    """Whether any member of a batch needs a branch that harms none: the others take it as well.
+
+    A `cond` whose predicate is batched runs both of its branches, and has no gradient.
+    """
+    return needed
+
+
+@_for_any.def_vmap
+def _(size: int, batched: list[bool], needed: Bool[Array, " batch"]) -> tuple[Array, bool]:
+    return _for_any(jnp.any(needed)), False
 
 
 def _pad(array: Array, size: int) -> Array:
