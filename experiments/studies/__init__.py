@@ -5,7 +5,9 @@ from typing import Annotated, get_args
 import pydantic
 
 from ..parts import Study
+from .bench_attention import BenchAttention
 from .bench_memory import BenchMemory
+from .bench_regression import BenchRegression
 from .bench_training import BenchTraining
 from .data import ShowData
 from .heads import Heads
@@ -15,7 +17,16 @@ from .lengthscales import Lengthscales
 from .seeds import Seeds
 
 AnyStudy = Annotated[
-    BenchMemory | BenchTraining | Heads | HoldOut | LeaveOneOut | Lengthscales | Seeds | ShowData,
+    BenchAttention
+    | BenchMemory
+    | BenchRegression
+    | BenchTraining
+    | Heads
+    | HoldOut
+    | LeaveOneOut
+    | Lengthscales
+    | Seeds
+    | ShowData,
     pydantic.Field(discriminator="study"),
 ]
 

@@ -1,7 +1,5 @@
 """How much memory streaming takes: the peak of the process over what it takes idle."""
 
-import multiprocessing
-import sys
 import time
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,8 +13,7 @@ import attnkernel as ak
 
 from ..parts import Name, Study
 from ..results import Run
-
-_MIB = 2**20
+from ._sides import MIB, in_fresh_process, peak_bytes
 
 
 class BenchMemory(Study):
@@ -32,21 +29,18 @@ class BenchMemory(Study):
 
     def run(self, run: Run) -> None:
         rows = []
-        fresh = multiprocessing.get_context("spawn")
         with run.progress("benchmark", len(self.n)) as tick:
             for i, n in enumerate(sorted(self.n)):
-                # a process of its own: a peak never falls
-                with fresh.Pool(1) as pool:
-                    seconds, peak = pool.apply(measure, (n, self.dim, self.seed, self.precision))
+                seconds, peak = in_fresh_process(measure, n, self.dim, self.seed, self.precision)
                 rows.append(
                     {
                         "n": n,
                         "seconds": seconds,
-                        "growth_mib": peak / _MIB,
-                        "matrix_of_scores_mib": 4 * n**2 / _MIB,
+                        "growth_mib": peak / MIB,
+                        "matrix_of_scores_mib": 4 * n**2 / MIB,
                     }
                 )
-                tick(i + 1, f"n = {n}: {peak / _MIB:.0f} MiB")
+                tick(i + 1, f"n = {n}: {peak / MIB:.0f} MiB")
         run.table(
             f"Blockwise, value and gradient, {self.dim} dimensions: peak over an idle process",
             ["n = m", "MiB", "a matrix of scores, MiB", "seconds"],
@@ -78,7 +72,7 @@ def measure(n: int, dim: int, seed: int, precision: str) -> tuple[float, int]:
     """Seconds, and bytes over the idle process, of one value and gradient."""
     with jax.enable_x64(precision == "float64"):
         jax.block_until_ready(jax.jit(jnp.sin)(jnp.ones(8)))  # the device is awake
-        idle = _peak()
+        idle = peak_bytes()
         x = jax.random.normal(jax.random.PRNGKey(seed), (n, dim))
         y = jnp.sin(jnp.sum(x, axis=1, keepdims=True))
 
@@ -89,12 +83,4 @@ def measure(n: int, dim: int, seed: int, precision: str) -> tuple[float, int]:
         started = time.perf_counter()
         lengthscale = jnp.asarray(0.5 * dim**0.5)
         jax.block_until_ready(jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(lengthscale, x, y))
-        return time.perf_counter() - started, _peak() - idle
-
-
-def _peak() -> int:
-    """The most memory that this process ever held, in bytes."""
-    import resource  # noqa: PLC0415  not on Windows, where nothing else needs it
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
+        return time.perf_counter() - started, peak_bytes() - idle

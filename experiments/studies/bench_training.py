@@ -26,6 +26,7 @@ import attnkernel as ak
 
 from ..parts import FieldError, Heteroskedastic, Model, Name, Study, Training, load
 from ..results import Run
+from ._sides import in_turn, medians
 from .heads import Heads, stack
 
 _SINK = 1e-16
@@ -70,20 +71,21 @@ class BenchTraining(Study):
                     "post, steps kept": functools.partial(post, kept),
                 }
                 for phase, sides in (("cold", cold), ("warm", warm)):
-                    if phase == "warm":
-                        for function in sides.values():
-                            function()
-                    for repeat in range(self.repeats):
-                        for what, function in sides.items():
-                            if phase == "cold":
-                                jax.clear_caches()
-                            spent, numbers = _time(function)
-                            seconds.setdefault(what, []).append(spent)
-                            row[f"numbers of {what.partition(',')[0]}"] = numbers
-                        done = (2 * len(rows) + (phase == "warm")) * self.repeats + repeat + 1
-                        tick(done, f"{name}, {phase}")
+                    done = (2 * len(rows) + (phase == "warm")) * self.repeats
+                    spent, results = in_turn(
+                        sides,
+                        self.repeats,
+                        cold=phase == "cold",
+                        each_round=lambda r, done=done, what=f"{name}, {phase}": tick(
+                            done + r, what
+                        ),
+                    )
+                    seconds |= spent
+                    for what, result in results.items():
+                        numbers = [np.atleast_1d(np.asarray(one)).tolist() for one in result]
+                        row[f"numbers of {what.partition(',')[0]}"] = numbers
                 row["seconds"] = seconds
-                row["median"] = median = {k: float(np.median(v)) for k, v in seconds.items()}
+                row["median"] = median = medians(seconds)
                 row["speedup cold"] = median["post, cold"] / median["ours, cold"]
                 row["speedup warm"] = median["post, warm"] / median["ours, warm"]
                 row["largest deviation"] = _deviation(
@@ -273,14 +275,6 @@ def _gaussian(unhalved: float) -> ak.Gaussian:
     return ak.Gaussian(ak.kernels.convert_lengthscale(unhalved, source="unhalved"))
 
 
-def _time(function: Callable[[], list[Array]]) -> tuple[float, list[list[float]]]:
-    """Seconds, and results."""
-    started = time.perf_counter()
-    results = jax.block_until_ready(function())
-    spent = time.perf_counter() - started
-    return spent, [np.atleast_1d(np.asarray(result)).tolist() for result in results]
-
-
 def _deviation(ours: list[list[float]], post: list[list[float]]) -> list[float]:
     """The largest relative difference of the lengthscales, training by training."""
     return [
@@ -306,4 +300,4 @@ def _commands(repeats: int) -> dict[str, float]:
                 subprocess.run([sys.executable, *arguments], cwd=root, check=True)
                 name = " ".join(arguments[:4])
                 seconds.setdefault(name, []).append(time.perf_counter() - started)
-    return {name: float(np.median(values)) for name, values in seconds.items()}
+    return medians(seconds)

@@ -1,0 +1,198 @@
+"""Benchmarks: sides alternate, agree or fail, and those that cannot run are named; no times."""
+
+import json
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.__main__ import main
+from experiments.studies import bench_attention, bench_regression
+from experiments.studies._sides import (
+    Absent,
+    Disagreement,
+    agreement,
+    compiled,
+    in_fresh_process,
+    in_turn,
+    peak_bytes,
+    target,
+)
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+REGRESSION = ("n=[41]", "dim=[1, 3]", "repeats=2")
+ATTENTION = ("length=[19]", "memory_length=null", "heads=2", "dim=5", "repeats=2")
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch, capsys):
+    """Runs a benchmark as if some packages were not there: its summary, and what it printed."""
+
+    def run(name, *overrides, without, code=0):
+        for module in without:
+            monkeypatch.setitem(sys.modules, module, None)
+        command = ["run", str(CONFIGS / f"{name}.yaml"), "--out", str(tmp_path / name)]
+        assert main([*command, *overrides]) == code
+        found = tmp_path / name / ("error.log" if code else "summary.json")
+        text = found.read_text(encoding="utf-8")
+        return text if code else json.loads(text), capsys.readouterr().out
+
+    return run
+
+
+def test_regression_compares_equal_numbers(bench):
+    found, printed = bench("bench_regression", *REGRESSION, without=["pykeops.numpy"])
+    assert [(row["n"], row["dim"]) for row in found["table"]] == [(41, 1), (41, 3)]
+    for row in found["table"]:
+        assert row["deviation"].keys() == {"attnkernel, Blockwise", "dense XLA", "scikit-learn"}
+        assert max(row["deviation"].values()) < 1e-5
+        assert all(len(seconds) == 2 for seconds in row["seconds"].values())
+        rates, spent = row["giga_pairs_per_second"], row["median"]
+        for name in row["deviation"]:
+            assert rates[name] == pytest.approx(41**2 / spent[name] / 1e9)
+        bounds = [1024**2 / spent[name] / 1e9 for name in bench_regression.BOUNDS]
+        assert rates["bound"] == pytest.approx(max(bounds))
+    (keops, bound, gradient) = found["targets"]
+    assert (keops["reached"], keops["worst"]) == (None, None)
+    ratios = {
+        f"n = 41, d = {row['dim']}": row["giga_pairs_per_second"]["attnkernel, Blockwise"]
+        / row["giga_pairs_per_second"]["bound"]
+        for row in found["table"]
+    }
+    assert bound["worst"] == pytest.approx(min(ratios.values()))
+    assert ratios[bound["at"]] == min(ratios.values())
+    assert gradient["at_most"] == 4.0
+    assert "× KeOps" in printed
+
+
+def test_bounds_sum_what_they_say():
+    a = jnp.linspace(0.0, 1.0, 6, dtype=jnp.float32)
+    expected = np.exp(-np.multiply.outer(*2 * [np.asarray(a)])).sum(axis=1)
+    np.testing.assert_allclose(bench_regression.exp_and_sum(a), expected, rtol=1e-5)
+    np.testing.assert_allclose(bench_regression.exp_and_sum_in_blocks(a), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "sides"),
+    [
+        (
+            "bench_regression",
+            REGRESSION,
+            {"KeOps": "pykeops.numpy", "scikit-learn": "sklearn.metrics.pairwise"},
+        ),
+        ("bench_attention", ATTENTION, {"PyTorch": "torch"}),
+    ],
+)
+def test_missing_peers_are_named(bench, name, sizes, sides):
+    found, printed = bench(name, *sizes, without=sides.values())
+    for side, module in sides.items():
+        sentence = f"{module.partition('.')[0]}: not installed"
+        for row in found["table"]:
+            assert row["absent"][side].startswith(sentence)
+            assert side not in row["median"]
+        named = [note for note in found["notes"] if note.startswith(f"no {side} ({sentence}")]
+        assert len(named) == 1
+        assert f"note: {named[0]}" in printed
+
+
+def test_sides_that_need_too_much_memory_are_named(bench):
+    tiny = ("n=[41]", "dim=[2]", "repeats=1", "most_memory_gib=2e-6")
+    found, _ = bench("bench_regression", *tiny, without=["pykeops.numpy"])
+    (row,) = found["table"]
+    assert row["absent"]["dense XLA"].startswith("needs ")
+    assert row["absent"]["scikit-learn"].startswith("needs a matrix of")
+
+
+def test_attention_compares_equal_numbers(bench):
+    found, _ = bench("bench_attention", *ATTENTION, without=["torch"])
+    works = [(row["causal"], row["phase"]) for row in found["table"]]
+    phases = (bench_attention.FORWARD, bench_attention.BACKWARD)
+    assert works == [(causal, phase) for causal in (False, True) for phase in phases]
+    for row in found["table"]:
+        assert row["deviation"].keys() == {"attnkernel", "jax.nn", "Equinox"}
+        assert max(row["deviation"].values()) < 1e-5
+    by_name = {row["target"]: row for row in found["targets"]}
+    causal = by_name["causal, in times of full"]
+    times = [row["median"]["attnkernel"] for row in found["table"]]
+    assert causal["worst"] == pytest.approx(max(times[2] / times[0], times[3] / times[1]))
+    assert by_name["times as fast as jax.nn, T = 4096"]["reached"] is None
+
+
+def test_side_that_disagrees_is_a_failure(bench, monkeypatch):
+    monkeypatch.setitem(
+        bench_attention.JAX_SIDES, "jax.nn", lambda q, k, v, causal: v + 0.0 * (q + k)
+    )
+    error, _ = bench("bench_attention", *ATTENTION, without=["torch"], code=1)
+    assert "jax.nn is" in error
+    assert "away from attnkernel; expected at most 1e-04" in error
+
+
+@pytest.mark.parametrize("wrong", [1.0 + 1e-3, np.nan])
+def test_agreement_looks_at_every_array(wrong):
+    ours = (np.ones((3, 2)), np.array([1e-3, 1.0]))
+    near = (np.ones((1, 3, 2)), np.array([2e-5 + 1e-3, 1.0]))
+    found = agreement({"ours": ours, "near": near}, "ours", 1e-4)
+    assert found == {"ours": 0.0, "near": pytest.approx(2e-5)}
+    with pytest.raises(Disagreement, match="other is"):
+        agreement({"ours": ours, "other": (ours[0], np.array([1e-3, wrong]))}, "ours", 1e-4)
+
+
+def test_sides_run_in_turn_after_one_warm_call_each():
+    calls = []
+    sides = {name: lambda name=name: calls.append(name) or name for name in "ab"}
+    seconds, results = in_turn(sides, 2)
+    assert calls == ["a", "b", "a", "b", "a", "b"]
+    assert results == {"a": "a", "b": "b"}
+    assert {name: len(spent) for name, spent in seconds.items()} == {"a": 2, "b": 2}
+
+
+def test_slow_side_is_timed_less_often_but_once():
+    seconds, _ = in_turn({"slow": lambda: sum(range(1000))}, 5, most_seconds=1e-12)
+    assert len(seconds["slow"]) == 1
+
+
+def test_cold_sides_have_no_warm_call():
+    calls, rounds = [], []
+    in_turn({"a": lambda: calls.append("a")}, 3, cold=True, each_round=rounds.append)
+    assert (calls, rounds) == (["a"] * 3, [1, 2, 3])
+
+
+def test_memory_that_a_program_needs_is_known_before_it_runs():
+    x = jnp.ones((64, 64))
+
+    def outer(x):
+        return jnp.sort((x.ravel()[:, None] * x.ravel()[None, :]), axis=1)[:, 0]
+
+    _, planned = compiled(outer, x)
+    assert planned >= 4 * 64**4
+    with pytest.raises(Absent, match="more than"):
+        compiled(outer, x, most_bytes=4 * 64**4 - 1)
+
+
+def test_memory_of_one_call():
+    sizes = (2, 19, 5, 0)
+    found = bench_attention.measure(
+        "attnkernel", True, bench_attention.FORWARD, sizes, "float32", 1
+    )
+    assert found["growth_bytes"] >= 0
+    assert found["absent"] is None
+    too_small = bench_attention.measure("jax.nn", False, "forward", sizes, "float32", 1e-9)
+    assert too_small["growth_bytes"] is None
+    assert too_small["absent"].startswith("needs ")
+
+
+def test_peak_is_that_of_a_process_of_its_own():
+    here = peak_bytes()
+    block = np.ones(2**26, np.uint8)
+    assert peak_bytes() >= here  # this process only grows
+    assert 2**20 < in_fresh_process(peak_bytes) < here + block.nbytes
+
+
+def test_target_is_judged_by_its_worst_value():
+    values = {"here": 3.0, "there": 5.0}
+    low, high = target("a", 4.0, values), target("b", 5.0, values, at_most=True)
+    assert (low["at"], low["reached"]) == ("here", False)
+    assert (high["at"], high["reached"]) == ("there", True)
+    assert target("c", 1.0, {})["reached"] is None
