@@ -247,7 +247,9 @@ def _bound(row: Block, column: Block, parts: Parts) -> Float[Array, ""]:
     )
     bound = kernel.upper_bound(row.least, row.greatest, column.least, column.greatest)
     if prior is not None:
-        bound = bound + prior.upper_bound(row.low, row.high, column.low, column.high)
+        of_prior = prior.upper_bound(row.low, row.high, column.low, column.high)
+        # a kernel may say +inf, nothing, of pairs that the prior forbids
+        bound = jnp.where(jnp.isneginf(of_prior), -jnp.inf, bound + of_prior)
     return rule.log_weights(bound.reshape(1, 1))[0, 0]
 
 
