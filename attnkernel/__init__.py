@@ -44,6 +44,7 @@ from .methods import (
     Dense as Dense,
     Fourier as Fourier,
     Method as Method,
+    Sorted as Sorted,
 )
 from .models import (
     KernelRegression as KernelRegression,

@@ -5,3 +5,4 @@ from ._blockwise import Blockwise as Blockwise
 from ._dense import Dense as Dense
 from ._fourier import Fourier as Fourier
 from ._moments import Moments as Moments
+from ._sorted import Sorted as Sorted
