@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from ._rules import Rule, Softmax
 from .kernels import Kernel
-from .methods import Blockwise, Dense, Fourier, Method, Moments, Task
+from .methods import Blockwise, Dense, Fourier, Method, Moments, Sorted, Task
 from .priors import Prior
 
 
@@ -17,9 +17,10 @@ class Auto(Method):
     """The method that `select_method` names, by this decision list:
 
     1. `Dense()`, for up to 2²⁰ pairs of a query and a key (4 MB of scores in float32).
-    2. `Fourier()`, where it can and there are more than 2²⁶, 2²⁸, 2³⁰ pairs in 1, 2, 3 dimensions:
+    2. `Sorted()`, where it can: in one dimension, for kernels that allow it; exact.
+    3. `Fourier()`, where it can and there are more than 2²⁶, 2²⁸, 2³⁰ pairs in 1, 2, 3 dimensions:
        certified to a relative error of 1e-6.
-    3. `Blockwise()`.
+    4. `Blockwise()`.
     """
 
     def refusal(self, task: Task) -> str | None:
@@ -73,7 +74,7 @@ def select_method(
 def _select(task: Task) -> Selection:
     passed_over = []
     pairs = task.queries * task.keys
-    for method in (Dense(), Fourier(), Blockwise()):
+    for method in (Dense(), Sorted(), Fourier(), Blockwise()):
         reason = method.refusal(task)
         if isinstance(method, Dense) and pairs > _DENSE_PAIRS:
             size = pairs * jnp.dtype(task.dtype).itemsize

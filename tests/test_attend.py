@@ -170,9 +170,22 @@ def test_selection_answers_without_running():
     assert ak.select_method(*shapes(1000), kernel=ak.Gaussian(1.0)) == (ak.Dense(), ())
     large = ak.select_method(*shapes(10**6), kernel=ak.Gaussian(1.0))
     assert large.method == ak.Blockwise()
-    assert str(large) == (
-        "Blockwise()\n  not Dense: 1000000 x 1000000 scores, 3814697 MiB, are more than 1048576"
-    )
+    assert str(large).splitlines() == [
+        "Blockwise()",
+        "  not Dense: 1000000 x 1000000 scores, 3814697 MiB, are more than 1048576",
+        "  not Sorted: it takes the kernels Laplace, Boxcar, Triangular, Epanechnikov, Biweight, "
+        "Triweight; got Gaussian",
+        "  not Fourier: float32 is too coarse to certify; use float64",
+    ]
+
+
+def test_selection_in_one_dimension(x64):
+    def selected(n, kernel):
+        return ak.select_method(*[jax.ShapeDtypeStruct((n, 1), jnp.float64)] * 3, kernel=kernel)
+
+    assert selected(2000, ak.Epanechnikov(0.3)).method == ak.Sorted()
+    assert selected(2000, ak.Gaussian(0.3)).method == ak.Blockwise()
+    assert "4000000 pairs are no more than 67108864" in str(selected(2000, ak.Gaussian(0.3)))
 
 
 def test_a_refusing_method_says_why():

@@ -170,7 +170,7 @@ def test_one_transform_of_the_keys_serves_all_heads(x64):
 
     def heads(method):
         one = lambda kernel: ak.attend(q, k, v, kernel=kernel, method=method)  # noqa: E731
-        return lambda kernels: jax.vmap(one)(kernels)
+        return lambda kernels: jax.vmap(one)(kernels)  # noqa: PLW0108  jit hashes it
 
     ours, dense = jax.jit(heads(ak.Fourier()))(kernels), heads(ak.Dense())(kernels)
     np.testing.assert_allclose(ours, dense, rtol=1e-6, atol=1e-9)

@@ -115,7 +115,7 @@ def _sums(
         def step(t: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             j = (first + t) % number
             shift, sums = state
-            needed = _for_any(_is_needed(bounds[j], shift, negligible))
+            needed = for_any(_is_needed(bounds[j], shift, negligible))
             column = jax.tree.map(lambda leaf: leaf[j], columns)
             return jax.lax.cond(needed, lambda: add(column, shift, sums), lambda: (shift, sums))
 
@@ -130,7 +130,7 @@ def _sums(
                 return new, sums * kept[:, None] + _weigh(scores, new, column.values)
 
             fits = jnp.all((more[:, -1] < _ROOM) & (shift > -jnp.inf))
-            return jax.lax.cond(_for_any(~fits), raised, lambda: (shift, sums + more))
+            return jax.lax.cond(for_any(~fits), raised, lambda: (shift, sums + more))
 
         start = jnp.full(sizes[0], -jnp.inf, dtype), jnp.zeros((sizes[0], width), dtype)
         return jax.lax.fori_loop(0, number, step, start)
@@ -181,7 +181,7 @@ def _sums_at(
         @recomputed
         def step(sums: Array, column: Block) -> tuple[Array, None]:
             bound = _bound(row, column, parts)
-            needed = _for_any(_is_needed(bound, shift, negligible))
+            needed = for_any(_is_needed(bound, shift, negligible))
 
             def add() -> Array:
                 scores = _scores(row, column, parts, k.shape[0])
@@ -210,7 +210,7 @@ def _is_needed(bound: Array, shift: Array, negligible: float) -> Bool[Array, ""]
 
 
 @jax.custom_batching.custom_vmap
-def _for_any(needed: Bool[Array, ""]) -> Bool[Array, ""]:
+def for_any(needed: Bool[Array, ""]) -> Bool[Array, ""]:
     """Whether any member of a batch needs a branch that harms none: the others take it as well.
 
     A `cond` whose predicate is batched runs both of its branches, and has no gradient.
@@ -218,9 +218,9 @@ def _for_any(needed: Bool[Array, ""]) -> Bool[Array, ""]:
     return needed
 
 
-@_for_any.def_vmap
+@for_any.def_vmap
 def _(size: int, batched: list[bool], needed: Bool[Array, " batch"]) -> tuple[Array, bool]:
-    return _for_any(jnp.any(needed)), False
+    return for_any(jnp.any(needed)), False
 
 
 def _pad(array: Array, size: int) -> Array:

@@ -377,5 +377,4 @@ def _exactly(
         zeros = jnp.zeros(queries, v.dtype)
         return zeros, zeros, jnp.zeros((queries, dim_v), v.dtype)
 
-    choose = jax.checkpoint(lambda: jax.lax.cond(for_any(jnp.any(wanted)), some, nothing))
-    return Moments(*choose())
+    return Moments(*jax.lax.cond(for_any(jnp.any(wanted)), some, nothing))

@@ -14,6 +14,7 @@ from .heads import Heads
 from .holdout import HoldOut
 from .leave_one_out import LeaveOneOut
 from .lengthscales import Lengthscales
+from .million import Million
 from .seeds import Seeds
 
 AnyStudy = Annotated[
@@ -25,6 +26,7 @@ AnyStudy = Annotated[
     | HoldOut
     | LeaveOneOut
     | Lengthscales
+    | Million
     | Seeds
     | ShowData,
     pydantic.Field(discriminator="study"),
