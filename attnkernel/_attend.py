@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from ._checks import require_finite
 from ._rules import Rule, Softmax
 from .kernels import Kernel
 from .methods import Blockwise, Dense, Fourier, Method, Moments, Sorted, Task
@@ -161,7 +162,9 @@ def attend(
     With `return_log_mass`, also shape (*batch, queries); where a query sees no key, -inf. Sums
     are never formed below float32. With `v = jnp.eye(keys)` the result is the weights themselves.
 
-    **Raises:** `ValueError` if the shapes do not fit together, or `method` refuses.
+    **Raises:** `ValueError` if the shapes do not fit together, `method` refuses, or (where values
+    are known, outside `jit`) a number is not finite. Inside `jit`, a query that is not finite is
+    NaN in its own row alone.
     """
     q, k, v = _fitting(_matrix("q", q), _matrix("k", k), _matrix("v", v))
     for name, part, kind in (("kernel", kernel, Kernel), ("rule", rule, Rule)):
@@ -177,6 +180,8 @@ def attend(
                 f"{prior!r}."
             )
         prior.check(q.shape[-2], k.shape[-2])
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        require_finite(name, array)
     if (reason := method.refusal(_task(q, k, v, kernel, prior, rule))) is not None:
         raise ValueError(f"{type(method).__name__} cannot evaluate this: {reason}")
     dtype = jnp.promote_types(jnp.result_type(q, k, v), jnp.float32)

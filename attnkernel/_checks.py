@@ -4,6 +4,8 @@ Values are looked at only where they are known: inside `jit`, `vmap` or `grad` a
 tracer without a value, and only its shape and dtype are checked.
 """
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -52,6 +54,19 @@ def as_points(name: str, x: ArrayLike) -> Float[Array, "*batch points dim"]:
     return array[:, None] if array.ndim == 1 else array
 
 
+def require_finite(name: str, rows: Float[Array, "*batch rows columns"]) -> None:
+    """Raise `ValueError` unless every number of every row is finite."""
+    if not is_known(rows) or bool(jnp.all(jnp.isfinite(rows))):
+        return
+    bad = np.argwhere(~np.all(np.isfinite(np.asarray(rows)), axis=-1))
+    first = tuple(bad[0].tolist())
+    raise ValueError(
+        f"{name} must be finite; {len(bad)} of {math.prod(rows.shape[:-1])} rows are not, the "
+        f"first is row {first[0] if len(first) == 1 else first} (counted from 0): "
+        f"{np.asarray(rows)[first]}. Drop or fill those rows."
+    )
+
+
 def require_regression_data(x: Float[Array, "..."], y: Float[Array, "..."]) -> None:
     """Raise `ValueError` unless (x, y) is something that a regression can be fitted to.
 
@@ -69,13 +84,8 @@ def require_regression_data(x: Float[Array, "..."], y: Float[Array, "..."]) -> N
         )
     if not is_known(x, y):
         return
-    for name, array in (("x", x), ("y", y)):
-        bad = np.flatnonzero(~np.isfinite(np.asarray(array)).reshape(len(array), -1).all(axis=1))
-        if bad.size:
-            raise ValueError(
-                f"{name} must be finite; {bad.size} of {len(array)} rows are not, the first is row "
-                f"{bad[0]} (counted from 0): {np.asarray(array)[bad[0]]}. Drop or fill those rows."
-            )
+    require_finite("x", x)
+    require_finite("y", y[:, None] if y.ndim == 1 else y)
     for name, array in (("x", x), ("y", y)):
         if np.all(np.asarray(array) == np.asarray(array)[:1]):
             raise ValueError(

@@ -215,3 +215,11 @@ def test_parts_that_are_none(changes, message, monkeypatch):
     arguments = {"kernel": ak.Gaussian(1.0), **changes}
     with pytest.raises(ValueError, match=message):
         ak.attend(jnp.zeros((3, 2)), jnp.zeros((5, 2)), jnp.zeros((5, 1)), **arguments)
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_what_is_not_finite_is_refused_where_it_is_known(name):
+    arguments = {name: jnp.ones((2, 3, 1)) for name in "qkv"}
+    arguments[name] = arguments[name].at[1, 2, 0].set(jnp.inf)
+    with pytest.raises(ValueError, match=rf"{name} must be finite; 1 of 6 .* row \(1, 2\)"):
+        ak.attend(**arguments, kernel=ak.Gaussian(1.0))

@@ -338,9 +338,7 @@ def _exactly(
 
     def some() -> tuple[Array, Array, Array]:
         columns = jnp.argsort(jax.lax.stop_gradient(k[:, 0]))
-        order = jnp.argsort(jnp.where(wanted, jax.lax.stop_gradient(q[:, 0]), jnp.inf))
-        # in front those wanted: sorted apart, as infinity may be one of them
-        order = order[jnp.argsort(~wanted[order], stable=True)]
+        order = jnp.lexsort((jax.lax.stop_gradient(q[:, 0]), ~wanted))  # in front those wanted
         number = jnp.sum(wanted)
         places = jnp.arange(steps * rows)
         chosen = order[jnp.minimum(places, number - 1).clip(0)].reshape(steps, rows)
