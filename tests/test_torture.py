@@ -1,5 +1,7 @@
 """The extremes: lengthscales and values of any size, in float32, beside float64."""
 
+import itertools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -26,6 +28,7 @@ KERNELS = (
     ak.Tricube,
     ak.Cosine,
 )
+SORTED = (ak.Laplace, ak.Boxcar, ak.Triangular, ak.Epanechnikov, ak.Biweight, ak.Triweight)
 
 
 def sample(shift, dim=1):
@@ -64,8 +67,13 @@ def outcome(make, method, x, y):
     return [compiled(jnp.log(jnp.asarray(ell, x.dtype)), x, y) for ell in LENGTHSCALES]
 
 
-@pytest.mark.parametrize("make", KERNELS)
-@pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(4, 8)])
+@pytest.mark.parametrize(
+    ("make", "method"),
+    [
+        *itertools.product(KERNELS, [ak.Dense(), ak.Blockwise(4, 8)]),
+        *((make, ak.Sorted()) for make in SORTED),
+    ],
+)
 def test_no_nan_at_any_lengthscale_in_float32(make, method):
     x, y = (jnp.asarray(a, jnp.float32) for a in sample(shift=1e6))
     for value, log_mass, gradient, change in outcome(make, method, x, y):
@@ -75,10 +83,16 @@ def test_no_nan_at_any_lengthscale_in_float32(make, method):
             assert np.isfinite(leaf).all()
 
 
-@pytest.mark.parametrize("make", [ak.Gaussian, ak.Matern52, ak.Triweight])
-def test_float32_agrees_with_float64(make):
+@pytest.mark.parametrize(
+    ("make", "method"),
+    [
+        *((make, ak.Blockwise(4, 8)) for make in (ak.Gaussian, ak.Matern52, ak.Triweight)),
+        *((make, ak.Sorted()) for make in (ak.Laplace, ak.Triangular, ak.Triweight)),
+    ],
+)
+def test_float32_agrees_with_float64(make, method):
     x, y = sample(shift=0.0)
-    single = outcome(make, ak.Blockwise(4, 8), jnp.float32(x), jnp.float32(y))
+    single = outcome(make, method, jnp.float32(x), jnp.float32(y))
     with jax.enable_x64(True):
         rounded = (jnp.asarray(np.float32(a), float) for a in (x, y))
         double = outcome(make, ak.Dense(), *rounded)

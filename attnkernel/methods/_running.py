@@ -1,8 +1,9 @@
-r"""Running sums along sorted keys in which nothing is ever subtracted, so that no digit is lost.
+r"""Running sums along sorted points in which nothing is ever subtracted, so that no digit is lost.
 
-A sum over the keys of an interval is seldom the difference of two prefix sums: what they share
-cancels, and takes the digits with it. Here sums begin anew at the start of each cell, an interval
-is put together from pieces of cells, and all that is added is positive where the values are.
+A sum over an interval is seldom well computed as the difference of two prefix sums: what they
+share cancels, and takes the digits with it. Here sums begin anew at the start of each cell, an
+interval is put together from pieces of cells, and wherever the values are positive, so is all
+that is added.
 """
 
 import functools
@@ -16,12 +17,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 Tree = TypeVar("Tree")
 
+_FEW = 64  # elements up to which one row is as fast as many
+
 
 def scan(merge: Callable[[Tree, Tree], Tree], elements: Tree) -> Tree:
     """All prefixes of an associative `merge`, along the last axis.
 
     Rows of √n elements run side by side, then each takes in what came before it: two passes that
-    stay in the cache, in a program whose size does not depend on n.
+    stay in the cache, in a program whose size hardly depends on n.
     """
     n = jax.tree.leaves(elements)[0].shape[-1]
     length = math.isqrt(n) if n > _FEW else n
@@ -50,11 +53,8 @@ def scan(merge: Callable[[Tree, Tree], Tree], elements: Tree) -> Tree:
     )
 
 
-_FEW = 64  # elements up to which one row is as fast as many
-
-
 class Cells(NamedTuple):
-    """Sorted points cut into consecutive cells: whether a point starts one; its cell's ends."""
+    """Sorted points cut into consecutive cells: whether a point starts one, and its cell's ends."""
 
     starts: Bool[Array, " n"]
     first: Int[Array, " n"]
@@ -62,24 +62,31 @@ class Cells(NamedTuple):
 
     @classmethod
     def of(cls, starts: Bool[Array, " n"]) -> "Cells":
-        index = jnp.arange(len(starts))
+        n = len(starts)
+        index = jnp.arange(n)
         ends = jnp.append(starts[1:], True)
-        first = jax.lax.cummax(jnp.where(starts, index, 0))
-        last = jax.lax.cummin(jnp.where(ends, index, len(starts) - 1), reverse=True)
+        first = scan(jnp.maximum, jnp.where(starts, index, 0))
+        last = scan(jnp.minimum, jnp.where(ends, index, n - 1)[::-1])[::-1]
         return cls(starts, first, last)
 
     @classmethod
-    def narrow(cls, points: Float[Array, " n"], scale: Float[Array, ""]) -> "Cells":
-        """Cells of a width between 2/3 and 1 in units of 1/scale, both excluded.
+    def equal(cls, points: Float[Array, " n"]) -> "Cells":
+        """Cells of points that coincide."""
+        return cls.of(jnp.concatenate([jnp.ones(1, bool), points[1:] != points[:-1]]))
 
-        The width is a power of two, or three quarters of one: the cell of a point is then found
-        without rounding, wherever the points lie. Beyond 2⁵³ widths from 0 cells are single points.
+    @classmethod
+    def narrow(cls, points: Float[Array, " n"], scale: Float[Array, ""]) -> "Cells":
+        """Cells of a width between 0.66 and 0.999 in units of 1/scale.
+
+        The width is a power of two, or three quarters of one, so that the cell of a point is found
+        without rounding, wherever the points lie.
         """
         mantissa, exponent = jnp.frexp((1.0 - 1e-3) / scale)
         quarters = jnp.floor(jnp.ldexp(points, 2 - exponent))  # of the power of two
         cell = jnp.floor(quarters / jnp.where(mantissa < 0.75, 2.0, 3.0))
-        starts = (cell[1:] != cell[:-1]) | ((points[1:] - points[:-1]) * scale >= 1.0)
-        return cls.of(jnp.concatenate([jnp.ones(1, bool), starts]))
+        # where cells overflow, points that differ are further apart than their width
+        apart = (cell[1:] != cell[:-1]) | ((points[1:] - points[:-1]) * scale >= 1.0)
+        return cls.of(jnp.concatenate([jnp.ones(1, bool), apart]))
 
 
 class _State(NamedTuple):
@@ -94,12 +101,12 @@ def running_moments(
     scale: Float[Array, ""],
     values: Float[Array, "width n"],
     degree: int,
-) -> list[Float[Array, "width n"]]:
+) -> Float[Array, "degrees width n"]:
     r"""For each point i and for a from 0 to `degree`, over $j \le i$ in the cell of i:
 
     $$ \sum_j \big(c\, (p_i - p_j)\big)^a\, v_j, \qquad c = \mathrm{scale} $$
 
-    To move moments on by δ ≥ 0 only adds: $(t + \delta)^a$ has no negative term.
+    To move them on by δ ≥ 0 only adds: $(t + \delta)^a$ has no negative term.
     """
 
     def merge(ours: _State, theirs: _State) -> _State:
@@ -115,7 +122,7 @@ def running_moments(
         return _State(ours.starts | theirs.starts, theirs.at, moments)
 
     zero = jnp.zeros_like(values)
-    return scan(merge, _State(cells.starts, points, [values] + [zero] * degree)).moments
+    return jnp.stack(scan(merge, _State(cells.starts, points, [values] + [zero] * degree)).moments)
 
 
 def running_sums(

@@ -1,0 +1,248 @@
+"""Sorted keys: equal to the dense reference, to the last digit where prefix sums lose theirs."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+from attnkernel import priors
+from attnkernel.methods import Task
+
+N, DIM_V = 37, 2
+KERNELS = (ak.Boxcar, ak.Triangular, ak.Epanechnikov, ak.Biweight, ak.Triweight, ak.Laplace)
+LENGTHSCALES = (0.05, 0.25, 0.73, 3.0, 1e3)  # 0.25 is the spacing of the lattice
+
+
+def with_lengthscale(make, log_lengthscale):
+    return eqx.tree_at(lambda kernel: kernel.log_lengthscale, make(1.0), log_lengthscale)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def everything(make, method, alone, twice, log_lengthscale, q, k, v, hidden):
+    """Value, log-mass, gradient, JVP and second derivatives: in ℓ, or in all that moves."""
+
+    def outputs(log_lengthscale, q, k, v):
+        prior = priors.HeldOut(hidden)
+        return ak.attend(
+            q,
+            k,
+            v,
+            kernel=with_lengthscale(make, log_lengthscale),
+            prior=prior & priors.LeaveOneOut() if alone else prior,
+            method=method,
+            return_log_mass=True,
+        )
+
+    def number(*moving):
+        value, log_mass = outputs(*moving)
+        return jnp.sum(jnp.sin(value)) + jnp.sum(jnp.where(log_mass > -jnp.inf, log_mass, 0.0) ** 2)
+
+    moving = log_lengthscale, q, k, v
+    along = jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape), moving)
+    return (
+        *outputs(*moving),
+        jax.grad(number, (0, 1, 2, 3))(*moving),
+        jax.jvp(outputs, moving, along)[1],
+        jax.hessian(number, (0, 1, 2, 3) if twice else 0)(*moving),
+    )
+
+
+def agree(a, b, rtol=1e-10, atol=1e-10):
+    for one, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert not np.isnan(one).any()
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("make", KERNELS)
+def test_sorted_is_dense(x64, make, alone):
+    """Unsorted rows, ties, a lattice with ℓ its spacing, hidden keys, empty windows, far queries.
+
+    Ties among keys with a cusp of K there included: derivatives are those of the reference.
+    """
+    rng = np.random.default_rng(0)
+    twice = make is (ak.Triangular if alone else ak.Epanechnikov)
+    lattice = rng.integers(0, 12, (N, 1)) * 0.25
+    for x in (rng.normal(size=(N, 1)), lattice, np.zeros((N, 1))):
+        q = x if alone else np.concatenate([rng.normal(size=(22, 1)), x[:13], [[40.0], [-2e3]]])
+        for lengthscale, share in zip(LENGTHSCALES, (0.0, 0.4, 0.0, 0.7, 1.0), strict=True):
+            hidden = rng.random(N) < share
+            data = np.log(lengthscale), q, x, rng.normal(size=(N, DIM_V)), hidden
+            data = tuple(map(jnp.asarray, data))
+            agree(*(everything(make, m, alone, twice, *data) for m in (ak.Sorted(), ak.Dense())))
+
+
+@pytest.mark.parametrize(
+    ("make", "prior", "rule"),
+    [
+        (ak.Laplace, None, lambda: ak.Softmax(0.6, sink_mass=0.02)),
+        (ak.Laplace, priors.LeaveOneOut(), lambda: ak.Softmax(jnp.asarray(1.4))),
+        (ak.Boxcar, None, lambda: ak.Softmax(jnp.asarray(1.4), sink_mass=0.02)),
+        (ak.Epanechnikov, priors.LeaveOneOut(), lambda: ak.Softmax(sink_mass=jnp.asarray(0.02))),
+    ],
+)
+def test_rules_and_metrics(x64, make, prior, rule):
+    x, v = (jnp.asarray(np.random.default_rng(i).normal(size=(N, 1))) for i in (0, 1))
+    parts = make(0.5, metric=jnp.array([[1.7]])), rule()
+
+    @eqx.filter_jit
+    def results(method, parts):
+        def number(parts):
+            kernel, rule = parts
+            out = ak.attend(x, x, v, kernel=kernel, prior=prior, rule=rule, method=method)
+            return jnp.sum(jnp.sin(out))
+
+        return number(parts), eqx.filter_grad(number)(parts)
+
+    agree(results(ak.Sorted(), parts), results(ak.Dense(), parts))
+
+
+def test_heads_and_batches(x64):
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(rng.normal(size=shape)) for shape in ((29, 1), (N, 1), (N, DIM_V)))
+    for make in (ak.Epanechnikov, ak.Laplace):
+        heads = eqx.filter_vmap(make)(jnp.array([0.1, 1.0, 40.0]))
+        stacked = jnp.stack([q, q + 1.0, 2.0 * q])
+
+        def per_head(method, heads=heads, stacked=stacked):
+            def one(kernel):
+                return ak.attend(stacked, k, v, kernel=kernel, method=method)
+
+            return eqx.filter_vmap(one)(heads)
+
+        agree(per_head(ak.Sorted()), per_head(ak.Dense()))
+
+
+@pytest.mark.parametrize("make", KERNELS)
+def test_a_million_keys_far_from_zero(x64, make):
+    """x around 1e4, ℓ = 0.01: prefix sums of powers of x would have no digit left."""
+    n, lengthscale = 10**6, 0.01
+    rng = np.random.default_rng(0)
+    x = 1e4 + rng.normal(size=n)
+    y = 2.0 + np.sin(20.0 * (x - 1e4)) + rng.normal(size=n)
+    q = rng.choice(x, 50) + 1e-3 * rng.normal(size=50)
+    kernel = make(lengthscale)
+    value, log_mass = ak.attend(
+        q[:, None], x[:, None], y[:, None], kernel=kernel, method=ak.Sorted(), return_log_mass=True
+    )
+    exact = {
+        ak.Boxcar: np.ones_like,
+        ak.Triangular: lambda r: 1 - r,
+        ak.Epanechnikov: lambda r: 1 - r**2,
+        ak.Biweight: lambda r: (1 - r**2) ** 2,
+        ak.Triweight: lambda r: (1 - r**2) ** 3,
+        ak.Laplace: lambda r: np.exp(-r),
+    }[make]
+    ell, reach = np.longdouble(kernel.lengthscale), 50.0 if make is ak.Laplace else 1.0
+    for i, point in enumerate(q):
+        near = np.abs(x - point) < 1.01 * reach * lengthscale
+        r = np.abs(x[near].astype(np.longdouble) - point) / ell
+        w = np.where(r < reach, exact(r), 0)
+        assert abs(np.sum(w * y[near]) / np.sum(w) / value[i, 0] - 1) < 1e-13
+        assert abs(np.sum(w) / np.exp(np.longdouble(log_mass[i])) - 1) < 1e-13
+
+
+@pytest.mark.parametrize("make", KERNELS)
+def test_float32_far_from_zero(make):
+    rng = np.random.default_rng(0)
+    x = np.float32(1e4 + rng.normal(size=(2000, 1)))
+    y = np.float32(rng.normal(size=(2000, 1)))
+    arguments = {"kernel": make(0.1), "prior": priors.LeaveOneOut()}
+    single = ak.attend(x, x, y, **arguments, method=ak.Sorted())
+    with jax.enable_x64(True):
+        arguments["kernel"] = make(jnp.float32(0.1))
+        double = ak.attend(*(np.float64(a) for a in (x, x, y)), **arguments, method=ak.Dense())
+    # at the jump of a boxcar the two precisions may differ by a key
+    tolerance = 0.1 if make is ak.Boxcar else 2e-5
+    np.testing.assert_allclose(single, double, atol=tolerance)
+
+
+def test_log_mass_far_from_all_keys(x64):
+    k, v = jnp.array([[0.0], [1.0], [3.0]]), jnp.array([[1.0], [2.0], [5.0]])
+    q = jnp.array([[1e5], [-1e6], [2.0]])
+    value, log_mass = ak.attend(
+        q, k, v, kernel=ak.Laplace(0.01), method=ak.Sorted(), return_log_mass=True
+    )
+    np.testing.assert_allclose(value[:, 0], [5.0, 1.0, 3.5], rtol=1e-12)
+    np.testing.assert_allclose(log_mass, [-(1e5 - 3) / 0.01, -1e8, -100 + np.log(2)], rtol=1e-14)
+
+
+def test_labels_of_hidden_keys_and_neighbours_out_of_reach_do_not_matter(x64):
+    x = jnp.arange(10.0)[:, None]
+    y = x.at[3].set(jnp.nan).at[8].set(jnp.nan)
+    hidden = jnp.arange(10) == 3
+    for make in KERNELS:
+        kernel, prior = make(1.5), priors.HeldOut(hidden)
+        out = ak.attend(x, x.at[3].set(jnp.nan), y, kernel=kernel, prior=prior, method=ak.Sorted())
+        clean = ak.attend(x, x, x, kernel=kernel, prior=prior, method=ak.Dense())
+        seen = np.arange(10) < (0 if make is ak.Laplace else 7)
+        np.testing.assert_allclose(out[seen], clean[seen], rtol=1e-12)
+        assert np.isnan(out[7:]).all()
+
+
+def test_own_key_apart_from_its_query_is_not_silent(x64):
+    k = jnp.array([[0.0], [1.0], [2.0], [9.0]])
+    q = jnp.array([[0.0], [1.1], [2.0], [2.1]])
+    for make in (ak.Epanechnikov, ak.Triangular):
+        arguments = {"kernel": make(1.5), "prior": priors.LeaveOneOut()}
+        out = ak.attend(q, k, k, **arguments, method=ak.Sorted())
+        dense = ak.attend(q, k, k, **arguments, method=ak.Dense())
+        np.testing.assert_allclose(out, dense.at[1].set(jnp.nan), rtol=1e-12)  # 9 is out of reach
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"kernel": ak.Gaussian()},
+            "takes the kernels Laplace, Boxcar, .* Triweight; got Gaussian",
+        ),
+        ({"dim": 2}, "sorts points of one dimension; got 2"),
+        ({"prior": ak.Causal()}, "the masks HeldOut and LeaveOneOut, also joined by &; got Causal"),
+        ({"prior": priors.LeaveOneOut() & ak.Causal()}, "joined by &; got And"),
+        ({"prior": priors.LeaveOneOut(), "queries": 3}, "the same rows; got 3 queries and 5 keys"),
+        (
+            {"rule": ak.Softmax(0.5)},
+            "with Biweight it takes temperature 1, not one to fit or other",
+        ),
+        ({"rule": ak.Softmax(jnp.asarray(1.0))}, "with Biweight it takes temperature 1"),
+    ],
+)
+def test_refusals(changes, reason):
+    task = Task(ak.Biweight(), None, ak.Softmax(), 5, 5, 1, 1, jnp.float32)
+    assert ak.Sorted().refusal(task) is None
+    task = task._replace(**changes)
+    arrays = (jnp.zeros((rows, task.dim)) for rows in (task.queries, task.keys, task.keys))
+    with pytest.raises(ValueError, match=f"Sorted cannot evaluate this: .*{reason}"):
+        ak.attend(*arrays, kernel=task.kernel, prior=task.prior, rule=task.rule, method=ak.Sorted())
+
+
+def test_memory_grows_with_rows():
+    def value(x, y):
+        return ak.attend(x, x, y, kernel=ak.Triweight(0.3), method=ak.Sorted())
+
+    def used(n):
+        shape = jax.ShapeDtypeStruct((n, 1), jnp.float32)
+        compiled = jax.jit(jax.grad(lambda *a: jnp.sum(value(*a)), (0, 1))).lower(shape, shape)
+        return compiled.compile().memory_analysis().temp_size_in_bytes
+
+    n = 8192
+    assert used(2 * n) - used(n) < 4 * n * 1000
+
+
+def test_no_queries_and_no_keys_and_one_key():
+    x = jnp.ones((5, 1))
+    for kernel in (ak.Laplace(), ak.Triweight()):
+        sums = functools.partial(ak.attend, kernel=kernel, method=ak.Sorted(), return_log_mass=True)
+        assert sums(x[:0], x, x)[0].shape == (0, 1)
+        for value, log_mass in (
+            sums(x, x[:0], x[:0]),
+            sums(x[:1], x[:1], x[:1], prior=priors.LeaveOneOut()),
+        ):
+            assert (np.asarray(value) == 0).all()
+            assert np.isneginf(log_mass).all()
+        np.testing.assert_array_equal(sums(x + 0.5, x[:1], 7 * x[:1])[0], 7.0)
