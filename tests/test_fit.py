@@ -391,6 +391,71 @@ def test_a_given_optimiser_finds_the_minima_of_a_search():
     np.testing.assert_allclose(given.loss, at_end, rtol=1e-6)  # of the end, not of the step before
 
 
+def test_a_search_that_begins_on_a_sample_ends_at_the_minima_of_the_whole(x64):
+    x, y = sample(600)
+    fitted = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
+    whole = jax.jit(lambda x, y: ak.fit(model(), x, y, objective=ak.LeaveOneOut()))(x, y)
+    np.testing.assert_allclose(fitted.loss, whole.loss, rtol=1e-12)
+    np.testing.assert_allclose(
+        fitted.model.kernel.lengthscale, whole.model.kernel.lengthscale, rtol=1e-6
+    )
+    assert fitted.starts.converged.all()
+    assert fitted.history["loss"].shape == (10,)
+    slope = jax.grad(lambda log: ak.LeaveOneOut()(model(jnp.exp(log)), x, y))
+    for end in fitted.starts.end.kernel.log_lengthscale:
+        assert abs(slope(end)) < 1e-6
+
+
+class Valley(ak.Objective):
+    """(log ℓ − a)², not to be seen below `edge`; its sample has another a, and no edge."""
+
+    at: jax.Array
+    edge: jax.Array
+    is_stochastic = False
+
+    def __call__(self, model, x, y, *, key=None):
+        log = model.kernel.log_lengthscale
+        return jnp.where(log > self.edge, 1.0 + (log - self.at) ** 2, jnp.nan)
+
+    def on_sample(self, x):
+        return Valley(jnp.asarray(-1.0), jnp.asarray(-jnp.inf))
+
+
+def test_a_sample_that_misleads_does_no_harm(x64):
+    bounds = (model(0.1), model(10.0))
+    objective = Valley(jnp.asarray(0.5), jnp.asarray(-0.5))
+    fitted = ak.fit(model(), *sample(), objective=objective, bounds=bounds)
+    np.testing.assert_allclose(fitted.model.kernel.log_lengthscale, 0.5, rtol=1e-6)
+    np.testing.assert_allclose(fitted.starts.begin.kernel.log_lengthscale[0], 0.0, atol=1e-12)
+    assert fitted.starts.diverged.any()  # those that began below the edge
+
+
+def test_starts_go_on_from_the_minima_of_the_sample(x64):
+    bounds = (model(0.1), model(10.0))
+    seen = []
+    fitted = ak.fit(
+        model(),
+        *sample(),
+        objective=Valley(jnp.asarray(0.5), jnp.asarray(-jnp.inf)),
+        bounds=bounds,
+        starts=4,
+        record=lambda model: {"log": model.kernel.log_lengthscale},
+        callback=lambda done, history: seen.append(history["log"]),
+    )
+    np.testing.assert_allclose(seen[0][:, 0], -1.0, atol=1e-2)  # all four go with one
+    np.testing.assert_allclose(fitted.starts.end.kernel.log_lengthscale, 0.5, rtol=1e-6)
+    assert len(fitted.minima()) == 1
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_a_search_takes_data_of_another_precision_than_the_model(x64, dtype):
+    x, y = sample()
+    fitted = ak.fit(model(), x.astype(dtype), y.astype(dtype), objective=ak.LeaveOneOut())
+    assert fitted.loss.dtype == dtype
+    whole = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
+    np.testing.assert_allclose(fitted.loss, whole.loss, rtol=1e-5)
+
+
 def bad_batches():
     x, y = sample()
     models = eqx.filter_vmap(model)(jnp.array([1.0, 2.0, 3.0]))

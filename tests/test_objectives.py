@@ -105,3 +105,21 @@ def test_hold_out_without_a_key_says_so():
     x, y = sample()
     with pytest.raises(ValueError, match="pass key="):
         ak.HoldOut(2)(ak.KernelRegression(ak.Gaussian(1.0)), x, y)
+
+
+def test_a_sample_is_some_terms_of_leave_one_out_in_any_order(x64):
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(-2, 2, size=(601, 1)), rng.normal(size=601)
+    model = ak.KernelRegression(ak.Gaussian(0.3))
+    order = np.argsort(x[:, 0])
+    rows = [order[k * 601 // 150 + 2] for k in range(150)]
+    error = [predict(x[i], np.delete(x[:, 0], i), np.delete(y, i), 0.3)[0] - y[i] for i in rows]
+    for at in (np.arange(601), rng.permutation(601)):
+        shuffled = jnp.asarray(x[at]), jnp.asarray(y[at])
+        sample = ak.LeaveOneOut().on_sample(shuffled[0])
+        np.testing.assert_allclose(sample(model, *shuffled), np.mean(np.square(error)), rtol=1e-12)
+
+
+def test_few_rows_have_no_sample():
+    assert ak.LeaveOneOut().on_sample(jnp.zeros((511, 1))) is None
+    assert ak.LeaveOneOut().on_sample(jnp.zeros((512, 1))) is not None

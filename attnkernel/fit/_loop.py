@@ -63,7 +63,7 @@ class State(eqx.Module):
         cls, z: PyTree, optimizer: optax.GradientTransformation, key: PRNGKeyArray
     ) -> "State":
         false = jnp.zeros((), bool)
-        loss = jnp.asarray(jnp.inf, jnp.result_type(*jax.tree.leaves(z)))
+        loss = jnp.asarray(jnp.inf, float)
         zero = jnp.zeros((), int)
         return cls(z, z, optimizer.init(z), key, loss, zero, zero, false, false)
 
@@ -80,13 +80,37 @@ def advance(state: State, problem: Problem, recipe: Recipe, steps: int) -> tuple
     """
     optimizer = optax.with_extra_args_support(recipe.optimizer)
 
+    def loss_at(z: PyTree, key: PRNGKeyArray) -> Float[Array, ""]:
+        return problem.objective(problem.model(z), problem.x, problem.y, key=key)
+
+    dtype = jax.eval_shape(loss_at, state.z, state.key).dtype
+
     def step(state: State, _: None) -> tuple[State, History]:
+        recorded = recipe.record(problem.model(state.z)) if recipe.record is not None else {}
+        if recipe.tolerance is not None:  # one that stopped costs nothing
+            stopped = state.converged | state.diverged
+            rest = lambda state: (state, state.loss.astype(dtype))  # noqa: E731
+            moved, loss = jax.lax.cond(stopped, rest, move, state)
+        else:
+            moved, loss = move(state)
+        return moved, {**recorded, "loss": loss}
+
+    def value_and_grad(state: State, loss_of: Callable) -> tuple[Array, PyTree]:
+        evaluate = jax.value_and_grad(loss_of)
+        if recipe.tolerance is None:
+            return evaluate(state.z)
+        # the line search has been here, but for the first time
+        value, slope = (optax.tree.get(state.optimizer, name) for name in ("value", "grad"))
+        known = lambda z: (value.astype(dtype), slope)  # noqa: E731
+        return jax.lax.cond(jnp.isfinite(value), known, evaluate, state.z)
+
+    def move(state: State) -> tuple[State, Array]:
         key, subkey = jax.random.split(state.key)
 
         def loss_of(z: PyTree) -> Float[Array, ""]:
-            return problem.objective(problem.model(z), problem.x, problem.y, key=subkey)
+            return loss_at(z, subkey)
 
-        loss, gradient = jax.value_and_grad(loss_of)(state.z)
+        loss, gradient = value_and_grad(state, loss_of)
         slope = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(gradient)]))
         diverged = state.diverged | ~jnp.isfinite(loss) | ~jnp.isfinite(slope)
         converged, idle = state.converged, state.idle
@@ -117,8 +141,7 @@ def advance(state: State, problem: Problem, recipe: Recipe, steps: int) -> tuple
             converged=converged,
             diverged=diverged,
         )
-        recorded = recipe.record(problem.model(state.z)) if recipe.record is not None else {}
-        return moved, {**recorded, "loss": loss}
+        return moved, loss
 
     return jax.lax.scan(step, state, None, length=steps)
 

@@ -91,7 +91,7 @@ class Fit(eqx.Module):
             model = take(i, self.starts.end)
             if any(_distance(model, other) <= tolerance for other, _ in found):
                 continue
-            curvature, distance = _around(model, self.objective, self.x, self.y)
+            curvature, distance = around(model, self.objective, self.x, self.y)
             if curvature > tolerance and distance <= tolerance:
                 found.append((model, float(self.starts.loss[i])))
         return found
@@ -153,7 +153,7 @@ def _distance(model: Any, other: Any) -> float:
 
 
 @eqx.filter_jit
-def _around(
+def around(
     model: Any, objective: Objective, x: Array, y: Array
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """The objective near a model: its least curvature, in units of the objective; a Newton step.

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PRNGKeyArray
@@ -15,7 +16,7 @@ from .._checks import is_known
 from ._box import Box
 from ._loop import Callback, History, Problem, Recipe, State, advance, run
 from ._objectives import Objective
-from ._result import Fit, Starts, take
+from ._result import Fit, Starts, around, take
 
 _STEPS = 100  # of L-BFGS at most; it usually stops within twenty
 _STARTS = 10
@@ -120,25 +121,88 @@ def solve(
     chunk: int,
 ) -> Fit:
     """The fit, or the fits, that a plan describes; `axes` says what is batched."""
-    state, frozen, box = _begin(model, x, key, plan, axes)
+    begin, frozen, box = _begin(model, x, key, plan, axes)
     problem = Problem(frozen, x, y, objective, box)
     recipe = Recipe(plan.optimizer, plan.tolerance, record)
-    on_host = is_known(*jax.tree.leaves(eqx.filter((state, problem), eqx.is_array)))
+    on_host = is_known(*jax.tree.leaves(eqx.filter((begin, problem), eqx.is_array)))
     # a search is differentiated at its end, not along its way
     is_search = plan.tolerance is not None
     implicit = is_search and not on_host
-    state, fixed = _stop_gradient((state, problem)) if implicit else (state, problem)
-    end, history = run(
-        lambda state, steps: _advance(state, fixed, recipe, steps, axes),
-        state,
-        steps=plan.steps,
-        chunk=min(chunk, 10) if is_search else chunk,  # look often: it may be done
-        callback=callback,
-        on_host=on_host,
-    )
+    state, fixed = _stop_gradient((begin, problem)) if implicit else (begin, problem)
+    each = np.arange(plan.starts)
+
+    def search(state: State, of: np.ndarray) -> tuple[State, History]:
+        """From a state to the end; the i-th start shares the way of start `of[i]`."""
+
+        def go(state: State, steps: int) -> tuple[State, History]:
+            state, history = _advance(state, fixed, recipe, steps, axes)
+            return state, history if of is each else take(of, history)
+
+        end, history = run(
+            go,
+            state,
+            steps=plan.steps,
+            chunk=min(chunk, 10) if is_search else chunk,  # look often: it may be done
+            callback=callback,
+            on_host=on_host,
+        )
+        return end if of is each else take(of, end), history
+
+    near = (state, each)
+    if plan.tolerance is not None and on_host and axes is None and plan.starts > 1:
+        rough = Recipe(plan.optimizer, max(plan.tolerance, _ROUGH), None)
+        near = _from_sample(state, fixed, rough, plan.steps) or near
+    end, history = search(*near)
+    if near[1] is not each and np.any(end.diverged):  # the sample misled: all the way
+        end, history = search(state, each)
     history = jax.tree.map(jnp.asarray, history)
-    result = _finish(state, end, history, problem, axes, is_search, implicit)
+    result = _finish(begin, end, history, problem, axes, is_search, implicit)
     return Fit(*result, x, y, is_search)
+
+
+_ROUGH = 1e-5  # tolerance on a sample
+_SAME = 1e-2  # of a parameter: ends on a sample that are closer than this are one
+_FLAT = 1e-2  # curvature, in units of the objective: what is flatter is no minimum
+
+
+def _from_sample(
+    begin: State, problem: Problem, recipe: Recipe, steps: int
+) -> tuple[State, np.ndarray] | None:
+    """Starts moved to the minima of a sample of the objective; of those that meet, one goes on.
+
+    Those that ended at no minimum, where the sample is flat, go with the best. Returns the
+    state, in which all that do not go on have stopped, and for each start the one it goes with.
+    None where the objective has no sample.
+    """
+    sample = problem.objective.on_sample(problem.x)
+    if sample is None:
+        return None
+    on_sample = problem._replace(objective=sample)
+    end, history = run(
+        lambda state, steps: _advance(state, on_sample, recipe, steps, None),
+        begin,
+        steps=steps,
+        chunk=10,
+        callback=None,
+        on_host=True,
+    )
+    params = jax.tree.leaves(end.z if problem.box is None else jax.vmap(problem.box.inside)(end.z))
+    ends = np.concatenate([np.reshape(leaf, (len(leaf), -1)) for leaf in params], axis=1)
+    loss = history["loss"][:, -1]
+    order = np.argsort(np.where(np.isfinite(loss), loss, np.inf))
+    of = np.arange(len(ends))
+    for rank, i in enumerate(order[1:], 1):
+        close = np.max(np.abs(ends[order[:rank]] - ends[i]), axis=1) < _SAME
+        if np.any(close):
+            of[i] = of[order[np.argmax(close)]]
+        else:
+            model = problem.model(take(i, end.z))
+            curvature, distance = around(model, sample, problem.x, problem.y)
+            of[i] = i if curvature > _FLAT and distance < _SAME else order[0]
+    start = functools.partial(State.start, optimizer=recipe.optimizer)
+    fresh = jax.vmap(lambda z, key: start(z, key=key))(end.z, begin.key)
+    stopped = jnp.asarray(of != np.arange(len(ends)))
+    return eqx.tree_at(lambda state: state.converged, fresh, stopped), of
 
 
 @eqx.filter_jit
@@ -174,6 +238,8 @@ def _advance(
 
     def over_starts(state: State, problem: Problem) -> tuple[State, History]:
         one = lambda state: advance(state, problem, recipe, steps)  # noqa: E731
+        if recipe.tolerance is not None and axes is None:
+            return jax.lax.map(one, state)  # none waits for the slowest line search
         return eqx.filter_vmap(one)(state)
 
     return _over_fits(over_starts, axes, 1)(state, problem)
