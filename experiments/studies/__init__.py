@@ -8,6 +8,7 @@ from ..parts import Study
 from .bench_attention import BenchAttention
 from .bench_memory import BenchMemory
 from .bench_regression import BenchRegression
+from .bench_selection import BenchSelection
 from .bench_training import BenchTraining
 from .data import ShowData
 from .heads import Heads
@@ -21,6 +22,7 @@ AnyStudy = Annotated[
     BenchAttention
     | BenchMemory
     | BenchRegression
+    | BenchSelection
     | BenchTraining
     | Heads
     | HoldOut

@@ -1,0 +1,116 @@
+"""The study of bandwidth selection, at tiny sizes, and its judge against a loop."""
+
+import importlib.util
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from experiments.__main__ import main
+from experiments.studies import bench_selection
+from experiments.studies.bench_selection import PEERS, count, criterion, small_sample
+
+TINY = "study: bench_selection\nn: [20, 30]\ndims: [1]\nstarts: 2\nrepeats: 1\nsamples: 12\n"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Runs the tiny study; returns its directory, its summary, and what it printed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(TINY)
+
+    def go(*words):
+        assert main(["run", "tiny.yaml", "--out", "out", *words]) == 0
+        printed = capsys.readouterr().out
+        return tmp_path / "out", json.loads((tmp_path / "out/summary.json").read_text()), printed
+
+    return go
+
+
+def hide(monkeypatch, *names):
+    for name in names:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+def test_criterion_is_a_loop():
+    rng = np.random.default_rng(0)
+    x, y, h = rng.uniform(size=(301, 2)), rng.normal(size=301), np.array([0.2, 0.5])
+    errors = []
+    for i in range(301):
+        others = np.arange(301) != i
+        weights = np.exp(-0.5 * (((x[i] - x[others]) / h) ** 2).sum(axis=1))
+        errors.append(weights @ y[others] / weights.sum() - y[i])
+    np.testing.assert_allclose(criterion(x, y, h), np.mean(np.square(errors)), rtol=1e-12)
+
+
+def test_same_optimum_as_statsmodels_and_no_bandwidth_outside(run, monkeypatch):
+    hide(monkeypatch, "kerneljax")
+    directory, summary, _ = run("peer_seconds=20.0")
+    for row, n in zip(summary["rows"], (20, 30), strict=True):
+        ours, theirs = row["sides"]["attnkernel"], row["sides"]["statsmodels"]
+        assert row["n"] == n
+        np.testing.assert_allclose(ours["bandwidth"], theirs["bandwidth"], rtol=1e-2)
+        assert theirs["our_criterion_over_its"] < 1e-8
+        assert theirs["times_slower"] == theirs["warm"] / ours["warm"]
+    ours = summary["small_samples"][0]
+    assert (ours["side"], ours["run"], ours["errors"]) == ("attnkernel", 12, 0)
+    assert ours["not finite"] == ours["not positive"] == ours["outside"] == 0
+    for end in ("png", "pdf", "npz"):
+        assert (directory / f"figures/bench_selection.{end}").is_file()
+
+
+def test_a_library_that_is_missing_is_named_and_never_invented(run, monkeypatch):
+    hide(monkeypatch, *PEERS)
+    _, summary, printed = run("samples=0", "n=[20]")
+    assert {side for row in summary["rows"] for side in row["sides"]} == {"attnkernel"}
+    assert [row["not_run"] for row in summary["rows"]] == [{}]
+    for name, note in zip(PEERS, summary["notes"], strict=True):
+        assert note == f"{name} is not installed: nothing here is said of it."
+        assert printed.count(name) == 1
+
+
+def test_sizes_that_take_too_long_are_extrapolated_and_labelled(run, monkeypatch):
+    hide(monkeypatch, "kerneljax", "statsmodels")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "kerneljax" or None)
+    monkeypatch.setitem(PEERS, "kerneljax", lambda: lambda x, y: np.array([0.1]))
+    seconds = {20: 1.0, 40: 8.0, 80: 64.0}
+
+    def time(side, x, y):
+        return seconds.get(len(x), 0.0), side(x, y)
+
+    monkeypatch.setattr(bench_selection, "_time", time)
+    _, summary, printed = run("samples=0", "n=[20, 40, 80]", "peer_seconds=20.0")
+    last = summary["rows"][-1]
+    assert "kerneljax" not in last["sides"]
+    guess = last["not_run"]["kerneljax"]
+    assert guess["from_n"] == [20, 40]
+    np.testing.assert_allclose([guess["power_of_n"], guess["seconds"]], [3.0, 64.0], rtol=1e-9)
+    assert "not run, ~n^3.00" in printed
+
+
+def test_what_is_no_bandwidth_is_counted():
+    x = np.linspace(0.0, 1.0, 11)[:, None]
+    results = [np.array([h]) for h in (0.2, -0.2, 0.0, np.nan, 100.0)] + [None]
+    counted = count("it", [(x, x[:, 0])] * 7, results)
+    assert counted == {
+        "side": "it",
+        "run": 6,
+        "errors": 1,
+        "not finite": 1,
+        "not positive": 2,
+        "outside": 1,
+    }
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_small_samples_are_of_every_kind_and_can_be_fitted(dim):
+    samples = [small_sample(np.random.default_rng(i), 8, dim, 6 * i) for i in range(5)]
+    ties, outliers, constant = samples[1], samples[2], samples[3]
+    assert len(np.unique(ties[0][:, 0])) < 8
+    assert np.ptp(outliers[0]) > 1e3 * np.ptp(samples[0][0])
+    assert 0 < np.ptp(constant[1]) < 1e-10
+    for x, y in samples:
+        assert x.shape == (8, dim)
+        assert np.ptp(x[:, 0]) > 0
+        assert np.ptp(y) > 0
