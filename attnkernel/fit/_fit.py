@@ -39,7 +39,7 @@ def fit(
     $$ \hat\theta = \arg\min_{\theta \in \Theta} L(f_\theta, x, y) $$
 
     Stochastic objectives (`HoldOut`) take an optax optimiser, a number of steps and a key, and
-    draw anew at every step. Deterministic ones (`LeaveOneOut`) by default run L-BFGS from
+    draw anew at every step. Deterministic ones (`LeaveOneOut`) by default run BFGS from
     several starts inside bounds, all starts in one program, and keep the best end. Where the
     objective has a sample (`Objective.on_sample`; of `LeaveOneOut`, from 512 rows), outside
     transformations, starts first go to its minima; from each different one of them one start
@@ -50,7 +50,7 @@ def fit(
     - `model`: any Equinox module called as `model(x_new, x, y, prior=...)`.
     - `x`: inputs, shape (n, dim) or (n,); `y`: labels, shape (n,) or (n, out). n at least 3.
     - `objective`: `HoldOut(h)`, `LeaveOneOut()`, or your own `Objective`.
-    - `optimizer`: any optax optimiser. Default: L-BFGS, for deterministic objectives only. Reuse
+    - `optimizer`: any optax optimiser. Default: BFGS, for deterministic objectives only. Reuse
       one object over several calls: each new one compiles anew.
     - `steps`: how many steps, at most. Required with `optimizer`; 100 for the default.
     - `key`: a PRNG key; required by stochastic objectives.

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ._box import Box
 from ._objectives import Objective
+from ._search import Bfgs
 
 History = dict[str, Any]
 Callback = Callable[[int, History], None]
@@ -39,7 +40,7 @@ class Problem(NamedTuple):
 class Recipe(NamedTuple):
     """How it is fitted: functions and numbers, static to the compiled program."""
 
-    optimizer: optax.GradientTransformation
+    optimizer: optax.GradientTransformation | None  # None: a search
     # stop where |gradient| <= tolerance · |loss|, or nothing is gained; None: never
     tolerance: float | None
     record: Callable[[Any], History] | None
@@ -53,22 +54,19 @@ class State(eqx.Module):
     optimizer: PyTree
     key: PRNGKeyArray
     loss: Float[Array, ""]  # of the step before; infinite at first
-    idle: Int[Array, ""]  # steps in a row that gained nothing
     steps: Int[Array, ""]  # taken
     converged: Bool[Array, ""]
     diverged: Bool[Array, ""]
 
     @classmethod
     def start(
-        cls, z: PyTree, optimizer: optax.GradientTransformation, key: PRNGKeyArray
+        cls, z: PyTree, optimizer: optax.GradientTransformation | None, key: PRNGKeyArray
     ) -> "State":
         false = jnp.zeros((), bool)
         loss = jnp.asarray(jnp.inf, float)
         zero = jnp.zeros((), int)
-        return cls(z, z, optimizer.init(z), key, loss, zero, zero, false, false)
-
-
-_PATIENCE = 3  # a line search may fail once and find its way the next time
+        begun = Bfgs.start(z) if optimizer is None else optimizer.init(z)
+        return cls(z, z, begun, key, loss, zero, false, false)
 
 
 def advance(state: State, problem: Problem, recipe: Recipe, steps: int) -> tuple[State, History]:
@@ -78,67 +76,56 @@ def advance(state: State, problem: Problem, recipe: Recipe, steps: int) -> tuple
     what `recipe.record` says of the model) before the update, and updates. A step whose loss or
     gradient is not finite is not taken.
     """
-    optimizer = optax.with_extra_args_support(recipe.optimizer)
+    if recipe.optimizer is not None:
+        optimizer = optax.with_extra_args_support(recipe.optimizer)
 
     def loss_at(z: PyTree, key: PRNGKeyArray) -> Float[Array, ""]:
         return problem.objective(problem.model(z), problem.x, problem.y, key=key)
 
-    dtype = jax.eval_shape(loss_at, state.z, state.key).dtype
-
     def step(state: State, _: None) -> tuple[State, History]:
-        recorded = recipe.record(problem.model(state.z)) if recipe.record is not None else {}
-        if recipe.tolerance is not None:  # one that stopped costs nothing
+        if recipe.tolerance is not None:  # a search that stopped costs nothing
             stopped = state.converged | state.diverged
-            rest = lambda state: (state, state.loss.astype(dtype))  # noqa: E731
-            moved, loss = jax.lax.cond(stopped, rest, move, state)
-        else:
-            moved, loss = move(state)
-        return moved, {**recorded, "loss": loss}
+            moved = jax.lax.cond(stopped, lambda state: state, look, state)
+            return moved, recorded(moved) | {"loss": moved.loss}
+        moved, loss = move(state)
+        return moved, recorded(state) | {"loss": loss}
 
-    def value_and_grad(state: State, loss_of: Callable) -> tuple[Array, PyTree]:
-        evaluate = jax.value_and_grad(loss_of)
-        if recipe.tolerance is None:
-            return evaluate(state.z)
-        # the line search has been here, but for the first time
-        value, slope = (optax.tree.get(state.optimizer, name) for name in ("value", "grad"))
-        known = lambda z: (value.astype(dtype), slope)  # noqa: E731
-        return jax.lax.cond(jnp.isfinite(value), known, evaluate, state.z)
+    def recorded(state: State) -> History:
+        return {} if recipe.record is None else recipe.record(problem.model(state.z))
+
+    def look(state: State) -> State:
+        bfgs = state.optimizer
+        found, slope = jax.value_and_grad(loss_at)(bfgs.trial(state.z), state.key)
+        bfgs, z, loss, converged, diverged = bfgs.learn(
+            state.z, state.loss, found, slope, recipe.tolerance
+        )
+        steps = state.steps + ~(converged | diverged)
+        return State(z, z, bfgs, state.key, loss, steps, converged, diverged)
 
     def move(state: State) -> tuple[State, Array]:
         key, subkey = jax.random.split(state.key)
-
-        def loss_of(z: PyTree) -> Float[Array, ""]:
-            return loss_at(z, subkey)
-
-        loss, gradient = value_and_grad(state, loss_of)
+        loss, gradient = jax.value_and_grad(loss_at)(state.z, subkey)
         slope = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(gradient)]))
         diverged = state.diverged | ~jnp.isfinite(loss) | ~jnp.isfinite(slope)
-        converged, idle = state.converged, state.idle
-        if recipe.tolerance is not None:
-            # no slope to follow, or nothing gained by following it that this precision can see
-            gained = state.loss - loss > jnp.finfo(loss.dtype).eps * jnp.abs(loss)
-            idle = jnp.where(gained, 0, idle + 1)
-            flat = slope <= recipe.tolerance * jnp.abs(loss)
-            converged = converged | flat | (idle >= _PATIENCE)
-        stopped = diverged | converged
-        if recipe.tolerance is not None:
-            # with nowhere to go, the line search of a stopped training ends at once
-            gradient = jax.tree.map(lambda leaf: jnp.where(stopped, 0.0, leaf), gradient)
         updates, optimizer_state = optimizer.update(
-            gradient, state.optimizer, state.z, value=loss, grad=gradient, value_fn=loss_of
+            gradient,
+            state.optimizer,
+            state.z,
+            value=loss,
+            grad=gradient,
+            value_fn=lambda z: loss_at(z, subkey),
         )
-        # a stopped training stays at its last finite z; whatever else moves has no effect
+        # a diverged training stays at its last finite z; whatever else moves has no effect
         finite = jax.tree.map(lambda a, b: jnp.where(diverged, a, b), state.finite, state.z)
         moves = optax.apply_updates(state.z, updates)
         moved = State(
-            z=jax.tree.map(lambda a, b: jnp.where(stopped, a, b), finite, moves),
+            z=jax.tree.map(lambda a, b: jnp.where(diverged, a, b), finite, moves),
             finite=finite,
             optimizer=optimizer_state,
             key=key,
             loss=loss.astype(state.loss.dtype),
-            idle=idle,
-            steps=state.steps + ~stopped,
-            converged=converged,
+            steps=state.steps + ~diverged,
+            converged=state.converged,
             diverged=diverged,
         )
         return moved, loss

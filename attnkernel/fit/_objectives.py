@@ -45,6 +45,15 @@ class Objective(eqx.Module):
         return None
 
 
+def arranged(x: Float[Array, "n dim"], y: Array) -> tuple[Float[Array, "n dim"], Array]:
+    """The rows with neighbours side by side: far blocks of pairs then weigh nothing.
+
+    Of no consequence to a deterministic objective, but that streaming sums pass over these blocks.
+    """
+    order = jnp.argsort(jax.lax.stop_gradient(x[:, 0]))
+    return x[order], y[order]
+
+
 class HoldOut(Objective):
     r"""Masked hold-out: the error at h random rows, predicted from all others.
 
@@ -146,10 +155,7 @@ class LeaveOneOut(Objective):
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, ""]:
-        # neighbours side by side: far blocks of pairs then weigh nothing, and are passed over
-        order = jnp.argsort(jax.lax.stop_gradient(x[:, 0]))
-        x, y = x[order], jnp.asarray(y)[order]
-        error = model(x, x, y, prior=LeaveOneOutMask()) - y
+        error = model(x, x, y, prior=LeaveOneOutMask()) - jnp.asarray(y)
         return jnp.sum(error**2) / len(error)
 
     def on_sample(self, x: Float[Array, "n dim"]) -> Objective | None:

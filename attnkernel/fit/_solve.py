@@ -15,17 +15,17 @@ from jaxtyping import Array, PRNGKeyArray
 from .._checks import is_known
 from ._box import Box
 from ._loop import Callback, History, Problem, Recipe, State, advance, run
-from ._objectives import Objective
+from ._objectives import Objective, arranged
 from ._result import Fit, Starts, around, take
 
-_STEPS = 100  # of L-BFGS at most; it usually stops within twenty
+_STEPS = 100  # of a search at most; it usually stops within twenty
 _STARTS = 10
 
 
 class Plan(NamedTuple):
     """The arguments of a fit with their defaults filled in."""
 
-    optimizer: optax.GradientTransformation
+    optimizer: optax.GradientTransformation | None  # None: a search
     steps: int
     starts: int
     bounds: tuple[Any, Any] | Literal["default"] | None
@@ -77,7 +77,7 @@ def make_plan(
     default_bounds = "default" if hasattr(model, "bounds") else None
     default_starts = _STARTS if bounds or default_bounds else 1
     return Plan(
-        _lbfgs(),
+        None,
         steps or _STEPS,
         starts or default_starts,
         bounds or default_bounds,
@@ -102,12 +102,6 @@ def _check_bounds(model: Any, bounds: tuple[Any, Any], trainable: Any) -> None:
         raise ValueError(f"The model starts outside its bounds: {model}, bounds {bounds}.")
 
 
-@functools.cache
-def _lbfgs() -> optax.GradientTransformation:
-    """One object for all fits, so that they share compiled programs."""
-    return optax.lbfgs()
-
-
 def solve(
     model: Any,
     x: Array,
@@ -122,7 +116,8 @@ def solve(
 ) -> Fit:
     """The fit, or the fits, that a plan describes; `axes` says what is batched."""
     begin, frozen, box = _begin(model, x, key, plan, axes)
-    problem = Problem(frozen, x, y, objective, box)
+    rows = (x, y) if objective.is_stochastic or axes is not None else arranged(x, y)
+    problem = Problem(frozen, *rows, objective, box)
     recipe = Recipe(plan.optimizer, plan.tolerance, record)
     on_host = is_known(*jax.tree.leaves(eqx.filter((begin, problem), eqx.is_array)))
     # a search is differentiated at its end, not along its way

@@ -88,7 +88,7 @@ class Seeds(Study):
                 settled.append(good)
                 tick(first + len(found), f"median error {np.median(error[:, :-1]):.4f}")
         if missed := int(np.sum(~np.concatenate(settled))):
-            run.note([f"{missed} searches by L-BFGS had not converged in {_STEPS} steps."])
+            run.note([f"{missed} searches had not converged in {_STEPS} steps."])
         self._report(run, names, np.concatenate(lengthscales), np.concatenate(errors))
 
     def _report(
@@ -174,7 +174,7 @@ _STEPS = 15
 def _fits(
     study: Seeds, sizes: Array, keys: PRNGKeyArray
 ) -> tuple[Float[Array, "seeds methods"], Float[Array, "seeds methods"], Array]:
-    """Lengthscales, errors, and whether L-BFGS converged, for each data set and method.
+    """Lengthscales, errors, and whether the search converged, for each data set and method.
 
     Data, hold-out fits of all sizes, leave-one-out and hindsight: one program.
     """
