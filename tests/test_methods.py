@@ -244,6 +244,23 @@ def test_blocks_that_vanish_cost_nothing():
     assert np.isnan(every_pair).all()
 
 
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_blocks_that_a_mask_forbids_cost_nothing(batch):
+    """Their values are never weighed, not by 0 either, whatever the kernel says of its reach."""
+    x = jnp.broadcast_to(jnp.linspace(-1.0, 1.0, 64)[:, None], (*batch, 64, 1))
+    v = jnp.where(jnp.arange(64) < 24, 1.0, jnp.nan)[:, None]
+
+    def heads(q):
+        return ak.attend(
+            q, x, v, kernel=ak.DotProduct(), prior=ak.Causal(), method=ak.Blockwise(8, 8)
+        )
+
+    value, change = jax.jvp(heads, (x,), (x,))
+    for array in (value, change):
+        assert np.isfinite(array[..., :24, :]).all()
+        assert np.isnan(array[..., 24:, :]).all()
+
+
 @pytest.mark.parametrize(
     ("prior", "dense"),
     [

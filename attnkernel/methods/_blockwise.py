@@ -112,28 +112,37 @@ def _sums(
         bounds = jax.vmap(lambda column: _bound(row, column, parts))(columns)
         first = jnp.argmax(bounds)  # the nearest keys: later ones then seldom raise the shift
 
+        def at(j: Array) -> Block:
+            return jax.tree.map(lambda leaf: leaf[j], columns)
+
         def step(t: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             j = (first + t) % number
-            shift, sums = state
-            needed = for_any(_is_needed(bounds[j], shift, negligible))
-            column = jax.tree.map(lambda leaf: leaf[j], columns)
-            return jax.lax.cond(needed, lambda: add(column, shift, sums), lambda: (shift, sums))
+            needed = for_any(_is_needed(bounds[j], state[0], negligible))
+            return jax.lax.cond(needed, lambda: add(at(j), *state), lambda: state)
 
         def add(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
             # with the shift as it is: that of the first block seldom needs to be raised
             more = _weigh(_scores(row, column, parts, k.shape[0]), shift, column.values)
-
-            def raised() -> tuple[Array, Array]:
-                scores = _scores(row, column, parts, k.shape[0])
-                new = jnp.maximum(shift, jnp.max(scores, axis=1))
-                kept = jnp.exp(shift - finite(new))
-                return new, sums * kept[:, None] + _weigh(scores, new, column.values)
-
             fits = jnp.all((more[:, -1] < _ROOM) & (shift > -jnp.inf))
-            return jax.lax.cond(for_any(~fits), raised, lambda: (shift, sums + more))
+            return jax.lax.cond(
+                for_any(~fits),
+                lambda: raise_and_add(column, shift, sums),
+                lambda: (shift, sums + more),
+            )
 
-        start = jnp.full(sizes[0], -jnp.inf, dtype), jnp.zeros((sizes[0], width), dtype)
-        return jax.lax.fori_loop(0, number, step, start)
+        def raise_and_add(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
+            scores = _scores(row, column, parts, k.shape[0])
+            new = jnp.maximum(shift, jnp.max(scores, axis=1))
+            kept = jnp.exp(shift - finite(new))
+            return new, sums * kept[:, None] + _weigh(scores, new, column.values)
+
+        empty = jnp.full(sizes[0], -jnp.inf, dtype), jnp.zeros((sizes[0], width), dtype)
+        start = jax.lax.cond(
+            for_any(~jnp.isneginf(bounds[first])),
+            lambda: raise_and_add(at(first), *empty),
+            lambda: empty,
+        )
+        return jax.lax.fori_loop(1, number, step, start)
 
     shift, sums = (
         leaf.reshape(-1, *leaf.shape[2:])[: len(q)] for leaf in jax.lax.map(of_row, rows)
@@ -183,11 +192,13 @@ def _sums_at(
             bound = _bound(row, column, parts)
             needed = for_any(_is_needed(bound, shift, negligible))
 
-            def add() -> Array:
+            @recomputed  # again: a branch hands its blocks of weights out as arrays
+            def add(row: Block, column: Block, shift: Array, sums: Array) -> Array:
                 scores = _scores(row, column, parts, k.shape[0])
                 return sums + _weigh(scores, shift, column.values)
 
-            return jax.lax.cond(needed, add, lambda: sums), None
+            state = row, column, shift, sums
+            return jax.lax.cond(needed, add, lambda *state: state[-1], *state), None
 
         start = jnp.zeros((sizes[0], values.shape[1]), values.dtype)
         return jax.lax.scan(step, start, columns)[0]
