@@ -1,5 +1,6 @@
 """The one verb. Attention, Nadaraya–Watson regression and everything between are this call."""
 
+import math
 from typing import Any, Literal, NamedTuple, overload
 
 import jax
@@ -26,6 +27,9 @@ class Auto(Method):
 
     def refusal(self, task: Task) -> str | None:
         return None
+
+    def takes_turns(self, task: Task) -> bool:
+        return _select(task).method.takes_turns(task)
 
     def moments(
         self,
@@ -182,17 +186,28 @@ def attend(
         prior.check(q.shape[-2], k.shape[-2])
     for name, array in (("q", q), ("k", k), ("v", v)):
         require_finite(name, array)
-    if (reason := method.refusal(_task(q, k, v, kernel, prior, rule))) is not None:
+    task = _task(q, k, v, kernel, prior, rule)
+    if (reason := method.refusal(task)) is not None:
         raise ValueError(f"{type(method).__name__} cannot evaluate this: {reason}")
-    dtype = jnp.promote_types(jnp.result_type(q, k, v), jnp.float32)
 
     def unbatched(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
         moments = method.moments(q, k, v, kernel, prior, rule)
         return moments.value, moments.log_mass
 
-    value, log_mass = jnp.vectorize(unbatched, signature="(q,d),(k,d),(k,e)->(q,e),(q)")(
-        q.astype(dtype), k.astype(dtype), v.astype(dtype)
-    )
+    arrays = q.astype(task.dtype), k.astype(task.dtype), v.astype(task.dtype)
+    batch = jnp.broadcast_shapes(*(array.shape[:-2] for array in arrays))
+    if batch and method.takes_turns(task):
+        flat = [
+            jnp.broadcast_to(array, batch + array.shape[-2:]).reshape(
+                math.prod(batch), *array.shape[-2:]
+            )
+            for array in arrays
+        ]
+        found = jax.lax.map(lambda member: unbatched(*member), flat)
+        value, log_mass = (part.reshape(*batch, *part.shape[1:]) for part in found)
+    else:
+        over_batches = jnp.vectorize(unbatched, signature="(q,d),(k,d),(k,e)->(q,e),(q)")
+        value, log_mass = over_batches(*arrays)
     if return_log_mass:
         return value.astype(q.dtype), log_mass.astype(q.dtype)
     return value.astype(q.dtype)

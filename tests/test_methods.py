@@ -215,6 +215,20 @@ def test_memory_grows_with_rows_not_with_pairs(derivative):
     assert used(2 * n) - used(n) < 64 * n * 4 * (DIM + DIM_V)
 
 
+def test_members_of_a_large_batch_take_turns():
+    def streamed(q, k, v, method=ak.Blockwise()):
+        return ak.attend(q, k, v, kernel=ak.Gaussian(0.3), method=method)
+
+    n = 1024
+    one = temporary_bytes(streamed, (n, DIM), (n, DIM), (n, DIM_V))
+    many = temporary_bytes(streamed, (2, 4, n, DIM), (4, n, DIM), (n, DIM_V))
+    assert many - one < 8 * n * 4 * 4 * (DIM + DIM_V)  # 8 blocks of scores would be 32 MiB
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((3, n, 2), (n, 2), (n, 5)))
+    agree(streamed(q, k, v), streamed(q, k, v, ak.Dense()), rtol=1e-4, atol=1e-5)
+    assert streamed(q[:0], k, v).shape == (0, n, 5)
+
+
 def test_blocks_that_vanish_cost_nothing():
     """Of 64 x 64 blocks, those out of reach are never scored: the kernel would make them NaN.
 

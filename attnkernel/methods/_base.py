@@ -35,6 +35,10 @@ class Method(eqx.Module):
     def refusal(self, task: Task) -> str | None:
         """Why this method cannot evaluate the task; None where it can."""
 
+    def takes_turns(self, task: Task) -> bool:
+        """Whether the members of a batch go one after the other, not side by side."""
+        return False
+
     @abc.abstractmethod
     def moments(
         self,

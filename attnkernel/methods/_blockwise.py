@@ -50,6 +50,10 @@ class Blockwise(Method):
     def refusal(self, task: Task) -> str | None:
         return None
 
+    def takes_turns(self, task: Task) -> bool:
+        """From a million pairs: a member then has blocks enough, and caches hold those of one."""
+        return task.queries * task.keys >= 2**20
+
     def moments(
         self,
         q: Float[Array, "queries dim"],
