@@ -56,7 +56,7 @@ def as_points(name: str, x: ArrayLike) -> Float[Array, "*batch points dim"]:
 
 def require_finite(name: str, rows: Float[Array, "*batch rows columns"]) -> None:
     """Raise `ValueError` unless every number of every row is finite."""
-    if not is_known(rows) or bool(jnp.all(jnp.isfinite(rows))):
+    if not is_known(rows) or np.all(np.isfinite(np.asarray(rows))):
         return
     bad = np.argwhere(~np.all(np.isfinite(np.asarray(rows)), axis=-1))
     first = tuple(bad[0].tolist())

@@ -211,7 +211,7 @@ def test_labels_of_hidden_rows_are_not_read(x64):
     [
         ({"kernel": lambda: ak.Laplace(0.3)}, "Gaussian kernel alone, not Laplace"),
         ({"dim": 4}, "1 to 3 dimensions, not 4"),
-        ({"prior": ak.Causal()}, "HeldOut and LeaveOneOut, not Causal"),
+        ({"prior": ak.Causal()}, "HeldOut and LeaveOneOut, also joined by &; got Causal"),
         ({"dtype": jnp.float32}, "float32 is too coarse to certify"),
     ],
 )

@@ -76,17 +76,18 @@ def advance(state: State, problem: Problem, recipe: Recipe, steps: int) -> tuple
     what `recipe.record` says of the model) before the update, and updates. A step whose loss or
     gradient is not finite is not taken.
     """
-    if recipe.optimizer is not None:
-        optimizer = optax.with_extra_args_support(recipe.optimizer)
+    optimizer = optax.with_extra_args_support(recipe.optimizer or optax.identity())
 
     def loss_at(z: PyTree, key: PRNGKeyArray) -> Float[Array, ""]:
         return problem.objective(problem.model(z), problem.x, problem.y, key=key)
+
+    dtype = jax.eval_shape(loss_at, state.z, state.key).dtype
 
     def step(state: State, _: None) -> tuple[State, History]:
         if recipe.tolerance is not None:  # a search that stopped costs nothing
             stopped = state.converged | state.diverged
             moved = jax.lax.cond(stopped, lambda state: state, look, state)
-            return moved, recorded(moved) | {"loss": moved.loss}
+            return moved, recorded(moved) | {"loss": moved.loss.astype(dtype)}
         moved, loss = move(state)
         return moved, recorded(state) | {"loss": loss}
 

@@ -47,8 +47,8 @@ class Bfgs(NamedTuple):
         flat, unravel = ravel_pytree(z)
         gradient, _ = ravel_pytree(slope)
         gradient = gradient.astype(flat.dtype)
+        eps = float(jnp.finfo(found.dtype).eps)  # the objective may be of another precision
         found = found.astype(loss.dtype)
-        eps = float(jnp.finfo(found.dtype).eps)
         finite = jnp.isfinite(found) & jnp.all(jnp.isfinite(gradient))
         first = self.taken == 0
         along = _dot(self.gradient, self.direction)  # negative

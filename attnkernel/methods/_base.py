@@ -77,7 +77,8 @@ def key_mask(prior: Prior | None) -> KeyMask:
             first.refusal or second.refusal,
         )
     name = type(prior).__name__
-    return KeyMask(refusal=f"it takes the priors HeldOut and LeaveOneOut, not {name}")
+    known = "no prior, or the masks HeldOut and LeaveOneOut, also joined by &"
+    return KeyMask(refusal=f"it takes {known}; got {name}")
 
 
 def masked(

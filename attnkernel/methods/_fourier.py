@@ -269,7 +269,7 @@ def _transforms() -> tuple[Callable, Callable]:
 
     if not hasattr(ops.batching, "not_mapped"):
         # its rule for vmap, up to 1.3.1, names what JAX 0.10 took away: its issue 227
-        ops.batching = types.SimpleNamespace(not_mapped=None, moveaxis=ops.batching.moveaxis)
+        ops.batching = types.SimpleNamespace(not_mapped=None, moveaxis=jnp.moveaxis)
     return nufft1, nufft2
 
 

@@ -6,8 +6,6 @@ and Marron (*Fast implementations of nonparametric curve estimators*, 1994), los
 the range of x is many lengthscales, or x is far from 0; see `_running` for sums that do not.
 """
 
-from typing import NamedTuple
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -16,8 +14,8 @@ from jaxtyping import Array, Bool, Float, Int
 from .._rules import Rule, Softmax
 from ..kernels import Biweight, Boxcar, Epanechnikov, Kernel, Laplace, Triangular, Triweight
 from ..kernels._radial import Radial
-from ..priors import And, HeldOut, LeaveOneOut, Prior
-from ._base import Method, Task
+from ..priors import Prior
+from ._base import Method, Task, key_mask
 from ._moments import Moments
 from ._sides import Line, compact_sums, first_not, laplace_sums
 
@@ -49,12 +47,10 @@ class Sorted(Method):
             return f"it takes the kernels {names}; got {type(kernel).__name__}"
         if task.dim != 1:
             return f"it sorts points of one dimension; got {task.dim}"
-        if (masks := _masks(task.prior)) is None:
-            return (
-                "it takes no prior, or the masks HeldOut and LeaveOneOut, also joined by &; got "
-                f"{type(task.prior).__name__}"
-            )
-        if masks.alone and task.queries != task.keys:
+        mask = key_mask(task.prior)
+        if mask.refusal is not None:
+            return mask.refusal
+        if mask.leaves_out and task.queries != task.keys:
             return (
                 "with LeaveOneOut it takes queries and keys that are the same rows; got "
                 f"{task.queries} queries and {task.keys} keys"
@@ -75,16 +71,13 @@ class Sorted(Method):
         prior: Prior | None,
         rule: Rule,
     ) -> Moments:
-        masks = _masks(prior)
+        mask = key_mask(prior)
         assert isinstance(kernel, Radial)
         assert isinstance(rule, Softmax)
-        assert masks is not None
         if q.shape[0] == 0 or k.shape[0] == 0:
             moments = Moments.of(jnp.zeros((q.shape[0], k.shape[0]), q.dtype), v)
             return moments.with_sink(rule.log_sink())
-        hidden = jnp.zeros(len(k), bool)
-        for more in masks.hidden:
-            hidden = hidden | more
+        hidden = jnp.zeros(len(k), bool) if mask.seen is None else ~mask.seen
         # hidden keys come last, as copies of the greatest that is seen, and weigh nothing
         order = jnp.argsort(jnp.where(hidden, jnp.inf, k[:, 0]))
         greatest = jnp.max(k[:, 0], where=~hidden, initial=-jnp.inf)
@@ -93,30 +86,10 @@ class Sorted(Method):
         values = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=1)
         values = jnp.where(hidden[:, None], 0.0, values)
         rank = jnp.argsort(q[:, 0])
-        own = _inverse(order)[rank] if masks.alone else None
+        own = _inverse(order)[rank] if mask.leaves_out else None
         moments = _moments(q[rank], k_seen[order], values[order].T, own, kernel, rule)
         back = _inverse(rank)
         return jax.tree.map(lambda leaf: leaf[back], moments).with_sink(rule.log_sink())
-
-
-class _Masks(NamedTuple):
-    hidden: tuple[Bool[Array, " keys"], ...]
-    alone: bool  # no query sees its own row
-
-
-def _masks(prior: Prior | None) -> _Masks | None:
-    """What a prior says, if it is made of hold-out and leave-one-out; otherwise None."""
-    if prior is None:
-        return _Masks((), False)
-    if type(prior) is HeldOut:
-        return _Masks((prior.held_out,), False)
-    if type(prior) is LeaveOneOut:
-        return _Masks((), True)
-    if type(prior) is And:
-        first, second = _masks(prior.first), _masks(prior.second)
-        if first is not None and second is not None:
-            return _Masks(first.hidden + second.hidden, first.alone or second.alone)
-    return None
 
 
 def _moments(
