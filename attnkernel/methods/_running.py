@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 Tree = TypeVar("Tree")
 
-_FEW = 64  # elements up to which one row is as fast as many
+_FEW = 1024  # elements of which one row is fast enough, and a smaller program
 
 
 def scan(merge: Callable[[Tree, Tree], Tree], elements: Tree) -> Tree:

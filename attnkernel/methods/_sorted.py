@@ -15,7 +15,7 @@ from .._rules import Rule, Softmax
 from ..kernels import Biweight, Boxcar, Epanechnikov, Kernel, Laplace, Triangular, Triweight
 from ..kernels._radial import Radial
 from ..priors import Prior
-from ._base import Method, Task, key_mask
+from ._base import KeyMask, Method, Task, key_mask
 from ._moments import Moments
 from ._sides import Line, compact_sums, first_not, laplace_sums
 
@@ -77,22 +77,41 @@ class Sorted(Method):
         if q.shape[0] == 0 or k.shape[0] == 0:
             moments = Moments.of(jnp.zeros((q.shape[0], k.shape[0]), q.dtype), v)
             return moments.with_sink(rule.log_sink())
-        hidden = jnp.zeros(len(k), bool) if mask.seen is None else ~mask.seen
-        # hidden keys come last, as copies of the greatest that is seen, and weigh nothing
-        order = jnp.argsort(jnp.where(hidden, jnp.inf, k[:, 0]))
-        greatest = jnp.max(k[:, 0], where=~hidden, initial=-jnp.inf)
-        greatest = jax.lax.stop_gradient(jnp.where(hidden.all(), 0.0, greatest))
-        k_seen = jnp.where(hidden[:, None], greatest, k)
-        values = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=1)
-        values = jnp.where(hidden[:, None], 0.0, values)
-        rank = jnp.argsort(q[:, 0])
-        own = _inverse(order)[rank] if mask.leaves_out else None
-        moments = _moments(q[rank], k_seen[order], values[order].T, own, kernel, rule)
-        back = _inverse(rank)
-        return jax.tree.map(lambda leaf: leaf[back], moments).with_sink(rule.log_sink())
+        return _moments(q, k, v, kernel, mask, rule).with_sink(rule.log_sink())
 
 
+@eqx.filter_jit  # many small steps, which called one by one would each be compiled
 def _moments(
+    q: Float[Array, "queries 1"],
+    k: Float[Array, "keys 1"],
+    v: Float[Array, "keys dim_v"],
+    kernel: Radial,
+    mask: KeyMask,
+    rule: Softmax,
+) -> Moments:
+    """Puts queries and keys in order, and the moments back in the order of the queries."""
+    hidden = jnp.zeros(len(k), bool) if mask.seen is None else ~mask.seen
+    # hidden keys come last, as copies of the greatest that is seen, and weigh nothing
+    q_fixed, k_fixed = jax.lax.stop_gradient((q[:, 0], k[:, 0]))
+    sort_by = jnp.where(hidden, jnp.inf, k_fixed)
+    order = jnp.argsort(sort_by)
+    if len(q) == len(k):  # often the same rows, whose order is known then
+        same = jnp.array_equal(q_fixed, sort_by)
+        rank = jax.lax.cond(same, lambda: order, lambda: jnp.argsort(q_fixed))
+    else:
+        rank = jnp.argsort(q_fixed)
+    greatest = jnp.max(k_fixed, where=~hidden, initial=-jnp.inf)
+    greatest = jnp.where(hidden.all(), 0.0, greatest)
+    k_seen = jnp.where(hidden[:, None], greatest, k)
+    values = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=1)
+    values = jnp.where(hidden[:, None], 0.0, values)
+    own = _inverse(order)[rank] if mask.leaves_out else None
+    moments = _in_order(q[rank], k_seen[order], values[order].T, own, kernel, rule)
+    back = _inverse(rank)
+    return jax.tree.map(lambda leaf: leaf[back], moments)
+
+
+def _in_order(
     q: Float[Array, "queries 1"],
     k: Float[Array, "keys 1"],
     values: Float[Array, "width keys"],
@@ -100,7 +119,7 @@ def _moments(
     kernel: Radial,
     rule: Softmax,
 ) -> Moments:
-    """The moments, of queries and keys in order."""
+    """The moments of queries and keys in order."""
     near, inverse = kernel._units(q)
     scale = jnp.reshape(inverse, ())
     if kernel.metric_factor is not None:
