@@ -182,15 +182,34 @@ def test_log_mass_far_from_all_keys(x64):
 
 def test_labels_of_hidden_keys_and_neighbours_out_of_reach_do_not_matter(x64):
     x = jnp.arange(10.0)[:, None]
-    y = x.at[3].set(jnp.nan).at[8].set(jnp.nan)
+    y = x.at[3].set(jnp.nan).at[0].set(jnp.nan)
     hidden = jnp.arange(10) == 3
     for make in (ak.Laplace, ak.Triangular, ak.Biweight):
         kernel, prior = make(1.5), priors.HeldOut(hidden)
         out = ak.attend(x, x.at[3].set(jnp.nan), y, kernel=kernel, prior=prior, method=ak.Sorted())
         clean = ak.attend(x, x, x, kernel=kernel, prior=prior, method=ak.Dense())
-        seen = np.arange(10) < (0 if make is ak.Laplace else 7)
-        np.testing.assert_allclose(out[seen], clean[seen], rtol=1e-12)
-        assert np.isnan(out[7:]).all()
+        reached = np.arange(10) < (10 if make is ak.Laplace else 2)
+        np.testing.assert_allclose(out[~reached], clean[~reached], rtol=1e-12)
+        assert np.isnan(out[reached]).all()
+
+
+def test_the_end_of_the_support_is_where_the_kernel_says(x64):
+    """A lone key at a distance of ℓ to rounding is in reach, or is not, as for the reference."""
+    label = jnp.full((1, 1), 7.0)
+    heads = eqx.filter_vmap(ak.Epanechnikov)(jnp.linspace(0.5, 2.0, 300))
+    for keys in (heads.lengthscale, jnp.nextafter(heads.lengthscale, 0.0)):
+
+        def per_head(method, keys=keys):
+            def one(kernel, key):
+                q, k = jnp.zeros((1, 1)), key.reshape(1, 1)
+                return ak.attend(q, k, label, kernel=kernel, method=method)[0, 0]
+
+            return eqx.filter_vmap(one)(heads, keys)
+
+        dense = per_head(ak.Dense())
+        assert (dense > 0).any()
+        np.testing.assert_allclose(per_head(ak.Sorted()), dense, rtol=1e-12)
+    assert (dense < 7).any()
 
 
 def test_own_key_apart_from_its_query_is_not_silent(x64):
