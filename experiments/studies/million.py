@@ -74,18 +74,16 @@ class Million(Study):
             raise FieldError(("precision",), "expected float64: a certificate needs its digits")
 
     def run(self, run: Run) -> None:
-        total = len(self.fits) + len(self.dims) * len(self.sizes)
-        with run.progress("million", total) as tick:
-            fits = []
-            for what in self.fits:
+        places = [(n, dim) for dim in self.dims for n in sorted(self.sizes)]
+        fits, times, absent = [], [], []
+        slow: set[tuple[str, int]] = set()
+        with run.progress("million", len(self.fits) + len(places)) as tick:
+            for done, what in enumerate(self.fits, 1):
                 fits.append(self._fit(run, what))
-                tick(len(fits), f"fit of n = {what.n}, d = {what.dim}")
-            times, absent = [], []
-            for dim in self.dims:
-                slow: set[str] = set()
-                for n in sorted(self.sizes):
-                    times += self._times(n, dim, slow, absent)
-                    tick(len(fits) + len(times), f"n = {n}, d = {dim}")
+                tick(done, f"fit of n = {what.n}, d = {what.dim}")
+            for done, (n, dim) in enumerate(places, len(fits) + 1):
+                times += self._times(n, dim, slow, absent)
+                tick(done, f"n = {n}, d = {dim}")
         absences(run, absent)
         self._tables(run, fits, times)
         ratios = {
@@ -152,10 +150,12 @@ class Million(Study):
                 run.note([f"no {R}: {reason}"])
             if what == self.fits[0]:
                 self._draw_fit(run, result, x, y, row)
+            if row[R] is not None:
+                del row[R]["curve"]  # it is among the arrays of the figure
         return row
 
     def _times(
-        self, n: int, dim: int, slow: set[str], absent: list[tuple[str, str, str]]
+        self, n: int, dim: int, slow: set[tuple[str, int]], absent: list[tuple[str, str, str]]
     ) -> list[dict[str, Any]]:
         """Seconds of the leave-one-out criterion and its slope, by every method and peer."""
         x, y = self._data(n, dim)
@@ -173,7 +173,7 @@ class Million(Study):
             makers[R] = lambda: lambda: None  # it times itself
         rows = []
         for name, make in makers.items():
-            if name in slow or (name == "Dense" and n > 20_000):  # 3 GiB of scores
+            if (name, dim) in slow or (name == "Dense" and n > 20_000):  # 3 GiB of scores
                 continue
             try:
                 if name == R:
@@ -184,11 +184,11 @@ class Million(Study):
                     repeats = self.repeats if first < self.most_seconds else 1
                     median = float(np.median([timed(side)[0] for _ in range(repeats)]))
             except Absent as reason:
-                slow.add(name)
+                slow.add((name, dim))
                 absent.append((name, f"d = {dim}", str(reason)))
                 continue
             if median > self.most_seconds:
-                slow.add(name)
+                slow.add((name, dim))
             rows.append({"side": name, "n": n, "dim": dim, "seconds": median})
         return rows
 
@@ -253,7 +253,7 @@ class Million(Study):
         right.plot(grid, prediction, color=ak.plot.BLUE, label="Fourier, ℓ by leave-one-out")
         arrays: dict[str, Any] = {}
         if row[R] is not None:
-            arrays["kernsmooth"] = row[R].pop("curve")
+            arrays["kernsmooth"] = row[R]["curve"]
             right.plot(
                 *arrays["kernsmooth"], "--", color=ak.plot.ORANGE, label="R's locpoly, binned"
             )
