@@ -45,11 +45,14 @@ class BenchSelection(Study):
         default=3, description="warm runs of each side"
     )
     peer_seconds: Positive = pydantic.Field(
-        default=60.0,
+        default=90.0,
         description="another library is not run where n² foretells more, nor again beyond it",
     )
     samples: Annotated[int, pydantic.Field(ge=0, le=100_000)] = pydantic.Field(
         default=500, description="random small samples"
+    )
+    sample_seconds: Positive = pydantic.Field(
+        default=30.0, description="another library is given as many samples as this allows"
     )
     is_benchmark: ClassVar[bool] = True
 
@@ -148,7 +151,7 @@ class BenchSelection(Study):
         results: list[np.ndarray | None] = []
         started = time.perf_counter()
         for x, y in samples:
-            if side != self._ours and time.perf_counter() - started > self.peer_seconds:
+            if side != self._ours and time.perf_counter() - started > self.sample_seconds:
                 break
             try:
                 results.append(side(x, y))
