@@ -200,8 +200,8 @@ def test_what_is_no_number_stays_in_its_own_row(x64):
 def test_labels_of_hidden_rows_are_not_read(x64):
     q, k, v = data(1)
     prior = priors.HeldOut(HIDDEN)
-    call = lambda v: ak.attend(  # noqa: E731
-        q, k, v, kernel=ak.Gaussian(0.5), prior=prior, method=ak.Fourier()
+    call = jax.jit(
+        lambda v: ak.attend(q, k, v, kernel=ak.Gaussian(0.5), prior=prior, method=ak.Fourier())
     )
     np.testing.assert_array_equal(call(v.at[HIDDEN].set(jnp.nan)), call(v))
 

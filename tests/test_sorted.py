@@ -186,7 +186,9 @@ def test_labels_of_hidden_keys_and_neighbours_out_of_reach_do_not_matter(x64):
     hidden = jnp.arange(10) == 3
     for make in (ak.Laplace, ak.Triangular, ak.Biweight):
         kernel, prior = make(1.5), priors.HeldOut(hidden)
-        out = ak.attend(x, x.at[3].set(jnp.nan), y, kernel=kernel, prior=prior, method=ak.Sorted())
+        out = jax.jit(
+            lambda k, v: ak.attend(x, k, v, kernel=kernel, prior=prior, method=ak.Sorted())  # noqa: B023
+        )(x.at[3].set(jnp.nan), y)
         clean = ak.attend(x, x, x, kernel=kernel, prior=prior, method=ak.Dense())
         reached = np.arange(10) < (10 if make is ak.Laplace else 2)
         np.testing.assert_allclose(out[~reached], clean[~reached], rtol=1e-12)
@@ -231,7 +233,7 @@ def test_own_key_apart_from_its_query_is_not_silent(x64):
         ),
         ({"dim": 2}, "sorts points of one dimension; got 2"),
         ({"prior": ak.Causal()}, "the masks HeldOut and LeaveOneOut, also joined by &; got Causal"),
-        ({"prior": priors.LeaveOneOut() & ak.Causal()}, "joined by &; got And"),
+        ({"prior": priors.LeaveOneOut() & ak.Causal()}, "joined by &; got Causal"),
         ({"prior": priors.LeaveOneOut(), "queries": 3}, "the same rows; got 3 queries and 5 keys"),
         (
             {"rule": ak.Softmax(0.5)},
