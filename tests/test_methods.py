@@ -10,6 +10,7 @@ import pytest
 
 import attnkernel as ak
 from attnkernel import priors
+from attnkernel.methods import _blockwise
 
 QUERIES, KEYS, DIM, DIM_V = 29, 37, 2, 3
 
@@ -111,6 +112,32 @@ def test_blockwise_is_dense_for_every_kernel_and_prior(x64, kernel, prior):
     parts = in_float64(KERNELS[kernel]), PRIORS[prior], RULES["sink"], *arrays()
     reference = everything(ak.Dense(), *parts)
     agree(everything(METHODS["blockwise"], *parts), reference)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "prior", "method"),
+    [
+        *((kernel, None, ak.Blockwise(16, 16)) for kernel in list(KERNELS)[:-1]),
+        *(("gaussian", prior, ak.Blockwise(6, 7)) for prior in PRIORS.values()),
+    ],
+)
+def test_weights_that_are_never_stored(x64, monkeypatch, kernel, prior, method):
+    """The road of many pairs, for every kernel that takes it, with blocks whole and ragged."""
+    monkeypatch.setattr(_blockwise, "_MANY_PAIRS", 0)
+    kernel = in_float64(KERNELS[kernel])
+    assert kernel.is_light(DIM)
+    q, k, v = arrays()
+
+    def outputs(method, far):
+        call = functools.partial(ak.attend, kernel=kernel, prior=prior, method=method)
+        return call(q + far, k, v[:, :1], return_log_mass=True)
+
+    # far and near queries side by side: shifts are raised for all of a batch if for any
+    shifts = jnp.array([0.0, 3.0, 30.0])
+    ours, dense = (
+        jax.jit(jax.vmap(functools.partial(outputs, m)))(shifts) for m in (method, ak.Dense())
+    )
+    agree(ours, dense)
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])

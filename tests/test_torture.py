@@ -10,6 +10,7 @@ import pytest
 
 import attnkernel as ak
 from attnkernel import priors
+from attnkernel.methods import _blockwise
 
 N = 17
 LENGTHSCALES = (1e-30, 1e-15, 1e-6, 1e-2, 1.0, 1e6, 1e15, 1e30)
@@ -29,6 +30,13 @@ KERNELS = (
     ak.Cosine,
 )
 SORTED = (ak.Laplace, ak.Boxcar, ak.Triangular, ak.Epanechnikov, ak.Biweight, ak.Triweight)
+
+
+@pytest.fixture(params=["stored", "by key"])
+def weights(request, monkeypatch):
+    """How streaming sums see their weights: as for few pairs, or as for many."""
+    if request.param == "by key":
+        monkeypatch.setattr(_blockwise, "_MANY_PAIRS", 0)
 
 
 def sample(shift, dim=1):
@@ -83,6 +91,12 @@ def test_no_nan_at_any_lengthscale_in_float32(make, method):
             assert np.isfinite(leaf).all()
 
 
+@pytest.mark.parametrize("make", [ak.Gaussian, ak.Laplace, ak.Periodic, ak.Epanechnikov])
+def test_no_nan_where_weights_are_never_stored(make, monkeypatch):
+    monkeypatch.setattr(_blockwise, "_MANY_PAIRS", 0)
+    test_no_nan_at_any_lengthscale_in_float32(make, ak.Blockwise(4, 8))
+
+
 @pytest.mark.parametrize(
     ("make", "method"),
     [
@@ -102,7 +116,7 @@ def test_float32_agrees_with_float64(make, method):
 
 
 @pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(4, 8)])
-def test_values_of_any_size(method):
+def test_values_of_any_size(method, weights):
     x, _ = sample(shift=0.0)
     x = jnp.asarray(x, jnp.float32)
     for size in (0.0, 1e-30, 1e30):
@@ -112,7 +126,7 @@ def test_values_of_any_size(method):
 
 
 @pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(4, 8)])
-def test_one_key_and_a_single_far_query(method):
+def test_one_key_and_a_single_far_query(method, weights):
     key, label = jnp.zeros((1, 1)), jnp.full((1, 1), 7.0)
     far = jnp.array([[0.0], [1e3], [1e15]])
     out = ak.attend(far, key, label, kernel=ak.Gaussian(1e-3), method=method)
@@ -124,7 +138,7 @@ def test_one_key_and_a_single_far_query(method):
 
 
 @pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(4, 8)])
-def test_nan_in_a_query_stays_in_its_row(method):
+def test_nan_in_a_query_stays_in_its_row(method, weights):
     x, y = (jnp.asarray(a, jnp.float32) for a in sample(shift=0.0))
     poisoned = x.at[3].set(jnp.nan)
     out = jax.jit(lambda q: ak.attend(q, x, y, kernel=ak.Gaussian(0.3), method=method))(poisoned)

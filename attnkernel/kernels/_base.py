@@ -35,6 +35,11 @@ class Kernel(eqx.Module):
         over_keys = jax.vmap(self.log_pair, in_axes=(None, 0))
         return jax.vmap(over_keys, in_axes=(0, None))(q, k)
 
+    def is_light(self, dim: int) -> bool:
+        """Whether `log_pair` takes so few operations that to repeat them costs less than to store
+        what they give. Default: no."""
+        return False
+
     def upper_bound(
         self,
         q_low: Float[Array, " dim"],
@@ -69,6 +74,9 @@ class Product(Kernel):
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
         return self.first.log_pair(q, k) + self.second.log_pair(q, k)
+
+    def is_light(self, dim: int) -> bool:
+        return self.first.is_light(dim) and self.second.is_light(dim)
 
     def upper_bound(
         self,

@@ -94,6 +94,9 @@ class Radial(Kernel):
             return self.log_of(jnp.where(far, math.copysign(math.inf, self.unit), squares))
         return self.log_of(_pairwise_squares(q, k, *scale, self.is_smooth))
 
+    def is_light(self, dim: int) -> bool:
+        return dim < _MANY
+
     def _units(
         self, points: Float[Array, "... dim"]
     ) -> tuple[Float[Array, "*dim"], Float[Array, "*dim"]]:
@@ -323,6 +326,9 @@ class Periodic(Kernel):
     ) -> Float[Array, "queries keys"]:
         return self._log(*columns(q, k))
 
+    def is_light(self, dim: int) -> bool:
+        return dim < _MANY
+
     def _log(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
         per_unit, inverse = jnp.pi / self.period, jnp.exp(-self.log_lengthscale)
         chords = [jnp.sin((a - b) * per_unit) * inverse for a, b in zip(q, k, strict=True)]
@@ -421,10 +427,7 @@ def _pairwise_squares(
     """
 
     def by_differences() -> Array:
-        squares = _squares(*columns(q, k), inverse, factor, unit)
-        # says nothing, but that squares are rounded before anything is taken from them: in one
-        # step with the product (an FMA) that is noise, where squares are more than 1/ε
-        return jnp.where(squares * math.copysign(1.0, unit) < 0, 0.0, squares)
+        return _squares(*columns(q, k), inverse, factor, unit)
 
     if not by_product or q.shape[1] < _MANY:
         return by_differences()

@@ -6,6 +6,7 @@ import operator
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -88,7 +89,24 @@ def masked(
     j: Int[Array, " keys"],
 ) -> Float[Array, "queries keys"]:
     """log K + log π; a forbidden pair is -inf whatever its kernel says, a NaN there included."""
+    scores = _rounded(scores)
     if prior is None:
         return scores
     log_prior = prior.pairwise(i, j)
     return jnp.where(jnp.isneginf(log_prior), -jnp.inf, scores + log_prior)
+
+
+@jax.custom_jvp
+def _rounded(scores: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The scores as they are, rounded before a shift is taken from them.
+
+    In one step with the product that they end in (an FMA) that is noise, where they are more than
+    1/ε: the highest score less itself would not be 0.
+    """
+    most = jnp.finfo(scores.dtype).max
+    return jnp.where(scores > most, most, scores)
+
+
+@_rounded.defjvp
+def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    return _rounded(*primals), tangents[0]

@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._rules import Rule
 from ..kernels import Kernel
 from ..priors import Prior
+from . import _by_key
 from ._base import Method, Task, masked
 from ._moments import Moments, finite
 
@@ -69,34 +70,37 @@ class Blockwise(Method):
         else:
             # the mass is the sum of the values 1
             values = jnp.concatenate([v, jnp.ones((keys, 1), v.dtype)], axis=1)
-            sizes = self._sizes(queries, keys, q.shape[1] + width)
-            shift, sums = _sums(q, k, values, (kernel, prior, rule), sizes)
+            most = (1024, 1024) if q.shape[1] + width <= 32 else (512, 512)
+            sizes = self._sizes(queries, keys, most)
+            by_key = None
+            if width == 1 and _is_light(kernel, queries * keys, q.shape[1]):
+                block_q, block_k = self._sizes(queries, keys, (4096, 1024))
+                by_key = (block_q, self.block_k or _by_key.whole(block_k))
+            shift, sums = _sums(q, k, values, (kernel, prior, rule), sizes, by_key)
             moments = Moments(shift, sums[:, -1], sums[:, :-1])
         return moments.with_sink(rule.log_sink())
 
-    def _sizes(self, queries: int, keys: int, width: int) -> tuple[int, int]:
-        """Blocks of about a million pairs, fewer where rows are wide; even parts of the whole."""
-        most = 1024 if width <= 32 else 512
-        sizes = (self.block_q or most, self.block_k or most)
-        counts = (queries, keys)
-        return tuple(  # type: ignore[return-value]
-            given or math.ceil(count / math.ceil(count / size))
-            for given, size, count in zip((self.block_q, self.block_k), sizes, counts, strict=True)
-        )
+    def _sizes(self, queries: int, keys: int, most: tuple[int, int]) -> tuple[int, int]:
+        """The sizes given, or even parts of the whole, each of up to so many rows."""
+
+        def even(count: int, most: int) -> int:
+            return math.ceil(count / math.ceil(count / most))
+
+        return self.block_q or even(queries, most[0]), self.block_k or even(keys, most[1])
 
 
 Parts = tuple[Kernel, Prior | None, Rule]
 
 
 class Block(NamedTuple):
-    """Consecutive queries or keys: their numbers, points and box; of keys, the values too."""
+    """Consecutive queries or keys: their numbers, points, box, and values (queries have none)."""
 
     low: Int[Array, ""]
     high: Int[Array, ""]
-    points: Float[Array, "rows dim"]
+    points: Float[Array, "dim rows"]  # a loop over rows then reads them in order
     least: Float[Array, " dim"]
     greatest: Float[Array, " dim"]
-    values: Float[Array, "width rows"] | None = None
+    values: Float[Array, "width rows"]
 
 
 @eqx.filter_custom_jvp
@@ -106,9 +110,14 @@ def _sums(
     values: Float[Array, "keys width"],
     parts: Parts,
     sizes: tuple[int, int],
+    by_key: tuple[int, int] | None = None,
 ) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
-    """L = log Z and Σ exp(s − L) v: the shift is found on the way. 0 for an empty row."""
-    rows, columns = _blocks(q, None, sizes[0]), _blocks(k, values, sizes[1])
+    """L = log Z and Σ exp(s − L) v: the shift is found on the way. 0 for an empty row.
+
+    In blocks of `sizes`; of sizes `by_key`, where weights are not to be stored.
+    """
+    sizes = sizes if by_key is None else by_key
+    rows, columns = _blocks(q, q[:, :0], sizes[0]), _blocks(k, values, sizes[1])
     number, width, dtype = len(columns.low), values.shape[1], values.dtype
     negligible = _negligible(k.shape[0], dtype)
 
@@ -125,6 +134,8 @@ def _sums(
             return jax.lax.cond(needed, lambda: add(at(j), *state), lambda: state)
 
         def add(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
+            if by_key is not None:
+                return _add_by_key(row, column, parts, k.shape[0], shift, sums)
             # with the shift as it is: that of the first block seldom needs to be raised
             more = _weigh(_scores(row, column, parts, k.shape[0]), shift, column.values)
             fits = jnp.all((more[:, -1] < _ROOM) & (shift > -jnp.inf))
@@ -141,6 +152,8 @@ def _sums(
             return new, sums * kept[:, None] + _weigh(scores, new, column.values)
 
         empty = jnp.full(sizes[0], -jnp.inf, dtype), jnp.zeros((sizes[0], width), dtype)
+        if by_key is not None:
+            return jax.lax.fori_loop(0, number, step, empty)
         start = jax.lax.cond(
             for_any(~jnp.isneginf(bounds[first])),
             lambda: raise_and_add(at(first), *empty),
@@ -167,7 +180,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[Array
     change, fixed = eqx.partition(primals, moving)
 
     def sums(change: Any) -> Array:
-        q, k, values, parts, sizes = eqx.combine(change, fixed)
+        q, k, values, parts, sizes, _ = eqx.combine(change, fixed)
         return _sums_at(q, k, values, parts, sizes, out[0])
 
     return out, (None, jax.jvp(sums, (change,), (tangents,))[1])
@@ -182,7 +195,7 @@ def _sums_at(
     shift: Float[Array, " queries"],
 ) -> Float[Array, "queries width"]:
     """Σ exp(s − shift) v: made of scans whose steps are recomputed when differentiated."""
-    rows, columns = _blocks(q, None, sizes[0]), _blocks(k, values, sizes[1])
+    rows, columns = _blocks(q, q[:, :0], sizes[0]), _blocks(k, values, sizes[1])
     short = -len(shift) % sizes[0]  # rows of padding weigh nothing
     shifts = jnp.pad(shift, (0, short), constant_values=jnp.finfo(shift.dtype).max)
     shifts = shifts.reshape(-1, sizes[0])
@@ -211,6 +224,50 @@ def _sums_at(
     return sums.reshape(-1, values.shape[1])[: len(q)]
 
 
+def _is_light(kernel: Kernel, pairs: int, dim: int) -> bool:
+    """Whether weights are not worth storing, and so many that the longer compilation is."""
+    return pairs >= _MANY_PAIRS and kernel.is_light(dim) and jax.default_backend() == "cpu"
+
+
+def _add_by_key(
+    row: Block, column: Block, parts: Parts, keys: int, shift: Array, sums: Array
+) -> tuple[Array, Array]:
+    """A block more, its weights never stored; the shift is raised where they would overflow.
+
+    Two programs, of the highest scores and of the sums, each in one copy, for they are long: the
+    steps of the loop are to sum, and if that does not fit to raise, and to sum again.
+    """
+    kernel, prior, rule = parts
+    size, i = column.points.shape[1], row.low + jnp.arange(row.points.shape[1])
+
+    def scores(key: Array, j: Array) -> Array:
+        one = jax.vmap(kernel.log_pair, in_axes=(1, None))(row.points, key)[:, None]
+        one = rule.log_weights(masked(one, prior, i, j[None]))[:, 0]
+        return jnp.where(j < keys, one, -jnp.inf) if keys % size else one
+
+    both = functools.partial(_by_key.sums, scores, column.points, column.low)
+    top = functools.partial(_by_key.highest, scores, column.points, column.low)
+    raised = 2
+
+    def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        def raise_it() -> tuple[Array, Array, Array]:
+            return jnp.array(raised), top(state[1]), state[2]
+
+        def sum_it() -> tuple[Array, Array, Array]:
+            total, mass = both(finite(state[1]), column.values[0])
+            fits = (state[0] == raised) | ~for_any(~jnp.all(mass < _ROOM))
+            return jnp.where(fits, 3, 0), state[1], jnp.stack([total, mass], axis=1)
+
+        return jax.lax.cond(state[0] == 0, raise_it, sum_it)
+
+    first = jnp.where(for_any(jnp.any(jnp.isneginf(shift))), 0, 1)
+    _, new, more = jax.lax.while_loop(
+        lambda state: state[0] < 3, step, (first, shift, jnp.zeros_like(sums))
+    )
+    return new, sums * jnp.exp(shift - finite(new))[:, None] + more
+
+
+_MANY_PAIRS = 2**24  # so many that a longer compilation is worth its while
 _ROOM = 1e15  # a sum of weights that float32 still holds a thousand times over
 
 
@@ -244,15 +301,17 @@ def _pad(array: Array, size: int) -> Array:
     return jnp.pad(array, ((0, short),) + ((0, 0),) * (array.ndim - 1), mode="edge")
 
 
-def _blocks(points: Array, values: Array | None, size: int) -> Block:
+def _blocks(points: Array, values: Array, size: int) -> Block:
     """All blocks, along a leading axis."""
     low = jnp.arange(-(-len(points) // size)) * size
-    cut = _pad(points, size).reshape(-1, size, points.shape[1])
-    box = jax.lax.stop_gradient(cut)
-    if values is not None:
-        values = _pad(values, size).reshape(-1, size, values.shape[1]).swapaxes(1, 2)
+
+    def cut(array: Array) -> Array:
+        return _pad(array, size).reshape(len(low), size, array.shape[1]).swapaxes(1, 2)
+
     high = jnp.minimum(low + size, len(points)) - 1
-    return Block(low, high, cut, jnp.min(box, axis=1), jnp.max(box, axis=1), values)
+    box = jax.lax.stop_gradient(cut(points))
+    least, greatest = jnp.min(box, axis=2), jnp.max(box, axis=2)
+    return Block(low, high, cut(points), least, greatest, cut(values))
 
 
 def _bound(row: Block, column: Block, parts: Parts) -> Float[Array, ""]:
@@ -271,16 +330,34 @@ def _bound(row: Block, column: Block, parts: Parts) -> Float[Array, ""]:
 def _scores(row: Block, column: Block, parts: Parts, keys: int) -> Float[Array, "rows columns"]:
     """Log-weights of the pairs of two blocks; -inf for rows of padding among the keys."""
     kernel, prior, rule = parts
-    i, j = row.low + jnp.arange(len(row.points)), column.low + jnp.arange(len(column.points))
-    scores = masked(kernel.pairwise(row.points, column.points), prior, i, j)
+    rows, columns = row.points.shape[1], column.points.shape[1]
+    i, j = row.low + jnp.arange(rows), column.low + jnp.arange(columns)
+    scores = masked(kernel.pairwise(row.points.T, column.points.T), prior, i, j)
     scores = rule.log_weights(scores)
-    if keys % len(column.points):
+    if keys % columns:
         scores = jnp.where((j < keys)[None, :], scores, -jnp.inf)
     return scores
 
 
-def _weigh(scores: Array, shift: Array, values: Array | None) -> Float[Array, "rows width"]:
-    weights = jnp.exp(scores - finite(shift)[:, None])
+def _weigh(scores: Array, shift: Array, values: Array) -> Float[Array, "rows width"]:
+    return _product(jnp.exp(scores - finite(shift)[:, None]), values)
+
+
+@jax.custom_jvp
+def _product(
+    weights: Float[Array, "rows columns"], values: Float[Array, "width columns"]
+) -> Float[Array, "rows width"]:
     # wide, and so is its cotangent: XLA's product with a tall one is slow on CPU
     wide = jax.lax.optimization_barrier(values)
     return jnp.matmul(weights, wide.T, precision=jax.lax.Precision.HIGHEST)
+
+
+@_product.defjvp
+def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    (weights, values), (of_weights, of_values) = primals, tangents
+    out = _product(weights, values)
+    if len(values) > 2:
+        return out, _product(of_weights, values) + _product(weights, of_values)
+    # of few columns, so that the cotangent of the weights is no product of matrices
+    few = [jnp.sum(of_weights * value[None, :], axis=1) for value in values]
+    return out, jnp.stack(few, axis=1) + _product(weights, of_values)

@@ -1,0 +1,85 @@
+r"""Sums over blocks of pairs whose weights are never stored: one key after the other, in registers.
+
+Where log K takes a few operations, to write a weight and read it again costs as much as to compute
+it. Here a program of a few keys, unrolled, runs over all queries of a block,
+
+$$ Z_i \gets Z_i + \sum_g e^{s_{ig} - L_i}, \qquad
+   T_i \gets T_i + \sum_g e^{s_{ig} - L_i}\, v_g $$
+
+and keeps both sums as one complex number, so that XLA makes one loop of it and each exponential is
+taken once.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+Scores = Callable[[Array, Array], Float[Array, " rows"]]
+
+_KEYS = 16  # that one program takes; more take long to compile
+
+
+def highest(
+    scores: Scores, points: Float[Array, "dim keys"], low: Array, start: Float[Array, " rows"]
+) -> Float[Array, " rows"]:
+    """The highest score of each query, and no less than `start`."""
+
+    def merge(state: Array, scores: list[Array], _: Array) -> Array:
+        return functools.reduce(jnp.maximum, scores, state)
+
+    return _fold(merge, start, scores, points, low, points[0])
+
+
+def sums(
+    scores: Scores,
+    points: Float[Array, "dim keys"],
+    low: Array,
+    shift: Float[Array, " rows"],
+    values: Float[Array, " keys"],
+) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
+    """$\\sum_j e^{s_j - L} v_j$ and $\\sum_j e^{s_j - L}$ of each query, L its finite shift."""
+
+    def merge(state: Array, scores: list[Array], values: Array) -> Array:
+        weights = [jnp.exp(score - shift) for score in scores]
+        mass = functools.reduce(jnp.add, weights)
+        total = functools.reduce(
+            jnp.add, [weight * value for weight, value in zip(weights, values, strict=True)]
+        )
+        return state + jax.lax.complex(mass, total)
+
+    start = jax.lax.complex(jnp.zeros_like(shift), jnp.zeros_like(shift))
+    both = _fold(merge, start, scores, points, low, values)
+    return both.imag, both.real
+
+
+def _fold(
+    merge: Callable[[Array, list[Array], Array], Array],
+    start: Array,
+    scores: Scores,
+    points: Float[Array, "dim keys"],
+    low: Array,
+    values: Float[Array, " keys"],
+) -> Array:
+    """From the left, a few keys at a time; `scores` takes a key, shape (dim,), and its number."""
+    dim, keys = points.shape
+    few = math.gcd(keys, _KEYS)
+
+    def step(state: Array, part: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        points, values, numbers = part
+        return merge(state, [scores(points[:, g], numbers[g]) for g in range(few)], values), None
+
+    parts = (
+        points.reshape(dim, -1, few).swapaxes(0, 1),
+        values.reshape(-1, few),
+        (low + jnp.arange(keys)).reshape(-1, few),
+    )
+    return jax.lax.scan(step, start, parts)[0]
+
+
+def whole(size: int) -> int:
+    """The next size of a block that is cut into whole programs."""
+    return -(-size // _KEYS) * _KEYS
