@@ -70,8 +70,7 @@ class Blockwise(Method):
         else:
             # the mass is the sum of the values 1
             values = jnp.concatenate([v, jnp.ones((keys, 1), v.dtype)], axis=1)
-            most = (1024, 1024) if q.shape[1] + width <= 32 else (512, 512)
-            sizes = self._sizes(queries, keys, most)
+            sizes = self._sizes(queries, keys, (1024, 1024))
             by_key = None
             if width == 1 and _is_light(kernel, queries * keys, q.shape[1]):
                 block_q, block_k = self._sizes(queries, keys, (4096, 1024))

@@ -6,6 +6,7 @@ stands in the tables with that reason and no number.
 
 import importlib
 import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,8 @@ class Disagreement(Exception):
 
 def peer(module: str) -> Any:
     """A package of the extra `peers`. **Raises:** `Absent` if it is not installed."""
+    # its threads are to sleep, not to spin, while another side computes; read as OpenMP is loaded
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         return importlib.import_module(module)
     except ImportError as error:
