@@ -74,7 +74,7 @@ class Blockwise(Method):
             by_key = None
             if width == 1 and _is_light(kernel, queries * keys, q.shape[1]):
                 block_q, block_k = self._sizes(queries, keys, (4096, 1024))
-                by_key = (block_q, self.block_k or _by_key.whole(block_k))
+                by_key = (_by_key.whole(block_q), _by_key.whole(block_k))
             shift, sums = _sums(q, k, values, (kernel, prior, rule), sizes, by_key)
             moments = Moments(shift, sums[:, -1], sums[:, :-1])
         return moments.with_sink(rule.log_sink())
@@ -130,7 +130,8 @@ def _sums(
         def step(t: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             j = (first + t) % number
             needed = for_any(_is_needed(bounds[j], state[0], negligible))
-            return jax.lax.cond(needed, lambda: add(at(j), *state), lambda: state)
+            # as an operand, so that it is cut out once and not anew for each of its pairs
+            return jax.lax.cond(needed, add, lambda _, *state: state, at(j), *state)
 
         def add(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
             if by_key is not None:
@@ -153,11 +154,8 @@ def _sums(
         empty = jnp.full(sizes[0], -jnp.inf, dtype), jnp.zeros((sizes[0], width), dtype)
         if by_key is not None:
             return jax.lax.fori_loop(0, number, step, empty)
-        start = jax.lax.cond(
-            for_any(~jnp.isneginf(bounds[first])),
-            lambda: raise_and_add(at(first), *empty),
-            lambda: empty,
-        )
+        some = for_any(~jnp.isneginf(bounds[first]))
+        start = jax.lax.cond(some, raise_and_add, lambda _, *state: state, at(first), *empty)
         return jax.lax.fori_loop(1, number, step, start)
 
     shift, sums = (
@@ -339,7 +337,12 @@ def _scores(row: Block, column: Block, parts: Parts, keys: int) -> Float[Array, 
 
 
 def _weigh(scores: Array, shift: Array, values: Array) -> Float[Array, "rows width"]:
-    return _product(jnp.exp(scores - finite(shift)[:, None]), values)
+    weights = jnp.exp(scores - finite(shift)[:, None])
+    if len(values) <= 2:
+        return _product(weights, values)
+    # of the values 1 a sum: in a product of matrices a column beyond a round number costs many
+    mass = jnp.sum(weights, axis=1, keepdims=True)
+    return jnp.concatenate([_product(weights, values[:-1]), mass], axis=1)
 
 
 @jax.custom_jvp

@@ -11,7 +11,6 @@ taken once.
 """
 
 import functools
-import math
 from collections.abc import Callable
 
 import jax
@@ -20,7 +19,7 @@ from jaxtyping import Array, Float
 
 Scores = Callable[[Array, Array], Float[Array, " rows"]]
 
-_KEYS = 16  # that one program takes; more take long to compile
+_KEYS = 16  # that one program takes; more take long to compile. And no vector is longer than that
 
 
 def highest(
@@ -66,20 +65,22 @@ def _fold(
 ) -> Array:
     """From the left, a few keys at a time; `scores` takes a key, shape (dim,), and its number."""
     dim, keys = points.shape
-    few = math.gcd(keys, _KEYS)
 
     def step(state: Array, part: tuple[Array, Array, Array]) -> tuple[Array, None]:
         points, values, numbers = part
-        return merge(state, [scores(points[:, g], numbers[g]) for g in range(few)], values), None
+        return merge(state, [scores(points[:, g], numbers[g]) for g in range(_KEYS)], values), None
 
     parts = (
-        points.reshape(dim, -1, few).swapaxes(0, 1),
-        values.reshape(-1, few),
-        (low + jnp.arange(keys)).reshape(-1, few),
+        points.reshape(dim, -1, _KEYS).swapaxes(0, 1),
+        values.reshape(-1, _KEYS),
+        (low + jnp.arange(keys)).reshape(-1, _KEYS),
     )
     return jax.lax.scan(step, start, parts)[0]
 
 
 def whole(size: int) -> int:
-    """The next size of a block that is cut into whole programs."""
+    """The next size of a block that is cut into whole programs, and whole vectors.
+
+    Rows that end within a vector make XLA's loop over them one of numbers, ten times slower.
+    """
     return -(-size // _KEYS) * _KEYS
