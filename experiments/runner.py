@@ -44,7 +44,7 @@ def insistent_interrupts() -> Iterator[None]:
     """Ctrl-C comes again every half second until the block is left.
 
     Python drops the `KeyboardInterrupt` that falls into a callback, such as the one that JAX adds
-    to the garbage collector.
+    to the garbage collector, and prints its traceback, which nobody asked for.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # no signal comes here
@@ -59,11 +59,17 @@ def insistent_interrupts() -> Iterator[None]:
         threading.Thread(target=again, daemon=True).start()
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, on_interrupt)
+    def on_dropped(dropped: Any) -> None:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+            hook(dropped)
+
+    before, hook = signal.signal(signal.SIGINT, on_interrupt), sys.unraisablehook
+    sys.unraisablehook = on_dropped
     try:
         yield
     finally:
         left.set()
+        sys.unraisablehook = hook
         signal.signal(signal.SIGINT, before)
 
 

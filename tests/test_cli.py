@@ -309,11 +309,14 @@ def test_interrupt_that_a_callback_swallows_comes_again(home, monkeypatch):
             time.sleep(0.01)
 
     monkeypatch.setattr(ShowData, "run", run)
-    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
     handler = signal.getsignal(signal.SIGINT)
     assert main(["run", "data.yaml", "--quiet", "--out", "out"]) == 130
     assert read_json(home / "out" / "status.json")["state"] == "interrupted"
     assert signal.getsignal(signal.SIGINT) is handler
+    assert sys.unraisablehook == printed.append
+    assert not printed
 
 
 def test_real_interrupt_while_a_program_compiles(home):

@@ -194,7 +194,7 @@ class BenchRegression(Study):
             ax.minorticks_off()
         axes[0].set(ylabel="10⁹ pairs a second")
         handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+        figure.legend(handles, labels, loc="outside lower center", ncols=3 if len(sizes) > 1 else 2)
         run.figure("bench_regression", figure, **arrays)
 
 

@@ -263,8 +263,8 @@ class Million(Study):
                 linestyle="--",
                 label=f"R's dpill: {row[R]['bandwidth']:.4g}",
             )
-        left.legend()
-        right.legend()
+        left.legend(loc="upper center")  # to look for the best place takes seconds
+        right.legend(loc="lower right")
         right.set(xlabel="x", ylabel="y", title=f"n = {len(x)}")
         run.figure(
             "million",
