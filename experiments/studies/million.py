@@ -15,6 +15,7 @@ import pydantic
 from jaxtyping import Array, Float
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 import attnkernel as ak
 
@@ -263,7 +264,10 @@ class Million(Study):
                 linestyle="--",
                 label=f"R's dpill: {row[R]['bandwidth']:.4g}",
             )
-        left.legend(loc="upper center")  # to look for the best place takes seconds
+        left.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        left.xaxis.set_major_formatter("{x:g}")
+        left.minorticks_off()
+        left.legend(loc="upper left")  # to look for the best place takes seconds
         right.legend(loc="lower right")
         right.set(xlabel="x", ylabel="y", title=f"n = {len(x)}")
         run.figure(
