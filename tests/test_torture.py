@@ -146,3 +146,13 @@ def test_nan_in_a_query_stays_in_its_row(method, weights):
     others = np.arange(N) != 3
     assert np.isnan(out[3]).all()
     np.testing.assert_allclose(out[others], clean[others], rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(16, 16)])
+def test_large_values_nearer_than_all_keys_before_them(method, weights):
+    """Weights that have room below the shift so far may leave none for what they weigh."""
+    k = jnp.concatenate([jnp.full(16, 7.5), jnp.zeros(16)])[:, None]
+    q = jnp.stack([jnp.zeros(1), jnp.full(1, 7.5)])
+    v = jnp.full((32, 1), 1e30)
+    out = ak.attend(q, k, v, kernel=ak.Gaussian(1.0), method=method)
+    np.testing.assert_allclose(out, 1e30, rtol=1e-5)

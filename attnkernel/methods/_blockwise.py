@@ -138,9 +138,8 @@ def _sums(
                 return _add_by_key(row, column, parts, k.shape[0], shift, sums)
             # with the shift as it is: that of the first block seldom needs to be raised
             more = _weigh(_scores(row, column, parts, k.shape[0]), shift, column.values)
-            fits = jnp.all((more[:, -1] < _ROOM) & (shift > -jnp.inf))
             return jax.lax.cond(
-                for_any(~fits),
+                for_any(~(_fits(more) & jnp.all(shift > -jnp.inf))),
                 lambda: raise_and_add(column, shift, sums),
                 lambda: (shift, sums + more),
             )
@@ -251,9 +250,9 @@ def _add_by_key(
             return jnp.array(raised), top(state[1]), state[2]
 
         def sum_it() -> tuple[Array, Array, Array]:
-            total, mass = both(finite(state[1]), column.values[0])
-            fits = (state[0] == raised) | ~for_any(~jnp.all(mass < _ROOM))
-            return jnp.where(fits, 3, 0), state[1], jnp.stack([total, mass], axis=1)
+            more = jnp.stack(both(finite(state[1]), column.values[0]), axis=1)
+            done = (state[0] == raised) | ~for_any(~_fits(more))
+            return jnp.where(done, 3, 0), state[1], more
 
         return jax.lax.cond(state[0] == 0, raise_it, sum_it)
 
@@ -266,6 +265,12 @@ def _add_by_key(
 
 _MANY_PAIRS = 2**24  # so many that a longer compilation is worth its while
 _ROOM = 1e15  # a sum of weights that float32 still holds a thousand times over
+
+
+def _fits(more: Float[Array, "rows width"]) -> Bool[Array, ""]:
+    """Whether the sums of a block, the mass last, leave room for those of ten thousand more."""
+    most = 1e-4 * jnp.finfo(more.dtype).max
+    return jnp.all(more[:, -1] < _ROOM) & jnp.all(jnp.abs(more) < most)
 
 
 def _negligible(keys: int, dtype: Any) -> float:
