@@ -30,14 +30,17 @@ def label_outer(axes: Sequence[Axes], x: str, y: str) -> None:
         ax.label_outer()
 
 
-def legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend for all panels, below them: it covers no data."""
+def legend(figure: Figure, axes: Sequence[Axes], *, columns: int | None = None) -> None:
+    """One legend for all panels, below them: it covers no data. In one row, or so many columns."""
     entries = {}
     for ax in axes:
         handles, labels = ax.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
     figure.legend(
-        list(entries.values()), list(entries), loc="outside lower center", ncols=len(entries)
+        list(entries.values()),
+        list(entries),
+        loc="outside lower center",
+        ncols=columns or len(entries),
     )
 
 

@@ -22,6 +22,7 @@ import attnkernel as ak
 
 from ..parts import Name, Positive, Study
 from ..results import Run
+from ._panels import legend
 from ._sides import (
     GIB,
     Absent,
@@ -193,8 +194,7 @@ class BenchRegression(Study):
             ax.set_xticks(self.dim, [str(dim) for dim in self.dim])
             ax.minorticks_off()
         axes[0].set(ylabel="10⁹ pairs a second")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3 if len(sizes) > 1 else 2)
+        legend(figure, axes, columns=3 if len(sizes) > 1 else 2)
         run.figure("bench_regression", figure, **arrays)
 
 

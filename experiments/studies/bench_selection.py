@@ -23,6 +23,7 @@ import attnkernel as ak
 
 from ..parts import Name, Positive, Study
 from ..results import Run
+from ._panels import legend
 
 Side = Callable[[np.ndarray, np.ndarray], np.ndarray]  # from x and y to bandwidths
 Count = Annotated[int, pydantic.Field(ge=3, le=100_000)]
@@ -231,12 +232,7 @@ class BenchSelection(Study):
             ax.minorticks_off()
             ax.set(xlabel="rows n", title=f"d = {dim}")
         axes[0].set(ylabel="seconds for one bandwidth, warm")
-        entries = {
-            label: line
-            for ax in axes
-            for line, label in zip(*ax.get_legend_handles_labels(), strict=True)
-        }
-        figure.legend(entries.values(), entries, loc="outside lower center", ncols=len(entries))
+        legend(figure, axes)
         run.figure("bench_selection", figure, **arrays)
 
 

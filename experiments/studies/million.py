@@ -23,6 +23,7 @@ from ..config import FieldError
 from ..parts import Name, Part, Positive, Study
 from ..results import Run
 from ._kernsmooth import kernsmooth
+from ._panels import legend
 from ._sides import Absent, absences, table_of_targets, target, timed
 from .bench_regression import keops
 
@@ -285,7 +286,7 @@ class Million(Study):
 
     def _draw_times(self, run: Run, times: list[dict[str, Any]]) -> None:
         dims = sorted({row["dim"] for row in times})
-        figure = Figure(figsize=(3.2 * len(dims) + 1.0, 3.6))
+        figure = Figure(figsize=(3.2 * max(len(dims), 2) + 1.0, 3.6))
         axes = figure.subplots(1, len(dims), sharey=True, squeeze=False)[0]
         arrays: dict[str, Any] = {}
         for ax, dim in zip(axes, dims, strict=True):
@@ -298,12 +299,7 @@ class Million(Study):
                 arrays[f"{name} d={dim}"] = np.array([n, seconds])
             ax.set(xlabel="points n", title=f"d = {dim}")
         axes[0].set(ylabel="seconds: criterion and slope")
-        handles = {
-            label: handle
-            for ax in axes
-            for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
-        }
-        axes[-1].legend(handles.values(), handles.keys(), loc="upper left", bbox_to_anchor=(1, 1))
+        legend(figure, axes)
         run.figure("times", figure, **arrays)
 
 
