@@ -11,7 +11,7 @@ import pytest
 
 import attnkernel as ak
 from attnkernel import priors
-from attnkernel.methods import _blockwise
+from attnkernel.methods import _by_key
 
 QUERIES, KEYS, DIM, DIM_V = 29, 37, 2, 3
 
@@ -124,7 +124,7 @@ def test_blockwise_is_dense_for_every_kernel_and_prior(x64, kernel, prior):
 )
 def test_weights_that_are_never_stored(x64, monkeypatch, kernel, prior, method):
     """The road of many pairs, for every kernel that takes it, with blocks whole and ragged."""
-    monkeypatch.setattr(_blockwise, "_MANY_PAIRS", 0)
+    monkeypatch.setattr(_by_key, "_MANY_PAIRS", 0)
     kernel = in_float64(KERNELS[kernel])
     assert kernel.is_light(DIM)
     q, k, v = arrays()

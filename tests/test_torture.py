@@ -10,7 +10,7 @@ import pytest
 
 import attnkernel as ak
 from attnkernel import priors
-from attnkernel.methods import _blockwise
+from attnkernel.methods import _by_key
 
 N = 17
 LENGTHSCALES = (1e-30, 1e-15, 1e-6, 1e-2, 1.0, 1e6, 1e15, 1e30)
@@ -36,7 +36,7 @@ SORTED = (ak.Laplace, ak.Boxcar, ak.Triangular, ak.Epanechnikov, ak.Biweight, ak
 def weights(request, monkeypatch):
     """How streaming sums see their weights: as for few pairs, or as for many."""
     if request.param == "by key":
-        monkeypatch.setattr(_blockwise, "_MANY_PAIRS", 0)
+        monkeypatch.setattr(_by_key, "_MANY_PAIRS", 0)
 
 
 def sample(shift, dim=1):
@@ -93,7 +93,7 @@ def test_no_nan_at_any_lengthscale_in_float32(make, method):
 
 @pytest.mark.parametrize("make", [ak.Gaussian, ak.Laplace, ak.Periodic, ak.Epanechnikov])
 def test_no_nan_where_weights_are_never_stored(make, monkeypatch):
-    monkeypatch.setattr(_blockwise, "_MANY_PAIRS", 0)
+    monkeypatch.setattr(_by_key, "_MANY_PAIRS", 0)
     test_no_nan_at_any_lengthscale_in_float32(make, ak.Blockwise(4, 8))
 
 

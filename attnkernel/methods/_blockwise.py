@@ -12,18 +12,29 @@ T/Z and L + log Z do not depend on L.
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from .._rules import Rule
 from ..kernels import Kernel
 from ..priors import Prior
 from . import _by_key
-from ._base import Method, Task, masked
+from ._base import Method, Task
+from ._blocks import (
+    Block,
+    Parts,
+    bound_of,
+    cut_blocks,
+    for_any,
+    is_needed,
+    negligible_below,
+    scores_of,
+    sums_fit,
+)
 from ._moments import Moments, finite
 
 
@@ -72,7 +83,7 @@ class Blockwise(Method):
             values = jnp.concatenate([v, jnp.ones((keys, 1), v.dtype)], axis=1)
             sizes = self._sizes(queries, keys, (1024, 1024))
             by_key = None
-            if width == 1 and _is_light(kernel, queries * keys, q.shape[1]):
+            if width == 1 and _by_key.is_light(kernel, queries * keys, q.shape[1]):
                 block_q, block_k = self._sizes(queries, keys, (4096, 1024))
                 by_key = (_by_key.whole(block_q), _by_key.whole(block_k))
             shift, sums = _sums(q, k, values, (kernel, prior, rule), sizes, by_key)
@@ -86,20 +97,6 @@ class Blockwise(Method):
             return math.ceil(count / math.ceil(count / most))
 
         return self.block_q or even(queries, most[0]), self.block_k or even(keys, most[1])
-
-
-Parts = tuple[Kernel, Prior | None, Rule]
-
-
-class Block(NamedTuple):
-    """Consecutive queries or keys: their numbers, points, box, and values (queries have none)."""
-
-    low: Int[Array, ""]
-    high: Int[Array, ""]
-    points: Float[Array, "dim rows"]  # a loop over rows then reads them in order
-    least: Float[Array, " dim"]
-    greatest: Float[Array, " dim"]
-    values: Float[Array, "width rows"]
 
 
 @eqx.filter_custom_jvp
@@ -116,12 +113,12 @@ def _sums(
     In blocks of `sizes`; of sizes `by_key`, where weights are not to be stored.
     """
     sizes = sizes if by_key is None else by_key
-    rows, columns = _blocks(q, q[:, :0], sizes[0]), _blocks(k, values, sizes[1])
+    rows, columns = cut_blocks(q, q[:, :0], sizes[0]), cut_blocks(k, values, sizes[1])
     number, width, dtype = len(columns.low), values.shape[1], values.dtype
-    negligible = _negligible(k.shape[0], dtype)
+    negligible = negligible_below(k.shape[0], dtype)
 
     def of_row(row: Block) -> tuple[Array, Array]:
-        bounds = jax.vmap(lambda column: _bound(row, column, parts))(columns)
+        bounds = jax.vmap(lambda column: bound_of(row, column, parts))(columns)
         first = jnp.argmax(bounds)  # the nearest keys: later ones then seldom raise the shift
 
         def at(j: Array) -> Block:
@@ -129,23 +126,23 @@ def _sums(
 
         def step(t: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             j = (first + t) % number
-            needed = for_any(_is_needed(bounds[j], state[0], negligible))
+            needed = for_any(is_needed(bounds[j], state[0], negligible))
             # as an operand, so that it is cut out once and not anew for each of its pairs
             return jax.lax.cond(needed, add, lambda _, *state: state, at(j), *state)
 
         def add(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
             if by_key is not None:
-                return _add_by_key(row, column, parts, k.shape[0], shift, sums)
+                return _by_key.add(row, column, parts, k.shape[0], shift, sums)
             # with the shift as it is: that of the first block seldom needs to be raised
-            more = _weigh(_scores(row, column, parts, k.shape[0]), shift, column.values)
+            more = _weigh(scores_of(row, column, parts, k.shape[0]), shift, column.values)
             return jax.lax.cond(
-                for_any(~(_fits(more) & jnp.all(shift > -jnp.inf))),
+                for_any(~(sums_fit(more) & jnp.all(shift > -jnp.inf))),
                 lambda: raise_and_add(column, shift, sums),
                 lambda: (shift, sums + more),
             )
 
         def raise_and_add(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
-            scores = _scores(row, column, parts, k.shape[0])
+            scores = scores_of(row, column, parts, k.shape[0])
             new = jnp.maximum(shift, jnp.max(scores, axis=1))
             kept = jnp.exp(shift - finite(new))
             return new, sums * kept[:, None] + _weigh(scores, new, column.values)
@@ -191,23 +188,23 @@ def _sums_at(
     shift: Float[Array, " queries"],
 ) -> Float[Array, "queries width"]:
     """Σ exp(s − shift) v: made of scans whose steps are recomputed when differentiated."""
-    rows, columns = _blocks(q, q[:, :0], sizes[0]), _blocks(k, values, sizes[1])
+    rows, columns = cut_blocks(q, q[:, :0], sizes[0]), cut_blocks(k, values, sizes[1])
     short = -len(shift) % sizes[0]  # rows of padding weigh nothing
     shifts = jnp.pad(shift, (0, short), constant_values=jnp.finfo(shift.dtype).max)
     shifts = shifts.reshape(-1, sizes[0])
-    negligible = _negligible(k.shape[0], values.dtype)
+    negligible = negligible_below(k.shape[0], values.dtype)
     recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
 
     @recomputed
     def of_row(row: Block, shift: Array) -> Array:
         @recomputed
         def step(sums: Array, column: Block) -> tuple[Array, None]:
-            bound = _bound(row, column, parts)
-            needed = for_any(_is_needed(bound, shift, negligible))
+            bound = bound_of(row, column, parts)
+            needed = for_any(is_needed(bound, shift, negligible))
 
             @recomputed  # again: a branch hands its blocks of weights out as arrays
             def add(row: Block, column: Block, shift: Array, sums: Array) -> Array:
-                scores = _scores(row, column, parts, k.shape[0])
+                scores = scores_of(row, column, parts, k.shape[0])
                 return sums + _weigh(scores, shift, column.values)
 
             state = row, column, shift, sums
@@ -218,127 +215,6 @@ def _sums_at(
 
     sums = jax.lax.map(lambda pair: of_row(*pair), (rows, shifts))
     return sums.reshape(-1, values.shape[1])[: len(q)]
-
-
-def _is_light(kernel: Kernel, pairs: int, dim: int) -> bool:
-    """Whether weights are not worth storing, and so many that the longer compilation is."""
-    return pairs >= _MANY_PAIRS and kernel.is_light(dim) and jax.default_backend() == "cpu"
-
-
-def _add_by_key(
-    row: Block, column: Block, parts: Parts, keys: int, shift: Array, sums: Array
-) -> tuple[Array, Array]:
-    """A block more, its weights never stored; the shift is raised where they would overflow.
-
-    Two programs, of the highest scores and of the sums, each in one copy, for they are long: the
-    steps of the loop are to sum, and if that does not fit to raise, and to sum again.
-    """
-    kernel, prior, rule = parts
-    size, i = column.points.shape[1], row.low + jnp.arange(row.points.shape[1])
-
-    def scores(key: Array, j: Array) -> Array:
-        one = jax.vmap(kernel.log_pair, in_axes=(1, None))(row.points, key)[:, None]
-        one = rule.log_weights(masked(one, prior, i, j[None]))[:, 0]
-        return jnp.where(j < keys, one, -jnp.inf) if keys % size else one
-
-    both = functools.partial(_by_key.sums, scores, column.points, column.low)
-    top = functools.partial(_by_key.highest, scores, column.points, column.low)
-    raised = 2
-
-    def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        def raise_it() -> tuple[Array, Array, Array]:
-            return jnp.array(raised), top(state[1]), state[2]
-
-        def sum_it() -> tuple[Array, Array, Array]:
-            more = jnp.stack(both(finite(state[1]), column.values[0]), axis=1)
-            done = (state[0] == raised) | ~for_any(~_fits(more))
-            return jnp.where(done, 3, 0), state[1], more
-
-        return jax.lax.cond(state[0] == 0, raise_it, sum_it)
-
-    first = jnp.where(for_any(jnp.any(jnp.isneginf(shift))), 0, 1)
-    _, new, more = jax.lax.while_loop(
-        lambda state: state[0] < 3, step, (first, shift, jnp.zeros_like(sums))
-    )
-    return new, sums * jnp.exp(shift - finite(new))[:, None] + more
-
-
-_MANY_PAIRS = 2**24  # so many that a longer compilation is worth its while
-_ROOM = 1e15  # a sum of weights that float32 still holds a thousand times over
-
-
-def _fits(more: Float[Array, "rows width"]) -> Bool[Array, ""]:
-    """Whether the sums of a block, the mass last, leave room for those of ten thousand more."""
-    most = 1e-4 * jnp.finfo(more.dtype).max
-    return jnp.all(more[:, -1] < _ROOM) & jnp.all(jnp.abs(more) < most)
-
-
-def _negligible(keys: int, dtype: Any) -> float:
-    """How far below the sum, in logarithms, all keys together change none of its digits."""
-    return -math.log(float(jnp.finfo(dtype).eps)) + math.log(keys) + 12.0
-
-
-def _is_needed(bound: Array, shift: Array, negligible: float) -> Bool[Array, ""]:
-    """Whether weights up to exp(bound) are more than rounding to a row of this running shift."""
-    return ~jnp.isneginf(bound) & ~(bound < jnp.min(shift) - negligible)
-
-
-@jax.custom_batching.custom_vmap
-def for_any(needed: Bool[Array, ""]) -> Bool[Array, ""]:
-    """Whether any member of a batch needs a branch that harms none: the others take it as well.
-
-    A `cond` whose predicate is batched runs both of its branches, and has no gradient.
-    """
-    return needed
-
-
-@for_any.def_vmap
-def _(size: int, batched: list[bool], needed: Bool[Array, " batch"]) -> tuple[Array, bool]:
-    return for_any(jnp.any(needed)), False
-
-
-def _pad(array: Array, size: int) -> Array:
-    """Rows up to a multiple of `size`, by repeating the last."""
-    short = -len(array) % size
-    return jnp.pad(array, ((0, short),) + ((0, 0),) * (array.ndim - 1), mode="edge")
-
-
-def _blocks(points: Array, values: Array, size: int) -> Block:
-    """All blocks, along a leading axis."""
-    low = jnp.arange(-(-len(points) // size)) * size
-
-    def cut(array: Array) -> Array:
-        return _pad(array, size).reshape(len(low), size, array.shape[1]).swapaxes(1, 2)
-
-    high = jnp.minimum(low + size, len(points)) - 1
-    box = jax.lax.stop_gradient(cut(points))
-    least, greatest = jnp.min(box, axis=2), jnp.max(box, axis=2)
-    return Block(low, high, cut(points), least, greatest, cut(values))
-
-
-def _bound(row: Block, column: Block, parts: Parts) -> Float[Array, ""]:
-    """A number that no log-weight of the pairs of two blocks exceeds; constant to derivatives."""
-    kernel, prior, rule = jax.tree.map(
-        lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, parts
-    )
-    bound = kernel.upper_bound(row.least, row.greatest, column.least, column.greatest)
-    if prior is not None:
-        of_prior = prior.upper_bound(row.low, row.high, column.low, column.high)
-        # a kernel may say +inf, nothing, of pairs that the prior forbids
-        bound = jnp.where(jnp.isneginf(of_prior), -jnp.inf, bound + of_prior)
-    return rule.log_weights(bound.reshape(1, 1))[0, 0]
-
-
-def _scores(row: Block, column: Block, parts: Parts, keys: int) -> Float[Array, "rows columns"]:
-    """Log-weights of the pairs of two blocks; -inf for rows of padding among the keys."""
-    kernel, prior, rule = parts
-    rows, columns = row.points.shape[1], column.points.shape[1]
-    i, j = row.low + jnp.arange(rows), column.low + jnp.arange(columns)
-    scores = masked(kernel.pairwise(row.points.T, column.points.T), prior, i, j)
-    scores = rule.log_weights(scores)
-    if keys % columns:
-        scores = jnp.where((j < keys)[None, :], scores, -jnp.inf)
-    return scores
 
 
 def _weigh(scores: Array, shift: Array, values: Array) -> Float[Array, "rows width"]:

@@ -17,12 +17,69 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ..kernels import Kernel
+from ._base import masked
+from ._blocks import Block, Parts, for_any, sums_fit
+from ._moments import finite
+
 Scores = Callable[[Array, Array], Float[Array, " rows"]]
 
 _KEYS = 16  # that one program takes; more take long to compile. And no vector is longer than that
+_MANY_PAIRS = 2**24  # so many that a longer compilation is worth its while
 
 
-def highest(
+def is_light(kernel: Kernel, pairs: int, dim: int) -> bool:
+    """Whether weights are not worth storing, and so many that the longer compilation is."""
+    return pairs >= _MANY_PAIRS and kernel.is_light(dim) and jax.default_backend() == "cpu"
+
+
+def whole(size: int) -> int:
+    """The next size of a block that is cut into whole programs, and whole vectors.
+
+    Rows that end within a vector make XLA's loop over them one of numbers, ten times slower.
+    """
+    return -(-size // _KEYS) * _KEYS
+
+
+def add(
+    row: Block, column: Block, parts: Parts, keys: int, shift: Array, sums: Array
+) -> tuple[Array, Array]:
+    """A block more, its weights never stored; the shift is raised where they would overflow.
+
+    Two programs, of the highest scores and of the sums, each in one copy, for they are long: the
+    steps of the loop are to sum, and if that does not fit to raise, and to sum again.
+    """
+    kernel, prior, rule = parts
+    size, i = column.points.shape[1], row.low + jnp.arange(row.points.shape[1])
+
+    def scores(key: Array, j: Array) -> Array:
+        one = jax.vmap(kernel.log_pair, in_axes=(1, None))(row.points, key)[:, None]
+        one = rule.log_weights(masked(one, prior, i, j[None]))[:, 0]
+        return jnp.where(j < keys, one, -jnp.inf) if keys % size else one
+
+    both = functools.partial(_sums, scores, column.points, column.low)
+    top = functools.partial(_highest, scores, column.points, column.low)
+    raised = 2
+
+    def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        def raise_it() -> tuple[Array, Array, Array]:
+            return jnp.array(raised), top(state[1]), state[2]
+
+        def sum_it() -> tuple[Array, Array, Array]:
+            more = jnp.stack(both(finite(state[1]), column.values[0]), axis=1)
+            done = (state[0] == raised) | ~for_any(~sums_fit(more))
+            return jnp.where(done, 3, 0), state[1], more
+
+        return jax.lax.cond(state[0] == 0, raise_it, sum_it)
+
+    first = jnp.where(for_any(jnp.any(jnp.isneginf(shift))), 0, 1)
+    _, new, more = jax.lax.while_loop(
+        lambda state: state[0] < 3, step, (first, shift, jnp.zeros_like(sums))
+    )
+    return new, sums * jnp.exp(shift - finite(new))[:, None] + more
+
+
+def _highest(
     scores: Scores, points: Float[Array, "dim keys"], low: Array, start: Float[Array, " rows"]
 ) -> Float[Array, " rows"]:
     """The highest score of each query, and no less than `start`."""
@@ -33,7 +90,7 @@ def highest(
     return _fold(merge, start, scores, points, low, points[0])
 
 
-def sums(
+def _sums(
     scores: Scores,
     points: Float[Array, "dim keys"],
     low: Array,
@@ -76,11 +133,3 @@ def _fold(
         (low + jnp.arange(keys)).reshape(-1, _KEYS),
     )
     return jax.lax.scan(step, start, parts)[0]
-
-
-def whole(size: int) -> int:
-    """The next size of a block that is cut into whole programs, and whole vectors.
-
-    Rows that end within a vector make XLA's loop over them one of numbers, ten times slower.
-    """
-    return -(-size // _KEYS) * _KEYS

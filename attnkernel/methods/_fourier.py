@@ -29,7 +29,8 @@ from .._rules import Rule, Softmax
 from ..kernels import Gaussian, Kernel
 from ..priors import Prior
 from ._base import Method, Task, key_mask
-from ._blockwise import Blockwise, for_any
+from ._blocks import for_any
+from ._blockwise import Blockwise
 from ._moments import Moments
 
 # frequencies per dimension that there are programs for: the least that suffice are used

@@ -1,0 +1,104 @@
+"""Blocks of queries and of keys: cut out, bounded, and scored, a pair of blocks at a time."""
+
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .._rules import Rule
+from ..kernels import Kernel
+from ..priors import Prior
+from ._base import masked
+
+Parts = tuple[Kernel, Prior | None, Rule]
+
+
+class Block(NamedTuple):
+    """Consecutive queries or keys: their numbers, points, box, and values (queries have none)."""
+
+    low: Int[Array, ""]
+    high: Int[Array, ""]
+    points: Float[Array, "dim rows"]  # a loop over rows then reads them in order
+    least: Float[Array, " dim"]
+    greatest: Float[Array, " dim"]
+    values: Float[Array, "width rows"]
+
+
+def _pad(array: Array, size: int) -> Array:
+    """Rows up to a multiple of `size`, by repeating the last."""
+    short = -len(array) % size
+    return jnp.pad(array, ((0, short),) + ((0, 0),) * (array.ndim - 1), mode="edge")
+
+
+def cut_blocks(points: Array, values: Array, size: int) -> Block:
+    """All blocks, along a leading axis."""
+    low = jnp.arange(-(-len(points) // size)) * size
+
+    def cut(array: Array) -> Array:
+        return _pad(array, size).reshape(len(low), size, array.shape[1]).swapaxes(1, 2)
+
+    high = jnp.minimum(low + size, len(points)) - 1
+    box = jax.lax.stop_gradient(cut(points))
+    least, greatest = jnp.min(box, axis=2), jnp.max(box, axis=2)
+    return Block(low, high, cut(points), least, greatest, cut(values))
+
+
+def bound_of(row: Block, column: Block, parts: Parts) -> Float[Array, ""]:
+    """A number that no log-weight of the pairs of two blocks exceeds; constant to derivatives."""
+    kernel, prior, rule = jax.tree.map(
+        lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, parts
+    )
+    bound = kernel.upper_bound(row.least, row.greatest, column.least, column.greatest)
+    if prior is not None:
+        of_prior = prior.upper_bound(row.low, row.high, column.low, column.high)
+        # a kernel may say +inf, nothing, of pairs that the prior forbids
+        bound = jnp.where(jnp.isneginf(of_prior), -jnp.inf, bound + of_prior)
+    return rule.log_weights(bound.reshape(1, 1))[0, 0]
+
+
+def scores_of(row: Block, column: Block, parts: Parts, keys: int) -> Float[Array, "rows columns"]:
+    """Log-weights of the pairs of two blocks; -inf for rows of padding among the keys."""
+    kernel, prior, rule = parts
+    rows, columns = row.points.shape[1], column.points.shape[1]
+    i, j = row.low + jnp.arange(rows), column.low + jnp.arange(columns)
+    scores = masked(kernel.pairwise(row.points.T, column.points.T), prior, i, j)
+    scores = rule.log_weights(scores)
+    if keys % columns:
+        scores = jnp.where((j < keys)[None, :], scores, -jnp.inf)
+    return scores
+
+
+def negligible_below(keys: int, dtype: Any) -> float:
+    """How far below the sum, in logarithms, all keys together change none of its digits."""
+    return -math.log(float(jnp.finfo(dtype).eps)) + math.log(keys) + 12.0
+
+
+def is_needed(bound: Array, shift: Array, negligible: float) -> Bool[Array, ""]:
+    """Whether weights up to exp(bound) are more than rounding to a row of this running shift."""
+    return ~jnp.isneginf(bound) & ~(bound < jnp.min(shift) - negligible)
+
+
+@jax.custom_batching.custom_vmap
+def for_any(needed: Bool[Array, ""]) -> Bool[Array, ""]:
+    """Whether any member of a batch needs a branch that harms none: the others take it as well.
+
+    A `cond` whose predicate is batched runs both of its branches, and has no gradient.
+    """
+    return needed
+
+
+@for_any.def_vmap
+def _(size: int, batched: list[bool], needed: Bool[Array, " batch"]) -> tuple[Array, bool]:
+    return for_any(jnp.any(needed)), False
+
+
+_ROOM = 1e15  # a sum of weights that float32 still holds a thousand times over
+
+
+def sums_fit(more: Float[Array, "rows width"]) -> Bool[Array, ""]:
+    """Whether the sums of a block, the mass last, leave room for those of ten thousand more."""
+    most = 1e-4 * jnp.finfo(more.dtype).max
+    return jnp.all(more[:, -1] < _ROOM) & jnp.all(jnp.abs(more) < most)
