@@ -406,6 +406,25 @@ def test_a_search_that_begins_on_a_sample_ends_at_the_minima_of_the_whole(x64):
         assert abs(slope(end)) < 1e-6
 
 
+def test_one_start_of_many_rows_begins_near_the_end(x64):
+    begin, *bounds = (
+        ak.KernelRegression(ak.Triweight(half_width), method=ak.Sorted())
+        for half_width in (5.0, 0.01, 10.0)
+    )
+    data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0), n=2**17)
+    objective = ak.LeaveOneOut()
+    fitted = ak.fit(begin, data.x, data.y, objective=objective, bounds=tuple(bounds), starts=1)
+    assert fitted.starts.converged.all()
+    assert fitted.starts.steps[0] <= 7
+    np.testing.assert_allclose(fitted.starts.begin.kernel.lengthscale, [5.0], rtol=1e-12)
+    log = fitted.model.kernel.log_lengthscale
+    at = [jnp.exp(log + step) for step in (-0.01, 0.0, 0.01)]
+    low, here, high = ak.profile(begin, data.x, data.y, jnp.stack(at), objective=objective)
+    assert (
+        abs(low - high) < 1e-2 * (low - 2 * here + high) < 1e-4
+    )  # a minimum, to 1e-4 of its place
+
+
 class Valley(ak.Objective):
     """(log ℓ − a)², not to be seen below `edge`; its sample has another a, and no edge."""
 
@@ -417,7 +436,7 @@ class Valley(ak.Objective):
         log = model.kernel.log_lengthscale
         return jnp.where(log > self.edge, 1.0 + (log - self.at) ** 2, jnp.nan)
 
-    def on_sample(self, x):
+    def on_sample(self, x, starts):
         return Valley(jnp.asarray(-1.0), jnp.asarray(-jnp.inf))
 
 

@@ -37,6 +37,16 @@ def test_product_adds_logarithms(x64):
     np.testing.assert_allclose((first * second).pairwise(q, k), expected, rtol=1e-14)
 
 
+@pytest.mark.parametrize("kernel", [ak.Gaussian, ak.Tricube, ak.Periodic])
+def test_a_stretched_kernel_has_a_longer_lengthscale(x64, kernel):
+    heads = jax.vmap(kernel)(jnp.array([0.5, 2.0])).stretched(3.0)
+    np.testing.assert_allclose(jnp.exp(heads.log_lengthscale), [1.5, 6.0], rtol=1e-14)
+    both = (kernel(0.5) * ak.DotProduct()).stretched(3.0)
+    np.testing.assert_allclose(both.first.lengthscale, 1.5, rtol=1e-14)
+    assert both.second == ak.DotProduct()
+    assert kernel is not ak.Periodic or both.first.period == 1.0
+
+
 def test_custom_kernel_is_one_method(x64):
     class Exponential(ak.Kernel):
         rate: float

@@ -144,7 +144,7 @@ def solve(
         return end if of is each else take(of, end), history
 
     near = (state, each)
-    if plan.tolerance is not None and on_host and axes is None and plan.starts > 1:
+    if plan.tolerance is not None and on_host and axes is None:
         rough = Recipe(plan.optimizer, max(plan.tolerance, _ROUGH), None)
         near = _from_sample(state, fixed, rough, plan.steps) or near
     end, history = search(*near)
@@ -169,7 +169,7 @@ def _from_sample(
     state, in which all that do not go on have stopped, and for each start the one it goes with.
     None where the objective has no sample.
     """
-    sample = problem.objective.on_sample(problem.x)
+    sample = problem.objective.on_sample(problem.x, len(begin.steps))
     if sample is None:
         return None
     on_sample = problem._replace(objective=sample)

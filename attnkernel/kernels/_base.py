@@ -62,6 +62,10 @@ class Kernel(eqx.Module):
         """
         return unbounded(self)
 
+    def stretched(self, factor: float) -> "Kernel":
+        """The kernel with its lengthscales times a factor. Default: it has none, and is itself."""
+        return self
+
     def __mul__(self, other: "Kernel") -> "Product":
         return Product(self, other)
 
@@ -96,6 +100,9 @@ class Product(Kernel):
     def bounds(self, x: Float[Array, "n dim"]) -> tuple["Product", "Product"]:
         (lower_1, upper_1), (lower_2, upper_2) = self.first.bounds(x), self.second.bounds(x)
         return Product(lower_1, lower_2), Product(upper_1, upper_2)
+
+    def stretched(self, factor: float) -> "Product":
+        return Product(self.first.stretched(factor), self.second.stretched(factor))
 
 
 def unbounded(tree: Tree) -> tuple[Tree, Tree]:

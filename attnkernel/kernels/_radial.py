@@ -152,6 +152,10 @@ class Radial(Kernel):
             sides.append(eqx.tree_at(lambda kernel: kernel.log_lengthscale, side, log))
         return sides[0], sides[1]
 
+    def stretched(self, factor: float) -> "Radial":
+        log = self.log_lengthscale + math.log(factor)
+        return eqx.tree_at(lambda kernel: kernel.log_lengthscale, self, log)
+
     def _least(self, gaps: Float[Array, "gaps dim"]) -> Float[Array, " dim"]:
         """Half a typical gap between neighbours, per dimension."""
         median = jnp.nanmedian(jnp.where(gaps > 0, gaps, jnp.nan), axis=0)
@@ -348,6 +352,10 @@ class Periodic(Kernel):
         lengths = jnp.log(jnp.array([0.01, 10.0], self.log_lengthscale.dtype))
         periods = logs.astype(self.log_period.dtype)
         return tuple(eqx.tree_at(where, self, (lengths[i], periods[i])) for i in (0, 1))
+
+    def stretched(self, factor: float) -> "Periodic":
+        log = self.log_lengthscale + math.log(factor)
+        return eqx.tree_at(lambda kernel: kernel.log_lengthscale, self, log)
 
 
 def columns(
