@@ -6,6 +6,7 @@ from ._objectives import (
     HoldOut as HoldOut,
     LeaveOneOut as LeaveOneOut,
     Objective as Objective,
+    Sample as Sample,
 )
 from ._profile import profile as profile
 from ._result import Fit as Fit, FitWarning as FitWarning, Starts as Starts

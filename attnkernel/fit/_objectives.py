@@ -1,7 +1,7 @@
 """Objectives: what a fit minimises. Each is a number for a model and labelled data."""
 
 import abc
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -38,12 +38,20 @@ class Objective(eqx.Module):
     def check(self, n: int) -> None:
         """Raise `ValueError` if the objective cannot be evaluated on n rows."""
 
-    def on_sample(self, x: Float[Array, "n dim"], starts: int) -> "Objective | None":
-        """A much cheaper objective whose minima lie near those of this one; None: there is none.
+    def on_sample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> "Sample | None":
+        """A much cheaper objective, its minima near those of this one, and as curved; or None.
 
         A search from so many starts begins on it.
         """
         return None
+
+
+class Sample(NamedTuple):
+    """An objective, and the labelled data that it is of."""
+
+    objective: Objective
+    x: Float[Array, "rows dim"]
+    y: Array
 
 
 def arranged(x: Float[Array, "n dim"], y: Array) -> tuple[Float[Array, "n dim"], Array]:
@@ -51,8 +59,17 @@ def arranged(x: Float[Array, "n dim"], y: Array) -> tuple[Float[Array, "n dim"],
 
     Of no consequence to a deterministic objective, but that streaming sums pass over these blocks.
     """
-    order = jnp.argsort(jax.lax.stop_gradient(x[:, 0]))
+    order = _order(x)
     return x[order], y[order]
+
+
+def _order(x: Float[Array, "n dim"]) -> Int[Array, " n"]:
+    """The rows by their first input."""
+    first = jax.lax.stop_gradient(x[:, 0])
+    if not is_known(first):
+        return jnp.argsort(first)
+    # many times faster than XLA's
+    return jnp.asarray(np.argsort(np.asarray(first), kind="stable"))
 
 
 class HoldOut(Objective):
@@ -159,7 +176,7 @@ class LeaveOneOut(Objective):
         error = model(x, x, y, prior=LeaveOneOutMask()) - jnp.asarray(y)
         return jnp.sum(error**2) / len(error)
 
-    def on_sample(self, x: Float[Array, "n dim"], starts: int) -> Objective | None:
+    def on_sample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> Sample | None:
         """Of several starts, from 512 rows: the terms of 256 rows, or of a quarter of all.
 
         From 131 072 rows, whatever the starts: leave-one-out of 4000 of them.
@@ -169,8 +186,10 @@ class LeaveOneOut(Objective):
             return None
         size = min(256, n // 4) if n < _MANY else _FEWER
         # even steps along the first input, so that the order of rows does not matter
-        rows = jnp.argsort(x[:, 0])[np.arange(size) * n // size + n // (2 * size)]
-        return _SampledOut(rows) if n < _MANY else _Thinned(rows)
+        rows = _order(x)[np.arange(size) * n // size + n // (2 * size)]
+        if n < _MANY:
+            return Sample(_SampledOut(rows), x, y)
+        return Sample(_Thinned(n), x[rows], y[rows])
 
 
 _MANY, _FEWER = 2**17, 4000  # whose pairs are fewer than those of 256 of so many rows with all
@@ -196,32 +215,33 @@ class _SampledOut(Objective):
 
 
 class _Thinned(Objective):
-    r"""`LeaveOneOut` of N of the n rows, of the model that suits so many.
+    r"""`LeaveOneOut` of rows that stand for more, n, of the model that suits so few, N.
 
     The best lengthscale falls as $n^{-1/(d+4)}$: with N rows it is $(n/N)^{1/(d+4)}$ times as long.
+    What it gains falls as $n^{-4/(d+4)}$: by that it is scaled, to be curved as the whole is.
 
     **Source:** Marron, *Partitioned cross-validation* (1987).
     """
 
-    rows: Int[Array, " sample"]
+    n: int = eqx.field(static=True)
     is_stochastic: ClassVar[bool] = False
 
     def __call__(
         self,
         model: Any,
-        x: Float[Array, "n dim"],
-        y: Float[Array, "n"] | Float[Array, "n out"],
+        x: Float[Array, "rows dim"],
+        y: Float[Array, "rows"] | Float[Array, "rows out"],
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, ""]:
-        longer = (len(x) / len(self.rows)) ** (1 / (x.shape[1] + 4))
+        longer = (self.n / len(x)) ** (1.0 / (x.shape[1] + 4))
         is_kernel = lambda node: isinstance(node, Kernel)  # noqa: E731
         suited = jax.tree.map(
             lambda node: node.stretched(longer) if is_kernel(node) else node,
             model,
             is_leaf=is_kernel,
         )
-        return LeaveOneOut()(suited, x[self.rows], jnp.asarray(y)[self.rows])
+        return longer**-4 * LeaveOneOut()(suited, x, y)
 
 
 class _NotOwn(Mask):

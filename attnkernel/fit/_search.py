@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 _FIRST = 0.1  # length of the first step
 _LONGEST = 1.0
@@ -25,6 +25,7 @@ class Bfgs(NamedTuple):
 
     gradient: Float[Array, " params"]
     inverse: Float[Array, "params params"]  # H
+    knows: Bool[Array, ""]  # whether H has learnt of a curvature
     direction: Float[Array, " params"]
     length: Float[Array, ""]  # of the trial: z + length * direction
     taken: Int[Array, ""]  # points, the start included
@@ -34,7 +35,19 @@ class Bfgs(NamedTuple):
     def start(cls, z: PyTree) -> "Bfgs":
         flat, _ = ravel_pytree(z)
         zero, count = jnp.zeros_like(flat), jnp.zeros((), int)
-        return cls(zero, jnp.eye(len(flat), dtype=flat.dtype), zero, zero.sum(), count, count)
+        eye, false = jnp.eye(len(flat), dtype=flat.dtype), jnp.zeros((), bool)
+        return cls(zero, eye, false, zero, zero.sum(), count, count)
+
+    def again(self) -> "Bfgs":
+        """A search from here of another objective, of nearly the same curvature."""
+        zero, count = jnp.zeros_like(self.gradient), jnp.zeros_like(self.taken)
+        return self._replace(
+            gradient=zero,
+            direction=zero,
+            length=jnp.zeros_like(self.length),
+            taken=count,
+            idle=count,
+        )
 
     def trial(self, z: PyTree) -> PyTree:
         flat, unravel = ravel_pytree(z)
@@ -60,12 +73,13 @@ class Bfgs(NamedTuple):
         step, change = self.length * self.direction, gradient - self.gradient
         bowl = _dot(step, change) > 0
         learnt = bowl & took & ~first
-        inverse = jnp.where(learnt, _updated(self.inverse, step, change, self.taken), self.inverse)
+        updated = _updated(self.inverse, step, change, self.knows)
+        inverse = jnp.where(learnt, updated, self.inverse)
         ahead = -_product(inverse, gradient)
         steepest, longest = jnp.max(jnp.abs(gradient)), jnp.max(jnp.abs(ahead))
         # at first a short step; where the slope fell, as on a hilltop, twice as far as before
         size = jnp.where(first, _FIRST, 2.0 * jnp.max(jnp.abs(step)))
-        size = jnp.minimum(_LONGEST, jnp.where(learnt, longest, size))
+        size = jnp.minimum(_LONGEST, jnp.where(learnt | (first & self.knows), longest, size))
         ahead = ahead * (size / jnp.where(longest > 0, longest, 1.0))
 
         # not taken: the minimum of the parabola through the loss, its slope, and the trial
@@ -82,6 +96,7 @@ class Bfgs(NamedTuple):
         new = Bfgs(
             jnp.where(took, gradient, self.gradient),
             jnp.where(took, inverse, self.inverse),
+            self.knows | learnt,
             jnp.where(took, ahead, self.direction),
             jnp.where(took, 1.0, nearer).astype(flat.dtype),
             self.taken + took,
@@ -95,7 +110,7 @@ def _updated(
     inverse: Float[Array, "params params"],
     step: Float[Array, " params"],
     change: Float[Array, " params"],
-    taken: Int[Array, ""],
+    knows: Bool[Array, ""],
 ) -> Float[Array, "params params"]:
     r"""$H' = (I - \rho s y^\top) H (I - \rho y s^\top) + \rho s s^\top$, $\rho = 1/(s^\top y)$.
 
@@ -103,7 +118,7 @@ def _updated(
     """
     eye = jnp.eye(len(step), dtype=step.dtype)
     rho = 1.0 / _dot(step, change)
-    inverse = jnp.where(taken == 1, eye / (rho * _dot(change, change)), inverse)
+    inverse = jnp.where(knows, inverse, eye / (rho * _dot(change, change)))
     left = eye - rho * step[:, None] * change[None, :]
     return _product(_product(left, inverse), left.T) + rho * step[:, None] * step[None, :]
 

@@ -169,10 +169,10 @@ def _from_sample(
     state, in which all that do not go on have stopped, and for each start the one it goes with.
     None where the objective has no sample.
     """
-    sample = problem.objective.on_sample(problem.x, len(begin.steps))
+    sample = problem.objective.on_sample(problem.x, problem.y, len(begin.steps))
     if sample is None:
         return None
-    on_sample = problem._replace(objective=sample)
+    on_sample = problem._replace(**sample._asdict())
     end, history = run(
         lambda state, steps: _advance(state, on_sample, recipe, steps, None),
         begin,
@@ -192,12 +192,13 @@ def _from_sample(
             of[i] = of[order[np.argmax(close)]]
         else:
             model = problem.model(take(i, end.z))
-            curvature, distance = around(model, sample, problem.x, problem.y)
+            curvature, distance = around(model, *sample)
             of[i] = i if curvature > _FLAT and distance < _SAME else order[0]
     start = functools.partial(State.start, optimizer=recipe.optimizer)
     fresh = jax.vmap(lambda z, key: start(z, key=key))(end.z, begin.key)
     stopped = jnp.asarray(of != np.arange(len(ends)))
-    return eqx.tree_at(lambda state: state.converged, fresh, stopped), of
+    where = lambda state: (state.optimizer, state.converged)  # noqa: E731
+    return eqx.tree_at(where, fresh, (end.optimizer.again(), stopped)), of
 
 
 @eqx.filter_jit
