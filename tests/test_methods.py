@@ -124,7 +124,7 @@ def test_blockwise_is_dense_for_every_kernel_and_prior(x64, kernel, prior):
 )
 def test_weights_that_are_never_stored(x64, monkeypatch, kernel, prior, method):
     """The road of many pairs, for every kernel that takes it, with blocks whole and ragged."""
-    monkeypatch.setattr(_by_key, "_MANY_PAIRS", 0)
+    monkeypatch.setattr(_by_key, "_LEAST", (0, 0))
     kernel = in_float64(KERNELS[kernel])
     assert kernel.is_light(DIM)
     q, k, v = arrays()

@@ -36,7 +36,7 @@ SORTED = (ak.Laplace, ak.Boxcar, ak.Triangular, ak.Epanechnikov, ak.Biweight, ak
 def weights(request, monkeypatch):
     """How streaming sums see their weights: as for few pairs, or as for many."""
     if request.param == "by key":
-        monkeypatch.setattr(_by_key, "_MANY_PAIRS", 0)
+        monkeypatch.setattr(_by_key, "_LEAST", (0, 0))
 
 
 def sample(shift, dim=1):
@@ -93,7 +93,7 @@ def test_no_nan_at_any_lengthscale_in_float32(make, method):
 
 @pytest.mark.parametrize("make", [ak.Gaussian, ak.Laplace, ak.Periodic, ak.Epanechnikov])
 def test_no_nan_where_weights_are_never_stored(make, monkeypatch):
-    monkeypatch.setattr(_by_key, "_MANY_PAIRS", 0)
+    monkeypatch.setattr(_by_key, "_LEAST", (0, 0))
     test_no_nan_at_any_lengthscale_in_float32(make, ak.Blockwise(4, 8))
 
 

@@ -83,7 +83,7 @@ class Blockwise(Method):
             values = jnp.concatenate([v, jnp.ones((keys, 1), v.dtype)], axis=1)
             sizes = self._sizes(queries, keys, (1024, 1024))
             by_key = None
-            if width == 1 and _by_key.is_light(kernel, queries * keys, q.shape[1]):
+            if width == 1 and _by_key.is_light(kernel, queries, keys, q.shape[1]):
                 block_q, block_k = self._sizes(queries, keys, (4096, 1024))
                 by_key = (_by_key.whole(block_q), _by_key.whole(block_k))
             shift, sums = _sums(q, k, values, (kernel, prior, rule), sizes, by_key)

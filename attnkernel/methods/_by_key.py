@@ -25,12 +25,13 @@ from ._moments import finite
 Scores = Callable[[Array, Array], Float[Array, " rows"]]
 
 _KEYS = 16  # that one program takes; more take long to compile. And no vector is longer than that
-_MANY_PAIRS = 2**24  # so many that a longer compilation is worth its while
+_LEAST = (2**9, 2**24)  # queries, and pairs, for which a longer compilation is worth its while
 
 
-def is_light(kernel: Kernel, pairs: int, dim: int) -> bool:
+def is_light(kernel: Kernel, queries: int, keys: int, dim: int) -> bool:
     """Whether weights are not worth storing, and so many that the longer compilation is."""
-    return pairs >= _MANY_PAIRS and kernel.is_light(dim) and jax.default_backend() == "cpu"
+    many = queries >= _LEAST[0] and queries * keys >= _LEAST[1]
+    return many and kernel.is_light(dim) and jax.default_backend() == "cpu"
 
 
 def whole(size: int) -> int:
