@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 
 import attnkernel as ak
 from experiments.__main__ import main
+from experiments.studies import million
 from experiments.studies._kernsmooth import kernsmooth
 from experiments.studies._sides import Absent
 
@@ -23,16 +25,19 @@ repeats: 1
 """
 
 
-@pytest.fixture
-def summary(tmp_path, monkeypatch):
+def absent(*arguments):
+    raise Absent("Rscript: not installed")
+
+
+def test_the_fit_is_that_of_the_dense_criterion(x64, tmp_path, monkeypatch, capsys):
     pytest.importorskip("jax_finufft")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(million, "kernsmooth", absent)
+    monkeypatch.setattr(million, "keops", lambda *arguments: lambda: time.sleep(0.01))
+    monkeypatch.setattr(million, "_FEWER", 100)
     (tmp_path / "tiny.yaml").write_text(TINY)
     assert main(["run", "tiny.yaml", "--out", "out"]) == 0
-    return json.loads((tmp_path / "out/summary.json").read_text())
-
-
-def test_the_fit_is_that_of_the_dense_criterion(x64, summary, tmp_path):
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(2024), n=300)
     start = 1.06 * jnp.std(data.x) * 300**-0.2
     model, low, high = (
@@ -46,6 +51,12 @@ def test_the_fit_is_that_of_the_dense_criterion(x64, summary, tmp_path):
     assert fit["off_by"] < 1e-4
     sides = {row["side"] for row in summary["times"]}
     assert {"Fourier", "Blockwise", "Dense", "Sorted"} <= sides
+    # without R, beside KeOps, whose time grows with the square of the points
+    assert fit[million.R] is None
+    assert summary["targets"][0]["reached"] is None
+    least = 0.01 * 3**2 * (fit["steps"] + 1)
+    assert least < fit[million.KEOPS] < 10 * least
+    assert "KeOps, extrapolated from 100 points, would take" in capsys.readouterr().out
     for name in ("million", "times"):
         for end in ("png", "pdf", "npz"):
             assert (tmp_path / f"out/figures/{name}.{end}").is_file()
@@ -55,6 +66,21 @@ def test_without_r_it_says_so(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(Absent, match="Rscript: not installed"):
         kernsmooth(np.arange(5.0), np.arange(5.0), 1)
+
+
+@pytest.mark.skipif(shutil.which("Rscript") is None, reason="R is not installed")
+def test_r_smooths_by_its_own_bandwidth():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, 500)
+    try:
+        found = kernsmooth(x, np.sin(2 * x) + 0.1 * rng.normal(size=500), 2)
+    except Absent as reason:
+        pytest.skip(str(reason))
+    assert len(found["all_seconds"]) == 2
+    assert 0.01 < found["bandwidth"] < 0.5
+    at, curve = found["curve"]
+    middle = np.abs(at) < 1.5
+    np.testing.assert_allclose(curve[middle], np.sin(2 * at[middle]), atol=0.1)
 
 
 def test_float32_is_refused(tmp_path, monkeypatch, capsys):

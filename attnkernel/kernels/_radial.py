@@ -1,16 +1,13 @@
 """Kernels of the distance ‖q − k‖ measured in lengthscales.
 
-The difference q − k is taken before anything is squared, so that a common shift of all points
-cancels exactly, in float32 too. Before that, points are brought near the lengthscale by a power
-of two, which rounds nothing, so that squares neither overflow nor vanish.
+Points are brought near the lengthscale by a power of two, which rounds nothing, so that squares
+neither overflow nor vanish.
 """
 
 import abc
-import functools
 import math
-import operator
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -22,6 +19,9 @@ from jaxtyping import Array, Float
 
 from .._checks import is_known, require_positive
 from ._base import Kernel, unbounded
+from ._squares import MANY, add_up, as_row, columns, largest, pairwise_squares, squares_of
+
+_FEW = 2**15  # pairs up to which a program of fewer steps is faster than one of faster steps
 
 
 class Radial(Kernel):
@@ -78,24 +78,24 @@ class Radial(Kernel):
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
         near, inverse = self._units(q)
         columns = tuple(q * near), tuple(k * near)
-        return self.log_of(_squares(*columns, inverse, self.metric_factor, self.unit))
+        return self.log_of(squares_of(*columns, inverse, self.metric_factor, self.unit))
 
     def pairwise(
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, "queries keys"]:
         near, inverse = self._units(q)
-        q, k, scale = q * _row(near), k * _row(near), (inverse, self.metric_factor, self.unit)
+        q, k, scale = q * as_row(near), k * as_row(near), (inverse, self.metric_factor, self.unit)
         if q.shape[0] * k.shape[0] <= _FEW:
             rows = tuple(a[:, None] for a in q.T), tuple(b[None, :] for b in k.T)
             # pairs so far apart that their squares overflow are constants to derivatives
-            far = jnp.isinf(jax.lax.stop_gradient(_squares(*rows, *scale)))
+            far = jnp.isinf(jax.lax.stop_gradient(squares_of(*rows, *scale)))
             near_by = tuple(jnp.where(far, 0.0, a - b) for a, b in zip(*rows, strict=True))
-            squares = _squares(near_by, (0.0,) * len(near_by), *scale)
+            squares = squares_of(near_by, (0.0,) * len(near_by), *scale)
             return self.log_of(jnp.where(far, math.copysign(math.inf, self.unit), squares))
-        return self.log_of(_pairwise_squares(q, k, *scale, self.is_smooth))
+        return self.log_of(pairwise_squares(q, k, *scale, self.is_smooth))
 
     def is_light(self, dim: int) -> bool:
-        return dim < _MANY
+        return dim < MANY
 
     def _units(
         self, points: Float[Array, "... dim"]
@@ -331,17 +331,17 @@ class Periodic(Kernel):
         return self._log(*columns(q, k))
 
     def is_light(self, dim: int) -> bool:
-        return dim < _MANY
+        return dim < MANY
 
     def _log(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
         per_unit, inverse = jnp.pi / self.period, jnp.exp(-self.log_lengthscale)
         chords = [jnp.sin((a - b) * per_unit) * inverse for a, b in zip(q, k, strict=True)]
-        far = [jnp.abs(chord) > _largest(chord.dtype) for chord in chords]  # their squares overflow
+        far = [jnp.abs(chord) > largest(chord.dtype) for chord in chords]  # their squares overflow
         squares = [
             jnp.where(beyond, jnp.inf, jnp.where(beyond, 0.0, chord) ** 2)
             for chord, beyond in zip(chords, far, strict=True)
         ]
-        return -2.0 * _sum(squares)
+        return -2.0 * add_up(squares)
 
     def bounds(self, x: Float[Array, "n dim"]) -> tuple["Periodic", "Periodic"]:
         """ℓ from 0.01 to 10; periods from twice a typical gap of x to twice its range."""
@@ -356,17 +356,6 @@ class Periodic(Kernel):
     def stretched(self, factor: float) -> "Periodic":
         log = self.log_lengthscale + math.log(factor)
         return eqx.tree_at(lambda kernel: kernel.log_lengthscale, self, log)
-
-
-def columns(
-    q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
-) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-    """The coordinates of all pairs: of q down, of k across.
-
-    Each is made an array of its own: a loop over keys then reads it in order, and vectorises.
-    """
-    down, across = jax.lax.optimization_barrier((q.T, k.T))
-    return tuple(a[:, None] for a in down), tuple(b[None, :] for b in across)
 
 
 def log_positive(name: str, value: ArrayLike) -> Float[Array, "..."]:
@@ -396,123 +385,6 @@ def _factor(metric: ArrayLike) -> Float[Array, "dim dim"]:
             f"metric must be symmetric and positive definite; got {np.asarray(array).tolist()}."
         )
     return factor
-
-
-def _squares(
-    q: tuple[Array, ...],
-    k: tuple[Array | float, ...],
-    inverse: Float[Array, "*dim"],
-    factor: Float[Array, "dim dim"] | None,
-    unit: float,
-) -> Array:
-    """`unit` times $r^2$, from coordinates, each an array that broadcasts with its like."""
-    steps = [a - b for a, b in zip(q, k, strict=True)]
-    if inverse.ndim:
-        return _sum([(step * c) ** 2 for step, c in zip(steps, inverse, strict=True)]) * unit
-    if factor is not None:
-        steps = [_sum([a * step for a, step in zip(row, steps, strict=True)]) for row in factor]
-    return _sum([step**2 for step in steps]) * (inverse**2 * unit)
-
-
-_FEW = 2**15  # pairs up to which a program of fewer steps is faster than one of faster steps
-_MANY = 6  # dimensions from which a product of matrices is faster than differences
-_NEAR = 128.0  # squared lengthscales from the centre, where it rounds no worse than they do
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(4, 5))
-def _pairwise_squares(
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
-    inverse: Float[Array, "*dim"],
-    factor: Float[Array, "dim dim"] | None,
-    unit: float,
-    by_product: bool,
-) -> Float[Array, "queries keys"]:
-    r"""`unit` times $r^2$, of all pairs.
-
-    Of many dimensions, and with points u (in lengthscales) close to their centre, it is
-    $|u_q|^2 + |u_k|^2 - 2 u_q \cdot u_k$: its absolute error is ε times the two squares.
-    """
-
-    def by_differences() -> Array:
-        return _squares(*columns(q, k), inverse, factor, unit)
-
-    if not by_product or q.shape[1] < _MANY:
-        return by_differences()
-    a, b = (_centred(points, _centre(k), inverse, factor) for points in (q, k))
-    squares_a, squares_b = (jnp.sum(u * u, axis=1, keepdims=True) for u in (a, b))
-
-    def by_matrices() -> Array:
-        left = jnp.concatenate([-2.0 * a, squares_a, jnp.ones_like(squares_a)], axis=1) * unit
-        right = jnp.concatenate([b, jnp.ones_like(squares_b), squares_b], axis=1)
-        squares = _product(left, right.T)
-        return jnp.minimum(squares, 0.0) if unit < 0 else jnp.maximum(squares, 0.0)
-
-    near = jnp.max(squares_a) + jnp.max(squares_b) <= _NEAR
-    return jax.lax.cond(near, by_matrices, by_differences)
-
-
-@_pairwise_squares.defjvp
-def _(unit: float, by_product: bool, primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    r"""With points u in lengthscales, $\mathrm{d} r^2 = 2 (u_q - u_k) \cdot (\dot u_q - \dot u_k)$.
-
-    Multiplied out, it is products of matrices, and so is its transpose.
-    """
-    q, k, *scale = primals
-    centred = functools.partial(_centred, centre=_centre(k))
-
-    def in_units(points: Array, inverse: Array, factor: Array | None) -> Array:
-        return centred(points, inverse=inverse, factor=factor)
-
-    a, a_dot = jax.jvp(in_units, (q, *scale), (tangents[0], *tangents[2:]))
-    b, b_dot = jax.jvp(in_units, (k, *scale), tangents[1:])
-
-    # wide operands, and their cotangents, stay wide: XLA's product with a tall one is slow on CPU
-    def tall(u: Array, last: Array) -> Array:
-        return jnp.concatenate([u, last], axis=1)
-
-    def wide(u: Array, last: Array) -> Array:
-        return jax.lax.optimization_barrier(tall(u, last).T)
-
-    def along(u: Array, u_dot: Array) -> Array:
-        return jnp.sum(u * u_dot, axis=1, keepdims=True)
-
-    one_a, one_b = jnp.ones_like(a[:, :1]), jnp.ones_like(b[:, :1])
-    of_q = _product(tall(-a_dot, along(a, a_dot)), wide(b, one_b))
-    of_k = _product(tall(a, one_a), wide(-b_dot, along(b, b_dot)))
-    return _pairwise_squares(*primals, unit, by_product), (2.0 * unit) * (of_q + of_k)
-
-
-_product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-
-
-def _centre(points: Float[Array, "points dim"]) -> Float[Array, " dim"]:
-    """The middle of the box of points, constant to differentiation."""
-    middle = 0.5 * jnp.min(points, axis=0) + 0.5 * jnp.max(points, axis=0)
-    return jax.lax.stop_gradient(middle)
-
-
-def _centred(
-    points: Float[Array, "points dim"],
-    centre: Float[Array, " dim"],
-    inverse: Float[Array, "*dim"],
-    factor: Float[Array, "dim dim"] | None,
-) -> Float[Array, "points dim"]:
-    """Points from the centre, in lengthscales, kept so small that products do not overflow."""
-    points = (points - _row(centre)) * _row(inverse)
-    if factor is not None:
-        points = _product(points, factor.T)
-    most = _largest(points.dtype)  # no digit of a difference is left there
-    return jnp.clip(points, -most, most)
-
-
-def _largest(dtype: Any) -> float:
-    """What may be squared, with room to spare."""
-    return float(jnp.finfo(dtype).max) ** 0.475
-
-
-def _sum(terms: list[Array]) -> Array:
-    return functools.reduce(operator.add, terms)
 
 
 def _root(squares: Array) -> Array:
@@ -548,11 +420,6 @@ def _log_matern52(squares: Array) -> Array:
 @_log_matern52.defjvp
 def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (squares,), (tangent,) = primals, tangents
-    root = jnp.minimum(math.sqrt(5.0) * _root(squares), _largest(squares.dtype))
+    root = jnp.minimum(math.sqrt(5.0) * _root(squares), largest(squares.dtype))
     slope = -(5.0 / 6.0) * (1.0 + root) / (1.0 + root + root**2 / 3.0)
     return _log_matern52(squares), slope * tangent
-
-
-def _row(array: Float[Array, "*dim"]) -> Float[Array, "*row"]:
-    """A number as it is; one per dimension as a row that broadcasts over points."""
-    return array[None, :] if array.ndim else array

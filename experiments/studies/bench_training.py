@@ -288,7 +288,7 @@ def _commands(repeats: int) -> dict[str, float]:
     root = Path(__file__).parents[2]
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for repeat in range(max(3, repeats)):
+        for repeat in range(repeats):
             out = str(Path(folder) / str(repeat))
             run = ["-m", "experiments", "run", "configs/holdout.yaml", "--quiet", "--out", out]
             for arguments in (

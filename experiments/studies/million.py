@@ -24,12 +24,13 @@ from ..parts import Name, Part, Positive, Study
 from ..results import Run
 from ._kernsmooth import kernsmooth
 from ._panels import legend
-from ._sides import Absent, absences, table_of_targets, target, timed
+from ._sides import Absent, absences, in_turn, medians, table_of_targets, target, timed
 from .bench_regression import keops
 
 R, KEOPS = "R: dpill + locpoly", "KeOps"
 Rows = Annotated[int, pydantic.Field(ge=100, le=100_000_000)]
 _GRID = 401
+_FEWER = 20_000  # points, from which KeOps is extrapolated
 _LOOK = {
     "Fourier": {"color": ak.plot.BLUE, "marker": "o"},
     "Sorted": {"color": ak.plot.GREEN, "marker": "D"},
@@ -150,11 +151,30 @@ class Million(Study):
             except Absent as reason:
                 row[R] = None
                 run.note([f"no {R}: {reason}"])
+                self._beside_keops(run, row)
             if what == self.fits[0]:
                 self._draw_fit(run, result, x, y, row)
             if row[R] is not None:
                 del row[R]["curve"]  # it is among the arrays of the figure
         return row
+
+    def _beside_keops(self, run: Run, row: dict[str, Any]) -> None:
+        """Without R: how long KeOps would take for the criteria of the fit, by n² from fewer."""
+        x, y = self._data(_FEWER, 1)
+        try:
+            side = keops(jnp.asarray(row["lengthscale"]), x, y[:, None])
+        except Absent as reason:
+            run.note([f"no {KEOPS} in its place: {reason}"])
+            return
+        seconds = medians(in_turn({KEOPS: side}, self.repeats)[0])[KEOPS]
+        row[KEOPS] = seconds * (row["n"] / _FEWER) ** 2 * (row["steps"] + 1)
+        run.note(
+            [
+                f"{KEOPS}, extrapolated from {_FEWER} points, would take {row[KEOPS]:.3g} s for "
+                f"the {row['steps'] + 1} criteria of the fit of {row['n']}, "
+                f"{row[KEOPS] / row['seconds']:.3g} times as long, without their slopes."
+            ]
+        )
 
     def _times(
         self, n: int, dim: int, slow: set[tuple[str, int]], absent: list[tuple[str, str, str]]
