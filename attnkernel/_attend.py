@@ -3,6 +3,7 @@
 import math
 from typing import Any, Literal, NamedTuple, overload
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -190,27 +191,39 @@ def attend(
     if (reason := method.refusal(task)) is not None:
         raise ValueError(f"{type(method).__name__} cannot evaluate this: {reason}")
 
-    def unbatched(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
-        moments = method.moments(q, k, v, kernel, prior, rule)
-        return moments.value, moments.log_mass
-
     arrays = q.astype(task.dtype), k.astype(task.dtype), v.astype(task.dtype)
-    batch = jnp.broadcast_shapes(*(array.shape[:-2] for array in arrays))
-    if batch and method.takes_turns(task):
-        flat = [
-            jnp.broadcast_to(array, batch + array.shape[-2:]).reshape(
-                math.prod(batch), *array.shape[-2:]
-            )
-            for array in arrays
-        ]
-        found = jax.lax.map(lambda member: unbatched(*member), flat)
-        value, log_mass = (part.reshape(*batch, *part.shape[1:]) for part in found)
-    else:
-        over_batches = jnp.vectorize(unbatched, signature="(q,d),(k,d),(k,e)->(q,e),(q)")
-        value, log_mass = over_batches(*arrays)
+    value, log_mass = _evaluate(method, task, *arrays)
     if return_log_mass:
         return value.astype(q.dtype), log_mass.astype(q.dtype)
     return value.astype(q.dtype)
+
+
+@eqx.filter_jit  # else each call would compile its loops anew
+def _evaluate(
+    method: Method,
+    task: Task,
+    q: Float[Array, "*#batch queries dim"],
+    k: Float[Array, "*#batch keys dim"],
+    v: Float[Array, "*#batch keys dim_v"],
+) -> tuple[Float[Array, "*batch queries dim_v"], Float[Array, "*batch queries"]]:
+    """Values and log-masses, over all batch axes."""
+
+    def unbatched(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+        moments = method.moments(q, k, v, task.kernel, task.prior, task.rule)
+        return moments.value, moments.log_mass
+
+    batch = jnp.broadcast_shapes(*(array.shape[:-2] for array in (q, k, v)))
+    if not (batch and method.takes_turns(task)):
+        return jnp.vectorize(unbatched, signature="(q,d),(k,d),(k,e)->(q,e),(q)")(q, k, v)
+    flat = [
+        jnp.broadcast_to(array, batch + array.shape[-2:]).reshape(
+            math.prod(batch), *array.shape[-2:]
+        )
+        for array in (q, k, v)
+    ]
+    found = jax.lax.map(lambda member: unbatched(*member), flat)
+    value, log_mass = (part.reshape(*batch, *part.shape[1:]) for part in found)
+    return value, log_mass
 
 
 def _matrix(name: str, value: ArrayLike) -> Array:

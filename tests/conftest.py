@@ -37,3 +37,12 @@ def legacy_prng():
     """JAX's random numbers as they were in 2024."""
     with jax.threefry_partitionable(False):
         yield
+
+
+@pytest.fixture
+def few_are_many(monkeypatch):
+    """Sums that store no weights, as they are for many pairs, for few as well."""
+    monkeypatch.setattr("attnkernel.methods._by_key._LEAST", (0, 0))
+    jax.clear_caches()  # programs compiled before know nothing of it
+    yield
+    jax.clear_caches()

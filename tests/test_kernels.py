@@ -1,5 +1,7 @@
 """Law 2: kernels. The formula in NumPy, the maps over pairs, and gradients at the hard points."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -165,6 +167,7 @@ def test_many_pairs_at_once_are_the_pairs_one_by_one(x64, dim, scale, lengthscal
     def at_once(kernel, q, k):
         return kernel.pairwise(q, k)
 
+    @functools.partial(jax.jit, static_argnums=0)
     def everything(function):
         value, change = jax.jvp(function, arguments, along)
         gradient = jax.grad(lambda *a: jnp.sum(jnp.sin(function(*a))), (0, 1, 2))(*arguments)

@@ -71,7 +71,7 @@ def test_a_drawn_objective_has_no_profile():
 
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("partitionable", [True, False])
-@pytest.mark.parametrize("n", [2, 150, 1625, 1626])
+@pytest.mark.parametrize("n", [2, 1625, 1626])
 def test_first_row_without_sorting_is_that_of_the_permutation(n, partitionable, wide):
     with jax.threefry_partitionable(partitionable), jax.enable_x64(wide):
         keys = jax.random.split(jax.random.PRNGKey(n), 300)

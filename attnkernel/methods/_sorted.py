@@ -80,7 +80,6 @@ class Sorted(Method):
         return _moments(q, k, v, kernel, mask, rule).with_sink(rule.log_sink())
 
 
-@eqx.filter_jit  # many small steps, which called one by one would each be compiled
 def _moments(
     q: Float[Array, "queries 1"],
     k: Float[Array, "keys 1"],

@@ -191,6 +191,7 @@ def _with_kernel_bounds(model, kernels):
     return eqx.tree_at(where, lower, kernels[0]), eqx.tree_at(where, upper, kernels[1])
 
 
+@eqx.filter_jit
 def _fill_empty(
     out: Float[Array, "m out"],
     empty: Bool[Array, " m"],
