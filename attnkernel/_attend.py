@@ -1,11 +1,13 @@
 """The one verb. Attention, Nadaraya–Watson regression and everything between are this call."""
 
+import dataclasses
 import math
 from typing import Any, Literal, NamedTuple, overload
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -19,9 +21,10 @@ from .priors import Prior
 class Auto(Method):
     """The method that `select_method` names, by this decision list:
 
-    1. `Dense()`, for up to 2²⁰ pairs of a query and a key (4 MB of scores in float32).
+    1. `Dense()`, for up to 2²⁰ pairs of a query and a key (4 MB of scores in float32); of a batch
+       so many members at a time as have 2²⁴.
     2. `Sorted()`, where it can: in one dimension, for kernels that allow it; exact.
-    3. `Fourier()`, where it can and there are more than 2²⁶, 2²⁸, 2³⁰ pairs in 1, 2, 3 dimensions:
+    3. `Fourier()`, where it can and there are more than 2²², 2²³, 2³⁰ pairs in 1, 2, 3 dimensions:
        certified to a relative error of 1e-6.
     4. `Blockwise()`.
     """
@@ -29,8 +32,8 @@ class Auto(Method):
     def refusal(self, task: Task) -> str | None:
         return None
 
-    def takes_turns(self, task: Task) -> bool:
-        return _select(task).method.takes_turns(task)
+    def choice(self, task: Task) -> Method:
+        return _select(task).method
 
     def moments(
         self,
@@ -41,7 +44,7 @@ class Auto(Method):
         prior: Prior | None,
         rule: Rule,
     ) -> Moments:
-        method = _select(_task(q, k, v, kernel, prior, rule)).method
+        method = self.choice(_task(q, k, v, kernel, prior, rule))
         return method.moments(q, k, v, kernel, prior, rule)
 
 
@@ -57,7 +60,7 @@ class Selection(NamedTuple):
 
 
 _DENSE_PAIRS = 2**20
-_FOURIER_PAIRS = {1: 2**26, 2: 2**28, 3: 2**30}  # from here on it beats streaming
+_FOURIER_PAIRS = {1: 2**22, 2: 2**23, 3: 2**30}  # from here on it beats streaming
 
 
 def select_method(
@@ -74,13 +77,13 @@ def select_method(
     Of q, k and v only shapes and dtypes matter: `jax.ShapeDtypeStruct`s will do. Print what comes
     back to read the reason for which each method before it in the list was passed over.
     """
-    return _select(_task(q, k, v, kernel, prior, rule))
+    return _select(_checked(q, k, v, kernel, prior, rule)[1])
 
 
 def _select(task: Task) -> Selection:
     passed_over = []
     pairs = task.queries * task.keys
-    for method in (Dense(), Sorted(), Fourier(), Blockwise()):
+    for method in (Dense(), Sorted(), Fourier()):
         reason = method.refusal(task)
         if isinstance(method, Dense) and pairs > _DENSE_PAIRS:
             size = pairs * jnp.dtype(task.dtype).itemsize
@@ -93,10 +96,7 @@ def _select(task: Task) -> Selection:
         if reason is None:
             return Selection(method, tuple(passed_over))
         passed_over.append((type(method).__name__, reason))
-    raise ValueError(
-        "No method takes this combination: "
-        + "; ".join(f"{name}: {reason}" for name, reason in passed_over)
-    )
+    return Selection(Blockwise(), tuple(passed_over))  # it takes everything
 
 
 def _task(q: Any, k: Any, v: Any, kernel: Kernel, prior: Prior | None, rule: Rule) -> Task:
@@ -171,34 +171,26 @@ def attend(
     are known, outside `jit`) a number is not finite. Inside `jit`, a query that is not finite is
     NaN in its own row alone.
     """
-    q, k, v = _fitting(_matrix("q", q), _matrix("k", k), _matrix("v", v))
-    for name, part, kind in (("kernel", kernel, Kernel), ("rule", rule, Rule)):
-        if not isinstance(part, kind):
-            raise ValueError(
-                f"{name} must be a {kind.__name__} of attnkernel, for example "
-                f"{'ak.Gaussian(0.3)' if kind is Kernel else 'ak.Softmax()'}; got {part!r}."
-            )
-    if prior is not None:
-        if not isinstance(prior, Prior):
-            raise ValueError(
-                f"prior must be a Prior, for example ak.priors.LeaveOneOut(), or None; got "
-                f"{prior!r}."
-            )
-        prior.check(q.shape[-2], k.shape[-2])
-    for name, array in (("q", q), ("k", k), ("v", v)):
+    if not isinstance(method, Method):
+        raise ValueError(
+            f"method must be a Method of attnkernel, for example ak.Auto() or ak.Blockwise(); got "
+            f"{method!r}."
+        )
+    arrays, task = _checked(q, k, v, kernel, prior, rule)
+    for name, array in zip("qkv", arrays, strict=True):
         require_finite(name, array)
-    task = _task(q, k, v, kernel, prior, rule)
     if (reason := method.refusal(task)) is not None:
         raise ValueError(f"{type(method).__name__} cannot evaluate this: {reason}")
-
-    arrays = q.astype(task.dtype), k.astype(task.dtype), v.astype(task.dtype)
-    value, log_mass = _evaluate(method, task, *arrays)
+    dtype, method = arrays[0].dtype, method.choice(task)
+    task, *arrays = _in_dtype((task, *arrays), task.dtype)
+    # a loop is compiled at each call, unless all of the call is
+    evaluate = _compiled if method.loops and _is_constant((method, task)) else _evaluate
+    value, log_mass = evaluate(method, task, *arrays)
     if return_log_mass:
-        return value.astype(q.dtype), log_mass.astype(q.dtype)
-    return value.astype(q.dtype)
+        return value.astype(dtype), log_mass.astype(dtype)
+    return value.astype(dtype)
 
 
-@eqx.filter_jit  # else each call would compile its loops anew
 def _evaluate(
     method: Method,
     task: Task,
@@ -212,8 +204,11 @@ def _evaluate(
         moments = method.moments(q, k, v, task.kernel, task.prior, task.rule)
         return moments.value, moments.log_mass
 
+    rank = max(array.ndim for array in (q, k, v))
+    q, k, v = (jnp.expand_dims(array, tuple(range(rank - array.ndim))) for array in (q, k, v))
     batch = jnp.broadcast_shapes(*(array.shape[:-2] for array in (q, k, v)))
-    if not (batch and method.takes_turns(task)):
+    at_a_time = method.side_by_side(task)
+    if at_a_time is None or math.prod(batch) <= at_a_time:
         return jnp.vectorize(unbatched, signature="(q,d),(k,d),(k,e)->(q,e),(q)")(q, k, v)
     flat = [
         jnp.broadcast_to(array, batch + array.shape[-2:]).reshape(
@@ -221,14 +216,64 @@ def _evaluate(
         )
         for array in (q, k, v)
     ]
-    found = jax.lax.map(lambda member: unbatched(*member), flat)
+    found = jax.lax.map(
+        lambda member: unbatched(*member), flat, batch_size=at_a_time if at_a_time > 1 else None
+    )
     value, log_mass = (part.reshape(*batch, *part.shape[1:]) for part in found)
     return value, log_mass
 
 
-def _matrix(name: str, value: ArrayLike) -> Array:
-    """A floating array of rows and columns, with any leading batch axes."""
-    array = jnp.asarray(value)
+_compiled = eqx.filter_jit(_evaluate)
+
+
+def _is_constant(node: Any) -> bool:
+    """Whether modules hold but arrays of JAX and plain constants: no function, nor anything else
+    whose result may change unseen."""
+    if isinstance(node, tuple):
+        return all(map(_is_constant, node))
+    if isinstance(node, eqx.Module):
+        return all(_is_constant(getattr(node, field.name)) for field in dataclasses.fields(node))
+    return isinstance(node, jax.Array | bool | int | float | str | np.dtype | type | None)
+
+
+def _in_dtype(tree: Any, dtype: Any) -> Any:
+    """The tree with all of its real floating arrays in one dtype."""
+
+    def cast(leaf: Any) -> Any:
+        floating = eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)
+        return jnp.asarray(leaf, dtype) if floating else leaf
+
+    return jax.tree.map(cast, tree)
+
+
+def _checked(
+    q: Any, k: Any, v: Any, kernel: Kernel, prior: Prior | None, rule: Rule
+) -> tuple[tuple[Any, Any, Any], Task]:
+    """Arrays that fit together, and what is to be done with them.
+
+    **Raises:** `ValueError`, with a sentence, where they do not or are of another kind.
+    """
+    q, k, v = _matrix("q", q), _matrix("k", k), _matrix("v", v)
+    _require_fitting(q, k, v)
+    for name, part, kind in (("kernel", kernel, Kernel), ("rule", rule, Rule)):
+        if not isinstance(part, kind):
+            raise ValueError(
+                f"{name} must be a {kind.__name__} of attnkernel, for example "
+                f"{'ak.Gaussian(0.3)' if kind is Kernel else 'ak.Softmax()'}; got {part!r}."
+            )
+    if prior is not None:
+        if not isinstance(prior, Prior):
+            raise ValueError(
+                f"prior must be a Prior, for example ak.priors.LeaveOneOut(), or None; got "
+                f"{prior!r}."
+            )
+        prior.check(q.shape[-2], k.shape[-2])
+    return (q, k, v), _task(q, k, v, kernel, prior, rule)
+
+
+def _matrix(name: str, value: Any) -> Any:
+    """A floating array of rows and columns, or its shape, with any leading batch axes."""
+    array = value if isinstance(value, jax.ShapeDtypeStruct) else jnp.asarray(value)
     if array.ndim < 2:
         raise ValueError(
             f"{name} must have shape (*batch, rows, columns); got {array.shape}. "
@@ -236,11 +281,14 @@ def _matrix(name: str, value: ArrayLike) -> Array:
         )
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise ValueError(f"{name} must be real; got dtype {array.dtype}.")
-    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
+    if jnp.issubdtype(array.dtype, jnp.floating):
+        return array
+    if isinstance(array, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(array.shape, jnp.result_type(float))
+    return array.astype(float)
 
 
-def _fitting(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-    """q, k, v with axes of length 1 put in front, so that all have the same rank."""
+def _require_fitting(q: Any, k: Any, v: Any) -> None:
     if q.shape[-1] != k.shape[-1]:
         raise ValueError(
             f"Queries and keys must have the same dimension; got q {q.shape} and k {k.shape}."
@@ -253,9 +301,3 @@ def _fitting(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
         raise ValueError(
             f"The leading batch axes must broadcast; got q {q.shape}, k {k.shape}, v {v.shape}."
         ) from None
-    rank = max(q.ndim, k.ndim, v.ndim)
-
-    def padded(array: Array) -> Array:
-        return jnp.expand_dims(array, tuple(range(rank - array.ndim)))
-
-    return padded(q), padded(k), padded(v)

@@ -35,6 +35,11 @@ def require_positive(name: str, value: ArrayLike) -> None:
         )
 
 
+def as_constant(value: ArrayLike) -> ArrayLike:
+    """A number of NumPy as one of Python, which is fixed: arrays of JAX are to be fitted."""
+    return float(value) if isinstance(value, np.generic | np.ndarray) and not value.ndim else value
+
+
 def as_points(name: str, x: ArrayLike) -> Float[Array, "*batch points dim"]:
     """Points as rows: shape (n,) becomes (n, 1); integers become floats; the rest is kept.
 

@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from ._checks import is_known, require_positive
+from ._checks import as_constant, is_known, require_positive
 
 
 class Rule(eqx.Module):
@@ -34,7 +34,7 @@ class Softmax(Rule):
 
     **Arguments:**
 
-    - `temperature`: τ. Default 1. A Python float is fixed; a JAX array is a parameter to fit.
+    - `temperature`: τ. Default 1. A number is fixed; a JAX array is a parameter to fit.
     - `sink_mass`: ε. Default 0: exact normalisation.
 
     **Raises:** `ValueError` if τ is not positive, or ε negative.
@@ -47,8 +47,8 @@ class Softmax(Rule):
         require_positive("temperature", temperature)
         if is_known(sink_mass) and not 0.0 <= float(np.asarray(sink_mass)) < float("inf"):
             raise ValueError(f"sink_mass must be at least 0 and finite; got {sink_mass!r}.")
-        self.temperature = temperature
-        self.sink_mass = sink_mass
+        self.temperature = as_constant(temperature)
+        self.sink_mass = as_constant(sink_mass)
 
     def log_weights(self, scores: Float[Array, "queries keys"]) -> Float[Array, "queries keys"]:
         if isinstance(self.temperature, float | int):

@@ -185,7 +185,7 @@ def test_selection_in_one_dimension(x64):
 
     assert selected(2000, ak.Epanechnikov(0.3)).method == ak.Sorted()
     assert selected(2000, ak.Gaussian(0.3)).method == ak.Blockwise()
-    assert "4000000 pairs are no more than 67108864" in str(selected(2000, ak.Gaussian(0.3)))
+    assert "4000000 pairs are no more than 4194304" in str(selected(2000, ak.Gaussian(0.3)))
 
 
 def test_a_refusing_method_says_why():
@@ -202,6 +202,8 @@ def test_a_refusing_method_says_why():
     [
         ({"kernel": 0.3}, "kernel must be a Kernel"),
         ({"rule": None}, "rule must be a Rule"),
+        ({"method": "auto"}, "method must be a Method of attnkernel.*; got 'auto'"),
+        ({"method": ak.Dense}, "method must be a Method of attnkernel"),
         ({"prior": ak.LeaveOneOut()}, "prior must be a Prior"),  # the objective of that name
         ({"prior": ak.priors.HeldOut(jnp.zeros(4, bool))}, r"shape \(5,\); got \(4,\)"),
         (
@@ -215,6 +217,73 @@ def test_parts_that_are_none(changes, message, monkeypatch):
     arguments = {"kernel": ak.Gaussian(1.0), **changes}
     with pytest.raises(ValueError, match=message):
         ak.attend(jnp.zeros((3, 2)), jnp.zeros((5, 2)), jnp.zeros((5, 1)), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kernel": "gaussian"}, "kernel must be a Kernel"),
+        ({"q": jnp.zeros(3)}, r"q must have shape .* got \(3,\)"),
+        ({"v": jax.ShapeDtypeStruct((4, 1), jnp.float32)}, "Each key needs one value"),
+    ],
+)
+def test_a_selection_is_refused_what_a_sum_is(changes, message, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    arguments = {"kernel": ak.Gaussian(1.0)} | {name: jnp.zeros((5, 1)) for name in "qkv"}
+    with pytest.raises(ValueError, match=message):
+        ak.select_method(**(arguments | changes))
+
+
+def test_whole_numbers_are_selected_for_as_the_floats_they_become(x64):
+    shapes = (jax.ShapeDtypeStruct((20_000, 1), int),) * 3
+    pytest.importorskip("jax_finufft")
+    assert ak.select_method(*shapes, kernel=ak.Gaussian(1.0)).method == ak.Fourier()
+
+
+@pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(4, 4), ak.Sorted()])
+def test_data_decide_the_precision_whatever_that_of_the_parts(x64, method):
+    q, k, v = (jnp.asarray(a[:, :1], jnp.float32) for a in arrays())
+    kernel, rule = ak.Boxcar(jnp.float64(2.0)), ak.Softmax(jnp.asarray(0.7, jnp.float64))
+    out = ak.attend(q, k, v, kernel=kernel, rule=rule, method=method)
+    expected = ak.attend(*(a.astype(float) for a in (q, k, v)), kernel=kernel, rule=rule)
+    assert out.dtype == jnp.float32
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_second_call_compiles_nothing():
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
+    )
+    q, k, v = arrays(np.float32)
+    for lengthscale in (1.0, 2.0):
+        compiled.clear()
+        ak.attend(q, k, v, kernel=ak.Gaussian(lengthscale), method=ak.Blockwise(2, 2))
+        assert bool(compiled) == (lengthscale == 1.0)
+
+
+def test_what_a_function_reads_may_change_between_calls():
+    q, k, v = arrays(np.float32)
+    seen = {"keys": 2}
+    prior = Where(lambda i, j: j < seen["keys"])
+    for seen["keys"] in (2, 5):
+        out = ak.attend(q, k, v, kernel=ak.Gaussian(1.0), prior=prior, method=ak.Blockwise(2, 2))
+        expected = ak.attend(
+            q, k[: seen["keys"]], v[: seen["keys"]], kernel=ak.Gaussian(1.0), method=ak.Dense()
+        )
+        np.testing.assert_allclose(out, expected, rtol=1e-5)
+
+
+def test_of_a_large_batch_so_many_members_at_a_time_as_fit():
+    members, n = 64, 1024
+    shape = jax.ShapeDtypeStruct((members, n, 2), jnp.float32)
+    program = jax.jit(lambda x: ak.attend(x, x, x, kernel=ak.Gaussian(1.0), method=ak.Dense()))
+    used = program.lower(shape).compile().memory_analysis().temp_size_in_bytes
+    assert used < 2**27  # all scores are 2**28 bytes
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 2, n, 1)), jnp.float32)
+    out = ak.attend(x, x[:, :1], x, kernel=ak.Gaussian(1.0), method=ak.Dense())
+    one = ak.attend(x[3, 1], x[3, 0], x[3, 1], kernel=ak.Gaussian(1.0), method=ak.Dense())
+    np.testing.assert_allclose(out[3, 1], one, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v"])

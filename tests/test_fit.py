@@ -424,6 +424,37 @@ def test_one_start_of_many_rows_begins_near_the_end(x64):
     assert abs(low - high) < 0.01 * (low - 2 * here + high)  # within 5e-6 of a minimum
 
 
+def test_without_bounds_all_starts_are_one(x64):
+    class Exponential(ak.Kernel):
+        rate: jax.Array
+
+        def log_pair(self, q, k):
+            return -jnp.sum((q - k) ** 2) * jnp.exp(self.rate)
+
+    begin = ak.KernelRegression(Exponential(jnp.asarray(0.0)))
+    fitted = ak.fit(begin, *sample(), objective=ak.LeaveOneOut())
+    assert fitted.starts.loss.shape == (1,)
+    assert len(fitted.minima()) == 1
+
+
+def test_a_shallow_minimum_is_one(x64):
+    rng = np.random.default_rng(7)
+    x = jnp.asarray(rng.uniform(0, 10, 1000))
+    y = 0.05 * x + jnp.asarray(rng.normal(size=1000))
+    fitted = ak.fit(model(), x, y, objective=ak.LeaveOneOut(), starts=3)
+    assert not fitted.warnings()
+    assert len(fitted.minima()) == 1
+
+
+def test_a_number_of_numpy_is_fixed(x64):
+    rule = ak.Softmax(np.float64(1.0), sink_mass=np.float32(0.0))
+    fitted = ak.fit(
+        ak.KernelRegression(ak.Gaussian(1.0), rule=rule), *sample(), objective=ak.LeaveOneOut()
+    )
+    assert fitted.model.rule.temperature == 1.0
+    assert ak.DotProduct(np.float64(0.5)).scale == 0.5
+
+
 class Valley(ak.Objective):
     """(log ℓ − a)², not to be seen below `edge`; its sample has another a, and no edge."""
 

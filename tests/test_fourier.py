@@ -1,5 +1,6 @@
 """Fourier sums: the dense reference, to a stated tolerance, at every query."""
 
+import functools
 import importlib.util
 
 import equinox as eqx
@@ -219,8 +220,9 @@ def test_what_it_does_not_take_it_refuses_with_the_reason(x64, change, reason):
     kernel = change.get("kernel", lambda: ak.Gaussian(0.3))()
     q, k, v = (a.astype(change.get("dtype", float)) for a in data(change.get("dim", 1)))
     arguments = {"kernel": kernel, "prior": change.get("prior")}
-    with pytest.raises(ValueError, match=f"Fourier cannot evaluate this: .*{reason}"):
-        ak.attend(q, k, v, **arguments, method=ak.Fourier())
+    for call in (functools.partial(ak.attend, method=ak.Fourier()), ak.Fourier().recomputed):
+        with pytest.raises(ValueError, match=f"Fourier cannot evaluate this: .*{reason}"):
+            call(q, k, v, **arguments)
 
 
 def test_without_its_package_the_reason_is_named(x64, monkeypatch):

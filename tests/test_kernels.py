@@ -60,6 +60,11 @@ def test_custom_kernel_is_one_method(x64):
     expected = -1.5 * np.abs(q[:, None] - k[None]).sum(-1)
     scores = Exponential(1.5).pairwise(jnp.asarray(q), jnp.asarray(k))
     np.testing.assert_allclose(scores, expected, rtol=1e-14)
+    half, pair = Exponential(1.5).stretched(2.0), (jnp.asarray(q[0]), jnp.asarray(k[0]))
+    for found in (half.pairwise(jnp.asarray(q), jnp.asarray(k)), half.log_pair(*pair)):
+        np.testing.assert_allclose(
+            found, scores / 2 if found.ndim else scores[0, 0] / 2, rtol=1e-14
+        )
     low, high = Exponential(1.5).bounds(jnp.asarray(q))
     assert (low.rate, high.rate) == (1.5, 1.5)  # not an array: nothing to bound
 

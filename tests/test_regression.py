@@ -117,3 +117,9 @@ def test_policies_where_the_kernel_does_not_reach(policy, expected):
 def test_raise_says_what_to_try():
     with pytest.raises(RuntimeError, match=r"no label within reach.*larger lengthscale"):
         jax.block_until_ready(out_of_reach("raise"))
+
+
+@pytest.mark.parametrize("policy", ["nan", "nearest", "mean"])
+def test_of_no_labels_nothing_is_known(policy):
+    model = ak.KernelRegression(ak.Gaussian(1.0), on_empty=policy)
+    assert np.isnan(model(np.zeros(2), np.zeros(0), np.zeros(0))).all()

@@ -34,6 +34,10 @@ class Box(eqx.Module):
                     f"got {low.tolist()} and {high.tolist()} (of a lengthscale, the logarithms)."
                 )
 
+    def binds(self) -> bool:
+        """Whether any known bound is finite."""
+        return any(np.any(np.isfinite(np.asarray(low))) for low in jax.tree.leaves(self.lower))
+
     def contains(self, params: PyTree) -> bool:
         """Whether known parameters lie inside the bounds, edges included."""
         inside = jax.tree.map(

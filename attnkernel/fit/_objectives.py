@@ -64,12 +64,10 @@ def arranged(x: Float[Array, "n dim"], y: Array) -> tuple[Float[Array, "n dim"],
 
 
 def _order(x: Float[Array, "n dim"]) -> Int[Array, " n"]:
-    """The rows by their first input."""
-    first = jax.lax.stop_gradient(x[:, 0])
-    if not is_known(first):
-        return jnp.argsort(first)
-    # many times faster than XLA's
-    return jnp.asarray(np.argsort(np.asarray(first), kind="stable"))
+    """The rows by their first input, then the others."""
+    columns = jax.lax.stop_gradient(x.T[::-1])  # ties by the other inputs: from last to first
+    # that of NumPy is many times faster than XLA's
+    return jnp.lexsort(columns) if not is_known(x) else jnp.asarray(np.lexsort(np.asarray(columns)))
 
 
 class HoldOut(Objective):

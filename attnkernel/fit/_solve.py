@@ -16,7 +16,7 @@ from .._checks import is_known
 from ._box import Box
 from ._loop import Callback, History, Problem, Recipe, State, advance, run
 from ._objectives import Objective, arranged
-from ._result import Fit, Starts, around, take
+from ._result import Fit, Starts, around, is_bowl, take
 
 _STEPS = 100  # of a search at most; it usually stops within twenty
 _STARTS = 10
@@ -120,6 +120,8 @@ def solve(
     problem = Problem(frozen, *rows, objective, box)
     recipe = Recipe(plan.optimizer, plan.tolerance, record)
     on_host = is_known(*jax.tree.leaves(eqx.filter((begin, problem), eqx.is_array)))
+    if on_host and axes is None and box is not None and not box.binds():
+        plan, begin = plan._replace(starts=1), take(slice(1), begin)  # all starts are one
     # a search is differentiated at its end, not along its way
     is_search = plan.tolerance is not None
     implicit = is_search and not on_host
@@ -157,7 +159,6 @@ def solve(
 
 _ROUGH = 1e-5  # tolerance on a sample
 _SAME = 1e-2  # of a parameter: ends on a sample that are closer than this are one
-_FLAT = 1e-2  # curvature, in units of the objective: what is flatter is no minimum
 
 
 def _from_sample(
@@ -193,7 +194,7 @@ def _from_sample(
         else:
             model = problem.model(take(i, end.z))
             curvature, distance = around(model, *sample)
-            of[i] = i if curvature > _FLAT and distance < _SAME else order[0]
+            of[i] = i if is_bowl(curvature) and distance < _SAME else order[0]
     start = functools.partial(State.start, optimizer=recipe.optimizer)
     fresh = jax.vmap(lambda z, key: start(z, key=key))(end.z, begin.key)
     stopped = jnp.asarray(of != np.arange(len(ends)))

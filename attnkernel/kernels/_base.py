@@ -63,8 +63,8 @@ class Kernel(eqx.Module):
         return unbounded(self)
 
     def stretched(self, factor: float) -> "Kernel":
-        """The kernel with its lengthscales times a factor. Default: it has none, and is itself."""
-        return self
+        """The kernel with its lengthscales times a factor f. Default: $K(q / f, k / f)$."""
+        return Stretched(self, factor)
 
     def __mul__(self, other: "Kernel") -> "Product":
         return Product(self, other)
@@ -103,6 +103,31 @@ class Product(Kernel):
 
     def stretched(self, factor: float) -> "Product":
         return Product(self.first.stretched(factor), self.second.stretched(factor))
+
+
+class Stretched(Kernel):
+    r"""$\log K(q / f, k / f)$: all lengths of a kernel times a factor f."""
+
+    kernel: Kernel
+    factor: float
+
+    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
+        return self.kernel.log_pair(q / self.factor, k / self.factor)
+
+    def pairwise(
+        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
+    ) -> Float[Array, "queries keys"]:
+        return self.kernel.pairwise(q / self.factor, k / self.factor)
+
+    def upper_bound(
+        self,
+        q_low: Float[Array, " dim"],
+        q_high: Float[Array, " dim"],
+        k_low: Float[Array, " dim"],
+        k_high: Float[Array, " dim"],
+    ) -> Float[Array, ""]:
+        box = (q_low, q_high, k_low, k_high)
+        return self.kernel.upper_bound(*(edge / self.factor for edge in box))
 
 
 def unbounded(tree: Tree) -> tuple[Tree, Tree]:

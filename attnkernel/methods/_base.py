@@ -3,7 +3,7 @@
 import abc
 import functools
 import operator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -32,13 +32,19 @@ class Task(NamedTuple):
 class Method(eqx.Module):
     """Evaluates, for every query, $\\sum_i w_i v_i$ and $\\sum_i w_i$ over all keys."""
 
+    loops: ClassVar[bool] = True  # whether its steps are loops, or searches, to be compiled
+
     @abc.abstractmethod
     def refusal(self, task: Task) -> str | None:
         """Why this method cannot evaluate the task; None where it can."""
 
-    def takes_turns(self, task: Task) -> bool:
-        """Whether the members of a batch go one after the other, not side by side."""
-        return False
+    def choice(self, task: Task) -> "Method":
+        """The method that carries out the task. Default: this one."""
+        return self
+
+    def side_by_side(self, task: Task) -> int | None:
+        """How many members of a batch are evaluated at a time; None: all. Default: all."""
+        return None
 
     @abc.abstractmethod
     def moments(
@@ -51,6 +57,11 @@ class Method(eqx.Module):
         rule: Rule,
     ) -> Moments:
         """The moments of all keys, for every query, in the dtype of the inputs."""
+
+
+def within_memory(task: Task) -> int:
+    """How many members of a batch have 2²⁴ pairs in all: 64 MB of scores in float32."""
+    return max(1, 2**24 // max(1, task.queries * task.keys))
 
 
 class KeyMask(NamedTuple):

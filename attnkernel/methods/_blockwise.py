@@ -23,7 +23,7 @@ from .._rules import Rule
 from ..kernels import Kernel
 from ..priors import Prior
 from . import _by_key
-from ._base import Method, Task
+from ._base import Method, Task, within_memory
 from ._blocks import (
     Block,
     Parts,
@@ -62,9 +62,9 @@ class Blockwise(Method):
     def refusal(self, task: Task) -> str | None:
         return None
 
-    def takes_turns(self, task: Task) -> bool:
-        """From a million pairs: a member then has blocks enough, and caches hold those of one."""
-        return task.queries * task.keys >= 2**20
+    def side_by_side(self, task: Task) -> int:
+        """From a million pairs one: it then has blocks enough, and caches hold those of one."""
+        return 1 if task.queries * task.keys >= 2**20 else within_memory(task)
 
     def moments(
         self,

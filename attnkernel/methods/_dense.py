@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 from .._rules import Rule
 from ..kernels import Kernel
 from ..priors import Prior
-from ._base import Method, Task, masked
+from ._base import Method, Task, masked, within_memory
 from ._moments import Moments
 
 
@@ -18,8 +18,13 @@ class Dense(Method):
     Takes any kernel, prior and rule. O(nm) time and memory.
     """
 
+    loops = False
+
     def refusal(self, task: Task) -> str | None:
         return None
+
+    def side_by_side(self, task: Task) -> int:
+        return within_memory(task)
 
     def moments(
         self,

@@ -25,6 +25,7 @@ from jax.scipy.special import erfc
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Complex, Float, Int
 
+from .._checks import as_points
 from .._rules import Rule, Softmax
 from ..kernels import Gaussian, Kernel
 from ..priors import Prior
@@ -39,6 +40,7 @@ _SIZES = {
     2: (128, 384, 1024),
     3: (32, 64, 96, 128),
 }
+_PAIRS = {1: 1, 2: 100, 3: 300}  # that are summed exactly in the time of one frequency
 _ROWS = 32  # queries that are recomputed at a time
 
 
@@ -119,8 +121,17 @@ class Fourier(Method):
         prior: Prior | None = None,
         rule: Rule = Softmax(),
     ) -> Int[Array, ""]:
-        """How many queries are not certified, and so are summed exactly; arguments as `attend`."""
-        q, k, v = jnp.asarray(q), jnp.asarray(k), jnp.asarray(v)
+        """How many queries are not certified, and so are summed exactly.
+
+        Arguments as for `attend`, without batch axes. **Raises:** `ValueError` where `refusal` says
+        that this method does not take them.
+        """
+        q, k, v = as_points("q", q), as_points("k", k), as_points("v", v)
+        keys, dim = k.shape
+        dtype = jnp.result_type(q, k, v)
+        task = Task(kernel, prior, rule, len(q), keys, dim, v.shape[1], dtype)
+        if (reason := self.refusal(task)) is not None:
+            raise ValueError(f"Fourier cannot evaluate this: {reason}")
         return jnp.sum(~self._sums(q, k, v, kernel, prior, rule).certified)
 
     def _sums(
@@ -152,7 +163,7 @@ class Fourier(Method):
 
         # what follows is constant: the certificate
         z, error = jax.lax.stop_gradient((mass, error))
-        certified = z > 2.0 * error / min(self.tol, 1.0)
+        certified = z > 2.0 * error / self.tol
         z, error = jnp.where(certified, z, 1.0)[:, None], jnp.where(certified, error, 0.0)[:, None]
         ratio = jax.lax.stop_gradient(total) / z
         delta = unit * (error / (z - error)) * (1 + jnp.abs(ratio))
@@ -175,6 +186,12 @@ class Sums(NamedTuple):
     mass: Float[Array, " queries"]
     total: Float[Array, "queries dim_v"]
     certified: Bool[Array, " queries"]
+
+
+def _sizes(dim: int, pairs: int) -> tuple[int, ...]:
+    """The numbers of frequencies, per dimension, that take no longer than the pairs would."""
+    least, *more = _SIZES[dim]
+    return (least, *(size for size in more if _PAIRS[dim] * size**dim <= pairs))
 
 
 def _covariance(kernel: Gaussian, dim: int) -> Float[Array, "dim dim"]:
@@ -219,7 +236,8 @@ def _convolve(
     period = _largest(extent) + reach * _largest(width_q)
     spacing = 2.0 * jnp.pi / period
     needed = 2.0 * jnp.max(reach * _largest(width_frequency) / spacing) + 2.0
-    level = jnp.minimum(jnp.sum(needed > jnp.asarray(_SIZES[dim])), len(_SIZES[dim]) - 1)
+    sizes = _sizes(dim, len(q) * len(k))
+    level = jnp.minimum(jnp.sum(needed > jnp.asarray(sizes)), len(sizes) - 1)
     phase_q, phase_k = (
         jnp.where(known[:, None], points - middle[None, :], 0.0) * spacing[None, :]
         for points, known in ((q, known_q), (k, known_k))
@@ -246,17 +264,17 @@ def _convolve(
         return transform
 
     sums, size_of_modes = jax.lax.switch(
-        level, [of_size(size) for size in _SIZES[dim]], phase_q, phase_k, packed, scaled
+        level, [of_size(size) for size in sizes], phase_q, phase_k, packed, scaled
     )
     out = jnp.stack([sums.real, sums.imag], axis=1).reshape(-1, len(q))[:width].T
 
     # the error, of every column: the largest of them
     eps = float(jnp.finfo(out.dtype).eps)
-    sizes = jnp.asarray(_SIZES[dim])[level]
-    cut = (0.5 * sizes - 1) * spacing / width_frequency  # the last frequency, in its own unit
+    size = jnp.asarray(sizes)[level]
+    cut = (0.5 * size - 1) * spacing / width_frequency  # the last frequency, in its own unit
     beyond = jnp.sum(erfc(cut / math.sqrt(2.0)))
     images = 2 * dim * jnp.exp(-0.5 * jnp.min((2 * jnp.pi / spacing - extent) / width_q) ** 2)
-    waves = jnp.sum(jnp.minimum(width_frequency / spacing, 0.5 * sizes))
+    waves = jnp.sum(jnp.minimum(width_frequency / spacing, 0.5 * size))
     each = 20.0 * accuracy + 8.0 * eps * waves  # of one wave, by measurement with room
     total = jax.lax.stop_gradient(jnp.sum(jnp.abs(packed), axis=1))
     error = jnp.max(each * (total + size_of_modes) + (beyond + 3.0 * images) * total)

@@ -209,7 +209,7 @@ def _fill_empty(
             "A query has no label within reach of its kernel. Try a larger lengthscale, or "
             'on_empty="nan", "nearest" or "mean".',
         )
-    if on_empty == "nan":
+    if on_empty == "nan" or not len(k):
         instead = jnp.full_like(out, jnp.nan)
     else:
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pydantic
 from jaxtyping import Array, Float
 from matplotlib.figure import Figure
@@ -37,7 +38,7 @@ class BenchMemory(Study):
                         "n": n,
                         "seconds": seconds,
                         "growth_mib": peak / MIB,
-                        "matrix_of_scores_mib": 4 * n**2 / MIB,
+                        "matrix_of_scores_mib": np.dtype(self.precision).itemsize * n**2 / MIB,
                     }
                 )
                 tick(i + 1, f"n = {n}: {peak / MIB:.0f} MiB")
