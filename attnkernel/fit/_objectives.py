@@ -175,14 +175,14 @@ class LeaveOneOut(Objective):
         return jnp.sum(error**2) / len(error)
 
     def on_sample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> Sample | None:
-        """Of several starts, from 512 rows: the terms of 256 rows, or of a quarter of all.
+        """Of several starts, from 512 rows: the terms of 128 rows.
 
         From 131 072 rows, whatever the starts: leave-one-out of 4000 of them.
         """
         n = len(x)
         if n < _MANY and (n < 512 or starts == 1):
             return None
-        size = min(256, n // 4) if n < _MANY else _FEWER
+        size = 128 if n < _MANY else _FEWER
         # even steps along the first input, so that the order of rows does not matter
         rows = _order(x)[np.arange(size) * n // size + n // (2 * size)]
         if n < _MANY:
@@ -190,7 +190,7 @@ class LeaveOneOut(Objective):
         return Sample(_Thinned(n), x[rows], y[rows])
 
 
-_MANY, _FEWER = 2**17, 4000  # whose pairs are fewer than those of 256 of so many rows with all
+_MANY, _FEWER = 2**17, 4000  # whose pairs are no more than those of 128 of so many rows with all
 
 
 class _SampledOut(Objective):

@@ -61,6 +61,7 @@ class Bfgs(NamedTuple):
         gradient, _ = ravel_pytree(slope)
         gradient = gradient.astype(flat.dtype)
         eps = float(jnp.finfo(found.dtype).eps)  # the objective may be of another precision
+        tolerance = max(tolerance, eps**0.6)
         found = found.astype(loss.dtype)
         finite = jnp.isfinite(found) & jnp.all(jnp.isfinite(gradient))
         first = self.taken == 0

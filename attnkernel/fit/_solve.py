@@ -148,7 +148,7 @@ def solve(
     near = (state, each)
     if plan.tolerance is not None and on_host and axes is None:
         rough = Recipe(plan.optimizer, max(plan.tolerance, _ROUGH), None)
-        near = _from_sample(state, fixed, rough, plan.steps) or near
+        near = _from_sample(state, fixed, rough, min(plan.steps, _ROUGH_STEPS)) or near
     end, history = search(*near)
     if near[1] is not each and np.any(end.diverged):  # the sample misled: all the way
         end, history = search(state, each)
@@ -158,6 +158,7 @@ def solve(
 
 
 _ROUGH = 1e-5  # tolerance on a sample
+_ROUGH_STEPS = 30  # at most, there: what still moves then goes along a plain
 _SAME = 1e-2  # of a parameter: ends on a sample that are closer than this are one
 
 
