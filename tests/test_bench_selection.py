@@ -53,6 +53,9 @@ def test_same_optimum_as_statsmodels_and_no_bandwidth_outside(run, monkeypatch):
         np.testing.assert_allclose(ours["bandwidth"], theirs["bandwidth"], rtol=1e-2)
         assert theirs["our_criterion_over_its"] < 1e-8
         assert theirs["times_slower"] == theirs["warm"] / ours["warm"]
+    of_statsmodels, of_kerneljax = summary["targets"]
+    assert of_statsmodels["values"] == {"d = 1": theirs["times_slower"]}
+    assert of_kerneljax["reached"] is None
     ours = summary["small_samples"][0]
     assert (ours["side"], ours["run"], ours["errors"]) == ("attnkernel", 12, 0)
     assert ours["not finite"] == ours["not positive"] == ours["outside"] == 0
@@ -67,7 +70,8 @@ def test_a_library_that_is_missing_is_named_and_never_invented(run, monkeypatch)
     assert [row["not_run"] for row in summary["rows"]] == [{}]
     for name, note in zip(PEERS, summary["notes"], strict=True):
         assert note == f"{name} is not installed: nothing here is said of it."
-        assert printed.count(name) == 1
+        assert printed.count(note) == 1
+    assert printed.count("not measured") == len(PEERS)
 
 
 def test_sizes_that_take_too_long_are_extrapolated_and_labelled(run, monkeypatch):

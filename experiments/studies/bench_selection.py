@@ -24,6 +24,7 @@ import attnkernel as ak
 from ..parts import Name, Positive, Study
 from ..results import Run
 from ._panels import legend
+from ._sides import table_of_targets, target
 
 Side = Callable[[np.ndarray, np.ndarray], np.ndarray]  # from x and y to bandwidths
 Count = Annotated[int, pydantic.Field(ge=3, le=100_000)]
@@ -197,7 +198,21 @@ class BenchSelection(Study):
                 ["", *kinds, "seconds"],
                 [[s["side"], *(str(s[k]) for k in kinds), f"{s['seconds']:.1f}"] for s in small],
             )
-        run.summary({"rows": rows, "small_samples": small})
+        most = max(self.n)
+        targets = [
+            target(
+                f"{name}, seconds over ours at n = {most}",
+                needed,
+                {
+                    f"d = {row['dim']}": row["sides"][name]["times_slower"]
+                    for row in rows
+                    if row["n"] == most and name in row["sides"]
+                },
+            )
+            for name, needed in (("statsmodels", 100.0), ("kerneljax", 20.0))
+        ]
+        table_of_targets(run, targets)
+        run.summary({"rows": rows, "small_samples": small, "targets": targets})
 
     def _draw(self, run: Run, rows: list[dict[str, Any]]) -> None:
         figure = Figure(figsize=(3.6 * len(self.dims) + 1.0, 3.4))
