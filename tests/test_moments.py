@@ -26,7 +26,7 @@ PARTS = st.tuples(
 )
 
 
-def close(a: Moments, b: Moments) -> None:
+def assert_close(a: Moments, b: Moments) -> None:
     np.testing.assert_allclose(a.value, b.value, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(a.log_mass, b.log_mass, rtol=1e-12, atol=1e-12)
 
@@ -40,15 +40,15 @@ def test_merge_is_associative_and_commutative_and_the_union(a, b, c):
             jnp.concatenate([s for s, _ in parts], axis=1),
             jnp.concatenate([v for _, v in parts], axis=0),
         )
-        close(x.merge(y).merge(z), x.merge(y.merge(z)))
-        close(x.merge(y), y.merge(x))
-        close(x.merge(y).merge(z), union)
+        assert_close(x.merge(y).merge(z), x.merge(y.merge(z)))
+        assert_close(x.merge(y), y.merge(x))
+        assert_close(x.merge(y).merge(z), union)
 
 
 def test_no_keys_are_the_identity(x64):
     some = Moments.of(*part(0, 4, 0.0, blank=True))
     none = Moments.of(jnp.zeros((QUERIES, 0)), jnp.zeros((0, DIM_V)))
-    close(some.merge(none), some)
+    assert_close(some.merge(none), some)
     assert np.isneginf(none.log_mass).all()
     assert (np.asarray(none.value) == 0).all()
 

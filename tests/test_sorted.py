@@ -51,7 +51,7 @@ def everything(make, method, alone, twice, log_lengthscale, q, k, v, hidden):
     )
 
 
-def agree(a, b, rtol=1e-10, atol=1e-10):
+def assert_agree(a, b, rtol=1e-10, atol=1e-10):
     for one, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         assert not np.isnan(one).any()
         np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
@@ -79,7 +79,9 @@ def test_sorted_is_dense(x64, make, alone):
             hidden = rng.random(N) < share
             data = np.log(lengthscale), q, x, rng.normal(size=(N, DIM_V)), hidden
             data = tuple(map(jnp.asarray, data))
-            agree(*(everything(make, m, alone, twice, *data) for m in (ak.Sorted(), ak.Dense())))
+            assert_agree(
+                *(everything(make, m, alone, twice, *data) for m in (ak.Sorted(), ak.Dense()))
+            )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_rules_and_metrics(x64, make, prior, rule):
 
         return number(parts), eqx.filter_grad(number)(parts)
 
-    agree(results(ak.Sorted(), parts), results(ak.Dense(), parts))
+    assert_agree(results(ak.Sorted(), parts), results(ak.Dense(), parts))
 
 
 def test_heads_and_batches(x64):
@@ -120,7 +122,7 @@ def test_heads_and_batches(x64):
 
             return eqx.filter_vmap(one)(heads)
 
-        agree(per_head(ak.Sorted()), per_head(ak.Dense()))
+        assert_agree(per_head(ak.Sorted()), per_head(ak.Dense()))
 
 
 EXACT = {
