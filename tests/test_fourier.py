@@ -11,6 +11,7 @@ import pytest
 
 import attnkernel as ak
 from attnkernel import priors
+from attnkernel.methods import _waves
 
 pytest.importorskip("jax_finufft")
 
@@ -241,3 +242,24 @@ def test_without_its_package_the_reason_is_named(x64, monkeypatch):
 def test_a_tolerance_out_of_reach_is_refused(tol):
     with pytest.raises(ValueError, match="tol must be a number from 1e-12 to 1"):
         ak.Fourier(tol)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_errors_of_a_wave_stay_near_its_source(x64, theirs, dim, monkeypatch):
+    """As the certificate supposes: `near` times a Gaussian of 2 ℓ, and rounding elsewhere."""
+    monkeypatch.setattr(_waves, "_PAIRS", {dim: 0})  # all sizes, for so few pairs too
+    rng = np.random.default_rng(dim)
+    convolve = jax.jit(functools.partial(_waves.convolve, tol=1e-6))
+    for _ in range(6):
+        widths = 10 ** rng.uniform({1: -2.0, 2: -0.7, 3: 0.0}[dim], 0.3, dim)
+        source = rng.uniform(-3, 3, (1, dim))
+        near = np.clip(source + widths * rng.normal(size=(3000, dim)), -3, 3)
+        q = np.concatenate([near, rng.uniform(-3, 3, (3000, dim)), [[-3.0] * dim, [3.0] * dim]])
+        squared = np.sum(((q - source) / widths) ** 2, axis=1)
+        sums, bound = convolve(q, source, np.ones((1, 1)), np.diag(widths**2))
+        error = np.abs(np.asarray(sums)[:, 0] - np.exp(-0.5 * squared))
+        waves = np.sum((6 + 9.6 * np.max(widths)) / (2 * np.pi * widths))
+        eps = np.finfo(float).eps
+        assert np.all(error <= (4e-14 + 8 * eps * waves) * np.exp(-squared / 8) + 8 * eps)
+        assert np.all(error <= bound)
+        assert bound[0] < 1e-9  # the frequencies did suffice

@@ -1,0 +1,168 @@
+r"""Sums of a Gaussian kernel by plane waves, and a bound on their error.
+
+With spacing $\eta$ of the frequencies and covariance Σ of the kernel (ℓ² times the inverse metric),
+
+$$ K(q, k) = \sum_{m \in \mathbb{Z}^d} c_m\, e^{i \eta m \cdot (q - k)} - \text{images}, \qquad
+   c_m = (2\pi)^{-d/2} \det(G)^{1/2} e^{-m^\top G m / 2}, \quad G = \eta \Sigma \eta, $$
+
+so that $\sum_j K(q, k_j) v_j$ is one nonuniform FFT of the keys (type 1), a product with c, and
+one at the queries (type 2): Greengard and Strain, *The fast Gauss transform* (1991); Barnett,
+Magland and af Klinteberg, *A parallel nonuniform fast Fourier transform library* (2019).
+"""
+
+import functools
+import math
+import types
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import erfc
+from jaxtyping import Array, Complex, Float, Int
+
+# frequencies per dimension that there are programs for: the least that suffice are used
+_SIZES = {
+    1: (1024, 16384, 262144),
+    2: (128, 384, 1024, 2048),
+    3: (32, 64, 96, 128, 160, 208, 256),
+}
+_PAIRS = {1: 1, 2: 100, 3: 300}  # that are summed exactly in the time of one frequency
+
+
+def convolve(
+    q: Float[Array, "queries dim"],
+    k: Float[Array, "keys dim"],
+    columns: Float[Array, "keys width"],
+    covariance: Float[Array, "dim dim"],
+    tol: float,
+) -> tuple[Float[Array, "queries width"], Float[Array, " queries"]]:
+    """Σ_j K(q, k_j) columns_j, the first of which are 0 or 1; and a bound on all of their errors.
+
+    Aliasing turns c_m into c_m (1 + a(m)) with a small and smooth a, and rounding shifts points:
+    both are errors of K near the diagonal, which grow with the mass there and not with n. By
+    measurement they are less than `near` times $K^{1/4}$, a Gaussian of 2 ℓ, of which all keys
+    together make at most $2^d$ times the highest mass. What they leave elsewhere is rounding.
+    """
+    dim, width = k.shape[1], columns.shape[1]
+    cut_at, accuracy = max(1e-9 * tol, 1e-15), max(1e-8 * tol, 1e-14)  # of tails; of transforms
+    heaviest = jax.lax.stop_gradient(jnp.maximum(1.0, jnp.max(jnp.abs(columns))))
+    # a point that is no number stands in the middle: its query is not certified
+    known_q, known_k = (jnp.all(jnp.isfinite(points), axis=1) for points in (q, k))
+    both = jnp.concatenate([q, k])
+    both_known = jnp.concatenate([known_q, known_k])[:, None]
+    low, high = (
+        jax.lax.stop_gradient(edge)
+        for edge in (
+            jnp.min(both, axis=0, initial=jnp.inf, where=both_known),
+            jnp.max(both, axis=0, initial=-jnp.inf, where=both_known),
+        )
+    )
+    middle = jnp.where(low <= high, 0.5 * low + 0.5 * high, 0.0)
+    extent = jnp.maximum(high - low, 0.0)
+    constant = jax.lax.stop_gradient(covariance)
+    width_q = jnp.sqrt(jnp.diagonal(constant))
+    width_frequency = jnp.sqrt(jnp.diagonal(jnp.linalg.inv(constant)))
+    # one grid for all of a batch, so that one transform of the keys serves it: the period so long
+    # that images of the kernel are out of reach, so many frequencies that more have no weight
+    reach, image_reach = (math.sqrt(-2.0 * math.log(at)) for at in (cut_at, 1e-5 * cut_at))
+    period = _largest(extent) + image_reach * _largest(width_q)
+    spacing = 2.0 * jnp.pi / period
+    needed = 2.0 * jnp.max(reach * _largest(width_frequency) / spacing) + 2.0
+    sizes = _sizes(dim, len(q) * len(k))
+    level = jnp.minimum(jnp.sum(needed > jnp.asarray(sizes)), len(sizes) - 1)
+    phase_q, phase_k = (
+        jnp.where(known[:, None], points - middle[None, :], 0.0) * spacing[None, :]
+        for points, known in ((q, known_q), (k, known_k))
+    )
+
+    # a pair of real columns makes one complex one, and so do their sums: K is real
+    columns = jnp.pad(columns, ((0, 0), (0, width % 2)))
+    packed = jax.lax.complex(columns[:, ::2], columns[:, 1::2]).T
+    scaled = spacing[:, None] * covariance * spacing[None, :]
+
+    def of_size(size: int):
+        def transform(
+            q: Array, k: Array, packed: Array, scaled: Array
+        ) -> tuple[Complex[Array, "pairs queries"], Float[Array, " pairs"]]:
+            nufft1, nufft2 = _transforms()
+            modes = nufft1((size,) * dim, packed, *k.T, iflag=-1, eps=accuracy)
+            modes = modes * _coefficients(scaled, size)[None]
+            sums = nufft2(modes, *q.T, iflag=1, eps=accuracy)
+            size_of_modes = jax.lax.stop_gradient(
+                jnp.sum(jnp.abs(modes), axis=tuple(range(1, dim + 1)))
+            )
+            return sums, size_of_modes
+
+        return transform
+
+    sums, size_of_modes = jax.lax.switch(
+        level, [of_size(size) for size in sizes], phase_q, phase_k, packed, scaled
+    )
+    out = jnp.stack([sums.real, sums.imag], axis=1).reshape(-1, len(q))[:width].T
+
+    # the error, of every column: the largest of them
+    eps = float(jnp.finfo(out.dtype).eps)
+    size = jnp.asarray(sizes)[level]
+    cut = (0.5 * size - 1) * spacing / width_frequency  # the last frequency, in its own unit
+    beyond = jnp.sum(erfc(cut / math.sqrt(2.0)))
+    images = 2 * dim * jnp.exp(-0.5 * jnp.min((2 * jnp.pi / spacing - extent) / width_q) ** 2)
+    waves = jnp.sum(jnp.minimum(width_frequency / spacing, 0.5 * size))
+    near = 4.0 * accuracy + 8.0 * eps * waves
+    total = jax.lax.stop_gradient(jnp.sum(jnp.abs(packed), axis=1))
+    local = jnp.minimum(2.0**dim * heaviest * size_of_modes[0], jnp.max(total))
+    far = 8.0 * eps * (total + size_of_modes) + (beyond + 3.0 * images) * total
+    error = near * local + jnp.max(far)
+    known = known_q & jnp.all(known_k) & jnp.isfinite(error)
+    return out, jnp.where(known, error, jnp.inf)
+
+
+def _sizes(dim: int, pairs: int) -> tuple[int, ...]:
+    """The numbers of frequencies, per dimension, that take no longer than the pairs would."""
+    least, *more = _SIZES[dim]
+    return (least, *(size for size in more if _PAIRS[dim] * size**dim <= pairs))
+
+
+def _transforms() -> tuple[Callable, Callable]:
+    """The two transforms of jax-finufft, an optional package."""
+    from jax_finufft import nufft1, nufft2, ops  # noqa: PLC0415
+
+    if not hasattr(ops.batching, "not_mapped"):
+        # its rule for vmap, up to 1.3.1, names what JAX 0.10 took away: its issue 227
+        ops.batching = types.SimpleNamespace(not_mapped=None, moveaxis=jnp.moveaxis)
+    return nufft1, nufft2
+
+
+@functools.partial(jax.checkpoint, static_argnums=1)  # cheaper to form anew than to keep
+def _coefficients(scaled: Float[Array, "dim dim"], size: int) -> Float[Array, "..."]:
+    """c_m for |m_i| <= size / 2; that of m = -size / 2, which has no partner, is 0."""
+    dim = len(scaled)
+    m = jnp.arange(-(size // 2), (size + 1) // 2).astype(scaled.dtype)
+    axes = [m.reshape((1,) * c + (-1,) + (1,) * (dim - 1 - c)) for c in range(dim)]
+    form = jnp.zeros((size,) * dim, scaled.dtype)
+    for c in range(dim):
+        for e in range(c, dim):
+            form = form + (1.0 if c == e else 2.0) * scaled[c, e] * (axes[c] * axes[e])
+    partner = jnp.ones((size,) * dim, bool)
+    for c in range(dim):
+        partner = partner & (axes[c] > -size / 2)
+    weights = jnp.exp(-0.5 * form) * jnp.sqrt(jnp.linalg.det(scaled) / (2 * jnp.pi) ** dim)
+    return jnp.where(partner, weights, 0.0)
+
+
+@jax.custom_batching.custom_vmap
+def _largest_bits(bits: Int[Array, " dim"]) -> Int[Array, " dim"]:
+    return bits
+
+
+@_largest_bits.def_vmap
+def _(size: int, batched: list[bool], bits: Int[Array, "batch dim"]) -> tuple[Array, bool]:
+    return _largest_bits(jnp.max(bits, axis=0)), False
+
+
+def _largest(positive: Float[Array, " dim"]) -> Float[Array, " dim"]:
+    """The largest of a batch, the same for all of it, and constant to derivatives.
+
+    As bits, in the order of which positive numbers are: integers have no derivatives.
+    """
+    bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(positive), jnp.int64)
+    return jax.lax.bitcast_convert_type(_largest_bits(bits), positive.dtype)
