@@ -175,41 +175,25 @@ class LeaveOneOut(Objective):
         return jnp.sum(error**2) / len(error)
 
     def on_sample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> Sample | None:
-        """Of several starts, from 512 rows: the terms of 128 rows.
+        """Of several starts, from 512 rows: the terms of 128 rows, predicted from up to 1024.
 
         From 131 072 rows, whatever the starts: leave-one-out of 4000 of them.
         """
         n = len(x)
         if n < _MANY and (n < 512 or starts == 1):
             return None
-        size = 128 if n < _MANY else _FEWER
+        size, terms = (min(n, 1024), 128) if n < _MANY else (4000, None)
         # even steps along the first input, so that the order of rows does not matter
-        rows = _order(x)[np.arange(size) * n // size + n // (2 * size)]
-        if n < _MANY:
-            return Sample(_SampledOut(rows), x, y)
-        return Sample(_Thinned(n), x[rows], y[rows])
+        rows = _order(x)[_evenly(size, n)]
+        return Sample(_Thinned(n, terms), x[rows], y[rows])
 
 
-_MANY, _FEWER = 2**17, 4000  # whose pairs are no more than those of 128 of so many rows with all
+_MANY = 2**17  # rows, of which the terms of a few take as long as all terms of fewer rows
 
 
-class _SampledOut(Objective):
-    """The terms of `LeaveOneOut` of some rows."""
-
-    rows: Int[Array, " sample"]
-    is_stochastic: ClassVar[bool] = False
-
-    def __call__(
-        self,
-        model: Any,
-        x: Float[Array, "n dim"],
-        y: Float[Array, "n"] | Float[Array, "n out"],
-        *,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, ""]:
-        rows = self.rows
-        error = model(x[rows], x, y, prior=_NotOwn(rows)) - jnp.asarray(y)[rows]
-        return jnp.sum(error**2) / len(error)
+def _evenly(size: int, n: int) -> Int[np.ndarray, " size"]:
+    """So many of the first n whole numbers, in steps as even as can be."""
+    return np.arange(size) * n // size + n // (2 * size)
 
 
 class _Thinned(Objective):
@@ -222,6 +206,7 @@ class _Thinned(Objective):
     """
 
     n: int = eqx.field(static=True)
+    terms: int | None = eqx.field(static=True)  # of how many rows; None: all
     is_stochastic: ClassVar[bool] = False
 
     def __call__(
@@ -239,7 +224,11 @@ class _Thinned(Objective):
             model,
             is_leaf=is_kernel,
         )
-        return longer**-4 * LeaveOneOut()(suited, x, y)
+        if self.terms is None:
+            return longer**-4 * LeaveOneOut()(suited, x, y)
+        rows = jnp.asarray(_evenly(self.terms, len(x)))
+        error = suited(x[rows], x, y, prior=_NotOwn(rows)) - jnp.asarray(y)[rows]
+        return longer**-4 * jnp.sum(error**2) / len(error)
 
 
 class _NotOwn(Mask):
