@@ -11,7 +11,7 @@ import pytest
 
 import attnkernel as ak
 from attnkernel import priors
-from attnkernel.methods import _waves
+from attnkernel.methods import _exactly, _waves
 
 pytest.importorskip("jax_finufft")
 
@@ -263,3 +263,42 @@ def test_errors_of_a_wave_stay_near_its_source(x64, theirs, dim, monkeypatch):
         assert np.all(error <= (4e-14 + 8 * eps * waves) * np.exp(-squared / 8) + 8 * eps)
         assert np.all(error <= bound)
         assert bound[0] < 1e-9  # the frequencies did suffice
+
+
+@pytest.mark.parametrize("number", [0, 1, 19, QUERIES])
+@pytest.mark.parametrize("prior", [None, priors.HeldOut(HIDDEN) & priors.LeaveOneOut()])
+def test_wanted_queries_are_summed_in_groups(x64, monkeypatch, number, prior):
+    monkeypatch.setattr(_exactly, "_ROWS", 4)  # ten groups, in steps of four
+    q, k, v = data(2)
+    wanted = (
+        jnp.zeros(QUERIES, bool)
+        .at[np.random.default_rng(1).permutation(QUERIES)]
+        .set(jnp.arange(QUERIES) < number)
+    )
+
+    def exact(kernel):
+        moments = _exactly.exactly(wanted, q, k, v, (kernel, prior, ak.Softmax()))
+        return moments.value, jnp.where(moments.mass > 0, moments.log_mass, 0.0)
+
+    def dense(kernel):
+        out = ak.attend(
+            q, k, v, kernel=kernel, prior=prior, method=ak.Dense(), return_log_mass=True
+        )
+        return jax.tree.map(lambda a: jnp.where(wanted.reshape(-1, *[1] * (a.ndim - 1)), a, 0), out)
+
+    def slope(function):
+        return eqx.filter_grad(lambda kernel: sum(jnp.sum(jnp.sin(a)) for a in function(kernel)))
+
+    kernel = ak.Gaussian(0.7)
+    for ours, reference in ((exact, dense), (slope(exact), slope(dense))):
+        found, expected = eqx.filter_jit(ours)(kernel), eqx.filter_jit(reference)(kernel)
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_blocks_of_wanted_queries_are_bounded_by_the_kernel():
+    rows = jnp.arange(8)
+    mask = _exactly._Reordered(priors.LeaveOneOut(), rows, rows, jnp.asarray(3))
+    block = (jnp.asarray(0), jnp.asarray(7))
+    assert mask.upper_bound(jnp.asarray(2), jnp.asarray(3), *block) == 0
+    assert np.isneginf(mask.upper_bound(jnp.asarray(3), jnp.asarray(7), *block))

@@ -32,9 +32,9 @@ class Fourier(Method):
     $O\big((n + m) \log 1/\mathrm{tol} + M \log M\big)$ for M frequencies, of which there are about
     (range of x / ℓ)^d. Needs the package jax-finufft: `pip install "attnkernel[fourier]"`.
 
-    Let E be a bound on the error of the sums (of the transforms, of the frequencies cut off, of
-    the periodic images), δ that on a prediction that follows from it. A query counts as certified
-    where its mass has a relative error of at most tol, and
+    Let E be a bound on the error of the sums (of the transforms, by measurement with room; of the
+    frequencies cut off; of the periodic images), δ that on a prediction that follows from it. A
+    query counts as certified where its mass has a relative error of at most tol, and
 
     $$ \delta \le \mathrm{tol} \max\big(\min(|\hat f|, |\hat f - \bar v|),\, g / 1000\big) $$
 

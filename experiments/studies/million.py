@@ -219,7 +219,7 @@ class Million(Study):
                     if name in _SAME_NUMBER:
                         found[name] = result[0]
                     # the first of a peer may compile: of a long one, one more
-                    repeats = self.repeats if first < self.most_seconds else name == KEOPS
+                    repeats = self.repeats if first < self.most_seconds else int(name == KEOPS)
                     again = [timed(side)[0] for _ in range(repeats)]
                     median = float(np.median(again or [first]))
             except Absent as reason:
