@@ -1,10 +1,23 @@
 """Priors: log π(i, j), the positional half of a score. Masks are their 0/1 case."""
 
-from ._base import And as And, Mask as Mask, Not as Not, Or as Or, Prior as Prior
+from ._base import And as And, Mask as Mask, Not as Not, Or as Or, Prior as Prior, Sum as Sum
+from ._biases import (
+    Alibi as Alibi,
+    Kerple as Kerple,
+    KeyWeights as KeyWeights,
+    RelativeBias as RelativeBias,
+    Table as Table,
+    alibi_slopes as alibi_slopes,
+)
 from ._masks import (
     Causal as Causal,
+    Given as Given,
     HeldOut as HeldOut,
     LeaveOneOut as LeaveOneOut,
+    Lengths as Lengths,
+    Prefix as Prefix,
+    Segments as Segments,
     Where as Where,
     Window as Window,
 )
+from ._positions import At as At

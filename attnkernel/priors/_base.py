@@ -1,11 +1,13 @@
 """A prior is log π(i, j) of ONE pair of positions: query i and key j, as indices.
 
-Masks are its 0/1 case, closed under `&`, `|` and `~`. To add a prior, subclass `Prior` and
-write `log_pair`; to add a mask, subclass `Mask` and write `allows`. Indices count the rows of q
-and of k in one call; a prior that needs times or other positions holds them as arrays.
+Masks are its 0/1 case, closed under `&`, `|` and `~`; priors of any kind multiply by `+`, for it is
+their logarithms, biases of the score, that add. To add a prior, subclass `Prior` and write
+`log_pair`; to add a mask, subclass `Mask` and write `allows`. Indices count the rows of q and of k
+in one call; `At` puts any prior at other positions.
 """
 
 import abc
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -49,6 +51,37 @@ class Prior(eqx.Module):
         """$\\log \\pi(i, j)$ of all pairs of the given indices."""
         over_keys = jax.vmap(self.log_pair, in_axes=(None, 0))
         return jax.vmap(over_keys, in_axes=(0, None))(i, j)
+
+    def __add__(self, other: "Prior") -> "Sum":
+        return Sum(self, other) if isinstance(other, Prior) else NotImplemented
+
+
+class Sum(Prior):
+    r"""$\log \pi(i, j) = \log \pi_1(i, j) + \log \pi_2(i, j)$, written `first + second`.
+
+    Either may be an `ak.PerHead` of priors.
+    """
+
+    first: Any
+    second: Any
+
+    def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
+        first, second = self.first.log_pair(i, j), self.second.log_pair(i, j)
+        # a forbidden pair is so whatever the other says, +inf and NaN included
+        forbidden = jnp.isneginf(first) | jnp.isneginf(second)
+        return jnp.where(forbidden, -jnp.inf, jnp.where(forbidden, 0.0, first) + second)
+
+    def upper_bound(
+        self,
+        i_low: Int[Array, ""],
+        i_high: Int[Array, ""],
+        j_low: Int[Array, ""],
+        j_high: Int[Array, ""],
+    ) -> Float[Array, ""]:
+        block = (i_low, i_high, j_low, j_high)
+        first, second = self.first.upper_bound(*block), self.second.upper_bound(*block)
+        none = jnp.isneginf(first) | jnp.isneginf(second)
+        return jnp.where(none, -jnp.inf, jnp.where(none, 0.0, first + second))
 
 
 class Mask(Prior):

@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
 from ._base import Mask
+from ._positions import range_of, require_lengths, row_of_whole_numbers
 
 
 class HeldOut(Mask):
@@ -105,3 +106,116 @@ class Window(Mask):
         j_high: Int[Array, ""],
     ) -> Bool[Array, ""]:
         return (j_high >= i_low - self.left) & (j_low <= i_high + self.right)
+
+
+class Prefix(Mask):
+    r"""The first keys, and those up to the query's: $\pi(i, j) = 1\{j < p\ \text{or}\ j \le i\}$.
+
+    The mask of a prefix language model: both ways within the prefix, causal behind it.
+
+    **Arguments:** `length`: p, from 0. An array, for a prefix that is told only at run time.
+    """
+
+    length: int | Int[Array, ""]
+
+    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return (j < self.length) | (j <= i)
+
+    def any_allowed(
+        self,
+        i_low: Int[Array, ""],
+        i_high: Int[Array, ""],
+        j_low: Int[Array, ""],
+        j_high: Int[Array, ""],
+    ) -> Bool[Array, ""]:
+        return (j_low < self.length) | (j_low <= i_high)
+
+
+class Lengths(Mask):
+    r"""Rows of padding see nothing and are not seen: $\pi = 1\{i < n\ \text{and}\ j < m\}$.
+
+    **Arguments:** `queries`, `keys`: n and m, the numbers of rows that are no padding. Default
+    None: all of them.
+    """
+
+    queries: int | Int[Array, ""] | None = None
+    keys: int | Int[Array, ""] | None = None
+
+    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return self.any_allowed(i, i, j, j)
+
+    def any_allowed(
+        self,
+        i_low: Int[Array, ""],
+        i_high: Int[Array, ""],
+        j_low: Int[Array, ""],
+        j_high: Int[Array, ""],
+    ) -> Bool[Array, ""]:
+        allowed = jnp.array(True)
+        if self.queries is not None:
+            allowed &= i_low < self.queries
+        if self.keys is not None:
+            allowed &= j_low < self.keys
+        return allowed
+
+
+class Segments(Mask):
+    r"""Sequences packed into one: $\pi(i, j) = 1\{a_i = b_j\}$; none sees into another.
+
+    **Arguments:** `queries`: a, the number of the sequence of each query, shape (queries,).
+    `keys`: b, shape (keys,). Default: a.
+    """
+
+    queries: Int[Array, " queries"]
+    keys: Int[Array, " keys"]
+
+    def __init__(self, queries: ArrayLike, keys: ArrayLike | None = None):
+        self.queries = row_of_whole_numbers("queries", queries)
+        self.keys = self.queries if keys is None else row_of_whole_numbers("keys", keys)
+
+    def check(self, queries: int, keys: int) -> None:
+        require_lengths("Segments", (self.queries, self.keys), (queries, keys))
+
+    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return self.queries[i] == self.keys[j]
+
+    def any_allowed(
+        self,
+        i_low: Int[Array, ""],
+        i_high: Int[Array, ""],
+        j_low: Int[Array, ""],
+        j_high: Int[Array, ""],
+    ) -> Bool[Array, ""]:
+        (low_q, high_q), (low_k, high_k) = (
+            range_of(self.queries, i_low, i_high),
+            range_of(self.keys, j_low, j_high),
+        )
+        return (low_q <= high_k) & (low_k <= high_q)
+
+
+class Given(Mask):
+    """A mask that is stored: True = attend. The one prior that takes O(queries x keys) memory.
+
+    **Arguments:** `allowed`: a Boolean array, shape (queries, keys).
+    """
+
+    allowed: Bool[Array, "queries keys"]
+
+    def __init__(self, allowed: ArrayLike):
+        array = jnp.asarray(allowed)
+        if array.dtype != bool or array.ndim != 2:
+            raise ValueError(
+                f"A mask must be a Boolean array of shape (queries, keys), True where a query may "
+                f"attend to a key; got dtype {array.dtype} and shape {array.shape}."
+            )
+        self.allowed = array
+
+    def check(self, queries: int, keys: int) -> None:
+        if self.allowed.shape != (queries, keys):
+            raise ValueError(
+                f"A mask must have shape (queries, keys) = ({queries}, {keys}); got "
+                f"{self.allowed.shape}."
+            )
+
+    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return self.allowed[i, j]

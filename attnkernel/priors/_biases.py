@@ -1,0 +1,219 @@
+r"""Biases: priors that are neither 0 nor 1, of the distance i − j or of a table.
+
+What such a bias adds to a score is log π. It is not divided by the temperature of the rule.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from .._checks import as_constant, require_positive
+from ._base import Prior
+
+
+class Alibi(Prior):
+    r"""A linear decay with the distance: $\log \pi(i, j) = -m\, |i - j|$.
+
+    **Arguments:** `slope`: m ≥ 0. A number is fixed; a JAX array is a parameter to fit. For the
+    heads of a model: `ak.PerHead(eqx.filter_vmap(ak.Alibi)(ak.priors.alibi_slopes(heads)))`.
+
+    **Source:** Press, Smith and Lewis, *Train short, test long* (2022).
+    """
+
+    slope: ArrayLike = eqx.field(converter=as_constant)
+
+    def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
+        return jnp.multiply(self.slope, -jnp.abs(i - j).astype(jnp.result_type(self.slope, float)))
+
+    def upper_bound(
+        self,
+        i_low: Int[Array, ""],
+        i_high: Int[Array, ""],
+        j_low: Int[Array, ""],
+        j_high: Int[Array, ""],
+    ) -> Float[Array, ""]:
+        least, greatest = distances(i_low, i_high, j_low, j_high)
+        distance = jnp.where(jnp.asarray(self.slope) >= 0, least, greatest)
+        return self.log_pair(distance, jnp.zeros_like(distance))
+
+
+def alibi_slopes(heads: int) -> Float[Array, " heads"]:
+    r"""$m_h = 2^{-8h/H}$, h = 1 … H, of so many heads: as trained with, for powers of two.
+
+    **Source:** Press, Smith and Lewis, *Train short, test long* (2022).
+    """
+    return 2.0 ** (-8.0 * jnp.arange(1, heads + 1) / heads)
+
+
+class Kerple(Prior):
+    r"""A learned decay with the logarithm of the distance: $\log \pi = -r_1 \log(1 + r_2 |i - j|)$.
+
+    **Arguments:** `rate`: $r_1 > 0$. `scale`: $r_2 > 0$. Default 1. Both are parameters to fit,
+    held as their logarithms.
+
+    **Source:** Chi, Fan, Ramadge and Rudnicky, *KERPLE: kernelized relative positional embedding
+    for length extrapolation* (2022), the logarithmic variant.
+    """
+
+    log_rate: Float[Array, ""]
+    log_scale: Float[Array, ""]
+
+    def __init__(self, rate: ArrayLike = 1.0, scale: ArrayLike = 1.0):
+        for name, value in (("rate", rate), ("scale", scale)):
+            require_positive(name, value, "Try 1.")
+        self.log_rate = jnp.log(jnp.asarray(rate, float))
+        self.log_scale = jnp.log(jnp.asarray(scale, float))
+
+    def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
+        distance = jnp.abs(i - j).astype(self.log_scale.dtype)
+        return -jnp.exp(self.log_rate) * jnp.log1p(jnp.exp(self.log_scale) * distance)
+
+    def upper_bound(
+        self,
+        i_low: Int[Array, ""],
+        i_high: Int[Array, ""],
+        j_low: Int[Array, ""],
+        j_high: Int[Array, ""],
+    ) -> Float[Array, ""]:
+        least, _ = distances(i_low, i_high, j_low, j_high)
+        return self.log_pair(least, jnp.zeros_like(least))
+
+
+class RelativeBias(Prior):
+    r"""A learned bias for each bucket of distances, as in T5: $\log \pi(i, j) = t_{b(j - i)}$.
+
+    Distances up to half of the buckets of a direction have one each; beyond, buckets widen as the
+    logarithm, up to `max_distance`, from which on all share the last.
+
+    **Arguments:**
+
+    - `table`: t, one number per bucket, shape (buckets,), a parameter to fit; or the number of
+      buckets, for a table of zeros.
+    - `max_distance`: default 128.
+    - `bidirectional`: whether keys after the query have buckets of their own, half of all. If not,
+      they have that of distance 0, and are for a mask to hide. Default: yes.
+
+    **Raises:** `ValueError` if there are too few buckets, or an odd number for two directions.
+
+    **Source:** Raffel et al., *Exploring the limits of transfer learning with a unified
+    text-to-text transformer* (2020).
+    """
+
+    table: Float[Array, " buckets"]
+    max_distance: int = eqx.field(static=True)
+    bidirectional: bool = eqx.field(static=True)
+
+    def __init__(
+        self, table: ArrayLike | int = 32, max_distance: int = 128, bidirectional: bool = True
+    ):
+        array = jnp.zeros(table) if isinstance(table, int) else jnp.asarray(table, float)
+        if array.ndim != 1 or array.shape[0] < 4 or (bidirectional and array.shape[0] % 2):
+            raise ValueError(
+                f"table must hold one number per bucket, shape (buckets,), at least 4, and an even "
+                f"number for two directions; got shape {array.shape}."
+            )
+        exact = array.shape[0] // (4 if bidirectional else 2)
+        if not max_distance > exact:
+            raise ValueError(
+                f"max_distance must be more than the {exact} distances that have a bucket each; "
+                f"got {max_distance}."
+            )
+        self.table = array
+        self.max_distance = max_distance
+        self.bidirectional = bidirectional
+
+    def bucket(self, i: Int[Array, "..."], j: Int[Array, "..."]) -> Int[Array, "..."]:
+        """The number of the bucket of a pair."""
+        count, offset, distance = self.table.shape[0], 0, i - j
+        if self.bidirectional:
+            count = count // 2
+            offset = jnp.where(distance < 0, count, 0)
+            distance = jnp.abs(distance)
+        distance = jnp.maximum(distance, 0)
+        exact = count // 2
+        # where buckets begin, as whole numbers: a logarithm of float32 may put a distance one off
+        parts = np.arange(1, count - exact) / (count - exact)
+        edges = np.ceil(exact * (self.max_distance / exact) ** parts - 1e-9).astype(int)
+        beyond = sum(((distance >= int(edge)).astype(int) for edge in edges), jnp.zeros((), int))
+        return offset + jnp.where(distance < exact, distance, exact + beyond)
+
+    def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
+        return self.table[self.bucket(i, j)]
+
+    def upper_bound(
+        self,
+        i_low: Int[Array, ""],
+        i_high: Int[Array, ""],
+        j_low: Int[Array, ""],
+        j_high: Int[Array, ""],
+    ) -> Float[Array, ""]:
+        return jnp.max(self.table)
+
+
+class Table(Prior):
+    """A bias that is stored: log π itself. It takes O(queries x keys) memory.
+
+    **Arguments:** `bias`: shape (queries, keys), a parameter to fit; -inf forbids a pair.
+    """
+
+    bias: Float[Array, "queries keys"]
+
+    def __init__(self, bias: ArrayLike):
+        array = jnp.asarray(bias)
+        if array.ndim != 2 or not jnp.issubdtype(array.dtype, jnp.floating):
+            raise ValueError(
+                f"bias must be floating numbers, shape (queries, keys); got dtype {array.dtype} "
+                f"and shape {array.shape}. For a Boolean mask use ak.priors.Given."
+            )
+        self.bias = array
+
+    def check(self, queries: int, keys: int) -> None:
+        if self.bias.shape != (queries, keys):
+            raise ValueError(
+                f"bias must have shape (queries, keys) = ({queries}, {keys}); got "
+                f"{self.bias.shape}."
+            )
+
+    def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
+        return self.bias[i, j]
+
+
+class KeyWeights(Prior):
+    r"""A weight of each key, the same for all queries: $\log \pi(i, j) = \log r_j$.
+
+    The prior of the retrieval rule $a_j \propto r_j \exp(s_j / \tau)$. A weight of 2 counts a key
+    twice, 0 hides it.
+
+    **Arguments:** `log_weights`: log r, shape (keys,), a parameter to fit.
+    """
+
+    log_weights: Float[Array, " keys"]
+
+    def __init__(self, log_weights: ArrayLike):
+        array = jnp.asarray(log_weights)
+        if array.ndim != 1 or not jnp.issubdtype(array.dtype, jnp.floating):
+            raise ValueError(
+                f"log_weights must be floating numbers, one per key, shape (keys,); got dtype "
+                f"{array.dtype} and shape {array.shape}."
+            )
+        self.log_weights = array
+
+    def check(self, queries: int, keys: int) -> None:
+        if self.log_weights.shape != (keys,):
+            raise ValueError(
+                f"log_weights must have one entry per key, shape ({keys},); got "
+                f"{self.log_weights.shape}."
+            )
+
+    def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
+        return self.log_weights[j]
+
+
+def distances(
+    i_low: Int[Array, ""], i_high: Int[Array, ""], j_low: Int[Array, ""], j_high: Int[Array, ""]
+) -> tuple[Int[Array, ""], Int[Array, ""]]:
+    """The least and the greatest |i − j| of a block."""
+    least = jnp.maximum(jnp.maximum(j_low - i_high, i_low - j_high), 0)
+    return least, jnp.maximum(j_high - i_low, i_high - j_low)

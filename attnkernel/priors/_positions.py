@@ -1,0 +1,88 @@
+"""Priors at positions that are not the numbers of rows: caches, packed or shifted sequences."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from ._base import Prior
+
+
+class At(Prior):
+    r"""Any prior at given positions: $\log \pi(p_i, r_j)$ in place of $\log \pi(i, j)$.
+
+    Queries and keys then need not be numbered as rows: a cache that wraps keeps the position of
+    each key beside it, and masks, windows and biases stay right.
+
+    **Arguments:**
+
+    - `prior`: π; also an `ak.PerHead` of priors.
+    - `queries`: p, the position of each query, shape (queries,), whole numbers in any order.
+    - `keys`: r, of each key, shape (keys,). Default: p.
+
+    **Raises:** `ValueError` if positions are no whole numbers, or not as many as there are rows.
+    """
+
+    prior: Any
+    queries: Int[Array, " queries"]
+    keys: Int[Array, " keys"]
+
+    def __init__(self, prior: Any, queries: ArrayLike, keys: ArrayLike | None = None):
+        if not isinstance(prior, eqx.Module):
+            raise ValueError(f"prior must be a Prior, such as ak.Causal(); got {prior!r}.")
+        self.prior = prior
+        self.queries = row_of_whole_numbers("queries", queries)
+        self.keys = self.queries if keys is None else row_of_whole_numbers("keys", keys)
+
+    def check(self, queries: int, keys: int) -> None:
+        require_lengths("At", (self.queries, self.keys), (queries, keys))
+
+    def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
+        return self.prior.log_pair(self.queries[i], self.keys[j])
+
+    def upper_bound(
+        self,
+        i_low: Int[Array, ""],
+        i_high: Int[Array, ""],
+        j_low: Int[Array, ""],
+        j_high: Int[Array, ""],
+    ) -> Float[Array, ""]:
+        return self.prior.upper_bound(
+            *range_of(self.queries, i_low, i_high), *range_of(self.keys, j_low, j_high)
+        )
+
+
+def row_of_whole_numbers(name: str, numbers: ArrayLike) -> Int[Array, " n"]:
+    """An array of shape (n,) of integers, or a sentence."""
+    array = jnp.asarray(numbers)
+    if array.ndim != 1 or not jnp.issubdtype(array.dtype, jnp.integer):
+        raise ValueError(
+            f"{name} must be whole numbers, one per row, shape (rows,); got dtype {array.dtype} "
+            f"and shape {array.shape}."
+        )
+    return array
+
+
+def require_lengths(who: str, held: tuple[Array, Array], wanted: tuple[int, int]) -> None:
+    """Raise `ValueError` unless a prior holds one number per query and per key."""
+    got = (held[0].shape[0], held[1].shape[0])
+    if got != wanted:
+        raise ValueError(
+            f"{who} must have one number per query and per key, {wanted[0]} and {wanted[1]}; got "
+            f"{got[0]} and {got[1]}."
+        )
+
+
+def range_of(
+    numbers: Int[Array, " n"], low: Int[Array, ""], high: Int[Array, ""]
+) -> tuple[Int[Array, ""], Int[Array, ""]]:
+    """The least and greatest of the numbers of rows low to high."""
+    rows = jnp.arange(numbers.shape[0])
+    inside = (low <= rows) & (rows <= high)
+    limits = jnp.iinfo(numbers.dtype)
+    return (
+        jnp.min(numbers, where=inside, initial=limits.max),
+        jnp.max(numbers, where=inside, initial=limits.min),
+    )
