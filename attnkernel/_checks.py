@@ -18,7 +18,11 @@ def is_known(*arrays: ArrayLike) -> bool:
     return not any(isinstance(array, Tracer) for array in arrays)
 
 
-def require_positive(name: str, value: ArrayLike) -> None:
+def require_positive(
+    name: str,
+    value: ArrayLike,
+    hint: str = "It is a distance in the units of x: try a tenth of the range of x.",
+) -> None:
     """Raise `ValueError` unless every entry of `value` is a finite number above zero."""
     if not is_known(value):
         return
@@ -29,10 +33,7 @@ def require_positive(name: str, value: ArrayLike) -> None:
         )
     array = array.astype(float)
     if not np.all(np.isfinite(array) & (array > 0)):
-        raise ValueError(
-            f"{name} must be positive and finite; got {array.tolist()}. "
-            f"It is a distance in the units of x: try a tenth of the range of x."
-        )
+        raise ValueError(f"{name} must be positive and finite; got {array.tolist()}. {hint}")
 
 
 def as_constant(value: ArrayLike) -> ArrayLike:

@@ -1,7 +1,8 @@
 """A kernel is log K(q, k) of ONE pair of points; everything else follows from that.
 
 To add a kernel, subclass `Kernel` and write `log_pair`. The base class owns the maps over
-queries and keys and the product of kernels.
+queries and keys and the product of kernels. A kernel that is a simpler one of other points, such
+as learned projections of them, is an `Embedded`: write `embed`.
 """
 
 import abc
@@ -25,15 +26,32 @@ class Kernel(eqx.Module):
     """
 
     @abc.abstractmethod
-    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
+    def log_pair(self, q: Float[Array, " dim_q"], k: Float[Array, " dim_k"]) -> Float[Array, ""]:
         """$\\log K(q, k)$ of one query and one key."""
 
     def pairwise(
-        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
+        self, q: Float[Array, "queries dim_q"], k: Float[Array, "keys dim_k"]
     ) -> Float[Array, "queries keys"]:
         """$S_{ij} = \\log K(q_i, k_j)$ of all pairs."""
         over_keys = jax.vmap(self.log_pair, in_axes=(None, 0))
         return jax.vmap(over_keys, in_axes=(0, None))(q, k)
+
+    def check(self, dim_q: int, dim_k: int) -> None:
+        """Raise `ValueError` unless queries and keys of these dimensions can be compared."""
+        if dim_q != dim_k:
+            raise ValueError(
+                f"Queries and keys must have the same dimension; got {dim_q} and {dim_k}. Others "
+                f"can be compared after projections: ak.Projected."
+            )
+
+    def reduced(
+        self, q: Float[Array, "*batch queries dim_q"], k: Float[Array, "*batch_k keys dim_k"]
+    ) -> tuple["Kernel", Array, Array]:
+        """The same similarity as a simpler kernel of other points. Default: as it is.
+
+        What depends on one point alone is then computed once, and not for each of its pairs.
+        """
+        return self, q, k
 
     def is_light(self, dim: int) -> bool:
         """Whether `log_pair` takes so few operations that to repeat them costs less than to store
@@ -79,6 +97,10 @@ class Product(Kernel):
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
         return self.first.log_pair(q, k) + self.second.log_pair(q, k)
 
+    def check(self, dim_q: int, dim_k: int) -> None:
+        self.first.check(dim_q, dim_k)
+        self.second.check(dim_q, dim_k)
+
     def is_light(self, dim: int) -> bool:
         return self.first.is_light(dim) and self.second.is_light(dim)
 
@@ -105,29 +127,44 @@ class Product(Kernel):
         return Product(self.first.stretched(factor), self.second.stretched(factor))
 
 
-class Stretched(Kernel):
+class Embedded(Kernel):
+    r"""A kernel of embedded points: $\log K(q, k) = \log K'(\varphi(q), \psi(k))$."""
+
+    @abc.abstractmethod
+    def embed(
+        self, q: Float[Array, "*batch queries dim_q"], k: Float[Array, "*batch_k keys dim_k"]
+    ) -> tuple[Kernel, Array, Array]:
+        """$K'$, $\\varphi(q)$ and $\\psi(k)$, with any leading batch axes."""
+
+    def reduced(
+        self, q: Float[Array, "*batch queries dim_q"], k: Float[Array, "*batch_k keys dim_k"]
+    ) -> tuple[Kernel, Array, Array]:
+        kernel, q, k = self.embed(q, k)
+        return kernel.reduced(q, k)
+
+    def log_pair(self, q: Float[Array, " dim_q"], k: Float[Array, " dim_k"]) -> Float[Array, ""]:
+        return self.pairwise(q[None], k[None])[0, 0]
+
+    def pairwise(
+        self, q: Float[Array, "queries dim_q"], k: Float[Array, "keys dim_k"]
+    ) -> Float[Array, "queries keys"]:
+        kernel, q, k = self.embed(q, k)
+        return kernel.pairwise(q, k)
+
+
+class Stretched(Embedded):
     r"""$\log K(q / f, k / f)$: all lengths of a kernel times a factor f."""
 
     kernel: Kernel
     factor: float
 
-    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
-        return self.kernel.log_pair(q / self.factor, k / self.factor)
+    def embed(
+        self, q: Float[Array, "*batch queries dim"], k: Float[Array, "*batch_k keys dim"]
+    ) -> tuple[Kernel, Array, Array]:
+        return self.kernel, q / self.factor, k / self.factor
 
-    def pairwise(
-        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
-    ) -> Float[Array, "queries keys"]:
-        return self.kernel.pairwise(q / self.factor, k / self.factor)
-
-    def upper_bound(
-        self,
-        q_low: Float[Array, " dim"],
-        q_high: Float[Array, " dim"],
-        k_low: Float[Array, " dim"],
-        k_high: Float[Array, " dim"],
-    ) -> Float[Array, ""]:
-        box = (q_low, q_high, k_low, k_high)
-        return self.kernel.upper_bound(*(edge / self.factor for edge in box))
+    def check(self, dim_q: int, dim_k: int) -> None:
+        self.kernel.check(dim_q, dim_k)
 
 
 def unbounded(tree: Tree) -> tuple[Tree, Tree]:

@@ -1,5 +1,9 @@
-"""Kernels of the inner product of query and key."""
+"""Kernels of the inner product of query and key, and of their sum: the scores of attention.
 
+Their logarithm is any real score. The transformer's is the scaled inner product.
+"""
+
+import functools
 import math
 
 import equinox as eqx
@@ -9,7 +13,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._checks import as_constant
-from ._base import Kernel
+from ._base import Embedded, Kernel
+
+
+def _constant_or_none(scale: ArrayLike | None) -> ArrayLike | None:
+    return None if scale is None else as_constant(scale)
 
 
 class DotProduct(Kernel):
@@ -23,9 +31,7 @@ class DotProduct(Kernel):
     **Source:** Vaswani et al., *Attention is all you need* (2017).
     """
 
-    scale: ArrayLike | None = eqx.field(
-        default=None, converter=lambda scale: None if scale is None else as_constant(scale)
-    )
+    scale: ArrayLike | None = eqx.field(default=None, converter=_constant_or_none)
 
     def stretched(self, factor: float) -> "DotProduct":
         return self  # it has no lengthscale
@@ -37,4 +43,157 @@ class DotProduct(Kernel):
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, "queries keys"]:
         scale = 1.0 / math.sqrt(q.shape[1]) if self.scale is None else self.scale
-        return jnp.matmul(q * scale, k.T, precision=jax.lax.Precision.HIGHEST)
+        return _products(q * scale, k)
+
+
+class Polynomial(Kernel):
+    r"""A power of the inner product, even, so that no weight is negative.
+
+    $$ K(q, k) = (c\, q \cdot k + b)^p, \qquad q, k \in \mathbb{R}^d $$
+
+    Where the base is 0 the pair has no weight, and a gradient of 0.
+
+    **Arguments:**
+
+    - `degree`: p, even, from 2. Default 2.
+    - `offset`: b. Default 1.
+    - `scale`: c. Default None: $1/\sqrt d$. Of `offset` and `scale`, a number is fixed; a JAX
+      array is a parameter to fit.
+
+    **Raises:** `ValueError` if `degree` is not even: weights could then be negative.
+    """
+
+    degree: int = eqx.field(default=2, static=True)
+    offset: ArrayLike = eqx.field(default=1.0, converter=as_constant)
+    scale: ArrayLike | None = eqx.field(default=None, converter=_constant_or_none)
+
+    def __check_init__(self):
+        if not isinstance(self.degree, int) or self.degree < 2 or self.degree % 2:
+            raise ValueError(
+                f"degree must be an even whole number from 2, so that no weight is negative; got "
+                f"{self.degree!r}. For a score that may be negative use ak.DotProduct()."
+            )
+
+    def stretched(self, factor: float) -> "Polynomial":
+        return self
+
+    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
+        return self.pairwise(q[None], k[None])[0, 0]
+
+    def pairwise(
+        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
+    ) -> Float[Array, "queries keys"]:
+        base = DotProduct(self.scale).pairwise(q, k) + self.offset
+        some = base != 0
+        log = self.degree * jnp.log(jnp.abs(jnp.where(some, base, 1.0)))
+        return jnp.where(some, log, -jnp.inf)
+
+
+class Additive(Kernel):
+    r"""A perceptron of the sum of query and key.
+
+    $$ \log K(q, k) = w \cdot \tanh(q + k), \qquad q, k, w \in \mathbb{R}^d $$
+
+    With projections before it, `Projected(Additive(w), query_proj, key_proj)`, it is the score of
+    the first attention: $w \cdot \tanh(W_q q + W_k k)$.
+
+    **Arguments:** `weight`: w, shape (dim,), a parameter to fit.
+
+    **Source:** Bahdanau, Cho and Bengio, *Neural machine translation by jointly learning to align
+    and translate* (2015).
+    """
+
+    weight: Float[Array, " dim"] = eqx.field(converter=functools.partial(jnp.asarray, dtype=float))
+
+    def check(self, dim_q: int, dim_k: int) -> None:
+        if not dim_q == dim_k == self.weight.shape[0]:
+            raise ValueError(
+                f"Additive compares queries and keys of the dimension of its weight, "
+                f"{self.weight.shape[0]}; got {dim_q} and {dim_k}. Put projections before it: "
+                f"ak.Projected(ak.Additive(weight), query_proj, key_proj)."
+            )
+
+    def stretched(self, factor: float) -> "Additive":
+        return self
+
+    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
+        return jnp.sum(self.weight * jnp.tanh(q + k))
+
+    def pairwise(
+        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
+    ) -> Float[Array, "queries keys"]:
+        """One coordinate at a time: never an array of queries x keys x dim."""
+
+        @functools.partial(jax.checkpoint, prevent_cse=False)
+        def step(scores: Array, part: tuple[Array, Array, Array]) -> tuple[Array, None]:
+            weight, q, k = part
+            return scores + weight * jnp.tanh(q[:, None] + k[None, :]), None
+
+        start = jnp.zeros((q.shape[0], k.shape[0]), jnp.result_type(q, k, self.weight))
+        return jax.lax.scan(step, start, (self.weight.astype(start.dtype), q.T, k.T))[0]
+
+
+class CosineSimilarity(Embedded):
+    r"""The exponential of the cosine of the angle between query and key.
+
+    $$ \log K(q, k) = c\, \frac{q \cdot k}{\|q\| \|k\|}, \qquad q, k \in \mathbb{R}^d $$
+
+    The cosine with the vector 0 is 0, and so is its gradient there.
+
+    **Arguments:** `scale`: c. Default 1. A number is fixed; a JAX array is a parameter to fit.
+    """
+
+    scale: ArrayLike = eqx.field(default=1.0, converter=as_constant)
+
+    def stretched(self, factor: float) -> "CosineSimilarity":
+        return self
+
+    def embed(
+        self, q: Float[Array, "*batch queries dim"], k: Float[Array, "*batch_k keys dim"]
+    ) -> tuple[Kernel, Array, Array]:
+        return DotProduct(self.scale), _direction(q), _direction(k)
+
+
+class Bilinear(Embedded):
+    r"""The exponential of a bilinear form: queries and keys may differ in dimension.
+
+    $$ \log K(q, k) = q^\top M k, \qquad q \in \mathbb{R}^{d_q},\ k \in \mathbb{R}^{d_k} $$
+
+    **Arguments:** `matrix`: M, shape (dim_q, dim_k), a parameter to fit.
+
+    **Source:** "general" in Luong, Pham and Manning, *Effective approaches to attention-based
+    neural machine translation* (2015).
+    """
+
+    matrix: Float[Array, "dim_q dim_k"] = eqx.field(
+        converter=functools.partial(jnp.asarray, dtype=float)
+    )
+
+    def check(self, dim_q: int, dim_k: int) -> None:
+        if (dim_q, dim_k) != self.matrix.shape:
+            raise ValueError(
+                f"Bilinear's matrix must have shape (dim_q, dim_k) = ({dim_q}, {dim_k}); got "
+                f"{self.matrix.shape}."
+            )
+
+    def stretched(self, factor: float) -> "Bilinear":
+        return self
+
+    def embed(
+        self, q: Float[Array, "*batch queries dim_q"], k: Float[Array, "*batch_k keys dim_k"]
+    ) -> tuple[Kernel, Array, Array]:
+        matrix = self.matrix.astype(q.dtype)
+        return DotProduct(1.0), jnp.matmul(q, matrix, precision=jax.lax.Precision.HIGHEST), k
+
+
+def _products(q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]) -> Array:
+    return jnp.matmul(q, k.T, precision=jax.lax.Precision.HIGHEST)
+
+
+def _direction(x: Float[Array, "... dim"]) -> Float[Array, "... dim"]:
+    """Rows of length 1; 0 of the row 0. Rows are brought near 1 first: no square overflows."""
+    most = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=-1, keepdims=True))
+    some = most > 0
+    unit = jnp.where(some, x / jnp.where(some, most, 1.0), 0.0)
+    square = jnp.sum(unit**2, axis=-1, keepdims=True)
+    return unit / jnp.sqrt(jnp.where(some, square, 1.0))

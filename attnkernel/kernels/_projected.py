@@ -1,0 +1,130 @@
+"""Learned projections before any kernel, and a soft cap on any kernel's logarithm."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from .._checks import as_constant, require_positive
+from ._base import Embedded, Kernel
+
+Projection = Callable[[Float[Array, " dim_in"]], Float[Array, " dim_out"]]
+
+
+class Projected(Embedded):
+    r"""Any kernel of projected points: queries and keys each by a function of their own.
+
+    $$ \log K(q, k) = \log K'(W_q q,\, W_k k), \qquad q \in \mathbb{R}^{d_q},\
+       k \in \mathbb{R}^{d_k},\ W_q q, W_k k \in \mathbb{R}^d $$
+
+    With `DotProduct` it is the score of a transformer's head; with `Gaussian`, attention by
+    distance; with `Additive`, that of Bahdanau et al. Each point is projected once.
+
+    **Arguments:**
+
+    - `kernel`: K′, of the projected points.
+    - `query_proj`, `key_proj`: functions of one point, such as `eqx.nn.Linear`, linear or not.
+
+    **Raises:** `ValueError` where the two give points that K′ cannot compare.
+    """
+
+    kernel: Kernel
+    query_proj: Projection
+    key_proj: Projection
+
+    def check(self, dim_q: int, dim_k: int) -> None:
+        sizes = []
+        for name, projection, dim in (
+            ("query_proj", self.query_proj, dim_q),
+            ("key_proj", self.key_proj, dim_k),
+        ):
+            point = jax.ShapeDtypeStruct((dim,), float)
+            try:
+                out = eqx.filter_eval_shape(projection, point)
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"{name} must take one point, shape ({dim},), the size of what it projects "
+                    f"here; it raised: {error}"
+                ) from None
+            if getattr(out, "ndim", None) != 1:
+                raise ValueError(f"{name} must give one point, shape (dim_out,); got {out}.")
+            sizes.append(out.shape[0])
+        self.kernel.check(*sizes)
+
+    def embed(
+        self, q: Float[Array, "*batch queries dim_q"], k: Float[Array, "*batch_k keys dim_k"]
+    ) -> tuple[Kernel, Array, Array]:
+        def project(projection: Projection, x: Array) -> Array:
+            return jnp.vectorize(projection, signature="(d)->(e)")(x).astype(x.dtype)
+
+        return self.kernel, project(self.query_proj, q), project(self.key_proj, k)
+
+
+class SoftCapped(Kernel):
+    r"""Any kernel whose score is kept within ±c by a smooth cap.
+
+    $$ \log K(q, k) = c \tanh\!\big(\log K'(q, k) / c\big) $$
+
+    A pair without weight, $\log K' = -\infty$, stays without.
+
+    **Arguments:**
+
+    - `kernel`: K′.
+    - `cap`: c > 0. A number is fixed; a JAX array is a parameter to fit.
+
+    **Raises:** `ValueError` if the cap is not positive.
+
+    **Source:** Gemma team, *Gemma 2* (2024).
+    """
+
+    kernel: Kernel
+    cap: ArrayLike
+
+    def __init__(self, kernel: Kernel, cap: ArrayLike):
+        require_positive("cap", cap, "It is in the units of a score: try 50.")
+        self.kernel = kernel
+        self.cap = as_constant(cap)
+
+    def check(self, dim_q: int, dim_k: int) -> None:
+        self.kernel.check(dim_q, dim_k)
+
+    def reduced(
+        self, q: Float[Array, "*batch queries dim_q"], k: Float[Array, "*batch_k keys dim_k"]
+    ) -> tuple[Kernel, Array, Array]:
+        kernel, q, k = self.kernel.reduced(q, k)
+        return SoftCapped(kernel, self.cap), q, k
+
+    def stretched(self, factor: float) -> "SoftCapped":
+        return SoftCapped(self.kernel.stretched(factor), self.cap)
+
+    def bounds(self, x: Float[Array, "n dim"]) -> tuple["SoftCapped", "SoftCapped"]:
+        lower, upper = super().bounds(x)
+        where = lambda kernel: kernel.kernel  # noqa: E731
+        kernels = self.kernel.bounds(x)
+        return eqx.tree_at(where, lower, kernels[0]), eqx.tree_at(where, upper, kernels[1])
+
+    def log_pair(self, q: Float[Array, " dim_q"], k: Float[Array, " dim_k"]) -> Float[Array, ""]:
+        return self._capped(self.kernel.log_pair(q, k))
+
+    def pairwise(
+        self, q: Float[Array, "queries dim_q"], k: Float[Array, "keys dim_k"]
+    ) -> Float[Array, "queries keys"]:
+        return self._capped(self.kernel.pairwise(q, k))
+
+    def upper_bound(
+        self,
+        q_low: Float[Array, " dim"],
+        q_high: Float[Array, " dim"],
+        k_low: Float[Array, " dim"],
+        k_high: Float[Array, " dim"],
+    ) -> Float[Array, ""]:
+        bound = self.kernel.upper_bound(q_low, q_high, k_low, k_high)
+        return jnp.where(jnp.isneginf(bound), -jnp.inf, self.cap * jnp.tanh(bound / self.cap))
+
+    def _capped(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
+        some = ~jnp.isneginf(scores)
+        capped = self.cap * jnp.tanh(jnp.where(some, scores, 0.0) / self.cap)
+        return jnp.where(some, capped, -jnp.inf)
