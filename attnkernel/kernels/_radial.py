@@ -21,6 +21,7 @@ from .._checks import is_known, require_positive
 from ._base import Kernel, unbounded
 from ._squares import MANY, add_up, as_row, columns, largest, pairwise_squares, squares_of
 
+_LIGHT = 12  # differences to add up for a distance that cost less than to store what they give
 _FEW = 2**15  # pairs up to which a program of fewer steps is faster than one of faster steps
 
 
@@ -95,7 +96,7 @@ class Radial(Kernel):
         return self.log_of(pairwise_squares(q, k, *scale, self.is_smooth))
 
     def is_light(self, dim: int) -> bool:
-        return dim < MANY
+        return (dim if self.metric_factor is None else dim**2 // 2) <= _LIGHT
 
     def _units(
         self, points: Float[Array, "... dim"]
