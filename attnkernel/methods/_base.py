@@ -3,7 +3,7 @@
 import abc
 import functools
 import operator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -31,8 +31,6 @@ class Task(NamedTuple):
 
 class Method(eqx.Module):
     """Evaluates, for every query, $\\sum_i w_i v_i$ and $\\sum_i w_i$ over all keys."""
-
-    loops: ClassVar[bool] = True  # whether its steps are loops, or searches, to be compiled
 
     @abc.abstractmethod
     def refusal(self, task: Task) -> str | None:
@@ -99,7 +97,7 @@ def masked(
     i: Int[Array, " queries"],
     j: Int[Array, " keys"],
 ) -> Float[Array, "queries keys"]:
-    """log K + log π; a forbidden pair is -inf whatever its kernel says, a NaN there included."""
+    """log K / τ + log π; a forbidden pair is -inf whatever its kernel says, NaN too."""
     scores = _rounded(scores)
     if prior is None:
         return scores

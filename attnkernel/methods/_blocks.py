@@ -1,11 +1,14 @@
 """Blocks of queries and of keys: cut out, bounded, and scored, a pair of blocks at a time."""
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from .._rules import Rule
@@ -17,7 +20,7 @@ Parts = tuple[Kernel, Prior | None, Rule]
 
 
 class Block(NamedTuple):
-    """Consecutive queries or keys: their numbers, points, box, and values (queries have none)."""
+    """Consecutive queries or keys: their numbers, points, box, and values (of queries: levels)."""
 
     low: Int[Array, ""]
     high: Int[Array, ""]
@@ -46,17 +49,59 @@ def cut_blocks(points: Array, values: Array, size: int) -> Block:
     return Block(low, high, cut(points), least, greatest, cut(values))
 
 
+def cut_rows(
+    numbers: Float[Array, " queries"], size: int, padding: ArrayLike
+) -> Float[Array, "blocks rows"]:
+    """A number of each query, in blocks; of rows of padding, the one given."""
+    short = -len(numbers) % size
+    return jnp.pad(numbers, (0, short), constant_values=padding).reshape(-1, size)
+
+
+def fold(
+    rows: Block,
+    columns: Block,
+    numbers: Float[Array, "blocks rows"],
+    start: Array,
+    parts: Parts,
+    needs: Callable[[Array, Array, Array], Bool[Array, ""]],
+    add: Callable[[Block, Block, Array, Array], Array],
+) -> Array:
+    """All blocks of keys, one after the other, into a state of each block of queries.
+
+    Made of scans whose steps are recomputed when differentiated. Of a bound on its log-weights,
+    the `numbers` of the row and the state, `needs` says whether a pair of blocks is to be added.
+    """
+    recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
+
+    @recomputed
+    def of_row(row: Block, number: Array) -> Array:
+        @recomputed
+        def step(state: Array, column: Block) -> tuple[Array, None]:
+            needed = for_any(needs(bound_of(row, column, parts), number, state))
+            # again: a branch hands its blocks of weights out as arrays
+            operands = row, column, number, state
+            return jax.lax.cond(needed, recomputed(add), lambda *of: of[-1], *operands), None
+
+        return jax.lax.scan(step, start, columns)[0]
+
+    found = jax.lax.map(lambda pair: of_row(*pair), (rows, numbers))
+    return found.reshape(-1, *found.shape[2:])
+
+
 def bound_of(row: Block, column: Block, parts: Parts) -> Float[Array, ""]:
     """A number that no log-weight of the pairs of two blocks exceeds; constant to derivatives."""
-    kernel, prior, rule = jax.tree.map(
-        lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, parts
+    (kernel, prior, rule), levels = jax.tree.map(
+        lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf,
+        (parts, row.values),
     )
     bound = kernel.upper_bound(row.least, row.greatest, column.least, column.greatest)
+    bound = rule.tempered(bound)
     if prior is not None:
         of_prior = prior.upper_bound(row.low, row.high, column.low, column.high)
         # a kernel may say +inf, nothing, of pairs that the prior forbids
         bound = jnp.where(jnp.isneginf(of_prior), -jnp.inf, bound + of_prior)
-    return rule.log_weights(bound.reshape(1, 1))[0, 0]
+    lowest = None if not len(levels) else jnp.min(levels, axis=1)
+    return rule.log_weights(bound.reshape(1, 1), lowest)[0, 0]
 
 
 def scores_of(row: Block, column: Block, parts: Parts, keys: int) -> Float[Array, "rows columns"]:
@@ -64,8 +109,9 @@ def scores_of(row: Block, column: Block, parts: Parts, keys: int) -> Float[Array
     kernel, prior, rule = parts
     rows, columns = row.points.shape[1], column.points.shape[1]
     i, j = row.low + jnp.arange(rows), column.low + jnp.arange(columns)
-    scores = masked(kernel.pairwise(row.points.T, column.points.T), prior, i, j)
-    scores = rule.log_weights(scores)
+    scores = rule.tempered(kernel.pairwise(row.points.T, column.points.T))
+    scores = masked(scores, prior, i, j)
+    scores = rule.log_weights(scores, row.values[0] if len(row.values) else None)
     if keys % columns:
         scores = jnp.where((j < keys)[None, :], scores, -jnp.inf)
     return scores

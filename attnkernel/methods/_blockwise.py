@@ -10,7 +10,6 @@ are plain sums over blocks, and what JAX derives from them is what is wanted, be
 T/Z and L + log Z do not depend on L.
 """
 
-import functools
 import math
 from typing import Any
 
@@ -29,23 +28,26 @@ from ._blocks import (
     Parts,
     bound_of,
     cut_blocks,
+    cut_rows,
+    fold,
     for_any,
     is_needed,
     negligible_below,
     scores_of,
     sums_fit,
 )
+from ._level import levels
 from ._moments import Moments, finite
 
 
 class Blockwise(Method):
     r"""Streams over blocks of $b_q$ queries and $b_k$ keys; exact, in O(n + m) memory.
 
-    Takes any kernel, any prior and every rule that weighs keys one by one. Value, gradient, JVP
-    and Hessian recompute the blocks. A block is passed over where `Kernel.upper_bound` and
-    `Prior.upper_bound` prove that its weights vanish: masked by the prior, out of reach of a
-    compact kernel, or too small to be seen beside the sum (by 1/ε of the precision, with room).
-    Sorted or clustered keys make such blocks many.
+    Takes any kernel, prior and rule; for `Entmax` it first finds the level of each query, in about
+    eight more passes. Value, gradient, JVP and Hessian recompute the blocks. A block is passed over
+    where `Kernel.upper_bound` and `Prior.upper_bound` prove that its weights vanish: masked by the
+    prior, out of reach of a compact kernel, or too small to be seen beside the sum (by 1/ε of the
+    precision, with room). Sorted or clustered keys make such blocks many.
 
     **Arguments:** `block_q`, `block_k`: $b_q$, $b_k$. Default: chosen from the shapes.
     """
@@ -82,12 +84,14 @@ class Blockwise(Method):
             # the mass is the sum of the values 1
             values = jnp.concatenate([v, jnp.ones((keys, 1), v.dtype)], axis=1)
             sizes = self._sizes(queries, keys, (1024, 1024))
-            by_key = None
-            if width == 1 and _by_key.is_light(kernel, queries, keys, q.shape[1]):
+            by_key, parts = None, (kernel, prior, rule)
+            level = None if rule.power is None else levels(q, k, parts, sizes)
+            if level is None and width == 1 and _by_key.is_light(kernel, queries, keys, q.shape[1]):
                 block_q, block_k = self._sizes(queries, keys, (4096, 1024))
                 by_key = (_by_key.whole(block_q), _by_key.whole(block_k))
-            shift, sums = _sums(q, k, values, (kernel, prior, rule), sizes, by_key)
-            moments = Moments(shift, sums[:, -1], sums[:, :-1])
+            of_queries = q[:, :0] if level is None else level[:, None]
+            shift, sums = _sums(q, k, values, of_queries, parts, sizes, by_key)
+            moments = Moments(shift, sums[:, -1], sums[:, :-1]).above(level)
         return moments.with_sink(rule.log_sink())
 
     def _sizes(self, queries: int, keys: int, most: tuple[int, int]) -> tuple[int, int]:
@@ -104,6 +108,7 @@ def _sums(
     q: Float[Array, "queries dim"],
     k: Float[Array, "keys dim"],
     values: Float[Array, "keys width"],
+    levels: Float[Array, "queries few"],
     parts: Parts,
     sizes: tuple[int, int],
     by_key: tuple[int, int] | None = None,
@@ -113,7 +118,7 @@ def _sums(
     In blocks of `sizes`; of sizes `by_key`, where weights are not to be stored.
     """
     sizes = sizes if by_key is None else by_key
-    rows, columns = cut_blocks(q, q[:, :0], sizes[0]), cut_blocks(k, values, sizes[1])
+    rows, columns = cut_blocks(q, levels, sizes[0]), cut_blocks(k, values, sizes[1])
     number, width, dtype = len(columns.low), values.shape[1], values.dtype
     negligible = negligible_below(k.shape[0], dtype)
 
@@ -173,8 +178,8 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[Array
     change, fixed = eqx.partition(primals, moving)
 
     def sums(change: Any) -> Array:
-        q, k, values, parts, sizes, _ = eqx.combine(change, fixed)
-        return _sums_at(q, k, values, parts, sizes, out[0])
+        q, k, values, levels, parts, sizes, _ = eqx.combine(change, fixed)
+        return _sums_at(q, k, values, levels, parts, sizes, out[0])
 
     return out, (None, jax.jvp(sums, (change,), (tangents,))[1])
 
@@ -183,38 +188,26 @@ def _sums_at(
     q: Float[Array, "queries dim"],
     k: Float[Array, "keys dim"],
     values: Float[Array, "keys width"],
+    levels: Float[Array, "queries few"],
     parts: Parts,
     sizes: tuple[int, int],
     shift: Float[Array, " queries"],
 ) -> Float[Array, "queries width"]:
     """Σ exp(s − shift) v: made of scans whose steps are recomputed when differentiated."""
-    rows, columns = cut_blocks(q, q[:, :0], sizes[0]), cut_blocks(k, values, sizes[1])
-    short = -len(shift) % sizes[0]  # rows of padding weigh nothing
-    shifts = jnp.pad(shift, (0, short), constant_values=jnp.finfo(shift.dtype).max)
-    shifts = shifts.reshape(-1, sizes[0])
+    rows, columns = cut_blocks(q, levels, sizes[0]), cut_blocks(k, values, sizes[1])
     negligible = negligible_below(k.shape[0], values.dtype)
-    recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
 
-    @recomputed
-    def of_row(row: Block, shift: Array) -> Array:
-        @recomputed
-        def step(sums: Array, column: Block) -> tuple[Array, None]:
-            bound = bound_of(row, column, parts)
-            needed = for_any(is_needed(bound, shift, negligible))
+    def needs(bound: Array, shift: Array, sums: Array) -> Array:
+        return is_needed(bound, shift, negligible)
 
-            @recomputed  # again: a branch hands its blocks of weights out as arrays
-            def add(row: Block, column: Block, shift: Array, sums: Array) -> Array:
-                scores = scores_of(row, column, parts, k.shape[0])
-                return sums + _weigh(scores, shift, column.values)
+    def add(row: Block, column: Block, shift: Array, sums: Array) -> Array:
+        scores = scores_of(row, column, parts, k.shape[0])
+        return sums + _weigh(scores, shift, column.values)
 
-            state = row, column, shift, sums
-            return jax.lax.cond(needed, add, lambda *state: state[-1], *state), None
-
-        start = jnp.zeros((sizes[0], values.shape[1]), values.dtype)
-        return jax.lax.scan(step, start, columns)[0]
-
-    sums = jax.lax.map(lambda pair: of_row(*pair), (rows, shifts))
-    return sums.reshape(-1, values.shape[1])[: len(q)]
+    # rows of padding weigh nothing
+    shifts = cut_rows(shift, sizes[0], jnp.finfo(shift.dtype).max)
+    start = jnp.zeros((sizes[0], values.shape[1]), values.dtype)
+    return fold(rows, columns, shifts, start, parts, needs, add)[: len(q)]
 
 
 def _weigh(scores: Array, shift: Array, values: Array) -> Float[Array, "rows width"]:

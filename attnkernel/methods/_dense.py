@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._levels import level_of
 from .._rules import Rule
 from ..kernels import Kernel
 from ..priors import Prior
@@ -17,8 +18,6 @@ class Dense(Method):
 
     Takes any kernel, prior and rule. O(nm) time and memory.
     """
-
-    loops = False
 
     def refusal(self, task: Task) -> str | None:
         return None
@@ -35,6 +34,34 @@ class Dense(Method):
         prior: Prior | None,
         rule: Rule,
     ) -> Moments:
-        i, j = jnp.arange(q.shape[0]), jnp.arange(k.shape[0])
-        scores = masked(kernel.pairwise(q, k), prior, i, j)
-        return Moments.of(rule.log_weights(scores), v).with_sink(rule.log_sink())
+        log_weights, level = _log_weights(q, k, kernel, prior, rule)
+        return Moments.of(log_weights, v).above(level).with_sink(rule.log_sink())
+
+
+def weights(
+    q: Float[Array, "queries dim"],
+    k: Float[Array, "keys dim"],
+    kernel: Kernel,
+    prior: Prior | None,
+    rule: Rule,
+) -> Float[Array, "queries keys"]:
+    """The weights themselves, of sum 1, or less with a sink; 0 where a query sees no key."""
+    log_weights, _ = _log_weights(q, k, kernel, prior, rule)
+    moments = Moments.of(log_weights, jnp.zeros((k.shape[0], 0), q.dtype))
+    log_mass = moments.with_sink(rule.log_sink()).log_mass[:, None]
+    some = ~jnp.isneginf(log_weights)
+    return jnp.where(some, jnp.exp(log_weights - jnp.where(some, log_mass, 0.0)), 0.0)
+
+
+def _log_weights(
+    q: Float[Array, "queries dim"],
+    k: Float[Array, "keys dim"],
+    kernel: Kernel,
+    prior: Prior | None,
+    rule: Rule,
+) -> tuple[Float[Array, "queries keys"], Float[Array, " queries"] | None]:
+    """Log-weights before normalisation, and the level that they are counted from."""
+    i, j = jnp.arange(q.shape[0]), jnp.arange(k.shape[0])
+    scores = masked(rule.tempered(kernel.pairwise(q, k)), prior, i, j)
+    level = None if rule.power is None else level_of(scores, rule.power)
+    return rule.log_weights(scores, level), level

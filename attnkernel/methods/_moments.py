@@ -40,6 +40,10 @@ class Moments(eqx.Module):
         maximum = jnp.broadcast_to(finite(log_mass), (queries,))
         return cls(maximum, jnp.exp(log_mass - maximum), jnp.zeros((queries, dim_v), dtype))
 
+    def above(self, level: Float[Array, " queries"] | None) -> "Moments":
+        """The same moments, of log-weights that were counted from a level of each query."""
+        return self if level is None else Moments(self.maximum + level, self.mass, self.total)
+
     def with_sink(self, log_mass: Float[Array, ""] | None) -> "Moments":
         """These moments and those of a sink; of no sink at None."""
         if log_mass is None:
