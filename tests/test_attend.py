@@ -142,7 +142,7 @@ def test_half_precision_is_summed_in_float32():
     ("change", "message"),
     [
         ({"q": np.ones(3)}, r"q must have shape \(\*batch, rows, columns\); got \(3,\)"),
-        ({"k": np.ones((7, 2))}, r"same dimension; got q \(5, 3\) and k \(7, 2\)"),
+        ({"k": np.ones((7, 2))}, "same dimension; got 3 and 2"),
         ({"v": np.ones((6, 2))}, r"Each key needs one value; got k \(7, 3\) and v \(6, 2\)"),
         ({"q": np.ones((2, 5, 3)), "k": np.ones((4, 7, 3))}, "batch axes must broadcast"),
     ],

@@ -12,11 +12,15 @@ import attnkernel as ak
 ROOT = Path(__file__).parents[1]
 FLOORS = {
     "_checks": 0,
+    "_levels": 0,
     "kernels": 1,
     "priors": 1,
     "_rules": 1,
     "data": 1,
+    "_heads": 1.5,
     "methods": 2,
+    "_arguments": 2.1,
+    "_auto": 2.2,
     "_attend": 2.5,
     "models": 3,
     "fit": 4,

@@ -9,7 +9,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .._attend import Auto, attend
+from .._attend import attend
+from .._auto import Auto
 from .._checks import as_points
 from .._rules import Rule, Softmax
 from ..kernels import Kernel, unbounded
