@@ -1,6 +1,11 @@
 """Kernels: log K(q, k), the content half of a score."""
 
-from ._base import Kernel as Kernel, Product as Product, unbounded as unbounded
+from ._base import (
+    Embedded as Embedded,
+    Kernel as Kernel,
+    Product as Product,
+    unbounded as unbounded,
+)
 from ._compact import (
     Biweight as Biweight,
     Boxcar as Boxcar,
@@ -12,7 +17,20 @@ from ._compact import (
     Triweight as Triweight,
 )
 from ._conventions import convert_lengthscale as convert_lengthscale
-from ._inner import DotProduct as DotProduct
+from ._features import (
+    EluFeatures as EluFeatures,
+    FiniteRank as FiniteRank,
+    RandomFeatures as RandomFeatures,
+    Taylor as Taylor,
+)
+from ._inner import (
+    Additive as Additive,
+    Bilinear as Bilinear,
+    CosineSimilarity as CosineSimilarity,
+    DotProduct as DotProduct,
+    Polynomial as Polynomial,
+)
+from ._projected import Projected as Projected, SoftCapped as SoftCapped
 from ._radial import (
     Cauchy as Cauchy,
     Gaussian as Gaussian,

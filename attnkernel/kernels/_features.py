@@ -1,0 +1,165 @@
+r"""Kernels of finite rank, $K(q, k) = \varphi(q) \cdot \varphi(k)$, and random features of others.
+
+Features are held as a logarithm and a factor, $\varphi_m = g_m e^{a_m}$, so that none over- or
+underflows before the largest is known.
+"""
+
+import abc
+import math
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ._base import Kernel
+from ._inner import DotProduct
+from ._radial import Gaussian
+
+
+class Features(NamedTuple):
+    """$\\varphi_m(x) = g_m e^{a_m}$ of each row."""
+
+    log: Float[Array, "rows features"]
+    factor: Float[Array, "rows features"]
+
+
+class FiniteRank(Kernel):
+    r"""A kernel that is an inner product of features: its sums factorise, in O(n + m) time.
+
+    To add one, write `features`. Sums over keys are then those of `methods.Linear`.
+    """
+
+    @abc.abstractmethod
+    def features(self, x: Float[Array, "rows dim"]) -> Features:
+        """φ(x) of each row."""
+
+    def stretched(self, factor: float) -> "FiniteRank":
+        return self  # it has no lengthscale
+
+    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
+        return self.pairwise(q[None], k[None])[0, 0]
+
+
+class EluFeatures(FiniteRank):
+    r"""The kernel of linear attention, $K = \varphi(q) \cdot \varphi(k)$ with φ = elu + 1.
+
+    $$ \log \varphi(x) = x\ (x \le 0), \quad \log(1 + x)\ (x > 0), \qquad q, k \in \mathbb{R}^d $$
+
+    **Source:** Katharopoulos et al., *Transformers are RNNs* (2020).
+    """
+
+    def features(self, x: Float[Array, "rows dim"]) -> Features:
+        log = jnp.where(x > 0, jnp.log1p(jnp.maximum(x, 0.0)), x)
+        return Features(log, jnp.ones_like(log))
+
+    def pairwise(
+        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
+    ) -> Float[Array, "queries keys"]:
+        a, b = self.features(q).log, self.features(k).log
+        high_a, high_b = (jax.lax.stop_gradient(jnp.max(x, axis=1, keepdims=True)) for x in (a, b))
+        products = _product(jnp.exp(a - high_a), jnp.exp(b - high_b).T)
+        tiny = jnp.finfo(products.dtype).tiny
+        return jnp.log(jnp.maximum(products, tiny)) + high_a + high_b.T
+
+
+class Taylor(FiniteRank):
+    r"""The exponential to second order: $K = 1 + s + s^2 / 2$, $s = q \cdot k / \sqrt d$.
+
+    It is at least ½, so that every key has weight.
+
+    **Source:** Zhang et al., *The hedgehog and the porcupine* (2024).
+    """
+
+    def features(self, x: Float[Array, "rows dim"]) -> Features:
+        x = x / math.sqrt(math.sqrt(x.shape[1]))
+        squares = (x[:, :, None] * x[:, None, :]).reshape(len(x), -1) / math.sqrt(2.0)
+        factor = jnp.concatenate([jnp.ones_like(x[:, :1]), x, squares], axis=1)
+        return Features(jnp.zeros_like(factor), factor)
+
+    def pairwise(
+        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
+    ) -> Float[Array, "queries keys"]:
+        scores = DotProduct().pairwise(q, k)
+        return jnp.log1p(scores + 0.5 * scores**2)
+
+
+class RandomFeatures(eqx.Module):
+    r"""Features whose inner product is on average a Gaussian kernel, or that of the dot product.
+
+    With u the point in the units of the kernel, $K = e^{-|u_q - u_k|^2/2}$ or $e^{u_q \cdot u_k}$,
+    and ω standard normal,
+
+    $$ \varphi_m(u) = M^{-1/2} e^{\omega_m \cdot u - |u|^2}, \qquad
+       \varphi_m(u) = M^{-1/2} \big(\cos \omega_m \cdot u,\ \sin \omega_m \cdot u\big) $$
+
+    are its positive and its trigonometric features (of the dot product times $e^{|u|^2/2}$). The
+    error of a weight falls as $M^{-1/2}$. Positive features never give a negative weight, and are
+    the more exact the smaller the kernel.
+
+    **Arguments:**
+
+    - `count`: M. `dim`: of the points.
+    - `positive`: which of the two. Default: positive.
+    - `orthogonal`: whether ω are orthogonal in groups of `dim`, for less variance. Default: yes.
+    - `key`: a PRNG key.
+
+    **Source:** Rahimi and Recht, *Random features for large-scale kernel machines* (2007);
+    Choromanski et al., *Rethinking attention with performers* (2021).
+    """
+
+    directions: Float[Array, "count dim"]
+    positive: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        count: int,
+        dim: int,
+        *,
+        positive: bool = True,
+        orthogonal: bool = True,
+        key: PRNGKeyArray,
+    ):
+        if count < 1 or dim < 1:
+            raise ValueError(f"count and dim must be whole numbers from 1; got {count} and {dim}.")
+        of_rows, of_lengths = jax.random.split(key)
+        if orthogonal:
+            groups = -(-count // dim)
+            rows = jax.random.orthogonal(of_rows, dim, (groups,)).reshape(-1, dim)[:count]
+            lengths = jnp.linalg.norm(jax.random.normal(of_lengths, (count, dim)), axis=1)
+            self.directions = rows * lengths[:, None]
+        else:
+            self.directions = jax.random.normal(of_rows, (count, dim))
+        self.positive = positive
+
+    def __call__(self, u: Float[Array, "rows dim"], gaussian: bool) -> Features:
+        """Features of points in the units of the kernel; of the Gaussian, or of the dot product."""
+        directions = jax.lax.stop_gradient(self.directions).astype(u.dtype)
+        angles = _product(u, directions.T)
+        half = 0.5 * jnp.sum(u * u, axis=1, keepdims=True)
+        scale = -0.5 * math.log(directions.shape[0])
+        if self.positive:
+            log = angles - half * (2.0 if gaussian else 1.0) + scale
+            return Features(log, jnp.ones_like(log))
+        factor = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)
+        log = jnp.zeros_like(half) if gaussian else half
+        return Features(jnp.broadcast_to(log + scale, factor.shape), factor)
+
+
+def in_units(
+    kernel: Gaussian | DotProduct, x: Float[Array, "rows dim"], temperature: ArrayLike
+) -> Float[Array, "rows dim"]:
+    """u, with $\\log K / \\tau = -|u_q - u_k|^2 / 2$, or $u_q \\cdot u_k$."""
+    root = jnp.sqrt(jnp.asarray(temperature, x.dtype))
+    if isinstance(kernel, Gaussian):
+        inverse = jnp.exp(-kernel.log_lengthscale) / root
+        x = x * (inverse[None, :] if inverse.ndim else inverse)
+        return x if kernel.metric_factor is None else _product(x, kernel.metric_factor.T)
+    scale = 1.0 / math.sqrt(x.shape[1]) if kernel.scale is None else kernel.scale
+    return x * jnp.sqrt(jnp.asarray(scale, x.dtype)) / root
+
+
+def _product(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)

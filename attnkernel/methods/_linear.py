@@ -1,0 +1,205 @@
+r"""Linear attention: with $K = \varphi(q) \cdot \varphi(k)$ one sum over keys serves all queries.
+
+$$ \sum_j K(q, k_j)\, v_j = \sum_m \varphi_m(q)\, S_m, \qquad S_m = \sum_j \varphi_m(k_j)\, v_j $$
+
+S is a state of fixed size, to which each key is added once: the causal form is a recurrence. Each
+feature has its own running maximum, as each query has in softmax attention.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._rules import Rule, Softmax
+from ..kernels import DotProduct, FiniteRank, Gaussian, Kernel, RandomFeatures
+from ..kernels._features import Features, in_units
+from ..priors import Causal, Prior
+from ._base import Method, Task, key_mask
+from ._moments import Moments, finite
+
+_CHUNK = 64  # rows of a causal sum that are taken together
+
+
+class State(eqx.Module):
+    """$\\sum_j \\varphi_m(k_j) (v_j, 1)$ of the keys so far, each feature times $e^{-c_m}$."""
+
+    maximum: Float[Array, " features"]
+    sums: Float[Array, "features width"]
+
+    @classmethod
+    def empty(cls, features: int, dim_v: int, dtype=None) -> "State":
+        """Of no keys."""
+        return cls(jnp.full(features, -jnp.inf, dtype), jnp.zeros((features, dim_v + 1), dtype))
+
+    def scaled(self, maximum: Float[Array, " features"]) -> Float[Array, "features width"]:
+        """The sums, times $e^{-c}$ of another c, no less than its own."""
+        return self.sums * jnp.exp(self.maximum - finite(maximum))[:, None]
+
+
+class Linear(Method):
+    r"""Sums of features, in O(n + m) time: exact for `FiniteRank` kernels, else approximate.
+
+    `Auto` never takes it. Takes `FiniteRank` kernels, such as `EluFeatures`, as they are;
+    `Gaussian` and `DotProduct`, at any temperature, with random features. Of priors, `HeldOut`,
+    and `Causal()` with queries and keys that begin together. A sum of trigonometric features that
+    comes out without a positive mass is NaN.
+
+    **Arguments:** `features`: `RandomFeatures`, for kernels that are not of finite rank.
+    """
+
+    features: RandomFeatures | None = None
+
+    def refusal(self, task: Task) -> str | None:
+        kernel, rule = task.kernel, task.rule
+        if type(rule) is not Softmax:
+            return f"it takes the rule Softmax, not {type(rule).__name__}"
+        if isinstance(kernel, FiniteRank):
+            if not (isinstance(rule.temperature, float | int) and rule.temperature == 1):
+                return "of a kernel of finite rank it takes temperature 1"
+        elif type(kernel) not in (Gaussian, DotProduct):
+            return (
+                "it takes kernels of finite rank, and Gaussian and DotProduct with random features;"
+                f" got {type(kernel).__name__}"
+            )
+        elif self.features is None:
+            name = type(kernel).__name__
+            return f"{name} is not of finite rank: pass features=ak.RandomFeatures(...)"
+        elif self.features.directions.shape[-1] != task.dim:
+            dim = self.features.directions.shape[-1]
+            return f"its features are of points of {dim} dimensions; got {task.dim}"
+        if type(task.prior) is Causal:
+            plain = isinstance(task.prior.offset, int) and task.prior.offset == 0
+            if plain and task.queries == task.keys:
+                return None
+            return "of Causal it takes offset 0 and as many queries as keys"
+        mask = key_mask(task.prior)
+        if mask.refusal is not None or mask.leaves_out:
+            return f"it takes no prior, HeldOut or Causal(); got {type(task.prior).__name__}"
+        return None
+
+    def moments(
+        self,
+        q: Float[Array, "queries dim"],
+        k: Float[Array, "keys dim"],
+        v: Float[Array, "keys dim_v"],
+        kernel: Kernel,
+        prior: Prior | None,
+        rule: Rule,
+    ) -> Moments:
+        of_queries, of_keys = self.both(q, k, kernel, rule)
+        values = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=1)
+        state = State.empty(of_keys.log.shape[1], v.shape[1], v.dtype)
+        if type(prior) is Causal:
+            moments, _ = advance(state, of_queries, of_keys, values)
+        else:
+            seen = key_mask(prior).seen
+            if seen is not None:
+                log = jnp.where(seen[:, None], of_keys.log, -jnp.inf)
+                of_keys = Features(log, jnp.where(seen[:, None], of_keys.factor, 0.0))
+                values = jnp.where(seen[:, None], values, 0.0)
+            moments = _read(_add(state, of_keys, values), of_queries)
+        return moments.with_sink(rule.log_sink())
+
+    def both(
+        self,
+        q: Float[Array, "queries dim"],
+        k: Float[Array, "keys dim"],
+        kernel: Kernel,
+        rule: Rule,
+    ) -> tuple[Features, Features]:
+        """Features of queries and of keys."""
+        if isinstance(kernel, FiniteRank):
+            return kernel.features(q), kernel.features(k)
+        assert isinstance(kernel, Gaussian | DotProduct)
+        assert isinstance(rule, Softmax)
+        assert self.features is not None
+        q, k = (in_units(kernel, x, rule.temperature) for x in (q, k))
+        gaussian = isinstance(kernel, Gaussian)
+        return self.features(q, gaussian), self.features(k, gaussian)
+
+
+def _add(state: State, keys: Features, values: Float[Array, "keys width"]) -> State:
+    """The state with more keys in it."""
+    maximum = jnp.maximum(state.maximum, jnp.max(keys.log, axis=0, initial=-jnp.inf))
+    maximum = jax.lax.stop_gradient(maximum)
+    weights = keys.factor * jnp.exp(keys.log - finite(maximum)[None, :])
+    return State(maximum, state.scaled(maximum) + _product(weights.T, values))
+
+
+def _read(state: State, queries: Features) -> Moments:
+    """The moments of queries that see all keys of the state."""
+    log = queries.log + finite(state.maximum)[None, :]
+    log = jnp.where(jnp.isneginf(state.maximum)[None, :], -jnp.inf, log)
+    highest = finite(jnp.max(log, axis=1))
+    weights = queries.factor * jnp.exp(log - highest[:, None])
+    return _moments(highest, _product(weights, state.sums), jnp.any(state.maximum > -jnp.inf))
+
+
+def _moments(
+    highest: Float[Array, " queries"], sums: Float[Array, "queries width"], some: Array
+) -> Moments:
+    mass = jnp.where(some & ~(sums[:, -1] > 0), jnp.nan, sums[:, -1])
+    return Moments(highest, mass, sums[:, :-1])
+
+
+def advance(
+    state: State, queries: Features, keys: Features, values: Float[Array, "rows width"]
+) -> tuple[Moments, State]:
+    """Rows that follow those of the state: each sees these, those before it, and itself."""
+    rows = values.shape[0]
+    size = min(_CHUNK, rows)
+    short = -rows % size
+
+    def cut(array: Array, padding: float) -> Array:
+        array = jnp.pad(array, ((0, short), (0, 0)), constant_values=padding)
+        return array.reshape(-1, size, array.shape[1])
+
+    chunks = (
+        Features(cut(queries.log, 0.0), cut(queries.factor, 0.0)),
+        Features(cut(keys.log, -jnp.inf), cut(keys.factor, 0.0)),
+        cut(values, 0.0),
+    )
+
+    @jax.checkpoint
+    def step(state: State, chunk: tuple[Features, Features, Array]) -> tuple[State, Moments]:
+        _, keys, values = chunk
+        after = _add(state, keys, values)
+        # what the first rows see may vanish beside what only the last see
+        first = jnp.maximum(state.maximum, keys.log[0])
+        close = jnp.all(after.maximum - first < 0.4 * -jnp.log(jnp.finfo(values.dtype).tiny))
+        moments = jax.lax.cond(close, _together, _one_by_one, state, after, *chunk)
+        return after, moments
+
+    state, moments = jax.lax.scan(step, state, chunks)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:rows], moments), state
+
+
+def _together(
+    state: State, after: State, queries: Features, keys: Features, values: Array
+) -> Moments:
+    """A chunk by products of matrices."""
+    log = queries.log + finite(after.maximum)[None, :]
+    highest = finite(jnp.max(log, axis=1))
+    left = queries.factor * jnp.exp(log - highest[:, None])
+    right = keys.factor * jnp.exp(keys.log - finite(after.maximum)[None, :])
+    within = jnp.tril(_product(left, right.T))
+    sums = _product(within, values) + _product(left, state.scaled(after.maximum))
+    return _moments(highest, sums, jnp.array(True))
+
+
+def _one_by_one(
+    state: State, after: State, queries: Features, keys: Features, values: Array
+) -> Moments:
+    """A chunk by its recurrence: no key is measured against a later one."""
+
+    def step(state: State, row: tuple[Features, Features, Array]) -> tuple[State, Moments]:
+        query, key, value = jax.tree.map(lambda leaf: leaf[None], row)
+        state = _add(state, key, value)
+        return state, jax.tree.map(lambda leaf: leaf[0], _read(state, query))
+
+    return jax.lax.scan(step, state, (queries, keys, values))[1]
+
+
+def _product(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)

@@ -1,0 +1,177 @@
+"""Linear attention: exact for kernels of finite rank, and as good as its features for others."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+
+N, DIM, DIM_V = 137, 3, 5  # more than two chunks, the last of them short
+HIDDEN = np.arange(N) % 3 == 0
+
+
+def arrays(seed=0):
+    rng = np.random.default_rng(seed)
+    return tuple(jnp.asarray(rng.normal(size=(N, size))) for size in (DIM, DIM, DIM_V))
+
+
+@pytest.mark.parametrize("kernel", [ak.EluFeatures(), ak.Taylor()])
+@pytest.mark.parametrize("prior", [None, ak.Causal(), ak.priors.HeldOut(HIDDEN)])
+def test_linear_is_dense_for_kernels_of_finite_rank(x64, kernel, prior):
+    """Value, log-mass, gradient and JVP, with a sink."""
+    rule = ak.Softmax(sink_mass=0.1)
+
+    def everything(method):
+        def outputs(qkv):
+            return ak.attend(
+                *qkv, kernel=kernel, prior=prior, rule=rule, method=method, return_log_mass=True
+            )
+
+        def number(qkv):
+            value, log_mass = outputs(qkv)
+            return jnp.sum(jnp.sin(value)) + jnp.sum(log_mass**2)
+
+        qkv = arrays()
+        along = tuple(jnp.cos(x) for x in qkv)
+        return jax.jit(
+            lambda qkv: (outputs(qkv), jax.grad(number)(qkv), jax.jvp(outputs, (qkv,), (along,))[1])
+        )(qkv)
+
+    for both in zip(
+        *(jax.tree.leaves(everything(m)) for m in (ak.Linear(), ak.Dense())), strict=True
+    ):
+        np.testing.assert_allclose(*both, rtol=1e-11, atol=1e-12)
+
+
+def test_kernels_of_finite_rank_are_their_formulas(x64):
+    q, k, _ = (np.asarray(x)[:7] for x in arrays())
+    elu = lambda x: np.where(x > 0, x + 1, np.exp(x))  # noqa: E731
+    scores = q @ k.T / np.sqrt(DIM)
+    for kernel, expected in (
+        (ak.EluFeatures(), np.log(elu(q) @ elu(k).T)),
+        (ak.Taylor(), np.log(1 + scores + scores**2 / 2)),
+    ):
+        ours = kernel.pairwise(jnp.asarray(q), jnp.asarray(k))
+        np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-13)
+        features = [
+            f.factor * jnp.exp(f.log) for f in map(kernel.features, map(jnp.asarray, (q, k)))
+        ]
+        np.testing.assert_allclose(np.log(features[0] @ features[1].T), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", [ak.Gaussian(1.5), ak.DotProduct(0.5)])
+@pytest.mark.parametrize("positive", [True, False])
+def test_random_features_are_the_kernel_on_average(x64, kernel, positive):
+    """Unbiased, and the error of a weight falls as one over the root of their number."""
+    rng = np.random.default_rng(2)
+    q, k = (jnp.asarray(0.5 * rng.normal(size=(5, DIM))) for _ in range(2))
+    exact = jnp.exp(kernel.pairwise(q, k))
+
+    def estimate(key, count):
+        method = ak.Linear(ak.RandomFeatures(count, DIM, positive=positive, key=key))
+        of_q, of_k = method.both(q, k, kernel, ak.Softmax())
+        return (of_q.factor * jnp.exp(of_q.log)) @ (of_k.factor * jnp.exp(of_k.log)).T
+
+    errors = []
+    for count in (12, 192):
+        keys = jax.random.split(jax.random.PRNGKey(3), 400)
+        found = jax.jit(jax.vmap(lambda key, count=count: estimate(key, count)))(keys)
+        spread = found.std(axis=0)
+        assert (jnp.abs(found.mean(axis=0) - exact) < 5 * spread / 20 + 1e-12).all()
+        errors.append(float(jnp.sqrt(jnp.mean((found - exact[None]) ** 2))))
+    assert 2.8 < errors[0] / errors[1] < 5.7  # √16 = 4
+
+
+def test_orthogonal_features_vary_less(x64):
+    q = jnp.asarray(np.random.default_rng(4).normal(size=(5, DIM)))
+    exact = jnp.exp(ak.Gaussian(1.0).pairwise(q, q))
+
+    def error(orthogonal):
+        def one(key):
+            features = ak.RandomFeatures(DIM, DIM, orthogonal=orthogonal, key=key)
+            f = features(q, True)
+            both = f.factor * jnp.exp(f.log)
+            return jnp.mean((both @ both.T - exact) ** 2)
+
+        return jnp.mean(jax.vmap(one)(jax.random.split(jax.random.PRNGKey(5), 2000)))
+
+    assert error(True) < 0.9 * error(False)
+    rows = ak.RandomFeatures(DIM, DIM, key=jax.random.PRNGKey(0)).directions
+    gram = rows @ rows.T
+    np.testing.assert_allclose(gram, jnp.diag(jnp.diag(gram)), atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_no_key_is_measured_against_a_later_one(dtype):
+    """Features that grow by e^600 within a chunk: none of the first rows comes out empty."""
+    x = (jnp.linspace(-300, 300, N)[:, None] * jnp.ones((1, DIM))).astype(dtype)
+    v = arrays()[2].astype(dtype)
+    ours, dense = (
+        ak.attend(x, x, v, kernel=ak.EluFeatures(), prior=ak.Causal(), method=method)
+        for method in (ak.Linear(), ak.Dense())
+    )
+    assert ours.dtype == dtype
+    ours, dense = (np.asarray(out, np.float32) for out in (ours, dense))
+    np.testing.assert_allclose(ours, dense, atol=2e-6 if dtype == jnp.float32 else 2e-2)
+
+
+@pytest.mark.parametrize("first", [1, 70])
+@pytest.mark.parametrize("kernel", ["elu", "gaussian"])
+def test_decoding_with_a_state_is_the_full_pass(x64, kernel, first):
+    features = ak.RandomFeatures(11, 2, key=jax.random.PRNGKey(1))
+    options = {
+        "elu": {"kernel": ak.EluFeatures(), "method": ak.Linear(), "num_kv_heads": 2},
+        "gaussian": {"kernel": ak.Gaussian(0.9), "method": ak.Linear(features), "rotary_base": 9.0},
+    }[kernel]
+    module = ak.MultiheadAttention(4, 8, **options, prior=ak.Causal(), key=jax.random.PRNGKey(0))
+    x = jnp.asarray(np.random.default_rng(6).normal(size=(75, 8)))
+    full, cache = module(x, x, x), module.recurrent_cache()
+    step = eqx.filter_jit(module.step)
+    out, cache = step(x[:first], cache)
+    rows = [out]
+    for t in range(first, 75):
+        out, cache = step(x[t : t + 1], cache)
+        rows.append(out)
+    np.testing.assert_allclose(jnp.concatenate(rows), full, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({"kernel": ak.Gaussian()}, "Gaussian is not of finite rank: pass features="),
+        ({"kernel": ak.Cauchy()}, "with random features; got Cauchy"),
+        ({"prior": ak.Window(2, 0)}, r"no prior, HeldOut or Causal\(\); got Window"),
+        ({"prior": ak.Causal(3)}, "of Causal it takes offset 0"),
+        ({"rule": ak.Entmax(1.5)}, "it takes the rule Softmax, not Entmax"),
+        ({"rule": ak.Softmax(0.5)}, "of a kernel of finite rank it takes temperature 1"),
+        (
+            {
+                "kernel": ak.Gaussian(),
+                "method": ak.Linear(ak.RandomFeatures(4, 2, key=jax.random.PRNGKey(0))),
+            },
+            "its features are of points of 2 dimensions; got 3",
+        ),
+    ],
+)
+def test_what_linear_refuses(call, message):
+    with pytest.raises(ValueError, match=message):
+        ak.attend(*arrays(), **({"kernel": ak.EluFeatures(), "method": ak.Linear()} | call))
+
+
+def test_auto_never_takes_it():
+    rows = jax.ShapeDtypeStruct((4096, DIM), jnp.float32)
+    chosen = ak.select_method(rows, rows, rows, kernel=ak.EluFeatures())
+    assert isinstance(chosen.method, ak.Blockwise)
+
+
+def test_a_state_is_of_linear_attention():
+    key = jax.random.PRNGKey(0)
+    with pytest.raises(ValueError, match=r"make the module with method=ak\.Linear"):
+        ak.MultiheadAttention(2, 4, key=key).recurrent_cache()
+    windowed = ak.MultiheadAttention(
+        2, 4, kernel=ak.EluFeatures(), prior=ak.Window(2, 0), method=ak.Linear(), key=key
+    )
+    with pytest.raises(ValueError, match=r"Linear cannot evaluate this: .*got Window"):
+        windowed.recurrent_cache()
