@@ -4,13 +4,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 from . import data as data, kernels as kernels, methods as methods, priors as priors
-from ._attend import (
-    Auto as Auto,
-    Selection as Selection,
-    attend as attend,
-    select_method as select_method,
-)
-from ._rules import Rule as Rule, Softmax as Softmax
+from ._attend import attend as attend, attention_weights as attention_weights
+from ._auto import Auto as Auto, Selection as Selection, select_method as select_method
+from ._heads import PerHead as PerHead
+from ._rules import Entmax as Entmax, Rule as Rule, Softmax as Softmax, Uniform as Uniform
 from .fit import (
     Fit as Fit,
     FitWarning as FitWarning,
@@ -22,11 +19,15 @@ from .fit import (
     profile as profile,
 )
 from .kernels import (
+    Additive as Additive,
+    Bilinear as Bilinear,
     Biweight as Biweight,
     Boxcar as Boxcar,
     Cauchy as Cauchy,
     Cosine as Cosine,
+    CosineSimilarity as CosineSimilarity,
     DotProduct as DotProduct,
+    EluFeatures as EluFeatures,
     Epanechnikov as Epanechnikov,
     Gaussian as Gaussian,
     Kernel as Kernel,
@@ -34,7 +35,12 @@ from .kernels import (
     Matern32 as Matern32,
     Matern52 as Matern52,
     Periodic as Periodic,
+    Polynomial as Polynomial,
+    Projected as Projected,
+    RandomFeatures as RandomFeatures,
     RationalQuadratic as RationalQuadratic,
+    SoftCapped as SoftCapped,
+    Taylor as Taylor,
     Triangular as Triangular,
     Tricube as Tricube,
     Triweight as Triweight,
@@ -43,14 +49,28 @@ from .methods import (
     Blockwise as Blockwise,
     Dense as Dense,
     Fourier as Fourier,
+    Linear as Linear,
     Method as Method,
     Sorted as Sorted,
 )
 from .models import (
     KernelRegression as KernelRegression,
+    KVCache as KVCache,
+    LearnedKernelRegression as LearnedKernelRegression,
+    MultiheadAttention as MultiheadAttention,
     MultiheadKernelRegression as MultiheadKernelRegression,
+    RecurrentCache as RecurrentCache,
+    SelfAttention as SelfAttention,
+    rotate as rotate,
 )
-from .priors import Causal as Causal, Mask as Mask, Prior as Prior, Window as Window
+from .priors import (
+    Alibi as Alibi,
+    Causal as Causal,
+    Mask as Mask,
+    Prior as Prior,
+    RelativeBias as RelativeBias,
+    Window as Window,
+)
 
 if TYPE_CHECKING:
     from . import plot as plot

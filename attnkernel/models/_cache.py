@@ -1,0 +1,127 @@
+"""Caches of keys and values: attention to all that came before, one row, or a few, at a time."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._checks import is_known
+from ..methods import State
+
+
+class Rows(NamedTuple):
+    """Keys and values to attend to, and the position of each; -1 where there is none."""
+
+    keys: Float[Array, "rows heads qk_size"]
+    values: Float[Array, "rows heads vo_size"]
+    positions: Int[Array, " rows"]
+
+
+class KVCache(eqx.Module):
+    r"""The keys and values of the rows so far, in arrays of a fixed size.
+
+    No sum can take their place: each later query weighs them anew.
+
+    - A full cache keeps every row, up to its capacity. To write past its end is an error.
+    - A ring keeps the last rows, as many as its capacity, in O(1) memory: row t at place t mod
+      capacity, its position t beside it. So masks, biases and rotary angles stay right when it
+      wraps; attention with it is to a window of that many rows, the query's own included.
+
+    **Arguments:**
+
+    - `capacity`: how many rows.
+    - `heads`, `qk_size`, `vo_size`: of keys and values.
+    - `ring`: whether the oldest rows make room for new ones. Default: no.
+    - `dtype`: of keys and values. Default: the default floating type.
+    """
+
+    keys: Float[Array, "capacity heads qk_size"]
+    values: Float[Array, "capacity heads vo_size"]
+    positions: Int[Array, " capacity"]
+    length: Int[Array, ""]
+    ring: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        capacity: int,
+        heads: int,
+        qk_size: int,
+        vo_size: int,
+        *,
+        ring: bool = False,
+        dtype=None,
+    ):
+        if capacity < 1:
+            raise ValueError(f"capacity must be a number of rows from 1; got {capacity}.")
+        self.keys = jnp.zeros((capacity, heads, qk_size), dtype)
+        self.values = jnp.zeros((capacity, heads, vo_size), dtype)
+        self.positions = jnp.full(capacity, -1)
+        self.length = jnp.array(0)
+        self.ring = ring
+
+    @property
+    def capacity(self) -> int:
+        """How many rows there is room for."""
+        return self.positions.shape[0]
+
+    def next_positions(self, rows: int) -> Int[Array, " rows"]:
+        """The positions of the next rows."""
+        return self.length + jnp.arange(rows)
+
+    def append(
+        self,
+        keys: Float[Array, "new heads qk_size"],
+        values: Float[Array, "new heads vo_size"],
+    ) -> tuple[Rows, "KVCache"]:
+        """What new rows may attend to, themselves included, and the cache with them in it.
+
+        **Raises:** `ValueError` if a full cache has no room for them; inside `jit` the error is
+        one of run time.
+        """
+        new = keys.shape[0]
+        if not self.ring:
+            left = f"A cache of {self.capacity} rows cannot take {new} more"
+            advice = "Make it larger, or a ring, which forgets the oldest rows."
+            if is_known(self.length):
+                if int(self.length) + new > self.capacity:
+                    raise ValueError(f"{left}: it holds {int(self.length)}. {advice}")
+            else:
+                over = self.length + new > self.capacity
+                keys = eqx.error_if(keys, over, f"{left} than it holds. {advice}")
+        positions = self.next_positions(new)
+        rows = Rows(keys.astype(self.keys.dtype), values.astype(self.values.dtype), positions)
+        # of more new rows than there is room for, the last stay
+        kept = Rows(*(part[-self.capacity :] for part in rows))
+        place = kept.positions % self.capacity
+        held = Rows(self.keys, self.values, self.positions)
+        after = Rows(*(old.at[place].set(part) for old, part in zip(held, kept, strict=True)))
+        cache = eqx.tree_at(
+            lambda cache: (cache.keys, cache.values, cache.positions, cache.length),
+            self,
+            (*after, self.length + new),
+        )
+        if self.ring and new > 1:  # the first of them may see rows that the last overwrite
+            both = (jnp.concatenate(pair) for pair in zip(held, rows, strict=True))
+            return Rows(*both), cache
+        return after, cache
+
+
+class RecurrentCache(eqx.Module):
+    """The state of linear attention: one sum for each feature of each head, whatever the length.
+
+    **Arguments:** `heads`: of queries. `features`, `vo_size`: how many, and the size of values.
+    """
+
+    state: State
+    length: Int[Array, ""]
+
+    def __init__(self, heads: int, features: int, vo_size: int, *, dtype=None):
+        empty = State.empty(features, vo_size, dtype)
+        self.state = jax.tree.map(lambda leaf: jnp.stack([leaf] * heads), empty)
+        self.length = jnp.array(0)
+
+    def next_positions(self, rows: int) -> Int[Array, " rows"]:
+        """The positions of the next rows."""
+        return self.length + jnp.arange(rows)

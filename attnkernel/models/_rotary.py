@@ -1,0 +1,34 @@
+"""Rotary positions: the product of a query and a key then depends on their distance alone."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+def rotate(
+    x: Float[Array, "*batch rows size"], positions: Int[Array, " rows"], base: float = 10_000.0
+) -> Float[Array, "*batch rows size"]:
+    r"""Each pair of coordinates (c, c + d/2), turned by an angle that grows with the position.
+
+    $$ (x_c + i\, x_{c + d/2})\, e^{i p \theta_c}, \qquad \theta_c = b^{-2c/d},\ 0 \le c < d/2 $$
+
+    **Arguments:** `x`: points, d even. `positions`: p, of each row. `base`: b. Default 10 000.
+
+    **Returns:** the shape of x. Angles are computed in at least float32.
+
+    **Raises:** `ValueError` if d is odd.
+
+    **Source:** Su et al., *RoFormer: enhanced transformer with rotary position embedding* (2021),
+    with the halves as in `equinox.nn.RotaryPositionalEmbedding`.
+    """
+    size = x.shape[-1]
+    if size % 2:
+        raise ValueError(f"Rotary positions turn pairs of coordinates; got an odd size, {size}.")
+    dtype = jnp.promote_types(x.dtype, jnp.float32)
+    frequencies = base ** (-jnp.arange(0, size, 2, dtype=dtype) / size)
+    angles = positions.astype(dtype)[:, None] * frequencies[None, :]
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    first, second = jnp.split(x.astype(dtype), 2, axis=-1)
+    batch = (1,) * (x.ndim - 2)
+    cos, sin = cos.reshape(*batch, *cos.shape), sin.reshape(*batch, *sin.shape)
+    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return turned.astype(x.dtype)
