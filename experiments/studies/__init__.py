@@ -11,12 +11,15 @@ from .bench_regression import BenchRegression
 from .bench_selection import BenchSelection
 from .bench_training import BenchTraining
 from .data import ShowData
+from .derivation import Derivation
 from .heads import Heads
 from .holdout import HoldOut
 from .leave_one_out import LeaveOneOut
 from .lengthscales import Lengthscales
 from .million import Million
+from .retrieval_rule import RetrievalRule
 from .seeds import Seeds
+from .temperature import Temperature
 
 AnyStudy = Annotated[
     BenchAttention
@@ -24,13 +27,16 @@ AnyStudy = Annotated[
     | BenchRegression
     | BenchSelection
     | BenchTraining
+    | Derivation
     | Heads
     | HoldOut
     | LeaveOneOut
     | Lengthscales
     | Million
+    | RetrievalRule
     | Seeds
-    | ShowData,
+    | ShowData
+    | Temperature,
     pydantic.Field(discriminator="study"),
 ]
 

@@ -44,6 +44,13 @@ def legend(figure: Figure, axes: Sequence[Axes], *, columns: int | None = None) 
     )
 
 
+def heat_map(ax: Axes, weights: Any, *, most: float = 1.0) -> None:
+    """Weights, one row for each query: white for 0, dark for `most`."""
+    ax.imshow(np.asarray(weights), vmin=0.0, vmax=most, cmap="Blues", interpolation="nearest")
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(True)
+
+
 def draw_fits(
     run: Run,
     name: str,

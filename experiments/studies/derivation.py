@@ -1,0 +1,222 @@
+"""From kernel regression to self-attention, line by line: each arrow is an identity that is run."""
+
+from typing import Annotated, Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pydantic
+from jaxtyping import Array
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+from ..parts import Name, Positive, Study
+from ..results import Run
+from ._panels import heat_map, legend
+
+
+class Step(NamedTuple):
+    """One arrow: two ways to the same number, and the weights that they have."""
+
+    name: str
+    says: str
+    left: Array
+    right: Array
+    weights: Array
+
+
+class Derivation(Study):
+    """Eight identities with their largest deviations, and why scores are divided by √d."""
+
+    study: Literal["derivation"]
+    name: Name = "derivation"
+    tokens: Annotated[int, pydantic.Field(ge=2, le=64)] = 12
+    dim: Annotated[int, pydantic.Field(ge=2, le=64)] = 5
+    bandwidth: Positive = 0.8
+    dims: Annotated[
+        list[Annotated[int, pydantic.Field(ge=1, le=65536)]], pydantic.Field(min_length=2)
+    ] = [2**power for power in range(2, 13)]
+    keys_each: Annotated[int, pydantic.Field(ge=2, le=4096)] = pydantic.Field(
+        default=64, description="keys that each query of the study of dimensions sees"
+    )
+
+    def run(self, run: Run) -> None:
+        keys = self.keys()
+        steps = self.steps(keys.next())
+        deviations = {step.name: float(jnp.max(jnp.abs(step.left - step.right))) for step in steps}
+        draw_steps(run, steps)
+        table = scales(self.dims, self.keys_each, keys.next())
+        draw_scales(run, table, self.dims)
+        run.table(
+            "Each arrow as an identity",
+            ["step", "what is equal", "largest deviation"],
+            [[step.name, step.says, f"{deviations[step.name]:.1e}"] for step in steps],
+        )
+        run.table(
+            f"A query and {self.keys_each} keys, all standard normal",
+            ["d", "variance of the score", "entropy", "slope", "with 1/√d: variance", *COLUMNS[1:]],
+            [
+                [str(d), *(f"{table[side][name][i]:.3g}" for side in SIDES for name in COLUMNS)]
+                for i, d in enumerate(self.dims)
+            ],
+        )
+        run.summary({"deviations": deviations, "dims": self.dims, "scales": table})
+
+    def steps(self, key: Array) -> list[Step]:
+        """B1 to B8: each left side is written out, each right side a call of the package."""
+        of_q, of_k, of_v, of_x, of_module = jax.random.split(key, 5)
+        n, d, sigma = self.tokens, self.dim, self.bandwidth
+        q, k = (jax.random.normal(key, (n, d)) for key in (of_q, of_k))
+        v = jax.random.normal(of_v, (n, 3))
+        x = jax.random.normal(of_x, (n, d))
+        unit = k / jnp.linalg.norm(k, axis=1, keepdims=True)
+        square = jnp.sum((q[:, None, :] - k[None, :, :]) ** 2, axis=2)
+        apart = jnp.sum((q[:, None, :] - unit[None, :, :]) ** 2, axis=2)
+        gaussian, scaled = ak.Gaussian(sigma), ak.DotProduct(1.0 / sigma**2)
+        normal = jnp.exp(-square / (2 * sigma**2)) / (2 * jnp.pi * sigma**2) ** (d / 2)
+        weights = normal / jnp.sum(normal, axis=1, keepdims=True)
+        ours = ak.attention_weights(q, k, kernel=gaussian)
+        says = "Nadaraya–Watson weights = softmax of −|x − xᵢ|²/2σ²"
+        steps = [Step("B1", says, weights, ours, ours)]
+        score = jnp.tanh(q[:, None, :] + k[None, :, :]) @ x[0]
+        additive = ak.Additive(x[0])
+        steps.append(
+            Step(
+                "B2",
+                "softmax of any score a(q, k), here w · tanh(q + k)",
+                jax.nn.softmax(score) @ v,
+                ak.attend(q, k, v, kernel=additive),
+                ak.attention_weights(q, k, kernel=additive),
+            )
+        )
+        steps.append(
+            Step(
+                "B3",
+                "regression from (x, y) at x′ = attention from (k, v) at q",
+                weights @ v,
+                ak.KernelRegression(gaussian)(q, k, v),
+                steps[0].weights,
+            )
+        )
+        bias = ak.priors.KeyWeights(-jnp.sum(k**2, axis=1) / (2 * sigma**2))
+        steps.append(
+            Step(
+                "B4",
+                "|q|² drops: a product and a bias −|k|²/2σ² of the keys",
+                weights @ v,
+                ak.attend(q, k, v, kernel=scaled, prior=bias),
+                ak.attention_weights(q, k, kernel=scaled, prior=bias),
+            )
+        )
+        steps.append(
+            Step(
+                "B5",
+                "keys of length 1 and σ² = √d: the product over √d alone",
+                jax.nn.softmax(-apart / (2 * d**0.5)) @ v,
+                ak.attend(q, unit, v, kernel=ak.DotProduct()),
+                ak.attention_weights(q, unit, kernel=ak.DotProduct()),
+            )
+        )
+        rows = [jax.nn.softmax(row @ k.T / jnp.sqrt(d)) @ v for row in q]
+        steps.append(
+            Step(
+                "B6",
+                "softmax(QKᵀ/√d) V = one query at a time",
+                jnp.stack(rows),
+                ak.attend(q, k, v, kernel=ak.DotProduct()),
+                ak.attention_weights(q, k, kernel=ak.DotProduct()),
+            )
+        )
+        module = ak.SelfAttention(d, key=of_module)
+        projections = lambda m: [m.query_proj.weight, m.key_proj.weight, m.value_proj.weight]  # noqa: E731
+        plain = eqx.tree_at(projections, module, [jnp.eye(d)] * 3)
+        steps.append(
+            Step(
+                "B7",
+                "every token is query, key and value",
+                jax.nn.softmax(x @ x.T / d**0.5) @ x,
+                plain(x),
+                plain.weights(x),
+            )
+        )
+        w_q, w_k, w_v = projections(module)
+        before = ak.Projected(ak.DotProduct(), module.query_proj, module.key_proj)
+        steps.append(
+            Step(
+                "B8",
+                "projections W_q, W_k, W_v: matched on one aspect, another returned",
+                jax.nn.softmax((x @ w_q.T) @ (x @ w_k.T).T / d**0.5) @ (x @ w_v.T),
+                ak.attend(x, x, x @ w_v.T, kernel=before),
+                module.weights(x),
+            )
+        )
+        return steps
+
+
+COLUMNS = ("variance", "entropy", "slope")
+SIDES = ("without", "with")
+
+
+def scales(dims: list[int], keys_each: int, key: Array) -> dict[str, dict[str, list[float]]]:
+    """Score variance, entropy of the weights and norm of their slope in the scores, against d."""
+    table: dict[str, Any] = {side: {name: [] for name in COLUMNS} for side in SIDES}
+    for d, one in zip(dims, jax.random.split(key, len(dims)), strict=True):
+        of_q, of_k = jax.random.split(one)
+        q = jax.random.normal(of_q, (256, d))
+        k = jax.random.normal(of_k, (keys_each, d))
+        for side, scale in zip(SIDES, (1.0, d**-0.5), strict=True):
+            scores = scale * (q @ k.T)
+            a = jax.nn.softmax(scores)
+            # the Jacobian of softmax is diag(a) − a aᵀ
+            squares = jnp.sum(a**2, axis=1)
+            slope = jnp.sqrt(jnp.maximum(squares - 2 * jnp.sum(a**3, axis=1) + squares**2, 0.0))
+            entropy = -jnp.sum(jax.scipy.special.xlogy(a, a), axis=1)
+            found = (jnp.var(scores), jnp.mean(entropy), jnp.mean(slope))
+            for name, number in zip(COLUMNS, found, strict=True):
+                table[side][name].append(float(number))
+    return table
+
+
+def draw_steps(run: Run, steps: list[Step]) -> None:
+    figure = Figure(figsize=(9.0, 5.0))
+    axes = figure.subplots(2, 4)
+    for ax, step in zip(axes.ravel(), steps, strict=True):
+        heat_map(ax, step.weights)
+        ax.set_title(f"{step.name}: {CAPTIONS[step.name]}")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("query")
+    for ax in axes[1]:
+        ax.set_xlabel("key")
+    bar = figure.colorbar(axes[0, 0].images[0], ax=axes, shrink=0.6)
+    bar.set_label("weight of the key")
+    run.figure("derivation", figure, **{step.name: step.weights for step in steps})
+
+
+CAPTIONS = {
+    "B1": "Gaussian weights",
+    "B2": "any score",
+    "B3": "the same, renamed",
+    "B4": "product and key bias",
+    "B5": "unit keys, σ² = √d",
+    "B6": "softmax(QKᵀ/√d)",
+    "B7": "self-attention",
+    "B8": "learned projections",
+}
+
+
+def draw_scales(run: Run, table: dict[str, dict[str, list[float]]], dims: list[int]) -> None:
+    figure = Figure(figsize=(9.0, 2.8))
+    axes = figure.subplots(1, 3)
+    labels = ("variance of the score", "entropy of the weights, nats", "norm of softmax's slope")
+    for ax, name, label in zip(axes, COLUMNS, labels, strict=True):
+        ax.plot(dims, table["without"][name], "s--", color=ak.plot.ORANGE, label="q · k")
+        ax.plot(dims, table["with"][name], "o-", color=ak.plot.BLUE, label="q · k / √d")
+        ax.set(xlabel="dimension d", ylabel=label)
+        ax.set_xscale("log", base=2)
+    axes[0].set_yscale("log")
+    axes[2].set_yscale("log")
+    legend(figure, list(axes))
+    run.figure(
+        "scales", figure, dims=dims, **{f"{s}_{n}": table[s][n] for s in SIDES for n in COLUMNS}
+    )

@@ -1,0 +1,221 @@
+"""Softmax as a retrieval rule: each rule is the maximum of an objective on the simplex."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Array
+from matplotlib.figure import Figure
+from scipy.optimize import LinearConstraint, minimize
+
+import attnkernel as ak
+
+from ..parts import Name, Positive, Study
+from ..results import Run
+from ._panels import legend
+
+RULES: dict[str, ak.Rule] = {
+    "softmax": ak.Softmax(),
+    "entmax 1.25": ak.Entmax(1.25),
+    "entmax 1.5": ak.Entmax(1.5),
+    "sparsemax": ak.Entmax(2.0),
+    "uniform": ak.Uniform(),
+}
+COMPACT = {1: ak.Epanechnikov, 2: ak.Biweight, 3: ak.Triweight}
+
+
+class RetrievalRule(Study):
+    """Rules against a numerical optimiser, entmax against compact kernels, and the regimes of τ."""
+
+    study: Literal["retrieval_rule"]
+    name: Name = "retrieval_rule"
+    scores: Annotated[list[float], pydantic.Field(min_length=2, max_length=12)]
+    prior: Annotated[list[Positive], pydantic.Field(min_length=2, max_length=12)]
+    lowest: Positive = 0.05
+    highest: Positive = 10.0
+    points: Annotated[int, pydantic.Field(ge=2, le=1000)] = 121
+    trials: Annotated[int, pydantic.Field(ge=1, le=200)] = pydantic.Field(
+        default=20, description="random problems for the optimiser"
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _as_many(self) -> "RetrievalRule":
+        if len(self.scores) != len(self.prior):
+            raise ValueError(
+                f"expected as many priors as scores; got {len(self.prior)} and {len(self.scores)}"
+            )
+        return self
+
+    def run(self, run: Run) -> None:
+        keys = self.keys()
+        with run.timed("optimiser"):
+            optimised = self.against_an_optimiser(keys.next())
+        identity = against_compact_kernels(keys.next())
+        regimes = self.regimes()
+        weights = {name: weigh(rule, jnp.asarray(self.scores)) for name, rule in RULES.items()}
+        draw_rules(run, self.scores, weights)
+        draw_regimes(run, regimes)
+        run.table(
+            f"Against a numerical optimiser on the simplex, {self.trials} problems of "
+            f"{len(self.scores)} scores",
+            ["rule", "largest deviation of a weight", "of the objective"],
+            [
+                [name, f"{found['weights']:.1e}", f"{found['objective']:.1e}"]
+                for name, found in optimised.items()
+            ],
+        )
+        run.table(
+            "entmax of order 1 + 1/n of a Gaussian = compact kernel of adaptive width",
+            ["n", "kernel", "largest deviation of a weight"],
+            [[str(n), COMPACT[n].__name__, f"{found:.1e}"] for n, found in identity.items()],
+        )
+        run.summary(
+            {
+                "optimiser": optimised,
+                "compact_kernels": identity,
+                "weights": weights,
+                "regimes": regimes,
+            }
+        )
+
+    def against_an_optimiser(self, key: Array) -> dict[str, dict[str, float]]:
+        """Largest deviations of weights and objective, without and with a prior."""
+        size, found = len(self.scores), {}
+        problems = jax.random.normal(key, (self.trials, 2, size))
+        for name, rule in RULES.items():
+            for with_prior in (False, True):
+                worst, solve = np.zeros(2), optimiser(rule)
+                for scores, log_prior in problems:
+                    prior = log_prior if with_prior else None
+                    ours = weigh(rule, scores, prior)
+                    theirs = solve(scores, prior)
+                    values = [rule.objective(a, scores, prior) for a in (ours, theirs)]
+                    gap = float(jnp.max(jnp.abs(ours - theirs)))
+                    worst = np.maximum(worst, [gap, abs(float(values[0] - values[1]))])
+                label = f"{name}, with a prior" if with_prior else name
+                found[label] = {"weights": float(worst[0]), "objective": float(worst[1])}
+        return found
+
+    def regimes(self) -> dict[str, Any]:
+        """The softmax and its objective against τ, with and without the prior."""
+        scores, log_prior = jnp.asarray(self.scores), jnp.log(jnp.asarray(self.prior))
+        log_prior = log_prior - jax.nn.logsumexp(log_prior)
+        temperatures = jnp.geomspace(self.lowest, self.highest, self.points)
+
+        def at(temperature: Array) -> dict[str, Array]:
+            rule, found = ak.Softmax(temperature), {}
+            for name, prior in (("entropy", None), ("prior", log_prior)):
+                a = weigh(rule, scores, prior)
+                match = jnp.sum(a * scores)
+                objective = rule.objective(a, scores, prior)
+                found |= {f"{name}_weights": a, f"{name}_match": match}
+                found |= {f"{name}_term": objective - match, f"{name}_objective": objective}
+            return found
+
+        found = jax.lax.map(at, temperatures)
+        return {"temperature": temperatures, **found}
+
+
+class Given(ak.Kernel):
+    """Scores that are given, as keys of the one query."""
+
+    def log_pair(self, q: Array, k: Array) -> Array:
+        return k[0] + 0.0 * q[0]
+
+
+def weigh(rule: ak.Rule, scores: Array, log_prior: Array | None = None) -> Array:
+    """The weights of one query with these scores."""
+    prior = None if log_prior is None else ak.priors.KeyWeights(log_prior)
+    one = jnp.zeros((1, 1))
+    return ak.attention_weights(one, scores[:, None], kernel=Given(), prior=prior, rule=rule)[0]
+
+
+def optimiser(rule: ak.Rule) -> Callable[[Array, Array | None], Array]:
+    """The maximum of the rule's objective on the simplex, by sequential quadratic programming."""
+
+    def loss(a: Array, scores: Array, log_prior: Array | None) -> Array:
+        return -rule.objective(a, scores, log_prior)
+
+    value, slope = jax.jit(loss), jax.jit(jax.grad(loss))
+
+    def solve(scores: Array, log_prior: Array | None) -> Array:
+        size = scores.shape[0]
+        found = minimize(
+            value,
+            np.full(size, 1.0 / size),
+            args=(scores, log_prior),
+            jac=slope,
+            method="SLSQP",
+            bounds=[(1e-15, 1.0)] * size,
+            constraints=LinearConstraint(np.ones(size), 1.0, 1.0),
+            options={"ftol": 1e-16, "maxiter": 1000},
+        )
+        return jnp.asarray(found.x)
+
+    return solve
+
+
+def against_compact_kernels(key: Array) -> dict[int, float]:
+    """Largest deviation of entmax of order 1 + 1/n from the compact kernel whose width it finds."""
+    of_q, of_k = jax.random.split(key)
+    q, k = jax.random.normal(of_q, (50, 2)), jax.random.normal(of_k, (200, 2))
+    found = {}
+    for n, kernel in COMPACT.items():
+        rule = ak.Entmax(1.0 + 1.0 / n)
+        ours = ak.attention_weights(q, k, kernel=ak.Gaussian(1.0), rule=rule)
+        _, level = ak.attend(q, k, k, kernel=ak.Gaussian(1.0), rule=rule, return_log_mass=True)
+        widths = jnp.sqrt(2.0 * (n - level))
+        compact = jax.vmap(
+            lambda point, width, kernel=kernel: ak.attention_weights(
+                point[None], k, kernel=kernel(width)
+            )[0]
+        )(q, widths)
+        found[n] = float(jnp.max(jnp.abs(ours - compact)))
+    return found
+
+
+def draw_rules(run: Run, scores: list[float], weights: dict[str, Array]) -> None:
+    figure = Figure(figsize=(9.0, 2.6))
+    axes = figure.subplots(1, len(weights), sharey=True)
+    order = np.argsort(scores)[::-1]
+    labels = [f"{scores[i]:g}" for i in order]
+    for ax, (name, a) in zip(axes, weights.items(), strict=True):
+        a = np.asarray(a)[order]
+        ax.bar(range(len(a)), a, color=ak.plot.BLUE)
+        for place, weight in enumerate(a):
+            if weight == 0:
+                ax.plot([place], [0.0], "x", color=ak.plot.ORANGE, clip_on=False)
+        ax.set_title(f"{name}: {np.sum(a > 0)} keys")
+        ax.set_xticks(range(len(a)), labels)
+        ax.set_xlabel("score of the key")
+    axes[0].set_ylabel("weight (cross: exactly 0)")
+    arrays = {name.replace(" ", "_").replace(".", "_"): a for name, a in weights.items()}
+    run.figure("rules", figure, scores=scores, **arrays)
+
+
+def draw_regimes(run: Run, regimes: dict[str, Any]) -> None:
+    figure = Figure(figsize=(9.0, 4.8))
+    axes = figure.subplots(2, 2, sharex=True)
+    tau = np.asarray(regimes["temperature"])
+    titles = {
+        "entropy": "maximum of Σ a s + τ H(a)",
+        "prior": "maximum of Σ a s − τ KL(a‖r)",
+    }
+    styles = ["-", "--", ":", "-."]
+    for (top, bottom), (name, title) in zip(axes.T, titles.items(), strict=True):
+        for i, a in enumerate(np.asarray(regimes[f"{name}_weights"]).T):
+            top.plot(tau, a, styles[i % 4], label=f"key {i + 1}")
+        top.set(title=title, xscale="log", ylim=(0.0, 1.0))
+        bottom.plot(tau, regimes[f"{name}_match"], "--", color=ak.plot.BLUE, label="Σ a s")
+        term = "τ H(a)" if name == "entropy" else "−τ KL(a‖r)"
+        bottom.plot(tau, regimes[f"{name}_term"], ":", color=ak.plot.PURPLE, label=term)
+        bottom.plot(tau, regimes[f"{name}_objective"], color=ak.plot.INK, label="objective")
+        bottom.set(xlabel="temperature τ")
+        bottom.legend()
+    axes[0, 0].set_ylabel("weight")
+    axes[1, 0].set_ylabel("contribution to the objective")
+    legend(figure, list(axes[0]))
+    run.figure("regimes", figure, **regimes)

@@ -1,0 +1,221 @@
+"""A weighted sum, three ways, and the dial from the nearest label to the mean of all."""
+
+from typing import Annotated, Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pydantic
+from jaxtyping import Array
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+from ..parts import Heteroskedastic, Name, Positive, Study, load
+from ..results import Run
+from ._panels import legend
+
+
+class Temperature(Study):
+    """Fixed, kernel and learned weights; then entropy, bias and variance against τ.
+
+    Scores are −(x − xᵢ)²/2, so that τ is the square of a lengthscale.
+    """
+
+    study: Literal["temperature"]
+    name: Name = "temperature"
+    data: Heteroskedastic
+    query: float = pydantic.Field(default=1.0, description="where the weights are shown")
+    temperature: Positive = pydantic.Field(default=0.03, description="of the kernel weights")
+    lowest: Positive = 1e-6
+    highest: Positive = 1e4
+    points: Annotated[int, pydantic.Field(ge=2, le=1000)] = 81
+    draws: Annotated[int, pydantic.Field(ge=2, le=10_000)] = pydantic.Field(
+        default=200, description="noisy data sets from which bias and variance are told"
+    )
+    steps: Annotated[int, pydantic.Field(ge=1)] = pydantic.Field(
+        default=1500, description="of the training of the learned weights"
+    )
+
+    def run(self, run: Run) -> None:
+        keys = self.keys()
+        data = load(self.data, keys.next())
+        forms = self.forms(data, keys.next())
+        draw_forms(run, data, self.query, forms)
+        dial = self.dial(data, keys.next())
+        draw_dial(run, data, dial)
+        best = int(np.argmin(dial["error"]))
+        run.table(
+            "A weighted sum of labels, three ways",
+            ["weights", f"keys that share the weight at x = {self.query:g}", "prediction", "error"],
+            [
+                [
+                    name,
+                    f"{np.exp(entropy(form['weights'])):.1f}",
+                    f"{form['prediction']:.4f}",
+                    f"{form['error']:.4f}",
+                ]
+                for name, form in forms.items()
+            ],
+        )
+        ends = {"τ lowest": 0, "τ best": best, "τ highest": -1}
+        run.table(
+            "The dial",
+            ["", "τ", "entropy", "bias²", "variance", "error"],
+            [[name, *(f"{dial[column][i]:.4g}" for column in COLUMNS)] for name, i in ends.items()],
+        )
+        run.summary(
+            {
+                "rows": len(data.y),
+                "forms": {
+                    name: {k: v for k, v in form.items() if k != "curve"}
+                    for name, form in forms.items()
+                },
+                "dial": {column: dial[column] for column in COLUMNS},
+                "best": {column: dial[column][best] for column in COLUMNS},
+            }
+        )
+
+    def forms(self, data: ak.data.Dataset, key: Array) -> dict[str, dict[str, Any]]:
+        """Weights at the query, and the curve, of each form of the same sum."""
+        assert data.mean is not None
+        at, query = jnp.asarray(ak.plot.grid(data.x)), jnp.array([[self.query]])
+        truth = jnp.interp(at, data.x[:, 0], data.mean)
+        kernel, rule = ak.Gaussian(1.0), ak.Softmax(self.temperature)
+        learned = self.learned(data, key)
+
+        def of_learned(x: Array) -> Array:
+            queries, rows = learned.parts(x, data.x, data.y)
+            return learned.attention.weights(queries, rows)[0]
+
+        weigh = {
+            "fixed": lambda x: ak.attention_weights(x, data.x, kernel=kernel, rule=ak.Uniform()),
+            "kernel": lambda x: ak.attention_weights(x, data.x, kernel=kernel, rule=rule),
+            "learned": of_learned,
+        }
+        forms = {}
+        for name, weights in weigh.items():
+            curve = weights(at[:, None]) @ data.y
+            if name == "learned":  # its values are projections of (x, y), not y alone
+                curve = learned(at, data.x, data.y)
+            forms[name] = {
+                "weights": np.asarray(weights(query)[0]),
+                "prediction": float(jnp.interp(self.query, at, curve)),
+                "error": float(jnp.mean((curve - truth) ** 2)),
+                "curve": np.asarray(curve),
+            }
+        return forms
+
+    def learned(self, data: ak.data.Dataset, key: Array) -> ak.LearnedKernelRegression:
+        """One head with learned projections, trained by masked hold-out."""
+        of_embedding, of_model, of_fit = jax.random.split(key, 3)
+        model = ak.LearnedKernelRegression(
+            1,
+            embedding=eqx.nn.MLP(1, 8, 32, 2, activation=jnp.tanh, key=of_embedding),
+            kernel=ak.Gaussian(1.0),
+            key=of_model,
+        )
+        fit = ak.fit(
+            model,
+            data.x,
+            data.y,
+            objective=ak.HoldOut(max(1, len(data.y) // 10)),
+            optimizer=optax.adam(optax.cosine_decay_schedule(0.01, self.steps)),
+            steps=self.steps,
+            key=of_fit,
+        )
+        return fit.model
+
+    def dial(self, data: ak.data.Dataset, key: Array) -> dict[str, Any]:
+        """Entropy of the weights, bias and variance of the estimate, at each temperature."""
+        assert data.mean is not None
+        assert data.sd is not None
+        temperatures = jnp.geomspace(self.lowest, self.highest, self.points)
+        at = jnp.asarray(ak.plot.grid(data.x))[:, None]
+        truth = jnp.interp(at[:, 0], data.x[:, 0], data.mean)
+        noise = jax.random.normal(key, (len(data.y), self.draws))
+        labels = data.mean[:, None] + data.sd[:, None] * noise
+
+        @eqx.filter_jit
+        def of(temperature: Array) -> tuple[Array, Array, Array, Array]:
+            rule = ak.Softmax(temperature)
+            weights = ak.attention_weights(at, data.x, kernel=ak.Gaussian(1.0), rule=rule)
+            curves = weights @ labels
+            bias = jnp.mean((jnp.mean(curves, axis=1) - truth) ** 2)
+            variance = jnp.mean(jnp.var(curves, axis=1))
+            entropies = -jnp.sum(jax.scipy.special.xlogy(weights, weights), axis=1)
+            return jnp.mean(entropies), bias, variance, weights @ data.y
+
+        entropies, bias, variance, curves = jax.lax.map(of, temperatures)
+        return {
+            "temperature": np.asarray(temperatures),
+            "entropy": np.asarray(entropies),
+            "bias": np.asarray(bias),
+            "variance": np.asarray(variance),
+            "error": np.asarray(bias + variance),
+            "curves": np.asarray(curves),
+        }
+
+
+COLUMNS = ("temperature", "entropy", "bias", "variance", "error")
+
+
+def entropy(weights: np.ndarray) -> float:
+    some = weights[weights > 0]
+    return float(-np.sum(some * np.log(some)))
+
+
+def draw_forms(
+    run: Run, data: ak.data.Dataset, query: float, forms: dict[str, dict[str, Any]]
+) -> None:
+    figure = Figure(figsize=(9.0, 4.6))
+    axes = figure.subplots(2, 3, sharex=True, sharey="row")
+    x, at = np.ravel(data.x), ak.plot.grid(data.x)
+    for (top, bottom), (name, form) in zip(axes.T, forms.items(), strict=True):
+        ak.plot.points(data.x, data.y, ax=top)
+        top.plot(x, data.mean, "--", color=ak.plot.BLUE, label="true mean")
+        top.plot(at, form["curve"], color=ak.plot.ORANGE, label="weighted sum")
+        top.plot([query], [form["prediction"]], "o", color=ak.plot.INK, label="at the query")
+        top.set_title(f"{name} weights")
+        bottom.vlines(x, 0.0, form["weights"], color=ak.plot.GREEN)
+        bottom.axvline(query, color=ak.plot.INK, linestyle=":", linewidth=1.0)
+        bottom.set_xlabel("x")
+    axes[1, 0].set_ylim(bottom=0.0)
+    axes[0, 0].set_ylabel("y")
+    axes[1, 0].set_ylabel("weight at the query")
+    legend(figure, list(axes[0]))
+    arrays = {
+        f"{name}_{what}": f[what] for name, f in forms.items() for what in ("weights", "curve")
+    }
+    run.figure("three_forms", figure, x=x, y=data.y, grid=at, query=query, **arrays)
+
+
+def draw_dial(run: Run, data: ak.data.Dataset, dial: dict[str, Any]) -> None:
+    figure = Figure(figsize=(9.6, 3.0))
+    left, middle, right = figure.subplots(1, 3)
+    at, tau = ak.plot.grid(data.x), dial["temperature"]
+    best = int(np.argmin(dial["error"]))
+    ak.plot.points(data.x, data.y, ax=left)
+    shown = {
+        0: ("-", ak.plot.PURPLE),
+        best: ("-", ak.plot.ORANGE),
+        len(tau) - 1: ("--", ak.plot.BLUE),
+    }
+    for i, (style, color) in shown.items():
+        left.plot(at, dial["curves"][i], style, color=color, label=f"τ = {tau[i]:.2g}")
+    left.set(xlabel="x", ylabel="y", title="nearest label, best, mean of all")
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+    middle.plot(tau, dial["entropy"], color=ak.plot.GREEN)
+    middle.axhline(np.log(len(data.y)), color=ak.plot.INK, linestyle=":", linewidth=1.0)
+    middle.annotate(f"log {len(data.y)}", (tau[0], np.log(len(data.y))), va="bottom")
+    middle.set(xscale="log", xlabel="temperature τ", ylabel="entropy of the weights, nats")
+    right.plot(tau, dial["bias"], "--", color=ak.plot.BLUE, label="bias²")
+    right.plot(tau, dial["variance"], ":", color=ak.plot.PURPLE, label="variance")
+    right.plot(tau, dial["error"], color=ak.plot.INK, label="their sum")
+    right.plot([tau[best]], [dial["error"][best]], "o", color=ak.plot.ORANGE)
+    right.set(xscale="log", yscale="log", xlabel="temperature τ", ylabel="squared error")
+    right.set_ylim(bottom=1e-4)
+    right.legend()
+    run.figure("dial", figure, x=data.x[:, 0], y=data.y, grid=at, **dial)
