@@ -16,19 +16,19 @@ import pytest  # noqa: E402
 
 def pytest_addoption(parser):
     parser.addoption("--whole-table", action="store_true", help="all kernels with all priors")
-    parser.addoption("--half", action="store_true", help="every second case of each test")
+    parser.addoption("--every", type=int, default=1, help="of each test every so many-th case")
 
 
 def pytest_collection_modifyitems(config, items):
     skipped = []
     if not config.getoption("--whole-table"):
         skipped = [item for item in items if item.get_closest_marker("whole_table")]
-    if config.getoption("--half"):
-        cases = {}
-        for item in items:
-            if item not in skipped:
-                cases.setdefault((item.path, item.originalname), []).append(item)
-        skipped += [item for of_test in cases.values() for item in of_test[1::2]]
+    cases, every = {}, config.getoption("--every")
+    for item in items:
+        if item not in skipped:
+            cases.setdefault((item.path, item.originalname), []).append(item)
+    for of_test in cases.values():
+        skipped += [item for i, item in enumerate(of_test) if i % every]
     config.hook.pytest_deselected(items=skipped)
     items[:] = [item for item in items if item not in skipped]
 
