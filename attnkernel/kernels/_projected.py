@@ -41,7 +41,7 @@ class Projected(Embedded):
             ("query_proj", self.query_proj, dim_q),
             ("key_proj", self.key_proj, dim_k),
         ):
-            point = jax.ShapeDtypeStruct((dim,), float)
+            point = jax.ShapeDtypeStruct((dim,), jnp.result_type(float))
             try:
                 out = eqx.filter_eval_shape(projection, point)
             except (TypeError, ValueError) as error:

@@ -302,7 +302,7 @@ class MultiheadAttention(eqx.Module):
         assert isinstance(kernel, Kernel)
         assert isinstance(prior, Prior)
         assert isinstance(rule, Rule)
-        one = jax.ShapeDtypeStruct((1, self.qk_size), float)
+        one = jax.ShapeDtypeStruct((1, self.qk_size), jnp.result_type(float))
         task = task_of(one, one, one, kernel, prior, rule)
         if (reason := method.refusal(task)) is not None:
             raise ValueError(f"Linear cannot evaluate this: {reason}")

@@ -57,7 +57,9 @@ class LearnedKernelRegression(eqx.Module):
         self.embedding = embedding
         features = dim
         if embedding is not None:
-            found = eqx.filter_eval_shape(embedding, jax.ShapeDtypeStruct((dim,), float))
+            found = eqx.filter_eval_shape(
+                embedding, jax.ShapeDtypeStruct((dim,), jnp.result_type(float))
+            )
             (features,) = found.shape
         self.attention = MultiheadAttention(
             num_heads,
