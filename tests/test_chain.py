@@ -1,4 +1,4 @@
-"""The chain from kernel regression to attention, as its configs run it."""
+"""The chain from kernel regression to attention, as its configs run it, some of them small."""
 
 import json
 import math
@@ -64,3 +64,67 @@ def test_as_many_priors_as_scores(tmp_path, capsys):
     config = str(CONFIGS / "retrieval_rule.yaml")
     assert main(["show", config, "prior=[1.0, 2.0]"]) == 2
     assert "expected as many priors as scores; got 2 and 5" in capsys.readouterr().err
+
+
+def test_decoding_is_the_full_pass_and_its_state_has_one_size(tmp_path):
+    overrides = ("size=8", "heads=2", "window=16", "compared=40", "lengths=[20, 40]", "repeats=1")
+    found = run("cache", tmp_path, *overrides)
+    assert max(found["deviations"].values()) < 1e-12
+    full, ring, recurrent = (
+        found["costs"][kind]["bytes"] for kind in ("full", "ring", "recurrent")
+    )
+    assert full[1] > 1.9 * full[0]
+    assert ring[0] == ring[1] < full[0]
+    assert recurrent[0] == recurrent[1] < ring[0]
+
+
+def test_heads_over_sentences_look_where_roles_and_positions_say(tmp_path):
+    largest = run("sentence", tmp_path)["largest"]
+    found = {(row["head"], row["query"]): row["key"] for row in largest}
+    assert found["verb to subject", "saw"] == "cat"
+    assert found["determiner", "dog"] == "a"
+    assert found["pronoun to noun", "she"] == "child"
+    assert found["pronoun to noun", "it"] == "bank"
+    for row in largest:
+        assert row["positions"][1] <= row["positions"][0]
+        if row["head"] == "previous token" and row["positions"][0]:
+            assert row["positions"][1] == row["positions"][0] - 1
+
+
+def test_one_role_per_token(capsys):
+    config = str(CONFIGS / "sentence.yaml")
+    bad = "sentences=[{tokens: [a, b, c], roles: [noun, verb]}]"
+    assert main(["show", config, bad]) == 2
+    assert "expected one role per token; got 2 roles and 3 tokens" in capsys.readouterr().err
+
+
+def test_projections_are_trained_beside_kernels(tmp_path):
+    overrides = ("kernels.steps=200", "projections.steps=600", "learned_heads=2")
+    table = {row["model"]: row for row in run("projection", tmp_path, *overrides)["table"]}
+    one = table["one Gaussian"]
+    assert one["parameters"] == 1
+    assert one["error"] < 0.03
+    linear, learned = (
+        table[name] for name in ("q · k of linear projections", "Gaussian of learned projections")
+    )
+    # scores that are linear in x cannot find the neighbours of x; learned ones can
+    assert learned["error"] < 0.5 * linear["error"]
+
+
+def test_a_small_model_learns_to_copy(tmp_path):
+    overrides = ("vocabulary=16", "rows=32", "shortest=6", "longest=10", "size=32", "heads=2")
+    found = run("induction", tmp_path, *overrides, "batch=32", "steps=800")
+    assert found["accuracy"] > 0.8
+    assert found["bigrams"] < 0.2
+    assert found["accuracy_first"] < 0.3
+    assert max(found["previous_token"][0]) > 0.3
+    assert max(found["induction"][1]) > 0.5
+
+
+def test_a_model_for_many_functions(tmp_path):
+    overrides = ("contexts=[8, 32]", "heads=4", "hidden=16", "steps=600", "tested=40")
+    table = run("in_context", tmp_path, *overrides)["table"]
+    for row in table:
+        errors = row["error"]
+        assert errors["posterior"] < errors["learned"] < 1.5 * errors["tuned"]
+    assert table[1]["error"]["learned"] < 0.4 * table[0]["error"]["learned"]

@@ -7,36 +7,50 @@ import pydantic
 from ..parts import Study
 from .bench_attention import BenchAttention
 from .bench_memory import BenchMemory
+from .bench_modules import BenchModules
 from .bench_regression import BenchRegression
 from .bench_selection import BenchSelection
 from .bench_training import BenchTraining
+from .cache import Cache
 from .data import ShowData
 from .derivation import Derivation
 from .heads import Heads
 from .holdout import HoldOut
+from .in_context import InContext
+from .induction import Induction
 from .leave_one_out import LeaveOneOut
 from .lengthscales import Lengthscales
 from .million import Million
+from .projection import Projection
 from .retrieval_rule import RetrievalRule
 from .seeds import Seeds
+from .sentence import Sentences
 from .temperature import Temperature
+from .zoo import Zoo
 
 AnyStudy = Annotated[
     BenchAttention
     | BenchMemory
+    | BenchModules
     | BenchRegression
     | BenchSelection
     | BenchTraining
+    | Cache
     | Derivation
     | Heads
     | HoldOut
+    | InContext
+    | Induction
     | LeaveOneOut
     | Lengthscales
     | Million
+    | Projection
     | RetrievalRule
     | Seeds
+    | Sentences
     | ShowData
-    | Temperature,
+    | Temperature
+    | Zoo,
     pydantic.Field(discriminator="study"),
 ]
 

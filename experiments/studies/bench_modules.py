@@ -1,0 +1,203 @@
+"""`MultiheadAttention` as a user of Equinox meets it, against Equinox and PyTorch, equal weights.
+
+One sequence x ∈ ℝ^{T × D} attends to itself, with projections, causal or not. With backward: the
+sum of squares of the output and its gradients in all weights and in x.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Array
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+from ..parts import Name, Positive, Study
+from ..results import Run
+from ._sides import (
+    GIB,
+    Side,
+    absences,
+    agreement,
+    compiled,
+    in_turn,
+    make,
+    medians,
+    peer,
+    table_of_targets,
+    target,
+)
+
+OURS, EQUINOX, TORCH = "attnkernel", "Equinox", "PyTorch"
+FORWARD, BACKWARD = "forward", "+ backward"
+_TOLERANCE = 1e-4  # relative to the largest number of an array
+_PROJECTIONS = ("query_proj", "key_proj", "value_proj", "output_proj")
+_LOOK: dict[str, Any] = {
+    OURS: {"color": ak.plot.BLUE, "marker": "o"},
+    EQUINOX: {"color": ak.plot.GREEN, "marker": "D"},
+    TORCH: {"color": ak.plot.PURPLE, "marker": "v"},
+}
+
+
+class BenchModules(Study):
+    """Seconds of a module against the length T, full and causal, forward and backward."""
+
+    study: Literal["bench_modules"]
+    name: Name = "bench_modules"
+    length: Annotated[
+        list[Annotated[int, pydantic.Field(ge=2, le=100_000)]], pydantic.Field(min_length=1)
+    ] = [1024, 4096]
+    heads: Annotated[int, pydantic.Field(ge=1, le=256)] = 8
+    size: Annotated[int, pydantic.Field(ge=1, le=16384)] = 512
+    repeats: Annotated[int, pydantic.Field(ge=1, le=100)] = 5
+    most_seconds: Positive = 20.0
+    most_memory_gib: Positive = 6.0
+    is_benchmark: ClassVar[bool] = True
+
+    def run(self, run: Run) -> None:
+        works = [(causal, phase) for causal in (False, True) for phase in (FORWARD, BACKWARD)]
+        rows: list[dict[str, Any]] = []
+        with run.progress("benchmark", len(works) * len(self.length)) as tick:
+            for length in sorted(self.length):
+                for causal, phase in works:
+                    rows.append(self.measure(length, causal, phase))
+                    tick(len(rows), _where(rows[-1]))
+        absences(run, [(s, _where(row), why) for row in rows for s, why in row["absent"].items()])
+        run.table(
+            f"Seconds, medians of up to {self.repeats}; {self.heads} heads, D = {self.size}",
+            ["T", "", *_LOOK, *(f"{name} ÷ {OURS}" for name in (EQUINOX, TORCH))],
+            [
+                [
+                    str(row["length"]),
+                    _name(row),
+                    *(_number(row["median"].get(name)) for name in _LOOK),
+                    *(_number(_ratio(row, name)) for name in (EQUINOX, TORCH)),
+                ]
+                for row in rows
+            ],
+        )
+        longest = max(self.length)
+        ratios = {
+            _where(row): ratio
+            for row in rows
+            if row["length"] == longest and row["phase"] == BACKWARD
+            if (ratio := _ratio(row, EQUINOX)) is not None
+        }
+        targets = [target(f"times as fast as Equinox, T = {longest}, + backward", 3.0, ratios)]
+        table_of_targets(run, targets)
+        self.draw(run, rows)
+        run.summary({"tolerance": _TOLERANCE, "table": rows, "targets": targets})
+
+    def measure(self, length: int, causal: bool, phase: str) -> dict[str, Any]:
+        of_module, of_x = jax.random.split(jax.random.PRNGKey(self.seed))
+        theirs = eqx.nn.MultiheadAttention(self.heads, self.size, key=of_module)
+        ours = ak.MultiheadAttention(self.heads, self.size, key=of_module)  # the same weights
+        x = jax.random.normal(of_x, (length, self.size))
+
+        def with_prior(module: Any, x: Array) -> Array:
+            return module(x, x, x, prior=ak.Causal() if causal else None)
+
+        def with_mask(module: Any, x: Array) -> Array:
+            mask = jnp.tril(jnp.ones((length, length), bool)) if causal else None
+            return module(x, x, x, mask=mask)
+
+        def of_jax(call: Callable[..., Array], module: Any) -> Side:
+            weights, rest = eqx.partition(module, eqx.is_inexact_array)
+
+            def forward(weights: Any, x: Array) -> Array:
+                return call(eqx.combine(weights, rest), x)
+
+            def both(weights: Any, x: Array) -> Any:
+                loss = lambda w, x: jnp.sum(forward(w, x) ** 2)  # noqa: E731
+                return _weights_of(*jax.grad(loss, (0, 1))(weights, x))
+
+            function = forward if phase == FORWARD else both
+            return compiled(function, weights, x, most_bytes=self.most_memory_gib * GIB)[0]
+
+        sides, absent = make(
+            {
+                OURS: lambda: of_jax(with_prior, ours),
+                EQUINOX: lambda: of_jax(with_mask, theirs),
+                TORCH: lambda: of_torch(theirs, x, causal, phase),
+            }
+        )
+        seconds, results = in_turn(sides, self.repeats, most_seconds=self.most_seconds)
+        return {
+            "length": length,
+            "causal": causal,
+            "phase": phase,
+            "seconds": seconds,
+            "median": medians(seconds),
+            "deviation": agreement(results, OURS, _TOLERANCE),
+            "absent": absent,
+        }
+
+    def draw(self, run: Run, rows: list[dict[str, Any]]) -> None:
+        figure = Figure(figsize=(7.2, 3.0))
+        ax = figure.subplots()
+        places, width = np.arange(len(rows)), 0.8 / len(_LOOK)
+        for shift, (name, look) in enumerate(_LOOK.items()):
+            seconds = [row["median"].get(name, np.nan) for row in rows]
+            ax.bar(places + shift * width, seconds, width, color=look["color"], label=name)
+        labels = [f"T = {row['length']}\n{_name(row)}" for row in rows]
+        ax.set_xticks(places + width, labels, fontsize=7)
+        ax.set(yscale="log", ylabel="seconds")
+        ax.legend()
+        run.figure(
+            "bench_modules",
+            figure,
+            **{name: [row["median"].get(name, np.nan) for row in rows] for name in _LOOK},
+        )
+
+
+def _weights_of(module: Any, x: Array) -> list[Array]:
+    """Slopes in the weights of the projections, and in x."""
+    return [*(getattr(module, name).weight for name in _PROJECTIONS), x]
+
+
+def of_torch(module: eqx.nn.MultiheadAttention, x: Array, causal: bool, phase: str) -> Side:
+    """`torch.nn.MultiheadAttention` with the weights of the module; it returns no weights."""
+    torch = peer("torch")
+    size, heads = x.shape[1], module.num_heads
+    theirs = torch.nn.MultiheadAttention(size, heads, bias=False, batch_first=True)
+    weights = [np.array(getattr(module, name).weight) for name in _PROJECTIONS]
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.from_numpy(np.concatenate(weights[:3])))
+        theirs.out_proj.weight.copy_(torch.from_numpy(weights[3]))
+    rows = torch.from_numpy(np.array(x))[None].requires_grad_(phase == BACKWARD)
+    hidden = torch.nn.Transformer.generate_square_subsequent_mask(len(x)) if causal else None
+    options = {"need_weights": False, "is_causal": causal, "attn_mask": hidden}
+
+    def forward() -> Any:
+        with torch.no_grad():
+            return theirs(rows, rows, rows, **options)[0][0].numpy()
+
+    def both() -> Any:
+        inputs = (theirs.in_proj_weight, theirs.out_proj.weight, rows)
+        loss = (theirs(rows, rows, rows, **options)[0] ** 2).sum()
+        of_in, of_out, of_rows = torch.autograd.grad(loss, inputs)
+        return [*(part.numpy() for part in of_in.chunk(3)), of_out.numpy(), of_rows[0].numpy()]
+
+    return forward if phase == FORWARD else both
+
+
+def _ratio(row: dict[str, Any], name: str) -> float | None:
+    found = row["median"].get(name)
+    return None if found is None else found / row["median"][OURS]
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{'causal' if row['causal'] else 'full'} {row['phase']}"
+
+
+def _where(row: dict[str, Any]) -> str:
+    return f"T = {row['length']}, {_name(row)}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else format(value, ".3g")

@@ -1,0 +1,176 @@
+"""Token by token: a cache that grows, one that wraps, and a state of fixed size."""
+
+import time
+from typing import Annotated, Any, ClassVar, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Array
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+from ..parts import Name, Study
+from ..results import Run
+from ._panels import heat_map
+
+KINDS = ("full", "ring", "recurrent")
+
+
+class Cache(Study):
+    """Decoding against the full pass, and what a token costs as the sequence grows."""
+
+    study: Literal["cache"]
+    name: Name = "cache"
+    is_benchmark: ClassVar[bool] = True
+    size: Annotated[int, pydantic.Field(ge=2, le=4096)] = 64
+    heads: Annotated[int, pydantic.Field(ge=1, le=64)] = 4
+    window: Annotated[int, pydantic.Field(ge=1)] = 256
+    compared: Annotated[int, pydantic.Field(ge=2, le=4096)] = pydantic.Field(
+        default=300, description="tokens that are decoded and compared with the full pass"
+    )
+    lengths: Annotated[
+        list[Annotated[int, pydantic.Field(ge=2, le=10**6)]], pydantic.Field(min_length=1)
+    ]
+    repeats: Annotated[int, pydantic.Field(ge=1)] = 50
+
+    def run(self, run: Run) -> None:
+        keys = self.keys()
+        modules = {
+            kind: self.module(kind, key) for kind, key in zip(KINDS, keys.stack(3), strict=True)
+        }
+        x = jax.random.normal(keys.next(), (max(*self.lengths, self.compared), self.size))
+        deviations = {
+            kind: self.deviation(kind, module, x[: self.compared])
+            for kind, module in modules.items()
+        }
+        costs: dict[str, dict[str, list[float]]] = {
+            kind: {"bytes": [], "seconds": []} for kind in KINDS
+        }
+        with run.progress("decoding", len(self.lengths)) as tick:
+            for number, length in enumerate(self.lengths):
+                for kind, module in modules.items():
+                    held, seconds = self.cost(kind, module, x[:length])
+                    costs[kind]["bytes"].append(held)
+                    costs[kind]["seconds"].append(seconds)
+                tick(number + 1, f"{length} tokens")
+        draw_patterns(run)
+        self.draw(run, costs)
+        run.table(
+            f"Decoding {self.compared} tokens against the full pass ({self.precision})",
+            ["cache", "equal to", "largest deviation"],
+            [
+                [kind, EQUAL_TO[kind].format(window=self.window), f"{deviations[kind]:.1e}"]
+                for kind in KINDS
+            ],
+        )
+        run.table(
+            "One more token",
+            ["tokens before", *(f"{kind}: {what}" for kind in KINDS for what in ("KiB", "ms"))],
+            [
+                [
+                    str(length),
+                    *(
+                        number
+                        for kind in KINDS
+                        for number in (
+                            f"{costs[kind]['bytes'][i] / 1024:.0f}",
+                            f"{1e3 * costs[kind]['seconds'][i]:.2f}",
+                        )
+                    ),
+                ]
+                for i, length in enumerate(self.lengths)
+            ],
+        )
+        run.summary({"deviations": deviations, "lengths": self.lengths, "costs": costs})
+
+    def module(self, kind: str, key: Array) -> ak.MultiheadAttention:
+        """The same attention for two caches; linear attention for the state."""
+        options: dict[str, Any] = {"rotary_base": 10_000.0}
+        if kind == "recurrent":
+            options = {"kernel": ak.EluFeatures(), "prior": ak.Causal(), "method": ak.Linear()}
+        return ak.MultiheadAttention(self.heads, self.size, **options, key=key)
+
+    def empty(self, kind: str, module: ak.MultiheadAttention, length: int) -> Any:
+        if kind == "recurrent":
+            return module.recurrent_cache()
+        return module.cache(length if kind == "full" else self.window, ring=kind == "ring")
+
+    def deviation(self, kind: str, module: ak.MultiheadAttention, x: Array) -> float:
+        """Of rows one by one, after a few at once, from those of the full pass."""
+        seen = {"full": ak.Causal(), "ring": ak.Window(self.window - 1, 0), "recurrent": None}
+        whole = module(x, x, x, prior=seen[kind])
+        first = min(len(x), max(1, self.window // 2))
+        step = eqx.filter_jit(module.step)
+        out, cache = step(x[:first], self.empty(kind, module, len(x)))
+
+        def next_row(cache: Any, row: Array) -> tuple[Any, Array]:
+            out, cache = module.step(row[None], cache)
+            return cache, out[0]
+
+        _, rows = jax.lax.scan(next_row, cache, x[first:])
+        return float(jnp.max(jnp.abs(jnp.concatenate([out, rows]) - whole)))
+
+    def cost(self, kind: str, module: ak.MultiheadAttention, x: Array) -> tuple[float, float]:
+        """Bytes of the cache, and median seconds of the last token."""
+        step = eqx.filter_jit(module.step)
+        _, cache = step(x[:-1], self.empty(kind, module, len(x)))
+        held = sum(leaf.nbytes for leaf in jax.tree.leaves(eqx.filter(cache, eqx.is_array)))
+        jax.block_until_ready(step(x[-1:], cache))
+        seconds = []
+        for _ in range(self.repeats):
+            started = time.perf_counter()
+            jax.block_until_ready(step(x[-1:], cache))
+            seconds.append(time.perf_counter() - started)
+        return float(held), float(np.median(seconds))
+
+    def draw(self, run: Run, costs: dict[str, dict[str, list[float]]]) -> None:
+        figure = Figure(figsize=(7.4, 2.9))
+        axes = figure.subplots(1, 2)
+        labels = {"bytes": "memory of the cache, MiB", "seconds": "time of one token, ms"}
+        units = {"bytes": 2.0**20, "seconds": 1e-3}
+        styles = {"full": "s-", "ring": "o--", "recurrent": "^:"}
+        for ax, what in zip(axes, labels, strict=True):
+            for kind in KINDS:
+                numbers = np.asarray(costs[kind][what]) / units[what]
+                ax.plot(self.lengths, numbers, styles[kind], label=kind)
+            ax.set(xscale="log", yscale="log", xlabel="tokens before", ylabel=labels[what])
+        axes[0].legend()
+        arrays = {f"{kind}_{what}": costs[kind][what] for kind in KINDS for what in labels}
+        run.figure("cache", figure, lengths=self.lengths, **arrays)
+
+
+EQUAL_TO = {
+    "full": "causal attention",
+    "ring": "attention to a window of {window}",
+    "recurrent": "causal linear attention",
+}
+
+
+def draw_patterns(run: Run, tokens: int = 12, subject: int = 1) -> None:
+    """Three patterns, as each new query finds them in a cache that grows."""
+    one = jnp.zeros((tokens, 1))
+    loud = jnp.where(jnp.arange(tokens) == subject, 6.0, 0.0)
+    before = jnp.where(jnp.eye(tokens, k=-1) == 1, 6.0, 0.0)
+    priors = {
+        "broadcast": ak.Causal(),
+        "subject pointer": ak.Causal() + ak.priors.KeyWeights(loud),
+        "previous token": ak.Causal() + ak.priors.Table(before),
+    }
+    figure = Figure(figsize=(8.0, 2.9))
+    axes = figure.subplots(1, 3, sharey=True)
+    arrays = {}
+    for ax, (name, prior) in zip(axes, priors.items(), strict=True):
+        weights = ak.attention_weights(one, one, kernel=ak.DotProduct(), prior=prior)
+        seen = np.tri(tokens, dtype=bool)
+        ax.set_facecolor("#d9d9d9")
+        heat_map(ax, np.where(seen, weights, np.nan))
+        ax.set(title=name, xlabel="key in the cache")
+        arrays[name.replace(" ", "_")] = weights
+    axes[0].set_ylabel("token t that asks")
+    bar = figure.colorbar(axes[0].images[0], ax=axes, shrink=0.8)
+    bar.set_label("weight (grey: not there yet)")
+    run.figure("patterns", figure, **arrays)

@@ -1,0 +1,194 @@
+"""One model for many functions: trained on random ones, shown new ones without training."""
+
+from typing import Annotated, Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Array, Float
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+from ..parts import Name, Positive, Study
+from ..results import Run
+from ._training import train
+
+
+class InContext(Study):
+    """Learned projections trained by masked hold-out over random functions, then used as they are.
+
+    Functions are drawn from a Gaussian process, so that its posterior mean is the optimum.
+    """
+
+    study: Literal["in_context"]
+    name: Name = "in_context"
+    lengthscale: Positive = pydantic.Field(default=0.5, description="of the functions")
+    noise: Positive = 0.2
+    contexts: Annotated[
+        list[Annotated[int, pydantic.Field(ge=3, le=512)]], pydantic.Field(min_length=1)
+    ] = [8, 16, 32, 64]
+    heads: Annotated[int, pydantic.Field(ge=1, le=64)] = 8
+    qk_size: Annotated[int, pydantic.Field(ge=1, le=256)] = 8
+    hidden: Annotated[int, pydantic.Field(ge=1, le=1024)] = 64
+    batch: Annotated[int, pydantic.Field(ge=1, le=4096)] = 32
+    targets: Annotated[int, pydantic.Field(ge=1, le=512)] = 32
+    steps: Annotated[int, pydantic.Field(ge=1)] = 4000
+    learning_rate: Positive = 3e-3
+    tested: Annotated[int, pydantic.Field(ge=1, le=10_000)] = pydantic.Field(
+        default=200, description="new functions for each size of context"
+    )
+
+    def run(self, run: Run) -> None:
+        keys = self.keys()
+        model, losses = train(
+            run,
+            self.model(keys.next()),
+            self.loss,
+            steps=self.steps,
+            learning_rate=self.learning_rate,
+            key=keys.next(),
+        )
+        rows, example = [], None
+        for size in self.contexts:
+            x, y, at, truth = jax.vmap(lambda key, size=size: self.draw(key, size))(
+                jax.random.split(keys.next(), self.tested)
+            )
+            curves = self.predict(run, model, x, y, at)
+            errors = {
+                name: jnp.mean((curve - truth) ** 2, axis=1) for name, curve in curves.items()
+            }
+            ratio = float(jnp.mean(errors["learned"]) / jnp.mean(errors["tuned"]))
+            means = {name: float(jnp.mean(error)) for name, error in errors.items()}
+            spread = {
+                name: float(jnp.std(error) / self.tested**0.5) for name, error in errors.items()
+            }
+            rows.append({"context": size, "error": means, "se": spread, "learned/tuned": ratio})
+            if size == sorted(self.contexts)[len(self.contexts) // 2]:
+                example = (x[0], y[0], at[0], truth[0], {n: c[0] for n, c in curves.items()})
+        self.draw_errors(run, rows, example)
+        run.table(
+            f"Squared error to {self.tested} new functions",
+            ["context", *(LABELS[name] for name in LABELS), "learned ÷ tuned"],
+            [
+                [
+                    str(row["context"]),
+                    *(f"{row['error'][name]:.4f} ± {row['se'][name]:.4f}" for name in LABELS),
+                    f"{row['learned/tuned']:.2f}",
+                ]
+                for row in rows
+            ],
+        )
+        worst = max(row["learned/tuned"] for row in rows)
+        run.summary(
+            {
+                "table": rows,
+                "last_loss": float(losses[-100:].mean()),
+                "target": {"at_most": 1.15, "worst": worst, "reached": worst <= 1.15},
+            }
+        )
+
+    def model(self, key: Array) -> ak.LearnedKernelRegression:
+        of_embedding, of_model = jax.random.split(key)
+        embedding = eqx.nn.MLP(
+            1, self.qk_size, self.hidden, 2, activation=jnp.tanh, key=of_embedding
+        )
+        return ak.LearnedKernelRegression(
+            1,
+            num_heads=self.heads,
+            qk_size=self.qk_size,
+            embedding=embedding,
+            kernel=ak.Gaussian(1.0),
+            key=of_model,
+        )
+
+    def covariance(self, a: Array, b: Array) -> Float[Array, "rows columns"]:
+        return jnp.exp(ak.Gaussian(self.lengthscale).pairwise(a[:, None], b[:, None]))
+
+    def draw(self, key: Array, size: int) -> tuple[Array, Array, Array, Array]:
+        """A context (x, y), other inputs, and the function there."""
+        of_x, of_f, of_noise = jax.random.split(key, 3)
+        x = jax.random.uniform(of_x, (size + self.targets,), minval=-2.0, maxval=2.0)
+        covariance = self.covariance(x, x) + 1e-5 * jnp.eye(len(x))
+        f = jnp.linalg.cholesky(covariance) @ jax.random.normal(of_f, (len(x),))
+        y = f[:size] + self.noise * jax.random.normal(of_noise, (size,))
+        return x[:size], y, x[size:], f[size:]
+
+    def loss(self, model: ak.LearnedKernelRegression, key: Array) -> Array:
+        """Masked hold-out: a random number of the context is seen, the rest held out."""
+        most = max(self.contexts)
+
+        def one(key: Array) -> Array:
+            of_data, of_size = jax.random.split(key)
+            x, y, at, truth = self.draw(of_data, most)
+            size = jax.random.randint(of_size, (), min(self.contexts), most + 1)
+            predicted = model(at, x, y, prior=ak.priors.Lengths(keys=size))
+            return jnp.mean((predicted - truth) ** 2)
+
+        return jnp.mean(jax.vmap(one)(jax.random.split(key, self.batch)))
+
+    def predict(
+        self, run: Run, model: ak.LearnedKernelRegression, x: Array, y: Array, at: Array
+    ) -> dict[str, Array]:
+        """By the model as it is; by a lengthscale of each data set's own; by the posterior."""
+        with run.timed("tuning"):
+            fit = ak.fit_many(
+                ak.KernelRegression(ak.Gaussian(0.3)),
+                x[:, :, None],
+                y,
+                objective=ak.LeaveOneOut(),
+                in_axes=(None, 0, None),
+            )
+        tuned = eqx.filter_vmap(lambda model, at, x, y: model(at, x, y))(fit.model, at, x, y)
+
+        def posterior(x: Array, y: Array, at: Array) -> Array:
+            noisy = self.covariance(x, x) + self.noise**2 * jnp.eye(len(x))
+            return self.covariance(at, x) @ jnp.linalg.solve(noisy, y)
+
+        return {
+            "tuned": tuned,
+            "learned": eqx.filter_jit(jax.vmap(model))(at, x, y),
+            "posterior": jax.vmap(posterior)(x, y, at),
+        }
+
+    def draw_errors(self, run: Run, rows: list[dict[str, Any]], example: Any) -> None:
+        figure = Figure(figsize=(8.4, 3.2))
+        left, right = figure.subplots(1, 2)
+        sizes = [row["context"] for row in rows]
+        styles = {"tuned": "s--", "learned": "o-", "posterior": "^:"}
+        colors = {"tuned": ak.plot.BLUE, "learned": ak.plot.ORANGE, "posterior": ak.plot.GREEN}
+        arrays: dict[str, Any] = {"contexts": sizes}
+        for name, label in LABELS.items():
+            errors = [row["error"][name] for row in rows]
+            spread = [row["se"][name] for row in rows]
+            left.errorbar(
+                sizes, errors, spread, fmt=styles[name], color=colors[name], label=label, capsize=2
+            )
+            arrays |= {f"{name}_error": errors, f"{name}_se": spread}
+        left.set(xscale="log", yscale="log", xlabel="points of the context")
+        left.set_ylabel("squared error to the function")
+        left.set_xticks(sizes, map(str, sizes))
+        left.minorticks_off()
+        if example is not None:
+            x, y, at, truth, curves = example
+            order = np.argsort(at)
+            ak.plot.points(x, y, ax=right)
+            right.plot(at[order], truth[order], color=ak.plot.INK, linewidth=1.0, label="function")
+            for name, curve in curves.items():
+                line = styles[name][1:]
+                right.plot(at[order], curve[order], line, color=colors[name])
+            right.set(xlabel="x", ylabel="y", title=f"a new function, {len(x)} points")
+            arrays |= {"x": x, "y": y, "at": at, "truth": truth, **curves}
+        handles, labels = left.get_legend_handles_labels()
+        more, others = right.get_legend_handles_labels()
+        figure.legend(handles + more, labels + others, loc="outside lower center", ncols=3)
+        run.figure("in_context", figure, **arrays)
+
+
+LABELS = {
+    "tuned": "Nadaraya–Watson, tuned to each",
+    "learned": "learned, without training",
+    "posterior": "posterior mean (optimum)",
+}

@@ -1,0 +1,221 @@
+"""Two layers of attention learn to copy: a previous-token head and an induction head appear."""
+
+from typing import Annotated, Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pydantic
+from jaxtyping import Array, Float, Int
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+from ..parts import Name, Positive, Study
+from ..results import Run
+from ._panels import heat_map
+from ._training import train
+
+
+class AttentionOnly(eqx.Module):
+    """Embedding, layers of causal attention added to a stream, and a linear read-out."""
+
+    embedding: eqx.nn.Embedding
+    layers: list[ak.MultiheadAttention]
+    norms: list[eqx.nn.LayerNorm]
+    readout: eqx.nn.Linear
+
+    def __init__(self, vocabulary: int, size: int, heads: int, layers: int, *, key: Array):
+        of_embedding, of_readout, *of_layers = jax.random.split(key, layers + 2)
+        self.embedding = eqx.nn.Embedding(vocabulary, size, key=of_embedding)
+        self.layers = [
+            ak.MultiheadAttention(heads, size, prior=ak.Causal(), rotary_base=1000.0, key=of_layer)
+            for of_layer in of_layers
+        ]
+        self.norms = [eqx.nn.LayerNorm(size) for _ in range(layers + 1)]
+        self.readout = eqx.nn.Linear(size, vocabulary, use_bias=False, key=of_readout)
+
+    def streams(self, tokens: Int[Array, " rows"]) -> list[Float[Array, "rows size"]]:
+        """What each layer reads, and what the read-out does."""
+        x = jax.vmap(self.embedding)(tokens)
+        found = []
+        for layer, norm in zip(self.layers, self.norms[:-1], strict=True):
+            found.append(jax.vmap(norm)(x))
+            x = x + layer(found[-1], found[-1], found[-1])
+        return [*found, jax.vmap(self.norms[-1])(x)]
+
+    def __call__(self, tokens: Int[Array, " rows"]) -> Float[Array, "rows vocabulary"]:
+        """Logits of the next token."""
+        return jax.vmap(self.readout)(self.streams(tokens)[-1])
+
+    def weights(self, tokens: Int[Array, " rows"]) -> Float[Array, "layers heads rows rows"]:
+        """What every head looks at."""
+        read = self.streams(tokens)
+        return jnp.stack(
+            [layer.weights(x, x) for layer, x in zip(self.layers, read[:-1], strict=True)]
+        )
+
+
+class Induction(Study):
+    """Random sequences that repeat, each with a period of its own: what follows is to be copied."""
+
+    study: Literal["induction"]
+    name: Name = "induction"
+    vocabulary: Annotated[int, pydantic.Field(ge=4, le=4096)] = 64
+    rows: Annotated[int, pydantic.Field(ge=8, le=1024)] = 64
+    shortest: Annotated[int, pydantic.Field(ge=2)] = 16
+    longest: Annotated[int, pydantic.Field(ge=2)] = 32
+    size: Annotated[int, pydantic.Field(ge=4, le=1024)] = 64
+    heads: Annotated[int, pydantic.Field(ge=1, le=32)] = 4
+    layers: Annotated[int, pydantic.Field(ge=1, le=8)] = 2
+    batch: Annotated[int, pydantic.Field(ge=1, le=4096)] = 64
+    steps: Annotated[int, pydantic.Field(ge=1)] = 2000
+    learning_rate: Positive = 3e-3
+
+    @pydantic.model_validator(mode="after")
+    def _fits(self) -> "Induction":
+        if not self.shortest <= self.longest <= min(self.vocabulary, self.rows // 2):
+            raise ValueError(
+                "expected shortest ≤ longest ≤ vocabulary and rows/2, so that tokens of a period "
+                f"differ and it repeats; got {self.shortest}, {self.longest}, {self.vocabulary}, "
+                f"{self.rows}"
+            )
+        return self
+
+    def draw(self, key: Array) -> tuple[Int[Array, " rows"], Int[Array, ""]]:
+        """A sequence of tokens without a repeat, over and over; and its period."""
+        of_tokens, of_period = jax.random.split(key)
+        tokens = jax.random.permutation(of_tokens, self.vocabulary)
+        period = jax.random.randint(of_period, (), self.shortest, self.longest + 1)
+        return tokens[jnp.arange(self.rows) % period], period
+
+    def loss(self, model: AttentionOnly, key: Array) -> Array:
+        def one(key: Array) -> Array:
+            tokens, _ = self.draw(key)
+            logits = model(tokens)[:-1]
+            return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, tokens[1:]))
+
+        return jnp.mean(jax.vmap(one)(jax.random.split(key, self.batch)))
+
+    def run(self, run: Run) -> None:
+        keys = self.keys()
+        model = AttentionOnly(self.vocabulary, self.size, self.heads, self.layers, key=keys.next())
+        model, losses = train(
+            run,
+            model,
+            self.loss,
+            steps=self.steps,
+            learning_rate=self.learning_rate,
+            key=keys.next(),
+        )
+        measured = self.measure(model, jax.random.split(keys.next(), 256))
+        example = self.draw(keys.next())
+        self.draw_losses(run, losses)
+        self.draw_heads(run, model, measured, *example)
+        run.table(
+            "Next token, where the sequence repeats",
+            ["", "accuracy"],
+            [
+                ["two layers of attention", f"{measured['accuracy']:.1%}"],
+                ["before the first repeat", f"{measured['accuracy_first']:.1%}"],
+                ["bigrams of 10 000 training sequences", f"{measured['bigrams']:.1%}"],
+                ["chance", f"{1 / self.vocabulary:.1%}"],
+            ],
+        )
+        run.table(
+            "Heads: mean weight on ...",
+            ["layer", "head", "the token before", "what followed the token last time"],
+            [
+                [str(layer + 1), str(head + 1), f"{before:.2f}", f"{after:.2f}"]
+                for layer, pairs in enumerate(
+                    zip(measured["previous_token"], measured["induction"], strict=True)
+                )
+                for head, (before, after) in enumerate(zip(*pairs, strict=True))
+            ],
+        )
+        run.summary({"last_loss": float(losses[-100:].mean()), **measured})
+
+    def measure(self, model: AttentionOnly, keys: Array) -> dict[str, Any]:
+        """Accuracies, and how much weight each head puts where."""
+        place = jnp.arange(self.rows)
+
+        @eqx.filter_jit
+        def one(key: Array) -> tuple[Array, ...]:
+            tokens, period = self.draw(key)
+            right = jnp.argmax(model(tokens)[:-1], axis=1) == tokens[1:]
+            repeats = place[1:] >= period
+            weights = model.weights(tokens)
+            before = jnp.mean(weights[:, :, place[1:], place[:-1]], axis=2)
+            followed = jnp.clip(place - period + 1, 0)
+            hits = weights[:, :, place, followed]
+            after = jnp.mean(hits, axis=2, where=(place >= period)[None, None, :])
+            return (
+                jnp.mean(right, where=repeats),
+                jnp.mean(right, where=~repeats),
+                before,
+                after,
+            )
+
+        found = jax.lax.map(one, keys)
+        accuracy, first, before, after = (np.asarray(jnp.mean(part, axis=0)) for part in found)
+        return {
+            "accuracy": float(accuracy),
+            "accuracy_first": float(first),
+            "bigrams": self.bigrams(keys),
+            "previous_token": before.tolist(),
+            "induction": after.tolist(),
+        }
+
+    def bigrams(self, keys: Array) -> float:
+        """Accuracy of what most often follows a token in other sequences, where they repeat."""
+        many = jax.random.split(jax.random.fold_in(keys[0], 1), 10_000)
+        tokens, _ = jax.lax.map(self.draw, many)
+        pairs = np.asarray(tokens)
+        counts = np.zeros((self.vocabulary, self.vocabulary))
+        np.add.at(counts, (pairs[:, :-1], pairs[:, 1:]), 1.0)
+        tested, periods = jax.lax.map(self.draw, keys)
+        guess = counts.argmax(axis=1)[np.asarray(tested)[:, :-1]]
+        repeats = np.arange(1, self.rows)[None, :] >= np.asarray(periods)[:, None]
+        return float((guess == np.asarray(tested)[:, 1:])[repeats].mean())
+
+    def draw_losses(self, run: Run, losses: np.ndarray) -> None:
+        figure = Figure(figsize=(5.0, 2.8))
+        ax = figure.subplots()
+        ax.plot(np.arange(1, len(losses) + 1), losses, color=ak.plot.BLUE)
+        ax.axhline(
+            np.log(self.vocabulary), color=ak.plot.INK, linestyle=":", label="log of vocabulary"
+        )
+        ax.set(xlabel="step", ylabel="cross-entropy of the next token, nats", ylim=(0.0, None))
+        ax.legend()
+        run.figure("loss", figure, loss=losses)
+
+    def draw_heads(
+        self,
+        run: Run,
+        model: AttentionOnly,
+        measured: dict[str, Any],
+        tokens: Array,
+        period: Array,
+    ) -> None:
+        """The head of the first layer that looks back most, and that of the last that induces."""
+        weights = np.asarray(model.weights(tokens))
+        before = int(np.argmax(measured["previous_token"][0]))
+        after = int(np.argmax(measured["induction"][-1]))
+        chosen = {
+            f"layer 1, head {before + 1}: the token before": weights[0, before],
+            f"layer {self.layers}, head {after + 1}: what followed last time": weights[-1, after],
+        }
+        figure = Figure(figsize=(7.6, 3.8))
+        axes = figure.subplots(1, 2, sharey=True)
+        for ax, (title, found) in zip(axes, chosen.items(), strict=True):
+            ax.set_facecolor("#d9d9d9")
+            heat_map(ax, np.where(np.tri(self.rows, dtype=bool), found, np.nan))
+            ax.axvline(float(period) - 0.5, color=ak.plot.ORANGE, linestyle=":", linewidth=1.0)
+            ax.axhline(float(period) - 0.5, color=ak.plot.ORANGE, linestyle=":", linewidth=1.0)
+            ax.set(title=title, xlabel="position of the key")
+        axes[0].set_ylabel("position of the query")
+        bar = figure.colorbar(axes[0].images[0], ax=axes, shrink=0.8)
+        bar.set_label("weight (dotted: first repeat)")
+        run.figure("heads", figure, weights=weights, tokens=tokens, period=period)

@@ -1,0 +1,132 @@
+"""Learned projections as a regressor, beside a fitted lengthscale and eight heads."""
+
+from typing import Annotated, Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pydantic
+from jaxtyping import Array
+
+import attnkernel as ak
+
+from ..parts import (
+    Data,
+    HoldOutSize,
+    Name,
+    Study,
+    Training,
+    describe,
+    load,
+    rows_held_out,
+)
+from ..results import Run
+from ._panels import draw_fits
+
+
+class Projection(Study):
+    """One chain of models, each trained by the same masked hold-out."""
+
+    study: Literal["projection"]
+    name: Name = "projection"
+    data: Data
+    hold_out: HoldOutSize = 0.1
+    kernels: Training = Training(steps=1000)
+    projections: Training = Training(learning_rate=0.01, steps=3000)
+    heads: Annotated[int, pydantic.Field(ge=1, le=64)] = 8
+    learned_heads: Annotated[int, pydantic.Field(ge=1, le=64)] = 4
+    qk_size: Annotated[int, pydantic.Field(ge=1, le=256)] = 8
+    hidden: Annotated[int, pydantic.Field(ge=1, le=1024)] = pydantic.Field(
+        default=32, description="width of the perceptron that embeds an input"
+    )
+
+    def check(self) -> None:
+        rows_held_out(self.hold_out, len(load(self.data, self.keys().next()).y), "hold_out")
+
+    def run(self, run: Run) -> None:
+        keys = self.keys()
+        data = load(self.data, keys.next())
+        objective = ak.HoldOut(rows_held_out(self.hold_out, len(data.y), "hold_out"))
+        models = self.models(data.x.shape[1], keys.next())
+        fits, rows = [], []
+        total = sum(training.steps for _, training in models.values())
+        with run.progress("training", total) as tick, run.timed("training"):
+            done = 0
+            for name, (model, training) in models.items():
+                at = done
+
+                def on_chunk(steps: int, history: dict[str, Any], *, name=name, at=at) -> None:
+                    losses = history["loss"]
+                    run.step_metrics(steps, "model", [name], loss=losses[None])
+                    tick(at + steps, f"{name}: loss {losses.mean():.3f}")
+
+                fits.append(
+                    ak.fit(
+                        model,
+                        data.x,
+                        data.y,
+                        objective=objective,
+                        optimizer=training.make(),
+                        steps=training.steps,
+                        key=keys.next(),
+                        callback=on_chunk,
+                    )
+                )
+                done += training.steps
+        for (name, _), fit in zip(models.items(), fits, strict=True):
+            run.note([f"{name}: {sentence}" for sentence in fit.warnings()])
+            predicted = fit(data.x)
+            error = None if data.mean is None else jnp.mean((predicted - data.mean) ** 2)
+            leave_one_out = ak.LeaveOneOut()(fit.model, data.x, data.y)
+            parameters = sum(
+                leaf.size for leaf in jax.tree.leaves(eqx.filter(fit.model, eqx.is_inexact_array))
+            )
+            rows.append(
+                {
+                    "model": name,
+                    "parameters": parameters,
+                    "leave_one_out": leave_one_out,
+                    "error": error,
+                }
+            )
+        draw_fits(run, "projection", data, fits, [row["model"] for row in rows])
+        run.table(
+            f"Masked hold-out of {objective.size} of {len(data.y)} rows",
+            ["model", "parameters", "leave-one-out error", "error to the true mean"],
+            [
+                [
+                    row["model"],
+                    str(row["parameters"]),
+                    f"{float(row['leave_one_out']):.4f}",
+                    "–" if row["error"] is None else f"{float(row['error']):.4f}",
+                ]
+                for row in rows
+            ],
+        )
+        run.summary({"data": describe(data), "table": rows})
+
+    def models(self, dim: int, key: Array) -> dict[str, tuple[Any, Training]]:
+        """The chain: one lengthscale, many, linear projections, projections of an embedding."""
+        of_linear, of_embedding, of_embedded = jax.random.split(key, 3)
+        lengths = jnp.linspace(0.1, 3.0, self.heads)
+        embedding = eqx.nn.MLP(
+            dim, self.qk_size, self.hidden, 2, activation=jnp.tanh, key=of_embedding
+        )
+
+        def learned(key: Array, **options: Any) -> ak.LearnedKernelRegression:
+            return ak.LearnedKernelRegression(
+                dim, num_heads=self.learned_heads, qk_size=self.qk_size, key=key, **options
+            )
+
+        return {
+            "one Gaussian": (ak.KernelRegression(ak.Gaussian(1.0)), self.kernels),
+            f"{self.heads} Gaussian heads": (
+                ak.MultiheadKernelRegression(eqx.filter_vmap(ak.Gaussian)(lengths)),
+                self.kernels,
+            ),
+            "q · k of linear projections": (learned(of_linear), self.projections),
+            "Gaussian of learned projections": (
+                learned(of_embedded, embedding=embedding, kernel=ak.Gaussian(1.0)),
+                self.projections,
+            ),
+        }

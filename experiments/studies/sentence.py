@@ -1,0 +1,159 @@
+"""Heads over sentences: what a kernel of roles and a prior of positions make a token look at."""
+
+from typing import Annotated, Literal
+
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Array
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+from ..parts import Name, Part, Positive, Study
+from ..results import Run
+
+Role = Literal["determiner", "noun", "verb", "pronoun", "other"]
+ROLES = ("determiner", "noun", "verb", "pronoun", "other")
+
+
+class Sentence(Part):
+    """Tokens, and the role of each."""
+
+    tokens: Annotated[list[str], pydantic.Field(min_length=2, max_length=40)]
+    roles: Annotated[list[Role], pydantic.Field(min_length=2, max_length=40)]
+
+    @pydantic.model_validator(mode="after")
+    def _one_each(self) -> "Sentence":
+        if len(self.tokens) != len(self.roles):
+            raise ValueError(
+                f"expected one role per token; got {len(self.roles)} roles and "
+                f"{len(self.tokens)} tokens"
+            )
+        return self
+
+
+class Sentences(Study):
+    """Stylised heads, made of kernels and priors, on a few sentences."""
+
+    study: Literal["sentence"]
+    name: Name = "sentence"
+    sentences: Annotated[list[Sentence], pydantic.Field(min_length=1, max_length=6)]
+    contrast: Positive = pydantic.Field(
+        default=6.0, description="score of a pair of roles that a head looks for"
+    )
+    decay: Positive = pydantic.Field(default=0.4, description="slope of the decay, per token")
+
+    def run(self, run: Run) -> None:
+        weights = [
+            {name: self.weigh(sentence, name) for name in HEADS} for sentence in self.sentences
+        ]
+        self.draw(run, weights)
+        last, of_it = self.last_pronoun(weights)
+        if last is not None:
+            self.draw_pronoun(run, last, of_it)
+        rows = []
+        for number, (sentence, heads) in enumerate(zip(self.sentences, weights, strict=True)):
+            for name, found in heads.items():
+                for i, token in enumerate(sentence.tokens):
+                    j = int(np.argmax(found[i]))
+                    rows.append(
+                        {
+                            "sentence": number,
+                            "head": name,
+                            "query": token,
+                            "key": sentence.tokens[j],
+                            "positions": [i, j],
+                            "weight": float(found[i, j]),
+                        }
+                    )
+        shown = [
+            row
+            for row in rows
+            if self.sentences[row["sentence"]].roles[row["positions"][0]] == ASKS.get(row["head"])
+        ]
+        run.table(
+            "What the heads look at most",
+            ["head", "query", "key", "weight"],
+            [[r["head"], r["query"], r["key"], f"{r['weight']:.2f}"] for r in shown],
+        )
+        run.summary({"sentences": [s.model_dump() for s in self.sentences], "largest": rows})
+
+    def weigh(self, sentence: Sentence, head: str) -> np.ndarray:
+        """Weights of a head: log K of two roles, times π of two positions, causal."""
+        roles = jnp.eye(len(ROLES))[jnp.array([ROLES.index(role) for role in sentence.roles])]
+        pairs = np.zeros((len(ROLES), len(ROLES)))
+        for query, key in LOOKS.get(head, ()):
+            pairs[ROLES.index(query), ROLES.index(key)] = self.contrast
+        prior: ak.Prior = ak.Causal()
+        if head == "previous token":
+            prior = ak.Window(1, 0) + ak.priors.Table(_not_itself(len(roles), self.contrast))
+        if head != "previous token":
+            prior = prior + ak.Alibi(self.decay)
+        weights = ak.attention_weights(roles, roles, kernel=ak.Bilinear(pairs), prior=prior)
+        return np.asarray(weights)
+
+    def last_pronoun(self, weights: list[dict[str, np.ndarray]]) -> tuple[int | None, np.ndarray]:
+        """The last sentence with a pronoun, and what its last pronoun looks at."""
+        for number in range(len(self.sentences) - 1, -1, -1):
+            roles = self.sentences[number].roles
+            if "pronoun" in roles:
+                place = len(roles) - 1 - roles[::-1].index("pronoun")
+                return number, weights[number]["pronoun to noun"][place]
+        return None, np.zeros(0)
+
+    def draw(self, run: Run, weights: list[dict[str, np.ndarray]]) -> None:
+        rows, columns = len(self.sentences), len(HEADS)
+        figure = Figure(figsize=(2.7 * columns + 0.8, 2.9 * rows))
+        axes = figure.subplots(rows, columns, squeeze=False)
+        arrays = {}
+        for number, (sentence, heads) in enumerate(zip(self.sentences, weights, strict=True)):
+            for ax, (name, found) in zip(axes[number], heads.items(), strict=True):
+                tokens_map(ax, found, sentence.tokens)
+                if number == 0:
+                    ax.set_title(name)
+                arrays[f"{number}_{name.replace(' ', '_')}"] = found
+            axes[number, 0].set_ylabel("query")
+        for ax in axes[-1]:
+            ax.set_xlabel("key")
+        bar = figure.colorbar(axes[0, 0].images[0], ax=axes, shrink=0.4)
+        bar.set_label("weight (grey: not seen yet)")
+        run.figure("sentence", figure, **arrays)
+
+    def draw_pronoun(self, run: Run, number: int, of_it: np.ndarray) -> None:
+        tokens = self.sentences[number].tokens
+        figure = Figure(figsize=(0.42 * len(tokens) + 1.4, 2.4))
+        ax = figure.subplots()
+        ax.bar(range(len(tokens)), of_it, color=ak.plot.BLUE)
+        ax.set_xticks(range(len(tokens)), map(ak.plot.literal, tokens), rotation=60, ha="right")
+        roles = self.sentences[number].roles
+        place = len(roles) - 1 - roles[::-1].index("pronoun")
+        ax.get_xticklabels()[place].set_fontweight("bold")
+        ax.set_ylabel(f"weight from “{tokens[place]}”")
+        run.figure("pronoun", figure, weights=of_it)
+
+
+HEADS = ("previous token", "positional decay", "verb to subject", "determiner", "pronoun to noun")
+LOOKS = {
+    "verb to subject": [("verb", "noun")],
+    "determiner": [("noun", "determiner")],
+    "pronoun to noun": [("pronoun", "noun")],
+}
+ASKS = {"verb to subject": "verb", "determiner": "noun", "pronoun to noun": "pronoun"}
+
+
+def _not_itself(rows: int, cost: float) -> Array:
+    """A bias against the query's own token; the first has no other."""
+    return jnp.where(jnp.eye(rows) == 1, -cost, 0.0)
+
+
+def tokens_map(ax: Axes, weights: np.ndarray, tokens: list[str]) -> None:
+    """Weights between tokens, with what comes after the query greyed."""
+    shown = np.where(np.tri(len(tokens), dtype=bool), weights, np.nan)
+    ax.set_facecolor("#d9d9d9")
+    ax.imshow(shown, vmin=0.0, vmax=1.0, cmap="Blues", interpolation="nearest")
+    names = [ak.plot.literal(token) for token in tokens]
+    ax.set_xticks(range(len(tokens)), names, rotation=90, fontsize=6.5)
+    ax.set_yticks(range(len(tokens)), names, fontsize=6.5)
+    ax.spines[["top", "right"]].set_visible(True)
