@@ -30,7 +30,7 @@ class SelfAttention(eqx.Module):
     r"""One head of attention of a sequence to itself.
 
     $$ c_i = \sum_j a_{ij} W_v x_j, \qquad
-       \log a_{ij} \propto \log K(W_q x_i, W_k x_j) + \log \pi(i, j) $$
+       a_{ij} \propto K(W_q x_i, W_k x_j)\, \pi(i, j) $$
 
     By default $K$ is the exponential of $q \cdot k / \sqrt{d_{qk}}$. No output projection.
 
@@ -98,7 +98,7 @@ class MultiheadAttention(eqx.Module):
     r"""Many heads of attention, each with projections of its own, and one projection of them all.
 
     $$ \mathrm{out}_i = \sum_{h=1}^{H} W_o^h \sum_j a^h_{ij}\, W_v^h v_j, \qquad
-       \log a^h_{ij} \propto \log K(W_q^h q_i, W_k^h k_j) + \log \pi(i, j) $$
+       a^h_{ij} \propto K(W_q^h q_i, W_k^h k_j)\, \pi(i, j) $$
 
     Constructor, parameters, call and results are those of `equinox.nn.MultiheadAttention`: replace
     the class, and copy the weights or take the same `key`. One thing differs: where a mask hides

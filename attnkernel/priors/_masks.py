@@ -194,7 +194,7 @@ class Segments(Mask):
 
 
 class Given(Mask):
-    """A mask that is stored: True = attend. The one prior that takes O(queries x keys) memory.
+    """A mask that is stored: True = attend. It takes O(queries x keys) memory, as `Table` does.
 
     **Arguments:** `allowed`: a Boolean array, shape (queries, keys).
     """
