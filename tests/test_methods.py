@@ -202,9 +202,9 @@ def test_many_dimensions(x64):
         assert_agree(everything(METHODS["blockwise"], *parts), everything(ak.Dense(), *parts))
 
 
-def scalar(method, q, k, v, kernel=None):
+def scalar(method, q, k, v, kernel=None, prior=None):
     kernel = in_float64(ak.Matern52(0.6)) if kernel is None else kernel
-    return jnp.sum(jnp.sin(ak.attend(q, k, v, kernel=kernel, method=method)))
+    return jnp.sum(jnp.sin(ak.attend(q, k, v, kernel=kernel, prior=prior, method=method)))
 
 
 @pytest.mark.parametrize("argument", [0, 1, 2])
@@ -276,6 +276,20 @@ def test_memory_grows_with_rows_not_with_pairs(derivative):
 
     n = 8192  # n x n numbers would be 256 MiB
     assert used(2 * n) - used(n) < 64 * n * 4 * (DIM + DIM_V)
+
+
+def test_the_blocks_of_a_mask_are_not_held_for_all_heads():
+    """What depends on numbers of rows alone is the same to each head; it is not kept for them."""
+    heads, n = 3, 2048  # the blocks of one row of the mask alone would be 13 n x 512 bytes
+
+    def used(prior):
+        def value(q, k, v):
+            return scalar(ak.Blockwise(512, 512), q, k, v, ak.DotProduct(), prior)
+
+        shapes = [(heads, n, DIM), (heads, n, DIM), (heads, n, DIM_V)]
+        return temporary_bytes(jax.grad(value, (0, 1, 2)), *shapes)
+
+    assert used(ak.Causal()) - used(None) < 3 * 512**2 * 4
 
 
 def test_members_of_a_large_batch_take_turns():

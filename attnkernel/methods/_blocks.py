@@ -46,6 +46,8 @@ def cut_blocks(points: Array, values: Array, size: int) -> Block:
     high = jnp.minimum(low + size, len(points)) - 1
     box = jax.lax.stop_gradient(cut(points))
     least, greatest = jnp.min(box, axis=2), jnp.max(box, axis=2)
+    # or a scan over heads holds what depends on numbers alone, all blocks of a mask, for them all
+    low, high, least = jax.lax.optimization_barrier((low, high, least))
     return Block(low, high, cut(points), least, greatest, cut(values))
 
 
