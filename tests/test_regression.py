@@ -8,7 +8,7 @@ import pytest
 from statsmodels.nonparametric.kernel_regression import KernelReg
 
 import attnkernel as ak
-from attnkernel.models._regression import _known_policy
+from attnkernel.models._empty import known_policy
 from attnkernel.priors import HeldOut, LeaveOneOut, Where
 
 N, M = 23, 7
@@ -80,7 +80,7 @@ def test_heads_start_at_equal_weights():
             ),
             r"\(heads,\) = \(3,\); got \(2,\)",
         ),
-        (lambda: _known_policy("zero"), "on_empty must be one of .*; got 'zero'"),
+        (lambda: known_policy("zero"), "on_empty must be one of .*; got 'zero'"),
     ],
 )
 def test_models_refuse_what_makes_no_sense(make, message):

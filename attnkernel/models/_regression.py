@@ -1,36 +1,39 @@
 """Kernel regression as Equinox modules: attention from new inputs to labelled ones."""
 
-from typing import Literal, cast, get_args
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
-from .._attend import attend
 from .._auto import Auto
-from .._checks import as_points
+from .._checks import as_points, is_known
 from .._rules import Rule, Softmax
 from ..kernels import Kernel, unbounded
 from ..methods import Method
-from ..priors import Prior
-
-OnEmpty = Literal["nan", "nearest", "mean", "raise"]
+from ..priors import KeyWeights, Prior
+from ._empty import OnEmpty, fill_empty, known_policy
+from ._local import LocalFit, local_polynomial, noise
 
 
 class KernelRegression(eqx.Module):
-    r"""The Nadaraya–Watson estimator: the mean of labels, weighted by a kernel.
+    r"""Local polynomial regression: of order 0 the mean of labels, weighted by a kernel.
 
-    $$ \hat f(x) = \frac{\sum_j K(x, x_j)\, \pi(i, j)\, y_j}{\sum_j K(x, x_j)\, \pi(i, j)} $$
+    $$ \hat f(x) = \hat\beta_0, \qquad \hat\beta = \arg\min_\beta \sum_j
+       K(x, x_j)\, \pi(i, j)\, \Big( y_j - \sum_{|a| \le p} \beta_a (x_j - x)^a \Big)^2 $$
 
-    It is attention with queries x, keys x_j and values y_j. The data are arguments of the call,
-    not part of the module: what is fitted is the kernel.
+    Of order p = 0 it is the estimator of Nadaraya and Watson: attention with queries x, keys x_j
+    and values y_j. Of order 1, local linear, it has no bias at boundaries and where inputs crowd on
+    one side. The data are arguments of the call, not part of the module: what is fitted is the
+    kernel.
 
     **Arguments:**
 
     - `kernel`: log K, for example `Gaussian(0.3)`. Its lengthscale is what `fit` fits.
+    - `order`: p, 0 (default), 1 or 2. Where the labels with weight do not tell all terms apart, as
+      of fewer rows than terms, the fit is of lower order along what is not told; `local_fit` says
+      where.
     - `rule`: scores to weights. Default: softmax, exactly normalised.
     - `method`: how sums are evaluated. Default: `Auto()`.
     - `on_empty`: the prediction at a query to which no label has weight: `"nan"` (default),
@@ -38,32 +41,47 @@ class KernelRegression(eqx.Module):
       labels that it may see), `"raise"` (an error, inside `jit` too). Where it may see no label
       at all, `"nearest"` and `"mean"` are NaN. Never a silent 0.
 
+    **Raises:** `ValueError` for another order, or an unknown policy.
+
     **Source:** Nadaraya, *On estimating regression* (1964); Watson, *Smooth regression analysis*
-    (1964).
+    (1964); Fan and Gijbels, *Local polynomial modelling and its applications* (1996).
     """
 
     kernel: Kernel
     rule: Rule
     method: Method
+    order: int = eqx.field(static=True)
     on_empty: OnEmpty = eqx.field(static=True)
 
     def __init__(
         self,
         kernel: Kernel,
         *,
+        order: int = 0,
         rule: Rule = Softmax(),
         method: Method = Auto(),
         on_empty: OnEmpty = "nan",
     ):
         if not isinstance(kernel, Kernel):
             raise ValueError(f"kernel must be a Kernel, such as ak.Gaussian(0.3); got {kernel!r}.")
+        if order not in (0, 1, 2):
+            raise ValueError(
+                f"order must be 0 (local constant), 1 (linear) or 2 (quadratic); got {order!r}."
+            )
         self.kernel = kernel
+        self.order = int(order)
         self.rule = rule
         self.method = method
-        self.on_empty = _known_policy(on_empty)
+        self.on_empty = known_policy(on_empty)
 
     def __call__(
-        self, x_new: ArrayLike, x: ArrayLike, y: ArrayLike, *, prior: Prior | None = None
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        prior: Prior | None = None,
+        weights: ArrayLike | None = None,
     ) -> Float[Array, "m"] | Float[Array, "m out"]:
         """Predictions at new inputs from labelled ones.
 
@@ -73,22 +91,85 @@ class KernelRegression(eqx.Module):
         - `y`: labels, shape (n,) or (n, out).
         - `prior`: which labels each prediction may see, for example `LeaveOneOut()` for
           predictions at x itself. Default: all.
+        - `weights`: of each label, shape (n,), from 0: one of 2 counts twice. Default: 1.
 
         **Returns:** shape (m,) or (m, out), in the dtype of `x_new`.
+
+        **Raises:** `ValueError` if shapes do not fit together, or a weight is negative.
         """
         q, k, v = as_points("x_new", x_new), as_points("x", x), as_points("y", y)
-        out, log_mass = attend(
-            q,
-            k,
-            v,
-            kernel=self.kernel,
-            prior=prior,
-            rule=self.rule,
-            method=self.method,
-            return_log_mass=True,
-        )
-        out = _fill_empty(out, jnp.isneginf(log_mass), q, k, v, prior, self.on_empty)
+        prior = with_weights(prior, weights, k)
+        local = self._polynomials(q, k, v, prior)
+        out, log_mass = local.coefficients[:, 0], local.log_mass
+        out = fill_empty(out, jnp.isneginf(log_mass), q, k, v, prior, self.on_empty)
         return out[:, 0] if np.ndim(y) == 1 else out
+
+    def local_fit(
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        prior: Prior | None = None,
+        weights: ArrayLike | None = None,
+    ) -> LocalFit:
+        """The polynomials at new inputs: their coefficients, slopes included, and how well the
+        data tell them apart. Arguments as for the call; where no label has weight, 0."""
+        q, k, v = as_points("x_new", x_new), as_points("x", x), as_points("y", y)
+        return self._polynomials(q, k, v, with_weights(prior, weights, k))
+
+    def smooth(
+        self, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
+    ) -> tuple[Float[Array, "n"] | Float[Array, "n out"], Float[Array, " n"]]:
+        r"""Predictions at the labelled inputs, and the diagonal of the hat matrix.
+
+        $$ \hat y = L y, \qquad L_{ii} = \frac{w_{ii}}{\sum_j w_{ij}}\, \big(S_i^{-1}\big)_{11} $$
+        """
+        k, v = as_points("x", x), as_points("y", y)
+        prior = with_weights(None, weights, k)
+        local = self._polynomials(k, k, v, prior)
+        hat = jnp.exp(self._own(k, prior) - local.log_mass) * local.influence[:, 0]
+        out = local.coefficients[:, 0]
+        return (out[:, 0] if np.ndim(y) == 1 else out), hat
+
+    def noise(
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        variance: ArrayLike,
+        *,
+        weights: ArrayLike | None = None,
+    ) -> Float[Array, "m"] | Float[Array, "m out"]:
+        r"""The variance of predictions, $\sum_j L_j(x)^2 \sigma_j^2$, of independent labels.
+
+        **Arguments:** `variance`: $\sigma_j^2$ of each label, shape (n,) or (n, out); the rest as
+        for the call. With `variance` 1, the squared norm of the weights.
+        """
+        q, k, v = as_points("x_new", x_new), as_points("x", x), as_points("variance", variance)
+        prior, rule = with_weights(None, weights, k), self._softmax()
+        local = self._polynomials(q, k, v[:, :0], prior)
+        parts = {"kernel": self.kernel, "prior": prior, "rule": rule, "method": self.method}
+        out = noise(q, k, v, local, **parts, order=self.order)
+        return out[:, 0] if np.ndim(variance) == 1 else out
+
+    def _polynomials(self, q: Array, k: Array, v: Array, prior: Prior | None) -> LocalFit:
+        parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule, "method": self.method}
+        return local_polynomial(q, k, v, **parts, order=self.order)
+
+    def _own(self, k: Float[Array, "n dim"], prior: Prior | None) -> Float[Array, " n"]:
+        """The log-weight of each input for itself."""
+        kernel, q, k = self.kernel.reduced(k, k)
+        own = self._softmax().tempered(jax.vmap(kernel.log_pair)(q, k))
+        rows = jnp.arange(len(own))
+        return own if prior is None else own + jax.vmap(prior.log_pair)(rows, rows)
+
+    def _softmax(self) -> Softmax:
+        if not isinstance(self.rule, Softmax):
+            raise ValueError(
+                f"The hat matrix is of weights that do not depend on each other's number: of "
+                f"rule=ak.Softmax(); got {self.rule!r}."
+            )
+        return self.rule
 
     def bounds(self, x: Float[Array, "n dim"]) -> tuple["KernelRegression", "KernelRegression"]:
         """The box for a fit, as two models: the kernel's `bounds(x)`, all else free."""
@@ -147,7 +228,7 @@ class MultiheadKernelRegression(eqx.Module):
         self.weights = weights
         self.rule = rule
         self.method = method
-        self.on_empty = _known_policy(on_empty)
+        self.on_empty = known_policy(on_empty)
 
     def heads(
         self, x_new: ArrayLike, x: ArrayLike, y: ArrayLike, *, prior: Prior | None = None
@@ -179,10 +260,25 @@ class MultiheadKernelRegression(eqx.Module):
         )
 
 
-def _known_policy(on_empty: str) -> OnEmpty:
-    if on_empty not in get_args(OnEmpty):
-        raise ValueError(f"on_empty must be one of {get_args(OnEmpty)}; got {on_empty!r}.")
-    return cast(OnEmpty, on_empty)
+def with_weights(
+    prior: Prior | None, weights: ArrayLike | None, k: Float[Array, "n dim"]
+) -> Prior | None:
+    """A prior and the weights of labels as one prior."""
+    if weights is None:
+        return prior
+    weights = jnp.asarray(weights)
+    if weights.shape != (len(k),):
+        raise ValueError(
+            f"weights must have one number per label, shape ({len(k)},); got {weights.shape}."
+        )
+    if is_known(weights) and not (np.all(np.isfinite(weights) & (weights >= 0)) and weights.any()):
+        raise ValueError(
+            f"weights must be finite, none negative and not all 0; got from "
+            f"{np.min(weights)} to {np.max(weights)}."
+        )
+    some = weights > 0
+    of_keys = KeyWeights(jnp.where(some, jnp.log(jnp.where(some, weights, 1)), -jnp.inf))
+    return of_keys if prior is None else prior + of_keys
 
 
 def _with_kernel_bounds(model, kernels):
@@ -190,42 +286,3 @@ def _with_kernel_bounds(model, kernels):
     lower, upper = unbounded(model)
     where = lambda tree: tree.kernel  # noqa: E731
     return eqx.tree_at(where, lower, kernels[0]), eqx.tree_at(where, upper, kernels[1])
-
-
-@eqx.filter_jit
-def _fill_empty(
-    out: Float[Array, "m out"],
-    empty: Bool[Array, " m"],
-    q: Float[Array, "m dim"],
-    k: Float[Array, "n dim"],
-    v: Float[Array, "n out"],
-    prior: Prior | None,
-    on_empty: OnEmpty,
-) -> Float[Array, "m out"]:
-    """Predictions with the policy for empty neighbourhoods applied."""
-    if on_empty == "raise":
-        return eqx.error_if(
-            out,
-            jnp.any(empty),
-            "A query has no label within reach of its kernel. Try a larger lengthscale, or "
-            'on_empty="nan", "nearest" or "mean".',
-        )
-    if on_empty == "nan" or not len(k):
-        instead = jnp.full_like(out, jnp.nan)
-    else:
-
-        def label(i: Int[Array, ""], point: Float[Array, " dim"]) -> Float[Array, " out"]:
-            seen = jnp.ones(len(k), bool)
-            if prior is not None:
-                seen = ~jnp.isneginf(prior.pairwise(i[None], jnp.arange(len(k)))[0])
-            if on_empty == "nearest":
-                squares = jnp.sum((point[None, :] - k) ** 2, axis=1)
-                found = v[jnp.argmin(jnp.where(seen, squares, jnp.inf))]
-            else:
-                found = jnp.sum(jnp.where(seen[:, None], v, 0.0), axis=0) / jnp.sum(seen)
-            return jnp.where(jnp.any(seen), found, jnp.nan)
-
-        # a few queries at a time: never an array of queries x keys
-        rows = lambda row: label(*row)  # noqa: E731
-        instead = jax.lax.map(rows, (jnp.arange(len(q)), q), batch_size=min(64, len(q)))
-    return jnp.where(empty[:, None], instead.astype(out.dtype), out)

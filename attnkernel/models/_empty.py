@@ -1,0 +1,57 @@
+"""What a regression answers where no label has weight: a policy, never a silent number."""
+
+from typing import Literal, cast, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ..priors import Prior
+
+OnEmpty = Literal["nan", "nearest", "mean", "raise"]
+
+
+def known_policy(on_empty: str) -> OnEmpty:
+    if on_empty not in get_args(OnEmpty):
+        raise ValueError(f"on_empty must be one of {get_args(OnEmpty)}; got {on_empty!r}.")
+    return cast(OnEmpty, on_empty)
+
+
+@eqx.filter_jit
+def fill_empty(
+    out: Float[Array, "m out"],
+    empty: Bool[Array, " m"],
+    q: Float[Array, "m dim"],
+    k: Float[Array, "n dim"],
+    v: Float[Array, "n out"],
+    prior: Prior | None,
+    on_empty: OnEmpty,
+) -> Float[Array, "m out"]:
+    """Predictions with the policy for empty neighbourhoods applied."""
+    if on_empty == "raise":
+        return eqx.error_if(
+            out,
+            jnp.any(empty),
+            "A query has no label within reach of its kernel. Try a larger lengthscale, or "
+            'on_empty="nan", "nearest" or "mean".',
+        )
+    if on_empty == "nan" or not len(k):
+        instead = jnp.full_like(out, jnp.nan)
+    else:
+
+        def label(i: Int[Array, ""], point: Float[Array, " dim"]) -> Float[Array, " out"]:
+            seen = jnp.ones(len(k), bool)
+            if prior is not None:
+                seen = ~jnp.isneginf(prior.pairwise(i[None], jnp.arange(len(k)))[0])
+            if on_empty == "nearest":
+                squares = jnp.sum((point[None, :] - k) ** 2, axis=1)
+                found = v[jnp.argmin(jnp.where(seen, squares, jnp.inf))]
+            else:
+                found = jnp.sum(jnp.where(seen[:, None], v, 0.0), axis=0) / jnp.sum(seen)
+            return jnp.where(jnp.any(seen), found, jnp.nan)
+
+        # a few queries at a time: never an array of queries x keys
+        rows = lambda row: label(*row)  # noqa: E731
+        instead = jax.lax.map(rows, (jnp.arange(len(q)), q), batch_size=min(64, len(q)))
+    return jnp.where(empty[:, None], instead.astype(out.dtype), out)

@@ -1,0 +1,342 @@
+r"""Local polynomials: at each query the polynomial in k − q that fits the values best, by weight.
+
+$$ \hat\beta(q) = \arg\min_\beta \sum_j w_j(q)\,
+   \Big\| v_j - \sum_{|a| \le p} \beta_a\, (k_j - q)^a \Big\|^2 $$
+
+More statistics are more values: the moments are those that `attend` gives of the values $u^a$ for
+$|a| \le 2p$ and $u^a v$ for $|a| \le p$, and a small system per query is left to solve. Queries go
+a few neighbours at a time, and u is counted from their middle: counted from afar, the digits of
+k − q would be lost among those of k.
+"""
+
+import itertools
+import math
+import operator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int
+
+from .._attend import attend
+from .._auto import Auto
+from .._rules import Softmax
+from ..methods import Blockwise, Dense, Fourier, Method
+from ..priors import At
+
+_FEW = 32  # queries about one middle, at least
+_MIDDLES = 512  # beyond so many, more queries about each
+_PAIRS = 2**20  # at a time
+
+
+class LocalFit(eqx.Module):
+    r"""The local polynomials of queries.
+
+    With $\varphi(d) = (d^a)_{|a| \le p}$, $S = \sum_j w_j \varphi(k_j - q) \varphi(k_j - q)^\top /
+    \sum_j w_j$:
+
+    - `coefficients`: $\hat\beta$, shape (*batch, queries, terms, dim_v): the value of the fit at q,
+      its slope along each column (a polynomial's slope at q, not the derivative of the fit in q),
+      and for p = 2 the coefficients of $d_a d_b$, a ≤ b.
+    - `influence`: $S^{-1} e_1$, shape (*batch, queries, terms): the fit weighs key j by
+      $w_j\, \varphi(k_j - q)^\top S^{-1} e_1 / \sum_l w_l$.
+    - `log_mass`: $\log \sum_j w_j$.
+    - `condition`: how near S, scaled to a diagonal of 1, is to singular: 1 over the least part of a
+      term that those before it leave unexplained.
+    - `deficient`: whether the keys do not tell all terms apart, so that a ridge was added.
+    """
+
+    coefficients: Float[Array, "*batch queries terms dim_v"]
+    influence: Float[Array, "*batch queries terms"]
+    log_mass: Float[Array, "*batch queries"]
+    condition: Float[Array, "*batch queries"]
+    deficient: Bool[Array, "*batch queries"]
+
+
+def local_polynomial(
+    q: Float[Array, "*#batch queries dim"],
+    k: Float[Array, "*#batch keys dim"],
+    v: Float[Array, "*#batch keys dim_v"],
+    *,
+    kernel: Any,
+    prior: Any = None,
+    rule: Any,
+    method: Method,
+    order: int,
+    ridge: ArrayLike = 0.0,
+    columns: tuple[int, ...] | None = None,
+) -> LocalFit:
+    r"""The local polynomials of order p at queries; other arguments as in `attend`.
+
+    **Arguments:**
+
+    - `order`: p, from 0.
+    - `ridge`: λ ≥ 0, added to the diagonal of S but for the constant term; in units of k. Default
+      0. Where the keys do not tell the terms apart, $\sqrt\epsilon$ of the precision, of each term,
+      is added whatever λ: the fit is then of lower order along what is not told.
+    - `columns`: those that the polynomial is of. Default: all.
+    - `method`: `Auto()` is here `Dense()` or `Blockwise()`.
+
+    **Raises:** `ValueError` for `Fourier`, which certifies fits and not their moments.
+
+    **Source:** Fan and Gijbels, *Local polynomial modelling and its applications* (1996).
+    """
+    if order == 0:
+        parts = {"kernel": kernel, "prior": prior, "rule": rule, "method": method}
+        mean, log_mass = attend(q, k, v, **parts, return_log_mass=True)
+        one = jnp.ones_like(log_mass)
+        return LocalFit(mean[..., None, :], one[..., None], log_mass, one, one < 1)
+    basis = _Basis.of(k, order, columns)
+    one = jnp.ones_like(k[..., :1])
+    gram, right, log_mass = _moments(q, k, one, v, (kernel, prior, rule), method, basis)
+    units = basis.units()
+    ridge = jnp.asarray(ridge, q.dtype) / units**2
+    solved, condition, deficient = _solve(gram[..., 0], right, ridge)
+    solved = jnp.where(jnp.isneginf(log_mass)[..., None, None], 0.0, solved)
+    coefficients = solved[..., :-1] / units[:, None]
+    influence = solved[..., -1] / units
+    return LocalFit(coefficients, influence, log_mass, condition, deficient)
+
+
+def noise(
+    q: Float[Array, "*#batch queries dim"],
+    k: Float[Array, "*#batch keys dim"],
+    variance: Float[Array, "*#batch keys dim_v"],
+    local: LocalFit,
+    *,
+    kernel: Any,
+    prior: Any = None,
+    rule: Softmax,
+    method: Method,
+    order: int,
+    columns: tuple[int, ...] | None = None,
+) -> Float[Array, "*batch queries dim_v"]:
+    r"""The variance of the fit at each query, of independent values of the given variances.
+
+    $$ \sum_j L_j^2 \sigma_j^2
+       = \frac{\sum_j w_j^2}{(\sum_j w_j)^2}\, a^\top
+         \frac{\sum_j w_j^2\, \varphi_j \varphi_j^\top \sigma_j^2}{\sum_j w_j^2}\, a,
+       \qquad a = S^{-1} e_1 $$
+
+    Squares of weights are the weights at half the temperature, and of twice the prior's logarithm.
+    """
+    basis = _Basis.of(k, order, columns)
+    twice = None if prior is None else prior + prior
+    parts = (kernel, twice, Softmax(0.5 * rule.temperature))
+    gram, _, log_mass = _moments(q, k, variance, variance[..., :0], parts, method, basis)
+    a = local.influence * basis.units()
+    sums = jnp.einsum("...i,...ijv,...j->...v", a, gram, a, precision="highest")
+    log_ratio = jnp.where(jnp.isneginf(log_mass), 0.0, log_mass - 2.0 * local.log_mass)
+    return jnp.maximum(sums, 0.0) * jnp.exp(log_ratio)[..., None]
+
+
+class _Basis(NamedTuple):
+    """The columns that a polynomial is of, their scale, its terms, and the products of two."""
+
+    columns: tuple[int, ...]
+    scale: Float[Array, " dim"]  # a power of two near the range: no moment overflows
+    terms: list[tuple[int, ...]]
+    products: list[tuple[int, ...]]
+
+    @classmethod
+    def of(cls, k: Array, order: int, columns: tuple[int, ...] | None) -> "_Basis":
+        columns = tuple(range(k.shape[-1])) if columns is None else columns
+        terms, products = (exponents(len(columns), degree) for degree in (order, 2 * order))
+        at = jax.lax.stop_gradient(k[..., list(columns)])
+        axes = tuple(range(k.ndim - 1))
+        half = 0.5 * jnp.max(at, axis=axes) - 0.5 * jnp.min(at, axis=axes)
+        exponent = jnp.frexp(jnp.where(half > 0, half, 1.0))[1]
+        return cls(columns, jnp.ldexp(jnp.ones_like(half), exponent), terms, products)
+
+    def units(self) -> Float[Array, " terms"]:
+        """The scale of each term."""
+        powers = jnp.asarray(np.array(self.terms, dtype=int), self.scale.dtype)
+        return jnp.prod(self.scale**powers, axis=-1)
+
+    def pairs(self) -> np.ndarray:
+        """The place among the products of that of each pair of terms."""
+        where = {power: i for i, power in enumerate(self.products)}
+        rows = [[tuple(map(operator.add, a, b)) for b in self.terms] for a in self.terms]
+        return np.array([[where[power] for power in row] for row in rows])
+
+    def shift(self, delta: Float[Array, "*rows dim"]) -> Float[Array, "*rows terms terms"]:
+        r"""The matrix of $(u + \delta)^a = \sum_b \binom{a}{b} \delta^{a - b} u^b$."""
+        where = {power: i for i, power in enumerate(self.terms)}
+        factors = np.zeros((len(where), len(where)))
+        places = np.zeros(factors.shape, int)
+        for (a, i), (b, j) in itertools.product(where.items(), repeat=2):
+            if all(map(operator.ge, a, b)):
+                factors[i, j] = math.prod(map(math.comb, a, b))
+                places[i, j] = where[tuple(map(operator.sub, a, b))]
+        return jnp.asarray(factors, delta.dtype) * _monomials(delta, self.terms)[..., places]
+
+
+def _moments(
+    q: Float[Array, "*#batch queries dim"],
+    k: Float[Array, "*#batch keys dim"],
+    of_products: Float[Array, "*#batch keys few"],
+    of_terms: Float[Array, "*#batch keys dim_v"],
+    parts: tuple[Any, Any, Any],
+    method: Method,
+    basis: _Basis,
+) -> tuple[Array, Array, Float[Array, "*batch queries"]]:
+    r"""The means of $\varphi \varphi^\top$ times some values, of $\varphi$ times others; log-mass.
+
+    $\varphi$ is of u = (k − q) / scale. Shapes (*batch, queries, terms, terms, few) and
+    (*batch, queries, terms, dim_v).
+    """
+    kernel, prior, rule = parts
+    if len(basis.terms) == 1:
+        both = _side_by_side(of_products, of_terms)
+        named = {"kernel": kernel, "prior": prior, "rule": rule, "method": method}
+        means, log_mass = attend(q, k, both, **named, return_log_mass=True)
+        few = of_products.shape[-1]
+        return means[..., None, None, :few], means[..., None, few:], log_mass
+    if isinstance(method, Fourier):
+        raise ValueError(
+            "Fourier() certifies weighted means, and a local polynomial divides their small "
+            "differences: use method=ak.Auto() or ak.Blockwise(), or order=0."
+        )
+    rows, keys = q.shape[-2], k.shape[-2]
+    size = max(1, min(rows, max(_FEW, -(-rows // _MIDDLES))))
+    together = max(1, min(-(-rows // size), _PAIRS // max(1, size * keys)))
+    if isinstance(method, Auto):
+        method = Dense() if size * keys <= _PAIRS else Blockwise()
+    columns = list(basis.columns)
+    order = _neighbours(jax.lax.stop_gradient(q[..., columns]), prior)
+    short = -rows % (size * together)
+    numbers = jnp.pad(order, (0, short), mode="edge").reshape(-1, together, size)
+
+    def of_chunk(rows: Int[Array, " size"]) -> tuple[Array, Array, Array]:
+        few = q[..., rows, :]
+        here = few[..., columns]
+        middle = jax.lax.stop_gradient(jnp.mean(here, axis=-2, keepdims=True))
+        u = (k[..., columns] - middle) / basis.scale
+        both = [
+            _monomials(u, powers)[..., :, None] * values[..., None, :]
+            for powers, values in ((basis.products, of_products), (basis.terms, of_terms))
+        ]
+        flat = [part.reshape(*part.shape[:-2], math.prod(part.shape[-2:])) for part in both]
+        means, log_mass = attend(
+            few,
+            k,
+            _side_by_side(*flat),
+            kernel=kernel,
+            prior=None if prior is None else At(prior, rows, jnp.arange(keys)),
+            rule=rule,
+            method=method,
+            return_log_mass=True,
+        )
+        gram, right = (
+            part.reshape(*part.shape[:-1], *values.shape[-2:])
+            for part, values in zip(
+                jnp.split(means, [flat[0].shape[-1]], axis=-1), both, strict=True
+            )
+        )
+        shift = basis.shift((middle - here) / basis.scale)
+        gram = jnp.einsum(
+            "...ia,...abv,...jb->...ijv",
+            shift,
+            gram[..., basis.pairs(), :],
+            shift,
+            precision="highest",
+        )
+        right = jnp.einsum("...ia,...av->...iv", shift, right, precision="highest")
+        return gram, right, log_mass
+
+    found = jax.lax.map(jax.checkpoint(jax.vmap(of_chunk), prevent_cse=False), numbers)
+    batch, back = found[2].ndim - 3, jnp.argsort(order)
+
+    def in_order(leaf: Array) -> Array:
+        """(turns, together, *batch, size, ...) to (*batch, queries, ...)."""
+        leaf = jnp.moveaxis(leaf, (0, 1), (batch, batch + 1))
+        shape = (*leaf.shape[:batch], numbers.size, *leaf.shape[batch + 3 :])
+        leaf = leaf.reshape(shape)
+        return jnp.take(leaf, back, axis=batch)
+
+    gram, right, log_mass = map(in_order, found)
+    return gram, right, log_mass
+
+
+def _side_by_side(*parts: Array) -> Array:
+    """Columns of all parts, whose batch axes broadcast."""
+    shape = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
+    wide = [jnp.broadcast_to(part, (*shape, part.shape[-1])) for part in parts]
+    return jnp.concatenate(wide, axis=-1)
+
+
+def exponents(dim: int, degree: int) -> list[tuple[int, ...]]:
+    """The monomials of so many variables up to a degree: the constant, the linear ones, ..."""
+    found = []
+    for total in range(degree + 1):
+        for columns in itertools.combinations_with_replacement(range(dim), total):
+            found.append(tuple(columns.count(a) for a in range(dim)))
+    return found
+
+
+def _monomials(u: Float[Array, "*rows dim"], powers: list[tuple[int, ...]]) -> Array:
+    """$u^a$ for each of the powers, along a new last axis; each from one of a lower degree."""
+    made = {powers[0]: jnp.ones(u.shape[:-1], u.dtype)}
+    for power in powers[1:]:
+        along = next(a for a, count in enumerate(power) if count)
+        lower = tuple(count - (a == along) for a, count in enumerate(power))
+        made[power] = made[lower] * u[..., along]
+    return jnp.stack([made[power] for power in powers], axis=-1)
+
+
+def _neighbours(points: Float[Array, "*batch queries dim"], prior: Any) -> Int[Array, " queries"]:
+    """An order of the queries in which neighbours are side by side.
+
+    As given, where a batch has points of its own, or a prior speaks of their numbers: it may pass
+    over blocks of them. Else halves along the widest column, and halves of halves.
+    """
+    rows, dim = points.shape[-2:]
+    if prior is not None or points.ndim > 2 or not dim or rows <= _FEW:
+        return jnp.arange(rows)
+    levels = 0 if dim == 1 else max(0, math.ceil(math.log2(rows / _FEW)) - 1)
+    short = -rows % 2**levels
+    order = jnp.pad(jnp.arange(rows), (0, short), mode="edge")
+    for level in range(levels + 1):
+        groups = points[order].reshape(2**level, -1, dim)
+        widest = jnp.argmax(jnp.max(groups, axis=1) - jnp.min(groups, axis=1), axis=1)
+        along = jnp.take_along_axis(groups, widest[:, None, None], axis=2)[..., 0]
+        inner = jnp.argsort(along, axis=1)
+        order = jnp.take_along_axis(order.reshape(2**level, -1), inner, axis=1).ravel()
+    if not short:
+        return order
+    # of the last row's copies the first stays
+    first = jnp.zeros(rows, int).at[order[::-1]].set(jnp.arange(len(order))[::-1])
+    return jnp.argsort(first)
+
+
+def _solve(
+    gram: Float[Array, "*queries terms terms"],
+    right: Float[Array, "*queries terms dim_v"],
+    ridge: Float[Array, " terms"],
+) -> tuple[Float[Array, "*queries terms columns"], Array, Array]:
+    """$S^{-1} (b, e_1)$, the condition of S, and whether it was deficient."""
+    terms, eps = gram.shape[-1], float(jnp.finfo(gram.dtype).eps)
+    slopes = jnp.arange(terms) > 0
+    gram = gram + jnp.diag(jnp.where(slopes, ridge, 0.0))
+    diagonal = jnp.diagonal(gram, axis1=-2, axis2=-1)
+    some = diagonal > 0
+    unit = jnp.where(some, jax.lax.rsqrt(jnp.where(some, diagonal, 1.0)), 1.0)
+    one = jnp.broadcast_to(jnp.eye(terms, 1, dtype=gram.dtype), (*right.shape[:-1], 1))
+    right = jnp.concatenate([right, one], axis=-1) * unit[..., None]
+    scaled = gram * unit[..., None] * unit[..., None, :]
+    # on the diagonal exactly 1; 0 where a column does not vary at all, or all is empty
+    scaled = jnp.where(
+        jnp.eye(terms, dtype=bool), jnp.where(some | ~slopes, 1.0, 0.0)[..., None], scaled
+    )
+    shaky = jax.lax.stop_gradient(scaled) + 8 * terms * eps * jnp.eye(terms, dtype=gram.dtype)
+    pivots = jnp.diagonal(jnp.linalg.cholesky(shaky), axis1=-2, axis2=-1) ** 2
+    least = jnp.nan_to_num(jnp.min(pivots, axis=-1), nan=0.0)
+    deficient = least < eps ** (2 / 3)
+    added = jnp.where(deficient, eps**0.5, 0.0)[..., None] * slopes
+    regular = scaled + added[..., None] * jnp.eye(terms, dtype=gram.dtype)
+    factor = jnp.linalg.cholesky(regular)
+    solved = jax.scipy.linalg.cho_solve((factor, True), right) * unit[..., None]
+    return solved, 1.0 / jnp.maximum(least, eps), deficient
