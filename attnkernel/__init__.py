@@ -9,9 +9,12 @@ from ._auto import Auto as Auto, Selection as Selection, select_method as select
 from ._heads import PerHead as PerHead
 from ._rules import Entmax as Entmax, Rule as Rule, Softmax as Softmax, Uniform as Uniform
 from .fit import (
+    GCV as GCV,
+    AICc as AICc,
     Fit as Fit,
     FitWarning as FitWarning,
     HoldOut as HoldOut,
+    KFold as KFold,
     LeaveOneOut as LeaveOneOut,
     Objective as Objective,
     fit as fit,

@@ -73,6 +73,21 @@ def require_finite(name: str, rows: Float[Array, "*batch rows columns"]) -> None
     )
 
 
+def require_weights(weights: ArrayLike, n: int) -> Float[Array, " n"]:
+    """Weights of n rows as a floating array; `ValueError` unless they are finite, from 0."""
+    array = jnp.asarray(weights)
+    if array.shape != (n,):
+        raise ValueError(f"weights must have one number per row, shape ({n},); got {array.shape}.")
+    if is_known(array):
+        values = np.asarray(array)
+        if not np.all(np.isfinite(values) & (values >= 0)) or not np.any(values):
+            raise ValueError(
+                f"weights must be finite, none below 0 and not all 0; they go from {values.min()} "
+                f"to {values.max()}."
+            )
+    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
+
+
 def require_regression_data(x: Float[Array, "..."], y: Float[Array, "..."]) -> None:
     """Raise `ValueError` unless (x, y) is something that a regression can be fitted to.
 

@@ -1,12 +1,9 @@
 """Fitting: objectives, the loop, and what came of it."""
 
 from ._box import Box as Box
+from ._criteria import GCV as GCV, AICc as AICc
 from ._fit import fit as fit, fit_many as fit_many
-from ._objectives import (
-    HoldOut as HoldOut,
-    LeaveOneOut as LeaveOneOut,
-    Objective as Objective,
-    Sample as Sample,
-)
+from ._objectives import HoldOut as HoldOut, Objective as Objective, Sample as Sample
 from ._profile import profile as profile
 from ._result import Fit as Fit, FitWarning as FitWarning, Starts as Starts
+from ._validation import KFold as KFold, LeaveOneOut as LeaveOneOut

@@ -11,7 +11,7 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray
 
-from .._checks import as_points, is_known, require_regression_data
+from .._checks import as_points, is_known, require_regression_data, require_weights
 from ._loop import Callback, History, Problem
 from ._objectives import Objective
 from ._result import Fit, FitWarning
@@ -33,6 +33,7 @@ def fit(
     record: Callable[[Any], History] | None = None,
     callback: Callback | None = None,
     chunk: int = 100,
+    weights: ArrayLike | None = None,
 ) -> Fit:
     r"""Fits the parameters of a model by minimising an objective.
 
@@ -63,6 +64,8 @@ def fit(
     - `record`: from the model to a dictionary of arrays, recorded at every step beside the loss.
     - `callback`: called as `callback(steps_done, history_of_chunk)` between chunks.
     - `chunk`: steps per call of the compiled program.
+    - `weights`: of each row, shape (n,), from 0; for models that take `weights`. They are those of
+      the estimate and of the criterion: $1/\sigma_i^2$, where the noise is known. Default: 1.
 
     **Returns:** a `Fit`: `model`, `history["loss"]`, `starts`, `minima()`, `warnings()`.
 
@@ -75,6 +78,14 @@ def fit(
     """
     x, y = as_points("x", x), _labels(y)
     require_regression_data(x, y)
+    if weights is not None:
+        weights = require_weights(weights, len(x))
+        objective = eqx.tree_at(
+            lambda objective: objective.weights,
+            objective,
+            weights,
+            is_leaf=lambda leaf: leaf is None,
+        )
     plan = make_plan(
         model, objective, optimizer, steps, starts, bounds, trainable, key, chunk, x.shape[0]
     )

@@ -8,20 +8,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._checks import is_known
-from ..kernels import Kernel
-from ..priors import HeldOut, LeaveOneOut as LeaveOneOutMask, Mask
+from ..priors import HeldOut
 
 
 class Objective(eqx.Module):
     """A criterion of a model on data (x, y). To add one, write `__call__`.
 
     `is_stochastic` says whether it draws random numbers: then `fit` needs a key, and takes a
-    fresh one at every step.
+    fresh one at every step. `weights`, of each row, are what `fit(..., weights=)` was given: a
+    row of weight 2 counts twice, as a label and as an error.
     """
 
+    weights: Float[Array, " n"] | None = eqx.field(default=None, kw_only=True)
     is_stochastic: ClassVar[bool]
 
     @abc.abstractmethod
@@ -37,6 +38,18 @@ class Objective(eqx.Module):
 
     def check(self, n: int) -> None:
         """Raise `ValueError` if the objective cannot be evaluated on n rows."""
+
+    def given(self) -> dict[str, Any]:
+        """The weights, if there are any, as an argument of a model."""
+        return {} if self.weights is None else {"weights": self.weights}
+
+    def mean_square(self, error: Float[Array, "n"] | Float[Array, "n out"]) -> Float[Array, ""]:
+        """The mean over rows, by weight, of squared errors, summed over labels."""
+        squares = error**2 if error.ndim == 1 else jnp.sum(error**2, axis=1)
+        if self.weights is None:
+            return jnp.sum(squares) / len(squares)
+        weights = self.weights.astype(squares.dtype)
+        return jnp.sum(jnp.where(weights > 0, weights * squares, 0.0)) / jnp.sum(weights)
 
     def on_sample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> "Sample | None":
         """A much cheaper objective, its minima near those of this one, and as curved; or None.
@@ -54,16 +67,21 @@ class Sample(NamedTuple):
     y: Array
 
 
-def arranged(x: Float[Array, "n dim"], y: Array) -> tuple[Float[Array, "n dim"], Array]:
+def arranged(
+    x: Float[Array, "n dim"], y: Array, objective: Objective
+) -> tuple[Float[Array, "n dim"], Array, Objective]:
     """The rows with neighbours side by side: far blocks of pairs then weigh nothing.
 
     Of no consequence to a deterministic objective, but that streaming sums pass over these blocks.
     """
-    order = _order(x)
-    return x[order], y[order]
+    order = by_input(x)
+    if objective.weights is not None:
+        where = lambda objective: objective.weights  # noqa: E731
+        objective = eqx.tree_at(where, objective, objective.weights[order])
+    return x[order], y[order], objective
 
 
-def _order(x: Float[Array, "n dim"]) -> Int[Array, " n"]:
+def by_input(x: Float[Array, "n dim"]) -> Int[Array, " n"]:
     """The rows by their first input, then the others."""
     columns = jax.lax.stop_gradient(x.T[::-1])  # ties by the other inputs: from last to first
     # that of NumPy is many times faster than XLA's
@@ -106,6 +124,7 @@ class HoldOut(Objective):
         ):
             limit = "" if size is at_most else f" and no more than at_most={at_most}"
             raise ValueError(f"HoldOut needs at least 1 row{limit}; got {size}.")
+        self.weights = None
         self.size = size if isinstance(size, int) else jnp.asarray(size)
         self.at_most = at_most
 
@@ -132,10 +151,17 @@ class HoldOut(Objective):
         n = x.shape[0]
         rows, counted = _first_rows(key, n, self.at_most), jnp.arange(self.at_most) < self.size
         held_out = jnp.zeros(n, bool).at[rows].set(counted)
-        error = model(x[rows], x, y, prior=HeldOut(held_out)) - y[rows]
+        error = model(x[rows], x, y, prior=HeldOut(held_out), **self.given()) - y[rows]
+        of_rows, size = None, self.size
+        if self.weights is not None:
+            of_rows = jnp.where(counted, self.weights[rows], 0.0)
+            size = jnp.sum(of_rows)
         if error.ndim == 2:
-            error, counted = error.ravel(), jnp.repeat(counted, error.shape[1])
-        return jnp.sum(jnp.where(counted, error, 0.0) ** 2) / self.size
+            counted = jnp.repeat(counted, error.shape[1])
+            of_rows = None if of_rows is None else jnp.repeat(of_rows, error.shape[1])
+            error = error.ravel()
+        squares = jnp.where(counted, error, 0.0) ** 2
+        return jnp.sum(squares if of_rows is None else of_rows * squares) / size
 
 
 def _first_rows(key: PRNGKeyArray, n: int, h: int) -> Int[Array, " h"]:
@@ -148,93 +174,3 @@ def _first_rows(key: PRNGKeyArray, n: int, h: int) -> Int[Array, " h"]:
         bits = jax.random.bits(jax.random.split(key)[1], (n,), jnp.uint32)
         return jnp.argmin(bits, keepdims=True)
     return jax.random.permutation(key, n)[:h]
-
-
-class LeaveOneOut(Objective):
-    r"""Leave-one-out cross-validation: each row predicted from all others.
-
-    $$ \mathrm{CV} = \frac1n \sum_{i=1}^{n} \big\| y_i - \hat f_{-i}(x_i) \big\|^2 $$
-
-    It is the limit of `HoldOut(1)` over all choices of the row; deterministic.
-
-    **Source:** Härdle and Marron, *Optimal bandwidth selection in nonparametric regression
-    function estimation* (1985).
-    """
-
-    is_stochastic: ClassVar[bool] = False
-
-    def __call__(
-        self,
-        model: Any,
-        x: Float[Array, "n dim"],
-        y: Float[Array, "n"] | Float[Array, "n out"],
-        *,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, ""]:
-        error = model(x, x, y, prior=LeaveOneOutMask()) - jnp.asarray(y)
-        return jnp.sum(error**2) / len(error)
-
-    def on_sample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> Sample | None:
-        """Of several starts, from 512 rows: the terms of 128 rows, predicted from up to 1024.
-
-        From 131 072 rows, whatever the starts: leave-one-out of 4000 of them.
-        """
-        n = len(x)
-        if n < _MANY and (n < 512 or starts == 1):
-            return None
-        size, terms = (min(n, 1024), 128) if n < _MANY else (4000, None)
-        # even steps along the first input, so that the order of rows does not matter
-        rows = _order(x)[_evenly(size, n)]
-        return Sample(_Thinned(n, terms), x[rows], y[rows])
-
-
-_MANY = 2**17  # rows, of which the terms of a few take as long as all terms of fewer rows
-
-
-def _evenly(size: int, n: int) -> Int[np.ndarray, " size"]:
-    """So many of the first n whole numbers, in steps as even as can be."""
-    return np.arange(size) * n // size + n // (2 * size)
-
-
-class _Thinned(Objective):
-    r"""`LeaveOneOut` of rows that stand for more, n, of the model that suits so few, N.
-
-    The best lengthscale falls as $n^{-1/(d+4)}$: with N rows it is $(n/N)^{1/(d+4)}$ times as long.
-    What it gains falls as $n^{-4/(d+4)}$: by that it is scaled, to be curved as the whole is.
-
-    **Source:** Marron, *Partitioned cross-validation* (1987).
-    """
-
-    n: int = eqx.field(static=True)
-    terms: int | None = eqx.field(static=True)  # of how many rows; None: all
-    is_stochastic: ClassVar[bool] = False
-
-    def __call__(
-        self,
-        model: Any,
-        x: Float[Array, "rows dim"],
-        y: Float[Array, "rows"] | Float[Array, "rows out"],
-        *,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, ""]:
-        longer = (self.n / len(x)) ** (1.0 / (x.shape[1] + 4))
-        is_kernel = lambda node: isinstance(node, Kernel)  # noqa: E731
-        suited = jax.tree.map(
-            lambda node: node.stretched(longer) if is_kernel(node) else node,
-            model,
-            is_leaf=is_kernel,
-        )
-        if self.terms is None:
-            return longer**-4 * LeaveOneOut()(suited, x, y)
-        rows = jnp.asarray(_evenly(self.terms, len(x)))
-        error = suited(x[rows], x, y, prior=_NotOwn(rows)) - jnp.asarray(y)[rows]
-        return longer**-4 * jnp.sum(error**2) / len(error)
-
-
-class _NotOwn(Mask):
-    """No query sees its own row, which is `rows[i]`."""
-
-    rows: Int[Array, " queries"]
-
-    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
-        return j != self.rows[i]

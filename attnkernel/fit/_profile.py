@@ -27,7 +27,7 @@ def profile(
         raise ValueError(f"{type(objective).__name__} is drawn anew each time: it has no profile.")
     if jnp.ndim(model.kernel.log_lengthscale) != 0:
         raise ValueError("A profile is over one lengthscale; this kernel has several.")
-    points, labels = arranged(as_points("x", x), jnp.asarray(y))
+    points, labels, objective = arranged(as_points("x", x), jnp.asarray(y), objective)
 
     def at(log_lengthscale: Array) -> Array:
         moved = eqx.tree_at(lambda tree: tree.kernel.log_lengthscale, model, log_lengthscale)

@@ -53,7 +53,7 @@ class Fit(eqx.Module):
         """Predictions at new inputs, shape (m, dim) or (m,), from the fitted data."""
         if self.loss.ndim:
             raise ValueError("This is a batch of fits: ask one of them, fit.member(i)(x_new).")
-        return self.model(x_new, self.x, self.y)
+        return self.model(x_new, self.x, self.y, **self.objective.given())
 
     def __repr__(self) -> str:
         loss = self.loss

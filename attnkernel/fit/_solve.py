@@ -116,8 +116,10 @@ def solve(
 ) -> Fit:
     """The fit, or the fits, that a plan describes; `axes` says what is batched."""
     begin, frozen, box = _begin(model, x, key, plan, axes)
-    rows = (x, y) if objective.is_stochastic or axes is not None else arranged(x, y)
-    problem = Problem(frozen, *rows, objective, box)
+    rows = (x, y, objective)
+    if not objective.is_stochastic and axes is None:
+        rows = arranged(*rows)
+    problem = Problem(frozen, *rows, box)
     recipe = Recipe(plan.optimizer, plan.tolerance, record)
     on_host = is_known(*jax.tree.leaves(eqx.filter((begin, problem), eqx.is_array)))
     if on_host and axes is None and box is not None and not box.binds():
@@ -153,8 +155,8 @@ def solve(
     if near[1] is not each and np.any(end.diverged):  # the sample misled: all the way
         end, history = search(state, each)
     history = jax.tree.map(jnp.asarray, history)
-    result = _finish(begin, end, history, problem, axes, is_search, implicit)
-    return Fit(*result, x, y, is_search)
+    *result, _ = _finish(begin, end, history, problem, axes, is_search, implicit)
+    return Fit(*result, objective, x, y, is_search)
 
 
 _ROUGH = 1e-5  # tolerance on a sample

@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._auto import Auto
-from .._checks import as_points, is_known
+from .._checks import as_points, require_weights
 from .._rules import Rule, Softmax
 from ..kernels import Kernel, unbounded
 from ..methods import Method
@@ -266,16 +266,7 @@ def with_weights(
     """A prior and the weights of labels as one prior."""
     if weights is None:
         return prior
-    weights = jnp.asarray(weights)
-    if weights.shape != (len(k),):
-        raise ValueError(
-            f"weights must have one number per label, shape ({len(k)},); got {weights.shape}."
-        )
-    if is_known(weights) and not (np.all(np.isfinite(weights) & (weights >= 0)) and weights.any()):
-        raise ValueError(
-            f"weights must be finite, none negative and not all 0; got from "
-            f"{np.min(weights)} to {np.max(weights)}."
-        )
+    weights = require_weights(weights, len(k))
     some = weights > 0
     of_keys = KeyWeights(jnp.where(some, jnp.log(jnp.where(some, weights, 1)), -jnp.inf))
     return of_keys if prior is None else prior + of_keys
