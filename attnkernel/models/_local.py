@@ -27,7 +27,8 @@ from .._rules import Softmax
 from ..methods import Blockwise, Dense, Fourier, Method
 from ..priors import At
 
-_FEW = 32  # queries about one middle, at least
+_EXACT = 2**18  # pairs up to which each query has a middle of its own: itself
+_FEW = 32  # queries about one middle, at least, of more pairs
 _MIDDLES = 512  # beyond so many, more queries about each
 _PAIRS = 2**20  # at a time
 
@@ -44,8 +45,8 @@ class LocalFit(eqx.Module):
     - `influence`: $S^{-1} e_1$, shape (*batch, queries, terms): the fit weighs key j by
       $w_j\, \varphi(k_j - q)^\top S^{-1} e_1 / \sum_l w_l$.
     - `log_mass`: $\log \sum_j w_j$.
-    - `condition`: how near S, scaled to a diagonal of 1, is to singular: 1 over the least part of a
-      term that those before it leave unexplained.
+    - `condition`: the sum of the inverse eigenvalues of S, scaled to a diagonal of 1: at best the
+      number of terms.
     - `deficient`: whether the keys do not tell all terms apart, so that a ridge was added.
     """
 
@@ -201,12 +202,12 @@ def _moments(
             "differences: use method=ak.Auto() or ak.Blockwise(), or order=0."
         )
     rows, keys = q.shape[-2], k.shape[-2]
-    size = max(1, min(rows, max(_FEW, -(-rows // _MIDDLES))))
+    size = 1 if rows * keys <= _EXACT else min(rows, max(_FEW, -(-rows // _MIDDLES)))
     together = max(1, min(-(-rows // size), _PAIRS // max(1, size * keys)))
     if isinstance(method, Auto):
         method = Dense() if size * keys <= _PAIRS else Blockwise()
     columns = list(basis.columns)
-    order = _neighbours(jax.lax.stop_gradient(q[..., columns]), prior)
+    order = _neighbours(jax.lax.stop_gradient(q[..., columns]), size)
     short = -rows % (size * together)
     numbers = jnp.pad(order, (0, short), mode="edge").reshape(-1, together, size)
 
@@ -287,16 +288,16 @@ def _monomials(u: Float[Array, "*rows dim"], powers: list[tuple[int, ...]]) -> A
     return jnp.stack([made[power] for power in powers], axis=-1)
 
 
-def _neighbours(points: Float[Array, "*batch queries dim"], prior: Any) -> Int[Array, " queries"]:
-    """An order of the queries in which neighbours are side by side.
+def _neighbours(points: Float[Array, "*batch queries dim"], size: int) -> Int[Array, " queries"]:
+    """An order of the queries in which neighbours are side by side, so many about one middle.
 
-    As given, where a batch has points of its own, or a prior speaks of their numbers: it may pass
-    over blocks of them. Else halves along the widest column, and halves of halves.
+    Halves along the widest column, and halves of halves. As given, where a batch has points of its
+    own: of sequences, whose neighbours those are.
     """
     rows, dim = points.shape[-2:]
-    if prior is not None or points.ndim > 2 or not dim or rows <= _FEW:
+    if size == 1 or points.ndim > 2 or not dim:
         return jnp.arange(rows)
-    levels = 0 if dim == 1 else max(0, math.ceil(math.log2(rows / _FEW)) - 1)
+    levels = 0 if dim == 1 else max(0, math.ceil(math.log2(rows / size)) - 1)
     short = -rows % 2**levels
     order = jnp.pad(jnp.arange(rows), (0, short), mode="edge")
     for level in range(levels + 1):
@@ -307,9 +308,9 @@ def _neighbours(points: Float[Array, "*batch queries dim"], prior: Any) -> Int[A
         order = jnp.take_along_axis(order.reshape(2**level, -1), inner, axis=1).ravel()
     if not short:
         return order
-    # of the last row's copies the first stays
-    first = jnp.zeros(rows, int).at[order[::-1]].set(jnp.arange(len(order))[::-1])
-    return jnp.argsort(first)
+    # of the copies of the last row the first is kept
+    place = jnp.full(rows, len(order)).at[order].min(jnp.arange(len(order)))
+    return jnp.argsort(place)
 
 
 def _solve(
@@ -331,12 +332,16 @@ def _solve(
     scaled = jnp.where(
         jnp.eye(terms, dtype=bool), jnp.where(some | ~slopes, 1.0, 0.0)[..., None], scaled
     )
-    shaky = jax.lax.stop_gradient(scaled) + 8 * terms * eps * jnp.eye(terms, dtype=gram.dtype)
-    pivots = jnp.diagonal(jnp.linalg.cholesky(shaky), axis1=-2, axis2=-1) ** 2
-    least = jnp.nan_to_num(jnp.min(pivots, axis=-1), nan=0.0)
-    deficient = least < eps ** (2 / 3)
+    # of a matrix just off the singular ones: the sum of the inverse eigenvalues
+    eye = jnp.eye(terms, dtype=gram.dtype)
+    shaky = jax.lax.stop_gradient(scaled) + 8 * terms * eps * eye
+    inverse = jax.scipy.linalg.cho_solve(
+        (jnp.linalg.cholesky(shaky), True), jnp.broadcast_to(eye, shaky.shape)
+    )
+    condition = jnp.trace(inverse, axis1=-2, axis2=-1)
+    deficient = ~(condition < eps ** (-2 / 3))
     added = jnp.where(deficient, eps**0.5, 0.0)[..., None] * slopes
-    regular = scaled + added[..., None] * jnp.eye(terms, dtype=gram.dtype)
+    regular = scaled + added[..., None] * eye
     factor = jnp.linalg.cholesky(regular)
     solved = jax.scipy.linalg.cho_solve((factor, True), right) * unit[..., None]
-    return solved, 1.0 / jnp.maximum(least, eps), deficient
+    return solved, jnp.nan_to_num(condition, nan=1.0 / eps), deficient
