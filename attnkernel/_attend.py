@@ -100,7 +100,7 @@ def attend(
         raise ValueError(f"{type(method).__name__} cannot evaluate this: {reason}")
     dtype, method = arrays[0].dtype, method.choice(task)
     parts, *arrays = _in_dtype(((kernel, prior, rule), *arrays), task.dtype)
-    value, log_mass = _at_once(_sum, (method, method.side_by_side(task), parts), *arrays)
+    value, log_mass = at_once(_sum, (method, method.side_by_side(task), parts), *arrays)
     if return_log_mass:
         return value.astype(dtype), log_mass.astype(dtype)
     return value.astype(dtype)
@@ -123,7 +123,7 @@ def attention_weights(
     require_finite("q", queries)
     require_finite("k", keys)
     parts, *points = _in_dtype(((kernel, prior, rule), queries, keys), task.dtype)
-    return _at_once(_weigh, (parts,), *points).astype(queries.dtype)
+    return at_once(_weigh, (parts,), *points).astype(queries.dtype)
 
 
 def _sum(
@@ -160,7 +160,7 @@ def _weigh(
     return over_batch(of_member, None, parts, q, k)
 
 
-def _at_once(function: Any, parts: tuple, *arrays: Array) -> Any:
+def at_once(function: Any, parts: tuple, *arrays: Array) -> Any:
     """As one compiled program, unless parts hold functions, which may change unseen."""
     return (_compiled if _is_constant(parts) else _called)(function, parts, arrays)
 

@@ -21,7 +21,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .._attend import attend
+from .._attend import at_once, attend
 from .._auto import Auto
 from .._rules import Softmax
 from ..methods import Blockwise, Dense, Fourier, Method
@@ -85,20 +85,32 @@ def local_polynomial(
 
     **Source:** Fan and Gijbels, *Local polynomial modelling and its applications* (1996).
     """
+    ridge = jnp.asarray(ridge, q.dtype)
+    return at_once(_polynomials, ((kernel, prior, rule), method, order, columns), q, k, v, ridge)
+
+
+def _polynomials(
+    parts: tuple[Any, Any, Any],
+    method: Method,
+    order: int,
+    columns: tuple[int, ...] | None,
+    q: Float[Array, "*#batch queries dim"],
+    k: Float[Array, "*#batch keys dim"],
+    v: Float[Array, "*#batch keys dim_v"],
+    ridge: Float[Array, ""],
+) -> LocalFit:
     if order == 0:
-        parts = {"kernel": kernel, "prior": prior, "rule": rule, "method": method}
-        mean, log_mass = attend(q, k, v, **parts, return_log_mass=True)
+        named = dict(zip(("kernel", "prior", "rule"), parts, strict=True))
+        mean, log_mass = attend(q, k, v, **named, method=method, return_log_mass=True)
         one = jnp.ones_like(log_mass)
         return LocalFit(mean[..., None, :], one[..., None], log_mass, one, one < 1)
     basis = _Basis.of(k, order, columns)
-    one = jnp.ones_like(k[..., :1])
-    gram, right, log_mass = _moments(q, k, one, v, (kernel, prior, rule), method, basis)
+    gram, right, log_mass = _moments(q, k, jnp.ones_like(k[..., :1]), v, parts, method, basis)
     units = basis.units()
-    ridge = jnp.asarray(ridge, q.dtype) / units**2
-    solved, condition, deficient = _solve(gram[..., 0], right, ridge)
+    solved, condition, deficient = _solve(gram[..., 0], right, ridge / units / units)
     solved = jnp.where(jnp.isneginf(log_mass)[..., None, None], 0.0, solved)
-    coefficients = solved[..., :-1] / units[:, None]
-    influence = solved[..., -1] / units
+    coefficients = solved[..., :-1] / _like(units[:, None], solved)
+    influence = solved[..., -1] / _like(units, log_mass[..., None])
     return LocalFit(coefficients, influence, log_mass, condition, deficient)
 
 
@@ -124,11 +136,24 @@ def noise(
 
     Squares of weights are the weights at half the temperature, and of twice the prior's logarithm.
     """
-    basis = _Basis.of(k, order, columns)
     twice = None if prior is None else prior + prior
     parts = (kernel, twice, Softmax(0.5 * rule.temperature))
+    return at_once(_noise, (parts, method, order, columns), q, k, variance, local)
+
+
+def _noise(
+    parts: tuple[Any, Any, Any],
+    method: Method,
+    order: int,
+    columns: tuple[int, ...] | None,
+    q: Float[Array, "*#batch queries dim"],
+    k: Float[Array, "*#batch keys dim"],
+    variance: Float[Array, "*#batch keys dim_v"],
+    local: LocalFit,
+) -> Float[Array, "*batch queries dim_v"]:
+    basis = _Basis.of(k, order, columns)
     gram, _, log_mass = _moments(q, k, variance, variance[..., :0], parts, method, basis)
-    a = local.influence * basis.units()
+    a = local.influence * _like(basis.units(), local.influence)
     sums = jnp.einsum("...i,...ijv,...j->...v", a, gram, a, precision="highest")
     log_ratio = jnp.where(jnp.isneginf(log_mass), 0.0, log_mass - 2.0 * local.log_mass)
     return jnp.maximum(sums, 0.0) * jnp.exp(log_ratio)[..., None]
@@ -155,7 +180,8 @@ class _Basis(NamedTuple):
     def units(self) -> Float[Array, " terms"]:
         """The scale of each term."""
         powers = jnp.asarray(np.array(self.terms, dtype=int), self.scale.dtype)
-        return jnp.prod(self.scale**powers, axis=-1)
+        limits = jnp.finfo(self.scale.dtype)
+        return jnp.clip(jnp.prod(self.scale[None, :] ** powers, axis=-1), limits.tiny, limits.max)
 
     def pairs(self) -> np.ndarray:
         """The place among the products of that of each pair of terms."""
@@ -172,7 +198,8 @@ class _Basis(NamedTuple):
             if all(map(operator.ge, a, b)):
                 factors[i, j] = math.prod(map(math.comb, a, b))
                 places[i, j] = where[tuple(map(operator.sub, a, b))]
-        return jnp.asarray(factors, delta.dtype) * _monomials(delta, self.terms)[..., places]
+        powers = _monomials(delta, self.terms)[..., places]
+        return _like(jnp.asarray(factors, delta.dtype), powers) * powers
 
 
 def _moments(
@@ -215,9 +242,11 @@ def _moments(
         few = q[..., rows, :]
         here = few[..., columns]
         middle = jax.lax.stop_gradient(jnp.mean(here, axis=-2, keepdims=True))
-        u = (k[..., columns] - middle) / basis.scale
+        u = _like(k[..., columns], middle) - _like(middle, k)
+        u = u / _like(basis.scale, u)
         both = [
-            _monomials(u, powers)[..., :, None] * values[..., None, :]
+            _like(_monomials(u, powers)[..., :, None], values[..., None])
+            * _like(values[..., None, :], u[..., None])
             for powers, values in ((basis.products, of_products), (basis.terms, of_terms))
         ]
         flat = [part.reshape(*part.shape[:-2], math.prod(part.shape[-2:])) for part in both]
@@ -237,7 +266,7 @@ def _moments(
                 jnp.split(means, [flat[0].shape[-1]], axis=-1), both, strict=True
             )
         )
-        shift = basis.shift((middle - here) / basis.scale)
+        shift = basis.shift((middle - here) / _like(basis.scale, here))
         gram = jnp.einsum(
             "...ia,...abv,...jb->...ijv",
             shift,
@@ -267,6 +296,11 @@ def _side_by_side(*parts: Array) -> Array:
     shape = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
     wide = [jnp.broadcast_to(part, (*shape, part.shape[-1])) for part in parts]
     return jnp.concatenate(wide, axis=-1)
+
+
+def _like(array: Array, other: Array) -> Array:
+    """With leading axes of size 1, as many as the other has at least."""
+    return array.reshape((1,) * max(0, other.ndim - array.ndim) + array.shape)
 
 
 def exponents(dim: int, degree: int) -> list[tuple[int, ...]]:
@@ -320,28 +354,25 @@ def _solve(
 ) -> tuple[Float[Array, "*queries terms columns"], Array, Array]:
     """$S^{-1} (b, e_1)$, the condition of S, and whether it was deficient."""
     terms, eps = gram.shape[-1], float(jnp.finfo(gram.dtype).eps)
-    slopes = jnp.arange(terms) > 0
-    gram = gram + jnp.diag(jnp.where(slopes, ridge, 0.0))
+    eye, slopes = jnp.eye(terms, dtype=gram.dtype), jnp.arange(terms) > 0
+    gram = gram + _like(jnp.diag(jnp.where(slopes, ridge, 0.0)), gram)
     diagonal = jnp.diagonal(gram, axis1=-2, axis2=-1)
     some = diagonal > 0
     unit = jnp.where(some, jax.lax.rsqrt(jnp.where(some, diagonal, 1.0)), 1.0)
-    one = jnp.broadcast_to(jnp.eye(terms, 1, dtype=gram.dtype), (*right.shape[:-1], 1))
-    right = jnp.concatenate([right, one], axis=-1) * unit[..., None]
+    first = jnp.broadcast_to(_like(eye[:, :1], right), (*right.shape[:-1], 1))
+    right = jnp.concatenate([right, first], axis=-1) * unit[..., None]
+    # on the diagonal exactly 1; 0 where a term does not vary at all
+    ones = jnp.where(some | _like(~slopes, some), 1.0, 0.0)[..., None]
     scaled = gram * unit[..., None] * unit[..., None, :]
-    # on the diagonal exactly 1; 0 where a column does not vary at all, or all is empty
-    scaled = jnp.where(
-        jnp.eye(terms, dtype=bool), jnp.where(some | ~slopes, 1.0, 0.0)[..., None], scaled
-    )
+    scaled = jnp.where(_like(eye > 0, scaled), ones, scaled)
     # of a matrix just off the singular ones: the sum of the inverse eigenvalues
-    eye = jnp.eye(terms, dtype=gram.dtype)
-    shaky = jax.lax.stop_gradient(scaled) + 8 * terms * eps * eye
-    inverse = jax.scipy.linalg.cho_solve(
-        (jnp.linalg.cholesky(shaky), True), jnp.broadcast_to(eye, shaky.shape)
-    )
+    shaky = jax.lax.stop_gradient(scaled) + _like(8 * terms * eps * eye, scaled)
+    everything = jnp.broadcast_to(_like(eye, shaky), shaky.shape)
+    inverse = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(shaky), True), everything)
     condition = jnp.trace(inverse, axis1=-2, axis2=-1)
     deficient = ~(condition < eps ** (-2 / 3))
-    added = jnp.where(deficient, eps**0.5, 0.0)[..., None] * slopes
-    regular = scaled + added[..., None] * eye
-    factor = jnp.linalg.cholesky(regular)
-    solved = jax.scipy.linalg.cho_solve((factor, True), right) * unit[..., None]
-    return solved, jnp.nan_to_num(condition, nan=1.0 / eps), deficient
+    added = jnp.where(deficient, eps**0.5, 0.0)[..., None, None]
+    regular = scaled + added * _like(jnp.diag(slopes.astype(gram.dtype)), scaled)
+    solved = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(regular), True), right)
+    condition = jnp.nan_to_num(condition, nan=1.0 / eps)
+    return solved * unit[..., None], condition, deficient
