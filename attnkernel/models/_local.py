@@ -107,7 +107,9 @@ def _polynomials(
     basis = _Basis.of(k, order, columns)
     gram, right, log_mass = _moments(q, k, jnp.ones_like(k[..., :1]), v, parts, method, basis)
     units = basis.units()
-    solved, condition, deficient = _solve(gram[..., 0], right, ridge / units / units)
+    # of so small units that their squares vanish, none is none
+    scaled = jnp.where(ridge > 0, ridge / units / units, 0.0)
+    solved, condition, deficient = _solve(gram[..., 0], right, scaled)
     solved = jnp.where(jnp.isneginf(log_mass)[..., None, None], 0.0, solved)
     coefficients = solved[..., :-1] / _like(units[:, None], solved)
     influence = solved[..., -1] / _like(units, log_mass[..., None])
