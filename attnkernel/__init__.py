@@ -34,6 +34,7 @@ from .kernels import (
     Laplace as Laplace,
     Matern32 as Matern32,
     Matern52 as Matern52,
+    On as On,
     Periodic as Periodic,
     Polynomial as Polynomial,
     Projected as Projected,

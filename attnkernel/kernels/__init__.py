@@ -3,6 +3,7 @@
 from ._base import (
     Embedded as Embedded,
     Kernel as Kernel,
+    On as On,
     Product as Product,
     unbounded as unbounded,
 )
