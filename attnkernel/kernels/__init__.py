@@ -7,6 +7,13 @@ from ._base import (
     Product as Product,
     unbounded as unbounded,
 )
+from ._categorical import (
+    AitchisonAitken as AitchisonAitken,
+    Categorical as Categorical,
+    LiRacine as LiRacine,
+    LiRacineOrdered as LiRacineOrdered,
+    WangVanRyzin as WangVanRyzin,
+)
 from ._compact import (
     Biweight as Biweight,
     Boxcar as Boxcar,
