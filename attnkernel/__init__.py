@@ -23,6 +23,7 @@ from .fit import (
 )
 from .kernels import (
     Additive as Additive,
+    AitchisonAitken as AitchisonAitken,
     Bilinear as Bilinear,
     Biweight as Biweight,
     Boxcar as Boxcar,
@@ -35,8 +36,11 @@ from .kernels import (
     Gaussian as Gaussian,
     Kernel as Kernel,
     Laplace as Laplace,
+    LiRacine as LiRacine,
+    LiRacineOrdered as LiRacineOrdered,
     Matern32 as Matern32,
     Matern52 as Matern52,
+    On as On,
     Periodic as Periodic,
     Polynomial as Polynomial,
     Projected as Projected,
@@ -47,6 +51,7 @@ from .kernels import (
     Triangular as Triangular,
     Tricube as Tricube,
     Triweight as Triweight,
+    WangVanRyzin as WangVanRyzin,
 )
 from .methods import (
     Blockwise as Blockwise,

@@ -5,6 +5,8 @@ tracer without a value, and only its shape and dtype are checked.
 """
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -39,6 +41,23 @@ def require_positive(
 def as_constant(value: ArrayLike) -> ArrayLike:
     """A number of NumPy as one of Python, which is fixed: arrays of JAX are to be fitted."""
     return float(value) if isinstance(value, np.generic | np.ndarray) and not value.ndim else value
+
+
+def as_whole_numbers(
+    name: str, value: int | Sequence[int] | np.ndarray, least: int
+) -> tuple[int, ...]:
+    """One whole number or several, each no less than `least`, at least one."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    listed: list[Any] = list(value) if isinstance(value, Sequence) else [value]
+    if not listed or not all(
+        isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= least for n in listed
+    ):
+        raise ValueError(
+            f"{name} must be a whole number from {least}, or several, such as "
+            f"({least}, {least + 2}); got {value!r}."
+        )
+    return tuple(map(int, listed))
 
 
 def as_points(name: str, x: ArrayLike) -> Float[Array, "*batch points dim"]:

@@ -43,6 +43,10 @@ KERNELS = {
         eqx.nn.Linear(DIM, 3, use_bias=False, key=jax.random.PRNGKey(1)),
     ),
     "soft-capped": ak.SoftCapped(ak.Epanechnikov(1.1), jnp.asarray(2.0)),
+    "on columns": ak.Matern52(0.7).on(1) * ak.Triweight(2.5).on(0),
+    "categories": ak.Projected(ak.AitchisonAitken(0.3, 5), jnp.round, jnp.round).on(0)
+    * ak.Gaussian(0.8).on(1),
+    "ordered categories": ak.WangVanRyzin(jnp.array([0.2, 0.6])),
 }
 LIGHT = [name for name, kernel in KERNELS.items() if kernel.is_light(DIM)]
 ROW = np.arange(KEYS)

@@ -3,8 +3,16 @@
 from ._base import (
     Embedded as Embedded,
     Kernel as Kernel,
+    On as On,
     Product as Product,
     unbounded as unbounded,
+)
+from ._categorical import (
+    AitchisonAitken as AitchisonAitken,
+    Categorical as Categorical,
+    LiRacine as LiRacine,
+    LiRacineOrdered as LiRacineOrdered,
+    WangVanRyzin as WangVanRyzin,
 )
 from ._compact import (
     Biweight as Biweight,

@@ -2,16 +2,20 @@
 
 To add a kernel, subclass `Kernel` and write `log_pair`. The base class owns the maps over
 queries and keys and the product of kernels. A kernel that is a simpler one of other points, such
-as learned projections of them, is an `Embedded`: write `embed`.
+as learned projections of them, or some of their columns, is an `Embedded`: write `embed`.
 """
 
 import abc
+from collections.abc import Sequence
 from typing import TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
+
+from .._checks import as_whole_numbers
 
 Tree = TypeVar("Tree")
 
@@ -84,6 +88,17 @@ class Kernel(eqx.Module):
         """The kernel with its lengthscales times a factor f. Default: $K(q / f, k / f)$."""
         return Stretched(self, factor)
 
+    def categories(self, dim: int) -> frozenset[int]:
+        """The columns, of points of this dimension, whose numbers are names, not quantities.
+
+        A local polynomial does not go along them. Default: none.
+        """
+        return frozenset()
+
+    def on(self, *columns: int) -> "On":
+        """This kernel of some columns of the points alone: `On(self, columns)`."""
+        return On(self, columns)
+
     def __mul__(self, other: "Kernel") -> "Product":
         return Product(self, other)
 
@@ -112,7 +127,10 @@ class Product(Kernel):
         k_high: Float[Array, " dim"],
     ) -> Float[Array, ""]:
         box = (q_low, q_high, k_low, k_high)
-        return self.first.upper_bound(*box) + self.second.upper_bound(*box)
+        first, second = self.first.upper_bound(*box), self.second.upper_bound(*box)
+        # one may say +inf, nothing, of pairs to which the other gives no weight
+        none = jnp.isneginf(first) | jnp.isneginf(second)
+        return jnp.where(none, -jnp.inf, first + second)
 
     def pairwise(
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
@@ -125,6 +143,9 @@ class Product(Kernel):
 
     def stretched(self, factor: float) -> "Product":
         return Product(self.first.stretched(factor), self.second.stretched(factor))
+
+    def categories(self, dim: int) -> frozenset[int]:
+        return self.first.categories(dim) | self.second.categories(dim)
 
 
 class Embedded(Kernel):
@@ -165,6 +186,88 @@ class Stretched(Embedded):
 
     def check(self, dim_q: int, dim_k: int) -> None:
         self.kernel.check(dim_q, dim_k)
+
+    def categories(self, dim: int) -> frozenset[int]:
+        return self.kernel.categories(dim)
+
+
+class On(Embedded):
+    r"""A kernel of some columns of the points: mixed data are a product of these.
+
+    $$ \log K(q, k) = \log K'(q_C, k_C), \qquad q, k \in \mathbb{R}^d,\
+       C \subseteq \{0, \dots, d - 1\} $$
+
+    **Arguments:**
+
+    - `kernel`: K′, of points of as many dimensions as there are columns.
+    - `columns`: C, counted from 0, in the order in which K′ takes them; or one number.
+
+    `kernel.on(0, 2)` is `On(kernel, (0, 2))`.
+
+    **Raises:** `ValueError` if a column is not a whole number from 0, comes twice, or is beyond the
+    columns of the points.
+    """
+
+    kernel: Kernel
+    columns: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, kernel: Kernel, columns: int | Sequence[int] | np.ndarray):
+        if not isinstance(kernel, Kernel):
+            raise ValueError(f"kernel must be a Kernel, such as ak.Gaussian(0.3); got {kernel!r}.")
+        self.kernel = kernel
+        self.columns = as_whole_numbers("columns", columns, 0)
+        if len(set(self.columns)) < len(self.columns):
+            raise ValueError(f"Each column can be taken once; got {self.columns}.")
+
+    def embed(
+        self, q: Float[Array, "*batch queries dim"], k: Float[Array, "*batch_k keys dim"]
+    ) -> tuple[Kernel, Array, Array]:
+        return self.kernel, self._of(q), self._of(k)
+
+    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
+        return self.kernel.log_pair(self._of(q), self._of(k))
+
+    def check(self, dim_q: int, dim_k: int) -> None:
+        super().check(dim_q, dim_k)
+        self._require(dim_q)
+        self.kernel.check(len(self.columns), len(self.columns))
+
+    def is_light(self, dim: int) -> bool:
+        return self.kernel.is_light(len(self.columns))
+
+    def upper_bound(
+        self,
+        q_low: Float[Array, " dim"],
+        q_high: Float[Array, " dim"],
+        k_low: Float[Array, " dim"],
+        k_high: Float[Array, " dim"],
+    ) -> Float[Array, ""]:
+        return self.kernel.upper_bound(*map(self._of, (q_low, q_high, k_low, k_high)))
+
+    def bounds(self, x: Float[Array, "n dim"]) -> tuple["On", "On"]:
+        """Those of K′ for its columns of x."""
+        lower, upper = self.kernel.bounds(self._of(x))
+        return On(lower, self.columns), On(upper, self.columns)
+
+    def stretched(self, factor: float) -> "On":
+        return On(self.kernel.stretched(factor), self.columns)
+
+    def categories(self, dim: int) -> frozenset[int]:
+        return frozenset(self.columns[c] for c in self.kernel.categories(len(self.columns)))
+
+    def _of(self, x: Float[Array, "*rows dim"]) -> Float[Array, "*rows few"]:
+        """The columns of points."""
+        self._require(x.shape[-1])
+        # slices and no gather: these melt into the loops that read them
+        parts = [jax.lax.slice_in_dim(x, c, c + 1, axis=-1) for c in self.columns]
+        return jnp.concatenate(parts, axis=-1)
+
+    def _require(self, dim: int) -> None:
+        if max(self.columns) >= dim:
+            raise ValueError(
+                f"A kernel on the columns {', '.join(map(str, self.columns))}, counted from 0, "
+                f"needs points of at least {max(self.columns) + 1} dimensions; got {dim}."
+            )
 
 
 def unbounded(tree: Tree) -> tuple[Tree, Tree]:

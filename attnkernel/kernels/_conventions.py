@@ -1,6 +1,9 @@
 """What the same letter means elsewhere: lengthscale and bandwidth conventions, by name."""
 
 import math
+import statistics
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -8,32 +11,79 @@ from jaxtyping import Array, Float
 
 from .._checks import require_positive
 
-_STANDARD_DEVIATIONS_PER_UNIT = {
-    "standard": 1.0,  # exp(-d²/2ℓ²): here, R np, statsmodels
-    "unhalved": 1.0 / math.sqrt(2.0),  # exp(-(d/ℓ)²): Czyż (2024)
+
+class _Convention(NamedTuple):
+    """A number h that names a kernel of this package by another rule than its lengthscale ℓ."""
+
+    kernel: str
+    to_lengthscale: Callable[[Array], Array]
+    from_lengthscale: Callable[[Array], Array]
+
+
+def _times(kernel: str, factor: float) -> _Convention:
+    """ℓ = c h."""
+    return _Convention(kernel, lambda h: h * factor, lambda length: length * (1.0 / factor))
+
+
+_QUARTILE = statistics.NormalDist().inv_cdf(0.75)
+
+_CONVENTIONS = {
+    "standard": _times("Gaussian", 1.0),
+    "unhalved": _times("Gaussian", 1.0 / math.sqrt(2.0)),
+    "sklearn_gamma": _Convention(
+        "Gaussian", lambda h: jnp.sqrt(0.5 / h), lambda length: 0.5 / length / length
+    ),
+    "locfit_gauss": _times("Gaussian", 1.0 / 2.5),
+    "ksmooth_normal": _times("Gaussian", 0.25 / _QUARTILE),
+    "boxcar": _times("Boxcar", 1.0),
+    "ksmooth_box": _times("Boxcar", 0.5),
+    "epanechnikov": _times("Epanechnikov", 1.0),
+    "np_epanechnikov": _times("Epanechnikov", math.sqrt(5.0)),
 }
 
 
 def convert_lengthscale(
     lengthscale: ArrayLike, *, source: str = "standard", target: str = "standard"
 ) -> Float[Array, "..."]:
-    r"""A Gaussian's lengthscale in another convention: $\ell_t = \ell_s\, c_s / c_t$.
+    r"""The number that names the same kernel in another convention.
 
-    `c` is the standard deviation of the Gaussian that a lengthscale of 1 names:
+    $$ h_t = g_t^{-1}\big(g_s(h_s)\big), \qquad \ell = g(h) $$
 
-    | name | kernel | c |
-    |---|---|---|
-    | `"standard"` | $\exp(-d^2 / 2\ell^2)$ | 1 |
-    | `"unhalved"` | $\exp(-(d / \ell)^2)$ | $1/\sqrt2$ |
+    g says which lengthscale ℓ of this package a number h names:
 
-    **Arguments:** `lengthscale`: any shape, positive; `source`, `target`: names of the table.
+    | name | of whom | kernel of the distance d | ℓ |
+    |---|---|---|---|
+    | `"standard"` | R `np`, statsmodels, kerneljax | `Gaussian`: $\exp(-d^2 / 2 h^2)$ | h |
+    | `"unhalved"` | Czyż (2024) | `Gaussian`: $\exp(-(d / h)^2)$ | $h / \sqrt2$ |
+    | `"sklearn_gamma"` | scikit-learn's `gamma` | `Gaussian`: $\exp(-h d^2)$ | $1 / \sqrt{2 h}$ |
+    | `"locfit_gauss"` | R `locfit`, `"gauss"` | `Gaussian`: $\exp(-(2.5 d / h)^2 / 2)$ | h/2.5 |
+    | `"ksmooth_normal"` | R `ksmooth`, `"normal"` | `Gaussian` with quartiles ±h/4 | 0.3706506 h |
+    | `"boxcar"` | the half-width | `Boxcar`: $d < h$ | h |
+    | `"ksmooth_box"` | R `ksmooth`, `"box"` | `Boxcar`: $d < h / 2$ | h / 2 |
+    | `"epanechnikov"` | the half-width; most packages | `Epanechnikov`: $1 - (d / h)^2$ | h |
+    | `"np_epanechnikov"` | R `np`, Stata | `Epanechnikov`: $1 - (d / h)^2 / 5$ | $\sqrt5\, h$ |
 
-    **Raises:** `ValueError` for a name that is not in the table, or a lengthscale ≤ 0.
+    The factor of `"ksmooth_normal"` is $1 / (4 \Phi^{-1}(3/4))$; beyond 4ℓ `ksmooth` gives no
+    weight. That of `"np_epanechnikov"` makes h a standard deviation.
+
+    **Arguments:** `lengthscale`: $h_s$, any shape, positive, in the units of x (of
+    `"sklearn_gamma"`, in one over their square); `source`, `target`: names of the table.
+
+    **Raises:** `ValueError` for a name that is not in the table, names of different kernels, or a
+    number ≤ 0.
     """
     require_positive("lengthscale", lengthscale)
     for name in (source, target):
-        if name not in _STANDARD_DEVIATIONS_PER_UNIT:
-            known = ", ".join(repr(known) for known in _STANDARD_DEVIATIONS_PER_UNIT)
+        if name not in _CONVENTIONS:
+            known = ", ".join(map(repr, _CONVENTIONS))
             raise ValueError(f"Unknown lengthscale convention {name!r}; known are {known}.")
-    factor = _STANDARD_DEVIATIONS_PER_UNIT[source] / _STANDARD_DEVIATIONS_PER_UNIT[target]
-    return jnp.asarray(lengthscale) * factor
+    one, other = _CONVENTIONS[source], _CONVENTIONS[target]
+    if one.kernel != other.kernel:
+        same = (name for name, rule in _CONVENTIONS.items() if rule.kernel == one.kernel)
+        raise ValueError(
+            f"{source!r} names the width of a kernel {one.kernel}, {target!r} that of "
+            f"{other.kernel}: no lengthscale makes these two kernels the same. Of {one.kernel} "
+            f"there are {', '.join(map(repr, same))}."
+        )
+    array = jnp.asarray(lengthscale) * 1.0
+    return array if source == target else other.from_lengthscale(one.to_lengthscale(array))

@@ -100,6 +100,9 @@ class SoftCapped(Kernel):
     def stretched(self, factor: float) -> "SoftCapped":
         return SoftCapped(self.kernel.stretched(factor), self.cap)
 
+    def categories(self, dim: int) -> frozenset[int]:
+        return self.kernel.categories(dim)
+
     def bounds(self, x: Float[Array, "n dim"]) -> tuple["SoftCapped", "SoftCapped"]:
         lower, upper = super().bounds(x)
         where = lambda kernel: kernel.kernel  # noqa: E731

@@ -97,5 +97,6 @@ def measure(n: int, dim: int, seed: int, precision: str) -> tuple[float, int, in
         jax.block_until_ready(program(*arguments))
         seconds, peak = time.perf_counter() - started, peak_bytes() - idle
         held = program.memory_analysis()
+        assert held is not None  # there are backends that do not tell; CPU and GPU do
         buffers = held.argument_size_in_bytes + held.output_size_in_bytes + held.temp_size_in_bytes
         return seconds, peak, buffers

@@ -1,0 +1,136 @@
+"""Lengthscales by other rules: each kernel against its formula, and against who has the rule."""
+
+import itertools
+import math
+import shutil
+import statistics
+import subprocess
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+from attnkernel.kernels import convert_lengthscale
+from attnkernel.kernels._conventions import _CONVENTIONS
+
+QUERIES, KEYS = 7, 53
+RNG = np.random.default_rng(0)
+# no query is further than 4 lengthscales from a key, where ksmooth would stop
+Q, K, V = np.sort(RNG.uniform(size=QUERIES)), RNG.uniform(size=KEYS), RNG.normal(size=KEYS)
+D = np.abs(Q[:, None] - K[None])
+QUARTER = 0.25 / 0.6744897501960817  # of the standard deviation in the third quartile
+
+# of a number h: the kernel of this package that it names, K up to a constant
+TABLE = {
+    "standard": (ak.Gaussian, lambda h: np.exp(-(D**2) / (2 * h**2))),
+    "unhalved": (ak.Gaussian, lambda h: np.exp(-((D / h) ** 2))),
+    "sklearn_gamma": (ak.Gaussian, lambda h: np.exp(-h * D**2)),
+    "locfit_gauss": (ak.Gaussian, lambda h: np.exp(-((2.5 * D / h) ** 2) / 2)),
+    "ksmooth_normal": (ak.Gaussian, lambda h: np.exp(-((D / (QUARTER * h)) ** 2) / 2)),
+    "boxcar": (ak.Boxcar, lambda h: 1.0 * np.less(D, h)),
+    "ksmooth_box": (ak.Boxcar, lambda h: 1.0 * np.less(D, h / 2)),
+    "epanechnikov": (ak.Epanechnikov, lambda h: np.maximum(1 - (D / h) ** 2, 0)),
+    "np_epanechnikov": (ak.Epanechnikov, lambda h: np.maximum(1 - (D / h) ** 2 / 5, 0)),
+}
+OWN = {"Gaussian": "standard", "Boxcar": "boxcar", "Epanechnikov": "epanechnikov"}
+
+
+def kernel_of(name, number):
+    make, _ = TABLE[name]
+    return make(convert_lengthscale(number, source=name, target=OWN[make.__name__]))
+
+
+def estimate(kernel):
+    return ak.KernelRegression(kernel)(Q, K, V)
+
+
+def test_every_convention_is_tested():
+    assert list(TABLE) == list(_CONVENTIONS)
+
+
+@pytest.mark.parametrize("name", list(TABLE))
+@pytest.mark.parametrize("number", [0.21, 0.8])
+def test_a_number_names_its_kernel(x64, name, number):
+    scores = kernel_of(name, number).pairwise(jnp.asarray(Q)[:, None], jnp.asarray(K)[:, None])
+    np.testing.assert_allclose(jnp.exp(scores), TABLE[name][1](number), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(("source", "target"), list(itertools.product(TABLE, TABLE)))
+def test_conversions_go_there_and_back_or_are_refused(x64, source, target):
+    numbers = np.array([0.21, 0.8, 3.0])
+    if TABLE[source][0] is not TABLE[target][0]:
+        with pytest.raises(ValueError, match="no lengthscale makes these two kernels the same"):
+            convert_lengthscale(numbers, source=source, target=target)
+        return
+    there = convert_lengthscale(numbers, source=source, target=target)
+    back = convert_lengthscale(there, source=target, target=source)
+    np.testing.assert_allclose(back, numbers, rtol=1e-14)
+    for number, same in zip(numbers, np.asarray(there), strict=True):
+        one, other = kernel_of(source, number), kernel_of(target, same)
+        np.testing.assert_allclose(one.lengthscale, other.lengthscale, rtol=1e-14)
+
+
+def test_the_same_name_changes_nothing():
+    numbers = jnp.linspace(0.1, 3.0, 97)
+    for name in TABLE:
+        same = convert_lengthscale(numbers, source=name, target=name)
+        np.testing.assert_array_equal(same, numbers)
+    assert convert_lengthscale(2).dtype == jnp.float32
+    assert jax.jit(lambda h: convert_lengthscale(h, source="sklearn_gamma"))(2.0) == 0.5
+
+
+def test_a_refusal_names_what_would_do():
+    sentence = "'standard' names the width of a kernel Gaussian, 'ksmooth_box' that of Boxcar"
+    with pytest.raises(ValueError, match=rf"{sentence}: .* 'unhalved', .*'ksmooth_normal'\."):
+        convert_lengthscale(0.3, target="ksmooth_box")
+
+
+def test_what_makes_the_numbers_what_they_are(x64):
+    """The quartiles of one kernel, and the variance of another."""
+    sd = float(convert_lengthscale(2.0, source="ksmooth_normal"))
+    assert math.isclose(statistics.NormalDist(0.0, sd).cdf(0.5), 0.75, rel_tol=1e-12)
+    width = float(convert_lengthscale(0.7, source="np_epanechnikov", target="epanechnikov"))
+    u = np.linspace(-width, width, 200_001)
+    weights = np.exp(ak.Epanechnikov(width).pairwise(jnp.zeros((1, 1)), jnp.asarray(u)[:, None]))
+    assert math.isclose(np.sum(weights * u**2) / np.sum(weights), 0.7**2, rel_tol=1e-8)
+
+
+# --- against those who have them ---
+
+
+def test_gamma_is_that_of_scikit_learn(x64):
+    pairwise = pytest.importorskip("sklearn.metrics.pairwise")
+    expected = pairwise.rbf_kernel(Q[:, None], K[:, None], gamma=3.7)
+    kernel = kernel_of("sklearn_gamma", 3.7)
+    scores = kernel.pairwise(jnp.asarray(Q)[:, None], jnp.asarray(K)[:, None])
+    np.testing.assert_allclose(jnp.exp(scores), expected, rtol=1e-13)
+
+
+def test_standard_is_that_of_statsmodels(x64):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own future random numbers
+        peer = pytest.importorskip("statsmodels.nonparametric.kernel_regression")
+        expected, _ = peer.KernelReg(V, K, "c", reg_type="lc", bw=np.array([0.17])).fit(Q)
+    np.testing.assert_allclose(estimate(kernel_of("standard", 0.17)), expected, rtol=1e-12)
+
+
+@pytest.mark.skipif(shutil.which("Rscript") is None, reason="there is no R")
+@pytest.mark.parametrize(("kernel", "rtol"), [("normal", 1e-6), ("box", 1e-13)])
+def test_ksmooth_is_that_of_r(x64, kernel, rtol):
+    x, y, at = (f"c({', '.join(map(repr, a.tolist()))})" for a in (K, V, Q))
+    for bandwidth in (0.8, 1.3):
+        if kernel == "normal":
+            assert D.max() < 4 * 0.37 * bandwidth
+        program = (
+            f'f <- ksmooth({x}, {y}, "{kernel}", bandwidth = {bandwidth}, x.points = {at}); '
+            f'cat(sprintf("%.17g", f$y))'
+        )
+        done = subprocess.run(
+            ["Rscript", "--vanilla", "-e", program], capture_output=True, text=True, check=True
+        )
+        expected = np.array(done.stdout.split(), dtype=float)
+        ours = estimate(kernel_of(f"ksmooth_{kernel}", bandwidth))
+        np.testing.assert_allclose(ours, expected, rtol=rtol)
