@@ -40,6 +40,7 @@ from .kernels import (
     LiRacineOrdered as LiRacineOrdered,
     Matern32 as Matern32,
     Matern52 as Matern52,
+    NearestNeighbours as NearestNeighbours,
     On as On,
     Periodic as Periodic,
     Polynomial as Polynomial,

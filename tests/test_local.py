@@ -138,7 +138,8 @@ def test_float32_at_its_extremes():
             assert np.isfinite(out)
             assert np.isfinite(slopes.kernel.log_lengthscale)
     alike = ak.KernelRegression(ak.Gaussian(0.3), order=2)(x[:5], np.ones_like(x), y)
-    np.testing.assert_allclose(alike, np.full(5, np.mean(y)), rtol=1e-5)
+    # the ridge is the root of the precision, and rounding is divided by it
+    np.testing.assert_allclose(alike, np.full(5, np.mean(y)), atol=1e-3)
 
 
 def test_what_the_data_do_not_tell_is_said(x64):

@@ -1,5 +1,6 @@
 """Kernels: log K(q, k), the content half of a score."""
 
+from ._adaptive import NearestNeighbours as NearestNeighbours
 from ._base import (
     Embedded as Embedded,
     Kernel as Kernel,

@@ -140,7 +140,8 @@ def noise(
     """
     twice = None if prior is None else prior + prior
     parts = (kernel, twice, Softmax(0.5 * rule.temperature))
-    return at_once(_noise, (parts, method, order, columns), q, k, variance, local)
+    arrays = q, k, variance, local.influence, local.log_mass
+    return at_once(_noise, (parts, method, order, columns), *arrays)
 
 
 def _noise(
@@ -151,13 +152,14 @@ def _noise(
     q: Float[Array, "*#batch queries dim"],
     k: Float[Array, "*#batch keys dim"],
     variance: Float[Array, "*#batch keys dim_v"],
-    local: LocalFit,
+    influence: Float[Array, "*batch queries terms"],
+    log_mass: Float[Array, "*batch queries"],
 ) -> Float[Array, "*batch queries dim_v"]:
     basis = _Basis.of(k, order, columns)
-    gram, _, log_mass = _moments(q, k, variance, variance[..., :0], parts, method, basis)
-    a = local.influence * _like(basis.units(), local.influence)
+    gram, _, of_squares = _moments(q, k, variance, variance[..., :0], parts, method, basis)
+    a = influence * _like(basis.units(), influence)
     sums = jnp.einsum("...i,...ijv,...j->...v", a, gram, a, precision="highest")
-    log_ratio = jnp.where(jnp.isneginf(log_mass), 0.0, log_mass - 2.0 * local.log_mass)
+    log_ratio = jnp.where(jnp.isneginf(of_squares), 0.0, of_squares - 2.0 * log_mass)
     return jnp.maximum(sums, 0.0) * jnp.exp(log_ratio)[..., None]
 
 
@@ -359,14 +361,13 @@ def _solve(
     eye, slopes = jnp.eye(terms, dtype=gram.dtype), jnp.arange(terms) > 0
     gram = gram + _like(jnp.diag(jnp.where(slopes, ridge, 0.0)), gram)
     diagonal = jnp.diagonal(gram, axis1=-2, axis2=-1)
-    some = diagonal > 0
-    unit = jnp.where(some, jax.lax.rsqrt(jnp.where(some, diagonal, 1.0)), 1.0)
+    # a term that varies less than this may as well not vary: its square overflows the derivatives
+    some = diagonal > float(jnp.finfo(gram.dtype).tiny) ** 0.75
+    # constant to differentiation: the solution does not depend on it
+    unit = jax.lax.rsqrt(jax.lax.stop_gradient(jnp.where(some, diagonal, 1.0)))
     first = jnp.broadcast_to(_like(eye[:, :1], right), (*right.shape[:-1], 1))
     right = jnp.concatenate([right, first], axis=-1) * unit[..., None]
-    # on the diagonal exactly 1; 0 where a term does not vary at all
-    ones = jnp.where(some | _like(~slopes, some), 1.0, 0.0)[..., None]
     scaled = gram * unit[..., None] * unit[..., None, :]
-    scaled = jnp.where(_like(eye > 0, scaled), ones, scaled)
     # of a matrix just off the singular ones: the sum of the inverse eigenvalues
     shaky = jax.lax.stop_gradient(scaled) + _like(8 * terms * eps * eye, scaled)
     everything = jnp.broadcast_to(_like(eye, shaky), shaky.shape)

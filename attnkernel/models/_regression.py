@@ -33,7 +33,7 @@ class KernelRegression(eqx.Module):
     - `kernel`: log K, for example `Gaussian(0.3)`. Its lengthscale is what `fit` fits.
     - `order`: p, 0 (default), 1 or 2. Where the labels with weight do not tell all terms apart, as
       of fewer rows than terms, the fit is of lower order along what is not told; `local_fit` says
-      where.
+      where. It goes along the columns that are quantities, not `Kernel.categories`.
     - `rule`: scores to weights. Default: softmax, exactly normalised.
     - `method`: how sums are evaluated. Default: `Auto()`.
     - `on_empty`: the prediction at a query to which no label has weight: `"nan"` (default),
@@ -149,12 +149,17 @@ class KernelRegression(eqx.Module):
         prior, rule = with_weights(None, weights, k), self._softmax()
         local = self._polynomials(q, k, v[:, :0], prior)
         parts = {"kernel": self.kernel, "prior": prior, "rule": rule, "method": self.method}
-        out = noise(q, k, v, local, **parts, order=self.order)
+        out = noise(q, k, v, local, **parts, order=self.order, columns=self._columns(k))
         return out[:, 0] if np.ndim(variance) == 1 else out
 
     def _polynomials(self, q: Array, k: Array, v: Array, prior: Prior | None) -> LocalFit:
         parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule, "method": self.method}
-        return local_polynomial(q, k, v, **parts, order=self.order)
+        return local_polynomial(q, k, v, **parts, order=self.order, columns=self._columns(k))
+
+    def _columns(self, k: Float[Array, "n dim"]) -> tuple[int, ...]:
+        """Those that are quantities: a polynomial does not go along names."""
+        names = self.kernel.categories(k.shape[1])
+        return tuple(column for column in range(k.shape[1]) if column not in names)
 
     def _own(self, k: Float[Array, "n dim"], prior: Prior | None) -> Float[Array, " n"]:
         """The log-weight of each input for itself."""

@@ -1,0 +1,118 @@
+r"""Nearest-neighbour bandwidths: each query has a lengthscale of its own, to its m-th nearest key.
+
+$$ \log K(q, k_j) = \log K'\Big(\frac{k_j - q}{h(q)},\, 0\Big), \qquad
+   h(q) = \text{the distance from } q \text{ to its } m\text{-th nearest key} $$
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ._base import Embedded, Kernel
+
+_AT_A_TIME = 64
+
+
+class NearestNeighbours(Embedded):
+    r"""A kernel in units of the distance to the m-th nearest of all keys, ties counted.
+
+    Where keys are dense it is narrow, where they are few it is wide. All keys count for the
+    distance, those that a prior hides too. Of n keys it sorts n distances per query.
+
+    **Arguments:**
+
+    - `kernel`: K', in units of h: `Tricube(1.0)` ends at the m-th nearest key. Its lengthscale is a
+      factor of h, and may be fitted.
+    - `fraction`: m / n, above 0 and at most 1; m is rounded down, at least 1. Or
+    - `neighbours`: m itself. One of the two.
+
+    **Raises:** `ValueError` for none or both of the two, one out of range, or m > n.
+
+    **Source:** Cleveland, *Robust locally weighted regression and smoothing scatterplots* (1979);
+    Loader, *Local regression and likelihood* (1999), section 2.2.1.
+    """
+
+    kernel: Kernel
+    fraction: float | None = eqx.field(static=True)
+    neighbours: int | None = eqx.field(static=True)
+
+    def __init__(
+        self, kernel: Kernel, fraction: float | None = None, *, neighbours: int | None = None
+    ):
+        if (fraction is None) == (neighbours is None):
+            raise ValueError("Say one of fraction=, of all keys, and neighbours=, their number.")
+        if fraction is not None and not 0 < fraction <= 1:
+            raise ValueError(f"fraction must be above 0 and at most 1; got {fraction!r}.")
+        if neighbours is not None and (not isinstance(neighbours, int) or neighbours < 1):
+            raise ValueError(f"neighbours must be a whole number from 1; got {neighbours!r}.")
+        self.kernel, self.fraction, self.neighbours = kernel, fraction, neighbours
+
+    def embed(
+        self, q: Float[Array, "*batch queries dim"], k: Float[Array, "*batch_k keys dim"]
+    ) -> tuple[Kernel, Array, Array]:
+        """The points, and beside each query the distance that is its unit."""
+        reach = jnp.vectorize(self._reach, signature="(n,d),(m,d)->(n)")(q, k)
+        return (
+            _PerQuery(self.kernel),
+            jnp.concatenate([q, reach[..., None]], axis=-1),
+            jnp.concatenate([k, jnp.zeros_like(k[..., :1])], axis=-1),
+        )
+
+    def _reach(
+        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
+    ) -> Float[Array, " queries"]:
+        n = k.shape[0]
+        # a product such as 0.29 * 100 is a hair less than it is
+        m = self.neighbours or max(1, int((self.fraction or 0.0) * n + 1e-9))
+        if m > n:
+            raise ValueError(f"There are {n} keys; got neighbours={m}.")
+
+        def of_query(point: Float[Array, " dim"]) -> Float[Array, ""]:
+            steps = jnp.abs(k - point[None, :])
+            largest = jnp.max(steps, axis=1)
+            # squares of what is far from 1 would overflow or vanish
+            unit = jnp.where(largest > 0, largest, 1.0)
+            distance = unit * jnp.sqrt(jnp.sum((steps / unit[:, None]) ** 2, axis=1))
+            return jnp.sort(jnp.where(largest > 0, distance, 0.0))[m - 1]
+
+        return jax.lax.map(of_query, q, batch_size=min(_AT_A_TIME, max(1, q.shape[0])))
+
+    def check(self, dim_q: int, dim_k: int) -> None:
+        self.kernel.check(dim_q, dim_k)
+
+    def categories(self, dim: int) -> frozenset[int]:
+        return self.kernel.categories(dim)
+
+    def stretched(self, factor: float) -> "NearestNeighbours":
+        """As many neighbours, in units as much longer."""
+        stretched = self.kernel.stretched(factor)
+        return NearestNeighbours(stretched, self.fraction, neighbours=self.neighbours)
+
+
+class _PerQuery(Kernel):
+    """A kernel in units that each query brings along, as its last coordinate."""
+
+    kernel: Kernel
+
+    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
+        step = k[:-1] - q[:-1]
+        some = q[-1] > 0
+        inside = self.kernel.log_pair(step / jnp.where(some, q[-1], 1.0), jnp.zeros_like(step))
+        # a unit of 0: as many keys as were asked for coincide with the query, and no other counts
+        at_point = self.kernel.log_pair(jnp.zeros_like(step), jnp.zeros_like(step))
+        alone = jnp.where(jnp.all(step == 0), at_point, -jnp.inf)
+        return jnp.where(some, inside, alone)
+
+    def upper_bound(
+        self,
+        q_low: Float[Array, " dim"],
+        q_high: Float[Array, " dim"],
+        k_low: Float[Array, " dim"],
+        k_high: Float[Array, " dim"],
+    ) -> Float[Array, ""]:
+        """That of the least distance in the longest unit."""
+        unit = jnp.where(q_high[-1] > 0, q_high[-1], 1.0)
+        low, high = (k_low - q_high)[:-1] / unit, (k_high - q_low)[:-1] / unit
+        zero = jnp.zeros_like(low)
+        return self.kernel.upper_bound(low, high, zero, zero)
