@@ -11,15 +11,22 @@ from ._rules import Entmax as Entmax, Rule as Rule, Softmax as Softmax, Uniform 
 from .fit import (
     GCV as GCV,
     AICc as AICc,
+    Bands as Bands,
     Fit as Fit,
     FitWarning as FitWarning,
     HoldOut as HoldOut,
     KFold as KFold,
     LeaveOneOut as LeaveOneOut,
     Objective as Objective,
+    bands as bands,
+    conformal as conformal,
+    degrees_of_freedom as degrees_of_freedom,
+    effective_count as effective_count,
     fit as fit,
     fit_many as fit_many,
+    noise_variance as noise_variance,
     profile as profile,
+    wild_bootstrap as wild_bootstrap,
 )
 from .kernels import (
     Additive as Additive,

@@ -1,8 +1,18 @@
 """Fitting: objectives, the loop, and what came of it."""
 
 from ._box import Box as Box
+from ._conformal import conformal as conformal
 from ._criteria import GCV as GCV, AICc as AICc
 from ._fit import fit as fit, fit_many as fit_many
+from ._inference import (
+    Bands as Bands,
+    DegreesOfFreedom as DegreesOfFreedom,
+    bands as bands,
+    degrees_of_freedom as degrees_of_freedom,
+    effective_count as effective_count,
+    noise_variance as noise_variance,
+    wild_bootstrap as wild_bootstrap,
+)
 from ._objectives import HoldOut as HoldOut, Objective as Objective, Sample as Sample
 from ._profile import profile as profile
 from ._result import Fit as Fit, FitWarning as FitWarning, Starts as Starts
