@@ -1,6 +1,7 @@
 r"""Conformal prediction: intervals for a new label that hold whatever the noise is."""
 
 import math
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

@@ -79,13 +79,7 @@ def fit(
     x, y = as_points("x", x), _labels(y)
     require_regression_data(x, y)
     if weights is not None:
-        weights = require_weights(weights, len(x))
-        objective = eqx.tree_at(
-            lambda objective: objective.weights,
-            objective,
-            weights,
-            is_leaf=lambda leaf: leaf is None,
-        )
+        objective = objective.weighted(require_weights(weights, len(x)))
     plan = make_plan(
         model, objective, optimizer, steps, starts, bounds, trainable, key, chunk, x.shape[0]
     )

@@ -39,6 +39,11 @@ class Objective(eqx.Module):
     def check(self, n: int) -> None:
         """Raise `ValueError` if the objective cannot be evaluated on n rows."""
 
+    def weighted(self, weights: Float[Array, " n"]) -> "Objective":
+        """The objective with weights of rows in place of its own."""
+        where = lambda objective: objective.weights  # noqa: E731
+        return eqx.tree_at(where, self, weights, is_leaf=lambda leaf: leaf is None)
+
     def given(self) -> dict[str, Any]:
         """The weights, if there are any, as an argument of a model."""
         return {} if self.weights is None else {"weights": self.weights}
@@ -76,8 +81,7 @@ def arranged(
     """
     order = by_input(x)
     if objective.weights is not None:
-        where = lambda objective: objective.weights  # noqa: E731
-        objective = eqx.tree_at(where, objective, objective.weights[order])
+        objective = objective.weighted(objective.weights[order])
     return x[order], y[order], objective
 
 
