@@ -17,7 +17,7 @@ def sample(out=None):
     rng = np.random.default_rng(11)
     x = rng.uniform(-2, 2, (N, 2))
     shape = (N,) if out is None else (N, out)
-    signal = np.sin(2 * x[:, 0]) + x[:, 1]
+    signal = np.sin(2 * x[:, 0]) + np.cos(2 * x[:, 1])
     y = (signal if out is None else signal[:, None]) + 0.3 * rng.normal(size=shape)
     return x, y, rng.uniform(0.3, 2.0, N)
 
