@@ -32,7 +32,8 @@ class KVCache(eqx.Module):
     - `capacity`: how many rows.
     - `heads`, `qk_size`, `vo_size`: of keys and values.
     - `ring`: whether the oldest rows make room for new ones. Default: no.
-    - `dtype`: of keys and values. Default: the default floating type.
+    - `dtype`: of keys and values. Default: the default floating type. In bfloat16 they take half
+      the memory; what is summed over them is still in no less than float32.
     """
 
     keys: Float[Array, "capacity heads qk_size"]

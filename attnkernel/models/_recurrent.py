@@ -19,13 +19,18 @@ from ._heads import OfHeads
 class RecurrentCache(eqx.Module):
     """The state of linear attention: one sum for each feature of each head, whatever the length.
 
-    **Arguments:** `heads`: of queries. `features`, `vo_size`: how many, and the size of values.
+    **Arguments:**
+
+    - `heads`: of queries. `features`, `vo_size`: how many, and the size of values.
+    - `dtype`: of the sums, and no less than float32: in bfloat16 a sum of equal numbers stops
+      growing after a few hundred of them. Default: the default floating type.
     """
 
     state: State
     length: Int[Array, ""]
 
     def __init__(self, heads: int, features: int, vo_size: int, *, dtype=None):
+        dtype = jnp.promote_types(jnp.result_type(float) if dtype is None else dtype, jnp.float32)
         empty = State.empty(features, vo_size, dtype)
         self.state = jax.tree.map(lambda leaf: jnp.stack([leaf] * heads), empty)
         self.length = jnp.array(0)
@@ -42,17 +47,25 @@ class RecurrentCache(eqx.Module):
         assert isinstance(kernel, Kernel)
         assert isinstance(rule, Rule)
 
+        stored = self.state.sums.dtype
+        dtype = jnp.promote_types(jnp.result_type(q, k, v), stored)
+
+        def in_dtype(tree: Any, dtype: Any) -> Any:
+            return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)
+
         def head(state: State, q: Array, k: Array, v: Array) -> tuple[Array, State]:
             values = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=1)
-            moments, state = advance(state, *method.both(q, k, kernel, rule), values)
+            of_both = method.both(q, k, kernel, rule)
+            # parts of the kernel may be wider than its points
+            moments, state = advance(*in_dtype((state, *of_both, values), dtype))
             return moments.with_sink(rule.log_sink()).value, state
 
         group = q.shape[1] // k.shape[1]
-        heads = (q, jnp.repeat(k, group, axis=1), jnp.repeat(v, group, axis=1))
+        heads = in_dtype((q, jnp.repeat(k, group, axis=1), jnp.repeat(v, group, axis=1)), dtype)
         out, state = jax.vmap(head)(self.state, *(part.swapaxes(0, 1) for part in heads))
         where = lambda cache: (cache.state, cache.length)  # noqa: E731
-        cache = eqx.tree_at(where, self, (state, self.length + q.shape[0]))
-        return out.swapaxes(0, 1), cache
+        cache = eqx.tree_at(where, self, (in_dtype(state, stored), self.length + q.shape[0]))
+        return out.swapaxes(0, 1).astype(q.dtype), cache
 
 
 def features_of(
