@@ -131,7 +131,8 @@ def test_process_heads_and_rotary_positions_are_those_of_equinox(x64):
 def numpy_attention(q, k, v, mask=None, scale=None):
     """The formula, one head, as one writes it down."""
     scores = q @ k.T * (1 / np.sqrt(q.shape[1]) if scale is None else scale)
-    weights = np.exp(scores - scores.max(axis=1, keepdims=True)) * (1.0 if mask is None else mask)
+    scores = scores if mask is None else np.where(mask, scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     return weights @ v / weights.sum(axis=1, keepdims=True)
 
 
@@ -270,6 +271,48 @@ def test_decoding_with_a_cache_is_the_full_pass(x64, options, capacity, ring, fi
     np.testing.assert_allclose(jnp.concatenate(rows), full, rtol=1e-11, atol=1e-12)
     assert int(cache.length) == 13
     assert cache.keys.shape[0] == capacity
+
+
+@pytest.mark.parametrize(("capacity", "ring"), [(13, False), (5, True)])
+@pytest.mark.parametrize("scores", [1.0, 1e4])
+def test_a_cache_of_bfloat16_rounds_what_it_stores_and_no_more(capacity, ring, scores):
+    """Against the formula in float64 with keys and values rounded; scores up to 1e4."""
+    module = ak.MultiheadAttention(2, 6, qk_size=5, vo_size=7, key=jax.random.PRNGKey(0))
+    x = jnp.asarray(np.random.default_rng(8).normal(size=(13, 6)), jnp.float32)
+    largest = jnp.abs(jnp.log(module.weights(x, x))).max()
+    module = eqx.tree_at(
+        lambda m: m.query_proj.weight, module, module.query_proj.weight * scores / largest
+    )
+    programs = []
+
+    @eqx.filter_jit
+    def step(row, cache):
+        programs.append(cache)
+        return module.step(row, cache)
+
+    cache, rows = module.cache(capacity, ring=ring, dtype=jnp.bfloat16), []
+    for row in x:
+        out, cache = step(row[None], cache)
+        rows.append(out)
+    out = jnp.concatenate(rows)
+    assert cache.keys.dtype == cache.values.dtype == jnp.bfloat16
+    assert out.dtype == jnp.float32
+    assert len(programs) == 1
+    q, k, v = (
+        jax.vmap(p)(x).reshape(13, 2, -1)
+        for p in (module.query_proj, module.key_proj, module.value_proj)
+    )
+    k, v = (part.astype(jnp.bfloat16) for part in (k, v))
+    q, k, v = (np.asarray(part, np.float64) for part in (q, k, v))
+    i = np.arange(13)
+    seen = (i[None] <= i[:, None]) & (i[None] > i[:, None] - capacity)
+    heads = [numpy_attention(q[:, h], k[:, h], v[:, h], seen) for h in (0, 1)]
+    expected = np.concatenate(heads, axis=1) @ np.asarray(module.output_proj.weight).T
+    # float32 has a score of 1e4 to 1e-3
+    np.testing.assert_allclose(out, expected, rtol=0, atol=2e-6 if scores == 1.0 else 1e-3)
+    if scores == 1.0:
+        full = module(x, x, x, prior=ak.Window(capacity - 1, 0) if ring else ak.Causal())
+        assert 1e-6 < jnp.abs(out - full).max() < 2**-8 * jnp.abs(full).max()
 
 
 def test_a_cache_that_is_full():

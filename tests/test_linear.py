@@ -138,6 +138,62 @@ def test_decoding_with_a_state_is_the_full_pass(x64, kernel, first):
 
 
 @pytest.mark.parametrize(
+    ("of_module", "of_cache", "size"),
+    [(None, None, 1.0), (jnp.bfloat16, jnp.bfloat16, 1.0), (None, jnp.bfloat16, 1e4)],
+)
+def test_a_state_is_summed_in_no_less_than_float32(of_module, of_cache, size):
+    """After hundreds of rows a sum in bfloat16 no longer grows; one program serves all rows."""
+    module = ak.MultiheadAttention(
+        4,
+        8,
+        num_kv_heads=2,
+        kernel=ak.EluFeatures(),
+        method=ak.Linear(),
+        dtype=of_module,
+        key=jax.random.PRNGKey(0),
+    )
+    x = size * jax.random.normal(jax.random.PRNGKey(1), (401, 8), of_module)
+    wide, x_wide = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.float32) if eqx.is_inexact_array(leaf) else leaf, (module, x)
+    )
+    full = wide(x_wide, x_wide, x_wide, prior=ak.Causal())
+    cache = module.recurrent_cache(dtype=of_cache)
+    assert cache.state.sums.dtype == jnp.float32
+    programs = []
+
+    @eqx.filter_jit
+    def step(row, cache):
+        programs.append(cache)
+        return module.step(row, cache)
+
+    rows = []
+    for row in x:
+        out, cache = step(row[None], cache)
+        rows.append(out)
+    out = jnp.concatenate(rows)
+    assert out.dtype == x.dtype
+    assert len(programs) == 1
+    # float32 has a logarithm of 1e4 to 1e-3
+    close = 1e-3 if size > 1 else 2e-6 if of_module is None else 2**-7
+    # the last rows are means of many, and small
+    for part in (slice(None), slice(300, None)):
+        away = jnp.abs(out.astype(jnp.float32) - full)[part].max()
+        assert away < close * jnp.abs(full[part]).max()
+
+
+def test_a_state_of_float32_serves_float64(x64):
+    """The features of a float32 state and float64 rows are summed in float64, and then stored."""
+    module = ak.MultiheadAttention(
+        2, 6, kernel=ak.EluFeatures(), method=ak.Linear(), key=jax.random.PRNGKey(0)
+    )
+    x = jnp.asarray(np.random.default_rng(7).normal(size=(5, 6)))
+    out, cache = module.step(x, module.recurrent_cache(dtype=jnp.float32))
+    np.testing.assert_allclose(out, module(x, x, x, prior=ak.Causal()), rtol=1e-12)
+    assert cache.state.maximum.dtype == cache.state.sums.dtype == jnp.float32
+    assert module.step(x[:1], cache)[0].dtype == jnp.float64
+
+
+@pytest.mark.parametrize(
     ("call", "message"),
     [
         ({"kernel": ak.Gaussian()}, "Gaussian is not of finite rank: pass features="),

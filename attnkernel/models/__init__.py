@@ -1,10 +1,12 @@
 """Models: kernel regressions and attention as Equinox modules."""
 
-from ._attention import MultiheadAttention as MultiheadAttention, SelfAttention as SelfAttention
-from ._cache import KVCache as KVCache, RecurrentCache as RecurrentCache
+from ._cache import KVCache as KVCache
 from ._learned import LearnedKernelRegression as LearnedKernelRegression
+from ._multihead import MultiheadAttention as MultiheadAttention
+from ._recurrent import RecurrentCache as RecurrentCache
 from ._regression import (
     KernelRegression as KernelRegression,
     MultiheadKernelRegression as MultiheadKernelRegression,
 )
 from ._rotary import rotate as rotate
+from ._self_attention import SelfAttention as SelfAttention

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._checks import as_points
 from ..priors import Prior
-from ._attention import MultiheadAttention
+from ._multihead import MultiheadAttention
 
 
 class LearnedKernelRegression(eqx.Module):

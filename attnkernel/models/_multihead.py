@@ -1,7 +1,6 @@
-"""Attention as Equinox modules: one head or many, between sequences or within one, with a cache."""
+"""Attention of many heads: between sequences or within one, at once or row by row with a cache."""
 
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any, overload
 
@@ -11,87 +10,28 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._arguments import task_of
 from .._attend import attend, attention_weights
 from .._auto import Auto
 from .._heads import PerHead
 from .._rules import Rule, Softmax
 from ..kernels import DotProduct, Kernel
-from ..methods import Linear, Method, State, advance
-from ..priors import At, Causal, Given, HeldOut, Prior, Window
-from ._cache import KVCache, RecurrentCache
+from ..methods import Method
+from ..priors import At, Causal, HeldOut, Prior, Window
+from ._cache import KVCache
+from ._heads import (
+    OfHeads,
+    grouped,
+    masked,
+    positions_of,
+    require_sequences,
+    share,
+    split,
+    together,
+)
+from ._recurrent import RecurrentCache, features_of
 from ._rotary import rotate
 
 ProcessHeads = Callable[[Array, Array, Array], tuple[Array, Array, Array]]
-OfHeads = Float[Array, "_rows _heads _size"]
-
-
-class SelfAttention(eqx.Module):
-    r"""One head of attention of a sequence to itself.
-
-    $$ c_i = \sum_j a_{ij} W_v x_j, \qquad
-       a_{ij} \propto K(W_q x_i, W_k x_j)\, \pi(i, j) $$
-
-    By default $K$ is the exponential of $q \cdot k / \sqrt{d_{qk}}$. No output projection.
-
-    **Arguments:**
-
-    - `size`: d, of the rows x.
-    - `qk_size`, `vo_size`: of queries and keys, and of values. Default: d.
-    - `use_bias`: whether projections have one. Default: no.
-    - `kernel`, `prior`, `rule`, `method`: as in `attend`.
-    - `key`: a PRNG key, for the projections.
-
-    **Source:** Vaswani et al., *Attention is all you need* (2017).
-    """
-
-    query_proj: eqx.nn.Linear
-    key_proj: eqx.nn.Linear
-    value_proj: eqx.nn.Linear
-    kernel: Kernel
-    prior: Prior | None
-    rule: Rule
-    method: Method
-
-    def __init__(
-        self,
-        size: int,
-        qk_size: int | None = None,
-        vo_size: int | None = None,
-        *,
-        use_bias: bool = False,
-        kernel: Kernel = DotProduct(),
-        prior: Prior | None = None,
-        rule: Rule = Softmax(),
-        method: Method = Auto(),
-        key: PRNGKeyArray,
-    ):
-        keys = jax.random.split(key, 3)
-        sizes = (qk_size or size, qk_size or size, vo_size or size)
-        self.query_proj, self.key_proj, self.value_proj = (
-            eqx.nn.Linear(size, out, use_bias=use_bias, key=key)
-            for out, key in zip(sizes, keys, strict=True)
-        )
-        self.kernel, self.prior, self.rule, self.method = kernel, prior, rule, method
-
-    def __call__(
-        self, x: Float[Array, "rows size"], *, prior: Prior | None = None
-    ) -> Float[Array, "rows vo_size"]:
-        """The context of each row. `prior` is added to the module's own."""
-        return attend(*self._project(x), **self._parts(prior), method=self.method)
-
-    def weights(
-        self, x: Float[Array, "rows size"], *, prior: Prior | None = None
-    ) -> Float[Array, "rows rows"]:
-        """The weights $a_{ij}$."""
-        return attention_weights(*self._project(x)[:2], **self._parts(prior))
-
-    def _project(self, x: Float[Array, "rows size"]) -> tuple[Array, Array, Array]:
-        q, k, v = (jax.vmap(p)(x) for p in (self.query_proj, self.key_proj, self.value_proj))
-        return q, k, v
-
-    def _parts(self, prior: Prior | None) -> dict[str, Any]:
-        return {"kernel": self.kernel, "prior": together(self.prior, prior), "rule": self.rule}
 
 
 class MultiheadAttention(eqx.Module):
@@ -179,8 +119,8 @@ class MultiheadAttention(eqx.Module):
         self.key_size = query_size if key_size is None else key_size
         self.value_size = query_size if value_size is None else value_size
         self.output_size = query_size if output_size is None else output_size
-        self.qk_size = _share("qk_size", qk_size, query_size, num_heads)
-        self.vo_size = _share("vo_size", vo_size, query_size, num_heads)
+        self.qk_size = share("qk_size", qk_size, query_size, num_heads)
+        self.vo_size = share("vo_size", vo_size, query_size, num_heads)
         if num_heads < 1 or self.num_kv_heads < 1 or num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads must be a multiple of num_kv_heads, so that equally many heads of "
@@ -240,8 +180,8 @@ class MultiheadAttention(eqx.Module):
         heads = self._heads(query, key_, value, process_heads, positions, key_positions)
         own = self.prior
         if own is not None and (positions is not None or key_positions is not None):
-            own = At(own, *_positions(heads, positions, key_positions))
-        prior = together(own, prior, self._masked(mask, query.shape[0], key_.shape[0]))
+            own = At(own, *positions_of(heads, positions, key_positions))
+        prior = together(own, prior, masked(mask, self.num_heads, len(query), len(key_)))
         if not self.dropout.p or (self.dropout.inference if inference is None else inference):
             return self._summed(*heads, prior)[0]
         weights = self._weights(*heads[:2], prior)
@@ -279,7 +219,7 @@ class MultiheadAttention(eqx.Module):
         """The weights of each head: an array of all pairs."""
         values = jnp.zeros((key_.shape[0], self.value_size), key_.dtype)
         q, k, _ = self._heads(query, key_, values, None, None, None)
-        mask_prior = self._masked(mask, query.shape[0], key_.shape[0])
+        mask_prior = masked(mask, self.num_heads, len(query), len(key_))
         return self._weights(q, k, together(self.prior, prior, mask_prior))
 
     def cache(self, capacity: int, *, ring: bool = False, dtype=None) -> KVCache:
@@ -292,22 +232,9 @@ class MultiheadAttention(eqx.Module):
 
         **Raises:** `ValueError` if the module has another method, a prior, or heads that differ.
         """
-        method, kernel, prior, rule = self.method, self.kernel, self.prior or Causal(), self.rule
-        heads_differ = any(isinstance(part, PerHead) for part in (kernel, prior, rule))
-        if not isinstance(method, Linear) or heads_differ:
-            raise ValueError(
-                "A recurrent cache is of linear attention, the same for all heads: make the module "
-                "with method=ak.Linear(...); or use cache(capacity)."
-            )
-        assert isinstance(kernel, Kernel)
-        assert isinstance(prior, Prior)
-        assert isinstance(rule, Rule)
-        one = jax.ShapeDtypeStruct((1, self.qk_size), jnp.result_type(float))
-        task = task_of(one, one, one, kernel, prior, rule)
-        if (reason := method.refusal(task)) is not None:
-            raise ValueError(f"Linear cannot evaluate this: {reason}")
-        of_keys = eqx.filter_eval_shape(method.both, one, one, kernel, rule)[1]
-        return RecurrentCache(self.num_heads, of_keys.log.shape[1], self.vo_size, dtype=dtype)
+        parts = (self.method, self.kernel, self.prior, self.rule)
+        features = features_of(*parts, self.qk_size)
+        return RecurrentCache(self.num_heads, features, self.vo_size, dtype=dtype)
 
     @overload
     def step(self, x: Array, cache: KVCache) -> tuple[Array, KVCache]: ...
@@ -330,34 +257,13 @@ class MultiheadAttention(eqx.Module):
         positions = cache.next_positions(x.shape[0])
         q, k, v = self._heads(x, x, x, None, positions, positions)
         if isinstance(cache, RecurrentCache):
-            return self._recur(q, k, v, cache)
+            out, cache = cache.append(q, k, v, self.method, self.kernel, self.rule)
+            return jax.vmap(self.output_proj)(out.reshape(q.shape[0], -1)), cache
         rows, cache = cache.append(k, v)
         seen = Window(cache.capacity - 1, 0) if cache.ring else Causal()
         prior = At(together(self.prior, seen), positions, rows.positions)
         prior = prior + HeldOut(rows.positions < 0)
         return self._summed(q, rows.keys, rows.values, prior)[0], cache
-
-    def _recur(
-        self, q: OfHeads, k: OfHeads, v: OfHeads, cache: RecurrentCache
-    ) -> tuple[Float[Array, "_rows output_size"], RecurrentCache]:
-        """The next rows of linear attention."""
-        method, kernel, rule = self.method, self.kernel, self.rule
-        assert isinstance(method, Linear)
-        assert isinstance(kernel, Kernel)
-        assert isinstance(rule, Rule)
-
-        def head(state: State, q: Array, k: Array, v: Array) -> tuple[Array, State]:
-            values = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=1)
-            moments, state = advance(state, *method.both(q, k, kernel, rule), values)
-            return moments.with_sink(rule.log_sink()).value, state
-
-        group = self.num_heads // self.num_kv_heads
-        heads = (q, jnp.repeat(k, group, axis=1), jnp.repeat(v, group, axis=1))
-        out, state = jax.vmap(head)(cache.state, *(part.swapaxes(0, 1) for part in heads))
-        where = lambda cache: (cache.state, cache.length)  # noqa: E731
-        cache = eqx.tree_at(where, cache, (state, cache.length + q.shape[0]))
-        rows = out.swapaxes(0, 1).reshape(q.shape[0], -1)
-        return jax.vmap(self.output_proj)(rows), cache
 
     def _heads(
         self,
@@ -369,20 +275,8 @@ class MultiheadAttention(eqx.Module):
         key_positions: Array | None,
     ) -> tuple[OfHeads, OfHeads, OfHeads]:
         """Queries, keys and values of heads, normed, processed and turned."""
-        for name, array, size in (
-            ("query", query, self.query_size),
-            ("key_", key_, self.key_size),
-            ("value", value, self.value_size),
-        ):
-            if array.ndim != 2 or array.shape[1] != size:
-                raise ValueError(
-                    f"{name} must be one sequence, shape (rows, {size}); got {array.shape}. For a "
-                    f"batch use jax.vmap."
-                )
-        if key_.shape[0] != value.shape[0]:
-            raise ValueError(
-                f"Each key needs one value; got {key_.shape[0]} keys and {value.shape[0]} values."
-            )
+        sizes = (self.query_size, self.key_size, self.value_size)
+        require_sequences(query, key_, value, sizes)
 
         def project(linear: eqx.nn.Linear, rows: Array, heads: int) -> OfHeads:
             return jax.vmap(linear)(rows).reshape(rows.shape[0], heads, -1)
@@ -401,58 +295,23 @@ class MultiheadAttention(eqx.Module):
                     f"{tuple(part.shape for part in (q, k, v))}."
                 )
         if self.rotary_base is not None:
-            at = _positions((q, k), positions, key_positions)
+            at = positions_of((q, k), positions, key_positions)
             q, k = (
                 rotate(part.swapaxes(0, 1), where, self.rotary_base).swapaxes(0, 1)
                 for part, where in zip((q, k), at, strict=True)
             )
         return q, k, v
 
-    def _masked(self, mask: ArrayLike | None, queries: int, keys: int) -> Any:
-        """A mask array as a prior."""
-        if mask is None:
-            return None
-        mask = jnp.asarray(mask)
-        shapes = ((queries, keys), (self.num_heads, queries, keys))
-        if mask.dtype != bool or mask.shape not in shapes:
-            raise ValueError(
-                f"mask must be Boolean, True = attend, of shape (queries, keys) = {shapes[0]} or "
-                f"(heads, queries, keys) = {shapes[1]}; got dtype {mask.dtype}, shape {mask.shape}."
-            )
-        return Given(mask) if mask.ndim == 2 else PerHead(jax.vmap(Given)(mask))
-
-    def _grouped(self, part: Any) -> Any:
-        """A part for all heads, or its heads as (heads of keys, queries of each)."""
-        groups = (self.num_kv_heads, self.num_heads // self.num_kv_heads)
-
-        def regroup(node: Any) -> Any:
-            if not isinstance(node, PerHead):
-                return node
-            if node.shape != (self.num_heads,):
-                raise ValueError(
-                    f"A PerHead of this module must have {self.num_heads} heads; got {node.shape}."
-                )
-            stack = jax.tree.map(
-                lambda leaf: leaf.reshape(*groups, *leaf.shape[1:]) if eqx.is_array(leaf) else leaf,
-                node.stack,
-            )
-            return PerHead(stack, axes=2)
-
-        return jax.tree.map(regroup, part, is_leaf=lambda node: isinstance(node, PerHead))
-
     def _parts(self, prior: Any) -> dict[str, Any]:
         parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule}
-        return {name: self._grouped(part) for name, part in parts.items()}
-
-    def _split(self, x: OfHeads) -> Float[Array, "kv_heads group _rows _size"]:
-        """Heads first, those that share keys side by side."""
-        return x.swapaxes(0, 1).reshape(self.num_kv_heads, -1, x.shape[0], x.shape[2])
+        heads = (self.num_heads, self.num_kv_heads)
+        return {name: grouped(part, *heads) for name, part in parts.items()}
 
     def _summed(
         self, q: OfHeads, k: OfHeads, v: OfHeads, prior: Any
     ) -> tuple[Float[Array, "_rows output_size"], Bool[Array, " _rows"]]:
         """The output, and of which queries no head sees any key."""
-        heads = self._split(q), self._split(k), self._split(v)
+        heads = (split(part, self.num_kv_heads) for part in (q, k, v))
         out, log_mass = attend(
             *heads, **self._parts(prior), method=self.method, return_log_mass=True
         )
@@ -460,32 +319,6 @@ class MultiheadAttention(eqx.Module):
         return jax.vmap(self.output_proj)(rows), jnp.all(jnp.isneginf(log_mass), axis=(0, 1))
 
     def _weights(self, q: OfHeads, k: OfHeads, prior: Any) -> Float[Array, "heads queries keys"]:
-        q, k = self._split(q), self._split(k)
+        q, k = (split(part, self.num_kv_heads) for part in (q, k))
         weights = attention_weights(q, k, **self._parts(prior))
         return weights.reshape(self.num_heads, *weights.shape[2:])
-
-
-def together(*priors: Any) -> Any:
-    """The sum of the priors that are not None; None, if all are."""
-    given = [prior for prior in priors if prior is not None]
-    return functools.reduce(operator.add, given) if given else None
-
-
-def _positions(
-    heads: tuple, positions: Array | None, key_positions: Array | None
-) -> tuple[Array, Array]:
-    """Positions as given, or the numbers of rows."""
-    q, k = (jnp.arange(part.shape[0]) for part in heads[:2])
-    return q if positions is None else positions, k if key_positions is None else key_positions
-
-
-def _share(name: str, size: int | None, of: int, heads: int) -> int:
-    """A size as given, or an equal part of the whole for each head."""
-    if size is not None:
-        return size
-    if heads < 1 or of < heads:
-        raise ValueError(
-            f"{name} is query_size // num_heads unless given, and that must be at least 1; got "
-            f"query_size {of} and num_heads {heads}."
-        )
-    return of // heads
