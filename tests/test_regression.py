@@ -123,3 +123,10 @@ def test_raise_says_what_to_try():
 def test_of_no_labels_nothing_is_known(policy):
     model = ak.KernelRegression(ak.Gaussian(1.0), on_empty=policy)
     assert np.isnan(model(np.zeros(2), np.zeros(0), np.zeros(0))).all()
+
+
+def test_mean_where_nothing_reaches_counts_a_weight_of_two_twice(x64):
+    x, y, weights = np.array([0.0, 1.0, 2.0]), np.array([1.0, 4.0, 16.0]), np.array([2.0, 1.0, 0.0])
+    model = ak.KernelRegression(ak.Epanechnikov(0.5), on_empty="mean")
+    found = model(np.array([9.0]), x, y, weights=weights)
+    np.testing.assert_allclose(found, [(2 * 1 + 4) / 3], rtol=1e-14)

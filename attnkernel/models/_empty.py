@@ -41,14 +41,17 @@ def fill_empty(
     else:
 
         def label(i: Int[Array, ""], point: Float[Array, " dim"]) -> Float[Array, " out"]:
-            seen = jnp.ones(len(k), bool)
+            log = jnp.zeros(len(k), v.dtype)
             if prior is not None:
-                seen = ~jnp.isneginf(prior.pairwise(i[None], jnp.arange(len(k)))[0])
+                log = prior.pairwise(i[None], jnp.arange(len(k)))[0]
+            seen = ~jnp.isneginf(log)
             if on_empty == "nearest":
                 squares = jnp.sum((point[None, :] - k) ** 2, axis=1)
                 found = v[jnp.argmin(jnp.where(seen, squares, jnp.inf))]
             else:
-                found = jnp.sum(jnp.where(seen[:, None], v, 0.0), axis=0) / jnp.sum(seen)
+                weights = jax.nn.softmax(jnp.where(jnp.any(seen), log, 0.0))
+                labels = jnp.where(seen[:, None], v, 0.0)
+                found = jnp.sum(weights[:, None] * labels, axis=0)
             return jnp.where(jnp.any(seen), found, jnp.nan)
 
         # a few queries at a time: never an array of queries x keys

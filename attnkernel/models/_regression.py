@@ -38,8 +38,8 @@ class KernelRegression(eqx.Module):
     - `method`: how sums are evaluated. Default: `Auto()`.
     - `on_empty`: the prediction at a query to which no label has weight: `"nan"` (default),
       `"nearest"` (the label of the nearest input that it may see), `"mean"` (the mean of the
-      labels that it may see), `"raise"` (an error, inside `jit` too). Where it may see no label
-      at all, `"nearest"` and `"mean"` are NaN. Never a silent 0.
+      labels that it may see, as weights and biases weigh them), `"raise"` (an error, inside `jit`
+      too). Where it may see no label at all, `"nearest"` and `"mean"` are NaN. Never a silent 0.
 
     **Raises:** `ValueError` for another order, or an unknown policy.
 
