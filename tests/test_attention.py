@@ -1,6 +1,7 @@
 """Attention modules: weight for weight those of Equinox, and of PyTorch where it is installed."""
 
 import functools
+import itertools
 
 import equinox as eqx
 import jax
@@ -442,3 +443,42 @@ def test_attention_that_cannot_be(make, message):
     attention = functools.partial(ak.MultiheadAttention, key=jax.random.PRNGKey(0))
     with pytest.raises(ValueError, match=message):
         make(attention)
+
+
+@pytest.mark.parametrize("kv_heads", [2, 6])
+def test_local_linear_attention(x64, kv_heads):
+    """Test-time regression (2025), written out: slopes taken from weighted means, head by head."""
+    rows, size, heads, qk, vo, ridge = 11, 12, 6, 3, 5, 0.07
+    module = ak.MultiheadAttention(
+        heads,
+        size,
+        qk_size=qk,
+        vo_size=vo,
+        num_kv_heads=kv_heads,
+        prior=ak.Causal(),
+        order=1,
+        ridge=ridge,
+        key=jax.random.PRNGKey(0),
+    )
+    x = jax.random.normal(jax.random.PRNGKey(1), (rows, size))
+    q = np.asarray(x @ module.query_proj.weight.T).reshape(rows, heads, qk)
+    k = np.asarray(x @ module.key_proj.weight.T).reshape(rows, kv_heads, qk)
+    v = np.asarray(x @ module.value_proj.weight.T).reshape(rows, kv_heads, vo)
+    out = np.zeros((rows, heads, vo))
+    for i, h in itertools.product(range(rows), range(heads)):
+        of = h // (heads // kv_heads)
+        w = np.exp(k[: i + 1, of] @ q[i, h] / np.sqrt(qk))
+        w = w / w.sum()
+        d = k[: i + 1, of] - q[i, h]
+        mean, gram = w @ d, (w[:, None] * d).T @ d + ridge * np.eye(qk)
+        slope = np.linalg.solve(gram, mean)
+        out[i, h] = (w * (1 - d @ slope)) @ v[: i + 1, of] / (1 - mean @ slope)
+    expected = out.reshape(rows, -1) @ np.asarray(module.output_proj.weight).T
+    np.testing.assert_allclose(module(x, x, x), expected, rtol=1e-9, atol=1e-11)
+    cache, decoded = module.cache(rows), []
+    for row in x:
+        one, cache = module.step(row[None], cache)
+        decoded.append(one[0])
+    np.testing.assert_allclose(jnp.stack(decoded), expected, rtol=1e-9, atol=1e-11)
+    with pytest.raises(ValueError, match="order must be 0, 1 or 2"):
+        ak.MultiheadAttention(2, 4, order=1, dropout_p=0.1, key=jax.random.PRNGKey(0))

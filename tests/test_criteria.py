@@ -83,7 +83,7 @@ def test_infinite_where_nothing_is_left(x64):
 def test_a_fit_with_weights(x64, objective):
     """A weight of 1 for all is none; of a fit they are those of its predictions too."""
     x, y, _ = sample()
-    model = ak.KernelRegression(ak.Gaussian(np.ones(2)), order=1)
+    model = ak.KernelRegression(ak.Gaussian(np.ones(2)))
     weights = np.r_[np.ones(N - 4), 0.0, 0.0, 2.0, 2.0]
     fit = ak.fit(model, x, y, objective=objective, weights=weights, starts=3)
     plain = ak.fit(model, x, y, objective=objective, weights=np.ones(N), starts=3)

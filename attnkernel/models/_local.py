@@ -31,6 +31,7 @@ _EXACT = 2**18  # pairs up to which each query has a middle of its own: itself
 _FEW = 32  # queries about one middle, at least, of more pairs
 _MIDDLES = 512  # beyond so many, more queries about each
 _PAIRS = 2**20  # at a time
+_NUMBERS = 2**24  # of values of keys, at a time
 
 
 class LocalFit(eqx.Module):
@@ -234,7 +235,10 @@ def _moments(
         )
     rows, keys = q.shape[-2], k.shape[-2]
     size = 1 if rows * keys <= _EXACT else min(rows, max(_FEW, -(-rows // _MIDDLES)))
-    together = max(1, min(-(-rows // size), _PAIRS // max(1, size * keys)))
+    batch = math.prod(np.broadcast_shapes(q.shape[:-2], k.shape[:-2], of_terms.shape[:-2]))
+    width = len(basis.products) * of_products.shape[-1] + len(basis.terms) * of_terms.shape[-1]
+    most = min(_PAIRS // max(1, size * keys), _NUMBERS // max(1, batch * keys * width))
+    together = max(1, min(-(-rows // size), most))
     if isinstance(method, Auto):
         method = Dense() if size * keys <= _PAIRS else Blockwise()
     columns = list(basis.columns)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._attend import attend, attention_weights
+from .._attend import attention_weights
 from .._auto import Auto
 from .._heads import PerHead
 from .._rules import Rule, Softmax
@@ -28,6 +28,7 @@ from ._heads import (
     split,
     together,
 )
+from ._local import local_polynomial
 from ._recurrent import RecurrentCache, features_of
 from ._rotary import rotate
 
@@ -52,6 +53,10 @@ class MultiheadAttention(eqx.Module):
       A soft cap on scores is `ak.SoftCapped(ak.DotProduct(), 50.0)`.
     - `prior`, `rule`: as in `attend`. They and `kernel` may be `ak.PerHead`, of `num_heads` heads.
     - `method`: how sums are evaluated. Default: `Auto()`. Dropout alone forms all weights.
+    - `order`: 1 for local linear attention: of each head, in place of the weighted mean of values,
+      the value at the query of the line in k − q that fits them best, by weight. Default 0.
+    - `ridge`: λ of its slopes, see `local_polynomial`: $\sum_j a_{ij} (k_j - q)(k_j - q)^\top +
+      \lambda I$ is what is inverted. Default 0.
     - `rotary_base`: turns queries and keys by their positions (see `rotate`). Default None: no.
     - `qk_norm`: whether to put an RMS norm with a learned scale on the queries and keys of heads.
 
@@ -86,6 +91,8 @@ class MultiheadAttention(eqx.Module):
     use_value_bias: bool = eqx.field(static=True)
     use_output_bias: bool = eqx.field(static=True)
     rotary_base: float | None = eqx.field(static=True)
+    order: int = eqx.field(static=True)
+    ridge: float = eqx.field(static=True)
 
     def __init__(
         self,
@@ -109,6 +116,8 @@ class MultiheadAttention(eqx.Module):
         prior: Prior | PerHead | None = None,
         rule: Rule | PerHead = Softmax(),
         method: Method = Auto(),
+        order: int = 0,
+        ridge: float = 0.0,
         rotary_base: float | None = None,
         qk_norm: bool = False,
         key: PRNGKeyArray,
@@ -148,6 +157,12 @@ class MultiheadAttention(eqx.Module):
         self.query_norm, self.key_norm = (norm(), norm()) if qk_norm else (None, None)
         self.kernel, self.prior, self.rule, self.method = kernel, prior, rule, method
         self.rotary_base = rotary_base
+        if order not in (0, 1, 2) or ridge < 0 or (order and dropout_p):
+            raise ValueError(
+                f"order must be 0, 1 or 2, ridge from 0, and dropout, which is of weights, only of "
+                f"order 0; got order={order!r}, ridge={ridge!r}, dropout_p={dropout_p!r}."
+            )
+        self.order, self.ridge = order, ridge
 
     def __call__(
         self,
@@ -312,11 +327,12 @@ class MultiheadAttention(eqx.Module):
     ) -> tuple[Float[Array, "_rows output_size"], Bool[Array, " _rows"]]:
         """The output, and of which queries no head sees any key."""
         heads = (split(part, self.num_kv_heads) for part in (q, k, v))
-        out, log_mass = attend(
-            *heads, **self._parts(prior), method=self.method, return_log_mass=True
+        local = local_polynomial(
+            *heads, **self._parts(prior), method=self.method, order=self.order, ridge=self.ridge
         )
-        rows = jnp.moveaxis(out, 2, 0).reshape(q.shape[0], -1)
-        return jax.vmap(self.output_proj)(rows), jnp.all(jnp.isneginf(log_mass), axis=(0, 1))
+        rows = jnp.moveaxis(local.coefficients[..., 0, :], 2, 0).reshape(q.shape[0], -1)
+        empty = jnp.all(jnp.isneginf(local.log_mass), axis=(0, 1))
+        return jax.vmap(self.output_proj)(rows), empty
 
     def _weights(self, q: OfHeads, k: OfHeads, prior: Any) -> Float[Array, "heads queries keys"]:
         q, k = (split(part, self.num_kv_heads) for part in (q, k))
