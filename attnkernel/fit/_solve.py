@@ -155,8 +155,11 @@ def solve(
     if near[1] is not each and np.any(end.diverged):  # the sample misled: all the way
         end, history = search(state, each)
     history = jax.tree.map(jnp.asarray, history)
-    *result, _ = _finish(begin, end, history, problem, axes, is_search, implicit)
-    return Fit(*result, objective, x, y, is_search)
+    found = _finish(begin, end, history, problem, axes, is_search, implicit)
+    model, loss, history, starts, of_fits = found
+    # rows in the order given again, and so are their weights
+    own = objective if axes is None else of_fits
+    return Fit(model, loss, history, starts, own, x, y, is_search)
 
 
 _ROUGH = 1e-5  # tolerance on a sample
