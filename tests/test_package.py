@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = {
     "_checks": 0,
     "_levels": 0,
+    "_distinct": 0,
     "kernels": 1,
     "priors": 1,
     "_rules": 1,
@@ -25,6 +26,8 @@ FLOORS = {
     "models": 3,
     "fit": 4,
     "plot": 5,
+    "_estimator": 5,
+    "sklearn": 5.5,
 }
 
 

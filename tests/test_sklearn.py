@@ -1,0 +1,307 @@
+"""The estimators of scikit-learn: its own checks, sums in NumPy, and its tools around them."""
+
+import copy
+import pickle
+
+import jax
+import numpy as np
+import pytest
+
+import attnkernel as ak
+
+pytest.importorskip("sklearn", reason="scikit-learn is not installed: extra sklearn")
+
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from attnkernel._distinct import distinct
+from attnkernel.sklearn import KernelClassifier, KernelRegressor
+
+# a column that says nothing of y ends on its upper bound, and the fit says so
+pytestmark = pytest.mark.filterwarnings("ignore::attnkernel.FitWarning")
+
+N, M, D = 31, 7, 2
+rng = np.random.default_rng(0)
+X, X_NEW = rng.uniform(-2, 2, (N, D)), rng.uniform(-2, 2, (M, D))
+Y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=N)
+KIND = np.array(["a", "b", "c"], object)[np.digitize(Y, [-0.5, 0.5])]
+
+
+# one start: a hundred fits, most of a shape of its own, are a hundred compilations
+@parametrize_with_checks([KernelRegressor(starts=1), KernelClassifier(starts=1)])
+def test_checks_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+def smoother(q, x, lengthscale, order=0, weights=None):
+    """The weights L(q) of all labels, by least squares at each query; a loop."""
+    rows = []
+    for point in q:
+        w = np.exp(-0.5 * np.sum(((point - x) / lengthscale) ** 2, axis=1))
+        w = w if weights is None else w * weights
+        terms = np.ones((len(x), 1)) if order == 0 else np.c_[np.ones(len(x)), x - point]
+        root = np.sqrt(w)[:, None]
+        rows.append((np.linalg.pinv(root * terms) * root.T)[0])
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_predictions_are_those_of_numpy_at_the_fitted_lengthscales(order):
+    model = KernelRegressor(order=order, starts=2).fit(X, Y)
+    assert model.lengthscale_.shape == (D,)
+    found = model.predict(X_NEW)
+    assert found.dtype == np.float64
+    expected = smoother(X_NEW, X, model.lengthscale_, order) @ Y
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    assert model.score(X, Y) > 0.9
+
+
+def test_the_search_finds_the_least_of_a_loop_over_left_out_rows():
+    model = KernelRegressor(per_dimension=False).fit(X, Y)
+
+    def loss(lengthscale):
+        seen = [np.arange(N) != i for i in range(N)]
+        out = [smoother(X[i : i + 1], X[s], lengthscale) @ Y[s] for i, s in enumerate(seen)]
+        return np.mean((np.ravel(out) - Y) ** 2)
+
+    assert isinstance(model.lengthscale_, float)
+    least = loss(model.lengthscale_)
+    np.testing.assert_allclose(model.fit_.loss, least, rtol=1e-9)
+    assert least <= min(loss(length) for length in np.geomspace(0.05, 20, 60)) * (1 + 1e-9)
+
+
+def test_it_is_float64_whatever_the_flag():
+    with jax.enable_x64(False):
+        plain = KernelRegressor(lengthscale=0.3).fit(X, Y).predict(X_NEW)
+    with jax.enable_x64(True):
+        wide = KernelRegressor(lengthscale=0.3).fit(X, Y).predict(X_NEW)
+    np.testing.assert_array_equal(plain, wide)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_standard_deviations_are_sums_of_squared_weights(order):
+    y = np.c_[Y, Y**2]
+    model = KernelRegressor(order=order, lengthscale=[0.8, 1.5]).fit(X, y)
+    left_out = np.array(
+        [
+            smoother(X[i : i + 1], np.delete(X, i, 0), [0.8, 1.5], order)[0] @ np.delete(y, i, 0)
+            for i in range(N)
+        ]
+    )
+    weights = smoother(X_NEW, X, [0.8, 1.5], order)
+    mean, std = model.predict(X_NEW, return_std=True)
+    np.testing.assert_allclose(mean, weights @ y, rtol=1e-9)
+    np.testing.assert_allclose(std, np.sqrt(weights**2 @ (y - left_out) ** 2), rtol=1e-8)
+
+
+def test_standard_deviations_of_rows_of_the_same_input():
+    """Weights of rows change the fit; each row has a noise of its own."""
+    x, y = np.array([0.0, 0.0, 1.0, 2.0])[:, None], np.array([1.0, 2.0, 5.0, 4.0])
+    w = np.array([1.0, 3.0, 1.0, 2.0])
+    model = KernelRegressor(lengthscale=0.7).fit(x, y, w)
+    near = np.array([0, 0, 1, 2])
+    unseen = np.array(
+        [smoother(x[i : i + 1], x, 0.7, weights=w * (near != near[i]))[0] @ y for i in range(4)]
+    )
+    expected = smoother([[0.4]], x, 0.7, weights=w) ** 2 @ (y - unseen) ** 2
+    _, std = model.predict([[0.4]], return_std=True)
+    np.testing.assert_allclose(std, np.sqrt(expected), rtol=1e-9)
+
+
+@pytest.mark.parametrize("policy", ["nearest", "mean", "nan"])
+def test_where_no_row_has_weight(policy):
+    x, y, w = np.arange(4.0)[:, None], np.array([1.0, 2.0, 4.0, 9.0]), np.array([2, 1, 1, 1])
+    model = KernelRegressor("epanechnikov", lengthscale=1.5, on_empty=policy).fit(x, y, w)
+    mean, std = model.predict([[9.0]], return_std=True)
+    unseen = [2.0, (2 * 1 + 4) / 3, (2 + 9) / 2, 4.0]  # from neighbours, all as near
+    squares = (y - unseen) ** 2
+    expected = {
+        "nearest": (9.0, squares[3]),
+        "mean": (17 / 5, (w / 5) ** 2 @ squares),
+        "nan": (np.nan, np.nan),
+    }[policy]
+    np.testing.assert_allclose([mean[0], std[0] ** 2], expected, rtol=1e-12)
+
+
+def test_raise_says_what_to_try():
+    model = KernelRegressor("boxcar", lengthscale=0.1, on_empty="raise").fit(X, Y)
+    with pytest.raises(RuntimeError, match="no label within reach"):
+        model.predict([[50.0, 50.0]])
+
+
+@pytest.mark.parametrize("objective", ["leave-one-out", ak.KFold(4)])
+def test_a_weight_of_two_is_a_row_given_twice(objective):
+    counts = rng.integers(0, 4, N)
+    weighted = KernelRegressor(objective=objective, starts=2).fit(X, Y, counts)
+    repeated = KernelRegressor(objective=objective, starts=2).fit(
+        X.repeat(counts, 0), Y.repeat(counts)
+    )
+    np.testing.assert_allclose(weighted.lengthscale_, repeated.lengthscale_, rtol=1e-12)
+    weights = smoother(X_NEW, X, weighted.lengthscale_, weights=counts)
+    np.testing.assert_allclose(weighted.predict(X_NEW), weights @ Y, rtol=1e-9)
+    times_ten = clone(weighted).fit(X, Y, 10.0 * counts)
+    np.testing.assert_allclose(times_ten.lengthscale_, weighted.lengthscale_, rtol=1e-6)
+
+
+def test_distinct_inputs_are_means_and_sums():
+    x = np.array([[1.0, 0.0], [0.0, 5.0], [1.0, -0.0], [0.0, 4.0], [7.0, 7.0]])
+    rows = distinct(x, np.array([1.0, 2.0, 4.0, 8.0, 99.0]), np.array([1.0, 2.0, 3.0, 1.0, 0.0]))
+    np.testing.assert_array_equal(rows.x, [[0, 4], [0, 5], [1, 0]])
+    np.testing.assert_allclose(rows.y, [8, 2, 3.25], rtol=1e-15)
+    np.testing.assert_array_equal(rows.weights, [1, 2, 4])
+    np.testing.assert_allclose(rows.variance_of_means(np.ones((4, 1))), [[1], [1], [10 / 16]])
+    with pytest.raises(ValueError, match=r"none below 0 and not all 0; it goes from 0\.0 to 0\.0"):
+        distinct(x, x[:, 0], np.zeros(5))
+
+
+def test_a_column_that_does_not_vary_has_no_say():
+    padded = np.c_[X[:, 0], np.full(N, 3.0), X[:, 1]]
+    model, without = KernelRegressor(starts=2).fit(padded, Y), KernelRegressor(starts=2).fit(X, Y)
+    np.testing.assert_array_equal(model.lengthscale_[[0, 2]], without.lengthscale_)
+    assert model.lengthscale_[1] == np.inf
+    far = np.c_[X_NEW[:, 0], np.full(M, -50.0), X_NEW[:, 1]]
+    np.testing.assert_array_equal(model.predict(far), without.predict(X_NEW))
+    again = KernelRegressor(lengthscale=model.lengthscale_).fit(padded, Y)
+    np.testing.assert_array_equal(again.predict(far), without.predict(X_NEW))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "expected"),
+    [
+        (X, np.full(N, 2.5), 2.5),  # labels that are all the same
+        (np.ones((N, D)), Y, Y.mean()),  # inputs that are
+        (X[:1], Y[:1], Y[0]),  # one row
+        (np.repeat([[0.0, 0.0], [9.0, 9.0]], 5, 0), Y[:10], Y[:5].mean()),  # two inputs
+    ],
+)
+def test_what_cannot_be_searched_for_is_not(x, y, expected):
+    model = KernelRegressor().fit(x, y)
+    assert model.fit_ is None
+    np.testing.assert_allclose(model.predict([[0.1, -0.1]]), [expected], rtol=1e-12)
+
+
+def test_kernels_of_the_library():
+    product = ak.Gaussian(0.7) * ak.Laplace(2.0)
+    model = KernelRegressor(product, starts=2).fit(X, Y)
+    as_given = KernelRegressor(product, objective=None).fit(X, Y)
+    assert model.score(X, Y) > as_given.score(X, Y)
+    assert not hasattr(model, "lengthscale_")
+    fixed = KernelRegressor(ak.Gaussian(np.array([0.5, 2.0])), objective=None).fit(X, Y)
+    np.testing.assert_allclose(fixed.lengthscale_, [0.5, 2.0], rtol=1e-6)  # it was float32
+    scott = KernelRegressor(objective=None).fit(X, Y)
+    np.testing.assert_allclose(scott.lengthscale_, X.std(0) * N ** (-1 / 6), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"kernel": "gausian"}, "kernel must be .* one of 'gaussian', .*; got 'gausian'"),
+        ({"objective": "loo"}, "objective must be .* 'leave-one-out', .*; got 'loo'"),
+        ({"objective": ak.HoldOut(3)}, "HoldOut does.*KFold"),
+        ({"lengthscale": [1.0, 2.0, 3.0]}, r"one per column, shape \(2,\); got shape \(3,\)"),
+        ({"lengthscale": -1.0}, "must be positive"),
+        ({"kernel": ak.Gaussian(1.0), "lengthscale": 1.0}, "its own lengthscale"),
+        ({"on_empty": "zero"}, "on_empty must be one of"),
+        ({"order": 3}, "order must be 0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        KernelRegressor(**parameters).fit(X, Y)
+
+
+def test_probabilities_are_weighted_frequencies_of_classes():
+    model = KernelClassifier(starts=2).fit(X, KIND)
+    np.testing.assert_array_equal(model.classes_, ["a", "b", "c"])
+    assert model.classes_.dtype == object
+    one_hot = (KIND[:, None] == model.classes_).astype(float)
+    expected = smoother(X_NEW, X, model.lengthscale_) @ one_hot
+    found = model.predict_proba(X_NEW)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-15)
+    np.testing.assert_array_equal(model.predict(X_NEW), model.classes_[expected.argmax(1)])
+    left_out = smoother(X, X, model.lengthscale_)
+    left_out[np.diag_indices(N)] = 0
+    left_out /= left_out.sum(1, keepdims=True)
+    brier = np.mean(np.sum((left_out @ one_hot - one_hot) ** 2, axis=1))
+    np.testing.assert_allclose(model.fit_.loss, brier, rtol=1e-9)
+
+
+def test_probabilities_of_local_lines_are_cut():
+    proba = KernelClassifier(order=1, lengthscale=1.0).fit(X, KIND).predict_proba(3 * X_NEW)
+    raw = smoother(3 * X_NEW, X, 1.0, 1) @ (KIND[:, None] == ["a", "b", "c"])
+    assert raw.min() < 0
+    cut = np.clip(raw, 0, 1)
+    np.testing.assert_allclose(proba, cut / cut.sum(1, keepdims=True), rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("nearest", [0.0, 1.0]), ("mean", [3 / 4, 1 / 4])]
+)
+def test_classes_where_no_row_has_weight(policy, expected):
+    x, kinds = np.array([[0.0], [1.0], [2.0], [2.5]]), np.array([5, 5, 5, 7])
+    model = KernelClassifier("boxcar", lengthscale=0.1, on_empty=policy).fit(x, kinds)
+    np.testing.assert_allclose(model.predict_proba([[9.0]]), [expected], rtol=1e-14)
+    with pytest.raises(ValueError, match="never NaN"):
+        KernelClassifier(on_empty="nan").fit(x, kinds)
+
+
+def test_grid_search_over_order_and_kernel():
+    grid = {"order": [0, 1], "kernel": ["gaussian", "epanechnikov"]}
+    search = GridSearchCV(KernelRegressor(lengthscale=1.0), grid, cv=3).fit(X, Y)
+    assert search.best_params_["order"] == 1
+    assert search.best_score_ == np.max(search.cv_results_["mean_test_score"])
+
+
+def test_pipeline_searches_in_scaled_units():
+    far = X * [1e-4, 1e6] + [0, 1e8]
+    scaled = make_pipeline(StandardScaler(), KernelRegressor(starts=2)).fit(far, Y)
+    lengthscale = scaled[-1].lengthscale_ * scaled[0].scale_
+    plain = KernelRegressor(lengthscale=lengthscale).fit(far, Y)
+    np.testing.assert_allclose(scaled.predict(far), plain.predict(far), rtol=1e-6)
+
+
+def test_columns_of_a_data_frame_keep_their_names():
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed: extra sklearn")
+    frame = pandas.DataFrame(X, columns=["age", "wage"])
+    labels = pandas.Series(Y)
+    model = KernelRegressor(lengthscale=0.5).fit(frame, labels)
+    assert list(model.feature_names_in_) == ["age", "wage"]
+    found = model.predict(frame)
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_array_equal(found, KernelRegressor(lengthscale=0.5).fit(X, Y).predict(X))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[["wage", "age"]])
+    scaler = StandardScaler().set_output(transform="pandas")
+    named = make_pipeline(scaler, KernelRegressor(lengthscale=0.5)).fit(frame, labels)
+    assert list(named[-1].feature_names_in_) == ["age", "wage"]
+
+
+@pytest.mark.parametrize("again", [lambda a: pickle.loads(pickle.dumps(a)), copy.deepcopy])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: KernelRegressor(order=1, starts=2).fit(X, Y),
+        lambda: KernelRegressor(ak.Gaussian(0.4) * ak.Laplace(1.0), starts=1).fit(X, Y),
+        lambda: KernelClassifier(lengthscale=0.3).fit(X, KIND),
+    ],
+)
+def test_a_pickle_predicts_the_same_to_the_bit(make, again):
+    model = make()
+    other = again(model)
+    np.testing.assert_array_equal(other.predict(X_NEW), model.predict(X_NEW))
+    if hasattr(model, "lengthscale_"):
+        np.testing.assert_array_equal(other.lengthscale_, model.lengthscale_)
+    if getattr(model, "fit_", None) is not None:
+        assert other.fit_.x.dtype == model.fit_.x.dtype == np.float64
+        np.testing.assert_array_equal(other.fit_.history["loss"], model.fit_.history["loss"])
+
+
+def test_a_clone_is_unfitted_with_the_same_parameters():
+    model = KernelRegressor(ak.Gaussian(0.4), order=1, objective=ak.KFold(4), starts=1).fit(X, Y)
+    copied = clone(model)
+    assert not hasattr(copied, "model_")
+    assert repr(copied) == repr(model)
+    np.testing.assert_array_equal(copied.fit(X, Y).predict(X_NEW), model.predict(X_NEW))
