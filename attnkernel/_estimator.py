@@ -19,7 +19,7 @@ from . import kernels
 from ._distinct import distinct
 from .fit import GCV, AICc, Fit, LeaveOneOut, Objective, fit
 from .models import KernelRegression
-from .models._empty import OnEmpty
+from .models._empty import known_policy
 
 try:
     from jax import enable_x64
@@ -53,19 +53,19 @@ class KernelEstimator(BaseEstimator):
         self,
         kernel: Any = "gaussian",
         *,
-        order: int = 0,
+        order: Any = 0,
         objective: Any = "leave-one-out",
         lengthscale: Any = None,
-        per_dimension: bool = True,
-        on_empty: OnEmpty = "nearest",
-        starts: int | None = None,
-    ):
+        per_dimension: Any = True,
+        on_empty: Any = "nearest",
+        starts: Any = None,
+    ):  # Any: scikit-learn looks at parameters in `fit`, not here
         self.kernel = kernel
         self.order = order
         self.objective = objective
         self.lengthscale = lengthscale
         self.per_dimension = per_dimension
-        self.on_empty: OnEmpty = on_empty
+        self.on_empty = on_empty
         self.starts = starts
 
     def learn(self, x: Matrix, y: np.ndarray, sample_weight: Any) -> None:
@@ -80,23 +80,24 @@ class KernelEstimator(BaseEstimator):
                 f"objective must draw nothing at random; {type(objective).__name__} does. Try "
                 f"ak.KFold(5), or ak.fit, which takes an optimiser."
             )
+        on_empty = known_policy(self.on_empty)
         with enable_x64(True):
             rows = distinct(x, y, sample_weight)
             self._columns = self._with_a_say(rows.x)
             self._rows = rows._replace(x=self.seen(rows.x))
             kernel = self._kernel(self._rows.x)
-            self.model_ = KernelRegression(kernel, order=self.order, on_empty=self.on_empty)
+            self.model_ = KernelRegression(kernel, order=self.order, on_empty=on_empty)
             self.fit_: Fit | None = None
             varies = np.any(self._rows.x != self._rows.x[:1]) and np.any(rows.y != rows.y[:1])
             if objective is not None and self.lengthscale is None and varies and len(rows.x) >= 3:
                 x, y, weights = self._rows[:3]
                 # of an empty neighbourhood a criterion needs a number
-                policy = "mean" if self.on_empty == "mean" else "nearest"
+                policy = "mean" if on_empty == "mean" else "nearest"
                 start = KernelRegression(kernel, order=self.order, on_empty=policy)
                 parts = {"objective": objective, "weights": weights, "starts": self.starts}
                 self.fit_ = fit(start, x, y, **parts)
                 found = self.fit_.model.kernel
-                self.model_ = KernelRegression(found, order=self.order, on_empty=self.on_empty)
+                self.model_ = KernelRegression(found, order=self.order, on_empty=on_empty)
             self._set_lengthscale()
 
     def _with_a_say(self, x: Matrix) -> Bool[np.ndarray, " columns"]:
@@ -146,7 +147,7 @@ class KernelEstimator(BaseEstimator):
                 found = each
             self.lengthscale_ = found if found.ndim else float(found)
 
-    def seen(self, x: Matrix) -> Matrix:
+    def seen(self, x: Matrix) -> Float[np.ndarray, "rows seen"]:
         """The columns with a say; without any, all inputs are one."""
         return x[:, self._columns] if self._columns.any() else np.zeros((len(x), 1))
 
