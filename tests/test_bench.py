@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attnkernel import Causal
 from experiments.__main__ import main
-from experiments.studies import bench_attention, bench_regression
+from experiments.studies import bench_attention, bench_modules, bench_regression
 from experiments.studies._sides import (
     Absent,
     Disagreement,
@@ -23,6 +24,7 @@ from experiments.studies._sides import (
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 REGRESSION = ("n=[41]", "dim=[1, 3]", "repeats=2")
+MODULES = ("length=[13, 19]", "heads=2", "size=6", "repeats=2")
 ATTENTION = ("length=[19]", "memory_length=null", "heads=2", "dim=5", "repeats=2")
 
 
@@ -83,6 +85,7 @@ def test_bounds_sum_what_they_say():
             {"KeOps": "pykeops.numpy", "scikit-learn": "sklearn.metrics.pairwise"},
         ),
         ("bench_attention", ATTENTION, {"PyTorch": "torch"}),
+        ("bench_modules", MODULES, {"PyTorch": "torch"}),
     ],
 )
 def test_missing_peers_are_named(bench, name, sizes, sides):
@@ -118,6 +121,36 @@ def test_attention_compares_equal_numbers(bench):
     times = [row["median"]["attnkernel"] for row in found["table"]]
     assert causal["worst"] == pytest.approx(max(times[2] / times[0], times[3] / times[1]))
     assert by_name["times as fast as jax.nn, T = 4096"]["reached"] is None
+
+
+def test_modules_compare_equal_numbers(bench):
+    found, _ = bench("bench_modules", *MODULES, without=["torch"])
+    phases = (bench_modules.FORWARD, bench_modules.BACKWARD)
+    works = [(row["length"], row["causal"], row["phase"]) for row in found["table"]]
+    assert works == [(n, c, phase) for n in (13, 19) for c in (False, True) for phase in phases]
+    for row in found["table"]:
+        assert row["deviation"].keys() == {"attnkernel", "Equinox"}
+        assert max(row["deviation"].values()) < 1e-5
+        assert all(len(seconds) == 2 for seconds in row["seconds"].values())
+        for name, seconds in row["seconds"].items():
+            assert row["median"][name] == pytest.approx(sum(seconds) / 2)
+    (times,) = found["targets"]
+    ratios = {
+        f"T = 19, {'causal' if row['causal'] else 'full'} + backward": row["median"]["Equinox"]
+        / row["median"]["attnkernel"]
+        for row in found["table"]
+        if row["length"] == 19 and row["phase"] == bench_modules.BACKWARD
+    }
+    assert times["values"] == pytest.approx(ratios)
+    assert times["worst"] == pytest.approx(min(ratios.values()))
+    assert times["reached"] == (min(ratios.values()) >= 3)
+
+
+def test_modules_that_see_other_keys_are_a_failure(bench, monkeypatch):
+    monkeypatch.setattr(bench_modules.ak, "Causal", lambda: Causal(1))
+    error, _ = bench("bench_modules", *MODULES, without=["torch"], code=1)
+    assert "Equinox is" in error
+    assert "away from attnkernel; expected at most 1e-04" in error
 
 
 def test_side_that_disagrees_is_a_failure(bench, monkeypatch):

@@ -91,6 +91,51 @@ def test_heads_over_sentences_look_where_roles_and_positions_say(tmp_path):
             assert row["positions"][1] == row["positions"][0] - 1
 
 
+SHAPES = {
+    "Gaussian": lambda r: np.exp(-0.5 * r**2),
+    "boxcar": lambda r: 1.0 * (r <= 1),
+    "triangular": lambda r: np.maximum(1 - r, 0),
+    "Epanechnikov": lambda r: np.maximum(1 - r**2, 0),
+}
+
+
+def test_kernels_of_the_zoo_are_their_formulas(tmp_path):
+    overrides = ("data.n=41", "tokens=17", "window=3", "dim=5", "window_of_cost=7", "repeats=1")
+    found = run("zoo", tmp_path, *overrides, "lengths=[19, 37]", "counts=[8, 512]")
+    figures = {
+        name: np.load(tmp_path / "zoo" / "figures" / f"{name}.npz")
+        for name in ("shapes", "fits", "heat_maps", "features", "cost")
+    }
+    x, y = (figures["fits"][name].astype(float) for name in "xy")
+    line = np.linspace(-3, 3, 17)
+    for name, shape in SHAPES.items():
+        r = np.abs(figures["shapes"]["r"])
+        drawn = figures["shapes"][name][abs(r - 1) > 1e-6]  # the boxcar ends there
+        np.testing.assert_allclose(drawn, shape(r[abs(r - 1) > 1e-6]), atol=1e-5)
+        of_line = shape(np.abs(line[:, None] - line))
+        expected = of_line / of_line.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(figures["heat_maps"][name], expected, atol=1e-5)
+        # leave-one-out, each point left out in turn
+        weights = shape(np.abs(x[:, None] - x) / found["fits"][name]["lengthscale"])
+        left_out = weights * (1 - np.eye(41))
+        errors = (y - left_out @ y / left_out.sum(axis=1)) ** 2
+        assert found["fits"][name]["leave_one_out"] == pytest.approx(errors.mean(), rel=1e-3)
+    i = np.arange(17)
+    back = i[:, None] - i
+    for name, seen in {"softmax": back >= 0, "window": (back >= 0) & (back <= 3)}.items():
+        weights = figures["heat_maps"][name]
+        np.testing.assert_array_equal(weights > 0, seen)
+        np.testing.assert_allclose(weights.sum(axis=1), 1.0, rtol=1e-5)
+    softmax, alibi = (np.log(figures["heat_maps"][name][-1]) for name in ("softmax", "ALiBi"))
+    np.testing.assert_allclose(np.diff(alibi - softmax), 0.2, atol=1e-4)
+    for name in ("Gaussian", "softmax"):
+        errors = found["features"][name]["error"]
+        assert 0.35 < math.log(errors[0] / errors[1]) / math.log(64) < 0.65
+    for cost in found["costs"].values():
+        first, last = cost["seconds"]
+        assert cost["order"] == pytest.approx(math.log(last / first) / math.log(37 / 19))
+
+
 def test_one_role_per_token(capsys):
     config = str(CONFIGS / "sentence.yaml")
     bad = "sentences=[{tokens: [a, b, c], roles: [noun, verb]}]"

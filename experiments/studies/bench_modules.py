@@ -19,6 +19,7 @@ import attnkernel as ak
 
 from ..parts import Name, Positive, Study
 from ..results import Run
+from ._panels import legend
 from ._sides import (
     GIB,
     Side,
@@ -38,9 +39,9 @@ FORWARD, BACKWARD = "forward", "+ backward"
 _TOLERANCE = 1e-4  # relative to the largest number of an array
 _PROJECTIONS = ("query_proj", "key_proj", "value_proj", "output_proj")
 _LOOK: dict[str, Any] = {
-    OURS: {"color": ak.plot.BLUE, "marker": "o"},
-    EQUINOX: {"color": ak.plot.GREEN, "marker": "D"},
-    TORCH: {"color": ak.plot.PURPLE, "marker": "v"},
+    OURS: {"color": ak.plot.BLUE},
+    EQUINOX: {"color": ak.plot.GREEN, "hatch": "///"},
+    TORCH: {"color": ak.plot.PURPLE, "hatch": "..."},
 }
 
 
@@ -140,14 +141,18 @@ class BenchModules(Study):
     def draw(self, run: Run, rows: list[dict[str, Any]]) -> None:
         figure = Figure(figsize=(7.2, 3.0))
         ax = figure.subplots()
-        places, width = np.arange(len(rows)), 0.8 / len(_LOOK)
-        for shift, (name, look) in enumerate(_LOOK.items()):
+        ran = [name for name in _LOOK if any(name in row["median"] for row in rows)]
+        places, width = np.arange(len(rows)), 0.8 / len(ran)
+        for shift, name in enumerate(ran):
             seconds = [row["median"].get(name, np.nan) for row in rows]
-            ax.bar(places + shift * width, seconds, width, color=look["color"], label=name)
-        labels = [f"T = {row['length']}\n{_name(row)}" for row in rows]
-        ax.set_xticks(places + width, labels, fontsize=7)
+            ax.bar(places + shift * width, seconds, width, **_LOOK[name], label=name)
+        labels = [
+            f"T = {row['length']}\n{'causal' if row['causal'] else 'full'}\n{row['phase']}"
+            for row in rows
+        ]
+        ax.set_xticks(places + 0.5 * (len(ran) - 1) * width, labels, fontsize=7)
         ax.set(yscale="log", ylabel="seconds")
-        ax.legend()
+        legend(figure, [ax])
         run.figure(
             "bench_modules",
             figure,

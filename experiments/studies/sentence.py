@@ -117,6 +117,7 @@ class Sentences(Study):
             axes[number, 0].set_ylabel("query")
         for ax in axes[-1]:
             ax.set_xlabel("key")
+        figure.align_ylabels(axes[:, 0])
         bar = figure.colorbar(axes[0, 0].images[0], ax=axes, shrink=0.4)
         bar.set_label("weight (grey: not seen yet)")
         run.figure("sentence", figure, **arrays)
@@ -126,10 +127,12 @@ class Sentences(Study):
         figure = Figure(figsize=(0.42 * len(tokens) + 1.4, 2.4))
         ax = figure.subplots()
         ax.bar(range(len(tokens)), of_it, color=ak.plot.BLUE)
-        ax.set_xticks(range(len(tokens)), map(ak.plot.literal, tokens), rotation=60, ha="right")
+        turned = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
+        ax.set_xticks(range(len(tokens)), map(ak.plot.literal, tokens), **turned)
         roles = self.sentences[number].roles
         place = len(roles) - 1 - roles[::-1].index("pronoun")
         ax.get_xticklabels()[place].set_fontweight("bold")
+        ax.set_xlabel("key (bold: the query)")
         ax.set_ylabel(f"weight from “{tokens[place]}”")
         run.figure("pronoun", figure, weights=of_it)
 

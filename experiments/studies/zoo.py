@@ -131,25 +131,28 @@ class Zoo(Study):
         """Weights of the same tokens, by every kind of attention; and those of regression."""
         x = jax.random.normal(key, (self.tokens, 16))
         line = jnp.linspace(-3.0, 3.0, self.tokens)[:, None]
-        maps = {}
-        for name, kernel in KERNELS.items():
-            maps[name] = ak.attention_weights(line, line, kernel=kernel(1.0))
+        regression = {
+            name: ak.attention_weights(line, line, kernel=kernel(1.0))
+            for name, kernel in KERNELS.items()
+        }
+        attention = {}
         for name, parts in self.attentions(self.tokens, self.window).items():
             parts.pop("method", None)
-            maps[name] = ak.attention_weights(x, x, **parts)
+            attention[name] = ak.attention_weights(x, x, **parts)
         figure = Figure(figsize=(10.0, 4.6))
-        axes = figure.subplots(2, 5).ravel()
-        for ax, (name, weights) in zip(axes, maps.items(), strict=False):
-            heat_map(ax, weights, most=0.3)
-            ax.set_title(name)
-            ax.set_xlabel("key")
-        for ax in axes[len(maps) :]:
-            ax.remove()
-        axes[0].set_ylabel("query")
-        axes[5].set_ylabel("query")
-        bar = figure.colorbar(axes[0].images[0], ax=axes[: len(maps)], shrink=0.6, extend="max")
+        axes = figure.subplots(2, 5)
+        axes[0, 0].set_ylabel("query, on a line")
+        axes[1, 0].set_ylabel("query, a random token")
+        for row, maps in zip(axes, (regression, attention), strict=True):
+            for ax, (name, weights) in zip(row, maps.items(), strict=False):
+                heat_map(ax, weights, most=0.3)
+                ax.set_title(name)
+                ax.set_xlabel("key")
+            for ax in row[len(maps) :]:
+                ax.remove()
+        bar = figure.colorbar(axes[0, 0].images[0], ax=figure.axes, shrink=0.6, extend="max")
         bar.set_label("weight of the key")
-        run.figure("heat_maps", figure, **maps)
+        run.figure("heat_maps", figure, **regression, **attention)
 
     def feature_errors(self, run: Run, key: Array) -> dict[str, dict[str, Any]]:
         """Error of linear attention against the number of random features."""
@@ -178,9 +181,9 @@ class Zoo(Study):
             ax.plot(self.counts, errors, style, label=f"{name}, positive features")
         first = found["Gaussian"]["error"][0]
         theory = first * np.sqrt(self.counts[0] / np.asarray(self.counts))
-        ax.plot(self.counts, theory, ":", color=ak.plot.INK, label="one over the root")
-        ax.set(xscale="log", yscale="log", xlabel="number of random features")
-        ax.set_ylabel("root mean square error")
+        ax.plot(self.counts, theory, ":", color=ak.plot.INK, label=r"falling as $1/\sqrt{M}$")
+        ax.set(xscale="log", yscale="log", xlabel="number of random features M")
+        ax.set_ylabel("root mean square error of the output")
         ax.legend()
         arrays = {name: part["error"] for name, part in found.items()}
         run.figure("features", figure, counts=self.counts, **arrays)
@@ -207,7 +210,8 @@ class Zoo(Study):
             steps = np.log(part["seconds"][-1] / part["seconds"][-2])
             part["order"] = float(steps / np.log(self.lengths[-1] / self.lengths[-2]))
             ax.plot(self.lengths, part["seconds"], style, label=name)
-        ax.set(xscale="log", yscale="log", xlabel="tokens N", ylabel="seconds, one head")
+        ax.set(xscale="log", yscale="log", xlabel="tokens N")
+        ax.set_ylabel(f"seconds, one head, d = {self.dim}")
         ax.legend()
         arrays = {name: part["seconds"] for name, part in found.items()}
         run.figure("cost", figure, lengths=self.lengths, **arrays)
@@ -224,7 +228,7 @@ def draw_shapes(run: Run) -> None:
         shape = jnp.exp(kernel(1.0).pairwise(jnp.zeros((1, 1)), jnp.asarray(r)[:, None]))[0]
         left.plot(r, shape, style, label=name)
         arrays[name] = shape
-    left.set(xlabel="distance, in lengthscales", ylabel="K")
+    left.set(xlabel="distance, in lengthscales", ylabel="K of the kernel")
     left.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     back = jnp.arange(33)
     here = jnp.full(1, 32)
@@ -239,6 +243,6 @@ def draw_shapes(run: Run) -> None:
         weight = jnp.exp(prior.pairwise(here, 32 - back))[0]
         right.step(back, weight, style, where="mid", label=name)
         arrays[f"prior_{name}"] = weight
-    right.set(xlabel="distance back, in tokens", ylabel="π")
+    right.set(xlabel="distance back, in tokens", ylabel="π of the prior")
     right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     run.figure("shapes", figure, **arrays)
