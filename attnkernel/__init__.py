@@ -26,6 +26,7 @@ from .fit import (
     fit_many as fit_many,
     noise_variance as noise_variance,
     profile as profile,
+    summarise as summarise,
     wild_bootstrap as wild_bootstrap,
 )
 from .kernels import (

@@ -62,6 +62,7 @@ def test_pointwise_bands(x64, corrected, noise):
     fit, lengthscale = fitted(1)
     (x, y), x_new = sample(), np.linspace(-2, 2, M)
     order = 2 if corrected else 1
+    lengthscale *= N ** (1 / 5 - 1 / 4) if corrected else 1.0
     hat, rows = (hat_matrix(q, x, lengthscale, order) for q in (x, x_new))
     residuals = y - hat @ y
     variance = (residuals / (1 - np.diag(hat))) ** 2
@@ -82,7 +83,7 @@ def test_simultaneous_bands_hold_all_inputs_at_once(x64):
     x_new = np.linspace(-2, 2, M)
     key = jax.random.PRNGKey(0)
     found = ak.bands(fit, x_new, kind="simultaneous", noise="constant", draws=20000, key=key)
-    rows = hat_matrix(x_new, x, lengthscale, 2)
+    rows = hat_matrix(x_new, x, N ** (1 / 5 - 1 / 4) * lengthscale, 2)
     units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     noise = np.random.default_rng(1).normal(size=(N, 20000))
     expected = np.quantile(np.max(np.abs(units @ noise), axis=0), 0.95)

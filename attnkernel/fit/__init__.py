@@ -15,5 +15,6 @@ from ._inference import (
 )
 from ._objectives import HoldOut as HoldOut, Objective as Objective, Sample as Sample
 from ._profile import profile as profile
+from ._report import Report as Report, summarise as summarise
 from ._result import Fit as Fit, FitWarning as FitWarning, Starts as Starts
 from ._validation import KFold as KFold, LeaveOneOut as LeaveOneOut

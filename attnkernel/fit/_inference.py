@@ -77,9 +77,11 @@ def bands(
 
     The lengthscale that is best for a fit leaves a bias as large as its standard error, so that a
     band about the fit misses the mean far too often. With `corrected`, the robust correction of
-    Calonico, Cattaneo and Farrell: centre and standard error are those of the local polynomial
-    of the same lengthscale whose bias is of a higher order: 2 for a fit of order 0 or 1. For order
-    2 there is none, and `corrected=False` must be said.
+    Calonico, Cattaneo and Farrell: centre and standard error are those of a local polynomial whose
+    bias is of a higher order, 2 for a fit of order 0 or 1, with lengthscales
+    $n^{1/(d + 4) - 1/(d + 3)}$ times those of the fit, d its columns: these shrink as those that
+    make the error of the coverage least. For order 2 there is no higher one, and `corrected=False`
+    must be said.
 
     **Arguments:**
 
@@ -110,7 +112,8 @@ def bands(
                 "The robust correction takes a polynomial of a higher order, and there is none "
                 "above 2: fit order 0 or 1, or say corrected=False."
             )
-        model = eqx.tree_at(lambda model: model.kernel, _of_order(model, 2), model.kernel)
+        n, dim = fit.x.shape
+        model = _changed(model, 2, float(n) ** (1.0 / (dim + 4) - 1.0 / (dim + 3)))
     given, at = fit.objective.given(), as_points("x_new", x_new)
     _, variance = _residuals(model, fit, noise)
     centre = model(at, fit.x, fit.y, **given)
@@ -229,9 +232,10 @@ def _highest(
     return jnp.nanquantile(jnp.nanmax(ratio, axis=0), level)
 
 
-def _of_order(model: KernelRegression, order: int) -> KernelRegression:
+def _changed(model: KernelRegression, order: int, factor: float) -> KernelRegression:
+    """The model of another order, its lengthscales times a factor."""
     parts = {"rule": model.rule, "method": model.method, "on_empty": model.on_empty}
-    return KernelRegression(model.kernel, order=order, **parts)
+    return KernelRegression(model.kernel.stretched(factor), order=order, **parts)
 
 
 def _linear(fit: Fit) -> Any:

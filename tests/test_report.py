@@ -1,0 +1,47 @@
+"""The report of a fit: its figures against NumPy, and what it warns of."""
+
+import numpy as np
+import pytest
+
+import attnkernel as ak
+
+
+def test_report_of_cps71(x64):
+    data = ak.data.load("cps71")
+    model = ak.KernelRegression(ak.Gaussian(1.0), order=1)
+    fit = ak.fit(model, data.x, data.y, objective=ak.AICc())
+    report = ak.summarise(fit, names=data.x_names)
+    x, y = np.asarray(data.x)[:, 0], np.asarray(data.y)
+    rows = []
+    for q in x:
+        root = np.exp(-0.25 * ((x - q) / float(fit.model.kernel.lengthscale)) ** 2)
+        basis = root[:, None] * np.stack([np.ones_like(x), x - q], axis=1)
+        rows.append(np.linalg.pinv(basis)[0] * root)
+    hat = np.array(rows)
+    a, b = y - y.mean(), hat @ y - y.mean()
+    np.testing.assert_allclose(report.r_squared, (a @ b) ** 2 / (a @ a) / (b @ b), rtol=1e-8)
+    np.testing.assert_allclose(report.residual_sd, np.sqrt(np.mean((y - hat @ y) ** 2)), rtol=1e-8)
+    np.testing.assert_allclose(report.trace, np.trace(hat), rtol=1e-8)
+    # np 0.60 for R: npregbw(logwage ~ age, regtype = "ll", bwmethod = "cv.aic")
+    np.testing.assert_allclose(report.lengthscales["age (years)"], 2.805308, rtol=1e-6)
+    lines = str(report).splitlines()
+    assert lines[0].split(maxsplit=1) == ["fit", "local linear, Gaussian, 205 rows"]
+    assert "lengthscale of age (years)" in lines[1]
+    assert not report.warnings
+    assert report.alone == report.deficient == 0
+
+
+def test_what_a_reader_must_know_is_said(x64):
+    x = np.r_[np.linspace(0, 1, 20), 50.0]
+    y = np.sin(3 * x) + 0.1 * np.cos(40 * x)
+    model = ak.KernelRegression(ak.Epanechnikov(0.2), order=1)
+    narrow = [ak.KernelRegression(ak.Epanechnikov(0.2 * s), order=1) for s in (0.99, 1.01)]
+    with pytest.warns(ak.FitWarning):
+        fit = ak.fit(model, x, y, objective=ak.GCV(), bounds=tuple(narrow), starts=2)
+    report = ak.summarise(fit)
+    assert report.alone == 1
+    assert report.deficient == 1
+    assert "no other row in reach" in str(report)
+    assert "warning: the best value found lies on a bound" in str(report)
+    with pytest.raises(ValueError, match="There are 1 columns; got 2 names"):
+        ak.summarise(fit, names=["a", "b"])
