@@ -482,3 +482,16 @@ def test_local_linear_attention(x64, kv_heads):
     np.testing.assert_allclose(jnp.stack(decoded), expected, rtol=1e-9, atol=1e-11)
     with pytest.raises(ValueError, match="order must be 0, 1 or 2"):
         ak.MultiheadAttention(2, 4, order=1, dropout_p=0.1, key=jax.random.PRNGKey(0))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"dropout_p": 1.5}, "dropout_p must be a share"),
+        ({"rotary_base": -1.0}, "rotary_base must be above 0"),
+        ({"order": 3}, "order must be 0, 1 or 2"),
+    ],
+)
+def test_options_out_of_range(wrong, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        ak.MultiheadAttention(4, 16, **wrong, key=jax.random.PRNGKey(0))

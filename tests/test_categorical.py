@@ -393,3 +393,7 @@ def test_regression_on_mixed_data_is_that_of_statsmodels(x64):
     kernel = ak.AitchisonAitken(0.2, 3).on(0) * ak.Gaussian(0.4).on(1) * ak.WangVanRyzin(0.6).on(2)
     ours = ak.KernelRegression(kernel)(x, x, v[:, 0])
     np.testing.assert_allclose(ours, expected, rtol=1e-10)
+
+
+def test_columns_may_come_as_one_sequence():
+    assert ak.Gaussian(1.0).on((0, 2)).columns == ak.Gaussian(1.0).on(0, 2).columns == (0, 2)

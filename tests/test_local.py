@@ -154,6 +154,24 @@ def test_what_the_data_do_not_tell_is_said(x64):
     assert np.isnan(model(np.array([20.0]), x, y)[0])
 
 
+@pytest.mark.parametrize("order", [1, 2])
+def test_noise_where_the_data_hardly_tell(order):
+    """In a gap, beyond the data, of one input: weights are those of the fit, squared one by one."""
+    x = np.r_[np.linspace(0, 1, 12), np.linspace(3, 4, 11)].astype("f")[:, None]
+    x_new = np.array([0.5, 1.9, 2.2, 5.0, 9.0], "f")[:, None]
+    model = ak.KernelRegression(ak.Gaussian(0.3), order=order)
+    weights = model(x_new, x, np.eye(23, dtype="f"))
+    np.testing.assert_allclose(
+        model.noise(x_new, x, np.ones(23, "f")), np.sum(weights**2, axis=1), rtol=2e-3
+    )
+    alike = np.full(4, 3.0, "f")
+    far = np.array([3.0, 10.0, 40.0], "f")
+    np.testing.assert_allclose(
+        model.noise(far, alike, np.ones(4, "f")), np.full(3, 0.25), rtol=1e-3
+    )
+    np.testing.assert_array_equal(model(far, alike, np.full(4, 1e6, "f")), np.full(3, 1e6))
+
+
 def test_the_prior_of_a_query_stays_with_it(x64, monkeypatch):
     """Queries are taken in another order than given: of many pairs, in two dimensions."""
     monkeypatch.setattr("attnkernel.models._local._EXACT", 100)

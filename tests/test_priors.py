@@ -249,3 +249,9 @@ def test_biases_are_learned(x64):
 def test_priors_that_cannot_be(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("size", [True, -1])
+def test_a_window_is_of_whole_numbers(size):
+    with pytest.raises(ValueError, match="left must be a whole number of keys from 0"):
+        ak.Window(size, 0)

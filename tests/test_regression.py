@@ -130,3 +130,15 @@ def test_mean_where_nothing_reaches_counts_a_weight_of_two_twice(x64):
     model = ak.KernelRegression(ak.Epanechnikov(0.5), on_empty="mean")
     found = model(np.array([9.0]), x, y, weights=weights)
     np.testing.assert_allclose(found, [(2 * 1 + 4) / 3], rtol=1e-14)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_what_is_not_finite_is_named(order):
+    x, y, x_new = sample(1)
+    model = ak.KernelRegression(ak.Gaussian(0.5), order=order)
+    y[3] = np.nan
+    with pytest.raises(ValueError, match="y must be finite; 1 of 23 .* row 3"):
+        model(x_new, x, y)
+    x_new[0] = np.inf
+    with pytest.raises(ValueError, match="x_new must be finite"):
+        model(x_new, x, np.ones(N))

@@ -61,7 +61,7 @@ class Bands(eqx.Module):
 
 
 def bands(
-    fit: Fit,
+    fit: Fit | Any,
     x_new: ArrayLike,
     *,
     level: float = 0.95,
@@ -238,8 +238,10 @@ def _changed(model: KernelRegression, order: int, factor: float) -> KernelRegres
     return KernelRegression(model.kernel.stretched(factor), order=order, **parts)
 
 
-def _linear(fit: Fit) -> Any:
+def _linear(fit: Any) -> Any:
     """The model of a single fit, if it is a `KernelRegression`."""
+    if not isinstance(fit, Fit):
+        raise ValueError(f"Expected a fit, as ak.fit gives it; got a {type(fit).__name__}.")
     if fit.loss.ndim:
         raise ValueError("This is a batch of fits: ask one of them, fit.member(i).")
     if not isinstance(fit.model, KernelRegression):

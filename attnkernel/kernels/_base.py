@@ -7,7 +7,7 @@ as learned projections of them, or some of their columns, is an `Embedded`: writ
 
 import abc
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -95,9 +95,11 @@ class Kernel(eqx.Module):
         """
         return frozenset()
 
-    def on(self, *columns: int) -> "On":
+    def on(self, *columns: int | Sequence[int]) -> "On":
         """This kernel of some columns of the points alone: `On(self, columns)`."""
-        return On(self, columns)
+        first = columns[0] if columns else ()
+        listed = first if len(columns) == 1 and isinstance(first, Sequence) else columns
+        return On(self, cast(Sequence[int], listed))
 
     def __mul__(self, other: "Kernel") -> "Product":
         return Product(self, other)

@@ -106,21 +106,28 @@ def _polynomials(
         one = jnp.ones_like(log_mass)
         return LocalFit(mean[..., None, :], one[..., None], log_mass, one, one < 1)
     basis = _Basis.of(k, order, columns)
-    gram, right, log_mass = _moments(q, k, jnp.ones_like(k[..., :1]), v, parts, method, basis)
+    # about a constant, which every fit reproduces: rounding is then of what varies
+    level = jax.lax.stop_gradient(jnp.nanmean(v, axis=-2, keepdims=True))
+    one = jnp.ones_like(k[..., :1])
+    gram, right, log_mass = _moments(q, k, one, v - level, parts, method, basis)
     units = basis.units()
     # of so small units that their squares vanish, none is none
     scaled = jnp.where(ridge > 0, ridge / units / units, 0.0)
     solved, condition, deficient = _solve(gram[..., 0], right, scaled)
-    solved = jnp.where(jnp.isneginf(log_mass)[..., None, None], 0.0, solved)
+    empty = jnp.isneginf(log_mass)[..., None, None]
+    solved = jnp.where(empty, 0.0, solved)
     coefficients = solved[..., :-1] / _like(units[:, None], solved)
+    constant = coefficients[..., :1, :] + _like(level[..., None, :], coefficients)
+    constant = jnp.where(empty, 0.0, constant)
+    coefficients = jnp.concatenate([constant, coefficients[..., 1:, :]], axis=-2)
     influence = solved[..., -1] / _like(units, log_mass[..., None])
     return LocalFit(coefficients, influence, log_mass, condition, deficient)
 
 
 def noise(
-    q: Float[Array, "*#batch queries dim"],
-    k: Float[Array, "*#batch keys dim"],
-    variance: Float[Array, "*#batch keys dim_v"],
+    q: Float[Array, "queries dim"],
+    k: Float[Array, "keys dim"],
+    variance: Float[Array, "keys dim_v"],
     local: LocalFit,
     *,
     kernel: Any,
@@ -129,39 +136,66 @@ def noise(
     method: Method,
     order: int,
     columns: tuple[int, ...] | None = None,
-) -> Float[Array, "*batch queries dim_v"]:
+) -> Float[Array, "queries dim_v"]:
     r"""The variance of the fit at each query, of independent values of the given variances.
 
-    $$ \sum_j L_j^2 \sigma_j^2
-       = \frac{\sum_j w_j^2}{(\sum_j w_j)^2}\, a^\top
-         \frac{\sum_j w_j^2\, \varphi_j \varphi_j^\top \sigma_j^2}{\sum_j w_j^2}\, a,
-       \qquad a = S^{-1} e_1 $$
+    $$ \sum_j L_j^2 \sigma_j^2 = \frac{\sum_j w_j^2}{(\sum_j w_j)^2}\,
+       \frac{\sum_j w_j^2\, \ell_j^2 \sigma_j^2}{\sum_j w_j^2}, \qquad
+       \ell_j = 1 + b^\top (\psi_j - \bar\psi) $$
 
-    Squares of weights are the weights at half the temperature, and of twice the prior's logarithm.
+    with ψ the terms of φ but the constant, $\bar\psi$ their mean by weight, and b the slopes of the
+    influence. Each $L_j$ is squared on its own, about its own query: nothing cancels, where S is
+    nearly singular neither. Squares of weights are the weights at half the temperature, and of
+    twice the prior's logarithm.
     """
     twice = None if prior is None else prior + prior
-    parts = (kernel, twice, Softmax(0.5 * rule.temperature))
+    parts = ((kernel, prior, rule), (kernel, twice, Softmax(0.5 * rule.temperature)))
     arrays = q, k, variance, local.influence, local.log_mass
-    return at_once(_noise, (parts, method, order, columns), *arrays)
+    return at_once(_noise, (*parts, method, order, columns), *arrays)
 
 
 def _noise(
     parts: tuple[Any, Any, Any],
+    squared: tuple[Any, Any, Any],
     method: Method,
     order: int,
     columns: tuple[int, ...] | None,
-    q: Float[Array, "*#batch queries dim"],
-    k: Float[Array, "*#batch keys dim"],
-    variance: Float[Array, "*#batch keys dim_v"],
-    influence: Float[Array, "*batch queries terms"],
-    log_mass: Float[Array, "*batch queries"],
-) -> Float[Array, "*batch queries dim_v"]:
-    basis = _Basis.of(k, order, columns)
-    gram, _, of_squares = _moments(q, k, variance, variance[..., :0], parts, method, basis)
-    a = influence * _like(basis.units(), influence)
-    sums = jnp.einsum("...i,...ijv,...j->...v", a, gram, a, precision="highest")
+    q: Float[Array, "queries dim"],
+    k: Float[Array, "keys dim"],
+    variance: Float[Array, "keys dim_v"],
+    influence: Float[Array, "queries terms"],
+    log_mass: Float[Array, " queries"],
+) -> Float[Array, "queries dim_v"]:
+    keys = jnp.arange(len(k))
+
+    def summed(parts: tuple, point: Array, values: Array, rows: Array) -> tuple[Array, Array]:
+        kernel, prior, rule = parts
+        seen = prior if prior is None or len(rows) == len(q) else At(prior, rows, keys)
+        named = {"kernel": kernel, "prior": seen, "rule": rule, "method": method}
+        return attend(point, k, values, **named, return_log_mass=True)
+
+    if order == 0:
+        means, of_squares = summed(squared, q, variance, jnp.arange(len(q)))
+    else:
+        basis = _Basis.of(k, order, columns)
+        at = list(basis.columns)
+        slopes = (influence * basis.units()[None, :])[:, 1:]
+
+        def of_query(query: tuple[Array, Array]) -> tuple[Array, Array]:
+            row, slope = query
+            point = q[row][None]
+            u = (k[:, at] - point[:, at]) / basis.scale[None, :]
+            terms = _monomials(u, basis.terms)[:, 1:]
+            mean, _ = summed(parts, point, terms, row[None])
+            weight = 1.0 + jnp.sum((terms - mean) * slope[None, :], axis=1, keepdims=True)
+            means, of_squares = summed(squared, point, weight**2 * variance, row[None])
+            return means[0], of_squares[0]
+
+        together = max(1, min(len(q), _NUMBERS // max(1, len(k) * len(basis.terms))))
+        queries = jnp.arange(len(q)), slopes
+        means, of_squares = jax.lax.map(of_query, queries, batch_size=together)
     log_ratio = jnp.where(jnp.isneginf(of_squares), 0.0, of_squares - 2.0 * log_mass)
-    return jnp.maximum(sums, 0.0) * jnp.exp(log_ratio)[..., None]
+    return means * jnp.exp(log_ratio)[:, None]
 
 
 class _Basis(NamedTuple):

@@ -135,6 +135,10 @@ class MultiheadAttention(eqx.Module):
                 f"num_heads must be a multiple of num_kv_heads, so that equally many heads of "
                 f"queries share one of keys; got {num_heads} and {self.num_kv_heads}."
             )
+        if not 0 <= dropout_p < 1:
+            raise ValueError(f"dropout_p must be a share from 0 to below 1; got {dropout_p!r}.")
+        if rotary_base is not None and not rotary_base > 0:
+            raise ValueError(f"rotary_base must be above 0, such as 10000.0; got {rotary_base!r}.")
         if rotary_base is not None and self.qk_size % 2:
             raise ValueError(
                 f"Rotary positions turn pairs of coordinates: qk_size must be even; got "

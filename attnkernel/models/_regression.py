@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._auto import Auto
-from .._checks import as_points, require_weights
+from .._checks import as_points, require_finite, require_weights
 from .._rules import Rule, Softmax
 from ..kernels import Kernel, unbounded
 from ..methods import Method
@@ -153,6 +153,8 @@ class KernelRegression(eqx.Module):
         return out[:, 0] if np.ndim(variance) == 1 else out
 
     def _polynomials(self, q: Array, k: Array, v: Array, prior: Prior | None) -> LocalFit:
+        for name, rows in (("x_new", q), ("x", k), ("y", v)):
+            require_finite(name, rows)
         parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule, "method": self.method}
         return local_polynomial(q, k, v, **parts, order=self.order, columns=self._columns(k))
 

@@ -16,8 +16,9 @@ from ._base import Prior
 class Alibi(Prior):
     r"""A linear decay with the distance: $\log \pi(i, j) = -m\, |i - j|$.
 
-    **Arguments:** `slope`: m ≥ 0. A number is fixed; a JAX array is a parameter to fit. For the
-    heads of a model: `ak.PerHead(eqx.filter_vmap(ak.Alibi)(ak.priors.alibi_slopes(heads)))`.
+    **Arguments:** `slope`: m, no number of heads; below 0 it favours what is far. A number is
+    fixed; a JAX array is a parameter to fit. For the heads of a model:
+    `ak.PerHead(eqx.filter_vmap(ak.Alibi)(ak.priors.alibi_slopes(heads)))`.
 
     **Source:** Press, Smith and Lewis, *Train short, test long* (2022).
     """

@@ -90,10 +90,9 @@ class Window(Mask):
 
     def __check_init__(self):
         for name in ("left", "right"):
-            if isinstance(getattr(self, name), int) and getattr(self, name) < 0:
-                raise ValueError(
-                    f"{name} must be a number of keys from 0; got {getattr(self, name)}."
-                )
+            size = getattr(self, name)
+            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+                raise ValueError(f"{name} must be a whole number of keys from 0; got {size!r}.")
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return (i - self.left <= j) & (j <= i + self.right)
