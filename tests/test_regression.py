@@ -137,7 +137,7 @@ def test_what_is_not_finite_is_named(order):
     x, y, x_new = sample(1)
     model = ak.KernelRegression(ak.Gaussian(0.5), order=order)
     y[3] = np.nan
-    with pytest.raises(ValueError, match="y must be finite; 1 of 23 .* row 3"):
+    with pytest.raises(ValueError, match=r"y must be finite; 1 of 23 .* row 3"):
         model(x_new, x, y)
     x_new[0] = np.inf
     with pytest.raises(ValueError, match="x_new must be finite"):
