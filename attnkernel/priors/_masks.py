@@ -92,7 +92,7 @@ class Window(Mask):
         for name in ("left", "right"):
             size = getattr(self, name)
             if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-                raise ValueError(f"{name} must be a whole number of keys from 0; got {size!r}.")
+                raise ValueError(f"{name} must be a number of keys from 0; got {size!r}.")
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return (i - self.left <= j) & (j <= i + self.right)
