@@ -397,3 +397,17 @@ def test_regression_on_mixed_data_is_that_of_statsmodels(x64):
 
 def test_columns_may_come_as_one_sequence():
     assert ak.Gaussian(1.0).on((0, 2)).columns == ak.Gaussian(1.0).on(0, 2).columns == (0, 2)
+
+
+def test_of_names_alone_a_polynomial_is_a_constant(x64):
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 3, (29, 2)).astype(float), rng.normal(size=29)
+    kernel = ak.LiRacine(np.array([0.3, 0.6]))
+    constant, linear = (ak.KernelRegression(kernel, order=order) for order in (0, 1))
+    np.testing.assert_allclose(linear(x, x, y), constant(x, x, y), rtol=1e-12)
+    for of_linear, of_constant in zip(linear.smooth(x, y), constant.smooth(x, y), strict=True):
+        np.testing.assert_allclose(of_linear, of_constant, rtol=1e-12)
+    variance = np.ones(29)
+    np.testing.assert_allclose(
+        linear.noise(x, x, variance), constant.noise(x, x, variance), rtol=1e-12
+    )

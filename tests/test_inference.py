@@ -93,6 +93,17 @@ def test_simultaneous_bands_hold_all_inputs_at_once(x64):
         ak.bands(fit, x_new, kind="simultaneous")
 
 
+@pytest.mark.parametrize("kind", ["pointwise", "simultaneous"])
+def test_nothing_is_known_where_no_label_has_weight(x64, kind):
+    x, y = sample()
+    model = ak.KernelRegression(ak.Epanechnikov(0.8), order=1, on_empty="nearest")
+    fit = ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=1)
+    found = ak.bands(fit, np.array([0.0, 9.0]), kind=kind, key=jax.random.PRNGKey(0))
+    assert np.all(np.isfinite(found.centre))
+    np.testing.assert_array_equal(np.isnan(found.lower), [False, True])
+    np.testing.assert_array_equal(np.isnan(found.standard_error), [False, True])
+
+
 def test_noise_variance_is_a_ratio_of_local_means(x64):
     fit, lengthscale = fitted(1)
     (x, y), x_new = sample(), np.linspace(-2, 2, M)

@@ -95,7 +95,7 @@ def bands(
       `"constant"`: one σ², $\mathrm{RSS} / (n - 2\nu + \tilde\nu)$.
     - `draws`: of the simulation.
 
-    **Returns:** `Bands`; where no label has weight, NaN.
+    **Returns:** `Bands`; where no label has weight, error and limits are NaN, whatever `on_empty`.
 
     **Source:** Calonico, Cattaneo and Farrell, *On the effect of bias estimation on coverage
     accuracy in nonparametric inference* (2018); Chernozhukov, Chetverikov and Kato,
@@ -117,15 +117,17 @@ def bands(
     given, at = fit.objective.given(), as_points("x_new", x_new)
     _, variance = _residuals(model, fit, noise)
     centre = model(at, fit.x, fit.y, **given)
-    error = jnp.sqrt(model.noise(at, fit.x, variance, **given))
+    # whatever a policy answers where no label has weight, nothing is known of its error
+    empty = jnp.isneginf(model.local_fit(at, fit.x, fit.y, **given).log_mass)
+    empty = empty if fit.y.ndim == 1 else empty[:, None]
+    error = jnp.where(empty, jnp.nan, jnp.sqrt(model.noise(at, fit.x, variance, **given)))
     if kind == "pointwise":
         c = norm.ppf(0.5 + 0.5 * level)
     else:
         if key is None:
             raise ValueError("A simultaneous band is simulated: pass key=jax.random.PRNGKey(0).")
         c = _highest(model, fit, at, jnp.sqrt(variance), error, level, draws, key)
-    empty = jnp.isnan(centre)
-    width = jnp.where(empty, jnp.nan, c * error)
+    width = c * error
     return Bands(at, centre, error, centre - width, centre + width, level, kind)
 
 

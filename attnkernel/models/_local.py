@@ -9,6 +9,7 @@ a few neighbours at a time, and u is counted from their middle: counted from afa
 k − q would be lost among those of k.
 """
 
+import functools
 import itertools
 import math
 import operator
@@ -79,14 +80,14 @@ def local_polynomial(
     - `ridge`: λ ≥ 0, added to the diagonal of S but for the constant term; in units of k. Default
       0. Where the keys do not tell the terms apart, $\sqrt\epsilon$ of the precision, of each term,
       is added whatever λ: the fit is then of lower order along what is not told.
-    - `columns`: those that the polynomial is of. Default: all.
+    - `columns`: those that the polynomial is of. Default: all; of none it is a constant.
     - `method`: `Auto()` is here `Dense()` or `Blockwise()`.
 
     **Raises:** `ValueError` for `Fourier`, which certifies fits and not their moments.
 
     **Source:** Fan and Gijbels, *Local polynomial modelling and its applications* (1996).
     """
-    ridge = jnp.asarray(ridge, q.dtype)
+    ridge, order = jnp.asarray(ridge, q.dtype), 0 if columns == () else order
     return at_once(_polynomials, ((kernel, prior, rule), method, order, columns), q, k, v, ridge)
 
 
@@ -108,12 +109,11 @@ def _polynomials(
     basis = _Basis.of(k, order, columns)
     # about a constant, which every fit reproduces: rounding is then of what varies
     level = jax.lax.stop_gradient(jnp.nanmean(v, axis=-2, keepdims=True))
-    one = jnp.ones_like(k[..., :1])
-    gram, right, log_mass = _moments(q, k, one, v - level, parts, method, basis)
+    gram, right, log_mass = _moments(q, k, v - level, parts, method, basis)
     units = basis.units()
     # of so small units that their squares vanish, none is none
     scaled = jnp.where(ridge > 0, ridge / units / units, 0.0)
-    solved, condition, deficient = _solve(gram[..., 0], right, scaled)
+    solved, condition, deficient = _solve(gram, right, scaled)
     empty = jnp.isneginf(log_mass)[..., None, None]
     solved = jnp.where(empty, 0.0, solved)
     coefficients = solved[..., :-1] / _like(units[:, None], solved)
@@ -150,7 +150,7 @@ def noise(
     """
     twice = None if prior is None else prior + prior
     parts = ((kernel, prior, rule), (kernel, twice, Softmax(0.5 * rule.temperature)))
-    arrays = q, k, variance, local.influence, local.log_mass
+    arrays, order = (q, k, variance, local.influence, local.log_mass), 0 if columns == () else order
     return at_once(_noise, (*parts, method, order, columns), *arrays)
 
 
@@ -244,24 +244,17 @@ class _Basis(NamedTuple):
 def _moments(
     q: Float[Array, "*#batch queries dim"],
     k: Float[Array, "*#batch keys dim"],
-    of_products: Float[Array, "*#batch keys few"],
-    of_terms: Float[Array, "*#batch keys dim_v"],
+    v: Float[Array, "*#batch keys dim_v"],
     parts: tuple[Any, Any, Any],
     method: Method,
     basis: _Basis,
 ) -> tuple[Array, Array, Float[Array, "*batch queries"]]:
-    r"""The means of $\varphi \varphi^\top$ times some values, of $\varphi$ times others; log-mass.
+    r"""The means of $\varphi \varphi^\top$ and of $\varphi v^\top$, and the log-mass.
 
-    $\varphi$ is of u = (k − q) / scale. Shapes (*batch, queries, terms, terms, few) and
+    $\varphi$ is of u = (k − q) / scale. Shapes (*batch, queries, terms, terms) and
     (*batch, queries, terms, dim_v).
     """
     kernel, prior, rule = parts
-    if len(basis.terms) == 1:
-        both = _side_by_side(of_products, of_terms)
-        named = {"kernel": kernel, "prior": prior, "rule": rule, "method": method}
-        means, log_mass = attend(q, k, both, **named, return_log_mass=True)
-        few = of_products.shape[-1]
-        return means[..., None, None, :few], means[..., None, few:], log_mass
     if isinstance(method, Fourier):
         raise ValueError(
             "Fourier() certifies weighted means, and a local polynomial divides their small "
@@ -269,8 +262,8 @@ def _moments(
         )
     rows, keys = q.shape[-2], k.shape[-2]
     size = 1 if rows * keys <= _EXACT else min(rows, max(_FEW, -(-rows // _MIDDLES)))
-    batch = math.prod(np.broadcast_shapes(q.shape[:-2], k.shape[:-2], of_terms.shape[:-2]))
-    width = len(basis.products) * of_products.shape[-1] + len(basis.terms) * of_terms.shape[-1]
+    batch = math.prod(np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2]))
+    width = len(basis.products) + len(basis.terms) * v.shape[-1]
     most = min(_PAIRS // max(1, size * keys), _NUMBERS // max(1, batch * keys * width))
     together = max(1, min(-(-rows // size), most))
     if isinstance(method, Auto):
@@ -286,38 +279,26 @@ def _moments(
         middle = jax.lax.stop_gradient(jnp.mean(here, axis=-2, keepdims=True))
         u = _like(k[..., columns], middle) - _like(middle, k)
         u = u / _like(basis.scale, u)
-        both = [
-            _like(_monomials(u, powers)[..., :, None], values[..., None])
-            * _like(values[..., None, :], u[..., None])
-            for powers, values in ((basis.products, of_products), (basis.terms, of_terms))
-        ]
-        flat = [part.reshape(*part.shape[:-2], math.prod(part.shape[-2:])) for part in both]
+        products, terms = _monomials(u, basis.products), _monomials(u, basis.terms)
+        of_terms = _like(terms[..., None], v[..., None]) * _like(v[..., None, :], u[..., None])
+        of_terms = of_terms.reshape(*of_terms.shape[:-2], math.prod(of_terms.shape[-2:]))
         means, log_mass = attend(
             few,
             k,
-            _side_by_side(*flat),
+            _side_by_side(products, of_terms),
             kernel=kernel,
             prior=None if prior is None else At(prior, rows, jnp.arange(keys)),
             rule=rule,
             method=method,
             return_log_mass=True,
         )
-        gram, right = (
-            part.reshape(*part.shape[:-1], *values.shape[-2:])
-            for part, values in zip(
-                jnp.split(means, [flat[0].shape[-1]], axis=-1), both, strict=True
-            )
-        )
+        gram, right = jnp.split(means, [len(basis.products)], axis=-1)
+        right = right.reshape(*right.shape[:-1], len(basis.terms), v.shape[-1])
         shift = basis.shift((middle - here) / _like(basis.scale, here))
-        gram = jnp.einsum(
-            "...ia,...abv,...jb->...ijv",
-            shift,
-            gram[..., basis.pairs(), :],
-            shift,
-            precision="highest",
-        )
-        right = jnp.einsum("...ia,...av->...iv", shift, right, precision="highest")
-        return gram, right, log_mass
+        moved = functools.partial(jnp.matmul, shift, precision="highest")
+        # from the left, then from the right
+        gram = moved(moved(gram[..., basis.pairs()]).swapaxes(-1, -2))
+        return gram, moved(right), log_mass
 
     found = jax.lax.map(jax.checkpoint(jax.vmap(of_chunk), prevent_cse=False), numbers)
     batch, back = found[2].ndim - 3, jnp.argsort(order)
