@@ -11,7 +11,8 @@ import pytest
 from statsmodels.nonparametric.kernel_regression import KernelReg
 
 import attnkernel as ak
-from attnkernel.models._local import exponents, local_polynomial
+from attnkernel.models._local import local_polynomial
+from attnkernel.models._monomials import exponents
 from attnkernel.priors import LeaveOneOut, Where
 
 N, M = 83, 31

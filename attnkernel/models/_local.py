@@ -10,10 +10,8 @@ k − q would be lost among those of k.
 """
 
 import functools
-import itertools
 import math
-import operator
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -27,6 +25,7 @@ from .._auto import Auto
 from .._rules import Softmax
 from ..methods import Blockwise, Dense, Fourier, Method
 from ..priors import At
+from ._monomials import Basis, like, monomials
 
 _EXACT = 2**18  # pairs up to which each query has a middle of its own: itself
 _FEW = 32  # queries about one middle, at least, of more pairs
@@ -106,7 +105,7 @@ def _polynomials(
         mean, log_mass = attend(q, k, v, **named, method=method, return_log_mass=True)
         one = jnp.ones_like(log_mass)
         return LocalFit(mean[..., None, :], one[..., None], log_mass, one, one < 1)
-    basis = _Basis.of(k, order, columns)
+    basis = Basis.of(k, order, columns)
     # about a constant, which every fit reproduces: rounding is then of what varies
     level = jax.lax.stop_gradient(jnp.nanmean(v, axis=-2, keepdims=True))
     gram, right, log_mass = _moments(q, k, v - level, parts, method, basis)
@@ -116,11 +115,11 @@ def _polynomials(
     solved, condition, deficient = _solve(gram, right, scaled)
     empty = jnp.isneginf(log_mass)[..., None, None]
     solved = jnp.where(empty, 0.0, solved)
-    coefficients = solved[..., :-1] / _like(units[:, None], solved)
-    constant = coefficients[..., :1, :] + _like(level[..., None, :], coefficients)
+    coefficients = solved[..., :-1] / like(units[:, None], solved)
+    constant = coefficients[..., :1, :] + like(level[..., None, :], coefficients)
     constant = jnp.where(empty, 0.0, constant)
     coefficients = jnp.concatenate([constant, coefficients[..., 1:, :]], axis=-2)
-    influence = solved[..., -1] / _like(units, log_mass[..., None])
+    influence = solved[..., -1] / like(units, log_mass[..., None])
     return LocalFit(coefficients, influence, log_mass, condition, deficient)
 
 
@@ -177,7 +176,7 @@ def _noise(
     if order == 0:
         means, of_squares = summed(squared, q, variance, jnp.arange(len(q)))
     else:
-        basis = _Basis.of(k, order, columns)
+        basis = Basis.of(k, order, columns)
         at = list(basis.columns)
         slopes = (influence * basis.units()[None, :])[:, 1:]
 
@@ -185,7 +184,7 @@ def _noise(
             row, slope = query
             point = q[row][None]
             u = (k[:, at] - point[:, at]) / basis.scale[None, :]
-            terms = _monomials(u, basis.terms)[:, 1:]
+            terms = monomials(u, basis.terms)[:, 1:]
             mean, _ = summed(parts, point, terms, row[None])
             weight = 1.0 + jnp.sum((terms - mean) * slope[None, :], axis=1, keepdims=True)
             means, of_squares = summed(squared, point, weight**2 * variance, row[None])
@@ -198,56 +197,13 @@ def _noise(
     return means * jnp.exp(log_ratio)[:, None]
 
 
-class _Basis(NamedTuple):
-    """The columns that a polynomial is of, their scale, its terms, and the products of two."""
-
-    columns: tuple[int, ...]
-    scale: Float[Array, " dim"]  # a power of two near the range: no moment overflows
-    terms: list[tuple[int, ...]]
-    products: list[tuple[int, ...]]
-
-    @classmethod
-    def of(cls, k: Array, order: int, columns: tuple[int, ...] | None) -> "_Basis":
-        columns = tuple(range(k.shape[-1])) if columns is None else columns
-        terms, products = (exponents(len(columns), degree) for degree in (order, 2 * order))
-        at = jax.lax.stop_gradient(k[..., list(columns)])
-        axes = tuple(range(k.ndim - 1))
-        half = 0.5 * jnp.max(at, axis=axes) - 0.5 * jnp.min(at, axis=axes)
-        exponent = jnp.frexp(jnp.where(half > 0, half, 1.0))[1]
-        return cls(columns, jnp.ldexp(jnp.ones_like(half), exponent), terms, products)
-
-    def units(self) -> Float[Array, " terms"]:
-        """The scale of each term."""
-        powers = jnp.asarray(np.array(self.terms, dtype=int), self.scale.dtype)
-        limits = jnp.finfo(self.scale.dtype)
-        return jnp.clip(jnp.prod(self.scale[None, :] ** powers, axis=-1), limits.tiny, limits.max)
-
-    def pairs(self) -> np.ndarray:
-        """The place among the products of that of each pair of terms."""
-        where = {power: i for i, power in enumerate(self.products)}
-        rows = [[tuple(map(operator.add, a, b)) for b in self.terms] for a in self.terms]
-        return np.array([[where[power] for power in row] for row in rows])
-
-    def shift(self, delta: Float[Array, "*rows dim"]) -> Float[Array, "*rows terms terms"]:
-        r"""The matrix of $(u + \delta)^a = \sum_b \binom{a}{b} \delta^{a - b} u^b$."""
-        where = {power: i for i, power in enumerate(self.terms)}
-        factors = np.zeros((len(where), len(where)))
-        places = np.zeros(factors.shape, int)
-        for (a, i), (b, j) in itertools.product(where.items(), repeat=2):
-            if all(map(operator.ge, a, b)):
-                factors[i, j] = math.prod(map(math.comb, a, b))
-                places[i, j] = where[tuple(map(operator.sub, a, b))]
-        powers = _monomials(delta, self.terms)[..., places]
-        return _like(jnp.asarray(factors, delta.dtype), powers) * powers
-
-
 def _moments(
     q: Float[Array, "*#batch queries dim"],
     k: Float[Array, "*#batch keys dim"],
     v: Float[Array, "*#batch keys dim_v"],
     parts: tuple[Any, Any, Any],
     method: Method,
-    basis: _Basis,
+    basis: Basis,
 ) -> tuple[Array, Array, Float[Array, "*batch queries"]]:
     r"""The means of $\varphi \varphi^\top$ and of $\varphi v^\top$, and the log-mass.
 
@@ -277,10 +233,10 @@ def _moments(
         few = q[..., rows, :]
         here = few[..., columns]
         middle = jax.lax.stop_gradient(jnp.mean(here, axis=-2, keepdims=True))
-        u = _like(k[..., columns], middle) - _like(middle, k)
-        u = u / _like(basis.scale, u)
-        products, terms = _monomials(u, basis.products), _monomials(u, basis.terms)
-        of_terms = _like(terms[..., None], v[..., None]) * _like(v[..., None, :], u[..., None])
+        u = like(k[..., columns], middle) - like(middle, k)
+        u = u / like(basis.scale, u)
+        products, terms = monomials(u, basis.products), monomials(u, basis.terms)
+        of_terms = like(terms[..., None], v[..., None]) * like(v[..., None, :], u[..., None])
         of_terms = of_terms.reshape(*of_terms.shape[:-2], math.prod(of_terms.shape[-2:]))
         means, log_mass = attend(
             few,
@@ -294,7 +250,7 @@ def _moments(
         )
         gram, right = jnp.split(means, [len(basis.products)], axis=-1)
         right = right.reshape(*right.shape[:-1], len(basis.terms), v.shape[-1])
-        shift = basis.shift((middle - here) / _like(basis.scale, here))
+        shift = basis.shift((middle - here) / like(basis.scale, here))
         moved = functools.partial(jnp.matmul, shift, precision="highest")
         # from the left, then from the right
         gram = moved(moved(gram[..., basis.pairs()]).swapaxes(-1, -2))
@@ -319,30 +275,6 @@ def _side_by_side(*parts: Array) -> Array:
     shape = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
     wide = [jnp.broadcast_to(part, (*shape, part.shape[-1])) for part in parts]
     return jnp.concatenate(wide, axis=-1)
-
-
-def _like(array: Array, other: Array) -> Array:
-    """With leading axes of size 1, as many as the other has at least."""
-    return array.reshape((1,) * max(0, other.ndim - array.ndim) + array.shape)
-
-
-def exponents(dim: int, degree: int) -> list[tuple[int, ...]]:
-    """The monomials of so many variables up to a degree: the constant, the linear ones, ..."""
-    found = []
-    for total in range(degree + 1):
-        for columns in itertools.combinations_with_replacement(range(dim), total):
-            found.append(tuple(columns.count(a) for a in range(dim)))
-    return found
-
-
-def _monomials(u: Float[Array, "*rows dim"], powers: list[tuple[int, ...]]) -> Array:
-    """$u^a$ for each of the powers, along a new last axis; each from one of a lower degree."""
-    made = {powers[0]: jnp.ones(u.shape[:-1], u.dtype)}
-    for power in powers[1:]:
-        along = next(a for a, count in enumerate(power) if count)
-        lower = tuple(count - (a == along) for a, count in enumerate(power))
-        made[power] = made[lower] * u[..., along]
-    return jnp.stack([made[power] for power in powers], axis=-1)
 
 
 def _neighbours(points: Float[Array, "*batch queries dim"], size: int) -> Int[Array, " queries"]:
@@ -378,23 +310,23 @@ def _solve(
     """$S^{-1} (b, e_1)$, the condition of S, and whether it was deficient."""
     terms, eps = gram.shape[-1], float(jnp.finfo(gram.dtype).eps)
     eye, slopes = jnp.eye(terms, dtype=gram.dtype), jnp.arange(terms) > 0
-    gram = gram + _like(jnp.diag(jnp.where(slopes, ridge, 0.0)), gram)
+    gram = gram + like(jnp.diag(jnp.where(slopes, ridge, 0.0)), gram)
     diagonal = jnp.diagonal(gram, axis1=-2, axis2=-1)
     # a term that varies less than this may as well not vary: its square overflows the derivatives
     some = diagonal > float(jnp.finfo(gram.dtype).tiny) ** 0.75
     # constant to differentiation: the solution does not depend on it
     unit = jax.lax.rsqrt(jax.lax.stop_gradient(jnp.where(some, diagonal, 1.0)))
-    first = jnp.broadcast_to(_like(eye[:, :1], right), (*right.shape[:-1], 1))
+    first = jnp.broadcast_to(like(eye[:, :1], right), (*right.shape[:-1], 1))
     right = jnp.concatenate([right, first], axis=-1) * unit[..., None]
     scaled = gram * unit[..., None] * unit[..., None, :]
     # of a matrix just off the singular ones: the sum of the inverse eigenvalues
-    shaky = jax.lax.stop_gradient(scaled) + _like(8 * terms * eps * eye, scaled)
-    everything = jnp.broadcast_to(_like(eye, shaky), shaky.shape)
+    shaky = jax.lax.stop_gradient(scaled) + like(8 * terms * eps * eye, scaled)
+    everything = jnp.broadcast_to(like(eye, shaky), shaky.shape)
     inverse = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(shaky), True), everything)
     condition = jnp.trace(inverse, axis1=-2, axis2=-1)
     deficient = ~(condition < eps ** (-2 / 3))
     added = jnp.where(deficient, eps**0.5, 0.0)[..., None, None]
-    regular = scaled + added * _like(jnp.diag(slopes.astype(gram.dtype)), scaled)
+    regular = scaled + added * like(jnp.diag(slopes.astype(gram.dtype)), scaled)
     solved = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(regular), True), right)
     condition = jnp.nan_to_num(condition, nan=1.0 / eps)
     return solved * unit[..., None], condition, deficient

@@ -1,0 +1,78 @@
+"""The monomials that local polynomials are made of: powers, scales, moves."""
+
+import itertools
+import math
+import operator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+
+class Basis(NamedTuple):
+    """The columns that a polynomial is of, their scale, its terms, and the products of two."""
+
+    columns: tuple[int, ...]
+    scale: Float[Array, " dim"]  # a power of two near the range: no moment overflows
+    terms: list[tuple[int, ...]]
+    products: list[tuple[int, ...]]
+
+    @classmethod
+    def of(cls, k: Array, order: int, columns: tuple[int, ...] | None) -> "Basis":
+        columns = tuple(range(k.shape[-1])) if columns is None else columns
+        terms, products = (exponents(len(columns), degree) for degree in (order, 2 * order))
+        at = jax.lax.stop_gradient(k[..., list(columns)])
+        axes = tuple(range(k.ndim - 1))
+        half = 0.5 * jnp.max(at, axis=axes) - 0.5 * jnp.min(at, axis=axes)
+        exponent = jnp.frexp(jnp.where(half > 0, half, 1.0))[1]
+        return cls(columns, jnp.ldexp(jnp.ones_like(half), exponent), terms, products)
+
+    def units(self) -> Float[Array, " terms"]:
+        """The scale of each term."""
+        powers = jnp.asarray(np.array(self.terms, dtype=int), self.scale.dtype)
+        limits = jnp.finfo(self.scale.dtype)
+        return jnp.clip(jnp.prod(self.scale[None, :] ** powers, axis=-1), limits.tiny, limits.max)
+
+    def pairs(self) -> np.ndarray:
+        """The place among the products of that of each pair of terms."""
+        where = {power: i for i, power in enumerate(self.products)}
+        rows = [[tuple(map(operator.add, a, b)) for b in self.terms] for a in self.terms]
+        return np.array([[where[power] for power in row] for row in rows])
+
+    def shift(self, delta: Float[Array, "*rows dim"]) -> Float[Array, "*rows terms terms"]:
+        r"""The matrix of $(u + \delta)^a = \sum_b \binom{a}{b} \delta^{a - b} u^b$."""
+        where = {power: i for i, power in enumerate(self.terms)}
+        factors = np.zeros((len(where), len(where)))
+        places = np.zeros(factors.shape, int)
+        for (a, i), (b, j) in itertools.product(where.items(), repeat=2):
+            if all(map(operator.ge, a, b)):
+                factors[i, j] = math.prod(map(math.comb, a, b))
+                places[i, j] = where[tuple(map(operator.sub, a, b))]
+        powers = monomials(delta, self.terms)[..., places]
+        return like(jnp.asarray(factors, delta.dtype), powers) * powers
+
+
+def like(array: Array, other: Array) -> Array:
+    """With leading axes of size 1, as many as the other has at least."""
+    return array.reshape((1,) * max(0, other.ndim - array.ndim) + array.shape)
+
+
+def exponents(dim: int, degree: int) -> list[tuple[int, ...]]:
+    """The monomials of so many variables up to a degree: the constant, the linear ones, ..."""
+    found = []
+    for total in range(degree + 1):
+        for columns in itertools.combinations_with_replacement(range(dim), total):
+            found.append(tuple(columns.count(a) for a in range(dim)))
+    return found
+
+
+def monomials(u: Float[Array, "*rows dim"], powers: list[tuple[int, ...]]) -> Array:
+    """$u^a$ for each of the powers, along a new last axis; each from one of a lower degree."""
+    made = {powers[0]: jnp.ones(u.shape[:-1], u.dtype)}
+    for power in powers[1:]:
+        along = next(a for a, count in enumerate(power) if count)
+        lower = tuple(count - (a == along) for a, count in enumerate(power))
+        made[power] = made[lower] * u[..., along]
+    return jnp.stack([made[power] for power in powers], axis=-1)
