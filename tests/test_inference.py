@@ -61,9 +61,10 @@ def test_degrees_of_freedom(x64, order):
 def test_pointwise_bands(x64, corrected, noise):
     fit, lengthscale = fitted(1)
     (x, y), x_new = sample(), np.linspace(-2, 2, M)
+    hat = hat_matrix(x, x, lengthscale, 1)  # residuals are those of the fit itself
     order = 2 if corrected else 1
     lengthscale *= N ** (1 / 5 - 1 / 4) if corrected else 1.0
-    hat, rows = (hat_matrix(q, x, lengthscale, order) for q in (x, x_new))
+    rows = hat_matrix(x_new, x, lengthscale, order)
     residuals = y - hat @ y
     variance = (residuals / (1 - np.diag(hat))) ** 2
     if noise == "constant":
@@ -77,7 +78,7 @@ def test_pointwise_bands(x64, corrected, noise):
 
 
 def test_simultaneous_bands_hold_all_inputs_at_once(x64):
-    """c is the quantile of the greatest of correlated normal numbers, drawn here another way."""
+    """c is a quantile of the greatest of correlated numbers of Student, drawn here another way."""
     fit, lengthscale = fitted(0)
     x, _ = sample()
     x_new = np.linspace(-2, 2, M)
@@ -86,7 +87,10 @@ def test_simultaneous_bands_hold_all_inputs_at_once(x64):
     rows = hat_matrix(x_new, x, N ** (1 / 5 - 1 / 4) * lengthscale, 2)
     units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     noise = np.random.default_rng(1).normal(size=(N, 20000))
-    expected = np.quantile(np.max(np.abs(units @ noise), axis=0), 0.95)
+    left = np.eye(N) - hat_matrix(x, x, lengthscale, 0)
+    sd = np.sqrt(np.sum((left @ noise) ** 2, axis=0) / np.trace(left.T @ left))
+    expected = np.quantile(np.max(np.abs(units @ noise), axis=0) / sd, 0.95)
+    assert expected > 1.01 * np.quantile(np.max(np.abs(units @ noise), axis=0), 0.95)
     c = (found.upper - found.centre) / found.standard_error
     np.testing.assert_allclose(c, np.full(M, expected), rtol=0.02)
     with pytest.raises(ValueError, match="pass key="):

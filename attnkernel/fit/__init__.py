@@ -10,9 +10,9 @@ from ._inference import (
     bands as bands,
     degrees_of_freedom as degrees_of_freedom,
     effective_count as effective_count,
-    noise_variance as noise_variance,
     wild_bootstrap as wild_bootstrap,
 )
+from ._noise import noise_variance as noise_variance
 from ._objectives import HoldOut as HoldOut, Objective as Objective, Sample as Sample
 from ._profile import profile as profile
 from ._report import Report as Report, summarise as summarise

@@ -5,13 +5,13 @@ import math
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from .._checks import as_points
-from ..models import KernelRegression
 from ..priors import LeaveOneOut as LeaveOneOutMask
 from ._fit import fit as fit_model
 from ._inference import Bands
+from ._noise import RowVariance
 from ._result import Fit
 
 
@@ -38,8 +38,8 @@ def conformal(
       of the fit: coverage to 1/n and the stability of the fit. `"split"`: one half of the rows,
       drawn with `key`, is fitted anew, the other gives the residuals: coverage of at least the
       level, exactly, for any n.
-    - `local`: whether the width follows the noise: ŝ² is the kernel regression of the squared
-      residuals. Default: one width for all, ŝ = 1.
+    - `local`: whether the width follows the noise: ŝ² is `noise_variance`, that of a row without
+      its own residual. For a `KernelRegression`. Default: one width for all, ŝ = 1.
 
     **Returns:** `Bands`, with infinite ones where there are too few rows for the level; where no
     label has weight, NaN.
@@ -57,7 +57,7 @@ def conformal(
         centre = fit(at)
         x, y = fit.x, fit.y
         residuals = jnp.abs(y - fit.model(x, x, y, prior=LeaveOneOutMask(), **given))
-        spread, spread_new = _spread(fit, x, residuals, at, local, leave_out=True)
+        first, held, prior = fit, jnp.arange(len(x)), LeaveOneOutMask()
     elif kind == "split":
         if key is None:
             raise ValueError("A split is drawn at random: pass key=jax.random.PRNGKey(0).")
@@ -65,41 +65,20 @@ def conformal(
             raise ValueError("A split with weights is not exchangeable: use leave-one-out.")
         order = jax.random.permutation(key, len(fit.x))
         half = len(fit.x) // 2
-        of_fit, held = order[:half], order[half:]
+        of_fit, held, prior = order[:half], order[half:], None
         first = fit_model(fit.model, fit.x[of_fit], fit.y[of_fit], objective=fit.objective)
         centre = first(at)
         residuals = jnp.abs(fit.y[held] - first(fit.x[held]))
-        own = jnp.abs(first.y - first.model(first.x, first.x, first.y, prior=LeaveOneOutMask()))
-        _, of_held = _spread(first, first.x, own, fit.x[held], local, leave_out=False)
-        _, spread_new = _spread(first, first.x, own, at, local, leave_out=False)
-        spread = of_held
     else:
         raise ValueError(f'kind must be "leave-one-out" or "split"; got {kind!r}.')
+    spread, spread_new = jnp.ones_like(residuals), jnp.ones_like(centre)
+    if local:
+        rule = RowVariance.of(first, "local")
+        spread = jnp.sqrt(rule.at(fit.x[held], first.y, prior)[:, 0])
+        spread_new = jnp.sqrt(rule.at(at, first.y)[:, 0])
     scores = jnp.sort(residuals / spread)  # NaN, where no other label has weight, comes last
     scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
     rank = math.ceil((1 + len(scores)) * level)
     q = scores[rank - 1] if rank <= len(scores) else jnp.inf
     width = q * spread_new
     return Bands(at, centre, spread_new, centre - width, centre + width, level, "conformal")
-
-
-def _spread(
-    fit: Fit,
-    x: Float[Array, "n dim"],
-    residuals: Float[Array, " n"],
-    at: Float[Array, "m dim"],
-    local: bool,
-    leave_out: bool,
-) -> tuple[Float[Array, " n"], Float[Array, " m"]]:
-    """ŝ at the rows, each left out of its own, and at new inputs."""
-    if not local:
-        return jnp.ones_like(residuals), jnp.ones_like(at[:, 0])
-    if not hasattr(fit.model, "kernel"):
-        raise ValueError("local=True takes the kernel of the model, and it has none.")
-    # a variance varies more slowly than it can be measured: twice the lengthscale, order 0
-    model = KernelRegression(fit.model.kernel.stretched(2.0), on_empty="nearest")
-    squares = jnp.where(jnp.isnan(residuals), 0.0, residuals) ** 2
-    floor = jnp.finfo(squares.dtype).eps * jnp.mean(squares)
-    prior = LeaveOneOutMask() if leave_out else None
-    rows = jnp.sqrt(jnp.maximum(model(x, x, squares, prior=prior), floor))
-    return rows, jnp.sqrt(jnp.maximum(model(at, x, squares), floor))

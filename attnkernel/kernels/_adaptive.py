@@ -7,6 +7,7 @@ $$ \log K(q, k_j) = \log K'\Big(\frac{k_j - q}{h(q)},\, 0\Big), \qquad
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from ._base import Embedded, Kernel
@@ -84,7 +85,7 @@ class NearestNeighbours(Embedded):
     def categories(self, dim: int) -> frozenset[int]:
         return self.kernel.categories(dim)
 
-    def stretched(self, factor: float) -> "NearestNeighbours":
+    def stretched(self, factor: ArrayLike) -> "NearestNeighbours":
         """As many neighbours, in units as much longer."""
         stretched = self.kernel.stretched(factor)
         return NearestNeighbours(stretched, self.fraction, neighbours=self.neighbours)

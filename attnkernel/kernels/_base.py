@@ -13,6 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._checks import as_whole_numbers
@@ -84,7 +85,7 @@ class Kernel(eqx.Module):
         """
         return unbounded(self)
 
-    def stretched(self, factor: float) -> "Kernel":
+    def stretched(self, factor: ArrayLike) -> "Kernel":
         """The kernel with its lengthscales times a factor f. Default: $K(q / f, k / f)$."""
         return Stretched(self, factor)
 
@@ -143,7 +144,7 @@ class Product(Kernel):
         (lower_1, upper_1), (lower_2, upper_2) = self.first.bounds(x), self.second.bounds(x)
         return Product(lower_1, lower_2), Product(upper_1, upper_2)
 
-    def stretched(self, factor: float) -> "Product":
+    def stretched(self, factor: ArrayLike) -> "Product":
         return Product(self.first.stretched(factor), self.second.stretched(factor))
 
     def categories(self, dim: int) -> frozenset[int]:
@@ -179,7 +180,7 @@ class Stretched(Embedded):
     r"""$\log K(q / f, k / f)$: all lengths of a kernel times a factor f."""
 
     kernel: Kernel
-    factor: float
+    factor: ArrayLike
 
     def embed(
         self, q: Float[Array, "*batch queries dim"], k: Float[Array, "*batch_k keys dim"]
@@ -251,7 +252,7 @@ class On(Embedded):
         lower, upper = self.kernel.bounds(self._of(x))
         return On(lower, self.columns), On(upper, self.columns)
 
-    def stretched(self, factor: float) -> "On":
+    def stretched(self, factor: ArrayLike) -> "On":
         return On(self.kernel.stretched(factor), self.columns)
 
     def categories(self, dim: int) -> frozenset[int]:

@@ -111,7 +111,7 @@ class Categorical(Kernel):
         where = lambda kernel: kernel.logit  # noqa: E731
         return eqx.tree_at(where, self, -end), eqx.tree_at(where, self, end)
 
-    def stretched(self, factor: float) -> "Categorical":
+    def stretched(self, factor: ArrayLike) -> "Categorical":
         return self  # it has no length
 
     def _require_dimensions(self, dim: int) -> None:

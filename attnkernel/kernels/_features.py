@@ -36,7 +36,7 @@ class FiniteRank(Kernel):
     def features(self, x: Float[Array, "rows dim"]) -> Features:
         """φ(x) of each row."""
 
-    def stretched(self, factor: float) -> "FiniteRank":
+    def stretched(self, factor: ArrayLike) -> "FiniteRank":
         return self  # it has no lengthscale
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:

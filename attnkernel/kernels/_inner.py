@@ -33,7 +33,7 @@ class DotProduct(Kernel):
 
     scale: ArrayLike | None = eqx.field(default=None, converter=_constant_or_none)
 
-    def stretched(self, factor: float) -> "DotProduct":
+    def stretched(self, factor: ArrayLike) -> "DotProduct":
         return self  # it has no lengthscale
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
@@ -74,7 +74,7 @@ class Polynomial(Kernel):
                 f"{self.degree!r}. For a score that may be negative use ak.DotProduct()."
             )
 
-    def stretched(self, factor: float) -> "Polynomial":
+    def stretched(self, factor: ArrayLike) -> "Polynomial":
         return self
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
@@ -113,7 +113,7 @@ class Additive(Kernel):
                 f"ak.Projected(ak.Additive(weight), query_proj, key_proj)."
             )
 
-    def stretched(self, factor: float) -> "Additive":
+    def stretched(self, factor: ArrayLike) -> "Additive":
         return self
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
@@ -145,7 +145,7 @@ class CosineSimilarity(Embedded):
 
     scale: ArrayLike = eqx.field(default=1.0, converter=as_constant)
 
-    def stretched(self, factor: float) -> "CosineSimilarity":
+    def stretched(self, factor: ArrayLike) -> "CosineSimilarity":
         return self
 
     def embed(
@@ -176,7 +176,7 @@ class Bilinear(Embedded):
                 f"{self.matrix.shape}."
             )
 
-    def stretched(self, factor: float) -> "Bilinear":
+    def stretched(self, factor: ArrayLike) -> "Bilinear":
         return self
 
     def embed(

@@ -97,7 +97,7 @@ class SoftCapped(Kernel):
         kernel, q, k = self.kernel.reduced(q, k)
         return SoftCapped(kernel, self.cap), q, k
 
-    def stretched(self, factor: float) -> "SoftCapped":
+    def stretched(self, factor: ArrayLike) -> "SoftCapped":
         return SoftCapped(self.kernel.stretched(factor), self.cap)
 
     def categories(self, dim: int) -> frozenset[int]:

@@ -153,8 +153,8 @@ class Radial(Kernel):
             sides.append(eqx.tree_at(lambda kernel: kernel.log_lengthscale, side, log))
         return sides[0], sides[1]
 
-    def stretched(self, factor: float) -> "Radial":
-        log = self.log_lengthscale + math.log(factor)
+    def stretched(self, factor: ArrayLike) -> "Radial":
+        log = self.log_lengthscale + jnp.log(jnp.asarray(factor, self.log_lengthscale.dtype))
         return eqx.tree_at(lambda kernel: kernel.log_lengthscale, self, log)
 
     def _least(self, gaps: Float[Array, "gaps dim"]) -> Float[Array, " dim"]:
@@ -354,8 +354,8 @@ class Periodic(Kernel):
         periods = logs.astype(self.log_period.dtype)
         return tuple(eqx.tree_at(where, self, (lengths[i], periods[i])) for i in (0, 1))
 
-    def stretched(self, factor: float) -> "Periodic":
-        log = self.log_lengthscale + math.log(factor)
+    def stretched(self, factor: ArrayLike) -> "Periodic":
+        log = self.log_lengthscale + jnp.log(jnp.asarray(factor, self.log_lengthscale.dtype))
         return eqx.tree_at(lambda kernel: kernel.log_lengthscale, self, log)
 
 

@@ -1,0 +1,121 @@
+"""The variance of the noise, from the residuals of a fit: one for all, a function of x, or each."""
+
+from typing import Any, Literal, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from .._checks import as_points
+from ..models import KernelRegression
+from ..priors import LeaveOneOut as LeaveOneOutMask, Mask
+from ._result import Fit
+
+Noise = Literal["local", "rows", "constant"]
+
+_LONGER = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # times the lengthscale of the fit
+
+
+def noise_variance(fit: Fit, x_new: ArrayLike) -> Float[Array, "m"] | Float[Array, "m out"]:
+    r"""The variance of the noise at new inputs: a local mean of the squared residuals.
+
+    $$ \hat\sigma^2(x) = \frac{\sum_j w_j(x)\, r_j^2}
+       {\sum_j w_j(x)\, (1 - 2 L_{jj} + \sum_l L_{jl}^2)}, \qquad r = y - L y $$
+
+    The denominator is the expectation of $r_j^2$ where σ is 1 and the fit has no bias. The weights
+    are of the kernel of the fit with 2, 4, ... 64 times its lengthscale: the factor that makes the
+    left-out residuals most likely, as normal ones.
+
+    **Source:** Ruppert, Wand, Holst and Hössjer, *Local polynomial variance-function estimation*
+    (1997).
+    """
+    out = RowVariance.of(fit, "local").at(as_points("x_new", x_new), fit.y)
+    return out[:, 0] if fit.y.ndim == 1 else out
+
+
+class RowVariance(eqx.Module):
+    """From labels at the inputs of a fit, their left-out residuals and the variance of each.
+
+    It knows of the labels of the fit only how far around variances are taken: it can be asked of
+    other labels, such as simulated ones.
+    """
+
+    model: KernelRegression
+    x: Float[Array, "n dim"]
+    given: dict[str, Any]
+    hat: Float[Array, " n"]  # L_ii
+    expected: Float[Array, " n"]  # of the squared residual, where σ is 1
+    factor: Float[Array, ""]
+    noise: Noise = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, fit: Fit, noise: str) -> "RowVariance":
+        if noise not in get_args(Noise):
+            raise ValueError(f'noise must be "local", "rows" or "constant"; got {noise!r}.')
+        model, given = linear(fit), fit.objective.given()
+        _, hat = model.smooth(fit.x, fit.y, **given)
+        norms = model.noise(fit.x, fit.x, jnp.ones(len(fit.x), fit.y.dtype), **given)
+        # a row that the fit passes through, alone in its neighbourhood, says nothing of its noise
+        expected = jnp.maximum(1.0 - 2.0 * hat + norms, jnp.finfo(hat.dtype).eps ** 0.5)
+        factors = jnp.asarray(_LONGER, hat.dtype)
+        rule = cls(model, fit.x, given, hat, expected, factors[0], noise)
+        if noise != "local":
+            return rule
+
+        def unlikely(factor: Array) -> Array:
+            moved = eqx.tree_at(lambda rule: rule.factor, rule, factor)
+            others = moved.at(fit.x, fit.y, LeaveOneOutMask())
+            return jnp.mean(jnp.log(others) + rule.squares(fit.y) / expected[:, None] / others)
+
+        best = jnp.argmin(jax.lax.map(unlikely, factors))
+        return eqx.tree_at(lambda rule: rule.factor, rule, factors[best])
+
+    def residuals(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Array:
+        """Of each row, y less its prediction from all others."""
+        fitted, _ = self.model.smooth(self.x, y, **self.given)
+        left = jnp.maximum(1.0 - self.hat, jnp.finfo(self.hat.dtype).eps ** 0.5)
+        return (y - fitted) / (left if y.ndim == 1 else left[:, None])
+
+    def squares(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Float[Array, "n out"]:
+        fitted, _ = self.model.smooth(self.x, y, **self.given)
+        return ((y - fitted) ** 2).reshape(len(y), -1)
+
+    def __call__(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Array:
+        """The variance of each label, in the shape of y."""
+        if self.noise == "rows":
+            return self.residuals(y) ** 2
+        if self.noise == "local":
+            return self.at(self.x, y).reshape(y.shape)
+        of_all = jnp.sum(self.squares(y), axis=0) / jnp.sum(self.expected)
+        return jnp.broadcast_to(of_all, (len(y), len(of_all))).reshape(y.shape)
+
+    def at(
+        self,
+        x_new: Float[Array, "m dim"],
+        y: Float[Array, "n"] | Float[Array, "n out"],
+        prior: Mask | None = None,
+    ) -> Float[Array, "m out"]:
+        """The local variance at other inputs."""
+        squares = self.squares(y)
+        kernel = self.model.kernel.stretched(self.factor)
+        longer = KernelRegression(kernel, rule=self.model.rule, on_empty="nearest")
+        both = jnp.concatenate([squares, self.expected[:, None]], axis=1)
+        means = longer(x_new, self.x, both, prior=prior, **self.given)
+        floor = jnp.finfo(squares.dtype).eps * jnp.mean(squares, axis=0, keepdims=True)
+        return jnp.maximum(means[:, :-1] / means[:, -1:], floor)
+
+
+def linear(fit: Any) -> Any:
+    """The model of a single fit, if it is a `KernelRegression`."""
+    if not isinstance(fit, Fit):
+        raise ValueError(f"Expected a fit, as ak.fit gives it; got a {type(fit).__name__}.")
+    if fit.loss.ndim:
+        raise ValueError("This is a batch of fits: ask one of them, fit.member(i).")
+    if not isinstance(fit.model, KernelRegression):
+        raise ValueError(
+            f"This is of fits of ak.KernelRegression, whose hat matrix is known; got a "
+            f"{type(fit.model).__name__}."
+        )
+    return fit.model
