@@ -12,6 +12,7 @@ from .bench_regression import BenchRegression
 from .bench_selection import BenchSelection
 from .bench_training import BenchTraining
 from .cache import Cache
+from .coverage import Coverage
 from .data import ShowData
 from .derivation import Derivation
 from .heads import Heads
@@ -36,6 +37,7 @@ AnyStudy = Annotated[
     | BenchSelection
     | BenchTraining
     | Cache
+    | Coverage
     | Derivation
     | Heads
     | HoldOut

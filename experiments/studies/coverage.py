@@ -1,0 +1,227 @@
+"""How often do bands hold the truth, and intervals a new label? Many data sets in one program."""
+
+import functools
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Array, Float, PRNGKeyArray
+
+import attnkernel as ak
+
+from ..parts import Name, Study
+from ..results import Run
+from ._panels import label_outer, legend, panels
+
+Design = Literal["even", "boundary"]
+
+# of each: within what its coverage of 95 % is expected
+METHODS: dict[str, tuple[float, float] | None] = {
+    "naive": None,
+    "corrected": (0.93, 0.97),
+    "naive, everywhere": None,
+    "corrected, everywhere": (0.92, 0.98),
+    "conformal": (0.94, 0.96),
+    "conformal, local": (0.94, 0.96),
+}
+_POINTWISE = ("naive", "corrected", "conformal", "conformal, local")
+
+
+class Coverage(Study):
+    """Coverage and width of bands and intervals, on an even and a boundary-heavy design."""
+
+    study: Literal["coverage"]
+    name: Name = "coverage"
+    precision: Literal["float32", "float64"] = "float64"
+    n: Annotated[int, pydantic.Field(ge=20, le=2000)] = 150
+    designs: Annotated[list[Design], pydantic.Field(min_length=1)] = ["even", "boundary"]
+    orders: Annotated[list[Literal[0, 1]], pydantic.Field(min_length=1)] = [0, 1]
+    data_sets: Annotated[int, pydantic.Field(ge=2, le=100_000)] = 1000
+    level: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.95
+    points: Annotated[int, pydantic.Field(ge=3, le=1000)] = pydantic.Field(
+        default=61, description="at which bands are asked, evenly over [-3, 3]"
+    )
+    draws: Annotated[int, pydantic.Field(ge=20)] = pydantic.Field(
+        default=500, description="of noise, for each simultaneous band"
+    )
+    starts: Annotated[int, pydantic.Field(ge=1)] = 3
+    batch: Annotated[int, pydantic.Field(ge=1)] = pydantic.Field(
+        default=25, description="data sets per call of the program"
+    )
+
+    def run(self, run: Run) -> None:
+        at = np.linspace(-3.0, 3.0, self.points)
+        keys, cases = self.keys(), [(d, order) for d in self.designs for order in self.orders]
+        rows, inside = [], {}
+        with run.progress("data sets", self.data_sets * len(cases)) as tick, run.timed("all"):
+            for place, (design, order) in enumerate(cases):
+                many = jax.jit(jax.vmap(functools.partial(_one, self, design, order)))
+                of_sets, found = keys.stack(self.data_sets), []
+                for first in range(0, self.data_sets, self.batch):
+                    # a last batch that is short is filled up, so that one program serves all
+                    of_batch = np.arange(first, first + self.batch) % self.data_sets
+                    batch = jax.tree.map(np.asarray, many(of_sets[of_batch]))
+                    found.append(jax.tree.map(lambda a: a[: self.data_sets - first], batch))  # noqa: B023
+                    done = min(first + self.batch, self.data_sets)
+                    tick(place * self.data_sets + done, f"{design}, order {order}")
+                whole = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
+                rows += [_row(design, order, name, whole[name], self.level) for name in METHODS]
+                inside[design, order] = whole
+        self._report(run, at, rows, inside)
+        self._draw_example(run, at)
+
+    def _report(
+        self, run: Run, at: np.ndarray, rows: list[dict[str, Any]], inside: dict[Any, Any]
+    ) -> None:
+        run.table(
+            f"Coverage of {100 * self.level:g} % bands, in {self.data_sets} data sets of {self.n} "
+            f"points (s.e.: its standard error)",
+            ["design", "order", "", "coverage", "s.e.", "worst x", "width", "expected", ""],
+            [
+                [
+                    row["design"],
+                    str(row["order"]),
+                    row["method"],
+                    f"{row['coverage']:.3f}",
+                    f"{row['standard_error']:.3f}",
+                    "" if row["worst"] is None else f"{row['worst']:.2f}",
+                    f"{row['width']:.2f}",
+                    *_verdict(row),
+                ]
+                for row in rows
+            ],
+        )
+        figure, axes = panels(len(inside), width=3.9, height=2.7)
+        arrays: dict[str, Any] = {"x": at}
+        lines = (
+            ("--", ak.plot.ORANGE),
+            ("-", ak.plot.BLUE),
+            (":", ak.plot.PURPLE),
+            ("-.", ak.plot.GREEN),
+        )
+        for ax, ((design, order), found) in zip(axes, inside.items(), strict=True):
+            ax.axhline(self.level, color=ak.plot.INK, linewidth=0.8)
+            for name, (style, color) in zip(_POINTWISE, lines, strict=True):
+                share = np.mean(found[name]["inside"], axis=0)
+                places = inputs(design, self.points) if "conformal" in name else at
+                ax.plot(places, share, style, color=color, label=name, linewidth=1.2)
+                arrays[f"{design}_order_{order}_{name.replace(', ', '_')}"] = share
+            ax.set_title(f"{design} design, local {('constant', 'linear')[order]}")
+        axes[0].set_ylim(top=1.005)
+        label_outer(axes, "x", "share of data sets")
+        legend(figure, axes)
+        run.figure("coverage", figure, **arrays)
+        run.summary({"level": self.level, "data_sets": self.data_sets, "methods": rows})
+
+    def _draw_example(self, run: Run, at: np.ndarray) -> None:
+        """One data set of each design, with the bands that are expected to be honest."""
+        figure, axes = panels(len(self.designs), width=4.4, height=3.2)
+        arrays: dict[str, Any] = {"grid": at, "true_mean": ak.data.heteroskedastic_mean(at)}
+        key = self.keys().next()
+        for ax, design in zip(axes, self.designs, strict=True):
+            x = inputs(design, self.n)
+            y = simulate(x, key)
+            fit = _fit(self, x, y, self.orders[-1])
+            parts = {
+                "conformal, local": ak.conformal(fit, at, level=self.level, local=True),
+                "simultaneous": ak.bands(
+                    fit, at, level=self.level, kind="simultaneous", draws=self.draws, key=key
+                ),
+                "pointwise": ak.bands(fit, at, level=self.level),
+            }
+            shades = ("#E4EEF6", ak.plot.SKY, ak.plot.BLUE)
+            for (name, band), color in zip(parts.items(), shades, strict=True):
+                ax.fill_between(at, band.lower, band.upper, color=color, linewidth=0, label=name)
+                short = name.partition(",")[0]
+                arrays |= {f"{design}_{short}": np.stack([band.lower, band.upper])}
+            ak.plot.points(x, y, ax=ax)
+            truth = ak.data.heteroskedastic_mean(at)
+            ax.plot(at, truth, color=ak.plot.ORANGE, linewidth=1.3, label="true mean")
+            ax.set_title(f"{design} design")
+            arrays |= {f"{design}_x": x, f"{design}_y": y}
+        label_outer(axes, "x", "y")
+        legend(figure, axes)
+        run.figure("bands", figure, **arrays)
+
+
+def inputs(design: Design, n: int) -> Float[np.ndarray, " n"]:
+    """Over [-3, 3]: equally spaced; or the quantiles of the arcsine law, crowded at both ends."""
+    even = np.linspace(-1.0, 1.0, n)
+    return 3.0 * (even if design == "even" else np.sin(0.5 * np.pi * even))
+
+
+def simulate(x: Float[np.ndarray, " n"], key: PRNGKeyArray) -> Float[Array, " n"]:
+    """Labels at inputs, of the mean and the noise of `ak.data.heteroskedastic`."""
+    noise = jax.random.normal(key, x.shape, float)
+    return ak.data.heteroskedastic_mean(x) + ak.data.heteroskedastic_sd(x) * noise
+
+
+def _fit(study: Coverage, x: np.ndarray, y: Array, order: int) -> ak.Fit:
+    model = ak.KernelRegression(ak.Gaussian(0.3), order=order)
+    return ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=study.starts, steps=30)
+
+
+def _one(
+    study: Coverage, design: Design, order: int, key: PRNGKeyArray
+) -> dict[str, dict[str, Array]]:
+    """Of one data set and each method: what is inside, along the inputs asked; and the width.
+
+    Bands are asked of the mean, evenly; intervals of labels at inputs such as those of the design.
+    """
+    x = inputs(design, study.n)
+    of_data, of_labels, of_draws = jax.random.split(key, 3)
+    fit = _fit(study, x, simulate(x, of_data), order)
+    at = np.linspace(-3.0, 3.0, study.points)
+    where = {"mean": at, "label": inputs(design, study.points)}
+    truths = {
+        "mean": ak.data.heteroskedastic_mean(at),
+        "label": simulate(where["label"], of_labels),
+    }
+    drawn = {"kind": "simultaneous", "draws": study.draws, "key": of_draws}
+    asked: dict[str, tuple[Callable, dict[str, Any], str]] = {
+        "naive": (ak.bands, {"corrected": False}, "mean"),
+        "corrected": (ak.bands, {}, "mean"),
+        "naive, everywhere": (ak.bands, {"corrected": False, **drawn}, "mean"),
+        "corrected, everywhere": (ak.bands, drawn, "mean"),
+        "conformal": (ak.conformal, {}, "label"),
+        "conformal, local": (ak.conformal, {"local": True}, "label"),
+    }
+    out = {}
+    for name, (method, options, of) in asked.items():
+        band = method(fit, where[of], level=study.level, **options)
+        inside = (band.lower <= truths[of]) & (truths[of] <= band.upper)
+        out[name] = {
+            "inside": inside if name in _POINTWISE else jnp.all(inside),
+            "width": jnp.mean(band.upper - band.lower),
+        }
+    return out
+
+
+def _row(
+    design: Design, order: int, name: str, found: dict[str, np.ndarray], level: float
+) -> dict[str, Any]:
+    inside = found["inside"].astype(float)
+    of_sets = inside if inside.ndim == 1 else inside.mean(axis=1)
+    expected = METHODS[name] if level == 0.95 else None
+    coverage = float(of_sets.mean())
+    return {
+        "design": design,
+        "order": order,
+        "method": name,
+        "coverage": coverage,
+        "standard_error": float(of_sets.std(ddof=1) / np.sqrt(len(of_sets))),
+        "worst": None if inside.ndim == 1 else float(inside.mean(axis=0).min()),
+        "width": float(found["width"].mean()),
+        "expected": expected,
+        "reached": None if expected is None else bool(expected[0] <= coverage <= expected[1]),
+    }
+
+
+def _verdict(row: dict[str, Any]) -> tuple[str, str]:
+    if row["expected"] is None:
+        return "", ""
+    low, high = row["expected"]
+    return f"{low:.2f}-{high:.2f}", "reached" if row["reached"] else "missed"
