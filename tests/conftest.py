@@ -16,7 +16,7 @@ import pytest  # noqa: E402
 
 def pytest_addoption(parser):
     parser.addoption("--whole-table", action="store_true", help="all kernels with all priors")
-    parser.addoption("--every", type=int, default=1, help="of each test every so many-th case")
+    parser.addoption("--every", type=int, default=1, help="of each file every so many-th case")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -26,11 +26,18 @@ def pytest_collection_modifyitems(config, items):
     cases, every = {}, config.getoption("--every")
     for item in items:
         if item not in skipped:
-            cases.setdefault((item.path, item.originalname), []).append(item)
-    for of_test in cases.values():
-        skipped += [item for i, item in enumerate(of_test) if i % every]
+            cases.setdefault(item.path, []).append(item)
+    for of_file in cases.values():
+        skipped += [item for i, item in enumerate(of_file) if i % every]
     config.hook.pytest_deselected(items=skipped)
     items[:] = [item for item in items if item not in skipped]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forgetful():
+    """Programs are dropped after each file: a process can hold only so many mappings of memory."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture
