@@ -242,3 +242,19 @@ def test_orders_that_are_not():
     sparse = ak.KernelRegression(ak.Gaussian(1.0), rule=ak.Entmax(1.5))
     with pytest.raises(ValueError, match="hat matrix"):
         sparse.smooth(np.arange(3.0), np.arange(3.0))
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_many_labels_are_each_alone(x64, order):
+    """Summed by the weights of the fit, and by moments."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(23, 2)), 50.0 + rng.normal(size=(23, 17))
+    model = ak.KernelRegression(ak.Gaussian(0.9), order=order)
+    seen = {"prior": ak.priors.LeaveOneOut(), "weights": rng.uniform(size=23)}
+    alone = np.stack([model(x, x, labels, **seen) for labels in y.T], axis=1)
+    np.testing.assert_allclose(model(x, x, y, **seen), alone, rtol=1e-9)
+    slope, sums = (
+        jax.grad(lambda k, y=y: jnp.sum(k(x, x, y, **seen)[:, :3]))(model).kernel.log_lengthscale
+        for y in (y, y[:, :3])
+    )
+    np.testing.assert_allclose(slope, sums, rtol=1e-8)

@@ -20,7 +20,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .._attend import at_once, attend
+from .._attend import at_once, attend, attention_weights
 from .._auto import Auto
 from .._rules import Softmax
 from ..methods import Blockwise, Dense, Fourier, Method
@@ -123,78 +123,72 @@ def _polynomials(
     return LocalFit(coefficients, influence, log_mass, condition, deficient)
 
 
-def noise(
+def weighed(
     q: Float[Array, "queries dim"],
     k: Float[Array, "keys dim"],
-    variance: Float[Array, "keys dim_v"],
+    v: Float[Array, "keys dim_v"],
     local: LocalFit,
     *,
+    power: int,
     kernel: Any,
     prior: Any = None,
-    rule: Softmax,
+    rule: Any,
     method: Method,
     order: int,
     columns: tuple[int, ...] | None = None,
 ) -> Float[Array, "queries dim_v"]:
-    r"""The variance of the fit at each query, of independent values of the given variances.
+    r"""Sums of values by powers of the weights of the fit, $\sum_j L_j(q)^p\, v_j$, p = 1 or 2.
 
-    $$ \sum_j L_j^2 \sigma_j^2 = \frac{\sum_j w_j^2}{(\sum_j w_j)^2}\,
-       \frac{\sum_j w_j^2\, \ell_j^2 \sigma_j^2}{\sum_j w_j^2}, \qquad
-       \ell_j = 1 + b^\top (\psi_j - \bar\psi) $$
+    $$ L_j = \frac{w_j}{\sum_l w_l}\, \big( 1 + b^\top (\psi_j - \bar\psi) \big) $$
 
     with ψ the terms of φ but the constant, $\bar\psi$ their mean by weight, and b the slopes of the
     influence. Each $L_j$ is squared on its own, about its own query: nothing cancels, where S is
-    nearly singular neither. Squares of weights are the weights at half the temperature, and of
-    twice the prior's logarithm.
+    nearly singular neither. Of the first power the sum is the fit; of many values this is its
+    cheaper road, for their moments are not needed.
     """
-    twice = None if prior is None else prior + prior
-    parts = ((kernel, prior, rule), (kernel, twice, Softmax(0.5 * rule.temperature)))
-    arrays, order = (q, k, variance, local.influence, local.log_mass), 0 if columns == () else order
-    return at_once(_noise, (*parts, method, order, columns), *arrays)
+    order = 0 if columns == () else order
+    if order == 0:
+        parts = {"kernel": kernel, "prior": prior, "rule": rule, "method": method}
+        if power == 1:
+            return attend(q, k, v, **parts)
+        # squares of weights are those at half the temperature, of twice the prior's logarithm
+        parts["prior"] = None if prior is None else prior + prior
+        parts["rule"] = Softmax(0.5 * rule.temperature)
+        means, of_squares = attend(q, k, v, **parts, return_log_mass=True)
+        log_ratio = jnp.where(jnp.isneginf(of_squares), 0.0, of_squares - 2.0 * local.log_mass)
+        return means * jnp.exp(log_ratio)[:, None]
+    arrays = (q, k, v, local.influence)
+    return at_once(_weighed, ((kernel, prior, rule), power, order, columns), *arrays)
 
 
-def _noise(
+def _weighed(
     parts: tuple[Any, Any, Any],
-    squared: tuple[Any, Any, Any],
-    method: Method,
+    power: int,
     order: int,
     columns: tuple[int, ...] | None,
     q: Float[Array, "queries dim"],
     k: Float[Array, "keys dim"],
-    variance: Float[Array, "keys dim_v"],
+    v: Float[Array, "keys dim_v"],
     influence: Float[Array, "queries terms"],
-    log_mass: Float[Array, " queries"],
 ) -> Float[Array, "queries dim_v"]:
-    keys = jnp.arange(len(k))
+    (kernel, prior, rule), keys = parts, jnp.arange(len(k))
+    basis = Basis.of(k, order, columns)
+    at = list(basis.columns)
+    slopes = (influence * basis.units()[None, :])[:, 1:]
 
-    def summed(parts: tuple, point: Array, values: Array, rows: Array) -> tuple[Array, Array]:
-        kernel, prior, rule = parts
-        seen = prior if prior is None or len(rows) == len(q) else At(prior, rows, keys)
-        named = {"kernel": kernel, "prior": seen, "rule": rule, "method": method}
-        return attend(point, k, values, **named, return_log_mass=True)
+    def of_query(query: tuple[Array, Array]) -> Array:
+        row, slope = query
+        point = q[row][None]
+        seen = None if prior is None else At(prior, row[None], keys)
+        share = attention_weights(point, k, kernel=kernel, prior=seen, rule=rule)[0]
+        terms = monomials((k[:, at] - point[:, at]) / basis.scale[None, :], basis.terms)[:, 1:]
+        about = terms - terms[jnp.argmax(share)][None, :]  # far from the keys terms are all alike
+        about = about - jnp.sum(share[:, None] * about, axis=0, keepdims=True)
+        weights = share * (1.0 + jnp.sum(about * slope[None, :], axis=1))
+        return jnp.matmul(weights**power, v, precision="highest")
 
-    if order == 0:
-        means, of_squares = summed(squared, q, variance, jnp.arange(len(q)))
-    else:
-        basis = Basis.of(k, order, columns)
-        at = list(basis.columns)
-        slopes = (influence * basis.units()[None, :])[:, 1:]
-
-        def of_query(query: tuple[Array, Array]) -> tuple[Array, Array]:
-            row, slope = query
-            point = q[row][None]
-            u = (k[:, at] - point[:, at]) / basis.scale[None, :]
-            terms = monomials(u, basis.terms)[:, 1:]
-            mean, _ = summed(parts, point, terms, row[None])
-            weight = 1.0 + jnp.sum((terms - mean) * slope[None, :], axis=1, keepdims=True)
-            means, of_squares = summed(squared, point, weight**2 * variance, row[None])
-            return means[0], of_squares[0]
-
-        together = max(1, min(len(q), _NUMBERS // max(1, len(k) * len(basis.terms))))
-        queries = jnp.arange(len(q)), slopes
-        means, of_squares = jax.lax.map(of_query, queries, batch_size=together)
-    log_ratio = jnp.where(jnp.isneginf(of_squares), 0.0, of_squares - 2.0 * log_mass)
-    return means * jnp.exp(log_ratio)[:, None]
+    together = max(1, min(len(q), _NUMBERS // max(1, len(k) * len(basis.terms))))
+    return jax.lax.map(of_query, (jnp.arange(len(q)), slopes), batch_size=together)
 
 
 def _moments(

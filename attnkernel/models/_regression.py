@@ -1,5 +1,7 @@
 """Kernel regression as Equinox modules: attention from new inputs to labelled ones."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,9 @@ from ..kernels import Kernel, unbounded
 from ..methods import Method
 from ..priors import KeyWeights, Prior
 from ._empty import OnEmpty, fill_empty, known_policy
-from ._local import LocalFit, local_polynomial, noise
+from ._local import LocalFit, local_polynomial, weighed
+
+_MANY = 16  # labels of a row, from which a local polynomial sums them by its weights
 
 
 class KernelRegression(eqx.Module):
@@ -99,9 +103,9 @@ class KernelRegression(eqx.Module):
         """
         q, k, v = as_points("x_new", x_new), as_points("x", x), as_points("y", y)
         prior = with_weights(prior, weights, k)
-        local = self._polynomials(q, k, v, prior)
-        out, log_mass = local.coefficients[:, 0], local.log_mass
-        out = fill_empty(out, jnp.isneginf(log_mass), q, k, v, prior, self.on_empty)
+        out, local = self._fitted(q, k, v, prior)
+        empty = jnp.isneginf(local.log_mass)
+        out = fill_empty(out, empty, q, k, v, prior, self.on_empty)
         return out[:, 0] if np.ndim(y) == 1 else out
 
     def local_fit(
@@ -127,9 +131,8 @@ class KernelRegression(eqx.Module):
         """
         k, v = as_points("x", x), as_points("y", y)
         prior = with_weights(None, weights, k)
-        local = self._polynomials(k, k, v, prior)
+        out, local = self._fitted(k, k, v, prior)
         hat = jnp.exp(self._own(k, prior) - local.log_mass) * local.influence[:, 0]
-        out = local.coefficients[:, 0]
         return (out[:, 0] if np.ndim(y) == 1 else out), hat
 
     def noise(
@@ -146,17 +149,32 @@ class KernelRegression(eqx.Module):
         for the call. With `variance` 1, the squared norm of the weights.
         """
         q, k, v = as_points("x_new", x_new), as_points("x", x), as_points("variance", variance)
-        prior, rule = with_weights(None, weights, k), self._softmax()
+        prior = with_weights(None, weights, k)
+        self._softmax()
         local = self._polynomials(q, k, v[:, :0], prior)
-        parts = {"kernel": self.kernel, "prior": prior, "rule": rule, "method": self.method}
-        out = noise(q, k, v, local, **parts, order=self.order, columns=self._columns(k))
+        out = weighed(q, k, v, local, power=2, **self._parts(k, prior))
         return out[:, 0] if np.ndim(variance) == 1 else out
+
+    def _fitted(
+        self, q: Array, k: Array, v: Array, prior: Prior | None
+    ) -> tuple[Float[Array, "m out"], LocalFit]:
+        """The fit at queries, and its polynomials: of many labels without their slopes."""
+        if self.order == 0 or v.shape[1] < _MANY:
+            local = self._polynomials(q, k, v, prior)
+            return local.coefficients[:, 0], local
+        require_finite("y", v)
+        local = self._polynomials(q, k, v[:, :0], prior)
+        level = jax.lax.stop_gradient(jnp.mean(v, axis=0, keepdims=True))
+        return level + weighed(q, k, v - level, local, power=1, **self._parts(k, prior)), local
 
     def _polynomials(self, q: Array, k: Array, v: Array, prior: Prior | None) -> LocalFit:
         for name, rows in (("x_new", q), ("x", k), ("y", v)):
             require_finite(name, rows)
+        return local_polynomial(q, k, v, **self._parts(k, prior))
+
+    def _parts(self, k: Float[Array, "n dim"], prior: Prior | None) -> dict[str, Any]:
         parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule, "method": self.method}
-        return local_polynomial(q, k, v, **parts, order=self.order, columns=self._columns(k))
+        return parts | {"order": self.order, "columns": self._columns(k)}
 
     def _columns(self, k: Float[Array, "n dim"]) -> tuple[int, ...]:
         """Those that are quantities: a polynomial does not go along names."""
