@@ -24,8 +24,10 @@ from .fit import (
     effective_count as effective_count,
     fit as fit,
     fit_many as fit_many,
+    log_score as log_score,
     noise_variance as noise_variance,
     profile as profile,
+    squared_error as squared_error,
     summarise as summarise,
     wild_bootstrap as wild_bootstrap,
 )
@@ -74,6 +76,7 @@ from .models import (
     KernelRegression as KernelRegression,
     KVCache as KVCache,
     LearnedKernelRegression as LearnedKernelRegression,
+    MeanVarianceRegression as MeanVarianceRegression,
     MultiheadAttention as MultiheadAttention,
     MultiheadKernelRegression as MultiheadKernelRegression,
     RecurrentCache as RecurrentCache,

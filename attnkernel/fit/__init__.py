@@ -17,4 +17,5 @@ from ._objectives import HoldOut as HoldOut, Objective as Objective, Sample as S
 from ._profile import profile as profile
 from ._report import Report as Report, summarise as summarise
 from ._result import Fit as Fit, FitWarning as FitWarning, Starts as Starts
+from ._scores import log_score as log_score, squared_error as squared_error
 from ._validation import KFold as KFold, LeaveOneOut as LeaveOneOut

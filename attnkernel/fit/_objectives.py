@@ -1,6 +1,7 @@
 """Objectives: what a fit minimises. Each is a number for a model and labelled data."""
 
 import abc
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -12,6 +13,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._checks import is_known
 from ..priors import HeldOut
+from ._scores import squared_error
 
 
 class Objective(eqx.Module):
@@ -50,11 +52,14 @@ class Objective(eqx.Module):
 
     def mean_square(self, error: Float[Array, "n"] | Float[Array, "n out"]) -> Float[Array, ""]:
         """The mean over rows, by weight, of squared errors, summed over labels."""
-        squares = error**2 if error.ndim == 1 else jnp.sum(error**2, axis=1)
+        return self.mean(squared_error(error, jnp.zeros((), error.dtype)))
+
+    def mean(self, scores: Float[Array, " n"]) -> Float[Array, ""]:
+        """The mean over rows, by weight."""
         if self.weights is None:
-            return jnp.sum(squares) / len(squares)
-        weights = self.weights.astype(squares.dtype)
-        return jnp.sum(jnp.where(weights > 0, weights * squares, 0.0)) / jnp.sum(weights)
+            return jnp.sum(scores) / len(scores)
+        weights = self.weights.astype(scores.dtype)
+        return jnp.sum(jnp.where(weights > 0, weights * scores, 0.0)) / jnp.sum(weights)
 
     def on_sample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> "Sample | None":
         """A much cheaper objective, its minima near those of this one, and as curved; or None.
@@ -92,11 +97,25 @@ def by_input(x: Float[Array, "n dim"]) -> Int[Array, " n"]:
     return jnp.lexsort(columns) if not is_known(x) else jnp.asarray(np.lexsort(np.asarray(columns)))
 
 
-class HoldOut(Objective):
+class Validation(Objective):
+    """A mean of scores of labels that a prediction has not seen.
+
+    `score` takes predictions and labels to a number for each row, less being better. Default:
+    `squared_error`; of models that say how sure they are, `log_score`.
+    """
+
+    score: Callable[[Any, Array], Array] = eqx.field(
+        default=squared_error, kw_only=True, static=True
+    )
+
+
+class HoldOut(Validation):
     r"""Masked hold-out: the error at h random rows, predicted from all others.
 
     $$ L = \frac1h \sum_{i \in \mathcal{H}} \big\| y_i - \hat f_{-\mathcal{H}}(x_i) \big\|^2,
        \qquad \mathcal{H} \text{ the first } h \text{ of a random permutation of the rows} $$
+
+    or another score in place of the square: the Gaussian likelihood is `score=ak.log_score`.
 
     A hold-out is a mask on the keys, not a data set of a new shape: `size` may be an array, and
     many sizes then share one compiled program. h queries are evaluated, not n.
@@ -106,6 +125,7 @@ class HoldOut(Objective):
     - `size`: h, from 1 to n − 1. An int, or an integer array (traced) together with `at_most`.
     - `at_most`: an upper bound on an array `size`; that many queries are evaluated and those
       beyond h ignored. Default: `size`.
+    - `score`: see `squared_error` (default) and `log_score`.
 
     **Raises:** `ValueError` if h is less than 1, n or more, or above `at_most`.
 
@@ -116,7 +136,13 @@ class HoldOut(Objective):
     at_most: int = eqx.field(static=True)
     is_stochastic: ClassVar[bool] = True
 
-    def __init__(self, size: int | ArrayLike, at_most: int | None = None):
+    def __init__(
+        self,
+        size: int | ArrayLike,
+        at_most: int | None = None,
+        *,
+        score: Callable[[Any, Array], Array] = squared_error,
+    ):
         if isinstance(size, bool) or not jnp.issubdtype(jnp.asarray(size).dtype, jnp.integer):
             raise ValueError(f"HoldOut takes a whole number of rows; got {size!r}.")
         if isinstance(size, int | np.integer):
@@ -128,7 +154,7 @@ class HoldOut(Objective):
         ):
             limit = "" if size is at_most else f" and no more than at_most={at_most}"
             raise ValueError(f"HoldOut needs at least 1 row{limit}; got {size}.")
-        self.weights = None
+        self.weights, self.score = None, score
         self.size = size if isinstance(size, int) else jnp.asarray(size)
         self.at_most = at_most
 
@@ -155,17 +181,15 @@ class HoldOut(Objective):
         n = x.shape[0]
         rows, counted = _first_rows(key, n, self.at_most), jnp.arange(self.at_most) < self.size
         held_out = jnp.zeros(n, bool).at[rows].set(counted)
-        error = model(x[rows], x, y, prior=HeldOut(held_out), **self.given()) - y[rows]
-        of_rows, size = None, self.size
-        if self.weights is not None:
-            of_rows = jnp.where(counted, self.weights[rows], 0.0)
-            size = jnp.sum(of_rows)
-        if error.ndim == 2:
-            counted = jnp.repeat(counted, error.shape[1])
-            of_rows = None if of_rows is None else jnp.repeat(of_rows, error.shape[1])
-            error = error.ravel()
-        squares = jnp.where(counted, error, 0.0) ** 2
-        return jnp.sum(squares if of_rows is None else of_rows * squares) / size
+        predicted = model(x[rows], x, y, prior=HeldOut(held_out), **self.given())
+        seen = counted if y.ndim == 1 else counted[:, None]
+        # what does not count is made harmless before its slope is taken
+        predicted = jax.tree.map(lambda leaf: jnp.where(seen, leaf, 1.0), predicted)
+        scores = jnp.where(counted, self.score(predicted, y[rows]), 0.0)
+        if self.weights is None:
+            return jnp.sum(scores) / self.size
+        of_rows = jnp.where(counted, self.weights[rows], 0.0)
+        return jnp.sum(of_rows * scores) / jnp.sum(of_rows)
 
 
 def _first_rows(key: PRNGKeyArray, n: int, h: int) -> Int[Array, " h"]:

@@ -10,16 +10,17 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ..kernels import Kernel
 from ..priors import LeaveOneOut as LeaveOneOutMask, Mask
-from ._objectives import Objective, Sample, by_input
+from ._objectives import Objective, Sample, Validation, by_input
+from ._scores import squared_error
 
 
-class LeaveOneOut(Objective):
+class LeaveOneOut(Validation):
     r"""Leave-one-out cross-validation: each row predicted from all others.
 
     $$ \mathrm{CV} = \frac1n \sum_{i=1}^{n} \big\| y_i - \hat f_{-i}(x_i) \big\|^2 $$
 
     It is the limit of `HoldOut(1)` over all choices of the row; deterministic. Of several labels
-    a row, the sum over them.
+    a row, the sum over them. `score`: another one in place of the square, such as `log_score`.
 
     **Source:** Härdle and Marron, *Optimal bandwidth selection in nonparametric regression
     function estimation* (1985).
@@ -36,7 +37,7 @@ class LeaveOneOut(Objective):
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, ""]:
         predicted = model(x, x, y, prior=LeaveOneOutMask(), **self.given())
-        return self.mean_square(predicted - jnp.asarray(y))
+        return self.mean(self.score(predicted, jnp.asarray(y)))
 
     def on_sample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> Sample | None:
         """Of several starts, from 512 rows: the terms of 128 rows, predicted from up to 1024.
@@ -44,7 +45,7 @@ class LeaveOneOut(Objective):
         From 131 072 rows, whatever the starts: leave-one-out of 4000 of them.
         """
         n = len(x)
-        if self.weights is not None:
+        if self.weights is not None or self.score is not squared_error:
             return None
         if n < _MANY and (n < 512 or starts == 1):
             return None
@@ -54,7 +55,7 @@ class LeaveOneOut(Objective):
         return Sample(_Thinned(n, terms), x[rows], y[rows])
 
 
-class KFold(Objective):
+class KFold(Validation):
     r"""K-fold cross-validation: each row predicted from those of the other folds.
 
     $$ \mathrm{CV}_k = \frac1n \sum_{i=1}^{n} \big\| y_i - \hat f_{-F(i)}(x_i) \big\|^2 $$
@@ -92,7 +93,7 @@ class KFold(Objective):
     ) -> Float[Array, ""]:
         fold = jnp.zeros(len(x), int).at[by_input(x)].set(jnp.arange(len(x)) % self.folds)
         predicted = model(x, x, y, prior=_OtherFolds(fold), **self.given())
-        return self.mean_square(predicted - jnp.asarray(y))
+        return self.mean(self.score(predicted, jnp.asarray(y)))
 
 
 class _OtherFolds(Mask):

@@ -2,6 +2,7 @@
 
 from ._cache import KVCache as KVCache
 from ._learned import LearnedKernelRegression as LearnedKernelRegression
+from ._mean_variance import MeanVarianceRegression as MeanVarianceRegression
 from ._multihead import MultiheadAttention as MultiheadAttention
 from ._recurrent import RecurrentCache as RecurrentCache
 from ._regression import (

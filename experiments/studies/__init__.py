@@ -16,6 +16,7 @@ from .coverage import Coverage
 from .data import ShowData
 from .derivation import Derivation
 from .heads import Heads
+from .heteroskedastic import Heteroskedasticity
 from .holdout import HoldOut
 from .in_context import InContext
 from .induction import Induction
@@ -40,6 +41,7 @@ AnyStudy = Annotated[
     | Coverage
     | Derivation
     | Heads
+    | Heteroskedasticity
     | HoldOut
     | InContext
     | Induction

@@ -78,8 +78,8 @@ class Coverage(Study):
     ) -> None:
         run.table(
             f"Coverage of {100 * self.level:g} % bands, in {self.data_sets} data sets of {self.n} "
-            f"points (s.e.: its standard error)",
-            ["design", "order", "", "coverage", "s.e.", "worst x", "width", "expected", ""],
+            f"points, of order p (s.e.: its standard error)",
+            ["design", "p", "", "coverage", "s.e.", "worst x", "width", "expected", ""],
             [
                 [
                     row["design"],
@@ -132,7 +132,7 @@ class Coverage(Study):
                 ),
                 "pointwise": ak.bands(fit, at, level=self.level),
             }
-            shades = ("#E4EEF6", ak.plot.SKY, ak.plot.BLUE)
+            shades = ("#EAF1F7", "#BBDDF2", ak.plot.SKY)
             for (name, band), color in zip(parts.items(), shades, strict=True):
                 ax.fill_between(at, band.lower, band.upper, color=color, linewidth=0, label=name)
                 short = name.partition(",")[0]

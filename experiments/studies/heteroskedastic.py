@@ -1,0 +1,187 @@
+"""Noise that differs from place to place: what a fit gains by knowing it."""
+
+import functools
+from typing import Annotated, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pydantic
+from jaxtyping import Array, Float, PRNGKeyArray
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+from ..parts import Name, Positive, Study
+from ..results import Run
+from ._panels import legend
+
+METHODS = ("one sd", "local sd", "reweighted", "likelihood", "true weights")
+
+
+class Heteroskedasticity(Study):
+    """Fits that know of one sd, of sd(x), or are weighted by it, over many data sets."""
+
+    study: Literal["heteroskedastic"]
+    name: Name = "heteroskedastic"
+    precision: Literal["float32", "float64"] = "float64"
+    n: Annotated[int, pydantic.Field(ge=20, le=2000)] = 150
+    growth: Annotated[list[Positive], pydantic.Field(min_length=1, max_length=4)] = pydantic.Field(
+        default=[0.05, 0.5], description="g of the noise's sd 0.2 + g|x|; 0.05 is the post's"
+    )
+    order: Literal[0, 1] = 1
+    data_sets: Annotated[int, pydantic.Field(ge=2, le=100_000)] = 200
+    batch: Annotated[int, pydantic.Field(ge=1)] = pydantic.Field(
+        default=25, description="data sets per call of the program"
+    )
+    hold_out: Annotated[int, pydantic.Field(ge=1)] = 30
+    steps: Annotated[int, pydantic.Field(ge=1)] = 150
+    learning_rate: Positive = 0.05
+    points: Annotated[int, pydantic.Field(ge=3, le=1000)] = 61
+
+    def run(self, run: Run) -> None:
+        keys, rows, found = self.keys(), [], {}
+        at = np.linspace(-3.0, 3.0, self.points)
+        with run.progress("data sets", self.data_sets * len(self.growth)) as tick:
+            for place, growth in enumerate(self.growth):
+                many = jax.jit(jax.vmap(functools.partial(_one, self, growth)))
+                of_sets, parts = keys.stack(self.data_sets), []
+                for first in range(0, self.data_sets, self.batch):
+                    # a last batch that is short is filled up, so that one program serves all
+                    of_batch = np.arange(first, first + self.batch) % self.data_sets
+                    kept = min(self.batch, self.data_sets - first)
+                    batch = jax.tree.map(np.asarray, many(of_sets[of_batch]))
+                    parts.append({name: part[:kept] for name, part in batch.items()})
+                    tick(place * self.data_sets + first + kept, f"sd 0.2 + {growth:g}|x|")
+                found[growth] = {
+                    name: np.concatenate([part[name] for part in parts]) for name in parts[0]
+                }
+                rows += [_row(growth, i, found[growth], at) for i in range(len(METHODS))]
+        run.table(
+            f"{self.data_sets} data sets of {self.n} points, sd of the noise 0.2 + g|x|, order "
+            f"{self.order}. Coverage of 95 % intervals of new labels, at the worst x and the best",
+            ["g", "", "ℓ", "error ÷ one sd", "s.e.", "sd off by", "log score", "coverage"],
+            [
+                [
+                    f"{row['growth']:g}",
+                    row["method"],
+                    f"{row['median_lengthscale']:.3f}",
+                    f"{row['error_over_one_sd']:.3f}",
+                    f"{row['standard_error']:.3f}",
+                    f"{100 * row['error_of_log_sd']:.0f} %",
+                    f"{row['log_score']:.3f}",
+                    f"{row['worst_coverage']:.2f}-{row['most_coverage']:.2f}",
+                ]
+                for row in rows
+            ],
+        )
+        self._draw(run, at, found)
+        run.summary({"data_sets": self.data_sets, "n": self.n, "methods": rows})
+
+    def _draw(self, run: Run, at: np.ndarray, found: dict[float, dict[str, np.ndarray]]) -> None:
+        figure = Figure(figsize=(4.2 * len(found), 3.2))
+        axes = figure.subplots(1, len(found), squeeze=False)[0]
+        arrays: dict[str, Any] = {"x": at}
+        looks = (("-.", ak.plot.PURPLE), ("-", ak.plot.BLUE), None, ("--", ak.plot.ORANGE), None)
+        for ax, (growth, numbers) in zip(axes, found.items(), strict=True):
+            ax.plot(at, 0.2 + growth * np.abs(at), color=ak.plot.INK, label="true sd")
+            for i, look in enumerate(looks):
+                if look is None:
+                    continue
+                style, color = look
+                low, middle, high = np.quantile(numbers["sd"][:, i], (0.25, 0.5, 0.75), axis=0)
+                ax.plot(at, middle, style, color=color, label=METHODS[i])
+                ax.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0)
+                name = METHODS[i].replace(" ", "_")
+                arrays[f"growth_{growth:g}_{name}"] = np.stack([low, middle, high])
+            ax.set_ylim(bottom=0.0)
+            ax.set_title(f"sd 0.2 + {growth:g}|x|")
+            ax.set(xlabel="x", ylabel="sd of the noise: median and quartiles")
+        legend(figure, axes)
+        run.figure("heteroskedastic", figure, **arrays)
+
+
+def _row(growth: float, i: int, found: dict[str, np.ndarray], at: np.ndarray) -> dict[str, Any]:
+    error, truth = found["error"], 0.2 + growth * np.abs(at)
+    # paired: the same data for both
+    ratio = error[:, i].mean() / error[:, 0].mean()
+    away = (error[:, i] - ratio * error[:, 0]) / error[:, 0].mean()
+    coverage = found["inside"][:, i].mean(axis=0)
+    return {
+        "growth": growth,
+        "method": METHODS[i],
+        "median_lengthscale": float(np.median(found["lengthscale"][:, i])),
+        "error_of_mean": float(error[:, i].mean()),
+        "error_over_one_sd": float(ratio),
+        "standard_error": float(away.std(ddof=1) / np.sqrt(len(away))),
+        "error_of_log_sd": float(np.sqrt(np.mean(np.log(found["sd"][:, i] / truth) ** 2))),
+        "log_score": float(found["log_score"][:, i].mean()),
+        "worst_coverage": float(coverage.min()),
+        "most_coverage": float(coverage.max()),
+    }
+
+
+def _one(study: Heteroskedasticity, growth: float, key: PRNGKeyArray) -> dict[str, Array]:
+    r"""Of one data set, for each method: ℓ, the error of the mean, sd(x), and what it says of new
+    labels.
+
+    The error is $\frac{1}{6} \int_{-3}^3 (\hat f - f)^2 / s^2$, in units of the noise.
+    """
+    of_data, of_labels, of_fit = jax.random.split(key, 3)
+    x, at = np.linspace(-3.0, 3.0, study.n), np.linspace(-3.0, 3.0, study.points)
+
+    def labels(x: np.ndarray, key: PRNGKeyArray) -> Float[Array, " n"]:
+        noise = jax.random.normal(key, x.shape, float)
+        return ak.data.heteroskedastic_mean(x) + (0.2 + growth * np.abs(x)) * noise
+
+    y, new, truth = labels(x, of_data), labels(at, of_labels), ak.data.heteroskedastic_mean(at)
+    model = ak.KernelRegression(ak.Gaussian(0.3), order=study.order)
+
+    def searched(weights: Array | np.ndarray | None) -> ak.Fit:
+        search = {"objective": ak.LeaveOneOut(), "starts": 3, "steps": 30}
+        return ak.fit(model, x, y, weights=weights, **search)
+
+    plain = searched(None)
+    weighted = searched(1.0 / ak.noise_variance(plain, x))
+    by_truth = searched(1.0 / (0.2 + growth * np.abs(x)) ** 2)
+    likely = ak.fit(
+        ak.MeanVarianceRegression(plain.model, ak.KernelRegression(ak.Gaussian(1.0))),
+        x,
+        y,
+        objective=ak.HoldOut(study.hold_out, score=ak.log_score),
+        optimizer=optax.adam(study.learning_rate),
+        steps=study.steps,
+        key=of_fit,
+    )
+
+    def told(fit: ak.Fit, noise: str) -> tuple[Array, Array, Array]:
+        """The mean, the sd of the noise, and the variance of a new label."""
+        bands = ak.bands(fit, at, noise=noise, corrected=False)
+        if noise == "constant":
+            freedom = ak.degrees_of_freedom(fit).residual
+            variance = jnp.sum((fit.y - fit(fit.x)) ** 2) / freedom * jnp.ones(len(at))
+        else:
+            variance = ak.noise_variance(fit, at)
+        return bands.centre, jnp.sqrt(variance), variance + bands.standard_error**2
+
+    mean, variance = likely(at)
+    sides = {
+        "one sd": told(plain, "constant"),
+        "local sd": told(plain, "local"),
+        "reweighted": told(weighted, "local"),
+        "likelihood": (mean, jnp.sqrt(variance), variance),
+        "true weights": told(by_truth, "local"),
+    }
+    fits = (plain, plain, weighted, likely, by_truth)
+    kernels = [getattr(fit.model, "mean", fit.model).kernel for fit in fits]
+    means, sds, variances = (jnp.stack(part) for part in zip(*sides.values(), strict=True))
+    squares = ((means - truth[None, :]) / (0.2 + growth * jnp.abs(at))[None, :]) ** 2
+    scores = jax.vmap(lambda m, v: jnp.mean(ak.log_score((m, v), new)))(means, variances)
+    return {
+        "lengthscale": jnp.stack([kernel.lengthscale for kernel in kernels]),
+        "error": jnp.trapezoid(squares, at, axis=1) / 6.0,
+        "sd": sds,
+        "log_score": scores,
+        "inside": jnp.abs(new[None, :] - means) <= 1.959964 * jnp.sqrt(variances),
+    }
