@@ -1,14 +1,12 @@
 """GCV, AICc, k folds and weights, from their formulas; the figures of R's np and of wage1."""
 
-import csv
-from importlib import resources
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import attnkernel as ak
+from attnkernel.data import load
 
 N = 53
 
@@ -111,14 +109,9 @@ def test_hold_out_weighs_its_rows(x64):
 
 def test_wage1_with_the_bandwidths_of_np(x64):
     """Mixed local linear regression: R's np prints these figures for these bandwidths."""
-    path = resources.files("attnkernel.data") / "csv" / "wage1.csv"
-    rows = list(csv.DictReader(path.read_text().splitlines()))
-    numbers = [[float(row[name]) for row in rows] for name in ("educ", "exper", "tenure", "lwage")]
-    names = [
-        [float(row["female"] == "Female") for row in rows],
-        [float(row["married"] == "Married") for row in rows],
-    ]
-    x, y = jnp.array([*names, *numbers[:3]]).T, jnp.array(numbers[3])
+    data = load("wage1", x=("female", "married", "educ", "exper", "tenure"))
+    assert data.categories == (("Female", "Male"), ("Married", "Notmarried"), None, None, None)
+    x, y = data.x, data.y
     kernel = (
         ak.AitchisonAitken(0.0197827503, 2).on(0)
         * ak.AitchisonAitken(0.152288866, 2).on(1)

@@ -323,3 +323,19 @@ def test_any_column_name_can_be_drawn(written, tmp_path, name):
         f"study: data\ndata: {{source: csv, path: mine.csv, x: '{name}', y: b}}\n"
     )
     assert main(["run", "config.yaml", "--quiet", "--out", "out"]) == 0
+
+
+def test_words_become_codes_only_where_asked(tmp_path):
+    path = tmp_path / "words.csv"
+    path.write_text("a,kind,y\n1,red,1\n2, blue ,2\n3,red,3\n4,green,5\n")
+    data = ak.data.read_csv(path, x=("a", "kind"), y="y", categories=("kind",))
+    np.testing.assert_array_equal(data.x[:, 1], [2, 0, 2, 1])
+    assert data.categories == (None, ("blue", "green", "red"))
+    assert ak.data.read_csv(path, x="a", y="y").categories == ()
+    with pytest.raises(ValueError, match=r"row 1 \(line 2\), column 'kind': expected a finite num"):
+        ak.data.read_csv(path, x=("a", "kind"), y="y")
+    with pytest.raises(ValueError, match="among the input columns 'a'; got 'kind'"):
+        ak.data.read_csv(path, x="a", y="y", categories=("kind",))
+    path.write_text("a,kind,y\n1,red,1\n2,,2\n3,red,3\n4,green,5\n")
+    with pytest.raises(ValueError, match=r"row 2 \(line 3\), column 'kind': expected a word"):
+        ak.data.read_csv(path, x=("a", "kind"), y="y", categories=("kind",))

@@ -46,6 +46,7 @@ _BUNDLED = {
         },
     ),
 }
+_CATEGORIES = ("female", "married")  # of wage1: the columns of words in these files
 
 BUNDLED: tuple[str, ...] = tuple(_BUNDLED)
 
@@ -60,14 +61,19 @@ def load(name: str, *, x: str | Sequence[str] | None = None, y: str | None = Non
     if name not in _BUNDLED:
         raise ValueError(f"No bundled data set {name!r}; there are {', '.join(BUNDLED)}.")
     inputs, label, names = _BUNDLED[name]
+    wanted = inputs if x is None else (x,) if isinstance(x, str) else tuple(x)
+    words = tuple(column for column in wanted if name == "wage1" and column in _CATEGORIES)
     with resources.as_file(resources.files("attnkernel.data") / "csv" / f"{name}.csv") as path:
-        return read_csv(
-            path, x=inputs if x is None else x, y=label if y is None else y, names=names
-        )
+        return read_csv(path, x=wanted, y=y or label, names=names, categories=words)
 
 
 def read_csv(
-    path: str | Path, *, x: str | Sequence[str], y: str, names: dict[str, str] | None = None
+    path: str | Path,
+    *,
+    x: str | Sequence[str],
+    y: str,
+    names: dict[str, str] | None = None,
+    categories: Sequence[str] = (),
 ) -> Dataset:
     """Columns of a CSV file with a header line.
 
@@ -76,8 +82,12 @@ def read_csv(
     - `path`: the file: comma-separated, UTF-8, decimal points.
     - `x`: the input column, or several; `y`: the label column.
     - `names`: what to write on the axes, where the column's name does not say it.
+    - `categories`: the input columns whose cells are words: they become codes 0, 1, ... in
+      alphabetical order, for categorical kernels such as `ak.AitchisonAitken`. No column becomes
+      codes unasked.
 
-    **Returns:** a `Dataset`, rows in the order of the file.
+    **Returns:** a `Dataset`, rows in the order of the file; its `categories` say which word each
+    code is.
 
     **Raises:** `ValueError` if the file is missing or empty, a column is not there (those that
     are, are listed), a number is missing, not a number or not finite (row and column are named),
@@ -90,7 +100,12 @@ def read_csv(
         raise ValueError(f"Column {y!r} is both input and label; choose another for one of them.")
     if len(set(columns)) < len(columns):
         raise ValueError(f"An input column is named twice among {', '.join(map(repr, columns))}.")
-    table, places = _columns(Path(path), (*columns, y))
+    if strange := [column for column in categories if column not in columns]:
+        raise ValueError(
+            f"categories must be among the input columns {', '.join(map(repr, columns))}; got "
+            f"{', '.join(map(repr, strange))}."
+        )
+    table, places, words = _columns(Path(path), (*columns, y), tuple(categories))
     if len(table) < 3:
         raise ValueError(f"{path} has {len(table)} rows of data; a fit needs at least 3.")
     if np.all(table[:, :-1] == table[:1, :-1]):
@@ -115,11 +130,14 @@ def read_csv(
                 f"{values.dtype}. Use float64 (precision: float64, or jax_enable_x64), or "
                 f"subtract what they have in common."
             )
-    return Dataset(values[:, :-1], values[:, -1], tuple(shown[:-1]), shown[-1])
+    levels = tuple(words.get(column) for column in columns) if words else ()
+    return Dataset(values[:, :-1], values[:, -1], tuple(shown[:-1]), shown[-1], categories=levels)
 
 
-def _columns(path: Path, wanted: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-    """The wanted columns as numbers, shape (rows, columns), and the place of each row."""
+def _columns(
+    path: Path, wanted: Sequence[str], categories: Sequence[str]
+) -> tuple[np.ndarray, list[str], dict[str, tuple[str, ...]]]:
+    """The wanted columns as numbers, shape (rows, columns), the place of each row, and words."""
     lines = _Lines(path)
     header = next(lines, None)
     if header is None:
@@ -134,6 +152,7 @@ def _columns(path: Path, wanted: Sequence[str]) -> tuple[np.ndarray, list[str]]:
         if names.count(column) > 1:
             raise ValueError(f"{path} has column {column!r} twice; rename one of them.")
     rows, places = [], []
+    words: dict[str, list[str]] = {column: [] for column in categories}
     for cells in lines:
         place = f"row {len(rows) + 1} (line {lines.number})"
         if len(cells) != len(names):
@@ -142,9 +161,23 @@ def _columns(path: Path, wanted: Sequence[str]) -> tuple[np.ndarray, list[str]]:
                 f"separator a comma, and the decimal mark a point?"
             )
         by_name = dict(zip(names, cells, strict=True))
+        for column, found in words.items():
+            if not by_name[column].strip():
+                raise ValueError(
+                    f"{path}, {place}, column {column!r}: expected a word, got an empty cell. "
+                    f"Drop or fill that row."
+                )
+            found.append(by_name[column].strip())
+            by_name[column] = "0"
         rows.append([_number(by_name[c], f"{path}, {place}, column {c!r}") for c in wanted])
         places.append(place)
-    return np.array(rows, dtype=float).reshape(len(rows), len(wanted)), places
+    table = np.array(rows, dtype=float).reshape(len(rows), len(wanted))
+    levels = {}
+    for column, found in words.items():
+        known, codes = np.unique(found, return_inverse=True)
+        table[:, list(wanted).index(column)] = codes
+        levels[column] = tuple(map(str, known))
+    return table, places, levels
 
 
 class _Lines(Iterator[list[str]]):

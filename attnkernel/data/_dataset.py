@@ -18,3 +18,4 @@ class Dataset(eqx.Module):
     y_name: str = eqx.field(static=True, default="y")
     mean: Float[Array, "*batch n"] | None = None
     sd: Float[Array, "*batch n"] | None = None
+    categories: tuple[tuple[str, ...] | None, ...] = eqx.field(static=True, default=())

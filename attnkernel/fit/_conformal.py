@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 from jaxtyping import PRNGKeyArray
 
 from .._checks import as_points
+from ..models import MeanVarianceRegression
 from ..priors import LeaveOneOut as LeaveOneOutMask
 from ._fit import fit as fit_model
 from ._inference import Bands
@@ -53,6 +54,11 @@ def conformal(
     if fit.loss.ndim or fit.y.ndim != 1:
         raise ValueError("Conformal intervals are of one fit, with one label per row.")
     at, given = as_points("x_new", x_new), fit.objective.given()
+    if isinstance(fit.model, MeanVarianceRegression):
+        raise ValueError(
+            "Conformal intervals are of models that predict one number, and MeanVarianceRegression "
+            "predicts two: fit ak.KernelRegression, and say local=True."
+        )
     if kind == "leave-one-out":
         centre = fit(at)
         x, y = fit.x, fit.y

@@ -49,8 +49,8 @@ class Fit(eqx.Module):
     # by the default search, which says whether it converged; a given optimiser takes all its steps
     is_search: bool = eqx.field(static=True, repr=False)
 
-    def __call__(self, x_new: ArrayLike) -> Array:
-        """Predictions at new inputs, shape (m, dim) or (m,), from the fitted data."""
+    def __call__(self, x_new: ArrayLike) -> Any:
+        """What the model says at new inputs, shape (m, dim) or (m,), from the fitted data."""
         if self.loss.ndim:
             raise ValueError("This is a batch of fits: ask one of them, fit.member(i)(x_new).")
         return self.model(x_new, self.x, self.y, **self.objective.given())
