@@ -1,6 +1,6 @@
 """The variance of the noise, from the residuals of a fit: one for all, a function of x, or each."""
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import equinox as eqx
 import jax
@@ -60,7 +60,7 @@ class RowVariance(eqx.Module):
         # a row that the fit passes through, alone in its neighbourhood, says nothing of its noise
         expected = jnp.maximum(1.0 - 2.0 * hat + norms, jnp.finfo(hat.dtype).eps ** 0.5)
         factors = jnp.asarray(_LONGER, hat.dtype)
-        rule = cls(model, fit.x, given, hat, expected, factors[0], noise)
+        rule = cls(model, fit.x, given, hat, expected, factors[0], cast(Noise, noise))
         if noise != "local":
             return rule
 

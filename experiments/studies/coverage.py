@@ -1,6 +1,7 @@
 """How often do bands hold the truth, and intervals a new label? Many data sets in one program."""
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -54,7 +55,7 @@ class Coverage(Study):
 
     def run(self, run: Run) -> None:
         at = np.linspace(-3.0, 3.0, self.points)
-        keys, cases = self.keys(), [(d, order) for d in self.designs for order in self.orders]
+        keys, cases = self.keys(), list(itertools.product(self.designs, self.orders))
         rows, inside = [], {}
         with run.progress("data sets", self.data_sets * len(cases)) as tick, run.timed("all"):
             for place, (design, order) in enumerate(cases):
