@@ -11,6 +11,7 @@ from .bench_modules import BenchModules
 from .bench_regression import BenchRegression
 from .bench_selection import BenchSelection
 from .bench_training import BenchTraining
+from .boundary import Boundary
 from .cache import Cache
 from .coverage import Coverage
 from .data import ShowData
@@ -36,6 +37,7 @@ AnyStudy = Annotated[
     | BenchRegression
     | BenchSelection
     | BenchTraining
+    | Boundary
     | Cache
     | Coverage
     | Derivation
