@@ -23,6 +23,7 @@ from .induction import Induction
 from .leave_one_out import LeaveOneOut
 from .lengthscales import Lengthscales
 from .million import Million
+from .peers import Peers
 from .projection import Projection
 from .retrieval_rule import RetrievalRule
 from .seeds import Seeds
@@ -48,6 +49,7 @@ AnyStudy = Annotated[
     | LeaveOneOut
     | Lengthscales
     | Million
+    | Peers
     | Projection
     | RetrievalRule
     | Seeds
