@@ -134,3 +134,30 @@ def test_ksmooth_is_that_of_r(x64, kernel, rtol):
         expected = np.array(done.stdout.split(), dtype=float)
         ours = estimate(kernel_of(f"ksmooth_{kernel}", bandwidth))
         np.testing.assert_allclose(ours, expected, rtol=rtol)
+
+
+MCYCLE_AT = np.arange(5.0, 56.0, 10.0)
+# print(ksmooth(mcycle$times, mcycle$accel, KERNEL, BANDWIDTH, x.points = seq(5, 55, 10))$y, 10)
+NORMAL_2 = [-2.185777248, -26.18714179, -61.34051863, 18.09559579, 5.056199901, 1.684650722]
+BOX_5 = [-1.914285714, -33.30689655, -59.77894737, 19.64166667, 3.442857143, -2.35]
+
+
+def test_ksmooth_of_a_motorcycle_crash(x64):
+    """To all printed digits, once a lengthscale is ksmooth's and its weights end where they do.
+
+    It takes 0.3706506 for the factor, 1.2e-7 more than it is, and gives no weight where d > 4ℓ (d >
+    h / 2 of its box): there a Gaussian has exp(-8) = 3e-4, and here labels many times the mean.
+    """
+    data = ak.data.load("mcycle")
+
+    def assert_near(kernel, expected, rtol):
+        fitted = ak.KernelRegression(kernel)(MCYCLE_AT, data.x, data.y)
+        np.testing.assert_allclose(fitted, expected, rtol=rtol)
+
+    box = convert_lengthscale(5.0, source="ksmooth_box", target="boxcar")
+    assert_near(ak.Boxcar(box), BOX_5, 5e-10)
+    sd = convert_lengthscale(2.0, source="ksmooth_normal")
+    assert_near(ak.Gaussian(sd), NORMAL_2, 1e-3)
+    assert_near(ak.Gaussian(sd) * ak.Boxcar(4 * sd), NORMAL_2, 2e-7)
+    rounded = 2.0 * 0.3706506
+    assert_near(ak.Gaussian(rounded) * ak.Boxcar(4 * rounded), NORMAL_2, 5e-10)

@@ -401,6 +401,24 @@ def test_no_queries_and_no_keys():
     assert np.isneginf(log_mass).all()
 
 
+@pytest.mark.parametrize(
+    ("kernel", "method"),
+    [
+        (ak.Gaussian(0.1), ak.Fourier()),
+        (ak.Epanechnikov(0.1), ak.Sorted()),
+        (ak.Taylor(), ak.Linear()),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_values_without_columns_have_a_mass(x64, kernel, method):
+    """As where the errors of a fit of many rows are asked, and nothing else."""
+    x = jnp.linspace(0.0, 1.0, 1100)[:, None]
+    sums = functools.partial(ak.attend, x[:7], x, x[:, :0], kernel=kernel, return_log_mass=True)
+    value, log_mass = sums(method=method)
+    assert value.shape == (7, 0)
+    np.testing.assert_allclose(log_mass, sums(method=ak.Dense())[1], rtol=1e-6)
+
+
 @pytest.mark.parametrize("columns", [1, 2])
 def test_loops_over_pairs_are_ones_that_vectorise(columns):
     """XLA makes scalar code, ten times slower, of a loop over pairs that cuts out its block of keys

@@ -76,7 +76,7 @@ def exactly(
         found = _while_left(of_parts, none, jnp.sum(wanted), order.reshape(steps, steps, _ROWS))
         return jax.tree.map(
             lambda whole, part: whole.at[order].set(
-                part.reshape(-1, *whole.shape[1:]), mode="drop"
+                part.reshape(len(order), *whole.shape[1:]), mode="drop"
             ),
             none((queries,)),
             found,

@@ -88,7 +88,7 @@ class Linear(Method):
         rule: Rule,
     ) -> Moments:
         of_queries, of_keys = self.both(q, k, kernel, rule)
-        values = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=1)
+        values = jnp.concatenate([v, jnp.ones((len(v), 1), v.dtype)], axis=1)
         state = State.empty(of_keys.log.shape[1], v.shape[1], v.dtype)
         if type(prior) is Causal:
             moments, _ = advance(state, of_queries, of_keys, values)

@@ -102,7 +102,7 @@ def _moments(
     greatest = jnp.max(k_fixed, where=~hidden, initial=-jnp.inf)
     greatest = jnp.where(hidden.all(), 0.0, greatest)
     k_seen = jnp.where(hidden[:, None], greatest, k)
-    values = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=1)
+    values = jnp.concatenate([v, jnp.ones((len(v), 1), v.dtype)], axis=1)
     values = jnp.where(hidden[:, None], 0.0, values)
     own = _inverse(order)[rank] if mask.leaves_out else None
     moments = _in_order(q[rank], k_seen[order], values[order].T, own, kernel, rule)

@@ -11,6 +11,7 @@ from .bench_modules import BenchModules
 from .bench_regression import BenchRegression
 from .bench_selection import BenchSelection
 from .bench_training import BenchTraining
+from .boundary import Boundary
 from .cache import Cache
 from .coverage import Coverage
 from .data import ShowData
@@ -23,6 +24,7 @@ from .induction import Induction
 from .leave_one_out import LeaveOneOut
 from .lengthscales import Lengthscales
 from .million import Million
+from .peers import Peers
 from .projection import Projection
 from .retrieval_rule import RetrievalRule
 from .seeds import Seeds
@@ -37,6 +39,7 @@ AnyStudy = Annotated[
     | BenchRegression
     | BenchSelection
     | BenchTraining
+    | Boundary
     | Cache
     | Coverage
     | Derivation
@@ -48,6 +51,7 @@ AnyStudy = Annotated[
     | LeaveOneOut
     | Lengthscales
     | Million
+    | Peers
     | Projection
     | RetrievalRule
     | Seeds

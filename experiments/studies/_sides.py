@@ -41,7 +41,7 @@ def peer(module: str) -> Any:
         raise Absent(f"{module.partition('.')[0]}: not installed ({error})") from None
 
 
-def make(sides: Mapping[str, Callable[[], Side]]) -> tuple[dict[str, Side], dict[str, str]]:
+def make(sides: Mapping[str, Callable[[], Any]]) -> tuple[dict[str, Any], dict[str, str]]:
     """The sides that can run, and why each of the others cannot."""
     made, absent = {}, {}
     for name, maker in sides.items():

@@ -1,0 +1,172 @@
+"""Regressors to compare: each from labelled data to predictions, with everything it has to choose.
+
+What a side chooses (bandwidths, orders, numbers of neighbours) it chooses from the rows that it is
+given and by its own criterion, so that rows left out of a fold have no say in it.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+import attnkernel as ak
+
+from ._sides import peer
+
+
+class Prediction(NamedTuple):
+    """At new inputs, with the ends of intervals of a new label where the side has them."""
+
+    centre: np.ndarray
+    lower: np.ndarray | None = None
+    upper: np.ndarray | None = None
+
+
+class Fitted(NamedTuple):
+    """What predicts at new inputs, shape (m, dim), for a level; and what was chosen, in words."""
+
+    predict: Callable[[np.ndarray, float], Prediction]
+    chosen: str
+
+
+Regressor = Callable[[np.ndarray, np.ndarray], Fitted]  # of x, shape (n, dim), and y
+
+
+def attnkernel(orders: Sequence[int], starts: int) -> Regressor:
+    """Local polynomials, one lengthscale per column, all by leave-one-out; conformal intervals.
+
+    Of the orders, the one whose leave-one-out error is least.
+    """
+
+    def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
+        rough = x.std(axis=0) * len(x) ** (-1 / (x.shape[1] + 4))
+        models = (ak.KernelRegression(ak.Gaussian(rough), order=order) for order in orders)
+        fits = [ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=starts) for model in models]
+        best = min(fits, key=lambda fit: float(fit.loss))
+
+        def predict(at: np.ndarray, level: float) -> Prediction:
+            band = ak.conformal(best, at, level=level)
+            return Prediction(*map(np.asarray, (band.centre, band.lower, band.upper)))
+
+        name = ("constant", "linear", "quadratic")[best.model.order]
+        return Fitted(predict, f"local {name}, {_numbers(best.model.kernel.lengthscale)}")
+
+    return fit
+
+
+def statsmodels(kind: str) -> Regressor:
+    """`KernelReg`, local constant ("lc") or linear ("ll"), by its leave-one-out ("cv_ls")."""
+    KernelReg = peer("statsmodels.nonparametric.kernel_regression").KernelReg
+
+    def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its own divisions, and of things to come
+            model = KernelReg(y, x, "c" * x.shape[1], reg_type=kind, bw="cv_ls")
+
+        def predict(at: np.ndarray, level: float) -> Prediction:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return Prediction(np.asarray(model.fit(at)[0]))
+
+        return Fitted(predict, _numbers(model.bw))
+
+    return fit
+
+
+def kerneljax(degree: int) -> Regressor:
+    """`select_bandwidth` by its leave-one-out ("cv_ls"), and `local_poly`."""
+    kj = peer("kerneljax")
+    criterion = kj.RegressionCriterion(method="cv_ls", degree=degree)
+
+    def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
+        train, labels = jnp.asarray(x), jnp.asarray(y)
+        found = kj.select_bandwidth(train, criterion, y=labels)
+
+        def predict(at: np.ndarray, level: float) -> Prediction:
+            return Prediction(
+                np.asarray(kj.local_poly(train, labels, found, at=jnp.asarray(at)).mean)
+            )
+
+        return Fitted(predict, _numbers(found.bandwidth.h))
+
+    return fit
+
+
+def gaussian_process(restarts: int, seed: int) -> Regressor:
+    """scikit-learn's: a Gaussian kernel with one lengthscale per column, and white noise."""
+    process, kernels = peer("sklearn.gaussian_process"), peer("sklearn.gaussian_process.kernels")
+    prepared = _standardised()
+
+    def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
+        kernel = kernels.ConstantKernel() * kernels.RBF(np.ones(x.shape[1]))
+        model = prepared(
+            process.GaussianProcessRegressor(
+                kernel + kernels.WhiteKernel(),
+                normalize_y=True,
+                n_restarts_optimizer=restarts,
+                random_state=seed,
+            )
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of parameters that end on a bound
+            model.fit(x, y)
+
+        def predict(at: np.ndarray, level: float) -> Prediction:
+            centre, sd = model.predict(at, return_std=True)
+            width = NormalDist().inv_cdf(0.5 + 0.5 * level) * sd
+            return Prediction(centre, centre - width, centre + width)
+
+        return Fitted(predict, str(model[-1].kernel_))
+
+    return fit
+
+
+def nearest_neighbours(seed: int) -> Regressor:
+    """scikit-learn's: the number of neighbours by five folds, inputs in standard deviations."""
+    selection = peer("sklearn.model_selection")
+    make = peer("sklearn.neighbors").KNeighborsRegressor
+    prepared = _standardised()
+
+    def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
+        grid = [k for k in (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70) if k <= 0.7 * len(x)]
+        search = selection.GridSearchCV(
+            prepared(make()),
+            {"kneighborsregressor__n_neighbors": grid},
+            scoring="neg_mean_squared_error",
+            cv=selection.KFold(5, shuffle=True, random_state=seed),
+        ).fit(x, y)
+        (best,) = search.best_params_.values()
+        return Fitted(lambda at, level: Prediction(search.predict(at)), f"k = {best}")
+
+    return fit
+
+
+def _standardised() -> Callable[[Any], Any]:
+    pipeline, scaler = peer("sklearn.pipeline"), peer("sklearn.preprocessing").StandardScaler
+    return lambda model: pipeline.make_pipeline(scaler(), model)
+
+
+def _numbers(values: Any) -> str:
+    return ", ".join(f"{value:.4g}" for value in np.ravel(np.asarray(values)))
+
+
+def regressors(
+    orders: Sequence[int], starts: int, restarts: int, seed: int
+) -> dict[str, Callable[[], Regressor]]:
+    """By name; a side of a package that is not here raises `Absent` as it is made."""
+    return {
+        OURS: functools.partial(attnkernel, orders, starts),
+        "statsmodels lc": functools.partial(statsmodels, "lc"),
+        "statsmodels ll": functools.partial(statsmodels, "ll"),
+        "kerneljax lc": functools.partial(kerneljax, 0),
+        "kerneljax ll": functools.partial(kerneljax, 1),
+        "Gaussian process": functools.partial(gaussian_process, restarts, seed),
+        "neighbours": functools.partial(nearest_neighbours, seed),
+    }
+
+
+OURS = "attnkernel"

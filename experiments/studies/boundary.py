@@ -1,0 +1,239 @@
+r"""Order 0 against order 1 at a boundary: the bias and the variance that theory says.
+
+A fit at a given lengthscale is linear in the labels, so that of labels $f(x_j)$ without noise it is
+its own expectation, and its bias needs no simulation. On a uniform design on [0, 1], with
+
+$$ \mu_j(x) = \int u^j K(u)\, du, \qquad \nu_j(x) = \int u^j K(u)^2\, du \qquad
+   \text{over } -x/h \le u \le (1 - x)/h $$
+
+the leading terms of bias and n h times the variance for noise of variance 1 are
+
+$$ \text{order 0:} \quad h f' \frac{\mu_1}{\mu_0} + \frac{h^2}{2} f'' \frac{\mu_2}{\mu_0},
+   \qquad \frac{\nu_0}{\mu_0^2} $$
+
+$$ \text{order 1:} \quad \frac{h^2}{2} f'' \frac{\mu_2^2 - \mu_1 \mu_3}{\mu_0 \mu_2 - \mu_1^2},
+   \qquad \frac{\mu_2^2 \nu_0 - 2 \mu_1 \mu_2 \nu_1 + \mu_1^2 \nu_2}{(\mu_0 \mu_2 - \mu_1^2)^2} $$
+
+Inside, $\mu_1 = 0$: there both have a bias of h²; at the boundary order 0 has one of h.
+
+**Source:** Fan and Gijbels, *Local polynomial modelling and its applications* (1996), section 3.2.
+"""
+
+import functools
+import itertools
+from typing import Annotated, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Array
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+from ..parts import FieldError, Name, Positive, Study
+from ..results import Run
+from ._panels import legend
+from ._sides import table_of_targets, target
+
+REACH = {"gaussian": 12.0, "epanechnikov": 1.0}  # in lengthscales: the kernel is 0 beyond
+PLACES = {"boundary": 0, "interior": -1}  # among the inputs asked
+ORDERS = {0: "constant", 1: "linear"}
+
+
+class Boundary(Study):
+    """Bias and variance of local constant and local linear fits, measured and by theory."""
+
+    study: Literal["boundary"]
+    name: Name = "boundary"
+    precision: Literal["float32", "float64"] = "float64"
+    n: Annotated[int, pydantic.Field(ge=100, le=1_000_000)] = 20_000
+    kernels: Annotated[
+        list[Literal["gaussian", "epanechnikov"]], pydantic.Field(min_length=1, max_length=2)
+    ] = ["gaussian", "epanechnikov"]
+    lengthscales: list[Positive] = pydantic.Field(
+        default=[0.005, 0.01, 0.02, 0.04, 0.08], min_length=2, max_length=12, description="h"
+    )
+    points: Annotated[int, pydantic.Field(ge=2, le=1000)] = pydantic.Field(
+        default=101, description="inputs asked, from the boundary to the middle"
+    )
+
+    def check(self) -> None:
+        low, high = 10.0 / self.n, 0.125
+        if not low <= min(self.lengthscales) <= max(self.lengthscales) <= high:
+            raise FieldError(
+                ("lengthscales",),
+                f"expected lengthscales from {low:g}, ten of {self.n} points long, to {high}, of "
+                f"which the middle is four from both ends; got {self.lengthscales}",
+            )
+
+    def run(self, run: Run) -> None:
+        lengthscales = np.sort(self.lengthscales)
+        at, found = np.linspace(0.0, 0.5, self.points), {}
+        cases = list(itertools.product(self.kernels, ORDERS))
+        with run.timed("fits"), run.progress("fits", len(cases)) as tick:
+            for name, order in cases:
+                # shape (lengthscales, (measured, predicted), (bias, variance), points)
+                found[name, order] = np.array(
+                    [
+                        (measured(name, order, h, at, self.n), predicted(name, order, h, at))
+                        for h in lengthscales
+                    ]
+                )
+                tick(len(found), f"{name}, order {order}")
+        rows = [
+            _row(name, order, place, lengthscales, values[..., column])
+            for (name, order), values in found.items()
+            for place, column in PLACES.items()
+        ]
+        self._report(run, rows, lengthscales)
+        self._draw(run, rows, lengthscales, at, found)
+
+    def _report(self, run: Run, rows: list[dict[str, Any]], lengthscales: np.ndarray) -> None:
+        shown = [f"{h:g}" for h in lengthscales]
+        whose = [[row["kernel"], ORDERS[row["order"]], row["place"]] for row in rows]
+        run.table(
+            f"f(x) = sin(2x + ½), {self.n} points evenly on [0, 1]: bias ÷ theory at h, and its "
+            f"power of h (of theory)",
+            ["kernel", "local", "", *shown, "power"],
+            [
+                [
+                    *who,
+                    *(f"{ratio:.3f}" for ratio in row["ratio"]),
+                    f"{row['power']:.3f} ({row['predicted_power']})",
+                ]
+                for who, row in zip(whose, rows, strict=True)
+            ],
+        )
+        run.table(
+            f"h = {shown[0]}; variance: n h times that for noise of variance 1",
+            ["kernel", "local", "", "bias", "theory", "variance", "theory"],
+            [
+                [
+                    *who,
+                    *(f"{row[what][0]:.4e}" for what in ("bias", "predicted_bias")),
+                    *(f"{row[what][0]:.4f}" for what in ("variance", "predicted_variance")),
+                ]
+                for who, row in zip(whose, rows, strict=True)
+            ],
+        )
+        where = ["{kernel}, order {order}, {place}".format(**row) for row in rows]
+        misses = {
+            "|bias ÷ theory - 1|, the least h": [abs(row["ratio"][0] - 1) for row in rows],
+            "|power of h - theory|": [abs(row["power"] - row["predicted_power"]) for row in rows],
+            "|variance ÷ theory - 1|, the least h": [
+                abs(row["variance"][0] / row["predicted_variance"][0] - 1) for row in rows
+            ],
+        }
+        targets = [
+            target(what, most, dict(zip(where, values, strict=True)), at_most=True)
+            for (what, values), most in zip(misses.items(), (0.02, 0.05, 0.02), strict=True)
+        ]
+        table_of_targets(run, targets)
+        run.summary({"lengthscales": lengthscales, "rows": rows, "targets": targets})
+
+    def _draw(
+        self,
+        run: Run,
+        rows: list[dict[str, Any]],
+        lengthscales: np.ndarray,
+        at: np.ndarray,
+        found: dict[tuple[str, int], np.ndarray],
+    ) -> None:
+        kernel, figure = self.kernels[0], Figure(figsize=(8.4, 3.7))
+        left, right = figure.subplots(1, 2)
+        arrays: dict[str, Any] = {"x": at, "lengthscales": lengthscales}
+        looks = {0: (ak.plot.ORANGE, "s"), 1: (ak.plot.BLUE, "o")}
+        theory = {"color": ak.plot.INK, "linewidth": 0.9}
+        for order, (color, _) in looks.items():
+            bias, leading = found[kernel, order][-2, :, 0]
+            label = f"local {ORDERS[order]}"
+            left.plot(at, bias, "-" if order else "--", color=color, label=label, linewidth=3)
+            left.plot(at, leading, ":", label="theory: the leading terms", **theory)
+            arrays |= {f"bias_{order}": bias, f"predicted_{order}": leading}
+        left.set(xlabel="x", ylabel="bias of the fit")
+        left.set_title(f"{kernel} kernel, h = {lengthscales[-2]:g}")
+        for row in (row for row in rows if row["kernel"] == kernel):
+            color, marker = looks[row["order"]]
+            right.plot(
+                lengthscales,
+                np.abs(row["bias"]),
+                marker,
+                color=color,
+                markerfacecolor=color if row["place"] == "boundary" else "white",
+                label=f"local {ORDERS[row['order']]}, {row['place']}",
+            )
+            right.plot(lengthscales, np.abs(row["predicted_bias"]), ":", **theory)
+            arrays[f"bias_{row['order']}_{row['place']}"] = row["bias"]
+        right.set(xscale="log", yscale="log", xlabel="lengthscale h", ylabel="|bias of the fit|")
+        right.set_xticks(lengthscales, [f"{h:g}" for h in lengthscales])
+        right.minorticks_off()
+        right.set_title("∝ h at the boundary of order 0, else ∝ h²")
+        legend(figure, [left, right], columns=3)
+        run.figure("boundary", figure, **arrays)
+
+
+def _row(
+    name: str, order: int, place: str, lengthscales: np.ndarray, found: np.ndarray
+) -> dict[str, Any]:
+    """A kernel, an order and a place, at every lengthscale."""
+    bias, variance = np.moveaxis(found, 2, 0)
+    few = np.log(lengthscales[:3])
+    return {
+        "kernel": name,
+        "order": order,
+        "place": place,
+        "bias": bias[:, 0],
+        "predicted_bias": bias[:, 1],
+        "ratio": bias[:, 0] / bias[:, 1],
+        "power": float(np.polyfit(few, np.log(np.abs(bias[:3, 0])), 1)[0]),
+        "predicted_power": 1 if (order, place) == (0, "boundary") else 2,
+        "variance": variance[:, 0],
+        "predicted_variance": variance[:, 1],
+    }
+
+
+def mean(x: Any, derivative: int = 0) -> np.ndarray:
+    """f(x) = sin(2x + ½), or a derivative of it."""
+    return 2.0**derivative * np.sin(2.0 * np.asarray(x) + 0.5 + 0.5 * np.pi * derivative)
+
+
+def measured(name: str, order: int, h: float, at: np.ndarray, n: int) -> np.ndarray:
+    """Bias, and n h times the variance for noise of variance 1: shape (2, points)."""
+    x = (np.arange(n) + 0.5) / n
+    fitted, variance = _fitted(_kernel(name, h), order, at, x, mean(x))
+    return np.stack([fitted - mean(at), n * h * variance])
+
+
+@functools.partial(jax.jit, static_argnames="order")
+def _fitted(kernel: ak.Kernel, order: int, at: Array, x: Array, y: Array) -> tuple[Array, Array]:
+    model = ak.KernelRegression(kernel, order=order)
+    return model(at, x, y), model.noise(at, x, jnp.ones(len(x)))
+
+
+def _kernel(name: str, h: float) -> ak.Kernel:
+    return ak.Gaussian(h) if name == "gaussian" else ak.Epanechnikov(h)
+
+
+def predicted(name: str, order: int, h: float, at: np.ndarray) -> np.ndarray:
+    """The leading terms of the same."""
+    reach = REACH[name]
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    low, high = (np.clip(end / h, -reach, reach) for end in (-at, 1.0 - at))
+    u = low[:, None] + (high - low)[:, None] * (nodes + 1.0) / 2.0
+    scores = _kernel(name, 1.0).pairwise(jnp.zeros((1, 1)), jnp.asarray(u.reshape(-1, 1)))
+    shape = np.exp(np.asarray(scores)).reshape(u.shape)
+    of_u = weights * (high - low)[:, None] / 2.0
+    m0, m1, m2, m3 = (np.sum(of_u * u**j * shape, axis=1) for j in range(4))
+    v0, v1, v2 = (np.sum(of_u * u**j * shape**2, axis=1) for j in range(3))
+    slope, bend = h * mean(at, 1), 0.5 * h**2 * mean(at, 2)
+    if order == 0:
+        return np.stack([(slope * m1 + bend * m2) / m0, v0 / m0**2])
+    det = m0 * m2 - m1**2
+    return np.stack(
+        [
+            bend * (m2**2 - m1 * m3) / det,
+            (m2**2 * v0 - 2.0 * m1 * m2 * v1 + m1**2 * v2) / det**2,
+        ]
+    )

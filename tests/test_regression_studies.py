@@ -1,0 +1,154 @@
+"""Studies of kernel regression itself: what theory and other libraries say of it."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.__main__ import main
+from experiments.studies import STUDIES
+from experiments.studies._regressors import Fitted, Prediction
+from experiments.studies.boundary import predicted
+from experiments.studies.peers import targets_of
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+def run(name, out, *overrides):
+    command = ["run", str(CONFIGS / f"{name}.yaml"), "--quiet", "--out", str(out / name)]
+    assert main([*command, *overrides]) == 0
+    return json.loads((out / name / "summary.json").read_text())
+
+
+# f(x) = sin(2x + ½): its slope at 0, and its second derivatives at 0 and ½
+SLOPE, BENDS = 2 * math.cos(0.5), {"boundary": -4 * math.sin(0.5), "interior": -4 * math.sin(1.5)}
+
+
+def test_bias_and_variance_at_a_boundary_are_those_of_theory(tmp_path):
+    overrides = ("n=5000", "kernels=[gaussian]", "lengthscales=[0.005, 0.01, 0.02]", "points=2")
+    found = run("boundary", tmp_path, *overrides)
+    h, half, at_end = 0.005, 0.5 * 0.005**2, (math.pi - 4) / (math.pi - 2)
+    bias = {
+        (0, "boundary"): h * SLOPE * math.sqrt(2 / math.pi) + half * BENDS["boundary"],
+        (0, "interior"): half * BENDS["interior"],
+        (1, "boundary"): half * BENDS["boundary"] * at_end,
+        (1, "interior"): half * BENDS["interior"],
+    }
+    variance = {"boundary": 1 / math.sqrt(math.pi), "interior": 0.5 / math.sqrt(math.pi)}
+    for row in found["rows"]:
+        case = row["order"], row["place"]
+        np.testing.assert_allclose(row["predicted_bias"][0], bias.pop(case), rtol=1e-9)
+        assert row["ratio"] == pytest.approx([1.0] * 3, abs=0.08)
+        assert row["ratio"][0] == pytest.approx(1.0, abs=0.02)
+        assert row["power"] == pytest.approx(1 if case == (0, "boundary") else 2, abs=0.05)
+        if case != (1, "boundary"):
+            assert row["variance"][0] == pytest.approx(variance[case[1]], rel=2e-3)
+    assert not bias
+
+
+def test_theory_of_a_compact_kernel(x64):
+    """Of half of Epanechnikov's, μ = 2/3, 1/4, 2/15, 1/12; the variances are in the book."""
+    at, h = np.array([0.0, 0.5]), 0.01
+    bends = 0.5 * h**2 * np.array(list(BENDS.values()))
+    constant, linear = (predicted("epanechnikov", order, h, at) for order in (0, 1))
+    of_slope = np.array([h * SLOPE * 3 / 8, 0.0])
+    np.testing.assert_allclose(constant, [of_slope + bends / 5, [1.2, 0.6]], rtol=1e-9)
+    np.testing.assert_allclose(linear[0], bends * [-11 / 95, 1 / 5], rtol=1e-9)
+    np.testing.assert_allclose(linear[1], [4.4980, 0.6], rtol=1e-4)
+
+
+def test_lengthscales_that_theory_does_not_speak_of(capsys):
+    assert main(["show", str(CONFIGS / "boundary.yaml"), "lengthscales=[0.0001, 0.01]"]) == 2
+    sentence = "lengthscales: expected lengthscales from 0.0005, ten of 20000 points long, to 0.125"
+    assert sentence in capsys.readouterr().err
+
+
+TINY = (
+    "folds=2",
+    "orders=[0]",
+    "starts=2",
+    "restarts=0",
+    "data=[{source: bundled, name: ethanol}]",
+)
+
+
+def test_peers_are_compared_or_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "kerneljax", None)
+    found = run("peers", tmp_path, *TINY)
+    (row,) = found["rows"]
+    sides = row["sides"]
+    assert list(sides)[1:] == [
+        "statsmodels lc",
+        "statsmodels ll",
+        "Gaussian process",
+        "neighbours",
+    ]
+    # the same estimator, criterion and folds
+    ours, theirs = sides["attnkernel"], sides["statsmodels lc"]
+    assert ours["error"] == pytest.approx(theirs["error"], rel=0.01)
+    assert ours["chosen"].startswith("local constant, 0.0156")
+    for side in (ours, sides["Gaussian process"]):
+        assert 0.85 < side["coverage"] <= 1.0
+    assert "coverage" not in theirs
+    for side in sides.values():
+        assert side["over_best"] >= 1.0
+        assert side["error"] < 0.6  # of labels whose deviation is 1.1
+        assert side["warm"] > 0
+    assert any("kerneljax lc (kerneljax: not installed" in note for note in found["notes"])
+
+
+def test_peers_that_would_take_too_long_are_named(tmp_path, monkeypatch):
+    for name in ("kerneljax", "statsmodels.nonparametric.kernel_regression"):
+        monkeypatch.setitem(sys.modules, name, None)
+    found = run("peers", tmp_path, *TINY, "peer_seconds=1e-9")
+    (row,) = found["rows"]
+    assert list(row["sides"]) == ["attnkernel", "Gaussian process", "neighbours"]
+    assert "error" not in row["sides"]["neighbours"]
+    assert any("neighbours at ethanol: its folds are not run" in note for note in found["notes"])
+    assert found["targets"][1]["reached"] is None
+
+
+def test_each_row_is_predicted_by_what_has_not_seen_it():
+    def side(x, y):
+        def predict(at, level):
+            assert not np.isin(at, x).any()
+            return Prediction(2.0 * at[:, 0], at[:, 0] - level)
+
+        return Fitted(predict, "")
+
+    study = STUDIES["peers"](study="peers", data=[{"source": "bundled", "name": "ethanol"}])
+    x = np.random.default_rng(0).normal(size=(13, 1))
+    found = study._left_out(side, x, x[:, 0], np.arange(13)[::-1] % 5)
+    np.testing.assert_array_equal(found.centre, 2.0 * x[:, 0])
+    np.testing.assert_array_equal(found.lower, x[:, 0] - 0.95)
+    assert found.upper is None
+
+
+def test_targets_of_peers():
+    def row(name, **sides):
+        sides = {
+            name: dict(zip(("error", "warm"), side, strict=True)) for name, side in sides.items()
+        }
+        least = min(side["error"] for side in sides.values())
+        for side in sides.values():
+            side["over_best"] = side["error"] / least
+        return {"data": name, "sides": sides}
+
+    rows = [
+        row("a", attnkernel=(1.0, 0.1), equal=(1.005, 3.0), worse=(1.2, 9.0), quick=(0.995, 0.01)),
+        row("b", attnkernel=(1.1, 0.1), better=(1.0, 0.5)),
+        row("c", attnkernel=(1.0, 0.1), worse=(2.0, 0.01)),
+    ]
+    error, faster = targets_of(rows)
+    assert not error["reached"]
+    assert error["at"] == "b"
+    assert faster["values"] == pytest.approx({"a, equal": 30.0, "b, better": 5.0})
+    assert not faster["reached"]
+
+
+def test_folds_leave_rows_to_fit(capsys):
+    assert main(["show", str(CONFIGS / "peers.yaml"), "folds=80"]) == 2
+    assert "folds: expected up to 58: data.1 has 88 rows; got 80" in capsys.readouterr().err
