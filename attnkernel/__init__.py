@@ -25,6 +25,8 @@ from .fit import (
     fit as fit,
     fit_many as fit_many,
     noise_variance as noise_variance,
+    normal_reference as normal_reference,
+    plug_in as plug_in,
     profile as profile,
     summarise as summarise,
     wild_bootstrap as wild_bootstrap,

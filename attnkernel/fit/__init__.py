@@ -17,4 +17,5 @@ from ._objectives import HoldOut as HoldOut, Objective as Objective, Sample as S
 from ._profile import profile as profile
 from ._report import Report as Report, summarise as summarise
 from ._result import Fit as Fit, FitWarning as FitWarning, Starts as Starts
+from ._thumb import normal_reference as normal_reference, plug_in as plug_in
 from ._validation import KFold as KFold, LeaveOneOut as LeaveOneOut
