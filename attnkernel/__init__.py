@@ -19,6 +19,7 @@ from .fit import (
     LeaveOneOut as LeaveOneOut,
     Objective as Objective,
     bands as bands,
+    choose as choose,
     conformal as conformal,
     degrees_of_freedom as degrees_of_freedom,
     effective_count as effective_count,

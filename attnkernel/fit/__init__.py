@@ -1,6 +1,7 @@
 """Fitting: objectives, the loop, and what came of it."""
 
 from ._box import Box as Box
+from ._choose import Choice as Choice, choose as choose
 from ._conformal import conformal as conformal
 from ._criteria import GCV as GCV, AICc as AICc
 from ._fit import fit as fit, fit_many as fit_many
