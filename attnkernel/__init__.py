@@ -29,6 +29,7 @@ from .fit import (
     normal_reference as normal_reference,
     plug_in as plug_in,
     profile as profile,
+    quantiles as quantiles,
     summarise as summarise,
     wild_bootstrap as wild_bootstrap,
 )

@@ -16,6 +16,7 @@ from ._inference import (
 from ._noise import noise_variance as noise_variance
 from ._objectives import HoldOut as HoldOut, Objective as Objective, Sample as Sample
 from ._profile import profile as profile
+from ._quantiles import quantiles as quantiles
 from ._report import Report as Report, summarise as summarise
 from ._result import Fit as Fit, FitWarning as FitWarning, Starts as Starts
 from ._thumb import normal_reference as normal_reference, plug_in as plug_in
