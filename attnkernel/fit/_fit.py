@@ -59,7 +59,8 @@ def fit(
     - `bounds`: (lower, upper), two models of the structure of `model`: each leaf is the bound on
       that leaf. Default: `model.bounds(x)` for the default optimiser, none for a given one.
     - `starts`: how many starts: `model` itself and points spread over the bounds. Default: 10 for
-      the default optimiser, 1 for a given one.
+      the default optimiser, 1 for a given one. `model` may begin at a rule of thumb, as in
+      `KernelRegression(Gaussian(normal_reference(x)))`, and `starts=1` goes to the minimum nearby.
     - `trainable`: which leaves to fit, as in `equinox.partition`. Default: every inexact array.
     - `record`: from the model to a dictionary of arrays, recorded at every step beside the loss.
     - `callback`: called as `callback(steps_done, history_of_chunk)` between chunks.

@@ -1,0 +1,62 @@
+"""Choosing among models by one criterion."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+
+N = 61
+
+
+def sample():
+    rng = np.random.default_rng(3)
+    x = np.sort(rng.uniform(-2, 2, N))
+    return x, np.sin(2 * x) + 0.2 * rng.normal(size=N)
+
+
+def test_the_least_criterion_is_best(x64):
+    x, y = sample()
+    models = [
+        ak.KernelRegression(ak.Gaussian(0.3)),
+        ak.KernelRegression(ak.Gaussian(0.3), order=1),
+        ak.KernelRegression(ak.Laplace(0.3)),
+    ]
+    found = ak.choose(models, x, y, objective=ak.LeaveOneOut(), starts=2)
+    alone = [ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=2) for model in models]
+    np.testing.assert_array_equal(found.criteria, [fit.loss for fit in alone])
+    least = int(np.argmin(found.criteria))
+    assert found.best is found.fits[least]
+    head, *lines = str(found).splitlines()
+    assert "LeaveOneOut" in head
+    assert [line.startswith("*") for line in lines] == [i == least for i in range(3)]
+    assert lines[least].endswith("  0")
+    assert f"order 1, {found.fits[1].model.kernel}" in lines[1]
+
+
+def test_a_warning_says_of_which_candidate(x64):
+    x, y = sample()
+    models = [ak.KernelRegression(ak.Gaussian(0.3), order=p) for p in (1, 0)]
+    with pytest.warns(ak.FitWarning, match=r"candidate 1, order 0, Gaussian.*lies on a bound"):
+        ak.choose(models, x, 2.0 * x + 0.01 * y, objective=ak.GCV(), starts=2)
+
+
+def test_what_cannot_be_compared():
+    x, y = sample()
+    model = ak.KernelRegression(ak.Gaussian(0.3))
+    with pytest.raises(ValueError, match=r"the luck of their draws. Try ak.LeaveOneOut"):
+        ak.choose([model], x, y, objective=ak.HoldOut(10))
+    with pytest.raises(ValueError, match=r"a list of at least one model.*got \[\]"):
+        ak.choose([], x, y, objective=ak.GCV())
+    narrow = [ak.KernelRegression(ak.Boxcar(length)) for length in (1e-6, 2e-6, 3e-6)]
+    options = {"bounds": (narrow[0], narrow[2]), "starts": 1}
+    with (
+        pytest.warns(ak.FitWarning, match="diverged"),
+        pytest.raises(ValueError, match=r"Candidate 0, .* has a criterion of inf"),
+    ):
+        ak.choose([narrow[1]], x, y, objective=ak.LeaveOneOut(), **options)
+    with pytest.raises(ValueError, match="inside jit no value is known"):
+        jax.jit(lambda y: ak.choose([model], x, y, objective=ak.GCV(), starts=1).best.loss)(
+            jnp.asarray(y)
+        )

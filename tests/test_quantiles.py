@@ -1,0 +1,103 @@
+"""Conditional quantiles, against their definition in NumPy, and against new labels."""
+
+import functools
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import attnkernel as ak
+from attnkernel.fit import _quantiles
+
+N, M = 61, 7
+LEVELS = [0.05, 0.25, 0.5, 0.9]
+
+
+@functools.cache
+def any_fit():
+    x = jnp.arange(5.0)
+    model = ak.KernelRegression(ak.Gaussian(1.0))
+    return ak.fit(model, x, x**2, objective=ak.GCV(), optimizer=optax.sgd(0.0), steps=1)
+
+
+def fitted(kernel, x, y, weights=None, **options):
+    """The fit of a model that is known, without the time of a search."""
+    model, x = ak.KernelRegression(kernel, **options), jnp.reshape(jnp.asarray(x), (len(x), -1))
+    objective = ak.GCV() if weights is None else ak.GCV(weights=jnp.asarray(weights))
+    where = lambda fit: (fit.model, fit.objective, fit.x, fit.y)  # noqa: E731
+    return eqx.tree_at(where, any_fit(), (model, objective, x, jnp.asarray(y)))
+
+
+def by_definition(weights, y, level):
+    for label in np.sort(y):
+        if np.sum(weights[y <= label]) >= level * np.sum(weights) * (1 - 1e-14):
+            return label
+    return np.nan
+
+
+@pytest.mark.parametrize("pairs", [2**20, 3 * N])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_quantiles_by_their_definition(x64, monkeypatch, weighted, pairs):
+    """A few queries at a time, too."""
+    monkeypatch.setattr(_quantiles, "_PAIRS", pairs)
+    rng = np.random.default_rng(5)
+    x, weights = rng.uniform(-2, 2, (N, 2)), rng.integers(0, 3, N).astype(float)
+    y = np.round(np.sin(2 * x[:, 0]) + 0.4 * rng.normal(size=N), 1)  # ties
+    fit = fitted(ak.Gaussian(0.4), x, y, weights if weighted else None)
+    # the number of queries is one of its own: what is compiled knows how many go at a time
+    x_new = rng.uniform(-2, 2, (M + pairs % 5, 2))
+    squares = np.sum((x_new[:, None] - x[None, :]) ** 2, axis=2)
+    rows = np.exp(-0.5 * squares / 0.4**2)
+    rows = rows * weights if weighted else rows
+    expected = [[by_definition(row, y, level) for level in LEVELS] for row in rows]
+    np.testing.assert_array_equal(ak.quantiles(fit, x_new, LEVELS), expected)
+    np.testing.assert_array_equal(
+        ak.quantiles(fit, x_new, 0.5), np.array(expected)[:, LEVELS.index(0.5), None]
+    )
+
+
+@pytest.mark.parametrize("n", [10, 49, 100])
+def test_equal_weights_are_those_of_numpy(x64, n):
+    """Sums that are p but for rounding count as p."""
+    rng = np.random.default_rng(n)
+    x, y = rng.uniform(size=n), rng.normal(size=n)
+    fit = fitted(ak.Boxcar(5.0), x, y)
+    levels = np.arange(1, n) / n
+    expected = np.sort(y)[: n - 1]
+    np.testing.assert_array_equal(ak.quantiles(fit, np.array([0.5]), levels)[0], expected)
+
+
+def test_nan_where_no_label_has_weight(x64):
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-1, 1, N)
+    fit = fitted(ak.Epanechnikov(0.5), x, np.sin(3 * x) + rng.normal(size=N), on_empty="mean")
+    found = ak.quantiles(fit, np.array([0.0, 9.0]), [0.5])
+    np.testing.assert_array_equal(np.isnan(found[:, 0]), [False, True])
+
+
+def test_as_many_new_labels_are_below(x64):
+    def draw(n, seed):
+        rng = np.random.default_rng(seed)
+        x = rng.uniform(-2, 2, n)
+        return x, 0.5 * x + (0.3 + 0.3 * np.abs(x)) * rng.normal(size=n)
+
+    fit, (x_new, y_new) = fitted(ak.Gaussian(0.2), *draw(2000, 0)), draw(4000, 1)
+    below = y_new[:, None] <= ak.quantiles(fit, x_new, LEVELS)
+    for there in (np.abs(x_new) < 0.5, np.abs(x_new) > 1.5, np.abs(x_new) < 2):
+        np.testing.assert_allclose(np.mean(below[there], axis=0), LEVELS, atol=0.035)
+
+
+def test_what_has_no_quantiles():
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-1, 1, N)
+    y = np.sin(3 * x) + 0.1 * rng.normal(size=N)
+    fit = fitted(ak.Gaussian(0.3), x, y)
+    for levels in ([0.5, 1.0], 0.0, np.array([[0.5]])):
+        with pytest.raises(ValueError, match=r"levels must be between 0 and 1, one or several"):
+            ak.quantiles(fit, x, levels)
+    with pytest.raises(ValueError, match=r"of order 1 may be negative"):
+        ak.quantiles(fitted(ak.Gaussian(0.3), x, y, order=1), x, 0.5)
+    with pytest.raises(ValueError, match="one label per row"):
+        ak.quantiles(fitted(ak.Gaussian(0.3), x, jnp.stack([y, -y], axis=1)), x, 0.5)
