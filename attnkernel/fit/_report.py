@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from .._frames import shown
 from ..models import KernelRegression
 from ..priors import LeaveOneOut as LeaveOneOutMask
 from ._inference import degrees_of_freedom
@@ -62,7 +63,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     """The report of a fitted `KernelRegression` of one label per row: print it.
 
     **Arguments:** `names`: of the columns of x, with their units, such as those of a `Dataset`.
-    Default: x, or x1, x2, ...
+    Default: those of the fit, else x, or x1, x2, ...
 
     **Raises:** `ValueError` if there are not as many names as columns, or the fit is another's.
     """
@@ -72,7 +73,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         raise ValueError(f"A report is of one label per row; y has shape {fit.y.shape}.")
     n, dim = fit.x.shape
     if names is None:
-        names = ["x"] if dim == 1 else [f"x{column + 1}" for column in range(dim)]
+        names = shown(fit.x_names, dim)
     if len(names) != dim:
         raise ValueError(f"There are {dim} columns; got {len(names)} names: {list(names)}.")
     local = model.local_fit(fit.x, fit.x, fit.y, **given)

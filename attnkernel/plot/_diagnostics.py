@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from ..fit import Fit, effective_count, noise_variance
 from ..models import KernelRegression
-from ._style import BLUE, INK, ORANGE, axes, grid, legend, require_one
+from ._style import BLUE, INK, ORANGE, axes, grid, legend, require_one, x_label, y_label
 
 
 def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
@@ -51,7 +51,8 @@ def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
         ax.plot(across, sd, **style, label="± local sd of the noise", zorder=3)
         ax.plot(across, -sd, **style, zorder=3)
         legend(ax)
-    ax.set(xlabel="x" if one else "fitted value (units of y)", ylabel="residual (units of y)")
+    xlabel = x_label(result) if one else y_label(result, "fitted value")
+    ax.set(xlabel=xlabel, ylabel=y_label(result, "residual"))
     return ax
 
 
@@ -72,7 +73,7 @@ def effective(result: Fit, *, ax: Axes | None = None) -> Axes:
         ax.plot(at, np.asarray(effective_count(result, at)), color=BLUE)
         rug(np.asarray(result.x[:, 0]), ax)
         ax.set_ylim(bottom=0.0)
-        ax.set(xlabel="x", ylabel="effective count of labels")
+        ax.set(xlabel=x_label(result), ylabel="effective count of labels")
         return ax
     counts = np.asarray(effective_count(result, result.x))
     ax.hist(counts, bins="auto", facecolor=(BLUE, 0.35), edgecolor=BLUE, linewidth=0.8)

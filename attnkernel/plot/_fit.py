@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from ..fit import Bands, Fit
 from ..priors import LeaveOneOut as LeaveOneOutMask
 from ._data import points
-from ._style import BLUE, GREEN, ORANGE, PURPLE, axes, grid, legend, require_one
+from ._style import BLUE, GREEN, ORANGE, PURPLE, axes, grid, legend, require_one, x_label, y_label
 
 # of the first band, the second, ...: colour of the edge and its dashes; areas are lighter
 _EDGES = ((BLUE, "-"), (GREEN, "--"), (PURPLE, ":"), ("#555555", "-."))
@@ -52,13 +52,14 @@ def fit(
             shade(one.x[:, 0], one, ax, *_EDGES[given.index(one)], zorder=0.1 + 0.01 * behind)
         if given:
             legend(ax)
-        ax.set(xlabel="x", ylabel="y")
+        ax.set(xlabel=x_label(result), ylabel=y_label(result))
         return ax
     predicted = result.model(result.x, result.x, result.y, prior=LeaveOneOutMask())
     points(predicted, result.y, ax=ax)
     ends = [float(jnp.min(result.y)), float(jnp.max(result.y))]
     ax.plot(ends, ends, color=ORANGE, linestyle="--", linewidth=1.0, label="observed = predicted")
-    ax.set(xlabel="leave-one-out prediction", ylabel="observed")
+    of = "" if result.y_name is None else f" {y_label(result)}"
+    ax.set(xlabel=f"leave-one-out prediction{of and ' of'}{of}", ylabel=f"observed{of}")
     return ax
 
 

@@ -9,16 +9,16 @@ from matplotlib.axes import Axes
 from ..fit import Bands, Fit, bands
 from ._diagnostics import rug
 from ._fit import described, shade
-from ._style import BLUE, ORANGE, axes, grid, legend, require_one
+from ._style import BLUE, ORANGE, axes, grid, legend, literal, require_one, x_label, y_label
 
 _NAMED = 4  # of the columns held, in a legend
 
 
 def partial(
     result: Fit,
-    column: int,
+    column: int | str,
     *,
-    at: Mapping[int, float] | None = None,
+    at: Mapping[Any, Any] | None = None,
     band: bool = True,
     level: float = 0.95,
     ax: Axes | None = None,
@@ -32,8 +32,9 @@ def partial(
 
     **Arguments:**
 
-    - `result`: one fit, of one label per row; `column`: its number, from 0.
-    - `at`: values to hold other columns at, by column: `{2: 40.0}`.
+    - `result`: one fit, of one label per row; `column`: its number, from 0, or its name.
+    - `at`: values to hold other columns at, by column: `{2: 40.0}` or `{"age": 40.0}`; of columns
+      that were categories of pandas, one of them.
     - `band`: whether to draw the pointwise band of `ak.bands`, for fits of a `KernelRegression`:
       bias-corrected, but for order 2. `level`: its coverage. The axis ends where labels do, though
       bands go on.
@@ -42,16 +43,16 @@ def partial(
     """
     require_one(result)
     dim = result.x.shape[1]
-    at = {} if at is None else at
-    for each in (column, *at):
-        if not 0 <= each < dim:
-            raise ValueError(f"column must be from 0 to {dim - 1}; got {each}.")
-    if column in at:
-        raise ValueError(f"Column {column} varies: at= is of the others; got {dict(at)}.")
+    column = _number(result, column)
+    given = {_number(result, other): value for other, value in (at or {}).items()}
+    if column in given:
+        raise ValueError(f"Column {column} varies: at= is of the others; got {at}.")
+    at = {other: _code(result, other, value) for other, value in given.items()}
     ax = axes(ax)
     x = np.asarray(result.x)
     kernel = getattr(result.model, "kernel", None)
     names = frozenset() if kernel is None else kernel.categories(dim)
+    names |= {each for each in range(dim) if _among(result, each) is not None}
     held = {
         other: at.get(other, _usual(x[:, other], other in names))
         for other in range(dim)
@@ -70,7 +71,7 @@ def partial(
         if found is not None:
             _bars(along, found, ax)
         ax.plot(along, predicted, "o", color=ORANGE, markersize=5.0, label="fit", zorder=3)
-        ax.set_xticks(along)
+        ax.set_xticks(along, [_value(result, column, float(code)) for code in along])
         ax.margins(x=0.15)
     else:
         if found is not None:
@@ -78,12 +79,44 @@ def partial(
         ax.plot(along, predicted, color=ORANGE, label="fit", zorder=3)
         rug(x[:, column], ax)
     _end_at_labels(ax, np.asarray(result.y), predicted)
-    title = ", ".join(f"x{other + 1} = {value:.4g}" for other, value in list(held.items())[:_NAMED])
+    first = list(held.items())[:_NAMED]
+    title = ", ".join(f"{x_label(result, c)} = {_value(result, c, value)}" for c, value in first)
     if len(held) > _NAMED:
         title += f", and {len(held) - _NAMED} more"
     legend(ax, f"at {title}" if held else None)
-    ax.set(xlabel=f"x{column + 1}" if dim > 1 else "x", ylabel="y")
+    ax.set(xlabel=x_label(result, column), ylabel=y_label(result))
     return ax
+
+
+def _number(result: Fit, column: Any) -> int:
+    """The number of a column, from its number or its name."""
+    dim, names = result.x.shape[1], result.x_names or ()
+    if column in names:
+        return names.index(column)
+    if not isinstance(column, int) or not 0 <= column < dim:
+        known = f" or one of {list(names)}" if names else ""
+        raise ValueError(f"column must be from 0 to {dim - 1}{known}; got {column!r}.")
+    return column
+
+
+def _among(result: Fit, column: int) -> tuple[Any, ...] | None:
+    return None if result.x_categories is None else result.x_categories[column]
+
+
+def _code(result: Fit, column: int, value: Any) -> float:
+    """A value of a column as the number that the fit knows it by."""
+    among = _among(result, column)
+    if among is None:
+        return float(value)
+    if value not in among:
+        raise ValueError(f"at= must be one of {list(among)} there; got {value!r}.")
+    return float(among.index(value))
+
+
+def _value(result: Fit, column: int, code: float) -> str:
+    """A number of a column as it is shown: a category by its name."""
+    among = _among(result, column)
+    return f"{code:.4g}" if among is None else literal(str(among[int(code)]))
 
 
 def _usual(values: np.ndarray, is_category: bool) -> float:

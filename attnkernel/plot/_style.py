@@ -11,6 +11,7 @@ from cycler import cycler
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
 
+from .._frames import shown
 from ..fit import Fit
 
 INK, BLUE, ORANGE, GREEN, PURPLE, SKY = (
@@ -69,3 +70,15 @@ def require_one(result: Fit) -> None:
 def legend(ax: Axes, title: str | None = None) -> None:
     """A legend that stays legible over points and areas."""
     ax.legend(title=title, frameon=True, framealpha=0.85, edgecolor="none", facecolor="white")
+
+
+def x_label(result: Fit, column: int = 0) -> str:
+    """The name of a column of inputs."""
+    return literal(shown(result.x_names, result.x.shape[1])[column])
+
+
+def y_label(result: Fit, of: str = "") -> str:
+    """The name of the label, or what else is in its units: the residual of wage."""
+    if result.y_name is not None:
+        return literal(f"{of} of {result.y_name}" if of else str(result.y_name))
+    return f"{of} (units of y)" if of else "y"

@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 from matplotlib.axes import Axes
 
 from ..fit import Fit
-from ._style import BLUE, GREEN, INK, ORANGE, PURPLE, axes, legend, require_one
+from ._style import BLUE, GREEN, INK, ORANGE, PURPLE, axes, legend, require_one, x_label
 
 _MARKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "D"), (INK, "v"))
 _MOST = 4096  # labels: their identity matrix is n² numbers
@@ -61,7 +61,7 @@ def weights(result: Fit, queries: ArrayLike | Sequence[float], *, ax: Axes | Non
         ax.plot(q, 0.0, **foot, color=color, clip_on=False, transform=across, zorder=4)
     ax.axhline(0.0, color=INK, linewidth=0.8, zorder=1)
     legend(ax, "weights at")
-    ax.set(xlabel="x", ylabel="weight $L_j(q)$ of a label")
+    ax.set(xlabel=x_label(result), ylabel="weight $L_j(q)$ of a label")
     return ax
 
 
