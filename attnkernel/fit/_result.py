@@ -33,6 +33,7 @@ class Starts(eqx.Module):
     converged: Bool[Array, "*fits starts"]
     diverged: Bool[Array, "*fits starts"]
     at_bound: Bool[Array, "*fits starts"]
+    edges: Any = None  # of each parameter, whether it is on a bound: a model of them
 
 
 class Fit(eqx.Module):
@@ -106,6 +107,11 @@ class Fit(eqx.Module):
         parts = {"model": model, "loss": loss, "history": history, "starts": starts}
         return dataclasses.replace(self, **parts, objective=objective, x=x, y=y)
 
+    def best(self) -> Any:
+        """Which start ended lowest: its number, or that of each of many fits."""
+        loss = np.asarray(self.starts.loss)
+        return np.argmin(np.where(np.isfinite(loss), loss, np.inf), axis=-1)
+
     def minima(self, tolerance: float = 1e-3) -> list[tuple[Any, float]]:
         """The distinct minima that the starts reached inside the bounds, best first.
 
@@ -121,7 +127,7 @@ class Fit(eqx.Module):
             if self.starts.at_bound[i] or self.starts.diverged[i]:
                 continue
             model = take(i, self.starts.end)
-            if any(_distance(model, other) <= tolerance for other, _ in found):
+            if any(apart(model, other) <= tolerance for other, _ in found):
                 continue
             curvature, distance = around(model, self.objective, self.x, self.y)
             if is_bowl(curvature) and distance <= tolerance:
@@ -131,9 +137,7 @@ class Fit(eqx.Module):
     def warnings(self) -> list[str]:
         """Why the result may be no optimum: divergence, a bound hit, too few steps."""
         starts = self.starts
-        best = np.argmin(np.where(np.isfinite(starts.loss), starts.loss, np.inf), axis=-1)[
-            ..., None
-        ]
+        best = self.best()[..., None]
         diverged, at_bound, converged, steps = (
             np.take_along_axis(np.asarray(flag), best, axis=-1)[..., 0]
             for flag in (starts.diverged, starts.at_bound, starts.converged, starts.steps)
@@ -174,7 +178,7 @@ def take(i: Any, tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[i] if eqx.is_array(leaf) else leaf, tree)
 
 
-def _distance(model: Any, other: Any) -> float:
+def apart(model: Any, other: Any) -> float:
     """The largest difference of any parameter of two models."""
     pairs = zip(
         jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)),
