@@ -18,6 +18,7 @@ FLOORS = {
     "priors": 1,
     "_rules": 1,
     "data": 1,
+    "_frames": 1,
     "_heads": 1.5,
     "methods": 2,
     "_arguments": 2.1,

@@ -1,5 +1,7 @@
 """The report of a fit: its figures against NumPy, and what it warns of."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,10 @@ def test_report_of_cps71(x64):
     assert "lengthscale of age (years)" in lines[1]
     assert not report.warnings
     assert report.alone == report.deficient == 0
+    counts = 1 / np.sum(hat**2, axis=1)
+    np.testing.assert_allclose(report.least_count, counts.min(), rtol=1e-8)
+    np.testing.assert_allclose(report.median_count, np.median(counts), rtol=1e-8)
+    assert (report.bounds, report.minima) == ((), ())
 
 
 def test_what_a_reader_must_know_is_said(x64):
@@ -42,6 +48,43 @@ def test_what_a_reader_must_know_is_said(x64):
     assert report.alone == 1
     assert report.deficient == 1
     assert "no other row in reach" in str(report)
+    assert report.bounds == ("kernel.lengthscale",)
+    assert (report.starts, report.at_bound) == (2, int(np.sum(fit.starts.at_bound)))
     assert "warning: the best value found lies on a bound" in str(report)
     with pytest.raises(ValueError, match="There are 1 columns; got 2 names"):
         ak.summarise(fit, names=["a", "b"])
+
+
+def test_report_of_starts_and_their_minima(x64):
+    rng = np.random.default_rng(0)
+    x = np.r_[np.sort(rng.uniform(0, 1, 25)), 1.4]
+    y = np.sin(40 * x) + 0.5 * (x > 0.5) + 0.1 * rng.normal(size=26)  # of two lengthscales
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), x, y, objective=ak.LeaveOneOut(), starts=6)
+    report = ak.summarise(fit)
+    (best, _), *others = fit.minima()
+    assert others
+    assert best.kernel == fit.model.kernel
+    assert [loss for _, loss in report.minima] == [loss for _, loss in others]
+    lengthscale = float(others[0][0].kernel.lengthscale)
+    assert f"{others[0][1]:.6g}, Gaussian(lengthscale={lengthscale:.4g})" in str(report)
+    assert (report.starts, report.diverged) == (6, 0)
+    assert report.converged == int(np.sum(fit.starts.converged))
+    assert report.at_bound == int(np.sum(fit.starts.at_bound)) > 0
+    assert report.bounds == ()  # of the best
+    assert re.search(f"^starts +6: {report.converged} converged, ", str(report), re.MULTILINE)
+
+
+def test_a_bound_is_named_by_its_parameter(x64):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(23, 2))
+    model = ak.KernelRegression(ak.Gaussian(np.array([0.3, 1.0])))
+    side = [ak.KernelRegression(ak.Gaussian(np.array(each))) for each in ([0.01, 0.9], [9.0, 1.1])]
+    with pytest.warns(ak.FitWarning):
+        fit = ak.fit(
+            model, x, np.sin(2 * x[:, 0]), objective=ak.LeaveOneOut(), bounds=tuple(side), starts=1
+        )
+    fit = fit.named(["age", "nothing"], "wage")
+    report = ak.summarise(fit)
+    assert report.bounds == ("kernel.lengthscale[1]",)
+    assert re.search(r"^on a bound +kernel\.lengthscale\[1\]$", str(report), re.MULTILINE)
+    assert list(report.lengthscales) == ["age", "nothing"]

@@ -67,15 +67,18 @@ class Box(eqx.Module):
 
         return jax.tree.map(leaf, self.lower, self.upper, params)
 
-    def on_edge(self, params: PyTree) -> Bool[Array, ""]:
-        """Whether any bounded parameter ended on a bound."""
+    def edges(self, params: PyTree) -> PyTree:
+        """Of each parameter, whether it is bounded and ended on a bound."""
 
         def leaf(low: Array, high: Array, theta: Array) -> Array:
             centre, half, bounded = _middle(low, high)
-            return jnp.any(bounded & (jnp.abs(theta - centre) >= (1 - _EDGE) * half))
+            return bounded & (jnp.abs(theta - centre) >= (1 - _EDGE) * half)
 
-        edges = jax.tree.map(leaf, self.lower, self.upper, params)
-        return jnp.any(jnp.stack(jax.tree.leaves(edges)))
+        return jax.tree.map(leaf, self.lower, self.upper, params)
+
+    def on_edge(self, params: PyTree) -> Bool[Array, ""]:
+        """Whether any bounded parameter ended on a bound."""
+        return jnp.any(jnp.stack([jnp.any(leaf) for leaf in jax.tree.leaves(self.edges(params))]))
 
     def starts(self, params: PyTree, number: int, key: PRNGKeyArray) -> PyTree:
         """`params` and number − 1 further points of the box, stacked along a leading axis.

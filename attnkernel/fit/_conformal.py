@@ -1,13 +1,13 @@
 r"""Conformal prediction: intervals for a new label that hold whatever the noise is."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import PRNGKeyArray
 
-from .._checks import as_points
 from ..models import MeanVarianceRegression
 from ..priors import LeaveOneOut as LeaveOneOutMask
 from ._fit import fit as fit_model
@@ -18,7 +18,7 @@ from ._result import Fit
 
 def conformal(
     fit: Fit,
-    x_new: ArrayLike,
+    x_new: ArrayLike | Any,
     *,
     level: float = 0.95,
     kind: str = "leave-one-out",
@@ -34,7 +34,7 @@ def conformal(
 
     **Arguments:**
 
-    - `fit`: a fit; `x_new`: shape (m,) or (m, dim); `level`: between 0 and 1.
+    - `fit`: a fit; `x_new`: shape (m,) or (m, dim), or a frame; `level`: between 0 and 1.
     - `kind`: `"leave-one-out"` (default): residuals are those of leave-one-out, at the lengthscale
       of the fit: coverage to 1/n and the stability of the fit. `"split"`: one half of the rows,
       drawn with `key`, is fitted anew, the other gives the residuals: coverage of at least the
@@ -53,7 +53,7 @@ def conformal(
         raise ValueError(f"level must be between 0 and 1, such as 0.95; got {level!r}.")
     if fit.loss.ndim or fit.y.ndim != 1:
         raise ValueError("Conformal intervals are of one fit, with one label per row.")
-    at, given = as_points("x_new", x_new), fit.objective.given()
+    at, given = fit.inputs(x_new), fit.objective.given()
     if isinstance(fit.model, MeanVarianceRegression):
         raise ValueError(
             "Conformal intervals are of models that predict one number, and MeanVarianceRegression "
@@ -87,4 +87,5 @@ def conformal(
     rank = math.ceil((1 + len(scores)) * level)
     q = scores[rank - 1] if rank <= len(scores) else jnp.inf
     width = q * spread_new
-    return Bands(at, centre, spread_new, centre - width, centre + width, level, "conformal")
+    limits = (centre - width, centre + width)
+    return Bands.asked(fit, x_new, at, centre, spread_new, *limits, level, "conformal")

@@ -1,5 +1,6 @@
 """`fit` and `fit_many`: any model, any objective, any optax optimiser."""
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray
 
 from .._checks import as_points, is_known, require_regression_data, require_weights
+from .._frames import is_frame, read, read_labels
 from ._loop import Callback, History, Problem
 from ._objectives import Objective
 from ._result import Fit, FitWarning
@@ -20,8 +22,8 @@ from ._solve import make_plan, solve
 
 def fit(
     model: Any,
-    x: ArrayLike,
-    y: ArrayLike,
+    x: ArrayLike | Any,
+    y: ArrayLike | Any,
     *,
     objective: Objective,
     optimizer: optax.GradientTransformation | None = None,
@@ -33,7 +35,7 @@ def fit(
     record: Callable[[Any], History] | None = None,
     callback: Callback | None = None,
     chunk: int = 100,
-    weights: ArrayLike | None = None,
+    weights: ArrayLike | Any = None,
 ) -> Fit:
     r"""Fits the parameters of a model by minimising an objective.
 
@@ -50,7 +52,9 @@ def fit(
     **Arguments:**
 
     - `model`: any Equinox module called as `model(x_new, x, y, prior=...)`.
-    - `x`: inputs, shape (n, dim) or (n,); `y`: labels, shape (n,) or (n, out). n at least 3.
+    - `x`: inputs, shape (n, dim) or (n,); `y`: labels, shape (n,) or (n, out). n at least 3. Or
+      frames of pandas, with the same index: the fit knows the names of their columns, and takes
+      frames. Columns of categories are fitted as their codes, from 0.
     - `objective`: `HoldOut(h)`, `LeaveOneOut()`, or your own `Objective`.
     - `optimizer`: any optax optimiser. Default: BFGS, for deterministic objectives only. Reuse
       one object over several calls: each new one compiles anew.
@@ -77,6 +81,7 @@ def fit(
     every step of a given optimiser; those of the default search are of its minimum, by the implicit
     function theorem, to first order.
     """
+    x, y, weights, names = _from_frames(x, y, weights)
     x, y = as_points("x", x), _labels(y)
     require_regression_data(x, y)
     if weights is not None:
@@ -85,7 +90,8 @@ def fit(
         model, objective, optimizer, steps, starts, bounds, trainable, key, chunk, x.shape[0]
     )
     key = jax.random.PRNGKey(0) if key is None else key
-    return _reported(solve(model, x, y, objective, key, plan, None, record, callback, chunk))
+    found = solve(model, x, y, objective, key, plan, None, record, callback, chunk)
+    return _reported(dataclasses.replace(found, **names))
 
 
 def fit_many(
@@ -158,6 +164,18 @@ def _count_fits(in_axes: tuple[int | None, ...], **parts: Any) -> int:
         )
     ((fits,),) = counts
     return fits
+
+
+def _from_frames(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """What is in frames as numbers, and their names as the fields of a `Fit`."""
+    names = {}
+    if is_frame(weights):
+        weights, _ = read_labels("weights", weights, x)
+    if is_frame(y):
+        y, names["y_name"] = read_labels("y", y, x)
+    if is_frame(x):
+        x, names["x_names"], names["x_categories"] = read("x", x)
+    return x, y, weights, names
 
 
 def _labels(y: ArrayLike) -> Array:

@@ -5,6 +5,7 @@ variance is $\sum_j L_j(x)^2 \sigma_j^2$. Lengthscales count as given: that they
 same labels is in no standard error here.
 """
 
+from collections.abc import Hashable
 from typing import Any
 
 import equinox as eqx
@@ -15,7 +16,7 @@ from jax.scipy.stats import norm
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._checks import as_points
+from .._frames import Rows, is_frame, joined, like
 from ..models import KernelRegression
 from ._noise import RowVariance, linear
 from ._result import Fit
@@ -49,7 +50,10 @@ def degrees_of_freedom(fit: Fit) -> DegreesOfFreedom:
 
 
 class Bands(eqx.Module):
-    """A curve between two others at inputs x: shapes (m, dim), and (m,) or (m, out)."""
+    """A curve between two others at inputs x: shapes (m, dim), and (m,) or (m, out).
+
+    `frame()` is all of it as one of pandas.
+    """
 
     x: Float[Array, "m dim"]
     centre: Float[Array, "*rows"]
@@ -58,11 +62,35 @@ class Bands(eqx.Module):
     upper: Float[Array, "*rows"]
     level: float = eqx.field(static=True)
     kind: str = eqx.field(static=True)
+    rows: Rows | None = eqx.field(static=True, repr=False, default=None)
+    y_name: Hashable = eqx.field(static=True, repr=False, default=None)
+
+    def frame(self) -> Any:
+        """A `DataFrame`: the columns of x, then `centre`, `standard_error`, `lower`, `upper`.
+
+        With the index of the frame that was asked with, if it was one. Of several labels, each
+        column comes once for each, such as `lower of wage`.
+        """
+        found = {}
+        for part in ("centre", "standard_error", "lower", "upper"):
+            values = np.asarray(getattr(self, part))
+            if values.ndim == 1:
+                found[part] = values
+                continue
+            names = self.y_name if isinstance(self.y_name, tuple) else range(values.shape[1])
+            found |= {f"{part} of {name}": values[:, i] for i, name in enumerate(names)}
+        return joined(self.rows, self.x, found)
+
+    @classmethod
+    def asked(cls, fit: Fit, x_new: Any, *parts: Any) -> "Bands":
+        """Bands that know the frame that they were asked with."""
+        rows = Rows(x_new) if is_frame(x_new) else None
+        return cls(*parts, rows=rows, y_name=fit.y_name)
 
 
 def bands(
     fit: Fit | Any,
-    x_new: ArrayLike,
+    x_new: ArrayLike | Any,
     *,
     level: float = 0.95,
     kind: str = "pointwise",
@@ -85,7 +113,7 @@ def bands(
 
     **Arguments:**
 
-    - `fit`: of a `KernelRegression`; `x_new`: shape (m,) or (m, dim).
+    - `fit`: of a `KernelRegression`; `x_new`: shape (m,) or (m, dim), or a frame of pandas.
     - `level`: the coverage, between 0 and 1.
     - `kind`: `"pointwise"`: c is a quantile of the normal distribution, and each x is covered with
       the level. `"simultaneous"`: all m inputs at once are; c is simulated, from fits of normal
@@ -115,7 +143,7 @@ def bands(
             )
         n, dim = fit.x.shape
         model = _changed(model, 2, float(n) ** (1.0 / (dim + 4) - 1.0 / (dim + 3)))
-    given, at = fit.objective.given(), as_points("x_new", x_new)
+    given, at = fit.objective.given(), fit.inputs(x_new)
     variance = rule(fit.y)
     centre = model(at, fit.x, fit.y, **given)
     # whatever a policy answers where no label has weight, nothing is known of its error
@@ -129,11 +157,12 @@ def bands(
             raise ValueError("A simultaneous band is simulated: pass key=jax.random.PRNGKey(0).")
         c = _highest(model, rule, at, jnp.sqrt(variance), level, draws, key)
     width = c * error
-    return Bands(at, centre, error, centre - width, centre + width, level, kind)
+    limits = (centre - width, centre + width)
+    return Bands.asked(fit, x_new, at, centre, error, *limits, level, kind)
 
 
 def wild_bootstrap(
-    fit: Fit, x_new: ArrayLike, *, draws: int = 1000, key: PRNGKeyArray
+    fit: Fit, x_new: ArrayLike | Any, *, draws: int = 1000, key: PRNGKeyArray
 ) -> Float[Array, "draws m"]:
     r"""Fits at new inputs to labels with the signs of their residuals drawn anew.
 
@@ -145,7 +174,7 @@ def wild_bootstrap(
     **Source:** Wu, *Jackknife, bootstrap and other resampling methods in regression analysis*
     (1986).
     """
-    model, given, at = linear(fit), fit.objective.given(), as_points("x_new", x_new)
+    model, given, at = linear(fit), fit.objective.given(), fit.inputs(x_new)
     if fit.y.ndim != 1:
         raise ValueError(f"The bootstrap is of one label per row; y has shape {fit.y.shape}.")
     residuals = RowVariance.of(fit, "rows").residuals(fit.y)
@@ -189,8 +218,9 @@ def _changed(model: KernelRegression, order: int, factor: float) -> KernelRegres
     return KernelRegression(model.kernel.stretched(factor), order=order, **parts)
 
 
-def effective_count(fit: Fit, x_new: ArrayLike) -> Float[Array, " m"]:
+def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | Any:
     r"""How many labels a prediction is worth, $1 / \sum_j L_j(x)^2$; 0 where none has weight."""
     ones = np.ones(len(fit.x), fit.y.dtype)
-    squares = linear(fit).noise(x_new, fit.x, ones, **fit.objective.given())
-    return jnp.where(squares > 0, 1.0 / jnp.where(squares > 0, squares, 1.0), 0.0)
+    squares = linear(fit).noise(fit.inputs(x_new), fit.x, ones, **fit.objective.given())
+    counts = jnp.where(squares > 0, 1.0 / jnp.where(squares > 0, squares, 1.0), 0.0)
+    return like(counts, x_new, "effective_count")

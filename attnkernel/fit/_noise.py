@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import as_points
+from .._frames import like
 from ..models import KernelRegression
 from ..priors import LeaveOneOut as LeaveOneOutMask, Mask
 from ._result import Fit
@@ -18,7 +18,7 @@ Noise = Literal["local", "rows", "constant"]
 _LONGER = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # times the lengthscale of the fit
 
 
-def noise_variance(fit: Fit, x_new: ArrayLike) -> Float[Array, "m"] | Float[Array, "m out"]:
+def noise_variance(fit: Fit, x_new: ArrayLike | Any) -> Any:
     r"""The variance of the noise at new inputs: a local mean of the squared residuals.
 
     $$ \hat\sigma^2(x) = \frac{\sum_j w_j(x)\, r_j^2}
@@ -28,11 +28,14 @@ def noise_variance(fit: Fit, x_new: ArrayLike) -> Float[Array, "m"] | Float[Arra
     are of the kernel of the fit with 2, 4, ... 64 times its lengthscale: the factor that makes the
     left-out residuals most likely, as normal ones.
 
+    **Returns:** shape (m,) or (m, out), in squared units of y; of a frame of pandas a `Series` or
+    a `DataFrame` with its index and the names of the labels.
+
     **Source:** Ruppert, Wand, Holst and Hössjer, *Local polynomial variance-function estimation*
     (1997).
     """
-    out = RowVariance.of(fit, "local").at(as_points("x_new", x_new), fit.y)
-    return out[:, 0] if fit.y.ndim == 1 else out
+    out = RowVariance.of(fit, "local").at(fit.inputs(x_new), fit.y)
+    return like(out[:, 0] if fit.y.ndim == 1 else out, x_new, fit.y_name)
 
 
 class RowVariance(eqx.Module):

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._attend import at_once, attention_weights
-from .._checks import as_points, is_known, require_finite
+from .._checks import is_known, require_finite
 from .._rules import Rule
 from ..kernels import Kernel
 from ..models._regression import with_weights
@@ -60,7 +60,7 @@ def quantiles(
             f"levels must be between 0 and 1, one or several, such as [0.1, 0.5, 0.9]; got "
             f"{levels!r}."
         )
-    at = as_points("x_new", x_new)
+    at = fit.inputs(x_new)
     require_finite("x_new", at)
     prior = with_weights(None, fit.objective.given().get("weights"), fit.x)
     return at_once(_quantiles, ((model.kernel, prior, model.rule),), at, fit.x, fit.y, p)

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._frames import shown
 from ..models import KernelRegression
 from ..priors import LeaveOneOut as LeaveOneOutMask
-from ._inference import degrees_of_freedom
-from ._result import Fit
+from ._inference import degrees_of_freedom, effective_count
+from ._result import Fit, apart, take
 
 
 class Report(NamedTuple):
@@ -19,7 +21,11 @@ class Report(NamedTuple):
     y)^2 \sum_i (\hat y_i - \bar y)^2\big)$, as in R's np; `residual_sd` is $\sqrt{\mathrm{RSS}/n}$,
     in the units of y. `trace` and `residual_df` are those of `degrees_of_freedom`. `alone` counts
     the rows with no other in reach, `deficient` those where the data do not tell all terms of the
-    polynomial apart.
+    polynomial apart. `least_count` and `median_count` are of `effective_count` at the rows.
+
+    Of the `starts`, `converged`, `diverged` and `at_bound` are counts; `bounds` names the
+    parameters of the best one that are on a bound, and `minima` are the minima besides the best:
+    models and criteria, the lowest first (of a deterministic criterion).
     """
 
     rows: int
@@ -34,6 +40,15 @@ class Report(NamedTuple):
     residual_df: float
     alone: int
     deficient: int
+    least_count: float
+    median_count: float
+    starts: int
+    converged: int
+    diverged: int
+    at_bound: int
+    is_search: bool
+    bounds: tuple[str, ...]
+    minima: tuple[tuple[KernelRegression, float], ...]
     warnings: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -45,10 +60,18 @@ class Report(NamedTuple):
                 for name, value in self.lengthscales.items()
             ),
             (self.criterion, f"{self.loss:.6g}"),
+            ("starts", self._of_starts()),
+            *(
+                ("other minimum", f"{loss:.6g}, {_in_a_line(model.kernel)}")
+                for model, loss in self.minima
+            ),
             ("R²", f"{self.r_squared:.4f}"),
             ("residual sd", f"{self.residual_sd:.6g}"),
             ("degrees of freedom", f"{self.trace:.2f}, residual {self.residual_df:.2f}"),
+            ("labels per value", f"least {self.least_count:.3g}, median {self.median_count:.3g}"),
         ]
+        if self.bounds:
+            lines.append(("on a bound", ", ".join(self.bounds)))
         if self.alone:
             lines.append(("no other row in reach", f"of {self.alone} rows"))
         if self.deficient:
@@ -57,12 +80,23 @@ class Report(NamedTuple):
         table = [f"{name:<{wide}}  {value}" for name, value in lines]
         return "\n".join([*table, *(f"warning: {warning}" for warning in self.warnings)])
 
+    def _of_starts(self) -> str:
+        counts = (
+            (self.converged, "converged"),
+            (self.at_bound, "on a bound"),
+            (self.diverged, "diverged"),
+        )
+        of_them = ", ".join(f"{count} {what}" for count, what in counts if count)
+        if not self.is_search:
+            of_them = ", ".join(filter(None, ["all steps of a given optimiser", of_them]))
+        return f"{self.starts}: {of_them or 'none converged'}"
+
 
 def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     """The report of a fitted `KernelRegression` of one label per row: print it.
 
     **Arguments:** `names`: of the columns of x, with their units, such as those of a `Dataset`.
-    Default: x, or x1, x2, ...
+    Default: those of the fit, else x, or x1, x2, ...
 
     **Raises:** `ValueError` if there are not as many names as columns, or the fit is another's.
     """
@@ -72,7 +106,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         raise ValueError(f"A report is of one label per row; y has shape {fit.y.shape}.")
     n, dim = fit.x.shape
     if names is None:
-        names = ["x"] if dim == 1 else [f"x{column + 1}" for column in range(dim)]
+        names = shown(fit.x_names, dim)
     if len(names) != dim:
         raise ValueError(f"There are {dim} columns; got {len(names)} names: {list(names)}.")
     local = model.local_fit(fit.x, fit.x, fit.y, **given)
@@ -80,6 +114,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     fitted = local.coefficients[:, 0, 0]
     a, b = fit.y - jnp.mean(fit.y), fitted - jnp.mean(fit.y)
     r_squared = jnp.sum(a * b) ** 2 / (jnp.sum(a * a) * jnp.sum(b * b))
+    counts, starts = effective_count(fit, fit.x), fit.starts
     return Report(
         rows=n,
         order=model.order,
@@ -93,6 +128,15 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         residual_df=float(freedom.residual),
         alone=int(jnp.sum(jnp.isneginf(left_out.log_mass))),
         deficient=int(jnp.sum(local.deficient)),
+        least_count=float(jnp.min(counts)),
+        median_count=float(jnp.median(counts)),
+        starts=len(starts.loss),
+        converged=int(jnp.sum(starts.converged)),
+        diverged=int(jnp.sum(starts.diverged)),
+        at_bound=int(jnp.sum(starts.at_bound)),
+        is_search=fit.is_search,
+        bounds=tuple(_on_bounds(fit)),
+        minima=tuple(_other_minima(fit)),
         warnings=tuple(fit.warnings()),
     )
 
@@ -106,3 +150,27 @@ def _lengthscales(model: KernelRegression, names: Sequence[str]) -> dict[str, fl
     if len(values) == 1:
         return {", ".join(names): float(values[0])}
     return {name: float(value) for name, value in zip(names, values, strict=True)}
+
+
+def _on_bounds(fit: Fit) -> list[str]:
+    """The parameters of the best start that are on a bound: kernel.lengthscale, or [i] of it."""
+    found = []
+    edges = take(fit.best(), fit.starts.edges)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(edges):
+        name = jax.tree_util.keystr(path).removeprefix(".").replace("log_", "")
+        found += [f"{name}{list(map(int, at)) or ''}" for at in np.argwhere(np.asarray(leaf))]
+    return found
+
+
+def _other_minima(fit: Fit, tolerance: float = 1e-3) -> list[tuple[KernelRegression, float]]:
+    """The minima but the best; nothing is computed where all starts that count met there."""
+    if fit.objective.is_stochastic:
+        return []
+    inside = np.flatnonzero(~np.asarray(fit.starts.at_bound | fit.starts.diverged))
+    if all(apart(take(i, fit.starts.end), fit.model) <= tolerance for i in inside):
+        return []
+    return [found for found in fit.minima(tolerance) if apart(found[0], fit.model) > tolerance]
+
+
+def _in_a_line(thing: object) -> str:
+    return " ".join(repr(thing).split())

@@ -1,6 +1,8 @@
 """What came of a fit: the model, how it was reached, and what a reader of it must know."""
 
+import dataclasses
 import textwrap
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -11,7 +13,8 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .._checks import is_known
+from .._checks import as_points, is_known
+from .._frames import Categories, Names, is_frame, like, read_like
 from ._loop import History
 from ._objectives import Objective
 
@@ -30,13 +33,15 @@ class Starts(eqx.Module):
     converged: Bool[Array, "*fits starts"]
     diverged: Bool[Array, "*fits starts"]
     at_bound: Bool[Array, "*fits starts"]
+    edges: Any = None  # of each parameter, whether it is on a bound: a model of them
 
 
 class Fit(eqx.Module):
     """A fitted model, and the record of how it was fitted.
 
-    `fit(x_new)` predicts. After `fit_many` every array has a leading axis of fits, and
-    `fit.member(i)` is one of them.
+    `fit(x_new)` predicts: a frame of pandas for a frame. `x_names`, `x_categories` and `y_name` are
+    those of the frames that were fitted, or of `named`; None of arrays. After `fit_many` every
+    array has a leading axis of fits, and `fit.member(i)` is one of them.
     """
 
     model: Any
@@ -48,12 +53,39 @@ class Fit(eqx.Module):
     y: Float[Array, "*rows"] = eqx.field(repr=False)
     # by the default search, which says whether it converged; a given optimiser takes all its steps
     is_search: bool = eqx.field(static=True, repr=False)
+    x_names: Names | None = eqx.field(static=True, repr=False, default=None)
+    x_categories: Categories | None = eqx.field(static=True, repr=False, default=None)
+    y_name: Hashable = eqx.field(static=True, repr=False, default=None)  # of several, a tuple
 
-    def __call__(self, x_new: ArrayLike) -> Any:
-        """What the model says at new inputs, shape (m, dim) or (m,), from the fitted data."""
+    def __call__(self, x_new: ArrayLike | Any) -> Any:
+        """What the model says at new inputs, shape (m, dim) or (m,), from the fitted data.
+
+        Of a frame, with the columns that were fitted: a `Series` with its index and the name of
+        the label, of several labels a `DataFrame`.
+        """
         if self.loss.ndim:
             raise ValueError("This is a batch of fits: ask one of them, fit.member(i)(x_new).")
-        return self.model(x_new, self.x, self.y, **self.objective.given())
+        at = self.inputs(x_new) if is_frame(x_new) else x_new
+        out = self.model(at, self.x, self.y, **self.objective.given())
+        return jax.tree.map(lambda part: like(part, x_new, self.y_name), out)
+
+    def inputs(self, x_new: ArrayLike | Any) -> Float[Array, "m dim"]:
+        """New inputs as numbers: of a frame its columns, categories as their codes.
+
+        **Raises:** `ValueError` if its columns are not those of the fit, in their order; if a value
+        is missing, or a category is none of the fit's.
+        """
+        if is_frame(x_new):
+            x_new = read_like(x_new, self.x_names, self.x_categories)
+            return jnp.asarray(x_new, self.x.dtype)
+        return as_points("x_new", x_new)
+
+    def named(self, x_names: Sequence[Hashable], y_name: Hashable = None) -> "Fit":
+        """The fit with names, as those of a `Dataset`, for plots, reports and frames."""
+        dim = self.x.shape[-1]
+        if isinstance(x_names, str) or len(x_names) != dim:
+            raise ValueError(f"x_names must be {dim}, one for each column; got {x_names!r}.")
+        return dataclasses.replace(self, x_names=tuple(x_names), y_name=y_name)
 
     def __repr__(self) -> str:
         loss = self.loss
@@ -72,7 +104,13 @@ class Fit(eqx.Module):
         x, y = (self.x[i], self.y[i]) if self.x.ndim == 3 else (self.x, self.y)
         parts = (self.model, self.loss, self.history, self.starts, self.objective)
         model, loss, history, starts, objective = take(i, parts)
-        return Fit(model, loss, history, starts, objective, x, y, self.is_search)
+        parts = {"model": model, "loss": loss, "history": history, "starts": starts}
+        return dataclasses.replace(self, **parts, objective=objective, x=x, y=y)
+
+    def best(self) -> Any:
+        """Which start ended lowest: its number, or that of each of many fits."""
+        loss = np.asarray(self.starts.loss)
+        return np.argmin(np.where(np.isfinite(loss), loss, np.inf), axis=-1)
 
     def minima(self, tolerance: float = 1e-3) -> list[tuple[Any, float]]:
         """The distinct minima that the starts reached inside the bounds, best first.
@@ -89,7 +127,7 @@ class Fit(eqx.Module):
             if self.starts.at_bound[i] or self.starts.diverged[i]:
                 continue
             model = take(i, self.starts.end)
-            if any(_distance(model, other) <= tolerance for other, _ in found):
+            if any(apart(model, other) <= tolerance for other, _ in found):
                 continue
             curvature, distance = around(model, self.objective, self.x, self.y)
             if is_bowl(curvature) and distance <= tolerance:
@@ -99,9 +137,7 @@ class Fit(eqx.Module):
     def warnings(self) -> list[str]:
         """Why the result may be no optimum: divergence, a bound hit, too few steps."""
         starts = self.starts
-        best = np.argmin(np.where(np.isfinite(starts.loss), starts.loss, np.inf), axis=-1)[
-            ..., None
-        ]
+        best = self.best()[..., None]
         diverged, at_bound, converged, steps = (
             np.take_along_axis(np.asarray(flag), best, axis=-1)[..., 0]
             for flag in (starts.diverged, starts.at_bound, starts.converged, starts.steps)
@@ -142,7 +178,7 @@ def take(i: Any, tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[i] if eqx.is_array(leaf) else leaf, tree)
 
 
-def _distance(model: Any, other: Any) -> float:
+def apart(model: Any, other: Any) -> float:
     """The largest difference of any parameter of two models."""
     pairs = zip(
         jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)),

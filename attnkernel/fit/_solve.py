@@ -261,9 +261,10 @@ def _finish(
     """The fields of `Fit` but for the data: the best start, and what became of each."""
 
     def finish(begin: State, end: State, history: History, problem: Problem):
-        at_bound, box = jnp.zeros_like(end.converged), problem.box
+        at_bound, edges, box = jnp.zeros_like(end.converged), None, problem.box
         if box is not None:
             at_bound = jax.vmap(lambda z: box.on_edge(box.inside(z)))(end.z)
+            edges = jax.vmap(lambda z: box.edges(box.inside(z)))(end.z)
         models = eqx.filter_vmap(problem.model)
         loss = history["loss"][:, -1]
         if not (problem.objective.is_stochastic or is_search):  # of the end, not one step before
@@ -278,6 +279,7 @@ def _finish(
             converged=end.converged,
             diverged=end.diverged,
             at_bound=at_bound,
+            edges=edges,
         )
         best = jnp.argmin(jnp.where(jnp.isfinite(loss), loss, jnp.inf))
         model, least, history = take(best, (starts.end, loss, history))

@@ -14,7 +14,8 @@ from .._auto import Auto
 from .._checks import as_points, is_known, require_finite, require_regression_data
 from .._rules import Softmax
 from ..kernels import Gaussian, Kernel
-from ..models._local import local_polynomial, noise
+from ..models import KernelRegression
+from ..models._local import local_polynomial
 
 _BLOCKS, _DIVISOR, _TRIM, _ENDS = 5, 20, 0.01, 0.05
 _TERMS = 5  # of a quartic
@@ -141,12 +142,11 @@ def _plug_in(
     constant = 0.5 + 2.0 * math.sqrt(2.0) - 4.0 / 3.0 * math.sqrt(3.0)
     constant = (4.0 * constant / math.sqrt(2.0 * math.pi)) ** (1 / 9)
     of_noise = kernel(constant * (width * (variance / (theta_22 * n)) ** 2) ** (1 / 9))
-    lines = local_polynomial(points, points, y[:, None], kernel=of_noise, order=1, **fixed)
-    trace = jnp.sum(jnp.exp(-lines.log_mass) * lines.influence[:, 0])  # log K(x, x) is 0
-    ones = jnp.ones((n, 1), y.dtype)
-    squares = noise(points, points, ones, lines, kernel=of_noise, order=1, **fixed)
-    rss = jnp.sum((y - lines.coefficients[:, 0, 0]) ** 2)
-    variance = rss / (n - 2.0 * trace + jnp.sum(squares))
+    lines = KernelRegression(of_noise, order=1)
+    fitted, hat = lines.smooth(points, y)
+    squares = lines.noise(points, points, jnp.ones_like(y))
+    freedom = n - 2.0 * jnp.sum(hat) + jnp.sum(squares)
+    variance = jnp.sum((y - fitted) ** 2) / freedom
     return (variance * width / (2.0 * math.sqrt(math.pi) * theta_22 * n)) ** 0.2
 
 

@@ -1,0 +1,22 @@
+"""Plots of data, fits, what fits are made of, and criteria.
+
+Each takes `ax=`, draws on it and returns it.
+"""
+
+from ._criterion import criterion as criterion
+from ._data import data as data, points as points
+from ._diagnostics import effective as effective, residuals as residuals
+from ._fit import fit as fit
+from ._partial import partial as partial
+from ._style import (
+    BLUE as BLUE,
+    GREEN as GREEN,
+    INK as INK,
+    ORANGE as ORANGE,
+    PURPLE as PURPLE,
+    SKY as SKY,
+    STYLE as STYLE,
+    grid as grid,
+    literal as literal,
+)
+from ._weights import weights as weights

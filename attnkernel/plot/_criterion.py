@@ -1,0 +1,66 @@
+"""A criterion against the lengthscale, and the minima that a fit found."""
+
+import numpy as np
+from jax.typing import ArrayLike
+from matplotlib.axes import Axes
+
+from ..fit import Fit, LeaveOneOut, Objective, profile
+from ..kernels import convert_lengthscale
+from ._style import BLUE, ORANGE, axes
+
+
+def criterion(
+    result: Fit,
+    lengthscales: ArrayLike | None = None,
+    *,
+    objective: Objective | None = None,
+    convention: str = "standard",
+    ax: Axes | None = None,
+) -> Axes:
+    """A criterion against the lengthscale, with the minima that the fit found marked.
+
+    **Arguments:** `lengthscales`: where to evaluate it; default, 200 points over
+    `model.bounds(x)`. `objective`: default, that of the fit if deterministic, else leave-one-out.
+    `convention`: what a lengthscale means on the axis; see `kernels.convert_lengthscale`.
+    """
+    ax = axes(ax)
+    if np.ndim(result.model.kernel.lengthscale) != 0:
+        raise ValueError("A criterion is drawn over one lengthscale; this model has several.")
+    if objective is None:
+        objective = LeaveOneOut() if result.objective.is_stochastic else result.objective
+    if lengthscales is None:
+        lower, upper = (side.kernel.lengthscale for side in result.model.bounds(result.x))
+        lengthscales = np.geomspace(float(lower), float(upper), 200)
+    values = profile(result.model, result.x, result.y, lengthscales, objective=objective)
+
+    def shown(lengthscale: ArrayLike) -> np.ndarray:
+        return np.asarray(convert_lengthscale(lengthscale, target=convention))
+
+    ax.plot(shown(np.asarray(lengthscales)), np.asarray(values), color=BLUE)
+    if not result.objective.is_stochastic:
+        marks = [
+            ("minimum", "o", ORANGE),
+            *[("other minimum", "s", "white")] * len(result.starts.loss),
+        ]
+        minima = result.minima()
+        if not minima:  # the search ended on a bound, or where the criterion is flat
+            minima, marks = (
+                [(result.model, float(result.loss))],
+                [("least value found", "D", "white")],
+            )
+        for (model, loss), (name, marker, face) in zip(minima, marks, strict=False):
+            at = float(shown(model.kernel.lengthscale))
+            ax.plot(
+                at,
+                loss,
+                marker=marker,
+                markersize=6,
+                markerfacecolor=face,
+                markeredgecolor=ORANGE,
+                linestyle="none",
+                label=f"{name}: ℓ = {at:.4g}",
+            )
+        ax.legend()
+    ax.set_xscale("log")
+    ax.set(xlabel="lengthscale ℓ (units of x)", ylabel="criterion (squared units of y)")
+    return ax

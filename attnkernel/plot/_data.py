@@ -1,0 +1,49 @@
+"""Observations, and the truth behind them where it is known."""
+
+import numpy as np
+from jax.typing import ArrayLike
+from matplotlib.axes import Axes
+
+from ..data import Dataset
+from ._style import BLUE, INK, SKY, axes, literal
+
+
+def points(x: ArrayLike, y: ArrayLike, *, ax: Axes | None = None) -> Axes:
+    """Observations as small open circles; `x` of shape (n,) or (n, 1), `y` of shape (n,)."""
+    ax = axes(ax)
+    ax.plot(
+        np.ravel(np.asarray(x)),
+        np.asarray(y),
+        "o",
+        color=INK,
+        markersize=3.2,
+        markerfacecolor="none",
+        markeredgewidth=0.7,
+        alpha=0.55,
+        label="observations",
+        zorder=1,
+    )
+    return ax
+
+
+def data(dataset: Dataset, *, ax: Axes | None = None) -> Axes:
+    """Observations and, where it is known, the truth: the mean and the band mean ± 2 sd."""
+    ax = axes(ax)
+    points(dataset.x, dataset.y, ax=ax)
+    x = np.ravel(np.asarray(dataset.x))
+    if dataset.mean is not None:
+        ax.plot(x, np.asarray(dataset.mean), color=BLUE, label="true mean f(x)", zorder=3)
+    if dataset.mean is not None and dataset.sd is not None:
+        low, high = dataset.mean - 2 * dataset.sd, dataset.mean + 2 * dataset.sd
+        ax.fill_between(
+            x,
+            np.asarray(low),
+            np.asarray(high),
+            color=SKY,
+            alpha=0.25,
+            linewidth=0,
+            label="f(x) ± 2 s(x)",
+            zorder=0,
+        )
+    ax.set(xlabel=literal(dataset.x_names[0]), ylabel=literal(dataset.y_name))
+    return ax

@@ -1,0 +1,91 @@
+"""What a fit leaves, and how many labels each of its values rests on."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from ..fit import Fit, effective_count, noise_variance
+from ..models import KernelRegression
+from ._style import BLUE, INK, ORANGE, axes, grid, legend, require_one, x_label, y_label
+
+
+def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
+    r"""Residuals $r_i = y_i - \hat f(x_i)$, in units of y, and the local noise about zero.
+
+    $$ r_i \text{ against } x_i \text{ (one column) or } \hat f(x_i) \text{ (several)}, \qquad
+       \pm \hat\sigma(x) $$
+
+    with $\hat\sigma^2$ of `ak.noise_variance`: for one column two curves, for several a pair of
+    dashes at each row. It is drawn for fits of a `KernelRegression`, whose noise is known.
+
+    **Arguments:** `result`: one fit, of one label per row.
+
+    **Raises:** `ValueError` for a batch of fits, and for several labels per row.
+    """
+    require_one(result)
+    ax = axes(ax)
+    one = result.x.shape[1] == 1
+    fitted = np.asarray(result(result.x))
+    across = np.asarray(result.x[:, 0]) if one else fitted
+    ax.plot(
+        across,
+        np.asarray(result.y) - fitted,
+        "o",
+        color=INK,
+        markersize=3.2,
+        markerfacecolor="none",
+        markeredgewidth=0.7,
+        alpha=0.55,
+        label="residuals",
+        zorder=2,
+    )
+    ax.axhline(0.0, color=INK, linewidth=0.8, zorder=1)
+    if isinstance(result.model, KernelRegression):
+        at = grid(result.x)[:, None] if one else result.x
+        sd = np.sqrt(np.asarray(noise_variance(result, at)))
+        style: dict[str, Any] = {"color": ORANGE, "linestyle": "--"}
+        if not one:
+            style = {"color": ORANGE, "linestyle": "none", "marker": "_", "markersize": 4.0}
+        across = at[:, 0] if one else across
+        ax.plot(across, sd, **style, label="± local sd of the noise", zorder=3)
+        ax.plot(across, -sd, **style, zorder=3)
+        legend(ax)
+    xlabel = x_label(result) if one else y_label(result, "fitted value")
+    ax.set(xlabel=xlabel, ylabel=y_label(result, "residual"))
+    return ax
+
+
+def effective(result: Fit, *, ax: Axes | None = None) -> Axes:
+    r"""How many labels each value of the fit is worth, $1 / \sum_j L_j(x)^2$ (no unit).
+
+    Of one column: against x, with a tick at each row; of several: a histogram at the rows. It is 0
+    where no label has weight. See `ak.effective_count`.
+
+    **Arguments:** `result`: one fit of a `KernelRegression`.
+
+    **Raises:** `ValueError` for a batch of fits, for several labels, and for another model.
+    """
+    require_one(result)
+    ax = axes(ax)
+    if result.x.shape[1] == 1:
+        at = grid(result.x)
+        ax.plot(at, np.asarray(effective_count(result, at)), color=BLUE)
+        rug(np.asarray(result.x[:, 0]), ax)
+        ax.set_ylim(bottom=0.0)
+        ax.set(xlabel=x_label(result), ylabel="effective count of labels")
+        return ax
+    counts = np.asarray(effective_count(result, result.x))
+    ax.hist(counts, bins="auto", facecolor=(BLUE, 0.35), edgecolor=BLUE, linewidth=0.8)
+    middle = float(np.median(counts))
+    ax.axvline(middle, color=INK, linestyle="--", linewidth=1.0, label=f"median {middle:.3g}")
+    legend(ax)
+    ax.set(xlabel="effective count of labels", ylabel="rows")
+    return ax
+
+
+def rug(x: np.ndarray, ax: Axes) -> None:
+    """A tick at each row, along the horizontal axis."""
+    foot = ax.get_xaxis_transform()
+    style: dict[str, Any] = {"color": INK, "alpha": 0.4, "markersize": 5.0, "markeredgewidth": 0.6}
+    ax.plot(x, np.full(len(x), 0.015), "|", **style, transform=foot, label="rows", zorder=0.5)

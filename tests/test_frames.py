@@ -1,0 +1,184 @@
+"""Frames of pandas: names kept, categories as codes, and what a frame must not hold."""
+
+import copy
+import pickle
+
+import jax
+import matplotlib as mpl
+import numpy as np
+import optax
+import pytest
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+pandas = pytest.importorskip("pandas", reason="pandas is not installed: extra test")
+mpl.use("Agg")
+N = 41
+
+
+def table():
+    rng = np.random.default_rng(3)
+    frame = pandas.DataFrame(
+        {
+            "age": rng.integers(20, 60, N),
+            "kind": pandas.Categorical(rng.choice(["red", "blue"], N), ["red", "blue", "grey"]),
+        },
+        index=[f"row {i}" for i in range(N)],
+    )
+    wage = 0.1 * frame["age"] + (frame["kind"] == "red") + 0.1 * rng.normal(size=N)
+    return frame, wage.rename("wage")
+
+
+def fitted(x, y, **options):
+    kernel = ak.Gaussian(5.0).on(0) * ak.LiRacine(0.2).on(1)
+    return ak.fit(
+        ak.KernelRegression(kernel),
+        x,
+        y,
+        objective=ak.HoldOut(5),
+        optimizer=ADAM,
+        steps=1,
+        key=jax.random.PRNGKey(0),
+        **options,
+    )
+
+
+ADAM = optax.adam(0.01)
+
+
+@pytest.fixture(scope="module")
+def fit():
+    return fitted(*table())
+
+
+def test_a_frame_is_fitted_as_its_numbers_and_codes(fit):
+    frame, wage = table()
+    codes = np.stack([frame["age"], (frame["kind"] == "blue")], axis=1).astype(float)
+    np.testing.assert_array_equal(fit.x, codes)
+    assert fit.x_names == ("age", "kind")
+    assert fit.x_categories == (None, ("red", "blue", "grey"))
+    assert fit.y_name == "wage"
+    by_arrays = fitted(codes, wage.to_numpy(), weights=np.ones(N))
+    assert by_arrays.x_names is by_arrays.x_categories is by_arrays.y_name is None
+    asked = frame.iloc[[5, 2]]
+    found = fit(asked)
+    assert isinstance(found, pandas.Series)
+    assert (found.name, list(found.index)) == ("wage", ["row 5", "row 2"])
+    np.testing.assert_allclose(found, by_arrays(codes[[5, 2]]), rtol=1e-6)
+    names = asked.astype({"kind": object})  # the same names, written otherwise
+    np.testing.assert_array_equal(fit(names), found)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(fit))(asked), found)
+    assert isinstance(fit(codes[:2]), jax.Array)
+
+
+def test_several_labels_come_back_as_a_frame():
+    frame, wage = table()
+    both = pandas.DataFrame({"wage": wage, "hours": 40.0 - wage})
+    fit = fitted(frame, both, weights=pandas.Series(1.0, frame.index))
+    assert fit.y_name == ("wage", "hours")
+    found = fit(frame.iloc[:3])
+    assert list(found.columns) == ["wage", "hours"]
+    assert list(found.index) == ["row 0", "row 1", "row 2"]
+    np.testing.assert_allclose(found["wage"] + found["hours"], 40.0, rtol=1e-5)
+
+
+def test_bands_become_a_frame(fit):
+    frame, _ = table()
+    asked = frame.iloc[[7, 1, 4]]
+    band = ak.conformal(fit, asked)
+    found = band.frame()
+    expected = ["age", "kind", "centre", "standard_error", "lower", "upper"]
+    assert list(found.columns) == expected
+    pandas.testing.assert_frame_equal(found[["age", "kind"]], asked)
+    np.testing.assert_array_equal(found["upper"], band.upper)
+    by_arrays = ak.conformal(fit, fit.inputs(asked))
+    np.testing.assert_array_equal(band.lower, by_arrays.lower)
+    assert list(by_arrays.frame().columns[:3]) == ["x1", "x2", "centre"]
+    with pytest.raises(ValueError, match=r"named as those of the answer: \['lower'\]"):
+        ak.Bands.asked(fit, asked.rename(columns={"age": "lower"}), *parts(band)).frame()
+
+
+def parts(band):
+    return [
+        getattr(band, name)
+        for name in ("x", "centre", "standard_error", "lower", "upper", "level", "kind")
+    ]
+
+
+def test_the_noise_is_asked_by_frames(fit):
+    frame, _ = table()
+    found = ak.noise_variance(fit, frame.iloc[:2])
+    assert (found.name, list(found.index)) == ("wage", ["row 0", "row 1"])
+    counts = ak.effective_count(fit, frame.iloc[:2])
+    assert (counts.name, list(counts.index)) == ("effective_count", ["row 0", "row 1"])
+
+
+def changed(column, row, value):
+    frame, _ = table()
+    frame = frame.astype({column: object})
+    frame.loc[row, column] = value
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (table()[0][["kind", "age"]], r"\['age', 'kind'\]; got \['kind', 'age'\]. Try x_new\["),
+        (changed("kind", "row 3", "pink"), r"'kind' .* in row 'row 3': 'pink'. It knows \['red'"),
+        (changed("kind", "row 3", None), "'kind' of x_new has 1 missing .* row 'row 3'. Drop"),
+        (table()[0].assign(age=np.nan), "'age' of x_new has 41 missing .* row 'row 0'"),
+        (
+            table()[0].assign(age="old"),
+            "'age' of x_new must be of numbers; .* 'old' in row 'row 0'",
+        ),
+    ],
+)
+def test_frames_unlike_that_of_the_fit(fit, asked, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        fit(asked)
+
+
+def test_frames_that_cannot_be_fitted():
+    frame, wage = table()
+    with pytest.raises(ValueError, match=r"'kind' of x must be of numbers.*'\w+' in row 'row 0'"):
+        fitted(frame.astype({"kind": str}), wage)
+    with pytest.raises(
+        ValueError, match="'age' of x has 1 missing values, the first in row 'row 9'"
+    ):
+        fitted(frame.assign(age=frame["age"].where(frame.index != "row 9")), wage)
+    with pytest.raises(ValueError, match="'age' of x must be of numbers; its dtype is datetime64"):
+        fitted(frame.assign(age=pandas.Timestamp("2024-01-01")), wage)
+    with pytest.raises(ValueError, match=r"the same index, row by row.*y.loc\[x.index\]"):
+        fitted(frame, wage.iloc[::-1])
+    with pytest.raises(ValueError, match="'kind' of y must be of numbers"):
+        fitted(frame, frame["kind"])
+
+
+def test_names_reach_plots_and_reports(fit, monkeypatch):
+    ax = Figure().subplots()
+    ak.plot.partial(fit, "kind", at={"age": 40}, band=False, ax=ax)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("kind", "wage")
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["red", "blue"]
+    assert ax.get_legend().get_title().get_text() == "at age = 40"
+    ax = Figure().subplots()
+    ak.plot.partial(fit, "age", at={"kind": "blue"}, band=False, ax=ax)
+    assert ax.get_legend().get_title().get_text() == "at kind = blue"
+    drawn = {line.get_label(): line for line in ax.lines}["fit"]
+    rows = np.stack([drawn.get_xdata(), np.ones(201, np.float32)], axis=1)
+    np.testing.assert_allclose(drawn.get_ydata(), fit(rows), rtol=1e-5)
+    with pytest.raises(ValueError, match=r"from 0 to 1 or one of \['age', 'kind'\]; got 'hours'"):
+        ak.plot.partial(fit, "hours", ax=ax)
+    with pytest.raises(ValueError, match=r"one of \['red', 'blue', 'grey'\] there; got 'pink'"):
+        ak.plot.partial(fit, "age", at={"kind": "pink"}, ax=ax)
+    ax = Figure().subplots()
+    ak.plot.fit(fit, ax=ax)
+    assert ax.get_xlabel() == "leave-one-out prediction of wage"
+    assert ax.get_ylabel() == "observed wage"
+
+
+def test_arrays_are_named_afterwards(fit):
+    named = copy.copy(fit).named(["a", "b"], "c")
+    assert (named.x_names, named.y_name) == (("a", "b"), "c")
+    with pytest.raises(ValueError, match="x_names must be 2, one for each column"):
+        fit.named(["a"])
