@@ -175,8 +175,8 @@ _compiled = eqx.filter_jit(_called)
 def _is_constant(node: Any) -> bool:
     """Whether modules hold but arrays of JAX and plain constants: no function, nor anything else
     whose result may change unseen."""
-    if isinstance(node, tuple):
-        return all(map(_is_constant, node))
+    if isinstance(node, tuple | dict):
+        return all(map(_is_constant, node.values() if isinstance(node, dict) else node))
     if isinstance(node, eqx.Module):
         return all(_is_constant(getattr(node, field.name)) for field in dataclasses.fields(node))
     return isinstance(node, jax.Array | bool | int | float | str | np.dtype | type | None)

@@ -16,6 +16,7 @@ from jax.scipy.stats import norm
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .._attend import at_once
 from .._frames import Rows, is_frame, joined, like
 from ..models import KernelRegression
 from ._noise import RowVariance, linear
@@ -155,7 +156,8 @@ def bands(
     else:
         if key is None:
             raise ValueError("A simultaneous band is simulated: pass key=jax.random.PRNGKey(0).")
-        c = _highest(model, rule, at, jnp.sqrt(variance), level, draws, key)
+        greatest = at_once(_greatest, (model, rule, draws), at, jnp.sqrt(variance), key)
+        c = jnp.nanquantile(greatest, level)
     width = c * error
     limits = (centre - width, centre + width)
     return Bands.asked(fit, x_new, at, centre, error, *limits, level, kind)
@@ -184,32 +186,31 @@ def wild_bootstrap(
     return model(at, fit.x, labels, **given).T
 
 
-def _highest(
+def _greatest(
     model: KernelRegression,
     rule: RowVariance,
+    draws: int,
     at: Float[Array, "m dim"],
     sd: Array,
-    level: float,
-    draws: int,
     key: PRNGKeyArray,
-) -> Float[Array, ""]:
-    """The quantile of the greatest |fit of noise| / se over all inputs, each draw with its own se.
+) -> Float[Array, " draws"]:
+    """Of each draw the greatest |fit of noise| / se over all inputs, with an se of its own.
 
-    So the quantile knows that errors are estimates: that of normal noise of a known variance is too
-    low.
+    So their quantile knows that errors are estimates: that of normal noise of a known variance is
+    too low.
     """
     if sd.ndim != 1:
         raise ValueError(f"Simultaneous bands are of one label per row; y has shape {sd.shape}.")
     together = max(1, min(draws, _NUMBERS // len(sd)))
 
-    def greatest(key: PRNGKeyArray) -> Array:
+    def of_some(key: PRNGKeyArray) -> Array:
         labels = sd[:, None] * jax.random.normal(key, (len(sd), together), sd.dtype)
         of_noise = model(at, rule.x, labels, **rule.given)
         error = jnp.sqrt(model.noise(at, rule.x, rule(labels), **rule.given))
         return jnp.nanmax(jnp.abs(of_noise) / jnp.where(error > 0, error, jnp.inf), axis=0)
 
-    found = jax.lax.map(greatest, jax.random.split(key, -(-draws // together)))
-    return jnp.nanquantile(found.ravel()[:draws], level)
+    found = jax.lax.map(of_some, jax.random.split(key, -(-draws // together)))
+    return found.ravel()[:draws]
 
 
 def _changed(model: KernelRegression, order: int, factor: float) -> KernelRegression:

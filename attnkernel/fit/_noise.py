@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._attend import at_once
 from .._frames import like
 from ..models import KernelRegression
 from ..priors import LeaveOneOut as LeaveOneOutMask, Mask
@@ -66,14 +67,8 @@ class RowVariance(eqx.Module):
         rule = cls(model, fit.x, given, hat, expected, factors[0], cast(Noise, noise))
         if noise != "local":
             return rule
-
-        def unlikely(factor: Array) -> Array:
-            moved = eqx.tree_at(lambda rule: rule.factor, rule, factor)
-            others = moved.at(fit.x, fit.y, LeaveOneOutMask())
-            return jnp.mean(jnp.log(others) + rule.squares(fit.y) / expected[:, None] / others)
-
-        best = jnp.argmin(jax.lax.map(unlikely, factors))
-        return eqx.tree_at(lambda rule: rule.factor, rule, factors[best])
+        best = at_once(_likeliest, (rule,), factors, fit.y)
+        return eqx.tree_at(lambda rule: rule.factor, rule, best)
 
     def residuals(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Array:
         """Of each row, y less its prediction from all others."""
@@ -108,6 +103,22 @@ class RowVariance(eqx.Module):
         means = longer(x_new, self.x, both, prior=prior, **self.given)
         floor = jnp.finfo(squares.dtype).eps * jnp.mean(squares, axis=0, keepdims=True)
         return jnp.maximum(means[:, :-1] / means[:, -1:], floor)
+
+
+def _likeliest(
+    rule: RowVariance,
+    factors: Float[Array, " factors"],
+    y: Float[Array, "n"] | Float[Array, "n out"],
+) -> Float[Array, ""]:
+    """The factor by which variances from other rows make the left-out residuals most likely."""
+    squares = rule.squares(y) / rule.expected[:, None]
+
+    def unlikely(factor: Array) -> Array:
+        moved = eqx.tree_at(lambda rule: rule.factor, rule, factor)
+        others = moved.at(rule.x, y, LeaveOneOutMask())
+        return jnp.mean(jnp.log(others) + squares / others)
+
+    return factors[jnp.argmin(jax.lax.map(unlikely, factors))]
 
 
 def linear(fit: Any) -> Any:
