@@ -176,14 +176,19 @@ class Peers(Study):
             for ax, what in zip(axes, ("over_best", "warm"), strict=True):
                 values = [row["sides"][name].get(what, np.nan) for row in rows]
                 arrays[f"{name.replace(' ', '_')}_{what}"] = values
+                if what == "over_best":
+                    values = 100.0 * (np.asarray(values, float) - 1.0)
                 # ours filled, and above what it meets
                 face, order = (color, 3) if name == OURS else ("none", 2)
                 style = {"color": color, "markerfacecolor": face, "zorder": order}
                 ax.plot(
                     values, places + 0.09 * (i - 3), marker, label=name, markersize=5.5, **style
                 )
-        axes[0].axvline(CLOSE, color=INK, linestyle=":", linewidth=0.9)
-        axes[0].set(xlabel="error of labels left out ÷ the least (dotted: 1 % more)")
+        axes[0].axvline(100.0 * (CLOSE - 1.0), color=INK, linestyle=":", linewidth=0.9)
+        axes[0].set_xscale("symlog", linthresh=1.0)
+        axes[0].set_xticks(ticks := [0, 1, 3, 10, 30, 100], map(str, ticks))
+        axes[0].set(xlabel="error of labels left out, above the least (%)")
+        axes[0].margins(x=0.08)
         axes[1].set(xscale="log", xlabel="seconds to choose and fit, second run")
         axes[0].set_yticks(places, [row["data"] for row in rows])
         axes[0].invert_yaxis()
