@@ -139,8 +139,10 @@ def _sum(
     def of_member(parts: Parts, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
         kernel, prior, rule = parts
         kernel, q, k = kernel.reduced(q, k)
-        moments = method.moments(q, k, v, kernel, prior, rule)
-        return moments.value, moments.log_mass
+        # of no columns, for the log-mass alone, a method sums one of zeros
+        some = v if v.shape[1] else jnp.zeros((v.shape[0], 1), v.dtype)
+        moments = method.moments(q, k, some, kernel, prior, rule)
+        return moments.value[:, : v.shape[1]], moments.log_mass
 
     return over_batch(of_member, at_a_time, parts, q, k, v)
 

@@ -401,6 +401,30 @@ def test_no_queries_and_no_keys():
     assert np.isneginf(log_mass).all()
 
 
+@pytest.mark.parametrize(
+    ("kernel", "method", "prior"),
+    [
+        (ak.Gaussian(0.7), ak.Blockwise(block_q=8, block_k=8), None),
+        (ak.Tricube(0.7), ak.Blockwise(block_q=8, block_k=8), None),
+        (ak.Epanechnikov(0.7), ak.Sorted(), None),
+        (ak.Laplace(0.7), ak.Sorted(), None),
+        (ak.Gaussian(0.1), ak.Fourier(), None),
+        (ak.EluFeatures(), ak.Linear(), ak.Causal()),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_no_columns_of_values(x64, kernel, method, prior):
+    """The log-mass alone, as of a density."""
+    if isinstance(method, ak.Fourier):
+        pytest.importorskip("jax_finufft")
+    x = jnp.asarray(np.random.default_rng(3).normal(size=(191, 1)))
+    parts = {"kernel": kernel, "prior": prior, "return_log_mass": True}
+    value, log_mass = ak.attend(x, x, x[:, :0], method=method, **parts)
+    _, dense = ak.attend(x, x, x, method=ak.Dense(), **parts)
+    assert value.shape == (191, 0)
+    np.testing.assert_allclose(log_mass, dense, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("columns", [1, 2])
 def test_loops_over_pairs_are_ones_that_vectorise(columns):
     """XLA makes scalar code, ten times slower, of a loop over pairs that cuts out its block of keys
