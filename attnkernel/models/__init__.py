@@ -1,6 +1,7 @@
 """Models: kernel regressions and attention as Equinox modules."""
 
 from ._cache import KVCache as KVCache
+from ._density import density as density
 from ._learned import LearnedKernelRegression as LearnedKernelRegression
 from ._multihead import MultiheadAttention as MultiheadAttention
 from ._recurrent import RecurrentCache as RecurrentCache
