@@ -85,6 +85,7 @@ from .models import (
     MultiheadKernelRegression as MultiheadKernelRegression,
     RecurrentCache as RecurrentCache,
     SelfAttention as SelfAttention,
+    density as density,
     rotate as rotate,
 )
 from .priors import (

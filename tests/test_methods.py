@@ -402,21 +402,27 @@ def test_no_queries_and_no_keys():
 
 
 @pytest.mark.parametrize(
-    ("kernel", "method"),
+    ("kernel", "method", "prior"),
     [
-        (ak.Gaussian(0.1), ak.Fourier()),
-        (ak.Epanechnikov(0.1), ak.Sorted()),
-        (ak.Taylor(), ak.Linear()),
+        (ak.Gaussian(0.7), ak.Blockwise(block_q=8, block_k=8), None),
+        (ak.Tricube(0.7), ak.Blockwise(block_q=8, block_k=8), None),
+        (ak.Epanechnikov(0.7), ak.Sorted(), None),
+        (ak.Laplace(0.7), ak.Sorted(), None),
+        (ak.Gaussian(0.1), ak.Fourier(), None),
+        (ak.EluFeatures(), ak.Linear(), ak.Causal()),
     ],
     ids=lambda part: type(part).__name__,
 )
-def test_values_without_columns_have_a_mass(x64, kernel, method):
-    """As where the errors of a fit of many rows are asked, and nothing else."""
-    x = jnp.linspace(0.0, 1.0, 1100)[:, None]
-    sums = functools.partial(ak.attend, x[:7], x, x[:, :0], kernel=kernel, return_log_mass=True)
-    value, log_mass = sums(method=method)
-    assert value.shape == (7, 0)
-    np.testing.assert_allclose(log_mass, sums(method=ak.Dense())[1], rtol=1e-6)
+def test_no_columns_of_values(x64, kernel, method, prior):
+    """The log-mass alone, as of a density."""
+    if isinstance(method, ak.Fourier):
+        pytest.importorskip("jax_finufft")
+    x = jnp.asarray(np.random.default_rng(3).normal(size=(191, 1)))
+    parts = {"kernel": kernel, "prior": prior, "return_log_mass": True}
+    value, log_mass = ak.attend(x, x, x[:, :0], method=method, **parts)
+    _, dense = ak.attend(x, x, x, method=ak.Dense(), **parts)
+    assert value.shape == (191, 0)
+    np.testing.assert_allclose(log_mass, dense, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("columns", [1, 2])

@@ -6,6 +6,8 @@ as learned projections of them, or some of their columns, is an `Embedded`: writ
 """
 
 import abc
+import functools
+import operator
 from collections.abc import Sequence
 from typing import TypeVar, cast
 
@@ -85,6 +87,18 @@ class Kernel(eqx.Module):
         """
         return unbounded(self)
 
+    def log_volume(self, dim: int) -> Float[Array, ""]:
+        r"""$\log \int K(q, k)\, \mathrm{d}k$, the same for every q, over points of so many
+        dimensions: what makes a density of K. Over columns that are categories, a sum.
+
+        **Raises:** `ValueError`, where it is infinite, not the same, or not known: by default.
+        """
+        raise ValueError(
+            f"{type(self).__name__} is no density of points: its integral is not known, or depends "
+            f"on the query. Those of the distance have one, such as ak.Gaussian, and of columns "
+            f"their products, such as ak.Gaussian(0.3).on(0) * ak.AitchisonAitken(0.1, 3).on(1)."
+        )
+
     def stretched(self, factor: ArrayLike) -> "Kernel":
         """The kernel with its lengthscales times a factor f. Default: $K(q / f, k / f)$."""
         return Stretched(self, factor)
@@ -143,6 +157,23 @@ class Product(Kernel):
     def bounds(self, x: Float[Array, "n dim"]) -> tuple["Product", "Product"]:
         (lower_1, upper_1), (lower_2, upper_2) = self.first.bounds(x), self.second.bounds(x)
         return Product(lower_1, lower_2), Product(upper_1, upper_2)
+
+    def log_volume(self, dim: int) -> Float[Array, ""]:
+        """The sum of those of its factors, of columns of their own."""
+        factors, nodes = [], [self.first, self.second]
+        while nodes:
+            node = nodes.pop()
+            nodes += [node.first, node.second] if isinstance(node, Product) else []
+            factors += [] if isinstance(node, Product) else [node]
+        columns = [f.columns if isinstance(f, On) else tuple(range(dim)) for f in factors]
+        if sorted(sum(columns, ())) != list(range(dim)):
+            raise ValueError(
+                f"The integral of a product is known where each column is of one factor; of {dim} "
+                f"columns, counted from 0, the factors take {', '.join(map(str, columns))}."
+            )
+        kernels = [f.kernel if isinstance(f, On) else f for f in factors]
+        volumes = [f.log_volume(len(c)) for f, c in zip(kernels, columns, strict=True)]
+        return functools.reduce(operator.add, volumes)
 
     def stretched(self, factor: ArrayLike) -> "Product":
         return Product(self.first.stretched(factor), self.second.stretched(factor))
@@ -251,6 +282,15 @@ class On(Embedded):
         """Those of K′ for its columns of x."""
         lower, upper = self.kernel.bounds(self._of(x))
         return On(lower, self.columns), On(upper, self.columns)
+
+    def log_volume(self, dim: int) -> Float[Array, ""]:
+        if len(self.columns) < dim:
+            raise ValueError(
+                f"A kernel on the columns {', '.join(map(str, self.columns))} of {dim}, counted "
+                f"from 0, is constant along the others, and its integral infinite: multiply it by "
+                f"kernels on these."
+            )
+        return self.kernel.log_volume(dim)
 
     def stretched(self, factor: ArrayLike) -> "On":
         return On(self.kernel.stretched(factor), self.columns)

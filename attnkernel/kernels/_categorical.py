@@ -169,6 +169,11 @@ class AitchisonAitken(Categorical):
         same = jnp.log1p((m - 1) * jnp.exp(rest))
         return jnp.where(steps == 0, same, share) - math.log(m)
 
+    def log_volume(self, dim: int) -> Float[Array, ""]:
+        """0: the sum over all categories is 1."""
+        self._require_dimensions(dim)
+        return jnp.zeros((), self.logit.dtype)
+
     def _others(self) -> str:
         return f", categories={self.counts}"
 
@@ -205,6 +210,11 @@ class WangVanRyzin(Categorical):
 
     def log_of(self, steps: Array, share: Array, rest: Array, column: int) -> Array:
         return rest + jnp.where(steps == 0, 0.0, _times(steps, share) - math.log(2.0))
+
+    def log_volume(self, dim: int) -> Float[Array, ""]:
+        """0: the sum over all whole numbers is 1; at λ = 1 it is none."""
+        self._require_dimensions(dim)
+        return jnp.where(jnp.all(self.bandwidth < 1), 0.0, jnp.nan).astype(self.logit.dtype)
 
 
 class LiRacineOrdered(Categorical):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ._radial import Radial
+from ._volume import log_integral_inside
 
 
 class Compact(Radial):
@@ -28,6 +29,9 @@ class Compact(Radial):
     def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
         inside = squares < 1.0
         return jnp.where(inside, self.log_inside(jnp.where(inside, squares, 0.0)), -jnp.inf)
+
+    def _log_integral(self, dim: int) -> Float[Array, ""]:
+        return log_integral_inside(self.log_inside, dim, self.log_lengthscale.dtype)
 
     def _least(self, gaps: Float[Array, "gaps dim"]) -> Float[Array, " dim"]:
         """A little more than the largest gap to the nearest neighbour: none is without one."""

@@ -14,12 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import wadler_lindig as wl
+from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._checks import is_known, require_positive
 from ._base import Kernel, unbounded
 from ._squares import MANY, add_up, as_row, columns, largest, pairwise_squares, squares_of
+from ._volume import log_integral, log_sphere
 
 _LIGHT = 12  # differences to add up for a distance that cost less than to store what they give
 _FEW = 2**15  # pairs up to which a program of fewer steps is faster than one of faster steps
@@ -157,6 +159,26 @@ class Radial(Kernel):
         log = self.log_lengthscale + jnp.log(jnp.asarray(factor, self.log_lengthscale.dtype))
         return eqx.tree_at(lambda kernel: kernel.log_lengthscale, self, log)
 
+    def log_volume(self, dim: int) -> Float[Array, ""]:
+        r"""$\log \int K = \log \int K_1 + \sum_c \log \ell_c - \tfrac12 \log \det M$, with
+        $K_1$ the kernel of lengthscale 1: by quadrature, exact to rounding."""
+        self._require_dimensions(dim)
+        logs = jnp.sum(jnp.broadcast_to(self.log_lengthscale, (dim,)))
+        if self.metric_factor is not None:
+            logs = logs - jnp.linalg.slogdet(self.metric_factor)[1]
+        volume = self._log_integral(dim)
+        if is_known(volume) and not np.isfinite(volume):
+            raise ValueError(
+                f"{self} falls too slowly to be a density in {dim} dimensions: its integral is "
+                f"infinite. Try ak.Gaussian, or fewer columns."
+            )
+        return log_sphere(dim) + volume + logs
+
+    def _log_integral(self, dim: int) -> Float[Array, ""]:
+        """$\\log \\int_0^\\infty r^{d - 1} K(r)\\, \\mathrm{d}r$; NaN where it is infinite."""
+        dtype = self.log_lengthscale.dtype
+        return log_integral(lambda squares: self.log_of(squares * self.unit), dim, dtype)
+
     def _least(self, gaps: Float[Array, "gaps dim"]) -> Float[Array, " dim"]:
         """Half a typical gap between neighbours, per dimension."""
         median = jnp.nanmedian(jnp.where(gaps > 0, gaps, jnp.nan), axis=0)
@@ -282,6 +304,15 @@ class RationalQuadratic(Radial):
 
     def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
         return -self.alpha * jnp.log1p(squares / (2.0 * self.alpha))
+
+    def _log_integral(self, dim: int) -> Float[Array, ""]:
+        """Finite for α > d / 2; close to it the tail is too long for a quadrature."""
+        above = self.alpha - 0.5 * dim
+        near, half = (above > 0) & (above < 1), 0.5 * dim
+        ours = jnp.where(near, self.alpha, half + 0.5)
+        beta = math.lgamma(half) + gammaln(ours - half) - gammaln(ours)
+        closed = half * jnp.log(2.0 * ours) + beta - math.log(2.0)
+        return jnp.where(near, closed, super()._log_integral(dim))
 
     def _logs_of_others(self) -> dict[str, Array]:
         return {"alpha": self.log_alpha}

@@ -1,6 +1,7 @@
 """Models: kernel regressions and attention as Equinox modules."""
 
 from ._cache import KVCache as KVCache
+from ._density import density as density
 from ._learned import LearnedKernelRegression as LearnedKernelRegression
 from ._mean_variance import MeanVarianceRegression as MeanVarianceRegression
 from ._multihead import MultiheadAttention as MultiheadAttention

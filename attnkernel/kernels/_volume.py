@@ -1,0 +1,46 @@
+r"""Integrals of kernels of the distance, by quadrature: what makes densities of them.
+
+$$ \int_{\mathbb{R}^d} K(\|u\|)\, \mathrm{d}u = \frac{2 \pi^{d/2}}{\Gamma(d/2)}
+   \int_0^\infty r^{d - 1} K(r)\, \mathrm{d}r $$
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+_FAR, _STEP = 40.0, 1 / 16  # of log r: no square overflows, in float32 neither
+_LOST = 27.0  # e^-27 of the integral may be beyond
+
+Profile = Callable[[Float[Array, " nodes"]], Float[Array, " nodes"]]
+
+
+def log_sphere(dim: int) -> float:
+    """The logarithm of the surface of the unit sphere in so many dimensions; of one, 2."""
+    return math.log(2.0) + 0.5 * dim * math.log(math.pi) - math.lgamma(0.5 * dim)
+
+
+def log_integral(log_of: Profile, dim: int, dtype: np.dtype) -> Float[Array, ""]:
+    r"""$\log \int_0^\infty r^{d - 1} K(r)\, \mathrm{d}r$, from log K of r².
+
+    The trapezoidal rule in log r, whose error falls exponentially for a K that is smooth there. NaN
+    where the integrand has not fallen by $e^{27}$ at $r = e^{40}$: it is infinite, or nearly so.
+    """
+    logs = np.arange(-_FAR, _FAR + _STEP, _STEP)
+    terms = log_of(jnp.asarray(np.exp(2.0 * logs), dtype))
+    terms = terms + jnp.asarray(dim * logs + math.log(_STEP), dtype)
+    # of a NaN that it folds into a constant, XLA's exp on CPU makes any number (jaxlib 0.10)
+    terms = jax.lax.optimization_barrier(terms)
+    total = jax.nn.logsumexp(terms)
+    return jnp.where(terms[-1] < total - _LOST, total, jnp.nan)
+
+
+def log_integral_inside(log_of: Profile, dim: int, dtype: np.dtype) -> Float[Array, ""]:
+    """The same up to r = 1, for a K that is smooth up to there: the rule of Gauss and Legendre."""
+    nodes, weights = np.polynomial.legendre.leggauss(64 + dim // 2)
+    r = 0.5 * (1.0 + nodes)
+    terms = np.log(0.5 * weights) + (dim - 1) * np.log(r)
+    return jax.nn.logsumexp(log_of(jnp.asarray(r**2, dtype)) + jnp.asarray(terms, dtype))

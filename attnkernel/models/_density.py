@@ -1,0 +1,67 @@
+"""Density of points: the log-mass of attention, without its values."""
+
+import math
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from .._attend import attend
+from .._auto import Auto
+from .._checks import as_points, require_finite
+from ..kernels import Kernel
+from ..methods import Method
+from ._regression import with_weights
+
+
+def density(
+    x_new: ArrayLike,
+    x: ArrayLike,
+    *,
+    kernel: Kernel,
+    weights: ArrayLike | None = None,
+    log: bool = False,
+    method: Method = Auto(),
+) -> Float[Array, " m"]:
+    r"""The kernel density of points, at new ones.
+
+    $$ \hat p(q) = \frac{\sum_j a_j K(q, x_j)}{\sum_j a_j \int K(q, u)\, \mathrm{d}u},
+       \qquad q, x_j \in \mathbb{R}^d $$
+
+    **Arguments:**
+
+    - `x_new`: q, shape (m, dim) or (m,); `x`: shape (n, dim) or (n,), n at least 1.
+    - `kernel`: K, of the distance, such as `Gaussian(normal_reference(x))`. Over columns that are
+      categories the integral is a sum: `AitchisonAitken`, `WangVanRyzin`. Mixed data are products,
+      each column of one factor: `Gaussian(0.3).on(0) * AitchisonAitken(0.1, 3).on(1)`.
+    - `weights`: a, of each point, shape (n,), from 0: one of 2 counts twice. Default: 1.
+    - `log`: whether to return $\log \hat p$, which does not underflow far away. Default: no.
+    - `method`: how the sum is evaluated. Default: `Auto()`, which may sum many pairs to a relative
+      1e-6; `Blockwise()` is exact.
+
+    **Returns:** shape (m,), in one over the product of the units of x; its logarithm is -inf
+    beyond the support of compact kernels.
+
+    **Raises:** `ValueError` for a kernel that is no density: of infinite integral, such as `Cauchy`
+    in two dimensions or `RationalQuadratic` of α ≤ d/2 (inside `jit`, NaN), or of none that is
+    known, such as `Periodic` or `DotProduct`; for no points, or weights that are none.
+
+    **Source:** Parzen, *On estimation of a probability density function and mode* (1962);
+    Silverman, *Density estimation for statistics and data analysis* (1986).
+    """
+    q, k = as_points("x_new", x_new), as_points("x", x)
+    for name, points in (("x_new", q), ("x", k)):
+        require_finite(name, points)
+    if not len(k):
+        raise ValueError("A density is of at least one point: x has none.")
+    if not isinstance(kernel, Kernel):
+        raise ValueError(f"kernel must be a Kernel, such as ak.Gaussian(0.3); got {kernel!r}.")
+    kernel.check(q.shape[1], k.shape[1])
+    volume, total = kernel.log_volume(k.shape[1]), math.log(len(k))
+    prior = with_weights(None, weights, k)
+    if weights is not None:
+        total = jnp.log(jnp.sum(jnp.asarray(weights, k.dtype)))
+    parts = {"kernel": kernel, "prior": prior, "method": method}
+    _, log_mass = attend(q, k, k[:, :0], **parts, return_log_mass=True)
+    log_density = log_mass - (volume + total).astype(log_mass.dtype)
+    return log_density if log else jnp.exp(log_density)
