@@ -152,3 +152,42 @@ def test_targets_of_peers():
 def test_folds_leave_rows_to_fit(capsys):
     assert main(["show", str(CONFIGS / "peers.yaml"), "folds=80"]) == 2
     assert "folds: expected up to 58: data.1 has 88 rows; got 80" in capsys.readouterr().err
+
+
+def test_coverage_counts_what_is_inside(tmp_path):
+    found = run(
+        "coverage",
+        tmp_path,
+        *("designs=[boundary]", "orders=[0]", "data_sets=3", "batch=2"),
+        *("n=40", "points=5", "draws=20", "starts=1"),
+    )
+    with np.load(tmp_path / "coverage" / "figures" / "coverage.npz") as arrays:
+        for row in found["methods"]:
+            assert (row["design"], row["order"]) == ("boundary", 0)
+            name = f"boundary_order_0_{row['method'].replace(', ', '_')}"
+            if row["worst"] is None:  # all inputs at once: of three data sets
+                assert 3 * row["coverage"] == pytest.approx(round(3 * row["coverage"]))
+                continue
+            share = arrays[name]
+            assert share.shape == (5,)
+            assert row["coverage"] == pytest.approx(share.mean())
+            assert row["worst"] == pytest.approx(share.min())
+    # an interval of a new label is wider than a band of the mean, and corrected than naive ones
+    width = {row["method"]: row["width"] for row in found["methods"]}
+    assert width["naive"] < width["corrected"] < width["corrected, everywhere"]
+    assert width["naive, everywhere"] < width["conformal"]
+
+
+def test_weights_and_likelihood_gain_where_noise_grows(tmp_path):
+    found = run(
+        "heteroskedastic",
+        tmp_path,
+        *("growth=[0.5]", "order=0", "data_sets=6", "batch=6", "n=80", "points=21"),
+        *("hold_out=16", "steps=60"),
+    )
+    rows = {row["method"]: row for row in found["methods"]}
+    assert rows["one sd"]["error_over_one_sd"] == 1.0
+    for name in ("local sd", "reweighted", "likelihood", "true weights"):
+        assert rows[name]["error_of_log_sd"] < 0.75 * rows["one sd"]["error_of_log_sd"]
+        assert rows[name]["log_score"] < rows["one sd"]["log_score"]
+    assert rows["true weights"]["error_over_one_sd"] < 1.0

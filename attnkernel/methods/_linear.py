@@ -153,7 +153,7 @@ def advance(
 
     def cut(array: Array, padding: float) -> Array:
         array = jnp.pad(array, ((0, short), (0, 0)), constant_values=padding)
-        return array.reshape(-1, size, array.shape[1])
+        return array.reshape(len(array) // size, size, array.shape[1])
 
     chunks = (
         Features(cut(queries.log, 0.0), cut(queries.factor, 0.0)),
@@ -172,7 +172,7 @@ def advance(
         return after, moments
 
     state, moments = jax.lax.scan(step, state, chunks)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:rows], moments), state
+    return jax.tree.map(lambda leaf: jnp.concatenate(leaf)[:rows], moments), state
 
 
 def _together(

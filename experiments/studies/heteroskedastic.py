@@ -180,7 +180,7 @@ def _one(study: Heteroskedasticity, growth: float, key: PRNGKeyArray) -> dict[st
     scores = jax.vmap(lambda m, v: jnp.mean(ak.log_score((m, v), new)))(means, variances)
     return {
         "lengthscale": jnp.stack([kernel.lengthscale for kernel in kernels]),
-        "error": jnp.trapezoid(squares, at, axis=1) / 6.0,
+        "error": jnp.trapezoid(squares, dx=1.0 / (study.points - 1), axis=1),
         "sd": sds,
         "log_score": scores,
         "inside": jnp.abs(new[None, :] - means) <= 1.959964 * jnp.sqrt(variances),
