@@ -5,9 +5,10 @@ tracer without a value, and only its shape and dtype are checked.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -66,6 +67,8 @@ def as_points(name: str, x: ArrayLike) -> Float[Array, "*batch points dim"]:
     A batch of one-dimensional points must come as (batch, n, 1): (n,) is the only shape that is
     completed, so that no meaning is ever guessed from sizes.
     """
+    if not isinstance(x, jax.Array) and np.asarray(x).dtype.kind not in "biufcV":
+        x = _numbers(name, np.asarray(x))
     array = jnp.asarray(x)
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise ValueError(f"{name} must be real; got dtype {array.dtype}.")
@@ -79,6 +82,21 @@ def as_points(name: str, x: ArrayLike) -> Float[Array, "*batch points dim"]:
     return array[:, None] if array.ndim == 1 else array
 
 
+def _numbers(name: str, x: np.ndarray) -> Float[np.ndarray, "..."]:
+    """Objects that are numbers, as such; what is none is named with its place."""
+    out = np.empty(x.shape)
+    for place, value in np.ndenumerate(x):
+        if isinstance(value, str) or not np.isscalar(value):
+            shown = repr(value.item() if isinstance(value, np.generic) else value)
+            where = ", column ".join(map(str, place))
+            raise ValueError(
+                f"{name} must be numbers; row {where} (counted from 0) is {shown}. Drop or fill "
+                f"that row, or give names codes 0, 1, ... and a categorical kernel."
+            )
+        out[place] = value
+    return out
+
+
 def require_finite(name: str, rows: Float[Array, "*batch rows columns"]) -> None:
     """Raise `ValueError` unless every number of every row is finite."""
     if not is_known(rows) or np.all(np.isfinite(np.asarray(rows))):
@@ -90,6 +108,27 @@ def require_finite(name: str, rows: Float[Array, "*batch rows columns"]) -> None
         f"first is row {first[0] if len(first) == 1 else first} (counted from 0): "
         f"{np.asarray(rows)[first]}. Drop or fill those rows."
     )
+
+
+def require_codes(
+    name: str, rows: Float[Array, "rows columns"], categories: Mapping[int, int | None]
+) -> None:
+    """Raise `ValueError` unless columns of categories hold whole numbers, of the known ones."""
+    if not is_known(rows):
+        return
+    for column, count in categories.items():
+        codes = np.asarray(rows[:, column])
+        strange = codes != np.round(codes)
+        if count is not None:
+            strange |= (codes < 0) | (codes >= count)
+        if np.any(strange):
+            row = int(np.argmax(strange))
+            known = "whole numbers" if count is None else f"0 to {count - 1}"
+            raise ValueError(
+                f"Column {column} of {name} holds categories, {known}; row {row} (counted from 0) "
+                f"has {codes[row]:g}. Give the kernel as many categories as there are, or drop "
+                f"those rows."
+            )
 
 
 def require_weights(weights: ArrayLike, n: int) -> Float[Array, " n"]:

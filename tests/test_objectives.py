@@ -149,3 +149,14 @@ def test_few_rows_have_no_sample():
         assert ak.LeaveOneOut().on_sample(jnp.zeros((rows, 1)), jnp.zeros(rows), starts) is None
     for rows, starts in ((512, 10), (2**17, 1)):
         assert ak.LeaveOneOut().on_sample(jnp.zeros((rows, 1)), jnp.zeros(rows), starts) is not None
+
+
+@pytest.mark.parametrize("value", ["a", None, [1.0]])
+def test_what_is_no_number_is_named_with_its_place(value):
+    x = np.arange(12.0).reshape(6, 2).astype(object)
+    y = np.arange(6.0) ** 2
+    model = ak.KernelRegression(ak.Gaussian(1.0))
+    np.testing.assert_allclose(model(x, x, y), model(x.astype(float), x.astype(float), y))
+    x[4, 1] = value
+    with pytest.raises(ValueError, match=r"x must be numbers; row 4, column 1 \(counted"):
+        ak.fit(model, x, y, objective=ak.LeaveOneOut())

@@ -12,8 +12,9 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray
 
-from .._checks import as_points, is_known, require_regression_data, require_weights
+from .._checks import as_points, is_known, require_codes, require_regression_data, require_weights
 from .._frames import is_frame, read, read_labels
+from ..models import KernelRegression
 from ._loop import Callback, History, Problem
 from ._objectives import Objective
 from ._result import Fit, FitWarning
@@ -83,7 +84,7 @@ def fit(
     """
     x, y, weights, names = _from_frames(x, y, weights)
     x, y = as_points("x", x), _labels(y)
-    require_regression_data(x, y)
+    _require(model, x, y)
     if weights is not None:
         objective = objective.weighted(require_weights(weights, len(x)))
     plan = make_plan(
@@ -128,7 +129,7 @@ def fit_many(
         raise ValueError("fit_many needs something that differs: a 0 in in_axes, or keys.")
     if data_axis is None:
         x, y = as_points("x", x), _labels(y)
-        require_regression_data(x, y)
+        _require(model, x, y)
     else:
         x, y = jnp.asarray(x), _labels(y)
         if x.ndim != 3 or y.ndim < 2 or len(x) != len(y):
@@ -137,7 +138,7 @@ def fit_many(
                 f"and y {y.shape}."
             )
         for member in range(len(x)):
-            require_regression_data(x[member], y[member])
+            _require(model, x[member], y[member])
     plan = make_plan(
         model, objective, optimizer, steps, starts, bounds, trainable, key, chunk, x.shape[-2]
     )
@@ -146,6 +147,13 @@ def fit_many(
     if key is None:
         key = jnp.broadcast_to(jax.random.PRNGKey(0), (fits, 2))
     return _reported(solve(model, x, y, objective, key, plan, axes, record, callback, chunk))
+
+
+def _require(model: Any, x: Array, y: Array) -> None:
+    """Raise `ValueError` unless the model can be fitted to the data, as far as they are known."""
+    require_regression_data(x, y)
+    if isinstance(model, KernelRegression):
+        require_codes("x", x, model.kernel.categories(x.shape[1]))
 
 
 def _count_fits(in_axes: tuple[int | None, ...], **parts: Any) -> int:

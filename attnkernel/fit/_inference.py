@@ -17,6 +17,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._attend import at_once
+from .._checks import as_whole_numbers
 from .._frames import Rows, is_frame, joined, like
 from ..models import KernelRegression
 from ._noise import RowVariance, linear
@@ -135,6 +136,7 @@ def bands(
         raise ValueError(f"level must be between 0 and 1, such as 0.95; got {level!r}.")
     if kind not in ("pointwise", "simultaneous"):
         raise ValueError(f'kind must be "pointwise" or "simultaneous"; got {kind!r}.')
+    (draws,) = as_whole_numbers("draws", draws, 1)
     model, rule = linear(fit), RowVariance.of(fit, noise)
     if corrected:
         if model.order == 2:

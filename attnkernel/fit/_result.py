@@ -148,8 +148,8 @@ class Fit(eqx.Module):
                 diverged,
                 "diverged at step {step}: the loss or its gradient was not finite; the last "
                 "parameters for which they were are kept. Likely causes: (a) a learning rate "
-                "too large, (b) a "
-                f"query without neighbours, (c) numbers too large for {self.y.dtype}.",
+                "too large, (b) a query without neighbours, (c) as many parameters as rows, (d) "
+                f"numbers too large for {self.y.dtype}.",
             ),
             (
                 at_bound,

@@ -82,7 +82,7 @@ class NearestNeighbours(Embedded):
     def check(self, dim_q: int, dim_k: int) -> None:
         self.kernel.check(dim_q, dim_k)
 
-    def categories(self, dim: int) -> frozenset[int]:
+    def categories(self, dim: int) -> dict[int, int | None]:
         return self.kernel.categories(dim)
 
     def stretched(self, factor: ArrayLike) -> "NearestNeighbours":

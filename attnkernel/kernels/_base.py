@@ -103,12 +103,13 @@ class Kernel(eqx.Module):
         """The kernel with its lengthscales times a factor f. Default: $K(q / f, k / f)$."""
         return Stretched(self, factor)
 
-    def categories(self, dim: int) -> frozenset[int]:
+    def categories(self, dim: int) -> dict[int, int | None]:
         """The columns, of points of this dimension, whose numbers are names, not quantities.
 
+        Of each how many names there are, 0, 1, ...; None, if that is not known.
         A local polynomial does not go along them. Default: none.
         """
-        return frozenset()
+        return {}
 
     def on(self, *columns: int | Sequence[int]) -> "On":
         """This kernel of some columns of the points alone: `On(self, columns)`."""
@@ -178,7 +179,7 @@ class Product(Kernel):
     def stretched(self, factor: ArrayLike) -> "Product":
         return Product(self.first.stretched(factor), self.second.stretched(factor))
 
-    def categories(self, dim: int) -> frozenset[int]:
+    def categories(self, dim: int) -> dict[int, int | None]:
         return self.first.categories(dim) | self.second.categories(dim)
 
 
@@ -221,7 +222,7 @@ class Stretched(Embedded):
     def check(self, dim_q: int, dim_k: int) -> None:
         self.kernel.check(dim_q, dim_k)
 
-    def categories(self, dim: int) -> frozenset[int]:
+    def categories(self, dim: int) -> dict[int, int | None]:
         return self.kernel.categories(dim)
 
 
@@ -295,8 +296,8 @@ class On(Embedded):
     def stretched(self, factor: ArrayLike) -> "On":
         return On(self.kernel.stretched(factor), self.columns)
 
-    def categories(self, dim: int) -> frozenset[int]:
-        return frozenset(self.columns[c] for c in self.kernel.categories(len(self.columns)))
+    def categories(self, dim: int) -> dict[int, int | None]:
+        return {self.columns[c]: m for c, m in self.kernel.categories(len(self.columns)).items()}
 
     def _of(self, x: Float[Array, "*rows dim"]) -> Float[Array, "*rows few"]:
         """The columns of points."""

@@ -86,9 +86,9 @@ class Categorical(Kernel):
     def is_light(self, dim: int) -> bool:
         return dim < MANY
 
-    def categories(self, dim: int) -> frozenset[int]:
+    def categories(self, dim: int) -> dict[int, int | None]:
         """All columns."""
-        return frozenset(range(dim))
+        return dict.fromkeys(range(dim))
 
     def upper_bound(
         self,
@@ -168,6 +168,10 @@ class AitchisonAitken(Categorical):
         # 1 − λ = (1 + (m − 1)(1 − λ/λ_max)) / m
         same = jnp.log1p((m - 1) * jnp.exp(rest))
         return jnp.where(steps == 0, same, share) - math.log(m)
+
+    def categories(self, dim: int) -> dict[int, int | None]:
+        """All columns."""
+        return dict(enumerate(np.broadcast_to(self.counts, (dim,)).tolist()))
 
     def log_volume(self, dim: int) -> Float[Array, ""]:
         """0: the sum over all categories is 1."""

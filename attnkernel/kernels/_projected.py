@@ -100,7 +100,7 @@ class SoftCapped(Kernel):
     def stretched(self, factor: ArrayLike) -> "SoftCapped":
         return SoftCapped(self.kernel.stretched(factor), self.cap)
 
-    def categories(self, dim: int) -> frozenset[int]:
+    def categories(self, dim: int) -> dict[int, int | None]:
         return self.kernel.categories(dim)
 
     def bounds(self, x: Float[Array, "n dim"]) -> tuple["SoftCapped", "SoftCapped"]:

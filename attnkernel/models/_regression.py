@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._auto import Auto
-from .._checks import as_points, require_finite, require_weights
+from .._checks import as_points, require_codes, require_finite, require_weights
 from .._rules import Rule, Softmax
 from ..kernels import Kernel, unbounded
 from ..methods import Method
@@ -170,6 +170,9 @@ class KernelRegression(eqx.Module):
     def _polynomials(self, q: Array, k: Array, v: Array, prior: Prior | None) -> LocalFit:
         for name, rows in (("x_new", q), ("x", k), ("y", v)):
             require_finite(name, rows)
+        if q.shape[1] == k.shape[1]:
+            for name, rows in (("x_new", q), ("x", k)):
+                require_codes(name, rows, self.kernel.categories(k.shape[1]))
         return local_polynomial(q, k, v, **self._parts(k, prior))
 
     def _parts(self, k: Float[Array, "n dim"], prior: Prior | None) -> dict[str, Any]:
