@@ -51,7 +51,7 @@ def partial(
     ax = axes(ax)
     x = np.asarray(result.x)
     kernel = getattr(result.model, "kernel", None)
-    names = {} if kernel is None else kernel.categories(dim)
+    names = set() if kernel is None else set(kernel.categories(dim))
     names |= {each for each in range(dim) if _among(result, each) is not None}
     held = {
         other: at.get(other, _usual(x[:, other], other in names))
