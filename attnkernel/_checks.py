@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -67,9 +66,10 @@ def as_points(name: str, x: ArrayLike) -> Float[Array, "*batch points dim"]:
     A batch of one-dimensional points must come as (batch, n, 1): (n,) is the only shape that is
     completed, so that no meaning is ever guessed from sizes.
     """
-    if not isinstance(x, jax.Array) and np.asarray(x).dtype.kind not in "biufcV":
-        x = _numbers(name, np.asarray(x))
-    array = jnp.asarray(x)
+    try:
+        array = jnp.asarray(x)
+    except TypeError:  # objects or words
+        array = jnp.asarray(_numbers(name, np.asarray(x, object)))
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise ValueError(f"{name} must be real; got dtype {array.dtype}.")
     if not jnp.issubdtype(array.dtype, jnp.floating):
