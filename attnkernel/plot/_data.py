@@ -8,7 +8,9 @@ from ..data import Dataset
 from ._style import BLUE, INK, SKY, axes, literal
 
 
-def points(x: ArrayLike, y: ArrayLike, *, ax: Axes | None = None) -> Axes:
+def points(
+    x: ArrayLike, y: ArrayLike, *, ax: Axes | None = None, label: str = "observations"
+) -> Axes:
     """Observations as small open circles; `x` of shape (n,) or (n, 1), `y` of shape (n,)."""
     ax = axes(ax)
     ax.plot(
@@ -20,7 +22,7 @@ def points(x: ArrayLike, y: ArrayLike, *, ax: Axes | None = None) -> Axes:
         markerfacecolor="none",
         markeredgewidth=0.7,
         alpha=0.55,
-        label="observations",
+        label=label,
         zorder=1,
     )
     return ax

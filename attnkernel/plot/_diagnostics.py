@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 
 from ..fit import Fit, effective_count, noise_variance
 from ..models import KernelRegression
+from ._data import points
 from ._style import BLUE, INK, ORANGE, axes, grid, legend, require_one, x_label, y_label
 
 
@@ -28,19 +29,8 @@ def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
     one = result.x.shape[1] == 1
     fitted = np.asarray(result(result.x))
     across = np.asarray(result.x[:, 0]) if one else fitted
-    ax.plot(
-        across,
-        np.asarray(result.y) - fitted,
-        "o",
-        color=INK,
-        markersize=3.2,
-        markerfacecolor="none",
-        markeredgewidth=0.7,
-        alpha=0.55,
-        label="residuals",
-        zorder=2,
-    )
-    ax.axhline(0.0, color=INK, linewidth=0.8, zorder=1)
+    points(across, np.asarray(result.y) - fitted, ax=ax, label="residuals")
+    ax.axhline(0.0, color=INK, linewidth=0.8, zorder=0)
     if isinstance(result.model, KernelRegression):
         at = grid(result.x)[:, None] if one else result.x
         sd = np.sqrt(np.asarray(noise_variance(result, at)))
