@@ -393,7 +393,7 @@ def test_a_given_optimiser_finds_the_minima_of_a_search():
 
 
 def test_a_search_that_begins_on_a_sample_ends_at_the_minima_of_the_whole(x64):
-    x, y = sample(600)
+    x, y = sample(1100)
     fitted = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
     whole = jax.jit(lambda x, y: ak.fit(model(), x, y, objective=ak.LeaveOneOut()))(x, y)
     np.testing.assert_allclose(fitted.loss, whole.loss, rtol=1e-12)

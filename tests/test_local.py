@@ -48,7 +48,7 @@ def least_squares(x_new, x, y, lengthscale, order, weights=1.0):
 
 @pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize("dim", [1, 2, 3])
-@pytest.mark.parametrize("exact", [2**18, 100])
+@pytest.mark.parametrize("exact", [2**20, 100])
 def test_coefficients_are_those_of_least_squares(x64, monkeypatch, dim, order, exact):
     """With a middle for each query, and with one for many."""
     monkeypatch.setattr("attnkernel.models._local._EXACT", exact)
@@ -258,3 +258,25 @@ def test_many_labels_are_each_alone(x64, order):
         for y in (y, y[:, :3])
     )
     np.testing.assert_allclose(slope, sums, rtol=1e-8)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_middle_far_from_its_queries_loses_no_estimate(x64, monkeypatch, order):
+    """Moments moved by many lengthscales cancel to less than nothing: no root of them is taken."""
+    rng = np.random.default_rng(2)
+    x = rng.integers(0, 5, (89, 3)) * np.array([1.0, 10.0, 0.1])
+    y = rng.normal(size=89)
+    model = ak.KernelRegression(ak.Gaussian(jnp.array([3e-3, 4.0, 2e-3])), order=order)
+    monkeypatch.setattr("attnkernel.models._local._FEW", 31)
+    found = []
+    for exact in (2**20, 100):
+        monkeypatch.setattr("attnkernel.models._local._EXACT", exact)
+        jax.clear_caches()
+        found.append(model.local_fit(x, x, y))
+        slope = jax.grad(
+            lambda scale: jnp.sum(model.__class__(ak.Gaussian(scale), order=order)(x, x, y))
+        )
+        assert np.all(np.isfinite(slope(model.kernel.lengthscale)))
+    alone, together = found
+    assert np.all(together.deficient) and np.all(np.isfinite(together.coefficients))
+    np.testing.assert_allclose(together.coefficients[:, 0], alone.coefficients[:, 0], atol=1e-5)

@@ -45,7 +45,7 @@ def fit(
     Stochastic objectives (`HoldOut`) take an optax optimiser, a number of steps and a key, and
     draw anew at every step. Deterministic ones (`LeaveOneOut`) by default run BFGS from
     several starts inside bounds, all starts in one program, and keep the best end. Where the
-    objective has a sample (`Objective.on_sample`; of `LeaveOneOut`, from 512 rows, or 131 072 for
+    objective has a sample (`Objective.on_sample`; of `LeaveOneOut`, from 1024 rows, or 131 072 for
     a single start), outside transformations, starts first go to its minima; from each different
     one of them one start goes on with the objective itself, and `history` and `starts` tell of
     that.

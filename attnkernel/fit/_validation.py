@@ -40,16 +40,16 @@ class LeaveOneOut(Validation):
         return self.mean(self.score(predicted, jnp.asarray(y)))
 
     def on_sample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> Sample | None:
-        """Of several starts, from 512 rows: the terms of 128 rows, predicted from up to 1024.
+        """Of several starts, from 1024 rows: the terms of 128 of them, predicted from 1024.
 
         From 131 072 rows, whatever the starts: leave-one-out of 4000 of them.
         """
         n = len(x)
         if self.weights is not None or self.score is not squared_error:
             return None
-        if n < _MANY and (n < 512 or starts == 1):
+        if n < _MANY and (n < 1024 or starts == 1):
             return None
-        size, terms = (min(n, 1024), 128) if n < _MANY else (4000, None)
+        size, terms = (1024, 128) if n < _MANY else (4000, None)
         # even steps along the first input, so that the order of rows does not matter
         rows = by_input(x)[_evenly(size, n)]
         return Sample(_Thinned(n, terms), x[rows], y[rows])

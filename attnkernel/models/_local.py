@@ -27,11 +27,11 @@ from ..methods import Blockwise, Dense, Fourier, Method
 from ..priors import At
 from ._monomials import Basis, like, monomials
 
-_EXACT = 2**18  # pairs up to which each query has a middle of its own: itself
+_EXACT = 2**20  # numbers up to which each query has a middle of its own: itself
 _FEW = 32  # queries about one middle, at least, of more pairs
 _MIDDLES = 512  # beyond so many, more queries about each
 _PAIRS = 2**20  # at a time
-_NUMBERS = 2**24  # of values of keys, at a time
+_NUMBERS = 2**20  # of values of keys, at a time: as many as stay near a core
 
 
 class LocalFit(eqx.Module):
@@ -108,11 +108,11 @@ def _polynomials(
     basis = Basis.of(k, order, columns)
     # about a constant, which every fit reproduces: rounding is then of what varies
     level = jax.lax.stop_gradient(jnp.nanmean(v, axis=-2, keepdims=True))
-    gram, right, log_mass = _moments(q, k, v - level, parts, method, basis)
+    gram, right, log_mass, noise = _moments(q, k, v - level, parts, method, basis)
     units = basis.units()
     # of so small units that their squares vanish, none is none
     scaled = jnp.where(ridge > 0, ridge / units / units, 0.0)
-    solved, condition, deficient = _solve(gram, right, scaled)
+    solved, condition, deficient = _solve(gram, right, scaled, noise)
     empty = jnp.isneginf(log_mass)[..., None, None]
     solved = jnp.where(empty, 0.0, solved)
     coefficients = solved[..., :-1] / like(units[:, None], solved)
@@ -198,11 +198,12 @@ def _moments(
     parts: tuple[Any, Any, Any],
     method: Method,
     basis: Basis,
-) -> tuple[Array, Array, Float[Array, "*batch queries"]]:
-    r"""The means of $\varphi \varphi^\top$ and of $\varphi v^\top$, and the log-mass.
+) -> tuple[Array, Array, Float[Array, "*batch queries"], Float[Array, "*batch queries terms"]]:
+    r"""The means of $\varphi \varphi^\top$ and of $\varphi v^\top$, the log-mass, and rounding.
 
     $\varphi$ is of u = (k − q) / scale. Shapes (*batch, queries, terms, terms) and
-    (*batch, queries, terms, dim_v).
+    (*batch, queries, terms, dim_v). The rounding is a bound, by which the first, of a move that
+    cancels nearly all of it, may have lost on its diagonal its being positive definite.
     """
     kernel, prior, rule = parts
     if isinstance(method, Fourier):
@@ -211,9 +212,10 @@ def _moments(
             "differences: use method=ak.Auto() or ak.Blockwise(), or order=0."
         )
     rows, keys = q.shape[-2], k.shape[-2]
-    size = 1 if rows * keys <= _EXACT else min(rows, max(_FEW, -(-rows // _MIDDLES)))
     batch = math.prod(np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2]))
     width = len(basis.products) + len(basis.terms) * v.shape[-1]
+    few = rows * keys * width <= _EXACT
+    size = 1 if few else min(rows, max(_FEW, -(-rows // _MIDDLES)))
     most = min(_PAIRS // max(1, size * keys), _NUMBERS // max(1, batch * keys * width))
     together = max(1, min(-(-rows // size), most))
     if isinstance(method, Auto):
@@ -223,7 +225,7 @@ def _moments(
     short = -rows % (size * together)
     numbers = jnp.pad(order, (0, short), mode="edge").reshape(-1, together, size)
 
-    def of_chunk(rows: Int[Array, " size"]) -> tuple[Array, Array, Array]:
+    def of_chunk(rows: Int[Array, " size"]) -> tuple[Array, Array, Array, Array]:
         few = q[..., rows, :]
         here = few[..., columns]
         middle = jax.lax.stop_gradient(jnp.mean(here, axis=-2, keepdims=True))
@@ -244,11 +246,13 @@ def _moments(
         )
         gram, right = jnp.split(means, [len(basis.products)], axis=-1)
         right = right.reshape(*right.shape[:-1], len(basis.terms), v.shape[-1])
-        shift = basis.shift((middle - here) / like(basis.scale, here))
-        moved = functools.partial(jnp.matmul, shift, precision="highest")
-        # from the left, then from the right
-        gram = moved(moved(gram[..., basis.pairs()]).swapaxes(-1, -2))
-        return gram, moved(right), log_mass
+        gram = gram[..., basis.pairs()]
+        noise = jnp.zeros_like(gram[..., 0])
+        if size > 1:
+            shift = basis.shift((middle - here) / like(basis.scale, here))
+            gram, noise = _moved(shift, gram), _rounding(shift, gram)
+            right = jnp.matmul(shift, right, precision="highest")
+        return gram, right, log_mass, noise
 
     found = jax.lax.map(jax.checkpoint(jax.vmap(of_chunk), prevent_cse=False), numbers)
     batch, back = found[2].ndim - 3, jnp.argsort(order)
@@ -260,8 +264,25 @@ def _moments(
         leaf = leaf.reshape(shape)
         return jnp.take(leaf, back, axis=batch)
 
-    gram, right, log_mass = map(in_order, found)
-    return gram, right, log_mass
+    gram, right, log_mass, noise = map(in_order, found)
+    return gram, right, log_mass, noise
+
+
+def _moved(shift: Array, gram: Array) -> Float[Array, "*queries terms terms"]:
+    """Moments about a middle as those about queries: by the shift from the left and the right."""
+    moved = functools.partial(jnp.matmul, shift, precision="highest")
+    return moved(moved(gram).swapaxes(-1, -2))
+
+
+def _rounding(shift: Array, gram: Array) -> Float[Array, "*queries terms"]:
+    r"""A bound on what rounding may take from the least eigenvalues of a moved gram, by its diagonal.
+
+    $|E_{ab}|$ is a few eps times $(|T|\,|G|\,|T|^\top)_{ab} \le \sqrt{D_a D_b}$ with D the diagonal
+    of that: so $E + n D$ is positive, n the number of terms.
+    """
+    terms, eps = gram.shape[-1], float(jnp.finfo(gram.dtype).eps)
+    sizes = _moved(*map(jnp.abs, jax.lax.stop_gradient((shift, gram))))
+    return 8 * terms * eps * jnp.diagonal(sizes, axis1=-2, axis2=-1)
 
 
 def _side_by_side(*parts: Array) -> Array:
@@ -300,12 +321,20 @@ def _solve(
     gram: Float[Array, "*queries terms terms"],
     right: Float[Array, "*queries terms dim_v"],
     ridge: Float[Array, " terms"],
+    noise: Float[Array, "*queries terms"],
 ) -> tuple[Float[Array, "*queries terms columns"], Array, Array]:
-    """$S^{-1} (b, e_1)$, the condition of S, and whether it was deficient."""
+    """$S^{-1} (b, e_1)$, the condition of S, and whether it was deficient.
+
+    Of a term lost to rounding, by more than the ridge that deficient ones are given, the noise is
+    added, and S is deficient.
+    """
     terms, eps = gram.shape[-1], float(jnp.finfo(gram.dtype).eps)
     eye, slopes = jnp.eye(terms, dtype=gram.dtype), jnp.arange(terms) > 0
     gram = gram + like(jnp.diag(jnp.where(slopes, ridge, 0.0)), gram)
     diagonal = jnp.diagonal(gram, axis1=-2, axis2=-1)
+    lost = like(slopes, noise) & (noise > eps**0.5 * diagonal)
+    diagonal = diagonal + jnp.where(lost, noise, 0.0)
+    gram = jnp.where(like(eye > 0, gram), diagonal[..., None], gram)
     # a term that varies less than this may as well not vary: its square overflows the derivatives
     some = diagonal > float(jnp.finfo(gram.dtype).tiny) ** 0.75
     # constant to differentiation: the solution does not depend on it
@@ -318,7 +347,7 @@ def _solve(
     everything = jnp.broadcast_to(like(eye, shaky), shaky.shape)
     inverse = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(shaky), True), everything)
     condition = jnp.trace(inverse, axis1=-2, axis2=-1)
-    deficient = ~(condition < eps ** (-2 / 3))
+    deficient = ~(condition < eps ** (-2 / 3)) | jnp.any(lost, axis=-1)
     added = jnp.where(deficient, eps**0.5, 0.0)[..., None, None]
     regular = scaled + added * like(jnp.diag(slopes.astype(gram.dtype)), scaled)
     solved = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(regular), True), right)
