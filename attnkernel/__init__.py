@@ -8,10 +8,13 @@ from ._attend import attend as attend, attention_weights as attention_weights
 from ._auto import Auto as Auto, Selection as Selection, select_method as select_method
 from ._heads import PerHead as PerHead
 from ._rules import Entmax as Entmax, Rule as Rule, Softmax as Softmax, Uniform as Uniform
+from ._save import SavedFileError as SavedFileError, load as load, save as save
 from .fit import (
     GCV as GCV,
     AICc as AICc,
     Bands as Bands,
+    Checkpoints as Checkpoints,
+    CheckpointWarning as CheckpointWarning,
     Fit as Fit,
     FitWarning as FitWarning,
     HoldOut as HoldOut,

@@ -1,4 +1,4 @@
-"""`python -m experiments`: run, validate, show, schema, list."""
+"""`python -m experiments`: run, resume, validate, show, schema, list."""
 
 import argparse
 import io
@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -20,43 +21,63 @@ def main(arguments: list[str] | None = None) -> int:
     if strays := [word for word in rest if word.startswith("-") or "overrides" not in options]:
         parser.error(f"unrecognized arguments: {' '.join(strays)}")
     # imported here: `--help` answers at once
-    from . import config, parts, results, runner  # noqa: PLC0415
-    from .studies import STUDIES  # noqa: PLC0415
+    from . import config, results  # noqa: PLC0415
 
-    def complain(error: Exception) -> int:
+    try:
+        return _COMMANDS[options.command](options, [*getattr(options, "overrides", []), *rest])
+    except (config.ConfigError, results.OutputError) as error:
         print(error, file=sys.stderr)
         return 2
 
-    if options.command == "run":
+
+def _run(options: argparse.Namespace, overrides: list[str]) -> int:
+    from . import runner  # noqa: PLC0415
+
+    study = runner.load(options.config, overrides)
+    return runner.execute(study, options.out, quiet=options.quiet)
+
+
+def _resume(options: argparse.Namespace, _: list[str]) -> int:
+    from . import runner  # noqa: PLC0415
+
+    return runner.resume(options.directory, quiet=options.quiet)
+
+
+def _show(options: argparse.Namespace, overrides: list[str]) -> int:
+    from . import config, runner  # noqa: PLC0415
+
+    print(config.dump(runner.load(options.config, overrides)), end="")
+    return 0
+
+
+def _validate(options: argparse.Namespace, _: list[str]) -> int:
+    from . import config, runner  # noqa: PLC0415
+
+    code = 0
+    for path in options.configs:
         try:
-            study = runner.load(options.config, options.overrides + rest)
-            return runner.execute(study, options.out, quiet=options.quiet)
-        except (config.ConfigError, results.OutputError) as error:
-            return complain(error)
-    if options.command == "show":
-        try:
-            study = runner.load(options.config, options.overrides + rest)
+            runner.load(path, [])
+            print(f"{path}: valid")
         except config.ConfigError as error:
-            return complain(error)
-        print(config.dump(study), end="")
-        return 0
-    if options.command == "validate":
-        code = 0
-        for path in options.configs:
-            try:
-                runner.load(path, [])
-                print(f"{path}: valid")
-            except config.ConfigError as error:
-                code = complain(error)
-        return code
-    if options.command == "schema":
-        from pydantic import TypeAdapter  # noqa: PLC0415
+            print(error, file=sys.stderr)
+            code = 2
+    return code
 
-        from .studies import AnyStudy  # noqa: PLC0415
 
-        print(json.dumps(TypeAdapter(AnyStudy).json_schema(), indent=2))
-        return 0
+def _schema(*_: object) -> int:
+    from pydantic import TypeAdapter  # noqa: PLC0415
+
+    from .studies import AnyStudy  # noqa: PLC0415
+
+    print(json.dumps(TypeAdapter(AnyStudy).json_schema(), indent=2))
+    return 0
+
+
+def _list(*_: object) -> int:
     from attnkernel.data import BUNDLED  # noqa: PLC0415
+
+    from . import parts  # noqa: PLC0415
+    from .studies import STUDIES  # noqa: PLC0415
 
     for what, names in (
         ("study", STUDIES),
@@ -68,6 +89,16 @@ def main(arguments: list[str] | None = None) -> int:
     ):
         print(f"{what}: {', '.join(names)}")
     return 0
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
+    "run": _run,
+    "resume": _resume,
+    "show": _show,
+    "validate": _validate,
+    "schema": _schema,
+    "list": _list,
+}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -83,6 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", parents=[overrides], help="run a config into a directory")
     run.add_argument("--out", type=Path, metavar="DIR", help="default: results/NAME/TIME")
     run.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    resume = commands.add_parser("resume", help="go on with a run that was stopped")
+    resume.add_argument("directory", type=Path, metavar="RUN", help="the directory of the run")
+    resume.add_argument("--quiet", action="store_true", help="print nothing but errors")
     commands.add_parser("show", parents=[overrides], help="print the resolved config")
     validate = commands.add_parser("validate", help="check configs and their data; run nothing")
     validate.add_argument("configs", nargs="+", type=Path, metavar="CONFIG")

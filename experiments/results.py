@@ -8,11 +8,14 @@
 | `metrics.jsonl` | one line per step and fit |
 | `summary.json` | the numbers of the figures and tables |
 | `figures/` | each as `.png` and `.pdf`, with the plotted arrays beside it as `.npz` |
+| `checkpoints/` | where a run that was stopped goes on: see `attnkernel.Checkpoints` |
 
-Times go to `meta.json` only: all other files are byte-identical when a run is repeated.
+Times go to `meta.json` only: all other files are byte-identical when a run is repeated, and when it
+was stopped and resumed. A resumed run makes all its files again, from what its checkpoints hold.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import platform
@@ -20,8 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+import attnkernel as ak
+from attnkernel._save import versions, write_whole
+
 from .config import dump
+
+try:
+    import fcntl
+except ImportError:  # where there is none, two processes are not kept apart
+    fcntl = None
 
 _PACKAGES = ("attnkernel", "jax", "jaxlib", "equinox", "optax", "numpy", "matplotlib")
 
@@ -44,10 +54,12 @@ class OutputError(Exception):
 class Run:
     """One run: its directory, its numbers, and its lines on the terminal."""
 
-    def __init__(self, directory: Path, config: Any, *, quiet: bool = False):
+    def __init__(self, directory: Path, config: Any, *, quiet: bool = False, resume: bool = False):
         """Claims the directory, complete with config, meta and status from its first moment.
 
-        **Raises:** `OutputError` if it exists or cannot be written.
+        **Arguments:** `resume`: go on with the run that is there, of the same config.
+
+        **Raises:** `OutputError` if it exists or cannot be written; to resume, if it is at work.
         """
         self.directory = directory
         self.console = Console(
@@ -61,19 +73,10 @@ class Run:
         self._meta = _meta(config)
         self._timings: dict[str, float] = {}
         self._notes: list[str] = []
+        self._of = hashlib.sha256(dump(config).encode()).hexdigest()
         try:
-            directory.parent.mkdir(parents=True, exist_ok=True)
-            if os.path.lexists(directory):
-                raise OutputError(
-                    f"{directory} exists already; name another with --out, or remove it"
-                )
-            with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".run-") as draft:
-                made = Path(draft) / "run"
-                made.mkdir()
-                (made / "config.yaml").write_text(dump(config), encoding="utf-8")
-                _write_json(made / "meta.json", self._meta)
-                _write_json(made / "status.json", {"state": "running", "reason": None})
-                made.rename(directory)
+            self._again() if resume else self._claim(config)
+            self._metrics = (directory / "metrics.jsonl").open("w", encoding="utf-8")
         except (FileExistsError, NotADirectoryError):
             raise OutputError(
                 f"{directory} cannot be written: something above it is a file"
@@ -81,7 +84,75 @@ class Run:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise OutputError(f"{directory} cannot be written: {reason}") from None
-        self._metrics = (directory / "metrics.jsonl").open("w", encoding="utf-8")
+
+    def _claim(self, config: Any) -> None:
+        """Makes the directory, in one moment."""
+        self.directory.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(self.directory):
+            raise OutputError(
+                f"{self.directory} exists already; name another with --out, or remove it. "
+                f"To go on with a run: resume {self.directory}"
+            )
+        with tempfile.TemporaryDirectory(dir=self.directory.parent, prefix=".run-") as draft:
+            made = Path(draft) / "run"
+            made.mkdir()
+            (made / "config.yaml").write_text(dump(config), encoding="utf-8")
+            _write_json(made / "meta.json", self._meta)
+            _write_json(made / "status.json", {"state": "running", "reason": None})
+            self._lock = _locked(made)
+            made.rename(self.directory)
+
+    def _again(self) -> None:
+        """Takes over the directory of a run that was stopped, and notes how it was found."""
+        self._lock = _locked(self.directory)
+        before = read_json(self.directory / "meta.json")
+        how = {"at": _now(), "found": read_json(self.directory / "status.json")}
+        changed = {
+            name: [before.get(name), now]
+            for name, now in self._meta.items()
+            if name in ("versions", "git", "devices", "platform") and before.get(name) != now
+        }
+        self._meta = {**self._meta, **before}
+        self._meta["resumed"] = [*before.get("resumed", []), {**how, "changed": changed}]
+        _write_json(self.directory / "meta.json", self._meta)
+        _write_json(self.directory / "status.json", {"state": "running", "reason": None})
+        (self.directory / "error.log").unlink(missing_ok=True)
+        if changed:
+            print(
+                f"since this run began, {', '.join(changed)} changed (see meta.json): its numbers "
+                f"may differ from those of a run in one go",
+                file=sys.stderr,
+            )
+
+    def file(self, name: str) -> Path:
+        """The path of a further file of the run; its folder is made."""
+        path = self.directory / name
+        path.parent.mkdir(exist_ok=True)
+        return path
+
+    def checkpoints(self, name: str) -> ak.Checkpoints:
+        """Where a part of this run, a training or a loop, leaves what it would go on with."""
+        return ak.Checkpoints(
+            self.directory / "checkpoints" / name, of=self._of, report=self._on_damage
+        )
+
+    def _on_damage(self, sentence: str) -> None:
+        self._meta.setdefault("damaged", []).append(sentence)
+        print(sentence, file=sys.stderr)
+
+    def each(self, name: str, number: int, compute: Callable[[int], Any]) -> Iterator[Any]:
+        """What `compute` makes of 0, 1, ..., `number` - 1: of a resumed run, only what it lacked.
+
+        It makes arrays, numbers and strings, in lists, tuples and dictionaries.
+        """
+        checkpoints = self.checkpoints(name)
+        kept = checkpoints.load()
+        found = [] if kept is None else kept.found
+        yield from found
+        for i in range(len(found), number):
+            found.append(compute(i))
+            checkpoints.save(i + 1, None, found, last=i + 1 == number)
+            yield found[-1]
 
     def metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds lines to `metrics.jsonl`, on disk when this returns."""
@@ -118,13 +189,11 @@ class Run:
 
     def figure(self, name: str, figure: Figure, **arrays: Any) -> None:
         """Saves a figure as PNG and PDF, and the arrays that it shows."""
-        folder = self.directory / "figures"
-        folder.mkdir(exist_ok=True)
         with self.timed("figures"):
-            figure.savefig(folder / f"{name}.png")
-            figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
+            figure.savefig(self.file(f"figures/{name}.png"))
+            figure.savefig(self.file(f"figures/{name}.pdf"), metadata={"CreationDate": None})
         plain: dict[str, Any] = {key: np.asarray(value) for key, value in arrays.items()}
-        np.savez(folder / f"{name}.npz", **plain)
+        np.savez(self.file(f"figures/{name}.npz"), **plain)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Prints a table."""
@@ -156,12 +225,16 @@ class Run:
             yield Ticker(self.console, what, total, None)
 
     def close(self, state: str, reason: str | None = None) -> None:
-        """Writes how the run ended."""
-        self._metrics.close()
+        """Writes how the run ended. Of one that is done, only the last checkpoints stay."""
+        self._metrics.close()  # may raise, where the disk is full
+        if state == "done":
+            for name in {path.name[:-15] for path in self.directory.glob("checkpoints/*.ckpt")}:
+                self.checkpoints(name).keep(1)
         self._meta["seconds"] = {**self._timings, "total": time.time() - self._started}
         self._meta["ended"] = _now()
         _write_json(self.directory / "meta.json", self._meta)
         _write_json(self.directory / "status.json", {"state": state, "reason": reason})
+        os.close(self._lock)
 
 
 class Ticker:
@@ -199,16 +272,9 @@ def _meta(config: Any) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "devices": [str(device) for device in jax.devices()],
-        "versions": {package: _version(package) for package in _PACKAGES},
+        "versions": versions(_PACKAGES),
         "git": _git(),
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _git() -> dict[str, Any] | None:
@@ -245,6 +311,30 @@ def _plain(value: Any) -> Any:
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file whole or not at all."""
-    draft = path.with_name(path.name + ".part")
-    draft.write_text(json.dumps(_plain(content), indent=2) + "\n", encoding="utf-8")
-    draft.replace(path)
+    write_whole(path, (json.dumps(_plain(content), indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What a JSON file says; nothing where it is not there or is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _locked(directory: Path) -> int:
+    """The directory as a file, locked until that is closed or this process ends in whatever way.
+
+    **Raises:** `OutputError` where another process has it.
+    """
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise OutputError(f"{directory} is at work: its run has not ended") from None
+    except OSError:
+        pass  # a file system without locks does not keep two processes apart
+    return handle

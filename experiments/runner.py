@@ -19,7 +19,7 @@ from attnkernel import FitWarning
 
 from . import config as configs
 from .parts import Study
-from .results import Run, default_directory
+from .results import OutputError, Run, default_directory, read_json
 from .studies import STUDIES
 
 
@@ -93,32 +93,61 @@ def load(path: Path, overrides: list[str]) -> Any:
     return study
 
 
-def execute(study: Study, out: Path | None, *, quiet: bool) -> int:
+def resume(directory: Path, *, quiet: bool) -> int:
+    """Goes on with a run that was stopped, however that was; returns the exit code.
+
+    **Raises:** `ConfigError`, `OutputError`: no run is there, or it is at work.
+    """
+    if not (directory / "config.yaml").is_file():
+        raise OutputError(f"{directory} is no run: there is no config.yaml in it")
+    study = load(directory / "config.yaml", [])
+    if read_json(directory / "status.json").get("state") == "done":
+        print(f"{directory} is done: there is nothing to go on with")
+        return 0
+    return execute(study, directory, quiet=quiet, resume=True)
+
+
+def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False) -> int:
     """Runs a study into its directory; returns the exit code.
 
     0: done. 1: failed, with the traceback in `error.log`. 130: interrupted, with what was
     computed until then.
     """
     with settings(study):
-        run = Run(out if out is not None else default_directory(study.name), study, quiet=quiet)
+        directory = out if out is not None else default_directory(study.name)
+        run = Run(directory, study, quiet=quiet, resume=resume)
         try:
             with insistent_interrupts():
                 study.run(run)
+            run.close("done")
         except KeyboardInterrupt:
-            run.close("interrupted", "Ctrl-C")
-            print(f"interrupted; what was computed is in {run.directory}", file=sys.stderr)
+            _close(run, "interrupted", "Ctrl-C")
+            print(f"interrupted; to go on: resume {run.directory}", file=sys.stderr)
             return 130
         except SystemExit:  # the reader of a pipe went away
-            run.close("interrupted", "the output was closed")
+            _close(run, "interrupted", "the output was closed")
             return 1
         except Exception as error:  # the last line of defence: no traceback on a terminal
-            (run.directory / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
             reason = f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0]
-            run.close("failed", reason)
-            print(f"failed: {reason}\nsee {run.directory / 'error.log'}", file=sys.stderr)
+            print(f"failed: {reason}", file=sys.stderr)
+            with contextlib.suppress(OSError):
+                (run.directory / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
+                print(f"see {run.directory / 'error.log'}", file=sys.stderr)
+            _close(run, "failed", reason)
             return 1
-        run.close("done")
     for path in sorted((run.directory / "figures").glob("*.png")):
         run.console.print(f"figure  {os.fspath(path)}")
     run.console.print(f"numbers {os.fspath(run.directory / 'summary.json')}")
     return 0
+
+
+def _close(run: Run, state: str, reason: str) -> None:
+    """Writes how a run ended, if the disk takes it."""
+    try:
+        run.close(state, reason)
+    except OSError as error:
+        print(
+            f"how it ended could not be written: {error.strerror or error}; when it can, "
+            f"resume {run.directory} goes on from the last checkpoint",
+            file=sys.stderr,
+        )

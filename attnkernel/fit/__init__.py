@@ -1,6 +1,11 @@
 """Fitting: objectives, the loop, and what came of it."""
 
 from ._box import Box as Box
+from ._checkpoints import (
+    Checkpoints as Checkpoints,
+    CheckpointWarning as CheckpointWarning,
+    identity_of as identity_of,
+)
 from ._choose import Choice as Choice, choose as choose
 from ._conformal import conformal as conformal
 from ._criteria import GCV as GCV, AICc as AICc

@@ -15,6 +15,7 @@ from jaxtyping import Array, PRNGKeyArray
 from .._checks import as_points, is_known, require_codes, require_regression_data, require_weights
 from .._frames import is_frame, read, read_labels
 from ..models import KernelRegression
+from ._checkpoints import Checkpoints
 from ._loop import Callback, History, Problem
 from ._objectives import Objective
 from ._result import Fit, FitWarning
@@ -37,6 +38,7 @@ def fit(
     callback: Callback | None = None,
     chunk: int = 100,
     weights: ArrayLike | Any = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Fit:
     r"""Fits the parameters of a model by minimising an objective.
 
@@ -72,6 +74,8 @@ def fit(
     - `chunk`: steps per call of the compiled program.
     - `weights`: of each row, shape (n,), from 0; for models that take `weights`. They are those of
       the estimate and of the criterion: $1/\sigma_i^2$, where the noise is known. Default: 1.
+    - `checkpoints`: `ak.Checkpoints("results/fit")`: with an optimizer, the fit goes on from there
+      if it was stopped before, and `callback` is first told of all that was done. Default: none.
 
     **Returns:** a `Fit`: `model`, `history["loss"]`, `starts`, `minima()`, `warnings()`.
 
@@ -91,7 +95,7 @@ def fit(
         model, objective, optimizer, steps, starts, bounds, trainable, key, chunk, x.shape[0]
     )
     key = jax.random.PRNGKey(0) if key is None else key
-    found = solve(model, x, y, objective, key, plan, None, record, callback, chunk)
+    found = solve(model, x, y, objective, key, plan, None, record, callback, chunk, checkpoints)
     return _reported(dataclasses.replace(found, **names))
 
 
@@ -111,6 +115,7 @@ def fit_many(
     record: Callable[[Any], History] | None = None,
     callback: Callback | None = None,
     chunk: int = 100,
+    checkpoints: Checkpoints | None = None,
 ) -> Fit:
     """Many fits at once in one compiled program, each as `fit` would do it.
 
@@ -146,7 +151,8 @@ def fit_many(
     axes = Problem._make((model_axis, data_axis, data_axis, objective_axis, eqx.if_array(0)))
     if key is None:
         key = jnp.broadcast_to(jax.random.PRNGKey(0), (fits, 2))
-    return _reported(solve(model, x, y, objective, key, plan, axes, record, callback, chunk))
+    found = solve(model, x, y, objective, key, plan, axes, record, callback, chunk, checkpoints)
+    return _reported(found)
 
 
 def _require(model: Any, x: Array, y: Array) -> None:

@@ -16,6 +16,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ._box import Box
+from ._checkpoints import Checkpoints
 from ._objectives import Objective
 from ._search import Bfgs
 
@@ -142,17 +143,31 @@ def run(
     chunk: int,
     callback: Callback | None,
     on_host: bool,
+    checkpoints: Checkpoints | None = None,
+    identity: str = "",
 ) -> tuple[State, History]:
     """Calls `advance` in chunks until `steps` are taken or all trainings have stopped.
 
     Inside a transformation (`on_host` False) there is no host to look between chunks: all steps
-    are then one scan.
+    are then one scan. With `checkpoints` it goes on from the newest of them.
     """
     if not on_host:
         return advance(state, steps)
+    # the axis of steps comes right behind the axes of fits and starts
+    join = functools.partial(np.concatenate, axis=state.steps.ndim)
     histories = []
     done = 0
-    while done < steps:
+    if checkpoints is not None and (kept := checkpoints.load(state, identity=identity)):
+        done, state = kept.done, kept.state
+        histories.append(kept.found)
+        if done > steps:
+            raise ValueError(
+                f"The checkpoints {checkpoints.path} are of {done} steps already, more than "
+                f"steps={steps}: ask for at least as many, or give another path."
+            )
+        if callback is not None:
+            callback(done, kept.found)
+    while done < steps and not _all_stopped(state):
         taken = min(chunk, steps - done)
         state, history = advance(state, taken)
         history = jax.tree.map(np.asarray, history)
@@ -160,8 +175,12 @@ def run(
         done += taken
         if callback is not None:
             callback(done, history)
-        if np.all(np.asarray(state.converged) | np.asarray(state.diverged)):
-            break
-    # the axis of steps comes right behind the axes of fits and starts
-    join = functools.partial(np.concatenate, axis=state.steps.ndim)
+        if checkpoints is not None:
+            histories = [jax.tree.map(lambda *parts: join(parts), *histories)]
+            last = done >= steps or _all_stopped(state)
+            checkpoints.save(done, state, histories[0], identity=identity, last=last)
     return state, jax.tree.map(lambda *parts: join(parts), *histories)
+
+
+def _all_stopped(state: State) -> bool:
+    return bool(np.all(np.asarray(state.converged) | np.asarray(state.diverged)))

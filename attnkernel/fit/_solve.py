@@ -14,6 +14,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from .._checks import is_known
 from ._box import Box
+from ._checkpoints import Checkpoints, identity_of
 from ._loop import Callback, History, Problem, Recipe, State, advance, run
 from ._objectives import Objective, arranged
 from ._result import Fit, Starts, around, is_bowl, take
@@ -113,6 +114,7 @@ def solve(
     record: Callable[[Any], History] | None,
     callback: Callback | None,
     chunk: int,
+    checkpoints: Checkpoints | None = None,
 ) -> Fit:
     """The fit, or the fits, that a plan describes; `axes` says what is batched."""
     begin, frozen, box = _begin(model, x, key, plan, axes)
@@ -129,6 +131,12 @@ def solve(
     implicit = is_search and not on_host
     state, fixed = _stop_gradient((begin, problem)) if implicit else (begin, problem)
     each = np.arange(plan.starts)
+    if checkpoints is not None and (is_search or not on_host):
+        raise ValueError(
+            "checkpoints= are of trainings by an optimizer, outside transformations: the default "
+            "search of a deterministic objective is short, and inside jit there is no disk."
+        )
+    identity = "" if checkpoints is None else identity_of(begin, problem)
 
     def search(state: State, of: np.ndarray) -> tuple[State, History]:
         """From a state to the end; the i-th start shares the way of start `of[i]`."""
@@ -144,6 +152,8 @@ def solve(
             chunk=min(chunk, 10) if is_search else chunk,  # look often: it may be done
             callback=callback,
             on_host=on_host,
+            checkpoints=checkpoints,
+            identity=identity,
         )
         return end if of is each else take(of, end), history
 

@@ -275,10 +275,10 @@ def _moved(shift: Array, gram: Array) -> Float[Array, "*queries terms terms"]:
 
 
 def _rounding(shift: Array, gram: Array) -> Float[Array, "*queries terms"]:
-    r"""A bound on what rounding may take from the least eigenvalues of a moved gram, by its diagonal.
+    r"""A bound, by its diagonal, on what rounding may take from the eigenvalues of a moved gram.
 
-    $|E_{ab}|$ is a few eps times $(|T|\,|G|\,|T|^\top)_{ab} \le \sqrt{D_a D_b}$ with D the diagonal
-    of that: so $E + n D$ is positive, n the number of terms.
+    $|E_{ab}|$ is a few eps times $(|T|\,|G|\,|T|^\top)_{ab} \le \sqrt{D_a D_b}$ with D the
+    diagonal of that: so $E + n D$ is positive, n the number of terms.
     """
     terms, eps = gram.shape[-1], float(jnp.finfo(gram.dtype).eps)
     sizes = _moved(*map(jnp.abs, jax.lax.stop_gradient((shift, gram))))

@@ -1,0 +1,142 @@
+"""A training that was stopped goes on, and ends in the same bits; bad files are named."""
+
+import importlib
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import attnkernel as ak
+
+MODULE = importlib.import_module("attnkernel.fit._checkpoints")  # `ak.fit` is a function
+ADAM = optax.adam(0.05)
+
+
+class Stop(Exception):
+    """What ends a process."""
+
+
+def trained(path=None, *, stop=None, many=False, steps=53, report=None, of="", seed=0):
+    rng = np.random.default_rng(seed)
+    x = np.sort(rng.uniform(-3, 3, 31))
+    y = np.sin(x) + 0.1 * rng.normal(size=31)
+    seen = []
+
+    def callback(done, history):
+        seen.append((done, history["loss"].shape[-1]))
+        if stop is not None and done >= stop:
+            raise Stop
+
+    options = {"optimizer": ADAM, "steps": steps, "callback": callback, "chunk": 10}
+    if path is not None:
+        options["checkpoints"] = ak.Checkpoints(path, of=of, report=report)
+    model, key = ak.KernelRegression(ak.Gaussian(1.0)), jax.random.PRNGKey(5)
+    if many:
+        options |= {"in_axes": (None, None, 0), "key": jax.random.split(key, 3)}
+        objective = ak.HoldOut(jnp.array([2, 5, 7]), at_most=7)
+        return ak.fit_many(model, x, y, objective=objective, **options), seen
+    return ak.fit(model, x, y, objective=ak.HoldOut(5), key=key, **options), seen
+
+
+def every_chunk(monkeypatch):
+    monkeypatch.setattr(MODULE, "_SHARE", np.inf)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_training_goes_on_in_the_same_bits(tmp_path, monkeypatch, many):
+    every_chunk(monkeypatch)
+    whole, _ = trained(many=many)
+    for stop in (10, 40):
+        path = tmp_path / str(stop) / "fit"
+        with pytest.raises(Stop):
+            trained(path, stop=stop, many=many)
+        again, seen = trained(path, many=many)
+        assert seen[0] == (stop - 10, stop - 10) if stop > 10 else (10, 10)
+        for got, expected in zip(*map(jax.tree.leaves, (again, whole)), strict=True):
+            np.testing.assert_array_equal(got, expected)
+        finished, seen = trained(path, many=many)
+        assert seen == [(53, 53)]
+        np.testing.assert_array_equal(finished.history["loss"], whole.history["loss"])
+
+
+def test_the_last_two_are_kept(tmp_path, monkeypatch):
+    every_chunk(monkeypatch)
+    trained(tmp_path / "fit")
+    assert [file.name for file in ak.Checkpoints(tmp_path / "fit").files()] == [
+        "fit-000000050.ckpt",
+        "fit-000000053.ckpt",
+    ]
+    longer, seen = trained(tmp_path / "fit", steps=73)
+    assert seen[0] == (53, 53)
+    assert longer.history["loss"].shape == (73,)
+    with pytest.raises(ValueError, match="73 steps already"):
+        trained(tmp_path / "fit")
+
+
+def spoilt(how, files):
+    older, newest = files
+    content = newest.read_bytes()
+    if how == "cut":
+        newest.write_bytes(content[: len(content) // 2])
+    elif how == "flipped":
+        newest.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+    elif how == "emptied":
+        newest.write_bytes(b"")
+    elif how == "swapped":
+        newest.write_bytes(older.read_bytes())
+    elif how == "other":
+        trained(newest.parent / "other" / "fit", seed=1, stop=None, steps=50)
+        (newest.parent / "other" / "fit-000000050.ckpt").replace(newest)
+
+
+@pytest.mark.parametrize("how", ["cut", "flipped", "emptied", "swapped", "other"])
+def test_a_bad_file_is_named_and_the_one_before_is_used(tmp_path, monkeypatch, how):
+    every_chunk(monkeypatch)
+    whole, _ = trained()
+    trained(tmp_path / "fit", steps=50)
+    files = ak.Checkpoints(tmp_path / "fit").files()
+    spoilt(how, files)
+    said = []
+    again, seen = trained(tmp_path / "fit", report=said.append)
+    assert seen[0] == (40, 40)
+    (sentence,) = said
+    assert "fit-000000050.ckpt" in sentence
+    assert "set aside as fit-000000050.ckpt.aside" in sentence
+    assert (tmp_path / "fit-000000050.ckpt.aside").exists()
+    np.testing.assert_array_equal(again.model.kernel.lengthscale, whole.model.kernel.lengthscale)
+
+
+def test_of_another_fit_is_nothing_used(tmp_path, monkeypatch):
+    every_chunk(monkeypatch)
+    trained(tmp_path / "fit", steps=20, of="adam 0.05")
+    with pytest.warns(ak.CheckpointWarning, match="something else"):
+        _, seen = trained(tmp_path / "fit", steps=20, of="adam 0.1")
+    assert seen[0] == (10, 10)
+    assert len(list(tmp_path.glob("*.aside"))) == 2
+
+
+def test_writing_takes_a_twentieth_of_the_time(tmp_path, monkeypatch):
+    written, clock = [], iter(np.arange(0.0, 1e6, 1.0))
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    monkeypatch.setattr(MODULE, "write", lambda path, tree, about: written.append(about["done"]))
+    checkpoints = ak.Checkpoints(tmp_path / "fit")
+    for done in range(100):  # each look at the clock, and each write, takes a second
+        checkpoints.save(done, jnp.zeros(2), [])
+    assert written[:3] == [0, 20, 40]
+    checkpoints.save(100, jnp.zeros(2), [], last=True)
+    assert written[-1] == 100
+
+
+def test_a_search_has_no_checkpoints(tmp_path):
+    data = ak.data.load("mcycle")
+    with pytest.raises(ValueError, match="optimizer"), warnings.catch_warnings():
+        ak.fit(
+            ak.KernelRegression(ak.Gaussian(1.0)),
+            data.x,
+            data.y,
+            objective=ak.LeaveOneOut(),
+            checkpoints=ak.Checkpoints(tmp_path / "fit"),
+        )

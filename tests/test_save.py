@@ -1,0 +1,178 @@
+"""Files of models: what is saved is what is loaded, and nothing else is ever made of a file."""
+
+import hashlib
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+from attnkernel._save import read, write
+
+
+class Own(ak.Kernel):
+    """A kernel of a user's own."""
+
+    scale: jax.Array
+    name: str = eqx.field(static=True, default="mine")
+
+    def log_pair(self, q, k):
+        return -jnp.sum(jnp.abs(q - k)) / self.scale
+
+
+def models():
+    key = jax.random.PRNGKey(0)
+    mixed = ak.On(ak.Gaussian(0.5), 0) * ak.On(ak.AitchisonAitken(0.2, 3), 1)
+    stack = eqx.filter_vmap(ak.Gaussian)(jnp.linspace(0.1, 3.0, 5))
+    return {
+        "gaussian": ak.Gaussian(0.3),
+        "regression": ak.KernelRegression(mixed, order=1, on_empty="nearest"),
+        "heads": ak.MultiheadKernelRegression(stack, rule=ak.Entmax(1.5)),
+        "attention": ak.MultiheadAttention(
+            3, 12, prior=ak.Causal() & ak.Window(5, 0), rotary_base=100.0, key=key
+        ),
+        "learned": ak.LearnedKernelRegression(3, 2, key=key),
+        "bfloat16": ak.KVCache(7, 2, 4, 4, dtype=jnp.bfloat16),
+        "plain": {"a": [1, 2.5, None, True], "b": ("x", np.arange(3), float("nan"))},
+    }
+
+
+@pytest.mark.parametrize("name", ["gaussian", "regression", "heads", "attention", "learned"])
+def test_a_model_comes_back_from_its_file_alone(tmp_path, name):
+    model = models()[name]
+    ak.save(tmp_path / "model", model)
+    back = ak.load(tmp_path / "model")
+    assert eqx.tree_equal(back, model, typematch=True)
+    assert jax.tree.structure(back) == jax.tree.structure(model)
+
+
+def test_a_fit_predicts_from_its_file(tmp_path):
+    data = ak.data.load("mcycle")
+    fit = ak.fit(
+        ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y, objective=ak.LeaveOneOut(), starts=2
+    )
+    ak.save(tmp_path / "fit", fit)
+    back = ak.load(tmp_path / "fit")
+    at = jnp.linspace(3.0, 50.0, 11)
+    np.testing.assert_array_equal(ak.bands(back, at).lower, ak.bands(fit, at).lower)
+    assert back.objective.score is ak.squared_error
+
+
+def test_what_is_no_model_and_half_precision(tmp_path):
+    for name in ("bfloat16", "plain"):
+        write(tmp_path / name, models()[name], {"n": 3})
+        saved = read(tmp_path / name)
+        assert saved.about == {"n": 3}
+        assert jax.tree.structure(saved.tree) == jax.tree.structure(models()[name])
+        for got, given in zip(*map(jax.tree.leaves, (saved.tree, models()[name])), strict=True):
+            assert type(got) is type(given)
+            np.testing.assert_array_equal(got, given)
+    for key in (jax.random.key(3), jax.random.PRNGKey(3)):
+        ak.save(tmp_path / "key", [key])
+        (back,) = ak.load(tmp_path / "key")
+        assert jax.random.normal(back) == jax.random.normal(key)
+
+
+def test_a_class_of_ones_own_is_handed_over(tmp_path):
+    model = ak.KernelRegression(Own(jnp.asarray(0.7)))
+    ak.save(tmp_path / "own", model)
+    with pytest.raises(ak.SavedFileError, match=r"classes=\[Own\]"):
+        ak.load(tmp_path / "own")
+    assert eqx.tree_equal(ak.load(tmp_path / "own", classes=[Own]), model)
+
+
+def test_what_no_file_can_name(tmp_path):
+    with pytest.raises(ValueError, match=r"\.function is <function.*eqx\.Module"):
+        ak.save(tmp_path / "f", ak.priors.Where(lambda i, j: i > j))
+    with pytest.raises(ValueError, match="outside"):
+        jax.jit(lambda scale: ak.save(tmp_path / "f", ak.Gaussian(scale)))(1.0)
+    with pytest.raises(ValueError, match="objects of Python"):
+        ak.save(tmp_path / "f", [np.array([{}])])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    ak.save(tmp_path / "m", ak.Gaussian(1.0))
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        ak.save(tmp_path / "m", ak.Gaussian(2.0))
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+    assert ak.load(tmp_path / "m").lengthscale == 1.0
+
+
+def test_every_damage_is_seen(tmp_path):
+    path = tmp_path / "m"
+    ak.save(path, models()["attention"])
+    whole = path.read_bytes()
+    for bad in (b"", whole[:5], whole[:200], whole[:-1], whole + b"0", b"PK" + whole):
+        path.write_bytes(bad)
+        with pytest.raises(ak.SavedFileError, match=r"damaged|not of ours"):
+            ak.load(path)
+    rng = np.random.default_rng(0)
+    for place in rng.integers(0, len(whole), 300):  # one bit each
+        bad = bytearray(whole)
+        bad[place] ^= 1 << rng.integers(8)
+        path.write_bytes(bad)
+        with pytest.raises(ak.SavedFileError):
+            ak.load(path)
+    path.write_bytes(whole.replace(b"attnkernel 1", b"attnkernel 2", 1))
+    with pytest.raises(ak.SavedFileError, match="newer"):
+        ak.load(path)
+    with pytest.raises(ak.SavedFileError, match="No such file"):
+        ak.load(tmp_path / "none")
+
+
+def forged(path, change):
+    """A file whose seals are right and whose header is not ours."""
+    magic, _, rest = path.read_bytes().partition(b"\n")
+    line, _, payload = rest.partition(b"\n")
+    header = json.loads(line.partition(b" ")[2])
+    payload = change(header, payload) or payload
+    header |= {"bytes": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
+    text = json.dumps(header).encode()
+    seal = hashlib.sha256(text).hexdigest().encode()
+    path.write_bytes(magic + b"\n" + seal + b" " + text + b"\n" + payload)
+
+
+def test_a_strangers_file_makes_only_what_is_registered(tmp_path):
+    path = tmp_path / "m"
+
+    def module(name):
+        return lambda header, _: header["tree"].update(module=name)
+
+    def leaf(**new):
+        return lambda header, _: header["leaves"][0].update(new)
+
+    for change, sentence in (
+        (module("os.system"), "no class of this"),
+        (module("subprocess.Popen"), "no class of this"),
+        (module("models.KernelRegression"), "another version"),
+        (leaf(dtype="O"), "objects"),
+        (leaf(dtype="evil"), "cannot be read"),
+        (leaf(shape=[2**40, 2**40]), "cannot be read"),
+        (leaf(shape=[-1]), "cannot be read"),
+        (leaf(shape="ab"), "cannot be read"),
+        (lambda header, _: header.pop("leaves"), "cannot be read"),
+        (lambda header, _: header.update(tree={"eval": "1"}), "no part of a saved"),
+        (lambda header, _: header.update(tree={"function": "fit.__globals__"}), "no part"),
+        (lambda header, _: header.update(tree={"array": 7}), "no part of a saved"),
+        (lambda header, _: header.update(tree=json.loads("[" * 900 + "]" * 900)), "no part"),
+    ):
+        ak.save(path, ak.Gaussian(1.0))
+        forged(path, change)
+        with pytest.raises(ak.SavedFileError, match=sentence):
+            ak.load(path)
+
+
+def test_numbers_of_64_bits_are_not_cut(tmp_path):
+    with jax.enable_x64(True):
+        ak.save(tmp_path / "m", ak.Gaussian(jnp.asarray(0.1)))
+    with jax.enable_x64(False), pytest.raises(ak.SavedFileError, match="jax_enable_x64"):
+        ak.load(tmp_path / "m")
