@@ -92,7 +92,7 @@ def write(path: str | os.PathLike, tree: Any, about: dict[str, Any]) -> None:
                 "path": place,
                 "shape": list(np.shape(leaf)),
                 "dtype": leaf.dtype.name,
-                "of": "jax" if isinstance(given, jax.Array) else "numpy",
+                "of": _kind(given),
             }
             for (place, given), leaf in zip(arrays, leaves, strict=True)
         ],
@@ -113,8 +113,8 @@ def read(path: str | os.PathLike, *, classes: Sequence[type] = ()) -> Saved:
     try:
         for leaf in header["leaves"]:
             dtype, shape = jnp.dtype(leaf["dtype"]), tuple(leaf["shape"])
-            if dtype.hasobject:
-                raise ValueError(f"{leaf['path']} is of objects, which no file of ours holds")
+            if dtype.hasobject or min(shape, default=0) < 0:
+                raise ValueError(f"{leaf['path']} is of objects, or of no shape")
             array = np.ndarray(shape, dtype, payload, at).copy()
             at += array.nbytes
             arrays.append(_placed(path, array, leaf))
@@ -157,9 +157,9 @@ def _parts(path: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def _placed(path: Path, leaf: np.ndarray, described: dict[str, Any]) -> Any:
-    """An array where it was: of NumPy, or on a device."""
+    """An array where it was: of NumPy, a number of it, or on a device."""
     if described["of"] != "jax":
-        return leaf
+        return leaf[()] if described["of"] == "number" else leaf
     array = jnp.asarray(leaf)
     if array.dtype != leaf.dtype:
         raise SavedFileError(
@@ -167,6 +167,12 @@ def _placed(path: Path, leaf: np.ndarray, described: dict[str, Any]) -> Any:
             f"{array.dtype}: load it after jax.config.update('jax_enable_x64', True)."
         )
     return array
+
+
+def _kind(leaf: Any) -> str:
+    if isinstance(leaf, jax.Array):
+        return "jax"
+    return "number" if isinstance(leaf, np.generic) else "numpy"
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -154,6 +154,19 @@ class Run:
             checkpoints.save(i + 1, None, found, last=i + 1 == number)
             yield found[-1]
 
+    def batches(
+        self, name: str, number: int, size: int, compute: Callable[[np.ndarray], Any]
+    ) -> Iterator[tuple[int, Any]]:
+        """What `compute` makes of the first `number` whole numbers, `size` at a time, kept as by
+        `each`; and how many are done. The last are filled up, so that one program serves all."""
+
+        def one(i: int) -> Any:
+            rows, left = np.arange(i * size, (i + 1) * size) % number, number - i * size
+            return jax.tree.map(lambda part: np.asarray(part)[:left], compute(rows))
+
+        for i, found in enumerate(self.each(name, -(-number // size), one), 1):
+            yield min(i * size, number), found
+
     def metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds lines to `metrics.jsonl`, on disk when this returns."""
         self._metrics.writelines(json.dumps(_plain(row)) + "\n" for row in rows)

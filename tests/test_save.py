@@ -36,7 +36,10 @@ def models():
         ),
         "learned": ak.LearnedKernelRegression(3, 2, key=key),
         "bfloat16": ak.KVCache(7, 2, 4, 4, dtype=jnp.bfloat16),
-        "plain": {"a": [1, 2.5, None, True], "b": ("x", np.arange(3), float("nan"))},
+        "plain": {
+            "a": [1, 2.5, None, True],
+            "b": ("x", np.arange(3), np.float32(2.5), float("nan")),
+        },
     }
 
 
@@ -159,7 +162,7 @@ def test_a_strangers_file_makes_only_what_is_registered(tmp_path):
         (leaf(shape=[2**40, 2**40]), "cannot be read"),
         (leaf(shape=[-1]), "cannot be read"),
         (leaf(shape="ab"), "cannot be read"),
-        (lambda header, _: header.pop("leaves"), "cannot be read"),
+        (lambda header, _: header.update(leaves=None), "cannot be read"),
         (lambda header, _: header.update(tree={"eval": "1"}), "no part of a saved"),
         (lambda header, _: header.update(tree={"function": "fit.__globals__"}), "no part"),
         (lambda header, _: header.update(tree={"array": 7}), "no part of a saved"),

@@ -73,14 +73,20 @@ class Boundary(Study):
         at, found = np.linspace(0.0, 0.5, self.points), {}
         cases = list(itertools.product(self.kernels, ORDERS))
         with run.timed("fits"), run.progress("fits", len(cases)) as tick:
-            for name, order in cases:
-                # shape (lengthscales, (measured, predicted), (bias, variance), points)
-                found[name, order] = np.array(
+
+            def compute(i: int) -> np.ndarray:
+                """Of shape (lengthscales, (measured, predicted), (bias, variance), points)."""
+                (name, order), n = cases[i], self.n
+                return np.array(
                     [
-                        (measured(name, order, h, at, self.n), predicted(name, order, h, at))
+                        (measured(name, order, h, at, n), predicted(name, order, h, at))
                         for h in lengthscales
                     ]
                 )
+
+            kept = run.each("fits", len(cases), compute)
+            for (name, order), values in zip(cases, kept, strict=True):
+                found[name, order] = values
                 tick(len(found), f"{name}, order {order}")
         rows = [
             _row(name, order, place, lengthscales, values[..., column])

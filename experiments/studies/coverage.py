@@ -61,12 +61,10 @@ class Coverage(Study):
             for place, (design, order) in enumerate(cases):
                 many = jax.jit(jax.vmap(functools.partial(_one, self, design, order)))
                 of_sets, found = keys.stack(self.data_sets), []
-                for first in range(0, self.data_sets, self.batch):
-                    # a last batch that is short is filled up, so that one program serves all
-                    of_batch = np.arange(first, first + self.batch) % self.data_sets
-                    batch = jax.tree.map(np.asarray, many(of_sets[of_batch]))
-                    found.append(jax.tree.map(lambda a: a[: self.data_sets - first], batch))  # noqa: B023
-                    done = min(first + self.batch, self.data_sets)
+                compute = lambda rows: many(of_sets[rows])  # noqa: B023, E731
+                name = f"{design}_{order}"
+                for done, batch in run.batches(name, self.data_sets, self.batch, compute):
+                    found.append(batch)
                     tick(place * self.data_sets + done, f"{design}, order {order}")
                 whole = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
                 rows += [_row(design, order, name, whole[name], self.level) for name in METHODS]

@@ -154,6 +154,7 @@ class Heads(Study):
                 key=keys,
                 record=record,
                 callback=on_chunk,
+                checkpoints=run.checkpoints("training"),
             )
 
 

@@ -47,13 +47,11 @@ class Heteroskedasticity(Study):
             for place, growth in enumerate(self.growth):
                 many = jax.jit(jax.vmap(functools.partial(_one, self, growth)))
                 of_sets, parts = keys.stack(self.data_sets), []
-                for first in range(0, self.data_sets, self.batch):
-                    # a last batch that is short is filled up, so that one program serves all
-                    of_batch = np.arange(first, first + self.batch) % self.data_sets
-                    kept = min(self.batch, self.data_sets - first)
-                    batch = jax.tree.map(np.asarray, many(of_sets[of_batch]))
-                    parts.append({name: part[:kept] for name, part in batch.items()})
-                    tick(place * self.data_sets + first + kept, f"sd 0.2 + {growth:g}|x|")
+                compute = lambda rows: many(of_sets[rows])  # noqa: B023, E731
+                name = f"growth_{place}"
+                for done, batch in run.batches(name, self.data_sets, self.batch, compute):
+                    parts.append(batch)
+                    tick(place * self.data_sets + done, f"sd 0.2 + {growth:g}|x|")
                 found[growth] = {
                     name: np.concatenate([part[name] for part in parts]) for name in parts[0]
                 }

@@ -96,6 +96,7 @@ class HoldOut(Study):
                 record=_record,
                 callback=on_chunk,
                 chunk=min(100, max(1, steps // 4)),
+                checkpoints=run.checkpoints("training"),
             )
 
     def _draw(

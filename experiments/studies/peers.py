@@ -59,11 +59,14 @@ class Peers(Study):
         absences(run, [(name, "all", reason) for name, reason in absent.items()])
         rows: list[dict[str, Any]] = []
         with run.timed("all"), run.progress("data sets", len(self.data)) as tick:
-            for part in self.data:
-                data = load(part, self.keys().next())
+
+            def compute(i: int) -> dict[str, Any]:
+                data = load(self.data[i], self.keys().next())
                 x, y = np.asarray(data.x), np.asarray(data.y)
-                row = {"data": label(part), "rows": len(x), "inputs": x.shape[1]}
-                row["sides"] = self._compare(sides, x, y)
+                row = {"data": label(self.data[i]), "rows": len(x), "inputs": x.shape[1]}
+                return row | {"sides": self._compare(sides, x, y)}
+
+            for row in run.each("data", len(self.data), compute):
                 rows.append(row)
                 run.metrics([row])
                 tick(len(rows), f"{row['data']}: {row['sides'][OURS]['error']:.4g}")

@@ -70,6 +70,7 @@ class Projection(Study):
                         steps=training.steps,
                         key=keys.next(),
                         callback=on_chunk,
+                        checkpoints=run.checkpoints(f"model_{len(fits)}"),
                     )
                 )
                 done += training.steps

@@ -70,15 +70,18 @@ class Seeds(Study):
         fits = jax.jit(functools.partial(_fits, self))
         lengthscales, errors, settled = [], [], []
         with run.progress("data sets", self.seeds) as tick, run.timed("fits"):
-            for first in range(0, self.seeds, self.batch):
-                # a last batch that is short is filled up, so that one program serves all
-                rows = np.arange(first, first + self.batch) % self.seeds
-                batch = fits(jnp.array(sizes), keys[rows])
-                found, error, good = (np.asarray(part)[: self.seeds - first] for part in batch)
+            at_once = functools.partial(fits, jnp.array(sizes))
+            batches = run.batches("fits", self.seeds, self.batch, lambda rows: at_once(keys[rows]))
+            for done, (found, error, good) in batches:
                 found = np.asarray(self.model.shown(found))
                 run.metrics(
                     [
-                        {"data_set": first + i, "method": name, "lengthscale": ell, "error": ise}
+                        {
+                            "data_set": done - len(found) + i,
+                            "method": name,
+                            "lengthscale": ell,
+                            "error": ise,
+                        }
                         for i in range(len(found))
                         for name, ell, ise in zip(names, found[i], error[i], strict=True)
                     ]
@@ -86,7 +89,7 @@ class Seeds(Study):
                 lengthscales.append(found)
                 errors.append(error)
                 settled.append(good)
-                tick(first + len(found), f"median error {np.median(error[:, :-1]):.4f}")
+                tick(done, f"median error {np.median(error[:, :-1]):.4f}")
         if missed := int(np.sum(~np.concatenate(settled))):
             run.note([f"{missed} searches had not converged in {_STEPS} steps."])
         self._report(run, names, np.concatenate(lengthscales), np.concatenate(errors))
