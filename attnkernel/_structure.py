@@ -11,7 +11,6 @@ import inspect
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from types import FunctionType
 from typing import Any
 
 import equinox as eqx
@@ -60,12 +59,13 @@ def _plain(value: Any, place: str, arrays: Arrays) -> Any:
         return {"module": name_of(type(value)), "fields": fields}
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
         return {"dtype": jnp.dtype(value).name}
-    if isinstance(value, FunctionType) and _functions().get(value.__name__) is value:
-        return {"function": value.__name__}
+    for name, function in _functions().items():
+        if value is function:
+            return {"function": name}
     raise ValueError(
         f"{place or 'This'} is {value!r}, a {type(value).__name__}, which a file cannot name: only "
         f"modules, arrays, numbers, strings, and lists, tuples and dictionaries of them are saved. "
-        f"For a function write an eqx.Module with a `__call__`."
+        f"Of functions: those of jax.nn; for another write an eqx.Module with a `__call__`."
     )
 
 
@@ -153,7 +153,11 @@ def _subclasses(cls: type) -> Iterator[type]:
 
 
 @functools.cache
-def _functions() -> dict[str, FunctionType]:
-    """The public functions of attnkernel, by name."""
-    public = vars(sys.modules[__package__ or ""])
-    return {name: item for name, item in public.items() if inspect.isfunction(item)}
+def _functions() -> dict[str, Any]:
+    """Functions that a model may hold, by name: activations, and the scores of objectives."""
+    ours, jnp_names = sys.modules[__package__ or ""], ("abs", "cos", "exp", "sin", "square", "tanh")
+    found = {f"jax.nn.{name}": item for name, item in vars(jax.nn).items() if callable(item)}
+    found |= {f"jax.numpy.{name}": getattr(jnp, name) for name in jnp_names}
+    mlp = inspect.signature(eqx.nn.MLP.__init__).parameters  # which has a function of its own
+    found["identity"] = mlp["final_activation"].default
+    return found | {name: getattr(ours, name) for name in ("log_score", "squared_error")}

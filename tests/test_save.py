@@ -34,7 +34,9 @@ def models():
         "attention": ak.MultiheadAttention(
             3, 12, prior=ak.Causal() & ak.Window(5, 0), rotary_base=100.0, key=key
         ),
-        "learned": ak.LearnedKernelRegression(3, 2, key=key),
+        "learned": ak.LearnedKernelRegression(
+            3, 2, embedding=eqx.nn.MLP(3, 5, 7, 2, activation=jnp.tanh, key=key), key=key
+        ),
         "bfloat16": ak.KVCache(7, 2, 4, 4, dtype=jnp.bfloat16),
         "plain": {
             "a": [1, 2.5, None, True],

@@ -1,0 +1,271 @@
+"""Runs that are killed, or meet a full disk or a forbidden one, go on and end in the same bits."""
+
+import contextlib
+import filecmp
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+from experiments import runner
+from experiments.__main__ import main
+from experiments.results import Run
+from experiments.studies._training import Diverged, train
+
+INDUCTION = """
+study: induction
+vocabulary: 12
+rows: 16
+shortest: 5
+longest: 8
+size: 16
+heads: 2
+batch: 32
+steps: 6000
+"""
+HOLDOUT = """
+study: holdout
+data: {source: heteroskedastic, n: 37}
+training: {steps: 40}
+hold_out: [5, 11]
+"""
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Starts `python -m experiments ...` in a process of its own."""
+    env = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+    def start(*arguments, before=(), **options):
+        return subprocess.Popen(
+            [*before, sys.executable, "-m", "experiments", *map(str, arguments)],
+            cwd=tmp_path,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+
+    return start
+
+
+def same(a, b):
+    """Whether two runs have the same files, times and commands aside."""
+    names = [
+        sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
+        for run in (a, b)
+    ]
+    assert names[0] == names[1]
+    apart = [name for name in names[0] if not filecmp.cmp(a / name, b / name, shallow=False)]
+    assert apart == ["meta.json"]
+    return True
+
+
+def state(run):
+    return json.loads((run / "status.json").read_text())["state"]
+
+
+def test_a_run_killed_at_ten_random_moments_ends_in_the_same_bits(tmp_path, started):
+    (tmp_path / "c.yaml").write_text(INDUCTION)
+    began, process = time.monotonic(), started("run", "c.yaml", "--out", "whole")
+    metrics = tmp_path / "whole" / "metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
+        time.sleep(0.05)
+    starting = time.monotonic() - began
+    _, said = process.communicate(timeout=300)
+    assert (tmp_path / "whole" / "summary.json").exists(), said
+    training = json.loads((tmp_path / "whole" / "meta.json").read_text())["seconds"]["training"]
+    run, rng, reached = tmp_path / "killed", random.Random(0), []
+    command = ("run", "c.yaml", "--out", "killed")
+    while len(reached) < 10:
+        process = started(*command)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=rng.uniform(0.1, starting + 0.1 * training))
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL, "it came to its end: more steps, please"
+        reached.append(len(list(run.glob("checkpoints/*"))))
+        if run.exists():
+            assert state(run) == "running"
+            command = ("resume", "killed")
+    assert max(reached) == 2
+    process = started("resume", "killed")
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert same(run, tmp_path / "whole")
+    meta = json.loads((run / "meta.json").read_text())
+    assert all(found["found"]["state"] == "running" for found in meta["resumed"])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two runs of one config: a whole one, and one that Ctrl-C stopped after two chunks of four."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "c.yaml").write_text(HOLDOUT)
+    add = Run.step_metrics
+
+    def stop(self, done, *arguments, **columns):
+        add(self, done, *arguments, **columns)
+        if done == 30:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys.modules["attnkernel.fit._checkpoints"], "_SHARE", np.inf)
+        assert main(["run", "c.yaml", "--out", "whole", "--quiet"]) == 0
+        patch.setattr(Run, "step_metrics", stop)
+        assert main(["run", "c.yaml", "--out", "stopped", "--quiet"]) == 130
+    return folder
+
+
+@pytest.fixture
+def runs(made, tmp_path, monkeypatch):
+    """A copy of both, to be damaged."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "whole", tmp_path / "stopped"
+
+
+def test_ctrl_c_and_what_resume_says(runs, capsys):
+    whole, stopped = runs
+    assert [path.stem for path in sorted((stopped / "checkpoints").iterdir())] == [
+        "training-000000010",
+        "training-000000020",
+    ]
+    assert state(stopped) == "interrupted"
+    assert main(["resume", "stopped", "--quiet"]) == 0
+    assert same(whole, stopped)
+    assert main(["resume", "stopped"]) == 0
+    assert "is done" in capsys.readouterr().out
+    for path, sentence in (("c.yaml", "is no run"), ("none", "is no run")):
+        assert main(["resume", path]) == 2
+        assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "swapped"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_used(runs, capsys, damage):
+    whole, stopped = runs
+    older, newest = ak.Checkpoints(stopped / "checkpoints" / "training").files()
+    content = newest.read_bytes()
+    if damage == "cut":
+        newest.write_bytes(content[:-100])
+    elif damage == "flipped":
+        newest.write_bytes(content[:-1] + bytes([content[-1] ^ 128]))
+    else:
+        newest.write_bytes(older.read_bytes())
+    assert main(["resume", "stopped", "--quiet"]) == 0
+    assert f"{newest.name} is" in capsys.readouterr().err
+    aside = stopped / "checkpoints" / f"{newest.name}.aside"
+    assert json.loads((stopped / "meta.json").read_text())["damaged"]
+    aside.unlink()  # kept, for who wants to look
+    assert same(whole, stopped)
+
+
+def test_a_run_at_work_is_left_alone(runs, capsys):
+    _, stopped = runs
+    study = runner.load(stopped / "config.yaml", [])
+    run = Run(stopped, study, quiet=True, resume=True)
+    assert main(["resume", "stopped"]) == 2
+    assert "is at work" in capsys.readouterr().err
+    run.close("interrupted")
+    assert main(["resume", "stopped", "--quiet"]) == 0
+
+
+def test_a_disk_that_fills_up(runs, started):
+    """No file may grow beyond 5 kB: what a full disk says, to one file."""
+    whole, stopped = runs
+    process = started("resume", "stopped", before=["sh", "-c", 'ulimit -f 10; exec "$@"', "sh"])
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "failed: OSError: [Errno 27] File too large" in said
+    assert "Traceback" not in said
+    assert main(["resume", "stopped", "--quiet"]) == 0
+    assert same(whole, stopped)
+
+
+def test_a_small_file_system(runs, started):
+    """A run on a disk of 60 kB, moved to a larger one and resumed there."""
+    whole, stopped = runs
+    folder = stopped.parent
+    (folder / "disk").mkdir()
+    mount = 'mount -t tmpfs -o size=60k none disk && "$@"; code=$?; cp -r disk saved; exit $code'
+    prefix = ["unshare", "-rm", "sh", "-c", mount, "sh"]
+    if not shutil.which("unshare") or subprocess.run([*prefix, "true"], check=False).returncode:
+        pytest.skip("nobody may make a small file system here")
+    shutil.rmtree(folder / "saved")
+    process = started("run", "c.yaml", "--out", "disk/run", before=prefix)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "No space left on device" in said
+    assert "Traceback" not in said
+    assert main(["resume", "saved/run", "--quiet"]) == 0
+    assert same(whole, folder / "saved" / "run")
+
+
+def test_a_directory_that_may_no_longer_be_written(runs, started):
+    whole, stopped = runs
+    prefix = []
+    if os.geteuid() == 0:  # who may write everywhere
+        prefix = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"]
+        if not shutil.which("setpriv") or subprocess.run([*prefix, "true"], check=False).returncode:
+            pytest.skip("root may write everywhere, and nobody may forbid it here")
+    modes = {path: path.stat().st_mode for path in (stopped, *stopped.rglob("*"))}
+    for path, mode in modes.items():
+        path.chmod(mode & ~0o222)
+    process = started("resume", "stopped", before=prefix)
+    _, said = process.communicate(timeout=120)
+    for path, mode in modes.items():
+        path.chmod(mode)
+    assert process.returncode == 2
+    assert "stopped cannot be written: Permission denied" in said
+    assert "Traceback" not in said
+    assert main(["resume", "stopped", "--quiet"]) == 0
+    assert same(whole, stopped)
+
+
+class Line(ak.Kernel):
+    """A slope."""
+
+    slope: jnp.ndarray
+
+    def log_pair(self, q, k):
+        return self.slope * jnp.sum(q * k)
+
+
+def test_a_training_that_diverges_says_when_and_keeps_what_was_before(tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text(INDUCTION)
+    run = Run(tmp_path / "run", runner.load(tmp_path / "c.yaml", []), quiet=True)
+
+    def loss(model, key):  # finite to 2, not a number beyond
+        return -model.slope + 0.0 * jnp.sqrt(2.0 - model.slope)
+
+    with pytest.raises(Diverged, match=r"at step \d+ the loss is nan.*learning_rate=0\.5"):
+        train(
+            run,
+            Line(jnp.asarray(1.0)),
+            loss,
+            steps=100,
+            learning_rate=0.5,
+            key=jnp.zeros(2, "uint32"),
+            chunk=7,
+        )
+    run.close("failed")
+    last = ak.load(tmp_path / "run" / "checkpoints" / "last_finite", classes=[Line])
+    assert 2.0 < last.slope < 3.0
