@@ -1,4 +1,4 @@
-"""`python -m experiments`: run, resume, validate, show, schema, list."""
+"""`python -m experiments`: run, resume, compare, index, validate, show, schema, list."""
 
 import argparse
 import io
@@ -41,6 +41,28 @@ def _resume(options: argparse.Namespace, _: list[str]) -> int:
     from . import runner  # noqa: PLC0415
 
     return runner.resume(options.directory, quiet=options.quiet)
+
+
+def _compare(options: argparse.Namespace, _: list[str]) -> int:
+    import matplotlib as mpl  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+
+    from attnkernel.plot import STYLE  # noqa: PLC0415
+
+    from . import compare, results  # noqa: PLC0415
+
+    out = options.out if options.out is not None else results.default_directory("compare")
+    with mpl.rc_context(STYLE):
+        compare.compare(options.runs, out, Console(highlight=False, markup=False, soft_wrap=True))
+    return 0
+
+
+def _index(options: argparse.Namespace, _: list[str]) -> int:
+    from . import compare  # noqa: PLC0415
+
+    path, number = compare.index(options.folder)
+    print(f"{path}: {number} runs")
+    return 0
 
 
 def _show(options: argparse.Namespace, overrides: list[str]) -> int:
@@ -94,6 +116,8 @@ def _list(*_: object) -> int:
 _COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "run": _run,
     "resume": _resume,
+    "compare": _compare,
+    "index": _index,
     "show": _show,
     "validate": _validate,
     "schema": _schema,
@@ -117,6 +141,11 @@ def _parser() -> argparse.ArgumentParser:
     resume = commands.add_parser("resume", help="go on with a run that was stopped")
     resume.add_argument("directory", type=Path, metavar="RUN", help="the directory of the run")
     resume.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    compare = commands.add_parser("compare", help="runs side by side: tables and a figure")
+    compare.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="directories of runs")
+    compare.add_argument("--out", type=Path, metavar="DIR", help="default: results/compare/TIME")
+    index = commands.add_parser("index", help="write index.csv, a line for each run in a folder")
+    index.add_argument("folder", nargs="?", type=Path, default=Path("results"), metavar="FOLDER")
     commands.add_parser("show", parents=[overrides], help="print the resolved config")
     validate = commands.add_parser("validate", help="check configs and their data; run nothing")
     validate.add_argument("configs", nargs="+", type=Path, metavar="CONFIG")

@@ -91,7 +91,7 @@ class Run:
         if os.path.lexists(self.directory):
             raise OutputError(
                 f"{self.directory} exists already; name another with --out, or remove it. "
-                f"To go on with a run: resume {self.directory}"
+                f"To go on with a run: python -m experiments resume {self.directory}"
             )
         with tempfile.TemporaryDirectory(dir=self.directory.parent, prefix=".run-") as draft:
             made = Path(draft) / "run"

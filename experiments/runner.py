@@ -122,7 +122,11 @@ def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False
             run.close("done")
         except KeyboardInterrupt:
             _close(run, "interrupted", "Ctrl-C")
-            print(f"interrupted; to go on: resume {run.directory}", file=sys.stderr)
+            print(
+                f"interrupted; what was computed is in {run.directory}\n"
+                f"to go on: python -m experiments resume {run.directory}",
+                file=sys.stderr,
+            )
             return 130
         except SystemExit:  # the reader of a pipe went away
             _close(run, "interrupted", "the output was closed")
@@ -148,6 +152,6 @@ def _close(run: Run, state: str, reason: str) -> None:
     except OSError as error:
         print(
             f"how it ended could not be written: {error.strerror or error}; when it can, "
-            f"resume {run.directory} goes on from the last checkpoint",
+            f"python -m experiments resume {run.directory} goes on from the last checkpoint",
             file=sys.stderr,
         )

@@ -39,6 +39,7 @@ FIGURES = {
     "lengthscales": {"lengthscales"},
     "data": {"data"},
 }
+CHECKPOINTS = {"holdout": {"training-000000004.ckpt"}, "heads": {"training-000000004.ckpt"}}
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +95,8 @@ def test_run_is_complete_and_says_so(twice):
     assert read_json(first / "status.json") == {"state": "done", "reason": None}
     figures = {f"figures/{f}.{end}" for f in FIGURES[study] for end in ("png", "pdf", "npz")}
     numbers = {f"{f}.json" for f in ("meta", "status", "summary")}
-    assert set(files(first)) == figures | numbers | {"config.yaml", "metrics.jsonl"}
+    kept = {f"checkpoints/{name}" for name in CHECKPOINTS.get(study, ())}
+    assert set(files(first)) == figures | numbers | kept | {"config.yaml", "metrics.jsonl"}
 
 
 def test_run_again_from_its_config_is_identical_but_for_meta(twice):

@@ -1,0 +1,198 @@
+"""Runs side by side: what was asked of each, what came of it, and their metrics in one figure."""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from attnkernel._save import write_whole
+from attnkernel.plot import BLUE, GREEN, INK, ORANGE, PURPLE, SKY
+
+from .results import OutputError, read_json
+
+_ROWS = 40  # of a table of numbers
+_LOOKS = list(
+    zip((BLUE, ORANGE, GREEN, PURPLE, SKY, INK), ("-", "--", "-.", ":", "-", "--"), strict=True)
+)
+
+
+def flat(tree: Any, name: str = "") -> dict[str, Any]:
+    """The leaves of a summary or config by their dotted names."""
+    if isinstance(tree, Mapping):
+        items = [(str(key), value) for key, value in tree.items()]
+    elif isinstance(tree, list):
+        items = [(str(i), value) for i, value in enumerate(tree)]
+    else:
+        return {name: tree}
+    found = {}
+    for key, value in items:
+        found |= flat(value, f"{name}.{key}" if name else key)
+    return found
+
+
+class Result:
+    """What a run directory says."""
+
+    def __init__(self, directory: Path):
+        if not (directory / "config.yaml").is_file():
+            raise OutputError(f"{directory} is no run: there is no config.yaml in it")
+        self.directory = directory
+        self.config = flat(yaml.safe_load((directory / "config.yaml").read_text(encoding="utf-8")))
+        self.status = read_json(directory / "status.json")
+        self.meta = read_json(directory / "meta.json")
+        summary = flat(read_json(directory / "summary.json"))
+        self.numbers = {key: value for key, value in summary.items() if _is_number(value)}
+
+    def paths(self) -> dict[tuple[str, str], np.ndarray]:
+        """Metrics by step, shape (steps, 2): of each number and each member of the run."""
+        found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        path = self.directory / "metrics.jsonl"
+        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue  # the last line of a run that was killed
+            if not isinstance(row, dict) or "step" not in row:
+                continue
+            (who, member), *numbers = ((k, v) for k, v in row.items() if k != "step")
+            for name, value in numbers:
+                if _is_number(value):
+                    found.setdefault((name, f"{who} {member}"), []).append((row["step"], value))
+        return {key: np.array(rows, float) for key, rows in found.items()}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
+    """Prints tables of what differs, and writes `compare.json` and a figure into a new directory.
+
+    **Raises:** `OutputError` for what is no run, and for a directory that exists.
+    """
+    results = [Result(run) for run in runs]
+    names = _names(runs)
+    asked = _rows([result.config for result in results], differing=True)
+    came = _rows([result.numbers for result in results], differing=False)
+    state = [str(result.status.get("state", "unknown")) for result in results]
+    try:
+        out.mkdir(parents=True)
+    except OSError as error:
+        raise OutputError(f"{out} cannot be made: {error.strerror}") from None
+    for title, rows in (
+        ("What was asked, where it differs", {"state": state, **asked}),
+        ("What came of it", dict(list(came.items())[:_ROWS])),
+    ):
+        table = Table("", *names, title=title, title_justify="left", box=None, pad_edge=False)
+        for name, values in rows.items():
+            table.add_row(name, *("" if value is None else _shown(value) for value in values))
+        console.print(table)
+    if len(came) > _ROWS:
+        console.print(f"and {len(came) - _ROWS} more numbers in {out / 'compare.json'}")
+    content = {"runs": [str(run) for run in runs], "state": state, "config": asked, "numbers": came}
+    write_whole(out / "compare.json", (json.dumps(content, indent=2) + "\n").encode())
+    if drawn := _draw(names, [result.paths() for result in results], out):
+        console.print(f"figure  {drawn}")
+    else:
+        console.print("no figure: no metric by step that two runs share")
+    console.print(f"numbers {out / 'compare.json'}")
+
+
+def _names(runs: Sequence[Path]) -> list[str]:
+    """The shortest ends of paths that tell the runs apart."""
+    parts = [run.resolve().parts for run in runs]
+    for depth in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(path[-depth:]) for path in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{i + 1}: {run.name}" for i, run in enumerate(runs)]
+
+
+def _rows(leaves: Sequence[Mapping[str, Any]], *, differing: bool) -> dict[str, list[Any]]:
+    """By name, the values of all runs."""
+    names = dict.fromkeys(name for leaf in leaves for name in leaf)
+    rows = {name: [leaf.get(name) for leaf in leaves] for name in names}
+    return {k: v for k, v in rows.items() if not differing or any(one != v[0] for one in v)}
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _draw(
+    names: Sequence[str], paths: Sequence[Mapping[tuple[str, str], np.ndarray]], out: Path
+) -> Path | None:
+    """One panel for each metric of at least two runs (of one, if it is alone): a line a member."""
+    metrics = dict.fromkeys(metric for found in paths for metric, _ in found)
+    least = min(2, len(paths))
+    shared = [m for m in metrics if sum(any(m == k for k, _ in f) for f in paths) >= least][:6]
+    if not shared:
+        return None
+    figure = Figure(figsize=(6.4, 0.6 + 2.4 * len(shared)))
+    axes = figure.subplots(len(shared), 1, squeeze=False, sharex=True)[:, 0]
+    arrays = {}
+    for ax, metric in zip(axes, shared, strict=True):
+        for i, (name, found) in enumerate(zip(names, paths, strict=True)):
+            color, style = _LOOKS[i % len(_LOOKS)]
+            members = [(who, rows) for (key, who), rows in found.items() if key == metric]
+            for number, (who, rows) in enumerate(members):
+                label = name if number == 0 else None
+                ax.plot(*rows.T, style, color=color, linewidth=1.1, alpha=0.8, label=label)
+                arrays[f"{metric}/{i}/{who}"] = rows
+        values = np.concatenate(
+            [rows[:, 1] for key, rows in arrays.items() if key.startswith(f"{metric}/")]
+        )
+        if np.all(values > 0) and np.max(values) > 30 * np.min(values):
+            ax.set_yscale("log")
+        ax.set_ylabel(metric)
+    axes[-1].set_xlabel("step")
+    axes[0].legend(loc="best")
+    folder = out / "figures"
+    folder.mkdir()
+    figure.savefig(folder / "compare.png")
+    figure.savefig(folder / "compare.pdf", metadata={"CreationDate": None})
+    np.savez(folder / "compare.npz", **arrays)
+    return folder / "compare.png"
+
+
+def index(folder: Path) -> tuple[Path, int]:
+    """Writes `index.csv`, one line for each run in a folder and below; returns it and their number.
+
+    **Raises:** `OutputError` where there is no such folder, or it cannot be written.
+    """
+    if not folder.is_dir():
+        raise OutputError(f"{folder} is no folder of runs")
+    first = ["run", "study", "name", "state", "reason", "seed", "started", "seconds", "commit"]
+    rows = []
+    for status in sorted(folder.rglob("status.json")):
+        if not (status.parent / "config.yaml").is_file():
+            continue
+        result = Result(status.parent)
+        meta = result.meta
+        row = {
+            "run": str(status.parent.relative_to(folder)),
+            **{key: result.config.get(key) for key in ("study", "name", "seed")},
+            **{key: result.status.get(key) for key in ("state", "reason")},
+            "started": meta.get("started"),
+            "seconds": (meta.get("seconds") or {}).get("total"),
+            "commit": (meta.get("git") or {}).get("commit"),
+        }
+        rows.append(row | result.numbers)
+    columns = list(dict.fromkeys([*first, *(key for row in rows for key in row)]))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    try:
+        write_whole(folder / "index.csv", text.getvalue().encode())
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be written: {error.strerror}") from None
+    return folder / "index.csv", len(rows)
