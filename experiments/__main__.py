@@ -1,4 +1,4 @@
-"""`python -m experiments`: run, resume, compare, index, validate, show, schema, list."""
+"""`python -m experiments`: run, resume, sweep, compare, index, validate, show, schema, list."""
 
 import argparse
 import io
@@ -41,6 +41,26 @@ def _resume(options: argparse.Namespace, _: list[str]) -> int:
     from . import runner  # noqa: PLC0415
 
     return runner.resume(options.directory, quiet=options.quiet)
+
+
+def _sweep(options: argparse.Namespace, arguments: list[str]) -> int:
+    import matplotlib as mpl  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+
+    from attnkernel.plot import STYLE  # noqa: PLC0415
+
+    from . import sweep  # noqa: PLC0415
+
+    console = Console(highlight=False, markup=False, soft_wrap=True, quiet=options.quiet)
+    with mpl.rc_context(STYLE):
+        return sweep.sweep(
+            options.config,
+            arguments,
+            out=options.out,
+            jobs=options.jobs,
+            shard=options.shard,
+            console=console,
+        )
 
 
 def _compare(options: argparse.Namespace, _: list[str]) -> int:
@@ -116,6 +136,7 @@ def _list(*_: object) -> int:
 _COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "run": _run,
     "resume": _resume,
+    "sweep": _sweep,
     "compare": _compare,
     "index": _index,
     "show": _show,
@@ -123,6 +144,21 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "schema": _schema,
     "list": _list,
 }
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1; got {text!r}")
+    return int(text)
+
+
+def _shard(text: str) -> tuple[int, int]:
+    place, slash, number = text.partition("/")
+    if not (slash and place.isdigit() and number.isdigit() and int(place) < int(number)):
+        raise argparse.ArgumentTypeError(
+            f"expected i/N with i from 0 to N - 1, such as 0/4; got {text!r}"
+        )
+    return int(place), int(number)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -141,6 +177,17 @@ def _parser() -> argparse.ArgumentParser:
     resume = commands.add_parser("resume", help="go on with a run that was stopped")
     resume.add_argument("directory", type=Path, metavar="RUN", help="the directory of the run")
     resume.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    sweep = commands.add_parser("sweep", help="run a config for many values: field=a,b seed=0..99")
+    sweep.add_argument("config", type=Path, metavar="CONFIG", help="a YAML file")
+    sweep.add_argument(
+        "overrides", nargs="+", metavar="field=a,b,c", help="values; of a range: seed=0..99"
+    )
+    sweep.add_argument("--jobs", type=_count, default=1, metavar="N", help="processes at a time")
+    sweep.add_argument(
+        "--shard", type=_shard, default=(0, 1), metavar="i/N", help="every N-th member, from i = 0"
+    )
+    sweep.add_argument("--out", type=Path, metavar="DIR", help="default: results/NAME-sweep")
+    sweep.add_argument("--quiet", action="store_true", help="print nothing but errors")
     compare = commands.add_parser("compare", help="runs side by side: tables and a figure")
     compare.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="directories of runs")
     compare.add_argument("--out", type=Path, metavar="DIR", help="default: results/compare/TIME")

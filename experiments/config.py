@@ -117,7 +117,7 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Source:
         raise ConfigError(f"{path}: is nested too deep to be a config") from None
     source = Source(values, places)
     for override in overrides:
-        _apply(override, source)
+        apply(override, source)
     return source
 
 
@@ -173,7 +173,7 @@ def _build(
         loader.dispose()
 
 
-def _apply(override: str, source: Source) -> None:
+def apply(override: str, source: Source) -> None:
     """Sets one field from `key.sub=value`."""
     name, equals, text = override.partition("=")
     place = f"{_OVERRIDE} '{override}'"

@@ -142,13 +142,17 @@ class Training(Part):
             raise ValueError("float32_bias_correction is of adam; leave it out, or use adam")
         return self
 
-    def make(self) -> optax.GradientTransformation:
+    def make(self, learning_rate: Any = None) -> optax.GradientTransformation:
+        """The optimiser; or that of another learning rate, which may be traced."""
+        if learning_rate is not None:
+            make = _optimizer.__wrapped__
+            return make(self.optimizer, learning_rate, self.float32_bias_correction)
         return _optimizer(self.optimizer, self.learning_rate, self.float32_bias_correction)
 
 
 @functools.cache
 def _optimizer(
-    name: str, learning_rate: float, float32_bias_correction: bool
+    name: str, learning_rate: Any, float32_bias_correction: bool
 ) -> optax.GradientTransformation:
     """One object per setting, so that equal trainings share compiled programs."""
     rate: Any = learning_rate
@@ -189,6 +193,7 @@ class Study(Part, abc.ABC):
         default=False, description="JAX's random numbers as they were before 2025"
     )
     is_benchmark: ClassVar[bool] = False
+    rows_are: ClassVar[str] = ""  # the field of the summary that `numbers` computes
 
     def check(self) -> None:
         """Raise `FieldError` for what only the data can tell."""
@@ -200,11 +205,28 @@ class Study(Part, abc.ABC):
     def keys(self) -> "Keys":
         return Keys(self.seed)
 
+    def traced(self) -> dict[str, Any] | None:
+        """Numbers, by name, in which runs may differ and still be one program of a sweep.
+
+        None, the default: each run is a process of its own. A study that gives them says in
+        `apart` what else must agree, and computes in `numbers`.
+        """
+        return None
+
+    def apart(self) -> str:
+        """What must agree for runs to be one program."""
+        raise NotImplementedError
+
+    def numbers(self, traced: dict[str, Array], most: dict[str, Any]) -> tuple[Any, Array]:
+        """The columns of the summary's `rows_are`, from numbers that may be traced; and whether it
+        diverged. `most`: the largest of each number, known."""
+        raise NotImplementedError
+
 
 class Keys:
     """The chain `key, sub = split(key)` from `PRNGKey(seed)`: one sub-key after the other."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int | Array):
         self._key = jax.random.PRNGKey(seed)
 
     def next(self) -> PRNGKeyArray:

@@ -169,7 +169,7 @@ class Run:
 
     def metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds lines to `metrics.jsonl`, on disk when this returns."""
-        self._metrics.writelines(json.dumps(_plain(row)) + "\n" for row in rows)
+        self._metrics.writelines(json.dumps(plain(row)) + "\n" for row in rows)
         self._metrics.flush()
 
     def step_metrics(self, done: int, member: str, names: Sequence[Any], **columns: Any) -> None:
@@ -309,14 +309,14 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Numbers as JSON has them: arrays as lists, what is not finite as null."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [plain(inner) for inner in value]
     if isinstance(value, jax.Array | np.ndarray | np.generic):
-        return _plain(np.asarray(value).tolist())
+        return plain(np.asarray(value).tolist())
     if isinstance(value, float) and not np.isfinite(value):
         return None
     return value
@@ -324,7 +324,7 @@ def _plain(value: Any) -> Any:
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file whole or not at all."""
-    write_whole(path, (json.dumps(_plain(content), indent=2) + "\n").encode())
+    write_whole(path, (json.dumps(plain(content), indent=2) + "\n").encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:

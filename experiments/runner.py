@@ -79,18 +79,23 @@ def load(path: Path, overrides: list[str]) -> Any:
     **Raises:** `ConfigError` with all faults at once.
     """
     source = configs.read(path, overrides)
-    name = source.values.get("study")
-    if not isinstance(name, str) or name not in STUDIES:
-        sentence = "is required, but was not given" if name is None else f"unknown name {name!r}"
-        known = configs.nearest(str(name), list(STUDIES))
-        raise configs.complain(source, [configs.Fault(("study",), sentence + known)])
-    study = configs.build(source, STUDIES[name])
+    study = study_of(source)
     with settings(study):
         try:
             study.check()
         except configs.FieldError as error:
             raise configs.complain(source, [error.fault]) from None
     return study
+
+
+def study_of(source: configs.Source) -> Any:
+    """The config of a study, valid as far as it can be told without its data."""
+    name = source.values.get("study")
+    if not isinstance(name, str) or name not in STUDIES:
+        sentence = "is required, but was not given" if name is None else f"unknown name {name!r}"
+        known = configs.nearest(str(name), list(STUDIES))
+        raise configs.complain(source, [configs.Fault(("study",), sentence + known)])
+    return configs.build(source, STUDIES[name])
 
 
 def resume(directory: Path, *, quiet: bool) -> int:

@@ -1,7 +1,8 @@
 """Masked hold-out: one lengthscale fitted per hold-out size, all sizes in one program."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,10 +10,12 @@ import pydantic
 
 import attnkernel as ak
 
+from ..config import dump
 from ..parts import (
     SYMBOL,
     Data,
     HoldOutSize,
+    Keys,
     Model,
     Name,
     Study,
@@ -72,6 +75,47 @@ class HoldOut(Study):
             ],
         )
         run.summary({"data": describe(data), "convention": self.model.convention, "fits": fits})
+
+    rows_are: ClassVar[str] = "fits"
+
+    def traced(self) -> dict[str, Any]:
+        sizes = hold_out_sizes(self.hold_out, len(load(self.data, self.keys().next()).y))
+        return {
+            "seed": self.seed,
+            "lengthscale": self.model.lengthscale,
+            "learning_rate": self.training.learning_rate,
+            "hold_out": sizes,
+        }
+
+    def apart(self) -> str:
+        same: dict[str, Any] = {"seed": 0, "hold_out": [], "name": ""}
+        same["model"] = self.model.model_copy(update={"lengthscale": 1.0})
+        same["training"] = self.training.model_copy(update={"learning_rate": 1.0})
+        return dump(self.model_copy(update=same))
+
+    def numbers(
+        self, traced: dict[str, jax.Array], most: dict[str, Any]
+    ) -> tuple[dict[str, jax.Array], jax.Array]:
+        keys, sizes = Keys(traced["seed"]), traced["hold_out"]
+        data = self.data.load(keys.next())
+        fits = ak.fit_many(
+            self.model.make(traced["lengthscale"]),
+            data.x,
+            data.y,
+            objective=ak.HoldOut(sizes, at_most=int(most["hold_out"])),
+            in_axes=(None, None, 0),
+            optimizer=self.training.make(traced["learning_rate"]),
+            steps=self.training.steps,
+            key=keys.stack(len(sizes)),
+        )
+        left_out = eqx.filter_vmap(lambda model: ak.LeaveOneOut()(model, data.x, data.y))
+        found = {
+            "hold_out": sizes,
+            "lengthscale": self.model.shown(fits.model.kernel.lengthscale),
+            "loss": fits.loss,
+            "leave_one_out": left_out(fits.model),
+        }
+        return found, jnp.any(fits.starts.diverged)
 
     def _fit(self, run: Run, data: ak.data.Dataset, sizes: list[int], keys: jax.Array) -> ak.Fit:
         """All sizes at once: a hold-out is a mask, so the sizes are numbers of one program."""
