@@ -229,3 +229,13 @@ def test_target_is_judged_by_its_worst_value():
     assert (low["at"], low["reached"]) == ("here", False)
     assert (high["at"], high["reached"]) == ("there", True)
     assert target("c", 1.0, {})["reached"] is None
+
+
+def test_a_sweep_against_processes(bench):
+    found, printed = bench(
+        "bench_sweep", "seeds=2", "hold_out=[2, 5]", "n=23", "singles=1", "repeats=1", without=[]
+    )
+    assert found["members"] == 4
+    assert [len(found["seconds"][what]) for what in ("sweep", "single")] == [1, 1]
+    assert found["largest_relative_deviation"] < 1e-9
+    assert "foretold" in printed

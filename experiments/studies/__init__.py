@@ -10,6 +10,7 @@ from .bench_memory import BenchMemory
 from .bench_modules import BenchModules
 from .bench_regression import BenchRegression
 from .bench_selection import BenchSelection
+from .bench_sweep import BenchSweep
 from .bench_training import BenchTraining
 from .boundary import Boundary
 from .cache import Cache
@@ -38,6 +39,7 @@ AnyStudy = Annotated[
     | BenchModules
     | BenchRegression
     | BenchSelection
+    | BenchSweep
     | BenchTraining
     | Boundary
     | Cache
