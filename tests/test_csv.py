@@ -1,6 +1,9 @@
 """Users' CSV files: what is read, what is refused and with which words, and fits to them."""
 
 import json
+import os
+import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -339,3 +342,42 @@ def test_words_become_codes_only_where_asked(tmp_path):
     path.write_text("a,kind,y\n1,red,1\n2,,2\n3,red,3\n4,green,5\n")
     with pytest.raises(ValueError, match=r"row 2 \(line 3\), column 'kind': expected a word"):
         ak.data.read_csv(path, x=("a", "kind"), y="y", categories=("kind",))
+
+
+def test_what_has_no_end_or_no_beginning_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (Path("/dev/zero"), tmp_path / "pipe"):
+        with pytest.raises(ValueError, match="no regular file"):
+            ak.data.read_csv(path, x="x", y="y")
+
+
+def test_a_file_of_one_endless_line(tmp_path):
+    (tmp_path / "long.csv").write_bytes(b"x,y\n1,2\n" + b"3" * 2**25)
+    with pytest.raises(ValueError, match=r"long\.csv, line 3: more than 16777216 characters"):
+        ak.data.read_csv(tmp_path / "long.csv", x="x", y="y")
+    (tmp_path / "open.csv").write_bytes(b'x,y\n1,2\n"3' + b"\n,\n" * 2**23)
+    with pytest.raises(ValueError, match=r"line 3: not CSV .*Is a quote not closed"):
+        ak.data.read_csv(tmp_path / "open.csv", x="x", y="y")
+
+
+def test_a_large_file_takes_the_memory_it_says(tmp_path):
+    rows, line = 30_000, "%d,0.5,some more words that nobody asked for\n"
+    with (tmp_path / "large.csv").open("w") as file:
+        file.write("x,y,words\n")
+        file.writelines(line % i for i in range(rows))
+    tracemalloc.start()
+    try:
+        data = ak.data.read_csv(tmp_path / "large.csv", x="x", y="y")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert data.x.shape == (rows, 1)
+    # numbers as read, as a table, checked for repeats, and as arrays of JAX; a buffer of lines
+    assert peak < 6 * 8 * 3 * rows + 2**18
+
+
+def test_the_byte_that_is_no_utf8_is_found_beyond_the_first_block(tmp_path):
+    text = b"x,y\n" + b"1,2\n" * 300_000 + "ä".encode()
+    (tmp_path / "a.csv").write_bytes(text[:-1] + b"\n")
+    with pytest.raises(ValueError, match=rf"byte {len(text) - 2}\)"):
+        ak.data.read_csv(tmp_path / "a.csv", x="x", y="y")

@@ -12,6 +12,8 @@ import attnkernel as ak
 ROOT = Path(__file__).parents[1]
 FLOORS = {
     "_checks": 0,
+    "_structure": 0,
+    "_save": 1,
     "_levels": 0,
     "_distinct": 0,
     "kernels": 1,

@@ -1,8 +1,9 @@
 """Named columns of a CSV file as a `Dataset`; the bundled files among them."""
 
+import codecs
 import csv
-import io
 import math
+from array import array
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
@@ -79,7 +80,8 @@ def read_csv(
 
     **Arguments:**
 
-    - `path`: the file: comma-separated, UTF-8, decimal points.
+    - `path`: the file: comma-separated, UTF-8, decimal points. It is read line by line, so that it
+      may be large: each row takes 8 bytes a wanted column and 8 more.
     - `x`: the input column, or several; `y`: the label column.
     - `names`: what to write on the axes, where the column's name does not say it.
     - `categories`: the input columns whose cells are words: they become codes 0, 1, ... in
@@ -105,7 +107,7 @@ def read_csv(
             f"categories must be among the input columns {', '.join(map(repr, columns))}; got "
             f"{', '.join(map(repr, strange))}."
         )
-    table, places, words = _columns(Path(path), (*columns, y), tuple(categories))
+    table, begins, words = _columns(Path(path), (*columns, y), tuple(categories))
     if len(table) < 3:
         raise ValueError(f"{path} has {len(table)} rows of data; a fit needs at least 3.")
     if np.all(table[:, :-1] == table[:1, :-1]):
@@ -118,9 +120,10 @@ def read_csv(
         values = jnp.asarray(table)
     if not np.all(np.isfinite(values)):
         row, column = np.argwhere(~np.isfinite(values))[0]
+        where = f"{path}, {_place(int(row), begins[row])}, column {(*columns, y)[column]!r}"
         raise ValueError(
-            f"{path}, {places[row]}, column {(*columns, y)[column]!r}: {table[row, column]} is too "
-            f"large for {values.dtype}. Use float64 (precision: float64, or jax_enable_x64)."
+            f"{where}: {table[row, column]} is too large for {values.dtype}. Use float64 "
+            f"(precision: float64, or jax_enable_x64)."
         )
     for place, column in enumerate(columns):
         read, kept = (len(np.unique(np.asarray(a)[:, place])) for a in (table, values))
@@ -136,8 +139,8 @@ def read_csv(
 
 def _columns(
     path: Path, wanted: Sequence[str], categories: Sequence[str]
-) -> tuple[np.ndarray, list[str], dict[str, tuple[str, ...]]]:
-    """The wanted columns as numbers, shape (rows, columns), the place of each row, and words."""
+) -> tuple[np.ndarray, Sequence[int], dict[str, tuple[str, ...]]]:
+    """The wanted columns as numbers, shape (rows, columns), the line of each row, and words."""
     lines = _Lines(path)
     header = next(lines, None)
     if header is None:
@@ -151,10 +154,10 @@ def _columns(
     for column in wanted:
         if names.count(column) > 1:
             raise ValueError(f"{path} has column {column!r} twice; rename one of them.")
-    rows, places = [], []
+    numbers, begins = array("d"), array("q")
     words: dict[str, list[str]] = {column: [] for column in categories}
     for cells in lines:
-        place = f"row {len(rows) + 1} (line {lines.number})"
+        place = _place(len(begins), lines.number)
         if len(cells) != len(names):
             raise ValueError(
                 f"{path}, {place}: {len(cells)} cells where the header has {len(names)}. Is the "
@@ -169,15 +172,19 @@ def _columns(
                 )
             found.append(by_name[column].strip())
             by_name[column] = "0"
-        rows.append([_number(by_name[c], f"{path}, {place}, column {c!r}") for c in wanted])
-        places.append(place)
-    table = np.array(rows, dtype=float).reshape(len(rows), len(wanted))
+        numbers.extend(_number(by_name[c], f"{path}, {place}, column {c!r}") for c in wanted)
+        begins.append(lines.number)
+    table = np.array(numbers, dtype=float).reshape(len(begins), len(wanted))
     levels = {}
     for column, found in words.items():
         known, codes = np.unique(found, return_inverse=True)
         table[:, list(wanted).index(column)] = codes
         levels[column] = tuple(map(str, known))
-    return table, places, levels
+    return table, begins, levels
+
+
+def _place(row: int, line: int) -> str:
+    return f"row {row + 1} (line {line})"
 
 
 class _Lines(Iterator[list[str]]):
@@ -185,9 +192,8 @@ class _Lines(Iterator[list[str]]):
 
     def __init__(self, path: Path):
         self._path = path
-        text = _text(path)
-        csv.field_size_limit(len(text) + 1)  # a long cell is no fault
-        self._reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        csv.field_size_limit(_LONGEST)  # a long cell is no fault
+        self._reader = csv.reader(_text(path), strict=True)
         self.number = 0
 
     def __next__(self) -> list[str]:
@@ -203,24 +209,57 @@ class _Lines(Iterator[list[str]]):
                 return cells
 
 
-def _text(path: Path) -> str:
-    """The text of a file, or a sentence that says why there is none."""
+_LONGEST = 2**24  # characters of a line
+
+
+def _text(path: Path) -> Iterator[str]:
+    """The lines of a file, one at a time, or a sentence that says why there are none."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        if path.exists() and not path.is_file():  # a device may have no end, a pipe no beginning
+            kind = "a directory" if path.is_dir() else "no regular file"
+            raise _Refused(f"{path} is {kind}; expected a CSV file.")
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            number = 0
+            while line := file.readline(_LONGEST):
+                number += 1
+                if len(line) == _LONGEST:
+                    raise _Refused(
+                        f"{path}, line {number}: more than {_LONGEST} characters; expected the "
+                        f"cells of one row."
+                    )
+                yield line
     except FileNotFoundError:
         raise ValueError(
             f"There is no file {path} (looked from the directory {Path.cwd()})."
         ) from None
-    except IsADirectoryError:
-        raise ValueError(f"{path} is a directory; expected a CSV file.") from None
-    except UnicodeDecodeError as error:
+    except UnicodeDecodeError:
         raise ValueError(
-            f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8."
+            f"{path} is not UTF-8 text (byte {_first_bad_byte(path)}); save it as UTF-8."
         ) from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
+    except _Refused:
+        raise
     except ValueError as error:
         raise ValueError(f"{str(path)!r} is no name of a file: {error}.") from None
+
+
+class _Refused(ValueError):
+    """A sentence about a file that is there."""
+
+
+def _first_bad_byte(path: Path) -> int:
+    """Where a file stops being UTF-8."""
+    decoder, at = codecs.getincrementaldecoder("utf-8")(), 0
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            waiting = len(decoder.getstate()[0])  # bytes of a letter that the last block began
+            try:
+                decoder.decode(block)
+            except UnicodeDecodeError as error:
+                return at - waiting + error.start
+            at += len(block)
+    return at - len(decoder.getstate()[0])
 
 
 def _number(cell: str, place: str) -> float:

@@ -100,15 +100,17 @@ class BenchSweep(Study):
         figure = Figure(figsize=(5.6, 1.9))
         ax = figure.subplots()
         labels = ["one member", f"{members}, one program", f"{members} processes"]
-        bars = [single, whole, members * single]
-        drawn = ax.barh(labels, bars, color=[INK, BLUE, ORANGE], height=0.55)
-        for bar, hatch in zip(drawn, ("", "", "///"), strict=True):
-            bar.set(hatch=hatch, edgecolor="white")
-        ax.bar_label(drawn, [f" {seconds:.3g}" for seconds in bars])
-        ax.set(xscale="log", xlabel="seconds of the whole command (hatched: foretold)")
-        ax.margins(x=0.15)
+        spent = [single, whole, members * single]
+        for label, seconds, color, face in zip(
+            labels, spent, (INK, BLUE, ORANGE), (INK, BLUE, "none"), strict=True
+        ):
+            ax.plot(seconds, label, "o", color=color, markerfacecolor=face, markersize=7)
+            ax.annotate(f"{seconds:.0f}", (seconds, label), (8, -3), textcoords="offset points")
+        ax.set(xscale="log", xlabel="seconds of the whole command (hollow: foretold)")
+        ax.margins(x=0.15, y=0.25)
+        ax.grid(axis="y", linewidth=0.4, color="#CCCCCC")
         ax.invert_yaxis()
-        run.figure("bench_sweep", figure, seconds=bars, sweeps=sweeps, singles=alone)
+        run.figure("bench_sweep", figure, seconds=spent, sweeps=sweeps, singles=alone)
         run.summary(
             {
                 "members": members,
