@@ -17,6 +17,7 @@ import pytest  # noqa: E402
 def pytest_addoption(parser):
     parser.addoption("--whole-table", action="store_true", help="all kernels with all priors")
     parser.addoption("--every", type=int, default=1, help="of each file every so many-th case")
+    parser.addoption("--fuzz", type=int, default=200, help="how many broken configs to try")
 
 
 def pytest_collection_modifyitems(config, items):
