@@ -105,6 +105,8 @@ class Run:
     def _again(self) -> None:
         """Takes over the directory of a run that was stopped, and notes how it was found."""
         self._lock = _locked(self.directory)
+        for draft in self.directory.rglob(".*.part"):  # of a file that was never finished
+            draft.unlink()
         before = read_json(self.directory / "meta.json")
         how = {"at": _now(), "found": read_json(self.directory / "status.json")}
         changed = {

@@ -149,6 +149,7 @@ def test_ctrl_c_and_what_resume_says(runs, capsys):
         "training-000000020",
     ]
     assert state(stopped) == "interrupted"
+    (stopped / "checkpoints" / ".training-000000030.ckpt.17.part").write_bytes(b"half")
     assert main(["resume", "stopped", "--quiet"]) == 0
     assert same(whole, stopped)
     assert main(["resume", "stopped"]) == 0
