@@ -16,7 +16,7 @@ from rich.table import Table
 from attnkernel._save import write_whole
 from attnkernel.plot import BLUE, GREEN, INK, ORANGE, PURPLE, SKY
 
-from .results import OutputError, read_json
+from .results import OutputError, read_json, save_figure
 
 _ROWS = 40  # of a table of numbers
 _LOOKS = list(
@@ -38,6 +38,11 @@ def flat(tree: Any, name: str = "") -> dict[str, Any]:
     return found
 
 
+def numbers_of(summary: Any) -> dict[str, Any]:
+    """The numbers of a summary by their dotted names."""
+    return {key: value for key, value in flat(summary).items() if _is_number(value)}
+
+
 class Result:
     """What a run directory says."""
 
@@ -48,8 +53,7 @@ class Result:
         self.config = flat(yaml.safe_load((directory / "config.yaml").read_text(encoding="utf-8")))
         self.status = read_json(directory / "status.json")
         self.meta = read_json(directory / "meta.json")
-        summary = flat(read_json(directory / "summary.json"))
-        self.numbers = {key: value for key, value in summary.items() if _is_number(value)}
+        self.numbers = numbers_of(read_json(directory / "summary.json"))
 
     def paths(self) -> dict[tuple[str, str], np.ndarray]:
         """Metrics by step, shape (steps, 2): of each number and each member of the run."""
@@ -155,12 +159,7 @@ def _draw(
         ax.set_ylabel(metric)
     axes[-1].set_xlabel("step")
     axes[0].legend(loc="best")
-    folder = out / "figures"
-    folder.mkdir()
-    figure.savefig(folder / "compare.png")
-    figure.savefig(folder / "compare.pdf", metadata={"CreationDate": None})
-    np.savez(folder / "compare.npz", **arrays)
-    return folder / "compare.png"
+    return save_figure(out / "figures", "compare", figure, arrays)
 
 
 def index(folder: Path) -> tuple[Path, int]:

@@ -145,20 +145,21 @@ class Training(Part):
     def make(self, learning_rate: Any = None) -> optax.GradientTransformation:
         """The optimiser; or that of another learning rate, which may be traced."""
         if learning_rate is not None:
-            make = _optimizer.__wrapped__
-            return make(self.optimizer, learning_rate, self.float32_bias_correction)
-        return _optimizer(self.optimizer, self.learning_rate, self.float32_bias_correction)
+            return _optimizer(self.optimizer, learning_rate, self.float32_bias_correction)
+        return _kept_optimizer(self.optimizer, self.learning_rate, self.float32_bias_correction)
 
 
-@functools.cache
 def _optimizer(
     name: str, learning_rate: Any, float32_bias_correction: bool
 ) -> optax.GradientTransformation:
-    """One object per setting, so that equal trainings share compiled programs."""
     rate: Any = learning_rate
     if float32_bias_correction:
         rate = functools.partial(_rate_of_float32_adam, learning_rate)
     return getattr(optax, name)(rate)
+
+
+# one object per setting, so that equal trainings share compiled programs
+_kept_optimizer = functools.cache(_optimizer)
 
 
 def _rate_of_float32_adam(rate: float, count: Array) -> Array:

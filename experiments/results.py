@@ -205,10 +205,7 @@ class Run:
     def figure(self, name: str, figure: Figure, **arrays: Any) -> None:
         """Saves a figure as PNG and PDF, and the arrays that it shows."""
         with self.timed("figures"):
-            figure.savefig(self.file(f"figures/{name}.png"))
-            figure.savefig(self.file(f"figures/{name}.pdf"), metadata={"CreationDate": None})
-        plain: dict[str, Any] = {key: np.asarray(value) for key, value in arrays.items()}
-        np.savez(self.file(f"figures/{name}.npz"), **plain)
+            save_figure(self.directory / "figures", name, figure, arrays)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Prints a table."""
@@ -250,6 +247,16 @@ class Run:
         _write_json(self.directory / "meta.json", self._meta)
         _write_json(self.directory / "status.json", {"state": state, "reason": reason})
         os.close(self._lock)
+
+
+def save_figure(folder: Path, name: str, figure: Figure, arrays: Mapping[str, Any]) -> Path:
+    """Saves a figure as PNG and PDF, and the arrays that it shows; returns the first."""
+    folder.mkdir(exist_ok=True)
+    figure.savefig(folder / f"{name}.png")
+    figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
+    shown: dict[str, Any] = {key: np.asarray(value) for key, value in arrays.items()}
+    np.savez(folder / f"{name}.npz", **shown)
+    return folder / f"{name}.png"
 
 
 class Ticker:

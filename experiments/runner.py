@@ -80,12 +80,17 @@ def load(path: Path, overrides: list[str]) -> Any:
     """
     source = configs.read(path, overrides)
     study = study_of(source)
+    check(study, source)
+    return study
+
+
+def check(study: Study, source: configs.Source) -> None:
+    """Raise `ConfigError` for what only the data can tell."""
     with settings(study):
         try:
             study.check()
         except configs.FieldError as error:
             raise configs.complain(source, [error.fault]) from None
-    return study
 
 
 def study_of(source: configs.Source) -> Any:

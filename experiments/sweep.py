@@ -39,10 +39,10 @@ from attnkernel._save import write_whole
 from attnkernel.plot import BLUE, SKY, literal
 
 from . import config as configs
-from .compare import flat
-from .parts import FieldError, Study
-from .results import OutputError, plain, read_json
-from .runner import settings, study_of
+from .compare import numbers_of
+from .parts import Study
+from .results import OutputError, plain, read_json, save_figure
+from .runner import check, settings, study_of
 
 _MOST = 100_000  # members
 _TOGETHER = 64  # of one program, at a time
@@ -132,11 +132,7 @@ def members_of(path: Path, arguments: Sequence[str]) -> tuple[list[Member], dict
         study = study_of(own)
         but_seed = configs.dump(study.model_copy(update={"seed": 0}))
         if but_seed not in checked:  # what only the data can tell, of one seed
-            with settings(study):
-                try:
-                    study.check()
-                except FieldError as error:
-                    raise configs.complain(own, [error.fault]) from None
+            check(study, own)
             checked.add(but_seed)
         digest = hashlib.sha256(configs.dump(study).encode()).hexdigest()[:16]
         members.setdefault(digest, Member(digest, asked, [*shared, *overrides], study))
@@ -281,11 +277,7 @@ def _report(
     rows = []
     for member in members:
         known = found.get(member.id, {"state": "missing"})
-        numbers = {
-            name: value
-            for name, value in flat(known.get("summary") or {}).items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        }
+        numbers = numbers_of(known.get("summary") or {})
         row = {"id": member.id, "state": known.get("state"), "reason": known.get("reason")}
         rows.append((member, row, numbers))
     names = list(dict.fromkeys(name for _, _, numbers in rows for name in numbers))
@@ -403,10 +395,4 @@ def _draw(out: Path, groups: Sequence[Any], rows: Sequence[Any], shown: Sequence
     axes[0].invert_yaxis()
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
-    folder = out / "figures"
-    folder.mkdir(exist_ok=True)
-    figure.savefig(folder / "sweep.png")
-    figure.savefig(folder / "sweep.pdf", metadata={"CreationDate": None})
-    plain_arrays: dict[str, Any] = {key: np.array(value) for key, value in arrays.items()}
-    np.savez(folder / "sweep.npz", **plain_arrays)
-    return folder / "sweep.png"
+    return save_figure(out / "figures", "sweep", figure, arrays)
