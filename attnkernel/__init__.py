@@ -77,6 +77,7 @@ from .methods import (
     Fourier as Fourier,
     Linear as Linear,
     Method as Method,
+    Sharded as Sharded,
     Sorted as Sorted,
 )
 from .models import (

@@ -179,7 +179,8 @@ def _is_constant(node: Any) -> bool:
         return all(map(_is_constant, node.values() if isinstance(node, dict) else node))
     if isinstance(node, eqx.Module):
         return all(_is_constant(getattr(node, field.name)) for field in dataclasses.fields(node))
-    return isinstance(node, jax.Array | bool | int | float | str | np.dtype | type | None)
+    plain = jax.Array | jax.sharding.Mesh | bool | int | float | str | np.dtype | type | None
+    return isinstance(node, plain)
 
 
 def _in_dtype(tree: Any, dtype: Any) -> Any:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -16,8 +17,15 @@ from jaxtyping import Array, Float
 
 
 def is_known(*arrays: ArrayLike) -> bool:
-    """True where every array has a value to look at (none is a tracer)."""
-    return not any(isinstance(array, Tracer) for array in arrays)
+    """True where every array has a value to look at: no tracer, nor in part on other processes."""
+
+    def here(array: jax.Array) -> bool:
+        return array.is_fully_addressable or array.is_fully_replicated
+
+    return not any(
+        isinstance(array, Tracer) or (isinstance(array, jax.Array) and not here(array))
+        for array in arrays
+    )
 
 
 def require_positive(

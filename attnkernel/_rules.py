@@ -54,6 +54,10 @@ class Rule(eqx.Module):
         """Log-mass of a pseudo-key of value 0 that every query also sees; None for none."""
         return None
 
+    def sinkless(self) -> "Rule":
+        """This rule of a part of the keys: a sink is added once. It goes with `log_sink`."""
+        return self
+
     @abc.abstractmethod
     def objective(
         self,
@@ -103,6 +107,9 @@ class Softmax(Rule):
         if isinstance(self.sink_mass, float | int) and self.sink_mass == 0:
             return None
         return jnp.log(jnp.asarray(self.sink_mass, dtype=float))
+
+    def sinkless(self) -> "Softmax":
+        return Softmax(self.temperature)
 
     def objective(
         self,

@@ -7,6 +7,8 @@ from jaxtyping import install_import_hook
 # Must come before anything imports attnkernel; warnings are errors by pyproject.toml.
 install_import_hook("attnkernel", "beartype.beartype")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# before anything runs: devices for what is cut over several
+jax.config.update("jax_num_cpu_devices", 8)
 # compilation has no deadline, and a run of the tests says the same each time
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("steady")

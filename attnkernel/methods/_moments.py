@@ -69,6 +69,14 @@ class Moments(eqx.Module):
             self.total * ours[:, None] + other.total * theirs[:, None],
         )
 
+    def merged_over(self, axis: str) -> "Moments":
+        """Moments of the union of the sets of all devices along an axis of a mesh."""
+        highest = jnp.where(self.mass > 0, jax.lax.stop_gradient(self.maximum), -jnp.inf)
+        maximum = finite(jax.lax.pmax(highest, axis))
+        scale = jnp.exp(jnp.where(self.mass > 0, self.maximum - maximum, -jnp.inf))
+        sums = self.mass * scale, self.total * scale[:, None]
+        return Moments(maximum, *jax.lax.psum(sums, axis))
+
     @property
     def value(self) -> Float[Array, "queries dim_v"]:
         """$\\sum_i w_i v_i / \\sum_i w_i$; 0 where no key has weight."""

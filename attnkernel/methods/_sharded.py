@@ -1,0 +1,296 @@
+r"""The sum over a mesh of devices, each of which holds a part of the keys.
+
+Parts of the sum are moments, and moments merge: with all queries on every device, by one sum over
+the devices (`psum`); with queries cut as well, each block of keys goes round the ring of devices
+(`ppermute`) and every device takes it in as it comes by (Liu, Zaharia and Abbeel, *Ring attention
+with blockwise transformers for near-infinite context*, 2023).
+"""
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, Mesh, PartitionSpec
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from .._rules import Rule
+from ..kernels import Kernel
+from ..priors import HeldOut, Prior
+from ._base import Method, Task, key_mask
+from ._blockwise import Blockwise
+from ._moments import Moments
+
+Parts = tuple[Method, Kernel, Prior | None, Rule]
+
+_ADVICE = "jax.make_mesh((8,), ('devices',), axis_types=(jax.sharding.AxisType.Auto,))"
+
+
+class Sharded(Method):
+    r"""Keys and values cut over the devices of a mesh; exact, if the method of each part is.
+
+    On P devices each holds n / P keys. With the queries on all of them (`ring=False`), each sums
+    its keys for every query, and the moments of all parts are merged by a `psum`: it moves
+    $m (d_v + 2)$ numbers, whatever n is. With `ring=True` queries are cut too, and in P steps each
+    block of keys and values goes round: a device then holds $(m + n) / P$ rows, for gradients too,
+    and each step moves $n (d + d_v) / P$ numbers while $m n / P^2$ pairs are summed.
+
+    Rows are padded to a multiple of P. Kernel, rule and prior are whole on every device; positions
+    are those of the whole arrays. Arrays may come from one device, or laid out on the mesh. Other
+    axes of the mesh are left to XLA: batches may be cut over them.
+
+    **Arguments:**
+
+    - `mesh`: a `jax.sharding.Mesh` whose axis is `Auto`. Default: all devices, in one axis.
+    - `axis`: the name of the axis of the mesh. Default: "devices".
+    - `ring`: whether queries are cut as well. Default: no.
+    - `inner`: the method of each part. Default: `Blockwise()`.
+
+    **Raises:** `ValueError` if the mesh has no such axis, or it is not `Auto`.
+    """
+
+    mesh: Mesh = eqx.field(static=True)
+    axis: str = eqx.field(static=True)
+    ring: bool = eqx.field(static=True)
+    inner: Method
+
+    def __init__(
+        self,
+        mesh: Mesh | None = None,
+        axis: str = "devices",
+        *,
+        ring: bool = False,
+        inner: Method = Blockwise(),
+    ):
+        if mesh is None:
+            mesh = jax.make_mesh((jax.device_count(),), (axis,), axis_types=(AxisType.Auto,))
+        if not isinstance(mesh, Mesh):
+            raise ValueError(f"mesh must be a jax.sharding.Mesh; got {mesh!r}. Try {_ADVICE}.")
+        if axis not in mesh.axis_names:
+            names = ", ".join(map(str, mesh.axis_names))
+            raise ValueError(f"axis must be one of the axes of the mesh, {names}; got {axis!r}.")
+        kind = mesh.axis_types[mesh.axis_names.index(axis)]
+        if kind != AxisType.Auto:
+            raise ValueError(f"The axis {axis!r} must be Auto; it is {kind.name}. Try {_ADVICE}.")
+        if not isinstance(inner, Method) or isinstance(inner, Sharded):
+            raise ValueError(
+                f"inner must be a Method for one device, such as ak.Blockwise(); got {inner!r}."
+            )
+        self.mesh, self.axis, self.ring, self.inner = mesh, axis, ring, inner
+
+    @property
+    def devices(self) -> int:
+        """P, the number of parts."""
+        return self.mesh.shape[self.axis]
+
+    def refusal(self, task: Task) -> str | None:
+        if task.rule.power is not None:
+            return (
+                f"the weights of {type(task.rule).__name__} depend on all keys of a query at once"
+            )
+        if (reason := self.inner.refusal(self._part(task))) is not None:
+            return f"{type(self.inner).__name__} cannot evaluate a part of it: {reason}"
+        return None
+
+    def choice(self, task: Task) -> "Sharded":
+        inner = self.inner.choice(self._part(task))
+        return Sharded(self.mesh, self.axis, ring=self.ring, inner=inner)
+
+    def side_by_side(self, task: Task) -> int | None:
+        return self.inner.side_by_side(self._part(task))
+
+    def _part(self, task: Task) -> Task:
+        """The task of one device."""
+        queries = -(-task.queries // self.devices) if self.ring else task.queries
+        keys = -(-task.keys // self.devices)
+        prior = _of_part(task.prior, 0, 0, task.keys, self.devices)
+        return task._replace(prior=prior, rule=task.rule.sinkless(), queries=queries, keys=keys)
+
+    def moments(
+        self,
+        q: Float[Array, "queries dim"],
+        k: Float[Array, "keys dim"],
+        v: Float[Array, "keys dim_v"],
+        kernel: Kernel,
+        prior: Prior | None,
+        rule: Rule,
+    ) -> Moments:
+        queries, keys = len(q), len(k)
+        if queries == 0 or keys == 0:
+            return self.inner.moments(q, k, v, kernel, prior, rule)
+        # arrays are arguments, for a function over a mesh closes over none
+        parts = self.inner, kernel, prior, rule.sinkless()
+        arrays, rest = eqx.partition(parts, eqx.is_array)
+        sum_parts = _around if self.ring else _replicated
+
+        def on_device(arrays: Any, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+            moments = sum_parts(q, k, v, eqx.combine(arrays, rest), keys, (self.axis, self.devices))
+            return moments.maximum, moments.mass, moments.total
+
+        whole, cut = PartitionSpec(), PartitionSpec(self.axis)
+        of_queries = cut if self.ring else whole
+        summed = jax.shard_map(
+            on_device,
+            mesh=self.mesh,
+            in_specs=(whole, of_queries, cut, cut),
+            out_specs=of_queries,
+            axis_names={self.axis},
+            check_vma=False,  # the methods know of no mesh, and their loops begin with constants
+        )
+
+        def padded(rows: Array) -> Array:
+            short = -len(rows) % self.devices
+            # the derivative of a pad, even of none, is of all rows and laid out on no mesh
+            return jnp.pad(rows, ((0, short), (0, 0)), mode="edge") if short else rows
+
+        out = jax.jit(summed)(arrays, padded(q) if self.ring else q, padded(k), padded(v))
+        return Moments(*(leaf[:queries] for leaf in out)).with_sink(rule.log_sink())
+
+
+class _Part(Prior):
+    """A prior, of rows that are counted from others than the first."""
+
+    prior: Prior
+    first_query: ArrayLike
+    first_key: ArrayLike
+
+    def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
+        return self.prior.log_pair(i + self.first_query, j + self.first_key)
+
+    def upper_bound(
+        self,
+        i_low: Int[Array, ""],
+        i_high: Int[Array, ""],
+        j_low: Int[Array, ""],
+        j_high: Int[Array, ""],
+    ) -> Float[Array, ""]:
+        i, j = self.first_query, self.first_key
+        return self.prior.upper_bound(i_low + i, i_high + i, j_low + j, j_high + j)
+
+
+def _of_part(
+    prior: Prior | None, first_query: ArrayLike, first_key: ArrayLike, keys: int, devices: int
+) -> Prior | None:
+    """The prior of the keys of one device; those from `keys` on are padding."""
+    mask = key_mask(prior)
+    number = first_key + jnp.arange(-(-keys // devices))
+    padding = number >= keys if keys % devices else None
+    if mask.refusal is None and not mask.leaves_out:
+        if mask.seen is None:
+            return None if padding is None else HeldOut(padding)
+        hidden = ~mask.seen[jnp.minimum(number, keys - 1)]
+        return HeldOut(hidden if padding is None else hidden | padding)
+    assert prior is not None
+    part = _Part(prior, first_query, first_key)
+    return part if padding is None else part + HeldOut(padding)
+
+
+def _moments_of_part(
+    q: Array,
+    k: Array,
+    v: Array,
+    parts: Parts,
+    first_query: ArrayLike,
+    owner: Array,
+    total: tuple[int, int],
+) -> Moments:
+    """Of the keys of the device `owner`, when there are `total` keys on as many devices."""
+    method, kernel, prior, rule = parts
+    prior = _of_part(prior, first_query, owner * len(k), *total)
+    return method.moments(q, k, v, kernel, prior, rule)
+
+
+def _replicated(
+    q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int]
+) -> Moments:
+    """All queries here, and a part of the keys."""
+    name, devices = axis
+    here = jax.lax.axis_index(name)
+    return _moments_of_part(q, k, v, parts, 0, here, (keys, devices)).merged_over(name)
+
+
+def _around(
+    q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int]
+) -> Moments:
+    """A part of the queries here, and of the keys one part after the other."""
+    shift, sums = _sums(q, k, v, parts, keys, axis)
+    return Moments(shift, sums[:, -1], sums[:, :-1])
+
+
+@eqx.filter_custom_jvp
+def _sums(
+    q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int]
+) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
+    """L = log Z, and Σ exp(s − L) (v, 1) over all keys. 0 for an empty row."""
+    name, devices = axis
+    here = jax.lax.axis_index(name)
+
+    def step(t: Array, state: tuple[Array, Array, Moments]) -> tuple[Array, Array, Moments]:
+        k, v, moments = state
+        onward = _send((k, v), name, devices, 1)
+        owner, first = (here - t) % devices, here * len(q)
+        part = _moments_of_part(q, k, v, parts, first, owner, (keys, devices))
+        return *onward, moments.merge(part)
+
+    none = Moments.of(jnp.zeros((len(q), 0), v.dtype), v[:0])
+    moments = jax.lax.fori_loop(0, devices, step, (k, v, none))[2]
+    shift = jnp.where(moments.mass > 0, moments.log_mass, 0.0)
+    shift = jnp.where(jnp.isnan(moments.mass), jnp.nan, shift)
+    return shift, _at_shift(moments, shift)
+
+
+@_sums.def_jvp
+def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None, Array]]:
+    out = _sums(*primals)
+    moving = jax.tree.map(
+        lambda tangent: tangent is not None, tangents, is_leaf=lambda t: t is None
+    )
+    change, fixed = eqx.partition(primals, moving)
+
+    def sums(change: Any) -> Array:
+        q, k, v, parts, keys, axis = eqx.combine(change, fixed)
+        return _sums_at(q, k, v, parts, keys, axis, out[0])
+
+    return out, (None, jax.jvp(sums, (change,), (tangents,))[1])
+
+
+def _sums_at(
+    q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int], shift: Array
+) -> Float[Array, "queries width"]:
+    """Σ exp(s − shift) (v, 1), of steps that are recomputed when differentiated.
+
+    Each step asks the device that holds its keys: what goes on from step to step would be kept
+    for all of them.
+    """
+    name, devices = axis
+    here = jax.lax.axis_index(name)
+    hops = [functools.partial(_send, name=name, devices=devices, by=by) for by in range(devices)]
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def of_step(t: Array, q: Array, k: Array, v: Array, parts: Parts, shift: Array) -> Array:
+        k, v = jax.lax.switch(t, hops, (k, v))
+        owner, first = (here - t) % devices, here * len(q)
+        part = _moments_of_part(q, k, v, parts, first, owner, (keys, devices))
+        return _at_shift(part, shift)
+
+    def step(sums: Array, t: Array) -> tuple[Array, None]:
+        return sums + of_step(t, q, k, v, parts, shift), None
+
+    start = jnp.zeros((len(q), v.shape[1] + 1), v.dtype)
+    return jax.lax.scan(step, start, jnp.arange(devices))[0]
+
+
+def _at_shift(moments: Moments, shift: Float[Array, " queries"]) -> Float[Array, "queries width"]:
+    """Totals and masses, of log-weights that are counted from a shift."""
+    scale = jnp.exp(jnp.where(moments.mass > 0, moments.maximum - shift, -jnp.inf))
+    sums = jnp.concatenate([moments.total, moments.mass[:, None]], axis=1)
+    return sums * scale[:, None]
+
+
+def _send(rows: tuple[Array, Array], name: str, devices: int, by: int) -> tuple[Array, Array]:
+    """Rows to the device that is so many places on."""
+    if by == 0:
+        return rows
+    return jax.lax.ppermute(rows, name, [(r, (r + by) % devices) for r in range(devices)])

@@ -1,0 +1,229 @@
+"""Sums over a mesh of devices: eight virtual ones, as conftest.py says."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from laws import KERNELS, PRIORS, RULES, arrays, assert_agree, everything, in_float64
+
+import attnkernel as ak
+from attnkernel import priors
+
+
+def mesh(*sizes, names=("devices",)):
+    return Mesh(np.array(jax.devices()[: np.prod(sizes)]).reshape(sizes), names)
+
+
+MODES = {"keys": ak.Sharded(mesh(4), inner=ak.Blockwise(4, 8))}
+MODES["ring"] = ak.Sharded(mesh(4), ring=True, inner=ak.Blockwise(4, 8))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "prior", "rule", "method"),
+    [
+        ("gaussian", "none", "sink", "keys"),
+        ("epanechnikov", "causal", "temperature to fit", "keys"),
+        ("dot product", "weights of keys", "softmax", "keys"),
+        ("gaussian", "causal", "sink", "ring"),
+        ("epanechnikov", "held out", "uniform", "ring"),
+        ("matern52", "bias in segments", "temperature to fit", "ring"),
+        *(
+            pytest.param(kernel, prior, "softmax", mode, marks=pytest.mark.whole_table)
+            for kernel in ("gaussian per dimension", "additive", "projected")
+            for prior in PRIORS
+            for mode in MODES
+        ),
+    ],
+)
+def test_a_mesh_is_dense_in_value_gradient_and_jvp(x64, kernel, prior, rule, method):
+    """29 queries and 37 keys on four devices: the last parts are padded."""
+    parts = *in_float64((KERNELS[kernel], PRIORS[prior], RULES[rule])), *arrays()
+    assert_agree(everything(MODES[method], *parts), everything(ak.Dense(), *parts))
+
+
+@pytest.mark.parametrize("method", MODES)
+def test_second_derivatives(x64, method):
+    q, k, v = arrays(queries=6, keys=7)
+
+    def hessian(method):
+        def number(k):
+            kernel = in_float64(ak.Matern52(0.6))
+            out = ak.attend(q, k, v, kernel=kernel, prior=ak.Causal(2), method=method)
+            return jnp.sum(jnp.sin(out))
+
+        return jax.jit(jax.hessian(number))(k)
+
+    ours = ak.Sharded(mesh(2), ring=method == "ring", inner=ak.Dense())
+    np.testing.assert_allclose(hessian(ours), hessian(ak.Dense()), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("inner", "kernel", "prior", "tolerance"),
+    [
+        (ak.Sorted(), ak.Epanechnikov(0.8), priors.HeldOut(np.arange(37) % 3 == 1), 1e-12),
+        (ak.Sorted(), ak.Laplace(0.8), None, 1e-12),
+        (ak.Fourier(), ak.Gaussian(0.6), None, 1e-6),
+        (ak.Linear(), ak.EluFeatures(), None, 1e-12),
+        (ak.Auto(), ak.Gaussian(0.6), ak.Window(4, 2), 1e-12),
+    ],
+)
+@pytest.mark.parametrize("ring", [False, True])
+def test_any_method_sums_a_part(x64, inner, kernel, prior, tolerance, ring):
+    q, k, v = arrays(dim=1)
+    if isinstance(inner, ak.Linear):
+        q, k = jnp.abs(q), jnp.abs(k)
+    call = functools.partial(ak.attend, q, k, v, kernel=in_float64(kernel), prior=prior)
+    ours = call(method=ak.Sharded(mesh(3), ring=ring, inner=inner))
+    np.testing.assert_allclose(ours, call(method=ak.Dense()), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("method", MODES)
+def test_far_parts_and_rows_that_see_nothing(x64, method):
+    """Parts whose weights differ by e^-50000, and queries that no key of any part is seen by."""
+    k = jnp.concatenate([jnp.zeros((8, 1)), jnp.full((8, 1), 100.0)])
+    v = jnp.arange(16.0)[:, None]
+    call = functools.partial(
+        ak.attend, jnp.array([[1.0], [99.0], [50.0]]), k, v, return_log_mass=True
+    )
+    prior = priors.Where(lambda i, j: i < 2)
+    ours, dense = (
+        call(kernel=ak.Gaussian(0.3), prior=prior, method=m) for m in (MODES[method], ak.Dense())
+    )
+    np.testing.assert_allclose(ours[0], [[3.5], [11.5], [0.0]], rtol=1e-12)
+    np.testing.assert_allclose(ours[1], dense[1], rtol=1e-6)
+    assert np.isneginf(ours[1][2])
+
+
+@pytest.mark.parametrize("method", MODES)
+def test_heads_and_batches(x64, method):
+    q, k, v = (jnp.stack([rows, rows + 0.1, -rows])[:, None] for rows in arrays())
+    kernel = ak.PerHead(in_float64(eqx.filter_vmap(ak.Gaussian)(jnp.array([0.3, 1.0]))))
+
+    def gradients(method, q, k, v):
+        def number(q, k, v):
+            out = ak.attend(q, k, v, kernel=kernel, prior=ak.Causal(), method=method)
+            return jnp.sum(jnp.sin(out))
+
+        return jax.jit(jax.value_and_grad(number, (0, 1, 2)))(q, k, v)
+
+    assert_agree(gradients(MODES[method], q, k, v), gradients(ak.Dense(), q, k, v))
+
+
+@pytest.mark.parametrize("ring", [False, True])
+def test_a_batch_over_another_axis_of_the_mesh(x64, ring):
+    both = mesh(2, 4, names=("data", "devices"))
+    data = tuple(jnp.stack([rows, rows + 0.1]) for rows in arrays(queries=32, keys=40))
+    places = NamedSharding(both, PartitionSpec("data", "devices"))
+    laid_out = [jax.device_put(rows, places) for rows in data]
+    call = jax.jit(functools.partial(ak.attend, kernel=ak.Gaussian(0.6), prior=ak.Causal()))
+    ours = functools.partial(call, method=ak.Sharded(both, ring=ring))
+    np.testing.assert_allclose(ours(*laid_out), call(*data, method=ak.Dense()), rtol=1e-12)
+
+
+def test_rows_of_a_ring_stay_where_they_are(x64):
+    ring = ak.Sharded(mesh(8), ring=True)
+    places = NamedSharding(ring.mesh, PartitionSpec("devices"))
+    data = arrays(queries=32, keys=40)
+    out = ak.attend(
+        *(jax.device_put(rows, places) for rows in data), kernel=ak.Gaussian(0.6), method=ring
+    )
+    assert out.sharding.is_equivalent_to(places, 2)
+    np.testing.assert_allclose(
+        out, ak.attend(*data, kernel=ak.Gaussian(0.6), method=ak.Dense()), rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("derivative", [False, True])
+def test_a_ring_needs_a_part_of_the_memory_on_each_device(derivative):
+    def used(devices):
+        ring = ak.Sharded(mesh(devices), ring=True, inner=ak.Blockwise(32, 32))
+        places = NamedSharding(ring.mesh, PartitionSpec("devices"))
+        shape = jax.ShapeDtypeStruct((16384, 16), jnp.float32, sharding=places)
+
+        def number(q, k, v):
+            return jnp.sum(ak.attend(q, k, v, kernel=ak.Gaussian(0.3), method=ring) ** 2)
+
+        function = jax.grad(number, (0, 1, 2)) if derivative else number
+        out = (places,) * 3 if derivative else None
+        compiled = jax.jit(function, out_shardings=out).lower(shape, shape, shape).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert used(8) < 0.3 * used(2)
+
+
+@pytest.mark.parametrize("ring", [False, True])
+@pytest.mark.parametrize("order", [0, 1])
+def test_a_fit_on_a_mesh(x64, ring, order):
+    x = jax.random.uniform(jax.random.key(0), (50, 1))
+    y = jnp.sin(6 * x[:, 0]) + 0.1 * jax.random.normal(jax.random.key(1), (50,))
+
+    def lengthscale(method):
+        model = ak.KernelRegression(ak.Gaussian(0.1), order=order, method=method)
+        found = ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=1)
+        return found.model.kernel.lengthscale
+
+    ours = lengthscale(ak.Sharded(mesh(2), ring=ring, inner=ak.Dense()))
+    np.testing.assert_allclose(ours, lengthscale(ak.Dense()), rtol=1e-7)
+
+
+@pytest.mark.parametrize("ring", [False, True])
+def test_self_attention_on_a_mesh(ring):
+    x = jax.random.normal(jax.random.key(2), (21, 12))
+
+    @eqx.filter_jit
+    def gradients(model):
+        return eqx.filter_grad(lambda model: jnp.sum(model(x) ** 2))(model)
+
+    def made(method):
+        return ak.SelfAttention(12, prior=ak.Causal(), method=method, key=jax.random.key(3))
+
+    ours = gradients(made(ak.Sharded(mesh(4), ring=ring)))
+    for one, other in zip(
+        jax.tree.leaves(ours), jax.tree.leaves(gradients(made(ak.Dense()))), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ak.Sharded(mesh(2), "rows"), "axes of the mesh, devices; got 'rows'"),
+        (lambda: ak.Sharded("all"), "mesh must be a jax.sharding.Mesh; got 'all'"),
+        (
+            lambda: ak.Sharded(jax.make_mesh((2,), ("devices",), axis_types=(AxisType.Explicit,))),
+            "must be Auto; it is Explicit",
+        ),
+        (lambda: ak.Sharded(mesh(2), inner=ak.Sharded(mesh(2))), "a Method for one device"),
+    ],
+)
+def test_meshes_out_of_range(make, message, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("rule", "inner", "message"),
+    [
+        (ak.Entmax(1.5), ak.Blockwise(), "weights of Entmax depend on all keys of a query at once"),
+        (ak.Softmax(), ak.Sorted(), "Sorted cannot evaluate a part of it: it takes the kernels"),
+    ],
+)
+def test_what_a_mesh_refuses(rule, inner, message):
+    with pytest.raises(ValueError, match=message):
+        ak.attend(
+            *arrays(), kernel=ak.Gaussian(0.3), rule=rule, method=ak.Sharded(mesh(2), inner=inner)
+        )
+
+
+def test_all_devices_by_default():
+    assert ak.Sharded().devices == 8
+    q, k, v = arrays(keys=5)  # fewer keys than devices: some hold padding alone
+    out = ak.attend(q, k, v, kernel=ak.Gaussian(0.3), method=ak.Sharded())
+    dense = ak.attend(q, k, v, kernel=ak.Gaussian(0.3), method=ak.Dense())
+    np.testing.assert_allclose(out, dense, rtol=1e-5, atol=1e-6)
