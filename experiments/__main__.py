@@ -22,10 +22,11 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(strays)}")
     # imported here: `--help` answers at once
     from . import config, results  # noqa: PLC0415
+    from .distributed import JoinError  # noqa: PLC0415
 
     try:
         return _COMMANDS[options.command](options, [*getattr(options, "overrides", []), *rest])
-    except (config.ConfigError, results.OutputError) as error:
+    except (config.ConfigError, results.OutputError, JoinError) as error:
         print(error, file=sys.stderr)
         return 2
 
@@ -33,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace, overrides: list[str]) -> int:
     from . import runner  # noqa: PLC0415
 
+    _join(options)
     study = runner.load(options.config, overrides)
     return runner.execute(study, options.out, quiet=options.quiet)
 
@@ -40,7 +42,18 @@ def _run(options: argparse.Namespace, overrides: list[str]) -> int:
 def _resume(options: argparse.Namespace, _: list[str]) -> int:
     from . import runner  # noqa: PLC0415
 
+    _join(options)
     return runner.resume(options.directory, quiet=options.quiet)
+
+
+def _join(options: argparse.Namespace) -> None:
+    """Waits for the other processes of the run, if there are to be any."""
+    from . import distributed  # noqa: PLC0415
+
+    if options.distributed:
+        distributed.join(options.coordinator, options.process)
+    elif options.coordinator or options.process:
+        raise distributed.JoinError("--coordinator and --process go with --distributed")
 
 
 def _sweep(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -171,10 +184,20 @@ def _parser() -> argparse.ArgumentParser:
     overrides.add_argument(
         "overrides", nargs="*", metavar="field.sub=value", help="instead of what the file says"
     )
-    run = commands.add_parser("run", parents=[overrides], help="run a config into a directory")
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument(
+        "--distributed", action="store_true", help="one of several processes, as Slurm or a cloud"
+    )
+    shared.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
+    shared.add_argument("--process", type=_shard, metavar="i/N", help="which of N processes")
+    run = commands.add_parser(
+        "run", parents=[overrides, shared], help="run a config into a directory"
+    )
     run.add_argument("--out", type=Path, metavar="DIR", help="default: results/NAME/TIME")
     run.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    resume = commands.add_parser("resume", help="go on with a run that was stopped")
+    resume = commands.add_parser(
+        "resume", parents=[shared], help="go on with a run that was stopped"
+    )
     resume.add_argument("directory", type=Path, metavar="RUN", help="the directory of the run")
     resume.add_argument("--quiet", action="store_true", help="print nothing but errors")
     sweep = commands.add_parser("sweep", help="run a config for many values: field=a,b seed=0..99")

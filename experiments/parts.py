@@ -194,6 +194,7 @@ class Study(Part, abc.ABC):
         default=False, description="JAX's random numbers as they were before 2025"
     )
     is_benchmark: ClassVar[bool] = False
+    distributed: ClassVar[bool] = False  # whether several processes can share the work
     rows_are: ClassVar[str] = ""  # the field of the summary that `numbers` computes
 
     def check(self) -> None:

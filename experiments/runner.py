@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 import warnings
@@ -17,7 +18,7 @@ import matplotlib as mpl
 
 from attnkernel import FitWarning
 
-from . import config as configs
+from . import config as configs, distributed
 from .parts import Study
 from .results import OutputError, Run, default_directory, read_json
 from .studies import STUDIES
@@ -123,9 +124,17 @@ def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False
     0: done. 1: failed, with the traceback in `error.log`. 130: interrupted, with what was
     computed until then.
     """
-    with settings(study):
-        directory = out if out is not None else default_directory(study.name)
-        run = Run(directory, study, quiet=quiet, resume=resume)
+    if jax.process_count() > 1 and not study.distributed:
+        raise distributed.JoinError(f"{study.name}: this study is for one process")
+    with settings(study), _directory(out, study.name) as directory:
+        first = jax.process_index() == 0
+        try:
+            run = Run(directory, study, quiet=quiet or not first, resume=resume and first)
+        except OutputError:
+            distributed.all_say(False)
+            raise
+        if not distributed.all_say(True):
+            return 2
         try:
             with insistent_interrupts():
                 study.run(run)
@@ -153,6 +162,16 @@ def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False
         run.console.print(f"figure  {os.fspath(path)}")
     run.console.print(f"numbers {os.fspath(run.directory / 'summary.json')}")
     return 0
+
+
+@contextlib.contextmanager
+def _directory(out: Path | None, name: str) -> Iterator[Path]:
+    """Where the run goes; of a process that is not the first, a folder that goes when it ends."""
+    if jax.process_index():
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder) / "run"
+    else:
+        yield out if out is not None else default_directory(name)
 
 
 def _close(run: Run, state: str, reason: str) -> None:

@@ -8,10 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 import attnkernel as ak
 
+from .. import distributed
+from ..config import FieldError
 from ..results import Run
 
 Model = TypeVar("Model")
@@ -21,11 +24,22 @@ class Diverged(FloatingPointError):
     """A training whose loss, or the slope of it, is no longer a number."""
 
 
+def require_parts(batch: int) -> None:
+    """Raise `FieldError` unless each device takes as many members of a batch as any other."""
+    if batch % (devices := jax.device_count()):
+        raise FieldError(
+            ("batch",),
+            f"{batch} members are cut over the {devices} devices of this run: expected a multiple "
+            f"of {devices}",
+        )
+
+
 def train(
     run: Run,
     model: Model,
     loss: Callable[[Model, Array], Array],
     *,
+    batch: int,
     steps: int,
     learning_rate: float,
     key: Array,
@@ -33,9 +47,10 @@ def train(
 ) -> tuple[Model, np.ndarray]:
     """AdamW with warm-up, cosine decay and clipped gradients; a chunk of steps is one program.
 
+    The members of a batch are cut over all devices, of all processes; the model is whole on each.
     A run that is resumed goes on from its last checkpoint, `checkpoints/training-STEP.ckpt`.
 
-    **Arguments:** `loss`: of a model and a fresh key.
+    **Arguments:** `loss`: of a model, and the fresh key of one member of a batch.
 
     **Returns:** the model, and the loss of every step.
 
@@ -47,12 +62,18 @@ def train(
     )
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
     moving, fixed = eqx.partition(model, eqx.is_inexact_array)
+    devices = jax.make_mesh((jax.device_count(),), ("batch",), axis_types=(AxisType.Auto,))
+    whole, cut = (NamedSharding(devices, PartitionSpec(*axes)) for axes in ((), ("batch",)))
+
+    def mean_loss(moving: Any, key: Array) -> Array:
+        keys = jax.lax.with_sharding_constraint(jax.random.split(key, batch), cut)
+        return jnp.mean(jax.vmap(lambda key: loss(eqx.combine(moving, fixed), key))(keys))
 
     @eqx.filter_jit
     def advance(state: Any, keys: Array) -> tuple[Any, tuple[Array, Array]]:
         def step(state: Any, key: Array) -> tuple[Any, tuple[Array, Array]]:
             moving, optimizer_state, sound = state
-            value, slope = jax.value_and_grad(lambda m: loss(eqx.combine(m, fixed), key))(moving)
+            value, slope = jax.value_and_grad(mean_loss)(moving, key)
             sound = sound & jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(slope))
             updates, moved = optimizer.update(slope, optimizer_state, moving)
             moved = (optax.apply_updates(moving, updates), moved)
@@ -62,16 +83,19 @@ def train(
             )
             return (*kept, sound), (value, sound)
 
-        return jax.lax.scan(step, state, keys)
+        return jax.lax.with_sharding_constraint(jax.lax.scan(step, state, keys), whole)
 
     checkpoints = run.checkpoints("training")
-    state, losses, begun = (moving, optimizer.init(moving), jnp.ones((), bool)), [], 0
+    state, losses = (moving, optimizer.init(moving), jnp.ones((), bool)), []
     keys = jax.random.split(key, steps)
     with run.progress("training", steps) as tick, run.timed("training"):
-        if (kept := checkpoints.load(state)) is not None:
-            state, losses, begun = kept.state, [kept.found], kept.done
-            run.step_metrics(begun, "model", ["model"], loss=kept.found[None])
-            tick(begun, f"loss {kept.found[-chunk:].mean():.4f}")
+        kept = checkpoints.load(state)
+        if begun := int(distributed.from_first(np.array(0 if kept is None else kept.done))):
+            found = np.zeros(begun, jnp.result_type(float))
+            state, found = distributed.from_first((state, found) if kept is None else kept[1:])
+            losses = [np.asarray(found)]
+            run.step_metrics(begun, "model", ["model"], loss=losses[0][None])
+            tick(begun, f"loss {losses[0][-chunk:].mean():.4f}")
         for start in range(begun, steps, chunk):
             state, (found, sound) = advance(state, keys[start : start + chunk])
             found, sound = np.asarray(found), np.asarray(sound)
@@ -85,7 +109,9 @@ def train(
             losses = [np.concatenate(losses)]
             checkpoints.save(done, state, losses[0], last=done == steps)
             tick(done, f"loss {found.mean():.4f}")
-    return eqx.combine(state[0], fixed), losses[0]
+    # on one device, and on that of each process: what comes after the training is no batch
+    here = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), state[0])
+    return eqx.combine(here, fixed), losses[0]
 
 
 def _why(step: int, loss: float, learning_rate: float) -> str:

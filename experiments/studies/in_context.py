@@ -1,6 +1,6 @@
 """One model for many functions: trained on random ones, shown new ones without training."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -14,7 +14,7 @@ import attnkernel as ak
 
 from ..parts import Name, Positive, Study
 from ..results import Run
-from ._training import train
+from ._training import require_parts, train
 
 
 class InContext(Study):
@@ -35,11 +35,16 @@ class InContext(Study):
     hidden: Annotated[int, pydantic.Field(ge=1, le=1024)] = 64
     batch: Annotated[int, pydantic.Field(ge=1, le=4096)] = 32
     targets: Annotated[int, pydantic.Field(ge=1, le=512)] = 32
-    steps: Annotated[int, pydantic.Field(ge=1)] = 4000
+    steps: Annotated[int, pydantic.Field(ge=2)] = 4000
     learning_rate: Positive = 3e-3
     tested: Annotated[int, pydantic.Field(ge=1, le=10_000)] = pydantic.Field(
         default=200, description="new functions for each size of context"
     )
+
+    distributed: ClassVar[bool] = True
+
+    def check(self) -> None:
+        require_parts(self.batch)
 
     def run(self, run: Run) -> None:
         keys = self.keys()
@@ -47,6 +52,7 @@ class InContext(Study):
             run,
             self.model(keys.next()),
             self.loss,
+            batch=self.batch,
             steps=self.steps,
             learning_rate=self.learning_rate,
             key=keys.next(),
@@ -119,15 +125,11 @@ class InContext(Study):
     def loss(self, model: ak.LearnedKernelRegression, key: Array) -> Array:
         """Masked hold-out: a random number of the context is seen, the rest held out."""
         most = max(self.contexts)
-
-        def one(key: Array) -> Array:
-            of_data, of_size = jax.random.split(key)
-            x, y, at, truth = self.draw(of_data, most)
-            size = jax.random.randint(of_size, (), min(self.contexts), most + 1)
-            predicted = model(at, x, y, prior=ak.priors.Lengths(keys=size))
-            return jnp.mean((predicted - truth) ** 2)
-
-        return jnp.mean(jax.vmap(one)(jax.random.split(key, self.batch)))
+        of_data, of_size = jax.random.split(key)
+        x, y, at, truth = self.draw(of_data, most)
+        size = jax.random.randint(of_size, (), min(self.contexts), most + 1)
+        predicted = model(at, x, y, prior=ak.priors.Lengths(keys=size))
+        return jnp.mean((predicted - truth) ** 2)
 
     def predict(
         self, run: Run, model: ak.LearnedKernelRegression, x: Array, y: Array, at: Array

@@ -1,6 +1,6 @@
 """Two layers of attention learn to copy: a previous-token head and an induction head appear."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -16,7 +16,7 @@ import attnkernel as ak
 from ..parts import Name, Positive, Study
 from ..results import Run
 from ._panels import heat_map
-from ._training import train
+from ._training import require_parts, train
 
 
 class AttentionOnly(eqx.Module):
@@ -71,7 +71,7 @@ class Induction(Study):
     heads: Annotated[int, pydantic.Field(ge=1, le=32)] = 4
     layers: Annotated[int, pydantic.Field(ge=1, le=8)] = 2
     batch: Annotated[int, pydantic.Field(ge=1, le=4096)] = 64
-    steps: Annotated[int, pydantic.Field(ge=1)] = 2000
+    steps: Annotated[int, pydantic.Field(ge=2)] = 2000
     learning_rate: Positive = 3e-3
 
     @pydantic.model_validator(mode="after")
@@ -92,12 +92,14 @@ class Induction(Study):
         return tokens[jnp.arange(self.rows) % period], period
 
     def loss(self, model: AttentionOnly, key: Array) -> Array:
-        def one(key: Array) -> Array:
-            tokens, _ = self.draw(key)
-            logits = model(tokens)[:-1]
-            return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, tokens[1:]))
+        tokens, _ = self.draw(key)
+        logits = model(tokens)[:-1]
+        return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, tokens[1:]))
 
-        return jnp.mean(jax.vmap(one)(jax.random.split(key, self.batch)))
+    distributed: ClassVar[bool] = True
+
+    def check(self) -> None:
+        require_parts(self.batch)
 
     def run(self, run: Run) -> None:
         keys = self.keys()
@@ -106,6 +108,7 @@ class Induction(Study):
             run,
             model,
             self.loss,
+            batch=self.batch,
             steps=self.steps,
             learning_rate=self.learning_rate,
             key=keys.next(),

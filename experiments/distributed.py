@@ -1,0 +1,47 @@
+"""Several processes at one run, by `jax.distributed`: on Slurm and clouds they find each other.
+
+All compute the same, each with its own devices for its part of a training; process 0 alone writes
+the run, the others into a folder that goes when they end.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+
+class JoinError(Exception):
+    """The processes do not find each other, or the study is for one."""
+
+
+def join(coordinator: str | None, process: tuple[int, int] | None) -> None:
+    """Waits for all processes of the run; to be called before JAX computes anything.
+
+    **Arguments:** `coordinator`: where process 0 listens, host:port. `process`: (i, N), which one
+    this is of how many. Default None: as Slurm, Open MPI or the cloud says.
+
+    **Raises:** `JoinError`.
+    """
+    place, number = process or (None, None)
+    try:
+        jax.distributed.initialize(coordinator, num_processes=number, process_id=place)
+    except (RuntimeError, ValueError) as error:
+        said = str(error).strip().partition("\n")[0]
+        raise JoinError(
+            f"the processes do not find each other: {said}\n"
+            f"on Slurm or a cloud: --distributed; elsewhere, of each of N processes: --distributed "
+            f"--process i/N --coordinator HOST:PORT, with i from 0 and where process 0 listens"
+        ) from None
+
+
+def all_say(yes: bool) -> bool:
+    """Whether every process says yes; each must ask."""
+    if jax.process_count() == 1:
+        return yes
+    return bool(np.all(multihost_utils.process_allgather(np.array(yes))))
+
+
+def from_first(tree: Any) -> Any:
+    """The arrays of process 0, in place of those of the same shapes of any other."""
+    return tree if jax.process_count() == 1 else multihost_utils.broadcast_one_to_all(tree)
