@@ -1,6 +1,7 @@
 """Sums over a mesh of devices: eight virtual ones, as conftest.py says."""
 
 import functools
+import json
 
 import equinox as eqx
 import jax
@@ -13,6 +14,7 @@ from laws import KERNELS, PRIORS, RULES, arrays, assert_agree, everything, in_fl
 
 import attnkernel as ak
 from attnkernel import priors
+from experiments.__main__ import main
 
 
 def mesh(*sizes, names=("devices",)):
@@ -227,3 +229,18 @@ def test_all_devices_by_default():
     out = ak.attend(q, k, v, kernel=ak.Gaussian(0.3), method=ak.Sharded())
     dense = ak.attend(q, k, v, kernel=ak.Gaussian(0.3), method=ak.Dense())
     np.testing.assert_allclose(out, dense, rtol=1e-5, atol=1e-6)
+
+
+def test_the_study_of_scaling(tmp_path):
+    (tmp_path / "scaling.yaml").write_text(
+        "study: scaling\ndevices: [1, 3]\nn: 4096\ndim: 5\nchecked: 37\n"
+    )
+    out = tmp_path / "out"
+    assert main(["run", str(tmp_path / "scaling.yaml"), "--out", str(out), "--quiet"]) == 0
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["worst_error"] < 1e-12
+    ring = [row for row in summary["table"] if row["layout"] == "ring"]
+    assert [row["devices"] for row in ring] == [1, 3]
+    assert ring[1]["value_mib"] < 0.6 * ring[0]["value_mib"]
+    # 4 d / F = 5.2e-13 s a pair, 2 d b / W = 1.1e-9 s a row: 2198 rows on each of 8
+    assert 17_500 < summary["rows_from_which_sending_hides"]["8 H100, bf16, NVLink"][-1] < 17_700

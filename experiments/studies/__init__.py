@@ -28,6 +28,7 @@ from .million import Million
 from .peers import Peers
 from .projection import Projection
 from .retrieval_rule import RetrievalRule
+from .scaling import Scaling
 from .seeds import Seeds
 from .sentence import Sentences
 from .temperature import Temperature
@@ -56,6 +57,7 @@ AnyStudy = Annotated[
     | Peers
     | Projection
     | RetrievalRule
+    | Scaling
     | Seeds
     | Sentences
     | ShowData

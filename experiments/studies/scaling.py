@@ -1,0 +1,225 @@
+r"""A sum over 1, 2, 4 and 8 devices: what each holds, what it sends, and that the sum is the same.
+
+Devices of a CPU are virtual here: they share its cores, and say nothing of speed. What a ring
+costs on accelerators is arithmetic. At a step each of P devices sums $(n/P)^2$ pairs, and sends
+$2 (n/P)\, d$ numbers of b bytes at W bytes a second; with F operations and E exponentials a
+second, the sending hides behind the sums from
+
+$$ \frac nP \;\ge\; \frac{2 d b / W}{\max(4 d / F,\; 1 / E)} $$
+
+rows on each device. Gradients ask for less: 10 d operations a pair, 4 d numbers a row.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jaxtyping import Array
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+from ..parts import Name, Study
+from ..results import Run
+from ._sides import MIB, in_fresh_process
+
+Count = Annotated[int, pydantic.Field(ge=1, le=64)]
+
+
+class Accelerators(NamedTuple):
+    """So many devices, and of each the operations, exponentials and bytes sent in a second."""
+
+    name: str
+    devices: int
+    operations: float
+    exponentials: float
+    link: float
+    bytes: int
+
+
+# NVIDIA's data sheets: dense rates; a link one way, within a machine (NVLink) and between machines
+# (one adapter for each GPU); exponentials: 16 a clock of each multiprocessor (CUDA's guide)
+_ACCELERATORS = [
+    Accelerators("8 A100, bf16, NVLink", 8, 312e12, 108 * 16 * 1.41e9, 300e9, 2),
+    Accelerators("64 A100, bf16, 200 Gb/s", 64, 312e12, 108 * 16 * 1.41e9, 25e9, 2),
+    Accelerators("8 H100, bf16, NVLink", 8, 989e12, 132 * 16 * 1.83e9, 450e9, 2),
+    Accelerators("64 H100, bf16, 400 Gb/s", 64, 989e12, 132 * 16 * 1.83e9, 50e9, 2),
+    Accelerators("8 H100, float32, NVLink", 8, 67e12, 132 * 16 * 1.83e9, 450e9, 4),
+    Accelerators("64 H100, float32, 400 Gb/s", 64, 67e12, 132 * 16 * 1.83e9, 50e9, 4),
+]
+
+
+class Scaling(Study):
+    """`ak.Sharded`: memory of each device, agreement with one, and arithmetic of communication."""
+
+    study: Literal["scaling"]
+    name: Name = "scaling"
+    devices: Annotated[list[Count], pydantic.Field(min_length=1)] = [1, 2, 4, 8]
+    n: Annotated[int, pydantic.Field(ge=64, le=2**24)] = 2**18
+    dim: Annotated[int, pydantic.Field(ge=1, le=256)] = 64
+    checked: Annotated[int, pydantic.Field(ge=8, le=2**13)] = pydantic.Field(
+        default=1000, description="rows of the sum that is compared with the dense one"
+    )
+    is_benchmark: ClassVar[bool] = True
+
+    def run(self, run: Run) -> None:
+        counts = sorted(set(self.devices))
+        rows = in_fresh_process(measure, counts, self.n, self.dim, self.checked, self.seed)
+        if left := [
+            str(count) for count in counts if count not in {row["devices"] for row in rows}
+        ]:
+            run.note([f"{', '.join(left)} devices were not to be had: there are fewer"])
+        run.table(
+            f"n = {self.n}, {self.dim} dimensions, float32: MiB of each device; and the largest "
+            f"error of {self.checked} rows in float64",
+            ["devices", "", "value", "with gradients", "error of values", "of gradients"],
+            [
+                [
+                    str(row["devices"]),
+                    row["layout"],
+                    f"{row['value_mib']:.0f}",
+                    f"{row['gradient_mib']:.0f}",
+                    f"{row['value_error']:.0e}",
+                    f"{row['gradient_error']:.0e}",
+                ]
+                for row in rows
+            ],
+        )
+        dims = [3, 16, 64, 128]
+        least = {a.name: [rows_to_hide(a, d) for d in dims] for a in _ACCELERATORS}
+        run.table(
+            "Rows n from which a ring computes for longer than it sends (arithmetic, peak rates)",
+            ["", *(f"d = {d}" for d in dims)],
+            [[name, *(f"{n:,.0f}" for n in found)] for name, found in least.items()],
+        )
+        self._draw(run, rows)
+        run.summary(
+            {
+                "table": rows,
+                "rows_from_which_sending_hides": {"dims": dims, **least},
+                "worst_error": max(max(r["value_error"], r["gradient_error"]) for r in rows),
+            }
+        )
+
+    def _draw(self, run: Run, rows: list[dict[str, Any]]) -> None:
+        figure = Figure(figsize=(8.6, 3.8))
+        left, right = figure.subplots(1, 2)
+        arrays: dict[str, Any] = {}
+        for layout, color in (("keys cut", ak.plot.BLUE), ("ring", ak.plot.ORANGE)):
+            of_layout = [row for row in rows if row["layout"] == layout]
+            counts = [row["devices"] for row in of_layout]
+            for what, line in (("value", "o-"), ("gradient", "s--")):
+                held = [row[f"{what}_mib"] for row in of_layout]
+                left.loglog(counts, held, line, color=color, label=f"{layout}, {what}")
+                arrays[f"{layout}_{what}_mib"] = held
+            arrays["devices"] = counts
+        most = max(row["gradient_mib"] for row in rows)
+        ideal = [most * counts[0] / count for count in counts]
+        left.loglog(counts, ideal, ":", color=ak.plot.INK, label="1 / devices")
+        left.set(xlabel="devices P (virtual)", ylabel="memory of each device (MiB)")
+        left.set_xticks(counts, map(str, counts))
+        left.minorticks_off()
+        left.legend()
+        dims = np.geomspace(1, 256, 65)
+        colors = {"A100": ak.plot.GREEN, "H100": ak.plot.BLUE}
+        for accelerator in _ACCELERATORS:
+            least = [rows_to_hide(accelerator, d) for d in dims]
+            single = "float32" in accelerator.name
+            right.loglog(
+                dims,
+                least,
+                "--" if accelerator.devices > 8 else "-",
+                color=ak.plot.ORANGE if single else colors[accelerator.name.split()[1][:4]],
+                label=accelerator.name,
+            )
+            arrays[accelerator.name] = least
+        right.set(xlabel="dimensions d", ylabel="rows n")
+        right.set_title("above, a ring computes for longer than it sends", fontsize="medium")
+        figure.legend(
+            *right.get_legend_handles_labels(), loc="outside right center", fontsize="small"
+        )
+        run.figure("scaling", figure, dims=dims, **arrays)
+
+
+def rows_to_hide(on: Accelerators, dim: float) -> float:
+    """n from which a step of the ring computes for longer than it sends."""
+    sent = 2 * dim * on.bytes / on.link
+    summed = max(4 * dim / on.operations, 1 / on.exponentials)
+    return on.devices * sent / summed
+
+
+def measure(counts: list[int], n: int, dim: int, checked: int, seed: int) -> list[dict[str, Any]]:
+    """Of each layout and number of devices: MiB of each device, and errors."""
+    jax.config.update("jax_num_cpu_devices", max(counts))
+    rows = []
+    for ring in (False, True):
+        for count in counts:
+            if count > jax.device_count():
+                continue
+            mesh = jax.make_mesh(
+                (count,),
+                ("devices",),
+                axis_types=(AxisType.Auto,),
+                devices=jax.devices()[:count],
+            )
+            method = ak.Sharded(mesh, ring=ring)
+            found: dict[str, Any] = {"devices": count, "layout": "ring" if ring else "keys cut"}
+            for what in ("value", "gradient"):
+                found[f"{what}_mib"] = held(method, n, dim, gradient=what == "gradient") / MIB
+            with jax.enable_x64(True):
+                found |= errors(method, checked, dim, seed)
+            rows.append(found)
+    return rows
+
+
+def number(method: ak.Method, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+    """A number that depends on all values of causal Gaussian attention; and these."""
+    kernel = ak.Gaussian(q.shape[1] ** 0.5)
+    out = ak.attend(q, k, v, kernel=kernel, prior=ak.Causal(), method=method)
+    return jnp.sum(jnp.sin(out)), out
+
+
+def held(method: ak.Sharded, n: int, dim: int, *, gradient: bool) -> int:
+    """Bytes of each device: arguments, results and all between."""
+    cut, whole = (NamedSharding(method.mesh, PartitionSpec(*axes)) for axes in (("devices",), ()))
+    places = (cut if method.ring else whole, cut, cut)
+    n += -n % method.devices
+    shapes = [jax.ShapeDtypeStruct((n, dim), jnp.float32, sharding=place) for place in places]
+
+    def value(*data: Array) -> Array:
+        return number(method, *data)[1]
+
+    def gradients(*data: Array) -> Any:
+        return jax.grad(lambda *of: number(method, *of)[0], (0, 1, 2))(*data)
+
+    program = (
+        jax.jit(gradients, out_shardings=places)
+        if gradient
+        else jax.jit(value, out_shardings=places[0])
+    )
+    plan = program.lower(*shapes).compile().memory_analysis()
+    assert plan is not None  # there are backends that do not tell; CPU and GPU do
+    return plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
+
+
+def errors(method: ak.Sharded, n: int, dim: int, seed: int) -> dict[str, float]:
+    """The largest difference from the dense sum, over the largest number there."""
+    rng = np.random.default_rng(seed)
+    data = [jnp.asarray(rng.normal(size=(n, dim))) for _ in range(3)]
+    found, dense = (
+        jax.jit(jax.value_and_grad(lambda *of, how=how: number(how, *of), (0, 1, 2), has_aux=True))(
+            *data
+        )
+        for how in (method, ak.Dense())
+    )
+
+    def error(ours: Array, theirs: Array) -> float:
+        return float(jnp.max(jnp.abs(ours - theirs)) / jnp.max(jnp.abs(theirs)))
+
+    return {
+        "value_error": error(found[0][1], dense[0][1]),
+        "gradient_error": max(map(error, found[1], dense[1])),
+    }
