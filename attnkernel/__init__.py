@@ -75,6 +75,7 @@ from .methods import (
     Blockwise as Blockwise,
     Dense as Dense,
     Fourier as Fourier,
+    Fused as Fused,
     Linear as Linear,
     Method as Method,
     Sharded as Sharded,

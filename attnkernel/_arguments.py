@@ -38,12 +38,13 @@ def checked(
 
 def task_of(q: Any, k: Any, v: Any, kernel: Kernel, prior: Prior | None, rule: Rule) -> Task:
     """What is to be summed, of one member of the batch."""
-    dtype = jnp.promote_types(jnp.result_type(q, k, v), jnp.float32)
+    given = jnp.result_type(q, k, v)
+    dtype = jnp.promote_types(given, jnp.float32)
     if type(kernel).reduced is not Kernel.reduced:
         points = (jax.ShapeDtypeStruct(points.shape[-2:], dtype) for points in (q, k))
         kernel, q, k = eqx.filter_eval_shape(type(kernel).reduced, kernel, *points)
     (*_, queries, dim), (*_, keys, dim_v) = q.shape, v.shape
-    return Task(kernel, prior, rule, queries, keys, dim, dim_v, dtype)
+    return Task(kernel, prior, rule, queries, keys, dim, dim_v, dtype, given)
 
 
 def _matrix(name: str, value: Any) -> Any:

@@ -27,6 +27,7 @@ class Task(NamedTuple):
     dim: int
     dim_v: int
     dtype: Any
+    given: Any = None  # the dtype of the arrays before sums raise it to float32
 
 
 class Method(eqx.Module):

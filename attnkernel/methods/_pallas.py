@@ -1,0 +1,139 @@
+r"""Our own kernel for GPUs: sums of a radial kernel in float32, no weight ever in memory.
+
+Of each block of queries one program goes through all blocks of keys with a running shift
+(Milakov and Gimelshein, 2018), in Pallas, lowered by Triton. Differences are taken before they are
+squared, in any dimension: where matrix units round, a common shift of the points would be lost.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+from jaxtyping import Array, Float
+
+from ..kernels import Radial
+from ._moments import finite
+
+QUERIES, KEYS = 128, 64  # rows of a block, powers of two as Triton wants them
+_UNROLLED = 8  # dimensions, of a loop that is written out
+_LEAST = 16  # columns of values from which their sum is a product of matrices
+
+
+def sums(
+    kernel: Radial,
+    q: Float[Array, "queries dim"],
+    k: Float[Array, "keys dim"],
+    v: Float[Array, "keys dim_v"],
+    inverse: Float[Array, " dim"],
+    log_prior: Float[Array, " keys"],
+    tempered: float | Array,
+    *,
+    causal: bool,
+    interpret: bool = False,
+) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
+    """L = log Z, and Σ exp(s − L) (v, 1); 0 for an empty row.
+
+    **Arguments:** `inverse`: 1 / ℓ of each dimension, whatever the kernel itself says. `log_prior`:
+    of each key; -inf hides it. `tempered`: 1 / τ.
+    """
+    queries, (keys, dim_v) = len(q), v.shape
+    width = dim_v if dim_v < _LEAST else max(_LEAST, pl.next_power_of_2(dim_v))
+    q, k = (jnp.pad(x, ((0, -len(x) % size), (0, 0))) for x, size in ((q, QUERIES), (k, KEYS)))
+    v = jnp.pad(v, ((0, len(k) - keys), (0, width - dim_v)))
+    log_prior = jnp.pad(log_prior, (0, len(k) - keys), constant_values=-jnp.inf)
+
+    def whole(array: Array) -> pl.BlockSpec:
+        return pl.BlockSpec(array.shape, lambda i: (0,) * array.ndim)
+
+    operands = q.T, k.T, v.T, inverse, log_prior, jnp.reshape(jnp.asarray(tempered, q.dtype), 1)
+    shift, mass, total = pl.pallas_call(
+        functools.partial(_program, kernel=kernel, causal=causal),
+        grid=(len(q) // QUERIES,),
+        in_specs=[
+            pl.BlockSpec((q.shape[1], QUERIES), lambda i: (0, i)),
+            *(whole(operand) for operand in operands[1:]),
+        ],
+        out_specs=[
+            pl.BlockSpec((QUERIES,), lambda i: (i,)),
+            pl.BlockSpec((QUERIES,), lambda i: (i,)),
+            pl.BlockSpec((width, QUERIES), lambda i: (0, i)),
+        ],
+        out_shape=[
+            jax.ShapeDtypeStruct((len(q),), q.dtype),
+            jax.ShapeDtypeStruct((len(q),), q.dtype),
+            jax.ShapeDtypeStruct((width, len(q)), q.dtype),
+        ],
+        compiler_params=None if interpret else triton.CompilerParams(num_warps=4, num_stages=2),
+        interpret=interpret,
+    )(*operands)
+    shift, mass, total = shift[:queries], mass[:queries], total[:dim_v, :queries].T
+    some = mass > 0
+    log_mass = jnp.where(some, finite(shift) + jnp.log(jnp.where(some, mass, 1.0)), 0.0)
+    out = jnp.concatenate([total, mass[:, None]], axis=1)
+    return jnp.where(jnp.isnan(mass), jnp.nan, log_mass), out / jnp.where(some, mass, 1.0)[:, None]
+
+
+def _program(
+    q: Any,
+    k: Any,
+    v: Any,
+    inverse: Any,
+    log_prior: Any,
+    tempered: Any,
+    *outs: Any,
+    kernel: Radial,
+    causal: bool,
+) -> None:
+    """One block of queries: coordinates down, rows across."""
+    dim, width, blocks = q.shape[0], v.shape[0], k.shape[1] // KEYS
+    first = pl.program_id(0) * QUERIES
+    if causal:  # blocks behind the last query of this one cost nothing
+        blocks = jnp.minimum(blocks, (first + QUERIES + KEYS - 1) // KEYS)
+
+    def scores_of(block: Array) -> Array:
+        here = pl.ds(block * KEYS, KEYS)
+
+        def add(a: Array | int, squares: Array) -> Array:
+            return squares + ((q[a, :][:, None] - k[a, here][None, :]) * inverse[a]) ** 2
+
+        squares = jnp.zeros((QUERIES, KEYS), jnp.float32)
+        if dim <= _UNROLLED:
+            for a in range(dim):
+                squares = add(a, squares)
+        else:
+            squares = jax.lax.fori_loop(0, dim, add, squares)
+        scores = kernel.log_of(squares * kernel.unit) * tempered[0] + log_prior[here][None, :]
+        if causal:
+            i, j = first + jnp.arange(QUERIES), block * KEYS + jnp.arange(KEYS)
+            scores = jnp.where(j[None, :] <= i[:, None], scores, -jnp.inf)
+        return scores
+
+    def step(block: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
+        shift, mass, *total = state
+        scores = scores_of(block)
+        new = jnp.maximum(shift, jnp.max(scores, axis=1))
+        constant = jnp.where(new == -jnp.inf, 0.0, new)
+        weights, kept = jnp.exp(scores - constant[:, None]), jnp.exp(shift - constant)
+        here = pl.ds(block * KEYS, KEYS)
+        if width < _LEAST:
+            more = [jnp.sum(weights * v[a, here][None, :], axis=1) for a in range(width)]
+            total = [old * kept + new for old, new in zip(total, more, strict=True)]
+        else:
+            more = jnp.dot(v[:, here], weights.T, precision=jax.lax.Precision.HIGHEST)
+            total = [total[0] * kept[None, :] + more]
+        return new, mass * kept + jnp.sum(weights, axis=1), *total
+
+    nothing = jnp.zeros((QUERIES,), jnp.float32)
+    start = [nothing] * width if width < _LEAST else [jnp.zeros((width, QUERIES), jnp.float32)]
+    shift, mass, *total = jax.lax.fori_loop(
+        0, blocks, step, (jnp.full((QUERIES,), -jnp.inf), nothing, *start)
+    )
+    outs[0][:], outs[1][:] = shift, mass
+    if width < _LEAST:
+        for a in range(width):
+            outs[2][a, :] = total[a]
+    else:
+        outs[2][:, :] = total[0]

@@ -1,0 +1,289 @@
+"""Kernels of accelerators, on a CPU: step by step, or lowered for another machine."""
+
+import contextlib
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+from jax import export
+from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
+from laws import assert_agree, everything, in_float64
+
+import attnkernel as ak
+from attnkernel import priors
+from attnkernel.methods import _fused
+
+QUERIES, KEYS = 131, 149  # more than one block of each, and neither whole
+HIDDEN = np.arange(KEYS) % 3 == 1
+PRIORS = {
+    "none": None,
+    "held out": priors.HeldOut(HIDDEN),
+    "causal": ak.Causal(),
+    "causal, and held out": priors.HeldOut(HIDDEN | (np.arange(KEYS) < 5)) & ak.Causal(),
+}
+
+
+@pytest.fixture
+def emulated(monkeypatch):
+    """Our own kernel and that of TPUs step by step, and cuDNN's sum as it is documented."""
+
+    def cudnn(q, k, v, *, causal):
+        scores = jnp.matmul(q, k.T, preferred_element_type=jnp.float32)
+        if causal:
+            scores = jnp.where(jnp.tri(*scores.shape, dtype=bool), scores, -jnp.inf)
+        weights = jax.nn.softmax(scores, axis=1).astype(v.dtype)
+        out = jnp.matmul(weights, v, preferred_element_type=jnp.float32).astype(v.dtype)
+        return out, jax.lax.stop_gradient(jax.nn.logsumexp(scores, axis=1))
+
+    monkeypatch.setattr(_fused, "_INTERPRET", True)
+    monkeypatch.setattr(_fused, "_cudnn", cudnn)
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
+
+
+def rows(dim, dim_v, dtype=jnp.float32, seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = (QUERIES, dim), (KEYS, dim), (KEYS, dim_v)
+    return [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "prior", "dim", "dim_v"),
+    [
+        (ak.Gaussian(0.7), "none", 1, 1),
+        (ak.Gaussian(jnp.array([0.5, 1.1, 0.8])), "causal, and held out", 3, 5),
+        (ak.Matern32(0.9), "held out", 2, 17),
+        (ak.Matern52(2.5), "causal", 11, 3),
+        (ak.Laplace(0.9), "none", 2, 2),
+        (ak.Gaussian(0.8, metric=jnp.array([[2.0, 0.3], [0.3, 0.5]])), "none", 2, 1),
+    ],
+)
+def test_our_own_kernel_is_dense(emulated, kernel, prior, dim, dim_v):
+    parts = kernel, PRIORS[prior], ak.Softmax(1.3, sink_mass=0.02), *rows(dim, dim_v)
+    found = everything(ak.Fused(platform="cuda"), *parts)
+    with jax.enable_x64(True):
+        dense = everything(ak.Dense(), *map(in_float64, parts))
+    assert_agree(found, dense, rtol=2e-4, atol=2e-4)
+
+
+def test_a_common_shift_is_lost_by_nothing(emulated):
+    q, k, v = rows(2, 1)
+
+    def call(far):
+        points = (q + far).astype(jnp.float32), (k + far).astype(jnp.float32)
+        return ak.attend(*points, v, kernel=ak.Gaussian(0.1), method=ak.Fused(platform="cuda"))
+
+    # numbers near 1e4 lie 1e-3 apart: round to that first
+    q, k = (jnp.round(x * 1024) / 1024 for x in (q, k))
+    np.testing.assert_allclose(call(8192.0), call(0.0), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize(
+    ("kernel", "prior", "dtype", "dim", "dim_v"),
+    [
+        (ak.Gaussian(0.9), "causal, and held out", jnp.bfloat16, 3, 5),
+        (ak.Gaussian(0.9), "none", jnp.float16, 5, 2),
+        (ak.DotProduct(), "causal", jnp.bfloat16, 16, 11),
+        (ak.DotProduct(), "held out", jnp.float16, 7, 7),
+    ],
+)
+def test_half_precision_is_as_good_as_it_says(emulated, platform, kernel, prior, dtype, dim, dim_v):
+    if platform == "tpu" and dtype == jnp.float16:
+        pytest.skip("TPUs know no float16")
+    q, k, v = rows(dim, dim_v, dtype)
+    named = {"kernel": kernel, "prior": PRIORS[prior], "return_log_mass": True}
+    value, log_mass = ak.attend(q, k, v, **named, method=ak.Fused(platform=platform))
+    assert value.dtype == dtype
+    with jax.enable_x64(True):
+        double = ak.attend(*map(in_float64, (q, k, v)), **named, method=ak.Dense())
+    dense, dense_mass = map(np.asarray, double)
+    unit = float(jnp.finfo(dtype).eps) / 2
+    near = [np.asarray(x, float) for x in (q, k)]
+    if isinstance(kernel, ak.Gaussian):
+        near = [(x - near[1].mean(axis=0)) / 0.9 for x in near]
+    size = 1.0 if isinstance(kernel, ak.Gaussian) else 1 / np.sqrt(dim)
+    off = 2 * unit * size * np.prod([np.linalg.norm(x, axis=1).max() for x in near])
+    highest = np.abs(np.asarray(v, float)).max()
+    worst = 2 * np.expm1(off) * highest + 4 * unit * highest
+    assert np.abs(np.asarray(value, float) - dense).max() < worst
+    seen = ~np.isneginf(dense_mass)
+    np.testing.assert_array_equal(np.isneginf(log_mass), ~seen)
+    assert np.abs(np.asarray(log_mass, float)[seen] - dense_mass[seen]).max() < off + 4 * unit * (
+        np.abs(dense_mass[seen]).max() + 20
+    )
+
+
+@pytest.mark.parametrize(
+    ("platform", "dtype"),
+    [("cuda", jnp.float32), ("cuda", jnp.bfloat16), ("tpu", jnp.bfloat16)],
+)
+def test_heads_and_batches(emulated, platform, dtype):
+    data = [jnp.stack([x, -x])[:, None] for x in rows(3, 5, dtype)]
+    kernel = ak.PerHead(eqx.filter_vmap(ak.Gaussian)(jnp.array([0.8, 1.0, 1.4])))
+    named = {"kernel": kernel, "prior": ak.Causal()}
+    ours = ak.attend(*data, **named, method=ak.Fused(platform=platform))
+    dense = ak.attend(*(x.astype(jnp.float32) for x in data), **named, method=ak.Dense())
+    assert ours.shape == (2, 3, QUERIES, 5)
+    off = 1e-5 if dtype == jnp.float32 else 0.1
+    assert np.abs(np.asarray(ours, float) - np.asarray(dense)).max() < off
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_gradients_in_half_precision(emulated, platform):
+    q, k, v = rows(3, 5, jnp.bfloat16)
+
+    def number(method, kernel, *data):
+        value, log_mass = ak.attend(
+            *data,
+            kernel=kernel,
+            prior=PRIORS["causal, and held out"],
+            method=method,
+            return_log_mass=True,
+        )
+        seen = jnp.where(jnp.isneginf(log_mass), 0.0, log_mass)
+        wide = jnp.promote_types(value.dtype, jnp.float32)
+        return jnp.sum(jnp.sin(value), dtype=wide) + 0.1 * jnp.sum(seen, dtype=wide)
+
+    gradient = jax.jit(jax.grad(number, (1, 2, 3, 4)), static_argnums=0)
+    ours = gradient(ak.Fused(platform=platform), ak.Gaussian(0.9), q, k, v)
+    with jax.enable_x64(True):
+        dense = gradient(ak.Dense(), *map(in_float64, (ak.Gaussian(0.9), q, k, v)))
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(dense), strict=True):
+        one, other = np.asarray(one, float), np.asarray(other)
+        assert np.abs(one - other).max() < 0.05 * np.abs(other).max()
+
+
+def abstract_gpu():
+    """Where Triton is told which GPU to lower for, without one."""
+    gpu = AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
+    return use_abstract_mesh(AbstractMesh((), (), abstract_device=gpu))
+
+
+CHECKS = [  # custom calls that are not promised to mean the same in other versions
+    export.DisabledSafetyCheck.custom_call(name)
+    for name in (
+        "__gpu$xla.gpu.triton",
+        "__cudnn$fmhaSoftmax",
+        "__cudnn$fmhaSoftmaxBackward",
+        "tpu_custom_call",
+    )
+]
+
+
+def lowered(platform, method, kernel, q, k, v, *, derivative, prior=None):
+    def number(q, k, v):
+        out = ak.attend(q, k, v, kernel=kernel, prior=prior, method=method)
+        return jnp.sum(out.astype(jnp.float32) ** 2)
+
+    function = jax.jit(jax.grad(number, (0, 1, 2)) if derivative else number)
+    where = abstract_gpu() if platform == "cuda" else contextlib.nullcontext()
+    with where:
+        return export.export(function, platforms=[platform], disabled_checks=CHECKS)(q, k, v)
+
+
+@pytest.mark.parametrize("derivative", [False, True])
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+@pytest.mark.parametrize(
+    ("method", "kernel"),
+    [
+        (ak.Dense(), ak.Gaussian(0.3)),
+        (ak.Blockwise(), ak.Matern52(0.3)),
+        (ak.Sorted(), ak.Epanechnikov(0.3)),
+        (ak.Linear(), ak.EluFeatures()),
+        (ak.Auto(), ak.Gaussian(0.3)),
+    ],
+)
+def test_methods_of_all_platforms(platform, method, kernel, derivative):
+    data = rows(1, 3)
+    found = lowered(platform, method, kernel, *data, derivative=derivative)
+    assert found.platforms == (platform,)
+    if platform == "cpu":
+        out = found.call(*data)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(out))
+
+
+@pytest.mark.parametrize("derivative", [False, True])
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+@pytest.mark.parametrize("ring", [False, True])
+def test_sums_over_a_mesh_of_all_platforms(platform, ring, derivative):
+    method = ak.Sharded(ring=ring)
+    found = lowered(platform, method, ak.Gaussian(0.3), *rows(2, 3), derivative=derivative)
+    assert found.nr_devices == 8
+
+
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+@pytest.mark.parametrize("derivative", [False, True])
+@pytest.mark.parametrize(
+    ("platform", "dtype", "call"),
+    [
+        ("cuda", jnp.float32, "xla.gpu.triton"),
+        ("cuda", jnp.bfloat16, "cudnn$fmhaSoftmax"),
+        ("tpu", jnp.bfloat16, "tpu_custom_call"),
+    ],
+)
+def test_fused_is_lowered_where_it_says(monkeypatch, platform, dtype, call, derivative):
+    cudnn = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
+    monkeypatch.setattr(cudnn, lambda: 91100)
+    method = ak.Fused(platform=platform)
+    prior = PRIORS["causal, and held out"]
+    # a batch of two, and three heads
+    data = [jnp.stack([x, x])[:, None] for x in rows(3, 5, dtype)]
+    kernel = ak.PerHead(eqx.filter_vmap(ak.Gaussian)(jnp.array([0.2, 0.3, 0.4])))
+    found = lowered(platform, method, kernel, *data, derivative=derivative, prior=prior)
+    assert call in str(found.mlir_module())
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "message"),
+    [
+        (ak.Fused(), {}, "the default device is a cpu: use ak.Blockwise"),
+        (ak.Fused(platform="tpu"), {}, "on TPUs it takes half precision"),
+        (ak.Fused(platform="cuda"), {"kernel": ak.DotProduct()}, "in float32 it takes the kernels"),
+        (
+            ak.Fused("bfloat16", platform="cuda"),
+            {"kernel": ak.Laplace(0.3)},
+            "in bfloat16 it takes the kernels Gaussian, DotProduct; got Laplace",
+        ),
+        (ak.Fused(platform="cuda"), {"rule": ak.Uniform()}, "the rule Softmax; got Uniform"),
+        (ak.Fused(platform="cuda"), {"prior": ak.Causal(1)}, "of Causal it takes offset 0"),
+        (ak.Fused(platform="cuda"), {"prior": ak.Window(3, 3)}, "both; got Window"),
+        (ak.Fused(platform="cuda"), {"prior": priors.LeaveOneOut()}, "both; got LeaveOneOut"),
+        (ak.Fused("float16", platform="cuda"), {"dim": 127}, "up to 128 columns.*; got 130"),
+    ],
+)
+def test_what_is_not_fused(method, changes, message):
+    changes = {"kernel": ak.Gaussian(0.3), "dim": 2} | changes
+    data = rows(changes.pop("dim"), 1)
+    with pytest.raises(ValueError, match=message):
+        ak.attend(*data, **changes, method=method)
+
+
+def test_no_float64_on_accelerators(x64):
+    with pytest.raises(ValueError, match="accelerators sum no float64"):
+        ak.attend(*rows(2, 1, float), kernel=ak.Gaussian(0.3), method=ak.Fused(platform="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"dtype": "int8"}, "dtype must be bfloat16"), ({"platform": "rocm"}, "platform must be")],
+)
+def test_fused_out_of_range(options, message, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it
+    with pytest.raises(ValueError, match=message):
+        ak.Fused(**options)
+
+
+def test_half_precision_is_only_taken_where_it_is_given(emulated):
+    """Of float32 nothing is rounded; the loss of digits has to be asked for."""
+    q, k, v = rows(2, 1)
+    call = [
+        ak.attend(q, k, v, kernel=ak.Gaussian(0.3), method=method)
+        for method in (ak.Fused(platform="cuda"), ak.Fused("bfloat16", platform="cuda"), ak.Dense())
+    ]
+    assert np.abs(call[0] - call[2]).max() < 1e-5
+    assert 1e-3 < np.abs(call[1] - call[2]).max() < 0.5
