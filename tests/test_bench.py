@@ -239,3 +239,23 @@ def test_a_sweep_against_processes(bench):
     assert [len(found["seconds"][what]) for what in ("sweep", "single")] == [1, 1]
     assert found["largest_relative_deviation"] < 1e-9
     assert "foretold" in printed
+
+
+def test_bench_gpu_names_what_is_not_there_and_checks_what_is(tmp_path, capsys):
+    config = tmp_path / "gpu.yaml"
+    config.write_text(
+        "study: bench_gpu\nn: [128]\nmatrix: 64\nrepeats: 1\njobs:\n"
+        "  - {score: Gaussian, dim: 3}\n  - {score: attention, dim: 8, dim_v: 5}\n"
+    )
+    assert main(["run", str(config), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "no Fused, bfloat16 (Fused cannot evaluate this: it runs on NVIDIA's GPUs" in said
+    rows = json.loads((tmp_path / "out" / "summary.json").read_text())["table"]
+    assert len(rows) == 2 * 2 * 4  # jobs, phases, sides of any device
+    for row in rows:
+        assert row["error"] < (0.05 if "bfloat16" in row["side"] else 2e-5)
+        assert row["rate"] * row["seconds"] == pytest.approx(
+            128**2 * {"forward": 8, "+ backward": 30}[row["phase"]]
+            if "Gaussian" in row["job"]
+            else 128 * 129 / 2 * {"forward": 26, "+ backward": 94}[row["phase"]]
+        )

@@ -6,6 +6,7 @@ import pydantic
 
 from ..parts import Study
 from .bench_attention import BenchAttention
+from .bench_gpu import BenchGPU
 from .bench_memory import BenchMemory
 from .bench_modules import BenchModules
 from .bench_regression import BenchRegression
@@ -36,6 +37,7 @@ from .zoo import Zoo
 
 AnyStudy = Annotated[
     BenchAttention
+    | BenchGPU
     | BenchMemory
     | BenchModules
     | BenchRegression
