@@ -62,9 +62,13 @@ def _sweep(options: argparse.Namespace, arguments: list[str]) -> int:
 
     from attnkernel.plot import STYLE  # noqa: PLC0415
 
-    from . import sweep  # noqa: PLC0415
+    from . import results, sweep  # noqa: PLC0415
 
     console = Console(highlight=False, markup=False, soft_wrap=True, quiet=options.quiet)
+    if options.submit:
+        return _submit(options, arguments)
+    if options.slurm:
+        raise results.OutputError("--slurm goes with --submit")
     with mpl.rc_context(STYLE):
         return sweep.sweep(
             options.config,
@@ -74,6 +78,20 @@ def _sweep(options: argparse.Namespace, arguments: list[str]) -> int:
             shard=options.shard,
             console=console,
         )
+
+
+def _submit(options: argparse.Namespace, arguments: list[str]) -> int:
+    from . import launch, sweep  # noqa: PLC0415
+
+    members, _ = sweep.members_of(options.config, arguments)
+    out = sweep.directory_of(members, options.out)
+    whole = [os.fspath(options.config), *arguments]
+    number, folder = launch.submit(whole, out, options.submit, options.slurm, options.jobs)
+    print(
+        f"{len(members)} members in {options.submit} jobs of the array {number}; logs in {folder}"
+    )
+    print(f"when they are done: python -m experiments sweep {' '.join(whole)} --out {out}")
+    return 0
 
 
 def _compare(options: argparse.Namespace, _: list[str]) -> int:
@@ -208,6 +226,10 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--jobs", type=_count, default=1, metavar="N", help="processes at a time")
     sweep.add_argument(
         "--shard", type=_shard, default=(0, 1), metavar="i/N", help="every N-th member, from i = 0"
+    )
+    sweep.add_argument("--submit", type=_count, metavar="N", help="as N shards, by Slurm")
+    sweep.add_argument(
+        "--slurm", action="append", default=[], metavar="KEY=VALUE", help="timeout_min=60, ..."
     )
     sweep.add_argument("--out", type=Path, metavar="DIR", help="default: results/NAME-sweep")
     sweep.add_argument("--quiet", action="store_true", help="print nothing but errors")

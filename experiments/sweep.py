@@ -139,6 +139,11 @@ def members_of(path: Path, arguments: Sequence[str]) -> tuple[list[Member], dict
     return list(members.values()), axes
 
 
+def directory_of(members: Sequence[Member], out: Path | None) -> Path:
+    """Where a sweep goes, unless it is told."""
+    return out if out is not None else Path("results") / f"{members[0].study.name}-sweep"
+
+
 def sweep(
     path: Path,
     arguments: Sequence[str],
@@ -150,7 +155,7 @@ def sweep(
 ) -> int:
     """Runs what is missing of a sweep; returns the exit code, 1 if a member failed."""
     members, axes = members_of(path, arguments)
-    out = out if out is not None else Path("results") / f"{members[0].study.name}-sweep"
+    out = directory_of(members, out)
     try:
         (out / "batches").mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -2,6 +2,10 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -156,3 +160,89 @@ def test_studies_that_share_a_program_say_what_else_agrees():
             assert study.apart.__qualname__ == f"{study.__name__}.apart"
             assert study.numbers.__qualname__ == f"{study.__name__}.numbers"
             assert study.rows_are
+
+
+SBATCH = """#!/bin/sh
+# what Slurm does with an array of jobs, one task after the other, once it has said its number
+last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$1")
+cp "$1" array.sh
+(
+  for i in $(seq 0 "$last"); do
+    SLURM_JOB_ID=$((4242 + i)) SLURM_ARRAY_JOB_ID=4242 SLURM_ARRAY_TASK_ID=$i SLURM_NTASKS=1 \\
+    SLURM_JOB_NODELIST=here SLURM_JOB_NUM_NODES=1 SLURM_NODEID=0 SLURM_PROCID=0 SLURM_LOCALID=0 \\
+      sh array.sh >> said 2>&1
+  done
+  touch finished
+) > /dev/null 2>&1 &
+echo "Submitted batch job 4242"
+"""
+SRUN = """#!/bin/sh
+while [ "${1#-}" != "$1" ]; do
+  case $1 in --output | --error) shift ;; esac
+  shift
+done
+exec "$@"
+"""
+
+
+@pytest.fixture
+def slurm(home, monkeypatch):
+    """Commands of the names of Slurm's, in front of all others."""
+    folder = home / "bin"
+    folder.mkdir()
+    for name, text in (("sbatch", SBATCH), ("srun", SRUN)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+
+
+def asked(*command):
+    """A command line in a process of its own: submitit does not live with captured streams."""
+    command = [sys.executable, "-m", "experiments", *command]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_an_array_of_slurm(slurm):
+    sizes = "hold_out=[3],[5]"
+    command = ["sweep", "c.yaml", "seed=1..3", sizes, "--out", "s"]
+    options = ["--submit", "2", "--slurm", "timeout_min=7", "--slurm", "slurm_partition=night"]
+    done = asked(*command, *options)
+    assert done.returncode == 0, done.stderr
+    assert "6 members in 2 jobs of the array 4242; logs in s/slurm" in done.stdout
+    text = Path("array.sh").read_text()
+    for line in ("--array=0-1", "--time=7", "--partition=night"):
+        assert f"#SBATCH {line}" in text
+    until = time.monotonic() + 200
+    while not Path("finished").exists() and time.monotonic() < until:
+        time.sleep(0.2)
+    assert [row["state"] for row in read("s")] == ["done"] * 6, Path("said").read_text()
+    assert main([*command, "--quiet"]) == 0  # nothing is left to do
+    assert len(list(Path("s/batches").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--submit", "2", "--slurm", "minutes=7"], "Slurm did not take the array"),
+        (["--submit", "2", "--slurm", "timeout_min"], "expected KEY=VALUE"),
+        (["--slurm", "timeout_min=7"], "--slurm goes with --submit"),
+    ],
+)
+def test_what_slurm_is_not_asked(slurm, options, sentence):
+    done = asked("sweep", "c.yaml", "seed=1,2", *options)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_slurm(capsys, monkeypatch):
+    monkeypatch.setenv("PATH", str(Path.cwd()))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    done = asked("sweep", "c.yaml", "seed=1,2", "--submit", "2")
+    assert done.returncode == 2
+    assert "found no Slurm here" in done.stderr
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    assert main(["sweep", "c.yaml", "seed=1,2", "--submit", "2"]) == 2
+    assert 'pip install "attnkernel[slurm]"' in capsys.readouterr().err
