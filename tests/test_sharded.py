@@ -21,24 +21,30 @@ def mesh(*sizes, names=("devices",)):
     return Mesh(np.array(jax.devices()[: np.prod(sizes)]).reshape(sizes), names)
 
 
-MODES = {"keys": ak.Sharded(mesh(4), inner=ak.Blockwise(4, 8))}
-MODES["ring"] = ak.Sharded(mesh(4), ring=True, inner=ak.Blockwise(4, 8))
+MODES = {
+    f"{'ring' if ring else 'keys'}{'' if inner == ak.Dense() else ', streamed'}": ak.Sharded(
+        mesh(4), ring=ring, inner=inner
+    )
+    for ring in (False, True)
+    for inner in (ak.Dense(), ak.Blockwise(4, 8))
+}
+BOTH = ["keys", "ring"]
 
 
 @pytest.mark.parametrize(
     ("kernel", "prior", "rule", "method"),
     [
-        ("gaussian", "none", "sink", "keys"),
+        ("gaussian", "none", "sink", "keys, streamed"),
         ("epanechnikov", "causal", "temperature to fit", "keys"),
         ("dot product", "weights of keys", "softmax", "keys"),
-        ("gaussian", "causal", "sink", "ring"),
+        ("gaussian", "causal", "sink", "ring, streamed"),
         ("epanechnikov", "held out", "uniform", "ring"),
         ("matern52", "bias in segments", "temperature to fit", "ring"),
         *(
             pytest.param(kernel, prior, "softmax", mode, marks=pytest.mark.whole_table)
             for kernel in ("gaussian per dimension", "additive", "projected")
             for prior in PRIORS
-            for mode in MODES
+            for mode in BOTH
         ),
     ],
 )
@@ -48,7 +54,7 @@ def test_a_mesh_is_dense_in_value_gradient_and_jvp(x64, kernel, prior, rule, met
     assert_agree(everything(MODES[method], *parts), everything(ak.Dense(), *parts))
 
 
-@pytest.mark.parametrize("method", MODES)
+@pytest.mark.parametrize("method", BOTH)
 def test_second_derivatives(x64, method):
     q, k, v = arrays(queries=6, keys=7)
 
@@ -84,7 +90,7 @@ def test_any_method_sums_a_part(x64, inner, kernel, prior, tolerance, ring):
     np.testing.assert_allclose(ours, call(method=ak.Dense()), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("method", MODES)
+@pytest.mark.parametrize("method", BOTH)
 def test_far_parts_and_rows_that_see_nothing(x64, method):
     """Parts whose weights differ by e^-50000, and queries that no key of any part is seen by."""
     k = jnp.concatenate([jnp.zeros((8, 1)), jnp.full((8, 1), 100.0)])
@@ -101,7 +107,7 @@ def test_far_parts_and_rows_that_see_nothing(x64, method):
     assert np.isneginf(ours[1][2])
 
 
-@pytest.mark.parametrize("method", MODES)
+@pytest.mark.parametrize("method", BOTH)
 def test_heads_and_batches(x64, method):
     q, k, v = (jnp.stack([rows, rows + 0.1, -rows])[:, None] for rows in arrays())
     kernel = ak.PerHead(in_float64(eqx.filter_vmap(ak.Gaussian)(jnp.array([0.3, 1.0]))))
