@@ -39,8 +39,9 @@ class Sharded(Method):
 
     Rows are padded to a multiple of P. Kernel, rule and prior are whole on every device; positions
     are those of the whole arrays. Arrays may come from one device, or laid out on the mesh. Other
-    axes of the mesh are left to XLA: batches may be cut over them. A mesh is of one machine, so that
-    `ak.save` wants a model with another method: `eqx.tree_at(lambda m: m.method, model, ak.Auto())`.
+    axes of the mesh are left to XLA: batches may be cut over them. A mesh is of one machine, and no
+    file holds it: save a model with another method, `eqx.tree_at(lambda model: model.method, model,
+    ak.Auto())`.
 
     **Arguments:**
 
