@@ -195,7 +195,7 @@ class Study(Part, abc.ABC):
     )
     is_benchmark: ClassVar[bool] = False
     distributed: ClassVar[bool] = False  # whether several processes can share the work
-    rows_are: ClassVar[str] = ""  # the field of the summary that `numbers` computes
+    rows_are: ClassVar[str] = ""  # the table of the summary that `numbers` computes; else fields
 
     def check(self) -> None:
         """Raise `FieldError` for what only the data can tell."""
@@ -220,8 +220,8 @@ class Study(Part, abc.ABC):
         raise NotImplementedError
 
     def numbers(self, traced: dict[str, Array], most: dict[str, Any]) -> tuple[Any, Array]:
-        """The columns of the summary's `rows_are`, from numbers that may be traced; and whether it
-        diverged. `most`: the largest of each number, known."""
+        """The columns of the summary's `rows_are`, or fields of it, from numbers that may be
+        traced; and whether it diverged. `most`: the largest of each number, known."""
         raise NotImplementedError
 
 

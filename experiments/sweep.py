@@ -208,19 +208,19 @@ def _together(out: Path, group: Sequence[Member], console: Console) -> bool:
         return False
     lines = []
     for i, member in enumerate(group):
-        rows = [dict(zip(results, row, strict=True)) for row in zip(*_of(results, i), strict=True)]
+        own: Any = jax.tree.map(lambda values, i=i: values[i], results)
+        if study.rows_are:
+            columns = [np.atleast_1d(column) for column in own.values()]
+            rows = [dict(zip(own, row, strict=True)) for row in zip(*columns, strict=True)]
+            own = {study.rows_are: rows}
         line = {"id": member.id, "asked": member.asked, "state": "done", "reason": None}
         if diverged[i]:
             line |= {"state": "failed", "reason": "the loss or its gradient was not finite"}
-        lines.append(json.dumps(plain({**line, "summary": {study.rows_are: rows}})))
+        lines.append(json.dumps(plain({**line, "summary": own})))
     digest = hashlib.sha256("".join(member.id for member in group).encode()).hexdigest()[:16]
     write_whole(out / "batches" / f"{digest}.jsonl", ("\n".join(lines) + "\n").encode())
     console.print(f"{len(group)} members as one program")
     return True
-
-
-def _of(results: dict[str, np.ndarray], i: int) -> list[np.ndarray]:
-    return [np.atleast_1d(values[i]) for values in results.values()]
 
 
 def _apart(path: Path, out: Path, members: Sequence[Member], jobs: int, console: Console) -> None:

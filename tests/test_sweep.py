@@ -14,6 +14,7 @@ from scipy import stats
 
 from experiments import sweep
 from experiments.__main__ import main
+from experiments.compare import numbers_of
 from experiments.config import ConfigError
 from experiments.studies import STUDIES
 
@@ -86,6 +87,47 @@ def test_one_program_gives_the_numbers_of_single_runs(home, capsys):
         for i, fit in enumerate(fits):
             for name, value in fit.items():
                 assert float(row[f"fits.{i}.{name}"]) == pytest.approx(value, rel=1e-9)
+
+
+HEADS = """
+study: heads
+precision: float64
+data: {source: heteroskedastic, n: 31}
+training: {steps: 7}
+heads: [1, 3]
+"""
+
+
+def test_heads_of_one_program(home, capsys):
+    (home / "h.yaml").write_text(HEADS)
+    grid = ["seed=0..2", "hold_out=1,4", "longest=2,3"]
+    assert main(["sweep", "h.yaml", *grid, "--out", "s"]) == 0
+    assert "12 members as one program" in capsys.readouterr().out
+    row = read("s")[7]
+    overrides = [f"{field}={row[field]}" for field in ("seed", "hold_out", "longest")]
+    assert main(["run", "h.yaml", *overrides, "--out", "single", "--quiet"]) == 0
+    single = numbers_of({"table": json.loads(Path("single/summary.json").read_text())["table"]})
+    assert {name for name, value in row.items() if name.startswith("table") and value} == set(
+        single
+    )
+    for name, value in single.items():
+        assert float(row[name]) == pytest.approx(value, rel=1e-9)
+
+
+def test_leave_one_out_of_one_program(home, capsys):
+    """Of the search from several starts there is the best end; other minima only in a run."""
+    (home / "l.yaml").write_text(
+        "study: leave_one_out\ndata: {source: heteroskedastic, n: 31}\nstarts: 3\n"
+    )
+    grid = ["seed=0..2", "model.lengthscale=0.5,1.5"]
+    assert main(["sweep", "l.yaml", *grid, "--out", "s"]) == 0
+    assert "6 members as one program" in capsys.readouterr().out
+    row = read("s")[3]
+    overrides = [f"{field}={row[field]}" for field in ("seed", "model.lengthscale")]
+    assert main(["run", "l.yaml", *overrides, "--out", "single", "--quiet"]) == 0
+    single = json.loads(Path("single/summary.json").read_text())
+    for name in ("lengthscale", "criterion", "r_squared", "residual_sd"):
+        assert float(row[name]) == pytest.approx(single[name], rel=1e-7)
 
 
 def test_means_and_intervals_over_seeds(home):

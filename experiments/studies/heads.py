@@ -1,20 +1,23 @@
 """Many heads: a linear combination of kernel regressions, each with its own lengthscale."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pydantic
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool
 
 import attnkernel as ak
 
+from ..config import dump
 from ..parts import (
     SYMBOL,
     Data,
     HoldOutSize,
+    Keys,
     Model,
     Name,
     Positive,
@@ -69,8 +72,58 @@ class Heads(Study):
         default=3.0, description="lengthscale of the last head at start"
     )
 
+    rows_are: ClassVar[str] = "table"
+
     def check(self) -> None:
-        rows_held_out(self.hold_out, len(load(self.data, self.keys().next()).y), "hold_out")
+        self._rows_held_out(load(self.data, self.keys().next()))
+
+    def _rows_held_out(self, data: ak.data.Dataset) -> int:
+        return rows_held_out(self.hold_out, len(data.y), "hold_out")
+
+    def traced(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "shortest": self.shortest,
+            "longest": self.longest,
+            "learning_rate": self.training.learning_rate,
+            "hold_out": self._rows_held_out(load(self.data, self.keys().next())),
+        }
+
+    def apart(self) -> str:
+        same: dict[str, Any] = {"seed": 0, "shortest": 1.0, "longest": 1.0, "hold_out": 1}
+        same["training"] = self.training.model_copy(update={"learning_rate": 1.0})
+        return dump(self.model_copy(update={**same, "name": ""}))
+
+    def numbers(
+        self, traced: dict[str, Array], most: dict[str, Any]
+    ) -> tuple[dict[str, Array], Array]:
+        keys = Keys(traced["seed"])
+        data = self.data.load(keys.next())
+        for _ in range(self.keys_spent):
+            keys.next()
+        ends = traced["shortest"], traced["longest"]
+        fits = ak.fit_many(
+            stack([self.start(heads, ends) for heads in self.heads]),
+            data.x,
+            data.y,
+            objective=ak.HoldOut(traced["hold_out"], at_most=int(most["hold_out"])),
+            in_axes=(0, None, None),
+            optimizer=self.training.make(traced["learning_rate"]),
+            steps=self.training.steps,
+            key=keys.stack(len(self.heads)),
+        )
+        left_out = eqx.filter_vmap(lambda model: ak.LeaveOneOut()(model, data.x, data.y))
+
+        def of_heads(numbers: Array) -> Array:  # of those that fill up, no number
+            return jnp.where(fits.model.active, numbers, jnp.nan)
+
+        found = {
+            "heads": jnp.array(self.heads),
+            "weights": of_heads(fits.model.model.weights),
+            "lengthscales": of_heads(self.model.shown(fits.model.model.kernel.lengthscale)),
+            "leave_one_out": left_out(fits.model),
+        }
+        return found, jnp.any(fits.starts.diverged)
 
     def run(self, run: Run) -> None:
         keys = self.keys()
@@ -110,10 +163,10 @@ class Heads(Study):
         )
         run.summary({"data": describe(data), "convention": self.model.convention, "table": rows})
 
-    def start(self, heads: int) -> PaddedHeads:
-        """A model of this many heads, filled up to the most."""
+    def start(self, heads: int, ends: tuple[ArrayLike, ArrayLike] | None = None) -> PaddedHeads:
+        """A model of this many heads, filled up to the most; `ends`: shortest and longest."""
         active = jnp.arange(max(self.heads)) < heads
-        first = jnp.linspace(self.shortest, self.longest, heads)
+        first = jnp.linspace(*(ends or (self.shortest, self.longest)), heads)
         lengthscales = jnp.ones(max(self.heads)).at[:heads].set(first)
         kernel = eqx.filter_vmap(self.model.kernel_at)(lengthscales)
         weights = jnp.where(active, 1.0 / heads, 0.0)
@@ -123,7 +176,7 @@ class Heads(Study):
     def fit(self, run: Run, data: ak.data.Dataset, keys: jax.Array) -> ak.Fit:
         """All numbers of heads at once."""
         steps = self.training.steps
-        size = rows_held_out(self.hold_out, len(data.y), "hold_out")
+        size = self._rows_held_out(data)
         starts = [self.start(heads) for heads in self.heads]
         with run.progress("training", steps) as tick, run.timed("training"):
 

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import SYMBOL, Data, FieldError, Model, Name, Positive, Study, describe, load
+from ..config import dump
+from ..parts import SYMBOL, Data, FieldError, Keys, Model, Name, Positive, Study, describe, load
 from ..results import Run
 from ._panels import legend
 
@@ -43,12 +44,44 @@ class LeaveOneOut(Study):
                     f"{self.model.lengthscale:g}, got {self.bounds}",
                 )
 
+    def traced(self) -> dict[str, Any]:
+        return {"seed": self.seed, "lengthscale": self.model.lengthscale}
+
+    def apart(self) -> str:
+        model = self.model.model_copy(update={"lengthscale": 1.0})
+        return dump(self.model_copy(update={"seed": 0, "name": "", "model": model}))
+
+    def numbers(
+        self, traced: dict[str, Array], most: dict[str, Any]
+    ) -> tuple[dict[str, Array], Array]:
+        data = self.data.load(Keys(traced["seed"]).next())
+        result = ak.fit(
+            self.model.make(traced["lengthscale"]),
+            data.x,
+            data.y,
+            objective=ak.LeaveOneOut(),
+            bounds=self._bounds(),
+            starts=self.starts,
+        )
+        return self._numbers(data, result), jnp.all(result.starts.diverged)
+
+    def _bounds(self) -> tuple[Any, Any] | None:
+        if self.bounds is None:
+            return None
+        return self.model.make(self.bounds[0]), self.model.make(self.bounds[1])
+
+    def _numbers(self, data: ak.data.Dataset, result: ak.Fit) -> dict[str, Any]:
+        fitted = result.model(data.x, data.x, data.y)
+        return {
+            "lengthscale": self.model.shown(result.model.kernel.lengthscale),
+            "criterion": result.loss,
+            "r_squared": r_squared(data.y, fitted),
+            "residual_sd": jnp.sqrt(jnp.mean((data.y - fitted) ** 2)),
+        }
+
     def run(self, run: Run) -> None:
         data = load(self.data, self.keys().next())
-        model = self.model.make()
-        bounds = None
-        if self.bounds is not None:
-            bounds = (self.model.make(self.bounds[0]), self.model.make(self.bounds[1]))
+        model, bounds = self.model.make(), self._bounds()
         with run.progress("leave-one-out", 100) as tick, run.timed("fit"):
 
             def on_chunk(done: int, history: dict[str, Any]) -> None:
@@ -81,12 +114,7 @@ class LeaveOneOut(Study):
         if len(minima) > 1:
             run.note([f"the criterion has {len(minima)} minima; the least is taken."])
         fitted = result.model(data.x, data.x, data.y)
-        numbers = {
-            "lengthscale": self.model.shown(result.model.kernel.lengthscale),
-            "criterion": result.loss,
-            "r_squared": r_squared(data.y, fitted),
-            "residual_sd": jnp.sqrt(jnp.mean((data.y - fitted) ** 2)),
-        }
+        numbers = self._numbers(data, result)
         self._draw(run, data, result, curve, criterion, fitted)
         run.table(
             f"{self.name}: leave-one-out, kernel {SYMBOL[self.model.convention]}",
