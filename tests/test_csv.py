@@ -381,3 +381,21 @@ def test_the_byte_that_is_no_utf8_is_found_beyond_the_first_block(tmp_path):
     (tmp_path / "a.csv").write_bytes(text[:-1] + b"\n")
     with pytest.raises(ValueError, match=rf"byte {len(text) - 2}\)"):
         ak.data.read_csv(tmp_path / "a.csv", x="x", y="y")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x;y\n1,5;2,5\n", r"no column 'x', 'y'; its columns are 'x;y'. Separate them by commas."),
+        ("x\ty\n1\t2\n", r"its columns are 'x\\ty'. Separate them by commas."),
+        ('x,y\n"1,5",2\n', r"expected a finite number, got '1,5'. Write 1,5 as 1.5, and 1,500 as"),
+        ('x,y\n"-1.234,5",2\n', r"got '-1.234,5'. Write 1,5 as 1.5"),
+        ("x,y\n1 m,2\n", r"got '1 m'. Drop or fill that row"),
+        ("z,w\n1,2\n", r"its columns are 'z', 'w'.$"),
+    ],
+)
+def test_other_separators_and_decimal_marks_are_named(tmp_path, text, message):
+    path = tmp_path / "data.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        ak.data.read_csv(path, x="x", y="y")

@@ -3,6 +3,7 @@
 import codecs
 import csv
 import math
+import re
 from array import array
 from collections.abc import Iterator, Sequence
 from importlib import resources
@@ -50,6 +51,9 @@ _BUNDLED = {
 _CATEGORIES = ("female", "married")  # of wage1: the columns of words in these files
 
 BUNDLED: tuple[str, ...] = tuple(_BUNDLED)
+
+
+_OTHER = re.compile(r"[;\t|]")  # what else separates columns
 
 
 def load(name: str, *, x: str | Sequence[str] | None = None, y: str | None = None) -> Dataset:
@@ -150,6 +154,7 @@ def _columns(
         raise ValueError(
             f"{path} has no column {', '.join(map(repr, missing))}; "
             f"its columns are {', '.join(map(repr, names))}."
+            + (" Separate them by commas." if len(names) == 1 and _OTHER.search(names[0]) else "")
         )
     for column in wanted:
         if names.count(column) > 1:
@@ -270,5 +275,8 @@ def _number(cell: str, place: str) -> float:
         value = math.nan
     if not math.isfinite(value):
         came = repr(cell.strip()) if cell.strip() else "an empty cell"
-        raise ValueError(f"{place}: expected a finite number, got {came}. Drop or fill that row.")
+        what = "Drop or fill that row."
+        if re.fullmatch(r"[-+]?[\d.]*,\d+", cell.strip()):
+            what = "Write 1,5 as 1.5, and 1,500 as 1500."
+        raise ValueError(f"{place}: expected a finite number, got {came}. {what}")
     return value
