@@ -133,6 +133,43 @@ def test_heads_and_batches(emulated, platform, dtype):
     assert np.abs(np.asarray(ours, float) - np.asarray(dense)).max() < off
 
 
+@pytest.mark.parametrize("far", [0.0, 30.0])
+def test_half_precision_forgets_where_points_lie(emulated, far):
+    q, k, v = rows(2, 1)
+    call = [
+        ak.attend(q + far, k + far, v, kernel=ak.Gaussian(0.7), method=method)
+        for method in (ak.Fused("bfloat16", platform="cuda"), ak.Dense())
+    ]
+    assert np.abs(call[0] - call[1]).max() < 0.06
+
+
+def test_squares_of_keys_lose_nothing(emulated):
+    """Whole numbers, whose products are exact in bfloat16, and whose squares are not."""
+    rng = np.random.default_rng(0)
+    half = rng.integers(-15, 16, size=(70, 2))
+    k = jnp.asarray(np.concatenate([half, -half]), jnp.float32)
+    q, v = k[::3], jnp.asarray(rng.integers(-8, 9, size=(140, 1)), jnp.float32)
+    out = [
+        ak.attend(q, k, v, kernel=ak.Gaussian(1.0), method=method, return_log_mass=True)
+        for method in (ak.Fused("bfloat16", platform="cuda"), ak.Dense())
+    ]
+    assert np.abs(out[0][0] - out[1][0]).max() < 0.06
+    np.testing.assert_allclose(out[0][1], out[1][1], atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_points_far_from_each_other_in_half_precision(emulated, dtype):
+    """1200 lengthscales apart: squares of 7e5, where float16 ends at 65504."""
+    k = jnp.array([[-600.0], [-600.0], [600.0]], dtype)
+    q, v = jnp.array([[-600.0], [600.0], [0.0]], dtype), jnp.array([[1.0], [3.0], [7.0]], dtype)
+    out, log_mass = ak.attend(
+        q, k, v, kernel=ak.Gaussian(1.0), method=ak.Fused(platform="cuda"), return_log_mass=True
+    )
+    np.testing.assert_allclose(np.asarray(out[:2], float), [[2.0], [7.0]], rtol=1e-2)
+    assert np.isfinite(np.asarray(out, float)).all()
+    assert not np.isnan(np.asarray(log_mass, float)).any()
+
+
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_gradients_in_half_precision(emulated, platform):
     q, k, v = rows(3, 5, jnp.bfloat16)

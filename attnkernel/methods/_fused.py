@@ -33,6 +33,7 @@ _HALF = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
 _RADIAL = (Gaussian, Laplace, Matern32, Matern52)
 _MOST = 128  # columns of a head that every GPU of cuDNN takes
 _PARTS = 3  # numbers of half precision that make one of single precision
+_LEVER = 128.0  # what they are times, for float16 ends at 65504
 
 
 class Fused(Method):
@@ -44,7 +45,8 @@ class Fused(Method):
 
     Products of half precision are off by up to $2 \varepsilon |u_q| |u_k|$ in a log-weight, with u
     the points in lengthscales from the mean of the keys (of `DotProduct`, the points), and
-    values by ε; ε is 2⁻⁹ for bfloat16 and 2⁻¹² for float16, which holds numbers up to 65504 only.
+    values by ε; ε is 2⁻⁹ for bfloat16 and 2⁻¹² for float16, which holds values up to 65504 only,
+    and of the Gaussian points up to 2000 lengthscales from that mean.
     Float32 is float32, differences first. `Auto` never takes this method: its parts are checked
     step by step and lowered for each platform, but it was not timed on any. JAX from 0.11 on warns
     that Triton, of which our own kernel is made, will leave it.
@@ -239,7 +241,8 @@ def _features(q: Array, k: Array, v: Array, parts: Any, dtype: Any, whole: int) 
     seen = jnp.ones(len(k), bool) if seen is None else seen
     seen, bias = (jnp.pad(x, (0, -len(k) % whole)) for x in (seen, bias))
     # so low that its weight is 0, and so high that differences of two do not overflow
-    hidden = -(2.0**15) if dtype == jnp.float16 else -(2.0**41)
+    hidden = -(2.0**15) if dtype == jnp.float16 else -(2.0**34)
+    bias = jnp.maximum(bias / _LEVER, hidden)
     of_bias = []
     for i in range(_PARTS):
         rounded = bias.astype(dtype).astype(bias.dtype)
@@ -252,8 +255,8 @@ def _features(q: Array, k: Array, v: Array, parts: Any, dtype: Any, whole: int) 
         rows = jnp.concatenate([rows, *more], axis=1)
         return jnp.pad(rows, ((0, 0), (0, head - rows.shape[1]))).astype(dtype)
 
-    ones = jnp.ones((len(q) + -len(q) % whole, _PARTS), q.dtype)
-    return _Features(filled(q, ones), filled(k, *of_bias), filled(v), own, hidden)
+    lever = jnp.full((len(q) + -len(q) % whole, _PARTS), _LEVER, q.dtype)
+    return _Features(filled(q, lever), filled(k, *of_bias), filled(v), own, hidden * _LEVER)
 
 
 def _by_cudnn(
