@@ -90,6 +90,19 @@ def fold(
     return found.reshape(-1, *found.shape[2:])
 
 
+def derivative(function: Callable[..., Array], primals: tuple, tangents: tuple) -> Array:
+    """Of `function(*primals)`, along tangents of `eqx.filter_custom_jvp`: None of a constant."""
+    moving = jax.tree.map(
+        lambda tangent: tangent is not None, tangents, is_leaf=lambda t: t is None
+    )
+    change, fixed = eqx.partition(primals, moving)
+
+    def of_change(change: Any) -> Array:
+        return function(*eqx.combine(change, fixed))
+
+    return jax.jvp(of_change, (change,), (tangents,))[1]
+
+
 def bound_of(row: Block, column: Block, parts: Parts) -> Float[Array, ""]:
     """A number that no log-weight of the pairs of two blocks exceeds; constant to derivatives."""
     (kernel, prior, rule), levels = jax.tree.map(

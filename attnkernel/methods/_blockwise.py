@@ -29,6 +29,7 @@ from ._blocks import (
     bound_of,
     cut_blocks,
     cut_rows,
+    derivative,
     fold,
     for_any,
     is_needed,
@@ -172,19 +173,16 @@ def _sums(
 @_sums.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[Array | None, Array]]:
     out = _sums(*primals)
-    moving = jax.tree.map(
-        lambda tangent: tangent is not None, tangents, is_leaf=lambda t: t is None
-    )
-    change, fixed = eqx.partition(primals, moving)
 
-    def sums(change: Any) -> Array:
-        q, k, values, levels, parts, sizes, _ = eqx.combine(change, fixed)
-        return _sums_at(q, k, values, levels, parts, sizes, out[0])
+    def sums(
+        q: Array, k: Array, values: Array, levels: Array, parts: Parts, sizes: Any, _: Any
+    ) -> Array:
+        return sums_at(q, k, values, levels, parts, sizes, out[0])
 
-    return out, (None, jax.jvp(sums, (change,), (tangents,))[1])
+    return out, (None, derivative(sums, primals, tangents))
 
 
-def _sums_at(
+def sums_at(
     q: Float[Array, "queries dim"],
     k: Float[Array, "keys dim"],
     values: Float[Array, "keys width"],

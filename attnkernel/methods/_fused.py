@@ -25,8 +25,9 @@ from .._rules import Rule, Softmax
 from ..kernels import DotProduct, Gaussian, Kernel, Laplace, Matern32, Matern52
 from ..kernels._features import in_units
 from ..priors import And, Causal, Prior
-from . import _blockwise
 from ._base import Method, Task, key_mask
+from ._blocks import derivative
+from ._blockwise import Blockwise, sums_at
 from ._moments import Moments
 
 _HALF = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
@@ -127,7 +128,7 @@ class Fused(Method):
     ) -> Moments:
         assert isinstance(rule, Softmax)  # as refusal says
         if len(q) == 0 or len(k) == 0:
-            return _blockwise.Blockwise().moments(q, k, v, kernel, prior, rule)
+            return Blockwise().moments(q, k, v, kernel, prior, rule)
         if self.dtype in _HALF and self.platform == "cuda":
             shift, sums = _by_cudnn(q, k, v, (kernel, prior, rule), self.dtype)
         else:
@@ -197,17 +198,12 @@ _INTERPRET = False  # True in tests: our own kernel, step by step on any device
 @_sums.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None, Array]]:
     out = _sums(*primals)
-    moving = jax.tree.map(
-        lambda tangent: tangent is not None, tangents, is_leaf=lambda t: t is None
-    )
-    change, fixed = eqx.partition(primals, moving)
 
-    def sums(change: Any) -> Array:
-        q, k, values, parts, _ = eqx.combine(change, fixed)
+    def sums(q: Array, k: Array, values: Array, parts: Any, _: Any) -> Array:
         sizes = min(len(q), 1024), min(len(k), 1024)
-        return _blockwise._sums_at(q, k, values, q[:, :0], parts, sizes, out[0])
+        return sums_at(q, k, values, q[:, :0], parts, sizes, out[0])
 
-    return out, (None, jax.jvp(sums, (change,), (tangents,))[1])
+    return out, (None, derivative(sums, primals, tangents))
 
 
 _product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)

@@ -1,14 +1,11 @@
 """The levels of an entmax, streamed: Newton's method with one pass over the blocks at each step."""
 
-from typing import Any
-
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._levels import Sums, find_level, follow, level_sums
-from ._blocks import Block, Parts, cut_blocks, cut_rows, fold, scores_of
+from ._blocks import Block, Parts, cut_blocks, cut_rows, derivative, fold, scores_of
 
 
 @eqx.filter_custom_jvp
@@ -38,17 +35,12 @@ def levels(
 @levels.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     level = levels(*primals)
-    moving = jax.tree.map(
-        lambda tangent: tangent is not None, tangents, is_leaf=lambda t: t is None
-    )
-    change, fixed = eqx.partition(primals, moving)
 
-    def mass(change: Any) -> Array:
-        q, k, parts, sizes = eqx.combine(change, fixed)
-        return _sums(q, k, level, parts, sizes)[0]
+    def sums(q: Array, k: Array, parts: Parts, sizes: tuple[int, int]) -> Sums:
+        return _sums(q, k, level, parts, sizes)
 
-    q, k, parts, sizes = primals
-    return level, follow(_sums(q, k, level, parts, sizes), jax.jvp(mass, (change,), (tangents,))[1])
+    slope = derivative(lambda *primals: sums(*primals)[0], primals, tangents)
+    return level, follow(sums(*primals), slope)
 
 
 def _sums(

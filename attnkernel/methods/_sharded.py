@@ -20,6 +20,7 @@ from .._rules import Rule
 from ..kernels import Kernel
 from ..priors import HeldOut, Prior
 from ._base import Method, Task, key_mask
+from ._blocks import derivative
 from ._blockwise import Blockwise
 from ._moments import Moments
 
@@ -246,16 +247,8 @@ def _sums(
 @_sums.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None, Array]]:
     out = _sums(*primals)
-    moving = jax.tree.map(
-        lambda tangent: tangent is not None, tangents, is_leaf=lambda t: t is None
-    )
-    change, fixed = eqx.partition(primals, moving)
-
-    def sums(change: Any) -> Array:
-        q, k, v, parts, keys, axis = eqx.combine(change, fixed)
-        return _sums_at(q, k, v, parts, keys, axis, out[0])
-
-    return out, (None, jax.jvp(sums, (change,), (tangents,))[1])
+    sums = functools.partial(_sums_at, shift=out[0])
+    return out, (None, derivative(sums, primals, tangents))
 
 
 def _sums_at(
