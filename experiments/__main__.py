@@ -50,6 +50,7 @@ def _join(options: argparse.Namespace) -> None:
     """Waits for the other processes of the run, if there are to be any."""
     from . import distributed  # noqa: PLC0415
 
+    distributed.make_room()
     if options.distributed:
         distributed.join(options.coordinator, options.process)
     elif options.coordinator or options.process:

@@ -4,6 +4,7 @@ All compute the same, each with its own devices for its part of a training; proc
 the run, the others into a folder that goes when they end.
 """
 
+import os
 from typing import Any
 
 import jax
@@ -33,6 +34,19 @@ def join(coordinator: str | None, process: tuple[int, int] | None) -> None:
             f"on Slurm or a cloud: --distributed; elsewhere, of each of N processes: --distributed "
             f"--process i/N --coordinator HOST:PORT, with i from 0 and where process 0 listens"
         ) from None
+
+
+def make_room(devices: int | None = None) -> None:
+    """Threads for so many virtual devices of a CPU; to be called before JAX has any.
+
+    All devices share one pool of threads, as many as cores, in which they also wait for each
+    other: where there are no more threads than devices, a sum over them comes to a standstill.
+
+    **Arguments:** `devices`. Default: what `JAX_NUM_CPU_DEVICES` says.
+    """
+    number = devices or int(os.environ.get("JAX_NUM_CPU_DEVICES", "1"))
+    if number > 1:
+        os.environ.setdefault("NPROC", str((os.cpu_count() or 1) + 2 * number))
 
 
 def all_say(yes: bool) -> bool:

@@ -1,5 +1,7 @@
 """Strict everywhere: shapes and types are checked at run time, rank promotion raises."""
 
+import os
+
 import hypothesis
 import jax
 from jaxtyping import install_import_hook
@@ -7,7 +9,8 @@ from jaxtyping import install_import_hook
 # Must come before anything imports attnkernel; warnings are errors by pyproject.toml.
 install_import_hook("attnkernel", "beartype.beartype")
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# before anything runs: devices for what is cut over several
+# before anything runs: devices for what is cut over several, and threads for them to wait in
+os.environ["NPROC"] = "12"
 jax.config.update("jax_num_cpu_devices", 8)
 # compilation has no deadline, and a run of the tests says the same each time
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)

@@ -38,6 +38,7 @@ def together(tmp_path, commands, env=(), devices=2):
                 **os.environ,
                 "PYTHONPATH": str(ROOT),
                 "JAX_NUM_CPU_DEVICES": str(devices),
+                "NPROC": "8",
                 "TMPDIR": str(tmp_path / "temporary"),
                 "JAX_COMPILATION_CACHE_DIR": str(tmp_path / f"cache-{i}"),
                 "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -44,6 +44,9 @@ class Sharded(Method):
     file holds it: save a model with another method, `eqx.tree_at(lambda model: model.method, model,
     ak.Auto())`.
 
+    Virtual devices of a CPU wait for each other in one pool of threads, as many as cores: set
+    `NPROC`, before JAX starts, to more than there are devices, or they may wait forever.
+
     **Arguments:**
 
     - `mesh`: a `jax.sharding.Mesh` whose axis is `Auto`. Default: all devices, in one axis.

@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
+from ..distributed import make_room
 from ..parts import Name, Study
 from ..results import Run
 from ._sides import MIB, in_fresh_process
@@ -153,6 +154,7 @@ def rows_to_hide(on: Accelerators, dim: float) -> float:
 
 def measure(counts: list[int], n: int, dim: int, checked: int, seed: int) -> list[dict[str, Any]]:
     """Of each layout and number of devices: MiB of each device, and errors."""
+    make_room(max(counts))
     jax.config.update("jax_num_cpu_devices", max(counts))
     rows = []
     for ring in (False, True):
