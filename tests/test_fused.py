@@ -82,19 +82,18 @@ def test_a_common_shift_is_lost_by_nothing(emulated):
     np.testing.assert_allclose(call(8192.0), call(0.0), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("platform", ["cuda", "tpu"])
 @pytest.mark.parametrize(
-    ("kernel", "prior", "dtype", "dim", "dim_v"),
+    ("platform", "kernel", "prior", "dtype", "dim", "dim_v"),
     [
-        (ak.Gaussian(0.9), "causal, and held out", jnp.bfloat16, 3, 5),
-        (ak.Gaussian(0.9), "none", jnp.float16, 5, 2),
-        (ak.DotProduct(), "causal", jnp.bfloat16, 16, 11),
-        (ak.DotProduct(), "held out", jnp.float16, 7, 7),
+        ("cuda", ak.Gaussian(0.9), "causal, and held out", jnp.bfloat16, 3, 5),
+        ("tpu", ak.Gaussian(0.9), "causal, and held out", jnp.bfloat16, 3, 5),
+        ("cuda", ak.Gaussian(0.9), "none", jnp.float16, 5, 2),
+        ("cuda", ak.DotProduct(), "causal", jnp.bfloat16, 16, 11),
+        ("tpu", ak.DotProduct(), "causal", jnp.bfloat16, 16, 11),
+        ("cuda", ak.DotProduct(), "held out", jnp.float16, 7, 7),
     ],
 )
 def test_half_precision_is_as_good_as_it_says(emulated, platform, kernel, prior, dtype, dim, dim_v):
-    if platform == "tpu" and dtype == jnp.float16:
-        pytest.skip("TPUs know no float16")
     q, k, v = rows(dim, dim_v, dtype)
     named = {"kernel": kernel, "prior": PRIORS[prior], "return_log_mass": True}
     value, log_mass = ak.attend(q, k, v, **named, method=ak.Fused(platform=platform))
@@ -279,7 +278,8 @@ def test_fused_is_lowered_where_it_says(monkeypatch, platform, dtype, call, deri
     ("method", "changes", "message"),
     [
         (ak.Fused(), {}, "the default device is a cpu: use ak.Blockwise"),
-        (ak.Fused(platform="tpu"), {}, "on TPUs it takes half precision"),
+        (ak.Fused(platform="tpu"), {}, "on TPUs it takes bfloat16, not float32"),
+        (ak.Fused("float16", platform="tpu"), {}, "on TPUs it takes bfloat16, not float16"),
         (ak.Fused(platform="cuda"), {"kernel": ak.DotProduct()}, "in float32 it takes the kernels"),
         (
             ak.Fused("bfloat16", platform="cuda"),

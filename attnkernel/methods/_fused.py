@@ -91,10 +91,10 @@ class Fused(Method):
         if dtype == jnp.float64:
             return "accelerators sum no float64; use ak.Blockwise()"
         half = dtype in _HALF
-        if not half and platform == "tpu":
+        if dtype != jnp.bfloat16 and platform == "tpu":
             return (
-                "on TPUs it takes half precision: arrays of bfloat16, or dtype=jnp.bfloat16 where "
-                "the loss of digits is known to be harmless"
+                f"on TPUs it takes bfloat16, not {dtype.name}: give such arrays, or "
+                f"dtype=jnp.bfloat16 where the loss of digits is known to be harmless"
             )
         if not half and importlib.util.find_spec("jax.experimental.pallas.triton") is None:
             return "this version of JAX lowers no Triton; in float32 use ak.Blockwise()"
