@@ -201,7 +201,6 @@ def test_studies_that_share_a_program_say_what_else_agrees():
         if study.traced.__qualname__ != "Study.traced":
             assert study.apart.__qualname__ == f"{study.__name__}.apart"
             assert study.numbers.__qualname__ == f"{study.__name__}.numbers"
-            assert study.rows_are
 
 
 SBATCH = """#!/bin/sh
