@@ -1,4 +1,4 @@
-"""`python -m experiments`: run, resume, sweep, compare, index, validate, show, schema, list."""
+"""`python -m experiments`: run, resume, sweep, compare, index, page, and what configs say."""
 
 import argparse
 import io
@@ -117,6 +117,26 @@ def _index(options: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
+def _page(options: argparse.Namespace, overrides: list[str]) -> int:
+    from attnkernel._save import write_whole  # noqa: PLC0415
+
+    from . import config, pages, results, runner  # noqa: PLC0415
+
+    source = config.read(options.config, overrides)
+    study = runner.load(options.config, overrides)
+    command = ["python", "-m", "experiments", "page", options.config.as_posix(), *overrides]
+    content = pages.make(study, source, command)
+    out = options.out if options.out is not None else Path("results") / f"{study.name}.html"
+    whole = content.encode()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(out, whole)
+    except OSError as error:
+        raise results.OutputError(f"cannot write {out}: {error.strerror}") from None
+    print(f"{out}: {len(whole) / 1000:.0f} kB; open it in a browser")
+    return 0
+
+
 def _show(options: argparse.Namespace, overrides: list[str]) -> int:
     from . import config, runner  # noqa: PLC0415
 
@@ -171,6 +191,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "sweep": _sweep,
     "compare": _compare,
     "index": _index,
+    "page": _page,
     "show": _show,
     "validate": _validate,
     "schema": _schema,
@@ -239,6 +260,10 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--out", type=Path, metavar="DIR", help="default: results/compare/TIME")
     index = commands.add_parser("index", help="write index.csv, a line for each run in a folder")
     index.add_argument("folder", nargs="?", type=Path, default=Path("results"), metavar="FOLDER")
+    page = commands.add_parser(
+        "page", parents=[overrides], help="write an interactive page, one HTML file"
+    )
+    page.add_argument("--out", type=Path, metavar="FILE", help="default: results/NAME.html")
     commands.add_parser("show", parents=[overrides], help="print the resolved config")
     validate = commands.add_parser("validate", help="check configs and their data; run nothing")
     validate.add_argument("configs", nargs="+", type=Path, metavar="CONFIG")

@@ -1,0 +1,68 @@
+"""Interactive pages: one self-contained HTML file of a config, without network or server.
+
+A page computes its numbers itself, as its controls move. At some places of the controls (`marks`)
+it carries those of the library, compares when it is opened, and says how far they are apart.
+"""
+
+import html
+import json
+import shlex
+import string
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
+
+import attnkernel as ak
+
+from ..config import FieldError, Source, complain
+from ..parts import Study
+from ..results import plain
+from ..runner import settings
+from ._cache import cache
+from ._dial import dial
+from ._page import Page
+from ._retrieval import retrieval
+from ._zoo import zoo
+
+PAGES: dict[str, Callable[[Any], Page]] = {
+    "cache": cache,
+    "holdout": dial,
+    "lengthscales": dial,
+    "leave_one_out": dial,
+    "retrieval_rule": retrieval,
+    "temperature": dial,
+    "zoo": zoo,
+}
+
+
+def make(study: Study, source: Source, command: list[str]) -> str:
+    """The page of a study, as HTML; `command`: what made it, for its last line.
+
+    **Raises:** `ConfigError`: this study has no page, or its data cannot be drawn in one.
+    """
+    name = str(source.values["study"])
+    try:
+        if name not in PAGES:
+            raise FieldError(("study",), f"{name} has no page; these have: {', '.join(PAGES)}")
+        with settings(study):
+            page = PAGES[name](study)
+    except FieldError as error:
+        raise complain(source, [error.fault]) from None
+
+    def read(file: str) -> str:
+        return (resources.files(__name__) / file).read_text(encoding="utf-8")
+
+    content = json.dumps(plain(page.content), separators=(",", ":"), allow_nan=False)
+    equation, text = read(f"{page.name}.html").split("<!-- below the numbers -->\n")
+    return string.Template(read("shell.html")).substitute(
+        title=html.escape(page.title),
+        lead=html.escape(page.lead),
+        equation=equation,
+        text=text,
+        command=html.escape(shlex.join(command)),
+        version=ak.__version__,
+        style=read("style.css"),
+        common=read("common.js"),
+        script=read(f"{page.name}.js"),
+        content=content.replace("<", "\\u003c"),  # no name of a column ends the script
+    )

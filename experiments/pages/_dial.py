@@ -1,0 +1,85 @@
+"""The lengthscale and the query, on one-dimensional data."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import attnkernel as ak
+
+from ..config import FieldError
+from ..parts import Model, load
+from ._page import Page, entropy
+
+MOST_ROWS = 2000
+"""A page looks at all pairs of rows each time that a control moves."""
+
+
+def dial(study: Any) -> Page:
+    data = load(study.data, study.keys().next())
+    rows, columns = data.x.shape
+    if columns != 1:
+        raise FieldError(("data",), f"a page draws one input, these are {columns}; name one column")
+    if rows > MOST_ROWS:
+        raise FieldError(
+            ("data",), f"a page takes up to {MOST_ROWS} rows, these are {rows}; take a sample"
+        )
+    # the study has temperatures, which are squares of lengthscales, or a model
+    model: Model = getattr(study, "model", Model())
+    factor = float(ak.kernels.convert_lengthscale(1.0, target=model.convention))
+    with jax.enable_x64(True):
+        return _page(data, model, factor, study)
+
+
+def _page(data: ak.data.Dataset, settings: Model, factor: float, study: Any) -> Page:
+    x, y = (np.asarray(part, float) for part in (data.x, data.y))
+    begin = settings.make()
+    lower, upper = (float(side.lengthscale) for side in settings.kernel_at().bounds(jnp.asarray(x)))
+    fit = ak.fit(begin, x, y, objective=ak.LeaveOneOut())
+    best = float(fit.model.kernel.lengthscale)
+    if hasattr(study, "temperature"):
+        lower, upper = np.sqrt([study.lowest, study.highest])
+    lengthscales = np.geomspace(lower, upper, 161)
+    queries = np.quantile(x, [0.0, 0.31, 1.0])
+
+    marks = []
+    for lengthscale in (lower, best, upper, *np.geomspace(lower, upper, 7)[1:-1]):
+        kernel = ak.Gaussian(lengthscale)
+        model = ak.KernelRegression(kernel, rule=settings.rule())
+        weights = ak.attention_weights(queries[:, None], x, kernel=kernel, rule=settings.rule())
+        predictions, entropies = model(queries, x, y), entropy(weights)
+        error = ak.LeaveOneOut()(model, jnp.asarray(x), jnp.asarray(y))
+        marks += [
+            {
+                "at": {"lengthscale": lengthscale * factor, "query": query},
+                "numbers": {
+                    "prediction": predictions[i],
+                    "entropy": entropies[i],
+                    "leave_one_out": error,
+                },
+            }
+            for i, query in enumerate(queries)
+        ]
+    curve = ak.profile(begin, x, y, lengthscales, objective=ak.LeaveOneOut())
+    name = settings.kernel.capitalize()
+    return Page(
+        name="dial",
+        title=f"{study.name}: attention as kernel regression",
+        lead=f"One query, {len(x)} keys, their labels as values. {name} kernel; move its "
+        "lengthscale and the query, by the controls, the arrow keys, or in the figures.",
+        content={
+            "begin": {"lengthscale": best * factor, "query": float(np.quantile(x, 0.6))},
+            "marks": marks,
+            "x": x[:, 0],
+            "y": y,
+            "truth": None if data.mean is None else data.mean,
+            "names": {"x": data.x_names[0], "y": data.y_name},
+            "kernel": settings.kernel,
+            "sink": settings.sink_mass,
+            "factor": factor,
+            "bounds": [lower * factor, upper * factor],
+            "best": best * factor,
+            "curve": {"x": lengthscales * factor, "y": curve},
+        },
+    )

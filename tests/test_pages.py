@@ -1,0 +1,349 @@
+"""Interactive pages in a real browser: every control moved, every number read back and compared."""
+
+import math
+import shutil
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+from experiments.__main__ import main
+from experiments.pages._cache import patterns
+from experiments.pages._zoo import KERNELS, attentions
+from experiments.studies.retrieval_rule import weigh
+
+ROOT = Path(__file__).parents[1]
+SHOTS = ROOT / "results" / "pages"
+NAMES = ["cps71", "lengthscales", "temperature", "retrieval_rule", "zoo", "cache"]
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on the path; on Debian: apt install chromium")
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The pages, each made once, by the command that users give."""
+    folder = tmp_path_factory.mktemp("pages")
+
+    def make(name):
+        path = folder / f"{name}.html"
+        if not path.exists():
+            config = ROOT / "configs" / f"{name}.yaml"
+            assert main(["page", str(config), "--out", str(path)]) == 0
+        return path
+
+    return make
+
+
+@pytest.fixture
+def opened(browser, made):
+    """Opens a page, and fails on any error of its console or anything that it loads."""
+    heard, contexts = [], []
+
+    def open_page(name, **options):
+        context = browser.new_context(viewport={"width": 1200, "height": 900}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: heard.append(message.text))
+        page.on("pageerror", lambda error: heard.append(str(error)))
+        page.on("request", lambda request: heard.append(request.url))
+        page.goto(made(name).as_uri())
+        assert heard.pop(0).startswith("file:")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not heard
+
+
+def read(page):
+    """Numbers of the page at its state, as it computes them, and what stands in its list."""
+    state = page.evaluate("({...state})")
+    numbers = page.evaluate("page.numbers(state)")
+    terms = page.locator(".numbers dt").all_inner_texts()
+    return (
+        state,
+        numbers,
+        dict(zip(terms, page.locator(".numbers dd").all_inner_texts(), strict=True)),
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_is_one_small_file_that_agrees_with_the_library(name, opened, made):
+    page = opened(name)
+    assert made(name).stat().st_size < 500_000
+    assert page.evaluate("page.deviation") < 1e-6
+    assert "agree with the library's" in page.inner_text(".check")
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
+    assert page.locator("figure svg[role=img]").count() >= 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_control_moves_by_keyboard(name, opened):
+    page = opened(name)
+    for control in page.locator("input[type=range]").all():
+        place = control.get_attribute("id")
+        control.focus()
+        seen = set()
+        for key in ("Home", "ArrowRight", "PageUp", "End"):
+            page.keyboard.press(key)
+            state, _, shown = read(page)
+            assert control.get_attribute("aria-valuetext") == page.inner_text(
+                f"output[for={place}]"
+            )
+            assert all(shown.values())
+            seen.add(state[place])
+        assert len(seen) == 4 or place in ("token", "window")  # few steps
+        assert len(seen) >= 3
+        lowest, highest = min(seen), max(seen)
+        assert lowest < highest
+    for control in page.locator("select").all():
+        for value in control.locator("option").evaluate_all("all => all.map(one => one.value)"):
+            control.select_option(value)
+            state, _, shown = read(page)
+            assert state[control.get_attribute("id")] == value
+            assert all(shown.values())
+    before = page.evaluate("document.documentElement.className")
+    page.click("#theme")
+    assert page.evaluate("document.documentElement.className") != before
+
+
+def of_dial(page, state):
+    given = page.evaluate("({x: content.x, y: content.y, factor: content.factor})")
+    x, y = jnp.asarray(given["x"], float)[:, None], jnp.asarray(given["y"])
+    kernel = ak.Gaussian(state["lengthscale"] / given["factor"])
+    weights = ak.attention_weights(jnp.asarray([[state["query"]]], float), x, kernel=kernel)[0]
+    return {
+        "prediction": weights @ y,
+        "weights": weights,
+        "leave_one_out": ak.LeaveOneOut()(ak.KernelRegression(kernel), x, y),
+    }
+
+
+def of_retrieval(page, state):
+    scores = jnp.asarray([state[f"score{i}"] for i in range(5)])
+    prior = jnp.asarray(page.evaluate("content.prior")) ** state["strength"]
+    log_prior, rule = jnp.log(prior / jnp.sum(prior)), ak.Softmax(state["temperature"])
+    a = weigh(rule, scores, log_prior)
+    return {"weights": a, "objective": rule.objective(a, scores, log_prior), "match": a @ scores}
+
+
+def of_zoo(page, state):
+    given = page.evaluate("({x: content.x, y: content.y, tokens: content.tokens})")
+    x, y, tokens = (jnp.asarray(given[name]) for name in ("x", "y", "tokens"))
+    model = ak.KernelRegression(KERNELS[state["kernel"]](state["lengthscale"]))
+    table = 1.5 * jnp.cos(0.25 * jnp.arange(32.0))
+    parts = attentions(table, round(state["window"]), state["slope"])[state["attention"]]
+    row = round(state["token"]) - 1
+    weights = ak.attention_weights(tokens, tokens, **parts)[row, : row + 1]
+    estimate = model(jnp.asarray([[state["query"]]]), x[:, None], y)[0]
+    return {"prediction": estimate, "row": weights}
+
+
+def of_cache(page, state):
+    given = page.evaluate("({v: content.values, all: content.patterns})")
+    random = np.asarray([given["all"]["random"][side] for side in "qk"])
+    random[0] /= 2.0
+    q, k = patterns(random)[state["pattern"]]
+    np.testing.assert_array_equal(q, given["all"][state["pattern"]]["q"])
+    parts = {
+        "full": {"kernel": ak.DotProduct(), "prior": ak.Causal()},
+        "ring": {"kernel": ak.DotProduct(), "prior": ak.Window(3, 0)},
+        "sum": {"kernel": ak.EluFeatures(), "prior": ak.Causal()},
+    }[state["cache"]]
+    t = round(state["token"]) - 1
+    weights = ak.attention_weights(jnp.asarray(q), jnp.asarray(k), **parts)[t]
+    return {"weights": weights, "output": weights @ jnp.asarray(given["v"])}
+
+
+TRUTH = {
+    "cps71": of_dial,
+    "lengthscales": of_dial,
+    "temperature": of_dial,
+    "retrieval_rule": of_retrieval,
+    "zoo": of_zoo,
+    "cache": of_cache,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numbers_agree_wherever_the_controls_stand(name, opened, x64):
+    page, rng = opened(name), np.random.default_rng(0)
+    selects = page.locator("select").all()
+    for _ in range(8):
+        for control in page.locator("input[type=range]").all():
+            low, high = (float(control.get_attribute(end)) for end in ("min", "max"))
+            control.fill(str(round(rng.uniform(low, high), 0 if high - low > 10 else 3)))
+        for control in selects:
+            control.select_option(index=int(rng.integers(control.locator("option").count())))
+        state, numbers, _ = read(page)
+        for key, value in TRUTH[name](page, state).items():
+            ours = np.asarray(numbers[key], float)
+            np.testing.assert_allclose(ours, np.asarray(value), rtol=1e-9, atol=1e-9, err_msg=key)
+
+
+def test_what_is_written_is_what_is_computed(opened):
+    page = opened("cps71")
+    page.fill("#query", "30")
+    _, numbers, shown = read(page)
+    estimate = shown["estimate (log of wage)"]
+    assert float(estimate) == pytest.approx(numbers["prediction"], rel=5e-4)
+    assert f"the estimate is {estimate}" in page.locator(".sentence", has_text="At 30").inner_text()
+    assert estimate in page.get_attribute("#fit", "aria-label")
+
+
+def test_the_mark_moves_along_the_criterion(opened):
+    page = opened("cps71")
+    page.focus("#lengthscale")
+    for _ in range(60):
+        page.keyboard.press("ArrowLeft")
+    _, far, _ = read(page)
+    page.click("#best")
+    state, near, _ = read(page)
+    assert near["leave_one_out"] < far["leave_one_out"]
+    assert state["lengthscale"] == page.evaluate("content.best")
+    assert near["leave_one_out"] == pytest.approx(0.316055, abs=1e-6)  # as R's np prints it
+
+
+def test_the_query_follows_mouse_and_finger(opened):
+    page = opened("cps71")
+    box = page.locator("#fit").bounding_box()
+    middle = box["y"] + 100
+    page.mouse.move(box["x"] + 200, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 400, middle)
+    page.mouse.up()
+    state, _, _ = read(page)
+    low, high = page.evaluate("limits(ends)")
+    share = (400 - 56) / (box["width"] - 8 - 56)
+    assert state["query"] == pytest.approx(low + share * (high - low), abs=0.1)
+    page.mouse.move(box["x"] + 100, middle)  # let go: it stays
+    assert read(page)[0] == state
+    touched = opened("cps71", has_touch=True)
+    box = touched.locator("#criterion").bounding_box()
+    touched.touchscreen.tap(box["x"] + 90, box["y"] + 50)
+    assert read(touched)[0]["lengthscale"] < touched.evaluate("content.best")
+
+
+def test_tokens_are_stepped_and_played(opened):
+    page = opened("cache")
+    page.clock.install()
+    page.click("#next")
+    assert read(page)[0]["token"] == 8
+    page.click("#back")
+    page.click("#back")
+    assert read(page)[0]["token"] == 6
+    page.click("#play")
+    assert page.inner_text("#play") == "Pause"
+    page.clock.run_for(20_000)
+    assert read(page)[0]["token"] == 11
+    assert page.inner_text("#play") == "Play"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_light_dark_print_and_phones(name, opened):
+    light, dark = opened(name, color_scheme="light"), opened(name, color_scheme="dark")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    assert light.evaluate(paper) == "rgb(255, 255, 255)"
+    assert dark.evaluate(paper) == "rgb(20, 23, 27)"
+    for page in (light, dark):  # text and lines stand out from the paper
+        for colour in ("--ink", "--quiet", "--blue", "--orange", "--green", "--purple"):
+            assert contrast(page, colour, "--paper") >= (4.5 if colour in TEXT else 3.0), colour
+    light.emulate_media(media="print")
+    assert not light.locator("#theme").is_visible()
+    assert len(light.pdf()) > 10_000
+    light.emulate_media(media="screen")
+    light.set_viewport_size({"width": 360, "height": 740})
+    assert light.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+TEXT = ("--ink", "--quiet")
+
+
+def contrast(page, *names):
+    """The ratio of two colours' luminances, as the guidelines for accessibility define it."""
+    levels = []
+    for name in names:
+        code = page.evaluate(
+            f"getComputedStyle(document.documentElement).getPropertyValue('{name}')"
+        )
+        parts = [int(code.strip()[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        levels.append(float(np.dot([0.2126, 0.7152, 0.0722], linear)))
+    return (max(levels) + 0.05) / (min(levels) + 0.05)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_screen_readers_are_told(name, opened):
+    page = opened(name)
+    for control in page.locator("input, select").all():
+        assert page.locator(f"label[for={control.get_attribute('id')}]").inner_text().strip()
+    for picture in page.locator("figure svg[role=img]").all():
+        assert len(picture.get_attribute("aria-label")) > 20
+    assert page.locator(".sentence[role=status]").inner_text().endswith(".")
+    assert page.locator("button:not([id])").count() == 0
+
+
+def test_a_page_that_deviates_says_so(made, browser, tmp_path):
+    path = tmp_path / "wrong.html"
+    text = made("cps71").read_text()
+    path.write_text(text.replace("gaussian: r => -r * r / 2", "gaussian: r => -r * r / 2.001"))
+    page, heard = browser.new_page(), []
+    page.on("console", lambda message: heard.append(message.text))
+    page.goto(path.as_uri())
+    assert "deviate" in page.inner_text(".check")
+    assert heard
+    page.close()
+
+
+def test_names_of_columns_are_text(made, browser, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = "\n".join(f"{i},{math.sin(i)}" for i in range(20))
+    Path("mine.csv").write_text(f"</script><b>x,<i>y&amp;\n{rows}\n")
+    config = str(ROOT / "configs" / "cps71.yaml")
+    data = ["data.source=csv", "data.path=mine.csv", "data.x=</script><b>x", "data.y=<i>y&amp;"]
+    assert main(["page", config, *data, "name=mine"]) == 0
+    page, heard = browser.new_page(), []
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.goto((tmp_path / "results" / "mine.html").as_uri())
+    assert "</script><b>x" in page.locator(".controls").inner_text()
+    assert not heard
+    page.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["heads.yaml"], "has no page; these have: cache, holdout"),
+        (["cps71.yaml", "data.name=wage1", "data.x=[educ, exper]"], "a page draws one input"),
+        (["lengthscales.yaml", "data.n=5000"], "a page takes up to 2000 rows"),
+        (["cps71.yaml", "model.lengthscal=1"], "lengthscale"),
+    ],
+)
+def test_what_has_no_page_is_said(arguments, sentence, tmp_path, capsys):
+    config, *rest = arguments
+    out = ["--out", str(tmp_path / "page.html")]
+    assert main(["page", str(ROOT / "configs" / config), *rest, *out]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_page_that_cannot_be_written_is_said(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    out = str(tmp_path / "file" / "page.html")
+    assert main(["page", str(ROOT / "configs" / "retrieval_rule.yaml"), "--out", out]) == 2
+    assert "cannot write" in capsys.readouterr().err
