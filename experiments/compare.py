@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.table import Table
 
 from attnkernel._save import write_whole
-from attnkernel.plot import BLUE, GREEN, INK, ORANGE, PURPLE, SKY
+from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
 
 from .results import OutputError, read_json, save_figure
 
 _ROWS = 40  # of a table of numbers
 _LOOKS = list(
-    zip((BLUE, ORANGE, GREEN, PURPLE, SKY, INK), ("-", "--", "-.", ":", "-", "--"), strict=True)
+    zip((BLUE, ORANGE, GREEN, PURPLE, SKY, GREY), ("-", "--", "-.", ":", "-", "--"), strict=True)
 )
 
 

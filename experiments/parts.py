@@ -193,6 +193,7 @@ class Study(Part, abc.ABC):
     legacy_prng: bool = pydantic.Field(
         default=False, description="JAX's random numbers as they were before 2025"
     )
+    style: Literal["light", "dark"] = pydantic.Field(default="light", description="of the figures")
     is_benchmark: ClassVar[bool] = False
     distributed: ClassVar[bool] = False  # whether several processes can share the work
     rows_are: ClassVar[str] = ""  # the table of the summary that `numbers` computes; else fields

@@ -27,12 +27,12 @@ from .studies import STUDIES
 @contextlib.contextmanager
 def settings(study: Study) -> Iterator[None]:
     """JAX and matplotlib as the config says, for as long as the study is at work."""
-    from attnkernel.plot import STYLE  # noqa: PLC0415  matplotlib: not before it is wanted
+    from attnkernel.plot import DARK, STYLE  # noqa: PLC0415  matplotlib: not before it is wanted
 
     with (
         jax.enable_x64(study.precision == "float64"),
         jax.threefry_partitionable(not study.legacy_prng),
-        mpl.rc_context(STYLE),
+        mpl.rc_context(DARK if study.style == "dark" else STYLE),
         warnings.catch_warnings(),
     ):
         # studies put these among the notes of the run

@@ -10,13 +10,16 @@ from ._fit import fit as fit
 from ._partial import partial as partial
 from ._style import (
     BLUE as BLUE,
+    DARK as DARK,
     GREEN as GREEN,
-    INK as INK,
+    GREY as GREY,
     ORANGE as ORANGE,
     PURPLE as PURPLE,
     SKY as SKY,
     STYLE as STYLE,
     grid as grid,
+    ink as ink,
     literal as literal,
+    paper as paper,
 )
 from ._weights import weights as weights

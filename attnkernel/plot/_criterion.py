@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 
 from ..fit import Fit, LeaveOneOut, Objective, profile
 from ..kernels import convert_lengthscale
-from ._style import BLUE, ORANGE, axes
+from ._style import BLUE, ORANGE, axes, paper
 
 
 def criterion(
@@ -40,13 +40,13 @@ def criterion(
     if not result.objective.is_stochastic:
         marks = [
             ("minimum", "o", ORANGE),
-            *[("other minimum", "s", "white")] * len(result.starts.loss),
+            *[("other minimum", "s", paper())] * len(result.starts.loss),
         ]
         minima = result.minima()
         if not minima:  # the search ended on a bound, or where the criterion is flat
             minima, marks = (
                 [(result.model, float(result.loss))],
-                [("least value found", "D", "white")],
+                [("least value found", "D", paper())],
             )
         for (model, loss), (name, marker, face) in zip(minima, marks, strict=False):
             at = float(shown(model.kernel.lengthscale))

@@ -5,7 +5,7 @@ from jax.typing import ArrayLike
 from matplotlib.axes import Axes
 
 from ..data import Dataset
-from ._style import BLUE, INK, SKY, axes, literal
+from ._style import BLUE, SKY, axes, ink, literal
 
 
 def points(
@@ -17,7 +17,7 @@ def points(
         np.ravel(np.asarray(x)),
         np.asarray(y),
         "o",
-        color=INK,
+        color=ink(),
         markersize=3.2,
         markerfacecolor="none",
         markeredgewidth=0.7,

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from ..fit import Fit, effective_count, noise_variance
 from ..models import KernelRegression
 from ._data import points
-from ._style import BLUE, INK, ORANGE, axes, grid, legend, require_one, x_label, y_label
+from ._style import BLUE, ORANGE, axes, grid, ink, legend, require_one, x_label, y_label
 
 
 def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
@@ -30,7 +30,7 @@ def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
     fitted = np.asarray(result(result.x))
     across = np.asarray(result.x[:, 0]) if one else fitted
     points(across, np.asarray(result.y) - fitted, ax=ax, label="residuals")
-    ax.axhline(0.0, color=INK, linewidth=0.8, zorder=0)
+    ax.axhline(0.0, color=ink(), linewidth=0.8, zorder=0)
     if isinstance(result.model, KernelRegression):
         at = grid(result.x)[:, None] if one else result.x
         sd = np.sqrt(np.asarray(noise_variance(result, at)))
@@ -68,7 +68,7 @@ def effective(result: Fit, *, ax: Axes | None = None) -> Axes:
     counts = np.asarray(effective_count(result, result.x))
     ax.hist(counts, bins="auto", facecolor=(BLUE, 0.35), edgecolor=BLUE, linewidth=0.8)
     middle = float(np.median(counts))
-    ax.axvline(middle, color=INK, linestyle="--", linewidth=1.0, label=f"median {middle:.3g}")
+    ax.axvline(middle, color=ink(), linestyle="--", linewidth=1.0, label=f"median {middle:.3g}")
     legend(ax)
     ax.set(xlabel="effective count of labels", ylabel="rows")
     return ax
@@ -77,5 +77,10 @@ def effective(result: Fit, *, ax: Axes | None = None) -> Axes:
 def rug(x: np.ndarray, ax: Axes) -> None:
     """A tick at each row, along the horizontal axis."""
     foot = ax.get_xaxis_transform()
-    style: dict[str, Any] = {"color": INK, "alpha": 0.4, "markersize": 5.0, "markeredgewidth": 0.6}
+    style: dict[str, Any] = {
+        "color": ink(),
+        "alpha": 0.4,
+        "markersize": 5.0,
+        "markeredgewidth": 0.6,
+    }
     ax.plot(x, np.full(len(x), 0.015), "|", **style, transform=foot, label="rows", zorder=0.5)

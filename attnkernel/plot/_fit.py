@@ -11,10 +11,22 @@ from matplotlib.axes import Axes
 from ..fit import Bands, Fit
 from ..priors import LeaveOneOut as LeaveOneOutMask
 from ._data import points
-from ._style import BLUE, GREEN, ORANGE, PURPLE, axes, grid, legend, require_one, x_label, y_label
+from ._style import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    axes,
+    grid,
+    legend,
+    require_one,
+    x_label,
+    y_label,
+)
 
 # of the first band, the second, ...: colour of the edge and its dashes; areas are lighter
-_EDGES = ((BLUE, "-"), (GREEN, "--"), (PURPLE, ":"), ("#555555", "-."))
+_EDGES = ((BLUE, "-"), (GREEN, "--"), (PURPLE, ":"), (GREY, "-."))
 
 
 def fit(

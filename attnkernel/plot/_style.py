@@ -9,19 +9,27 @@ from typing import Any
 import numpy as np
 from cycler import cycler
 from jax.typing import ArrayLike
+from matplotlib import rcParams
 from matplotlib.axes import Axes
 
 from .._frames import shown
 from ..fit import Fit
 
-INK, BLUE, ORANGE, GREEN, PURPLE, SKY = (
-    "#222222",
+GREY, BLUE, ORANGE, GREEN, PURPLE, SKY = (
+    "#767676",
     "#0072B2",
     "#D55E00",
     "#009E73",
     "#CC79A7",
     "#56B4E9",
 )
+
+
+def _of(ink: str, paper: str) -> Any:
+    """What is drawn in ink, and what is paper."""
+    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    return dict.fromkeys(inked, ink) | dict.fromkeys(("figure.facecolor", "axes.facecolor"), paper)
+
 
 STYLE: Any = {
     "figure.constrained_layout.use": True,
@@ -31,13 +39,27 @@ STYLE: Any = {
     "axes.titlesize": 9.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.prop_cycle": cycler(color=[BLUE, ORANGE, GREEN, PURPLE, SKY, INK]),
+    "axes.prop_cycle": cycler(color=[BLUE, ORANGE, GREEN, PURPLE, SKY, GREY]),
     "legend.frameon": False,
     "lines.linewidth": 1.6,
+    **_of("#000000", "#ffffff"),
 }
 """Use as `with matplotlib.rc_context(ak.plot.STYLE): ...`."""
 
+DARK: Any = STYLE | _of("#ececec", "#14171b")
+"""The same on a dark page: the colours stand out from both."""
+
 GRID = 201
+
+
+def ink() -> str:
+    """The colour of text, where a line is to have it too: dark on light, light on dark."""
+    return str(rcParams["text.color"])
+
+
+def paper() -> str:
+    """The colour behind the axes, for what is to look hollow."""
+    return str(rcParams["axes.facecolor"])
 
 
 def axes(ax: Axes | None) -> Axes:
@@ -69,7 +91,7 @@ def require_one(result: Fit) -> None:
 
 def legend(ax: Axes, title: str | None = None) -> None:
     """A legend that stays legible over points and areas."""
-    ax.legend(title=title, frameon=True, framealpha=0.85, edgecolor="none", facecolor="white")
+    ax.legend(title=title, frameon=True, framealpha=0.85, edgecolor="none")
 
 
 def x_label(result: Fit, column: int = 0) -> str:

@@ -8,9 +8,21 @@ from jax.typing import ArrayLike
 from matplotlib.axes import Axes
 
 from ..fit import Fit
-from ._style import BLUE, GREEN, INK, ORANGE, PURPLE, axes, legend, require_one, x_label
+from ._style import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    axes,
+    ink,
+    legend,
+    paper,
+    require_one,
+    x_label,
+)
 
-_MARKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "D"), (INK, "v"))
+_MARKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "D"), (GREY, "v"))
 _MOST = 4096  # labels: their identity matrix is n² numbers
 
 
@@ -56,10 +68,10 @@ def weights(result: Fit, queries: ArrayLike | Sequence[float], *, ax: Axes | Non
         ax.plot(
             x[order], of_q[order], **style, color=color, label=f"q = {q:.4g}: {worth}", zorder=2
         )
-        foot: dict[str, Any] = {"marker": marker, "markersize": 6.0, "markeredgecolor": "white"}
+        foot: dict[str, Any] = {"marker": marker, "markersize": 6.0, "markeredgecolor": paper()}
         across = ax.get_xaxis_transform()
         ax.plot(q, 0.0, **foot, color=color, clip_on=False, transform=across, zorder=4)
-    ax.axhline(0.0, color=INK, linewidth=0.8, zorder=1)
+    ax.axhline(0.0, color=ink(), linewidth=0.8, zorder=1)
     legend(ax, "weights at")
     ax.set(xlabel=x_label(result), ylabel="weight $L_j(q)$ of a label")
     return ax

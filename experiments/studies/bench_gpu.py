@@ -34,7 +34,7 @@ _FAMILIES = {
     "dense XLA": (ak.plot.ORANGE, "^"),
     "cuDNN": (ak.plot.GREEN, "D"),
     "PyTorch": (ak.plot.PURPLE, "v"),
-    "KeOps": (ak.plot.INK, "x"),
+    "KeOps": (ak.plot.GREY, "x"),
 }
 _LINES = {"float32": "-", "tf32": "-.", "bfloat16": "--"}
 Work = Callable[[Array, Array, Array], Array]

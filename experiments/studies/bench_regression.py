@@ -45,7 +45,7 @@ _TOLERANCE = 1e-4  # relative to the largest value
 _PRODUCT = 2048  # rows of the product of matrices
 _BLOCK = 1024
 _LOOK = {
-    "bound": {"color": ak.plot.INK, "linestyle": ":"},
+    "bound": {"color": ak.plot.GREY, "linestyle": ":"},
     OURS: {"color": ak.plot.BLUE, "marker": "o"},
     GRADIENT: {"color": ak.plot.SKY, "marker": "s", "linestyle": "--"},
     KEOPS: {"color": ak.plot.ORANGE, "marker": "^"},

@@ -18,7 +18,7 @@ import numpy as np
 import pydantic
 from matplotlib.figure import Figure
 
-from attnkernel.plot import BLUE, INK, ORANGE
+from attnkernel.plot import BLUE, GREY, ORANGE, ink
 
 from ..parts import HoldOutSize, Name, Study, Training
 from ..results import Run
@@ -102,13 +102,13 @@ class BenchSweep(Study):
         labels = ["one member", f"{members}, one program", f"{members} processes"]
         spent = [single, whole, members * single]
         for label, seconds, color, face in zip(
-            labels, spent, (INK, BLUE, ORANGE), (INK, BLUE, "none"), strict=True
+            labels, spent, (ink(), BLUE, ORANGE), (ink(), BLUE, "none"), strict=True
         ):
             ax.plot(seconds, label, "o", color=color, markerfacecolor=face, markersize=7)
             ax.annotate(f"{seconds:.0f}", (seconds, label), (8, -3), textcoords="offset points")
         ax.set(xscale="log", xlabel="seconds of the whole command (hollow: foretold)")
         ax.margins(x=0.15, y=0.25)
-        ax.grid(axis="y", linewidth=0.4, color="#CCCCCC")
+        ax.grid(axis="y", linewidth=0.4, color=(GREY, 0.4))
         ax.invert_yaxis()
         run.figure("bench_sweep", figure, seconds=spent, sweeps=sweeps, singles=alone)
         run.summary(

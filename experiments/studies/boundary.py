@@ -151,7 +151,7 @@ class Boundary(Study):
         left, right = figure.subplots(1, 2)
         arrays: dict[str, Any] = {"x": at, "lengthscales": lengthscales}
         looks = {0: (ak.plot.ORANGE, "s"), 1: (ak.plot.BLUE, "o")}
-        theory = {"color": ak.plot.INK, "linewidth": 0.9}
+        theory = {"color": ak.plot.ink(), "linewidth": 0.9}
         for order, (color, _) in looks.items():
             bias, leading = found[kernel, order][-2, :, 0]
             label = f"local {ORDERS[order]}"
@@ -167,7 +167,7 @@ class Boundary(Study):
                 np.abs(row["bias"]),
                 marker,
                 color=color,
-                markerfacecolor=color if row["place"] == "boundary" else "white",
+                markerfacecolor=color if row["place"] == "boundary" else ak.plot.paper(),
                 label=f"local {ORDERS[row['order']]}, {row['place']}",
             )
             right.plot(lengthscales, np.abs(row["predicted_bias"]), ":", **theory)

@@ -166,7 +166,7 @@ def draw_patterns(run: Run, tokens: int = 12, subject: int = 1) -> None:
     for ax, (name, prior) in zip(axes, priors.items(), strict=True):
         weights = ak.attention_weights(one, one, kernel=ak.DotProduct(), prior=prior)
         seen = np.tri(tokens, dtype=bool)
-        ax.set_facecolor("#d9d9d9")
+        ax.set_facecolor((ak.plot.GREY, 0.3))
         heat_map(ax, np.where(seen, weights, np.nan))
         ax.set(title=name, xlabel="key in the cache")
         arrays[name.replace(" ", "_")] = weights

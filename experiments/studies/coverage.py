@@ -102,7 +102,7 @@ class Coverage(Study):
             ("-.", ak.plot.GREEN),
         )
         for ax, ((design, order), found) in zip(axes, inside.items(), strict=True):
-            ax.axhline(self.level, color=ak.plot.INK, linewidth=0.8)
+            ax.axhline(self.level, color=ak.plot.ink(), linewidth=0.8)
             for name, (style, color) in zip(_POINTWISE, lines, strict=True):
                 share = np.mean(found[name]["inside"], axis=0)
                 places = inputs(design, self.points) if "conformal" in name else at

@@ -83,7 +83,7 @@ class Heteroskedasticity(Study):
         arrays: dict[str, Any] = {"x": at}
         looks = (("-.", ak.plot.PURPLE), ("-", ak.plot.BLUE), None, ("--", ak.plot.ORANGE), None)
         for ax, (growth, numbers) in zip(axes, found.items(), strict=True):
-            ax.plot(at, 0.2 + growth * np.abs(at), color=ak.plot.INK, label="true sd")
+            ax.plot(at, 0.2 + growth * np.abs(at), color=ak.plot.ink(), label="true sd")
             for i, look in enumerate(looks):
                 if look is None:
                     continue

@@ -177,7 +177,9 @@ class InContext(Study):
             x, y, at, truth, curves = example
             order = np.argsort(at)
             ak.plot.points(x, y, ax=right)
-            right.plot(at[order], truth[order], color=ak.plot.INK, linewidth=1.0, label="function")
+            right.plot(
+                at[order], truth[order], color=ak.plot.ink(), linewidth=1.0, label="function"
+            )
             for name, curve in curves.items():
                 line = styles[name][1:]
                 right.plot(at[order], curve[order], line, color=colors[name])

@@ -188,7 +188,7 @@ class Induction(Study):
         ax = figure.subplots()
         ax.plot(np.arange(1, len(losses) + 1), losses, color=ak.plot.BLUE)
         ax.axhline(
-            np.log(self.vocabulary), color=ak.plot.INK, linestyle=":", label="log of vocabulary"
+            np.log(self.vocabulary), color=ak.plot.ink(), linestyle=":", label="log of vocabulary"
         )
         ax.set(xlabel="step", ylabel="cross-entropy of the next token, nats", ylim=(0.0, None))
         ax.legend()
@@ -213,7 +213,7 @@ class Induction(Study):
         figure = Figure(figsize=(7.6, 3.8))
         axes = figure.subplots(1, 2, sharey=True)
         for ax, (title, found) in zip(axes, chosen.items(), strict=True):
-            ax.set_facecolor("#d9d9d9")
+            ax.set_facecolor((ak.plot.GREY, 0.3))
             heat_map(ax, np.where(np.tri(self.rows, dtype=bool), found, np.nan))
             ax.axvline(float(period) - 0.5, color=ak.plot.ORANGE, linestyle=":", linewidth=1.0)
             ax.axhline(float(period) - 0.5, color=ak.plot.ORANGE, linestyle=":", linewidth=1.0)

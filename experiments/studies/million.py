@@ -48,7 +48,7 @@ _LOOK = {
     "Blockwise": {"color": ak.plot.SKY, "marker": "s"},
     "Dense": {"color": ak.plot.PURPLE, "marker": "v"},
     KEOPS: {"color": ak.plot.ORANGE, "marker": "^"},
-    R: {"color": ak.plot.INK, "marker": "x", "linestyle": ":"},
+    R: {"color": ak.plot.GREY, "marker": "x", "linestyle": ":"},
 }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pydantic
 from matplotlib.figure import Figure
 
-from attnkernel.plot import BLUE, GREEN, INK, ORANGE, PURPLE
+from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, ink
 
 from ..parts import Bundled, FieldError, Name, Positive, Study, load
 from ..results import Run
@@ -171,7 +171,7 @@ class Peers(Study):
         figure = Figure(figsize=(8.4, 1.6 + 0.42 * len(rows)))
         axes = figure.subplots(1, 2, sharey=True)
         places, arrays = np.arange(len(rows)), {}
-        looks = zip("os^Dv*X", (BLUE, ORANGE, ORANGE, GREEN, GREEN, PURPLE, INK), strict=True)
+        looks = zip("os^Dv*X", (BLUE, ORANGE, ORANGE, GREEN, GREEN, PURPLE, ink()), strict=True)
         known = regressors([], 0, 0, 0)
         for i, (name, (marker, color)) in enumerate(zip(known, looks, strict=True)):
             if name not in names:
@@ -187,7 +187,7 @@ class Peers(Study):
                 ax.plot(
                     values, places + 0.09 * (i - 3), marker, label=name, markersize=5.5, **style
                 )
-        axes[0].axvline(100.0 * (CLOSE - 1.0), color=INK, linestyle=":", linewidth=0.9)
+        axes[0].axvline(100.0 * (CLOSE - 1.0), color=ink(), linestyle=":", linewidth=0.9)
         axes[0].set_xscale("symlog", linthresh=1.0)
         axes[0].set_xticks(ticks := [0, 1, 3, 10, 30, 100], map(str, ticks))
         axes[0].set(xlabel="error of labels left out, above the least (%)")
@@ -196,7 +196,7 @@ class Peers(Study):
         axes[0].set_yticks(places, [row["data"] for row in rows])
         axes[0].invert_yaxis()
         for ax in axes:
-            ax.grid(axis="y", linewidth=0.4, color="#CCCCCC")
+            ax.grid(axis="y", linewidth=0.4, color=(GREY, 0.4))
         legend(figure, list(axes), columns=4)
         run.figure("peers", figure, data=[row["data"] for row in rows], **arrays)
 

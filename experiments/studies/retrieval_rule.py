@@ -212,7 +212,7 @@ def draw_regimes(run: Run, regimes: dict[str, Any]) -> None:
         bottom.plot(tau, regimes[f"{name}_match"], "--", color=ak.plot.BLUE, label="Σ a s")
         term = "τ H(a)" if name == "entropy" else "−τ KL(a‖r)"
         bottom.plot(tau, regimes[f"{name}_term"], ":", color=ak.plot.PURPLE, label=term)
-        bottom.plot(tau, regimes[f"{name}_objective"], color=ak.plot.INK, label="objective")
+        bottom.plot(tau, regimes[f"{name}_objective"], color=ak.plot.ink(), label="objective")
         bottom.set(xlabel="temperature τ")
         bottom.legend()
     axes[0, 0].set_ylabel("weight")

@@ -119,7 +119,7 @@ class Scaling(Study):
             arrays["devices"] = counts
         most = max(row["gradient_mib"] for row in rows)
         ideal = [most * counts[0] / count for count in counts]
-        left.loglog(counts, ideal, ":", color=ak.plot.INK, label="1 / devices")
+        left.loglog(counts, ideal, ":", color=ak.plot.ink(), label="1 / devices")
         left.set(xlabel="devices P (virtual)", ylabel="memory of each device (MiB)")
         left.set_xticks(counts, map(str, counts))
         left.minorticks_off()

@@ -147,7 +147,7 @@ class Seeds(Study):
     ) -> None:
         figure = Figure(figsize=(8.4, 3.6))
         left, right = figure.subplots(1, 2)
-        line = {"color": ak.plot.INK, "linewidth": 0.9}
+        line = {"color": ak.plot.ink(), "linewidth": 0.9}
         for ax, values, shown in ((left, lengthscales, names), (right, ratios[:, :-1], names[:-1])):
             ax.boxplot(
                 values,
@@ -159,7 +159,7 @@ class Seeds(Study):
                 medianprops={"color": ak.plot.ORANGE, "linewidth": 2.0},
                 whiskerprops=line,
                 capprops=line,
-                flierprops={"markersize": 3, "markeredgecolor": ak.plot.INK},
+                flierprops={"markersize": 3, "markeredgecolor": ak.plot.ink()},
             )
             ax.invert_yaxis()
         left.set(xlabel="fitted lengthscale ℓ (units of x)", title="what is fitted")

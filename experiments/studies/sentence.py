@@ -154,7 +154,7 @@ def _not_itself(rows: int, cost: float) -> Array:
 def tokens_map(ax: Axes, weights: np.ndarray, tokens: list[str]) -> None:
     """Weights between tokens, with what comes after the query greyed."""
     shown = np.where(np.tri(len(tokens), dtype=bool), weights, np.nan)
-    ax.set_facecolor("#d9d9d9")
+    ax.set_facecolor((ak.plot.GREY, 0.3))
     ax.imshow(shown, vmin=0.0, vmax=1.0, cmap="Blues", interpolation="nearest")
     names = [ak.plot.literal(token) for token in tokens]
     ax.set_xticks(range(len(tokens)), names, rotation=90, fontsize=6.5)

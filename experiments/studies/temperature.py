@@ -177,10 +177,10 @@ def draw_forms(
         ak.plot.points(data.x, data.y, ax=top)
         top.plot(x, data.mean, "--", color=ak.plot.BLUE, label="true mean")
         top.plot(at, form["curve"], color=ak.plot.ORANGE, label="weighted sum")
-        top.plot([query], [form["prediction"]], "o", color=ak.plot.INK, label="at the query")
+        top.plot([query], [form["prediction"]], "o", color=ak.plot.ink(), label="at the query")
         top.set_title(f"{name} weights")
         bottom.vlines(x, 0.0, form["weights"], color=ak.plot.GREEN)
-        bottom.axvline(query, color=ak.plot.INK, linestyle=":", linewidth=1.0)
+        bottom.axvline(query, color=ak.plot.ink(), linestyle=":", linewidth=1.0)
         bottom.set_xlabel("x")
     axes[1, 0].set_ylim(bottom=0.0)
     axes[0, 0].set_ylabel("y")
@@ -199,7 +199,7 @@ def draw_dial(run: Run, data: ak.data.Dataset, dial: dict[str, Any]) -> None:
     best = int(np.argmin(dial["error"]))
     ak.plot.points(data.x, data.y, ax=left)
     shown = {
-        0: ("-", ak.plot.PURPLE),
+        0: (":", ak.plot.PURPLE),
         best: ("-", ak.plot.ORANGE),
         len(tau) - 1: ("--", ak.plot.BLUE),
     }
@@ -208,12 +208,12 @@ def draw_dial(run: Run, data: ak.data.Dataset, dial: dict[str, Any]) -> None:
     left.set(xlabel="x", ylabel="y", title="nearest label, best, mean of all")
     left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     middle.plot(tau, dial["entropy"], color=ak.plot.GREEN)
-    middle.axhline(np.log(len(data.y)), color=ak.plot.INK, linestyle=":", linewidth=1.0)
+    middle.axhline(np.log(len(data.y)), color=ak.plot.ink(), linestyle=":", linewidth=1.0)
     middle.annotate(f"log {len(data.y)}", (tau[0], np.log(len(data.y))), va="bottom")
     middle.set(xscale="log", xlabel="temperature τ", ylabel="entropy of the weights, nats")
     right.plot(tau, dial["bias"], "--", color=ak.plot.BLUE, label="bias²")
     right.plot(tau, dial["variance"], ":", color=ak.plot.PURPLE, label="variance")
-    right.plot(tau, dial["error"], color=ak.plot.INK, label="their sum")
+    right.plot(tau, dial["error"], color=ak.plot.ink(), label="their sum")
     right.plot([tau[best]], [dial["error"][best]], "o", color=ak.plot.ORANGE)
     right.set(xscale="log", yscale="log", xlabel="temperature τ", ylabel="squared error")
     right.set_ylim(bottom=1e-4)

@@ -181,7 +181,7 @@ class Zoo(Study):
             ax.plot(self.counts, errors, style, label=f"{name}, positive features")
         first = found["Gaussian"]["error"][0]
         theory = first * np.sqrt(self.counts[0] / np.asarray(self.counts))
-        ax.plot(self.counts, theory, ":", color=ak.plot.INK, label=r"falling as $1/\sqrt{M}$")
+        ax.plot(self.counts, theory, ":", color=ak.plot.ink(), label=r"falling as $1/\sqrt{M}$")
         ax.set(xscale="log", yscale="log", xlabel="number of random features M")
         ax.set_ylabel("root mean square error of the output")
         ax.legend()
