@@ -180,3 +180,34 @@ def test_many_pairs_at_once_are_the_pairs_one_by_one(x64, dim, scale, lengthscal
 
     for ours, expected in zip(everything(at_once), everything(one_by_one), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9)
+
+
+class Logistic(ak.kernels.Scaled):
+    """1 / cosh² of half the difference, per column."""
+
+    def log_pair(self, q, k):
+        half = 0.5 * (q - k) / self.lengthscale
+        return -2.0 * jnp.sum(jnp.logaddexp(half, -half))
+
+
+def test_kernel_with_a_lengthscale_is_one_method_too(x64):
+    x, y = points(0, KEYS, 1), points(1, KEYS, 1)[:, 0]
+    model = ak.KernelRegression(Logistic(jnp.asarray(5.0)))
+    fitted = ak.fit(model, x, y, objective=ak.LeaveOneOut())
+    ends = [float(side.kernel.lengthscale) for side in model.bounds(jnp.asarray(x))]
+    assert ends == [float(side.lengthscale) for side in ak.Gaussian(1.0).bounds(jnp.asarray(x))]
+    assert ends[0] <= float(fitted.model.kernel.lengthscale) <= ends[1]
+    assert len(np.unique(fitted.starts.begin.kernel.lengthscale)) == 10
+    least = min(ak.profile(model, x, y, np.geomspace(*ends, 500), objective=ak.LeaveOneOut()))
+    assert fitted.loss <= least + 1e-12
+    assert repr(Logistic(0.25)) == "Logistic(lengthscale=0.25)"
+    wide = Logistic(0.5).stretched(4.0)
+    x = jnp.asarray(x)
+    np.testing.assert_allclose(wide.pairwise(x, x), Logistic(2.0).pairwise(x, x), rtol=1e-13)
+
+
+def test_kernel_with_a_lengthscale_refuses_what_it_cannot_be(x64):
+    with pytest.raises(ValueError, match="lengthscale must be"):
+        Logistic(-1.0)
+    with pytest.raises(ValueError, match="2 lengthscales, one per dimension, but the points have"):
+        ak.attend(*(points(i, KEYS, DIM) for i in range(3)), kernel=Logistic(np.ones(2)))

@@ -50,3 +50,4 @@ from ._radial import (
     Radial as Radial,
     RationalQuadratic as RationalQuadratic,
 )
+from ._scaled import Scaled as Scaled

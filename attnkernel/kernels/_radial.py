@@ -13,13 +13,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import wadler_lindig as wl
 from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import is_known, require_positive
-from ._base import Kernel, unbounded
+from .._checks import is_known
+from ._base import Kernel
+from ._scaled import Scaled, log_positive
 from ._squares import MANY, add_up, as_row, columns, largest, pairwise_squares, squares_of
 from ._volume import log_integral, log_sphere
 
@@ -27,15 +27,15 @@ _LIGHT = 12  # differences to add up for a distance that cost less than to store
 _FEW = 2**15  # pairs up to which a program of fewer steps is faster than one of faster steps
 
 
-class Radial(Kernel):
+class Radial(Scaled):
     r"""A kernel of the distance: $\log K(q, k) = g(r^2)$, $r^2 = \|M^{1/2} (q - k) / \ell\|^2$.
 
     To add one, subclass and write `log_of`: g, with finite derivatives at 0.
 
     **Arguments:**
 
-    - `lengthscale`: ℓ > 0 in the units of x: one number, or shape (dim,): one per dimension.
-      It is held as its logarithm, so that no step of any optimiser can make it negative.
+    - `lengthscale`: ℓ > 0 in the units of x: one number, or shape (dim,): one per dimension. It is
+      held as in `Scaled`.
     - `metric`: M, symmetric positive definite, shape (dim, dim): the full metric, for a single ℓ.
       Default: the identity. It is held as a factor A with $A^\top A = M$, free to fit.
 
@@ -43,17 +43,10 @@ class Radial(Kernel):
     positive definite, or either is of another dimension than the points.
     """
 
-    log_lengthscale: Float[Array, "*dim"]
     metric_factor: Float[Array, "dim dim"] | None
 
     def __init__(self, lengthscale: ArrayLike = 1.0, *, metric: ArrayLike | None = None):
-        self.log_lengthscale = log_positive("lengthscale", lengthscale)
-        if self.log_lengthscale.ndim > 1:
-            raise ValueError(
-                f"lengthscale must be one number or one per dimension, shape (dim,); got shape "
-                f"{np.shape(lengthscale)}. For several heads make a stack of kernels: "
-                f"eqx.filter_vmap(ak.{type(self).__name__})(lengthscales)."
-            )
+        super().__init__(lengthscale)
         if metric is not None and self.log_lengthscale.ndim:
             raise ValueError("A full metric goes with one lengthscale, not one per dimension.")
         self.metric_factor = None if metric is None else _factor(metric)
@@ -66,11 +59,6 @@ class Radial(Kernel):
     @abc.abstractmethod
     def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
         """$g(r^2)$ = log K, from `unit` times the squared distance in lengthscales."""
-
-    @property
-    def lengthscale(self) -> Float[Array, "*dim"]:
-        """ℓ, in the units of x."""
-        return jnp.exp(self.log_lengthscale)
 
     @property
     def metric(self) -> Float[Array, "dim dim"] | None:
@@ -128,36 +116,10 @@ class Radial(Kernel):
             kernel = eqx.tree_at(lambda kernel: kernel.metric_factor, self, None)
         return kernel.log_pair(gap, jnp.zeros_like(gap))
 
-    def bounds(self, x: Float[Array, "n dim"]) -> tuple["Radial", "Radial"]:
-        r"""Lengthscales that inputs x can tell apart: from half a typical gap to ten ranges.
-
-        Below half the gap between neighbours the estimate is that of the nearest neighbour
-        whatever ℓ; beyond ten times the range of x it is the mean of y. Per dimension, the gap is
-        the smaller of the mean and of the median gap between distinct neighbours, so that neither
-        clusters nor ties hide the fine structure. A single ℓ takes the widest interval. Other
-        parameters are free.
-        """
+    def bounds(self, x: Float[Array, "n dim"]) -> tuple[Scaled, Scaled]:
+        """As of `Scaled`; with a metric, of inputs in its coordinates."""
         self._require_dimensions(x.shape[1])
-        if self.metric_factor is not None:
-            x = x @ self.metric_factor.T
-        gaps = jnp.diff(jnp.sort(x, axis=0), axis=0)
-        spread = jnp.sum(gaps, axis=0)
-        lower, upper = self._least(gaps), 10.0 * spread
-        constant = spread == 0  # such a dimension has no say
-        if self.log_lengthscale.ndim == 0:
-            lower = jnp.min(jnp.where(constant, jnp.inf, lower))
-            upper = jnp.max(upper)
-        else:
-            lower, upper = jnp.where(constant, 1.0, lower), jnp.where(constant, 1.0, upper)
-        sides = []
-        for side, lengthscale in zip(unbounded(self), (lower, upper), strict=True):
-            log = jnp.log(lengthscale).astype(self.log_lengthscale.dtype)
-            sides.append(eqx.tree_at(lambda kernel: kernel.log_lengthscale, side, log))
-        return sides[0], sides[1]
-
-    def stretched(self, factor: ArrayLike) -> "Radial":
-        log = self.log_lengthscale + jnp.log(jnp.asarray(factor, self.log_lengthscale.dtype))
-        return eqx.tree_at(lambda kernel: kernel.log_lengthscale, self, log)
+        return super().bounds(x if self.metric_factor is None else x @ self.metric_factor.T)
 
     def log_volume(self, dim: int) -> Float[Array, ""]:
         r"""$\log \int K = \log \int K_1 + \sum_c \log \ell_c - \tfrac12 \log \det M$, with
@@ -179,44 +141,17 @@ class Radial(Kernel):
         dtype = self.log_lengthscale.dtype
         return log_integral(lambda squares: self.log_of(squares * self.unit), dim, dtype)
 
-    def _least(self, gaps: Float[Array, "gaps dim"]) -> Float[Array, " dim"]:
-        """Half a typical gap between neighbours, per dimension."""
-        median = jnp.nanmedian(jnp.where(gaps > 0, gaps, jnp.nan), axis=0)
-        return 0.5 * jnp.minimum(jnp.mean(gaps, axis=0), median)
-
     def _require_dimensions(self, dim: int) -> None:
-        name = type(self).__name__
-        if self.log_lengthscale.ndim == 1 and self.log_lengthscale.shape != (dim,):
-            raise ValueError(
-                f"This {name} has {self.log_lengthscale.shape[0]} lengthscales, one per "
-                f"dimension, but the points have {dim} dimensions. Give one number, or {dim} of "
-                f"them."
-            )
+        super()._require_dimensions(dim)
         if self.metric_factor is not None and self.metric_factor.shape != (dim, dim):
             raise ValueError(
-                f"The metric of this {name} has shape {self.metric_factor.shape}, but the points "
-                f"have {dim} dimensions; expected ({dim}, {dim})."
+                f"The metric of this {type(self).__name__} has shape {self.metric_factor.shape}, "
+                f"but the points have {dim} dimensions; expected ({dim}, {dim})."
             )
 
-    def __pdoc__(self, **kwargs) -> wl.AbstractDoc | None:
-        """`Gaussian(lengthscale=0.1355)` where the value is known, shapes elsewhere."""
-        shown = {"lengthscale": self.log_lengthscale, **self._logs_of_others()}
-        if not all(
-            isinstance(leaf, jax.Array) and is_known(leaf) and leaf.ndim <= 1 and leaf.size <= 8
-            for leaf in shown.values()
-        ):
-            return None
-        texts = []
-        for name, leaf in shown.items():
-            values = [f"{value:.4g}" for value in jnp.exp(leaf).ravel().tolist()]
-            texts.append(f"{name}=" + (f"[{', '.join(values)}]" if leaf.ndim else values[0]))
-        if self.metric is not None:
-            texts.append(f"metric={np.round(np.asarray(self.metric), 4).tolist()}")
-        return wl.TextDoc(f"{type(self).__name__}({', '.join(texts)})")
-
-    def _logs_of_others(self) -> dict[str, Array]:
-        """Positive parameters besides the lengthscale, by name, as logarithms."""
-        return {}
+    def _texts_of_others(self) -> list[str]:
+        metric = self.metric
+        return [] if metric is None else [f"metric={np.round(np.asarray(metric), 4).tolist()}"]
 
 
 class Gaussian(Radial):
@@ -388,19 +323,6 @@ class Periodic(Kernel):
     def stretched(self, factor: ArrayLike) -> "Periodic":
         log = self.log_lengthscale + jnp.log(jnp.asarray(factor, self.log_lengthscale.dtype))
         return eqx.tree_at(lambda kernel: kernel.log_lengthscale, self, log)
-
-
-def log_positive(name: str, value: ArrayLike) -> Float[Array, "..."]:
-    """The logarithm of a positive parameter, in floating point of at least float32.
-
-    **Raises:** `ValueError` if it is not positive and finite, also once rounded to this precision.
-    """
-    require_positive(name, value)
-    with np.errstate(over="ignore"):
-        array = jnp.asarray(value)
-        array = array.astype(jnp.promote_types(array.dtype, jnp.result_type(float)))
-    require_positive(name, array)
-    return jnp.log(array)
 
 
 def _factor(metric: ArrayLike) -> Float[Array, "dim dim"]:
