@@ -1,1 +1,14 @@
 """Experiments: from a YAML config to a run directory with its figures and numbers."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .kernels import register as register
+
+
+def __getattr__(name: str):
+    """`register` on first use: `python -m experiments --help` imports no JAX."""
+    if name == "register":
+        return importlib.import_module(".kernels", __name__).register
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,6 +35,7 @@ def _run(options: argparse.Namespace, overrides: list[str]) -> int:
     from . import runner  # noqa: PLC0415
 
     _join(options)
+    _kernels(options)
     study = runner.load(options.config, overrides)
     return runner.execute(study, options.out, quiet=options.quiet)
 
@@ -43,6 +44,7 @@ def _resume(options: argparse.Namespace, _: list[str]) -> int:
     from . import runner  # noqa: PLC0415
 
     _join(options)
+    _kernels(options)
     return runner.resume(options.directory, quiet=options.quiet)
 
 
@@ -57,6 +59,14 @@ def _join(options: argparse.Namespace) -> None:
         raise distributed.JoinError("--coordinator and --process go with --distributed")
 
 
+def _kernels(options: argparse.Namespace) -> None:
+    """Loads the kernels of the user's file, if there is one: after other processes were met."""
+    from . import kernels  # noqa: PLC0415
+
+    if options.kernels is not None:
+        kernels.load(options.kernels)
+
+
 def _sweep(options: argparse.Namespace, arguments: list[str]) -> int:
     import matplotlib as mpl  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
@@ -66,6 +76,7 @@ def _sweep(options: argparse.Namespace, arguments: list[str]) -> int:
     from . import results, sweep  # noqa: PLC0415
 
     console = Console(highlight=False, markup=False, soft_wrap=True, quiet=options.quiet)
+    _kernels(options)
     if options.submit:
         return _submit(options, arguments)
     if options.slurm:
@@ -77,6 +88,7 @@ def _sweep(options: argparse.Namespace, arguments: list[str]) -> int:
             out=options.out,
             jobs=options.jobs,
             shard=options.shard,
+            kernels=options.kernels,
             console=console,
         )
 
@@ -87,6 +99,8 @@ def _submit(options: argparse.Namespace, arguments: list[str]) -> int:
     members, _ = sweep.members_of(options.config, arguments)
     out = sweep.directory_of(members, options.out)
     whole = [os.fspath(options.config), *arguments]
+    if options.kernels is not None:
+        whole += ["--kernels", os.fspath(options.kernels)]
     number, folder = launch.submit(whole, out, options.submit, options.slurm, options.jobs)
     print(
         f"{len(members)} members in {options.submit} jobs of the array {number}; logs in {folder}"
@@ -140,6 +154,7 @@ def _page(options: argparse.Namespace, overrides: list[str]) -> int:
 def _show(options: argparse.Namespace, overrides: list[str]) -> int:
     from . import config, runner  # noqa: PLC0415
 
+    _kernels(options)
     print(config.dump(runner.load(options.config, overrides)), end="")
     return 0
 
@@ -147,6 +162,7 @@ def _show(options: argparse.Namespace, overrides: list[str]) -> int:
 def _validate(options: argparse.Namespace, _: list[str]) -> int:
     from . import config, runner  # noqa: PLC0415
 
+    _kernels(options)
     code = 0
     for path in options.configs:
         try:
@@ -170,14 +186,14 @@ def _schema(*_: object) -> int:
 def _list(*_: object) -> int:
     from attnkernel.data import BUNDLED  # noqa: PLC0415
 
-    from . import parts  # noqa: PLC0415
+    from . import kernels, parts  # noqa: PLC0415
     from .studies import STUDIES  # noqa: PLC0415
 
     for what, names in (
         ("study", STUDIES),
         ("data.source", parts.SOURCES),
         ("data.name (bundled)", BUNDLED),
-        ("model.kernel", parts.KERNELS),
+        ("model.kernel", kernels.KERNELS),
         ("model.convention", parts.SYMBOL),
         ("training.optimizer", parts.OPTIMIZERS),
     ):
@@ -219,7 +235,11 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m experiments", description="Runs the experiments of attnkernel from configs."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    overrides = argparse.ArgumentParser(add_help=False)
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument(
+        "--kernels", type=Path, metavar="FILE.py", help="run it: its kernels may be named"
+    )
+    overrides = argparse.ArgumentParser(add_help=False, parents=[own])
     overrides.add_argument("config", type=Path, metavar="CONFIG", help="a YAML file")
     overrides.add_argument(
         "overrides", nargs="*", metavar="field.sub=value", help="instead of what the file says"
@@ -236,11 +256,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--out", type=Path, metavar="DIR", help="default: results/NAME/TIME")
     run.add_argument("--quiet", action="store_true", help="print nothing but errors")
     resume = commands.add_parser(
-        "resume", parents=[shared], help="go on with a run that was stopped"
+        "resume", parents=[own, shared], help="go on with a run that was stopped"
     )
     resume.add_argument("directory", type=Path, metavar="RUN", help="the directory of the run")
     resume.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    sweep = commands.add_parser("sweep", help="run a config for many values: field=a,b seed=0..99")
+    sweep = commands.add_parser(
+        "sweep", parents=[own], help="run a config for many values: field=a,b seed=0..99"
+    )
     sweep.add_argument("config", type=Path, metavar="CONFIG", help="a YAML file")
     sweep.add_argument(
         "overrides", nargs="+", metavar="field=a,b,c", help="values; of a range: seed=0..99"
@@ -265,7 +287,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     page.add_argument("--out", type=Path, metavar="FILE", help="default: results/NAME.html")
     commands.add_parser("show", parents=[overrides], help="print the resolved config")
-    validate = commands.add_parser("validate", help="check configs and their data; run nothing")
+    validate = commands.add_parser(
+        "validate", parents=[own], help="check configs and their data; run nothing"
+    )
     validate.add_argument("configs", nargs="+", type=Path, metavar="CONFIG")
     commands.add_parser("schema", help="print the JSON schema of configs, for editors")
     commands.add_parser("list", help="print what configs can name")

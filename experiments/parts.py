@@ -4,6 +4,7 @@ import abc
 import functools
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +17,7 @@ import attnkernel as ak
 from attnkernel._checks import require_regression_data
 
 from .config import FieldError
+from .kernels import BUILT_IN, KERNELS, Scaled, require_known
 from .results import Run
 
 
@@ -43,6 +45,11 @@ Name = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 Column = Annotated[str, pydantic.Field(min_length=1)]
 Columns = Column | Annotated[list[Column], pydantic.Field(min_length=1)]
 Convention = Literal["standard", "unhalved"]
+KernelName = Annotated[
+    str,
+    pydantic.AfterValidator(require_known),
+    pydantic.WithJsonSchema({"anyOf": [{"enum": list(BUILT_IN)}, {"type": "string"}]}),
+]
 SYMBOL: dict[str, str] = {"standard": "exp(−d²/2ℓ²)", "unhalved": "exp(−(d/ℓ)²)"}
 
 
@@ -96,24 +103,46 @@ Data = Annotated[Heteroskedastic | Bundled | Csv, pydantic.Field(discriminator="
 
 
 class Model(Part):
-    """Kernel regression with one kernel."""
+    """Kernel regression with one kernel of one lengthscale."""
 
-    kernel: Literal["gaussian"] = "gaussian"
+    kernel: KernelName = pydantic.Field(
+        default="gaussian", description="a built-in one, or one of --kernels FILE.py"
+    )
     lengthscale: Positive = pydantic.Field(default=1.0, description="where the fit starts")
     convention: Convention = pydantic.Field(
-        default="standard", description="what a lengthscale means, here and in the results"
+        default="standard",
+        description="what a lengthscale of a gaussian means, here and in the results",
     )
     sink_mass: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)] = pydantic.Field(
         default=0.0, description="divide by (sum of weights + this); 0 is exact"
     )
+    on_empty: Literal["nan", "nearest", "mean"] = pydantic.Field(
+        default="nan", description="the prediction where a compact kernel reaches no label"
+    )
+
+    @pydantic.field_validator("convention")
+    @classmethod
+    def _only_of_a_gaussian(cls, convention: str, info: pydantic.ValidationInfo) -> str:
+        kernel = info.data.get("kernel", "gaussian")  # a name that is unknown is told by itself
+        if convention != "standard" and kernel != "gaussian":
+            raise ValueError(
+                f"{convention} is a convention of the gaussian alone; with kernel {kernel} leave "
+                f"it out, or say standard"
+            )
+        return convention
 
     def make(self, lengthscale: Any = None) -> ak.KernelRegression:
         """The model at a lengthscale of this convention (default: the start)."""
-        return ak.KernelRegression(self.kernel_at(lengthscale), rule=self.rule())
+        return self.of(self.kernel_at(lengthscale))
 
-    def kernel_at(self, lengthscale: Any = None) -> ak.Gaussian:
+    def of(self, kernel: Any) -> ak.KernelRegression:
+        """The model with a kernel as it is."""
+        return ak.KernelRegression(kernel, rule=self.rule(), on_empty=self.on_empty)
+
+    def kernel_at(self, lengthscale: Any = None) -> Scaled:
         value = self.lengthscale if lengthscale is None else lengthscale
-        return ak.Gaussian(ak.kernels.convert_lengthscale(value, source=self.convention))
+        length = ak.kernels.convert_lengthscale(value, source=self.convention)
+        return KERNELS[self.kernel](length)
 
     def rule(self) -> ak.Softmax:
         return ak.Softmax(sink_mass=self.sink_mass)
@@ -123,6 +152,34 @@ class Model(Part):
         return jnp.asarray(lengthscale) * ak.kernels.convert_lengthscale(
             1.0, target=self.convention
         )
+
+    def parameters(self, kernel: Any) -> dict[str, Array]:
+        """All that was fitted of a kernel, or of a stack of them: the lengthscale as shown."""
+        leaves, _ = jax.tree.flatten_with_path(eqx.filter(kernel, eqx.is_inexact_array))
+        others = {jax.tree_util.keystr(path).lstrip("."): leaf for path, leaf in leaves}
+        others.pop("log_lengthscale")
+        return {"lengthscale": self.shown(kernel.lengthscale), **others}
+
+    def words(self) -> str:
+        """The kernel, in the title of a table."""
+        return SYMBOL[self.convention] if self.kernel == "gaussian" else self.kernel
+
+    def label(self) -> str:
+        """What the curve of a figure is."""
+        return "prediction" if self.kernel == "gaussian" else f"prediction, kernel {self.kernel}"
+
+    def named(self) -> dict[str, str]:
+        """The kernel, in a summary."""
+        return {"kernel": self.kernel, "convention": self.convention}
+
+    def require_slope(self) -> None:
+        """Raise `FieldError` for a kernel whose lengthscale no fit can move."""
+        if self.kernel == "boxcar":
+            raise FieldError(
+                ("model", "kernel"),
+                "boxcar has no slope in its lengthscale, so that no fit moves it: take another, "
+                "such as epanechnikov, or the study lengthscales",
+            )
 
 
 class Training(Part):
@@ -280,14 +337,15 @@ def outside_bounds(lengthscales: Array, data: ak.data.Dataset, model: Model, who
     if not found:
         return []
     ends = [f"{float(model.shown(length)):.4g}" for length in (*found, lower, upper)]
+    compact = issubclass(KERNELS[model.kernel], ak.kernels.Compact)
+    below = "rows have no neighbour" if compact else "is the nearest neighbour"
     return [
         f"{who}: ℓ = {', '.join(ends[:-2])} is outside {ends[-2]} to {ends[-1]}, where these "
-        f"inputs can tell lengthscales apart (below is the nearest neighbour, above the mean): "
+        f"inputs can tell lengthscales apart (below {below}, above is the mean): "
         f"start nearer, or take more steps."
     ]
 
 
-KERNELS = get_args(Model.model_fields["kernel"].annotation)
 OPTIMIZERS = get_args(Training.model_fields["optimizer"].annotation)
 SOURCES = tuple(
     get_args(kind.model_fields["source"].annotation)[0] for kind in (Heteroskedastic, Bundled, Csv)

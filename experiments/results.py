@@ -38,6 +38,7 @@ import attnkernel as ak
 from attnkernel._save import versions, write_whole
 
 from .config import dump
+from .kernels import own_kernel
 
 try:
     import fcntl
@@ -73,7 +74,7 @@ class Run:
         self._meta = _meta(config)
         self._timings: dict[str, float] = {}
         self._notes: list[str] = []
-        self._of = hashlib.sha256(dump(config).encode()).hexdigest()
+        self._of = hashlib.sha256(f"{dump(config)}{own_kernel(config) or ''}".encode()).hexdigest()
         try:
             self._again() if resume else self._claim(config)
             self._metrics = (directory / "metrics.jsonl").open("w", encoding="utf-8")
@@ -112,7 +113,8 @@ class Run:
         changed = {
             name: [before.get(name), now]
             for name, now in self._meta.items()
-            if name in ("versions", "git", "devices", "platform") and before.get(name) != now
+            if name in ("versions", "git", "devices", "platform", "kernels")
+            and before.get(name) != now
         }
         self._meta = {**self._meta, **before}
         self._meta["resumed"] = [*before.get("resumed", []), {**how, "changed": changed}]
@@ -291,6 +293,7 @@ def _meta(config: Any) -> dict[str, Any]:
         "started": _now(),
         "seed": config.seed,
         "precision": config.precision,
+        **({"kernels": kernels} if (kernels := own_kernel(config)) else {}),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "devices": [str(device) for device in jax.devices()],

@@ -8,8 +8,9 @@
 | `members/ID/` | the others: each a run directory, made by a process of its own |
 | `figures/` | means and intervals, and the members behind them |
 
-A member is known by its resolved config, of which ID is a digest: a sweep that is run again, or
-with more values, computes only what is missing, and shards may share a directory.
+A member is known by its resolved config, of which ID is a digest (and of the file of the user's
+kernel, if it names one): a sweep that is run again, or with more values, computes only what is
+missing, and shards may share a directory.
 """
 
 import copy
@@ -40,6 +41,7 @@ from attnkernel.plot import BLUE, SKY, literal
 
 from . import config as configs
 from .compare import numbers_of
+from .kernels import own_kernel
 from .parts import Study
 from .results import OutputError, plain, read_json, save_figure
 from .runner import check, settings, study_of
@@ -134,7 +136,8 @@ def members_of(path: Path, arguments: Sequence[str]) -> tuple[list[Member], dict
         if but_seed not in checked:  # what only the data can tell, of one seed
             check(study, own)
             checked.add(but_seed)
-        digest = hashlib.sha256(configs.dump(study).encode()).hexdigest()[:16]
+        whole = f"{configs.dump(study)}{own_kernel(study) or ''}"
+        digest = hashlib.sha256(whole.encode()).hexdigest()[:16]
         members.setdefault(digest, Member(digest, asked, [*shared, *overrides], study))
     return list(members.values()), axes
 
@@ -151,9 +154,13 @@ def sweep(
     out: Path | None,
     jobs: int,
     shard: tuple[int, int],
+    kernels: Path | None,
     console: Console,
 ) -> int:
-    """Runs what is missing of a sweep; returns the exit code, 1 if a member failed."""
+    """Runs what is missing of a sweep; returns the exit code, 1 if a member failed.
+
+    `kernels`: the file that processes of members are to load too.
+    """
     members, axes = members_of(path, arguments)
     out = directory_of(members, out)
     try:
@@ -171,7 +178,7 @@ def sweep(
     for group in _groups(missing):
         if len(group) == 1 or not _together(out, group, console):
             alone += group
-    _apart(path, out, alone, jobs, console)
+    _apart(path, out, alone, jobs, kernels, console)
     found = _found(out)
     return _report(out, members, mine, axes, found, console)
 
@@ -223,7 +230,14 @@ def _together(out: Path, group: Sequence[Member], console: Console) -> bool:
     return True
 
 
-def _apart(path: Path, out: Path, members: Sequence[Member], jobs: int, console: Console) -> None:
+def _apart(
+    path: Path,
+    out: Path,
+    members: Sequence[Member],
+    jobs: int,
+    kernels: Path | None,
+    console: Console,
+) -> None:
     """Runs members in processes of their own, so many at a time; one that stopped goes on."""
 
     def run(member: Member) -> tuple[Member, int, str]:
@@ -232,6 +246,8 @@ def _apart(path: Path, out: Path, members: Sequence[Member], jobs: int, console:
         command = ["run", os.fspath(path), *member.overrides, "--out", os.fspath(directory)]
         if directory.exists():
             command = ["resume", os.fspath(directory)]
+        if kernels is not None:
+            command += ["--kernels", os.fspath(kernels)]
         done = subprocess.run(
             [sys.executable, "-m", "experiments", *command, "--quiet"],
             capture_output=True,

@@ -57,13 +57,16 @@ def draw_fits(
     data: ak.data.Dataset,
     members: Sequence[ak.Fit],
     titles: Sequence[str],
+    *,
+    label: str = "prediction",
     **arrays: Any,
 ) -> None:
-    """A figure with a panel for each fit: its curve, the data, and the truth where it is known."""
+    """A figure with a panel for each fit: its curve, of this label in the legend, the data, and the
+    truth where it is known."""
     figure, axes = panels(len(members))
     one_input = data.x.shape[1] == 1
     for ax, member, title in zip(axes, members, titles, strict=True):
-        ak.plot.fit(member, ax=ax, label="prediction")
+        ak.plot.fit(member, ax=ax, label=label)
         if one_input and data.mean is not None:
             ax.plot(np.ravel(data.x), data.mean, "--", color=ak.plot.BLUE, label="true mean")
         ax.set_title(title)

@@ -14,7 +14,6 @@ import attnkernel as ak
 
 from ..config import dump
 from ..parts import (
-    SYMBOL,
     Data,
     HoldOutSize,
     Keys,
@@ -75,6 +74,7 @@ class Heads(Study):
     rows_are: ClassVar[str] = "table"
 
     def check(self) -> None:
+        self.model.require_slope()
         self._rows_held_out(load(self.data, self.keys().next()))
 
     def _rows_held_out(self, data: ak.data.Dataset) -> int:
@@ -115,12 +115,16 @@ class Heads(Study):
         left_out = eqx.filter_vmap(lambda model: ak.LeaveOneOut()(model, data.x, data.y))
 
         def of_heads(numbers: Array) -> Array:  # of those that fill up, no number
-            return jnp.where(fits.model.active, numbers, jnp.nan)
+            active = fits.model.active
+            active = active.reshape(active.shape + (1,) * (numbers.ndim - active.ndim))
+            return jnp.where(active, numbers, jnp.nan)
 
+        lengthscales, others = self._parameters(fits.model.model.kernel)
         found = {
             "heads": jnp.array(self.heads),
             "weights": of_heads(fits.model.model.weights),
-            "lengthscales": of_heads(self.model.shown(fits.model.model.kernel.lengthscale)),
+            "lengthscales": of_heads(lengthscales),
+            **{name: of_heads(leaf) for name, leaf in others.items()},
             "leave_one_out": left_out(fits.model),
         }
         return found, jnp.any(fits.starts.diverged)
@@ -136,20 +140,23 @@ class Heads(Study):
         members = [result.member(i) for i in range(len(self.heads))]
         for heads, member in zip(self.heads, members, strict=True):
             model = member.model.model
+            lengthscales, others = self._parameters(model.kernel)
             lengths = model.kernel.lengthscale[:heads]
             run.note(outside_bounds(lengths, data, self.model, f"{heads} heads"))
             rows.append(
                 {
                     "heads": heads,
                     "weights": to_list(model.weights[:heads]),
-                    "lengthscales": to_list(self.model.shown(lengths)),
+                    "lengthscales": to_list(lengthscales[:heads]),
+                    **{name: to_list(leaf[:heads]) for name, leaf in others.items()},
                     "leave_one_out": ak.LeaveOneOut()(member.model, data.x, data.y),
                 }
             )
         titles = [f"{heads} head{'s' if heads > 1 else ''}" for heads in self.heads]
-        draw_fits(run, "heads", data, members, titles, heads=self.heads)
+        label = self.model.label()
+        draw_fits(run, "heads", data, members, titles, label=label, heads=self.heads)
         run.table(
-            f"Heads, kernel {SYMBOL[self.model.convention]}",
+            f"Heads, kernel {self.model.words()}",
             ["heads", "combination u", "lengthscales ℓ", "leave-one-out error"],
             [
                 [
@@ -161,7 +168,12 @@ class Heads(Study):
                 for row in rows
             ],
         )
-        run.summary({"data": describe(data), "convention": self.model.convention, "table": rows})
+        run.summary({"data": describe(data), **self.model.named(), "table": rows})
+
+    def _parameters(self, kernel: Any) -> tuple[Array, dict[str, Array]]:
+        """Lengthscales, and what else was fitted of the kernels."""
+        others = self.model.parameters(kernel)
+        return others.pop("lengthscale"), others
 
     def start(self, heads: int, ends: tuple[ArrayLike, ArrayLike] | None = None) -> PaddedHeads:
         """A model of this many heads, filled up to the most; `ends`: shortest and longest."""
@@ -170,7 +182,9 @@ class Heads(Study):
         lengthscales = jnp.ones(max(self.heads)).at[:heads].set(first)
         kernel = eqx.filter_vmap(self.model.kernel_at)(lengthscales)
         weights = jnp.where(active, 1.0 / heads, 0.0)
-        model = ak.MultiheadKernelRegression(kernel, weights, rule=self.model.rule())
+        model = ak.MultiheadKernelRegression(
+            kernel, weights, rule=self.model.rule(), on_empty=self.model.on_empty
+        )
         return PaddedHeads(model, active)
 
     def fit(self, run: Run, data: ak.data.Dataset, keys: jax.Array) -> ak.Fit:

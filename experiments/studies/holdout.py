@@ -12,7 +12,6 @@ import attnkernel as ak
 
 from ..config import dump
 from ..parts import (
-    SYMBOL,
     Data,
     HoldOutSize,
     Keys,
@@ -40,6 +39,7 @@ class HoldOut(Study):
     hold_out: Annotated[list[HoldOutSize], pydantic.Field(min_length=1, max_length=12)]
 
     def check(self) -> None:
+        self.model.require_slope()
         hold_out_sizes(self.hold_out, len(load(self.data, self.keys().next()).y))
 
     def run(self, run: Run) -> None:
@@ -48,15 +48,14 @@ class HoldOut(Study):
         sizes = hold_out_sizes(self.hold_out, len(data.y))
         result = self._fit(run, data, sizes, keys.stack(len(sizes)))
         members = [result.member(i) for i in range(len(sizes))]
-        lengthscales = self.model.shown(result.model.kernel.lengthscale)
         fits = [
             {
                 "hold_out": size,
-                "lengthscale": lengthscale,
+                **self.model.parameters(member.model.kernel),
                 "loss": member.loss,
                 "leave_one_out": ak.LeaveOneOut()(member.model, data.x, data.y),
             }
-            for size, lengthscale, member in zip(sizes, lengthscales, members, strict=True)
+            for size, member in zip(sizes, members, strict=True)
         ]
         run.note(result.warnings())
         for size, member in zip(sizes, members, strict=True):
@@ -64,7 +63,7 @@ class HoldOut(Study):
             run.note(outside_bounds(length, data, self.model, f"held out {size}"))
         self._draw(run, data, sizes, members, result)
         run.table(
-            f"Masked hold-out, kernel {SYMBOL[self.model.convention]}",
+            f"Masked hold-out, kernel {self.model.words()}",
             ["held out", "fitted ℓ", "last loss", "leave-one-out error"],
             [
                 [
@@ -74,7 +73,7 @@ class HoldOut(Study):
                 for fit in fits
             ],
         )
-        run.summary({"data": describe(data), "convention": self.model.convention, "fits": fits})
+        run.summary({"data": describe(data), **self.model.named(), "fits": fits})
 
     rows_are: ClassVar[str] = "fits"
 
@@ -111,7 +110,7 @@ class HoldOut(Study):
         left_out = eqx.filter_vmap(lambda model: ak.LeaveOneOut()(model, data.x, data.y))
         found = {
             "hold_out": sizes,
-            "lengthscale": self.model.shown(fits.model.kernel.lengthscale),
+            **self.model.parameters(fits.model.kernel),
             "loss": fits.loss,
             "leave_one_out": left_out(fits.model),
         }
@@ -156,7 +155,8 @@ class HoldOut(Study):
             f"held out {size} of {len(data.y)}: ℓ = {found:#.4g}"
             for size, found in zip(sizes, lengthscales, strict=True)
         ]
-        draw_fits(run, "holdout", data, members, titles, hold_out=sizes)
+        label = self.model.label()
+        draw_fits(run, "holdout", data, members, titles, label=label, hold_out=sizes)
 
         figure, axes = panels(1, width=6.0, height=3.2)
         (ax,) = axes

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pydantic
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure
 import attnkernel as ak
 
 from ..config import dump
-from ..parts import SYMBOL, Data, FieldError, Keys, Model, Name, Positive, Study, describe, load
+from ..parts import Data, FieldError, Keys, Model, Name, Positive, Study, describe, load
 from ..results import Run
 from ._panels import legend
 
@@ -34,6 +35,7 @@ class LeaveOneOut(Study):
     grid: Annotated[int, pydantic.Field(ge=10, le=10_000)] = 200
 
     def check(self) -> None:
+        self.model.require_slope()
         load(self.data, self.keys().next())
         if self.bounds is not None:
             low, high = self.bounds
@@ -68,12 +70,15 @@ class LeaveOneOut(Study):
     def _bounds(self) -> tuple[Any, Any] | None:
         if self.bounds is None:
             return None
-        return self.model.make(self.bounds[0]), self.model.make(self.bounds[1])
+        where = lambda model: model.kernel.log_lengthscale  # noqa: E731
+        sides = zip(ak.kernels.unbounded(self.model.make()), self.bounds, strict=True)
+        low, high = (eqx.tree_at(where, m, where(self.model.make(at))) for m, at in sides)
+        return low, high
 
     def _numbers(self, data: ak.data.Dataset, result: ak.Fit) -> dict[str, Any]:
         fitted = result.model(data.x, data.x, data.y)
         return {
-            "lengthscale": self.model.shown(result.model.kernel.lengthscale),
+            **self.model.parameters(result.model.kernel),
             "criterion": result.loss,
             "r_squared": r_squared(data.y, fitted),
             "residual_sd": jnp.sqrt(jnp.mean((data.y - fitted) ** 2)),
@@ -108,7 +113,7 @@ class LeaveOneOut(Study):
         curve = np.geomspace(lower, upper, self.grid)
         criterion = ak.profile(result.model, data.x, data.y, curve, objective=result.objective)
         minima = [
-            {"lengthscale": self.model.shown(model.kernel.lengthscale), "criterion": loss}
+            {**self.model.parameters(model.kernel), "criterion": loss}
             for model, loss in result.minima()
         ]
         if len(minima) > 1:
@@ -117,9 +122,13 @@ class LeaveOneOut(Study):
         numbers = self._numbers(data, result)
         self._draw(run, data, result, curve, criterion, fitted)
         run.table(
-            f"{self.name}: leave-one-out, kernel {SYMBOL[self.model.convention]}",
+            f"{self.name}: leave-one-out, kernel {self.model.words()}",
             ["", ""],
-            [[name.replace("_", " "), f"{float(v):.7g}"] for name, v in numbers.items()]
+            [
+                [name.replace("_", " "), f"{float(v):.7g}"]
+                for name, v in numbers.items()
+                if jnp.ndim(v) == 0
+            ]
             + [
                 ["other minimum", f"ℓ = {float(m['lengthscale']):.6g}: {m['criterion']:.7g}"]
                 for m in minima[1:]
@@ -128,7 +137,7 @@ class LeaveOneOut(Study):
         run.summary(
             {
                 "data": describe(data),
-                "convention": self.model.convention,
+                **self.model.named(),
                 **numbers,
                 "minima": minima,
                 "bounds": [self.model.shown(jnp.asarray(side)) for side in (lower, upper)],
@@ -156,7 +165,7 @@ class LeaveOneOut(Study):
         ak.plot.criterion(result, curve, convention=self.model.convention, ax=left)
         left.set(ylabel="leave-one-out error (squared units of y)", title="criterion")
         found = float(self.model.shown(result.model.kernel.lengthscale))
-        ak.plot.fit(result, ax=right, label="prediction")
+        ak.plot.fit(result, ax=right, label=self.model.label())
         arrays: dict[str, Any] = {
             "lengthscales": self.model.shown(curve),
             "criterion": criterion,

@@ -8,7 +8,7 @@ import pydantic
 
 import attnkernel as ak
 
-from ..parts import SYMBOL, Data, FieldError, Model, Name, Positive, Study, describe, load
+from ..parts import Data, FieldError, Model, Name, Positive, Study, describe, load
 from ..results import Run
 from ._panels import label_outer, legend, panels
 
@@ -38,7 +38,7 @@ class Lengthscales(Study):
             ak.plot.points(data.x, data.y, ax=ax)
             if data.mean is not None:
                 ax.plot(np.ravel(data.x), data.mean, "--", color=ak.plot.BLUE, label="true mean")
-            ax.plot(at, curve, color=ak.plot.ORANGE, label="prediction")
+            ax.plot(at, curve, color=ak.plot.ORANGE, label=self.model.label())
             ax.set_title(f"ℓ = {lengthscale:g}")
             curves.append(curve)
             fits.append(
@@ -60,7 +60,7 @@ class Lengthscales(Study):
             lengthscales=self.lengthscales,
         )
         run.table(
-            f"Fixed lengthscales, kernel {SYMBOL[self.model.convention]}",
+            f"Fixed lengthscales, kernel {self.model.words()}",
             ["ℓ", "residual sd", "leave-one-out error"],
             [
                 [
@@ -71,4 +71,4 @@ class Lengthscales(Study):
                 for fit in fits
             ],
         )
-        run.summary({"data": describe(data), "convention": self.model.convention, "fits": fits})
+        run.summary({"data": describe(data), **self.model.named(), "fits": fits})

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 import attnkernel as ak
 
 from ..parts import (
-    SYMBOL,
     Heteroskedastic,
     HoldOutSize,
     Model,
@@ -61,6 +60,7 @@ class Seeds(Study):
     )
 
     def check(self) -> None:
+        self.model.require_slope()
         hold_out_sizes(self.hold_out, self.data.n)
 
     def run(self, run: Run) -> None:
@@ -115,7 +115,7 @@ class Seeds(Study):
         self._draw(run, names, lengthscales, ratios, errors)
         run.table(
             f"{len(errors)} data sets of {self.data.n} points, kernel "
-            f"{SYMBOL[self.model.convention]}; error: integrated, squared",
+            f"{self.model.words()}; error: integrated, squared",
             ["method", "median ℓ", "mean error", "over the best (± s.e.)", "median ÷ hindsight"],
             [
                 [
@@ -131,7 +131,7 @@ class Seeds(Study):
         run.summary(
             {
                 "data_sets": len(errors),
-                "convention": self.model.convention,
+                **self.model.named(),
                 "best": names[best],
                 "methods": rows,
             }
@@ -202,13 +202,13 @@ def _fits(
             ak.fit(model, data.x, data.y, objective=objective, steps=_STEPS)
             for objective in (ak.LeaveOneOut(), error)
         )
-        searched = [left_out.model.kernel.lengthscale, hindsight.model.kernel.lengthscale]
-        lengthscales = jnp.concatenate([held_out.model.kernel.lengthscale, jnp.stack(searched)])
+        kernels = jax.tree.map(
+            lambda many, *others: jnp.concatenate([many, jnp.stack(others)]),
+            *(fitted.model.kernel for fitted in (held_out, left_out, hindsight)),
+        )
         errors = jax.lax.map(
-            lambda ell: error(
-                ak.KernelRegression(ak.Gaussian(ell), rule=study.model.rule()), data.x, data.y
-            ),
-            lengthscales,
+            lambda kernel: error(study.model.of(kernel), data.x, data.y),
+            kernels,
         )
         settled = jnp.stack(
             [
@@ -216,6 +216,6 @@ def _fits(
                 for search in (left_out, hindsight)
             ]
         )
-        return lengthscales, errors, settled
+        return kernels.lengthscale, errors, settled
 
     return jax.vmap(one)(keys)
