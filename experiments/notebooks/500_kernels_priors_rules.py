@@ -1,0 +1,219 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Kernels, priors and rules
+#
+# One sum, three exchangeable parts.
+#
+# $$
+# \mathrm{attend}(q_i) = \sum_{j=1}^{n} a_{ij}\, v_j, \qquad
+# a_{i \cdot} = \mathrm{rule}\big(\log K(q_i, k_j) + \log \pi(i, j)\big), \qquad
+# q_i, k_j \in \mathbb{R}^d
+# $$
+#
+# The *kernel* $K$ says how alike two points are. The *prior* $\pi$ looks at positions alone: who
+# may see whom, and how readily. The *rule* turns the scores of a query into weights that sum to 1.
+# Any kernel goes with any prior and any rule.
+
+# %%
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+
+import attnkernel as ak
+
+jax.config.update("jax_enable_x64", True)
+plt.rcParams.update(ak.plot.STYLE)
+
+# %% [markdown]
+# ## Kernels
+#
+# Most are functions of one number, the distance in lengthscales, $r = \lVert q - k \rVert / \ell$.
+# They differ in their top, smooth or a cusp, and in their tail: that of a Gaussian falls like
+# $e^{-r^2/2}$, of a Laplace like $e^{-r}$, of a Cauchy like $r^{-2}$; a *compact* kernel ends at
+# $r = 1$. We print $K$ at a few distances.
+
+# %%
+smooth = [ak.Gaussian(1.0), ak.Laplace(1.0), ak.Matern32(1.0), ak.Cauchy(1.0)]
+compact = [ak.Boxcar(1.0), ak.Triangular(1.0), ak.Epanechnikov(1.0), ak.Tricube(1.0)]
+
+origin, some = jnp.zeros((1, 1)), jnp.array([[0.0], [0.5], [0.99], [2.0], [4.0]])
+print(f"{'r':14s}", *(f"{r:9.2f}" for r in some[:, 0]))
+for kernel in smooth + compact:
+    values = jnp.exp(kernel.pairwise(origin, some))[0]
+    print(f"{type(kernel).__name__:14s}", *(f"{value:9.4f}" for value in values))
+
+# %%
+r = jnp.linspace(-3.0, 3.0, 601)[:, None]
+figure, axes = plt.subplots(1, 2, figsize=(8.4, 2.9), sharey=True)
+for ax, kernels, title in zip(axes, (smooth, compact), ("smooth or with a cusp", "compact")):
+    for kernel, dashes in zip(kernels, ("-", "--", "-.", ":")):
+        shape = jnp.exp(kernel.pairwise(origin, r))[0]
+        ax.plot(r[:, 0], shape, dashes, label=type(kernel).__name__)
+    ax.set(xlabel="(k − q) / ℓ, in lengthscales", title=title)
+    ax.legend(loc="upper center", ncols=2)
+axes[0].set(ylabel="kernel K(q, k)", ylim=(0.0, 1.4))
+plt.show()
+
+# %% [markdown]
+# Kernels multiply, which adds their logarithms, and `on` gives each the columns that it is for. A
+# place and a category, for instance: one lengthscale in kilometres, and a factor of 0.2 where the
+# category differs.
+
+# %%
+mixed = ak.Gaussian(2.0).on(0) * ak.LiRacine(0.2).on(1)
+here = jnp.array([[0.0, 1.0]])
+others = jnp.array([[0.0, 1.0], [2.0, 1.0], [2.0, 0.0]])  # kilometres, category
+print("K =", jnp.exp(mixed.pairwise(here, others))[0].round(4))
+
+# %% [markdown]
+# ## Priors
+#
+# A mask is a prior of 0 or 1. Masks combine as sets do, and weights as logarithms do:
+#
+# $$
+# \pi_{A\,\&\,B} = \pi_A \pi_B, \qquad \pi_{A | B} = \max(\pi_A, \pi_B), \qquad
+# \pi_{\sim A} = 1 - \pi_A, \qquad \log \pi_{A + B} = \log \pi_A + \log \pi_B
+# $$
+#
+# The last is for biases, such as ALiBi's $\log \pi = -m\,|i - j|$. Nothing of this is stored: a
+# streaming sum asks a prior about one block of positions at a time, and passes over blocks in which
+# nothing is seen.
+
+# %%
+causal, window = ak.Causal(), ak.Window(3, 3)
+first = ak.priors.Where(lambda i, j: j < 2)  # any function of two positions
+priors = {
+    "causal": causal,
+    "window": window,
+    "causal & window": causal & window,
+    "causal & ~window": causal & ~window,
+    "causal & (window | first)": causal & (window | first),
+    "causal + ALiBi": causal + ak.Alibi(0.3),
+}
+rows = jnp.arange(16)
+seen = {name: np.exp(prior.pairwise(rows, rows)) for name, prior in priors.items()}
+for name, pi in seen.items():
+    print(f"{name:26s} {np.count_nonzero(pi):4d} of {pi.size} pairs are seen")
+
+# %%
+figure, axes = plt.subplots(2, 3, figsize=(7.6, 5.0), sharex=True, sharey=True)
+for ax, (name, pi) in zip(axes.ravel(), seen.items()):
+    image = ax.imshow(pi, cmap="Blues", vmin=0.0, vmax=1.0)
+    ax.set_title(name)
+    ax.set(xlabel="key j", ylabel="query i", xticks=[0, 5, 10, 15], yticks=[0, 5, 10, 15])
+    ax.label_outer()
+figure.colorbar(image, ax=axes, label="prior π(i, j)", shrink=0.7)
+plt.show()
+
+# %% [markdown]
+# ## Rules
+#
+# A rule is the answer to a question about the simplex $\Delta$: find weights with high scores that
+# are still spread, by a measure $\Omega$ of spread and a temperature $\tau > 0$,
+#
+# $$ a = \arg\max_{a \in \Delta} \sum_j a_j s_j + \tau\, \Omega(a) $$
+#
+# With Shannon's entropy it is the softmax, $a_j \propto e^{s_j / \tau}$, never 0. With Tsallis'
+# entropy of order $\alpha > 1$ it is the entmax, exactly 0 from some score down. `Uniform` looks
+# at no score: what is left is the prior.
+
+# %%
+rules = {
+    "softmax": ak.Softmax(),
+    "entmax, α = 1.5": ak.Entmax(1.5),
+    "entmax, α = 2": ak.Entmax(2.0),
+    "uniform": ak.Uniform(),
+}
+k = jnp.linspace(-3.0, 3.0, 61)[:, None]
+q = jnp.zeros((1, 1))
+weights = {n: ak.attention_weights(q, k, kernel=ak.Gaussian(1.0), rule=rules[n])[0] for n in rules}
+for name, a in weights.items():
+    print(f"{name:16s} sum {a.sum():.6f}, keys with weight {jnp.count_nonzero(a):2d} of {len(k)}")
+
+# %% [markdown]
+# ### Entmax of a Gaussian is a compact kernel
+#
+# The weights of an entmax of order $\alpha = 1 + 1/n$ are $(1 + (s - \lambda)/n)_+^n$, with a level
+# $\lambda$ for each query that makes them sum to 1. Put in the score of a Gaussian,
+# $s = -d^2 / 2\ell^2$: up to a factor they are
+#
+# $$
+# \Big(1 - \frac{d^2}{h^2}\Big)_+^n, \qquad h = \ell \sqrt{2 (n - \lambda)}
+# $$
+#
+# which for $n = 1, 2, 3$ is the kernel of Epanechnikov, the biweight and the triweight, of a
+# half-width $h$ that each query finds for itself: narrow where keys crowd, wide where they are few.
+# `return_log_mass` gives $\lambda$, and we compare, weight by weight, for 40 queries and 200 keys.
+
+# %%
+of_q, of_k = jax.random.split(jax.random.PRNGKey(0))
+queries, keys = jax.random.normal(of_q, (40, 1)), jax.random.normal(of_k, (200, 1))
+gaussian = ak.Gaussian(1.0)
+for n, kernel in {1: ak.Epanechnikov, 2: ak.Biweight, 3: ak.Triweight}.items():
+    rule = ak.Entmax(1 + 1 / n)
+    ours = ak.attention_weights(queries, keys, kernel=gaussian, rule=rule)
+    _, level = ak.attend(queries, keys, keys, kernel=gaussian, rule=rule, return_log_mass=True)
+    widths = jnp.sqrt(2 * (n - level))
+    of_one = jax.vmap(lambda q, h: ak.attention_weights(q[None], keys, kernel=kernel(h))[0])
+    deviation = jnp.abs(ours - of_one(queries, widths)).max()
+    print(
+        f"n = {n}: {kernel.__name__:12s} half-widths {widths.min():.2f} to {widths.max():.2f}, "
+        f"largest deviation {deviation:.1e}"
+    )
+
+# %% [markdown]
+# ### The temperature
+#
+# Left, the four rules at $\tau = 1$: the weights of 61 keys for a query at 0. Right, what the
+# temperature does, with a prior in place: at a low $\tau$ the nearest key has all the weight, at a
+# high one the scores no longer count, and what remains is the prior, here keys from $-1$ on. In a
+# live notebook, move $\tau$.
+
+
+# %%
+from_minus_one = ak.priors.Given((k[:, 0] >= -1.0)[None, :])
+
+
+def draw(log10_temperature):
+    tau = jnp.asarray(10.0**log10_temperature)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.2), sharex=True)
+    for (name, a), dashes in zip(weights.items(), ("-", "--", "-.", ":")):
+        left.plot(k[:, 0], a, dashes, label=name)
+    for name, rule, mark in (
+        ("softmax", ak.Softmax(tau), "o"),
+        ("entmax, α = 2", ak.Entmax(2.0, tau), "s"),
+    ):
+        options = {"kernel": ak.Gaussian(1.0), "prior": from_minus_one, "rule": rule}
+        a = ak.attention_weights(q, k, **options)[0]
+        right.plot(k[:, 0], a, mark, markersize=3, label=f"{name}: {1 / jnp.sum(a**2):.1f} keys")
+    left.set(xlabel="key k", ylabel="weight a", title="four rules, τ = 1", ylim=(0.0, None))
+    right.set(xlabel="key k", title=f"prior k ≥ −1, τ = {tau:.3g}", ylim=(0.0, None))
+    left.legend()
+    right.legend(title="worth, 1 / Σ a²")
+    plt.show()
+
+
+try:  # a slider, if there is someone to move it
+    from ipywidgets import FloatSlider, interact
+
+    live = get_ipython().kernel.get_parent()["content"]["allow_stdin"]
+except (ImportError, NameError, AttributeError):
+    live = False
+if live:
+    interact(draw, log10_temperature=FloatSlider(-0.5, min=-3.0, max=2.0, step=0.1))
+else:
+    draw(-0.5)
