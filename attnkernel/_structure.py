@@ -131,9 +131,9 @@ def _module(cls: type, name: str, fields: dict[str, Any]) -> Any:
 def name_of(cls: type) -> str:
     """`priors.Causal` for `attnkernel.priors._masks.Causal`: files of ours may be split later."""
     parts = [part for part in cls.__module__.split(".") if not part.startswith("_")]
-    if parts[0] == "attnkernel":
+    if parts[:1] == ["attnkernel"]:
         return ".".join([*parts[1:], cls.__qualname__])
-    return ".".join([*parts, cls.__qualname__]) if parts[0] == "equinox" else f"own.{cls.__name__}"
+    return ".".join([*parts, cls.__qualname__]) if parts[:1] == ["equinox"] else f"own.{cls.__name__}"
 
 
 def registered() -> dict[str, type]:

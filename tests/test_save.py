@@ -181,3 +181,12 @@ def test_numbers_of_64_bits_are_not_cut(tmp_path):
         ak.save(tmp_path / "m", ak.Gaussian(jnp.asarray(0.1)))
     with jax.enable_x64(False), pytest.raises(ak.SavedFileError, match="jax_enable_x64"):
         ak.load(tmp_path / "m")
+
+
+def test_a_class_of_a_script_or_a_notebook(tmp_path, monkeypatch):
+    monkeypatch.setattr(Own, "__module__", "__main__")
+    own = Own(jnp.asarray(2.0))
+    ak.save(tmp_path / "own.ak", own)
+    assert eqx.tree_equal(ak.load(tmp_path / "own.ak", classes=[Own]), own)
+    with pytest.raises(ak.SavedFileError, match="Own"):
+        ak.load(tmp_path / "own.ak")
