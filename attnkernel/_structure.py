@@ -133,7 +133,9 @@ def name_of(cls: type) -> str:
     parts = [part for part in cls.__module__.split(".") if not part.startswith("_")]
     if parts[:1] == ["attnkernel"]:
         return ".".join([*parts[1:], cls.__qualname__])
-    return ".".join([*parts, cls.__qualname__]) if parts[:1] == ["equinox"] else f"own.{cls.__name__}"
+    return (
+        ".".join([*parts, cls.__qualname__]) if parts[:1] == ["equinox"] else f"own.{cls.__name__}"
+    )
 
 
 def registered() -> dict[str, type]:

@@ -59,8 +59,10 @@ for kernel in smooth + compact:
 # %%
 r = jnp.linspace(-3.0, 3.0, 601)[:, None]
 figure, axes = plt.subplots(1, 2, figsize=(8.4, 2.9), sharey=True)
-for ax, kernels, title in zip(axes, (smooth, compact), ("smooth or with a cusp", "compact")):
-    for kernel, dashes in zip(kernels, ("-", "--", "-.", ":")):
+for ax, kernels, title in zip(
+    axes, (smooth, compact), ("smooth or with a cusp", "compact"), strict=True
+):
+    for kernel, dashes in zip(kernels, ("-", "--", "-.", ":"), strict=True):
         shape = jnp.exp(kernel.pairwise(origin, r))[0]
         ax.plot(r[:, 0], shape, dashes, label=type(kernel).__name__)
     ax.set(xlabel="(k − q) / ℓ, in lengthscales", title=title)
@@ -111,7 +113,7 @@ for name, pi in seen.items():
 
 # %%
 figure, axes = plt.subplots(2, 3, figsize=(7.6, 5.0), sharex=True, sharey=True)
-for ax, (name, pi) in zip(axes.ravel(), seen.items()):
+for ax, (name, pi) in zip(axes.ravel(), seen.items(), strict=True):
     image = ax.imshow(pi, cmap="Blues", vmin=0.0, vmax=1.0)
     ax.set_title(name)
     ax.set(xlabel="key j", ylabel="query i", xticks=[0, 5, 10, 15], yticks=[0, 5, 10, 15])
@@ -168,8 +170,11 @@ for n, kernel in {1: ak.Epanechnikov, 2: ak.Biweight, 3: ak.Triweight}.items():
     ours = ak.attention_weights(queries, keys, kernel=gaussian, rule=rule)
     _, level = ak.attend(queries, keys, keys, kernel=gaussian, rule=rule, return_log_mass=True)
     widths = jnp.sqrt(2 * (n - level))
-    of_one = jax.vmap(lambda q, h: ak.attention_weights(q[None], keys, kernel=kernel(h))[0])
-    deviation = jnp.abs(ours - of_one(queries, widths)).max()
+    compact = [
+        ak.attention_weights(query[None], keys, kernel=kernel(width))[0]
+        for query, width in zip(queries, widths, strict=True)
+    ]
+    deviation = jnp.abs(ours - jnp.stack(compact)).max()
     print(
         f"n = {n}: {kernel.__name__:12s} half-widths {widths.min():.2f} to {widths.max():.2f}, "
         f"largest deviation {deviation:.1e}"
@@ -190,8 +195,8 @@ from_minus_one = ak.priors.Given((k[:, 0] >= -1.0)[None, :])
 
 def draw(log10_temperature):
     tau = jnp.asarray(10.0**log10_temperature)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.2), sharex=True)
-    for (name, a), dashes in zip(weights.items(), ("-", "--", "-.", ":")):
+    _, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.2), sharex=True)
+    for (name, a), dashes in zip(weights.items(), ("-", "--", "-.", ":"), strict=True):
         left.plot(k[:, 0], a, dashes, label=name)
     for name, rule, mark in (
         ("softmax", ak.Softmax(tau), "o"),

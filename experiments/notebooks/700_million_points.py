@@ -170,13 +170,12 @@ for name, counts in sizes.items():
     method = getattr(ak, name)()
     kind = ak.Epanechnikov if name == "Sorted" else ak.Gaussian
     spent[name] = [seconds(m, kind(0.016 * (1e6 / m) ** 0.2), method) for m in counts]
-    times = ", ".join(f"{m}: {s:.4f} s" for m, s in zip(counts, spent[name]))
+    times = ", ".join(f"{m}: {s:.4f} s" for m, s in zip(counts, spent[name], strict=True))
     print(f"{name:10s}{times}")
 
 # %% [markdown]
-# Left, the fit over a sample of the labels. Right, the times, with slopes of $n$ and of $n^2$ beside
-# them. In a live notebook, move the lengthscale over the factor 20 between the bounds: each move is
-# a new prediction from all million labels.
+# Left, the fit over some of the labels. Right, the times, with slopes of $n$ and $n^2$ beside them.
+# In a live notebook, move the lengthscale: each move is a new curve from all million labels.
 
 # %%
 shown = np.random.default_rng(0).choice(n, 3000, replace=False)
@@ -184,13 +183,13 @@ shown = np.random.default_rng(0).choice(n, 3000, replace=False)
 
 def draw(log10_lengthscale):
     length = 10.0**log10_lengthscale
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.4))
+    _, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.4))
     left.plot(data.x[shown, 0], data.y[shown], ".", color="#BBBBBB", markersize=2, label="labels")
     left.plot(grid, predict(length), color=ak.plot.ORANGE, label=f"ℓ = {length:.3g}")
     left.plot(grid, truth, "--", color=ak.plot.BLUE, label="truth")
     left.set(xlabel="x", ylabel="y", title="3000 of 1 000 000 labels")
     left.legend()
-    for (name, counts), mark in zip(sizes.items(), ("s--", "o-", "^-.")):
+    for (name, counts), mark in zip(sizes.items(), ("s--", "o-", "^-."), strict=True):
         right.plot(counts, spent[name], mark, label=name)
     for power, name in ((1, "n"), (2, "n²")):
         ends = np.array([1e3, 1e4])

@@ -1,0 +1,272 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Bring your own
+#
+# The sum has exchangeable parts, and each part may be yours. A kernel is one method of one pair of
+# points, a prior one of one pair of positions; a method is how the sum is carried out.
+#
+# $$
+# \mathrm{attend}(q_i) = \frac{\sum_j w_{ij}\, v_j}{\sum_j w_{ij}}, \qquad
+# \log w_{ij} = \underbrace{\log K(q_i, k_j)}_{\texttt{log\_pair(q, k)}}
+# + \underbrace{\log \pi(i, j)}_{\texttt{log\_pair(i, j)}}, \qquad q_i, k_j \in \mathbb{R}^d
+# $$
+#
+# What you write once works everywhere: in sums of any size, in models, fits and their gradients, in
+# plots, files and configs.
+
+# %%
+import json
+import tempfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+
+import attnkernel as ak
+import experiments
+from experiments.__main__ import main
+
+jax.config.update("jax_enable_x64", True)
+plt.rcParams.update(ak.plot.STYLE)
+
+# %% [markdown]
+# ## A kernel
+#
+# The logistic kernel has the round top of a Gaussian and the long tails of a Laplace. In units of a
+# lengthscale $\ell$, for each of $d$ columns,
+#
+# $$
+# K(q, k) = \prod_{c=1}^{d} \frac{4}{e^{u_c} + 2 + e^{-u_c}}
+# = \prod_{c=1}^{d} \frac{1}{\cosh^2(u_c / 2)}, \qquad u = \frac{q - k}{\ell}
+# $$
+#
+# The package does not have it. `Scaled` holds the logarithm of $\ell$, so that no step of an
+# optimiser can make it negative, and knows which lengthscales the inputs can tell apart. What is
+# left to write is $\log K$ of one pair. We write $\log \cosh$ so that it does not overflow.
+
+
+# %%
+class Logistic(ak.kernels.Scaled):
+    def log_pair(self, q, k):
+        half = 0.5 * (q - k) / self.lengthscale
+        log_cosh = jnp.logaddexp(half, -half) - jnp.log(2.0)
+        return -2.0 * jnp.sum(log_cosh)
+
+
+print(Logistic(0.3), "K(0, 0.3) =", jnp.exp(Logistic(0.3).log_pair(jnp.zeros(1), jnp.array([0.3]))))
+
+# %% [markdown]
+# ### In every method that can take it
+#
+# Some methods need to know more of a kernel than its pairs, and say so.
+
+# %%
+of_q, of_k, of_v = jax.random.split(jax.random.PRNGKey(0), 3)
+q = jax.random.normal(of_q, (50, 1))
+k, v = jax.random.normal(of_k, (400, 1)), jax.random.normal(of_v, (400, 2))
+mine = Logistic(0.3)
+exact = ak.attend(q, k, v, kernel=mine, method=ak.Dense())
+others = (ak.Blockwise(), ak.Sharded(), ak.Auto())
+others += (ak.Fourier(), ak.Sorted(), ak.Linear(), ak.Fused())
+for method in others:
+    name = type(method).__name__
+    try:
+        out = ak.attend(q, k, v, kernel=mine, method=method)
+        print(f"{name:10s} differs from Dense by {jnp.max(jnp.abs(out - exact)):.0e}")
+    except ValueError as reason:
+        print(f"{name:10s} refuses. {str(reason).partition(': ')[2]}")
+
+# %% [markdown]
+# ### In a fit
+#
+# Bounds, ten starts and gradients come from the base class. We check the gradient of the
+# leave-one-out error with respect to $\log \ell$ against a difference quotient, and then let the
+# same criterion compare this kernel with two built-in ones: with a lengthscale of its own, each is
+# within one percent of the others. Which kernel matters far less than how wide it is.
+
+# %%
+data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0))
+loss = ak.LeaveOneOut()
+
+
+def error(log_lengthscale):
+    return loss(ak.KernelRegression(Logistic(jnp.exp(log_lengthscale))), data.x, data.y)
+
+
+at, step = jnp.log(0.2), 1e-5
+quotient = (error(at + step) - error(at - step)) / (2 * step)
+print(f"slope {jax.grad(error)(at):.8f}, difference quotient {quotient:.8f}")
+
+fits = {}
+for kernel in (Logistic, ak.Gaussian, ak.Laplace):
+    fits[kernel] = ak.fit(ak.KernelRegression(kernel(1.0)), data.x, data.y, objective=loss)
+    length, value = fits[kernel].model.kernel.lengthscale, fits[kernel].loss
+    print(f"{kernel.__name__:9s} lengthscale {length:.4f}, leave-one-out error {value:.6f}")
+fit = fits[Logistic]
+
+# %% [markdown]
+# ### In attention
+#
+# The same class as the score of a transformer's heads, causal, with gradients for all parameters,
+# its lengthscale included.
+
+# %%
+tokens = jax.random.normal(jax.random.PRNGKey(1), (12, 16))
+attention = ak.MultiheadAttention(
+    4, 16, kernel=Logistic(1.0), prior=ak.Causal(), key=jax.random.PRNGKey(2)
+)
+slope = jax.grad(lambda module: jnp.sum(module(tokens, tokens, tokens) ** 2), allow_int=True)
+print("output", attention(tokens, tokens, tokens).shape)
+print(f"slope of the lengthscale: {slope(attention).kernel.log_lengthscale:.4f}")
+
+# %% [markdown]
+# ### In a file
+#
+# A file names the class and runs no code; whoever reads it says which classes of their own it may
+# hold.
+
+# %%
+folder = Path(tempfile.mkdtemp())
+ak.save(folder / "fit.ak", fit)
+again = ak.load(folder / "fit.ak", classes=[Logistic])
+print("the same predictions, bit for bit:", bool(jnp.all(again(data.x) == fit(data.x))))
+try:
+    ak.load(folder / "fit.ak")
+except ak.SavedFileError as reason:
+    print("without classes:", str(reason).partition(": ")[2])
+
+# %% [markdown]
+# ### In a config
+#
+# A config names kernels by registered names, so register it. On the command line,
+# `python -m experiments run own.yaml --kernels FILE.py` does that for each kernel in a file of
+# yours.
+
+# %%
+experiments.register("logistic", Logistic)
+(folder / "own.yaml").write_text("""\
+study: leave_one_out
+data: {source: heteroskedastic, n: 150}
+model: {kernel: logistic}
+""")
+code = main(["run", f"{folder}/own.yaml", "seed=0", "--out", f"{folder}/run", "--quiet"])
+summary = json.loads((folder / "run" / "summary.json").read_text())
+print(f"exit code {code}: {summary['kernel']}, lengthscale {summary['lengthscale']:.4f}")
+print("files:", *sorted(path.name for path in (folder / "run" / "figures").iterdir()))
+
+# %% [markdown]
+# (The lengthscale differs from that above, since the config draws other noise.)
+#
+# ## A prior
+#
+# A mask is any function of two positions. A weighing prior is a class with one method, and both go
+# into the algebra of the others. Here a season: positions count by how near they are in the week,
+# $\log \pi(i, j) = -b\,\sin^2(\pi (i - j) / 7)$, with a strength $b$ to fit.
+
+
+# %%
+class Weekly(ak.Prior):
+    strength: jax.Array
+
+    def log_pair(self, i, j):
+        return -self.strength * jnp.sin(jnp.pi * (i - j) / 7) ** 2
+
+
+same_parity = ak.priors.Where(lambda i, j: (i - j) % 2 == 0)
+prior = (ak.Causal() & same_parity) + Weekly(jnp.asarray(3.0))
+days = jnp.arange(28.0)[:, None]
+weights = ak.attention_weights(days, days, kernel=Logistic(5.0), prior=prior)
+print("the last day looks at days", jnp.argsort(-weights[-1])[:5])
+streamed = ak.attend(days, days, days, kernel=Logistic(5.0), prior=prior, method=ak.Blockwise())
+print(f"streamed, off by {jnp.max(jnp.abs(streamed - weights @ days)):.0e}")
+
+# %% [markdown]
+# ## A method
+#
+# A method subclasses `ak.Method`. It says what it cannot do (`refusal`: None, or why) and returns
+# the `Moments` of all keys: maximum, mass and total of each query. Moments of disjoint sets of keys
+# merge into those of their union, which is all that streaming, sharding and caches need. Here the
+# keys go in two halves, perhaps because they come from two files.
+
+
+# %%
+class Halves(ak.Method):
+    def refusal(self, task):
+        if task.prior is not None or type(task.rule) is not ak.Softmax:
+            return "it takes no prior, and the rule Softmax"
+        return None
+
+    def moments(self, q, k, v, kernel, prior, rule):
+        scores, middle = rule.tempered(kernel.pairwise(q, k)), len(k) // 2
+        first = ak.methods.Moments.of(scores[:, :middle], v[:middle])
+        second = ak.methods.Moments.of(scores[:, middle:], v[middle:])
+        return first.merge(second).with_sink(rule.log_sink())
+
+
+out = ak.attend(q, k, v, kernel=mine, method=Halves())
+print(f"Halves differs from Dense by {jnp.max(jnp.abs(out - exact)):.0e}")
+try:
+    ak.attend(days, days, days, kernel=mine, prior=ak.Causal(), method=Halves())
+except ValueError as reason:
+    print(reason)
+
+halves = ak.KernelRegression(Logistic(1.0), method=Halves())
+print("in a model, predictions:", halves(jnp.array([0.0, 1.0]), data.x, data.y).round(4))
+
+# %% [markdown]
+# ## In plots
+#
+# Left, the kernel beside two built-in ones, each at the lengthscale of its own fit. Middle, the fit
+# with a band of its mean. Right, the criterion, with its minimum. In a live notebook, move the
+# lengthscale of the curve.
+
+# %%
+band = ak.bands(fit, ak.plot.grid(data.x))
+grid = jnp.asarray(ak.plot.grid(data.x))
+apart = jnp.linspace(-0.5, 0.5, 201)[:, None]
+
+
+def draw(lengthscale):
+    _, (left, middle, right) = plt.subplots(1, 3, figsize=(10.5, 3.3))
+    for (kernel, found), dashes in zip(fits.items(), ("-", "--", ":"), strict=True):
+        shape = jnp.exp(found.model.kernel.pairwise(jnp.zeros((1, 1)), apart))[0]
+        left.plot(apart[:, 0], shape, dashes, label=kernel.__name__)
+    left.set(xlabel="q − k (units of x)", ylabel="kernel K(q, k)", ylim=(0.0, 1.3))
+    left.legend(loc="upper center", ncols=3, columnspacing=0.8, handlelength=1.5)
+    ak.plot.fit(fit, band, ax=middle)
+    curve = ak.KernelRegression(Logistic(lengthscale))(grid, data.x, data.y)
+    middle.plot(grid, curve, "--", color=ak.plot.INK, linewidth=1.0, label=f"ℓ = {lengthscale:g}")
+    middle.set_ylim(-3.2, None)
+    middle.legend(loc="lower center", ncols=2)
+    ak.plot.criterion(fit, np.geomspace(0.02, 2.0, 100), ax=right)
+    right.axvline(lengthscale, color=ak.plot.INK, linestyle="--", linewidth=1.0)
+    right.legend(loc="lower right")
+    right.set(ylabel="leave-one-out error (squared units of y)", ylim=(-0.1, None))
+    plt.show()
+
+
+try:  # a slider, if there is someone to move it
+    from ipywidgets import FloatSlider, interact
+
+    live = get_ipython().kernel.get_parent()["content"]["allow_stdin"]
+except (ImportError, NameError, AttributeError):
+    live = False
+if live:
+    interact(draw, lengthscale=FloatSlider(0.3, min=0.02, max=2.0, step=0.02))
+else:
+    draw(0.3)
