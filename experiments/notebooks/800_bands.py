@@ -40,9 +40,9 @@ plt.rcParams.update(ak.plot.STYLE)
 # %% [markdown]
 # ## Wages by age
 #
-# The logarithm of wages of 205 Canadian men, by age (`cps71`, 1971 census). The fit is local linear:
-# at each $x$ the height of a line fitted around it. Its lengthscale is chosen by the corrected
-# criterion of Akaike, which trades the residual variance $\hat\sigma^2$ against the degrees of
+# The logarithm of wages of 205 Canadian men, by age (`cps71`, 1971 census). The fit is local
+# linear: at each $x$ the height of a line fitted around it. Its lengthscale is chosen by the
+# corrected criterion of Akaike, which trades the residual variance $\hat\sigma^2$ against the degrees of
 # freedom $\nu = \mathrm{tr}\, L$:
 #
 # $$
