@@ -42,8 +42,8 @@ plt.rcParams.update(ak.plot.STYLE)
 #
 # The logarithm of wages of 205 Canadian men, by age (`cps71`, 1971 census). The fit is local
 # linear: at each $x$ the height of a line fitted around it. Its lengthscale is chosen by the
-# corrected criterion of Akaike, which trades the residual variance $\hat\sigma^2$ against the degrees of
-# freedom $\nu = \mathrm{tr}\, L$:
+# corrected criterion of Akaike, which trades the residual variance $\hat\sigma^2$ against the
+# degrees of freedom $\nu = \mathrm{tr}\, L$:
 #
 # $$
 # \mathrm{AIC}_c(\ell) = \log \hat\sigma^2 + \frac{1 + \nu / n}{1 - (\nu + 2) / n}
