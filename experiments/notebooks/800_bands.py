@@ -82,7 +82,7 @@ figure, axes = plt.subplots(1, 2, figsize=(9.0, 3.5), sharey=True)
 ak.plot.fit(wages, bands["naive"], ax=axes[0])
 axes[0].set(title="naive, about the fit", xlabel="age (years)", ylabel="log wage")
 ak.plot.fit(wages, [bands["pointwise"], bands["simultaneous"]], ax=axes[1])
-axes[1].set(title="corrected for the bias", xlabel="age (years)")
+axes[1].set(title="corrected for the bias", xlabel="age (years)", ylabel="")
 plt.show()
 
 # %% [markdown]
@@ -102,7 +102,7 @@ for name in ("pointwise", "simultaneous"):
 # ## Noise that changes
 #
 # A helmet in a crash test (`mcycle`): the acceleration of the head, in units of gravity, by
-# milliseconds after the impact. Before the impact there is hardly any noise, afterwards much. By
+# milliseconds after the impact. For the first 14 ms there is hardly any noise, afterwards much. By
 # default, $\sigma_j^2$ is estimated as a function of $x$, and the band of the mean follows it.
 #
 # ### Intervals for a new label
@@ -115,8 +115,8 @@ for name in ("pointwise", "simultaneous"):
 # Q = \text{the } \lceil 0.95\, (n + 1) \rceil\text{-th smallest of } r_i / \hat s(x_i)
 # $$
 #
-# With $\hat s = 1$ it is as wide before the impact as after it, right on the average over $x$ and
-# wrong nearly everywhere. With `local=True`, $\hat s(x)$ follows the noise.
+# With $\hat s = 1$ it has one width: right on the average over $x$, far too wide at first and too
+# narrow where the noise is loudest. With `local=True`, $\hat s(x)$ follows the noise.
 
 # %%
 mcycle = ak.data.load("mcycle")
@@ -151,7 +151,7 @@ def draw(percent):
     handles = axes[1].get_legend_handles_labels()[0]
     names = ["labels", "fit", f"{percent:g} %, one width", f"{percent:g} %, local width"]
     axes[1].legend(handles, names, loc="lower right")
-    axes[1].set(title="where a new label will be")
+    axes[1].set(title="where a new label will be", ylabel="")
     for ax in axes:
         ax.set(xlabel="time after the impact (ms)")
     plt.show()
