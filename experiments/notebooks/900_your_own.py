@@ -255,7 +255,7 @@ def draw(lengthscale):
     middle.legend(loc="lower center", ncols=2)
     ak.plot.criterion(fit, np.geomspace(0.02, 2.0, 100), ax=right)
     right.axvline(lengthscale, color=ak.plot.INK, linestyle="--", linewidth=1.0)
-    right.legend(loc="lower right")
+    right.legend(loc="lower right", frameon=True, framealpha=1.0, edgecolor="none")
     right.set(ylabel="leave-one-out error (squared units of y)", ylim=(-0.1, None))
     plt.show()
 
