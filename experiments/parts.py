@@ -84,7 +84,8 @@ class Bundled(Part):
     y: Column | None = None
 
     def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
-        return ak.data.load(self.name, x=self.x, y=self.y)
+        with jax.ensure_compile_time_eval():  # numbers, in a program that is being traced too
+            return ak.data.load(self.name, x=self.x, y=self.y)
 
 
 class Csv(Part):
@@ -96,7 +97,8 @@ class Csv(Part):
     y: Column
 
     def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
-        return ak.data.read_csv(self.path, x=self.x, y=self.y)
+        with jax.ensure_compile_time_eval():
+            return ak.data.read_csv(self.path, x=self.x, y=self.y)
 
 
 Data = Annotated[Heteroskedastic | Bundled | Csv, pydantic.Field(discriminator="source")]

@@ -538,3 +538,14 @@ def test_members_are_counted():
         many.member(0).member(0)
     with pytest.raises(ValueError, match=r"fit.member\(i\)\(x_new\)"):
         many(x)
+
+
+def test_a_fit_of_known_data_inside_a_traced_program(x64):
+    data = ak.data.load("mcycle")
+
+    @jax.jit
+    def criterion(lengthscale):
+        model = ak.KernelRegression(ak.Gaussian(lengthscale))
+        return ak.fit(model, data.x, data.y, objective=ak.LeaveOneOut(), starts=2).loss
+
+    assert float(criterion(1.0)) == pytest.approx(595.9363, abs=1e-4)  # as R's np prints it

@@ -10,8 +10,9 @@ import pytest
 
 import attnkernel as ak
 from experiments.__main__ import main
+from experiments.kernels import BUILT_IN
 from experiments.pages._cache import patterns
-from experiments.pages._zoo import KERNELS, attentions
+from experiments.pages._zoo import attentions
 from experiments.studies.retrieval_rule import weigh
 
 ROOT = Path(__file__).parents[1]
@@ -145,7 +146,7 @@ def of_retrieval(page, state):
 def of_zoo(page, state):
     given = page.evaluate("({x: content.x, y: content.y, tokens: content.tokens})")
     x, y, tokens = (jnp.asarray(given[name]) for name in ("x", "y", "tokens"))
-    model = ak.KernelRegression(KERNELS[state["kernel"]](state["lengthscale"]))
+    model = ak.KernelRegression(BUILT_IN[state["kernel"]](state["lengthscale"]))
     table = 1.5 * jnp.cos(0.25 * jnp.arange(32.0))
     parts = attentions(table, round(state["window"]), state["slope"])[state["attention"]]
     row = round(state["token"]) - 1

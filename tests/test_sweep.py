@@ -130,6 +130,15 @@ def test_leave_one_out_of_one_program(home, capsys):
         assert float(row[name]) == pytest.approx(single[name], rel=1e-7)
 
 
+def test_bundled_data_of_one_program(home, capsys):
+    (home / "m.yaml").write_text(
+        "study: leave_one_out\ndata: {source: bundled, name: mcycle}\nstarts: 2\n"
+    )
+    assert main(["sweep", "m.yaml", "model.lengthscale=1,2", "--out", "s"]) == 0
+    assert "2 members as one program" in capsys.readouterr().out
+    assert float(read("s")[1]["criterion"]) == pytest.approx(595.9363, abs=1e-4)
+
+
 def test_means_and_intervals_over_seeds(home):
     assert main(["sweep", "c.yaml", "seed=0..4", "hold_out=[2],[9]", "--out", "s", "--quiet"]) == 0
     summary = json.loads((home / "s" / "summary.json").read_text())

@@ -92,9 +92,10 @@ def arranged(
 
 def by_input(x: Float[Array, "n dim"]) -> Int[Array, " n"]:
     """The rows by their first input, then the others."""
-    columns = jax.lax.stop_gradient(x.T[::-1])  # ties by the other inputs: from last to first
-    # that of NumPy is many times faster than XLA's
-    return jnp.lexsort(columns) if not is_known(x) else jnp.asarray(np.lexsort(np.asarray(columns)))
+    # ties by the other inputs: from last to first
+    if is_known(x):  # NumPy's is many times faster than XLA's
+        return jnp.asarray(np.lexsort(np.asarray(x).T[::-1]))
+    return jnp.lexsort(jax.lax.stop_gradient(x.T[::-1]))
 
 
 class Validation(Objective):

@@ -210,7 +210,7 @@ def draw(function):
     lines = {"tuned": member(inputs, x[i], y[i]), "learned": trained(inputs, x[i], y[i])}
     lines["posterior"] = posterior(inputs, x[i], y[i])
     order = jnp.argsort(at[i])
-    right.plot(at[i][order], truth[i][order], ".", color=ak.plot.INK, label="function")
+    right.plot(at[i][order], truth[i][order], ".", color=ak.plot.ink(), label="function")
     for name, line in lines.items():
         right.plot(inputs, line, STYLES[name][1], color=STYLES[name][0])
     ak.plot.points(x[i], y[i], ax=right)

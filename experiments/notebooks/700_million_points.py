@@ -193,7 +193,7 @@ def draw(log10_lengthscale):
         right.plot(counts, spent[name], mark, label=name)
     for power, name in ((1, "n"), (2, "n²")):
         ends = np.array([1e3, 1e4])
-        right.plot(ends, 0.2 * (ends / 1e3) ** power, color=ak.plot.INK, linewidth=0.6)
+        right.plot(ends, 0.2 * (ends / 1e3) ** power, color=ak.plot.ink(), linewidth=0.6)
         right.text(ends[1], 0.2 * 10**power, f" {name}", va="center")
     right.set(xscale="log", yscale="log", xlabel="points n", ylabel="seconds, all n predictions")
     right.set(title="leave-one-out prediction, compiled")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 import attnkernel as ak
 
 from ..config import FieldError
+from ..kernels import BUILT_IN
 from ..parts import Model, load
 from ._page import Page, entropy
 
@@ -27,9 +29,18 @@ def dial(study: Any) -> Page:
         )
     # the study has temperatures, which are squares of lengthscales, or a model
     model: Model = getattr(study, "model", Model())
+    model.require_slope()
+    if model.kernel not in BUILT_IN:
+        raise FieldError(("model", "kernel"), f"a page knows these alone: {', '.join(BUILT_IN)}")
+    if model.on_empty != "nan":
+        raise FieldError(("model", "on_empty"), "a page leaves empty what is empty: take nan")
     factor = float(ak.kernels.convert_lengthscale(1.0, target=model.convention))
     with jax.enable_x64(True):
         return _page(data, model, factor, study)
+
+
+def _log_lengthscale(model: Any) -> Any:
+    return model.kernel.log_lengthscale
 
 
 def _page(data: ak.data.Dataset, settings: Model, factor: float, study: Any) -> Page:
@@ -45,9 +56,9 @@ def _page(data: ak.data.Dataset, settings: Model, factor: float, study: Any) -> 
 
     marks = []
     for lengthscale in (lower, best, upper, *np.geomspace(lower, upper, 7)[1:-1]):
-        kernel = ak.Gaussian(lengthscale)
-        model = ak.KernelRegression(kernel, rule=settings.rule())
-        weights = ak.attention_weights(queries[:, None], x, kernel=kernel, rule=settings.rule())
+        model = eqx.tree_at(_log_lengthscale, fit.model, jnp.log(lengthscale))
+        parts = {"kernel": model.kernel, "rule": model.rule}
+        weights = ak.attention_weights(queries[:, None], x, **parts)
         predictions, entropies = model(queries, x, y), entropy(weights)
         error = ak.LeaveOneOut()(model, jnp.asarray(x), jnp.asarray(y))
         marks += [
@@ -61,8 +72,8 @@ def _page(data: ak.data.Dataset, settings: Model, factor: float, study: Any) -> 
             }
             for i, query in enumerate(queries)
         ]
-    curve = ak.profile(begin, x, y, lengthscales, objective=ak.LeaveOneOut())
-    name = settings.kernel.capitalize()
+    curve = ak.profile(fit.model, x, y, lengthscales, objective=ak.LeaveOneOut())
+    name = settings.kernel.replace("_", " ").capitalize()
     return Page(
         name="dial",
         title=f"{study.name}: attention as kernel regression",
@@ -76,6 +87,7 @@ def _page(data: ak.data.Dataset, settings: Model, factor: float, study: Any) -> 
             "truth": None if data.mean is None else data.mean,
             "names": {"x": data.x_names[0], "y": data.y_name},
             "kernel": settings.kernel,
+            "alpha": getattr(fit.model.kernel, "alpha", None),
             "sink": settings.sink_mass,
             "factor": factor,
             "bounds": [lower * factor, upper * factor],

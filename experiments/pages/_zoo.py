@@ -9,24 +9,10 @@ from jaxtyping import Array
 
 import attnkernel as ak
 
+from ..kernels import BUILT_IN
 from ..parts import load
 from ._page import Page
 
-KERNELS: dict[str, type[ak.kernels.Radial]] = {
-    "gaussian": ak.Gaussian,
-    "laplace": ak.Laplace,
-    "matern32": ak.Matern32,
-    "matern52": ak.Matern52,
-    "rational_quadratic": ak.RationalQuadratic,
-    "cauchy": ak.Cauchy,
-    "boxcar": ak.Boxcar,
-    "triangular": ak.Triangular,
-    "epanechnikov": ak.Epanechnikov,
-    "biweight": ak.Biweight,
-    "triweight": ak.Triweight,
-    "tricube": ak.Tricube,
-    "cosine": ak.Cosine,
-}
 TOKENS, SIZE = 24, 8
 DISTANCES = np.linspace(0.0, 2.0, 9)
 
@@ -55,7 +41,7 @@ def _page(study: Any, data: ak.data.Dataset, tokens: np.ndarray) -> Page:
     x, y = np.asarray(data.x, float), np.asarray(data.y, float)
     queries = np.quantile(x, [0.1, 0.62])
     best, bounds, marks = {}, [], []
-    for name, kernel in KERNELS.items():
+    for name, kernel in BUILT_IN.items():
         model = ak.KernelRegression(kernel(1.0))
         lower, upper = (float(side.lengthscale) for side in kernel(1.0).bounds(jnp.asarray(x)))
         tried = np.geomspace(lower, upper, 201)

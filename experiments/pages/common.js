@@ -29,7 +29,7 @@ const KERNELS = {
   laplace: r => -r,
   matern32: r => Math.log1p(Math.sqrt(3) * r) - Math.sqrt(3) * r,
   matern52: r => Math.log1p(Math.sqrt(5) * r + 5 / 3 * r * r) - Math.sqrt(5) * r,
-  rational_quadratic: r => -Math.log1p(r * r / 2),
+  rational_quadratic: (r, a = content.alpha ?? 1) => -a * Math.log1p(r * r / (2 * a)),
   cauchy: r => -Math.log1p(r * r),
   boxcar: r => r < 1 ? 0 : -Infinity,
   triangular: r => r < 1 ? Math.log1p(-r) : -Infinity,
