@@ -1,0 +1,176 @@
+"""Public names: what they are, how their signatures are written, and links to them.
+
+In text, a literal such as `ak.Gaussian(0.3)` leads to the reference, as does `Gaussian` in a
+docstring; {source}`attnkernel.kernels.Gaussian.log_of` to the lines of the source.
+"""
+
+import ast
+import inspect
+import re
+import textwrap
+from importlib import import_module
+from pathlib import Path
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.errors import ExtensionError
+from sphinx.ext.viewcode import viewcode_anchor
+from sphinx.pycode import ModuleAnalyzer
+from sphinx.util.docutils import SphinxRole
+
+ROOMS = ("", ".kernels", ".priors", ".methods", ".models", ".fit", ".plot", ".data", ".sklearn")
+# names in signatures that stay words: of other packages, and short for types of ours
+WORDS = re.compile(
+    "Any|Array|ArrayLike|Axes|Bool|Callable|DTypeLike|Float|GradientTransformation|Int|Literal|"
+    "Matrix|Mesh|PRNGKeyArray|Path|PathLike|PyTree|Sequence|ShapeDtypeStruct|ndarray|"
+    "Callback|Features|History|Kept|LocalFit|OfHeads|OnEmpty|ProcessHeads|Projection|Rows|Tree"
+)
+
+
+def public() -> dict[str, set[str]]:
+    """Every public name once, as the reference has it, with the other names of the same thing.
+
+    Public is what a room imports `as` itself, or defines without an underscore.
+    """
+    found, of_thing = {}, {}
+    for room in ROOMS:
+        module = import_module("attnkernel" + room)
+        for name in _exported(ast.parse(Path(module.__file__).read_text())):
+            thing, full = getattr(module, name), f"{module.__name__}.{name}"
+            if not inspect.ismodule(thing):
+                first = of_thing.setdefault(id(thing), full) if callable(thing) else full
+                found.setdefault(first, set()).add(full)
+    return found
+
+
+def _exported(tree: ast.Module) -> list[str]:
+    names = []
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            names += [alias.name for alias in node.names if alias.asname == alias.name]
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.append(node.name)
+    return [name for name in names if not name.startswith("_")]
+
+
+def as_written(app, what, name, thing, options, signature, returns):
+    """The signature as the source has it: shapes of arrays as strings, defaults as expressions."""
+    if what == "class":
+        if not isinstance(thing, type) or issubclass(thing, Exception):
+            return "", None
+        try:
+            arguments, _ = _parsed(thing.__init__)
+        except (OSError, TypeError):
+            return f"({', '.join(_fields(thing))})", None
+        return f"({arguments.removeprefix('self').removeprefix(', ')})", None
+    if what in ("function", "method"):
+        arguments, returns = _parsed(thing)
+        return f"({re.sub('^(self|cls)(, )?', '', arguments)})", returns
+    return None
+
+
+def _parsed(function) -> tuple[str, str | None]:
+    node = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body[0]
+    if not isinstance(node, ast.FunctionDef):
+        raise OSError(f"{function} is no function that is written somewhere")
+    return ast.unparse(node.args), node.returns and ast.unparse(node.returns)
+
+
+def _fields(thing: type) -> list[str]:
+    """Of a class whose constructor is made from its fields."""
+    fields = {}
+    for base in reversed(thing.__mro__):
+        if not base.__module__.startswith("attnkernel"):
+            continue
+        for node in ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body:
+            if isinstance(node, ast.AnnAssign) and "ClassVar" not in ast.unparse(node.annotation):
+                fields[node.target.id] = ast.unparse(node)
+    return list(fields.values())
+
+
+def link_literals(app, doctree):
+    """Literals that are public names become references."""
+    linked = nodes.reference | addnodes.pending_xref | nodes.title
+    for literal in list(doctree.findall(nodes.literal)):
+        found = re.fullmatch(r"(ak\.|attnkernel\.)?([A-Za-z_][\w.]*)(\(.*\))?", literal.astext())
+        if not found or isinstance(literal.parent, linked):
+            continue
+        prefix, name, _ = found.groups()
+        if not prefix and not re.search("[A-Z_.]", name):
+            continue  # `fit` without `ak.` may be the name of an argument
+        names = app.env.attnkernel_names if prefix or "." in name else app.env.attnkernel_bare
+        if name in names:
+            link = addnodes.pending_xref("", refdomain="py", reftype="obj", refwarn=True)
+            link["reftarget"], link["refdoc"] = names[name], app.env.current_document.docname
+            literal.replace_self(link)
+            link += literal
+
+
+def find(app, env, node, contnode):
+    """A name in a signature: of a class of ours, by its last part; of others it stays a word."""
+    target = node.get("reftarget", "").rpartition(".")[2]
+    if node.get("refdomain") != "py":
+        return None
+    if WORDS.fullmatch(target):
+        return contnode
+    full = env.attnkernel_bare.get(target)
+    if full is not None and full != node["reftarget"]:
+        node = node.copy()
+        node["reftarget"], node["reftype"] = full, "obj"
+        return env.domains["py"].resolve_xref(
+            env, node["refdoc"], app.builder, "obj", full, node, contnode
+        )
+    return None
+
+
+class Source(SphinxRole):
+    """A link to the lines of the source that define an object, found by its name."""
+
+    def run(self):
+        parts = self.text.split(".")
+        for cut in range(len(parts), 0, -1):
+            try:
+                thing = import_module(".".join(parts[:cut]))
+                break
+            except ModuleNotFoundError:
+                continue
+        for part in parts[cut:]:
+            thing = getattr(thing, part)
+        thing = inspect.unwrap(thing.fget if isinstance(thing, property) else thing)
+        module, name = thing.__module__, thing.__qualname__
+        analyzer = ModuleAnalyzer.for_module(module)
+        analyzer.find_tags()
+        if name not in analyzer.tags:
+            raise ExtensionError(f"{module} defines no {name}")
+        modules = vars(self.env).setdefault("_viewcode_modules", {})
+        if not modules.get(module):
+            modules[module] = analyzer.code, analyzer.tags, {}, module
+        _, _, used, prefix = modules[module]
+        here = self.env.current_document.docname
+        # the source leads back to where it is spoken of, unless the reference has it
+        place = nodes.inline(
+            "", "", ids=[f"{prefix}.{name}"] if used.setdefault(name, here) == here else []
+        )
+        page = "_modules/" + module.replace(".", "/")
+        place += nodes.literal("", name)
+        place += viewcode_anchor(reftarget=page, refid=name, refdoc=here)
+        return [place], []
+
+
+def collect(app):
+    """By what each public name may be called: with its room, or bare where that tells it."""
+    named, bare = {}, {}
+    for full, aliases in public().items():
+        named |= {alias.removeprefix("attnkernel."): full for alias in aliases}
+        bare.setdefault(full.rpartition(".")[2], set()).add(full)
+    app.env.attnkernel_names = named
+    app.env.attnkernel_bare = {name: full.pop() for name, full in bare.items() if len(full) == 1}
+
+
+def setup(app):
+    app.connect("builder-inited", collect)
+    app.connect("autodoc-process-signature", as_written)
+    app.connect("doctree-read", link_literals)
+    app.connect("missing-reference", find)
+    app.add_role("source", Source())
+    return {"parallel_read_safe": True}
