@@ -1,0 +1,79 @@
+"""Keeps of finished runs what the documentation shows: `python docs/keep.py RUN...`.
+
+Of each: `summaries/CONFIG.json`, its numbers with its command, config, date, commit, versions and
+device, and no path; and `gallery/CONFIG/*.png`, its figures in few colours.
+"""
+
+import argparse
+import io
+import json
+from pathlib import Path
+
+import yaml
+from PIL import Image
+
+DOCS = Path(__file__).parent
+MOST = 60_000  # bytes of a figure
+WIDEST = 1300  # pixels
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="directories of runs")
+    parser.add_argument("--device", help="in words, such as 'two cores of a CPU'")
+    options = parser.parse_args()
+    for run in options.runs:
+        keep(run, options.device)
+
+
+def keep(run: Path, device: str | None) -> None:
+    status, meta = (json.loads((run / f"{name}.json").read_text()) for name in ("status", "meta"))
+    if status["state"] != "done":
+        raise SystemExit(f"{run} is not a finished run: {status}.")
+    _, verb, config, *overrides = meta["command"]
+    if verb != "run":
+        raise SystemExit(f"{run} is of `{verb}`; keep takes those of `run`.")
+    if "--out" in overrides:
+        at = overrides.index("--out")
+        del overrides[at : at + 2]
+    name = Path(config).stem
+    words = ["python -m experiments run", f"configs/{name}.yaml"]
+    kept = {
+        "command": " ".join([*words, *(word for word in overrides if word != "--quiet")]),
+        "date": meta["started"][:10],
+        "seconds": round(meta["seconds"]["total"]),
+        # what ran from files that no commit holds is of none
+        "commit": None if meta["git"]["changed"] else meta["git"]["commit"],
+        "device": device or ", ".join(sorted({d.partition(":")[0] for d in meta["devices"]})),
+        "precision": meta["precision"],
+        "versions": {"python": meta["python"], **meta["versions"]},
+        "config": yaml.safe_load((run / "config.yaml").read_text()),
+        "summary": json.loads((run / "summary.json").read_text()),
+    }
+    path = DOCS / "summaries" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+    gallery = DOCS / "gallery" / name
+    gallery.mkdir(parents=True, exist_ok=True)
+    for old in gallery.glob("*.png"):
+        old.unlink()
+    for figure in sorted((run / "figures").glob("*.png")):
+        (gallery / figure.name).write_bytes(small(figure))
+
+
+def small(path: Path) -> bytes:
+    """The figure no wider than WIDEST, with as many colours as MOST bytes allow."""
+    image = Image.open(path).convert("RGB")
+    if image.width > WIDEST:
+        height = round(image.height * WIDEST / image.width)
+        image = image.resize((WIDEST, height), Image.Resampling.LANCZOS)
+    for colours in (256, 128, 64, 32, 16):
+        file = io.BytesIO()
+        image.quantize(colours, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+        if file.tell() <= MOST:
+            break
+    return file.getvalue()
+
+
+if __name__ == "__main__":
+    main()
