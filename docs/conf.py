@@ -1,4 +1,4 @@
-"""How the documentation is built: `sphinx-build -W --keep-going -n docs docs/_build`."""
+"""How the documentation is built: `sphinx-build -W --keep-going -n docs docs/_build/html`."""
 
 import shutil
 import sys

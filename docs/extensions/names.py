@@ -14,7 +14,6 @@ from pathlib import Path
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.errors import ExtensionError
-from sphinx.ext.viewcode import viewcode_anchor
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxRole
 
@@ -151,9 +150,8 @@ class Source(SphinxRole):
         place = nodes.inline(
             "", "", ids=[f"{prefix}.{name}"] if used.setdefault(name, here) == here else []
         )
-        page = "_modules/" + module.replace(".", "/")
-        place += nodes.literal("", name)
-        place += viewcode_anchor(reftarget=page, refid=name, refdoc=here)
+        uri = self.env._app.builder.get_relative_uri(here, "_modules/" + module.replace(".", "/"))
+        place += nodes.reference("", "", nodes.literal("", name), refuri=f"{uri}#{name}")
         return [place], []
 
 
