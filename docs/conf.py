@@ -25,7 +25,7 @@ extensions = [
     "names",
     "templates",
 ]
-exclude_patterns = ["_build", "*.py", "extensions", "summaries"]
+exclude_patterns = ["_build", "*.py", "extensions", "pages"]
 nitpicky = True
 
 # Markdown, and notebooks in py:percent, which run at each build: an error in one fails it

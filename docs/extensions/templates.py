@@ -1,10 +1,13 @@
 """Pages whose numbers come from files: those that begin with `{# numbers from ... #}` are Jinja.
 
-They see `runs`, what `docs/keep.py` kept of finished runs, and `configs`, all of `configs/`. What
-is not there is an error.
+They see `runs`, what `docs/keep.py` kept of finished runs, `configs`, all of `configs/`, and the
+names of `notebooks` and of interactive `pages`, which are copied as they are. What is not there is
+an error.
 """
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import jinja2
@@ -49,13 +52,32 @@ def significant(number: float, digits: int = 3) -> str:
 
 def render(app, docname, source):
     if source[0].startswith("{#"):
+        for path in (*DOCS.glob("summaries/*.json"), *CONFIGS.glob("*.yaml")):
+            app.env.note_dependency(str(path))
         environment = jinja2.Environment(
             undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
         environment.filters["sig"] = significant
-        source[0] = environment.from_string(source[0]).render(runs=runs(), configs=configs())
+        source[0] = environment.from_string(source[0]).render(
+            runs=runs(),
+            configs=configs(),
+            notebooks=sorted(path.stem for path in DOCS.glob("notebooks/*.py")),
+            pages={path.name: _title(path) for path in sorted(DOCS.glob("pages/*.html"))},
+        )
+
+
+def _title(page: Path) -> str:
+    found = re.search("<title>(.*?)</title>", page.read_text(), re.DOTALL)
+    return found.group(1).strip() if found else page.stem
+
+
+def copy_pages(app, error):
+    for page in DOCS.glob("pages/*.html"):
+        (Path(app.outdir) / "pages").mkdir(exist_ok=True)
+        shutil.copy(page, Path(app.outdir) / "pages")
 
 
 def setup(app):
     app.connect("source-read", render)
+    app.connect("build-finished", copy_pages)
     return {"parallel_read_safe": True}
