@@ -63,7 +63,8 @@ def keep(run: Path, device: str | None) -> None:
 
 def small(path: Path) -> bytes:
     """The figure no wider than WIDEST, with as many colours as MOST bytes allow."""
-    image = Image.open(path).convert("RGB")
+    with Image.open(path) as file:
+        image = file.convert("RGB")
     if image.width > WIDEST:
         height = round(image.height * WIDEST / image.width)
         image = image.resize((WIDEST, height), Image.Resampling.LANCZOS)

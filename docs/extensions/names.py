@@ -105,6 +105,18 @@ def link_literals(app, doctree):
             link += literal
 
 
+def lead_back(app, doctree):
+    """Places for the links from a source to the reference: viewcode makes them of one room for all
+    names of a file, though `Kernel` is of the package and `Product` of its kernels."""
+    here = app.env.current_document.docname
+    for entry in filter(None, vars(app.env).get("_viewcode_modules", {}).values()):
+        _, _, used, prefix = entry
+        for signature in doctree.findall(addnodes.desc_signature):
+            name = signature.get("fullname")
+            if used.get(name) == here and f"{prefix}.{name}" not in signature["ids"]:
+                signature["ids"].append(f"{prefix}.{name}")
+
+
 def find(app, env, node, contnode):
     """A name in a signature: of a class of ours, by its last part; of others it stays a word."""
     target = node.get("reftarget", "").rpartition(".")[2]
@@ -169,6 +181,7 @@ def setup(app):
     app.connect("builder-inited", collect)
     app.connect("autodoc-process-signature", as_written)
     app.connect("doctree-read", link_literals)
+    app.connect("doctree-read", lead_back, priority=600)  # after viewcode
     app.connect("missing-reference", find)
     app.add_role("source", Source())
     return {"parallel_read_safe": True}
