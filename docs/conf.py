@@ -35,6 +35,7 @@ nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 600
+nb_merge_streams = True
 nb_output_stderr = "warn"  # a warning on a page is a warning of the build
 notebooks = HERE / "notebooks"
 shutil.rmtree(notebooks, ignore_errors=True)
