@@ -25,7 +25,7 @@ extensions = [
     "names",
     "templates",
 ]
-exclude_patterns = ["_build", "*.py", "extensions", "pages"]
+exclude_patterns = ["_build", "*.py", "extensions"]
 nitpicky = True
 
 # Markdown, and notebooks in py:percent, which run at each build: an error in one fails it

@@ -1,17 +1,20 @@
 """Pages whose numbers come from files: those that begin with `{# numbers from ... #}` are Jinja.
 
 They see `runs`, what `docs/keep.py` kept of finished runs, `configs`, all of `configs/`, and the
-names of `notebooks` and of interactive `pages`, which are copied as they are. What is not there is
-an error.
+names of `notebooks` and the titles of interactive `pages`, which are made here. What is not there
+is an error.
 """
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import jinja2
 import yaml
+from sphinx.errors import ExtensionError
+
+from experiments.__main__ import main
+from experiments.pages import PAGES
 
 DOCS = Path(__file__).parents[1]
 CONFIGS = DOCS.parent / "configs"
@@ -62,7 +65,9 @@ def render(app, docname, source):
             runs=runs(),
             configs=configs(),
             notebooks=sorted(path.stem for path in DOCS.glob("notebooks/*.py")),
-            pages={path.name: _title(path) for path in sorted(DOCS.glob("pages/*.html"))},
+            pages={
+                path.name: _title(path) for path in sorted(Path(app.outdir).glob("pages/*.html"))
+            },
         )
 
 
@@ -71,13 +76,16 @@ def _title(page: Path) -> str:
     return found.group(1).strip() if found else page.stem
 
 
-def copy_pages(app, error):
-    for page in DOCS.glob("pages/*.html"):
-        (Path(app.outdir) / "pages").mkdir(exist_ok=True)
-        shutil.copy(page, Path(app.outdir) / "pages")
+def write_pages(app):
+    """Of each config that has one `pages/NAME.html`, as `python -m experiments page` does."""
+    for name, config in configs().items():
+        if config["fields"]["study"] in PAGES:
+            out = Path(app.outdir) / "pages" / f"{name}.html"
+            if main(["page", str(CONFIGS / f"{name}.yaml"), "--out", str(out)]):
+                raise ExtensionError(f"no page was made of {name}")
 
 
 def setup(app):
     app.connect("source-read", render)
-    app.connect("build-finished", copy_pages)
+    app.connect("builder-inited", write_pages)
     return {"parallel_read_safe": True}
