@@ -1,0 +1,151 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Ten minutes with attnkernel
+#
+# Attention is kernel regression: both are a mean of values, weighted by how near their keys are to
+# a query.
+#
+# $$
+# \mathrm{attend}(q_i) = \frac{\sum_{j=1}^{n} w_{ij}\, v_j}{\sum_{j=1}^{n} w_{ij}}, \qquad
+# \log w_{ij} = \log K(q_i, k_j) + \log \pi(i, j),
+# \qquad q_i, k_j \in \mathbb{R}^d, \quad v_j \in \mathbb{R}^m
+# $$
+#
+# A statistician reads: test points $q_i$, inputs $k_j$, labels $v_j$, kernel $K$. A reader of
+# transformers reads: queries, keys, values, and $\log K$ is the score. The prior $\pi(i, j)$ says
+# which keys query $i$ may see at all.
+#
+# This notebook makes one call, a fit, a band and a plot. It takes well under a minute.
+
+# %%
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+
+import attnkernel as ak
+
+plt.rcParams.update(ak.plot.STYLE)
+
+# %% [markdown]
+# ## Data
+#
+# We draw $n = 150$ labels about a known curve, $y_i = f(x_i) + s(x_i)\, \varepsilon_i$, with
+# $f(x) = \tfrac12 \sin x - \sin 3x + x^2/5$, noise $s(x) = 0.2 + 0.05 |x|$ and standard normal
+# $\varepsilon_i$.
+
+# %%
+data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0))
+print(f"x {data.x.shape}, from {data.x.min():g} to {data.x.max():g};  y {data.y.shape}")
+
+# %% [markdown]
+# ## One call
+#
+# What is expected at $x = 0, 1, 2$? With the Gaussian kernel
+# $K(q, k) = \exp(-\lVert q - k \rVert^2 / 2 \ell^2)$, whose lengthscale $\ell$ is in the units of
+# $x$, the call is the estimator of Nadaraya and Watson. Beside it we write the same sum in NumPy;
+# the two differ by rounding in single precision, some $10^{-7}$.
+
+# %%
+q = jnp.array([[0.0], [1.0], [2.0]])
+k, v = data.x, data.y[:, None]
+prediction = ak.attend(q, k, v, kernel=ak.Gaussian(0.1))
+
+w = np.exp(-((np.asarray(q) - np.asarray(k).T) ** 2) / (2 * 0.1**2))
+by_hand = w @ np.asarray(v) / w.sum(axis=1, keepdims=True)
+print("attend: ", prediction[:, 0])
+print("by hand:", by_hand[:, 0])
+print(f"largest deviation: {np.abs(prediction - by_hand).max():.1e}")
+
+# %% [markdown]
+# Change the kernel to $\exp(q \cdot k / \sqrt d)$, the prior to a causal mask, and the same call is
+# a transformer's attention, $\mathrm{softmax}(Q K^\top / \sqrt d + \text{mask})\, V$.
+
+# %%
+of_q, of_k, of_v = jax.random.split(jax.random.PRNGKey(1), 3)
+Q, K = jax.random.normal(of_q, (6, 8)), jax.random.normal(of_k, (6, 8))
+V = jax.random.normal(of_v, (6, 2))
+attention = ak.attend(Q, K, V, kernel=ak.DotProduct(), prior=ak.Causal())
+
+mask = jnp.where(jnp.tril(jnp.ones((6, 6))) == 1, 0.0, -jnp.inf)
+by_hand = jax.nn.softmax(Q @ K.T / jnp.sqrt(8) + mask) @ V
+print(f"largest deviation: {jnp.abs(attention - by_hand).max():.1e}")
+
+# %% [markdown]
+# ## A fit
+#
+# Which lengthscale? The one whose predictions of each label *from all others* are best:
+#
+# $$ \hat\ell = \arg\min_\ell \frac1n \sum_{i=1}^{n} \big(y_i - \hat f_{-i}(x_i)\big)^2 $$
+#
+# Leaving a point out is again a prior: $\pi(i, i) = 0$. `KernelRegression` is the call above as a
+# module with a lengthscale to fit; `ak.fit` searches from ten starts and reports every minimum that
+# they reach. Here there is one, with a leave-one-out error near the mean of $s(x)^2$, which no
+# predictor can expect to beat.
+
+# %%
+fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y, objective=ak.LeaveOneOut())
+print(f"lengthscale {fit.model.kernel.lengthscale:.4f}, in the units of x")
+print(f"leave-one-out error {fit.loss:.4f};  mean of s(x)²: {jnp.mean(data.sd**2):.4f}")
+print(f"minima: {[(round(float(m.kernel.lengthscale), 4), round(e, 4)) for m, e in fit.minima()]}")
+
+# %% [markdown]
+# ## A band
+#
+# The prediction is linear in the labels, $\hat f(x) = \sum_j L_j(x)\, y_j$, so its variance is
+# $\sum_j L_j(x)^2 \sigma_j^2$. `ak.bands` estimates the noise from the residuals and corrects for
+# the bias of the fit. A pointwise band of 95 % should hold the true mean at about 95 % of all $x$;
+# of one data set that share varies, as neighbouring $x$ share their labels.
+
+# %%
+at = ak.plot.grid(data.x)
+band = ak.bands(fit, at)
+truth = ak.data.heteroskedastic_mean(at)
+covered = np.mean((band.lower <= truth) & (truth <= band.upper))
+print(f"the band holds the true mean at {100 * covered:.0f} % of {len(at)} inputs")
+
+# %% [markdown]
+# ## A plot
+#
+# Left, the fit and its band. Right, the weights $L_j(q)$ that the labels have in the prediction at
+# one query $q$: this is what a transformer would call the attention of $q$. They are a bump as wide
+# as the lengthscale, and their sum is 1. In a live notebook, move the query: at the ends of the
+# data half of the bump is missing, and fewer labels carry the prediction.
+
+
+# %%
+def draw(q):
+    _, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.4))
+    ak.plot.fit(fit, band, ax=left)
+    left.plot(at, truth, "--", color=ak.plot.BLUE, label="true mean")
+    left.axvline(q, color=ak.plot.PURPLE, linestyle="--", linewidth=1.0)
+    left.set_title(f"prediction at q = {q:.2f}: {fit(jnp.array([q]))[0]:.2f}")
+    left.legend(loc="upper center", frameon=True, framealpha=0.85, edgecolor="none")
+    ak.plot.weights(fit, q, ax=right)
+    right.set(ylim=(-0.01, 0.45), title="what the prediction looks at")
+    plt.show()
+
+
+try:  # a slider, if there is someone to move it
+    from ipywidgets import FloatSlider, interact
+
+    live = get_ipython().kernel.get_parent()["content"]["allow_stdin"]
+except (ImportError, NameError, AttributeError):
+    live = False
+if live:
+    interact(draw, q=FloatSlider(2.0, min=-3.0, max=3.0, step=0.05))
+else:
+    draw(2.0)

@@ -1,0 +1,212 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+
+# %% [markdown]
+# # Kernel regression and its lengthscale
+#
+# Given inputs $x_j \in \mathbb{R}$ and labels $y_j \in \mathbb{R}$, $j = 1, \dots, n$, kernel
+# regression predicts by a weighted mean of the labels (Nadaraya 1964, Watson 1964):
+#
+# $$
+# \hat f(x) = \sum_{j=1}^{n} L_j(x)\, y_j, \qquad
+# L_j(x) = \frac{K(x, x_j)}{\sum_l K(x, x_l)}, \qquad
+# K(x, x') = \exp\!\Big(\!-\Big(\frac{x - x'}{\ell}\Big)^{2}\Big)
+# $$
+#
+# All that is to be chosen is the lengthscale $\ell > 0$, in the units of $x$.
+#
+# The kernel is written here as in P. Czyż, *From kernel regression to the transformer* (2024),
+# whose figures this notebook reproduces. `ak.Gaussian` has the standard $\exp(-d^2 / 2 \ell^2)$, so
+# that its lengthscale is a standard deviation: $\ell / \sqrt 2$ in the notation above.
+# `ak.kernels.convert_lengthscale` goes from one to the other, so that nobody has to remember it.
+
+# %%
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+
+import attnkernel as ak
+
+plt.rcParams.update(ak.plot.STYLE)
+jax.config.update("jax_threefry_partitionable", False)  # the random numbers of 2024
+
+
+def regression(length, order=0):
+    kernel = ak.Gaussian(ak.kernels.convert_lengthscale(length, source="unhalved"))
+    return ak.KernelRegression(kernel, order=order)
+
+
+# %% [markdown]
+# ## Data
+#
+# $n = 150$ labels $y_i = f(x_i) + s(x_i)\, \varepsilon_i$ at inputs equally spaced on $[-3, 3]$,
+# with $f(x) = \tfrac12 \sin x - \sin 3x + x^2 / 5$, $s(x) = 0.2 + 0.05 |x|$ and
+# $\varepsilon_i \sim \mathcal{N}(0, 1)$.
+
+# %%
+key, sub = jax.random.split(jax.random.PRNGKey(2024))
+data = ak.data.heteroskedastic(key=sub)
+x, y = data.x, data.y
+print(f"{len(y)} labels, {x[1, 0] - x[0, 0]:.4f} apart; mean of s(x)²: {jnp.mean(data.sd**2):.4f}")
+
+# %% [markdown]
+# ## Four lengthscales
+#
+# At $\ell = 3$ the curve misses the bumps; at $\ell = 0.05$, little more than the distance of two
+# neighbours, it chases the noise. Three numbers tell them apart. The standard deviation of the
+# residuals falls with $\ell$, down to 0, and so says nothing about which is best. The degrees of
+# freedom $\nu = \sum_i L_i(x_i)$ count how many labels' worth of freedom the curve has: from 1, a
+# constant, to $n$, a curve through every label. The leave-one-out error, of which more below, is
+# large at $\ell = 3$ and $\ell = 0.5$ and least at $\ell = 0.25$ of these four.
+
+# %%
+at = ak.plot.grid(x)
+_, axes = plt.subplots(2, 2, figsize=(7.6, 5.2), sharex=True, sharey=True)
+for ax, length in zip(axes.flat, [3.0, 0.5, 0.25, 0.05], strict=True):
+    model = regression(length)
+    fitted, hat = model.smooth(x, y)
+    error = ak.LeaveOneOut()(model, x, y)
+    print(
+        f"ℓ = {length:<4}  residual sd {jnp.std(y - fitted):.4f}"
+        f"  degrees of freedom {hat.sum():5.1f}  leave-one-out error {error:.4f}"
+    )
+    ak.plot.points(x, y, ax=ax)
+    ax.plot(x[:, 0], data.mean, "--", color=ak.plot.BLUE, label="true mean")
+    ax.plot(at, model(at, x, y), color=ak.plot.ORANGE, label="prediction")
+    ax.set(title=f"ℓ = {length}", xlabel="x", ylabel="y")
+    ax.label_outer()
+handles, labels = ax.get_legend_handles_labels()
+ax.figure.legend(handles, labels, loc="outside lower center", ncols=3)
+plt.show()
+
+# %% [markdown]
+# ## The leave-one-out curve
+#
+# A fair judge of a prediction is a label that it has not seen. Leave each out in turn:
+#
+# $$
+# \mathrm{CV}(\ell) = \frac1n \sum_{i=1}^{n} \big(y_i - \hat f_{-i}(x_i)\big)^2
+#                   = \frac1n \sum_{i=1}^{n} \Big(\frac{y_i - \hat f(x_i)}{1 - L_i(x_i)}\Big)^2
+# $$
+#
+# The second form needs one fit instead of $n$. In attention's words the first is a mask: no query
+# may see its own key. The two agree to rounding, here in single precision.
+
+# %%
+model = regression(0.25)
+masked = model(x, x, y, prior=ak.priors.LeaveOneOut())
+fitted, hat = model.smooth(x, y)
+print(f"masked:           {jnp.mean((y - masked) ** 2):.7f}")
+print(f"from one fit:     {jnp.mean(((y - fitted) / (1 - hat)) ** 2):.7f}")
+print(f"ak.LeaveOneOut(): {ak.LeaveOneOut()(model, x, y):.7f}")
+
+# %% [markdown]
+# Its minimum is the lengthscale to take. `ak.fit` searches from ten starts, between the distance of
+# neighbours and the range of the data, and reports all minima that it met. Expect one, at
+# $\ell = 0.166$.
+
+# %%
+fit = ak.fit(regression(1.0), x, y, objective=ak.LeaveOneOut())
+best = float(ak.kernels.convert_lengthscale(fit.model.kernel.lengthscale, target="unhalved"))
+print(f"{len(fit.minima())} minimum: ℓ = {best:.4f}, leave-one-out error {fit.loss:.4f}")
+
+# %% [markdown]
+# ## Too small, too large
+#
+# The ends of the curve are known without computing it. As $\ell \to \infty$ the prediction is the
+# mean of the other labels, and CV is $\big(\tfrac{n}{n-1}\big)^2$ times their variance. As
+# $\ell \to 0$ only the nearest others count: here the neighbours on both sides, alike, and one at
+# each end.
+
+# %%
+neighbours = jnp.concatenate([y[1:2], (y[:-2] + y[2:]) / 2, y[-2:-1]])
+n = len(y)
+print(f"ℓ = 300:   {ak.LeaveOneOut()(regression(300.0), x, y):.4f}", end="")
+print(f"   (n/(n-1))² var(y):      {(n / (n - 1)) ** 2 * jnp.var(y):.4f}")
+print(f"ℓ = 0.005: {ak.LeaveOneOut()(regression(0.005), x, y):.4f}", end="")
+print(f"   mean of two neighbours: {jnp.mean((y - neighbours) ** 2):.4f}")
+
+# %% [markdown]
+# ## At a boundary
+#
+# At $x = -3$ all neighbours are on one side. A mean of them is off by the slope times their mean
+# distance: a bias of order $\ell$. A line through them, local linear regression, of order 1,
+# follows the slope, and leaves a bias of order $\ell^2$:
+#
+# $$
+# \hat f(x) = \hat\beta_0, \qquad (\hat\beta_0, \hat\beta_1) =
+# \arg\min_\beta \sum_{j=1}^{n} K(x, x_j)\, \big(y_j - \beta_0 - \beta_1 (x_j - x)\big)^2
+# $$
+#
+# To see a bias, take labels without noise, $y_j = f(x_j)$ (3000 of them, so that even the least
+# lengthscale has many): then all that is wrong is bias. When $\ell$ is halved, the bias of order 0
+# comes ever nearer to half of what it was, and that of order 1 to somewhat less than a quarter, as
+# terms of higher powers of $\ell$ are still felt.
+
+# %%
+dense = jnp.linspace(-3.0, 3.0, 3000)
+labels = ak.data.heteroskedastic_mean(dense)
+for order in (0, 1):
+    lengths = (0.2, 0.1, 0.05, 0.025)
+    fits = [regression(length, order)(dense[:1], dense, labels)[0] for length in lengths]
+    bias = np.array(fits) - float(labels[0])
+    ratios = bias[1:] / bias[:-1]
+    print(f"order {order}: bias at ℓ = 0.2, 0.1, 0.05, 0.025:", *(f"{b:.5f}" for b in bias), end="")
+    print("; each over the one before:", *(f"{ratio:.2f}" for ratio in ratios))
+
+# %% [markdown]
+# ## Move the lengthscale
+#
+# Left, the curve at a lengthscale; below it the weights of the labels at $x = 0$, not to scale.
+# Right, where that is on the leave-one-out curve. In a live notebook, move it: one end of the curve
+# is made of bias, the other of noise, and near the minimum little depends on the lengthscale.
+
+# %%
+lengths = np.geomspace(0.02, 10.0, 120)
+standard = ak.kernels.convert_lengthscale(lengths, source="unhalved")
+criterion = ak.profile(fit.model, x, y, standard, objective=ak.LeaveOneOut())
+
+
+def draw(length):
+    model = regression(length)
+    _, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.4))
+    ak.plot.points(x, y, ax=left)
+    left.plot(x[:, 0], data.mean, "--", color=ak.plot.BLUE, label="true mean")
+    left.plot(at, model(at, x, y), color=ak.plot.ORANGE, label="prediction")
+    bump = jnp.exp(-((at / length) ** 2)) - 2.5
+    left.fill_between(at, -2.5, bump, color=ak.plot.SKY, alpha=0.5, label="kernel at x = 0")
+    left.set(xlabel="x", ylabel="y", title=f"ℓ = {length:.3f}")
+    left.legend(loc="upper center", fontsize=8)
+    right.plot(lengths, criterion, color=ak.plot.BLUE)
+    error = ak.LeaveOneOut()(model, x, y)
+    right.plot(length, error, "o", color=ak.plot.ORANGE, label=f"{error:.4f} at ℓ = {length:.3f}")
+    right.axvline(best, color=ak.plot.INK, linestyle=":", label=f"minimum: ℓ = {best:.3f}")
+    right.set(xscale="log", yscale="log", xlabel="lengthscale ℓ (units of x)")
+    right.set(ylabel="leave-one-out error (units of y, squared)", title="criterion")
+    right.legend(loc="upper left")
+    plt.show()
+
+
+try:  # a slider, if there is someone to move it
+    from ipywidgets import FloatLogSlider, interact
+
+    live = get_ipython().kernel.get_parent()["content"]["allow_stdin"]
+except (ImportError, NameError, AttributeError):
+    live = False
+if live:
+    interact(draw, length=FloatLogSlider(0.5, min=-1.5, max=1.0, step=0.05))
+else:
+    draw(0.5)
