@@ -7,6 +7,7 @@ is an error.
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import jinja2
@@ -78,9 +79,11 @@ def _title(page: Path) -> str:
 
 def write_pages(app):
     """Of each config that has one `pages/NAME.html`, as `python -m experiments page` does."""
+    folder = Path(app.outdir) / "pages"
+    shutil.rmtree(folder, ignore_errors=True)  # those of configs that are no more
     for name, config in configs().items():
         if config["fields"]["study"] in PAGES:
-            out = Path(app.outdir) / "pages" / f"{name}.html"
+            out = folder / f"{name}.html"
             if main(["page", str(CONFIGS / f"{name}.yaml"), "--out", str(out)]):
                 raise ExtensionError(f"no page was made of {name}")
 
