@@ -170,6 +170,9 @@ def test_the_site(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    for path in (ROOT / "experiments" / "notebooks").glob("*.py"):  # it ran, to its last figure
+        text = (site / "notebooks" / f"{path.stem}.html").read_text()
+        assert "<img" in text.split('class="cell docutils')[-1], path
     pages = {path: Elements(path.read_text()) for path in site.rglob("*.html")}
     assert len(pages) > 40
     for path, page in pages.items():

@@ -12,7 +12,6 @@
 #     name: python3
 # ---
 
-
 # %% [markdown]
 # # Kernel regression and its lengthscale
 #
@@ -193,7 +192,7 @@ def draw(length):
     right.plot(lengths, criterion, color=ak.plot.BLUE)
     error = ak.LeaveOneOut()(model, x, y)
     right.plot(length, error, "o", color=ak.plot.ORANGE, label=f"{error:.4f} at ℓ = {length:.3f}")
-    right.axvline(best, color=ak.plot.INK, linestyle=":", label=f"minimum: ℓ = {best:.3f}")
+    right.axvline(best, color=ak.plot.ink(), linestyle=":", label=f"minimum: ℓ = {best:.3f}")
     right.set(xscale="log", yscale="log", xlabel="lengthscale ℓ (units of x)")
     right.set(ylabel="leave-one-out error (units of y, squared)", title="criterion")
     right.legend(loc="upper left")

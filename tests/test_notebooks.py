@@ -1,0 +1,49 @@
+"""Notebooks as scripts, from beginning to end; the build of the documentation runs them as such."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jupytext
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "experiments" / "notebooks").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_a_script(path, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(path)],
+        cwd=tmp_path,
+        env=os.environ | {"MPLBACKEND": "agg", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\d\.\d", done.stdout)  # it prints what its text speaks of
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_one_of_jupytext(path):
+    text = path.read_text(encoding="utf-8")
+    notebook = jupytext.reads(text, fmt="py:percent")
+    assert jupytext.writes(notebook, fmt="py:percent").rstrip("\n") == text.rstrip("\n")
+    assert notebook.metadata["kernelspec"]["name"] == "python3"
+    first, *others = notebook.cells
+    assert first.cell_type == "markdown"
+    assert first.source.startswith("# ")
+    headings = [cell.source for cell in others if cell.cell_type == "markdown"]
+    assert not any(re.match(r"# ", source) for source in headings)
+    assert "import ipywidgets" in text or "from ipywidgets import" in text
+
+
+def test_notebooks_are_numbered():
+    numbers = [path.stem.split("_")[0] for path in NOTEBOOKS]
+    assert len(numbers) >= 10
+    assert numbers[0] == "000"
+    assert all(re.fullmatch(r"\d00", number) for number in numbers)
+    assert len(set(numbers)) == len(numbers)
