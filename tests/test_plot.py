@@ -1,5 +1,7 @@
 """Plots show the numbers that they say: asserted on the artists of the Axes."""
 
+from types import SimpleNamespace
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -299,3 +301,29 @@ def test_partial_of_columns_that_are_not_there(crossed, ax):
         ak.plot.partial(crossed, 2, ax=ax)
     with pytest.raises(ValueError, match="Column 1 varies"):
         ak.plot.partial(crossed, 1, at={1: 0.0}, ax=ax)
+
+
+def test_a_script_draws_once_at_the_start():
+    drawn = []
+    ak.plot.slide(lambda **at: drawn.append(at), q=(0.5, -1.0, 1.0), heads=(2, 1, 8))
+    assert drawn == [{"q": 0.5, "heads": 2}]
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_live_notebook_has_sliders(live, monkeypatch):
+    """A front end says with each request whether someone is there to answer."""
+    import IPython  # noqa: PLC0415
+    import ipywidgets  # noqa: PLC0415
+
+    request = {"content": {"allow_stdin": live}}
+    shell = SimpleNamespace(kernel=SimpleNamespace(get_parent=lambda: request))
+    monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
+    asked, drawn = {}, []
+    monkeypatch.setattr(ipywidgets, "interact", lambda draw, **widgets: asked.update(widgets))
+    ak.plot.slide(lambda **at: drawn.append(at), q=(0.5, -1.0, 1.0), heads=(2, 1, 8))
+    assert bool(drawn) != live
+    if live:
+        q, heads = asked["q"], asked["heads"]
+        assert (q.value, q.min, q.max, q.step) == (0.5, -1.0, 1.0, 0.02)
+        assert (heads.value, heads.min, heads.max, heads.step) == (2, 1, 8, 1)
+        assert isinstance(heads, ipywidgets.IntSlider)

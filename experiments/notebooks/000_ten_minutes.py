@@ -139,13 +139,4 @@ def draw(q):
     plt.show()
 
 
-try:  # a slider, if there is someone to move it
-    from ipywidgets import FloatSlider, interact
-
-    live = get_ipython().kernel.get_parent()["content"]["allow_stdin"]
-except (ImportError, NameError, AttributeError):
-    live = False
-if live:
-    interact(draw, q=FloatSlider(2.0, min=-3.0, max=3.0, step=0.05))
-else:
-    draw(2.0)
+ak.plot.slide(draw, q=(2.0, -3.0, 3.0))

@@ -179,7 +179,8 @@ standard = ak.kernels.convert_lengthscale(lengths, source="unhalved")
 criterion = ak.profile(fit.model, x, y, standard, objective=ak.LeaveOneOut())
 
 
-def draw(length):
+def draw(log10_length):
+    length = 10.0**log10_length
     model = regression(length)
     _, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.4))
     ak.plot.points(x, y, ax=left)
@@ -199,13 +200,4 @@ def draw(length):
     plt.show()
 
 
-try:  # a slider, if there is someone to move it
-    from ipywidgets import FloatLogSlider, interact
-
-    live = get_ipython().kernel.get_parent()["content"]["allow_stdin"]
-except (ImportError, NameError, AttributeError):
-    live = False
-if live:
-    interact(draw, length=FloatLogSlider(0.5, min=-1.5, max=1.0, step=0.05))
-else:
-    draw(0.5)
+ak.plot.slide(draw, log10_length=(-0.3, -1.5, 1.0))

@@ -230,13 +230,4 @@ def draw(size):
     plt.show()
 
 
-try:  # a slider, if there is someone to move it
-    from ipywidgets import IntSlider, interact
-
-    live = get_ipython().kernel.get_parent()["content"]["allow_stdin"]
-except (ImportError, NameError, AttributeError):
-    live = False
-if live:
-    interact(draw, size=IntSlider(120, min=1, max=140))
-else:
-    draw(120)
+ak.plot.slide(draw, size=(120, 1, 140))

@@ -164,13 +164,4 @@ def draw(without):
     plt.show()
 
 
-try:  # a slider, if there is someone to move it
-    from ipywidgets import IntSlider, interact
-
-    live = get_ipython().kernel.get_parent()["content"]["allow_stdin"]
-except (ImportError, NameError, AttributeError):
-    live = False
-if live:
-    interact(draw, without=IntSlider(2, min=1, max=4))
-else:
-    draw(2)
+ak.plot.slide(draw, without=(2, 1, 4))

@@ -221,13 +221,4 @@ def draw(p):
     plt.show()
 
 
-try:  # a slider, if there is someone to move it
-    from ipywidgets import FloatSlider, interact
-
-    live = get_ipython().kernel.get_parent()["content"]["allow_stdin"]
-except (ImportError, NameError, AttributeError):
-    live = False
-if live:
-    interact(draw, p=FloatSlider(0.5, min=0.0, max=1.0, step=0.05))
-else:
-    draw(0.5)
+ak.plot.slide(draw, p=(0.5, 0.0, 1.0))

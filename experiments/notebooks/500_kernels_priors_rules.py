@@ -212,13 +212,4 @@ def draw(log10_temperature):
     plt.show()
 
 
-try:  # a slider, if there is someone to move it
-    from ipywidgets import FloatSlider, interact
-
-    live = get_ipython().kernel.get_parent()["content"]["allow_stdin"]
-except (ImportError, NameError, AttributeError):
-    live = False
-if live:
-    interact(draw, log10_temperature=FloatSlider(-0.5, min=-3.0, max=2.0, step=0.1))
-else:
-    draw(-0.5)
+ak.plot.slide(draw, log10_temperature=(-0.5, -3.0, 2.0))

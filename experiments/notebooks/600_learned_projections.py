@@ -219,13 +219,4 @@ def draw(function):
     plt.show()
 
 
-try:  # a slider, if there is someone to move it
-    from ipywidgets import IntSlider, interact
-
-    live = get_ipython().kernel.get_parent()["content"]["allow_stdin"]
-except (ImportError, NameError, AttributeError):
-    live = False
-if live:
-    interact(draw, function=IntSlider(0, min=0, max=199))
-else:
-    draw(0)
+ak.plot.slide(draw, function=(0, 0, 199))

@@ -201,14 +201,5 @@ def draw(log10_lengthscale):
     plt.show()
 
 
-try:  # a slider, if there is someone to move it
-    from ipywidgets import FloatSlider, interact
-
-    live = get_ipython().kernel.get_parent()["content"]["allow_stdin"]
-except (ImportError, NameError, AttributeError):
-    live = False
 best = float(jnp.log10(fit.model.kernel.lengthscale))
-if live:
-    interact(draw, log10_lengthscale=FloatSlider(best, min=-2.0, max=0.0, step=0.05))
-else:
-    draw(best)
+ak.plot.slide(draw, log10_lengthscale=(best, -2.0, 0.0))

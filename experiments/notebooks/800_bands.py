@@ -157,13 +157,4 @@ def draw(percent):
     plt.show()
 
 
-try:  # a slider, if there is someone to move it
-    from ipywidgets import IntSlider, interact
-
-    live = get_ipython().kernel.get_parent()["content"]["allow_stdin"]
-except (ImportError, NameError, AttributeError):
-    live = False
-if live:
-    interact(draw, percent=IntSlider(95, min=50, max=98))
-else:
-    draw(95)
+ak.plot.slide(draw, percent=(95, 50, 98))

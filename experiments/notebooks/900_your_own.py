@@ -260,13 +260,4 @@ def draw(lengthscale):
     plt.show()
 
 
-try:  # a slider, if there is someone to move it
-    from ipywidgets import FloatSlider, interact
-
-    live = get_ipython().kernel.get_parent()["content"]["allow_stdin"]
-except (ImportError, NameError, AttributeError):
-    live = False
-if live:
-    interact(draw, lengthscale=FloatSlider(0.3, min=0.02, max=2.0, step=0.02))
-else:
-    draw(0.3)
+ak.plot.slide(draw, lengthscale=(0.3, 0.02, 2.0))
