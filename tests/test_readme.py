@@ -1,10 +1,12 @@
-"""The README's numbers are those of committed summaries, and these are those of a fresh run."""
+"""The README's numbers are those of committed summaries; these, and its figures, those of a fresh
+run."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.testing.compare import compare_images
 
 from experiments.__main__ import main
 
@@ -143,5 +145,9 @@ def test_a_fresh_run_finds_what_the_kept_run_found(name, tmp_path):
     fresh, kept = (numbers(json.loads((run / "summary.json").read_text())), numbers(summary(name)))
     assert fresh.keys() == kept.keys()
     assert len(fresh) > 5
+    figure = ROOT / "docs" / "figures" / f"{name}.png"
+    if figure.exists():  # pixel by pixel, with room for another version of the fonts
+        fresh_one = str(run / "figures" / f"{name}.png")
+        assert compare_images(str(figure), fresh_one, tol=3.0) is None
     for place, value in kept.items():
         np.testing.assert_allclose(fresh[place], value, rtol=2e-4, atol=1e-9, err_msg=place)

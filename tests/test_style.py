@@ -7,7 +7,6 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
-from matplotlib.testing.compare import compare_images
 
 import attnkernel as ak
 from experiments.__main__ import main
@@ -117,12 +116,3 @@ def test_colours_stand_out_from_light_and_dark():
                 assert contrast(color, ak.plot.paper()) > 3
             for color in (ak.plot.PURPLE, ak.plot.SKY):  # lighter: lines, never text
                 assert contrast(color, ak.plot.paper()) > 2
-
-
-def test_the_figure_of_the_readme_is_that_of_its_command(tmp_path):
-    """Pixel by pixel, with room for another version of the fonts."""
-    run = tmp_path / "run"
-    assert main(["run", str(CONFIGS / "holdout.yaml"), "--out", str(run), "--quiet"]) == 0
-    (fresh,) = (run / "figures").glob("holdout.png")
-    kept = Path(__file__).parents[1] / "docs" / "figures" / "holdout.png"
-    assert compare_images(str(kept), str(fresh), tol=3.0) is None
