@@ -269,7 +269,8 @@ def test_light_dark_print_and_phones(name, opened):
     assert len(light.pdf()) > 10_000
     light.emulate_media(media="screen")
     light.set_viewport_size({"width": 360, "height": 740})
-    assert light.evaluate("document.documentElement.scrollWidth") <= 360
+    # it is drawn anew when the browser tells of its new size
+    light.wait_for_function("document.documentElement.scrollWidth <= 360")
 
 
 TEXT = ("--ink", "--quiet")
