@@ -19,10 +19,18 @@ class Stop(Exception):
     """What ends a process."""
 
 
-def trained(path=None, *, stop=None, many=False, steps=53, report=None, of="", seed=0):
+def rows(seed):
     rng = np.random.default_rng(seed)
     x = np.sort(rng.uniform(-3, 3, 31))
-    y = np.sin(x) + 0.1 * rng.normal(size=31)
+    return x, np.sin(x) + 0.1 * rng.normal(size=31)
+
+
+def absolute_error(predicted, y):
+    return jnp.abs(predicted - y)
+
+
+def trained(path=None, *, stop=None, many=False, steps=53, report=None, of="", seed=0):
+    x, y = rows(seed)
     seen = []
 
     def callback(done, history):
@@ -140,3 +148,26 @@ def test_a_search_has_no_checkpoints(tmp_path):
             objective=ak.LeaveOneOut(),
             checkpoints=ak.Checkpoints(tmp_path / "fit"),
         )
+
+
+@pytest.mark.parametrize(
+    ("model", "objective"),
+    [
+        (ak.KernelRegression(ak.Laplace(1.0)), ak.HoldOut(5)),
+        (ak.KernelRegression(ak.Gaussian(1.0), order=1), ak.HoldOut(5)),
+        (ak.KernelRegression(ak.Gaussian(1.0), on_empty="mean"), ak.HoldOut(5)),
+        (ak.KernelRegression(ak.Gaussian(1.0), rule=ak.Softmax(2.0)), ak.HoldOut(5)),
+        (ak.KernelRegression(ak.Gaussian(1.0)), ak.HoldOut(6)),
+        (ak.KernelRegression(ak.Gaussian(1.0)), ak.HoldOut(5, score=absolute_error)),
+    ],
+)
+def test_of_another_model_or_objective_is_nothing_used(tmp_path, model, objective):
+    """Though all its arrays are of the same names and shapes, and begin alike."""
+    trained(tmp_path / "fit")
+    x, y = rows(0)
+    options = {"optimizer": ADAM, "steps": 53, "key": jax.random.PRNGKey(5), "objective": objective}
+    with pytest.warns(ak.CheckpointWarning, match="something else"):
+        again = ak.fit(model, x, y, checkpoints=ak.Checkpoints(tmp_path / "fit"), **options)
+    alone = ak.fit(model, x, y, **options)
+    for got, expected in zip(*map(jax.tree.leaves, (again, alone)), strict=True):
+        np.testing.assert_array_equal(got, expected)

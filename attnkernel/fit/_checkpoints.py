@@ -1,11 +1,12 @@
 """The state of a long training on the disk: the last two, each whole, each known for what it is."""
 
+import dataclasses
 import hashlib
 import os
 import re
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,16 +122,38 @@ class Checkpoints:
 
 
 def identity_of(*trees: Any) -> str:
-    """A digest of all arrays in trees, and of what the trees are made of."""
+    """A digest of all that trees are made of: arrays, classes, and fields that are no arrays.
+
+    Of a function it knows the name alone.
+    """
     digest = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_flatten_with_path(trees)[0]:
-        digest.update(jax.tree_util.keystr(path).encode())
-        if eqx.is_array(leaf):
-            array = np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
-            digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
-        elif isinstance(leaf, bool | int | float | str):
-            digest.update(repr(leaf).encode())
+    for part in _parts_of(trees):
+        digest.update(f"{len(part)} ".encode() + part)
     return digest.hexdigest()
+
+
+def _parts_of(value: Any) -> Iterator[bytes]:
+    if eqx.is_array(value):
+        array = np.asarray(jax.random.key_data(value) if is_key(value) else value)
+        yield f"{array.dtype}{array.shape}".encode()
+        yield array.tobytes()
+        return
+    named = value if isinstance(value, Callable) and hasattr(value, "__qualname__") else type(value)
+    yield f"{named.__module__}.{named.__qualname__}".encode()
+    if isinstance(value, eqx.Module):
+        fields = [field.name for field in dataclasses.fields(value)]  # type: ignore[arg-type]
+        inner = [part for name in fields for part in (name, getattr(value, name, None))]
+    elif isinstance(value, Mapping):
+        inner = [part for item in value.items() for part in item]
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        inner = list(value)
+    else:
+        inner = []
+        if isinstance(value, bool | int | float | str):
+            yield repr(value).encode()
+    yield str(len(inner)).encode()
+    for part in inner:
+        yield from _parts_of(part)
 
 
 def _number(file: Path) -> int:
