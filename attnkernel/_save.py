@@ -15,6 +15,7 @@ beside its place, brought to the disk, and then put there: it is never there in 
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -177,7 +178,8 @@ def _kind(leaf: Any) -> str:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Writes a file and brings it to the disk; what was there before stays until it is whole."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # of containers on one disk, two processes may have one number
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
         with draft.open("wb") as file:
             file.write(content)
@@ -187,12 +189,18 @@ def write_whole(path: Path, content: bytes) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-    if hasattr(os, "O_DIRECTORY"):  # the name too
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    settle(path.parent)  # the name too
+
+
+def settle(path: Path) -> None:
+    """Brings what was written of a file to the disk; of a folder, the names in it."""
+    if not hasattr(os, "O_DIRECTORY"):  # a system that has no such call for folders
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def versions(packages: Sequence[str]) -> dict[str, str | None]:

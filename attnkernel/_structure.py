@@ -10,7 +10,7 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -79,8 +79,11 @@ def unflatten(plain: Any, arrays: Sequence[Any], classes: Sequence[type] = ()) -
 
     **Raises:** `ValueError` for names that are unknown, and for data that are of no tree.
     """
-    known = registered() | {name_of(own): own for own in classes}
-    back = functools.partial(unflatten, arrays=arrays, classes=classes)
+    return _tree(plain, arrays, registered() | {name_of(own): own for own in classes})
+
+
+def _tree(plain: Any, arrays: Sequence[Any], known: Mapping[str, type]) -> Any:
+    back = functools.partial(_tree, arrays=arrays, known=known)
     if plain is None or isinstance(plain, bool | int | float | str):
         return plain
     match plain:

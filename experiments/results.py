@@ -15,6 +15,7 @@ was stopped and resumed. A resumed run makes all its files again, from what its 
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -35,7 +36,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import attnkernel as ak
-from attnkernel._save import versions, write_whole
+from attnkernel._save import settle, versions, write_whole
 
 from .config import dump
 from .kernels import own_kernel
@@ -74,7 +75,7 @@ class Run:
         self._meta = _meta(config)
         self._timings: dict[str, float] = {}
         self._notes: list[str] = []
-        self._of = hashlib.sha256(f"{dump(config)}{own_kernel(config) or ''}".encode()).hexdigest()
+        self._of = digest_of(config)
         try:
             self._again() if resume else self._claim(config)
             self._metrics = (directory / "metrics.jsonl").open("w", encoding="utf-8")
@@ -97,11 +98,12 @@ class Run:
         with tempfile.TemporaryDirectory(dir=self.directory.parent, prefix=".run-") as draft:
             made = Path(draft) / "run"
             made.mkdir()
-            (made / "config.yaml").write_text(dump(config), encoding="utf-8")
+            write_whole(made / "config.yaml", dump(config).encode())
             _write_json(made / "meta.json", self._meta)
             _write_json(made / "status.json", {"state": "running", "reason": None})
             self._lock = _locked(made)
             made.rename(self.directory)
+        settle(self.directory.parent)
 
     def _again(self) -> None:
         """Takes over the directory of a run that was stopped, and notes how it was found."""
@@ -113,7 +115,7 @@ class Run:
         changed = {
             name: [before.get(name), now]
             for name, now in self._meta.items()
-            if name in ("versions", "git", "devices", "platform", "kernels")
+            if name in ("versions", "git", "devices", "platform", "kernels", "data")
             and before.get(name) != now
         }
         self._meta = {**self._meta, **before}
@@ -137,7 +139,7 @@ class Run:
     def checkpoints(self, name: str) -> ak.Checkpoints:
         """Where a part of this run, a training or a loop, leaves what it would go on with."""
         return ak.Checkpoints(
-            self.directory / "checkpoints" / name, of=self._of, report=self._on_damage
+            self.directory / "checkpoints" / name, of=f"{self._of} {name}", report=self._on_damage
         )
 
     def _on_damage(self, sentence: str) -> None:
@@ -172,7 +174,7 @@ class Run:
             yield min(i * size, number), found
 
     def metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Adds lines to `metrics.jsonl`, on disk when this returns."""
+        """Adds lines to `metrics.jsonl`; no end of this process takes them back."""
         self._metrics.writelines(json.dumps(plain(row)) + "\n" for row in rows)
         self._metrics.flush()
 
@@ -241,7 +243,11 @@ class Run:
     def close(self, state: str, reason: str | None = None) -> None:
         """Writes how the run ended. Of one that is done, only the last checkpoints stay."""
         self._metrics.close()  # may raise, where the disk is full
-        if state == "done":
+        if state == "done":  # once all that it vouches for is on the disk
+            figures = self.directory / "figures"
+            for path in (self.directory / "metrics.jsonl", *figures.glob("*"), figures):
+                if path.exists():
+                    settle(path)
             for name in {path.name[:-15] for path in self.directory.glob("checkpoints/*.ckpt")}:
                 self.checkpoints(name).keep(1)
         self._meta["seconds"] = {**self._timings, "total": time.time() - self._started}
@@ -294,12 +300,37 @@ def _meta(config: Any) -> dict[str, Any]:
         "seed": config.seed,
         "precision": config.precision,
         **({"kernels": kernels} if (kernels := own_kernel(config)) else {}),
+        **({"data": data} if (data := _own_data(config)) else {}),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "devices": [str(device) for device in jax.devices()],
         "versions": versions(_PACKAGES),
         "git": _git(),
     }
+
+
+def digest_of(config: Any) -> str:
+    """Of all that its numbers are of: the config, the file of a kernel, the file of its data."""
+    own = [str(part) for part in (own_kernel(config), _own_data(config)) if part]
+    return hashlib.sha256("".join([dump(config), *own]).encode()).hexdigest()
+
+
+def _own_data(config: Any) -> dict[str, str]:
+    """The file of data that a config names, and a digest of it."""
+    path = getattr(getattr(config, "data", None), "path", None)
+    if path is None:
+        return {}
+    try:
+        found = os.stat(path)
+    except OSError:
+        return {path: "of no file"}
+    return {path: _digest_of_file(path, found.st_mtime_ns, found.st_size)}
+
+
+@functools.lru_cache
+def _digest_of_file(path: str, changed: int, size: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _git() -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import filecmp
+import importlib
 import json
 import os
 import random
@@ -12,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -270,3 +273,83 @@ def test_a_training_that_diverges_says_when_and_keeps_what_was_before(tmp_path, 
     run.close("failed")
     last = ak.load(tmp_path / "run" / "checkpoints" / "last_finite", classes=[Line])
     assert 2.0 < last.slope < 3.0
+
+
+def test_a_checkpoint_of_another_part_is_not_used(tmp_path):
+    """Parts of a run may be alike in all but their names: the bands of two designs."""
+    (tmp_path / "h.yaml").write_text(HOLDOUT)
+    run = Run(tmp_path / "run", runner.load(tmp_path / "h.yaml", []), quiet=True)
+    assert list(run.each("even", 1, lambda i: ["even"])) == [["even"]]
+    folder = tmp_path / "run" / "checkpoints"
+    shutil.copy(folder / "even-000000001.ckpt", folder / "odd-000000001.ckpt")
+    assert list(run.each("odd", 1, lambda i: ["odd"])) == [["odd"]]
+    assert (folder / "odd-000000001.ckpt.aside").exists()
+    run.close("done")
+
+
+def test_done_is_said_when_all_is_on_the_disk(tmp_path, monkeypatch):
+    """After a loss of power, a run that says that it is done has all its files."""
+    settled, sync = [], os.fsync
+
+    def noted(handle):
+        settled.append(Path(os.readlink(f"/proc/self/fd/{handle}")))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    (tmp_path / "h.yaml").write_text(HOLDOUT)
+    assert main(["run", str(tmp_path / "h.yaml"), "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    run = tmp_path / "run"
+    last = max(i for i, path in enumerate(settled) if path.name.startswith(".status.json"))
+    before = set(settled[:last])
+    assert {run / "metrics.jsonl", run / "figures", *(run / "figures").iterdir()} <= before
+    assert run.parent in before
+    for written in ("config.yaml", "summary.json", "meta.json"):
+        assert any(path.name.startswith(f".{written}.") for path in before), written
+
+
+def test_data_that_changed_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lines = ["a,b", *(f"{i},{i % 5}" for i in range(37))]
+    (tmp_path / "m.csv").write_text("\n".join(lines))
+    data = "{source: csv, path: m.csv, x: a, y: b}"
+    (tmp_path / "h.yaml").write_text(HOLDOUT.replace("{source: heteroskedastic, n: 37}", data))
+    assert main(["run", "h.yaml", "--out", "run", "--quiet"]) == 0
+    (tmp_path / "run" / "status.json").write_text('{"state": "interrupted", "reason": "Ctrl-C"}')
+    (tmp_path / "m.csv").write_text("\n".join([*lines, "40,9"]))
+    assert main(["resume", "run", "--quiet"]) == 0
+    assert "since this run began, data changed" in capsys.readouterr().err
+
+
+def test_a_training_cut_over_devices_goes_on_in_the_same_bits(tmp_path, monkeypatch):
+    assert jax.device_count() > 1
+    module = importlib.import_module("attnkernel.fit._checkpoints")  # `ak.fit` is a function
+    monkeypatch.setattr(module, "_SHARE", np.inf)  # each chunk is written
+    (tmp_path / "c.yaml").write_text(INDUCTION)
+    study = runner.load(tmp_path / "c.yaml", [])
+
+    def loss(model, key):
+        x = jax.random.normal(key, (3,))
+        return jnp.sum((model(x) - jnp.sin(x)) ** 2)
+
+    def trained(run):
+        model = eqx.nn.MLP(3, 3, 16, 2, key=jax.random.PRNGKey(1))
+        numbers = {"batch": 16, "steps": 50, "learning_rate": 0.01, "chunk": 10}
+        try:
+            return train(run, model, loss, key=jax.random.PRNGKey(2), **numbers)
+        finally:
+            run.close("interrupted")
+
+    whole = trained(Run(tmp_path / "whole", study, quiet=True))
+    run = Run(tmp_path / "run", study, quiet=True)
+
+    def stop(done, *_, **__):
+        if done == 40:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "step_metrics", stop)
+    with pytest.raises(KeyboardInterrupt):
+        trained(run)
+    assert [file.name for file in run.checkpoints("training").files()][-1].endswith("30.ckpt")
+    again = trained(Run(tmp_path / "run", study, quiet=True, resume=True))
+    for got, expected in zip(*map(jax.tree.leaves, (again, whole)), strict=True):
+        assert got is expected or np.array_equal(got, expected)

@@ -24,6 +24,12 @@ class Diverged(FloatingPointError):
     """A training whose loss, or the slope of it, is no longer a number."""
 
 
+def require_finite(fit: ak.Fit) -> None:
+    """Raise `Diverged` where a fit did, from all of its starts: once what it found is written."""
+    if np.any(np.all(fit.starts.diverged, axis=-1)):
+        raise Diverged(fit.warnings()[0])
+
+
 def require_parts(batch: int) -> None:
     """Raise `FieldError` unless each device takes as many members of a batch as any other."""
     if batch % (devices := jax.device_count()):
