@@ -369,9 +369,16 @@ def test_failed_run_is_not_quiet(broken, capsys):
 
 
 def test_training_that_diverges_is_told_by_its_cause(capsys):
-    main(["run", "holdout.yaml", "--out", "out", "training.learning_rate=100"])
+    assert main(["run", "holdout.yaml", "--out", "out", "training.learning_rate=100"]) == 1
     printed = capsys.readouterr()
     assert "a learning rate too large" in printed.out
+    assert "failed: Diverged: " in printed.err
+    status = read_json(Path("out") / "status.json")
+    assert status["state"] == "failed"
+    assert "diverged at step" in status["reason"]
+    assert (
+        len(read_json(Path("out") / "summary.json")["fits"]) > 0
+    )  # the others, and how far it came
 
 
 def test_run_whose_reader_is_gone_is_not_left_running(home, monkeypatch):

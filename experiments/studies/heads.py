@@ -30,6 +30,7 @@ from ..parts import (
 )
 from ..results import Run
 from ._panels import draw_fits
+from ._training import require_finite
 
 
 class PaddedHeads(eqx.Module):
@@ -169,6 +170,7 @@ class Heads(Study):
             ],
         )
         run.summary({"data": describe(data), **self.model.named(), "table": rows})
+        require_finite(result)
 
     def _parameters(self, kernel: Any) -> tuple[Array, dict[str, Array]]:
         """Lengthscales, and what else was fitted of the kernels."""

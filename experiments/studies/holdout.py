@@ -26,6 +26,7 @@ from ..parts import (
 )
 from ..results import Run
 from ._panels import draw_fits, legend, panels
+from ._training import require_finite
 
 
 class HoldOut(Study):
@@ -74,6 +75,7 @@ class HoldOut(Study):
             ],
         )
         run.summary({"data": describe(data), **self.model.named(), "fits": fits})
+        require_finite(result)
 
     rows_are: ClassVar[str] = "fits"
 

@@ -15,6 +15,7 @@ from ..config import dump
 from ..parts import Data, FieldError, Keys, Model, Name, Positive, Study, describe, load
 from ..results import Run
 from ._panels import legend
+from ._training import require_finite
 
 
 class LeaveOneOut(Study):
@@ -106,6 +107,7 @@ class LeaveOneOut(Study):
             )
         run.note(result.warnings())
         self._report(run, data, result, bounds)
+        require_finite(result)
 
     def _report(self, run: Run, data: ak.data.Dataset, result: ak.Fit, bounds: Any) -> None:
         sides = bounds if bounds is not None else result.model.bounds(data.x)
