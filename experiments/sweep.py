@@ -9,8 +9,8 @@
 | `figures/` | means and intervals, and the members behind them |
 
 A member is known by its resolved config, of which ID is a digest (and of the file of the user's
-kernel, if it names one): a sweep that is run again, or with more values, computes only what is
-missing, and shards may share a directory.
+kernel, and of its data, if it names one): a sweep that is run again, or with more values, computes
+only what is missing, and shards may share a directory.
 """
 
 import copy
@@ -41,14 +41,13 @@ from attnkernel.plot import BLUE, SKY, literal
 
 from . import config as configs
 from .compare import numbers_of
-from .kernels import own_kernel
 from .parts import Study
-from .results import OutputError, plain, read_json, save_figure
+from .results import OutputError, digest_of, plain, read_json, save_figure
 from .runner import check, settings, study_of
 
 _MOST = 100_000  # members
 _TOGETHER = 64  # of one program, at a time
-_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+_RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})")
 
 
 class Member(NamedTuple):
@@ -56,7 +55,6 @@ class Member(NamedTuple):
 
     id: str
     asked: dict[str, str]  # of each axis, as it was written
-    overrides: list[str]
     study: Study
 
 
@@ -136,9 +134,8 @@ def members_of(path: Path, arguments: Sequence[str]) -> tuple[list[Member], dict
         if but_seed not in checked:  # what only the data can tell, of one seed
             check(study, own)
             checked.add(but_seed)
-        whole = f"{configs.dump(study)}{own_kernel(study) or ''}"
-        digest = hashlib.sha256(whole.encode()).hexdigest()[:16]
-        members.setdefault(digest, Member(digest, asked, [*shared, *overrides], study))
+        digest = digest_of(study)[:16]
+        members.setdefault(digest, Member(digest, asked, study))
     return list(members.values()), axes
 
 
@@ -163,43 +160,44 @@ def sweep(
     """
     members, axes = members_of(path, arguments)
     out = directory_of(members, out)
-    try:
-        (out / "batches").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{out} cannot be written: {error.strerror or error}") from None
     place, shards = shard
     mine = members[place::shards]
-    before = _found(out)
-    missing = [member for member in mine if before.get(member.id, {}).get("state") != "done"]
-    console.print(
-        f"{len(members)} members, {len(mine)} of this shard, {len(missing)} of them to do"
-    )
-    alone = []
-    for group in _groups(missing):
-        if len(group) == 1 or not _together(out, group, console):
-            alone += group
-    _apart(path, out, alone, jobs, kernels, console)
-    found = _found(out)
-    return _report(out, members, mine, axes, found, console)
+    try:
+        (out / "batches").mkdir(parents=True, exist_ok=True)
+        before = _found(out)
+        missing = [member for member in mine if before.get(member.id, {}).get("state") != "done"]
+        console.print(
+            f"{len(members)} members, {len(mine)} of this shard, {len(missing)} of them to do"
+        )
+        alone = []
+        for group, traced in _groups(missing):
+            if len(group) == 1 or not _together(out, group, traced, console):
+                alone += group
+        _apart(out, alone, jobs, kernels, console)
+        return _report(out, members, mine, axes, _found(out), console)
+    except OSError as error:
+        where = error.filename or out
+        raise OutputError(f"{where} cannot be used: {error.strerror or error}") from None
 
 
-def _groups(members: Sequence[Member]) -> list[list[Member]]:
-    """Members that differ only in numbers which one program may take, together."""
-    groups = defaultdict(list)
+def _groups(members: Sequence[Member]) -> list[tuple[list[Member], list[dict[str, Any]]]]:
+    """Members that differ only in numbers which one program may take, together, and the numbers."""
+    groups = defaultdict(lambda: ([], []))
     for member in members:
-        traced = member.study.traced()
-        if traced is None:
-            groups[member.id].append(member)
-        else:
-            shapes = {name: np.shape(value) for name, value in traced.items()}
-            groups[f"{member.study.apart()}{shapes}"].append(member)
+        with settings(member.study):
+            traced = member.study.traced()
+        shapes = {name: np.shape(value) for name, value in (traced or {}).items()}
+        alike = member.id if traced is None else f"{member.study.apart()}{shapes}"
+        groups[alike][0].append(member)
+        groups[alike][1].append(traced or {})
     return list(groups.values())
 
 
-def _together(out: Path, group: Sequence[Member], console: Console) -> bool:
+def _together(
+    out: Path, group: Sequence[Member], traced: Sequence[dict[str, Any]], console: Console
+) -> bool:
     """Computes a group as one program; False, and the reason told, where that fails."""
     study = group[0].study
-    traced = [member.study.traced() or {} for member in group]
     numbers = {name: np.array([one[name] for one in traced]) for name in traced[0]}
     most = {name: np.max(values) for name, values in numbers.items()}
     try:
@@ -231,7 +229,6 @@ def _together(out: Path, group: Sequence[Member], console: Console) -> bool:
 
 
 def _apart(
-    path: Path,
     out: Path,
     members: Sequence[Member],
     jobs: int,
@@ -242,10 +239,13 @@ def _apart(
 
     def run(member: Member) -> tuple[Member, int, str]:
         directory = out / "members" / member.id
-        directory.parent.mkdir(exist_ok=True)
-        command = ["run", os.fspath(path), *member.overrides, "--out", os.fspath(directory)]
+        config = directory.with_suffix(".yaml")  # whatever becomes of the one that was given
         if directory.exists():
             command = ["resume", os.fspath(directory)]
+        else:
+            directory.parent.mkdir(exist_ok=True)
+            write_whole(config, configs.dump(member.study).encode())
+            command = ["run", os.fspath(config), "--out", os.fspath(directory)]
         if kernels is not None:
             command += ["--kernels", os.fspath(kernels)]
         done = subprocess.run(
@@ -254,6 +254,7 @@ def _apart(
             text=True,
             check=False,
         )
+        config.unlink(missing_ok=True)
         return member, done.returncode, done.stderr.strip().partition("\n")[0]
 
     with ThreadPoolExecutor(jobs) as pool:
@@ -269,16 +270,23 @@ def _apart(
 
 
 def _found(out: Path) -> dict[str, dict[str, Any]]:
-    """What is known of members, by ID."""
-    found = {}
+    """What is known of members, by ID: of one that was computed twice, how it was done."""
+    rows = []
     for path in sorted((out / "batches").glob("*.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            found[row["id"]] = row
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                row = json.loads(line)
+                rows.append((row["id"], row))
+            except (ValueError, TypeError, KeyError):
+                print(f"{path}: a line is damaged; its member is computed anew", file=sys.stderr)
     for path in sorted((out / "members").glob("*/status.json")):
         status = read_json(path)
         summary = read_json(path.parent / "summary.json") if status.get("state") == "done" else {}
-        found[path.parent.name] = {**status, "summary": summary}
+        rows.append((path.parent.name, {**status, "summary": summary}))
+    found = {}
+    for member, row in rows:
+        if found.get(member, {}).get("state") != "done":
+            found[member] = row
     return found
 
 

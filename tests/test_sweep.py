@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 
 from experiments import sweep
@@ -56,6 +57,7 @@ def test_values_of_a_field():
         (["seed=3"], "needs a field of several values"),
         (["seed"], "expected field=a,b,c"),
         (["seed=5..3"], "a range upwards"),
+        (["seed=0.." + "9" * 5000, "n=1,2"], "seed"),
         (["seed=0..9999", "training.steps=1..100"], "expected up to 100000"),
         (["seed=1,2", "seed=3,4"], "seed is given twice"),
         (["seed=1,2", "hold_out=[31],[5]"], "holding out 31 rows leaves none"),
@@ -296,3 +298,90 @@ def test_no_slurm(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     assert main(["sweep", "c.yaml", "seed=1,2", "--submit", "2"]) == 2
     assert 'pip install "attnkernel[slurm]"' in capsys.readouterr().err
+
+
+DATA = "study: data\ndata: {source: heteroskedastic, n: 20}\n"
+
+
+def test_members_run_the_config_that_was_read(home):
+    """Whatever becomes of the file while the others are at work."""
+    path = home / "d.yaml"
+    path.write_text(DATA)
+    members, _ = sweep.members_of(path, ["seed=1,2"])
+    path.write_text(DATA.replace("20", "33"))
+    (home / "s").mkdir()
+    sweep._apart(home / "s", members, 1, None, Console(quiet=True))
+    configs = sorted((home / "s" / "members").glob("*/config.yaml"))
+    assert [config.parent.name for config in configs] == sorted(member.id for member in members)
+    assert all("n: 20" in config.read_text() for config in configs)
+    assert not list((home / "s" / "members").glob("*.yaml"))
+
+
+def test_data_that_need_float64(home, capsys):
+    rows = "\n".join(f"{1000 + i / 1e6},{i % 7}" for i in range(60))
+    (home / "m.csv").write_text(f"a,b\n{rows}\n")
+    config = CONFIG.replace(
+        "{source: heteroskedastic, n: 31}", "{source: csv, path: m.csv, x: a, y: b}"
+    )
+    (home / "m.yaml").write_text(f"{config}model: {{lengthscale: 1e-5}}\n")
+    assert main(["sweep", "m.yaml", "seed=0..2", "--out", "s"]) == 0
+    assert "3 members as one program" in capsys.readouterr().out
+
+
+def test_data_that_changed_are_other_members(home, capsys):
+    rows = "\n".join(f"{i},{i % 5}" for i in range(30))
+    (home / "g.csv").write_text(f"a,b\n{rows}\n")
+    config = CONFIG.replace(
+        "{source: heteroskedastic, n: 31}", "{source: csv, path: g.csv, x: a, y: b}"
+    )
+    (home / "g.yaml").write_text(config)
+    assert main(["sweep", "g.yaml", "seed=1,2", "--out", "s"]) == 0
+    before = read("s")
+    (home / "g.csv").write_text(f"a,b\n{rows.replace('3,3', '3,300')}\n")
+    assert main(["sweep", "g.yaml", "seed=1,2", "--out", "s"]) == 0
+    assert "2 of them to do" in capsys.readouterr().out
+    assert read("s")[0]["fits.0.loss"] != before[0]["fits.0.loss"]
+
+
+def test_what_is_done_stays_done(home, capsys):
+    """A member of a shard that was killed, which another call then computed with the others."""
+    for shard in ("0/2", "1/2"):
+        assert main(["sweep", "c.yaml", "seed=1,2", "--shard", shard, "--out", "s"]) == 0
+    for status in (home / "s" / "members").glob("*/status.json"):
+        status.write_text('{"state": "running", "reason": null}')
+    for to_do in (2, 0):
+        assert main(["sweep", "c.yaml", "seed=1,2", "--out", "s"]) == 0
+        assert f"{to_do} of them to do" in capsys.readouterr().out
+    assert [row["state"] for row in read("s")] == ["done", "done"]
+
+
+def test_a_member_that_diverged_has_failed_however_it_was_run(home, capsys):
+    values = ["training.optimizer=sgd", "training.learning_rate=1e30", "seed=1,2"]
+    assert main(["sweep", "c.yaml", *values, "--out", "together"]) == 1
+    assert main(["sweep", "c.yaml", *values, "--shard", "0/2", "--out", "alone"]) == 1
+    assert [row["state"] for row in read("together")] == ["failed", "failed"]
+    assert [row["state"] for row in read("alone")] == ["failed", "missing"]
+    assert "diverged at step" in read("alone")[0]["reason"]
+
+
+@pytest.mark.parametrize("spoilt", ["members.csv", "summary.json", "figures"])
+def test_what_cannot_be_written_is_said(home, capsys, spoilt):
+    out = home / "s"
+    out.mkdir()
+    (out / spoilt).write_text("") if spoilt == "figures" else (out / spoilt).mkdir()
+    assert main(["sweep", "c.yaml", "seed=1,2", "--out", "s"]) == 2
+    complaint = capsys.readouterr().err
+    assert "cannot be used" in complaint
+    assert spoilt in complaint
+    assert "Traceback" not in complaint
+
+
+def test_damaged_lines_are_named_and_computed_anew(home, capsys):
+    assert main(["sweep", "c.yaml", "seed=1,2", "--out", "s"]) == 0
+    (batch,) = (home / "s" / "batches").iterdir()
+    first, second = batch.read_text().splitlines()
+    batch.write_text(f"{first}\n{second[:40]}\n[1]\n")
+    assert main(["sweep", "c.yaml", "seed=1,2", "--out", "s"]) == 0
+    printed = capsys.readouterr()
+    assert "1 of them to do" in printed.out
+    assert f"{batch.relative_to(home)}: a line is damaged" in printed.err
