@@ -3,12 +3,12 @@
 import csv
 import io
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +16,7 @@ from rich.table import Table
 from attnkernel._save import write_whole
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
 
+from .config import ConfigError, read
 from .results import OutputError, read_json, save_figure
 
 _ROWS = 40  # of a table of numbers
@@ -50,7 +51,7 @@ class Result:
         if not (directory / "config.yaml").is_file():
             raise OutputError(f"{directory} is no run: there is no config.yaml in it")
         self.directory = directory
-        self.config = flat(yaml.safe_load((directory / "config.yaml").read_text(encoding="utf-8")))
+        self.config = flat(read(directory / "config.yaml").values)
         self.status = read_json(directory / "status.json")
         self.meta = read_json(directory / "meta.json")
         self.numbers = numbers_of(read_json(directory / "summary.json"))
@@ -64,7 +65,7 @@ class Result:
                 row = json.loads(line)
             except ValueError:
                 continue  # the last line of a run that was killed
-            if not isinstance(row, dict) or "step" not in row:
+            if not isinstance(row, dict) or len(row) < 2 or not _is_number(row.get("step")):
                 continue
             (who, member), *numbers = ((k, v) for k, v in row.items() if k != "step")
             for name, value in numbers:
@@ -80,7 +81,8 @@ def _is_number(value: Any) -> bool:
 def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
     """Prints tables of what differs, and writes `compare.json` and a figure into a new directory.
 
-    **Raises:** `OutputError` for what is no run, and for a directory that exists.
+    **Raises:** `OutputError` for what is no run, and for a directory that exists or cannot be
+    written; `ConfigError` for a run whose config cannot be read.
     """
     results = [Result(run) for run in runs]
     names = _names(runs)
@@ -102,8 +104,12 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
     if len(came) > _ROWS:
         console.print(f"and {len(came) - _ROWS} more numbers in {out / 'compare.json'}")
     content = {"runs": [str(run) for run in runs], "state": state, "config": asked, "numbers": came}
-    write_whole(out / "compare.json", (json.dumps(content, indent=2) + "\n").encode())
-    if drawn := _draw(names, [result.paths() for result in results], out):
+    try:
+        write_whole(out / "compare.json", (json.dumps(content, indent=2) + "\n").encode())
+        drawn = _draw(names, [result.paths() for result in results], out)
+    except OSError as error:
+        raise OutputError(f"{out} cannot be written: {error.strerror or error}") from None
+    if drawn:
         console.print(f"figure  {drawn}")
     else:
         console.print("no figure: no metric by step that two runs share")
@@ -174,7 +180,11 @@ def index(folder: Path) -> tuple[Path, int]:
     for status in sorted(folder.rglob("status.json")):
         if not (status.parent / "config.yaml").is_file():
             continue
-        result = Result(status.parent)
+        try:
+            result = Result(status.parent)
+        except (ConfigError, OSError) as error:
+            print(f"left out: {error}", file=sys.stderr)
+            continue
         meta = result.meta
         row = {
             "run": str(status.parent.relative_to(folder)),

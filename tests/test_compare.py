@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -74,3 +75,30 @@ def test_what_is_no_run(folder, tmp_path, monkeypatch, capsys):
     ):
         assert main(arguments) == 2
         assert sentence in capsys.readouterr().err
+
+
+def test_names_that_yaml_reads_as_something_else(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d.yaml").write_text("study: data\ndata: {source: heteroskedastic, n: 20}\n")
+    names = ["2026-13-45", "2026-01-01", "on"]
+    for name in names:
+        assert main(["run", "d.yaml", f"name={name}", "--out", f"results/{name}", "--quiet"]) == 0
+    assert main(["index"]) == 0
+    with (tmp_path / "results" / "index.csv").open() as file:
+        assert sorted(row["name"] for row in csv.DictReader(file)) == sorted(names)
+    assert main(["compare", *(f"results/{name}" for name in names), "--out", "all"]) == 0
+    assert json.loads((tmp_path / "all" / "compare.json").read_text())["config"]["name"] == names
+    (tmp_path / "results" / "on" / "config.yaml").write_text("study: [")
+    assert main(["index"]) == 0  # of the others
+    printed = capsys.readouterr()
+    assert "index.csv: 2 runs" in printed.out
+    assert "left out: results/on/config.yaml:1: this is not YAML" in printed.err
+    assert main(["compare", "results/on", "results/2026-01-01"]) == 2
+
+
+def test_lines_of_metrics_that_say_nothing(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder)
+    strange = tmp_path / "strange"
+    shutil.copytree(folder / "results" / "fast", strange)
+    (strange / "metrics.jsonl").write_text('{"step": 1}\n{"step": "x", "a": 1, "loss": 2}\n[1]\n')
+    assert main(["compare", str(strange), "results/slow", "--out", str(tmp_path / "both")]) == 0
