@@ -6,6 +6,7 @@ refuses duplicate keys, reads `1e-2` as a number and only `true` and `false` as 
 
 import difflib
 import re
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
@@ -80,6 +81,12 @@ def dump(config: pydantic.BaseModel) -> str:
 
 
 _OVERRIDE = "command line"
+_MOST = 2**15  # characters: read in about a second
+
+
+def _cut(text: str) -> str:
+    """No more of it than a line."""
+    return text if len(text) <= 100 else f"{text[:60]} ... {text[-20:]}"
 
 
 class Source(NamedTuple):
@@ -102,7 +109,11 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Source:
     to the old one; those that other overrides gave stay.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a device or a pipe may have no end
+            raise ConfigError(f"{path}: expected a file; this is none: write it to one")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST + 1)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
@@ -122,6 +133,8 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Source:
 
 
 def _compose(text: str, name: str) -> yaml.Node | None:
+    if len(text) > _MOST:
+        raise ConfigError(f"{_cut(name)}: is too long: a config has up to {_MOST} characters")
     try:
         loader = _Loader(text)
         try:
@@ -176,7 +189,7 @@ def _build(
 def apply(override: str, source: Source) -> None:
     """Sets one field from `key.sub=value`."""
     name, equals, text = override.partition("=")
-    place = f"{_OVERRIDE} '{override}'"
+    place = f"{_OVERRIDE} '{_cut(override)}'"
     if not equals or not all(name.split(".")):
         raise ConfigError(f"{place}: expected field=value, for example training.steps=200")
     field: Field = tuple(name.split("."))
@@ -265,21 +278,24 @@ def _fault(detail: Any, model: type[pydantic.BaseModel], values: Any) -> Fault:
         return Fault(field, f"needs the field {detail['ctx']['discriminator']}")
     if kind == "literal_error":
         names = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
-        return Fault(field, f"unknown name {came!r}{nearest(str(came), names)}")
+        return Fault(field, f"unknown name {_cut(repr(came))}{nearest(str(came), names)}")
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return Fault(field, f"expected a group of fields; got {came!r}")
+        return Fault(field, f"expected a group of fields; got {_cut(repr(came))}")
     if kind == "too_short":
         return Fault(
-            field, f"expected at least {detail['ctx']['min_length']} of them; got {came!r}"
+            field,
+            f"expected at least {detail['ctx']['min_length']} of them; got {_cut(repr(came))}",
         )
     sentence = detail["msg"].removeprefix("Value error, ")
     sentence = sentence.replace("Input should be", "expected", 1)
-    return Fault(field, sentence if kind == "value_error" else f"{sentence}; got {came!r}")
+    return Fault(
+        field, sentence if kind == "value_error" else f"{sentence}; got {_cut(repr(came))}"
+    )
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
     """A guess and the list of valid names, to be put behind a fault."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name[:100], known, n=1, cutoff=0.5)
     guess = f"; did you mean {close[0]!r}?" if close else ";"
     return f"{guess} known here: {', '.join(known)}"
 

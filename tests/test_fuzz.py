@@ -4,8 +4,11 @@
 """
 
 import contextlib
+import os
 import random
 import resource
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -99,3 +102,44 @@ def test_a_name_is_no_path(tmp_path, name):
     path.write_text(f'study: data\nname: "{name}"\ndata: {{source: heteroskedastic}}\n')
     with pytest.raises(ConfigError, match="name"):
         runner.load(path, [])
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "long", "wide", "override"])
+def test_what_has_no_end_is_refused_at_once(tmp_path, kind):
+    """By the command itself, in little memory: 2 s beside what it takes to begin."""
+    config, more = tmp_path / "c.yaml", []
+    config.write_bytes(CONFIGS[0])
+    if kind == "device":
+        config = Path("/dev/zero")
+    elif kind == "pipe":
+        config = tmp_path / "pipe"
+        os.mkfifo(config)
+    elif kind == "long":
+        config.write_text("a: [" + "1," * 250_000 + "1]")
+    elif kind == "wide":  # as long as a config may be, and wrong all over
+        config.write_text("study: holdout\n" + "".join(f"a{i}: {i}\n" for i in range(2500)))
+    else:
+        more = ["seed=[" + "1," * 50_000 + "1]"]
+    script = (
+        "import resource, sys, time\n"
+        "from experiments.__main__ import main\n"
+        "from experiments import runner\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "began = time.perf_counter()\n"
+        "code = main(sys.argv[1:])\n"
+        "grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before\n"
+        "print(code, time.perf_counter() - began, grown)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "show", str(config), *more],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd=Path(__file__).parents[1],
+    )
+    code, seconds, kilobytes = map(float, done.stdout.split()[-3:])
+    assert code == 2
+    assert "Traceback" not in done.stderr
+    assert seconds < 2
+    assert kilobytes < 500e3
