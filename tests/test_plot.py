@@ -96,6 +96,17 @@ def test_criterion_marks_the_minimum(fitted, ax):
     assert "ℓ" in ax.get_xlabel()
 
 
+def test_criterion_of_another_objective_is_a_curve_alone(fitted, ax):
+    ak.plot.criterion(fitted, np.geomspace(0.05, 5.0, 9), objective=ak.AICc(), ax=ax)
+    (curve,) = ax.lines  # the minimum found is of another criterion
+    assert curve.get_ydata()[0] == pytest.approx(
+        float(ak.AICc()(ak.KernelRegression(ak.Gaussian(0.05)), fitted.x, fitted.y)), rel=1e-4
+    )
+    assert ax.get_ylabel() == "AICc"
+    ak.plot.criterion(fitted, np.geomspace(0.05, 5.0, 9), ax=ax)
+    assert ax.get_ylabel() == "LeaveOneOut (squared units of y)"
+
+
 def test_criterion_in_another_convention_moves_the_axis_only(fitted, ax):
     ak.plot.criterion(fitted, np.array([0.1, 0.2]), ax=ax, convention="unhalved")
     curve, mark = ax.lines

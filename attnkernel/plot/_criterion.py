@@ -4,7 +4,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
 
-from ..fit import Fit, LeaveOneOut, Objective, profile
+from ..fit import GCV, Fit, LeaveOneOut, Objective, profile, squared_error
 from ..kernels import convert_lengthscale
 from ._style import BLUE, ORANGE, axes, paper
 
@@ -17,17 +17,20 @@ def criterion(
     convention: str = "standard",
     ax: Axes | None = None,
 ) -> Axes:
-    """A criterion against the lengthscale, with the minima that the fit found marked.
+    """A criterion against the lengthscale, with the minima that the fit found, if it is the fit's.
 
     **Arguments:** `lengthscales`: where to evaluate it; default, 200 points over
-    `model.bounds(x)`. `objective`: default, that of the fit if deterministic, else leave-one-out.
-    `convention`: what a lengthscale means on the axis; see `kernels.convert_lengthscale`.
+    `model.bounds(x)`. `objective`: default, that of the fit if deterministic, else leave-one-out;
+    of another than the fit's only the curve is drawn. `convention`: what a lengthscale means on
+    the axis; see `kernels.convert_lengthscale`.
     """
     ax = axes(ax)
     if np.ndim(result.model.kernel.lengthscale) != 0:
         raise ValueError("A criterion is drawn over one lengthscale; this model has several.")
+    own = not result.objective.is_stochastic
     if objective is None:
-        objective = LeaveOneOut() if result.objective.is_stochastic else result.objective
+        objective = result.objective if own else LeaveOneOut()
+    own &= objective is result.objective
     if lengthscales is None:
         lower, upper = (side.kernel.lengthscale for side in result.model.bounds(result.x))
         lengthscales = np.geomspace(float(lower), float(upper), 200)
@@ -37,7 +40,7 @@ def criterion(
         return np.asarray(convert_lengthscale(lengthscale, target=convention))
 
     ax.plot(shown(np.asarray(lengthscales)), np.asarray(values), color=BLUE)
-    if not result.objective.is_stochastic:
+    if own:
         marks = [
             ("minimum", "o", ORANGE),
             *[("other minimum", "s", paper())] * len(result.starts.loss),
@@ -62,5 +65,7 @@ def criterion(
             )
         ax.legend()
     ax.set_xscale("log")
-    ax.set(xlabel="lengthscale ℓ (units of x)", ylabel="criterion (squared units of y)")
+    squared = isinstance(objective, GCV) or getattr(objective, "score", None) is squared_error
+    name = type(objective).__name__ + (" (squared units of y)" if squared else "")
+    ax.set(xlabel="lengthscale ℓ (units of x)", ylabel=name)
     return ax
