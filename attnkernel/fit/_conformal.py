@@ -1,4 +1,4 @@
-r"""Conformal prediction: intervals for a new label that hold whatever the noise is."""
+r"""Conformal prediction: intervals for a new label, without a model of the noise."""
 
 import math
 from typing import Any

@@ -59,9 +59,10 @@ def fit(
         points(result.x, result.y, ax=ax)
         at = grid(result.x)
         ax.plot(at, np.asarray(result(at)), color=ORANGE, label=label, zorder=3)
-        widest_first = sorted(given, key=lambda one: -np.nanmean(one.upper - one.lower))
-        for behind, one in enumerate(widest_first):
-            shade(one.x[:, 0], one, ax, *_EDGES[given.index(one)], zorder=0.1 + 0.01 * behind)
+        widths = [float(np.nanmean(one.upper - one.lower)) for one in given]
+        for one, width, edges in zip(given, widths, _EDGES, strict=False):
+            before = sum(other < width for other in widths)  # the widest lies behind
+            shade(one.x[:, 0], one, ax, *edges, zorder=0.1 - 0.01 * before)
         if given:
             legend(ax)
         ax.set(xlabel=x_label(result), ylabel=y_label(result))
