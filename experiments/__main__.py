@@ -136,6 +136,7 @@ def _page(options: argparse.Namespace, overrides: list[str]) -> int:
 
     from . import config, pages, results, runner  # noqa: PLC0415
 
+    _kernels(options)
     source = config.read(options.config, overrides)
     study = runner.load(options.config, overrides)
     command = ["python", "-m", "experiments", "page", options.config.as_posix(), *overrides]

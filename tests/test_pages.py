@@ -262,7 +262,7 @@ def test_light_dark_print_and_phones(name, opened):
     assert light.evaluate(paper) == "rgb(255, 255, 255)"
     assert dark.evaluate(paper) == "rgb(20, 23, 27)"
     for page in (light, dark):  # text and lines stand out from the paper
-        for colour in ("--ink", "--quiet", "--blue", "--orange", "--green", "--purple"):
+        for colour in COLOURS:
             assert contrast(page, colour, "--paper") >= (4.5 if colour in TEXT else 3.0), colour
     light.emulate_media(media="print")
     assert not light.locator("#theme").is_visible()
@@ -273,6 +273,7 @@ def test_light_dark_print_and_phones(name, opened):
 
 
 TEXT = ("--ink", "--quiet")
+COLOURS = (*TEXT, "--blue", "--orange", "--green", "--purple", "--sky")
 
 
 def contrast(page, *names):
@@ -326,12 +327,61 @@ def test_names_of_columns_are_text(made, browser, tmp_path, monkeypatch):
     page.close()
 
 
+def of_rows(browser, folder, x, *settings):
+    """The page of a CSV with labels of its own, and what its console says."""
+    rows = "\n".join(f"{at},{math.sin(at)}" for at in x)
+    (folder / "mine.csv").write_text(f"year,level\n{rows}\n")
+    data = ["data.source=csv", f"data.path={folder}/mine.csv", "data.x=year", "data.y=level"]
+    out = ["--out", str(folder / "mine.html")]
+    assert main(["page", str(ROOT / "configs" / "cps71.yaml"), *data, *settings, *out]) == 0
+    page, heard = browser.new_page(), []
+    page.on("console", lambda message: heard.append(message.text))
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.goto((folder / "mine.html").as_uri())
+    return page, heard
+
+
+@pytest.mark.parametrize("begin", [2019.0, 1.6e9])
+def test_numbers_far_from_zero_are_told_apart(browser, tmp_path, begin):
+    page, heard = of_rows(browser, tmp_path, begin + np.arange(21) / 10)
+    ticks = page.locator("#weights text[text-anchor=middle]:not([transform])").all_text_contents()
+    assert len(set(ticks)) == len(ticks) > 3
+    page.focus("#query")
+    told = set()
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+        told.add(page.get_attribute("#query", "aria-valuetext"))
+        assert page.get_attribute("#query", "aria-valuetext") in page.inner_text(".numbers")
+    assert len(told) == 5
+    assert not heard
+    page.close()
+
+
+def test_where_no_point_is_in_reach_there_is_no_estimate(browser, tmp_path):
+    x = np.r_[np.arange(10) / 10, 50 + np.arange(10) / 10]
+    page, heard = of_rows(browser, tmp_path, x, "model.kernel=epanechnikov")
+    page.focus("#lengthscale")
+    page.keyboard.press("Home")
+    page.fill("#query", "25")
+    _, numbers, shown = read(page)
+    assert math.isnan(numbers["prediction"])
+    assert shown["points that share the weight, exp(entropy)"] == "0"
+    said = page.locator(".sentence", has_text="no point is in reach")
+    assert said.inner_text().startswith(f"At {shown['query (year)']} no point")
+    assert "NaN" not in page.inner_html(".figures")
+    assert not page.locator("[data-kernel=gaussian]").is_visible()  # true of a Gaussian alone
+    assert "temperature" not in page.inner_text(".numbers")
+    assert not heard
+    page.close()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["heads.yaml"], "has no page; these have: cache, holdout"),
         (["cps71.yaml", "data.name=wage1", "data.x=[educ, exper]"], "a page draws one input"),
         (["lengthscales.yaml", "data.n=5000"], "a page takes up to 2000 rows"),
+        (["zoo.yaml", "data.n=5000"], "a page takes up to 2000 rows"),
         (["cps71.yaml", "model.lengthscal=1"], "lengthscale"),
     ],
 )
@@ -341,6 +391,17 @@ def test_what_has_no_page_is_said(arguments, sentence, tmp_path, capsys):
     assert main(["page", str(ROOT / "configs" / config), *rest, *out]) == 2
     assert sentence in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_kernel_of_a_file_is_known_and_refused(tmp_path, capsys):
+    (tmp_path / "own.py").write_text(
+        "import attnkernel as ak\n\n\nclass Mine(ak.kernels.Scaled):\n"
+        "    def log_pair(self, q, k):\n        return -abs(q - k).sum() / self.lengthscale\n"
+    )
+    config, out = str(ROOT / "configs" / "cps71.yaml"), str(tmp_path / "page.html")
+    kernels = ["--kernels", str(tmp_path / "own.py")]
+    assert main(["page", config, "model.kernel=mine", *kernels, "--out", out]) == 2
+    assert "a page knows these alone" in capsys.readouterr().err
 
 
 def test_a_page_that_cannot_be_written_is_said(tmp_path, capsys):

@@ -12,21 +12,12 @@ import attnkernel as ak
 from ..config import FieldError
 from ..kernels import BUILT_IN
 from ..parts import Model, load
-from ._page import Page, entropy
-
-MOST_ROWS = 2000
-"""A page looks at all pairs of rows each time that a control moves."""
+from ._page import Page, entropy, require_drawable
 
 
 def dial(study: Any) -> Page:
     data = load(study.data, study.keys().next())
-    rows, columns = data.x.shape
-    if columns != 1:
-        raise FieldError(("data",), f"a page draws one input, these are {columns}; name one column")
-    if rows > MOST_ROWS:
-        raise FieldError(
-            ("data",), f"a page takes up to {MOST_ROWS} rows, these are {rows}; take a sample"
-        )
+    require_drawable(data)
     # the study has temperatures, which are squares of lengthscales, or a model
     model: Model = getattr(study, "model", Model())
     model.require_slope()

@@ -6,6 +6,13 @@ import jax.numpy as jnp
 from jax.scipy.special import xlogy
 from jaxtyping import Array, Float
 
+import attnkernel as ak
+
+from ..config import FieldError
+
+MOST_ROWS = 2000
+"""A page looks at all pairs of rows each time that a control moves."""
+
 
 class Page(NamedTuple):
     """Its words, and what its script reads."""
@@ -16,6 +23,17 @@ class Page(NamedTuple):
     lead: str
     content: dict[str, Any]
     """`begin`, where the controls stand; `marks`, {at, numbers} each; what else it draws."""
+
+
+def require_drawable(data: ak.data.Dataset) -> None:
+    """**Raises:** `FieldError`, where the data have several inputs, or too many rows."""
+    rows, columns = data.x.shape
+    if columns != 1:
+        raise FieldError(("data",), f"a page draws one input, these are {columns}; name one column")
+    if rows > MOST_ROWS:
+        raise FieldError(
+            ("data",), f"a page takes up to {MOST_ROWS} rows, these are {rows}; take a sample"
+        )
 
 
 def entropy(weights: Float[Array, "*batch keys"]) -> Float[Array, "*batch"]:

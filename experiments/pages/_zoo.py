@@ -11,7 +11,7 @@ import attnkernel as ak
 
 from ..kernels import BUILT_IN
 from ..parts import load
-from ._page import Page
+from ._page import Page, require_drawable
 
 TOKENS, SIZE = 24, 8
 DISTANCES = np.linspace(0.0, 2.0, 9)
@@ -20,6 +20,7 @@ DISTANCES = np.linspace(0.0, 2.0, 9)
 def zoo(study: Any) -> Page:
     keys = study.keys()
     data = load(study.data, keys.next())
+    require_drawable(data)
     x = jax.random.normal(keys.next(), (TOKENS, SIZE))
     with jax.enable_x64(True):
         return _page(study, data, np.asarray(x, float))

@@ -122,7 +122,7 @@ const page = {
     plots.rows.draw({
       x: { ...x, label: "key" }, y: { domain: [count + 0.5, 0.5], ticks: places, names, label: "" },
       marks: [{ type: "cells", rows, most: 1, of: "blue" }],
-      legend: [["weight: 0 white, 1 full", "blue", true], ...(gone.length ? [["× dropped", "quiet", true]] : [])],
+      legend: [["weight: 0 empty, 1 full", "blue", true], ...(gone.length ? [["× dropped", "quiet", true]] : [])],
       describe: `Weights of the ${t + 1} queries so far, a row each; no query sees a later key.`,
     });
     const held_by = Object.keys(CACHES).map(cache => [cache, range(count).map(i => room({ cache }, i))]);

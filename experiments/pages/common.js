@@ -20,6 +20,8 @@ function normalise(logs, sink = 0) {
   return { weights: masses.map(m => m / mass), logMass: most + Math.log(mass) };
 }
 
+/** How many points share the weight, exp(entropy); none, where no point is in reach. */
+const share = weights => weights.some(w => w > 0) ? Math.exp(entropy(weights)) : 0;
 const mean = (weights, values) => total(weights.map((w, i) => w === 0 ? 0 : w * values[i]));
 const entropy = weights => -total(weights.map(w => w > 0 ? w * Math.log(w) : 0));
 
@@ -56,17 +58,20 @@ function leaveOneOut(kernel, lengthscale, x, y, sink = 0) {
 
 // ---- text
 
+/** Digits that tell apart numbers up to `most` that are a step apart. */
+const digits = (most, step) => Math.max(4, Math.ceil(Math.log10(most / step)) + 1);
+
 /** Four digits, a minus as it is printed, and powers of ten. */
-function shown(value, digits = 4) {
-  if (Array.isArray(value)) return value.map(v => shown(v, digits)).join(", ");
+function shown(value, count = 4) {
+  if (Array.isArray(value)) return value.map(v => shown(v, count)).join(", ");
   if (typeof value !== "number") return String(value);
   if (Number.isNaN(value)) return "none";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   const size = Math.abs(value);
   if (size === 0 || (size >= 1e-3 && size < 1e5)) {
-    return String(Number(value.toPrecision(digits))).replace("-", "−");
+    return String(Number(value.toPrecision(count))).replace("-", "−");
   }
-  const [digit, power] = value.toExponential(digits - 1).split("e").map(Number);
+  const [digit, power] = value.toExponential(count - 1).split("e").map(Number);
   const raised = String(power).replace(/./g, c => c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]);
   return `${digit === 1 ? "" : `${String(digit).replace("-", "−")}·`}10${raised}`;
 }
@@ -90,6 +95,14 @@ function ticks([low, high], log, room) {
   const step = power * [1, 2, 5, 10].find(m => m * power >= rough);
   const first = Math.ceil(low / step - 1e-9);
   return range(Math.floor(high / step + 1e-9) - first + 1).map(i => (first + i) * step);
+}
+
+/** The ticks of an axis with their names, which differ wherever the ticks do. */
+function named(axis, room) {
+  const at = axis.ticks ?? ticks(axis.domain, axis.log, room);
+  const step = axis.log ? Infinity : at[1] - at[0];
+  const count = at.length > 1 ? digits(Math.max(...at.map(Math.abs)), step) : 4;
+  return at.map(t => [t, axis.names?.[t] ?? shown(t, count)]);
 }
 
 /** Limits that hold all finite values, with a little room. */
@@ -147,15 +160,14 @@ class Plot {
     const parts = [];
     const text = (at, up, words, more) =>
       parts.push(`<text x="${at.toFixed(1)}" y="${up.toFixed(1)}" ${more}>${escaped(words)}</text>`);
-    for (const t of y.ticks ?? ticks(y.domain, y.log, Math.max(2, height / 60))) {
+    for (const [t, name] of named(y, Math.max(2, height / 60))) {
       parts.push(`<path class="grid" d="M${left} ${sy(t).toFixed(1)}H${right}"/>`);
-      text(left - 6, sy(t) + 4, y.names?.[t] ?? shown(t), 'text-anchor="end"');
+      text(left - 6, sy(t) + 4, name, 'text-anchor="end"');
     }
-    for (const t of x.ticks ?? ticks(x.domain, x.log, Math.max(2, width / 90))) {
+    for (const [t, name] of named(x, Math.max(2, width / 90))) {
       parts.push(`<path class="axis" d="M${sx(t).toFixed(1)} ${bottom}v4"/>`);
       const turned = `text-anchor="end" transform="rotate(-40 ${sx(t).toFixed(1)} ${bottom + 12})"`;
-      text(sx(t), bottom + (tight ? 12 : 17), x.names?.[t] ?? shown(t),
-        tight ? turned : 'text-anchor="middle"');
+      text(sx(t), bottom + (tight ? 12 : 17), name, tight ? turned : 'text-anchor="middle"');
     }
     parts.push(`<path class="axis" d="M${left} ${top}V${bottom}H${right}"/>`);
     text((left + right) / 2, height - 6, x.label, 'text-anchor="middle"');
@@ -222,18 +234,22 @@ const MARKS = {
 
 // ---- controls
 
-const state = {};
+const state = {}, said = {};  // said: how the value of each control is written
 let current, timer;
 
 function addControl({ id, label, unit = "", kind = "range", low, high, log, step, options, show }) {
   const box = document.createElement("div"), form = document.querySelector(".controls");
+  const steps = log ? Math.expm1(Math.log(high / low) / 1000) : (high - low) / 1000;
+  const count = digits(log ? 1 : Math.max(Math.abs(low), Math.abs(high)), step ?? steps);
+  said[id] = value => (show ?? shown)(value, count);
   if (kind === "select") {
     box.innerHTML = `<label for="${id}">${escaped(label)}</label><select id="${id}">${
       options.map(([value, name]) => `<option value="${value}">${escaped(name)}</option>`).join("")
     }</select>`;
   } else {
     const [first, last, by] = log ? [0, 1000, 1] : [low, high, step ?? (high - low) / 1000];
-    box.innerHTML = `<label for="${id}"><span>${escaped(label)}</span><output for="${id}"></output>
+    box.innerHTML = `<label for="${id}"><span>${escaped(label)}</span><output for="${id}"
+      aria-hidden="true" aria-live="off"></output>
       </label><input type="range" id="${id}" min="${first}" max="${last}" step="${by}">`;
   }
   form.append(box);
@@ -245,7 +261,7 @@ function addControl({ id, label, unit = "", kind = "range", low, high, log, step
   return () => {  // the control follows the state
     if (kind === "select") { input.value = state[id]; return; }
     input.value = log ? 1000 * Math.log(state[id] / low) / Math.log(high / low) : state[id];
-    const words = `${(show ?? shown)(state[id])}${unit && ` ${unit}`}`;
+    const words = `${said[id](state[id])}${unit && ` ${unit}`}`;
     box.querySelector("output").textContent = words;
     input.setAttribute("aria-valuetext", words);
   };

@@ -4,7 +4,7 @@ const { x, y, kernel, sink, factor, names, bounds, best, curve, truth } = conten
 const estimate = (lengthscale, query) => regress(kernel, lengthscale / factor, query, x, y, sink);
 const ends = [Math.min(...x), Math.max(...x)];
 const grid = spaced(...ends, 201);
-const plots = {};
+const plots = {}, errors = new Map();  // errors: by lengthscale, for a query that moves alone
 
 const page = {
   controls: [
@@ -14,6 +14,9 @@ const page = {
   buttons: [["best", "Least leave-one-out error", () => set({ lengthscale: best })]],
 
   build() {
+    for (const only of document.querySelectorAll("[data-kernel]")) {
+      only.hidden = only.dataset.kernel !== kernel;
+    }
     const onDrag = query => set({ query });
     plots.fit = new Plot("fit", { title: "Points, kernel, estimate", kind: "wide", height: 300, onDrag });
     plots.criterion = new Plot("criterion", {
@@ -25,35 +28,42 @@ const page = {
 
   numbers({ lengthscale, query }) {
     const { weights, prediction } = estimate(lengthscale, query);
+    if (!errors.has(lengthscale)) {
+      if (errors.size > 1000) errors.clear();
+      errors.set(lengthscale, leaveOneOut(kernel, lengthscale / factor, x, y, sink));
+    }
     return {
-      prediction, weights, entropy: entropy(weights),
-      leave_one_out: leaveOneOut(kernel, lengthscale / factor, x, y, sink),
+      prediction, weights, entropy: entropy(weights), leave_one_out: errors.get(lengthscale),
     };
   },
 
   table: ({ prediction, weights, entropy, leave_one_out }, { lengthscale, query }) => ({
-    "lengthscale ℓ (units of x)": lengthscale,
-    "temperature τ = σ² (σ: its standard deviation)": (lengthscale / factor) ** 2,
-    [`query (${names.x})`]: query,
+    "lengthscale ℓ (units of x)": said.lengthscale(lengthscale),
+    ...(kernel === "gaussian"
+      ? { "temperature τ = σ² (σ: its standard deviation)": (lengthscale / factor) ** 2 } : {}),
+    [`query (${names.x})`]: said.query(query),
     [`estimate (${names.y})`]: prediction,
     "entropy of the weights (nats)": entropy,
-    "points that share the weight, exp(entropy)": Math.exp(entropy),
+    "points that share the weight, exp(entropy)": share(weights),
     "largest weight": Math.max(...weights),
     "leave-one-out error (mean square)": leave_one_out,
   }),
 
-  sentence({ prediction, entropy, leave_one_out }, { query }) {
-    const share = Math.exp(entropy), least = Math.min(...curve.y);
-    const regime = share < 1.5 ? "One point has nearly all the weight: a step function, the nearest label."
-      : share > 0.8 * x.length ? "All points have nearly the same weight: the mean of all labels."
-      : `${shown(share, 3)} points share the weight.`;
-    return `At ${shown(query)} the estimate is ${shown(prediction)}. ${regime} The leave-one-out `
-      + `error is ${leave_one_out / least < 1.0005 ? "the least" : `${shown(leave_one_out / least, 3)} times the least`}.`;
+  sentence({ prediction, weights, leave_one_out }, { query }) {
+    const points = share(weights), least = Math.min(...curve.y.filter(Number.isFinite));
+    if (points === 0) return `At ${said.query(query)} no point is in reach: there is no estimate.`;
+    const regime = points < 1.5 ? "One point has nearly all the weight: the estimate is its label."
+      : points > 0.8 * x.length ? "All points have nearly the same weight: the mean of all labels."
+      : `${shown(points, 3)} points share the weight.`;
+    return `At ${said.query(query)} the estimate is ${shown(prediction)}. ${regime} `
+      + (!Number.isFinite(leave_one_out) ? "Some labels have no other in reach: no leave-one-out error."
+        : `The leave-one-out error is ${leave_one_out / least < 1.0005 ? "the least"
+          : `${shown(leave_one_out / least, 3)} times the least`}.`);
   },
 
   draw({ lengthscale, query }, { prediction, weights, leave_one_out }) {
     const domain = limits(ends), height = limits(y);
-    const most = Math.max(...weights), bump = 0.25 * (height[1] - height[0]);
+    const most = Math.max(0, ...weights.filter(w => w > 0)), bump = 0.25 * (height[1] - height[0]);
     const line = grid.map(at => estimate(lengthscale, at).prediction);
     const around = spaced(...domain, 401);
     const shape = around.map(at =>
@@ -63,11 +73,11 @@ const page = {
       marks: [
         { type: "area", x: around, y: shape, base: height[0], of: "green" },
         { type: "line", x: around, y: shape, of: "green thin" },
-        { type: "dots", x, y, of: "quiet", size: 3, strength: weights.map(w => 0.25 + 0.75 * w / most) },
+        { type: "dots", x, y, of: "quiet", size: 3, strength: weights.map(w => 0.25 + 0.75 * (most > 0 ? w / most : 0)) },
         ...(truth ? [{ type: "line", x, y: truth, of: "blue dashed thin" }] : []),
         { type: "line", x: grid, y: line, of: "orange" },
         { type: "upright", x: query, of: "ink dotted" },
-        { type: "dots", x: [query], y: [prediction], of: "ink", size: 6 },
+        ...(most > 0 ? [{ type: "dots", x: [query], y: [prediction], of: "ink", size: 6 }] : []),
       ],
       legend: [
         ["points, darker with weight", "quiet", true], ["estimate", "orange"],
@@ -75,15 +85,15 @@ const page = {
         ["at the query", "ink", true],
       ],
       describe: `${x.length} points of ${names.y} against ${names.x}, with the estimate at `
-        + `lengthscale ${shown(lengthscale)}; at ${shown(query)} it is ${shown(prediction)}.`,
+        + `lengthscale ${said.lengthscale(lengthscale)}; at ${said.query(query)} it is ${shown(prediction)}.`,
     });
     plots.weights.draw({
-      x: { domain, label: names.x }, y: { domain: [0, 1.06 * most], label: "weight" },
+      x: { domain, label: names.x }, y: { domain: [0, 1.06 * most || 1], label: "weight" },
       marks: [
-        { type: "stems", x, y: weights, of: "green" },
+        { type: "stems", x, y: weights.map(w => w > 0 ? w : 0), of: "green" },
         { type: "upright", x: query, of: "ink dotted" },
       ],
-      describe: `Weights of the points at ${shown(query)}; the largest is ${shown(most)}.`,
+      describe: `Weights of the points at ${said.query(query)}; the largest is ${shown(most)}.`,
     });
     plots.criterion.draw({
       x: { domain: bounds, log: true, label: "lengthscale ℓ (units of x)" },
@@ -91,11 +101,12 @@ const page = {
       marks: [
         { type: "line", x: curve.x, y: curve.y, of: "blue" },
         { type: "upright", x: best, of: "quiet dashed" },
-        { type: "dots", x: [lengthscale], y: [leave_one_out], of: "orange", size: 6 },
+        ...(Number.isFinite(leave_one_out)
+          ? [{ type: "dots", x: [lengthscale], y: [leave_one_out], of: "orange", size: 6 }] : []),
       ],
       legend: [["all lengthscales", "blue"], ["the least", "quiet dashed"], ["here", "orange", true]],
       describe: `Leave-one-out error against the lengthscale: least at ${shown(best)}, where it is `
-        + `${shown(Math.min(...curve.y))}; here it is ${shown(leave_one_out)}.`,
+        + `${shown(Math.min(...curve.y.filter(Number.isFinite)))}; here it is ${shown(leave_one_out)}.`,
     });
   },
 };

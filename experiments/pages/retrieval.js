@@ -2,8 +2,9 @@
 
 const keys = content.prior.length, [coldest, hottest] = content.range;
 const temperatures = geometric(coldest, hottest, 161);
-const STYLES = ["blue", "orange dashed", "green dotted", "purple dashdot", "ink thin", "sky"];
-const style = i => STYLES[i % STYLES.length];
+const COLOURS = ["blue", "orange", "green", "purple", "ink", "sky"];
+const DASHES = ["", "dashed", "dotted", "dashdot"];
+const style = i => `${COLOURS[i % 6]} ${DASHES[(i + Math.floor(i / 6)) % 4]}`;  // of 12 all differ
 const plots = {};
 
 /** r, the prior to the power of its strength. */

@@ -68,23 +68,26 @@ const page = {
 
   table: ({ weights, prediction, row }, { kernel, lengthscale, query }) => ({
     "kernel": title(kernel),
-    "lengthscale ℓ (units of x)": lengthscale,
-    [`estimate (${names.y}) at ${shown(query)}`]: prediction,
+    "lengthscale ℓ (units of x)": said.lengthscale(lengthscale),
+    [`estimate (${names.y}) at ${said.query(query)}`]: prediction,
     "points with weight": weights.filter(w => w > 0).length,
-    "points that share the weight": Math.exp(entropy(weights)),
+    "points that share the weight": share(weights),
     "tokens that share the weight": Math.exp(entropy(row)),
     "largest weight of a token": Math.max(...row),
   }),
 
   sentence({ prediction, row }, { kernel, query, attention, token }) {
     const first = row.indexOf(Math.max(...row)) + 1;
-    return `${title(kernel)}: at ${shown(query)} the estimate is ${shown(prediction)}. `
+    const estimate = Number.isFinite(prediction)
+      ? `the estimate is ${shown(prediction)}` : "no point is in reach";
+    return `${title(kernel)}: at ${said.query(query)} ${estimate}. `
       + `${KINDS[attention]}: token ${token} looks most at token ${first}, with ${shown(Math.max(...row), 2)}.`;
   },
 
   draw(state, { weights, prediction, row }) {
     const { kernel, lengthscale, query, window, slope, token } = state;
-    const domain = limits(ends), height = limits(y), most = Math.max(...weights);
+    const domain = limits(ends), height = limits(y);
+    const most = Math.max(0, ...weights.filter(w => w > 0));
     const line = grid.map(at => regress(kernel, lengthscale, at, x, y).prediction);
     plots.fit.draw({
       x: { domain, label: names.x }, y: { domain: height, label: names.y },
@@ -97,8 +100,8 @@ const page = {
       ],
       legend: [["points, darker with weight", "quiet", true], ["estimate", "orange"],
         ...(truth ? [["true mean", "blue dashed"]] : []), ["at the query", "ink", true]],
-      describe: `Estimate by the ${title(kernel)} kernel of lengthscale ${shown(lengthscale)}; at ${
-        shown(query)} it is ${shown(prediction)}.`,
+      describe: `Estimate by the ${title(kernel)} kernel of lengthscale ${said.lengthscale(lengthscale)}; at ${
+        said.query(query)} it is ${shown(prediction)}.`,
     });
     const r = spaced(-2.5, 2.5, 501), of = name => r.map(at => Math.exp(KERNELS[name](Math.abs(at))));
     plots.shape.draw({
@@ -119,7 +122,7 @@ const page = {
         { type: "cells", rows, most: 0.5, of: "blue" },
         { type: "level", y: token, of: "orange" },
       ],
-      legend: [["weight: 0 white, 0.5 and more full", "blue", true], ["token that asks", "orange"]],
+      legend: [["weight: 0 empty, 0.5 and more full", "blue", true], ["token that asks", "orange"]],
       describe: `Weights of ${count} queries for ${count} keys, causal, by ${KINDS[state.attention]}.`,
     });
     plots.row.draw({
