@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 import attnkernel as ak
 
@@ -47,6 +48,8 @@ def legend(figure: Figure, axes: Sequence[Axes], *, columns: int | None = None) 
 def heat_map(ax: Axes, weights: Any, *, most: float = 1.0) -> None:
     """Weights, one row for each query: white for 0, dark for `most`."""
     ax.imshow(np.asarray(weights), vmin=0.0, vmax=most, cmap="Blues", interpolation="nearest")
+    for axis in (ax.xaxis, ax.yaxis):  # of rows and columns, which are counted
+        axis.set_major_locator(MaxNLocator(integer=True))
     for side in ("top", "right"):
         ax.spines[side].set_visible(True)
 
