@@ -1,20 +1,21 @@
 """Keeps of finished runs what the documentation shows: `python docs/keep.py RUN...`.
 
 Of each: `summaries/CONFIG.json`, its numbers with its command, config, date, commit, versions and
-device, and no path; and `gallery/CONFIG/*.png`, its figures in few colours.
+device, and no path; and `gallery/CONFIG/*.png`, its figures small.
 """
 
 import argparse
 import io
 import json
+import shlex
 from pathlib import Path
 
 import yaml
 from PIL import Image
 
 DOCS = Path(__file__).parent
-MOST = 60_000  # bytes of a figure
-WIDEST = 1300  # pixels
+MOST = 120_000  # bytes of a figure
+WIDTHS = (1300, 1100, 900, 700)  # pixels, the first of which is no larger than MOST
 
 
 def main() -> None:
@@ -30,16 +31,18 @@ def keep(run: Path, device: str | None) -> None:
     status, meta = (json.loads((run / f"{name}.json").read_text()) for name in ("status", "meta"))
     if status["state"] != "done":
         raise SystemExit(f"{run} is not a finished run: {status}.")
-    _, verb, config, *overrides = meta["command"]
+    _, verb, config, *given = meta["command"]
     if verb != "run":
         raise SystemExit(f"{run} is of `{verb}`; keep takes those of `run`.")
-    if "--out" in overrides:
-        at = overrides.index("--out")
-        del overrides[at : at + 2]
+    # fields: where it was written, and how loudly, is of no interest
+    place = argparse.ArgumentParser(add_help=False)
+    place.add_argument("--out")
+    place.add_argument("--quiet", action="store_true")
+    overrides = place.parse_known_args(given)[1]
     name = Path(config).stem
-    words = ["python -m experiments run", f"configs/{name}.yaml"]
+    words = ["python", "-m", "experiments", "run", f"configs/{name}.yaml", *overrides]
     kept = {
-        "command": " ".join([*words, *(word for word in overrides if word != "--quiet")]),
+        "command": shlex.join(words),
         "date": meta["started"][:10],
         "seconds": round(meta["seconds"]["total"]),
         # what ran from files that no commit holds is of none
@@ -62,15 +65,16 @@ def keep(run: Path, device: str | None) -> None:
 
 
 def small(path: Path) -> bytes:
-    """The figure no wider than WIDEST, with as many colours as MOST bytes allow."""
+    """The figure in 256 colours, as wide as MOST bytes allow."""
     with Image.open(path) as file:
-        image = file.convert("RGB")
-    if image.width > WIDEST:
-        height = round(image.height * WIDEST / image.width)
-        image = image.resize((WIDEST, height), Image.Resampling.LANCZOS)
-    for colours in (256, 128, 64, 32, 16):
+        whole = file.convert("RGB")
+    for width in WIDTHS:
+        image = whole
+        if whole.width > width:
+            height = round(whole.height * width / whole.width)
+            image = whole.resize((width, height), Image.Resampling.LANCZOS)
         file = io.BytesIO()
-        image.quantize(colours, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+        image.quantize(256, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
         if file.tell() <= MOST:
             break
     return file.getvalue()
