@@ -202,14 +202,15 @@ class BenchTraining(Study):
         figure = Figure(figsize=(6.4, 3.0))
         ax = figure.subplots()
         names = list(rows[0]["median"])
-        for row, marker in zip(rows, "os", strict=False):
+        # numbers above the marks of one work and below those of the other, which may be as long
+        for row, marker, up in zip(rows, "os", (7, -15), strict=False):
             values = list(row["median"].values())
             ax.plot(values, np.arange(len(names)), marker, markersize=7, label=row["work"])
             for place, value in enumerate(values):
                 ax.annotate(
                     f"{value:.2g} s",
                     (value, place),
-                    (0, 7),
+                    (0, up),
                     textcoords="offset points",
                     ha="center",
                     fontsize="small",
