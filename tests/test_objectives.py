@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import attnkernel as ak
@@ -159,3 +160,24 @@ def test_what_is_no_number_is_named_with_its_place(value):
     x[4, 1] = value
     with pytest.raises(ValueError, match=r"x must be numbers; row 4, column 1 \(counted"):
         ak.fit(model, x, y, objective=ak.LeaveOneOut())
+
+
+def test_hold_out_of_rows_without_weight(x64):
+    """A draw of such rows alone asks for nothing, and no NaN of theirs counts."""
+    x = jnp.linspace(0.0, 1.0, 50)[:, None]
+    y, weights = jnp.sin(6 * x[:, 0]), jnp.r_[jnp.zeros(25), jnp.ones(25)]
+    model = ak.KernelRegression(ak.Gaussian(0.2))
+    options = {"optimizer": optax.adam(0.1), "steps": 50, "key": jax.random.PRNGKey(0)}
+    fit = ak.fit(model, x, y, objective=ak.HoldOut(1), weights=weights, **options)
+    assert not fit.starts.diverged.any()
+    assert np.all(np.isfinite(fit.history["loss"]))
+    assert np.any(np.asarray(fit.history["loss"]) == 0.0)
+    apart = x.at[:25].add(-9.0 * jnp.arange(1, 26)[:, None])  # no neighbours, so no prediction
+    objective = ak.HoldOut(20).weighted(weights)
+    loss, slope = jax.value_and_grad(
+        lambda h: objective(
+            ak.KernelRegression(ak.Epanechnikov(h)), apart, y, key=jax.random.PRNGKey(3)
+        )
+    )(0.3)
+    assert np.isfinite(loss)
+    assert np.isfinite(slope)

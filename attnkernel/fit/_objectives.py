@@ -183,14 +183,16 @@ class HoldOut(Validation):
         rows, counted = _first_rows(key, n, self.at_most), jnp.arange(self.at_most) < self.size
         held_out = jnp.zeros(n, bool).at[rows].set(counted)
         predicted = model(x[rows], x, y, prior=HeldOut(held_out), **self.given())
+        of_rows = counted if self.weights is None else counted * self.weights[rows]
+        counted = of_rows > 0
         seen = counted if y.ndim == 1 else counted[:, None]
         # what does not count is made harmless before its slope is taken
         predicted = jax.tree.map(lambda leaf: jnp.where(seen, leaf, 1.0), predicted)
         scores = jnp.where(counted, self.score(predicted, y[rows]), 0.0)
         if self.weights is None:
             return jnp.sum(scores) / self.size
-        of_rows = jnp.where(counted, self.weights[rows], 0.0)
-        return jnp.sum(of_rows * scores) / jnp.sum(of_rows)
+        total = jnp.sum(of_rows)  # of rows drawn whose weights are all 0, nothing is asked
+        return jnp.sum(of_rows * scores) / jnp.where(total > 0, total, 1.0)
 
 
 def _first_rows(key: PRNGKeyArray, n: int, h: int) -> Int[Array, " h"]:
