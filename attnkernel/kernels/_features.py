@@ -149,16 +149,25 @@ class RandomFeatures(eqx.Module):
 
 
 def in_units(
-    kernel: Gaussian | DotProduct, x: Float[Array, "rows dim"], temperature: ArrayLike
-) -> Float[Array, "rows dim"]:
-    """u, with $\\log K / \\tau = -|u_q - u_k|^2 / 2$, or $u_q \\cdot u_k$."""
-    root = jnp.sqrt(jnp.asarray(temperature, x.dtype))
+    kernel: Gaussian | DotProduct,
+    q: Float[Array, "queries dim"],
+    k: Float[Array, "keys dim"],
+    temperature: ArrayLike,
+) -> tuple[Float[Array, "queries dim"], Float[Array, "keys dim"]]:
+    """u of each, with $\\log K / \\tau = -|u_q - u_k|^2 / 2$, or $u_q \\cdot u_k$."""
+    root = jnp.sqrt(jnp.asarray(temperature, q.dtype))
     if isinstance(kernel, Gaussian):
         inverse = jnp.exp(-kernel.log_lengthscale) / root
-        x = x * (inverse[None, :] if inverse.ndim else inverse)
-        return x if kernel.metric_factor is None else _product(x, kernel.metric_factor.T)
-    scale = 1.0 / math.sqrt(x.shape[1]) if kernel.scale is None else kernel.scale
-    return x * jnp.sqrt(jnp.asarray(scale, x.dtype)) / root
+        q, k = (x * (inverse[None, :] if inverse.ndim else inverse) for x in (q, k))
+        if kernel.metric_factor is None:
+            return q, k
+        return _product(q, kernel.metric_factor.T), _product(k, kernel.metric_factor.T)
+    scale = 1.0 / math.sqrt(q.shape[1]) if kernel.scale is None else kernel.scale
+    scale = jnp.asarray(scale, q.dtype)
+    # halves of the scale for both; of what is 0 or less, which has no root, the sign with q
+    size = jnp.abs(scale)
+    half = jnp.sqrt(jnp.where(size > 0, size, 1.0))
+    return q * jnp.where(size > 0, scale / half, scale) / root, k * half / root
 
 
 def _product(a: Array, b: Array) -> Array:

@@ -228,10 +228,10 @@ def _features(q: Array, k: Array, v: Array, parts: Any, dtype: Any, whole: int) 
     kernel, prior, rule = parts
     if isinstance(kernel, Gaussian):
         centre = _centre(k)
-        q, k = (in_units(kernel, points - centre, rule.temperature) for points in (q, k))
+        q, k = in_units(kernel, q - centre, k - centre, rule.temperature)
         own, bias = (-0.5 * jnp.sum(points**2, axis=1) for points in (q, k))
     else:
-        q, k = (in_units(kernel, points, rule.temperature) for points in (q, k))
+        q, k = in_units(kernel, q, k, rule.temperature)
         own, bias = jnp.zeros(len(q), q.dtype), jnp.zeros(len(k), k.dtype)
     seen = _mask(prior).seen
     seen = jnp.ones(len(k), bool) if seen is None else seen

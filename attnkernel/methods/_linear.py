@@ -114,7 +114,7 @@ class Linear(Method):
         assert isinstance(kernel, Gaussian | DotProduct)
         assert isinstance(rule, Softmax)
         assert self.features is not None
-        q, k = (in_units(kernel, x, rule.temperature) for x in (q, k))
+        q, k = in_units(kernel, q, k, rule.temperature)
         gaussian = isinstance(kernel, Gaussian)
         return self.features(q, gaussian), self.features(k, gaussian)
 
