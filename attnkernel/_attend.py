@@ -139,6 +139,7 @@ def _sum(
     def of_member(parts: Parts, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
         kernel, prior, rule = parts
         kernel, q, k = kernel.reduced(q, k)
+        q = jnp.where(jnp.all(jnp.isfinite(q), axis=1, keepdims=True), q, jnp.nan)
         moments = method.moments(q, k, v, kernel, prior, rule)
         return moments.value, moments.log_mass
 

@@ -231,3 +231,34 @@ def test_a_state_is_of_linear_attention():
     )
     with pytest.raises(ValueError, match=r"Linear cannot evaluate this: .*got Window"):
         windowed.recurrent_cache()
+
+
+def test_a_mass_below_zero_is_no_number():
+    """Trigonometric features may give a negative weight: there is no mean then."""
+    features = ak.RandomFeatures(1, 1, positive=False, key=jax.random.PRNGKey(0))
+    apart = jnp.array([[jnp.pi / features.directions[0, 0]]])  # cos π
+    for rule in (ak.Softmax(), ak.Softmax(sink_mass=1.0)):
+        value, log_mass = ak.attend(
+            apart,
+            jnp.zeros((1, 1)),
+            jnp.array([[5.0]]),
+            kernel=ak.Gaussian(1.0),
+            method=ak.Linear(features),
+            rule=rule,
+            return_log_mass=True,
+        )
+        assert np.isnan(value[0, 0])
+        assert np.isnan(log_mass[0])
+
+
+@pytest.mark.parametrize("scale", [-0.7, 0.0, 0.7])
+def test_a_dot_product_of_any_scale(x64, scale):
+    features = ak.RandomFeatures(4096, 2, key=jax.random.PRNGKey(0))
+    q, k, v = jax.random.normal(jax.random.PRNGKey(1), (3, 7, 2))
+
+    def total(scale, method):
+        return jnp.sum(v * ak.attend(q, k, v, kernel=ak.DotProduct(scale), method=method))
+
+    for of in (total, jax.grad(total)):
+        ours, exact = of(jnp.array(scale), ak.Linear(features)), of(jnp.array(scale), ak.Dense())
+        assert ours == pytest.approx(float(exact), abs=0.1 * (1.0 + abs(float(exact))))

@@ -3,8 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 
+import attnkernel as ak
 from attnkernel.methods import Moments
 
 QUERIES, DIM_V = 3, 2
@@ -63,3 +65,37 @@ def test_gradients_are_finite_where_a_query_sees_nothing(x64):
 
     for gradient in jax.grad(total, (0, 1))(log_weights, v):
         assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(2, 2), ak.Sharded()])
+def test_what_is_no_number_is_not_taken_for_no_key(method):
+    """Inside `jit`, where it is not refused: a query of NaN or infinity, a NaN among the keys."""
+
+    @jax.jit
+    def sums(q, k):
+        options = {"kernel": ak.Gaussian(1.0), "method": method, "return_log_mass": True}
+        return ak.attend(q[:, None], k[:, None], k[:, None], **options)
+
+    x = jnp.arange(5.0)
+    value, log_mass = sums(jnp.array([0.5, jnp.nan, jnp.inf]), x)
+    np.testing.assert_array_equal(jnp.isnan(log_mass), [False, True, True])
+    np.testing.assert_array_equal(jnp.isnan(value[:, 0]), [False, True, True])
+    assert np.all(np.isnan(sums(x, x.at[2].set(jnp.nan))[1]))
+    merged = ak.methods.Moments(*(jnp.full(s, jnp.nan) for s in ((1,), (1,), (1, 1)))).merge(
+        ak.methods.Moments.of(jnp.zeros((1, 2)), jnp.ones((2, 1)))
+    )
+    assert np.isnan(merged.log_mass[0])
+    assert np.isnan(merged.value[0, 0])
+
+
+def test_models_do_not_fill_in_for_what_is_no_number():
+    x, nan = jnp.arange(5.0), jnp.array([jnp.nan])
+    assert np.isnan(jax.jit(lambda q: ak.density(q, x, kernel=ak.Gaussian(1.0)))(nan)[0])
+    model = ak.KernelRegression(ak.Gaussian(1.0), on_empty="mean")
+    assert np.isnan(jax.jit(lambda q: model(q, x, x))(nan)[0])
+    tokens = jnp.ones((5, 2)).at[2].set(jnp.nan)
+    for order in (0, 1):
+        module = ak.MultiheadAttention(
+            1, 2, kernel=ak.Gaussian(1.0), order=order, key=jax.random.PRNGKey(0)
+        )
+        assert np.all(np.isnan(module(tokens, tokens, tokens))), order

@@ -15,8 +15,9 @@ class Moments(eqx.Module):
 
     $$ m = \max_i s_i, \qquad Z = \sum_i e^{s_i - m}, \qquad T = \sum_i e^{s_i - m} v_i $$
 
-    with m = 0 where no key has weight. Any other m near the maximum, such as log Z, will do as
-    well: the results T/Z and m + log Z do not depend on it, and it is constant to differentiation.
+    with m = 0 where no key has weight; Z is NaN where a weight is. Any other m near the maximum,
+    such as log Z, will do as well: the results T/Z and m + log Z do not depend on it, and it is
+    constant to differentiation.
     """
 
     maximum: Float[Array, " queries"]
@@ -54,13 +55,13 @@ class Moments(eqx.Module):
     def merge(self, other: "Moments") -> "Moments":
         """Moments of the union of two disjoint sets of keys."""
         maximum = jnp.maximum(
-            jnp.where(self.mass > 0, self.maximum, -jnp.inf),
-            jnp.where(other.mass > 0, other.maximum, -jnp.inf),
+            jnp.where(self.mass != 0, self.maximum, -jnp.inf),
+            jnp.where(other.mass != 0, other.maximum, -jnp.inf),
         )
         maximum = finite(maximum)
 
         def scale(part: "Moments") -> Float[Array, " queries"]:
-            return jnp.exp(jnp.where(part.mass > 0, part.maximum - maximum, -jnp.inf))
+            return jnp.exp(jnp.where(part.mass != 0, part.maximum - maximum, -jnp.inf))
 
         ours, theirs = scale(self), scale(other)
         return Moments(
@@ -71,21 +72,21 @@ class Moments(eqx.Module):
 
     def merged_over(self, axis: str) -> "Moments":
         """Moments of the union of the sets of all devices along an axis of a mesh."""
-        highest = jnp.where(self.mass > 0, jax.lax.stop_gradient(self.maximum), -jnp.inf)
+        highest = jnp.where(self.mass != 0, jax.lax.stop_gradient(self.maximum), -jnp.inf)
         maximum = finite(jax.lax.pmax(highest, axis))
-        scale = jnp.exp(jnp.where(self.mass > 0, self.maximum - maximum, -jnp.inf))
+        scale = jnp.exp(jnp.where(self.mass != 0, self.maximum - maximum, -jnp.inf))
         sums = self.mass * scale, self.total * scale[:, None]
         return Moments(maximum, *jax.lax.psum(sums, axis))
 
     @property
     def value(self) -> Float[Array, "queries dim_v"]:
         """$\\sum_i w_i v_i / \\sum_i w_i$; 0 where no key has weight."""
-        return self.total / jnp.where(self.mass > 0, self.mass, 1.0)[:, None]
+        return self.total / jnp.where(self.mass != 0, self.mass, 1.0)[:, None]
 
     @property
     def log_mass(self) -> Float[Array, " queries"]:
         """$\\log \\sum_i w_i$; -inf where no key has weight."""
-        some = self.mass > 0
+        some = self.mass != 0
         return jnp.where(some, self.maximum + jnp.log(jnp.where(some, self.mass, 1.0)), -jnp.inf)
 
 
