@@ -182,6 +182,38 @@ def test_many_pairs_at_once_are_the_pairs_one_by_one(x64, dim, scale, lengthscal
         np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("dim", [1, 7])
+@pytest.mark.parametrize("scale", ["one", "per dimension", "metric"])
+def test_derivatives_of_points_many_lengthscales_apart(x64, dim, scale):
+    """In float32 those of float64: for two clusters, 20 000 lengthscales apart."""
+    x = np.float32(
+        np.random.default_rng(0).uniform(size=(200, dim)) + (np.arange(200) % 2 * 1000.0)[:, None]
+    )
+    along = points(1, 200, dim)
+
+    def derivatives(dtype):
+        lengths = 0.05 if scale != "per dimension" else jnp.linspace(0.05, 0.1, dim)
+        metric = jnp.eye(dim) + 0.2 if scale == "metric" else None
+        kernel = jax.tree.map(lambda leaf: leaf.astype(dtype), ak.Gaussian(lengths, metric=metric))
+
+        def total(kernel, q):
+            scores = kernel.pairwise(q, jnp.asarray(x, dtype))
+            return jnp.sum(jnp.exp(scores) * jnp.asarray(along[None, :, 0], dtype))
+
+        def slope(kernel, q):
+            return jax.grad(total, (0, 1))(kernel, q)
+
+        q = jnp.asarray(x, dtype)
+        arguments = (kernel, q)
+        moves = (jax.tree.map(jnp.ones_like, kernel), jnp.asarray(along, dtype))
+        return jax.tree.leaves(jax.jit(lambda *a: jax.jvp(slope, a, moves))(*arguments))
+
+    both = derivatives(jnp.float32), derivatives(jnp.float64)
+    for got, exact in zip(*both, strict=True):
+        assert got.dtype == jnp.float32
+        np.testing.assert_allclose(got, exact, rtol=1e-4, atol=1e-5 * float(jnp.abs(exact).max()))
+
+
 class Logistic(ak.kernels.Scaled):
     """1 / cosh² of half the difference, per column."""
 

@@ -11,6 +11,7 @@ import attnkernel as ak
 
 ROOT = Path(__file__).parents[1]
 FLOORS = {
+    "_batches": 0,
     "_checks": 0,
     "_structure": 0,
     "_save": 1,

@@ -8,9 +8,12 @@ import functools
 import operator
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
+
+from .._batches import for_any
 
 
 def columns(
@@ -42,9 +45,10 @@ def squares_of(
 
 MANY = 6  # dimensions from which a product of matrices is faster than differences
 _NEAR = 128.0  # squared lengthscales from the centre, where it rounds no worse than they do
+_CLOSE = 1024.0  # and where derivatives, sums over many pairs, round no worse
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(4, 5))
+@eqx.filter_custom_jvp
 def pairwise_squares(
     q: Float[Array, "queries dim"],
     k: Float[Array, "keys dim"],
@@ -73,16 +77,35 @@ def pairwise_squares(
         squares = _product(left, right.T)
         return jnp.minimum(squares, 0.0) if unit < 0 else jnp.maximum(squares, 0.0)
 
-    near = jnp.max(squares_a) + jnp.max(squares_b) <= _NEAR
-    return jax.lax.cond(near, by_matrices, by_differences)
+    return jax.lax.cond(_are_within(_NEAR, a, b), by_matrices, by_differences)
 
 
-@pairwise_squares.defjvp
-def _(unit: float, by_product: bool, primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+@pairwise_squares.def_jvp
+def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     r"""With points u in lengthscales, $\mathrm{d} r^2 = 2 (u_q - u_k) \cdot (\dot u_q - \dot u_k)$.
 
-    Multiplied out, it is products of matrices, and so is its transpose.
+    Along one lengthscale it is $2 r^2\, \mathrm{d} \log(1/\ell)$. Otherwise, with points close to
+    their centre, it is multiplied out: it is products of matrices, and so is its transpose.
     """
+    out, (*arrays, unit, _) = pairwise_squares(*primals), primals
+    moves, inverse = list(tangents[:4]), arrays[2]
+    change = jnp.zeros_like(out)
+    if not inverse.ndim and moves[2] is not None:
+        finite = jnp.where(jnp.isinf(out), 0.0, out)  # pairs so far apart are constants
+        change, moves[2] = finite * (2.0 * moves[2] / inverse), None
+    if all(move is None for move in moves):
+        return out, change
+    moves = [
+        jnp.zeros_like(array) if move is None and array is not None else move
+        for array, move in zip(arrays, moves, strict=True)
+    ]
+    q, k, *scale = arrays
+    a, b = (_centred(points, _centre(k), *scale) for points in (q, k))
+    functions = (functools.partial(function, unit) for function in (_by_products, _by_differences))
+    return out, change + jax.lax.cond(_are_within(_CLOSE, a, b), *functions, arrays, moves)
+
+
+def _by_products(unit: float, primals: list, tangents: list) -> Float[Array, "queries keys"]:
     q, k, *scale = primals
     centred = functools.partial(_centred, centre=_centre(k))
 
@@ -90,7 +113,7 @@ def _(unit: float, by_product: bool, primals: tuple, tangents: tuple) -> tuple[A
         return centred(points, inverse=inverse, factor=factor)
 
     a, a_dot = jax.jvp(in_units, (q, *scale), (tangents[0], *tangents[2:]))
-    b, b_dot = jax.jvp(in_units, (k, *scale), tangents[1:])
+    b, b_dot = jax.jvp(in_units, (k, *scale), tuple(tangents[1:]))
 
     # wide operands, and their cotangents, stay wide: XLA's product with a tall one is slow on CPU
     def tall(u: Array, last: Array) -> Array:
@@ -105,7 +128,42 @@ def _(unit: float, by_product: bool, primals: tuple, tangents: tuple) -> tuple[A
     one_a, one_b = jnp.ones_like(a[:, :1]), jnp.ones_like(b[:, :1])
     of_q = _product(tall(-a_dot, along(a, a_dot)), wide(b, one_b))
     of_k = _product(tall(a, one_a), wide(-b_dot, along(b, b_dot)))
-    return pairwise_squares(*primals, unit, by_product), (2.0 * unit) * (of_q + of_k)
+    return (2.0 * unit) * (of_q + of_k)
+
+
+def _by_differences(unit: float, primals: list, tangents: list) -> Float[Array, "queries keys"]:
+    """One coordinate u at a time, and so is its transpose: one array of pairs is held."""
+    rows, keys, most = len(primals[0]), len(primals[1]), largest(primals[0].dtype)
+
+    recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
+    none, numbers = jnp.zeros((rows, keys), primals[0].dtype), jnp.arange(primals[0].shape[1])
+
+    def coordinate(q: Array, k: Array, factor: Array | None, at: Array) -> Array:
+        def step(column: Array) -> Array:
+            return jnp.clip(q[:, column][:, None] - k[:, column][None, :], -most, most)
+
+        def add(total: Array, column: Array) -> tuple[Array, None]:
+            return total + factor[at, column] * step(column), None
+
+        return step(at) if factor is None else jax.lax.scan(recomputed(add), none, numbers)[0]
+
+    @recomputed
+    def add(total: Array, at: Array) -> tuple[Array, None]:
+        def square(q: Array, k: Array, inverse: Array, factor: Array | None) -> Array:
+            scale = inverse[at] if inverse.ndim else inverse
+            return (coordinate(q, k, factor, at) * scale) ** 2 * unit
+
+        return total + jax.jvp(square, tuple(primals), tuple(tangents))[1], None
+
+    return jax.lax.scan(add, none, numbers)[0]
+
+
+def _are_within(
+    most: float, a: Float[Array, "queries dim"], b: Float[Array, "keys dim"]
+) -> Bool[Array, ""]:
+    """Whether no two squares add up to more, in any member of a batch."""
+    squares_a, squares_b = (jnp.max(jnp.sum(u * u, axis=1)) for u in (a, b))
+    return ~for_any(~(squares_a + squares_b <= most))
 
 
 _product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
+from .._batches import for_any
 from .._rules import Rule
 from ..kernels import Kernel
 from ..priors import Prior
@@ -140,20 +141,6 @@ def negligible_below(keys: int, dtype: Any) -> float:
 def is_needed(bound: Array, shift: Array, negligible: float) -> Bool[Array, ""]:
     """Whether weights up to exp(bound) are more than rounding to a row of this running shift."""
     return ~jnp.isneginf(bound) & ~(bound < jnp.min(shift) - negligible)
-
-
-@jax.custom_batching.custom_vmap
-def for_any(needed: Bool[Array, ""]) -> Bool[Array, ""]:
-    """Whether any member of a batch needs a branch that harms none: the others take it as well.
-
-    A `cond` whose predicate is batched runs both of its branches, and has no gradient.
-    """
-    return needed
-
-
-@for_any.def_vmap
-def _(size: int, batched: list[bool], needed: Bool[Array, " batch"]) -> tuple[Array, bool]:
-    return for_any(jnp.any(needed)), False
 
 
 _ROOM = 1e15  # a sum of weights that float32 still holds a thousand times over

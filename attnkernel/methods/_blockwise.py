@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._batches import for_any
 from .._rules import Rule
 from ..kernels import Kernel
 from ..priors import Prior
@@ -31,7 +32,6 @@ from ._blocks import (
     cut_rows,
     derivative,
     fold,
-    for_any,
     is_needed,
     negligible_below,
     scores_of,

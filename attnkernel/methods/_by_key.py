@@ -17,9 +17,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._batches import for_any
 from ..kernels import Kernel
 from ._base import masked
-from ._blocks import Block, Parts, for_any, sums_fit
+from ._blocks import Block, Parts, sums_fit
 from ._moments import finite
 
 Scores = Callable[[Array, Array], Float[Array, " rows"]]

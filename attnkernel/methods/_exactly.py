@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .._batches import for_any
 from ..priors import Mask
-from ._blocks import Parts, for_any
+from ._blocks import Parts
 from ._blockwise import Blockwise
 from ._moments import Moments
 
