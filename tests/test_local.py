@@ -244,6 +244,16 @@ def test_orders_that_are_not():
         sparse.smooth(np.arange(3.0), np.arange(3.0))
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_query_that_is_not_finite_harms_no_neighbour(x64, monkeypatch, bad):
+    monkeypatch.setattr("attnkernel.models._local._EXACT", 100)
+    x, y, x_new = sample(1)
+    model = ak.KernelRegression(ak.Gaussian(0.7), order=1)
+    found = jax.jit(lambda q: model(q, x, y))(jnp.asarray(x_new).at[3].set(bad))
+    expected = model(x_new, x, y).at[3].set(jnp.nan)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
 @pytest.mark.parametrize("order", [1, 2])
 def test_many_labels_are_each_alone(x64, order):
     """Summed by the weights of the fit, and by moments."""

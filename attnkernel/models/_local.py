@@ -228,7 +228,8 @@ def _moments(
     def of_chunk(rows: Int[Array, " size"]) -> tuple[Array, Array, Array, Array]:
         few = q[..., rows, :]
         here = few[..., columns]
-        middle = jax.lax.stop_gradient(jnp.mean(here, axis=-2, keepdims=True))
+        finite = jnp.all(jnp.isfinite(here), axis=-1, keepdims=True)
+        middle = jax.lax.stop_gradient(jnp.mean(here, axis=-2, keepdims=True, where=finite))
         u = like(k[..., columns], middle) - like(middle, k)
         u = u / like(basis.scale, u)
         products, terms = monomials(u, basis.products), monomials(u, basis.terms)
