@@ -244,6 +244,22 @@ def test_orders_that_are_not():
         sparse.smooth(np.arange(3.0), np.arange(3.0))
 
 
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_sink_moves_no_polynomial(x64, order):
+    """It scales all weights alike: of few labels and of many, their noise, and the hat matrix."""
+    x, y, x_new = sample(1)
+    plain = ak.KernelRegression(ak.Gaussian(0.7), order=order)
+    sunk = ak.KernelRegression(ak.Gaussian(0.7), order=order, rule=ak.Softmax(sink_mass=20.0))
+    many = np.tile(y[:, None], 16)
+    for of in (
+        lambda model: model(x_new, x, y),
+        lambda model: model(x_new, x, many),
+        lambda model: model.noise(x_new, x, np.ones(N)),
+        lambda model: model.smooth(x, y)[1],
+    ):
+        np.testing.assert_allclose(of(sunk), of(plain), rtol=1e-9)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_query_that_is_not_finite_harms_no_neighbour(x64, monkeypatch, bad):
     monkeypatch.setattr("attnkernel.models._local._EXACT", 100)

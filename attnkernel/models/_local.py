@@ -142,9 +142,9 @@ def weighed(
     $$ L_j = \frac{w_j}{\sum_l w_l}\, \big( 1 + b^\top (\psi_j - \bar\psi) \big) $$
 
     with ψ the terms of φ but the constant, $\bar\psi$ their mean by weight, and b the slopes of the
-    influence. Each $L_j$ is squared on its own, about its own query: nothing cancels, where S is
-    nearly singular neither. Of the first power the sum is the fit; of many values this is its
-    cheaper road, for their moments are not needed.
+    influence, times the keys' part of a mass that a sink shares. Each $L_j$ is squared on its own,
+    about its own query: nothing cancels, where S is nearly singular neither. Of the first power the
+    sum is the fit; of many values this is its cheaper road: no moments.
     """
     order = 0 if columns == () else order
     if order == 0:
@@ -181,10 +181,12 @@ def _weighed(
         point = q[row][None]
         seen = None if prior is None else At(prior, row[None], keys)
         share = attention_weights(point, k, kernel=kernel, prior=seen, rule=rule)[0]
+        part = jnp.sum(share)  # less than 1 beside a sink, which no polynomial is fitted to
+        share = share / jnp.where(part > 0, part, 1.0)
         terms = monomials((k[:, at] - point[:, at]) / basis.scale[None, :], basis.terms)[:, 1:]
         about = terms - terms[jnp.argmax(share)][None, :]  # far from the keys terms are all alike
         about = about - jnp.sum(share[:, None] * about, axis=0, keepdims=True)
-        weights = share * (1.0 + jnp.sum(about * slope[None, :], axis=1))
+        weights = share * (1.0 + jnp.sum(about * (part * slope)[None, :], axis=1))
         return jnp.matmul(weights**power, v, precision="highest")
 
     together = max(1, min(len(q), _NUMBERS // max(1, len(k) * len(basis.terms))))
