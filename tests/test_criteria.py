@@ -66,6 +66,25 @@ def test_folds_are_spread_over_the_inputs(x64, folds):
         np.testing.assert_allclose(ak.KFold(N)(model, jnp.asarray(x), jnp.asarray(y)), left_out)
 
 
+@pytest.mark.parametrize("criterion", [ak.GCV, ak.AICc])
+@pytest.mark.parametrize("order", [0, 1])
+def test_rows_of_weight_0_are_none(x64, criterion, order):
+    """Nor those without a neighbour, in value and in gradient."""
+    x, y, weights = (jnp.asarray(array) for array in sample())
+    more = (jnp.concatenate([x, x + 0.1, x + 99.0]), jnp.concatenate([y, y, y]))
+    padded = jnp.concatenate([weights, jnp.zeros(2 * N)])
+
+    def evaluated(weights, x, y):
+        def of(log_length):
+            model = ak.KernelRegression(ak.Epanechnikov(jnp.exp(log_length)), order=order)
+            return criterion(weights=weights)(model, x, y)
+
+        return jax.value_and_grad(of)(jnp.log(2.0))
+
+    found, expected = evaluated(padded, *more), evaluated(weights, x, y)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
 def test_infinite_where_nothing_is_left(x64):
     x, y, _ = sample()
     exact = ak.KernelRegression(ak.Gaussian(1e-3))

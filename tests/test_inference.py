@@ -1,5 +1,7 @@
 """Standard errors, bands, variances and conformal intervals, against their formulas in NumPy."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,6 +56,16 @@ def test_degrees_of_freedom(x64, order):
     np.testing.assert_allclose(
         ak.effective_count(fit, x_new), 1 / np.sum(rows**2, axis=1), rtol=1e-9
     )
+
+
+def test_degrees_of_freedom_are_of_rows_that_weigh(x64):
+    part, _ = fitted(1)
+    x, y = sample()
+    more = {"x": jnp.asarray(np.r_[x, x + 0.1][:, None]), "y": jnp.asarray(np.r_[y, y])}
+    weights = jnp.asarray(np.r_[np.ones(N), np.zeros(N)])
+    whole = dataclasses.replace(part, **more, objective=part.objective.weighted(weights))
+    both = map(jax.tree.leaves, map(ak.degrees_of_freedom, (whole, part)))
+    np.testing.assert_allclose(*both, rtol=1e-9)
 
 
 @pytest.mark.parametrize("corrected", [True, False])

@@ -4,6 +4,7 @@ import abc
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ._objectives import Objective
@@ -16,13 +17,14 @@ class Penalised(Objective):
        = \sum_i L_{ii}, \qquad \hat y = L y $$
 
     To add one, write `price`. Of models that say `smooth(x, y)`: their predictions at x, and the
-    diagonal of L. With weights of rows, RSS/n is their mean square by weight.
+    diagonal of L. With weights of rows, RSS/n is their mean square by weight, and n is the number
+    of those above 0.
     """
 
     is_stochastic: ClassVar[bool] = False
 
     @abc.abstractmethod
-    def price(self, mean_square: Float[Array, ""], trace: Float[Array, ""], n: int) -> Array:
+    def price(self, mean_square: Float[Array, ""], trace: Float[Array, ""], n: ArrayLike) -> Array:
         """The criterion, from RSS/n, ν and n."""
 
     def __call__(
@@ -39,7 +41,8 @@ class Penalised(Objective):
                 f"ak.KernelRegression; {type(model).__name__} has none. Try ak.LeaveOneOut()."
             )
         fitted, hat = model.smooth(x, y, **self.given())
-        return self.price(self.mean_square(fitted - jnp.asarray(y)), jnp.sum(hat), len(x))
+        n = jnp.sum(self.counted(jnp.ones_like(hat)))
+        return self.price(self.mean_square(fitted - jnp.asarray(y)), jnp.sum(hat), n)
 
 
 class GCV(Penalised):
@@ -52,7 +55,7 @@ class GCV(Penalised):
     **Source:** Craven and Wahba, *Smoothing noisy data with spline functions* (1979).
     """
 
-    def price(self, mean_square: Float[Array, ""], trace: Float[Array, ""], n: int) -> Array:
+    def price(self, mean_square: Float[Array, ""], trace: Float[Array, ""], n: ArrayLike) -> Array:
         left = 1.0 - trace / n
         return jnp.where(left > 0, mean_square / jnp.where(left > 0, left, 1.0) ** 2, jnp.inf)
 
@@ -69,7 +72,7 @@ class AICc(Penalised):
     regression using an improved Akaike information criterion* (1998).
     """
 
-    def price(self, mean_square: Float[Array, ""], trace: Float[Array, ""], n: int) -> Array:
+    def price(self, mean_square: Float[Array, ""], trace: Float[Array, ""], n: ArrayLike) -> Array:
         left = 1.0 - (trace + 2.0) / n
         some = (left > 0) & (mean_square > 0)
         log = jnp.log(jnp.where(some, mean_square, 1.0))

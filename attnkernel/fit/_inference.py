@@ -30,7 +30,7 @@ class DegreesOfFreedom(eqx.Module):
     r"""$\nu = \operatorname{tr} L$, $\tilde\nu = \operatorname{tr} L^\top L$, and what they leave.
 
     `residual` is $n - 2 \nu + \tilde\nu$: the mean of RSS/σ², where the noise has one σ and the fit
-    no bias.
+    no bias. All are of the n rows whose weight is above 0.
     """
 
     trace: Float[Array, ""]
@@ -46,9 +46,10 @@ def degrees_of_freedom(fit: Fit) -> DegreesOfFreedom:
     model = linear(fit)
     given = fit.objective.given()
     _, hat = model.smooth(fit.x, fit.y, **given)
-    squares = model.noise(fit.x, fit.x, jnp.ones(len(fit.x), fit.y.dtype), **given)
-    trace, of_squares = jnp.sum(hat), jnp.sum(squares)
-    return DegreesOfFreedom(trace, of_squares, len(fit.x) - 2.0 * trace + of_squares)
+    ones = jnp.ones(len(fit.x), fit.y.dtype)
+    counted, squares = fit.objective.counted, model.noise(fit.x, fit.x, ones, **given)
+    n, trace, of_squares = (jnp.sum(counted(numbers)) for numbers in (ones, hat, squares))
+    return DegreesOfFreedom(trace, of_squares, n - 2.0 * trace + of_squares)
 
 
 class Bands(eqx.Module):

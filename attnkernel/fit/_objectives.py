@@ -50,6 +50,10 @@ class Objective(eqx.Module):
         """The weights, if there are any, as an argument of a model."""
         return {} if self.weights is None else {"weights": self.weights}
 
+    def counted(self, of_rows: Float[Array, " n"]) -> Float[Array, " n"]:
+        """A number of each row, 0 where its weight is: such a row is none."""
+        return of_rows if self.weights is None else jnp.where(self.weights > 0, of_rows, 0.0)
+
     def mean_square(self, error: Float[Array, "n"] | Float[Array, "n out"]) -> Float[Array, ""]:
         """The mean over rows, by weight, of squared errors, summed over labels."""
         return self.mean(squared_error(error, jnp.zeros((), error.dtype)))

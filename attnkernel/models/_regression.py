@@ -132,7 +132,10 @@ class KernelRegression(eqx.Module):
         k, v = as_points("x", x), as_points("y", y)
         prior = with_weights(None, weights, k)
         out, local = self._fitted(k, k, v, prior)
-        hat = jnp.exp(self._own(k, prior) - local.log_mass) * local.influence[:, 0]
+        own = self._own(k, prior)
+        some = own > -jnp.inf  # a row of weight 0 may have no neighbour either
+        share = jnp.exp(jnp.where(some, own, 0.0) - jnp.where(some, local.log_mass, 0.0))
+        hat = jnp.where(some, share * local.influence[:, 0], 0.0)
         return (out[:, 0] if np.ndim(y) == 1 else out), hat
 
     def noise(
