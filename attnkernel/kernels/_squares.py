@@ -142,10 +142,14 @@ def _by_differences(unit: float, primals: list, tangents: list) -> Float[Array, 
         def step(column: Array) -> Array:
             return jnp.clip(q[:, column][:, None] - k[:, column][None, :], -most, most)
 
-        def add(total: Array, column: Array) -> tuple[Array, None]:
-            return total + factor[at, column] * step(column), None
+        if factor is None:
+            return step(at)
+        row = factor[at]
 
-        return step(at) if factor is None else jax.lax.scan(recomputed(add), none, numbers)[0]
+        def add(total: Array, column: Array) -> tuple[Array, None]:
+            return total + row[column] * step(column), None
+
+        return jax.lax.scan(recomputed(add), none, numbers)[0]
 
     @recomputed
     def add(total: Array, at: Array) -> tuple[Array, None]:
