@@ -251,6 +251,20 @@ def test_a_mass_below_zero_is_no_number():
         assert np.isnan(log_mass[0])
 
 
+def test_products_of_features_that_underflow():
+    """Both keys are far below what float32 holds, and one of them is the nearer by far."""
+    q, v = jnp.array([[0.0, -200.0]]), jnp.array([[0.0], [1.0]])
+    k = jnp.array([[-200.0, 0.0], [-150.0, 0.0]])
+    kernel = ak.EluFeatures()
+    for method in (ak.Dense(), ak.Blockwise(1, 1), ak.Linear()):
+        assert ak.attend(q, k, v, kernel=kernel, method=method)[0, 0] == pytest.approx(1.0)
+    np.testing.assert_allclose(kernel.pairwise(q, k), [[-199.3069, -150.0]], rtol=1e-6)
+    slope = jax.grad(lambda q: kernel.pairwise(q, k)[0, 1])(q)
+    np.testing.assert_allclose(slope, [[1.0, 0.0]], atol=1e-6)
+    many = jax.vmap(kernel.pairwise)(jnp.stack([q, jnp.ones_like(q)]), jnp.stack([k, k]))
+    np.testing.assert_allclose(many[0], kernel.pairwise(q, k), rtol=1e-6)
+
+
 @pytest.mark.parametrize("scale", [-0.7, 0.0, 0.7])
 def test_a_dot_product_of_any_scale(x64, scale):
     features = ak.RandomFeatures(4096, 2, key=jax.random.PRNGKey(0))

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .._batches import for_any
 from ._base import Kernel
 from ._inner import DotProduct
 from ._radial import Gaussian
@@ -61,8 +62,20 @@ class EluFeatures(FiniteRank):
         a, b = self.features(q).log, self.features(k).log
         high_a, high_b = (jax.lax.stop_gradient(jnp.max(x, axis=1, keepdims=True)) for x in (a, b))
         products = _product(jnp.exp(a - high_a), jnp.exp(b - high_b).T)
-        tiny = jnp.finfo(products.dtype).tiny
-        return jnp.log(jnp.maximum(products, tiny)) + high_a + high_b.T
+        some = products > jnp.finfo(products.dtype).tiny
+
+        def by_feature() -> Float[Array, "queries keys"]:
+            def add(total: Array, columns: tuple[Array, Array]) -> tuple[Array, None]:
+                return jnp.logaddexp(total, columns[0][:, None] + columns[1][None, :]), None
+
+            first = a[:, :1] + b[:, :1].T
+            return jax.lax.scan(jax.checkpoint(add), first, (a.T[1:], b.T[1:]))[0]
+
+        def at_once() -> Float[Array, "queries keys"]:
+            return jnp.log(jnp.where(some, products, 1.0)) + high_a + high_b.T
+
+        # a product that underflows is summed anew, one feature at a time
+        return jax.lax.cond(for_any(~jnp.all(some)), by_feature, at_once)
 
 
 class Taylor(FiniteRank):
@@ -96,8 +109,10 @@ class RandomFeatures(eqx.Module):
        \varphi_m(u) = M^{-1/2} \big(\cos \omega_m \cdot u,\ \sin \omega_m \cdot u\big) $$
 
     are its positive and its trigonometric features (of the dot product times $e^{|u|^2/2}$). The
-    error of a weight falls as $M^{-1/2}$. Positive features never give a negative weight, and are
-    the more exact the smaller the kernel.
+    error of a weight falls as $M^{-1/2}$. Positive features never give a negative weight. Their
+    variance, for independent ω, is $K^2 (e^{|u_q + u_k|^2} - 1) / M$ for the Gaussian, and so
+    small only where points are within a lengthscale or two of the origin: centre x first, and
+    take trigonometric ones where it spans many lengthscales.
 
     **Arguments:**
 

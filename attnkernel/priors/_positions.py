@@ -14,7 +14,8 @@ class At(Prior):
     r"""Any prior at given positions: $\log \pi(p_i, r_j)$ in place of $\log \pi(i, j)$.
 
     Queries and keys then need not be numbered as rows: a cache that wraps keeps the position of
-    each key beside it, and masks, windows and biases stay right.
+    each key beside it, and masks, windows and biases stay right. A prior that holds an array by
+    position, such as `HeldOut`, must have an entry for each: beyond its end the last is read.
 
     **Arguments:**
 
