@@ -54,6 +54,7 @@ class KernelEstimator(BaseEstimator):
         kernel: Any = "gaussian",
         *,
         order: Any = 0,
+        passes: Any = 1,
         objective: Any = "leave-one-out",
         lengthscale: Any = None,
         per_dimension: Any = True,
@@ -62,6 +63,7 @@ class KernelEstimator(BaseEstimator):
     ):  # Any: scikit-learn looks at parameters in `fit`, not here
         self.kernel = kernel
         self.order = order
+        self.passes = passes
         self.objective = objective
         self.lengthscale = lengthscale
         self.per_dimension = per_dimension
@@ -86,18 +88,19 @@ class KernelEstimator(BaseEstimator):
             self._columns = self._with_a_say(rows.x)
             self._rows = rows._replace(x=self.seen(rows.x))
             kernel = self._kernel(self._rows.x)
-            self.model_ = KernelRegression(kernel, order=self.order, on_empty=on_empty)
+            form = {"order": self.order, "passes": self.passes}
+            self.model_ = KernelRegression(kernel, on_empty=on_empty, **form)
             self.fit_: Fit | None = None
             varies = np.any(self._rows.x != self._rows.x[:1]) and np.any(rows.y != rows.y[:1])
             if objective is not None and self.lengthscale is None and varies and len(rows.x) >= 3:
                 x, y, weights = self._rows[:3]
                 # of an empty neighbourhood a criterion needs a number
                 policy = "mean" if on_empty == "mean" else "nearest"
-                start = KernelRegression(kernel, order=self.order, on_empty=policy)
+                start = KernelRegression(kernel, on_empty=policy, **form)
                 parts = {"objective": objective, "weights": weights, "starts": self.starts}
                 self.fit_ = fit(start, x, y, **parts)
                 found = self.fit_.model.kernel
-                self.model_ = KernelRegression(found, order=self.order, on_empty=on_empty)
+                self.model_ = KernelRegression(found, on_empty=on_empty, **form)
             self._set_lengthscale()
 
     def _with_a_say(self, x: Matrix) -> Bool[np.ndarray, " columns"]:

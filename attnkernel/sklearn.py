@@ -42,6 +42,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
       `"cauchy"`, `"boxcar"`, `"triangular"`, `"epanechnikov"`, `"biweight"`, `"triweight"`,
       `"tricube"`, `"cosine"`; or a kernel of attnkernel, from which the search starts.
     - `order`: p, 0 (Nadaraya and Watson), 1 (local linear) or 2.
+    - `passes`: k, how often what is left over is smoothed again; see `ak.KernelRegression`. With
+      more than one, take `"aicc"` or `"gcv"`: leave-one-out is k n³ work.
     - `objective`: what the search minimises: `"leave-one-out"`, `"gcv"`, `"aicc"`, or any
       objective of attnkernel that draws nothing at random, such as `ak.KFold(5)`. None: no
       search, but a kernel as it is given or, of a name, with $\ell_k = s_k n^{-1/(d+4)}$, the rule
@@ -92,7 +94,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         rows, kernel = self._rows, self.model_.kernel
         x, y, weights = rows[:3]
         with enable_x64(True):
-            near = KernelRegression(kernel, order=self.order, on_empty="nearest")
+            form = {"order": self.order, "passes": self.passes}
+            near = KernelRegression(kernel, on_empty="nearest", **form)
             unseen = np.array(near(x, x, y, weights=weights, prior=LeaveOneOut()))
             error = (rows.labels - unseen[rows.of]).reshape(len(rows.of), -1)
             variance = rows.variance_of_means(error**2)

@@ -91,4 +91,5 @@ def _named(model: Any) -> str:
     """A model in one line."""
     if not isinstance(model, KernelRegression):
         return " ".join(repr(model).split())
-    return f"order {model.order}, {' '.join(repr(model.kernel).split())}"
+    passes = f", {model.passes} passes" if model.passes > 1 else ""
+    return f"order {model.order}{passes}, {' '.join(repr(model.kernel).split())}"

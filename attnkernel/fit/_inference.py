@@ -112,7 +112,7 @@ def bands(
     bias is of a higher order, 2 for a fit of order 0 or 1, with lengthscales
     $n^{1/(d + 4) - 1/(d + 3)}$ times those of the fit, d its columns: these shrink as those that
     make the error of the coverage least. For order 2 there is no higher one, and `corrected=False`
-    must be said.
+    must be said; so of several passes, whose bias is reduced as it is.
 
     **Arguments:**
 
@@ -144,6 +144,11 @@ def bands(
             raise ValueError(
                 "The robust correction takes a polynomial of a higher order, and there is none "
                 "above 2: fit order 0 or 1, or say corrected=False."
+            )
+        if model.passes > 1:
+            raise ValueError(
+                f"The robust correction is of one pass, and this fit takes {model.passes}, which "
+                f"reduce the bias too: say corrected=False, or fit with passes=1."
             )
         n, dim = fit.x.shape
         model = _changed(model, 2, float(n) ** (1.0 / (dim + 4) - 1.0 / (dim + 3)))

@@ -33,15 +33,15 @@ def quantiles(
     labels at x are below, as far as labels around x are alike. Sums that are p to rounding count
     as p. Derivatives are 0.
 
-    **Arguments:** `fit`: of a `KernelRegression` of order 0, one label per row, with weights of
-    rows or without; `x_new`: shape (m,) or (m, dim); `levels`: p, between 0 and 1, shape (levels,)
-    or one number, which is one column.
+    **Arguments:** `fit`: of a `KernelRegression` of order 0 and one pass, one label per row, with
+    weights of rows or without; `x_new`: shape (m,) or (m, dim); `levels`: p, between 0 and 1, shape
+    (levels,) or one number, which is one column.
 
     **Returns:** shape (m, levels), in the units of y; NaN where no label has weight, whatever
     `on_empty`. It takes O(m n) time, and memory for some 10⁶ weights.
 
-    **Raises:** `ValueError` for another order, whose weights may be negative, or a level that is
-    none.
+    **Raises:** `ValueError` for another order or more passes, whose weights may be negative, or a
+    level that is none.
 
     **Source:** Stone, *Consistent nonparametric regression* (1977); Yu and Jones, *Local linear
     quantile regression* (1998).
@@ -51,6 +51,11 @@ def quantiles(
         raise ValueError(
             f"Weights of a fit of order {model.order} may be negative, and their sums go up and "
             f"down: quantiles are of order 0."
+        )
+    if model.passes > 1:
+        raise ValueError(
+            f"Weights of a fit of {model.passes} passes may be negative, and their sums go up and "
+            f"down: quantiles are of one pass."
         )
     if fit.y.ndim != 1:
         raise ValueError(f"Quantiles are of one label per row; y has shape {fit.y.shape}.")

@@ -1,5 +1,6 @@
 """A report of a fit: what was fitted, how well, and what a reader must know before believing it."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ class Report(NamedTuple):
 
     rows: int
     order: int
+    passes: int
     kernel: str
     lengthscales: dict[str, float]
     criterion: str
@@ -53,8 +55,9 @@ class Report(NamedTuple):
 
     def __str__(self) -> str:
         kinds = ("local constant", "local linear", "local quadratic")
+        passes = f" in {self.passes} passes" if self.passes > 1 else ""
         lines = [
-            ("fit", f"{kinds[self.order]}, {self.kernel}, {self.rows} rows"),
+            ("fit", f"{kinds[self.order]}{passes}, {self.kernel}, {self.rows} rows"),
             *(
                 (f"lengthscale of {name}", f"{value:.6g}")
                 for name, value in self.lengthscales.items()
@@ -110,7 +113,8 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     if len(names) != dim:
         raise ValueError(f"There are {dim} columns; got {len(names)} names: {list(names)}.")
     local = model.local_fit(fit.x, fit.x, fit.y, **given)
-    left_out = model.local_fit(fit.x, fit.x, fit.y, prior=LeaveOneOutMask(), **given)
+    reach = dataclasses.replace(model, passes=1)  # which no pass widens
+    left_out = reach.local_fit(fit.x, fit.x, fit.y, prior=LeaveOneOutMask(), **given)
     fitted = local.coefficients[:, 0, 0]
     a, b = fit.y - jnp.mean(fit.y), fitted - jnp.mean(fit.y)
     r_squared = jnp.sum(a * b) ** 2 / (jnp.sum(a * a) * jnp.sum(b * b))
@@ -118,6 +122,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     return Report(
         rows=n,
         order=model.order,
+        passes=model.passes,
         kernel=type(model.kernel).__name__,
         lengthscales=_lengthscales(model, names),
         criterion=type(fit.objective).__name__,

@@ -21,10 +21,10 @@ class MeanVarianceRegression(eqx.Module):
     prediction included. Both lengthscales are fitted at once by
     `objective=ak.HoldOut(h, score=ak.log_score)`.
 
-    **Arguments:** `mean`: a `KernelRegression` of any order; `variance`: one of order 0, whose
-    weights are not negative.
+    **Arguments:** `mean`: a `KernelRegression` of any order; `variance`: one of order 0 and one
+    pass, whose weights are not negative.
 
-    **Raises:** `ValueError` if `variance` is of another order.
+    **Raises:** `ValueError` if `variance` is of another order, or of more passes.
 
     **Source:** Fan and Yao, *Efficient estimation of conditional variance functions in stochastic
     regression* (1998).
@@ -38,6 +38,11 @@ class MeanVarianceRegression(eqx.Module):
             raise ValueError(
                 f"variance must be of order 0: a local polynomial of squares can be negative; got "
                 f"order {self.variance.order}."
+            )
+        if self.variance.passes != 1:
+            raise ValueError(
+                f"variance must be of one pass: a second one can make it negative; got "
+                f"{self.variance.passes} passes."
             )
 
     def __call__(
