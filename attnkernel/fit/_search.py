@@ -92,7 +92,8 @@ class Bfgs(NamedTuple):
         gained = loss - found > eps * jnp.abs(found)
         idle = jnp.where(took, jnp.where(first | gained, 0, self.idle + 1), self.idle)
         shortest = jnp.max(jnp.abs(nearer * self.direction))
-        stuck = ~took & ~first & (shortest <= 4.0 * eps)
+        unseen = -along * self.length <= eps * jnp.abs(loss)  # what the trial promised to gain
+        stuck = ~took & ~first & finite & ((shortest <= 4.0 * eps) | unseen)
         converged = (took & (flat_here | (idle >= _PATIENCE))) | stuck
         new = Bfgs(
             jnp.where(took, gradient, self.gradient),
