@@ -69,6 +69,7 @@ def test_lengthscales_that_theory_does_not_speak_of(capsys):
 TINY = (
     "folds=2",
     "orders=[0]",
+    "passes=[1, 4]",
     "starts=2",
     "restarts=0",
     "data=[{source: bundled, name: ethanol}]",
@@ -80,7 +81,9 @@ def test_peers_are_compared_or_named(tmp_path, monkeypatch):
     found = run("peers", tmp_path, *TINY)
     (row,) = found["rows"]
     sides = row["sides"]
-    assert list(sides)[1:] == [
+    assert list(sides) == [
+        "attnkernel",
+        "attnkernel passes",
         "statsmodels lc",
         "statsmodels ll",
         "Gaussian process",
@@ -90,7 +93,9 @@ def test_peers_are_compared_or_named(tmp_path, monkeypatch):
     ours, theirs = sides["attnkernel"], sides["statsmodels lc"]
     assert ours["error"] == pytest.approx(theirs["error"], rel=0.01)
     assert ours["chosen"].startswith("local constant, 0.0156")
-    for side in (ours, sides["Gaussian process"]):
+    passes = sides["attnkernel passes"]
+    assert passes["chosen"].startswith("local constant x 4, 0.03")
+    for side in (ours, passes, sides["Gaussian process"]):
         assert 0.85 < side["coverage"] <= 1.0
     assert "coverage" not in theirs
     for side in sides.values():
@@ -105,7 +110,9 @@ def test_peers_that_would_take_too_long_are_named(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     found = run("peers", tmp_path, *TINY, "peer_seconds=1e-9")
     (row,) = found["rows"]
-    assert list(row["sides"]) == ["attnkernel", "Gaussian process", "neighbours"]
+    ours = ["attnkernel", "attnkernel passes"]
+    assert list(row["sides"]) == [*ours, "Gaussian process", "neighbours"]
+    assert all("error" in row["sides"][side] for side in ours)
     assert "error" not in row["sides"]["neighbours"]
     assert any("neighbours at ethanol: its folds are not run" in note for note in found["notes"])
     assert found["targets"][1]["reached"] is None
@@ -137,16 +144,20 @@ def test_targets_of_peers():
             side["over_best"] = side["error"] / least
         return {"data": name, "sides": sides}
 
+    more = {"attnkernel passes": (1.003, 0.2)}
     rows = [
-        row("a", attnkernel=(1.0, 0.1), equal=(1.005, 3.0), worse=(1.2, 9.0), quick=(0.995, 0.01)),
-        row("b", attnkernel=(1.1, 0.1), better=(1.0, 0.5)),
-        row("c", attnkernel=(1.0, 0.1), worse=(2.0, 0.01)),
+        row("a", attnkernel=(1.0, 0.1), equal=(1.005, 3.0), worse=(1.2, 9.0), **more),
+        row("b", attnkernel=(1.1, 0.1), better=(1.0, 0.5), **more),
+        row("c", attnkernel=(1.0, 0.1), worse=(2.0, 0.01), **more),
     ]
-    error, faster = targets_of(rows)
+    error, faster, of_passes, faster_passes = targets_of(rows)
     assert not error["reached"]
     assert error["at"] == "b"
     assert faster["values"] == pytest.approx({"a, equal": 30.0, "b, better": 5.0})
     assert not faster["reached"]
+    assert of_passes["reached"]
+    assert of_passes["target"] == "attnkernel passes: error over the least"
+    assert faster_passes["values"] == pytest.approx({"a, equal": 15.0, "b, better": 2.5})
 
 
 def test_folds_leave_rows_to_fit(capsys):

@@ -6,7 +6,7 @@ given and by its own criterion, so that rows left out of a fold have no say in i
 
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -43,19 +43,48 @@ def attnkernel(orders: Sequence[int], starts: int) -> Regressor:
     """
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
-        rough = x.std(axis=0) * len(x) ** (-1 / (x.shape[1] + 4))
-        models = (ak.KernelRegression(ak.Gaussian(rough), order=order) for order in orders)
-        fits = [ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=starts) for model in models]
-        best = min(fits, key=lambda fit: float(fit.loss))
-
-        def predict(at: np.ndarray, level: float) -> Prediction:
-            band = ak.conformal(best, at, level=level)
-            return Prediction(*map(np.asarray, (band.centre, band.lower, band.upper)))
-
-        name = ("constant", "linear", "quadratic")[best.model.order]
-        return Fitted(predict, f"local {name}, {_numbers(best.model.kernel.lengthscale)}")
+        models = (ak.KernelRegression(_rough(x), order=order) for order in orders)
+        return _least(
+            ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=starts) for model in models
+        )
 
     return fit
+
+
+def attnkernel_passes(passes: Sequence[int], starts: int) -> Regressor:
+    """Local constant and linear fits, each in one pass and in several, all by AICc.
+
+    More passes take longer lengthscales: a search begins where that of fewer passes ended.
+    """
+
+    def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
+        fits = []
+        for order in (0, 1):
+            kernel = _rough(x)
+            for number in passes:
+                model = ak.KernelRegression(kernel, order=order, passes=number)
+                fits.append(ak.fit(model, x, y, objective=ak.AICc(), starts=starts))
+                kernel = fits[-1].model.kernel.stretched(1.3)
+        return _least(fits)
+
+    return fit
+
+
+def _rough(x: np.ndarray) -> ak.Gaussian:
+    return ak.Gaussian(x.std(axis=0) * len(x) ** (-1 / (x.shape[1] + 4)))
+
+
+def _least(fits: Iterable[ak.Fit]) -> Fitted:
+    """The fit of the least criterion, with conformal intervals."""
+    best = min(fits, key=lambda fit: float(fit.loss))
+
+    def predict(at: np.ndarray, level: float) -> Prediction:
+        band = ak.conformal(best, at, level=level)
+        return Prediction(*map(np.asarray, (band.centre, band.lower, band.upper)))
+
+    name = ("constant", "linear", "quadratic")[best.model.order]
+    times = f" x {best.model.passes}" if best.model.passes > 1 else ""
+    return Fitted(predict, f"local {name}{times}, {_numbers(best.model.kernel.lengthscale)}")
 
 
 def statsmodels(kind: str) -> Regressor:
@@ -155,11 +184,12 @@ def _numbers(values: Any) -> str:
 
 
 def regressors(
-    orders: Sequence[int], starts: int, restarts: int, seed: int
+    orders: Sequence[int], passes: Sequence[int], starts: int, restarts: int, seed: int
 ) -> dict[str, Callable[[], Regressor]]:
     """By name; a side of a package that is not here raises `Absent` as it is made."""
     return {
         OURS: functools.partial(attnkernel, orders, starts),
+        OURS_PASSES: functools.partial(attnkernel_passes, passes, starts),
         "statsmodels lc": functools.partial(statsmodels, "lc"),
         "statsmodels ll": functools.partial(statsmodels, "ll"),
         "kerneljax lc": functools.partial(kerneljax, 0),
@@ -169,4 +199,4 @@ def regressors(
     }
 
 
-OURS = "attnkernel"
+OURS, OURS_PASSES = "attnkernel", "attnkernel passes"
