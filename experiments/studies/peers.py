@@ -7,6 +7,7 @@ on all rows, all sides in turn in one process.
 
 from typing import Annotated, Any, ClassVar, Literal
 
+import jax
 import numpy as np
 import pydantic
 from matplotlib.figure import Figure
@@ -69,6 +70,7 @@ class Peers(Study):
         with run.timed("all"), run.progress("data sets", len(self.data)) as tick:
 
             def compute(i: int) -> dict[str, Any]:
+                jax.clear_caches()  # a process can hold only so many programs: no data share them
                 data = load(self.data[i], self.keys().next())
                 x, y = np.asarray(data.x), np.asarray(data.y)
                 row = {"data": label(self.data[i]), "rows": len(x), "inputs": x.shape[1]}
