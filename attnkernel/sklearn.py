@@ -121,9 +121,9 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     Brier, $\frac1n \sum_i \sum_c (\hat p_c^{(-i)}(x_i) - 1[y_i = c])^2$.
 
     **Arguments**, and what becomes of rows of the same input: as for `KernelRegressor`. A local
-    polynomial (`order` 1, 2) may leave the probabilities: it is cut to [0, 1], and divided by the
-    sum. Where no row has weight, `on_empty` is `"nearest"` (the classes at the nearest input),
-    `"mean"` (the frequencies of the classes, by weight) or `"raise"`.
+    polynomial (`order` 1, 2) and several passes may leave the probabilities: they are cut to
+    [0, 1], and divided by the sum. Where no row has weight, `on_empty` is `"nearest"` (the classes
+    at the nearest input), `"mean"` (the frequencies of the classes, by weight) or `"raise"`.
 
     **Attributes:** as for `KernelRegressor`, and `classes_`.
 

@@ -189,7 +189,7 @@ def regressors(
     """By name; a side of a package that is not here raises `Absent` as it is made."""
     return {
         OURS: functools.partial(attnkernel, orders, starts),
-        OURS_PASSES: functools.partial(attnkernel_passes, passes, starts),
+        PASSES: functools.partial(attnkernel_passes, passes, starts),
         "statsmodels lc": functools.partial(statsmodels, "lc"),
         "statsmodels ll": functools.partial(statsmodels, "ll"),
         "kerneljax lc": functools.partial(kerneljax, 0),
@@ -199,4 +199,4 @@ def regressors(
     }
 
 
-OURS, OURS_PASSES = "attnkernel", "attnkernel passes"
+OURS, PASSES = BOTH = ("attnkernel", "attnkernel passes")

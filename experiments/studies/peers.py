@@ -17,7 +17,7 @@ from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, ink
 from ..parts import Bundled, FieldError, Name, Positive, Study, load
 from ..results import Run
 from ._panels import legend
-from ._regressors import OURS, OURS_PASSES, Prediction, Regressor, regressors
+from ._regressors import BOTH, OURS, Prediction, Regressor, regressors
 from ._sides import absences, make, table_of_targets, target, timed
 
 CLOSE = 1.01  # errors within one hundredth count as equal
@@ -91,13 +91,13 @@ class Peers(Study):
             cold, fitted = timed(lambda: side(x, y))  # noqa: B023
             found[name] = {"cold": cold, "warm": cold, "chosen": fitted.chosen}
         for name, side in sides.items():
-            if name in (OURS, OURS_PASSES) or 2 * found[name]["cold"] <= self.peer_seconds:
+            if name in BOTH or 2 * found[name]["cold"] <= self.peer_seconds:
                 found[name]["warm"], _ = timed(lambda: side(x, y))  # noqa: B023
         fold = np.random.default_rng(self.seed).permutation(len(x)) % self.folds
         squares: dict[str, np.ndarray] = {}
         for name, side in sides.items():
             foretold = self.folds * found[name]["warm"]
-            if name not in (OURS, OURS_PASSES) and foretold > self.peer_seconds:
+            if name not in BOTH and foretold > self.peer_seconds:
                 found[name]["folds_foretold"] = foretold
                 continue
             predicted = self._left_out(side, x, y, fold)
@@ -194,7 +194,7 @@ class Peers(Study):
                 if what == "over_best":
                     values = 100.0 * (np.asarray(values, float) - 1.0)
                 # ours filled, and above what it meets
-                face, order = (color, 3) if name in (OURS, OURS_PASSES) else ("none", 2)
+                face, order = (color, 3) if name in BOTH else ("none", 2)
                 style = {"color": color, "markerfacecolor": face, "zorder": order}
                 ax.plot(
                     values, places + 0.08 * (i - 3.5), marker, label=name, markersize=5.5, **style
@@ -231,7 +231,7 @@ def targets_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """For both of ours: its error against the least, and its time against the slowest other whose
     error is as small."""
     targets = []
-    for side in (OURS, OURS_PASSES):
+    for side in BOTH:
         error = {row["data"]: row["sides"][side]["over_best"] for row in rows}
         faster = {}
         for row in rows:
@@ -239,8 +239,7 @@ def targets_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             equals = {
                 name: other["warm"] / ours["warm"]
                 for name, other in row["sides"].items()
-                if name not in (OURS, OURS_PASSES)
-                and other.get("error", np.inf) <= CLOSE * ours["error"]
+                if name not in BOTH and other.get("error", np.inf) <= CLOSE * ours["error"]
             }
             if equals:
                 slowest = max(equals, key=lambda name: equals[name])
