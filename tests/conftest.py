@@ -54,6 +54,22 @@ def x64():
 
 
 @pytest.fixture
+def optimised(monkeypatch):
+    """Programs as XLA makes them for users, though `.ci/run` leaves its optimisations out.
+
+    For what is equal only where float32 is rounded alike: Adam's bias correction, of which
+    float64 trainings have one too.
+    """
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    jax.clear_caches()
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+    jax.clear_caches()
+
+
+@pytest.fixture
 def legacy_prng():
     """JAX's random numbers as they were in 2024."""
     with jax.threefry_partitionable(False):

@@ -231,6 +231,7 @@ def test_target_is_judged_by_its_worst_value():
     assert target("c", 1.0, {})["reached"] is None
 
 
+@pytest.mark.usefixtures("optimised")
 def test_a_sweep_against_processes(bench):
     found, printed = bench(
         "bench_sweep", "seeds=2", "hold_out=[2, 5]", "n=23", "singles=1", "repeats=1", without=[]

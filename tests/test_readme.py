@@ -273,6 +273,7 @@ def numbers(tree, place=""):
 
 
 @pytest.mark.parametrize("name", ["holdout", "cps71", "mcycle", "lengthscales", "seeds"])
+@pytest.mark.usefixtures("optimised")
 def test_a_fresh_run_finds_what_the_kept_run_found(name, tmp_path):
     run = tmp_path / "run"
     config = str(ROOT / "configs" / f"{name}.yaml")

@@ -73,6 +73,7 @@ def test_faults_are_said_before_anything_runs(home, capsys, arguments, sentence)
     assert not (home / "results").exists()
 
 
+@pytest.mark.usefixtures("optimised")
 def test_one_program_gives_the_numbers_of_single_runs(home, capsys):
     grid = ["seed=0..2", "hold_out=[1, 5],[2, 9]", "training.learning_rate=0.1,0.3"]
     assert main(["sweep", "c.yaml", *grid, "model.lengthscale=0.7", "--out", "s"]) == 0
@@ -100,6 +101,7 @@ heads: [1, 3]
 """
 
 
+@pytest.mark.usefixtures("optimised")
 def test_heads_of_one_program(home, capsys):
     (home / "h.yaml").write_text(HEADS)
     grid = ["seed=0..2", "hold_out=1,4", "longest=2,3"]
