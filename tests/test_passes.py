@@ -1,7 +1,5 @@
 """Several passes: what the smooth leaves over is smoothed again, by the plain sums of matrices."""
 
-import dataclasses
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,7 +7,10 @@ import numpy as np
 import pytest
 
 import attnkernel as ak
+import attnkernel.plot
+from attnkernel.fit._noise import RowVariance
 from attnkernel.priors import HeldOut, LeaveOneOut
+from attnkernel.sklearn import KernelClassifier, KernelRegressor
 
 N, K = 24, 5
 
@@ -200,6 +201,83 @@ def test_what_several_passes_cannot_is_said(data):
     for passes in (0, -1, True):
         with pytest.raises(ValueError, match="passes must be a whole number from 1"):
             model_of(passes=passes)
+    for labels in (y[:1], y[:-1]):
+        with pytest.raises(ValueError, match="same number of rows; got 24 inputs and"):
+            model_of()(q, x, labels)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_out_of_reach_nothing_is_known(x64, order):
+    x = np.linspace(0, 1, 40)
+    model = model_of(order, 2, ak.Epanechnikov(0.5))
+    away = np.array([0.5, 9.0])
+    assert np.isnan(model(away, x, x)[1])
+    assert model.noise(away, x, np.ones(40))[1] == 0
+    near = x < 0.3
+    spoilt = np.where(near, np.sin(9 * x), 1e8)
+    narrow = model_of(order, 3, ak.Epanechnikov(0.04))
+    fitted, hat = narrow.smooth(x, spoilt, weights=near.astype(float))
+    expected, shares = narrow.smooth(x[near], spoilt[near])
+    np.testing.assert_allclose(fitted[near], expected, atol=1e-12)
+    np.testing.assert_allclose(
+        hat, np.concatenate([shares, np.zeros(40 - len(shares))]), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_weights_that_are_not_kept_give_the_same(data, order, monkeypatch):
+    x, y, q = data
+    model, many = model_of(order, 5), np.stack([y, y**2] * 8, axis=1)
+    labels = np.float32(y)  # of another precision than x
+    kept = model(q, x, y), model(q, x, many), model(q, x, labels)
+    monkeypatch.setattr("attnkernel.models._regression._DENSE", 0)
+    jax.clear_caches()
+    summed = model(q, x, y), model(q, x, many), model(q, x, labels)
+    jax.clear_caches()
+    for one, other, close in zip(kept, summed, (1e-12, 1e-12, 1e-6), strict=True):
+        np.testing.assert_allclose(one, other, rtol=close)
+
+
+def test_residuals_of_rows_are_left_out(data):
+    x, y, _ = data
+    fit = ak.fit(model_of(0, 2), x, y, objective=ak.AICc(), starts=1)
+    found = RowVariance.of(fit, "rows").residuals(fit.y)
+    np.testing.assert_allclose(found, y - fit.model(x, x, y, prior=LeaveOneOut()), rtol=1e-12)
+
+
+def test_derivatives_of_leaving_out_keep_no_matrix_for_each_query(x64):
+    x = jnp.linspace(0, 1, 200)
+
+    def loss(log):
+        model = model_of(0, 4, ak.Gaussian(jnp.exp(log)))
+        return jnp.sum(model(x, x, x, prior=LeaveOneOut()) ** 2)
+
+    needed = jax.jit(jax.grad(loss)).lower(jnp.array(-2.0)).compile().memory_analysis()
+    assert needed.temp_size_in_bytes < 30 * 200 * 200 * 8  # and not 200 of them
+
+
+def test_the_estimator_takes_passes(data):
+    x, y, q = data
+    estimator = KernelRegressor(passes=3, objective="aicc", starts=1).fit(x, y)
+    mean, sd = estimator.predict(q, return_std=True)
+    model = estimator.model_
+    assert (model.order, model.passes) == (0, 3)
+    np.testing.assert_allclose(mean, model(q, x, y), rtol=1e-10)
+    left_out = y - model(x, x, y, prior=LeaveOneOut())
+    np.testing.assert_allclose(sd, np.sqrt(model.noise(q, x, left_out**2)), rtol=1e-8)
+    classes = KernelClassifier(passes=3, lengthscale=0.7).fit(x, y > 3)
+    found = classes.predict_proba(q)
+    np.testing.assert_allclose(found.sum(axis=1), 1.0)
+    assert found.min() >= 0
+
+
+def test_plots_take_passes(data):
+    x, y, _ = data
+    fit = ak.fit(model_of(0, 3), x, y, objective=ak.AICc(), starts=1)
+    ax = ak.plot.partial(fit, 0)
+    (line,) = (line for line in ax.lines if line.get_label() == "fit")
+    at = np.column_stack([line.get_xdata(), np.full(len(line.get_xdata()), np.median(x[:, 1]))])
+    np.testing.assert_allclose(line.get_ydata(), fit(at), rtol=1e-6)
 
 
 def test_jitted_vmapped_and_saved(data, tmp_path):
@@ -210,8 +288,7 @@ def test_jitted_vmapped_and_saved(data, tmp_path):
     many = jax.vmap(lambda y: model(q, x, y))(jnp.stack([y, 2 * y]))
     np.testing.assert_allclose(many, np.stack([expected, 2 * expected]), rtol=1e-10)
     ak.save(tmp_path / "model.ak", model)
-    assert ak.load(tmp_path / "model.ak").passes == 3
-    assert dataclasses.replace(model, passes=1).order == 1
+    np.testing.assert_array_equal(ak.load(tmp_path / "model.ak")(q, x, y), expected)
 
 
 def test_far_from_zero_in_single_precision():

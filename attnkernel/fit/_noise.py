@@ -72,6 +72,8 @@ class RowVariance(eqx.Module):
 
     def residuals(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Array:
         """Of each row, y less its prediction from all others."""
+        if self.model.passes > 1:  # of which the diagonal does not tell it
+            return y - self.model(self.x, self.x, y, prior=LeaveOneOutMask(), **self.given)
         fitted, _ = self.model.smooth(self.x, y, **self.given)
         left = jnp.maximum(1.0 - self.hat, jnp.finfo(self.hat.dtype).eps ** 0.5)
         return (y - fitted) / (left if y.ndim == 1 else left[:, None])

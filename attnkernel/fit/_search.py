@@ -92,8 +92,10 @@ class Bfgs(NamedTuple):
         gained = loss - found > eps * jnp.abs(found)
         idle = jnp.where(took, jnp.where(first | gained, 0, self.idle + 1), self.idle)
         shortest = jnp.max(jnp.abs(nearer * self.direction))
-        unseen = -along * self.length <= eps * jnp.abs(loss)  # what the trial promised to gain
-        stuck = ~took & ~first & finite & ((shortest <= 4.0 * eps) | unseen)
+        # where it is flat, a trial that promised less than rounding hides is the last
+        unseen = -along * self.length <= eps * jnp.abs(loss)
+        unseen &= jnp.max(jnp.abs(self.gradient)) <= eps**0.5 * jnp.abs(loss)
+        stuck = ~took & ~first & ((shortest <= 4.0 * eps) | (finite & unseen))
         converged = (took & (flat_here | (idle >= _PATIENCE))) | stuck
         new = Bfgs(
             jnp.where(took, gradient, self.gradient),

@@ -12,16 +12,11 @@ from jaxtyping import Array, Float
 
 from .._attend import at_once
 from .._auto import Auto
-from .._checks import (
-    as_points,
-    as_whole_numbers,
-    require_codes,
-    require_finite,
-    require_weights,
-)
+from .._checks import as_points, require_codes, require_finite, require_weights
 from .._rules import Rule, Softmax
 from ..kernels import Kernel, unbounded
 from ..methods import Method
+from ..methods._base import key_mask
 from ..priors import KeyWeights, Prior
 from ._empty import OnEmpty, fill_empty, known_policy
 from ._local import LocalFit, local_polynomial, weighed
@@ -56,9 +51,9 @@ class KernelRegression(eqx.Module):
       boosting by squares. Weights $L(I - L)^i$ may be negative. At order 0 the smooth of a kernel
       that is positive definite, such as `Gaussian`, `Laplace` and `Matern32`, goes towards the
       labels with k; of others, such as `Boxcar` and `Epanechnikov`, many passes diverge. `ak.AICc`
-      and `ak.GCV` choose k well, in O(n³ log k) time and O(n²) memory; a prediction takes k times
-      as long as one pass, and with a `prior`, as in `ak.LeaveOneOut`, each query takes the passes
-      of its own, over the labels that it may see: O(n²k) time a query.
+      and `ak.GCV` choose k well, in O(n³ log k) time and O(n²) memory; predictions take O(n²k)
+      time before the last pass, and with a `prior` that hides other labels from each query, as in
+      `ak.LeaveOneOut`, each takes the passes of its own, over the labels that it may see.
     - `rule`: scores to weights. Default: softmax, exactly normalised.
     - `method`: how sums are evaluated. Default: `Auto()`.
     - `on_empty`: the prediction at a query to which no label has weight: `"nan"` (default),
@@ -100,7 +95,12 @@ class KernelRegression(eqx.Module):
             )
         self.kernel = kernel
         self.order = int(order)
-        (self.passes,) = as_whole_numbers("passes", passes, 1)
+        if isinstance(passes, bool) or not isinstance(passes, int | np.integer) or passes < 1:
+            raise ValueError(
+                f"passes must be a whole number from 1; got {passes!r}. To choose among several, "
+                f"give ak.choose a model of each."
+            )
+        self.passes = int(passes)
         self.rule = rule
         self.method = method
         self.on_empty = known_policy(on_empty)
@@ -217,9 +217,17 @@ class KernelRegression(eqx.Module):
         whole = with_weights(prior, weights, k)
         if self.passes == 1:
             return self._fitted(q, k, v, whole, wants_all)
-        if whole is not None:
-            whole.check(len(q), len(k))
-        parts = (self._once(), self.passes, whole, prior is None, wants_all)
+        if prior is not None:
+            prior.check(len(q), len(k))
+        mask = key_mask(prior)
+        is_shared = not (mask.refusal or mask.leaves_out)  # all queries see the same labels
+        if is_shared:
+            whole = with_weights(None, weights, k)
+            if mask.seen is not None:
+                hidden = KeyWeights(jnp.where(mask.seen, 0.0, -jnp.inf).astype(k.dtype))
+                logs = hidden.log_weights + (0.0 if whole is None else whole.log_weights)
+                whole = KeyWeights(logs)
+        parts = (self._once(), self.passes, whole, is_shared, wants_all)
         return at_once(_after_passes, parts, q, k, v)
 
     def _fitted(
@@ -232,7 +240,8 @@ class KernelRegression(eqx.Module):
             return local.coefficients[:, 0], local
         local = self._polynomials(q, k, v[:, :0], prior)
         level = jax.lax.stop_gradient(jnp.mean(v, axis=0, keepdims=True))
-        return level + weighed(q, k, v - level, local, power=1, **self._parts(k, prior)), local
+        out = level + weighed(q, k, v - level, local, power=1, **self._parts(k, prior))
+        return jnp.where(jnp.isneginf(local.log_mass)[:, None], 0.0, out), local
 
     def _polynomials(self, q: Array, k: Array, v: Array, prior: Prior | None) -> LocalFit:
         return local_polynomial(q, k, v, **self._parts(k, prior))
@@ -267,7 +276,11 @@ class KernelRegression(eqx.Module):
 
 
 def _require_sound(kernel: Kernel, q: Array, k: Array, v: Array) -> None:
-    """Raise `ValueError` unless the data are finite, and codes those of categories."""
+    """Raise `ValueError` unless the data are finite, one label a row, and codes of categories."""
+    if len(k) != len(v):
+        raise ValueError(
+            f"x and y must have the same number of rows; got {len(k)} inputs and {len(v)} labels."
+        )
     for name, rows in (("x_new", q), ("x", k), ("y", v)):
         require_finite(name, rows)
     if q.shape[1] == k.shape[1]:
@@ -296,7 +309,8 @@ def _after_passes(
         fitted = once._fitted(q[i][None], k, labels, seen, wants_all)
         return jax.tree.map(lambda leaf: leaf[0], fitted)
 
-    return jax.lax.map(of_query, jnp.arange(len(q)))
+    # of each query a derivative keeps its number alone
+    return jax.lax.map(jax.checkpoint(of_query, prevent_cse=False), jnp.arange(len(q)))
 
 
 def _sharpened(
@@ -307,21 +321,24 @@ def _sharpened(
     v: Float[Array, "n out"],
 ) -> Float[Array, "n out"]:
     """z: labels to which all passes but the last have added what their smooth left over."""
-    # a row of no weight is no label, and what is smoothed at it is nobody's
-    seen = jnp.ones((len(k), 1), bool) if prior is None else prior.log_weights[:, None] > -jnp.inf
-    v = jnp.where(seen, v, 0.0)
+    v = _seen(prior, v)
     smooth = lambda rest: once._fitted(k, k, rest, prior)[0].astype(v.dtype)  # noqa: E731
-    rest = v - smooth(v)  # of labels far from 0 only here, where they are centred
+    rest = _seen(prior, v - smooth(v))  # of labels far from 0 only here, where they are centred
     if len(k) ** 2 <= _DENSE and passes > 2:
-        weights = _weights(once, prior, k)
+        weights = _weights(once, prior, k).astype(v.dtype)
         smooth = lambda rest: _product(weights, rest)  # noqa: E731
 
     def again(carried: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
         z, rest = carried
-        rest = rest - smooth(rest)
+        rest = _seen(prior, rest - smooth(rest))
         return (z + rest, rest), None
 
     return jax.lax.scan(again, (v + rest, rest), None, length=passes - 2)[0][0]
+
+
+def _seen(prior: Any, v: Float[Array, "n out"]) -> Float[Array, "n out"]:
+    """0 at rows of no weight: they are no labels, and what is smoothed there is nobody's."""
+    return v if prior is None else jnp.where(prior.log_weights[:, None] > -jnp.inf, v, 0.0)
 
 
 def _weights(
@@ -345,10 +362,10 @@ def _smoothed(
     r"""$L_k y$ and the diagonal of $L_k = I - (I - L)^k$."""
     left = jnp.eye(len(k), dtype=k.dtype) - _weights(once, prior, k)
     with jax.default_matmul_precision("highest"):
-        powers = jnp.linalg.matrix_power(left, passes - 1)
-    fitted, _ = once._fitted(k, k, v, prior)
-    some = v - fitted  # of labels far from 0 only here, where they are centred
-    return v - _product(powers, some), 1.0 - jnp.sum(powers * left.T, axis=1)
+        half = jnp.linalg.matrix_power(left, passes // 2)
+        rest = half @ left if passes % 2 else half
+    own = 1.0 - jnp.sum(half * rest.T, axis=1)
+    return once._fitted(k, k, _sharpened(once, passes, prior, k, v), prior)[0], own
 
 
 def _of_squares(

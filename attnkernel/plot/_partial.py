@@ -36,8 +36,8 @@ def partial(
     - `at`: values to hold other columns at, by column: `{2: 40.0}` or `{"age": 40.0}`; of columns
       that were categories of pandas, one of them.
     - `band`: whether to draw the pointwise band of `ak.bands`, for fits of a `KernelRegression`:
-      bias-corrected, but for order 2. `level`: its coverage. The axis ends where labels do, though
-      bands go on.
+      bias-corrected, but for order 2 and several passes. `level`: its coverage. The axis ends
+      where labels do, though bands go on.
 
     **Raises:** `ValueError` for a column that is not there.
     """
@@ -66,7 +66,9 @@ def partial(
     predicted = np.asarray(result(rows))
     found = None
     if band:
-        found = bands(result, rows, level=level, corrected=getattr(result.model, "order", 0) < 2)
+        model = result.model  # one that is none of ours, `bands` refuses
+        corrected = getattr(model, "order", 0) < 2 and getattr(model, "passes", 1) == 1
+        found = bands(result, rows, level=level, corrected=corrected)
     if column in names:
         if found is not None:
             _bars(along, found, ax)
