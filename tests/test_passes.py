@@ -117,6 +117,9 @@ def test_what_a_prior_hides_is_in_no_pass(data, order):
     hidden = np.arange(N) < 4
     found = model(q, x, np.where(hidden, 1e3, y), prior=HeldOut(hidden))
     np.testing.assert_allclose(found, model(q, x[4:], y[4:]), rtol=1e-8)
+    counts = np.linspace(0.5, 2, N)
+    found = model(q, x, np.where(hidden, 1e3, y), prior=HeldOut(hidden), weights=counts)
+    np.testing.assert_allclose(found, model(q, x[4:], y[4:], weights=counts[4:]), rtol=1e-8)
 
 
 def test_leave_one_out_and_folds_are_those_of_fits_without_the_rows(data):

@@ -224,9 +224,9 @@ class KernelRegression(eqx.Module):
         if is_shared:
             whole = with_weights(None, weights, k)
             if mask.seen is not None:
-                hidden = KeyWeights(jnp.where(mask.seen, 0.0, -jnp.inf).astype(k.dtype))
-                logs = hidden.log_weights + (0.0 if whole is None else whole.log_weights)
-                whole = KeyWeights(logs)
+                log = jnp.where(mask.seen, 0.0, -jnp.inf).astype(k.dtype)
+                log = log + whole.log_weights if isinstance(whole, KeyWeights) else log
+                whole = KeyWeights(log)
         parts = (self._once(), self.passes, whole, is_shared, wants_all)
         return at_once(_after_passes, parts, q, k, v)
 
