@@ -74,6 +74,32 @@ def test_several_labels_are_each_its_own(data):
         np.testing.assert_allclose(found, np.stack(each, axis=1), rtol=1e-9)
 
 
+MIXED = ak.Gaussian(0.8).on(0) * ak.AitchisonAitken(0.2, 3).on(1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [
+        (MIXED, {"order": 1}),
+        (ak.NearestNeighbours(ak.Tricube(1.0), fraction=0.6), {}),
+        (ak.Gaussian(0.8), {"rule": ak.Softmax(sink_mass=2.0)}),
+        (ak.Gaussian(0.8), {"rule": ak.Softmax(sink_mass=2.0), "order": 1}),
+        (ak.Gaussian(0.8), {"rule": ak.Entmax(1.5)}),
+        (ak.Gaussian(0.8), {"method": ak.Blockwise()}),
+    ],
+)
+def test_passes_of_any_kernel_rule_and_method(data, kernel, options):
+    x, y, q = data
+    if kernel is MIXED:
+        x, q = (np.column_stack([part[:, 0], np.arange(len(part)) % 3]) for part in (x, q))
+    once, eye = ak.KernelRegression(kernel, **options), np.eye(N)
+    left, powers = eye - once(x, x, eye), eye
+    for _ in range(3):
+        powers = eye + left @ powers
+    found = ak.KernelRegression(kernel, passes=4, **options)(q, x, y)
+    np.testing.assert_allclose(found, once(q, x, eye) @ powers @ y, rtol=1e-8)
+
+
 @pytest.mark.parametrize("order", [0, 1])
 def test_a_row_of_weight_two_counts_twice_and_of_none_not_at_all(data, order):
     x, y, q = data
