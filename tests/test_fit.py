@@ -401,7 +401,7 @@ def test_a_search_that_begins_on_a_sample_ends_at_the_minima_of_the_whole(x64):
         fitted.model.kernel.lengthscale, whole.model.kernel.lengthscale, rtol=1e-6
     )
     assert fitted.starts.converged.all()
-    assert fitted.history["loss"].shape == (10,)
+    assert np.max(fitted.starts.steps) <= 10  # few are left of the whole
     slope = jax.grad(lambda log: ak.LeaveOneOut()(model(jnp.exp(log)), x, y))
     for end in fitted.starts.end.kernel.log_lengthscale:
         assert abs(slope(end)) < 1e-6

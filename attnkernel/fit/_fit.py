@@ -71,7 +71,7 @@ def fit(
     - `trainable`: which leaves to fit, as in `equinox.partition`. Default: every inexact array.
     - `record`: from the model to a dictionary of arrays, recorded at every step beside the loss.
     - `callback`: called as `callback(steps_done, history_of_chunk)` between chunks.
-    - `chunk`: steps per call of the compiled program.
+    - `chunk`: steps per call of the compiled program; of the default search at most 20.
     - `weights`: of each row, shape (n,), from 0; for models that take `weights`. They are those of
       the estimate and of the criterion: $1/\sigma_i^2$, where the noise is known. Default: 1.
     - `checkpoints`: `ak.Checkpoints("results/fit")`: with an optimizer, the fit goes on from there

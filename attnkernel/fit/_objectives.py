@@ -90,8 +90,8 @@ def arranged(
     """
     order = by_input(x)
     if objective.weights is not None:
-        objective = objective.weighted(objective.weights[order])
-    return x[order], y[order], objective
+        objective = objective.weighted(jnp.take(objective.weights, order))
+    return jnp.take(x, order, axis=0), jnp.take(y, order, axis=0), objective
 
 
 def by_input(x: Float[Array, "n dim"]) -> Int[Array, " n"]:

@@ -21,6 +21,7 @@ from ._result import Fit, Starts, around, is_bowl, take
 
 _STEPS = 100  # of a search at most; it usually stops within twenty
 _STARTS = 10
+_LOOK = 20  # steps of a search between looks at whether it is done
 
 
 class Plan(NamedTuple):
@@ -123,7 +124,7 @@ def solve(
         rows = arranged(*rows)
     problem = Problem(frozen, *rows, box)
     recipe = Recipe(plan.optimizer, plan.tolerance, record)
-    on_host = is_known(*jax.tree.leaves(eqx.filter((begin, problem), eqx.is_array)))
+    on_host = is_known(*jax.tree.leaves((begin, problem)))
     if on_host and axes is None and box is not None and not box.binds():
         plan, begin = plan._replace(starts=1), take(slice(1), begin)  # all starts are one
     # a search is differentiated at its end, not along its way
@@ -149,7 +150,7 @@ def solve(
             go,
             state,
             steps=plan.steps,
-            chunk=min(chunk, 10) if is_search else chunk,  # look often: it may be done
+            chunk=min(chunk, _LOOK) if is_search else chunk,
             callback=callback,
             on_host=on_host,
             checkpoints=checkpoints,
@@ -194,7 +195,7 @@ def _from_sample(
         lambda state, steps: _advance(state, on_sample, recipe, steps, None),
         begin,
         steps=steps,
-        chunk=10,
+        chunk=_LOOK,
         callback=None,
         on_host=True,
     )

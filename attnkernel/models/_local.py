@@ -348,11 +348,17 @@ def _solve(
     # of a matrix just off the singular ones: the sum of the inverse eigenvalues
     shaky = jax.lax.stop_gradient(scaled) + like(8 * terms * eps * eye, scaled)
     everything = jnp.broadcast_to(like(eye, shaky), shaky.shape)
-    inverse = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(shaky), True), everything)
-    condition = jnp.trace(inverse, axis1=-2, axis2=-1)
+    below = functools.partial(jax.lax.linalg.triangular_solve, left_side=True, lower=True)
+    condition = jnp.sum(below(jnp.linalg.cholesky(shaky), everything) ** 2, axis=(-2, -1))
     deficient = ~(condition < eps ** (-2 / 3)) | jnp.any(lost, axis=-1)
     added = jnp.where(deficient, eps**0.5, 0.0)[..., None, None]
     regular = scaled + added * like(jnp.diag(slopes.astype(gram.dtype)), scaled)
-    solved = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(regular), True), right)
+    factor = jnp.linalg.cholesky(jax.lax.stop_gradient(regular))
+    solved = jax.lax.custom_linear_solve(
+        functools.partial(jnp.matmul, regular, precision="highest"),
+        right,
+        lambda _, right: jax.scipy.linalg.cho_solve((factor, True), right),
+        symmetric=True,
+    )
     condition = jnp.nan_to_num(condition, nan=1.0 / eps)
     return solved * unit[..., None], condition, deficient
