@@ -94,9 +94,8 @@ def fit(
     plan = make_plan(
         model, objective, optimizer, steps, starts, bounds, trainable, key, chunk, x.shape[0]
     )
-    key = jax.random.PRNGKey(0) if key is None else key
     found = solve(model, x, y, objective, key, plan, None, record, callback, chunk, checkpoints)
-    return _reported(dataclasses.replace(found, **names))
+    return _reported(dataclasses.replace(found, **names) if names else found)
 
 
 def fit_many(

@@ -137,11 +137,10 @@ class Fit(eqx.Module):
     def warnings(self) -> list[str]:
         """Why the result may be no optimum: divergence, a bound hit, too few steps."""
         starts = self.starts
-        best = self.best()[..., None]
-        diverged, at_bound, converged, steps = (
-            np.take_along_axis(np.asarray(flag), best, axis=-1)[..., 0]
-            for flag in (starts.diverged, starts.at_bound, starts.converged, starts.steps)
-        )
+        of_all = np.stack((starts.diverged, starts.at_bound, starts.converged, starts.steps))
+        of_best = np.take_along_axis(of_all, self.best()[None, ..., None], axis=-1)[..., 0]
+        diverged, at_bound, converged = of_best[:3] > 0
+        steps = of_best[3]
         searched = self.is_search
         kinds = (
             (

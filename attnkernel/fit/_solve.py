@@ -109,7 +109,7 @@ def solve(
     x: Array,
     y: Array,
     objective: Objective,
-    key: Array,
+    key: Array | None,
     plan: Plan,
     axes: Problem | None,
     record: Callable[[Any], History] | None,
@@ -221,9 +221,10 @@ def _from_sample(
 
 @eqx.filter_jit
 def _begin(
-    model: Any, x: Array, key: Array, plan: Plan, axes: Problem | None
+    model: Any, x: Array, key: Array | None, plan: Plan, axes: Problem | None
 ) -> tuple[State, Any, Box | None]:
     """The state of every start, the frozen leaves of the model, and the box."""
+    key = jax.random.PRNGKey(0) if key is None else key
 
     def begin(model: Any, x: Array, key: PRNGKeyArray) -> tuple[State, Box | None]:
         params = eqx.filter(model, plan.trainable)
