@@ -424,6 +424,24 @@ def test_one_start_of_many_rows_begins_near_the_end(x64):
     assert abs(low - high) < 0.01 * (low - 2 * here + high)  # within 5e-6 of a minimum
 
 
+def test_where_rounding_hides_the_loss_the_slope_leads_to_the_minimum(x64):
+    class Rough(ak.Objective):
+        phase: jax.Array
+        is_stochastic = False
+
+        def __call__(self, model, x, y, *, key=None):
+            log = model.kernel.log_lengthscale
+            hidden = 5e-15 * jnp.sin(1e10 * log + self.phase)  # 23 roundings
+            return jnp.cosh(log + 1e-3 * self.phase) + jax.lax.stop_gradient(hidden)
+
+    phases = jnp.arange(400.0)
+    axes, objective = (None, None, 0), Rough(phases)
+    fits = ak.fit_many(model(), *sample(), objective=objective, in_axes=axes, starts=1)
+    assert fits.starts.converged.all()
+    assert np.max(fits.starts.steps) <= 10
+    np.testing.assert_allclose(fits.model.kernel.log_lengthscale, -1e-3 * phases, atol=1e-9)
+
+
 def test_without_bounds_all_starts_are_one(x64):
     class Exponential(ak.Kernel):
         rate: jax.Array

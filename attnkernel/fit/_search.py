@@ -68,6 +68,9 @@ class Bfgs(NamedTuple):
         along = _dot(self.gradient, self.direction)  # negative
         rounding = 4.0 * eps * jnp.abs(loss)
         low = found <= loss + _ARMIJO * self.length * along + rounding
+        # what rounding hides of the loss the slope still tells (Hager and Zhang, 2005)
+        steepest, before = jnp.max(jnp.abs(gradient)), jnp.max(jnp.abs(self.gradient))
+        low |= (found <= loss + 16.0 * rounding) & (steepest <= 0.5 * before)
         took = finite & (first | low)
 
         # taken: learn the curvature of the step, and set out anew
@@ -77,7 +80,7 @@ class Bfgs(NamedTuple):
         updated = _updated(self.inverse, step, change, self.knows)
         inverse = jnp.where(learnt, updated, self.inverse)
         ahead = -_product(inverse, gradient)
-        steepest, longest = jnp.max(jnp.abs(gradient)), jnp.max(jnp.abs(ahead))
+        longest = jnp.max(jnp.abs(ahead))
         # at first a short step; where the slope fell, as on a hilltop, twice as far as before
         size = jnp.where(first, _FIRST, 2.0 * jnp.max(jnp.abs(step)))
         size = jnp.minimum(_LONGEST, jnp.where(learnt | (first & self.knows), longest, size))
@@ -94,7 +97,7 @@ class Bfgs(NamedTuple):
         shortest = jnp.max(jnp.abs(nearer * self.direction))
         # where it is flat, a trial that promised less than rounding hides is the last
         unseen = -along * self.length <= eps * jnp.abs(loss)
-        unseen &= jnp.max(jnp.abs(self.gradient)) <= eps**0.5 * jnp.abs(loss)
+        unseen &= before <= eps**0.5 * jnp.abs(loss)
         stuck = ~took & ~first & ((shortest <= 4.0 * eps) | (finite & unseen))
         converged = (took & (flat_here | (idle >= _PATIENCE))) | stuck
         new = Bfgs(

@@ -124,7 +124,7 @@ def solve(
         rows = arranged(*rows)
     problem = Problem(frozen, *rows, box)
     recipe = Recipe(plan.optimizer, plan.tolerance, record)
-    on_host = is_known(*jax.tree.leaves((begin, problem)))
+    on_host = is_known(*filter(eqx.is_array, jax.tree.leaves((begin, problem))))
     if on_host and axes is None and box is not None and not box.binds():
         plan, begin = plan._replace(starts=1), take(slice(1), begin)  # all starts are one
     # a search is differentiated at its end, not along its way
