@@ -11,6 +11,7 @@ k − q would be lost among those of k.
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -31,6 +32,7 @@ _EXACT = 2**20  # numbers up to which each query has a middle of its own: itself
 _FEW = 32  # queries about one middle, at least, of more pairs
 _MIDDLES = 512  # beyond so many, more queries about each
 _PAIRS = 2**20  # at a time
+_UNROLLED = 4  # terms of a system that is solved by formulas
 _NUMBERS = 2**20  # of values of keys, at a time: as many as stay near a core
 
 
@@ -348,17 +350,47 @@ def _solve(
     # of a matrix just off the singular ones: the sum of the inverse eigenvalues
     shaky = jax.lax.stop_gradient(scaled) + like(8 * terms * eps * eye, scaled)
     everything = jnp.broadcast_to(like(eye, shaky), shaky.shape)
-    below = functools.partial(jax.lax.linalg.triangular_solve, left_side=True, lower=True)
-    condition = jnp.sum(below(jnp.linalg.cholesky(shaky), everything) ** 2, axis=(-2, -1))
+    condition = jnp.trace(_solver(shaky)(everything), axis1=-2, axis2=-1)
     deficient = ~(condition < eps ** (-2 / 3)) | jnp.any(lost, axis=-1)
     added = jnp.where(deficient, eps**0.5, 0.0)[..., None, None]
     regular = scaled + added * like(jnp.diag(slopes.astype(gram.dtype)), scaled)
-    factor = jnp.linalg.cholesky(jax.lax.stop_gradient(regular))
+    product = functools.partial(jnp.matmul, regular, precision="highest")
+    solver = _solver(jax.lax.stop_gradient(regular))
     solved = jax.lax.custom_linear_solve(
-        functools.partial(jnp.matmul, regular, precision="highest"),
-        right,
-        lambda _, right: jax.scipy.linalg.cho_solve((factor, True), right),
-        symmetric=True,
+        product, right, lambda _, right: solver(right), symmetric=True
     )
     condition = jnp.nan_to_num(condition, nan=1.0 / eps)
     return solved * unit[..., None], condition, deficient
+
+
+def _solver(matrix: Float[Array, "*queries terms terms"]) -> Callable[[Array], Array]:
+    r"""$b \mapsto S^{-1} b$ by Cholesky's $S = L L^\top$; NaN where S is not positive definite.
+
+    Of few terms in numbers of all queries at once: one call of LAPACK for each takes longer.
+    """
+    terms = range(matrix.shape[-1])
+    if len(terms) > _UNROLLED:
+        factor = jnp.linalg.cholesky(matrix)
+        return lambda right: jax.scipy.linalg.cho_solve((factor, True), right)
+    low: dict[tuple[int, int], Array] = {}  # of L; on its diagonal the inverses
+    for j in terms:
+        column = {i: matrix[..., i, j] for i in terms[j:]}
+        for k in terms[:j]:
+            column = {i: rest - low[i, k] * low[j, k] for i, rest in column.items()}
+        unit = 1.0 / jnp.sqrt(jnp.where(column[j] > 0, column[j], jnp.nan))
+        low |= {(i, j): rest * unit for i, rest in column.items()} | {(j, j): unit}
+    low = {place: number[..., None] for place, number in low.items()}
+
+    def solve(right: Float[Array, "*queries terms columns"]) -> Array:
+        rows = [right[..., i, :] for i in terms]
+        for i in terms:
+            for k in terms[:i]:
+                rows[i] = rows[i] - low[i, k] * rows[k]
+            rows[i] = rows[i] * low[i, i]
+        for i in reversed(terms):
+            for k in terms[i + 1 :]:
+                rows[i] = rows[i] - low[k, i] * rows[k]
+            rows[i] = rows[i] * low[i, i]
+        return jnp.stack(rows, axis=-2)
+
+    return solve
