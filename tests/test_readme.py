@@ -147,6 +147,9 @@ def peers(of):
         ("attnkernel passes", "the first time {} s"),
     ):
         yield words.format(span([found[side]["cold"] for found in sides.values()], 0))
+    times = of["targets"][1]["values"]
+    on_ethanol = times.pop("ethanol, statsmodels ll")
+    yield f"takes {span(times.values(), 0)} times as long, on ethanol {on_ethanol:.0f} times"
 
 
 def _errors(found):
