@@ -1,49 +1,116 @@
-"""Strict everywhere: shapes and types are checked at run time, rank promotion raises."""
+"""Settings of every test: strict checks, cheap compilation, `--all`, and a count of programs.
+
+Tests compile with XLA's optimisations off, in the commands that they start too: compilation is
+most of their time. `pytest --optimised` compiles as users do.
+"""
 
 import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
 
 import hypothesis
 import jax
+import pytest
 from jaxtyping import install_import_hook
 
 # Must come before anything imports attnkernel; warnings are errors by pyproject.toml.
 install_import_hook("attnkernel", "beartype.beartype")
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# before anything runs: devices for what is cut over several, and threads for them to wait in
+# Before the first computation: eight virtual devices, and threads for their collectives.
 os.environ["NPROC"] = "12"
 jax.config.update("jax_num_cpu_devices", 8)
-# compilation has no deadline, and a run of the tests says the same each time
-hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
-hypothesis.settings.load_profile("steady")
+# No deadline: a first call compiles. The same examples in every run.
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("repeatable")
 
-import pytest  # noqa: E402
+# CPU seconds to compile 8 programs of law 1: 19.2 by default, 11.2 without optimisations, 4.0 with
+# the old code generator of fusions too, 3.0 with one LLVM module per program.
+CHEAP_XLA_FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+MAX_MEMORY_MAPPINGS = 30_000  # Linux allows a process 65,530; each program takes some
+MARKS = ("slow", "docs", "notebooks", "cli", "browser", "multi_device")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--whole-table", action="store_true", help="all kernels with all priors")
-    parser.addoption("--every", type=int, default=1, help="of each file every so many-th case")
-    parser.addoption("--fuzz", type=int, default=200, help="how many broken configs to try")
+    parser.addoption("--all", action="store_true", help="run the tests marked slow too")
+    parser.addoption("--optimised", action="store_true", help="compile as users do")
+    parser.addoption("--fuzz", type=int, default=200, help="number of broken configs to try")
+
+
+def pytest_configure(config):
+    if not config.getoption("--optimised"):
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+        jax.config.update("jax_disable_most_optimizations", True)
+        if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit the environment
+            flags = f"{os.environ.get('XLA_FLAGS', '')} {CHEAP_XLA_FLAGS}".strip()
+            # XLA ends a process on a flag that it does not know, as another version may not
+            command = [sys.executable, "-c", "import jax; jax.devices()"]
+            known = subprocess.run(
+                command, env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, check=False
+            )
+            if known.returncode == 0:
+                os.environ["XLA_FLAGS"] = flags
+    config.pluginmanager.register(Costs())
 
 
 def pytest_collection_modifyitems(config, items):
-    skipped = []
-    if not config.getoption("--whole-table"):
-        skipped = [item for item in items if item.get_closest_marker("whole_table")]
-    cases, every = {}, config.getoption("--every")
-    for item in items:
-        if item not in skipped:
-            cases.setdefault(item.path, []).append(item)
-    for of_file in cases.values():
-        skipped += [item for i, item in enumerate(of_file) if i % every]
-    config.hook.pytest_deselected(items=skipped)
-    items[:] = [item for item in items if item not in skipped]
+    """Deselects the slow tests, unless `--all`; starts with the build of the documentation."""
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow and not config.getoption("--all"):
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in set(slow)]
+    items.sort(key=lambda item: item.get_closest_marker("docs") is None)
+
+
+class Costs:
+    """Counts the programs that each test compiles; the summary adds them and the seconds up."""
+
+    def __init__(self):
+        self.programs = 0
+        self.totals = Counter()
+        jax.monitoring.register_event_duration_secs_listener(self.count)
+
+    def count(self, event, seconds, **_):
+        self.programs += event == "/jax/core/compile/backend_compile_duration"
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item):
+        self.programs = 0
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item, call):
+        if call.when == "teardown":
+            marks = [mark for mark in MARKS if item.get_closest_marker(mark)]
+            item.user_properties += [("programs", self.programs), ("marks", marks)]
+        return (yield)
+
+    def pytest_runtest_logreport(self, report):
+        properties = dict(report.user_properties)
+        self.totals["programs"] += properties.get("programs", 0)
+        marks = [mark for mark in MARKS if mark in report.keywords]
+        for mark in marks or ["no mark"]:
+            self.totals[mark] += report.duration
+
+    def pytest_terminal_summary(self, terminalreporter):
+        seconds = ", ".join(
+            f"{mark} {self.totals[mark]:.0f}"
+            for mark in (*MARKS, "no mark")
+            if round(self.totals[mark])
+        )
+        terminalreporter.write_line(
+            f"{self.totals['programs']} programs compiled; seconds by mark: {seconds}"
+        )
 
 
 @pytest.fixture(autouse=True, scope="module")
-def forgetful():
-    """Programs are dropped after each file: a process can hold only so many mappings of memory."""
+def bounded_memory_mappings():
+    """Drops compiled programs before the process runs out of memory mappings."""
     yield
-    jax.clear_caches()
+    mappings = Path("/proc/self/maps")
+    if not mappings.exists() or mappings.read_text().count("\n") > MAX_MEMORY_MAPPINGS:
+        jax.clear_caches()
 
 
 @pytest.fixture
@@ -55,10 +122,9 @@ def x64():
 
 @pytest.fixture
 def optimised(monkeypatch):
-    """Programs as XLA makes them for users, though `.ci/run` leaves its optimisations out.
+    """Programs compiled as for users, here and in the commands that the test starts.
 
-    For what is equal only where float32 is rounded alike: Adam's bias correction, of which
-    float64 trainings have one too.
+    For results that are equal only where float32 is rounded alike, such as Adam's bias correction.
     """
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
     before = jax.config.read("jax_disable_most_optimizations")
@@ -77,9 +143,9 @@ def legacy_prng():
 
 
 @pytest.fixture
-def few_are_many(monkeypatch):
-    """Sums that store no weights, as they are for many pairs, for few as well."""
+def force_unmaterialised(monkeypatch):
+    """Takes the code path of large sums, which store no weights, for small ones too."""
     monkeypatch.setattr("attnkernel.methods._by_key._LEAST", (0, 0))
-    jax.clear_caches()  # programs compiled before know nothing of it
+    jax.clear_caches()  # programs compiled before took the other path
     yield
     jax.clear_caches()

@@ -41,7 +41,7 @@ BOTH = ["keys", "ring"]
         ("epanechnikov", "held out", "uniform", "ring"),
         ("matern52", "bias in segments", "temperature to fit", "ring"),
         *(
-            pytest.param(kernel, prior, "softmax", mode, marks=pytest.mark.whole_table)
+            pytest.param(kernel, prior, "softmax", mode, marks=pytest.mark.slow)
             for kernel in ("gaussian per dimension", "additive", "projected")
             for prior in PRIORS
             for mode in BOTH

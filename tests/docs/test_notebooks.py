@@ -9,7 +9,7 @@ from pathlib import Path
 import jupytext
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "experiments" / "notebooks").glob("*.py"))
 
 

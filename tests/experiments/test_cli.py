@@ -22,7 +22,7 @@ from experiments.runner import load
 from experiments.studies import STUDIES
 from experiments.studies.data import ShowData
 
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 SIMULATED = "data:\n  source: heteroskedastic\n  n: 20\n"
 TINY = {
     "holdout": f"study: holdout\n{SIMULATED}training:\n  steps: 4\nhold_out: [1, 0.5]\n",
@@ -323,7 +323,7 @@ def test_interrupt_that_a_callback_swallows_comes_again(home, monkeypatch):
 
 def test_real_interrupt_while_a_program_compiles(home):
     command = [sys.executable, "-m", "experiments", "run", "holdout.yaml", "--out", "out"]
-    at_root = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    at_root = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(command, env=at_root, stderr=subprocess.PIPE, text=True) as process:
         while not (home / "out" / "status.json").exists():  # the training starts with it
             time.sleep(0.05)

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.__main__ import main
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 # printed: combination u | lengthscales ℓ
 HEADS = {

@@ -10,7 +10,7 @@ from matplotlib.testing.compare import compare_images
 
 from experiments.__main__ import main
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SUMMARIES = ROOT / "docs" / "summaries"
 
 

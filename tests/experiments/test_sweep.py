@@ -248,7 +248,7 @@ def slurm(home, monkeypatch):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
 
 
@@ -293,7 +293,7 @@ def test_what_slurm_is_not_asked(slurm, options, sentence):
 
 def test_no_slurm(capsys, monkeypatch):
     monkeypatch.setenv("PATH", str(Path.cwd()))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     done = asked("sweep", "c.yaml", "seed=1,2", "--submit", "2")
     assert done.returncode == 2
     assert "found no Slurm here" in done.stderr

@@ -60,7 +60,7 @@ def assert_agree(a, b, rtol=1e-10, atol=1e-10):
 @pytest.mark.parametrize(
     ("make", "alone"),
     [
-        pytest.param(make, alone, marks=[] if i % 2 == alone else pytest.mark.whole_table)
+        pytest.param(make, alone, marks=[] if i % 2 == alone else pytest.mark.slow)
         for i, make in enumerate(KERNELS)
         for alone in (False, True)
     ],

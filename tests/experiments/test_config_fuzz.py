@@ -17,7 +17,7 @@ import pytest
 from experiments import runner
 from experiments.config import ConfigError
 
-CONFIGS = [path.read_bytes() for path in sorted((Path(__file__).parents[1] / "configs").iterdir())]
+CONFIGS = [path.read_bytes() for path in sorted((Path(__file__).parents[2] / "configs").iterdir())]
 SNIPPETS = [
     *(b"1e400", b"1e-400", b"-1", b".nan", b".inf", b"null", b"~", b"true", b"1_000", b"0x10"),
     *(b"9" * 5000, b"1:30", b"2026-01-01", b"[]", b"{}", b"''", b'"', b"'", b"|", b">", b"\t"),
@@ -136,7 +136,7 @@ def test_what_has_no_end_is_refused_at_once(tmp_path, kind):
         text=True,
         timeout=60,
         check=True,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
     )
     code, seconds, kilobytes = map(float, done.stdout.split()[-3:])
     assert code == 2

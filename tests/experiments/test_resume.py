@@ -42,7 +42,7 @@ data: {source: heteroskedastic, n: 37}
 training: {steps: 40}
 hold_out: [5, 11]
 """
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

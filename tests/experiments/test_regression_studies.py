@@ -14,7 +14,7 @@ from experiments.studies._regressors import Fitted, Prediction
 from experiments.studies.boundary import predicted
 from experiments.studies.peers import targets_of
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def run(name, out, *overrides):

@@ -9,7 +9,7 @@ import pytest
 
 import attnkernel as ak
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FLOORS = {
     "_batches": 0,
     "_checks": 0,

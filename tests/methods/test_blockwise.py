@@ -33,7 +33,7 @@ METHODS = {
 
 # every second kernel meets one prior, and every prior one; the whole table with --whole-table
 PAIRS = [
-    pytest.param(kernel, prior, marks=[] if (2 * j - i) % 18 == 0 else pytest.mark.whole_table)
+    pytest.param(kernel, prior, marks=[] if (2 * j - i) % 18 == 0 else pytest.mark.slow)
     for i, kernel in enumerate(KERNELS)
     for j, prior in enumerate(PRIORS)
 ]
@@ -54,14 +54,14 @@ def test_blockwise_is_dense_for_every_kernel_and_prior(x64, kernel, prior):
                 kernel,
                 None,
                 ak.Blockwise(16, 16),
-                marks=[] if i % 4 == 2 else pytest.mark.whole_table,
+                marks=[] if i % 4 == 2 else pytest.mark.slow,
             )
             for i, kernel in enumerate(LIGHT)
         ),
         *(("gaussian", prior, ak.Blockwise(6, 7)) for prior in list(PRIORS.values())[::3]),
     ],
 )
-def test_weights_that_are_never_stored(x64, few_are_many, kernel, prior, method):
+def test_weights_that_are_never_stored(x64, force_unmaterialised, kernel, prior, method):
     """The road of many pairs, for every kernel that takes it, with blocks whole and ragged."""
     kernel = in_float64(KERNELS[kernel])
     assert kernel.is_light(DIM)

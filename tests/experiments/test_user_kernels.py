@@ -281,7 +281,7 @@ def test_a_stopped_run_goes_on_with_its_kernel(monkeypatch, capsys):
 
 def test_a_sweep_of_kernels(monkeypatch, capsys):
     """As one program, and as processes, which are told of the file."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     mine = ["--kernels", "mine.py", "--quiet"]
     command = ["sweep", "holdout.yaml", "model.kernel=laplace,round_top", "seed=1,2", *mine]
     assert main([*command, "--out", "together"]) == 0

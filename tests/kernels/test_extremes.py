@@ -33,7 +33,7 @@ SORTED = (ak.Laplace, ak.Boxcar, ak.Triangular, ak.Epanechnikov, ak.Biweight, ak
 def weights(request):
     """How streaming sums see their weights: as for few pairs, or as for many."""
     if request.param == "by key":
-        request.getfixturevalue("few_are_many")
+        request.getfixturevalue("force_unmaterialised")
 
 
 def sample(shift, dim=1):
@@ -76,7 +76,7 @@ def outcome(make, method, x, y):
     ("make", "method"),
     [
         *(
-            pytest.param(make, method, marks=[] if i % 2 == j else pytest.mark.whole_table)
+            pytest.param(make, method, marks=[] if i % 2 == j else pytest.mark.slow)
             for i, make in enumerate(KERNELS)
             for j, method in enumerate([ak.Dense(), ak.Blockwise(4, 8)])
         ),
@@ -97,7 +97,7 @@ def assert_finite(make, method):
 
 
 @pytest.mark.parametrize("make", [ak.Gaussian, ak.Epanechnikov])
-def test_no_nan_where_weights_are_never_stored(make, few_are_many):
+def test_no_nan_where_weights_are_never_stored(make, force_unmaterialised):
     assert_finite(make, ak.Blockwise(4, 8))
 
 

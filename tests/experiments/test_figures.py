@@ -12,7 +12,7 @@ import attnkernel as ak
 from experiments.__main__ import main
 from experiments.results import Run
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 SMALL = {
     "data": [],
     "lengthscales": [],

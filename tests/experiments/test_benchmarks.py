@@ -22,7 +22,7 @@ from experiments.studies._sides import (
     target,
 )
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 REGRESSION = ("n=[41]", "dim=[1, 3]", "repeats=2")
 MODULES = ("length=[13, 19]", "heads=2", "size=6", "repeats=2")
 ATTENTION = ("length=[19]", "memory_length=null", "heads=2", "dim=5", "repeats=2")

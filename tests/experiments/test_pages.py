@@ -15,7 +15,7 @@ from experiments.pages._cache import patterns
 from experiments.pages._zoo import attentions
 from experiments.studies.retrieval_rule import weigh
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "results" / "pages"
 NAMES = ["cps71", "lengthscales", "temperature", "retrieval_rule", "zoo", "cache"]
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -12,7 +12,7 @@ import pytest
 
 from experiments.__main__ import main
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 IN_CONTEXT = """
 study: in_context
 precision: float64

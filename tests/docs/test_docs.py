@@ -18,7 +18,7 @@ from PIL import Image
 from experiments import runner
 from experiments.__main__ import _COMMANDS, _parser, main
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 BUILD = "-m sphinx -q -W --keep-going -n docs docs/_build/html"
