@@ -137,8 +137,8 @@ def main() -> int:
         return content["totals"]
 
     def catch(fault: dict) -> None:
-        files = test_files(fault, options.checkout, options.coverage)
         folder, begun = copies.get(), time.monotonic()
+        files = test_files(fault, folder, options.coverage)
         place = folder / fault["file"]
         text = place.read_text(encoding="utf-8")
         try:
