@@ -1,7 +1,6 @@
-"""A training that was stopped goes on, and ends in the same bits; bad files are named."""
+"""Checkpoints: a stopped training resumes to the same bits; damaged files are set aside."""
 
 import importlib
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ ADAM = optax.adam(0.05)
 
 
 class Stop(Exception):
-    """What ends a process."""
+    """Ends a training, as Ctrl-C does."""
 
 
 def rows(seed):
@@ -49,13 +48,15 @@ def trained(path=None, *, stop=None, many=False, steps=53, report=None, of="", s
     return ak.fit(model, x, y, objective=ak.HoldOut(5), key=key, **options), seen
 
 
-def every_chunk(monkeypatch):
+@pytest.fixture
+def save_every_chunk(monkeypatch):
+    """Checkpoints are written whatever time that takes."""
     monkeypatch.setattr(MODULE, "_SHARE", np.inf)
 
 
-@pytest.mark.parametrize("many", [False, True])
-def test_a_training_goes_on_in_the_same_bits(tmp_path, monkeypatch, many):
-    every_chunk(monkeypatch)
+@pytest.mark.usefixtures("save_every_chunk")
+@pytest.mark.parametrize("many", [False, True], ids=["fit", "fit_many"])
+def test_stopped_training_resumes_to_the_same_bits(tmp_path, many):
     whole, _ = trained(many=many)
     for stop in (10, 40):
         path = tmp_path / str(stop) / "fit"
@@ -70,8 +71,8 @@ def test_a_training_goes_on_in_the_same_bits(tmp_path, monkeypatch, many):
         np.testing.assert_array_equal(finished.history["loss"], whole.history["loss"])
 
 
-def test_the_last_two_are_kept(tmp_path, monkeypatch):
-    every_chunk(monkeypatch)
+@pytest.mark.usefixtures("save_every_chunk")
+def test_last_two_checkpoints_are_kept_and_continued(tmp_path):
     trained(tmp_path / "fit")
     assert [file.name for file in ak.Checkpoints(tmp_path / "fit").files()] == [
         "fit-000000050.ckpt",
@@ -80,53 +81,55 @@ def test_the_last_two_are_kept(tmp_path, monkeypatch):
     longer, seen = trained(tmp_path / "fit", steps=73)
     assert seen[0] == (53, 53)
     assert longer.history["loss"].shape == (73,)
-    with pytest.raises(ValueError, match="73 steps already"):
+    with pytest.raises(ValueError, match="73 steps"):
         trained(tmp_path / "fit")
 
 
-def spoilt(how, files):
-    older, newest = files
+def damage(how, older, newest):
+    """Damages the newest of two checkpoints."""
     content = newest.read_bytes()
-    if how == "cut":
+    if how == "truncated":
         newest.write_bytes(content[: len(content) // 2])
-    elif how == "flipped":
+    elif how == "bit flipped":
         newest.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
-    elif how == "emptied":
+    elif how == "empty":
         newest.write_bytes(b"")
-    elif how == "swapped":
+    elif how == "copy of the older":
         newest.write_bytes(older.read_bytes())
-    elif how == "other":
-        trained(newest.parent / "other" / "fit", seed=1, stop=None, steps=50)
+    elif how == "of other data":
+        trained(newest.parent / "other" / "fit", seed=1, steps=50)
         (newest.parent / "other" / "fit-000000050.ckpt").replace(newest)
 
 
-@pytest.mark.parametrize("how", ["cut", "flipped", "emptied", "swapped", "other"])
-def test_a_bad_file_is_named_and_the_one_before_is_used(tmp_path, monkeypatch, how):
-    every_chunk(monkeypatch)
+@pytest.mark.usefixtures("save_every_chunk")
+@pytest.mark.parametrize(
+    "how", ["truncated", "bit flipped", "empty", "copy of the older", "of other data"]
+)
+def test_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, how):
     whole, _ = trained()
     trained(tmp_path / "fit", steps=50)
     files = ak.Checkpoints(tmp_path / "fit").files()
-    spoilt(how, files)
-    said = []
-    again, seen = trained(tmp_path / "fit", report=said.append)
+    damage(how, *files)
+    reports = []
+    again, seen = trained(tmp_path / "fit", report=reports.append)
     assert seen[0] == (40, 40)
-    (sentence,) = said
-    assert "fit-000000050.ckpt" in sentence
-    assert "set aside as fit-000000050.ckpt.aside" in sentence
+    (report,) = reports
+    assert "fit-000000050.ckpt" in report
+    assert "fit-000000050.ckpt.aside" in report
     assert (tmp_path / "fit-000000050.ckpt.aside").exists()
     np.testing.assert_array_equal(again.model.kernel.lengthscale, whole.model.kernel.lengthscale)
 
 
-def test_of_another_fit_is_nothing_used(tmp_path, monkeypatch):
-    every_chunk(monkeypatch)
+@pytest.mark.usefixtures("save_every_chunk")
+def test_checkpoints_of_another_label_are_not_used(tmp_path):
     trained(tmp_path / "fit", steps=20, of="adam 0.05")
-    with pytest.warns(ak.CheckpointWarning, match="something else"):
+    with pytest.warns(ak.CheckpointWarning, match=r"fit-.*\.ckpt"):
         _, seen = trained(tmp_path / "fit", steps=20, of="adam 0.1")
     assert seen[0] == (10, 10)
     assert len(list(tmp_path.glob("*.aside"))) == 2
 
 
-def test_writing_takes_a_twentieth_of_the_time(tmp_path, monkeypatch):
+def test_checkpoints_take_at_most_a_twentieth_of_the_time(tmp_path, monkeypatch):
     written, clock = [], iter(np.arange(0.0, 1e6, 1.0))
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
     monkeypatch.setattr(MODULE, "write", lambda path, tree, about: written.append(about["done"]))
@@ -138,35 +141,47 @@ def test_writing_takes_a_twentieth_of_the_time(tmp_path, monkeypatch):
     assert written[-1] == 100
 
 
-def test_a_search_has_no_checkpoints(tmp_path):
-    data = ak.data.load("mcycle")
-    with pytest.raises(ValueError, match="optimizer"), warnings.catch_warnings():
-        ak.fit(
-            ak.KernelRegression(ak.Gaussian(1.0)),
-            data.x,
-            data.y,
-            objective=ak.LeaveOneOut(),
-            checkpoints=ak.Checkpoints(tmp_path / "fit"),
-        )
+def test_checkpoints_of_a_search_are_refused(tmp_path):
+    model, checkpoints = ak.KernelRegression(ak.Gaussian(1.0)), ak.Checkpoints(tmp_path / "fit")
+    with pytest.raises(ValueError, match=r"checkpoints=.*optimizer"):
+        ak.fit(model, *rows(0), objective=ak.LeaveOneOut(), checkpoints=checkpoints)
 
 
 @pytest.mark.parametrize(
     ("model", "objective"),
     [
-        (ak.KernelRegression(ak.Laplace(1.0)), ak.HoldOut(5)),
-        (ak.KernelRegression(ak.Gaussian(1.0), order=1), ak.HoldOut(5)),
-        (ak.KernelRegression(ak.Gaussian(1.0), on_empty="mean"), ak.HoldOut(5)),
-        (ak.KernelRegression(ak.Gaussian(1.0), rule=ak.Softmax(2.0)), ak.HoldOut(5)),
-        (ak.KernelRegression(ak.Gaussian(1.0)), ak.HoldOut(6)),
-        (ak.KernelRegression(ak.Gaussian(1.0)), ak.HoldOut(5, score=absolute_error)),
+        pytest.param(
+            ak.KernelRegression(ak.Laplace(1.0)), ak.HoldOut(5), id="kernel", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            ak.KernelRegression(ak.Gaussian(1.0), order=1), ak.HoldOut(5), id="polynomial order"
+        ),
+        pytest.param(
+            ak.KernelRegression(ak.Gaussian(1.0), on_empty="mean"),
+            ak.HoldOut(5),
+            id="policy of empty rows",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ak.KernelRegression(ak.Gaussian(1.0), rule=ak.Softmax(2.0)),
+            ak.HoldOut(5),
+            id="temperature",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(ak.KernelRegression(ak.Gaussian(1.0)), ak.HoldOut(6), id="hold-out size"),
+        pytest.param(
+            ak.KernelRegression(ak.Gaussian(1.0)),
+            ak.HoldOut(5, score=absolute_error),
+            id="score",
+        ),
     ],
 )
-def test_of_another_model_or_objective_is_nothing_used(tmp_path, model, objective):
-    """Though all its arrays are of the same names and shapes, and begin alike."""
+def test_checkpoints_of_another_model_or_objective_are_not_used(tmp_path, model, objective):
+    """Though all arrays have the same names and shapes, and the same values at first."""
     trained(tmp_path / "fit")
     x, y = rows(0)
-    options = {"optimizer": ADAM, "steps": 53, "key": jax.random.PRNGKey(5), "objective": objective}
-    with pytest.warns(ak.CheckpointWarning, match="something else"):
+    options = {"optimizer": ADAM, "steps": 7, "key": jax.random.PRNGKey(5), "objective": objective}
+    with pytest.warns(ak.CheckpointWarning, match=r"fit-.*\.ckpt"):
         again = ak.fit(model, x, y, checkpoints=ak.Checkpoints(tmp_path / "fit"), **options)
     alone = ak.fit(model, x, y, **options)
     for got, expected in zip(*map(jax.tree.leaves, (again, alone)), strict=True):

@@ -1,4 +1,4 @@
-"""Choosing among models by one criterion."""
+"""`choose`: the candidate with the smallest criterion, its table, warnings and refusals."""
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,12 @@ def sample():
     return x, np.sin(2 * x) + 0.2 * rng.normal(size=N)
 
 
-def test_the_least_criterion_is_best(x64):
+def test_candidate_with_the_smallest_criterion_is_best(x64):
     x, y = sample()
     models = [
         ak.KernelRegression(ak.Gaussian(0.3)),
         ak.KernelRegression(ak.Gaussian(0.3), order=1),
-        ak.KernelRegression(ak.Laplace(0.3)),
+        ak.KernelRegression(ak.Gaussian(1.5)),
     ]
     found = ak.choose(models, x, y, objective=ak.LeaveOneOut(), starts=2)
     alone = [ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=2) for model in models]
@@ -35,28 +35,34 @@ def test_the_least_criterion_is_best(x64):
     assert f"order 1, {found.fits[1].model.kernel}" in lines[1]
 
 
-def test_a_warning_says_of_which_candidate(x64):
+def test_warning_names_its_candidate(x64):
     x, y = sample()
-    models = [ak.KernelRegression(ak.Gaussian(0.3), order=p) for p in (1, 0)]
-    with pytest.warns(ak.FitWarning, match=r"candidate 1, order 0, Gaussian.*lies on a bound"):
-        ak.choose(models, x, 2.0 * x + 0.01 * y, objective=ak.GCV(), starts=2)
+    models = [ak.KernelRegression(ak.Gaussian(length)) for length in (0.7, 0.8)]
+    bounds = [ak.KernelRegression(ak.Gaussian(length)) for length in (0.6, 0.9)]
+    with pytest.warns(ak.FitWarning) as caught:
+        ak.choose(models, x, y, objective=ak.LeaveOneOut(), bounds=tuple(bounds), starts=2)
+    for number, warning in enumerate(caught):
+        message = str(warning.message)
+        assert message.startswith(f"candidate {number}, order 0, Gaussian")
+        assert "bound" in message
+    assert len(caught) == 2
 
 
-def test_what_cannot_be_compared():
+def test_candidates_that_cannot_be_compared_are_refused():
     x, y = sample()
     model = ak.KernelRegression(ak.Gaussian(0.3))
-    with pytest.raises(ValueError, match=r"the luck of their draws. Try ak.LeaveOneOut"):
+    with pytest.raises(ValueError, match=r"HoldOut.*ak\.LeaveOneOut"):
         ak.choose([model], x, y, objective=ak.HoldOut(10))
-    with pytest.raises(ValueError, match=r"a list of at least one model.*got \[\]"):
+    with pytest.raises(ValueError, match=r"models.*got \[\]"):
         ak.choose([], x, y, objective=ak.GCV())
     narrow = [ak.KernelRegression(ak.Boxcar(length)) for length in (1e-6, 2e-6, 3e-6)]
     options = {"bounds": (narrow[0], narrow[2]), "starts": 1}
     with (
         pytest.warns(ak.FitWarning, match="diverged"),
-        pytest.raises(ValueError, match=r"Candidate 0, .* has a criterion of inf"),
+        pytest.raises(ValueError, match=r"Candidate 0, .* inf"),
     ):
         ak.choose([narrow[1]], x, y, objective=ak.LeaveOneOut(), **options)
-    with pytest.raises(ValueError, match="inside jit no value is known"):
+    with pytest.raises(ValueError, match="jit"):
         jax.jit(lambda y: ak.choose([model], x, y, objective=ak.GCV(), starts=1).best.loss)(
             jnp.asarray(y)
         )

@@ -121,7 +121,7 @@ def test_gcv_and_aicc_are_infinite_where_every_label_is_fitted(x64):
     "objective",
     [
         ak.LeaveOneOut(),
-        ak.GCV(),
+        pytest.param(ak.GCV(), marks=pytest.mark.slow),
         pytest.param(ak.AICc(), marks=pytest.mark.slow),
         pytest.param(ak.KFold(4), marks=pytest.mark.slow),
     ],
@@ -170,6 +170,7 @@ def test_hold_out_takes_weights_of_rows(x64):
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_aicc_of_wage1_equals_that_of_np(x64):
     """Mixed local linear regression: R's np prints these figures for these bandwidths."""
     data = load("wage1", x=("female", "married", "educ", "exper", "tenure"))

@@ -1,0 +1,298 @@
+"""The default search: minima of real data, bounds, derivatives, and starts on a sample of rows."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+from attnkernel.fit import Sample
+
+N = 19
+
+
+def sample(n=N):
+    rng = np.random.default_rng(0)
+    x = np.sort(rng.uniform(-2, 2, size=n))
+    return jnp.asarray(x[:, None]), jnp.asarray(np.sin(2 * x) + 0.2 * rng.normal(size=n))
+
+
+def model(lengthscale=1.0):
+    return ak.KernelRegression(ak.Gaussian(lengthscale))
+
+
+@pytest.mark.parametrize(
+    ("name", "lengthscale", "criterion"),
+    [
+        pytest.param("cps71", 1.8922, 0.316055, marks=pytest.mark.slow),
+        ("mcycle", 0.913829, 595.9363),
+    ],
+)
+def test_leave_one_out_of_real_data_equals_that_of_np(x64, name, lengthscale, criterion):
+    """R's np prints these bandwidths and criteria."""
+    data = ak.data.load(name)
+    fitted = ak.fit(model(), data.x, data.y, objective=ak.LeaveOneOut())
+    np.testing.assert_allclose(fitted.model.kernel.lengthscale, lengthscale, rtol=3e-5)
+    np.testing.assert_allclose(fitted.loss, criterion, rtol=2e-6)
+    assert fitted.warnings() == []
+
+
+@pytest.mark.slow
+def test_faithful_has_two_minima(x64):
+    """Those of the criterion on a grid, with no optimiser."""
+    data = ak.data.load("faithful")
+    fitted = ak.fit(model(), data.x, data.y, objective=ak.LeaveOneOut())
+    minima = fitted.minima()
+    found = [float(m.kernel.lengthscale) for m, _ in minima]
+    np.testing.assert_allclose(found, [0.2614, 0.5843], rtol=1e-3)
+    grid = np.geomspace(0.1, 2.0, 400)
+    curve = np.asarray(ak.profile(model(), data.x, data.y, grid, objective=ak.LeaveOneOut()))
+    lowest = (curve[1:-1] < curve[:-2]) & (curve[1:-1] < curve[2:])
+    np.testing.assert_allclose(grid[1:-1][lowest], found, rtol=0.01)
+    assert minima[0][1] == pytest.approx(float(fitted.loss))
+
+
+def test_search_does_not_depend_on_the_order_of_rows_nor_on_added_constants(x64):
+    """Law 7."""
+    x, y = map(np.asarray, sample())
+    order = np.random.default_rng(0).permutation(N)
+    fits = [
+        ak.fit(model(), *data, objective=ak.LeaveOneOut())
+        for data in ((x, y), (x[order], y[order]), (x + 1e4, y), (x, y + 1e4))
+    ]
+    lengthscales = [float(f.model.kernel.lengthscale) for f in fits]
+    np.testing.assert_allclose(lengthscales, lengthscales[0], rtol=1e-5)
+
+
+def test_lengthscale_of_a_column_without_effect_ends_on_its_bound(x64):
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-2, 2, size=(60, 2))
+    y = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=60)
+    with pytest.warns(ak.FitWarning, match="bound"):
+        fitted = ak.fit(model(jnp.ones(2)), x, y, objective=ak.LeaveOneOut())
+    first, second = fitted.model.kernel.lengthscale
+    assert first < 0.5
+    assert second > 10
+
+
+def test_bounds_hold_and_are_reported(x64):
+    """Law 8: alternating labels have no best lengthscale; the search ends on the upper bound."""
+    x, y = np.linspace(0, 1, N), (-1.0) ** np.arange(N)
+    bounds = (model(0.1), model(0.7))
+    with pytest.warns(ak.FitWarning, match=r"bound.*bounds="):
+        fitted = ak.fit(model(0.3), x, y, objective=ak.LeaveOneOut(), bounds=bounds)
+    ends = np.asarray(fitted.starts.end.kernel.lengthscale)
+    assert ((ends >= 0.1 * (1 - 1e-12)) & (ends <= 0.7 * (1 + 1e-12))).all()
+
+
+@pytest.mark.slow
+def test_bounds_hold_for_a_hundred_small_samples(x64):
+    """Law 8, for data sets of seven points, several of them ties."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 9, size=(100, 7, 1)) / 4.0
+    x[:, 0] = 9.0
+    y = rng.normal(size=(100, 7))
+
+    @jax.jit
+    def computed(x, y):
+        options = {"in_axes": (None, 0, None), "steps": 30}
+        fitted = ak.fit_many(model(), x, y, objective=ak.LeaveOneOut(), **options)
+        lower, upper = jax.vmap(lambda x: model().bounds(x))(x)
+        return [m.kernel.lengthscale for m in (fitted.starts.end, lower, upper)]
+
+    found, lower, upper = computed(x, y)
+    assert np.isfinite(found).all()
+    assert (found >= lower[:, None] * (1 - 1e-9)).all()
+    assert (found <= upper[:, None] * (1 + 1e-9)).all()
+
+
+def test_derivatives_of_a_search_are_those_of_its_minimum(x64):
+    """By the implicit function theorem, in both modes, with respect to labels and to inputs."""
+    x, y = sample()
+
+    def fitted(x, y):
+        result = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
+        return jnp.stack(
+            [result.model.kernel.lengthscale, result.loss, result(jnp.array([0.3]))[0]]
+        )
+
+    directions = (np.sin(np.arange(N))[:, None] / 10, np.cos(np.arange(N)))
+
+    @jax.jit
+    def computed(x, y):
+        value, along = jax.linearize(fitted, x, y)
+        backward = jax.linear_transpose(along, x, y)
+        return value, along(*directions), jax.vmap(backward)(jnp.eye(3))
+
+    value, forward, (by_x, by_y) = computed(x, y)
+    np.testing.assert_allclose(value, fitted(x, y), rtol=1e-6)
+    backward = by_x[..., 0] @ directions[0][:, 0] + by_y @ directions[1]
+    step = 1e-5
+    up, down = (
+        fitted(np.asarray(x) + s * directions[0], np.asarray(y) + s * directions[1])
+        for s in (step, -step)
+    )
+    np.testing.assert_allclose(forward, (up - down) / (2 * step), rtol=1e-5)
+    np.testing.assert_allclose(backward, forward, rtol=1e-8)
+
+
+def test_search_of_known_data_inside_a_traced_program(x64):
+    x, y = sample()
+
+    @jax.jit
+    def criterion(lengthscale):
+        return ak.fit(model(lengthscale), x, y, objective=ak.LeaveOneOut(), starts=2).loss
+
+    outside = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
+    np.testing.assert_allclose(criterion(1.0), outside.loss, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("of_data", "of_model"),
+    [
+        (np.float32, np.float64),
+        pytest.param(np.float64, np.float32, marks=pytest.mark.slow),
+    ],
+)
+def test_search_takes_data_of_another_precision_than_the_model(x64, of_data, of_model):
+    x, y = sample()
+    log = jnp.zeros((), of_model)
+    begin = eqx.tree_at(lambda m: m.kernel.log_lengthscale, model(), log)
+    fitted = ak.fit(begin, x.astype(of_data), y.astype(of_data), objective=ak.LeaveOneOut())
+    assert fitted.loss.dtype == of_data
+    whole = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
+    np.testing.assert_allclose(fitted.loss, whole.loss, rtol=1e-5)
+
+
+def test_numpy_numbers_of_a_rule_are_not_fitted(x64):
+    rule = ak.Softmax(np.float64(1.0), sink_mass=np.float32(0.0))
+    begin = ak.KernelRegression(ak.Gaussian(1.0), rule=rule)
+    fitted = ak.fit(begin, *sample(), objective=ak.LeaveOneOut())
+    assert fitted.model.rule.temperature == 1.0
+    assert fitted.model.kernel.lengthscale != 1.0
+    assert ak.DotProduct(np.float64(0.5)).scale == 0.5
+
+
+def test_without_bounds_there_is_one_start(x64):
+    class Exponential(ak.Kernel):
+        rate: jax.Array
+
+        def log_pair(self, q, k):
+            return -jnp.sum((q - k) ** 2) * jnp.exp(self.rate)
+
+    begin = ak.KernelRegression(Exponential(jnp.asarray(0.0)))
+    fitted = ak.fit(begin, *sample(), objective=ak.LeaveOneOut())
+    assert fitted.starts.loss.shape == (1,)
+    assert len(fitted.minima()) == 1
+
+
+@pytest.mark.slow
+def test_starts_that_end_in_a_shallow_minimum_count_as_one(x64):
+    rng = np.random.default_rng(7)
+    x = rng.uniform(0, 10, 1000)
+    y = 0.05 * x + rng.normal(size=1000)
+    fitted = ak.fit(model(), x, y, objective=ak.LeaveOneOut(), starts=3)
+    assert not fitted.warnings()
+    assert len(fitted.minima()) == 1
+
+
+def test_search_goes_by_the_gradient_where_rounding_hides_the_loss(x64):
+    class Rough(ak.Objective):
+        phase: jax.Array
+        is_stochastic = False
+
+        def __call__(self, model, x, y, *, key=None):
+            log = model.kernel.log_lengthscale
+            hidden = 5e-15 * jnp.sin(1e10 * log + self.phase)  # 23 roundings
+            return jnp.cosh(log + 1e-3 * self.phase) + jax.lax.stop_gradient(hidden)
+
+    phases = jnp.arange(400.0)
+    axes, objective = (None, None, 0), Rough(phases)
+    fits = ak.fit_many(model(), *sample(), objective=objective, in_axes=axes, starts=1)
+    assert fits.starts.converged.all()
+    assert np.max(fits.starts.steps) <= 10
+    np.testing.assert_allclose(fits.model.kernel.log_lengthscale, -1e-3 * phases, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_search_that_begins_on_a_sample_ends_at_the_minima_of_all_rows(x64):
+    """The best is that of the criterion in NumPy on a grid; the slope is 0 at all ends."""
+    x, y = map(np.asarray, sample(1100))
+    fitted = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
+    assert fitted.starts.converged.all()
+    assert np.max(fitted.starts.steps) <= 10  # most were taken on the sample
+    squares = (x - x.T) ** 2
+
+    def criterion(log):
+        weights = np.exp(-0.5 * squares * np.exp(-2.0 * log))
+        np.fill_diagonal(weights, 0.0)
+        return np.mean((y - weights @ y / weights.sum(1)) ** 2)
+
+    grid = np.linspace(np.log(0.02), np.log(5.0), 60)
+    curve = [criterion(log) for log in grid]
+    best = float(fitted.model.kernel.log_lengthscale)
+    np.testing.assert_allclose(fitted.loss, criterion(best), rtol=1e-12)
+    assert fitted.loss <= min(curve)
+    assert abs(grid[np.argmin(curve)] - best) <= grid[1] - grid[0]
+    for end in np.unique(fitted.starts.end.kernel.log_lengthscale):
+        assert abs(criterion(end + 1e-4) - criterion(end - 1e-4)) < 2e-10  # a slope of 1e-6
+
+
+@pytest.mark.slow
+def test_search_from_one_start_of_many_rows_begins_on_a_sample(x64):
+    begin, *bounds = (
+        ak.KernelRegression(ak.Triweight(half_width), method=ak.Sorted())
+        for half_width in (5.0, 0.01, 10.0)
+    )
+    data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0), n=2**17)
+    objective = ak.LeaveOneOut()
+    fitted = ak.fit(begin, data.x, data.y, objective=objective, bounds=tuple(bounds), starts=1)
+    assert fitted.starts.converged.all()
+    assert fitted.starts.steps[0] <= 6
+    np.testing.assert_allclose(fitted.starts.begin.kernel.lengthscale, [5.0], rtol=1e-12)
+    log = fitted.model.kernel.log_lengthscale
+    at = [jnp.exp(log + step) for step in (-0.001, 0.0, 0.001)]
+    low, here, high = ak.profile(begin, data.x, data.y, jnp.stack(at), objective=objective)
+    assert abs(low - high) < 0.01 * (low - 2 * here + high)  # within 5e-6 of a minimum
+
+
+class Parabola(ak.Objective):
+    """(log ℓ − a)², not a number below `edge`; its sample has a = −1 and no edge."""
+
+    at: jax.Array
+    edge: jax.Array
+    is_stochastic = False
+
+    def __call__(self, model, x, y, *, key=None):
+        log = model.kernel.log_lengthscale
+        return jnp.where(log > self.edge, 1.0 + (log - self.at) ** 2, jnp.nan)
+
+    def on_sample(self, x, y, starts):
+        return Sample(Parabola(jnp.asarray(-1.0), jnp.asarray(-jnp.inf)), x, y)
+
+
+def test_search_begins_anew_where_the_minima_of_the_sample_diverge(x64):
+    bounds = (model(0.1), model(10.0))
+    objective = Parabola(jnp.asarray(0.5), jnp.asarray(-0.5))
+    fitted = ak.fit(model(), *sample(), objective=objective, bounds=bounds)
+    np.testing.assert_allclose(fitted.model.kernel.log_lengthscale, 0.5, rtol=1e-6)
+    np.testing.assert_allclose(fitted.starts.begin.kernel.log_lengthscale[0], 0.0, atol=1e-12)
+    assert fitted.starts.diverged.any()  # those that began below the edge
+
+
+def test_starts_continue_from_the_minima_of_the_sample(x64):
+    bounds = (model(0.1), model(10.0))
+    seen = []
+    fitted = ak.fit(
+        model(),
+        *sample(),
+        objective=Parabola(jnp.asarray(0.5), jnp.asarray(-jnp.inf)),
+        bounds=bounds,
+        starts=4,
+        record=lambda model: {"log": model.kernel.log_lengthscale},
+        callback=lambda done, history: seen.append(history["log"]),
+    )
+    np.testing.assert_allclose(seen[0][:, 0], -1.0, atol=1e-2)  # all four share one
+    np.testing.assert_allclose(fitted.starts.end.kernel.log_lengthscale, 0.5, rtol=1e-6)
+    assert len(fitted.minima()) == 1

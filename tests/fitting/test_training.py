@@ -1,0 +1,202 @@
+"""Training by a given optimiser: against a hand-written loop, in chunks, within bounds."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import attnkernel as ak
+
+ADAM = optax.adam(0.1)
+N = 19
+
+
+def sample():
+    rng = np.random.default_rng(0)
+    x = np.sort(rng.uniform(-2, 2, size=N))
+    return jnp.asarray(x[:, None]), jnp.asarray(np.sin(2 * x) + 0.2 * rng.normal(size=N))
+
+
+def model(lengthscale=1.0):
+    return ak.KernelRegression(ak.Gaussian(lengthscale))
+
+
+def hold_out_fit(**changes):
+    arguments = {
+        "objective": ak.HoldOut(4),
+        "optimizer": ADAM,
+        "steps": 13,
+        "key": jax.random.PRNGKey(0),
+    }
+    return ak.fit(model(), *sample(), **(arguments | changes))
+
+
+class NanBelow(ak.Objective):
+    """The lengthscale, not a number below a limit."""
+
+    limit: jax.Array
+    is_stochastic = False
+
+    def __call__(self, model, x, y, *, key=None):
+        lengthscale = model.kernel.lengthscale
+        return jnp.where(lengthscale > self.limit, lengthscale, jnp.nan)
+
+
+def test_fit_equals_a_hand_written_loop(x64):
+    x, y = sample()
+    fitted = hold_out_fit(record=lambda m: {"lengthscale": m.kernel.lengthscale})
+
+    @jax.jit
+    def step(theta, state, key):
+        key, subkey = jax.random.split(key)
+
+        def loss(log_lengthscale):
+            return ak.HoldOut(4)(model(jnp.exp(log_lengthscale)), x, y, key=subkey)
+
+        value, gradient = jax.value_and_grad(loss)(theta)
+        updates, state = ADAM.update(gradient, state, theta)
+        return optax.apply_updates(theta, updates), state, key, value
+
+    theta, key, losses, path = jnp.zeros(()), jax.random.PRNGKey(0), [], []
+    state = ADAM.init(theta)
+    for _ in range(13):
+        path.append(np.exp(theta))
+        theta, state, key, value = step(theta, state, key)
+        losses.append(value)
+    np.testing.assert_allclose(fitted.model.kernel.lengthscale, np.exp(theta), rtol=1e-10)
+    np.testing.assert_allclose(fitted.history["loss"], losses, rtol=1e-10)
+    np.testing.assert_allclose(fitted.history["lengthscale"], path, rtol=1e-10)
+
+
+def test_chunks_do_not_change_a_bit_and_the_callback_sees_each():
+    seen = []
+    whole = hold_out_fit()
+    parts = hold_out_fit(chunk=5, callback=lambda done, history: seen.append((done, history)))
+    np.testing.assert_array_equal(whole.history["loss"], parts.history["loss"])
+    assert whole.model.kernel.log_lengthscale == parts.model.kernel.log_lengthscale
+    assert [done for done, _ in seen] == [5, 10, 13]
+    losses = np.concatenate([history["loss"][0] for _, history in seen])
+    np.testing.assert_array_equal(losses, whole.history["loss"])
+
+
+def test_fit_can_be_jitted_vmapped_and_differentiated(x64):
+    """Its derivatives, forward and reverse, are those of finite differences."""
+    x, y = sample()
+
+    def fitted(start, labels):
+        result = ak.fit(
+            model(start),
+            x,
+            labels,
+            objective=ak.HoldOut(4),
+            optimizer=ADAM,
+            steps=5,
+            key=jax.random.PRNGKey(0),
+        )
+        return result.model.kernel.lengthscale
+
+    direction, step = np.cos(np.arange(N)), 1e-5
+
+    @jax.jit
+    def computed(starts, labels):
+        _, slope = jax.jvp(lambda y: fitted(1.0, y), (labels[0],), (direction,))
+        return jax.vmap(fitted)(starts, labels), slope, jax.grad(fitted, 1)(1.0, labels[0])
+
+    labels = np.stack([y, y, y + step * direction, y - step * direction])
+    ends, slope, gradient = computed(np.array([1.0, 0.5, 1.0, 1.0]), labels)
+    np.testing.assert_allclose(ends[:2], [fitted(start, y) for start in (1.0, 0.5)], rtol=1e-9)
+    np.testing.assert_allclose(slope, (ends[2] - ends[3]) / (2 * step), rtol=1e-6)
+    np.testing.assert_allclose(gradient @ direction, slope, rtol=1e-9)
+
+
+def test_new_style_keys_give_the_same_fit():
+    old = hold_out_fit(key=jax.random.PRNGKey(5))
+    new = hold_out_fit(key=jax.random.key(5))
+    np.testing.assert_array_equal(old.history["loss"], new.history["loss"])
+
+
+@pytest.mark.slow
+def test_temperature_is_fitted_by_lbfgs(x64):
+    """A lengthscale and a temperature do the same to a Gaussian: the fits find the same curve."""
+    x, y = sample()
+    warm = ak.KernelRegression(ak.Gaussian(1.0), rule=ak.Softmax(jnp.array(1.0)))
+    only = eqx.tree_at(lambda m: m.rule.temperature, jax.tree.map(lambda _: False, warm), True)
+    options = {"optimizer": optax.lbfgs(), "steps": 60, "trainable": only}
+    by_temperature = ak.fit(warm, x, y, objective=ak.LeaveOneOut(), **options)
+    by_lengthscale = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
+    np.testing.assert_allclose(by_temperature.loss, by_lengthscale.loss, rtol=1e-6)
+    np.testing.assert_allclose(
+        np.sqrt(by_temperature.model.rule.temperature),
+        by_lengthscale.model.kernel.lengthscale,
+        rtol=1e-3,
+    )
+    assert by_temperature.model.kernel.lengthscale == 1.0
+
+
+def test_only_trainable_leaves_change():
+    heads = ak.MultiheadKernelRegression(eqx.filter_vmap(ak.Gaussian)(jnp.array([0.3, 1.0])))
+    only = eqx.tree_at(lambda m: m.weights, jax.tree.map(lambda _: False, heads), True)
+    fitted = ak.fit(
+        heads,
+        *sample(),
+        objective=ak.HoldOut(3),
+        optimizer=ADAM,
+        steps=5,
+        key=jax.random.PRNGKey(0),
+        trainable=only,
+    )
+    before, after = np.asarray(heads.weights), np.asarray(fitted.model.weights)
+    np.testing.assert_array_equal(fitted.model.kernel.log_lengthscale, heads.kernel.log_lengthscale)
+    assert (after != before).all()
+
+
+def test_bounds_hold_for_any_optimiser():
+    """Law 8."""
+    bounds = (model(0.9), model(1.1))
+    with pytest.warns(ak.FitWarning, match="bound"):
+        fitted = hold_out_fit(optimizer=optax.sgd(100.0), bounds=bounds, steps=50)
+    assert 0.9 - 1e-6 <= float(fitted.model.kernel.lengthscale) <= 1.1 + 1e-6
+
+
+def test_divergence_is_reported_and_the_last_finite_state_kept():
+    options = {"optimizer": optax.sgd(0.1), "steps": 50}
+    with pytest.warns(ak.FitWarning, match=r"diverged at step 3.*learning rate"):
+        fitted = ak.fit(model(), *sample(), objective=NanBelow(jnp.asarray(0.8)), **options)
+    assert 0.8 < fitted.model.kernel.lengthscale < 0.9
+    assert np.isfinite(fitted.history["loss"][:3]).all()
+    assert np.isnan(fitted.history["loss"][3])
+
+
+def test_divergence_stops_only_the_fit_that_diverged():
+    with pytest.warns(ak.FitWarning, match="1 of 2 fits, first fit 1: diverged"):
+        fitted = ak.fit_many(
+            model(),
+            *sample(),
+            objective=NanBelow(jnp.array([0.0, 0.8])),
+            in_axes=(None, None, 0),
+            optimizer=optax.sgd(0.1),
+            steps=9,
+        )
+    assert fitted.starts.steps[:, 0].tolist() == [9, 3]
+
+
+def test_given_optimiser_finds_the_minima_of_the_search(x64):
+    """From several starts; the loss is that of the end, not of the step before."""
+    x, y = sample()
+    search = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
+    given = ak.fit(
+        model(),
+        x,
+        y,
+        objective=ak.LeaveOneOut(),
+        optimizer=optax.adam(0.05),
+        steps=300,
+        bounds=model().bounds(x),
+        starts=4,
+    )
+    assert len(search.minima()) == len(given.minima())
+    np.testing.assert_allclose(given.minima()[0][1], search.minima()[0][1], rtol=1e-4)
+    at_end = jax.jit(ak.LeaveOneOut().__call__)(given.model, given.x, given.y)
+    np.testing.assert_allclose(given.loss, at_end, rtol=1e-6)
