@@ -1,0 +1,158 @@
+"""Fixtures of the tests of experiments: runs of studies, legible figures, blank figures."""
+
+import contextlib
+import io
+import json
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from paths import CONFIGS
+
+from experiments import sweep
+from experiments.__main__ import main
+from experiments.results import Run
+
+
+def save_blank(self, path, **_):
+    """In place of `Figure.savefig`: an empty file."""
+    Path(path).write_bytes(b"")
+
+
+@pytest.fixture(scope="module")
+def blank_figures():
+    """Figures are saved as empty files: for tests that read no picture."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", save_blank)
+        yield
+
+
+class StudyRun(NamedTuple):
+    """A run of a study: its `summary.json`, its directory and its figures by name."""
+
+    summary: dict[str, Any]
+    directory: Path
+    figures: dict[str, Figure]
+
+    def arrays(self, figure: str) -> dict[str, np.ndarray]:
+        """The arrays that a figure shows."""
+        with np.load(self.directory / "figures" / f"{figure}.npz") as arrays:
+            return dict(arrays)
+
+
+@pytest.fixture(scope="session")
+def run_study(tmp_path_factory):
+    """Runs a shipped config with overrides, and checks that each of its figures is legible."""
+
+    def run(name, *overrides, style="light"):
+        directory = tmp_path_factory.mktemp(name) / "run"
+        command = ["run", str(CONFIGS / f"{name}.yaml"), "--quiet", "--out", str(directory)]
+        figures, keep = {}, Run.figure
+
+        def figure(self, title, figure, **arrays):
+            figures[title] = figure
+            keep(self, title, figure, **arrays)
+            figure.draw_without_rendering()  # labels of ticks are known once they are drawn
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Figure, "savefig", save_blank)
+            patch.setattr(Run, "figure", figure)
+            assert main([*command, *overrides, f"style={style}"]) == 0
+        for title, drawn in figures.items():
+            assert_legible(drawn, style, f"{name}, {title}")
+        summary = json.loads((directory / "summary.json").read_text())
+        return StudyRun(summary, directory, figures)
+
+    return run
+
+
+@pytest.fixture
+def member_processes_in_process(monkeypatch):
+    """The processes that a sweep starts for its members run in this one, one after the other."""
+    lock = threading.Lock()
+
+    def run(command, **_):
+        assert command[:3] == [sys.executable, "-m", "experiments"]
+        out, err = io.StringIO(), io.StringIO()
+        with lock, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(command[3:])
+        return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
+
+    monkeypatch.setattr(sweep, "subprocess", SimpleNamespace(run=run))
+
+
+# --- legible figures ---
+
+
+def luminance(color):
+    """Relative luminance (WCAG 2: guidelines for accessibility of web content)."""
+    parts = np.asarray(to_rgb(color))
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+
+def lightness(color):
+    """L* of a colour, from 0 to 100: its grey in a print without colour."""
+    return 116.0 * np.cbrt(max(luminance(color), 0.0089)) - 16.0
+
+
+def contrast_ratio(first, second):
+    """The contrast ratio of WCAG 2, from 1 to 21."""
+    low, high = sorted([luminance(first), luminance(second)])
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.fixture(name="contrast_ratio")
+def contrast_ratio_fixture():
+    return contrast_ratio
+
+
+def is_labelled(ax, axis):
+    """Whether the numbers along an axis have a label, there or at the edge of the grid."""
+    side = getattr(ax, f"{axis}axis")
+    texts = [tick.label1.get_text() for tick in side.get_major_ticks() if tick.label1.get_visible()]
+    words = [re.sub(r"\\[a-z]+", "", text) for text in texts]  # \\mathdefault is no word
+    if all(any(letter.isalpha() for letter in text) for text in words if text):
+        return True  # no ticks, or ticks that are words
+    place = ax.get_subplotspec()
+    spans = {"x": "colspan", "y": "rowspan"}
+    same_column_or_row = [
+        one
+        for one in ax.figure.axes
+        if place is not None
+        and (other := one.get_subplotspec()) is not None
+        and other.get_gridspec() is place.get_gridspec()
+        and set(getattr(other, spans[axis])) & set(getattr(place, spans[axis]))
+    ]
+    return any(getattr(one, f"get_{axis}label")() for one in [ax, *same_column_or_row])
+
+
+def assert_legible(figure, style, name):
+    """Axes are labelled; lines stand out from the background and differ without colour."""
+    assert (luminance(figure.get_facecolor()) > 0.9) == (style == "light")
+    for ax in figure.axes:
+        where = f"{name}, {ax.get_title()!r}"
+        assert not ax.has_data() or (is_labelled(ax, "x") and is_labelled(ax, "y")), where
+        # one line of each label: a line may be drawn in several panels
+        by_label = {line.get_label(): line for line in ax.lines}
+        lines_of_look = {}
+        for label, line in by_label.items():
+            if label.startswith("_"):
+                continue
+            face = line.get_markerfacecolor()
+            hollow = face == "none" or to_rgb(face) == to_rgb(ax.get_facecolor())
+            look = (line.get_linestyle(), line.get_marker(), hollow, line.get_linewidth())
+            lines_of_look.setdefault(look, []).append(line)
+            assert contrast_ratio(line.get_color(), ax.get_facecolor()) > 1.9, where
+        for alike in lines_of_look.values():
+            greys = sorted(lightness(line.get_color()) for line in alike)
+            labels = [line.get_label() for line in alike]
+            assert min(np.diff(greys), default=100.0) > 12, f"{where}: {labels} are one grey"

@@ -1,0 +1,135 @@
+"""YAML of configs: what is refused, with its line, and how files are read."""
+
+import pytest
+
+from experiments.__main__ import main
+from experiments.runner import load
+
+HOLDOUT = """\
+study: holdout
+data:
+  source: heteroskedastic
+  n: 20
+training:
+  steps: 4
+hold_out: [1, 0.5]
+"""
+HEADS = """\
+study: heads
+data: {source: heteroskedastic, n: 20}
+heads: [1, 2]
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_tmp_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def resolved(tmp_path):
+    """A config as it is after reading it, with overrides."""
+
+    def resolve(text, *overrides):
+        (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
+        return load((tmp_path / "config.yaml").relative_to(tmp_path), list(overrides))
+
+    return resolve
+
+
+@pytest.fixture
+def errors_of(tmp_path, capsys):
+    """The lines that `show` prints for a wrong config, with exit code 2 and nothing else."""
+
+    def read_errors(content, *overrides):
+        data = content if isinstance(content, bytes) else content.encode()
+        (tmp_path / "config.yaml").write_bytes(data)
+        code = main(["show", "config.yaml", *overrides])
+        out, err = capsys.readouterr()
+        assert (code, out) == (2, "")
+        assert "Traceback" not in err
+        return err.splitlines()
+
+    return read_errors
+
+
+def assert_one_error(lines, start, *fragments):
+    """One line, with this start and all of these fragments."""
+    (line,) = lines
+    assert line.startswith(start)
+    assert [fragment for fragment in fragments if fragment not in line] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "first"),
+    [
+        (HOLDOUT + "study: heads\n", "config.yaml:8: study: given twice", "config.yaml:1"),
+        (
+            HOLDOUT.replace("  steps: 4", "  steps: 4\n  steps: 4"),
+            "config.yaml:7: training.steps: given twice",
+            "config.yaml:6",
+        ),
+        (HEADS + "model: {kernel: a, kernel: b}\n", "config.yaml:4: model.kernel: ", "twice"),
+    ],
+)
+def test_duplicate_key_is_refused_with_both_lines(errors_of, text, start, first):
+    assert_one_error(errors_of(text), start, first)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HOLDOUT + "name: &word x\nseed: *word\n",
+        HOLDOUT + "name: x\nseed: *word\n",
+        HOLDOUT + "name: x\nseed: &word 3\n",
+    ],
+    ids=["both", "alias", "anchor"],
+)
+def test_anchors_and_aliases_are_refused(errors_of, text):
+    (line,) = errors_of(text)
+    assert line.startswith(("config.yaml:8: ", "config.yaml:9: "))
+    assert "anchors and aliases" in line
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "- a\n", "hello\n", "3\n", "null\n"])
+def test_config_must_be_a_mapping(errors_of, text):
+    assert_one_error(errors_of(text), "config.yaml:1: expected a mapping")
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("study: [a\nseed: 3\n", "config.yaml:2: this is not YAML: "),
+        ("study: heads\n\tseed: 3\n", "config.yaml:2: this is not YAML: "),
+        ("study: 'heads\n", "config.yaml:2: this is not YAML: "),
+        (HOLDOUT + "---\nseed: 1\n", "config.yaml:8: this is not YAML: "),
+        (HOLDOUT + "seed: !!python/name:os.system x\n", "config.yaml:8: seed: "),
+        (HOLDOUT + "seed: !!int x\n", "config.yaml:8: seed: "),
+        (HOLDOUT + "? [a]\n: 3\n", "config.yaml:8: (top): "),
+    ],
+)
+def test_invalid_yaml_is_reported_with_its_line(errors_of, text, start):
+    assert_one_error(errors_of(text), start)
+
+
+def test_control_characters_are_refused(errors_of):
+    assert errors_of("study: a\x00b\n")[0].startswith("config.yaml: this is not YAML: ")
+
+
+def test_deep_nesting_is_refused(errors_of):
+    assert errors_of(HOLDOUT + "name: " + "[" * 5000 + "\n")[0].startswith("config.yaml")
+
+
+def test_config_must_be_utf8(errors_of):
+    assert_one_error(errors_of(b"name: caf\xe9\n"), "config.yaml: ", "not UTF-8", "byte 9")
+
+
+def test_byte_order_mark_and_windows_line_ends_are_read(resolved):
+    assert resolved("\ufeff" + HOLDOUT.replace("\n", "\r\n")) == resolved(HOLDOUT)
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", ".", "config.yaml/below.yaml"])
+def test_config_must_be_a_file(errors_of, name, tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text(HOLDOUT)
+    assert main(["show", name]) == 2
+    assert_one_error(capsys.readouterr().err.splitlines(), f"{name}: cannot be read: ")

@@ -1,0 +1,278 @@
+"""A run directory: its files, their numbers, and where it may be made."""
+
+import importlib.metadata
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import yaml
+
+import attnkernel as ak
+from experiments.__main__ import main
+from experiments.parts import Keys
+from experiments.results import default_directory
+from experiments.studies import STUDIES
+from experiments.studies.data import ShowData
+
+SIMULATED = "data:\n  source: heteroskedastic\n  n: 20\n"
+TINY = {
+    "holdout": f"study: holdout\n{SIMULATED}training:\n  steps: 4\nhold_out: [1, 0.5]\n",
+    "heads": f"study: heads\n{SIMULATED}training:\n  steps: 4\nheads: [1, 2]\n",
+    # 20 points are too few for a minimum
+    "leave_one_out": f"study: leave_one_out\n{SIMULATED}starts: 2\n".replace("20", "60"),
+    "lengthscales": f"study: lengthscales\n{SIMULATED}lengthscales: [1.0, 0.3]\n",
+    "data": f"study: data\n{SIMULATED}",
+}
+FIGURES = {
+    "holdout": {"holdout", "training"},
+    "heads": {"heads"},
+    "leave_one_out": {"leave_one_out"},
+    "lengthscales": {"lengthscales"},
+    "data": {"data"},
+}
+CHECKPOINTS = {"holdout": {"training-000000004.ckpt"}, "heads": {"training-000000004.ckpt"}}
+SLOW = {"heads", "leave_one_out"}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """The current directory, with a config of each tiny study in it."""
+    monkeypatch.chdir(tmp_path)
+    for study, text in TINY.items():
+        (tmp_path / f"{study}.yaml").write_text(text)
+    return tmp_path
+
+
+def read_json(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def files(directory):
+    """The content of each file below a directory, by its path."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in paths}
+
+
+# --- its files ---
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(study, marks=[pytest.mark.slow] if study in SLOW else []) for study in TINY
+    ],
+)
+def twice(request, tmp_path_factory):
+    """A study, the directory of its run, and that of a run of the first one's `config.yaml`."""
+    study, folder = request.param, tmp_path_factory.mktemp(request.param)
+    (folder / "config.yaml").write_text(TINY[study])
+    first, second = folder / "first", folder / "second"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["experiments", "run", study])
+        assert main(["run", str(folder / "config.yaml"), "--quiet", "--out", str(first)]) == 0
+        assert main(["run", str(first / "config.yaml"), "--quiet", "--out", str(second)]) == 0
+    return study, first, second
+
+
+def test_run_has_all_files_and_is_done(twice):
+    study, first, _ = twice
+    assert read_json(first / "status.json") == {"state": "done", "reason": None}
+    figures = {f"figures/{f}.{end}" for f in FIGURES[study] for end in ("png", "pdf", "npz")}
+    numbers = {f"{f}.json" for f in ("meta", "status", "summary")}
+    kept = {f"checkpoints/{name}" for name in CHECKPOINTS.get(study, ())}
+    assert set(files(first)) == figures | numbers | kept | {"config.yaml", "metrics.jsonl"}
+
+
+def test_repeated_run_has_equal_files_but_meta(twice):
+    _, first, second = twice
+    one, two = files(first), files(second)
+    assert one.keys() == two.keys()
+    assert [name for name in one if one[name] != two[name]] == ["meta.json"]
+
+
+def test_config_of_a_run_has_every_field(twice):
+    study, first, _ = twice
+    written = yaml.safe_load((first / "config.yaml").read_text())
+    assert written.keys() == STUDIES[study].model_fields.keys()
+
+
+def test_meta_has_seed_command_versions_and_times(twice):
+    study, first, _ = twice
+    meta = read_json(first / "meta.json")
+    assert (meta["seed"], meta["command"]) == (2024, ["experiments", "run", study])
+    assert meta["precision"] == ("float64" if study == "leave_one_out" else "float32")
+    for package in ("jax", "numpy", "equinox", "optax"):
+        assert meta["versions"][package] == importlib.metadata.version(package)
+    assert meta["git"] is None or re.fullmatch(r"[0-9a-f]{40}", meta["git"]["commit"])
+    assert all(seconds >= 0 for seconds in meta["seconds"].values())
+    assert meta["seconds"]["total"] > 0
+    assert meta["started"] <= meta["ended"]
+
+
+def test_times_are_in_meta_only(twice):
+    _, first, _ = twice
+    day = read_json(first / "meta.json")["started"][:10]
+    dates = [day.encode(), day.replace("-", "").encode()]
+    dated = [name for name, data in files(first).items() if any(date in data for date in dates)]
+    assert dated == ["meta.json"]
+
+
+def test_metrics_have_a_line_per_step_and_fit(twice):
+    study, first, _ = twice
+    rows = [json.loads(line) for line in (first / "metrics.jsonl").read_text().splitlines()]
+    expected = {"holdout": ("hold_out", [1, 10]), "heads": ("heads", [1, 2])}
+    if study in expected:
+        name, fits = expected[study]
+        pairs = [(row["step"], row[name]) for row in rows]
+        assert pairs == [(step, fit) for step in (1, 2, 3, 4) for fit in fits]
+    elif study == "leave_one_out":
+        assert {row["start"] for row in rows} == {0, 1}
+    else:
+        assert rows == []
+
+
+@pytest.mark.usefixtures("blank_figures")
+def test_metrics_go_from_the_start_to_the_loss_of_the_summary(home):
+    assert main(["run", "holdout.yaml", "--quiet", "--out", "out", "model.lengthscale=0.5"]) == 0
+    lines = (home / "out" / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row["lengthscale"] for row in rows[:2]] == [pytest.approx(0.5)] * 2
+    fits = read_json(home / "out" / "summary.json")["fits"]
+    assert [row["loss"] for row in rows[-2:]] == [fit["loss"] for fit in fits]
+
+
+@pytest.mark.usefixtures("blank_figures")
+def test_fractions_of_rows_become_numbers_of_rows(home):
+    assert main(["run", "holdout.yaml", "--quiet", "--out", "out", "hold_out=[0.4, 0.5]"]) == 0
+    fits = read_json(home / "out" / "summary.json")["fits"]
+    assert [fit["hold_out"] for fit in fits] == [8, 10]
+
+
+def test_arrays_of_a_figure_are_saved(home):
+    assert main(["run", "lengthscales.yaml", "--quiet", "--out", "out"]) == 0
+    with np.load(home / "out" / "figures" / "lengthscales.npz") as arrays:
+        assert arrays["x"].shape == arrays["y"].shape == (20,)
+        assert arrays["predictions"].shape == (2, *arrays["grid"].shape)
+
+
+def test_run_has_config_meta_and_status_before_the_study_starts(home, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(ShowData, "run", lambda self, run: seen.update(files(run.directory)))
+    assert main(["run", "data.yaml", "--quiet", "--out", "out"]) == 0
+    assert json.loads(seen["status.json"]) == {"state": "running", "reason": None}
+    assert {"config.yaml", "meta.json", "status.json"} <= seen.keys()
+
+
+@pytest.mark.usefixtures("blank_figures")
+def test_overrides_are_read_before_and_after_an_option(home):
+    words = ["training.learning_rate=0.3", "--out", "out", "seed=3", "--quiet", "hold_out=[2, 10]"]
+    assert main(["run", "holdout.yaml", *words]) == 0
+    config = yaml.safe_load((home / "out" / "config.yaml").read_text())
+    assert (config["training"]["learning_rate"], config["seed"], config["hold_out"]) == (
+        0.3,
+        3,
+        [2, 10],
+    )
+
+
+@pytest.mark.usefixtures("blank_figures")
+def test_another_seed_gives_other_numbers(home):
+    for seed in ("1", "2"):
+        assert main(["run", "data.yaml", "--quiet", "--out", seed, f"seed={seed}"]) == 0
+    one, two = (read_json(home / seed / "summary.json")["y"] for seed in ("1", "2"))
+    assert one != two
+
+
+@pytest.mark.usefixtures("blank_figures")
+@pytest.mark.parametrize("legacy", [False, True])
+def test_data_are_drawn_with_the_first_key_of_the_seed(home, legacy):
+    words = ["seed=3", f"legacy_prng={str(legacy).lower()}"]
+    assert main(["run", "data.yaml", "--quiet", "--out", "out", *words]) == 0
+    with jax.threefry_partitionable(not legacy):
+        key = jax.random.split(jax.random.PRNGKey(3))[1]
+        expected = ak.data.heteroskedastic(key=key, n=20).y
+    np.testing.assert_allclose(read_json(home / "out" / "summary.json")["y"], expected, rtol=1e-6)
+
+
+def test_keys_of_a_study_are_a_chain_of_splits():
+    keys, key = Keys(3), jax.random.PRNGKey(3)
+    for _ in range(3):
+        key, expected = jax.random.split(key)
+        np.testing.assert_array_equal(keys.next(), expected)
+
+
+# --- where it is made ---
+
+
+@pytest.mark.usefixtures("blank_figures")
+def test_default_directory_is_named_by_name_and_time(home):
+    assert main(["run", "data.yaml", "--quiet", "name=mine"]) == 0
+    (directory,) = (home / "results" / "mine").iterdir()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", directory.name)
+    assert (directory / "summary.json").is_file()
+
+
+def test_two_runs_in_one_second_have_two_directories(monkeypatch):
+    monkeypatch.setattr(time, "strftime", lambda form: "now")
+    for name in ("now", "now_2", "now_3"):
+        directory = default_directory("mine")
+        assert directory == Path("results", "mine", name)
+        directory.mkdir(parents=True)
+
+
+def occupy(path, kind):
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "file":
+        path.write_text("mine")
+    else:
+        path.symlink_to("nowhere")
+
+
+def names(directory):
+    return sorted(os.listdir(directory))
+
+
+@pytest.mark.parametrize("kind", ["directory", "file", "dangling link"])
+def test_run_does_not_replace_what_exists(home, capsys, kind):
+    occupy(home / "out", kind)
+    before = names(home)
+    assert main(["run", "data.yaml", "--out", "out"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.startswith("out exists already")) == ("", True)
+    assert "Traceback" not in err
+    assert names(home) == before
+    assert (home / "out").is_symlink() or files(home).get("out", b"mine") == b"mine"
+
+
+@pytest.mark.parametrize("out", ["data.yaml/out", "data.yaml/deep/out", "x" * 300])
+def test_directory_that_cannot_be_written_is_reported(home, capsys, out):
+    before = names(home)
+    assert main(["run", "data.yaml", "--out", out]) == 2
+    printed, err = capsys.readouterr()
+    assert (printed, err.startswith(f"{out} cannot be written: ")) == ("", True)
+    assert "Traceback" not in err
+    assert names(home) == before
+
+
+def test_full_disk_at_the_start_leaves_nothing(home, capsys, monkeypatch):
+    def full(path, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("experiments.results._write_json", full)
+    before = names(home)
+    assert main(["run", "data.yaml", "--out", "out"]) == 2
+    assert capsys.readouterr().err == "out cannot be written: No space left on device\n"
+    assert names(home) == before
+
+
+def test_wrong_config_makes_no_directory(home, capsys):
+    assert main(["run", "data.yaml", "--out", "out", "data.n=1"]) == 2
+    assert "data.n" in capsys.readouterr().err
+    assert not (home / "out").exists()

@@ -1,0 +1,266 @@
+"""How a run ends: done, interrupted, failed or diverged; and what it prints."""
+
+import contextlib
+import gc
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+from experiments.__main__ import main
+from experiments.results import Ticker
+from experiments.studies.data import ShowData
+
+pytestmark = pytest.mark.usefixtures("blank_figures")
+
+
+SIMULATED = "data: {source: heteroskedastic, n: 20}\n"
+CONFIGS = {
+    "holdout": f"study: holdout\n{SIMULATED}training: {{steps: 4}}\nhold_out: [1, 0.5]\n",
+    "lengthscales": f"study: lengthscales\n{SIMULATED}lengthscales: [1.0, 0.3]\n",
+    "data": f"study: data\n{SIMULATED}",
+}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """The current directory, with a config of each of three studies."""
+    monkeypatch.chdir(tmp_path)
+    for study, text in CONFIGS.items():
+        (tmp_path / f"{study}.yaml").write_text(text)
+    return tmp_path
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """Makes the study `data` raise an error as it runs."""
+
+    def make(error):
+        def run(self, run):
+            raise error
+
+        monkeypatch.setattr(ShowData, "run", run)
+
+    return make
+
+
+def read_json(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def start(*arguments):
+    """Starts `python -m experiments ...` in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "experiments", *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+# --- done ---
+
+
+@pytest.mark.cli
+def test_run_in_a_process_of_its_own(home):
+    with start("run", "data.yaml", "--out", "out", "seed=3") as process:
+        out, err = process.communicate(timeout=300)
+    assert (process.returncode, err) == (0, "")
+    assert [line.split() for line in out.splitlines()] == [
+        ["figure", os.path.join("out", "figures", "data.png")],
+        ["numbers", os.path.join("out", "summary.json")],
+    ]
+    assert read_json(home / "out" / "status.json") == {"state": "done", "reason": None}
+    assert read_json(home / "out" / "meta.json")["seed"] == 3
+    assert (home / "out" / "figures" / "data.png").read_bytes().startswith(b"\x89PNG")
+    assert len(read_json(home / "out" / "summary.json")["y"]) == 20
+
+
+def test_quiet_run_prints_nothing(capsys):
+    assert main(["run", "holdout.yaml", "--quiet", "--out", "out"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_run_without_a_terminal_prints_plain_lines_with_the_loss(capsys):
+    assert main(["run", "holdout.yaml", "--out", "out"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "\x1b" not in out
+    steps = re.findall(r"^training: (\d)/4  loss \d+\.\d+ \d+\.\d+$", out, re.MULTILINE)
+    assert steps == ["1", "2", "3", "4"]
+
+
+def test_run_prints_a_table_and_its_files(capsys):
+    assert main(["run", "lengthscales.yaml", "--out", "out"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    figure = Path("out", "figures", "lengthscales.png")
+    assert [line.split() for line in lines[-2:]] == [
+        ["figure", str(figure)],
+        ["numbers", str(Path("out", "summary.json"))],
+    ]
+    assert any(line.split()[:1] == ["0.3"] for line in lines)
+
+
+@pytest.mark.parametrize("out", ["a[bold]b", "a[/b]"])
+def test_run_directory_may_have_square_brackets(capsys, out):
+    assert main(["run", "data.yaml", "--out", out]) == 0
+    assert f"{out}/summary.json" in capsys.readouterr().out.replace("\\", "/")
+
+
+def test_terminal_without_greek_letters_fails_no_run(monkeypatch):
+    with io.TextIOWrapper(io.BytesIO(), encoding="cp1252") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert main(["run", "lengthscales.yaml", "--out", "out"]) == 0
+
+
+# --- interrupted ---
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory, blank_figures):
+    """The directory of a hold-out run interrupted at its second step, and what it printed."""
+    folder, calls, tick = tmp_path_factory.mktemp("interrupted"), [], Ticker.__call__
+    (folder / "holdout.yaml").write_text(CONFIGS["holdout"])
+
+    def interrupt(self, *arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        tick(self, *arguments)
+
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        patch.setattr(Ticker, "__call__", interrupt)
+        assert main(["run", str(folder / "holdout.yaml"), "--out", str(folder / "out")]) == 130
+    return folder / "out", (out.getvalue(), err.getvalue())
+
+
+def test_interrupted_run_is_reported_with_how_to_resume(interrupted):
+    directory, (out, err) = interrupted
+    assert read_json(directory / "status.json")["state"] == "interrupted"
+    assert "interrupted" not in out
+    assert err.startswith("interrupted; ")
+    assert f"python -m experiments resume {directory}" in err
+
+
+def test_interrupted_run_keeps_its_metrics(interrupted):
+    directory, _ = interrupted
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["hold_out"]) for row in rows] == [(1, 1), (1, 10), (2, 1), (2, 10)]
+
+
+def test_interrupted_run_has_its_seconds(interrupted):
+    directory, _ = interrupted
+    assert read_json(directory / "meta.json")["seconds"]["total"] > 0
+
+
+def test_interrupt_dropped_by_a_callback_is_repeated(home, monkeypatch):
+    def run(self, run):
+        def callback(phase, info):
+            if phase == "start":
+                signal.raise_signal(signal.SIGINT)
+
+        gc.callbacks.append(callback)
+        gc.collect()
+        gc.callbacks.remove(callback)
+        for _ in range(1000):
+            time.sleep(0.01)
+
+    monkeypatch.setattr(ShowData, "run", run)
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    handler = signal.getsignal(signal.SIGINT)
+    assert main(["run", "data.yaml", "--quiet", "--out", "out"]) == 130
+    assert read_json(home / "out" / "status.json")["state"] == "interrupted"
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert sys.unraisablehook == printed.append
+    assert not printed
+
+
+@pytest.mark.slow
+@pytest.mark.cli
+def test_interrupt_while_a_program_compiles(home):
+    with start("run", "holdout.yaml", "--out", "out") as process:
+        while not (home / "out" / "status.json").exists():  # the training starts with it
+            time.sleep(0.05)
+            assert process.poll() is None
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert err.startswith("interrupted; ")
+    assert read_json(home / "out" / "status.json")["state"] == "interrupted"
+
+
+# --- failed ---
+
+
+def test_traceback_of_a_failed_run_is_in_a_file_only(home, broken, capsys):
+    broken(RuntimeError("out of luck"))
+    assert main(["run", "data.yaml", "--out", "out"]) == 1
+    out, err = capsys.readouterr()
+    assert "Traceback" not in out + err
+    assert "RuntimeError: out of luck" in out + err
+    assert "error.log" in out + err
+    assert "Traceback" in (home / "out" / "error.log").read_text()
+    status = read_json(home / "out" / "status.json")
+    assert status == {"state": "failed", "reason": "RuntimeError: out of luck"}
+
+
+@pytest.mark.parametrize("message", ["got [inf] and [/b]", "[bold]axis"])
+def test_square_brackets_of_an_error_are_printed(broken, capsys, message):
+    broken(ValueError(message))
+    assert main(["run", "data.yaml", "--out", "out"]) == 1
+    printed = capsys.readouterr()
+    assert message in printed.out + printed.err
+
+
+def test_reason_of_a_failure_skips_empty_lines(home, broken):
+    broken(ValueError("\nwhat is wrong\n"))
+    assert main(["run", "data.yaml", "--quiet", "--out", "out"]) == 1
+    assert "what is wrong" in read_json(home / "out" / "status.json")["reason"]
+
+
+def test_quiet_run_prints_its_failure(broken, capsys):
+    broken(RuntimeError("out of luck"))
+    assert main(["run", "data.yaml", "--quiet", "--out", "out"]) == 1
+    assert "out of luck" in capsys.readouterr().err
+
+
+def test_diverged_training_is_reported_with_its_cause(capsys):
+    assert main(["run", "holdout.yaml", "--out", "out", "training.learning_rate=100"]) == 1
+    printed = capsys.readouterr()
+    assert "learning rate" in printed.out
+    assert "failed: Diverged: " in printed.err
+    status = read_json(Path("out") / "status.json")
+    assert status["state"] == "failed"
+    assert "diverged at step" in status["reason"]
+    # of the other fits, and of this one until then
+    assert len(read_json(Path("out") / "summary.json")["fits"]) > 0
+
+
+def test_run_whose_output_is_closed_ends(home, monkeypatch):
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+        def fileno(self):
+            return spare.fileno()
+
+    with (home / "spare").open("w") as spare:
+        monkeypatch.setattr(sys, "stdout", Closed())
+        assert main(["run", "lengthscales.yaml", "--out", "out"]) == 1
+    assert read_json(home / "out" / "status.json")["state"] != "running"
