@@ -1,0 +1,40 @@
+"""Local linear attention: MultiheadAttention of order 1, against its equations in NumPy."""
+
+import itertools
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+from attention_modules import built, projected, rows_of
+
+import attnkernel as ak
+
+
+@pytest.mark.parametrize("kv_heads", [2, pytest.param(6, marks=pytest.mark.slow)])
+def test_local_linear_attention(x64, kv_heads):
+    """Test-time regression (2025): slopes taken from weighted means, head by head; and decoded."""
+    rows, size, heads, qk, vo, ridge = 11, 12, 6, 3, 5, 0.07
+    options = {"qk_size": qk, "vo_size": vo, "num_kv_heads": kv_heads, "prior": ak.Causal()}
+    module = built(ak.MultiheadAttention, heads, size, order=1, ridge=ridge, **options)
+    x = rows_of((rows, size))
+    q, k, v = projected(module, x)
+    out = np.zeros((rows, heads, vo))
+    for i, h in itertools.product(range(rows), range(heads)):
+        of = h // (heads // kv_heads)
+        w = np.exp(k[: i + 1, of] @ q[i, h] / np.sqrt(qk))
+        w = w / w.sum()
+        d = k[: i + 1, of] - q[i, h]
+        mean, gram = w @ d, (w[:, None] * d).T @ d + ridge * np.eye(qk)
+        slope = np.linalg.solve(gram, mean)
+        out[i, h] = (w * (1 - d @ slope)) @ v[: i + 1, of] / (1 - mean @ slope)
+    expected = out.reshape(rows, -1) @ np.asarray(module.output_proj.weight).T
+    found = eqx.filter_jit(lambda module, x: module(x, x, x))(module, x)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+    step = eqx.filter_jit(lambda module, row, cache: module.step(row, cache))
+    cache, decoded = module.cache(rows), []
+    for row in x:
+        one, cache = step(module, row[None], cache)
+        decoded.append(one)
+    decoded = np.concatenate(jax.device_get(decoded))
+    np.testing.assert_allclose(decoded, expected, rtol=1e-9, atol=1e-11)
