@@ -1,7 +1,7 @@
-"""Keeps of finished runs what the documentation shows: `python docs/keep.py RUN...`.
+"""Keeps what the documentation shows of finished runs: `python docs/keep.py RUN...`.
 
-Of each: `summaries/CONFIG.json`, its numbers with its command, config, date, commit, versions and
-device, and no path; and `gallery/CONFIG/*.png`, its figures small.
+For each run: `summaries/CONFIG.json`, its numbers with its command, config, date, commit, versions
+and device, but no path; and `gallery/CONFIG/*.png`, its figures made small.
 """
 
 import argparse
@@ -14,14 +14,14 @@ import yaml
 from PIL import Image
 
 DOCS = Path(__file__).parent
-MOST = 120_000  # bytes of a figure
-WIDTHS = (1300, 1100, 900, 700)  # pixels, the first of which is no larger than MOST
+MAX_FIGURE_BYTES = 120_000
+WIDTHS = (1300, 1100, 900, 700)  # pixels; the widest whose file is at most MAX_FIGURE_BYTES
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="directories of runs")
-    parser.add_argument("--device", help="in words, such as 'two cores of a CPU'")
+    parser.add_argument("--device", help="such as 'two cores of a CPU'")
     options = parser.parse_args()
     for run in options.runs:
         keep(run, options.device)
@@ -65,7 +65,7 @@ def keep(run: Path, device: str | None) -> None:
 
 
 def small(path: Path) -> bytes:
-    """The figure in 256 colours, as wide as MOST bytes allow."""
+    """The figure in 256 colours, as wide as MAX_FIGURE_BYTES allows."""
     with Image.open(path) as file:
         whole = file.convert("RGB")
     for width in WIDTHS:
@@ -75,7 +75,7 @@ def small(path: Path) -> bytes:
             image = whole.resize((width, height), Image.Resampling.LANCZOS)
         file = io.BytesIO()
         image.quantize(256, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
-        if file.tell() <= MOST:
+        if file.tell() <= MAX_FIGURE_BYTES:
             break
     return file.getvalue()
 

@@ -1,13 +1,21 @@
-"""Pages whose numbers come from files: those that begin with `{# numbers from ... #}` are Jinja.
+"""Text whose numbers come from kept runs: Jinja templates in Markdown.
 
-They see `runs`, what `docs/keep.py` kept of finished runs, `configs`, all of `configs/`, and the
-names of `notebooks` and the titles of interactive `pages`, which are made here. What is not there
-is an error.
+A page of `docs/` that begins with `{#` is a template; `docs/readme.py` renders README.md by the
+same environment. A template reads
+
+    runs       by config name, what `docs/keep.py` kept of a finished run
+    configs    by name, each file of `configs/`: its description, its fields, its figures
+    notebooks  the names of the notebooks
+    pages      by file name, the titles of the interactive pages, which the build makes here
+
+A name that does not exist is an error.
 """
 
+import functools
 import json
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import jinja2
@@ -19,17 +27,18 @@ from experiments.pages import PAGES
 
 DOCS = Path(__file__).parents[1]
 CONFIGS = DOCS.parent / "configs"
+NOTEBOOKS = DOCS.parent / "experiments" / "notebooks"
 
 
 def runs() -> dict[str, dict]:
-    """By the name of its config, of each run that was kept: summary, config and machine."""
+    """Returns each kept run by the name of its config: summary, config and machine."""
     return {
         path.stem: json.loads(path.read_text()) for path in sorted(DOCS.glob("summaries/*.json"))
     }
 
 
 def configs() -> dict[str, dict]:
-    """By name, of each config: what its first line of comment says, its fields, its figures."""
+    """Returns each config by name: its first lines of comment, its fields, its figures."""
     return {path.stem: _config(path) for path in sorted(CONFIGS.glob("*.yaml"))}
 
 
@@ -49,27 +58,84 @@ def _config(path: Path) -> dict:
 
 
 def significant(number: float, digits: int = 3) -> str:
-    """The number with so many digits that count, and no exponent below a million."""
+    """The number to `digits` significant digits, without an exponent below a million."""
     text = f"{number:.{digits}g}"
     return text if "e" not in text else f"{float(text):.0f}" if 1 <= number < 1e6 else text
 
 
-def render(app, docname, source):
+def fixed(number: float, decimals: int = 0) -> str:
+    """The number to `decimals` places after the point."""
+    return f"{number:.{decimals}f}"
+
+
+def thousands(number: float) -> str:
+    """The number, rounded, with a narrow space between groups of three digits."""
+    return f"{number:,.0f}".replace(",", "\u202f")
+
+
+def listed(numbers: Iterable[float], decimals: int) -> str:
+    """The numbers, separated by commas."""
+    return ", ".join(fixed(number, decimals) for number in numbers)
+
+
+def span(numbers: Iterable[float], decimals: int) -> str:
+    """The least and the greatest of the numbers: "0.95 to 0.97"."""
+    numbers = list(numbers)
+    return f"{fixed(min(numbers), decimals)} to {fixed(max(numbers), decimals)}"
+
+
+def cell(text: str) -> str:
+    """The first sentence of the text, for a cell of a table."""
+    return re.match(r".*?([.?](?= |$)|$)", text).group().replace("|", r"\|")
+
+
+def column(rows: Iterable[dict], *keys: str) -> list:
+    """Of each row, the value under the nested keys."""
+    return [functools.reduce(lambda value, key: value[key], keys, row) for row in rows]
+
+
+def over(numerators: Iterable[float], denominators: Iterable[float]) -> list[float]:
+    """Quotients of two lists, element by element."""
+    return [a / b for a, b in zip(numerators, denominators, strict=True)]
+
+
+FILTERS = {
+    "sig": significant,
+    "fixed": fixed,
+    "thousands": thousands,
+    "listed": listed,
+    "span": span,
+    "cell": cell,
+    "column": column,
+    "over": over,
+}
+
+
+def render(template: str, pages: dict[str, str] | None = None) -> str:
+    """Renders a template in Markdown; templates that it imports are in `docs/templates/`."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(DOCS / "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= FILTERS
+    return environment.from_string(template).render(
+        runs=runs(),
+        configs=configs(),
+        notebooks=sorted(path.stem for path in NOTEBOOKS.glob("*.py")),
+        pages=pages or {},
+    )
+
+
+def render_page(app, docname, source):
+    """Renders a page that is a template, as Sphinx reads it."""
     if source[0].startswith("{#"):
         for path in (*DOCS.glob("summaries/*.json"), *CONFIGS.glob("*.yaml")):
             app.env.note_dependency(str(path))
-        environment = jinja2.Environment(
-            undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-        )
-        environment.filters["sig"] = significant
-        source[0] = environment.from_string(source[0]).render(
-            runs=runs(),
-            configs=configs(),
-            notebooks=sorted(path.stem for path in DOCS.glob("notebooks/*.py")),
-            pages={
-                path.name: _title(path) for path in sorted(Path(app.outdir).glob("pages/*.html"))
-            },
-        )
+        made = sorted(Path(app.outdir).glob("pages/*.html"))
+        source[0] = render(source[0], pages={path.name: _title(path) for path in made})
 
 
 def _title(page: Path) -> str:
@@ -78,9 +144,9 @@ def _title(page: Path) -> str:
 
 
 def write_pages(app):
-    """Of each config that has one `pages/NAME.html`, as `python -m experiments page` does."""
+    """Writes `pages/NAME.html` for each config that has one, as `python -m experiments page`."""
     folder = Path(app.outdir) / "pages"
-    shutil.rmtree(folder, ignore_errors=True)  # those of configs that are no more
+    shutil.rmtree(folder, ignore_errors=True)  # pages of configs that are gone
     for name, config in configs().items():
         if config["fields"]["study"] in PAGES:
             out = folder / f"{name}.html"
@@ -89,6 +155,6 @@ def write_pages(app):
 
 
 def setup(app):
-    app.connect("source-read", render)
+    app.connect("source-read", render_page)
     app.connect("builder-inited", write_pages)
     return {"parallel_read_safe": True}

@@ -1,22 +1,24 @@
-"""Notebooks as scripts, from beginning to end; the build of the documentation runs them as such."""
+"""Notebooks: the files are in jupytext's format, and the first one runs as a script.
+
+The build of the documentation executes all of them (`test_build.py`).
+"""
 
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import jupytext
 import pytest
+from paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "experiments" / "notebooks").glob("*.py"))
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_a_script(path, tmp_path):
+@pytest.mark.notebooks
+def test_first_notebook_runs_as_a_script(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(path)],
+        [sys.executable, "-W", "error", str(NOTEBOOKS[0])],
         cwd=tmp_path,
         env=os.environ | {"MPLBACKEND": "agg", "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -24,11 +26,11 @@ def test_a_notebook_is_a_script(path, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert re.search(r"\d\.\d", done.stdout)  # it prints what its text speaks of
+    assert re.search(r"\d\.\d", done.stdout)  # it prints the numbers that its text names
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_one_of_jupytext(path):
+def test_notebook_has_the_format_of_jupytext(path):
     text = path.read_text(encoding="utf-8")
     notebook = jupytext.reads(text, fmt="py:percent")
     assert jupytext.writes(notebook, fmt="py:percent").rstrip("\n") == text.rstrip("\n")
@@ -41,7 +43,7 @@ def test_a_notebook_is_one_of_jupytext(path):
     assert "ak.plot.slide(draw, " in notebook.cells[-1].source
 
 
-def test_notebooks_are_numbered():
+def test_notebooks_are_numbered_in_hundreds():
     numbers = [path.stem.split("_")[0] for path in NOTEBOOKS]
     assert len(numbers) >= 10
     assert numbers[0] == "000"
