@@ -1,5 +1,6 @@
 """Kernel densities, against scikit-learn, SciPy, closed forms and sums that must be 1."""
 
+import functools
 import math
 
 import jax
@@ -27,39 +28,56 @@ def points(dim):
     return rng.normal(size=(M, dim)), rng.normal(size=(N, dim)), rng.uniform(0, 2, N).round(1)
 
 
-@pytest.mark.parametrize("name", SKLEARN)
 @pytest.mark.parametrize("dim", [1, 3])
-def test_densities_of_scikit_learn(x64, name, dim):
+def test_densities_of_scikit_learn(x64, dim):
     q, x, weights = points(dim)
     weights = weights + 0.1  # theirs are to be positive
-    theirs = KernelDensity(bandwidth=1.3, kernel=name, rtol=0, atol=0).fit(x, sample_weight=weights)
-    kernel = SKLEARN[name](1.3)
-    found = ak.density(q, x, kernel=kernel, weights=weights, log=True)
-    expected = theirs.score_samples(q)
-    assert np.any(np.isfinite(expected))
-    # beyond the support theirs is log of the least positive number, ours -inf
-    expected = np.where(expected < -300, -np.inf, expected)
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10)
-    np.testing.assert_allclose(
-        ak.density(q, x, kernel=kernel, weights=weights), np.exp(expected), rtol=1e-9
-    )
+
+    @jax.jit
+    def densities(q, x, weights):
+        """The density of each kernel and its logarithm."""
+        return {
+            name: [
+                ak.density(q, x, kernel=make(1.3), weights=weights, log=log)
+                for log in (False, True)
+            ]
+            for name, make in SKLEARN.items()
+        }
+
+    for name, (density, log_density) in jax.device_get(densities(q, x, weights)).items():
+        theirs = KernelDensity(bandwidth=1.3, kernel=name, rtol=0, atol=0)
+        expected = theirs.fit(x, sample_weight=weights).score_samples(q)
+        assert np.any(np.isfinite(expected))
+        # beyond the support theirs is log of the least positive number, ours -inf
+        expected = np.where(expected < -300, -np.inf, expected)
+        close = functools.partial(np.testing.assert_allclose, rtol=1e-9, err_msg=name)
+        close(log_density, expected, atol=1e-10)
+        close(density, np.exp(expected))
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_a_full_metric_is_the_covariance_of_scipy(x64, weighted):
+def test_a_full_metric_is_the_covariance_of_scipy(x64):
     q, x, weights = points(2)
-    weights = weights if weighted else None
-    theirs = stats.gaussian_kde(x.T, weights=weights)
-    kernel = ak.Gaussian(1.0, metric=np.linalg.inv(theirs.covariance))
-    found = ak.density(q, x, kernel=kernel, weights=weights)
-    np.testing.assert_allclose(found, theirs(q.T), rtol=1e-10)
+
+    @jax.jit
+    def density(metric, weights):
+        return ak.density(q, x, kernel=ak.Gaussian(1.0, metric=metric), weights=weights)
+
+    for given in (None, weights):
+        theirs = stats.gaussian_kde(x.T, weights=given)
+        found = density(np.linalg.inv(theirs.covariance), given)
+        np.testing.assert_allclose(found, theirs(q.T), rtol=1e-10)
 
 
-def test_far_away_the_logarithm_stays(x64):
-    q, x = np.array([200.0]), np.zeros(3)
-    found = ak.density(q, x, kernel=ak.Gaussian(0.5), log=True)
-    np.testing.assert_allclose(found, stats.norm.logpdf(q, scale=0.5), rtol=1e-12)
-    np.testing.assert_array_equal(ak.density(q, x, kernel=ak.Tricube(0.5), log=True), [-np.inf])
+def test_the_log_density_does_not_underflow(x64):
+    @jax.jit
+    def logs(q, x):
+        kernels = ak.Gaussian(0.5), ak.Tricube(0.5)
+        return [ak.density(q, x, kernel=kernel, log=True) for kernel in kernels]
+
+    q = np.array([200.0])
+    gaussian, compact = logs(q, np.zeros(3))
+    np.testing.assert_allclose(gaussian, stats.norm.logpdf(q, scale=0.5), rtol=1e-12)
+    np.testing.assert_array_equal(compact, [-np.inf])
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 7, 30])
@@ -78,17 +96,21 @@ def test_integrals_by_their_closed_forms(x64, dim):
         (ak.Triweight(1.0), special.beta(h, 4) / 2),
         (ak.Tricube(1.0), special.beta(dim / 3, 4) / 3),
     ]
-    for alpha in (h + 0.01, h + 0.99, h + 1.01, 100.0):
-        integral = 0.5 * (2 * alpha) ** h * special.beta(h, alpha - h)
-        expected.append((ak.RationalQuadratic(1.0, alpha), integral))
     if dim == 1:
         expected.append((ak.Cauchy(1.0), np.pi / 2))
+    alphas = np.array([h + 0.01, h + 0.99, h + 1.01, 100.0])
+    of_alphas = 0.5 * (2 * alphas) ** h * special.beta(h, alphas - h)
+
+    @jax.jit
+    def log_volumes(kernels, alphas):
+        of_alpha = jax.vmap(lambda alpha: ak.RationalQuadratic(1.0, alpha).log_volume(dim))
+        return jnp.stack([kernel.log_volume(dim) for kernel in kernels]), of_alpha(alphas)
+
+    kernels, integrals = zip(*expected, strict=True)
     sphere = 2 * np.pi**h / g(h)
-    for kernel, integral in expected:
-        volume = kernel.log_volume(dim)
-        np.testing.assert_allclose(
-            volume, np.log(sphere * integral), atol=1e-11, err_msg=repr(kernel)
-        )
+    expected = np.log(sphere * np.array(integrals)), np.log(sphere * of_alphas)
+    for found, logs in zip(log_volumes(kernels, alphas), expected, strict=True):
+        np.testing.assert_allclose(found, logs, atol=1e-11)
 
 
 def test_a_kernel_of_your_own_needs_no_integral(x64):
@@ -98,58 +120,66 @@ def test_a_kernel_of_your_own_needs_no_integral(x64):
         def log_of(self, squares):
             return -(squares**2)
 
-    found = ak.density(np.zeros(1), np.array([0.5]), kernel=Bump(0.7))
+    found = jax.jit(lambda q: ak.density(q, np.array([0.5]), kernel=Bump(0.7)))(np.zeros(1))
     scale = integrate.quad(lambda u: math.exp(-((u / 0.7) ** 4)), -np.inf, np.inf)[0]
     np.testing.assert_allclose(found, [math.exp(-((0.5 / 0.7) ** 4)) / scale], rtol=1e-9)
 
 
-def test_mixed_columns_sum_to_one(x64):
+def test_densities_of_mixed_columns_sum_to_one(x64):
     rng = np.random.default_rng(4)
     x = np.stack([rng.normal(size=N), rng.integers(0, 3, N), rng.integers(-2, 3, N)], axis=1)
-    kernel = ak.Gaussian(0.4).on(0) * (
-        ak.AitchisonAitken(0.2, 3).on(1) * ak.WangVanRyzin(0.3).on(2)
-    )
-    grid = np.linspace(-8, 8, 401)
-    cells = np.stack(np.meshgrid(grid, np.arange(3), np.arange(-40, 41), indexing="ij"), axis=-1)
-    found = ak.density(cells.reshape(-1, 3), x, kernel=kernel)
-    np.testing.assert_allclose(jnp.sum(found) * (grid[1] - grid[0]), 1.0, rtol=1e-9)
+    grid = np.linspace(-8, 8, 161)  # the sum over it is exact to rounding, the spacing being ℓ/4
+    cells = np.stack(np.meshgrid(grid, np.arange(3), np.arange(-30, 31), indexing="ij"), axis=-1)
+
+    @jax.jit
+    def density(q):
+        names = ak.AitchisonAitken(0.2, 3).on(1) * ak.WangVanRyzin(0.3).on(2)
+        return ak.density(q, x, kernel=ak.Gaussian(0.4).on(0) * names)
+
+    found = np.sum(density(cells.reshape(-1, 3)))
+    np.testing.assert_allclose(found * (grid[1] - grid[0]), 1.0, rtol=1e-9)
 
 
-def test_the_likelihood_of_a_lengthscale_has_a_slope(x64):
+def test_the_likelihood_of_lengthscale_and_shape_has_slopes(x64):
     q, x, _ = points(2)
 
-    def log_likelihood(scale, alpha):
-        return jnp.sum(ak.density(q, x, kernel=ak.RationalQuadratic(scale, alpha), log=True))
+    @jax.jit
+    def value_and_slopes(scale, alpha):
+        def log_likelihood(scale, alpha):
+            kernel = ak.RationalQuadratic(scale, alpha)
+            return jnp.sum(ak.density(q, x, kernel=kernel, log=True))
 
-    for alpha in (1.5, 3.0):  # by its closed form, and by quadrature
-        found = jax.jit(jax.grad(log_likelihood, argnums=(0, 1)))(0.7, alpha)
+        return jax.value_and_grad(log_likelihood, argnums=(0, 1))(scale, alpha)
+
+    for alpha in (1.5, 3.0):
+        found = value_and_slopes(0.7, alpha)[1]
         s, a = 0.7 + 1e-5 * np.array([-1, 1, 0, 0]), alpha + 1e-5 * np.array([0, 0, -1, 1])
-        low, high, short, long = map(log_likelihood, s, a)
+        low, high, short, long = (value_and_slopes(*at)[0] for at in zip(s, a, strict=True))
         expected = [(high - low) / 2e-5, (long - short) / 2e-5]
         np.testing.assert_allclose(found, expected, rtol=1e-7)
 
 
-def test_what_is_no_density():
+def test_kernels_and_data_without_a_density_are_refused():
     q, x, weights = points(2)
-    for kernel, sentence in [
-        (ak.Cauchy(1.0), r"Cauchy\(lengthscale=1\) falls too slowly .* in 2 dimensions"),
-        (ak.RationalQuadratic(1.0, 1.0), "falls too slowly"),
-        (ak.Periodic(), "Periodic is no density of points"),
-        (ak.DotProduct(), "DotProduct is no density"),
-        (ak.LiRacine(0.1), "LiRacine is no density"),
-        (ak.Gaussian(1.0).on(1), "is constant along the others"),
-        (ak.Gaussian(1.0) * ak.Laplace(1.0), r"the factors take \(0, 1\), \(0, 1\)"),
-        (ak.Gaussian(1.0).on(0) * ak.Laplace(1.0).on(0), r"each column is of one factor"),
+    for kernel, pattern in [
+        (ak.Cauchy(1.0), r"Cauchy\(lengthscale=1\).* 2 dimensions"),
+        (ak.RationalQuadratic(1.0, 1.0), "RationalQuadratic.* 2 dimensions"),
+        (ak.Periodic(), "Periodic .*density"),
+        (ak.DotProduct(), "DotProduct .*density"),
+        (ak.LiRacine(0.1), "LiRacine .*density"),
+        (ak.Gaussian(1.0).on(1), "constant along"),
+        (ak.Gaussian(1.0) * ak.Laplace(1.0), r"\(0, 1\), \(0, 1\)"),
+        (ak.Gaussian(1.0).on(0) * ak.Laplace(1.0).on(0), r"\(0,\), \(0,\)"),
     ]:
-        with pytest.raises(ValueError, match=sentence):
+        with pytest.raises(ValueError, match=pattern):
             ak.density(q, x, kernel=kernel)
-    with pytest.raises(ValueError, match="at least one point"):
+    with pytest.raises(ValueError, match="x has none"):
         ak.density(q, x[:0], kernel=ak.Gaussian(1.0))
-    with pytest.raises(ValueError, match="x must be finite"):
+    with pytest.raises(ValueError, match=r"x .*finite"):
         ak.density(q, x * np.nan, kernel=ak.Gaussian(1.0))
-    with pytest.raises(ValueError, match="same dimension; got 2 and 1"):
+    with pytest.raises(ValueError, match="2 and 1"):
         ak.density(q, x[:, 0], kernel=ak.Gaussian(1.0))
-    with pytest.raises(ValueError, match="none below 0"):
+    with pytest.raises(ValueError, match=r"weights.* from -"):
         ak.density(q, x, kernel=ak.Gaussian(1.0), weights=-weights)
     inside = jax.jit(lambda scale: ak.density(q, x, kernel=ak.Cauchy(scale)))(1.0)
     assert np.all(np.isnan(inside))
