@@ -1,0 +1,212 @@
+"""Kernels of some columns of the points, and mixed data: products of them over columns."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+
+# log K of one column of names, from whether two are the same and how many steps they are apart
+CATEGORICAL = {
+    "Aitchison and Aitken": (
+        lambda bandwidth: ak.AitchisonAitken(bandwidth, 5),
+        lambda steps: np.where(steps == 0, 1 - 0.3, 0.3 / 4),
+    ),
+    "Li and Racine": (ak.LiRacine, lambda steps: np.where(steps == 0, 1.0, 0.3)),
+    "Wang and van Ryzin": (
+        ak.WangVanRyzin,
+        lambda steps: np.where(steps == 0, 1 - 0.3, (1 - 0.3) / 2 * 0.3**steps),
+    ),
+    "Li and Racine, ordered": (ak.LiRacineOrdered, lambda steps: 0.3**steps),
+}
+
+
+def mixed(make, bandwidth=0.3):
+    """Categories in two columns, a quantity between them."""
+    return make(bandwidth).on(0, 2) * ak.Gaussian(0.5).on(1)
+
+
+def sample(n=29):
+    rng = np.random.default_rng(0)
+    x = np.stack([rng.integers(0, 3, n), rng.normal(size=n), rng.integers(0, 5, n)], axis=1)
+    return x.astype(float), rng.normal(size=(n, 2))
+
+
+# --- a kernel of some columns ---
+
+
+def test_a_kernel_on_columns_is_that_of_those_columns(x64):
+    q, k = (np.random.default_rng(i).normal(size=(n, 5)) for i, n in ((0, 7), (1, 3)))
+    lengths = np.array([0.5, 2.0])
+
+    def gaussian(a, b):
+        return -0.5 * (((a[:, None] - b[None]) / lengths) ** 2).sum(axis=2)
+
+    def dot_product(a, b):
+        return a @ b.T / np.sqrt(2)
+
+    cases = [
+        (kernel, columns, formula)
+        for kernel, formula in ((ak.Gaussian(lengths), gaussian), (ak.DotProduct(), dot_product))
+        for columns in ((0, 3), (4, 1), np.array([2, 3]))
+    ]
+    kernels = [ak.On(kernel, columns) for kernel, columns, _ in cases]
+    nested = [ak.Gaussian().on(1).on(3, 0), ak.Gaussian().on(0)]
+
+    @eqx.filter_jit
+    def scores(kernels, q, k):
+        return [(kernel.pairwise(q, k), ak.Kernel.pairwise(kernel, q[:2], k)) for kernel in kernels]
+
+    *found, of_nested, of_plain = scores(kernels + nested, q, k)
+    for (all_pairs, one_by_one), on, (kernel, columns, formula) in zip(
+        found, kernels, cases, strict=True
+    ):
+        a, b = map(int, columns)
+        expected = formula(q[:, [a, b]], k[:, [a, b]])
+        np.testing.assert_allclose(all_pairs, expected, rtol=1e-14, atol=1e-14)
+        np.testing.assert_allclose(one_by_one, expected[:2], rtol=1e-14, atol=1e-14)
+        assert on.columns == kernel.on(a, b).columns == (a, b)
+    np.testing.assert_allclose(of_nested[0], of_plain[0])
+    assert ak.On(ak.Gaussian(), 2).columns == (2,)
+    assert ak.Gaussian(1.0).on((0, 2)).columns == ak.Gaussian(1.0).on(0, 2).columns == (0, 2)
+
+
+def test_one_kernel_on_columns_is_summed_as_that_kernel():
+    x, v = jnp.zeros((3000, 5)), jnp.zeros((3000, 1))
+    assert ak.select_method(x, x, v, kernel=ak.Epanechnikov(0.3).on(2)).method == ak.Sorted()
+    both = ak.Epanechnikov(0.3).on(2) * ak.Epanechnikov(0.3).on(1)
+    assert ak.select_method(x, x, v, kernel=both).method == ak.Blockwise()
+
+
+@pytest.mark.parametrize("bad", [-1, True, (), (0, -3), np.array([0.5])])
+def test_columns_must_be_whole_numbers(bad):
+    with pytest.raises(ValueError, match=r"columns must be.*whole number from 0"):
+        ak.On(ak.Gaussian(), bad)
+
+
+def test_missing_or_repeated_columns_are_refused():
+    with pytest.raises(ValueError, match=r"once; got \(1, 1\)"):
+        ak.Gaussian().on(1, 1)
+    x, kernel = jnp.ones((5, 2)), ak.Gaussian().on(0, 2)
+    for refused in (
+        lambda: kernel.pairwise(x, x),
+        lambda: kernel.bounds(x),
+        lambda: ak.attend(x, x, x, kernel=kernel * kernel),
+    ):
+        with pytest.raises(ValueError, match=r"columns 0, 2.*at least 3 dimensions; got 2"):
+            refused()
+    with pytest.raises(ValueError, match=r"same dimension; got 2 and 3"):
+        ak.attend(x, jnp.ones((5, 3)), x, kernel=ak.Gaussian().on(0))
+
+
+# --- mixed data ---
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        *((name, ak.Dense()) for name in CATEGORICAL),
+        pytest.param("Li and Racine", ak.Blockwise(8, 16), marks=pytest.mark.slow),
+    ],
+)
+def test_mixed_data_are_a_product_over_columns(x64, name, method):
+    (make, formula), (x, v) = CATEGORICAL[name], sample()
+    queries = x[:17]
+    steps = np.abs(queries[:, None] - x[None])
+    weights = formula(steps[..., 0]) * formula(steps[..., 2])
+    weights = weights * np.exp(-0.5 * (steps[..., 1] / 0.5) ** 2)
+    expected = weights @ v / weights.sum(axis=1, keepdims=True)
+
+    def outputs(kernel, queries, x, v):
+        return ak.attend(queries, x, v, kernel=kernel, method=method)
+
+    @jax.jit
+    def derivatives(arguments, along):
+        gradient = jax.grad(lambda *a: jnp.sum(outputs(*a)), (0, 1, 2, 3))(*arguments)
+        return *jax.jvp(outputs, arguments, along), gradient
+
+    arguments = mixed(make), queries, x, v
+    along = jax.tree.map(lambda leaf: np.cos(np.arange(leaf.size)).reshape(leaf.shape), arguments)
+    value, change, gradient = jax.device_get(derivatives(arguments, along))
+    np.testing.assert_allclose(value, expected, rtol=1e-11, atol=1e-12)
+    both = zip(jax.tree.leaves(gradient), jax.tree.leaves(along), strict=True)
+    np.testing.assert_allclose(change.sum(), sum(np.vdot(a, b) for a, b in both), rtol=1e-9)
+
+    # and by differences, in the bandwidth
+    def shifted(step):
+        moved = eqx.tree_at(
+            lambda a: a[0].first.kernel.logit, arguments, replace_fn=lambda logit: logit + step
+        )
+        return np.asarray(derivatives(moved, along)[0]).sum()
+
+    slope = (shifted(1e-5) - shifted(-1e-5)) / 2e-5
+    np.testing.assert_allclose(gradient[0].first.kernel.logit, slope, rtol=1e-6)
+
+
+class NanFarAway(ak.LiRacine):
+    """NaN of categories more than 20 steps apart, which its bound rules out."""
+
+    __init__ = ak.LiRacine.__init__
+
+    def log_of(self, steps, share, rest, column):
+        return jnp.where(steps > 20, jnp.nan, super().log_of(steps, share, rest, column))
+
+    def upper_bound(self, *box):
+        return ak.LiRacine(0.0).upper_bound(*box)
+
+
+def test_blocks_of_other_categories_cost_nothing():
+    """Sorted by category, with λ = 0: a block of others is never scored."""
+    rng = np.random.default_rng(0)
+    category, t = np.repeat(10.0 * np.arange(8), 16), rng.normal(size=128)
+    x = np.stack([category, t], axis=1).astype(np.float32)
+    kernel = NanFarAway(0.0).on(0) * ak.DotProduct().on(1)
+    out = ak.attend(x, x, x[:, 1:], kernel=kernel, method=ak.Blockwise(16, 16))
+    weights = np.where(category[:, None] == category, np.exp(t[:, None] * t), 0.0)
+    expected = weights @ t / weights.sum(axis=1)
+    np.testing.assert_allclose(out[:, 0], expected, rtol=1e-5, atol=1e-6)
+    # a bound of +inf, that of DotProduct, does not hide one of -inf
+    first, last = jnp.asarray(x[0]), jnp.asarray(x[-1])
+    assert np.isneginf(kernel.upper_bound(first, first, last, last))
+    both = ak.DotProduct() * ak.Gaussian()
+    assert both.upper_bound(first, first, last, last) == np.inf
+
+
+def test_bounds_stretch_and_categories_are_those_of_the_columns(x64):
+    x = jnp.asarray(sample()[0])
+    kernel = mixed(ak.LiRacine)
+    lower, upper = kernel.bounds(x)
+    alone = ak.Gaussian(0.5).bounds(x[:, 1:2])
+    for side, expected, share in zip((lower, upper), alone, (1e-4, 1 - 1e-4), strict=True):
+        assert side.second.kernel.lengthscale == expected.lengthscale
+        np.testing.assert_allclose(side.first.kernel.bandwidth, share, rtol=1e-12)
+        assert jax.tree.structure(side) == jax.tree.structure(kernel)
+    longer = kernel.stretched(3.0)
+    np.testing.assert_allclose(longer.second.kernel.lengthscale, 1.5, rtol=1e-14)
+    assert longer.first.kernel.logit == kernel.first.kernel.logit
+    assert set(kernel.categories(3)) == {0, 2}
+    assert set(ak.LiRacine(0.1).on(4, 1).categories(5)) == {1, 4}
+    assert set(ak.SoftCapped(kernel, 5.0).categories(3)) == {0, 2}
+    assert set(ak.kernels._base.Stretched(kernel, 2.0).categories(3)) == {0, 2}
+    assert set(ak.Gaussian().categories(3)) == set()
+
+
+def test_a_fit_to_mixed_data_stays_in_its_domain(x64):
+    rng = np.random.default_rng(5)
+    group, x = rng.integers(0, 3, 61), rng.uniform(-2, 2, 61)
+    y = np.sin(2 * x) + np.array([0.0, 0.1, 3.0])[group] + 0.1 * rng.normal(size=61)
+    kernel = ak.LiRacine(0.0).on(0) * ak.Gaussian(0.5).on(1)
+    points = np.stack([group, x], axis=1)
+    fit = ak.fit(ak.KernelRegression(kernel), points, y, objective=ak.LeaveOneOut(), starts=2)
+    first, second = fit.model.kernel.first.kernel, fit.model.kernel.second.kernel
+    assert 1e-4 * (1 - 1e-9) <= first.bandwidth < 0.05
+    assert 0.05 < second.lengthscale < 1.0
+
+    def without_groups(lengthscale):
+        weights = np.exp(-0.5 * ((x[:, None] - x) / lengthscale) ** 2)
+        np.fill_diagonal(weights, 0.0)
+        return np.mean((y - weights @ y / weights.sum(axis=1)) ** 2)
+
+    assert fit.loss < 0.1 * min(map(without_groups, np.geomspace(0.05, 4.0, 100)))
