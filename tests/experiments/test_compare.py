@@ -1,4 +1,4 @@
-"""Runs side by side, and the index of a folder of them."""
+"""`compare`: runs side by side; `index`: a table of the runs in a folder."""
 
 import csv
 import json
@@ -9,6 +9,8 @@ import pytest
 
 from experiments.__main__ import main
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
+
 CONFIG = """
 study: holdout
 data: {source: heteroskedastic, n: 23}
@@ -18,7 +20,8 @@ hold_out: [2, 7]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, blank_figures):
+    """A folder of two runs that differ in their learning rate."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "c.yaml").write_text(CONFIG)
     with pytest.MonkeyPatch.context() as patch:
@@ -29,11 +32,11 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_what_was_asked_and_what_came_of_it(folder, tmp_path, monkeypatch, capsys):
+def test_configs_numbers_and_metrics_are_compared(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     out = tmp_path / "both"
     assert main(["compare", "results/slow", "results/fast", "--out", str(out)]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     content = json.loads((out / "compare.json").read_text())
     assert content["config"] == {"training.learning_rate": [0.05, 0.3]}
     summaries = [
@@ -43,7 +46,7 @@ def test_what_was_asked_and_what_came_of_it(folder, tmp_path, monkeypatch, capsy
     expected = [summary["fits"][1]["lengthscale"] for summary in summaries]
     assert content["numbers"]["fits.1.lengthscale"] == expected
     for text in ("training.learning_rate", "slow", "fast", f"{expected[1]:.6g}", "done"):
-        assert text in said
+        assert text in printed
     arrays = np.load(out / "figures" / "compare.npz")
     assert {key.split("/")[0] for key in arrays} == {"loss", "lengthscale"}
     path = arrays["lengthscale/1/hold_out 7"]
@@ -52,7 +55,7 @@ def test_what_was_asked_and_what_came_of_it(folder, tmp_path, monkeypatch, capsy
     np.testing.assert_allclose(path[:, 1], own[1], rtol=1e-6)
 
 
-def test_the_index_has_a_line_for_each_run(folder, monkeypatch, capsys):
+def test_index_has_a_line_for_each_run(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     assert main(["index"]) == 0
     assert "index.csv: 2 runs" in capsys.readouterr().out
@@ -66,28 +69,30 @@ def test_the_index_has_a_line_for_each_run(folder, monkeypatch, capsys):
     assert float(rows[0]["fits.0.loss"]) == summary["fits"][0]["loss"]
 
 
-def test_what_is_no_run(folder, tmp_path, monkeypatch, capsys):
+def test_missing_runs_and_folders_are_reported(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
-    for arguments, sentence in (
+    for arguments, message in (
         (["compare", "results/slow", "nowhere"], "nowhere is no run"),
         (["compare", "results/slow", "--out", "results/slow"], "cannot be made: File exists"),
         (["index", "nowhere"], "nowhere is no folder"),
     ):
         assert main(arguments) == 2
-        assert sentence in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
-def test_names_that_yaml_reads_as_something_else(tmp_path, monkeypatch, capsys):
+def test_names_that_yaml_reads_as_dates_and_booleans(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "d.yaml").write_text("study: data\ndata: {source: heteroskedastic, n: 20}\n")
     names = ["2026-13-45", "2026-01-01", "on"]
-    for name in names:
-        assert main(["run", "d.yaml", f"name={name}", "--out", f"results/{name}", "--quiet"]) == 0
+    for name, seed in zip(names, (1, 1, 2), strict=True):
+        values = [f"name={name}", f"seed={seed}"]
+        assert main(["run", "d.yaml", *values, "--out", f"results/{name}", "--quiet"]) == 0
     assert main(["index"]) == 0
     with (tmp_path / "results" / "index.csv").open() as file:
         assert sorted(row["name"] for row in csv.DictReader(file)) == sorted(names)
     assert main(["compare", *(f"results/{name}" for name in names), "--out", "all"]) == 0
-    assert json.loads((tmp_path / "all" / "compare.json").read_text())["config"]["name"] == names
+    compared = json.loads((tmp_path / "all" / "compare.json").read_text())
+    assert compared["config"] == {"name": names, "seed": [1, 1, 2]}
     (tmp_path / "results" / "on" / "config.yaml").write_text("study: [")
     assert main(["index"]) == 0  # of the others
     printed = capsys.readouterr()
@@ -96,9 +101,9 @@ def test_names_that_yaml_reads_as_something_else(tmp_path, monkeypatch, capsys):
     assert main(["compare", "results/on", "results/2026-01-01"]) == 2
 
 
-def test_lines_of_metrics_that_say_nothing(folder, tmp_path, monkeypatch):
+def test_incomplete_lines_of_metrics_are_skipped(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
-    strange = tmp_path / "strange"
-    shutil.copytree(folder / "results" / "fast", strange)
-    (strange / "metrics.jsonl").write_text('{"step": 1}\n{"step": "x", "a": 1, "loss": 2}\n[1]\n')
-    assert main(["compare", str(strange), "results/slow", "--out", str(tmp_path / "both")]) == 0
+    damaged = tmp_path / "damaged"
+    shutil.copytree(folder / "results" / "fast", damaged)
+    (damaged / "metrics.jsonl").write_text('{"step": 1}\n{"step": "x", "a": 1, "loss": 2}\n[1]\n')
+    assert main(["compare", str(damaged), "results/slow", "--out", str(tmp_path / "both")]) == 0

@@ -1,16 +1,13 @@
-"""Runs that are killed, or meet a full disk or a forbidden one, go on and end in the same bits."""
+"""Runs that are killed, or whose disk is full or read-only, are resumed to the same bits."""
 
-import contextlib
 import filecmp
 import importlib
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import equinox as eqx
@@ -18,12 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from paths import ROOT
 
 import attnkernel as ak
 from experiments import runner
 from experiments.__main__ import main
 from experiments.results import Run
 from experiments.studies._training import Diverged, train
+
+pytestmark = pytest.mark.usefixtures("blank_figures")
 
 INDUCTION = """
 study: induction
@@ -42,97 +42,85 @@ data: {source: heteroskedastic, n: 37}
 training: {steps: 40}
 hold_out: [5, 11]
 """
-ROOT = Path(__file__).parents[2]
+CHECKPOINTS_MODULE = "attnkernel.fit._checkpoints"  # `ak.fit` is a function
+# `python -c KILLED LIMIT FUNCTION CALLS ARGUMENTS`: the command line, killed at that call
+KILLED = f"""
+import importlib, os, signal, sys
+import numpy as np
+from pathlib import Path
+from matplotlib.figure import Figure
+from experiments import results
+from experiments.__main__ import main
+
+Figure.savefig = lambda self, path, **_: Path(path).write_bytes(b"")
+sys.modules["{CHECKPOINTS_MODULE}"]._SHARE = np.inf  # a checkpoint after each chunk
+where, name, calls = sys.argv[1], sys.argv[2], int(sys.argv[3])
+owner = {{"run": results.Run, "module": results, "os": os}}[where]
+keep = getattr(owner, name)
+
+def counted(*arguments, **options):
+    global calls
+    calls -= 1
+    if calls == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return keep(*arguments, **options)
+
+setattr(owner, name, counted)
+sys.exit(main(sys.argv[4:]))
+"""
 
 
-@pytest.fixture
-def started(tmp_path):
-    """Starts `python -m experiments ...` in a process of its own."""
-    env = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-
-    def start(*arguments, before=(), **options):
-        return subprocess.Popen(
-            [*before, sys.executable, "-m", "experiments", *map(str, arguments)],
-            cwd=tmp_path,
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            **options,
-        )
-
-    return start
+def start(folder, *arguments, before=(), program=("-m", "experiments")):
+    """Runs `python -m experiments ...` in its own process; returns it once it has ended."""
+    return subprocess.run(
+        [*before, sys.executable, *program, *map(str, arguments)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
-def same(a, b):
-    """Whether two runs have the same files, times and commands aside."""
+def kill_at(folder, owner, function, calls, *arguments):
+    """Runs a command that is killed at a call of a function, the first being 1."""
+    done = start(folder, owner, function, calls, *arguments, program=("-c", KILLED))
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def assert_same_run(a, b):
+    """Two runs have the same files, but for times and commands."""
     names = [
         sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
         for run in (a, b)
     ]
     assert names[0] == names[1]
-    apart = [name for name in names[0] if not filecmp.cmp(a / name, b / name, shallow=False)]
-    assert apart == ["meta.json"]
-    return True
+    different = [name for name in names[0] if not filecmp.cmp(a / name, b / name, shallow=False)]
+    assert different == ["meta.json"]
 
 
 def state(run):
     return json.loads((run / "status.json").read_text())["state"]
 
 
-def test_a_run_killed_at_ten_random_moments_ends_in_the_same_bits(tmp_path, started):
-    (tmp_path / "c.yaml").write_text(INDUCTION)
-    began, process = time.monotonic(), started("run", "c.yaml", "--out", "whole")
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
-    seconds, rng = time.monotonic() - began, random.Random(0)
-    reached, runs = [], [tmp_path / "run_0"]
-    while len(reached) < 10:
-        verb = ("resume", runs[-1]) if runs[-1].exists() else ("run", "c.yaml", "--out", runs[-1])
-        process = started(*verb)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=rng.uniform(0.1, 0.55 * seconds))
-        process.kill()
-        process.communicate()
-        if process.returncode == 0:  # it came to its end before
-            runs.append(tmp_path / f"run_{len(runs)}")
-            continue
-        assert process.returncode == -signal.SIGKILL
-        reached.append(len(list(runs[-1].glob("checkpoints/*.ckpt"))))
-        assert not runs[-1].exists() or state(runs[-1]) in ("running", "done")
-    assert max(reached) == 2
-    if runs[-1].exists():
-        _, said = started("resume", runs[-1]).communicate(timeout=300)
-        assert state(runs[-1]) == "done", said
-    for run in runs:
-        if run.exists():
-            assert same(run, tmp_path / "whole")
-            meta = json.loads((run / "meta.json").read_text())
-            assert all(found["found"]["state"] == "running" for found in meta.get("resumed", []))
-
-
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Two runs of one config: a whole one, and one that Ctrl-C stopped after two chunks of four."""
+def made(tmp_path_factory, blank_figures):
+    """Two runs of one config: a whole one, and one interrupted at the third of four chunks."""
     folder = tmp_path_factory.mktemp("made")
     (folder / "c.yaml").write_text(HOLDOUT)
     add = Run.step_metrics
 
-    def stop(self, done, *arguments, **columns):
+    def interrupt(self, done, *arguments, **columns):
         add(self, done, *arguments, **columns)
         if done == 30:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(sys.modules["attnkernel.fit._checkpoints"], "_SHARE", np.inf)
+        patch.setattr(importlib.import_module(CHECKPOINTS_MODULE), "_SHARE", np.inf)
         assert main(["run", "c.yaml", "--out", "whole", "--quiet"]) == 0
-        patch.setattr(Run, "step_metrics", stop)
+        patch.setattr(Run, "step_metrics", interrupt)
         assert main(["run", "c.yaml", "--out", "stopped", "--quiet"]) == 130
     return folder
 
@@ -145,106 +133,161 @@ def runs(made, tmp_path, monkeypatch):
     return tmp_path / "whole", tmp_path / "stopped"
 
 
-def test_ctrl_c_and_what_resume_says(runs, capsys):
+@pytest.mark.cli
+def test_killed_run_is_resumed_to_the_same_bits(runs):
+    whole, _ = runs
+    killed = whole.with_name("killed")
+    kill_at(whole.parent, "run", "step_metrics", 3, "run", "c.yaml", "--out", killed)
+    assert state(killed) == "running"
+    assert len(list(killed.glob("checkpoints/*.ckpt"))) == 2
+    assert main(["resume", "killed", "--quiet"]) == 0
+    assert_same_run(killed, whole)
+    (resumed,) = json.loads((killed / "meta.json").read_text())["resumed"]
+    assert resumed["found"]["state"] == "running"
+
+
+# what a killed run leaves -> the call at which it is killed: owner, function, 1 for the first call
+KILLS = {
+    "no directory": ("run", "_claim", 1),
+    "no checkpoint": ("run", "step_metrics", 1),
+    "one checkpoint": ("run", "step_metrics", 2),
+    "a file not yet in its place": ("os", "replace", 3),
+    "one figure of two": ("run", "figure", 2),
+    "all files, but running": ("run", "close", 1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.cli
+def test_run_killed_in_every_state_is_resumed_to_the_same_bits(runs):
+    """One run, resumed and killed again and again, each time a little later."""
+    whole, _ = runs
+    killed = whole.with_name("killed")
+    checkpoints = []
+    for left, call in KILLS.items():
+        command = ("resume", killed) if killed.exists() else ("run", "c.yaml", "--out", killed)
+        kill_at(whole.parent, *call, *command)
+        assert killed.exists() == (left != "no directory")
+        assert not killed.exists() or state(killed) == "running"
+        checkpoints.append(len(list(killed.glob("checkpoints/*.ckpt"))))
+        drafts = list(killed.glob("checkpoints/.*.part"))
+        assert bool(drafts) == (left == "a file not yet in its place")
+    assert checkpoints == [0, 0, 1, 1, 2, 2]
+    assert main(["resume", "killed", "--quiet"]) == 0
+    assert_same_run(killed, whole)
+    resumed = json.loads((killed / "meta.json").read_text())["resumed"]
+    assert [found["found"]["state"] for found in resumed] == ["running"] * (len(KILLS) - 1)
+
+
+def test_interrupted_run_is_resumed_to_the_same_bits(runs, capsys, monkeypatch):
     whole, stopped = runs
     assert [path.stem for path in sorted((stopped / "checkpoints").iterdir())] == [
         "training-000000010",
         "training-000000020",
     ]
     assert state(stopped) == "interrupted"
+    before = json.loads((stopped / "meta.json").read_text())
+    monkeypatch.setattr(sys, "argv", ["experiments", "resume"])
     (stopped / "checkpoints" / ".training-000000030.ckpt.17.part").write_bytes(b"half")
     assert main(["resume", "stopped", "--quiet"]) == 0
-    assert same(whole, stopped)
+    assert_same_run(whole, stopped)
+    meta = json.loads((stopped / "meta.json").read_text())
+    assert meta["command"] == before["command"] != sys.argv
+    assert meta["started"] == before["started"]
     assert main(["resume", "stopped"]) == 0
-    assert "is done" in capsys.readouterr().out
-    for path, sentence in (("c.yaml", "is no run"), ("none", "is no run")):
+    assert "stopped is done" in capsys.readouterr().out
+    for path in ("c.yaml", "none"):
         assert main(["resume", path]) == 2
-        assert sentence in capsys.readouterr().err
+        assert f"{path} is no run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "swapped"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_used(runs, capsys, damage):
+@pytest.mark.parametrize("damage", ["truncated", "one bit flipped", "of an earlier step"])
+def test_damaged_checkpoint_is_reported_and_the_one_before_used(runs, capsys, damage):
     whole, stopped = runs
     older, newest = ak.Checkpoints(stopped / "checkpoints" / "training").files()
     content = newest.read_bytes()
-    if damage == "cut":
+    if damage == "truncated":
         newest.write_bytes(content[:-100])
-    elif damage == "flipped":
+    elif damage == "one bit flipped":
         newest.write_bytes(content[:-1] + bytes([content[-1] ^ 128]))
     else:
         newest.write_bytes(older.read_bytes())
     assert main(["resume", "stopped", "--quiet"]) == 0
     assert f"{newest.name} is" in capsys.readouterr().err
-    aside = stopped / "checkpoints" / f"{newest.name}.aside"
+    quarantined = stopped / "checkpoints" / f"{newest.name}.aside"
     assert json.loads((stopped / "meta.json").read_text())["damaged"]
-    aside.unlink()  # kept, for who wants to look
-    assert same(whole, stopped)
+    quarantined.unlink()  # kept for the user to look at
+    assert_same_run(whole, stopped)
 
 
-def test_a_run_at_work_is_left_alone(runs, capsys):
+def test_running_run_cannot_be_resumed(runs, capsys):
     _, stopped = runs
     study = runner.load(stopped / "config.yaml", [])
     run = Run(stopped, study, quiet=True, resume=True)
     assert main(["resume", "stopped"]) == 2
-    assert "is at work" in capsys.readouterr().err
+    assert "stopped is at work" in capsys.readouterr().err
     run.close("interrupted")
     assert main(["resume", "stopped", "--quiet"]) == 0
 
 
-def test_a_disk_that_fills_up(runs, started):
-    """No file may grow beyond 5 kB: what a full disk says, to one file."""
+@pytest.mark.slow
+@pytest.mark.cli
+def test_full_disk_fails_the_run_and_it_can_be_resumed(runs):
+    """No file may grow beyond 5 kB: to one file, a full disk."""
     whole, stopped = runs
-    process = started("resume", "stopped", before=["sh", "-c", 'ulimit -f 10; exec "$@"', "sh"])
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert "failed: OSError: [Errno 27] File too large" in said
-    assert "Traceback" not in said
+    limit = ["sh", "-c", 'ulimit -f 10; exec "$@"', "sh"]
+    done = start(stopped.parent, "resume", "stopped", before=limit)
+    assert done.returncode == 1
+    assert "failed: OSError: [Errno 27] File too large" in done.stderr
+    assert "Traceback" not in done.stderr
     assert main(["resume", "stopped", "--quiet"]) == 0
-    assert same(whole, stopped)
+    assert_same_run(whole, stopped)
 
 
-def test_a_small_file_system(runs, started):
-    """A run on a disk of 60 kB, moved to a larger one and resumed there."""
+@pytest.mark.slow
+@pytest.mark.cli
+def test_run_on_a_full_file_system_is_resumed_on_a_larger_one(runs):
+    """A run on a disk of 60 kB, copied to a larger one and resumed there."""
     whole, stopped = runs
     folder = stopped.parent
     (folder / "disk").mkdir()
     mount = 'mount -t tmpfs -o size=60k none disk && "$@"; code=$?; cp -r disk saved; exit $code'
     prefix = ["unshare", "-rm", "sh", "-c", mount, "sh"]
     if not shutil.which("unshare") or subprocess.run([*prefix, "true"], check=False).returncode:
-        pytest.skip("nobody may make a small file system here")
+        pytest.skip("no small file system can be mounted here")
     shutil.rmtree(folder / "saved")
-    process = started("run", "c.yaml", "--out", "disk/run", before=prefix)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert "No space left on device" in said
-    assert "Traceback" not in said
+    done = start(folder, "run", "c.yaml", "--out", "disk/run", before=prefix)
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
     assert main(["resume", "saved/run", "--quiet"]) == 0
-    assert same(whole, folder / "saved" / "run")
+    assert_same_run(whole, folder / "saved" / "run")
 
 
-def test_a_directory_that_may_no_longer_be_written(runs, started):
+@pytest.mark.slow
+@pytest.mark.cli
+def test_read_only_run_is_reported_and_can_be_resumed_once_writable(runs):
     whole, stopped = runs
     prefix = []
-    if os.geteuid() == 0:  # who may write everywhere
+    if os.geteuid() == 0:  # root may write everywhere, unless it gives that up
         prefix = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"]
         if not shutil.which("setpriv") or subprocess.run([*prefix, "true"], check=False).returncode:
-            pytest.skip("root may write everywhere, and nobody may forbid it here")
+            pytest.skip("root may write everywhere here")
     modes = {path: path.stat().st_mode for path in (stopped, *stopped.rglob("*"))}
     for path, mode in modes.items():
         path.chmod(mode & ~0o222)
-    process = started("resume", "stopped", before=prefix)
-    _, said = process.communicate(timeout=120)
+    done = start(stopped.parent, "resume", "stopped", before=prefix)
     for path, mode in modes.items():
         path.chmod(mode)
-    assert process.returncode == 2
-    assert "stopped cannot be written: Permission denied" in said
-    assert "Traceback" not in said
+    assert done.returncode == 2
+    assert "stopped cannot be written: Permission denied" in done.stderr
+    assert "Traceback" not in done.stderr
     assert main(["resume", "stopped", "--quiet"]) == 0
-    assert same(whole, stopped)
+    assert_same_run(whole, stopped)
 
 
-class Line(ak.Kernel):
-    """A slope."""
+class Slope(ak.Kernel):
+    """log K(q, k) = slope · q·k."""
 
     slope: jnp.ndarray
 
@@ -252,17 +295,17 @@ class Line(ak.Kernel):
         return self.slope * jnp.sum(q * k)
 
 
-def test_a_training_that_diverges_says_when_and_keeps_what_was_before(tmp_path, capsys):
+def test_diverged_training_reports_its_step_and_keeps_the_model_before(tmp_path):
     (tmp_path / "c.yaml").write_text(INDUCTION)
     run = Run(tmp_path / "run", runner.load(tmp_path / "c.yaml", []), quiet=True)
 
-    def loss(model, key):  # finite to 2, not a number beyond
+    def loss(model, key):  # finite up to 2, NaN beyond
         return -model.slope + 0.0 * jnp.sqrt(2.0 - model.slope)
 
     with pytest.raises(Diverged, match=r"at step \d+ the loss is nan.*learning_rate=0\.5"):
         train(
             run,
-            Line(jnp.asarray(1.0)),
+            Slope(jnp.asarray(1.0)),
             loss,
             batch=8,
             steps=100,
@@ -271,12 +314,12 @@ def test_a_training_that_diverges_says_when_and_keeps_what_was_before(tmp_path, 
             chunk=7,
         )
     run.close("failed")
-    last = ak.load(tmp_path / "run" / "checkpoints" / "last_finite", classes=[Line])
+    last = ak.load(tmp_path / "run" / "checkpoints" / "last_finite", classes=[Slope])
     assert 2.0 < last.slope < 3.0
 
 
-def test_a_checkpoint_of_another_part_is_not_used(tmp_path):
-    """Parts of a run may be alike in all but their names: the bands of two designs."""
+def test_checkpoint_of_another_part_is_not_used(tmp_path):
+    """Parts of a run may differ in their names only, such as the bands of two designs."""
     (tmp_path / "h.yaml").write_text(HOLDOUT)
     run = Run(tmp_path / "run", runner.load(tmp_path / "h.yaml", []), quiet=True)
     assert list(run.each("even", 1, lambda i: ["even"])) == [["even"]]
@@ -287,42 +330,43 @@ def test_a_checkpoint_of_another_part_is_not_used(tmp_path):
     run.close("done")
 
 
-def test_done_is_said_when_all_is_on_the_disk(tmp_path, monkeypatch):
-    """After a loss of power, a run that says that it is done has all its files."""
-    settled, sync = [], os.fsync
+def test_all_files_are_on_the_disk_before_the_run_is_done(tmp_path, monkeypatch):
+    """After a loss of power, a run whose state is `done` has all its files."""
+    synced, fsync = [], os.fsync
 
-    def noted(handle):
-        settled.append(Path(os.readlink(f"/proc/self/fd/{handle}")))
-        sync(handle)
+    def record(handle):
+        synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")))
+        fsync(handle)
 
-    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "fsync", record)
     (tmp_path / "h.yaml").write_text(HOLDOUT)
     assert main(["run", str(tmp_path / "h.yaml"), "--out", str(tmp_path / "run"), "--quiet"]) == 0
     run = tmp_path / "run"
-    last = max(i for i, path in enumerate(settled) if path.name.startswith(".status.json"))
-    before = set(settled[:last])
+    last = max(i for i, path in enumerate(synced) if path.name.startswith(".status.json"))
+    before = set(synced[:last])
     assert {run / "metrics.jsonl", run / "figures", *(run / "figures").iterdir()} <= before
     assert run.parent in before
     for written in ("config.yaml", "summary.json", "meta.json"):
         assert any(path.name.startswith(f".{written}.") for path in before), written
 
 
-def test_data_that_changed_are_told(tmp_path, monkeypatch, capsys):
+def test_changed_data_are_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     lines = ["a,b", *(f"{i},{i % 5}" for i in range(37))]
     (tmp_path / "m.csv").write_text("\n".join(lines))
     data = "{source: csv, path: m.csv, x: a, y: b}"
-    (tmp_path / "h.yaml").write_text(HOLDOUT.replace("{source: heteroskedastic, n: 37}", data))
+    (tmp_path / "h.yaml").write_text(f"study: data\ndata: {data}\n")
     assert main(["run", "h.yaml", "--out", "run", "--quiet"]) == 0
     (tmp_path / "run" / "status.json").write_text('{"state": "interrupted", "reason": "Ctrl-C"}')
     (tmp_path / "m.csv").write_text("\n".join([*lines, "40,9"]))
     assert main(["resume", "run", "--quiet"]) == 0
-    assert "since this run began, data changed" in capsys.readouterr().err
+    assert "data changed" in capsys.readouterr().err
 
 
-def test_a_training_cut_over_devices_goes_on_in_the_same_bits(tmp_path, monkeypatch):
+@pytest.mark.multi_device
+def test_training_on_several_devices_is_resumed_to_the_same_bits(tmp_path, monkeypatch):
     assert jax.device_count() > 1
-    module = importlib.import_module("attnkernel.fit._checkpoints")  # `ak.fit` is a function
+    module = importlib.import_module(CHECKPOINTS_MODULE)
     monkeypatch.setattr(module, "_SHARE", np.inf)  # each chunk is written
     (tmp_path / "c.yaml").write_text(INDUCTION)
     study = runner.load(tmp_path / "c.yaml", [])
@@ -331,15 +375,18 @@ def test_a_training_cut_over_devices_goes_on_in_the_same_bits(tmp_path, monkeypa
         x = jax.random.normal(key, (3,))
         return jnp.sum((model(x) - jnp.sin(x)) ** 2)
 
-    def trained(run):
-        model = eqx.nn.MLP(3, 3, 16, 2, key=jax.random.PRNGKey(1))
-        numbers = {"batch": 16, "steps": 50, "learning_rate": 0.01, "chunk": 10}
+    model = eqx.nn.MLP(3, 3, 16, 2, key=jax.random.PRNGKey(1))
+
+    def trained(run, chunk=10):
+        numbers = {"batch": 16, "steps": 50, "learning_rate": 0.01, "chunk": chunk}
         try:
             return train(run, model, loss, key=jax.random.PRNGKey(2), **numbers)
         finally:
             run.close("interrupted")
 
-    whole = trained(Run(tmp_path / "whole", study, quiet=True))
+    whole, losses = trained(Run(tmp_path / "whole", study, quiet=True))
+    _, losses_in_one_chunk = trained(Run(tmp_path / "one_chunk", study, quiet=True), chunk=50)
+    np.testing.assert_allclose(losses, losses_in_one_chunk, rtol=1e-5)
     run = Run(tmp_path / "run", study, quiet=True)
 
     def stop(done, *_, **__):
@@ -351,5 +398,5 @@ def test_a_training_cut_over_devices_goes_on_in_the_same_bits(tmp_path, monkeypa
         trained(run)
     assert [file.name for file in run.checkpoints("training").files()][-1].endswith("30.ckpt")
     again = trained(Run(tmp_path / "run", study, quiet=True, resume=True))
-    for got, expected in zip(*map(jax.tree.leaves, (again, whole)), strict=True):
+    for got, expected in zip(*map(jax.tree.leaves, (again, (whole, losses))), strict=True):
         assert got is expected or np.array_equal(got, expected)

@@ -1,4 +1,4 @@
-"""Sweeps: members as one program or as processes, each once, and what they come to."""
+"""Sweeps: members as one program or as processes, each computed once; their means."""
 
 import csv
 import json
@@ -8,8 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from paths import ROOT
 from rich.console import Console
 from scipy import stats
 
@@ -17,22 +19,39 @@ from experiments import sweep
 from experiments.__main__ import main
 from experiments.compare import numbers_of
 from experiments.config import ConfigError
+from experiments.parts import Keys
 from experiments.studies import STUDIES
+
+pytestmark = pytest.mark.usefixtures("blank_figures")
 
 CONFIG = """
 study: holdout
 precision: float64
 data: {source: heteroskedastic, n: 31}
-training: {steps: 7}
+training: {steps: 7, optimizer: sgd}
 hold_out: [5]
 """
+DATA = "study: data\ndata: {source: heteroskedastic, n: 20}\n"
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
+    """The current directory, with a config in it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.yaml").write_text(CONFIG)
     return tmp_path
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """Members of one program are not trained: their loss is the mean label."""
+
+    def numbers(self, traced, most):
+        mean = jnp.mean(self.data.load(Keys(traced["seed"]).next()).y)
+        sizes = traced["hold_out"]
+        return {"hold_out": sizes, "loss": mean + jnp.zeros(sizes.shape)}, jnp.array(False)
+
+    monkeypatch.setattr(STUDIES["holdout"], "numbers", numbers)
 
 
 def read(out):
@@ -40,7 +59,14 @@ def read(out):
         return list(csv.DictReader(file))
 
 
-def test_values_of_a_field():
+def states(out):
+    return [row["state"] for row in read(out)]
+
+
+# --- values ---
+
+
+def test_values_of_a_field_are_split_at_commas_and_ranges():
     shared, axes = sweep.axes_of(["a=1", "seed=0..3", "b=[1, 2],[3]", "c='x,y',z", "d={k: 1},2"])
     assert shared == ["a=1"]
     assert axes == {
@@ -52,81 +78,132 @@ def test_values_of_a_field():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "message"),
     [
-        (["seed=3"], "needs a field of several values"),
-        (["seed"], "expected field=a,b,c"),
-        (["seed=5..3"], "a range upwards"),
+        (["seed=3"], "several values, such as seed=0"),
+        (["seed"], "field=a,b,c"),
+        (["seed=5..3"], r"seed=5\.\.3.*range upwards"),
         (["seed=0.." + "9" * 5000, "n=1,2"], "seed"),
-        (["seed=0..9999", "training.steps=1..100"], "expected up to 100000"),
+        (["seed=0..9999", "training.steps=1..100"], "1000000 members.*100000"),
         (["seed=1,2", "seed=3,4"], "seed is given twice"),
-        (["seed=1,2", "hold_out=[31],[5]"], "holding out 31 rows leaves none"),
-        (["seed=1,x"], r"command line 'seed=x'.*seed"),
-        (["sed=1,2"], "unknown field; did you mean 'seed'"),
+        (["seed=1,2", "hold_out=[31],[5]"], "hold_out.*31 rows"),
+        (["seed=1,x"], "command line 'seed=x'.*seed"),
+        (["sed=1,2"], "unknown field.*'seed'"),
     ],
 )
-def test_faults_are_said_before_anything_runs(home, capsys, arguments, sentence):
-    with pytest.raises(ConfigError, match=sentence):
+def test_errors_are_reported_before_anything_runs(home, capsys, arguments, message):
+    with pytest.raises(ConfigError, match=message):
         sweep.members_of(Path("c.yaml"), arguments)
     assert main(["sweep", "c.yaml", *arguments]) == 2
     assert "Traceback" not in capsys.readouterr().err
     assert not (home / "results").exists()
 
 
-@pytest.mark.usefixtures("optimised")
-def test_one_program_gives_the_numbers_of_single_runs(home, capsys):
-    grid = ["seed=0..2", "hold_out=[1, 5],[2, 9]", "training.learning_rate=0.1,0.3"]
-    assert main(["sweep", "c.yaml", *grid, "model.lengthscale=0.7", "--out", "s"]) == 0
-    assert "12 members as one program" in capsys.readouterr().out
-    rows = read("s")
+@pytest.mark.parametrize("option", [["--shard", "3/3"], ["--shard", "1"], ["--jobs", "0"]])
+def test_wrong_shards_and_jobs_are_refused(option, capsys):
+    with pytest.raises(SystemExit):
+        main(["sweep", "c.yaml", "seed=1,2", *option])
+    assert f"argument {option[0]}: expected" in capsys.readouterr().err
+
+
+# --- members of one program ---
+
+GRID = ["seed=0..2", "hold_out=[1, 5],[2, 9]", "training.learning_rate=0.1,0.3"]
+START = "model.lengthscale=0.7"
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory, blank_figures):
+    """The directory of a sweep of two hold-out sizes: three seeds x two pairs x two rates."""
+    folder = tmp_path_factory.mktemp("swept")
+    (folder / "c.yaml").write_text(CONFIG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["sweep", "c.yaml", *GRID, START, "--out", "s", "--quiet"]) == 0
+    return folder / "s"
+
+
+def assert_equals_single_run(row, config, fields, *shared, table="fits"):
+    """A row of `members.csv` has the numbers of a run with the same values."""
+    overrides = [f"{field}={row[field]}" for field in fields]
+    out = f"single_{row['id']}"
+    assert main(["run", config, *overrides, *shared, "--out", out, "--quiet"]) == 0
+    summary = json.loads((Path(out) / "summary.json").read_text())
+    single = numbers_of({table: summary[table]})
+    assert {name for name, value in row.items() if name.startswith(table) and value} == set(single)
+    for name, value in single.items():
+        assert float(row[name]) == pytest.approx(value, rel=1e-9)
+
+
+def test_members_of_one_program_equal_single_runs(swept):
+    assert len(list((swept / "batches").iterdir())) == 1
+    rows = read(swept)
     assert len(rows) == 12
-    for row in rows[::5]:
-        overrides = [f"{field}={row[field]}" for field in ("seed", "hold_out")]
-        overrides += [f"training.learning_rate={row['training.learning_rate']}"]
-        out = f"single_{row['id']}"
-        single = ["run", "c.yaml", *overrides, "model.lengthscale=0.7", "--out", out, "--quiet"]
-        assert main(single) == 0
-        fits = json.loads((home / out / "summary.json").read_text())["fits"]
-        for i, fit in enumerate(fits):
-            for name, value in fit.items():
-                assert float(row[f"fits.{i}.{name}"]) == pytest.approx(value, rel=1e-9)
+    for row in (rows[0], rows[-1]):  # these differ in every field
+        fields = ("seed", "hold_out", "training.learning_rate")
+        assert_equals_single_run(row, "c.yaml", fields, START)
+
+
+def test_means_and_intervals_over_seeds(swept):
+    summary = json.loads((swept / "summary.json").read_text())
+    assert summary["states"] == {"done": 12}
+    assert len(summary["groups"]) == 4
+    for group in summary["groups"]:
+        values = [
+            float(row["fits.0.lengthscale"])
+            for row in read(swept)
+            if all(row[field] == value for field, value in group["asked"].items())
+        ]
+        assert len(values) == 3
+        found = group["numbers"]["fits.0.lengthscale"]
+        ends = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+        np.testing.assert_allclose(
+            [found["mean"], found["lower"], found["upper"]], [np.mean(values), *ends], rtol=1e-12
+        )
+    with np.load(swept / "figures" / "sweep.npz") as arrays:
+        assert arrays["fits.0.lengthscale/points"].shape == (12, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("optimised")
+def test_members_of_one_program_trained_by_adam_equal_single_runs(capsys):
+    grid = ["seed=0,1", "training.learning_rate=0.1,0.3"]
+    adam = "training.optimizer=adam"
+    assert main(["sweep", "c.yaml", *grid, adam, "--out", "s"]) == 0
+    assert "4 members as one program" in capsys.readouterr().out
+    fields = ("seed", "training.learning_rate")
+    assert_equals_single_run(read("s")[-1], "c.yaml", fields, adam)
 
 
 HEADS = """
 study: heads
 precision: float64
 data: {source: heteroskedastic, n: 31}
-training: {steps: 7}
+training: {steps: 7, optimizer: sgd}
 heads: [1, 3]
 """
 
 
-@pytest.mark.usefixtures("optimised")
-def test_heads_of_one_program(home, capsys):
+@pytest.mark.slow
+def test_members_of_one_program_of_heads_equal_single_runs(home, capsys):
     (home / "h.yaml").write_text(HEADS)
-    grid = ["seed=0..2", "hold_out=1,4", "longest=2,3"]
+    grid = ["seed=0,1", "hold_out=1,4", "longest=2,3"]
     assert main(["sweep", "h.yaml", *grid, "--out", "s"]) == 0
-    assert "12 members as one program" in capsys.readouterr().out
-    row = read("s")[7]
-    overrides = [f"{field}={row[field]}" for field in ("seed", "hold_out", "longest")]
-    assert main(["run", "h.yaml", *overrides, "--out", "single", "--quiet"]) == 0
-    single = numbers_of({"table": json.loads(Path("single/summary.json").read_text())["table"]})
-    assert {name for name, value in row.items() if name.startswith("table") and value} == set(
-        single
-    )
-    for name, value in single.items():
-        assert float(row[name]) == pytest.approx(value, rel=1e-9)
+    assert "8 members as one program" in capsys.readouterr().out
+    fields = ("seed", "hold_out", "longest")
+    assert_equals_single_run(read("s")[-1], "h.yaml", fields, table="table")
 
 
-def test_leave_one_out_of_one_program(home, capsys):
-    """Of the search from several starts there is the best end; other minima only in a run."""
+@pytest.mark.slow
+def test_members_of_one_program_of_leave_one_out_equal_single_runs(home, capsys):
+    """The best of the starts is kept; other minima are reported in single runs only."""
     (home / "l.yaml").write_text(
         "study: leave_one_out\ndata: {source: heteroskedastic, n: 31}\nstarts: 3\n"
     )
-    grid = ["seed=0..2", "model.lengthscale=0.5,1.5"]
+    grid = ["seed=0,1", "model.lengthscale=0.5,1.5"]
     assert main(["sweep", "l.yaml", *grid, "--out", "s"]) == 0
-    assert "6 members as one program" in capsys.readouterr().out
-    row = read("s")[3]
+    assert "4 members as one program" in capsys.readouterr().out
+    row = read("s")[-1]
     overrides = [f"{field}={row[field]}" for field in ("seed", "model.lengthscale")]
     assert main(["run", "l.yaml", *overrides, "--out", "single", "--quiet"]) == 0
     single = json.loads(Path("single/summary.json").read_text())
@@ -134,7 +211,8 @@ def test_leave_one_out_of_one_program(home, capsys):
         assert float(row[name]) == pytest.approx(single[name], rel=1e-7)
 
 
-def test_bundled_data_of_one_program(home, capsys):
+@pytest.mark.slow
+def test_members_of_one_program_share_bundled_data(home, capsys):
     (home / "m.yaml").write_text(
         "study: leave_one_out\ndata: {source: bundled, name: mcycle}\nstarts: 2\n"
     )
@@ -143,81 +221,156 @@ def test_bundled_data_of_one_program(home, capsys):
     assert float(read("s")[1]["criterion"]) == pytest.approx(595.9363, abs=1e-4)
 
 
-def test_means_and_intervals_over_seeds(home):
-    assert main(["sweep", "c.yaml", "seed=0..4", "hold_out=[2],[9]", "--out", "s", "--quiet"]) == 0
-    summary = json.loads((home / "s" / "summary.json").read_text())
-    assert summary["states"] == {"done": 10}
-    for group in summary["groups"]:
-        values = [
-            float(row["fits.0.lengthscale"])
-            for row in read("s")
-            if row["hold_out"] == group["asked"]["hold_out"]
-        ]
-        found = group["numbers"]["fits.0.lengthscale"]
-        ends = stats.t.interval(0.95, 4, np.mean(values), stats.sem(values))
-        np.testing.assert_allclose(
-            [found["mean"], found["lower"], found["upper"]], [np.mean(values), *ends], rtol=1e-12
-        )
-    arrays = np.load(home / "s" / "figures" / "sweep.npz")
-    assert arrays["fits.0.lengthscale/points"].shape == (10, 2)
-
-
-def test_only_what_is_missing_is_computed(home, capsys):
-    def said(*arguments):
-        assert main(["sweep", "c.yaml", *arguments, "--out", "s"]) == 0
-        return capsys.readouterr().out
-
-    assert "4 of them to do" in said("seed=0..3")
-    assert "0 of them to do" in said("seed=0..3")
-    assert "6 members, 6 of this shard, 2 of them to do" in said("seed=0..5")
-    assert "6 members, 2 of this shard, 2 of them to do" in said("seed=10..15", "--shard", "1/3")
-    assert [row["state"] for row in read("s")] == ["missing", "done", "missing"] * 2
-    assert "4 of them to do" in said("seed=10..15")
-
-
-def test_members_apart_and_one_that_fails(home, capsys, monkeypatch):
-    (home / "data.csv").write_text("x,y\n" + "\n".join(f"{i},{i % 3}" for i in range(9)))
-    (home / "d.yaml").write_text("study: data\ndata: {source: csv, path: data.csv, x: x, y: y}\n")
-    command = ["sweep", "d.yaml", "seed=1,2,3", "--jobs", "2", "--out", "s"]
-    assert main([*command, "--shard", "0/3"]) == 0  # the first
-    first, second, _ = read("s")
-    assert (first["state"], second["state"]) == ("done", "missing")
-    broken = home / "s" / "members" / second["id"]
-    broken.mkdir()  # what is there is no run
-    assert main(command) == 1
-    assert [row["state"] for row in read("s")] == ["done", "missing", "done"]
-    assert "not done: seed=2" in capsys.readouterr().err
-    broken.rmdir()
-    assert main(command) == 0
-    assert "1 of them to do" in capsys.readouterr().out
-
-
-def test_one_that_diverges_is_alone_with_it(home, capsys):
-    # a first step of 1e30 leaves no distance that is a number
-    grid = ["training.learning_rate=0.1,1e30", "training.optimizer=sgd", "seed=1,2"]
+def test_member_that_diverges_fails_alone(capsys):
+    # a first step of 1e30 leaves no finite distance
+    grid = ["training.learning_rate=0.1,1e30", "seed=1,2"]
     assert main(["sweep", "c.yaml", *grid, "--out", "s"]) == 1
-    assert [row["state"] for row in read("s")] == ["done", "done", "failed", "failed"]
+    assert states("s") == ["done", "done", "failed", "failed"]
     err = capsys.readouterr().err
     assert err.count("not done: training.learning_rate=1e30") == 2
     assert "not finite" in err
 
 
-def test_options_are_explained(capsys):
-    for option in (["--shard", "3/3"], ["--shard", "1"], ["--jobs", "0"]):
-        with pytest.raises(SystemExit):
-            main(["sweep", "c.yaml", "seed=1,2", *option])
-        assert "expected" in capsys.readouterr().err
+@pytest.mark.usefixtures("member_processes_in_process")
+def test_member_that_diverges_in_its_own_process_fails():
+    values = ["training.learning_rate=1e30", "seed=1,2"]
+    assert main(["sweep", "c.yaml", *values, "--shard", "0/2", "--out", "s"]) == 1
+    assert states("s") == ["failed", "missing"]
+    assert "diverged at step" in read("s")[0]["reason"]
 
 
-def test_studies_that_share_a_program_say_what_else_agrees():
+@pytest.mark.usefixtures("untrained")
+def test_data_of_one_program_are_loaded_in_float64(home, capsys):
+    rows = "\n".join(f"{1000 + i / 1e6},{i % 7}" for i in range(60))
+    (home / "m.csv").write_text(f"a,b\n{rows}\n")
+    csv_data = "{source: csv, path: m.csv, x: a, y: b}"
+    config = CONFIG.replace("{source: heteroskedastic, n: 31}", csv_data)
+    (home / "m.yaml").write_text(f"{config}model: {{lengthscale: 1e-5}}\n")
+    assert main(["sweep", "m.yaml", "seed=0..2", "--out", "s"]) == 0
+    assert "3 members as one program" in capsys.readouterr().out
+
+
+def test_studies_that_share_a_program_define_all_that_it_needs():
     for study in STUDIES.values():
         if study.traced.__qualname__ != "Study.traced":
             assert study.apart.__qualname__ == f"{study.__name__}.apart"
             assert study.numbers.__qualname__ == f"{study.__name__}.numbers"
 
 
+# --- what is done is not computed again ---
+
+
+@pytest.mark.usefixtures("untrained")
+def test_only_missing_members_are_computed(capsys):
+    def printed(*arguments):
+        assert main(["sweep", "c.yaml", *arguments, "--out", "s"]) == 0
+        return capsys.readouterr().out
+
+    assert "4 of them to do" in printed("seed=0..3")
+    assert "0 of them to do" in printed("seed=0..3")
+    assert "6 members, 6 of this shard, 2 of them to do" in printed("seed=0..5")
+    assert "6 members, 2 of this shard, 2 of them to do" in printed("seed=10..15", "--shard", "1/3")
+    assert states("s") == ["missing", "done", "missing"] * 2
+    assert "4 of them to do" in printed("seed=10..15")
+
+
+@pytest.mark.usefixtures("untrained", "member_processes_in_process")
+def test_members_computed_twice_stay_done(home, capsys):
+    """Members of killed shards, which another call then computed as one program."""
+    for shard in ("0/2", "1/2"):
+        assert main(["sweep", "c.yaml", "seed=1,2", "--shard", shard, "--out", "s"]) == 0
+    for status in (home / "s" / "members").glob("*/status.json"):
+        status.write_text('{"state": "running", "reason": null}')
+    for to_do in (2, 0):
+        assert main(["sweep", "c.yaml", "seed=1,2", "--out", "s"]) == 0
+        assert f"{to_do} of them to do" in capsys.readouterr().out
+    assert states("s") == ["done", "done"]
+
+
+@pytest.mark.usefixtures("untrained")
+def test_changed_data_are_other_members(home, capsys):
+    rows = "\n".join(f"{i},{i % 5}" for i in range(30))
+    (home / "g.csv").write_text(f"a,b\n{rows}\n")
+    csv_data = "{source: csv, path: g.csv, x: a, y: b}"
+    (home / "g.yaml").write_text(CONFIG.replace("{source: heteroskedastic, n: 31}", csv_data))
+    assert main(["sweep", "g.yaml", "seed=1,2", "--out", "s"]) == 0
+    before = read("s")
+    (home / "g.csv").write_text(f"a,b\n{rows.replace('3,3', '3,300')}\n")
+    assert main(["sweep", "g.yaml", "seed=1,2", "--out", "s"]) == 0
+    assert "2 of them to do" in capsys.readouterr().out
+    assert read("s")[0]["fits.0.loss"] != before[0]["fits.0.loss"]
+
+
+@pytest.mark.usefixtures("untrained", "member_processes_in_process")
+def test_damaged_lines_are_reported_and_computed_again(home, capsys):
+    assert main(["sweep", "c.yaml", "seed=1,2", "--out", "s"]) == 0
+    (batch,) = (home / "s" / "batches").iterdir()
+    first, second = batch.read_text().splitlines()
+    batch.write_text(f"{first}\n{second[:40]}\n[1]\n")
+    assert main(["sweep", "c.yaml", "seed=1,2", "--out", "s"]) == 0
+    printed = capsys.readouterr()
+    assert "1 of them to do" in printed.out
+    assert f"{batch.relative_to(home)}: a line is damaged" in printed.err
+
+
+@pytest.mark.usefixtures("untrained")
+@pytest.mark.parametrize("unwritable", ["members.csv", "summary.json", "figures"])
+def test_output_that_cannot_be_written_is_reported(home, capsys, unwritable):
+    out = home / "s"
+    out.mkdir()
+    (out / unwritable).write_text("") if unwritable == "figures" else (out / unwritable).mkdir()
+    assert main(["sweep", "c.yaml", "seed=1,2", "--out", "s"]) == 2
+    error = capsys.readouterr().err
+    assert "cannot be used" in error
+    assert unwritable in error
+    assert "Traceback" not in error
+
+
+# --- members in processes of their own ---
+
+
+@pytest.mark.usefixtures("member_processes_in_process")
+def test_failed_member_is_reported_and_computed_again(home, capsys):
+    (home / "data.csv").write_text("x,y\n" + "\n".join(f"{i},{i % 3}" for i in range(9)))
+    (home / "d.yaml").write_text("study: data\ndata: {source: csv, path: data.csv, x: x, y: y}\n")
+    command = ["sweep", "d.yaml", "seed=1,2,3", "--out", "s"]
+    assert main([*command, "--shard", "0/3"]) == 0  # the first
+    assert states("s") == ["done", "missing", "missing"]
+    broken = home / "s" / "members" / read("s")[1]["id"]
+    broken.mkdir()  # a directory that is no run
+    assert main(command) == 1
+    assert states("s") == ["done", "missing", "done"]
+    assert "not done: seed=2" in capsys.readouterr().err
+    broken.rmdir()
+    assert main(command) == 0
+    assert "1 of them to do" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("member_processes_in_process")
+def test_members_run_the_config_that_was_read(home):
+    """Even if the file changes while members are at work."""
+    path = home / "d.yaml"
+    path.write_text(DATA)
+    members, _ = sweep.members_of(path, ["seed=1,2"])
+    path.write_text(DATA.replace("20", "33"))
+    (home / "s").mkdir()
+    sweep._apart(home / "s", members, 1, None, Console(quiet=True))
+    configs = sorted((home / "s" / "members").glob("*/config.yaml"))
+    assert [config.parent.name for config in configs] == sorted(member.id for member in members)
+    assert all("n: 20" in config.read_text() for config in configs)
+    assert not list((home / "s" / "members").glob("*.yaml"))
+
+
+@pytest.mark.slow
+@pytest.mark.cli
+def test_two_members_run_at_a_time_in_processes_of_their_own(home):
+    (home / "d.yaml").write_text(DATA)
+    assert main(["sweep", "d.yaml", "seed=1,2", "--jobs", "2", "--out", "s", "--quiet"]) == 0
+    assert states("s") == ["done", "done"]
+
+
 SBATCH = """#!/bin/sh
-# what Slurm does with an array of jobs, one task after the other, once it has said its number
+# runs an array of jobs in the background, one task after the other
 last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$1")
 cp "$1" array.sh
 (
@@ -241,149 +394,68 @@ exec "$@"
 
 @pytest.fixture
 def slurm(home, monkeypatch):
-    """Commands of the names of Slurm's, in front of all others."""
+    """Commands `sbatch` and `srun` that run the jobs of an array here, one after the other."""
     folder = home / "bin"
     folder.mkdir()
     for name, text in (("sbatch", SBATCH), ("srun", SRUN)):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
 
 
-def asked(*command):
-    """A command line in a process of its own: submitit does not live with captured streams."""
-    command = [sys.executable, "-m", "experiments", *command]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def start(*command):
+    """Runs Python in a process of its own: submitit does not work with captured streams."""
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
 
 
-def test_an_array_of_slurm(slurm):
+@pytest.mark.slow
+@pytest.mark.cli
+def test_sweep_is_submitted_as_an_array_of_slurm(slurm):
     sizes = "hold_out=[3],[5]"
     command = ["sweep", "c.yaml", "seed=1..3", sizes, "--out", "s"]
     options = ["--submit", "2", "--slurm", "timeout_min=7", "--slurm", "slurm_partition=night"]
-    done = asked(*command, *options)
+    done = start("-m", "experiments", *command, *options)
     assert done.returncode == 0, done.stderr
     assert "6 members in 2 jobs of the array 4242; logs in s/slurm" in done.stdout
     text = Path("array.sh").read_text()
     for line in ("--array=0-1", "--time=7", "--partition=night"):
         assert f"#SBATCH {line}" in text
-    until = time.monotonic() + 200
+    until = time.monotonic() + 400
     while not Path("finished").exists() and time.monotonic() < until:
         time.sleep(0.2)
-    assert [row["state"] for row in read("s")] == ["done"] * 6, Path("said").read_text()
+    assert states("s") == ["done"] * 6, Path("said").read_text()
     assert main([*command, "--quiet"]) == 0  # nothing is left to do
     assert len(list(Path("s/batches").iterdir())) == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--submit", "2", "--slurm", "minutes=7"], "Slurm did not take the array"),
-        (["--submit", "2", "--slurm", "timeout_min"], "expected KEY=VALUE"),
-        (["--slurm", "timeout_min=7"], "--slurm goes with --submit"),
-    ],
-)
-def test_what_slurm_is_not_asked(slurm, options, sentence):
-    done = asked("sweep", "c.yaml", "seed=1,2", *options)
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
+SUBMISSIONS = """
+import os, sys
+from experiments.__main__ import main
+submit = ["sweep", "c.yaml", "seed=1,2", "--submit", "2"]
+codes = [main([*submit, "--slurm", option]) for option in ("minutes=7", "timeout_min")]
+os.environ["PATH"] = os.getcwd()
+print(*codes, main(submit))
+"""
 
 
-def test_no_slurm(capsys, monkeypatch):
-    monkeypatch.setenv("PATH", str(Path.cwd()))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    done = asked("sweep", "c.yaml", "seed=1,2", "--submit", "2")
-    assert done.returncode == 2
-    assert "found no Slurm here" in done.stderr
+@pytest.mark.slow
+@pytest.mark.cli
+def test_wrong_submissions_are_refused(slurm):
+    done = start("-c", SUBMISSIONS)
+    assert done.stdout.split() == ["2", "2", "2"], done.stderr
+    unknown, incomplete, no_slurm = done.stderr.splitlines()
+    assert "Slurm did not take the array" in unknown
+    assert "minutes" in unknown
+    assert "--slurm timeout_min: expected KEY=VALUE" in incomplete
+    assert "no Slurm" in no_slurm
+    assert "--jobs" in no_slurm
+
+
+def test_options_of_slurm_need_submit_and_submitit(capsys, monkeypatch):
+    assert main(["sweep", "c.yaml", "seed=1,2", "--slurm", "timeout_min=7"]) == 2
+    assert "--slurm goes with --submit" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "submitit", None)
     assert main(["sweep", "c.yaml", "seed=1,2", "--submit", "2"]) == 2
     assert 'pip install "attnkernel[slurm]"' in capsys.readouterr().err
-
-
-DATA = "study: data\ndata: {source: heteroskedastic, n: 20}\n"
-
-
-def test_members_run_the_config_that_was_read(home):
-    """Whatever becomes of the file while the others are at work."""
-    path = home / "d.yaml"
-    path.write_text(DATA)
-    members, _ = sweep.members_of(path, ["seed=1,2"])
-    path.write_text(DATA.replace("20", "33"))
-    (home / "s").mkdir()
-    sweep._apart(home / "s", members, 1, None, Console(quiet=True))
-    configs = sorted((home / "s" / "members").glob("*/config.yaml"))
-    assert [config.parent.name for config in configs] == sorted(member.id for member in members)
-    assert all("n: 20" in config.read_text() for config in configs)
-    assert not list((home / "s" / "members").glob("*.yaml"))
-
-
-def test_data_that_need_float64(home, capsys):
-    rows = "\n".join(f"{1000 + i / 1e6},{i % 7}" for i in range(60))
-    (home / "m.csv").write_text(f"a,b\n{rows}\n")
-    config = CONFIG.replace(
-        "{source: heteroskedastic, n: 31}", "{source: csv, path: m.csv, x: a, y: b}"
-    )
-    (home / "m.yaml").write_text(f"{config}model: {{lengthscale: 1e-5}}\n")
-    assert main(["sweep", "m.yaml", "seed=0..2", "--out", "s"]) == 0
-    assert "3 members as one program" in capsys.readouterr().out
-
-
-def test_data_that_changed_are_other_members(home, capsys):
-    rows = "\n".join(f"{i},{i % 5}" for i in range(30))
-    (home / "g.csv").write_text(f"a,b\n{rows}\n")
-    config = CONFIG.replace(
-        "{source: heteroskedastic, n: 31}", "{source: csv, path: g.csv, x: a, y: b}"
-    )
-    (home / "g.yaml").write_text(config)
-    assert main(["sweep", "g.yaml", "seed=1,2", "--out", "s"]) == 0
-    before = read("s")
-    (home / "g.csv").write_text(f"a,b\n{rows.replace('3,3', '3,300')}\n")
-    assert main(["sweep", "g.yaml", "seed=1,2", "--out", "s"]) == 0
-    assert "2 of them to do" in capsys.readouterr().out
-    assert read("s")[0]["fits.0.loss"] != before[0]["fits.0.loss"]
-
-
-def test_what_is_done_stays_done(home, capsys):
-    """A member of a shard that was killed, which another call then computed with the others."""
-    for shard in ("0/2", "1/2"):
-        assert main(["sweep", "c.yaml", "seed=1,2", "--shard", shard, "--out", "s"]) == 0
-    for status in (home / "s" / "members").glob("*/status.json"):
-        status.write_text('{"state": "running", "reason": null}')
-    for to_do in (2, 0):
-        assert main(["sweep", "c.yaml", "seed=1,2", "--out", "s"]) == 0
-        assert f"{to_do} of them to do" in capsys.readouterr().out
-    assert [row["state"] for row in read("s")] == ["done", "done"]
-
-
-def test_a_member_that_diverged_has_failed_however_it_was_run(home, capsys):
-    values = ["training.optimizer=sgd", "training.learning_rate=1e30", "seed=1,2"]
-    assert main(["sweep", "c.yaml", *values, "--out", "together"]) == 1
-    assert main(["sweep", "c.yaml", *values, "--shard", "0/2", "--out", "alone"]) == 1
-    assert [row["state"] for row in read("together")] == ["failed", "failed"]
-    assert [row["state"] for row in read("alone")] == ["failed", "missing"]
-    assert "diverged at step" in read("alone")[0]["reason"]
-
-
-@pytest.mark.parametrize("spoilt", ["members.csv", "summary.json", "figures"])
-def test_what_cannot_be_written_is_said(home, capsys, spoilt):
-    out = home / "s"
-    out.mkdir()
-    (out / spoilt).write_text("") if spoilt == "figures" else (out / spoilt).mkdir()
-    assert main(["sweep", "c.yaml", "seed=1,2", "--out", "s"]) == 2
-    complaint = capsys.readouterr().err
-    assert "cannot be used" in complaint
-    assert spoilt in complaint
-    assert "Traceback" not in complaint
-
-
-def test_damaged_lines_are_named_and_computed_anew(home, capsys):
-    assert main(["sweep", "c.yaml", "seed=1,2", "--out", "s"]) == 0
-    (batch,) = (home / "s" / "batches").iterdir()
-    first, second = batch.read_text().splitlines()
-    batch.write_text(f"{first}\n{second[:40]}\n[1]\n")
-    assert main(["sweep", "c.yaml", "seed=1,2", "--out", "s"]) == 0
-    printed = capsys.readouterr()
-    assert "1 of them to do" in printed.out
-    assert f"{batch.relative_to(home)}: a line is damaged" in printed.err
