@@ -14,7 +14,8 @@ Which test files reach a change is read from coverage data, if they are given:
     python tests/faults/catch.py --coverage .coverage
 
 Without them it is the folder of tests that mirrors the changed module, then the folders of all
-that imports it, lower layers first.
+that imports it, lower layers first. JAX_COMPILATION_CACHE_DIR=FOLDER with
+JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 lets the faults share compiled programs.
 """
 
 import argparse
@@ -57,7 +58,9 @@ def copy_checkout(checkout: Path, folder: Path) -> Path:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": os.fspath(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    """The copy first on the path; and bytecode, which makes small tests 1.5 times as fast."""
+    same = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return same | {"PYTHONPATH": os.fspath(folder)}
 
 
 def run_tests(folder: Path, files: list[str], suite: str, seconds: float) -> tuple[str, str | None]:
@@ -140,12 +143,13 @@ def main() -> int:
         folder, begun = copies.get(), time.monotonic()
         files = test_files(fault, folder, options.coverage)
         place = folder / fault["file"]
-        text = place.read_text(encoding="utf-8")
+        text, before = place.read_text(encoding="utf-8"), place.stat().st_mtime_ns
         try:
             place.write_text(text.replace(fault["old"], fault["new"]), encoding="utf-8")
             how, test = run_tests(folder, files, options.suite, options.limit)
         finally:
             place.write_text(text, encoding="utf-8")
+            os.utime(place, ns=(before, before))  # its bytecode is known by this time
             copies.put(folder)
         seconds = round(time.monotonic() - begun, 1)
         print(f"{fault['name']:<40} {how:<12} {seconds:6.0f} s  {test or ''}", flush=True)
