@@ -1,4 +1,4 @@
-"""Interactive pages in a real browser: every control moved, every number read back and compared."""
+"""Interactive pages in Chromium: controls are moved, numbers compared with the library's."""
 
 import math
 import shutil
@@ -7,6 +7,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from paths import CONFIGS
 
 import attnkernel as ak
 from experiments.__main__ import main
@@ -15,9 +16,10 @@ from experiments.pages._cache import patterns
 from experiments.pages._zoo import attentions
 from experiments.studies.retrieval_rule import weigh
 
-ROOT = Path(__file__).parents[2]
-SHOTS = ROOT / "results" / "pages"
-NAMES = ["cps71", "lengthscales", "temperature", "retrieval_rule", "zoo", "cache"]
+OTHERS = ["lengthscales", "temperature", "retrieval_rule", "zoo", "cache"]
+every_page = pytest.mark.parametrize(
+    "name", ["cps71", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+)
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
@@ -34,44 +36,44 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """The pages, each made once, by the command that users give."""
+def page_file(tmp_path_factory):
+    """Writes the page of a config, once, by the command `page`."""
     folder = tmp_path_factory.mktemp("a_folder_with_a_name_as_long_as_names_of_folders_are")
 
-    def make(name):
+    def write(name):
         path = folder / f"{name}.html"
         if not path.exists():
-            config = shutil.copy(ROOT / "configs" / f"{name}.yaml", folder)
+            config = shutil.copy(CONFIGS / f"{name}.yaml", folder)
             assert main(["page", str(config), "--out", str(path)]) == 0
         return path
 
-    return make
+    return write
 
 
 @pytest.fixture
-def opened(browser, made):
-    """Opens a page, and fails on any error of its console or anything that it loads."""
-    heard, contexts = [], []
+def open_page(browser, page_file):
+    """Opens a page; fails on any message of its console and on anything that it loads."""
+    messages, contexts = [], []
 
-    def open_page(name, **options):
+    def opened(name, **options):
         context = browser.new_context(viewport={"width": 1200, "height": 900}, **options)
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda message: heard.append(message.text))
-        page.on("pageerror", lambda error: heard.append(str(error)))
-        page.on("request", lambda request: heard.append(request.url))
-        page.goto(made(name).as_uri())
-        assert heard.pop(0).startswith("file:")
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
+        page.on("request", lambda request: messages.append(request.url))
+        page.goto(page_file(name).as_uri())
+        assert messages.pop(0).startswith("file:")
         return page
 
-    yield open_page
+    yield opened
     for context in contexts:
         context.close()
-    assert not heard
+    assert not messages
 
 
 def read(page):
-    """Numbers of the page at its state, as it computes them, and what stands in its list."""
+    """State of the controls, the numbers that the page computes, and the list that it shows."""
     state = page.evaluate("({...state})")
     numbers = page.evaluate("page.numbers(state)")
     terms = page.locator(".numbers dt").all_inner_texts()
@@ -82,20 +84,20 @@ def read(page):
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_page_is_one_small_file_that_agrees_with_the_library(name, opened, made):
-    page = opened(name)
-    assert made(name).stat().st_size < 500_000
+@pytest.mark.browser
+@every_page
+def test_page_is_one_small_file_that_agrees_with_the_library(name, open_page, page_file):
+    page = open_page(name)
+    assert page_file(name).stat().st_size < 500_000
     assert page.evaluate("page.deviation") < 1e-6
     assert "agree with the library's" in page.inner_text(".check")
-    SHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
     assert page.locator("figure svg[role=img]").count() >= 3
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_control_moves_by_keyboard(name, opened):
-    page = opened(name)
+@pytest.mark.browser
+@every_page
+def test_every_control_moves_by_keyboard(name, open_page):
+    page = open_page(name)
     for control in page.locator("input[type=range]").all():
         place = control.get_attribute("id")
         control.focus()
@@ -123,7 +125,7 @@ def test_every_control_moves_by_keyboard(name, opened):
     assert page.evaluate("document.documentElement.className") != before
 
 
-def of_dial(page, state):
+def dial_numbers(page, state):
     given = page.evaluate("({x: content.x, y: content.y, factor: content.factor})")
     x, y = jnp.asarray(given["x"], float)[:, None], jnp.asarray(given["y"])
     kernel = ak.Gaussian(state["lengthscale"] / given["factor"])
@@ -135,7 +137,7 @@ def of_dial(page, state):
     }
 
 
-def of_retrieval(page, state):
+def retrieval_numbers(page, state):
     scores = jnp.asarray([state[f"score{i}"] for i in range(5)])
     prior = jnp.asarray(page.evaluate("content.prior")) ** state["strength"]
     log_prior, rule = jnp.log(prior / jnp.sum(prior)), ak.Softmax(state["temperature"])
@@ -143,7 +145,7 @@ def of_retrieval(page, state):
     return {"weights": a, "objective": rule.objective(a, scores, log_prior), "match": a @ scores}
 
 
-def of_zoo(page, state):
+def zoo_numbers(page, state):
     given = page.evaluate("({x: content.x, y: content.y, tokens: content.tokens})")
     x, y, tokens = (jnp.asarray(given[name]) for name in ("x", "y", "tokens"))
     model = ak.KernelRegression(BUILT_IN[state["kernel"]](state["lengthscale"]))
@@ -155,7 +157,7 @@ def of_zoo(page, state):
     return {"prediction": estimate, "row": weights}
 
 
-def of_cache(page, state):
+def cache_numbers(page, state):
     given = page.evaluate("({v: content.values, all: content.patterns})")
     random = np.asarray([given["all"]["random"][side] for side in "qk"])
     random[0] /= 2.0
@@ -171,19 +173,20 @@ def of_cache(page, state):
     return {"weights": weights, "output": weights @ jnp.asarray(given["v"])}
 
 
-TRUTH = {
-    "cps71": of_dial,
-    "lengthscales": of_dial,
-    "temperature": of_dial,
-    "retrieval_rule": of_retrieval,
-    "zoo": of_zoo,
-    "cache": of_cache,
+LIBRARY_NUMBERS = {
+    "cps71": dial_numbers,
+    "lengthscales": dial_numbers,
+    "temperature": dial_numbers,
+    "retrieval_rule": retrieval_numbers,
+    "zoo": zoo_numbers,
+    "cache": cache_numbers,
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_numbers_agree_wherever_the_controls_stand(name, opened, x64):
-    page, rng = opened(name), np.random.default_rng(0)
+@pytest.mark.browser
+@every_page
+def test_numbers_equal_those_of_the_library_for_random_controls(name, open_page, x64):
+    page, rng = open_page(name), np.random.default_rng(0)
     selects = page.locator("select").all()
     for _ in range(8):
         for control in page.locator("input[type=range]").all():
@@ -192,13 +195,14 @@ def test_numbers_agree_wherever_the_controls_stand(name, opened, x64):
         for control in selects:
             control.select_option(index=int(rng.integers(control.locator("option").count())))
         state, numbers, _ = read(page)
-        for key, value in TRUTH[name](page, state).items():
+        for key, value in LIBRARY_NUMBERS[name](page, state).items():
             ours = np.asarray(numbers[key], float)
             np.testing.assert_allclose(ours, np.asarray(value), rtol=1e-9, atol=1e-9, err_msg=key)
 
 
-def test_what_is_written_is_what_is_computed(opened):
-    page = opened("cps71")
+@pytest.mark.browser
+def test_text_has_the_computed_numbers(open_page):
+    page = open_page("cps71")
     page.fill("#query", "30")
     _, numbers, shown = read(page)
     estimate = shown["estimate (log of wage)"]
@@ -207,8 +211,9 @@ def test_what_is_written_is_what_is_computed(opened):
     assert estimate in page.get_attribute("#fit", "aria-label")
 
 
-def test_the_mark_moves_along_the_criterion(opened):
-    page = opened("cps71")
+@pytest.mark.browser
+def test_button_moves_to_the_minimum_of_the_criterion(open_page):
+    page = open_page("cps71")
     page.focus("#lengthscale")
     for _ in range(60):
         page.keyboard.press("ArrowLeft")
@@ -220,8 +225,10 @@ def test_the_mark_moves_along_the_criterion(opened):
     assert near["leave_one_out"] == pytest.approx(0.316055, abs=1e-6)  # as R's np prints it
 
 
-def test_the_query_follows_mouse_and_finger(opened):
-    page = opened("cps71")
+@pytest.mark.slow
+@pytest.mark.browser
+def test_query_follows_mouse_and_touch(open_page):
+    page = open_page("cps71")
     box = page.locator("#fit").bounding_box()
     middle = box["y"] + 100
     page.mouse.move(box["x"] + 200, middle)
@@ -234,14 +241,16 @@ def test_the_query_follows_mouse_and_finger(opened):
     assert state["query"] == pytest.approx(low + share * (high - low), abs=0.1)
     page.mouse.move(box["x"] + 100, middle)  # let go: it stays
     assert read(page)[0] == state
-    touched = opened("cps71", has_touch=True)
+    touched = open_page("cps71", has_touch=True)
     box = touched.locator("#criterion").bounding_box()
     touched.touchscreen.tap(box["x"] + 90, box["y"] + 50)
     assert read(touched)[0]["lengthscale"] < touched.evaluate("content.best")
 
 
-def test_tokens_are_stepped_and_played(opened):
-    page = opened("cache")
+@pytest.mark.slow
+@pytest.mark.browser
+def test_tokens_are_stepped_and_played(open_page):
+    page = open_page("cache")
     page.clock.install()
     page.click("#next")
     assert read(page)[0]["token"] == 8
@@ -255,9 +264,10 @@ def test_tokens_are_stepped_and_played(opened):
     assert page.inner_text("#play") == "Play"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_light_dark_print_and_phones(name, opened):
-    light, dark = opened(name, color_scheme="light"), opened(name, color_scheme="dark")
+@pytest.mark.browser
+@every_page
+def test_page_is_legible_light_dark_printed_and_on_phones(name, open_page):
+    light, dark = open_page(name, color_scheme="light"), open_page(name, color_scheme="dark")
     paper = "getComputedStyle(document.body).backgroundColor"
     assert light.evaluate(paper) == "rgb(255, 255, 255)"
     assert dark.evaluate(paper) == "rgb(20, 23, 27)"
@@ -277,7 +287,7 @@ COLOURS = (*TEXT, "--blue", "--orange", "--green", "--purple", "--sky")
 
 
 def contrast(page, *names):
-    """The ratio of two colours' luminances, as the guidelines for accessibility define it."""
+    """The contrast ratio of WCAG 2 of two colours of the page."""
     levels = []
     for name in names:
         code = page.evaluate(
@@ -289,9 +299,10 @@ def contrast(page, *names):
     return (max(levels) + 0.05) / (min(levels) + 0.05)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_screen_readers_are_told(name, opened):
-    page = opened(name)
+@pytest.mark.browser
+@every_page
+def test_controls_and_figures_are_labelled_for_screen_readers(name, open_page):
+    page = open_page(name)
     for control in page.locator("input, select").all():
         assert page.locator(f"label[for={control.get_attribute('id')}]").inner_text().strip()
     for picture in page.locator("figure svg[role=img]").all():
@@ -300,83 +311,97 @@ def test_screen_readers_are_told(name, opened):
     assert page.locator("button:not([id])").count() == 0
 
 
-def test_a_page_that_deviates_says_so(made, browser, tmp_path):
+@pytest.mark.browser
+def test_page_that_deviates_from_the_library_reports_it(page_file, browser, tmp_path):
     path = tmp_path / "wrong.html"
-    text = made("cps71").read_text()
+    text = page_file("cps71").read_text()
     path.write_text(text.replace("gaussian: r => -r * r / 2", "gaussian: r => -r * r / 2.001"))
-    page, heard = browser.new_page(), []
-    page.on("console", lambda message: heard.append(message.text))
+    page, messages = browser.new_page(), []
+    page.on("console", lambda message: messages.append(message.text))
     page.goto(path.as_uri())
     assert "deviate" in page.inner_text(".check")
-    assert heard
+    assert messages
     page.close()
 
 
-def test_names_of_columns_are_text(made, browser, tmp_path, monkeypatch):
+@pytest.mark.browser
+def test_names_of_columns_are_not_read_as_html(page_file, browser, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = "\n".join(f"{i},{math.sin(i)}" for i in range(20))
     Path("mine.csv").write_text(f"</script><b>x,<i>y&amp;\n{rows}\n")
-    config = str(ROOT / "configs" / "cps71.yaml")
+    config = str(CONFIGS / "cps71.yaml")
     data = ["data.source=csv", "data.path=mine.csv", "data.x=</script><b>x", "data.y=<i>y&amp;"]
     assert main(["page", config, *data, "name=mine"]) == 0
-    page, heard = browser.new_page(), []
-    page.on("pageerror", lambda error: heard.append(str(error)))
+    page, messages = browser.new_page(), []
+    page.on("pageerror", lambda error: messages.append(str(error)))
     page.goto((tmp_path / "results" / "mine.html").as_uri())
     assert "</script><b>x" in page.locator(".controls").inner_text()
-    assert not heard
+    assert not messages
     page.close()
 
 
-def of_rows(browser, folder, x, *settings):
-    """The page of a CSV with labels of its own, and what its console says."""
+def open_csv_page(browser, folder, x, *settings):
+    """The page of a CSV file, opened, and the messages of its console."""
     rows = "\n".join(f"{at},{math.sin(at)}" for at in x)
     (folder / "mine.csv").write_text(f"year,level\n{rows}\n")
     data = ["data.source=csv", f"data.path={folder}/mine.csv", "data.x=year", "data.y=level"]
     out = ["--out", str(folder / "mine.html")]
-    assert main(["page", str(ROOT / "configs" / "cps71.yaml"), *data, *settings, *out]) == 0
-    page, heard = browser.new_page(), []
-    page.on("console", lambda message: heard.append(message.text))
-    page.on("pageerror", lambda error: heard.append(str(error)))
+    assert main(["page", str(CONFIGS / "cps71.yaml"), *data, *settings, *out]) == 0
+    page, messages = browser.new_page(), []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
     page.goto((folder / "mine.html").as_uri())
-    return page, heard
+    return page, messages
 
 
+@pytest.mark.slow
+@pytest.mark.browser
 @pytest.mark.parametrize("begin", [2019.0, 1.6e9])
-def test_numbers_far_from_zero_are_told_apart(browser, tmp_path, begin):
-    page, heard = of_rows(browser, tmp_path, begin + np.arange(21) / 10)
+def test_inputs_far_from_zero_have_distinct_labels(browser, tmp_path, begin):
+    page, messages = open_csv_page(browser, tmp_path, begin + np.arange(21) / 10)
     ticks = page.locator("#weights text[text-anchor=middle]:not([transform])").all_text_contents()
     assert len(set(ticks)) == len(ticks) > 3
     page.focus("#query")
-    told = set()
+    texts = set()
     for _ in range(5):
         page.keyboard.press("ArrowRight")
-        told.add(page.get_attribute("#query", "aria-valuetext"))
+        texts.add(page.get_attribute("#query", "aria-valuetext"))
         assert page.get_attribute("#query", "aria-valuetext") in page.inner_text(".numbers")
-    assert len(told) == 5
-    assert not heard
+    assert len(texts) == 5
+    assert not messages
     page.close()
 
 
-def test_where_no_point_is_in_reach_there_is_no_estimate(browser, tmp_path):
+@pytest.mark.slow
+@pytest.mark.browser
+def test_query_without_points_in_the_support_has_no_estimate(browser, tmp_path):
     x = np.r_[np.arange(10) / 10, 50 + np.arange(10) / 10]
-    page, heard = of_rows(browser, tmp_path, x, "model.kernel=epanechnikov")
+    page, messages = open_csv_page(browser, tmp_path, x, "model.kernel=epanechnikov")
     page.focus("#lengthscale")
     page.keyboard.press("Home")
     page.fill("#query", "25")
     _, numbers, shown = read(page)
     assert math.isnan(numbers["prediction"])
     assert shown["points that share the weight, exp(entropy)"] == "0"
-    said = page.locator(".sentence", has_text="no point is in reach")
-    assert said.inner_text().startswith(f"At {shown['query (year)']} no point")
+    sentence = page.locator(".sentence", has_text="no point is in reach")
+    assert sentence.inner_text().startswith(f"At {shown['query (year)']} no point")
     assert "NaN" not in page.inner_html(".figures")
     assert not page.locator("[data-kernel=gaussian]").is_visible()  # true of a Gaussian alone
     assert "temperature" not in page.inner_text(".numbers")
-    assert not heard
+    assert not messages
     page.close()
 
 
+def test_windows_of_the_zoo_page_include_the_query():
+    tokens = jnp.linspace(-1.0, 1.0, 7)[:, None]
+    parts = attentions(jnp.zeros(32), 3, 0.2)["window"]
+    distance = np.subtract.outer(np.arange(7), np.arange(7))
+    weights = ak.attention_weights(tokens, tokens, **parts)
+    np.testing.assert_array_equal(weights > 0, (distance >= 0) & (distance <= 3))
+
+
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "message"),
     [
         (["heads.yaml"], "has no page; these have: cache, holdout"),
         (["cps71.yaml", "data.name=wage1", "data.x=[educ, exper]"], "a page draws one input"),
@@ -385,27 +410,27 @@ def test_where_no_point_is_in_reach_there_is_no_estimate(browser, tmp_path):
         (["cps71.yaml", "model.lengthscal=1"], "lengthscale"),
     ],
 )
-def test_what_has_no_page_is_said(arguments, sentence, tmp_path, capsys):
+def test_config_without_a_page_is_refused(arguments, message, tmp_path, capsys):
     config, *rest = arguments
     out = ["--out", str(tmp_path / "page.html")]
-    assert main(["page", str(ROOT / "configs" / config), *rest, *out]) == 2
-    assert sentence in capsys.readouterr().err
+    assert main(["page", str(CONFIGS / config), *rest, *out]) == 2
+    assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-def test_a_kernel_of_a_file_is_known_and_refused(tmp_path, capsys):
+def test_page_of_a_users_kernel_is_refused(tmp_path, capsys):
     (tmp_path / "own.py").write_text(
         "import attnkernel as ak\n\n\nclass Mine(ak.kernels.Scaled):\n"
         "    def log_pair(self, q, k):\n        return -abs(q - k).sum() / self.lengthscale\n"
     )
-    config, out = str(ROOT / "configs" / "cps71.yaml"), str(tmp_path / "page.html")
+    config, out = str(CONFIGS / "cps71.yaml"), str(tmp_path / "page.html")
     kernels = ["--kernels", str(tmp_path / "own.py")]
     assert main(["page", config, "model.kernel=mine", *kernels, "--out", out]) == 2
     assert "a page knows these alone" in capsys.readouterr().err
 
 
-def test_a_page_that_cannot_be_written_is_said(tmp_path, capsys):
+def test_page_that_cannot_be_written_is_reported(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     out = str(tmp_path / "file" / "page.html")
-    assert main(["page", str(ROOT / "configs" / "retrieval_rule.yaml"), "--out", out]) == 2
+    assert main(["page", str(CONFIGS / "retrieval_rule.yaml"), "--out", out]) == 2
     assert "cannot write" in capsys.readouterr().err
