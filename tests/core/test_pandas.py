@@ -1,4 +1,4 @@
-"""Frames of pandas: names kept, categories as codes, and what a frame must not hold."""
+"""Data frames of pandas: names are kept, categories become codes, bad frames are refused."""
 
 import copy
 import pickle
@@ -95,7 +95,7 @@ def test_bands_become_a_frame(fit):
     by_arrays = ak.conformal(fit, fit.inputs(asked))
     np.testing.assert_array_equal(band.lower, by_arrays.lower)
     assert list(by_arrays.frame().columns[:3]) == ["x1", "x2", "centre"]
-    with pytest.raises(ValueError, match=r"named as those of the answer: \['lower'\]"):
+    with pytest.raises(ValueError, match=r"\['lower'\]"):
         ak.Bands.asked(fit, asked.rename(columns={"age": "lower"}), *parts(band)).frame()
 
 
@@ -106,10 +106,15 @@ def parts(band):
     ]
 
 
-def test_the_noise_is_asked_by_frames(fit):
+@pytest.mark.slow
+def test_the_noise_variance_of_a_frame_is_a_series(fit):
     frame, _ = table()
     found = ak.noise_variance(fit, frame.iloc[:2])
     assert (found.name, list(found.index)) == ("wage", ["row 0", "row 1"])
+
+
+def test_the_effective_count_of_a_frame_is_a_series(fit):
+    frame, _ = table()
     counts = ak.effective_count(fit, frame.iloc[:2])
     assert (counts.name, list(counts.index)) == ("effective_count", ["row 0", "row 1"])
 
@@ -122,36 +127,34 @@ def changed(column, row, value):
 
 
 @pytest.mark.parametrize(
-    ("asked", "sentence"),
+    ("asked", "message"),
     [
         (table()[0][["kind", "age"]], r"\['age', 'kind'\]; got \['kind', 'age'\]. Try x_new\["),
-        (changed("kind", "row 3", "pink"), r"'kind' .* in row 'row 3': 'pink'. It knows \['red'"),
-        (changed("kind", "row 3", None), "'kind' of x_new has 1 missing .* row 'row 3'. Drop"),
-        (table()[0].assign(age=np.nan), "'age' of x_new has 41 missing .* row 'row 0'"),
+        (changed("kind", "row 3", "pink"), r"'kind' .* in row 'row 3': 'pink'. .*\['red'"),
+        (changed("kind", "row 3", None), r"'kind' of x_new.* 1 missing .*'row 3'"),
+        (table()[0].assign(age=np.nan), r"'age' of x_new.* 41 missing .*'row 0'"),
         (
             table()[0].assign(age="old"),
-            "'age' of x_new must be of numbers; .* 'old' in row 'row 0'",
+            r"'age' of x_new.*numbers.*'old'.*'row 0'",
         ),
     ],
 )
-def test_frames_unlike_that_of_the_fit(fit, asked, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_new_frames_unlike_that_of_the_fit_are_refused(fit, asked, message):
+    with pytest.raises(ValueError, match=message):
         fit(asked)
 
 
-def test_frames_that_cannot_be_fitted():
+def test_frames_that_cannot_be_fitted_are_refused():
     frame, wage = table()
-    with pytest.raises(ValueError, match=r"'kind' of x must be of numbers.*'\w+' in row 'row 0'"):
+    with pytest.raises(ValueError, match=r"'kind' of x.*numbers.*'row 0'"):
         fitted(frame.astype({"kind": str}), wage)
-    with pytest.raises(
-        ValueError, match="'age' of x has 1 missing values, the first in row 'row 9'"
-    ):
+    with pytest.raises(ValueError, match=r"'age' of x .*1 missing.*'row 9'"):
         fitted(frame.assign(age=frame["age"].where(frame.index != "row 9")), wage)
-    with pytest.raises(ValueError, match="'age' of x must be of numbers; its dtype is datetime64"):
+    with pytest.raises(ValueError, match=r"'age' of x .*numbers.*datetime64"):
         fitted(frame.assign(age=pandas.Timestamp("2024-01-01")), wage)
-    with pytest.raises(ValueError, match=r"the same index, row by row.*y.loc\[x.index\]"):
+    with pytest.raises(ValueError, match=r"index.*y\.loc\[x\.index\]"):
         fitted(frame, wage.iloc[::-1])
-    with pytest.raises(ValueError, match="'kind' of y must be of numbers"):
+    with pytest.raises(ValueError, match=r"'kind' of y.*numbers"):
         fitted(frame, frame["kind"])
 
 
@@ -177,8 +180,8 @@ def test_names_reach_plots_and_reports(fit, monkeypatch):
     assert ax.get_ylabel() == "observed wage"
 
 
-def test_arrays_are_named_afterwards(fit):
+def test_a_fit_of_arrays_can_be_named_afterwards(fit):
     named = copy.copy(fit).named(["a", "b"], "c")
     assert (named.x_names, named.y_name) == (("a", "b"), "c")
-    with pytest.raises(ValueError, match="x_names must be 2, one for each column"):
+    with pytest.raises(ValueError, match=r"x_names.* 2"):
         fit.named(["a"])
