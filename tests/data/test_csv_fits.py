@@ -1,0 +1,90 @@
+"""Fits of configs to CSV files of users: rows that are counted, notes, names that are drawn."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments.__main__ import main
+
+GOOD = "a,b,c\n1,2,0.5\n2,3,1.5\n3,5,0.0\n4,4,2.5\n5,4.5,1.0\n6,6,2.0\n7,5.5,0.2\n8,7,1.2\n"
+CONFIG = """\
+study: leave_one_out
+data:
+  source: csv
+  path: mine.csv
+  x: a
+  y: b
+starts: 2
+grid: 20
+"""
+HOLDOUT = CONFIG.partition("starts")[0].replace("leave_one_out", "holdout") + (
+    "training: {steps: 4}\nhold_out: [1, 0.5]\n"
+)
+
+
+def test_hold_out_counts_the_rows_of_the_file(written, tmp_path, capsys):
+    written(GOOD)
+    (tmp_path / "config.yaml").write_text(HOLDOUT)
+    assert main(["show", "config.yaml", "hold_out=[1, 8]"]) == 2
+    message = capsys.readouterr().err
+    for named in ("hold_out.1", "8 rows", "1 to 7"):
+        assert named in message
+
+
+def bumps():
+    """Two waves in a, on a slope in c, and noise: a lengthscale that data can tell."""
+    rng = np.random.default_rng(0)
+    a, c = rng.uniform(0.0, 10.0, 60), rng.uniform(0.0, 2.0, 60)
+    b = np.sin(a) + 0.5 * c + 0.3 * rng.normal(size=60)
+    rows = zip(a, b, c, strict=True)
+    return "a,b,c\n" + "".join(f"{x:.6f},{y:.6f},{z:.6f}\n" for x, y, z in rows)
+
+
+@pytest.mark.parametrize(
+    ("config", "columns"),
+    [
+        pytest.param(HOLDOUT, ["a", "c"], id="holdout, two inputs"),
+        pytest.param(CONFIG, ["a"], id="leave_one_out, one input", marks=pytest.mark.slow),
+        pytest.param(HOLDOUT, ["a"], id="holdout, one input", marks=pytest.mark.slow),
+        pytest.param(CONFIG, ["a", "c"], id="leave_one_out, two inputs", marks=pytest.mark.slow),
+    ],
+)
+def test_fit_to_a_file(written, tmp_path, config, columns):
+    written(bumps())
+    (tmp_path / "config.yaml").write_text(config)
+    inputs = f"data.x=[{', '.join(columns)}]"
+    assert main(["run", "config.yaml", "--quiet", "--out", "out", inputs]) == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["data"] == {"rows": 60, "inputs": columns, "label": "b"}
+    fits = summary.get("fits", [summary])
+    assert all(0 < fit["lengthscale"] < 10 for fit in fits)
+    assert all(0 < fit.get("leave_one_out", fit.get("criterion")) < 2 for fit in fits)
+
+
+def test_a_lengthscale_on_a_bound_is_a_note_and_not_a_warning(written, tmp_path):
+    written(GOOD)  # rising and no more: the lengthscale ends on a bound
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    assert main(["run", "config.yaml", "--quiet", "--out", "out"]) == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["data"] == {"rows": 8, "inputs": ["a"], "label": "b"}
+    assert any("bound" in note for note in summary["notes"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "$x_{$",  # broken mathematics
+        "[/b]",  # markup of the terminal
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("price [$]", "from $ to $", "größe", "a\\b", "x^2")
+        ),
+    ],
+)
+def test_any_column_name_can_be_drawn(written, tmp_path, name):
+    written(GOOD.replace("a,b", f"{name},b"))
+    (tmp_path / "config.yaml").write_text(
+        f"study: data\ndata: {{source: csv, path: mine.csv, x: '{name}', y: b}}\n"
+    )
+    assert main(["run", "config.yaml", "--quiet", "--out", "out"]) == 0
