@@ -116,7 +116,7 @@ def test_references_to_tests_exist():
     for file, name in names:
         path = ROOT / "tests" / file
         assert path.exists(), file
-        assert f"def {name}" in path.read_text(), (file, name)
+        assert not name or f"def {name}(" in path.read_text(), (file, name)
 
 
 def test_every_public_name_is_in_the_reference_once(load):
