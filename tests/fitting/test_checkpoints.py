@@ -154,7 +154,10 @@ def test_checkpoints_of_a_search_are_refused(tmp_path):
             ak.KernelRegression(ak.Laplace(1.0)), ak.HoldOut(5), id="kernel", marks=pytest.mark.slow
         ),
         pytest.param(
-            ak.KernelRegression(ak.Gaussian(1.0), order=1), ak.HoldOut(5), id="polynomial order"
+            ak.KernelRegression(ak.Gaussian(1.0), order=1),
+            ak.HoldOut(5),
+            id="polynomial order",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             ak.KernelRegression(ak.Gaussian(1.0), on_empty="mean"),
@@ -173,6 +176,7 @@ def test_checkpoints_of_a_search_are_refused(tmp_path):
             ak.KernelRegression(ak.Gaussian(1.0)),
             ak.HoldOut(5, score=absolute_error),
             id="score",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -41,6 +41,7 @@ def test_trainings_of_several_hold_out_sizes_equal_single_fits(x64):
         np.testing.assert_allclose(member(x), alone(x), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_searches_of_several_data_sets_equal_single_fits(x64):
     data = [sample(seed) for seed in range(2)]
     x, y = (np.stack(parts) for parts in zip(*data, strict=True))

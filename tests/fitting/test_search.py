@@ -65,6 +65,7 @@ def test_search_does_not_depend_on_the_order_of_rows_nor_on_added_constants(x64)
     np.testing.assert_allclose(lengthscales, lengthscales[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_lengthscale_of_a_column_without_effect_ends_on_its_bound(x64):
     rng = np.random.default_rng(1)
     x = rng.uniform(-2, 2, size=(60, 2))
@@ -174,6 +175,7 @@ def test_numpy_numbers_of_a_rule_are_not_fitted(x64):
     assert ak.DotProduct(np.float64(0.5)).scale == 0.5
 
 
+@pytest.mark.slow
 def test_without_bounds_there_is_one_start(x64):
     class Exponential(ak.Kernel):
         rate: jax.Array
@@ -272,6 +274,7 @@ class Parabola(ak.Objective):
         return Sample(Parabola(jnp.asarray(-1.0), jnp.asarray(-jnp.inf)), x, y)
 
 
+@pytest.mark.slow
 def test_search_begins_anew_where_the_minima_of_the_sample_diverge(x64):
     bounds = (model(0.1), model(10.0))
     objective = Parabola(jnp.asarray(0.5), jnp.asarray(-0.5))

@@ -81,6 +81,7 @@ def test_chunks_do_not_change_a_bit_and_the_callback_sees_each():
     np.testing.assert_array_equal(losses, whole.history["loss"])
 
 
+@pytest.mark.slow
 def test_fit_can_be_jitted_vmapped_and_differentiated(x64):
     """Its derivatives, forward and reverse, are those of finite differences."""
     x, y = sample()
@@ -182,6 +183,7 @@ def test_divergence_stops_only_the_fit_that_diverged():
     assert fitted.starts.steps[:, 0].tolist() == [9, 3]
 
 
+@pytest.mark.slow
 def test_given_optimiser_finds_the_minima_of_the_search(x64):
     """From several starts; the loss is that of the end, not of the step before."""
     x, y = sample()
