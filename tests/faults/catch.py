@@ -10,7 +10,7 @@ default tests did not catch; delete the file to begin anew. The tests must pass 
 
 Which test files reach a change is read from coverage data, if they are given:
 
-    pytest --all --cov=attnkernel --cov=experiments --cov-context=test
+    pytest --all -n 2 --cov=attnkernel --cov=experiments --cov-context=test
     python tests/faults/catch.py --coverage .coverage
 
 Without them it is the folder of tests that mirrors the changed module, then the folders of all

@@ -103,10 +103,15 @@ def by_coverage(fault: dict, checkout: Path, data: Path) -> list[str]:
     lines = min(around, key=len) if around else {line for each in functions for line in each}
     found = coverage.CoverageData(os.fspath(data))
     found.read()
-    (path,) = (p for p in found.measured_files() if p.endswith(f"/{fault['file']}"))
+    if found.measured_contexts() <= {""}:  # of --dist=worksteal without -n
+        raise SystemExit(
+            f"{data} says of no line which test ran it: pytest -n 2 --cov-context=test"
+        )
+    paths = [p for p in found.measured_files() if p.endswith(f"/{fault['file']}")]
     tests: dict[str, set[str]] = {}
     running: Counter[str] = Counter()
-    for line, contexts in found.contexts_by_lineno(path).items():
+    by_line = found.contexts_by_lineno(paths[0]) if paths else {}
+    for line, contexts in by_line.items():
         for context in contexts:
             file, colons, _ = context.partition("::")
             if colons and line in lines:
@@ -120,7 +125,7 @@ def test_files(fault: dict, checkout: Path, data: Path | None) -> list[str]:
     """The test files that may catch a fault, most likely first."""
     if data is None:
         return by_imports(fault, checkout)
-    files = by_coverage(fault, checkout, data)
+    files = by_coverage(fault, checkout, data) or by_imports(fault, checkout)
     if fault["file"].startswith("experiments/"):  # whose commands are processes of their own
         files += [file for file in by_imports(fault, checkout) if file not in files]
     return files
