@@ -1,4 +1,4 @@
-"""The estimators of scikit-learn: its own checks, sums in NumPy, and its tools around them."""
+"""Estimators of scikit-learn: their numbers against NumPy, and the tools of scikit-learn."""
 
 import copy
 import pickle
@@ -15,29 +15,23 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from attnkernel._distinct import distinct
 from attnkernel.sklearn import KernelClassifier, KernelRegressor
 
-# a column that says nothing of y ends on its upper bound, and the fit says so
+# the lengthscale of a column without effect ends on its upper bound, which is a warning
 pytestmark = pytest.mark.filterwarnings("ignore::attnkernel.FitWarning")
 
 N, M, D = 31, 7, 2
 rng = np.random.default_rng(0)
 X, X_NEW = rng.uniform(-2, 2, (N, D)), rng.uniform(-2, 2, (M, D))
 Y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=N)
+PRODUCT = ak.Gaussian(0.7) * ak.Laplace(2.0)
 KIND = np.array(["a", "b", "c"], object)[np.digitize(Y, [-0.5, 0.5])]
 
 
-# one start: a hundred fits, most of a shape of its own, are a hundred compilations
-@parametrize_with_checks([KernelRegressor(starts=1), KernelClassifier(starts=1)])
-def test_checks_of_scikit_learn(estimator, check):
-    check(estimator)
-
-
 def smoother(q, x, lengthscale, order=0, weights=None):
-    """The weights L(q) of all labels, by least squares at each query; a loop."""
+    """The weights L(q) of all labels, by least squares at each query."""
     rows = []
     for point in q:
         w = np.exp(-0.5 * np.sum(((point - x) / lengthscale) ** 2, axis=1))
@@ -48,8 +42,8 @@ def smoother(q, x, lengthscale, order=0, weights=None):
     return np.array(rows)
 
 
-@pytest.mark.parametrize("order", [0, 1])
-def test_predictions_are_those_of_numpy_at_the_fitted_lengthscales(order):
+@pytest.mark.parametrize("order", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_predictions_equal_least_squares_at_the_fitted_lengthscales(order):
     model = KernelRegressor(order=order, starts=2).fit(X, Y)
     assert model.lengthscale_.shape == (D,)
     found = model.predict(X_NEW)
@@ -59,7 +53,7 @@ def test_predictions_are_those_of_numpy_at_the_fitted_lengthscales(order):
     assert model.score(X, Y) > 0.9
 
 
-def test_the_search_finds_the_least_of_a_loop_over_left_out_rows():
+def test_search_minimises_the_error_of_left_out_rows():
     model = KernelRegressor(per_dimension=False).fit(X, Y)
 
     def loss(lengthscale):
@@ -73,7 +67,7 @@ def test_the_search_finds_the_least_of_a_loop_over_left_out_rows():
     assert least <= min(loss(length) for length in np.geomspace(0.05, 20, 60)) * (1 + 1e-9)
 
 
-def test_it_is_float64_whatever_the_flag():
+def test_numbers_are_float64_with_and_without_the_flag_of_jax():
     with jax.enable_x64(False):
         plain = KernelRegressor(lengthscale=0.3).fit(X, Y).predict(X_NEW)
     with jax.enable_x64(True):
@@ -81,7 +75,7 @@ def test_it_is_float64_whatever_the_flag():
     np.testing.assert_array_equal(plain, wide)
 
 
-@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("order", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_standard_deviations_are_sums_of_squared_weights(order):
     y = np.c_[Y, Y**2]
     model = KernelRegressor(order=order, lengthscale=[0.8, 1.5]).fit(X, y)
@@ -98,7 +92,7 @@ def test_standard_deviations_are_sums_of_squared_weights(order):
 
 
 def test_standard_deviations_of_rows_of_the_same_input():
-    """Weights of rows change the fit; each row has a noise of its own."""
+    """Each row has its own noise; rows of one input leave it out together."""
     x, y = np.array([0.0, 0.0, 1.0, 2.0])[:, None], np.array([1.0, 2.0, 5.0, 4.0])
     w = np.array([1.0, 3.0, 1.0, 2.0])
     model = KernelRegressor(lengthscale=0.7).fit(x, y, w)
@@ -112,11 +106,11 @@ def test_standard_deviations_of_rows_of_the_same_input():
 
 
 @pytest.mark.parametrize("policy", ["nearest", "mean", "nan"])
-def test_where_no_row_has_weight(policy):
+def test_policies_of_predictions_where_no_row_has_weight(policy):
     x, y, w = np.arange(4.0)[:, None], np.array([1.0, 2.0, 4.0, 9.0]), np.array([2, 1, 1, 1])
     model = KernelRegressor("epanechnikov", lengthscale=1.5, on_empty=policy).fit(x, y, w)
     mean, std = model.predict([[9.0]], return_std=True)
-    unseen = [2.0, (2 * 1 + 4) / 3, (2 + 9) / 2, 4.0]  # from neighbours, all as near
+    unseen = [2.0, (2 * 1 + 4) / 3, (2 + 9) / 2, 4.0]  # the mean of the neighbours
     squares = (y - unseen) ** 2
     expected = {
         "nearest": (9.0, squares[3]),
@@ -126,14 +120,17 @@ def test_where_no_row_has_weight(policy):
     np.testing.assert_allclose([mean[0], std[0] ** 2], expected, rtol=1e-12)
 
 
-def test_raise_says_what_to_try():
+def test_policy_raise_where_no_row_has_weight():
     model = KernelRegressor("boxcar", lengthscale=0.1, on_empty="raise").fit(X, Y)
     with pytest.raises(RuntimeError, match="no label within reach"):
         model.predict([[50.0, 50.0]])
 
 
-@pytest.mark.parametrize("objective", ["leave-one-out", ak.KFold(4)])
-def test_a_weight_of_two_is_a_row_given_twice(objective):
+@pytest.mark.parametrize(
+    "objective",
+    ["leave-one-out", pytest.param(ak.KFold(4), id="4 folds", marks=pytest.mark.slow)],
+)
+def test_weight_of_two_equals_a_row_given_twice(objective):
     counts = rng.integers(0, 4, N)
     weighted = KernelRegressor(objective=objective, starts=2).fit(X, Y, counts)
     repeated = KernelRegressor(objective=objective, starts=2).fit(
@@ -146,18 +143,18 @@ def test_a_weight_of_two_is_a_row_given_twice(objective):
     np.testing.assert_allclose(times_ten.lengthscale_, weighted.lengthscale_, rtol=1e-6)
 
 
-def test_distinct_inputs_are_means_and_sums():
+def test_rows_of_one_input_are_their_mean_with_the_sum_of_their_weights():
     x = np.array([[1.0, 0.0], [0.0, 5.0], [1.0, -0.0], [0.0, 4.0], [7.0, 7.0]])
     rows = distinct(x, np.array([1.0, 2.0, 4.0, 8.0, 99.0]), np.array([1.0, 2.0, 3.0, 1.0, 0.0]))
     np.testing.assert_array_equal(rows.x, [[0, 4], [0, 5], [1, 0]])
     np.testing.assert_allclose(rows.y, [8, 2, 3.25], rtol=1e-15)
     np.testing.assert_array_equal(rows.weights, [1, 2, 4])
     np.testing.assert_allclose(rows.variance_of_means(np.ones((4, 1))), [[1], [1], [10 / 16]])
-    with pytest.raises(ValueError, match=r"none below 0 and not all 0; it goes from 0\.0 to 0\.0"):
+    with pytest.raises(ValueError, match=r"not all 0.*0\.0 to 0\.0"):
         distinct(x, x[:, 0], np.zeros(5))
 
 
-def test_a_column_that_does_not_vary_has_no_say():
+def test_constant_column_is_ignored():
     padded = np.c_[X[:, 0], np.full(N, 3.0), X[:, 1]]
     model, without = KernelRegressor(starts=2).fit(padded, Y), KernelRegressor(starts=2).fit(X, Y)
     np.testing.assert_array_equal(model.lengthscale_[[0, 2]], without.lengthscale_)
@@ -171,22 +168,22 @@ def test_a_column_that_does_not_vary_has_no_say():
 @pytest.mark.parametrize(
     ("x", "y", "expected"),
     [
-        (X, np.full(N, 2.5), 2.5),  # labels that are all the same
-        (np.ones((N, D)), Y, Y.mean()),  # inputs that are
-        (X[:1], Y[:1], Y[0]),  # one row
-        (np.repeat([[0.0, 0.0], [9.0, 9.0]], 5, 0), Y[:10], Y[:5].mean()),  # two inputs
+        (X, np.full(N, 2.5), 2.5),
+        (np.ones((N, D)), Y, Y.mean()),
+        (X[:1], Y[:1], Y[0]),
+        (np.repeat([[0.0, 0.0], [9.0, 9.0]], 5, 0), Y[:10], Y[:5].mean()),
     ],
+    ids=["constant labels", "constant inputs", "one row", "two distinct inputs"],
 )
-def test_what_cannot_be_searched_for_is_not(x, y, expected):
+def test_data_without_a_search(x, y, expected):
     model = KernelRegressor().fit(x, y)
     assert model.fit_ is None
     np.testing.assert_allclose(model.predict([[0.1, -0.1]]), [expected], rtol=1e-12)
 
 
 def test_kernels_of_the_library():
-    product = ak.Gaussian(0.7) * ak.Laplace(2.0)
-    model = KernelRegressor(product, starts=2).fit(X, Y)
-    as_given = KernelRegressor(product, objective=None).fit(X, Y)
+    model = KernelRegressor(PRODUCT, starts=2).fit(X, Y)
+    as_given = KernelRegressor(PRODUCT, objective=None).fit(X, Y)
     assert model.score(X, Y) > as_given.score(X, Y)
     assert not hasattr(model, "lengthscale_")
     fixed = KernelRegressor(ak.Gaussian(np.array([0.5, 2.0])), objective=None).fit(X, Y)
@@ -198,17 +195,17 @@ def test_kernels_of_the_library():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"kernel": "gausian"}, "kernel must be .* one of 'gaussian', .*; got 'gausian'"),
-        ({"objective": "loo"}, "objective must be .* 'leave-one-out', .*; got 'loo'"),
-        ({"objective": ak.HoldOut(3)}, "HoldOut does.*KFold"),
-        ({"lengthscale": [1.0, 2.0, 3.0]}, r"one per column, shape \(2,\); got shape \(3,\)"),
+        ({"kernel": "gausian"}, r"kernel.*'gaussian'.*got 'gausian'"),
+        ({"objective": "loo"}, r"objective.*'leave-one-out'.*got 'loo'"),
+        ({"objective": ak.HoldOut(3)}, r"HoldOut.*KFold"),
+        ({"lengthscale": [1.0, 2.0, 3.0]}, r"lengthscale.*\(2,\).*\(3,\)"),
         ({"lengthscale": -1.0}, "must be positive"),
-        ({"kernel": ak.Gaussian(1.0), "lengthscale": 1.0}, "its own lengthscale"),
-        ({"on_empty": "zero"}, "on_empty must be one of"),
-        ({"order": 3}, "order must be 0"),
+        ({"kernel": ak.Gaussian(1.0), "lengthscale": 1.0}, "Gaussian.*lengthscale"),
+        ({"on_empty": "zero"}, "on_empty"),
+        ({"order": 3}, "order"),
     ],
 )
-def test_what_makes_no_sense_is_refused(parameters, message):
+def test_parameters_that_are_refused(parameters, message):
     with pytest.raises(ValueError, match=message):
         KernelRegressor(**parameters).fit(X, Y)
 
@@ -229,7 +226,7 @@ def test_probabilities_are_weighted_frequencies_of_classes():
     np.testing.assert_allclose(model.fit_.loss, brier, rtol=1e-9)
 
 
-def test_probabilities_of_local_lines_are_cut():
+def test_probabilities_of_local_lines_are_clipped():
     proba = KernelClassifier(order=1, lengthscale=1.0).fit(X, KIND).predict_proba(3 * X_NEW)
     raw = smoother(3 * X_NEW, X, 1.0, 1) @ (KIND[:, None] == ["a", "b", "c"])
     assert raw.min() < 0
@@ -240,17 +237,18 @@ def test_probabilities_of_local_lines_are_cut():
 @pytest.mark.parametrize(
     ("policy", "expected"), [("nearest", [0.0, 1.0]), ("mean", [3 / 4, 1 / 4])]
 )
-def test_classes_where_no_row_has_weight(policy, expected):
+def test_policies_of_classes_where_no_row_has_weight(policy, expected):
     x, kinds = np.array([[0.0], [1.0], [2.0], [2.5]]), np.array([5, 5, 5, 7])
     model = KernelClassifier("boxcar", lengthscale=0.1, on_empty=policy).fit(x, kinds)
     np.testing.assert_allclose(model.predict_proba([[9.0]]), [expected], rtol=1e-14)
-    with pytest.raises(ValueError, match="never NaN"):
+    with pytest.raises(ValueError, match=r"on_empty.*nearest"):
         KernelClassifier(on_empty="nan").fit(x, kinds)
 
 
+@pytest.mark.slow
 def test_grid_search_over_order_and_kernel():
     grid = {"order": [0, 1], "kernel": ["gaussian", "epanechnikov"]}
-    search = GridSearchCV(KernelRegressor(lengthscale=1.0), grid, cv=3).fit(X, Y)
+    search = GridSearchCV(KernelRegressor(lengthscale=1.0), grid, cv=3).fit(X[:30], Y[:30])
     assert search.best_params_["order"] == 1
     assert search.best_score_ == np.max(search.cv_results_["mean_test_score"])
 
@@ -263,7 +261,7 @@ def test_pipeline_searches_in_scaled_units():
     np.testing.assert_allclose(scaled.predict(far), plain.predict(far), rtol=1e-6)
 
 
-def test_columns_of_a_data_frame_keep_their_names():
+def test_names_of_the_columns_of_a_data_frame_are_kept():
     pandas = pytest.importorskip("pandas", reason="pandas is not installed: extra sklearn")
     frame = pandas.DataFrame(X, columns=["age", "wage"])
     labels = pandas.Series(Y)
@@ -279,29 +277,37 @@ def test_columns_of_a_data_frame_keep_their_names():
     assert list(named[-1].feature_names_in_) == ["age", "wage"]
 
 
-@pytest.mark.parametrize("again", [lambda a: pickle.loads(pickle.dumps(a)), copy.deepcopy])
+def by_pickle(model):
+    return pickle.loads(pickle.dumps(model))
+
+
+@pytest.mark.parametrize("copied", [by_pickle, copy.deepcopy])
 @pytest.mark.parametrize(
-    "make",
+    "model",
     [
-        lambda: KernelRegressor(order=1, starts=2).fit(X, Y),
-        lambda: KernelRegressor(ak.Gaussian(0.4) * ak.Laplace(1.0), starts=1).fit(X, Y),
-        lambda: KernelClassifier(lengthscale=0.3).fit(X, KIND),
+        KernelRegressor(starts=2),
+        KernelRegressor(PRODUCT, starts=2),
+        KernelClassifier(lengthscale=0.3),
     ],
+    ids=["named kernel", "product of kernels", "classifier"],
 )
-def test_a_pickle_predicts_the_same_to_the_bit(make, again):
-    model = make()
-    other = again(model)
+def test_copy_of_a_fitted_estimator_predicts_the_same_to_the_bit(model, copied):
+    model = clone(model).fit(X, KIND if isinstance(model, KernelClassifier) else Y)
+    other = copied(model)
     np.testing.assert_array_equal(other.predict(X_NEW), model.predict(X_NEW))
     if hasattr(model, "lengthscale_"):
         np.testing.assert_array_equal(other.lengthscale_, model.lengthscale_)
-    if getattr(model, "fit_", None) is not None:
+    if model.fit_ is not None:
         assert other.fit_.x.dtype == model.fit_.x.dtype == np.float64
         np.testing.assert_array_equal(other.fit_.history["loss"], model.fit_.history["loss"])
 
 
-def test_a_clone_is_unfitted_with_the_same_parameters():
-    model = KernelRegressor(ak.Gaussian(0.4), order=1, objective=ak.KFold(4), starts=1).fit(X, Y)
-    copied = clone(model)
+def test_clone_is_unfitted_with_the_same_parameters():
+    parameters = {"order": 1, "objective": ak.KFold(4), "on_empty": "mean", "starts": 1}
+    model = KernelRegressor(ak.Gaussian(0.4), **parameters)
+    assert repr(clone(model)) == repr(model)
+    assert {name: clone(model).get_params()[name] for name in parameters} == parameters
+    fitted = model.set_params(objective=None).fit(X, Y)
+    copied = clone(fitted)
     assert not hasattr(copied, "model_")
-    assert repr(copied) == repr(model)
-    np.testing.assert_array_equal(copied.fit(X, Y).predict(X_NEW), model.predict(X_NEW))
+    np.testing.assert_array_equal(copied.fit(X, Y).predict(X_NEW), fitted.predict(X_NEW))
