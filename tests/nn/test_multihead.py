@@ -69,8 +69,8 @@ MASKS = {
 @pytest.mark.parametrize(
     ("mask", "biases"),
     [
-        ("none", True),
         ("per head", True),
+        pytest.param("none", True, marks=pytest.mark.slow),
         pytest.param("none", False, marks=pytest.mark.slow),
         pytest.param("matrix", True, marks=pytest.mark.slow),
     ],
@@ -260,8 +260,15 @@ def test_rows_that_see_no_key(x64):
     np.testing.assert_array_equal(empty, [False, True, False])
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-@pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(2, 4)])
+@pytest.mark.parametrize(
+    ("dtype", "method"),
+    [
+        (jnp.float16, ak.Dense()),
+        (jnp.bfloat16, ak.Blockwise(2, 4)),
+        pytest.param(jnp.bfloat16, ak.Dense(), marks=pytest.mark.slow),
+        pytest.param(jnp.float16, ak.Blockwise(2, 4), marks=pytest.mark.slow),
+    ],
+)
 def test_half_precision_at_scores_of_ten_thousand(dtype, method):
     q, k, v = (x.astype(dtype) for x in rows_of((5, 7), (11, 7), (11, 3)))
     q, k = (np.asarray(100 * x, dtype) for x in (q, k))
