@@ -1,4 +1,4 @@
-"""Rules of thumb, against SciPy, statsmodels and R's KernSmooth."""
+"""Normal-reference and plug-in lengthscales, against SciPy, statsmodels and R's KernSmooth."""
 
 import jax
 import jax.numpy as jnp
@@ -12,28 +12,28 @@ from attnkernel.fit._thumb import _plug_in, _quartics
 
 
 @pytest.mark.parametrize("dim", [1, 3])
-def test_normal_reference_has_the_factor_of_silverman(x64, dim):
+def test_normal_reference_equals_silverman_of_scipy(x64, dim):
     x = np.random.default_rng(2).normal(size=(101, dim)) * np.arange(1, dim + 1)
     factor = stats.gaussian_kde(x.T, "silverman").factor
     expected = factor * np.std(x, axis=0, ddof=1)
     np.testing.assert_allclose(ak.normal_reference(x, robust=False), expected, rtol=1e-12)
 
 
-def test_normal_reference_of_statsmodels(x64):
+def test_normal_reference_equals_that_of_statsmodels(x64):
     """statsmodels 0.15: nonparametric.bandwidths.bw_normal_reference of a column of faithful."""
     faithful = load("faithful")
     found = [ak.normal_reference(column)[0] for column in (faithful.x, faithful.y)]
     np.testing.assert_allclose(found, [0.394004240378, 4.6930193098], rtol=1e-9)
 
 
-def test_a_far_point_counts_by_the_quartiles_alone(x64):
+def test_normal_reference_of_an_outlier_is_that_of_the_quartiles(x64):
     x = np.r_[np.arange(99.0), 1e4]
     expected = 49.5 / 1.349 * (4 / 300) ** 0.2
     np.testing.assert_allclose(ak.normal_reference(x), [expected], rtol=1e-9)
     assert ak.normal_reference(x, robust=False)[0] > 10 * expected
 
 
-def test_half_of_a_column_may_be_one_number(x64):
+def test_normal_reference_of_equal_quartiles_is_that_of_the_standard_deviation(x64):
     x = np.r_[np.zeros(30), np.arange(7.0)]
     expected = np.std(x, ddof=1) * (4 / 3 / 37) ** 0.2
     np.testing.assert_allclose(ak.normal_reference(x), [expected])
@@ -49,9 +49,10 @@ DPILL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DPILL)
-def test_plug_in_of_kernsmooth(x64, name):
-    """With the kernel cut off at 4ℓ, as R has it; its sums go on a grid."""
+def test_plug_in_equals_dpill_of_kernsmooth(x64, name):
+    """With the kernel cut off at 4ℓ, as in R, whose sums are on a grid."""
     data, (fine, coarse) = load(name), DPILL[name]
     cut = lambda length: ak.Gaussian(length) * ak.Boxcar(4.0 * length)  # noqa: E731
     found = _plug_in(jnp.asarray(data.x)[:, 0], jnp.asarray(data.y), cut)
@@ -59,19 +60,24 @@ def test_plug_in_of_kernsmooth(x64, name):
     np.testing.assert_allclose(found, coarse, rtol=0.07 if name == "cps71" else 1e-3)
 
 
-def test_plug_in_with_a_whole_kernel(x64):
+def test_plug_in_changes_with_the_units(x64):
     data = load("faithful")
     found = ak.plug_in(data.x, data.y)
     np.testing.assert_allclose(found, DPILL["faithful"][0], rtol=0.024)
-    assert abs(found / DPILL["faithful"][0] - 1) > 0.02  # what is beyond 4ℓ counts
+    assert abs(found / DPILL["faithful"][0] - 1) > 0.02  # R cuts the kernel off at 4ℓ
     moved = ak.plug_in(1e3 + 100.0 * data.x, 7.0 - 3.0 * data.y)
     np.testing.assert_allclose(moved, 100.0 * found, rtol=1e-7)
-    jitted = jax.jit(ak.plug_in)(data.x, data.y)
-    np.testing.assert_allclose(jitted, found, rtol=1e-9)
 
 
-def test_blocks_of_too_few_inputs_are_no_choice(x64):
-    """Of 12 inputs, two blocks have 6; quartics of three blocks pass through any 4 means."""
+@pytest.mark.slow
+def test_plug_in_can_be_jitted(x64):
+    data = load("ethanol")
+    found = jax.jit(ak.plug_in)(data.x, data.y)
+    np.testing.assert_allclose(found, ak.plug_in(data.x, data.y), rtol=1e-9)
+
+
+def test_quartics_of_the_plug_in_use_blocks_of_at_least_six_inputs(x64):
+    """Of 12 inputs, two blocks have 6; three blocks would have 4."""
     x = np.repeat(np.arange(1.0, 13.0), 20)
     y = np.cos(np.pi * x) + 0.3 * np.cos(7.0 * np.arange(1, 241))
     rss, products = 0.0, 0.0
@@ -79,20 +85,20 @@ def test_blocks_of_too_few_inputs_are_no_choice(x64):
         quartic = np.polynomial.Polynomial.fit(x[half], y[half], 4)
         rss += np.sum((y[half] - quartic(x[half])) ** 2)
         products += np.sum(quartic.deriv(2)(x[half]) * quartic.deriv(4)(x[half]))
-    variance, theta_24 = _quartics(jnp.asarray(x), jnp.asarray(y))
+    variance, theta_24 = jax.jit(_quartics)(x, y)
     np.testing.assert_allclose(variance, rss / 230, rtol=1e-9)
     np.testing.assert_allclose(theta_24, products / 240, rtol=1e-9)
 
 
-def test_what_has_no_rule_of_thumb():
+def test_inputs_without_a_rule_of_thumb_are_refused(x64):
     x = np.linspace(0.0, 1.0, 40)
-    with pytest.raises(ValueError, match=r"Column 1 of x \(counted from 0\) is constant"):
+    with pytest.raises(ValueError, match=r"Column 1 of x.*constant"):
         ak.normal_reference(np.stack([x, np.ones(40)], axis=1))
-    with pytest.raises(ValueError, match="at least 2 rows; got 1"):
+    with pytest.raises(ValueError, match=r"2 rows.*got 1"):
         ak.normal_reference(np.ones(1))
-    with pytest.raises(ValueError, match="of one input and one label"):
+    with pytest.raises(ValueError, match=r"x \(40, 2\).*normal_reference"):
         ak.plug_in(np.stack([x, x**2], axis=1), x)
-    with pytest.raises(ValueError, match="at least 6 different inputs; there are 5"):
+    with pytest.raises(ValueError, match=r"6 different inputs.*5"):
         ak.plug_in(np.repeat(np.arange(5.0), 8), x)
-    with pytest.raises(ValueError, match="no noise, or no curvature"):
-        ak.plug_in(np.arange(200.0), np.arange(200) == 0)  # the ends are left out
+    with pytest.raises(ValueError, match=r"curvature.*LeaveOneOut"):
+        ak.plug_in(np.arange(272.0), np.arange(272) == 0)  # the ends are left out
