@@ -1,18 +1,18 @@
-"""Two processes of two devices each, on this machine, against one process of one device."""
+"""Two processes of two devices each, on this machine, against one process."""
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from paths import ROOT
 
 from experiments.__main__ import main
 
-ROOT = Path(__file__).parents[2]
 IN_CONTEXT = """
 study: in_context
 precision: float64
@@ -25,37 +25,8 @@ targets: 5
 steps: 30
 tested: 6
 """
-
-
-def together(tmp_path, commands, env=(), devices=2):
-    """Commands run at once, each as its exit code, what it printed and what it complained of."""
-    (tmp_path / "temporary").mkdir(exist_ok=True)
-    started = [
-        subprocess.Popen(
-            [sys.executable, *map(str, command)],
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-                "JAX_NUM_CPU_DEVICES": str(devices),
-                "NPROC": "8",
-                "TMPDIR": str(tmp_path / "temporary"),
-                "JAX_COMPILATION_CACHE_DIR": str(tmp_path / f"cache-{i}"),
-                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-                **{name: value.format(i=i) for name, value in dict(env).items()},
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i, command in enumerate(commands)
-    ]
-    try:
-        said = [process.communicate(timeout=240) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    return [(process.returncode, *words) for process, words in zip(started, said, strict=True)]
+UNEVEN = IN_CONTEXT.replace("batch: 8", "batch: 6")
+DATA = "study: data\ndata: {source: heteroskedastic, n: 20}\n"
 
 
 def free_port():
@@ -64,95 +35,66 @@ def free_port():
         return free.getsockname()[1]
 
 
-def pair(tmp_path, *arguments):
-    """`python -m experiments ...`, by two processes that are told where to meet."""
-    meet = ["--distributed", "--coordinator", f"127.0.0.1:{free_port()}", "--process"]
-    commands = [["-m", "experiments", *arguments, *meet, f"{i}/2"] for i in range(2)]
-    return together(tmp_path, commands)
-
-
-SLURM = {  # what it says to each task of a job; JAX takes its port from the number of the job
-    "SLURM_STEP_NODELIST": "localhost",
-    "SLURM_NTASKS": "2",
-    "SLURM_PROCID": "{i}",
-    "SLURM_LOCALID": "{i}",
-    "SLURM_STEP_NUM_NODES": "1",
-}
+def start_two(folder, *arguments, **env):
+    """Runs Python twice at once, `{i}` being 0 and 1; returns code, output and errors of both."""
+    (folder / "temporary").mkdir(exist_ok=True)
+    shared = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "JAX_NUM_CPU_DEVICES": "2",
+        "NPROC": "8",
+        "TMPDIR": str(folder / "temporary"),
+    }
+    started = [
+        subprocess.Popen(
+            [sys.executable, *(argument.replace("{i}", str(i)) for argument in arguments)],
+            cwd=folder,
+            env=shared | {name: value.replace("{i}", str(i)) for name, value in env.items()},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    try:
+        printed = [process.communicate(timeout=500) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    return [(process.returncode, *both) for process, both in zip(started, printed, strict=True)]
 
 
 def numbers(run):
-    """All numbers of a summary, in order."""
+    """All numbers of a summary, in order, and the losses of the training."""
 
-    def inside(node):
+    def leaves(node):
         if isinstance(node, dict | list):
             for inner in node.values() if isinstance(node, dict) else node:
-                yield from inside(inner)
+                yield from leaves(inner)
         elif isinstance(node, float):
             yield node
 
-    found = list(inside(json.loads((run / "summary.json").read_text())))
+    found = list(leaves(json.loads((run / "summary.json").read_text())))
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return np.array(found + [json.loads(line)["loss"] for line in lines])
 
 
-def test_a_run_of_two_processes(tmp_path):
-    """Told where to meet, then resumed as Slurm says it; one writes, the other leaves nothing."""
-    (tmp_path / "small.yaml").write_text(IN_CONTEXT)
-    alone = ["-m", "experiments", "run", "small.yaml", "--out", "one"]
-    (one,) = together(tmp_path, [alone], devices=1)
-    assert one[0] == 0, one
-    both = pair(tmp_path, "run", "small.yaml", "--out", "both")
-    assert [code for code, _, _ in both] == [0, 0], both
-    assert "numbers both/summary.json" in both[0][1]
-    assert "numbers" not in both[1][1]
-    expected = numbers(tmp_path / "one")
-    assert len(expected) > 40
-    np.testing.assert_allclose(numbers(tmp_path / "both"), expected, rtol=1e-6)
-    devices = json.loads((tmp_path / "both" / "meta.json").read_text())["devices"]
-    assert len(devices) == 4
-
-    (tmp_path / "both" / "summary.json").unlink()
-    (tmp_path / "both" / "status.json").write_text('{"state": "interrupted", "reason": "Ctrl-C"}')
-    before = (tmp_path / "both" / "metrics.jsonl").read_bytes()
-    command = ["-m", "experiments", "resume", "both", "--distributed"]
-    again = together(tmp_path, [command] * 2, SLURM | {"SLURM_JOB_ID": str(free_port())})
-    assert [code for code, _, _ in again] == [0, 0], again
-    assert (tmp_path / "both" / "metrics.jsonl").read_bytes() == before
-    np.testing.assert_allclose(numbers(tmp_path / "both"), expected, rtol=1e-6)
-    assert not list((tmp_path / "temporary").iterdir())
-
-
-def test_what_several_processes_cannot_share(tmp_path):
-    (tmp_path / "data.yaml").write_text("study: data\ndata: {source: heteroskedastic, n: 20}\n")
-    for code, _, complaint in pair(tmp_path, "run", "data.yaml", "--out", "data"):
-        assert code == 2
-        assert "data: this study is for one process" in complaint
-        assert "Traceback" not in complaint
-    (tmp_path / "small.yaml").write_text(IN_CONTEXT.replace("batch: 8", "batch: 6"))
-    for code, _, complaint in pair(tmp_path, "run", "small.yaml", "--out", "uneven"):
-        assert code == 2
-        assert "batch" in complaint
-        assert "6 members are cut over the 4 devices of this run" in complaint
-    assert not (tmp_path / "uneven").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--process", "0/2"], "--coordinator and --process go with --distributed"),
-        (["--distributed", "--process", "0/2"], "do not find each other"),
-    ],
-)
-def test_processes_that_do_not_meet(tmp_path, capsys, options, message):
-    assert main(["run", "none.yaml", *options]) == 2
-    assert message in capsys.readouterr().err
-
-
-ATTENTION = """
+# Several commands of the same two processes, which meet at the first of them; then attention.
+COMMANDS = """
 import sys
+from experiments.__main__ import main
+
+def command(*arguments):
+    print("#", arguments[1], flush=True)
+    print("#", arguments[1], file=sys.stderr, flush=True)
+    print("code", main(["run", *arguments]), flush=True)
+
+meet = ["--distributed", "--coordinator", sys.argv[1], "--process", sys.argv[2]]
+command("--out", "data", "data.yaml", *meet)
+command("--out", "uneven", "uneven.yaml")
+command("--out", "both", "small.yaml")
+print("# attention")
 import jax
 jax.config.update("jax_enable_x64", True)
-jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
@@ -181,10 +123,103 @@ for ring in (False, True):
 """
 
 
-def test_attention_of_two_processes(tmp_path):
-    """Arrays that each process has whole, and arrays of which each has its rows alone."""
-    (tmp_path / "attention.py").write_text(ATTENTION)
-    where = f"127.0.0.1:{free_port()}"
-    for code, said, complaint in together(tmp_path, [["attention.py", where, i] for i in range(2)]):
-        assert code == 0, complaint
-        assert said.count("4 devices") == 2
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    """What each of two processes prints for each of its commands, and the folder of their runs."""
+    folder = tmp_path_factory.mktemp("two")
+    for name, text in (("data", DATA), ("uneven", UNEVEN), ("small", IN_CONTEXT)):
+        (folder / f"{name}.yaml").write_text(text)
+    coordinator = f"127.0.0.1:{free_port()}"
+    parts = []
+    for code, out, err in start_two(folder, "-c", COMMANDS, coordinator, "{i}/2"):
+        assert code == 0, err
+        parts.append([dict(re.findall(r"^# (\w+)\n([^#]*)", text, re.M)) for text in (out, err)])
+    return folder, parts
+
+
+@pytest.mark.slow
+@pytest.mark.cli
+@pytest.mark.multi_device
+def test_run_of_two_processes_equals_the_run_of_one(two_processes, tmp_path):
+    """One process writes, the other leaves nothing; then resumed with Slurm's environment."""
+    folder, parts = two_processes
+    small, both = folder / "small.yaml", folder / "both"
+    assert main(["run", str(small), "--out", str(tmp_path / "one"), "--quiet"]) == 0
+    expected = numbers(tmp_path / "one")
+    assert len(expected) > 40
+    (first, _), (second, _) = parts
+    assert [out["both"].split()[-1] for out in (first, second)] == ["0", "0"]
+    assert "numbers both/summary.json" in first["both"]
+    assert "numbers" not in second["both"]
+    np.testing.assert_allclose(numbers(both), expected, rtol=1e-6)
+    assert len(json.loads((both / "meta.json").read_text())["devices"]) == 4
+
+    (both / "summary.json").unlink()
+    (both / "status.json").write_text('{"state": "interrupted", "reason": "Ctrl-C"}')
+    before = (both / "metrics.jsonl").read_bytes()
+    slurm = {
+        "SLURM_JOB_ID": str(free_port()),  # JAX takes its port from it
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": "{i}",
+        "SLURM_LOCALID": "{i}",
+        "SLURM_STEP_NUM_NODES": "1",
+    }
+    again = start_two(folder, "-m", "experiments", "resume", "both", "--distributed", **slurm)
+    assert [code for code, _, _ in again] == [0, 0], again
+    assert (both / "metrics.jsonl").read_bytes() == before
+    np.testing.assert_allclose(numbers(both), expected, rtol=1e-6)
+    assert not list((folder / "temporary").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.cli
+@pytest.mark.multi_device
+def test_study_for_one_process_is_refused_by_each_of_two(two_processes):
+    folder, parts = two_processes
+    for out, err in parts:
+        assert out["data"].split()[-1] == "2"
+        assert "data: this study is for one process" in err["data"]
+        assert "Traceback" not in err["data"]
+    assert not (folder / "data").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.cli
+@pytest.mark.multi_device
+def test_batch_that_devices_cannot_share_evenly_is_refused_by_each_of_two(two_processes):
+    folder, parts = two_processes
+    for out, err in parts:
+        assert out["uneven"].split()[-1] == "2"
+        assert re.search(r"batch: 6 .*\b4 devices", err["uneven"])
+        assert "Traceback" not in err["uneven"]
+    assert not (folder / "uneven").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.cli
+@pytest.mark.multi_device
+def test_attention_of_two_processes_equals_dense(two_processes):
+    """Of arrays that each process has whole, and of arrays of which each has its rows only."""
+    _, parts = two_processes
+    for out, _ in parts:
+        assert out["attention"].count("4 devices") == 2
+
+
+@pytest.mark.multi_device
+def test_batch_that_devices_cannot_share_evenly_is_refused(tmp_path, capsys):
+    (tmp_path / "uneven.yaml").write_text(UNEVEN)
+    assert main(["validate", str(tmp_path / "uneven.yaml")]) == 2
+    assert re.search(r"batch: 6 .*\b8 devices", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--process", "0/2"], "--coordinator and --process go with --distributed"),
+        (["--distributed", "--process", "0/2"], "--coordinator HOST:PORT"),
+    ],
+)
+def test_processes_that_cannot_meet_are_refused(capsys, options, message):
+    assert main(["run", "none.yaml", *options]) == 2
+    assert message in capsys.readouterr().err
