@@ -1,12 +1,12 @@
-"""Benchmarks: sides alternate, agree or fail, and those that cannot run are named; no times."""
+"""Benchmarks: contenders agree or fail, and missing ones are reported; no time is asserted."""
 
 import json
 import sys
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from paths import CONFIGS
 
 from attnkernel import Causal
 from experiments.__main__ import main
@@ -22,7 +22,7 @@ from experiments.studies._sides import (
     target,
 )
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+pytestmark = pytest.mark.usefixtures("blank_figures")
 REGRESSION = ("n=[41]", "dim=[1, 3]", "repeats=2")
 MODULES = ("length=[13, 19]", "heads=2", "size=6", "repeats=2")
 ATTENTION = ("length=[19]", "memory_length=null", "heads=2", "dim=5", "repeats=2")
@@ -44,7 +44,8 @@ def bench(tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_regression_compares_equal_numbers(bench):
+@pytest.mark.slow
+def test_contenders_of_regression_agree(bench):
     found, printed = bench("bench_regression", *REGRESSION, without=["pykeops.numpy"])
     assert [(row["n"], row["dim"]) for row in found["table"]] == [(41, 1), (41, 3)]
     for row in found["table"]:
@@ -69,7 +70,7 @@ def test_regression_compares_equal_numbers(bench):
     assert "× KeOps" in printed
 
 
-def test_bounds_sum_what_they_say():
+def test_upper_bounds_compute_sums_of_exponentials():
     a = jnp.linspace(0.0, 1.0, 6, dtype=jnp.float32)
     expected = np.exp(-np.multiply.outer(*2 * [np.asarray(a)])).sum(axis=1)
     np.testing.assert_allclose(bench_regression.exp_and_sum(a), expected, rtol=1e-5)
@@ -79,16 +80,17 @@ def test_bounds_sum_what_they_say():
 @pytest.mark.parametrize(
     ("name", "sizes", "sides"),
     [
-        (
+        pytest.param(
             "bench_regression",
             REGRESSION,
             {"KeOps": "pykeops.numpy", "scikit-learn": "sklearn.metrics.pairwise"},
+            marks=pytest.mark.slow,
         ),
-        ("bench_attention", ATTENTION, {"PyTorch": "torch"}),
+        pytest.param("bench_attention", ATTENTION, {"PyTorch": "torch"}, marks=pytest.mark.slow),
         ("bench_modules", MODULES, {"PyTorch": "torch"}),
     ],
 )
-def test_missing_peers_are_named(bench, name, sizes, sides):
+def test_missing_contenders_are_reported(bench, name, sizes, sides):
     found, printed = bench(name, *sizes, without=sides.values())
     for side, module in sides.items():
         sentence = f"{module.partition('.')[0]}: not installed"
@@ -100,7 +102,8 @@ def test_missing_peers_are_named(bench, name, sizes, sides):
         assert f"note: {named[0]}" in printed
 
 
-def test_sides_that_need_too_much_memory_are_named(bench):
+@pytest.mark.slow
+def test_contenders_that_need_too_much_memory_are_reported(bench):
     tiny = ("n=[41]", "dim=[2]", "repeats=1", "most_memory_gib=2e-6")
     found, _ = bench("bench_regression", *tiny, without=["pykeops.numpy"])
     (row,) = found["table"]
@@ -108,7 +111,7 @@ def test_sides_that_need_too_much_memory_are_named(bench):
     assert row["absent"]["scikit-learn"].startswith("needs a matrix of")
 
 
-def test_attention_compares_equal_numbers(bench):
+def test_contenders_of_attention_agree(bench):
     found, _ = bench("bench_attention", *ATTENTION, without=["torch"])
     works = [(row["causal"], row["phase"]) for row in found["table"]]
     phases = (bench_attention.FORWARD, bench_attention.BACKWARD)
@@ -123,7 +126,7 @@ def test_attention_compares_equal_numbers(bench):
     assert by_name["times as fast as jax.nn, T = 4096"]["reached"] is None
 
 
-def test_modules_compare_equal_numbers(bench):
+def test_contenders_of_modules_agree(bench):
     found, _ = bench("bench_modules", *MODULES, without=["torch"])
     phases = (bench_modules.FORWARD, bench_modules.BACKWARD)
     works = [(row["length"], row["causal"], row["phase"]) for row in found["table"]]
@@ -146,14 +149,14 @@ def test_modules_compare_equal_numbers(bench):
     assert times["reached"] == (min(ratios.values()) >= 3)
 
 
-def test_modules_that_see_other_keys_are_a_failure(bench, monkeypatch):
+def test_module_with_another_mask_fails_the_benchmark(bench, monkeypatch):
     monkeypatch.setattr(bench_modules.ak, "Causal", lambda: Causal(1))
     error, _ = bench("bench_modules", *MODULES, without=["torch"], code=1)
     assert "Equinox is" in error
     assert "away from attnkernel; expected at most 1e-04" in error
 
 
-def test_side_that_disagrees_is_a_failure(bench, monkeypatch):
+def test_contender_with_other_numbers_fails_the_benchmark(bench, monkeypatch):
     monkeypatch.setitem(
         bench_attention.JAX_SIDES, "jax.nn", lambda q, k, v, causal: v + 0.0 * (q + k)
     )
@@ -163,7 +166,7 @@ def test_side_that_disagrees_is_a_failure(bench, monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [1.0 + 1e-3, np.nan])
-def test_agreement_looks_at_every_array(wrong):
+def test_agreement_compares_every_array(wrong):
     ours = (np.ones((3, 2)), np.array([1e-3, 1.0]))
     near = (np.ones((1, 3, 2)), np.array([2e-5 + 1e-3, 1.0]))
     found = agreement({"ours": ours, "near": near}, "ours", 1e-4)
@@ -172,7 +175,7 @@ def test_agreement_looks_at_every_array(wrong):
         agreement({"ours": ours, "other": (ours[0], np.array([1e-3, wrong]))}, "ours", 1e-4)
 
 
-def test_sides_run_in_turn_after_one_warm_call_each():
+def test_contenders_are_interleaved_after_one_warm_call_each():
     calls = []
     sides = {name: lambda name=name: calls.append(name) or name for name in "ab"}
     seconds, results = in_turn(sides, 2)
@@ -181,18 +184,18 @@ def test_sides_run_in_turn_after_one_warm_call_each():
     assert {name: len(spent) for name, spent in seconds.items()} == {"a": 2, "b": 2}
 
 
-def test_slow_side_is_timed_less_often_but_once():
+def test_slow_contender_is_timed_at_least_once():
     seconds, _ = in_turn({"slow": lambda: sum(range(1000))}, 5, most_seconds=1e-12)
     assert len(seconds["slow"]) == 1
 
 
-def test_cold_sides_have_no_warm_call():
+def test_cold_contenders_have_no_warm_call():
     calls, rounds = [], []
     in_turn({"a": lambda: calls.append("a")}, 3, cold=True, each_round=rounds.append)
     assert (calls, rounds) == (["a"] * 3, [1, 2, 3])
 
 
-def test_memory_that_a_program_needs_is_known_before_it_runs():
+def test_memory_of_a_program_is_known_before_it_runs():
     x = jnp.ones((64, 64))
 
     def outer(x):
@@ -204,6 +207,8 @@ def test_memory_that_a_program_needs_is_known_before_it_runs():
         compiled(outer, x, most_bytes=4 * 64**4 - 1)
 
 
+@pytest.mark.slow
+@pytest.mark.cli
 def test_memory_of_one_call():
     sizes = (2, 19, 5, 0)
     found = bench_attention.measure(
@@ -216,7 +221,9 @@ def test_memory_of_one_call():
     assert too_small["absent"].startswith("needs ")
 
 
-def test_peak_is_that_of_a_process_of_its_own():
+@pytest.mark.slow
+@pytest.mark.cli
+def test_peak_memory_is_of_a_process_of_its_own():
     here = peak_bytes()
     block = np.ones(2**28, np.uint8)  # more than what processes differ by without it
     assert peak_bytes() >= here  # this process only grows
@@ -231,10 +238,14 @@ def test_target_is_judged_by_its_worst_value():
     assert target("c", 1.0, {})["reached"] is None
 
 
-@pytest.mark.usefixtures("optimised")
-def test_a_sweep_against_processes(bench):
+@pytest.mark.slow
+@pytest.mark.cli
+def test_sweep_agrees_with_runs_in_processes_of_their_own(bench):
     found, printed = bench(
-        "bench_sweep", "seeds=2", "hold_out=[2, 5]", "n=23", "singles=1", "repeats=1", without=[]
+        "bench_sweep",
+        *("seeds=2", "hold_out=[2, 5]", "n=23", "singles=1", "repeats=1"),
+        *("training.optimizer=sgd", "training.steps=7"),
+        without=[],
     )
     assert found["members"] == 4
     assert [len(found["seconds"][what]) for what in ("sweep", "single")] == [1, 1]
@@ -242,7 +253,8 @@ def test_a_sweep_against_processes(bench):
     assert "foretold" in printed
 
 
-def test_bench_gpu_names_what_is_not_there_and_checks_what_is(tmp_path, capsys):
+@pytest.mark.slow
+def test_bench_gpu_reports_missing_devices_and_checks_the_rest(tmp_path, capsys):
     config = tmp_path / "gpu.yaml"
     config.write_text(
         "study: bench_gpu\nn: [128]\nmatrix: 64\nrepeats: 1\njobs:\n"

@@ -1,14 +1,9 @@
-"""The numbers of the 2024 post and of R, as the shipped configs give them in `summary.json`."""
+"""Published numbers, of Czyż (2024) and of R, from the shipped configs."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-from experiments.__main__ import main
-
-CONFIGS = Path(__file__).parents[2] / "configs"
 
 # printed: combination u | lengthscales ℓ
 HEADS = {
@@ -24,27 +19,24 @@ PRINTED = 0.005  # half a unit of the last digit
 WITHIN = {1: 0.0, 2: 0.0, 4: 0.003, 8: 0.01}
 
 
-def run(name: str, out: Path, *overrides: str) -> dict:
-    command = ["run", str(CONFIGS / f"{name}.yaml"), "--quiet", "--out", str(out / name)]
-    assert main([*command, *overrides]) == 0
-    return json.loads((out / name / "summary.json").read_text())
-
-
-def test_hold_out_lengthscales(tmp_path):
-    fits = run("holdout", tmp_path)["fits"]
+@pytest.mark.slow
+def test_hold_out_lengthscales(run_study):
+    fits = run_study("holdout").summary["fits"]
     assert [fit["hold_out"] for fit in fits] == [1, 10, 75, 120]
     found = [fit["lengthscale"] for fit in fits]
     np.testing.assert_allclose(found, [0.1256, 0.1355, 0.2110, 0.3466], atol=5e-5)
 
 
-def test_hold_out_as_in_the_post_divides_by_the_sum_and_epsilon(tmp_path):
-    fits = run("holdout", tmp_path, "model.sink_mass=1e-16")["fits"]
+@pytest.mark.slow
+def test_hold_out_lengthscales_with_epsilon_in_the_denominator(run_study):
+    fits = run_study("holdout", "model.sink_mass=1e-16").summary["fits"]
     found = [fit["lengthscale"] for fit in fits]
     np.testing.assert_allclose(found, [0.1256, 0.1355, 0.2110, 0.2968], atol=5e-5)
 
 
-def test_printed_table_of_heads(tmp_path):
-    table = run("heads", tmp_path)["table"]
+@pytest.mark.slow
+def test_printed_table_of_heads(run_study):
+    table = run_study("heads").summary["table"]
     assert [row["heads"] for row in table] == list(HEADS)
     for row in table:
         for found, printed in zip(
@@ -54,36 +46,40 @@ def test_printed_table_of_heads(tmp_path):
             assert (np.abs(np.subtract(found, printed)) <= allowed).all(), (found, printed)
 
 
-def test_canadian_wages_as_in_r_np(tmp_path):
-    found = run("cps71", tmp_path)
+def test_canadian_wages_as_in_r_np(run_study):
+    found = run_study("cps71").summary
     assert found["lengthscale"] == pytest.approx(1.8922, abs=5e-5)
     assert found["criterion"] == pytest.approx(0.316055, abs=5e-7)
     assert found["r_squared"] == pytest.approx(0.31087, abs=5e-6)
     assert found["residual_sd"] == pytest.approx(0.53079, abs=5e-6)
 
 
-def test_motorcycle(tmp_path):
-    found = run("mcycle", tmp_path)
+@pytest.mark.slow
+def test_motorcycle_lengthscale(run_study):
+    found = run_study("mcycle").summary
     assert found["lengthscale"] == pytest.approx(0.913829, abs=5e-7)
     assert found["criterion"] == pytest.approx(595.9363, abs=5e-5)
 
 
-def test_two_minima_are_both_reported(tmp_path):
-    found = run("mcycle", tmp_path, "data.name=faithful")
+@pytest.mark.slow
+def test_two_minima_are_both_reported(run_study):
+    found = run_study("mcycle", "data.name=faithful").summary
     lengthscales = [minimum["lengthscale"] for minimum in found["minima"]]
     np.testing.assert_allclose(lengthscales, [0.2614, 0.5843], rtol=1e-3)
     assert "2 minima" in found["notes"][0]
 
 
-def test_seeds_compare_every_method_with_hindsight(tmp_path):
-    found = run("seeds", tmp_path, "seeds=3", "batch=2", "hold_out=[3, 0.5]", "data.n=20")
+@pytest.mark.slow
+def test_seeds_compare_every_method_with_hindsight(run_study):
+    study = run_study("seeds", "seeds=3", "batch=2", "hold_out=[3, 0.5]", "data.n=20")
+    found = study.summary
     assert [row["method"] for row in found["methods"]] == [
         "hold out 3",
         "hold out 10",
         "leave one out",
         "hindsight",
     ]
-    lines = (tmp_path / "seeds" / "metrics.jsonl").read_text().splitlines()
+    lines = (study.directory / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     assert len(rows) == 3 * 4
     for data_set in range(3):
@@ -91,15 +87,15 @@ def test_seeds_compare_every_method_with_hindsight(tmp_path):
         assert min(errors) >= errors[-1] * (1 - 1e-4)  # nothing beats hindsight
 
 
-def test_benchmark_compares_equal_numbers(tmp_path):
-    found = run(
+@pytest.mark.slow
+def test_contenders_of_the_training_benchmark_agree(run_study):
+    found = run_study(
         "bench_training",
-        tmp_path,
         "repeats=1",
         "hold_out=[1, 7]",
         "hold_out_steps=3",
         "heads=[1, 2]",
         "head_steps=3",
-    )
+    ).summary
     for row in found["works"]:
         assert max(row["largest deviation"]) < 1e-5
