@@ -233,7 +233,9 @@ def _moments(
         few = q[..., rows, :]
         here = few[..., columns]
         finite = jnp.all(jnp.isfinite(here), axis=-1, keepdims=True)
-        middle = jax.lax.stop_gradient(jnp.mean(here, axis=-2, keepdims=True, where=finite))
+        middle = jnp.mean(here, axis=-2, keepdims=True, where=finite)
+        if size > 1:  # the shift to each query then carries its derivative
+            middle = jax.lax.stop_gradient(middle)
         u = like(k[..., columns], middle) - like(middle, k)
         u = u / like(basis.scale, u)
         products, terms = monomials(u, basis.products), monomials(u, basis.terms)

@@ -128,24 +128,24 @@ def test_hat_matrix_variance_and_leave_one_out(x64, order, sink_mass):
     ],
 )
 def test_gradients_equal_finite_differences(x64, order, method, labels):
-    """In the lengthscales, the inputs and the labels."""
+    """In the lengthscales, the inputs, the labels and the points of prediction."""
     x, y, x_new = sample(2)
 
     @jax.jit
     def slopes(*arguments):
-        def loss(log_lengthscale, x, y):
+        def loss(log_lengthscale, x, y, x_new):
             kernel = ak.Gaussian(jnp.exp(log_lengthscale))
             model = ak.KernelRegression(kernel, order=order, method=method)
             copies = y[:, None] * np.ones((1, labels))
             return jnp.sum(jnp.sin(model(x_new, x, copies))) / labels
 
-        return jax.grad(loss, (0, 1, 2))(*arguments)
+        return jax.grad(loss, (0, 1, 2, 3))(*arguments)
 
-    def expected_loss(log_lengthscale, x, y):
+    def expected_loss(log_lengthscale, x, y, x_new):
         coefficients, _ = least_squares(x_new, x, y, np.exp(log_lengthscale), order)
         return np.sum(np.sin(coefficients[:, 0]))
 
-    arguments = (np.log([0.9, 1.1]), x, y)
+    arguments = (np.log([0.9, 1.1]), x, y, x_new)
     rng = np.random.default_rng(1)
     for i, slope in enumerate(jax.device_get(slopes(*arguments))):
         step = rng.normal(size=slope.shape)

@@ -4,6 +4,7 @@ import itertools
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from attention_modules import built, projected, rows_of
@@ -38,3 +39,27 @@ def test_local_linear_attention(x64, kv_heads):
         decoded.append(one)
     decoded = np.concatenate(jax.device_get(decoded))
     np.testing.assert_allclose(decoded, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_gradients_of_every_projection_equal_finite_differences(x64):
+    """The slope at a query follows the query: its projection is trained too."""
+    module = built(ak.MultiheadAttention, 1, 2, order=1, ridge=0.1)
+    x = jnp.asarray(rows_of((7, 2)))
+    leaves, structure = jax.tree.flatten(eqx.filter(module, eqx.is_inexact_array))
+    steps = [np.cos(np.arange(leaf.size)).reshape(leaf.shape) for leaf in leaves]
+
+    @jax.jit
+    def loss_and_slopes(leaves):
+        def loss(leaves):
+            moved = eqx.combine(jax.tree.unflatten(structure, leaves), module)
+            return jnp.sum(jnp.sin(moved(x, x, x)))
+
+        return jax.value_and_grad(loss)(leaves)
+
+    _, slopes = loss_and_slopes(leaves)
+    for i, (leaf, step) in enumerate(zip(leaves, steps, strict=True)):
+        low, high = (
+            loss_and_slopes([*leaves[:i], leaf + size * step, *leaves[i + 1 :]])[0]
+            for size in (-1e-6, 1e-6)
+        )
+        np.testing.assert_allclose(np.sum(slopes[i] * step), (high - low) / 2e-6, rtol=1e-6)
