@@ -1,4 +1,6 @@
-"""Law 1: the verb against the formula written out, and against other ways to write it."""
+"""`attend`: its formula in NumPy, shapes, dtypes, the selection of a method, and errors."""
+
+import re
 
 import jax
 import jax.numpy as jnp
@@ -35,8 +37,6 @@ def by_hand(q, k, v, lengthscale, allowed=lambda i, j: True, temperature=1.0, si
     return out, mass
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
-@pytest.mark.parametrize("sink", [0.0, 0.1])
 @pytest.mark.parametrize(
     ("prior", "allowed"),
     [
@@ -45,21 +45,30 @@ def by_hand(q, k, v, lengthscale, allowed=lambda i, j: True, temperature=1.0, si
         (Where(lambda i, j: j < i), lambda i, j: j < i),  # the first query sees nothing
     ],
 )
-def test_attend_is_its_formula(x64, prior, allowed, temperature, sink):
+def test_attend_equals_its_formula(x64, prior, allowed):
     q, k, v = arrays()
-    out, log_mass = ak.attend(
-        q,
-        k,
-        v,
-        kernel=ak.Gaussian(0.8),
-        prior=prior,
-        rule=ak.Softmax(temperature, sink_mass=sink),
-        method=ak.Dense(),
-        return_log_mass=True,
-    )
-    expected, mass = by_hand(q, k, v, 0.8, allowed, temperature, sink)
-    np.testing.assert_allclose(out, expected, rtol=1e-13, atol=1e-15)
-    np.testing.assert_allclose(np.exp(log_mass), mass, rtol=1e-13)
+    rules = [(temperature, sink) for temperature in (0.5, 1.0, 3.0) for sink in (0.0, 0.1)]
+
+    @jax.jit
+    def of_every_rule(q, k, v):
+        return [
+            ak.attend(
+                q,
+                k,
+                v,
+                kernel=ak.Gaussian(0.8),
+                prior=prior,
+                rule=ak.Softmax(temperature, sink_mass=sink),
+                method=ak.Dense(),
+                return_log_mass=True,
+            )
+            for temperature, sink in rules
+        ]
+
+    for rule, (out, log_mass) in zip(rules, of_every_rule(q, k, v), strict=True):
+        expected, mass = by_hand(q, k, v, 0.8, allowed, *rule)
+        np.testing.assert_allclose(out, expected, rtol=1e-13, atol=1e-15, err_msg=str(rule))
+        np.testing.assert_allclose(np.exp(log_mass), mass, rtol=1e-13, err_msg=str(rule))
 
 
 def test_sink_equals_dividing_by_sum_plus_epsilon(x64):
@@ -93,7 +102,7 @@ def test_empty_rows_are_zero_with_mass_minus_infinity():
     np.testing.assert_array_equal(log_mass, np.full(QUERIES, -np.inf))
 
 
-def test_values_of_identity_are_the_weights(x64):
+def test_identity_values_give_the_weights(x64):
     q, k, v = arrays()
     weights = ak.attend(q, k, np.eye(KEYS), kernel=ak.Gaussian(0.7))
     scores = -0.5 * ((q[:, None] - k[None]) ** 2).sum(-1) / 0.7**2
@@ -142,12 +151,12 @@ def test_half_precision_is_summed_in_float32():
     ("change", "message"),
     [
         ({"q": np.ones(3)}, r"q must have shape \(\*batch, rows, columns\); got \(3,\)"),
-        ({"k": np.ones((7, 2))}, "same dimension; got 3 and 2"),
-        ({"v": np.ones((6, 2))}, r"Each key needs one value; got k \(7, 3\) and v \(6, 2\)"),
-        ({"q": np.ones((2, 5, 3)), "k": np.ones((4, 7, 3))}, "batch axes must broadcast"),
+        ({"k": np.ones((7, 2))}, "dimension.* 3 and 2"),
+        ({"v": np.ones((6, 2))}, r"key.* value.*k \(7, 3\) and v \(6, 2\)"),
+        ({"q": np.ones((2, 5, 3)), "k": np.ones((4, 7, 3))}, "broadcast.*2, 5, 3.*4, 7, 3"),
     ],
 )
-def test_shapes_that_do_not_fit(change, message):
+def test_shapes_that_do_not_match(change, message):
     q, k, v = arrays(np.float32)
     arguments = {"q": q, "k": k, "v": v} | change
     with pytest.raises(ValueError, match=message):
@@ -156,44 +165,45 @@ def test_shapes_that_do_not_fit(change, message):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"temperature": 0.0}, "temperature must be positive"), ({"sink_mass": -1.0}, "at least 0")],
+    [({"temperature": 0.0}, "temperature.*0"), ({"sink_mass": -1.0}, "sink_mass.*-1")],
 )
 def test_rule_out_of_its_domain(arguments, message):
     with pytest.raises(ValueError, match=message):
         ak.Softmax(**arguments)
 
 
-def test_selection_answers_without_running():
+def test_select_method_does_not_run():
     def shapes(n):
         return [jax.ShapeDtypeStruct((n, 2), jnp.float32)] * 3
 
     assert ak.select_method(*shapes(1000), kernel=ak.Gaussian(1.0)) == (ak.Dense(), ())
     large = ak.select_method(*shapes(10**6), kernel=ak.Gaussian(1.0))
     assert large.method == ak.Blockwise()
-    assert str(large).splitlines() == [
-        "Blockwise()",
-        "  not Dense: 1000000 x 1000000 scores, 3814697 MiB, are more than 1048576",
-        "  not Sorted: it takes the kernels Laplace, Boxcar, Triangular, Epanechnikov, Biweight, "
-        "Triweight; got Gaussian",
-        "  not Fourier: float32 is too coarse to certify; use float64",
-    ]
+    chosen, *refused = str(large).splitlines()
+    assert chosen == "Blockwise()"
+    for line, pattern in zip(
+        refused,
+        (r"Dense.*1000000 x 1000000.*MiB", r"Sorted.*Gaussian", r"Fourier.*float32"),
+        strict=True,
+    ):
+        assert re.search(f"not {pattern}", line)
 
 
-def test_selection_in_one_dimension(x64):
+def test_select_method_in_one_dimension(x64):
     def selected(n, kernel):
         return ak.select_method(*[jax.ShapeDtypeStruct((n, 1), jnp.float64)] * 3, kernel=kernel)
 
     assert selected(2000, ak.Epanechnikov(0.3)).method == ak.Sorted()
     assert selected(2000, ak.Gaussian(0.3)).method == ak.Blockwise()
-    assert "4000000 pairs are no more than 4194304" in str(selected(2000, ak.Gaussian(0.3)))
+    assert re.search(r"4000000 .* 4194304", str(selected(2000, ak.Gaussian(0.3))))
 
 
-def test_a_refusing_method_says_why():
+def test_reason_of_a_method_is_reported():
     class Picky(ak.Dense):
         def refusal(self, task):
-            return "it is too hot"
+            return "no such task"
 
-    with pytest.raises(ValueError, match="Picky cannot evaluate this: it is too hot"):
+    with pytest.raises(ValueError, match="Picky cannot evaluate this: no such task"):
         ak.attend(*arrays(np.float32), kernel=ak.Gaussian(1.0), method=Picky())
 
 
@@ -212,7 +222,7 @@ def test_a_refusing_method_says_why():
         ),
     ],
 )
-def test_parts_that_are_none(changes, message, monkeypatch):
+def test_invalid_arguments(changes, message, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it
     arguments = {"kernel": ak.Gaussian(1.0), **changes}
     with pytest.raises(ValueError, match=message):
@@ -227,21 +237,21 @@ def test_parts_that_are_none(changes, message, monkeypatch):
         ({"v": jax.ShapeDtypeStruct((4, 1), jnp.float32)}, "Each key needs one value"),
     ],
 )
-def test_a_selection_is_refused_what_a_sum_is(changes, message, monkeypatch):
+def test_select_method_rejects_invalid_arguments(changes, message, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     arguments = {"kernel": ak.Gaussian(1.0)} | {name: jnp.zeros((5, 1)) for name in "qkv"}
     with pytest.raises(ValueError, match=message):
         ak.select_method(**(arguments | changes))
 
 
-def test_whole_numbers_are_selected_for_as_the_floats_they_become(x64):
+def test_select_method_treats_integers_as_floats(x64):
     shapes = (jax.ShapeDtypeStruct((20_000, 1), int),) * 3
     pytest.importorskip("jax_finufft")
     assert ak.select_method(*shapes, kernel=ak.Gaussian(1.0)).method == ak.Fourier()
 
 
 @pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(4, 4), ak.Sorted()])
-def test_data_decide_the_precision_whatever_that_of_the_parts(x64, method):
+def test_output_dtype_ignores_the_dtype_of_kernel_and_rule(x64, method):
     q, k, v = (jnp.asarray(a[:, :1], jnp.float32) for a in arrays())
     kernel, rule = ak.Boxcar(jnp.float64(2.0)), ak.Softmax(jnp.asarray(0.7, jnp.float64))
     out = ak.attend(q, k, v, kernel=kernel, rule=rule, method=method)
@@ -262,7 +272,7 @@ def test_a_second_call_compiles_nothing():
         assert bool(compiled) == (lengthscale == 1.0)
 
 
-def test_what_a_function_reads_may_change_between_calls():
+def test_variables_read_by_a_mask_function_may_change():
     q, k, v = arrays(np.float32)
     seen = {"keys": 2}
     prior = Where(lambda i, j: j < seen["keys"])
@@ -274,7 +284,7 @@ def test_what_a_function_reads_may_change_between_calls():
         np.testing.assert_allclose(out, expected, rtol=1e-5)
 
 
-def test_of_a_large_batch_so_many_members_at_a_time_as_fit():
+def test_large_batch_is_processed_in_chunks():
     members, n = 64, 1024
     shape = jax.ShapeDtypeStruct((members, n, 2), jnp.float32)
     program = jax.jit(lambda x: ak.attend(x, x, x, kernel=ak.Gaussian(1.0), method=ak.Dense()))
@@ -287,7 +297,7 @@ def test_of_a_large_batch_so_many_members_at_a_time_as_fit():
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v"])
-def test_what_is_not_finite_is_refused_where_it_is_known(name):
+def test_non_finite_numbers_are_refused(name):
     arguments = {name: jnp.ones((2, 3, 1)) for name in "qkv"}
     arguments[name] = arguments[name].at[1, 2, 0].set(jnp.inf)
     with pytest.raises(ValueError, match=rf"{name} must be finite; 1 of 6 .* row \(1, 2\)"):

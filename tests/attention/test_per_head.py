@@ -1,4 +1,4 @@
-"""Kernels, priors and rules that differ from head to head."""
+"""`PerHead`: kernels, priors and rules that differ from head to head."""
 
 import equinox as eqx
 import jax
@@ -24,7 +24,7 @@ def each(make, numbers=LENGTHS):
 
 @pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(4, 4)])
 @pytest.mark.parametrize("batch", [(), (HEADS,), (2, HEADS), (2, 1)])
-def test_heads_are_a_loop_over_heads(x64, method, batch):
+def test_heads_equal_a_loop_over_heads(x64, method, batch):
     q, k, v = arrays(*batch)
     kernel = each(ak.Gaussian)
     prior = each(ak.Alibi, 0.1 * LENGTHS) + ak.Causal(offset=4)
@@ -47,15 +47,15 @@ def test_heads_are_a_loop_over_heads(x64, method, batch):
         np.testing.assert_allclose(log_mass[..., h, :], expected[1], rtol=1e-12)
 
 
-def test_one_at_a_time_is_all_at_once(x64, monkeypatch):
-    """Large members of a batch take turns."""
+def test_chunked_members_equal_all_at_once(x64, monkeypatch):
+    """Large members of a batch are processed in chunks."""
     q, k, v = arrays(2, 1)
     kernel = each(ak.Gaussian)
     at_once = ak.attend(q, k, v, kernel=kernel)
     for members in (1, 2, 4):
         monkeypatch.setattr(ak.Dense, "side_by_side", lambda self, task, members=members: members)
-        turns = ak.attend(q, k, v, kernel=kernel, method=ak.Dense())
-        np.testing.assert_allclose(turns, at_once, rtol=1e-12)
+        chunked = ak.attend(q, k, v, kernel=kernel, method=ak.Dense())
+        np.testing.assert_allclose(chunked, at_once, rtol=1e-12)
 
 
 def test_two_axes_of_heads(x64):
@@ -88,14 +88,14 @@ def test_gradients_reach_each_head(x64):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ak.PerHead(ak.Causal()), "same 1 leading axes of heads; got no array"),
-        (lambda: ak.PerHead(ak.Gaussian(1.0)), r"same 1 leading axes of heads; got \[\(\)\]"),
+        (lambda: ak.PerHead(ak.Causal()), "1 leading axes.*no array"),
+        (lambda: ak.PerHead(ak.Gaussian(1.0)), r"1 leading axes.*\[\(\)\]"),
         (
             lambda: ak.attend(*arrays(4), kernel=each(ak.Gaussian)),
             r"must broadcast; got q \(4, 7, 2\), k \(4, 11, 2\), v \(4, 11, 5\), and heads \(3,\)",
         ),
     ],
 )
-def test_heads_that_do_not_fit(make, message):
+def test_heads_that_do_not_broadcast(make, message):
     with pytest.raises(ValueError, match=message):
         make()

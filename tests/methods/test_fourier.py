@@ -1,4 +1,4 @@
-"""Fourier sums: the dense reference, to a stated tolerance, at every query."""
+"""`Fourier`: within its stated tolerance of the dense reference at every query."""
 
 import functools
 import importlib.util
@@ -36,7 +36,7 @@ CASES = {
 
 
 @pytest.fixture
-def theirs():
+def allow_rank_promotion():
     """jax-finufft broadcasts ranks in its derivatives in the points."""
     with jax.numpy_rank_promotion("allow"):
         yield
@@ -48,8 +48,15 @@ def data(dim, queries=QUERIES, keys=KEYS, seed=0):
     return tuple(jnp.asarray(rng.normal(size=shape)) for shape in shapes)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_value_gradient_and_jvp_are_those_of_dense(x64, theirs, case):
+@pytest.mark.parametrize(
+    "case",
+    [
+        "1-D, leave one out",
+        "2-D, per dimension, held out",
+        pytest.param("3-D, full metric", marks=pytest.mark.slow),
+    ],
+)
+def test_value_gradient_and_jvp(x64, allow_rank_promotion, case):
     dim, kernel, prior, rule = CASES[case]
     moving = (kernel(), *data(dim))
 
@@ -75,7 +82,7 @@ def test_value_gradient_and_jvp_are_those_of_dense(x64, theirs, case):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-8)
 
 
-def test_curvature_in_the_lengthscale(x64):
+def test_second_derivative_in_the_lengthscale(x64):
     q, k, v = data(1)
 
     def number(log_lengthscale, method):
@@ -92,7 +99,7 @@ def test_curvature_in_the_lengthscale(x64):
 
 
 def error_in_tolerances(ours, exact, v, tol):
-    """Largest error of a prediction, in units of what is promised."""
+    """The largest error of a prediction, in units of the stated tolerance."""
     spread = np.abs(v - v.mean(axis=0))
     typical = np.exp(np.mean(np.log(np.where(spread == 0, 1, spread)), axis=0))
     scale = np.minimum(np.abs(exact), np.abs(exact - v.mean(axis=0)))
@@ -101,8 +108,11 @@ def error_in_tolerances(ours, exact, v, tol):
     return np.max(np.abs(ours - exact) / (promised + rounding))
 
 
-@pytest.mark.parametrize("hard", ["clusters", "one value of 1e12", "signs cancel"])
-def test_the_tolerance_holds_at_every_query_and_every_lengthscale(x64, hard):
+@pytest.mark.parametrize(
+    "hard",
+    [pytest.param("clusters", marks=pytest.mark.slow), "one value of 1e12", "signs cancel"],
+)
+def test_tolerance_holds_at_every_query_and_lengthscale(x64, hard):
     rng = np.random.default_rng(3)
     x = np.sort(rng.uniform(-3, 3, 400))
     y = np.sin(3 * x) + 0.1 * rng.normal(size=400)
@@ -139,7 +149,7 @@ def test_the_tolerance_holds_at_every_query_and_every_lengthscale(x64, hard):
         assert min(numbers) == 0  # and at some lengthscale all is
 
 
-def test_a_looser_tolerance_is_met_and_recomputes_less(x64):
+def test_looser_tolerance_recomputes_fewer_queries(x64):
     q, k, v = data(1, 200, 300)
     kernel = ak.Gaussian(0.02)
     exact = ak.attend(q, k, v, kernel=kernel, method=ak.Dense())
@@ -154,7 +164,7 @@ def test_a_looser_tolerance_is_met_and_recomputes_less(x64):
 
 
 def primitives(jaxpr, name):
-    """All equations of this name, in the branches of choices too."""
+    """All equations of this name, those within branches too."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == name:
             yield equation
@@ -188,7 +198,7 @@ def test_one_transform_of_the_keys_serves_all_heads(x64):
     )
 
 
-def test_what_is_no_number_stays_in_its_own_row(x64):
+def test_nan_query_changes_only_its_own_row(x64):
     q, k, v = data(1)
     call = jax.jit(lambda q, v: ak.attend(q, k, v, kernel=ak.Gaussian(0.5), method=ak.Fourier()))
     clean = call(q, v)
@@ -199,7 +209,7 @@ def test_what_is_no_number_stays_in_its_own_row(x64):
     assert np.isnan(call(q, v.at[0, 0].set(jnp.nan))).any()
 
 
-def test_labels_of_hidden_rows_are_not_read(x64):
+def test_labels_of_held_out_rows_are_not_read(x64):
     q, k, v = data(1)
     prior = priors.HeldOut(HIDDEN)
     call = jax.jit(
@@ -211,13 +221,13 @@ def test_labels_of_hidden_rows_are_not_read(x64):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"kernel": lambda: ak.Laplace(0.3)}, "Gaussian kernel alone, not Laplace"),
-        ({"dim": 4}, "1 to 3 dimensions, not 4"),
-        ({"prior": ak.Causal()}, "HeldOut and LeaveOneOut, also joined by &; got Causal"),
-        ({"dtype": jnp.float32}, "float32 is too coarse to certify"),
+        ({"kernel": lambda: ak.Laplace(0.3)}, "Gaussian.*Laplace"),
+        ({"dim": 4}, "1 to 3.*4"),
+        ({"prior": ak.Causal()}, "HeldOut and LeaveOneOut.*Causal"),
+        ({"dtype": jnp.float32}, "float32.*float64"),
     ],
 )
-def test_what_it_does_not_take_it_refuses_with_the_reason(x64, change, reason):
+def test_unsupported_tasks_are_refused(x64, change, reason):
     kernel = change.get("kernel", lambda: ak.Gaussian(0.3))()
     q, k, v = (a.astype(change.get("dtype", float)) for a in data(change.get("dim", 1)))
     arguments = {"kernel": kernel, "prior": change.get("prior")}
@@ -226,7 +236,7 @@ def test_what_it_does_not_take_it_refuses_with_the_reason(x64, change, reason):
             call(q, k, v, **arguments)
 
 
-def test_without_its_package_the_reason_is_named(x64, monkeypatch):
+def test_missing_package_is_named(x64, monkeypatch):
     shapes = (jax.ShapeDtypeStruct((10**5, 1), jnp.float64),) * 3
     assert ak.select_method(*shapes, kernel=ak.Gaussian(0.3)).method == ak.Fourier()
     found = importlib.util.find_spec
@@ -235,18 +245,18 @@ def test_without_its_package_the_reason_is_named(x64, monkeypatch):
     )
     selection = ak.select_method(*shapes, kernel=ak.Gaussian(0.3))
     assert selection.method == ak.Blockwise()
-    assert "not Fourier: it needs jax-finufft" in str(selection)
+    assert "jax-finufft" in str(selection)
 
 
 @pytest.mark.parametrize("tol", [0.0, 1e-13, 1.0])
-def test_a_tolerance_out_of_reach_is_refused(tol):
-    with pytest.raises(ValueError, match="tol must be a number from 1e-12 to 1"):
+def test_invalid_tolerance(tol):
+    with pytest.raises(ValueError, match=r"tol.*1e-12.*1"):
         ak.Fourier(tol)
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3])
-def test_errors_of_a_wave_stay_near_its_source(x64, theirs, dim, monkeypatch):
-    """As the certificate supposes: `near` times a Gaussian of 2 ℓ, and rounding elsewhere."""
+@pytest.mark.parametrize("dim", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
+def test_error_of_one_source_stays_within_its_bound(x64, allow_rank_promotion, dim, monkeypatch):
+    """As the certificate assumes: a Gaussian of width 2 ℓ around the source, rounding elsewhere."""
     monkeypatch.setattr(_waves, "_PAIRS", {dim: 0})  # all sizes, for so few pairs too
     rng = np.random.default_rng(dim)
     convolve = jax.jit(functools.partial(_waves.convolve, tol=1e-6))
@@ -265,38 +275,41 @@ def test_errors_of_a_wave_stay_near_its_source(x64, theirs, dim, monkeypatch):
         assert bound[0] < 1e-9  # the frequencies did suffice
 
 
-@pytest.mark.parametrize("number", [0, 1, 19, QUERIES])
 @pytest.mark.parametrize("prior", [None, priors.HeldOut(HIDDEN) & priors.LeaveOneOut()])
-def test_wanted_queries_are_summed_in_groups(x64, monkeypatch, number, prior):
-    monkeypatch.setattr(_exactly, "_ROWS", 4)  # ten groups, in steps of four
+def test_selected_queries_are_recomputed_exactly(x64, monkeypatch, prior):
+    """None, one, some and all of 37 queries, in groups of four."""
+    monkeypatch.setattr(_exactly, "_ROWS", 4)
     q, k, v = data(2)
-    wanted = (
-        jnp.zeros(QUERIES, bool)
-        .at[np.random.default_rng(1).permutation(QUERIES)]
-        .set(jnp.arange(QUERIES) < number)
-    )
 
-    def exact(kernel):
-        moments = _exactly.exactly(wanted, q, k, v, (kernel, prior, ak.Softmax()))
+    def exact(kernel, selected):
+        moments = _exactly.exactly(selected, q, k, v, (kernel, prior, ak.Softmax()))
         return moments.value, jnp.where(moments.mass > 0, moments.log_mass, 0.0)
 
-    def dense(kernel):
-        out = ak.attend(
+    def dense(kernel, selected):
+        value, log_mass = ak.attend(
             q, k, v, kernel=kernel, prior=prior, method=ak.Dense(), return_log_mass=True
         )
-        return jax.tree.map(lambda a: jnp.where(wanted.reshape(-1, *[1] * (a.ndim - 1)), a, 0), out)
+        return jnp.where(selected[:, None], value, 0.0), jnp.where(selected, log_mass, 0.0)
 
-    def slope(function):
-        return eqx.filter_grad(lambda kernel: sum(jnp.sum(jnp.sin(a)) for a in function(kernel)))
+    @eqx.filter_jit
+    def both(kernel, selected):
+        def with_gradient(function):
+            def scalar(kernel):
+                return sum(jnp.sum(jnp.sin(a)) for a in function(kernel, selected))
 
-    kernel = ak.Gaussian(0.7)
-    for ours, reference in ((exact, dense), (slope(exact), slope(dense))):
-        found, expected = eqx.filter_jit(ours)(kernel), eqx.filter_jit(reference)(kernel)
+            return function(kernel, selected), eqx.filter_grad(scalar)(kernel)
+
+        return with_gradient(exact), with_gradient(dense)
+
+    order = np.random.default_rng(1).permutation(QUERIES)
+    for number in (0, 1, 19, QUERIES):
+        selected = np.isin(np.arange(QUERIES), order[:number])
+        found, expected = both(ak.Gaussian(0.7), selected)
         for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
-def test_blocks_of_wanted_queries_are_bounded_by_the_kernel():
+def test_blocks_without_a_selected_query_are_skipped():
     rows = jnp.arange(8)
     mask = _exactly._Reordered(priors.LeaveOneOut(), rows, rows, jnp.asarray(3))
     block = (jnp.asarray(0), jnp.asarray(7))

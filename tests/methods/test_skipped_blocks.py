@@ -1,0 +1,235 @@
+"""What `Blockwise` skips and keeps: blocks of no weight cost nothing, memory grows with rows."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from laws import (
+    DIM,
+    DIM_V,
+    KERNELS,
+    PRIORS,
+    OneOfKernels,
+    OneOfPriors,
+    assert_agree,
+    random_arrays,
+    to_float64,
+)
+
+import attnkernel as ak
+
+LIGHT_KERNELS = [name for name, kernel in KERNELS.items() if kernel.is_light(DIM)]
+
+
+def assert_unmaterialised_is_dense(kernels, prior_names, method):
+    """Far and near queries side by side: shifts are raised for all of a batch if for any."""
+    kernels = to_float64(tuple(KERNELS[name] for name in kernels))
+    given = to_float64(tuple(PRIORS[name] for name in prior_names))
+    q, k, v = random_arrays()
+    cases = [(i, j) for i in range(len(kernels)) for j in range(len(given))]
+
+    @jax.jit
+    def values(cases, shifts):
+        def of_case(case):
+            kernel, prior = OneOfKernels(kernels, case[0]), OneOfPriors(given, case[1])
+            assert kernel.is_light(DIM)
+
+            def of_shift(shift):
+                return [
+                    ak.attend(
+                        q + shift,
+                        k,
+                        v[:, :1],
+                        kernel=kernel,
+                        prior=prior,
+                        method=m,
+                        return_log_mass=True,
+                    )
+                    for m in (method, ak.Dense())
+                ]
+
+            return jax.vmap(of_shift)(shifts)
+
+        return jax.lax.map(of_case, cases)
+
+    found, dense = jax.device_get(values(np.array(cases), np.array([0.0, 3.0, 30.0])))
+    for case, results in enumerate(zip(found[0], found[1], dense[0], dense[1], strict=True)):
+        names = cases[case]
+        assert_agree(results[:2], results[2:], case=names)
+
+
+@pytest.fixture
+def four_keys_unrolled(force_unmaterialised, monkeypatch):
+    """Unrolls 4 keys instead of 16: the same sums, in a quarter of the compilation."""
+    monkeypatch.setattr("attnkernel.methods._by_key._KEYS", 4)
+
+
+@pytest.mark.slow
+def test_unmaterialised_weights(x64, force_unmaterialised):
+    assert_unmaterialised_is_dense(["gaussian"], ["none"], ak.Blockwise(16, 16))
+
+
+def test_unmaterialised_weights_for_every_prior(x64, four_keys_unrolled):
+    """In blocks of 8 keys, the last of them short."""
+    assert_unmaterialised_is_dense(["gaussian"], list(PRIORS), ak.Blockwise(6, 7))
+
+
+@pytest.mark.slow
+def test_unmaterialised_weights_for_every_kernel(x64, four_keys_unrolled):
+    assert_unmaterialised_is_dense(LIGHT_KERNELS, ["none"], ak.Blockwise(8, 8))
+
+
+def scalar(method, q, k, v, kernel, prior=None):
+    return jnp.sum(jnp.sin(ak.attend(q, k, v, kernel=kernel, prior=prior, method=method)))
+
+
+def temporary_bytes(function, *shapes):
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    return jax.jit(function).lower(*arguments).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize(
+    "derivative",
+    [
+        "hessian-vector product",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("value", "gradient", "jvp")),
+    ],
+)
+def test_memory_grows_with_rows_not_with_pairs(derivative):
+    def value(q, k, v):
+        return scalar(ak.Blockwise(256, 256), q, k, v, ak.Gaussian(0.3))
+
+    gradient = jax.grad(value, (0, 1, 2))
+    function = {
+        "value": value,
+        "gradient": gradient,
+        "jvp": lambda *a: jax.jvp(value, a, a)[1],
+        "hessian-vector product": lambda *a: jax.jvp(gradient, a, a)[1],
+    }[derivative]
+
+    def used(n):
+        return temporary_bytes(function, (n, DIM), (n, DIM), (n, DIM_V))
+
+    n = 8192  # n x n numbers would be 256 MiB
+    assert used(2 * n) - used(n) < 64 * n * 4 * (DIM + DIM_V)
+
+
+def test_mask_blocks_are_not_stored_per_head():
+    """What depends on row indices alone is the same for each head."""
+    heads, n = 3, 2048  # one row of blocks of the mask would be 13 n x 512 bytes
+
+    def used(prior):
+        def value(q, k, v):
+            return scalar(ak.Blockwise(512, 512), q, k, v, ak.DotProduct(), prior)
+
+        shapes = [(heads, n, DIM), (heads, n, DIM), (heads, n, DIM_V)]
+        return temporary_bytes(jax.grad(value, (0, 1, 2)), *shapes)
+
+    assert used(ak.Causal()) - used(None) < 3 * 512**2 * 4
+
+
+def test_large_batch_is_processed_one_member_at_a_time():
+    def streamed(q, k, v, method=ak.Blockwise()):
+        return ak.attend(q, k, v, kernel=ak.Gaussian(0.3), method=method)
+
+    n = 1024
+    one = temporary_bytes(streamed, (n, DIM), (n, DIM), (n, DIM_V))
+    many = temporary_bytes(streamed, (2, 4, n, DIM), (4, n, DIM), (n, DIM_V))
+    assert many - one < 8 * n * 4 * 4 * (DIM + DIM_V)  # 8 blocks of scores would be 32 MiB
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((3, n, 2), (n, 2), (n, 5)))
+    assert_agree(streamed(q, k, v), streamed(q, k, v, ak.Dense()), rtol=1e-4, atol=1e-5)
+    assert streamed(q[:0], k, v).shape == (0, n, 5)
+
+
+def test_blocks_out_of_reach_are_not_evaluated():
+    """The kernel would make them NaN; in a batch, where all members are out of reach."""
+
+    class Poisoned(ak.kernels.Compact):
+        __init__ = ak.kernels.Radial.__init__
+
+        def log_inside(self, squares):
+            return jnp.zeros_like(squares)
+
+        def log_of(self, squares):
+            return jnp.where(squares > 100.0, jnp.nan, super().log_of(squares))
+
+        def upper_bound(self, *box):
+            return ak.Boxcar(1.0).upper_bound(*box)
+
+    x = jnp.linspace(0.0, 64.0, 512)[:, None]
+    out = ak.attend(x, x, x, kernel=Poisoned(1.0), method=ak.Blockwise(8, 8))
+    np.testing.assert_allclose(out[100:-100], x[100:-100], rtol=1e-5)
+    assert np.isfinite(out).all()
+    batch = jnp.stack([x, x + 0.1])
+    out = ak.attend(batch, batch, batch, kernel=Poisoned(1.0), method=ak.Blockwise(8, 8))
+    assert np.isfinite(out).all()
+    every_pair = ak.attend(x, x, x, kernel=Poisoned(1.0), method=ak.Blockwise(512, 512))
+    assert np.isnan(every_pair).all()
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_blocks_excluded_by_a_mask_are_not_evaluated(batch):
+    """Their values are not even multiplied by 0, whatever bound the kernel gives."""
+    x = jnp.broadcast_to(jnp.linspace(-1.0, 1.0, 64)[:, None], (*batch, 64, 1))
+    v = jnp.where(jnp.arange(64) < 24, 1.0, jnp.nan)[:, None]
+
+    @jax.jit
+    def heads(q, v):
+        return ak.attend(
+            q, x, v, kernel=ak.DotProduct(), prior=ak.Causal(), method=ak.Blockwise(8, 8)
+        )
+
+    value, change = jax.jvp(lambda q: heads(q, v), (x,), (x,))
+    for array in (value, change):
+        assert np.isfinite(array[..., :24, :]).all()
+        assert np.isnan(array[..., 24:, :]).all()
+
+
+@pytest.mark.parametrize(
+    ("prior", "dense"),
+    [
+        (ak.Causal(), np.tri(12, 12, dtype=bool)),
+        (ak.Causal(-1), np.tri(12, 12, -1, dtype=bool)),
+        (ak.Window(2, 1), np.tri(12, 12, 1, dtype=bool) & ~np.tri(12, 12, -3, dtype=bool)),
+        (~ak.Window(2, 1), ~(np.tri(12, 12, 1, dtype=bool) & ~np.tri(12, 12, -3, dtype=bool))),
+    ],
+)
+def test_masks_and_the_blocks_they_exclude(prior, dense):
+    index = np.arange(12)
+    i, j = (a.reshape(-1) for a in np.meshgrid(np.arange(0, 12, 3), np.arange(0, 12, 4)))
+
+    @jax.jit
+    def both(index, *blocks):
+        return prior.pairwise(index, index), jax.vmap(prior.any_allowed)(*blocks)
+
+    log_prior, allowed = both(index, i, i + 2, j, j + 3)
+    np.testing.assert_array_equal(np.exp(log_prior), dense)
+    has_pair = np.array([dense[a : a + 3, b : b + 4].any() for a, b in zip(i, j, strict=True)])
+    assert not (has_pair & ~np.asarray(allowed)).any()
+
+
+def test_masks_exclude_the_blocks_next_to_their_edge():
+    assert not ak.Causal().any_allowed(*map(jnp.array, (0, 2, 3, 5)))
+    assert ak.Causal().any_allowed(*map(jnp.array, (0, 2, 2, 5)))
+    assert not ak.Window(2, 1).any_allowed(*map(jnp.array, (0, 2, 4, 5)))
+    assert ak.Window(2, 1).any_allowed(*map(jnp.array, (0, 2, 3, 5)))
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_loops_over_pairs_vectorise(columns):
+    """XLA emits scalar code, ten times slower, where a loop over pairs slices its block of keys
+    for each pair, or rows end within a vector."""
+    x = jnp.ones((9001, 3))
+    y = jnp.ones((9001, columns))
+    program = jax.jit(lambda x: ak.attend(x, x, y, kernel=ak.Gaussian(), method=ak.Blockwise()))
+    text = program.lower(x).compile().as_text()
+    by_key = [int(rows) for rows in re.findall(r"c64\[(\d+)\]", text)]
+    assert bool(by_key) == (columns == 1)
+    assert not [rows for rows in by_key if rows % 16]
+    fused = re.findall(r"^%fused_computation.*?^}", text, re.MULTILINE | re.DOTALL)
+    of_pairs = [body for body in fused if re.search(r"f32\[1001,1001\]", body)]
+    assert bool(of_pairs) == (columns == 2)
+    assert not [body for body in of_pairs if "dynamic-slice(" in body]
