@@ -80,12 +80,13 @@ def commands():
 
 def test_commands_can_be_run():
     tried = 0
-    for page, command in commands():
+    parser = _parser()
+    for command, page in {command: page for page, command in commands()}.items():
         words = shlex.split(re.sub(r"\[[^]]*\]", "", command.replace("...", " ")), comments=True)
         if len(words) == 1:  # a command's name in a sentence
             assert words[0] in _COMMANDS, (page, command)
             continue
-        options, rest = _parser().parse_known_args(words)
+        options, rest = parser.parse_known_args(words)
         assert not [word for word in rest if word.startswith("-")], (page, command)
         if options.command == "run" and not re.search(r"\b[A-Z]{2,}\b", command):
             runner.load(ROOT / options.config, [*options.overrides, *rest])
