@@ -81,16 +81,17 @@ class Costs:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item, call):
-        if call.when == "teardown":
+        if call.when == "setup":
             marks = [mark for mark in MARKS if item.get_closest_marker(mark)]
-            item.user_properties += [("programs", self.programs), ("marks", marks)]
+            item.user_properties.append(("marks", marks or ["no mark"]))
+        if call.when == "teardown":
+            item.user_properties.append(("programs", self.programs))
         return (yield)
 
     def pytest_runtest_logreport(self, report):
         properties = dict(report.user_properties)
         self.totals["programs"] += properties.get("programs", 0)
-        marks = [mark for mark in MARKS if mark in report.keywords]
-        for mark in marks or ["no mark"]:
+        for mark in properties.get("marks", []):
             self.totals[mark] += report.duration
 
     def pytest_terminal_summary(self, terminalreporter):
