@@ -20,6 +20,7 @@ from paths import CONFIGS
 from experiments import sweep
 from experiments.__main__ import main
 from experiments.results import Run
+from experiments.runner import load
 
 
 def save_blank(self, path, **_):
@@ -87,6 +88,38 @@ def member_processes_in_process(monkeypatch):
         return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
 
     monkeypatch.setattr(sweep, "subprocess", SimpleNamespace(run=run))
+
+
+# --- configs ---
+
+
+@pytest.fixture
+def resolved(tmp_path, monkeypatch):
+    """A config in a temporary folder as it is after reading it, with overrides."""
+    monkeypatch.chdir(tmp_path)
+
+    def resolve(text, *overrides):
+        Path("config.yaml").write_text(text, encoding="utf-8")
+        return load(Path("config.yaml"), list(overrides))
+
+    return resolve
+
+
+@pytest.fixture
+def errors_of(tmp_path, capsys, monkeypatch):
+    """The lines that `show` prints for a wrong config, with exit code 2 and nothing else."""
+    monkeypatch.chdir(tmp_path)
+
+    def read_errors(content, *overrides):
+        data = content if isinstance(content, bytes) else content.encode()
+        Path("config.yaml").write_bytes(data)
+        code = main(["show", "config.yaml", *overrides])
+        out, err = capsys.readouterr()
+        assert (code, out) == (2, "")
+        assert "Traceback" not in err
+        return err.splitlines()
+
+    return read_errors
 
 
 # --- legible figures ---

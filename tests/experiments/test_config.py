@@ -1,76 +1,9 @@
 """Fields of configs: names, types, ranges, and values that belong together."""
 
 import pytest
+from small_configs import BENCH, HEADS, HOLDOUT, LEAVE_ONE_OUT, assert_one_error
 
-from experiments.__main__ import main
 from experiments.config import ConfigError
-from experiments.runner import load
-
-HOLDOUT = """\
-study: holdout
-data:
-  source: heteroskedastic
-  n: 20
-training:
-  steps: 4
-hold_out: [1, 0.5]
-"""
-HEADS = """\
-study: heads
-data: {source: heteroskedastic, n: 20}
-heads: [1, 2]
-"""
-LEAVE_ONE_OUT = """\
-study: leave_one_out
-data:
-  source: bundled
-  name: mcycle
-"""
-BENCH = """\
-study: bench_training
-data: {source: heteroskedastic, n: 20}
-hold_out: [1]
-"""
-
-
-@pytest.fixture(autouse=True)
-def in_tmp_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def resolved(tmp_path):
-    """A config as it is after reading it, with overrides."""
-
-    def resolve(text, *overrides):
-        (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
-        return load((tmp_path / "config.yaml").relative_to(tmp_path), list(overrides))
-
-    return resolve
-
-
-@pytest.fixture
-def errors_of(tmp_path, capsys):
-    """The lines that `show` prints for a wrong config, with exit code 2 and nothing else."""
-
-    def read_errors(content, *overrides):
-        data = content if isinstance(content, bytes) else content.encode()
-        (tmp_path / "config.yaml").write_bytes(data)
-        code = main(["show", "config.yaml", *overrides])
-        out, err = capsys.readouterr()
-        assert (code, out) == (2, "")
-        assert "Traceback" not in err
-        return err.splitlines()
-
-    return read_errors
-
-
-def assert_one_error(lines, start, *fragments):
-    """One line, with this start and all of these fragments."""
-    (line,) = lines
-    assert line.startswith(start)
-    assert [fragment for fragment in fragments if fragment not in line] == []
-
 
 # --- names ---
 

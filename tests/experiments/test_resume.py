@@ -330,6 +330,19 @@ def test_checkpoint_of_another_part_is_not_used(tmp_path):
     run.close("done")
 
 
+def test_checkpoint_of_other_data_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = Path("d.yaml")
+    config.write_text("study: data\ndata: {source: csv, path: m.csv, x: a, y: b}\n")
+    found = []
+    for turn, rows in enumerate(("1,2 2,3 4,3", "1,2 2,3 4,3 5,7", "1,2 2,3 4,3 5,7")):
+        Path("m.csv").write_text("\n".join(["a,b", *rows.split()]))
+        run = Run(tmp_path / "run", runner.load(config, []), quiet=True, resume=turn > 0)
+        found += run.each("part", 1, lambda _, turn=turn: turn)
+        run.close("interrupted")
+    assert found == [0, 1, 1]  # computed again after the data changed, and then kept
+
+
 def test_all_files_are_on_the_disk_before_the_run_is_done(tmp_path, monkeypatch):
     """After a loss of power, a run whose state is `done` has all its files."""
     synced, fsync = [], os.fsync
