@@ -77,8 +77,11 @@ def test_sink_equals_dividing_by_sum_plus_epsilon(x64):
     kernel = ak.Gaussian(0.5)
     weights = np.exp(-0.5 * ((q - k.T) / 0.5) ** 2)
     expected = weights @ v / (weights.sum(1, keepdims=True) + 1e-16)
-    out = ak.attend(q, k, v, kernel=kernel, rule=ak.Softmax(sink_mass=1e-16))
+    rule = ak.Softmax(sink_mass=1e-16)
+    out = ak.attend(q, k, v, kernel=kernel, rule=rule)
     np.testing.assert_allclose(out, expected, rtol=1e-12)
+    found = ak.attention_weights(q, k, kernel=kernel, rule=rule)
+    np.testing.assert_allclose(found, weights / (weights.sum(1, keepdims=True) + 1e-16), rtol=1e-12)
     assert expected[1, 0] < 1e-13
     assert ak.attend(q, k, v, kernel=kernel)[1, 0] > 2.0
 
@@ -140,11 +143,14 @@ def test_output_has_the_dtype_of_the_query(dtype, tolerance):
 
 
 def test_half_precision_is_summed_in_float32():
-    """256 + 1 in bfloat16 is 256: 300 equal weights summed there would not reach 300."""
-    n = 300
-    ones = jnp.ones((n, 1), jnp.bfloat16)
-    _, log_mass = ak.attend(ones[:1], ones, ones, kernel=ak.Gaussian(1.0), return_log_mass=True)
-    np.testing.assert_allclose(np.exp(np.asarray(log_mass, float)), n, rtol=0.02)
+    """Sums over 300 keys in bfloat16 are those in float64, rounded once."""
+    rng = np.random.default_rng(2)
+    q, k, v = (jnp.asarray(rng.normal(size=(n, 1)), jnp.bfloat16) for n in (QUERIES, 300, 300))
+    results = ak.attend(q, k, v, kernel=ak.Gaussian(0.2), return_log_mass=True)
+    value, mass = by_hand(*(np.asarray(a, float) for a in (q, k, v)), 0.2)
+    for result, expected in zip(results, (value, np.log(mass)), strict=True):
+        assert result.dtype == jnp.bfloat16
+        np.testing.assert_allclose(np.asarray(result, float), expected, rtol=2**-8, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +182,8 @@ def test_select_method_does_not_run():
     def shapes(n):
         return [jax.ShapeDtypeStruct((n, 2), jnp.float32)] * 3
 
-    assert ak.select_method(*shapes(1000), kernel=ak.Gaussian(1.0)) == (ak.Dense(), ())
+    assert ak.select_method(*shapes(1024), kernel=ak.Gaussian(1.0)) == (ak.Dense(), ())
+    assert ak.select_method(*shapes(1025), kernel=ak.Gaussian(1.0)).method == ak.Blockwise()
     large = ak.select_method(*shapes(10**6), kernel=ak.Gaussian(1.0))
     assert large.method == ak.Blockwise()
     chosen, *refused = str(large).splitlines()
@@ -300,5 +307,9 @@ def test_large_batch_is_processed_in_chunks():
 def test_non_finite_numbers_are_refused(name):
     arguments = {name: jnp.ones((2, 3, 1)) for name in "qkv"}
     arguments[name] = arguments[name].at[1, 2, 0].set(jnp.inf)
-    with pytest.raises(ValueError, match=rf"{name} must be finite; 1 of 6 .* row \(1, 2\)"):
+    message = rf"{name} must be finite; 1 of 6 .* row \(1, 2\)"
+    with pytest.raises(ValueError, match=message):
         ak.attend(**arguments, kernel=ak.Gaussian(1.0))
+    if name != "v":
+        with pytest.raises(ValueError, match=message):
+            ak.attention_weights(arguments["q"], arguments["k"], kernel=ak.Gaussian(1.0))
