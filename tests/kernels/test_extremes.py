@@ -194,13 +194,13 @@ def test_values_of_any_size(attend):
         np.testing.assert_allclose(attend(0.5, x, x, y), np.float32(y), rtol=1e-5)
 
 
-def test_nan_in_a_query_stays_in_its_row(attend):
+def test_queries_that_are_not_finite_are_nan_in_their_own_rows(attend):
     x, y = sample(shift=0.0)
-    poisoned = x.copy()
-    poisoned[3] = np.nan
+    poisoned, rows = x.copy(), [3, 8, 11]
+    poisoned[rows, 0] = np.nan, np.inf, -np.inf
     out, clean = attend(0.3, poisoned, x, y), attend(0.3, x, x, y)
-    others = np.arange(N) != 3
-    assert np.isnan(out[3]).all()
+    others = np.delete(np.arange(N), rows)
+    assert np.isnan(out[rows]).all()
     np.testing.assert_allclose(out[others], clean[others], rtol=1e-6)
 
 
