@@ -84,6 +84,29 @@ def test_random_features_are_unbiased(x64, kernel, positive):
     assert 2.8 < errors[0] / errors[1] < 5.7  # √16 = 4
 
 
+def test_random_features_divide_by_the_temperature_and_get_no_gradient(x64):
+    """exp(s / τ) is the kernel of the lengthscale √τ ℓ, or of the dot product times 1 / τ."""
+    q, k, v = (rows[:7] for rows in arrays())
+    same = [(ak.Gaussian(1.5), ak.Gaussian(1.05)), (ak.DotProduct(0.5), ak.DotProduct(0.5 / 0.49))]
+
+    @eqx.filter_jit
+    def both_and_slopes(method):
+        def outputs(method, kernel, temperature=1.0):
+            rule = ak.Softmax(temperature)
+            return ak.attend(q, k, v, kernel=kernel, rule=rule, method=method, return_log_mass=True)
+
+        found = [(outputs(method, a, 0.49), outputs(method, b)) for a, b in same]
+        slopes = eqx.filter_grad(lambda method: jnp.sum(outputs(method, same[0][0])[0] ** 2))
+        return found, slopes(method)
+
+    method = ak.Linear(ak.RandomFeatures(11, DIM, key=jax.random.PRNGKey(8)))
+    found, slopes = both_and_slopes(method)
+    for at_temperature, rescaled in found:
+        for one, other in zip(at_temperature, rescaled, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-11)
+    np.testing.assert_array_equal(slopes.features.directions, np.zeros((11, DIM)))
+
+
 def test_orthogonal_features_have_less_variance(x64):
     q = jnp.asarray(np.random.default_rng(4).normal(size=(5, DIM)))
     exact = jnp.exp(ak.Gaussian(1.0).pairwise(q, q))
