@@ -163,6 +163,16 @@ def test_looser_tolerance_recomputes_fewer_queries(x64):
     assert numbers[1] < numbers[0]
 
 
+def test_only_a_prediction_of_zero_needs_a_thousandth_of_a_typical_value(x64):
+    """The bound on the error is 3e-13: below 1e-11, but not below the 1e-14 asked for at 0."""
+    half = np.random.default_rng(4).uniform(0.1, 3.0, 200)
+    k, v = (np.concatenate([a, -a])[:, None] for a in (half, np.ones(200)))  # v is its own sign
+    q, fourier = np.array([[-1.0], [0.0], [1.5]]), ak.Fourier(1e-11)
+    recomputed = jax.jit(lambda q: fourier.recomputed(q, k, v, kernel=ak.Gaussian(0.5)))
+    assert recomputed(q) == 1
+    assert recomputed(q + 0.5) == 0
+
+
 def primitives(jaxpr, name):
     """All equations of this name, those within branches too."""
     for equation in jaxpr.eqns:
