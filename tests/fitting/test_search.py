@@ -8,6 +8,8 @@ import pytest
 
 import attnkernel as ak
 from attnkernel.fit import Sample
+from attnkernel.fit._box import Box
+from attnkernel.fit._search import Bfgs
 
 N = 19
 
@@ -299,3 +301,41 @@ def test_starts_continue_from_the_minima_of_the_sample(x64):
     np.testing.assert_allclose(seen[0][:, 0], -1.0, atol=1e-2)  # all four share one
     np.testing.assert_allclose(fitted.starts.end.kernel.log_lengthscale, 0.5, rtol=1e-6)
     assert len(fitted.minima()) == 1
+    # an end is no minimum if a Newton step from it is longer than the tolerance
+    end = lambda fit: fit.starts.end.kernel.log_lengthscale  # noqa: E731
+    unfinished = eqx.tree_at(end, fitted, jnp.array([0.49, 0.52, 0.5004, 0.6]))
+    assert [float(m.kernel.log_lengthscale) for m, _ in unfinished.minima()] == [0.5004]
+
+
+def test_starts_are_a_latin_hypercube_of_all_parameters(x64):
+    """Each parameter takes evenly spaced values, in an order of its own; start 0 is given."""
+    one, given = jnp.ones(()), (jnp.asarray(0.1), jnp.asarray(0.2), jnp.array([0.3, 0.4]))
+    box = Box((-one, 0.0 * one, jnp.zeros(2)), (one, one, jnp.ones(2)))
+    drawn = jax.jit(lambda given, key: box.starts(given, 8, key))(given, jax.random.PRNGKey(0))
+    first, second, both = jax.device_get(drawn)
+    levels = (np.arange(7) + 0.5) / 7
+    units = np.column_stack([(first + 1) / 2, second, both])
+    np.testing.assert_allclose(units[0], [0.55, 0.2, 0.3, 0.4], rtol=1e-12)
+    np.testing.assert_allclose(np.sort(units[1:], axis=0), np.tile(levels, (4, 1)).T, rtol=1e-12)
+    assert len(np.unique(np.round(units[1:], 9), axis=1).T) == 4
+
+
+def test_trials_are_taken_by_armijo_and_negative_curvature_is_not_learnt(x64):
+    """From z = 0, with slope 1, a trial at z = -1 promises to lower the loss of 1 by 1."""
+    begun = Bfgs.start(jnp.zeros(1))
+    state = begun._replace(
+        gradient=jnp.ones(1), direction=-jnp.ones(1), length=jnp.ones(()), taken=begun.taken + 1
+    )
+
+    @jax.jit
+    @jax.vmap
+    def learnt(found, slope):
+        after, z, *_ = state.learn(jnp.zeros(1), jnp.ones(()), found, slope[None], 1e-9)
+        return z[0], after.trial(z)[0], after.inverse[0, 0]
+
+    # a gain below the limit of Armijo, a rise, and two gains with curvatures -1 and 0.5
+    found = np.array([1 - 0.5e-4, 1 + 0.5e-4, 0.0, 0.0])
+    z, trial, inverse = learnt(found, np.array([2.0, 2.0, 2.0, 0.5]))
+    np.testing.assert_array_equal(z, [0.0, 0.0, -1.0, -1.0])
+    np.testing.assert_allclose(trial[2:], [-2.0, -2.0], rtol=1e-12)  # downhill, by the longest step
+    np.testing.assert_allclose(inverse, [1.0, 1.0, 1.0, 2.0], rtol=1e-12)

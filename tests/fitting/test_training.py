@@ -170,6 +170,16 @@ def test_divergence_is_reported_and_the_last_finite_state_kept():
     assert np.isnan(fitted.history["loss"][3])
 
 
+def test_best_start_is_never_one_without_a_finite_loss():
+    """The loss is NaN at two of five starts, the given one among them."""
+    options = {"optimizer": optax.sgd(0.01), "steps": 1, "bounds": (model(0.5), model(2.0))}
+    objective = NanBelow(jnp.asarray(0.8))
+    fitted = ak.fit(model(0.6), *sample(), objective=objective, starts=5, **options)
+    assert np.isnan(fitted.starts.loss[0])
+    assert np.sum(np.isnan(fitted.starts.loss)) == 2
+    assert fitted.loss == np.nanmin(fitted.starts.loss)
+
+
 def test_divergence_stops_only_the_fit_that_diverged():
     with pytest.warns(ak.FitWarning, match="1 of 2 fits, first fit 1: diverged"):
         fitted = ak.fit_many(
