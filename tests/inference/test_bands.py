@@ -129,8 +129,13 @@ def test_bands_are_nan_where_no_label_has_weight(x64, order, options):
     np.testing.assert_array_equal(np.isnan(found.standard_error), [False, True])
 
 
-def test_noise_variance_is_a_ratio_of_local_means(x64):
+@pytest.mark.parametrize("noise", ["of x", "constant"])
+def test_noise_variance_is_a_ratio_of_local_means(x64, noise):
+    """Constant noise is averaged over all rows: residuals are compared with those of others."""
     fit, lengthscale, (x, y) = fitted(1), LENGTHSCALE, sample()
+    if noise == "constant":
+        y = np.sin(2 * x) + 0.1 * np.random.default_rng(3).normal(size=N)
+        fit = dataclasses.replace(fit, y=jnp.asarray(y))
     hat = hat_matrix(x, x, lengthscale, 1)
     squares = (y - hat @ y) ** 2
     expected = 1 - 2 * np.diag(hat) + np.sum(hat**2, axis=1)
@@ -144,6 +149,7 @@ def test_noise_variance_is_a_ratio_of_local_means(x64):
         return np.mean(np.log(others) + squares / expected / others)
 
     best = min((2.0, 4.0, 8.0, 16.0, 32.0, 64.0), key=unlikely)
+    assert best == (64.0 if noise == "constant" else 2.0)
     weights = np.exp(-0.5 * ((X_NEW[:, None] - x[None, :]) / (best * lengthscale)) ** 2)
     np.testing.assert_allclose(ak.noise_variance(fit, X_NEW), ratio(weights), rtol=1e-8)
 
