@@ -112,6 +112,7 @@ def test_a_bfloat16_cache_rounds_keys_and_values_alone(capacity, ring):
 def test_a_full_cache_refuses_more_rows():
     module, x = built(ak.MultiheadAttention, 2, 4), jnp.ones((3, 4))
     _, cache = step(module, x, module.cache(4))
+    jax.eval_shape(lambda row: module.step(row, cache), x[:1])  # the row that just fits
     with pytest.raises(ValueError, match=r"4 rows.* 3 more.*holds 3"):
         module.step(x, cache)
     with pytest.raises(Exception, match=r"4 rows.* 3 more"):

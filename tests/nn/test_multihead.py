@@ -1,5 +1,7 @@
 """MultiheadAttention and SelfAttention: against Equinox, jax.nn, PyTorch and NumPy."""
 
+import itertools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,7 @@ import pytest
 from attention_modules import built, numpy_attention, projected, rows_of
 
 import attnkernel as ak
+from attnkernel.models._rotary import rotate
 
 QUERIES, KEYS, HEADS = 5, 7, 3
 SIZES = {
@@ -131,6 +134,17 @@ def test_process_heads_and_rotary_positions_are_those_of_equinox(x64):
         attend_to_self(ours, x, process_heads=cut)
 
 
+def test_rotary_angles_of_points_in_half_precision_are_not_rounded():
+    """bfloat16 rounds a position of 1001 to 1000: angles are computed in float32."""
+    x, positions = rows_of((3, 6)).astype(jnp.bfloat16), np.array([0, 1001, 4099])
+    found = np.asarray(jax.jit(lambda x: rotate(x, jnp.asarray(positions), 100.0))(x))
+    assert found.dtype == jnp.bfloat16
+    first, second = np.split(x.astype(np.float64), 2, axis=1)
+    turned = (first + 1j * second) * np.exp(1j * positions[:, None] / 100.0 ** (np.arange(3) / 3))
+    expected = np.concatenate([turned.real, turned.imag], axis=1)
+    np.testing.assert_allclose(found.astype(np.float64), expected, rtol=2**-8, atol=2e-3)
+
+
 def test_self_attention_equals_its_formula(x64):
     """No biases, scores over √d."""
     module, x = built(ak.SelfAttention, 6), rows_of((QUERIES, 6))
@@ -142,10 +156,10 @@ def test_self_attention_equals_its_formula(x64):
         return batch[0], module(x), module(x, **causal), module.weights(x, **causal)
 
     member, whole, causal, weights = jax.device_get(results(module, x))
-    q, k, v = (
-        x @ np.asarray(linear.weight).T
-        for linear in (module.query_proj, module.key_proj, module.value_proj)
-    )
+    linears = (module.query_proj, module.key_proj, module.value_proj)
+    q, k, v = (x @ np.asarray(linear.weight).T for linear in linears)
+    for one, other in itertools.combinations((q, k, v), 2):  # each is drawn on its own
+        assert np.abs(one - other).min() > 1e-6
     np.testing.assert_allclose(whole, numpy_attention(q, k, v), rtol=1e-12)
     np.testing.assert_allclose(member, whole, rtol=1e-12)
     expected = numpy_attention(q, k, v, np.tri(QUERIES, dtype=bool))
@@ -155,18 +169,25 @@ def test_self_attention_equals_its_formula(x64):
 
 
 def test_heads_that_share_keys(x64):
-    """Grouped queries: consecutive heads share one head of keys and values."""
+    """Grouped queries: consecutive heads share one head of keys and values, normed or not.
+
+    Swapped norms of queries and keys would leave every q · k as it is, but not |q - k|.
+    """
     sizes = {"num_kv_heads": 2, "qk_size": 5}
     module, x = built(ak.MultiheadAttention, 6, 12, **sizes), rows_of((QUERIES, 12))
     slopes = np.asarray(ak.priors.alibi_slopes(6))
     each = ak.PerHead(eqx.filter_vmap(ak.Alibi)(slopes))
     biased = built(ak.MultiheadAttention, 6, 12, **sizes, prior=each)
+    normed = built(ak.MultiheadAttention, 6, 12, **sizes, kernel=ak.Gaussian(1.3), qk_norm=True)
+    scales = rows_of(5, 5, seed=1)
+    norms = lambda module: (module.query_norm.weight, module.key_norm.weight)  # noqa: E731
+    normed = eqx.tree_at(norms, normed, scales)
 
     @eqx.filter_jit
-    def results(module, biased, x):
-        return module(x, x, x), module.weights(x, x), biased.weights(x, x)
+    def results(module, biased, normed, x):
+        return module(x, x, x), module.weights(x, x), biased.weights(x, x), normed.weights(x, x)
 
-    out, weights, with_bias = jax.device_get(results(module, biased, x))
+    out, weights, with_bias, with_norms = jax.device_get(results(module, biased, normed, x))
     q, k, v = projected(module, x)
     heads = [numpy_attention(q[:, h], k[:, h // 3], v[:, h // 3]) for h in range(6)]
     expected = np.concatenate(heads, axis=1) @ np.asarray(module.output_proj.weight).T
@@ -178,6 +199,15 @@ def test_heads_that_share_keys(x64):
         scores = q[:, h] @ k[:, h // 3].T / np.sqrt(5) - slopes[h] * abs(i[:, None] - i)
         expected = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
         np.testing.assert_allclose(with_bias[h], expected, rtol=1e-6)
+    q, k = (
+        part / np.sqrt(np.mean(part**2, axis=2, keepdims=True) + 1e-5) * scale
+        for part, scale in zip((q, k), scales, strict=True)
+    )
+    for h in range(6):
+        squares = np.sum((q[:, None, h] - k[None, :, h // 3]) ** 2, axis=2)
+        expected = np.exp(-0.5 * squares / 1.3**2)
+        expected /= expected.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(with_norms[h], expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize(
