@@ -80,10 +80,19 @@ def test_squared_errors_of_several_labels_are_added(x64):
         np.testing.assert_allclose(both, one + other, rtol=1e-12)
 
 
-def test_the_profile_of_a_stochastic_objective_is_refused():
+@pytest.mark.parametrize(
+    ("lengthscales", "objective", "message"),
+    [
+        (np.ones(2), ak.HoldOut(2), "HoldOut"),
+        (np.array([0.5, -0.25]), ak.LeaveOneOut(), r"lengthscales.*-0\.25"),
+        (np.array([0.5, 0.0]), ak.LeaveOneOut(), r"lengthscales.*0\.5, 0\.0"),
+    ],
+    ids=["stochastic objective", "negative lengthscale", "lengthscale 0"],
+)
+def test_arguments_of_a_profile_that_are_refused(lengthscales, objective, message):
     x, y = sample()
-    with pytest.raises(ValueError, match="HoldOut"):
-        ak.profile(ak.KernelRegression(ak.Gaussian(1.0)), x, y, np.ones(2), objective=ak.HoldOut(2))
+    with pytest.raises(ValueError, match=message):
+        ak.profile(ak.KernelRegression(ak.Gaussian(1.0)), x, y, lengthscales, objective=objective)
 
 
 @pytest.mark.parametrize("wide", [True, False], ids=["float64", "float32"])
