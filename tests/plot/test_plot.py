@@ -278,15 +278,19 @@ def test_partial_along_a_number_fixes_the_most_frequent_category(
     assert ax.get_ylim()[1] < np.max(fit_with_category.y) + 0.1 * np.ptp(fit_with_category.y)
 
 
-def test_partial_along_a_category_is_points_with_error_bars(fit_with_category, ax, monkeypatch):
+@pytest.mark.parametrize("at", [{0: 0.25}, None], ids=["at 0.25", "at the median"])
+def test_partial_along_a_category_is_points_with_error_bars(fit_with_category, ax, monkeypatch, at):
     monkeypatch.setattr("attnkernel.plot._partial.bands", bands_of_width_one)
-    ak.plot.partial(fit_with_category, 1, at={0: 0.25}, ax=ax)
+    ak.plot.partial(fit_with_category, 1, at=at, ax=ax)
+    held = 0.25 if at else np.median(fit_with_category.x[:, 0])
+    assert abs(held - np.mean(fit_with_category.x[:, 0])) > 0.01
     codes, values = lines(ax)["fit"].get_data()
     np.testing.assert_array_equal(codes, [0.0, 2.0])
-    rows = np.array([[0.25, 0.0], [0.25, 2.0]], np.float32)
+    rows = np.array([[held, 0.0], [held, 2.0]], np.float32)
     np.testing.assert_allclose(values, fit_with_category(rows), rtol=1e-5)
     (bars,) = ax.collections
-    expected = [[[0.0, -0.75], [0.0, 0.25]], [[2.0, 1.25], [2.0, 2.25]]]
+    low = held - 1.0
+    expected = [[[0.0, low], [0.0, low + 1.0]], [[2.0, low + 2.0], [2.0, low + 3.0]]]
     np.testing.assert_allclose(bars.get_segments(), expected, atol=1e-6)
 
 
