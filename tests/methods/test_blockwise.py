@@ -82,7 +82,7 @@ def test_every_kernel_that_transforms_its_points_first(x64):
         ("gaussian", "trainable temperature", BLOCKS),
         ("epanechnikov", "sink", ONE_BLOCK),
         ("triangular", "uniform", BLOCKS),
-        ("gaussian", "sparsemax", BLOCKS),
+        pytest.param("gaussian", "sparsemax", BLOCKS, marks=pytest.mark.slow),
         ("dot product", "trainable entmax", ONE_BLOCK),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
@@ -109,15 +109,15 @@ def test_float32(kernels):
     assert_tables_agree(single, double, rtol=2e-4, atol=2e-4)
 
 
-def test_many_dimensions(x64):
+@pytest.mark.parametrize("lengthscale", [0.1, pytest.param(2.0, marks=pytest.mark.slow)])
+def test_many_dimensions(x64, lengthscale):
     """Squared distances by products of matrices, near their centre and far from it.
 
     With one column of values, whose derivatives have a formula of their own.
     """
     q, k, v = random_arrays(dim=7)
-    for lengthscale in (2.0, 0.1):
-        parts = to_float64(ak.Gaussian(lengthscale)), None, ak.Softmax(), q, k, v[:, :1]
-        assert_agree(evaluate(BLOCKS, *parts), evaluate(ak.Dense(), *parts))
+    parts = to_float64(ak.Gaussian(lengthscale)), None, ak.Softmax(), q, k, v[:, :1]
+    assert_agree(evaluate(BLOCKS, *parts), evaluate(ak.Dense(), *parts))
 
 
 def scalar(method, q, k, v, kernel=None, prior=None):
