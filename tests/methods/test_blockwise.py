@@ -82,7 +82,7 @@ def test_every_kernel_that_transforms_its_points_first(x64):
         ("gaussian", "trainable temperature", BLOCKS),
         ("epanechnikov", "sink", ONE_BLOCK),
         ("triangular", "uniform", BLOCKS),
-        pytest.param("gaussian", "sparsemax", BLOCKS, marks=pytest.mark.slow),
+        ("gaussian", "sparsemax", BLOCKS),
         ("dot product", "trainable entmax", ONE_BLOCK),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
