@@ -62,6 +62,7 @@ def test_fit_to_a_file(written, tmp_path, config, columns):
     assert all(0 < fit.get("leave_one_out", fit.get("criterion")) < 2 for fit in fits)
 
 
+@pytest.mark.slow
 def test_a_lengthscale_on_a_bound_is_a_note_and_not_a_warning(written, tmp_path):
     written(GOOD)  # rising and no more: the lengthscale ends on a bound
     (tmp_path / "config.yaml").write_text(CONFIG)

@@ -74,6 +74,7 @@ def test_decoding_with_a_cache_equals_the_full_pass(run_study):
     assert recurrent[0] == recurrent[1] < ring[0]
 
 
+@pytest.mark.slow
 def test_heads_over_sentences_attend_by_role_and_position(run_study):
     largest = run_study("sentence", style="dark").summary["largest"]
     found = {(row["head"], row["query"]): row["key"] for row in largest}

@@ -77,6 +77,7 @@ def test_missing_libraries_are_reported_without_numbers(run, monkeypatch):
     assert printed.count("not measured") == len(PEERS)
 
 
+@pytest.mark.slow
 def test_sizes_that_take_too_long_are_extrapolated(run, monkeypatch):
     hide(monkeypatch, "kerneljax", "statsmodels")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "kerneljax" or None)

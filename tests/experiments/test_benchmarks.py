@@ -111,6 +111,7 @@ def test_contenders_that_need_too_much_memory_are_reported(bench):
     assert row["absent"]["scikit-learn"].startswith("needs a matrix of")
 
 
+@pytest.mark.slow
 def test_contenders_of_attention_agree(bench):
     found, _ = bench("bench_attention", *ATTENTION, without=["torch"])
     works = [(row["causal"], row["phase"]) for row in found["table"]]
@@ -126,6 +127,7 @@ def test_contenders_of_attention_agree(bench):
     assert by_name["times as fast as jax.nn, T = 4096"]["reached"] is None
 
 
+@pytest.mark.slow
 def test_contenders_of_modules_agree(bench):
     found, _ = bench("bench_modules", *MODULES, without=["torch"])
     phases = (bench_modules.FORWARD, bench_modules.BACKWARD)

@@ -212,6 +212,7 @@ def test_text_has_the_computed_numbers(open_page):
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 def test_button_moves_to_the_minimum_of_the_criterion(open_page):
     page = open_page("cps71")
     page.focus("#lengthscale")

@@ -46,6 +46,7 @@ def test_printed_table_of_heads(run_study):
             assert (np.abs(np.subtract(found, printed)) <= allowed).all(), (found, printed)
 
 
+@pytest.mark.slow
 def test_canadian_wages_as_in_r_np(run_study):
     found = run_study("cps71").summary
     assert found["lengthscale"] == pytest.approx(1.8922, abs=5e-5)

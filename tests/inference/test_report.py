@@ -78,6 +78,7 @@ def test_report_names_rows_alone_in_their_window_and_bounds(x64):
         ak.summarise(fit, names=["a", "b"])
 
 
+@pytest.mark.slow
 def test_report_of_starts_and_their_minima(x64):
     rng = np.random.default_rng(0)
     x = np.r_[np.sort(rng.uniform(0, 1, 25)), 1.4]

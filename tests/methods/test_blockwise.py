@@ -125,6 +125,7 @@ def scalar(method, q, k, v, kernel=None, prior=None):
     return jnp.sum(jnp.sin(ak.attend(q, k, v, kernel=kernel, prior=prior, method=method)))
 
 
+@pytest.mark.slow
 def test_hessian_by_every_order_of_differentiation(x64):
     data = random_arrays(queries=5, keys=7)
     dense, ours = (functools.partial(scalar, method) for method in (ak.Dense(), ak.Blockwise(2, 3)))

@@ -82,6 +82,7 @@ def test_value_gradient_and_jvp(x64, allow_rank_promotion, case):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_second_derivative_in_the_lengthscale(x64):
     q, k, v = data(1)
 
@@ -149,6 +150,7 @@ def test_tolerance_holds_at_every_query_and_lengthscale(x64, hard):
         assert min(numbers) == 0  # and at some lengthscale all is
 
 
+@pytest.mark.slow
 def test_looser_tolerance_recomputes_fewer_queries(x64):
     q, k, v = data(1, 200, 300)
     kernel = ak.Gaussian(0.02)
@@ -186,6 +188,7 @@ def primitives(jaxpr, name):
                 yield from primitives(inner, name)
 
 
+@pytest.mark.slow
 def test_one_transform_of_the_keys_serves_all_heads(x64):
     q, k, v = data(1)
     kernels = eqx.filter_vmap(ak.Gaussian)(jnp.array([0.05, 0.3, 2.0]))

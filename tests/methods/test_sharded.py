@@ -228,6 +228,7 @@ def test_fit_on_a_mesh(x64, ring, order):
 
 
 @pytest.mark.parametrize("ring", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
 def test_self_attention_on_a_mesh(ring):
     x = jax.random.normal(jax.random.key(2), (21, 12))
 
@@ -288,6 +289,7 @@ def test_default_mesh_is_all_devices():
     np.testing.assert_allclose(out, dense, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_scaling_study(tmp_path):
     (tmp_path / "scaling.yaml").write_text(
         "study: scaling\ndevices: [1, 3]\nn: 4096\ndim: 5\nchecked: 37\n"

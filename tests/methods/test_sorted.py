@@ -277,6 +277,7 @@ def test_unsupported_tasks_are_refused(changes, reason):
         ak.attend(*arrays, kernel=task.kernel, prior=task.prior, rule=task.rule, method=ak.Sorted())
 
 
+@pytest.mark.slow
 def test_memory_grows_with_rows_not_with_pairs():
     def value(x, y):
         return ak.attend(x, x, y, kernel=ak.Epanechnikov(0.3), method=ak.Sorted())

@@ -276,6 +276,7 @@ def test_passes_of_a_positive_definite_kernel_converge_to_the_labels(x64):
     assert errors[-1] < 1e-6
 
 
+@pytest.mark.slow
 def test_passes_are_chosen_and_reported(data, choice):
     q = data[2]
     assert "order 0, 4 passes" in str(choice)
