@@ -76,7 +76,7 @@ def _parsed(function) -> tuple[str, str | None]:
 
 
 def _fields(thing: type) -> list[str]:
-    """Of a class whose constructor is made from its fields."""
+    """For a class whose constructor is made from its fields."""
     fields = {}
     for base in reversed(thing.__mro__):
         if not base.__module__.startswith("attnkernel"):

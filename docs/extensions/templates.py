@@ -90,7 +90,7 @@ def cell(text: str) -> str:
 
 
 def column(rows: Iterable[dict], *keys: str) -> list:
-    """Of each row, the value under the nested keys."""
+    """The value under the nested keys, for each row."""
     return [functools.reduce(lambda value, key: value[key], keys, row) for row in rows]
 
 

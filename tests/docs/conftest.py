@@ -1,4 +1,4 @@
-"""What tests of the documentation share."""
+"""Fixtures of the tests of the documentation."""
 
 import importlib.util
 import sys

@@ -16,7 +16,7 @@ NOTEBOOKS = sorted((ROOT / "experiments" / "notebooks").glob("*.py"))
 
 
 class Elements(HTMLParser):
-    """Of a page: what it loads, where it links to, and what can be linked to."""
+    """The files that a page loads, the targets of its links, and its anchors."""
 
     def __init__(self, page):
         super().__init__()

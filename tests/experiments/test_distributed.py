@@ -125,7 +125,7 @@ for ring in (False, True):
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
-    """What each of two processes prints for each of its commands, and the folder of their runs."""
+    """The output of two processes for each of their commands, and the folder of their runs."""
     folder = tmp_path_factory.mktemp("two")
     for name, text in (("data", DATA), ("uneven", UNEVEN), ("small", IN_CONTEXT)):
         (folder / f"{name}.yaml").write_text(text)
@@ -200,7 +200,7 @@ def test_batch_that_devices_cannot_share_evenly_is_refused_by_each_of_two(two_pr
 @pytest.mark.cli
 @pytest.mark.multi_device
 def test_attention_of_two_processes_equals_dense(two_processes):
-    """Of arrays that each process has whole, and of arrays of which each has its rows only."""
+    """Arrays are whole in each process, or each process holds its own rows only."""
     _, parts = two_processes
     for out, _ in parts:
         assert out["attention"].count("4 devices") == 2

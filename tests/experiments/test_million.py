@@ -70,7 +70,9 @@ def test_missing_r_is_reported(monkeypatch):
         kernsmooth(np.arange(5.0), np.arange(5.0), 1)
 
 
-@pytest.mark.skipif(shutil.which("Rscript") is None, reason="R is not installed")
+@pytest.mark.skipif(
+    shutil.which("Rscript") is None, reason="R is not installed; on Debian: apt install r-base-core"
+)
 def test_kernsmooth_of_r_smooths_with_its_own_bandwidth():
     rng = np.random.default_rng(0)
     x = rng.uniform(-2, 2, 500)

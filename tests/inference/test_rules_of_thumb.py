@@ -77,7 +77,7 @@ def test_plug_in_can_be_jitted(x64):
 
 
 def test_quartics_of_the_plug_in_use_blocks_of_at_least_six_inputs(x64):
-    """Of 12 inputs, two blocks have 6; three blocks would have 4."""
+    """12 inputs make two blocks of 6, and not three blocks of 4."""
     x = np.repeat(np.arange(1.0, 13.0), 20)
     y = np.cos(np.pi * x) + 0.3 * np.cos(7.0 * np.arange(1, 241))
     rss, products = 0.0, 0.0

@@ -123,7 +123,9 @@ def test_standard_is_that_of_statsmodels(x64):
 
 
 @pytest.mark.cli
-@pytest.mark.skipif(shutil.which("Rscript") is None, reason="there is no R")
+@pytest.mark.skipif(
+    shutil.which("Rscript") is None, reason="R is not installed; on Debian: apt install r-base-core"
+)
 @pytest.mark.parametrize(("kernel", "rtol"), [("normal", 1e-6), ("box", 1e-13)])
 def test_ksmooth_is_that_of_r(x64, kernel, rtol):
     x, y, at = (f"c({', '.join(map(repr, a.tolist()))})" for a in (K, V, Q))

@@ -1,4 +1,4 @@
-"""What `Blockwise` skips and keeps: blocks of no weight cost nothing, memory grows with rows."""
+"""`Blockwise` skips blocks without weight; its memory grows with rows, not with pairs."""
 
 import re
 
@@ -117,7 +117,7 @@ def test_memory_grows_with_rows_not_with_pairs(derivative):
 
 
 def test_mask_blocks_are_not_stored_per_head():
-    """What depends on row indices alone is the same for each head."""
+    """Arrays that depend on row indices alone are shared by all heads."""
     heads, n = 3, 2048  # one row of blocks of the mask would be 13 n x 512 bytes
 
     def used(prior):

@@ -349,7 +349,7 @@ def test_queries_without_neighbours_and_rows_of_weight_zero(x64, order):
 
 @pytest.mark.parametrize("order", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_passes_that_store_no_weights(x64, order):
-    """Of more pairs each pass sums anew: of one label; at order 1 of many, and in float32."""
+    """Above the limit of pairs each pass sums anew: one label; many at order 1; float32."""
     rows = 1031
     assert rows**2 > _regression._DENSE
     rng = np.random.default_rng(2)

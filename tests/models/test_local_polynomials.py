@@ -196,7 +196,7 @@ def is_of_equal_parity(i, j):
     ],
 )
 def test_queries_about_a_shared_centre(x64, dim, order):
-    """Of more pairs, neighbours among queries share the centre that moments are taken about.
+    """Above the limit of pairs, neighbouring queries share the centre of their moments.
 
     Queries are reordered for it: the prior stays with its query, and a query that is not finite
     does not change its neighbours.

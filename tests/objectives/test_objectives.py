@@ -32,7 +32,7 @@ def leave_one_out(x, y, lengthscale):
 
 
 def test_hold_out_is_the_mean_square_error_of_the_held_out_rows(x64):
-    """Of 1 row, 5 rows and all but one; with the size as a number and as an array."""
+    """Holds out 1 row, 5 rows and all but one; the size is a number or an array."""
     x, y = sample()
     sizes, key = (1, 5, N - 1), jax.random.PRNGKey(3)
     model = ak.KernelRegression(ak.Gaussian(0.3))
@@ -140,7 +140,7 @@ def test_hold_out_needs_a_key():
 
 @pytest.mark.parametrize("n", [1024, 3001])
 def test_sample_of_leave_one_out_is_some_of_its_terms_in_any_order_of_rows(x64, n):
-    """Of a model with one kernel, and of one with a head whose kernel it is."""
+    """Compares a model of one kernel, and a model of one head with that kernel."""
     rng = np.random.default_rng(0)
     x, y = rng.uniform(-2, 2, size=(n, 1)), rng.normal(size=n)
     model = ak.KernelRegression(ak.Gaussian(0.3))
