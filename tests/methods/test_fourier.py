@@ -52,7 +52,7 @@ def data(dim, queries=QUERIES, keys=KEYS, seed=0):
     "case",
     [
         "1-D, leave one out",
-        "2-D, per dimension, held out",
+        pytest.param("2-D, per dimension, held out", marks=pytest.mark.slow),
         pytest.param("3-D, full metric", marks=pytest.mark.slow),
     ],
 )

@@ -48,7 +48,7 @@ HIDDEN = np.arange(37) % 3 == 1
     ("kernel", "prior", "rule", "method"),
     [
         ("gaussian", "none", "sink", "keys, blockwise"),
-        ("gaussian", "causal", "sink", "ring, blockwise"),
+        pytest.param("gaussian", "causal", "sink", "ring, blockwise", marks=pytest.mark.slow),
         ("epanechnikov", "held out", "uniform", "ring"),
         ("epanechnikov", "causal", "trainable temperature", "keys"),
         pytest.param("projected", "held out", "softmax", "keys", marks=pytest.mark.slow),
