@@ -77,8 +77,8 @@ def test_every_kernel_that_transforms_its_points_first(x64):
 @pytest.mark.parametrize(
     ("kernel", "rule", "method"),
     [
-        ("gaussian", "softmax", BLOCKS),
-        ("epanechnikov", "constant temperature", ONE_BLOCK),
+        pytest.param("gaussian", "softmax", BLOCKS, marks=pytest.mark.slow),
+        pytest.param("epanechnikov", "constant temperature", ONE_BLOCK, marks=pytest.mark.slow),
         ("gaussian", "trainable temperature", BLOCKS),
         ("epanechnikov", "sink", ONE_BLOCK),
         ("triangular", "uniform", BLOCKS),

@@ -45,6 +45,10 @@ def emulated(monkeypatch):
     jax.clear_caches()
 
 
+# Lowering for a CPU is slow only: other tests run these methods there.
+PLATFORMS = [pytest.param("cpu", marks=pytest.mark.slow), "cuda", "tpu"]
+
+
 def rows(dim, dim_v, dtype=jnp.float32, seed=0):
     rng = np.random.default_rng(seed)
     shapes = (QUERIES, dim), (KEYS, dim), (KEYS, dim_v)
@@ -56,10 +60,16 @@ def rows(dim, dim_v, dtype=jnp.float32, seed=0):
     [
         (ak.Gaussian(0.7), "none", 1, 1),
         (ak.Gaussian(jnp.array([0.5, 1.1, 0.8])), "causal, and held out", 3, 5),
-        (ak.Matern32(0.9), "held out", 2, 17),
-        (ak.Matern52(2.5), "causal", 11, 3),
-        (ak.Laplace(0.9), "none", 2, 2),
-        (ak.Gaussian(0.8, metric=jnp.array([[2.0, 0.3], [0.3, 0.5]])), "none", 2, 1),
+        pytest.param(ak.Matern32(0.9), "held out", 2, 17, marks=pytest.mark.slow),
+        pytest.param(ak.Matern52(2.5), "causal", 11, 3, marks=pytest.mark.slow),
+        pytest.param(ak.Laplace(0.9), "none", 2, 2, marks=pytest.mark.slow),
+        pytest.param(
+            ak.Gaussian(0.8, metric=jnp.array([[2.0, 0.3], [0.3, 0.5]])),
+            "none",
+            2,
+            1,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_pallas_kernel_equals_dense(emulated, kernel, prior, dim, dim_v):
@@ -223,7 +233,7 @@ def lowered(platform, method, kernel, q, k, v, *, derivative, prior=None):
 
 
 @pytest.mark.parametrize("derivative", [pytest.param(False, marks=pytest.mark.slow), True])
-@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+@pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize(
     ("method", "kernel"),
     [
@@ -245,7 +255,7 @@ def test_methods_lower_for_every_platform(platform, method, kernel, derivative):
 
 @pytest.mark.multi_device
 @pytest.mark.parametrize("derivative", [pytest.param(False, marks=pytest.mark.slow), True])
-@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+@pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("ring", [False, True])
 def test_sharded_lowers_for_every_platform(platform, ring, derivative):
     method = ak.Sharded(ring=ring)
