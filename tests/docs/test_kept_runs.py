@@ -34,12 +34,13 @@ def numbers(tree, place=""):
     "name",
     [
         "holdout",  # the figure and the numbers of README.md
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("cps71", "mcycle", "lengthscales", "seeds")
-        ),
+        "cps71",
+        "mcycle",
+        "lengthscales",
+        "seeds",
     ],
 )
+@pytest.mark.slow
 @pytest.mark.usefixtures("optimised")
 def test_fresh_run_equals_kept_run(name, tmp_path):
     run = tmp_path / "run"

@@ -33,6 +33,7 @@ def test_readme_has_two_commands():
     assert commands[1].endswith("-m pytest -q -n 2")
 
 
+@pytest.mark.slow
 def test_readme_code_draws_and_prints_what_the_readme_shows(capsys, monkeypatch):
     code, output, *_ = (token for token in fences() if token.info in ("python", "text"))
     assert (code.info, output.info) == ("python", "text")

@@ -66,6 +66,7 @@ def test_optimum_equals_that_of_statsmodels_and_is_inside_the_bounds(run, monkey
         assert (directory / f"figures/bench_selection.{end}").is_file()
 
 
+@pytest.mark.slow
 def test_missing_libraries_are_reported_without_numbers(run, monkeypatch):
     hide(monkeypatch, *PEERS)
     _, summary, printed = run("samples=0", "n=[20]")

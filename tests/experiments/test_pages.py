@@ -266,6 +266,7 @@ def test_tokens_are_stepped_and_played(open_page):
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 @every_page
 def test_page_is_legible_light_dark_printed_and_on_phones(name, open_page):
     light, dark = open_page(name, color_scheme="light"), open_page(name, color_scheme="dark")
@@ -326,6 +327,7 @@ def test_page_that_deviates_from_the_library_reports_it(page_file, browser, tmp_
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 def test_names_of_columns_are_not_read_as_html(page_file, browser, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = "\n".join(f"{i},{math.sin(i)}" for i in range(20))

@@ -186,7 +186,8 @@ def test_ring_keeps_the_sharding_of_queries(x64):
     )
 
 
-@pytest.mark.parametrize("derivative", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("derivative", [False, True])
 def test_ring_memory_per_device_falls_with_devices(derivative):
     def used(devices):
         ring = ak.Sharded(mesh(devices), ring=True, inner=ak.Blockwise(32, 32))

@@ -93,8 +93,11 @@ def temporary_bytes(function, *shapes):
 @pytest.mark.parametrize(
     "derivative",
     [
-        "hessian-vector product",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("value", "gradient", "jvp")),
+        "gradient",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("value", "jvp", "hessian-vector product")
+        ),
     ],
 )
 def test_memory_grows_with_rows_not_with_pairs(derivative):

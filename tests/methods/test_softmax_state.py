@@ -9,20 +9,22 @@ from hypothesis import given, strategies as st
 import attnkernel as ak
 from attnkernel.methods import Moments
 
-QUERIES, DIM_V = 3, 2
+QUERIES, KEYS, DIM_V = 3, 4, 2
 
 
-def part(seed: int, keys: int, shift: float, blank: bool) -> tuple[jax.Array, jax.Array]:
+def part(seed: int, seen: int, shift: float, blank: bool) -> tuple[jax.Array, jax.Array]:
+    """Log weights and values of `KEYS` keys, of which only the first `seen` have a weight."""
     rng = np.random.default_rng(seed)
-    log_weights = rng.normal(size=(QUERIES, keys)) * 3 + shift
+    log_weights = rng.normal(size=(QUERIES, KEYS)) * 3 + shift
+    log_weights[:, seen:] = -np.inf
     if blank:
         log_weights[1] = -np.inf  # a query that sees none of these keys
-    return jnp.asarray(log_weights), jnp.asarray(rng.normal(size=(keys, DIM_V)))
+    return jnp.asarray(log_weights), jnp.asarray(rng.normal(size=(KEYS, DIM_V)))
 
 
 PARTS = st.tuples(
     st.integers(0, 99),
-    st.sampled_from([0, 1, 4]),
+    st.sampled_from([0, 1, KEYS]),
     st.sampled_from([-900.0, 0.0, 900.0]),
     st.booleans(),
 )
@@ -33,18 +35,21 @@ def assert_close(a: Moments, b: Moments) -> None:
     np.testing.assert_allclose(a.log_mass, b.log_mass, rtol=1e-12, atol=1e-12)
 
 
+@jax.jit
+def merged(parts):
+    x, y, z = (Moments.of(*arguments) for arguments in parts)
+    log_weights, values = zip(*parts, strict=True)
+    union = Moments.of(jnp.concatenate(log_weights, axis=1), jnp.concatenate(values))
+    return x.merge(y), y.merge(x), x.merge(y).merge(z), x.merge(y.merge(z)), union
+
+
 @given(PARTS, PARTS, PARTS)
 def test_merge_is_associative_commutative_and_the_union(a, b, c):
     with jax.enable_x64(True):
-        parts = [part(*arguments) for arguments in (a, b, c)]
-        x, y, z = (Moments.of(*arguments) for arguments in parts)
-        union = Moments.of(
-            jnp.concatenate([s for s, _ in parts], axis=1),
-            jnp.concatenate([v for _, v in parts], axis=0),
-        )
-        assert_close(x.merge(y).merge(z), x.merge(y.merge(z)))
-        assert_close(x.merge(y), y.merge(x))
-        assert_close(x.merge(y).merge(z), union)
+        xy, yx, xy_z, x_yz, union = merged([part(*arguments) for arguments in (a, b, c)])
+        assert_close(xy, yx)
+        assert_close(xy_z, x_yz)
+        assert_close(xy_z, union)
 
 
 def test_state_of_no_keys_is_the_identity(x64):

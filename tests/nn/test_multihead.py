@@ -72,10 +72,10 @@ MASKS = {
 @pytest.mark.parametrize(
     ("mask", "biases"),
     [
-        ("per head", True),
+        ("matrix", True),
         pytest.param("none", True, marks=pytest.mark.slow),
         pytest.param("none", False, marks=pytest.mark.slow),
-        pytest.param("matrix", True, marks=pytest.mark.slow),
+        pytest.param("per head", True, marks=pytest.mark.slow),
     ],
 )
 def test_equal_to_equinox_weight_for_weight(x64, mask, biases):
