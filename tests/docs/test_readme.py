@@ -1,6 +1,7 @@
 """README.md is what its template renders, is short, and its code prints what it says."""
 
 import matplotlib.pyplot as plt
+import pytest
 from markdown_it import MarkdownIt
 from paths import DOCS, ROOT
 

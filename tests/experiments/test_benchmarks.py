@@ -80,16 +80,16 @@ def test_upper_bounds_compute_sums_of_exponentials():
 @pytest.mark.parametrize(
     ("name", "sizes", "sides"),
     [
-        pytest.param(
+        (
             "bench_regression",
             REGRESSION,
             {"KeOps": "pykeops.numpy", "scikit-learn": "sklearn.metrics.pairwise"},
-            marks=pytest.mark.slow,
         ),
-        pytest.param("bench_attention", ATTENTION, {"PyTorch": "torch"}, marks=pytest.mark.slow),
+        ("bench_attention", ATTENTION, {"PyTorch": "torch"}),
         ("bench_modules", MODULES, {"PyTorch": "torch"}),
     ],
 )
+@pytest.mark.slow
 def test_missing_contenders_are_reported(bench, name, sizes, sides):
     found, printed = bench(name, *sizes, without=sides.values())
     for side, module in sides.items():

@@ -184,6 +184,7 @@ LIBRARY_NUMBERS = {
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 @every_page
 def test_numbers_equal_those_of_the_library_for_random_controls(name, open_page, x64):
     page, rng = open_page(name), np.random.default_rng(0)

@@ -37,7 +37,7 @@ FIGURES = {
     "data": {"data"},
 }
 CHECKPOINTS = {"holdout": {"training-000000004.ckpt"}, "heads": {"training-000000004.ckpt"}}
-SLOW = {"heads", "leave_one_out"}
+SLOW = {"heads", "leave_one_out", "lengthscales"}
 
 
 @pytest.fixture(autouse=True)

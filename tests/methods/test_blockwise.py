@@ -81,7 +81,7 @@ def test_every_kernel_that_transforms_its_points_first(x64):
         pytest.param("epanechnikov", "constant temperature", ONE_BLOCK, marks=pytest.mark.slow),
         ("gaussian", "trainable temperature", BLOCKS),
         ("epanechnikov", "sink", ONE_BLOCK),
-        ("triangular", "uniform", BLOCKS),
+        pytest.param("triangular", "uniform", BLOCKS, marks=pytest.mark.slow),
         ("gaussian", "sparsemax", BLOCKS),
         ("dot product", "trainable entmax", ONE_BLOCK),
     ],

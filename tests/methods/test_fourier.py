@@ -288,7 +288,10 @@ def test_error_of_one_source_stays_within_its_bound(x64, allow_rank_promotion, d
         assert bound[0] < 1e-9  # the frequencies did suffice
 
 
-@pytest.mark.parametrize("prior", [None, priors.HeldOut(HIDDEN) & priors.LeaveOneOut()])
+@pytest.mark.parametrize(
+    "prior",
+    [pytest.param(None, marks=pytest.mark.slow), priors.HeldOut(HIDDEN) & priors.LeaveOneOut()],
+)
 def test_selected_queries_are_recomputed_exactly(x64, monkeypatch, prior):
     """None, one, some and all of 37 queries, in groups of four."""
     monkeypatch.setattr(_exactly, "_ROWS", 4)

@@ -1,5 +1,7 @@
 """`Linear`: exact for kernels of finite rank, unbiased with random features for others."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -17,8 +19,22 @@ def arrays(seed=0):
     return tuple(jnp.asarray(rng.normal(size=(N, size))) for size in (DIM, DIM, DIM_V))
 
 
-@pytest.mark.parametrize("kernel", [ak.EluFeatures(), ak.Taylor()])
-@pytest.mark.parametrize("prior", [None, ak.Causal(), ak.priors.HeldOut(HIDDEN)])
+@pytest.mark.parametrize(
+    ("kernel", "prior"),
+    [
+        (ak.EluFeatures(), None),
+        (ak.EluFeatures(), ak.Causal()),
+        (ak.Taylor(), ak.priors.HeldOut(HIDDEN)),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (ak.EluFeatures(), ak.priors.HeldOut(HIDDEN)),
+                (ak.Taylor(), None),
+                (ak.Taylor(), ak.Causal()),
+            )
+        ),
+    ],
+)
 def test_value_gradient_and_jvp_for_finite_rank(x64, kernel, prior):
     """Value, log-mass, gradient and JVP, with a sink."""
     rule = ak.Softmax(sink_mass=0.1)
@@ -61,8 +77,15 @@ def test_finite_rank_kernels_equal_their_formulas(x64):
         np.testing.assert_allclose(np.log(features[0] @ features[1].T), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("kernel", [ak.Gaussian(1.5), ak.DotProduct(0.5)])
-@pytest.mark.parametrize("positive", [True, False])
+@pytest.mark.parametrize(
+    ("kernel", "positive"),
+    [
+        (ak.Gaussian(1.5), True),
+        (ak.DotProduct(0.5), False),
+        pytest.param(ak.Gaussian(1.5), False, marks=pytest.mark.slow),
+        pytest.param(ak.DotProduct(0.5), True, marks=pytest.mark.slow),
+    ],
+)
 def test_random_features_are_unbiased(x64, kernel, positive):
     """The error of a weight falls as one over the square root of their number."""
     rng = np.random.default_rng(2)
@@ -119,7 +142,9 @@ def test_orthogonal_features_have_less_variance(x64):
             both = f.factor * jnp.exp(f.log)
             return jnp.mean((both @ both.T - exact) ** 2)
 
-        return [jnp.mean(jax.vmap(lambda key: one(key, o))(keys)) for o in (True, False)]
+        return [
+            jnp.mean(jax.vmap(functools.partial(one, orthogonal=o))(keys)) for o in (True, False)
+        ]
 
     orthogonal, independent = errors(jax.random.split(jax.random.PRNGKey(5), 2000))
     assert orthogonal < 0.9 * independent
@@ -171,7 +196,11 @@ def test_decoding_with_a_state_equals_the_full_pass(x64, kernel, first):
 
 @pytest.mark.parametrize(
     ("of_module", "of_cache", "size"),
-    [(None, None, 1.0), (jnp.bfloat16, jnp.bfloat16, 1.0), (None, jnp.bfloat16, 1e4)],
+    [
+        pytest.param(None, None, 1.0, marks=pytest.mark.slow),
+        (jnp.bfloat16, jnp.bfloat16, 1.0),
+        (None, jnp.bfloat16, 1e4),
+    ],
 )
 def test_state_is_summed_in_at_least_float32(of_module, of_cache, size):
     """After hundreds of rows a sum in bfloat16 no longer grows; one program serves all rows."""
@@ -290,13 +319,21 @@ def test_products_of_features_that_underflow():
     q, v = jnp.array([[0.0, -200.0]]), jnp.array([[0.0], [1.0]])
     k = jnp.array([[-200.0, 0.0], [-150.0, 0.0]])
     kernel = ak.EluFeatures()
-    for method in (ak.Dense(), ak.Blockwise(1, 1), ak.Linear()):
-        assert ak.attend(q, k, v, kernel=kernel, method=method)[0, 0] == pytest.approx(1.0)
-    np.testing.assert_allclose(kernel.pairwise(q, k), [[-199.3069, -150.0]], rtol=1e-6)
-    slope = jax.grad(lambda q: kernel.pairwise(q, k)[0, 1])(q)
+
+    @jax.jit
+    def results(q, k, v):
+        methods = ak.Dense(), ak.Blockwise(1, 1), ak.Linear()
+        means = [ak.attend(q, k, v, kernel=kernel, method=method) for method in methods]
+        pairs = kernel.pairwise(q, k)
+        slope = jax.grad(lambda q: kernel.pairwise(q, k)[0, 1])(q)
+        many = jax.vmap(kernel.pairwise)(jnp.stack([q, jnp.ones_like(q)]), jnp.stack([k, k]))
+        return means, pairs, slope, many[0]
+
+    means, pairs, slope, first_of_many = results(q, k, v)
+    np.testing.assert_allclose(means, np.ones((3, 1, 1)), rtol=1e-6)
+    np.testing.assert_allclose(pairs, [[-199.3069, -150.0]], rtol=1e-6)
     np.testing.assert_allclose(slope, [[1.0, 0.0]], atol=1e-6)
-    many = jax.vmap(kernel.pairwise)(jnp.stack([q, jnp.ones_like(q)]), jnp.stack([k, k]))
-    np.testing.assert_allclose(many[0], kernel.pairwise(q, k), rtol=1e-6)
+    np.testing.assert_allclose(first_of_many, pairs, rtol=1e-6)
 
 
 @pytest.mark.parametrize("scale", [-0.7, 0.0, 0.7])

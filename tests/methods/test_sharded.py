@@ -162,7 +162,7 @@ def test_heads_and_batches(x64, method):
     assert_agree(gradients(MODES[method], q, k, v), gradients(ak.Dense(), q, k, v))
 
 
-@pytest.mark.parametrize("ring", [False, True])
+@pytest.mark.parametrize("ring", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_batch_over_another_mesh_axis(x64, ring):
     both = mesh(2, 4, names=("data", "devices"))
     data = tuple(jnp.stack([rows, rows + 0.1]) for rows in random_arrays(queries=32, keys=40))
@@ -207,14 +207,9 @@ def test_ring_memory_per_device_falls_with_devices(derivative):
 
 @pytest.mark.parametrize(
     ("ring", "order"),
-    [
-        (True, 0),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in ((False, 0), (False, 1), (True, 1))
-        ),
-    ],
+    [(True, 0), (False, 0), (False, 1), (True, 1)],
 )
+@pytest.mark.slow
 def test_fit_on_a_mesh(x64, ring, order):
     x = jax.random.uniform(jax.random.key(0), (50, 1))
     y = jnp.sin(6 * x[:, 0]) + 0.1 * jax.random.normal(jax.random.key(1), (50,))

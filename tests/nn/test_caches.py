@@ -39,7 +39,7 @@ def seen_by(capacity, ring):
         ("gaussian, window", 13, False),
         ("grouped, rotary, normed", 4, True),
         ("alibi", 4, True),
-        ("entmax, capped", 4, True),
+        pytest.param("entmax, capped", 4, True, marks=pytest.mark.slow),
         *[
             pytest.param(options, 13, False, marks=pytest.mark.slow)
             for options in ("grouped, rotary, normed", "alibi", "entmax, capped")
