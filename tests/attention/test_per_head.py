@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 
 import attnkernel as ak
 
@@ -22,8 +23,16 @@ def each(make, numbers=LENGTHS):
     return ak.PerHead(eqx.filter_vmap(make)(jnp.asarray(numbers)))
 
 
-@pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(4, 4)])
-@pytest.mark.parametrize("batch", [(), (HEADS,), (2, HEADS), (2, 1)])
+@pytest.mark.parametrize(
+    ("method", "batch"),
+    [
+        (ak.Dense(), ()),
+        (ak.Blockwise(4, 4), (2, HEADS)),
+        (ak.Blockwise(4, 4), (2, 1)),
+        *(slow(ak.Blockwise(4, 4), batch) for batch in ((), (HEADS,))),
+        *(slow(ak.Dense(), batch) for batch in ((HEADS,), (2, HEADS), (2, 1))),
+    ],
+)
 def test_heads_equal_a_loop_over_heads(x64, method, batch):
     q, k, v = arrays(*batch)
     kernel = each(ak.Gaussian)

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from marks import slow
 
 from experiments.__main__ import main
 
@@ -45,9 +46,9 @@ def bumps():
     ("config", "columns"),
     [
         pytest.param(HOLDOUT, ["a", "c"], id="holdout, two inputs"),
-        pytest.param(CONFIG, ["a"], id="leave_one_out, one input", marks=pytest.mark.slow),
-        pytest.param(HOLDOUT, ["a"], id="holdout, one input", marks=pytest.mark.slow),
-        pytest.param(CONFIG, ["a", "c"], id="leave_one_out, two inputs", marks=pytest.mark.slow),
+        slow(CONFIG, ["a"], id="leave_one_out, one input"),
+        slow(HOLDOUT, ["a"], id="holdout, one input"),
+        slow(CONFIG, ["a", "c"], id="leave_one_out, two inputs"),
     ],
 )
 def test_fit_to_a_file(written, tmp_path, config, columns):
@@ -77,10 +78,7 @@ def test_a_lengthscale_on_a_bound_is_a_note_and_not_a_warning(written, tmp_path)
     [
         "$x_{$",  # broken mathematics
         "[/b]",  # markup of the terminal
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("price [$]", "from $ to $", "größe", "a\\b", "x^2")
-        ),
+        *(slow(name) for name in ("price [$]", "from $ to $", "größe", "a\\b", "x^2")),
     ],
 )
 def test_any_column_name_can_be_drawn(written, tmp_path, name):

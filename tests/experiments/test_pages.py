@@ -7,6 +7,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 from paths import CONFIGS
 
 import attnkernel as ak
@@ -17,9 +18,7 @@ from experiments.pages._zoo import attentions
 from experiments.studies.retrieval_rule import weigh
 
 OTHERS = ["lengthscales", "temperature", "retrieval_rule", "zoo", "cache"]
-every_page = pytest.mark.parametrize(
-    "name", ["cps71", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
-)
+every_page = pytest.mark.parametrize("name", ["cps71", *(slow(name) for name in OTHERS)])
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
@@ -95,6 +94,7 @@ def test_page_is_one_small_file_that_agrees_with_the_library(name, open_page, pa
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 @every_page
 def test_every_control_moves_by_keyboard(name, open_page):
     page = open_page(name)

@@ -377,6 +377,7 @@ def test_changed_data_are_reported(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.multi_device
+@pytest.mark.slow
 def test_training_on_several_devices_is_resumed_to_the_same_bits(tmp_path, monkeypatch):
     assert jax.device_count() > 1
     module = importlib.import_module(CHECKPOINTS_MODULE)

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 from paths import ROOT
 
 import attnkernel as ak
@@ -110,10 +111,7 @@ def test_kernel_of_each_built_in_name(name, x64):
     [
         "holdout",
         "lengthscales",
-        *(
-            pytest.param(study, marks=pytest.mark.slow)
-            for study in ("heads", "leave_one_out", "seeds")
-        ),
+        *(slow(study) for study in ("heads", "leave_one_out", "seeds")),
     ],
 )
 def test_every_study_of_a_model_takes_another_kernel(study):
@@ -166,7 +164,7 @@ def test_schema_lists_the_built_in_names(capsys):
 
 @pytest.mark.parametrize(
     ("name", "kernel"),
-    [("mine", RoundTop), pytest.param("matern52", ak.Matern52, marks=pytest.mark.slow)],
+    [("mine", RoundTop), slow("matern52", ak.Matern52)],
 )
 def test_fit_of_a_config_equals_the_fit_in_python(name, kernel, x64):
     if name not in BUILT_IN:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from marks import slow
 
 import attnkernel as ak
 
@@ -150,33 +151,27 @@ def test_checkpoints_of_a_search_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("model", "objective"),
     [
-        pytest.param(
-            ak.KernelRegression(ak.Laplace(1.0)), ak.HoldOut(5), id="kernel", marks=pytest.mark.slow
-        ),
-        pytest.param(
+        slow(ak.KernelRegression(ak.Laplace(1.0)), ak.HoldOut(5), id="kernel"),
+        slow(
             ak.KernelRegression(ak.Gaussian(1.0), order=1),
             ak.HoldOut(5),
             id="polynomial order",
-            marks=pytest.mark.slow,
         ),
-        pytest.param(
+        slow(
             ak.KernelRegression(ak.Gaussian(1.0), on_empty="mean"),
             ak.HoldOut(5),
             id="policy of empty rows",
-            marks=pytest.mark.slow,
         ),
-        pytest.param(
+        slow(
             ak.KernelRegression(ak.Gaussian(1.0), rule=ak.Softmax(2.0)),
             ak.HoldOut(5),
             id="temperature",
-            marks=pytest.mark.slow,
         ),
         pytest.param(ak.KernelRegression(ak.Gaussian(1.0)), ak.HoldOut(6), id="hold-out size"),
-        pytest.param(
+        slow(
             ak.KernelRegression(ak.Gaussian(1.0)),
             ak.HoldOut(5, score=absolute_error),
             id="score",
-            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 
 import attnkernel as ak
 from attnkernel.fit import Sample
@@ -27,7 +28,7 @@ def model(lengthscale=1.0):
 @pytest.mark.parametrize(
     ("name", "lengthscale", "criterion"),
     [
-        pytest.param("cps71", 1.8922, 0.316055, marks=pytest.mark.slow),
+        slow("cps71", 1.8922, 0.316055),
         ("mcycle", 0.913829, 595.9363),
     ],
 )
@@ -155,7 +156,7 @@ def test_search_of_known_data_inside_a_traced_program(x64):
     ("of_data", "of_model"),
     [
         (np.float32, np.float64),
-        pytest.param(np.float64, np.float32, marks=pytest.mark.slow),
+        slow(np.float64, np.float32),
     ],
 )
 def test_search_takes_data_of_another_precision_than_the_model(x64, of_data, of_model):

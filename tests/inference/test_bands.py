@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from marks import slow
 from scipy import stats
 
 import attnkernel as ak
@@ -41,7 +42,7 @@ def fitted(order):
     return ak.fit(model, x, y, objective=ak.GCV(), optimizer=optax.sgd(0.0), steps=1)
 
 
-@pytest.mark.parametrize("order", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.parametrize("order", [slow(0), 1])
 def test_degrees_of_freedom_and_effective_counts(x64, order):
     fit = fitted(order)
     x, _ = sample()
@@ -71,8 +72,8 @@ def test_degrees_of_freedom_ignore_rows_of_weight_zero(x64):
     [
         pytest.param(True, "rows", id="corrected, noise of rows"),
         pytest.param(False, "constant", id="not corrected, constant noise"),
-        pytest.param(True, "constant", id="corrected, constant noise", marks=pytest.mark.slow),
-        pytest.param(False, "rows", id="not corrected, noise of rows", marks=pytest.mark.slow),
+        slow(True, "constant", id="corrected, constant noise"),
+        slow(False, "rows", id="not corrected, noise of rows"),
     ],
 )
 def test_pointwise_bands(x64, corrected, noise):
@@ -116,8 +117,8 @@ def test_simultaneous_bands_cover_all_inputs_at_once(x64):
     ("order", "options"),
     [
         pytest.param(0, {"corrected": False, "noise": "constant"}, id="pointwise, not corrected"),
-        pytest.param(1, {}, id="pointwise, corrected", marks=pytest.mark.slow),
-        pytest.param(1, {"kind": "simultaneous"}, id="simultaneous", marks=pytest.mark.slow),
+        slow(1, {}, id="pointwise, corrected"),
+        slow(1, {"kind": "simultaneous"}, id="simultaneous"),
     ],
 )
 def test_bands_are_nan_where_no_label_has_weight(x64, order, options):
@@ -168,7 +169,7 @@ def test_wild_bootstrap_has_the_variance_of_the_fit(x64):
     "local",
     [
         pytest.param(False, id="one width"),
-        pytest.param(True, id="local widths", marks=pytest.mark.slow),
+        slow(True, id="local widths"),
     ],
 )
 def test_conformal_intervals_by_their_definition(x64, local):

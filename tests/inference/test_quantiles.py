@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from marks import slow
 
 import attnkernel as ak
 from attnkernel.fit import _quantiles
@@ -42,8 +43,8 @@ def by_definition(weights, y, level):
     [
         pytest.param(2**20, False, id="all queries at once"),
         pytest.param(3 * N, True, id="three queries at a time, weighted"),
-        pytest.param(2**20, True, id="all at once, weighted", marks=pytest.mark.slow),
-        pytest.param(3 * N, False, id="three queries at a time", marks=pytest.mark.slow),
+        slow(2**20, True, id="all at once, weighted"),
+        slow(3 * N, False, id="three queries at a time"),
     ],
 )
 def test_quantiles_by_their_definition(x64, monkeypatch, weighted, pairs):
@@ -67,9 +68,7 @@ def test_quantiles_by_their_definition(x64, monkeypatch, weighted, pairs):
     )
 
 
-@pytest.mark.parametrize(
-    "n", [pytest.param(10, marks=pytest.mark.slow), 49, pytest.param(100, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("n", [slow(10), 49, slow(100)])
 def test_quantiles_of_equal_weights_are_sorted_labels(x64, n):
     """Sums that equal p up to rounding count as p."""
     rng = np.random.default_rng(n)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 
 import attnkernel as ak
 from attnkernel import priors
@@ -133,7 +134,7 @@ def test_a_stack_of_categorical_kernels(x64, name):
     ("name", "method"),
     [
         *((name, ak.Dense()) for name in TABLE),
-        pytest.param("Wang and van Ryzin", ak.Blockwise(8, 16), marks=pytest.mark.slow),
+        slow("Wang and van Ryzin", ak.Blockwise(8, 16)),
     ],
 )
 def test_derivatives_are_finite_at_the_ends(name, method):

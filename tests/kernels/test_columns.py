@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 
 import attnkernel as ak
 
@@ -108,7 +109,7 @@ def test_missing_or_repeated_columns_are_refused():
     ("name", "method"),
     [
         *((name, ak.Dense()) for name in CATEGORICAL),
-        pytest.param("Li and Racine", ak.Blockwise(8, 16), marks=pytest.mark.slow),
+        slow("Li and Racine", ak.Blockwise(8, 16)),
     ],
 )
 def test_mixed_data_are_a_product_over_columns(x64, name, method):

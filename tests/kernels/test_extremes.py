@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 
 import attnkernel as ak
 from attnkernel import priors
@@ -146,7 +147,7 @@ def test_float32_agrees_with_float64(make, method):
     [
         (ak.Dense(), None),
         (BLOCKWISE, None),
-        pytest.param(BLOCKWISE, "force_unmaterialised", marks=pytest.mark.slow),
+        slow(BLOCKWISE, "force_unmaterialised"),
     ],
 )
 def test_one_key_and_a_single_far_query(method, path, request):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 
 import attnkernel as ak
 
@@ -296,11 +297,11 @@ SCALES = {
     ("dim", "scale"),
     [
         (2, "one"),
-        pytest.param(2, "per dimension", marks=pytest.mark.slow),
-        pytest.param(2, "metric", marks=pytest.mark.slow),
+        slow(2, "per dimension"),
+        slow(2, "metric"),
         (7, "one"),
         (7, "per dimension"),
-        pytest.param(7, "metric", marks=pytest.mark.slow),
+        slow(7, "metric"),
     ],
 )
 def test_large_blocks_are_the_pairs_one_by_one(x64, dim, scale, monkeypatch):
@@ -333,7 +334,7 @@ def test_large_blocks_are_the_pairs_one_by_one(x64, dim, scale, monkeypatch):
     [
         (7, "one"),
         *(
-            pytest.param(dim, scale, marks=pytest.mark.slow)
+            slow(dim, scale)
             for dim, scale in itertools.product([1, 7], SCALES)
             if (dim, scale) != (7, "one")
         ),

@@ -23,6 +23,7 @@ from laws import (
     random_arrays,
     to_float64,
 )
+from marks import slow
 
 import attnkernel as ak
 
@@ -77,11 +78,11 @@ def test_every_kernel_that_transforms_its_points_first(x64):
 @pytest.mark.parametrize(
     ("kernel", "rule", "method"),
     [
-        pytest.param("gaussian", "softmax", BLOCKS, marks=pytest.mark.slow),
-        pytest.param("epanechnikov", "constant temperature", ONE_BLOCK, marks=pytest.mark.slow),
+        slow("gaussian", "softmax", BLOCKS),
+        slow("epanechnikov", "constant temperature", ONE_BLOCK),
         ("gaussian", "trainable temperature", BLOCKS),
         ("epanechnikov", "sink", ONE_BLOCK),
-        pytest.param("triangular", "uniform", BLOCKS, marks=pytest.mark.slow),
+        slow("triangular", "uniform", BLOCKS),
         ("gaussian", "sparsemax", BLOCKS),
         ("dot product", "trainable entmax", ONE_BLOCK),
     ],
@@ -96,7 +97,7 @@ def test_every_rule(x64, kernel, rule, method):
     "kernels",
     [
         ["laplace", "epanechnikov", "polynomial"],
-        pytest.param(["projected", "categories"], marks=pytest.mark.slow),
+        slow(["projected", "categories"]),
     ],
     ids=", ".join,
 )
@@ -109,7 +110,7 @@ def test_float32(kernels):
     assert_tables_agree(single, double, rtol=2e-4, atol=2e-4)
 
 
-@pytest.mark.parametrize("lengthscale", [0.1, pytest.param(2.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lengthscale", [0.1, slow(2.0)])
 def test_many_dimensions(x64, lengthscale):
     """Squared distances by products of matrices, near their centre and far from it.
 
@@ -164,7 +165,7 @@ def test_vmapped_kernels(x64):
     "kernel",
     [
         "epanechnikov",
-        *(pytest.param(k, marks=pytest.mark.slow) for k in ("gaussian", "dot product")),
+        *(slow(k) for k in ("gaussian", "dot product")),
     ],
 )
 def test_batches_whose_members_need_different_blocks(x64, kernel):
@@ -211,12 +212,12 @@ def test_no_queries_and_no_keys():
 @pytest.mark.parametrize(
     ("kernel", "method", "prior"),
     [
-        (ak.Gaussian(0.7), ak.Blockwise(block_q=8, block_k=8), None),
         (ak.Tricube(0.7), ak.Blockwise(block_q=8, block_k=8), None),
         (ak.Epanechnikov(0.7), ak.Sorted(), None),
-        (ak.Laplace(0.7), ak.Sorted(), None),
-        (ak.Gaussian(0.1), ak.Fourier(), None),
-        (ak.EluFeatures(), ak.Linear(), ak.Causal()),
+        slow(ak.Gaussian(0.7), ak.Blockwise(block_q=8, block_k=8), None),
+        slow(ak.Laplace(0.7), ak.Sorted(), None),
+        slow(ak.Gaussian(0.1), ak.Fourier(), None),
+        slow(ak.EluFeatures(), ak.Linear(), ak.Causal()),
     ],
     ids=lambda part: type(part).__name__,
 )

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 
 import attnkernel as ak
 from attnkernel import priors
@@ -52,8 +53,8 @@ def data(dim, queries=QUERIES, keys=KEYS, seed=0):
     "case",
     [
         "1-D, leave one out",
-        pytest.param("2-D, per dimension, held out", marks=pytest.mark.slow),
-        pytest.param("3-D, full metric", marks=pytest.mark.slow),
+        slow("2-D, per dimension, held out"),
+        slow("3-D, full metric"),
     ],
 )
 def test_value_gradient_and_jvp(x64, allow_rank_promotion, case):
@@ -111,7 +112,7 @@ def error_in_tolerances(ours, exact, v, tol):
 
 @pytest.mark.parametrize(
     "hard",
-    [pytest.param("clusters", marks=pytest.mark.slow), "one value of 1e12", "signs cancel"],
+    [slow("clusters"), "one value of 1e12", "signs cancel"],
 )
 def test_tolerance_holds_at_every_query_and_lengthscale(x64, hard):
     rng = np.random.default_rng(3)
@@ -267,7 +268,7 @@ def test_invalid_tolerance(tol):
         ak.Fourier(tol)
 
 
-@pytest.mark.parametrize("dim", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dim", [1, 2, slow(3)])
 def test_error_of_one_source_stays_within_its_bound(x64, allow_rank_promotion, dim, monkeypatch):
     """As the certificate assumes: a Gaussian of width 2 ℓ around the source, rounding elsewhere."""
     monkeypatch.setattr(_waves, "_PAIRS", {dim: 0})  # all sizes, for so few pairs too
@@ -290,7 +291,7 @@ def test_error_of_one_source_stays_within_its_bound(x64, allow_rank_promotion, d
 
 @pytest.mark.parametrize(
     "prior",
-    [pytest.param(None, marks=pytest.mark.slow), priors.HeldOut(HIDDEN) & priors.LeaveOneOut()],
+    [slow(None), priors.HeldOut(HIDDEN) & priors.LeaveOneOut()],
 )
 def test_selected_queries_are_recomputed_exactly(x64, monkeypatch, prior):
     """None, one, some and all of 37 queries, in groups of four."""

@@ -11,6 +11,7 @@ import pytest
 from jax import export
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 from laws import assert_agree, evaluate, to_float64
+from marks import slow
 
 import attnkernel as ak
 from attnkernel import priors
@@ -45,8 +46,8 @@ def emulated(monkeypatch):
     jax.clear_caches()
 
 
-# Lowering for a CPU is slow only: other tests run these methods there.
-PLATFORMS = [pytest.param("cpu", marks=pytest.mark.slow), "cuda", "tpu"]
+# Other tests run these methods on a CPU, and lower some for a TPU.
+PLATFORMS = [slow("cpu"), "cuda", slow("tpu")]
 
 
 def rows(dim, dim_v, dtype=jnp.float32, seed=0):
@@ -58,17 +59,16 @@ def rows(dim, dim_v, dtype=jnp.float32, seed=0):
 @pytest.mark.parametrize(
     ("kernel", "prior", "dim", "dim_v"),
     [
-        (ak.Gaussian(0.7), "none", 1, 1),
+        slow(ak.Gaussian(0.7), "none", 1, 1),
         (ak.Gaussian(jnp.array([0.5, 1.1, 0.8])), "causal, and held out", 3, 5),
-        pytest.param(ak.Matern32(0.9), "held out", 2, 17, marks=pytest.mark.slow),
-        pytest.param(ak.Matern52(2.5), "causal", 11, 3, marks=pytest.mark.slow),
-        pytest.param(ak.Laplace(0.9), "none", 2, 2, marks=pytest.mark.slow),
-        pytest.param(
+        slow(ak.Matern32(0.9), "held out", 2, 17),
+        slow(ak.Matern52(2.5), "causal", 11, 3),
+        slow(ak.Laplace(0.9), "none", 2, 2),
+        slow(
             ak.Gaussian(0.8, metric=jnp.array([[2.0, 0.3], [0.3, 0.5]])),
             "none",
             2,
             1,
-            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -95,12 +95,12 @@ def test_common_shift_of_points_changes_nothing(emulated):
 @pytest.mark.parametrize(
     ("platform", "kernel", "prior", "dtype", "dim", "dim_v"),
     [
-        ("cuda", ak.Gaussian(0.9), "causal, and held out", jnp.bfloat16, 3, 5),
         ("tpu", ak.Gaussian(0.9), "causal, and held out", jnp.bfloat16, 3, 5),
         ("cuda", ak.Gaussian(0.9), "none", jnp.float16, 5, 2),
         ("cuda", ak.DotProduct(), "causal", jnp.bfloat16, 16, 11),
-        ("tpu", ak.DotProduct(), "causal", jnp.bfloat16, 16, 11),
-        ("cuda", ak.DotProduct(), "held out", jnp.float16, 7, 7),
+        slow("cuda", ak.Gaussian(0.9), "causal, and held out", jnp.bfloat16, 3, 5),
+        slow("tpu", ak.DotProduct(), "causal", jnp.bfloat16, 16, 11),
+        slow("cuda", ak.DotProduct(), "held out", jnp.float16, 7, 7),
     ],
 )
 def test_half_precision_error_bound(emulated, platform, kernel, prior, dtype, dim, dim_v):
@@ -129,7 +129,7 @@ def test_half_precision_error_bound(emulated, platform, kernel, prior, dtype, di
 
 @pytest.mark.parametrize(
     ("platform", "dtype"),
-    [("cuda", jnp.float32), ("cuda", jnp.bfloat16), ("tpu", jnp.bfloat16)],
+    [slow("cuda", jnp.float32), slow("cuda", jnp.bfloat16), ("tpu", jnp.bfloat16)],
 )
 def test_heads_and_batches(emulated, platform, dtype):
     data = [jnp.stack([x, -x])[:, None] for x in rows(3, 5, dtype)]
@@ -232,7 +232,7 @@ def lowered(platform, method, kernel, q, k, v, *, derivative, prior=None):
         return export.export(function, platforms=[platform], disabled_checks=CHECKS)(q, k, v)
 
 
-@pytest.mark.parametrize("derivative", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("derivative", [slow(False), True])
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize(
     ("method", "kernel"),
@@ -254,7 +254,7 @@ def test_methods_lower_for_every_platform(platform, method, kernel, derivative):
 
 
 @pytest.mark.multi_device
-@pytest.mark.parametrize("derivative", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("derivative", [slow(False), True])
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("ring", [False, True])
 def test_sharded_lowers_for_every_platform(platform, ring, derivative):
@@ -264,7 +264,7 @@ def test_sharded_lowers_for_every_platform(platform, ring, derivative):
 
 
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
-@pytest.mark.parametrize("derivative", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("derivative", [slow(False), True])
 @pytest.mark.parametrize(
     ("platform", "dtype", "call"),
     [

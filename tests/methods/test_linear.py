@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 
 import attnkernel as ak
 
@@ -26,7 +27,7 @@ def arrays(seed=0):
         (ak.EluFeatures(), ak.Causal()),
         (ak.Taylor(), ak.priors.HeldOut(HIDDEN)),
         *(
-            pytest.param(*case, marks=pytest.mark.slow)
+            slow(*case)
             for case in (
                 (ak.EluFeatures(), ak.priors.HeldOut(HIDDEN)),
                 (ak.Taylor(), None),
@@ -82,8 +83,8 @@ def test_finite_rank_kernels_equal_their_formulas(x64):
     [
         (ak.Gaussian(1.5), True),
         (ak.DotProduct(0.5), False),
-        pytest.param(ak.Gaussian(1.5), False, marks=pytest.mark.slow),
-        pytest.param(ak.DotProduct(0.5), True, marks=pytest.mark.slow),
+        slow(ak.Gaussian(1.5), False),
+        slow(ak.DotProduct(0.5), True),
     ],
 )
 def test_random_features_are_unbiased(x64, kernel, positive):
@@ -172,8 +173,8 @@ def test_causal_sums_do_not_depend_on_later_keys(dtype):
     [
         ("elu", 1),
         ("gaussian", 70),
-        pytest.param("elu", 70, marks=pytest.mark.slow),
-        pytest.param("gaussian", 1, marks=pytest.mark.slow),
+        slow("elu", 70),
+        slow("gaussian", 1),
     ],
 )
 def test_decoding_with_a_state_equals_the_full_pass(x64, kernel, first):
@@ -197,7 +198,7 @@ def test_decoding_with_a_state_equals_the_full_pass(x64, kernel, first):
 @pytest.mark.parametrize(
     ("of_module", "of_cache", "size"),
     [
-        pytest.param(None, None, 1.0, marks=pytest.mark.slow),
+        slow(None, None, 1.0),
         (jnp.bfloat16, jnp.bfloat16, 1.0),
         (None, jnp.bfloat16, 1e4),
     ],

@@ -21,6 +21,7 @@ from laws import (
     random_arrays,
     to_float64,
 )
+from marks import slow
 
 import attnkernel as ak
 from attnkernel import priors
@@ -48,18 +49,17 @@ HIDDEN = np.arange(37) % 3 == 1
     ("kernel", "prior", "rule", "method"),
     [
         ("gaussian", "none", "sink", "keys, blockwise"),
-        pytest.param("gaussian", "causal", "sink", "ring, blockwise", marks=pytest.mark.slow),
+        slow("gaussian", "causal", "sink", "ring, blockwise"),
         ("epanechnikov", "held out", "uniform", "ring"),
         ("epanechnikov", "causal", "trainable temperature", "keys"),
-        pytest.param("projected", "held out", "softmax", "keys", marks=pytest.mark.slow),
-        pytest.param("dot product", "key weights", "softmax", "keys", marks=pytest.mark.slow),
-        pytest.param("projected", "none", "softmax", "ring", marks=pytest.mark.slow),
-        pytest.param(
+        slow("projected", "held out", "softmax", "keys"),
+        slow("dot product", "key weights", "softmax", "keys"),
+        slow("projected", "none", "softmax", "ring"),
+        slow(
             "matern52",
             "bias in segments",
             "trainable temperature",
             "ring",
-            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -85,7 +85,7 @@ def test_gradient_and_jvp_for_every_prior(x64, method):
     assert_tables_agree(evaluate_table(MODES[method], *parts), evaluate_table(ak.Dense(), *parts))
 
 
-@pytest.mark.parametrize("method", [pytest.param("keys", marks=pytest.mark.slow), "ring"])
+@pytest.mark.parametrize("method", [slow("keys"), "ring"])
 def test_second_derivatives(x64, method):
     q, k, v = random_arrays(queries=6, keys=7)
 
@@ -105,15 +105,15 @@ def test_second_derivatives(x64, method):
     ("inner", "kernel", "prior", "tolerance", "ring"),
     [
         (ak.Sorted(), ak.Epanechnikov(0.8), priors.HeldOut(HIDDEN), 1e-12, True),
-        (ak.Sorted(), ak.Laplace(0.8), None, 1e-12, False),
-        (ak.Fourier(), ak.Gaussian(0.6), None, 1e-6, True),
         (ak.Linear(), ak.EluFeatures(), None, 1e-12, False),
         (ak.Auto(), ak.Gaussian(0.6), ak.Window(4, 2), 1e-12, True),
         *(
-            pytest.param(*case, marks=pytest.mark.slow)
+            slow(*case)
             for case in (
                 (ak.Sorted(), ak.Epanechnikov(0.8), priors.HeldOut(HIDDEN), 1e-12, False),
+                (ak.Sorted(), ak.Laplace(0.8), None, 1e-12, False),
                 (ak.Sorted(), ak.Laplace(0.8), None, 1e-12, True),
+                (ak.Fourier(), ak.Gaussian(0.6), None, 1e-6, True),
                 (ak.Fourier(), ak.Gaussian(0.6), None, 1e-6, False),
                 (ak.Linear(), ak.EluFeatures(), None, 1e-12, True),
                 (ak.Auto(), ak.Gaussian(0.6), ak.Window(4, 2), 1e-12, False),
@@ -162,7 +162,7 @@ def test_heads_and_batches(x64, method):
     assert_agree(gradients(MODES[method], q, k, v), gradients(ak.Dense(), q, k, v))
 
 
-@pytest.mark.parametrize("ring", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ring", [False, slow(True)])
 def test_batch_over_another_mesh_axis(x64, ring):
     both = mesh(2, 4, names=("data", "devices"))
     data = tuple(jnp.stack([rows, rows + 0.1]) for rows in random_arrays(queries=32, keys=40))
@@ -223,7 +223,7 @@ def test_fit_on_a_mesh(x64, ring, order):
     np.testing.assert_allclose(ours, lengthscale(ak.Dense()), rtol=1e-7)
 
 
-@pytest.mark.parametrize("ring", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("ring", [slow(False), True])
 @pytest.mark.slow
 def test_self_attention_on_a_mesh(ring):
     x = jax.random.normal(jax.random.key(2), (21, 12))

@@ -17,6 +17,7 @@ from laws import (
     random_arrays,
     to_float64,
 )
+from marks import slow
 
 import attnkernel as ak
 
@@ -94,10 +95,7 @@ def temporary_bytes(function, *shapes):
     "derivative",
     [
         "gradient",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("value", "jvp", "hessian-vector product")
-        ),
+        *(slow(name) for name in ("value", "jvp", "hessian-vector product")),
     ],
 )
 def test_memory_grows_with_rows_not_with_pairs(derivative):
@@ -221,6 +219,7 @@ def test_masks_exclude_the_blocks_next_to_their_edge():
     assert ak.Window(2, 1).any_allowed(*map(jnp.array, (0, 2, 3, 5)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [1, 2])
 def test_loops_over_pairs_vectorise(columns):
     """XLA emits scalar code, ten times slower, where a loop over pairs slices its block of keys

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 
 import attnkernel as ak
 from attnkernel import priors
@@ -64,15 +65,15 @@ def assert_agree(a, b, rtol=1e-10, atol=1e-10):
         (ak.Epanechnikov, False),
         (ak.Laplace, False),
         (ak.Triangular, True),
-        pytest.param(ak.Boxcar, False, marks=pytest.mark.slow),
-        pytest.param(ak.Biweight, True, marks=pytest.mark.slow),
-        pytest.param(ak.Triweight, True, marks=pytest.mark.slow),
-        pytest.param(ak.Boxcar, True, marks=pytest.mark.slow),
-        pytest.param(ak.Epanechnikov, True, marks=pytest.mark.slow),
-        pytest.param(ak.Laplace, True, marks=pytest.mark.slow),
-        pytest.param(ak.Triangular, False, marks=pytest.mark.slow),
-        pytest.param(ak.Biweight, False, marks=pytest.mark.slow),
-        pytest.param(ak.Triweight, False, marks=pytest.mark.slow),
+        slow(ak.Boxcar, False),
+        slow(ak.Biweight, True),
+        slow(ak.Triweight, True),
+        slow(ak.Boxcar, True),
+        slow(ak.Epanechnikov, True),
+        slow(ak.Laplace, True),
+        slow(ak.Triangular, False),
+        slow(ak.Biweight, False),
+        slow(ak.Triweight, False),
     ],
 )
 def test_value_and_derivatives(x64, make, leave_one_out):
@@ -152,9 +153,8 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize(
-    "n", [10**4, *(pytest.param(n, marks=pytest.mark.slow) for n in (10**5, 10**6))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [10**5, 10**6])
 def test_digits_of_many_keys_far_from_zero(x64, n):
     """x around 1e4, ℓ = 0.01: prefix sums of powers of x would have few digits left."""
     lengthscale = 0.01

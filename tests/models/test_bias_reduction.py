@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 
 import attnkernel as ak
 import attnkernel.plot
@@ -90,10 +91,10 @@ def estimates(model, q, x, y, many, variance, weights=None):
     [
         (0, 2, False),
         (0, 9, True),
-        pytest.param(1, 4, True, marks=pytest.mark.slow),
-        pytest.param(2, 3, False, marks=pytest.mark.slow),
-        pytest.param(0, 9, False, marks=pytest.mark.slow),
-        pytest.param(1, 4, False, marks=pytest.mark.slow),
+        slow(1, 4, True),
+        slow(2, 3, False),
+        slow(0, 9, False),
+        slow(1, 4, False),
     ],
 )
 def test_passes_sum_powers_of_the_residual_matrix(data, order, passes, weighted):
@@ -133,16 +134,13 @@ MIXED = ak.Gaussian(0.8).on(0) * ak.AitchisonAitken(0.2, 3).on(1)
             {"rule": ak.Softmax(sink_mass=2.0)},
             id="sink",
         ),
-        pytest.param(
+        slow(
             ak.Gaussian(0.8),
             {"rule": ak.Softmax(sink_mass=2.0), "order": 1},
             id="sink, order 1",
-            marks=pytest.mark.slow,
         ),
         pytest.param(ak.Gaussian(0.8), {"rule": ak.Entmax(1.5)}, id="entmax"),
-        pytest.param(
-            ak.Gaussian(0.8), {"method": ak.Blockwise()}, id="blockwise", marks=pytest.mark.slow
-        ),
+        slow(ak.Gaussian(0.8), {"method": ak.Blockwise()}, id="blockwise"),
     ],
 )
 def test_passes_of_other_kernels_rules_and_methods(data, kernel, options):
@@ -176,7 +174,7 @@ def test_a_row_of_weight_zero_within_reach_of_no_other(x64):
     assert np.all(slope[3:] == 0)
 
 
-@pytest.mark.parametrize("order", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("order", [0, slow(1)])
 def test_hidden_rows_are_in_no_pass(data, order):
     """Each query takes passes of its own over the rows that it may see."""
     x, y, q = data
@@ -216,10 +214,10 @@ def criterion_by_matrices(objective, order, lengthscale, x, y):
     [
         (ak.AICc(), 0),
         (ak.LeaveOneOut(), 0),
-        pytest.param(ak.AICc(), 1, marks=pytest.mark.slow),
-        pytest.param(ak.GCV(), 1, marks=pytest.mark.slow),
-        pytest.param(ak.LeaveOneOut(), 1, marks=pytest.mark.slow),
-        pytest.param(ak.KFold(N), 1, marks=pytest.mark.slow),
+        slow(ak.AICc(), 1),
+        slow(ak.GCV(), 1),
+        slow(ak.LeaveOneOut(), 1),
+        slow(ak.KFold(N), 1),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, ak.Objective) else None,
 )
@@ -321,7 +319,7 @@ def test_unsupported_uses_of_several_passes_are_refused(data, choice):
             model_of()(q, x, labels)
 
 
-@pytest.mark.parametrize("order", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("order", [0, slow(1)])
 def test_queries_without_neighbours_and_rows_of_weight_zero(x64, order):
     """A prediction out of reach is NaN; the hat matrix is that of the rows with weight."""
     x = np.linspace(0, 1, 40)
@@ -347,7 +345,7 @@ def test_queries_without_neighbours_and_rows_of_weight_zero(x64, order):
     np.testing.assert_allclose(weighted[1], hat, atol=1e-12)
 
 
-@pytest.mark.parametrize("order", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("order", [0, slow(1)])
 def test_passes_that_store_no_weights(x64, order):
     """Above the limit of pairs each pass sums anew: one label; many at order 1; float32."""
     rows = 1031
@@ -380,7 +378,7 @@ def test_gradients_under_leave_one_out_keep_no_matrix_for_each_query(x64):
     assert needed.temp_size_in_bytes < 30 * 200 * 200 * 8  # and not 200 of them
 
 
-@pytest.mark.parametrize("lengthscale", [0.7, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lengthscale", [0.7, slow(None)])
 def test_estimators_take_passes(data, lengthscale):
     """With a lengthscale that is given, and one that is fitted."""
     x, y, q = data

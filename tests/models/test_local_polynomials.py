@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 from statsmodels.nonparametric.kernel_regression import KernelReg
 
 import attnkernel as ak
@@ -58,7 +59,7 @@ def local_fit(model, x_new, x, y):
     [
         *[(2, order) for order in (0, 1, 2)],
         *[(dim, 2) for dim in (1, 3)],
-        *[pytest.param(dim, order, marks=pytest.mark.slow) for dim in (1, 3) for order in (0, 1)],
+        *[slow(dim, order) for dim in (1, 3) for order in (0, 1)],
     ],
 )
 def test_coefficients_solve_weighted_least_squares(x64, dim, order):
@@ -88,9 +89,9 @@ def estimates(model, x_new, x, y, many, weights, variance):
     [
         (0, 0.0),
         (1, 20.0),
-        pytest.param(1, 0.0, marks=pytest.mark.slow),
-        pytest.param(2, 0.0, marks=pytest.mark.slow),
-        pytest.param(2, 20.0, marks=pytest.mark.slow),
+        slow(1, 0.0),
+        slow(2, 0.0),
+        slow(2, 20.0),
     ],
 )
 def test_hat_matrix_variance_and_leave_one_out(x64, order, sink_mass):
@@ -121,10 +122,10 @@ def test_hat_matrix_variance_and_leave_one_out(x64, order, sink_mass):
     [
         (1, ak.Dense(), 1),
         (2, ak.Auto(), MANY),
-        pytest.param(2, ak.Dense(), 1, marks=pytest.mark.slow),
-        pytest.param(1, ak.Auto(), MANY, marks=pytest.mark.slow),
-        pytest.param(1, ak.Blockwise(16, 16), 1, marks=pytest.mark.slow),
-        pytest.param(2, ak.Blockwise(16, 16), 1, marks=pytest.mark.slow),
+        slow(2, ak.Dense(), 1),
+        slow(1, ak.Auto(), MANY),
+        slow(1, ak.Blockwise(16, 16), 1),
+        slow(2, ak.Blockwise(16, 16), 1),
     ],
 )
 def test_gradients_equal_finite_differences(x64, order, method, labels):
@@ -190,9 +191,9 @@ def is_of_equal_parity(i, j):
         (1, 1),
         (2, 1),
         (3, 2),
-        pytest.param(1, 2, marks=pytest.mark.slow),
-        pytest.param(2, 2, marks=pytest.mark.slow),
-        pytest.param(3, 1, marks=pytest.mark.slow),
+        slow(1, 2),
+        slow(2, 2),
+        slow(3, 1),
     ],
 )
 def test_queries_about_a_shared_centre(x64, dim, order):
@@ -216,7 +217,7 @@ def test_queries_about_a_shared_centre(x64, dim, order):
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("order", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("order", [1, slow(2)])
 def test_a_shared_centre_far_from_its_queries(x64, order):
     """Moments that are moved by many lengthscales cancel: estimates and slopes stay finite."""
     rng = np.random.default_rng(2)
@@ -279,7 +280,7 @@ def test_rank_deficient_designs_are_reported(x64):
     np.testing.assert_array_equal(np.isnan(predict(model, x_new, x, y)), [False, False, True])
 
 
-@pytest.mark.parametrize("order", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("order", [1, slow(2)])
 def test_variance_where_the_design_is_nearly_singular(order):
     """In a gap, beyond the data, and of one input: the sum of the squared weights of the fit."""
     x = np.r_[np.linspace(0, 1, 12), np.linspace(3, 4, 11)].astype("f")[:, None]
@@ -328,7 +329,7 @@ def statsmodels_test_data():
 @pytest.mark.parametrize(
     ("order", "bandwidths"),
     [
-        pytest.param(0, [0.6163835, 0.1649656], marks=pytest.mark.slow),
+        slow(0, [0.6163835, 0.1649656]),
         (1, [1.717891, 2.449415]),
     ],
 )

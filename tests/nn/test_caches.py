@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from attention_modules import built, numpy_attention, rows_of
+from marks import slow
 
 import attnkernel as ak
 
@@ -39,15 +40,12 @@ def seen_by(capacity, ring):
         ("gaussian, window", 13, False),
         ("grouped, rotary, normed", 4, True),
         ("alibi", 4, True),
-        pytest.param("entmax, capped", 4, True, marks=pytest.mark.slow),
+        slow("entmax, capped", 4, True),
         *[
-            pytest.param(options, 13, False, marks=pytest.mark.slow)
+            slow(options, 13, False)
             for options in ("grouped, rotary, normed", "alibi", "entmax, capped")
         ],
-        *[
-            pytest.param(options, 4, True, marks=pytest.mark.slow)
-            for options in ("plain", "gaussian, window")
-        ],
+        *[slow(options, 4, True) for options in ("plain", "gaussian, window")],
     ],
 )
 def test_decoding_with_a_cache_equals_the_full_pass(x64, options, capacity, ring):

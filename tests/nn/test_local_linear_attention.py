@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from attention_modules import built, projected, rows_of
+from marks import slow
 
 import attnkernel as ak
 
 
-@pytest.mark.parametrize("kv_heads", [2, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kv_heads", [2, slow(6)])
 def test_local_linear_attention(x64, kv_heads):
     """Test-time regression (2025): slopes taken from weighted means, head by head; and decoded."""
     rows, size, heads, qk, vo, ridge = 11, 12, 6, 3, 5, 0.07

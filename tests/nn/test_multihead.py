@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from attention_modules import built, numpy_attention, projected, rows_of
+from marks import slow
 
 import attnkernel as ak
 from attnkernel.models._rotary import rotate
@@ -73,9 +74,9 @@ MASKS = {
     ("mask", "biases"),
     [
         ("matrix", True),
-        pytest.param("none", True, marks=pytest.mark.slow),
-        pytest.param("none", False, marks=pytest.mark.slow),
-        pytest.param("per head", True, marks=pytest.mark.slow),
+        slow("none", True),
+        slow("none", False),
+        slow("per head", True),
     ],
 )
 def test_equal_to_equinox_weight_for_weight(x64, mask, biases):
@@ -295,8 +296,8 @@ def test_rows_that_see_no_key(x64):
     [
         (jnp.float16, ak.Dense()),
         (jnp.bfloat16, ak.Blockwise(2, 4)),
-        pytest.param(jnp.bfloat16, ak.Dense(), marks=pytest.mark.slow),
-        pytest.param(jnp.float16, ak.Blockwise(2, 4), marks=pytest.mark.slow),
+        slow(jnp.bfloat16, ak.Dense()),
+        slow(jnp.float16, ak.Blockwise(2, 4)),
     ],
 )
 def test_half_precision_at_scores_of_ten_thousand(dtype, method):

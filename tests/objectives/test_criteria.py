@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 
 import attnkernel as ak
 from attnkernel.data import load
@@ -121,9 +122,9 @@ def test_gcv_and_aicc_are_infinite_where_every_label_is_fitted(x64):
     "objective",
     [
         ak.LeaveOneOut(),
-        pytest.param(ak.GCV(), marks=pytest.mark.slow),
-        pytest.param(ak.AICc(), marks=pytest.mark.slow),
-        pytest.param(ak.KFold(4), marks=pytest.mark.slow),
+        slow(ak.GCV()),
+        slow(ak.AICc()),
+        slow(ak.KFold(4)),
     ],
     ids=lambda o: type(o).__name__,
 )

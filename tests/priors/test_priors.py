@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from marks import slow
 
 import attnkernel as ak
 from attnkernel.priors import (
@@ -217,9 +218,7 @@ def test_a_bias_multiplies_the_weights():
         np.testing.assert_allclose(ours, expected, rtol=2e-5)
 
 
-@pytest.mark.parametrize(
-    "method", [ak.Dense(), pytest.param(ak.Blockwise(2, 3), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("method", [ak.Dense(), slow(ak.Blockwise(2, 3))])
 def test_biases_are_learned(x64, method):
     """Slopes of every parameter, against differences."""
     rng = np.random.default_rng(4)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 from scipy.optimize import LinearConstraint, brentq, minimize
 
 import attnkernel as ak
@@ -101,9 +102,7 @@ def test_entmax_against_a_root_finder(x64, alpha):
 
 
 @pytest.mark.parametrize("power", [1, 2, 3])
-@pytest.mark.parametrize(
-    "method", [ak.Dense(), pytest.param(ak.Blockwise(4, 8), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("method", [ak.Dense(), slow(ak.Blockwise(4, 8))])
 def test_entmax_of_a_gaussian_is_a_compact_kernel_of_adaptive_width(x64, power, method):
     """The Epanechnikov, the biweight and the triweight: (1 − d² / b²)₊ᵖ."""
     rng = np.random.default_rng(7)

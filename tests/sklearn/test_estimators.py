@@ -6,6 +6,7 @@ import pickle
 import jax
 import numpy as np
 import pytest
+from marks import slow
 
 import attnkernel as ak
 
@@ -42,7 +43,7 @@ def smoother(q, x, lengthscale, order=0, weights=None):
     return np.array(rows)
 
 
-@pytest.mark.parametrize("order", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("order", [0, slow(1)])
 def test_predictions_equal_least_squares_at_the_fitted_lengthscales(order):
     model = KernelRegressor(order=order, starts=2).fit(X, Y)
     assert model.lengthscale_.shape == (D,)
@@ -75,7 +76,7 @@ def test_numbers_are_float64_with_and_without_the_flag_of_jax():
     np.testing.assert_array_equal(plain, wide)
 
 
-@pytest.mark.parametrize("order", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("order", [0, slow(1)])
 def test_standard_deviations_are_sums_of_squared_weights(order):
     y = np.c_[Y, Y**2]
     model = KernelRegressor(order=order, lengthscale=[0.8, 1.5]).fit(X, y)
@@ -128,7 +129,7 @@ def test_policy_raise_where_no_row_has_weight():
 
 @pytest.mark.parametrize(
     "objective",
-    ["leave-one-out", pytest.param(ak.KFold(4), id="4 folds", marks=pytest.mark.slow)],
+    ["leave-one-out", slow(ak.KFold(4), id="4 folds")],
 )
 def test_weight_of_two_equals_a_row_given_twice(objective):
     counts = rng.integers(0, 4, N)
