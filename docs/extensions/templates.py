@@ -6,6 +6,7 @@ same environment. A template reads
     runs       by config name, what `docs/keep.py` kept of a finished run
     configs    by name, each file of `configs/`: its description, its fields, its figures
     notebooks  the names of the notebooks
+    faults     what `tests/faults/catch.py` found: by package and by name
     pages      by file name, the titles of the interactive pages, which the build makes here
 
 A name that does not exist is an error.
@@ -124,6 +125,7 @@ def render(template: str, pages: dict[str, str] | None = None) -> str:
     return environment.from_string(template).render(
         runs=runs(),
         configs=configs(),
+        faults=json.loads((DOCS / "faults.json").read_text()),
         notebooks=sorted(path.stem for path in NOTEBOOKS.glob("*.py")),
         pages=pages or {},
     )
@@ -132,7 +134,7 @@ def render(template: str, pages: dict[str, str] | None = None) -> str:
 def render_page(app, docname, source):
     """Renders a page that is a template, as Sphinx reads it."""
     if source[0].startswith("{#"):
-        for path in (*DOCS.glob("summaries/*.json"), *CONFIGS.glob("*.yaml")):
+        for path in (DOCS / "faults.json", *DOCS.glob("summaries/*.json"), *CONFIGS.glob("*.yaml")):
             app.env.note_dependency(str(path))
         made = sorted(Path(app.outdir).glob("pages/*.html"))
         source[0] = render(source[0], pages={path.name: _title(path) for path in made})

@@ -6,19 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_configs import CSV, FIT_OF_CSV
 
 import attnkernel as ak
 from experiments.__main__ import main
-
-GOOD = "a,b,c\n1,2,0.5\n2,3,1.5\n3,5,0.0\n4,4,2.5\n5,4.5,1.0\n6,6,2.0\n7,5.5,0.2\n8,7,1.2\n"
-CONFIG = """\
-study: leave_one_out
-data:
-  source: csv
-  path: mine.csv
-  x: a
-  y: b
-"""
 
 
 @pytest.fixture
@@ -26,7 +17,7 @@ def error_line(tmp_path, capsys):
     """The one line that a config with this file prints: exit code 2 and nothing else."""
 
     def show(*overrides):
-        (tmp_path / "config.yaml").write_text(CONFIG)
+        (tmp_path / "config.yaml").write_text(FIT_OF_CSV)
         code = main(["show", "config.yaml", *overrides])
         out, err = capsys.readouterr()
         assert (code, out) == (2, "")
@@ -81,13 +72,13 @@ def test_ways_of_writing_the_same_numbers(written, content):
 
 
 def test_several_inputs_keep_the_order_they_are_named_in(written):
-    data = ak.data.read_csv(written(GOOD), x=["c", "a"], y="b")
+    data = ak.data.read_csv(written(CSV), x=["c", "a"], y="b")
     np.testing.assert_array_equal(data.x[:2], np.array([[0.5, 1], [1.5, 2]], np.float32))
     assert data.x_names == ("c", "a")
 
 
 def test_axes_can_be_named(written):
-    data = ak.data.read_csv(written(GOOD), x="a", y="b", names={"a": "age (years)"})
+    data = ak.data.read_csv(written(CSV), x="a", y="b", names={"a": "age (years)"})
     assert (data.x_names, data.y_name) == (("age (years)",), "b")
 
 
@@ -125,7 +116,7 @@ def test_missing_file_is_reported_with_the_directory(error_line, tmp_path):
     ids=["directory", "nothing", "below a file", "too long a name", "null byte"],
 )
 def test_path_must_be_a_file(written, error_line, path, fragments):
-    written(GOOD)
+    written(CSV)
     assert_names(error_line(f"data.path={path}"), *fragments)
 
 
@@ -143,18 +134,18 @@ def test_fewer_than_three_rows_are_refused(written, error_line, rows):
 
 @pytest.mark.parametrize("override", ["data.x=age", "data.x=[a, age]", "data.y=age", "data.x=A"])
 def test_missing_column_is_reported_with_those_that_exist(written, error_line, override):
-    written(GOOD)
+    written(CSV)
     column = "'A'" if override.endswith("A") else "'age'"
     assert_names(error_line(override), f"no column {column};", "'a', 'b', 'c'")
 
 
 def test_all_missing_columns_are_reported_at_once(written, error_line):
-    written(GOOD)
+    written(CSV)
     assert_names(error_line("data.x=[age, a]", "data.y=wage"), "'age', 'wage'")
 
 
 def test_another_separator_is_reported_as_one_long_column(written, error_line):
-    written(GOOD.replace(",", ";"))
+    written(CSV.replace(",", ";"))
     assert_names(error_line(), "'a;b;c'")
 
 
@@ -184,12 +175,12 @@ def test_cell_that_is_no_number_is_reported_with_row_line_and_column(
 
 
 def test_bad_cell_of_any_input_is_reported(written, error_line):
-    written(GOOD.replace("1.5", "x"))
+    written(CSV.replace("1.5", "x"))
     assert_names(error_line("data.x=[a, c]"), "row 2 (line 3), column 'c'", "'x'")
 
 
 def test_bad_cell_of_an_unused_column_is_accepted(written):
-    data = ak.data.read_csv(written(GOOD.replace("1.5", "x")), x="a", y="b")
+    data = ak.data.read_csv(written(CSV.replace("1.5", "x")), x="a", y="b")
     assert len(data.y) == 8
 
 
@@ -197,7 +188,7 @@ def test_bad_cell_of_an_unused_column_is_accepted(written):
     ("row", "cells"), [("1,2,3,4", "4 cells"), ("1,2", "2 cells"), ("1", "1 cell")]
 )
 def test_ragged_row_is_reported_with_its_line(written, error_line, row, cells):
-    written(GOOD + row + "\n")
+    written(CSV + row + "\n")
     assert_names(error_line(), "mine.csv, row 9 (line 10): ", cells, "3")
 
 
@@ -237,12 +228,12 @@ def test_number_beyond_the_precision_of_the_run_is_refused(written, error_line):
 
 @pytest.mark.parametrize("override", ["data.x=b", "data.x=[a, b]"])
 def test_column_that_is_input_and_label_is_refused(written, error_line, override):
-    written(GOOD)
+    written(CSV)
     assert_names(error_line(override), "'b' is both input and label")
 
 
 def test_input_named_twice_is_refused(written, error_line):
-    written(GOOD)
+    written(CSV)
     assert_names(error_line("data.x=[a, a]"), "'a'", "twice")
 
 

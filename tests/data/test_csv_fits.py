@@ -5,27 +5,18 @@ import json
 import numpy as np
 import pytest
 from marks import slow
+from small_configs import CSV, FIT_OF_CSV
 
 from experiments.__main__ import main
 
-GOOD = "a,b,c\n1,2,0.5\n2,3,1.5\n3,5,0.0\n4,4,2.5\n5,4.5,1.0\n6,6,2.0\n7,5.5,0.2\n8,7,1.2\n"
-CONFIG = """\
-study: leave_one_out
-data:
-  source: csv
-  path: mine.csv
-  x: a
-  y: b
-starts: 2
-grid: 20
-"""
-HOLDOUT = CONFIG.partition("starts")[0].replace("leave_one_out", "holdout") + (
-    "training: {steps: 4}\nhold_out: [1, 0.5]\n"
+FIT = FIT_OF_CSV + "starts: 2\ngrid: 20\n"
+HOLDOUT = (
+    FIT_OF_CSV.replace("leave_one_out", "holdout") + "training: {steps: 4}\nhold_out: [1, 0.5]\n"
 )
 
 
 def test_hold_out_counts_the_rows_of_the_file(written, tmp_path, capsys):
-    written(GOOD)
+    written(CSV)
     (tmp_path / "config.yaml").write_text(HOLDOUT)
     assert main(["show", "config.yaml", "hold_out=[1, 8]"]) == 2
     message = capsys.readouterr().err
@@ -46,9 +37,9 @@ def bumps():
     ("config", "columns"),
     [
         pytest.param(HOLDOUT, ["a", "c"], id="holdout, two inputs"),
-        slow(CONFIG, ["a"], id="leave_one_out, one input"),
+        slow(FIT, ["a"], id="leave_one_out, one input"),
         slow(HOLDOUT, ["a"], id="holdout, one input"),
-        slow(CONFIG, ["a", "c"], id="leave_one_out, two inputs"),
+        slow(FIT, ["a", "c"], id="leave_one_out, two inputs"),
     ],
 )
 def test_fit_to_a_file(written, tmp_path, config, columns):
@@ -65,8 +56,8 @@ def test_fit_to_a_file(written, tmp_path, config, columns):
 
 @pytest.mark.slow
 def test_a_lengthscale_on_a_bound_is_a_note_and_not_a_warning(written, tmp_path):
-    written(GOOD)  # rising and no more: the lengthscale ends on a bound
-    (tmp_path / "config.yaml").write_text(CONFIG)
+    written(CSV)  # rising and no more: the lengthscale ends on a bound
+    (tmp_path / "config.yaml").write_text(FIT)
     assert main(["run", "config.yaml", "--quiet", "--out", "out"]) == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["data"] == {"rows": 8, "inputs": ["a"], "label": "b"}
@@ -82,7 +73,7 @@ def test_a_lengthscale_on_a_bound_is_a_note_and_not_a_warning(written, tmp_path)
     ],
 )
 def test_any_column_name_can_be_drawn(written, tmp_path, name):
-    written(GOOD.replace("a,b", f"{name},b"))
+    written(CSV.replace("a,b", f"{name},b"))
     (tmp_path / "config.yaml").write_text(
         f"study: data\ndata: {{source: csv, path: mine.csv, x: '{name}', y: b}}\n"
     )

@@ -175,25 +175,20 @@ def test_run_of_two_processes_equals_the_run_of_one(two_processes, tmp_path):
 @pytest.mark.slow
 @pytest.mark.cli
 @pytest.mark.multi_device
-def test_study_for_one_process_is_refused_by_each_of_two(two_processes):
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        ("data", "data: this study is for one process"),
+        ("uneven", r"batch: 6 .*\b4 devices"),
+    ],
+)
+def test_what_two_processes_cannot_share_is_refused_by_each(two_processes, run, message):
     folder, parts = two_processes
     for out, err in parts:
-        assert out["data"].split()[-1] == "2"
-        assert "data: this study is for one process" in err["data"]
-        assert "Traceback" not in err["data"]
-    assert not (folder / "data").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.cli
-@pytest.mark.multi_device
-def test_batch_that_devices_cannot_share_evenly_is_refused_by_each_of_two(two_processes):
-    folder, parts = two_processes
-    for out, err in parts:
-        assert out["uneven"].split()[-1] == "2"
-        assert re.search(r"batch: 6 .*\b4 devices", err["uneven"])
-        assert "Traceback" not in err["uneven"]
-    assert not (folder / "uneven").exists()
+        assert out[run].split()[-1] == "2"
+        assert re.search(message, err[run])
+        assert "Traceback" not in err[run]
+    assert not (folder / run).exists()
 
 
 @pytest.mark.slow
