@@ -153,8 +153,7 @@ def main() -> int:
             copies.put(folder)
         seconds = round(time.monotonic() - begun, 1)
         print(f"{fault['name']:<40} {how:<12} {seconds:6.0f} s  {test or ''}", flush=True)
-        said = {name: fault[name] for name in ("breaks", "file", "survives") if name in fault}
-        row = found.get(fault["name"], {}) | said
+        row = found.get(fault["name"], {}) | {name: fault[name] for name in ("breaks", "file")}
         row |= {key: how == "caught", "how": how, "first_test": test, "seconds": seconds}
         found[fault["name"]] = row
         write()
