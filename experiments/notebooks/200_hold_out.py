@@ -148,8 +148,9 @@ standard = ak.kernels.convert_lengthscale(grid, source="unhalved")
 left_out = ak.profile(regression(1.0), x, y, standard, objective=ak.LeaveOneOut())
 exact = grid[jnp.argmin(left_out)]
 print(f"leave-one-out: minimum at ℓ = {exact:.3f}")
-for size in sizes[1:]:
-    minimum = grid[jnp.argmin(errors(size).mean(axis=1))]
+by_size = [errors(size) for size in sizes]
+for size, found in zip(sizes[1:], by_size[1:], strict=True):
+    minimum = grid[jnp.argmin(found.mean(axis=1))]
     theory = (len(y) / (len(y) - size)) ** 0.2
     print(
         f"{size:3} held out:  minimum at ℓ = {minimum:.3f}, {minimum / exact:.2f} times that"
@@ -167,8 +168,8 @@ for size in sizes[1:]:
 
 # %%
 trainings = settings | {"key": jax.random.split(jax.random.PRNGKey(1), 100)}
-for size in sizes:
-    at_minimum = errors(size)[jnp.argmin(left_out)]
+for size, found in zip(sizes, by_size, strict=True):
+    at_minimum = found[jnp.argmin(left_out)]
     many = ak.fit_many(
         regression(1.0),
         x,
