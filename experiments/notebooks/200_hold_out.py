@@ -130,7 +130,7 @@ plt.show()
 
 # %%
 grid = np.geomspace(0.06, 0.8, 60)
-draws = jax.random.split(jax.random.PRNGKey(0), 300)
+draws = jax.random.split(jax.random.PRNGKey(0), 100)
 
 
 @eqx.filter_jit
@@ -207,7 +207,7 @@ print(f"its minimum: ℓ = {shown(best.model.kernel.lengthscale):.4f}")
 # %% [markdown]
 # ## Move the size
 #
-# The objective over its draws: mean, and the middle 80 % of 300 draws. In a live notebook, move
+# The objective over its draws: mean, and the middle 80 % of 100 draws. In a live notebook, move
 # $h$: at 1 the band is the widest and the mean nearly the leave-one-out curve; in the middle it is
 # narrow; beyond 100 it widens again, and the minimum goes to the right.
 
