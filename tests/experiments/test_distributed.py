@@ -16,7 +16,7 @@ from experiments.__main__ import main
 IN_CONTEXT = """
 study: in_context
 precision: float64
-contexts: [4, 8]
+contexts: [4]
 heads: 2
 qk_size: 3
 hidden: 5
@@ -146,7 +146,7 @@ def test_run_of_two_processes_equals_the_run_of_one(two_processes, tmp_path):
     small, both = folder / "small.yaml", folder / "both"
     assert main(["run", str(small), "--out", str(tmp_path / "one"), "--quiet"]) == 0
     expected = numbers(tmp_path / "one")
-    assert len(expected) > 40
+    assert len(expected) > 30
     (first, _), (second, _) = parts
     assert [out["both"].split()[-1] for out in (first, second)] == ["0", "0"]
     assert "numbers both/summary.json" in first["both"]
