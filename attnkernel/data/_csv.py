@@ -12,6 +12,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
+from .._checks import merged_numbers
 from ._dataset import Dataset
 
 # name: (inputs, label, what to write on the axes)
@@ -130,12 +131,10 @@ def read_csv(
             f"(precision: float64, or jax_enable_x64)."
         )
     for place, column in enumerate(columns):
-        read, kept = (len(np.unique(np.asarray(a)[:, place])) for a in (table, values))
-        if kept < 0.99 * read:
+        if sentence := merged_numbers(table[:, place], np.asarray(values)[:, place]):
             raise ValueError(
-                f"{path}, column {column!r}: its {read} different numbers become {kept} in "
-                f"{values.dtype}. Use float64 (precision: float64, or jax_enable_x64), or "
-                f"subtract what they have in common."
+                f"{path}, column {column!r}: {sentence} Use float64 (precision: float64, or "
+                f"jax_enable_x64), or subtract what they have in common."
             )
     levels = tuple(words.get(column) for column in columns) if words else ()
     return Dataset(values[:, :-1], values[:, -1], tuple(shown[:-1]), shown[-1], categories=levels)

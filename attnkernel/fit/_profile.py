@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import as_points, require_positive
+from .._checks import as_points, as_reals, require_positive
 from ._objectives import Objective, arranged
 
 
@@ -27,7 +27,7 @@ def profile(
         raise ValueError(f"{type(objective).__name__} is drawn anew each time: it has no profile.")
     if jnp.ndim(model.kernel.log_lengthscale) != 0:
         raise ValueError("A profile is over one lengthscale; this kernel has several.")
-    points, labels, objective = arranged(as_points("x", x), jnp.asarray(y), objective)
+    points, labels, objective = arranged(as_points("x", x), as_reals("y", y), objective)
 
     def at(log_lengthscale: Array) -> Array:
         moved = eqx.tree_at(lambda tree: tree.kernel.log_lengthscale, model, log_lengthscale)

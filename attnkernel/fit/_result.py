@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .._checks import as_points, is_known
+from .._checks import as_points, as_reals, is_known
 from .._frames import Categories, Names, is_frame, like, read_like
 from ._loop import History
 from ._objectives import Objective
@@ -77,7 +77,7 @@ class Fit(eqx.Module):
         """
         if is_frame(x_new):
             x_new = read_like(x_new, self.x_names, self.x_categories)
-            return jnp.asarray(x_new, self.x.dtype)
+            return as_reals("x_new", x_new).astype(self.x.dtype)
         return as_points("x_new", x_new)
 
     def named(self, x_names: Sequence[Hashable], y_name: Hashable = None) -> "Fit":

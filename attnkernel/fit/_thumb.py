@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from .._auto import Auto
-from .._checks import as_points, is_known, require_finite, require_regression_data
+from .._checks import as_points, as_reals, is_known, require_finite, require_regression_data
 from .._rules import Softmax
 from ..kernels import Gaussian, Kernel
 from ..models import KernelRegression
@@ -93,7 +93,7 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
     **Source:** Ruppert, Sheather and Wand, *An effective bandwidth selector for local least squares
     regression* (1995).
     """
-    points, labels = as_points("x", x), jnp.asarray(y)
+    points, labels = as_points("x", x), as_reals("y", y)
     labels = labels.astype(jnp.promote_types(labels.dtype, points.dtype))
     require_regression_data(points, labels)
     if points.shape[1] != 1 or labels.ndim != 1:
@@ -129,25 +129,28 @@ def _plug_in(
     cut = int(_TRIM * len(x))
     rows = jnp.argsort(x, stable=True)[cut : len(x) - cut]
     x, y = x[rows], y[rows]
-    n, width, points = len(x), x[-1] - x[0], x[:, None]
+    n, width = len(x), x[-1] - x[0]
+    # in units of the data, whose powers cannot overflow
+    x, y = (x - x[0]) / width, (y - jnp.mean(y)) / jnp.std(y)
+    points = x[:, None]
     fixed = {"rule": Softmax(), "method": Auto()}
 
     variance, theta_24 = _quartics(x, y)
     constant = jnp.where(theta_24 > 0, 15.0 / 16.0, 3.0 / 8.0) / math.sqrt(math.pi)
-    of_curvature = kernel((constant * variance * width / (jnp.abs(theta_24) * n)) ** (1 / 7))
+    of_curvature = kernel((constant * variance / (jnp.abs(theta_24) * n)) ** (1 / 7))
     cubics = local_polynomial(points, points, y[:, None], kernel=of_curvature, order=3, **fixed)
-    inner = (x >= x[0] + _ENDS * width) & (x <= x[-1] - _ENDS * width)
+    inner = (x >= _ENDS) & (x <= 1.0 - _ENDS)
     theta_22 = jnp.sum(jnp.where(inner, 2.0 * cubics.coefficients[:, 2, 0], 0.0) ** 2) / n
 
     constant = 0.5 + 2.0 * math.sqrt(2.0) - 4.0 / 3.0 * math.sqrt(3.0)
     constant = (4.0 * constant / math.sqrt(2.0 * math.pi)) ** (1 / 9)
-    of_noise = kernel(constant * (width * (variance / (theta_22 * n)) ** 2) ** (1 / 9))
+    of_noise = kernel(constant * (variance / (theta_22 * n)) ** (2 / 9))
     lines = KernelRegression(of_noise, order=1)
     fitted, hat = lines.smooth(points, y)
     squares = lines.noise(points, points, jnp.ones_like(y))
     freedom = n - 2.0 * jnp.sum(hat) + jnp.sum(squares)
     variance = jnp.sum((y - fitted) ** 2) / freedom
-    return (variance * width / (2.0 * math.sqrt(math.pi) * theta_22 * n)) ** 0.2
+    return width * (variance / (2.0 * math.sqrt(math.pi) * theta_22 * n)) ** 0.2
 
 
 def _quartics(

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import require_weights
+from .._checks import as_reals, require_weights
 from ..priors import LeaveOneOut, Prior
 from ._regression import KernelRegression
 
@@ -59,7 +59,7 @@ class MeanVarianceRegression(eqx.Module):
         The left-out means at labelled inputs see what the prior shows to a query of their row: of a
         hold-out, which hides the same labels from all, nothing leaks.
         """
-        labels = jnp.asarray(y)
+        labels = as_reals("y", y)
         of_rows = LeaveOneOut() if prior is None else prior + LeaveOneOut()
         left_out = self.mean(x, x, y, prior=of_rows, weights=weights)
         known = ~jnp.isnan(left_out if labels.ndim == 1 else jnp.sum(left_out, axis=1))

@@ -1,0 +1,107 @@
+"""What becomes of the user's numbers: 64-bit integers, and numbers that float32 cannot hold."""
+
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+
+DAY = 86_400_000
+MILLISECONDS = 1_700_000_000_000 + DAY * np.arange(40)
+NOISE = np.random.default_rng(0).normal(size=40)
+LABELS = 2**40 + (2**36 * (np.sin(np.arange(40) / 5) + 0.2 * NOISE)).astype(np.int64)
+WEIGHTS = 2**33 * (1 + np.arange(40) % 3)
+KERNEL = ak.Gaussian(2.0 * DAY)
+MODEL = ak.KernelRegression(KERNEL)
+HEADS = ak.MultiheadKernelRegression(eqx.filter_vmap(ak.Gaussian)(jnp.array([1.0, 3.0]) * DAY))
+PAIR = ak.MeanVarianceRegression(MODEL, MODEL)
+
+
+def column(x):
+    return np.asarray(x)[:, None]
+
+
+def floats(x, y):
+    """Arrays of JAX, as an objective is called with."""
+    return jnp.asarray(np.float64(column(x))), jnp.asarray(np.float64(y))
+
+
+def fitted(x, y, weights=None):
+    return ak.fit(MODEL, x, y, objective=ak.LeaveOneOut(), weights=weights, starts=1, steps=2)
+
+
+# each takes inputs, labels and weights as a user has them
+FUNCTIONS = {
+    "attend": lambda x, y, w: ak.attend(column(x), column(x), column(y), kernel=KERNEL),
+    "attention_weights": lambda x, y, w: ak.attention_weights(column(x), column(x), kernel=KERNEL),
+    "a model": lambda x, y, w: MODEL(x, x, y, weights=w),
+    "smooth": lambda x, y, w: MODEL.smooth(x, y, weights=w),
+    "local_fit": lambda x, y, w: MODEL.local_fit(x, x, y, weights=w).coefficients,
+    "noise": lambda x, y, w: MODEL.noise(x, x, y, weights=w),
+    "heads": lambda x, y, w: HEADS(x, x, y),
+    "mean and variance": lambda x, y, w: PAIR(x, x, y),
+    "density": lambda x, y, w: ak.density(x, x, kernel=KERNEL, weights=w),
+    "normal_reference": lambda x, y, w: ak.normal_reference(x),
+    "plug_in": lambda x, y, w: ak.plug_in(x, y),
+    "an objective": lambda x, y, w: ak.LeaveOneOut(weights=w)(MODEL, *floats(x, y)),
+    "a criterion": lambda x, y, w: ak.AICc(weights=w)(MODEL, *floats(x, y)),
+    "profile": lambda x, y, w: ak.profile(
+        MODEL, x, y, np.array([1.0, 2.0]) * DAY, objective=ak.LeaveOneOut()
+    ),
+    "fit": lambda x, y, w: fitted(x, y, w).loss,
+    "bands": lambda x, y, w: ak.bands(fitted(x, y), x).standard_error,
+    "effective_count": lambda x, y, w: ak.effective_count(fitted(x, y), x),
+}
+
+
+@pytest.mark.filterwarnings("ignore::attnkernel.FitWarning")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_integers_of_64_bits_are_their_values(name):
+    """With x64 off, where JAX itself would keep the last 32 bits."""
+    assert not jax.config.jax_enable_x64
+    whole = MILLISECONDS, LABELS, WEIGHTS
+    found, expected = (FUNCTIONS[name](*data) for data in (whole, map(np.float64, whole)))
+    for both in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_array_equal(*both)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in FUNCTIONS if name not in ("an objective", "a criterion")]
+)
+def test_numbers_that_float32_cannot_tell_apart_are_refused(name):
+    x = 1e9 + np.linspace(0.0, 6.0, 40)
+    with pytest.raises(ValueError, match=r"(x|q).*40 different numbers become 1 in float32.*x64"):
+        FUNCTIONS[name](x, np.sin(x), np.ones(40))
+
+
+@pytest.mark.parametrize(
+    ("x", "names"),
+    [
+        (np.array([1.0, 2e200, 3.0]), ("x", "2e+200", "float32")),
+        (
+            np.array(["2024-01-01", "2024-01-02", "2024-01-03"], "M8[D]"),
+            ("x", "datetime", "Subtract"),
+        ),
+        (np.array([1j, 2, 3]), ("x", "complex")),
+        (np.array([1.0, "two", 3.0], object), ("x", "row 1", "'two'")),
+    ],
+    ids=["too large", "dates", "complex", "words"],
+)
+def test_numbers_that_are_none_of_the_default_precision_are_refused(x, names):
+    with pytest.raises(ValueError, match=re.escape(names[0])) as caught:
+        MODEL(np.arange(3.0), x, np.arange(3.0))
+    for part in names:
+        assert part in str(caught.value)
+
+
+def test_many_random_numbers_are_not_taken_for_equal_ones():
+    """Of a million numbers in [0, 1) float32 merges 3 in 100: their spacing harms nobody."""
+    x = np.random.default_rng(0).random(1_000_000)
+    assert len(np.unique(np.float32(x))) < 0.985 * len(x)
+    assert ak.normal_reference(x).shape == (1,)
+    lattice = np.repeat(1e7 + np.arange(5.0), 3)  # exact in float32
+    assert np.isfinite(MODEL(lattice, lattice, lattice)).all()
