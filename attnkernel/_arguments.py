@@ -6,7 +6,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from ._checks import as_reals
 from ._heads import Parts, batch_shape, first
+from ._parameters import require_single
 from ._rules import Rule
 from .kernels import Kernel
 from .methods import Task
@@ -32,6 +34,7 @@ def checked(
                 f"{name} must be a {kind.__name__} of attnkernel, for example {example}; got "
                 f"{part!r}."
             )
+        require_single(part)
     _require_fitting(q, k, v, parts)
     return (q, k, v), task_of(q, k, v, *map(first, parts))
 
@@ -49,7 +52,7 @@ def task_of(q: Any, k: Any, v: Any, kernel: Kernel, prior: Prior | None, rule: R
 
 def _matrix(name: str, value: Any) -> Any:
     """A floating array of rows and columns, or its shape, with any leading batch axes."""
-    array = value if isinstance(value, jax.ShapeDtypeStruct) else jnp.asarray(value)
+    array = value if isinstance(value, jax.ShapeDtypeStruct) else as_reals(name, value)
     if array.ndim < 2:
         raise ValueError(
             f"{name} must have shape (*batch, rows, columns); got {array.shape}. "
@@ -59,9 +62,7 @@ def _matrix(name: str, value: Any) -> Any:
         raise ValueError(f"{name} must be real; got dtype {array.dtype}.")
     if jnp.issubdtype(array.dtype, jnp.floating):
         return array
-    if isinstance(array, jax.ShapeDtypeStruct):
-        return jax.ShapeDtypeStruct(array.shape, jnp.result_type(float))
-    return array.astype(float)
+    return jax.ShapeDtypeStruct(array.shape, jnp.result_type(float))
 
 
 def _require_fitting(q: Any, k: Any, v: Any, parts: Parts) -> None:

@@ -12,13 +12,14 @@ import abc
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.special import xlogy
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from ._checks import as_constant, is_known, require_positive
 from ._levels import Power, log_power
+from ._parameters import Constant, Parameter, between, described, positive
+
+_TRY = "It divides the scores: try 1."
 
 
 class Rule(eqx.Module):
@@ -85,20 +86,31 @@ class Softmax(Rule):
     **Arguments:**
 
     - `temperature`: τ. Default 1. A number is fixed, and each compiles a program of its own; a JAX
-      array is a parameter, to fit or to vary.
-    - `sink_mass`: ε. Default 0: exact normalisation.
+      array is a parameter, to fit or to vary, and stays above 0 whatever an optimiser does. An
+      array of NumPy is a fixed number of each head, for `PerHead`.
+    - `sink_mass`: ε. Default 0: exact normalisation. As for `temperature`; to fit it, begin above
+      0.
 
     **Raises:** `ValueError` if τ is not positive, or ε negative.
     """
 
-    temperature: ArrayLike
-    sink_mass: ArrayLike
+    temperature_parameter: Parameter
+    sink_mass_parameter: Parameter
+    __pdoc__ = described
 
     def __init__(self, temperature: ArrayLike = 1.0, sink_mass: ArrayLike = 0.0):
-        self.temperature = _temperature(temperature)
-        if is_known(sink_mass) and not 0.0 <= float(np.asarray(sink_mass)) < float("inf"):
-            raise ValueError(f"sink_mass must be at least 0 and finite; got {sink_mass!r}.")
-        self.sink_mass = as_constant(sink_mass)
+        self.temperature_parameter = positive("temperature", temperature, _TRY)
+        self.sink_mass_parameter = positive(
+            "sink_mass", sink_mass, "It is a mass of weights.", or_zero=True
+        )
+
+    @property
+    def temperature(self) -> ArrayLike:
+        return self.temperature_parameter.value
+
+    @property
+    def sink_mass(self) -> ArrayLike:
+        return self.sink_mass_parameter.value
 
     def tempered(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
         return _divided(scores, self.temperature)
@@ -106,10 +118,10 @@ class Softmax(Rule):
     def log_sink(self) -> Float[Array, ""] | None:
         if isinstance(self.sink_mass, float | int) and self.sink_mass == 0:
             return None
-        return jnp.log(jnp.asarray(self.sink_mass, dtype=float))
+        return self.sink_mass_parameter.log()
 
     def sinkless(self) -> "Softmax":
-        return Softmax(self.temperature)
+        return eqx.tree_at(lambda rule: rule.sink_mass_parameter, self, Constant(0.0))
 
     def objective(
         self,
@@ -161,7 +173,8 @@ class Entmax(Rule):
 
     **Arguments:**
 
-    - `alpha`: α, above 1 and up to 2. A number is fixed; a JAX array is a parameter to fit.
+    - `alpha`: α, above 1 and up to 2. A number is fixed; a JAX array is a parameter to fit, and
+      stays above 1 and below 2.
     - `temperature`: τ. Default 1. As for `alpha`.
 
     **Raises:** `ValueError` if α or τ is out of range.
@@ -169,17 +182,22 @@ class Entmax(Rule):
     **Source:** Peters, Niculae and Martins, *Sparse sequence-to-sequence models* (2019).
     """
 
-    alpha: ArrayLike
-    temperature: ArrayLike
+    alpha_parameter: Parameter
+    temperature_parameter: Parameter
+    __pdoc__ = described
 
     def __init__(self, alpha: ArrayLike, temperature: ArrayLike = 1.0):
-        if is_known(alpha) and not np.all((np.asarray(alpha) > 1) & (np.asarray(alpha) <= 2)):
-            raise ValueError(
-                f"alpha must be above 1, and at most 2, the sparsemax; got {alpha!r}. For 1 use "
-                f"ak.Softmax()."
-            )
-        self.alpha = as_constant(alpha)
-        self.temperature = _temperature(temperature)
+        hint = "2 is the sparsemax; for 1 use ak.Softmax()."
+        self.alpha_parameter = between("alpha", alpha, 1.0, 2.0, hint)
+        self.temperature_parameter = positive("temperature", temperature, _TRY)
+
+    @property
+    def alpha(self) -> ArrayLike:
+        return self.alpha_parameter.value
+
+    @property
+    def temperature(self) -> ArrayLike:
+        return self.temperature_parameter.value
 
     def tempered(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
         return _divided(scores, self.temperature)
@@ -200,11 +218,6 @@ class Entmax(Rule):
         entropy = jnp.sum(weights - weights**self.alpha, axis=-1)
         entropy = entropy / (self.alpha * (self.alpha - 1.0)) + _mean(weights, log_prior)
         return _mean(weights, scores) + self.temperature * entropy
-
-
-def _temperature(temperature: ArrayLike) -> ArrayLike:
-    require_positive("temperature", temperature, "It divides the scores: try 1.")
-    return as_constant(temperature)
 
 
 def _divided(scores: Float[Array, "..."], temperature: ArrayLike) -> Float[Array, "..."]:

@@ -12,12 +12,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import as_constant
+from .._parameters import Parameter, described, real
 from ._base import Embedded, Kernel
-
-
-def _constant_or_none(scale: ArrayLike | None) -> ArrayLike | None:
-    return None if scale is None else as_constant(scale)
 
 
 class DotProduct(Kernel):
@@ -31,7 +27,15 @@ class DotProduct(Kernel):
     **Source:** Vaswani et al., *Attention is all you need* (2017).
     """
 
-    scale: ArrayLike | None = eqx.field(default=None, converter=_constant_or_none)
+    scale_parameter: Parameter | None
+    __pdoc__ = described
+
+    def __init__(self, scale: ArrayLike | None = None):
+        self.scale_parameter = None if scale is None else real("scale", scale)
+
+    @property
+    def scale(self) -> ArrayLike | None:
+        return None if self.scale_parameter is None else self.scale_parameter.value
 
     def stretched(self, factor: ArrayLike) -> "DotProduct":
         return self  # it has no lengthscale
@@ -63,16 +67,28 @@ class Polynomial(Kernel):
     **Raises:** `ValueError` if `degree` is not even: weights could then be negative.
     """
 
-    degree: int = eqx.field(default=2, static=True)
-    offset: ArrayLike = eqx.field(default=1.0, converter=as_constant)
-    scale: ArrayLike | None = eqx.field(default=None, converter=_constant_or_none)
+    degree: int = eqx.field(static=True)
+    offset_parameter: Parameter
+    product: DotProduct
+    __pdoc__ = described
 
-    def __check_init__(self):
-        if not isinstance(self.degree, int) or self.degree < 2 or self.degree % 2:
+    def __init__(self, degree: int = 2, offset: ArrayLike = 1.0, scale: ArrayLike | None = None):
+        if isinstance(degree, bool) or not isinstance(degree, int) or degree < 2 or degree % 2:
             raise ValueError(
                 f"degree must be an even whole number from 2, so that no weight is negative; got "
-                f"{self.degree!r}. For a score that may be negative use ak.DotProduct()."
+                f"{degree!r}. For a score that may be negative use ak.DotProduct()."
             )
+        self.degree = degree
+        self.offset_parameter = real("offset", offset)
+        self.product = DotProduct(scale)
+
+    @property
+    def offset(self) -> ArrayLike:
+        return self.offset_parameter.value
+
+    @property
+    def scale(self) -> ArrayLike | None:
+        return self.product.scale
 
     def stretched(self, factor: ArrayLike) -> "Polynomial":
         return self
@@ -83,7 +99,7 @@ class Polynomial(Kernel):
     def pairwise(
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, "queries keys"]:
-        base = DotProduct(self.scale).pairwise(q, k) + self.offset
+        base = self.product.pairwise(q, k) + self.offset
         some = base != 0
         log = self.degree * jnp.log(jnp.abs(jnp.where(some, base, 1.0)))
         return jnp.where(some, log, -jnp.inf)
@@ -143,7 +159,15 @@ class CosineSimilarity(Embedded):
     **Arguments:** `scale`: c. Default 1. A number is fixed; a JAX array is a parameter to fit.
     """
 
-    scale: ArrayLike = eqx.field(default=1.0, converter=as_constant)
+    product: DotProduct
+    __pdoc__ = described
+
+    def __init__(self, scale: ArrayLike = 1.0):
+        self.product = DotProduct(scale)
+
+    @property
+    def scale(self) -> ArrayLike | None:
+        return self.product.scale
 
     def stretched(self, factor: ArrayLike) -> "CosineSimilarity":
         return self
@@ -151,7 +175,7 @@ class CosineSimilarity(Embedded):
     def embed(
         self, q: Float[Array, "*batch queries dim"], k: Float[Array, "*batch_k keys dim"]
     ) -> tuple[Kernel, Array, Array]:
-        return DotProduct(self.scale), _direction(q), _direction(k)
+        return self.product, _direction(q), _direction(k)
 
 
 class Bilinear(Embedded):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import as_constant, require_positive
+from .._parameters import Parameter, described, positive
 from ._base import Embedded, Kernel
 
 Projection = Callable[[Float[Array, " dim_in"]], Float[Array, " dim_out"]]
@@ -81,12 +81,16 @@ class SoftCapped(Kernel):
     """
 
     kernel: Kernel
-    cap: ArrayLike
+    cap_parameter: Parameter
+    __pdoc__ = described
 
     def __init__(self, kernel: Kernel, cap: ArrayLike):
-        require_positive("cap", cap, "It is in the units of a score: try 50.")
         self.kernel = kernel
-        self.cap = as_constant(cap)
+        self.cap_parameter = positive("cap", cap, "It is in the units of a score: try 50.")
+
+    @property
+    def cap(self) -> ArrayLike:
+        return self.cap_parameter.value
 
     def check(self, dim_q: int, dim_k: int) -> None:
         self.kernel.check(dim_q, dim_k)
@@ -95,10 +99,10 @@ class SoftCapped(Kernel):
         self, q: Float[Array, "*batch queries dim_q"], k: Float[Array, "*batch_k keys dim_k"]
     ) -> tuple[Kernel, Array, Array]:
         kernel, q, k = self.kernel.reduced(q, k)
-        return SoftCapped(kernel, self.cap), q, k
+        return self._of(kernel), q, k
 
     def stretched(self, factor: ArrayLike) -> "SoftCapped":
-        return SoftCapped(self.kernel.stretched(factor), self.cap)
+        return self._of(self.kernel.stretched(factor))
 
     def categories(self, dim: int) -> dict[int, int | None]:
         return self.kernel.categories(dim)
@@ -126,6 +130,9 @@ class SoftCapped(Kernel):
     ) -> Float[Array, ""]:
         bound = self.kernel.upper_bound(q_low, q_high, k_low, k_high)
         return jnp.where(jnp.isneginf(bound), -jnp.inf, self.cap * jnp.tanh(bound / self.cap))
+
+    def _of(self, kernel: Kernel) -> "SoftCapped":
+        return eqx.tree_at(lambda capped: capped.kernel, self, kernel)
 
     def _capped(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
         some = ~jnp.isneginf(scores)

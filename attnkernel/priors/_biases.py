@@ -4,26 +4,49 @@ What such a bias adds to a score is log π. It is not divided by the temperature
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .._checks import as_constant, require_positive
+from .._checks import as_whole_numbers, require_positive
+from .._parameters import Parameter, described, positive, real
 from ._base import Prior
 
 
 class Alibi(Prior):
     r"""A linear decay with the distance: $\log \pi(i, j) = -m\, |i - j|$.
 
-    **Arguments:** `slope`: m, no number of heads; below 0 it favours what is far. A number is
-    fixed; a JAX array is a parameter to fit. For the heads of a model:
-    `ak.PerHead(eqx.filter_vmap(ak.Alibi)(ak.priors.alibi_slopes(heads)))`.
+    **Arguments:** one of
+
+    - `slope`: m. A number is fixed, and below 0 favours what is far; a JAX array is a parameter to
+      fit, and stays above 0. An array of NumPy is a fixed slope of each head.
+    - `heads`: how many; their slopes are `alibi_slopes(heads)`, fixed.
+
+    Slopes of heads go into `ak.PerHead(ak.Alibi(heads=8))`; to fit them,
+    `ak.PerHead(ak.Alibi(jnp.asarray(ak.priors.alibi_slopes(8))))`.
+
+    **Raises:** `ValueError` for none or both of the two, or one out of range.
 
     **Source:** Press, Smith and Lewis, *Train short, test long* (2022).
     """
 
-    slope: ArrayLike = eqx.field(converter=as_constant)
+    slope_parameter: Parameter
+    __pdoc__ = described
+
+    def __init__(self, slope: ArrayLike | None = None, *, heads: int | None = None):
+        if heads is not None and slope is None:
+            slope = alibi_slopes(heads)
+        elif heads is not None or slope is None:
+            raise ValueError("Say one of slope=, such as 0.5, and heads=, their number.")
+        fitted = isinstance(slope, jax.Array)
+        hint = "To favour what is far, give a fixed number."
+        self.slope_parameter = positive("slope", slope, hint) if fitted else real("slope", slope)
+
+    @property
+    def slope(self) -> ArrayLike:
+        return self.slope_parameter.value
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return jnp.multiply(self.slope, -jnp.abs(i - j).astype(jnp.result_type(self.slope, float)))
@@ -40,12 +63,15 @@ class Alibi(Prior):
         return self.log_pair(distance, jnp.zeros_like(distance))
 
 
-def alibi_slopes(heads: int) -> Float[Array, " heads"]:
+def alibi_slopes(heads: int) -> Float[np.ndarray, " heads"]:
     r"""$m_h = 2^{-8h/H}$, h = 1 … H, of so many heads: as trained with, for powers of two.
+
+    An array of NumPy: slopes that `Alibi` holds fixed, as the paper does.
 
     **Source:** Press, Smith and Lewis, *Train short, test long* (2022).
     """
-    return 2.0 ** (-8.0 * jnp.arange(1, heads + 1) / heads)
+    (heads,) = as_whole_numbers("heads", heads, 1)
+    return 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads)
 
 
 class Kerple(Prior):

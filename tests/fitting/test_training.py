@@ -123,7 +123,9 @@ def test_temperature_is_fitted_by_lbfgs(x64):
     """A lengthscale and a temperature do the same to a Gaussian: the fits find the same curve."""
     x, y = sample()
     warm = ak.KernelRegression(ak.Gaussian(1.0), rule=ak.Softmax(jnp.array(1.0)))
-    only = eqx.tree_at(lambda m: m.rule.temperature, jax.tree.map(lambda _: False, warm), True)
+    only = eqx.tree_at(
+        lambda m: m.rule.temperature_parameter, jax.tree.map(lambda _: False, warm), True
+    )
     options = {"optimizer": optax.lbfgs(), "steps": 60, "trainable": only}
     by_temperature = ak.fit(warm, x, y, objective=ak.LeaveOneOut(), **options)
     by_lengthscale = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
