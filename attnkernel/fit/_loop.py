@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from .._checks import require_shape
 from ._box import Box
 from ._checkpoints import Checkpoints
 from ._objectives import Objective
@@ -80,7 +81,9 @@ def advance(state: State, problem: Problem, recipe: Recipe, steps: int) -> tuple
     optimizer = optax.with_extra_args_support(recipe.optimizer or optax.identity())
 
     def loss_at(z: PyTree, key: PRNGKeyArray) -> Float[Array, ""]:
-        return problem.objective(problem.model(z), problem.x, problem.y, key=key)
+        found = problem.objective(problem.model(z), problem.x, problem.y, key=key)
+        name, hint = f"{type(problem.objective).__name__}", "Take the mean over the rows."
+        return require_shape(name, found, (), "one number", hint)
 
     dtype = jax.eval_shape(loss_at, state.z, state.key).dtype
 

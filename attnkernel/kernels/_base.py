@@ -18,7 +18,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import as_whole_numbers
+from .._checks import as_whole_numbers, require_shape
 
 Tree = TypeVar("Tree")
 
@@ -40,7 +40,7 @@ class Kernel(eqx.Module):
         self, q: Float[Array, "queries dim_q"], k: Float[Array, "keys dim_k"]
     ) -> Float[Array, "queries keys"]:
         """$S_{ij} = \\log K(q_i, k_j)$ of all pairs."""
-        over_keys = jax.vmap(self.log_pair, in_axes=(None, 0))
+        over_keys = jax.vmap(functools.partial(number_of_pair, self), in_axes=(None, 0))
         return jax.vmap(over_keys, in_axes=(0, None))(q, k)
 
     def check(self, dim_q: int, dim_k: int) -> None:
@@ -312,6 +312,15 @@ class On(Embedded):
                 f"A kernel on the columns {', '.join(map(str, self.columns))}, counted from 0, "
                 f"needs points of at least {max(self.columns) + 1} dimensions; got {dim}."
             )
+
+
+def number_of_pair(
+    kernel: Kernel, q: Float[Array, " dim_q"], k: Float[Array, " dim_k"]
+) -> Float[Array, ""]:
+    """$\\log K(q, k)$; `ValueError` where a kernel of the user's own returns no single number."""
+    name = f"{type(kernel).__name__}.log_pair"
+    expected = "one number for one pair"
+    return require_shape(name, kernel.log_pair(q, k), (), expected, "Sum over the dimensions.")
 
 
 def unbounded(tree: Tree) -> tuple[Tree, Tree]:

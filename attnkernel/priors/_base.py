@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .._checks import require_shape
+
 
 class Prior(eqx.Module):
     r"""A non-negative weight $\pi(i, j)$ of a pair of positions, held as its logarithm."""
@@ -49,8 +51,11 @@ class Prior(eqx.Module):
         self, i: Int[Array, " queries"], j: Int[Array, " keys"]
     ) -> Float[Array, "queries keys"]:
         """$\\log \\pi(i, j)$ of all pairs of the given indices."""
-        over_keys = jax.vmap(self.log_pair, in_axes=(None, 0))
-        return jax.vmap(over_keys, in_axes=(0, None))(i, j)
+
+        def pair(i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
+            return _number(f"{type(self).__name__}.log_pair", self.log_pair(i, j))
+
+        return jax.vmap(jax.vmap(pair, in_axes=(None, 0)), in_axes=(0, None))(i, j)
 
     def __add__(self, other: "Prior") -> "Sum":
         return Sum(self, other) if isinstance(other, Prior) else NotImplemented
@@ -111,7 +116,8 @@ class Mask(Prior):
         return jnp.where(self.any_allowed(i_low, i_high, j_low, j_high), 0.0, -jnp.inf)
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
-        return jnp.where(self.allows(i, j), 0.0, -jnp.inf)
+        allowed = _number(f"{type(self).__name__}.allows", self.allows(i, j))
+        return jnp.where(allowed, 0.0, -jnp.inf)
 
     def __and__(self, other: "Mask") -> "Mask":
         return And(self, other) if isinstance(other, Mask) else NotImplemented
@@ -170,3 +176,8 @@ class Not(Mask):
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return ~self.mask.allows(i, j)
+
+
+def _number(name: str, found: Any) -> Any:
+    expected = "one number for one pair (i, j)"
+    return require_shape(name, found, (), expected, "i and j are single positions.")
