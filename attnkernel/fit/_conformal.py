@@ -12,7 +12,7 @@ from ..models import MeanVarianceRegression
 from ..priors import LeaveOneOut as LeaveOneOutMask
 from ._fit import fit as fit_model
 from ._inference import Bands
-from ._noise import RowVariance
+from ._noise import RowVariance, with_weight
 from ._result import Fit
 
 
@@ -40,7 +40,8 @@ def conformal(
       drawn with `key`, is fitted anew, the other gives the residuals: coverage of at least the
       level, exactly, for any n.
     - `local`: whether the width follows the noise: ŝ² is `noise_variance`, that of a row without
-      its own residual. For a `KernelRegression`. Default: one width for all, ŝ = 1.
+      its own residual. For a `KernelRegression`; of a fit with weights, for a new label of weight
+      1. Default: one width for all, ŝ = 1.
 
     **Returns:** `Bands`, with infinite ones where there are too few rows for the level; where no
     label has weight, NaN.
@@ -53,6 +54,7 @@ def conformal(
         raise ValueError(f"level must be between 0 and 1, such as 0.95; got {level!r}.")
     if fit.loss.ndim or fit.y.ndim != 1:
         raise ValueError("Conformal intervals are of one fit, with one label per row.")
+    fit = with_weight(fit)
     at, given = fit.inputs(x_new), fit.objective.given()
     if isinstance(fit.model, MeanVarianceRegression):
         raise ValueError(
@@ -80,7 +82,7 @@ def conformal(
     spread, spread_new = jnp.ones_like(residuals), jnp.ones_like(centre)
     if local:
         rule = RowVariance.of(first, "local")
-        spread = jnp.sqrt(rule.at(fit.x[held], first.y, prior)[:, 0])
+        spread = jnp.sqrt(rule.at(fit.x[held], first.y, prior)[:, 0] / given.get("weights", 1.0))
         spread_new = jnp.sqrt(rule.at(at, first.y)[:, 0])
     scores = jnp.sort(residuals / spread)  # NaN, where no other label has weight, comes last
     scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)

@@ -12,12 +12,19 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray
 
-from .._checks import as_points, is_known, require_codes, require_regression_data, require_weights
+from .._checks import (
+    as_points,
+    as_reals,
+    is_known,
+    require_codes,
+    require_regression_data,
+    require_weights,
+)
 from .._frames import is_frame, read, read_labels
 from ..models import KernelRegression
 from ._checkpoints import Checkpoints
 from ._loop import Callback, History, Problem
-from ._objectives import Objective
+from ._objectives import Objective, that_count
 from ._result import Fit, FitWarning
 from ._solve import make_plan, solve
 
@@ -72,8 +79,12 @@ def fit(
     - `record`: from the model to a dictionary of arrays, recorded at every step beside the loss.
     - `callback`: called as `callback(steps_done, history_of_chunk)` between chunks.
     - `chunk`: steps per call of the compiled program; of the default search at most 20.
-    - `weights`: of each row, shape (n,), from 0; for models that take `weights`. They are those of
-      the estimate and of the criterion: $1/\sigma_i^2$, where the noise is known. Default: 1.
+    - `weights`: of each row, shape (n,), from 0; for models that take `weights`. Inverse variances
+      of the labels up to a factor, $1/\sigma_i^2$, as in R's `loess`: the estimate and the errors
+      of the criterion are weighted means. They are no counts: a row of weight 2 is one row, to
+      leave-one-out, to the n of AICc and to `bands`. A row of weight 0 is none, whatever its
+      label, and is not in the fit (inside `jit` or `vmap`, where weights have no value, it stays
+      and carries no weight). Default: 1.
     - `checkpoints`: `ak.Checkpoints("results/fit")`: with an optimizer, the fit goes on from there
       if it was stopped before, and `callback` is first told of all that was done. Default: none.
 
@@ -87,10 +98,11 @@ def fit(
     function theorem, to first order.
     """
     x, y, weights, names = _from_frames(x, y, weights)
-    x, y = as_points("x", x), _labels(y)
-    _require(model, x, y)
+    x, y = as_points("x", x), as_reals("y", y)
     if weights is not None:
         objective = objective.weighted(require_weights(weights, len(x)))
+    x, y, objective = that_count(x, y, objective)
+    _require(model, x, y)
     plan = make_plan(
         model, objective, optimizer, steps, starts, bounds, trainable, key, chunk, x.shape[0]
     )
@@ -132,10 +144,10 @@ def fit_many(
     if in_axes == (None, None, None) and key is None:
         raise ValueError("fit_many needs something that differs: a 0 in in_axes, or keys.")
     if data_axis is None:
-        x, y = as_points("x", x), _labels(y)
+        x, y = as_points("x", x), as_reals("y", y)
         _require(model, x, y)
     else:
-        x, y = jnp.asarray(x), _labels(y)
+        x, y = as_reals("x", x), as_reals("y", y)
         if x.ndim != 3 or y.ndim < 2 or len(x) != len(y):
             raise ValueError(
                 f"Batched data must have shapes (fits, n, dim) and (fits, n); got x {x.shape} "
@@ -189,14 +201,6 @@ def _from_frames(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any, dict[str,
     if is_frame(x):
         x, names["x_names"], names["x_categories"] = read("x", x)
     return x, y, weights, names
-
-
-def _labels(y: ArrayLike) -> Array:
-    """Labels as a floating array of their own shape."""
-    array = jnp.asarray(y)
-    if jnp.issubdtype(array.dtype, jnp.complexfloating):
-        raise ValueError(f"y must be real; got dtype {array.dtype}.")
-    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
 
 
 def _reported(fit: Fit) -> Fit:

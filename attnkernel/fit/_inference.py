@@ -20,17 +20,19 @@ from .._attend import at_once
 from .._checks import as_whole_numbers
 from .._frames import Rows, is_frame, joined, like
 from ..models import KernelRegression
-from ._noise import RowVariance, linear
+from ._noise import RowVariance, hat_diagonals, of_regression
 from ._result import Fit
 
 _NUMBERS = 2**24  # of simulated noise, at a time
 
 
 class DegreesOfFreedom(eqx.Module):
-    r"""$\nu = \operatorname{tr} L$, $\tilde\nu = \operatorname{tr} L^\top L$, and what they leave.
+    r"""$\nu = \operatorname{tr} L$ and $\tilde\nu = \operatorname{tr} L^\top W L W^{-1}$, of a fit.
 
-    `residual` is $n - 2 \nu + \tilde\nu$: the mean of RSS/σ², where the noise has one σ and the fit
-    no bias. All are of the n rows whose weight is above 0.
+    W is the diagonal matrix of the weights w, of 1 without any. `residual` is
+    $n - 2\nu + \tilde\nu$: the mean of $\sum_i w_i r_i^2 / \sigma^2$, of residuals r, where the
+    variance of $y_i$ is $\sigma^2 / w_i$ and the fit has no bias. All are of the n rows of a weight
+    above 0.
     """
 
     trace: Float[Array, ""]
@@ -43,13 +45,10 @@ def degrees_of_freedom(fit: Fit) -> DegreesOfFreedom:
 
     **Source:** Loader, *Local regression and likelihood* (1999), section 2.3.2.
     """
-    model = linear(fit)
-    given = fit.objective.given()
-    _, hat = model.smooth(fit.x, fit.y, **given)
-    ones = jnp.ones(len(fit.x), fit.y.dtype)
-    counted, squares = fit.objective.counted, model.noise(fit.x, fit.x, ones, **given)
-    n, trace, of_squares = (jnp.sum(counted(numbers)) for numbers in (ones, hat, squares))
-    return DegreesOfFreedom(trace, of_squares, n - 2.0 * trace + of_squares)
+    fit = of_regression(fit)
+    hat, norms, _ = hat_diagonals(fit)
+    trace, of_squares = jnp.sum(hat), jnp.sum(norms)
+    return DegreesOfFreedom(trace, of_squares, len(fit.x) - 2.0 * trace + of_squares)
 
 
 class Bands(eqx.Module):
@@ -123,8 +122,9 @@ def bands(
       noise with standard errors of their own, and needs a `key`.
     - `noise`: where $\hat\sigma_j^2$ comes from, always of the residuals of the fit itself.
       `"local"` (default): `noise_variance`. `"rows"`: the squared leave-one-out residual of each
-      row: assumes nothing, and needs many neighbours. `"constant"`: one σ²,
-      $\mathrm{RSS} / (n - 2\nu + \tilde\nu)$.
+      row: assumes nothing, and needs many neighbours. `"constant"`: one σ² for all labels,
+      $\sum_i w_i r_i^2 / (n - 2\nu + \tilde\nu)$. Of a fit with weights w the first and the last
+      are those of a label of weight 1, and $\hat\sigma_j^2$ that over $w_j$.
     - `draws`: of the simulation.
 
     **Returns:** `Bands`; where no label has weight, error and limits are NaN, whatever `on_empty`.
@@ -138,7 +138,8 @@ def bands(
     if kind not in ("pointwise", "simultaneous"):
         raise ValueError(f'kind must be "pointwise" or "simultaneous"; got {kind!r}.')
     (draws,) = as_whole_numbers("draws", draws, 1)
-    model, rule = linear(fit), RowVariance.of(fit, noise)
+    fit = of_regression(fit)
+    model, rule = fit.model, RowVariance.of(fit, noise)
     if corrected:
         if model.order == 2:
             raise ValueError(
@@ -184,7 +185,8 @@ def wild_bootstrap(
     **Source:** Wu, *Jackknife, bootstrap and other resampling methods in regression analysis*
     (1986).
     """
-    model, given, at = linear(fit), fit.objective.given(), fit.inputs(x_new)
+    fit = of_regression(fit)
+    model, given, at = fit.model, fit.objective.given(), fit.inputs(x_new)
     if fit.y.ndim != 1:
         raise ValueError(f"The bootstrap is of one label per row; y has shape {fit.y.shape}.")
     residuals = RowVariance.of(fit, "rows").residuals(fit.y)
@@ -228,8 +230,12 @@ def _changed(model: KernelRegression, order: int, factor: float) -> KernelRegres
 
 
 def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | Any:
-    r"""How many labels a prediction is worth, $1 / \sum_j L_j(x)^2$; 0 where none has weight."""
+    r"""How many labels a prediction averages, $1 / \sum_j L_j(x)^2$; 0 where none has weight.
+
+    Of labels of one variance it is what the variance of one is divided by.
+    """
+    fit = of_regression(fit)
     ones = np.ones(len(fit.x), fit.y.dtype)
-    squares = linear(fit).noise(fit.inputs(x_new), fit.x, ones, **fit.objective.given())
+    squares = fit.model.noise(fit.inputs(x_new), fit.x, ones, **fit.objective.given())
     counts = jnp.where(squares > 0, 1.0 / jnp.where(squares > 0, squares, 1.0), 0.0)
     return like(counts, x_new, "effective_count")

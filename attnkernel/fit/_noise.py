@@ -1,5 +1,6 @@
 """The variance of the noise, from the residuals of a fit: one for all, a function of x, or each."""
 
+import dataclasses
 from typing import Any, Literal, cast, get_args
 
 import equinox as eqx
@@ -9,9 +10,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._attend import at_once
+from .._checks import is_known
 from .._frames import like
 from ..models import KernelRegression
 from ..priors import LeaveOneOut as LeaveOneOutMask, Mask
+from ._objectives import that_count
 from ._result import Fit
 
 Noise = Literal["local", "rows", "constant"]
@@ -22,19 +25,21 @@ _LONGER = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # times the lengthscale of the fit
 def noise_variance(fit: Fit, x_new: ArrayLike | Any) -> Any:
     r"""The variance of the noise at new inputs: a local mean of the squared residuals.
 
-    $$ \hat\sigma^2(x) = \frac{\sum_j w_j(x)\, r_j^2}
-       {\sum_j w_j(x)\, (1 - 2 L_{jj} + \sum_l L_{jl}^2)}, \qquad r = y - L y $$
+    $$ \hat\sigma^2(x) = \frac{\sum_j K_j(x)\, w_j r_j^2}
+       {\sum_j K_j(x)\, (1 - 2 L_{jj} + w_j \sum_l L_{jl}^2 / w_l)}, \qquad r = y - L y $$
 
-    The denominator is the expectation of $r_j^2$ where σ is 1 and the fit has no bias. The weights
-    are of the kernel of the fit with 2, 4, ... 64 times its lengthscale: the factor that makes the
-    left-out residuals most likely, as normal ones.
+    The denominator is the expectation of $w_j r_j^2$ where the variance of $y_j$ is $1 / w_j$, of
+    the weights of the fit (1 without any), and the fit has no bias. $K_j$ is the kernel of the fit
+    with 2, 4, ... 64 times its lengthscale, times $w_j$: the factor that makes the left-out
+    residuals most likely, as normal ones.
 
-    **Returns:** shape (m,) or (m, out), in squared units of y; of a frame of pandas a `Series` or
-    a `DataFrame` with its index and the names of the labels.
+    **Returns:** shape (m,) or (m, out), in squared units of y, of a label of weight 1; of a frame
+    of pandas a `Series` or a `DataFrame` with its index and the names of the labels.
 
     **Source:** Ruppert, Wand, Holst and Hössjer, *Local polynomial variance-function estimation*
     (1997).
     """
+    fit = of_regression(fit)
     out = RowVariance.of(fit, "local").at(fit.inputs(x_new), fit.y)
     return like(out[:, 0] if fit.y.ndim == 1 else out, x_new, fit.y_name)
 
@@ -50,7 +55,8 @@ class RowVariance(eqx.Module):
     x: Float[Array, "n dim"]
     given: dict[str, Any]
     hat: Float[Array, " n"]  # L_ii
-    expected: Float[Array, " n"]  # of the squared residual, where σ is 1
+    weights: Float[Array, " n"]  # of variances σ²(x) / w
+    expected: Float[Array, " n"]  # of the squared residual by weight, where σ is 1
     factor: Float[Array, ""]
     noise: Noise = eqx.field(static=True)
 
@@ -58,13 +64,13 @@ class RowVariance(eqx.Module):
     def of(cls, fit: Fit, noise: str) -> "RowVariance":
         if noise not in get_args(Noise):
             raise ValueError(f'noise must be "local", "rows" or "constant"; got {noise!r}.')
-        model, given = linear(fit), fit.objective.given()
-        _, hat = model.smooth(fit.x, fit.y, **given)
-        norms = model.noise(fit.x, fit.x, jnp.ones(len(fit.x), fit.y.dtype), **given)
+        fit = of_regression(fit)
+        model, given = fit.model, fit.objective.given()
+        hat, norms, weights = hat_diagonals(fit)
         # a row that the fit passes through, alone in its neighbourhood, says nothing of its noise
         expected = jnp.maximum(1.0 - 2.0 * hat + norms, jnp.finfo(hat.dtype).eps ** 0.5)
         factors = jnp.asarray(_LONGER, hat.dtype)
-        rule = cls(model, fit.x, given, hat, expected, factors[0], cast(Noise, noise))
+        rule = cls(model, fit.x, given, hat, weights, expected, factors[0], cast(Noise, noise))
         if noise != "local":
             return rule
         best = at_once(_likeliest, (rule,), factors, fit.y)
@@ -79,17 +85,20 @@ class RowVariance(eqx.Module):
         return (y - fitted) / (left if y.ndim == 1 else left[:, None])
 
     def squares(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Float[Array, "n out"]:
+        """Squared residuals, times the weights."""
         fitted, _ = self.model.smooth(self.x, y, **self.given)
-        return ((y - fitted) ** 2).reshape(len(y), -1)
+        return self.weights[:, None] * ((y - fitted) ** 2).reshape(len(y), -1)
 
     def __call__(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Array:
         """The variance of each label, in the shape of y."""
         if self.noise == "rows":
             return self.residuals(y) ** 2
         if self.noise == "local":
-            return self.at(self.x, y).reshape(y.shape)
-        of_all = jnp.sum(self.squares(y), axis=0) / jnp.sum(self.expected)
-        return jnp.broadcast_to(of_all, (len(y), len(of_all))).reshape(y.shape)
+            of_weight_one = self.at(self.x, y)
+        else:
+            of_weight_one = jnp.sum(self.squares(y), axis=0, keepdims=True)
+            of_weight_one = of_weight_one / jnp.sum(self.expected)
+        return (of_weight_one / self.weights[:, None]).reshape(y.shape)
 
     def at(
         self,
@@ -97,7 +106,7 @@ class RowVariance(eqx.Module):
         y: Float[Array, "n"] | Float[Array, "n out"],
         prior: Mask | None = None,
     ) -> Float[Array, "m out"]:
-        """The local variance at other inputs."""
+        """The local variance at other inputs, of a label of weight 1."""
         squares = self.squares(y)
         kernel = self.model.kernel.stretched(self.factor)
         longer = KernelRegression(kernel, rule=self.model.rule, on_empty="nearest")
@@ -123,8 +132,16 @@ def _likeliest(
     return factors[jnp.argmin(jax.lax.map(unlikely, factors))]
 
 
-def linear(fit: Any) -> Any:
-    """The model of a single fit, if it is a `KernelRegression`."""
+def hat_diagonals(fit: Fit) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, " n"]]:
+    r"""$L_{ii}$, $w_i \sum_j L_{ij}^2 / w_j$ and $w_i$, of a fit whose weights w are above 0."""
+    given = fit.objective.given()
+    _, hat = fit.model.smooth(fit.x, fit.y, **given)
+    weights = jnp.asarray(given.get("weights", jnp.ones(len(fit.x))), fit.y.dtype)
+    return hat, weights * fit.model.noise(fit.x, fit.x, 1.0 / weights, **given), weights
+
+
+def of_regression(fit: Any) -> Fit:
+    """A single fit of a `KernelRegression`, with those rows alone whose weight is above 0."""
     if not isinstance(fit, Fit):
         raise ValueError(f"Expected a fit, as ak.fit gives it; got a {type(fit).__name__}.")
     if fit.loss.ndim:
@@ -134,4 +151,16 @@ def linear(fit: Any) -> Any:
             f"This is of fits of ak.KernelRegression, whose hat matrix is known; got a "
             f"{type(fit.model).__name__}."
         )
-    return fit.model
+    return with_weight(fit)
+
+
+def with_weight(fit: Fit) -> Fit:
+    """The fit with those rows alone whose weight is above 0: others are none."""
+    weights = fit.objective.weights
+    if weights is not None and not is_known(weights):
+        raise ValueError(
+            "Rows of weight 0 are left out, so weights must be known: ask outside jit, vmap and "
+            "grad."
+        )
+    x, y, objective = that_count(fit.x, fit.y, fit.objective)
+    return dataclasses.replace(fit, x=x, y=y, objective=objective)

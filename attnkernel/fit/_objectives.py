@@ -11,20 +11,24 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._checks import is_known
+from .._checks import as_reals, is_known, require_shape
 from ..priors import HeldOut
 from ._scores import squared_error
+
+
+def _reals(weights: ArrayLike | None) -> Float[Array, " n"] | None:
+    return None if weights is None else as_reals("weights", weights)
 
 
 class Objective(eqx.Module):
     """A criterion of a model on data (x, y). To add one, write `__call__`.
 
     `is_stochastic` says whether it draws random numbers: then `fit` needs a key, and takes a
-    fresh one at every step. `weights`, of each row, are what `fit(..., weights=)` was given: a
-    row of weight 2 counts twice, as a label and as an error.
+    fresh one at every step. `weights`, of each row, are what `fit(..., weights=)` was given:
+    inverse variances of the labels, up to a factor, by which squared errors are averaged.
     """
 
-    weights: Float[Array, " n"] | None = eqx.field(default=None, kw_only=True)
+    weights: Float[Array, " n"] | None = eqx.field(default=None, kw_only=True, converter=_reals)
     is_stochastic: ClassVar[bool]
 
     @abc.abstractmethod
@@ -94,6 +98,23 @@ def arranged(
     return jnp.take(x, order, axis=0), jnp.take(y, order, axis=0), objective
 
 
+def that_count(
+    x: Float[Array, "n dim"], y: Array, objective: Objective
+) -> tuple[Float[Array, "rows dim"], Array, Objective]:
+    """The rows whose weight is above 0: another is none.
+
+    Where weights have no value to look at, inside `jit` or `vmap`, all rows stay.
+    """
+    weights = objective.weights
+    if weights is None or not is_known(weights) or not len(weights) == len(x) == len(y):
+        return x, y, objective
+    rows = np.flatnonzero(np.asarray(weights) > 0)
+    if len(rows) == len(x):
+        return x, y, objective
+    x, y, weights = (jnp.take(part, rows, axis=0) for part in (x, y, weights))
+    return x, y, objective.weighted(weights)
+
+
 def by_input(x: Float[Array, "n dim"]) -> Int[Array, " n"]:
     """The rows by their first input, then the others."""
     # ties by the other inputs: from last to first
@@ -112,6 +133,11 @@ class Validation(Objective):
     score: Callable[[Any, Array], Array] = eqx.field(
         default=squared_error, kw_only=True, static=True
     )
+
+    def scored(self, predicted: Any, y: Array) -> Float[Array, " n"]:
+        """The score of each row."""
+        hint, expected = "Sum over the labels of a row.", f"one number for each of {len(y)} rows"
+        return require_shape("score", self.score(predicted, y), (len(y),), expected, hint)
 
 
 class HoldOut(Validation):
@@ -192,7 +218,7 @@ class HoldOut(Validation):
         seen = counted if y.ndim == 1 else counted[:, None]
         # what does not count is made harmless before its slope is taken
         predicted = jax.tree.map(lambda leaf: jnp.where(seen, leaf, 1.0), predicted)
-        scores = jnp.where(counted, self.score(predicted, y[rows]), 0.0)
+        scores = jnp.where(counted, self.scored(predicted, y[rows]), 0.0)
         if self.weights is None:
             return jnp.sum(scores) / self.size
         total = jnp.sum(of_rows)  # of rows drawn whose weights are all 0, nothing is asked

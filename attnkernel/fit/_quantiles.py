@@ -14,7 +14,7 @@ from .._rules import Rule
 from ..kernels import Kernel
 from ..models._regression import with_weights
 from ..priors import Prior
-from ._noise import linear
+from ._noise import of_regression
 from ._result import Fit
 
 _PAIRS = 2**20  # at a time
@@ -46,7 +46,8 @@ def quantiles(
     **Source:** Stone, *Consistent nonparametric regression* (1977); Yu and Jones, *Local linear
     quantile regression* (1998).
     """
-    model = linear(fit)
+    fit = of_regression(fit)
+    model = fit.model
     if model.order:
         raise ValueError(
             f"Weights of a fit of order {model.order} may be negative, and their sums go up and "

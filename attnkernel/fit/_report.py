@@ -12,6 +12,7 @@ from .._frames import shown
 from ..models import KernelRegression
 from ..priors import LeaveOneOut as LeaveOneOutMask
 from ._inference import degrees_of_freedom, effective_count
+from ._noise import of_regression
 from ._result import Fit, apart, take
 
 
@@ -103,6 +104,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
 
     **Raises:** `ValueError` if there are not as many names as columns, or the fit is another's.
     """
+    fit = of_regression(fit)
     freedom, model, given = degrees_of_freedom(fit), fit.model, fit.objective.given()
     assert isinstance(model, KernelRegression)
     if fit.y.ndim != 1:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from .._checks import as_reals
 from ..kernels import Kernel
 from ..priors import LeaveOneOut as LeaveOneOutMask, Mask
 from ._objectives import Objective, Sample, Validation, by_input
@@ -37,7 +38,7 @@ class LeaveOneOut(Validation):
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, ""]:
         predicted = model(x, x, y, prior=LeaveOneOutMask(), **self.given())
-        return self.mean(self.score(predicted, jnp.asarray(y)))
+        return self.mean(self.scored(predicted, as_reals("y", y)))
 
     def on_sample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> Sample | None:
         """Of several starts, from 1024 rows: the terms of 128 of them, predicted from 1024.
@@ -91,9 +92,12 @@ class KFold(Validation):
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, ""]:
-        fold = jnp.zeros(len(x), int).at[by_input(x)].set(jnp.arange(len(x)) % self.folds)
+        order = by_input(x)
+        counts = self.counted(jnp.ones(len(x)))[order]  # a row of weight 0 takes nobody's turn
+        turn = jnp.cumsum(counts).astype(int) - 1
+        fold = jnp.zeros(len(x), int).at[order].set(turn % self.folds)
         predicted = model(x, x, y, prior=_OtherFolds(fold), **self.given())
-        return self.mean(self.score(predicted, jnp.asarray(y)))
+        return self.mean(self.scored(predicted, as_reals("y", y)))
 
 
 class _OtherFolds(Mask):
@@ -144,7 +148,7 @@ class _Thinned(Objective):
         if self.terms is None:
             return longer**-4 * LeaveOneOut()(suited, x, y)
         rows = jnp.asarray(_evenly(self.terms, len(x)))
-        error = suited(x[rows], x, y, prior=_NotOwn(rows)) - jnp.asarray(y)[rows]
+        error = suited(x[rows], x, y, prior=_NotOwn(rows)) - as_reals("y", y)[rows]
         return longer**-4 * jnp.sum(error**2) / len(error)
 
 

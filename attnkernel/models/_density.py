@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from .._attend import attend
 from .._auto import Auto
-from .._checks import as_points, require_finite
+from .._checks import as_points, require_finite, require_weights
 from ..kernels import Kernel
 from ..methods import Method
 from ._regression import with_weights
@@ -34,7 +34,7 @@ def density(
     - `kernel`: K, of the distance, such as `Gaussian(normal_reference(x))`. Over columns that are
       categories the integral is a sum: `AitchisonAitken`, `WangVanRyzin`. Mixed data are products,
       each column of one factor: `Gaussian(0.3).on(0) * AitchisonAitken(0.1, 3).on(1)`.
-    - `weights`: a, of each point, shape (n,), from 0: one of 2 counts twice. Default: 1.
+    - `weights`: a, of each point, shape (n,), from 0: a point of 2 is two points. Default: 1.
     - `log`: whether to return $\log \hat p$, which does not underflow far away. Default: no.
     - `method`: how the sum is evaluated. Default: `Auto()`, which may sum many pairs to a relative
       1e-6; `Blockwise()` is exact.
@@ -60,7 +60,7 @@ def density(
     volume, total = kernel.log_volume(k.shape[1]), math.log(len(k))
     prior = with_weights(None, weights, k)
     if weights is not None:
-        total = jnp.log(jnp.sum(jnp.asarray(weights, k.dtype)))
+        total = jnp.log(jnp.sum(require_weights(weights, len(k))))
     parts = {"kernel": kernel, "prior": prior, "method": method}
     _, log_mass = attend(q, k, k[:, :0], **parts, return_log_mass=True)
     log_density = log_mass - (volume + total).astype(log_mass.dtype)

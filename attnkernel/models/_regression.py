@@ -1,6 +1,7 @@
 """Kernel regression as Equinox modules: attention from new inputs to labelled ones."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -15,6 +16,7 @@ from .._auto import Auto
 from .._checks import as_points, require_codes, require_finite, require_weights
 from .._rules import Rule, Softmax
 from ..kernels import Kernel, unbounded
+from ..kernels._base import number_of_pair
 from ..methods import Method
 from ..methods._base import key_mask
 from ..priors import KeyWeights, Prior
@@ -122,14 +124,14 @@ class KernelRegression(eqx.Module):
         - `y`: labels, shape (n,) or (n, out).
         - `prior`: which labels each prediction may see, for example `LeaveOneOut()` for
           predictions at x itself. Default: all.
-        - `weights`: of each label, shape (n,), from 0: one of 2 counts twice. Default: 1.
+        - `weights`: of each label, shape (n,), from 0, in proportion to $1/\\sigma_i^2$, the
+          inverse variance of the label. One of 0 is no row. Default: 1.
 
         **Returns:** shape (m,) or (m, out), in the dtype of `x_new`.
 
         **Raises:** `ValueError` if shapes do not fit together, or a weight is negative.
         """
-        q, k, v = as_points("x_new", x_new), as_points("x", x), as_points("y", y)
-        _require_sound(self.kernel, q, k, v)
+        q, k, v = self._data(x_new, x, y, weights)
         out, local = self._passed(q, k, v, prior, weights, wants_all=False)
         prior = with_weights(prior, weights, k)
         empty = jnp.isneginf(local.log_mass)
@@ -149,8 +151,7 @@ class KernelRegression(eqx.Module):
         data tell them apart. Arguments as for the call; where no label has weight, 0.
 
         Of several passes, those of the last, of the labels z."""
-        q, k, v = as_points("x_new", x_new), as_points("x", x), as_points("y", y)
-        _require_sound(self.kernel, q, k, v)
+        q, k, v = self._data(x_new, x, y, weights)
         _, local = self._passed(q, k, v, prior, weights, wants_all=True)
         return local
 
@@ -163,8 +164,7 @@ class KernelRegression(eqx.Module):
 
         Of k passes $L_k = I - (I - L)^k$, as a matrix.
         """
-        k, v = as_points("x", x), as_points("y", y)
-        _require_sound(self.kernel, k, k, v)
+        _, k, v = self._data(x, x, y, weights)
         prior = with_weights(None, weights, k)
         if self.passes > 1:
             self._softmax()
@@ -190,16 +190,27 @@ class KernelRegression(eqx.Module):
         **Arguments:** `variance`: $\sigma_j^2$ of each label, shape (n,) or (n, out); the rest as
         for the call. With `variance` 1, the squared norm of the weights.
         """
-        q, k, v = as_points("x_new", x_new), as_points("x", x), as_points("variance", variance)
+        q, k, v = self._data(x_new, x, variance, weights, "variance")
         prior = with_weights(None, weights, k)
         self._softmax()
-        _require_sound(self.kernel, q, k, v)
         if self.passes > 1:
             out = at_once(_of_squares, (self._once(), self.passes, prior), q, k, v)
             return out[:, 0] if np.ndim(variance) == 1 else out
         local = self._polynomials(q, k, v[:, :0], prior)
         out = weighed(q, k, v, local, power=2, **self._parts(k, prior))
         return out[:, 0] if np.ndim(variance) == 1 else out
+
+    def _data(
+        self, x_new: ArrayLike, x: ArrayLike, y: ArrayLike, weights: ArrayLike | None, of: str = "y"
+    ) -> tuple[Float[Array, "m dim"], Float[Array, "n dim"], Float[Array, "n out"]]:
+        """Queries, keys and values, with a value of another row in each row of weight 0: what is
+        written there is then in no mean of values, about which sums are taken."""
+        q, k, v = as_points("x_new", x_new), as_points("x", x), as_points(of, y)
+        _require_sound(self.kernel, q, k, v)
+        if weights is not None:
+            some = require_weights(weights, len(k)) > 0
+            v = jnp.where(some[:, None], v, v[jnp.argmax(some)][None])
+        return q, k, v
 
     def _once(self) -> "KernelRegression":
         return dataclasses.replace(self, passes=1)
@@ -258,7 +269,7 @@ class KernelRegression(eqx.Module):
     def _own(self, k: Float[Array, "n dim"], prior: Prior | None) -> Float[Array, " n"]:
         """The log-weight of each input for itself."""
         kernel, q, k = self.kernel.reduced(k, k)
-        own = self._softmax().tempered(jax.vmap(kernel.log_pair)(q, k))
+        own = self._softmax().tempered(jax.vmap(functools.partial(number_of_pair, kernel))(q, k))
         rows = jnp.arange(len(own))
         return own if prior is None else own + jax.vmap(prior.log_pair)(rows, rows)
 

@@ -133,7 +133,7 @@ def test_weights_of_a_fit_are_those_of_its_criterion_and_of_its_predictions(x64,
     model = ak.KernelRegression(ak.Gaussian(np.ones(2)))
     weights = np.r_[np.ones(N - 4), 0.0, 0.0, 2.0, 2.0]
     fit = ak.fit(model, x, y, objective=objective, weights=weights, starts=3)
-    np.testing.assert_array_equal(fit.objective.weights, weights)
+    np.testing.assert_array_equal(fit.objective.weights, weights[weights > 0])
     x_new = x[:3] + 0.1
 
     @jax.jit

@@ -212,10 +212,10 @@ def test_hold_out_of_rows_without_weight_is_zero_and_their_nan_is_ignored(x64):
     y, weights = jnp.sin(6 * x[:, 0]), jnp.r_[jnp.zeros(25), jnp.ones(25)]
     model = ak.KernelRegression(ak.Gaussian(0.2))
     options = {"optimizer": optax.adam(0.1), "steps": 50, "key": jax.random.PRNGKey(0)}
-    fit = ak.fit(model, x, y, objective=ak.HoldOut(1), weights=weights, **options)
+    unlabelled = y.at[:25].set(jnp.nan)
+    fit = ak.fit(model, x, unlabelled, objective=ak.HoldOut(1), weights=weights, **options)
     assert not fit.starts.diverged.any()
     assert np.all(np.isfinite(fit.history["loss"]))
-    assert np.any(np.asarray(fit.history["loss"]) == 0.0)
     apart = x.at[:25].add(-9.0 * jnp.arange(1, 26)[:, None])  # no neighbours, so no prediction
     objective = ak.HoldOut(20).weighted(weights)
 
