@@ -34,6 +34,8 @@ class Starts(eqx.Module):
     diverged: Bool[Array, "*fits starts"]
     at_bound: Bool[Array, "*fits starts"]
     edges: Any = None  # of each parameter, whether it is on a bound: a model of them
+    # of each parameter, whether the objective has no slope in it, at any start: a model of them
+    without_slope: Any = None
 
 
 class Fit(eqx.Module):
@@ -142,6 +144,7 @@ class Fit(eqx.Module):
         diverged, at_bound, converged = of_best[:3] > 0
         steps = of_best[3]
         searched = self.is_search
+        flat = self._without_slope()
         kinds = (
             (
                 diverged,
@@ -156,7 +159,7 @@ class Fit(eqx.Module):
                 "Widen bounds=, or ask whether x says anything of y.",
             ),
             (
-                searched & ~converged & ~diverged,
+                searched & ~converged & ~diverged & (not flat),
                 "the best start had not converged after {step} steps: raise steps=.",
             ),
         )
@@ -169,7 +172,27 @@ class Fit(eqx.Module):
             if flags.ndim:
                 sentence = f"{np.sum(flags)} of {flags.size} fits, first fit {first}: {sentence}"
             found.append(sentence)
+        if flat:
+            compared = (
+                "the best value of a grid, finer around its best, was taken"
+                if not self.loss.ndim
+                else "the starts were compared, and nothing between them: ak.fit, of one, compares "
+                "a grid"
+            )
+            found.append(
+                f"the objective has no slope in {' and '.join(flat)}, as with weights of 0 and 1: "
+                f"{compared}."
+            )
         return found
+
+    def _without_slope(self) -> list[str]:
+        """The names of parameters in which the objective has no slope."""
+        leaves = jax.tree_util.tree_leaves_with_path(self.starts.without_slope)
+        return [
+            jax.tree_util.keystr(path).lstrip(".")
+            for path, leaf in leaves
+            if np.any(np.asarray(leaf))
+        ]
 
 
 def take(i: Any, tree: Any) -> Any:

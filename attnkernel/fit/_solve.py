@@ -10,17 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray
 
 from .._checks import is_known
 from ._box import Box
 from ._checkpoints import Checkpoints, identity_of
+from ._grid import along
 from ._loop import Callback, History, Problem, Recipe, State, advance, run
 from ._objectives import Objective, arranged
 from ._result import Fit, Starts, around, is_bowl, take
 
 _STEPS = 100  # of a search at most; it usually stops within twenty
 _STARTS = 10
+_ROUNDS = 4  # along parameters without a slope, at most
 _LOOK = 20  # steps of a search between looks at whether it is done
 
 
@@ -164,9 +167,15 @@ def solve(
         near = _from_sample(state, fixed, rough, min(plan.steps, _ROUGH_STEPS)) or near
     end, history = search(*near)
     if near[1] is not each and np.any(end.diverged):  # the sample misled: all the way
-        end, history = search(state, each)
+        near = (state, each)
+        end, history = search(*near)
+    still = None
+    if is_search and on_host and axes is None and box is not None:
+        end, history, still = _on_grids(
+            near[0], end, history, problem, lambda s: search(s, each)[0]
+        )
     history = jax.tree.map(jnp.asarray, history)
-    found = _finish(begin, end, history, problem, axes, is_search, implicit)
+    found = _finish(begin, end, history, problem, axes, is_search, implicit, still)
     model, loss, history, starts, of_fits = found
     # rows in the order given again, and so are their weights
     own = objective if axes is None else of_fits
@@ -219,6 +228,54 @@ def _from_sample(
     return eqx.tree_at(where, fresh, (end.optimizer.again(), stopped)), of
 
 
+def _on_grids(
+    begin: State,
+    end: State,
+    history: History,
+    problem: Problem,
+    search: Callable[[State], State],
+) -> tuple[State, History, np.ndarray]:
+    """The best end moved on along parameters without a slope; and which of all those are.
+
+    Of several parameters, along each in turn, and by a search along the others, until nothing is
+    gained.
+    """
+    assert problem.box is not None
+    at_first, at_last = (_rows(state.z) for state in (begin, end))
+    unmoved = np.all((at_first == at_last) & (np.asarray(end.optimizer.gradient) == 0), axis=0)
+    low, high = (_rows(side, 0) for side in (problem.box.lower, problem.box.upper))
+    still = unmoved & np.isfinite(low) & (low < high)
+    if not np.any(still):
+        return end, history, still
+    loss = np.where(np.isfinite(end.loss), end.loss, np.inf)
+    best = int(np.argmin(loss))
+    state, loss = take(best, end), loss[best]
+    for _ in range(_ROUNDS):
+        z, least, still = along(state.z, still, problem)
+        if not least < loss:
+            break
+        state = eqx.tree_at(lambda state: (state.z, state.loss), state, (z, jnp.asarray(least)))
+        loss = least
+        if len(still) == 1:
+            break
+        fresh = State.start(z, None, state.key)
+        several = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(end.steps)), fresh)
+        stopped = jnp.arange(len(end.steps)) > 0
+        moved = search(eqx.tree_at(lambda several: several.converged, several, stopped))
+        if moved.loss[0] < loss:
+            state, loss = take(0, moved), moved.loss[0]
+    end = jax.tree.map(lambda leaf, one: leaf.at[best].set(one), end, state)
+    losses = np.array(history["loss"])
+    losses[best, -1] = state.loss
+    return end, history | {"loss": losses}, still
+
+
+def _rows(tree: Any, axes: int = 1) -> np.ndarray:
+    """The leaves of a tree side by side, behind so many leading axes."""
+    leaves = map(np.asarray, jax.tree.leaves(tree))
+    return np.concatenate([leaf.reshape(*leaf.shape[:axes], -1) for leaf in leaves], axis=axes)
+
+
 @eqx.filter_jit
 def _begin(
     model: Any, x: Array, key: Array | None, plan: Plan, axes: Problem | None
@@ -269,14 +326,29 @@ def _finish(
     axes: Problem | None,
     is_search: bool,
     implicit: bool,
+    still: Array | np.ndarray | None,
 ) -> tuple[Any, Array, History, Starts, Objective]:
-    """The fields of `Fit` but for the data: the best start, and what became of each."""
+    """The fields of `Fit` but for the data: the best start, and what became of each.
+
+    `still`: of which parameters it is known whether the objective has no slope. Where it is not,
+    inside transformations and of many fits, those that no start has moved.
+    """
 
     def finish(begin: State, end: State, history: History, problem: Problem):
         at_bound, edges, box = jnp.zeros_like(end.converged), None, problem.box
         if box is not None:
             at_bound = jax.vmap(lambda z: box.on_edge(box.inside(z)))(end.z)
             edges = jax.vmap(lambda z: box.edges(box.inside(z)))(end.z)
+        without, converged = None, end.converged
+        if is_search and box is not None:
+            of_all = jax.vmap(lambda z: ravel_pytree(z)[0])
+            unmoved = (end.optimizer.gradient == 0) & (of_all(end.z) == of_all(begin.z))
+            bounded = jnp.isfinite(ravel_pytree(box.lower)[0])
+            # a single start may have begun at the very minimum
+            none = jnp.all(unmoved, axis=0) & bounded & (len(end.loss) > 1)
+            none = none if still is None else still
+            without = jax.vmap(lambda _: _booleans(box.lower, none))(end.loss)
+            converged &= ~jnp.any(none)
         models = eqx.filter_vmap(problem.model)
         loss = history["loss"][:, -1]
         if not (problem.objective.is_stochastic or is_search):  # of the end, not one step before
@@ -288,10 +360,11 @@ def _finish(
             end=models(end.z),
             loss=loss,
             steps=end.steps,
-            converged=end.converged,
+            converged=converged,
             diverged=end.diverged,
             at_bound=at_bound,
             edges=edges,
+            without_slope=without,
         )
         best = jnp.argmin(jnp.where(jnp.isfinite(loss), loss, jnp.inf))
         model, least, history = take(best, (starts.end, loss, history))
@@ -301,6 +374,15 @@ def _finish(
         return model, least, history, starts, problem.objective
 
     return _over_fits(finish, axes, 3)(begin, end, history, problem)
+
+
+def _booleans(like: Any, flat: ArrayLike) -> Any:
+    """A vector of Booleans as a tree, of the shape of another."""
+    leaves, structure = jax.tree.flatten(like)
+    ends = np.cumsum([leaf.size for leaf in leaves])
+    parts = jnp.split(jnp.asarray(flat), ends[:-1])
+    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+    return jax.tree.unflatten(structure, shaped)
 
 
 def _minimiser(z: Any, problem: Problem) -> Any:

@@ -63,11 +63,7 @@ class NearestNeighbours(Embedded):
     def _reach(
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, " queries"]:
-        n = k.shape[0]
-        # a product such as 0.29 * 100 is a hair less than it is
-        m = self.neighbours or max(1, int((self.fraction or 0.0) * n + 1e-9))
-        if m > n:
-            raise ValueError(f"There are {n} keys; got neighbours={m}.")
+        m = self._number(k.shape[0])
 
         def of_query(point: Float[Array, " dim"]) -> Float[Array, ""]:
             steps = jnp.abs(k - point[None, :])
@@ -79,11 +75,26 @@ class NearestNeighbours(Embedded):
 
         return jax.lax.map(of_query, q, batch_size=min(_AT_A_TIME, max(1, q.shape[0])))
 
+    def _number(self, n: int) -> int:
+        """m of n keys."""
+        # a product such as 0.29 * 100 is a hair less than it is
+        m = self.neighbours or max(1, int((self.fraction or 0.0) * n + 1e-9))
+        if m > n:
+            raise ValueError(f"There are {n} keys; got neighbours={m}.")
+        return m
+
     def check(self, dim_q: int, dim_k: int) -> None:
         self.kernel.check(dim_q, dim_k)
 
     def categories(self, dim: int) -> dict[int, int | None]:
         return self.kernel.categories(dim)
+
+    def bounds(self, x: Float[Array, "n dim"]) -> tuple["NearestNeighbours", "NearestNeighbours"]:
+        """Those of K' for as many points in even steps, m of which are a unit long."""
+        steps = jnp.arange(len(x), dtype=x.dtype) / self._number(len(x))
+        sides = self.kernel.bounds(jnp.broadcast_to(steps[:, None], x.shape))
+        kernel = lambda nearest: nearest.kernel  # noqa: E731
+        return eqx.tree_at(kernel, self, sides[0]), eqx.tree_at(kernel, self, sides[1])
 
     def stretched(self, factor: ArrayLike) -> "NearestNeighbours":
         """As many neighbours, in units as much longer."""

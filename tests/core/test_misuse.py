@@ -1,0 +1,77 @@
+"""What a public function is given by mistake: a sentence that names the argument."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+
+import attnkernel as ak
+from attnkernel import priors
+
+X = np.linspace(0.0, 1.0, 12)
+Y = np.sin(6.0 * X) + 0.1 * np.cos(40.0 * X)
+KEY = jax.random.PRNGKey(0)
+LARGE = 2**40 + np.arange(3)
+
+
+def fitted():
+    return ak.fit(ak.KernelRegression(ak.Gaussian(0.2)), X, Y, objective=ak.LeaveOneOut())
+
+
+MISUSES = {
+    "Lengths(-1)": (lambda: priors.Lengths(-1), "queries must be a whole number from 0; got -1"),
+    "Lengths(nan)": (lambda: priors.Lengths(float("nan")), "queries must be a whole number"),
+    "Lengths(keys=2.5)": (lambda: priors.Lengths(keys=2.5), "keys must be a whole number"),
+    "Lengths of an array": (lambda: priors.Lengths(jnp.array(-2)), "queries must be a whole"),
+    "Causal(nan)": (lambda: ak.Causal(float("nan")), "offset must be a whole number; got nan"),
+    "Causal(.5)": (lambda: ak.Causal(0.5), "offset must be a whole number; got 0.5"),
+    "Causal(True)": (lambda: ak.Causal(True), "offset must be a whole number; got True"),
+    "Causal of several": (lambda: ak.Causal(jnp.arange(2)), "offset must be a whole number"),
+    "Prefix(-1)": (lambda: priors.Prefix(-1), "length must be a whole number from 0; got -1"),
+    "Window(1.5, 1)": (lambda: ak.Window(1.5, 1), "left must be a whole number from 0"),
+    "Window(1, -1)": (lambda: ak.Window(1, -1), "right must be a whole number from 0; got -1"),
+    "KeyWeights(inf)": (lambda: priors.KeyWeights(np.array([0.0, np.inf])), "log_weights must be"),
+    "KeyWeights(nan)": (lambda: priors.KeyWeights(np.array([0.0, np.nan])), "log_weights must be"),
+    "Table(nan)": (lambda: priors.Table(np.array([[0.0, np.nan]])), "bias must be below"),
+    "At of large numbers": (
+        lambda: priors.At(ak.Causal(), LARGE, LARGE),
+        "queries has numbers too large for int32",
+    ),
+    "Segments of large numbers": (
+        lambda: priors.Segments(LARGE),
+        "queries has numbers too large for int32",
+    ),
+    "rotate(base=0)": (
+        lambda: ak.MultiheadAttention(2, 4, rotary_base=0.0, key=KEY)(*[jnp.ones((3, 4))] * 3),
+        "rotary_base must be above 0",
+    ),
+    "bands(draws=1)": (
+        lambda: ak.bands(fitted(), X, kind="simultaneous", draws=1, key=KEY),
+        "draws=1 do not tell a quantile of 0.95: take at least 20",
+    ),
+    "wild_bootstrap(draws=0)": (
+        lambda: ak.wild_bootstrap(fitted(), X, draws=0, key=KEY),
+        "draws must be a whole number from 1",
+    ),
+    "alibi_slopes(0)": (lambda: priors.alibi_slopes(0), "heads must be a whole number from 1"),
+}
+
+
+@pytest.fixture
+def as_users_run_it():
+    """Annotations are checked in tests alone: here they are not."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.mark.filterwarnings("ignore::attnkernel.FitWarning")
+@pytest.mark.parametrize("name", MISUSES)
+def test_misuse_is_answered_by_a_sentence_that_names_the_argument(as_users_run_it, name):
+    call, sentence = MISUSES[name]
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        call()

@@ -1,0 +1,95 @@
+"""Criteria without a slope, as of weights that are 0 or 1: searched on a grid, never converged."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+
+BOXCAR = ak.KernelRegression(ak.Boxcar(0.3))
+SAID = "no slope in kernel.log_lengthscale"
+
+
+def sample(seed, n=60):
+    rng = np.random.default_rng(seed)
+    x = rng.random(n) if seed % 2 else rng.normal(size=n)
+    return x, np.sin(6 * x) + 0.3 * rng.normal(size=n)
+
+
+def least_of_all_widths(distances, y, lower=0.0):
+    """Leave-one-out with every set of neighbours that a width from `lower` can give, by NumPy."""
+    np.fill_diagonal(distances, np.inf)
+    best = np.inf
+    for width in np.unique(distances[np.isfinite(distances)]):
+        weights = distances <= width * (1 + 1e-12)
+        if width > lower and np.all(weights.any(axis=1)):
+            best = min(best, np.mean((y - weights @ y / weights.sum(axis=1)) ** 2))
+    return best
+
+
+@pytest.mark.filterwarnings("ignore:the best value found lies on a bound")
+@pytest.mark.parametrize("seed", range(4))
+def test_boxcar_is_fitted_over_all_its_widths(x64, seed):
+    x, y = sample(seed)
+    with pytest.warns(ak.FitWarning, match=SAID):
+        fit = ak.fit(BOXCAR, x, y, objective=ak.LeaveOneOut())
+    lower = float(BOXCAR.bounds(fit.x)[0].kernel.lengthscale)
+    assert fit.loss <= 1.001 * least_of_all_widths(np.abs(x[:, None] - x), y, lower)
+    again = ak.LeaveOneOut()(fit.model, fit.x, fit.y)
+    np.testing.assert_allclose(fit.loss, again, rtol=1e-12)
+    assert fit.history["loss"][-1] == fit.loss == np.min(fit.starts.loss)
+    assert not np.any(fit.starts.converged)
+
+
+def test_nearest_neighbours_of_a_boxcar_are_fitted_over_all_its_widths(x64):
+    x, y = sample(1)
+    model = ak.KernelRegression(ak.NearestNeighbours(ak.Boxcar(1.0), neighbours=8))
+    with pytest.warns(ak.FitWarning, match="no slope in kernel.kernel.log_lengthscale"):
+        fit = ak.fit(model, x, y, objective=ak.LeaveOneOut())
+    distances = np.abs(x[:, None] - x)
+    distances /= np.sort(distances, axis=1)[:, 7:8]
+    assert fit.loss <= 1.001 * least_of_all_widths(distances, y)
+
+
+@pytest.mark.filterwarnings("ignore::attnkernel.FitWarning")
+def test_a_grid_along_one_parameter_and_a_search_along_the_other(x64):
+    x = np.random.default_rng(0).random((50, 2))
+    y = np.sin(6 * x[:, 0]) + np.cos(3 * x[:, 1]) + 0.2 * np.random.default_rng(1).normal(size=50)
+    model = ak.KernelRegression(ak.Boxcar(0.3).on(0) * ak.Gaussian(0.3).on(1))
+    fit = ak.fit(model, x, y, objective=ak.LeaveOneOut())
+    assert [SAID.replace("kernel.", "kernel.first.kernel.") in s for s in fit.warnings()] == [True]
+    lengths = np.geomspace(0.02, 5.0, 60)
+
+    @jax.jit
+    def losses(widths, lengths):
+        def loss(width, length):
+            kernel = ak.Boxcar(width).on(0) * ak.Gaussian(length).on(1)
+            return ak.LeaveOneOut()(ak.KernelRegression(kernel), jnp.asarray(x), jnp.asarray(y))
+
+        return jax.vmap(jax.vmap(loss, (None, 0)), (0, None))(widths, lengths)
+
+    assert fit.loss <= 1.01 * np.nanmin(losses(lengths, lengths))
+
+
+def test_starts_alone_are_compared_inside_transformations_and_of_many_fits(x64):
+    x, y = sample(0)
+    fit = jax.jit(lambda x, y: ak.fit(BOXCAR, x, y, objective=ak.LeaveOneOut()))(x, y)
+    assert not np.any(fit.starts.converged)
+    assert any(SAID in sentence for sentence in fit.warnings())
+    with pytest.warns(ak.FitWarning, match=f"{SAID}.*starts were compared"):
+        ak.fit_many(
+            BOXCAR,
+            np.stack([x, x])[:, :, None],
+            np.stack([y, -y]),
+            objective=ak.LeaveOneOut(),
+            in_axes=(None, 0, None),
+            key=jax.random.split(jax.random.PRNGKey(0), 2),
+        )
+
+
+def test_a_slope_is_not_missed_where_there_is_one(x64):
+    x, y = sample(3)
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(0.3)), x, y, objective=ak.LeaveOneOut())
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(fit.starts.without_slope))
+    assert fit.warnings() == []
