@@ -70,6 +70,24 @@ def as_whole_numbers(
     return tuple(map(int, listed))
 
 
+def require_whole_number(name: str, value: Any, least: int | None = None) -> None:
+    """Raise `ValueError` unless it is one whole number, an array of no axes included.
+
+    Its value is looked at where it is known.
+    """
+    dtype = getattr(value, "dtype", np.asarray(value).dtype)
+    is_whole = jnp.issubdtype(dtype, jnp.integer) and not np.ndim(value)
+    if not is_whole or (least is not None and is_known(value) and int(value) < least):
+        start = "" if least is None else f" from {least}"
+        raise ValueError(f"{name} must be a whole number{start}; got {value!r}.")
+
+
+def require_no_nan(name: str, values: ArrayLike, hint: str) -> None:
+    """Raise `ValueError` at NaN and +inf; -inf, the logarithm of 0, is a number here."""
+    if is_known(values) and not np.all(np.asarray(values) < np.inf):
+        raise ValueError(f"{name} must be below +inf, and none NaN; got {values!r}. {hint}")
+
+
 def as_reals(name: str, x: ArrayLike) -> Float[Array, "..."]:
     """Real numbers as a floating array of JAX, of the same shape; integers become floats.
 

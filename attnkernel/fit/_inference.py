@@ -5,6 +5,7 @@ variance is $\sum_j L_j(x)^2 \sigma_j^2$. Lengthscales count as given: that they
 same labels is in no standard error here.
 """
 
+import math
 from collections.abc import Hashable
 from typing import Any
 
@@ -138,6 +139,11 @@ def bands(
     if kind not in ("pointwise", "simultaneous"):
         raise ValueError(f'kind must be "pointwise" or "simultaneous"; got {kind!r}.')
     (draws,) = as_whole_numbers("draws", draws, 1)
+    least = math.ceil(1.0 / (1.0 - level) - 1e-9)
+    if kind == "simultaneous" and draws < least:
+        raise ValueError(
+            f"draws={draws} do not tell a quantile of {level}: take at least {least}, better 1000."
+        )
     fit = of_regression(fit)
     model, rule = fit.model, RowVariance.of(fit, noise)
     if corrected:
@@ -186,6 +192,7 @@ def wild_bootstrap(
     (1986).
     """
     fit = of_regression(fit)
+    (draws,) = as_whole_numbers("draws", draws, 1)
     model, given, at = fit.model, fit.objective.given(), fit.inputs(x_new)
     if fit.y.ndim != 1:
         raise ValueError(f"The bootstrap is of one label per row; y has shape {fit.y.shape}.")

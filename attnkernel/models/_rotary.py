@@ -3,6 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from .._checks import require_positive
+
 
 def rotate(
     x: Float[Array, "*batch rows size"], positions: Int[Array, " rows"], base: float = 10_000.0
@@ -15,7 +17,7 @@ def rotate(
 
     **Returns:** the shape of x. Angles are computed in at least float32.
 
-    **Raises:** `ValueError` if d is odd.
+    **Raises:** `ValueError` if d is odd, or b not above 0.
 
     **Source:** Su et al., *RoFormer: enhanced transformer with rotary position embedding* (2021),
     with the halves as in `equinox.nn.RotaryPositionalEmbedding`.
@@ -23,6 +25,7 @@ def rotate(
     size = x.shape[-1]
     if size % 2:
         raise ValueError(f"Rotary positions turn pairs of coordinates; got an odd size, {size}.")
+    require_positive("base", base, "Try 10000.")
     dtype = jnp.promote_types(x.dtype, jnp.float32)
     frequencies = base ** (-jnp.arange(0, size, 2, dtype=dtype) / size)
     angles = positions.astype(dtype)[:, None] * frequencies[None, :]

@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .._checks import as_whole_numbers, require_positive
+from .._checks import as_whole_numbers, require_no_nan, require_positive
 from .._parameters import Parameter, described, positive, real
 from ._base import Prior
 
@@ -194,6 +194,7 @@ class Table(Prior):
                 f"bias must be floating numbers, shape (queries, keys); got dtype {array.dtype} "
                 f"and shape {array.shape}. For a Boolean mask use ak.priors.Given."
             )
+        require_no_nan("bias", array, "A pair is forbidden by -inf.")
         self.bias = array
 
     def check(self, queries: int, keys: int) -> None:
@@ -225,6 +226,7 @@ class KeyWeights(Prior):
                 f"log_weights must be floating numbers, one per key, shape (keys,); got dtype "
                 f"{array.dtype} and shape {array.shape}."
             )
+        require_no_nan("log_weights", array, "A key is hidden by -inf.")
         self.log_weights = array
 
     def check(self, queries: int, keys: int) -> None:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
+from .._checks import require_whole_number
 from ._base import Mask
 from ._positions import range_of, require_lengths, row_of_whole_numbers
 
@@ -66,6 +67,9 @@ class Causal(Mask):
 
     offset: int | Int[Array, ""] = 0
 
+    def __check_init__(self):
+        require_whole_number("offset", self.offset)
+
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return j <= i + self.offset
 
@@ -89,10 +93,8 @@ class Window(Mask):
     right: int
 
     def __check_init__(self):
-        for name in ("left", "right"):
-            size = getattr(self, name)
-            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-                raise ValueError(f"{name} must be a number of keys from 0; got {size!r}.")
+        require_whole_number("left", self.left, 0)
+        require_whole_number("right", self.right, 0)
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return (i - self.left <= j) & (j <= i + self.right)
@@ -117,6 +119,9 @@ class Prefix(Mask):
 
     length: int | Int[Array, ""]
 
+    def __check_init__(self):
+        require_whole_number("length", self.length, 0)
+
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return (j < self.length) | (j <= i)
 
@@ -139,6 +144,11 @@ class Lengths(Mask):
 
     queries: int | Int[Array, ""] | None = None
     keys: int | Int[Array, ""] | None = None
+
+    def __check_init__(self):
+        for name in ("queries", "keys"):
+            if getattr(self, name) is not None:
+                require_whole_number(name, getattr(self, name), 0)
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.any_allowed(i, i, j, j)

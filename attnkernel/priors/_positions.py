@@ -3,7 +3,9 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
@@ -62,6 +64,11 @@ def row_of_whole_numbers(name: str, numbers: ArrayLike) -> Int[Array, " n"]:
         raise ValueError(
             f"{name} must be whole numbers, one per row, shape (rows,); got dtype {array.dtype} "
             f"and shape {array.shape}."
+        )
+    if not isinstance(numbers, jax.Array) and not np.array_equal(np.asarray(numbers), array):
+        raise ValueError(
+            f"{name} has numbers too large for {array.dtype}: number what differs from 0, as "
+            f"np.unique(..., return_inverse=True) does, or subtract the least."
         )
     return array
 

@@ -13,7 +13,7 @@ FUNCTIONS = {
     "bands": lambda fit: ak.bands(fit, AT),
     "bands, constant noise": lambda fit: ak.bands(fit, AT, noise="constant", corrected=False),
     "bands, noise of rows": lambda fit: ak.bands(fit, AT, noise="rows"),
-    "simultaneous bands": lambda fit: ak.bands(fit, AT, kind="simultaneous", draws=9, key=KEY),
+    "simultaneous bands": lambda fit: ak.bands(fit, AT, kind="simultaneous", draws=20, key=KEY),
     "conformal": lambda fit: ak.conformal(fit, AT, level=0.8),
     "conformal, local": lambda fit: ak.conformal(fit, AT, level=0.8, local=True),
     "noise_variance": lambda fit: ak.noise_variance(fit, AT),
