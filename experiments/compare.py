@@ -17,7 +17,7 @@ from attnkernel._save import write_whole
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
 
 from .config import ConfigError, read
-from .results import OutputError, read_json, save_figure
+from .results import OutputError, read_json, save_figure, status_of
 
 _ROWS = 40  # of a table of numbers
 _LOOKS = list(
@@ -52,7 +52,7 @@ class Result:
             raise OutputError(f"{directory} is no run: there is no config.yaml in it")
         self.directory = directory
         self.config = flat(read(directory / "config.yaml").values)
-        self.status = read_json(directory / "status.json")
+        self.status = status_of(directory)
         self.meta = read_json(directory / "meta.json")
         self.numbers = numbers_of(read_json(directory / "summary.json"))
 
@@ -63,8 +63,8 @@ class Result:
         for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
             try:
                 row = json.loads(line)
-            except ValueError:
-                continue  # the last line of a run that was killed
+            except (ValueError, RecursionError):
+                continue  # damaged, as the last line of a run that was killed
             if not isinstance(row, dict) or len(row) < 2 or not _is_number(row.get("step")):
                 continue
             (who, member), *numbers = ((k, v) for k, v in row.items() if k != "step")
@@ -88,7 +88,7 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
     names = _names(runs)
     asked = _rows([result.config for result in results], differing=True)
     came = _rows([result.numbers for result in results], differing=False)
-    state = [str(result.status.get("state", "unknown")) for result in results]
+    state = [result.status["state"] for result in results]
     try:
         out.mkdir(parents=True)
     except OSError as error:
@@ -191,8 +191,8 @@ def index(folder: Path) -> tuple[Path, int]:
             **{key: result.config.get(key) for key in ("study", "name", "seed")},
             **{key: result.status.get(key) for key in ("state", "reason")},
             "started": meta.get("started"),
-            "seconds": (meta.get("seconds") or {}).get("total"),
-            "commit": (meta.get("git") or {}).get("commit"),
+            "seconds": flat(meta).get("seconds.total"),
+            "commit": flat(meta).get("git.commit"),
         }
         rows.append(row | result.numbers)
     columns = list(dict.fromkeys([*first, *(key for row in rows for key in row)]))

@@ -46,6 +46,11 @@ class _Loader(yaml.SafeLoader):
                 problem="anchors and aliases are not read; write the value out",
                 problem_mark=event.start_mark,
             )
+        if getattr(event, "tag", None) is not None:
+            raise yaml.MarkedYAMLError(
+                problem=f"tags, such as {event.tag}, are not read; write the value without it",
+                problem_mark=event.start_mark,
+            )
         return super().compose_node(parent, index)
 
 

@@ -4,7 +4,8 @@
 |---|---|
 | `config.yaml` | the resolved config: running it again gives the same numbers |
 | `meta.json` | versions, device, precision, seed, git state, command, times |
-| `status.json` | `running`, `done`, `failed` or `interrupted`, and why |
+| `status.json` | `running`, `done`, `failed` or `interrupted`, and why; of a run that is done the
+                  SHA-256 of its files, by which one that was damaged is known |
 | `metrics.jsonl` | one line per step and fit |
 | `summary.json` | the numbers of the figures and tables |
 | `figures/` | each as `.png` and `.pdf`, with the plotted arrays beside it as `.npz` |
@@ -15,11 +16,14 @@ was stopped and resumed. A resumed run makes all its files again, from what its 
 """
 
 import contextlib
+import errno
 import functools
 import hashlib
+import itertools
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -46,6 +50,18 @@ try:
 except ImportError:  # where there is none, two processes are not kept apart
     fcntl = None
 
+# what numbers follow from, of meta.json
+_OF_NUMBERS = (
+    "config",
+    "seed",
+    "precision",
+    "versions",
+    "git",
+    "devices",
+    "platform",
+    "kernels",
+    "data",
+)
 _PACKAGES = ("attnkernel", "jax", "jaxlib", "equinox", "optax", "numpy", "matplotlib")
 
 
@@ -56,10 +72,19 @@ class OutputError(Exception):
 class Run:
     """One run: its directory, its numbers, and its lines on the terminal."""
 
-    def __init__(self, directory: Path, config: Any, *, quiet: bool = False, resume: bool = False):
+    def __init__(
+        self,
+        directory: Path,
+        config: Any,
+        *,
+        quiet: bool = False,
+        resume: bool = False,
+        numbered: bool = False,
+    ):
         """Claims the directory, complete with config, meta and status from its first moment.
 
-        **Arguments:** `resume`: go on with the run that is there, of the same config.
+        **Arguments:** `resume`: go on with the run that is there, of the same config. `numbered`:
+        where the directory exists, claim the first that does not of `NAME_2`, `NAME_3`, ...
 
         **Raises:** `OutputError` if it exists or cannot be written; to resume, if it is at work.
         """
@@ -75,9 +100,11 @@ class Run:
         self._meta = _meta(config)
         self._timings: dict[str, float] = {}
         self._notes: list[str] = []
+        self._written = ["config.yaml", "metrics.jsonl"]
         self._of = digest_of(config)
         try:
-            self._again() if resume else self._claim(config)
+            self._again() if resume else self._claim(config, numbered)
+            directory = self.directory
             self._metrics = (directory / "metrics.jsonl").open("w", encoding="utf-8")
         except (FileExistsError, NotADirectoryError):
             raise OutputError(
@@ -87,14 +114,9 @@ class Run:
             reason = getattr(error, "strerror", None) or error
             raise OutputError(f"{directory} cannot be written: {reason}") from None
 
-    def _claim(self, config: Any) -> None:
+    def _claim(self, config: Any, numbered: bool) -> None:
         """Makes the directory, in one moment."""
         self.directory.parent.mkdir(parents=True, exist_ok=True)
-        if os.path.lexists(self.directory):
-            raise OutputError(
-                f"{self.directory} exists already; name another with --out, or remove it. "
-                f"To go on with a run: python -m experiments resume {self.directory}"
-            )
         with tempfile.TemporaryDirectory(dir=self.directory.parent, prefix=".run-") as draft:
             made = Path(draft) / "run"
             made.mkdir()
@@ -102,7 +124,16 @@ class Run:
             _write_json(made / "meta.json", self._meta)
             _write_json(made / "status.json", {"state": "running", "reason": None})
             self._lock = _locked(made)
-            made.rename(self.directory)
+            for place in _numbered(self.directory) if numbered else [self.directory]:
+                if not os.path.lexists(place) and _renamed(made, place):
+                    self.directory = place
+                    break
+            else:
+                os.close(self._lock)
+                raise OutputError(
+                    f"{self.directory} exists already; name another with --out, or remove it. "
+                    f"To go on with a run: {resume_command(self.directory)}"
+                )
         settle(self.directory.parent)
 
     def _again(self) -> None:
@@ -115,11 +146,14 @@ class Run:
         changed = {
             name: [before.get(name), now]
             for name, now in self._meta.items()
-            if name in ("versions", "git", "devices", "platform", "kernels", "data")
-            and before.get(name) != now
+            if name in _OF_NUMBERS and (name in before or name in ("kernels", "data"))
+            if before.get(name) != now
         }
-        self._meta = {**self._meta, **before}
-        self._meta["resumed"] = [*before.get("resumed", []), {**how, "changed": changed}]
+        asked = {name: self._meta[name] for name in ("seed", "precision", "config")}
+        self._meta = {**self._meta, **before, **asked}
+        resumed = before.get("resumed")
+        resumed = resumed if isinstance(resumed, list) else []
+        self._meta["resumed"] = [*resumed, {**how, "changed": changed}]
         _write_json(self.directory / "meta.json", self._meta)
         _write_json(self.directory / "status.json", {"state": "running", "reason": None})
         (self.directory / "error.log").unlink(missing_ok=True)
@@ -199,6 +233,7 @@ class Run:
     def summary(self, numbers: Mapping[str, Any]) -> None:
         """Writes `summary.json`, with the notes of the run."""
         _write_json(self.directory / "summary.json", {**numbers, "notes": self._notes})
+        self._written.append("summary.json")
 
     def note(self, sentences: Sequence[str]) -> None:
         """Keeps sentences that a reader of the results must know, and prints them."""
@@ -243,17 +278,30 @@ class Run:
     def close(self, state: str, reason: str | None = None) -> None:
         """Writes how the run ended. Of one that is done, only the last checkpoints stay."""
         self._metrics.close()  # may raise, where the disk is full
+        ended: dict[str, Any] = {"state": state, "reason": reason}
         if state == "done":  # once all that it vouches for is on the disk
-            figures = self.directory / "figures"
-            for path in (self.directory / "metrics.jsonl", *figures.glob("*"), figures):
+            files = sorted(
+                path
+                for path in (*self.directory.glob("*"), *self.directory.glob("figures/*"))
+                if path.is_file() and path.name not in ("meta.json", "status.json")
+            )
+            for name in self._written:
+                if self.directory / name not in files:
+                    raise OutputError(
+                        f"{self.directory / name} is gone: it was removed while the run was at work"
+                    )
+            for path in (*files, self.directory / "figures"):
                 if path.exists():
                     settle(path)
+            ended["files"] = {
+                path.relative_to(self.directory).as_posix(): _digest(path) for path in files
+            }
             for name in {path.name[:-15] for path in self.directory.glob("checkpoints/*.ckpt")}:
                 self.checkpoints(name).keep(1)
         self._meta["seconds"] = {**self._timings, "total": time.time() - self._started}
         self._meta["ended"] = _now()
         _write_json(self.directory / "meta.json", self._meta)
-        _write_json(self.directory / "status.json", {"state": state, "reason": reason})
+        _write_json(self.directory / "status.json", ended)
         os.close(self._lock)
 
 
@@ -286,17 +334,38 @@ class Ticker:
 
 def default_directory(name: str) -> Path:
     """`results/NAME/TIME`, one that does not exist yet."""
-    stem = Path("results") / name / time.strftime("%Y-%m-%d_%H-%M-%S")
-    directory, number = stem, 2
-    while directory.exists():
-        directory, number = stem.with_name(f"{stem.name}_{number}"), number + 1
-    return directory
+    places = _numbered(Path("results") / name / time.strftime("%Y-%m-%d_%H-%M-%S"))
+    return next(place for place in places if not place.exists())
+
+
+def _numbered(directory: Path) -> Iterator[Path]:
+    """The directory, then `NAME_2`, `NAME_3`, ..."""
+    yield directory
+    for number in itertools.count(2):
+        yield directory.with_name(f"{directory.name}_{number}")
+
+
+def _renamed(made: Path, place: Path) -> bool:
+    """Whether the name was still free."""
+    try:
+        made.rename(place)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            return False
+        raise
+    return True
+
+
+def resume_command(directory: Path) -> str:
+    """The words to type."""
+    return f"python -m experiments resume {shlex.quote(os.fspath(directory))}"
 
 
 def _meta(config: Any) -> dict[str, Any]:
     return {
         "command": sys.argv,
         "started": _now(),
+        "config": hashlib.sha256(dump(config).encode()).hexdigest(),
         "seed": config.seed,
         "precision": config.precision,
         **({"kernels": kernels} if (kernels := own_kernel(config)) else {}),
@@ -329,7 +398,11 @@ def _own_data(config: Any) -> dict[str, str]:
 
 @functools.lru_cache
 def _digest_of_file(path: str, changed: int, size: int) -> str:
-    with open(path, "rb") as file:
+    return _digest(Path(path))
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -374,9 +447,42 @@ def read_json(path: Path) -> dict[str, Any]:
     """What a JSON file says; nothing where it is not there or is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def status_of(directory: Path) -> dict[str, Any]:
+    """How a run stands: its `status.json`, and what that cannot say itself.
+
+    `stopped`: at work by its status, but of no process. `damaged`: done, but a file is not as it
+    was then, or the summary cannot be read. `unknown`: without a status.
+    """
+    status = read_json(directory / "status.json")
+    state, files = status.get("state"), status.get("files")
+    if not isinstance(state, str):
+        return status | {"state": "unknown", "reason": "status.json is missing or damaged"}
+    if state == "running" and not _is_at_work(directory):
+        return status | {"state": "stopped", "reason": "its process is gone"}
+    if state == "done":
+        if not isinstance(files, dict) and not read_json(directory / "summary.json"):
+            return status | {"state": "damaged", "reason": "summary.json cannot be read"}
+        for name, digest in files.items() if isinstance(files, dict) else ():
+            path = directory / str(name)
+            if not path.is_file() or _digest(path) != digest:
+                return status | {"state": "damaged", "reason": f"{name} is not as it was written"}
+    return status
+
+
+def _is_at_work(directory: Path) -> bool:
+    """Whether a process holds the run; where that cannot be told, yes."""
+    if fcntl is None:
+        return True
+    try:
+        os.close(_locked(directory))
+    except (OutputError, OSError):
+        return True
+    return False
 
 
 def _locked(directory: Path) -> int:

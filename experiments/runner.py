@@ -20,7 +20,7 @@ from attnkernel import FitWarning
 
 from . import config as configs, distributed
 from .parts import Study
-from .results import OutputError, Run, default_directory, read_json
+from .results import OutputError, Run, default_directory, resume_command, status_of
 from .studies import STUDIES
 
 
@@ -112,7 +112,7 @@ def resume(directory: Path, *, quiet: bool) -> int:
     if not (directory / "config.yaml").is_file():
         raise OutputError(f"{directory} is no run: there is no config.yaml in it")
     study = load(directory / "config.yaml", [])
-    if read_json(directory / "status.json").get("state") == "done":
+    if status_of(directory)["state"] == "done":
         print(f"{directory} is done: there is nothing to go on with")
         return 0
     return execute(study, directory, quiet=quiet, resume=True)
@@ -129,7 +129,13 @@ def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False
     with settings(study), _directory(out, study.name) as directory:
         first = jax.process_index() == 0
         try:
-            run = Run(directory, study, quiet=quiet or not first, resume=resume and first)
+            run = Run(
+                directory,
+                study,
+                quiet=quiet or not first,
+                resume=resume and first,
+                numbered=out is None,
+            )
         except OutputError:
             distributed.all_say(False)
             raise
@@ -143,7 +149,7 @@ def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False
             _close(run, "interrupted", "Ctrl-C")
             print(
                 f"interrupted; what was computed is in {run.directory}\n"
-                f"to go on: python -m experiments resume {run.directory}",
+                f"to go on: {resume_command(run.directory)}",
                 file=sys.stderr,
             )
             return 130
@@ -181,6 +187,6 @@ def _close(run: Run, state: str, reason: str) -> None:
     except OSError as error:
         print(
             f"how it ended could not be written: {error.strerror or error}; when it can, "
-            f"python -m experiments resume {run.directory} goes on from the last checkpoint",
+            f"{resume_command(run.directory)} goes on from the last checkpoint",
             file=sys.stderr,
         )

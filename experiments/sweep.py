@@ -42,7 +42,7 @@ from attnkernel.plot import BLUE, SKY, literal
 from . import config as configs
 from .compare import numbers_of
 from .parts import Study
-from .results import OutputError, digest_of, plain, read_json, save_figure
+from .results import OutputError, digest_of, plain, read_json, save_figure, status_of
 from .runner import check, settings, study_of
 
 _MOST = 100_000  # members
@@ -276,12 +276,14 @@ def _found(out: Path) -> dict[str, dict[str, Any]]:
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 row = json.loads(line)
-                rows.append((row["id"], row))
-            except (ValueError, TypeError, KeyError):
+                if not isinstance(row, dict) or not isinstance(row["summary"], dict):
+                    raise TypeError
+                rows.append((str(row["id"]), row))
+            except (ValueError, TypeError, KeyError, RecursionError):
                 print(f"{path}: a line is damaged; its member is computed anew", file=sys.stderr)
     for path in sorted((out / "members").glob("*/status.json")):
-        status = read_json(path)
-        summary = read_json(path.parent / "summary.json") if status.get("state") == "done" else {}
+        status = status_of(path.parent)
+        summary = read_json(path.parent / "summary.json") if status["state"] == "done" else {}
         rows.append((path.parent.name, {**status, "summary": summary}))
     found = {}
     for member, row in rows:

@@ -49,8 +49,8 @@ def test_config_must_be_a_mapping(errors_of, text):
         ("study: heads\n\tseed: 3\n", "config.yaml:2: this is not YAML: "),
         ("study: 'heads\n", "config.yaml:2: this is not YAML: "),
         (HOLDOUT + "---\nseed: 1\n", "config.yaml:8: this is not YAML: "),
-        (HOLDOUT + "seed: !!python/name:os.system x\n", "config.yaml:8: seed: "),
-        (HOLDOUT + "seed: !!int x\n", "config.yaml:8: seed: "),
+        (HOLDOUT + "seed: !!python/name:os.system x\n", "config.yaml:8: this is not YAML: tags"),
+        (HOLDOUT + "seed: !!int x\n", "config.yaml:8: this is not YAML: tags"),
         (HOLDOUT + "? [a]\n: 3\n", "config.yaml:8: (top): "),
     ],
 )

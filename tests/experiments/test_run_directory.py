@@ -16,7 +16,7 @@ import yaml
 import attnkernel as ak
 from experiments.__main__ import main
 from experiments.parts import Keys
-from experiments.results import default_directory
+from experiments.results import default_directory, status_of
 from experiments.studies import STUDIES
 from experiments.studies.data import ShowData
 
@@ -82,7 +82,7 @@ def twice(request, tmp_path_factory):
 
 def test_run_has_all_files_and_is_done(twice):
     study, first, _ = twice
-    assert read_json(first / "status.json") == {"state": "done", "reason": None}
+    assert status_of(first)["state"] == "done"
     figures = {f"figures/{f}.{end}" for f in FIGURES[study] for end in ("png", "pdf", "npz")}
     numbers = {f"{f}.json" for f in ("meta", "status", "summary")}
     kept = {f"checkpoints/{name}" for name in CHECKPOINTS.get(study, ())}

@@ -16,7 +16,7 @@ import pytest
 from paths import ROOT
 
 from experiments.__main__ import main
-from experiments.results import Ticker
+from experiments.results import Ticker, status_of
 from experiments.studies.data import ShowData
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
@@ -79,7 +79,7 @@ def test_run_in_a_process_of_its_own(home):
         ["figure", os.path.join("out", "figures", "data.png")],
         ["numbers", os.path.join("out", "summary.json")],
     ]
-    assert read_json(home / "out" / "status.json") == {"state": "done", "reason": None}
+    assert status_of(home / "out")["state"] == "done"
     assert read_json(home / "out" / "meta.json")["seed"] == 3
     assert (home / "out" / "figures" / "data.png").read_bytes().startswith(b"\x89PNG")
     assert len(read_json(home / "out" / "summary.json")["y"]) == 20
