@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ._checks import as_reals
+from ._checks import as_reals, at_least
 from ._heads import Parts, batch_shape, first
 from ._parameters import require_single
 from ._rules import Rule
@@ -42,7 +42,7 @@ def checked(
 def task_of(q: Any, k: Any, v: Any, kernel: Kernel, prior: Prior | None, rule: Rule) -> Task:
     """What is to be summed, of one member of the batch."""
     given = jnp.result_type(q, k, v)
-    dtype = jnp.promote_types(given, jnp.float32)
+    dtype = at_least(given)
     if type(kernel).reduced is not Kernel.reduced:
         points = (jax.ShapeDtypeStruct(points.shape[-2:], dtype) for points in (q, k))
         kernel, q, k = eqx.filter_eval_shape(type(kernel).reduced, kernel, *points)

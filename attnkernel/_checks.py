@@ -185,6 +185,12 @@ def merged_numbers(read: np.ndarray, kept: np.ndarray) -> str | None:
     return f"its {of_read} different numbers become {of_kept} in {kept.dtype}."
 
 
+def at_least(dtype: Any, least: Any = jnp.float32) -> Any:
+    """The dtype, or the wider one of the two: also where users forbid implicit promotion."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.promote_types(dtype, least)
+
+
 def require_finite(name: str, rows: Float[Array, "*batch rows columns"]) -> None:
     """Raise `ValueError` unless every number of every row is finite."""
     if not is_known(rows) or np.all(np.isfinite(np.asarray(rows))):

@@ -16,7 +16,7 @@ import wadler_lindig as wl
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import as_whole_numbers, is_known
+from .._checks import as_whole_numbers, at_least, is_known
 from ._base import Kernel
 from ._squares import MANY, add_up, columns
 
@@ -268,7 +268,7 @@ def _logit(name: str, bandwidth: ArrayLike, limit: np.ndarray) -> Float[Array, "
                 f"to {np.round(limit, 6).tolist()}; got {given.tolist()}."
             )
     share = jnp.asarray(bandwidth)
-    share = share.astype(jnp.promote_types(share.dtype, jnp.result_type(float)))
+    share = share.astype(at_least(share.dtype, jnp.result_type(float)))
     share = jnp.broadcast_to(share, np.broadcast_shapes(shape, limit.shape))
     share = share / limit.astype(share.dtype)
     inside = (share > 0) & (share < 1)

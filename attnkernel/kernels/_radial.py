@@ -17,7 +17,7 @@ from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import is_known
+from .._checks import at_least, is_known
 from ._base import Kernel
 from ._scaled import Scaled, log_positive
 from ._squares import MANY, add_up, as_row, columns, largest, pairwise_squares, squares_of
@@ -328,7 +328,7 @@ class Periodic(Kernel):
 def _factor(metric: ArrayLike) -> Float[Array, "dim dim"]:
     """A with AᵀA = the metric."""
     array = jnp.asarray(metric)
-    array = array.astype(jnp.promote_types(array.dtype, jnp.result_type(float)))
+    array = array.astype(at_least(array.dtype, jnp.result_type(float)))
     if array.ndim != 2 or array.shape[0] != array.shape[1]:
         raise ValueError(f"metric must have shape (dim, dim); got {array.shape}.")
     factor = jnp.linalg.cholesky(array).T

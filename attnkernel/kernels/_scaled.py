@@ -8,7 +8,7 @@ import wadler_lindig as wl
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import is_known, require_positive
+from .._checks import at_least, is_known, require_positive
 from ._base import Kernel, unbounded
 
 
@@ -119,6 +119,6 @@ def log_positive(name: str, value: ArrayLike) -> Float[Array, "..."]:
     require_positive(name, value)
     with np.errstate(over="ignore"):
         array = jnp.asarray(value)
-        array = array.astype(jnp.promote_types(array.dtype, jnp.result_type(float)))
+        array = array.astype(at_least(array.dtype, jnp.result_type(float)))
     require_positive(name, array)
     return jnp.log(array)

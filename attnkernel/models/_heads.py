@@ -71,11 +71,14 @@ def masked(mask: ArrayLike | None, heads: int, queries: int, keys: int) -> Prior
     if mask is None:
         return None
     mask = jnp.asarray(mask)
+    if jnp.issubdtype(mask.dtype, jnp.integer):  # as Equinox reads them
+        mask = mask != 0
     shapes = ((queries, keys), (heads, queries, keys))
     if mask.dtype != bool or mask.shape not in shapes:
         raise ValueError(
-            f"mask must be Boolean, True = attend, of shape (queries, keys) = {shapes[0]} or "
-            f"(heads, queries, keys) = {shapes[1]}; got dtype {mask.dtype}, shape {mask.shape}."
+            f"mask must be Boolean, True = attend, or integers, 0 = not, of shape (queries, keys) "
+            f"= {shapes[0]} or (heads, queries, keys) = {shapes[1]}; got dtype {mask.dtype}, shape "
+            f"{mask.shape}."
         )
     return Given(mask) if mask.ndim == 2 else PerHead(jax.vmap(Given)(mask))
 

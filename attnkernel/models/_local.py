@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._attend import at_once, attend, attention_weights
 from .._auto import Auto
+from .._checks import at_least
 from .._rules import Softmax
 from ..methods import Blockwise, Dense, Fourier, Method
 from ..priors import At
@@ -88,7 +89,10 @@ def local_polynomial(
 
     **Source:** Fan and Gijbels, *Local polynomial modelling and its applications* (1996).
     """
-    ridge, order = jnp.asarray(ridge, q.dtype), 0 if columns == () else order
+    order = 0 if columns == () else order
+    if order:  # systems of half precision are no solvable ones
+        q, k, v = (part.astype(at_least(part.dtype)) for part in (q, k, v))
+    ridge = jnp.asarray(ridge, q.dtype)
     return at_once(_polynomials, ((kernel, prior, rule), method, order, columns), q, k, v, ridge)
 
 
@@ -159,7 +163,7 @@ def weighed(
         means, of_squares = attend(q, k, v, **parts, return_log_mass=True)
         log_ratio = jnp.where(jnp.isneginf(of_squares), 0.0, of_squares - 2.0 * local.log_mass)
         return means * jnp.exp(log_ratio)[:, None]
-    arrays = (q, k, v, local.influence)
+    arrays = (*(part.astype(at_least(part.dtype)) for part in (q, k, v)), local.influence)
     return at_once(_weighed, ((kernel, prior, rule), power, order, columns), *arrays)
 
 

@@ -1,6 +1,7 @@
 """Attention of many heads: between sequences or within one, at once or row by row with a cache."""
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, overload
 
@@ -177,6 +178,7 @@ class MultiheadAttention(eqx.Module):
         *,
         key: PRNGKeyArray | None = None,
         inference: bool | None = None,
+        deterministic: bool | None = None,
         process_heads: ProcessHeads | None = None,
         prior: Prior | PerHead | None = None,
         positions: Int[Array, " queries"] | None = None,
@@ -185,9 +187,10 @@ class MultiheadAttention(eqx.Module):
         """**Arguments:**
 
         - `query`, `key_`, `value`: one sequence each, the last two of the same length.
-        - `mask`: True = attend, shape (queries, keys) or (heads, queries, keys). A `prior` says the
-          same without an array of all pairs.
-        - `key`: a PRNG key for dropout. `inference`: whether to leave dropout out.
+        - `mask`: True = attend, shape (queries, keys) or (heads, queries, keys); of integers all
+          but 0 are True. A `prior` says the same without an array of all pairs.
+        - `key`: a PRNG key for dropout. `inference`: whether to leave dropout out; `deterministic`
+          is its older name, as in Equinox.
         - `process_heads`: a function of the heads of queries, keys and values, each of shape
           (rows, heads, size), to ones of the same shapes.
         - `prior`: added to the module's own.
@@ -196,6 +199,9 @@ class MultiheadAttention(eqx.Module):
 
         **Raises:** `ValueError` if arrays are of other sizes than the module's.
         """
+        if deterministic is not None:
+            warnings.warn("deterministic= is the older name of inference=.", stacklevel=2)
+            inference = deterministic
         heads = self._heads(query, key_, value, process_heads, positions, key_positions)
         own = self.prior
         if own is not None and (positions is not None or key_positions is not None):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from .._arguments import task_of
+from .._checks import at_least
 from .._heads import PerHead
 from .._rules import Rule
 from ..kernels import Kernel
@@ -30,7 +31,7 @@ class RecurrentCache(eqx.Module):
     length: Int[Array, ""]
 
     def __init__(self, heads: int, features: int, vo_size: int, *, dtype=None):
-        dtype = jnp.promote_types(jnp.result_type(float) if dtype is None else dtype, jnp.float32)
+        dtype = at_least(jnp.result_type(float) if dtype is None else dtype)
         empty = State.empty(features, vo_size, dtype)
         self.state = jax.tree.map(lambda leaf: jnp.stack([leaf] * heads), empty)
         self.length = jnp.array(0)
@@ -48,7 +49,7 @@ class RecurrentCache(eqx.Module):
         assert isinstance(rule, Rule)
 
         stored = self.state.sums.dtype
-        dtype = jnp.promote_types(jnp.result_type(q, k, v), stored)
+        dtype = at_least(jnp.result_type(q, k, v), stored)
 
         def in_dtype(tree: Any, dtype: Any) -> Any:
             return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)

@@ -135,7 +135,7 @@ class KernelRegression(eqx.Module):
         out, local = self._passed(q, k, v, prior, weights, wants_all=False)
         prior = with_weights(prior, weights, k)
         empty = jnp.isneginf(local.log_mass)
-        out = fill_empty(out, empty, q, k, v, prior, self.on_empty)
+        out = fill_empty(out, empty, q, k, v, prior, self.on_empty).astype(q.dtype)
         return out[:, 0] if np.ndim(y) == 1 else out
 
     def local_fit(

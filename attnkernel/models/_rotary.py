@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._checks import require_positive
+from .._checks import at_least, require_positive
 
 
 def rotate(
@@ -26,7 +26,7 @@ def rotate(
     if size % 2:
         raise ValueError(f"Rotary positions turn pairs of coordinates; got an odd size, {size}.")
     require_positive("base", base, "Try 10000.")
-    dtype = jnp.promote_types(x.dtype, jnp.float32)
+    dtype = at_least(x.dtype)
     frequencies = base ** (-jnp.arange(0, size, 2, dtype=dtype) / size)
     angles = positions.astype(dtype)[:, None] * frequencies[None, :]
     cos, sin = jnp.cos(angles), jnp.sin(angles)
