@@ -14,6 +14,7 @@ beside its place, brought to the disk, and then put there: it is never there in 
 
 import hashlib
 import json
+import math
 import os
 import secrets
 from collections.abc import Sequence
@@ -29,7 +30,8 @@ from ._checks import is_known
 from ._structure import flatten, unflatten
 
 _MAGIC = b"attnkernel 1\n"
-_LONGEST = 2**26  # bytes of a header
+_LONGEST = 2**24  # bytes of a header
+_MOST = 2**16  # arrays
 _PACKAGES = ("attnkernel", "jax", "jaxlib", "equinox", "numpy")
 
 
@@ -112,12 +114,14 @@ def read(path: str | os.PathLike, *, classes: Sequence[type] = ()) -> Saved:
     header, payload = _parts(path)
     arrays, at = [], 0
     try:
-        for leaf in header["leaves"]:
-            dtype, shape = jnp.dtype(leaf["dtype"]), tuple(leaf["shape"])
-            if dtype.hasobject or min(shape, default=0) < 0:
-                raise ValueError(f"{leaf['path']} is of objects, or of no shape")
+        leaves = header["leaves"]
+        described = [(_dtype(leaf), _shape(leaf)) for leaf in leaves]
+        sizes = [dtype.itemsize * math.prod(shape) for dtype, shape in described]
+        if sum(sizes) != len(payload):  # before anything is made of what a header claims
+            raise ValueError(f"its arrays are of {sum(sizes)} bytes, and it holds {len(payload)}")
+        for (dtype, shape), size, leaf in zip(described, sizes, leaves, strict=True):
             array = np.ndarray(shape, dtype, payload, at).copy()
-            at += array.nbytes
+            at += size
             arrays.append(_placed(path, array, leaf))
         tree = unflatten(header["tree"], arrays, classes)
         return Saved(tree, dict(header["about"]))
@@ -125,6 +129,22 @@ def read(path: str | os.PathLike, *, classes: Sequence[type] = ()) -> Saved:
         raise
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise SavedFileError(f"{path} cannot be read: {error}") from None
+
+
+def _dtype(leaf: dict[str, Any]) -> np.dtype:
+    """That of an array of numbers."""
+    dtype = jnp.dtype(leaf["dtype"])
+    of_numbers = any(jnp.issubdtype(dtype, kind) for kind in (np.number, np.bool_))
+    if not of_numbers or not dtype.itemsize:
+        raise ValueError(f"{leaf['path']} is of {dtype}, which are no numbers")
+    return dtype
+
+
+def _shape(leaf: dict[str, Any]) -> tuple[int, ...]:
+    shape = tuple(leaf["shape"])
+    if not all(type(size) is int and 0 <= size < 2**31 for size in shape):
+        raise ValueError(f"{leaf['path']} is of the shape {str(shape)[:80]}, which is none")
+    return shape
 
 
 def _parts(path: Path) -> tuple[dict[str, Any], bytes]:
@@ -136,25 +156,34 @@ def _parts(path: Path) -> tuple[dict[str, Any], bytes]:
                 ours = magic.startswith(_MAGIC.split()[0])
                 what = "of another format than 1: use a newer attnkernel" if ours else "not of ours"
                 raise SavedFileError(f"{path} is {what}.")
-            line = file.readline(_LONGEST)
+            header = _header(path, file.readline(_LONGEST))
+            size, seal_of_arrays = header["bytes"], header["sha256"]
+            there = os.fstat(file.fileno()).st_size - file.tell()
+            if there != size:
+                raise SavedFileError(
+                    f"{path} is damaged: it has {there} bytes of arrays where {size} were written."
+                )
             payload = file.read()
     except OSError as error:
         raise SavedFileError(f"{path} cannot be read: {error.strerror or error}") from None
+    if hashlib.sha256(payload).hexdigest() != seal_of_arrays:
+        raise SavedFileError(f"{path} is damaged: its arrays are not as they were written.")
+    return header, payload
+
+
+def _header(path: Path, line: bytes) -> dict[str, Any]:
+    """The header, as it was written."""
     seal, _, text = line.rstrip(b"\n").partition(b" ")
     if not line.endswith(b"\n") or hashlib.sha256(text).hexdigest().encode() != seal:
         raise SavedFileError(f"{path} is damaged: its header is not as it was written.")
     try:
         header = json.loads(text)
-        size, seal_of_arrays = header["bytes"], header["sha256"]
+        number, _ = len(header["leaves"]), (header["bytes"], header["sha256"])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise SavedFileError(f"{path} is damaged: its header cannot be read.") from None
-    if len(payload) != size:
-        raise SavedFileError(
-            f"{path} is damaged: it has {len(payload)} bytes of arrays where {size} were written."
-        )
-    if hashlib.sha256(payload).hexdigest() != seal_of_arrays:
-        raise SavedFileError(f"{path} is damaged: its arrays are not as they were written.")
-    return header, payload
+    if number > _MOST:
+        raise SavedFileError(f"{path} cannot be read: {number} arrays are more than {_MOST}.")
+    return header
 
 
 def _placed(path: Path, leaf: np.ndarray, described: dict[str, Any]) -> Any:

@@ -125,6 +125,11 @@ def _module(cls: type, name: str, fields: dict[str, Any]) -> Any:
             f"The file gives {name} a {strange}, which it has not here: it was saved by another "
             f"version of attnkernel, or of your class."
         )
+    if missing := expected - fields.keys():
+        raise ValueError(
+            f"The file gives {name} no {', '.join(sorted(missing))}: it was saved by another "
+            f"version of attnkernel, or of your class."
+        )
     module = object.__new__(cls)
     for key, value in fields.items():
         object.__setattr__(module, key, value)

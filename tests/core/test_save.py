@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import tracemalloc
 
 import equinox as eqx
 import jax
@@ -166,7 +167,14 @@ def test_a_forged_file_creates_only_registered_classes(tmp_path):
         (module("os.system"), r"os\.system|subprocess\.Popen"),
         (module("subprocess.Popen"), r"os\.system|subprocess\.Popen"),
         (module("models.KernelRegression"), "another version"),
-        (leaf(dtype="O"), "objects"),
+        (leaf(dtype="O"), "no numbers"),
+        (leaf(dtype="V0", shape=[10**9]), "no numbers"),
+        (leaf(dtype="S0", shape=[10**9]), "no numbers"),
+        (leaf(shape=[0, 10**12]), "which is none"),
+        (leaf(shape=[True]), "which is none"),
+        (leaf(shape=[2**30]), "its arrays are of 4294967296 bytes, and it holds 4"),
+        (lambda header, _: header.update(leaves=200_000 * header["leaves"]), "200000 arrays"),
+        (lambda header, _: header["tree"]["fields"].pop("metric_factor"), "no metric_factor"),
         (leaf(dtype="evil"), "cannot be read"),
         (leaf(shape=[2**40, 2**40]), "cannot be read"),
         (leaf(shape=[-1]), "cannot be read"),
@@ -181,6 +189,17 @@ def test_a_forged_file_creates_only_registered_classes(tmp_path):
         forged(path, change)
         with pytest.raises(ak.SavedFileError, match=message):
             ak.load(path)
+
+
+@pytest.mark.parametrize("size", [2**24 + 1, 60 * 2**20])
+def test_a_header_of_many_megabytes_is_refused_before_it_is_read(tmp_path, size):
+    path = tmp_path / "m"
+    path.write_bytes(b"attnkernel 1\n" + b"0" * 64 + b" " + b" " * size + b"{}\n")
+    tracemalloc.start()
+    with pytest.raises(ak.SavedFileError, match="header is not as it was written"):
+        ak.load(path)
+    assert tracemalloc.get_traced_memory()[1] < 50e6
+    tracemalloc.stop()
 
 
 def test_float64_is_refused_where_it_would_be_rounded(tmp_path):
