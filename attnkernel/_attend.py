@@ -1,6 +1,7 @@
 """The one verb. Attention, Nadaraya–Watson regression and everything between are this call."""
 
 import dataclasses
+import functools
 from typing import Any, Literal, overload
 
 import equinox as eqx
@@ -13,7 +14,7 @@ from jaxtyping import Array, Float
 from ._arguments import checked
 from ._auto import Auto
 from ._checks import require_finite
-from ._heads import Parts, PerHead, over_batch
+from ._heads import Parts, PerHead, batch_shape, over_batch
 from ._rules import Rule, Softmax
 from .kernels import Kernel
 from .methods import Method, weights
@@ -100,7 +101,8 @@ def attend(
         raise ValueError(f"{type(method).__name__} cannot evaluate this: {reason}")
     dtype, method = arrays[0].dtype, method.choice(task)
     parts, *arrays = _in_dtype(((kernel, prior, rule), *arrays), task.dtype)
-    value, log_mass = at_once(_sum, (method, method.side_by_side(task), parts), *arrays)
+    run = functools.partial(_run, method, method.side_by_side(task))
+    value, log_mass = _with_automatic_axes(run, parts, *arrays)
     if return_log_mass:
         return value.astype(dtype), log_mass.astype(dtype)
     return value.astype(dtype)
@@ -124,6 +126,31 @@ def attention_weights(
     require_finite("k", keys)
     parts, *points = _in_dtype(((kernel, prior, rule), queries, keys), task.dtype)
     return at_once(_weigh, (parts,), *points).astype(queries.dtype)
+
+
+def _run(method: Method, at_a_time: int | None, parts: Parts, *arrays: Array) -> Any:
+    return at_once(_sum, (method, at_a_time, parts), *arrays)
+
+
+def _with_automatic_axes(run: Any, parts: Parts, *arrays: Array) -> tuple[Array, Array]:
+    """Of arrays on a mesh with explicit axes: inside, XLA lays out what each step makes; the value
+    and the log-mass are laid out as the queries are."""
+    of_queries = jax.typeof(arrays[0]).sharding
+    kinds = {kind for array in arrays for kind in jax.typeof(array).sharding.mesh.axis_types}
+    if jax.sharding.AxisType.Explicit not in kinds:
+        return run(parts, *arrays)
+    batch = batch_shape(parts, *arrays)
+    spec = tuple(of_queries.spec)
+    spec += (None,) * (arrays[0].ndim - len(spec))
+    rows = (None,) * (len(batch) + 2 - len(spec)) + spec[:-1]
+    value, log_mass = (jax.sharding.PartitionSpec(*axes) for axes in ((*rows, None), rows))
+    moving, fixed = eqx.partition(parts, eqx.is_array)
+
+    @functools.partial(jax.sharding.auto_axes, out_sharding=(value, log_mass))
+    def inside(moving: Any, *arrays: Array) -> tuple[Array, Array]:
+        return run(eqx.combine(moving, fixed), *arrays)
+
+    return inside(moving, *arrays)
 
 
 def _sum(
