@@ -146,11 +146,11 @@ def _with_automatic_axes(run: Any, parts: Parts, *arrays: Array) -> tuple[Array,
     value, log_mass = (jax.sharding.PartitionSpec(*axes) for axes in ((*rows, None), rows))
     moving, fixed = eqx.partition(parts, eqx.is_array)
 
-    @functools.partial(jax.sharding.auto_axes, out_sharding=(value, log_mass))
     def inside(moving: Any, *arrays: Array) -> tuple[Array, Array]:
         return run(eqx.combine(moving, fixed), *arrays)
 
-    return inside(moving, *arrays)
+    spread: Any = jax.sharding.auto_axes(inside, out_sharding=(value, log_mass))
+    return spread(moving, *arrays)
 
 
 def _sum(

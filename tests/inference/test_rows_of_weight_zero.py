@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from marks import slow
 
 import attnkernel as ak
 
@@ -32,8 +33,11 @@ def fitted(x, y, weights):
     return ak.fit(model, x, y, objective=ak.LeaveOneOut(), weights=weights, **still)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", FUNCTIONS)
+DEFAULT = {"bands, constant noise", "conformal, local", "summarise"}
+
+
+@pytest.mark.parametrize("weighted", [slow(False), True])
+@pytest.mark.parametrize("name", [n if n in DEFAULT else slow(n) for n in FUNCTIONS])
 def test_rows_of_weight_zero_are_none(x64, name, weighted):
     rng = np.random.default_rng(0)
     x, dropped = rng.random(30), np.arange(30) % 5 == 2

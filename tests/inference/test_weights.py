@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from marks import slow
 
 import attnkernel as ak
 
@@ -65,7 +66,10 @@ SCALED = {
 }
 
 
-@pytest.mark.parametrize("name", SCALED)
+DEFAULT = {"bands, constant noise", "criteria"}
+
+
+@pytest.mark.parametrize("name", [n if n in DEFAULT else slow(n) for n in SCALED])
 def test_a_factor_of_all_weights_changes_nothing(x64, name):
     leaves = (jax.tree.leaves(SCALED[name](fitted(weights))) for weights in (WEIGHTS, 7 * WEIGHTS))
     for found, expected in zip(*leaves, strict=True):

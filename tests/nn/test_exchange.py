@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 
 import attnkernel as ak
 from attnkernel import priors
@@ -107,7 +108,10 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+DEFAULT = {"dot product", "blocks", "local lines", "module"}
+
+
+@pytest.mark.parametrize("name", [n if n in DEFAULT else slow(n) for n in CALLS])
 def test_half_precision_where_implicit_promotion_is_forbidden(name):
     """In float32 inside: the strict mode of JAX forbids users' mixtures, not ours."""
     expected = jax.jit(CALLS[name])(X)
