@@ -75,7 +75,7 @@ def require_whole_number(name: str, value: Any, least: int | None = None) -> Non
 
     Its value is looked at where it is known.
     """
-    dtype = getattr(value, "dtype", np.asarray(value).dtype)
+    dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
     is_whole = jnp.issubdtype(dtype, jnp.integer) and not np.ndim(value)
     if not is_whole or (least is not None and is_known(value) and int(value) < least):
         start = "" if least is None else f" from {least}"

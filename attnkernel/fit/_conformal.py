@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import PRNGKeyArray
 
+from .._checks import is_known
 from ..models import MeanVarianceRegression
 from ..priors import LeaveOneOut as LeaveOneOutMask
 from ._fit import fit as fit_model
@@ -54,6 +55,11 @@ def conformal(
         raise ValueError(f"level must be between 0 and 1, such as 0.95; got {level!r}.")
     if fit.loss.ndim or fit.y.ndim != 1:
         raise ValueError("Conformal intervals are of one fit, with one label per row.")
+    if fit.objective.weights is not None and not is_known(fit.objective.weights):
+        raise ValueError(
+            "Residuals are counted where the weight is above 0: ask for conformal intervals of a "
+            "fit with weights outside jit, vmap and grad."
+        )
     fit = with_weight(fit)
     at, given = fit.inputs(x_new), fit.objective.given()
     if isinstance(fit.model, MeanVarianceRegression):

@@ -47,9 +47,9 @@ def degrees_of_freedom(fit: Fit) -> DegreesOfFreedom:
     **Source:** Loader, *Local regression and likelihood* (1999), section 2.3.2.
     """
     fit = of_regression(fit)
-    hat, norms, _ = hat_diagonals(fit)
-    trace, of_squares = jnp.sum(hat), jnp.sum(norms)
-    return DegreesOfFreedom(trace, of_squares, len(fit.x) - 2.0 * trace + of_squares)
+    hat, norms, weights = hat_diagonals(fit)
+    trace, of_squares, n = jnp.sum(hat), jnp.sum(norms), jnp.sum(weights > 0)
+    return DegreesOfFreedom(trace, of_squares, n - 2.0 * trace + of_squares)
 
 
 class Bands(eqx.Module):

@@ -10,7 +10,6 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._attend import at_once
-from .._checks import is_known
 from .._frames import like
 from ..models import KernelRegression
 from ..priors import LeaveOneOut as LeaveOneOutMask, Mask
@@ -69,6 +68,7 @@ class RowVariance(eqx.Module):
         hat, norms, weights = hat_diagonals(fit)
         # a row that the fit passes through, alone in its neighbourhood, says nothing of its noise
         expected = jnp.maximum(1.0 - 2.0 * hat + norms, jnp.finfo(hat.dtype).eps ** 0.5)
+        expected = jnp.where(weights > 0, expected, 0.0)
         factors = jnp.asarray(_LONGER, hat.dtype)
         rule = cls(model, fit.x, given, hat, weights, expected, factors[0], cast(Noise, noise))
         if noise != "local":
@@ -98,7 +98,7 @@ class RowVariance(eqx.Module):
         else:
             of_weight_one = jnp.sum(self.squares(y), axis=0, keepdims=True)
             of_weight_one = of_weight_one / jnp.sum(self.expected)
-        return (of_weight_one / self.weights[:, None]).reshape(y.shape)
+        return (of_weight_one * _inverse(self.weights)[:, None]).reshape(y.shape)
 
     def at(
         self,
@@ -122,22 +122,30 @@ def _likeliest(
     y: Float[Array, "n"] | Float[Array, "n out"],
 ) -> Float[Array, ""]:
     """The factor by which variances from other rows make the left-out residuals most likely."""
-    squares = rule.squares(y) / rule.expected[:, None]
+    some = (rule.weights > 0)[:, None]
+    squares = rule.squares(y) / jnp.where(some, rule.expected[:, None], 1.0)
 
     def unlikely(factor: Array) -> Array:
         moved = eqx.tree_at(lambda rule: rule.factor, rule, factor)
         others = moved.at(rule.x, y, LeaveOneOutMask())
-        return jnp.mean(jnp.log(others) + squares / others)
+        return jnp.mean(jnp.log(others) + squares / others, where=some)
 
     return factors[jnp.argmin(jax.lax.map(unlikely, factors))]
 
 
 def hat_diagonals(fit: Fit) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, " n"]]:
-    r"""$L_{ii}$, $w_i \sum_j L_{ij}^2 / w_j$ and $w_i$, of a fit whose weights w are above 0."""
+    r"""$L_{ii}$, $w_i \sum_j L_{ij}^2 / w_j$ and $w_i$ of a fit, j over rows of a weight above 0."""
     given = fit.objective.given()
     _, hat = fit.model.smooth(fit.x, fit.y, **given)
     weights = jnp.asarray(given.get("weights", jnp.ones(len(fit.x))), fit.y.dtype)
-    return hat, weights * fit.model.noise(fit.x, fit.x, 1.0 / weights, **given), weights
+    norms = weights * fit.model.noise(fit.x, fit.x, _inverse(weights), **given)
+    return hat, norms, weights
+
+
+def _inverse(weights: Float[Array, " n"]) -> Float[Array, " n"]:
+    """The variances of labels; 0 of a row that is none."""
+    some = weights > 0
+    return jnp.where(some, 1.0 / jnp.where(some, weights, 1.0), 0.0)
 
 
 def of_regression(fit: Any) -> Fit:
@@ -155,12 +163,9 @@ def of_regression(fit: Any) -> Fit:
 
 
 def with_weight(fit: Fit) -> Fit:
-    """The fit with those rows alone whose weight is above 0: others are none."""
-    weights = fit.objective.weights
-    if weights is not None and not is_known(weights):
-        raise ValueError(
-            "Rows of weight 0 are left out, so weights must be known: ask outside jit, vmap and "
-            "grad."
-        )
+    """The fit with those rows alone whose weight is above 0: others are none.
+
+    Inside `jit`, where weights have no value to look at, all rows stay, and those weigh nothing.
+    """
     x, y, objective = that_count(fit.x, fit.y, fit.objective)
     return dataclasses.replace(fit, x=x, y=y, objective=objective)

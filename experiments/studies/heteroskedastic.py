@@ -153,23 +153,26 @@ def _one(study: Heteroskedasticity, growth: float, key: PRNGKeyArray) -> dict[st
         key=of_fit,
     )
 
-    def told(fit: ak.Fit, noise: str) -> tuple[Array, Array, Array]:
-        """The mean, the sd of the noise, and the variance of a new label."""
+    def told(fit: ak.Fit, noise: str, assumed: Any = 1.0) -> tuple[Array, Array, Array]:
+        """The mean, the sd of the noise, and the variance of a new label.
+
+        `assumed`: one over the weight that the fit would give it.
+        """
         bands = ak.bands(fit, at, noise=noise, corrected=False)
         if noise == "constant":
             freedom = ak.degrees_of_freedom(fit).residual
             variance = jnp.sum((fit.y - fit(fit.x)) ** 2) / freedom * jnp.ones(len(at))
         else:
-            variance = ak.noise_variance(fit, at)
+            variance = ak.noise_variance(fit, at) * assumed
         return bands.centre, jnp.sqrt(variance), variance + bands.standard_error**2
 
     mean, variance = likely(at)
     sides = {
         "one sd": told(plain, "constant"),
         "local sd": told(plain, "local"),
-        "reweighted": told(weighted, "local"),
+        "reweighted": told(weighted, "local", ak.noise_variance(plain, at)),
         "likelihood": (mean, jnp.sqrt(variance), variance),
-        "true weights": told(by_truth, "local"),
+        "true weights": told(by_truth, "local", (0.2 + growth * jnp.abs(at)) ** 2),
     }
     fits = (plain, plain, weighted, likely, by_truth)
     kernels = [getattr(fit.model, "mean", fit.model).kernel for fit in fits]
