@@ -134,7 +134,7 @@ def _likeliest(
 
 
 def hat_diagonals(fit: Fit) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, " n"]]:
-    r"""$L_{ii}$, $w_i \sum_j L_{ij}^2 / w_j$ and $w_i$ of a fit, j over rows of a weight above 0."""
+    r"""$L_{ii}$, $w_i \sum_j L_{ij}^2 / w_j$ and $w_i$ of a fit, j over rows of weight above 0."""
     given = fit.objective.given()
     _, hat = fit.model.smooth(fit.x, fit.y, **given)
     weights = jnp.asarray(given.get("weights", jnp.ones(len(fit.x))), fit.y.dtype)
