@@ -133,8 +133,10 @@ def _run(method: Method, at_a_time: int | None, parts: Parts, *arrays: Array) ->
 
 
 def _with_automatic_axes(run: Any, parts: Parts, *arrays: Array) -> tuple[Array, Array]:
-    """Of arrays on a mesh with explicit axes: inside, XLA lays out what each step makes; the value
-    and the log-mass are laid out as the queries are."""
+    """The sums, with the sharding of intermediate arrays left to XLA on a mesh of explicit axes.
+
+    The value and the log-mass are sharded as the queries are.
+    """
     of_queries = jax.typeof(arrays[0]).sharding
     kinds = {kind for array in arrays for kind in jax.typeof(array).sharding.mesh.axis_types}
     if jax.sharding.AxisType.Explicit not in kinds:

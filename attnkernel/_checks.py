@@ -97,6 +97,11 @@ def as_reals(name: str, x: ArrayLike) -> Float[Array, "..."]:
     **Raises:** `ValueError` of complex numbers and words, and where the default precision would
     not hold the numbers of NumPy or cannot tell them apart.
     """
+    if np.ma.is_masked(x):
+        raise ValueError(
+            f"{name} has {np.ma.count_masked(x)} masked entries: leave their rows out, or give "
+            f"rows of masked labels the weight 0 and a number."
+        )
     if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(x)):
         array = jnp.asarray(x)
         kind = "c" if jnp.issubdtype(array.dtype, jnp.complexfloating) else array.dtype.kind
@@ -176,7 +181,8 @@ def merged_numbers(read: np.ndarray, kept: np.ndarray) -> str | None:
     Only where the column spans less than 1e5 steps of the narrower dtype: of a million random
     numbers in [0, 1) float32 merges 3 %, which harms nobody.
     """
-    steps = np.ptp(read) / float(np.spacing(np.max(np.abs(kept))))
+    with np.errstate(invalid="ignore"):
+        steps = np.ptp(read) / float(np.spacing(np.max(np.abs(kept))))
     if not steps < 1e5:  # NaN is for others to report
         return None
     of_read, of_kept = (len(np.unique(a)) for a in (read, kept))

@@ -31,7 +31,7 @@ from ._structure import flatten, unflatten
 
 _MAGIC = b"attnkernel 1\n"
 _LONGEST = 2**24  # bytes of a header
-_MOST = 2**16  # arrays
+_MOST_ARRAYS = 2**16
 _PACKAGES = ("attnkernel", "jax", "jaxlib", "equinox", "numpy")
 
 
@@ -103,7 +103,15 @@ def write(path: str | os.PathLike, tree: Any, about: dict[str, Any]) -> None:
         "bytes": len(payload),
         "sha256": hashlib.sha256(payload).hexdigest(),
     }
+    for leaf, (place, _) in zip(leaves, arrays, strict=True):
+        if leaf.dtype.kind in "USMmO":
+            raise ValueError(f"{place or 'The array'} is of {leaf.dtype}: only numbers are saved.")
     line = json.dumps(header, allow_nan=False).encode()
+    if len(leaves) > _MOST_ARRAYS or len(line) > _LONGEST - 100:  # what `read` would refuse
+        raise ValueError(
+            f"A file holds up to {_MOST_ARRAYS} arrays and {_LONGEST} bytes about them; got "
+            f"{len(leaves)} arrays and {len(line)} bytes. Stack arrays of the same shape."
+        )
     seal = hashlib.sha256(line).hexdigest().encode()  # of the header itself
     write_whole(Path(path), b"".join((_MAGIC, seal, b" ", line, b"\n", payload)))
 
@@ -136,14 +144,14 @@ def _dtype(leaf: dict[str, Any]) -> np.dtype:
     dtype = jnp.dtype(leaf["dtype"])
     of_numbers = any(jnp.issubdtype(dtype, kind) for kind in (np.number, np.bool_))
     if not of_numbers or not dtype.itemsize:
-        raise ValueError(f"{leaf['path']} is of {dtype}, which are no numbers")
+        raise ValueError(f"{leaf['path']} is of dtype {dtype}: only numbers are saved")
     return dtype
 
 
 def _shape(leaf: dict[str, Any]) -> tuple[int, ...]:
     shape = tuple(leaf["shape"])
     if not all(type(size) is int and 0 <= size < 2**31 for size in shape):
-        raise ValueError(f"{leaf['path']} is of the shape {str(shape)[:80]}, which is none")
+        raise ValueError(f"{leaf['path']} has {str(shape)[:80]}, which is no shape of an array")
     return shape
 
 
@@ -181,8 +189,10 @@ def _header(path: Path, line: bytes) -> dict[str, Any]:
         number, _ = len(header["leaves"]), (header["bytes"], header["sha256"])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise SavedFileError(f"{path} is damaged: its header cannot be read.") from None
-    if number > _MOST:
-        raise SavedFileError(f"{path} cannot be read: {number} arrays are more than {_MOST}.")
+    if number > _MOST_ARRAYS:
+        raise SavedFileError(
+            f"{path} cannot be read: {number} arrays are more than {_MOST_ARRAYS}."
+        )
     return header
 
 

@@ -82,8 +82,8 @@ def fit(
     - `weights`: of each row, shape (n,), from 0; for models that take `weights`. Inverse variances
       of the labels up to a factor, $1/\sigma_i^2$, as in R's `loess`: the estimate and the errors
       of the criterion are weighted means. They are no counts: a row of weight 2 is one row, to
-      leave-one-out, to the n of AICc and to `bands`. A row of weight 0 is none, whatever its
-      label, and is not in the fit (inside `jit` or `vmap`, where weights have no value, it stays
+      leave-one-out, to the n of AICc and to `bands`. A row of weight 0 is left out,
+      whatever its label (inside `jit` or `vmap`, where weights have no value, it stays
       and carries no weight). Default: 1.
     - `checkpoints`: `ak.Checkpoints("results/fit")`: with an optimizer, the fit goes on from there
       if it was stopped before, and `callback` is first told of all that was done. Default: none.

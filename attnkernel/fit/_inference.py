@@ -239,7 +239,7 @@ def _changed(model: KernelRegression, order: int, factor: float) -> KernelRegres
 def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | Any:
     r"""How many labels a prediction averages, $1 / \sum_j L_j(x)^2$; 0 where none has weight.
 
-    Of labels of one variance it is what the variance of one is divided by.
+    Where all labels have the same variance, that of the prediction is as many times smaller.
     """
     fit = of_regression(fit)
     ones = np.ones(len(fit.x), fit.y.dtype)

@@ -87,9 +87,10 @@ def test_numbers_that_float32_cannot_tell_apart_are_refused(name):
             ("x", "datetime", "Subtract"),
         ),
         (np.array([1j, 2, 3]), ("x", "complex")),
+        (np.ma.array([1.0, 2.0, 3.0], mask=[0, 1, 0]), ("x", "1 masked entries")),
         (np.array([1.0, "two", 3.0], object), ("x", "row 1", "'two'")),
     ],
-    ids=["too large", "dates", "complex", "words"],
+    ids=["too large", "dates", "complex", "masked", "words"],
 )
 def test_numbers_that_are_none_of_the_default_precision_are_refused(x, names):
     with pytest.raises(ValueError, match=re.escape(names[0])) as caught:

@@ -167,11 +167,11 @@ def test_a_forged_file_creates_only_registered_classes(tmp_path):
         (module("os.system"), r"os\.system|subprocess\.Popen"),
         (module("subprocess.Popen"), r"os\.system|subprocess\.Popen"),
         (module("models.KernelRegression"), "another version"),
-        (leaf(dtype="O"), "no numbers"),
-        (leaf(dtype="V0", shape=[10**9]), "no numbers"),
-        (leaf(dtype="S0", shape=[10**9]), "no numbers"),
-        (leaf(shape=[0, 10**12]), "which is none"),
-        (leaf(shape=[True]), "which is none"),
+        (leaf(dtype="O"), "only numbers are saved"),
+        (leaf(dtype="V0", shape=[10**9]), "only numbers are saved"),
+        (leaf(dtype="S0", shape=[10**9]), "only numbers are saved"),
+        (leaf(shape=[0, 10**12]), "no shape of an array"),
+        (leaf(shape=[True]), "no shape of an array"),
         (leaf(shape=[2**30]), "its arrays are of 4294967296 bytes, and it holds 4"),
         (lambda header, _: header.update(leaves=200_000 * header["leaves"]), "200000 arrays"),
         (lambda header, _: header["tree"]["fields"].pop("metric_factor"), "no metric_factor"),
@@ -189,6 +189,17 @@ def test_a_forged_file_creates_only_registered_classes(tmp_path):
         forged(path, change)
         with pytest.raises(ak.SavedFileError, match=message):
             ak.load(path)
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path):
+    for tree, message in (
+        ([np.zeros(1)] * 70_000, "70000 arrays"),
+        (["word" * 1000] * 5000, "bytes about them"),
+        (np.array(["a", "b"]), "only numbers are saved"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ak.save(tmp_path / "m", tree)
+    assert not (tmp_path / "m").exists()
 
 
 @pytest.mark.parametrize("size", [2**24 + 1, 60 * 2**20])
