@@ -57,6 +57,7 @@ class State(eqx.Module):
     key: PRNGKeyArray
     loss: Float[Array, ""]  # of the step before; infinite at first
     steps: Int[Array, ""]  # taken
+    most: Int[Array, ""]  # of a search
     converged: Bool[Array, ""]
     diverged: Bool[Array, ""]
 
@@ -68,7 +69,8 @@ class State(eqx.Module):
         loss = jnp.asarray(jnp.inf, float)
         zero = jnp.zeros((), int)
         begun = Bfgs.start(z) if optimizer is None else optimizer.init(z)
-        return cls(z, z, begun, key, loss, zero, false, false)
+        most = jnp.full((), jnp.iinfo(zero.dtype).max)
+        return cls(z, z, begun, key, loss, zero, most, false, false)
 
 
 def advance(state: State, problem: Problem, recipe: Recipe, steps: int) -> tuple[State, History]:
@@ -89,11 +91,13 @@ def advance(state: State, problem: Problem, recipe: Recipe, steps: int) -> tuple
 
     def step(state: State, _: None) -> tuple[State, History]:
         if recipe.tolerance is not None:  # a search that stopped costs nothing
-            stopped = state.converged | state.diverged
-            moved = jax.lax.cond(stopped, lambda state: state, look, state)
+            moved = jax.lax.cond(stopped(state), lambda state: state, look, state)
             return moved, recorded(moved) | {"loss": moved.loss.astype(dtype)}
         moved, loss = move(state)
         return moved, recorded(state) | {"loss": loss}
+
+    def stopped(state: State) -> Bool[Array, ""]:
+        return state.converged | state.diverged | (state.steps >= state.most)
 
     def recorded(state: State) -> History:
         return {} if recipe.record is None else recipe.record(problem.model(state.z))
@@ -105,7 +109,7 @@ def advance(state: State, problem: Problem, recipe: Recipe, steps: int) -> tuple
             state.z, state.loss, found, slope, recipe.tolerance
         )
         steps = state.steps + ~(converged | diverged)
-        return State(z, z, bfgs, state.key, loss, steps, converged, diverged)
+        return State(z, z, bfgs, state.key, loss, steps, state.most, converged, diverged)
 
     def move(state: State) -> tuple[State, Array]:
         key, subkey = jax.random.split(state.key)
@@ -130,12 +134,24 @@ def advance(state: State, problem: Problem, recipe: Recipe, steps: int) -> tuple
             key=key,
             loss=loss.astype(state.loss.dtype),
             steps=state.steps + ~diverged,
+            most=state.most,
             converged=state.converged,
             diverged=diverged,
         )
         return moved, loss
 
-    return jax.lax.scan(step, state, None, length=steps)
+    def all_steps(state: State) -> tuple[State, History]:
+        return jax.lax.scan(step, state, None, length=steps)
+
+    def no_step(state: State) -> tuple[State, History]:
+        last = recorded(state) | {"loss": state.loss.astype(dtype)}
+        return state, jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (steps, *jnp.shape(leaf))), last
+        )
+
+    if recipe.tolerance is None:
+        return all_steps(state)
+    return jax.lax.cond(stopped(state), no_step, all_steps, state)
 
 
 def run(

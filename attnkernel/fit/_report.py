@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -142,7 +141,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         diverged=int(jnp.sum(starts.diverged)),
         at_bound=int(jnp.sum(starts.at_bound)),
         is_search=fit.is_search,
-        bounds=tuple(_on_bounds(fit)),
+        bounds=tuple(fit.on_bounds()),
         minima=tuple(_other_minima(fit)),
         warnings=tuple(fit.warnings()),
     )
@@ -157,16 +156,6 @@ def _lengthscales(model: KernelRegression, names: Sequence[str]) -> dict[str, fl
     if len(values) == 1:
         return {", ".join(names): float(values[0])}
     return {name: float(value) for name, value in zip(names, values, strict=True)}
-
-
-def _on_bounds(fit: Fit) -> list[str]:
-    """The parameters of the best start that are on a bound: kernel.lengthscale, or [i] of it."""
-    found = []
-    edges = take(fit.best(), fit.starts.edges)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(edges):
-        name = jax.tree_util.keystr(path).removeprefix(".").replace("log_", "")
-        found += [f"{name}{list(map(int, at)) or ''}" for at in np.argwhere(np.asarray(leaf))]
-    return found
 
 
 def _other_minima(fit: Fit, tolerance: float = 1e-3) -> list[tuple[KernelRegression, float]]:

@@ -155,8 +155,8 @@ class Fit(eqx.Module):
             ),
             (
                 at_bound,
-                "the best value found lies on a bound: the objective may go on falling beyond it. "
-                "Widen bounds=, or ask whether x says anything of y.",
+                f"the best value found lies on a bound{self._of_bounds()}: the objective may go on "
+                f"falling beyond it. Widen bounds=, or ask whether x says anything of y.",
             ),
             (
                 searched & ~converged & ~diverged & (not flat),
@@ -184,6 +184,26 @@ class Fit(eqx.Module):
                 f"{compared}."
             )
         return found
+
+    def on_bounds(self) -> list[str]:
+        """The parameters of the best start that are on a bound: kernel.lengthscale, or [i] of it.
+
+        One for each column of x is named by the column, where the fit knows its name.
+        """
+        found, (edges, names) = [], (self.starts.edges, self.x_names or ())
+        for path, leaf in jax.tree_util.tree_leaves_with_path(take(self.best(), edges)):
+            name = jax.tree_util.keystr(path).removeprefix(".").replace("log_", "")
+            for at in np.argwhere(np.asarray(leaf)):
+                of_column = len(names) > 1 and np.shape(leaf) == (len(names),)
+                place = f" of {names[at[0]]}" if of_column else f"{list(map(int, at)) or ''}"
+                found.append(f"{name}{place}")
+        return found
+
+    def _of_bounds(self) -> str:
+        if self.loss.ndim:
+            return ""
+        found = self.on_bounds()
+        return f" in {', '.join(found)}" if found else ""
 
     def _without_slope(self) -> list[str]:
         """The names of parameters in which the objective has no slope."""

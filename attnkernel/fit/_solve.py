@@ -11,17 +11,18 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from .._checks import is_known
 from ._box import Box
 from ._checkpoints import Checkpoints, identity_of
 from ._grid import along
 from ._loop import Callback, History, Problem, Recipe, State, advance, run
-from ._objectives import Objective, arranged
+from ._objectives import Objective, Sample, arranged
 from ._result import Fit, Starts, around, is_bowl, take
+from ._starts import count_points, lowest_of_basins
 
-_STEPS = 100  # of a search at most; it usually stops within twenty
+_STEPS, _STEPS_EACH = 100, 40  # of a search at most, and for each further parameter; usually 20
 _STARTS = 10
 _ROUNDS = 4  # along parameters without a slope, at most
 _LOOK = 20  # steps of a search between looks at whether it is done
@@ -83,7 +84,7 @@ def make_plan(
     default_starts = _STARTS if bounds or default_bounds else 1
     return Plan(
         None,
-        steps or _STEPS,
+        steps or _STEPS + _STEPS_EACH * (sum(leaf.size for leaf in params) - 1),
         starts or default_starts,
         bounds or default_bounds,
         tolerance,
@@ -121,20 +122,24 @@ def solve(
     checkpoints: Checkpoints | None = None,
 ) -> Fit:
     """The fit, or the fits, that a plan describes; `axes` says what is batched."""
+    is_search, number = plan.tolerance is not None, plan.starts
+    on_host = _is_on_host(model, x, y, objective, key, plan.bounds)
+    size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, plan.trainable)))
+    screens = is_search and on_host and axes is None and size > 1 and number > 1
+    if screens:
+        plan = plan._replace(starts=count_points(number, size))
     begin, frozen, box = _begin(model, x, key, plan, axes)
     rows = (x, y, objective)
     if not objective.is_stochastic and axes is None:
         rows = arranged(*rows)
     problem = Problem(frozen, *rows, box)
     recipe = Recipe(plan.optimizer, plan.tolerance, record)
-    on_host = is_known(*filter(eqx.is_array, jax.tree.leaves((begin, problem))))
     if on_host and axes is None and box is not None and not box.binds():
         plan, begin = plan._replace(starts=1), take(slice(1), begin)  # all starts are one
+        screens = False
     # a search is differentiated at its end, not along its way
-    is_search = plan.tolerance is not None
     implicit = is_search and not on_host
     state, fixed = _stop_gradient((begin, problem)) if implicit else (begin, problem)
-    each = np.arange(plan.starts)
     if checkpoints is not None and (is_search or not on_host):
         raise ValueError(
             "checkpoints= are of trainings by an optimizer, outside transformations: the default "
@@ -147,33 +152,40 @@ def solve(
 
         def go(state: State, steps: int) -> tuple[State, History]:
             state, history = _advance(state, fixed, recipe, steps, axes)
-            return state, history if of is each else take(of, history)
+            return state, history if of is all_of_them else take(of, jax.device_get(history))
 
         end, history = run(
             go,
             state,
             steps=plan.steps,
-            chunk=min(chunk, _LOOK) if is_search else chunk,
+            chunk=min(chunk, look) if is_search else chunk,
             callback=callback,
             on_host=on_host,
             checkpoints=checkpoints,
             identity=identity,
         )
-        return end if of is each else take(of, end), history
+        return end if of is all_of_them else _taken(of, end), history
 
-    near = (state, each)
-    if plan.tolerance is not None and on_host and axes is None:
-        rough = Recipe(plan.optimizer, max(plan.tolerance, _ROUGH), None)
-        near = _from_sample(state, fixed, rough, min(plan.steps, _ROUGH_STEPS)) or near
-    end, history = search(*near)
-    if near[1] is not each and np.any(end.diverged):  # the sample misled: all the way
-        near = (state, each)
+    all_of_them, look = np.arange(plan.starts), min(_LOOK, plan.steps)
+    near = (state, all_of_them)
+    sample = None
+    if is_search and on_host and axes is None:
+        sample = objective.on_sample(problem.x, problem.y, number)
+    rough = Recipe(None, max(plan.tolerance or 0.0, _ROUGH), None)
+    if screens:
+        of = (fixed, recipe) if sample is None else (fixed._replace(**sample._asdict()), rough)
+        chosen = _chosen(state, *of, look, number)
+        near = (_only(chosen, state), chosen)
+        begin = _taken(chosen, begin)
+    rough_steps = min(plan.steps, _ROUGH_STEPS)
+    by_sample = sample and _from_sample(*near, fixed, sample, rough, rough_steps)
+    end, history = search(*(by_sample or near))
+    if by_sample and np.any(end.diverged):  # the sample misled: all the way
         end, history = search(*near)
     still = None
     if is_search and on_host and axes is None and box is not None:
-        end, history, still = _on_grids(
-            near[0], end, history, problem, lambda s: search(s, each)[0]
-        )
+        alone = lambda state: search(state, np.arange(number))[0]  # noqa: E731
+        end, history, still = _on_grids(begin, end, history, problem, alone)
     history = jax.tree.map(jnp.asarray, history)
     found = _finish(begin, end, history, problem, axes, is_search, implicit, still)
     model, loss, history, starts, of_fits = found
@@ -182,32 +194,61 @@ def solve(
     return Fit(model, loss, history, starts, own, x, y, is_search)
 
 
+def _is_on_host(*arguments: Any) -> bool:
+    """Whether all arrays have values to look at, and no `jit` is around."""
+    return is_known(jnp.zeros(()), *filter(eqx.is_array, jax.tree.leaves(arguments)))
+
+
 _ROUGH = 1e-5  # tolerance on a sample
 _ROUGH_STEPS = 30  # at most, there: what still moves then goes along a plain
 _SAME = 1e-2  # of a parameter: ends on a sample that are closer than this are one
 
 
+def _chosen(
+    begin: State, problem: Problem, recipe: Recipe, look: int, number: int
+) -> Int[np.ndarray, " number"]:
+    """The first start, and those of the others where the objective is lowest of a basin.
+
+    By the first evaluation of the search's own program: nothing else is compiled.
+    """
+    one = eqx.tree_at(lambda state: state.most, begin, jnp.ones_like(begin.most))
+    end, _ = _advance(one, problem, recipe, look, None)
+    points, loss = _rows(begin.z)[1:], np.asarray(end.loss)[1:]
+    return np.append(0, 1 + lowest_of_basins(points, loss, number - 1))
+
+
+_taken = eqx.filter_jit(take)  # one program: each leaf on its own takes twice the whole search
+
+
+def _only(chosen: Int[np.ndarray, " number"], state: State) -> State:
+    """The state, in which all starts but those chosen have stopped."""
+    others = ~np.isin(np.arange(len(state.converged)), chosen)
+    return eqx.tree_at(lambda state: state.converged, state, state.converged | others)
+
+
 def _from_sample(
-    begin: State, problem: Problem, recipe: Recipe, steps: int
-) -> tuple[State, np.ndarray] | None:
+    begin: State,
+    chosen: Int[np.ndarray, " number"],
+    problem: Problem,
+    sample: Sample,
+    recipe: Recipe,
+    steps: int,
+) -> tuple[State, np.ndarray]:
     """Starts moved to the minima of a sample of the objective; of those that meet, one goes on.
 
     Those that ended at no minimum, where the sample is flat, go with the best. Returns the
     state, in which all that do not go on have stopped, and for each start the one it goes with.
-    None where the objective has no sample.
     """
-    sample = problem.objective.on_sample(problem.x, problem.y, len(begin.steps))
-    if sample is None:
-        return None
     on_sample = problem._replace(**sample._asdict())
     end, history = run(
         lambda state, steps: _advance(state, on_sample, recipe, steps, None),
         begin,
         steps=steps,
-        chunk=_LOOK,
+        chunk=min(_LOOK, steps),
         callback=None,
         on_host=True,
     )
+    end, history = _taken(chosen, end), take(chosen, history)
     params = jax.tree.leaves(end.z if problem.box is None else jax.vmap(problem.box.inside)(end.z))
     ends = np.concatenate([np.reshape(leaf, (len(leaf), -1)) for leaf in params], axis=1)
     loss = history["loss"][:, -1]
