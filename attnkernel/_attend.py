@@ -15,6 +15,7 @@ from ._arguments import checked
 from ._auto import Auto
 from ._checks import require_finite
 from ._heads import Parts, PerHead, batch_shape, over_batch
+from ._mesh_axes import vary_alike
 from ._rules import Rule, Softmax
 from .kernels import Kernel
 from .methods import Method, weights
@@ -100,7 +101,7 @@ def attend(
     if (reason := method.refusal(task)) is not None:
         raise ValueError(f"{type(method).__name__} cannot evaluate this: {reason}")
     dtype, method = arrays[0].dtype, method.choice(task)
-    parts, *arrays = _in_dtype(((kernel, prior, rule), *arrays), task.dtype)
+    parts, *arrays = vary_alike(_in_dtype(((kernel, prior, rule), *arrays), task.dtype))
     run = functools.partial(_run, method, method.side_by_side(task))
     value, log_mass = _with_automatic_axes(run, parts, *arrays)
     if return_log_mass:
@@ -124,7 +125,7 @@ def attention_weights(
     (queries, keys, _), task = checked(q, k, k, kernel, prior, rule)
     require_finite("q", queries)
     require_finite("k", keys)
-    parts, *points = _in_dtype(((kernel, prior, rule), queries, keys), task.dtype)
+    parts, *points = vary_alike(_in_dtype(((kernel, prior, rule), queries, keys), task.dtype))
     return at_once(_weigh, (parts,), *points).astype(queries.dtype)
 
 

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ._mesh_axes import vary_alike
+
 _MOST = 100  # steps; about seven are taken
 
 Power = float | Float[Array, ""]
@@ -58,7 +60,8 @@ def find_level(
         more = jnp.any(rise > least * jnp.maximum(1.0, jnp.abs(level)))
         return jnp.where(more, count + 1, _MOST), level + rise
 
-    return jax.lax.while_loop(lambda state: state[0] < _MOST, step, (jnp.array(0), start))[1]
+    first = vary_alike((jnp.array(0), start))
+    return jax.lax.while_loop(lambda state: state[0] < _MOST, step, first)[1]
 
 
 def follow(sums: Sums, change: Float[Array, " queries"]) -> Float[Array, " queries"]:

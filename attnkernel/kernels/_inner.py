@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._mesh_axes import vary_alike
 from .._parameters import Parameter, described, real
 from ._base import Embedded, Kernel
 
@@ -146,6 +147,7 @@ class Additive(Kernel):
             return scores + weight * jnp.tanh(q[:, None] + k[None, :]), None
 
         start = jnp.zeros((q.shape[0], k.shape[0]), jnp.result_type(q, k, self.weight))
+        start = vary_alike(start, q, k, self.weight)
         return jax.lax.scan(step, start, (self.weight.astype(start.dtype), q.T, k.T))[0]
 
 

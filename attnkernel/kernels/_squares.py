@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._batches import for_any
+from .._mesh_axes import vary_alike
 
 
 def columns(
@@ -136,7 +137,8 @@ def _by_differences(unit: float, primals: list, tangents: list) -> Float[Array, 
     rows, keys, most = len(primals[0]), len(primals[1]), largest(primals[0].dtype)
 
     recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
-    none, numbers = jnp.zeros((rows, keys), primals[0].dtype), jnp.arange(primals[0].shape[1])
+    none = vary_alike(jnp.zeros((rows, keys), primals[0].dtype), primals, tangents)
+    numbers = jnp.arange(primals[0].shape[1])
 
     def coordinate(q: Array, k: Array, factor: Array | None, at: Array) -> Array:
         def step(column: Array) -> Array:

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from .._batches import for_any
+from .._mesh_axes import vary_alike
 from .._rules import Rule
 from ..kernels import Kernel
 from ..priors import Prior
@@ -87,6 +88,7 @@ def fold(
 
         return jax.lax.scan(step, start, columns)[0]
 
+    start = vary_alike(start, rows, columns, numbers, parts)
     found = jax.lax.map(lambda pair: of_row(*pair), (rows, numbers))
     return found.reshape(-1, *found.shape[2:])
 

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._batches import for_any
+from .._mesh_axes import vary_alike
 from .._rules import Rule
 from ..kernels import Kernel
 from ..priors import Prior
@@ -154,6 +155,7 @@ def _sums(
             return new, sums * kept[:, None] + _weigh(scores, new, column.values)
 
         empty = jnp.full(sizes[0], -jnp.inf, dtype), jnp.zeros((sizes[0], width), dtype)
+        empty = vary_alike(empty, row, columns, parts)
         if by_key is not None:
             return jax.lax.fori_loop(0, number, step, empty)
         some = for_any(~jnp.isneginf(bounds[first]))

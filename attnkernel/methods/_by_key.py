@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._batches import for_any
+from .._mesh_axes import vary_alike
 from ..kernels import Kernel
 from ._base import masked
 from ._blocks import Block, Parts, sums_fit
@@ -65,7 +66,7 @@ def add(
 
     def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         def raise_it() -> tuple[Array, Array, Array]:
-            return jnp.array(raised), top(state[1]), state[2]
+            return vary_alike(jnp.array(raised), state), top(state[1]), state[2]
 
         def sum_it() -> tuple[Array, Array, Array]:
             more = jnp.stack(both(finite(state[1]), column.values[0]), axis=1)
@@ -75,9 +76,8 @@ def add(
         return jax.lax.cond(state[0] == 0, raise_it, sum_it)
 
     first = jnp.where(for_any(jnp.any(jnp.isneginf(shift))), 0, 1)
-    _, new, more = jax.lax.while_loop(
-        lambda state: state[0] < 3, step, (first, shift, jnp.zeros_like(sums))
-    )
+    start = vary_alike((first, shift, jnp.zeros_like(sums)))
+    _, new, more = jax.lax.while_loop(lambda state: state[0] < 3, step, start)
     return new, sums * jnp.exp(shift - finite(new))[:, None] + more
 
 
@@ -109,7 +109,7 @@ def _sums(
         )
         return state + jax.lax.complex(mass, total)
 
-    start = jax.lax.complex(jnp.zeros_like(shift), jnp.zeros_like(shift))
+    start = vary_alike(jax.lax.complex(jnp.zeros_like(shift), jnp.zeros_like(shift)), shift)
     both = _fold(merge, start, scores, points, low, values)
     return both.imag, both.real
 

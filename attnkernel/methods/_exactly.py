@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._batches import for_any
+from .._mesh_axes import vary_alike
 from ..priors import Mask
 from ._blocks import Parts
 from ._blockwise import Blockwise
@@ -59,7 +60,8 @@ def exactly(
 
     def none(shape: tuple[int, ...]) -> Arrays:
         zeros = jnp.zeros(shape, v.dtype)
-        return zeros, zeros, jnp.zeros((*shape, v.shape[1]), v.dtype)
+        nothing = zeros, zeros, jnp.zeros((*shape, v.shape[1]), v.dtype)
+        return vary_alike(nothing, wanted, q, k, v, parts)
 
     def some() -> Arrays:
         columns, order = _by_first(k), _by_first(q)

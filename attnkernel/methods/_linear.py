@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._mesh_axes import vary_alike
 from .._rules import Rule, Softmax
 from ..kernels import DotProduct, FiniteRank, Gaussian, Kernel, RandomFeatures
 from ..kernels._features import Features, in_units
@@ -171,7 +172,7 @@ def advance(
         moments = jax.lax.cond(close, _together, _one_by_one, state, after, *chunk)
         return after, moments
 
-    state, moments = jax.lax.scan(step, state, chunks)
+    state, moments = jax.lax.scan(step, vary_alike(state, chunks), chunks)
     return jax.tree.map(lambda leaf: jnp.concatenate(leaf)[:rows], moments), state
 
 

@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .._mesh_axes import vary_alike
+
 Tree = TypeVar("Tree")
 
 _FEW = 1024  # elements of which one row is fast enough, and a smaller program
@@ -39,7 +41,7 @@ def scan(merge: Callable[[Tree, Tree], Tree], elements: Tree) -> Tree:
         state = merge(state, element)
         return state, state
 
-    columns = jax.tree.map(cut, elements)
+    columns = jax.tree.map(cut, vary_alike(elements))
     first = jax.tree.map(lambda leaf: leaf[0], columns)
     last, others = jax.lax.scan(step, first, jax.tree.map(lambda leaf: leaf[1:], columns))
     out = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, others)

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
+from .._mesh_axes import vary_alike
 from ._moments import Moments
 from ._running import Cells, running_moments, running_sums, scan
 
@@ -201,14 +202,20 @@ def _ties(line: Line) -> Float[Array, "width queries"]:
     )
 
 
-def first_not(holds: Callable[[Index], Bool[Array, " queries"]], keys: int, queries: int) -> Index:
+def first_not(
+    holds: Callable[[Index], Bool[Array, " queries"]],
+    keys: Float[Array, " keys"],
+    queries: Float[Array, " queries"],
+) -> Index:
     """For each query the first of the keys for which `holds` is false, by bisection."""
+    number = len(keys)
 
     def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds
         middle = (low + high) // 2
-        right = holds(jnp.minimum(middle, keys - 1)) & (low < high)
+        right = holds(jnp.minimum(middle, number - 1)) & (low < high)
         return jnp.where(right, middle + 1, low), jnp.where(right, high, middle)
 
-    bounds = jnp.zeros(queries, int), jnp.full(queries, keys)
-    return jax.lax.fori_loop(0, keys.bit_length(), halve, bounds)[0]
+    bounds = jnp.zeros(len(queries), int), jnp.full(len(queries), number)
+    bounds = vary_alike(bounds, keys, queries)
+    return jax.lax.fori_loop(0, number.bit_length(), halve, bounds)[0]

@@ -124,10 +124,9 @@ def _in_order(
     if kernel.metric_factor is not None:
         scale = scale * jnp.abs(kernel.metric_factor[0, 0])
     a, b = (points[:, 0] * jnp.reshape(near, ()) for points in (q, k))
-    sizes = len(b), len(a)
     a_fixed, b_fixed = jax.lax.stop_gradient((a, b))
-    below = first_not(lambda j: b_fixed[j] < a_fixed, *sizes)
-    upto = first_not(lambda j: b_fixed[j] <= a_fixed, *sizes)
+    below = first_not(lambda j: b_fixed[j] < a_fixed, b_fixed, a_fixed)
+    upto = first_not(lambda j: b_fixed[j] <= a_fixed, b_fixed, a_fixed)
     line = Line(a, b, values, scale, own, below, upto)
     if type(kernel) is Laplace:
         return laplace_sums(line, rule.temperature)
@@ -140,8 +139,8 @@ def _in_order(
     def inside(j: Int[Array, " queries"]) -> Bool[Array, " queries"]:
         return jax.vmap(boxcar.log_pair)(fixed[1], fixed[2][j]) > -jnp.inf
 
-    start = first_not(lambda j: (b_fixed[j] < a_fixed) & ~inside(j), *sizes)
-    stop = first_not(lambda j: (b_fixed[j] <= a_fixed) | inside(j), *sizes)
+    start = first_not(lambda j: (b_fixed[j] < a_fixed) & ~inside(j), b_fixed, a_fixed)
+    stop = first_not(lambda j: (b_fixed[j] <= a_fixed) | inside(j), b_fixed, a_fixed)
     coefficients = _POLYNOMIALS[type(kernel)]
     return compact_sums(line, (start, stop), coefficients, cusp=not kernel.is_smooth)
 
