@@ -1,7 +1,6 @@
 """The one verb. Attention, Nadaraya–Watson regression and everything between are this call."""
 
 import dataclasses
-import functools
 from typing import Any, Literal, overload
 
 import equinox as eqx
@@ -102,8 +101,7 @@ def attend(
         raise ValueError(f"{type(method).__name__} cannot evaluate this: {reason}")
     dtype, method = arrays[0].dtype, method.choice(task)
     parts, *arrays = vary_alike(_in_dtype(((kernel, prior, rule), *arrays), task.dtype))
-    run = functools.partial(_run, method, method.side_by_side(task))
-    value, log_mass = _with_automatic_axes(run, parts, *arrays)
+    value, log_mass = at_once(_sum, (method, method.side_by_side(task), parts), *arrays)
     if return_log_mass:
         return value.astype(dtype), log_mass.astype(dtype)
     return value.astype(dtype)
@@ -127,33 +125,6 @@ def attention_weights(
     require_finite("k", keys)
     parts, *points = vary_alike(_in_dtype(((kernel, prior, rule), queries, keys), task.dtype))
     return at_once(_weigh, (parts,), *points).astype(queries.dtype)
-
-
-def _run(method: Method, at_a_time: int | None, parts: Parts, *arrays: Array) -> Any:
-    return at_once(_sum, (method, at_a_time, parts), *arrays)
-
-
-def _with_automatic_axes(run: Any, parts: Parts, *arrays: Array) -> tuple[Array, Array]:
-    """The sums, with the sharding of intermediate arrays left to XLA on a mesh of explicit axes.
-
-    The value and the log-mass are sharded as the queries are.
-    """
-    of_queries = jax.typeof(arrays[0]).sharding
-    kinds = {kind for array in arrays for kind in jax.typeof(array).sharding.mesh.axis_types}
-    if jax.sharding.AxisType.Explicit not in kinds:
-        return run(parts, *arrays)
-    batch = batch_shape(parts, *arrays)
-    spec = tuple(of_queries.spec)
-    spec += (None,) * (arrays[0].ndim - len(spec))
-    rows = (None,) * (len(batch) + 2 - len(spec)) + spec[:-1]
-    value, log_mass = (jax.sharding.PartitionSpec(*axes) for axes in ((*rows, None), rows))
-    moving, fixed = eqx.partition(parts, eqx.is_array)
-
-    def inside(moving: Any, *arrays: Array) -> tuple[Array, Array]:
-        return run(eqx.combine(moving, fixed), *arrays)
-
-    spread: Any = jax.sharding.auto_axes(inside, out_sharding=(value, log_mass))
-    return spread(moving, *arrays)
 
 
 def _sum(
@@ -193,7 +164,32 @@ def _weigh(
 
 def at_once(function: Any, parts: tuple, *arrays: Array) -> Any:
     """As one compiled program, unless parts hold functions, which may change unseen."""
-    return (_compiled if _is_constant(parts) else _called)(function, parts, arrays)
+    call = _compiled if _is_constant(parts) else _called
+    return with_automatic_axes(lambda *of: call(function, of[0], of[1:]), parts, *arrays)
+
+
+def with_automatic_axes(run: Any, parts: tuple, *arrays: Array) -> Any:
+    """`run(parts, *arrays)`, with the sharding of intermediate arrays left to XLA on a mesh of
+    explicit axes.
+
+    Every result has the batch axes and the rows of the first array for its first axes, and is
+    sharded along them as that array is.
+    """
+    of_rows = jax.typeof(arrays[0]).sharding
+    kinds = {kind for array in arrays for kind in jax.typeof(array).sharding.mesh.axis_types}
+    if jax.sharding.AxisType.Explicit not in kinds:
+        return run(parts, *arrays)
+    spec = tuple(of_rows.spec)
+    spec += (None,) * (arrays[0].ndim - len(spec))
+    shared = (None,) * (len(batch_shape(parts, *arrays)) + 2 - len(spec))
+    moving, fixed = eqx.partition(parts, eqx.is_array)
+
+    def inside(moving: Any, *arrays: Array) -> Any:
+        return run(eqx.combine(moving, fixed), *arrays)
+
+    rows = jax.sharding.PartitionSpec(*shared, *spec[:-1])
+    spread: Any = jax.sharding.auto_axes(inside, out_sharding=rows)
+    return spread(moving, *arrays)
 
 
 def _called(function: Any, parts: tuple, arrays: tuple) -> Any:

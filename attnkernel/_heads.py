@@ -76,7 +76,7 @@ def first(part: Any) -> Any:
     )
 
 
-def batch_shape(parts: Parts, *arrays: Any) -> tuple[int, ...]:
+def batch_shape(parts: Any, *arrays: Any) -> tuple[int, ...]:
     """The batch axes of rows and columns, and of heads, together.
 
     **Raises:** `ValueError` where they do not broadcast.

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .._attend import with_automatic_axes
 from ..priors import Prior
 
 OnEmpty = Literal["nan", "nearest", "mean", "raise"]
@@ -18,7 +19,6 @@ def known_policy(on_empty: str) -> OnEmpty:
     return cast(OnEmpty, on_empty)
 
 
-@eqx.filter_jit
 def fill_empty(
     out: Float[Array, "m out"],
     empty: Bool[Array, " m"],
@@ -29,6 +29,19 @@ def fill_empty(
     on_empty: OnEmpty,
 ) -> Float[Array, "m out"]:
     """Predictions with the policy for empty neighbourhoods applied."""
+    return with_automatic_axes(_fill, (prior, on_empty), out, empty, q, k, v)
+
+
+@eqx.filter_jit
+def _fill(
+    parts: tuple[Prior | None, OnEmpty],
+    out: Float[Array, "m out"],
+    empty: Bool[Array, " m"],
+    q: Float[Array, "m dim"],
+    k: Float[Array, "n dim"],
+    v: Float[Array, "n out"],
+) -> Float[Array, "m out"]:
+    prior, on_empty = parts
     if on_empty == "raise":
         return eqx.error_if(
             out,

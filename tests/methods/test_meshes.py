@@ -132,6 +132,40 @@ def value_and_gradients(function, parts, kernel, q, k, v):
     return jax.grad(number, (0, 1, 2, 3), has_aux=True)(moving, q, k, v)
 
 
+def nearest(q, k, v, **parts):
+    """Regression where many queries are out of reach of all labels: each takes the nearest."""
+    return jax.vmap(ak.KernelRegression(on_empty="nearest", **parts))(q, k, v)
+
+
+def weights(q, k, v, **parts):
+    return ak.attention_weights(q, k, **parts)
+
+
+WHOLE_FUNCTIONS = {
+    "local linear": (regression, GAUSS),
+    "nearest": (nearest, {"kernel": ak.Triweight(0.3)}),
+    "heads": (heads, {"kernel": ak.DotProduct()}),
+    "local linear heads": (heads, GAUSS | {"order": 1}),
+    "weights": (weights, GAUSS),
+}
+
+
+@pytest.mark.parametrize("axis", ["members", "rows"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WHOLE_FUNCTIONS)
+def test_functions_on_explicit_axes(x64, name, axis):
+    """Of models and weights the value and gradients; the value is laid out as the queries are."""
+    mesh = mesh_of(2, AxisType.Explicit)
+    spec = EACH if axis == "members" else PartitionSpec(None, "d")
+    function, parts = WHOLE_FUNCTIONS[name]
+    run = jax.jit(functools.partial(value_and_gradients, function, parts, parts["kernel"]))
+    expected = run(*data())
+    with jax.set_mesh(mesh):
+        found = run(*(jax.device_put(part, NamedSharding(mesh, spec)) for part in data()))
+    assert tuple(found[1].sharding.spec)[: len(spec)] == tuple(spec)
+    assert_close(found, expected)
+
+
 @pytest.mark.parametrize("devices", [2, slow(8)])
 @pytest.mark.parametrize("name", ["blocks", *(slow(name) for name in WITHIN if name != "blocks")])
 def test_shard_map(x64, name, devices, request, monkeypatch):
