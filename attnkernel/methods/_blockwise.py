@@ -169,7 +169,11 @@ def _sums(
     some = mass > 0
     log_mass = jnp.where(some, finite(shift) + jnp.log(jnp.where(some, mass, 1.0)), 0.0)
     log_mass = jnp.where(jnp.isnan(mass), jnp.nan, log_mass)
-    return log_mass, sums / jnp.where(mass == 0, 1.0, mass)[:, None]
+    unit = jnp.where(mass == 0, 1.0, mass)
+    # L of a large shift is rounded: the sums stay those about the L that is returned
+    is_large = some & (jnp.abs(shift) * jnp.finfo(dtype).eps ** 0.5 > 1.0)
+    unit = jnp.where(is_large, jnp.exp(log_mass - finite(shift)), unit)
+    return log_mass, sums / unit[:, None]
 
 
 @_sums.def_jvp
