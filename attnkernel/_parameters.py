@@ -21,7 +21,7 @@ import wadler_lindig as wl
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from ._checks import as_reals, is_known
+from ._checks import as_numbers, as_reals, is_known
 
 
 class Parameter(eqx.Module):
@@ -142,10 +142,13 @@ def _fixed(
     """
     if not is_known(value):
         return None
-    numbers = np.asarray(value)
-    if numbers.dtype.kind not in "fiuV":  # V: the short floats of JAX
-        raise ValueError(f"{name} must be a real number, or an array of them; got {value!r}.")
-    numbers = numbers.astype(float)
+    numbers = as_numbers(name, value, "a real number")
+    if np.any(
+        np.isfinite(numbers) & (np.abs(numbers) > float(jnp.finfo(jnp.result_type(float)).max))
+    ):
+        raise ValueError(
+            f"{name} has numbers too large for {jnp.result_type(float)}; got {numbers.tolist()}."
+        )
     if not np.all((numbers > low) & (numbers < high)):
         raise ValueError(f"{name} must be {expected}; got {numbers.tolist()}. {hint}".rstrip())
     if isinstance(value, jax.Array):

@@ -4,12 +4,15 @@ $$ \log K(q, k_j) = \log K'\Big(\frac{k_j - q}{h(q)},\, 0\Big), \qquad
    h(q) = \text{the distance from } q \text{ to its } m\text{-th nearest key} $$
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._checks import as_whole_number, is_number, require_instance
 from ._base import Embedded, Kernel
 
 _AT_A_TIME = 64
@@ -43,10 +46,11 @@ class NearestNeighbours(Embedded):
     ):
         if (fraction is None) == (neighbours is None):
             raise ValueError("Say one of fraction=, of all keys, and neighbours=, their number.")
-        if fraction is not None and not 0 < fraction <= 1:
-            raise ValueError(f"fraction must be above 0 and at most 1; got {fraction!r}.")
-        if neighbours is not None and (not isinstance(neighbours, int) or neighbours < 1):
-            raise ValueError(f"neighbours must be a whole number from 1; got {neighbours!r}.")
+        require_instance("kernel", kernel, Kernel, "ak.Tricube(1.0)")
+        if fraction is not None:
+            fraction = _share(fraction)
+        if neighbours is not None:
+            neighbours = as_whole_number("neighbours", neighbours, 1)
         self.kernel, self.fraction, self.neighbours = kernel, fraction, neighbours
 
     def embed(
@@ -100,6 +104,12 @@ class NearestNeighbours(Embedded):
         """As many neighbours, in units as much longer."""
         stretched = self.kernel.stretched(factor)
         return NearestNeighbours(stretched, self.fraction, neighbours=self.neighbours)
+
+
+def _share(fraction: Any) -> float:
+    if not is_number(fraction) or not 0 < fraction <= 1:
+        raise ValueError(f"fraction must be above 0 and at most 1; got {fraction!r}.")
+    return float(fraction)
 
 
 class _PerQuery(Kernel):

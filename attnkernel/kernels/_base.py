@@ -18,7 +18,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import as_whole_numbers, require_shape
+from .._checks import as_whole_numbers, require_instance, require_shape
 
 Tree = TypeVar("Tree")
 
@@ -126,6 +126,10 @@ class Product(Kernel):
 
     first: Kernel
     second: Kernel
+
+    def __check_init__(self):
+        require_instance("first", self.first, Kernel, "ak.Gaussian(0.3)")
+        require_instance("second", self.second, Kernel, "ak.Gaussian(0.3)")
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
         return self.first.log_pair(q, k) + self.second.log_pair(q, k)
@@ -247,8 +251,7 @@ class On(Embedded):
     columns: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, kernel: Kernel, columns: int | Sequence[int] | np.ndarray):
-        if not isinstance(kernel, Kernel):
-            raise ValueError(f"kernel must be a Kernel, such as ak.Gaussian(0.3); got {kernel!r}.")
+        require_instance("kernel", kernel, Kernel, "ak.Gaussian(0.3)")
         self.kernel = kernel
         self.columns = as_whole_numbers("columns", columns, 0)
         if len(set(self.columns)) < len(self.columns):

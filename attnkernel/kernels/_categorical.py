@@ -16,7 +16,7 @@ import wadler_lindig as wl
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import as_whole_numbers, at_least, is_known
+from .._checks import as_numbers, as_whole_numbers, at_least, is_known
 from ._base import Kernel
 from ._squares import MANY, add_up, columns
 
@@ -252,6 +252,7 @@ def _log_sigmoid(z: Float[Array, "*dim"]) -> Float[Array, "*dim"]:
 
 def _logit(name: str, bandwidth: ArrayLike, limit: np.ndarray) -> Float[Array, "*dim"]:
     """z, from λ and λ_max; ±∞ at the ends, with derivatives 0."""
+    given = as_numbers("bandwidth", bandwidth, "a real number") if is_known(bandwidth) else None
     shape, ranks = np.shape(bandwidth), {np.ndim(bandwidth), limit.ndim}
     if len(shape) > 1 or (ranks == {1} and shape != limit.shape):
         expected = "one per column" if limit.ndim == 0 else f"{limit.size}, one per column"
@@ -259,10 +260,9 @@ def _logit(name: str, bandwidth: ArrayLike, limit: np.ndarray) -> Float[Array, "
             f"bandwidth must be one number or {expected}; got shape {shape}. For several heads "
             f"make a stack of kernels with eqx.filter_vmap."
         )
-    if is_known(bandwidth):
-        given = np.asarray(bandwidth)
+    if given is not None:
         most = limit * (1.0 + 1e-6)  # it may come rounded to float32
-        if np.iscomplexobj(given) or not np.all((given >= 0) & (given <= most)):
+        if not np.all((given >= 0) & (given <= most)):
             raise ValueError(
                 f"The bandwidth of {name} must lie from 0, where the same category alone counts, "
                 f"to {np.round(limit, 6).tolist()}; got {given.tolist()}."

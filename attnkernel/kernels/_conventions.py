@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import require_positive
+from .._checks import require_choice, require_positive
 
 
 class _Convention(NamedTuple):
@@ -40,6 +40,9 @@ _CONVENTIONS = {
     "epanechnikov": _times("Epanechnikov", 1.0),
     "np_epanechnikov": _times("Epanechnikov", math.sqrt(5.0)),
 }
+
+
+CONVENTIONS = tuple(_CONVENTIONS)
 
 
 def convert_lengthscale(
@@ -73,10 +76,8 @@ def convert_lengthscale(
     number ≤ 0.
     """
     require_positive("lengthscale", lengthscale)
-    for name in (source, target):
-        if name not in _CONVENTIONS:
-            known = ", ".join(map(repr, _CONVENTIONS))
-            raise ValueError(f"Unknown lengthscale convention {name!r}; known are {known}.")
+    require_choice("source", source, CONVENTIONS)
+    require_choice("target", target, CONVENTIONS)
     one, other = _CONVENTIONS[source], _CONVENTIONS[target]
     if one.kernel != other.kernel:
         same = (name for name, rule in _CONVENTIONS.items() if rule.kernel == one.kernel)
@@ -86,4 +87,5 @@ def convert_lengthscale(
             f"there are {', '.join(map(repr, same))}."
         )
     array = jnp.asarray(lengthscale) * 1.0
+    require_positive("lengthscale", array)  # also once rounded
     return array if source == target else other.from_lengthscale(one.to_lengthscale(array))

@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._batches import for_any
+from .._checks import as_whole_number, require_flag, require_key
 from ._base import Kernel
 from ._inner import DotProduct
 from ._radial import Gaussian
@@ -137,8 +138,10 @@ class RandomFeatures(eqx.Module):
         orthogonal: bool = True,
         key: PRNGKeyArray,
     ):
-        if count < 1 or dim < 1:
-            raise ValueError(f"count and dim must be whole numbers from 1; got {count} and {dim}.")
+        count, dim = as_whole_number("count", count, 1), as_whole_number("dim", dim, 1)
+        require_flag("positive", positive)
+        require_flag("orthogonal", orthogonal)
+        require_key("key", key)
         of_rows, of_lengths = jax.random.split(key)
         if orthogonal:
             groups = -(-count // dim)

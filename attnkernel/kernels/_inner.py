@@ -5,6 +5,7 @@ Their logarithm is any real score. The transformer's is the scaled inner product
 
 import functools
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,9 +13,20 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._checks import as_reals, as_whole_number, require_finite
 from .._mesh_axes import vary_alike
 from .._parameters import Parameter, described, real
 from ._base import Embedded, Kernel
+
+
+def _finite(name: str, axes: int, values: Any) -> Float[Array, "..."]:
+    """An array of finite numbers, to be fitted, of so many axes."""
+    array = as_reals(name, values).astype(float)
+    if array.ndim != axes:
+        shape = "(dim,)" if axes == 1 else "(dim_q, dim_k)"
+        raise ValueError(f"{name} must have shape {shape}; got {array.shape}.")
+    require_finite(name, jnp.atleast_2d(array))
+    return array
 
 
 class DotProduct(Kernel):
@@ -74,12 +86,12 @@ class Polynomial(Kernel):
     __pdoc__ = described
 
     def __init__(self, degree: int = 2, offset: ArrayLike = 1.0, scale: ArrayLike | None = None):
-        if isinstance(degree, bool) or not isinstance(degree, int) or degree < 2 or degree % 2:
+        self.degree = as_whole_number("degree", degree, 2)
+        if self.degree % 2:
             raise ValueError(
                 f"degree must be an even whole number from 2, so that no weight is negative; got "
                 f"{degree!r}. For a score that may be negative use ak.DotProduct()."
             )
-        self.degree = degree
         self.offset_parameter = real("offset", offset)
         self.product = DotProduct(scale)
 
@@ -120,7 +132,7 @@ class Additive(Kernel):
     and translate* (2015).
     """
 
-    weight: Float[Array, " dim"] = eqx.field(converter=functools.partial(jnp.asarray, dtype=float))
+    weight: Float[Array, " dim"] = eqx.field(converter=functools.partial(_finite, "weight", 1))
 
     def check(self, dim_q: int, dim_k: int) -> None:
         if not dim_q == dim_k == self.weight.shape[0]:
@@ -165,6 +177,7 @@ class CosineSimilarity(Embedded):
     __pdoc__ = described
 
     def __init__(self, scale: ArrayLike = 1.0):
+        real("scale", scale)  # None, which is 1/√d of `DotProduct`, is none here
         self.product = DotProduct(scale)
 
     @property
@@ -192,7 +205,7 @@ class Bilinear(Embedded):
     """
 
     matrix: Float[Array, "dim_q dim_k"] = eqx.field(
-        converter=functools.partial(jnp.asarray, dtype=float)
+        converter=functools.partial(_finite, "matrix", 2)
     )
 
     def check(self, dim_q: int, dim_k: int) -> None:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._checks import require_function, require_instance
 from .._parameters import Parameter, described, positive
 from ._base import Embedded, Kernel
 
@@ -34,6 +35,11 @@ class Projected(Embedded):
     kernel: Kernel
     query_proj: Projection
     key_proj: Projection
+
+    def __check_init__(self):
+        require_instance("kernel", self.kernel, Kernel, "ak.Gaussian(0.3)")
+        require_function("query_proj", self.query_proj)
+        require_function("key_proj", self.key_proj)
 
     def check(self, dim_q: int, dim_k: int) -> None:
         sizes = []
@@ -85,6 +91,7 @@ class SoftCapped(Kernel):
     __pdoc__ = described
 
     def __init__(self, kernel: Kernel, cap: ArrayLike):
+        require_instance("kernel", kernel, Kernel, "ak.DotProduct()")
         self.kernel = kernel
         self.cap_parameter = positive("cap", cap, "It is in the units of a score: try 50.")
 

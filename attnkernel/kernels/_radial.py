@@ -17,9 +17,9 @@ from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import at_least, is_known
+from .._checks import as_reals, at_least, is_known
 from ._base import Kernel
-from ._scaled import Scaled, log_positive
+from ._scaled import Scaled, log_single
 from ._squares import MANY, add_up, as_row, columns, largest, pairwise_squares, squares_of
 from ._volume import log_integral, log_sphere
 
@@ -231,7 +231,7 @@ class RationalQuadratic(Radial):
         metric: ArrayLike | None = None,
     ):
         super().__init__(lengthscale, metric=metric)
-        self.log_alpha = log_positive("alpha", alpha)
+        self.log_alpha = log_single("alpha", alpha)
 
     @property
     def alpha(self) -> Float[Array, ""]:
@@ -277,8 +277,8 @@ class Periodic(Kernel):
     log_period: Float[Array, ""]
 
     def __init__(self, lengthscale: ArrayLike = 1.0, period: ArrayLike = 1.0):
-        self.log_lengthscale = log_positive("lengthscale", lengthscale)
-        self.log_period = log_positive("period", period)
+        self.log_lengthscale = log_single("lengthscale", lengthscale)
+        self.log_period = log_single("period", period)
 
     @property
     def lengthscale(self) -> Float[Array, ""]:
@@ -327,7 +327,7 @@ class Periodic(Kernel):
 
 def _factor(metric: ArrayLike) -> Float[Array, "dim dim"]:
     """A with AᵀA = the metric."""
-    array = jnp.asarray(metric)
+    array = as_reals("metric", metric)
     array = array.astype(at_least(array.dtype, jnp.result_type(float)))
     if array.ndim != 2 or array.shape[0] != array.shape[1]:
         raise ValueError(f"metric must have shape (dim, dim); got {array.shape}.")

@@ -111,6 +111,17 @@ class Scaled(Kernel):
         return []
 
 
+def log_single(name: str, value: ArrayLike) -> Float[Array, ""]:
+    """`log_positive` of one number."""
+    log = log_positive(name, value)
+    if log.ndim:
+        raise ValueError(
+            f"{name} must be one number; got shape {log.shape}. For several heads make a stack of "
+            f"kernels with eqx.filter_vmap."
+        )
+    return log
+
+
 def log_positive(name: str, value: ArrayLike) -> Float[Array, "..."]:
     """The logarithm of a positive parameter, in floating point of at least float32.
 

@@ -260,7 +260,7 @@ def test_unhalved_convention(x64):
 
 
 def test_unknown_convention_names_the_known():
-    with pytest.raises(ValueError, match=r"'fwhm'.*'standard', 'unhalved'"):
+    with pytest.raises(ValueError, match=r"source must be one of 'standard', 'unhalved'.*'fwhm'"):
         ak.kernels.convert_lengthscale(1.0, source="fwhm")
 
 
