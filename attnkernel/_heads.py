@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ._checks import as_whole_number, require_instance
 from ._rules import Rule
 from .kernels import Kernel
 from .priors import Prior, Sum
@@ -37,6 +38,9 @@ class PerHead(eqx.Module):
     axes: int = eqx.field(default=1, static=True)
 
     def __check_init__(self):
+        example = "eqx.filter_vmap(ak.Gaussian)(jnp.linspace(0.1, 3.0, 8))"
+        require_instance("stack", self.stack, (Kernel, Prior, Rule), example)
+        as_whole_number("axes", self.axes, 1)
         shapes = {leaf.shape[: self.axes] for leaf in self._arrays()}
         if len(shapes) != 1 or len(next(iter(shapes))) < self.axes:
             raise ValueError(

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._checks import require_shape
+from .._checks import require_instance, require_shape
 
 
 class Prior(eqx.Module):
@@ -69,6 +69,10 @@ class Sum(Prior):
 
     first: Any
     second: Any
+
+    def __check_init__(self):
+        require_prior("first", self.first)
+        require_prior("second", self.second)
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         first, second = self.first.log_pair(i, j), self.second.log_pair(i, j)
@@ -135,6 +139,10 @@ class And(Mask):
     first: Mask
     second: Mask
 
+    def __check_init__(self):
+        require_instance("first", self.first, Mask, "ak.Causal()")
+        require_instance("second", self.second, Mask, "ak.Causal()")
+
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.first.allows(i, j) & self.second.allows(i, j)
 
@@ -155,6 +163,10 @@ class Or(Mask):
     first: Mask
     second: Mask
 
+    def __check_init__(self):
+        require_instance("first", self.first, Mask, "ak.Causal()")
+        require_instance("second", self.second, Mask, "ak.Causal()")
+
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.first.allows(i, j) | self.second.allows(i, j)
 
@@ -174,8 +186,16 @@ class Not(Mask):
 
     mask: Mask
 
+    def __check_init__(self):
+        require_instance("mask", self.mask, Mask, "ak.Causal()")
+
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return ~self.mask.allows(i, j)
+
+
+def require_prior(name: str, prior: Any) -> None:
+    """Raise `ValueError` unless it is a prior, or an `ak.PerHead` of priors."""
+    require_instance(name, getattr(prior, "stack", prior), Prior, "ak.Causal()")
 
 
 def _number(name: str, found: Any) -> Any:

@@ -3,6 +3,8 @@ r"""Biases: priors that are neither 0 nor 1, of the distance i − j or of a tab
 What such a bias adds to a score is log π. It is not divided by the temperature of the rule.
 """
 
+from collections.abc import Mapping, Sequence
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,14 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .._checks import as_whole_numbers, require_no_nan, require_positive
+from .._checks import (
+    as_reals,
+    as_whole_number,
+    require_finite,
+    require_flag,
+    require_no_nan,
+    require_positive,
+)
 from .._parameters import Parameter, described, positive, real
 from ._base import Prior
 
@@ -70,7 +79,7 @@ def alibi_slopes(heads: int) -> Float[np.ndarray, " heads"]:
 
     **Source:** Press, Smith and Lewis, *Train short, test long* (2022).
     """
-    (heads,) = as_whole_numbers("heads", heads, 1)
+    heads = as_whole_number("heads", heads, 1)
     return 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads)
 
 
@@ -90,6 +99,10 @@ class Kerple(Prior):
     def __init__(self, rate: ArrayLike = 1.0, scale: ArrayLike = 1.0):
         for name, value in (("rate", rate), ("scale", scale)):
             require_positive(name, value, "Try 1.")
+            if np.ndim(value):
+                raise ValueError(f"{name} must be one number; got shape {np.shape(value)}.")
+            with np.errstate(over="ignore"):
+                require_positive(name, jnp.asarray(value, float), "Try 1.")  # also once rounded
         self.log_rate = jnp.log(jnp.asarray(rate, float))
         self.log_scale = jnp.log(jnp.asarray(scale, float))
 
@@ -135,7 +148,13 @@ class RelativeBias(Prior):
     def __init__(
         self, table: ArrayLike | int = 32, max_distance: int = 128, bidirectional: bool = True
     ):
-        array = jnp.zeros(table) if isinstance(table, int) else jnp.asarray(table, float)
+        require_flag("bidirectional", bidirectional)
+        if isinstance(table, Sequence | Mapping) or np.ndim(table) or isinstance(table, jax.Array):
+            array = as_reals("table", table).astype(float)
+            require_finite("table", jnp.atleast_2d(array))
+        else:
+            array = jnp.zeros(as_whole_number("table", table, 4))
+        max_distance = as_whole_number("max_distance", max_distance, 1)
         if array.ndim != 1 or array.shape[0] < 4 or (bidirectional and array.shape[0] % 2):
             raise ValueError(
                 f"table must hold one number per bucket, shape (buckets,), at least 4, and an even "
@@ -188,10 +207,10 @@ class Table(Prior):
     bias: Float[Array, "queries keys"]
 
     def __init__(self, bias: ArrayLike):
-        array = jnp.asarray(bias)
-        if array.ndim != 2 or not jnp.issubdtype(array.dtype, jnp.floating):
+        array = as_reals("bias", bias)
+        if array.ndim != 2 or not jnp.issubdtype(_dtype(bias), jnp.floating):
             raise ValueError(
-                f"bias must be floating numbers, shape (queries, keys); got dtype {array.dtype} "
+                f"bias must be floating numbers, shape (queries, keys); got dtype {_dtype(bias)} "
                 f"and shape {array.shape}. For a Boolean mask use ak.priors.Given."
             )
         require_no_nan("bias", array, "A pair is forbidden by -inf.")
@@ -220,11 +239,11 @@ class KeyWeights(Prior):
     log_weights: Float[Array, " keys"]
 
     def __init__(self, log_weights: ArrayLike):
-        array = jnp.asarray(log_weights)
-        if array.ndim != 1 or not jnp.issubdtype(array.dtype, jnp.floating):
+        array = as_reals("log_weights", log_weights)
+        if array.ndim != 1 or not jnp.issubdtype(_dtype(log_weights), jnp.floating):
             raise ValueError(
                 f"log_weights must be floating numbers, one per key, shape (keys,); got dtype "
-                f"{array.dtype} and shape {array.shape}."
+                f"{_dtype(log_weights)} and shape {array.shape}."
             )
         require_no_nan("log_weights", array, "A key is hidden by -inf.")
         self.log_weights = array
@@ -238,6 +257,11 @@ class KeyWeights(Prior):
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.log_weights[j]
+
+
+def _dtype(given: ArrayLike) -> np.dtype:
+    """As it came: Booleans and integers become floats in `as_reals`."""
+    return given.dtype if isinstance(given, jax.Array) else np.asarray(given).dtype
 
 
 def distances(

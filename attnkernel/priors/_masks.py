@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
-from .._checks import require_whole_number
+from .._checks import as_flags, require_function, require_whole_number
 from ._base import Mask
 from ._positions import range_of, require_lengths, row_of_whole_numbers
 
@@ -21,13 +21,7 @@ class HeldOut(Mask):
     held_out: Bool[Array, " keys"]
 
     def __init__(self, held_out: ArrayLike):
-        array = jnp.asarray(held_out)
-        if array.dtype != bool or array.ndim != 1:
-            raise ValueError(
-                f"held_out must be a Boolean array of shape (keys,), True where a key is hidden; "
-                f"got dtype {array.dtype} and shape {array.shape}."
-            )
-        self.held_out = array
+        self.held_out = as_flags("held_out", held_out, 1, "(keys,), True where a key is hidden")
 
     def check(self, queries: int, keys: int) -> None:
         if self.held_out.shape != (keys,):
@@ -53,6 +47,9 @@ class Where(Mask):
     """
 
     function: Callable[[Int[Array, ""], Int[Array, ""]], Bool[Array, ""]] = eqx.field(static=True)
+
+    def __check_init__(self):
+        require_function("function", self.function)
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.function(i, j)
@@ -211,13 +208,8 @@ class Given(Mask):
     allowed: Bool[Array, "queries keys"]
 
     def __init__(self, allowed: ArrayLike):
-        array = jnp.asarray(allowed)
-        if array.dtype != bool or array.ndim != 2:
-            raise ValueError(
-                f"A mask must be a Boolean array of shape (queries, keys), True where a query may "
-                f"attend to a key; got dtype {array.dtype} and shape {array.shape}."
-            )
-        self.allowed = array
+        expected = "(queries, keys), True where a query may attend to a key"
+        self.allowed = as_flags("allowed", allowed, 2, expected)
 
     def check(self, queries: int, keys: int) -> None:
         if self.allowed.shape != (queries, keys):

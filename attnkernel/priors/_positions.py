@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from ._base import Prior
+from .._checks import as_integers
+from ._base import Prior, require_prior
 
 
 class At(Prior):
@@ -33,8 +31,7 @@ class At(Prior):
     keys: Int[Array, " keys"]
 
     def __init__(self, prior: Any, queries: ArrayLike, keys: ArrayLike | None = None):
-        if not isinstance(prior, eqx.Module):
-            raise ValueError(f"prior must be a Prior, such as ak.Causal(); got {prior!r}.")
+        require_prior("prior", prior)
         self.prior = prior
         self.queries = row_of_whole_numbers("queries", queries)
         self.keys = self.queries if keys is None else row_of_whole_numbers("keys", keys)
@@ -59,16 +56,11 @@ class At(Prior):
 
 def row_of_whole_numbers(name: str, numbers: ArrayLike) -> Int[Array, " n"]:
     """An array of shape (n,) of integers, or a sentence."""
-    array = jnp.asarray(numbers)
+    array = as_integers(name, numbers)
     if array.ndim != 1 or not jnp.issubdtype(array.dtype, jnp.integer):
         raise ValueError(
             f"{name} must be whole numbers, one per row, shape (rows,); got dtype {array.dtype} "
             f"and shape {array.shape}."
-        )
-    if not isinstance(numbers, jax.Array) and not np.array_equal(np.asarray(numbers), array):
-        raise ValueError(
-            f"{name} has numbers too large for {array.dtype}: number what differs from 0, as "
-            f"np.unique(..., return_inverse=True) does, or subtract the least."
         )
     return array
 
