@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ._checks import as_reals, at_least
+from ._checks import as_reals, at_least, require_instance
 from ._heads import Parts, batch_shape, first
 from ._parameters import require_single
 from ._rules import Rule
@@ -29,11 +29,8 @@ def checked(
         ("rule", first(rule), Rule, "ak.Softmax()"),
         ("prior", first(prior), Prior, "ak.priors.LeaveOneOut(), or None"),
     ):
-        if not isinstance(part, kind) and not (part is None and name == "prior"):
-            raise ValueError(
-                f"{name} must be a {kind.__name__} of attnkernel, for example {example}; got "
-                f"{part!r}."
-            )
+        if not (part is None and name == "prior"):
+            require_instance(name, part, kind, example)
         require_single(part)
     _require_fitting(q, k, v, parts)
     return (q, k, v), task_of(q, k, v, *map(first, parts))
@@ -67,7 +64,10 @@ def _matrix(name: str, value: Any) -> Any:
 
 def _require_fitting(q: Any, k: Any, v: Any, parts: Parts) -> None:
     kernel, prior, _ = map(first, parts)
-    kernel.check(q.shape[-1], k.shape[-1])
+    try:
+        kernel.check(q.shape[-1], k.shape[-1])
+    except ValueError as error:
+        raise ValueError(f"q {q.shape} and k {k.shape} do not fit the kernel. {error}") from None
     if k.shape[-2] != v.shape[-2]:
         raise ValueError(f"Each key needs one value; got k {k.shape} and v {v.shape}.")
     if prior is not None:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from ._arguments import checked
 from ._auto import Auto
-from ._checks import require_finite
+from ._checks import require_finite, require_flag, require_instance
 from ._heads import Parts, PerHead, batch_shape, over_batch
 from ._mesh_axes import vary_alike
 from ._rules import Rule, Softmax
@@ -89,11 +89,8 @@ def attend(
     are known, outside `jit`) a number is not finite. Inside `jit`, a query that is not finite is
     NaN in its own row alone.
     """
-    if not isinstance(method, Method):
-        raise ValueError(
-            f"method must be a Method of attnkernel, for example ak.Auto() or ak.Blockwise(); got "
-            f"{method!r}."
-        )
+    require_instance("method", method, Method, "ak.Auto() or ak.Blockwise()")
+    require_flag("return_log_mass", return_log_mass)
     arrays, task = checked(q, k, v, kernel, prior, rule)
     for name, array in zip("qkv", arrays, strict=True):
         require_finite(name, array)

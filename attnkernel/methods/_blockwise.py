@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._batches import for_any
+from .._checks import as_whole_number
 from .._mesh_axes import vary_alike
 from .._rules import Rule
 from ..kernels import Kernel
@@ -60,8 +61,8 @@ class Blockwise(Method):
     def __check_init__(self):
         for name in ("block_q", "block_k"):
             size = getattr(self, name)
-            if size is not None and (not isinstance(size, int) or size < 1):
-                raise ValueError(f"{name} must be a whole number from 1, or None; got {size!r}.")
+            if size is not None:
+                as_whole_number(name, size, 1, "Or None: it is then chosen from the shapes.")
 
     def refusal(self, task: Task) -> str | None:
         return None

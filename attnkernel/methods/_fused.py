@@ -21,6 +21,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
+from .._checks import as_float_dtype, require_choice
 from .._rules import Rule, Softmax
 from ..kernels import DotProduct, Gaussian, Kernel, Laplace, Matern32, Matern52
 from ..kernels._features import in_units
@@ -74,10 +75,10 @@ class Fused(Method):
         *,
         platform: str | None = None,
     ):
-        if dtype is not None and jnp.dtype(dtype) not in (*_HALF, jnp.dtype(jnp.float32)):
+        if dtype is not None and as_float_dtype("dtype", dtype) not in (*_HALF, jnp.float32):
             raise ValueError(f"dtype must be bfloat16, float16, float32 or None; got {dtype!r}.")
-        if platform not in (None, "cuda", "tpu"):
-            raise ValueError(f'platform must be "cuda", "tpu" or None; got {platform!r}.')
+        if platform is not None:
+            require_choice("platform", platform, ("cuda", "tpu"))
         self.dtype = None if dtype is None else jnp.dtype(dtype)
         self.platform = platform
 

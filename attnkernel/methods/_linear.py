@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._checks import require_instance
 from .._mesh_axes import vary_alike
 from .._rules import Rule, Softmax
 from ..kernels import DotProduct, FiniteRank, Gaussian, Kernel, RandomFeatures
@@ -50,6 +51,11 @@ class Linear(Method):
     """
 
     features: RandomFeatures | None = None
+
+    def __check_init__(self):
+        if self.features is not None:
+            example = "ak.RandomFeatures(64, 2, key=jax.random.PRNGKey(0))"
+            require_instance("features", self.features, RandomFeatures, example)
 
     def refusal(self, task: Task) -> str | None:
         kernel, rule = task.kernel, task.rule

@@ -16,6 +16,7 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
+from .._checks import require_flag
 from .._rules import Rule
 from ..kernels import Kernel
 from ..priors import HeldOut, Prior
@@ -70,6 +71,9 @@ class Sharded(Method):
         ring: bool = False,
         inner: Method = Blockwise(),
     ):
+        require_flag("ring", ring)
+        if not isinstance(axis, str):
+            raise ValueError(f"axis must be the name of an axis of the mesh; got {axis!r}.")
         if mesh is None:
             mesh = jax.make_mesh((jax.device_count(),), (axis,), axis_types=(AxisType.Auto,))
         if not isinstance(mesh, Mesh):

@@ -6,7 +6,14 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._checks import is_known
+from .._checks import (
+    as_float_dtype,
+    as_reals,
+    as_whole_number,
+    is_known,
+    require_finite,
+    require_flag,
+)
 
 
 class Rows(NamedTuple):
@@ -52,8 +59,12 @@ class KVCache(eqx.Module):
         ring: bool = False,
         dtype=None,
     ):
-        if capacity < 1:
-            raise ValueError(f"capacity must be a number of rows from 1; got {capacity}.")
+        capacity = as_whole_number("capacity", capacity, 1)
+        heads = as_whole_number("heads", heads, 1)
+        qk_size = as_whole_number("qk_size", qk_size, 1)
+        vo_size = as_whole_number("vo_size", vo_size, 1)
+        require_flag("ring", ring)
+        dtype = as_float_dtype("dtype", dtype)
         self.keys = jnp.zeros((capacity, heads, qk_size), dtype)
         self.values = jnp.zeros((capacity, heads, vo_size), dtype)
         self.positions = jnp.full(capacity, -1)
@@ -79,7 +90,15 @@ class KVCache(eqx.Module):
         **Raises:** `ValueError` if a full cache has no room for them; inside `jit` the error is
         one of run time.
         """
-        new = keys.shape[0]
+        keys, values = as_reals("keys", keys), as_reals("values", values)
+        new = len(keys) if keys.ndim else 0
+        for name, array, held in (("keys", keys, self.keys), ("values", values, self.values)):
+            if array.shape != (new, *held.shape[1:]):
+                raise ValueError(
+                    f"{name} must have shape (new, heads, size) = ({new}, {held.shape[1]}, "
+                    f"{held.shape[2]}), as many keys as values; got {array.shape}."
+                )
+            require_finite(name, array)
         if not self.ring:
             left = f"A cache of {self.capacity} rows cannot take {new} more"
             advice = "Make it larger, or a ring, which forgets the oldest rows."

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from .._attend import attend
 from .._auto import Auto
-from .._checks import as_points, require_finite, require_weights
+from .._checks import as_points, require_finite, require_flag, require_instance, require_weights
 from ..kernels import Kernel
 from ..methods import Method
 from ._regression import with_weights
@@ -49,13 +49,13 @@ def density(
     **Source:** Parzen, *On estimation of a probability density function and mode* (1962);
     Silverman, *Density estimation for statistics and data analysis* (1986).
     """
-    q, k = as_points("x_new", x_new), as_points("x", x)
+    k, q = as_points("x", x), as_points("x_new", x_new)
+    require_flag("log", log)
+    require_instance("kernel", kernel, Kernel, "ak.Gaussian(0.3)")
     for name, points in (("x_new", q), ("x", k)):
         require_finite(name, points)
     if not len(k):
         raise ValueError("A density is of at least one point: x has none.")
-    if not isinstance(kernel, Kernel):
-        raise ValueError(f"kernel must be a Kernel, such as ak.Gaussian(0.3); got {kernel!r}.")
     kernel.check(q.shape[1], k.shape[1])
     volume, total = kernel.log_volume(k.shape[1]), math.log(len(k))
     prior = with_weights(None, weights, k)

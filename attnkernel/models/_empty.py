@@ -8,14 +8,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._attend import with_automatic_axes
+from .._checks import require_choice
 from ..priors import Prior
 
 OnEmpty = Literal["nan", "nearest", "mean", "raise"]
 
 
 def known_policy(on_empty: str) -> OnEmpty:
-    if on_empty not in get_args(OnEmpty):
-        raise ValueError(f"on_empty must be one of {get_args(OnEmpty)}; got {on_empty!r}.")
+    require_choice("on_empty", on_empty, get_args(OnEmpty))
     return cast(OnEmpty, on_empty)
 
 

@@ -7,11 +7,17 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._checks import as_integers, as_reals, as_whole_number, require_instance
 from .._heads import PerHead
+from .._rules import Rule
+from ..kernels import Kernel
+from ..methods import Method
 from ..priors import Given, Prior
+from ..priors._base import require_prior
 
 OfHeads = Float[Array, "_rows _heads _size"]
 
@@ -19,8 +25,8 @@ OfHeads = Float[Array, "_rows _heads _size"]
 def share(name: str, size: int | None, of: int, heads: int) -> int:
     """A size as given, or an equal part of the whole for each head."""
     if size is not None:
-        return size
-    if heads < 1 or of < heads:
+        return as_whole_number(name, size, 1)
+    if of < heads:
         raise ValueError(
             f"{name} is query_size // num_heads unless given, and that must be at least 1; got "
             f"query_size {of} and num_heads {heads}."
@@ -28,19 +34,46 @@ def share(name: str, size: int | None, of: int, heads: int) -> int:
     return of // heads
 
 
-def require_sequences(query: Array, key_: Array, value: Array, sizes: tuple[int, int, int]) -> None:
+def require_heads(kernel: Any, prior: Any, rule: Any, method: Any) -> None:
+    """Raise `ValueError` unless each is what it should be, or for the first three a `PerHead`."""
+    for name, part, kind, example in (
+        ("kernel", kernel, Kernel, "ak.DotProduct()"),
+        ("rule", rule, Rule, "ak.Softmax()"),
+        ("method", method, Method, "ak.Auto()"),
+    ):
+        each = part.stack if isinstance(part, PerHead) else part
+        require_instance(name, each, kind, example)
+    if prior is not None:
+        require_prior("prior", prior)
+
+
+def as_sequence(name: str, rows: Any, size: int) -> Float[Array, "rows size"]:
+    """Rows of one sequence; `ValueError` unless they are real, and of this size."""
+    array = as_reals(name, rows)
+    if array.ndim != 2 or array.shape[1] != size:
+        raise ValueError(
+            f"{name} must be one sequence, shape (rows, {size}); got {array.shape}. For a batch "
+            f"use jax.vmap."
+        )
+    return array
+
+
+def as_sequences(
+    query: Any, key_: Any, value: Any, sizes: tuple[int, int, int]
+) -> tuple[Array, Array, Array]:
     """**Raises:** `ValueError` unless each is one sequence of rows of its size, and keys fit."""
-    arrays = {"query": query, "key_": key_, "value": value}
-    for (name, array), size in zip(arrays.items(), sizes, strict=True):
-        if array.ndim != 2 or array.shape[1] != size:
-            raise ValueError(
-                f"{name} must be one sequence, shape (rows, {size}); got {array.shape}. For a "
-                f"batch use jax.vmap."
-            )
+    query, key_, value = (
+        as_sequence(name, rows, size)
+        for name, rows, size in zip(
+            ("query", "key_", "value"), (query, key_, value), sizes, strict=True
+        )
+    )
     if key_.shape[0] != value.shape[0]:
         raise ValueError(
-            f"Each key needs one value; got {key_.shape[0]} keys and {value.shape[0]} values."
+            f"key_ and value must have as many rows, each key one value; got {key_.shape[0]} keys "
+            f"and {value.shape[0]} values."
         )
+    return query, key_, value
 
 
 def split(x: OfHeads, kv_heads: int) -> Float[Array, "_kv_heads _group _rows _size"]:
@@ -70,6 +103,11 @@ def masked(mask: ArrayLike | None, heads: int, queries: int, keys: int) -> Prior
     """A mask array as a prior."""
     if mask is None:
         return None
+    if not isinstance(mask, jax.Array):
+        read = None if isinstance(mask, str) or np.ma.is_masked(mask) else np.asarray(mask)
+        if read is None or read.dtype.kind not in "biuf":
+            raise ValueError(f"mask must be an array of Booleans; got {mask!r}.")
+        mask = read
     mask = jnp.asarray(mask)
     if jnp.issubdtype(mask.dtype, jnp.integer):  # as Equinox reads them
         mask = mask != 0
@@ -86,6 +124,8 @@ def masked(mask: ArrayLike | None, heads: int, queries: int, keys: int) -> Prior
 def together(*priors: Any) -> Any:
     """The sum of the priors that are not None; None, if all are."""
     given = [prior for prior in priors if prior is not None]
+    for prior in given:
+        require_prior("prior", prior)
     return functools.reduce(operator.add, given) if given else None
 
 
@@ -93,5 +133,15 @@ def positions_of(
     heads: tuple, positions: Array | None, key_positions: Array | None
 ) -> tuple[Array, Array]:
     """Positions as given, or the numbers of rows."""
-    q, k = (jnp.arange(part.shape[0]) for part in heads[:2])
-    return q if positions is None else positions, k if key_positions is None else key_positions
+
+    def of(name: str, part: Array, given: Any) -> Array:
+        if given is None:
+            return jnp.arange(part.shape[0])
+        array = as_integers(name, given)
+        if array.shape != part.shape[:1]:
+            raise ValueError(
+                f"{name} must have one number per row, shape {part.shape[:1]}; got {array.shape}."
+            )
+        return array
+
+    return of("positions", heads[0], positions), of("key_positions", heads[1], key_positions)

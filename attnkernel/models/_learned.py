@@ -11,8 +11,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._checks import as_points
+from .._checks import as_points, as_whole_number, require_finite, require_function
 from ..priors import Prior
+from ..priors._base import require_prior
 from ._multihead import MultiheadAttention
 
 
@@ -54,6 +55,9 @@ class LearnedKernelRegression(eqx.Module):
         key: PRNGKeyArray,
         **options: Any,
     ):
+        dim, out = as_whole_number("dim", dim, 1), as_whole_number("out", out, 1)
+        if embedding is not None:
+            require_function("embedding", embedding)
         self.embedding = embedding
         features = dim
         if embedding is not None:
@@ -87,6 +91,8 @@ class LearnedKernelRegression(eqx.Module):
         **Returns:** shape (m,) or (m, out); NaN where a prediction may see no label.
         """
         queries, rows = self.parts(x_new, x, y)
+        if prior is not None:
+            require_prior("prior", prior)
         out, empty = self.attention.attended(queries, rows, rows, prior=prior)
         out = jnp.where(empty[:, None], jnp.nan, out)
         return out[:, 0] if np.ndim(y) == 1 else out
@@ -96,8 +102,16 @@ class LearnedKernelRegression(eqx.Module):
     ) -> tuple[Float[Array, "m features"], Float[Array, "n size"]]:
         """What is attended from, φ(x_new), and to, (φ(x), y)."""
         queries, inputs = self._embedded("x_new", x_new), self._embedded("x", x)
-        return queries, jnp.concatenate([inputs, as_points("y", y).astype(inputs.dtype)], axis=1)
+        labels = as_points("y", y)
+        if len(labels) != len(inputs):
+            raise ValueError(
+                f"x and y must have the same number of rows; got {len(inputs)} inputs and "
+                f"{len(labels)} labels."
+            )
+        require_finite("y", labels)
+        return queries, jnp.concatenate([inputs, labels.astype(inputs.dtype)], axis=1)
 
     def _embedded(self, name: str, x: ArrayLike) -> Float[Array, "rows features"]:
         points = as_points(name, x)
+        require_finite(name, points)
         return points if self.embedding is None else jax.vmap(self.embedding)(points)

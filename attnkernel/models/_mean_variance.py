@@ -5,8 +5,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import as_reals, require_weights
+from .._checks import as_reals, require_instance, require_weights
 from ..priors import LeaveOneOut, Prior
+from ..priors._base import require_prior
 from ._regression import KernelRegression
 
 
@@ -34,6 +35,9 @@ class MeanVarianceRegression(eqx.Module):
     variance: KernelRegression
 
     def __check_init__(self):
+        example = "ak.KernelRegression(ak.Gaussian(0.3))"
+        require_instance("mean", self.mean, KernelRegression, example)
+        require_instance("variance", self.variance, KernelRegression, example)
         if self.variance.order != 0:
             raise ValueError(
                 f"variance must be of order 0: a local polynomial of squares can be negative; got "
@@ -60,6 +64,8 @@ class MeanVarianceRegression(eqx.Module):
         hold-out, which hides the same labels from all, nothing leaks.
         """
         labels = as_reals("y", y)
+        if prior is not None:
+            require_prior("prior", prior)
         of_rows = LeaveOneOut() if prior is None else prior + LeaveOneOut()
         left_out = self.mean(x, x, y, prior=of_rows, weights=weights)
         known = ~jnp.isnan(left_out if labels.ndim == 1 else jnp.sum(left_out, axis=1))

@@ -13,6 +13,14 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._attend import attention_weights
 from .._auto import Auto
+from .._checks import (
+    as_float_dtype,
+    as_whole_number,
+    is_number,
+    require_flag,
+    require_function,
+    require_key,
+)
 from .._heads import PerHead
 from .._rules import Rule, Softmax
 from ..kernels import DotProduct, Kernel
@@ -21,16 +29,19 @@ from ..priors import At, Causal, HeldOut, Prior, Window
 from ._cache import KVCache
 from ._heads import (
     OfHeads,
+    as_sequence,
+    as_sequences,
     grouped,
     masked,
     positions_of,
-    require_sequences,
+    require_heads,
     share,
     split,
     together,
 )
 from ._local import local_polynomial
 from ._recurrent import RecurrentCache, features_of
+from ._regression import as_order
 from ._rotary import rotate
 
 ProcessHeads = Callable[[Array, Array, Array], tuple[Array, Array, Array]]
@@ -123,22 +134,39 @@ class MultiheadAttention(eqx.Module):
         qk_norm: bool = False,
         key: PRNGKeyArray,
     ):
-        self.num_heads = num_heads
-        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        self.query_size = query_size
-        self.key_size = query_size if key_size is None else key_size
-        self.value_size = query_size if value_size is None else value_size
-        self.output_size = query_size if output_size is None else output_size
+        def size_of(name: str, size: int | None) -> int:
+            return self.query_size if size is None else as_whole_number(name, size, 1)
+
+        self.num_heads = num_heads = as_whole_number("num_heads", num_heads, 1)
+        self.num_kv_heads = num_heads
+        if num_kv_heads is not None:
+            self.num_kv_heads = as_whole_number("num_kv_heads", num_kv_heads, 1)
+        self.query_size = query_size = as_whole_number("query_size", query_size, 1)
+        self.key_size = size_of("key_size", key_size)
+        self.value_size = size_of("value_size", value_size)
+        self.output_size = size_of("output_size", output_size)
         self.qk_size = share("qk_size", qk_size, query_size, num_heads)
         self.vo_size = share("vo_size", vo_size, query_size, num_heads)
-        if num_heads < 1 or self.num_kv_heads < 1 or num_heads % self.num_kv_heads:
+        if num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads must be a multiple of num_kv_heads, so that equally many heads of "
                 f"queries share one of keys; got {num_heads} and {self.num_kv_heads}."
             )
-        if not 0 <= dropout_p < 1:
+        require_heads(kernel, prior, rule, method)
+        for name, flag in (
+            ("use_query_bias", use_query_bias),
+            ("use_key_bias", use_key_bias),
+            ("use_value_bias", use_value_bias),
+            ("use_output_bias", use_output_bias),
+            ("inference", inference),
+            ("qk_norm", qk_norm),
+        ):
+            require_flag(name, flag)
+        require_key("key", key)
+        dtype = as_float_dtype("dtype", dtype)
+        if not is_number(dropout_p) or not 0 <= dropout_p < 1:
             raise ValueError(f"dropout_p must be a share from 0 to below 1; got {dropout_p!r}.")
-        if rotary_base is not None and not rotary_base > 0:
+        if rotary_base is not None and not (is_number(rotary_base) and rotary_base > 0):
             raise ValueError(f"rotary_base must be above 0, such as 10000.0; got {rotary_base!r}.")
         if rotary_base is not None and self.qk_size % 2:
             raise ValueError(
@@ -162,10 +190,13 @@ class MultiheadAttention(eqx.Module):
         self.query_norm, self.key_norm = (norm(), norm()) if qk_norm else (None, None)
         self.kernel, self.prior, self.rule, self.method = kernel, prior, rule, method
         self.rotary_base = rotary_base
-        if order not in (0, 1, 2) or ridge < 0 or (order and dropout_p):
+        order = as_order(order)
+        if not is_number(ridge) or ridge < 0:
+            raise ValueError(f"ridge must be a finite number from 0; got {ridge!r}.")
+        if order and dropout_p:
             raise ValueError(
-                f"order must be 0, 1 or 2, ridge from 0, and dropout, which is of weights, only of "
-                f"order 0; got order={order!r}, ridge={ridge!r}, dropout_p={dropout_p!r}."
+                f"Dropout is of weights, and so of order 0 only; got order={order!r}, "
+                f"dropout_p={dropout_p!r}."
             )
         self.order, self.ridge = order, ridge
 
@@ -242,6 +273,7 @@ class MultiheadAttention(eqx.Module):
         prior: Prior | PerHead | None = None,
     ) -> Float[Array, "heads queries keys"]:
         """The weights of each head: an array of all pairs."""
+        key_ = as_sequence("key_", key_, self.key_size)
         values = jnp.zeros((key_.shape[0], self.value_size), key_.dtype)
         q, k, _ = self._heads(query, key_, values, None, None, None)
         mask_prior = masked(mask, self.num_heads, len(query), len(key_))
@@ -301,7 +333,9 @@ class MultiheadAttention(eqx.Module):
     ) -> tuple[OfHeads, OfHeads, OfHeads]:
         """Queries, keys and values of heads, normed, processed and turned."""
         sizes = (self.query_size, self.key_size, self.value_size)
-        require_sequences(query, key_, value, sizes)
+        query, key_, value = as_sequences(query, key_, value, sizes)
+        if process_heads is not None:
+            require_function("process_heads", process_heads)
 
         def project(linear: eqx.nn.Linear, rows: Array, heads: int) -> OfHeads:
             return jax.vmap(linear)(rows).reshape(rows.shape[0], heads, -1)
@@ -319,8 +353,8 @@ class MultiheadAttention(eqx.Module):
                     f"process_heads must not change the shapes of the heads, {shapes}; it gave "
                     f"{tuple(part.shape for part in (q, k, v))}."
                 )
+        at = positions_of((q, k), positions, key_positions)
         if self.rotary_base is not None:
-            at = positions_of((q, k), positions, key_positions)
             q, k = (
                 rotate(part.swapaxes(0, 1), where, self.rotary_base).swapaxes(0, 1)
                 for part, where in zip((q, k), at, strict=True)

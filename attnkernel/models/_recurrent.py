@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from .._arguments import task_of
-from .._checks import at_least
+from .._checks import as_float_dtype, as_whole_number, at_least
 from .._heads import PerHead
 from .._rules import Rule
 from ..kernels import Kernel
@@ -31,7 +31,10 @@ class RecurrentCache(eqx.Module):
     length: Int[Array, ""]
 
     def __init__(self, heads: int, features: int, vo_size: int, *, dtype=None):
-        dtype = at_least(jnp.result_type(float) if dtype is None else dtype)
+        heads = as_whole_number("heads", heads, 1)
+        features = as_whole_number("features", features, 1)
+        vo_size = as_whole_number("vo_size", vo_size, 1)
+        dtype = at_least(as_float_dtype("dtype", dtype))
         empty = State.empty(features, vo_size, dtype)
         self.state = jax.tree.map(lambda leaf: jnp.stack([leaf] * heads), empty)
         self.length = jnp.array(0)

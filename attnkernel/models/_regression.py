@@ -13,13 +13,22 @@ from jaxtyping import Array, Float
 
 from .._attend import at_once
 from .._auto import Auto
-from .._checks import as_points, require_codes, require_finite, require_weights
+from .._checks import (
+    as_points,
+    as_reals,
+    as_whole_number,
+    require_codes,
+    require_finite,
+    require_instance,
+    require_weights,
+)
 from .._rules import Rule, Softmax
 from ..kernels import Kernel, unbounded
 from ..kernels._base import number_of_pair
 from ..methods import Method
 from ..methods._base import key_mask
 from ..priors import KeyWeights, Prior
+from ..priors._base import require_prior
 from ._empty import OnEmpty, fill_empty, known_policy
 from ._local import LocalFit, local_polynomial, weighed
 
@@ -89,20 +98,11 @@ class KernelRegression(eqx.Module):
         method: Method = Auto(),
         on_empty: OnEmpty = "nan",
     ):
-        if not isinstance(kernel, Kernel):
-            raise ValueError(f"kernel must be a Kernel, such as ak.Gaussian(0.3); got {kernel!r}.")
-        if order not in (0, 1, 2):
-            raise ValueError(
-                f"order must be 0 (local constant), 1 (linear) or 2 (quadratic); got {order!r}."
-            )
+        require_parts(kernel, rule, method)
         self.kernel = kernel
-        self.order = int(order)
-        if isinstance(passes, bool) or not isinstance(passes, int | np.integer) or passes < 1:
-            raise ValueError(
-                f"passes must be a whole number from 1; got {passes!r}. To choose among several, "
-                f"give ak.choose a model of each."
-            )
-        self.passes = int(passes)
+        self.order = as_order(order)
+        hint = "To choose among several, give ak.choose a model of each."
+        self.passes = as_whole_number("passes", passes, 1, hint)
         self.rule = rule
         self.method = method
         self.on_empty = known_policy(on_empty)
@@ -205,8 +205,8 @@ class KernelRegression(eqx.Module):
     ) -> tuple[Float[Array, "m dim"], Float[Array, "n dim"], Float[Array, "n out"]]:
         """Queries, keys and values, with a value of another row in each row of weight 0: what is
         written there is then in no mean of values, about which sums are taken."""
-        q, k, v = as_points("x_new", x_new), as_points("x", x), as_points(of, y)
-        _require_sound(self.kernel, q, k, v)
+        k, q, v = as_points("x", x), as_points("x_new", x_new), as_points(of, y)
+        _require_sound(self.kernel, q, k, v, of)
         if weights is not None:
             some = require_weights(weights, len(k)) > 0
             v = jnp.where(some[:, None], v, v[jnp.argmax(some)][None])
@@ -286,16 +286,33 @@ class KernelRegression(eqx.Module):
         return _with_kernel_bounds(self, self.kernel.bounds(x))
 
 
-def _require_sound(kernel: Kernel, q: Array, k: Array, v: Array) -> None:
+def as_order(order: Any) -> int:
+    """The order of a local polynomial."""
+    if isinstance(order, bool) or not isinstance(order, int | np.integer) or not 0 <= order <= 2:
+        raise ValueError(
+            f"order must be 0 (local constant), 1 (linear) or 2 (quadratic); got {order!r}."
+        )
+    return int(order)
+
+
+def require_parts(kernel: Any, rule: Any, method: Any) -> None:
+    """Raise `ValueError` unless they are a kernel, a rule and a method, the same for all heads."""
+    require_instance("kernel", kernel, Kernel, "ak.Gaussian(0.3)")
+    require_instance("rule", rule, Rule, "ak.Softmax()")
+    require_instance("method", method, Method, "ak.Auto()")
+
+
+def _require_sound(kernel: Kernel, q: Array, k: Array, v: Array, of: str = "y") -> None:
     """Raise `ValueError` unless the data are finite, one label a row, and codes of categories."""
     if len(k) != len(v):
         raise ValueError(
-            f"x and y must have the same number of rows; got {len(k)} inputs and {len(v)} labels."
+            f"x and {of} must have the same number of rows; got {len(k)} inputs and {len(v)} "
+            f"labels."
         )
-    for name, rows in (("x_new", q), ("x", k), ("y", v)):
+    for name, rows in (("x", k), ("x_new", q), (of, v)):
         require_finite(name, rows)
     if q.shape[1] == k.shape[1]:
-        for name, rows in (("x_new", q), ("x", k)):
+        for name, rows in (("x", k), ("x_new", q)):
             require_codes(name, rows, kernel.categories(k.shape[1]))
 
 
@@ -428,6 +445,7 @@ class MultiheadKernelRegression(eqx.Module):
         method: Method = Auto(),
         on_empty: OnEmpty = "nan",
     ):
+        require_parts(kernel, rule, method)
         leaves = jax.tree.leaves(eqx.filter(kernel, eqx.is_inexact_array))
         counts = {leaf.shape[:1] for leaf in leaves}
         if len(counts) != 1 or counts == {()}:
@@ -436,9 +454,11 @@ class MultiheadKernelRegression(eqx.Module):
                 f"got {kernel}. Try eqx.filter_vmap(ak.Gaussian)(jnp.linspace(0.1, 3.0, 8))."
             )
         (heads,) = counts.pop()
-        weights = (
-            jnp.full(heads, 1.0 / heads, float) if weights is None else jnp.asarray(weights, float)
-        )
+        if weights is None:
+            weights = jnp.full(heads, 1.0 / heads, float)
+        else:
+            weights = as_reals("weights", weights).astype(float)
+            require_finite("weights", jnp.atleast_2d(weights))
         if weights.shape != (heads,):
             raise ValueError(f"weights must have shape (heads,) = ({heads},); got {weights.shape}.")
         self.kernel = kernel
@@ -481,6 +501,8 @@ def with_weights(
     prior: Prior | None, weights: ArrayLike | None, k: Float[Array, "n dim"]
 ) -> Prior | None:
     """A prior and the weights of labels as one prior."""
+    if prior is not None:
+        require_prior("prior", prior)
     if weights is None:
         return prior
     weights = require_weights(weights, len(k))

@@ -1,9 +1,10 @@
 """Rotary positions: the product of a query and a key then depends on their distance alone."""
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._checks import at_least, require_positive
+from .._checks import as_integers, as_reals, at_least, require_finite, require_positive
 
 
 def rotate(
@@ -22,10 +23,20 @@ def rotate(
     **Source:** Su et al., *RoFormer: enhanced transformer with rotary position embedding* (2021),
     with the halves as in `equinox.nn.RotaryPositionalEmbedding`.
     """
+    x, positions = as_reals("x", x), as_integers("positions", positions)
+    if x.ndim < 2 or positions.shape != x.shape[-2:-1]:
+        raise ValueError(
+            f"x must have shape (*batch, rows, size), and positions one number per row; got x "
+            f"{x.shape} and positions {positions.shape}."
+        )
+    require_finite("x", x)
     size = x.shape[-1]
     if size % 2:
         raise ValueError(f"Rotary positions turn pairs of coordinates; got an odd size, {size}.")
+    if np.ndim(base):
+        raise ValueError(f"base must be one number, such as 10000.0; got {base!r}.")
     require_positive("base", base, "Try 10000.")
+    require_positive("base", jnp.asarray(base, float), "Try 10000.")  # also once rounded
     dtype = at_least(x.dtype)
     frequencies = base ** (-jnp.arange(0, size, 2, dtype=dtype) / size)
     angles = positions.astype(dtype)[:, None] * frequencies[None, :]

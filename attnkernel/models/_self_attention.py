@@ -8,11 +8,13 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._attend import attend, attention_weights
 from .._auto import Auto
+from .._checks import as_whole_number, require_finite, require_flag, require_key
 from .._rules import Rule, Softmax
 from ..kernels import DotProduct, Kernel
 from ..methods import Method
 from ..priors import Prior
-from ._heads import together
+from ..priors._base import require_prior
+from ._heads import as_sequence, require_heads, together
 
 
 class SelfAttention(eqx.Module):
@@ -55,8 +57,14 @@ class SelfAttention(eqx.Module):
         method: Method = Auto(),
         key: PRNGKeyArray,
     ):
+        size = as_whole_number("size", size, 1)
+        qk_size = size if qk_size is None else as_whole_number("qk_size", qk_size, 1)
+        vo_size = size if vo_size is None else as_whole_number("vo_size", vo_size, 1)
+        require_flag("use_bias", use_bias)
+        require_heads(kernel, prior, rule, method)
+        require_key("key", key)
         keys = jax.random.split(key, 3)
-        sizes = (qk_size or size, qk_size or size, vo_size or size)
+        sizes = (qk_size, qk_size, vo_size)
         self.query_proj, self.key_proj, self.value_proj = (
             eqx.nn.Linear(size, out, use_bias=use_bias, key=key)
             for out, key in zip(sizes, keys, strict=True)
@@ -76,8 +84,12 @@ class SelfAttention(eqx.Module):
         return attention_weights(*self._project(x)[:2], **self._parts(prior))
 
     def _project(self, x: Float[Array, "rows size"]) -> tuple[Array, Array, Array]:
+        x = as_sequence("x", x, int(self.query_proj.in_features))
+        require_finite("x", x)
         q, k, v = (jax.vmap(p)(x) for p in (self.query_proj, self.key_proj, self.value_proj))
         return q, k, v
 
     def _parts(self, prior: Prior | None) -> dict[str, Any]:
+        if prior is not None:
+            require_prior("prior", prior)
         return {"kernel": self.kernel, "prior": together(self.prior, prior), "rule": self.rule}

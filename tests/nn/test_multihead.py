@@ -349,8 +349,8 @@ def rows(count=3, size=6):
         ),
         (lambda a: a(4, 16, dropout_p=1.5), r"dropout_p.*1\.5"),
         (lambda a: a(4, 16, rotary_base=-1.0), r"rotary_base.*-1\.0"),
-        (lambda a: a(4, 16, order=3), r"order.*0, 1 or 2.*order=3"),
-        (lambda a: a(2, 4, order=1, dropout_p=0.1), r"dropout.*order 0.*dropout_p=0\.1"),
+        (lambda a: a(4, 16, order=3), r"order must be 0.*1.*2.*got 3"),
+        (lambda a: a(2, 4, order=1, dropout_p=0.1), r"Dropout.*order 0.*dropout_p=0\.1"),
     ],
     ids=[
         "heads that do not divide",
