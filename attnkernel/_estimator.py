@@ -16,6 +16,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from . import kernels
+from ._checks import as_numbers, require_flag
 from ._distinct import distinct
 from .fit import GCV, AICc, Fit, LeaveOneOut, Objective, fit
 from .models import KernelRegression
@@ -72,6 +73,7 @@ class KernelEstimator(BaseEstimator):
 
     def learn(self, x: Matrix, y: np.ndarray, sample_weight: Any) -> None:
         """Set all that prediction needs, from inputs and labels as numbers."""
+        require_flag("per_dimension", self.per_dimension)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, x, dtype=np.float64)
         objective = self.objective
@@ -109,7 +111,9 @@ class KernelEstimator(BaseEstimator):
             return np.ones(x.shape[1], bool)
         if self.lengthscale is None:
             return np.any(x != x[:1], axis=0)
-        given = np.asarray(self.lengthscale, np.float64)
+        given = as_numbers("lengthscale", self.lengthscale, "a positive number")
+        if not np.all(given > 0):
+            raise ValueError(f"lengthscale must be positive; got {given.tolist()}.")
         if given.shape not in ((), (x.shape[1],)):
             raise ValueError(
                 f"lengthscale must be one number or one per column, shape ({x.shape[1]},); got "

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._checks import is_known
+from ._checks import as_path, is_known
 from ._structure import flatten, unflatten
 
 _MAGIC = b"attnkernel 1\n"
@@ -61,7 +61,7 @@ def save(path: str | os.PathLike, model: Any) -> None:
     **Raises:** `ValueError` for what no file can name, such as a function in a field; inside
     `jit`. `OSError` where it cannot be written.
     """
-    write(path, model, {})
+    write(as_path("path", path), model, {})
 
 
 def load(path: str | os.PathLike, *, classes: Sequence[type] = ()) -> Any:
@@ -77,7 +77,9 @@ def load(path: str | os.PathLike, *, classes: Sequence[type] = ()) -> Any:
     **Raises:** `SavedFileError`, a `ValueError`, if the file is not there, is cut short or damaged,
     is of a newer format, holds an unknown class, or numbers of 64 bits where JAX has 32.
     """
-    return read(path, classes=classes).tree
+    if not isinstance(classes, Sequence) or not all(isinstance(kind, type) for kind in classes):
+        raise ValueError(f"classes must be a list of classes; got {classes!r}.")
+    return read(as_path("path", path), classes=classes).tree
 
 
 def write(path: str | os.PathLike, tree: Any, about: dict[str, Any]) -> None:

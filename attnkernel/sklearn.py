@@ -137,7 +137,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         X, y = validate_data(self, X, y, dtype=np.float64)
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
-        if self.on_empty == "nan":
+        if isinstance(self.on_empty, str) and self.on_empty == "nan":
             raise ValueError('A class is never NaN: on_empty must be "nearest", "mean" or "raise".')
         self.classes_, of = np.unique(y, return_inverse=True)
         self.X_, self.y_ = X, y

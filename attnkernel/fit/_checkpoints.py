@@ -14,6 +14,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from .._checks import as_path, require_function
 from .._save import SavedFileError, read, write
 from .._structure import is_key
 
@@ -57,7 +58,11 @@ class Checkpoints:
         of: str = "",
         report: Callable[[str], None] | None = None,
     ):
-        self.path = Path(path)
+        if not isinstance(of, str):
+            raise ValueError(f"of must be words, such as the optimiser; got {of!r}.")
+        if report is not None:
+            require_function("report", report)
+        self.path = as_path("path", path)
         self.of = of
         self._report = report or _warn
         self._written = time.monotonic()

@@ -51,7 +51,8 @@ def choose(
     **Raises:** `ValueError` for no candidate, a stochastic objective, whose values are of other
     rows each, or a criterion that is not finite; what `fit` raises; inside `jit`.
     """
-    if not isinstance(models, Sequence) or not models:
+    is_list = isinstance(models, Sequence) and bool(models)
+    if not is_list or any(isinstance(model, type) or not callable(model) for model in models):
         raise ValueError(
             f"models must be a list of at least one model, such as "
             f"[ak.KernelRegression(ak.Gaussian(1.0))]; got {models!r}."

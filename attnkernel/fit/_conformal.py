@@ -8,7 +8,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import PRNGKeyArray
 
-from .._checks import is_known
+from .._checks import (
+    is_known,
+    require_choice,
+    require_flag,
+    require_instance,
+    require_key,
+    require_level,
+)
 from ..models import MeanVarianceRegression
 from ..priors import LeaveOneOut as LeaveOneOutMask
 from ._fit import fit as fit_model
@@ -51,8 +58,12 @@ def conformal(
     inference for regression* (2018); Barber, Candès, Ramdas and Tibshirani, *Predictive inference
     with the jackknife+* (2021).
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must be between 0 and 1, such as 0.95; got {level!r}.")
+    require_instance("fit", fit, Fit, "ak.fit(...)")
+    require_level("level", level)
+    require_flag("local", local)
+    require_choice("kind", kind, ("leave-one-out", "split"))
+    if key is not None:
+        require_key("key", key)
     if fit.loss.ndim or fit.y.ndim != 1:
         raise ValueError("Conformal intervals are of one fit, with one label per row.")
     if fit.objective.weights is not None and not is_known(fit.objective.weights):
@@ -72,7 +83,7 @@ def conformal(
         x, y = fit.x, fit.y
         residuals = jnp.abs(y - fit.model(x, x, y, prior=LeaveOneOutMask(), **given))
         first, held, prior = fit, jnp.arange(len(x)), LeaveOneOutMask()
-    elif kind == "split":
+    else:
         if key is None:
             raise ValueError("A split is drawn at random: pass key=jax.random.PRNGKey(0).")
         if given:
@@ -83,8 +94,6 @@ def conformal(
         first = fit_model(fit.model, fit.x[of_fit], fit.y[of_fit], objective=fit.objective)
         centre = first(at)
         residuals = jnp.abs(fit.y[held] - first(fit.x[held]))
-    else:
-        raise ValueError(f'kind must be "leave-one-out" or "split"; got {kind!r}.')
     spread, spread_new = jnp.ones_like(residuals), jnp.ones_like(centre)
     if local:
         rule = RowVariance.of(first, "local")

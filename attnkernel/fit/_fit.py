@@ -8,6 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray
@@ -15,9 +16,14 @@ from jaxtyping import Array, PRNGKeyArray
 from .._checks import (
     as_points,
     as_reals,
+    as_whole_number,
     is_known,
     require_codes,
+    require_function,
+    require_instance,
+    require_key,
     require_regression_data,
+    require_regression_shapes,
     require_weights,
 )
 from .._frames import is_frame, read, read_labels
@@ -27,6 +33,8 @@ from ._loop import Callback, History, Problem
 from ._objectives import Objective, that_count
 from ._result import Fit, FitWarning
 from ._solve import make_plan, solve
+
+_MOST_STARTS = 10**6
 
 
 def fit(
@@ -97,8 +105,13 @@ def fit(
     every step of a given optimiser; those of the default search are of its minimum, by the implicit
     function theorem, to first order.
     """
+    _require_options(model, objective, optimizer, bounds, trainable, record, callback, checkpoints)
+    if key is not None:
+        require_key("key", key)
+    steps, starts, chunk = _counts(steps, starts, chunk)
     x, y, weights, names = _from_frames(x, y, weights)
     x, y = as_points("x", x), as_reals("y", y)
+    require_regression_shapes(x, y)
     if weights is not None:
         objective = objective.weighted(require_weights(weights, len(x)))
     x, y, objective = that_count(x, y, objective)
@@ -138,11 +151,16 @@ def fit_many(
 
     **Returns:** one `Fit` whose arrays have a leading axis of fits; `member(i)` is the i-th.
     """
+    _require_options(model, objective, optimizer, bounds, trainable, record, callback, checkpoints)
+    if key is not None:
+        require_key("key", key, axes=1)
+    steps, starts, chunk = _counts(steps, starts, chunk)
+    in_axes = _axes(in_axes)
     model_axis, data_axis, objective_axis = (
         eqx.if_array(0) if axis == 0 else None for axis in in_axes
     )
     if in_axes == (None, None, None) and key is None:
-        raise ValueError("fit_many needs something that differs: a 0 in in_axes, or keys.")
+        raise ValueError("fit_many needs something that differs: a 0 in in_axes, or keys, key=.")
     if data_axis is None:
         x, y = as_points("x", x), as_reals("y", y)
         _require(model, x, y)
@@ -164,6 +182,70 @@ def fit_many(
         key = jnp.broadcast_to(jax.random.PRNGKey(0), (fits, 2))
     found = solve(model, x, y, objective, key, plan, axes, record, callback, chunk, checkpoints)
     return _reported(found)
+
+
+def _require_options(
+    model: Any,
+    objective: Any,
+    optimizer: Any,
+    bounds: Any,
+    trainable: Any,
+    record: Any,
+    callback: Any,
+    checkpoints: Any,
+) -> None:
+    """Raise `ValueError` unless each argument of a fit is what it should be."""
+    if isinstance(model, type) or not callable(model):
+        raise ValueError(
+            f"model must be called as model(x_new, x, y, prior=...), such as "
+            f"ak.KernelRegression(ak.Gaussian(0.3)); got {model!r}."
+        )
+    require_instance("objective", objective, Objective, "ak.HoldOut(10) or ak.LeaveOneOut()")
+    if optimizer is not None and not all(hasattr(optimizer, part) for part in ("init", "update")):
+        raise ValueError(
+            f"optimizer must be one of optax, such as optax.adam(0.1); got {optimizer!r}."
+        )
+    if bounds is not None and not (isinstance(bounds, tuple | list) and len(bounds) == 2):
+        raise ValueError(f"bounds must be two models, (lower, upper); got {bounds!r}.")
+    try:
+        eqx.filter(model, trainable)
+        is_function = callable(trainable) and not isinstance(trainable, eqx.Module)
+        found = jax.tree.leaves(jax.tree.map(trainable, model)) if is_function else []
+        is_filter = all(isinstance(each, bool | np.bool_) for each in found)
+    except (TypeError, ValueError):
+        is_filter = False
+    if not is_filter:
+        raise ValueError(
+            f"trainable must be a function of a leaf, such as eqx.is_inexact_array, or a model "
+            f"of Booleans; got {trainable!r}."
+        )
+    for name, function in (("record", record), ("callback", callback)):
+        if function is not None:
+            require_function(name, function)
+    if checkpoints is not None:
+        require_instance("checkpoints", checkpoints, Checkpoints, 'ak.Checkpoints("results/fit")')
+
+
+def _counts(steps: Any, starts: Any, chunk: Any) -> tuple[int | None, int | None, int]:
+    """Whole numbers from 1, the first two as they are where they are None."""
+    steps, starts = (
+        None if value is None else as_whole_number(name, value, 1)
+        for name, value in (("steps", steps), ("starts", starts))
+    )
+    if starts is not None and starts > _MOST_STARTS:
+        raise ValueError(f"starts must be at most {_MOST_STARTS}; got {starts}.")
+    return steps, starts, as_whole_number("chunk", chunk, 1)
+
+
+def _axes(in_axes: Any) -> tuple[int | None, int | None, int | None]:
+    """Those of the model, the data and the objective."""
+    listed = list(in_axes) if isinstance(in_axes, tuple | list) else []
+    if len(listed) != 3 or not all(axis is None or axis == 0 for axis in listed):
+        raise ValueError(
+            f"in_axes must be three, of model, data and objective, each 0 or None; got {in_axes!r}."
+        )
+    model, data, objective = listed
+    return model, data, objective
 
 
 def _require(model: Any, x: Array, y: Array) -> None:

@@ -7,7 +7,7 @@ same labels is in no standard error here.
 
 import math
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, get_args
 
 import equinox as eqx
 import jax
@@ -18,10 +18,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._attend import at_once
-from .._checks import as_whole_numbers
+from .._checks import as_whole_number, require_choice, require_flag, require_key, require_level
 from .._frames import Rows, is_frame, joined, like
 from ..models import KernelRegression
-from ._noise import RowVariance, hat_diagonals, of_regression
+from ._noise import Noise, RowVariance, hat_diagonals, of_regression
 from ._result import Fit
 
 _NUMBERS = 2**24  # of simulated noise, at a time
@@ -134,11 +134,13 @@ def bands(
     accuracy in nonparametric inference* (2018); Chernozhukov, Chetverikov and Kato,
     *Anti-concentration and honest, adaptive confidence bands* (2014).
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must be between 0 and 1, such as 0.95; got {level!r}.")
-    if kind not in ("pointwise", "simultaneous"):
-        raise ValueError(f'kind must be "pointwise" or "simultaneous"; got {kind!r}.')
-    (draws,) = as_whole_numbers("draws", draws, 1)
+    require_level("level", level)
+    require_choice("kind", kind, ("pointwise", "simultaneous"))
+    require_choice("noise", noise, get_args(Noise))
+    require_flag("corrected", corrected)
+    if key is not None:
+        require_key("key", key)
+    draws = as_whole_number("draws", draws, 1)
     least = math.ceil(1.0 / (1.0 - level) - 1e-9)
     if kind == "simultaneous" and draws < least:
         raise ValueError(
@@ -192,7 +194,8 @@ def wild_bootstrap(
     (1986).
     """
     fit = of_regression(fit)
-    (draws,) = as_whole_numbers("draws", draws, 1)
+    draws = as_whole_number("draws", draws, 1)
+    require_key("key", key)
     model, given, at = fit.model, fit.objective.given(), fit.inputs(x_new)
     if fit.y.ndim != 1:
         raise ValueError(f"The bootstrap is of one label per row; y has shape {fit.y.shape}.")

@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._attend import at_once
+from .._checks import require_choice
 from .._frames import like
 from ..models import KernelRegression
 from ..priors import LeaveOneOut as LeaveOneOutMask, Mask
@@ -61,8 +62,7 @@ class RowVariance(eqx.Module):
 
     @classmethod
     def of(cls, fit: Fit, noise: str) -> "RowVariance":
-        if noise not in get_args(Noise):
-            raise ValueError(f'noise must be "local", "rows" or "constant"; got {noise!r}.')
+        require_choice("noise", noise, get_args(Noise))
         fit = of_regression(fit)
         model, given = fit.model, fit.objective.given()
         hat, norms, weights = hat_diagonals(fit)
@@ -151,7 +151,7 @@ def _inverse(weights: Float[Array, " n"]) -> Float[Array, " n"]:
 def of_regression(fit: Any) -> Fit:
     """A single fit of a `KernelRegression`, with those rows alone whose weight is above 0."""
     if not isinstance(fit, Fit):
-        raise ValueError(f"Expected a fit, as ak.fit gives it; got a {type(fit).__name__}.")
+        raise ValueError(f"fit must be a Fit, as ak.fit gives it; got a {type(fit).__name__}.")
     if fit.loss.ndim:
         raise ValueError("This is a batch of fits: ask one of them, fit.member(i).")
     if not isinstance(fit.model, KernelRegression):

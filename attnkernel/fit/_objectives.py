@@ -11,13 +11,25 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._checks import as_reals, is_known, require_shape
+from .._checks import (
+    as_reals,
+    as_whole_number,
+    as_whole_numbers,
+    is_known,
+    require_function,
+    require_shape,
+    require_shares,
+)
 from ..priors import HeldOut
 from ._scores import squared_error
 
 
 def _reals(weights: ArrayLike | None) -> Float[Array, " n"] | None:
-    return None if weights is None else as_reals("weights", weights)
+    if weights is None:
+        return None
+    array = as_reals("weights", weights)
+    require_shares(array)
+    return array
 
 
 class Objective(eqx.Module):
@@ -60,7 +72,7 @@ class Objective(eqx.Module):
 
     def mean_square(self, error: Float[Array, "n"] | Float[Array, "n out"]) -> Float[Array, ""]:
         """The mean over rows, by weight, of squared errors, summed over labels."""
-        return self.mean(squared_error(error, jnp.zeros((), error.dtype)))
+        return self.mean(squared_error(error, jnp.zeros_like(error)))
 
     def mean(self, scores: Float[Array, " n"]) -> Float[Array, ""]:
         """The mean over rows, by weight."""
@@ -134,6 +146,9 @@ class Validation(Objective):
         default=squared_error, kw_only=True, static=True
     )
 
+    def __check_init__(self):
+        require_function("score", self.score)
+
     def scored(self, predicted: Any, y: Array) -> Float[Array, " n"]:
         """The score of each row."""
         hint, expected = "Sum over the labels of a row.", f"one number for each of {len(y)} rows"
@@ -174,17 +189,22 @@ class HoldOut(Validation):
         *,
         score: Callable[[Any, Array], Array] = squared_error,
     ):
-        if isinstance(size, bool) or not jnp.issubdtype(jnp.asarray(size).dtype, jnp.integer):
-            raise ValueError(f"HoldOut takes a whole number of rows; got {size!r}.")
+        sizes: Any = size
+        if not isinstance(size, jax.Array):
+            sizes = np.asarray(as_whole_numbers("size", size, 1))
+        if not jnp.issubdtype(sizes.dtype, jnp.integer):
+            raise ValueError(f"size must be a whole number of rows from 1; got {size!r}.")
+        if at_most is not None:
+            at_most = as_whole_number("at_most", at_most, 1)
         if isinstance(size, int | np.integer):
             size, at_most = int(size), int(size) if at_most is None else at_most
         if at_most is None:
-            raise ValueError("HoldOut of an array of sizes needs at_most=, the largest of them.")
+            raise ValueError("size is an array: HoldOut then needs at_most=, the largest of them.")
         if is_known(size) and not (
             1 <= np.min(np.asarray(size)) <= np.max(np.asarray(size)) <= at_most
         ):
             limit = "" if size is at_most else f" and no more than at_most={at_most}"
-            raise ValueError(f"HoldOut needs at least 1 row{limit}; got {size}.")
+            raise ValueError(f"size must be at least 1 row{limit}; got {size}.")
         self.weights, self.score = None, score
         self.size = size if isinstance(size, int) else jnp.asarray(size)
         self.at_most = at_most
@@ -209,6 +229,11 @@ class HoldOut(Validation):
     ) -> Float[Array, ""]:
         if key is None:
             raise ValueError("HoldOut draws rows at random: pass key=jax.random.PRNGKey(0).")
+        if np.ndim(self.size):
+            raise ValueError(
+                f"size must be one number of rows for one fit; got {np.shape(self.size)} of them. "
+                f"ak.fit_many takes several."
+            )
         n = x.shape[0]
         rows, counted = _first_rows(key, n, self.at_most), jnp.arange(self.at_most) < self.size
         held_out = jnp.zeros(n, bool).at[rows].set(counted)

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._attend import at_once, attention_weights
-from .._checks import is_known, require_finite
+from .._checks import as_reals, is_known, require_finite
 from .._rules import Rule
 from ..kernels import Kernel
 from ..models._regression import with_weights
@@ -60,7 +60,7 @@ def quantiles(
         )
     if fit.y.ndim != 1:
         raise ValueError(f"Quantiles are of one label per row; y has shape {fit.y.shape}.")
-    p = jnp.atleast_1d(jnp.asarray(levels, fit.y.dtype))
+    p = jnp.atleast_1d(as_reals("levels", levels)).astype(fit.y.dtype)
     if p.ndim != 1 or (is_known(p) and not np.all((np.asarray(p) > 0) & (np.asarray(p) < 1))):
         raise ValueError(
             f"levels must be between 0 and 1, one or several, such as [0.1, 0.5, 0.9]; got "

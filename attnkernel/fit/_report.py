@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from .._checks import as_names
 from .._frames import shown
 from ..models import KernelRegression
 from ..priors import LeaveOneOut as LeaveOneOutMask
@@ -111,8 +112,9 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     n, dim = fit.x.shape
     if names is None:
         names = shown(fit.x_names, dim)
+    names = as_names("names", names)
     if len(names) != dim:
-        raise ValueError(f"There are {dim} columns; got {len(names)} names: {list(names)}.")
+        raise ValueError(f"names must be {dim}, one for each column; got {list(names)}.")
     local = model.local_fit(fit.x, fit.x, fit.y, **given)
     reach = dataclasses.replace(model, passes=1)  # which no pass widens
     left_out = reach.local_fit(fit.x, fit.x, fit.y, prior=LeaveOneOutMask(), **given)

@@ -85,7 +85,7 @@ class Fit(eqx.Module):
     def named(self, x_names: Sequence[Hashable], y_name: Hashable = None) -> "Fit":
         """The fit with names, as those of a `Dataset`, for plots, reports and frames."""
         dim = self.x.shape[-1]
-        if isinstance(x_names, str) or len(x_names) != dim:
+        if isinstance(x_names, str) or not isinstance(x_names, Sequence) or len(x_names) != dim:
             raise ValueError(f"x_names must be {dim}, one for each column; got {x_names!r}.")
         return dataclasses.replace(self, x_names=tuple(x_names), y_name=y_name)
 

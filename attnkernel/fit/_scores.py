@@ -6,10 +6,13 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._checks import as_reals
+
 
 def squared_error(prediction: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, " n"]:
     r"""$\| y_i - \hat y_i \|^2$ of each row; in units of y²."""
-    squares = (prediction - y) ** 2
+    labels = as_reals("y", y)
+    squares = (_of_labels(prediction, labels) - labels) ** 2
     return squares if squares.ndim == 1 else jnp.sum(squares, axis=1)
 
 
@@ -27,11 +30,23 @@ def log_score(prediction: Any, y: Float[Array, "..."]) -> Float[Array, " n"]:
     if not isinstance(prediction, tuple | list) or len(prediction) != 2:
         raise ValueError(
             f"log_score is of models that predict a mean and a variance, such as "
-            f"ak.MeanVarianceRegression; got {_what(prediction)}."
+            f"ak.MeanVarianceRegression; the prediction is {_what(prediction)}."
         )
-    mean, variance = prediction
+    y = as_reals("y", y)
+    mean, variance = (_of_labels(part, y) for part in prediction)
     scores = 0.5 * (jnp.log(2.0 * math.pi * variance) + (y - mean) ** 2 / variance)
     return scores if scores.ndim == 1 else jnp.sum(scores, axis=1)
+
+
+def _of_labels(prediction: Any, y: Float[Array, "..."]) -> Float[Array, "..."]:
+    """A prediction for each label: of a (n,) and a (n, 1) a difference would have n² entries."""
+    array = as_reals("prediction", prediction)
+    if array.shape != y.shape or array.ndim not in (1, 2):
+        raise ValueError(
+            f"prediction and y must have the same shape, (n,) or (n, out); got {array.shape} and "
+            f"{y.shape}."
+        )
+    return array
 
 
 def _what(prediction: Any) -> str:

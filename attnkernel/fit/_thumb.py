@@ -11,7 +11,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from .._auto import Auto
-from .._checks import as_points, as_reals, is_known, require_finite, require_regression_data
+from .._checks import (
+    as_points,
+    as_reals,
+    is_known,
+    require_finite,
+    require_flag,
+    require_regression_data,
+)
 from .._rules import Softmax
 from ..kernels import Gaussian, Kernel
 from ..models import KernelRegression
@@ -44,10 +51,11 @@ def normal_reference(x: ArrayLike, *, robust: bool = True) -> Float[Array, " dim
     **Source:** Silverman, *Density estimation for statistics and data analysis* (1986), 4.14 and
     3.30; the factor is `silverman` of `scipy.stats.gaussian_kde`.
     """
+    require_flag("robust", robust)
     points = as_points("x", x)
     n, dim = points.shape
     if n < 2:
-        raise ValueError(f"A spread needs at least 2 rows; got {n}.")
+        raise ValueError(f"x must have at least 2 rows, for a spread; got {n}.")
     require_finite("x", points)
     spread = jnp.std(points, axis=0, ddof=1)
     if is_known(spread) and not np.all(np.asarray(spread) > 0):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._checks import as_reals
+from .._checks import as_reals, as_whole_number, require_weights
 from ..kernels import Kernel
 from ..priors import LeaveOneOut as LeaveOneOutMask, Mask
 from ._objectives import Objective, Sample, Validation, by_input
@@ -75,8 +75,7 @@ class KFold(Validation):
     is_stochastic: ClassVar[bool] = False
 
     def __check_init__(self):
-        if not isinstance(self.folds, int) or self.folds < 2:
-            raise ValueError(f"KFold needs at least 2 folds, a whole number; got {self.folds!r}.")
+        as_whole_number("folds", self.folds, 2)
 
     def check(self, n: int) -> None:
         if self.folds > n:
@@ -92,6 +91,8 @@ class KFold(Validation):
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, ""]:
+        if self.weights is not None:
+            require_weights(self.weights, len(x))
         order = by_input(x)
         counts = self.counted(jnp.ones(len(x)))[order]  # a row of weight 0 takes nobody's turn
         turn = jnp.cumsum(counts).astype(int) - 1
