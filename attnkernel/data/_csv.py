@@ -5,14 +5,14 @@ import csv
 import math
 import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 
-from .._checks import merged_numbers
+from .._checks import as_names, as_path, merged_numbers, require_choice
 from ._dataset import Dataset
 
 # name: (inputs, label, what to write on the axes)
@@ -64,13 +64,12 @@ def load(name: str, *, x: str | Sequence[str] | None = None, y: str | None = Non
 
     **Source:** see the README beside the files.
     """
-    if name not in _BUNDLED:
-        raise ValueError(f"No bundled data set {name!r}; there are {', '.join(BUNDLED)}.")
+    require_choice("name", name, BUNDLED)
     inputs, label, names = _BUNDLED[name]
-    wanted = inputs if x is None else (x,) if isinstance(x, str) else tuple(x)
+    wanted = inputs if x is None else as_names("x", x)
     words = tuple(column for column in wanted if name == "wage1" and column in _CATEGORIES)
     with resources.as_file(resources.files("attnkernel.data") / "csv" / f"{name}.csv") as path:
-        return read_csv(path, x=wanted, y=y or label, names=names, categories=words)
+        return read_csv(path, x=wanted, y=label if y is None else y, names=names, categories=words)
 
 
 def read_csv(
@@ -100,9 +99,14 @@ def read_csv(
     are, are listed), a number is missing, not a number or not finite (row and column are named),
     fewer than 3 rows, or all inputs are the same.
     """
-    columns = (x,) if isinstance(x, str) else tuple(x)
+    path = as_path("path", path)
+    columns, categories = as_names("x", x), as_names("categories", categories)
+    if names is not None and not isinstance(names, Mapping):
+        raise ValueError(f"names must be a dictionary, from columns to text; got {names!r}.")
+    if not isinstance(y, str):
+        raise ValueError(f"y must be the name of a column; got {y!r}.")
     if not columns:
-        raise ValueError("Name at least one input column.")
+        raise ValueError("x is empty: name at least one input column.")
     if y in columns:
         raise ValueError(f"Column {y!r} is both input and label; choose another for one of them.")
     if len(set(columns)) < len(columns):
@@ -150,8 +154,9 @@ def _columns(
         raise ValueError(f"{path} is empty; expected a header line with the names of the columns.")
     names = [name.strip() for name in header]
     if missing := [column for column in wanted if column not in names]:
+        of = "y" if missing == [wanted[-1]] else "x"
         raise ValueError(
-            f"{path} has no column {', '.join(map(repr, missing))}; "
+            f"{path} has no column for {of}: {', '.join(map(repr, missing))}; "
             f"its columns are {', '.join(map(repr, names))}."
             + (" Separate them by commas." if len(names) == 1 and _OTHER.search(names[0]) else "")
         )

@@ -5,18 +5,19 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .._checks import as_reals, as_whole_number, require_key
 from ._dataset import Dataset
 
 
 def heteroskedastic_mean(x: ArrayLike) -> Float[Array, "*shape"]:
     r"""$f(x) = \tfrac12 \sin x - \sin 3x + x^2 / 5$."""
-    x = jnp.asarray(x)
+    x = as_reals("x", x)
     return 0.5 * jnp.sin(x) - jnp.sin(3.0 * x) + x**2 / 5.0
 
 
 def heteroskedastic_sd(x: ArrayLike) -> Float[Array, "*shape"]:
     r"""$s(x) = 0.2 + 0.05 |x|$."""
-    return 0.2 + 0.05 * jnp.abs(jnp.asarray(x))
+    return 0.2 + 0.05 * jnp.abs(as_reals("x", x))
 
 
 def heteroskedastic(*, key: PRNGKeyArray, n: int = 150) -> Dataset:
@@ -34,8 +35,8 @@ def heteroskedastic(*, key: PRNGKeyArray, n: int = 150) -> Dataset:
 
     **Source:** P. Czyż, *From kernel regression to the transformer* (2024).
     """
-    if n < 3:
-        raise ValueError(f"n must be at least 3; got {n}.")
+    n = as_whole_number("n", n, 3)
+    require_key("key", key)
     dtype = jnp.result_type(float)
     x = jnp.linspace(-3.0, 3.0, n)
     mean, sd = heteroskedastic_mean(x), heteroskedastic_sd(x)

@@ -4,8 +4,10 @@ import numpy as np
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
 
+from .._checks import require_choice, require_instance, require_positive
 from ..fit import GCV, Fit, LeaveOneOut, Objective, profile, squared_error
 from ..kernels import convert_lengthscale
+from ..kernels._conventions import CONVENTIONS
 from ._style import BLUE, ORANGE, axes, paper
 
 
@@ -24,6 +26,14 @@ def criterion(
     of another than the fit's only the curve is drawn. `convention`: what a lengthscale means on
     the axis; see `kernels.convert_lengthscale`.
     """
+    require_instance("result", result, Fit, "ak.fit(...)")
+    require_choice("convention", convention, CONVENTIONS)
+    if objective is not None:
+        require_instance("objective", objective, Objective, "ak.LeaveOneOut()")
+    if lengthscales is not None:
+        require_positive("lengthscales", lengthscales)
+        if np.ndim(lengthscales) != 1:
+            raise ValueError(f"lengthscales must have shape (grid,); got {np.shape(lengthscales)}.")
     ax = axes(ax)
     if np.ndim(result.model.kernel.lengthscale) != 0:
         raise ValueError("A criterion is drawn over one lengthscale; this model has several.")

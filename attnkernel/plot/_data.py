@@ -4,6 +4,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
 
+from .._checks import as_points, require_instance, require_words
 from ..data import Dataset
 from ._style import BLUE, SKY, axes, ink, literal
 
@@ -12,10 +13,17 @@ def points(
     x: ArrayLike, y: ArrayLike, *, ax: Axes | None = None, label: str = "observations"
 ) -> Axes:
     """Observations as small open circles; `x` of shape (n,) or (n, 1), `y` of shape (n,)."""
+    columns, labels = (np.asarray(as_points(name, of)) for name, of in (("x", x), ("y", y)))
+    if columns.shape[1:] != (1,) or labels.shape != columns.shape:
+        raise ValueError(
+            f"x must have shape (n,) or (n, 1), and y shape (n,); got x {np.shape(x)} and y "
+            f"{np.shape(y)}."
+        )
+    require_words("label", label)
     ax = axes(ax)
     ax.plot(
-        np.ravel(np.asarray(x)),
-        np.asarray(y),
+        columns[:, 0],
+        labels[:, 0],
         "o",
         color=ink(),
         markersize=3.2,
@@ -30,6 +38,7 @@ def points(
 
 def data(dataset: Dataset, *, ax: Axes | None = None) -> Axes:
     """Observations and, where it is known, the truth: the mean and the band mean ± 2 sd."""
+    require_instance("dataset", dataset, Dataset, 'ak.data.load("faithful")')
     ax = axes(ax)
     points(dataset.x, dataset.y, ax=ax)
     x = np.ravel(np.asarray(dataset.x))

@@ -8,6 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
 
+from .._checks import require_instance, require_words
 from ..fit import Bands, Fit
 from ..priors import LeaveOneOut as LeaveOneOutMask
 from ._data import points
@@ -52,7 +53,10 @@ def fit(
     several columns or labels, or of infinite width.
     """
     require_one(result)
-    given = [] if band is None else [band] if isinstance(band, Bands) else list(band)
+    given = [] if band is None else list(band) if isinstance(band, Sequence) else [band]
+    for one in given:
+        require_instance("band", one, Bands, "ak.bands(result, x_new)")
+    require_words("label", label)
     _require_drawable(result, given)
     ax = axes(ax)
     if result.x.shape[1] == 1:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from .._checks import require_flag, require_level
 from ..fit import Bands, Fit, bands
 from ._diagnostics import rug
 from ._fit import described, shade
@@ -42,6 +43,10 @@ def partial(
     **Raises:** `ValueError` for a column that is not there.
     """
     require_one(result)
+    require_flag("band", band)
+    require_level("level", level)
+    if at is not None and not isinstance(at, Mapping):
+        raise ValueError(f"at must be a dictionary, such as {{2: 40.0}}; got {at!r}.")
     dim = result.x.shape[1]
     column = _number(result, column)
     given = {_number(result, other): value for other, value in (at or {}).items()}
@@ -93,9 +98,9 @@ def partial(
 def _number(result: Fit, column: Any) -> int:
     """The number of a column, from its number or its name."""
     dim, names = result.x.shape[1], result.x_names or ()
-    if column in names:
+    if isinstance(column, str) and column in names:
         return names.index(column)
-    if not isinstance(column, int) or not 0 <= column < dim:
+    if isinstance(column, bool) or not isinstance(column, int) or not 0 <= column < dim:
         known = f" or one of {list(names)}" if names else ""
         raise ValueError(f"column must be from 0 to {dim - 1}{known}; got {column!r}.")
     return column

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .._checks import require_function
+
 
 def slide(draw: Callable[..., Any], **sliders: Sequence[int | float]) -> None:
     """Calls `draw` again whenever a slider is moved, in a live notebook; elsewhere once.
@@ -17,6 +19,12 @@ def slide(draw: Callable[..., Any], **sliders: Sequence[int | float]) -> None:
     ak.plot.slide(draw, query=(0.0, -3.0, 3.0), heads=(2, 1, 8))
     ```
     """
+    require_function("draw", draw)
+    for name, slider in sliders.items():
+        if not isinstance(slider, Sequence) or isinstance(slider, str) or len(slider) != 3:
+            raise ValueError(
+                f"{name} must be three numbers, start, least and most; got {slider!r}."
+            )
     ipywidgets = _live()
     if ipywidgets is None:
         draw(**{name: start for name, (start, _, _) in sliders.items()})

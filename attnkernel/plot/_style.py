@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from matplotlib import rcParams
 from matplotlib.axes import Axes
 
+from .._checks import as_points, as_whole_number, require_finite, require_instance, require_words
 from .._frames import shown
 from ..fit import Fit
 
@@ -64,6 +65,7 @@ def paper() -> str:
 
 def axes(ax: Axes | None) -> Axes:
     if ax is not None:
+        require_instance("ax", ax, Axes, "plt.subplots()[1]")
         return ax
     import matplotlib.pyplot as plt  # noqa: PLC0415  opens a window system: only when asked
 
@@ -72,17 +74,23 @@ def axes(ax: Axes | None) -> Axes:
 
 def literal(text: str) -> str:
     """A name as it is written: matplotlib reads what stands between dollars as mathematics."""
+    require_words("text", text)
     return text.replace("$", r"\$")
 
 
 def grid(x: ArrayLike, points: int = GRID) -> np.ndarray:
     """Evenly spaced points over the range of one-dimensional inputs, shape (points,)."""
-    x = np.asarray(x)
+    points = as_whole_number("points", points, 1)
+    x = np.asarray(as_points("x", x))
+    require_finite("x", x)
+    if not x.size:
+        raise ValueError("x must have at least one row.")
     return np.linspace(x.min(), x.max(), points, dtype=x.dtype)
 
 
 def require_one(result: Fit) -> None:
     """Raise `ValueError` unless it is one fit, of one label per row."""
+    require_instance("result", result, Fit, "ak.fit(...)")
     if result.loss.ndim:
         raise ValueError("This is a batch of fits: plot one of them, fit.member(i).")
     if result.y.ndim != 1:

@@ -136,7 +136,7 @@ def test_fewer_than_three_rows_are_refused(written, error_line, rows):
 def test_missing_column_is_reported_with_those_that_exist(written, error_line, override):
     written(CSV)
     column = "'A'" if override.endswith("A") else "'age'"
-    assert_names(error_line(override), f"no column {column};", "'a', 'b', 'c'")
+    assert_names(error_line(override), "no column for ", f"{column};", "'a', 'b', 'c'")
 
 
 def test_all_missing_columns_are_reported_at_once(written, error_line):

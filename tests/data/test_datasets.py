@@ -48,10 +48,10 @@ def test_other_columns_of_a_bundled_data_set():
 
 
 def test_an_unknown_bundled_data_set_lists_the_known():
-    with pytest.raises(ValueError, match=r"'cars'.*cps71, ethanol, faithful"):
+    with pytest.raises(ValueError, match=r"name.*'cps71', 'ethanol', 'faithful'.*'cars'"):
         ak.data.load("cars")
 
 
 def test_too_few_points_are_refused():
-    with pytest.raises(ValueError, match=r"n .*at least 3; got 2"):
+    with pytest.raises(ValueError, match=r"n must be a whole number from 3; got 2"):
         ak.data.heteroskedastic(key=jax.random.PRNGKey(0), n=2)
