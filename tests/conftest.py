@@ -13,6 +13,7 @@ from pathlib import Path
 
 import hypothesis
 import jax
+import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
 
@@ -158,3 +159,12 @@ def force_unmaterialised(monkeypatch):
     jax.clear_caches()  # programs compiled before took the other path
     yield
     jax.clear_caches()
+
+
+@pytest.fixture
+def as_users_run_it():
+    """Annotations are checked in tests alone: here they are not."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)

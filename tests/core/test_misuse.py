@@ -4,7 +4,6 @@ import re
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -58,15 +57,6 @@ MISUSES = {
     ),
     "alibi_slopes(0)": (lambda: priors.alibi_slopes(0), "heads must be a whole number from 1"),
 }
-
-
-@pytest.fixture
-def as_users_run_it():
-    """Annotations are checked in tests alone: here they are not."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @pytest.mark.filterwarnings("ignore::attnkernel.FitWarning")
