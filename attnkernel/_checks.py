@@ -210,7 +210,9 @@ def as_float_dtype(name: str, dtype: Any) -> Any:
     except TypeError:
         found = None
     if found is None or not jnp.issubdtype(found, jnp.floating):
-        raise ValueError(f"{name} must be a floating dtype, such as jnp.float32; got {dtype!r}.")
+        raise ValueError(
+            f"{name} must be a floating dtype, such as jnp.float32 or jnp.bfloat16; got {dtype!r}."
+        )
     return found
 
 

@@ -242,7 +242,7 @@ def test_values_without_columns(x64, kernel, method, prior):
 
 @pytest.mark.parametrize(
     ("block_q", "block_k", "pattern"),
-    [(0, None, r"block_q.*\b0\b"), (None, -1, r"block_k.*-1"), (True, 2.5, r"block_k.*2\.5")],
+    [(0, None, r"block_q.*\b0\b"), (None, -1, r"block_k.*-1"), (1, 2.5, r"block_k.*2\.5")],
 )
 def test_block_size_out_of_range(monkeypatch, block_q, block_k, pattern):
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # as users run it
