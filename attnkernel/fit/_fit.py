@@ -210,7 +210,8 @@ def _require_options(
     try:
         eqx.filter(model, trainable)
         is_function = callable(trainable) and not isinstance(trainable, eqx.Module)
-        found = jax.tree.leaves(jax.tree.map(trainable, model)) if is_function else []
+        leaves = jax.tree.leaves(model) if is_function else []
+        found = [trainable(leaf) for leaf in leaves]  # pyright: ignore[reportCallIssue]
         is_filter = all(isinstance(each, bool | np.bool_) for each in found)
     except (TypeError, ValueError):
         is_filter = False

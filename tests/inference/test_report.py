@@ -74,7 +74,7 @@ def test_report_names_rows_alone_in_their_window_and_bounds(x64):
     (warning,) = report.warnings
     assert "bound" in warning
     assert f"warning: {warning}" in str(report)
-    with pytest.raises(ValueError, match="1 columns; got 2 names"):
+    with pytest.raises(ValueError, match="names must be 1, one for each column"):
         ak.summarise(fit, names=["a", "b"])
 
 
