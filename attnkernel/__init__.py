@@ -82,6 +82,7 @@ from .methods import (
     Sorted as Sorted,
 )
 from .models import (
+    ExtrapolationWarning as ExtrapolationWarning,
     KernelRegression as KernelRegression,
     KVCache as KVCache,
     LearnedKernelRegression as LearnedKernelRegression,

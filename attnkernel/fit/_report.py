@@ -23,7 +23,8 @@ class Report(NamedTuple):
     y)^2 \sum_i (\hat y_i - \bar y)^2\big)$, as in R's np; `residual_sd` is $\sqrt{\mathrm{RSS}/n}$,
     in the units of y. `trace` and `residual_df` are those of `degrees_of_freedom`. `alone` counts
     the rows with no other in reach, `deficient` those where the data do not tell all terms of the
-    polynomial apart. `least_count` and `median_count` are of `effective_count` at the rows.
+    polynomial apart, and `extrapolates` further ones where its error is over ten times that of a
+    local mean (`LocalFit`). `least_count` and `median_count` are of `effective_count` at the rows.
 
     Of the `starts`, `converged`, `diverged` and `at_bound` are counts; `bounds` names the
     parameters of the best one that are on a bound, and `minima` are the minima besides the best:
@@ -43,6 +44,7 @@ class Report(NamedTuple):
     residual_df: float
     alone: int
     deficient: int
+    extrapolates: int
     least_count: float
     median_count: float
     starts: int
@@ -80,6 +82,8 @@ class Report(NamedTuple):
             lines.append(("no other row in reach", f"of {self.alone} rows"))
         if self.deficient:
             lines.append(("of lower order than asked", f"at {self.deficient} rows"))
+        if self.extrapolates:
+            lines.append(("extrapolates", f"at {self.extrapolates} rows"))
         wide = max(len(name) for name, _ in lines)
         table = [f"{name:<{wide}}  {value}" for name, value in lines]
         return "\n".join([*table, *(f"warning: {warning}" for warning in self.warnings)])
@@ -136,6 +140,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         residual_df=float(freedom.residual),
         alone=int(jnp.sum(jnp.isneginf(left_out.log_mass))),
         deficient=int(jnp.sum(local.deficient)),
+        extrapolates=int(jnp.sum(local.extrapolates & ~local.deficient)),
         least_count=float(jnp.min(counts)),
         median_count=float(jnp.median(counts)),
         starts=len(starts.loss),

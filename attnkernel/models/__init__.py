@@ -3,6 +3,7 @@
 from ._cache import KVCache as KVCache
 from ._density import density as density
 from ._learned import LearnedKernelRegression as LearnedKernelRegression
+from ._local import ExtrapolationWarning as ExtrapolationWarning
 from ._mean_variance import MeanVarianceRegression as MeanVarianceRegression
 from ._multihead import MultiheadAttention as MultiheadAttention
 from ._recurrent import RecurrentCache as RecurrentCache

@@ -11,6 +11,7 @@ k − q would be lost among those of k.
 
 import functools
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._attend import at_once, attend, attention_weights
 from .._auto import Auto
-from .._checks import at_least
+from .._checks import at_least, is_known
 from .._rules import Softmax
 from ..methods import Blockwise, Dense, Fourier, Method
 from ..priors import At
@@ -34,6 +35,7 @@ _FEW = 32  # queries about one middle, at least, of more pairs
 _MIDDLES = 512  # beyond so many, more queries about each
 _PAIRS = 2**20  # at a time
 _UNROLLED = 4  # terms of a system that is solved by formulas
+_FAR = 100.0  # (S⁻¹)₁₁, which is 1 for a mean, from which a polynomial extrapolates
 _NUMBERS = 2**20  # of values of keys, at a time: as many as stay near a core
 
 
@@ -52,6 +54,10 @@ class LocalFit(eqx.Module):
     - `condition`: the sum of the inverse eigenvalues of S, scaled to a diagonal of 1: at best the
       number of terms.
     - `deficient`: whether the keys do not tell all terms apart, so that a ridge was added.
+    - `extrapolates`: whether $(S^{-1})_{11}$ is above 100: of the same weights, a standard error
+      ten times that of the local mean. With a Gaussian kernel a polynomial of order 1 reaches this
+      2.5 lengthscales outside the keys, of order 2 after 1; at keys it is below 41 on uniform
+      designs of up to three columns, their corners included.
     """
 
     coefficients: Float[Array, "*batch queries terms dim_v"]
@@ -59,6 +65,32 @@ class LocalFit(eqx.Module):
     log_mass: Float[Array, "*batch queries"]
     condition: Float[Array, "*batch queries"]
     deficient: Bool[Array, "*batch queries"]
+    extrapolates: Bool[Array, "*batch queries"]
+
+
+class ExtrapolationWarning(UserWarning):
+    """Predictions by polynomials far outside the data, or that the data do not determine."""
+
+
+def warn_of_extrapolation(local: LocalFit, order: int) -> None:
+    """One warning of all queries whose prediction is not to be trusted; none inside `jit`."""
+    if order == 0 or not is_known(local.deficient, local.extrapolates):
+        return
+    deficient, outside = (np.asarray(part) for part in (local.deficient, local.extrapolates))
+    if not np.any(deficient | outside):
+        return
+    many = deficient.size
+    parts = (
+        (deficient, f"the data do not determine all terms in {local.log_mass.dtype}"),
+        (outside & ~deficient, "it extrapolates, with over ten times the error of a local mean"),
+    )
+    counts = [f"at {np.sum(which)} {why}" for which, why in parts if np.any(which)]
+    warnings.warn(
+        f"Of {many} queries of a polynomial of order {order}, {'; '.join(counts)}. Ask nearer the "
+        f"data, or take a lower order or longer lengthscales. local_fit and Bands say where.",
+        ExtrapolationWarning,
+        stacklevel=4,
+    )
 
 
 def local_polynomial(
@@ -110,7 +142,8 @@ def _polynomials(
         named = dict(zip(("kernel", "prior", "rule"), parts, strict=True))
         mean, log_mass = attend(q, k, v, **named, method=method, return_log_mass=True)
         one = jnp.ones_like(log_mass)
-        return LocalFit(mean[..., None, :], one[..., None], log_mass, one, one < 1)
+        none = one < 1
+        return LocalFit(mean[..., None, :], one[..., None], log_mass, one, none, none)
     basis = Basis.of(k, order, columns)
     # about a constant, which every fit reproduces: rounding is then of what varies
     level = jax.lax.stop_gradient(jnp.nanmean(v, axis=-2, keepdims=True))
@@ -126,7 +159,9 @@ def _polynomials(
     constant = jnp.where(empty, 0.0, constant)
     coefficients = jnp.concatenate([constant, coefficients[..., 1:, :]], axis=-2)
     influence = solved[..., -1] / like(units, log_mass[..., None])
-    return LocalFit(coefficients, influence, log_mass, condition, deficient)
+    deficient = deficient & ~jnp.isneginf(log_mass)  # where no key has weight there is no design
+    extrapolates = influence[..., 0] > _FAR
+    return LocalFit(coefficients, influence, log_mass, condition, deficient, extrapolates)
 
 
 def weighed(

@@ -30,7 +30,7 @@ from ..methods._base import key_mask
 from ..priors import KeyWeights, Prior
 from ..priors._base import require_prior
 from ._empty import OnEmpty, fill_empty, known_policy
-from ._local import LocalFit, local_polynomial, weighed
+from ._local import LocalFit, local_polynomial, warn_of_extrapolation, weighed
 
 _DENSE = 2**20  # weights, up to which later passes keep them
 _MANY = 16  # labels of a row, from which a local polynomial sums them by its weights
@@ -133,6 +133,7 @@ class KernelRegression(eqx.Module):
         """
         q, k, v = self._data(x_new, x, y, weights)
         out, local = self._passed(q, k, v, prior, weights, wants_all=False)
+        warn_of_extrapolation(local, self.order)
         prior = with_weights(prior, weights, k)
         empty = jnp.isneginf(local.log_mass)
         out = fill_empty(out, empty, q, k, v, prior, self.on_empty).astype(q.dtype)
