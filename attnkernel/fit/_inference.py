@@ -159,20 +159,8 @@ def bands(
             f"draws={draws} do not tell a quantile of {level}: take at least {least}, better 1000."
         )
     fit = of_regression(fit)
-    model, rule = fit.model, RowVariance.of(fit, noise)
-    if corrected:
-        if model.order == 2:
-            raise ValueError(
-                "The robust correction takes a polynomial of a higher order, and there is none "
-                "above 2: fit order 0 or 1, or say corrected=False."
-            )
-        if model.passes > 1:
-            raise ValueError(
-                f"The robust correction is of one pass, and this fit takes {model.passes}, which "
-                f"reduce the bias too: say corrected=False, or fit with passes=1."
-            )
-        n, dim = fit.x.shape
-        model = _changed(model, 2, float(n) ** (1.0 / (dim + 4) - 1.0 / (dim + 3)))
+    rule = RowVariance.of(fit, noise)
+    model = _corrected(fit) if corrected else fit.model
     given, at = fit.objective.given(), fit.inputs(x_new)
     variance = rule(fit.y)
     centre = model(at, fit.x, fit.y, **given)
@@ -200,29 +188,48 @@ def bands(
 
 
 def wild_bootstrap(
-    fit: Fit, x_new: ArrayLike | Any, *, draws: int = 1000, key: PRNGKeyArray
+    fit: Fit,
+    x_new: ArrayLike | Any,
+    *,
+    corrected: bool = True,
+    draws: int = 1000,
+    key: PRNGKeyArray,
 ) -> Float[Array, "draws m"]:
-    r"""Fits at new inputs to labels with the signs of their residuals drawn anew.
+    r"""Fits at new inputs to labels whose noise is drawn anew, centred at the fit to the data.
 
-    $$ y^*_j = \hat f(x_j) + \hat\sigma_j\, \epsilon_j, \qquad \epsilon_j = \pm 1 $$
+    $$ f^*(x) = \hat f(x) + \sum_j L_j(x)\, \hat\sigma_j\, \epsilon_j, \qquad \epsilon_j = \pm 1 $$
 
-    with the leave-one-out residuals $\hat\sigma_j$, at the lengthscale of the fit. All draws are
-    labels of one sum.
+    For a band of the mean take `bands`: percentiles of these draws are too narrow, as their
+    $\hat\sigma_j$ vary more than errors do. Of 95 %, 200 data sets of 200 to 300 rows: .92 at even
+    inputs, .89 of Beta(1, 3), .91 in two columns, where `bands` held .945, .942 and .953.
+
+    $\hat\sigma_j$ are leave-one-out residuals, at the lengthscale of the fit. All draws are
+    labels of one sum. A fit to labels drawn about $\hat f$ would smooth it once more, and its
+    percentiles would have twice the bias of the fit: these have that of $\hat f$ alone.
+
+    **Arguments:**
+
+    - `fit`: of a `KernelRegression` of one label per row; `x_new`: as for `bands`.
+    - `corrected`: whether $\hat f$ and L are those of the robust correction of `bands`, whose bias
+      is small beside its error. Without it they are of the fit itself: .89, .82 and .84 above.
+    - `draws`: how many; `key`: of the signs.
 
     **Source:** Wu, *Jackknife, bootstrap and other resampling methods in regression analysis*
     (1986).
     """
     fit = of_regression(fit)
+    require_flag("corrected", corrected)
     draws = as_whole_number("draws", draws, 1)
     require_key("key", key)
-    model, given, at = fit.model, fit.objective.given(), fit.inputs(x_new)
+    model = _corrected(fit) if corrected else fit.model
+    given, at = fit.objective.given(), fit.inputs(x_new)
     if fit.y.ndim != 1:
         raise ValueError(f"The bootstrap is of one label per row; y has shape {fit.y.shape}.")
     residuals = RowVariance.of(fit, "rows").residuals(fit.y)
-    fitted, _ = model.smooth(fit.x, fit.y, **given)
     signs = jax.random.rademacher(key, (len(fit.x), draws), fit.y.dtype)
-    labels = fitted[:, None] + residuals[:, None] * signs
-    return model(at, fit.x, labels, **given).T
+    labels = jnp.concatenate([fit.y[:, None], residuals[:, None] * signs], axis=1)
+    found = model(at, fit.x, labels, **given)
+    return (found[:, :1] + found[:, 1:]).T
 
 
 def _greatest(
@@ -252,10 +259,24 @@ def _greatest(
     return found.ravel()[:draws]
 
 
-def _changed(model: KernelRegression, order: int, factor: float) -> KernelRegression:
-    """The model of another order, its lengthscales times a factor."""
+def _corrected(fit: Fit) -> KernelRegression:
+    """The model whose bias is of a higher order: quadratic, and of shorter lengthscales."""
+    model = fit.model
+    assert isinstance(model, KernelRegression)
+    if model.order == 2:
+        raise ValueError(
+            "The robust correction takes a polynomial of a higher order, and there is none "
+            "above 2: fit order 0 or 1, or say corrected=False."
+        )
+    if model.passes > 1:
+        raise ValueError(
+            f"The robust correction is of one pass, and this fit takes {model.passes}, which "
+            f"reduce the bias too: say corrected=False, or fit with passes=1."
+        )
+    n, dim = fit.x.shape
+    kernel = model.kernel.stretched(float(n) ** (1.0 / (dim + 4) - 1.0 / (dim + 3)))
     parts = {"rule": model.rule, "method": model.method, "on_empty": model.on_empty}
-    return KernelRegression(model.kernel.stretched(factor), order=order, **parts)
+    return KernelRegression(kernel, order=2, **parts)
 
 
 def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | Any:

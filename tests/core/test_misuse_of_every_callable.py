@@ -768,7 +768,13 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
     "summarise": (ak.summarise, {"fit": ("fit", FIT), "names": ("names", ["x"])}),
     "wild_bootstrap": (
         ak.wild_bootstrap,
-        {"fit": ("fit", FIT), "x_new": ("points", X), "draws": ("natural", 2), "key": SEEDED},
+        {
+            "fit": ("fit", FIT),
+            "x_new": ("points", X),
+            "draws": ("natural", 2),
+            "key": SEEDED,
+            "corrected": ("flag", True),
+        },
     ),
     "save": (
         ak.save,
@@ -865,7 +871,7 @@ EXCLUDED = {
         "Fit Bands Selection fit.Box fit.Choice fit.DegreesOfFreedom fit.Report fit.Sample "
         "fit.Starts methods.Moments methods.State methods.Task data.Dataset"
     ),
-    "an error or a warning": "FitWarning CheckpointWarning SavedFileError",
+    "an error or a warning": "FitWarning ExtrapolationWarning CheckpointWarning SavedFileError",
     "for authors of kernels, methods and training loops, inside jit": (
         "kernels.unbounded methods.weights methods.advance fit.identity_of"
     ),
@@ -1047,6 +1053,9 @@ def public_names() -> set[str]:
 
 
 SLOW = {
+    "plot.fit",
+    "Fit.__call__",
+    "noise_variance",
     "fit",
     "fit_many",
     "bands",

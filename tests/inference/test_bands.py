@@ -155,14 +155,35 @@ def test_noise_variance_is_a_ratio_of_local_means(x64, noise):
     np.testing.assert_allclose(ak.noise_variance(fit, X_NEW), ratio(weights), rtol=1e-8)
 
 
-def test_wild_bootstrap_has_the_variance_of_the_fit(x64):
+@pytest.mark.parametrize("corrected", [True, False])
+def test_wild_bootstrap_has_the_centre_and_the_variance_of_the_band(x64, corrected):
     fit, (x, y) = fitted(1), sample()
-    draws = ak.wild_bootstrap(fit, X_NEW, draws=20000, key=jax.random.PRNGKey(3))
-    hat, rows = (hat_matrix(q, x, LENGTHSCALE, 1) for q in (x, X_NEW))
+    given = {"corrected": corrected, "draws": 20000, "key": jax.random.PRNGKey(3)}
+    draws = ak.wild_bootstrap(fit, X_NEW, **given)
+    hat = hat_matrix(x, x, LENGTHSCALE, 1)
+    shorter = LENGTHSCALE * N ** (1 / 5 - 1 / 4)
+    rows = hat_matrix(X_NEW, x, *((shorter, 2) if corrected else (LENGTHSCALE, 1)))
     sd = (y - hat @ y) / (1 - np.diag(hat))
     assert draws.shape == (20000, M)
-    np.testing.assert_allclose(np.mean(draws, axis=0), rows @ hat @ y, atol=0.01)
+    np.testing.assert_allclose(np.mean(draws, axis=0), rows @ y, atol=0.01)
     np.testing.assert_allclose(np.var(draws, axis=0), rows**2 @ sd**2, rtol=0.05)
+
+
+def test_bands_tell_where_they_are_not_reliable(x64):
+    """Of 40 labels, 35 in the left half: in the gap and outside few labels bear the band."""
+    rng = np.random.default_rng(0)
+    x = np.sort(np.r_[rng.uniform(-2, 0, 35), rng.uniform(1.5, 2, 5)])
+    y = np.sin(2 * x) + 0.1 * rng.normal(size=40)
+    model = ak.KernelRegression(ak.Gaussian(LENGTHSCALE), order=1)
+    fit = ak.fit(model, x, y, objective=ak.GCV(), optimizer=optax.sgd(0.0), steps=1)
+    at = np.array([-1.0, -0.5, 0.75, 1.75, 3.0])
+    with pytest.warns(ak.ExtrapolationWarning, match="Of 5 queries .* at 1 it extrapolates"):
+        found = ak.bands(fit, at)
+    rows = hat_matrix(at, x, LENGTHSCALE * 40 ** (1 / 5 - 1 / 4), 2)
+    np.testing.assert_allclose(found.count, 1 / np.sum(rows**2, axis=1), rtol=1e-6)
+    np.testing.assert_array_equal(found.reliable, [True, True, False, found.count[3] >= 3, False])
+    assert found.frame()["reliable"].tolist() == found.reliable.tolist()
+    assert ak.conformal(fit, at[:2]).reliable is None
 
 
 @pytest.mark.parametrize(
