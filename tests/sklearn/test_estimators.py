@@ -247,6 +247,7 @@ def test_policies_of_classes_where_no_row_has_weight(policy, expected):
         KernelClassifier(on_empty="nan").fit(x, kinds)
 
 
+@pytest.mark.filterwarnings("ignore::attnkernel.ExtrapolationWarning")  # of unshuffled folds
 @pytest.mark.slow
 def test_grid_search_over_order_and_kernel():
     grid = {"order": [0, 1], "kernel": ["gaussian", "epanechnikov"]}
