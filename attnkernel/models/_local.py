@@ -35,7 +35,7 @@ _FEW = 32  # queries about one middle, at least, of more pairs
 _MIDDLES = 512  # beyond so many, more queries about each
 _PAIRS = 2**20  # at a time
 _UNROLLED = 4  # terms of a system that is solved by formulas
-_FAR = 100.0  # (S⁻¹)₁₁, which is 1 for a mean, from which a polynomial extrapolates
+_FAR = 100.0  # (S⁻¹)₁₁, which is 1 for a local mean and was at most 41 inside the data
 _NUMBERS = 2**20  # of values of keys, at a time: as many as stay near a core
 
 
@@ -53,11 +53,11 @@ class LocalFit(eqx.Module):
     - `log_mass`: $\log \sum_j w_j$.
     - `condition`: the sum of the inverse eigenvalues of S, scaled to a diagonal of 1: at best the
       number of terms.
-    - `deficient`: whether the keys do not tell all terms apart, so that a ridge was added.
-    - `extrapolates`: whether $(S^{-1})_{11}$ is above 100: of the same weights, a standard error
-      ten times that of the local mean. With a Gaussian kernel a polynomial of order 1 reaches this
-      2.5 lengthscales outside the keys, of order 2 after 1; at keys it is below 41 on uniform
-      designs of up to three columns, their corners included.
+    - `deficient`: whether S is singular to the precision of the numbers, so that a ridge was added.
+    - `extrapolates`: whether $(S^{-1})_{11} > 100$: the standard error is then about ten times that
+      of a local mean with the same weights. With a Gaussian kernel this happens about 2.5
+      lengthscales outside the keys for order 1 and 1 lengthscale outside for order 2. On uniform
+      designs of up to three columns it was at most 41 at the keys, corners included.
     """
 
     coefficients: Float[Array, "*batch queries terms dim_v"]
@@ -69,11 +69,11 @@ class LocalFit(eqx.Module):
 
 
 class ExtrapolationWarning(UserWarning):
-    """Predictions by polynomials far outside the data, or that the data do not determine."""
+    """A local polynomial extrapolates far outside the data, or the data do not determine it."""
 
 
 def warn_of_extrapolation(local: LocalFit, order: int) -> None:
-    """One warning of all queries whose prediction is not to be trusted; none inside `jit`."""
+    """One warning that counts the queries of both kinds; none inside `jit`."""
     if order == 0 or not is_known(local.deficient, local.extrapolates):
         return
     deficient, outside = (np.asarray(part) for part in (local.deficient, local.extrapolates))
@@ -82,14 +82,15 @@ def warn_of_extrapolation(local: LocalFit, order: int) -> None:
     many = deficient.size
     parts = (
         (deficient, f"the data do not determine all terms in {local.log_mass.dtype}"),
-        (outside & ~deficient, "it extrapolates, with over ten times the error of a local mean"),
+        (outside & ~deficient, "it extrapolates: its standard error is ten times a local mean's"),
     )
     counts = [f"at {np.sum(which)} {why}" for which, why in parts if np.any(which)]
     warnings.warn(
-        f"Of {many} queries of a polynomial of order {order}, {'; '.join(counts)}. Ask nearer the "
-        f"data, or take a lower order or longer lengthscales. local_fit and Bands say where.",
+        f"Of {many} queries of a polynomial of order {order}, {'; '.join(counts)}. Predict "
+        f"nearer the data, or use a lower order or a longer lengthscale. Which queries: "
+        f"model.local_fit(...).extrapolates and .deficient, or Bands.reliable.",
         ExtrapolationWarning,
-        stacklevel=4,
+        stacklevel=3,
     )
 
 

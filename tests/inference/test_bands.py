@@ -170,7 +170,7 @@ def test_wild_bootstrap_has_the_centre_and_the_variance_of_the_band(x64, correct
 
 
 def test_bands_tell_where_they_are_not_reliable(x64):
-    """Of 40 labels, 35 in the left half: in the gap and outside few labels bear the band."""
+    """35 inputs in [-2, 0] and 5 in [1.5, 2]: the effective count is small between and outside."""
     rng = np.random.default_rng(0)
     x = np.sort(np.r_[rng.uniform(-2, 0, 35), rng.uniform(1.5, 2, 5)])
     y = np.sin(2 * x) + 0.1 * rng.normal(size=40)
@@ -180,10 +180,31 @@ def test_bands_tell_where_they_are_not_reliable(x64):
     with pytest.warns(ak.ExtrapolationWarning, match="Of 5 queries .* at 1 it extrapolates"):
         found = ak.bands(fit, at)
     rows = hat_matrix(at, x, LENGTHSCALE * 40 ** (1 / 5 - 1 / 4), 2)
-    np.testing.assert_allclose(found.count, 1 / np.sum(rows**2, axis=1), rtol=1e-6)
-    np.testing.assert_array_equal(found.reliable, [True, True, False, found.count[3] >= 3, False])
+    np.testing.assert_allclose(found.effective_count, 1 / np.sum(rows**2, axis=1), rtol=1e-6)
+    np.testing.assert_array_equal(
+        found.reliable, [True, True, False, found.effective_count[3] >= 3, False]
+    )
     assert found.frame()["reliable"].tolist() == found.reliable.tolist()
     assert ak.conformal(fit, at[:2]).reliable is None
+
+
+@pytest.mark.parametrize(
+    ("inputs", "at"),
+    [
+        pytest.param(np.linspace(0, 2, 21)[:, None], np.array([[1.0], [2.38]]), id="extrapolates"),
+        # two equal columns: S is singular, and yet nothing extrapolates along their line
+        pytest.param(np.linspace([0, 0], [2, 2], 21), np.array([[1.0, 1.0]]), id="deficient"),
+    ],
+)
+def test_bands_of_many_labels_are_not_reliable_where_the_polynomial_is_not(x64, inputs, at):
+    x = np.repeat(inputs, 90, axis=0)
+    y = np.random.default_rng(0).normal(size=len(x))
+    model = ak.KernelRegression(ak.Gaussian(LENGTHSCALE), order=2)
+    fit = ak.fit(model, x, y, objective=ak.GCV(), optimizer=optax.sgd(0.0), steps=1)
+    with pytest.warns(ak.ExtrapolationWarning):
+        found = ak.bands(fit, at, corrected=False, noise="constant")
+    assert np.all(found.effective_count > 3)
+    np.testing.assert_array_equal(found.reliable, [True] * (len(at) - 1) + [False])
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,18 @@ def test_report_names_rows_alone_in_their_window_and_bounds(x64):
         ak.summarise(fit, names=["a", "b"])
 
 
+def test_report_counts_the_rows_where_the_fit_extrapolates(x64):
+    """The last row, three lengthscales from the others, weighs too little to hold the line."""
+    x, y = np.r_[np.linspace(0, 1, 20), 1.4], np.r_[np.zeros(20), 1.0]
+    weights = np.r_[np.ones(20), 1e-9]
+    model = ak.KernelRegression(ak.Gaussian(0.13), order=1)
+    held = {"optimizer": optax.sgd(0.0), "steps": 1}
+    fit = ak.fit(model, x, y, objective=ak.GCV(weights=weights), **held)
+    report = ak.summarise(fit)
+    assert (report.deficient, report.extrapolates) == (0, 1)
+    assert re.search("^extrapolates +at 1 rows$", str(report), re.MULTILINE)
+
+
 @pytest.mark.slow
 def test_report_of_starts_and_their_minima(x64):
     rng = np.random.default_rng(0)
