@@ -7,11 +7,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from ._checks import as_whole_number, require_instance
 from ._rules import Rule
+from ._sizes import Size, at_most
 from .kernels import Kernel
 from .priors import Prior, Sum
 
@@ -80,14 +80,14 @@ def first(part: Any) -> Any:
     )
 
 
-def batch_shape(parts: Any, *arrays: Any) -> tuple[int, ...]:
+def batch_shape(parts: Any, *arrays: Any) -> tuple[Size, ...]:
     """The batch axes of rows and columns, and of heads, together.
 
     **Raises:** `ValueError` where they do not broadcast.
     """
     heads = [node.shape for node in jax.tree.leaves(parts, _is_per_head) if _is_per_head(node)]
     try:
-        return np.broadcast_shapes(*(array.shape[:-2] for array in arrays), *heads)
+        return jnp.broadcast_shapes(*(array.shape[:-2] for array in arrays), *heads)
     except ValueError:
         shapes = ", ".join(
             f"{name} {array.shape}" for name, array in zip("qkv", arrays, strict=False)
@@ -125,7 +125,7 @@ def over_batch(
         ]
         return function(jax.tree.unflatten(structure, members), *arrays)
 
-    if at_a_time is None or math.prod(batch) <= at_a_time:
+    if at_a_time is None or at_most(math.prod(batch), at_a_time):
         return _nested(of_member, leaves, batch)
     flat = [
         jnp.broadcast_to(leaf, batch + rest).reshape(math.prod(batch), *rest)
@@ -137,17 +137,17 @@ def over_batch(
 
 
 def _nested(
-    of_member: Callable[[list[Array]], Any], leaves: list[Array], batch: tuple[int, ...]
+    of_member: Callable[[list[Array]], Any], leaves: list[Array], batch: tuple[Size, ...]
 ) -> Any:
     """One `vmap` for each axis; what has size 1 there is shared."""
     if not batch:
         return of_member(leaves)
-    shared = [leaf.shape[0] == 1 for leaf in leaves]
+    shared = [at_most(leaf.shape[0], 1) for leaf in leaves]
     leaves = [leaf[0] if one else leaf for leaf, one in zip(leaves, shared, strict=True)]
 
     def inner(leaves: list[Array]) -> Any:
         return _nested(of_member, leaves, batch[1:])
 
-    if batch[0] == 1:
+    if at_most(batch[0], 1):
         return jax.tree.map(lambda leaf: leaf[None], inner(leaves))
     return jax.vmap(inner, in_axes=([None if one else 0 for one in shared],))(leaves)

@@ -18,6 +18,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._checks import as_reals, at_least, is_known
+from .._sizes import at_most
 from ._base import Kernel
 from ._scaled import Scaled, log_single
 from ._squares import MANY, add_up, as_row, columns, largest, pairwise_squares, squares_of
@@ -76,7 +77,7 @@ class Radial(Scaled):
     ) -> Float[Array, "queries keys"]:
         near, inverse = self._units(q)
         q, k, scale = q * as_row(near), k * as_row(near), (inverse, self.metric_factor, self.unit)
-        if q.shape[0] * k.shape[0] <= _FEW:
+        if at_most(q.shape[0] * k.shape[0], _FEW):
             rows = tuple(a[:, None] for a in q.T), tuple(b[None, :] for b in k.T)
             # pairs so far apart that their squares overflow are constants to derivatives
             far = jnp.isinf(jax.lax.stop_gradient(squares_of(*rows, *scale)))

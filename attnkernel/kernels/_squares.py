@@ -134,7 +134,7 @@ def _by_products(unit: float, primals: list, tangents: list) -> Float[Array, "qu
 
 def _by_differences(unit: float, primals: list, tangents: list) -> Float[Array, "queries keys"]:
     """One coordinate u at a time, and so is its transpose: one array of pairs is held."""
-    rows, keys, most = len(primals[0]), len(primals[1]), largest(primals[0].dtype)
+    rows, keys, most = primals[0].shape[0], primals[1].shape[0], largest(primals[0].dtype)
 
     recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
     none = vary_alike(jnp.zeros((rows, keys), primals[0].dtype), primals, tangents)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._rules import Rule
+from .._sizes import Size, is_symbol
 from ..kernels import Kernel
 from ..priors import And, HeldOut, LeaveOneOut, Prior
 from ._moments import Moments
@@ -22,8 +23,8 @@ class Task(NamedTuple):
     kernel: Kernel
     prior: Prior | None
     rule: Rule
-    queries: int
-    keys: int
+    queries: Size
+    keys: Size
     dim: int
     dim_v: int
     dtype: Any
@@ -58,8 +59,13 @@ class Method(eqx.Module):
         """The moments of all keys, for every query, in the dtype of the inputs."""
 
 
-def within_memory(task: Task) -> int:
-    """How many members of a batch have 2²⁴ pairs in all: 64 MB of scores in float32."""
+def within_memory(task: Task) -> int | None:
+    """How many members of a batch have 2²⁴ pairs in all: 64 MB of scores in float32.
+
+    None, all of them, where sizes are symbols of `jax.export`.
+    """
+    if is_symbol(task.queries, task.keys):
+        return None
     return max(1, 2**24 // max(1, task.queries * task.keys))
 
 

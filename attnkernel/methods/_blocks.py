@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._batches import for_any
 from .._mesh_axes import vary_alike
 from .._rules import Rule
+from .._sizes import Size, is_symbol
 from ..kernels import Kernel
 from ..priors import Prior
 from ._base import masked
@@ -34,18 +35,19 @@ class Block(NamedTuple):
 
 def _pad(array: Array, size: int) -> Array:
     """Rows up to a multiple of `size`, by repeating the last."""
-    short = -len(array) % size
-    return jnp.pad(array, ((0, short),) + ((0, 0),) * (array.ndim - 1), mode="edge")
+    rows, *rest = array.shape
+    short = -(-rows // size) * size - rows
+    return jnp.concatenate([array, jnp.broadcast_to(array[-1:], (short, *rest))])
 
 
 def cut_blocks(points: Array, values: Array, size: int) -> Block:
     """All blocks, along a leading axis."""
-    low = jnp.arange(-(-len(points) // size)) * size
+    low = jnp.arange(-(-points.shape[0] // size)) * size
 
     def cut(array: Array) -> Array:
-        return _pad(array, size).reshape(len(low), size, array.shape[1]).swapaxes(1, 2)
+        return _pad(array, size).reshape(low.shape[0], size, array.shape[1]).swapaxes(1, 2)
 
-    high = jnp.minimum(low + size, len(points)) - 1
+    high = jnp.minimum(low + size, points.shape[0]) - 1
     box = jax.lax.stop_gradient(cut(points))
     least, greatest = jnp.min(box, axis=2), jnp.max(box, axis=2)
     # or a scan over heads holds what depends on numbers alone, all blocks of a mask, for them all
@@ -57,8 +59,9 @@ def cut_rows(
     numbers: Float[Array, " queries"], size: int, padding: ArrayLike
 ) -> Float[Array, "blocks rows"]:
     """A number of each query, in blocks; of rows of padding, the one given."""
-    short = -len(numbers) % size
-    return jnp.pad(numbers, (0, short), constant_values=padding).reshape(-1, size)
+    blocks = -(-numbers.shape[0] // size)
+    short = blocks * size - numbers.shape[0]
+    return jnp.pad(numbers, (0, short), constant_values=padding).reshape(blocks, size)
 
 
 def fold(
@@ -122,7 +125,7 @@ def bound_of(row: Block, column: Block, parts: Parts) -> Float[Array, ""]:
     return rule.log_weights(bound.reshape(1, 1), lowest)[0, 0]
 
 
-def scores_of(row: Block, column: Block, parts: Parts, keys: int) -> Float[Array, "rows columns"]:
+def scores_of(row: Block, column: Block, parts: Parts, keys: Size) -> Float[Array, "rows columns"]:
     """Log-weights of the pairs of two blocks; -inf for rows of padding among the keys."""
     kernel, prior, rule = parts
     rows, columns = row.points.shape[1], column.points.shape[1]
@@ -130,14 +133,18 @@ def scores_of(row: Block, column: Block, parts: Parts, keys: int) -> Float[Array
     scores = rule.tempered(kernel.pairwise(row.points.T, column.points.T))
     scores = masked(scores, prior, i, j)
     scores = rule.log_weights(scores, row.values[0] if len(row.values) else None)
-    if keys % columns:
+    if is_symbol(keys) or keys % columns:
         scores = jnp.where((j < keys)[None, :], scores, -jnp.inf)
     return scores
 
 
-def negligible_below(keys: int, dtype: Any) -> float:
-    """How far below the sum, in logarithms, all keys together change none of its digits."""
-    return -math.log(float(jnp.finfo(dtype).eps)) + math.log(keys) + 12.0
+def negligible_below(keys: Size, dtype: Any) -> float:
+    """How far below the sum, in logarithms, all keys together change none of its digits.
+
+    Of a number of keys that is a symbol of `jax.export`, as if they were 2³².
+    """
+    most = 2**32 if is_symbol(keys) else keys
+    return -math.log(float(jnp.finfo(dtype).eps)) + math.log(most) + 12.0
 
 
 def is_needed(bound: Array, shift: Array, negligible: float) -> Bool[Array, ""]:

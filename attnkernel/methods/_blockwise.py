@@ -22,6 +22,7 @@ from .._batches import for_any
 from .._checks import as_whole_number
 from .._mesh_axes import vary_alike
 from .._rules import Rule
+from .._sizes import Size, at_most, is_symbol
 from ..kernels import Kernel
 from ..priors import Prior
 from . import _by_key
@@ -67,9 +68,9 @@ class Blockwise(Method):
     def refusal(self, task: Task) -> str | None:
         return None
 
-    def side_by_side(self, task: Task) -> int:
+    def side_by_side(self, task: Task) -> int | None:
         """From a million pairs one: it then has blocks enough, and caches hold those of one."""
-        return 1 if task.queries * task.keys >= 2**20 else within_memory(task)
+        return within_memory(task) if at_most(task.queries * task.keys, 2**20 - 1) else 1
 
     def moments(
         self,
@@ -81,7 +82,7 @@ class Blockwise(Method):
         rule: Rule,
     ) -> Moments:
         queries, keys, width = q.shape[0], k.shape[0], v.shape[1]
-        if queries == 0 or keys == 0:
+        if at_most(queries, 0) or at_most(keys, 0):
             moments = Moments.of(jnp.zeros((queries, keys), q.dtype), v)
         else:
             # the mass is the sum of the values 1
@@ -97,11 +98,14 @@ class Blockwise(Method):
             moments = Moments(shift, sums[:, -1], sums[:, :-1]).above(level)
         return moments.with_sink(rule.log_sink())
 
-    def _sizes(self, queries: int, keys: int, most: tuple[int, int]) -> tuple[int, int]:
-        """The sizes given, or even parts of the whole, each of up to so many rows."""
+    def _sizes(self, queries: Size, keys: Size, most: tuple[int, int]) -> tuple[int, int]:
+        """The sizes given, or even parts of the whole, each of up to so many rows.
 
-        def even(count: int, most: int) -> int:
-            return math.ceil(count / math.ceil(count / most))
+        Of a whole whose size is a symbol of `jax.export`, parts of so many rows.
+        """
+
+        def even(count: Size, most: int) -> int:
+            return most if is_symbol(count) else math.ceil(count / math.ceil(count / most))
 
         return self.block_q or even(queries, most[0]), self.block_k or even(keys, most[1])
 
@@ -122,7 +126,7 @@ def _sums(
     """
     sizes = sizes if by_key is None else by_key
     rows, columns = cut_blocks(q, levels, sizes[0]), cut_blocks(k, values, sizes[1])
-    number, width, dtype = len(columns.low), values.shape[1], values.dtype
+    number, width, dtype = columns.low.shape[0], values.shape[1], values.dtype
     negligible = negligible_below(k.shape[0], dtype)
 
     def of_row(row: Block) -> tuple[Array, Array]:
@@ -164,7 +168,7 @@ def _sums(
         return jax.lax.fori_loop(1, number, step, start)
 
     shift, sums = (
-        leaf.reshape(-1, *leaf.shape[2:])[: len(q)] for leaf in jax.lax.map(of_row, rows)
+        leaf.reshape(-1, *leaf.shape[2:])[: q.shape[0]] for leaf in jax.lax.map(of_row, rows)
     )
     mass = sums[:, -1]
     some = mass > 0
@@ -212,7 +216,7 @@ def sums_at(
     # rows of padding weigh nothing
     shifts = cut_rows(shift, sizes[0], jnp.finfo(shift.dtype).max)
     start = jnp.zeros((sizes[0], values.shape[1]), values.dtype)
-    return fold(rows, columns, shifts, start, parts, needs, add)[: len(q)]
+    return fold(rows, columns, shifts, start, parts, needs, add)[: q.shape[0]]
 
 
 def _weigh(scores: Array, shift: Array, values: Array) -> Float[Array, "rows width"]:

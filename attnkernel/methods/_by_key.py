@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 
 from .._batches import for_any
 from .._mesh_axes import vary_alike
+from .._sizes import Size, is_symbol
 from ..kernels import Kernel
 from ._base import masked
 from ._blocks import Block, Parts, sums_fit
@@ -30,8 +31,10 @@ _KEYS = 16  # that one program takes; more take long to compile. And no vector i
 _LEAST = (2**9, 2**24)  # queries, and pairs, for which a longer compilation is worth its while
 
 
-def is_light(kernel: Kernel, queries: int, keys: int, dim: int) -> bool:
+def is_light(kernel: Kernel, queries: Size, keys: Size, dim: int) -> bool:
     """Whether weights are not worth storing, and so many that the longer compilation is."""
+    if is_symbol(queries, keys):
+        return False
     many = queries >= _LEAST[0] and queries * keys >= _LEAST[1]
     return many and kernel.is_light(dim) and jax.default_backend() == "cpu"
 
@@ -45,7 +48,7 @@ def whole(size: int) -> int:
 
 
 def add(
-    row: Block, column: Block, parts: Parts, keys: int, shift: Array, sums: Array
+    row: Block, column: Block, parts: Parts, keys: Size, shift: Array, sums: Array
 ) -> tuple[Array, Array]:
     """A block more, its weights never stored; the shift is raised where they would overflow.
 

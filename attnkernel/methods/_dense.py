@@ -22,7 +22,7 @@ class Dense(Method):
     def refusal(self, task: Task) -> str | None:
         return None
 
-    def side_by_side(self, task: Task) -> int:
+    def side_by_side(self, task: Task) -> int | None:
         return within_memory(task)
 
     def moments(

@@ -26,8 +26,8 @@ def levels(
         return jnp.maximum(highest, jnp.max(scores, axis=1))
 
     lowest = jnp.full(sizes[0], -jnp.inf, q.dtype)
-    unused = jnp.zeros((len(rows.low), sizes[0]), q.dtype)
-    highest = fold(rows, columns, unused, lowest, parts, needs, add)[: len(q)]
+    unused = jnp.zeros((rows.low.shape[0], sizes[0]), q.dtype)
+    highest = fold(rows, columns, unused, lowest, parts, needs, add)[: q.shape[0]]
     assert parts[2].power is not None
     return find_level(lambda level: _sums(q, k, level, parts, sizes), highest, parts[2].power)
 
@@ -65,5 +65,5 @@ def _sums(
     start = jnp.zeros((sizes[0], 2), q.dtype)
     # rows of padding weigh nothing
     levels = cut_rows(level, sizes[0], jnp.finfo(level.dtype).max)
-    sums = fold(rows, columns, levels, start, parts, needs, add)[: len(q)]
+    sums = fold(rows, columns, levels, start, parts, needs, add)[: q.shape[0]]
     return sums[:, 0], sums[:, 1]

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from .._checks import require_instance
 from .._mesh_axes import vary_alike
 from .._rules import Rule, Softmax
+from .._sizes import is_symbol
 from ..kernels import DotProduct, FiniteRank, Gaussian, Kernel, RandomFeatures
 from ..kernels._features import Features, in_units
 from ..priors import Causal, Prior
@@ -95,7 +96,7 @@ class Linear(Method):
         rule: Rule,
     ) -> Moments:
         of_queries, of_keys = self.both(q, k, kernel, rule)
-        values = jnp.concatenate([v, jnp.ones((len(v), 1), v.dtype)], axis=1)
+        values = jnp.concatenate([v, jnp.ones((v.shape[0], 1), v.dtype)], axis=1)
         state = State.empty(of_keys.log.shape[1], v.shape[1], v.dtype)
         if type(prior) is Causal:
             moments, _ = advance(state, of_queries, of_keys, values)
@@ -155,14 +156,15 @@ def advance(
 ) -> tuple[Moments, State]:
     """Rows that follow those of the state: each sees these, those before it, and itself."""
     rows = values.shape[0]
-    size = min(_CHUNK, rows)
-    short = -rows % size
+    size = _CHUNK if is_symbol(rows) else min(_CHUNK, rows)
+    chunks = -(-rows // size)
+    short = chunks * size - rows
 
     def cut(array: Array, padding: float) -> Array:
         array = jnp.pad(array, ((0, short), (0, 0)), constant_values=padding)
-        return array.reshape(len(array) // size, size, array.shape[1])
+        return array.reshape(chunks, size, array.shape[1])
 
-    chunks = (
+    parts = (
         Features(cut(queries.log, 0.0), cut(queries.factor, 0.0)),
         Features(cut(keys.log, -jnp.inf), cut(keys.factor, 0.0)),
         cut(values, 0.0),
@@ -178,8 +180,9 @@ def advance(
         moments = jax.lax.cond(close, _together, _one_by_one, state, after, *chunk)
         return after, moments
 
-    state, moments = jax.lax.scan(step, vary_alike(state, chunks), chunks)
-    return jax.tree.map(lambda leaf: jnp.concatenate(leaf)[:rows], moments), state
+    state, moments = jax.lax.scan(step, vary_alike(state, parts), parts)
+    moments = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:rows], moments)
+    return moments, state
 
 
 def _together(

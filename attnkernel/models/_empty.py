@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._attend import with_automatic_axes
 from .._checks import require_choice
+from .._sizes import at_most
 from ..priors import Prior
 
 OnEmpty = Literal["nan", "nearest", "mean", "raise"]
@@ -49,14 +50,14 @@ def _fill(
             "A query has no label within reach of its kernel. Try a larger lengthscale, or "
             'on_empty="nan", "nearest" or "mean".',
         )
-    if on_empty == "nan" or not len(k):
+    if on_empty == "nan" or at_most(k.shape[0], 0):
         instead = jnp.full_like(out, jnp.nan)
     else:
 
         def label(i: Int[Array, ""], point: Float[Array, " dim"]) -> Float[Array, " out"]:
-            log = jnp.zeros(len(k), v.dtype)
+            log = jnp.zeros(k.shape[0], v.dtype)
             if prior is not None:
-                log = prior.pairwise(i[None], jnp.arange(len(k)))[0]
+                log = prior.pairwise(i[None], jnp.arange(k.shape[0]))[0]
             seen = ~jnp.isneginf(log)
             if on_empty == "nearest":
                 squares = jnp.sum((point[None, :] - k) ** 2, axis=1)
@@ -69,5 +70,5 @@ def _fill(
 
         # a few queries at a time: never an array of queries x keys
         rows = lambda row: label(*row)  # noqa: E731
-        instead = jax.lax.map(rows, (jnp.arange(len(q)), q), batch_size=min(64, len(q)))
+        instead = jax.lax.map(rows, (jnp.arange(q.shape[0]), q), batch_size=64)
     return jnp.where(empty[:, None], instead.astype(out.dtype), out)

@@ -26,6 +26,7 @@ from .._attend import at_once, attend, attention_weights
 from .._auto import Auto
 from .._checks import at_least, is_known
 from .._rules import Softmax
+from .._sizes import at_most, is_symbol
 from ..methods import Blockwise, Dense, Fourier, Method
 from ..priors import At
 from ._monomials import Basis, like, monomials
@@ -213,7 +214,7 @@ def _weighed(
     v: Float[Array, "keys dim_v"],
     influence: Float[Array, "queries terms"],
 ) -> Float[Array, "queries dim_v"]:
-    (kernel, prior, rule), keys = parts, jnp.arange(len(k))
+    (kernel, prior, rule), keys = parts, jnp.arange(k.shape[0])
     basis = Basis.of(k, order, columns)
     at = list(basis.columns)
     slopes = (influence * basis.units()[None, :])[:, 1:]
@@ -256,18 +257,22 @@ def _moments(
             "differences: use method=ak.Auto() or ak.Blockwise(), or order=0."
         )
     rows, keys = q.shape[-2], k.shape[-2]
-    batch = math.prod(np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2]))
+    batch = math.prod(jnp.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2]))
     width = len(basis.products) + len(basis.terms) * v.shape[-1]
-    few = rows * keys * width <= _EXACT
-    size = 1 if few else min(rows, max(_FEW, -(-rows // _MIDDLES)))
-    most = min(_PAIRS // max(1, size * keys), _NUMBERS // max(1, batch * keys * width))
-    together = max(1, min(-(-rows // size), most))
+    if is_symbol(batch, rows, keys):
+        size, together = 1, 1
+    else:
+        few = rows * keys * width <= _EXACT
+        size = 1 if few else min(rows, max(_FEW, -(-rows // _MIDDLES)))
+        most = min(_PAIRS // max(1, size * keys), _NUMBERS // max(1, batch * keys * width))
+        together = max(1, min(-(-rows // size), most))
     if isinstance(method, Auto):
-        method = Dense() if size * keys <= _PAIRS else Blockwise()
+        method = Dense() if at_most(size * keys, _PAIRS) else Blockwise()
     columns = list(basis.columns)
     order = _neighbours(jax.lax.stop_gradient(q[..., columns]), size)
-    short = -rows % (size * together)
-    numbers = jnp.pad(order, (0, short), mode="edge").reshape(-1, together, size)
+    turns = -(-rows // (size * together))
+    numbers = order[jnp.minimum(jnp.arange(turns * together * size), rows - 1)]
+    numbers = numbers.reshape(turns, together, size)
 
     def of_chunk(rows: Int[Array, " size"]) -> tuple[Array, Array, Array, Array]:
         few = q[..., rows, :]
@@ -334,7 +339,7 @@ def _rounding(shift: Array, gram: Array) -> Float[Array, "*queries terms"]:
 
 def _side_by_side(*parts: Array) -> Array:
     """Columns of all parts, whose batch axes broadcast."""
-    shape = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
+    shape = jnp.broadcast_shapes(*(part.shape[:-1] for part in parts))
     wide = [jnp.broadcast_to(part, (*shape, part.shape[-1])) for part in parts]
     return jnp.concatenate(wide, axis=-1)
 

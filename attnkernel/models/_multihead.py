@@ -237,7 +237,7 @@ class MultiheadAttention(eqx.Module):
         own = self.prior
         if own is not None and (positions is not None or key_positions is not None):
             own = At(own, *positions_of(heads, positions, key_positions))
-        prior = together(own, prior, masked(mask, self.num_heads, len(query), len(key_)))
+        prior = together(own, prior, masked(mask, self.num_heads, query.shape[0], key_.shape[0]))
         if not self.dropout.p or (self.dropout.inference if inference is None else inference):
             return self._summed(*heads, prior)[0]
         weights = self._weights(*heads[:2], prior)
@@ -250,7 +250,7 @@ class MultiheadAttention(eqx.Module):
         weights = jax.vmap(lambda weights, key: dropout(weights, key=key))(weights, keys)
         v = jnp.repeat(heads[2], self.num_heads // self.num_kv_heads, axis=1)
         out = jnp.einsum("hqk,khd->qhd", weights, v, precision=jax.lax.Precision.HIGHEST)
-        return jax.vmap(self.output_proj)(out.reshape(len(query), -1).astype(query.dtype))
+        return jax.vmap(self.output_proj)(out.reshape(query.shape[0], -1).astype(query.dtype))
 
     def attended(
         self,
@@ -276,7 +276,7 @@ class MultiheadAttention(eqx.Module):
         key_ = as_sequence("key_", key_, self.key_size)
         values = jnp.zeros((key_.shape[0], self.value_size), key_.dtype)
         q, k, _ = self._heads(query, key_, values, None, None, None)
-        mask_prior = masked(mask, self.num_heads, len(query), len(key_))
+        mask_prior = masked(mask, self.num_heads, query.shape[0], key_.shape[0])
         return self._weights(q, k, together(self.prior, prior, mask_prior))
 
     def cache(self, capacity: int, *, ring: bool = False, dtype=None) -> KVCache:

@@ -209,7 +209,7 @@ class KernelRegression(eqx.Module):
         k, q, v = as_points("x", x), as_points("x_new", x_new), as_points(of, y)
         _require_sound(self.kernel, q, k, v, of)
         if weights is not None:
-            some = require_weights(weights, len(k)) > 0
+            some = require_weights(weights, k.shape[0]) > 0
             v = jnp.where(some[:, None], v, v[jnp.argmax(some)][None])
         return q, k, v
 
@@ -230,7 +230,7 @@ class KernelRegression(eqx.Module):
         if self.passes == 1:
             return self._fitted(q, k, v, whole, wants_all)
         if prior is not None:
-            prior.check(len(q), len(k))
+            prior.check(q.shape[0], k.shape[0])
         mask = key_mask(prior)
         is_shared = not (mask.refusal or mask.leaves_out)  # all queries see the same labels
         if is_shared:
@@ -271,7 +271,7 @@ class KernelRegression(eqx.Module):
         """The log-weight of each input for itself."""
         kernel, q, k = self.kernel.reduced(k, k)
         own = self._softmax().tempered(jax.vmap(functools.partial(number_of_pair, kernel))(q, k))
-        rows = jnp.arange(len(own))
+        rows = jnp.arange(own.shape[0])
         return own if prior is None else own + jax.vmap(prior.log_pair)(rows, rows)
 
     def _softmax(self) -> Softmax:
@@ -305,10 +305,10 @@ def require_parts(kernel: Any, rule: Any, method: Any) -> None:
 
 def _require_sound(kernel: Kernel, q: Array, k: Array, v: Array, of: str = "y") -> None:
     """Raise `ValueError` unless the data are finite, one label a row, and codes of categories."""
-    if len(k) != len(v):
+    if k.shape[0] != v.shape[0]:
         raise ValueError(
-            f"x and {of} must have the same number of rows; got {len(k)} inputs and {len(v)} "
-            f"labels."
+            f"x and {of} must have the same number of rows; got {k.shape[0]} inputs and "
+            f"{v.shape[0]} labels."
         )
     for name, rows in (("x", k), ("x_new", q), (of, v)):
         require_finite(name, rows)
@@ -333,13 +333,13 @@ def _after_passes(
     assert prior is not None
 
     def of_query(i: Array) -> tuple[Array, LocalFit]:
-        seen = KeyWeights(prior.pairwise(i[None], jnp.arange(len(k)))[0].astype(k.dtype))
+        seen = KeyWeights(prior.pairwise(i[None], jnp.arange(k.shape[0]))[0].astype(k.dtype))
         labels = _sharpened(once, passes, seen, k, v)
         fitted = once._fitted(q[i][None], k, labels, seen, wants_all)
         return jax.tree.map(lambda leaf: leaf[0], fitted)
 
     # of each query a derivative keeps its number alone
-    return jax.lax.map(jax.checkpoint(of_query, prevent_cse=False), jnp.arange(len(q)))
+    return jax.lax.map(jax.checkpoint(of_query, prevent_cse=False), jnp.arange(q.shape[0]))
 
 
 def _sharpened(
@@ -353,7 +353,7 @@ def _sharpened(
     v = _seen(prior, v)
     smooth = lambda rest: once._fitted(k, k, rest, prior)[0].astype(v.dtype)  # noqa: E731
     rest = _seen(prior, v - smooth(v))  # of labels far from 0 only here, where they are centred
-    if len(k) ** 2 <= _DENSE and passes > 2:
+    if k.shape[0] ** 2 <= _DENSE and passes > 2:
         weights = _weights(once, prior, k).astype(v.dtype)
         smooth = lambda rest: _product(weights, rest)  # noqa: E731
 
@@ -374,7 +374,7 @@ def _weights(
     once: KernelRegression, prior: Prior | None, k: Float[Array, "n dim"]
 ) -> Float[Array, "n n"]:
     """L of one pass, as a matrix."""
-    return once._fitted(k, k, jnp.eye(len(k), dtype=k.dtype), prior)[0]
+    return once._fitted(k, k, jnp.eye(k.shape[0], dtype=k.dtype), prior)[0]
 
 
 def _product(a: Float[Array, "l n"], b: Float[Array, "n out"]) -> Float[Array, "l out"]:
@@ -389,7 +389,7 @@ def _smoothed(
     v: Float[Array, "n out"],
 ) -> tuple[Float[Array, "n out"], Float[Array, " n"]]:
     r"""$L_k y$ and the diagonal of $L_k = I - (I - L)^k$."""
-    left = jnp.eye(len(k), dtype=k.dtype) - _weights(once, prior, k)
+    left = jnp.eye(k.shape[0], dtype=k.dtype) - _weights(once, prior, k)
     with jax.default_matmul_precision("highest"):
         half = jnp.linalg.matrix_power(left, passes // 2)
         rest = half @ left if passes % 2 else half
@@ -406,7 +406,7 @@ def _of_squares(
     v: Float[Array, "n out"],
 ) -> Float[Array, "m out"]:
     """Sums of values by the squared weights of all passes."""
-    eye = jnp.eye(len(k), dtype=k.dtype)
+    eye = jnp.eye(k.shape[0], dtype=k.dtype)
     weights, _ = once._fitted(q, k, _sharpened(once, passes, prior, k, eye), prior)
     return _product(weights**2, v)
 
@@ -506,7 +506,7 @@ def with_weights(
         require_prior("prior", prior)
     if weights is None:
         return prior
-    weights = require_weights(weights, len(k))
+    weights = require_weights(weights, k.shape[0])
     some = weights > 0
     of_keys = KeyWeights(jnp.where(some, jnp.log(jnp.where(some, weights, 1)), -jnp.inf))
     return of_keys if prior is None else prior + of_keys
