@@ -142,12 +142,12 @@ def _nested(
     """One `vmap` for each axis; what has size 1 there is shared."""
     if not batch:
         return of_member(leaves)
-    shared = [at_most(leaf.shape[0], 1) for leaf in leaves]
+    shared = [leaf.shape[0] == 1 for leaf in leaves]
     leaves = [leaf[0] if one else leaf for leaf, one in zip(leaves, shared, strict=True)]
 
     def inner(leaves: list[Array]) -> Any:
         return _nested(of_member, leaves, batch[1:])
 
-    if at_most(batch[0], 1):
+    if batch[0] == 1:
         return jax.tree.map(lambda leaf: leaf[None], inner(leaves))
     return jax.vmap(inner, in_axes=([None if one else 0 for one in shared],))(leaves)

@@ -82,7 +82,7 @@ class Blockwise(Method):
         rule: Rule,
     ) -> Moments:
         queries, keys, width = q.shape[0], k.shape[0], v.shape[1]
-        if at_most(queries, 0) or at_most(keys, 0):
+        if queries == 0 or keys == 0:
             moments = Moments.of(jnp.zeros((queries, keys), q.dtype), v)
         else:
             # the mass is the sum of the values 1

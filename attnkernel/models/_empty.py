@@ -9,7 +9,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._attend import with_automatic_axes
 from .._checks import require_choice
-from .._sizes import at_most
 from ..priors import Prior
 
 OnEmpty = Literal["nan", "nearest", "mean", "raise"]
@@ -50,7 +49,7 @@ def _fill(
             "A query has no label within reach of its kernel. Try a larger lengthscale, or "
             'on_empty="nan", "nearest" or "mean".',
         )
-    if on_empty == "nan" or at_most(k.shape[0], 0):
+    if on_empty == "nan" or k.shape[0] == 0:
         instead = jnp.full_like(out, jnp.nan)
     else:
 
