@@ -88,6 +88,9 @@ def attend(
     **Raises:** `ValueError` if the shapes do not fit together, `method` refuses, or (where values
     are known, outside `jit`) a number is not finite. Inside `jit`, a query that is not finite is
     NaN in its own row alone.
+
+    Batch and sequence axes may be symbolic (`jax.export`) for `Auto`, `Dense`, `Blockwise` and
+    `Linear`.
     """
     require_instance("method", method, Method, "ak.Auto() or ak.Blockwise()")
     require_flag("return_log_mass", return_log_mass)

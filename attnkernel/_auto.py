@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from ._arguments import checked, task_of
 from ._heads import PerHead
 from ._rules import Rule, Softmax
-from ._sizes import is_symbol
+from ._sizes import is_symbolic
 from .kernels import Kernel
 from .methods import Blockwise, Dense, Fourier, Method, Moments, Sorted, Task
 from .priors import Prior
@@ -24,7 +24,7 @@ class Auto(Method):
     2. `Sorted()`, where it can: in one dimension, for kernels that allow it; exact.
     3. `Fourier()`, where it can and there are more than 2²², 2²³, 2³⁰ pairs in 1, 2, 3 dimensions:
        certified to a relative error of 1e-6.
-    4. `Blockwise()`; at once for numbers of queries and keys that are symbols of `jax.export`.
+    4. `Blockwise()`. Symbolic numbers of queries or keys (`jax.export`) always lead here.
     """
 
     def refusal(self, task: Task) -> str | None:
@@ -81,13 +81,11 @@ def select_method(
 def _select(task: Task) -> Selection:
     passed_over = []
     pairs = task.queries * task.keys
-    before = Dense(), Sorted(), Fourier()
-    if is_symbol(pairs):
-        reason = "the numbers of queries and keys are symbols of jax.export"
-        return Selection(Blockwise(), tuple((type(other).__name__, reason) for other in before))
-    for method in before:
+    for method in (Dense(), Sorted(), Fourier()):
         reason = method.refusal(task)
-        if isinstance(method, Dense) and pairs > _DENSE_PAIRS:
+        if isinstance(method, Dense) and is_symbolic(pairs):
+            reason = f"the number of scores is symbolic, and may be more than {_DENSE_PAIRS}"
+        elif isinstance(method, Dense) and pairs > _DENSE_PAIRS:
             size = pairs * jnp.dtype(task.dtype).itemsize
             reason = (
                 f"{task.queries} x {task.keys} scores, {size / 2**20:.0f} MiB, are more than "

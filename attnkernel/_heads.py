@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from ._checks import as_whole_number, require_instance
 from ._rules import Rule
-from ._sizes import Size, at_most
+from ._sizes import Size, is_symbolic
 from .kernels import Kernel
 from .priors import Prior, Sum
 
@@ -125,10 +125,12 @@ def over_batch(
         ]
         return function(jax.tree.unflatten(structure, members), *arrays)
 
-    if at_a_time is None or at_most(math.prod(batch), at_a_time):
+    count = math.prod(batch)
+    # a symbolic number of members is cut into single ones, or not at all
+    if at_a_time is None or (at_a_time > 1 if is_symbolic(count) else count <= at_a_time):
         return _nested(of_member, leaves, batch)
     flat = [
-        jnp.broadcast_to(leaf, batch + rest).reshape(math.prod(batch), *rest)
+        jnp.broadcast_to(leaf, batch + rest).reshape(count, *rest)
         for leaf in leaves
         for rest in [leaf.shape[len(batch) :]]
     ]

@@ -1,17 +1,17 @@
-"""Sizes of axes: numbers, or symbols where `jax.export` makes one program for all sizes."""
+"""Sizes of axes: integers, or symbolic dimensions while `jax.export` traces for all sizes."""
 
 from typing import Any
 
-Size = Any  # an int, or a symbol
+Size = Any  # an int, or a symbolic dimension
 
-SYMBOLIC = "its numbers of rows cannot be symbols of jax.export: use Dense(), Blockwise() or Auto()"
+UNSUPPORTED = "it does not support the symbolic sizes of jax.export; use Dense() or Blockwise()"
 
 
-def is_symbol(*sizes: Any) -> bool:
-    """Whether any of these sizes is a symbol, which cannot be compared with a number."""
+def is_symbolic(*sizes: Size) -> bool:
+    """Whether any size is symbolic: its order relative to an integer is then unknown."""
     return not all(isinstance(size, int) for size in sizes)
 
 
-def at_most(size: Any, most: int) -> bool:
-    """Whether a size is a number up to `most`; a symbol may be of any size, so it is not."""
-    return not is_symbol(size) and size <= most
+def at_most(size: Size, most: int) -> bool:
+    """Whether a size is known to be at most `most`. False for a symbolic size."""
+    return not is_symbolic(size) and size <= most

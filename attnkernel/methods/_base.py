@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._rules import Rule
-from .._sizes import Size, is_symbol
+from .._sizes import Size, is_symbolic
 from ..kernels import Kernel
 from ..priors import And, HeldOut, LeaveOneOut, Prior
 from ._moments import Moments
@@ -62,9 +62,9 @@ class Method(eqx.Module):
 def within_memory(task: Task) -> int | None:
     """How many members of a batch have 2²⁴ pairs in all: 64 MB of scores in float32.
 
-    None, all of them, where sizes are symbols of `jax.export`.
+    None, the whole batch, if the number of queries or of keys is symbolic.
     """
-    if is_symbol(task.queries, task.keys):
+    if is_symbolic(task.queries, task.keys):
         return None
     return max(1, 2**24 // max(1, task.queries * task.keys))
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._batches import for_any
 from .._mesh_axes import vary_alike
 from .._rules import Rule
-from .._sizes import Size, is_symbol
+from .._sizes import Size, is_symbolic
 from ..kernels import Kernel
 from ..priors import Prior
 from ._base import masked
@@ -133,7 +133,7 @@ def scores_of(row: Block, column: Block, parts: Parts, keys: Size) -> Float[Arra
     scores = rule.tempered(kernel.pairwise(row.points.T, column.points.T))
     scores = masked(scores, prior, i, j)
     scores = rule.log_weights(scores, row.values[0] if len(row.values) else None)
-    if is_symbol(keys) or keys % columns:
+    if is_symbolic(keys) or keys % columns:
         scores = jnp.where((j < keys)[None, :], scores, -jnp.inf)
     return scores
 
@@ -141,9 +141,9 @@ def scores_of(row: Block, column: Block, parts: Parts, keys: Size) -> Float[Arra
 def negligible_below(keys: Size, dtype: Any) -> float:
     """How far below the sum, in logarithms, all keys together change none of its digits.
 
-    Of a number of keys that is a symbol of `jax.export`, as if they were 2³².
+    A symbolic number of keys counts as 2³².
     """
-    most = 2**32 if is_symbol(keys) else keys
+    most = 2**32 if is_symbolic(keys) else keys
     return -math.log(float(jnp.finfo(dtype).eps)) + math.log(most) + 12.0
 
 

@@ -22,7 +22,7 @@ from .._batches import for_any
 from .._checks import as_whole_number
 from .._mesh_axes import vary_alike
 from .._rules import Rule
-from .._sizes import Size, at_most, is_symbol
+from .._sizes import Size, at_most, is_symbolic
 from ..kernels import Kernel
 from ..priors import Prior
 from . import _by_key
@@ -101,11 +101,11 @@ class Blockwise(Method):
     def _sizes(self, queries: Size, keys: Size, most: tuple[int, int]) -> tuple[int, int]:
         """The sizes given, or even parts of the whole, each of up to so many rows.
 
-        Of a whole whose size is a symbol of `jax.export`, parts of so many rows.
+        A symbolic number of rows is cut into blocks of `most` rows.
         """
 
         def even(count: Size, most: int) -> int:
-            return most if is_symbol(count) else math.ceil(count / math.ceil(count / most))
+            return most if is_symbolic(count) else math.ceil(count / math.ceil(count / most))
 
         return self.block_q or even(queries, most[0]), self.block_k or even(keys, most[1])
 

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from .._batches import for_any
 from .._mesh_axes import vary_alike
-from .._sizes import Size, is_symbol
+from .._sizes import Size, is_symbolic
 from ..kernels import Kernel
 from ._base import masked
 from ._blocks import Block, Parts, sums_fit
@@ -33,7 +33,7 @@ _LEAST = (2**9, 2**24)  # queries, and pairs, for which a longer compilation is 
 
 def is_light(kernel: Kernel, queries: Size, keys: Size, dim: int) -> bool:
     """Whether weights are not worth storing, and so many that the longer compilation is."""
-    if is_symbol(queries, keys):
+    if is_symbolic(queries, keys):
         return False
     many = queries >= _LEAST[0] and queries * keys >= _LEAST[1]
     return many and kernel.is_light(dim) and jax.default_backend() == "cpu"

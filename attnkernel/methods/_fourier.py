@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import as_points
 from .._rules import Rule, Softmax
-from .._sizes import SYMBOLIC, is_symbol
+from .._sizes import UNSUPPORTED, is_symbolic
 from ..kernels import Gaussian, Kernel
 from ..priors import Prior
 from ._base import Method, Task, key_mask
@@ -55,8 +55,8 @@ class Fourier(Method):
             raise ValueError(f"tol must be a number from 1e-12 to 1; got {self.tol!r}.")
 
     def refusal(self, task: Task) -> str | None:
-        if is_symbol(task.queries, task.keys):
-            return SYMBOLIC
+        if is_symbolic(task.queries, task.keys):
+            return UNSUPPORTED
         if type(task.kernel) is not Gaussian:
             return f"it sums a Gaussian kernel alone, not {type(task.kernel).__name__}"
         if not 1 <= task.dim <= 3:

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._checks import as_float_dtype, require_choice
 from .._rules import Rule, Softmax
-from .._sizes import SYMBOLIC, is_symbol
+from .._sizes import UNSUPPORTED, is_symbolic
 from ..kernels import DotProduct, Gaussian, Kernel, Laplace, Matern32, Matern52
 from ..kernels._features import in_units
 from ..priors import And, Causal, Prior
@@ -84,8 +84,8 @@ class Fused(Method):
         self.platform = platform
 
     def refusal(self, task: Task) -> str | None:
-        if is_symbol(task.queries, task.keys):
-            return SYMBOLIC
+        if is_symbolic(task.queries, task.keys):
+            return UNSUPPORTED
         platform, dtype = _platform(self.platform), self._dtype(task)
         if platform not in ("cuda", "tpu"):
             return (

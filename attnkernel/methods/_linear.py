@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from .._checks import require_instance
 from .._mesh_axes import vary_alike
 from .._rules import Rule, Softmax
-from .._sizes import is_symbol
+from .._sizes import is_symbolic
 from ..kernels import DotProduct, FiniteRank, Gaussian, Kernel, RandomFeatures
 from ..kernels._features import Features, in_units
 from ..priors import Causal, Prior
@@ -156,7 +156,7 @@ def advance(
 ) -> tuple[Moments, State]:
     """Rows that follow those of the state: each sees these, those before it, and itself."""
     rows = values.shape[0]
-    size = _CHUNK if is_symbol(rows) else min(_CHUNK, rows)
+    size = _CHUNK if is_symbolic(rows) else min(_CHUNK, rows)
     chunks = -(-rows // size)
     short = chunks * size - rows
 

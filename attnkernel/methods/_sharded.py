@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from .._checks import require_flag
 from .._rules import Rule
-from .._sizes import SYMBOLIC, is_symbol
+from .._sizes import UNSUPPORTED, is_symbolic
 from ..kernels import Kernel
 from ..priors import HeldOut, Prior
 from ._base import Method, Task, key_mask
@@ -97,8 +97,8 @@ class Sharded(Method):
         return self.mesh.shape[self.axis]
 
     def refusal(self, task: Task) -> str | None:
-        if is_symbol(task.queries, task.keys):
-            return SYMBOLIC
+        if is_symbolic(task.queries, task.keys):
+            return UNSUPPORTED
         if task.rule.power is not None:
             return (
                 f"the weights of {type(task.rule).__name__} depend on all keys of a query at once"

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._rules import Rule, Softmax
-from .._sizes import SYMBOLIC, is_symbol
+from .._sizes import UNSUPPORTED, is_symbolic
 from ..kernels import Biweight, Boxcar, Epanechnikov, Kernel, Laplace, Triangular, Triweight
 from ..kernels._radial import Radial
 from ..priors import Prior
@@ -43,8 +43,8 @@ class Sorted(Method):
 
     def refusal(self, task: Task) -> str | None:
         kernel, rule = task.kernel, task.rule
-        if is_symbol(task.queries, task.keys):
-            return SYMBOLIC
+        if is_symbolic(task.queries, task.keys):
+            return UNSUPPORTED
         if type(kernel) is not Laplace and type(kernel) not in _POLYNOMIALS:
             names = ", ".join(["Laplace", *(known.__name__ for known in _POLYNOMIALS)])
             return f"it takes the kernels {names}; got {type(kernel).__name__}"

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._attend import with_automatic_axes
 from .._checks import require_choice
+from .._sizes import is_symbolic
 from ..priors import Prior
 
 OnEmpty = Literal["nan", "nearest", "mean", "raise"]
@@ -69,5 +70,6 @@ def _fill(
 
         # a few queries at a time: never an array of queries x keys
         rows = lambda row: label(*row)  # noqa: E731
-        instead = jax.lax.map(rows, (jnp.arange(q.shape[0]), q), batch_size=64)
+        size = None if is_symbolic(q.shape[0]) else 64
+        instead = jax.lax.map(rows, (jnp.arange(q.shape[0]), q), batch_size=size)
     return jnp.where(empty[:, None], instead.astype(out.dtype), out)

@@ -23,6 +23,7 @@ from .._checks import (
     require_weights,
 )
 from .._rules import Rule, Softmax
+from .._sizes import at_most
 from ..kernels import Kernel, unbounded
 from ..kernels._base import number_of_pair
 from ..methods import Method
@@ -353,7 +354,7 @@ def _sharpened(
     v = _seen(prior, v)
     smooth = lambda rest: once._fitted(k, k, rest, prior)[0].astype(v.dtype)  # noqa: E731
     rest = _seen(prior, v - smooth(v))  # of labels far from 0 only here, where they are centred
-    if k.shape[0] ** 2 <= _DENSE and passes > 2:
+    if at_most(k.shape[0] ** 2, _DENSE) and passes > 2:
         weights = _weights(once, prior, k).astype(v.dtype)
         smooth = lambda rest: _product(weights, rest)  # noqa: E731
 

@@ -1,4 +1,4 @@
-"""`jax.export` with symbols for the sizes of batch and sequences: one program for all sizes."""
+"""`jax.export` with symbolic sizes of batches and sequences: one program for all sizes."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,7 @@ import jaxtyping
 import numpy as np
 import pytest
 from jax import export
+from marks import slow
 
 import attnkernel as ak
 
@@ -20,19 +21,15 @@ SIZES = (2, 5, 7), (3, 1, 33), (1, 40, 1)  # batch, queries, keys
 
 @pytest.fixture(autouse=True)
 def _no_checks_of_shapes():
-    """jaxtyping compares the axes of batches as numbers, which symbols are not."""
+    """jaxtyping compares the axes of batches as integers, which symbolic sizes are not."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-def normal(*shape):
-    numbers = np.random.default_rng(sum(shape)).normal(size=shape)
-    return jnp.asarray(numbers, jnp.result_type(float))
-
-
 def require_equal(function, shapes, sizes, rtol):
     """One exported program against `function` compiled for each size by itself."""
+    rng = np.random.default_rng(0)
     symbols = dict(zip("bnm", export.symbolic_shape("b, n, m"), strict=True))
 
     def shapes_of(known):
@@ -42,7 +39,8 @@ def require_equal(function, shapes, sizes, rtol):
     symbolic = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes_of(symbols)]
     program = export.export(jax.jit(function))(*symbolic)
     for known in sizes:
-        arrays = [normal(*shape) for shape in shapes_of(dict(zip("bnm", known, strict=True)))]
+        concrete = shapes_of(dict(zip("bnm", known, strict=True)))
+        arrays = [jnp.asarray(rng.normal(size=shape), dtype) for shape in concrete]
         found, wanted = program.call(*arrays), jax.jit(function)(*arrays)
         for name in wanted:
             np.testing.assert_allclose(
@@ -50,7 +48,7 @@ def require_equal(function, shapes, sizes, rtol):
             )
 
 
-@pytest.mark.parametrize("kernel", [ak.Gaussian(0.8), ak.DotProduct()], ids=["gauss", "dot"])
+@pytest.mark.parametrize("kernel", [ak.Gaussian(0.8), slow(ak.DotProduct())], ids=["gauss", "dot"])
 def test_attention_of_any_batch_and_length(kernel):
     def attended(q, k, v):
         sums = {n: ak.attend(q, k, v, kernel=kernel, method=m) for n, m in METHODS.items()}
@@ -62,6 +60,16 @@ def test_attention_of_any_batch_and_length(kernel):
         return sums | to_itself | {"entmax": entmax}
 
     require_equal(attended, [("b", "n", 4), ("b", "m", 4), ("b", "m", 3)], SIZES, 1e-5)
+
+
+@pytest.mark.parametrize("length", [16, 1100])  # chunks of the batch: many members, and single ones
+def test_attention_of_any_batch_and_one_length(length):
+    def attended(q, k, v):
+        methods = {"dense": ak.Dense(), "blockwise": ak.Blockwise(), "auto": ak.Auto()}
+        kernel = ak.Gaussian(0.8)
+        return {n: ak.attend(q, k, v, kernel=kernel, method=m) for n, m in methods.items()}
+
+    require_equal(attended, [("b", length, 2)] * 3, [(1, 0, 0), (3, 0, 0)], 1e-5)
 
 
 def test_gradients_of_any_batch_and_length():
@@ -109,7 +117,11 @@ def test_regression_and_linear_attention_of_any_length():
         }
         linear = ak.Linear(features=features)
         causal = ak.attend(x, x, y, kernel=ak.Gaussian(1.0), prior=ak.Causal(), method=linear)
-        return orders | {"linear": causal}
+        others = {
+            "bias reduced": ak.KernelRegression(ak.Gaussian(1.0), passes=2)(q, x, y[:, 0]),
+            "nearest": ak.KernelRegression(ak.Boxcar(0.2), on_empty="nearest")(q, x, y[:, 0]),
+        }
+        return orders | others | {"linear": causal}
 
     require_equal(predictions, [("n", 2), ("m", 2), ("m", 1)], [(1, 5, 90), (1, 70, 40)], 1e-3)
 
@@ -120,22 +132,23 @@ def test_regression_and_linear_attention_of_any_length():
         (ak.Sorted(), ak.Laplace(0.5)),
         (ak.Fourier(), ak.Gaussian(0.5)),
         (ak.Fused(), ak.DotProduct()),
+        (ak.Sharded(), ak.Gaussian(0.5)),
     ],
 )
-def test_methods_that_take_no_symbols_say_so(method, kernel):
+def test_other_methods_refuse_symbolic_sizes(method, kernel):
     n, m = export.symbolic_shape("n, m")
     shapes = [jax.ShapeDtypeStruct((rows, 1), jnp.float32) for rows in (n, m, m)]
 
     def attended(q, k, v):
         return ak.attend(q, k, v, kernel=kernel, method=method)
 
-    with pytest.raises(ValueError, match=r"symbols of jax\.export: use Dense"):
+    with pytest.raises(ValueError, match=r"symbolic sizes of jax\.export; use Dense"):
         export.export(jax.jit(attended))(*shapes)
 
 
-def test_the_selection_says_why():
+def test_auto_selects_blockwise_for_symbolic_sizes():
     n, m = export.symbolic_shape("n, m")
     q, k = (jax.ShapeDtypeStruct((rows, 1), jnp.float32) for rows in (n, m))
     selection = ak.select_method(q, k, k, kernel=ak.Gaussian(0.3))
     assert isinstance(selection.method, ak.Blockwise)
-    assert "not Dense: the numbers of queries and keys are symbols" in str(selection)
+    assert "not Dense: the number of scores is symbolic" in str(selection)

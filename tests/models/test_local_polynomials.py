@@ -365,3 +365,12 @@ def test_unsupported_orders_methods_and_rules_are_refused():
     entmax = ak.KernelRegression(ak.Gaussian(1.0), rule=ak.Entmax(1.5))
     with pytest.raises(ValueError, match=r"Softmax.*got Entmax"):
         entmax.smooth(x, x)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_no_queries_give_no_predictions(order):
+    x, y = np.random.default_rng(0).normal(size=(2, 9, 2))
+    model = ak.KernelRegression(ak.Gaussian(1.0), order=order)
+    none = jnp.zeros((0, 2))
+    assert model(none, x, y[:, 0]).shape == (0,)
+    assert model.local_fit(none, x, y[:, 0]).condition.shape == (0,)
