@@ -4,8 +4,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from ._sizes import Size
-
 
 @jax.custom_batching.custom_vmap
 def for_any(needed: Bool[Array, ""]) -> Bool[Array, ""]:
@@ -17,5 +15,5 @@ def for_any(needed: Bool[Array, ""]) -> Bool[Array, ""]:
 
 
 @for_any.def_vmap
-def _(size: Size, batched: list[bool], needed: Bool[Array, " batch"]) -> tuple[Array, bool]:
+def _(size: int, batched: list[bool], needed: Bool[Array, " batch"]) -> tuple[Array, bool]:
     return for_any(jnp.any(needed)), False

@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from ._checks import as_whole_number, require_instance
 from ._rules import Rule
-from ._sizes import Size, is_symbolic
+from ._sizes import is_symbolic
 from .kernels import Kernel
 from .priors import Prior, Sum
 
@@ -80,7 +80,7 @@ def first(part: Any) -> Any:
     )
 
 
-def batch_shape(parts: Any, *arrays: Any) -> tuple[Size, ...]:
+def batch_shape(parts: Any, *arrays: Any) -> tuple[Any, ...]:
     """The batch axes of rows and columns, and of heads, together.
 
     **Raises:** `ValueError` where they do not broadcast.
@@ -139,7 +139,7 @@ def over_batch(
 
 
 def _nested(
-    of_member: Callable[[list[Array]], Any], leaves: list[Array], batch: tuple[Size, ...]
+    of_member: Callable[[list[Array]], Any], leaves: list[Array], batch: tuple[int, ...]
 ) -> Any:
     """One `vmap` for each axis; what has size 1 there is shared."""
     if not batch:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._rules import Rule
-from .._sizes import Size, is_symbolic
+from .._sizes import is_symbolic
 from ..kernels import Kernel
 from ..priors import And, HeldOut, LeaveOneOut, Prior
 from ._moments import Moments
@@ -23,8 +23,8 @@ class Task(NamedTuple):
     kernel: Kernel
     prior: Prior | None
     rule: Rule
-    queries: Size
-    keys: Size
+    queries: int
+    keys: int
     dim: int
     dim_v: int
     dtype: Any

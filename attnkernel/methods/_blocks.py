@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._batches import for_any
 from .._mesh_axes import vary_alike
 from .._rules import Rule
-from .._sizes import Size, is_symbolic
+from .._sizes import is_symbolic
 from ..kernels import Kernel
 from ..priors import Prior
 from ._base import masked
@@ -125,7 +125,7 @@ def bound_of(row: Block, column: Block, parts: Parts) -> Float[Array, ""]:
     return rule.log_weights(bound.reshape(1, 1), lowest)[0, 0]
 
 
-def scores_of(row: Block, column: Block, parts: Parts, keys: Size) -> Float[Array, "rows columns"]:
+def scores_of(row: Block, column: Block, parts: Parts, keys: int) -> Float[Array, "rows columns"]:
     """Log-weights of the pairs of two blocks; -inf for rows of padding among the keys."""
     kernel, prior, rule = parts
     rows, columns = row.points.shape[1], column.points.shape[1]
@@ -138,7 +138,7 @@ def scores_of(row: Block, column: Block, parts: Parts, keys: Size) -> Float[Arra
     return scores
 
 
-def negligible_below(keys: Size, dtype: Any) -> float:
+def negligible_below(keys: int, dtype: Any) -> float:
     """How far below the sum, in logarithms, all keys together change none of its digits.
 
     A symbolic number of keys counts as 2³².

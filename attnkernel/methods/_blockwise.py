@@ -22,7 +22,7 @@ from .._batches import for_any
 from .._checks import as_whole_number
 from .._mesh_axes import vary_alike
 from .._rules import Rule
-from .._sizes import Size, at_most, is_symbolic
+from .._sizes import at_most, is_symbolic
 from ..kernels import Kernel
 from ..priors import Prior
 from . import _by_key
@@ -98,13 +98,13 @@ class Blockwise(Method):
             moments = Moments(shift, sums[:, -1], sums[:, :-1]).above(level)
         return moments.with_sink(rule.log_sink())
 
-    def _sizes(self, queries: Size, keys: Size, most: tuple[int, int]) -> tuple[int, int]:
+    def _sizes(self, queries: int, keys: int, most: tuple[int, int]) -> tuple[int, int]:
         """The sizes given, or even parts of the whole, each of up to so many rows.
 
         A symbolic number of rows is cut into blocks of `most` rows.
         """
 
-        def even(count: Size, most: int) -> int:
+        def even(count: int, most: int) -> int:
             return most if is_symbolic(count) else math.ceil(count / math.ceil(count / most))
 
         return self.block_q or even(queries, most[0]), self.block_k or even(keys, most[1])

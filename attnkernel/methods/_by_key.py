@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from .._batches import for_any
 from .._mesh_axes import vary_alike
-from .._sizes import Size, is_symbolic
+from .._sizes import is_symbolic
 from ..kernels import Kernel
 from ._base import masked
 from ._blocks import Block, Parts, sums_fit
@@ -31,7 +31,7 @@ _KEYS = 16  # that one program takes; more take long to compile. And no vector i
 _LEAST = (2**9, 2**24)  # queries, and pairs, for which a longer compilation is worth its while
 
 
-def is_light(kernel: Kernel, queries: Size, keys: Size, dim: int) -> bool:
+def is_light(kernel: Kernel, queries: int, keys: int, dim: int) -> bool:
     """Whether weights are not worth storing, and so many that the longer compilation is."""
     if is_symbolic(queries, keys):
         return False
@@ -48,7 +48,7 @@ def whole(size: int) -> int:
 
 
 def add(
-    row: Block, column: Block, parts: Parts, keys: Size, shift: Array, sums: Array
+    row: Block, column: Block, parts: Parts, keys: int, shift: Array, sums: Array
 ) -> tuple[Array, Array]:
     """A block more, its weights never stored; the shift is raised where they would overflow.
 

@@ -181,7 +181,9 @@ def advance(
         return after, moments
 
     state, moments = jax.lax.scan(step, vary_alike(state, parts), parts)
-    moments = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:rows], moments)
+    moments = jax.tree.map(
+        lambda leaf: leaf.reshape(chunks * size, *leaf.shape[2:])[:rows], moments
+    )
     return moments, state
 
 

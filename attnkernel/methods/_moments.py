@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._sizes import Size
-
 
 class Moments(eqx.Module):
     r"""For each query, over a set of keys with log-weights $s_i$ and values $v_i$:
@@ -37,7 +35,7 @@ class Moments(eqx.Module):
         return cls(maximum, jnp.sum(weights, axis=1), total)
 
     @classmethod
-    def of_sink(cls, log_mass: Float[Array, ""], queries: Size, dim_v: int) -> "Moments":
+    def of_sink(cls, log_mass: Float[Array, ""], queries: int, dim_v: int) -> "Moments":
         """Moments of one pseudo-key of value 0 and the given log-mass; of no key at -inf."""
         dtype = log_mass.dtype
         maximum = jnp.broadcast_to(finite(log_mass), (queries,))

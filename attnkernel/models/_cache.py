@@ -14,7 +14,6 @@ from .._checks import (
     require_finite,
     require_flag,
 )
-from .._sizes import Size
 
 
 class Rows(NamedTuple):
@@ -77,7 +76,7 @@ class KVCache(eqx.Module):
         """How many rows there is room for."""
         return self.positions.shape[0]
 
-    def next_positions(self, rows: Size) -> Int[Array, " rows"]:
+    def next_positions(self, rows: int) -> Int[Array, " rows"]:
         """The positions of the next rows."""
         return self.length + jnp.arange(rows)
 

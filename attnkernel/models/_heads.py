@@ -14,7 +14,6 @@ from jaxtyping import Array, Float
 from .._checks import as_integers, as_reals, as_whole_number, require_instance
 from .._heads import PerHead
 from .._rules import Rule
-from .._sizes import Size
 from ..kernels import Kernel
 from ..methods import Method
 from ..priors import Given, Prior
@@ -100,7 +99,7 @@ def grouped(part: Any, heads: int, kv_heads: int) -> Any:
     return jax.tree.map(regroup, part, is_leaf=lambda node: isinstance(node, PerHead))
 
 
-def masked(mask: ArrayLike | None, heads: int, queries: Size, keys: Size) -> Prior | PerHead | None:
+def masked(mask: ArrayLike | None, heads: int, queries: int, keys: int) -> Prior | PerHead | None:
     """A mask array as a prior."""
     if mask is None:
         return None

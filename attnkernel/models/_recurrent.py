@@ -11,7 +11,6 @@ from .._arguments import task_of
 from .._checks import as_float_dtype, as_whole_number, at_least
 from .._heads import PerHead
 from .._rules import Rule
-from .._sizes import Size
 from ..kernels import Kernel
 from ..methods import Linear, Method, State, advance
 from ..priors import Causal, Prior
@@ -40,7 +39,7 @@ class RecurrentCache(eqx.Module):
         self.state = jax.tree.map(lambda leaf: jnp.stack([leaf] * heads), empty)
         self.length = jnp.array(0)
 
-    def next_positions(self, rows: Size) -> Int[Array, " rows"]:
+    def next_positions(self, rows: int) -> Int[Array, " rows"]:
         """The positions of the next rows."""
         return self.length + jnp.arange(rows)
 

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import require_instance, require_shape
-from .._sizes import Size
 
 
 class Prior(eqx.Module):
@@ -25,7 +24,7 @@ class Prior(eqx.Module):
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         """$\\log \\pi(i, j)$ of query i and key j."""
 
-    def check(self, queries: Size, keys: Size) -> None:
+    def check(self, queries: int, keys: int) -> None:
         """Raise `ValueError` if the prior, or one that it is made of, is not of these sizes."""
         parts = jax.tree.leaves(
             self, is_leaf=lambda part: isinstance(part, Prior) and part is not self

@@ -21,7 +21,6 @@ from .._checks import (
     require_positive,
 )
 from .._parameters import Parameter, described, positive, real
-from .._sizes import Size
 from ._base import Prior
 
 
@@ -217,7 +216,7 @@ class Table(Prior):
         require_no_nan("bias", array, "A pair is forbidden by -inf.")
         self.bias = array
 
-    def check(self, queries: Size, keys: Size) -> None:
+    def check(self, queries: int, keys: int) -> None:
         if self.bias.shape != (queries, keys):
             raise ValueError(
                 f"bias must have shape (queries, keys) = ({queries}, {keys}); got "
@@ -249,7 +248,7 @@ class KeyWeights(Prior):
         require_no_nan("log_weights", array, "A key is hidden by -inf.")
         self.log_weights = array
 
-    def check(self, queries: Size, keys: Size) -> None:
+    def check(self, queries: int, keys: int) -> None:
         if self.log_weights.shape != (keys,):
             raise ValueError(
                 f"log_weights must have one entry per key, shape ({keys},); got "

@@ -8,7 +8,6 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
 from .._checks import as_flags, require_function, require_whole_number
-from .._sizes import Size
 from ._base import Mask
 from ._positions import range_of, require_lengths, row_of_whole_numbers
 
@@ -24,7 +23,7 @@ class HeldOut(Mask):
     def __init__(self, held_out: ArrayLike):
         self.held_out = as_flags("held_out", held_out, 1, "(keys,), True where a key is hidden")
 
-    def check(self, queries: Size, keys: Size) -> None:
+    def check(self, queries: int, keys: int) -> None:
         if self.held_out.shape != (keys,):
             raise ValueError(
                 f"held_out must have one entry per key, shape ({keys},); got {self.held_out.shape}."
@@ -180,7 +179,7 @@ class Segments(Mask):
         self.queries = row_of_whole_numbers("queries", queries)
         self.keys = self.queries if keys is None else row_of_whole_numbers("keys", keys)
 
-    def check(self, queries: Size, keys: Size) -> None:
+    def check(self, queries: int, keys: int) -> None:
         require_lengths("Segments", (self.queries, self.keys), (queries, keys))
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
@@ -212,7 +211,7 @@ class Given(Mask):
         expected = "(queries, keys), True where a query may attend to a key"
         self.allowed = as_flags("allowed", allowed, 2, expected)
 
-    def check(self, queries: Size, keys: Size) -> None:
+    def check(self, queries: int, keys: int) -> None:
         if self.allowed.shape != (queries, keys):
             raise ValueError(
                 f"A mask must have shape (queries, keys) = ({queries}, {keys}); got "

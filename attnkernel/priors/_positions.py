@@ -7,7 +7,6 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from .._checks import as_integers
-from .._sizes import Size
 from ._base import Prior, require_prior
 
 
@@ -37,7 +36,7 @@ class At(Prior):
         self.queries = row_of_whole_numbers("queries", queries)
         self.keys = self.queries if keys is None else row_of_whole_numbers("keys", keys)
 
-    def check(self, queries: Size, keys: Size) -> None:
+    def check(self, queries: int, keys: int) -> None:
         require_lengths("At", (self.queries, self.keys), (queries, keys))
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
