@@ -3,38 +3,47 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from . import data as data, kernels as kernels, methods as methods, priors as priors
-from ._attend import attend as attend, attention_weights as attention_weights
-from ._auto import Auto as Auto, Selection as Selection, select_method as select_method
-from ._heads import PerHead as PerHead
-from ._rules import Entmax as Entmax, Rule as Rule, Softmax as Softmax, Uniform as Uniform
-from ._save import SavedFileError as SavedFileError, load as load, save as save
-from .fit import (
-    GCV as GCV,
-    AICc as AICc,
-    Bands as Bands,
+from . import (
+    data as data,
+    fitting as fitting,
+    inference as inference,
+    kernels as kernels,
+    methods as methods,
+    models as models,
+    nn as nn,
+    objectives as objectives,
+    priors as priors,
+    rules as rules,
+)
+from ._core.saving import SavedFileError as SavedFileError, load as load, save as save
+from .attention import (
+    Auto as Auto,
+    ExtrapolationWarning as ExtrapolationWarning,
+    PerHead as PerHead,
+    Selection as Selection,
+    attend as attend,
+    attention_weights as attention_weights,
+    select_method as select_method,
+)
+from .fitting import (
     Checkpoints as Checkpoints,
     CheckpointWarning as CheckpointWarning,
     Fit as Fit,
     FitWarning as FitWarning,
-    HoldOut as HoldOut,
-    KFold as KFold,
-    LeaveOneOut as LeaveOneOut,
-    Objective as Objective,
-    bands as bands,
     choose as choose,
+    fit as fit,
+    fit_many as fit_many,
+)
+from .inference import (
+    Bands as Bands,
+    bands as bands,
     conformal as conformal,
     degrees_of_freedom as degrees_of_freedom,
     effective_count as effective_count,
-    fit as fit,
-    fit_many as fit_many,
-    log_score as log_score,
     noise_variance as noise_variance,
     normal_reference as normal_reference,
     plug_in as plug_in,
-    profile as profile,
     quantiles as quantiles,
-    squared_error as squared_error,
     summarise as summarise,
     wild_bootstrap as wild_bootstrap,
 )
@@ -82,17 +91,29 @@ from .methods import (
     Sorted as Sorted,
 )
 from .models import (
-    ExtrapolationWarning as ExtrapolationWarning,
     KernelRegression as KernelRegression,
-    KVCache as KVCache,
     LearnedKernelRegression as LearnedKernelRegression,
     MeanVarianceRegression as MeanVarianceRegression,
-    MultiheadAttention as MultiheadAttention,
     MultiheadKernelRegression as MultiheadKernelRegression,
+    density as density,
+)
+from .nn import (
+    KVCache as KVCache,
+    MultiheadAttention as MultiheadAttention,
     RecurrentCache as RecurrentCache,
     SelfAttention as SelfAttention,
-    density as density,
     rotate as rotate,
+)
+from .objectives import (
+    GCV as GCV,
+    AICc as AICc,
+    HoldOut as HoldOut,
+    KFold as KFold,
+    LeaveOneOut as LeaveOneOut,
+    Objective as Objective,
+    log_score as log_score,
+    profile as profile,
+    squared_error as squared_error,
 )
 from .priors import (
     Alibi as Alibi,
@@ -102,15 +123,16 @@ from .priors import (
     RelativeBias as RelativeBias,
     Window as Window,
 )
+from .rules import Entmax as Entmax, Rule as Rule, Softmax as Softmax, Uniform as Uniform
 
 if TYPE_CHECKING:
-    from . import plot as plot
+    from . import plot as plot, sklearn as sklearn
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str):
-    """`attnkernel.plot` on first use: importing the package does not import matplotlib."""
-    if name == "plot":
-        return importlib.import_module(".plot", __name__)
+    """`attnkernel.plot` and `.sklearn` on first use: what they need is not imported before."""
+    if name in ("plot", "sklearn"):
+        return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -132,7 +132,7 @@ def _index(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _page(options: argparse.Namespace, overrides: list[str]) -> int:
-    from attnkernel._save import write_whole  # noqa: PLC0415
+    from attnkernel._core.saving import write_whole  # noqa: PLC0415
 
     from . import config, pages, results, runner  # noqa: PLC0415
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from attnkernel._save import write_whole
+from attnkernel._core.saving import write_whole
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
 
 from .config import ConfigError, read

@@ -40,7 +40,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import attnkernel as ak
-from attnkernel._save import settle, versions, write_whole
+from attnkernel._core.saving import settle, versions, write_whole
 
 from .config import dump
 from .kernels import own_kernel

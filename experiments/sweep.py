@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import t as student
 
-from attnkernel._save import write_whole
+from attnkernel._core.saving import write_whole
 from attnkernel.plot import BLUE, SKY, literal
 
 from . import config as configs

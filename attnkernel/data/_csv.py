@@ -12,7 +12,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from .._checks import as_names, as_path, merged_numbers, require_choice
+from .._core.validation import as_names, as_path, merged_numbers, require_choice
 from ._dataset import Dataset
 
 # name: (inputs, label, what to write on the axes)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._checks import as_reals, as_whole_number, require_key
+from .._core.validation import as_reals, as_whole_number, require_key
 from ._dataset import Dataset
 
 

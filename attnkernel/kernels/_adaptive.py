@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import as_whole_number, is_number, require_instance
+from .._core.validation import as_whole_number, is_number, require_instance
 from ._base import Embedded, Kernel
 
 _AT_A_TIME = 64

@@ -18,7 +18,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import as_whole_numbers, require_instance, require_shape
+from .._core.validation import as_whole_numbers, require_instance, require_shape
 
 Tree = TypeVar("Tree")
 

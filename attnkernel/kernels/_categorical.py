@@ -16,9 +16,9 @@ import wadler_lindig as wl
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import as_numbers, as_whole_numbers, at_least, is_known
+from .._core.validation import as_numbers, as_whole_numbers, at_least, is_known
 from ._base import Kernel
-from ._squares import MANY, add_up, columns
+from ._distances import MANY, add_up, columns
 
 _EDGE = 1e-4  # of λ_max: as close a fit comes to either end
 

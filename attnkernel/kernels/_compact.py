@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ._integrals import log_integral_inside
 from ._radial import Radial
-from ._volume import log_integral_inside
 
 
 class Compact(Radial):

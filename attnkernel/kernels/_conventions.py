@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import require_choice, require_positive
+from .._core.validation import require_choice, require_positive
 
 
 class _Convention(NamedTuple):

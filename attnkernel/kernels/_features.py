@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._batches import for_any
-from .._checks import as_whole_number, require_flag, require_key
+from .._core.batching import for_any
+from .._core.validation import as_whole_number, require_flag, require_key
 from ._base import Kernel
 from ._inner import DotProduct
 from ._radial import Gaussian

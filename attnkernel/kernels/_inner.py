@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import as_reals, as_whole_number, require_finite
-from .._mesh_axes import vary_alike
-from .._parameters import Parameter, described, real
+from .._core.mesh_axes import vary_alike
+from .._core.parameters import Parameter, described, real
+from .._core.validation import as_reals, as_whole_number, require_finite
 from ._base import Embedded, Kernel
 
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import require_function, require_instance
-from .._parameters import Parameter, described, positive
+from .._core.parameters import Parameter, described, positive
+from .._core.validation import require_function, require_instance
 from ._base import Embedded, Kernel
 
 Projection = Callable[[Float[Array, " dim_in"]], Float[Array, " dim_out"]]

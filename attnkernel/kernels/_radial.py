@@ -17,12 +17,12 @@ from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import as_reals, at_least, is_known
-from .._sizes import at_most
+from .._core.symbolic_sizes import at_most
+from .._core.validation import as_reals, at_least, is_known
 from ._base import Kernel
+from ._distances import MANY, add_up, as_row, columns, largest, pairwise_squares, squares_of
+from ._integrals import log_integral, log_sphere
 from ._scaled import Scaled, log_single
-from ._squares import MANY, add_up, as_row, columns, largest, pairwise_squares, squares_of
-from ._volume import log_integral, log_sphere
 
 _LIGHT = 12  # differences to add up for a distance that cost less than to store what they give
 _FEW = 2**15  # pairs up to which a program of fewer steps is faster than one of faster steps

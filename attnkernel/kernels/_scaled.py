@@ -8,7 +8,7 @@ import wadler_lindig as wl
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import at_least, is_known, require_positive
+from .._core.validation import at_least, is_known, require_positive
 from ._base import Kernel, unbounded
 
 

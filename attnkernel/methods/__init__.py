@@ -6,6 +6,6 @@ from ._dense import Dense as Dense, weights as weights
 from ._fourier import Fourier as Fourier
 from ._fused import Fused as Fused
 from ._linear import Linear as Linear, State as State, advance as advance
-from ._moments import Moments as Moments
 from ._sharded import Sharded as Sharded
+from ._softmax_state import Moments as Moments
 from ._sorted import Sorted as Sorted

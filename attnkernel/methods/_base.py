@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._rules import Rule
-from .._sizes import is_symbolic
+from .._core.symbolic_sizes import is_symbolic
 from ..kernels import Kernel
 from ..priors import And, HeldOut, LeaveOneOut, Prior
-from ._moments import Moments
+from ..rules import Rule
+from ._softmax_state import Moments
 
 
 class Task(NamedTuple):

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .._batches import for_any
-from .._mesh_axes import vary_alike
-from .._rules import Rule
-from .._sizes import is_symbolic
+from .._core.batching import for_any
+from .._core.mesh_axes import vary_alike
+from .._core.symbolic_sizes import is_symbolic
 from ..kernels import Kernel
 from ..priors import Prior
+from ..rules import Rule
 from ._base import masked
 
 Parts = tuple[Kernel, Prior | None, Rule]

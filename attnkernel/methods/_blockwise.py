@@ -18,14 +18,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._batches import for_any
-from .._checks import as_whole_number
-from .._mesh_axes import vary_alike
-from .._rules import Rule
-from .._sizes import at_most, is_symbolic
+from .._core.batching import for_any
+from .._core.mesh_axes import vary_alike
+from .._core.symbolic_sizes import at_most, is_symbolic
+from .._core.validation import as_whole_number
 from ..kernels import Kernel
 from ..priors import Prior
-from . import _by_key
+from ..rules import Rule
+from . import _blockwise_unmaterialised as unmaterialised
 from ._base import Method, Task, within_memory
 from ._blocks import (
     Block,
@@ -40,8 +40,8 @@ from ._blocks import (
     scores_of,
     sums_fit,
 )
-from ._level import levels
-from ._moments import Moments, finite
+from ._entmax import levels
+from ._softmax_state import Moments, finite
 
 
 class Blockwise(Method):
@@ -90,9 +90,13 @@ class Blockwise(Method):
             sizes = self._sizes(queries, keys, (1024, 1024))
             by_key, parts = None, (kernel, prior, rule)
             level = None if rule.power is None else levels(q, k, parts, sizes)
-            if level is None and width == 1 and _by_key.is_light(kernel, queries, keys, q.shape[1]):
+            if (
+                level is None
+                and width == 1
+                and unmaterialised.is_light(kernel, queries, keys, q.shape[1])
+            ):
                 block_q, block_k = self._sizes(queries, keys, (4096, 1024))
-                by_key = (_by_key.whole(block_q), _by_key.whole(block_k))
+                by_key = (unmaterialised.whole(block_q), unmaterialised.whole(block_k))
             of_queries = q[:, :0] if level is None else level[:, None]
             shift, sums = _sums(q, k, values, of_queries, parts, sizes, by_key)
             moments = Moments(shift, sums[:, -1], sums[:, :-1]).above(level)
@@ -144,7 +148,7 @@ def _sums(
 
         def add(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
             if by_key is not None:
-                return _by_key.add(row, column, parts, k.shape[0], shift, sums)
+                return unmaterialised.add(row, column, parts, k.shape[0], shift, sums)
             # with the shift as it is: that of the first block seldom needs to be raised
             more = _weigh(scores_of(row, column, parts, k.shape[0]), shift, column.values)
             return jax.lax.cond(

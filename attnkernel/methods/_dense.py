@@ -3,12 +3,12 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._levels import level_of
-from .._rules import Rule
 from ..kernels import Kernel
 from ..priors import Prior
+from ..rules import Rule
+from ..rules._entmax_threshold import level_of
 from ._base import Method, Task, masked, within_memory
-from ._moments import Moments
+from ._softmax_state import Moments
 
 
 class Dense(Method):

@@ -13,16 +13,16 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .._checks import as_points
-from .._rules import Rule, Softmax
-from .._sizes import UNSUPPORTED, is_symbolic
+from .._core.symbolic_sizes import UNSUPPORTED, is_symbolic
+from .._core.validation import as_points
 from ..kernels import Gaussian, Kernel
 from ..priors import Prior
+from ..rules import Rule, Softmax
 from ._base import Method, Task, key_mask
 from ._blockwise import Blockwise
-from ._exactly import exactly
-from ._moments import Moments
-from ._waves import convolve
+from ._fallback import exactly
+from ._nufft import convolve
+from ._softmax_state import Moments
 
 
 class Fourier(Method):

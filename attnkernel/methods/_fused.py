@@ -21,16 +21,16 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from .._checks import as_float_dtype, require_choice
-from .._rules import Rule, Softmax
-from .._sizes import UNSUPPORTED, is_symbolic
+from .._core.symbolic_sizes import UNSUPPORTED, is_symbolic
+from .._core.validation import as_float_dtype, require_choice
 from ..kernels import DotProduct, Gaussian, Kernel, Laplace, Matern32, Matern52
 from ..kernels._features import in_units
 from ..priors import And, Causal, Prior
+from ..rules import Rule, Softmax
 from ._base import Method, Task, key_mask
 from ._blocks import derivative
 from ._blockwise import Blockwise, sums_at
-from ._moments import Moments
+from ._softmax_state import Moments
 
 _HALF = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
 _RADIAL = (Gaussian, Laplace, Matern32, Matern52)

@@ -11,15 +11,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import require_instance
-from .._mesh_axes import vary_alike
-from .._rules import Rule, Softmax
-from .._sizes import is_symbolic
+from .._core.mesh_axes import vary_alike
+from .._core.symbolic_sizes import is_symbolic
+from .._core.validation import require_instance
 from ..kernels import DotProduct, FiniteRank, Gaussian, Kernel, RandomFeatures
 from ..kernels._features import Features, in_units
 from ..priors import Causal, Prior
+from ..rules import Rule, Softmax
 from ._base import Method, Task, key_mask
-from ._moments import Moments, finite
+from ._softmax_state import Moments, finite
 
 _CHUNK = 64  # rows of a causal sum that are taken together
 

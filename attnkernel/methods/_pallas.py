@@ -15,7 +15,7 @@ from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
 from ..kernels import Radial
-from ._moments import finite
+from ._softmax_state import finite
 
 QUERIES, KEYS = 128, 64  # rows of a block, powers of two as Triton wants them
 _UNROLLED = 8  # dimensions, of a loop that is written out

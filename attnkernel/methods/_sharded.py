@@ -16,15 +16,15 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .._checks import require_flag
-from .._rules import Rule
-from .._sizes import UNSUPPORTED, is_symbolic
+from .._core.symbolic_sizes import UNSUPPORTED, is_symbolic
+from .._core.validation import require_flag
 from ..kernels import Kernel
 from ..priors import HeldOut, Prior
+from ..rules import Rule
 from ._base import Method, Task, key_mask
 from ._blocks import derivative
 from ._blockwise import Blockwise
-from ._moments import Moments
+from ._softmax_state import Moments
 
 Parts = tuple[Method, Kernel, Prior | None, Rule]
 

@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._rules import Rule, Softmax
-from .._sizes import UNSUPPORTED, is_symbolic
+from .._core.symbolic_sizes import UNSUPPORTED, is_symbolic
 from ..kernels import Biweight, Boxcar, Epanechnikov, Kernel, Laplace, Triangular, Triweight
 from ..kernels._radial import Radial
 from ..priors import Prior
+from ..rules import Rule, Softmax
 from ._base import KeyMask, Method, Task, key_mask
-from ._moments import Moments
-from ._sides import Line, compact_sums, first_not, laplace_sums
+from ._softmax_state import Moments
+from ._sorted_sums import Line, compact_sums, first_not, laplace_sums
 
 # K as a polynomial of z = 1 − r, coefficients from degree 0
 _POLYNOMIALS: dict[type[Kernel], tuple[float, ...]] = {

@@ -6,9 +6,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._attend import attend
-from .._auto import Auto
-from .._checks import as_points, require_finite, require_flag, require_instance, require_weights
+from .._core.validation import (
+    as_points,
+    require_finite,
+    require_flag,
+    require_instance,
+    require_weights,
+)
+from ..attention import Auto, attend
 from ..kernels import Kernel
 from ..methods import Method
 from ._regression import with_weights

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._attend import with_automatic_axes
-from .._checks import require_choice
-from .._sizes import is_symbolic
+from .._core.symbolic_sizes import is_symbolic
+from .._core.validation import require_choice
+from ..attention._jit import with_automatic_axes
 from ..priors import Prior
 
 OnEmpty = Literal["nan", "nearest", "mean", "raise"]

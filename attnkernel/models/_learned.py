@@ -11,10 +11,10 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._checks import as_points, as_whole_number, require_finite, require_function
+from .._core.validation import as_points, as_whole_number, require_finite, require_function
+from ..nn._multihead import MultiheadAttention
 from ..priors import Prior
 from ..priors._base import require_prior
-from ._multihead import MultiheadAttention
 
 
 class LearnedKernelRegression(eqx.Module):

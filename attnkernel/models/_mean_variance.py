@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._checks import as_reals, require_instance, require_weights
+from .._core.validation import as_reals, require_instance, require_weights
 from ..priors import LeaveOneOut, Prior
 from ..priors._base import require_prior
 from ._regression import KernelRegression

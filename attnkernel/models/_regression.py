@@ -11,9 +11,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._attend import at_once
-from .._auto import Auto
-from .._checks import (
+from .._core.symbolic_sizes import at_most
+from .._core.validation import (
     as_points,
     as_reals,
     as_whole_number,
@@ -22,16 +21,23 @@ from .._checks import (
     require_instance,
     require_weights,
 )
-from .._rules import Rule, Softmax
-from .._sizes import at_most
+from ..attention import Auto
+from ..attention._jit import jit_if_pure
+from ..attention._local_polynomial import (
+    LocalFit,
+    as_order,
+    local_polynomial,
+    warn_of_extrapolation,
+    weighed,
+)
 from ..kernels import Kernel, unbounded
 from ..kernels._base import number_of_pair
 from ..methods import Method
 from ..methods._base import key_mask
 from ..priors import KeyWeights, Prior
 from ..priors._base import require_prior
+from ..rules import Rule, Softmax
 from ._empty import OnEmpty, fill_empty, known_policy
-from ._local import LocalFit, local_polynomial, warn_of_extrapolation, weighed
 
 _DENSE = 2**20  # weights, up to which later passes keep them
 _MANY = 16  # labels of a row, from which a local polynomial sums them by its weights
@@ -170,7 +176,7 @@ class KernelRegression(eqx.Module):
         prior = with_weights(None, weights, k)
         if self.passes > 1:
             self._softmax()
-            out, hat = at_once(_smoothed, (self._once(), self.passes, prior), k, v)
+            out, hat = jit_if_pure(_smoothed, (self._once(), self.passes, prior), k, v)
             return (out[:, 0] if np.ndim(y) == 1 else out), hat
         out, local = self._fitted(k, k, v, prior)
         own = self._own(k, prior)
@@ -196,7 +202,7 @@ class KernelRegression(eqx.Module):
         prior = with_weights(None, weights, k)
         self._softmax()
         if self.passes > 1:
-            out = at_once(_of_squares, (self._once(), self.passes, prior), q, k, v)
+            out = jit_if_pure(_of_squares, (self._once(), self.passes, prior), q, k, v)
             return out[:, 0] if np.ndim(variance) == 1 else out
         local = self._polynomials(q, k, v[:, :0], prior)
         out = weighed(q, k, v, local, power=2, **self._parts(k, prior))
@@ -241,7 +247,7 @@ class KernelRegression(eqx.Module):
                 log = log + whole.log_weights if isinstance(whole, KeyWeights) else log
                 whole = KeyWeights(log)
         parts = (self._once(), self.passes, whole, is_shared, wants_all)
-        return at_once(_after_passes, parts, q, k, v)
+        return jit_if_pure(_after_passes, parts, q, k, v)
 
     def _fitted(
         self, q: Array, k: Array, v: Array, prior: Prior | None, wants_all: bool = False
@@ -286,15 +292,6 @@ class KernelRegression(eqx.Module):
     def bounds(self, x: Float[Array, "n dim"]) -> tuple["KernelRegression", "KernelRegression"]:
         """The box for a fit, as two models: the kernel's `bounds(x)`, all else free."""
         return _with_kernel_bounds(self, self.kernel.bounds(x))
-
-
-def as_order(order: Any) -> int:
-    """The order of a local polynomial."""
-    if isinstance(order, bool) or not isinstance(order, int | np.integer) or not 0 <= order <= 2:
-        raise ValueError(
-            f"order must be 0 (local constant), 1 (linear) or 2 (quadratic); got {order!r}."
-        )
-    return int(order)
 
 
 def require_parts(kernel: Any, rule: Any, method: Any) -> None:

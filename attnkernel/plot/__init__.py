@@ -8,7 +8,6 @@ from ._data import data as data, points as points
 from ._diagnostics import effective as effective, residuals as residuals
 from ._fit import fit as fit
 from ._partial import partial as partial
-from ._slide import slide as slide
 from ._style import (
     BLUE as BLUE,
     DARK as DARK,
@@ -24,3 +23,4 @@ from ._style import (
     paper as paper,
 )
 from ._weights import weights as weights
+from ._widgets import slide as slide

@@ -4,10 +4,11 @@ import numpy as np
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
 
-from .._checks import require_choice, require_instance, require_positive
-from ..fit import GCV, Fit, LeaveOneOut, Objective, profile, squared_error
+from .._core.validation import require_choice, require_instance, require_positive
+from ..fitting import Fit
 from ..kernels import convert_lengthscale
 from ..kernels._conventions import CONVENTIONS
+from ..objectives import GCV, LeaveOneOut, Objective, profile, squared_error
 from ._style import BLUE, ORANGE, axes, paper
 
 

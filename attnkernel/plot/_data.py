@@ -4,7 +4,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
 
-from .._checks import as_points, require_instance, require_words
+from .._core.validation import as_points, require_instance, require_words
 from ..data import Dataset
 from ._style import BLUE, SKY, axes, ink, literal
 

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from ..fit import Fit, effective_count, noise_variance
+from ..fitting import Fit
+from ..inference import effective_count, noise_variance
 from ..models import KernelRegression
 from ._data import points
 from ._style import BLUE, ORANGE, axes, grid, ink, legend, require_one, x_label, y_label

@@ -8,8 +8,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
 
-from .._checks import require_instance, require_words
-from ..fit import Bands, Fit
+from .._core.validation import require_instance, require_words
+from ..fitting import Fit
+from ..inference import Bands
 from ..priors import LeaveOneOut as LeaveOneOutMask
 from ._data import points
 from ._style import (

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from .._checks import require_flag, require_level
-from ..fit import Bands, Fit, bands
+from .._core.validation import require_flag, require_level
+from ..fitting import Fit
+from ..inference import Bands, bands
 from ._diagnostics import rug
 from ._fit import described, shade
 from ._style import BLUE, ORANGE, axes, grid, legend, literal, require_one, x_label, y_label

@@ -12,9 +12,15 @@ from jax.typing import ArrayLike
 from matplotlib import rcParams
 from matplotlib.axes import Axes
 
-from .._checks import as_points, as_whole_number, require_finite, require_instance, require_words
-from .._frames import shown
-from ..fit import Fit
+from .._core.pandas_frames import shown
+from .._core.validation import (
+    as_points,
+    as_whole_number,
+    require_finite,
+    require_instance,
+    require_words,
+)
+from ..fitting import Fit
 
 GREY, BLUE, ORANGE, GREEN, PURPLE, SKY = (
     "#767676",

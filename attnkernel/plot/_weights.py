@@ -7,8 +7,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
 
-from .._checks import as_reals, require_finite
-from ..fit import Fit
+from .._core.validation import as_reals, require_finite
+from ..fitting import Fit
 from ._style import (
     BLUE,
     GREEN,

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._checks import require_instance, require_shape
+from .._core.validation import require_instance, require_shape
 
 
 class Prior(eqx.Module):

@@ -12,7 +12,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .._checks import (
+from .._core.parameters import Parameter, described, positive, real
+from .._core.validation import (
     as_reals,
     as_whole_number,
     require_finite,
@@ -20,7 +21,6 @@ from .._checks import (
     require_no_nan,
     require_positive,
 )
-from .._parameters import Parameter, described, positive, real
 from ._base import Prior
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
-from .._checks import as_flags, require_function, require_whole_number
+from .._core.validation import as_flags, require_function, require_whole_number
 from ._base import Mask
 from ._positions import range_of, require_lengths, row_of_whole_numbers
 

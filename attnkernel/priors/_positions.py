@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .._checks import as_integers
+from .._core.validation import as_integers
 from ._base import Prior, require_prior
 
 

@@ -17,7 +17,11 @@ from sphinx.errors import ExtensionError
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxRole
 
-ROOMS = ("", ".kernels", ".priors", ".methods", ".models", ".fit", ".plot", ".data", ".sklearn")
+PACKAGES = (
+    "",
+    *(".data", ".kernels", ".priors", ".rules", ".methods", ".attention", ".nn", ".models"),
+    *(".objectives", ".fitting", ".inference", ".plot", ".sklearn"),
+)
 # names in signatures that stay words: of other packages, and short for types of ours
 WORDS = re.compile(
     "Any|Array|ArrayLike|Axes|Bool|Callable|DTypeLike|Float|GradientTransformation|Int|Literal|"
@@ -29,11 +33,11 @@ WORDS = re.compile(
 def public() -> dict[str, set[str]]:
     """Every public name once, as the reference has it, with the other names of the same thing.
 
-    Public is what a room imports `as` itself, or defines without an underscore.
+    Public is what a package imports `as` itself, or defines without an underscore.
     """
     found, of_thing = {}, {}
-    for room in ROOMS:
-        module = import_module("attnkernel" + room)
+    for package in PACKAGES:
+        module = import_module("attnkernel" + package)
         for name in _exported(ast.parse(Path(module.__file__).read_text())):
             thing, full = getattr(module, name), f"{module.__name__}.{name}"
             if not inspect.ismodule(thing):
@@ -106,8 +110,8 @@ def link_literals(app, doctree):
 
 
 def lead_back(app, doctree):
-    """Places for the links from a source to the reference: viewcode makes them of one room for all
-    names of a file, though `Kernel` is of the package and `Product` of its kernels."""
+    """Places for the links from a source to the reference: viewcode makes them of one package for
+    all names of a file, though `Kernel` is of the package and `Product` of its kernels."""
     here = app.env.current_document.docname
     for entry in filter(None, vars(app.env).get("_viewcode_modules", {}).values()):
         _, _, used, prefix = entry

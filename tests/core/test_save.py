@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import attnkernel as ak
-from attnkernel._save import read, write
+from attnkernel._core.saving import read, write
 
 
 class Own(ak.Kernel):

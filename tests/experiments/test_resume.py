@@ -42,7 +42,7 @@ data: {source: heteroskedastic, n: 37}
 training: {steps: 40}
 hold_out: [5, 11]
 """
-CHECKPOINTS_MODULE = "attnkernel.fit._checkpoints"  # `ak.fit` is a function
+CHECKPOINTS_MODULE = "attnkernel.fitting._checkpoints"  # `ak.fit` is a function
 # `python -c KILLED LIMIT FUNCTION CALLS ARGUMENTS`: the command line, killed at that call
 KILLED = f"""
 import importlib, os, signal, sys

@@ -11,7 +11,7 @@ from marks import slow
 
 import attnkernel as ak
 
-MODULE = importlib.import_module("attnkernel.fit._checkpoints")  # `ak.fit` is a function
+MODULE = importlib.import_module("attnkernel.fitting._checkpoints")  # `ak.fit` is a function
 ADAM = optax.adam(0.05)
 
 

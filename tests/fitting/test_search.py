@@ -8,9 +8,9 @@ import pytest
 from marks import slow
 
 import attnkernel as ak
-from attnkernel.fit import Sample
-from attnkernel.fit._box import Box
-from attnkernel.fit._search import Bfgs
+from attnkernel.fitting._bfgs import Bfgs
+from attnkernel.fitting._bounds import Box
+from attnkernel.objectives import Sample
 
 N = 19
 

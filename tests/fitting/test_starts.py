@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import attnkernel as ak
-from attnkernel.fit._starts import lowest_of_basins
+from attnkernel.fitting._starts import lowest_of_basins
 
 
 def searched(seed: int, dim: int) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ import pytest
 from marks import slow
 
 import attnkernel as ak
-from attnkernel.fit import _quantiles
+from attnkernel.inference import _quantiles
 
 N, M = 61, 7
 LEVELS = [0.05, 0.25, 0.5, 0.9]

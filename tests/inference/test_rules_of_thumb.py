@@ -8,7 +8,7 @@ from scipy import stats
 
 import attnkernel as ak
 from attnkernel.data import load
-from attnkernel.fit._thumb import _plug_in, _quartics
+from attnkernel.inference._rules_of_thumb import _plug_in, _quartics
 
 
 @pytest.mark.parametrize("dim", [1, 3])

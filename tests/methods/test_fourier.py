@@ -12,7 +12,7 @@ from marks import slow
 
 import attnkernel as ak
 from attnkernel import priors
-from attnkernel.methods import _exactly, _waves
+from attnkernel.methods import _fallback as _exactly, _nufft as _waves
 
 pytest.importorskip("jax_finufft")
 

@@ -9,7 +9,7 @@ from marks import slow
 
 import attnkernel as ak
 import attnkernel.plot
-from attnkernel.fit._noise import RowVariance
+from attnkernel.inference._variance import RowVariance
 from attnkernel.models import _regression
 from attnkernel.priors import HeldOut, LeaveOneOut
 from attnkernel.sklearn import KernelClassifier, KernelRegressor

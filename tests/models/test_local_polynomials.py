@@ -12,9 +12,10 @@ from marks import slow
 from statsmodels.nonparametric.kernel_regression import KernelReg
 
 import attnkernel as ak
-from attnkernel.models import _local, _regression
-from attnkernel.models._local import local_polynomial
-from attnkernel.models._monomials import exponents
+from attnkernel.attention import _local_polynomial as _local
+from attnkernel.attention._local_polynomial import local_polynomial
+from attnkernel.attention._monomials import exponents
+from attnkernel.models import _regression
 from attnkernel.priors import LeaveOneOut, Where
 
 N, M = 83, 31

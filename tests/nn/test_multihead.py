@@ -11,7 +11,7 @@ from attention_modules import built, numpy_attention, projected, rows_of
 from marks import slow
 
 import attnkernel as ak
-from attnkernel.models._rotary import rotate
+from attnkernel.nn._rotary import rotate
 
 QUERIES, KEYS, HEADS = 5, 7, 3
 SIZES = {

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import attnkernel as ak
-from attnkernel.fit._objectives import _first_rows
+from attnkernel.objectives._objective import _first_rows
 
 N = 17
 

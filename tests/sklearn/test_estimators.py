@@ -17,8 +17,8 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from attnkernel._distinct import distinct
 from attnkernel.sklearn import KernelClassifier, KernelRegressor
+from attnkernel.sklearn._deduplicate import distinct
 
 # the lengthscale of a column without effect ends on its upper bound, which is a warning
 pytestmark = pytest.mark.filterwarnings("ignore::attnkernel.FitWarning")

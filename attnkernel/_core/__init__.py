@@ -1,0 +1,1 @@
+"""What every package uses: validation, parameters, saved files, frames of pandas, sharding."""

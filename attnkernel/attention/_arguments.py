@@ -1,0 +1,75 @@
+"""The arguments of `attend`: whether they fit together, and what is to be done with them."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .._core.parameters import require_single
+from .._core.validation import as_reals, at_least, require_instance
+from ..kernels import Kernel
+from ..methods import Task
+from ..priors import Prior
+from ..rules import Rule
+from ._per_head import Parts, batch_shape, first
+
+
+def checked(
+    q: Any, k: Any, v: Any, kernel: Any, prior: Any, rule: Any
+) -> tuple[tuple[Any, Any, Any], Task]:
+    """Arrays that fit together, and what is to be done with them.
+
+    **Raises:** `ValueError`, with a sentence, where they do not or are of another kind.
+    """
+    q, k, v = _matrix("q", q), _matrix("k", k), _matrix("v", v)
+    parts = (kernel, prior, rule)
+    for name, part, kind, example in (
+        ("kernel", first(kernel), Kernel, "ak.Gaussian(0.3)"),
+        ("rule", first(rule), Rule, "ak.Softmax()"),
+        ("prior", first(prior), Prior, "ak.priors.LeaveOneOut(), or None"),
+    ):
+        if not (part is None and name == "prior"):
+            require_instance(name, part, kind, example)
+        require_single(part)
+    _require_fitting(q, k, v, parts)
+    return (q, k, v), task_of(q, k, v, *map(first, parts))
+
+
+def task_of(q: Any, k: Any, v: Any, kernel: Kernel, prior: Prior | None, rule: Rule) -> Task:
+    """What is to be summed, of one member of the batch."""
+    given = jnp.result_type(q, k, v)
+    dtype = at_least(given)
+    if type(kernel).reduced is not Kernel.reduced:
+        points = (jax.ShapeDtypeStruct(points.shape[-2:], dtype) for points in (q, k))
+        kernel, q, k = eqx.filter_eval_shape(type(kernel).reduced, kernel, *points)
+    (*_, queries, dim), (*_, keys, dim_v) = q.shape, v.shape
+    return Task(kernel, prior, rule, queries, keys, dim, dim_v, dtype, given)
+
+
+def _matrix(name: str, value: Any) -> Any:
+    """A floating array of rows and columns, or its shape, with any leading batch axes."""
+    array = value if isinstance(value, jax.ShapeDtypeStruct) else as_reals(name, value)
+    if array.ndim < 2:
+        raise ValueError(
+            f"{name} must have shape (*batch, rows, columns); got {array.shape}. "
+            f"For n numbers in one dimension use {name}[:, None]."
+        )
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise ValueError(f"{name} must be real; got dtype {array.dtype}.")
+    if jnp.issubdtype(array.dtype, jnp.floating):
+        return array
+    return jax.ShapeDtypeStruct(array.shape, jnp.result_type(float))
+
+
+def _require_fitting(q: Any, k: Any, v: Any, parts: Parts) -> None:
+    kernel, prior, _ = map(first, parts)
+    try:
+        kernel.check(q.shape[-1], k.shape[-1])
+    except ValueError as error:
+        raise ValueError(f"q {q.shape} and k {k.shape} do not fit the kernel. {error}") from None
+    if k.shape[-2] != v.shape[-2]:
+        raise ValueError(f"Each key needs one value; got k {k.shape} and v {v.shape}.")
+    if prior is not None:
+        prior.check(q.shape[-2], k.shape[-2])
+    batch_shape(parts, q, k, v)

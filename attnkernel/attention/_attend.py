@@ -1,0 +1,171 @@
+"""The one verb. Attention, Nadaraya–Watson regression and everything between are this call."""
+
+from typing import Any, Literal, overload
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from .._core.mesh_axes import vary_alike
+from .._core.validation import require_finite, require_flag, require_instance
+from ..kernels import Kernel
+from ..methods import Method, weights
+from ..priors import Prior
+from ..rules import Rule, Softmax
+from ._arguments import checked
+from ._auto import Auto
+from ._jit import jit_if_pure
+from ._per_head import Parts, PerHead, over_batch
+
+
+@overload
+def attend(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    kernel: Kernel | PerHead,
+    prior: Prior | PerHead | None = ...,
+    rule: Rule | PerHead = ...,
+    method: Method = ...,
+    return_log_mass: Literal[False] = ...,
+) -> Array: ...
+
+
+@overload
+def attend(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    kernel: Kernel | PerHead,
+    prior: Prior | PerHead | None = ...,
+    rule: Rule | PerHead = ...,
+    method: Method = ...,
+    return_log_mass: Literal[True],
+) -> tuple[Array, Array]: ...
+
+
+def attend(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    kernel: Kernel | PerHead,
+    prior: Prior | PerHead | None = None,
+    rule: Rule | PerHead = Softmax(),
+    method: Method = Auto(),
+    return_log_mass: bool = False,
+) -> Array | tuple[Array, Array]:
+    r"""Kernel regression; equivalently, attention.
+
+    $$ \mathrm{attend}(q)_i = \frac{\sum_j w_{ij}\, v_j}{\sum_j w_{ij}}, \qquad
+       \log w_{ij} = \tfrac1\tau \log K(q_i, k_j) + \log \pi(i, j) $$
+
+    Query = test point, key = input, value = label. With the Gaussian kernel and no prior this is
+    the estimator of Nadaraya (1964) and Watson (1964).
+
+    **Arguments:**
+
+    - `q`: queries, shape (*batch, queries, dim).
+    - `k`: keys, shape (*batch, keys, dim); of another dimension than queries for kernels that
+      compare them, such as `Projected`.
+    - `v`: values, shape (*batch, keys, dim_v). Leading batch axes broadcast as in NumPy.
+    - `kernel`: log K(q, k), for example `Gaussian(0.3)`.
+    - `prior`: log π(i, j), for example `LeaveOneOut()`; None weighs all keys alike.
+    - `rule`: scores to weights. Default: softmax at temperature 1. Others than `Softmax` weigh as
+      they say. Kernel, prior and rule may each be `PerHead`: others for each head.
+    - `method`: how the sum is evaluated. Default: `Auto()`, see `select_method`.
+    - `return_log_mass`: also return log Σ_j w_ij; of an `Entmax`, its λ.
+
+    **Returns:** shape (*batch, queries, dim_v) in the dtype of q; where a query sees no key, 0.
+    With `return_log_mass`, also shape (*batch, queries); where a query sees no key, -inf. Sums
+    are never formed below float32. With `v = jnp.eye(keys)` the result is the weights themselves.
+
+    **Raises:** `ValueError` if the shapes do not fit together, `method` refuses, or (where values
+    are known, outside `jit`) a number is not finite. Inside `jit`, a query that is not finite is
+    NaN in its own row alone.
+
+    Batch and sequence axes may be symbolic (`jax.export`) for `Auto`, `Dense`, `Blockwise` and
+    `Linear`.
+    """
+    require_instance("method", method, Method, "ak.Auto() or ak.Blockwise()")
+    require_flag("return_log_mass", return_log_mass)
+    arrays, task = checked(q, k, v, kernel, prior, rule)
+    for name, array in zip("qkv", arrays, strict=True):
+        require_finite(name, array)
+    if (reason := method.refusal(task)) is not None:
+        raise ValueError(f"{type(method).__name__} cannot evaluate this: {reason}")
+    dtype, method = arrays[0].dtype, method.choice(task)
+    parts, *arrays = vary_alike(_in_dtype(((kernel, prior, rule), *arrays), task.dtype))
+    value, log_mass = jit_if_pure(_sum, (method, method.side_by_side(task), parts), *arrays)
+    if return_log_mass:
+        return value.astype(dtype), log_mass.astype(dtype)
+    return value.astype(dtype)
+
+
+def attention_weights(
+    q: ArrayLike,
+    k: ArrayLike,
+    *,
+    kernel: Kernel | PerHead,
+    prior: Prior | PerHead | None = None,
+    rule: Rule | PerHead = Softmax(),
+) -> Float[Array, "*batch queries keys"]:
+    r"""The weights themselves, $a_{ij} = w_{ij} / \sum_l w_{il}$; 0 where a query sees no key.
+
+    They take O(queries x keys) memory: to look at, or where a model is to change them. Arguments
+    as for `attend`.
+    """
+    (queries, keys, _), task = checked(q, k, k, kernel, prior, rule)
+    require_finite("q", queries)
+    require_finite("k", keys)
+    parts, *points = vary_alike(_in_dtype(((kernel, prior, rule), queries, keys), task.dtype))
+    return jit_if_pure(_weigh, (parts,), *points).astype(queries.dtype)
+
+
+def _sum(
+    method: Method,
+    at_a_time: int | None,
+    parts: Parts,
+    q: Float[Array, "*#batch queries dim_q"],
+    k: Float[Array, "*#batch keys dim_k"],
+    v: Float[Array, "*#batch keys dim_v"],
+) -> tuple[Float[Array, "*_batch queries dim_v"], Float[Array, "*_batch queries"]]:
+    """Values and log-masses, over all batch axes."""
+
+    def of_member(parts: Parts, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+        kernel, prior, rule = parts
+        kernel, q, k = kernel.reduced(q, k)
+        q = jnp.where(jnp.all(jnp.isfinite(q), axis=1, keepdims=True), q, jnp.nan)
+        moments = method.moments(q, k, v, kernel, prior, rule)
+        return moments.value, moments.log_mass
+
+    return over_batch(of_member, at_a_time, parts, q, k, v)
+
+
+def _weigh(
+    parts: Parts,
+    q: Float[Array, "*#batch queries dim_q"],
+    k: Float[Array, "*#batch keys dim_k"],
+) -> Float[Array, "*_batch queries keys"]:
+    """All weights, over all batch axes."""
+
+    def of_member(parts: Parts, q: Array, k: Array) -> Array:
+        kernel, prior, rule = parts
+        kernel, q, k = kernel.reduced(q, k)
+        return weights(q, k, kernel, prior, rule)
+
+    return over_batch(of_member, None, parts, q, k)
+
+
+def _in_dtype(tree: Any, dtype: Any) -> Any:
+    """The tree with all of its real floating arrays in one dtype."""
+
+    def cast(leaf: Any) -> Any:
+        floating = eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)
+        return jnp.asarray(leaf, dtype) if floating else leaf
+
+    return jax.tree.map(cast, tree)

@@ -1,0 +1,61 @@
+"""A call as one compiled program, on a mesh of explicit axes too."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from ._per_head import batch_shape
+
+
+def jit_if_pure(function: Any, parts: tuple, *arrays: Array) -> Any:
+    """Calls `function(*parts, *arrays)` as one compiled program.
+
+    Parts that hold a function, whose result may change without notice, are called uncompiled.
+    """
+    call = _compiled if _is_pure(parts) else _called
+    return with_automatic_axes(lambda *of: call(function, of[0], of[1:]), parts, *arrays)
+
+
+def with_automatic_axes(run: Any, parts: tuple, *arrays: Array) -> Any:
+    """`run(parts, *arrays)`, with the sharding of intermediate arrays left to XLA on a mesh of
+    explicit axes.
+
+    Every result has the batch axes and the rows of the first array for its first axes, and is
+    sharded along them as that array is.
+    """
+    of_rows = jax.typeof(arrays[0]).sharding
+    kinds = {kind for array in arrays for kind in jax.typeof(array).sharding.mesh.axis_types}
+    if jax.sharding.AxisType.Explicit not in kinds:
+        return run(parts, *arrays)
+    spec = tuple(of_rows.spec)
+    spec += (None,) * (arrays[0].ndim - len(spec))
+    shared = (None,) * (len(batch_shape(parts, *arrays)) + 2 - len(spec))
+    moving, fixed = eqx.partition(parts, eqx.is_array)
+
+    def inside(moving: Any, *arrays: Array) -> Any:
+        return run(eqx.combine(moving, fixed), *arrays)
+
+    rows = jax.sharding.PartitionSpec(*shared, *spec[:-1])
+    spread: Any = jax.sharding.auto_axes(inside, out_sharding=rows)
+    return spread(moving, *arrays)
+
+
+def _called(function: Any, parts: tuple, arrays: tuple) -> Any:
+    return function(*parts, *arrays)
+
+
+_compiled = eqx.filter_jit(_called)
+
+
+def _is_pure(node: Any) -> bool:
+    """Whether every leaf is an array of JAX or a hashable constant."""
+    if isinstance(node, tuple | dict):
+        return all(map(_is_pure, node.values() if isinstance(node, dict) else node))
+    if isinstance(node, eqx.Module):
+        return all(_is_pure(getattr(node, field.name)) for field in dataclasses.fields(node))
+    plain = jax.Array | jax.sharding.Mesh | bool | int | float | str | np.dtype | type | None
+    return isinstance(node, plain)

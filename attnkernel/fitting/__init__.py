@@ -1,0 +1,11 @@
+"""Fitting: stochastic training and deterministic search of the parameters of a model."""
+
+from ._bounds import Box as Box
+from ._checkpoints import (
+    Checkpoints as Checkpoints,
+    CheckpointWarning as CheckpointWarning,
+    identity_of as identity_of,
+)
+from ._choose import Choice as Choice, choose as choose
+from ._fit import fit as fit, fit_many as fit_many
+from ._result import Fit as Fit, FitWarning as FitWarning, Starts as Starts

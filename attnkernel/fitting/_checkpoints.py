@@ -1,0 +1,195 @@
+"""The state of a long training on the disk: the last two, each whole, each known for what it is."""
+
+import dataclasses
+import hashlib
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from .._core.saving import SavedFileError, read, write
+from .._core.tree_io import is_key
+from .._core.validation import as_path, require_function
+
+_SHARE = 0.05  # of the time may go into writing
+_KEPT = 2
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint that could not be used, and what was done instead."""
+
+
+class Kept(NamedTuple):
+    """What a checkpoint holds: how much was done, the state then, and what was found on the way."""
+
+    done: int
+    state: Any
+    found: Any
+
+
+class Checkpoints:
+    """Where a training goes on from: files `PATH-DONE.ckpt`, of which the last two are kept.
+
+    Given to `ak.fit(..., checkpoints=)`: the fit writes its state between chunks of steps, as often
+    as takes a twentieth of its time at most; and when the same fit is asked for again, it goes on
+    from there and ends in the same bits as if it had never stopped. A file that is damaged, or that
+    is of another fit, is named in a warning and set aside, and the one before it is used.
+
+    **Arguments:**
+
+    - `path`: of the files, without their numbers, such as `"results/fit"`; the folder is made.
+    - `of`: what the data cannot tell, in words, such as the optimiser and its learning rate: of
+      another fit is what was written with other words, or of other data or initial parameters.
+    - `report`: called with a sentence for each file that cannot be used. Default: a
+      `CheckpointWarning`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        *,
+        of: str = "",
+        report: Callable[[str], None] | None = None,
+    ):
+        if not isinstance(of, str):
+            raise ValueError(f"of must be words, such as the optimiser; got {of!r}.")
+        if report is not None:
+            require_function("report", report)
+        self.path = as_path("path", path)
+        self.of = of
+        self._report = report or _warn
+        self._written = time.monotonic()
+        self._cost = 0.0
+
+    def files(self) -> list[Path]:
+        """Those that are there, the newest last."""
+        pattern = re.compile(re.escape(self.path.name) + r"-(\d{9,})\.ckpt")
+        if not self.path.parent.is_dir():
+            return []
+        return sorted(
+            (file for file in self.path.parent.iterdir() if pattern.fullmatch(file.name)),
+            key=_number,
+        )
+
+    def load(self, like: Any = None, *, identity: str = "") -> Kept | None:
+        """The newest that can be used, its state in the place of the arrays of `like`; or None."""
+        paths, structure = _leaves(like)
+        for file in reversed(self.files()):
+            try:
+                saved = read(file)
+                self._require(file, saved.about, identity)
+                state = _restored(file, saved.tree["state"], paths)
+                found = saved.tree["found"]
+            except SavedFileError as error:
+                aside = file.with_name(file.name + ".aside")
+                file.replace(aside)
+                self._report(f"{error} It is set aside as {aside.name}.")
+                continue
+            self._written = time.monotonic()
+            return Kept(_number(file), structure(state), found)
+        return None
+
+    def save(
+        self, done: int, state: Any, found: Any, *, identity: str = "", last: bool = False
+    ) -> None:
+        """Writes a state, if it is `last` or time for it; the last two files stay."""
+        begun = time.monotonic()
+        if not last and begun - self._written < self._cost / _SHARE:
+            return
+        leaves, _ = _leaves(state)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        name = f"{self.path.name}-{done:09d}.ckpt"
+        about = {"done": done, "of": self.of, "identity": identity}
+        write(self.path.with_name(name), {"state": leaves, "found": found}, about)
+        self.keep(_KEPT)
+        self._written = time.monotonic()
+        self._cost = self._written - begun
+
+    def keep(self, number: int) -> None:
+        """Removes all but so many of the newest."""
+        for file in self.files()[:-number]:
+            file.unlink(missing_ok=True)
+
+    def _require(self, file: Path, about: dict[str, Any], identity: str) -> None:
+        if about.get("done") != _number(file):
+            raise SavedFileError(
+                f"{file} is not what its name says: it was written after {about.get('done')}."
+            )
+        if (about.get("of"), about.get("identity")) != (self.of, identity):
+            raise SavedFileError(f"{file} is of something else: other data, settings or start.")
+
+
+def identity_of(*trees: Any) -> str:
+    """A digest of all that trees are made of: arrays, classes, and fields that are no arrays.
+
+    Of a function it knows the name alone.
+    """
+    digest = hashlib.sha256()
+    for part in _parts_of(trees):
+        digest.update(f"{len(part)} ".encode() + part)
+    return digest.hexdigest()
+
+
+def _parts_of(value: Any) -> Iterator[bytes]:
+    if eqx.is_array(value):
+        array = np.asarray(jax.random.key_data(value) if is_key(value) else value)
+        yield f"{array.dtype}{array.shape}".encode()
+        yield array.tobytes()
+        return
+    named = value if isinstance(value, Callable) and hasattr(value, "__qualname__") else type(value)
+    yield f"{named.__module__}.{named.__qualname__}".encode()
+    if isinstance(value, eqx.Module):
+        fields = [field.name for field in dataclasses.fields(value)]  # type: ignore[arg-type]
+        inner = [part for name in fields for part in (name, getattr(value, name, None))]
+    elif isinstance(value, Mapping):
+        inner = [part for item in value.items() for part in item]
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        inner = list(value)
+    else:
+        inner = []
+        if isinstance(value, bool | int | float | str):
+            yield repr(value).encode()
+    yield str(len(inner)).encode()
+    for part in inner:
+        yield from _parts_of(part)
+
+
+def _number(file: Path) -> int:
+    return int(file.stem.rpartition("-")[2])
+
+
+def _leaves(tree: Any) -> tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]:
+    """The arrays of a tree by their path, and the tree with others in their places."""
+    arrays, rest = eqx.partition(tree, eqx.is_array)
+    paths, structure = jax.tree_util.tree_flatten_with_path(arrays)
+    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
+
+    def with_leaves(others: dict[str, Any]) -> Any:
+        return eqx.combine(jax.tree.unflatten(structure, [others[key] for key in leaves]), rest)
+
+    return leaves, with_leaves
+
+
+def _restored(file: Path, leaves: Any, like: dict[str, Any]) -> dict[str, Any]:
+    """The arrays of a file, each of the shape and dtype that it must have."""
+    if not isinstance(leaves, dict) or leaves.keys() != like.keys():
+        names = leaves.keys() if isinstance(leaves, dict) else set()
+        odd = sorted(names ^ like.keys())[:3]
+        raise SavedFileError(f"{file} is of another state: it differs in {', '.join(odd)}.")
+    for path, leaf in leaves.items():
+        expected = f"{like[path].dtype}{list(like[path].shape)}"
+        got = f"{leaf.dtype}{list(leaf.shape)}"
+        if expected != got:
+            raise SavedFileError(f"{file}: {path} is {got}, and {expected} is needed.")
+    return leaves
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, CheckpointWarning, stacklevel=2)

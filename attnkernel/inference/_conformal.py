@@ -1,0 +1,108 @@
+r"""Conformal prediction: intervals for a new label, without a model of the noise."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import PRNGKeyArray
+
+from .._core.validation import (
+    is_known,
+    require_choice,
+    require_flag,
+    require_instance,
+    require_key,
+    require_level,
+)
+from ..fitting._fit import fit as fit_model
+from ..fitting._result import Fit
+from ..models import MeanVarianceRegression
+from ..priors import LeaveOneOut as LeaveOneOutMask
+from ._bands import Bands
+from ._variance import RowVariance, with_weight
+
+
+def conformal(
+    fit: Fit,
+    x_new: ArrayLike | Any,
+    *,
+    level: float = 0.95,
+    kind: str = "leave-one-out",
+    local: bool = False,
+    key: PRNGKeyArray | None = None,
+) -> Bands:
+    r"""An interval that holds a new label at each new input with the given probability.
+
+    $$ \hat f(x) \pm q\, \hat s(x), \qquad q = \text{the } \lceil (1 + n)\, \mathrm{level} \rceil
+       \text{-th smallest of } \frac{|y_i - \hat f_{-i}(x_i)|}{\hat s(x_i)} $$
+
+    The coverage is over labels at inputs drawn as those of the fit were.
+
+    **Arguments:**
+
+    - `fit`: a fit; `x_new`: shape (m,) or (m, dim), or a frame; `level`: between 0 and 1.
+    - `kind`: `"leave-one-out"` (default): residuals are those of leave-one-out, at the lengthscale
+      of the fit: coverage to 1/n and the stability of the fit. `"split"`: one half of the rows,
+      drawn with `key`, is fitted anew, the other gives the residuals: coverage of at least the
+      level, exactly, for any n.
+    - `local`: whether the width follows the noise: ŝ² is `noise_variance`, that of a row without
+      its own residual. For a `KernelRegression`; of a fit with weights, for a new label of weight
+      1. Default: one width for all, ŝ = 1.
+
+    **Returns:** `Bands`, with infinite ones where there are too few rows for the level; where no
+    label has weight, NaN.
+
+    **Source:** Lei, G'Sell, Rinaldo, Tibshirani and Wasserman, *Distribution-free predictive
+    inference for regression* (2018); Barber, Candès, Ramdas and Tibshirani, *Predictive inference
+    with the jackknife+* (2021).
+    """
+    require_instance("fit", fit, Fit, "ak.fit(...)")
+    require_level("level", level)
+    require_flag("local", local)
+    require_choice("kind", kind, ("leave-one-out", "split"))
+    if key is not None:
+        require_key("key", key)
+    if fit.loss.ndim or fit.y.ndim != 1:
+        raise ValueError("Conformal intervals are of one fit, with one label per row.")
+    if fit.objective.weights is not None and not is_known(fit.objective.weights):
+        raise ValueError(
+            "Residuals are counted where the weight is above 0: ask for conformal intervals of a "
+            "fit with weights outside jit, vmap and grad."
+        )
+    fit = with_weight(fit)
+    at, given = fit.inputs(x_new), fit.objective.given()
+    if isinstance(fit.model, MeanVarianceRegression):
+        raise ValueError(
+            "Conformal intervals are of models that predict one number, and MeanVarianceRegression "
+            "predicts two: fit ak.KernelRegression, and say local=True."
+        )
+    if kind == "leave-one-out":
+        centre = fit(at)
+        x, y = fit.x, fit.y
+        residuals = jnp.abs(y - fit.model(x, x, y, prior=LeaveOneOutMask(), **given))
+        first, held, prior = fit, jnp.arange(len(x)), LeaveOneOutMask()
+    else:
+        if key is None:
+            raise ValueError("A split is drawn at random: pass key=jax.random.PRNGKey(0).")
+        if given:
+            raise ValueError("A split with weights is not exchangeable: use leave-one-out.")
+        order = jax.random.permutation(key, len(fit.x))
+        half = len(fit.x) // 2
+        of_fit, held, prior = order[:half], order[half:], None
+        first = fit_model(fit.model, fit.x[of_fit], fit.y[of_fit], objective=fit.objective)
+        centre = first(at)
+        residuals = jnp.abs(fit.y[held] - first(fit.x[held]))
+    spread, spread_new = jnp.ones_like(residuals), jnp.ones_like(centre)
+    if local:
+        rule = RowVariance.of(first, "local")
+        spread = jnp.sqrt(rule.at(fit.x[held], first.y, prior)[:, 0] / given.get("weights", 1.0))
+        spread_new = jnp.sqrt(rule.at(at, first.y)[:, 0])
+    scores = jnp.sort(residuals / spread)  # NaN, where no other label has weight, comes last
+    scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
+    rank = math.ceil((1 + len(scores)) * level)
+    q = scores[rank - 1] if rank <= len(scores) else jnp.inf
+    width = q * spread_new
+    limits = (centre - width, centre + width)
+    return Bands.asked(fit, x_new, at, centre, spread_new, *limits, level, "conformal")

@@ -1,0 +1,209 @@
+"""Squared distances of pairs of points, in lengthscales.
+
+The difference q − k is taken before anything is squared, so that a common shift of all points
+cancels exactly, in float32 too; or, of many dimensions, the points are centred first.
+"""
+
+import functools
+import operator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .._core.batching import for_any
+from .._core.mesh_axes import vary_alike
+
+
+def columns(
+    q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
+) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    """The coordinates of all pairs: of q down, of k across.
+
+    Each is made an array of its own: a loop over keys then reads it in order, and vectorises.
+    """
+    down, across = jax.lax.optimization_barrier((q.T, k.T))
+    return tuple(a[:, None] for a in down), tuple(b[None, :] for b in across)
+
+
+def squares_of(
+    q: tuple[Array, ...],
+    k: tuple[Array | float, ...],
+    inverse: Float[Array, "*dim"],
+    factor: Float[Array, "dim dim"] | None,
+    unit: float,
+) -> Array:
+    """`unit` times $r^2$, from coordinates, each an array that broadcasts with its like."""
+    steps = [a - b for a, b in zip(q, k, strict=True)]
+    if inverse.ndim:
+        return add_up([(step * c) ** 2 for step, c in zip(steps, inverse, strict=True)]) * unit
+    if factor is not None:
+        steps = [add_up([a * step for a, step in zip(row, steps, strict=True)]) for row in factor]
+    return add_up([step**2 for step in steps]) * (inverse**2 * unit)
+
+
+MANY = 6  # dimensions from which a product of matrices is faster than differences
+_NEAR = 128.0  # squared lengthscales from the centre, where it rounds no worse than they do
+_CLOSE = 1024.0  # and where derivatives, sums over many pairs, round no worse
+
+
+@eqx.filter_custom_jvp
+def pairwise_squares(
+    q: Float[Array, "queries dim"],
+    k: Float[Array, "keys dim"],
+    inverse: Float[Array, "*dim"],
+    factor: Float[Array, "dim dim"] | None,
+    unit: float,
+    by_product: bool,
+) -> Float[Array, "queries keys"]:
+    r"""`unit` times $r^2$, of all pairs.
+
+    Of many dimensions, and with points u (in lengthscales) close to their centre, it is
+    $|u_q|^2 + |u_k|^2 - 2 u_q \cdot u_k$: its absolute error is ε times the two squares.
+    """
+
+    def by_differences() -> Array:
+        return squares_of(*columns(q, k), inverse, factor, unit)
+
+    if not by_product or q.shape[1] < MANY:
+        return by_differences()
+    a, b = (_centred(points, _centre(k), inverse, factor) for points in (q, k))
+    squares_a, squares_b = (jnp.sum(u * u, axis=1, keepdims=True) for u in (a, b))
+
+    def by_matrices() -> Array:
+        left = jnp.concatenate([-2.0 * a, squares_a, jnp.ones_like(squares_a)], axis=1) * unit
+        right = jnp.concatenate([b, jnp.ones_like(squares_b), squares_b], axis=1)
+        squares = _product(left, right.T)
+        return jnp.minimum(squares, 0.0) if unit < 0 else jnp.maximum(squares, 0.0)
+
+    return jax.lax.cond(_are_within(_NEAR, a, b), by_matrices, by_differences)
+
+
+@pairwise_squares.def_jvp
+def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    r"""With points u in lengthscales, $\mathrm{d} r^2 = 2 (u_q - u_k) \cdot (\dot u_q - \dot u_k)$.
+
+    Along one lengthscale it is $2 r^2\, \mathrm{d} \log(1/\ell)$. Otherwise, with points close to
+    their centre, it is multiplied out: it is products of matrices, and so is its transpose.
+    """
+    out, (*arrays, unit, _) = pairwise_squares(*primals), primals
+    moves, inverse = list(tangents[:4]), arrays[2]
+    change = jnp.zeros_like(out)
+    if not inverse.ndim and moves[2] is not None:
+        finite = jnp.where(jnp.isinf(out), 0.0, out)  # pairs so far apart are constants
+        change, moves[2] = finite * (2.0 * moves[2] / inverse), None
+    if all(move is None for move in moves):
+        return out, change
+    moves = [
+        jnp.zeros_like(array) if move is None and array is not None else move
+        for array, move in zip(arrays, moves, strict=True)
+    ]
+    q, k, *scale = arrays
+    a, b = (_centred(points, _centre(k), *scale) for points in (q, k))
+    functions = (functools.partial(function, unit) for function in (_by_products, _by_differences))
+    return out, change + jax.lax.cond(_are_within(_CLOSE, a, b), *functions, arrays, moves)
+
+
+def _by_products(unit: float, primals: list, tangents: list) -> Float[Array, "queries keys"]:
+    q, k, *scale = primals
+    centred = functools.partial(_centred, centre=_centre(k))
+
+    def in_units(points: Array, inverse: Array, factor: Array | None) -> Array:
+        return centred(points, inverse=inverse, factor=factor)
+
+    a, a_dot = jax.jvp(in_units, (q, *scale), (tangents[0], *tangents[2:]))
+    b, b_dot = jax.jvp(in_units, (k, *scale), tuple(tangents[1:]))
+
+    # wide operands, and their cotangents, stay wide: XLA's product with a tall one is slow on CPU
+    def tall(u: Array, last: Array) -> Array:
+        return jnp.concatenate([u, last], axis=1)
+
+    def wide(u: Array, last: Array) -> Array:
+        return jax.lax.optimization_barrier(tall(u, last).T)
+
+    def along(u: Array, u_dot: Array) -> Array:
+        return jnp.sum(u * u_dot, axis=1, keepdims=True)
+
+    one_a, one_b = jnp.ones_like(a[:, :1]), jnp.ones_like(b[:, :1])
+    of_q = _product(tall(-a_dot, along(a, a_dot)), wide(b, one_b))
+    of_k = _product(tall(a, one_a), wide(-b_dot, along(b, b_dot)))
+    return (2.0 * unit) * (of_q + of_k)
+
+
+def _by_differences(unit: float, primals: list, tangents: list) -> Float[Array, "queries keys"]:
+    """One coordinate u at a time, and so is its transpose: one array of pairs is held."""
+    rows, keys, most = primals[0].shape[0], primals[1].shape[0], largest(primals[0].dtype)
+
+    recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
+    none = vary_alike(jnp.zeros((rows, keys), primals[0].dtype), primals, tangents)
+    numbers = jnp.arange(primals[0].shape[1])
+
+    def coordinate(q: Array, k: Array, factor: Array | None, at: Array) -> Array:
+        def step(column: Array) -> Array:
+            return jnp.clip(q[:, column][:, None] - k[:, column][None, :], -most, most)
+
+        if factor is None:
+            return step(at)
+        row = factor[at]
+
+        def add(total: Array, column: Array) -> tuple[Array, None]:
+            return total + row[column] * step(column), None
+
+        return jax.lax.scan(recomputed(add), none, numbers)[0]
+
+    @recomputed
+    def add(total: Array, at: Array) -> tuple[Array, None]:
+        def square(q: Array, k: Array, inverse: Array, factor: Array | None) -> Array:
+            scale = inverse[at] if inverse.ndim else inverse
+            return (coordinate(q, k, factor, at) * scale) ** 2 * unit
+
+        return total + jax.jvp(square, tuple(primals), tuple(tangents))[1], None
+
+    return jax.lax.scan(add, none, numbers)[0]
+
+
+def _are_within(
+    most: float, a: Float[Array, "queries dim"], b: Float[Array, "keys dim"]
+) -> Bool[Array, ""]:
+    """Whether no two squares add up to more, in any member of a batch."""
+    squares_a, squares_b = (jnp.max(jnp.sum(u * u, axis=1)) for u in (a, b))
+    return ~for_any(~(squares_a + squares_b <= most))
+
+
+_product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+
+
+def _centre(points: Float[Array, "points dim"]) -> Float[Array, " dim"]:
+    """The middle of the box of points, constant to differentiation."""
+    middle = 0.5 * jnp.min(points, axis=0) + 0.5 * jnp.max(points, axis=0)
+    return jax.lax.stop_gradient(middle)
+
+
+def _centred(
+    points: Float[Array, "points dim"],
+    centre: Float[Array, " dim"],
+    inverse: Float[Array, "*dim"],
+    factor: Float[Array, "dim dim"] | None,
+) -> Float[Array, "points dim"]:
+    """Points from the centre, in lengthscales, kept so small that products do not overflow."""
+    points = (points - as_row(centre)) * as_row(inverse)
+    if factor is not None:
+        points = _product(points, factor.T)
+    most = largest(points.dtype)  # no digit of a difference is left there
+    return jnp.clip(points, -most, most)
+
+
+def largest(dtype: Any) -> float:
+    """What may be squared, with room to spare."""
+    return float(jnp.finfo(dtype).max) ** 0.475
+
+
+def add_up(terms: list[Array]) -> Array:
+    return functools.reduce(operator.add, terms)
+
+
+def as_row(array: Float[Array, "*dim"]) -> Float[Array, "*row"]:
+    """A number as it is; one per dimension as a row that broadcasts over points."""
+    return array[None, :] if array.ndim else array

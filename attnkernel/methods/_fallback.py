@@ -1,0 +1,119 @@
+"""Moments of the few queries that another method could not vouch for, by `Blockwise`."""
+
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .._core.batching import for_any
+from .._core.mesh_axes import vary_alike
+from ..priors import Mask
+from ._blocks import Parts
+from ._blockwise import Blockwise
+from ._softmax_state import Moments
+
+_ROWS = 256  # queries that are recomputed at a time
+
+Arrays = tuple[Array, Array, Array]  # the maximum, mass and total of moments
+
+
+class _Reordered(Mask):
+    """A mask on rows and keys in another order; rows from `number` on see nothing."""
+
+    mask: Mask | None
+    rows: Int[Array, " rows"]
+    columns: Int[Array, " keys"]
+    number: Int[Array, ""]
+
+    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        seen = i < self.number
+        return seen if self.mask is None else seen & self.mask.allows(self.rows[i], self.columns[j])
+
+    def any_allowed(
+        self,
+        i_low: Int[Array, ""],
+        i_high: Int[Array, ""],
+        j_low: Int[Array, ""],
+        j_high: Int[Array, ""],
+    ) -> Bool[Array, ""]:
+        return i_low < self.number
+
+
+def exactly(
+    wanted: Bool[Array, " queries"],
+    q: Float[Array, "queries dim"],
+    k: Float[Array, "keys dim"],
+    v: Float[Array, "keys dim_v"],
+    parts: Parts,
+) -> Moments:
+    """Moments of the wanted queries by `Blockwise`; of others, none.
+
+    Both sides are sorted by the first coordinate, so that blocks far from each other are skipped.
+    """
+    kernel, prior, rule = parts
+    assert prior is None or isinstance(prior, Mask)  # as refusal says
+
+    queries, steps = len(q), math.isqrt(-(-len(q) // _ROWS) - 1) + 1
+
+    def none(shape: tuple[int, ...]) -> Arrays:
+        zeros = jnp.zeros(shape, v.dtype)
+        nothing = zeros, zeros, jnp.zeros((*shape, v.shape[1]), v.dtype)
+        return vary_alike(nothing, wanted, q, k, v, parts)
+
+    def some() -> Arrays:
+        columns, order = _by_first(k), _by_first(q)
+        order = _in_front(wanted[order], order)
+        order = jnp.pad(order, (0, steps**2 * _ROWS - queries), constant_values=queries)
+        keys, values = k[columns], v[columns]
+
+        def of_rows(left: Array, chosen: Array) -> Arrays:
+            mask = _Reordered(prior, chosen, columns, left)
+            part = Blockwise(block_q=128).moments(q[chosen], keys, values, kernel, mask, rule)
+            return part.maximum, part.mass, part.total
+
+        # steps within steps, for to pass over one costs as much as to read all keys
+        of_parts = functools.partial(_while_left, of_rows, none)
+        found = _while_left(of_parts, none, jnp.sum(wanted), order.reshape(steps, steps, _ROWS))
+        return jax.tree.map(
+            lambda whole, part: whole.at[order].set(
+                part.reshape(len(order), *whole.shape[1:]), mode="drop"
+            ),
+            none((queries,)),
+            found,
+        )
+
+    return Moments(*jax.lax.cond(for_any(jnp.any(wanted)), some, lambda: none((queries,))))
+
+
+def _by_first(points: Float[Array, "n dim"]) -> Int[Array, " n"]:
+    """The order of the first coordinate; rows of a fit are in it already."""
+    first = jax.lax.stop_gradient(points[:, 0])
+    return jax.lax.cond(
+        for_any(jnp.any(first[1:] < first[:-1])), jnp.argsort, lambda x: jnp.arange(len(x)), first
+    )
+
+
+def _in_front(wanted: Bool[Array, " n"], of: Int[Array, " n"]) -> Int[Array, " n"]:
+    """First those wanted, then the others, otherwise in the order that they are in."""
+    place = jnp.where(wanted, jnp.cumsum(wanted), jnp.sum(wanted) + jnp.cumsum(~wanted)) - 1
+    return jnp.zeros_like(of).at[place].set(of, unique_indices=True)
+
+
+def _while_left(
+    body: Callable[[Array, Array], Arrays],
+    none: Callable[[tuple[int, ...]], Arrays],
+    left: Int[Array, ""],
+    parts: Int[Array, "parts ..."],
+) -> Arrays:
+    """`body` of how many are left and each part in turn; of the parts after the last, `none`."""
+
+    # computed anew by derivatives: a choice would keep all that it reads, for every step
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def step(left: Array, part: Array) -> tuple[Array, Arrays]:
+        found = jax.lax.cond(for_any(left > 0), lambda: body(left, part), lambda: none(part.shape))
+        return left - part.size, found
+
+    return jax.lax.scan(step, left, parts)[1]

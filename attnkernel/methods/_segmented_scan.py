@@ -1,0 +1,142 @@
+r"""Running sums along sorted points in which nothing is ever subtracted, so that no digit is lost.
+
+A sum over an interval is seldom well computed as the difference of two prefix sums: what they
+share cancels, and takes the digits with it. Here sums begin anew at the start of each cell, an
+interval is put together from pieces of cells, and wherever the values are positive, so is all
+that is added.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .._core.mesh_axes import vary_alike
+
+Tree = TypeVar("Tree")
+
+_FEW = 1024  # elements of which one row is fast enough, and a smaller program
+
+
+def scan(merge: Callable[[Tree, Tree], Tree], elements: Tree) -> Tree:
+    """All prefixes of an associative `merge`, along the last axis.
+
+    Rows of √n elements run side by side, then each takes in what came before it: two passes that
+    stay in the cache, in a program whose size hardly depends on n.
+    """
+    n = jax.tree.leaves(elements)[0].shape[-1]
+    length = math.isqrt(n) if n > _FEW else n
+    rows = -(-n // length)
+
+    def cut(leaf: Array) -> Array:
+        pad = ((0, 0),) * (leaf.ndim - 1) + ((0, rows * length - n),)
+        leaf = jnp.pad(leaf, pad, mode="edge").reshape(*leaf.shape[:-1], rows, length)
+        return jnp.moveaxis(leaf, -1, 0)
+
+    def step(state: Tree, element: Tree) -> tuple[Tree, Tree]:
+        state = merge(state, element)
+        return state, state
+
+    columns = jax.tree.map(cut, vary_alike(elements))
+    first = jax.tree.map(lambda leaf: leaf[0], columns)
+    last, others = jax.lax.scan(step, first, jax.tree.map(lambda leaf: leaf[1:], columns))
+    out = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, others)
+    if rows > 1:
+        before = jax.tree.map(lambda leaf: leaf[..., :-1], scan(merge, last))
+        later = jax.tree.map(lambda leaf: leaf[..., 1:], out)
+        later = jax.vmap(merge, in_axes=(None, 0))(before, later)
+        out = jax.tree.map(lambda a, b: jnp.concatenate([a[..., :1], b], axis=-1), out, later)
+    return jax.tree.map(
+        lambda leaf: jnp.moveaxis(leaf, 0, -1).reshape(*leaf.shape[1:-1], -1)[..., :n], out
+    )
+
+
+class Cells(NamedTuple):
+    """Sorted points cut into consecutive cells: whether a point starts one, and its cell's ends."""
+
+    starts: Bool[Array, " n"]
+    first: Int[Array, " n"]
+    last: Int[Array, " n"]
+
+    @classmethod
+    def of(cls, starts: Bool[Array, " n"]) -> "Cells":
+        n = len(starts)
+        index = jnp.arange(n)
+        ends = jnp.append(starts[1:], True)
+        first = scan(jnp.maximum, jnp.where(starts, index, 0))
+        last = scan(jnp.minimum, jnp.where(ends, index, n - 1)[::-1])[::-1]
+        return cls(starts, first, last)
+
+    @classmethod
+    def equal(cls, points: Float[Array, " n"]) -> "Cells":
+        """Cells of points that coincide."""
+        return cls.of(jnp.concatenate([jnp.ones(1, bool), points[1:] != points[:-1]]))
+
+    @classmethod
+    def narrow(cls, points: Float[Array, " n"], scale: Float[Array, ""]) -> "Cells":
+        """Cells of a width between 0.66 and 0.999 in units of 1/scale.
+
+        The width is a power of two, or three quarters of one, so that the cell of a point is found
+        without rounding, wherever the points lie.
+        """
+        mantissa, exponent = jnp.frexp((1.0 - 1e-3) / scale)
+        quarters = jnp.floor(jnp.ldexp(points, 2 - exponent))  # of the power of two
+        cell = jnp.floor(quarters / jnp.where(mantissa < 0.75, 2.0, 3.0))
+        # where cells overflow, points that differ are further apart than their width
+        apart = (cell[1:] != cell[:-1]) | ((points[1:] - points[:-1]) * scale >= 1.0)
+        return cls.of(jnp.concatenate([jnp.ones(1, bool), apart]))
+
+
+class _State(NamedTuple):
+    starts: Bool[Array, " n"]
+    at: Float[Array, " n"]
+    moments: list[Float[Array, "width n"]]
+
+
+def running_moments(
+    cells: Cells,
+    points: Float[Array, " n"],
+    scale: Float[Array, ""],
+    values: Float[Array, "width n"],
+    degree: int,
+) -> Float[Array, "degrees width n"]:
+    r"""For each point i and for a from 0 to `degree`, over $j \le i$ in the cell of i:
+
+    $$ \sum_j \big(c\, (p_i - p_j)\big)^a\, v_j, \qquad c = \mathrm{scale} $$
+
+    To move them on by δ ≥ 0 only adds: $(t + \delta)^a$ has no negative term.
+    """
+
+    def merge(ours: _State, theirs: _State) -> _State:
+        step = jnp.where(theirs.starts, 0.0, (theirs.at - ours.at) * scale)[None, :]
+        moments = ours.moments
+        for a in range(degree):  # Pascal's triangle, a line at a time
+            moved = [x + step * y for x, y in zip(moments[a + 1 :], moments[a:-1], strict=True)]
+            moments = [*moments[: a + 1], *moved]
+        moments = [
+            jnp.where(theirs.starts[None, :], new, old + new)
+            for old, new in zip(moments, theirs.moments, strict=True)
+        ]
+        return _State(ours.starts | theirs.starts, theirs.at, moments)
+
+    zero = jnp.zeros_like(values)
+    return jnp.stack(scan(merge, _State(cells.starts, points, [values] + [zero] * degree)).moments)
+
+
+def running_sums(
+    cells: Cells, values: Float[Array, "*width n"], reverse: bool = False
+) -> Float[Array, "*width n"]:
+    """Sums of the values up to each point (from it on, if `reverse`) in its own cell."""
+
+    def merge(ours: tuple[Array, Array], theirs: tuple[Array, Array]) -> tuple[Array, Array]:
+        (ours_starts, old), (starts, new) = ours, theirs
+        return ours_starts | starts, jnp.where(starts[None, :], new, old + new)
+
+    starts = jnp.append(cells.starts[1:], True) if reverse else cells.starts
+    flip = functools.partial(jnp.flip, axis=-1) if reverse else lambda leaf: leaf
+    flat = values.reshape(-1, values.shape[-1])
+    return flip(scan(merge, (flip(starts), flip(flat)))[1]).reshape(values.shape)

@@ -1,0 +1,48 @@
+"""Rotary positions: the product of a query and a key then depends on their distance alone."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .._core.validation import as_integers, as_reals, at_least, require_finite, require_positive
+
+
+def rotate(
+    x: Float[Array, "*batch rows size"], positions: Int[Array, " rows"], base: float = 10_000.0
+) -> Float[Array, "*batch rows size"]:
+    r"""Each pair of coordinates (c, c + d/2), turned by an angle that grows with the position.
+
+    $$ (x_c + i\, x_{c + d/2})\, e^{i p \theta_c}, \qquad \theta_c = b^{-2c/d},\ 0 \le c < d/2 $$
+
+    **Arguments:** `x`: points, d even. `positions`: p, of each row. `base`: b. Default 10 000.
+
+    **Returns:** the shape of x. Angles are computed in at least float32.
+
+    **Raises:** `ValueError` if d is odd, or b not above 0.
+
+    **Source:** Su et al., *RoFormer: enhanced transformer with rotary position embedding* (2021),
+    with the halves as in `equinox.nn.RotaryPositionalEmbedding`.
+    """
+    x, positions = as_reals("x", x), as_integers("positions", positions)
+    if x.ndim < 2 or positions.shape != x.shape[-2:-1]:
+        raise ValueError(
+            f"x must have shape (*batch, rows, size), and positions one number per row; got x "
+            f"{x.shape} and positions {positions.shape}."
+        )
+    require_finite("x", x)
+    size = x.shape[-1]
+    if size % 2:
+        raise ValueError(f"Rotary positions turn pairs of coordinates; got an odd size, {size}.")
+    if np.ndim(base):
+        raise ValueError(f"base must be one number, such as 10000.0; got {base!r}.")
+    require_positive("base", base, "Try 10000.")
+    require_positive("base", jnp.asarray(base, float), "Try 10000.")  # also once rounded
+    dtype = at_least(x.dtype)
+    frequencies = base ** (-jnp.arange(0, size, 2, dtype=dtype) / size)
+    angles = positions.astype(dtype)[:, None] * frequencies[None, :]
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    first, second = jnp.split(x.astype(dtype), 2, axis=-1)
+    batch = (1,) * (x.ndim - 2)
+    cos, sin = cos.reshape(*batch, *cos.shape), sin.reshape(*batch, *sin.shape)
+    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return turned.astype(x.dtype)

@@ -1,0 +1,94 @@
+"""One head of attention, of a sequence to itself."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .._core.validation import as_whole_number, require_finite, require_flag, require_key
+from ..attention import Auto, attend, attention_weights
+from ..kernels import DotProduct, Kernel
+from ..methods import Method
+from ..priors import Prior
+from ..priors._base import require_prior
+from ..rules import Rule, Softmax
+from ._heads import as_sequence, require_heads, together
+
+
+class SelfAttention(eqx.Module):
+    r"""One head of attention of a sequence to itself.
+
+    $$ c_i = \sum_j a_{ij} W_v x_j, \qquad
+       a_{ij} \propto K(W_q x_i, W_k x_j)\, \pi(i, j) $$
+
+    By default $K$ is the exponential of $q \cdot k / \sqrt{d_{qk}}$. No output projection.
+
+    **Arguments:**
+
+    - `size`: d, of the rows x.
+    - `qk_size`, `vo_size`: of queries and keys, and of values. Default: d.
+    - `use_bias`: whether projections have one. Default: no.
+    - `kernel`, `prior`, `rule`, `method`: as in `attend`.
+    - `key`: a PRNG key, for the projections.
+
+    **Source:** Vaswani et al., *Attention is all you need* (2017).
+    """
+
+    query_proj: eqx.nn.Linear
+    key_proj: eqx.nn.Linear
+    value_proj: eqx.nn.Linear
+    kernel: Kernel
+    prior: Prior | None
+    rule: Rule
+    method: Method
+
+    def __init__(
+        self,
+        size: int,
+        qk_size: int | None = None,
+        vo_size: int | None = None,
+        *,
+        use_bias: bool = False,
+        kernel: Kernel = DotProduct(),
+        prior: Prior | None = None,
+        rule: Rule = Softmax(),
+        method: Method = Auto(),
+        key: PRNGKeyArray,
+    ):
+        size = as_whole_number("size", size, 1)
+        qk_size = size if qk_size is None else as_whole_number("qk_size", qk_size, 1)
+        vo_size = size if vo_size is None else as_whole_number("vo_size", vo_size, 1)
+        require_flag("use_bias", use_bias)
+        require_heads(kernel, prior, rule, method)
+        require_key("key", key)
+        keys = jax.random.split(key, 3)
+        sizes = (qk_size, qk_size, vo_size)
+        self.query_proj, self.key_proj, self.value_proj = (
+            eqx.nn.Linear(size, out, use_bias=use_bias, key=key)
+            for out, key in zip(sizes, keys, strict=True)
+        )
+        self.kernel, self.prior, self.rule, self.method = kernel, prior, rule, method
+
+    def __call__(
+        self, x: Float[Array, "rows size"], *, prior: Prior | None = None
+    ) -> Float[Array, "rows vo_size"]:
+        """The context of each row. `prior` is added to the module's own."""
+        return attend(*self._project(x), **self._parts(prior), method=self.method)
+
+    def weights(
+        self, x: Float[Array, "rows size"], *, prior: Prior | None = None
+    ) -> Float[Array, "rows rows"]:
+        """The weights $a_{ij}$."""
+        return attention_weights(*self._project(x)[:2], **self._parts(prior))
+
+    def _project(self, x: Float[Array, "rows size"]) -> tuple[Array, Array, Array]:
+        x = as_sequence("x", x, int(self.query_proj.in_features))
+        require_finite("x", x)
+        q, k, v = (jax.vmap(p)(x) for p in (self.query_proj, self.key_proj, self.value_proj))
+        return q, k, v
+
+    def _parts(self, prior: Prior | None) -> dict[str, Any]:
+        if prior is not None:
+            require_prior("prior", prior)
+        return {"kernel": self.kernel, "prior": together(self.prior, prior), "rule": self.rule}

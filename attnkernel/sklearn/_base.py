@@ -1,0 +1,200 @@
+r"""What estimators of scikit-learn share: how a lengthscale is found, how one is pickled.
+
+$$ \hat\ell = \arg\min_\ell L(\hat f_\ell; x, \bar y, W), \qquad x \text{ the distinct inputs} $$
+
+All is computed in float64, whatever the flag of JAX.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from .. import kernels
+from .._core.validation import as_numbers, require_flag
+from ..fitting import Fit, fit
+from ..models import KernelRegression
+from ..models._empty import known_policy
+from ..objectives import GCV, AICc, LeaveOneOut, Objective
+from ._deduplicate import distinct
+
+try:
+    from jax import enable_x64
+except ImportError:  # before JAX 0.8
+    from jax.experimental import enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+
+KERNELS = {
+    "gaussian": kernels.Gaussian,
+    "laplace": kernels.Laplace,
+    "matern32": kernels.Matern32,
+    "matern52": kernels.Matern52,
+    "rational-quadratic": kernels.RationalQuadratic,
+    "cauchy": kernels.Cauchy,
+    "boxcar": kernels.Boxcar,
+    "triangular": kernels.Triangular,
+    "epanechnikov": kernels.Epanechnikov,
+    "biweight": kernels.Biweight,
+    "triweight": kernels.Triweight,
+    "tricube": kernels.Tricube,
+    "cosine": kernels.Cosine,
+}
+OBJECTIVES = {"leave-one-out": LeaveOneOut, "gcv": GCV, "aicc": AICc}
+
+Matrix = Float[np.ndarray, "rows columns"]
+
+
+class KernelEstimator(BaseEstimator):
+    """An estimator of scikit-learn: its parameters, see `attnkernel.sklearn.KernelRegressor`."""
+
+    def __init__(
+        self,
+        kernel: Any = "gaussian",
+        *,
+        order: Any = 0,
+        passes: Any = 1,
+        objective: Any = "leave-one-out",
+        lengthscale: Any = None,
+        per_dimension: Any = True,
+        on_empty: Any = "nearest",
+        starts: Any = None,
+    ):  # Any: scikit-learn looks at parameters in `fit`, not here
+        self.kernel = kernel
+        self.order = order
+        self.passes = passes
+        self.objective = objective
+        self.lengthscale = lengthscale
+        self.per_dimension = per_dimension
+        self.on_empty = on_empty
+        self.starts = starts
+
+    def learn(self, x: Matrix, y: np.ndarray, sample_weight: Any) -> None:
+        """Set all that prediction needs, from inputs and labels as numbers."""
+        require_flag("per_dimension", self.per_dimension)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, x, dtype=np.float64)
+        objective = self.objective
+        if objective is not None and not isinstance(objective, Objective):
+            objective = _named("objective", objective, OBJECTIVES)()
+        if objective is not None and objective.is_stochastic:
+            raise ValueError(
+                f"objective must draw nothing at random; {type(objective).__name__} does. Try "
+                f"ak.KFold(5), or ak.fit, which takes an optimiser."
+            )
+        on_empty = known_policy(self.on_empty)
+        with enable_x64(True):
+            rows = distinct(x, y, sample_weight)
+            self._columns = self._with_a_say(rows.x)
+            self._rows = rows._replace(x=self.seen(rows.x))
+            kernel = self._kernel(self._rows.x)
+            form = {"order": self.order, "passes": self.passes}
+            self.model_ = KernelRegression(kernel, on_empty=on_empty, **form)
+            self.fit_: Fit | None = None
+            varies = np.any(self._rows.x != self._rows.x[:1]) and np.any(rows.y != rows.y[:1])
+            if objective is not None and self.lengthscale is None and varies and len(rows.x) >= 3:
+                x, y, weights = self._rows[:3]
+                # of an empty neighbourhood a criterion needs a number
+                policy = "mean" if on_empty == "mean" else "nearest"
+                start = KernelRegression(kernel, on_empty=policy, **form)
+                parts = {"objective": objective, "weights": weights, "starts": self.starts}
+                self.fit_ = fit(start, x, y, **parts)
+                found = self.fit_.model.kernel
+                self.model_ = KernelRegression(found, on_empty=on_empty, **form)
+            self._set_lengthscale()
+
+    def _with_a_say(self, x: Matrix) -> Bool[np.ndarray, " columns"]:
+        """Which columns: of a kernel that is given all, of others those that vary."""
+        if isinstance(self.kernel, kernels.Kernel):
+            return np.ones(x.shape[1], bool)
+        if self.lengthscale is None:
+            return np.any(x != x[:1], axis=0)
+        given = as_numbers("lengthscale", self.lengthscale, "a positive number")
+        if not np.all(given > 0):
+            raise ValueError(f"lengthscale must be positive; got {given.tolist()}.")
+        if given.shape not in ((), (x.shape[1],)):
+            raise ValueError(
+                f"lengthscale must be one number or one per column, shape ({x.shape[1]},); got "
+                f"shape {given.shape}."
+            )
+        return np.broadcast_to(given != np.inf, x.shape[1:])
+
+    def _kernel(self, x: Matrix) -> kernels.Kernel:
+        """The kernel that is given, or from which a search starts."""
+        if isinstance(self.kernel, kernels.Kernel):
+            if self.lengthscale is not None:
+                raise ValueError(f"{self.kernel!r} has its own lengthscale: give it there alone.")
+            return jax.tree.map(
+                lambda leaf: leaf.astype(float) if eqx.is_inexact_array(leaf) else leaf, self.kernel
+            )
+        kernel = _named("kernel", self.kernel, KERNELS)
+        if self.lengthscale is not None:
+            given = np.asarray(self.lengthscale, np.float64)
+            if self._columns.any():
+                return kernel(given[self._columns] if given.ndim else given)
+            return kernel(1.0)
+        n, dim = x.shape
+        # of two inputs: no label of the other counts
+        lengthscale = np.std(x, axis=0) * n ** (-1 / (dim + 4)) if n > 2 else np.ptp(x, axis=0) / 8
+        if not self.per_dimension:
+            lengthscale = np.sqrt(np.mean(lengthscale**2))
+        return kernel(np.where(lengthscale > 0, lengthscale, 1.0))
+
+    def _set_lengthscale(self) -> None:
+        """`lengthscale_`, infinite for columns without a say."""
+        self.__dict__.pop("lengthscale_", None)
+        found = getattr(self.model_.kernel, "lengthscale", None)
+        if found is not None:
+            found = np.array(found)
+            if not self._columns.all():
+                each = np.full(self._columns.shape, np.inf)
+                each[self._columns] = found if self._columns.any() else np.inf
+                found = each
+            self.lengthscale_ = found if found.ndim else float(found)
+
+    def seen(self, x: Matrix) -> Float[np.ndarray, "rows seen"]:
+        """The columns with a say; without any, all inputs are one."""
+        return x[:, self._columns] if self._columns.any() else np.zeros((len(x), 1))
+
+    def predicted(self, X: Any) -> tuple[Matrix, np.ndarray]:
+        """Queries, as the model sees them, and predictions there."""
+        check_is_fitted(self)
+        q = self.seen(np.asarray(validate_data(self, X, reset=False, dtype=np.float64)))
+        x, y, weights = self._rows[:3]
+        with enable_x64(True):
+            return q, np.array(self.model_(q, x, y, weights=weights))
+
+    def __getstate__(self) -> Any:
+        return jax.tree.map(_packed, super().__getstate__())
+
+    def __setstate__(self, state: Any) -> None:
+        with enable_x64(True):
+            super().__setstate__(jax.tree.map(_unpacked, state))
+
+
+class _Packed:
+    """An array of JAX in a pickle: unpickled by itself it would lose its precision."""
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
+
+
+def _packed(leaf: Any) -> Any:
+    return _Packed(np.asarray(leaf)) if isinstance(leaf, jax.Array) else leaf
+
+
+def _unpacked(leaf: Any) -> Any:
+    return jnp.asarray(leaf.array) if isinstance(leaf, _Packed) else leaf
+
+
+def _named(argument: str, name: Any, known: dict[str, Any]) -> Any:
+    """The class of a name."""
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(
+            f"{argument} must be an object of attnkernel or one of {', '.join(map(repr, known))}; "
+            f"got {name!r}."
+        )
+    return known[name]
