@@ -27,7 +27,7 @@ def checked(
     for name, part, kind, example in (
         ("kernel", first(kernel), Kernel, "ak.Gaussian(0.3)"),
         ("rule", first(rule), Rule, "ak.Softmax()"),
-        ("prior", first(prior), Prior, "ak.priors.LeaveOneOut(), or None"),
+        ("prior", first(prior), Prior, "ak.priors.ExcludeSelf(), or None"),
     ):
         if not (part is None and name == "prior"):
             require_instance(name, part, kind, example)

@@ -74,7 +74,7 @@ def attend(
       compare them, such as `Projected`.
     - `v`: values, shape (*batch, keys, dim_v). Leading batch axes broadcast as in NumPy.
     - `kernel`: log K(q, k), for example `Gaussian(0.3)`.
-    - `prior`: log π(i, j), for example `LeaveOneOut()`; None weighs all keys alike.
+    - `prior`: log π(i, j), for example `ExcludeSelf()`; None weighs all keys alike.
     - `rule`: scores to weights. Default: softmax at temperature 1. Others than `Softmax` weigh as
       they say. Kernel, prior and rule may each be `PerHead`: others for each head.
     - `method`: how the sum is evaluated. Default: `Auto()`, see `select_method`.

@@ -19,7 +19,7 @@ from .._core.validation import (
 from ..fitting._fit import fit as fit_model
 from ..fitting._result import Fit
 from ..models import MeanVarianceRegression
-from ..priors import LeaveOneOut as LeaveOneOutMask
+from ..priors import ExcludeSelf
 from ._bands import Bands
 from ._variance import RowVariance, with_weight
 
@@ -81,8 +81,8 @@ def conformal(
     if kind == "leave-one-out":
         centre = fit(at)
         x, y = fit.x, fit.y
-        residuals = jnp.abs(y - fit.model(x, x, y, prior=LeaveOneOutMask(), **given))
-        first, held, prior = fit, jnp.arange(len(x)), LeaveOneOutMask()
+        residuals = jnp.abs(y - fit.model(x, x, y, prior=ExcludeSelf(), **given))
+        first, held, prior = fit, jnp.arange(len(x)), ExcludeSelf()
     else:
         if key is None:
             raise ValueError("A split is drawn at random: pass key=jax.random.PRNGKey(0).")

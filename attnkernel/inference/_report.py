@@ -11,7 +11,7 @@ from .._core.pandas_frames import shown
 from .._core.validation import as_names
 from ..fitting._result import Fit, apart, take
 from ..models import KernelRegression
-from ..priors import LeaveOneOut as LeaveOneOutMask
+from ..priors import ExcludeSelf
 from ._bands import degrees_of_freedom, effective_count
 from ._variance import of_regression
 
@@ -121,7 +121,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         raise ValueError(f"names must be {dim}, one for each column; got {list(names)}.")
     local = model.local_fit(fit.x, fit.x, fit.y, **given)
     reach = dataclasses.replace(model, passes=1)  # which no pass widens
-    left_out = reach.local_fit(fit.x, fit.x, fit.y, prior=LeaveOneOutMask(), **given)
+    left_out = reach.local_fit(fit.x, fit.x, fit.y, prior=ExcludeSelf(), **given)
     fitted = local.coefficients[:, 0, 0]
     a, b = fit.y - jnp.mean(fit.y), fitted - jnp.mean(fit.y)
     r_squared = jnp.sum(a * b) ** 2 / (jnp.sum(a * a) * jnp.sum(b * b))

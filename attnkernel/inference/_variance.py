@@ -15,7 +15,7 @@ from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit
 from ..models import KernelRegression
 from ..objectives._objective import that_count
-from ..priors import LeaveOneOut as LeaveOneOutMask, Mask
+from ..priors import ExcludeSelf, Mask
 
 Noise = Literal["local", "rows", "constant"]
 
@@ -79,7 +79,7 @@ class RowVariance(eqx.Module):
     def residuals(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Array:
         """Of each row, y less its prediction from all others."""
         if self.model.passes > 1:  # of which the diagonal does not tell it
-            return y - self.model(self.x, self.x, y, prior=LeaveOneOutMask(), **self.given)
+            return y - self.model(self.x, self.x, y, prior=ExcludeSelf(), **self.given)
         fitted, _ = self.model.smooth(self.x, y, **self.given)
         left = jnp.maximum(1.0 - self.hat, jnp.finfo(self.hat.dtype).eps ** 0.5)
         return (y - fitted) / (left if y.ndim == 1 else left[:, None])
@@ -127,7 +127,7 @@ def _likeliest(
 
     def unlikely(factor: Array) -> Array:
         moved = eqx.tree_at(lambda rule: rule.factor, rule, factor)
-        others = moved.at(rule.x, y, LeaveOneOutMask())
+        others = moved.at(rule.x, y, ExcludeSelf())
         return jnp.mean(jnp.log(others) + squares / others, where=some)
 
     return factors[jnp.argmin(jax.lax.map(unlikely, factors))]

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.symbolic_sizes import is_symbolic
 from ..kernels import Kernel
-from ..priors import And, HeldOut, LeaveOneOut, Prior
+from ..priors import And, ExcludeSelf, HeldOut, Prior
 from ..rules import Rule
 from ._softmax_state import Moments
 
@@ -83,7 +83,7 @@ def key_mask(prior: Prior | None) -> KeyMask:
         return KeyMask()
     if type(prior) is HeldOut:
         return KeyMask(seen=~prior.held_out)
-    if type(prior) is LeaveOneOut:
+    if type(prior) is ExcludeSelf:
         return KeyMask(leaves_out=True)
     if type(prior) is And:
         first, second = key_mask(prior.first), key_mask(prior.second)
@@ -94,7 +94,7 @@ def key_mask(prior: Prior | None) -> KeyMask:
             first.refusal or second.refusal,
         )
     name = type(prior).__name__
-    known = "no prior, or the masks HeldOut and LeaveOneOut, also joined by &"
+    known = "no prior, or the masks HeldOut and ExcludeSelf, also joined by &"
     return KeyMask(refusal=f"it takes {known}; got {name}")
 
 

@@ -29,7 +29,7 @@ class Fourier(Method):
     r"""Sums of a Gaussian kernel by nonuniform FFT, certified to a relative error of `tol`.
 
     Takes a `Gaussian` in up to three dimensions (one lengthscale, one per dimension or a full
-    metric), in float64 on CPU, at any temperature; of priors, `HeldOut` and `LeaveOneOut`. It costs
+    metric), in float64 on CPU, at any temperature; of priors, `HeldOut` and `ExcludeSelf`. It costs
     $O\big((n + m) \log 1/\mathrm{tol} + M \log M\big)$ for M frequencies, of which there are about
     (range of x / ℓ)^d. Needs the package jax-finufft: `pip install "attnkernel[fourier]"`.
 

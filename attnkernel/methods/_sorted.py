@@ -34,10 +34,10 @@ class Sorted(Method):
     r"""Sorts the keys and sums over intervals of them; exact, for d = 1, in O((n + m) log n).
 
     Takes `Laplace` and the compact kernels `Boxcar`, `Triangular`, `Epanechnikov`, `Biweight` and
-    `Triweight`; no prior, `HeldOut`, `LeaveOneOut`, or these joined by `&`. Memory is O(n + m).
+    `Triweight`; no prior, `HeldOut`, `ExcludeSelf`, or these joined by `&`. Memory is O(n + m).
     No sum is formed by subtraction: all digits stay, wherever the points lie.
 
-    `LeaveOneOut` is for queries and keys that are the same rows. Where they are not, and a query
+    `ExcludeSelf` is for queries and keys that are the same rows. Where they are not, and a query
     sees the key of its row elsewhere than at the query, the result of the query is NaN.
     """
 
@@ -55,7 +55,7 @@ class Sorted(Method):
             return mask.refusal
         if mask.leaves_out and task.queries != task.keys:
             return (
-                "with LeaveOneOut it takes queries and keys that are the same rows; got "
+                "with ExcludeSelf it takes queries and keys that are the same rows; got "
                 f"{task.queries} queries and {task.keys} keys"
             )
         if type(rule) is not Softmax:

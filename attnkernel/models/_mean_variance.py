@@ -6,7 +6,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.validation import as_reals, require_instance, require_weights
-from ..priors import LeaveOneOut, Prior
+from ..priors import ExcludeSelf, Prior
 from ..priors._base import require_prior
 from ._regression import KernelRegression
 
@@ -66,7 +66,7 @@ class MeanVarianceRegression(eqx.Module):
         labels = as_reals("y", y)
         if prior is not None:
             require_prior("prior", prior)
-        of_rows = LeaveOneOut() if prior is None else prior + LeaveOneOut()
+        of_rows = ExcludeSelf() if prior is None else prior + ExcludeSelf()
         left_out = self.mean(x, x, y, prior=of_rows, weights=weights)
         known = ~jnp.isnan(left_out if labels.ndim == 1 else jnp.sum(left_out, axis=1))
         # a row with no other in reach says nothing

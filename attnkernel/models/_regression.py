@@ -129,7 +129,7 @@ class KernelRegression(eqx.Module):
 
         - `x_new`: shape (m, dim) or (m,); `x`: shape (n, dim) or (n,).
         - `y`: labels, shape (n,) or (n, out).
-        - `prior`: which labels each prediction may see, for example `LeaveOneOut()` for
+        - `prior`: which labels each prediction may see, for example `ExcludeSelf()` for
           predictions at x itself. Default: all.
         - `weights`: of each label, shape (n,), from 0, in proportion to $1/\\sigma_i^2$, the
           inverse variance of the label. One of 0 is no row. Default: 1.

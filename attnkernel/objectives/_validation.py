@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._core.validation import as_reals, as_whole_number, require_weights
 from ..kernels import Kernel
-from ..priors import LeaveOneOut as LeaveOneOutMask, Mask
+from ..priors import ExcludeSelf, Mask
 from ._objective import Objective, Sample, Validation, by_input
 from ._scores import squared_error
 
@@ -37,7 +37,7 @@ class LeaveOneOut(Validation):
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, ""]:
-        predicted = model(x, x, y, prior=LeaveOneOutMask(), **self.given())
+        predicted = model(x, x, y, prior=ExcludeSelf(), **self.given())
         return self.mean(self.scored(predicted, as_reals("y", y)))
 
     def on_sample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> Sample | None:

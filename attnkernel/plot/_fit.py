@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from .._core.validation import require_instance, require_words
 from ..fitting import Fit
 from ..inference import Bands
-from ..priors import LeaveOneOut as LeaveOneOutMask
+from ..priors import ExcludeSelf
 from ._data import points
 from ._style import (
     BLUE,
@@ -72,7 +72,7 @@ def fit(
             legend(ax)
         ax.set(xlabel=x_label(result), ylabel=y_label(result))
         return ax
-    predicted = result.model(result.x, result.x, result.y, prior=LeaveOneOutMask())
+    predicted = result.model(result.x, result.x, result.y, prior=ExcludeSelf())
     points(predicted, result.y, ax=ax)
     ends = [float(jnp.min(result.y)), float(jnp.max(result.y))]
     ax.plot(ends, ends, color=ORANGE, linestyle="--", linewidth=1.0, label="observed = predicted")

@@ -11,9 +11,9 @@ from ._biases import (
 )
 from ._masks import (
     Causal as Causal,
+    ExcludeSelf as ExcludeSelf,
     Given as Given,
     HeldOut as HeldOut,
-    LeaveOneOut as LeaveOneOut,
     Lengths as Lengths,
     Prefix as Prefix,
     Segments as Segments,

@@ -33,7 +33,7 @@ class HeldOut(Mask):
         return ~self.held_out[j]
 
 
-class LeaveOneOut(Mask):
+class ExcludeSelf(Mask):
     r"""No query sees its own row: $\pi(i, j) = 1\{j \ne i\}$, for q and k the same rows."""
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:

@@ -21,7 +21,7 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from ..models import KernelRegression
-from ..priors import LeaveOneOut
+from ..priors import ExcludeSelf
 from ._base import KernelEstimator, Matrix, enable_x64
 
 
@@ -96,7 +96,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         with enable_x64(True):
             form = {"order": self.order, "passes": self.passes}
             near = KernelRegression(kernel, on_empty="nearest", **form)
-            unseen = np.array(near(x, x, y, weights=weights, prior=LeaveOneOut()))
+            unseen = np.array(near(x, x, y, weights=weights, prior=ExcludeSelf()))
             error = (rows.labels - unseen[rows.of]).reshape(len(rows.of), -1)
             variance = rows.variance_of_means(error**2)
             with_one = np.hstack([variance, np.ones((len(x), 1))])

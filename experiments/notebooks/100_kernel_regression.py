@@ -106,7 +106,7 @@ plt.show()
 
 # %%
 model = regression(0.25)
-masked = model(x, x, y, prior=ak.priors.LeaveOneOut())
+masked = model(x, x, y, prior=ak.priors.ExcludeSelf())
 fitted, hat = model.smooth(x, y)
 print(f"masked:           {jnp.mean((y - masked) ** 2):.7f}")
 print(f"from one fit:     {jnp.mean(((y - fitted) / (1 - hat)) ** 2):.7f}")

@@ -84,7 +84,7 @@ print("y", data.y[some].round(2))
 
 # %%
 def left_out(x, y, kernel, method):
-    prior = ak.priors.LeaveOneOut()
+    prior = ak.priors.ExcludeSelf()
     return ak.attend(x, x, y[:, None], kernel=kernel, prior=prior, method=method)[:, 0]
 
 
@@ -96,7 +96,7 @@ for kernel, method in ((ak.Gaussian(0.02), ak.Fourier()), (ak.Epanechnikov(0.05)
     print(f"{type(method).__name__:8s} {kernel}: largest relative deviation {worst:.1e}")
 
 again = ak.Fourier().recomputed(
-    few.x, few.x, few.y[:, None], kernel=ak.Gaussian(0.02), prior=ak.priors.LeaveOneOut()
+    few.x, few.x, few.y[:, None], kernel=ak.Gaussian(0.02), prior=ak.priors.ExcludeSelf()
 )
 print(f"queries that Fourier summed again: {int(again)} of {len(few.x)}")
 

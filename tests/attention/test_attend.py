@@ -10,7 +10,7 @@ import pytest
 from jax.test_util import check_grads
 
 import attnkernel as ak
-from attnkernel.priors import LeaveOneOut, Where
+from attnkernel.priors import ExcludeSelf, Where
 
 QUERIES, KEYS, DIM, DIM_V = 5, 7, 3, 2
 
@@ -41,7 +41,7 @@ def by_hand(q, k, v, lengthscale, allowed=lambda i, j: True, temperature=1.0, si
     ("prior", "allowed"),
     [
         (None, lambda i, j: True),
-        (LeaveOneOut(), lambda i, j: i != j),
+        (ExcludeSelf(), lambda i, j: i != j),
         (Where(lambda i, j: j < i), lambda i, j: j < i),  # the first query sees nothing
     ],
 )
@@ -118,7 +118,7 @@ def test_gradients_match_finite_differences(x64):
 
     def value(q, k, v, log_lengthscale):
         kernel = ak.Gaussian(jnp.exp(log_lengthscale))
-        out, log_mass = ak.attend(q, k, v, kernel=kernel, prior=LeaveOneOut(), return_log_mass=True)
+        out, log_mass = ak.attend(q, k, v, kernel=kernel, prior=ExcludeSelf(), return_log_mass=True)
         return out, log_mass
 
     check_grads(value, (q, k, v, -0.3), order=2, modes=("fwd", "rev"), rtol=1e-5)
@@ -224,7 +224,7 @@ def test_reason_of_a_method_is_reported():
         ({"prior": ak.LeaveOneOut()}, "prior must be a Prior"),  # the objective of that name
         ({"prior": ak.priors.HeldOut(jnp.zeros(4, bool))}, r"shape \(5,\); got \(4,\)"),
         (
-            {"prior": ~(ak.priors.LeaveOneOut() & ak.priors.HeldOut(jnp.zeros(4, bool)))},
+            {"prior": ~(ak.priors.ExcludeSelf() & ak.priors.HeldOut(jnp.zeros(4, bool)))},
             r"shape \(5,\); got \(4,\)",
         ),
     ],

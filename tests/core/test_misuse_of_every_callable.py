@@ -865,7 +865,7 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
 # public, and not called with arguments that could be misused
 EXCLUDED = {
     "no arguments": (
-        "Dense Sorted Auto Uniform EluFeatures Taylor priors.LeaveOneOut plot.ink plot.paper"
+        "Dense Sorted Auto Uniform EluFeatures Taylor priors.ExcludeSelf plot.ink plot.paper"
     ),
     "abstract: its subclasses are called": (
         "Kernel Prior Mask Rule Method Objective kernels.Categorical kernels.Compact "
@@ -873,7 +873,8 @@ EXCLUDED = {
     ),
     "what a function returns": (
         "Fit Bands Selection attention.LocalFit fitting.Box fitting.Choice fitting.Starts "
-        "inference.DegreesOfFreedom inference.Report objectives.Sample methods.Moments methods.State methods.Task data.Dataset"
+        "inference.DegreesOfFreedom inference.Report objectives.Sample methods.Moments "
+        "methods.State methods.Task data.Dataset"
     ),
     "an error or a warning": "FitWarning ExtrapolationWarning CheckpointWarning SavedFileError",
     "for authors of kernels, methods and training loops, inside jit": (

@@ -23,13 +23,13 @@ CASES = {
     "1-D, leave one out": (
         1,
         lambda: ak.Gaussian(0.3),
-        priors.LeaveOneOut(),
+        priors.ExcludeSelf(),
         ak.Softmax(0.7, sink_mass=0.1),
     ),
     "2-D, per dimension, held out": (
         2,
         lambda: ak.Gaussian(jnp.array([0.7, 1.1])),
-        priors.HeldOut(HIDDEN) & priors.LeaveOneOut(),
+        priors.HeldOut(HIDDEN) & priors.ExcludeSelf(),
         ak.Softmax(),
     ),
     "3-D, full metric": (3, lambda: ak.Gaussian(1.5, metric=METRIC), None, ak.Softmax()),
@@ -237,7 +237,7 @@ def test_labels_of_held_out_rows_are_not_read(x64):
     [
         ({"kernel": lambda: ak.Laplace(0.3)}, "Gaussian.*Laplace"),
         ({"dim": 4}, "1 to 3.*4"),
-        ({"prior": ak.Causal()}, "HeldOut and LeaveOneOut.*Causal"),
+        ({"prior": ak.Causal()}, "HeldOut and ExcludeSelf.*Causal"),
         ({"dtype": jnp.float32}, "float32.*float64"),
     ],
 )
@@ -291,7 +291,7 @@ def test_error_of_one_source_stays_within_its_bound(x64, allow_rank_promotion, d
 
 @pytest.mark.parametrize(
     "prior",
-    [slow(None), priors.HeldOut(HIDDEN) & priors.LeaveOneOut()],
+    [slow(None), priors.HeldOut(HIDDEN) & priors.ExcludeSelf()],
 )
 def test_selected_queries_are_recomputed_exactly(x64, monkeypatch, prior):
     """None, one, some and all of 37 queries, in groups of four."""
@@ -328,7 +328,7 @@ def test_selected_queries_are_recomputed_exactly(x64, monkeypatch, prior):
 
 def test_blocks_without_a_selected_query_are_skipped():
     rows = jnp.arange(8)
-    mask = _exactly._Reordered(priors.LeaveOneOut(), rows, rows, jnp.asarray(3))
+    mask = _exactly._Reordered(priors.ExcludeSelf(), rows, rows, jnp.asarray(3))
     block = (jnp.asarray(0), jnp.asarray(7))
     assert mask.upper_bound(jnp.asarray(2), jnp.asarray(3), *block) == 0
     assert np.isneginf(mask.upper_bound(jnp.asarray(3), jnp.asarray(7), *block))

@@ -33,7 +33,7 @@ def evaluate(make, method, leave_one_out, full_hessian, log_lengthscale, q, k, v
             k,
             v,
             kernel=with_lengthscale(make, log_lengthscale),
-            prior=prior & priors.LeaveOneOut() if leave_one_out else prior,
+            prior=prior & priors.ExcludeSelf() if leave_one_out else prior,
             method=method,
             return_log_mass=True,
         )
@@ -103,9 +103,9 @@ def test_value_and_derivatives(x64, make, leave_one_out):
     ("make", "prior", "rule"),
     [
         (ak.Laplace, None, lambda: ak.Softmax(0.6, sink_mass=0.02)),
-        (ak.Laplace, priors.LeaveOneOut(), lambda: ak.Softmax(jnp.asarray(1.4))),
+        (ak.Laplace, priors.ExcludeSelf(), lambda: ak.Softmax(jnp.asarray(1.4))),
         (ak.Boxcar, None, lambda: ak.Softmax(jnp.asarray(1.4), sink_mass=0.02)),
-        (ak.Epanechnikov, priors.LeaveOneOut(), lambda: ak.Softmax(sink_mass=jnp.asarray(0.02))),
+        (ak.Epanechnikov, priors.ExcludeSelf(), lambda: ak.Softmax(sink_mass=jnp.asarray(0.02))),
     ],
 )
 def test_rules_and_metrics(x64, make, prior, rule):
@@ -183,7 +183,7 @@ def test_float32_far_from_zero():
     rng = np.random.default_rng(0)
     x = np.float32(1e4 + rng.normal(size=(2000, 1)))
     y = np.float32(rng.normal(size=(2000, 1)))
-    prior, lengthscale = priors.LeaveOneOut(), np.float32(0.1)
+    prior, lengthscale = priors.ExcludeSelf(), np.float32(0.1)
 
     @functools.partial(jax.jit, static_argnums=0)
     def values(method, x, y):
@@ -250,7 +250,7 @@ def test_left_out_key_apart_from_its_query_gives_nan(x64):
     q = jnp.array([[0.0], [1.1], [2.0], [2.1]])
     for make in (ak.Epanechnikov, ak.Triangular):
         attend = jax.jit(
-            functools.partial(ak.attend, kernel=make(1.5), prior=priors.LeaveOneOut()),
+            functools.partial(ak.attend, kernel=make(1.5), prior=priors.ExcludeSelf()),
             static_argnames="method",
         )
         out, dense = (attend(q, k, k, method=method) for method in (ak.Sorted(), ak.Dense()))
@@ -265,9 +265,9 @@ def test_left_out_key_apart_from_its_query_gives_nan(x64):
             "Laplace, Boxcar, .* Triweight.*Gaussian",
         ),
         ({"dim": 2}, "one dimension.*2"),
-        ({"prior": ak.Causal()}, "HeldOut and LeaveOneOut.*Causal"),
-        ({"prior": priors.LeaveOneOut() & ak.Causal()}, "got Causal"),
-        ({"prior": priors.LeaveOneOut(), "queries": 3}, "same rows.*3 queries.*5 keys"),
+        ({"prior": ak.Causal()}, "HeldOut and ExcludeSelf.*Causal"),
+        ({"prior": priors.ExcludeSelf() & ak.Causal()}, "got Causal"),
+        ({"prior": priors.ExcludeSelf(), "queries": 3}, "same rows.*3 queries.*5 keys"),
         (
             {"rule": ak.Softmax(0.5)},
             "Biweight.*temperature 1",
@@ -308,7 +308,7 @@ def test_no_queries_and_no_keys_and_one_key():
         assert sums(x[:0], x, x)[0].shape == (0, 1)
         for value, log_mass in (
             sums(x, x[:0], x[:0]),
-            sums(x[:1], x[:1], x[:1], prior=priors.LeaveOneOut()),
+            sums(x[:1], x[:1], x[:1], prior=priors.ExcludeSelf()),
         ):
             assert (np.asarray(value) == 0).all()
             assert np.isneginf(log_mass).all()

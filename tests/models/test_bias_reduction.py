@@ -11,7 +11,7 @@ import attnkernel as ak
 import attnkernel.plot
 from attnkernel.inference._variance import RowVariance
 from attnkernel.models import _regression
-from attnkernel.priors import HeldOut, LeaveOneOut
+from attnkernel.priors import ExcludeSelf, HeldOut
 from attnkernel.sklearn import KernelClassifier, KernelRegressor
 
 N, K = 24, 5
@@ -185,7 +185,7 @@ def test_hidden_rows_are_in_no_pass(data, order):
     def results(model):
         held_out = {"prior": HeldOut(jnp.asarray(hidden))}
         return (
-            model(x, x, y, prior=LeaveOneOut()),
+            model(x, x, y, prior=ExcludeSelf()),
             model(q, x, spoilt, **held_out),
             model(q, x, spoilt, **held_out, weights=counts),
         )
@@ -372,7 +372,7 @@ def test_gradients_under_leave_one_out_keep_no_matrix_for_each_query(x64):
 
     def loss(log):
         model = model_of(0, 4, ak.Gaussian(jnp.exp(log)))
-        return jnp.sum(model(x, x, x, prior=LeaveOneOut()) ** 2)
+        return jnp.sum(model(x, x, x, prior=ExcludeSelf()) ** 2)
 
     needed = jax.jit(jax.grad(loss)).lower(jnp.array(-2.0)).compile().memory_analysis()
     assert needed.temp_size_in_bytes < 30 * 200 * 200 * 8  # and not 200 of them

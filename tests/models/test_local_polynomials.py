@@ -16,7 +16,7 @@ from attnkernel.attention import _local_polynomial as _local
 from attnkernel.attention._local_polynomial import local_polynomial
 from attnkernel.attention._monomials import exponents
 from attnkernel.models import _regression
-from attnkernel.priors import LeaveOneOut, Where
+from attnkernel.priors import ExcludeSelf, Where
 
 N, M = 83, 31
 MANY = _regression._MANY + 1  # labels of a row that are summed by the weights of the fit
@@ -75,7 +75,7 @@ def test_coefficients_solve_weighted_least_squares(x64, dim, order):
 @eqx.filter_jit
 def estimates(model, x_new, x, y, many, weights, variance):
     fitted, hat = model.smooth(x, y, weights=weights)
-    seen = {"prior": LeaveOneOut(), "weights": weights}
+    seen = {"prior": ExcludeSelf(), "weights": weights}
     return {
         "fitted": fitted,
         "hat": hat,

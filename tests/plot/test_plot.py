@@ -74,7 +74,7 @@ def test_fit_of_two_inputs_shows_predicted_against_observed(fitted, ax):
     result = dataclasses.replace(fitted, model=model, x=x, y=y)
     ak.plot.fit(result, ax=ax)
     predicted, observed = lines(ax)["observations"].get_data()
-    expected = result.model(x, x, y, prior=ak.priors.LeaveOneOut())
+    expected = result.model(x, x, y, prior=ak.priors.ExcludeSelf())
     np.testing.assert_allclose(predicted, expected, rtol=1e-5)
     np.testing.assert_array_equal(observed, result.y)
     assert ax.get_xlabel() == "leave-one-out prediction"

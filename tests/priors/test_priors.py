@@ -13,11 +13,11 @@ from marks import slow
 import attnkernel as ak
 from attnkernel.priors import (
     At,
+    ExcludeSelf,
     Given,
     HeldOut,
     Kerple,
     KeyWeights,
-    LeaveOneOut,
     Lengths,
     Prefix,
     Segments,
@@ -31,7 +31,7 @@ HIDDEN = np.array([True, False, False, True, False, True, False])
 
 LEAVES = {
     "held out": (HeldOut(HIDDEN), ~HIDDEN[J]),
-    "leave one out": (LeaveOneOut(), I != J),
+    "leave one out": (ExcludeSelf(), I != J),
     "causal": (Where(lambda i, j: j <= i), J <= I),
 }
 
@@ -63,7 +63,7 @@ def test_algebra_is_boolean(tree):
 
 
 def test_blocks_are_parts_of_the_whole():
-    mask = LeaveOneOut() & Where(lambda i, j: j <= i)
+    mask = ExcludeSelf() & Where(lambda i, j: j <= i)
     i, j = np.arange(2, 4), np.arange(1, 6)
     block = mask.pairwise(jnp.asarray(i), jnp.asarray(j))
     allowed = (i[:, None] != j) & (j <= i[:, None])
@@ -88,7 +88,7 @@ def test_forbidden_pairs_are_not_evaluated_into_the_result():
 
 def test_masks_combine_with_masks_only():
     with pytest.raises(TypeError, match="unsupported operand"):
-        ak.priors.LeaveOneOut() & 3  # type: ignore[operator]
+        ak.priors.ExcludeSelf() & 3  # type: ignore[operator]
 
 
 SEGMENTS = np.array([2, 2, 5, 5, 5, 1, 1])

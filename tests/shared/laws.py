@@ -56,7 +56,7 @@ ROW = np.arange(KEYS)
 HELD_OUT = ROW % 3 == 1
 PRIORS = {
     "none": None,
-    "leave one out": priors.LeaveOneOut(),
+    "leave one out": priors.ExcludeSelf(),
     "held out": priors.HeldOut(HELD_OUT),
     "causal": ak.Causal(offset=4),
     "window without held out": ak.Window(5, 3) & ~priors.HeldOut(~HELD_OUT),
