@@ -16,7 +16,7 @@ def slide(draw: Callable[..., Any], **sliders: Sequence[int | float]) -> None:
     start, least and most; three whole numbers make a slider of whole numbers.
 
     ```python
-    ak.plot.slide(draw, query=(0.0, -3.0, 3.0), heads=(2, 1, 8))
+    ak.plot.slide(lambda query, heads: print(query, heads), query=(0.0, -3.0, 3.0), heads=(2, 1, 8))
     ```
     """
     require_function("draw", draw)
