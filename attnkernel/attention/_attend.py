@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from .._core.mesh_axes import vary_alike
 from .._core.validation import require_finite, require_flag, require_instance
 from ..kernels import Kernel
-from ..methods import Method, weights
+from ..methods import Method, dense_weights
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._arguments import checked
@@ -96,11 +96,11 @@ def attend(
     arrays, task = checked(q, k, v, kernel, prior, rule)
     for name, array in zip("qkv", arrays, strict=True):
         require_finite(name, array)
-    if (reason := method.refusal(task)) is not None:
+    if (reason := method.unsupported_reason(task)) is not None:
         raise ValueError(f"{type(method).__name__} cannot evaluate this: {reason}")
-    dtype, method = arrays[0].dtype, method.choice(task)
+    dtype, method = arrays[0].dtype, method.resolve(task)
     parts, *arrays = vary_alike(_in_dtype(((kernel, prior, rule), *arrays), task.dtype))
-    value, log_mass = jit_if_pure(_sum, (method, method.side_by_side(task), parts), *arrays)
+    value, log_mass = jit_if_pure(_sum, (method, method.batch_size(task), parts), *arrays)
     if return_log_mass:
         return value.astype(dtype), log_mass.astype(dtype)
     return value.astype(dtype)
@@ -140,8 +140,8 @@ def _sum(
         kernel, prior, rule = parts
         kernel, q, k = kernel.reduced(q, k)
         q = jnp.where(jnp.all(jnp.isfinite(q), axis=1, keepdims=True), q, jnp.nan)
-        moments = method.moments(q, k, v, kernel, prior, rule)
-        return moments.value, moments.log_mass
+        state = method.softmax_state(q, k, v, kernel, prior, rule)
+        return state.value, state.log_mass
 
     return over_batch(of_member, at_a_time, parts, q, k, v)
 
@@ -156,7 +156,7 @@ def _weigh(
     def of_member(parts: Parts, q: Array, k: Array) -> Array:
         kernel, prior, rule = parts
         kernel, q, k = kernel.reduced(q, k)
-        return weights(q, k, kernel, prior, rule)
+        return dense_weights(q, k, kernel, prior, rule)
 
     return over_batch(of_member, None, parts, q, k)
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from .._core.symbolic_sizes import is_symbolic
 from ..kernels import Kernel
-from ..methods import Blockwise, Dense, Fourier, Method, Moments, Sorted, Task
+from ..methods import Blockwise, Dense, Fourier, Method, SoftmaxState, Sorted, Task
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._arguments import checked, task_of
@@ -27,13 +27,13 @@ class Auto(Method):
     4. `Blockwise()`. Symbolic numbers of queries or keys (`jax.export`) always lead here.
     """
 
-    def refusal(self, task: Task) -> str | None:
+    def unsupported_reason(self, task: Task) -> str | None:
         return None
 
-    def choice(self, task: Task) -> Method:
+    def resolve(self, task: Task) -> Method:
         return _select(task).method
 
-    def moments(
+    def softmax_state(
         self,
         q: Float[Array, "queries dim"],
         k: Float[Array, "keys dim"],
@@ -41,19 +41,19 @@ class Auto(Method):
         kernel: Kernel,
         prior: Prior | None,
         rule: Rule,
-    ) -> Moments:
-        method = self.choice(task_of(q, k, v, kernel, prior, rule))
-        return method.moments(q, k, v, kernel, prior, rule)
+    ) -> SoftmaxState:
+        method = self.resolve(task_of(q, k, v, kernel, prior, rule))
+        return method.softmax_state(q, k, v, kernel, prior, rule)
 
 
 class Selection(NamedTuple):
     """What would run, and why each method before it in the list would not."""
 
     method: Method
-    passed_over: tuple[tuple[str, str], ...]
+    skipped: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        reasons = [f"  not {name}: {reason}" for name, reason in self.passed_over]
+        reasons = [f"  not {name}: {reason}" for name, reason in self.skipped]
         return "\n".join([repr(self.method), *reasons])
 
 
@@ -79,10 +79,10 @@ def select_method(
 
 
 def _select(task: Task) -> Selection:
-    passed_over = []
+    skipped = []
     pairs = task.queries * task.keys
     for method in (Dense(), Sorted(), Fourier()):
-        reason = method.refusal(task)
+        reason = method.unsupported_reason(task)
         if isinstance(method, Dense) and is_symbolic(pairs):
             reason = f"the number of scores is symbolic, and may be more than {_DENSE_PAIRS}"
         elif isinstance(method, Dense) and pairs > _DENSE_PAIRS:
@@ -94,6 +94,6 @@ def _select(task: Task) -> Selection:
         if isinstance(method, Fourier) and reason is None and pairs <= _FOURIER_PAIRS[task.dim]:
             reason = f"{pairs} pairs are no more than {_FOURIER_PAIRS[task.dim]}"
         if reason is None:
-            return Selection(method, tuple(passed_over))
-        passed_over.append((type(method).__name__, reason))
-    return Selection(Blockwise(), tuple(passed_over))  # it takes everything
+            return Selection(method, tuple(skipped))
+        skipped.append((type(method).__name__, reason))
+    return Selection(Blockwise(), tuple(skipped))  # it takes everything

@@ -2,10 +2,10 @@
 
 from ._base import Method as Method, Task as Task
 from ._blockwise import Blockwise as Blockwise
-from ._dense import Dense as Dense, weights as weights
+from ._dense import Dense as Dense, dense_weights as dense_weights
 from ._fourier import Fourier as Fourier
 from ._fused import Fused as Fused
-from ._linear import Linear as Linear, State as State, advance as advance
+from ._linear import Linear as Linear, LinearState as LinearState, advance as advance
 from ._sharded import Sharded as Sharded
-from ._softmax_state import Moments as Moments
+from ._softmax_state import SoftmaxState as SoftmaxState
 from ._sorted import Sorted as Sorted

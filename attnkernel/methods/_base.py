@@ -14,7 +14,7 @@ from .._core.symbolic_sizes import is_symbolic
 from ..kernels import Kernel
 from ..priors import And, ExcludeSelf, HeldOut, Prior
 from ..rules import Rule
-from ._softmax_state import Moments
+from ._softmax_state import SoftmaxState
 
 
 class Task(NamedTuple):
@@ -28,26 +28,26 @@ class Task(NamedTuple):
     dim: int
     dim_v: int
     dtype: Any
-    given: Any = None  # the dtype of the arrays before sums raise it to float32
+    input_dtype: Any = None  # the dtype of the arrays before sums raise it to float32
 
 
 class Method(eqx.Module):
     """Evaluates, for every query, $\\sum_i w_i v_i$ and $\\sum_i w_i$ over all keys."""
 
     @abc.abstractmethod
-    def refusal(self, task: Task) -> str | None:
+    def unsupported_reason(self, task: Task) -> str | None:
         """Why this method cannot evaluate the task; None where it can."""
 
-    def choice(self, task: Task) -> "Method":
+    def resolve(self, task: Task) -> "Method":
         """The method that carries out the task. Default: this one."""
         return self
 
-    def side_by_side(self, task: Task) -> int | None:
+    def batch_size(self, task: Task) -> int | None:
         """How many members of a batch are evaluated at a time; None: all. Default: all."""
         return None
 
     @abc.abstractmethod
-    def moments(
+    def softmax_state(
         self,
         q: Float[Array, "queries dim"],
         k: Float[Array, "keys dim"],
@@ -55,11 +55,11 @@ class Method(eqx.Module):
         kernel: Kernel,
         prior: Prior | None,
         rule: Rule,
-    ) -> Moments:
-        """The moments of all keys, for every query, in the dtype of the inputs."""
+    ) -> SoftmaxState:
+        """The state of all keys, for every query, in the dtype of the inputs."""
 
 
-def within_memory(task: Task) -> int | None:
+def batch_size_within_memory(task: Task) -> int | None:
     """How many members of a batch have 2²⁴ pairs in all: 64 MB of scores in float32.
 
     None, the whole batch, if the number of queries or of keys is symbolic.
@@ -74,7 +74,7 @@ class KeyMask(NamedTuple):
 
     seen: Bool[Array, " keys"] | None = None  # None: all keys
     leaves_out: bool = False
-    refusal: str | None = None  # why the prior is none of these
+    unsupported_reason: str | None = None  # why the prior is none of these
 
 
 def key_mask(prior: Prior | None) -> KeyMask:
@@ -91,21 +91,21 @@ def key_mask(prior: Prior | None) -> KeyMask:
         return KeyMask(
             functools.reduce(operator.and_, seen) if seen else None,
             first.leaves_out or second.leaves_out,
-            first.refusal or second.refusal,
+            first.unsupported_reason or second.unsupported_reason,
         )
     name = type(prior).__name__
     known = "no prior, or the masks HeldOut and ExcludeSelf, also joined by &"
-    return KeyMask(refusal=f"it takes {known}; got {name}")
+    return KeyMask(unsupported_reason=f"it takes {known}; got {name}")
 
 
-def masked(
+def apply_prior(
     scores: Float[Array, "queries keys"],
     prior: Prior | None,
     i: Int[Array, " queries"],
     j: Int[Array, " keys"],
 ) -> Float[Array, "queries keys"]:
     """log K / τ + log π; a forbidden pair is -inf whatever its kernel says, NaN too."""
-    scores = _rounded(scores)
+    scores = materialise_before_shift(scores)
     if prior is None:
         return scores
     log_prior = prior.pairwise(i, j)
@@ -113,7 +113,7 @@ def masked(
 
 
 @jax.custom_jvp
-def _rounded(scores: Float[Array, "..."]) -> Float[Array, "..."]:
+def materialise_before_shift(scores: Float[Array, "..."]) -> Float[Array, "..."]:
     """The scores as they are, rounded before a shift is taken from them.
 
     In one step with the product that they end in (an FMA) that is noise, where they are more than
@@ -123,6 +123,6 @@ def _rounded(scores: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.where(scores > most, most, scores)
 
 
-@_rounded.defjvp
+@materialise_before_shift.defjvp
 def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    return _rounded(*primals), tangents[0]
+    return materialise_before_shift(*primals), tangents[0]

@@ -17,7 +17,7 @@ from .._core.symbolic_sizes import is_symbolic
 from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import Rule
-from ._base import masked
+from ._base import apply_prior
 
 Parts = tuple[Kernel, Prior | None, Rule]
 
@@ -131,7 +131,7 @@ def scores_of(row: Block, column: Block, parts: Parts, keys: int) -> Float[Array
     rows, columns = row.points.shape[1], column.points.shape[1]
     i, j = row.low + jnp.arange(rows), column.low + jnp.arange(columns)
     scores = rule.tempered(kernel.pairwise(row.points.T, column.points.T))
-    scores = masked(scores, prior, i, j)
+    scores = apply_prior(scores, prior, i, j)
     scores = rule.log_weights(scores, row.values[0] if len(row.values) else None)
     if is_symbolic(keys) or keys % columns:
         scores = jnp.where((j < keys)[None, :], scores, -jnp.inf)

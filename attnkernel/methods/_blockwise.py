@@ -26,7 +26,7 @@ from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import Rule
 from . import _blockwise_unmaterialised as unmaterialised
-from ._base import Method, Task, within_memory
+from ._base import Method, Task, batch_size_within_memory
 from ._blocks import (
     Block,
     Parts,
@@ -41,7 +41,7 @@ from ._blocks import (
     sums_fit,
 )
 from ._entmax import levels
-from ._softmax_state import Moments, finite
+from ._softmax_state import SoftmaxState, finite_shift
 
 
 class Blockwise(Method):
@@ -65,14 +65,14 @@ class Blockwise(Method):
             if size is not None:
                 as_whole_number(name, size, 1, "Or None: it is then chosen from the shapes.")
 
-    def refusal(self, task: Task) -> str | None:
+    def unsupported_reason(self, task: Task) -> str | None:
         return None
 
-    def side_by_side(self, task: Task) -> int | None:
+    def batch_size(self, task: Task) -> int | None:
         """From a million pairs one: it then has blocks enough, and caches hold those of one."""
-        return within_memory(task) if at_most(task.queries * task.keys, 2**20 - 1) else 1
+        return batch_size_within_memory(task) if at_most(task.queries * task.keys, 2**20 - 1) else 1
 
-    def moments(
+    def softmax_state(
         self,
         q: Float[Array, "queries dim"],
         k: Float[Array, "keys dim"],
@@ -80,10 +80,10 @@ class Blockwise(Method):
         kernel: Kernel,
         prior: Prior | None,
         rule: Rule,
-    ) -> Moments:
+    ) -> SoftmaxState:
         queries, keys, width = q.shape[0], k.shape[0], v.shape[1]
         if queries == 0 or keys == 0:
-            moments = Moments.of(jnp.zeros((queries, keys), q.dtype), v)
+            state = SoftmaxState.from_log_weights(jnp.zeros((queries, keys), q.dtype), v)
         else:
             # the mass is the sum of the values 1
             values = jnp.concatenate([v, jnp.ones((keys, 1), v.dtype)], axis=1)
@@ -99,8 +99,8 @@ class Blockwise(Method):
                 by_key = (unmaterialised.whole(block_q), unmaterialised.whole(block_k))
             of_queries = q[:, :0] if level is None else level[:, None]
             shift, sums = _sums(q, k, values, of_queries, parts, sizes, by_key)
-            moments = Moments(shift, sums[:, -1], sums[:, :-1]).above(level)
-        return moments.with_sink(rule.log_sink())
+            state = SoftmaxState(shift, sums[:, -1], sums[:, :-1]).shifted(level)
+        return state.with_sink(rule.log_sink())
 
     def _sizes(self, queries: int, keys: int, most: tuple[int, int]) -> tuple[int, int]:
         """The sizes given, or even parts of the whole, each of up to so many rows.
@@ -160,7 +160,7 @@ def _sums(
         def raise_and_add(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
             scores = scores_of(row, column, parts, k.shape[0])
             new = jnp.maximum(shift, jnp.max(scores, axis=1))
-            kept = jnp.exp(shift - finite(new))
+            kept = jnp.exp(shift - finite_shift(new))
             return new, sums * kept[:, None] + _weigh(scores, new, column.values)
 
         empty = jnp.full(sizes[0], -jnp.inf, dtype), jnp.zeros((sizes[0], width), dtype)
@@ -176,12 +176,12 @@ def _sums(
     )
     mass = sums[:, -1]
     some = mass > 0
-    log_mass = jnp.where(some, finite(shift) + jnp.log(jnp.where(some, mass, 1.0)), 0.0)
+    log_mass = jnp.where(some, finite_shift(shift) + jnp.log(jnp.where(some, mass, 1.0)), 0.0)
     log_mass = jnp.where(jnp.isnan(mass), jnp.nan, log_mass)
     unit = jnp.where(mass == 0, 1.0, mass)
     # L of a large shift is rounded: the sums stay those about the L that is returned
     is_large = some & (jnp.abs(shift) * jnp.finfo(dtype).eps ** 0.5 > 1.0)
-    unit = jnp.where(is_large, jnp.exp(log_mass - finite(shift)), unit)
+    unit = jnp.where(is_large, jnp.exp(log_mass - finite_shift(shift)), unit)
     return log_mass, sums / unit[:, None]
 
 
@@ -224,7 +224,7 @@ def sums_at(
 
 
 def _weigh(scores: Array, shift: Array, values: Array) -> Float[Array, "rows width"]:
-    weights = jnp.exp(scores - finite(shift)[:, None])
+    weights = jnp.exp(scores - finite_shift(shift)[:, None])
     if len(values) <= 2:
         return _product(weights, values)
     # of the values 1 a sum: in a product of matrices a column beyond a round number costs many

@@ -21,9 +21,9 @@ from .._core.batching import for_any
 from .._core.mesh_axes import vary_alike
 from .._core.symbolic_sizes import is_symbolic
 from ..kernels import Kernel
-from ._base import masked
+from ._base import apply_prior
 from ._blocks import Block, Parts, sums_fit
-from ._softmax_state import finite
+from ._softmax_state import finite_shift
 
 Scores = Callable[[Array, Array], Float[Array, " rows"]]
 
@@ -60,7 +60,7 @@ def add(
 
     def scores(key: Array, j: Array) -> Array:
         one = jax.vmap(kernel.log_pair, in_axes=(1, None))(row.points, key)[:, None]
-        one = masked(rule.tempered(one), prior, i, j[None])[:, 0]
+        one = apply_prior(rule.tempered(one), prior, i, j[None])[:, 0]
         return jnp.where(j < keys, one, -jnp.inf) if keys % size else one
 
     both = functools.partial(_sums, scores, column.points, column.low)
@@ -72,7 +72,7 @@ def add(
             return vary_alike(jnp.array(raised), state), top(state[1]), state[2]
 
         def sum_it() -> tuple[Array, Array, Array]:
-            more = jnp.stack(both(finite(state[1]), column.values[0]), axis=1)
+            more = jnp.stack(both(finite_shift(state[1]), column.values[0]), axis=1)
             done = (state[0] == raised) | ~for_any(~sums_fit(more))
             return jnp.where(done, 3, 0), state[1], more
 
@@ -81,7 +81,7 @@ def add(
     first = jnp.where(for_any(jnp.any(jnp.isneginf(shift))), 0, 1)
     start = vary_alike((first, shift, jnp.zeros_like(sums)))
     _, new, more = jax.lax.while_loop(lambda state: state[0] < 3, step, start)
-    return new, sums * jnp.exp(shift - finite(new))[:, None] + more
+    return new, sums * jnp.exp(shift - finite_shift(new))[:, None] + more
 
 
 def _highest(

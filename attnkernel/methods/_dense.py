@@ -7,25 +7,25 @@ from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import Rule
 from ..rules._entmax_threshold import level_of
-from ._base import Method, Task, masked, within_memory
-from ._softmax_state import Moments
+from ._base import Method, Task, apply_prior, batch_size_within_memory
+from ._softmax_state import SoftmaxState
 
 
 class Dense(Method):
-    r"""Forms the matrix of scores, then its moments.
+    r"""Forms the matrix of scores, then its state.
 
     $$ s_{ij} = \log K(q_i, k_j) + \log \pi(i, j) $$
 
     Takes any kernel, prior and rule. O(nm) time and memory.
     """
 
-    def refusal(self, task: Task) -> str | None:
+    def unsupported_reason(self, task: Task) -> str | None:
         return None
 
-    def side_by_side(self, task: Task) -> int | None:
-        return within_memory(task)
+    def batch_size(self, task: Task) -> int | None:
+        return batch_size_within_memory(task)
 
-    def moments(
+    def softmax_state(
         self,
         q: Float[Array, "queries dim"],
         k: Float[Array, "keys dim"],
@@ -33,12 +33,14 @@ class Dense(Method):
         kernel: Kernel,
         prior: Prior | None,
         rule: Rule,
-    ) -> Moments:
+    ) -> SoftmaxState:
         log_weights, level = _log_weights(q, k, kernel, prior, rule)
-        return Moments.of(log_weights, v).above(level).with_sink(rule.log_sink())
+        return (
+            SoftmaxState.from_log_weights(log_weights, v).shifted(level).with_sink(rule.log_sink())
+        )
 
 
-def weights(
+def dense_weights(
     q: Float[Array, "queries dim"],
     k: Float[Array, "keys dim"],
     kernel: Kernel,
@@ -47,8 +49,8 @@ def weights(
 ) -> Float[Array, "queries keys"]:
     """The weights themselves, of sum 1, or less with a sink; 0 where a query sees no key."""
     log_weights, _ = _log_weights(q, k, kernel, prior, rule)
-    moments = Moments.of(log_weights, jnp.zeros((k.shape[0], 0), q.dtype))
-    log_mass = moments.with_sink(rule.log_sink()).log_mass[:, None]
+    state = SoftmaxState.from_log_weights(log_weights, jnp.zeros((k.shape[0], 0), q.dtype))
+    log_mass = state.with_sink(rule.log_sink()).log_mass[:, None]
     some = ~jnp.isneginf(log_weights)
     return jnp.where(some, jnp.exp(log_weights - jnp.where(some, log_mass, 0.0)), 0.0)
 
@@ -62,6 +64,6 @@ def _log_weights(
 ) -> tuple[Float[Array, "queries keys"], Float[Array, " queries"] | None]:
     """Log-weights before normalisation, and the level that they are counted from."""
     i, j = jnp.arange(q.shape[0]), jnp.arange(k.shape[0])
-    scores = masked(rule.tempered(kernel.pairwise(q, k)), prior, i, j)
+    scores = apply_prior(rule.tempered(kernel.pairwise(q, k)), prior, i, j)
     level = None if rule.power is None else level_of(scores, rule.power)
     return rule.log_weights(scores, level), level

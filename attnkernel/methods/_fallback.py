@@ -1,4 +1,4 @@
-"""Moments of the few queries that another method could not vouch for, by `Blockwise`."""
+"""Exact sums, by `Blockwise`, of the queries that another method could not certify."""
 
 import functools
 import math
@@ -13,11 +13,11 @@ from .._core.mesh_axes import vary_alike
 from ..priors import Mask
 from ._blocks import Parts
 from ._blockwise import Blockwise
-from ._softmax_state import Moments
+from ._softmax_state import SoftmaxState
 
 _ROWS = 256  # queries that are recomputed at a time
 
-Arrays = tuple[Array, Array, Array]  # the maximum, mass and total of moments
+Arrays = tuple[Array, Array, Array]  # maximum, mass and total of a state
 
 
 class _Reordered(Mask):
@@ -42,19 +42,19 @@ class _Reordered(Mask):
         return i_low < self.number
 
 
-def exactly(
+def recompute_exactly(
     wanted: Bool[Array, " queries"],
     q: Float[Array, "queries dim"],
     k: Float[Array, "keys dim"],
     v: Float[Array, "keys dim_v"],
     parts: Parts,
-) -> Moments:
-    """Moments of the wanted queries by `Blockwise`; of others, none.
+) -> SoftmaxState:
+    """The state of the wanted queries by `Blockwise`; an empty state for the others.
 
     Both sides are sorted by the first coordinate, so that blocks far from each other are skipped.
     """
     kernel, prior, rule = parts
-    assert prior is None or isinstance(prior, Mask)  # as refusal says
+    assert prior is None or isinstance(prior, Mask)  # as unsupported_reason says
 
     queries, steps = len(q), math.isqrt(-(-len(q) // _ROWS) - 1) + 1
 
@@ -71,7 +71,7 @@ def exactly(
 
         def of_rows(left: Array, chosen: Array) -> Arrays:
             mask = _Reordered(prior, chosen, columns, left)
-            part = Blockwise(block_q=128).moments(q[chosen], keys, values, kernel, mask, rule)
+            part = Blockwise(block_q=128).softmax_state(q[chosen], keys, values, kernel, mask, rule)
             return part.maximum, part.mass, part.total
 
         # steps within steps, for to pass over one costs as much as to read all keys
@@ -85,7 +85,7 @@ def exactly(
             found,
         )
 
-    return Moments(*jax.lax.cond(for_any(jnp.any(wanted)), some, lambda: none((queries,))))
+    return SoftmaxState(*jax.lax.cond(for_any(jnp.any(wanted)), some, lambda: none((queries,))))
 
 
 def _by_first(points: Float[Array, "n dim"]) -> Int[Array, " n"]:

@@ -1,7 +1,7 @@
 r"""Fourier summation: a Gaussian kernel is a short sum of plane waves, and all pairs factorise.
 
-What these sums cannot be off by is known query by query (`_waves`); where that is not good enough,
-the sum is formed exactly (`_exactly`).
+The error of each query's sum is bounded (`_nufft`). A query whose bound is too large is summed
+exactly (`_fallback`).
 """
 
 import importlib.util
@@ -20,9 +20,9 @@ from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._base import Method, Task, key_mask
 from ._blockwise import Blockwise
-from ._fallback import exactly
+from ._fallback import recompute_exactly
 from ._nufft import convolve
-from ._softmax_state import Moments
+from ._softmax_state import SoftmaxState
 
 
 class Fourier(Method):
@@ -54,7 +54,7 @@ class Fourier(Method):
         if not (isinstance(self.tol, float | int) and 1e-12 <= self.tol < 1):
             raise ValueError(f"tol must be a number from 1e-12 to 1; got {self.tol!r}.")
 
-    def refusal(self, task: Task) -> str | None:
+    def unsupported_reason(self, task: Task) -> str | None:
         if is_symbolic(task.queries, task.keys):
             return UNSUPPORTED
         if type(task.kernel) is not Gaussian:
@@ -65,7 +65,7 @@ class Fourier(Method):
             return f"{jnp.dtype(task.dtype).name} is too coarse to certify; use float64"
         if type(task.rule) is not Softmax:
             return f"it takes the rule Softmax, not {type(task.rule).__name__}"
-        if (reason := key_mask(task.prior).refusal) is not None:
+        if (reason := key_mask(task.prior).unsupported_reason) is not None:
             return reason
         if jax.default_backend() != "cpu":
             return f"it runs on CPU, and the default device is {jax.default_backend()}"
@@ -73,7 +73,7 @@ class Fourier(Method):
             return 'it needs jax-finufft: pip install "attnkernel[fourier]"'
         return None
 
-    def moments(
+    def softmax_state(
         self,
         q: Float[Array, "queries dim"],
         k: Float[Array, "keys dim"],
@@ -81,14 +81,14 @@ class Fourier(Method):
         kernel: Kernel,
         prior: Prior | None,
         rule: Rule,
-    ) -> Moments:
+    ) -> SoftmaxState:
         if q.shape[0] == 0 or k.shape[0] == 0:
-            return Blockwise().moments(q, k, v, kernel, prior, rule)
+            return Blockwise().softmax_state(q, k, v, kernel, prior, rule)
         sums = self._sums(q, k, v, kernel, prior, rule)
-        ours = Moments(jnp.zeros_like(sums.mass), sums.mass, sums.total)
+        ours = SoftmaxState(jnp.zeros_like(sums.mass), sums.mass, sums.total)
         ours = ours.with_sink(rule.log_sink())
-        exact = exactly(~sums.certified, q, k, v, (kernel, prior, rule))
-        return Moments(
+        exact = recompute_exactly(~sums.certified, q, k, v, (kernel, prior, rule))
+        return SoftmaxState(
             jnp.where(sums.certified, ours.maximum, exact.maximum),
             jnp.where(sums.certified, ours.mass, exact.mass),
             jnp.where(sums.certified[:, None], ours.total, exact.total),
@@ -106,21 +106,21 @@ class Fourier(Method):
     ) -> Int[Array, ""]:
         """How many queries are not certified, and so are summed exactly.
 
-        Arguments as for `attend`, without batch axes. **Raises:** `ValueError` where `refusal` says
-        that this method does not take them.
+        Arguments as for `attend`, without batch axes. **Raises:** `ValueError` if
+        `unsupported_reason` gives one.
         """
         q, k, v = as_points("q", q), as_points("k", k), as_points("v", v)
         keys, dim = k.shape
         dtype = jnp.result_type(q, k, v)
         task = Task(kernel, prior, rule, len(q), keys, dim, v.shape[1], dtype)
-        if (reason := self.refusal(task)) is not None:
+        if (reason := self.unsupported_reason(task)) is not None:
             raise ValueError(f"Fourier cannot evaluate this: {reason}")
         return jnp.sum(~self._sums(q, k, v, kernel, prior, rule).certified)
 
     def _sums(
         self, q: Array, k: Array, v: Array, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> "Sums":
-        assert isinstance(kernel, Gaussian)  # as refusal says
+        assert isinstance(kernel, Gaussian)  # as unsupported_reason says
         assert isinstance(rule, Softmax)
         covariance = _covariance(kernel, k.shape[1]) * rule.temperature
         mask = key_mask(prior)

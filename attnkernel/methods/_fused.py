@@ -30,7 +30,7 @@ from ..rules import Rule, Softmax
 from ._base import Method, Task, key_mask
 from ._blocks import derivative
 from ._blockwise import Blockwise, sums_at
-from ._softmax_state import Moments
+from ._softmax_state import SoftmaxState
 
 _HALF = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
 _RADIAL = (Gaussian, Laplace, Matern32, Matern52)
@@ -83,7 +83,7 @@ class Fused(Method):
         self.dtype = None if dtype is None else jnp.dtype(dtype)
         self.platform = platform
 
-    def refusal(self, task: Task) -> str | None:
+    def unsupported_reason(self, task: Task) -> str | None:
         if is_symbolic(task.queries, task.keys):
             return UNSUPPORTED
         platform, dtype = _platform(self.platform), self._dtype(task)
@@ -108,20 +108,20 @@ class Fused(Method):
             return f"in {dtype.name} it takes the kernels {names}; got {type(task.kernel).__name__}"
         if type(task.rule) is not Softmax:
             return f"it takes the rule Softmax; got {type(task.rule).__name__}"
-        if (reason := _mask(task.prior).refusal) is not None:
+        if (reason := _mask(task.prior).unsupported_reason) is not None:
             return reason
         columns = max(task.dim + _PARTS, task.dim_v)
         if half and columns > _MOST:
             return f"heads have up to {_MOST} columns, {_PARTS} of them its own; got {columns}"
         return None
 
-    def choice(self, task: Task) -> "Fused":
+    def resolve(self, task: Task) -> "Fused":
         return Fused(self._dtype(task), platform=_platform(self.platform))
 
     def _dtype(self, task: Task) -> np.dtype:
-        return jnp.dtype(task.given) if self.dtype is None else self.dtype
+        return jnp.dtype(task.input_dtype) if self.dtype is None else self.dtype
 
-    def moments(
+    def softmax_state(
         self,
         q: Float[Array, "queries dim"],
         k: Float[Array, "keys dim"],
@@ -129,16 +129,16 @@ class Fused(Method):
         kernel: Kernel,
         prior: Prior | None,
         rule: Rule,
-    ) -> Moments:
-        assert isinstance(rule, Softmax)  # as refusal says
+    ) -> SoftmaxState:
+        assert isinstance(rule, Softmax)  # as unsupported_reason says
         if len(q) == 0 or len(k) == 0:
-            return Blockwise().moments(q, k, v, kernel, prior, rule)
+            return Blockwise().softmax_state(q, k, v, kernel, prior, rule)
         if self.dtype in _HALF and self.platform == "cuda":
             shift, sums = _by_cudnn(q, k, v, (kernel, prior, rule), self.dtype)
         else:
             values = jnp.concatenate([v, jnp.ones((len(v), 1), v.dtype)], axis=1)
             shift, sums = _sums(q, k, values, (kernel, prior, rule), self.dtype)
-        return Moments(shift, sums[:, -1], sums[:, :-1]).with_sink(rule.log_sink())
+        return SoftmaxState(shift, sums[:, -1], sums[:, :-1]).with_sink(rule.log_sink())
 
 
 def _platform(named: str | None) -> str:
@@ -151,7 +151,7 @@ class _Mask(NamedTuple):
 
     seen: Bool[Array, " keys"] | None
     causal: bool
-    refusal: str | None
+    unsupported_reason: str | None
 
 
 def _mask(prior: Prior | None) -> _Mask:
@@ -161,9 +161,9 @@ def _mask(prior: Prior | None) -> _Mask:
     if type(prior) is And and Causal in (type(prior.first), type(prior.second)):
         first, second = _mask(prior.first), _mask(prior.second)
         seen = first.seen if second.seen is None else second.seen
-        return _Mask(seen, True, first.refusal or second.refusal)
+        return _Mask(seen, True, first.unsupported_reason or second.unsupported_reason)
     mask = key_mask(prior)
-    if mask.refusal is not None or mask.leaves_out:
+    if mask.unsupported_reason is not None or mask.leaves_out:
         what = type(prior).__name__
         return _Mask(None, False, f"it takes no prior, HeldOut, Causal() or both; got {what}")
     return _Mask(mask.seen, False, None)

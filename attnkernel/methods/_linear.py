@@ -19,25 +19,25 @@ from ..kernels._features import Features, in_units
 from ..priors import Causal, Prior
 from ..rules import Rule, Softmax
 from ._base import Method, Task, key_mask
-from ._softmax_state import Moments, finite
+from ._softmax_state import SoftmaxState, finite_shift
 
 _CHUNK = 64  # rows of a causal sum that are taken together
 
 
-class State(eqx.Module):
+class LinearState(eqx.Module):
     """$\\sum_j \\varphi_m(k_j) (v_j, 1)$ of the keys so far, each feature times $e^{-c_m}$."""
 
     maximum: Float[Array, " features"]
     sums: Float[Array, "features width"]
 
     @classmethod
-    def empty(cls, features: int, dim_v: int, dtype=None) -> "State":
+    def empty(cls, features: int, dim_v: int, dtype=None) -> "LinearState":
         """Of no keys."""
         return cls(jnp.full(features, -jnp.inf, dtype), jnp.zeros((features, dim_v + 1), dtype))
 
     def scaled(self, maximum: Float[Array, " features"]) -> Float[Array, "features width"]:
         """The sums, times $e^{-c}$ of another c, no less than its own."""
-        return self.sums * jnp.exp(self.maximum - finite(maximum))[:, None]
+        return self.sums * jnp.exp(self.maximum - finite_shift(maximum))[:, None]
 
 
 class Linear(Method):
@@ -58,7 +58,7 @@ class Linear(Method):
             example = "ak.RandomFeatures(64, 2, key=jax.random.PRNGKey(0))"
             require_instance("features", self.features, RandomFeatures, example)
 
-    def refusal(self, task: Task) -> str | None:
+    def unsupported_reason(self, task: Task) -> str | None:
         kernel, rule = task.kernel, task.rule
         if type(rule) is not Softmax:
             return f"it takes the rule Softmax, not {type(rule).__name__}"
@@ -82,11 +82,11 @@ class Linear(Method):
                 return None
             return "of Causal it takes offset 0 and as many queries as keys"
         mask = key_mask(task.prior)
-        if mask.refusal is not None or mask.leaves_out:
+        if mask.unsupported_reason is not None or mask.leaves_out:
             return f"it takes no prior, HeldOut or Causal(); got {type(task.prior).__name__}"
         return None
 
-    def moments(
+    def softmax_state(
         self,
         q: Float[Array, "queries dim"],
         k: Float[Array, "keys dim"],
@@ -94,20 +94,20 @@ class Linear(Method):
         kernel: Kernel,
         prior: Prior | None,
         rule: Rule,
-    ) -> Moments:
+    ) -> SoftmaxState:
         of_queries, of_keys = self.both(q, k, kernel, rule)
         values = jnp.concatenate([v, jnp.ones((v.shape[0], 1), v.dtype)], axis=1)
-        state = State.empty(of_keys.log.shape[1], v.shape[1], v.dtype)
+        state = LinearState.empty(of_keys.log.shape[1], v.shape[1], v.dtype)
         if type(prior) is Causal:
-            moments, _ = advance(state, of_queries, of_keys, values)
+            softmax, _ = advance(state, of_queries, of_keys, values)
         else:
             seen = key_mask(prior).seen
             if seen is not None:
                 log = jnp.where(seen[:, None], of_keys.log, -jnp.inf)
                 of_keys = Features(log, jnp.where(seen[:, None], of_keys.factor, 0.0))
                 values = jnp.where(seen[:, None], values, 0.0)
-            moments = _read(_add(state, of_keys, values), of_queries)
-        return moments.with_sink(rule.log_sink())
+            softmax = _read(_add(state, of_keys, values), of_queries)
+        return softmax.with_sink(rule.log_sink())
 
     def both(
         self,
@@ -127,33 +127,33 @@ class Linear(Method):
         return self.features(q, gaussian), self.features(k, gaussian)
 
 
-def _add(state: State, keys: Features, values: Float[Array, "keys width"]) -> State:
+def _add(state: LinearState, keys: Features, values: Float[Array, "keys width"]) -> LinearState:
     """The state with more keys in it."""
     maximum = jnp.maximum(state.maximum, jnp.max(keys.log, axis=0, initial=-jnp.inf))
     maximum = jax.lax.stop_gradient(maximum)
-    weights = keys.factor * jnp.exp(keys.log - finite(maximum)[None, :])
-    return State(maximum, state.scaled(maximum) + _product(weights.T, values))
+    weights = keys.factor * jnp.exp(keys.log - finite_shift(maximum)[None, :])
+    return LinearState(maximum, state.scaled(maximum) + _product(weights.T, values))
 
 
-def _read(state: State, queries: Features) -> Moments:
-    """The moments of queries that see all keys of the state."""
-    log = queries.log + finite(state.maximum)[None, :]
+def _read(state: LinearState, queries: Features) -> SoftmaxState:
+    """The softmax state of queries that see all keys of `state`."""
+    log = queries.log + finite_shift(state.maximum)[None, :]
     log = jnp.where(jnp.isneginf(state.maximum)[None, :], -jnp.inf, log)
-    highest = finite(jnp.max(log, axis=1))
+    highest = finite_shift(jnp.max(log, axis=1))
     weights = queries.factor * jnp.exp(log - highest[:, None])
     return _moments(highest, _product(weights, state.sums), jnp.any(state.maximum > -jnp.inf))
 
 
 def _moments(
     highest: Float[Array, " queries"], sums: Float[Array, "queries width"], some: Array
-) -> Moments:
+) -> SoftmaxState:
     mass = jnp.where(some & ~(sums[:, -1] > 0), jnp.nan, sums[:, -1])
-    return Moments(highest, mass, sums[:, :-1])
+    return SoftmaxState(highest, mass, sums[:, :-1])
 
 
 def advance(
-    state: State, queries: Features, keys: Features, values: Float[Array, "rows width"]
-) -> tuple[Moments, State]:
+    state: LinearState, queries: Features, keys: Features, values: Float[Array, "rows width"]
+) -> tuple[SoftmaxState, LinearState]:
     """Rows that follow those of the state: each sees these, those before it, and itself."""
     rows = values.shape[0]
     size = _CHUNK if is_symbolic(rows) else min(_CHUNK, rows)
@@ -171,41 +171,45 @@ def advance(
     )
 
     @jax.checkpoint
-    def step(state: State, chunk: tuple[Features, Features, Array]) -> tuple[State, Moments]:
+    def step(
+        state: LinearState, chunk: tuple[Features, Features, Array]
+    ) -> tuple[LinearState, SoftmaxState]:
         _, keys, values = chunk
         after = _add(state, keys, values)
         # what the first rows see may vanish beside what only the last see
         first = jnp.maximum(state.maximum, keys.log[0])
         close = jnp.all(after.maximum - first < 0.4 * -jnp.log(jnp.finfo(values.dtype).tiny))
-        moments = jax.lax.cond(close, _together, _one_by_one, state, after, *chunk)
-        return after, moments
+        softmax = jax.lax.cond(close, _together, _one_by_one, state, after, *chunk)
+        return after, softmax
 
-    state, moments = jax.lax.scan(step, vary_alike(state, parts), parts)
-    moments = jax.tree.map(
-        lambda leaf: leaf.reshape(chunks * size, *leaf.shape[2:])[:rows], moments
+    state, softmax = jax.lax.scan(step, vary_alike(state, parts), parts)
+    softmax = jax.tree.map(
+        lambda leaf: leaf.reshape(chunks * size, *leaf.shape[2:])[:rows], softmax
     )
-    return moments, state
+    return softmax, state
 
 
 def _together(
-    state: State, after: State, queries: Features, keys: Features, values: Array
-) -> Moments:
+    state: LinearState, after: LinearState, queries: Features, keys: Features, values: Array
+) -> SoftmaxState:
     """A chunk by products of matrices."""
-    log = queries.log + finite(after.maximum)[None, :]
-    highest = finite(jnp.max(log, axis=1))
+    log = queries.log + finite_shift(after.maximum)[None, :]
+    highest = finite_shift(jnp.max(log, axis=1))
     left = queries.factor * jnp.exp(log - highest[:, None])
-    right = keys.factor * jnp.exp(keys.log - finite(after.maximum)[None, :])
+    right = keys.factor * jnp.exp(keys.log - finite_shift(after.maximum)[None, :])
     within = jnp.tril(_product(left, right.T))
     sums = _product(within, values) + _product(left, state.scaled(after.maximum))
     return _moments(highest, sums, jnp.array(True))
 
 
 def _one_by_one(
-    state: State, after: State, queries: Features, keys: Features, values: Array
-) -> Moments:
+    state: LinearState, after: LinearState, queries: Features, keys: Features, values: Array
+) -> SoftmaxState:
     """A chunk by its recurrence: no key is measured against a later one."""
 
-    def step(state: State, row: tuple[Features, Features, Array]) -> tuple[State, Moments]:
+    def step(
+        state: LinearState, row: tuple[Features, Features, Array]
+    ) -> tuple[LinearState, SoftmaxState]:
         query, key, value = jax.tree.map(lambda leaf: leaf[None], row)
         state = _add(state, key, value)
         return state, jax.tree.map(lambda leaf: leaf[0], _read(state, query))

@@ -15,7 +15,7 @@ from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
 from ..kernels import Radial
-from ._softmax_state import finite
+from ._softmax_state import finite_shift
 
 QUERIES, KEYS = 128, 64  # rows of a block, powers of two as Triton wants them
 _UNROLLED = 8  # dimensions, of a loop that is written out
@@ -71,7 +71,7 @@ def sums(
     )(*operands)
     shift, mass, total = shift[:queries], mass[:queries], total[:dim_v, :queries].T
     some = mass > 0
-    log_mass = jnp.where(some, finite(shift) + jnp.log(jnp.where(some, mass, 1.0)), 0.0)
+    log_mass = jnp.where(some, finite_shift(shift) + jnp.log(jnp.where(some, mass, 1.0)), 0.0)
     out = jnp.concatenate([total, mass[:, None]], axis=1)
     return jnp.where(jnp.isnan(mass), jnp.nan, log_mass), out / jnp.where(some, mass, 1.0)[:, None]
 

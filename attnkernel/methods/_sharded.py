@@ -1,9 +1,9 @@
 r"""The sum over a mesh of devices, each of which holds a part of the keys.
 
-Parts of the sum are moments, and moments merge: with all queries on every device, by one sum over
-the devices (`psum`); with queries cut as well, each block of keys goes round the ring of devices
-(`ppermute`) and every device takes it in as it comes by (Liu, Zaharia and Abbeel, *Ring attention
-with blockwise transformers for near-infinite context*, 2023).
+Each part is a softmax state, and states merge. With all queries on every device, one sum over the
+devices (`psum`) merges them. With queries cut as well, each block of keys goes round the ring of
+devices (`ppermute`), and every device adds it as it passes (Liu, Zaharia and Abbeel, *Ring
+attention with blockwise transformers for near-infinite context*, 2023).
 """
 
 import functools
@@ -24,7 +24,7 @@ from ..rules import Rule
 from ._base import Method, Task, key_mask
 from ._blocks import derivative
 from ._blockwise import Blockwise
-from ._softmax_state import Moments
+from ._softmax_state import SoftmaxState
 
 Parts = tuple[Method, Kernel, Prior | None, Rule]
 
@@ -35,7 +35,7 @@ class Sharded(Method):
     r"""Keys and values cut over the devices of a mesh; exact, if the method of each part is.
 
     On P devices each holds n / P keys. With the queries on all of them (`ring=False`), each sums
-    its keys for every query, and the moments of all parts are merged by a `psum`: it moves
+    its keys for every query, and the states of all parts are merged by a `psum`: it moves
     $m (d_v + 2)$ numbers, whatever n is. With `ring=True` queries are cut too, and in P steps each
     block of keys and values goes round: a device then holds $(m + n) / P$ rows, for gradients too,
     and each step moves $n (d + d_v) / P$ numbers while $m n / P^2$ pairs are summed.
@@ -96,23 +96,23 @@ class Sharded(Method):
         """P, the number of parts."""
         return self.mesh.shape[self.axis]
 
-    def refusal(self, task: Task) -> str | None:
+    def unsupported_reason(self, task: Task) -> str | None:
         if is_symbolic(task.queries, task.keys):
             return UNSUPPORTED
         if task.rule.power is not None:
             return (
                 f"the weights of {type(task.rule).__name__} depend on all keys of a query at once"
             )
-        if (reason := self.inner.refusal(self._part(task))) is not None:
+        if (reason := self.inner.unsupported_reason(self._part(task))) is not None:
             return f"{type(self.inner).__name__} cannot evaluate a part of it: {reason}"
         return None
 
-    def choice(self, task: Task) -> "Sharded":
-        inner = self.inner.choice(self._part(task))
+    def resolve(self, task: Task) -> "Sharded":
+        inner = self.inner.resolve(self._part(task))
         return Sharded(self.mesh, self.axis, ring=self.ring, inner=inner)
 
-    def side_by_side(self, task: Task) -> int | None:
-        return self.inner.side_by_side(self._part(task))
+    def batch_size(self, task: Task) -> int | None:
+        return self.inner.batch_size(self._part(task))
 
     def _part(self, task: Task) -> Task:
         """The task of one device."""
@@ -121,7 +121,7 @@ class Sharded(Method):
         prior = _of_part(task.prior, 0, 0, task.keys, self.devices)
         return task._replace(prior=prior, rule=task.rule.sinkless(), queries=queries, keys=keys)
 
-    def moments(
+    def softmax_state(
         self,
         q: Float[Array, "queries dim"],
         k: Float[Array, "keys dim"],
@@ -129,18 +129,18 @@ class Sharded(Method):
         kernel: Kernel,
         prior: Prior | None,
         rule: Rule,
-    ) -> Moments:
+    ) -> SoftmaxState:
         queries, keys = len(q), len(k)
         if queries == 0 or keys == 0:
-            return self.inner.moments(q, k, v, kernel, prior, rule)
+            return self.inner.softmax_state(q, k, v, kernel, prior, rule)
         # arrays are arguments, for a function over a mesh closes over none
         parts = self.inner, kernel, prior, rule.sinkless()
         arrays, rest = eqx.partition(parts, eqx.is_array)
         sum_parts = _around if self.ring else _replicated
 
         def on_device(arrays: Any, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-            moments = sum_parts(q, k, v, eqx.combine(arrays, rest), keys, (self.axis, self.devices))
-            return moments.maximum, moments.mass, moments.total
+            state = sum_parts(q, k, v, eqx.combine(arrays, rest), keys, (self.axis, self.devices))
+            return state.maximum, state.mass, state.total
 
         whole, cut = PartitionSpec(), PartitionSpec(self.axis)
         of_queries = cut if self.ring else whole
@@ -159,7 +159,7 @@ class Sharded(Method):
             return jnp.pad(rows, ((0, short), (0, 0)), mode="edge") if short else rows
 
         out = jax.jit(summed)(arrays, padded(q) if self.ring else q, padded(k), padded(v))
-        return Moments(*(leaf[:queries] for leaf in out)).with_sink(rule.log_sink())
+        return SoftmaxState(*(leaf[:queries] for leaf in out)).with_sink(rule.log_sink())
 
 
 class _Part(Prior):
@@ -190,7 +190,7 @@ def _of_part(
     mask = key_mask(prior)
     number = first_key + jnp.arange(-(-keys // devices))
     padding = number >= keys if keys % devices else None
-    if mask.refusal is None and not mask.leaves_out:
+    if mask.unsupported_reason is None and not mask.leaves_out:
         if mask.seen is None:
             return None if padding is None else HeldOut(padding)
         hidden = ~mask.seen[jnp.minimum(number, keys - 1)]
@@ -200,7 +200,7 @@ def _of_part(
     return part if padding is None else part + HeldOut(padding)
 
 
-def _moments_of_part(
+def _sum_part(
     q: Array,
     k: Array,
     v: Array,
@@ -208,28 +208,28 @@ def _moments_of_part(
     first_query: ArrayLike,
     owner: Array,
     total: tuple[int, int],
-) -> Moments:
+) -> SoftmaxState:
     """Of the keys of the device `owner`, when there are `total` keys on as many devices."""
     method, kernel, prior, rule = parts
     prior = _of_part(prior, first_query, owner * len(k), *total)
-    return method.moments(q, k, v, kernel, prior, rule)
+    return method.softmax_state(q, k, v, kernel, prior, rule)
 
 
 def _replicated(
     q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int]
-) -> Moments:
+) -> SoftmaxState:
     """All queries here, and a part of the keys."""
     name, devices = axis
     here = jax.lax.axis_index(name)
-    return _moments_of_part(q, k, v, parts, 0, here, (keys, devices)).merged_over(name)
+    return _sum_part(q, k, v, parts, 0, here, (keys, devices)).merge_over_axis(name)
 
 
 def _around(
     q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int]
-) -> Moments:
+) -> SoftmaxState:
     """A part of the queries here, and of the keys one part after the other."""
     shift, sums = _sums(q, k, v, parts, keys, axis)
-    return Moments(shift, sums[:, -1], sums[:, :-1])
+    return SoftmaxState(shift, sums[:, -1], sums[:, :-1])
 
 
 @eqx.filter_custom_jvp
@@ -240,18 +240,20 @@ def _sums(
     name, devices = axis
     here = jax.lax.axis_index(name)
 
-    def step(t: Array, state: tuple[Array, Array, Moments]) -> tuple[Array, Array, Moments]:
-        k, v, moments = state
+    def step(
+        t: Array, state: tuple[Array, Array, SoftmaxState]
+    ) -> tuple[Array, Array, SoftmaxState]:
+        k, v, merged = state
         onward = _send((k, v), name, devices, 1)
         owner, first = (here - t) % devices, here * len(q)
-        part = _moments_of_part(q, k, v, parts, first, owner, (keys, devices))
-        return *onward, moments.merge(part)
+        part = _sum_part(q, k, v, parts, first, owner, (keys, devices))
+        return *onward, merged.merge(part)
 
-    none = Moments.of(jnp.zeros((len(q), 0), v.dtype), v[:0])
-    moments = jax.lax.fori_loop(0, devices, step, (k, v, none))[2]
-    shift = jnp.where(moments.mass > 0, moments.log_mass, 0.0)
-    shift = jnp.where(jnp.isnan(moments.mass), jnp.nan, shift)
-    return shift, _at_shift(moments, shift)
+    none = SoftmaxState.from_log_weights(jnp.zeros((len(q), 0), v.dtype), v[:0])
+    state = jax.lax.fori_loop(0, devices, step, (k, v, none))[2]
+    shift = jnp.where(state.mass > 0, state.log_mass, 0.0)
+    shift = jnp.where(jnp.isnan(state.mass), jnp.nan, shift)
+    return shift, _at_shift(state, shift)
 
 
 @_sums.def_jvp
@@ -277,7 +279,7 @@ def _sums_at(
     def of_step(t: Array, q: Array, k: Array, v: Array, parts: Parts, shift: Array) -> Array:
         k, v = jax.lax.switch(t, hops, (k, v))
         owner, first = (here - t) % devices, here * len(q)
-        part = _moments_of_part(q, k, v, parts, first, owner, (keys, devices))
+        part = _sum_part(q, k, v, parts, first, owner, (keys, devices))
         return _at_shift(part, shift)
 
     def step(sums: Array, t: Array) -> tuple[Array, None]:
@@ -287,10 +289,12 @@ def _sums_at(
     return jax.lax.scan(step, start, jnp.arange(devices))[0]
 
 
-def _at_shift(moments: Moments, shift: Float[Array, " queries"]) -> Float[Array, "queries width"]:
+def _at_shift(
+    state: SoftmaxState, shift: Float[Array, " queries"]
+) -> Float[Array, "queries width"]:
     """Totals and masses, of log-weights that are counted from a shift."""
-    scale = jnp.exp(jnp.where(moments.mass > 0, moments.maximum - shift, -jnp.inf))
-    sums = jnp.concatenate([moments.total, moments.mass[:, None]], axis=1)
+    scale = jnp.exp(jnp.where(state.mass > 0, state.maximum - shift, -jnp.inf))
+    sums = jnp.concatenate([state.total, state.mass[:, None]], axis=1)
     return sums * scale[:, None]
 
 

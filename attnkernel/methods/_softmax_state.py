@@ -1,6 +1,6 @@
-"""The state of a partial sum: (running maximum, mass, total). It is a commutative monoid.
+"""The log-sum-exp state of a partial sum: (maximum, mass, total). It is a commutative monoid.
 
-Moments of two disjoint sets of keys merge into those of their union. Blocks, devices, caches
+The states of two disjoint sets of keys merge into the state of their union. Blocks, devices, caches
 and streams are all folds of the same `merge`.
 """
 
@@ -10,14 +10,24 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
-class Moments(eqx.Module):
+class SoftmaxState(eqx.Module):
     r"""For each query, over a set of keys with log-weights $s_i$ and values $v_i$:
 
     $$ m = \max_i s_i, \qquad Z = \sum_i e^{s_i - m}, \qquad T = \sum_i e^{s_i - m} v_i $$
 
-    with m = 0 where no key has weight; Z is NaN where a weight is. Any other m near the maximum,
-    such as log Z, will do as well: the results T/Z and m + log Z do not depend on it, and it is
-    constant to differentiation.
+    If no key has weight, m = 0. If a weight is NaN, Z is NaN. Any other m near the maximum, such as
+    log Z, is valid too: the results T/Z and m + log Z do not depend on it. m is constant to
+    differentiation.
+
+    **Arguments:** `maximum`: m, shape (queries,). `mass`: Z, shape (queries,). `total`: T, shape
+    (queries, dim_v).
+
+    ```python
+    scores, v = jnp.zeros((2, 4)), jnp.arange(4.0)[:, None]
+    first = ak.methods.SoftmaxState.from_log_weights(scores[:, :1], v[:1])
+    second = ak.methods.SoftmaxState.from_log_weights(scores[:, 1:], v[1:])
+    assert jnp.allclose(first.merge(second).value, 1.5)
+    ```
     """
 
     maximum: Float[Array, " queries"]
@@ -25,71 +35,71 @@ class Moments(eqx.Module):
     total: Float[Array, "queries dim_v"]
 
     @classmethod
-    def of(
+    def from_log_weights(
         cls, log_weights: Float[Array, "queries keys"], v: Float[Array, "keys dim_v"]
-    ) -> "Moments":
-        """Moments of one set of keys."""
-        maximum = finite(jnp.max(log_weights, axis=1, initial=-jnp.inf))
+    ) -> "SoftmaxState":
+        """The state of one set of keys."""
+        maximum = finite_shift(jnp.max(log_weights, axis=1, initial=-jnp.inf))
         weights = jnp.exp(log_weights - maximum[:, None])
         total = jnp.matmul(weights, v, precision=jax.lax.Precision.HIGHEST)
         return cls(maximum, jnp.sum(weights, axis=1), total)
 
     @classmethod
-    def of_sink(cls, log_mass: Float[Array, ""], queries: int, dim_v: int) -> "Moments":
-        """Moments of one pseudo-key of value 0 and the given log-mass; of no key at -inf."""
+    def from_sink(cls, log_mass: Float[Array, ""], queries: int, dim_v: int) -> "SoftmaxState":
+        """The state of one pseudo-key of value 0 and the given log-mass; of no key at -inf."""
         dtype = log_mass.dtype
-        maximum = jnp.broadcast_to(finite(log_mass), (queries,))
+        maximum = jnp.broadcast_to(finite_shift(log_mass), (queries,))
         return cls(maximum, jnp.exp(log_mass - maximum), jnp.zeros((queries, dim_v), dtype))
 
-    def above(self, level: Float[Array, " queries"] | None) -> "Moments":
-        """The same moments, of log-weights that were counted from a level of each query."""
-        return self if level is None else Moments(self.maximum + level, self.mass, self.total)
+    def shifted(self, shift: Float[Array, " queries"] | None) -> "SoftmaxState":
+        """The state with `shift` added to every log-weight of a query; None adds nothing."""
+        return self if shift is None else SoftmaxState(self.maximum + shift, self.mass, self.total)
 
-    def with_sink(self, log_mass: Float[Array, ""] | None) -> "Moments":
-        """These moments and those of a sink; of no sink at None."""
+    def with_sink(self, log_mass: Float[Array, ""] | None) -> "SoftmaxState":
+        """The state with a sink of this log-mass merged in; None: the state itself."""
         if log_mass is None:
             return self
-        sink = Moments.of_sink(log_mass.astype(self.total.dtype), *self.total.shape)
+        sink = SoftmaxState.from_sink(log_mass.astype(self.total.dtype), *self.total.shape)
         return self.merge(sink)
 
-    def merge(self, other: "Moments") -> "Moments":
-        """Moments of the union of two disjoint sets of keys."""
+    def merge(self, other: "SoftmaxState") -> "SoftmaxState":
+        """The state of the union of two disjoint sets of keys."""
         maximum = jnp.maximum(
             jnp.where(self.mass != 0, self.maximum, -jnp.inf),
             jnp.where(other.mass != 0, other.maximum, -jnp.inf),
         )
-        maximum = finite(maximum)
+        maximum = finite_shift(maximum)
 
-        def scale(part: "Moments") -> Float[Array, " queries"]:
+        def scale(part: "SoftmaxState") -> Float[Array, " queries"]:
             return jnp.exp(jnp.where(part.mass != 0, part.maximum - maximum, -jnp.inf))
 
         ours, theirs = scale(self), scale(other)
-        return Moments(
+        return SoftmaxState(
             maximum,
             self.mass * ours + other.mass * theirs,
             self.total * ours[:, None] + other.total * theirs[:, None],
         )
 
-    def merged_over(self, axis: str) -> "Moments":
-        """Moments of the union of the sets of all devices along an axis of a mesh."""
+    def merge_over_axis(self, axis: str) -> "SoftmaxState":
+        """The state of the union of the sets of all devices along an axis of a mesh."""
         highest = jnp.where(self.mass != 0, jax.lax.stop_gradient(self.maximum), -jnp.inf)
-        maximum = finite(jax.lax.pmax(highest, axis))
+        maximum = finite_shift(jax.lax.pmax(highest, axis))
         scale = jnp.exp(jnp.where(self.mass != 0, self.maximum - maximum, -jnp.inf))
         sums = self.mass * scale, self.total * scale[:, None]
-        return Moments(maximum, *jax.lax.psum(sums, axis))
+        return SoftmaxState(maximum, *jax.lax.psum(sums, axis))
 
     @property
     def value(self) -> Float[Array, "queries dim_v"]:
-        """$\\sum_i w_i v_i / \\sum_i w_i$; 0 where no key has weight."""
+        """$\\sum_i w_i v_i / \\sum_i w_i$; 0 if no key has weight."""
         return self.total / jnp.where(self.mass != 0, self.mass, 1.0)[:, None]
 
     @property
     def log_mass(self) -> Float[Array, " queries"]:
-        """$\\log \\sum_i w_i$; -inf where no key has weight."""
+        """$\\log \\sum_i w_i$; -inf if no key has weight."""
         some = self.mass != 0
         return jnp.where(some, self.maximum + jnp.log(jnp.where(some, self.mass, 1.0)), -jnp.inf)
 
 
-def finite(maximum: Float[Array, "..."]) -> Float[Array, "..."]:
+def finite_shift(maximum: Float[Array, "..."]) -> Float[Array, "..."]:
     """The maximum as a constant; 0 in place of -inf, so that -inf - m stays -inf."""
     return jax.lax.stop_gradient(jnp.where(jnp.isneginf(maximum), 0.0, maximum))

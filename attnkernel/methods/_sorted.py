@@ -17,7 +17,7 @@ from ..kernels._radial import Radial
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._base import KeyMask, Method, Task, key_mask
-from ._softmax_state import Moments
+from ._softmax_state import SoftmaxState
 from ._sorted_sums import Line, compact_sums, first_not, laplace_sums
 
 # K as a polynomial of z = 1 − r, coefficients from degree 0
@@ -41,7 +41,7 @@ class Sorted(Method):
     sees the key of its row elsewhere than at the query, the result of the query is NaN.
     """
 
-    def refusal(self, task: Task) -> str | None:
+    def unsupported_reason(self, task: Task) -> str | None:
         kernel, rule = task.kernel, task.rule
         if is_symbolic(task.queries, task.keys):
             return UNSUPPORTED
@@ -51,8 +51,8 @@ class Sorted(Method):
         if task.dim != 1:
             return f"it sorts points of one dimension; got {task.dim}"
         mask = key_mask(task.prior)
-        if mask.refusal is not None:
-            return mask.refusal
+        if mask.unsupported_reason is not None:
+            return mask.unsupported_reason
         if mask.leaves_out and task.queries != task.keys:
             return (
                 "with ExcludeSelf it takes queries and keys that are the same rows; got "
@@ -65,7 +65,7 @@ class Sorted(Method):
             return f"with {type(kernel).__name__} it takes temperature 1, not one to fit or other"
         return None
 
-    def moments(
+    def softmax_state(
         self,
         q: Float[Array, "queries dim"],
         k: Float[Array, "keys dim"],
@@ -73,13 +73,13 @@ class Sorted(Method):
         kernel: Kernel,
         prior: Prior | None,
         rule: Rule,
-    ) -> Moments:
+    ) -> SoftmaxState:
         mask = key_mask(prior)
         assert isinstance(kernel, Radial)
         assert isinstance(rule, Softmax)
         if q.shape[0] == 0 or k.shape[0] == 0:
-            moments = Moments.of(jnp.zeros((q.shape[0], k.shape[0]), q.dtype), v)
-            return moments.with_sink(rule.log_sink())
+            state = SoftmaxState.from_log_weights(jnp.zeros((q.shape[0], k.shape[0]), q.dtype), v)
+            return state.with_sink(rule.log_sink())
         return _moments(q, k, v, kernel, mask, rule).with_sink(rule.log_sink())
 
 
@@ -90,8 +90,8 @@ def _moments(
     kernel: Radial,
     mask: KeyMask,
     rule: Softmax,
-) -> Moments:
-    """Puts queries and keys in order, and the moments back in the order of the queries."""
+) -> SoftmaxState:
+    """Sorts queries and keys; returns the state in the order of the queries given."""
     hidden = jnp.zeros(len(k), bool) if mask.seen is None else ~mask.seen
     # hidden keys come last, as copies of the greatest that is seen, and weigh nothing
     q_fixed, k_fixed = jax.lax.stop_gradient((q[:, 0], k[:, 0]))
@@ -108,9 +108,9 @@ def _moments(
     values = jnp.concatenate([v, jnp.ones((len(v), 1), v.dtype)], axis=1)
     values = jnp.where(hidden[:, None], 0.0, values)
     own = _inverse(order)[rank] if mask.leaves_out else None
-    moments = _in_order(q[rank], k_seen[order], values[order].T, own, kernel, rule)
+    state = _in_order(q[rank], k_seen[order], values[order].T, own, kernel, rule)
     back = _inverse(rank)
-    return jax.tree.map(lambda leaf: leaf[back], moments)
+    return jax.tree.map(lambda leaf: leaf[back], state)
 
 
 def _in_order(
@@ -120,8 +120,8 @@ def _in_order(
     own: Int[Array, " queries"] | None,
     kernel: Radial,
     rule: Softmax,
-) -> Moments:
-    """The moments of queries and keys in order."""
+) -> SoftmaxState:
+    """The state of sorted queries over sorted keys."""
     near, inverse = kernel._units(q)
     scale = jnp.reshape(inverse, ())
     if kernel.metric_factor is not None:

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.mesh_axes import vary_alike
 from ._segmented_scan import Cells, running_moments, running_sums, scan
-from ._softmax_state import Moments
+from ._softmax_state import SoftmaxState
 
 Index = Int[Array, " queries"]
 
@@ -48,7 +48,7 @@ class Line(NamedTuple):
 
 def compact_sums(
     line: Line, reach: tuple[Index, Index], coefficients: tuple[float, ...], cusp: bool
-) -> Moments:
+) -> SoftmaxState:
     """Sums over the keys within reach: from the first to before the second of two places.
 
     `coefficients` are those of p, from degree 0. With a `cusp` at r = 0, ties weigh 1 and have no
@@ -72,10 +72,10 @@ def compact_sums(
     if line.own is not None:
         apart = (reach[0] <= line.own) & (line.own < reach[1]) & ~line.among
         sums = _without(line, apart, sums)
-    return Moments(jnp.zeros_like(sums[-1]), sums[-1], sums[:-1].T)
+    return SoftmaxState(jnp.zeros_like(sums[-1]), sums[-1], sums[:-1].T)
 
 
-def laplace_sums(line: Line, temperature: ArrayLike) -> Moments:
+def laplace_sums(line: Line, temperature: ArrayLike) -> SoftmaxState:
     r"""Running sums that decay, from the left and from the right, and the ties.
 
     $$ M_i = v_i + e^{-(k_i - k_{i-1}) / \ell} M_{i-1} $$
@@ -88,14 +88,14 @@ def laplace_sums(line: Line, temperature: ArrayLike) -> Moments:
         (before, old), (decay, new) = ours, theirs
         return before * decay, old * decay[None, :] + new
 
-    def of_side(q: Array, k: Array, values: Array, start: Array) -> Moments:
+    def of_side(q: Array, k: Array, values: Array, start: Array) -> SoftmaxState:
         steps = jnp.append(k[1:] - k[:-1], 0.0)[::-1]
         sums = scan(merge, (jnp.exp(-steps * scale), values[:, ::-1]))[1][:, ::-1]
         some, nearest = start <= most, jnp.minimum(start, most)
         sums = jnp.where(some[None, :], sums[:, nearest], 0.0)
         r = jnp.where(some, k[nearest] - q, 0.0) * scale
         r = jnp.abs(r)  # or compilers fuse the product, unrounded, into differences with a maximum
-        return Moments(-r, sums[-1], sums[:-1].T)
+        return SoftmaxState(-r, sums[-1], sums[:-1].T)
 
     start = jnp.stack([line.upto, most + 1 - line.below])
     sides = jax.vmap(of_side)(*_mirrored(line), start)
@@ -103,7 +103,7 @@ def laplace_sums(line: Line, temperature: ArrayLike) -> Moments:
     ties = _ties(line)
     if line.own is not None:
         ties = _without(line, ~line.among, ties)
-    return left.merge(right).merge(Moments(jnp.zeros_like(ties[-1]), ties[-1], ties[:-1].T))
+    return left.merge(right).merge(SoftmaxState(jnp.zeros_like(ties[-1]), ties[-1], ties[:-1].T))
 
 
 def _mirrored(line: Line) -> tuple[Array, Array, Array]:

@@ -239,7 +239,8 @@ class KernelRegression(eqx.Module):
         if prior is not None:
             prior.check(q.shape[0], k.shape[0])
         mask = key_mask(prior)
-        is_shared = not (mask.refusal or mask.leaves_out)  # all queries see the same labels
+        # all queries see the same labels
+        is_shared = not (mask.unsupported_reason or mask.leaves_out)
         if is_shared:
             whole = with_weights(None, weights, k)
             if mask.seen is not None:

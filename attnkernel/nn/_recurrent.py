@@ -11,7 +11,7 @@ from .._core.validation import as_float_dtype, as_whole_number, at_least
 from ..attention import PerHead
 from ..attention._arguments import task_of
 from ..kernels import Kernel
-from ..methods import Linear, Method, State, advance
+from ..methods import Linear, LinearState, Method, advance
 from ..priors import Causal, Prior
 from ..rules import Rule
 from ._heads import OfHeads
@@ -27,7 +27,7 @@ class RecurrentCache(eqx.Module):
       growing after a few hundred of them. Default: the default floating type.
     """
 
-    state: State
+    state: LinearState
     length: Int[Array, ""]
 
     def __init__(self, heads: int, features: int, vo_size: int, *, dtype=None):
@@ -35,7 +35,7 @@ class RecurrentCache(eqx.Module):
         features = as_whole_number("features", features, 1)
         vo_size = as_whole_number("vo_size", vo_size, 1)
         dtype = at_least(as_float_dtype("dtype", dtype))
-        empty = State.empty(features, vo_size, dtype)
+        empty = LinearState.empty(features, vo_size, dtype)
         self.state = jax.tree.map(lambda leaf: jnp.stack([leaf] * heads), empty)
         self.length = jnp.array(0)
 
@@ -57,12 +57,12 @@ class RecurrentCache(eqx.Module):
         def in_dtype(tree: Any, dtype: Any) -> Any:
             return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)
 
-        def head(state: State, q: Array, k: Array, v: Array) -> tuple[Array, State]:
+        def head(state: LinearState, q: Array, k: Array, v: Array) -> tuple[Array, LinearState]:
             values = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=1)
             of_both = method.both(q, k, kernel, rule)
             # parts of the kernel may be wider than its points
-            moments, state = advance(*in_dtype((state, *of_both, values), dtype))
-            return moments.with_sink(rule.log_sink()).value, state
+            softmax, state = advance(*in_dtype((state, *of_both, values), dtype))
+            return softmax.with_sink(rule.log_sink()).value, state
 
         group = q.shape[1] // k.shape[1]
         heads = in_dtype((q, jnp.repeat(k, group, axis=1), jnp.repeat(v, group, axis=1)), dtype)
@@ -94,6 +94,8 @@ def features_of(
     assert isinstance(prior, Prior)
     assert isinstance(rule, Rule)
     one = jax.ShapeDtypeStruct((1, qk_size), jnp.result_type(float))
-    if (reason := method.refusal(task_of(one, one, one, kernel, prior, rule))) is not None:
+    if (
+        reason := method.unsupported_reason(task_of(one, one, one, kernel, prior, rule))
+    ) is not None:
         raise ValueError(f"Linear cannot evaluate this: {reason}")
     return eqx.filter_eval_shape(method.both, one, one, kernel, rule)[1].log.shape[1]

@@ -198,23 +198,23 @@ print(f"streamed, off by {jnp.max(jnp.abs(streamed - weights @ days)):.0e}")
 # %% [markdown]
 # ## A method
 #
-# A method subclasses `ak.Method`. It says what it cannot do (`refusal`: None, or why) and returns
-# the `Moments` of all keys: maximum, mass and total of each query. Moments of disjoint sets of keys
-# merge into those of their union, which is all that streaming, sharding and caches need. Here the
-# keys go in two halves, perhaps because they come from two files.
+# A method subclasses `ak.Method`. `unsupported_reason` returns why it cannot evaluate a task, or
+# None. `softmax_state` returns the state of all keys: maximum, mass and total of each query. The
+# states of disjoint sets of keys merge into the state of their union, which is all that streaming,
+# sharding and caches need. Here the keys come in two halves, as from two files.
 
 
 # %%
 class Halves(ak.Method):
-    def refusal(self, task):
+    def unsupported_reason(self, task):
         if task.prior is not None or type(task.rule) is not ak.Softmax:
             return "it takes no prior, and the rule Softmax"
         return None
 
-    def moments(self, q, k, v, kernel, prior, rule):
+    def softmax_state(self, q, k, v, kernel, prior, rule):
         scores, middle = rule.tempered(kernel.pairwise(q, k)), len(k) // 2
-        first = ak.methods.Moments.of(scores[:, :middle], v[:middle])
-        second = ak.methods.Moments.of(scores[:, middle:], v[middle:])
+        first = ak.methods.SoftmaxState.from_log_weights(scores[:, :middle], v[:middle])
+        second = ak.methods.SoftmaxState.from_log_weights(scores[:, middle:], v[middle:])
         return first.merge(second).with_sink(rule.log_sink())
 
 

@@ -207,7 +207,7 @@ def test_select_method_in_one_dimension(x64):
 
 def test_reason_of_a_method_is_reported():
     class Picky(ak.Dense):
-        def refusal(self, task):
+        def unsupported_reason(self, task):
             return "no such task"
 
     with pytest.raises(ValueError, match="Picky cannot evaluate this: no such task"):

@@ -62,7 +62,7 @@ def test_chunked_members_equal_all_at_once(x64, monkeypatch):
     kernel = each(ak.Gaussian)
     at_once = ak.attend(q, k, v, kernel=kernel)
     for members in (1, 2, 4):
-        monkeypatch.setattr(ak.Dense, "side_by_side", lambda self, task, members=members: members)
+        monkeypatch.setattr(ak.Dense, "batch_size", lambda self, task, members=members: members)
         chunked = ak.attend(q, k, v, kernel=kernel, method=ak.Dense())
         np.testing.assert_allclose(chunked, at_once, rtol=1e-12)
 

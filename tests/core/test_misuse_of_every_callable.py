@@ -873,12 +873,12 @@ EXCLUDED = {
     ),
     "what a function returns": (
         "Fit Bands Selection attention.LocalFit fitting.Box fitting.Choice fitting.Starts "
-        "inference.DegreesOfFreedom inference.Report objectives.Sample methods.Moments "
-        "methods.State methods.Task data.Dataset"
+        "inference.DegreesOfFreedom inference.Report objectives.Sample methods.SoftmaxState "
+        "methods.LinearState methods.Task data.Dataset"
     ),
     "an error or a warning": "FitWarning ExtrapolationWarning CheckpointWarning SavedFileError",
     "for authors of kernels, methods and training loops, inside jit": (
-        "kernels.unbounded methods.weights methods.advance fitting.identity_of"
+        "kernels.unbounded methods.dense_weights methods.advance fitting.identity_of"
     ),
 }
 

@@ -12,7 +12,7 @@ from marks import slow
 
 import attnkernel as ak
 from attnkernel import priors
-from attnkernel.methods import _fallback as _exactly, _nufft as _waves
+from attnkernel.methods import _fallback, _nufft
 
 pytest.importorskip("jax_finufft")
 
@@ -271,9 +271,9 @@ def test_invalid_tolerance(tol):
 @pytest.mark.parametrize("dim", [1, 2, slow(3)])
 def test_error_of_one_source_stays_within_its_bound(x64, allow_rank_promotion, dim, monkeypatch):
     """As the certificate assumes: a Gaussian of width 2 ℓ around the source, rounding elsewhere."""
-    monkeypatch.setattr(_waves, "_PAIRS", {dim: 0})  # all sizes, for so few pairs too
+    monkeypatch.setattr(_nufft, "_PAIRS", {dim: 0})  # all sizes, for so few pairs too
     rng = np.random.default_rng(dim)
-    convolve = jax.jit(functools.partial(_waves.convolve, tol=1e-6))
+    convolve = jax.jit(functools.partial(_nufft.convolve, tol=1e-6))
     for _ in range(6):
         widths = 10 ** rng.uniform({1: -2.0, 2: -0.7, 3: 0.0}[dim], 0.3, dim)
         source = rng.uniform(-3, 3, (1, dim))
@@ -295,12 +295,12 @@ def test_error_of_one_source_stays_within_its_bound(x64, allow_rank_promotion, d
 )
 def test_selected_queries_are_recomputed_exactly(x64, monkeypatch, prior):
     """None, one, some and all of 37 queries, in groups of four."""
-    monkeypatch.setattr(_exactly, "_ROWS", 4)
+    monkeypatch.setattr(_fallback, "_ROWS", 4)
     q, k, v = data(2)
 
     def exact(kernel, selected):
-        moments = _exactly.exactly(selected, q, k, v, (kernel, prior, ak.Softmax()))
-        return moments.value, jnp.where(moments.mass > 0, moments.log_mass, 0.0)
+        state = _fallback.recompute_exactly(selected, q, k, v, (kernel, prior, ak.Softmax()))
+        return state.value, jnp.where(state.mass > 0, state.log_mass, 0.0)
 
     def dense(kernel, selected):
         value, log_mass = ak.attend(
@@ -328,7 +328,7 @@ def test_selected_queries_are_recomputed_exactly(x64, monkeypatch, prior):
 
 def test_blocks_without_a_selected_query_are_skipped():
     rows = jnp.arange(8)
-    mask = _exactly._Reordered(priors.ExcludeSelf(), rows, rows, jnp.asarray(3))
+    mask = _fallback._Reordered(priors.ExcludeSelf(), rows, rows, jnp.asarray(3))
     block = (jnp.asarray(0), jnp.asarray(7))
     assert mask.upper_bound(jnp.asarray(2), jnp.asarray(3), *block) == 0
     assert np.isneginf(mask.upper_bound(jnp.asarray(3), jnp.asarray(7), *block))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import attnkernel as ak
-from attnkernel.methods import Moments
+from attnkernel.methods import SoftmaxState
 
 QUERIES, KEYS, DIM_V = 3, 4, 2
 
@@ -30,16 +30,18 @@ PARTS = st.tuples(
 )
 
 
-def assert_close(a: Moments, b: Moments) -> None:
+def assert_close(a: SoftmaxState, b: SoftmaxState) -> None:
     np.testing.assert_allclose(a.value, b.value, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(a.log_mass, b.log_mass, rtol=1e-12, atol=1e-12)
 
 
 @jax.jit
 def merged(parts):
-    x, y, z = (Moments.of(*arguments) for arguments in parts)
+    x, y, z = (SoftmaxState.from_log_weights(*arguments) for arguments in parts)
     log_weights, values = zip(*parts, strict=True)
-    union = Moments.of(jnp.concatenate(log_weights, axis=1), jnp.concatenate(values))
+    union = SoftmaxState.from_log_weights(
+        jnp.concatenate(log_weights, axis=1), jnp.concatenate(values)
+    )
     return x.merge(y), y.merge(x), x.merge(y).merge(z), x.merge(y.merge(z)), union
 
 
@@ -53,8 +55,8 @@ def test_merge_is_associative_commutative_and_the_union(a, b, c):
 
 
 def test_state_of_no_keys_is_the_identity(x64):
-    some = Moments.of(*part(0, 4, 0.0, blank=True))
-    none = Moments.of(jnp.zeros((QUERIES, 0)), jnp.zeros((0, DIM_V)))
+    some = SoftmaxState.from_log_weights(*part(0, 4, 0.0, blank=True))
+    none = SoftmaxState.from_log_weights(jnp.zeros((QUERIES, 0)), jnp.zeros((0, DIM_V)))
     assert_close(some.merge(none), some)
     assert np.isneginf(none.log_mass).all()
     assert (np.asarray(none.value) == 0).all()
@@ -64,9 +66,9 @@ def test_gradients_of_an_empty_row_are_finite(x64):
     log_weights, v = part(0, 4, 0.0, blank=True)
 
     def total(log_weights, v):
-        moments = Moments.of(log_weights, v)
-        seen = jnp.where(jnp.isfinite(moments.log_mass), moments.log_mass, 0.0)
-        return jnp.sum(moments.value) + jnp.sum(seen)
+        state = SoftmaxState.from_log_weights(log_weights, v)
+        seen = jnp.where(jnp.isfinite(state.log_mass), state.log_mass, 0.0)
+        return jnp.sum(state.value) + jnp.sum(seen)
 
     for gradient in jax.grad(total, (0, 1))(log_weights, v):
         assert np.isfinite(gradient).all()
@@ -94,8 +96,8 @@ def test_nan_is_not_taken_for_an_empty_row(method):
     np.testing.assert_array_equal(jnp.isnan(log_mass), [False, True, True])
     np.testing.assert_array_equal(jnp.isnan(value[:, 0]), [False, True, True])
     assert np.all(np.isnan(sums(x, x.at[2].set(jnp.nan))[1]))
-    merged = ak.methods.Moments(*(jnp.full(s, jnp.nan) for s in ((1,), (1,), (1, 1)))).merge(
-        ak.methods.Moments.of(jnp.zeros((1, 2)), jnp.ones((2, 1)))
+    merged = ak.methods.SoftmaxState(*(jnp.full(s, jnp.nan) for s in ((1,), (1,), (1, 1)))).merge(
+        ak.methods.SoftmaxState.from_log_weights(jnp.zeros((1, 2)), jnp.ones((2, 1)))
     )
     assert np.isnan(merged.log_mass[0])
     assert np.isnan(merged.value[0, 0])

@@ -277,7 +277,7 @@ def test_left_out_key_apart_from_its_query_gives_nan(x64):
 )
 def test_unsupported_tasks_are_refused(changes, reason):
     task = Task(ak.Biweight(), None, ak.Softmax(), 5, 5, 1, 1, jnp.float32)
-    assert ak.Sorted().refusal(task) is None
+    assert ak.Sorted().unsupported_reason(task) is None
     task = task._replace(**changes)
     arrays = (jnp.zeros((rows, task.dim)) for rows in (task.queries, task.keys, task.keys))
     with pytest.raises(ValueError, match=f"Sorted cannot evaluate this: .*{reason}"):
