@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
-from attnkernel._core.validation import require_regression_data
+from attnkernel._core.regression_data import require_regression_data
 
 from .config import FieldError
 from .kernels import BUILT_IN, KERNELS, Scaled, require_known

@@ -21,7 +21,7 @@ import wadler_lindig as wl
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .validation import as_numbers, as_reals, is_known
+from .arrays import as_float64, as_real_array, is_concrete
 
 
 class Parameter(eqx.Module):
@@ -98,7 +98,7 @@ class Between(Parameter):
 def real(name: str, value: ArrayLike) -> Parameter:
     """A parameter that may be any finite number."""
     fixed = _fixed(name, value, -math.inf, math.inf, "a finite number")
-    return fixed or Free(as_reals(name, value))
+    return fixed or Free(as_real_array(name, value))
 
 
 def positive(name: str, value: ArrayLike, hint: str, *, or_zero: bool = False) -> Parameter:
@@ -108,7 +108,7 @@ def positive(name: str, value: ArrayLike, hint: str, *, or_zero: bool = False) -
         least = -math.ulp(0.0)
     what = "at least 0 and finite" if least else "positive and finite"
     return _fixed(name, value, least, math.inf, what, hint) or Positive(
-        jnp.log(as_reals(name, value))
+        jnp.log(as_real_array(name, value))
     )
 
 
@@ -118,7 +118,7 @@ def between(name: str, value: ArrayLike, low: float, high: float, hint: str) -> 
     most, what = (high, "below") if is_array else (math.nextafter(high, math.inf), "at most")
     if fixed := _fixed(name, value, low, most, f"above {low:g}, and {what} {high:g}", hint):
         return fixed
-    share = (as_reals(name, value) - low) / (high - low)
+    share = (as_real_array(name, value) - low) / (high - low)
     return Between(jnp.log(share) - jnp.log1p(-share), low, high)
 
 
@@ -140,9 +140,9 @@ def _fixed(
 
     **Raises:** `ValueError` unless each is strictly between `low` and `high`.
     """
-    if not is_known(value):
+    if not is_concrete(value):
         return None
-    numbers = as_numbers(name, value, "a real number")
+    numbers = as_float64(name, value, "a real number")
     if np.any(
         np.isfinite(numbers) & (np.abs(numbers) > float(jnp.finfo(jnp.result_type(float)).max))
     ):

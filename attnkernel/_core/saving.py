@@ -26,8 +26,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .arrays import is_concrete
 from .tree_io import flatten, unflatten
-from .validation import as_path, is_known
+from .validation import as_path
 
 _MAGIC = b"attnkernel 1\n"
 _LONGEST = 2**24  # bytes of a header
@@ -85,7 +86,7 @@ def load(path: str | os.PathLike, *, classes: Sequence[type] = ()) -> Any:
 def write(path: str | os.PathLike, tree: Any, about: dict[str, Any]) -> None:
     """Writes a tree, and plain data about it, to a file: whole or not at all."""
     plain, arrays = flatten(tree)
-    if not is_known(*(leaf for _, leaf in arrays)):
+    if not is_concrete(*(leaf for _, leaf in arrays)):
         raise ValueError("Inside jit, vmap or grad there is no number to save: save outside.")
     leaves = [np.asarray(leaf, order="C") for _, leaf in arrays]
     payload = b"".join(leaf.tobytes() for leaf in leaves)

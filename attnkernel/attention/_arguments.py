@@ -6,8 +6,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from .._core.arrays import as_real_array, wider_dtype
 from .._core.parameters import require_single
-from .._core.validation import as_reals, at_least, require_instance
+from .._core.validation import require_instance
 from ..kernels import Kernel
 from ..methods import Task
 from ..priors import Prior
@@ -39,7 +40,7 @@ def checked(
 def task_of(q: Any, k: Any, v: Any, kernel: Kernel, prior: Prior | None, rule: Rule) -> Task:
     """What is to be summed, of one member of the batch."""
     given = jnp.result_type(q, k, v)
-    dtype = at_least(given)
+    dtype = wider_dtype(given)
     if type(kernel).reduced is not Kernel.reduced:
         points = (jax.ShapeDtypeStruct(points.shape[-2:], dtype) for points in (q, k))
         kernel, q, k = eqx.filter_eval_shape(type(kernel).reduced, kernel, *points)
@@ -49,7 +50,7 @@ def task_of(q: Any, k: Any, v: Any, kernel: Kernel, prior: Prior | None, rule: R
 
 def _matrix(name: str, value: Any) -> Any:
     """A floating array of rows and columns, or its shape, with any leading batch axes."""
-    array = value if isinstance(value, jax.ShapeDtypeStruct) else as_reals(name, value)
+    array = value if isinstance(value, jax.ShapeDtypeStruct) else as_real_array(name, value)
     if array.ndim < 2:
         raise ValueError(
             f"{name} must have shape (*batch, rows, columns); got {array.shape}. "

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.arrays import require_finite
 from .._core.mesh_axes import vary_alike
-from .._core.validation import require_finite, require_flag, require_instance
+from .._core.validation import require_bool, require_instance
 from ..kernels import Kernel
 from ..methods import Method, dense_weights
 from ..priors import Prior
@@ -92,7 +93,7 @@ def attend(
     `Linear`.
     """
     require_instance("method", method, Method, "ak.Auto() or ak.Blockwise()")
-    require_flag("return_log_mass", return_log_mass)
+    require_bool("return_log_mass", return_log_mass)
     arrays, task = checked(q, k, v, kernel, prior, rule)
     for name, array in zip("qkv", arrays, strict=True):
         require_finite(name, array)

@@ -22,8 +22,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
+from .._core.arrays import is_concrete, wider_dtype
 from .._core.symbolic_sizes import at_most, is_symbolic
-from .._core.validation import at_least, is_known
 from ..methods import Blockwise, Dense, Fourier, Method
 from ..priors import At
 from ..rules import Softmax
@@ -76,7 +76,7 @@ class ExtrapolationWarning(UserWarning):
 
 def warn_of_extrapolation(local: LocalFit, order: int) -> None:
     """One warning that counts the queries of both kinds; none inside `jit`."""
-    if order == 0 or not is_known(local.deficient, local.extrapolates):
+    if order == 0 or not is_concrete(local.deficient, local.extrapolates):
         return
     deficient, outside = (np.asarray(part) for part in (local.deficient, local.extrapolates))
     if not np.any(deficient | outside):
@@ -126,7 +126,7 @@ def local_polynomial(
     """
     order = 0 if columns == () else order
     if order:  # systems of half precision are no solvable ones
-        q, k, v = (part.astype(at_least(part.dtype)) for part in (q, k, v))
+        q, k, v = (part.astype(wider_dtype(part.dtype)) for part in (q, k, v))
     ridge = jnp.asarray(ridge, q.dtype)
     empty = q.shape[-2] == 0  # a gather of rows needs one row
     q = jnp.zeros((*q.shape[:-2], 1, q.shape[-1]), q.dtype) if empty else q
@@ -208,7 +208,7 @@ def weighed(
         means, of_squares = attend(q, k, v, **parts, return_log_mass=True)
         log_ratio = jnp.where(jnp.isneginf(of_squares), 0.0, of_squares - 2.0 * local.log_mass)
         return means * jnp.exp(log_ratio)[:, None]
-    arrays = (*(part.astype(at_least(part.dtype)) for part in (q, k, v)), local.influence)
+    arrays = (*(part.astype(wider_dtype(part.dtype)) for part in (q, k, v)), local.influence)
     return jit_if_pure(_weighed, ((kernel, prior, rule), power, order, columns), *arrays)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._core.symbolic_sizes import is_symbolic
-from .._core.validation import as_whole_number, require_instance
+from .._core.validation import as_integer, require_instance
 from ..kernels import Kernel
 from ..priors import Prior, Sum
 from ..rules import Rule
@@ -40,7 +40,7 @@ class PerHead(eqx.Module):
     def __check_init__(self):
         example = "eqx.filter_vmap(ak.Gaussian)(jnp.linspace(0.1, 3.0, 8))"
         require_instance("stack", self.stack, (Kernel, Prior, Rule), example)
-        as_whole_number("axes", self.axes, 1)
+        as_integer("axes", self.axes, 1)
         shapes = {leaf.shape[: self.axes] for leaf in self._arrays()}
         if len(shapes) != 1 or len(next(iter(shapes))) < self.axes:
             raise ValueError(

@@ -12,7 +12,8 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from .._core.validation import as_names, as_path, merged_numbers, require_choice
+from .._core.arrays import precision_loss
+from .._core.validation import as_names, as_path, require_choice
 from ._dataset import Dataset
 
 # name: (inputs, label, what to write on the axes)
@@ -135,7 +136,7 @@ def read_csv(
             f"(precision: float64, or jax_enable_x64)."
         )
     for place, column in enumerate(columns):
-        if sentence := merged_numbers(table[:, place], np.asarray(values)[:, place]):
+        if sentence := precision_loss(table[:, place], np.asarray(values)[:, place]):
             raise ValueError(
                 f"{path}, column {column!r}: {sentence} Use float64 (precision: float64, or "
                 f"jax_enable_x64), or subtract what they have in common."

@@ -5,19 +5,20 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._core.validation import as_reals, as_whole_number, require_key
+from .._core.arrays import as_real_array
+from .._core.validation import as_integer, require_key
 from ._dataset import Dataset
 
 
 def heteroskedastic_mean(x: ArrayLike) -> Float[Array, "*shape"]:
     r"""$f(x) = \tfrac12 \sin x - \sin 3x + x^2 / 5$."""
-    x = as_reals("x", x)
+    x = as_real_array("x", x)
     return 0.5 * jnp.sin(x) - jnp.sin(3.0 * x) + x**2 / 5.0
 
 
 def heteroskedastic_sd(x: ArrayLike) -> Float[Array, "*shape"]:
     r"""$s(x) = 0.2 + 0.05 |x|$."""
-    return 0.2 + 0.05 * jnp.abs(as_reals("x", x))
+    return 0.2 + 0.05 * jnp.abs(as_real_array("x", x))
 
 
 def heteroskedastic(*, key: PRNGKeyArray, n: int = 150) -> Dataset:
@@ -35,7 +36,7 @@ def heteroskedastic(*, key: PRNGKeyArray, n: int = 150) -> Dataset:
 
     **Source:** P. Czyż, *From kernel regression to the transformer* (2024).
     """
-    n = as_whole_number("n", n, 3)
+    n = as_integer("n", n, 3)
     require_key("key", key)
     dtype = jnp.result_type(float)
     x = jnp.linspace(-3.0, 3.0, n)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 
-from .._core.validation import is_known
+from .._core.arrays import is_concrete
 
 _EDGE = 1e-3  # of the half-width: closer than this to a bound counts as on it
 
@@ -25,7 +25,7 @@ class Box(eqx.Module):
     def check(self) -> None:
         """Raise `ValueError` if a bound is above its partner, or one of the two infinite alone."""
         for low, high in zip(jax.tree.leaves(self.lower), jax.tree.leaves(self.upper), strict=True):
-            if not is_known(low, high):
+            if not is_concrete(low, high):
                 continue
             low, high = np.asarray(low), np.asarray(high)
             if not np.all((low < high) & (np.isfinite(low) == np.isfinite(high))):

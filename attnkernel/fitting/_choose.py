@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from jax.typing import ArrayLike
 
-from .._core.validation import is_known
+from .._core.arrays import is_concrete
 from ..models import KernelRegression
 from ..objectives._objective import Objective
 from ._fit import fit as fit_model
@@ -72,7 +72,7 @@ def choose(
             said = f"candidate {number}, {_named(model)}: {warning.message}"
             warnings.warn(said if category is FitWarning else warning.message, category, 2)
     losses = [fit.loss for fit in fits]
-    if not is_known(*losses):
+    if not is_concrete(*losses):
         raise ValueError(
             "Which candidate is best decides what comes back, and inside jit no value is known: "
             "choose outside, or fit each inside."

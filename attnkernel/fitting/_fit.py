@@ -13,20 +13,15 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray
 
+from .._core.arrays import as_points, as_real_array, is_concrete
 from .._core.pandas_frames import is_frame, read, read_labels
-from .._core.validation import (
-    as_points,
-    as_reals,
-    as_whole_number,
-    is_known,
-    require_codes,
-    require_function,
-    require_instance,
-    require_key,
+from .._core.regression_data import (
+    as_weights,
+    require_category_codes,
     require_regression_data,
     require_regression_shapes,
-    require_weights,
 )
+from .._core.validation import as_integer, require_function, require_instance, require_key
 from ..models import KernelRegression
 from ..objectives._objective import Objective, that_count
 from ._checkpoints import Checkpoints
@@ -110,10 +105,10 @@ def fit(
         require_key("key", key)
     steps, starts, chunk = _counts(steps, starts, chunk)
     x, y, weights, names = _from_frames(x, y, weights)
-    x, y = as_points("x", x), as_reals("y", y)
+    x, y = as_points("x", x), as_real_array("y", y)
     require_regression_shapes(x, y)
     if weights is not None:
-        objective = objective.weighted(require_weights(weights, len(x)))
+        objective = objective.weighted(as_weights(weights, len(x)))
     x, y, objective = that_count(x, y, objective)
     _require(model, x, y)
     plan = make_plan(
@@ -162,10 +157,10 @@ def fit_many(
     if in_axes == (None, None, None) and key is None:
         raise ValueError("fit_many needs something that differs: a 0 in in_axes, or keys, key=.")
     if data_axis is None:
-        x, y = as_points("x", x), as_reals("y", y)
+        x, y = as_points("x", x), as_real_array("y", y)
         _require(model, x, y)
     else:
-        x, y = as_reals("x", x), as_reals("y", y)
+        x, y = as_real_array("x", x), as_real_array("y", y)
         if x.ndim != 3 or y.ndim < 2 or len(x) != len(y):
             raise ValueError(
                 f"Batched data must have shapes (fits, n, dim) and (fits, n); got x {x.shape} "
@@ -230,12 +225,12 @@ def _require_options(
 def _counts(steps: Any, starts: Any, chunk: Any) -> tuple[int | None, int | None, int]:
     """Whole numbers from 1, the first two as they are where they are None."""
     steps, starts = (
-        None if value is None else as_whole_number(name, value, 1)
+        None if value is None else as_integer(name, value, 1)
         for name, value in (("steps", steps), ("starts", starts))
     )
     if starts is not None and starts > _MOST_STARTS:
         raise ValueError(f"starts must be at most {_MOST_STARTS}; got {starts}.")
-    return steps, starts, as_whole_number("chunk", chunk, 1)
+    return steps, starts, as_integer("chunk", chunk, 1)
 
 
 def _axes(in_axes: Any) -> tuple[int | None, int | None, int | None]:
@@ -253,7 +248,7 @@ def _require(model: Any, x: Array, y: Array) -> None:
     """Raise `ValueError` unless the model can be fitted to the data, as far as they are known."""
     require_regression_data(x, y)
     if isinstance(model, KernelRegression):
-        require_codes("x", x, model.kernel.categories(x.shape[1]))
+        require_category_codes("x", x, model.kernel.categories(x.shape[1]))
 
 
 def _count_fits(in_axes: tuple[int | None, ...], **parts: Any) -> int:
@@ -288,7 +283,7 @@ def _from_frames(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any, dict[str,
 
 def _reported(fit: Fit) -> Fit:
     """The fit, with a warning of ends that are no optimum, where they can be seen."""
-    if is_known(fit.starts.loss):
+    if is_concrete(fit.starts.loss):
         for sentence in fit.warnings():
             warnings.warn(sentence, FitWarning, stacklevel=3)
     return fit

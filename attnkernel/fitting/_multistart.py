@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from .._core.validation import is_known
+from .._core.arrays import is_concrete
 from ..objectives._objective import Objective, Sample, arranged
 from ._bounds import Box
 from ._checkpoints import Checkpoints, identity_of
@@ -69,7 +69,7 @@ def make_plan(
         raise ValueError("With an optimizer, say how many steps: for example steps=200.")
     for argument, value in (("steps", steps), ("starts", starts), ("chunk", chunk)):
         if value is not None and (value < 1 or value != int(value)):
-            raise ValueError(f"{argument} must be at least 1, a whole number; got {value}.")
+            raise ValueError(f"{argument} must be an integer, at least 1; got {value}.")
     params = jax.tree.leaves(eqx.filter(model, trainable))
     if not params:
         raise ValueError("The model has no inexact array to fit; check trainable=.")
@@ -104,7 +104,7 @@ def _check_bounds(model: Any, bounds: tuple[Any, Any], trainable: Any) -> None:
         eqx.filter(model, trainable),
     )
     box.check()
-    if is_known(*jax.tree.leaves(params)) and not box.contains(params):
+    if is_concrete(*jax.tree.leaves(params)) and not box.contains(params):
         raise ValueError(f"The model starts outside its bounds: {model}, bounds {bounds}.")
 
 
@@ -196,7 +196,7 @@ def solve(
 
 def _is_on_host(*arguments: Any) -> bool:
     """Whether all arrays have values to look at, and no `jit` is around."""
-    return is_known(jnp.zeros(()), *filter(eqx.is_array, jax.tree.leaves(arguments)))
+    return is_concrete(jnp.zeros(()), *filter(eqx.is_array, jax.tree.leaves(arguments)))
 
 
 _ROUGH = 1e-5  # tolerance on a sample

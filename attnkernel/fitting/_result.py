@@ -13,8 +13,8 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
+from .._core.arrays import as_points, as_real_array, is_concrete
 from .._core.pandas_frames import Categories, Names, is_frame, like, read_like
-from .._core.validation import as_points, as_reals, is_known
 from ..objectives._objective import Objective
 from ._train import History
 
@@ -79,7 +79,7 @@ class Fit(eqx.Module):
         """
         if is_frame(x_new):
             x_new = read_like(x_new, self.x_names, self.x_categories)
-            return as_reals("x_new", x_new).astype(self.x.dtype)
+            return as_real_array("x_new", x_new).astype(self.x.dtype)
         return as_points("x_new", x_new)
 
     def named(self, x_names: Sequence[Hashable], y_name: Hashable = None) -> "Fit":
@@ -92,7 +92,7 @@ class Fit(eqx.Module):
     def __repr__(self) -> str:
         loss = self.loss
         shown = f"an array of shape {loss.shape}"
-        if isinstance(loss, jax.Array) and is_known(loss) and not loss.ndim:
+        if isinstance(loss, jax.Array) and is_concrete(loss) and not loss.ndim:
             shown = f"{float(loss):.6g}"
         model = textwrap.indent(repr(self.model), "  ").lstrip()
         return f"Fit(\n  model={model},\n  loss={shown},\n  objective={self.objective!r}\n)"

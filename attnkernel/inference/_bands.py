@@ -18,13 +18,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._core.pandas_frames import Rows, is_frame, joined, like
-from .._core.validation import (
-    as_whole_number,
-    require_choice,
-    require_flag,
-    require_key,
-    require_level,
-)
+from .._core.validation import as_integer, require_bool, require_choice, require_key, require_level
 from ..attention._jit import jit_if_pure
 from ..attention._local_polynomial import LocalFit
 from ..fitting._result import Fit
@@ -156,10 +150,10 @@ def bands(
     require_level("level", level)
     require_choice("kind", kind, ("pointwise", "simultaneous"))
     require_choice("noise", noise, get_args(Noise))
-    require_flag("corrected", corrected)
+    require_bool("corrected", corrected)
     if key is not None:
         require_key("key", key)
-    draws = as_whole_number("draws", draws, 1)
+    draws = as_integer("draws", draws, 1)
     least = math.ceil(1.0 / (1.0 - level) - 1e-9)
     if kind == "simultaneous" and draws < least:
         raise ValueError(
@@ -237,8 +231,8 @@ def wild_bootstrap(
     (1986).
     """
     fit = of_regression(fit)
-    require_flag("corrected", corrected)
-    draws = as_whole_number("draws", draws, 1)
+    require_bool("corrected", corrected)
+    draws = as_integer("draws", draws, 1)
     require_key("key", key)
     model = _corrected(fit) if corrected else fit.model
     given, at = fit.objective.given(), fit.inputs(x_new)

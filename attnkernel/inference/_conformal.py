@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import PRNGKeyArray
 
+from .._core.arrays import is_concrete
 from .._core.validation import (
-    is_known,
+    require_bool,
     require_choice,
-    require_flag,
     require_instance,
     require_key,
     require_level,
@@ -60,13 +60,13 @@ def conformal(
     """
     require_instance("fit", fit, Fit, "ak.fit(...)")
     require_level("level", level)
-    require_flag("local", local)
+    require_bool("local", local)
     require_choice("kind", kind, ("leave-one-out", "split"))
     if key is not None:
         require_key("key", key)
     if fit.loss.ndim or fit.y.ndim != 1:
         raise ValueError("Conformal intervals are of one fit, with one label per row.")
-    if fit.objective.weights is not None and not is_known(fit.objective.weights):
+    if fit.objective.weights is not None and not is_concrete(fit.objective.weights):
         raise ValueError(
             "Residuals are counted where the weight is above 0: ask for conformal intervals of a "
             "fit with weights outside jit, vmap and grad."

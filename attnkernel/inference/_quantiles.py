@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.validation import as_reals, is_known, require_finite
+from .._core.arrays import as_real_array, is_concrete, require_finite
 from ..attention import attention_weights
 from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit
@@ -61,8 +61,8 @@ def quantiles(
         )
     if fit.y.ndim != 1:
         raise ValueError(f"Quantiles are of one label per row; y has shape {fit.y.shape}.")
-    p = jnp.atleast_1d(as_reals("levels", levels)).astype(fit.y.dtype)
-    if p.ndim != 1 or (is_known(p) and not np.all((np.asarray(p) > 0) & (np.asarray(p) < 1))):
+    p = jnp.atleast_1d(as_real_array("levels", levels)).astype(fit.y.dtype)
+    if p.ndim != 1 or (is_concrete(p) and not np.all((np.asarray(p) > 0) & (np.asarray(p) < 1))):
         raise ValueError(
             f"levels must be between 0 and 1, one or several, such as [0.1, 0.5, 0.9]; got "
             f"{levels!r}."

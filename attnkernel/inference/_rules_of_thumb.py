@@ -10,14 +10,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .._core.validation import (
-    as_points,
-    as_reals,
-    is_known,
-    require_finite,
-    require_flag,
-    require_regression_data,
-)
+from .._core.arrays import as_points, as_real_array, is_concrete, require_finite
+from .._core.regression_data import require_regression_data
+from .._core.validation import require_bool
 from ..attention import Auto
 from ..attention._local_polynomial import local_polynomial
 from ..kernels import Gaussian, Kernel
@@ -51,14 +46,14 @@ def normal_reference(x: ArrayLike, *, robust: bool = True) -> Float[Array, " dim
     **Source:** Silverman, *Density estimation for statistics and data analysis* (1986), 4.14 and
     3.30; the factor is `silverman` of `scipy.stats.gaussian_kde`.
     """
-    require_flag("robust", robust)
+    require_bool("robust", robust)
     points = as_points("x", x)
     n, dim = points.shape
     if n < 2:
         raise ValueError(f"x must have at least 2 rows, for a spread; got {n}.")
     require_finite("x", points)
     spread = jnp.std(points, axis=0, ddof=1)
-    if is_known(spread) and not np.all(np.asarray(spread) > 0):
+    if is_concrete(spread) and not np.all(np.asarray(spread) > 0):
         column = int(np.argmin(np.asarray(spread)))
         raise ValueError(
             f"Column {column} of x (counted from 0) is constant: its spread says no lengthscale. "
@@ -101,7 +96,7 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
     **Source:** Ruppert, Sheather and Wand, *An effective bandwidth selector for local least squares
     regression* (1995).
     """
-    points, labels = as_points("x", x), as_reals("y", y)
+    points, labels = as_points("x", x), as_real_array("y", y)
     labels = labels.astype(jnp.promote_types(labels.dtype, points.dtype))
     require_regression_data(points, labels)
     if points.shape[1] != 1 or labels.ndim != 1:
@@ -110,7 +105,7 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
             f"{labels.shape}. For several inputs try ak.normal_reference(x), or a fit."
         )
     column = points[:, 0]
-    if is_known(column):
+    if is_concrete(column):
         column_known = np.sort(np.asarray(column))
         cut = int(_TRIM * len(column))
         different = len(np.unique(column_known[cut : len(column) - cut]))
@@ -120,7 +115,7 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
                 f"there are {different}. Try a fit, ak.fit(..., objective=ak.LeaveOneOut())."
             )
     found = _plug_in(column, labels)
-    if is_known(found) and not (np.isfinite(found) and found > 0):
+    if is_concrete(found) and not (np.isfinite(found) and found > 0):
         raise ValueError(
             f"The plug-in came to {float(found)}: the labels have no noise, or no curvature, to "
             f"be estimated. Try a fit, ak.fit(..., objective=ak.LeaveOneOut())."

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.validation import as_whole_number, is_number, require_instance
+from .._core.validation import as_integer, is_real_number, require_instance
 from ._base import Embedded, Kernel
 
 _AT_A_TIME = 64
@@ -50,7 +50,7 @@ class NearestNeighbours(Embedded):
         if fraction is not None:
             fraction = _share(fraction)
         if neighbours is not None:
-            neighbours = as_whole_number("neighbours", neighbours, 1)
+            neighbours = as_integer("neighbours", neighbours, 1)
         self.kernel, self.fraction, self.neighbours = kernel, fraction, neighbours
 
     def embed(
@@ -107,7 +107,7 @@ class NearestNeighbours(Embedded):
 
 
 def _share(fraction: Any) -> float:
-    if not is_number(fraction) or not 0 < fraction <= 1:
+    if not is_real_number(fraction) or not 0 < fraction <= 1:
         raise ValueError(f"fraction must be above 0 and at most 1; got {fraction!r}.")
     return float(fraction)
 

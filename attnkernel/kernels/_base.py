@@ -18,7 +18,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.validation import as_whole_numbers, require_instance, require_shape
+from .._core.validation import as_integer_tuple, require_instance, require_shape
 
 Tree = TypeVar("Tree")
 
@@ -243,7 +243,7 @@ class On(Embedded):
 
     `kernel.on(0, 2)` is `On(kernel, (0, 2))`.
 
-    **Raises:** `ValueError` if a column is not a whole number from 0, comes twice, or is beyond the
+    **Raises:** `ValueError` if a column is not an integer from 0, comes twice, or is beyond the
     columns of the points.
     """
 
@@ -253,7 +253,7 @@ class On(Embedded):
     def __init__(self, kernel: Kernel, columns: int | Sequence[int] | np.ndarray):
         require_instance("kernel", kernel, Kernel, "ak.Gaussian(0.3)")
         self.kernel = kernel
-        self.columns = as_whole_numbers("columns", columns, 0)
+        self.columns = as_integer_tuple("columns", columns, 0)
         if len(set(self.columns)) < len(self.columns):
             raise ValueError(f"Each column can be taken once; got {self.columns}.")
 

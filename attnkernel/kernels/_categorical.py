@@ -16,7 +16,8 @@ import wadler_lindig as wl
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.validation import as_numbers, as_whole_numbers, at_least, is_known
+from .._core.arrays import as_float64, is_concrete, wider_dtype
+from .._core.validation import as_integer_tuple
 from ._base import Kernel
 from ._distances import MANY, add_up, columns
 
@@ -124,7 +125,7 @@ class Categorical(Kernel):
 
     def __pdoc__(self, **kwargs) -> wl.AbstractDoc | None:
         """`LiRacine(bandwidth=0.3)` where the value is known, shapes elsewhere."""
-        if not isinstance(self.logit, jax.Array) or not is_known(self.logit):
+        if not isinstance(self.logit, jax.Array) or not is_concrete(self.logit):
             return None
         if self.logit.ndim > 1 or self.logit.size > 8:
             return None
@@ -155,7 +156,7 @@ class AitchisonAitken(Categorical):
     counts: int | tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, bandwidth: ArrayLike, categories: int | Sequence[int] | np.ndarray):
-        counts = as_whole_numbers("categories", categories, 2)
+        counts = as_integer_tuple("categories", categories, 2)
         self.counts = counts if np.ndim(categories) else counts[0]
         super().__init__(bandwidth)
 
@@ -252,7 +253,7 @@ def _log_sigmoid(z: Float[Array, "*dim"]) -> Float[Array, "*dim"]:
 
 def _logit(name: str, bandwidth: ArrayLike, limit: np.ndarray) -> Float[Array, "*dim"]:
     """z, from λ and λ_max; ±∞ at the ends, with derivatives 0."""
-    given = as_numbers("bandwidth", bandwidth, "a real number") if is_known(bandwidth) else None
+    given = as_float64("bandwidth", bandwidth, "a real number") if is_concrete(bandwidth) else None
     shape, ranks = np.shape(bandwidth), {np.ndim(bandwidth), limit.ndim}
     if len(shape) > 1 or (ranks == {1} and shape != limit.shape):
         expected = "one per column" if limit.ndim == 0 else f"{limit.size}, one per column"
@@ -268,7 +269,7 @@ def _logit(name: str, bandwidth: ArrayLike, limit: np.ndarray) -> Float[Array, "
                 f"to {np.round(limit, 6).tolist()}; got {given.tolist()}."
             )
     share = jnp.asarray(bandwidth)
-    share = share.astype(at_least(share.dtype, jnp.result_type(float)))
+    share = share.astype(wider_dtype(share.dtype, jnp.result_type(float)))
     share = jnp.broadcast_to(share, np.broadcast_shapes(shape, limit.shape))
     share = share / limit.astype(share.dtype)
     inside = (share > 0) & (share < 1)

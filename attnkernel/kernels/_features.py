@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._core.batching import for_any
-from .._core.validation import as_whole_number, require_flag, require_key
+from .._core.validation import as_integer, require_bool, require_key
 from ._base import Kernel
 from ._inner import DotProduct
 from ._radial import Gaussian
@@ -138,9 +138,9 @@ class RandomFeatures(eqx.Module):
         orthogonal: bool = True,
         key: PRNGKeyArray,
     ):
-        count, dim = as_whole_number("count", count, 1), as_whole_number("dim", dim, 1)
-        require_flag("positive", positive)
-        require_flag("orthogonal", orthogonal)
+        count, dim = as_integer("count", count, 1), as_integer("dim", dim, 1)
+        require_bool("positive", positive)
+        require_bool("orthogonal", orthogonal)
         require_key("key", key)
         of_rows, of_lengths = jax.random.split(key)
         if orthogonal:

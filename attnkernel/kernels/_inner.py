@@ -13,15 +13,16 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.arrays import as_real_array, require_finite
 from .._core.mesh_axes import vary_alike
 from .._core.parameters import Parameter, described, real
-from .._core.validation import as_reals, as_whole_number, require_finite
+from .._core.validation import as_integer
 from ._base import Embedded, Kernel
 
 
 def _finite(name: str, axes: int, values: Any) -> Float[Array, "..."]:
     """An array of finite numbers, to be fitted, of so many axes."""
-    array = as_reals(name, values).astype(float)
+    array = as_real_array(name, values).astype(float)
     if array.ndim != axes:
         shape = "(dim,)" if axes == 1 else "(dim_q, dim_k)"
         raise ValueError(f"{name} must have shape {shape}; got {array.shape}.")
@@ -86,10 +87,10 @@ class Polynomial(Kernel):
     __pdoc__ = described
 
     def __init__(self, degree: int = 2, offset: ArrayLike = 1.0, scale: ArrayLike | None = None):
-        self.degree = as_whole_number("degree", degree, 2)
+        self.degree = as_integer("degree", degree, 2)
         if self.degree % 2:
             raise ValueError(
-                f"degree must be an even whole number from 2, so that no weight is negative; got "
+                f"degree must be an even integer, at least 2, so that no weight is negative; got "
                 f"{degree!r}. For a score that may be negative use ak.DotProduct()."
             )
         self.offset_parameter = real("offset", offset)

@@ -17,8 +17,8 @@ from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.arrays import as_real_array, is_concrete, wider_dtype
 from .._core.symbolic_sizes import at_most
-from .._core.validation import as_reals, at_least, is_known
 from ._base import Kernel
 from ._distances import MANY, add_up, as_row, columns, largest, pairwise_squares, squares_of
 from ._integrals import log_integral, log_sphere
@@ -130,7 +130,7 @@ class Radial(Scaled):
         if self.metric_factor is not None:
             logs = logs - jnp.linalg.slogdet(self.metric_factor)[1]
         volume = self._log_integral(dim)
-        if is_known(volume) and not np.isfinite(volume):
+        if is_concrete(volume) and not np.isfinite(volume):
             raise ValueError(
                 f"{self} falls too slowly to be a density in {dim} dimensions: its integral is "
                 f"infinite. Try ak.Gaussian, or fewer columns."
@@ -328,12 +328,12 @@ class Periodic(Kernel):
 
 def _factor(metric: ArrayLike) -> Float[Array, "dim dim"]:
     """A with AᵀA = the metric."""
-    array = as_reals("metric", metric)
-    array = array.astype(at_least(array.dtype, jnp.result_type(float)))
+    array = as_real_array("metric", metric)
+    array = array.astype(wider_dtype(array.dtype, jnp.result_type(float)))
     if array.ndim != 2 or array.shape[0] != array.shape[1]:
         raise ValueError(f"metric must have shape (dim, dim); got {array.shape}.")
     factor = jnp.linalg.cholesky(array).T
-    if is_known(array) and not (
+    if is_concrete(array) and not (
         np.allclose(array, array.T) and np.all(np.isfinite(np.asarray(factor)))
     ):
         raise ValueError(

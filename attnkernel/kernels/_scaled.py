@@ -8,7 +8,8 @@ import wadler_lindig as wl
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.validation import at_least, is_known, require_positive
+from .._core.arrays import is_concrete, wider_dtype
+from .._core.validation import require_positive
 from ._base import Kernel, unbounded
 
 
@@ -92,7 +93,7 @@ class Scaled(Kernel):
         """`Gaussian(lengthscale=0.1355)` where the value is known, shapes elsewhere."""
         shown = {"lengthscale": self.log_lengthscale, **self._logs_of_others()}
         if not all(
-            isinstance(leaf, jax.Array) and is_known(leaf) and leaf.ndim <= 1 and leaf.size <= 8
+            isinstance(leaf, jax.Array) and is_concrete(leaf) and leaf.ndim <= 1 and leaf.size <= 8
             for leaf in shown.values()
         ):
             return None
@@ -130,6 +131,6 @@ def log_positive(name: str, value: ArrayLike) -> Float[Array, "..."]:
     require_positive(name, value)
     with np.errstate(over="ignore"):
         array = jnp.asarray(value)
-        array = array.astype(at_least(array.dtype, jnp.result_type(float)))
+        array = array.astype(wider_dtype(array.dtype, jnp.result_type(float)))
     require_positive(name, array)
     return jnp.log(array)

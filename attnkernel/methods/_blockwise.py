@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from .._core.batching import for_any
 from .._core.mesh_axes import vary_alike
 from .._core.symbolic_sizes import at_most, is_symbolic
-from .._core.validation import as_whole_number
+from .._core.validation import as_integer
 from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import Rule
@@ -63,7 +63,7 @@ class Blockwise(Method):
         for name in ("block_q", "block_k"):
             size = getattr(self, name)
             if size is not None:
-                as_whole_number(name, size, 1, "Or None: it is then chosen from the shapes.")
+                as_integer(name, size, 1, "Or None: it is then chosen from the shapes.")
 
     def unsupported_reason(self, task: Task) -> str | None:
         return None

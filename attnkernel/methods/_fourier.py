@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
+from .._core.arrays import as_points
 from .._core.symbolic_sizes import UNSUPPORTED, is_symbolic
-from .._core.validation import as_points
 from ..kernels import Gaussian, Kernel
 from ..priors import Prior
 from ..rules import Rule, Softmax

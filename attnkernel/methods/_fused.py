@@ -21,8 +21,9 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
+from .._core.arrays import as_float_dtype
 from .._core.symbolic_sizes import UNSUPPORTED, is_symbolic
-from .._core.validation import as_float_dtype, require_choice
+from .._core.validation import require_choice
 from ..kernels import DotProduct, Gaussian, Kernel, Laplace, Matern32, Matern52
 from ..kernels._features import in_units
 from ..priors import And, Causal, Prior

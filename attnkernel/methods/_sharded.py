@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from .._core.symbolic_sizes import UNSUPPORTED, is_symbolic
-from .._core.validation import require_flag
+from .._core.validation import require_bool
 from ..kernels import Kernel
 from ..priors import HeldOut, Prior
 from ..rules import Rule
@@ -72,7 +72,7 @@ class Sharded(Method):
         ring: bool = False,
         inner: Method = Blockwise(),
     ):
-        require_flag("ring", ring)
+        require_bool("ring", ring)
         if not isinstance(axis, str):
             raise ValueError(f"axis must be the name of an axis of the mesh; got {axis!r}.")
         if mesh is None:

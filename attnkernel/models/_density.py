@@ -6,13 +6,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.validation import (
-    as_points,
-    require_finite,
-    require_flag,
-    require_instance,
-    require_weights,
-)
+from .._core.arrays import as_points, require_finite
+from .._core.regression_data import as_weights
+from .._core.validation import require_bool, require_instance
 from ..attention import Auto, attend
 from ..kernels import Kernel
 from ..methods import Method
@@ -55,7 +51,7 @@ def density(
     Silverman, *Density estimation for statistics and data analysis* (1986).
     """
     k, q = as_points("x", x), as_points("x_new", x_new)
-    require_flag("log", log)
+    require_bool("log", log)
     require_instance("kernel", kernel, Kernel, "ak.Gaussian(0.3)")
     for name, points in (("x_new", q), ("x", k)):
         require_finite(name, points)
@@ -65,7 +61,7 @@ def density(
     volume, total = kernel.log_volume(k.shape[1]), math.log(len(k))
     prior = with_weights(None, weights, k)
     if weights is not None:
-        total = jnp.log(jnp.sum(require_weights(weights, len(k))))
+        total = jnp.log(jnp.sum(as_weights(weights, len(k))))
     parts = {"kernel": kernel, "prior": prior, "method": method}
     _, log_mass = attend(q, k, k[:, :0], **parts, return_log_mass=True)
     log_density = log_mass - (volume + total).astype(log_mass.dtype)

@@ -11,7 +11,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._core.validation import as_points, as_whole_number, require_finite, require_function
+from .._core.arrays import as_points, require_finite
+from .._core.validation import as_integer, require_function
 from ..nn._multihead import MultiheadAttention
 from ..priors import Prior
 from ..priors._base import require_prior
@@ -55,7 +56,7 @@ class LearnedKernelRegression(eqx.Module):
         key: PRNGKeyArray,
         **options: Any,
     ):
-        dim, out = as_whole_number("dim", dim, 1), as_whole_number("out", out, 1)
+        dim, out = as_integer("dim", dim, 1), as_integer("out", out, 1)
         if embedding is not None:
             require_function("embedding", embedding)
         self.embedding = embedding

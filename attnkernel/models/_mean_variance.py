@@ -5,7 +5,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.validation import as_reals, require_instance, require_weights
+from .._core.arrays import as_real_array
+from .._core.regression_data import as_weights
+from .._core.validation import require_instance
 from ..priors import ExcludeSelf, Prior
 from ..priors._base import require_prior
 from ._regression import KernelRegression
@@ -63,7 +65,7 @@ class MeanVarianceRegression(eqx.Module):
         The left-out means at labelled inputs see what the prior shows to a query of their row: of a
         hold-out, which hides the same labels from all, nothing leaks.
         """
-        labels = as_reals("y", y)
+        labels = as_real_array("y", y)
         if prior is not None:
             require_prior("prior", prior)
         of_rows = ExcludeSelf() if prior is None else prior + ExcludeSelf()
@@ -73,7 +75,7 @@ class MeanVarianceRegression(eqx.Module):
         seen = known if labels.ndim == 1 else known[:, None]
         squares = jnp.where(seen, labels - jnp.where(seen, left_out, 0.0), 0.0) ** 2
         of_squares = jnp.ones(len(labels), squares.dtype) if weights is None else weights
-        of_squares = jnp.where(known, require_weights(of_squares, len(labels)), 0.0)
+        of_squares = jnp.where(known, as_weights(of_squares, len(labels)), 0.0)
         variance = self.variance(x_new, x, squares, prior=prior, weights=of_squares)
         floor = jnp.finfo(squares.dtype).eps * jnp.mean(squares)
         mean = self.mean(x_new, x, y, prior=prior, weights=weights)

@@ -11,16 +11,10 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.arrays import as_points, as_real_array, require_finite
+from .._core.regression_data import as_weights, require_category_codes
 from .._core.symbolic_sizes import at_most
-from .._core.validation import (
-    as_points,
-    as_reals,
-    as_whole_number,
-    require_codes,
-    require_finite,
-    require_instance,
-    require_weights,
-)
+from .._core.validation import as_integer, require_instance
 from ..attention import Auto
 from ..attention._jit import jit_if_pure
 from ..attention._local_polynomial import (
@@ -109,7 +103,7 @@ class KernelRegression(eqx.Module):
         self.kernel = kernel
         self.order = as_order(order)
         hint = "To choose among several, give ak.choose a model of each."
-        self.passes = as_whole_number("passes", passes, 1, hint)
+        self.passes = as_integer("passes", passes, 1, hint)
         self.rule = rule
         self.method = method
         self.on_empty = known_policy(on_empty)
@@ -216,7 +210,7 @@ class KernelRegression(eqx.Module):
         k, q, v = as_points("x", x), as_points("x_new", x_new), as_points(of, y)
         _require_sound(self.kernel, q, k, v, of)
         if weights is not None:
-            some = require_weights(weights, k.shape[0]) > 0
+            some = as_weights(weights, k.shape[0]) > 0
             v = jnp.where(some[:, None], v, v[jnp.argmax(some)][None])
         return q, k, v
 
@@ -313,7 +307,7 @@ def _require_sound(kernel: Kernel, q: Array, k: Array, v: Array, of: str = "y") 
         require_finite(name, rows)
     if q.shape[1] == k.shape[1]:
         for name, rows in (("x", k), ("x_new", q)):
-            require_codes(name, rows, kernel.categories(k.shape[1]))
+            require_category_codes(name, rows, kernel.categories(k.shape[1]))
 
 
 def _after_passes(
@@ -457,7 +451,7 @@ class MultiheadKernelRegression(eqx.Module):
         if weights is None:
             weights = jnp.full(heads, 1.0 / heads, float)
         else:
-            weights = as_reals("weights", weights).astype(float)
+            weights = as_real_array("weights", weights).astype(float)
             require_finite("weights", jnp.atleast_2d(weights))
         if weights.shape != (heads,):
             raise ValueError(f"weights must have shape (heads,) = ({heads},); got {weights.shape}.")
@@ -505,7 +499,7 @@ def with_weights(
         require_prior("prior", prior)
     if weights is None:
         return prior
-    weights = require_weights(weights, k.shape[0])
+    weights = as_weights(weights, k.shape[0])
     some = weights > 0
     of_keys = KeyWeights(jnp.where(some, jnp.log(jnp.where(some, weights, 1)), -jnp.inf))
     return of_keys if prior is None else prior + of_keys

@@ -6,14 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._core.validation import (
-    as_float_dtype,
-    as_reals,
-    as_whole_number,
-    is_known,
-    require_finite,
-    require_flag,
-)
+from .._core.arrays import as_float_dtype, as_real_array, is_concrete, require_finite
+from .._core.validation import as_integer, require_bool
 
 
 class Rows(NamedTuple):
@@ -59,11 +53,11 @@ class KVCache(eqx.Module):
         ring: bool = False,
         dtype=None,
     ):
-        capacity = as_whole_number("capacity", capacity, 1)
-        heads = as_whole_number("heads", heads, 1)
-        qk_size = as_whole_number("qk_size", qk_size, 1)
-        vo_size = as_whole_number("vo_size", vo_size, 1)
-        require_flag("ring", ring)
+        capacity = as_integer("capacity", capacity, 1)
+        heads = as_integer("heads", heads, 1)
+        qk_size = as_integer("qk_size", qk_size, 1)
+        vo_size = as_integer("vo_size", vo_size, 1)
+        require_bool("ring", ring)
         dtype = as_float_dtype("dtype", dtype)
         self.keys = jnp.zeros((capacity, heads, qk_size), dtype)
         self.values = jnp.zeros((capacity, heads, vo_size), dtype)
@@ -90,7 +84,7 @@ class KVCache(eqx.Module):
         **Raises:** `ValueError` if a full cache has no room for them; inside `jit` the error is
         one of run time.
         """
-        keys, values = as_reals("keys", keys), as_reals("values", values)
+        keys, values = as_real_array("keys", keys), as_real_array("values", values)
         new = len(keys) if keys.ndim else 0
         for name, array, held in (("keys", keys, self.keys), ("values", values, self.values)):
             if array.shape != (new, *held.shape[1:]):
@@ -102,7 +96,7 @@ class KVCache(eqx.Module):
         if not self.ring:
             left = f"A cache of {self.capacity} rows cannot take {new} more"
             advice = "Make it larger, or a ring, which forgets the oldest rows."
-            if is_known(self.length):
+            if is_concrete(self.length):
                 if int(self.length) + new > self.capacity:
                     raise ValueError(f"{left}: it holds {int(self.length)}. {advice}")
             else:

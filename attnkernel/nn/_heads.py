@@ -11,7 +11,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.validation import as_integers, as_reals, as_whole_number, require_instance
+from .._core.arrays import as_integer_array, as_real_array
+from .._core.validation import as_integer, require_instance
 from ..attention import PerHead
 from ..kernels import Kernel
 from ..methods import Method
@@ -25,7 +26,7 @@ OfHeads = Float[Array, "_rows _heads _size"]
 def share(name: str, size: int | None, of: int, heads: int) -> int:
     """A size as given, or an equal part of the whole for each head."""
     if size is not None:
-        return as_whole_number(name, size, 1)
+        return as_integer(name, size, 1)
     if of < heads:
         raise ValueError(
             f"{name} is query_size // num_heads unless given, and that must be at least 1; got "
@@ -49,7 +50,7 @@ def require_heads(kernel: Any, prior: Any, rule: Any, method: Any) -> None:
 
 def as_sequence(name: str, rows: Any, size: int) -> Float[Array, "rows size"]:
     """Rows of one sequence; `ValueError` unless they are real, and of this size."""
-    array = as_reals(name, rows)
+    array = as_real_array(name, rows)
     if array.ndim != 2 or array.shape[1] != size:
         raise ValueError(
             f"{name} must be one sequence, shape (rows, {size}); got {array.shape}. For a batch "
@@ -137,7 +138,7 @@ def positions_of(
     def of(name: str, part: Array, given: Any) -> Array:
         if given is None:
             return jnp.arange(part.shape[0])
-        array = as_integers(name, given)
+        array = as_integer_array(name, given)
         if array.shape != part.shape[:1]:
             raise ValueError(
                 f"{name} must have one number per row, shape {part.shape[:1]}; got {array.shape}."

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from .._core.arrays import as_float_dtype
 from .._core.validation import (
-    as_float_dtype,
-    as_whole_number,
-    is_number,
-    require_flag,
+    as_integer,
+    is_real_number,
+    require_bool,
     require_function,
     require_key,
 )
@@ -69,7 +69,7 @@ class MultiheadAttention(eqx.Module):
     - `rotary_base`: turns queries and keys by their positions (see `rotate`). Default None: no.
     - `qk_norm`: whether to put an RMS norm with a learned scale on the queries and keys of heads.
 
-    **Raises:** `ValueError` if sizes are not whole numbers from 1, or heads do not divide.
+    **Raises:** `ValueError` if sizes are not positive integers, or heads do not divide.
 
     **Source:** Vaswani et al., *Attention is all you need* (2017); Ainslie et al., *GQA* (2023);
     Henry et al., *Query-key normalization for transformers* (2020).
@@ -132,13 +132,13 @@ class MultiheadAttention(eqx.Module):
         key: PRNGKeyArray,
     ):
         def size_of(name: str, size: int | None) -> int:
-            return self.query_size if size is None else as_whole_number(name, size, 1)
+            return self.query_size if size is None else as_integer(name, size, 1)
 
-        self.num_heads = num_heads = as_whole_number("num_heads", num_heads, 1)
+        self.num_heads = num_heads = as_integer("num_heads", num_heads, 1)
         self.num_kv_heads = num_heads
         if num_kv_heads is not None:
-            self.num_kv_heads = as_whole_number("num_kv_heads", num_kv_heads, 1)
-        self.query_size = query_size = as_whole_number("query_size", query_size, 1)
+            self.num_kv_heads = as_integer("num_kv_heads", num_kv_heads, 1)
+        self.query_size = query_size = as_integer("query_size", query_size, 1)
         self.key_size = size_of("key_size", key_size)
         self.value_size = size_of("value_size", value_size)
         self.output_size = size_of("output_size", output_size)
@@ -158,12 +158,12 @@ class MultiheadAttention(eqx.Module):
             ("inference", inference),
             ("qk_norm", qk_norm),
         ):
-            require_flag(name, flag)
+            require_bool(name, flag)
         require_key("key", key)
         dtype = as_float_dtype("dtype", dtype)
-        if not is_number(dropout_p) or not 0 <= dropout_p < 1:
+        if not is_real_number(dropout_p) or not 0 <= dropout_p < 1:
             raise ValueError(f"dropout_p must be a share from 0 to below 1; got {dropout_p!r}.")
-        if rotary_base is not None and not (is_number(rotary_base) and rotary_base > 0):
+        if rotary_base is not None and not (is_real_number(rotary_base) and rotary_base > 0):
             raise ValueError(f"rotary_base must be above 0, such as 10000.0; got {rotary_base!r}.")
         if rotary_base is not None and self.qk_size % 2:
             raise ValueError(
@@ -188,7 +188,7 @@ class MultiheadAttention(eqx.Module):
         self.kernel, self.prior, self.rule, self.method = kernel, prior, rule, method
         self.rotary_base = rotary_base
         order = as_order(order)
-        if not is_number(ridge) or ridge < 0:
+        if not is_real_number(ridge) or ridge < 0:
             raise ValueError(f"ridge must be a finite number from 0; got {ridge!r}.")
         if order and dropout_p:
             raise ValueError(

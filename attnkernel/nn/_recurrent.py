@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from .._core.validation import as_float_dtype, as_whole_number, at_least
+from .._core.arrays import as_float_dtype, wider_dtype
+from .._core.validation import as_integer
 from ..attention import PerHead
 from ..attention._arguments import task_of
 from ..kernels import Kernel
@@ -31,10 +32,10 @@ class RecurrentCache(eqx.Module):
     length: Int[Array, ""]
 
     def __init__(self, heads: int, features: int, vo_size: int, *, dtype=None):
-        heads = as_whole_number("heads", heads, 1)
-        features = as_whole_number("features", features, 1)
-        vo_size = as_whole_number("vo_size", vo_size, 1)
-        dtype = at_least(as_float_dtype("dtype", dtype))
+        heads = as_integer("heads", heads, 1)
+        features = as_integer("features", features, 1)
+        vo_size = as_integer("vo_size", vo_size, 1)
+        dtype = wider_dtype(as_float_dtype("dtype", dtype))
         empty = LinearState.empty(features, vo_size, dtype)
         self.state = jax.tree.map(lambda leaf: jnp.stack([leaf] * heads), empty)
         self.length = jnp.array(0)
@@ -52,7 +53,7 @@ class RecurrentCache(eqx.Module):
         assert isinstance(rule, Rule)
 
         stored = self.state.sums.dtype
-        dtype = at_least(jnp.result_type(q, k, v), stored)
+        dtype = wider_dtype(jnp.result_type(q, k, v), stored)
 
         def in_dtype(tree: Any, dtype: Any) -> Any:
             return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)

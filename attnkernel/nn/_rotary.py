@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._core.validation import as_integers, as_reals, at_least, require_finite, require_positive
+from .._core.arrays import as_integer_array, as_real_array, require_finite, wider_dtype
+from .._core.validation import require_positive
 
 
 def rotate(
@@ -23,7 +24,7 @@ def rotate(
     **Source:** Su et al., *RoFormer: enhanced transformer with rotary position embedding* (2021),
     with the halves as in `equinox.nn.RotaryPositionalEmbedding`.
     """
-    x, positions = as_reals("x", x), as_integers("positions", positions)
+    x, positions = as_real_array("x", x), as_integer_array("positions", positions)
     if x.ndim < 2 or positions.shape != x.shape[-2:-1]:
         raise ValueError(
             f"x must have shape (*batch, rows, size), and positions one number per row; got x "
@@ -37,7 +38,7 @@ def rotate(
         raise ValueError(f"base must be one number, such as 10000.0; got {base!r}.")
     require_positive("base", base, "Try 10000.")
     require_positive("base", jnp.asarray(base, float), "Try 10000.")  # also once rounded
-    dtype = at_least(x.dtype)
+    dtype = wider_dtype(x.dtype)
     frequencies = base ** (-jnp.arange(0, size, 2, dtype=dtype) / size)
     angles = positions.astype(dtype)[:, None] * frequencies[None, :]
     cos, sin = jnp.cos(angles), jnp.sin(angles)

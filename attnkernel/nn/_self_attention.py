@@ -6,7 +6,8 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._core.validation import as_whole_number, require_finite, require_flag, require_key
+from .._core.arrays import require_finite
+from .._core.validation import as_integer, require_bool, require_key
 from ..attention import Auto, attend, attention_weights
 from ..kernels import DotProduct, Kernel
 from ..methods import Method
@@ -56,10 +57,10 @@ class SelfAttention(eqx.Module):
         method: Method = Auto(),
         key: PRNGKeyArray,
     ):
-        size = as_whole_number("size", size, 1)
-        qk_size = size if qk_size is None else as_whole_number("qk_size", qk_size, 1)
-        vo_size = size if vo_size is None else as_whole_number("vo_size", vo_size, 1)
-        require_flag("use_bias", use_bias)
+        size = as_integer("size", size, 1)
+        qk_size = size if qk_size is None else as_integer("qk_size", qk_size, 1)
+        vo_size = size if vo_size is None else as_integer("vo_size", vo_size, 1)
+        require_bool("use_bias", use_bias)
         require_heads(kernel, prior, rule, method)
         require_key("key", key)
         keys = jax.random.split(key, 3)

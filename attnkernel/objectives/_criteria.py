@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._core.validation import as_reals
+from .._core.arrays import as_real_array
 from ._objective import Objective
 
 
@@ -43,7 +43,7 @@ class Penalised(Objective):
             )
         fitted, hat = model.smooth(x, y, **self.given())
         n = jnp.sum(self.counted(jnp.ones_like(hat)))
-        return self.price(self.mean_square(fitted - as_reals("y", y)), jnp.sum(hat), n)
+        return self.price(self.mean_square(fitted - as_real_array("y", y)), jnp.sum(hat), n)
 
 
 class GCV(Penalised):

@@ -11,15 +11,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._core.validation import (
-    as_reals,
-    as_whole_number,
-    as_whole_numbers,
-    is_known,
-    require_function,
-    require_shape,
-    require_shares,
-)
+from .._core.arrays import as_real_array, is_concrete
+from .._core.regression_data import require_valid_weights
+from .._core.validation import as_integer, as_integer_tuple, require_function, require_shape
 from ..priors import HeldOut
 from ._scores import squared_error
 
@@ -27,8 +21,8 @@ from ._scores import squared_error
 def _reals(weights: ArrayLike | None) -> Float[Array, " n"] | None:
     if weights is None:
         return None
-    array = as_reals("weights", weights)
-    require_shares(array)
+    array = as_real_array("weights", weights)
+    require_valid_weights(array)
     return array
 
 
@@ -118,7 +112,7 @@ def that_count(
     Where weights have no value to look at, inside `jit` or `vmap`, all rows stay.
     """
     weights = objective.weights
-    if weights is None or not is_known(weights) or not len(weights) == len(x) == len(y):
+    if weights is None or not is_concrete(weights) or not len(weights) == len(x) == len(y):
         return x, y, objective
     rows = np.flatnonzero(np.asarray(weights) > 0)
     if len(rows) == len(x):
@@ -130,7 +124,7 @@ def that_count(
 def by_input(x: Float[Array, "n dim"]) -> Int[Array, " n"]:
     """The rows by their first input, then the others."""
     # ties by the other inputs: from last to first
-    if is_known(x):  # NumPy's is many times faster than XLA's
+    if is_concrete(x):  # NumPy's is many times faster than XLA's
         return jnp.asarray(np.lexsort(np.asarray(x).T[::-1]))
     return jnp.lexsort(jax.lax.stop_gradient(x.T[::-1]))
 
@@ -191,16 +185,16 @@ class HoldOut(Validation):
     ):
         sizes: Any = size
         if not isinstance(size, jax.Array):
-            sizes = np.asarray(as_whole_numbers("size", size, 1))
+            sizes = np.asarray(as_integer_tuple("size", size, 1))
         if not jnp.issubdtype(sizes.dtype, jnp.integer):
-            raise ValueError(f"size must be a whole number of rows from 1; got {size!r}.")
+            raise ValueError(f"size must be an integer number of rows, at least 1; got {size!r}.")
         if at_most is not None:
-            at_most = as_whole_number("at_most", at_most, 1)
+            at_most = as_integer("at_most", at_most, 1)
         if isinstance(size, int | np.integer):
             size, at_most = int(size), int(size) if at_most is None else at_most
         if at_most is None:
             raise ValueError("size is an array: HoldOut then needs at_most=, the largest of them.")
-        if is_known(size) and not (
+        if is_concrete(size) and not (
             1 <= np.min(np.asarray(size)) <= np.max(np.asarray(size)) <= at_most
         ):
             limit = "" if size is at_most else f" and no more than at_most={at_most}"
@@ -211,7 +205,7 @@ class HoldOut(Validation):
 
     def check(self, n: int) -> None:
         largest = self.at_most
-        if is_known(self.size):
+        if is_concrete(self.size):
             largest = int(np.max(np.asarray(self.size)))
         if largest >= n or self.at_most > n:
             raise ValueError(

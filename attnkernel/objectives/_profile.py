@@ -9,14 +9,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.validation import (
-    as_points,
-    as_reals,
-    require_finite,
-    require_instance,
-    require_positive,
-    require_regression_shapes,
-)
+from .._core.arrays import as_points, as_real_array, require_finite
+from .._core.regression_data import require_regression_shapes
+from .._core.validation import require_instance, require_positive
 from ._objective import Objective, arranged
 
 
@@ -47,7 +42,7 @@ def profile(
         raise ValueError(f"{type(objective).__name__} is drawn anew each time: it has no profile.")
     if jnp.ndim(model.kernel.log_lengthscale) != 0:
         raise ValueError("A profile is over one lengthscale; this kernel has several.")
-    points, labels = as_points("x", x), as_reals("y", y)
+    points, labels = as_points("x", x), as_real_array("y", y)
     require_regression_shapes(points, labels)
     require_finite("x", points)
     require_finite("y", labels[:, None] if labels.ndim == 1 else labels)

@@ -6,12 +6,12 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._core.validation import as_reals
+from .._core.arrays import as_real_array
 
 
 def squared_error(prediction: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, " n"]:
     r"""$\| y_i - \hat y_i \|^2$ of each row; in units of y²."""
-    labels = as_reals("y", y)
+    labels = as_real_array("y", y)
     squares = (_of_labels(prediction, labels) - labels) ** 2
     return squares if squares.ndim == 1 else jnp.sum(squares, axis=1)
 
@@ -32,7 +32,7 @@ def log_score(prediction: Any, y: Float[Array, "..."]) -> Float[Array, " n"]:
             f"log_score is of models that predict a mean and a variance, such as "
             f"ak.MeanVarianceRegression; the prediction is {_what(prediction)}."
         )
-    y = as_reals("y", y)
+    y = as_real_array("y", y)
     mean, variance = (_of_labels(part, y) for part in prediction)
     scores = 0.5 * (jnp.log(2.0 * math.pi * variance) + (y - mean) ** 2 / variance)
     return scores if scores.ndim == 1 else jnp.sum(scores, axis=1)
@@ -40,7 +40,7 @@ def log_score(prediction: Any, y: Float[Array, "..."]) -> Float[Array, " n"]:
 
 def _of_labels(prediction: Any, y: Float[Array, "..."]) -> Float[Array, "..."]:
     """A prediction for each label: of a (n,) and a (n, 1) a difference would have n² entries."""
-    array = as_reals("prediction", prediction)
+    array = as_real_array("prediction", prediction)
     if array.shape != y.shape or array.ndim not in (1, 2):
         raise ValueError(
             f"prediction and y must have the same shape, (n,) or (n, out); got {array.shape} and "

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.validation import as_reals, as_whole_number, require_weights
+from .._core.arrays import as_real_array
+from .._core.regression_data import as_weights
+from .._core.validation import as_integer
 from ..kernels import Kernel
 from ..priors import ExcludeSelf, Mask
 from ._objective import Objective, Sample, Validation, by_input
@@ -38,7 +40,7 @@ class LeaveOneOut(Validation):
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, ""]:
         predicted = model(x, x, y, prior=ExcludeSelf(), **self.given())
-        return self.mean(self.scored(predicted, as_reals("y", y)))
+        return self.mean(self.scored(predicted, as_real_array("y", y)))
 
     def on_sample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> Sample | None:
         """Of several starts, from 1024 rows: the terms of 128 of them, predicted from 1024.
@@ -75,7 +77,7 @@ class KFold(Validation):
     is_stochastic: ClassVar[bool] = False
 
     def __check_init__(self):
-        as_whole_number("folds", self.folds, 2)
+        as_integer("folds", self.folds, 2)
 
     def check(self, n: int) -> None:
         if self.folds > n:
@@ -92,13 +94,13 @@ class KFold(Validation):
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, ""]:
         if self.weights is not None:
-            require_weights(self.weights, len(x))
+            as_weights(self.weights, len(x))
         order = by_input(x)
         counts = self.counted(jnp.ones(len(x)))[order]  # a row of weight 0 takes nobody's turn
         turn = jnp.cumsum(counts).astype(int) - 1
         fold = jnp.zeros(len(x), int).at[order].set(turn % self.folds)
         predicted = model(x, x, y, prior=_OtherFolds(fold), **self.given())
-        return self.mean(self.scored(predicted, as_reals("y", y)))
+        return self.mean(self.scored(predicted, as_real_array("y", y)))
 
 
 class _OtherFolds(Mask):
@@ -149,7 +151,7 @@ class _Thinned(Objective):
         if self.terms is None:
             return longer**-4 * LeaveOneOut()(suited, x, y)
         rows = jnp.asarray(_evenly(self.terms, len(x)))
-        error = suited(x[rows], x, y, prior=_NotOwn(rows)) - as_reals("y", y)[rows]
+        error = suited(x[rows], x, y, prior=_NotOwn(rows)) - as_real_array("y", y)[rows]
         return longer**-4 * jnp.sum(error**2) / len(error)
 
 

@@ -4,7 +4,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
 
-from .._core.validation import as_points, require_instance, require_words
+from .._core.arrays import as_points
+from .._core.validation import require_instance, require_string
 from ..data import Dataset
 from ._style import BLUE, SKY, axes, ink, literal
 
@@ -19,7 +20,7 @@ def points(
             f"x must have shape (n,) or (n, 1), and y shape (n,); got x {np.shape(x)} and y "
             f"{np.shape(y)}."
         )
-    require_words("label", label)
+    require_string("label", label)
     ax = axes(ax)
     ax.plot(
         columns[:, 0],

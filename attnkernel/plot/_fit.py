@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
 
-from .._core.validation import require_instance, require_words
+from .._core.validation import require_instance, require_string
 from ..fitting import Fit
 from ..inference import Bands
 from ..priors import ExcludeSelf
@@ -57,7 +57,7 @@ def fit(
     given = [] if band is None else list(band) if isinstance(band, Sequence) else [band]
     for one in given:
         require_instance("band", one, Bands, "ak.bands(result, x_new)")
-    require_words("label", label)
+    require_string("label", label)
     _require_drawable(result, given)
     ax = axes(ax)
     if result.x.shape[1] == 1:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from .._core.validation import require_flag, require_level
+from .._core.validation import require_bool, require_level
 from ..fitting import Fit
 from ..inference import Bands, bands
 from ._diagnostics import rug
@@ -44,7 +44,7 @@ def partial(
     **Raises:** `ValueError` for a column that is not there.
     """
     require_one(result)
-    require_flag("band", band)
+    require_bool("band", band)
     require_level("level", level)
     if at is not None and not isinstance(at, Mapping):
         raise ValueError(f"at must be a dictionary, such as {{2: 40.0}}; got {at!r}.")

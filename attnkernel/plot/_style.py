@@ -12,14 +12,9 @@ from jax.typing import ArrayLike
 from matplotlib import rcParams
 from matplotlib.axes import Axes
 
+from .._core.arrays import as_points, require_finite
 from .._core.pandas_frames import shown
-from .._core.validation import (
-    as_points,
-    as_whole_number,
-    require_finite,
-    require_instance,
-    require_words,
-)
+from .._core.validation import as_integer, require_instance, require_string
 from ..fitting import Fit
 
 GREY, BLUE, ORANGE, GREEN, PURPLE, SKY = (
@@ -80,13 +75,13 @@ def axes(ax: Axes | None) -> Axes:
 
 def literal(text: str) -> str:
     """A name as it is written: matplotlib reads what stands between dollars as mathematics."""
-    require_words("text", text)
+    require_string("text", text)
     return text.replace("$", r"\$")
 
 
 def grid(x: ArrayLike, points: int = GRID) -> np.ndarray:
     """Evenly spaced points over the range of one-dimensional inputs, shape (points,)."""
-    points = as_whole_number("points", points, 1)
+    points = as_integer("points", points, 1)
     x = np.asarray(as_points("x", x))
     require_finite("x", x)
     if not x.size:

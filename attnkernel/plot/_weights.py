@@ -7,7 +7,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
 
-from .._core.validation import as_reals, require_finite
+from .._core.arrays import as_real_array, require_finite
 from ..fitting import Fit
 from ._style import (
     BLUE,
@@ -54,7 +54,7 @@ def weights(result: Fit, queries: ArrayLike | Sequence[float], *, ax: Axes | Non
             f"Weights are drawn of at most {_MOST} rows; this fit has {n}. Fit a part of them, or "
             f"see ak.attention_weights."
         )
-    at = np.atleast_1d(np.asarray(as_reals("queries", queries), np.asarray(result.x).dtype))
+    at = np.atleast_1d(np.asarray(as_real_array("queries", queries), np.asarray(result.x).dtype))
     if at.ndim != 1 or not 1 <= len(at) <= len(_MARKS):
         raise ValueError(
             f"Weights are drawn of 1 to {len(_MARKS)} queries, shape (m,); got shape {at.shape}."

@@ -12,15 +12,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
+from .._core.arrays import as_real_array, require_finite, require_log_values
 from .._core.parameters import Parameter, described, positive, real
-from .._core.validation import (
-    as_reals,
-    as_whole_number,
-    require_finite,
-    require_flag,
-    require_no_nan,
-    require_positive,
-)
+from .._core.validation import as_integer, require_bool, require_positive
 from ._base import Prior
 
 
@@ -79,7 +73,7 @@ def alibi_slopes(heads: int) -> Float[np.ndarray, " heads"]:
 
     **Source:** Press, Smith and Lewis, *Train short, test long* (2022).
     """
-    heads = as_whole_number("heads", heads, 1)
+    heads = as_integer("heads", heads, 1)
     return 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads)
 
 
@@ -148,13 +142,13 @@ class RelativeBias(Prior):
     def __init__(
         self, table: ArrayLike | int = 32, max_distance: int = 128, bidirectional: bool = True
     ):
-        require_flag("bidirectional", bidirectional)
+        require_bool("bidirectional", bidirectional)
         if isinstance(table, Sequence | Mapping) or np.ndim(table) or isinstance(table, jax.Array):
-            array = as_reals("table", table).astype(float)
+            array = as_real_array("table", table).astype(float)
             require_finite("table", jnp.atleast_2d(array))
         else:
-            array = jnp.zeros(as_whole_number("table", table, 4))
-        max_distance = as_whole_number("max_distance", max_distance, 1)
+            array = jnp.zeros(as_integer("table", table, 4))
+        max_distance = as_integer("max_distance", max_distance, 1)
         if array.ndim != 1 or array.shape[0] < 4 or (bidirectional and array.shape[0] % 2):
             raise ValueError(
                 f"table must hold one number per bucket, shape (buckets,), at least 4, and an even "
@@ -207,13 +201,13 @@ class Table(Prior):
     bias: Float[Array, "queries keys"]
 
     def __init__(self, bias: ArrayLike):
-        array = as_reals("bias", bias)
+        array = as_real_array("bias", bias)
         if array.ndim != 2 or not jnp.issubdtype(_dtype(bias), jnp.floating):
             raise ValueError(
                 f"bias must be floating numbers, shape (queries, keys); got dtype {_dtype(bias)} "
                 f"and shape {array.shape}. For a Boolean mask use ak.priors.Given."
             )
-        require_no_nan("bias", array, "A pair is forbidden by -inf.")
+        require_log_values("bias", array, "A pair is forbidden by -inf.")
         self.bias = array
 
     def check(self, queries: int, keys: int) -> None:
@@ -239,13 +233,13 @@ class KeyWeights(Prior):
     log_weights: Float[Array, " keys"]
 
     def __init__(self, log_weights: ArrayLike):
-        array = as_reals("log_weights", log_weights)
+        array = as_real_array("log_weights", log_weights)
         if array.ndim != 1 or not jnp.issubdtype(_dtype(log_weights), jnp.floating):
             raise ValueError(
                 f"log_weights must be floating numbers, one per key, shape (keys,); got dtype "
                 f"{_dtype(log_weights)} and shape {array.shape}."
             )
-        require_no_nan("log_weights", array, "A key is hidden by -inf.")
+        require_log_values("log_weights", array, "A key is hidden by -inf.")
         self.log_weights = array
 
     def check(self, queries: int, keys: int) -> None:
@@ -260,7 +254,7 @@ class KeyWeights(Prior):
 
 
 def _dtype(given: ArrayLike) -> np.dtype:
-    """As it came: Booleans and integers become floats in `as_reals`."""
+    """As it came: Booleans and integers become floats in `as_real_array`."""
     return given.dtype if isinstance(given, jax.Array) else np.asarray(given).dtype
 
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
-from .._core.validation import as_flags, require_function, require_whole_number
+from .._core.arrays import as_boolean_array
+from .._core.validation import require_function, require_integer
 from ._base import Mask
 from ._positions import range_of, require_lengths, row_of_whole_numbers
 
@@ -21,7 +22,9 @@ class HeldOut(Mask):
     held_out: Bool[Array, " keys"]
 
     def __init__(self, held_out: ArrayLike):
-        self.held_out = as_flags("held_out", held_out, 1, "(keys,), True where a key is hidden")
+        self.held_out = as_boolean_array(
+            "held_out", held_out, 1, "(keys,), True where a key is hidden"
+        )
 
     def check(self, queries: int, keys: int) -> None:
         if self.held_out.shape != (keys,):
@@ -65,7 +68,7 @@ class Causal(Mask):
     offset: int | Int[Array, ""] = 0
 
     def __check_init__(self):
-        require_whole_number("offset", self.offset)
+        require_integer("offset", self.offset)
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return j <= i + self.offset
@@ -90,8 +93,8 @@ class Window(Mask):
     right: int
 
     def __check_init__(self):
-        require_whole_number("left", self.left, 0)
-        require_whole_number("right", self.right, 0)
+        require_integer("left", self.left, 0)
+        require_integer("right", self.right, 0)
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return (i - self.left <= j) & (j <= i + self.right)
@@ -117,7 +120,7 @@ class Prefix(Mask):
     length: int | Int[Array, ""]
 
     def __check_init__(self):
-        require_whole_number("length", self.length, 0)
+        require_integer("length", self.length, 0)
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return (j < self.length) | (j <= i)
@@ -145,7 +148,7 @@ class Lengths(Mask):
     def __check_init__(self):
         for name in ("queries", "keys"):
             if getattr(self, name) is not None:
-                require_whole_number(name, getattr(self, name), 0)
+                require_integer(name, getattr(self, name), 0)
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.any_allowed(i, i, j, j)
@@ -209,7 +212,7 @@ class Given(Mask):
 
     def __init__(self, allowed: ArrayLike):
         expected = "(queries, keys), True where a query may attend to a key"
-        self.allowed = as_flags("allowed", allowed, 2, expected)
+        self.allowed = as_boolean_array("allowed", allowed, 2, expected)
 
     def check(self, queries: int, keys: int) -> None:
         if self.allowed.shape != (queries, keys):

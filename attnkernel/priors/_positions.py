@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .._core.validation import as_integers
+from .._core.arrays import as_integer_array
 from ._base import Prior, require_prior
 
 
@@ -20,10 +20,10 @@ class At(Prior):
     **Arguments:**
 
     - `prior`: π; also an `ak.PerHead` of priors.
-    - `queries`: p, the position of each query, shape (queries,), whole numbers in any order.
+    - `queries`: p, the position of each query, shape (queries,), integers in any order.
     - `keys`: r, of each key, shape (keys,). Default: p.
 
-    **Raises:** `ValueError` if positions are no whole numbers, or not as many as there are rows.
+    **Raises:** `ValueError` if positions are not integers, or not one per row.
     """
 
     prior: Any
@@ -56,10 +56,10 @@ class At(Prior):
 
 def row_of_whole_numbers(name: str, numbers: ArrayLike) -> Int[Array, " n"]:
     """An array of shape (n,) of integers, or a sentence."""
-    array = as_integers(name, numbers)
+    array = as_integer_array(name, numbers)
     if array.ndim != 1 or not jnp.issubdtype(array.dtype, jnp.integer):
         raise ValueError(
-            f"{name} must be whole numbers, one per row, shape (rows,); got dtype {array.dtype} "
+            f"{name} must be integers, one per row, shape (rows,); got dtype {array.dtype} "
             f"and shape {array.shape}."
         )
     return array

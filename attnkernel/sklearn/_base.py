@@ -16,7 +16,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from .. import kernels
-from .._core.validation import as_numbers, require_flag
+from .._core.arrays import as_float64
+from .._core.validation import require_bool
 from ..fitting import Fit, fit
 from ..models import KernelRegression
 from ..models._empty import known_policy
@@ -74,7 +75,7 @@ class KernelEstimator(BaseEstimator):
 
     def learn(self, x: Matrix, y: np.ndarray, sample_weight: Any) -> None:
         """Set all that prediction needs, from inputs and labels as numbers."""
-        require_flag("per_dimension", self.per_dimension)
+        require_bool("per_dimension", self.per_dimension)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, x, dtype=np.float64)
         objective = self.objective
@@ -112,7 +113,7 @@ class KernelEstimator(BaseEstimator):
             return np.ones(x.shape[1], bool)
         if self.lengthscale is None:
             return np.any(x != x[:1], axis=0)
-        given = as_numbers("lengthscale", self.lengthscale, "a positive number")
+        given = as_float64("lengthscale", self.lengthscale, "a positive number")
         if not np.all(given > 0):
             raise ValueError(f"lengthscale must be positive; got {given.tolist()}.")
         if given.shape not in ((), (x.shape[1],)):

@@ -21,27 +21,27 @@ def fitted():
 
 
 MISUSES = {
-    "Lengths(-1)": (lambda: priors.Lengths(-1), "queries must be a whole number from 0; got -1"),
-    "Lengths(nan)": (lambda: priors.Lengths(float("nan")), "queries must be a whole number"),
-    "Lengths(keys=2.5)": (lambda: priors.Lengths(keys=2.5), "keys must be a whole number"),
+    "Lengths(-1)": (lambda: priors.Lengths(-1), "queries must be an integer, at least 0; got -1"),
+    "Lengths(nan)": (lambda: priors.Lengths(float("nan")), "queries must be an integer"),
+    "Lengths(keys=2.5)": (lambda: priors.Lengths(keys=2.5), "keys must be an integer"),
     "Lengths of an array": (lambda: priors.Lengths(jnp.array(-2)), "queries must be a whole"),
-    "Causal(nan)": (lambda: ak.Causal(float("nan")), "offset must be a whole number; got nan"),
-    "Causal(.5)": (lambda: ak.Causal(0.5), "offset must be a whole number; got 0.5"),
-    "Causal(True)": (lambda: ak.Causal(True), "offset must be a whole number; got True"),
-    "Causal of several": (lambda: ak.Causal(jnp.arange(2)), "offset must be a whole number"),
-    "Prefix(-1)": (lambda: priors.Prefix(-1), "length must be a whole number from 0; got -1"),
-    "Window(1.5, 1)": (lambda: ak.Window(1.5, 1), "left must be a whole number from 0"),
-    "Window(1, -1)": (lambda: ak.Window(1, -1), "right must be a whole number from 0; got -1"),
+    "Causal(nan)": (lambda: ak.Causal(float("nan")), "offset must be an integer; got nan"),
+    "Causal(.5)": (lambda: ak.Causal(0.5), "offset must be an integer; got 0.5"),
+    "Causal(True)": (lambda: ak.Causal(True), "offset must be an integer; got True"),
+    "Causal of several": (lambda: ak.Causal(jnp.arange(2)), "offset must be an integer"),
+    "Prefix(-1)": (lambda: priors.Prefix(-1), "length must be an integer, at least 0; got -1"),
+    "Window(1.5, 1)": (lambda: ak.Window(1.5, 1), "left must be an integer, at least 0"),
+    "Window(1, -1)": (lambda: ak.Window(1, -1), "right must be an integer, at least 0; got -1"),
     "KeyWeights(inf)": (lambda: priors.KeyWeights(np.array([0.0, np.inf])), "log_weights must be"),
     "KeyWeights(nan)": (lambda: priors.KeyWeights(np.array([0.0, np.nan])), "log_weights must be"),
     "Table(nan)": (lambda: priors.Table(np.array([[0.0, np.nan]])), "bias must be below"),
     "At of large numbers": (
         lambda: priors.At(ak.Causal(), LARGE, LARGE),
-        "queries has numbers too large for int32",
+        "queries has integers too large for int32",
     ),
     "Segments of large numbers": (
         lambda: priors.Segments(LARGE),
-        "queries has numbers too large for int32",
+        "queries has integers too large for int32",
     ),
     "rotate(base=0)": (
         lambda: ak.MultiheadAttention(2, 4, rotary_base=0.0, key=KEY)(*[jnp.ones((3, 4))] * 3),
@@ -53,9 +53,9 @@ MISUSES = {
     ),
     "wild_bootstrap(draws=0)": (
         lambda: ak.wild_bootstrap(fitted(), X, draws=0, key=KEY),
-        "draws must be a whole number from 1",
+        "draws must be an integer, at least 1",
     ),
-    "alibi_slopes(0)": (lambda: priors.alibi_slopes(0), "heads must be a whole number from 1"),
+    "alibi_slopes(0)": (lambda: priors.alibi_slopes(0), "heads must be an integer, at least 1"),
 }
 
 

@@ -265,7 +265,7 @@ def flags(valid: Any) -> dict[str, Any]:
 
 
 def codes(valid: Any) -> dict[str, Any]:
-    """Misuses of an array of whole numbers."""
+    """Misuses of an array of integers."""
     rows = np.asarray(valid)
     wrong = flags(valid) | {"huge": np.full(rows.shape, 2**40), "inf": np.full(rows.shape, INF)}
     del wrong["numbers"]

@@ -53,5 +53,5 @@ def test_an_unknown_bundled_data_set_lists_the_known():
 
 
 def test_too_few_points_are_refused():
-    with pytest.raises(ValueError, match=r"n must be a whole number from 3; got 2"):
+    with pytest.raises(ValueError, match=r"n must be an integer, at least 3; got 2"):
         ak.data.heteroskedastic(key=jax.random.PRNGKey(0), n=2)

@@ -227,7 +227,7 @@ def test_wrong_numbers_of_categories_or_bandwidths_are_refused():
     with pytest.raises(ValueError, match=r"AitchisonAitken.*from 0.* to 0\.75; got 0\.8"):
         ak.AitchisonAitken(0.8, 4)
     for bad in (1, 0, (3, 1), (), True):
-        with pytest.raises(ValueError, match=r"categories.*whole number from 2"):
+        with pytest.raises(ValueError, match=r"categories.*integer, at least 2"):
             ak.AitchisonAitken(0.1, bad)
     with pytest.raises(ValueError, match=r"3, one per column.*\(2,\)"):
         ak.AitchisonAitken(np.array([0.1, 0.2]), (2, 3, 4))
@@ -280,7 +280,7 @@ def test_codes_outside_the_categories_are_refused(x64):
         model(x, np.where(np.arange(18).reshape(9, 2) == 5, 0.5, x), y)
     ordered = ak.KernelRegression(ak.Gaussian(0.3).on(0) * ak.LiRacineOrdered(0.2).on(1))
     assert np.all(np.isfinite(ordered(x + np.array([0.0, 5.0]), x, y)))
-    with pytest.raises(ValueError, match="categories, whole numbers; row 0"):
+    with pytest.raises(ValueError, match="categories, integers; row 0"):
         ordered(x + np.array([0.0, 0.5]), x, y)
     with pytest.raises(ValueError, match=r"0 to 1; row 1 .*2"):
         ak.fit(model, x * [1.0, 2.0], y, objective=ak.LeaveOneOut())

@@ -83,7 +83,7 @@ def test_one_kernel_on_columns_is_summed_as_that_kernel():
 
 @pytest.mark.parametrize("bad", [-1, True, (), (0, -3), np.array([0.5])])
 def test_columns_must_be_whole_numbers(bad):
-    with pytest.raises(ValueError, match=r"columns must be.*whole number from 0"):
+    with pytest.raises(ValueError, match=r"columns must be.*integer, at least 0"):
         ak.On(ak.Gaussian(), bad)
 
 

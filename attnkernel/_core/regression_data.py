@@ -1,0 +1,88 @@
+"""Checks of regression data: inputs x, labels y, row weights w, and codes of categories."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from .arrays import as_real_array, is_concrete, require_finite
+
+MIN_FIT_ROWS = 3
+
+
+def as_weights(weights: ArrayLike, n: int) -> Float[Array, " n"]:
+    """Returns the weights of n rows as a floating array; `ValueError` unless they are valid."""
+    array = as_real_array("weights", weights)
+    if array.shape != (n,):
+        raise ValueError(f"weights must have one number per row, shape ({n},); got {array.shape}.")
+    require_valid_weights(array)
+    return array
+
+
+def require_valid_weights(weights: Float[Array, "..."]) -> None:
+    """Raises `ValueError` unless weights are finite, not negative, and one of them is positive."""
+    if not is_concrete(weights):
+        return
+    values = np.asarray(weights)
+    if not np.all(np.isfinite(values) & (values >= 0)) or not np.any(values):
+        got = f"from {values.min()} to {values.max()}" if values.size else "no weights"
+        raise ValueError(f"weights must be finite, none negative and not all 0; got {got}.")
+
+
+def require_category_codes(
+    name: str, rows: Float[Array, "rows columns"], categories: Mapping[int, int | None]
+) -> None:
+    """Raises `ValueError` unless columns of categories hold integer codes in their range.
+
+    `categories` maps each such column to its number of categories, None where that is open.
+    """
+    if not is_concrete(rows):
+        return
+    for column, count in categories.items():
+        codes = np.asarray(rows[:, column])
+        invalid = codes != np.round(codes)
+        if count is not None:
+            invalid |= (codes < 0) | (codes >= count)
+        if np.any(invalid):
+            row = int(np.argmax(invalid))
+            expected = "integers" if count is None else f"0 to {count - 1}"
+            raise ValueError(
+                f"Column {column} of {name} holds categories, {expected}; row {row} (counted from "
+                f"0) has {codes[row]:g}. Give the kernel as many categories as there are, or drop "
+                f"those rows."
+            )
+
+
+def require_regression_shapes(x: Float[Array, "..."], y: Float[Array, "..."]) -> None:
+    """Raises `ValueError` unless x and y are tables with the same number of rows."""
+    if x.ndim != 2 or y.ndim not in (1, 2) or x.shape[0] != y.shape[0]:
+        raise ValueError(
+            f"x must have shape (n,) or (n, dim) and y shape (n,) or (n, out), with the same n; "
+            f"got x {x.shape} and y {y.shape}."
+        )
+
+
+def require_regression_data(x: Float[Array, "..."], y: Float[Array, "..."]) -> None:
+    """Raises `ValueError` unless a regression of y on x can be fitted.
+
+    Expected: the same number of rows, at least three; every number finite; neither x nor y
+    constant.
+    """
+    require_regression_shapes(x, y)
+    if x.shape[0] < MIN_FIT_ROWS:
+        raise ValueError(
+            f"A fit needs at least {MIN_FIT_ROWS} rows; got {x.shape[0]}. Each row is predicted "
+            f"from the others, and a single other row does not identify a lengthscale."
+        )
+    if not is_concrete(x, y):
+        return
+    require_finite("x", x)
+    require_finite("y", y[:, None] if y.ndim == 1 else y)
+    for name, array in (("x", x), ("y", y)):
+        if np.all(np.asarray(array) == np.asarray(array)[:1]):
+            raise ValueError(
+                f"{name} is constant: every row is {np.asarray(array)[0].tolist()}. It does not "
+                f"identify a lengthscale. Is this the intended column, and is {array.dtype} "
+                f"precise enough for it?"
+            )
