@@ -80,8 +80,9 @@ def as_integer_array(name: str, numbers: Any) -> Int[Array, "..."]:
     else:
         given = None if np.ma.is_masked(numbers) else _as_numpy(numbers)
         if given is None or given.dtype.kind not in "iu":
-            no_axes = given is None or not given.ndim
-            got = value_text(numbers) if no_axes else f"dtype {given.dtype}"
+            got = value_text(numbers)
+            if given is not None and given.ndim:
+                got = f"dtype {given.dtype}"
             raise ValueError(f"{name} must be integers, one per row, shape (rows,); got {got}.")
         with np.errstate(over="ignore"):
             kept = given.astype(jax.dtypes.canonicalize_dtype(given.dtype))

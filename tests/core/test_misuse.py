@@ -24,7 +24,7 @@ MISUSES = {
     "Lengths(-1)": (lambda: priors.Lengths(-1), "queries must be an integer, at least 0; got -1"),
     "Lengths(nan)": (lambda: priors.Lengths(float("nan")), "queries must be an integer"),
     "Lengths(keys=2.5)": (lambda: priors.Lengths(keys=2.5), "keys must be an integer"),
-    "Lengths of an array": (lambda: priors.Lengths(jnp.array(-2)), "queries must be a whole"),
+    "Lengths of an array": (lambda: priors.Lengths(jnp.array(-2)), "queries must be an integer"),
     "Causal(nan)": (lambda: ak.Causal(float("nan")), "offset must be an integer; got nan"),
     "Causal(.5)": (lambda: ak.Causal(0.5), "offset must be an integer; got 0.5"),
     "Causal(True)": (lambda: ak.Causal(True), "offset must be an integer; got True"),

@@ -312,7 +312,7 @@ def test_unsupported_uses_of_several_passes_are_refused(data, choice):
     with pytest.raises(ValueError, match=r"variance.*4 passes"):
         ak.MeanVarianceRegression(model_of(), model_of())
     for passes in (0, -1, True):
-        with pytest.raises(ValueError, match=f"passes.*from 1.*{passes}"):
+        with pytest.raises(ValueError, match=f"passes.*at least 1.*{passes}"):
             model_of(passes=passes)
     for labels in (y[:1], y[:-1]):
         with pytest.raises(ValueError, match=f"24 inputs and {len(labels)} labels"):

@@ -209,7 +209,7 @@ def test_weights_that_are_refused(weights, message):
 
 def test_criteria_that_are_refused():
     x, y, _ = sample()
-    with pytest.raises(ValueError, match=r"folds.*from 2.*got 1"):
+    with pytest.raises(ValueError, match=r"folds.*at least 2.*got 1"):
         ak.KFold(1)
     with pytest.raises(ValueError, match=r"KFold\(60\).*53"):
         ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), x, y, objective=ak.KFold(60))

@@ -262,7 +262,7 @@ def test_biases_are_learned(x64, method):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ak.Window(-1, 0), r"left.*from 0; got -1"),
+        (lambda: ak.Window(-1, 0), r"left.*at least 0; got -1"),
         (lambda: Given(np.ones((2, 3))), r"Boolean.*\(queries, keys\).*float"),
         (lambda: Given(np.ones((2, 3), bool)).check(2, 4), r"\(queries, keys\) = \(2, 4\)"),
         (lambda: Segments(np.ones((2, 3), int)), r"integers, one per row"),
@@ -270,7 +270,7 @@ def test_biases_are_learned(x64, method):
             lambda: Segments(np.ones(3, int)).check(3, 4),
             r"per query and per key, 3 and 4",
         ),
-        (lambda: At(ak.Causal(), np.ones(3)), r"queries must be whole"),
+        (lambda: At(ak.Causal(), np.ones(3)), r"queries must be integers"),
         (lambda: At(3, np.ones(3, int)), "prior must be a Prior"),
         (lambda: ak.RelativeBias(7), r"even number"),
         (lambda: ak.RelativeBias(32, 8), r"max_distance.*more than the 8"),
@@ -286,5 +286,5 @@ def test_invalid_priors_are_refused(make, message):
 
 @pytest.mark.parametrize("size", [True, -1])
 def test_a_window_has_whole_sizes_from_0(size):
-    with pytest.raises(ValueError, match=r"left.*from 0"):
+    with pytest.raises(ValueError, match=r"left.*at least 0"):
         ak.Window(size, 0)
