@@ -194,7 +194,7 @@ def test_aicc_of_wage1_equals_that_of_np(x64):
     ("weights", "message"),
     [
         (np.ones(N + 1), r"\(53,\).*\(54,\)"),
-        (-np.ones(N), "below 0"),
+        (-np.ones(N), "none negative"),
         (np.zeros(N), "not all 0"),
         (np.full(N, np.nan), "finite"),
     ],
