@@ -23,7 +23,8 @@ from .._core.regression_data import (
 )
 from .._core.validation import as_integer, require_function, require_instance, require_key
 from ..models import KernelRegression
-from ..objectives._objective import Objective, that_count
+from ..objectives._objective import Objective
+from ..objectives._rows import drop_zero_weight_rows
 from ._checkpoints import Checkpoints
 from ._multistart import make_plan, solve
 from ._result import Fit, FitWarning
@@ -57,7 +58,7 @@ def fit(
     Stochastic objectives (`HoldOut`) take an optax optimiser, a number of steps and a key, and
     draw anew at every step. Deterministic ones (`LeaveOneOut`) by default run BFGS from
     several starts inside bounds, all starts in one program, and keep the best end. Where the
-    objective has a sample (`Objective.on_sample`; of `LeaveOneOut`, from 1024 rows, or 131 072 for
+    objective has a sample (`Objective.subsample`; of `LeaveOneOut`, from 1024 rows, or 131 072 for
     a single start), outside transformations, starts first go to its minima; from each different
     one of them one start goes on with the objective itself, and `history` and `starts` tell of
     that.
@@ -108,8 +109,8 @@ def fit(
     x, y = as_points("x", x), as_real_array("y", y)
     require_regression_shapes(x, y)
     if weights is not None:
-        objective = objective.weighted(as_weights(weights, len(x)))
-    x, y, objective = that_count(x, y, objective)
+        objective = objective.with_weights(as_weights(weights, len(x)))
+    x, y, objective = drop_zero_weight_rows(x, y, objective)
     _require(model, x, y)
     plan = make_plan(
         model, objective, optimizer, steps, starts, bounds, trainable, key, chunk, x.shape[0]

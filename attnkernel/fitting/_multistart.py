@@ -14,7 +14,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from .._core.arrays import is_concrete
-from ..objectives._objective import Objective, Sample, arranged
+from ..objectives._objective import Objective, Sample
+from ..objectives._rows import sorted_by_input
 from ._bounds import Box
 from ._checkpoints import Checkpoints, identity_of
 from ._grid import along
@@ -131,7 +132,7 @@ def solve(
     begin, frozen, box = _begin(model, x, key, plan, axes)
     rows = (x, y, objective)
     if not objective.is_stochastic and axes is None:
-        rows = arranged(*rows)
+        rows = sorted_by_input(*rows)
     problem = Problem(frozen, *rows, box)
     recipe = Recipe(plan.optimizer, plan.tolerance, record)
     if on_host and axes is None and box is not None and not box.binds():
@@ -170,7 +171,7 @@ def solve(
     near = (state, all_of_them)
     sample = None
     if is_search and on_host and axes is None:
-        sample = objective.on_sample(problem.x, problem.y, number)
+        sample = objective.subsample(problem.x, problem.y, number)
     rough = Recipe(None, max(plan.tolerance or 0.0, _ROUGH), None)
     if screens:
         of = (fixed, recipe) if sample is None else (fixed._replace(**sample._asdict()), rough)

@@ -68,7 +68,7 @@ class Fit(eqx.Module):
         if self.loss.ndim:
             raise ValueError("This is a batch of fits: ask one of them, fit.member(i)(x_new).")
         at = self.inputs(x_new) if is_frame(x_new) else x_new
-        out = self.model(at, self.x, self.y, **self.objective.given())
+        out = self.model(at, self.x, self.y, **self.objective.weight_kwargs())
         return jax.tree.map(lambda part: like(part, x_new, self.y_name), out)
 
     def inputs(self, x_new: ArrayLike | Any) -> Float[Array, "m dim"]:

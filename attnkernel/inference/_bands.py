@@ -162,7 +162,7 @@ def bands(
     fit = of_regression(fit)
     rule = RowVariance.of(fit, noise)
     model = _corrected(fit) if corrected else fit.model
-    given, at = fit.objective.given(), fit.inputs(x_new)
+    given, at = fit.objective.weight_kwargs(), fit.inputs(x_new)
     variance = rule(fit.y)
     centre = model(at, fit.x, fit.y, **given)
     # whatever a policy answers where no label has weight, nothing is known of its error
@@ -235,7 +235,7 @@ def wild_bootstrap(
     draws = as_integer("draws", draws, 1)
     require_key("key", key)
     model = _corrected(fit) if corrected else fit.model
-    given, at = fit.objective.given(), fit.inputs(x_new)
+    given, at = fit.objective.weight_kwargs(), fit.inputs(x_new)
     if fit.y.ndim != 1:
         raise ValueError(f"The bootstrap is of one label per row; y has shape {fit.y.shape}.")
     residuals = RowVariance.of(fit, "rows").residuals(fit.y)
@@ -300,7 +300,7 @@ def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | An
     """
     fit = of_regression(fit)
     ones = np.ones(len(fit.x), fit.y.dtype)
-    squares = fit.model.noise(fit.inputs(x_new), fit.x, ones, **fit.objective.given())
+    squares = fit.model.noise(fit.inputs(x_new), fit.x, ones, **fit.objective.weight_kwargs())
     return like(_count(squares), x_new, "effective_count")
 
 

@@ -72,7 +72,7 @@ def conformal(
             "fit with weights outside jit, vmap and grad."
         )
     fit = with_weight(fit)
-    at, given = fit.inputs(x_new), fit.objective.given()
+    at, given = fit.inputs(x_new), fit.objective.weight_kwargs()
     if isinstance(fit.model, MeanVarianceRegression):
         raise ValueError(
             "Conformal intervals are of models that predict one number, and MeanVarianceRegression "

@@ -69,7 +69,7 @@ def quantiles(
         )
     at = fit.inputs(x_new)
     require_finite("x_new", at)
-    prior = with_weights(None, fit.objective.given().get("weights"), fit.x)
+    prior = with_weights(None, fit.objective.weight_kwargs().get("weights"), fit.x)
     return jit_if_pure(_quantiles, ((model.kernel, prior, model.rule),), at, fit.x, fit.y, p)
 
 

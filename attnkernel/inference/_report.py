@@ -109,7 +109,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     **Raises:** `ValueError` if there are not as many names as columns, or the fit is another's.
     """
     fit = of_regression(fit)
-    freedom, model, given = degrees_of_freedom(fit), fit.model, fit.objective.given()
+    freedom, model, given = degrees_of_freedom(fit), fit.model, fit.objective.weight_kwargs()
     assert isinstance(model, KernelRegression)
     if fit.y.ndim != 1:
         raise ValueError(f"A report is of one label per row; y has shape {fit.y.shape}.")

@@ -14,7 +14,7 @@ from .._core.validation import require_choice
 from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit
 from ..models import KernelRegression
-from ..objectives._objective import that_count
+from ..objectives._rows import drop_zero_weight_rows
 from ..priors import ExcludeSelf, Mask
 
 Noise = Literal["local", "rows", "constant"]
@@ -64,7 +64,7 @@ class RowVariance(eqx.Module):
     def of(cls, fit: Fit, noise: str) -> "RowVariance":
         require_choice("noise", noise, get_args(Noise))
         fit = of_regression(fit)
-        model, given = fit.model, fit.objective.given()
+        model, given = fit.model, fit.objective.weight_kwargs()
         hat, norms, weights = hat_diagonals(fit)
         # a row that the fit passes through, alone in its neighbourhood, says nothing of its noise
         expected = jnp.maximum(1.0 - 2.0 * hat + norms, jnp.finfo(hat.dtype).eps ** 0.5)
@@ -135,7 +135,7 @@ def _likeliest(
 
 def hat_diagonals(fit: Fit) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, " n"]]:
     r"""$L_{ii}$, $w_i \sum_j L_{ij}^2 / w_j$ and $w_i$ of a fit, j over rows of weight above 0."""
-    given = fit.objective.given()
+    given = fit.objective.weight_kwargs()
     _, hat = fit.model.smooth(fit.x, fit.y, **given)
     weights = jnp.asarray(given.get("weights", jnp.ones(len(fit.x))), fit.y.dtype)
     norms = weights * fit.model.noise(fit.x, fit.x, _inverse(weights), **given)
@@ -167,5 +167,5 @@ def with_weight(fit: Fit) -> Fit:
 
     Inside `jit`, where weights have no value to look at, all rows stay, and those weigh nothing.
     """
-    x, y, objective = that_count(fit.x, fit.y, fit.objective)
+    x, y, objective = drop_zero_weight_rows(fit.x, fit.y, fit.objective)
     return dataclasses.replace(fit, x=x, y=y, objective=objective)

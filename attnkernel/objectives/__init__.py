@@ -1,7 +1,8 @@
 """Objectives: what a fit minimises, from masked hold-out to AICc, and the scores of errors."""
 
 from ._criteria import GCV as GCV, AICc as AICc
-from ._objective import HoldOut as HoldOut, Objective as Objective, Sample as Sample
+from ._hold_out import HoldOut as HoldOut
+from ._objective import Objective as Objective, Sample as Sample
 from ._profile import profile as profile
 from ._scores import log_score as log_score, squared_error as squared_error
 from ._validation import KFold as KFold, LeaveOneOut as LeaveOneOut

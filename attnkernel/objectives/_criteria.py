@@ -1,4 +1,4 @@
-"""Criteria of a linear smoother: the error at the labels, and a price for their number."""
+"""Criteria of a linear smoother: residual sum of squares and penalty on degrees of freedom."""
 
 import abc
 from typing import Any, ClassVar
@@ -12,21 +12,23 @@ from ._objective import Objective
 
 
 class Penalised(Objective):
-    r"""A function of the residual sum of squares and of the trace of the hat matrix.
+    r"""A function of the residual sum of squares and of the trace of the hat matrix L.
 
-    $$ \hat\sigma^2 = \frac{\mathrm{RSS}}{n}, \qquad \nu = \operatorname{tr} L
-       = \sum_i L_{ii}, \qquad \hat y = L y $$
+    $$ \hat y = L y, \qquad \hat\sigma^2 = \frac{\mathrm{RSS}}{n}, \qquad
+       \nu = \operatorname{tr} L = \sum_i L_{ii} $$
 
-    To add one, write `price`. Of models that say `smooth(x, y)`: their predictions at x, and the
-    diagonal of L. With weights of rows, RSS/n is their mean square by weight, and n is the number
-    of those above 0.
+    To add one, subclass it and write `penalty`. The model must have `smooth(x, y)`, which returns
+    the fitted values and the leverages $L_{ii}$. With row weights, RSS/n is the weighted mean
+    square, and n counts the rows with positive weight.
     """
 
     is_stochastic: ClassVar[bool] = False
 
     @abc.abstractmethod
-    def price(self, mean_square: Float[Array, ""], trace: Float[Array, ""], n: ArrayLike) -> Array:
-        """The criterion, from RSS/n, ν and n."""
+    def penalty(
+        self, mean_square: Float[Array, ""], trace: Float[Array, ""], n: ArrayLike
+    ) -> Float[Array, ""]:
+        """Returns the criterion from RSS/n, ν and n."""
 
     def __call__(
         self,
@@ -41,9 +43,9 @@ class Penalised(Objective):
                 f"{type(self).__name__} needs the hat matrix of a linear smoother, such as "
                 f"ak.KernelRegression; {type(model).__name__} has none. Try ak.LeaveOneOut()."
             )
-        fitted, hat = model.smooth(x, y, **self.given())
-        n = jnp.sum(self.counted(jnp.ones_like(hat)))
-        return self.price(self.mean_square(fitted - as_real_array("y", y)), jnp.sum(hat), n)
+        fitted, leverage = model.smooth(x, y, **self.weight_kwargs())
+        n = jnp.sum(self.masked_by_weight(jnp.ones_like(leverage)))
+        return self.penalty(self.mean_square(fitted - as_real_array("y", y)), jnp.sum(leverage), n)
 
 
 class GCV(Penalised):
@@ -51,30 +53,46 @@ class GCV(Penalised):
 
     $$ \mathrm{GCV} = \frac{\mathrm{RSS} / n}{(1 - \nu / n)^2} $$
 
-    Leave-one-out with each $L_{ii}$ replaced by their mean; in units of y². Infinite, where ν = n.
+    Leave-one-out with each leverage $L_{ii}$ replaced by their mean; in units of y². Infinite if
+    ν ≥ n.
+
+    ```python
+    data = ak.data.load("mcycle")
+    loss = ak.GCV()(ak.KernelRegression(ak.Gaussian(3.0)), data.x, data.y)
+    ```
 
     **Source:** Craven and Wahba, *Smoothing noisy data with spline functions* (1979).
     """
 
-    def price(self, mean_square: Float[Array, ""], trace: Float[Array, ""], n: ArrayLike) -> Array:
+    def penalty(
+        self, mean_square: Float[Array, ""], trace: Float[Array, ""], n: ArrayLike
+    ) -> Float[Array, ""]:
         left = 1.0 - trace / n
         return jnp.where(left > 0, mean_square / jnp.where(left > 0, left, 1.0) ** 2, jnp.inf)
 
 
 class AICc(Penalised):
-    r"""The corrected criterion of Akaike, for smoothers.
+    r"""The corrected criterion of Akaike for linear smoothers.
 
     $$ \mathrm{AIC_c} = \log \frac{\mathrm{RSS}}{n} + \frac{1 + \nu / n}{1 - (\nu + 2) / n} $$
 
-    It smooths more than cross-validation where the sample is small. As in R's np. Infinite, where
-    ν + 2 ≥ n: more parameters than the labels can pay for.
+    It chooses longer lengthscales than cross-validation in small samples; the same formula as in
+    R's np. Infinite if ν + 2 ≥ n, or if the residuals are 0.
+
+    ```python
+    data = ak.data.load("mcycle")
+    loss = ak.AICc()(ak.KernelRegression(ak.Gaussian(3.0)), data.x, data.y)
+    ```
 
     **Source:** Hurvich, Simonoff and Tsai, *Smoothing parameter selection in nonparametric
     regression using an improved Akaike information criterion* (1998).
     """
 
-    def price(self, mean_square: Float[Array, ""], trace: Float[Array, ""], n: ArrayLike) -> Array:
+    def penalty(
+        self, mean_square: Float[Array, ""], trace: Float[Array, ""], n: ArrayLike
+    ) -> Float[Array, ""]:
         left = 1.0 - (trace + 2.0) / n
-        some = (left > 0) & (mean_square > 0)
-        log = jnp.log(jnp.where(some, mean_square, 1.0))
-        return jnp.where(some, log + (1.0 + trace / n) / jnp.where(some, left, 1.0), jnp.inf)
+        is_finite = (left > 0) & (mean_square > 0)
+        log = jnp.log(jnp.where(is_finite, mean_square, 1.0))
+        ratio = (1.0 + trace / n) / jnp.where(is_finite, left, 1.0)
+        return jnp.where(is_finite, log + ratio, jnp.inf)

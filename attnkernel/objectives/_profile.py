@@ -12,18 +12,34 @@ from jaxtyping import Array, Float
 from .._core.arrays import as_points, as_real_array, require_finite
 from .._core.regression_data import require_regression_shapes
 from .._core.validation import require_instance, require_positive
-from ._objective import Objective, arranged
+from ._objective import Objective
+from ._rows import sorted_by_input
 
 
 def profile(
     model: Any, x: ArrayLike, y: ArrayLike, lengthscales: ArrayLike, *, objective: Objective
 ) -> Float[Array, " grid"]:
-    r"""A deterministic objective at each of several lengthscales, $\ell \mapsto L(f_\ell, x, y)$.
+    r"""The profile of a deterministic objective, $\ell \mapsto L(f_\ell, x, y)$.
 
-    **Arguments:** `model`: with a `kernel` that has one lengthscale; `x`, `y`: as for `fit`;
-    `lengthscales`: shape (grid,), in the units of x; `objective`: for example `LeaveOneOut()`.
+    ```python
+    data = ak.data.load("mcycle")
+    model = ak.KernelRegression(ak.Gaussian(1.0))
+    at = jnp.array([0.5, 1.0, 2.0])
+    losses = ak.profile(model, data.x, data.y, at, objective=ak.LeaveOneOut())
+    ```
 
-    **Returns:** shape (grid,), evaluated one after the other, so that memory does not grow.
+    **Arguments:**
+
+    - `model`: has a `kernel` with one lengthscale, which is replaced.
+    - `x`, `y`: as for `fit`.
+    - `lengthscales`: shape (grid,), in the units of x.
+    - `objective`: for example `LeaveOneOut()`.
+
+    **Returns:** shape (grid,). Lengthscales are evaluated one after the other, so that memory does
+    not grow with the grid.
+
+    **Raises:** `ValueError` if a lengthscale is not positive, the kernel has no or several
+    lengthscales, or the objective is stochastic.
     """
     require_positive("lengthscales", lengthscales)
     if np.ndim(lengthscales) != 1:
@@ -39,14 +55,14 @@ def profile(
             f"ak.KernelRegression(ak.Gaussian(0.3)); got {model!r}."
         )
     if objective.is_stochastic:
-        raise ValueError(f"{type(objective).__name__} is drawn anew each time: it has no profile.")
+        raise ValueError(f"{type(objective).__name__} draws rows at random: it has no profile.")
     if jnp.ndim(model.kernel.log_lengthscale) != 0:
         raise ValueError("A profile is over one lengthscale; this kernel has several.")
     points, labels = as_points("x", x), as_real_array("y", y)
     require_regression_shapes(points, labels)
     require_finite("x", points)
     require_finite("y", labels[:, None] if labels.ndim == 1 else labels)
-    points, labels, objective = arranged(points, labels, objective)
+    points, labels, objective = sorted_by_input(points, labels, objective)
 
     def at(log_lengthscale: Array) -> Array:
         moved = eqx.tree_at(lambda tree: tree.kernel.log_lengthscale, model, log_lengthscale)

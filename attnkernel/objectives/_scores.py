@@ -1,4 +1,4 @@
-"""Scores of predictions: how far labels are from what was said of them, row by row."""
+"""Scores of predictions: the squared error and the Gaussian log-likelihood of each row."""
 
 import math
 from typing import Any
@@ -10,36 +10,53 @@ from .._core.arrays import as_real_array
 
 
 def squared_error(prediction: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, " n"]:
-    r"""$\| y_i - \hat y_i \|^2$ of each row; in units of y²."""
+    r"""The squared error $\| y_i - \hat y_i \|^2$ of each row, in units of y².
+
+    ```python
+    >>> ak.squared_error(jnp.array([1.0, 2.0]), jnp.array([1.0, 4.0]))
+    Array([0., 4.], dtype=float32)
+    ```
+
+    **Arguments:** `prediction`, `y`: of the same shape, (n,) or (n, out); labels are summed.
+
+    **Raises:** `ValueError` if the shapes differ.
+    """
     labels = as_real_array("y", y)
-    squares = (_of_labels(prediction, labels) - labels) ** 2
+    squares = (_require_same_shape(prediction, labels) - labels) ** 2
     return squares if squares.ndim == 1 else jnp.sum(squares, axis=1)
 
 
 def log_score(prediction: Any, y: Float[Array, "..."]) -> Float[Array, " n"]:
-    r"""The negative log-likelihood of each row under a normal law, in nats.
+    r"""The negative log-likelihood of each row under a normal distribution, in nats.
 
     $$ S_i = \tfrac12 \log 2 \pi \hat\sigma_i^2 + \frac{(y_i - \hat\mu_i)^2}{2 \hat\sigma_i^2} $$
 
-    **Arguments:** `prediction`: means and variances, as `MeanVarianceRegression` gives them, each
-    of the shape of `y`. Of several labels a row, the sum over them.
+    ```python
+    >>> ak.log_score((jnp.zeros(1), jnp.ones(1)), jnp.zeros(1))
+    Array([0.9189385], dtype=float32)
+    ```
+
+    **Arguments:** `prediction`: (means, variances), as `MeanVarianceRegression` returns them, each
+    of the shape of `y`, (n,) or (n, out); labels are summed.
+
+    **Raises:** `ValueError` if the prediction is no such pair, or the shapes differ.
 
     **Source:** Gneiting and Raftery, *Strictly proper scoring rules, prediction, and estimation*
     (2007).
     """
     if not isinstance(prediction, tuple | list) or len(prediction) != 2:
         raise ValueError(
-            f"log_score is of models that predict a mean and a variance, such as "
-            f"ak.MeanVarianceRegression; the prediction is {_what(prediction)}."
+            f"log_score needs a model that predicts a mean and a variance, such as "
+            f"ak.MeanVarianceRegression; the prediction is {_describe(prediction)}."
         )
     y = as_real_array("y", y)
-    mean, variance = (_of_labels(part, y) for part in prediction)
+    mean, variance = (_require_same_shape(part, y) for part in prediction)
     scores = 0.5 * (jnp.log(2.0 * math.pi * variance) + (y - mean) ** 2 / variance)
     return scores if scores.ndim == 1 else jnp.sum(scores, axis=1)
 
 
-def _of_labels(prediction: Any, y: Float[Array, "..."]) -> Float[Array, "..."]:
-    """A prediction for each label: of a (n,) and a (n, 1) a difference would have n² entries."""
+def _require_same_shape(prediction: Any, y: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Returns the prediction if it has the shape of y: (n,) and (n, 1) would broadcast."""
     array = as_real_array("prediction", prediction)
     if array.shape != y.shape or array.ndim not in (1, 2):
         raise ValueError(
@@ -49,6 +66,6 @@ def _of_labels(prediction: Any, y: Float[Array, "..."]) -> Float[Array, "..."]:
     return array
 
 
-def _what(prediction: Any) -> str:
+def _describe(prediction: Any) -> str:
     shape = getattr(prediction, "shape", None)
     return type(prediction).__name__ if shape is None else f"an array of shape {shape}"

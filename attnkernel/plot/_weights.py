@@ -83,4 +83,4 @@ def weights(result: Fit, queries: ArrayLike | Sequence[float], *, ax: Axes | Non
 def weights_of(result: Fit, queries: np.ndarray) -> np.ndarray:
     """L, shape (m, n); NaN or those of a policy where no label has weight."""
     each = np.eye(len(result.x), dtype=np.asarray(result.y).dtype)
-    return np.asarray(result.model(queries, result.x, each, **result.objective.given()))
+    return np.asarray(result.model(queries, result.x, each, **result.objective.weight_kwargs()))

@@ -273,7 +273,7 @@ class Parabola(ak.Objective):
         log = model.kernel.log_lengthscale
         return jnp.where(log > self.edge, 1.0 + (log - self.at) ** 2, jnp.nan)
 
-    def on_sample(self, x, y, starts):
+    def subsample(self, x, y, starts):
         return Sample(Parabola(jnp.asarray(-1.0), jnp.asarray(-jnp.inf)), x, y)
 
 

@@ -62,7 +62,7 @@ def test_degrees_of_freedom_ignore_rows_of_weight_zero(x64):
     x, y = sample()
     more = {"x": jnp.asarray(np.r_[x, x + 0.1][:, None]), "y": jnp.asarray(np.r_[y, y])}
     weights = jnp.asarray(np.r_[np.ones(N), np.zeros(N)])
-    whole = dataclasses.replace(part, **more, objective=part.objective.weighted(weights))
+    whole = dataclasses.replace(part, **more, objective=part.objective.with_weights(weights))
     both = map(jax.tree.leaves, map(ak.degrees_of_freedom, (whole, part)))
     np.testing.assert_allclose(*both, rtol=1e-9)
 

@@ -143,7 +143,7 @@ def test_weights_of_a_fit_are_those_of_its_criterion_and_of_its_predictions(x64,
 
         def criterion(step, weights):
             moved = eqx.tree_at(lambda m: m.kernel.log_lengthscale, model, log + step)
-            return objective.weighted(weights)(moved, x, y)
+            return objective.with_weights(weights)(moved, x, y)
 
         criteria = jax.vmap(jax.vmap(criterion, (0, None)), (None, 0))(steps, weights)
         return criteria, model(x_new, x, y, weights=weights[0])
@@ -165,7 +165,7 @@ def test_hold_out_takes_weights_of_rows(x64):
     kept = np.setdiff1d(np.arange(N), rows)
     predicted = smoother(x[rows], x[kept], 0.7, weights[kept]) @ y[kept]
     expected = np.sum(weights[rows] * (y[rows] - predicted) ** 2) / np.sum(weights[rows])
-    objective = ak.HoldOut(9).weighted(jnp.asarray(weights))
+    objective = ak.HoldOut(9).with_weights(jnp.asarray(weights))
     model = ak.KernelRegression(ak.Gaussian(0.7))
     found = objective(model, jnp.asarray(x), jnp.asarray(y), key=key)
     np.testing.assert_allclose(found, expected, rtol=1e-10)

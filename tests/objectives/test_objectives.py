@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import attnkernel as ak
-from attnkernel.objectives._objective import _first_rows
+from attnkernel.objectives._hold_out import draw_rows
 
 N = 17
 
@@ -104,7 +104,7 @@ def test_first_row_without_sorting_is_that_of_the_permutation(partitionable, wid
     @jax.vmap
     def computed(key):
         sizes = (2, 1625, 1626)
-        return [(_first_rows(key, n, 1), jax.random.permutation(key, n)[:1]) for n in sizes]
+        return [(draw_rows(key, n, 1), jax.random.permutation(key, n)[:1]) for n in sizes]
 
     with jax.threefry_partitionable(partitionable), jax.enable_x64(wide):
         for rows, expected in computed(jax.random.split(jax.random.PRNGKey(2), 300)):
@@ -161,7 +161,7 @@ def test_sample_of_leave_one_out_is_some_of_its_terms_in_any_order_of_rows(x64, 
         return objective(model, x, y), objective(heads, x, y)
 
     for at in (np.arange(n), rng.permutation(n)):
-        drawn = ak.LeaveOneOut().on_sample(jnp.asarray(x[at]), jnp.asarray(y[at]), 10)
+        drawn = ak.LeaveOneOut().subsample(jnp.asarray(x[at]), jnp.asarray(y[at]), 10)
         np.testing.assert_allclose(computed(*drawn), [expected, expected], rtol=1e-12)
 
 
@@ -178,7 +178,7 @@ def test_sample_for_one_start_is_leave_one_out_of_fewer_rows(x64):
         weights[np.arange(len(some)), some] = 0.0
         errors.append(y[rows[some]] - weights @ y[rows] / weights.sum(1))
     expected = np.mean(np.square(errors)) / longer**4
-    objective, *data = ak.LeaveOneOut().on_sample(jnp.asarray(x), jnp.asarray(y), 1)
+    objective, *data = ak.LeaveOneOut().subsample(jnp.asarray(x), jnp.asarray(y), 1)
     model = ak.KernelRegression(ak.Gaussian(0.1))
     np.testing.assert_allclose(objective(model, *data), expected, rtol=1e-12)
 
@@ -188,7 +188,7 @@ def test_leave_one_out_has_a_sample_only_of_many_rows():
 
     def has_sample(rows, starts):
         x, y = (jnp.asarray(np.zeros(shape)) for shape in ((rows, 1), rows))
-        return ak.LeaveOneOut().on_sample(x, y, starts) is not None
+        return ak.LeaveOneOut().subsample(x, y, starts) is not None
 
     assert not has_sample(1023, 10)
     assert not has_sample(2**17 - 1, 1)
@@ -217,7 +217,7 @@ def test_hold_out_of_rows_without_weight_is_zero_and_their_nan_is_ignored(x64):
     assert not fit.starts.diverged.any()
     assert np.all(np.isfinite(fit.history["loss"]))
     apart = x.at[:25].add(-9.0 * jnp.arange(1, 26)[:, None])  # no neighbours, so no prediction
-    objective = ak.HoldOut(20).weighted(weights)
+    objective = ak.HoldOut(20).with_weights(weights)
 
     @jax.jit
     def computed(half_width, key):

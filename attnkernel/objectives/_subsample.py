@@ -1,0 +1,82 @@
+r"""Leave-one-out on a subsample, rescaled so that its minima are near those of all n rows.
+
+The best lengthscale falls as $n^{-1/(d+4)}$: with N rows it is $(n/N)^{1/(d+4)}$ times as long.
+The gain of the criterion falls as $n^{-4/(d+4)}$; the criterion of the subsample is scaled by this
+factor, so that its curvature is that of all rows. (Marron, *Partitioned cross-validation*, 1987.)
+"""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from .._core.arrays import as_real_array
+from ..kernels import Kernel
+from ..priors import ExcludeSelf, Mask
+from ._objective import Objective, Sample
+from ._rows import input_order
+
+MIN_ROWS = 1024  # from which several starts begin on a sample
+MIN_ROWS_OF_ONE_START = 2**17  # 4000 full terms then cost as much as 128 terms of all rows
+KEYS, TERMS = 1024, 128
+KEYS_OF_ONE_START = 4000
+
+
+def sample_of_leave_one_out(x: Float[Array, "n dim"], y: Array, starts: int) -> Sample | None:
+    """Returns the subsampled criterion; None where all rows are cheap enough."""
+    n = len(x)
+    if n < MIN_ROWS_OF_ONE_START and (n < MIN_ROWS or starts == 1):
+        return None
+    keys, terms = (KEYS, TERMS) if n < MIN_ROWS_OF_ONE_START else (KEYS_OF_ONE_START, None)
+    # evenly spaced along the first input, so that the order of rows does not matter
+    rows = input_order(x)[_even_indices(keys, n)]
+    return Sample(_SubsampledLeaveOneOut(n, terms), x[rows], y[rows])
+
+
+def _even_indices(size: int, n: int) -> Int[np.ndarray, " size"]:
+    """Returns `size` of the first n whole numbers, evenly spaced."""
+    return np.arange(size) * n // size + n // (2 * size)
+
+
+class _SubsampledLeaveOneOut(Objective):
+    """`LeaveOneOut` of a sample of n rows, for the model whose lengthscales suit all n."""
+
+    n: int = eqx.field(static=True)
+    terms: int | None = eqx.field(static=True)  # how many rows are predicted; None: all
+    is_stochastic: ClassVar[bool] = False
+
+    def __call__(
+        self,
+        model: Any,
+        x: Float[Array, "rows dim"],
+        y: Float[Array, "rows"] | Float[Array, "rows out"],
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, ""]:
+        longer = (self.n / len(x)) ** (1.0 / (x.shape[1] + 4))
+        is_kernel = lambda node: isinstance(node, Kernel)  # noqa: E731
+        rescaled = jax.tree.map(
+            lambda node: node.stretched(longer) if is_kernel(node) else node,
+            model,
+            is_leaf=is_kernel,
+        )
+        if self.terms is None:
+            error = rescaled(x, x, y, prior=ExcludeSelf()) - as_real_array("y", y)
+        else:
+            rows = jnp.asarray(_even_indices(self.terms, len(x)))
+            error = (
+                rescaled(x[rows], x, y, prior=_ExcludeOwnRow(rows)) - as_real_array("y", y)[rows]
+            )
+        return longer**-4 * jnp.sum(error**2) / len(error)
+
+
+class _ExcludeOwnRow(Mask):
+    """Query i does not see its own row, which is `rows[i]`."""
+
+    rows: Int[Array, " queries"]
+
+    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return j != self.rows[i]
