@@ -15,8 +15,8 @@
 # %% [markdown]
 # # Ten minutes with attnkernel
 #
-# Attention is kernel regression: both are a mean of values, weighted by how near their keys are to
-# a query.
+# Attention is kernel regression: both are a mean of values, weighted by how similar their keys are
+# to a query.
 #
 # $$
 # \mathrm{attend}(q_i) = \frac{\sum_{j=1}^{n} w_{ij}\, v_j}{\sum_{j=1}^{n} w_{ij}}, \qquad
@@ -24,11 +24,11 @@
 # \qquad q_i, k_j \in \mathbb{R}^d, \quad v_j \in \mathbb{R}^m
 # $$
 #
-# A statistician reads: test points $q_i$, inputs $k_j$, labels $v_j$, kernel $K$. A reader of
-# transformers reads: queries, keys, values, and $\log K$ is the score. The prior $\pi(i, j)$ says
-# which keys query $i$ may see at all.
+# In regression $q_i$ are test points, $k_j$ inputs, $v_j$ labels and $K$ is the kernel. In a
+# transformer they are queries, keys and values, and $\log K$ is the score. The prior $\pi(i, j)$
+# weights or masks key $j$ for query $i$.
 #
-# This notebook makes one call, a fit, a band and a plot. It takes well under a minute.
+# This notebook makes one call, a fit, a band and a plot. It takes less than a minute.
 
 # %%
 import jax
@@ -54,10 +54,10 @@ print(f"x {data.x.shape}, from {data.x.min():g} to {data.x.max():g};  y {data.y.
 # %% [markdown]
 # ## One call
 #
-# What is expected at $x = 0, 1, 2$? With the Gaussian kernel
-# $K(q, k) = \exp(-\lVert q - k \rVert^2 / 2 \ell^2)$, whose lengthscale $\ell$ is in the units of
-# $x$, the call is the estimator of Nadaraya and Watson. Beside it we write the same sum in NumPy;
-# the two differ by rounding in single precision, some $10^{-7}$.
+# We predict at $x = 0, 1, 2$. The Gaussian kernel is $K(q, k) = \exp(-\lVert q - k \rVert^2 / 2
+# \ell^2)$, with the lengthscale $\ell$ in the units of $x$. The call is then the Nadaraya–Watson
+# estimator. We compare it with the same sum in NumPy: the two differ by rounding in single
+# precision, about $10^{-7}$.
 
 # %%
 q = jnp.array([[0.0], [1.0], [2.0]])
@@ -87,14 +87,14 @@ print(f"largest deviation: {jnp.abs(attention - by_hand).max():.1e}")
 # %% [markdown]
 # ## A fit
 #
-# Which lengthscale? The one whose predictions of each label *from all others* are best:
+# Which lengthscale? We take the one that best predicts each label *from all others*:
 #
 # $$ \hat\ell = \arg\min_\ell \frac1n \sum_{i=1}^{n} \big(y_i - \hat f_{-i}(x_i)\big)^2 $$
 #
 # Leaving a point out is again a prior: $\pi(i, i) = 0$. `KernelRegression` is the call above as a
-# module with a lengthscale to fit; `ak.fit` searches from ten starts and reports every minimum that
-# they reach. Here there is one, with a leave-one-out error near the mean of $s(x)^2$, which no
-# predictor can expect to beat.
+# module with a lengthscale to fit. `ak.fit` searches from ten starts and reports every minimum
+# that they reach. Here there is one. Its leave-one-out error is near the mean of $s(x)^2$, the
+# smallest error that any predictor can expect.
 
 # %%
 fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y, objective=ak.LeaveOneOut())
@@ -107,8 +107,8 @@ print(f"minima: {[(round(float(m.kernel.lengthscale), 4), round(e, 4)) for m, e 
 #
 # The prediction is linear in the labels, $\hat f(x) = \sum_j L_j(x)\, y_j$, so its variance is
 # $\sum_j L_j(x)^2 \sigma_j^2$. `ak.bands` estimates the noise from the residuals and corrects for
-# the bias of the fit. A pointwise band of 95 % should hold the true mean at about 95 % of all $x$;
-# of one data set that share varies, as neighbouring $x$ share their labels.
+# the bias of the fit. A pointwise 95 % band should contain the true mean at about 95 % of all $x$.
+# In one data set the share varies, since neighbouring $x$ share their labels.
 
 # %%
 at = ak.plot.grid(data.x)
@@ -120,10 +120,10 @@ print(f"the band holds the true mean at {100 * covered:.0f} % of {len(at)} input
 # %% [markdown]
 # ## A plot
 #
-# Left, the fit and its band. Right, the weights $L_j(q)$ that the labels have in the prediction at
-# one query $q$: this is what a transformer would call the attention of $q$. They are a bump as wide
-# as the lengthscale, and their sum is 1. In a live notebook, move the query: at the ends of the
-# data half of the bump is missing, and fewer labels carry the prediction.
+# Left, the fit and its band. Right, the weights $L_j(q)$ of the labels in the prediction at one
+# query $q$; a transformer calls them the attention of $q$. They form a bump as wide as the
+# lengthscale, and their sum is 1. In a live notebook, move the query: at the ends of the data half
+# of the bump is missing, and the prediction depends on fewer labels.
 
 
 # %%

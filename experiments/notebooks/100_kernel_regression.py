@@ -24,12 +24,12 @@
 # K(x, x') = \exp\!\Big(\!-\Big(\frac{x - x'}{\ell}\Big)^{2}\Big)
 # $$
 #
-# All that is to be chosen is the lengthscale $\ell > 0$, in the units of $x$.
+# Only the lengthscale (bandwidth) $\ell > 0$ has to be chosen. It is in the units of $x$.
 #
 # The kernel is written here as in P. Czyż, *From kernel regression to the transformer* (2024),
 # whose figures this notebook reproduces. `ak.Gaussian` has the standard $\exp(-d^2 / 2 \ell^2)$, so
 # that its lengthscale is a standard deviation: $\ell / \sqrt 2$ in the notation above.
-# `ak.kernels.convert_lengthscale` goes from one to the other, so that nobody has to remember it.
+# `ak.kernels.convert_lengthscale` converts one to the other.
 
 # %%
 import jax
@@ -64,12 +64,15 @@ print(f"{len(y)} labels, {x[1, 0] - x[0, 0]:.4f} apart; mean of s(x)²: {jnp.mea
 # %% [markdown]
 # ## Four lengthscales
 #
-# At $\ell = 3$ the curve misses the bumps; at $\ell = 0.05$, little more than the distance of two
-# neighbours, it chases the noise. Three numbers tell them apart. The standard deviation of the
-# residuals falls with $\ell$, down to 0, and so says nothing about which is best. The degrees of
-# freedom $\nu = \sum_i L_i(x_i)$ count how many labels' worth of freedom the curve has: from 1, a
-# constant, to $n$, a curve through every label. The leave-one-out error, of which more below, is
-# large at $\ell = 3$ and $\ell = 0.5$ and least at $\ell = 0.25$ of these four.
+# At $\ell = 3$ the curve misses the bumps (oversmoothing). At $\ell = 0.05$, little more than the
+# distance of two neighbours, it follows the noise (undersmoothing). Three numbers describe a
+# curve:
+#
+# - The standard deviation of the residuals falls to 0 with $\ell$, so it cannot choose $\ell$.
+# - The degrees of freedom $\nu = \sum_i L_i(x_i)$, the trace of the hat matrix, go from 1, a
+#   constant, to $n$, a curve through every label.
+# - The leave-one-out error is large at $\ell = 3$ and $\ell = 0.5$, and smallest of these four at
+#   $\ell = 0.25$.
 
 # %%
 at = ak.plot.grid(x)
@@ -94,15 +97,17 @@ plt.show()
 # %% [markdown]
 # ## The leave-one-out curve
 #
-# A fair judge of a prediction is a label that it has not seen. Leave each out in turn:
+# An honest error is that of a label that the prediction has not seen. Leave out each label in
+# turn:
 #
 # $$
 # \mathrm{CV}(\ell) = \frac1n \sum_{i=1}^{n} \big(y_i - \hat f_{-i}(x_i)\big)^2
 #                   = \frac1n \sum_{i=1}^{n} \Big(\frac{y_i - \hat f(x_i)}{1 - L_i(x_i)}\Big)^2
 # $$
 #
-# The second form needs one fit instead of $n$. In attention's words the first is a mask: no query
-# may see its own key. The two agree to rounding, here in single precision.
+# The second form needs one fit instead of $n$; $L_i(x_i)$ is the leverage of row $i$. In attention
+# the first form is a mask: no query may see its own key. The two agree to rounding, here in single
+# precision.
 
 # %%
 model = regression(0.25)
@@ -113,8 +118,8 @@ print(f"from one fit:     {jnp.mean(((y - fitted) / (1 - hat)) ** 2):.7f}")
 print(f"ak.LeaveOneOut(): {ak.LeaveOneOut()(model, x, y):.7f}")
 
 # %% [markdown]
-# Its minimum is the lengthscale to take. `ak.fit` searches from ten starts, between the distance of
-# neighbours and the range of the data, and reports all minima that it met. Expect one, at
+# We take the lengthscale at its minimum. `ak.fit` searches from ten starts, between the distance
+# of neighbours and the range of the data, and reports all minima that it reached. Expect one, at
 # $\ell = 0.166$.
 
 # %%
@@ -125,10 +130,10 @@ print(f"{len(fit.minima())} minimum: ℓ = {best:.4f}, leave-one-out error {fit.
 # %% [markdown]
 # ## Too small, too large
 #
-# The ends of the curve are known without computing it. As $\ell \to \infty$ the prediction is the
-# mean of the other labels, and CV is $\big(\tfrac{n}{n-1}\big)^2$ times their variance. As
-# $\ell \to 0$ only the nearest others count: here the neighbours on both sides, alike, and one at
-# each end.
+# Both limits of the curve are known exactly. As $\ell \to \infty$ the prediction is the mean of
+# the other labels, and CV is $\big(\tfrac{n}{n-1}\big)^2$ times their variance. As $\ell \to 0$
+# only the nearest other labels count: inside the mean of both neighbours, at each end the one
+# neighbour.
 
 # %%
 neighbours = jnp.concatenate([y[1:2], (y[:-2] + y[2:]) / 2, y[-2:-1]])
@@ -141,19 +146,18 @@ print(f"   mean of two neighbours: {jnp.mean((y - neighbours) ** 2):.4f}")
 # %% [markdown]
 # ## At a boundary
 #
-# At $x = -3$ all neighbours are on one side. A mean of them is off by the slope times their mean
-# distance: a bias of order $\ell$. A line through them, local linear regression, of order 1,
-# follows the slope, and leaves a bias of order $\ell^2$:
+# At $x = -3$ all neighbours are on one side. Their mean is wrong by the slope times their mean
+# distance: a bias proportional to $\ell$. Local linear regression (order 1) fits a line through
+# them, follows the slope, and has a bias proportional to $\ell^2$:
 #
 # $$
 # \hat f(x) = \hat\beta_0, \qquad (\hat\beta_0, \hat\beta_1) =
 # \arg\min_\beta \sum_{j=1}^{n} K(x, x_j)\, \big(y_j - \beta_0 - \beta_1 (x_j - x)\big)^2
 # $$
 #
-# To see a bias, take labels without noise, $y_j = f(x_j)$ (3000 of them, so that even the least
-# lengthscale has many): then all that is wrong is bias. When $\ell$ is halved, the bias of order 0
-# comes ever nearer to half of what it was, and that of order 1 to somewhat less than a quarter, as
-# terms of higher powers of $\ell$ are still felt.
+# To isolate the bias, take 3000 labels without noise, $y_j = f(x_j)$: the whole error is then
+# bias. When $\ell$ is halved, the bias of order 0 approaches one half of its value. The bias of
+# order 1 falls to somewhat less than a quarter, since higher powers of $\ell$ still contribute.
 
 # %%
 dense = jnp.linspace(-3.0, 3.0, 3000)
@@ -169,9 +173,9 @@ for order in (0, 1):
 # %% [markdown]
 # ## Move the lengthscale
 #
-# Left, the curve at a lengthscale; below it the weights of the labels at $x = 0$, not to scale.
-# Right, where that is on the leave-one-out curve. In a live notebook, move it: one end of the curve
-# is made of bias, the other of noise, and near the minimum little depends on the lengthscale.
+# Left, the curve at one lengthscale; below it the weights of the labels at $x = 0$, not to scale.
+# Right, this lengthscale on the leave-one-out curve. In a live notebook, move it: for large $\ell$
+# the error is bias, for small $\ell$ it is variance, and near the minimum it hardly changes.
 
 # %%
 lengths = np.geomspace(0.02, 10.0, 120)

@@ -15,8 +15,8 @@
 # %% [markdown]
 # # Masked hold-out, and how much to hold out
 #
-# Hide $h$ of the $n$ labels, predict them from the others, and make that error small. This is how
-# masked language models are trained, and it fits a lengthscale:
+# Hide $h$ of the $n$ labels, predict them from the others, and minimise the error. Masked language
+# models are trained in this way. It also fits a lengthscale:
 #
 # $$
 # L_h(\ell; \mathcal{H}) =
@@ -63,8 +63,8 @@ x, y = data.x, data.y
 # ## One draw
 #
 # A hold-out is a mask on the keys: nothing is copied, and no array changes its shape. Written by
-# hand, one draw at $\ell = 1$ is three lines, and `ak.HoldOut` with the same random number gives
-# the same error.
+# hand, one draw at $\ell = 1$ takes three lines. `ak.HoldOut` with the same key gives the same
+# error.
 
 # %%
 held_out = jax.random.permutation(sub, len(y))[:10]
@@ -77,14 +77,15 @@ print(f"ak.HoldOut: {ak.HoldOut(10)(regression(1.0), x, y, key=sub):.6f}")
 # ## Four sizes
 #
 # Adam, at a learning rate of 0.2 on $\log \ell$, takes 100 steps from $\ell = 1$, with 1, 10, 75
-# and 120 of the 150 labels held out. As the size is only a number of the mask, all four fits are
-# one program. Expect
+# and 120 of the 150 labels held out. The size only changes the mask, so all four fits are one
+# program. Expect
 #
 # $$ \ell = 0.1256,\quad 0.1355,\quad 0.2110,\quad 0.3466 $$
 #
-# The post prints 0.2968 for the last one. It divides by the sum of the weights + $10^{-16}$; on the
-# way, near step 20, the weights of far labels underflow, and then that constant bends the path.
-# Sums are exact here; the post's are `rule=ak.Softmax(sink_mass=1e-16)`, and give its number.
+# Czyż (2024) prints 0.2968 for the last one. There the sum of the weights is increased by
+# $10^{-16}$. Near step 20 the weights of far labels underflow, and the constant biases the
+# gradient. Here sums are exact; `rule=ak.Softmax(sink_mass=1e-16)` adds the constant and gives
+# 0.2968.
 
 # %%
 sizes = jnp.array([1, 10, 75, 120])
@@ -119,14 +120,13 @@ ax.figure.legend(handles, labels, loc="outside lower center", ncols=3)
 plt.show()
 
 # %% [markdown]
-# ## Why the size matters: what is aimed at
+# ## Why the size matters: the expected objective
 #
-# With $h$ held out, a prediction has $n - h$ labels to look at. The fit is for data of that size,
-# not for all $n$, and fewer labels want a larger lengthscale: in one dimension the best is
-# proportional to $(n - h)^{-1/5}$. Averaged over its random draws, the objective is a curve over
-# $\ell$, whose minimum is what the optimiser aims at. Its minimum moves up with $h$; for $h = 120$
-# theory says $(150/30)^{1/5} = 1.38$ times that of leave-one-out. So few labels are still far from
-# that limit: expect the factors below to agree only roughly.
+# With $h$ labels held out, a prediction uses $n - h$ labels. The fit is optimal for data of that
+# size, and fewer labels need a larger lengthscale: in one dimension the optimum is proportional to
+# $(n - h)^{-1/5}$. The optimiser minimises the objective averaged over its draws. The minimum of
+# this average moves up with $h$: for $h = 120$ theory gives $(150/30)^{1/5} = 1.38$ times that of
+# leave-one-out. The theory is asymptotic and 30 labels are few, so expect rough agreement.
 
 # %%
 grid = np.geomspace(0.06, 0.8, 60)
@@ -158,13 +158,13 @@ for size, found in zip(sizes[1:], by_size[1:], strict=True):
     )
 
 # %% [markdown]
-# ## Why the size matters: how noisy the aim is
+# ## Why the size matters: the variance of the objective
 #
-# One held-out label is a very noisy objective: near the minimum its standard deviation over draws
-# is larger than its mean. Ten average that, 75 more so. But with 120 held out what varies is the 30
-# labels that are left, and the noise comes back. That noise is in the fitted lengthscale: over 100
-# trainings of the same data that differ only in their draws, $\log \ell$ is the more scattered the
-# noisier the objective.
+# One held-out label is a noisy objective: near the minimum its standard deviation over draws is
+# larger than its mean. Ten labels average the noise, 75 more so. With 120 held out, the 30
+# remaining labels vary from draw to draw, and the noise returns. It carries over to the
+# lengthscale: we train 100 times on the same data with other draws and compare the standard
+# deviation of $\log \ell$.
 
 # %%
 trainings = settings | {"key": jax.random.split(jax.random.PRNGKey(1), 100)}
@@ -185,13 +185,13 @@ for size, found in zip(sizes, by_size, strict=True):
 # %% [markdown]
 # ## Leave-one-out is the limit
 #
-# With $h = 1$ each of the $n$ hold-outs is equally likely, so that the mean over draws is exactly
-# the leave-one-out error, which needs no draws:
+# With $h = 1$ each of the $n$ hold-outs is equally likely. So the mean over draws is exactly the
+# leave-one-out error, which needs no draws:
 #
 # $$ \mathbb{E}\, L_1(\ell; \{i\}) = \frac1n \sum_{i=1}^{n} \big(y_i - \hat f_{-i}(x_i)\big)^2 $$
 #
-# Over 100 000 draws the two agree within the simulation's standard error; and the search for its
-# minimum is then an ordinary one, with no steps to choose, nor a learning rate.
+# Over 100 000 draws the two agree within the standard error of the simulation. The minimum is then
+# found by a deterministic search, without a number of steps or a learning rate to choose.
 
 # %%
 many_draws = jax.random.split(jax.random.PRNGKey(2), 100_000)
@@ -207,9 +207,9 @@ print(f"its minimum: ℓ = {shown(best.model.kernel.lengthscale):.4f}")
 # %% [markdown]
 # ## Move the size
 #
-# The objective over its draws: mean, and the middle 80 % of 100 draws. In a live notebook, move
-# $h$: at 1 the band is the widest and the mean nearly the leave-one-out curve; in the middle it is
-# narrow; beyond 100 it widens again, and the minimum goes to the right.
+# The figure shows the mean of the objective and the middle 80 % of 100 draws. In a live notebook,
+# move $h$. At 1 the band is widest, and the mean is nearly the leave-one-out curve. For middle
+# sizes the band is narrow. Beyond 100 it widens again, and the minimum moves to the right.
 
 
 # %%

@@ -15,8 +15,7 @@
 # %% [markdown]
 # # Many heads
 #
-# One lengthscale is one way to look at the data. Several heads look in several ways, and their
-# estimates are added:
+# A head is a regression with a lengthscale of its own. Several heads are added:
 #
 # $$
 # \hat f(x) = \sum_{h=1}^{H} u_h\, \hat f_h(x), \qquad
@@ -24,9 +23,9 @@
 # K_h(x, x') = \exp\!\Big(\!-\Big(\frac{x - x'}{\ell_h}\Big)^{2}\Big)
 # $$
 #
-# The combination $u \in \mathbb{R}^H$ is free: its entries may be negative, and need not sum to 1.
-# Multi-head attention is this, with a matrix $U_h$ for each $u_h$. The data and fits are those of
-# P. Czyż, *From kernel regression to the transformer* (2024).
+# The combination $u \in \mathbb{R}^H$ is unconstrained: entries may be negative and need not sum
+# to 1. Multi-head attention has a matrix $U_h$ in the place of $u_h$. The data and fits are those
+# of P. Czyż, *From kernel regression to the transformer* (2024).
 
 # %%
 import jax
@@ -58,13 +57,14 @@ for _ in range(4):  # the four fits of the hold-out come before these in the cha
 # %% [markdown]
 # ## Four models
 #
-# Of 1, 2, 4 and 8 heads, $\ell_h$ from 0.1 to 3 and $u_h = 1/H$ at the start. Each step of Adam, at
-# a learning rate of 0.2 on $\log \ell$ and $u$, holds out one point; 1000 steps. The post prints,
-# for one and two heads, $u = 1.09$, $\ell = 0.16$, and $u = 0.99, -0.10$, $\ell = 0.08, 0.02$.
+# The models have 1, 2, 4 and 8 heads, with $\ell_h$ from 0.1 to 3 and $u_h = 1/H$ at the start.
+# Adam takes 1000 steps at a learning rate of 0.2 on $\log \ell$ and $u$, each with one point held
+# out. Czyż (2024) prints for one and two heads $u = 1.09$, $\ell = 0.16$, and $u = 0.99, -0.10$,
+# $\ell = 0.08, 0.02$.
 #
-# Its rows of four and eight heads come out of rounding in single precision, and so do ours: with
-# eight heads a change of $10^{-7}$ in the data moves a lengthscale by some per cent. Why that does
-# not matter is below.
+# The results for four and eight heads depend on rounding in single precision, there and here. With
+# eight heads a change of $10^{-7}$ in the data moves a lengthscale by some per cent. The next
+# section shows why this does not matter.
 
 # %%
 fits = {}
@@ -99,10 +99,10 @@ plt.show()
 # %% [markdown]
 # ## What a head does
 #
-# A head of $\ell_h$ far above the range of $x$, here 6, weighs all labels alike: whatever its
-# lengthscale, it adds $u_h \bar y$ to the estimate. Several such heads are one constant, and only
-# the sum of their $u_h$ says anything. We count them by how much of the range of $y$ a head uses:
-# the standard deviation of its estimate over that of the labels, below 0.01.
+# A head with $\ell_h$ far above the range of $x$, here 6, gives all labels the same weight. It
+# adds the constant $u_h \bar y$, whatever its lengthscale. Several such heads add one constant, so
+# only the sum of their $u_h$ is identified. We call a head constant if the standard deviation of
+# its estimate is below 0.01 of that of the labels.
 
 # %%
 at = ak.plot.grid(data.x)
@@ -124,15 +124,15 @@ for heads, fit in fits.items():
     )
 
 # %% [markdown]
-# Of eight heads seven are constants, which nearly cancel: their $\ell_h$ and $u_h$ mean nothing one
-# by one, and this is why rounding moves them. With four heads the wide ones have negative weights:
-# they take away some of the slow part of the curve, which the first, with $u_1 > 1$, has in excess.
-# None of this predicts better: the leave-one-out error is the least with one head.
+# Seven of eight heads are constants that nearly cancel. Their $\ell_h$ and $u_h$ are not
+# identified one by one, so rounding moves them. With four heads the wide ones have negative
+# weights: they subtract some of the slow part of the curve, which the first, with $u_1 > 1$,
+# overestimates. More heads do not predict better: the leave-one-out error is smallest with one.
 #
 # ## Without one head
 #
-# Below, the model of four heads, head by head, each times its $u_h$, and what is left of the
-# estimate without one of them. In a live notebook, move the head that is taken away.
+# The figure shows the model of four heads, each head times its $u_h$, and the estimate without one
+# of them. In a live notebook, choose the head to remove.
 
 # %%
 four = fits[4].model

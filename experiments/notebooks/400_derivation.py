@@ -15,10 +15,10 @@
 # %% [markdown]
 # # The derivation, one change at a time
 #
-# From a kernel regression of 1964 to the self-attention of a transformer in eight steps, after
-# Murphy, *Probabilistic Machine Learning*, 15.4.2 and 15.5. Each step is an identity: left as the
-# formula is written, right as one call of the library. We print the largest deviation of the two,
-# in double precision some $10^{-16}$.
+# A kernel regression of 1964 becomes the self-attention of a transformer in eight steps, after
+# Murphy, *Probabilistic Machine Learning*, 15.4.2 and 15.5. Each step is an identity: left the
+# formula written out, right one call of the library. We print their largest deviation, in double
+# precision about $10^{-16}$.
 
 # %%
 import equinox as eqx
@@ -46,7 +46,7 @@ def compare(step, left, right):
 # %% [markdown]
 # ## 1. Normalised Gaussian weights are a softmax
 #
-# The estimator of Nadaraya and Watson weighs each label by a density about its input, divided by
+# The Nadaraya–Watson estimator weights each label by a density centred at its input, divided by
 # the sum of all,
 #
 # $$
@@ -55,7 +55,7 @@ def compare(step, left, right):
 # \qquad q, k_i \in \mathbb{R}^d
 # $$
 #
-# The constant of the density, $(2 \pi \sigma^2)^{-d/2}$, is above and below: it drops.
+# The constant of the density, $(2 \pi \sigma^2)^{-d/2}$, cancels.
 
 # %%
 squares = jnp.sum((q[:, None] - k[None]) ** 2, axis=2)
@@ -78,7 +78,7 @@ compare(2, additive, ak.attention_weights(q, k, kernel=ak.Additive(u)))
 # %% [markdown]
 # ## 3. Other names
 #
-# Test point, inputs, labels are *query, keys, values*. Values may be vectors:
+# The test point is a *query*, inputs are *keys*, labels are *values*. Values may be vectors:
 # $\hat f(q) = \sum_i w_i(q)\, v_i$, $v_i \in \mathbb{R}^m$.
 
 # %%
@@ -100,7 +100,7 @@ compare(4, weights @ v, ak.attend(q, k, v, kernel=product, prior=bias))
 # %% [markdown]
 # ## 5. Keys of length one, and $\sigma^2 = \sqrt d$
 #
-# What is left of the Gaussian is the scaled dot product, $a(q, k) = q^\top k / \sqrt d$.
+# The Gaussian score becomes the scaled dot product, $a(q, k) = q^\top k / \sqrt d$.
 
 # %%
 unit = k / jnp.linalg.norm(k, axis=1, keepdims=True)
@@ -119,8 +119,8 @@ compare(6, rows, ak.attend(q, k, v, kernel=ak.DotProduct()))
 # %% [markdown]
 # ## 7. Self-attention
 #
-# Every token $x_i$ is query, key and value. That is the module below with identities for its
-# projections.
+# Every token $x_i$ is query, key and value. The module below computes this when its projections
+# are the identity.
 
 # %%
 module = ak.SelfAttention(d, key=of_module)
@@ -137,7 +137,7 @@ compare(7, softmax(x @ x.T / d**0.5) @ x, plain(x))
 # ## 8. Learned projections
 #
 # $Q = X W_q^\top$, $K = X W_k^\top$, $V = X W_v^\top$: a token is matched on one aspect, and
-# returns another. In the library projections stand before any kernel.
+# returns another. In the library projections go before any kernel.
 
 # %%
 w_q, w_k, w_v = projections(module)
@@ -146,8 +146,8 @@ projected = ak.Projected(ak.DotProduct(), module.query_proj, module.key_proj)
 compare(8, written, ak.attend(x, x, x @ w_v.T, kernel=projected))
 
 # %% [markdown]
-# Several such heads side by side, and a projection of what they return, are the layer that Equinox
-# calls `MultiheadAttention`. Ours has its names: its weights copy over, and the outputs agree.
+# Several such heads and a projection of their results are Equinox's `MultiheadAttention`. Our
+# layer has the same parameter names, so weights can be copied, and the outputs agree.
 
 # %%
 theirs = eqx.nn.MultiheadAttention(num_heads=2, query_size=6, key=of_module)
@@ -167,10 +167,9 @@ compare("Equinox", theirs(tokens, tokens, tokens), ours(tokens, tokens, tokens))
 # ## Why $\sqrt d$
 #
 # For $q, k$ with independent standard normal entries, $q^\top k$ has mean 0 and variance $d$. The
-# softmax of scores that large has all its weight on one key, and no slope:
-# $\partial a / \partial s = \operatorname{diag}(a) - a a^\top \to 0$. Divided by $\sqrt d$ the
-# variance is 1 in every dimension. In a live notebook, move the exponent $p$ of
-# $s = q^\top k / d^p$.
+# softmax of such large scores puts all weight on one key, and its slope vanishes: $\partial a /
+# \partial s = \operatorname{diag}(a) - a a^\top \to 0$. After division by $\sqrt d$ the variance
+# is 1 in every dimension. In a live notebook, move the exponent $p$ of $s = q^\top k / d^p$.
 
 
 # %%

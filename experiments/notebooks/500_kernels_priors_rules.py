@@ -23,9 +23,9 @@
 # q_i, k_j \in \mathbb{R}^d
 # $$
 #
-# The *kernel* $K$ says how alike two points are. The *prior* $\pi$ looks at positions alone: who
-# may see whom, and how readily. The *rule* turns the scores of a query into weights that sum to 1.
-# Any kernel goes with any prior and any rule.
+# The *kernel* $K$ measures the similarity of two points. The *prior* $\pi$ depends on positions
+# alone: it masks or reweights keys. The *rule* turns the scores of a query into weights that sum
+# to 1. Every kernel works with every prior and every rule.
 
 # %%
 import jax
@@ -41,10 +41,10 @@ plt.rcParams.update(ak.plot.STYLE)
 # %% [markdown]
 # ## Kernels
 #
-# Most are functions of one number, the distance in lengthscales, $r = \lVert q - k \rVert / \ell$.
-# They differ in their top, smooth or a cusp, and in their tail: that of a Gaussian falls like
-# $e^{-r^2/2}$, of a Laplace like $e^{-r}$, of a Cauchy like $r^{-2}$; a *compact* kernel ends at
-# $r = 1$. We print $K$ at a few distances.
+# Most kernels are functions of the distance in lengthscales, $r = \lVert q - k \rVert / \ell$.
+# They differ at $r = 0$, smooth or with a cusp, and in their tail. The Gaussian falls like
+# $e^{-r^2/2}$, the Laplace like $e^{-r}$, the Cauchy like $r^{-2}$; a *compact* kernel is 0 from
+# $r = 1$ on. We print $K$ at a few distances.
 
 # %%
 smooth = [ak.Gaussian(1.0), ak.Laplace(1.0), ak.Matern32(1.0), ak.Cauchy(1.0)]
@@ -71,9 +71,8 @@ axes[0].set(ylabel="kernel K(q, k)", ylim=(0.0, 1.4))
 plt.show()
 
 # %% [markdown]
-# Kernels multiply, which adds their logarithms, and `on` gives each the columns that it is for. A
-# place and a category, for instance: one lengthscale in kilometres, and a factor of 0.2 where the
-# category differs.
+# Kernels multiply, which adds their logarithms; `on` selects the columns of a kernel. Here are a
+# place and a category: one lengthscale in kilometres, and a factor of 0.2 if the category differs.
 
 # %%
 mixed = ak.Gaussian(2.0).on(0) * ak.LiRacine(0.2).on(1)
@@ -91,9 +90,9 @@ print("K =", jnp.exp(mixed.pairwise(here, others))[0].round(4))
 # \pi_{\sim A} = 1 - \pi_A, \qquad \log \pi_{A + B} = \log \pi_A + \log \pi_B
 # $$
 #
-# The last is for biases, such as ALiBi's $\log \pi = -m\,|i - j|$. Nothing of this is stored: a
-# streaming sum asks a prior about one block of positions at a time, and passes over blocks in which
-# nothing is seen.
+# The last is for biases, such as ALiBi's $\log \pi = -m\,|i - j|$. No prior is stored as a matrix:
+# a streaming sum evaluates one block of positions at a time, and skips blocks that are fully
+# masked.
 
 # %%
 causal, window = ak.Causal(), ak.Window(3, 3)
@@ -124,14 +123,14 @@ plt.show()
 # %% [markdown]
 # ## Rules
 #
-# A rule is the answer to a question about the simplex $\Delta$: find weights with high scores that
-# are still spread, by a measure $\Omega$ of spread and a temperature $\tau > 0$,
+# A rule solves a problem on the simplex $\Delta$. It trades a high mean score against a measure
+# $\Omega$ of spread, at a temperature $\tau > 0$:
 #
 # $$ a = \arg\max_{a \in \Delta} \sum_j a_j s_j + \tau\, \Omega(a) $$
 #
 # With Shannon's entropy it is the softmax, $a_j \propto e^{s_j / \tau}$, never 0. With Tsallis'
-# entropy of order $\alpha > 1$ it is the entmax, exactly 0 from some score down. `Uniform` looks
-# at no score: what is left is the prior.
+# entropy of order $\alpha > 1$ it is the entmax, exactly 0 below a threshold. `Uniform` ignores
+# the scores: its weights are the prior.
 
 # %%
 rules = {
@@ -183,10 +182,9 @@ for n, kernel in {1: ak.Epanechnikov, 2: ak.Biweight, 3: ak.Triweight}.items():
 # %% [markdown]
 # ### The temperature
 #
-# Left, the four rules at $\tau = 1$: the weights of 61 keys for a query at 0. Right, what the
-# temperature does, with a prior in place: at a low $\tau$ the nearest key has all the weight, at a
-# high one the scores no longer count, and what remains is the prior, here keys from $-1$ on. In a
-# live notebook, move $\tau$.
+# Left, the four rules at $\tau = 1$: the weights of 61 keys for a query at 0. Right, the effect of
+# the temperature with a prior, here keys from $-1$ on. At a low $\tau$ the nearest key has all the
+# weight; at a high $\tau$ the weights are the prior. In a live notebook, move $\tau$.
 
 
 # %%

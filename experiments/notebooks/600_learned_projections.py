@@ -15,16 +15,16 @@
 # %% [markdown]
 # # Learned projections
 #
-# What separates a kernel regression from a head of a transformer are three matrices: queries, keys
-# and values are projections of the points, and the projections are learned.
+# A head of a transformer is a kernel regression with three learned matrices, which project the
+# points to queries, keys and values.
 #
 # $$
 # \hat f(x) = \frac{\sum_j w_j(x)\, W_v z_j}{\sum_j w_j(x)}, \qquad
 # \log w_j(x) = \log K(W_q x,\, W_k z_j), \qquad x \in \mathbb{R}^d, \quad z_j = (x_j, y_j)
 # $$
 #
-# First we learn one projection, which tells what matters in the inputs. Then we train a small model
-# on random functions, and show it new ones: it predicts them without any further training.
+# First we learn one projection, which finds the relevant direction of the inputs. Then we train a
+# small model on random functions. It predicts new functions without further training.
 
 # %%
 import warnings
@@ -41,17 +41,17 @@ import attnkernel as ak
 plt.rcParams.update(ak.plot.STYLE)
 
 # %% [markdown]
-# ## What matters in the inputs?
+# ## The relevant direction of the inputs
 #
-# Two inputs, but the labels depend on one direction $a$ alone: $y = \sin(3\, a \cdot x) + 0.2\,
-# \varepsilon$ with $a = (0.8, 0.6)$. A Gaussian with one lengthscale must be narrow along both
-# axes, and has few neighbours. With one projection $W$ for queries and keys,
+# There are two inputs, but the labels depend on one direction $a$ alone: $y = \sin(3\, a \cdot x)
+# + 0.2\, \varepsilon$ with $a = (0.8, 0.6)$. A Gaussian with one lengthscale must be narrow along
+# both axes, so that few rows have weight. With one projection $W$ for queries and keys,
 #
 # $$ \log K(q, k) = -\tfrac12 \lVert W q - W k \rVert^2, \qquad W \in \mathbb{R}^{2 \times 2} $$
 #
-# the same leave-one-out criterion can learn to stretch the direction that counts, and to shrink the
-# other. This is the full `metric` of a kernel, $M = W^\top W$; its leading eigenvector is the
-# direction that was found.
+# the same leave-one-out criterion can stretch the relevant direction and shrink the other. This is
+# the full `metric` of a kernel, $M = W^\top W$. Its leading eigenvector is the estimated
+# direction.
 
 # %%
 of_x, of_noise = jax.random.split(jax.random.PRNGKey(0))
@@ -70,12 +70,11 @@ print("direction found", (found * jnp.sign(found[0])).round(3), "truth", directi
 # %% [markdown]
 # ## Learning in context
 #
-# Now the function itself is new each time. We draw functions from a Gaussian process with
-# lengthscale 0.5, sixteen noisy points of each as a *context*, and ask for the function elsewhere.
+# Now every example is a new function. We draw functions from a Gaussian process with lengthscale
+# 0.5. Sixteen noisy points of each are the *context*; the model predicts the function elsewhere.
 # The model is `LearnedKernelRegression`: a small network $\varphi$ embeds an input, and four heads
 # attend from $W_q \varphi(x)$ to $W_k (\varphi(x_j), y_j)$ by a Gaussian kernel. The context is an
-# argument of the call. What is trained are $\varphi$ and the projections, on nothing but random
-# functions:
+# argument of the call. Only $\varphi$ and the projections are trained, on random functions:
 #
 # $$
 # \min_\theta\; \mathbb{E}_{f,\, (x_j, y_j),\, x}
@@ -107,8 +106,7 @@ model = ak.LearnedKernelRegression(
 )
 
 # %% [markdown]
-# Six hundred steps of Adam, each with 32 functions that no step before has seen. All steps are one
-# compiled program.
+# Adam takes 600 steps, each with 32 new functions. All steps are one compiled program.
 
 # %%
 STEPS = 600
@@ -142,14 +140,16 @@ trained = eqx.filter_jit(eqx.combine(parameters, fixed))
 print("mean loss of the first and the last 100 steps:", losses[:100].mean(), losses[-100:].mean())
 
 # %% [markdown]
-# ## What it reaches
+# ## Comparison on new functions
 #
-# On 200 new functions, beside two others. *Tuned*: Nadaraya and Watson, its lengthscale fitted to
-# each context by leave-one-out, which the trained model does not get to do. *Posterior*: the mean
-# of the Gaussian process that the functions are from, given the context; nothing can have a lower
-# expected error. The first number of each line is the mean squared error, the second its standard
-# error. Sixteen noisy labels do not always tell a lengthscale: what the fits have to say about that
-# is a `FitWarning`, which we print in its place.
+# We compare three predictors on 200 new functions:
+#
+# - *Learned*: the trained model, without any fit to the context.
+# - *Tuned*: Nadaraya–Watson, its lengthscale fitted to each context by leave-one-out.
+# - *Posterior*: the posterior mean of the Gaussian process, which has the smallest expected error.
+#
+# The first number of each line is the mean squared error, the second its standard error. Sixteen
+# noisy labels do not always identify a lengthscale; such fits emit a `FitWarning`, which we print.
 
 # %%
 x, y, at, truth = jax.vmap(draw_function)(jax.random.split(jax.random.PRNGKey(2), 200))
@@ -183,12 +183,12 @@ print(f"learned ÷ tuned: {ratio:.2f}")
 print(f"paired difference: {difference.mean():.4f} ± {difference.std() / 200**0.5:.4f}")
 
 # %% [markdown]
-# The model, never trained on these functions, beats a lengthscale of each one's own, and the
-# posterior mean beats it by as much again or more. How far it comes is a matter of training: the
+# The model, never trained on these functions, has a smaller error than the tuned regression. The
+# posterior mean is better again by at least as much. More training brings the model nearer: the
 # study `configs/in_context.yaml` has twice the heads, 4000 steps, and contexts of 8 to 64 points.
 #
-# Left, the loss while it trains, with the errors of the two others as lines. Right, one new
-# function. In a live notebook, choose another.
+# Left, the training loss, with the errors of the two others as lines. Right, one new function. In
+# a live notebook, choose another.
 
 # %%
 inputs = jnp.linspace(-2.0, 2.0, 101)

@@ -15,17 +15,17 @@
 # %% [markdown]
 # # A million points
 #
-# A kernel regression of $n$ labels at all $n$ inputs is $n^2$ terms: at a million points $10^{12}$,
-# and a fit needs it dozens of times. Two families of kernels do not need the pairs.
+# A kernel regression of $n$ labels at all $n$ inputs has $n^2$ terms: $10^{12}$ at a million
+# points. A fit evaluates it dozens of times. Two families of kernels do not need all pairs.
 #
 # $$
 # \hat f_{-i}(x_i) = \frac{\sum_{j \ne i} K(x_i, x_j)\, y_j}{\sum_{j \ne i} K(x_i, x_j)},
 # \qquad x_i \in \mathbb{R}^d, \quad i = 1, \dots, n
 # $$
 #
-# `Fourier` sums a Gaussian kernel as plane waves, in $O(n \log n)$, with an error that is certified
-# at each query. `Sorted` sums compact kernels and the Laplace exactly, along sorted keys, in one
-# dimension. Both need double precision: on a CPU it costs little.
+# `Fourier` sums a Gaussian kernel by a nonuniform FFT in $O(n \log n)$, with a certified error at
+# each query. `Sorted` sums compact kernels and the Laplace kernel exactly, along sorted keys, in
+# one dimension. Both need double precision, which costs little on a CPU.
 
 # %%
 import time
@@ -61,9 +61,8 @@ for what, (kernel, x) in questions.items():
 # %% [markdown]
 # ## Data
 #
-# The curve of the first notebook, $f(x) = \tfrac12 \sin x - \sin 3x + x^2 / 5$, with a million
-# labels. Printing seven of them shows how little one label says: the noise has a standard deviation
-# of 0.2 to 0.35.
+# The curve is that of the first notebook, $f(x) = \tfrac12 \sin x - \sin 3x + x^2 / 5$, with a
+# million labels. We print seven of them. The noise has a standard deviation of 0.2 to 0.35.
 
 # %%
 n = 1_000_000
@@ -75,11 +74,11 @@ print("y", data.y[some].round(2))
 # %% [markdown]
 # ## How exact?
 #
-# Every method evaluates the same function, and a method named by hand never falls back to another.
+# Every method evaluates the same function, and a method that you name never falls back to another.
 # We let `Fourier` predict 8000 labels, each from all others, and compare with the sum over all
-# pairs. Its `tol`, $10^{-6}$ by default, bounds the error of each prediction relative to the
-# prediction; queries that cannot be certified are summed again, pair by pair, and `recomputed`
-# counts them. `Sorted` has no tolerance: it is exact to rounding.
+# pairs. Its `tol`, $10^{-6}$ by default, bounds the relative error of each prediction. Queries
+# without a certificate are summed again, pair by pair; `recomputed` counts them. `Sorted` has no
+# tolerance: it is exact to rounding.
 
 
 # %%
@@ -103,10 +102,10 @@ print(f"queries that Fourier summed again: {int(again)} of {len(few.x)}")
 # %% [markdown]
 # ## A fit of a million points
 #
-# Leave-one-out, exact to the tolerance, by the same `ak.fit` as ever. One start is enough if it is
-# near: the normal-reference rule is Scott's, $1.06\, \hat\sigma\, n^{-1/5}$, made for densities and
-# too wide for this curve. The bounds say how far from it to look. The first time includes
-# compilation, the second does not.
+# `ak.fit` minimises the leave-one-out error, exact to the tolerance. One start suffices if it is
+# near the minimum. We take the normal-reference rule, Scott's $1.06\, \hat\sigma\, n^{-1/5}$; it
+# is made for densities and too wide for this curve. The bounds limit the search. The first time
+# includes compilation, the second does not.
 
 # %%
 start = float(ak.normal_reference(data.x)[0])
@@ -128,10 +127,10 @@ print(f"leave-one-out error {fit.loss:.6f};  mean of s(x)²: {jnp.mean(data.sd**
 print(f"{first:.1f} s with compilation, {second:.1f} s without")
 
 # %% [markdown]
-# The lengthscale shrinks with $n$: of 150 labels it is about 0.1, of a million a sixth of that. And
-# the leave-one-out error has come down to the noise itself: what is left to gain from a better
-# predictor is the difference of the two numbers. A curve is one more sum of all labels, here with
-# queries of its own.
+# The lengthscale shrinks with $n$: with 150 labels it is about 0.1, with a million a sixth of
+# that. The leave-one-out error is almost the variance of the noise; a better predictor could gain
+# only the difference of the two numbers. A curve is one more sum over all labels, here with other
+# queries.
 
 
 # %%
@@ -150,9 +149,9 @@ print(f"largest, in the interior: {jnp.max(jnp.abs(curve - truth)[10:-10]):.4f}"
 # %% [markdown]
 # ## Time against n
 #
-# One leave-one-out prediction of all $n$ labels, compiled, at lengthscales that shrink as
-# $n^{-1/5}$. `Dense` stores all pairs: its time grows as $n^2$, and so does its memory, half a
-# gigabyte at 8000 points. (`Blockwise` streams the pairs, in $O(n)$ memory, for any kernel.)
+# We time one leave-one-out prediction of all $n$ labels, compiled, at lengthscales that shrink as
+# $n^{-1/5}$. `Dense` stores all pairs: its time and its memory grow as $n^2$, to half a gigabyte
+# at 8000 points. (`Blockwise` streams the pairs, in $O(n)$ memory, for any kernel.)
 
 
 # %%
@@ -174,8 +173,8 @@ for name, counts in sizes.items():
     print(f"{name:10s}{times}")
 
 # %% [markdown]
-# Left, the fit over some of the labels. Right, the times, with slopes of $n$ and $n^2$ beside them.
-# In a live notebook, move the lengthscale: each move is a new curve from all million labels.
+# Left, the fit and some of the labels. Right, the times, with lines of slope $n$ and $n^2$. In a
+# live notebook, move the lengthscale: each move computes a new curve from all million labels.
 
 # %%
 shown = np.random.default_rng(0).choice(n, 3000, replace=False)

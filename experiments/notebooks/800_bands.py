@@ -15,16 +15,17 @@
 # %% [markdown]
 # # Bands
 #
-# A fit without an error is half an answer. A prediction of kernel regression is linear in the
-# labels, and its standard error follows from their noise $\sigma_j^2 = \mathrm{Var}(y_j \mid x_j)$:
+# An estimate needs a standard error. A prediction of kernel regression is linear in the labels, so
+# its standard error follows from their noise $\sigma_j^2 = \mathrm{Var}(y_j \mid x_j)$:
 #
 # $$
 # \hat f(x) = \sum_{j=1}^{n} L_j(x)\, y_j, \qquad
 # \mathrm{se}(x)^2 = \sum_{j=1}^{n} L_j(x)^2\, \sigma_j^2, \qquad \hat f(x) \pm c\, \mathrm{se}(x)
 # $$
 #
-# Three questions decide what to draw. A band of the *mean* or an interval for a *new label*? At one
-# $x$ or at all $x$ *at once*? And what of the bias, which no standard error knows?
+# Three questions decide what to draw. A confidence band for the *mean* or an interval for a *new
+# label*? At one $x$ or at all $x$ *simultaneously*? How is the *bias* treated, which the standard
+# error does not contain?
 
 # %%
 import jax
@@ -41,9 +42,9 @@ plt.rcParams.update(ak.plot.STYLE)
 # ## Wages by age
 #
 # The logarithm of wages of 205 Canadian men, by age (`cps71`, 1971 census). The fit is local
-# linear: at each $x$ the height of a line fitted around it. Its lengthscale is chosen by the
-# corrected criterion of Akaike, which trades the residual variance $\hat\sigma^2$ against the
-# degrees of freedom $\nu = \mathrm{tr}\, L$:
+# linear: at each $x$ the height of a line fitted around it. The corrected Akaike criterion chooses
+# its lengthscale. It trades the residual variance $\hat\sigma^2$ against the degrees of freedom
+# $\nu = \mathrm{tr}\, L$, the trace of the hat matrix:
 #
 # $$
 # \mathrm{AIC}_c(\ell) = \log \hat\sigma^2 + \frac{1 + \nu / n}{1 - (\nu + 2) / n}
@@ -58,11 +59,11 @@ print(ak.summarise(wages, names=["age"]))
 # %% [markdown]
 # ### Three bands
 #
-# The lengthscale that is best for the fit leaves a bias as large as the standard error. A *naive*
-# band about the fit ignores that, and misses the true mean too often. `ak.bands` corrects: its
-# centre is a local quadratic, whose bias is of a higher order, and its error is that of this
-# centre. A *pointwise* band is right at each age, so that somewhere it may well be wrong; a
-# *simultaneous* one holds everywhere at once, with the level, and is wider.
+# At the lengthscale that is best for the fit, the bias is as large as the standard error. A
+# *naive* band about the fit ignores the bias and covers the true mean too rarely. `ak.bands`
+# corrects it: the centre is a local quadratic fit, whose bias is of a higher order, and the
+# standard error is that of this centre. A *pointwise* band has the level at each age. A
+# *simultaneous* band has the level for all ages at once, and is wider.
 
 # %%
 ages = np.linspace(21, 65, 45)
@@ -86,8 +87,8 @@ axes[1].set(title="corrected for the bias", xlabel="age (years)", ylabel="")
 plt.show()
 
 # %% [markdown]
-# Does the dip near 45 survive? Of a band that holds everywhere at once we may ask such a question:
-# it does not, if one level passes between the limits at all ages from 35 to 50.
+# Is the dip near 45 significant? A simultaneous band answers such a question. The dip is not
+# significant if one horizontal line lies between the limits at all ages from 35 to 50.
 
 # %%
 middle = (ages >= 35) & (ages <= 50)
@@ -101,24 +102,25 @@ for name in ("pointwise", "simultaneous"):
 # %% [markdown]
 # ## Noise that changes
 #
-# A helmet in a crash test (`mcycle`): the acceleration of the head, in units of gravity, by
-# milliseconds after the impact. For the first 14 ms there is hardly any noise, afterwards much. By
-# default, $\sigma_j^2$ is estimated as a function of $x$, and the band of the mean follows it.
+# The data `mcycle` are from a crash test of helmets: the acceleration of the head, in units of
+# gravity, by milliseconds after the impact. The noise is small for the first 14 ms and large
+# afterwards. By default $\sigma_j^2$ is estimated as a function of $x$, and the width of the band
+# follows it.
 #
 # ### Intervals for a new label
 #
-# A *conformal* interval holds a new label, drawn as the others were, whatever the noise looks like:
-# with 95 % at least by `kind="split"`, which spends half of the labels on it; with about 95 % as
-# here, where one label more or less changes the fit little. For $n$ left-out residuals
-# $r_i = |y_i - \hat f_{-i}(x_i)|$,
+# A *conformal* interval covers a new label from the same distribution, whatever the noise is. With
+# `kind="split"` the coverage is at least 95 %, but half of the labels calibrate the interval. The
+# default, used here, covers about 95 % if one label changes the fit little. It takes the $n$
+# left-out residuals $r_i = |y_i - \hat f_{-i}(x_i)|$:
 #
 # $$
 # \hat f(x) \pm \hat s(x)\, Q, \qquad
 # Q = \text{the } \lceil 0.95\, (n + 1) \rceil\text{-th smallest of } r_i / \hat s(x_i)
 # $$
 #
-# With $\hat s = 1$ it has one width: right on the average over $x$, far too wide at first and too
-# narrow where the noise is loudest. With `local=True`, $\hat s(x)$ follows the noise.
+# With $\hat s = 1$ all intervals have one width: right on average over $x$, far too wide at first
+# and too narrow where the noise is largest. With `local=True`, $\hat s(x)$ follows the noise.
 
 # %%
 mcycle = ak.data.load("mcycle")

@@ -15,8 +15,8 @@
 # %% [markdown]
 # # Bring your own
 #
-# The sum has exchangeable parts, and each part may be yours. A kernel is one method of one pair of
-# points, a prior one of one pair of positions; a method is how the sum is carried out.
+# Each part of the sum can be replaced. A kernel is one method for one pair of points, a prior one
+# method for one pair of positions. A method evaluates the sum.
 #
 # $$
 # \mathrm{attend}(q_i) = \frac{\sum_j w_{ij}\, v_j}{\sum_j w_{ij}}, \qquad
@@ -24,8 +24,8 @@
 # + \underbrace{\log \pi(i, j)}_{\texttt{log\_pair(i, j)}}, \qquad q_i, k_j \in \mathbb{R}^d
 # $$
 #
-# What you write once works everywhere: in sums of any size, in models, fits and their gradients, in
-# plots, files and configs.
+# A part of your own works in sums of any size, in models, fits and their gradients, in plots,
+# files and configs.
 
 # %%
 import json
@@ -47,8 +47,8 @@ plt.rcParams.update(ak.plot.STYLE)
 # %% [markdown]
 # ## A kernel
 #
-# The logistic kernel has the round top of a Gaussian and the long tails of a Laplace. In units of a
-# lengthscale $\ell$, for each of $d$ columns,
+# The logistic kernel is smooth at 0 like a Gaussian and has the exponential tails of a Laplace
+# kernel. In units of a lengthscale $\ell$, for each of $d$ columns,
 #
 # $$
 # K(q, k) = \prod_{c=1}^{d} \frac{4}{e^{u_c} + 2 + e^{-u_c}}
@@ -73,7 +73,7 @@ print(Logistic(0.3), "K(0, 0.3) =", jnp.exp(Logistic(0.3).log_pair(jnp.zeros(1),
 # %% [markdown]
 # ### In every method that can take it
 #
-# Some methods need to know more of a kernel than its pairs, and say so.
+# Some methods need more than the score of a pair. They refuse the kernel and say why.
 
 # %%
 of_q, of_k, of_v = jax.random.split(jax.random.PRNGKey(0), 3)
@@ -95,9 +95,9 @@ for method in others:
 # ### In a fit
 #
 # Bounds, ten starts and gradients come from the base class. We check the gradient of the
-# leave-one-out error with respect to $\log \ell$ against a difference quotient, and then let the
-# same criterion compare this kernel with two built-in ones: with a lengthscale of its own, each is
-# within one percent of the others. Which kernel matters far less than how wide it is.
+# leave-one-out error with respect to $\log \ell$ against a difference quotient. Then we compare
+# this kernel with two built-in ones by the same criterion. Each with its own lengthscale, they
+# differ by at most one percent: the shape of the kernel matters far less than its lengthscale.
 
 # %%
 data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0))
@@ -122,8 +122,8 @@ fit = fits[Logistic]
 # %% [markdown]
 # ### In attention
 #
-# The same class as the score of a transformer's heads, causal, with gradients for all parameters,
-# its lengthscale included.
+# The same class is the score of a transformer's heads, with a causal mask. All parameters have
+# gradients, the lengthscale included.
 
 # %%
 tokens = jax.random.normal(jax.random.PRNGKey(1), (12, 16))
@@ -137,8 +137,8 @@ print(f"slope of the lengthscale: {slope(attention).kernel.log_lengthscale:.4f}"
 # %% [markdown]
 # ### In a file
 #
-# A file names the class and runs no code; whoever reads it says which classes of their own it may
-# hold.
+# A file contains the name of the class and no code. The reader of the file passes the classes that
+# it may contain.
 
 # %%
 folder = Path(tempfile.mkdtemp())
@@ -174,9 +174,9 @@ print("files:", *sorted(path.name for path in (folder / "run" / "figures").iterd
 #
 # ## A prior
 #
-# A mask is any function of two positions. A weighing prior is a class with one method, and both go
-# into the algebra of the others. Here a season: positions count by how near they are in the week,
-# $\log \pi(i, j) = -b\,\sin^2(\pi (i - j) / 7)$, with a strength $b$ to fit.
+# A mask is any function of two positions. A prior with weights is a class with one method. Both
+# combine with all other priors. This one is a season: it gives more weight to positions on the
+# same day of the week, $\log \pi(i, j) = -b\,\sin^2(\pi (i - j) / 7)$, with a strength $b$ to fit.
 
 
 # %%
