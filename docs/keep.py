@@ -1,7 +1,7 @@
-"""Keeps what the documentation shows of finished runs: `python docs/keep.py RUN...`.
+"""Copies the results of finished runs into the documentation: `python docs/keep.py RUN...`.
 
-For each run: `summaries/CONFIG.json`, its numbers with its command, config, date, commit, versions
-and device, but no path; and `gallery/CONFIG/*.png`, its figures made small.
+For each run it writes `summaries/CONFIG.json`, its numbers with its command, config, date, commit,
+versions and device, without any path, and `gallery/CONFIG/*.png`, its figures reduced in size.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def keep(run: Path, device: str | None) -> None:
     _, verb, config, *given = meta["command"]
     if verb != "run":
         raise SystemExit(f"{run} is of `{verb}`; keep takes those of `run`.")
-    # fields: where it was written, and how loudly, is of no interest
+    # the kept command has the overrides of fields, but not where the run was written
     place = argparse.ArgumentParser(add_help=False)
     place.add_argument("--out")
     place.add_argument("--quiet", action="store_true")
@@ -45,7 +45,7 @@ def keep(run: Path, device: str | None) -> None:
         "command": shlex.join(words),
         "date": meta["started"][:10],
         "seconds": round(meta["seconds"]["total"]),
-        # what ran from files that no commit holds is of none
+        # None for a run from uncommitted files
         "commit": None if meta["git"]["changed"] else meta["git"]["commit"],
         "device": device or ", ".join(sorted({d.partition(":")[0] for d in meta["devices"]})),
         "precision": meta["precision"],
@@ -61,11 +61,11 @@ def keep(run: Path, device: str | None) -> None:
     for old in gallery.glob("*.png"):
         old.unlink()
     for figure in sorted((run / "figures").glob("*.png")):
-        (gallery / figure.name).write_bytes(small(figure))
+        (gallery / figure.name).write_bytes(reduced_png(figure))
 
 
-def small(path: Path) -> bytes:
-    """The figure in 256 colours, as wide as MAX_FIGURE_BYTES allows."""
+def reduced_png(path: Path) -> bytes:
+    """Returns the figure in 256 colours, as wide as MAX_FIGURE_BYTES allows."""
     with Image.open(path) as file:
         whole = file.convert("RGB")
     for width in WIDTHS:

@@ -1,7 +1,7 @@
-"""Public names: what they are, how their signatures are written, and links to them.
+"""Public names: which they are, their signatures as the source has them, and links to them.
 
-In text, a literal such as `ak.Gaussian(0.3)` leads to the reference, as does `Gaussian` in a
-docstring; {source}`attnkernel.kernels.Gaussian.log_of` to the lines of the source.
+A literal such as `ak.Gaussian(0.3)` in text, or `Gaussian` in a docstring, links to the reference.
+{source}`attnkernel.kernels.Gaussian.log_of` links to the lines of the source.
 """
 
 import ast
@@ -22,8 +22,8 @@ PACKAGES = (
     *(".data", ".kernels", ".priors", ".rules", ".methods", ".attention", ".nn", ".models"),
     *(".objectives", ".fitting", ".inference", ".plot", ".sklearn"),
 )
-# names in signatures that stay words: of other packages, and short for types of ours
-WORDS = re.compile(
+# names in signatures that get no link: types of other packages, and private aliases
+UNLINKED = re.compile(
     "Any|Array|ArrayLike|Axes|Bool|Callable|DTypeLike|Float|GradientTransformation|Int|Literal|"
     "Matrix|Mesh|PRNGKeyArray|Path|PathLike|PyTree|Sequence|ShapeDtypeStruct|ndarray|"
     "Callback|Features|History|Kept|LocalFit|OfHeads|OnEmpty|ProcessHeads|Projection|Rows|Tree"
@@ -31,9 +31,9 @@ WORDS = re.compile(
 
 
 def public() -> dict[str, set[str]]:
-    """Every public name once, as the reference has it, with the other names of the same thing.
+    """Returns each public object by its name in the reference, with all of its public names.
 
-    Public is what a package imports `as` itself, or defines without an underscore.
+    A name is public if its package imports it `as` itself, or defines it without an underscore.
     """
     found, of_thing = {}, {}
     for package in PACKAGES:
@@ -56,8 +56,8 @@ def _exported(tree: ast.Module) -> list[str]:
     return [name for name in names if not name.startswith("_")]
 
 
-def as_written(app, what, name, thing, options, signature, returns):
-    """The signature as the source has it: shapes of arrays as strings, defaults as expressions."""
+def signature_from_source(app, what, name, thing, options, signature, returns):
+    """Returns the signature of the source: shapes of arrays as strings, defaults as expressions."""
     if what == "class":
         if not isinstance(thing, type) or issubclass(thing, Exception):
             return "", None
@@ -75,12 +75,12 @@ def as_written(app, what, name, thing, options, signature, returns):
 def _parsed(function) -> tuple[str, str | None]:
     node = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body[0]
     if not isinstance(node, ast.FunctionDef):
-        raise OSError(f"{function} is no function that is written somewhere")
+        raise OSError(f"{function} has no definition in a source file")
     return ast.unparse(node.args), node.returns and ast.unparse(node.returns)
 
 
 def _fields(thing: type) -> list[str]:
-    """For a class whose constructor is made from its fields."""
+    """Returns the annotated fields of a class, from which its constructor is made."""
     fields = {}
     for base in reversed(thing.__mro__):
         if not base.__module__.startswith("attnkernel"):
@@ -92,7 +92,7 @@ def _fields(thing: type) -> list[str]:
 
 
 def link_literals(app, doctree):
-    """Literals that are public names become references."""
+    """Replaces literals that are public names by references."""
     linked = nodes.reference | addnodes.pending_xref | nodes.title
     for literal in list(doctree.findall(nodes.literal)):
         found = re.fullmatch(r"(ak\.|attnkernel\.)?([A-Za-z_][\w.]*)(\(.*\))?", literal.astext())
@@ -109,9 +109,12 @@ def link_literals(app, doctree):
             link += literal
 
 
-def lead_back(app, doctree):
-    """Places for the links from a source to the reference: viewcode makes them of one package for
-    all names of a file, though `Kernel` is of the package and `Product` of its kernels."""
+def add_source_anchors(app, doctree):
+    """Adds the anchors to which viewcode links from a source file.
+
+    viewcode assumes one package for all names of a file, but `attnkernel.Kernel` and
+    `attnkernel.kernels.Product` share a file.
+    """
     here = app.env.current_document.docname
     for entry in filter(None, vars(app.env).get("_viewcode_modules", {}).values()):
         _, _, used, prefix = entry
@@ -121,12 +124,12 @@ def lead_back(app, doctree):
                 signature["ids"].append(f"{prefix}.{name}")
 
 
-def find(app, env, node, contnode):
-    """A name in a signature: of a class of ours, by its last part; of others it stays a word."""
+def resolve_by_last_part(app, env, node, contnode):
+    """Resolves a name in a signature by its last part; names of other packages stay text."""
     target = node.get("reftarget", "").rpartition(".")[2]
     if node.get("refdomain") != "py":
         return None
-    if WORDS.fullmatch(target):
+    if UNLINKED.fullmatch(target):
         return contnode
     full = env.attnkernel_bare.get(target)
     if full is not None and full != node["reftarget"]:
@@ -139,7 +142,7 @@ def find(app, env, node, contnode):
 
 
 class Source(SphinxRole):
-    """A link to the lines of the source that define an object, found by its name."""
+    """Links to the lines of the source that define an object."""
 
     def run(self):
         parts = self.text.split(".")
@@ -162,7 +165,7 @@ class Source(SphinxRole):
             modules[module] = analyzer.code, analyzer.tags, {}, module
         _, _, used, prefix = modules[module]
         here = self.env.current_document.docname
-        # the source leads back to where it is spoken of, unless the reference has it
+        # the source links back to this place, unless the reference documents the object
         place = nodes.inline(
             "", "", ids=[f"{prefix}.{name}"] if used.setdefault(name, here) == here else []
         )
@@ -171,8 +174,8 @@ class Source(SphinxRole):
         return [place], []
 
 
-def collect(app):
-    """By what each public name may be called: with its room, or bare where that tells it."""
+def collect_public_names(app):
+    """Stores the public names, qualified and, if unambiguous, by their last part."""
     named, bare = {}, {}
     for full, aliases in public().items():
         named |= {alias.removeprefix("attnkernel."): full for alias in aliases}
@@ -182,10 +185,10 @@ def collect(app):
 
 
 def setup(app):
-    app.connect("builder-inited", collect)
-    app.connect("autodoc-process-signature", as_written)
+    app.connect("builder-inited", collect_public_names)
+    app.connect("autodoc-process-signature", signature_from_source)
     app.connect("doctree-read", link_literals)
-    app.connect("doctree-read", lead_back, priority=600)  # after viewcode
-    app.connect("missing-reference", find)
+    app.connect("doctree-read", add_source_anchors, priority=600)  # after viewcode
+    app.connect("missing-reference", resolve_by_last_part)
     app.add_role("source", Source())
     return {"parallel_read_safe": True}

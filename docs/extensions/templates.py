@@ -1,4 +1,4 @@
-"""Text whose numbers come from kept runs: Jinja templates in Markdown.
+"""Jinja templates in Markdown, whose numbers come from kept runs.
 
 A page of `docs/` that begins with `{#` is a template; `docs/readme.py` renders README.md by the
 same environment. A template reads
@@ -6,7 +6,7 @@ same environment. A template reads
     runs       by config name, what `docs/keep.py` kept of a finished run
     configs    by name, each file of `configs/`: its description, its fields, its figures
     notebooks  the names of the notebooks
-    faults     what `tests/faults/catch.py` found: by package and by name
+    faults     the results of `tests/faults/catch.py`, by package and by name
     pages      by file name, the titles of the interactive pages, which the build makes here
 
 A name that does not exist is an error.
@@ -39,20 +39,20 @@ def runs() -> dict[str, dict]:
 
 
 def configs() -> dict[str, dict]:
-    """Returns each config by name: its first lines of comment, its fields, its figures."""
+    """Returns each config by name: its description, its fields, its figures."""
     return {path.stem: _config(path) for path in sorted(CONFIGS.glob("*.yaml"))}
 
 
 def _config(path: Path) -> dict:
     text = path.read_text()
-    says = []
+    description = []
     for line in text.splitlines():
         if not line.startswith("#"):
             break
-        says.append(line.removeprefix("#").strip())
+        description.append(line.removeprefix("#").strip())
     figures = sorted((DOCS / "gallery" / path.stem).glob("*.png"))
     return {
-        "says": " ".join(says),
+        "description": " ".join(description),
         "fields": yaml.safe_load(text),
         "figures": [figure.relative_to(DOCS).as_posix() for figure in figures],
     }
@@ -65,7 +65,7 @@ def significant(number: float, digits: int = 3) -> str:
 
 
 def fixed(number: float, decimals: int = 0) -> str:
-    """The number to `decimals` places after the point."""
+    """The number with `decimals` digits after the point."""
     return f"{number:.{decimals}f}"
 
 
@@ -80,7 +80,7 @@ def listed(numbers: Iterable[float], decimals: int) -> str:
 
 
 def span(numbers: Iterable[float], decimals: int) -> str:
-    """The least and the greatest of the numbers: "0.95 to 0.97"."""
+    """The smallest and the largest number: "0.95 to 0.97"."""
     numbers = list(numbers)
     return f"{fixed(min(numbers), decimals)} to {fixed(max(numbers), decimals)}"
 
@@ -132,7 +132,7 @@ def render(template: str, pages: dict[str, str] | None = None) -> str:
 
 
 def render_page(app, docname, source):
-    """Renders a page that is a template, as Sphinx reads it."""
+    """Renders a page that begins with `{#`, when Sphinx reads it."""
     if source[0].startswith("{#"):
         for path in (DOCS / "faults.json", *DOCS.glob("summaries/*.json"), *CONFIGS.glob("*.yaml")):
             app.env.note_dependency(str(path))
