@@ -334,7 +334,7 @@ def describe(data: ak.data.Dataset) -> dict[str, Any]:
 
 def outside_bounds(lengthscales: Array, data: ak.data.Dataset, model: Model, who: str) -> list[str]:
     """A sentence if a fitted lengthscale ended where x cannot tell it from any other."""
-    lower, upper = (float(side.lengthscale) for side in model.kernel_at().bounds(data.x))
+    lower, upper = (float(side.lengthscale) for side in model.kernel_at().search_box(data.x))
     found = [float(length) for length in jnp.ravel(lengthscales) if not lower <= length <= upper]
     if not found:
         return []

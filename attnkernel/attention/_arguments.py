@@ -41,9 +41,9 @@ def task_of(q: Any, k: Any, v: Any, kernel: Kernel, prior: Prior | None, rule: R
     """What is to be summed, of one member of the batch."""
     given = jnp.result_type(q, k, v)
     dtype = wider_dtype(given)
-    if type(kernel).reduced is not Kernel.reduced:
+    if type(kernel).precomputed is not Kernel.precomputed:
         points = (jax.ShapeDtypeStruct(points.shape[-2:], dtype) for points in (q, k))
-        kernel, q, k = eqx.filter_eval_shape(type(kernel).reduced, kernel, *points)
+        kernel, q, k = eqx.filter_eval_shape(type(kernel).precomputed, kernel, *points)
     (*_, queries, dim), (*_, keys, dim_v) = q.shape, v.shape
     return Task(kernel, prior, rule, queries, keys, dim, dim_v, dtype, given)
 

@@ -139,7 +139,7 @@ def _sum(
 
     def of_member(parts: Parts, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
         kernel, prior, rule = parts
-        kernel, q, k = kernel.reduced(q, k)
+        kernel, q, k = kernel.precomputed(q, k)
         q = jnp.where(jnp.all(jnp.isfinite(q), axis=1, keepdims=True), q, jnp.nan)
         state = method.softmax_state(q, k, v, kernel, prior, rule)
         return state.value, state.log_mass
@@ -156,7 +156,7 @@ def _weigh(
 
     def of_member(parts: Parts, q: Array, k: Array) -> Array:
         kernel, prior, rule = parts
-        kernel, q, k = kernel.reduced(q, k)
+        kernel, q, k = kernel.precomputed(q, k)
         return dense_weights(q, k, kernel, prior, rule)
 
     return over_batch(of_member, None, parts, q, k)

@@ -75,7 +75,7 @@ def fit(
     - `steps`: how many steps, at most. Required with `optimizer`; 100 for the default.
     - `key`: a PRNG key; required by stochastic objectives.
     - `bounds`: (lower, upper), two models of the structure of `model`: each leaf is the bound on
-      that leaf. Default: `model.bounds(x)` for the default optimiser, none for a given one.
+      that leaf. Default: `model.search_box(x)` for the default optimiser, none for a given one.
     - `starts`: how many starts: `model` itself and points spread over the bounds. Default: 10 for
       the default optimiser, 1 for a given one. `model` may begin at a rule of thumb, as in
       `KernelRegression(Gaussian(normal_reference(x)))`, and `starts=1` goes to the minimum nearby.

@@ -81,7 +81,7 @@ def make_plan(
             raise ValueError("Several starts are spread over bounds: pass bounds= too.")
         return Plan(optimizer, steps or 1, starts or 1, bounds, None, trainable)
     tolerance = float(min(jnp.finfo(leaf.dtype).eps for leaf in params)) ** 0.6
-    default_bounds = "default" if hasattr(model, "bounds") else None
+    default_bounds = "default" if hasattr(model, "search_box") else None
     default_starts = _STARTS if bounds or default_bounds else 1
     return Plan(
         None,
@@ -327,7 +327,7 @@ def _begin(
 
     def begin(model: Any, x: Array, key: PRNGKeyArray) -> tuple[State, Box | None]:
         params = eqx.filter(model, plan.trainable)
-        bounds = model.bounds(x) if plan.bounds == "default" else plan.bounds
+        bounds = model.search_box(x) if plan.bounds == "default" else plan.bounds
         box = None
         if bounds is not None:
             box = Box(*(eqx.filter(side, plan.trainable) for side in bounds))

@@ -288,7 +288,7 @@ def _corrected(fit: Fit) -> KernelRegression:
             f"passes=1."
         )
     n, dim = fit.x.shape
-    kernel = model.kernel.stretched(float(n) ** (1.0 / (dim + 4) - 1.0 / (dim + 3)))
+    kernel = model.kernel.rescaled(float(n) ** (1.0 / (dim + 4) - 1.0 / (dim + 3)))
     parts = {"rule": model.rule, "method": model.method, "on_empty": model.on_empty}
     return KernelRegression(kernel, order=2, **parts)
 

@@ -108,7 +108,7 @@ class RowVariance(eqx.Module):
     ) -> Float[Array, "m out"]:
         """The local variance at other inputs, of a label of weight 1."""
         squares = self.squares(y)
-        kernel = self.model.kernel.stretched(self.factor)
+        kernel = self.model.kernel.rescaled(self.factor)
         longer = KernelRegression(kernel, rule=self.model.rule, on_empty="nearest")
         both = jnp.concatenate([squares, self.expected[:, None]], axis=1)
         means = longer(x_new, self.x, both, prior=prior, **self.given)

@@ -8,6 +8,7 @@ from ._base import (
     Product as Product,
     unbounded as unbounded,
 )
+from ._boxes import PointBoxes as PointBoxes
 from ._categorical import (
     AitchisonAitken as AitchisonAitken,
     Categorical as Categorical,

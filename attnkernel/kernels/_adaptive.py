@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from .._core.validation import as_integer, is_real_number, require_instance
 from ._base import Embedded, Kernel
+from ._boxes import PointBoxes
 
 _AT_A_TIME = 64
 
@@ -93,17 +94,19 @@ class NearestNeighbours(Embedded):
     def categories(self, dim: int) -> dict[int, int | None]:
         return self.kernel.categories(dim)
 
-    def bounds(self, x: Float[Array, "n dim"]) -> tuple["NearestNeighbours", "NearestNeighbours"]:
+    def search_box(
+        self, x: Float[Array, "n dim"]
+    ) -> tuple["NearestNeighbours", "NearestNeighbours"]:
         """Those of K' for as many points in even steps, m of which are a unit long."""
         steps = jnp.arange(len(x), dtype=x.dtype) / self._number(len(x))
-        sides = self.kernel.bounds(jnp.broadcast_to(steps[:, None], x.shape))
+        sides = self.kernel.search_box(jnp.broadcast_to(steps[:, None], x.shape))
         kernel = lambda nearest: nearest.kernel  # noqa: E731
         return eqx.tree_at(kernel, self, sides[0]), eqx.tree_at(kernel, self, sides[1])
 
-    def stretched(self, factor: ArrayLike) -> "NearestNeighbours":
+    def rescaled(self, factor: ArrayLike) -> "NearestNeighbours":
         """As many neighbours, in units as much longer."""
-        stretched = self.kernel.stretched(factor)
-        return NearestNeighbours(stretched, self.fraction, neighbours=self.neighbours)
+        rescaled = self.kernel.rescaled(factor)
+        return NearestNeighbours(rescaled, self.fraction, neighbours=self.neighbours)
 
 
 def _share(fraction: Any) -> float:
@@ -126,15 +129,10 @@ class _PerQuery(Kernel):
         alone = jnp.where(jnp.all(step == 0), at_point, -jnp.inf)
         return jnp.where(some, inside, alone)
 
-    def upper_bound(
-        self,
-        q_low: Float[Array, " dim"],
-        q_high: Float[Array, " dim"],
-        k_low: Float[Array, " dim"],
-        k_high: Float[Array, " dim"],
-    ) -> Float[Array, ""]:
+    def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
         """That of the least distance in the longest unit."""
+        q_low, q_high, k_low, k_high = boxes
         unit = jnp.where(q_high[-1] > 0, q_high[-1], 1.0)
         low, high = (k_low - q_high)[:-1] / unit, (k_high - q_low)[:-1] / unit
         zero = jnp.zeros_like(low)
-        return self.kernel.upper_bound(low, high, zero, zero)
+        return self.kernel.score_upper_bound(PointBoxes(low, high, zero, zero))

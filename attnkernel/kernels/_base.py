@@ -19,6 +19,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.validation import as_integer_tuple, require_instance, require_shape
+from ._boxes import PointBoxes
 
 Tree = TypeVar("Tree")
 
@@ -51,7 +52,7 @@ class Kernel(eqx.Module):
                 f"can be compared after projections: ak.Projected."
             )
 
-    def reduced(
+    def precomputed(
         self, q: Float[Array, "*batch queries dim_q"], k: Float[Array, "*batch_k keys dim_k"]
     ) -> tuple["Kernel", Array, Array]:
         """The same similarity as a simpler kernel of other points. Default: as it is.
@@ -65,21 +66,15 @@ class Kernel(eqx.Module):
         what they give. Default: no."""
         return False
 
-    def upper_bound(
-        self,
-        q_low: Float[Array, " dim"],
-        q_high: Float[Array, " dim"],
-        k_low: Float[Array, " dim"],
-        k_high: Float[Array, " dim"],
-    ) -> Float[Array, ""]:
+    def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
         """A number that log K(q, k) does not exceed for any query of one box, key of another.
 
         A streaming method passes over blocks whose weights it proves to vanish. Default: +inf,
         which proves nothing.
         """
-        return jnp.full((), jnp.inf, q_low.dtype)
+        return jnp.full((), jnp.inf, boxes.q_low.dtype)
 
-    def bounds(self, x: Float[Array, "n dim"]) -> tuple["Kernel", "Kernel"]:
+    def search_box(self, x: Float[Array, "n dim"]) -> tuple["Kernel", "Kernel"]:
         """The box in which a fit to inputs x may move, as two kernels: lower and upper.
 
         Each leaf of the two is the bound on that leaf of this kernel; infinite, where a parameter
@@ -87,7 +82,7 @@ class Kernel(eqx.Module):
         """
         return unbounded(self)
 
-    def log_volume(self, dim: int) -> Float[Array, ""]:
+    def log_normaliser(self, dim: int) -> Float[Array, ""]:
         r"""$\log \int K(q, k)\, \mathrm{d}k$, the same for every q, over points of so many
         dimensions: what makes a density of K. Over columns that are categories, a sum.
 
@@ -99,9 +94,9 @@ class Kernel(eqx.Module):
             f"their products, such as ak.Gaussian(0.3).on(0) * ak.AitchisonAitken(0.1, 3).on(1)."
         )
 
-    def stretched(self, factor: ArrayLike) -> "Kernel":
+    def rescaled(self, factor: ArrayLike) -> "Kernel":
         """The kernel with its lengthscales times a factor f. Default: $K(q / f, k / f)$."""
-        return Stretched(self, factor)
+        return Rescaled(self, factor)
 
     def categories(self, dim: int) -> dict[int, int | None]:
         """The columns, of points of this dimension, whose numbers are names, not quantities.
@@ -141,15 +136,8 @@ class Product(Kernel):
     def is_light(self, dim: int) -> bool:
         return self.first.is_light(dim) and self.second.is_light(dim)
 
-    def upper_bound(
-        self,
-        q_low: Float[Array, " dim"],
-        q_high: Float[Array, " dim"],
-        k_low: Float[Array, " dim"],
-        k_high: Float[Array, " dim"],
-    ) -> Float[Array, ""]:
-        box = (q_low, q_high, k_low, k_high)
-        first, second = self.first.upper_bound(*box), self.second.upper_bound(*box)
+    def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
+        first, second = self.first.score_upper_bound(boxes), self.second.score_upper_bound(boxes)
         # one may say +inf, nothing, of pairs to which the other gives no weight
         none = jnp.isneginf(first) | jnp.isneginf(second)
         return jnp.where(none, -jnp.inf, first + second)
@@ -159,11 +147,11 @@ class Product(Kernel):
     ) -> Float[Array, "queries keys"]:
         return self.first.pairwise(q, k) + self.second.pairwise(q, k)
 
-    def bounds(self, x: Float[Array, "n dim"]) -> tuple["Product", "Product"]:
-        (lower_1, upper_1), (lower_2, upper_2) = self.first.bounds(x), self.second.bounds(x)
+    def search_box(self, x: Float[Array, "n dim"]) -> tuple["Product", "Product"]:
+        (lower_1, upper_1), (lower_2, upper_2) = self.first.search_box(x), self.second.search_box(x)
         return Product(lower_1, lower_2), Product(upper_1, upper_2)
 
-    def log_volume(self, dim: int) -> Float[Array, ""]:
+    def log_normaliser(self, dim: int) -> Float[Array, ""]:
         """The sum of those of its factors, of columns of their own."""
         factors, nodes = [], [self.first, self.second]
         while nodes:
@@ -177,11 +165,11 @@ class Product(Kernel):
                 f"columns, counted from 0, the factors take {', '.join(map(str, columns))}."
             )
         kernels = [f.kernel if isinstance(f, On) else f for f in factors]
-        volumes = [f.log_volume(len(c)) for f, c in zip(kernels, columns, strict=True)]
+        volumes = [f.log_normaliser(len(c)) for f, c in zip(kernels, columns, strict=True)]
         return functools.reduce(operator.add, volumes)
 
-    def stretched(self, factor: ArrayLike) -> "Product":
-        return Product(self.first.stretched(factor), self.second.stretched(factor))
+    def rescaled(self, factor: ArrayLike) -> "Product":
+        return Product(self.first.rescaled(factor), self.second.rescaled(factor))
 
     def categories(self, dim: int) -> dict[int, int | None]:
         return self.first.categories(dim) | self.second.categories(dim)
@@ -196,11 +184,11 @@ class Embedded(Kernel):
     ) -> tuple[Kernel, Array, Array]:
         """$K'$, $\\varphi(q)$ and $\\psi(k)$, with any leading batch axes."""
 
-    def reduced(
+    def precomputed(
         self, q: Float[Array, "*batch queries dim_q"], k: Float[Array, "*batch_k keys dim_k"]
     ) -> tuple[Kernel, Array, Array]:
         kernel, q, k = self.embed(q, k)
-        return kernel.reduced(q, k)
+        return kernel.precomputed(q, k)
 
     def log_pair(self, q: Float[Array, " dim_q"], k: Float[Array, " dim_k"]) -> Float[Array, ""]:
         return self.pairwise(q[None], k[None])[0, 0]
@@ -212,7 +200,7 @@ class Embedded(Kernel):
         return kernel.pairwise(q, k)
 
 
-class Stretched(Embedded):
+class Rescaled(Embedded):
     r"""$\log K(q / f, k / f)$: all lengths of a kernel times a factor f."""
 
     kernel: Kernel
@@ -273,31 +261,25 @@ class On(Embedded):
     def is_light(self, dim: int) -> bool:
         return self.kernel.is_light(len(self.columns))
 
-    def upper_bound(
-        self,
-        q_low: Float[Array, " dim"],
-        q_high: Float[Array, " dim"],
-        k_low: Float[Array, " dim"],
-        k_high: Float[Array, " dim"],
-    ) -> Float[Array, ""]:
-        return self.kernel.upper_bound(*map(self._of, (q_low, q_high, k_low, k_high)))
+    def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
+        return self.kernel.score_upper_bound(PointBoxes(*map(self._of, boxes)))
 
-    def bounds(self, x: Float[Array, "n dim"]) -> tuple["On", "On"]:
+    def search_box(self, x: Float[Array, "n dim"]) -> tuple["On", "On"]:
         """Those of K′ for its columns of x."""
-        lower, upper = self.kernel.bounds(self._of(x))
+        lower, upper = self.kernel.search_box(self._of(x))
         return On(lower, self.columns), On(upper, self.columns)
 
-    def log_volume(self, dim: int) -> Float[Array, ""]:
+    def log_normaliser(self, dim: int) -> Float[Array, ""]:
         if len(self.columns) < dim:
             raise ValueError(
                 f"A kernel on the columns {', '.join(map(str, self.columns))} of {dim}, counted "
                 f"from 0, is constant along the others, and its integral infinite: multiply it by "
                 f"kernels on these."
             )
-        return self.kernel.log_volume(dim)
+        return self.kernel.log_normaliser(dim)
 
-    def stretched(self, factor: ArrayLike) -> "On":
-        return On(self.kernel.stretched(factor), self.columns)
+    def rescaled(self, factor: ArrayLike) -> "On":
+        return On(self.kernel.rescaled(factor), self.columns)
 
     def categories(self, dim: int) -> dict[int, int | None]:
         return {self.columns[c]: m for c, m in self.kernel.categories(len(self.columns)).items()}

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 from .._core.arrays import as_float64, is_concrete, wider_dtype
 from .._core.validation import as_integer_tuple
 from ._base import Kernel
+from ._boxes import PointBoxes
 from ._distances import MANY, add_up, columns
 
 _EDGE = 1e-4  # of λ_max: as close a fit comes to either end
@@ -34,7 +35,7 @@ class Categorical(Kernel):
 
     Categories are whole numbers, held as floats: the same where the floats are equal, which is
     exact up to 2²⁴ in float32. They are names: derivatives in q and k are 0. There is no length:
-    `stretched` gives the kernel itself.
+    `rescaled` gives the kernel itself.
 
     **Arguments:** `bandwidth`: λ, no unit: one number, or shape (dim,): one per column. It is held
     as the logit z of its share, $\lambda = \lambda_{\max} / (1 + e^{-z})$, so that no step of any
@@ -91,18 +92,12 @@ class Categorical(Kernel):
         """All columns."""
         return dict.fromkeys(range(dim))
 
-    def upper_bound(
-        self,
-        q_low: Float[Array, " dim"],
-        q_high: Float[Array, " dim"],
-        k_low: Float[Array, " dim"],
-        k_high: Float[Array, " dim"],
-    ) -> Float[Array, ""]:
+    def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
         """log K of the fewest steps between the two boxes: K falls with them."""
-        steps = jnp.maximum(jnp.maximum(k_low - q_high, q_low - k_high), 0.0)
+        steps = boxes.gap()
         return self.log_pair(steps, jnp.zeros_like(steps))
 
-    def bounds(self, x: Float[Array, "n dim"]) -> tuple["Categorical", "Categorical"]:
+    def search_box(self, x: Float[Array, "n dim"]) -> tuple["Categorical", "Categorical"]:
         r"""$\lambda / \lambda_{\max}$ from 1e-4 to 1 − 1e-4, whatever x: finite in the logit.
 
         A fit begins and ends there. An end itself, such as λ = 0, is to be given, not found.
@@ -112,7 +107,7 @@ class Categorical(Kernel):
         where = lambda kernel: kernel.logit  # noqa: E731
         return eqx.tree_at(where, self, -end), eqx.tree_at(where, self, end)
 
-    def stretched(self, factor: ArrayLike) -> "Categorical":
+    def rescaled(self, factor: ArrayLike) -> "Categorical":
         return self  # it has no length
 
     def _require_dimensions(self, dim: int) -> None:
@@ -174,7 +169,7 @@ class AitchisonAitken(Categorical):
         """All columns."""
         return dict(enumerate(np.broadcast_to(self.counts, (dim,)).tolist()))
 
-    def log_volume(self, dim: int) -> Float[Array, ""]:
+    def log_normaliser(self, dim: int) -> Float[Array, ""]:
         """0: the sum over all categories is 1."""
         self._require_dimensions(dim)
         return jnp.zeros((), self.logit.dtype)
@@ -216,7 +211,7 @@ class WangVanRyzin(Categorical):
     def log_of(self, steps: Array, share: Array, rest: Array, column: int) -> Array:
         return rest + jnp.where(steps == 0, 0.0, _times(steps, share) - math.log(2.0))
 
-    def log_volume(self, dim: int) -> Float[Array, ""]:
+    def log_normaliser(self, dim: int) -> Float[Array, ""]:
         """0: the sum over all whole numbers is 1; at λ = 1 it is none."""
         self._require_dimensions(dim)
         return jnp.where(jnp.all(self.bandwidth < 1), 0.0, jnp.nan).astype(self.logit.dtype)

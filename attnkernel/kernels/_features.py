@@ -38,7 +38,7 @@ class FiniteRank(Kernel):
     def features(self, x: Float[Array, "rows dim"]) -> Features:
         """φ(x) of each row."""
 
-    def stretched(self, factor: ArrayLike) -> "FiniteRank":
+    def rescaled(self, factor: ArrayLike) -> "FiniteRank":
         return self  # it has no lengthscale
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:

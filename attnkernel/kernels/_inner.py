@@ -51,7 +51,7 @@ class DotProduct(Kernel):
     def scale(self) -> ArrayLike | None:
         return None if self.scale_parameter is None else self.scale_parameter.value
 
-    def stretched(self, factor: ArrayLike) -> "DotProduct":
+    def rescaled(self, factor: ArrayLike) -> "DotProduct":
         return self  # it has no lengthscale
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
@@ -104,7 +104,7 @@ class Polynomial(Kernel):
     def scale(self) -> ArrayLike | None:
         return self.product.scale
 
-    def stretched(self, factor: ArrayLike) -> "Polynomial":
+    def rescaled(self, factor: ArrayLike) -> "Polynomial":
         return self
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
@@ -143,7 +143,7 @@ class Additive(Kernel):
                 f"ak.Projected(ak.Additive(weight), query_proj, key_proj)."
             )
 
-    def stretched(self, factor: ArrayLike) -> "Additive":
+    def rescaled(self, factor: ArrayLike) -> "Additive":
         return self
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
@@ -185,7 +185,7 @@ class CosineSimilarity(Embedded):
     def scale(self) -> ArrayLike | None:
         return self.product.scale
 
-    def stretched(self, factor: ArrayLike) -> "CosineSimilarity":
+    def rescaled(self, factor: ArrayLike) -> "CosineSimilarity":
         return self
 
     def embed(
@@ -216,7 +216,7 @@ class Bilinear(Embedded):
                 f"{self.matrix.shape}."
             )
 
-    def stretched(self, factor: ArrayLike) -> "Bilinear":
+    def rescaled(self, factor: ArrayLike) -> "Bilinear":
         return self
 
     def embed(

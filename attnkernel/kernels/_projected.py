@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from .._core.parameters import Parameter, described, positive
 from .._core.validation import require_function, require_instance
 from ._base import Embedded, Kernel
+from ._boxes import PointBoxes
 
 Projection = Callable[[Float[Array, " dim_in"]], Float[Array, " dim_out"]]
 
@@ -102,22 +103,22 @@ class SoftCapped(Kernel):
     def check(self, dim_q: int, dim_k: int) -> None:
         self.kernel.check(dim_q, dim_k)
 
-    def reduced(
+    def precomputed(
         self, q: Float[Array, "*batch queries dim_q"], k: Float[Array, "*batch_k keys dim_k"]
     ) -> tuple[Kernel, Array, Array]:
-        kernel, q, k = self.kernel.reduced(q, k)
+        kernel, q, k = self.kernel.precomputed(q, k)
         return self._of(kernel), q, k
 
-    def stretched(self, factor: ArrayLike) -> "SoftCapped":
-        return self._of(self.kernel.stretched(factor))
+    def rescaled(self, factor: ArrayLike) -> "SoftCapped":
+        return self._of(self.kernel.rescaled(factor))
 
     def categories(self, dim: int) -> dict[int, int | None]:
         return self.kernel.categories(dim)
 
-    def bounds(self, x: Float[Array, "n dim"]) -> tuple["SoftCapped", "SoftCapped"]:
-        lower, upper = super().bounds(x)
+    def search_box(self, x: Float[Array, "n dim"]) -> tuple["SoftCapped", "SoftCapped"]:
+        lower, upper = super().search_box(x)
         where = lambda kernel: kernel.kernel  # noqa: E731
-        kernels = self.kernel.bounds(x)
+        kernels = self.kernel.search_box(x)
         return eqx.tree_at(where, lower, kernels[0]), eqx.tree_at(where, upper, kernels[1])
 
     def log_pair(self, q: Float[Array, " dim_q"], k: Float[Array, " dim_k"]) -> Float[Array, ""]:
@@ -128,14 +129,8 @@ class SoftCapped(Kernel):
     ) -> Float[Array, "queries keys"]:
         return self._capped(self.kernel.pairwise(q, k))
 
-    def upper_bound(
-        self,
-        q_low: Float[Array, " dim"],
-        q_high: Float[Array, " dim"],
-        k_low: Float[Array, " dim"],
-        k_high: Float[Array, " dim"],
-    ) -> Float[Array, ""]:
-        bound = self.kernel.upper_bound(q_low, q_high, k_low, k_high)
+    def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
+        bound = self.kernel.score_upper_bound(boxes)
         return jnp.where(jnp.isneginf(bound), -jnp.inf, self.cap * jnp.tanh(bound / self.cap))
 
     def _of(self, kernel: Kernel) -> "SoftCapped":

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 from .._core.arrays import as_real_array, is_concrete, wider_dtype
 from .._core.symbolic_sizes import at_most
 from ._base import Kernel
+from ._boxes import PointBoxes
 from ._distances import MANY, add_up, as_row, columns, largest, pairwise_squares, squares_of
 from ._integrals import log_integral, log_sphere
 from ._scaled import Scaled, log_single
@@ -101,28 +102,21 @@ class Radial(Scaled):
         near, far = jnp.ldexp(one, -exponent), jnp.ldexp(one, exponent)
         return near, jnp.exp(-self.log_lengthscale) * far
 
-    def upper_bound(
-        self,
-        q_low: Float[Array, " dim"],
-        q_high: Float[Array, " dim"],
-        k_low: Float[Array, " dim"],
-        k_high: Float[Array, " dim"],
-    ) -> Float[Array, ""]:
+    def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
         """g at the least distance of the two boxes: g falls with the distance."""
-        gap = jnp.maximum(jnp.maximum(k_low - q_high, q_low - k_high), 0.0)
-        gap, kernel = gap * (1.0 - 1e-5), self  # rounding must not rule out a pair
+        gap, kernel = boxes.gap() * (1.0 - 1e-5), self  # rounding must not rule out a pair
         if self.metric_factor is not None:
             # ‖A d‖ is at least the least singular value of A times ‖d‖
             gap = gap * jnp.linalg.norm(self.metric_factor, ord=-2)
             kernel = eqx.tree_at(lambda kernel: kernel.metric_factor, self, None)
         return kernel.log_pair(gap, jnp.zeros_like(gap))
 
-    def bounds(self, x: Float[Array, "n dim"]) -> tuple[Scaled, Scaled]:
+    def search_box(self, x: Float[Array, "n dim"]) -> tuple[Scaled, Scaled]:
         """As of `Scaled`; with a metric, of inputs in its coordinates."""
         self._require_dimensions(x.shape[1])
-        return super().bounds(x if self.metric_factor is None else x @ self.metric_factor.T)
+        return super().search_box(x if self.metric_factor is None else x @ self.metric_factor.T)
 
-    def log_volume(self, dim: int) -> Float[Array, ""]:
+    def log_normaliser(self, dim: int) -> Float[Array, ""]:
         r"""$\log \int K = \log \int K_1 + \sum_c \log \ell_c - \tfrac12 \log \det M$, with
         $K_1$ the kernel of lengthscale 1: by quadrature, exact to rounding."""
         self._require_dimensions(dim)
@@ -311,7 +305,7 @@ class Periodic(Kernel):
         ]
         return -2.0 * add_up(squares)
 
-    def bounds(self, x: Float[Array, "n dim"]) -> tuple["Periodic", "Periodic"]:
+    def search_box(self, x: Float[Array, "n dim"]) -> tuple["Periodic", "Periodic"]:
         """ℓ from 0.01 to 10; periods from twice a typical gap of x to twice its range."""
         gaps = jnp.diff(jnp.sort(x, axis=0), axis=0)
         spread = jnp.max(jnp.sum(gaps, axis=0))
@@ -321,7 +315,7 @@ class Periodic(Kernel):
         periods = logs.astype(self.log_period.dtype)
         return tuple(eqx.tree_at(where, self, (lengths[i], periods[i])) for i in (0, 1))
 
-    def stretched(self, factor: ArrayLike) -> "Periodic":
+    def rescaled(self, factor: ArrayLike) -> "Periodic":
         log = self.log_lengthscale + jnp.log(jnp.asarray(factor, self.log_lengthscale.dtype))
         return eqx.tree_at(lambda kernel: kernel.log_lengthscale, self, log)
 

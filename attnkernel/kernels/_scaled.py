@@ -47,7 +47,7 @@ class Scaled(Kernel):
         super().check(dim_q, dim_k)
         self._require_dimensions(dim_k)
 
-    def bounds(self, x: Float[Array, "n dim"]) -> tuple["Scaled", "Scaled"]:
+    def search_box(self, x: Float[Array, "n dim"]) -> tuple["Scaled", "Scaled"]:
         r"""Lengthscales that inputs x can tell apart: from half a typical gap to ten ranges.
 
         Below half the gap between neighbours the estimate is that of the nearest neighbour
@@ -72,7 +72,7 @@ class Scaled(Kernel):
             sides.append(eqx.tree_at(lambda kernel: kernel.log_lengthscale, side, log))
         return sides[0], sides[1]
 
-    def stretched(self, factor: ArrayLike) -> "Scaled":
+    def rescaled(self, factor: ArrayLike) -> "Scaled":
         log = self.log_lengthscale + jnp.log(jnp.asarray(factor, self.log_lengthscale.dtype))
         return eqx.tree_at(lambda kernel: kernel.log_lengthscale, self, log)
 

@@ -14,8 +14,8 @@ from jaxtyping import Array, Bool, Float, Int
 from .._core.batching import for_any
 from .._core.mesh_axes import vary_alike
 from .._core.symbolic_sizes import is_symbolic
-from ..kernels import Kernel
-from ..priors import Prior
+from ..kernels import Kernel, PointBoxes
+from ..priors import PositionBlock, Prior
 from ..rules import Rule
 from ._base import apply_prior
 
@@ -23,7 +23,7 @@ Parts = tuple[Kernel, Prior | None, Rule]
 
 
 class Block(NamedTuple):
-    """Consecutive queries or keys: their numbers, points, box, and values (of queries: levels)."""
+    """Consecutive queries or keys: their numbers, points, box, and values (queries: thresholds)."""
 
     low: Int[Array, ""]
     high: Int[Array, ""]
@@ -111,17 +111,21 @@ def derivative(function: Callable[..., Array], primals: tuple, tangents: tuple) 
 
 def bound_of(row: Block, column: Block, parts: Parts) -> Float[Array, ""]:
     """A number that no log-weight of the pairs of two blocks exceeds; constant to derivatives."""
-    (kernel, prior, rule), levels = jax.tree.map(
+    (kernel, prior, rule), thresholds = jax.tree.map(
         lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf,
         (parts, row.values),
     )
-    bound = kernel.upper_bound(row.least, row.greatest, column.least, column.greatest)
-    bound = rule.tempered(bound)
+    bound = kernel.score_upper_bound(
+        PointBoxes(row.least, row.greatest, column.least, column.greatest)
+    )
+    bound = rule.scaled_scores(bound)
     if prior is not None:
-        of_prior = prior.upper_bound(row.low, row.high, column.low, column.high)
+        of_prior = prior.score_upper_bound(
+            PositionBlock(row.low, row.high, column.low, column.high)
+        )
         # a kernel may say +inf, nothing, of pairs that the prior forbids
         bound = jnp.where(jnp.isneginf(of_prior), -jnp.inf, bound + of_prior)
-    lowest = None if not len(levels) else jnp.min(levels, axis=1)
+    lowest = None if not len(thresholds) else jnp.min(thresholds, axis=1)
     return rule.log_weights(bound.reshape(1, 1), lowest)[0, 0]
 
 
@@ -130,7 +134,7 @@ def scores_of(row: Block, column: Block, parts: Parts, keys: int) -> Float[Array
     kernel, prior, rule = parts
     rows, columns = row.points.shape[1], column.points.shape[1]
     i, j = row.low + jnp.arange(rows), column.low + jnp.arange(columns)
-    scores = rule.tempered(kernel.pairwise(row.points.T, column.points.T))
+    scores = rule.scaled_scores(kernel.pairwise(row.points.T, column.points.T))
     scores = apply_prior(scores, prior, i, j)
     scores = rule.log_weights(scores, row.values[0] if len(row.values) else None)
     if is_symbolic(keys) or keys % columns:

@@ -40,18 +40,19 @@ from ._blocks import (
     scores_of,
     sums_fit,
 )
-from ._entmax import levels
+from ._entmax import thresholds
 from ._softmax_state import SoftmaxState, finite_shift
 
 
 class Blockwise(Method):
     r"""Streams over blocks of $b_q$ queries and $b_k$ keys; exact, in O(n + m) memory.
 
-    Takes any kernel, prior and rule; for `Entmax` it first finds the level of each query, in about
-    eight more passes. Value, gradient, JVP and Hessian recompute the blocks. A block is passed over
-    where `Kernel.upper_bound` and `Prior.upper_bound` prove that its weights vanish: masked by the
-    prior, out of reach of a compact kernel, or too small to be seen beside the sum (by 1/ε of the
-    precision, with room). Sorted or clustered keys make such blocks many.
+    Takes any kernel, prior and rule; for `Entmax` it first finds the threshold of each query, in
+    about eight more passes. Value, gradient, JVP and Hessian recompute the blocks. A block is
+    skipped where the two `score_upper_bound`, of the kernel and of the prior, prove that its
+    weights vanish: masked by the prior, out of reach of a compact kernel, or too small to be seen
+    beside the sum (by 1/ε of the precision, with room). Sorted or clustered keys make
+    such blocks many.
 
     **Arguments:** `block_q`, `block_k`: $b_q$, $b_k$. Default: chosen from the shapes.
     """
@@ -89,17 +90,17 @@ class Blockwise(Method):
             values = jnp.concatenate([v, jnp.ones((keys, 1), v.dtype)], axis=1)
             sizes = self._sizes(queries, keys, (1024, 1024))
             by_key, parts = None, (kernel, prior, rule)
-            level = None if rule.power is None else levels(q, k, parts, sizes)
+            threshold = None if rule.entmax_exponent is None else thresholds(q, k, parts, sizes)
             if (
-                level is None
+                threshold is None
                 and width == 1
                 and unmaterialised.is_light(kernel, queries, keys, q.shape[1])
             ):
                 block_q, block_k = self._sizes(queries, keys, (4096, 1024))
                 by_key = (unmaterialised.whole(block_q), unmaterialised.whole(block_k))
-            of_queries = q[:, :0] if level is None else level[:, None]
+            of_queries = q[:, :0] if threshold is None else threshold[:, None]
             shift, sums = _sums(q, k, values, of_queries, parts, sizes, by_key)
-            state = SoftmaxState(shift, sums[:, -1], sums[:, :-1]).shifted(level)
+            state = SoftmaxState(shift, sums[:, -1], sums[:, :-1]).shifted(threshold)
         return state.with_sink(rule.log_sink())
 
     def _sizes(self, queries: int, keys: int, most: tuple[int, int]) -> tuple[int, int]:
@@ -119,7 +120,7 @@ def _sums(
     q: Float[Array, "queries dim"],
     k: Float[Array, "keys dim"],
     values: Float[Array, "keys width"],
-    levels: Float[Array, "queries few"],
+    thresholds: Float[Array, "queries few"],
     parts: Parts,
     sizes: tuple[int, int],
     by_key: tuple[int, int] | None = None,
@@ -129,7 +130,7 @@ def _sums(
     In blocks of `sizes`; of sizes `by_key`, where weights are not to be stored.
     """
     sizes = sizes if by_key is None else by_key
-    rows, columns = cut_blocks(q, levels, sizes[0]), cut_blocks(k, values, sizes[1])
+    rows, columns = cut_blocks(q, thresholds, sizes[0]), cut_blocks(k, values, sizes[1])
     number, width, dtype = columns.low.shape[0], values.shape[1], values.dtype
     negligible = negligible_below(k.shape[0], dtype)
 
@@ -190,9 +191,9 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[Array
     out = _sums(*primals)
 
     def sums(
-        q: Array, k: Array, values: Array, levels: Array, parts: Parts, sizes: Any, _: Any
+        q: Array, k: Array, values: Array, thresholds: Array, parts: Parts, sizes: Any, _: Any
     ) -> Array:
-        return sums_at(q, k, values, levels, parts, sizes, out[0])
+        return sums_at(q, k, values, thresholds, parts, sizes, out[0])
 
     return out, (None, derivative(sums, primals, tangents))
 
@@ -201,13 +202,13 @@ def sums_at(
     q: Float[Array, "queries dim"],
     k: Float[Array, "keys dim"],
     values: Float[Array, "keys width"],
-    levels: Float[Array, "queries few"],
+    thresholds: Float[Array, "queries few"],
     parts: Parts,
     sizes: tuple[int, int],
     shift: Float[Array, " queries"],
 ) -> Float[Array, "queries width"]:
     """Σ exp(s − shift) v: made of scans whose steps are recomputed when differentiated."""
-    rows, columns = cut_blocks(q, levels, sizes[0]), cut_blocks(k, values, sizes[1])
+    rows, columns = cut_blocks(q, thresholds, sizes[0]), cut_blocks(k, values, sizes[1])
     negligible = negligible_below(k.shape[0], values.dtype)
 
     def needs(bound: Array, shift: Array, sums: Array) -> Array:

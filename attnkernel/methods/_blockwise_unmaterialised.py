@@ -60,7 +60,7 @@ def add(
 
     def scores(key: Array, j: Array) -> Array:
         one = jax.vmap(kernel.log_pair, in_axes=(1, None))(row.points, key)[:, None]
-        one = apply_prior(rule.tempered(one), prior, i, j[None])[:, 0]
+        one = apply_prior(rule.scaled_scores(one), prior, i, j[None])[:, 0]
         return jnp.where(j < keys, one, -jnp.inf) if keys % size else one
 
     both = functools.partial(_sums, scores, column.points, column.low)

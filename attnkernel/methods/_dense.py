@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import Rule
-from ..rules._entmax_threshold import level_of
+from ..rules._entmax_threshold import entmax_threshold
 from ._base import Method, Task, apply_prior, batch_size_within_memory
 from ._softmax_state import SoftmaxState
 
@@ -34,9 +34,11 @@ class Dense(Method):
         prior: Prior | None,
         rule: Rule,
     ) -> SoftmaxState:
-        log_weights, level = _log_weights(q, k, kernel, prior, rule)
+        log_weights, threshold = _log_weights(q, k, kernel, prior, rule)
         return (
-            SoftmaxState.from_log_weights(log_weights, v).shifted(level).with_sink(rule.log_sink())
+            SoftmaxState.from_log_weights(log_weights, v)
+            .shifted(threshold)
+            .with_sink(rule.log_sink())
         )
 
 
@@ -62,8 +64,10 @@ def _log_weights(
     prior: Prior | None,
     rule: Rule,
 ) -> tuple[Float[Array, "queries keys"], Float[Array, " queries"] | None]:
-    """Log-weights before normalisation, and the level that they are counted from."""
+    """Log-weights before normalisation, and the threshold that they are counted from."""
     i, j = jnp.arange(q.shape[0]), jnp.arange(k.shape[0])
-    scores = apply_prior(rule.tempered(kernel.pairwise(q, k)), prior, i, j)
-    level = None if rule.power is None else level_of(scores, rule.power)
-    return rule.log_weights(scores, level), level
+    scores = apply_prior(rule.scaled_scores(kernel.pairwise(q, k)), prior, i, j)
+    threshold = (
+        None if rule.entmax_exponent is None else entmax_threshold(scores, rule.entmax_exponent)
+    )
+    return rule.log_weights(scores, threshold), threshold

@@ -1,21 +1,21 @@
-"""The levels of an entmax, streamed: Newton's method with one pass over the blocks at each step."""
+"""The thresholds of an entmax, streamed: Newton's method, a pass over the blocks at each step."""
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ..rules._entmax_threshold import Sums, find_level, follow, level_sums
+from ..rules._entmax_threshold import Sums, find_threshold, threshold_sums, threshold_tangent
 from ._blocks import Block, Parts, cut_blocks, cut_rows, derivative, fold, scores_of
 
 
 @eqx.filter_custom_jvp
-def levels(
+def thresholds(
     q: Float[Array, "queries dim"],
     k: Float[Array, "keys dim"],
     parts: Parts,
     sizes: tuple[int, int],
 ) -> Float[Array, " queries"]:
-    """λ of each query, of a rule with a power, in O(n + m) memory."""
+    """λ of each query, of a rule with an `entmax_exponent`, in O(n + m) memory."""
     rows, columns = cut_blocks(q, q[:, :0], sizes[0]), cut_blocks(k, k[:, :0], sizes[1])
 
     def needs(bound: Array, _: Array, highest: Array) -> Bool[Array, ""]:
@@ -28,42 +28,44 @@ def levels(
     lowest = jnp.full(sizes[0], -jnp.inf, q.dtype)
     unused = jnp.zeros((rows.low.shape[0], sizes[0]), q.dtype)
     highest = fold(rows, columns, unused, lowest, parts, needs, add)[: q.shape[0]]
-    assert parts[2].power is not None
-    return find_level(lambda level: _sums(q, k, level, parts, sizes), highest, parts[2].power)
+    assert parts[2].entmax_exponent is not None
+    return find_threshold(
+        lambda threshold: _sums(q, k, threshold, parts, sizes), highest, parts[2].entmax_exponent
+    )
 
 
-@levels.def_jvp
+@thresholds.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    level = levels(*primals)
+    threshold = thresholds(*primals)
 
     def sums(q: Array, k: Array, parts: Parts, sizes: tuple[int, int]) -> Sums:
-        return _sums(q, k, level, parts, sizes)
+        return _sums(q, k, threshold, parts, sizes)
 
     slope = derivative(lambda *primals: sums(*primals)[0], primals, tangents)
-    return level, follow(sums(*primals), slope)
+    return threshold, threshold_tangent(sums(*primals), slope)
 
 
 def _sums(
     q: Float[Array, "queries dim"],
     k: Float[Array, "keys dim"],
-    level: Float[Array, " queries"],
+    threshold: Float[Array, " queries"],
     parts: Parts,
     sizes: tuple[int, int],
 ) -> Sums:
-    """S and minus its slope, at these levels."""
+    """S and minus its slope, at these thresholds."""
     rows, columns = cut_blocks(q, q[:, :0], sizes[0]), cut_blocks(k, k[:, :0], sizes[1])
-    power = parts[2].power
-    assert power is not None
+    exponent = parts[2].entmax_exponent
+    assert exponent is not None
 
-    def needs(bound: Array, level: Array, _: Array) -> Bool[Array, ""]:
-        return ~(bound <= jnp.min(level) - power)
+    def needs(bound: Array, threshold: Array, _: Array) -> Bool[Array, ""]:
+        return ~(bound <= jnp.min(threshold) - exponent)
 
-    def add(row: Block, column: Block, level: Array, sums: Array) -> Array:
+    def add(row: Block, column: Block, threshold: Array, sums: Array) -> Array:
         scores = scores_of(row, column, parts, k.shape[0])
-        return sums + jnp.stack(level_sums(scores - level[:, None], power), axis=1)
+        return sums + jnp.stack(threshold_sums(scores - threshold[:, None], exponent), axis=1)
 
     start = jnp.zeros((sizes[0], 2), q.dtype)
     # rows of padding weigh nothing
-    levels = cut_rows(level, sizes[0], jnp.finfo(level.dtype).max)
-    sums = fold(rows, columns, levels, start, parts, needs, add)[: q.shape[0]]
+    thresholds = cut_rows(threshold, sizes[0], jnp.finfo(threshold.dtype).max)
+    sums = fold(rows, columns, thresholds, start, parts, needs, add)[: q.shape[0]]
     return sums[:, 0], sums[:, 1]

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.batching import for_any
 from .._core.mesh_axes import vary_alike
-from ..priors import Mask
+from ..priors import Mask, PositionBlock
 from ._blocks import Parts
 from ._blockwise import Blockwise
 from ._softmax_state import SoftmaxState
@@ -32,14 +32,8 @@ class _Reordered(Mask):
         seen = i < self.number
         return seen if self.mask is None else seen & self.mask.allows(self.rows[i], self.columns[j])
 
-    def any_allowed(
-        self,
-        i_low: Int[Array, ""],
-        i_high: Int[Array, ""],
-        j_low: Int[Array, ""],
-        j_high: Int[Array, ""],
-    ) -> Bool[Array, ""]:
-        return i_low < self.number
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
+        return block.i_low < self.number
 
 
 def recompute_exactly(

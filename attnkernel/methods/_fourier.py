@@ -139,7 +139,9 @@ class Fourier(Method):
         sums, error = convolve(q, k, columns, covariance, self.tol)
         if mask.leaves_out:
             own = min(len(q), len(k))
-            weight = jnp.exp(rule.tempered(jax.vmap(kernel.log_pair)(q[:own], k[:own])[:, None]))
+            weight = jnp.exp(
+                rule.scaled_scores(jax.vmap(kernel.log_pair)(q[:own], k[:own])[:, None])
+            )
             sums = sums.at[:own].add(-weight * columns[:own])
             error = error + 4.0 * jnp.finfo(v.dtype).eps
         mass, total = sums[:, 0], sums[:, 1:]

@@ -184,7 +184,7 @@ def _sums(
         return _by_splash(q, k, values[:, :-1], parts, dtype)
     from . import _pallas  # noqa: PLC0415  it takes long to import, and GPUs alone want it
 
-    mask, tempered = _mask(prior), 1.0 / rule.temperature
+    mask, inverse_temperature = _mask(prior), 1.0 / rule.temperature
     log_prior = jnp.zeros(len(k), k.dtype)
     if mask.seen is not None:
         log_prior = jnp.where(mask.seen, log_prior, -jnp.inf)
@@ -194,7 +194,7 @@ def _sums(
         q, k = (_product(points - centre, kernel.metric_factor.T) for points in (q, k))
     values = values[:, :-1]
     options: dict[str, bool] = {"causal": mask.causal, "interpret": _INTERPRET}
-    return _pallas.sums(kernel, q, k, values, inverse, log_prior, tempered, **options)
+    return _pallas.sums(kernel, q, k, values, inverse, log_prior, inverse_temperature, **options)
 
 
 _INTERPRET = False  # True in tests: our own kernel, step by step on any device

@@ -29,7 +29,7 @@ def sums(
     v: Float[Array, "keys dim_v"],
     inverse: Float[Array, " dim"],
     log_prior: Float[Array, " keys"],
-    tempered: float | Array,
+    inverse_temperature: float | Array,
     *,
     causal: bool,
     interpret: bool = False,
@@ -37,7 +37,7 @@ def sums(
     """L = log Z, and Σ exp(s − L) (v, 1); 0 for an empty row.
 
     **Arguments:** `inverse`: 1 / ℓ of each dimension, whatever the kernel itself says. `log_prior`:
-    of each key; -inf hides it. `tempered`: 1 / τ.
+    of each key; -inf hides it. `inverse_temperature`: 1 / τ.
     """
     queries, (keys, dim_v) = len(q), v.shape
     width = dim_v if dim_v < _LEAST else max(_LEAST, pl.next_power_of_2(dim_v))
@@ -48,7 +48,14 @@ def sums(
     def whole(array: Array) -> pl.BlockSpec:
         return pl.BlockSpec(array.shape, lambda i: (0,) * array.ndim)
 
-    operands = q.T, k.T, v.T, inverse, log_prior, jnp.reshape(jnp.asarray(tempered, q.dtype), 1)
+    operands = (
+        q.T,
+        k.T,
+        v.T,
+        inverse,
+        log_prior,
+        jnp.reshape(jnp.asarray(inverse_temperature, q.dtype), 1),
+    )
     shift, mass, total = pl.pallas_call(
         functools.partial(_program, kernel=kernel, causal=causal),
         grid=(len(q) // QUERIES,),
@@ -82,7 +89,7 @@ def _program(
     v: Any,
     inverse: Any,
     log_prior: Any,
-    tempered: Any,
+    inverse_temperature: Any,
     *outs: Any,
     kernel: Radial,
     causal: bool,
@@ -105,7 +112,9 @@ def _program(
                 squares = add(a, squares)
         else:
             squares = jax.lax.fori_loop(0, dim, add, squares)
-        scores = kernel.log_of(squares * kernel.unit) * tempered[0] + log_prior[here][None, :]
+        scores = (
+            kernel.log_of(squares * kernel.unit) * inverse_temperature[0] + log_prior[here][None, :]
+        )
         if causal:
             i, j = first + jnp.arange(QUERIES), block * KEYS + jnp.arange(KEYS)
             scores = jnp.where(j[None, :] <= i[:, None], scores, -jnp.inf)

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from .._core.symbolic_sizes import UNSUPPORTED, is_symbolic
 from .._core.validation import require_bool
 from ..kernels import Kernel
-from ..priors import HeldOut, Prior
+from ..priors import HeldOut, PositionBlock, Prior
 from ..rules import Rule
 from ._base import Method, Task, key_mask
 from ._blocks import derivative
@@ -99,7 +99,7 @@ class Sharded(Method):
     def unsupported_reason(self, task: Task) -> str | None:
         if is_symbolic(task.queries, task.keys):
             return UNSUPPORTED
-        if task.rule.power is not None:
+        if task.rule.entmax_exponent is not None:
             return (
                 f"the weights of {type(task.rule).__name__} depend on all keys of a query at once"
             )
@@ -119,7 +119,7 @@ class Sharded(Method):
         queries = -(-task.queries // self.devices) if self.ring else task.queries
         keys = -(-task.keys // self.devices)
         prior = _of_part(task.prior, 0, 0, task.keys, self.devices)
-        return task._replace(prior=prior, rule=task.rule.sinkless(), queries=queries, keys=keys)
+        return task._replace(prior=prior, rule=task.rule.without_sink(), queries=queries, keys=keys)
 
     def softmax_state(
         self,
@@ -134,7 +134,7 @@ class Sharded(Method):
         if queries == 0 or keys == 0:
             return self.inner.softmax_state(q, k, v, kernel, prior, rule)
         # arrays are arguments, for a function over a mesh closes over none
-        parts = self.inner, kernel, prior, rule.sinkless()
+        parts = self.inner, kernel, prior, rule.without_sink()
         arrays, rest = eqx.partition(parts, eqx.is_array)
         sum_parts = _around if self.ring else _replicated
 
@@ -172,15 +172,8 @@ class _Part(Prior):
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.prior.log_pair(i + self.first_query, j + self.first_key)
 
-    def upper_bound(
-        self,
-        i_low: Int[Array, ""],
-        i_high: Int[Array, ""],
-        j_low: Int[Array, ""],
-        j_high: Int[Array, ""],
-    ) -> Float[Array, ""]:
-        i, j = self.first_query, self.first_key
-        return self.prior.upper_bound(i_low + i, i_high + i, j_low + j, j_high + j)
+    def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
+        return self.prior.score_upper_bound(block.shifted(self.first_query, self.first_key))
 
 
 def _of_part(

@@ -58,7 +58,7 @@ def density(
     if not len(k):
         raise ValueError("A density is of at least one point: x has none.")
     kernel.check(q.shape[1], k.shape[1])
-    volume, total = kernel.log_volume(k.shape[1]), math.log(len(k))
+    volume, total = kernel.log_normaliser(k.shape[1]), math.log(len(k))
     prior = with_weights(None, weights, k)
     if weights is not None:
         total = jnp.log(jnp.sum(as_weights(weights, len(k))))

@@ -81,9 +81,9 @@ class MeanVarianceRegression(eqx.Module):
         mean = self.mean(x_new, x, y, prior=prior, weights=weights)
         return mean, jnp.maximum(variance, floor)
 
-    def bounds(
+    def search_box(
         self, x: Float[Array, "n dim"]
     ) -> tuple["MeanVarianceRegression", "MeanVarianceRegression"]:
         """The box for a fit, as two models: those of both regressions."""
-        (low, high), (lower, upper) = self.mean.bounds(x), self.variance.bounds(x)
+        (low, high), (lower, upper) = self.mean.search_box(x), self.variance.search_box(x)
         return MeanVarianceRegression(low, lower), MeanVarianceRegression(high, upper)

@@ -271,8 +271,10 @@ class KernelRegression(eqx.Module):
 
     def _own(self, k: Float[Array, "n dim"], prior: Prior | None) -> Float[Array, " n"]:
         """The log-weight of each input for itself."""
-        kernel, q, k = self.kernel.reduced(k, k)
-        own = self._softmax().tempered(jax.vmap(functools.partial(number_of_pair, kernel))(q, k))
+        kernel, q, k = self.kernel.precomputed(k, k)
+        own = self._softmax().scaled_scores(
+            jax.vmap(functools.partial(number_of_pair, kernel))(q, k)
+        )
         rows = jnp.arange(own.shape[0])
         return own if prior is None else own + jax.vmap(prior.log_pair)(rows, rows)
 
@@ -284,9 +286,9 @@ class KernelRegression(eqx.Module):
             )
         return self.rule
 
-    def bounds(self, x: Float[Array, "n dim"]) -> tuple["KernelRegression", "KernelRegression"]:
-        """The box for a fit, as two models: the kernel's `bounds(x)`, all else free."""
-        return _with_kernel_bounds(self, self.kernel.bounds(x))
+    def search_box(self, x: Float[Array, "n dim"]) -> tuple["KernelRegression", "KernelRegression"]:
+        """The box for a fit, as two models: the kernel's `search_box(x)`, all else free."""
+        return _with_kernel_bounds(self, self.kernel.search_box(x))
 
 
 def require_parts(kernel: Any, rule: Any, method: Any) -> None:
@@ -482,12 +484,12 @@ class MultiheadKernelRegression(eqx.Module):
         combined = jnp.tensordot(self.weights, heads, axes=1, precision=jax.lax.Precision.HIGHEST)
         return combined.astype(heads.dtype)
 
-    def bounds(
+    def search_box(
         self, x: Float[Array, "n dim"]
     ) -> tuple["MultiheadKernelRegression", "MultiheadKernelRegression"]:
-        """The box for a fit, as two models: the kernels' `bounds(x)`, the weights free."""
+        """The box for a fit, as two models: the kernels' `search_box(x)`, the weights free."""
         return _with_kernel_bounds(
-            self, eqx.filter_vmap(lambda kernel: kernel.bounds(x))(self.kernel)
+            self, eqx.filter_vmap(lambda kernel: kernel.search_box(x))(self.kernel)
         )
 
 

@@ -59,7 +59,7 @@ class _SubsampledLeaveOneOut(Objective):
         longer = (self.n / len(x)) ** (1.0 / (x.shape[1] + 4))
         is_kernel = lambda node: isinstance(node, Kernel)  # noqa: E731
         rescaled = jax.tree.map(
-            lambda node: node.stretched(longer) if is_kernel(node) else node,
+            lambda node: node.rescaled(longer) if is_kernel(node) else node,
             model,
             is_leaf=is_kernel,
         )

@@ -23,9 +23,9 @@ def criterion(
     """A criterion against the lengthscale, with the minima that the fit found, if it is the fit's.
 
     **Arguments:** `lengthscales`: where to evaluate it; default, 200 points over
-    `model.bounds(x)`. `objective`: default, that of the fit if deterministic, else leave-one-out;
-    of another than the fit's only the curve is drawn. `convention`: what a lengthscale means on
-    the axis; see `kernels.convert_lengthscale`.
+    `model.search_box(x)`. `objective`: default, that of the fit if deterministic, else
+    leave-one-out; of another than the fit's only the curve is drawn. `convention`: what a
+    lengthscale means on the axis; see `kernels.convert_lengthscale`.
     """
     require_instance("result", result, Fit, "ak.fit(...)")
     require_choice("convention", convention, CONVENTIONS)
@@ -43,7 +43,7 @@ def criterion(
         objective = result.objective if own else LeaveOneOut()
     own &= objective is result.objective
     if lengthscales is None:
-        lower, upper = (side.kernel.lengthscale for side in result.model.bounds(result.x))
+        lower, upper = (side.kernel.lengthscale for side in result.model.search_box(result.x))
         lengthscales = np.geomspace(float(lower), float(upper), 200)
     values = profile(result.model, result.x, result.y, lengthscales, objective=objective)
 

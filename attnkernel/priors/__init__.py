@@ -9,6 +9,7 @@ from ._biases import (
     Table as Table,
     alibi_slopes as alibi_slopes,
 )
+from ._block import PositionBlock as PositionBlock
 from ._masks import (
     Causal as Causal,
     ExcludeSelf as ExcludeSelf,

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.validation import require_instance, require_shape
+from ._block import PositionBlock
 
 
 class Prior(eqx.Module):
@@ -33,13 +34,7 @@ class Prior(eqx.Module):
             if isinstance(part, Prior):
                 part.check(queries, keys)
 
-    def upper_bound(
-        self,
-        i_low: Int[Array, ""],
-        i_high: Int[Array, ""],
-        j_low: Int[Array, ""],
-        j_high: Int[Array, ""],
-    ) -> Float[Array, ""]:
+    def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         """A number that log π(i, j) does not exceed for i_low ≤ i ≤ i_high, j_low ≤ j ≤ j_high.
 
         -inf says that no pair of the block is allowed: it then costs a streaming method nothing.
@@ -80,15 +75,8 @@ class Sum(Prior):
         forbidden = jnp.isneginf(first) | jnp.isneginf(second)
         return jnp.where(forbidden, -jnp.inf, jnp.where(forbidden, 0.0, first) + second)
 
-    def upper_bound(
-        self,
-        i_low: Int[Array, ""],
-        i_high: Int[Array, ""],
-        j_low: Int[Array, ""],
-        j_high: Int[Array, ""],
-    ) -> Float[Array, ""]:
-        block = (i_low, i_high, j_low, j_high)
-        first, second = self.first.upper_bound(*block), self.second.upper_bound(*block)
+    def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
+        first, second = self.first.score_upper_bound(block), self.second.score_upper_bound(block)
         none = jnp.isneginf(first) | jnp.isneginf(second)
         return jnp.where(none, -jnp.inf, jnp.where(none, 0.0, first + second))
 
@@ -100,24 +88,12 @@ class Mask(Prior):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         """Whether query i may see key j."""
 
-    def any_allowed(
-        self,
-        i_low: Int[Array, ""],
-        i_high: Int[Array, ""],
-        j_low: Int[Array, ""],
-        j_high: Int[Array, ""],
-    ) -> Bool[Array, ""]:
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         """False only if no pair with i_low ≤ i ≤ i_high, j_low ≤ j ≤ j_high is allowed."""
         return jnp.array(True)
 
-    def upper_bound(
-        self,
-        i_low: Int[Array, ""],
-        i_high: Int[Array, ""],
-        j_low: Int[Array, ""],
-        j_high: Int[Array, ""],
-    ) -> Float[Array, ""]:
-        return jnp.where(self.any_allowed(i_low, i_high, j_low, j_high), 0.0, -jnp.inf)
+    def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
+        return jnp.where(self.any_allowed(block), 0.0, -jnp.inf)
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         allowed = _number(f"{type(self).__name__}.allows", self.allows(i, j))
@@ -146,15 +122,8 @@ class And(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.first.allows(i, j) & self.second.allows(i, j)
 
-    def any_allowed(
-        self,
-        i_low: Int[Array, ""],
-        i_high: Int[Array, ""],
-        j_low: Int[Array, ""],
-        j_high: Int[Array, ""],
-    ) -> Bool[Array, ""]:
-        block = (i_low, i_high, j_low, j_high)
-        return self.first.any_allowed(*block) & self.second.any_allowed(*block)
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
+        return self.first.any_allowed(block) & self.second.any_allowed(block)
 
 
 class Or(Mask):
@@ -170,15 +139,8 @@ class Or(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.first.allows(i, j) | self.second.allows(i, j)
 
-    def any_allowed(
-        self,
-        i_low: Int[Array, ""],
-        i_high: Int[Array, ""],
-        j_low: Int[Array, ""],
-        j_high: Int[Array, ""],
-    ) -> Bool[Array, ""]:
-        block = (i_low, i_high, j_low, j_high)
-        return self.first.any_allowed(*block) | self.second.any_allowed(*block)
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
+        return self.first.any_allowed(block) | self.second.any_allowed(block)
 
 
 class Not(Mask):

@@ -16,6 +16,7 @@ from .._core.arrays import as_real_array, require_finite, require_log_values
 from .._core.parameters import Parameter, described, positive, real
 from .._core.validation import as_integer, require_bool, require_positive
 from ._base import Prior
+from ._block import PositionBlock
 
 
 class Alibi(Prior):
@@ -54,15 +55,9 @@ class Alibi(Prior):
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return jnp.multiply(self.slope, -jnp.abs(i - j).astype(jnp.result_type(self.slope, float)))
 
-    def upper_bound(
-        self,
-        i_low: Int[Array, ""],
-        i_high: Int[Array, ""],
-        j_low: Int[Array, ""],
-        j_high: Int[Array, ""],
-    ) -> Float[Array, ""]:
-        least, greatest = distances(i_low, i_high, j_low, j_high)
-        distance = jnp.where(jnp.asarray(self.slope) >= 0, least, greatest)
+    def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
+        nearest, farthest = block.distance_range()
+        distance = jnp.where(jnp.asarray(self.slope) >= 0, nearest, farthest)
         return self.log_pair(distance, jnp.zeros_like(distance))
 
 
@@ -104,15 +99,9 @@ class Kerple(Prior):
         distance = jnp.abs(i - j).astype(self.log_scale.dtype)
         return -jnp.exp(self.log_rate) * jnp.log1p(jnp.exp(self.log_scale) * distance)
 
-    def upper_bound(
-        self,
-        i_low: Int[Array, ""],
-        i_high: Int[Array, ""],
-        j_low: Int[Array, ""],
-        j_high: Int[Array, ""],
-    ) -> Float[Array, ""]:
-        least, _ = distances(i_low, i_high, j_low, j_high)
-        return self.log_pair(least, jnp.zeros_like(least))
+    def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
+        nearest, _ = block.distance_range()
+        return self.log_pair(nearest, jnp.zeros_like(nearest))
 
 
 class RelativeBias(Prior):
@@ -182,13 +171,7 @@ class RelativeBias(Prior):
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.table[self.bucket(i, j)]
 
-    def upper_bound(
-        self,
-        i_low: Int[Array, ""],
-        i_high: Int[Array, ""],
-        j_low: Int[Array, ""],
-        j_high: Int[Array, ""],
-    ) -> Float[Array, ""]:
+    def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         return jnp.max(self.table)
 
 
@@ -256,11 +239,3 @@ class KeyWeights(Prior):
 def _dtype(given: ArrayLike) -> np.dtype:
     """As it came: Booleans and integers become floats in `as_real_array`."""
     return given.dtype if isinstance(given, jax.Array) else np.asarray(given).dtype
-
-
-def distances(
-    i_low: Int[Array, ""], i_high: Int[Array, ""], j_low: Int[Array, ""], j_high: Int[Array, ""]
-) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """The least and the greatest |i − j| of a block."""
-    least = jnp.maximum(jnp.maximum(j_low - i_high, i_low - j_high), 0)
-    return least, jnp.maximum(j_high - i_low, i_high - j_low)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Int
 from .._core.arrays import as_boolean_array
 from .._core.validation import require_function, require_integer
 from ._base import Mask
+from ._block import PositionBlock
 from ._positions import range_of, require_lengths, row_of_whole_numbers
 
 
@@ -73,14 +74,8 @@ class Causal(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return j <= i + self.offset
 
-    def any_allowed(
-        self,
-        i_low: Int[Array, ""],
-        i_high: Int[Array, ""],
-        j_low: Int[Array, ""],
-        j_high: Int[Array, ""],
-    ) -> Bool[Array, ""]:
-        return j_low <= i_high + self.offset
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
+        return block.j_low <= block.i_high + self.offset
 
 
 class Window(Mask):
@@ -99,14 +94,10 @@ class Window(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return (i - self.left <= j) & (j <= i + self.right)
 
-    def any_allowed(
-        self,
-        i_low: Int[Array, ""],
-        i_high: Int[Array, ""],
-        j_low: Int[Array, ""],
-        j_high: Int[Array, ""],
-    ) -> Bool[Array, ""]:
-        return (j_high >= i_low - self.left) & (j_low <= i_high + self.right)
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
+        return (block.j_high >= block.i_low - self.left) & (
+            block.j_low <= block.i_high + self.right
+        )
 
 
 class Prefix(Mask):
@@ -125,14 +116,8 @@ class Prefix(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return (j < self.length) | (j <= i)
 
-    def any_allowed(
-        self,
-        i_low: Int[Array, ""],
-        i_high: Int[Array, ""],
-        j_low: Int[Array, ""],
-        j_high: Int[Array, ""],
-    ) -> Bool[Array, ""]:
-        return (j_low < self.length) | (j_low <= i_high)
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
+        return (block.j_low < self.length) | (block.j_low <= block.i_high)
 
 
 class Lengths(Mask):
@@ -151,20 +136,14 @@ class Lengths(Mask):
                 require_integer(name, getattr(self, name), 0)
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
-        return self.any_allowed(i, i, j, j)
+        return self.any_allowed(PositionBlock(i, i, j, j))
 
-    def any_allowed(
-        self,
-        i_low: Int[Array, ""],
-        i_high: Int[Array, ""],
-        j_low: Int[Array, ""],
-        j_high: Int[Array, ""],
-    ) -> Bool[Array, ""]:
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         allowed = jnp.array(True)
         if self.queries is not None:
-            allowed &= i_low < self.queries
+            allowed &= block.i_low < self.queries
         if self.keys is not None:
-            allowed &= j_low < self.keys
+            allowed &= block.j_low < self.keys
         return allowed
 
 
@@ -188,16 +167,10 @@ class Segments(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.queries[i] == self.keys[j]
 
-    def any_allowed(
-        self,
-        i_low: Int[Array, ""],
-        i_high: Int[Array, ""],
-        j_low: Int[Array, ""],
-        j_high: Int[Array, ""],
-    ) -> Bool[Array, ""]:
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         (low_q, high_q), (low_k, high_k) = (
-            range_of(self.queries, i_low, i_high),
-            range_of(self.keys, j_low, j_high),
+            range_of(self.queries, block.i_low, block.i_high),
+            range_of(self.keys, block.j_low, block.j_high),
         )
         return (low_q <= high_k) & (low_k <= high_q)
 

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from .._core.arrays import as_integer_array
 from ._base import Prior, require_prior
+from ._block import PositionBlock
 
 
 class At(Prior):
@@ -42,16 +43,10 @@ class At(Prior):
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.prior.log_pair(self.queries[i], self.keys[j])
 
-    def upper_bound(
-        self,
-        i_low: Int[Array, ""],
-        i_high: Int[Array, ""],
-        j_low: Int[Array, ""],
-        j_high: Int[Array, ""],
-    ) -> Float[Array, ""]:
-        return self.prior.upper_bound(
-            *range_of(self.queries, i_low, i_high), *range_of(self.keys, j_low, j_high)
-        )
+    def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
+        queries = range_of(self.queries, block.i_low, block.i_high)
+        keys = range_of(self.keys, block.j_low, block.j_high)
+        return self.prior.score_upper_bound(PositionBlock(*queries, *keys))
 
 
 def row_of_whole_numbers(name: str, numbers: ArrayLike) -> Int[Array, " n"]:

@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.parameters import Constant, Parameter, between, described, positive
-from ._entmax_threshold import Power, log_power
+from ._entmax_threshold import Exponent, log_entmax_weights
 
 _TRY = "It divides the scores: try 1."
 
@@ -25,37 +25,37 @@ _TRY = "It divides the scores: try 1."
 class Rule(eqx.Module):
     """From the scores of one query to the weights of its keys.
 
-    To add one, write `tempered` and `objective`.
+    To add one, write `scaled_scores` and `objective`.
     """
 
     @abc.abstractmethod
-    def tempered(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
+    def scaled_scores(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
         """Scores of the kernel, at the temperature of the rule; -inf stays -inf."""
 
     @property
-    def power(self) -> Power | None:
-        """p, of a rule whose weights are $(1 + (s - \\lambda) / p)_+^p$, with a level λ of each
+    def entmax_exponent(self) -> Exponent | None:
+        """p, of a rule whose weights are $(1 + (s - \\lambda) / p)_+^p$, with a threshold λ of each
         query that makes them sum to 1. None: they are exp(s), and λ is their log-mass."""
         return None
 
     def log_weights(
         self,
         scores: Float[Array, "queries keys"],
-        level: Float[Array, " queries"] | None,
+        threshold: Float[Array, " queries"] | None,
     ) -> Float[Array, "queries keys"]:
-        """Log-weights before normalisation, of tempered scores and log π together.
+        """Log-weights before normalisation, of scaled scores and log π together.
 
-        **Arguments:** `level`: λ, of a rule that has a `power`.
+        **Arguments:** `threshold`: λ, of a rule that has an `entmax_exponent`.
         """
-        if level is None or self.power is None:
+        if threshold is None or self.entmax_exponent is None:
             return scores
-        return log_power(scores - level[:, None], self.power)
+        return log_entmax_weights(scores - threshold[:, None], self.entmax_exponent)
 
     def log_sink(self) -> Float[Array, ""] | None:
         """Log-mass of a pseudo-key of value 0 that every query also sees; None for none."""
         return None
 
-    def sinkless(self) -> "Rule":
+    def without_sink(self) -> "Rule":
         """This rule of a part of the keys: a sink is added once. It goes with `log_sink`."""
         return self
 
@@ -112,7 +112,7 @@ class Softmax(Rule):
     def sink_mass(self) -> ArrayLike:
         return self.sink_mass_parameter.value
 
-    def tempered(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
+    def scaled_scores(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
         return _divided(scores, self.temperature)
 
     def log_sink(self) -> Float[Array, ""] | None:
@@ -120,7 +120,7 @@ class Softmax(Rule):
             return None
         return self.sink_mass_parameter.log()
 
-    def sinkless(self) -> "Softmax":
+    def without_sink(self) -> "Softmax":
         return eqx.tree_at(lambda rule: rule.sink_mass_parameter, self, Constant(0.0))
 
     def objective(
@@ -143,7 +143,7 @@ class Uniform(Rule):
     $-\mathrm{KL}(a \,\|\, \pi)$ there.
     """
 
-    def tempered(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
+    def scaled_scores(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
         return jnp.where(jnp.isneginf(scores), -jnp.inf, 0.0).astype(scores.dtype)
 
     def objective(
@@ -153,7 +153,7 @@ class Uniform(Rule):
         log_prior: Float[Array, "*queries keys"] | None = None,
     ) -> Float[Array, "*queries"]:
         """$-\\mathrm{KL}(a \\,\\|\\, \\pi)$; -inf, where weight is on a key without any."""
-        kept = _mean(weights, self.tempered(scores))
+        kept = _mean(weights, self.scaled_scores(scores))
         return _entropy(weights) + _mean(weights, log_prior) + kept
 
 
@@ -199,11 +199,11 @@ class Entmax(Rule):
     def temperature(self) -> ArrayLike:
         return self.temperature_parameter.value
 
-    def tempered(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
+    def scaled_scores(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
         return _divided(scores, self.temperature)
 
     @property
-    def power(self) -> Power:
+    def entmax_exponent(self) -> Exponent:
         if isinstance(self.alpha, float | int):
             return 1.0 / (self.alpha - 1.0)
         return 1.0 / (jnp.asarray(self.alpha) - 1.0)

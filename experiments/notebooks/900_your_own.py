@@ -212,7 +212,7 @@ class Halves(ak.Method):
         return None
 
     def softmax_state(self, q, k, v, kernel, prior, rule):
-        scores, middle = rule.tempered(kernel.pairwise(q, k)), len(k) // 2
+        scores, middle = rule.scaled_scores(kernel.pairwise(q, k)), len(k) // 2
         first = ak.methods.SoftmaxState.from_log_weights(scores[:, :middle], v[:middle])
         second = ak.methods.SoftmaxState.from_log_weights(scores[:, middle:], v[middle:])
         return first.merge(second).with_sink(rule.log_sink())

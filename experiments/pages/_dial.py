@@ -37,7 +37,9 @@ def _log_lengthscale(model: Any) -> Any:
 def _page(data: ak.data.Dataset, settings: Model, factor: float, study: Any) -> Page:
     x, y = (np.asarray(part, float) for part in (data.x, data.y))
     begin = settings.make()
-    lower, upper = (float(side.lengthscale) for side in settings.kernel_at().bounds(jnp.asarray(x)))
+    lower, upper = (
+        float(side.lengthscale) for side in settings.kernel_at().search_box(jnp.asarray(x))
+    )
     fit = ak.fit(begin, x, y, objective=ak.LeaveOneOut())
     best = float(fit.model.kernel.lengthscale)
     if hasattr(study, "temperature"):

@@ -44,7 +44,7 @@ def _page(study: Any, data: ak.data.Dataset, tokens: np.ndarray) -> Page:
     best, bounds, marks = {}, [], []
     for name, kernel in BUILT_IN.items():
         model = ak.KernelRegression(kernel(1.0))
-        lower, upper = (float(side.lengthscale) for side in kernel(1.0).bounds(jnp.asarray(x)))
+        lower, upper = (float(side.lengthscale) for side in kernel(1.0).search_box(jnp.asarray(x)))
         tried = np.geomspace(lower, upper, 201)
         # the lengthscale alone: the rational quadratic keeps its α = 1
         error = ak.profile(model, x, y, tried, objective=ak.LeaveOneOut())

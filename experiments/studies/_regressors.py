@@ -64,7 +64,7 @@ def attnkernel_passes(passes: Sequence[int], starts: int) -> Regressor:
             for number in passes:
                 model = ak.KernelRegression(kernel, order=order, passes=number)
                 fits.append(ak.fit(model, x, y, objective=ak.AICc(), starts=starts))
-                kernel = fits[-1].model.kernel.stretched(1.3)
+                kernel = fits[-1].model.kernel.rescaled(1.3)
         return _least(fits)
 
     return fit

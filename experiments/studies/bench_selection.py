@@ -309,7 +309,7 @@ def count(
         elif np.any(bandwidth <= 0):
             numbers["not positive"] += 1
         else:
-            low, high = ak.Gaussian(np.ones(x.shape[1])).bounds(jnp.asarray(x))
+            low, high = ak.Gaussian(np.ones(x.shape[1])).search_box(jnp.asarray(x))
             within = (low.lengthscale * (1 - 1e-9) <= bandwidth) & (
                 bandwidth <= high.lengthscale * (1 + 1e-9)
             )

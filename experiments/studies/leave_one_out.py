@@ -110,7 +110,7 @@ class LeaveOneOut(Study):
         require_finite(result)
 
     def _report(self, run: Run, data: ak.data.Dataset, result: ak.Fit, bounds: Any) -> None:
-        sides = bounds if bounds is not None else result.model.bounds(data.x)
+        sides = bounds if bounds is not None else result.model.search_box(data.x)
         lower, upper = (float(side.kernel.lengthscale) for side in sides)
         curve = np.geomspace(lower, upper, self.grid)
         criterion = ak.profile(result.model, data.x, data.y, curve, objective=result.objective)

@@ -102,7 +102,7 @@ def test_bounds_hold_for_a_hundred_small_samples(x64):
     def computed(x, y):
         options = {"in_axes": (None, 0, None), "steps": 30}
         fitted = ak.fit_many(model(), x, y, objective=ak.LeaveOneOut(), **options)
-        lower, upper = jax.vmap(lambda x: model().bounds(x))(x)
+        lower, upper = jax.vmap(lambda x: model().search_box(x))(x)
         return [m.kernel.lengthscale for m in (fitted.starts.end, lower, upper)]
 
     found, lower, upper = computed(x, y)

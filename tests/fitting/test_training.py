@@ -207,7 +207,7 @@ def test_given_optimiser_finds_the_minima_of_the_search(x64):
         objective=ak.LeaveOneOut(),
         optimizer=optax.adam(0.05),
         steps=300,
-        bounds=model().bounds(x),
+        bounds=model().search_box(x),
         starts=4,
     )
     assert len(search.minima()) == len(given.minima())

@@ -34,7 +34,7 @@ def test_boxcar_is_fitted_over_all_its_widths(x64, seed):
     x, y = sample(seed)
     with pytest.warns(ak.FitWarning, match=SAID):
         fit = ak.fit(BOXCAR, x, y, objective=ak.LeaveOneOut())
-    lower = float(BOXCAR.bounds(fit.x)[0].kernel.lengthscale)
+    lower = float(BOXCAR.search_box(fit.x)[0].kernel.lengthscale)
     assert fit.loss <= 1.001 * least_of_all_widths(np.abs(x[:, None] - x), y, lower)
     again = ak.LeaveOneOut()(fit.model, fit.x, fit.y)
     np.testing.assert_allclose(fit.loss, again, rtol=1e-12)

@@ -195,7 +195,10 @@ def test_upper_bound_is_the_largest_of_two_boxes(x64, name):
 
     @eqx.filter_jit
     def bound(kernel, q_low, q_high, k_low, k_high):
-        over_keys = jax.vmap(kernel.upper_bound, in_axes=(None, None, 0, 0))
+        def of_pair(*corners):
+            return kernel.score_upper_bound(ak.kernels.PointBoxes(*corners))
+
+        over_keys = jax.vmap(of_pair, in_axes=(None, None, 0, 0))
         return jax.vmap(over_keys, in_axes=(0, 0, None, None))(q_low, q_high, k_low, k_high)
 
     scores = np.asarray(scores_of(kernel, Q, K)[0])
@@ -209,11 +212,11 @@ def test_upper_bound_is_the_largest_of_two_boxes(x64, name):
 
 def test_bounds_in_the_share_of_the_limit(x64):
     x, _ = sample()
-    lower, upper = ak.AitchisonAitken(0.0, (3, 5)).bounds(jnp.asarray(x[:, [0, 2]]))
+    lower, upper = ak.AitchisonAitken(0.0, (3, 5)).search_box(jnp.asarray(x[:, [0, 2]]))
     np.testing.assert_allclose(lower.bandwidth, [1e-4 * 2 / 3, 1e-4 * 4 / 5], rtol=1e-12)
     np.testing.assert_allclose(upper.bandwidth, [0.9999 * 2 / 3, 0.9999 * 4 / 5], rtol=1e-12)
     kernel = ak.LiRacine(0.3)
-    assert kernel.stretched(3.0) is kernel
+    assert kernel.rescaled(3.0) is kernel
     assert set(kernel.categories(3)) == {0, 1, 2}
 
 

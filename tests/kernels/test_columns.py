@@ -93,7 +93,7 @@ def test_missing_or_repeated_columns_are_refused():
     x, kernel = jnp.ones((5, 2)), ak.Gaussian().on(0, 2)
     for refused in (
         lambda: kernel.pairwise(x, x),
-        lambda: kernel.bounds(x),
+        lambda: kernel.search_box(x),
         lambda: ak.attend(x, x, x, kernel=kernel * kernel),
     ):
         with pytest.raises(ValueError, match=r"columns 0, 2.*at least 3 dimensions; got 2"):
@@ -154,8 +154,8 @@ class NanFarAway(ak.LiRacine):
     def log_of(self, steps, share, rest, column):
         return jnp.where(steps > 20, jnp.nan, super().log_of(steps, share, rest, column))
 
-    def upper_bound(self, *box):
-        return ak.LiRacine(0.0).upper_bound(*box)
+    def score_upper_bound(self, boxes):
+        return ak.LiRacine(0.0).score_upper_bound(boxes)
 
 
 def test_blocks_of_other_categories_cost_nothing():
@@ -170,27 +170,28 @@ def test_blocks_of_other_categories_cost_nothing():
     np.testing.assert_allclose(out[:, 0], expected, rtol=1e-5, atol=1e-6)
     # a bound of +inf, that of DotProduct, does not hide one of -inf
     first, last = jnp.asarray(x[0]), jnp.asarray(x[-1])
-    assert np.isneginf(kernel.upper_bound(first, first, last, last))
+    boxes = ak.kernels.PointBoxes(first, first, last, last)
+    assert np.isneginf(kernel.score_upper_bound(boxes))
     both = ak.DotProduct() * ak.Gaussian()
-    assert both.upper_bound(first, first, last, last) == np.inf
+    assert both.score_upper_bound(boxes) == np.inf
 
 
 def test_bounds_stretch_and_categories_are_those_of_the_columns(x64):
     x = jnp.asarray(sample()[0])
     kernel = mixed(ak.LiRacine)
-    lower, upper = kernel.bounds(x)
-    alone = ak.Gaussian(0.5).bounds(x[:, 1:2])
+    lower, upper = kernel.search_box(x)
+    alone = ak.Gaussian(0.5).search_box(x[:, 1:2])
     for side, expected, share in zip((lower, upper), alone, (1e-4, 1 - 1e-4), strict=True):
         assert side.second.kernel.lengthscale == expected.lengthscale
         np.testing.assert_allclose(side.first.kernel.bandwidth, share, rtol=1e-12)
         assert jax.tree.structure(side) == jax.tree.structure(kernel)
-    longer = kernel.stretched(3.0)
+    longer = kernel.rescaled(3.0)
     np.testing.assert_allclose(longer.second.kernel.lengthscale, 1.5, rtol=1e-14)
     assert longer.first.kernel.logit == kernel.first.kernel.logit
     assert set(kernel.categories(3)) == {0, 2}
     assert set(ak.LiRacine(0.1).on(4, 1).categories(5)) == {1, 4}
     assert set(ak.SoftCapped(kernel, 5.0).categories(3)) == {0, 2}
-    assert set(ak.kernels._base.Stretched(kernel, 2.0).categories(3)) == {0, 2}
+    assert set(ak.kernels._base.Rescaled(kernel, 2.0).categories(3)) == {0, 2}
     assert set(ak.Gaussian().categories(3)) == set()
 
 

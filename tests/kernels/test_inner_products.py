@@ -45,7 +45,7 @@ def test_kernels_are_their_formulas(x64, name):
 
     @eqx.filter_jit
     def scores(kernel, q, k):
-        simpler, a, b = kernel.reduced(q, k)
+        simpler, a, b = kernel.precomputed(q, k)
         one_by_one = ak.Kernel.pairwise(kernel, q, k)
         return kernel.pairwise(q, k), one_by_one, simpler.pairwise(a, b)
 
@@ -129,7 +129,8 @@ def test_a_soft_cap_leaves_pairs_without_weight_without():
     @eqx.filter_jit
     def evaluated(kernel, x):
         weights = jax.grad(lambda x: jnp.sum(jnp.exp(kernel.pairwise(x, x))))
-        return kernel.pairwise(x, x), kernel.upper_bound(x[0], x[0], x[2], x[2]), weights(x)
+        boxes = ak.kernels.PointBoxes(x[0], x[0], x[2], x[2])
+        return kernel.pairwise(x, x), kernel.score_upper_bound(boxes), weights(x)
 
     scores, bound, slopes = evaluated(kernel, x)
     np.testing.assert_array_equal(np.isneginf(scores), np.abs(x - x.T) >= 1)

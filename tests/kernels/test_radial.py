@@ -89,10 +89,10 @@ def test_periodic_is_its_formula(x64):
 
 
 @pytest.mark.parametrize("kernel", [ak.Gaussian, ak.Tricube, ak.Periodic])
-def test_a_stretched_kernel_has_a_longer_lengthscale(x64, kernel):
-    heads = jax.vmap(kernel)(jnp.array([0.5, 2.0])).stretched(3.0)
+def test_a_rescaled_kernel_has_a_longer_lengthscale(x64, kernel):
+    heads = jax.vmap(kernel)(jnp.array([0.5, 2.0])).rescaled(3.0)
     np.testing.assert_allclose(jnp.exp(heads.log_lengthscale), [1.5, 6.0], rtol=1e-14)
-    both = (kernel(0.5) * ak.DotProduct()).stretched(3.0)
+    both = (kernel(0.5) * ak.DotProduct()).rescaled(3.0)
     np.testing.assert_allclose(both.first.lengthscale, 1.5, rtol=1e-14)
     assert both.second == ak.DotProduct()
     assert kernel is not ak.Periodic or both.first.period == 1.0
@@ -107,11 +107,11 @@ def test_custom_kernel_is_one_method(x64):
 
     q, k = points(0, QUERIES, DIM), points(1, KEYS, DIM)
     expected = -1.5 * np.abs(q[:, None] - k[None]).sum(-1)
-    plain, half = scores_of([Exponential(1.5), Exponential(1.5).stretched(2.0)], q, k)
+    plain, half = scores_of([Exponential(1.5), Exponential(1.5).rescaled(2.0)], q, k)
     np.testing.assert_allclose(plain[0], expected, rtol=1e-14)
     for scores in half:
         np.testing.assert_allclose(scores, expected / 2, rtol=1e-14)
-    low, high = Exponential(1.5).bounds(jnp.asarray(q))
+    low, high = Exponential(1.5).search_box(jnp.asarray(q))
     assert (low.rate, high.rate) == (1.5, 1.5)  # not an array: nothing to bound
 
 
@@ -189,10 +189,12 @@ def test_upper_bounds_are_above_the_scores_of_two_boxes(x64):
 
     @eqx.filter_jit
     def evaluated(kernels, boxes):
-        bounds = [jax.vmap(kernel.upper_bound)(*boxes) for kernel in kernels]
+        bounds = [jax.vmap(kernel.score_upper_bound)(boxes) for kernel in kernels]
         return [kernel.pairwise(jnp.asarray(q), jnp.asarray(k)) for kernel in kernels], bounds
 
-    all_scores, all_bounds = evaluated(kernels, tuple(map(np.stack, zip(*boxes, strict=True))))
+    all_scores, all_bounds = evaluated(
+        kernels, ak.kernels.PointBoxes(*map(np.stack, zip(*boxes, strict=True)))
+    )
     for kernel, scores, bounds in zip(
         kernels, np.asarray(all_scores), np.asarray(all_bounds), strict=True
     ):
@@ -266,17 +268,17 @@ def test_unknown_convention_names_the_known():
 
 def test_bounds_are_half_a_gap_and_ten_ranges(x64):
     x = jnp.array([0.0, 1.0, 2.0, 4.0, 8.0])[:, None]
-    lower, upper = ak.Gaussian(1.0).bounds(x)
+    lower, upper = ak.Gaussian(1.0).search_box(x)
     # the mean gap is 2, the median gap 1.5
     np.testing.assert_allclose([lower.lengthscale, upper.lengthscale], [0.75, 80.0])
 
 
 def test_bounds_per_dimension_skip_constant_columns(x64):
     x = jnp.stack([jnp.arange(5.0), jnp.full(5, 3.0)], axis=1)
-    lower, upper = ak.Gaussian(jnp.ones(2)).bounds(x)
+    lower, upper = ak.Gaussian(jnp.ones(2)).search_box(x)
     np.testing.assert_allclose(lower.lengthscale, [0.5, 1.0])
     np.testing.assert_allclose(upper.lengthscale, [40.0, 1.0])
-    lower, upper = ak.Gaussian(1.0).bounds(x)
+    lower, upper = ak.Gaussian(1.0).search_box(x)
     np.testing.assert_allclose([lower.lengthscale, upper.lengthscale], [0.5, 40.0])
 
 
@@ -324,7 +326,7 @@ def test_large_blocks_are_the_pairs_one_by_one(x64, dim, scale, monkeypatch):
         return derivatives(type(kernel).pairwise), derivatives(ak.Kernel.pairwise)
 
     for factor in (3.0, 0.1):  # points close to the centre, and far from it, in lengthscales
-        ours, expected = jax.device_get(both(kernel.stretched(factor), q, k))
+        ours, expected = jax.device_get(both(kernel.rescaled(factor), q, k))
         for one, other in zip(ours, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
 
@@ -379,14 +381,14 @@ def test_a_kernel_with_a_lengthscale_is_one_method_too(x64):
     x, y = points(0, KEYS, 1), points(1, KEYS, 1)[:, 0]
     model = ak.KernelRegression(Logistic(jnp.asarray(5.0)))
     fitted = ak.fit(model, x, y, objective=ak.LeaveOneOut())
-    ends = [float(side.kernel.lengthscale) for side in model.bounds(jnp.asarray(x))]
-    assert ends == [float(side.lengthscale) for side in ak.Gaussian(1.0).bounds(jnp.asarray(x))]
+    ends = [float(side.kernel.lengthscale) for side in model.search_box(jnp.asarray(x))]
+    assert ends == [float(side.lengthscale) for side in ak.Gaussian(1.0).search_box(jnp.asarray(x))]
     assert ends[0] <= float(fitted.model.kernel.lengthscale) <= ends[1]
     assert len(np.unique(fitted.starts.begin.kernel.lengthscale)) == 10
     least = min(ak.profile(model, x, y, np.geomspace(*ends, 500), objective=ak.LeaveOneOut()))
     assert fitted.loss <= least + 1e-12
     assert repr(Logistic(0.25)) == "Logistic(lengthscale=0.25)"
-    wide = Logistic(0.5).stretched(4.0)
+    wide = Logistic(0.5).rescaled(4.0)
     x = jnp.asarray(x)
     np.testing.assert_allclose(wide.pairwise(x, x), Logistic(2.0).pairwise(x, x), rtol=1e-13)
 

@@ -51,11 +51,11 @@ def test_gradient_and_jvp_for_every_kernel_and_every_prior(x64):
 
 
 def test_every_kernel_that_transforms_its_points_first(x64):
-    """`Kernel.reduced` gives a simpler kernel of other points: that is what is summed."""
+    """`Kernel.precomputed` gives a simpler kernel of other points: that is what is summed."""
     kernels = {
         name: to_float64(kernel)
         for name, kernel in KERNELS.items()
-        if type(kernel).reduced is not ak.kernels.Kernel.reduced
+        if type(kernel).precomputed is not ak.kernels.Kernel.precomputed
     }
     assert {"bilinear", "cosine similarity", "projected", "soft-capped"} <= kernels.keys()
     prior = to_float64(PRIORS["bias in segments"])

@@ -329,6 +329,7 @@ def test_selected_queries_are_recomputed_exactly(x64, monkeypatch, prior):
 def test_blocks_without_a_selected_query_are_skipped():
     rows = jnp.arange(8)
     mask = _fallback._Reordered(priors.ExcludeSelf(), rows, rows, jnp.asarray(3))
-    block = (jnp.asarray(0), jnp.asarray(7))
-    assert mask.upper_bound(jnp.asarray(2), jnp.asarray(3), *block) == 0
-    assert np.isneginf(mask.upper_bound(jnp.asarray(3), jnp.asarray(7), *block))
+    first, last = jnp.asarray(0), jnp.asarray(7)
+    block = priors.PositionBlock(jnp.asarray(2), jnp.asarray(3), first, last)
+    assert mask.score_upper_bound(block) == 0
+    assert np.isneginf(mask.score_upper_bound(block._replace(i_low=jnp.asarray(3), i_high=last)))

@@ -157,8 +157,8 @@ def test_blocks_out_of_reach_are_not_evaluated():
         def log_of(self, squares):
             return jnp.where(squares > 100.0, jnp.nan, super().log_of(squares))
 
-        def upper_bound(self, *box):
-            return ak.Boxcar(1.0).upper_bound(*box)
+        def score_upper_bound(self, boxes):
+            return ak.Boxcar(1.0).score_upper_bound(boxes)
 
     x = jnp.linspace(0.0, 64.0, 512)[:, None]
     out = ak.attend(x, x, x, kernel=Poisoned(1.0), method=ak.Blockwise(8, 8))
@@ -204,7 +204,9 @@ def test_masks_and_the_blocks_they_exclude(prior, dense):
 
     @jax.jit
     def both(index, *blocks):
-        return prior.pairwise(index, index), jax.vmap(prior.any_allowed)(*blocks)
+        return prior.pairwise(index, index), jax.vmap(prior.any_allowed)(
+            ak.priors.PositionBlock(*blocks)
+        )
 
     log_prior, allowed = both(index, i, i + 2, j, j + 3)
     np.testing.assert_array_equal(np.exp(log_prior), dense)
@@ -213,10 +215,10 @@ def test_masks_and_the_blocks_they_exclude(prior, dense):
 
 
 def test_masks_exclude_the_blocks_next_to_their_edge():
-    assert not ak.Causal().any_allowed(*map(jnp.array, (0, 2, 3, 5)))
-    assert ak.Causal().any_allowed(*map(jnp.array, (0, 2, 2, 5)))
-    assert not ak.Window(2, 1).any_allowed(*map(jnp.array, (0, 2, 4, 5)))
-    assert ak.Window(2, 1).any_allowed(*map(jnp.array, (0, 2, 3, 5)))
+    assert not ak.Causal().any_allowed(ak.priors.PositionBlock(*map(jnp.array, (0, 2, 3, 5))))
+    assert ak.Causal().any_allowed(ak.priors.PositionBlock(*map(jnp.array, (0, 2, 2, 5))))
+    assert not ak.Window(2, 1).any_allowed(ak.priors.PositionBlock(*map(jnp.array, (0, 2, 4, 5))))
+    assert ak.Window(2, 1).any_allowed(ak.priors.PositionBlock(*map(jnp.array, (0, 2, 3, 5))))
 
 
 @pytest.mark.slow

@@ -102,14 +102,14 @@ def test_integrals_by_their_closed_forms(x64, dim):
     of_alphas = 0.5 * (2 * alphas) ** h * special.beta(h, alphas - h)
 
     @jax.jit
-    def log_volumes(kernels, alphas):
-        of_alpha = jax.vmap(lambda alpha: ak.RationalQuadratic(1.0, alpha).log_volume(dim))
-        return jnp.stack([kernel.log_volume(dim) for kernel in kernels]), of_alpha(alphas)
+    def log_normalisers(kernels, alphas):
+        of_alpha = jax.vmap(lambda alpha: ak.RationalQuadratic(1.0, alpha).log_normaliser(dim))
+        return jnp.stack([kernel.log_normaliser(dim) for kernel in kernels]), of_alpha(alphas)
 
     kernels, integrals = zip(*expected, strict=True)
     sphere = 2 * np.pi**h / g(h)
     expected = np.log(sphere * np.array(integrals)), np.log(sphere * of_alphas)
-    for found, logs in zip(log_volumes(kernels, alphas), expected, strict=True):
+    for found, logs in zip(log_normalisers(kernels, alphas), expected, strict=True):
         np.testing.assert_allclose(found, logs, atol=1e-11)
 
 

@@ -131,7 +131,7 @@ BLOCKS = np.array(
 @eqx.filter_jit
 def evaluated(prior):
     """log π of all pairs, and the bound of each block."""
-    bounds = jax.vmap(prior.upper_bound)(*jnp.asarray(BLOCKS.T))
+    bounds = jax.vmap(prior.score_upper_bound)(ak.priors.PositionBlock(*jnp.asarray(BLOCKS.T)))
     return prior.pairwise(jnp.arange(QUERIES), jnp.arange(KEYS)), bounds
 
 

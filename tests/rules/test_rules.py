@@ -72,11 +72,11 @@ def test_weights_are_the_maximum_of_the_objective(x64, rule, with_prior):
         assert loss_and_slope(other)[0] > least
 
 
-def level_in_numpy(scores, power):
+def threshold_in_numpy(scores, exponent):
     """λ by bisection of its defining equation."""
 
-    def excess(level):
-        return np.sum(np.maximum(1 + (scores - level) / power, 0.0) ** power) - 1
+    def excess(threshold):
+        return np.sum(np.maximum(1 + (scores - threshold) / exponent, 0.0) ** exponent) - 1
 
     return brentq(excess, scores.max() - 1e-12, scores.max() + 50.0, xtol=1e-15, rtol=1e-14)
 
@@ -84,48 +84,50 @@ def level_in_numpy(scores, power):
 @pytest.mark.parametrize("alpha", [2.0, 1.5, 4 / 3, 1.01, 1.00001])
 def test_entmax_against_a_root_finder(x64, alpha):
     @jax.jit
-    def weights_and_levels(scores):
+    def weights_and_thresholds(scores):
         q, k, kernel, rule = jnp.eye(11), scores.T, ak.DotProduct(1.0), ak.Entmax(alpha)
-        _, levels = ak.attend(
+        _, thresholds = ak.attend(
             q, k, jnp.zeros((13, 1)), kernel=kernel, rule=rule, return_log_mass=True
         )
-        return ak.attention_weights(q, k, kernel=kernel, rule=rule), levels
+        return ak.attention_weights(q, k, kernel=kernel, rule=rule), thresholds
 
-    power = 1 / (alpha - 1)
+    exponent = 1 / (alpha - 1)
     for scale in (1e-3, 1.0, 30.0):
         scores = scale * np.random.default_rng(5).normal(size=(11, 13))
-        expected_levels = np.array([level_in_numpy(row, power) for row in scores])
-        expected = np.maximum(1 + (scores - expected_levels[:, None]) / power, 0.0) ** power
-        weights, levels = weights_and_levels(scores)
-        np.testing.assert_allclose(weights, expected, atol=1e-9 * power**0.5)
-        np.testing.assert_allclose(levels, expected_levels, rtol=1e-10, atol=1e-10)
+        expected_thresholds = np.array([threshold_in_numpy(row, exponent) for row in scores])
+        expected = (
+            np.maximum(1 + (scores - expected_thresholds[:, None]) / exponent, 0.0) ** exponent
+        )
+        weights, thresholds = weights_and_thresholds(scores)
+        np.testing.assert_allclose(weights, expected, atol=1e-9 * exponent**0.5)
+        np.testing.assert_allclose(thresholds, expected_thresholds, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("power", [1, 2, 3])
+@pytest.mark.parametrize("exponent", [1, 2, 3])
 @pytest.mark.parametrize("method", [ak.Dense(), slow(ak.Blockwise(4, 8))])
-def test_entmax_of_a_gaussian_is_a_compact_kernel_of_adaptive_width(x64, power, method):
+def test_entmax_of_a_gaussian_is_a_compact_kernel_of_adaptive_width(x64, exponent, method):
     """The Epanechnikov, the biweight and the triweight: (1 − d² / b²)₊ᵖ."""
     rng = np.random.default_rng(7)
     q, k, v = (rng.normal(size=size) for size in ((5, 2), (29, 2), (29, 3)))
-    rule = ak.Entmax(1 + 1 / power)
+    rule = ak.Entmax(1 + 1 / exponent)
     attend = functools.partial(ak.attend, kernel=ak.Gaussian(1.0), rule=rule, method=method)
-    ours, level = attend(q, k, v, return_log_mass=True)
-    squared_widths = 2 * (power - np.asarray(level))[:, None]
+    ours, threshold = attend(q, k, v, return_log_mass=True)
+    squared_widths = 2 * (exponent - np.asarray(threshold))[:, None]
     squares = ((q[:, None] - k[None]) ** 2).sum(axis=2)
-    weights = np.maximum(1 - squares / squared_widths, 0.0) ** power
+    weights = np.maximum(1 - squares / squared_widths, 0.0) ** exponent
     expected = weights @ v / weights.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_entmax_tends_to_softmax_and_its_level_to_the_log_mass(x64):
+def test_entmax_tends_to_softmax_and_its_threshold_to_the_log_mass(x64):
     rng = np.random.default_rng(8)
     q, k, v = (rng.normal(size=s) for s in ((5, 2), (7, 2), (7, 1)))
-    near, level = ak.attend(
+    near, threshold = ak.attend(
         q, k, v, kernel=ak.Gaussian(0.8), rule=ak.Entmax(1 + 1e-7), return_log_mass=True
     )
     weights = np.exp(-0.5 * ((q[:, None] - k[None]) ** 2).sum(axis=2) / 0.8**2)
     np.testing.assert_allclose(near, weights @ v / weights.sum(axis=1, keepdims=True), atol=1e-5)
-    np.testing.assert_allclose(level, np.log(weights.sum(axis=1)), atol=1e-5)
+    np.testing.assert_allclose(threshold, np.log(weights.sum(axis=1)), atol=1e-5)
 
 
 def test_uniform_is_the_limit_of_high_temperature(x64):

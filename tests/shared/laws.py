@@ -103,8 +103,8 @@ class OneOfKernels(ak.kernels.Kernel):
     def pairwise(self, q, k):
         return self._call("pairwise", q, k)
 
-    def upper_bound(self, *box):
-        return self._call("upper_bound", *box)
+    def score_upper_bound(self, boxes):
+        return self._call("score_upper_bound", boxes)
 
     def is_light(self, dim):
         return all(kernel.is_light(dim) for kernel in self.kernels)
@@ -126,8 +126,8 @@ class OneOfPriors(priors.Prior):
     def log_pair(self, i, j):
         return self._call("log_pair", i, j)
 
-    def upper_bound(self, *block):
-        return self._call("upper_bound", *block)
+    def score_upper_bound(self, block):
+        return self._call("score_upper_bound", block)
 
     def _call(self, name, *arguments):
         def branch(prior):
