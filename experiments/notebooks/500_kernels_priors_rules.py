@@ -148,17 +148,17 @@ for name, a in weights.items():
 # %% [markdown]
 # ### Entmax of a Gaussian is a compact kernel
 #
-# The weights of an entmax of order $\alpha = 1 + 1/n$ are $(1 + (s - \lambda)/n)_+^n$, with a level
-# $\lambda$ for each query that makes them sum to 1. Put in the score of a Gaussian,
-# $s = -d^2 / 2\ell^2$: up to a factor they are
+# The weights of an entmax of order $\alpha = 1 + 1/n$ are $(1 + (s - \lambda)/n)_+^n$. The threshold
+# $\lambda$ of each query makes them sum to 1. With the score of a Gaussian, $s = -d^2 / 2\ell^2$,
+# they are, up to a factor,
 #
 # $$
 # \Big(1 - \frac{d^2}{h^2}\Big)_+^n, \qquad h = \ell \sqrt{2 (n - \lambda)}
 # $$
 #
-# which for $n = 1, 2, 3$ is the kernel of Epanechnikov, the biweight and the triweight, of a
-# half-width $h$ that each query finds for itself: narrow where keys crowd, wide where they are few.
-# `return_log_mass` gives $\lambda$, and we compare, weight by weight, for 40 queries and 200 keys.
+# For $n = 1, 2, 3$ this is the Epanechnikov, biweight and triweight kernel. Its half-width $h$ adapts
+# to each query: narrow where keys are dense, wide where they are sparse. `return_log_mass` returns
+# $\lambda$. We compare all weights for 40 queries and 200 keys.
 
 # %%
 of_q, of_k = jax.random.split(jax.random.PRNGKey(0))

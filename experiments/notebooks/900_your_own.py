@@ -56,8 +56,8 @@ plt.rcParams.update(ak.plot.STYLE)
 # $$
 #
 # The package does not have it. `Scaled` holds the logarithm of $\ell$, so that no step of an
-# optimiser can make it negative, and knows which lengthscales the inputs can tell apart. What is
-# left to write is $\log K$ of one pair. We write $\log \cosh$ so that it does not overflow.
+# optimiser can make it negative. It also derives the bounds of $\ell$ from the inputs. We write
+# $\log K$ of one pair, with a $\log \cosh$ that does not overflow.
 
 
 # %%
