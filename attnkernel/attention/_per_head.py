@@ -1,8 +1,8 @@
 """Heads and batches: one kernel, prior or rule for each head, and one sum for each member."""
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -14,6 +14,7 @@ from .._core.validation import as_integer, require_instance
 from ..kernels import Kernel
 from ..priors import Prior, Sum
 from ..rules import Rule
+from ._stack_heads import EXAMPLE, stack_heads
 
 Parts = tuple[Any, Any, Any]  # kernel, prior and rule, each for all heads or `PerHead`
 
@@ -21,32 +22,46 @@ Parts = tuple[Any, Any, Any]  # kernel, prior and rule, each for all heads or `P
 class PerHead(eqx.Module):
     """A kernel, prior or rule for each head: for each place along the last batch axis.
 
-    `attend(q, k, v, kernel=PerHead(eqx.filter_vmap(ak.Gaussian)(lengthscales)))` has an axis of
-    heads before the queries, whether q, k and v have one or not. To a prior of all heads it is
-    added by `+`.
+    With it, the result of `attend` has an axis of heads before the queries, also if q, k and v have
+    none. A `PerHead` of priors times a prior of all heads is written with `+`.
 
     **Arguments:**
 
-    - `stack`: a kernel, prior or rule whose every array has leading axes of heads, as
-      `eqx.filter_vmap` makes them.
-    - `axes`: how many: the last batch axes, such as (groups, heads of a group). Default: 1.
+    - `stack`: a list of kernels, of priors or of rules, one of each head. They must have the same
+      class and differ in numbers alone. Or one kernel, prior or rule whose arrays all have leading
+      axes of heads, as `eqx.filter_vmap` makes it.
+    - `axes`: the number of leading axes of heads, such as 2 for (groups, heads of a group). They
+      are the last batch axes. Default: 1.
 
-    **Raises:** `ValueError` if arrays of the stack differ in these axes, or it has none.
+    **Raises:** `ValueError` if heads of a list differ in more than numbers, if arrays of a stack
+    differ in the axes of heads, or if a stack has no array.
+
+    ```python
+    x = jnp.linspace(0.0, 1.0, 5)[:, None]
+    kernel = ak.PerHead([ak.Gaussian(0.1), ak.Gaussian(1.0)])
+    assert ak.attend(x, x, x, kernel=kernel).shape == (2, 5, 1)
+    ```
     """
 
     stack: Kernel | Prior | Rule
-    axes: int = eqx.field(default=1, static=True)
+    axes: int = eqx.field(static=True)
 
-    def __check_init__(self):
-        example = "eqx.filter_vmap(ak.Gaussian)(jnp.linspace(0.1, 3.0, 8))"
-        require_instance("stack", self.stack, (Kernel, Prior, Rule), example)
-        as_integer("axes", self.axes, 1)
+    def __init__(self, stack: Kernel | Prior | Rule | Sequence[Any], axes: int = 1):
+        self.axes = as_integer("axes", axes, 1)
+        if isinstance(stack, list | tuple):
+            if self.axes != 1:
+                raise ValueError(
+                    f"A list of heads has one axis; got axes={axes}. For more give one stack: "
+                    f"{EXAMPLE}."
+                )
+            stack = stack_heads(stack)
+        require_instance("stack", stack, (Kernel, Prior, Rule), EXAMPLE)
+        self.stack = cast(Any, stack)
         shapes = {leaf.shape[: self.axes] for leaf in self._arrays()}
         if len(shapes) != 1 or len(next(iter(shapes))) < self.axes:
             raise ValueError(
                 f"Every array of the stack must have the same {self.axes} leading axes of heads; "
-                f"got {sorted(shapes) or 'no array'}. Try "
-                f"eqx.filter_vmap(ak.Gaussian)(jnp.linspace(0.1, 3.0, 8))."
+                f"got {sorted(shapes) or 'no array'}. Try {EXAMPLE}."
             )
 
     def _arrays(self) -> list[Array]:

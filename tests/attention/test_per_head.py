@@ -108,3 +108,48 @@ def test_gradients_reach_each_head(x64):
 def test_heads_that_do_not_broadcast(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("name", "heads"),
+    [
+        ("kernel", [ak.Gaussian(0.1), ak.Gaussian(1.0)]),
+        (
+            "kernel",
+            [ak.Cosine(0.9) * ak.Gaussian(2.0), ak.Cosine(1.5) * ak.Gaussian()],
+        ),
+        ("rule", [ak.Softmax(0.5), ak.Softmax(2.0)]),
+        ("prior", [ak.Window(1, 1) & ak.Causal(1), ak.Window(2, 0) & ak.Causal()]),
+        ("prior", [ak.Alibi(0.5), ak.Alibi(0.1)]),
+    ],
+    ids=["lengthscales", "products", "fixed temperatures", "masks", "fixed slopes"],
+)
+def test_a_list_of_heads_is_stacked(x64, name, heads):
+    x = jnp.linspace(0.0, 1.0, 5)[:, None]
+    options = {"kernel": ak.Gaussian(0.3)}
+    found = ak.attend(x, x, x, **(options | {name: ak.PerHead(heads)}))
+    expected = [ak.attend(x, x, x, **(options | {name: head})) for head in heads]
+    np.testing.assert_allclose(found, np.stack(expected), rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("heads", "message"),
+    [
+        ([], "at least one head"),
+        ([ak.Gaussian(), ak.Laplace()], "same class in every head; got Gaussian and Laplace"),
+        ([ak.Gaussian(), 3], r"stack\[1\] must be a Kernel"),
+        ([ak.Softmax(0.5), ak.Softmax(jnp.asarray(0.5))], "temperature.*fixed.*fitted"),
+        ([ak.Gaussian(0.1), ak.Gaussian(jnp.ones(2))], r"same shape.*\(\) and \(2,\)"),
+        ([ak.Gaussian(), ak.Gaussian(metric=jnp.eye(2))], "metric_factor.*None in some"),
+        ([ak.Polynomial(2), ak.Polynomial(4)], "Polynomial.degree.*got 2, 4"),
+        ([ak.Gaussian(), ak.Gaussian() * ak.Laplace()], "got Gaussian and Product"),
+    ],
+)
+def test_heads_of_a_list_differ_in_numbers_alone(heads, message):
+    with pytest.raises(ValueError, match=message):
+        ak.PerHead(heads)
+
+
+def test_a_list_of_heads_has_one_axis():
+    with pytest.raises(ValueError, match="one axis; got axes=2"):
+        ak.PerHead([ak.Gaussian(), ak.Gaussian()], axes=2)
