@@ -203,7 +203,7 @@ def weighed(
         if power == 1:
             return attend(q, k, v, **parts)
         # squares of weights are those at half the temperature, of twice the prior's logarithm
-        parts["prior"] = None if prior is None else prior + prior
+        parts["prior"] = None if prior is None else prior * prior
         parts["rule"] = Softmax(0.5 * rule.temperature)
         means, of_squares = attend(q, k, v, **parts, return_log_mass=True)
         log_ratio = jnp.where(jnp.isneginf(of_squares), 0.0, of_squares - 2.0 * local.log_mass)

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from .. import kernels, priors
 from .._core.symbolic_sizes import is_symbolic
 from .._core.validation import as_integer, require_instance
 from ..kernels import Kernel
-from ..priors import Prior, Sum
+from ..priors import Prior
 from ..rules import Rule
 from ._stack_heads import EXAMPLE, stack_heads
 
@@ -23,7 +24,7 @@ class PerHead(eqx.Module):
     """A kernel, prior or rule for each head: for each place along the last batch axis.
 
     With it, the result of `attend` has an axis of heads before the queries, also if q, k and v have
-    none. A `PerHead` of priors times a prior of all heads is written with `+`.
+    none. It is multiplied by another of its kind, of all heads or `PerHead`, by `*`.
 
     **Arguments:**
 
@@ -76,10 +77,14 @@ class PerHead(eqx.Module):
         """The kernel, prior or rule of one head."""
         return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, self.stack)
 
-    def __add__(self, other: "Prior | PerHead") -> Sum:
-        return Sum(self, other)
+    def __mul__(self, other: "Kernel | Prior | PerHead") -> Kernel | Prior:
+        if isinstance(self.stack, Rule):
+            raise ValueError("Kernels and priors have a product; a rule has none.")
+        product = kernels.Product if isinstance(self.stack, Kernel) else priors.Product
+        return product(self, other)
 
-    __radd__ = __add__
+    def __rmul__(self, other: Kernel | Prior) -> Kernel | Prior:
+        return type(self).__mul__(self, other)
 
 
 def _is_per_head(node: Any) -> bool:

@@ -9,7 +9,7 @@ import abc
 import functools
 import operator
 from collections.abc import Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -113,18 +113,22 @@ class Kernel(eqx.Module):
         return On(self, cast(Sequence[int], listed))
 
     def __mul__(self, other: "Kernel") -> "Product":
-        return Product(self, other)
+        return Product(self, other) if isinstance(other, Kernel) else NotImplemented
 
 
 class Product(Kernel):
-    r"""$\log K(q, k) = \log K_1(q, k) + \log K_2(q, k)$, written `first * second`."""
+    r"""$\log K(q, k) = \log K_1(q, k) + \log K_2(q, k)$, written `first * second`.
 
-    first: Kernel
-    second: Kernel
+    Either may be an `ak.PerHead` of kernels.
+    """
+
+    first: Any
+    second: Any
 
     def __check_init__(self):
-        require_instance("first", self.first, Kernel, "ak.Gaussian(0.3)")
-        require_instance("second", self.second, Kernel, "ak.Gaussian(0.3)")
+        for name in ("first", "second"):
+            factor = getattr(self, name)
+            require_instance(name, getattr(factor, "stack", factor), Kernel, "ak.Gaussian(0.3)")
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
         return self.first.log_pair(q, k) + self.second.log_pair(q, k)

@@ -190,7 +190,7 @@ def _of_part(
         return HeldOut(hidden if padding is None else hidden | padding)
     assert prior is not None
     part = _Part(prior, first_query, first_key)
-    return part if padding is None else part + HeldOut(padding)
+    return part if padding is None else part * HeldOut(padding)
 
 
 def _sum_part(

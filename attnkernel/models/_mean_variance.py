@@ -68,7 +68,7 @@ class MeanVarianceRegression(eqx.Module):
         labels = as_real_array("y", y)
         if prior is not None:
             require_prior("prior", prior)
-        of_rows = ExcludeSelf() if prior is None else prior + ExcludeSelf()
+        of_rows = ExcludeSelf() if prior is None else prior * ExcludeSelf()
         left_out = self.mean(x, x, y, prior=of_rows, weights=weights)
         known = ~jnp.isnan(left_out if labels.ndim == 1 else jnp.sum(left_out, axis=1))
         # a row with no other in reach says nothing

@@ -504,7 +504,7 @@ def with_weights(
     weights = as_weights(weights, k.shape[0])
     some = weights > 0
     of_keys = KeyWeights(jnp.where(some, jnp.log(jnp.where(some, weights, 1)), -jnp.inf))
-    return of_keys if prior is None else prior + of_keys
+    return of_keys if prior is None else prior * of_keys
 
 
 def _with_kernel_bounds(model, kernels):

@@ -123,11 +123,11 @@ def masked(mask: ArrayLike | None, heads: int, queries: int, keys: int) -> Prior
 
 
 def together(*priors: Any) -> Any:
-    """The sum of the priors that are not None; None, if all are."""
+    """The product of the priors that are not None; None, if all are."""
     given = [prior for prior in priors if prior is not None]
     for prior in given:
         require_prior("prior", prior)
-    return functools.reduce(operator.add, given) if given else None
+    return functools.reduce(operator.mul, given) if given else None
 
 
 def positions_of(

@@ -316,7 +316,7 @@ class MultiheadAttention(eqx.Module):
         rows, cache = cache.append(k, v)
         seen = Window(cache.capacity - 1, 0) if cache.ring else Causal()
         prior = At(together(self.prior, seen), positions, rows.positions)
-        prior = prior + HeldOut(rows.positions < 0)
+        prior = prior * HeldOut(rows.positions < 0)
         return self._summed(q, rows.keys, rows.values, prior)[0], cache
 
     def _heads(

@@ -1,6 +1,13 @@
 """Priors: log π(i, j), the positional half of a score. Masks are their 0/1 case."""
 
-from ._base import And as And, Mask as Mask, Not as Not, Or as Or, Prior as Prior, Sum as Sum
+from ._base import (
+    And as And,
+    Mask as Mask,
+    Not as Not,
+    Or as Or,
+    Prior as Prior,
+    Product as Product,
+)
 from ._biases import (
     Alibi as Alibi,
     Kerple as Kerple,

@@ -1,7 +1,7 @@
 """A prior is log π(i, j) of ONE pair of positions: query i and key j, as indices.
 
-Masks are its 0/1 case, closed under `&`, `|` and `~`; priors of any kind multiply by `+`, for it is
-their logarithms, biases of the score, that add. To add a prior, subclass `Prior` and write
+Masks are its 0/1 case, closed under `&`, `|` and `~`. Priors of any kind multiply, as kernels do:
+`first * second`. To add a prior, subclass `Prior` and write
 `log_pair`; to add a mask, subclass `Mask` and write `allows`. Indices count the rows of q and of k
 in one call; `At` puts any prior at other positions.
 """
@@ -52,12 +52,12 @@ class Prior(eqx.Module):
 
         return jax.vmap(jax.vmap(pair, in_axes=(None, 0)), in_axes=(0, None))(i, j)
 
-    def __add__(self, other: "Prior") -> "Sum":
-        return Sum(self, other) if isinstance(other, Prior) else NotImplemented
+    def __mul__(self, other: "Prior") -> "Product":
+        return Product(self, other) if isinstance(other, Prior) else NotImplemented
 
 
-class Sum(Prior):
-    r"""$\log \pi(i, j) = \log \pi_1(i, j) + \log \pi_2(i, j)$, written `first + second`.
+class Product(Prior):
+    r"""$\log \pi(i, j) = \log \pi_1(i, j) + \log \pi_2(i, j)$, written `first * second`.
 
     Either may be an `ak.PerHead` of priors.
     """

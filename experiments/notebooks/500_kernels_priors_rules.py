@@ -103,7 +103,7 @@ priors = {
     "causal & window": causal & window,
     "causal & ~window": causal & ~window,
     "causal & (window | first)": causal & (window | first),
-    "causal + ALiBi": causal + ak.Alibi(0.3),
+    "causal × ALiBi": causal * ak.Alibi(0.3),
 }
 rows = jnp.arange(16)
 seen = {name: np.exp(prior.pairwise(rows, rows)) for name, prior in priors.items()}

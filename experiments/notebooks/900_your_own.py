@@ -188,7 +188,7 @@ class Weekly(ak.Prior):
 
 
 same_parity = ak.priors.Where(lambda i, j: (i - j) % 2 == 0)
-prior = (ak.Causal() & same_parity) + Weekly(jnp.asarray(3.0))
+prior = (ak.Causal() & same_parity) * Weekly(jnp.asarray(3.0))
 days = jnp.arange(28.0)[:, None]
 weights = ak.attention_weights(days, days, kernel=Logistic(5.0), prior=prior)
 print("the last day looks at days", jnp.argsort(-weights[-1])[:5])

@@ -33,8 +33,8 @@ def attentions(table: Array, window: int, slope: float) -> dict[str, dict[str, A
         "softmax": {"kernel": dot, "prior": causal},
         "linear": {"kernel": ak.EluFeatures(), "prior": causal},
         "window": {"kernel": dot, "prior": ak.Window(window, 0)},
-        "alibi": {"kernel": dot, "prior": causal + ak.Alibi(slope)},
-        "t5": {"kernel": dot, "prior": causal + ak.RelativeBias(table, bidirectional=False)},
+        "alibi": {"kernel": dot, "prior": causal * ak.Alibi(slope)},
+        "t5": {"kernel": dot, "prior": causal * ak.RelativeBias(table, bidirectional=False)},
     }
 
 

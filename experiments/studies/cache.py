@@ -157,8 +157,8 @@ def draw_patterns(run: Run, tokens: int = 12, subject: int = 1) -> None:
     before = jnp.where(jnp.eye(tokens, k=-1) == 1, 6.0, 0.0)
     priors = {
         "broadcast": ak.Causal(),
-        "subject pointer": ak.Causal() + ak.priors.KeyWeights(loud),
-        "previous token": ak.Causal() + ak.priors.Table(before),
+        "subject pointer": ak.Causal() * ak.priors.KeyWeights(loud),
+        "previous token": ak.Causal() * ak.priors.Table(before),
     }
     figure = Figure(figsize=(8.0, 2.9))
     axes = figure.subplots(1, 3, sharey=True)

@@ -88,9 +88,9 @@ class Sentences(Study):
             pairs[ROLES.index(query), ROLES.index(key)] = self.contrast
         prior: ak.Prior = ak.Causal()
         if head == "previous token":
-            prior = ak.Window(1, 0) + ak.priors.Table(_not_itself(len(roles), self.contrast))
+            prior = ak.Window(1, 0) * ak.priors.Table(_not_itself(len(roles), self.contrast))
         if head != "previous token":
-            prior = prior + ak.Alibi(self.decay)
+            prior = prior * ak.Alibi(self.decay)
         weights = ak.attention_weights(roles, roles, kernel=ak.Bilinear(pairs), prior=prior)
         return np.asarray(weights)
 

@@ -123,8 +123,8 @@ class Zoo(Study):
             "softmax": {"kernel": dot, "prior": causal},
             "linear": {"kernel": ak.EluFeatures(), "prior": causal, "method": ak.Linear()},
             "window": {"kernel": dot, "prior": ak.Window(window, 0)},
-            "ALiBi": {"kernel": dot, "prior": causal + ak.Alibi(self.slope)},
-            "T5": {"kernel": dot, "prior": causal + ak.RelativeBias(table, bidirectional=False)},
+            "ALiBi": {"kernel": dot, "prior": causal * ak.Alibi(self.slope)},
+            "T5": {"kernel": dot, "prior": causal * ak.RelativeBias(table, bidirectional=False)},
         }
 
     def heat_maps(self, run: Run, key: Array) -> None:

@@ -35,8 +35,8 @@ def each(make, numbers=LENGTHS):
 )
 def test_heads_equal_a_loop_over_heads(x64, method, batch):
     q, k, v = arrays(*batch)
-    kernel = each(ak.Gaussian)
-    prior = each(ak.Alibi, 0.1 * LENGTHS) + ak.Causal(offset=4)
+    kernel = ak.DotProduct() * each(ak.Gaussian)
+    prior = each(ak.Alibi, 0.1 * LENGTHS) * ak.Causal(offset=4)
     rule = each(ak.Softmax, 1.0 / LENGTHS)
     value, log_mass = ak.attend(
         q, k, v, kernel=kernel, prior=prior, rule=rule, method=method, return_log_mass=True
@@ -47,8 +47,8 @@ def test_heads_equal_a_loop_over_heads(x64, method, batch):
             q[..., h, :, :],
             k[..., h, :, :],
             v[..., h, :, :],
-            kernel=ak.Gaussian(length),
-            prior=ak.Alibi(0.1 * length) + ak.Causal(offset=4),
+            kernel=ak.DotProduct() * ak.Gaussian(length),
+            prior=ak.Alibi(0.1 * length) * ak.Causal(offset=4),
             rule=ak.Softmax(1.0 / length),
             return_log_mass=True,
         )

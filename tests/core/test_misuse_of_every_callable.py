@@ -447,7 +447,10 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
     **of_class("Prefix", length=("whole from 0", 1)),
     **of_class("Lengths", queries=("whole from 0?", 1), keys=("whole from 0?", 1)),
     **of_class("Where", function=("function", lambda i, j: j <= i)),
-    **of_class("Sum", first=("prior", ak.Causal()), second=("prior", ak.Causal())),
+    "priors.Product": (
+        priors.Product,
+        {"first": ("prior", ak.Causal()), "second": ("prior", ak.Causal())},
+    ),
     **of_class("And", first=("mask", ak.Causal()), second=("mask", ak.Causal())),
     **of_class("Or", first=("mask", ak.Causal()), second=("mask", ak.Causal())),
     **of_class("Not", mask=("mask", ak.Causal())),

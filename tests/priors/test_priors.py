@@ -183,9 +183,9 @@ BIASES = {
         ak.RelativeBias(np.arange(8.0) / 3, 10),
         np.array([[bucket(j - i, 8, 10, True) / 3 for j in range(KEYS)] for i in range(QUERIES)]),
     ),
-    "masked bias": (ak.Causal() + ak.Alibi(0.3), np.where(J <= I, -0.3 * np.abs(I - J), -np.inf)),
+    "masked bias": (ak.Causal() * ak.Alibi(0.3), np.where(J <= I, -0.3 * np.abs(I - J), -np.inf)),
     "elsewhere": (
-        At(ak.Alibi(0.5) + ak.Causal(), jnp.arange(QUERIES) + 4, jnp.arange(KEYS)),
+        At(ak.Alibi(0.5) * ak.Causal(), jnp.arange(QUERIES) + 4, jnp.arange(KEYS)),
         np.where(J <= I + 4, -0.5 * np.abs(I + 4 - J), -np.inf),
     ),
 }
@@ -203,7 +203,7 @@ def test_a_forbidden_pair_stays_so_whatever_another_prior_says():
     says = np.full((QUERIES, KEYS), 0.5, np.float32)
     says[0, 1:], says[1, 0] = np.inf, -np.inf
     trained = eqx.tree_at(lambda table: table.bias, Table(0.0 * (says == 0)), jnp.asarray(says))
-    scores, bounds = evaluated(ak.Causal() + trained)
+    scores, bounds = evaluated(ak.Causal() * trained)
     expected = np.where(J <= I, np.where(np.isinf(says), -np.inf, says), -np.inf)
     np.testing.assert_array_equal(scores, expected)
     assert_bounds(bounds, expected)

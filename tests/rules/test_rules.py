@@ -133,7 +133,7 @@ def test_entmax_tends_to_softmax_and_its_threshold_to_the_log_mass(x64):
 def test_uniform_is_the_limit_of_high_temperature(x64):
     rng = np.random.default_rng(9)
     q, k, v = (rng.normal(size=s) for s in ((5, 2), (7, 2), (7, 1)))
-    prior = ak.Causal() + ak.Alibi(0.3)
+    prior = ak.Causal() * ak.Alibi(0.3)
     i, j = np.indices((5, 7))
     weights = np.where(j <= i, np.exp(-0.3 * np.abs(i - j)), 0.0)
     expected = weights @ v / weights.sum(axis=1, keepdims=True)

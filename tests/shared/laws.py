@@ -61,11 +61,11 @@ PRIORS = {
     "causal": ak.Causal(offset=4),
     "window without held out": ak.Window(5, 3) & ~priors.HeldOut(~HELD_OUT),
     "function": priors.Where(lambda i, j: (i + j) % 5 > 0) | ak.Causal(),
-    "bias in segments": ak.Alibi(jnp.asarray(0.2)) + priors.Segments(ROW[:QUERIES] // 9, ROW // 9),
+    "bias in segments": ak.Alibi(jnp.asarray(0.2)) * priors.Segments(ROW[:QUERIES] // 9, ROW // 9),
     "relative bias at given positions": priors.At(
-        ak.RelativeBias(jnp.linspace(-1.0, 1.0, 8), 20) + ak.Causal(), 2 * ROW[:QUERIES], ROW[::-1]
+        ak.RelativeBias(jnp.linspace(-1.0, 1.0, 8), 20) * ak.Causal(), 2 * ROW[:QUERIES], ROW[::-1]
     ),
-    "key weights": priors.KeyWeights(jnp.sin(jnp.arange(1.0 * KEYS))) + priors.Prefix(9),
+    "key weights": priors.KeyWeights(jnp.sin(jnp.arange(1.0 * KEYS))) * priors.Prefix(9),
 }
 RULES = {
     "softmax": ak.Softmax(),
