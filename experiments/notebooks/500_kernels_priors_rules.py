@@ -83,14 +83,14 @@ print("K =", jnp.exp(mixed.pairwise(here, others))[0].round(4))
 # %% [markdown]
 # ## Priors
 #
-# A mask is a prior of 0 or 1. Masks combine as sets do, and weights as logarithms do:
+# A mask is a prior of 0 or 1. Masks combine like sets; priors of any kind multiply, as kernels do:
 #
 # $$
 # \pi_{A\,\&\,B} = \pi_A \pi_B, \qquad \pi_{A | B} = \max(\pi_A, \pi_B), \qquad
-# \pi_{\sim A} = 1 - \pi_A, \qquad \log \pi_{A + B} = \log \pi_A + \log \pi_B
+# \pi_{\sim A} = 1 - \pi_A, \qquad \pi_{A * B} = \pi_A \pi_B
 # $$
 #
-# The last is for biases, such as ALiBi's $\log \pi = -m\,|i - j|$. No prior is stored as a matrix:
+# The product is for biases, such as ALiBi's $\log \pi = -m\,|i - j|$. No prior is stored as a matrix:
 # a streaming sum evaluates one block of positions at a time, and skips blocks that are fully
 # masked.
 
