@@ -178,7 +178,7 @@ def _validate(options: argparse.Namespace, _: list[str]) -> int:
 def _schema(*_: object) -> int:
     from pydantic import TypeAdapter  # noqa: PLC0415
 
-    from .studies import AnyStudy  # noqa: PLC0415
+    from .registry import AnyStudy  # noqa: PLC0415
 
     print(json.dumps(TypeAdapter(AnyStudy).json_schema(), indent=2))
     return 0
@@ -188,7 +188,7 @@ def _list(*_: object) -> int:
     from attnkernel.data import BUNDLED  # noqa: PLC0415
 
     from . import kernels, parts  # noqa: PLC0415
-    from .studies import STUDIES  # noqa: PLC0415
+    from .registry import STUDIES  # noqa: PLC0415
 
     for what, names in (
         ("study", STUDIES),

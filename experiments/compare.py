@@ -17,31 +17,20 @@ from attnkernel._core.saving import write_whole
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
 
 from .config import ConfigError, read
-from .results import OutputError, read_json, save_figure, status_of
+from .results import (
+    OutputError,
+    flat,
+    is_number,
+    numbers_of,
+    read_json,
+    save_figure,
+    status_of,
+)
 
 _ROWS = 40  # of a table of numbers
 _LOOKS = list(
     zip((BLUE, ORANGE, GREEN, PURPLE, SKY, GREY), ("-", "--", "-.", ":", "-", "--"), strict=True)
 )
-
-
-def flat(tree: Any, name: str = "") -> dict[str, Any]:
-    """The leaves of a summary or config by their dotted names."""
-    if isinstance(tree, Mapping):
-        items = [(str(key), value) for key, value in tree.items()]
-    elif isinstance(tree, list):
-        items = [(str(i), value) for i, value in enumerate(tree)]
-    else:
-        return {name: tree}
-    found = {}
-    for key, value in items:
-        found |= flat(value, f"{name}.{key}" if name else key)
-    return found
-
-
-def numbers_of(summary: Any) -> dict[str, Any]:
-    """The numbers of a summary by their dotted names."""
-    return {key: value for key, value in flat(summary).items() if _is_number(value)}
 
 
 class Result:
@@ -65,17 +54,13 @@ class Result:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 continue  # damaged, as the last line of a run that was killed
-            if not isinstance(row, dict) or len(row) < 2 or not _is_number(row.get("step")):
+            if not isinstance(row, dict) or len(row) < 2 or not is_number(row.get("step")):
                 continue
             (who, member), *numbers = ((k, v) for k, v in row.items() if k != "step")
             for name, value in numbers:
-                if _is_number(value):
+                if is_number(value):
                     found.setdefault((name, f"{who} {member}"), []).append((row["step"], value))
         return {key: np.array(rows, float) for key, rows in found.items()}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def compare(runs: Sequence[Path], out: Path, console: Console) -> None:

@@ -1,8 +1,7 @@
-"""The parts that configs are made of: data, model, training. Each knows how to become real."""
+"""The parts of configs: data, model and training, and what each of them makes."""
 
-import abc
 import functools
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import equinox as eqx
 import jax
@@ -14,11 +13,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
-from attnkernel._core.regression_data import require_regression_data
 
 from .config import FieldError
 from .kernels import BUILT_IN, KERNELS, Scaled, require_known
-from .results import Run
 
 
 def _representable(value: float) -> float:
@@ -41,6 +38,7 @@ Positive = Annotated[
     pydantic.AfterValidator(_representable),
 ]
 HoldOutSize = Annotated[int | float, pydantic.AfterValidator(_rows_or_fraction)]
+Seed = Annotated[int, pydantic.Field(ge=0, lt=2**32)]
 Name = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
 Column = Annotated[str, pydantic.Field(min_length=1)]
 Columns = Column | Annotated[list[Column], pydantic.Field(min_length=1)]
@@ -201,11 +199,10 @@ class Training(Part):
             raise ValueError("float32_bias_correction is of adam; leave it out, or use adam")
         return self
 
-    def make(self, learning_rate: Any = None) -> optax.GradientTransformation:
-        """The optimiser; or that of another learning rate, which may be traced."""
-        if learning_rate is not None:
-            return _optimizer(self.optimizer, learning_rate, self.float32_bias_correction)
-        return _kept_optimizer(self.optimizer, self.learning_rate, self.float32_bias_correction)
+    def make(self) -> optax.GradientTransformation:
+        """The optimiser; its learning rate may be traced."""
+        make = _kept_optimizer if isinstance(self.learning_rate, float) else _optimizer
+        return make(self.optimizer, self.learning_rate, self.float32_bias_correction)
 
 
 def _optimizer(
@@ -241,95 +238,6 @@ def _rate_of_float32_adam(rate: float, count: Array) -> Array:
         return (1.0 - power).astype(exact.dtype) / exact
 
     return rate * jnp.sqrt(rounding(0.999)) / rounding(0.9)
-
-
-class Study(Part, abc.ABC):
-    """What every config has. A study is a subclass: its fields, its checks, and `run`."""
-
-    name: Name
-    seed: Annotated[int, pydantic.Field(ge=0, lt=2**32)] = 2024
-    precision: Literal["float32", "float64"] = "float32"
-    legacy_prng: bool = pydantic.Field(
-        default=False, description="JAX's random numbers as they were before 2025"
-    )
-    style: Literal["light", "dark"] = pydantic.Field(default="light", description="of the figures")
-    is_benchmark: ClassVar[bool] = False
-    distributed: ClassVar[bool] = False  # whether several processes can share the work
-    rows_are: ClassVar[str] = ""  # the table of the summary that `numbers` computes; else fields
-
-    def check(self) -> None:
-        """Raise `FieldError` for what only the data can tell."""
-
-    @abc.abstractmethod
-    def run(self, run: Run) -> None:
-        """Computes, and hands numbers, figures and progress to `run`."""
-
-    def keys(self) -> "Keys":
-        return Keys(self.seed)
-
-    def traced(self) -> dict[str, Any] | None:
-        """Numbers, by name, in which runs may differ and still be one program of a sweep.
-
-        None, the default: each run is a process of its own. A study that gives them says in
-        `apart` what else must agree, and computes in `numbers`.
-        """
-        return None
-
-    def apart(self) -> str:
-        """What must agree for runs to be one program."""
-        raise NotImplementedError
-
-    def numbers(self, traced: dict[str, Array], most: dict[str, Any]) -> tuple[Any, Array]:
-        """The columns of the summary's `rows_are`, or fields of it, from numbers that may be
-        traced; and whether it diverged. `most`: the largest of each number, known."""
-        raise NotImplementedError
-
-
-class Keys:
-    """The chain `key, sub = split(key)` from `PRNGKey(seed)`: one sub-key after the other."""
-
-    def __init__(self, seed: int | Array):
-        self._key = jax.random.PRNGKey(seed)
-
-    def next(self) -> PRNGKeyArray:
-        self._key, key = jax.random.split(self._key)
-        return key
-
-    def stack(self, number: int) -> PRNGKeyArray:
-        """The next sub-keys, stacked."""
-        return jnp.stack([self.next() for _ in range(number)])
-
-
-def load(part: Any, key: PRNGKeyArray) -> ak.data.Dataset:
-    """The data of a config; a fault in them is a fault of the field `data`."""
-    try:
-        data = part.load(key)
-        require_regression_data(data.x, data.y)
-    except ValueError as error:
-        raise FieldError(("data",), str(error)) from None
-    return data
-
-
-def rows_held_out(size: int | float, n: int, *field: str | int) -> int:
-    """A number of rows, or a fraction of n as one; it must leave a row to predict from."""
-    rows = size if isinstance(size, int) else max(1, round(size * n))
-    if rows >= n:
-        raise FieldError(
-            field,
-            f"holding out {rows} rows leaves none to predict from: the data have {n}. "
-            f"Expected 1 to {n - 1}, or a fraction such as 0.5",
-        )
-    return rows
-
-
-def hold_out_sizes(sizes: list[int | float], n: int) -> list[int]:
-    """The numbers of rows of a list `hold_out`."""
-    return [rows_held_out(size, n, "hold_out", i) for i, size in enumerate(sizes)]
-
-
-def describe(data: ak.data.Dataset) -> dict[str, Any]:
-    """What a summary says of the data."""
-    return {"rows": data.x.shape[0], "inputs": list(data.x_names), "label": data.y_name}
 
 
 def outside_bounds(lengthscales: Array, data: ak.data.Dataset, model: Model, who: str) -> list[str]:

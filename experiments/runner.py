@@ -19,9 +19,10 @@ import matplotlib as mpl
 from attnkernel import FitWarning
 
 from . import config as configs, distributed
-from .parts import Study
-from .results import OutputError, Run, default_directory, resume_command, status_of
-from .studies import STUDIES
+from .registry import STUDIES
+from .results import OutputError, default_directory, resume_command, status_of
+from .run import Run
+from .study import Study
 
 
 @contextlib.contextmanager

@@ -15,9 +15,9 @@ from typing import Any
 import attnkernel as ak
 
 from ..config import FieldError, Source, complain
-from ..parts import Study
 from ..results import plain
 from ..runner import settings
+from ..study import Study
 from ._cache import cache
 from ._dial import dial
 from ._page import Page

@@ -11,7 +11,8 @@ import attnkernel as ak
 
 from ..config import FieldError
 from ..kernels import BUILT_IN
-from ..parts import Model, load
+from ..parts import Model
+from ..study import load
 from ._page import Page, entropy, require_drawable
 
 

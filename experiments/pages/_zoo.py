@@ -10,7 +10,7 @@ from jaxtyping import Array
 import attnkernel as ak
 
 from ..kernels import BUILT_IN
-from ..parts import load
+from ..study import load
 from ._page import Page, require_drawable
 
 TOKENS, SIZE = 24, 8

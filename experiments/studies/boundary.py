@@ -27,19 +27,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pydantic
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import FieldError, Name, Positive, Study
-from ..results import Run
-from ._panels import legend
-from ._sides import table_of_targets, target
+from ..benchmarks.driver import table_of_targets, target
+from ..config import FieldError
+from ..panels import legend
+from ..parts import Name, Positive
+from ..run import Run
+from ..study import Study
+from ..watch import SILENT, Watch
 
 REACH = {"gaussian": 12.0, "epanechnikov": 1.0}  # in lengthscales: the kernel is 0 beyond
 PLACES = {"boundary": 0, "interior": -1}  # among the inputs asked
 ORDERS = {0: "constant", 1: "linear"}
+Results = dict[tuple[str, int], np.ndarray]  # by kernel and order
 
 
 class Boundary(Study):
@@ -68,13 +72,13 @@ class Boundary(Study):
                 f"which the middle is four from both ends; got {self.lengthscales}",
             )
 
-    def run(self, run: Run) -> None:
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
         lengthscales = np.sort(self.lengthscales)
         at, found = np.linspace(0.0, 0.5, self.points), {}
         cases = list(itertools.product(self.kernels, ORDERS))
-        with run.timed("fits"), run.progress("fits", len(cases)) as tick:
+        with watch.timed("fits"), watch.progress("fits", len(cases)) as tick:
 
-            def compute(i: int) -> np.ndarray:
+            def fit(i: int) -> np.ndarray:
                 """Of shape (lengthscales, (measured, predicted), (bias, variance), points)."""
                 (name, order), n = cases[i], self.n
                 return np.array(
@@ -84,19 +88,19 @@ class Boundary(Study):
                     ]
                 )
 
-            kept = run.each("fits", len(cases), compute)
+            kept = watch.each("fits", len(cases), fit)
             for (name, order), values in zip(cases, kept, strict=True):
                 found[name, order] = values
                 tick(len(found), f"{name}, order {order}")
+        return found
+
+    def report(self, results: Results, run: Run) -> None:
+        lengthscales = np.sort(self.lengthscales)
         rows = [
             _row(name, order, place, lengthscales, values[..., column])
-            for (name, order), values in found.items()
+            for (name, order), values in results.items()
             for place, column in PLACES.items()
         ]
-        self._report(run, rows, lengthscales)
-        self._draw(run, rows, lengthscales, at, found)
-
-    def _report(self, run: Run, rows: list[dict[str, Any]], lengthscales: np.ndarray) -> None:
         shown = [f"{h:g}" for h in lengthscales]
         whose = [[row["kernel"], ORDERS[row["order"]], row["place"]] for row in rows]
         run.table(
@@ -137,6 +141,7 @@ class Boundary(Study):
             for (what, values), most in zip(misses.items(), (0.02, 0.05, 0.02), strict=True)
         ]
         table_of_targets(run, targets)
+        self._draw(run, rows, lengthscales, results)
         run.summary({"lengthscales": lengthscales, "rows": rows, "targets": targets})
 
     def _draw(
@@ -144,9 +149,9 @@ class Boundary(Study):
         run: Run,
         rows: list[dict[str, Any]],
         lengthscales: np.ndarray,
-        at: np.ndarray,
-        found: dict[tuple[str, int], np.ndarray],
+        found: Results,
     ) -> None:
+        at = np.linspace(0.0, 0.5, self.points)
         kernel, figure = self.kernels[0], Figure(figsize=(8.4, 3.7))
         left, right = figure.subplots(1, 2)
         arrays: dict[str, Any] = {"x": at, "lengthscales": lengthscales}

@@ -1,23 +1,32 @@
 """Token by token: a cache that grows, one that wraps, and a state of fixed size."""
 
 import time
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pydantic
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Name, Study
-from ..results import Run
-from ._panels import heat_map
+from ..panels import heat_map
+from ..parts import Name
+from ..run import Run
+from ..study import Keys, Study
+from ..watch import SILENT, Watch
 
 KINDS = ("full", "ring", "recurrent")
+
+
+class Results(NamedTuple):
+    """By cache: the deviation from the full pass; bytes and seconds against the length."""
+
+    deviations: dict[str, float]
+    costs: dict[str, dict[str, list[float]]]
 
 
 class Cache(Study):
@@ -37,8 +46,8 @@ class Cache(Study):
     ]
     repeats: Annotated[int, pydantic.Field(ge=1)] = 50
 
-    def run(self, run: Run) -> None:
-        keys = self.keys()
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        keys = Keys(key)
         modules = {
             kind: self.module(kind, key) for kind, key in zip(KINDS, keys.stack(3), strict=True)
         }
@@ -50,13 +59,17 @@ class Cache(Study):
         costs: dict[str, dict[str, list[float]]] = {
             kind: {"bytes": [], "seconds": []} for kind in KINDS
         }
-        with run.progress("decoding", len(self.lengths)) as tick:
+        with watch.progress("decoding", len(self.lengths)) as tick:
             for number, length in enumerate(self.lengths):
                 for kind, module in modules.items():
                     held, seconds = self.cost(kind, module, x[:length])
                     costs[kind]["bytes"].append(held)
                     costs[kind]["seconds"].append(seconds)
                 tick(number + 1, f"{length} tokens")
+        return Results(deviations, costs)
+
+    def report(self, results: Results, run: Run) -> None:
+        deviations, costs = results
         draw_patterns(run)
         self.draw(run, costs)
         run.table(

@@ -13,13 +13,15 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..parts import Name, Study
-from ..results import Run
-from ._panels import label_outer, legend, panels
+from ..panels import label_outer, legend, panels
+from ..parts import Name
+from ..run import Run
+from ..study import Keys, Study
+from ..watch import SILENT, Watch
 
 Design = Literal["even", "boundary"]
 
-# of each: within what its coverage of 95 % is expected
+# the range in which the coverage of a level of 95 % is expected
 METHODS: dict[str, tuple[float, float] | None] = {
     "naive": None,
     "corrected": (0.93, 0.97),
@@ -28,6 +30,7 @@ METHODS: dict[str, tuple[float, float] | None] = {
     "conformal": (0.94, 0.96),
     "conformal, local": (0.94, 0.96),
 }
+Results = dict[tuple[Design, int], dict[str, dict[str, np.ndarray]]]  # by design, order, method
 _POINTWISE = ("naive", "corrected", "conformal", "conformal, local")
 
 
@@ -53,28 +56,27 @@ class Coverage(Study):
         default=25, description="data sets per call of the program"
     )
 
-    def run(self, run: Run) -> None:
-        at = np.linspace(-3.0, 3.0, self.points)
-        keys, cases = self.keys(), list(itertools.product(self.designs, self.orders))
-        rows, inside = [], {}
-        with run.progress("data sets", self.data_sets * len(cases)) as tick, run.timed("all"):
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        keys, results = Keys(key), {}
+        cases = list(itertools.product(self.designs, self.orders))
+        with watch.progress("data sets", self.data_sets * len(cases)) as tick, watch.timed("all"):
             for place, (design, order) in enumerate(cases):
                 many = jax.jit(jax.vmap(functools.partial(_one, self, design, order)))
-                of_sets, found = keys.stack(self.data_sets), []
-                compute = lambda rows: many(of_sets[rows])  # noqa: B023, E731
+                set_keys, found = keys.stack(self.data_sets), []
+                compute = lambda rows: many(set_keys[rows])  # noqa: B023, E731
                 name = f"{design}_{order}"
-                for done, batch in run.batches(name, self.data_sets, self.batch, compute):
+                for done, batch in watch.batches(name, self.data_sets, self.batch, compute):
                     found.append(batch)
                     tick(place * self.data_sets + done, f"{design}, order {order}")
-                whole = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
-                rows += [_row(design, order, name, whole[name], self.level) for name in METHODS]
-                inside[design, order] = whole
-        self._report(run, at, rows, inside)
-        self._draw_example(run, at)
+                results[design, order] = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
+        return results
 
-    def _report(
-        self, run: Run, at: np.ndarray, rows: list[dict[str, Any]], inside: dict[Any, Any]
-    ) -> None:
+    def report(self, results: Results, run: Run) -> None:
+        rows = [
+            _row(design, order, name, found[name], self.level)
+            for (design, order), found in results.items()
+            for name in METHODS
+        ]
         run.table(
             f"Coverage of {100 * self.level:g} % bands, in {self.data_sets} data sets of {self.n} "
             f"points, of order p (s.e.: its standard error)",
@@ -93,7 +95,13 @@ class Coverage(Study):
                 for row in rows
             ],
         )
-        figure, axes = panels(len(inside), width=3.9, height=2.7)
+        self._draw(run, results)
+        self._draw_example(run)
+        run.summary({"level": self.level, "data_sets": self.data_sets, "methods": rows})
+
+    def _draw(self, run: Run, results: Results) -> None:
+        at = np.linspace(-3.0, 3.0, self.points)
+        figure, axes = panels(len(results), width=3.9, height=2.7)
         arrays: dict[str, Any] = {"x": at}
         lines = (
             ("--", ak.plot.ORANGE),
@@ -101,7 +109,7 @@ class Coverage(Study):
             (":", ak.plot.PURPLE),
             ("-.", ak.plot.GREEN),
         )
-        for ax, ((design, order), found) in zip(axes, inside.items(), strict=True):
+        for ax, ((design, order), found) in zip(axes, results.items(), strict=True):
             ax.axhline(self.level, color=ak.plot.ink(), linewidth=0.8)
             for name, (style, color) in zip(_POINTWISE, lines, strict=True):
                 share = np.mean(found[name]["inside"], axis=0)
@@ -113,10 +121,10 @@ class Coverage(Study):
         label_outer(axes, "x", "share of data sets")
         legend(figure, axes)
         run.figure("coverage", figure, **arrays)
-        run.summary({"level": self.level, "data_sets": self.data_sets, "methods": rows})
 
-    def _draw_example(self, run: Run, at: np.ndarray) -> None:
-        """One data set of each design, with the bands that are expected to be honest."""
+    def _draw_example(self, run: Run) -> None:
+        """One data set of each design, with the bands that should reach their level."""
+        at = np.linspace(-3.0, 3.0, self.points)
         figure, axes = panels(len(self.designs), width=4.4, height=3.2)
         arrays: dict[str, Any] = {"grid": at, "true_mean": ak.data.heteroskedastic_mean(at)}
         key = self.keys().next()
@@ -166,20 +174,20 @@ def _fit(study: Coverage, x: np.ndarray, y: Array, order: int) -> ak.Fit:
 def _one(
     study: Coverage, design: Design, order: int, key: PRNGKeyArray
 ) -> dict[str, dict[str, Array]]:
-    """Of one data set and each method: what is inside, along the inputs asked; and the width.
+    """For one data set and each method: whether the truth is inside, by input; and the width.
 
-    Bands are asked of the mean, evenly; intervals of labels at inputs such as those of the design.
+    Bands of the mean are evaluated evenly, intervals of labels at inputs distributed as the design.
     """
     x = inputs(design, study.n)
-    of_data, of_labels, of_draws = jax.random.split(key, 3)
-    fit = _fit(study, x, simulate(x, of_data), order)
+    data_key, label_key, draw_key = jax.random.split(key, 3)
+    fit = _fit(study, x, simulate(x, data_key), order)
     at = np.linspace(-3.0, 3.0, study.points)
     where = {"mean": at, "label": inputs(design, study.points)}
     truths = {
         "mean": ak.data.heteroskedastic_mean(at),
-        "label": simulate(where["label"], of_labels),
+        "label": simulate(where["label"], label_key),
     }
-    drawn = {"kind": "simultaneous", "draws": study.draws, "key": of_draws}
+    drawn = {"kind": "simultaneous", "draws": study.draws, "key": draw_key}
     asked: dict[str, tuple[Callable, dict[str, Any], str]] = {
         "naive": (ak.bands, {"corrected": False}, "mean"),
         "corrected": (ak.bands, {}, "mean"),

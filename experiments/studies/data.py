@@ -1,13 +1,17 @@
-"""The data, and where it is known the truth behind them."""
+"""The data, and the true mean and standard deviation where they are known."""
 
 from typing import Literal
 
+from jaxtyping import PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Data, FieldError, Name, Study, describe, load, to_list
-from ..results import Run
+from ..config import FieldError
+from ..parts import Data, Name, to_list
+from ..run import Run
+from ..study import Keys, Study, describe, load
+from ..watch import SILENT, Watch
 
 
 class ShowData(Study):
@@ -21,8 +25,11 @@ class ShowData(Study):
         if load(self.data, self.keys().next()).x.shape[1] != 1:
             raise FieldError(("data",), "this study draws one input; name one column in data.x")
 
-    def run(self, run: Run) -> None:
-        data = load(self.data, self.keys().next())
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> ak.data.Dataset:
+        return self.data.load(Keys(key).next())
+
+    def report(self, results: ak.data.Dataset, run: Run) -> None:
+        data = results
         figure = Figure(figsize=(6.0, 3.6))
         ax = ak.plot.data(data, ax=figure.subplots())
         figure.legend(loc="outside lower center", ncols=3)

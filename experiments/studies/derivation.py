@@ -1,4 +1,4 @@
-"""From kernel regression to self-attention, line by line: each arrow is an identity that is run."""
+"""From kernel regression to self-attention: each step is an identity that is checked."""
 
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -6,24 +6,33 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pydantic
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Name, Positive, Study
-from ..results import Run
-from ._panels import heat_map, legend
+from ..panels import heat_map, legend
+from ..parts import Name, Positive
+from ..run import Run
+from ..study import Keys, Study
+from ..watch import SILENT, Watch
 
 
 class Step(NamedTuple):
-    """One arrow: two ways to the same number, and the weights that they have."""
+    """One arrow: two ways to compute the same numbers, and the attention weights."""
 
     name: str
-    says: str
+    identity: str
     left: Array
     right: Array
     weights: Array
+
+
+class Results(NamedTuple):
+    """The identities; and by scale ("with" or "without" 1/√d) and column, numbers against d."""
+
+    steps: list[Step]
+    scales: dict[str, dict[str, list[float]]]
 
 
 class Derivation(Study):
@@ -41,23 +50,28 @@ class Derivation(Study):
         default=64, description="keys that each query of the study of dimensions sees"
     )
 
-    def run(self, run: Run) -> None:
-        keys = self.keys()
-        steps = self.steps(keys.next())
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        keys = Keys(key)
+        return Results(self.steps(keys.next()), scales(self.dims, self.keys_each, keys.next()))
+
+    def report(self, results: Results, run: Run) -> None:
+        steps, table = results
         deviations = {step.name: float(jnp.max(jnp.abs(step.left - step.right))) for step in steps}
         draw_steps(run, steps)
-        table = scales(self.dims, self.keys_each, keys.next())
         draw_scales(run, table, self.dims)
         run.table(
             "Each arrow as an identity",
             ["step", "what is equal", "largest deviation"],
-            [[step.name, step.says, f"{deviations[step.name]:.1e}"] for step in steps],
+            [[step.name, step.identity, f"{deviations[step.name]:.1e}"] for step in steps],
         )
         run.table(
             f"A query and {self.keys_each} keys, all standard normal",
             ["d", "variance of the score", "entropy", "slope", "with 1/√d: variance", *COLUMNS[1:]],
             [
-                [str(d), *(f"{table[side][name][i]:.3g}" for side in SIDES for name in COLUMNS)]
+                [
+                    str(d),
+                    *(f"{table[scaling][name][i]:.3g}" for scaling in SCALINGS for name in COLUMNS),
+                ]
                 for i, d in enumerate(self.dims)
             ],
         )
@@ -65,11 +79,11 @@ class Derivation(Study):
 
     def steps(self, key: Array) -> list[Step]:
         """B1 to B8: each left side is written out, each right side a call of the package."""
-        of_q, of_k, of_v, of_x, of_module = jax.random.split(key, 5)
+        q_key, k_key, v_key, x_key, module_key = jax.random.split(key, 5)
         n, d, sigma = self.tokens, self.dim, self.bandwidth
-        q, k = (jax.random.normal(key, (n, d)) for key in (of_q, of_k))
-        v = jax.random.normal(of_v, (n, 3))
-        x = jax.random.normal(of_x, (n, d))
+        q, k = (jax.random.normal(key, (n, d)) for key in (q_key, k_key))
+        v = jax.random.normal(v_key, (n, 3))
+        x = jax.random.normal(x_key, (n, d))
         unit = k / jnp.linalg.norm(k, axis=1, keepdims=True)
         square = jnp.sum((q[:, None, :] - k[None, :, :]) ** 2, axis=2)
         apart = jnp.sum((q[:, None, :] - unit[None, :, :]) ** 2, axis=2)
@@ -77,8 +91,8 @@ class Derivation(Study):
         normal = jnp.exp(-square / (2 * sigma**2)) / (2 * jnp.pi * sigma**2) ** (d / 2)
         weights = normal / jnp.sum(normal, axis=1, keepdims=True)
         ours = ak.attention_weights(q, k, kernel=gaussian)
-        says = "Nadaraya–Watson weights = softmax of −|x − xᵢ|²/2σ²"
-        steps = [Step("B1", says, weights, ours, ours)]
+        identity = "Nadaraya–Watson weights = softmax of −|x − xᵢ|²/2σ²"
+        steps = [Step("B1", identity, weights, ours, ours)]
         score = jnp.tanh(q[:, None, :] + k[None, :, :]) @ x[0]
         additive = ak.Additive(x[0])
         steps.append(
@@ -128,7 +142,7 @@ class Derivation(Study):
                 ak.attention_weights(q, k, kernel=ak.DotProduct()),
             )
         )
-        module = ak.SelfAttention(d, key=of_module)
+        module = ak.SelfAttention(d, key=module_key)
         projections = lambda m: [m.query_proj.weight, m.key_proj.weight, m.value_proj.weight]  # noqa: E731
         plain = eqx.tree_at(projections, module, [jnp.eye(d)] * 3)
         steps.append(
@@ -155,17 +169,17 @@ class Derivation(Study):
 
 
 COLUMNS = ("variance", "entropy", "slope")
-SIDES = ("without", "with")
+SCALINGS = ("without", "with")
 
 
 def scales(dims: list[int], keys_each: int, key: Array) -> dict[str, dict[str, list[float]]]:
     """Score variance, entropy of the weights and norm of their slope in the scores, against d."""
-    table: dict[str, Any] = {side: {name: [] for name in COLUMNS} for side in SIDES}
+    table: dict[str, Any] = {scaling: {name: [] for name in COLUMNS} for scaling in SCALINGS}
     for d, one in zip(dims, jax.random.split(key, len(dims)), strict=True):
-        of_q, of_k = jax.random.split(one)
-        q = jax.random.normal(of_q, (256, d))
-        k = jax.random.normal(of_k, (keys_each, d))
-        for side, scale in zip(SIDES, (1.0, d**-0.5), strict=True):
+        q_key, k_key = jax.random.split(one)
+        q = jax.random.normal(q_key, (256, d))
+        k = jax.random.normal(k_key, (keys_each, d))
+        for scaling, scale in zip(SCALINGS, (1.0, d**-0.5), strict=True):
             scores = scale * (q @ k.T)
             a = jax.nn.softmax(scores)
             # the Jacobian of softmax is diag(a) − a aᵀ
@@ -174,7 +188,7 @@ def scales(dims: list[int], keys_each: int, key: Array) -> dict[str, dict[str, l
             entropy = -jnp.sum(jax.scipy.special.xlogy(a, a), axis=1)
             found = (jnp.var(scores), jnp.mean(entropy), jnp.mean(slope))
             for name, number in zip(COLUMNS, found, strict=True):
-                table[side][name].append(float(number))
+                table[scaling][name].append(float(number))
     return table
 
 
@@ -218,5 +232,5 @@ def draw_scales(run: Run, table: dict[str, dict[str, list[float]]], dims: list[i
     axes[2].set_yscale("log")
     legend(figure, list(axes))
     run.figure(
-        "scales", figure, dims=dims, **{f"{s}_{n}": table[s][n] for s in SIDES for n in COLUMNS}
+        "scales", figure, dims=dims, **{f"{s}_{n}": table[s][n] for s in SCALINGS for n in COLUMNS}
     )

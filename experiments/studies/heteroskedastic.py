@@ -13,22 +13,25 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Name, Positive, Study
-from ..results import Run
-from ._panels import legend
+from ..panels import legend
+from ..parts import Name, Positive
+from ..run import Run
+from ..study import Keys, Study
+from ..watch import SILENT, Watch
 
+Results = dict[float, dict[str, np.ndarray]]  # by growth: arrays over the data sets
 METHODS = ("one sd", "local sd", "reweighted", "likelihood", "true weights")
 
 
 class Heteroskedasticity(Study):
-    """Fits that know of one sd, of sd(x), or are weighted by it, over many data sets."""
+    """Fits with one sd, with sd(x), or weighted by it, over many data sets."""
 
     study: Literal["heteroskedastic"]
     name: Name = "heteroskedastic"
     precision: Literal["float32", "float64"] = "float64"
     n: Annotated[int, pydantic.Field(ge=20, le=2000)] = 150
     growth: Annotated[list[Positive], pydantic.Field(min_length=1, max_length=4)] = pydantic.Field(
-        default=[0.05, 0.5], description="g of the noise's sd 0.2 + g|x|; 0.05 is the post's"
+        default=[0.05, 0.5], description="g of the noise's sd 0.2 + g|x|; 0.05: Czyż (2024)"
     )
     order: Literal[0, 1] = 1
     data_sets: Annotated[int, pydantic.Field(ge=2, le=100_000)] = 200
@@ -40,22 +43,29 @@ class Heteroskedasticity(Study):
     learning_rate: Positive = 0.05
     points: Annotated[int, pydantic.Field(ge=3, le=1000)] = 61
 
-    def run(self, run: Run) -> None:
-        keys, rows, found = self.keys(), [], {}
-        at = np.linspace(-3.0, 3.0, self.points)
-        with run.progress("data sets", self.data_sets * len(self.growth)) as tick:
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        keys, found = Keys(key), {}
+        with watch.progress("data sets", self.data_sets * len(self.growth)) as tick:
             for place, growth in enumerate(self.growth):
                 many = jax.jit(jax.vmap(functools.partial(_one, self, growth)))
-                of_sets, parts = keys.stack(self.data_sets), []
-                compute = lambda rows: many(of_sets[rows])  # noqa: B023, E731
+                set_keys, parts = keys.stack(self.data_sets), []
+                compute = lambda rows: many(set_keys[rows])  # noqa: B023, E731
                 name = f"growth_{place}"
-                for done, batch in run.batches(name, self.data_sets, self.batch, compute):
+                for done, batch in watch.batches(name, self.data_sets, self.batch, compute):
                     parts.append(batch)
                     tick(place * self.data_sets + done, f"sd 0.2 + {growth:g}|x|")
                 found[growth] = {
                     name: np.concatenate([part[name] for part in parts]) for name in parts[0]
                 }
-                rows += [_row(growth, i, found[growth], at) for i in range(len(METHODS))]
+        return found
+
+    def report(self, results: Results, run: Run) -> None:
+        at = np.linspace(-3.0, 3.0, self.points)
+        rows = [
+            _row(growth, i, found, at)
+            for growth, found in results.items()
+            for i in range(len(METHODS))
+        ]
         run.table(
             f"{self.data_sets} data sets of {self.n} points, sd of the noise 0.2 + g|x|, order "
             f"{self.order}. Coverage of 95 % intervals of new labels, at the worst x and the best",
@@ -74,15 +84,15 @@ class Heteroskedasticity(Study):
                 for row in rows
             ],
         )
-        self._draw(run, at, found)
+        self._draw(run, at, results)
         run.summary({"data_sets": self.data_sets, "n": self.n, "methods": rows})
 
-    def _draw(self, run: Run, at: np.ndarray, found: dict[float, dict[str, np.ndarray]]) -> None:
-        figure = Figure(figsize=(4.2 * len(found), 3.2))
-        axes = figure.subplots(1, len(found), squeeze=False)[0]
+    def _draw(self, run: Run, at: np.ndarray, results: Results) -> None:
+        figure = Figure(figsize=(4.2 * len(results), 3.2))
+        axes = figure.subplots(1, len(results), squeeze=False)[0]
         arrays: dict[str, Any] = {"x": at}
         looks = (("-.", ak.plot.PURPLE), ("-", ak.plot.BLUE), None, ("--", ak.plot.ORANGE), None)
-        for ax, (growth, numbers) in zip(axes, found.items(), strict=True):
+        for ax, (growth, numbers) in zip(axes, results.items(), strict=True):
             ax.plot(at, 0.2 + growth * np.abs(at), color=ak.plot.ink(), label="true sd")
             for i, look in enumerate(looks):
                 if look is None:
@@ -121,42 +131,41 @@ def _row(growth: float, i: int, found: dict[str, np.ndarray], at: np.ndarray) ->
 
 
 def _one(study: Heteroskedasticity, growth: float, key: PRNGKeyArray) -> dict[str, Array]:
-    r"""Of one data set, for each method: ℓ, the error of the mean, sd(x), and what it says of new
-    labels.
+    r"""For one data set and each method: ℓ, the error of the mean, sd(x), and intervals of labels.
 
     The error is $\frac{1}{6} \int_{-3}^3 (\hat f - f)^2 / s^2$, in units of the noise.
     """
-    of_data, of_labels, of_fit = jax.random.split(key, 3)
+    data_key, label_key, fit_key = jax.random.split(key, 3)
     x, at = np.linspace(-3.0, 3.0, study.n), np.linspace(-3.0, 3.0, study.points)
 
     def labels(x: np.ndarray, key: PRNGKeyArray) -> Float[Array, " n"]:
         noise = jax.random.normal(key, x.shape, float)
         return ak.data.heteroskedastic_mean(x) + (0.2 + growth * np.abs(x)) * noise
 
-    y, new, truth = labels(x, of_data), labels(at, of_labels), ak.data.heteroskedastic_mean(at)
+    y, new, truth = labels(x, data_key), labels(at, label_key), ak.data.heteroskedastic_mean(at)
     model = ak.KernelRegression(ak.Gaussian(0.3), order=study.order)
 
-    def searched(weights: Array | np.ndarray | None) -> ak.Fit:
+    def fit_weighted(weights: Array | np.ndarray | None) -> ak.Fit:
         search = {"objective": ak.LeaveOneOut(), "starts": 3, "steps": 30}
         return ak.fit(model, x, y, weights=weights, **search)
 
-    plain = searched(None)
-    weighted = searched(1.0 / ak.noise_variance(plain, x))
-    by_truth = searched(1.0 / (0.2 + growth * np.abs(x)) ** 2)
-    likely = ak.fit(
+    plain = fit_weighted(None)
+    weighted = fit_weighted(1.0 / ak.noise_variance(plain, x))
+    by_truth = fit_weighted(1.0 / (0.2 + growth * np.abs(x)) ** 2)
+    max_likelihood = ak.fit(
         ak.MeanVarianceRegression(plain.model, ak.KernelRegression(ak.Gaussian(1.0))),
         x,
         y,
         objective=ak.HoldOut(study.hold_out, score=ak.log_score),
         optimizer=optax.adam(study.learning_rate),
         steps=study.steps,
-        key=of_fit,
+        key=fit_key,
     )
 
-    def told(fit: ak.Fit, noise: str, assumed: Any = 1.0) -> tuple[Array, Array, Array]:
+    def predictive(fit: ak.Fit, noise: str, assumed: Any = 1.0) -> tuple[Array, Array, Array]:
         """The mean, the sd of the noise, and the variance of a new label.
 
-        `assumed`: one over the weight that the fit would give it.
+        `assumed`: one over the weight of a new label in the fit.
         """
         bands = ak.bands(fit, at, noise=noise, corrected=False)
         if noise == "constant":
@@ -166,17 +175,17 @@ def _one(study: Heteroskedasticity, growth: float, key: PRNGKeyArray) -> dict[st
             variance = ak.noise_variance(fit, at) * assumed
         return bands.centre, jnp.sqrt(variance), variance + bands.standard_error**2
 
-    mean, variance = likely(at)
-    sides = {
-        "one sd": told(plain, "constant"),
-        "local sd": told(plain, "local"),
-        "reweighted": told(weighted, "local", ak.noise_variance(plain, at)),
+    mean, variance = max_likelihood(at)
+    methods = {
+        "one sd": predictive(plain, "constant"),
+        "local sd": predictive(plain, "local"),
+        "reweighted": predictive(weighted, "local", ak.noise_variance(plain, at)),
         "likelihood": (mean, jnp.sqrt(variance), variance),
-        "true weights": told(by_truth, "local", (0.2 + growth * jnp.abs(at)) ** 2),
+        "true weights": predictive(by_truth, "local", (0.2 + growth * jnp.abs(at)) ** 2),
     }
-    fits = (plain, plain, weighted, likely, by_truth)
+    fits = (plain, plain, weighted, max_likelihood, by_truth)
     kernels = [getattr(fit.model, "mean", fit.model).kernel for fit in fits]
-    means, sds, variances = (jnp.stack(part) for part in zip(*sides.values(), strict=True))
+    means, sds, variances = (jnp.stack(part) for part in zip(*methods.values(), strict=True))
     squares = ((means - truth[None, :]) / (0.2 + growth * jnp.abs(at))[None, :]) ** 2
     scores = jax.vmap(lambda m, v: jnp.mean(ak.log_score((m, v), new)))(means, variances)
     return {

@@ -1,32 +1,31 @@
 """Masked hold-out: one lengthscale fitted per hold-out size, all sizes in one program."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pydantic
+from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..config import dump
-from ..parts import (
-    Data,
-    HoldOutSize,
-    Keys,
-    Model,
-    Name,
-    Study,
-    Training,
-    describe,
-    hold_out_sizes,
-    load,
-    outside_bounds,
-)
-from ..results import Run
-from ._panels import draw_fits, legend, panels
-from ._training import require_finite
+from ..panels import draw_fits, legend, panels
+from ..parts import Data, HoldOutSize, Model, Name, Training, outside_bounds
+from ..run import Run
+from ..study import Keys, Rows, Study, describe, leave_one_out_errors, listed, load
+from ..training import require_finite
+from ..watch import SILENT, Watch
+
+_LINES = ["-", "--", "-.", ":"]
+
+
+class Results(NamedTuple):
+    """The fits, and the numbers that a summary and a sweep take from them."""
+
+    data: ak.data.Dataset
+    fits: ak.Fit
+    numbers: dict[str, Any]
+    diverged: Array
 
 
 class HoldOut(Study):
@@ -39,140 +38,93 @@ class HoldOut(Study):
     training: Training = Training()
     hold_out: Annotated[list[HoldOutSize], pydantic.Field(min_length=1, max_length=12)]
 
+    varying: ClassVar = ("seed", "model.lengthscale", "training.learning_rate", "hold_out")
+
     def check(self) -> None:
         self.model.require_slope()
-        hold_out_sizes(self.hold_out, len(load(self.data, self.keys().next()).y))
+        self.resolved()
 
-    def run(self, run: Run) -> None:
-        keys = self.keys()
-        data = load(self.data, keys.next())
-        sizes = hold_out_sizes(self.hold_out, len(data.y))
-        result = self._fit(run, data, sizes, keys.stack(len(sizes)))
-        members = [result.member(i) for i in range(len(sizes))]
-        fits = [
-            {
-                "hold_out": size,
-                **self.model.parameters(member.model.kernel),
-                "loss": member.loss,
-                "leave_one_out": ak.LeaveOneOut()(member.model, data.x, data.y),
-            }
-            for size, member in zip(sizes, members, strict=True)
-        ]
-        run.note(result.warnings())
-        for size, member in zip(sizes, members, strict=True):
-            length = member.model.kernel.lengthscale
-            run.note(outside_bounds(length, data, self.model, f"held out {size}"))
-        self._draw(run, data, sizes, members, result)
+    def resolved(self) -> Self:
+        rows = Rows.of(self.hold_out, len(load(self.data, self.keys().next()).y))
+        return self.model_copy(update={"hold_out": rows})
+
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        """All sizes at once: a hold-out is a mask, so the sizes are numbers of one program."""
+        keys = Keys(key)
+        data = self.data.load(keys.next())
+        rows, steps = Rows.of(self.hold_out, len(data.y)), self.training.steps
+
+        def log(done: int, history: dict[str, Any]) -> str:
+            losses = history["loss"][:, 0]
+            path = np.asarray(self.model.shown(history["lengthscale"][:, 0]))
+            sizes = rows.sizes.tolist()
+            watch.step_metrics(done, "hold_out", sizes, loss=losses, lengthscale=path)
+            return "loss " + " ".join(f"{loss:.3f}" for loss in losses[:, -1])
+
+        chunk = min(100, max(1, steps // 4))
+        with watch.fit("training", steps, record=_record, log=log, chunk=chunk) as following:
+            fits = ak.fit_many(
+                self.model.make(),
+                data.x,
+                data.y,
+                objective=rows.objective(),
+                in_axes=(None, None, 0),
+                optimizer=self.training.make(),
+                steps=steps,
+                key=keys.stack(len(rows.sizes)),
+                **following,
+            )
+        table = {
+            "hold_out": rows.sizes,
+            **self.model.parameters(fits.model.kernel),
+            "loss": fits.loss,
+            "leave_one_out": leave_one_out_errors(fits.model, data),
+        }
+        return Results(data, fits, {"fits": table}, jnp.any(fits.starts.diverged))
+
+    def report(self, results: Results, run: Run) -> None:
+        data, fits = results.data, results.fits
+        summary = listed(results.numbers)
+        rows = summary["fits"]
+        run.note(fits.warnings())
+        for i, row in enumerate(rows):
+            length = fits.member(i).model.kernel.lengthscale
+            run.note(outside_bounds(length, data, self.model, f"held out {row['hold_out']}"))
+        self._draw(run, results, rows)
         run.table(
             f"Masked hold-out, kernel {self.model.words()}",
             ["held out", "fitted ℓ", "last loss", "leave-one-out error"],
             [
                 [
-                    str(fit["hold_out"]),
-                    *(f"{float(fit[k]):#.4g}" for k in ("lengthscale", "loss", "leave_one_out")),
+                    str(row["hold_out"]),
+                    *(f"{row[k]:#.4g}" for k in ("lengthscale", "loss", "leave_one_out")),
                 ]
-                for fit in fits
+                for row in rows
             ],
         )
-        run.summary({"data": describe(data), **self.model.named(), "fits": fits})
-        require_finite(result)
+        run.summary({"data": describe(data), **self.model.named(), **summary})
+        require_finite(fits)
 
-    rows_are: ClassVar[str] = "fits"
-
-    def traced(self) -> dict[str, Any]:
-        sizes = hold_out_sizes(self.hold_out, len(load(self.data, self.keys().next()).y))
-        return {
-            "seed": self.seed,
-            "lengthscale": self.model.lengthscale,
-            "learning_rate": self.training.learning_rate,
-            "hold_out": sizes,
-        }
-
-    def apart(self) -> str:
-        same: dict[str, Any] = {"seed": 0, "hold_out": [], "name": ""}
-        same["model"] = self.model.model_copy(update={"lengthscale": 1.0})
-        same["training"] = self.training.model_copy(update={"learning_rate": 1.0})
-        return dump(self.model_copy(update=same))
-
-    def numbers(
-        self, traced: dict[str, jax.Array], most: dict[str, Any]
-    ) -> tuple[dict[str, jax.Array], jax.Array]:
-        keys, sizes = Keys(traced["seed"]), traced["hold_out"]
-        data = self.data.load(keys.next())
-        fits = ak.fit_many(
-            self.model.make(traced["lengthscale"]),
-            data.x,
-            data.y,
-            objective=ak.HoldOut(sizes, at_most=int(most["hold_out"])),
-            in_axes=(None, None, 0),
-            optimizer=self.training.make(traced["learning_rate"]),
-            steps=self.training.steps,
-            key=keys.stack(len(sizes)),
-        )
-        left_out = eqx.filter_vmap(lambda model: ak.LeaveOneOut()(model, data.x, data.y))
-        found = {
-            "hold_out": sizes,
-            **self.model.parameters(fits.model.kernel),
-            "loss": fits.loss,
-            "leave_one_out": left_out(fits.model),
-        }
-        return found, jnp.any(fits.starts.diverged)
-
-    def _fit(self, run: Run, data: ak.data.Dataset, sizes: list[int], keys: jax.Array) -> ak.Fit:
-        """All sizes at once: a hold-out is a mask, so the sizes are numbers of one program."""
-        steps = self.training.steps
-        with run.progress("training", steps) as tick, run.timed("training"):
-
-            def on_chunk(done: int, history: dict[str, Any]) -> None:
-                losses = history["loss"][:, 0]
-                path = np.asarray(self.model.shown(history["lengthscale"][:, 0]))
-                run.step_metrics(done, "hold_out", sizes, loss=losses, lengthscale=path)
-                tick(done, "loss " + " ".join(f"{loss:.3f}" for loss in losses[:, -1]))
-
-            return ak.fit_many(
-                self.model.make(),
-                data.x,
-                data.y,
-                objective=ak.HoldOut(jnp.array(sizes), at_most=max(sizes)),
-                in_axes=(None, None, 0),
-                optimizer=self.training.make(),
-                steps=steps,
-                key=keys,
-                record=_record,
-                callback=on_chunk,
-                chunk=min(100, max(1, steps // 4)),
-                checkpoints=run.checkpoints("training"),
-            )
-
-    def _draw(
-        self,
-        run: Run,
-        data: ak.data.Dataset,
-        sizes: list[int],
-        members: list[ak.Fit],
-        result: ak.Fit,
-    ) -> None:
-        lengthscales = [float(self.model.shown(m.model.kernel.lengthscale)) for m in members]
+    def _draw(self, run: Run, results: Results, rows: list[dict[str, Any]]) -> None:
+        data, fits = results.data, results.fits
+        sizes = [row["hold_out"] for row in rows]
         titles = [
-            f"held out {size} of {len(data.y)}: ℓ = {found:#.4g}"
-            for size, found in zip(sizes, lengthscales, strict=True)
+            f"held out {row['hold_out']} of {len(data.y)}: ℓ = {row['lengthscale']:#.4g}"
+            for row in rows
         ]
+        members = [fits.member(i) for i in range(len(rows))]
         label = self.model.label()
         draw_fits(run, "holdout", data, members, titles, label=label, hold_out=sizes)
 
-        figure, axes = panels(1, width=6.0, height=3.2)
-        (ax,) = axes
-        path = np.asarray(self.model.shown(result.history["lengthscale"]))
+        figure, (ax,) = panels(1, width=6.0, height=3.2)
+        path = np.asarray(self.model.shown(fits.history["lengthscale"]))
         for line, size, style in zip(path, sizes, _LINES * 3, strict=False):
             ax.plot(np.arange(len(line)), line, style, label=f"held out {size}")
         ax.set_yscale("log")
         ax.set(xlabel="step", ylabel="lengthscale ℓ (units of x)")
-        legend(figure, axes)
-        run.figure("training", figure, lengthscale=path, loss=result.history["loss"])
+        legend(figure, [ax])
+        run.figure("training", figure, lengthscale=path, loss=fits.history["loss"])
 
 
-_LINES = ["-", "--", "-.", ":"]
-
-
-def _record(model: Any) -> dict[str, jax.Array]:
+def _record(model: Any) -> dict[str, Array]:
     return {"lengthscale": model.kernel.lengthscale}

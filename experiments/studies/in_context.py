@@ -1,20 +1,30 @@
 """One model for many functions: trained on random ones, shown new ones without training."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pydantic
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Name, Positive, Study
-from ..results import Run
-from ._training import require_parts, train
+from ..parts import Name, Positive
+from ..run import Run
+from ..study import Keys, Study
+from ..training import require_parts, train
+from ..watch import SILENT, Watch
+
+
+class Results(NamedTuple):
+    """Losses of the training; errors by size of context; data and curves of one new function."""
+
+    losses: np.ndarray
+    rows: list[dict[str, Any]]
+    example: Any
 
 
 class InContext(Study):
@@ -46,10 +56,10 @@ class InContext(Study):
     def check(self) -> None:
         require_parts(self.batch)
 
-    def run(self, run: Run) -> None:
-        keys = self.keys()
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        keys = Keys(key)
         model, losses = train(
-            run,
+            watch,
             self.model(keys.next()),
             self.loss,
             batch=self.batch,
@@ -62,7 +72,7 @@ class InContext(Study):
             x, y, at, truth = jax.vmap(lambda key, size=size: self.draw(key, size))(
                 jax.random.split(keys.next(), self.tested)
             )
-            curves = self.predict(run, model, x, y, at)
+            curves = self.predict(watch, model, x, y, at)
             errors = {
                 name: jnp.mean((curve - truth) ** 2, axis=1) for name, curve in curves.items()
             }
@@ -74,6 +84,10 @@ class InContext(Study):
             rows.append({"context": size, "error": means, "se": spread, "learned/tuned": ratio})
             if size == sorted(self.contexts)[len(self.contexts) // 2]:
                 example = (x[0], y[0], at[0], truth[0], {n: c[0] for n, c in curves.items()})
+        return Results(losses, rows, example)
+
+    def report(self, results: Results, run: Run) -> None:
+        losses, rows, example = results
         self.draw_errors(run, rows, example)
         run.table(
             f"Squared error to {self.tested} new functions",
@@ -97,9 +111,9 @@ class InContext(Study):
         )
 
     def model(self, key: Array) -> ak.LearnedKernelRegression:
-        of_embedding, of_model = jax.random.split(key)
+        embedding_key, model_key = jax.random.split(key)
         embedding = eqx.nn.MLP(
-            1, self.qk_size, self.hidden, 2, activation=jnp.tanh, key=of_embedding
+            1, self.qk_size, self.hidden, 2, activation=jnp.tanh, key=embedding_key
         )
         return ak.LearnedKernelRegression(
             1,
@@ -107,7 +121,7 @@ class InContext(Study):
             qk_size=self.qk_size,
             embedding=embedding,
             kernel=ak.Gaussian(1.0),
-            key=of_model,
+            key=model_key,
         )
 
     def covariance(self, a: Array, b: Array) -> Float[Array, "rows columns"]:
@@ -115,27 +129,27 @@ class InContext(Study):
 
     def draw(self, key: Array, size: int) -> tuple[Array, Array, Array, Array]:
         """A context (x, y), other inputs, and the function there."""
-        of_x, of_f, of_noise = jax.random.split(key, 3)
-        x = jax.random.uniform(of_x, (size + self.targets,), minval=-2.0, maxval=2.0)
+        x_key, f_key, noise_key = jax.random.split(key, 3)
+        x = jax.random.uniform(x_key, (size + self.targets,), minval=-2.0, maxval=2.0)
         covariance = self.covariance(x, x) + 1e-5 * jnp.eye(len(x))
-        f = jnp.linalg.cholesky(covariance) @ jax.random.normal(of_f, (len(x),))
-        y = f[:size] + self.noise * jax.random.normal(of_noise, (size,))
+        f = jnp.linalg.cholesky(covariance) @ jax.random.normal(f_key, (len(x),))
+        y = f[:size] + self.noise * jax.random.normal(noise_key, (size,))
         return x[:size], y, x[size:], f[size:]
 
     def loss(self, model: ak.LearnedKernelRegression, key: Array) -> Array:
         """Masked hold-out: a random number of the context is seen, the rest held out."""
         most = max(self.contexts)
-        of_data, of_size = jax.random.split(key)
-        x, y, at, truth = self.draw(of_data, most)
-        size = jax.random.randint(of_size, (), min(self.contexts), most + 1)
+        data_key, size_key = jax.random.split(key)
+        x, y, at, truth = self.draw(data_key, most)
+        size = jax.random.randint(size_key, (), min(self.contexts), most + 1)
         predicted = model(at, x, y, prior=ak.priors.Lengths(keys=size))
         return jnp.mean((predicted - truth) ** 2)
 
     def predict(
-        self, run: Run, model: ak.LearnedKernelRegression, x: Array, y: Array, at: Array
+        self, watch: Watch, model: ak.LearnedKernelRegression, x: Array, y: Array, at: Array
     ) -> dict[str, Array]:
         """By the model as it is; by a lengthscale of each data set's own; by the posterior."""
-        with run.timed("tuning"):
+        with watch.timed("tuning"):
             fit = ak.fit_many(
                 ak.KernelRegression(ak.Gaussian(0.3)),
                 x[:, :, None],

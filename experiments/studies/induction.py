@@ -1,6 +1,6 @@
 """Two layers of attention learn to copy: a previous-token head and an induction head appear."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -8,15 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pydantic
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Name, Positive, Study
-from ..results import Run
-from ._panels import heat_map
-from ._training import require_parts, train
+from ..panels import heat_map
+from ..parts import Name, Positive
+from ..run import Run
+from ..study import Keys, Study
+from ..training import require_parts, train
+from ..watch import SILENT, Watch
 
 
 class AttentionOnly(eqx.Module):
@@ -28,17 +30,17 @@ class AttentionOnly(eqx.Module):
     readout: eqx.nn.Linear
 
     def __init__(self, vocabulary: int, size: int, heads: int, layers: int, *, key: Array):
-        of_embedding, of_readout, *of_layers = jax.random.split(key, layers + 2)
-        self.embedding = eqx.nn.Embedding(vocabulary, size, key=of_embedding)
+        embedding_key, readout_key, *layer_keys = jax.random.split(key, layers + 2)
+        self.embedding = eqx.nn.Embedding(vocabulary, size, key=embedding_key)
         self.layers = [
-            ak.MultiheadAttention(heads, size, prior=ak.Causal(), rotary_base=1000.0, key=of_layer)
-            for of_layer in of_layers
+            ak.MultiheadAttention(heads, size, prior=ak.Causal(), rotary_base=1000.0, key=layer_key)
+            for layer_key in layer_keys
         ]
         self.norms = [eqx.nn.LayerNorm(size) for _ in range(layers + 1)]
-        self.readout = eqx.nn.Linear(size, vocabulary, use_bias=False, key=of_readout)
+        self.readout = eqx.nn.Linear(size, vocabulary, use_bias=False, key=readout_key)
 
     def streams(self, tokens: Int[Array, " rows"]) -> list[Float[Array, "rows size"]]:
-        """What each layer reads, and what the read-out does."""
+        """The input of each layer, and that of the read-out."""
         x = jax.vmap(self.embedding)(tokens)
         found = []
         for layer, norm in zip(self.layers, self.norms[:-1], strict=True):
@@ -51,11 +53,21 @@ class AttentionOnly(eqx.Module):
         return jax.vmap(self.readout)(self.streams(tokens)[-1])
 
     def weights(self, tokens: Int[Array, " rows"]) -> Float[Array, "layers heads rows rows"]:
-        """What every head looks at."""
+        """The attention weights of every head."""
         read = self.streams(tokens)
         return jnp.stack(
             [layer.weights(x, x) for layer, x in zip(self.layers, read[:-1], strict=True)]
         )
+
+
+class Results(NamedTuple):
+    """Losses of the training, accuracies, and the weights of every head for one sequence."""
+
+    losses: np.ndarray
+    measured: dict[str, Any]
+    weights: Float[Array, "layers heads rows rows"]
+    tokens: Int[Array, " rows"]
+    period: Int[Array, ""]
 
 
 class Induction(Study):
@@ -86,9 +98,9 @@ class Induction(Study):
 
     def draw(self, key: Array) -> tuple[Int[Array, " rows"], Int[Array, ""]]:
         """A sequence of tokens without a repeat, over and over; and its period."""
-        of_tokens, of_period = jax.random.split(key)
-        tokens = jax.random.permutation(of_tokens, self.vocabulary)
-        period = jax.random.randint(of_period, (), self.shortest, self.longest + 1)
+        tokens_key, period_key = jax.random.split(key)
+        tokens = jax.random.permutation(tokens_key, self.vocabulary)
+        period = jax.random.randint(period_key, (), self.shortest, self.longest + 1)
         return tokens[jnp.arange(self.rows) % period], period
 
     def loss(self, model: AttentionOnly, key: Array) -> Array:
@@ -101,11 +113,11 @@ class Induction(Study):
     def check(self) -> None:
         require_parts(self.batch)
 
-    def run(self, run: Run) -> None:
-        keys = self.keys()
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        keys = Keys(key)
         model = AttentionOnly(self.vocabulary, self.size, self.heads, self.layers, key=keys.next())
         model, losses = train(
-            run,
+            watch,
             model,
             self.loss,
             batch=self.batch,
@@ -114,9 +126,13 @@ class Induction(Study):
             key=keys.next(),
         )
         measured = self.measure(model, jax.random.split(keys.next(), 256))
-        example = self.draw(keys.next())
+        tokens, period = self.draw(keys.next())
+        return Results(losses, measured, model.weights(tokens), tokens, period)
+
+    def report(self, results: Results, run: Run) -> None:
+        losses, measured = results.losses, results.measured
         self.draw_losses(run, losses)
-        self.draw_heads(run, model, measured, *example)
+        self.draw_heads(run, results)
         run.table(
             "Next token, where the sequence repeats",
             ["", "accuracy"],
@@ -194,16 +210,10 @@ class Induction(Study):
         ax.legend()
         run.figure("loss", figure, loss=losses)
 
-    def draw_heads(
-        self,
-        run: Run,
-        model: AttentionOnly,
-        measured: dict[str, Any],
-        tokens: Array,
-        period: Array,
-    ) -> None:
+    def draw_heads(self, run: Run, results: Results) -> None:
         """The head of the first layer that looks back most, and that of the last that induces."""
-        weights = np.asarray(model.weights(tokens))
+        measured, weights = results.measured, np.asarray(results.weights)
+        tokens, period = results.tokens, results.period
         before = int(np.argmax(measured["previous_token"][0]))
         after = int(np.argmax(measured["induction"][-1]))
         chosen = {

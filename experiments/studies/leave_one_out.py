@@ -1,21 +1,33 @@
 """The exact leave-one-out lengthscale of a data set, with all minima of the criterion."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pydantic
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config import dump
-from ..parts import Data, FieldError, Keys, Model, Name, Positive, Study, describe, load
-from ..results import Run
-from ._panels import legend
-from ._training import require_finite
+from ..config import FieldError
+from ..panels import legend
+from ..parts import Data, Model, Name, Positive
+from ..run import Run
+from ..study import Keys, Study, describe, load
+from ..training import require_finite
+from ..watch import SILENT, Watch
+
+
+class Results(NamedTuple):
+    """The fit, and the numbers that a summary and a sweep take from it."""
+
+    data: ak.data.Dataset
+    fit: ak.Fit
+    fitted: Float[Array, " n"]
+    numbers: dict[str, Any]
+    diverged: Array
 
 
 class LeaveOneOut(Study):
@@ -47,82 +59,57 @@ class LeaveOneOut(Study):
                     f"{self.model.lengthscale:g}, got {self.bounds}",
                 )
 
-    def traced(self) -> dict[str, Any]:
-        return {"seed": self.seed, "lengthscale": self.model.lengthscale}
+    varying: ClassVar = ("seed", "model.lengthscale")
 
-    def apart(self) -> str:
-        model = self.model.model_copy(update={"lengthscale": 1.0})
-        return dump(self.model_copy(update={"seed": 0, "name": "", "model": model}))
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        data = self.data.load(Keys(key).next())
 
-    def numbers(
-        self, traced: dict[str, Array], most: dict[str, Any]
-    ) -> tuple[dict[str, Array], Array]:
-        data = self.data.load(Keys(traced["seed"]).next())
-        result = ak.fit(
-            self.model.make(traced["lengthscale"]),
-            data.x,
-            data.y,
-            objective=ak.LeaveOneOut(),
-            bounds=self._bounds(),
-            starts=self.starts,
-        )
-        return self._numbers(data, result), jnp.all(result.starts.diverged)
+        def log(done: int, history: dict[str, Any]) -> str:
+            losses, path = history["loss"], np.asarray(self.model.shown(history["lengthscale"]))
+            watch.step_metrics(done, "start", range(len(losses)), loss=losses, lengthscale=path)
+            return f"best criterion {np.nanmin(losses[:, -1]):.6g}"
 
-    def _bounds(self) -> tuple[Any, Any] | None:
-        if self.bounds is None:
-            return None
-        where = lambda model: model.kernel.log_lengthscale  # noqa: E731
-        sides = zip(ak.kernels.unbounded(self.model.make()), self.bounds, strict=True)
-        low, high = (eqx.tree_at(where, m, where(self.model.make(at))) for m, at in sides)
-        return low, high
-
-    def _numbers(self, data: ak.data.Dataset, result: ak.Fit) -> dict[str, Any]:
-        fitted = result.model(data.x, data.x, data.y)
-        return {
-            **self.model.parameters(result.model.kernel),
-            "criterion": result.loss,
-            "r_squared": r_squared(data.y, fitted),
-            "residual_sd": jnp.sqrt(jnp.mean((data.y - fitted) ** 2)),
-        }
-
-    def run(self, run: Run) -> None:
-        data = load(self.data, self.keys().next())
-        model, bounds = self.model.make(), self._bounds()
-        with run.progress("leave-one-out", 100) as tick, run.timed("fit"):
-
-            def on_chunk(done: int, history: dict[str, Any]) -> None:
-                losses, path = history["loss"], np.asarray(self.model.shown(history["lengthscale"]))
-                run.step_metrics(done, "start", range(len(losses)), loss=losses, lengthscale=path)
-                tick(done, f"best criterion {np.nanmin(losses[:, -1]):.6g}")
-
-            result = ak.fit(
-                model,
+        options = {"record": _record, "log": log, "resumable": False}
+        with watch.fit("leave-one-out", 100, **options) as following:
+            fit = ak.fit(
+                self.model.make(),
                 data.x,
                 data.y,
                 objective=ak.LeaveOneOut(),
-                bounds=bounds,
+                bounds=self._search_bounds(),
                 starts=self.starts,
-                record=_record,
-                callback=on_chunk,
+                **following,
             )
-        run.note(result.warnings())
-        self._report(run, data, result, bounds)
-        require_finite(result)
+        fitted = fit.model(data.x, data.x, data.y)
+        numbers = {
+            **self.model.parameters(fit.model.kernel),
+            "criterion": fit.loss,
+            "r_squared": r_squared(data.y, fitted),
+            "residual_sd": jnp.sqrt(jnp.mean((data.y - fitted) ** 2)),
+        }
+        return Results(data, fit, fitted, numbers, jnp.all(fit.starts.diverged))
 
-    def _report(self, run: Run, data: ak.data.Dataset, result: ak.Fit, bounds: Any) -> None:
-        sides = bounds if bounds is not None else result.model.search_box(data.x)
-        lower, upper = (float(side.kernel.lengthscale) for side in sides)
-        curve = np.geomspace(lower, upper, self.grid)
-        criterion = ak.profile(result.model, data.x, data.y, curve, objective=result.objective)
+    def _search_bounds(self) -> tuple[Any, Any] | None:
+        if self.bounds is None:
+            return None
+        where = lambda model: model.kernel.log_lengthscale  # noqa: E731
+        ends = zip(ak.kernels.unbounded(self.model.make()), self.bounds, strict=True)
+        low, high = (eqx.tree_at(where, m, where(self.model.make(at))) for m, at in ends)
+        return low, high
+
+    def report(self, results: Results, run: Run) -> None:
+        data, fit, numbers = results.data, results.fit, results.numbers
+        run.note(fit.warnings())
+        ends = self._search_bounds() or fit.model.search_box(data.x)
+        lower, upper = (float(end.kernel.lengthscale) for end in ends)
+        lengthscales = np.geomspace(lower, upper, self.grid)
         minima = [
             {**self.model.parameters(model.kernel), "criterion": loss}
-            for model, loss in result.minima()
+            for model, loss in fit.minima()
         ]
         if len(minima) > 1:
             run.note([f"the criterion has {len(minima)} minima; the least is taken."])
-        fitted = result.model(data.x, data.x, data.y)
-        numbers = self._numbers(data, result)
-        self._draw(run, data, result, curve, criterion, fitted)
+        self._draw(run, results, lengthscales)
         run.table(
             f"{self.name}: leave-one-out, kernel {self.model.words()}",
             ["", ""],
@@ -142,42 +129,38 @@ class LeaveOneOut(Study):
                 **self.model.named(),
                 **numbers,
                 "minima": minima,
-                "bounds": [self.model.shown(jnp.asarray(side)) for side in (lower, upper)],
+                "bounds": [self.model.shown(jnp.asarray(end)) for end in (lower, upper)],
                 "starts": {
-                    "begin": self.model.shown(result.starts.begin.kernel.lengthscale),
-                    "end": self.model.shown(result.starts.end.kernel.lengthscale),
-                    "criterion": result.starts.loss,
-                    "converged": result.starts.converged,
-                    "at_bound": result.starts.at_bound,
+                    "begin": self.model.shown(fit.starts.begin.kernel.lengthscale),
+                    "end": self.model.shown(fit.starts.end.kernel.lengthscale),
+                    "criterion": fit.starts.loss,
+                    "converged": fit.starts.converged,
+                    "at_bound": fit.starts.at_bound,
                 },
             }
         )
+        require_finite(fit)
 
-    def _draw(
-        self,
-        run: Run,
-        data: ak.data.Dataset,
-        result: ak.Fit,
-        curve: np.ndarray,
-        criterion: Any,
-        fitted: Any,
-    ) -> None:
+    def _draw(self, run: Run, results: Results, lengthscales: np.ndarray) -> None:
+        data, fit = results.data, results.fit
         figure = Figure(figsize=(8.4, 3.5))
         left, right = figure.subplots(1, 2)
-        ak.plot.criterion(result, curve, convention=self.model.convention, ax=left)
+        ak.plot.criterion(fit, lengthscales, convention=self.model.convention, ax=left)
         left.set(ylabel="leave-one-out error (squared units of y)", title="criterion")
-        found = float(self.model.shown(result.model.kernel.lengthscale))
-        ak.plot.fit(result, ax=right, label=self.model.label())
+        found = float(self.model.shown(fit.model.kernel.lengthscale))
+        ak.plot.fit(fit, ax=right, label=self.model.label())
         arrays: dict[str, Any] = {
-            "lengthscales": self.model.shown(curve),
-            "criterion": criterion,
+            "lengthscales": self.model.shown(lengthscales),
+            "criterion": ak.profile(
+                fit.model, data.x, data.y, lengthscales, objective=fit.objective
+            ),
             "x": data.x,
             "y": data.y,
-            "fitted": fitted,
+            "fitted": results.fitted,
         }
         if data.x.shape[1] == 1:
             at = ak.plot.grid(data.x)
-            arrays |= {"grid": at, "prediction": result(at)}
+            arrays |= {"grid": at, "prediction": fit(at)}
             right.set(xlabel=ak.plot.literal(data.x_names[0]))
         right.set(ylabel=ak.plot.literal(data.y_name), title=f"{self.name}: ℓ = {found:.4g}")
         legend(figure, [right])

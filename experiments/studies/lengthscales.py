@@ -1,16 +1,29 @@
-"""Fixed lengthscales: from a curve that misses the bumps to one that chases the noise."""
+"""Fixed lengthscales, from an oversmoothed to an undersmoothed curve."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 import pydantic
+from jaxtyping import Float, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..parts import Data, FieldError, Model, Name, Positive, Study, describe, load
-from ..results import Run
-from ._panels import label_outer, legend, panels
+from ..config import FieldError
+from ..panels import label_outer, legend, panels
+from ..parts import Data, Model, Name, Positive
+from ..run import Run
+from ..study import Keys, Study, describe, load
+from ..watch import SILENT, Watch
+
+
+class Results(NamedTuple):
+    """A fit per lengthscale, and the curves on a grid."""
+
+    data: ak.data.Dataset
+    fits: list[dict[str, Any]]
+    grid: Float[np.ndarray, " points"]
+    curves: Float[np.ndarray, "fits points"]
 
 
 class Lengthscales(Study):
@@ -26,28 +39,30 @@ class Lengthscales(Study):
         if load(self.data, self.keys().next()).x.shape[1] != 1:
             raise FieldError(("data",), "this study draws one input; name one column in data.x")
 
-    def run(self, run: Run) -> None:
-        data = load(self.data, self.keys().next())
-        objective = ak.LeaveOneOut()
-        figure, axes = panels(len(self.lengthscales))
-        at = ak.plot.grid(data.x)
-        curves, fits = [], []
-        for ax, lengthscale in zip(axes, self.lengthscales, strict=True):
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        data = self.data.load(Keys(key).next())
+        at, fits, curves = ak.plot.grid(data.x), [], []
+        for lengthscale in self.lengthscales:
             model = self.model.make(lengthscale)
-            curve = np.asarray(model(at, data.x, data.y))
+            curves.append(np.asarray(model(at, data.x, data.y)))
+            fits.append(
+                {
+                    "lengthscale": lengthscale,
+                    "residual_sd": jnp.std(data.y - model(data.x, data.x, data.y)),
+                    "leave_one_out": ak.LeaveOneOut()(model, data.x, data.y),
+                }
+            )
+        return Results(data, fits, at, np.stack(curves))
+
+    def report(self, results: Results, run: Run) -> None:
+        data, fits, at, curves = results
+        figure, axes = panels(len(self.lengthscales))
+        for ax, lengthscale, curve in zip(axes, self.lengthscales, curves, strict=True):
             ak.plot.points(data.x, data.y, ax=ax)
             if data.mean is not None:
                 ax.plot(np.ravel(data.x), data.mean, "--", color=ak.plot.BLUE, label="true mean")
             ax.plot(at, curve, color=ak.plot.ORANGE, label=self.model.label())
             ax.set_title(f"ℓ = {lengthscale:g}")
-            curves.append(curve)
-            fits.append(
-                {
-                    "lengthscale": lengthscale,
-                    "residual_sd": jnp.std(data.y - model(data.x, data.x, data.y)),
-                    "leave_one_out": objective(model, data.x, data.y),
-                }
-            )
         label_outer(axes, data.x_names[0], data.y_name)
         legend(figure, axes)
         run.figure(
@@ -56,7 +71,7 @@ class Lengthscales(Study):
             x=data.x[:, 0],
             y=data.y,
             grid=at,
-            predictions=np.stack(curves),
+            predictions=curves,
             lengthscales=self.lengthscales,
         )
         run.table(

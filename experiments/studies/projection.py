@@ -1,27 +1,27 @@
 """Learned projections as a regressor, beside a fitted lengthscale and eight heads."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pydantic
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..parts import (
-    Data,
-    HoldOutSize,
-    Name,
-    Study,
-    Training,
-    describe,
-    load,
-    rows_held_out,
-)
-from ..results import Run
-from ._panels import draw_fits
+from ..panels import draw_fits
+from ..parts import Data, HoldOutSize, Name, Training
+from ..run import Run
+from ..study import Keys, Rows, Study, describe, load, rows_held_out
+from ..watch import SILENT, Watch
+
+
+class Results(NamedTuple):
+    """The data, and a fit of each model of the chain."""
+
+    data: ak.data.Dataset
+    fits: dict[str, ak.Fit]
 
 
 class Projection(Study):
@@ -43,38 +43,40 @@ class Projection(Study):
     def check(self) -> None:
         rows_held_out(self.hold_out, len(load(self.data, self.keys().next()).y), "hold_out")
 
-    def run(self, run: Run) -> None:
-        keys = self.keys()
-        data = load(self.data, keys.next())
-        objective = ak.HoldOut(rows_held_out(self.hold_out, len(data.y), "hold_out"))
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        keys = Keys(key)
+        data = self.data.load(keys.next())
+        objective = Rows.of(self.hold_out, len(data.y)).objective()
         models = self.models(data.x.shape[1], keys.next())
-        fits, rows = [], []
+        fits = {}
         total = sum(training.steps for _, training in models.values())
-        with run.progress("training", total) as tick, run.timed("training"):
+        with watch.progress("training", total) as tick, watch.timed("training"):
             done = 0
             for name, (model, training) in models.items():
                 at = done
 
                 def on_chunk(steps: int, history: dict[str, Any], *, name=name, at=at) -> None:
                     losses = history["loss"]
-                    run.step_metrics(steps, "model", [name], loss=losses[None])
+                    watch.step_metrics(steps, "model", [name], loss=losses[None])
                     tick(at + steps, f"{name}: loss {losses.mean():.3f}")
 
-                fits.append(
-                    ak.fit(
-                        model,
-                        data.x,
-                        data.y,
-                        objective=objective,
-                        optimizer=training.make(),
-                        steps=training.steps,
-                        key=keys.next(),
-                        callback=on_chunk,
-                        checkpoints=run.checkpoints(f"model_{len(fits)}"),
-                    )
+                fits[name] = ak.fit(
+                    model,
+                    data.x,
+                    data.y,
+                    objective=objective,
+                    optimizer=training.make(),
+                    steps=training.steps,
+                    key=keys.next(),
+                    callback=on_chunk,
+                    checkpoints=watch.checkpoints(f"model_{len(fits)}"),
                 )
                 done += training.steps
-        for (name, _), fit in zip(models.items(), fits, strict=True):
+        return Results(data, fits)
+
+    def report(self, results: Results, run: Run) -> None:
+        (data, fits), rows = results, []
+        for name, fit in fits.items():
             run.note([f"{name}: {sentence}" for sentence in fit.warnings()])
             predicted = fit(data.x)
             error = None if data.mean is None else jnp.mean((predicted - data.mean) ** 2)
@@ -90,9 +92,10 @@ class Projection(Study):
                     "error": error,
                 }
             )
-        draw_fits(run, "projection", data, fits, [row["model"] for row in rows])
+        held_out = Rows.of(self.hold_out, len(data.y)).largest
+        draw_fits(run, "projection", data, list(fits.values()), list(fits))
         run.table(
-            f"Masked hold-out of {objective.size} of {len(data.y)} rows",
+            f"Masked hold-out of {held_out} of {len(data.y)} rows",
             ["model", "parameters", "leave-one-out error", "error to the true mean"],
             [
                 [

@@ -1,21 +1,23 @@
 """Softmax as a retrieval rule: each rule is the maximum of an objective on the simplex."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pydantic
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 from matplotlib.figure import Figure
 from scipy.optimize import LinearConstraint, minimize
 
 import attnkernel as ak
 
-from ..parts import Name, Positive, Study
-from ..results import Run
-from ._panels import legend
+from ..panels import legend
+from ..parts import Name, Positive
+from ..run import Run
+from ..study import Keys, Study
+from ..watch import SILENT, Watch
 
 RULES: dict[str, ak.Rule] = {
     "softmax": ak.Softmax(),
@@ -25,6 +27,14 @@ RULES: dict[str, ak.Rule] = {
     "uniform": ak.Uniform(),
 }
 COMPACT = {1: ak.Epanechnikov, 2: ak.Biweight, 3: ak.Triweight}
+
+
+class Results(NamedTuple):
+    """Deviations by rule and by order of entmax; and the softmax against the temperature."""
+
+    optimised: dict[str, dict[str, float]]
+    compact_kernels: dict[int, float]
+    regimes: dict[str, Any]
 
 
 class RetrievalRule(Study):
@@ -49,12 +59,14 @@ class RetrievalRule(Study):
             )
         return self
 
-    def run(self, run: Run) -> None:
-        keys = self.keys()
-        with run.timed("optimiser"):
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        keys = Keys(key)
+        with watch.timed("optimiser"):
             optimised = self.against_an_optimiser(keys.next())
-        identity = against_compact_kernels(keys.next())
-        regimes = self.regimes()
+        return Results(optimised, against_compact_kernels(keys.next()), self.regimes())
+
+    def report(self, results: Results, run: Run) -> None:
+        optimised, identity, regimes = results
         weights = {name: weigh(rule, jnp.asarray(self.scores)) for name, rule in RULES.items()}
         draw_rules(run, self.scores, weights)
         draw_regimes(run, regimes)

@@ -17,15 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 import pydantic
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
 
+from ..benchmarks.driver import MIB, in_fresh_process
 from ..distributed import make_room
-from ..parts import Name, Study
-from ..results import Run
-from ._sides import MIB, in_fresh_process
+from ..parts import Name
+from ..run import Run
+from ..study import Study
+from ..watch import SILENT, Watch
 
 Count = Annotated[int, pydantic.Field(ge=1, le=64)]
 
@@ -66,13 +68,16 @@ class Scaling(Study):
     )
     is_benchmark: ClassVar[bool] = True
 
-    def run(self, run: Run) -> None:
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> list[dict[str, Any]]:
         counts = sorted(set(self.devices))
-        rows = in_fresh_process(measure, counts, self.n, self.dim, self.checked, self.seed)
+        return in_fresh_process(measure, counts, self.n, self.dim, self.checked, self.seed)
+
+    def report(self, results: list[dict[str, Any]], run: Run) -> None:
+        counts, rows = sorted(set(self.devices)), results
         if left := [
             str(count) for count in counts if count not in {row["devices"] for row in rows}
         ]:
-            run.note([f"{', '.join(left)} devices were not to be had: there are fewer"])
+            run.note([f"{', '.join(left)} devices: not available on this machine"])
         run.table(
             f"n = {self.n}, {self.dim} dimensions, float32: MiB of each device; and the largest "
             f"error of {self.checked} rows in float64",

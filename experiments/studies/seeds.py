@@ -1,33 +1,27 @@
 """Which hold-out size is best? Many data sets, every size and leave-one-out, in one program."""
 
 import functools
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pydantic
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import (
-    Heteroskedastic,
-    HoldOutSize,
-    Model,
-    Name,
-    Study,
-    Training,
-    hold_out_sizes,
-)
-from ..results import Run
+from ..parts import Heteroskedastic, HoldOutSize, Model, Name, Training
+from ..run import Run
+from ..study import Keys, Rows, Study, hold_out_sizes
+from ..watch import SILENT, Watch
 
 
 class IntegratedSquaredError(ak.Objective):
     r"""The distance to the truth, $\int_{-3}^{3} (\hat f(x) - f(x))^2 dx$, by the trapezoid rule.
 
-    Minimised over ℓ it gives the best lengthscale in hindsight: nobody without f can do better.
+    Minimised over ℓ it gives the best lengthscale in hindsight, a bound for every method.
     """
 
     is_stochastic: ClassVar[bool] = False
@@ -43,6 +37,14 @@ class IntegratedSquaredError(ak.Objective):
         at = jnp.linspace(-3.0, 3.0, 201)
         error = model(at, x, y) - ak.data.heteroskedastic_mean(at)
         return jnp.trapezoid(error**2, at)
+
+
+class Results(NamedTuple):
+    """Of each data set: lengthscales and errors by method, and whether the searches converged."""
+
+    lengthscales: Float[np.ndarray, "seeds methods"]
+    errors: Float[np.ndarray, "seeds methods"]
+    converged: Bool[np.ndarray, "seeds searches"]
 
 
 class Seeds(Study):
@@ -63,18 +65,21 @@ class Seeds(Study):
         self.model.require_slope()
         hold_out_sizes(self.hold_out, self.data.n)
 
-    def run(self, run: Run) -> None:
+    def methods(self) -> list[str]:
+        """The names of what is compared: hold-out sizes, leave-one-out, and hindsight last."""
         sizes = hold_out_sizes(self.hold_out, self.data.n)
-        names = [f"hold out {size}" for size in sizes] + ["leave one out", "hindsight"]
-        keys = self.keys().stack(self.seeds)
+        return [f"hold out {size}" for size in sizes] + ["leave one out", "hindsight"]
+
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        keys = Keys(key).stack(self.seeds)
         fits = jax.jit(functools.partial(_fits, self))
-        lengthscales, errors, settled = [], [], []
-        with run.progress("data sets", self.seeds) as tick, run.timed("fits"):
-            at_once = functools.partial(fits, jnp.array(sizes))
-            batches = run.batches("fits", self.seeds, self.batch, lambda rows: at_once(keys[rows]))
-            for done, (found, error, good) in batches:
+        batches = []
+        with watch.progress("data sets", self.seeds) as tick, watch.timed("fits"):
+            for done, (found, error, good) in watch.batches(
+                "fits", self.seeds, self.batch, lambda rows: fits(keys[rows])
+            ):
                 found = np.asarray(self.model.shown(found))
-                run.metrics(
+                watch.metrics(
                     [
                         {
                             "data_set": done - len(found) + i,
@@ -83,21 +88,18 @@ class Seeds(Study):
                             "error": ise,
                         }
                         for i in range(len(found))
-                        for name, ell, ise in zip(names, found[i], error[i], strict=True)
+                        for name, ell, ise in zip(self.methods(), found[i], error[i], strict=True)
                     ]
                 )
-                lengthscales.append(found)
-                errors.append(error)
-                settled.append(good)
+                batches.append((found, error, good))
                 tick(done, f"median error {np.median(error[:, :-1]):.4f}")
-        if missed := int(np.sum(~np.concatenate(settled))):
-            run.note([f"{missed} searches had not converged in {_STEPS} steps."])
-        self._report(run, names, np.concatenate(lengthscales), np.concatenate(errors))
+        return Results(*map(np.concatenate, zip(*batches, strict=True)))
 
-    def _report(
-        self, run: Run, names: list[str], lengthscales: np.ndarray, errors: np.ndarray
-    ) -> None:
-        ratios = errors / errors[:, -1:]
+    def report(self, results: Results, run: Run) -> None:
+        lengthscales, errors, converged = results
+        if missed := int(np.sum(~converged)):
+            run.note([f"{missed} searches had not converged in {_STEPS} steps."])
+        ratios, names = errors / errors[:, -1:], self.methods()
         rows = []
         best = int(np.argmin(errors[:, :-1].mean(axis=0)))
         for i, name in enumerate(names):
@@ -175,13 +177,13 @@ _STEPS = 15
 
 
 def _fits(
-    study: Seeds, sizes: Array, keys: PRNGKeyArray
+    study: Seeds, keys: PRNGKeyArray
 ) -> tuple[Float[Array, "seeds methods"], Float[Array, "seeds methods"], Array]:
     """Lengthscales, errors, and whether the search converged, for each data set and method.
 
     Data, hold-out fits of all sizes, leave-one-out and hindsight: one program.
     """
-    largest = max(hold_out_sizes(study.hold_out, study.data.n))
+    rows = Rows.of(study.hold_out, study.data.n)
     error = IntegratedSquaredError()
 
     def one(key: PRNGKeyArray) -> tuple[Array, Array, Array]:
@@ -192,7 +194,7 @@ def _fits(
             model,
             data.x,
             data.y,
-            objective=ak.HoldOut(sizes, at_most=largest),
+            objective=rows.objective(),
             in_axes=(None, None, 0),
             optimizer=study.training.make(),
             steps=study.training.steps,
@@ -210,12 +212,12 @@ def _fits(
             lambda kernel: error(study.model.of(kernel), data.x, data.y),
             kernels,
         )
-        settled = jnp.stack(
+        converged = jnp.stack(
             [
                 jnp.any(search.starts.converged & (search.starts.loss <= search.loss))
                 for search in (left_out, hindsight)
             ]
         )
-        return kernels.lengthscale, errors, settled
+        return kernels.lengthscale, errors, converged
 
     return jax.vmap(one)(keys)

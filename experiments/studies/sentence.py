@@ -5,15 +5,18 @@ from typing import Annotated, Literal
 import jax.numpy as jnp
 import numpy as np
 import pydantic
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Name, Part, Positive, Study
-from ..results import Run
+from ..parts import Name, Part, Positive
+from ..run import Run
+from ..study import Study
+from ..watch import SILENT, Watch
 
+Results = list[dict[str, np.ndarray]]  # of each sentence, by head: weights
 Role = Literal["determiner", "noun", "verb", "pronoun", "other"]
 ROLES = ("determiner", "noun", "verb", "pronoun", "other")
 
@@ -45,10 +48,11 @@ class Sentences(Study):
     )
     decay: Positive = pydantic.Field(default=0.4, description="slope of the decay, per token")
 
-    def run(self, run: Run) -> None:
-        weights = [
-            {name: self.weigh(sentence, name) for name in HEADS} for sentence in self.sentences
-        ]
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        return [{name: self.weigh(sentence, name) for name in HEADS} for sentence in self.sentences]
+
+    def report(self, results: Results, run: Run) -> None:
+        weights = results
         self.draw(run, weights)
         last, of_it = self.last_pronoun(weights)
         if last is not None:

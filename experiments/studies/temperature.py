@@ -1,6 +1,6 @@
 """A weighted sum, three ways, and the dial from the nearest label to the mean of all."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -8,14 +8,24 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pydantic
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Heteroskedastic, Name, Positive, Study, load
-from ..results import Run
-from ._panels import legend
+from ..panels import legend
+from ..parts import Heteroskedastic, Name, Positive
+from ..run import Run
+from ..study import Keys, Study
+from ..watch import SILENT, Watch
+
+
+class Results(NamedTuple):
+    """Three forms of a weighted sum; and bias, variance and entropy against the temperature."""
+
+    data: ak.data.Dataset
+    forms: dict[str, dict[str, Any]]
+    dial: dict[str, Any]
 
 
 class Temperature(Study):
@@ -39,12 +49,14 @@ class Temperature(Study):
         default=1500, description="of the training of the learned weights"
     )
 
-    def run(self, run: Run) -> None:
-        keys = self.keys()
-        data = load(self.data, keys.next())
-        forms = self.forms(data, keys.next())
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        keys = Keys(key)
+        data = self.data.load(keys.next())
+        return Results(data, self.forms(data, keys.next()), self.dial(data, keys.next()))
+
+    def report(self, results: Results, run: Run) -> None:
+        data, forms, dial = results
         draw_forms(run, data, self.query, forms)
-        dial = self.dial(data, keys.next())
         draw_dial(run, data, dial)
         best = int(np.argmin(dial["error"]))
         run.table(

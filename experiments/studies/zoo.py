@@ -1,21 +1,24 @@
-"""A zoo of kernels: their shapes, the fits and weights that they give, and what they cost."""
+"""Kernels of regression and attention: shapes, fits, weights, and seconds as lengths grow."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pydantic
-from jaxtyping import Array
+from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Data, FieldError, Name, Study, describe, load
-from ..results import Run
-from ._panels import heat_map, label_outer, legend, panels
-from ._sides import in_turn, medians
+from ..benchmarks.driver import interleaved, medians
+from ..config import FieldError
+from ..panels import heat_map, label_outer, legend, panels
+from ..parts import Data, Name
+from ..run import Run
+from ..study import Keys, Study, describe, load
+from ..watch import SILENT, Watch
 
 KERNELS: dict[str, type[ak.kernels.Radial]] = {
     "Gaussian": ak.Gaussian,
@@ -23,6 +26,19 @@ KERNELS: dict[str, type[ak.kernels.Radial]] = {
     "triangular": ak.Triangular,
     "Epanechnikov": ak.Epanechnikov,
 }
+
+
+FEATURES = {"Gaussian": ak.Gaussian, "softmax": ak.DotProduct}
+
+
+class Results(NamedTuple):
+    """Fits by kernel, tokens, errors of random features, and seconds by kind of attention."""
+
+    data: ak.data.Dataset
+    fits: dict[str, ak.Fit]
+    tokens: Float[Array, "tokens 16"]
+    features: dict[str, dict[str, Any]]
+    costs: dict[str, dict[str, Any]]
 
 
 class Zoo(Study):
@@ -56,14 +72,36 @@ class Zoo(Study):
         if load(self.data, self.keys().next()).x.shape[1] != 1:
             raise FieldError(("data",), "this study draws one input; name one column in data.x")
 
-    def run(self, run: Run) -> None:
-        keys = self.keys()
-        data = load(self.data, keys.next())
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        keys = Keys(key)
+        data = self.data.load(keys.next())
+        fits = {
+            name: ak.fit(
+                ak.KernelRegression(kernel(1.0)), data.x, data.y, objective=ak.LeaveOneOut()
+            )
+            for name, kernel in KERNELS.items()
+        }
+        tokens = jax.random.normal(keys.next(), (self.tokens, 16))
+        return Results(
+            data, fits, tokens, self.feature_errors(keys.next()), self.costs(watch, keys.next())
+        )
+
+    def report(self, results: Results, run: Run) -> None:
+        data, errors, costs = results.data, results.features, results.costs
+        for name, fit in results.fits.items():
+            run.note([f"{name}: {sentence}" for sentence in fit.warnings()])
+        fits = {
+            name: {
+                "lengthscale": float(fit.model.kernel.lengthscale),
+                "leave_one_out": float(fit.loss),
+            }
+            for name, fit in results.fits.items()
+        }
         draw_shapes(run)
-        fits = self.fits(run, data)
-        self.heat_maps(run, keys.next())
-        errors = self.feature_errors(run, keys.next())
-        costs = self.costs(run, keys.next())
+        draw_fits(run, data, results.fits)
+        self.draw_heat_maps(run, results.tokens)
+        self.draw_feature_errors(run, errors)
+        self.draw_costs(run, costs)
         run.table(
             "Leave-one-out fits",
             ["kernel", "ℓ", "leave-one-out error"],
@@ -93,28 +131,6 @@ class Zoo(Study):
             | {"counts": self.counts, "lengths": self.lengths}
         )
 
-    def fits(self, run: Run, data: ak.data.Dataset) -> dict[str, dict[str, float]]:
-        """Each kernel on one data set, at the bandwidth of its leave-one-out."""
-        figure, axes = panels(len(KERNELS))
-        at = ak.plot.grid(data.x)
-        found, curves = {}, {}
-        for ax, (name, kernel) in zip(axes, KERNELS.items(), strict=True):
-            model = ak.KernelRegression(kernel(1.0))
-            fit = ak.fit(model, data.x, data.y, objective=ak.LeaveOneOut())
-            run.note([f"{name}: {sentence}" for sentence in fit.warnings()])
-            lengthscale = float(fit.model.kernel.lengthscale)
-            curves[name] = np.asarray(fit(at))
-            ak.plot.points(data.x, data.y, ax=ax)
-            if data.mean is not None:
-                ax.plot(np.ravel(data.x), data.mean, "--", color=ak.plot.BLUE, label="true mean")
-            ax.plot(at, curves[name], color=ak.plot.ORANGE, label="prediction")
-            ax.set_title(f"{name}: ℓ = {lengthscale:.3g}")
-            found[name] = {"lengthscale": lengthscale, "leave_one_out": float(fit.loss)}
-        label_outer(axes, data.x_names[0], data.y_name)
-        legend(figure, axes)
-        run.figure("fits", figure, x=data.x[:, 0], y=data.y, grid=at, **curves)
-        return found
-
     def attentions(self, tokens: int, window: int) -> dict[str, dict[str, Any]]:
         """Kernel, prior and method of each kind of causal attention."""
         table = 2.0 * jnp.cos(jnp.arange(32.0))
@@ -127,9 +143,8 @@ class Zoo(Study):
             "T5": {"kernel": dot, "prior": causal * ak.RelativeBias(table, bidirectional=False)},
         }
 
-    def heat_maps(self, run: Run, key: Array) -> None:
-        """Weights of the same tokens, by every kind of attention; and those of regression."""
-        x = jax.random.normal(key, (self.tokens, 16))
+    def draw_heat_maps(self, run: Run, x: Array) -> None:
+        """Weights of the same tokens by every kind of attention, and weights of regression."""
         line = jnp.linspace(-3.0, 3.0, self.tokens)[:, None]
         regression = {
             name: ak.attention_weights(line, line, kernel=kernel(1.0))
@@ -154,31 +169,32 @@ class Zoo(Study):
         bar.set_label("weight of the key")
         run.figure("heat_maps", figure, **regression, **attention)
 
-    def feature_errors(self, run: Run, key: Array) -> dict[str, dict[str, Any]]:
+    def feature_errors(self, key: Array) -> dict[str, dict[str, Any]]:
         """Error of linear attention against the number of random features."""
-        of_x, *of_draws = jax.random.split(key, 17)
-        q, k, v = jax.random.normal(of_x, (3, 256, 4))
+        points_key, *draw_keys = jax.random.split(key, 17)
+        q, k, v = jax.random.normal(points_key, (3, 256, 4))
         q, k = self.spread * q, self.spread * k
         found: dict[str, dict[str, Any]] = {}
-        figure = Figure(figsize=(4.8, 3.2))
-        ax = figure.subplots()
-        for (name, kernel), style in zip(
-            {"Gaussian": ak.Gaussian(1.0), "softmax": ak.DotProduct(1.0)}.items(),
-            ("o-", "s--"),
-            strict=True,
-        ):
+        for name, make in FEATURES.items():
+            kernel = make(1.0)
             exact = ak.attend(q, k, v, kernel=kernel)
             errors = []
             for count in self.counts:
                 squares = []
-                for draw in of_draws:
-                    features = ak.RandomFeatures(count, 4, key=draw)
+                for draw_key in draw_keys:
+                    features = ak.RandomFeatures(count, 4, key=draw_key)
                     out = ak.attend(q, k, v, kernel=kernel, method=ak.Linear(features))
                     squares.append(jnp.mean((out - exact) ** 2))
                 errors.append(float(jnp.sqrt(jnp.mean(jnp.stack(squares)))))
             slope = float(np.polyfit(np.log(self.counts), np.log(errors), 1)[0])
             found[name] = {"error": errors, "slope": slope}
-            ax.plot(self.counts, errors, style, label=f"{name}, positive features")
+        return found
+
+    def draw_feature_errors(self, run: Run, found: dict[str, dict[str, Any]]) -> None:
+        figure = Figure(figsize=(4.8, 3.2))
+        ax = figure.subplots()
+        for (name, part), style in zip(found.items(), ("o-", "s--"), strict=True):
+            ax.plot(self.counts, part["error"], style, label=f"{name}, positive features")
         first = found["Gaussian"]["error"][0]
         theory = first * np.sqrt(self.counts[0] / np.asarray(self.counts))
         ax.plot(self.counts, theory, ":", color=ak.plot.ink(), label=r"falling as $1/\sqrt{M}$")
@@ -187,35 +203,53 @@ class Zoo(Study):
         ax.legend()
         arrays = {name: part["error"] for name, part in found.items()}
         run.figure("features", figure, counts=self.counts, **arrays)
-        return found
 
-    def costs(self, run: Run, key: Array) -> dict[str, dict[str, Any]]:
+    def costs(self, watch: Watch, key: Array) -> dict[str, dict[str, Any]]:
         """Seconds of each kind of attention as the sequence grows, side by side."""
         found: dict[str, dict[str, Any]] = {}
-        with run.progress("cost", len(self.lengths)) as tick:
+        with watch.progress("cost", len(self.lengths)) as tick:
             for number, tokens in enumerate(self.lengths):
                 q, k, v = jax.random.normal(key, (3, tokens, self.dim))
-                sides = {}
+                contenders = {}
                 for name, parts in self.attentions(tokens, self.window_of_cost).items():
                     call = eqx.filter_jit(lambda q, k, v, parts=parts: ak.attend(q, k, v, **parts))
-                    sides[name] = lambda call=call, q=q, k=k, v=v: call(q, k, v)
-                seconds, _ = in_turn(sides, self.repeats)
+                    contenders[name] = lambda call=call, q=q, k=k, v=v: call(q, k, v)
+                seconds, _ = interleaved(contenders, self.repeats)
                 for name, median in medians(seconds).items():
                     found.setdefault(name, {"seconds": []})["seconds"].append(median)
                 tick(number + 1, f"{tokens} tokens")
+        for part in found.values():
+            growth = np.log(part["seconds"][-1] / part["seconds"][-2])
+            part["order"] = float(growth / np.log(self.lengths[-1] / self.lengths[-2]))
+        return found
+
+    def draw_costs(self, run: Run, found: dict[str, dict[str, Any]]) -> None:
         figure = Figure(figsize=(5.4, 3.4))
         ax = figure.subplots()
         styles = ("o-", "s--", "^:", "D-.", "v-")
         for (name, part), style in zip(found.items(), styles, strict=True):
-            steps = np.log(part["seconds"][-1] / part["seconds"][-2])
-            part["order"] = float(steps / np.log(self.lengths[-1] / self.lengths[-2]))
             ax.plot(self.lengths, part["seconds"], style, label=name)
         ax.set(xscale="log", yscale="log", xlabel="tokens N")
         ax.set_ylabel(f"seconds, one head, d = {self.dim}")
         ax.legend()
         arrays = {name: part["seconds"] for name, part in found.items()}
         run.figure("cost", figure, lengths=self.lengths, **arrays)
-        return found
+
+
+def draw_fits(run: Run, data: ak.data.Dataset, fits: dict[str, ak.Fit]) -> None:
+    """Each kernel on one data set, at its leave-one-out lengthscale."""
+    figure, axes = panels(len(fits))
+    at, curves = ak.plot.grid(data.x), {}
+    for ax, (name, fit) in zip(axes, fits.items(), strict=True):
+        curves[name] = np.asarray(fit(at))
+        ak.plot.points(data.x, data.y, ax=ax)
+        if data.mean is not None:
+            ax.plot(np.ravel(data.x), data.mean, "--", color=ak.plot.BLUE, label="true mean")
+        ax.plot(at, curves[name], color=ak.plot.ORANGE, label="prediction")
+        ax.set_title(f"{name}: ℓ = {float(fit.model.kernel.lengthscale):.3g}")
+    label_outer(axes, data.x_names[0], data.y_name)
+    legend(figure, axes)
+    run.figure("fits", figure, x=data.x[:, 0], y=data.y, grid=at, **curves)
 
 
 def draw_shapes(run: Run) -> None:

@@ -19,7 +19,7 @@ from paths import CONFIGS
 
 from experiments import sweep
 from experiments.__main__ import main
-from experiments.results import Run
+from experiments.run import Run
 from experiments.runner import load
 
 

@@ -6,10 +6,10 @@ import sys
 
 import numpy as np
 import pytest
+from experiments.studies.bench_selection import PEERS, count, criterion, small_sample
 
 from experiments.__main__ import main
 from experiments.studies import bench_selection
-from experiments.studies.bench_selection import PEERS, count, criterion, small_sample
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 

@@ -10,14 +10,14 @@ from paths import CONFIGS
 
 from attnkernel import Causal
 from experiments.__main__ import main
-from experiments.studies import bench_attention, bench_modules, bench_regression
-from experiments.studies._sides import (
-    Absent,
+from experiments.benchmarks import attention, modules, regression
+from experiments.benchmarks.driver import (
     Disagreement,
+    Unavailable,
     agreement,
     compiled,
     in_fresh_process,
-    in_turn,
+    interleaved,
     peak_bytes,
     target,
 )
@@ -55,7 +55,7 @@ def test_contenders_of_regression_agree(bench):
         rates, spent = row["giga_pairs_per_second"], row["median"]
         for name in row["deviation"]:
             assert rates[name] == pytest.approx(41**2 / spent[name] / 1e9)
-        bounds = [1024**2 / spent[name] / 1e9 for name in bench_regression.BOUNDS]
+        bounds = [1024**2 / spent[name] / 1e9 for name in regression.BOUNDS]
         assert rates["bound"] == pytest.approx(max(bounds))
     (keops, bound, gradient) = found["targets"]
     assert (keops["reached"], keops["worst"]) == (None, None)
@@ -73,8 +73,8 @@ def test_contenders_of_regression_agree(bench):
 def test_upper_bounds_compute_sums_of_exponentials():
     a = jnp.linspace(0.0, 1.0, 6, dtype=jnp.float32)
     expected = np.exp(-np.multiply.outer(*2 * [np.asarray(a)])).sum(axis=1)
-    np.testing.assert_allclose(bench_regression.exp_and_sum(a), expected, rtol=1e-5)
-    np.testing.assert_allclose(bench_regression.exp_and_sum_in_blocks(a), expected, rtol=1e-5)
+    np.testing.assert_allclose(regression.exp_and_sum(a), expected, rtol=1e-5)
+    np.testing.assert_allclose(regression.exp_and_sum_in_blocks(a), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_contenders_that_need_too_much_memory_are_reported(bench):
 def test_contenders_of_attention_agree(bench):
     found, _ = bench("bench_attention", *ATTENTION, without=["torch"])
     works = [(row["causal"], row["phase"]) for row in found["table"]]
-    phases = (bench_attention.FORWARD, bench_attention.BACKWARD)
+    phases = (attention.FORWARD, attention.BACKWARD)
     assert works == [(causal, phase) for causal in (False, True) for phase in phases]
     for row in found["table"]:
         assert row["deviation"].keys() == {"attnkernel", "jax.nn", "Equinox"}
@@ -130,7 +130,7 @@ def test_contenders_of_attention_agree(bench):
 @pytest.mark.slow
 def test_contenders_of_modules_agree(bench):
     found, _ = bench("bench_modules", *MODULES, without=["torch"])
-    phases = (bench_modules.FORWARD, bench_modules.BACKWARD)
+    phases = (modules.FORWARD, modules.BACKWARD)
     works = [(row["length"], row["causal"], row["phase"]) for row in found["table"]]
     assert works == [(n, c, phase) for n in (13, 19) for c in (False, True) for phase in phases]
     for row in found["table"]:
@@ -144,7 +144,7 @@ def test_contenders_of_modules_agree(bench):
         f"T = 19, {'causal' if row['causal'] else 'full'} + backward": row["median"]["Equinox"]
         / row["median"]["attnkernel"]
         for row in found["table"]
-        if row["length"] == 19 and row["phase"] == bench_modules.BACKWARD
+        if row["length"] == 19 and row["phase"] == modules.BACKWARD
     }
     assert times["values"] == pytest.approx(ratios)
     assert times["worst"] == pytest.approx(min(ratios.values()))
@@ -152,16 +152,14 @@ def test_contenders_of_modules_agree(bench):
 
 
 def test_module_with_another_mask_fails_the_benchmark(bench, monkeypatch):
-    monkeypatch.setattr(bench_modules.ak, "Causal", lambda: Causal(1))
+    monkeypatch.setattr(modules.ak, "Causal", lambda: Causal(1))
     error, _ = bench("bench_modules", *MODULES, without=["torch"], code=1)
     assert "Equinox is" in error
     assert "away from attnkernel; expected at most 1e-04" in error
 
 
 def test_contender_with_other_numbers_fails_the_benchmark(bench, monkeypatch):
-    monkeypatch.setitem(
-        bench_attention.JAX_SIDES, "jax.nn", lambda q, k, v, causal: v + 0.0 * (q + k)
-    )
+    monkeypatch.setitem(attention.JAX_SIDES, "jax.nn", lambda q, k, v, causal: v + 0.0 * (q + k))
     error, _ = bench("bench_attention", *ATTENTION, without=["torch"], code=1)
     assert "jax.nn is" in error
     assert "away from attnkernel; expected at most 1e-04" in error
@@ -180,20 +178,20 @@ def test_agreement_compares_every_array(wrong):
 def test_contenders_are_interleaved_after_one_warm_call_each():
     calls = []
     sides = {name: lambda name=name: calls.append(name) or name for name in "ab"}
-    seconds, results = in_turn(sides, 2)
+    seconds, results = interleaved(sides, 2)
     assert calls == ["a", "b", "a", "b", "a", "b"]
     assert results == {"a": "a", "b": "b"}
     assert {name: len(spent) for name, spent in seconds.items()} == {"a": 2, "b": 2}
 
 
 def test_slow_contender_is_timed_at_least_once():
-    seconds, _ = in_turn({"slow": lambda: sum(range(1000))}, 5, most_seconds=1e-12)
+    seconds, _ = interleaved({"slow": lambda: sum(range(1000))}, 5, most_seconds=1e-12)
     assert len(seconds["slow"]) == 1
 
 
 def test_cold_contenders_have_no_warm_call():
     calls, rounds = [], []
-    in_turn({"a": lambda: calls.append("a")}, 3, cold=True, each_round=rounds.append)
+    interleaved({"a": lambda: calls.append("a")}, 3, cold=True, each_round=rounds.append)
     assert (calls, rounds) == (["a"] * 3, [1, 2, 3])
 
 
@@ -205,7 +203,7 @@ def test_memory_of_a_program_is_known_before_it_runs():
 
     _, planned = compiled(outer, x)
     assert planned >= 4 * 64**4
-    with pytest.raises(Absent, match="more than"):
+    with pytest.raises(Unavailable, match="more than"):
         compiled(outer, x, most_bytes=4 * 64**4 - 1)
 
 
@@ -213,12 +211,10 @@ def test_memory_of_a_program_is_known_before_it_runs():
 @pytest.mark.cli
 def test_memory_of_one_call():
     sizes = (2, 19, 5, 0)
-    found = bench_attention.measure(
-        "attnkernel", True, bench_attention.FORWARD, sizes, "float32", 1
-    )
+    found = attention.measure("attnkernel", True, attention.FORWARD, sizes, "float32", 1)
     assert found["growth_bytes"] >= 0
     assert found["absent"] is None
-    too_small = bench_attention.measure("jax.nn", False, "forward", sizes, "float32", 1e-9)
+    too_small = attention.measure("jax.nn", False, "forward", sizes, "float32", 1e-9)
     assert too_small["growth_bytes"] is None
     assert too_small["absent"].startswith("needs ")
 

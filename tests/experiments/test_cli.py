@@ -9,8 +9,8 @@ import yaml
 from paths import CONFIGS
 
 from experiments.__main__ import main
+from experiments.registry import STUDIES
 from experiments.runner import load
-from experiments.studies import STUDIES
 
 SHIPPED = sorted(CONFIGS.glob("*.yaml"))
 SIMULATED = "data: {source: heteroskedastic, n: 20}\n"

@@ -119,7 +119,7 @@ def test_runs_started_in_the_same_second_each_have_a_directory(home, monkeypatch
             (home / path / "figures").mkdir(parents=True)
         return found
 
-    monkeypatch.setattr("experiments.results.os.path.lexists", seen_before_it_was_taken)
+    monkeypatch.setattr("experiments.run.os.path.lexists", seen_before_it_was_taken)
     assert main(["run", "data.yaml", "--quiet"]) == 0
     names = sorted(path.name for path in (home / "results" / "data").iterdir())
     assert names == ["2026-01-01_00-00-00", "2026-01-01_00-00-00_2"]

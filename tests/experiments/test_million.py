@@ -11,9 +11,9 @@ import pytest
 
 import attnkernel as ak
 from experiments.__main__ import main
-from experiments.studies import million
-from experiments.studies._kernsmooth import kernsmooth
-from experiments.studies._sides import Absent
+from experiments.benchmarks import million
+from experiments.benchmarks.driver import Unavailable
+from experiments.benchmarks.kernsmooth import kernsmooth
 
 TINY = """
 study: million
@@ -26,7 +26,7 @@ repeats: 1
 
 
 def absent(*arguments):
-    raise Absent("Rscript: not installed")
+    raise Unavailable("Rscript: not installed")
 
 
 @pytest.mark.slow
@@ -66,7 +66,7 @@ def test_fit_equals_that_of_the_dense_criterion(x64, tmp_path, monkeypatch, caps
 
 def test_missing_r_is_reported(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(Absent, match="Rscript: not installed"):
+    with pytest.raises(Unavailable, match="Rscript: not installed"):
         kernsmooth(np.arange(5.0), np.arange(5.0), 1)
 
 
@@ -78,7 +78,7 @@ def test_kernsmooth_of_r_smooths_with_its_own_bandwidth():
     x = rng.uniform(-2, 2, 500)
     try:
         found = kernsmooth(x, np.sin(2 * x) + 0.1 * rng.normal(size=500), 2)
-    except Absent as reason:
+    except Unavailable as reason:
         pytest.skip(str(reason))
     assert len(found["all_seconds"]) == 2
     assert 0.01 < found["bandwidth"] < 0.5

@@ -9,10 +9,10 @@ import pytest
 from paths import CONFIGS
 
 from experiments.__main__ import main
-from experiments.studies import STUDIES
-from experiments.studies._regressors import Fitted, Prediction
+from experiments.benchmarks.peers import targets_of
+from experiments.benchmarks.regressors import Fitted, Prediction
+from experiments.registry import STUDIES
 from experiments.studies.boundary import predicted
-from experiments.studies.peers import targets_of
 
 # f(x) = sin(2x + ½): its slope at 0, and its second derivatives at 0 and ½
 SLOPE, CURVATURE = (

@@ -20,8 +20,8 @@ from paths import ROOT
 import attnkernel as ak
 from experiments import runner
 from experiments.__main__ import main
-from experiments.results import Run
-from experiments.studies._training import Diverged, train
+from experiments.run import Run
+from experiments.training import Diverged, train
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
@@ -49,13 +49,13 @@ import importlib, os, signal, sys
 import numpy as np
 from pathlib import Path
 from matplotlib.figure import Figure
-from experiments import results
+from experiments import run
 from experiments.__main__ import main
 
 Figure.savefig = lambda self, path, **_: Path(path).write_bytes(b"")
 sys.modules["{CHECKPOINTS_MODULE}"]._SHARE = np.inf  # a checkpoint after each chunk
 where, name, calls = sys.argv[1], sys.argv[2], int(sys.argv[3])
-owner = {{"run": results.Run, "module": results, "os": os}}[where]
+owner = {{"run": run.Run, "module": run, "os": os}}[where]
 keep = getattr(owner, name)
 
 def counted(*arguments, **options):

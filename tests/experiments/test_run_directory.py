@@ -15,10 +15,10 @@ import yaml
 
 import attnkernel as ak
 from experiments.__main__ import main
-from experiments.parts import Keys
+from experiments.registry import STUDIES
 from experiments.results import default_directory, status_of
-from experiments.studies import STUDIES
 from experiments.studies.data import ShowData
+from experiments.study import Keys
 
 SIMULATED = "data:\n  source: heteroskedastic\n  n: 20\n"
 TINY = {
@@ -201,7 +201,8 @@ def test_data_are_drawn_with_the_first_key_of_the_seed(home, legacy):
 
 
 def test_keys_of_a_study_are_a_chain_of_splits():
-    keys, key = Keys(3), jax.random.PRNGKey(3)
+    key = jax.random.PRNGKey(3)
+    keys = Keys(key)
     for _ in range(3):
         key, expected = jax.random.split(key)
         np.testing.assert_array_equal(keys.next(), expected)
@@ -265,7 +266,7 @@ def test_full_disk_at_the_start_leaves_nothing(home, capsys, monkeypatch):
     def full(path, content):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("experiments.results._write_json", full)
+    monkeypatch.setattr("experiments.run.write_json", full)
     before = names(home)
     assert main(["run", "data.yaml", "--out", "out"]) == 2
     assert capsys.readouterr().err == "out cannot be written: No space left on device\n"

@@ -16,7 +16,8 @@ import pytest
 from paths import ROOT
 
 from experiments.__main__ import main
-from experiments.results import Ticker, status_of
+from experiments.progress import Ticker
+from experiments.results import status_of
 from experiments.studies.data import ShowData
 
 pytestmark = pytest.mark.usefixtures("blank_figures")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,10 +18,11 @@ from scipy import stats
 
 from experiments import sweep
 from experiments.__main__ import main
-from experiments.compare import numbers_of
 from experiments.config import ConfigError
-from experiments.parts import Keys
-from experiments.studies import STUDIES
+from experiments.registry import STUDIES
+from experiments.results import numbers_of
+from experiments.study import Keys
+from experiments.sweep_members import axes_of, members_of
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
@@ -45,13 +47,17 @@ def home(tmp_path, monkeypatch):
 @pytest.fixture
 def untrained(monkeypatch):
     """Members of one program are not trained: their loss is the mean label."""
+    trained = STUDIES["holdout"].compute
 
-    def numbers(self, traced, most):
-        mean = jnp.mean(self.data.load(Keys(traced["seed"]).next()).y)
-        sizes = traced["hold_out"]
-        return {"hold_out": sizes, "loss": mean + jnp.zeros(sizes.shape)}, jnp.array(False)
+    def compute(self, key, watch=None):
+        if watch is not None:  # in a process of its own
+            return trained(self, key, watch)
+        mean = jnp.mean(self.data.load(Keys(key).next()).y)
+        sizes = self.hold_out.sizes
+        table = {"hold_out": sizes, "loss": mean + jnp.zeros(sizes.shape)}
+        return SimpleNamespace(numbers={"fits": table}, diverged=jnp.array(False))
 
-    monkeypatch.setattr(STUDIES["holdout"], "numbers", numbers)
+    monkeypatch.setattr(STUDIES["holdout"], "compute", compute)
 
 
 def read(out):
@@ -67,7 +73,7 @@ def states(out):
 
 
 def test_values_of_a_field_are_split_at_commas_and_ranges():
-    shared, axes = sweep.axes_of(["a=1", "seed=0..3", "b=[1, 2],[3]", "c='x,y',z", "d={k: 1},2"])
+    shared, axes = axes_of(["a=1", "seed=0..3", "b=[1, 2],[3]", "c='x,y',z", "d={k: 1},2"])
     assert shared == ["a=1"]
     assert axes == {
         "seed": ["0", "1", "2", "3"],
@@ -93,7 +99,7 @@ def test_values_of_a_field_are_split_at_commas_and_ranges():
 )
 def test_errors_are_reported_before_anything_runs(home, capsys, arguments, message):
     with pytest.raises(ConfigError, match=message):
-        sweep.members_of(Path("c.yaml"), arguments)
+        members_of(Path("c.yaml"), arguments)
     assert main(["sweep", "c.yaml", *arguments]) == 2
     assert "Traceback" not in capsys.readouterr().err
     assert not (home / "results").exists()
@@ -250,11 +256,17 @@ def test_data_of_one_program_are_loaded_in_float64(home, capsys):
     assert "3 members as one program" in capsys.readouterr().out
 
 
-def test_studies_that_share_a_program_define_all_that_it_needs():
+def test_varying_fields_are_fields_of_their_study():
+    assert {name for name, study in STUDIES.items() if study.varying} == {
+        "heads",
+        "holdout",
+        "leave_one_out",
+    }
     for study in STUDIES.values():
-        if study.traced.__qualname__ != "Study.traced":
-            assert study.apart.__qualname__ == f"{study.__name__}.apart"
-            assert study.numbers.__qualname__ == f"{study.__name__}.numbers"
+        for field in study.varying:
+            part = study
+            for name in field.split("."):
+                part = part.model_fields[name].annotation
 
 
 # --- what is done is not computed again ---
@@ -351,10 +363,10 @@ def test_members_run_the_config_that_was_read(home):
     """Even if the file changes while members are at work."""
     path = home / "d.yaml"
     path.write_text(DATA)
-    members, _ = sweep.members_of(path, ["seed=1,2"])
+    members, _ = members_of(path, ["seed=1,2"])
     path.write_text(DATA.replace("20", "33"))
     (home / "s").mkdir()
-    sweep._apart(home / "s", members, 1, None, Console(quiet=True))
+    sweep._run_in_processes(home / "s", members, 1, None, Console(quiet=True))
     configs = sorted((home / "s" / "members").glob("*/config.yaml"))
     assert [config.parent.name for config in configs] == sorted(member.id for member in members)
     assert all("n: 20" in config.read_text() for config in configs)

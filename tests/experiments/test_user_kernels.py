@@ -14,7 +14,7 @@ import attnkernel as ak
 import experiments
 from experiments.__main__ import main
 from experiments.kernels import BUILT_IN, KERNELS
-from experiments.results import Run
+from experiments.run import Run
 from experiments.runner import load
 
 pytestmark = pytest.mark.usefixtures("blank_figures")

@@ -24,10 +24,12 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import FieldError, Heteroskedastic, Model, Name, Study, Training, load
-from ..results import Run
-from ._sides import in_turn, medians
-from .heads import Heads, stack
+from ..config import FieldError
+from ..parts import Heteroskedastic, Model, Name, Training
+from ..run import Run
+from ..studies.heads import Heads, stack
+from ..study import Study, load
+from .driver import interleaved, medians
 
 _SINK = 1e-16
 Count = Annotated[int, pydantic.Field(ge=1)]
@@ -72,7 +74,7 @@ class BenchTraining(Study):
                 }
                 for phase, sides in (("cold", cold), ("warm", warm)):
                     done = (2 * len(rows) + (phase == "warm")) * self.repeats
-                    spent, results = in_turn(
+                    spent, results = interleaved(
                         sides,
                         self.repeats,
                         cold=phase == "cold",

@@ -20,21 +20,22 @@ from matplotlib.ticker import LogLocator
 import attnkernel as ak
 
 from ..config import FieldError
-from ..parts import Name, Part, Positive, Study
-from ..results import Run
-from ._kernsmooth import kernsmooth
-from ._panels import legend
-from ._sides import (
-    Absent,
-    absences,
+from ..panels import legend
+from ..parts import Name, Part, Positive
+from ..run import Run
+from ..study import Study
+from .driver import (
+    Unavailable,
     agreement,
-    in_turn,
+    interleaved,
     medians,
+    note_unavailable,
     table_of_targets,
     target,
     timed,
 )
-from .bench_regression import keops
+from .kernsmooth import kernsmooth
+from .regression import keops
 
 R, KEOPS = "R: dpill + locpoly", "KeOps, a sum"
 Rows = Annotated[int, pydantic.Field(ge=100, le=100_000_000)]
@@ -100,7 +101,7 @@ class Million(Study):
             for done, (n, dim) in enumerate(places, len(fits) + 1):
                 times += self._times(n, dim, slow, absent)
                 tick(done, f"n = {n}, d = {dim}")
-        absences(run, absent)
+        note_unavailable(run, absent)
         self._tables(run, fits, times)
         ratios = {
             f"n = {fit['n']}": fit["seconds"] / fit[R]["seconds"]
@@ -161,7 +162,7 @@ class Million(Study):
         if what.dim == 1:
             try:
                 row[R] = kernsmooth(x[:, 0], y, self.repeats)
-            except Absent as reason:
+            except Unavailable as reason:
                 row[R] = None
                 run.note([f"no {R}: {reason}"])
                 self._beside_keops(run, row)
@@ -176,10 +177,10 @@ class Million(Study):
         x, y = self._data(_FEWER, 1)
         try:
             side = keops(jnp.asarray(row["lengthscale"]), x, y[:, None])
-        except Absent as reason:
+        except Unavailable as reason:
             run.note([f"no {KEOPS} in its place: {reason}"])
             return
-        seconds = medians(in_turn({KEOPS: side}, self.repeats)[0])[KEOPS]
+        seconds = medians(interleaved({KEOPS: side}, self.repeats)[0])[KEOPS]
         row[KEOPS] = seconds * (row["n"] / _FEWER) ** 2 * (row["steps"] + 1)
         run.note(
             [
@@ -222,7 +223,7 @@ class Million(Study):
                     repeats = self.repeats if first < self.most_seconds else int(name == KEOPS)
                     again = [timed(side)[0] for _ in range(repeats)]
                     median = float(np.median(again or [first]))
-            except Absent as reason:
+            except Unavailable as reason:
                 slow.add((name, dim))
                 absent.append((name, f"d = {dim}", str(reason)))
                 continue

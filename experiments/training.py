@@ -13,9 +13,9 @@ from jaxtyping import Array
 
 import attnkernel as ak
 
-from .. import distributed
-from ..config import FieldError
-from ..results import Run
+from . import distributed
+from .config import FieldError
+from .watch import Watch
 
 Model = TypeVar("Model")
 
@@ -41,7 +41,7 @@ def require_parts(batch: int) -> None:
 
 
 def train(
-    run: Run,
+    watch: Watch,
     model: Model,
     loss: Callable[[Model, Array], Array],
     *,
@@ -91,29 +91,30 @@ def train(
 
         return jax.lax.with_sharding_constraint(jax.lax.scan(step, state, keys), whole)
 
-    checkpoints = run.checkpoints("training")
+    checkpoints = watch.checkpoints("training")
     state, losses = (moving, optimizer.init(moving), jnp.ones((), bool)), []
     keys = jax.random.split(key, steps)
-    with run.progress("training", steps) as tick, run.timed("training"):
-        kept = checkpoints.load(state)
+    with watch.progress("training", steps) as tick, watch.timed("training"):
+        kept = None if checkpoints is None else checkpoints.load(state)
         if begun := int(distributed.from_first(np.array(0 if kept is None else kept.done))):
             found = np.zeros(begun, jnp.result_type(float))
             state, found = distributed.from_first((state, found) if kept is None else kept[1:])
             losses = [np.asarray(found)]
-            run.step_metrics(begun, "model", ["model"], loss=losses[0][None])
+            watch.step_metrics(begun, "model", ["model"], loss=losses[0][None])
             tick(begun, f"loss {losses[0][-chunk:].mean():.4f}")
         for start in range(begun, steps, chunk):
             state, (found, sound) = advance(state, keys[start : start + chunk])
             found, sound = np.asarray(found), np.asarray(sound)
             losses.append(found)
             done = start + len(found)
-            run.step_metrics(done, "model", ["model"], loss=found[None])
+            watch.step_metrics(done, "model", ["model"], loss=found[None])
             if not sound.all():
                 first = int(np.argmin(sound))
-                ak.save(run.file("checkpoints/last_finite"), eqx.combine(state[0], fixed))
+                watch.save("last_finite", eqx.combine(state[0], fixed))
                 raise Diverged(_why(start + first + 1, float(found[first]), learning_rate))
             losses = [np.concatenate(losses)]
-            checkpoints.save(done, state, losses[0], last=done == steps)
+            if checkpoints is not None:
+                checkpoints.save(done, state, losses[0], last=done == steps)
             tick(done, f"loss {found.mean():.4f}")
     # on one device, and on that of each process: what comes after the training is no batch
     here = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), state[0])

@@ -15,7 +15,7 @@ import numpy as np
 
 import attnkernel as ak
 
-from ._sides import peer
+from .driver import optional_import
 
 
 class Prediction(NamedTuple):
@@ -89,7 +89,7 @@ def _least(fits: Iterable[ak.Fit]) -> Fitted:
 
 def statsmodels(kind: str) -> Regressor:
     """`KernelReg`, local constant ("lc") or linear ("ll"), by its leave-one-out ("cv_ls")."""
-    KernelReg = peer("statsmodels.nonparametric.kernel_regression").KernelReg
+    KernelReg = optional_import("statsmodels.nonparametric.kernel_regression").KernelReg
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
         with warnings.catch_warnings():
@@ -108,7 +108,7 @@ def statsmodels(kind: str) -> Regressor:
 
 def kerneljax(degree: int) -> Regressor:
     """`select_bandwidth` by its leave-one-out ("cv_ls"), and `local_poly`."""
-    kj = peer("kerneljax")
+    kj = optional_import("kerneljax")
     criterion = kj.RegressionCriterion(method="cv_ls", degree=degree)
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
@@ -127,7 +127,10 @@ def kerneljax(degree: int) -> Regressor:
 
 def gaussian_process(restarts: int, seed: int) -> Regressor:
     """scikit-learn's: a Gaussian kernel with one lengthscale per column, and white noise."""
-    process, kernels = peer("sklearn.gaussian_process"), peer("sklearn.gaussian_process.kernels")
+    process, kernels = (
+        optional_import("sklearn.gaussian_process"),
+        optional_import("sklearn.gaussian_process.kernels"),
+    )
     prepared = _standardised()
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
@@ -156,8 +159,8 @@ def gaussian_process(restarts: int, seed: int) -> Regressor:
 
 def nearest_neighbours(seed: int) -> Regressor:
     """scikit-learn's: the number of neighbours by five folds, inputs in standard deviations."""
-    selection = peer("sklearn.model_selection")
-    make = peer("sklearn.neighbors").KNeighborsRegressor
+    selection = optional_import("sklearn.model_selection")
+    make = optional_import("sklearn.neighbors").KNeighborsRegressor
     prepared = _standardised()
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
@@ -175,7 +178,10 @@ def nearest_neighbours(seed: int) -> Regressor:
 
 
 def _standardised() -> Callable[[Any], Any]:
-    pipeline, scaler = peer("sklearn.pipeline"), peer("sklearn.preprocessing").StandardScaler
+    pipeline, scaler = (
+        optional_import("sklearn.pipeline"),
+        optional_import("sklearn.preprocessing").StandardScaler,
+    )
     return lambda model: pipeline.make_pipeline(scaler(), model)
 
 
@@ -186,7 +192,7 @@ def _numbers(values: Any) -> str:
 def regressors(
     orders: Sequence[int], passes: Sequence[int], starts: int, restarts: int, seed: int
 ) -> dict[str, Callable[[], Regressor]]:
-    """By name; a side of a package that is not here raises `Absent` as it is made."""
+    """By name; a side of a package that is not here raises `Unavailable` as it is made."""
     return {
         OURS: functools.partial(attnkernel, orders, starts),
         PASSES: functools.partial(attnkernel_passes, passes, starts),

@@ -15,11 +15,21 @@ from matplotlib.figure import Figure
 
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, ink
 
-from ..parts import Bundled, FieldError, Name, Positive, Study, load
-from ..results import Run
-from ._panels import legend
-from ._regressors import BOTH, OURS, Prediction, Regressor, regressors
-from ._sides import absences, in_turn, make, medians, table_of_targets, target, timed
+from ..config import FieldError
+from ..panels import legend
+from ..parts import Bundled, Name, Positive
+from ..run import Run
+from ..study import Study, load
+from .driver import (
+    available,
+    interleaved,
+    medians,
+    note_unavailable,
+    table_of_targets,
+    target,
+    timed,
+)
+from .regressors import BOTH, OURS, Prediction, Regressor, regressors
 
 CLOSE = 1.01  # errors within one hundredth count as equal
 
@@ -67,10 +77,10 @@ class Peers(Study):
                 )
 
     def run(self, run: Run) -> None:
-        sides, absent = make(
+        sides, absent = available(
             regressors(self.orders, self.passes, self.starts, self.restarts, self.seed)
         )
-        absences(run, [(name, "all", reason) for name, reason in absent.items()])
+        note_unavailable(run, [(name, "all", reason) for name, reason in absent.items()])
         rows: list[dict[str, Any]] = []
         with run.timed("all"), run.progress("data sets", len(self.data)) as tick:
 
@@ -100,7 +110,7 @@ class Peers(Study):
             for name, side in sides.items()
             if name in BOTH or 2 * found[name]["cold"] <= self.peer_seconds
         }
-        seconds, _ = in_turn(again, self.repeats, most_seconds=self.most_seconds)
+        seconds, _ = interleaved(again, self.repeats, most_seconds=self.most_seconds)
         for name, median in medians(seconds).items():
             found[name] |= {"warm": median, "runs": len(seconds[name])}
         fold = np.random.default_rng(self.seed).permutation(len(x)) % self.folds

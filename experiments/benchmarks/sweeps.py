@@ -20,9 +20,10 @@ from matplotlib.figure import Figure
 
 from attnkernel.plot import BLUE, GREY, ORANGE, ink
 
-from ..parts import HoldOutSize, Name, Study, Training
-from ..results import Run
-from ._sides import table_of_targets, target
+from ..parts import HoldOutSize, Name, Training
+from ..run import Run
+from ..study import Study
+from .driver import table_of_targets, target
 
 
 class BenchSweep(Study):

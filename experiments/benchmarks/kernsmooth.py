@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from jax.typing import ArrayLike
 
-from ._sides import Absent
+from .driver import Unavailable
 
 _SCRIPT = r"""
 suppressPackageStartupMessages(library(KernSmooth))
@@ -30,11 +30,11 @@ cat(bandwidth, "\n", curve$x, "\n", curve$y, "\n")
 def kernsmooth(x: ArrayLike, y: ArrayLike, repeats: int) -> dict:
     """Seconds of `dpill` and `locpoly` in R (reading the data not counted), and what they give.
 
-    **Raises:** `Absent` where R or its package KernSmooth is not installed, or it fails.
+    **Raises:** `Unavailable` where R or its package KernSmooth is not installed, or it fails.
     """
     rscript = shutil.which("Rscript")
     if rscript is None:
-        raise Absent("Rscript: not installed")
+        raise Unavailable("Rscript: not installed")
     columns = np.stack([np.asarray(x, float), np.asarray(y, float)])
     with tempfile.TemporaryDirectory() as folder:
         data, script = Path(folder) / "data", Path(folder) / "script.R"
@@ -43,7 +43,7 @@ def kernsmooth(x: ArrayLike, y: ArrayLike, repeats: int) -> dict:
         command = [rscript, str(script), str(data), str(columns.shape[1]), str(repeats)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Absent(
+        raise Unavailable(
             f"R says: {done.stderr.strip().splitlines()[-1] if done.stderr else 'nothing'}"
         )
     lines = [np.array(line.split(), float) for line in done.stdout.splitlines() if line.strip()]

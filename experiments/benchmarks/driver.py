@@ -1,7 +1,7 @@
 """The sides of a comparison: timed in turn in one process, their memory each in its own.
 
-A side is a function without arguments. One that cannot run here raises `Absent` as it is made, and
-stands in the tables with that reason and no number.
+A side is a function without arguments. One that cannot run here raises `Unavailable` as it is
+made, and stands in the tables with that reason and no number.
 """
 
 import importlib
@@ -17,13 +17,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..results import Run
+from ..run import Run
 
-Side = Callable[[], Any]
+Contender = Callable[[], Any]
 MIB, GIB = 2**20, 2**30
 
 
-class Absent(Exception):
+class Unavailable(Exception):
     """A side that cannot run here, and why."""
 
 
@@ -31,28 +31,28 @@ class Disagreement(Exception):
     """Two sides computed different numbers: their times do not compare."""
 
 
-def peer(module: str) -> Any:
-    """A package of the extra `peers`. **Raises:** `Absent` if it is not installed."""
+def optional_import(module: str) -> Any:
+    """A package of the extra `peers`. **Raises:** `Unavailable` if it is not installed."""
     # its threads are to sleep, not to spin, while another side computes; read as OpenMP is loaded
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise Absent(f"{module.partition('.')[0]}: not installed ({error})") from None
+        raise Unavailable(f"{module.partition('.')[0]}: not installed ({error})") from None
 
 
-def make(sides: Mapping[str, Callable[[], Any]]) -> tuple[dict[str, Any], dict[str, str]]:
+def available(sides: Mapping[str, Callable[[], Any]]) -> tuple[dict[str, Any], dict[str, str]]:
     """The sides that can run, and why each of the others cannot."""
     made, absent = {}, {}
     for name, maker in sides.items():
         try:
             made[name] = maker()
-        except Absent as reason:
+        except Unavailable as reason:
             absent[name] = str(reason)
     return made, absent
 
 
-def absences(run: Run, found: Sequence[tuple[str, str, str]]) -> None:
+def note_unavailable(run: Run, found: Sequence[tuple[str, str, str]]) -> None:
     """Notes on sides that did not run: of each its name, where, and why."""
     where: dict[tuple[str, str], list[str]] = {}
     for name, place, reason in found:
@@ -60,28 +60,30 @@ def absences(run: Run, found: Sequence[tuple[str, str, str]]) -> None:
     run.note([f"no {name} ({reason}) at {'; '.join(at)}" for (name, reason), at in where.items()])
 
 
-def compiled(function: Callable, *arguments: Any, most_bytes: float = np.inf) -> tuple[Side, int]:
+def compiled(
+    function: Callable, *arguments: Any, most_bytes: float = np.inf
+) -> tuple[Contender, int]:
     """A JAX function as a side, and the bytes beside its arguments and results that XLA plans.
 
-    **Raises:** `Absent` if these are more than `most_bytes`.
+    **Raises:** `Unavailable` if these are more than `most_bytes`.
     """
     program = jax.jit(function).lower(*arguments).compile()
     planned = program.memory_analysis()
     bytes_ = 0 if planned is None else planned.temp_size_in_bytes  # not every device tells
     if bytes_ > most_bytes:
-        raise Absent(f"needs {bytes_ / GIB:.1f} GiB, more than {most_bytes / GIB:.3g}")
+        raise Unavailable(f"needs {bytes_ / GIB:.1f} GiB, more than {most_bytes / GIB:.3g}")
     return lambda: program(*arguments), bytes_
 
 
-def timed(function: Side) -> tuple[float, Any]:
+def timed(function: Contender) -> tuple[float, Any]:
     """Seconds, and the result."""
     started = time.perf_counter()
     result = jax.block_until_ready(function())
     return time.perf_counter() - started, result
 
 
-def in_turn(
-    sides: Mapping[str, Side],
+def interleaved(
+    sides: Mapping[str, Contender],
     repeats: int,
     *,
     cold: bool = False,

@@ -17,19 +17,20 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Name, Positive, Study
-from ..results import Run
-from ._panels import legend
-from ._sides import (
+from ..panels import legend
+from ..parts import Name, Positive
+from ..run import Run
+from ..study import Study
+from .driver import (
     GIB,
-    Side,
-    absences,
+    Contender,
     agreement,
+    available,
     compiled,
-    in_turn,
-    make,
+    interleaved,
     medians,
-    peer,
+    note_unavailable,
+    optional_import,
     table_of_targets,
     target,
 )
@@ -68,7 +69,9 @@ class BenchModules(Study):
                 for causal, phase in works:
                     rows.append(self.measure(length, causal, phase))
                     tick(len(rows), _where(rows[-1]))
-        absences(run, [(s, _where(row), why) for row in rows for s, why in row["absent"].items()])
+        note_unavailable(
+            run, [(s, _where(row), why) for row in rows for s, why in row["absent"].items()]
+        )
         run.table(
             f"Seconds, medians of up to {self.repeats}; {self.heads} heads, D = {self.size}",
             ["T", "", *_LOOK, *(f"{name} ÷ {OURS}" for name in (EQUINOX, TORCH))],
@@ -107,7 +110,7 @@ class BenchModules(Study):
             mask = jnp.tril(jnp.ones((length, length), bool)) if causal else None
             return module(x, x, x, mask=mask)
 
-        def of_jax(call: Callable[..., Array], module: Any) -> Side:
+        def of_jax(call: Callable[..., Array], module: Any) -> Contender:
             weights, rest = eqx.partition(module, eqx.is_inexact_array)
 
             def forward(weights: Any, x: Array) -> Array:
@@ -120,14 +123,14 @@ class BenchModules(Study):
             function = forward if phase == FORWARD else both
             return compiled(function, weights, x, most_bytes=self.most_memory_gib * GIB)[0]
 
-        sides, absent = make(
+        sides, absent = available(
             {
                 OURS: lambda: of_jax(with_prior, ours),
                 EQUINOX: lambda: of_jax(with_mask, theirs),
                 TORCH: lambda: of_torch(theirs, x, causal, phase),
             }
         )
-        seconds, results = in_turn(sides, self.repeats, most_seconds=self.most_seconds)
+        seconds, results = interleaved(sides, self.repeats, most_seconds=self.most_seconds)
         return {
             "length": length,
             "causal": causal,
@@ -165,9 +168,9 @@ def _weights_of(module: Any, x: Array) -> list[Array]:
     return [*(getattr(module, name).weight for name in _PROJECTIONS), x]
 
 
-def of_torch(module: eqx.nn.MultiheadAttention, x: Array, causal: bool, phase: str) -> Side:
+def of_torch(module: eqx.nn.MultiheadAttention, x: Array, causal: bool, phase: str) -> Contender:
     """`torch.nn.MultiheadAttention` with the weights of the module; it returns no weights."""
-    torch = peer("torch")
+    torch = optional_import("torch")
     size, heads = x.shape[1], module.num_heads
     theirs = torch.nn.MultiheadAttention(size, heads, bias=False, batch_first=True)
     weights = [np.array(getattr(module, name).weight) for name in _PROJECTIONS]

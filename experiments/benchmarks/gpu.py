@@ -20,10 +20,21 @@ from jaxtyping import Array, Float
 
 import attnkernel as ak
 
-from ..parts import Name, Part, Positive, Study
-from ..results import Run
-from ._panels import label_outer, legend, panels
-from ._sides import GIB, Absent, Side, absences, compiled, in_turn, make, medians, peer
+from ..panels import label_outer, legend, panels
+from ..parts import Name, Part, Positive
+from ..run import Run
+from ..study import Study
+from .driver import (
+    GIB,
+    Contender,
+    Unavailable,
+    available,
+    compiled,
+    interleaved,
+    medians,
+    note_unavailable,
+    optional_import,
+)
 
 GAUSSIAN, ATTENTION = "Gaussian", "attention"
 FORWARD, BACKWARD = "forward", "+ backward"
@@ -102,7 +113,7 @@ class BenchGPU(Study):
                 rows += found
                 missing += [(name, f"n = {n}", reason) for name, reason in absent.items()]
                 tick(done, where)
-        absences(run, list(dict.fromkeys(missing)))
+        note_unavailable(run, list(dict.fromkeys(missing)))
         devices = ", ".join(sorted({device.device_kind for device in jax.devices()}))
         run.table(
             f"{devices}: rates of a product of {self.matrix} x {self.matrix} matrices",
@@ -139,18 +150,18 @@ class BenchGPU(Study):
         data = [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes]
         most = self.most_memory_gib * GIB
 
-        def ours(method: ak.Method, dtype: Any) -> Side:
+        def ours(method: ak.Method, dtype: Any) -> Contender:
             def forward(q: Array, k: Array, v: Array) -> Array:
                 return ak.attend(q, k, v, kernel=job.kernel, prior=job.prior, method=method)
 
             return _side(forward, phase, data, dtype, most)
 
-        def dense(dtype: Any, precision: str | None = None) -> Side:
+        def dense(dtype: Any, precision: str | None = None) -> Contender:
             forward = functools.partial(_dense, job)
             with jax.default_matmul_precision(precision):
                 return _side(forward, phase, data, dtype, most)
 
-        makers: dict[str, Callable[[], Side]] = {
+        makers: dict[str, Callable[[], Contender]] = {
             "Fused, bfloat16": lambda: ours(ak.Fused(), jnp.bfloat16),
             "Fused, float32": lambda: ours(ak.Fused(), jnp.float32),
             "Blockwise, float32": lambda: ours(ak.Blockwise(), jnp.float32),
@@ -164,8 +175,8 @@ class BenchGPU(Study):
                 makers[f"PyTorch, {precision}"] = functools.partial(_torch, phase, data, precision)
         else:
             makers["KeOps, float32"] = lambda: _keops(job, phase, data)
-        sides, absent = make(makers)
-        seconds, results = in_turn(sides, self.repeats, most_seconds=self.most_seconds)
+        sides, absent = available(makers)
+        seconds, results = interleaved(sides, self.repeats, most_seconds=self.most_seconds)
         truth = {}  # of float32 data, and of what is left of them in bfloat16
         rows = []
         for name, spent in medians(seconds).items():
@@ -220,12 +231,12 @@ def matrix_rates(size: int, repeats: int) -> dict[str, float]:
         square = jax.random.normal(jax.random.key(0), (size, size)).astype(dtype)
         with jax.default_matmul_precision(precision):
             side, _ = compiled(jnp.matmul, square, square)
-        seconds, _ = in_turn({name: side}, repeats)
+        seconds, _ = interleaved({name: side}, repeats)
         rates[name] = 2.0 * size**3 / medians(seconds)[name]
     return rates
 
 
-def _side(forward: Work, phase: str, data: list[Array], dtype: Any, most: float) -> Side:
+def _side(forward: Work, phase: str, data: list[Array], dtype: Any, most: float) -> Contender:
     """Values; or gradients in q, k and v, for the last of the data as a cotangent."""
 
     def backward(q: Array, k: Array, v: Array, cotangent: Array) -> tuple[Array, ...]:
@@ -237,7 +248,7 @@ def _side(forward: Work, phase: str, data: list[Array], dtype: Any, most: float)
     try:
         return compiled(work, *(x.astype(dtype) for x in data), most_bytes=most)[0]
     except (ValueError, RuntimeError, NotImplementedError) as reason:
-        raise Absent(str(reason).partition("\n")[0]) from None
+        raise Unavailable(str(reason).partition("\n")[0]) from None
 
 
 def _dense(job: Job, q: Array, k: Array, v: Array) -> Float[Array, "n dim_v"]:
@@ -259,10 +270,10 @@ def _cudnn(q: Array, k: Array, v: Array) -> Array:
     return jax.nn.dot_product_attention(*heads, is_causal=True, implementation="cudnn")[:, 0]
 
 
-def _torch(phase: str, data: list[Array], precision: str) -> Side:
-    torch = peer("torch")
+def _torch(phase: str, data: list[Array], precision: str) -> Contender:
+    torch = optional_import("torch")
     if not torch.cuda.is_available():
-        raise Absent("PyTorch sees no GPU")
+        raise Unavailable("PyTorch sees no GPU")
     dtype = getattr(torch, precision)
     q, k, v, cotangent = (
         torch.tensor(np.asarray(x), device="cuda", dtype=dtype)[None, None] for x in data
@@ -294,11 +305,11 @@ class _OfTorch:
         return self._tensor.float().cpu().numpy().reshape(self._tensor.shape[-2:])
 
 
-def _keops(job: Job, phase: str, data: list[Array]) -> Side:
-    torch = peer("torch")
-    keops = peer("pykeops.torch")
+def _keops(job: Job, phase: str, data: list[Array]) -> Contender:
+    torch = optional_import("torch")
+    keops = optional_import("pykeops.torch")
     if not torch.cuda.is_available():
-        raise Absent("PyTorch sees no GPU")
+        raise Unavailable("PyTorch sees no GPU")
     kernel = job.kernel
     assert isinstance(kernel, ak.Gaussian)
     scale = 0.5 / float(kernel.lengthscale) ** 2

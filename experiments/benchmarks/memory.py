@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Name, Study
-from ..results import Run
-from ._sides import MIB, in_fresh_process, peak_bytes
+from ..parts import Name
+from ..run import Run
+from ..study import Study
+from .driver import MIB, in_fresh_process, peak_bytes
 
 
 class BenchMemory(Study):

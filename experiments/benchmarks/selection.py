@@ -21,12 +21,13 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Name, Positive, Study
-from ..results import Run
-from ._panels import legend
-from ._sides import table_of_targets, target
+from ..panels import legend
+from ..parts import Name, Positive
+from ..run import Run
+from ..study import Study
+from .driver import table_of_targets, target
 
-Side = Callable[[np.ndarray, np.ndarray], np.ndarray]  # from x and y to bandwidths
+Contender = Callable[[np.ndarray, np.ndarray], np.ndarray]  # from x and y to bandwidths
 Count = Annotated[int, pydantic.Field(ge=3, le=100_000)]
 OURS = "attnkernel"
 ONCE = "statsmodels"  # compiles nothing: one run says all
@@ -60,7 +61,7 @@ class BenchSelection(Study):
     is_benchmark: ClassVar[bool] = True
 
     def run(self, run: Run) -> None:
-        sides: dict[str, Side] = {OURS: self._ours}
+        sides: dict[str, Contender] = {OURS: self._ours}
         for name, make in PEERS.items():
             if importlib.util.find_spec(name) is None:
                 run.note([f"{name} is not installed: nothing here is said of it."])
@@ -85,7 +86,11 @@ class BenchSelection(Study):
         return np.asarray(fit.model.kernel.lengthscale)
 
     def _race(
-        self, sides: dict[str, Side], x: np.ndarray, y: np.ndarray, before: list[dict[str, Any]]
+        self,
+        sides: dict[str, Contender],
+        x: np.ndarray,
+        y: np.ndarray,
+        before: list[dict[str, Any]],
     ) -> dict[str, Any]:
         """One data set: first runs (programs are compiled), then warm ones, all sides in turn."""
         n, seconds, found = len(x), {}, {}
@@ -136,7 +141,9 @@ class BenchSelection(Study):
                 }
         return {"n": n, "dim": x.shape[1], "sides": measured, "not_run": extrapolated}
 
-    def _small_samples(self, run: Run, sides: dict[str, Side], key: Any) -> list[dict[str, Any]]:
+    def _small_samples(
+        self, run: Run, sides: dict[str, Contender], key: Any
+    ) -> list[dict[str, Any]]:
         """Counts of what is no bandwidth; few shapes, so that few programs are compiled."""
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         shapes: list[tuple[int, int]] = list(itertools.product(_SIZES, (1, 2)))
@@ -152,7 +159,7 @@ class BenchSelection(Study):
         return tables
 
     def _one_by_one(
-        self, side: Side, samples: list[tuple[np.ndarray, np.ndarray]]
+        self, side: Contender, samples: list[tuple[np.ndarray, np.ndarray]]
     ) -> list[np.ndarray | None]:
         """Of all samples, or as many as a library has time for; None where it raised an error."""
         results: list[np.ndarray | None] = []
@@ -325,13 +332,13 @@ def _data(key: Any, n: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-def _time(side: Side, x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
+def _time(side: Contender, x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
     started = time.perf_counter()
     bandwidth = side(x, y)
     return time.perf_counter() - started, bandwidth
 
 
-def _kerneljax() -> Side:
+def _kerneljax() -> Contender:
     import kerneljax as kj  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
     criterion = kj.RegressionCriterion(method="cv_ls", degree=0)
@@ -343,7 +350,7 @@ def _kerneljax() -> Side:
     return side
 
 
-def _statsmodels() -> Side:
+def _statsmodels() -> Contender:
     from statsmodels.nonparametric.kernel_regression import KernelReg  # noqa: PLC0415
 
     def side(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -354,4 +361,4 @@ def _statsmodels() -> Side:
     return side
 
 
-PEERS: dict[str, Callable[[], Side]] = {"kerneljax": _kerneljax, "statsmodels": _statsmodels}
+PEERS: dict[str, Callable[[], Contender]] = {"kerneljax": _kerneljax, "statsmodels": _statsmodels}

@@ -20,23 +20,24 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Name, Positive, Study
-from ..results import Run
-from ._panels import label_outer, legend, panels
-from ._sides import (
+from ..panels import label_outer, legend, panels
+from ..parts import Name, Positive
+from ..run import Run
+from ..study import Study
+from .driver import (
     GIB,
     MIB,
-    Absent,
-    Side,
-    absences,
+    Contender,
+    Unavailable,
     agreement,
+    available,
     compiled,
     in_fresh_process,
-    in_turn,
-    make,
+    interleaved,
     medians,
+    note_unavailable,
+    optional_import,
     peak_bytes,
-    peer,
     table_of_targets,
     target,
     timed,
@@ -124,7 +125,7 @@ class BenchAttention(Study):
             for row in memory
             if row["absent"] is not None
         ]
-        absences(run, missing)
+        note_unavailable(run, missing)
         targets = self._targets(rows, memory)
         self._tables(run, rows, memory)
         table_of_targets(run, targets)
@@ -135,17 +136,17 @@ class BenchAttention(Study):
         arrays = _arrays(self.heads, length, self.dim, self.seed)
         most, planned = self.most_memory_gib * GIB, {}
 
-        def of_jax(name: str) -> Side:
+        def of_jax(name: str) -> Contender:
             function = _work(JAX_SIDES[name], causal, phase)
             limit = np.inf if name == OURS else most
             side, planned[name] = compiled(function, *arrays, most_bytes=limit)
             return side
 
-        sides, absent = make(
+        sides, absent = available(
             {name: lambda name=name: of_jax(name) for name in JAX_SIDES}
             | {TORCH: lambda: _torch(arrays, causal, phase)}
         )
-        seconds, results = in_turn(sides, self.repeats, most_seconds=self.most_seconds)
+        seconds, results = interleaved(sides, self.repeats, most_seconds=self.most_seconds)
         return {
             "length": length,
             "causal": causal,
@@ -308,7 +309,7 @@ def measure(
                 idle = peak_bytes()
                 function = _work(JAX_SIDES[side], causal, phase)
                 call = compiled(function, *arrays, most_bytes=most_gib * GIB)[0]
-        except Absent as reason:
+        except Unavailable as reason:
             return {"growth_bytes": None, "absent": str(reason)}
         timed(call)
         return {"growth_bytes": peak_bytes() - idle, "absent": None}
@@ -334,8 +335,8 @@ def _work(attention: Callable[..., Array], causal: bool, phase: str) -> Callable
     return work
 
 
-def _torch(arrays: list[Array], causal: bool, phase: str) -> Side:
-    torch = peer("torch")
+def _torch(arrays: list[Array], causal: bool, phase: str) -> Contender:
+    torch = optional_import("torch")
     # batches come first
     q, k, v, cotangent = (torch.tensor(np.asarray(array))[None] for array in arrays)
     attention = torch.nn.functional.scaled_dot_product_attention

@@ -20,20 +20,21 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Name, Positive, Study
-from ..results import Run
-from ._panels import legend
-from ._sides import (
+from ..panels import legend
+from ..parts import Name, Positive
+from ..run import Run
+from ..study import Study
+from .driver import (
     GIB,
-    Absent,
-    Side,
-    absences,
+    Contender,
+    Unavailable,
     agreement,
+    available,
     compiled,
-    in_turn,
-    make,
+    interleaved,
     medians,
-    peer,
+    note_unavailable,
+    optional_import,
     table_of_targets,
     target,
 )
@@ -82,7 +83,7 @@ class BenchRegression(Study):
                 for dim in self.dim:
                     rows.append(self._measure(n, dim))
                     tick(len(rows), f"n = {n}, d = {dim}")
-        absences(
+        note_unavailable(
             run, [(side, _where(row), why) for row in rows for side, why in row["absent"].items()]
         )
         targets = _targets(rows)
@@ -110,7 +111,7 @@ class BenchRegression(Study):
             return jnp.mean((streamed(lengthscale, x, y) - y) ** 2)
 
         parts = (lengthscale, x, y)
-        predictors, absent = make(
+        predictors, absent = available(
             {
                 OURS: lambda: compiled(streamed, *parts)[0],
                 KEOPS: lambda: keops(*parts),
@@ -126,7 +127,7 @@ class BenchRegression(Study):
             BOUNDS[1]: compiled(exp_and_sum_in_blocks, line)[0],
             "product of matrices": compiled(jnp.matmul, square, square)[0],
         }
-        seconds, results = in_turn(
+        seconds, results = interleaved(
             predictors | others, self.repeats, most_seconds=self.most_seconds
         )
         median = medians(seconds)
@@ -216,12 +217,12 @@ def exp_and_sum_in_blocks(a: Float[Array, " n"]) -> Float[Array, " n"]:
     return jax.lax.map(row, blocks).ravel()
 
 
-def keops(lengthscale: Array, x: Array, y: Array) -> Side:
+def keops(lengthscale: Array, x: Array, y: Array) -> Contender:
     for package in ("KEOPS", "PYKEOPS"):
         os.environ.setdefault(f"{package}_VERBOSE", "0")
-    numpy = peer("pykeops.numpy")
+    numpy = optional_import("pykeops.numpy")
     if shutil.which(os.environ.get("CXX", "g++")) is None:
-        raise Absent("compiles its formulas with g++, which is not here")
+        raise Unavailable("compiles its formulas with g++, which is not here")
     points, values = np.asarray(x), np.concatenate([y, np.ones_like(y)], axis=1)
     dim, gamma = x.shape[1], np.asarray(0.5 / lengthscale**2).reshape(1)
     aliases = [f"x=Vi({dim})", f"k=Vj({dim})", "v=Vj(2)", "g=Pm(1)"]
@@ -234,11 +235,11 @@ def keops(lengthscale: Array, x: Array, y: Array) -> Side:
     return predict
 
 
-def _sklearn(lengthscale: Array, x: Array, y: Array, most: float) -> Side:
-    rbf_kernel = peer("sklearn.metrics.pairwise").rbf_kernel
+def _sklearn(lengthscale: Array, x: Array, y: Array, most: float) -> Contender:
+    rbf_kernel = optional_import("sklearn.metrics.pairwise").rbf_kernel
     needed = x.itemsize * x.shape[0] ** 2
     if needed > most:
-        raise Absent(f"needs a matrix of {needed / GIB:.1f} GiB, more than {most / GIB:.3g}")
+        raise Unavailable(f"needs a matrix of {needed / GIB:.1f} GiB, more than {most / GIB:.3g}")
     points, values = np.asarray(x), np.concatenate([y, np.ones_like(y)], axis=1)
     gamma = float(0.5 / lengthscale**2)
 

@@ -1,0 +1,1 @@
+"""Benchmarks: one module each, all measured by `driver`."""

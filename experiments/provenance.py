@@ -1,0 +1,99 @@
+"""What the numbers of a run depend on: config, data, kernel file, versions, devices, git state."""
+
+import functools
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from attnkernel._core.saving import versions
+
+from .config import dump
+from .kernels import own_kernel
+
+# entries of meta.json that numbers depend on
+DETERMINING = (
+    "config",
+    "seed",
+    "precision",
+    "versions",
+    "git",
+    "devices",
+    "platform",
+    "kernels",
+    "data",
+)
+_PACKAGES = ("attnkernel", "jax", "jaxlib", "equinox", "optax", "numpy", "matplotlib")
+
+
+def meta_of(config: Any) -> dict[str, Any]:
+    """The content of `meta.json` at the start of a run."""
+    return {
+        "command": sys.argv,
+        "started": now(),
+        "config": hashlib.sha256(dump(config).encode()).hexdigest(),
+        "seed": config.seed,
+        "precision": config.precision,
+        **({"kernels": kernels} if (kernels := own_kernel(config)) else {}),
+        **({"data": data} if (data := _own_data(config)) else {}),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "devices": [str(device) for device in jax.devices()],
+        "versions": versions(_PACKAGES),
+        "git": _git(),
+    }
+
+
+def digest_of(config: Any) -> str:
+    """The SHA-256 of the config, of the file of its kernel and of the file of its data."""
+    own = [str(part) for part in (own_kernel(config), _own_data(config)) if part]
+    return hashlib.sha256("".join([dump(config), *own]).encode()).hexdigest()
+
+
+def digest_of_file(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def now() -> str:
+    """The local time, ISO 8601."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def _own_data(config: Any) -> dict[str, str]:
+    """The file of data that a config names, and a digest of it."""
+    path = getattr(getattr(config, "data", None), "path", None)
+    if path is None:
+        return {}
+    try:
+        found = os.stat(path)
+    except OSError:
+        return {path: "of no file"}
+    return {path: _digest_at(path, found.st_mtime_ns, found.st_size)}
+
+
+@functools.lru_cache
+def _digest_at(path: str, changed: int, size: int) -> str:
+    return digest_of_file(Path(path))
+
+
+def _git() -> dict[str, Any] | None:
+    """The commit of the code that runs, and whether it was changed; None outside a checkout."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=here, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return None

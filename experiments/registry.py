@@ -1,0 +1,74 @@
+"""All studies and benchmarks by name: a config names one by `study:`."""
+
+from typing import Annotated, get_args
+
+import pydantic
+
+from .benchmarks.attention import BenchAttention
+from .benchmarks.gpu import BenchGPU
+from .benchmarks.memory import BenchMemory
+from .benchmarks.million import Million
+from .benchmarks.modules import BenchModules
+from .benchmarks.peers import Peers
+from .benchmarks.regression import BenchRegression
+from .benchmarks.selection import BenchSelection
+from .benchmarks.sweeps import BenchSweep
+from .benchmarks.training import BenchTraining
+from .studies.boundary import Boundary
+from .studies.cache import Cache
+from .studies.coverage import Coverage
+from .studies.data import ShowData
+from .studies.derivation import Derivation
+from .studies.heads import Heads
+from .studies.heteroskedastic import Heteroskedasticity
+from .studies.holdout import HoldOut
+from .studies.in_context import InContext
+from .studies.induction import Induction
+from .studies.leave_one_out import LeaveOneOut
+from .studies.lengthscales import Lengthscales
+from .studies.projection import Projection
+from .studies.retrieval_rule import RetrievalRule
+from .studies.scaling import Scaling
+from .studies.seeds import Seeds
+from .studies.sentence import Sentences
+from .studies.temperature import Temperature
+from .studies.zoo import Zoo
+from .study import Study
+
+AnyStudy = Annotated[
+    BenchAttention
+    | BenchGPU
+    | BenchMemory
+    | BenchModules
+    | BenchRegression
+    | BenchSelection
+    | BenchSweep
+    | BenchTraining
+    | Boundary
+    | Cache
+    | Coverage
+    | Derivation
+    | Heads
+    | Heteroskedasticity
+    | HoldOut
+    | InContext
+    | Induction
+    | LeaveOneOut
+    | Lengthscales
+    | Million
+    | Peers
+    | Projection
+    | RetrievalRule
+    | Scaling
+    | Seeds
+    | Sentences
+    | ShowData
+    | Temperature
+    | Zoo,
+    pydantic.Field(discriminator="study"),
+]
+
+STUDIES: dict[str, type[Study]] = {
+    get_args(study.model_fields["study"].annotation)[0]: study
+    for study in get_args(get_args(AnyStudy)[0])
+}

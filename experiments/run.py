@@ -1,0 +1,274 @@
+"""A run directory: all that a run leaves behind, and how the user sees it go on.
+
+| file | content |
+|---|---|
+| `config.yaml` | the resolved config: running it again gives the same numbers |
+| `meta.json` | versions, device, precision, seed, git state, command, times |
+| `status.json` | `running`, `done`, `failed` or `interrupted`, and the reason; when done, the
+                  SHA-256 of its files, by which damage is found |
+| `metrics.jsonl` | one line per step and fit |
+| `summary.json` | the numbers of the figures and tables |
+| `figures/` | each as `.png` and `.pdf`, with the plotted arrays beside it as `.npz` |
+| `checkpoints/` | where a run that was stopped goes on: see `attnkernel.Checkpoints` |
+
+Times go to `meta.json` only: all other files are byte-identical when a run is repeated, and when it
+was stopped and resumed. A resumed run writes all its files again, from its checkpoints.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+import attnkernel as ak
+from attnkernel._core.saving import settle, write_whole
+
+from .config import dump
+from .progress import Ticker, show_progress
+from .provenance import DETERMINING, digest_of, digest_of_file, meta_of, now
+from .results import (
+    OutputError,
+    locked,
+    numbered_places,
+    plain,
+    read_json,
+    resume_command,
+    save_figure,
+    write_json,
+)
+from .watch import Watch
+
+
+class Run(Watch):
+    """One run: its directory, its numbers, and its lines on the terminal."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: Any,
+        *,
+        quiet: bool = False,
+        resume: bool = False,
+        numbered: bool = False,
+    ):
+        """Claims the directory, complete with config, meta and status from its first moment.
+
+        **Arguments:** `resume`: go on with the run that is there, of the same config. `numbered`:
+        where the directory exists, claim the first that does not of `NAME_2`, `NAME_3`, ...
+
+        **Raises:** `OutputError` if it exists or cannot be written; to resume, if it is at work.
+        """
+        self.directory = directory
+        self.console = Console(
+            quiet=quiet,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            soft_wrap=not sys.stdout.isatty(),
+        )
+        self._started = time.time()
+        self._meta = meta_of(config)
+        self._timings: dict[str, float] = {}
+        self._notes: list[str] = []
+        self._written = ["config.yaml", "metrics.jsonl"]
+        self._digest = digest_of(config)
+        try:
+            self._take_over() if resume else self._claim(config, numbered)
+            directory = self.directory
+            self._metrics = (directory / "metrics.jsonl").open("w", encoding="utf-8")
+        except (FileExistsError, NotADirectoryError):
+            raise OutputError(
+                f"{directory} cannot be written: something above it is a file"
+            ) from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise OutputError(f"{directory} cannot be written: {reason}") from None
+
+    def _claim(self, config: Any, numbered: bool) -> None:
+        """Makes the directory, in one moment."""
+        self.directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.directory.parent, prefix=".run-") as draft:
+            made = Path(draft) / "run"
+            made.mkdir()
+            write_whole(made / "config.yaml", dump(config).encode())
+            write_json(made / "meta.json", self._meta)
+            write_json(made / "status.json", {"state": "running", "reason": None})
+            self._lock = locked(made)
+            for place in numbered_places(self.directory) if numbered else [self.directory]:
+                if not os.path.lexists(place) and _rename_if_free(made, place):
+                    self.directory = place
+                    break
+            else:
+                os.close(self._lock)
+                raise OutputError(
+                    f"{self.directory} exists already; name another with --out, or remove it. "
+                    f"To go on with a run: {resume_command(self.directory)}"
+                )
+        settle(self.directory.parent)
+
+    def _take_over(self) -> None:
+        """Takes over the directory of a run that was stopped, and notes how it was found."""
+        self._lock = locked(self.directory)
+        for draft in self.directory.rglob(".*.part"):  # of a file that was never finished
+            draft.unlink()
+        before = read_json(self.directory / "meta.json")
+        how = {"at": now(), "found": read_json(self.directory / "status.json")}
+        changed = {
+            name: [before.get(name), now]
+            for name, now in self._meta.items()
+            if name in DETERMINING and (name in before or name in ("kernels", "data"))
+            if before.get(name) != now
+        }
+        asked = {name: self._meta[name] for name in ("seed", "precision", "config")}
+        self._meta = {**self._meta, **before, **asked}
+        resumed = before.get("resumed")
+        resumed = resumed if isinstance(resumed, list) else []
+        self._meta["resumed"] = [*resumed, {**how, "changed": changed}]
+        write_json(self.directory / "meta.json", self._meta)
+        write_json(self.directory / "status.json", {"state": "running", "reason": None})
+        (self.directory / "error.log").unlink(missing_ok=True)
+        if changed:
+            print(
+                f"since this run began, {', '.join(changed)} changed (see meta.json): its numbers "
+                f"may differ from those of a run in one go",
+                file=sys.stderr,
+            )
+
+    def file(self, name: str) -> Path:
+        """The path of a further file of the run; its folder is made."""
+        path = self.directory / name
+        path.parent.mkdir(exist_ok=True)
+        return path
+
+    def checkpoints(self, name: str) -> ak.Checkpoints:
+        """The checkpoints of a training or loop of this run, in `checkpoints/NAME-*.ckpt`."""
+        return ak.Checkpoints(
+            self.directory / "checkpoints" / name,
+            of=f"{self._digest} {name}",
+            report=self._on_damage,
+        )
+
+    def _on_damage(self, sentence: str) -> None:
+        self._meta.setdefault("damaged", []).append(sentence)
+        print(sentence, file=sys.stderr)
+
+    def each(self, name: str, number: int, compute: Callable[[int], Any]) -> Iterator[Any]:
+        checkpoints = self.checkpoints(name)
+        kept = checkpoints.load()
+        found = [] if kept is None else kept.found
+        yield from found
+        for i in range(len(found), number):
+            found.append(compute(i))
+            checkpoints.save(i + 1, None, found, last=i + 1 == number)
+            yield found[-1]
+
+    def metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Adds lines to `metrics.jsonl`; no end of this process takes them back."""
+        self._metrics.writelines(json.dumps(plain(row)) + "\n" for row in rows)
+        self._metrics.flush()
+
+    def summary(self, numbers: Mapping[str, Any]) -> None:
+        """Writes `summary.json`, with the notes of the run."""
+        write_json(self.directory / "summary.json", {**numbers, "notes": self._notes})
+        self._written.append("summary.json")
+
+    def note(self, sentences: Sequence[str]) -> None:
+        """Keeps sentences that a reader of the results must know, and prints them."""
+        for sentence in sentences:
+            self._notes.append(sentence)
+            self.console.print(f"note: {sentence}")
+
+    def figure(self, name: str, figure: Figure, **arrays: Any) -> None:
+        """Saves a figure as PNG and PDF, and the arrays that it shows."""
+        with self.timed("figures"):
+            save_figure(self.directory / "figures", name, figure, arrays)
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Prints a table."""
+        table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False)
+        for row in rows:
+            table.add_row(*row)
+        self.console.print(table)
+
+    @contextlib.contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self._timings[what] = self._timings.get(what, 0.0) + time.perf_counter() - started
+
+    @contextlib.contextmanager
+    def progress(self, what: str, total: int) -> Iterator[Ticker]:
+        with show_progress(self.console, what, total) as ticker:
+            yield ticker
+
+    @contextlib.contextmanager
+    def fit(
+        self,
+        name: str,
+        steps: int,
+        *,
+        record: Callable[[Any], Any],
+        log: Callable[[int, dict[str, Any]], str],
+        chunk: int = 100,
+        resumable: bool = True,
+    ) -> Iterator[dict[str, Any]]:
+        with self.progress(name, steps) as tick, self.timed(name):
+
+            def callback(done: int, history: dict[str, Any]) -> None:
+                tick(done, log(done, history))
+
+            kept = {"checkpoints": self.checkpoints(name), "chunk": chunk} if resumable else {}
+            yield {"record": record, "callback": callback, **kept}
+
+    def save(self, name: str, model: Any) -> None:
+        ak.save(self.file(f"checkpoints/{name}"), model)
+
+    def close(self, state: str, reason: str | None = None) -> None:
+        """Writes how the run ended. Of one that is done, only the last checkpoints stay."""
+        self._metrics.close()  # may raise, where the disk is full
+        ended: dict[str, Any] = {"state": state, "reason": reason}
+        if state == "done":  # once all that it vouches for is on the disk
+            files = sorted(
+                path
+                for path in (*self.directory.glob("*"), *self.directory.glob("figures/*"))
+                if path.is_file() and path.name not in ("meta.json", "status.json")
+            )
+            for name in self._written:
+                if self.directory / name not in files:
+                    raise OutputError(
+                        f"{self.directory / name} is gone: it was removed while the run was at work"
+                    )
+            for path in (*files, self.directory / "figures"):
+                if path.exists():
+                    settle(path)
+            ended["files"] = {
+                path.relative_to(self.directory).as_posix(): digest_of_file(path) for path in files
+            }
+            for name in {path.name[:-15] for path in self.directory.glob("checkpoints/*.ckpt")}:
+                self.checkpoints(name).keep(1)
+        self._meta["seconds"] = {**self._timings, "total": time.time() - self._started}
+        self._meta["ended"] = now()
+        write_json(self.directory / "meta.json", self._meta)
+        write_json(self.directory / "status.json", ended)
+        os.close(self._lock)
+
+
+def _rename_if_free(made: Path, place: Path) -> bool:
+    """Renames, and returns True, if the name was still free."""
+    try:
+        made.rename(place)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            return False
+        raise
+    return True

@@ -1,0 +1,155 @@
+"""The report of a sweep: a line per member, means and intervals over seeds, and their figure."""
+
+import csv
+import io
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+from scipy.stats import t as student
+
+from attnkernel._core.saving import write_whole
+from attnkernel.plot import BLUE, SKY, literal
+
+from .results import numbers_of, plain, save_figure
+from .sweep_members import Member, words
+
+
+def report(
+    out: Path,
+    members: Sequence[Member],
+    mine: Sequence[Member],
+    axes: dict[str, list[str]],
+    found: dict[str, dict[str, Any]],
+    console: Console,
+) -> int:
+    """Tables, figure and files of all members that are there; the exit code of this shard."""
+    rows = []
+    for member in members:
+        known = found.get(member.id, {"state": "missing"})
+        numbers = numbers_of(known.get("summary") or {})
+        row = {"id": member.id, "state": known.get("state"), "reason": known.get("reason")}
+        rows.append((member, row, numbers))
+    names = list(dict.fromkeys(name for _, _, numbers in rows for name in numbers))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*axes, "id", "state", "reason", *names])
+    for member, row, numbers in rows:
+        values = [numbers.get(name, "") for name in names]
+        writer.writerow([*member.asked.values(), *row.values(), *values])
+    write_whole(out / "members.csv", text.getvalue().encode())
+    groups = _aggregates(rows)
+    state = [row["state"] for _, row, _ in rows]
+    content = {
+        "members": len(members),
+        "states": {name: state.count(name) for name in dict.fromkeys(state)},
+        "axes": axes,
+        "groups": groups,
+    }
+    write_whole(out / "summary.json", (json.dumps(plain(content), indent=2) + "\n").encode())
+    shown = _telling(groups)
+    table = Table("", "members", *shown, title="Mean, and its 95 % interval over seeds")
+    table.title_justify, table.box, table.pad_edge = "left", None, False
+    for group in groups[:_TABLE]:
+        cells = [_interval(group["numbers"].get(name)) for name in shown]
+        table.add_row(words(group["asked"]) or "all", str(group["members"]), *cells)
+    console.print(table)
+    if len(groups) > _TABLE:
+        console.print(f"and {len(groups) - _TABLE} more lines in {out / 'summary.json'}")
+    if shown:
+        console.print(f"figure  {_draw(out, groups, rows, shown)}")
+    console.print(f"numbers {out / 'summary.json'}")
+    bad = [m for m in mine if found.get(m.id, {}).get("state") != "done"]
+    for member in bad:
+        reason = found.get(member.id, {}).get("reason") or "see its error.log"
+        print(f"not done: {words(member.asked)}: {reason}", file=sys.stderr)
+    return 1 if bad else 0
+
+
+_TABLE = 30
+
+
+def _aggregates(rows: Sequence[tuple[Member, dict[str, Any], dict[str, Any]]]) -> list[Any]:
+    """Of members that differ only in their seed, the mean of each number and how sure it is."""
+    together = defaultdict(list)
+    for member, row, numbers in rows:
+        if row["state"] == "done":
+            asked = tuple((k, v) for k, v in member.asked.items() if k != "seed")
+            together[asked].append(numbers)
+    groups = []
+    for asked, found in together.items():
+        names = dict.fromkeys(name for numbers in found for name in numbers)
+        numbers = {}
+        for name in names:
+            values = np.array([one[name] for one in found if name in one], float)
+            mean, n = values.mean(), len(values)
+            sd = values.std(ddof=1) if n > 1 else None
+            half = None if sd is None else student.ppf(0.975, n - 1) * sd / np.sqrt(n)
+            ends = {} if half is None else {"lower": mean - half, "upper": mean + half}
+            numbers[name] = {"mean": mean, "sd": sd, "n": n, **ends}
+        groups.append({"asked": dict(asked), "members": len(found), "numbers": numbers})
+    return groups
+
+
+def _telling(groups: Sequence[Any], most: int = 4) -> list[str]:
+    """The first numbers that differ between members."""
+    names = dict.fromkeys(name for group in groups for name in group["numbers"])
+    means = {n: {g["numbers"][n]["mean"] for g in groups if n in g["numbers"]} for n in names}
+    spread = {n: any(g["numbers"].get(n, {}).get("sd") for g in groups) for n in names}
+    varied = [name for name in names if spread[name]]
+    return (varied or [name for name in names if len(means[name]) > 1])[:most]
+
+
+def _interval(number: dict[str, Any] | None) -> str:
+    if number is None:
+        return ""
+    half = number["upper"] - number["mean"] if "upper" in number else None
+    return f"{number['mean']:.4g}" + ("" if half is None else f" ± {half:.2g}")
+
+
+def _draw(out: Path, groups: Sequence[Any], rows: Sequence[Any], shown: Sequence[str]) -> Path:
+    """A panel for each number: the members, and their means with intervals."""
+    figure = Figure(figsize=(1.4 + 2.4 * len(shown), 1.3 + 0.32 * min(len(groups), 60)))
+    axes = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
+    place = {tuple(group["asked"].items()): i for i, group in enumerate(groups)}
+    arrays = {}
+    for ax, name in zip(axes, shown, strict=True):
+        points = [
+            (numbers[name], place[tuple((k, v) for k, v in m.asked.items() if k != "seed")])
+            for m, row, numbers in rows
+            if row["state"] == "done" and name in numbers
+        ]
+        ax.plot(*np.array(points).T, "|", color=SKY, markersize=7, label="members")
+        of = [
+            (i, group["numbers"][name])
+            for i, group in enumerate(groups)
+            if name in group["numbers"]
+        ]
+        means = [(n["mean"], n.get("lower", n["mean"]), n.get("upper", n["mean"])) for _, n in of]
+        mean, lower, upper = np.array(means).T
+        ends = np.stack([mean - lower, upper - mean])
+        ax.errorbar(
+            mean,
+            [i for i, _ in of],
+            xerr=ends,
+            fmt="o",
+            color=BLUE,
+            capsize=3,
+            markersize=4,
+            label="mean, 95 % interval",
+        )
+        ax.set_xlabel(literal(name))
+        ax.margins(y=0.5 / (len(groups) + 1))
+        arrays |= {f"{name}/points": points, f"{name}/means": means}
+    axes[0].set_yticks(range(len(groups)), [literal(words(g["asked"]) or "all") for g in groups])
+    axes[0].invert_yaxis()
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    return save_figure(out / "figures", "sweep", figure, arrays)

@@ -1,0 +1,105 @@
+"""Follows a computation as it goes on: progress, metrics, checkpoints; here nothing is kept."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+import attnkernel as ak
+
+Tick = Callable[[int, str], None]
+
+
+class Watch:
+    """Follows a computation and keeps nothing: `study.compute(key)` outside a run directory.
+
+    A `Run` keeps all of it. Members of a sweep that one program computes use this class: inside a
+    traced program there is nothing to follow.
+    """
+
+    @contextlib.contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Adds the seconds of the block to the times of the run."""
+        yield
+
+    @contextlib.contextmanager
+    def progress(self, what: str, total: int) -> Iterator[Tick]:
+        """Yields a function `tick(done, state)` that shows how many of `total` are done."""
+        yield lambda done, state: None
+
+    @contextlib.contextmanager
+    def fit(
+        self,
+        name: str,
+        steps: int,
+        *,
+        record: Callable[[Any], Any],
+        log: Callable[[int, dict[str, Any]], str],
+        chunk: int = 100,
+        resumable: bool = True,
+    ) -> Iterator[dict[str, Any]]:
+        """Yields the arguments of `ak.fit` by which the fit is followed: here none.
+
+        **Arguments:** `record`: the numbers of a model that the history keeps. `log(done,
+        history)`: writes the metrics of a chunk, and returns the words of the progress display.
+        `resumable`: whether the fit goes on from a checkpoint, `chunk` steps apart.
+        """
+        yield {}
+
+    def metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Adds lines to the metrics."""
+
+    def step_metrics(self, done: int, member: str, names: Sequence[Any], **columns: Any) -> None:
+        """Adds the lines of a chunk of steps that ends at `done`.
+
+        `columns[what][i][step]` belongs to the i-th of `names`, which is a `member`.
+        """
+        steps = len(next(iter(columns.values()))[0])
+        self.metrics(
+            [
+                {
+                    "step": done - steps + step + 1,
+                    member: name,
+                    **{what: column[i][step] for what, column in columns.items()},
+                }
+                for step in range(steps)
+                for i, name in enumerate(names)
+            ]
+        )
+
+    def note(self, sentences: Sequence[str]) -> None:
+        """Keeps sentences that a reader of the results must know."""
+
+    def checkpoints(self, name: str) -> ak.Checkpoints | None:
+        """The checkpoints of a training or loop; None where nothing is kept."""
+        return None
+
+    def save(self, name: str, model: Any) -> None:
+        """Saves a model under a name, for `ak.load`."""
+
+    def each(self, name: str, number: int, compute: Callable[[int], Any]) -> Iterator[Any]:
+        """Yields `compute(0)` to `compute(number - 1)`; a resumed run computes what it lacks.
+
+        `compute` returns arrays, numbers and strings, in lists, tuples and dictionaries.
+        """
+        yield from map(compute, range(number))
+
+    def batches(
+        self, name: str, number: int, size: int, compute: Callable[[np.ndarray], Any]
+    ) -> Iterator[tuple[int, Any]]:
+        """Yields how many of `number` rows are done, and `compute` of the next `size` of them.
+
+        The last batch is filled up, so that one program serves all; what fills it is cut off.
+        """
+
+        def one(i: int) -> Any:
+            rows, left = np.arange(i * size, (i + 1) * size) % number, number - i * size
+            return jax.tree.map(lambda part: np.asarray(part)[:left], compute(rows))
+
+        for i, found in enumerate(self.each(name, -(-number // size), one), 1):
+            yield min(i * size, number), found
+
+
+SILENT = Watch()
