@@ -120,6 +120,25 @@ def test_references_to_tests_exist():
         assert not name or f"def {name}(" in path.read_text(), (file, name)
 
 
+def test_words_of_the_field_are_in_the_index():
+    """A reader who searches for the word of a textbook finds the page."""
+    indexed = set()
+    for path in DOCS.rglob("*.md"):
+        for entries in re.findall(r"^```\{index\} (.*)$", path.read_text("utf-8"), re.MULTILINE):
+            indexed |= {entry.partition(";")[0].strip() for entry in entries.split(",")}
+    assert indexed >= {
+        *("cross-validation", "bandwidth", "confidence band", "hat matrix", "LOESS", "lowess"),
+        *("softmax", "mask", "flex attention", "KV cache", "AIC", "scikit-learn"),
+    }
+
+
+def test_every_config_is_in_a_group_of_the_gallery(load):
+    templates = load(DOCS / "extensions" / "templates.py")
+    text = templates.render((DOCS / "gallery.md").read_text("utf-8"))
+    assert "## Other configs" not in text
+    assert sorted(re.findall(r"^### (\w+)$", text, re.MULTILINE)) == sorted(templates.configs())
+
+
 def test_every_public_name_is_in_the_reference_once(load):
     listed = [
         name
