@@ -91,8 +91,10 @@ from .methods import (
     Sorted as Sorted,
 )
 from .models import (
+    BiasReduced as BiasReduced,
     KernelRegression as KernelRegression,
     LearnedKernelRegression as LearnedKernelRegression,
+    LinearSmoother as LinearSmoother,
     MeanVarianceRegression as MeanVarianceRegression,
     MultiheadKernelRegression as MultiheadKernelRegression,
     density as density,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from jax.typing import ArrayLike
 
 from .._core.arrays import is_concrete
-from ..models import KernelRegression
+from ..models import LinearSmoother
 from ..objectives._objective import Objective
 from ._fit import fit as fit_model
 from ._result import Fit, FitWarning
@@ -90,7 +90,7 @@ def choose(
 
 def _named(model: Any) -> str:
     """A model in one line."""
-    if not isinstance(model, KernelRegression):
+    kernel = getattr(model, "kernel", None)
+    if not isinstance(model, LinearSmoother) or kernel is None:
         return " ".join(repr(model).split())
-    passes = f", {model.passes} passes" if model.passes > 1 else ""
-    return f"order {model.order}{passes}, {' '.join(repr(model.kernel).split())}"
+    return f"{model.description}, {' '.join(repr(kernel).split())}"

@@ -22,7 +22,7 @@ from .._core.regression_data import (
     require_regression_shapes,
 )
 from .._core.validation import as_integer, require_function, require_instance, require_key
-from ..models import KernelRegression
+from ..models import LinearSmoother
 from ..objectives._objective import Objective
 from ..objectives._rows import drop_zero_weight_rows
 from ._checkpoints import Checkpoints
@@ -248,8 +248,8 @@ def _axes(in_axes: Any) -> tuple[int | None, int | None, int | None]:
 def _require(model: Any, x: Array, y: Array) -> None:
     """Raise `ValueError` unless the model can be fitted to the data, as far as they are known."""
     require_regression_data(x, y)
-    if isinstance(model, KernelRegression):
-        require_category_codes("x", x, model.kernel.categories(x.shape[1]))
+    if isinstance(model, LinearSmoother):
+        require_category_codes("x", x, model.categories(x.shape[1]))
 
 
 def _count_fits(in_axes: tuple[int | None, ...], **parts: Any) -> int:

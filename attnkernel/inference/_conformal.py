@@ -20,8 +20,8 @@ from ..fitting._fit import fit as fit_model
 from ..fitting._result import Fit
 from ..models import MeanVarianceRegression
 from ..priors import ExcludeSelf
-from ._bands import Bands
-from ._variance import RowVariance, with_weight
+from ._band_table import Bands
+from ._variance import RowVariance, drop_weightless
 
 
 def conformal(
@@ -71,7 +71,7 @@ def conformal(
             "Residuals are counted where the weight is above 0: ask for conformal intervals of a "
             "fit with weights outside jit, vmap and grad."
         )
-    fit = with_weight(fit)
+    fit = drop_weightless(fit)
     at, given = fit.inputs(x_new), fit.objective.weight_kwargs()
     if isinstance(fit.model, MeanVarianceRegression):
         raise ValueError(
@@ -105,4 +105,4 @@ def conformal(
     q = scores[rank - 1] if rank <= len(scores) else jnp.inf
     width = q * spread_new
     limits = (centre - width, centre + width)
-    return Bands.asked(fit, x_new, at, centre, spread_new, *limits, level, "conformal")
+    return Bands.of_fit(fit, x_new, at, centre, spread_new, *limits, level, "conformal")

@@ -1,6 +1,5 @@
-"""A report of a fit: what was fitted, how well, and what a reader must know before believing it."""
+"""A report of a fit: its parameters, its criterion, and the warnings that a reader needs."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,32 +9,36 @@ import numpy as np
 from .._core.pandas_frames import shown
 from .._core.validation import as_names
 from ..fitting._result import Fit, apart, take
-from ..models import KernelRegression
+from ..kernels import Kernel
+from ..models import LinearSmoother
 from ..priors import ExcludeSelf
-from ._bands import degrees_of_freedom, effective_count
-from ._variance import of_regression
+from ._degrees_of_freedom import degrees_of_freedom, effective_count
+from ._kernel_parameters import kernel_expression, natural_parameters
+from ._variance import require_smoother_fit
 
 
 class Report(NamedTuple):
     r"""The figures of a fit; printed, a table of them.
 
+    `smoother` is the description of the model, `kernel` the formula of its kernel, and `parameters`
+    are the numbers of the kernel in natural units, such as `lengthscale of age`.
+
     `r_squared` is $\big(\sum_i (y_i - \bar y)(\hat y_i - \bar y)\big)^2 / \big(\sum_i (y_i - \bar
     y)^2 \sum_i (\hat y_i - \bar y)^2\big)$, as in R's np; `residual_sd` is $\sqrt{\mathrm{RSS}/n}$,
     in the units of y. `trace` and `residual_df` are those of `degrees_of_freedom`. `alone` counts
-    the rows with no other in reach, `deficient` those where the data do not tell all terms of the
-    polynomial apart, and `extrapolates` further ones where its error is over ten times that of a
-    local mean (`LocalFit`). `least_count` and `median_count` are of `effective_count` at the rows.
+    the rows with no other in reach, `deficient` those with a rank-deficient local design, and
+    `extrapolates` further rows where the polynomial extrapolates (`DataSupport`). `least_count` and
+    `median_count` are of `effective_count` at the rows.
 
     Of the `starts`, `converged`, `diverged` and `at_bound` are counts; `bounds` names the
-    parameters of the best one that are on a bound, and `minima` are the minima besides the best:
-    models and criteria, the lowest first (of a deterministic criterion).
+    parameters of the best start that are on a bound. `minima` are the minima besides the best:
+    models and criteria, the lowest first (for a deterministic criterion).
     """
 
     rows: int
-    order: int
-    passes: int
+    smoother: str
     kernel: str
-    lengthscales: dict[str, float]
+    parameters: dict[str, float]
     criterion: str
     loss: float
     r_squared: float
@@ -53,22 +56,18 @@ class Report(NamedTuple):
     at_bound: int
     is_search: bool
     bounds: tuple[str, ...]
-    minima: tuple[tuple[KernelRegression, float], ...]
+    minima: tuple[tuple[LinearSmoother, float], ...]
     warnings: tuple[str, ...]
 
     def __str__(self) -> str:
-        kinds = ("local constant", "local linear", "local quadratic")
-        passes = f" in {self.passes} passes" if self.passes > 1 else ""
+        smoother = ", ".join(filter(None, (self.smoother, self.kernel)))
         lines = [
-            ("fit", f"{kinds[self.order]}{passes}, {self.kernel}, {self.rows} rows"),
-            *(
-                (f"lengthscale of {name}", f"{value:.6g}")
-                for name, value in self.lengthscales.items()
-            ),
+            ("fit", f"{smoother}, {self.rows} rows"),
+            *((name, f"{value:.6g}") for name, value in self.parameters.items()),
             (self.criterion, f"{self.loss:.6g}"),
-            ("starts", self._of_starts()),
+            ("starts", self._count_starts()),
             *(
-                ("other minimum", f"{loss:.6g}, {_in_a_line(model.kernel)}")
+                ("other minimum", f"{loss:.6g}, {_on_one_line(getattr(model, 'kernel', model))}")
                 for model, loss in self.minima
             ),
             ("R²", f"{self.r_squared:.4f}"),
@@ -79,16 +78,16 @@ class Report(NamedTuple):
         if self.bounds:
             lines.append(("on a bound", ", ".join(self.bounds)))
         if self.alone:
-            lines.append(("no other row in reach", f"of {self.alone} rows"))
+            lines.append(("no other row in reach", f"at {self.alone} rows"))
         if self.deficient:
-            lines.append(("of lower order than asked", f"at {self.deficient} rows"))
+            lines.append(("rank-deficient", f"at {self.deficient} rows"))
         if self.extrapolates:
             lines.append(("extrapolates", f"at {self.extrapolates} rows"))
         wide = max(len(name) for name, _ in lines)
         table = [f"{name:<{wide}}  {value}" for name, value in lines]
         return "\n".join([*table, *(f"warning: {warning}" for warning in self.warnings)])
 
-    def _of_starts(self) -> str:
+    def _count_starts(self) -> str:
         counts = (
             (self.converged, "converged"),
             (self.at_bound, "on a bound"),
@@ -101,16 +100,24 @@ class Report(NamedTuple):
 
 
 def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
-    """The report of a fitted `KernelRegression` of one label per row: print it.
+    """The report of a fitted linear smoother with one label per row; `print` shows a table.
 
-    **Arguments:** `names`: of the columns of x, with their units, such as those of a `Dataset`.
-    Default: those of the fit, else x, or x1, x2, ...
+    **Arguments:** `fit`: of a linear smoother, such as a `KernelRegression`; `names`: of the
+    columns of x, with their units, such as those of a `Dataset`. Default: those of the fit, else x,
+    or x1, x2, ...
 
-    **Raises:** `ValueError` if there are not as many names as columns, or the fit is another's.
+    **Returns:** a `Report`.
+
+    **Raises:** `ValueError` if there are not as many names as columns, or for another model.
+
+    ```python
+    data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0))
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y, objective=ak.LeaveOneOut())
+    print(ak.summarise(fit))
+    ```
     """
-    fit = of_regression(fit)
-    freedom, model, given = degrees_of_freedom(fit), fit.model, fit.objective.weight_kwargs()
-    assert isinstance(model, KernelRegression)
+    fit = require_smoother_fit(fit)
+    freedom, model, kwargs = degrees_of_freedom(fit), fit.model, fit.objective.weight_kwargs()
     if fit.y.ndim != 1:
         raise ValueError(f"A report is of one label per row; y has shape {fit.y.shape}.")
     n, dim = fit.x.shape
@@ -119,28 +126,28 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     names = as_names("names", names)
     if len(names) != dim:
         raise ValueError(f"names must be {dim}, one for each column; got {list(names)}.")
-    local = model.local_fit(fit.x, fit.x, fit.y, **given)
-    reach = dataclasses.replace(model, passes=1)  # which no pass widens
-    left_out = reach.local_fit(fit.x, fit.x, fit.y, prior=ExcludeSelf(), **given)
-    fitted = local.coefficients[:, 0, 0]
+    fitted, _ = model.fitted_and_leverage(fit.x, fit.y, **kwargs)
+    support = model.data_support(fit.x, fit.x, **kwargs)
+    without_self = model.data_support(fit.x, fit.x, prior=ExcludeSelf(), **kwargs)
     a, b = fit.y - jnp.mean(fit.y), fitted - jnp.mean(fit.y)
     r_squared = jnp.sum(a * b) ** 2 / (jnp.sum(a * a) * jnp.sum(b * b))
     counts, starts = effective_count(fit, fit.x), fit.starts
+    kernel = getattr(model, "kernel", None)
+    kernel = kernel if isinstance(kernel, Kernel) else None
     return Report(
         rows=n,
-        order=model.order,
-        passes=model.passes,
-        kernel=type(model.kernel).__name__,
-        lengthscales=_lengthscales(model, names),
+        smoother=model.description,
+        kernel="" if kernel is None else kernel_expression(kernel),
+        parameters={} if kernel is None else natural_parameters(kernel, names),
         criterion=type(fit.objective).__name__,
         loss=float(fit.loss),
         r_squared=float(r_squared),
         residual_sd=float(jnp.sqrt(fit.objective.mean_square(fit.y - fitted))),
         trace=float(freedom.trace),
         residual_df=float(freedom.residual),
-        alone=int(jnp.sum(jnp.isneginf(left_out.log_mass))),
-        deficient=int(jnp.sum(local.deficient)),
-        extrapolates=int(jnp.sum(local.extrapolates & ~local.deficient)),
+        alone=int(jnp.sum(without_self.empty)),
+        deficient=int(jnp.sum(support.deficient)),
+        extrapolates=int(jnp.sum(support.extrapolates & ~support.deficient)),
         least_count=float(jnp.min(counts)),
         median_count=float(jnp.median(counts)),
         starts=len(starts.loss),
@@ -154,19 +161,8 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     )
 
 
-def _lengthscales(model: KernelRegression, names: Sequence[str]) -> dict[str, float]:
-    """Those of a kernel that has them, one for each column or one for all."""
-    lengthscale = getattr(model.kernel, "lengthscale", None)
-    if lengthscale is None:
-        return {}
-    values = np.atleast_1d(np.asarray(lengthscale))
-    if len(values) == 1:
-        return {", ".join(names): float(values[0])}
-    return {name: float(value) for name, value in zip(names, values, strict=True)}
-
-
-def _other_minima(fit: Fit, tolerance: float = 1e-3) -> list[tuple[KernelRegression, float]]:
-    """The minima but the best; nothing is computed where all starts that count met there."""
+def _other_minima(fit: Fit, tolerance: float = 1e-3) -> list[tuple[LinearSmoother, float]]:
+    """The minima besides the best; nothing is computed where all starts inside the bounds met."""
     if fit.objective.is_stochastic:
         return []
     inside = np.flatnonzero(~np.asarray(fit.starts.at_bound | fit.starts.diverged))
@@ -175,5 +171,5 @@ def _other_minima(fit: Fit, tolerance: float = 1e-3) -> list[tuple[KernelRegress
     return [found for found in fit.minima(tolerance) if apart(found[0], fit.model) > tolerance]
 
 
-def _in_a_line(thing: object) -> str:
+def _on_one_line(thing: object) -> str:
     return " ".join(repr(thing).split())

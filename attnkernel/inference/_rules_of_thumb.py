@@ -149,9 +149,9 @@ def _plug_in(
     constant = (4.0 * constant / math.sqrt(2.0 * math.pi)) ** (1 / 9)
     of_noise = kernel(constant * (variance / (theta_22 * n)) ** (2 / 9))
     lines = KernelRegression(of_noise, order=1)
-    fitted, hat = lines.smooth(points, y)
-    squares = lines.noise(points, points, jnp.ones_like(y))
-    freedom = n - 2.0 * jnp.sum(hat) + jnp.sum(squares)
+    fitted, leverage = lines.fitted_and_leverage(points, y)
+    squares = lines.prediction_variance(points, points, jnp.ones_like(y))
+    freedom = n - 2.0 * jnp.sum(leverage) + jnp.sum(squares)
     variance = jnp.sum((y - fitted) ** 2) / freedom
     return width * (variance / (2.0 * math.sqrt(math.pi) * theta_22 * n)) ** 0.2
 

@@ -1,4 +1,4 @@
-"""The variance of the noise, from the residuals of a fit: one for all, a function of x, or each."""
+"""The variance of the noise from the residuals of a fit: constant, local in x, or of each row."""
 
 import dataclasses
 from typing import Any, Literal, cast, get_args
@@ -13,13 +13,13 @@ from .._core.pandas_frames import like
 from .._core.validation import require_choice
 from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit
-from ..models import KernelRegression
+from ..models import LinearSmoother
 from ..objectives._rows import drop_zero_weight_rows
 from ..priors import ExcludeSelf, Mask
 
 Noise = Literal["local", "rows", "constant"]
 
-_LONGER = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # times the lengthscale of the fit
+RESCALING_FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # of the lengthscale of the fit
 
 
 def noise_variance(fit: Fit, x_new: ArrayLike | Any) -> Any:
@@ -38,55 +38,62 @@ def noise_variance(fit: Fit, x_new: ArrayLike | Any) -> Any:
 
     **Source:** Ruppert, Wand, Holst and Hössjer, *Local polynomial variance-function estimation*
     (1997).
+
+    ```python
+    data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0))
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y, objective=ak.LeaveOneOut())
+    print(ak.noise_variance(fit, [-1.0, 1.0]))
+    ```
     """
-    fit = of_regression(fit)
+    fit = require_smoother_fit(fit)
     out = RowVariance.of(fit, "local").at(fit.inputs(x_new), fit.y)
     return like(out[:, 0] if fit.y.ndim == 1 else out, x_new, fit.y_name)
 
 
 class RowVariance(eqx.Module):
-    """From labels at the inputs of a fit, their left-out residuals and the variance of each.
+    """The variance of each label, as a function of the labels at the inputs of a fit.
 
-    It knows of the labels of the fit only how far around variances are taken: it can be asked of
-    other labels, such as simulated ones.
+    Only the rescaling factor depends on the labels of the fit, so that simulated labels can be
+    given as well.
     """
 
-    model: KernelRegression
+    model: LinearSmoother
     x: Float[Array, "n dim"]
-    given: dict[str, Any]
-    hat: Float[Array, " n"]  # L_ii
+    weight_kwargs: dict[str, Any]
     weights: Float[Array, " n"]  # of variances σ²(x) / w
-    expected: Float[Array, " n"]  # of the squared residual by weight, where σ is 1
+    expected: Float[Array, " n"]  # of the weighted squared residual, where σ is 1
     factor: Float[Array, ""]
     noise: Noise = eqx.field(static=True)
 
     @classmethod
     def of(cls, fit: Fit, noise: str) -> "RowVariance":
         require_choice("noise", noise, get_args(Noise))
-        fit = of_regression(fit)
-        model, given = fit.model, fit.objective.weight_kwargs()
-        hat, norms, weights = hat_diagonals(fit)
-        # a row that the fit passes through, alone in its neighbourhood, says nothing of its noise
-        expected = jnp.maximum(1.0 - 2.0 * hat + norms, jnp.finfo(hat.dtype).eps ** 0.5)
+        fit = require_smoother_fit(fit)
+        leverage, norms, weights = hat_diagonals(fit)
+        # a row that the fit interpolates, alone in its neighbourhood, does not identify its noise
+        least = jnp.finfo(leverage.dtype).eps ** 0.5
+        expected = jnp.maximum(1.0 - 2.0 * leverage + norms, least)
         expected = jnp.where(weights > 0, expected, 0.0)
-        factors = jnp.asarray(_LONGER, hat.dtype)
-        rule = cls(model, fit.x, given, hat, weights, expected, factors[0], cast(Noise, noise))
+        factors = jnp.asarray(RESCALING_FACTORS, leverage.dtype)
+        parts = (fit.model, fit.x, fit.objective.weight_kwargs(), weights, expected, factors[0])
+        rule = cls(*parts, cast(Noise, noise))
         if noise != "local":
             return rule
-        best = jit_if_pure(_likeliest, (rule,), factors, fit.y)
+        if fit.model.local_mean(1.0) is None:
+            raise ValueError(
+                f'noise="local" averages squared residuals with the local_mean of a smoother, and '
+                f'{type(fit.model).__name__} has none: pass noise="constant" or noise="rows".'
+            )
+        best = jit_if_pure(_max_likelihood_factor, (rule,), factors, fit.y)
         return eqx.tree_at(lambda rule: rule.factor, rule, best)
 
     def residuals(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Array:
-        """Of each row, y less its prediction from all others."""
-        if self.model.passes > 1:  # of which the diagonal does not tell it
-            return y - self.model(self.x, self.x, y, prior=ExcludeSelf(), **self.given)
-        fitted, _ = self.model.smooth(self.x, y, **self.given)
-        left = jnp.maximum(1.0 - self.hat, jnp.finfo(self.hat.dtype).eps ** 0.5)
-        return (y - fitted) / (left if y.ndim == 1 else left[:, None])
+        """Each label less its prediction from all other rows."""
+        return self.model.left_out_residuals(self.x, y, **self.weight_kwargs)
 
     def squares(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Float[Array, "n out"]:
         """Squared residuals, times the weights."""
-        fitted, _ = self.model.smooth(self.x, y, **self.given)
+        fitted, _ = self.model.fitted_and_leverage(self.x, y, **self.weight_kwargs)
         return self.weights[:, None] * ((y - fitted) ** 2).reshape(len(y), -1)
 
     def __call__(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Array:
@@ -94,11 +101,11 @@ class RowVariance(eqx.Module):
         if self.noise == "rows":
             return self.residuals(y) ** 2
         if self.noise == "local":
-            of_weight_one = self.at(self.x, y)
+            at_weight_one = self.at(self.x, y)
         else:
-            of_weight_one = jnp.sum(self.squares(y), axis=0, keepdims=True)
-            of_weight_one = of_weight_one / jnp.sum(self.expected)
-        return (of_weight_one * _inverse(self.weights)[:, None]).reshape(y.shape)
+            at_weight_one = jnp.sum(self.squares(y), axis=0, keepdims=True)
+            at_weight_one = at_weight_one / jnp.sum(self.expected)
+        return (at_weight_one * _inverse_or_zero(self.weights)[:, None]).reshape(y.shape)
 
     def at(
         self,
@@ -106,66 +113,70 @@ class RowVariance(eqx.Module):
         y: Float[Array, "n"] | Float[Array, "n out"],
         prior: Mask | None = None,
     ) -> Float[Array, "m out"]:
-        """The local variance at other inputs, of a label of weight 1."""
+        """The local variance of a label of weight 1 at other inputs."""
         squares = self.squares(y)
-        kernel = self.model.kernel.rescaled(self.factor)
-        longer = KernelRegression(kernel, rule=self.model.rule, on_empty="nearest")
+        smoother = self.model.local_mean(self.factor)
+        assert smoother is not None
         both = jnp.concatenate([squares, self.expected[:, None]], axis=1)
-        means = longer(x_new, self.x, both, prior=prior, **self.given)
+        means = smoother(x_new, self.x, both, prior=prior, **self.weight_kwargs)
         floor = jnp.finfo(squares.dtype).eps * jnp.mean(squares, axis=0, keepdims=True)
         return jnp.maximum(means[:, :-1] / means[:, -1:], floor)
 
 
-def _likeliest(
+def _max_likelihood_factor(
     rule: RowVariance,
     factors: Float[Array, " factors"],
     y: Float[Array, "n"] | Float[Array, "n out"],
 ) -> Float[Array, ""]:
-    """The factor by which variances from other rows make the left-out residuals most likely."""
-    some = (rule.weights > 0)[:, None]
-    squares = rule.squares(y) / jnp.where(some, rule.expected[:, None], 1.0)
+    """Returns the factor with the highest normal likelihood of the left-out residuals."""
+    has_weight = (rule.weights > 0)[:, None]
+    squares = rule.squares(y) / jnp.where(has_weight, rule.expected[:, None], 1.0)
 
-    def unlikely(factor: Array) -> Array:
+    def deviance(factor: Array) -> Array:
         moved = eqx.tree_at(lambda rule: rule.factor, rule, factor)
         others = moved.at(rule.x, y, ExcludeSelf())
-        return jnp.mean(jnp.log(others) + squares / others, where=some)
+        return jnp.mean(jnp.log(others) + squares / others, where=has_weight)
 
-    return factors[jnp.argmin(jax.lax.map(unlikely, factors))]
+    return factors[jnp.argmin(jax.lax.map(deviance, factors))]
 
 
 def hat_diagonals(fit: Fit) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, " n"]]:
     r"""$L_{ii}$, $w_i \sum_j L_{ij}^2 / w_j$ and $w_i$ of a fit, j over rows of weight above 0."""
-    given = fit.objective.weight_kwargs()
-    _, hat = fit.model.smooth(fit.x, fit.y, **given)
-    weights = jnp.asarray(given.get("weights", jnp.ones(len(fit.x))), fit.y.dtype)
-    norms = weights * fit.model.noise(fit.x, fit.x, _inverse(weights), **given)
-    return hat, norms, weights
+    kwargs = fit.objective.weight_kwargs()
+    _, leverage = fit.model.fitted_and_leverage(fit.x, fit.y, **kwargs)
+    weights = jnp.asarray(kwargs.get("weights", jnp.ones(len(fit.x))), fit.y.dtype)
+    variance = _inverse_or_zero(weights)
+    norms = weights * fit.model.prediction_variance(fit.x, fit.x, variance, **kwargs)
+    return leverage, norms, weights
 
 
-def _inverse(weights: Float[Array, " n"]) -> Float[Array, " n"]:
-    """The variances of labels; 0 of a row that is none."""
-    some = weights > 0
-    return jnp.where(some, 1.0 / jnp.where(some, weights, 1.0), 0.0)
+def _inverse_or_zero(weights: Float[Array, " n"]) -> Float[Array, " n"]:
+    """1 / w, and 0 where w is 0."""
+    has_weight = weights > 0
+    return jnp.where(has_weight, 1.0 / jnp.where(has_weight, weights, 1.0), 0.0)
 
 
-def of_regression(fit: Any) -> Fit:
-    """A single fit of a `KernelRegression`, with those rows alone whose weight is above 0."""
+def require_smoother_fit(fit: Any) -> Fit:
+    """Returns a single fit of a `LinearSmoother`, with only the rows whose weight is above 0.
+
+    **Raises:** `ValueError` for anything else.
+    """
     if not isinstance(fit, Fit):
         raise ValueError(f"fit must be a Fit, as ak.fit gives it; got a {type(fit).__name__}.")
     if fit.loss.ndim:
         raise ValueError("This is a batch of fits: ask one of them, fit.member(i).")
-    if not isinstance(fit.model, KernelRegression):
+    if not isinstance(fit.model, LinearSmoother):
         raise ValueError(
-            f"This is of fits of ak.KernelRegression, whose hat matrix is known; got a "
-            f"{type(fit.model).__name__}."
+            f"fit must be of a linear smoother, whose hat matrix is known, such as "
+            f"ak.KernelRegression; got one of a {type(fit.model).__name__}."
         )
-    return with_weight(fit)
+    return drop_weightless(fit)
 
 
-def with_weight(fit: Fit) -> Fit:
-    """The fit with those rows alone whose weight is above 0: others are none.
+def drop_weightless(fit: Fit) -> Fit:
+    """Returns the fit with only the rows whose weight is above 0.
 
-    Inside `jit`, where weights have no value to look at, all rows stay, and those weigh nothing.
+    Inside `jit`, where the values of weights are not known, all rows stay.
     """
     x, y, objective = drop_zero_weight_rows(fit.x, fit.y, fit.objective)
     return dataclasses.replace(fit, x=x, y=y, objective=objective)

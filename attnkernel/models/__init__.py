@@ -1,9 +1,9 @@
 """Models: kernel regressions and densities as Equinox modules."""
 
+from ._bias_reduced import BiasReduced as BiasReduced
 from ._density import density as density
 from ._learned import LearnedKernelRegression as LearnedKernelRegression
+from ._linear_smoother import DataSupport as DataSupport, LinearSmoother as LinearSmoother
 from ._mean_variance import MeanVarianceRegression as MeanVarianceRegression
-from ._regression import (
-    KernelRegression as KernelRegression,
-    MultiheadKernelRegression as MultiheadKernelRegression,
-)
+from ._multihead import MultiheadKernelRegression as MultiheadKernelRegression
+from ._regression import KernelRegression as KernelRegression

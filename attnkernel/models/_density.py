@@ -12,7 +12,7 @@ from .._core.validation import require_bool, require_instance
 from ..attention import Auto, attend
 from ..kernels import Kernel
 from ..methods import Method
-from ._regression import with_weights
+from ._data import with_weights
 
 
 def density(

@@ -1,5 +1,4 @@
-"""Kernel regression whose queries, keys and values are learned projections: a transformer's head
-as a regressor."""
+"""Kernel regression with learned projections: a transformer's head as a regressor."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +10,13 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._core.arrays import as_points, require_finite
 from .._core.validation import as_integer, require_function
+from ..attention import PerHead
+from ..nn._heads import multiply_priors
 from ..nn._multihead import MultiheadAttention
 from ..priors import Prior
-from ..priors._base import require_prior
+from ._data import read_data, with_weights
+from ._empty import OnEmpty, fill_empty, known_policy
 
 
 class LearnedKernelRegression(eqx.Module):
@@ -24,25 +25,36 @@ class LearnedKernelRegression(eqx.Module):
     $$ \hat f(x) = \sum_{h=1}^{H} U_h\, \frac{\sum_j w^h_j(x)\, W_v^h z_j}{\sum_j w^h_j(x)}, \qquad
        \log w^h_j(x) = \log K\big(W_q^h \varphi(x),\, W_k^h z_j\big) + \log \pi(i, j) $$
 
-    with $z_j = (\varphi(x_j), y_j)$: queries project the input alone, keys and values the input and
-    its label, so that each picks what it needs. By default $\log K = q \cdot k / \sqrt{d_{qk}}$.
-    It is called and fitted as `KernelRegression` is; the data are arguments of the call.
+    with $z_j = (\varphi(x_j), y_j)$: queries project the input, keys and values project the input
+    and its label. By default $\log K = q \cdot k / \sqrt{d_{qk}}$. It is called and fitted as
+    `KernelRegression` is; the data are arguments of the call.
 
     **Arguments:**
 
     - `dim`: number of inputs x; `out`: of labels. Default 1.
     - `num_heads`, `qk_size`, `vo_size`: H, and the sizes of a head. Defaults: 1, 8, `out`.
     - `embedding`: φ, a function of one input, such as an `eqx.nn.MLP`; trained with the rest.
-      Default: the identity. Linear projections of x alone give scores that are linear in x: such a
-      head can favour one side of the data, not the neighbours of x, which `Gaussian` does.
+      Default: the identity. Linear projections of x give scores that are linear in x: such a head
+      weighs one side of the data, not the neighbours of x, unless `kernel` is local (`Gaussian`).
+    - `on_empty`: as in `KernelRegression`, where no head sees a label. Default: `"nan"`.
     - `options`: further arguments of `MultiheadAttention`: `kernel`, `rule`, `use_output_bias`, ...
     - `key`: a PRNG key.
 
+    **Raises:** `ValueError` for sizes that are not whole numbers from 1, an unknown policy, or
+    `"nearest"` and `"mean"` with a prior for each head.
+
     **Source:** P. Czyż, *From kernel regression to the transformer* (2024).
+
+    ```python
+    x = np.linspace(0.0, 1.0, 50)
+    model = ak.LearnedKernelRegression(1, kernel=ak.Gaussian(1.0), key=jax.random.PRNGKey(0))
+    print(model([0.25, 0.5], x, np.sin(6 * x)))
+    ```
     """
 
     embedding: Callable[[Float[Array, " dim"]], Float[Array, " features"]] | None
     attention: MultiheadAttention
+    on_empty: OnEmpty = eqx.field(static=True)
 
     def __init__(
         self,
@@ -53,6 +65,7 @@ class LearnedKernelRegression(eqx.Module):
         qk_size: int = 8,
         vo_size: int | None = None,
         embedding: Callable[[Float[Array, " dim"]], Float[Array, " features"]] | None = None,
+        on_empty: OnEmpty = "nan",
         key: PRNGKeyArray,
         **options: Any,
     ):
@@ -77,42 +90,40 @@ class LearnedKernelRegression(eqx.Module):
             key=key,
             **options,
         )
+        self.on_empty = known_policy(on_empty)
+        if isinstance(self.attention.prior, PerHead) and on_empty in ("nearest", "mean"):
+            raise ValueError(
+                f"on_empty={on_empty!r} needs one prior for all heads: it answers with labels that "
+                f"a query may see, and heads with priors of their own see different ones."
+            )
 
     def __call__(
-        self, x_new: ArrayLike, x: ArrayLike, y: ArrayLike, *, prior: Prior | None = None
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        prior: Prior | None = None,
+        weights: ArrayLike | None = None,
     ) -> Float[Array, "m"] | Float[Array, "m out"]:
-        """Predictions at new inputs from labelled ones.
-
-        **Arguments:**
-
-        - `x_new`: shape (m, dim) or (m,); `x`: shape (n, dim) or (n,).
-        - `y`: labels, shape (n,) or (n, out).
-        - `prior`: which labels each prediction may see. Default: all.
-
-        **Returns:** shape (m,) or (m, out); NaN where a prediction may see no label.
-        """
-        queries, rows = self.parts(x_new, x, y)
-        if prior is not None:
-            require_prior("prior", prior)
+        """Predictions at new inputs; arguments as for `KernelRegression`."""
+        q, k, v = read_data(x_new, x, y, weights)
+        prior = with_weights(prior, weights, k)
+        queries, rows = self._embed(q, k, v)
         out, empty = self.attention.attended(queries, rows, rows, prior=prior)
-        out = jnp.where(empty[:, None], jnp.nan, out)
+        seen = multiply_priors(self.attention.prior, prior)
+        out = fill_empty(out, empty, q, k, v.astype(out.dtype), seen, self.on_empty)
         return out[:, 0] if np.ndim(y) == 1 else out
 
-    def parts(
+    def attention_inputs(
         self, x_new: ArrayLike, x: ArrayLike, y: ArrayLike
     ) -> tuple[Float[Array, "m features"], Float[Array, "n size"]]:
-        """What is attended from, φ(x_new), and to, (φ(x), y)."""
-        queries, inputs = self._embedded("x_new", x_new), self._embedded("x", x)
-        labels = as_points("y", y)
-        if len(labels) != len(inputs):
-            raise ValueError(
-                f"x and y must have the same number of rows; got {len(inputs)} inputs and "
-                f"{len(labels)} labels."
-            )
-        require_finite("y", labels)
-        return queries, jnp.concatenate([inputs, labels.astype(inputs.dtype)], axis=1)
+        """The queries φ(x_new) of the attention, and its keys and values (φ(x), y)."""
+        return self._embed(*read_data(x_new, x, y, None))
 
-    def _embedded(self, name: str, x: ArrayLike) -> Float[Array, "rows features"]:
-        points = as_points(name, x)
-        require_finite(name, points)
-        return points if self.embedding is None else jax.vmap(self.embedding)(points)
+    def _embed(
+        self, q: Float[Array, "m dim"], k: Float[Array, "n dim"], v: Float[Array, "n out"]
+    ) -> tuple[Float[Array, "m features"], Float[Array, "n size"]]:
+        if self.embedding is not None:
+            q, k = jax.vmap(self.embedding)(q), jax.vmap(self.embedding)(k)
+        return q, jnp.concatenate([k, v.astype(k.dtype)], axis=1)

@@ -1,4 +1,4 @@
-"""A regression that says how sure it is: the mean of labels, and their variance, as functions."""
+"""Mean and variance of a label given its input, each a kernel regression."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,45 +10,48 @@ from .._core.regression_data import as_weights
 from .._core.validation import require_instance
 from ..priors import ExcludeSelf, Prior
 from ..priors._base import require_prior
-from ._regression import KernelRegression
+from ._linear_smoother import LinearSmoother
 
 
 class MeanVarianceRegression(eqx.Module):
-    r"""Mean and variance of a label, each a kernel regression with a kernel of its own.
+    r"""Mean and variance of a label, each a linear smoother with a kernel of its own.
 
     $$ \hat\mu(x) = \sum_j L_j(x)\, y_j, \qquad
        \hat\sigma^2(x) = \sum_j w_j(x)\, \big( y_j - \hat\mu_{-j}(x_j) \big)^2 $$
 
     L are the weights of `mean`, w those of `variance`, which sum to 1, and $\hat\mu_{-j}$ is the
-    mean without row j: $\hat\sigma^2$ is that of a new label about its prediction, the error of the
-    prediction included. Both lengthscales are fitted at once by
+    mean without row j. $\hat\sigma^2$ is the variance of a new label about its prediction, and
+    includes the error of the prediction. Both lengthscales are fitted at once by
     `objective=ak.HoldOut(h, score=ak.log_score)`.
 
-    **Arguments:** `mean`: a `KernelRegression` of any order; `variance`: one of order 0 and one
-    pass, whose weights are not negative.
+    **Arguments:**
 
-    **Raises:** `ValueError` if `variance` is of another order, or of more passes.
+    - `mean`: a linear smoother, such as a `KernelRegression` of any order.
+    - `variance`: one whose weights are not negative, such as a `KernelRegression` of order 0.
+
+    **Raises:** `ValueError` if the weights of `variance` may be negative.
 
     **Source:** Fan and Yao, *Efficient estimation of conditional variance functions in stochastic
     regression* (1998).
+
+    ```python
+    smoother = ak.KernelRegression(ak.Gaussian(0.3))
+    x = np.linspace(0.0, 1.0, 50)
+    mean, variance = ak.MeanVarianceRegression(smoother, smoother)([0.5], x, np.sin(6 * x))
+    ```
     """
 
-    mean: KernelRegression
-    variance: KernelRegression
+    mean: LinearSmoother
+    variance: LinearSmoother
 
     def __check_init__(self):
         example = "ak.KernelRegression(ak.Gaussian(0.3))"
-        require_instance("mean", self.mean, KernelRegression, example)
-        require_instance("variance", self.variance, KernelRegression, example)
-        if self.variance.order != 0:
+        require_instance("mean", self.mean, LinearSmoother, example)
+        require_instance("variance", self.variance, LinearSmoother, example)
+        if not self.variance.has_nonnegative_weights:
             raise ValueError(
-                f"variance must be of order 0: a local polynomial of squares can be negative; got "
-                f"order {self.variance.order}."
-            )
-        if self.variance.passes != 1:
-            raise ValueError(
-                f"variance must be of one pass: a second one can make it negative; got "
-                f"{self.variance.passes} passes."
+                f"variance must have weights from 0, as a KernelRegression of order 0 has, or a "
+                f"variance could be negative; got {self.variance.description}."
             )
 
     def __call__(
@@ -62,22 +65,25 @@ class MeanVarianceRegression(eqx.Module):
     ) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
         """Means and variances at new inputs; arguments as for `KernelRegression`.
 
-        The left-out means at labelled inputs see what the prior shows to a query of their row: of a
-        hold-out, which hides the same labels from all, nothing leaks.
+        The left-out mean of each row sees the labels that `prior` shows to a query with the number
+        of that row. A hold-out hides the same labels from all queries, so nothing leaks.
         """
         labels = as_real_array("y", y)
         if prior is not None:
             require_prior("prior", prior)
-        of_rows = ExcludeSelf() if prior is None else prior * ExcludeSelf()
-        left_out = self.mean(x, x, y, prior=of_rows, weights=weights)
+        others = ExcludeSelf() if prior is None else prior * ExcludeSelf()
+        left_out = self.mean(x, x, y, prior=others, weights=weights)
         known = ~jnp.isnan(left_out if labels.ndim == 1 else jnp.sum(left_out, axis=1))
-        # a row with no other in reach says nothing
-        seen = known if labels.ndim == 1 else known[:, None]
-        squares = jnp.where(seen, labels - jnp.where(seen, left_out, 0.0), 0.0) ** 2
-        of_squares = jnp.ones(len(labels), squares.dtype) if weights is None else weights
-        of_squares = jnp.where(known, as_weights(of_squares, len(labels)), 0.0)
-        variance = self.variance(x_new, x, squares, prior=prior, weights=of_squares)
-        floor = jnp.finfo(squares.dtype).eps * jnp.mean(squares)
+        # rows with no other row in reach have no left-out residual
+        known_labels = known if labels.ndim == 1 else known[:, None]
+        residuals = labels - jnp.where(known_labels, left_out, 0.0)
+        squares = jnp.where(known_labels, residuals, 0.0) ** 2
+        row_weights = jnp.ones(len(labels), squares.dtype) if weights is None else weights
+        row_weights = jnp.where(known, as_weights(row_weights, len(labels)), 0.0)
+        variance = self.variance(x_new, x, squares, prior=prior, weights=row_weights)
+        has_residual = row_weights > 0 if labels.ndim == 1 else (row_weights > 0)[:, None]
+        mean_square = jnp.mean(squares, where=has_residual)
+        floor = jnp.nan_to_num(jnp.finfo(squares.dtype).eps * mean_square)
         mean = self.mean(x_new, x, y, prior=prior, weights=weights)
         return mean, jnp.maximum(variance, floor)
 

@@ -122,8 +122,8 @@ def masked(mask: ArrayLike | None, heads: int, queries: int, keys: int) -> Prior
     return Given(mask) if mask.ndim == 2 else PerHead(jax.vmap(Given)(mask))
 
 
-def together(*priors: Any) -> Any:
-    """The product of the priors that are not None; None, if all are."""
+def multiply_priors(*priors: Any) -> Any:
+    """Returns the product of the priors that are not None; None if all are."""
     given = [prior for prior in priors if prior is not None]
     for prior in given:
         require_prior("prior", prior)

@@ -32,11 +32,11 @@ from ._heads import (
     as_sequences,
     grouped,
     masked,
+    multiply_priors,
     positions_of,
     require_heads,
     share,
     split,
-    together,
 )
 from ._recurrent import RecurrentCache, features_of
 from ._rotary import rotate
@@ -234,7 +234,9 @@ class MultiheadAttention(eqx.Module):
         own = self.prior
         if own is not None and (positions is not None or key_positions is not None):
             own = At(own, *positions_of(heads, positions, key_positions))
-        prior = together(own, prior, masked(mask, self.num_heads, query.shape[0], key_.shape[0]))
+        prior = multiply_priors(
+            own, prior, masked(mask, self.num_heads, query.shape[0], key_.shape[0])
+        )
         if not self.dropout.p or (self.dropout.inference if inference is None else inference):
             return self._summed(*heads, prior)[0]
         weights = self._weights(*heads[:2], prior)
@@ -259,7 +261,7 @@ class MultiheadAttention(eqx.Module):
     ) -> tuple[Float[Array, "queries output_size"], Bool[Array, " queries"]]:
         """The output without dropout, and of which queries no head sees any key."""
         heads = self._heads(query, key_, value, None, None, None)
-        return self._summed(*heads, together(self.prior, prior))
+        return self._summed(*heads, multiply_priors(self.prior, prior))
 
     def weights(
         self,
@@ -274,7 +276,7 @@ class MultiheadAttention(eqx.Module):
         values = jnp.zeros((key_.shape[0], self.value_size), key_.dtype)
         q, k, _ = self._heads(query, key_, values, None, None, None)
         mask_prior = masked(mask, self.num_heads, query.shape[0], key_.shape[0])
-        return self._weights(q, k, together(self.prior, prior, mask_prior))
+        return self._weights(q, k, multiply_priors(self.prior, prior, mask_prior))
 
     def cache(self, capacity: int, *, ring: bool = False, dtype=None) -> KVCache:
         """An empty cache for `step`."""
@@ -315,7 +317,7 @@ class MultiheadAttention(eqx.Module):
             return jax.vmap(self.output_proj)(out.reshape(q.shape[0], -1)), cache
         rows, cache = cache.append(k, v)
         seen = Window(cache.capacity - 1, 0) if cache.ring else Causal()
-        prior = At(together(self.prior, seen), positions, rows.positions)
+        prior = At(multiply_priors(self.prior, seen), positions, rows.positions)
         prior = prior * HeldOut(rows.positions < 0)
         return self._summed(q, rows.keys, rows.values, prior)[0], cache
 

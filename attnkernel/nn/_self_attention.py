@@ -14,7 +14,7 @@ from ..methods import Method
 from ..priors import Prior
 from ..priors._base import require_prior
 from ..rules import Rule, Softmax
-from ._heads import as_sequence, require_heads, together
+from ._heads import as_sequence, multiply_priors, require_heads
 
 
 class SelfAttention(eqx.Module):
@@ -92,4 +92,8 @@ class SelfAttention(eqx.Module):
     def _parts(self, prior: Prior | None) -> dict[str, Any]:
         if prior is not None:
             require_prior("prior", prior)
-        return {"kernel": self.kernel, "prior": together(self.prior, prior), "rule": self.rule}
+        return {
+            "kernel": self.kernel,
+            "prior": multiply_priors(self.prior, prior),
+            "rule": self.rule,
+        }

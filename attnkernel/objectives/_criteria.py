@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._core.arrays import as_real_array
+from ..models import LinearSmoother
 from ._objective import Objective
 
 
@@ -17,9 +18,8 @@ class Penalised(Objective):
     $$ \hat y = L y, \qquad \hat\sigma^2 = \frac{\mathrm{RSS}}{n}, \qquad
        \nu = \operatorname{tr} L = \sum_i L_{ii} $$
 
-    To add one, subclass it and write `penalty`. The model must have `smooth(x, y)`, which returns
-    the fitted values and the leverages $L_{ii}$. With row weights, RSS/n is the weighted mean
-    square, and n counts the rows with positive weight.
+    To add one, subclass it and write `penalty`. The model must be a `LinearSmoother`. With row
+    weights, RSS/n is the weighted mean square, and n counts the rows with positive weight.
     """
 
     is_stochastic: ClassVar[bool] = False
@@ -38,12 +38,12 @@ class Penalised(Objective):
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, ""]:
-        if not hasattr(model, "smooth"):
+        if not isinstance(model, LinearSmoother):
             raise ValueError(
                 f"{type(self).__name__} needs the hat matrix of a linear smoother, such as "
                 f"ak.KernelRegression; {type(model).__name__} has none. Try ak.LeaveOneOut()."
             )
-        fitted, leverage = model.smooth(x, y, **self.weight_kwargs())
+        fitted, leverage = model.fitted_and_leverage(x, y, **self.weight_kwargs())
         n = jnp.sum(self.masked_by_weight(jnp.ones_like(leverage)))
         return self.penalty(self.mean_square(fitted - as_real_array("y", y)), jnp.sum(leverage), n)
 

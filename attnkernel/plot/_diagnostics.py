@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from ..fitting import Fit
 from ..inference import effective_count, noise_variance
-from ..models import KernelRegression
+from ..models import LinearSmoother
 from ._data import points
 from ._style import BLUE, ORANGE, axes, grid, ink, legend, require_one, x_label, y_label
 
@@ -19,7 +19,7 @@ def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
        \pm \hat\sigma(x) $$
 
     with $\hat\sigma^2$ of `ak.noise_variance`: for one column two curves, for several a pair of
-    dashes at each row. It is drawn for fits of a `KernelRegression`, whose noise is known.
+    dashes at each row. It is drawn for smoothers with a `local_mean`, such as `KernelRegression`.
 
     **Arguments:** `result`: one fit, of one label per row.
 
@@ -32,7 +32,7 @@ def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
     across = np.asarray(result.x[:, 0]) if one else fitted
     points(across, np.asarray(result.y) - fitted, ax=ax, label="residuals")
     ax.axhline(0.0, color=ink(), linewidth=0.8, zorder=0)
-    if isinstance(result.model, KernelRegression):
+    if _has_local_noise(result.model):
         at = grid(result.x)[:, None] if one else result.x
         sd = np.sqrt(np.asarray(noise_variance(result, at)))
         style: dict[str, Any] = {"color": ORANGE, "linestyle": "--"}
@@ -47,13 +47,17 @@ def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
+def _has_local_noise(model: Any) -> bool:
+    return isinstance(model, LinearSmoother) and model.local_mean(1.0) is not None
+
+
 def effective(result: Fit, *, ax: Axes | None = None) -> Axes:
     r"""How many labels each value of the fit is worth, $1 / \sum_j L_j(x)^2$ (no unit).
 
     Of one column: against x, with a tick at each row; of several: a histogram at the rows. It is 0
     where no label has weight. See `ak.effective_count`.
 
-    **Arguments:** `result`: one fit of a `KernelRegression`.
+    **Arguments:** `result`: one fit of a linear smoother.
 
     **Raises:** `ValueError` for a batch of fits, for several labels, and for another model.
     """

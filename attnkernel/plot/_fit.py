@@ -81,18 +81,20 @@ def fit(
     return ax
 
 
-def described(band: Bands) -> str:
-    """The level and the kind of a band: 95 % pointwise."""
-    return f"{100 * band.level:.4g} % {band.kind}"
-
-
 def shade(x: ArrayLike, band: Bands, ax: Axes, color: str, dashes: str, *, zorder: float) -> None:
     """The area between the limits over x, and its edges: in greyscale their dashes tell them."""
     order = np.argsort(np.asarray(x))
     x, low, high = (np.asarray(of)[order] for of in (x, band.lower, band.upper))
     style: dict[str, Any] = {"facecolor": (color, 0.15), "edgecolor": (color, 0.8)}
     ax.fill_between(
-        x, low, high, **style, linewidth=0.8, linestyle=dashes, label=described(band), zorder=zorder
+        x,
+        low,
+        high,
+        **style,
+        linewidth=0.8,
+        linestyle=dashes,
+        label=band.description,
+        zorder=zorder,
     )
 
 
@@ -112,6 +114,6 @@ def _require_drawable(result: Fit, given: list[Bands]) -> None:
             )
         if np.any(np.isinf(band.lower)) or np.any(np.isinf(band.upper)):
             raise ValueError(
-                f"The band {described(band)} is infinite: there are too few rows for its level. "
+                f"The band {band.description} is infinite: there are too few rows for its level. "
                 f"Ask for a lower level."
             )

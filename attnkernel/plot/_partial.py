@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from .._core.validation import require_bool, require_level
 from ..fitting import Fit
 from ..inference import Bands, bands
+from ..models import LinearSmoother
 from ._diagnostics import rug
-from ._fit import described, shade
+from ._fit import shade
 from ._style import BLUE, ORANGE, axes, grid, legend, literal, require_one, x_label, y_label
 
 _NAMED = 4  # of the columns held, in a legend
@@ -37,8 +38,8 @@ def partial(
     - `result`: one fit, of one label per row; `column`: its number, from 0, or its name.
     - `at`: values to hold other columns at, by column: `{2: 40.0}` or `{"age": 40.0}`; of columns
       that were categories of pandas, one of them.
-    - `band`: whether to draw the pointwise band of `ak.bands`, for fits of a `KernelRegression`:
-      bias-corrected, but for order 2 and several passes. `level`: its coverage. The axis ends
+    - `band`: whether to draw the pointwise band of `ak.bands`, for fits of a linear smoother:
+      bias-corrected, where the smoother has a correction. `level`: its coverage. The axis ends
       where labels do, though bands go on.
 
     **Raises:** `ValueError` for a column that is not there.
@@ -56,8 +57,7 @@ def partial(
     at = {other: _code(result, other, value) for other, value in given.items()}
     ax = axes(ax)
     x = np.asarray(result.x)
-    kernel = getattr(result.model, "kernel", None)
-    names = set() if kernel is None else set(kernel.categories(dim))
+    names = set(result.model.categories(dim)) if isinstance(result.model, LinearSmoother) else set()
     names |= {each for each in range(dim) if _among(result, each) is not None}
     held = {
         other: at.get(other, _usual(x[:, other], other in names))
@@ -72,8 +72,8 @@ def partial(
     predicted = np.asarray(result(rows))
     found = None
     if band:
-        model = result.model  # one that is none of ours, `bands` refuses
-        corrected = getattr(model, "order", 0) < 2 and getattr(model, "passes", 1) == 1
+        model = result.model  # `bands` refuses one that is no linear smoother
+        corrected = isinstance(model, LinearSmoother) and model.bias_corrected(*x.shape) is not None
         found = bands(result, rows, level=level, corrected=corrected)
     if column in names:
         if found is not None:
@@ -140,7 +140,7 @@ def _bars(along: np.ndarray, band: Bands, ax: Axes) -> None:
     low, high = np.asarray(band.lower), np.asarray(band.upper)
     middle, half = 0.5 * (low + high), 0.5 * (high - low)
     style: dict[str, Any] = {"linestyle": "none", "color": BLUE, "capsize": 4.0, "linewidth": 1.2}
-    ax.errorbar(along, middle, yerr=half, **style, label=described(band), zorder=2)
+    ax.errorbar(along, middle, yerr=half, **style, label=band.description, zorder=2)
 
 
 def _end_at_labels(ax: Axes, y: np.ndarray, predicted: np.ndarray) -> None:

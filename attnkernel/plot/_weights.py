@@ -33,7 +33,7 @@ def weights(result: Fit, queries: ArrayLike | Sequence[float], *, ax: Axes | Non
     $$ \hat f(q) = \sum_{j=1}^{n} L_j(q)\, y_j $$
 
     Of order 0 they are the weights of attention: from 0, their sum 1. Those of orders 1 and 2, and
-    of several passes, may be negative. They are what the model predicts for labels that are 1 at
+    of a `BiasReduced`, may be negative. They are what the model predicts for labels that are 1 at
     one row and 0 at all others. Each query is marked on the horizontal axis, and its label counts
     $1/\sum_j L_j^2$.
 

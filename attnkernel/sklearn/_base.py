@@ -17,9 +17,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from .. import kernels
 from .._core.arrays import as_float64
-from .._core.validation import require_bool
+from .._core.validation import as_integer, require_bool
 from ..fitting import Fit, fit
-from ..models import KernelRegression
+from ..models import BiasReduced, KernelRegression
 from ..models._empty import known_policy
 from ..objectives import GCV, AICc, LeaveOneOut, Objective
 from ._deduplicate import distinct
@@ -57,7 +57,7 @@ class KernelEstimator(BaseEstimator):
         kernel: Any = "gaussian",
         *,
         order: Any = 0,
-        passes: Any = 1,
+        iterations: Any = 1,
         objective: Any = "leave-one-out",
         lengthscale: Any = None,
         per_dimension: Any = True,
@@ -66,7 +66,7 @@ class KernelEstimator(BaseEstimator):
     ):  # Any: scikit-learn looks at parameters in `fit`, not here
         self.kernel = kernel
         self.order = order
-        self.passes = passes
+        self.iterations = iterations
         self.objective = objective
         self.lengthscale = lengthscale
         self.per_dimension = per_dimension
@@ -92,20 +92,25 @@ class KernelEstimator(BaseEstimator):
             self._columns = self._with_a_say(rows.x)
             self._rows = rows._replace(x=self.seen(rows.x))
             kernel = self._kernel(self._rows.x)
-            form = {"order": self.order, "passes": self.passes}
-            self.model_ = KernelRegression(kernel, on_empty=on_empty, **form)
+            self.model_ = self.smoother(kernel, on_empty)
             self.fit_: Fit | None = None
             varies = np.any(self._rows.x != self._rows.x[:1]) and np.any(rows.y != rows.y[:1])
             if objective is not None and self.lengthscale is None and varies and len(rows.x) >= 3:
                 x, y, weights = self._rows[:3]
                 # of an empty neighbourhood a criterion needs a number
                 policy = "mean" if on_empty == "mean" else "nearest"
-                start = KernelRegression(kernel, on_empty=policy, **form)
+                start = self.smoother(kernel, policy)
                 parts = {"objective": objective, "weights": weights, "starts": self.starts}
                 self.fit_ = fit(start, x, y, **parts)
                 found = self.fit_.model.kernel
-                self.model_ = KernelRegression(found, on_empty=on_empty, **form)
+                self.model_ = self.smoother(found, on_empty)
             self._set_lengthscale()
+
+    def smoother(self, kernel: kernels.Kernel, on_empty: Any) -> KernelRegression | BiasReduced:
+        """The regression of this order, bias-reduced if there are several iterations."""
+        model = KernelRegression(kernel, order=self.order, on_empty=on_empty)
+        iterations = as_integer("iterations", self.iterations, 1)
+        return model if iterations == 1 else BiasReduced(model, iterations)
 
     def _with_a_say(self, x: Matrix) -> Bool[np.ndarray, " columns"]:
         """Which columns: of a kernel that is given all, of others those that vary."""

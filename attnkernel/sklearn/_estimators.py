@@ -42,8 +42,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
       `"cauchy"`, `"boxcar"`, `"triangular"`, `"epanechnikov"`, `"biweight"`, `"triweight"`,
       `"tricube"`, `"cosine"`; or a kernel of attnkernel, from which the search starts.
     - `order`: p, 0 (Nadaraya and Watson), 1 (local linear) or 2.
-    - `passes`: k, how often what is left over is smoothed again; see `ak.KernelRegression`. With
-      more than one, take `"aicc"` or `"gcv"`: leave-one-out is k n³ work.
+    - `iterations`: k, of bias reduction, see `ak.BiasReduced`. Default 1: none. With more than one,
+      take `"aicc"` or `"gcv"`: leave-one-out is k n³ work.
     - `objective`: what the search minimises: `"leave-one-out"`, `"gcv"`, `"aicc"`, or any
       objective of attnkernel that draws nothing at random, such as `ak.KFold(5)`. None: no
       search, but a kernel as it is given or, of a name, with $\ell_k = s_k n^{-1/(d+4)}$, the rule
@@ -59,9 +59,9 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     an eighth of their distance; where all labels are the same, the rule of Scott.
 
     **Attributes:** `lengthscale_`, ℓ in the units of X (one number, or one per column: infinite, if
-    it has no say; missing, if the kernel has none); `model_`, a `KernelRegression`; `fit_`, the
-    `Fit` to the distinct inputs with a say, or None without a search; `X_`, `y_`;
-    `n_features_in_`, `feature_names_in_`. Arrays of JAX in them are of float64: use
+    it has no say; missing, if the kernel has none); `model_`, a `KernelRegression` or a
+    `BiasReduced`; `fit_`, the `Fit` to the distinct inputs with a say, or None without a search;
+    `X_`, `y_`; `n_features_in_`, `feature_names_in_`. Arrays of JAX in them are of float64: use
     them inside `jax.enable_x64(True)`.
 
     **Warns:** `FitWarning`, where the search ended at no optimum: of a column that says nothing of
@@ -94,13 +94,12 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         rows, kernel = self._rows, self.model_.kernel
         x, y, weights = rows[:3]
         with enable_x64(True):
-            form = {"order": self.order, "passes": self.passes}
-            near = KernelRegression(kernel, on_empty="nearest", **form)
+            near = self.smoother(kernel, "nearest")
             unseen = np.array(near(x, x, y, weights=weights, prior=ExcludeSelf()))
             error = (rows.labels - unseen[rows.of]).reshape(len(rows.of), -1)
             variance = rows.variance_of_means(error**2)
             with_one = np.hstack([variance, np.ones((len(x), 1))])
-            found = np.array(self.model_.noise(q, x, with_one, weights=weights))
+            found = np.array(self.model_.prediction_variance(q, x, with_one, weights=weights))
             out, is_empty = found[:, :-1], found[:, -1] == 0  # no label has weight
             if np.any(is_empty):
                 if self.on_empty == "mean":
@@ -121,7 +120,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     Brier, $\frac1n \sum_i \sum_c (\hat p_c^{(-i)}(x_i) - 1[y_i = c])^2$.
 
     **Arguments**, and what becomes of rows of the same input: as for `KernelRegressor`. A local
-    polynomial (`order` 1, 2) and several passes may leave the probabilities: they are cut to
+    polynomial (`order` 1, 2) and several iterations may leave the probabilities: they are cut to
     [0, 1], and divided by the sum. Where no row has weight, `on_empty` is `"nearest"` (the classes
     at the nearest input), `"mean"` (the frequencies of the classes, by weight) or `"raise"`.
 

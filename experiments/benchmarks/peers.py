@@ -46,11 +46,12 @@ class Peers(Study):
     orders: Annotated[list[Literal[0, 1, 2]], pydantic.Field(min_length=1)] = pydantic.Field(
         default=[0, 1, 2], description="ours: that whose leave-one-out error is least"
     )
-    passes: Annotated[
+    iterations: Annotated[
         list[Annotated[int, pydantic.Field(ge=1, le=1024)]],
         pydantic.Field(min_length=1, max_length=12),
     ] = pydantic.Field(
-        default=[1, 2, 8, 32], description="ours too, of orders 0 and 1: that whose AICc is least"
+        default=[1, 2, 8, 32],
+        description="of bias reduction, ours too, orders 0 and 1: that whose AICc is least",
     )
     starts: Annotated[int, pydantic.Field(ge=1, le=1000)] = 10
     restarts: Annotated[int, pydantic.Field(ge=0, le=100)] = pydantic.Field(
@@ -78,7 +79,7 @@ class Peers(Study):
 
     def run(self, run: Run) -> None:
         sides, absent = available(
-            regressors(self.orders, self.passes, self.starts, self.restarts, self.seed)
+            regressors(self.orders, self.iterations, self.starts, self.restarts, self.seed)
         )
         note_unavailable(run, [(name, "all", reason) for name, reason in absent.items()])
         rows: list[dict[str, Any]] = []

@@ -51,18 +51,20 @@ def attnkernel(orders: Sequence[int], starts: int) -> Regressor:
     return fit
 
 
-def attnkernel_passes(passes: Sequence[int], starts: int) -> Regressor:
-    """Local constant and linear fits, each in one pass and in several, all by AICc.
+def attnkernel_bias_reduced(iterations: Sequence[int], starts: int) -> Regressor:
+    """Local constant and linear fits, plain and with bias reduction, all by AICc.
 
-    More passes take longer lengthscales: a search begins where that of fewer passes ended.
+    One iteration is the plain fit. More iterations have longer lengthscales: each search begins
+    at 1.3 times the lengthscale of the one before.
     """
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
         fits = []
         for order in (0, 1):
             kernel = _rough(x)
-            for number in passes:
-                model = ak.KernelRegression(kernel, order=order, passes=number)
+            for number in iterations:
+                model = ak.KernelRegression(kernel, order=order)
+                model = model if number == 1 else ak.BiasReduced(model, number)
                 fits.append(ak.fit(model, x, y, objective=ak.AICc(), starts=starts))
                 kernel = fits[-1].model.kernel.rescaled(1.3)
         return _least(fits)
@@ -82,9 +84,8 @@ def _least(fits: Iterable[ak.Fit]) -> Fitted:
         band = ak.conformal(best, at, level=level)
         return Prediction(*map(np.asarray, (band.centre, band.lower, band.upper)))
 
-    name = ("constant", "linear", "quadratic")[best.model.order]
-    times = f" x {best.model.passes}" if best.model.passes > 1 else ""
-    return Fitted(predict, f"local {name}{times}, {_numbers(best.model.kernel.lengthscale)}")
+    lengthscales = _numbers(best.model.kernel.lengthscale)
+    return Fitted(predict, f"{best.model.description}, {lengthscales}")
 
 
 def statsmodels(kind: str) -> Regressor:
@@ -190,12 +191,12 @@ def _numbers(values: Any) -> str:
 
 
 def regressors(
-    orders: Sequence[int], passes: Sequence[int], starts: int, restarts: int, seed: int
+    orders: Sequence[int], iterations: Sequence[int], starts: int, restarts: int, seed: int
 ) -> dict[str, Callable[[], Regressor]]:
     """By name; a side of a package that is not here raises `Unavailable` as it is made."""
     return {
         OURS: functools.partial(attnkernel, orders, starts),
-        PASSES: functools.partial(attnkernel_passes, passes, starts),
+        BIAS_REDUCED: functools.partial(attnkernel_bias_reduced, iterations, starts),
         "statsmodels lc": functools.partial(statsmodels, "lc"),
         "statsmodels ll": functools.partial(statsmodels, "ll"),
         "kerneljax lc": functools.partial(kerneljax, 0),
@@ -205,4 +206,4 @@ def regressors(
     }
 
 
-OURS, PASSES = BOTH = ("attnkernel", "attnkernel passes")
+OURS, BIAS_REDUCED = BOTH = ("attnkernel", "attnkernel, bias reduced")

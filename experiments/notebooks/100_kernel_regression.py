@@ -79,7 +79,7 @@ at = ak.plot.grid(x)
 _, axes = plt.subplots(2, 2, figsize=(7.6, 5.2), sharex=True, sharey=True)
 for ax, length in zip(axes.flat, [3.0, 0.5, 0.25, 0.05], strict=True):
     model = regression(length)
-    fitted, hat = model.smooth(x, y)
+    fitted, hat = model.fitted_and_leverage(x, y)
     error = ak.LeaveOneOut()(model, x, y)
     print(
         f"ℓ = {length:<4}  residual sd {jnp.std(y - fitted):.4f}"
@@ -112,7 +112,7 @@ plt.show()
 # %%
 model = regression(0.25)
 masked = model(x, x, y, prior=ak.priors.ExcludeSelf())
-fitted, hat = model.smooth(x, y)
+fitted, hat = model.fitted_and_leverage(x, y)
 print(f"masked:           {jnp.mean((y - masked) ** 2):.7f}")
 print(f"from one fit:     {jnp.mean(((y - fitted) / (1 - hat)) ** 2):.7f}")
 print(f"ak.LeaveOneOut(): {ak.LeaveOneOut()(model, x, y):.7f}")

@@ -72,7 +72,7 @@ for heads in (1, 2, 4, 8):
     key, sub = jax.random.split(key)
     kernel = jax.vmap(gaussian)(jnp.linspace(0.1, 3.0, heads))
     fits[heads] = ak.fit(
-        ak.MultiheadKernelRegression(kernel, jnp.full(heads, 1 / heads)),
+        ak.MultiheadKernelRegression(ak.PerHead(kernel), jnp.full(heads, 1 / heads)),
         x,
         y,
         objective=ak.HoldOut(1),
@@ -83,8 +83,8 @@ for heads in (1, 2, 4, 8):
     model = fits[heads].model
     error = ak.LeaveOneOut()(model, x, y)
     print(f"{heads} heads: leave-one-out error {error:.4f}")
-    print("   u:", ", ".join(f"{u:.2f}" for u in model.weights))
-    print("   ℓ:", ", ".join(f"{length:.2f}" for length in shown(model.kernel)))
+    print("   u:", ", ".join(f"{u:.2f}" for u in model.coefficients))
+    print("   ℓ:", ", ".join(f"{length:.2f}" for length in shown(model.kernel.stack)))
 
 # %%
 _, axes = plt.subplots(2, 2, figsize=(7.6, 5.2), sharex=True, sharey=True)
@@ -114,10 +114,10 @@ def estimates(kernel):
 
 
 for heads, fit in fits.items():
-    curves = np.asarray(estimates(fit.model.kernel))
+    curves = np.asarray(estimates(fit.model.kernel.stack))
     share = curves.std(axis=1) / float(jnp.std(y))
     flat = share < 0.01
-    constant = float(np.sum(np.asarray(fit.model.weights)[flat])) * float(jnp.mean(y))
+    constant = float(np.sum(np.asarray(fit.model.coefficients)[flat])) * float(jnp.mean(y))
     print(
         f"{heads} heads: share of the labels' sd {np.array2string(share, precision=2)}; "
         f"{flat.sum()} are constant, together {constant:.2f}"
@@ -126,7 +126,7 @@ for heads, fit in fits.items():
 # %% [markdown]
 # Seven of eight heads are constants that nearly cancel. Their $\ell_h$ and $u_h$ are not
 # identified one by one, so rounding moves them. With four heads the wide ones have negative
-# weights: they subtract some of the slow part of the curve, which the first, with $u_1 > 1$,
+# coefficients: they subtract some of the slow part of the curve, which the first, with $u_1 > 1$,
 # overestimates. More heads do not predict better: the leave-one-out error is smallest with one.
 #
 # ## Without one head
@@ -136,7 +136,7 @@ for heads, fit in fits.items():
 
 # %%
 four = fits[4].model
-parts = np.asarray(four.weights)[:, None] * np.asarray(estimates(four.kernel))
+parts = np.asarray(four.coefficients)[:, None] * np.asarray(estimates(four.kernel.stack))
 whole = np.asarray(fits[4](at))
 print(f"sum of the heads against the model: {np.abs(parts.sum(axis=0) - whole).max():.0e}")
 
@@ -150,9 +150,9 @@ def draw(without):
         (":", ak.plot.GREEN),
         ("-.", ak.plot.PURPLE),
     ]
-    lengths = shown(four.kernel)
+    lengths = shown(four.kernel.stack)
     for h, (dash, color) in enumerate(looks):
-        label = f"{h + 1}: u = {four.weights[h]:.2f}, ℓ = {lengths[h]:.2f}"
+        label = f"{h + 1}: u = {four.coefficients[h]:.2f}, ℓ = {lengths[h]:.2f}"
         left.plot(at, parts[h], dash, color=color, label=label)
     left.set(xlabel="x", ylabel="$u_h \\hat f_h(x)$ (units of y)", title="four heads")
     left.legend(fontsize=7)

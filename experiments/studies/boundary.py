@@ -220,7 +220,7 @@ def measured(name: str, order: int, h: float, at: np.ndarray, n: int) -> np.ndar
 @functools.partial(jax.jit, static_argnames="order")
 def _fitted(kernel: ak.Kernel, order: int, at: Array, x: Array, y: Array) -> tuple[Array, Array]:
     model = ak.KernelRegression(kernel, order=order)
-    return model(at, x, y), model.noise(at, x, jnp.ones(len(x)))
+    return model(at, x, y), model.prediction_variance(at, x, jnp.ones(len(x)))
 
 
 def _kernel(name: str, h: float) -> ak.Kernel:

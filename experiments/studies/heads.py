@@ -22,16 +22,16 @@ from ..watch import SILENT, Watch
 class PaddedHeads(eqx.Module):
     """A multi-head model with inactive heads, which fill it up to a common shape.
 
-    The weight of an inactive head is 0 whatever the parameter says, so that it neither predicts nor
-    learns: models of different numbers of heads then share one compiled program.
+    The coefficient of an inactive head is 0, whatever the parameter is: it neither predicts
+    nor learns. Models of different numbers of heads then share one compiled program.
     """
 
     model: ak.MultiheadKernelRegression
     active: Bool[Array, " heads"]
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Array:
-        weights = jnp.where(self.active, self.model.weights, 0.0)
-        model = eqx.tree_at(lambda model: model.weights, self.model, weights)
+        coefficients = jnp.where(self.active, self.model.coefficients, 0.0)
+        model = eqx.tree_at(lambda model: model.coefficients, self.model, coefficients)
         return model(*arguments, **keywords)
 
 
@@ -113,7 +113,7 @@ class Heads(Study):
     def _table(self, fits: ak.Fit, data: ak.data.Dataset) -> dict[str, Array]:
         """Columns, with NaN for the heads that only fill up a common shape."""
         models = fits.model.model
-        parameters = self.model.parameters(models.kernel)
+        parameters = self.model.parameters(models.kernel.stack)
         lengthscales = parameters.pop("lengthscale")
 
         def of_heads(numbers: Array) -> Array:
@@ -121,7 +121,7 @@ class Heads(Study):
             active = active.reshape(active.shape + (1,) * (numbers.ndim - active.ndim))
             return jnp.where(active, numbers, jnp.nan)
 
-        of_kernels = {"weights": models.weights, "lengthscales": lengthscales, **parameters}
+        of_kernels = {"weights": models.coefficients, "lengthscales": lengthscales, **parameters}
         return {
             "heads": jnp.array(self.heads),
             **{name: of_heads(leaf) for name, leaf in of_kernels.items()},
@@ -137,7 +137,7 @@ class Heads(Study):
         ]
         members = [fits.member(i) for i in range(len(rows))]
         for heads, member in zip(self.heads, members, strict=True):
-            lengths = member.model.model.kernel.lengthscale[:heads]
+            lengths = member.model.model.kernel.stack.lengthscale[:heads]
             run.note(outside_bounds(lengths, data, self.model, f"{heads} heads"))
         titles = [f"{heads} head{'s' if heads > 1 else ''}" for heads in self.heads]
         label = self.model.label()
@@ -164,16 +164,16 @@ class Heads(Study):
         first = jnp.linspace(self.shortest, self.longest, heads)
         lengthscales = jnp.ones(max(self.heads)).at[:heads].set(first)
         kernel = eqx.filter_vmap(self.model.kernel_at)(lengthscales)
-        weights = jnp.where(active, 1.0 / heads, 0.0)
+        coefficients = jnp.where(active, 1.0 / heads, 0.0)
         model = ak.MultiheadKernelRegression(
-            kernel, weights, rule=self.model.rule(), on_empty=self.model.on_empty
+            ak.PerHead(kernel), coefficients, rule=self.model.rule(), on_empty=self.model.on_empty
         )
         return PaddedHeads(model, active)
 
 
 def _record(model: PaddedHeads) -> dict[str, Array]:
     kernel: Any = model.model.kernel
-    return {"weights": model.model.weights, "lengthscales": kernel.lengthscale}
+    return {"weights": model.model.coefficients, "lengthscales": kernel.stack.lengthscale}
 
 
 def stack(models: list[Any]) -> Any:

@@ -125,7 +125,7 @@ class Projection(Study):
         return {
             "one Gaussian": (ak.KernelRegression(ak.Gaussian(1.0)), self.kernels),
             f"{self.heads} Gaussian heads": (
-                ak.MultiheadKernelRegression(eqx.filter_vmap(ak.Gaussian)(lengths)),
+                ak.MultiheadKernelRegression(ak.PerHead(eqx.filter_vmap(ak.Gaussian)(lengths))),
                 self.kernels,
             ),
             "q · k of linear projections": (learned(of_linear), self.projections),

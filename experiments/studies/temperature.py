@@ -99,7 +99,7 @@ class Temperature(Study):
         learned = self.learned(data, key)
 
         def of_learned(x: Array) -> Array:
-            queries, rows = learned.parts(x, data.x, data.y)
+            queries, rows = learned.attention_inputs(x, data.x, data.y)
             return learned.attention.weights(queries, rows)[0]
 
         weigh = {

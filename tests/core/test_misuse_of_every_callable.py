@@ -94,7 +94,9 @@ AX = Later(lambda: plt.subplots()[1])
 STACK = Later(lambda: eqx.filter_vmap(ak.Gaussian)(jnp.array([0.1, 0.3])))
 MULTIHEAD = Later(lambda: ak.MultiheadAttention(2, 4, key=KEY))
 SELF = Later(lambda: ak.SelfAttention(4, key=KEY))
-HEADS_OF_REGRESSION = Later(lambda: ak.MultiheadKernelRegression(now(STACK)))
+PER_HEAD = Later(lambda: ak.PerHead(now(STACK)))
+HEADS_OF_REGRESSION = Later(lambda: ak.MultiheadKernelRegression(now(PER_HEAD)))
+REDUCED = ak.BiasReduced(MODEL, 2)
 LEARNED = Later(lambda: ak.LearnedKernelRegression(1, key=KEY))
 
 # ---------------------------------------------------------------------------- misuses by kind
@@ -340,7 +342,7 @@ OPTIONS = {
 SKLEARN = {
     "kernel": ("choice", "gaussian"),
     "order": ("whole from 0", 0),
-    "passes": ("natural", 1),
+    "iterations": ("natural", 1),
     "objective": ("choice?", "leave-one-out"),
     "lengthscale": ("positive?", None),
     "per_dimension": ("flag", True),
@@ -499,16 +501,18 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
         "KernelRegression",
         kernel=KERNEL,
         order=("whole from 0", 0),
-        passes=("natural", 1),
         rule=PARTS["rule"],
         method=PARTS["method"],
         on_empty=("choice", "nan"),
     ),
     "KernelRegression.__call__": (MODEL, OF_MODEL),
     "KernelRegression.local_fit": (MODEL.local_fit, OF_MODEL),
-    "KernelRegression.smooth": (MODEL.smooth, {**DATA, "weights": ("weights?", np.ones(N))}),
-    "KernelRegression.noise": (
-        MODEL.noise,
+    "KernelRegression.fitted_and_leverage": (
+        MODEL.fitted_and_leverage,
+        {**DATA, "weights": ("weights?", np.ones(N))},
+    ),
+    "KernelRegression.prediction_variance": (
+        MODEL.prediction_variance,
         {
             "x_new": ("points", X),
             "x": ("paired", X),
@@ -516,19 +520,21 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
             "weights": ("weights?", np.ones(N)),
         },
     ),
+    **of_class("BiasReduced", model=("model", MODEL), iterations=("natural", 2)),
+    "BiasReduced.__call__": (REDUCED, OF_MODEL),
     **of_class("MeanVarianceRegression", mean=("model", MODEL), variance=("model", MODEL)),
     "MeanVarianceRegression.__call__": (ak.MeanVarianceRegression(MODEL, MODEL), OF_MODEL),
     **of_class(
         "MultiheadKernelRegression",
-        kernel=("kernel", STACK),
-        weights=("paired?", np.ones(2)),
+        kernel=("kernel", PER_HEAD),
+        coefficients=("paired?", np.ones(2)),
         rule=PARTS["rule"],
         method=PARTS["method"],
         on_empty=("choice", "nan"),
     ),
     "MultiheadKernelRegression.__call__": (
         later(HEADS_OF_REGRESSION),
-        {**CALL, "prior": ("prior?", None)},
+        OF_MODEL,
     ),
     **of_class(
         "LearnedKernelRegression",
@@ -537,11 +543,12 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
         num_heads=("natural", 1),
         **SIZES,
         embedding=("function?", None),
+        on_empty=("choice", "nan"),
         key=SEEDED,
     ),
     "LearnedKernelRegression.__call__": (
         later(LEARNED),
-        {**CALL, "prior": ("prior?", None)},
+        OF_MODEL,
     ),
     **of_class(
         "MultiheadAttention",
@@ -1076,6 +1083,7 @@ SLOW = {
     "MeanVarianceRegression.__call__",
     "MultiheadAttention",
     "MultiheadAttention.__call__",
+    "BiasReduced.__call__",
     "MultiheadKernelRegression.__call__",
     "plot.criterion",
     "plot.partial",

@@ -17,7 +17,8 @@ LABELS = 2**40 + (2**36 * (np.sin(np.arange(40) / 5) + 0.2 * NOISE)).astype(np.i
 WEIGHTS = 2**33 * (1 + np.arange(40) % 3)
 KERNEL = ak.Gaussian(2.0 * DAY)
 MODEL = ak.KernelRegression(KERNEL)
-HEADS = ak.MultiheadKernelRegression(eqx.filter_vmap(ak.Gaussian)(jnp.array([1.0, 3.0]) * DAY))
+STACK = eqx.filter_vmap(ak.Gaussian)(jnp.array([1.0, 3.0]) * DAY)
+HEADS = ak.MultiheadKernelRegression(ak.PerHead(STACK))
 PAIR = ak.MeanVarianceRegression(MODEL, MODEL)
 
 
@@ -39,9 +40,9 @@ FUNCTIONS = {
     "attend": lambda x, y, w: ak.attend(column(x), column(x), column(y), kernel=KERNEL),
     "attention_weights": lambda x, y, w: ak.attention_weights(column(x), column(x), kernel=KERNEL),
     "a model": lambda x, y, w: MODEL(x, x, y, weights=w),
-    "smooth": lambda x, y, w: MODEL.smooth(x, y, weights=w),
+    "fitted_and_leverage": lambda x, y, w: MODEL.fitted_and_leverage(x, y, weights=w),
     "local_fit": lambda x, y, w: MODEL.local_fit(x, x, y, weights=w).coefficients,
-    "noise": lambda x, y, w: MODEL.noise(x, x, y, weights=w),
+    "prediction_variance": lambda x, y, w: MODEL.prediction_variance(x, x, y, weights=w),
     "heads": lambda x, y, w: HEADS(x, x, y),
     "mean and variance": lambda x, y, w: PAIR(x, x, y),
     "density": lambda x, y, w: ak.density(x, x, kernel=KERNEL, weights=w),

@@ -96,7 +96,7 @@ def test_bands_become_a_frame(fit):
     np.testing.assert_array_equal(band.lower, by_arrays.lower)
     assert list(by_arrays.frame().columns[:3]) == ["x1", "x2", "centre"]
     with pytest.raises(ValueError, match=r"\['lower'\]"):
-        ak.Bands.asked(fit, asked.rename(columns={"age": "lower"}), *parts(band)).frame()
+        ak.Bands.of_fit(fit, asked.rename(columns={"age": "lower"}), *parts(band)).frame()
 
 
 def parts(band):

@@ -32,7 +32,7 @@ def models():
     return {
         "gaussian": ak.Gaussian(0.3),
         "regression": ak.KernelRegression(mixed, order=1, on_empty="nearest"),
-        "heads": ak.MultiheadKernelRegression(stack, rule=ak.Entmax(1.5)),
+        "heads": ak.MultiheadKernelRegression(ak.PerHead(stack), rule=ak.Entmax(1.5)),
         "attention": ak.MultiheadAttention(
             3, 12, prior=ak.Causal() & ak.Window(5, 0), rotary_base=100.0, key=key
         ),

@@ -50,10 +50,10 @@ OF_PAIR = r"{} must return one number for one pair.*; got shape \(1,\)"
     "call",
     [
         lambda: MODEL(X, X, Y),
-        lambda: MODEL.smooth(X, Y),
+        lambda: MODEL.fitted_and_leverage(X, Y),
         lambda: MODEL.local_fit(X, X, Y),
         lambda: ak.KernelRegression(KERNEL, order=1)(X, X, Y),
-        lambda: ak.KernelRegression(KERNEL, passes=2)(X, X, Y),
+        lambda: ak.BiasReduced(MODEL, iterations=2)(X, X, Y),
         lambda: ak.KernelRegression(KERNEL * ak.Gaussian(1.0))(X, X, Y),
         lambda: ak.KernelRegression(KERNEL.on(0))(X, X, Y),
         lambda: ak.attention_weights(COLUMN, COLUMN, kernel=KERNEL),

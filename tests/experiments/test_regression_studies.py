@@ -63,7 +63,7 @@ def test_boundary_study_refuses_lengthscales_outside_the_asymptotic_range(capsys
 TINY = (
     "folds=2",
     "orders=[0]",
-    "passes=[1, 4]",
+    "iterations=[1, 4]",
     "starts=2",
     "restarts=0",
     "repeats=3",
@@ -79,7 +79,7 @@ def test_peers_are_compared_and_missing_ones_reported(run_study, monkeypatch):
     sides = row["sides"]
     assert list(sides) == [
         "attnkernel",
-        "attnkernel passes",
+        "attnkernel, bias reduced",
         "statsmodels lc",
         "statsmodels ll",
         "Gaussian process",
@@ -89,9 +89,9 @@ def test_peers_are_compared_and_missing_ones_reported(run_study, monkeypatch):
     ours, theirs = sides["attnkernel"], sides["statsmodels lc"]
     assert ours["error"] == pytest.approx(theirs["error"], rel=0.01)
     assert ours["chosen"].startswith("local constant, 0.0156")
-    passes = sides["attnkernel passes"]
-    assert passes["chosen"].startswith("local constant x 4, 0.03")
-    for side in (ours, passes, sides["Gaussian process"]):
+    reduced = sides["attnkernel, bias reduced"]
+    assert reduced["chosen"].startswith("local constant, 4 iterations of bias reduction, 0.03")
+    for side in (ours, reduced, sides["Gaussian process"]):
         assert 0.85 < side["coverage"] <= 1.0
     assert "coverage" not in theirs
     for side in sides.values():
@@ -108,7 +108,7 @@ def test_peers_that_would_exceed_the_time_limit_are_reported(run_study, monkeypa
         monkeypatch.setitem(sys.modules, name, None)
     found = run_study("peers", *TINY, "peer_seconds=1e-9").summary
     (row,) = found["rows"]
-    ours = ["attnkernel", "attnkernel passes"]
+    ours = ["attnkernel", "attnkernel, bias reduced"]
     assert list(row["sides"]) == [*ours, "Gaussian process", "neighbours"]
     assert all("error" in row["sides"][side] for side in ours)
     assert not {"error", "runs"} & set(row["sides"]["neighbours"])
@@ -142,20 +142,20 @@ def test_targets_compare_times_only_of_peers_that_are_as_accurate():
             side["over_best"] = side["error"] / least
         return {"data": name, "sides": sides}
 
-    more = {"attnkernel passes": (1.003, 0.2)}
+    more = {"attnkernel, bias reduced": (1.003, 0.2)}
     rows = [
         row("a", attnkernel=(1.0, 0.1), equal=(1.005, 3.0), worse=(1.2, 9.0), **more),
         row("b", attnkernel=(1.1, 0.1), better=(1.0, 0.5), **more),
         row("c", attnkernel=(1.0, 0.1), worse=(2.0, 0.01), **more),
     ]
-    error, faster, of_passes, faster_passes = targets_of(rows)
+    error, faster, reduced_error, reduced_faster = targets_of(rows)
     assert not error["reached"]
     assert error["at"] == "b"
     assert faster["values"] == pytest.approx({"a, equal": 30.0, "b, better": 5.0})
     assert not faster["reached"]
-    assert of_passes["reached"]
-    assert of_passes["target"] == "attnkernel passes: error over the least"
-    assert faster_passes["values"] == pytest.approx({"a, equal": 15.0, "b, better": 2.5})
+    assert reduced_error["reached"]
+    assert reduced_error["target"] == "attnkernel, bias reduced: error over the least"
+    assert reduced_faster["values"] == pytest.approx({"a, equal": 15.0, "b, better": 2.5})
 
 
 def test_too_many_folds_are_refused(capsys):

@@ -32,7 +32,7 @@ def test_candidate_with_the_smallest_criterion_is_best(x64):
     assert "LeaveOneOut" in head
     assert [line.startswith("*") for line in lines] == [i == least for i in range(3)]
     assert lines[least].endswith("  0")
-    assert f"order 1, {found.fits[1].model.kernel}" in lines[1]
+    assert f"local linear, {found.fits[1].model.kernel}" in lines[1]
 
 
 def test_warning_names_its_candidate(x64):
@@ -43,7 +43,7 @@ def test_warning_names_its_candidate(x64):
         ak.choose(models, x, y, objective=ak.LeaveOneOut(), bounds=tuple(bounds), starts=2)
     for number, warning in enumerate(caught):
         message = str(warning.message)
-        assert message.startswith(f"candidate {number}, order 0, Gaussian")
+        assert message.startswith(f"candidate {number}, local constant, Gaussian")
         assert "bound" in message
     assert len(caught) == 2
 

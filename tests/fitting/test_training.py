@@ -139,7 +139,9 @@ def test_temperature_is_fitted_by_lbfgs(x64):
 
 
 def test_only_trainable_leaves_change():
-    heads = ak.MultiheadKernelRegression(eqx.filter_vmap(ak.Gaussian)(jnp.array([0.3, 1.0])))
+    heads = ak.MultiheadKernelRegression(
+        ak.PerHead(eqx.filter_vmap(ak.Gaussian)(jnp.array([0.3, 1.0])))
+    )
     only = eqx.tree_at(lambda m: m.weights, jax.tree.map(lambda _: False, heads), True)
     fitted = ak.fit(
         heads,

@@ -245,9 +245,9 @@ def test_arguments_of_bands_that_are_refused(x64):
         ak.bands(fit, jnp.zeros(1), kind="uniform")
     with pytest.raises(ValueError, match=r"noise.*constant.*white"):
         ak.bands(fit, jnp.zeros(1), noise="white")
-    heads = ak.MultiheadKernelRegression(ak.Gaussian(jnp.array([0.3, 0.5])))
+    heads = ak.MultiheadKernelRegression(ak.PerHead(ak.Gaussian(jnp.array([0.3, 0.5]))))
     of_heads = dataclasses.replace(fit, model=heads)
-    with pytest.raises(ValueError, match=r"ak\.KernelRegression.*MultiheadKernelRegression"):
+    with pytest.raises(ValueError, match=r"linear smoother.*MultiheadKernelRegression"):
         ak.bands(of_heads, jnp.zeros(1))
 
 
@@ -262,7 +262,11 @@ def test_nearest_neighbour_bandwidths_equal_those_of_locfit(x64):
 
     @jax.jit
     def computed(x, y):
-        return model.smooth(x, y), model.noise(x, x, jnp.ones(88)), ak.GCV()(model, x, y)
+        return (
+            model.fitted_and_leverage(x, y),
+            model.prediction_variance(x, x, jnp.ones(88)),
+            ak.GCV()(model, x, y),
+        )
 
     (fitted, hat), squares, gcv = computed(data.x, data.y)
     expected = [3.724563838, 2.228357873, 1.390548111, 2.86848759, 0.7439582319]

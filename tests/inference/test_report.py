@@ -33,7 +33,7 @@ def test_figures_of_a_report_equal_their_formulas(x64):
     np.testing.assert_allclose(report.trace, np.trace(hat), rtol=1e-8)
     residual = np.trace((np.eye(61) - hat).T @ (np.eye(61) - hat))
     np.testing.assert_allclose(report.residual_df, residual, rtol=1e-8)
-    np.testing.assert_allclose(report.lengthscales["age (years)"], 0.35, rtol=1e-12)
+    np.testing.assert_allclose(report.parameters["lengthscale of age (years)"], 0.35, rtol=1e-12)
     lines = str(report).splitlines()
     assert lines[0].split(maxsplit=1) == ["fit", "local linear, Gaussian, 61 rows"]
     assert "lengthscale of age (years)" in lines[1]
@@ -52,7 +52,7 @@ def test_lengthscale_of_cps71_equals_that_of_np(x64):
     model = ak.KernelRegression(ak.Gaussian(1.0), order=1)
     fit = ak.fit(model, data.x, data.y, objective=ak.AICc())
     report = ak.summarise(fit, names=data.x_names)
-    np.testing.assert_allclose(report.lengthscales["age (years)"], 2.805308, rtol=1e-6)
+    np.testing.assert_allclose(report.parameters["lengthscale of age (years)"], 2.805308, rtol=1e-6)
     assert not report.warnings
     assert (report.bounds, report.minima) == ((), ())
 
@@ -124,4 +124,4 @@ def test_bound_is_named_by_its_parameter(x64):
     report = ak.summarise(fit)
     assert report.bounds == ("kernel.lengthscale of nothing",)
     assert re.search(r"^on a bound +kernel\.lengthscale of nothing$", str(report), re.MULTILINE)
-    assert list(report.lengthscales) == ["age", "nothing"]
+    assert list(report.parameters) == ["lengthscale of age", "lengthscale of nothing"]

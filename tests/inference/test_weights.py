@@ -24,7 +24,7 @@ def fitted(weights):
 
 
 def hat_matrix(fit):
-    smooth = jax.vmap(lambda y: fit.model.smooth(X, y, weights=WEIGHTS)[0], out_axes=1)
+    smooth = jax.vmap(lambda y: fit.model.fitted_and_leverage(X, y, weights=WEIGHTS)[0], out_axes=1)
     return np.asarray(jax.jit(smooth)(np.eye(60)))
 
 

@@ -264,11 +264,15 @@ def test_a_local_polynomial_of_categories_alone_is_a_constant(x64):
     kernel = ak.LiRacine(np.array([0.3, 0.6]))
     constant, linear = (ak.KernelRegression(kernel, order=order) for order in (0, 1))
     np.testing.assert_allclose(linear(x, x, y), constant(x, x, y), rtol=1e-12)
-    for of_linear, of_constant in zip(linear.smooth(x, y), constant.smooth(x, y), strict=True):
+    for of_linear, of_constant in zip(
+        linear.fitted_and_leverage(x, y), constant.fitted_and_leverage(x, y), strict=True
+    ):
         np.testing.assert_allclose(of_linear, of_constant, rtol=1e-12)
     variance = np.ones(29)
     np.testing.assert_allclose(
-        linear.noise(x, x, variance), constant.noise(x, x, variance), rtol=1e-12
+        linear.prediction_variance(x, x, variance),
+        constant.prediction_variance(x, x, variance),
+        rtol=1e-12,
     )
 
 

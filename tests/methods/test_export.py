@@ -118,7 +118,7 @@ def test_regression_and_linear_attention_of_any_length():
         linear = ak.Linear(features=features)
         causal = ak.attend(x, x, y, kernel=ak.Gaussian(1.0), prior=ak.Causal(), method=linear)
         others = {
-            "bias reduced": ak.KernelRegression(ak.Gaussian(1.0), passes=2)(q, x, y[:, 0]),
+            "bias reduced": ak.BiasReduced(ak.KernelRegression(ak.Gaussian(1.0)), 2)(q, x, y[:, 0]),
             "nearest": ak.KernelRegression(ak.Boxcar(0.2), on_empty="nearest")(q, x, y[:, 0]),
         }
         return orders | others | {"linear": causal}

@@ -1,4 +1,4 @@
-"""Iterated bias reduction (`passes`): residuals are smoothed again, against powers of matrices."""
+"""Iterated bias reduction: residuals are smoothed again, against powers of matrices."""
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ from marks import slow
 import attnkernel as ak
 import attnkernel.plot
 from attnkernel.inference._variance import RowVariance
-from attnkernel.models import _regression
+from attnkernel.models import _bias_reduced
 from attnkernel.priors import ExcludeSelf, HeldOut
 from attnkernel.sklearn import KernelClassifier, KernelRegressor
 
@@ -30,21 +30,23 @@ def data(x64):
 
 @pytest.fixture(scope="module")
 def choice():
-    """Fits of 1 and of 4 passes to noisy labels, the better one chosen."""
+    """Fits without and with 4 iterations to noisy labels, the better one chosen."""
     x, y, _ = sample()
     y = y + 0.2 * np.random.default_rng(1).standard_normal(N)
     with jax.enable_x64(True):
-        models = [ak.KernelRegression(ak.Gaussian(1.0), passes=passes) for passes in (1, 4)]
+        model = ak.KernelRegression(ak.Gaussian(1.0))
+        models = [model, ak.BiasReduced(model, iterations=4)]
         return ak.choose(models, x, y, objective=ak.AICc(), starts=1)
 
 
-def model_of(order=0, passes=4, kernel=None, **options):
+def model_of(order=0, iterations=4, kernel=None, **options):
     kernel = ak.Gaussian(np.array([0.9, 1.4])) if kernel is None else kernel
-    return ak.KernelRegression(kernel, order=order, passes=passes, **options)
+    model = ak.KernelRegression(kernel, order=order, **options)
+    return model if iterations == 1 else ak.BiasReduced(model, iterations)
 
 
 def weights_of(order, q, x, lengthscale=(0.9, 1.4), counts=1.0):
-    """Weights of one pass, by least squares at each query: shape (queries, keys)."""
+    """Weights of one iteration, by least squares at each query: shape (queries, keys)."""
     away = (x - q[:, None]) / lengthscale
     w = np.exp(-0.5 * np.sum(away**2, axis=-1)) * counts
     columns = list(np.moveaxis(away, -1, 0))
@@ -57,37 +59,38 @@ def weights_of(order, q, x, lengthscale=(0.9, 1.4), counts=1.0):
     return np.linalg.pinv(root * design)[:, 0] * root[..., 0]
 
 
-def by_matrices(order, passes, q, x, y, **options):
+def by_matrices(order, iterations, q, x, y, **options):
     """The fit as the sum of powers, and its weights."""
     left = np.eye(len(x)) - weights_of(order, x, x, **options)
-    powers = sum(np.linalg.matrix_power(left, i) for i in range(passes))
+    powers = sum(np.linalg.matrix_power(left, i) for i in range(iterations))
     weights = weights_of(order, q, x, **options) @ powers
     return weights @ y, weights
 
 
-def left_out_by_matrices(order, passes, x, y, **options):
+def left_out_by_matrices(order, iterations, x, y, **options):
     """The prediction of each row from all others."""
     others = [np.arange(len(x)) != i for i in range(len(x))]
     found = [
-        by_matrices(order, passes, x[~other], x[other], y[other], **options)[0] for other in others
+        by_matrices(order, iterations, x[~other], x[other], y[other], **options)[0]
+        for other in others
     ]
     return np.concatenate(found)
 
 
 @eqx.filter_jit
 def estimates(model, q, x, y, many, variance, weights=None):
-    fitted, hat = model.smooth(x, y, weights=weights)
+    fitted, hat = model.fitted_and_leverage(x, y, weights=weights)
     return {
         "predicted": model(q, x, y, weights=weights),
         "many labels": None if many is None else model(q, x, many, weights=weights),
-        "variance": model.noise(q, x, variance, weights=weights),
+        "variance": model.prediction_variance(q, x, variance, weights=weights),
         "fitted": fitted,
         "hat": hat,
     }
 
 
 @pytest.mark.parametrize(
-    ("order", "passes", "weighted"),
+    ("order", "iterations", "weighted"),
     [
         (0, 2, False),
         (0, 9, True),
@@ -97,7 +100,7 @@ def estimates(model, q, x, y, many, variance, weights=None):
         slow(1, 4, False),
     ],
 )
-def test_passes_sum_powers_of_the_residual_matrix(data, order, passes, weighted):
+def test_iterations_sum_powers_of_the_residual_matrix(data, order, iterations, weighted):
     """Prediction, variance and hat matrix; a row of weight 2 counts twice, one of 0 not at all."""
     x, y, q = data
     counts = np.array([2.0, 0.0, 1.0] * (N // 3)) if weighted else np.ones(N)
@@ -106,14 +109,14 @@ def test_passes_sum_powers_of_the_residual_matrix(data, order, passes, weighted)
     rows = counts > 0
     spoilt = np.where(rows, y, 1e300)
     given = (None, variance, counts) if weighted else (many, variance)
-    found = estimates(model_of(order, passes), q, x, spoilt, *given)
+    found = estimates(model_of(order, iterations), q, x, spoilt, *given)
     found = jax.device_get(found)
-    expected, weights = by_matrices(order, passes, q, x, y, counts=counts)
+    expected, weights = by_matrices(order, iterations, q, x, y, counts=counts)
     np.testing.assert_allclose(found["predicted"], expected, rtol=1e-9)
     if not weighted:
         np.testing.assert_allclose(found["many labels"], weights @ many, rtol=1e-9)
     np.testing.assert_allclose(found["variance"], weights**2 @ variance, rtol=1e-8)
-    expected, weights = by_matrices(order, passes, x, x, y, counts=counts)
+    expected, weights = by_matrices(order, iterations, x, x, y, counts=counts)
     np.testing.assert_allclose(found["fitted"], expected, rtol=1e-9)
     np.testing.assert_allclose(found["hat"], np.diag(weights), rtol=1e-8, atol=1e-15)
     assert np.all(found["hat"][~rows] == 0)
@@ -143,7 +146,7 @@ MIXED = ak.Gaussian(0.8).on(0) * ak.AitchisonAitken(0.2, 3).on(1)
         slow(ak.Gaussian(0.8), {"method": ak.Blockwise()}, id="blockwise"),
     ],
 )
-def test_passes_of_other_kernels_rules_and_methods(data, kernel, options):
+def test_iterations_of_other_kernels_rules_and_methods(data, kernel, options):
     x, y, q = data
     if kernel is MIXED:
         x, q = (np.column_stack([part[:, 0], np.arange(len(part)) % 3]) for part in (x, q))
@@ -152,7 +155,8 @@ def test_passes_of_other_kernels_rules_and_methods(data, kernel, options):
     def weights_and_fit(once, model):
         return once(np.concatenate([x, q]), x, np.eye(N)), model(q, x, y)
 
-    models = [ak.KernelRegression(kernel, passes=passes, **options) for passes in (1, 4)]
+    once = ak.KernelRegression(kernel, **options)
+    models = [once, ak.BiasReduced(once, 4)]
     weights, found = jax.device_get(weights_and_fit(*models))
     left = np.eye(N) - weights[:N]
     powers = sum(np.linalg.matrix_power(left, i) for i in range(4))
@@ -175,8 +179,8 @@ def test_a_row_of_weight_zero_within_reach_of_no_other(x64):
 
 
 @pytest.mark.parametrize("order", [0, slow(1)])
-def test_hidden_rows_are_in_no_pass(data, order):
-    """Each query takes passes of its own over the rows that it may see."""
+def test_hidden_rows_are_in_no_iteration(data, order):
+    """Each query iterates over the rows that it may see."""
     x, y, q = data
     hidden, counts = np.arange(N) < 4, np.linspace(0.5, 2, N)
     spoilt = np.where(hidden, 1e3, y)
@@ -244,30 +248,33 @@ def test_criteria_and_their_slopes(data, objective, order):
 
 
 @pytest.mark.slow
-def test_passes_keep_a_wave_by_its_closed_form(x64):
+def test_iterations_keep_a_wave_by_its_closed_form(x64):
     """A Gaussian smooths waves of frequency w by g = exp(-(w h)² / 2): 1 - (1 - g)^k is kept."""
     x, inside = np.linspace(-3, 3, 1201), np.array([0.1, 0.4])
-    lengthscales, all_passes = np.array([0.05, 0.2]), (1, 2, 3)
+    lengthscales, all_iterations = np.array([0.05, 0.2]), (1, 2, 3)
 
     @jax.jit
     def results(lengthscale):
         kernel = ak.Gaussian(lengthscale)
-        return [model_of(0, passes, kernel)(inside, x, np.sin(6 * x)) for passes in all_passes]
+        return [
+            model_of(0, iterations, kernel)(inside, x, np.sin(6 * x))
+            for iterations in all_iterations
+        ]
 
     for lengthscale in lengthscales:
-        for passes, found in zip(all_passes, results(lengthscale), strict=True):
-            kept = 1 - (1 - np.exp(-18 * lengthscale**2)) ** passes
+        for iterations, found in zip(all_iterations, results(lengthscale), strict=True):
+            kept = 1 - (1 - np.exp(-18 * lengthscale**2)) ** iterations
             np.testing.assert_allclose(found, kept * np.sin(6 * inside), rtol=1e-9)
 
 
-def test_passes_of_a_positive_definite_kernel_converge_to_the_labels(x64):
+def test_iterations_of_a_positive_definite_kernel_converge_to_the_labels(x64):
     x = np.linspace(0, 1, 10)
     y = np.sin(6 * x)
 
     @jax.jit
     def results():
         kernel = ak.Laplace(0.3)
-        return [model_of(0, passes, kernel)(x, x, y) for passes in (1, 8, 128, 1024)]
+        return [model_of(0, iterations, kernel)(x, x, y) for iterations in (1, 8, 128, 1024)]
 
     errors = np.abs(np.stack(results()) - y).max(axis=1)
     assert np.all(np.diff(errors) < 0)
@@ -275,16 +282,16 @@ def test_passes_of_a_positive_definite_kernel_converge_to_the_labels(x64):
 
 
 @pytest.mark.slow
-def test_passes_are_chosen_and_reported(data, choice):
+def test_iterations_are_chosen_and_reported(data, choice):
     q = data[2]
-    assert "order 0, 4 passes" in str(choice)
+    assert "local constant, 4 iterations of bias reduction, Gaussian(" in str(choice)
     scales = [float(fit.model.kernel.lengthscale) for fit in choice.fits]
-    assert np.all(np.diff(scales) > 0)  # more passes, longer lengthscales
+    assert np.all(np.diff(scales) > 0)  # more iterations, longer lengthscales
     fit = choice.fits[1]
     x, y = np.asarray(fit.x), np.asarray(fit.y)
     report = ak.summarise(fit)
-    assert report.passes == 4
-    assert "4 passes" in str(report)
+    assert report.smoother == "local constant, 4 iterations of bias reduction"
+    assert report.smoother in str(report)
     options = {"lengthscale": (scales[1],) * 2}
     fitted, hat = by_matrices(0, 4, x, x, y, **options)
     np.testing.assert_allclose(report.trace, np.trace(hat), rtol=1e-7)
@@ -302,18 +309,18 @@ def test_passes_are_chosen_and_reported(data, choice):
     np.testing.assert_allclose(residuals, expected, rtol=1e-8)
 
 
-def test_unsupported_uses_of_several_passes_are_refused(data, choice):
+def test_unsupported_uses_are_refused(data, choice):
     x, y, q = data
     fit = choice.fits[1]
     with pytest.raises(ValueError, match=r"4.*corrected=False"):
         ak.bands(fit, q)
-    with pytest.raises(ValueError, match="4 passes"):
+    with pytest.raises(ValueError, match="4 iterations"):
         ak.quantiles(fit, q, 0.5)
-    with pytest.raises(ValueError, match=r"variance.*4 passes"):
+    with pytest.raises(ValueError, match=r"variance.*4 iterations"):
         ak.MeanVarianceRegression(model_of(), model_of())
-    for passes in (0, -1, True):
-        with pytest.raises(ValueError, match=f"passes.*at least 1.*{passes}"):
-            model_of(passes=passes)
+    for iterations in (1, 0, -1, True):
+        with pytest.raises(ValueError, match=f"iterations.*at least 2.*{iterations}"):
+            ak.BiasReduced(model_of(iterations=1), iterations)
     for labels in (y[:1], y[:-1]):
         with pytest.raises(ValueError, match=f"24 inputs and {len(labels)} labels"):
             model_of()(q, x, labels)
@@ -330,13 +337,13 @@ def test_queries_without_neighbours_and_rows_of_weight_zero(x64, order):
     def results(model, narrow):
         return (
             model(away, x, x),
-            model.noise(away, x, np.ones(40)),
-            narrow.smooth(x, spoilt, weights=near.astype(float)),
-            narrow.smooth(x[near], spoilt[near]),
+            model.prediction_variance(away, x, np.ones(40)),
+            narrow.fitted_and_leverage(x, spoilt, weights=near.astype(float)),
+            narrow.fitted_and_leverage(x[near], spoilt[near]),
         )
 
     kernels = ak.Epanechnikov(0.5), ak.Epanechnikov(0.04)
-    models = [model_of(order, passes, k) for passes, k in zip((2, 3), kernels, strict=True)]
+    models = [model_of(order, iterations, k) for iterations, k in zip((2, 3), kernels, strict=True)]
     predicted, variance, weighted, expected = jax.device_get(results(*models))
     np.testing.assert_array_equal(np.isnan(predicted), [False, True])
     assert variance[1] == 0
@@ -346,10 +353,10 @@ def test_queries_without_neighbours_and_rows_of_weight_zero(x64, order):
 
 
 @pytest.mark.parametrize("order", [0, slow(1)])
-def test_passes_that_store_no_weights(x64, order):
-    """Above the limit of pairs each pass sums anew: one label; many at order 1; float32."""
+def test_iterations_that_store_no_weights(x64, order):
+    """Above the limit of stored weights: one label; many at order 1; float32."""
     rows = 1031
-    assert rows**2 > _regression._DENSE
+    assert rows**2 > _bias_reduced.MAX_STORED_WEIGHTS
     rng = np.random.default_rng(2)
     x, q = rng.uniform(-2, 2, (rows, 1)), rng.uniform(-2, 2, (K, 1))
     y = np.sin(2 * x[:, 0]) + 3.0
@@ -379,14 +386,14 @@ def test_gradients_under_leave_one_out_keep_no_matrix_for_each_query(x64):
 
 
 @pytest.mark.parametrize("lengthscale", [0.7, slow(None)])
-def test_estimators_take_passes(data, lengthscale):
+def test_estimators_take_iterations(data, lengthscale):
     """With a lengthscale that is given, and one that is fitted."""
     x, y, q = data
-    estimator = KernelRegressor(passes=3, objective="aicc", starts=1, lengthscale=lengthscale)
+    estimator = KernelRegressor(iterations=3, objective="aicc", starts=1, lengthscale=lengthscale)
     mean, sd = estimator.fit(x, y).predict(q, return_std=True)
     model = estimator.model_
-    assert (model.order, model.passes) == (0, 3)
-    assert lengthscale or estimator.fit_.model.passes == 3
+    assert (model.model.order, model.iterations) == (0, 3)
+    assert lengthscale or estimator.fit_.model.iterations == 3
     options = {"lengthscale": np.broadcast_to(model.kernel.lengthscale, 2)}
     expected, weights = by_matrices(0, 3, q, x, y, **options)
     np.testing.assert_allclose(mean, expected, rtol=1e-9)
@@ -394,16 +401,16 @@ def test_estimators_take_passes(data, lengthscale):
     np.testing.assert_allclose(sd, np.sqrt(weights**2 @ left_out**2), rtol=1e-8)
 
 
-def test_a_classifier_takes_passes(data):
+def test_a_classifier_takes_iterations(data):
     x, y, q = data
-    found = KernelClassifier(passes=3, lengthscale=0.7).fit(x, y > 3).predict_proba(q)
+    found = KernelClassifier(iterations=3, lengthscale=0.7).fit(x, y > 3).predict_proba(q)
     expected, _ = by_matrices(0, 3, q, x, 1.0 * (y > 3), lengthscale=(0.7, 0.7))
     np.testing.assert_allclose(found[:, 1], np.clip(expected, 0, 1), rtol=1e-8)
     np.testing.assert_allclose(found.sum(axis=1), 1.0)
 
 
 @pytest.mark.slow
-def test_plots_take_passes(x64, choice):
+def test_plots_take_iterations(x64, choice):
     fit = choice.fits[1]
     ax = ak.plot.partial(fit, 0)
     (line,) = (line for line in ax.lines if line.get_label() == "fit")
@@ -412,7 +419,7 @@ def test_plots_take_passes(x64, choice):
     np.testing.assert_allclose(line.get_ydata(), fit(at), rtol=1e-6)
 
 
-def test_models_of_several_passes_are_called_vmapped_and_saved(data, tmp_path):
+def test_bias_reduced_models_are_called_vmapped_and_saved(data, tmp_path):
     x, y, q = data
     model = model_of(0, 3)
     expected, _ = by_matrices(0, 3, q, x, y)

@@ -19,7 +19,9 @@ from attnkernel.models import _regression
 from attnkernel.priors import ExcludeSelf, Where
 
 N, M = 83, 31
-MANY = _regression._MANY + 1  # labels of a row that are summed by the weights of the fit
+MANY = (
+    _regression.MIN_LABELS_BY_WEIGHTS + 1
+)  # labels of a row that are summed by the weights of the fit
 
 
 def sample(dim, out=None, n=N, m=M):
@@ -74,14 +76,14 @@ def test_coefficients_solve_weighted_least_squares(x64, dim, order):
 
 @eqx.filter_jit
 def estimates(model, x_new, x, y, many, weights, variance):
-    fitted, hat = model.smooth(x, y, weights=weights)
+    fitted, hat = model.fitted_and_leverage(x, y, weights=weights)
     seen = {"prior": ExcludeSelf(), "weights": weights}
     return {
         "fitted": fitted,
         "hat": hat,
         "left out": model(x, x, y, **seen),
         "many labels left out": model(x, x, many, **seen),
-        "variance": model.noise(x_new, x, variance, weights=weights),
+        "variance": model.prediction_variance(x_new, x, variance, weights=weights),
     }
 
 
@@ -292,7 +294,7 @@ def test_variance_where_the_design_is_nearly_singular(order):
     def results(model, x_new, x):
         return (
             model(x_new, x, np.eye(23, dtype="f")),
-            model.noise(x_new, x, np.ones(23, "f")),
+            model.prediction_variance(x_new, x, np.ones(23, "f")),
             model(x_new, x, np.full(23, 1e6, "f")),
         )
 
@@ -365,7 +367,7 @@ def test_unsupported_orders_methods_and_rules_are_refused():
         fourier(x, x, x)
     entmax = ak.KernelRegression(ak.Gaussian(1.0), rule=ak.Entmax(1.5))
     with pytest.raises(ValueError, match=r"Softmax.*got Entmax"):
-        entmax.smooth(x, x)
+        entmax.fitted_and_leverage(x, x)
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])

@@ -67,14 +67,14 @@ def test_leave_one_out_from_the_hat_diagonal(x64):
     np.testing.assert_allclose(masked, (fitted - hat * y) / (1 - hat), rtol=1e-10)
 
 
-def test_heads_are_combined_by_their_weights(x64):
+def test_heads_are_combined_by_their_coefficients(x64):
     x, y, x_new = sample(1)
-    lengthscales, weights = np.array([0.2, 0.5, 2.0]), np.array([1.5, -0.75, 0.1])
+    lengthscales, coefficients = np.array([0.2, 0.5, 2.0]), np.array([1.5, -0.75, 0.1])
 
     @jax.jit
     def results(lengthscales):
-        stack = eqx.filter_vmap(ak.Gaussian)(lengthscales)
-        model = ak.MultiheadKernelRegression(stack, weights)
+        stack = ak.PerHead(eqx.filter_vmap(ak.Gaussian)(lengthscales))
+        model = ak.MultiheadKernelRegression(stack, coefficients)
         return model.heads(x_new, x, y), model(x_new, x, y)
 
     heads, combined = results(lengthscales)
@@ -82,23 +82,23 @@ def test_heads_are_combined_by_their_weights(x64):
     each = np.exp(-0.5 * away**2)
     alone = each @ y / each.sum(axis=2)
     np.testing.assert_allclose(heads, alone, rtol=1e-12)
-    np.testing.assert_allclose(combined, weights @ alone, rtol=1e-12)
+    np.testing.assert_allclose(combined, coefficients @ alone, rtol=1e-12)
 
 
-def test_heads_start_at_equal_weights():
-    model = ak.MultiheadKernelRegression(eqx.filter_vmap(ak.Gaussian)(jnp.ones(5)))
-    np.testing.assert_allclose(model.weights, np.full(5, 0.2), rtol=1e-7)
+def test_heads_start_at_equal_coefficients():
+    model = ak.MultiheadKernelRegression(ak.PerHead(eqx.filter_vmap(ak.Gaussian)(jnp.ones(5))))
+    np.testing.assert_allclose(model.coefficients, np.full(5, 0.2), rtol=1e-7)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ak.MultiheadKernelRegression(ak.Gaussian(1.0)), r"kernel.*stack.*Gaussian"),
+        (lambda: ak.MultiheadKernelRegression(ak.Gaussian(1.0)), r"kernel.*PerHead.*Gaussian"),
         (
             lambda: ak.MultiheadKernelRegression(
-                eqx.filter_vmap(ak.Gaussian)(jnp.ones(3)), jnp.ones(2)
+                ak.PerHead(eqx.filter_vmap(ak.Gaussian)(jnp.ones(3))), jnp.ones(2)
             ),
-            r"weights.*\(3,\).*\(2,\)",
+            r"coefficients.*\(3,\).*\(2,\)",
         ),
         (lambda: known_policy("zero"), r"on_empty.*nearest.*'zero'"),
     ],

@@ -183,7 +183,9 @@ def test_aicc_of_wage1_equals_that_of_np(x64):
     )
     model = ak.KernelRegression(kernel, order=1)
     x, y = np.asarray(data.x), np.asarray(data.y)
-    found, fitted = jax.jit(lambda x, y: (ak.AICc()(model, x, y), model.smooth(x, y)[0]))(x, y)
+    found, fitted = jax.jit(
+        lambda x, y: (ak.AICc()(model, x, y), model.fitted_and_leverage(x, y)[0])
+    )(x, y)
     np.testing.assert_allclose(found, -0.85702836, rtol=1e-8)
     np.testing.assert_allclose(np.sqrt(np.mean((y - fitted) ** 2)), 0.370342, rtol=2e-6)
     a, b = y - np.mean(y), fitted - np.mean(y)
@@ -213,6 +215,6 @@ def test_criteria_that_are_refused():
         ak.KFold(1)
     with pytest.raises(ValueError, match=r"KFold\(60\).*53"):
         ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), x, y, objective=ak.KFold(60))
-    heads = ak.MultiheadKernelRegression(ak.Gaussian(jnp.array([0.3, 0.5])))
+    heads = ak.MultiheadKernelRegression(ak.PerHead(ak.Gaussian(jnp.array([0.3, 0.5]))))
     with pytest.raises(ValueError, match=r"GCV.*MultiheadKernelRegression.*LeaveOneOut"):
         ak.GCV()(heads, jnp.asarray(x), jnp.asarray(y))

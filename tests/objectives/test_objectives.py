@@ -157,7 +157,7 @@ def test_sample_of_leave_one_out_is_some_of_its_terms_in_any_order_of_rows(x64, 
     @eqx.filter_jit
     def computed(objective, x, y):
         one = jnp.array([0.3])
-        heads = ak.MultiheadKernelRegression(jax.vmap(ak.Gaussian)(one), jnp.ones(1))
+        heads = ak.MultiheadKernelRegression(ak.PerHead(jax.vmap(ak.Gaussian)(one)), jnp.ones(1))
         return objective(model, x, y), objective(heads, x, y)
 
     for at in (np.arange(n), rng.permutation(n)):

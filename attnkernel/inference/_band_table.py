@@ -1,0 +1,115 @@
+"""The result of `bands` and `conformal`: a curve between two limits, printed as a table."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from .._core.arrays import is_concrete
+from .._core.pandas_frames import Rows, is_frame, is_series, joined, shown
+from ..fitting._result import Fit
+
+MAX_PRINTED_ROWS = 10  # of a longer band the first and the last rows are printed
+
+
+class Bands(eqx.Module):
+    r"""A curve between two limits at inputs x: shapes (m, dim), and (m,) or (m, out).
+
+    - `centre`, `standard_error`, `lower`, `upper`: in the units of y.
+    - `level`: the nominal coverage; `kind`: `"pointwise"`, `"simultaneous"` or `"conformal"`.
+    - `effective_count`, shape (m,): that of the centre, $1 / \sum_j L_j(x)^2$.
+    - `reliable`, shape (m,): whether the effective count is at least 3 and the local polynomial is
+      neither `deficient` nor `extrapolates` (`DataSupport`). Elsewhere the coverage of a band is
+      below its level. Both are None for conformal intervals, whose coverage does not depend on
+      them.
+    - `is_bias_corrected`: whether the centre is that of the robust bias correction.
+
+    `print` shows a table of the rows, and `frame()` returns them as a `DataFrame`.
+    """
+
+    x: Float[Array, "m dim"]
+    centre: Float[Array, "*rows"]
+    standard_error: Float[Array, "*rows"]
+    lower: Float[Array, "*rows"]
+    upper: Float[Array, "*rows"]
+    level: float = eqx.field(static=True)
+    kind: str = eqx.field(static=True)
+    effective_count: Float[Array, " m"] | None = None
+    reliable: Bool[Array, " m"] | None = None
+    is_bias_corrected: bool = eqx.field(static=True, default=False)
+    rows: Rows | None = eqx.field(static=True, repr=False, default=None)
+    x_names: tuple[Hashable, ...] | None = eqx.field(static=True, repr=False, default=None)
+    y_name: Hashable = eqx.field(static=True, repr=False, default=None)
+
+    @property
+    def description(self) -> str:
+        """The level and the kind: `95 % pointwise, bias-corrected`."""
+        corrected = ", bias-corrected" if self.is_bias_corrected else ""
+        return f"{100 * self.level:.4g} % {self.kind}{corrected}"
+
+    def frame(self) -> Any:
+        """A `DataFrame`: the columns of x, then `centre`, `standard_error`, `lower`, `upper`, and
+        for a band of the mean `reliable`.
+
+        It has the index of the frame of new inputs, if they were one. With several labels each
+        column comes once for each, such as `lower of wage`.
+        """
+        return joined(self.rows, self.x, self._columns())
+
+    def __str__(self) -> str:
+        if not all(is_concrete(part) for part in jax.tree.leaves(self)):
+            return repr(self)
+        shown_parts = ("centre", "lower", "upper", "reliable")
+        found = self._columns().items()
+        columns = self._inputs() | {key: of for key, of in found if key.startswith(shown_parts)}
+        m = len(self.x)
+        half = MAX_PRINTED_ROWS // 2
+        rows = range(m) if m <= MAX_PRINTED_ROWS else [*range(half), *range(m - half, m)]
+        cells = [[name, *(_as_text(values[i]) for i in rows)] for name, values in columns.items()]
+        widths = [max(map(len, column)) for column in cells]
+        lines = [
+            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+            for line in zip(*cells, strict=True)
+        ]
+        if m > MAX_PRINTED_ROWS:
+            lines.insert(1 + half, "  ".join("...".rjust(width) for width in widths))
+        return "\n".join([f"{self.description}, {m} inputs", *lines])
+
+    def _inputs(self) -> dict[str, np.ndarray]:
+        """The columns of x, by name; categories as the frame of new inputs has them."""
+        if self.rows is None:
+            names = shown(self.x_names, self.x.shape[1])
+            return dict(zip(names, np.asarray(self.x).T, strict=True))
+        frame = self.rows.frame
+        frame = frame.to_frame() if is_series(frame) else frame
+        return {str(name): frame[name].to_numpy() for name in frame.columns}
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """The columns of a table, but those of x; one for each label where there are several."""
+        found = {}
+        for part in ("centre", "standard_error", "lower", "upper"):
+            values = np.asarray(getattr(self, part))
+            if values.ndim == 1:
+                found[part] = values
+                continue
+            names = self.y_name if isinstance(self.y_name, tuple) else range(values.shape[1])
+            found |= {f"{part} of {name}": values[:, i] for i, name in enumerate(names)}
+        if self.reliable is not None:
+            found["reliable"] = np.asarray(self.reliable)
+        return found
+
+    @classmethod
+    def of_fit(cls, fit: Fit, x_new: Any, *parts: Any, **named: Any) -> "Bands":
+        """A band with the names of a fit, and the frame of new inputs, if they were one."""
+        rows = Rows(x_new) if is_frame(x_new) else None
+        names = {"rows": rows, "x_names": fit.x_names, "y_name": fit.y_name}
+        return cls(*parts, **named, **names)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, np.bool_):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)

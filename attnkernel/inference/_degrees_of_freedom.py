@@ -1,0 +1,76 @@
+r"""Degrees of freedom of a fit, and the effective number of labels in a prediction.
+
+$$ \nu = \operatorname{tr} L, \qquad n_{\mathrm{eff}}(x) = \frac{1}{\sum_j L_j(x)^2} $$
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from .._core.pandas_frames import like
+from ..fitting._result import Fit
+from ._variance import hat_diagonals, require_smoother_fit
+
+
+class DegreesOfFreedom(eqx.Module):
+    r"""$\nu = \operatorname{tr} L$ and $\tilde\nu = \operatorname{tr} L^\top W L W^{-1}$.
+
+    W is the diagonal matrix of the weights w (1 without any). `residual` is $n - 2\nu + \tilde\nu$,
+    the expectation of $\sum_i w_i r_i^2 / \sigma^2$ for residuals r, where the variance of $y_i$ is
+    $\sigma^2 / w_i$ and the fit has no bias. n counts the rows with weight above 0.
+    """
+
+    trace: Float[Array, ""]
+    trace_of_squares: Float[Array, ""]
+    residual: Float[Array, ""]
+
+
+def degrees_of_freedom(fit: Fit) -> DegreesOfFreedom:
+    """The degrees of freedom of a fitted linear smoother, such as a `KernelRegression`.
+
+    **Arguments:** `fit`: one fit.
+
+    **Raises:** `ValueError` for a fit of another model, or a batch of fits.
+
+    **Source:** Loader, *Local regression and likelihood* (1999), section 2.3.2.
+
+    ```python
+    data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0))
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y, objective=ak.LeaveOneOut())
+    print(ak.degrees_of_freedom(fit).trace)
+    ```
+    """
+    fit = require_smoother_fit(fit)
+    leverage, norms, weights = hat_diagonals(fit)
+    trace, of_squares, n = jnp.sum(leverage), jnp.sum(norms), jnp.sum(weights > 0)
+    return DegreesOfFreedom(trace, of_squares, n - 2.0 * trace + of_squares)
+
+
+def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | Any:
+    r"""How many labels a prediction averages, $1 / \sum_j L_j(x)^2$; 0 where none has weight.
+
+    For labels of equal variance, the variance of a prediction is theirs over this count.
+
+    **Arguments:** `fit`: of a linear smoother; `x_new`: shape (m,) or (m, dim), or a frame.
+
+    **Returns:** shape (m,), without a unit; for a frame a `Series` with its index.
+
+    ```python
+    data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0))
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y, objective=ak.LeaveOneOut())
+    print(ak.effective_count(fit, [-1.0, 1.0]))
+    ```
+    """
+    fit = require_smoother_fit(fit)
+    ones, kwargs = np.ones(len(fit.x), fit.y.dtype), fit.objective.weight_kwargs()
+    squares = fit.model.prediction_variance(fit.inputs(x_new), fit.x, ones, **kwargs)
+    return like(inverse_or_zero(squares), x_new, "effective_count")
+
+
+def inverse_or_zero(squares: Float[Array, " m"]) -> Float[Array, " m"]:
+    """1 / s, and 0 where s is 0."""
+    return jnp.where(squares > 0, 1.0 / jnp.where(squares > 0, squares, 1.0), 0.0)

@@ -1,0 +1,71 @@
+"""Arguments that all regressions share: kernel, rule, method, labelled data, weights of rows."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from .._core.arrays import as_points, require_finite
+from .._core.regression_data import as_weights, require_category_codes
+from .._core.validation import require_instance
+from ..kernels import Kernel
+from ..methods import Method
+from ..priors import KeyWeights, Prior
+from ..priors._base import require_prior
+from ..rules import Rule
+
+
+def require_parts(kernel: Any, rule: Any, method: Any) -> None:
+    """Raises `ValueError` unless they are a kernel, a rule and a method."""
+    require_instance("kernel", kernel, Kernel, "ak.Gaussian(0.3)")
+    require_instance("rule", rule, Rule, "ak.Softmax()")
+    require_instance("method", method, Method, "ak.Auto()")
+
+
+def read_data(
+    x_new: ArrayLike,
+    x: ArrayLike,
+    y: ArrayLike,
+    weights: ArrayLike | None,
+    kernel: Kernel | None = None,
+    name: str = "y",
+) -> tuple[Float[Array, "m dim"], Float[Array, "n dim"], Float[Array, "n out"]]:
+    """Returns queries, keys and values as matrices.
+
+    The label of a row with weight 0 is replaced by that of a row with weight, so that it cannot
+    enter a mean about which sums are centred.
+
+    **Raises:** `ValueError` unless the data are finite, one label a row, and valid codes in the
+    columns of `kernel.categories`.
+    """
+    k, q, v = as_points("x", x), as_points("x_new", x_new), as_points(name, y)
+    if k.shape[0] != v.shape[0]:
+        raise ValueError(
+            f"x and {name} must have the same number of rows; got {k.shape[0]} inputs and "
+            f"{v.shape[0]} labels."
+        )
+    for each, rows in (("x", k), ("x_new", q), (name, v)):
+        require_finite(each, rows)
+    if kernel is not None and q.shape[1] == k.shape[1]:
+        for each, rows in (("x", k), ("x_new", q)):
+            require_category_codes(each, rows, kernel.categories(k.shape[1]))
+    if weights is not None:
+        has_weight = as_weights(weights, k.shape[0]) > 0
+        v = jnp.where(has_weight[:, None], v, v[jnp.argmax(has_weight)][None])
+    return q, k, v
+
+
+def with_weights(
+    prior: Prior | None, weights: ArrayLike | None, k: Float[Array, "n dim"]
+) -> Prior | None:
+    """Returns a prior and the weights of rows as one prior."""
+    if prior is not None:
+        require_prior("prior", prior)
+    if weights is None:
+        return prior
+    weights = as_weights(weights, k.shape[0])
+    has_weight = weights > 0
+    log_weights = jnp.where(has_weight, jnp.log(jnp.where(has_weight, weights, 1)), -jnp.inf)
+    row_prior = KeyWeights(log_weights)
+    return row_prior if prior is None else prior * row_prior

@@ -1,0 +1,130 @@
+"""Several kernel regressions at once, and a free linear combination of them."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from .._core.arrays import as_real_array, require_finite
+from ..attention import Auto, PerHead, attend
+from ..attention._per_head import batch_shape, first
+from ..kernels import Kernel
+from ..methods import Method
+from ..priors import Prior
+from ..rules import Rule, Softmax
+from ._data import read_data, require_parts, with_weights
+from ._empty import OnEmpty, fill_empty, known_policy
+from ._regression import with_kernel_bounds
+
+
+class MultiheadKernelRegression(eqx.Module):
+    r"""A linear combination of kernel regressions of order 0, one for each head.
+
+    $$ \hat f(x) = \sum_{h=1}^{H} u_h \hat f_h(x), \qquad u \in \mathbb{R}^H $$
+
+    $\hat f_h$ is the Nadaraya–Watson estimator with the h-th kernel. The coefficients u are free:
+    they may be negative, and need not sum to one.
+
+    **Arguments:**
+
+    - `kernel`, `rule`: as in `attend`, at least one of them a `PerHead` with one axis, of H heads.
+    - `coefficients`: u, shape (heads,). Default: 1/H each.
+    - `method`, `on_empty`: as in `KernelRegression`, the same for all heads.
+
+    **Raises:** `ValueError` unless there is one axis of heads, and one coefficient for each.
+
+    **Source:** P. Czyż, *From kernel regression to the transformer* (2024).
+
+    ```python
+    kernels = ak.PerHead(eqx.filter_vmap(ak.Gaussian)(jnp.linspace(0.1, 3.0, 8)))
+    model = ak.MultiheadKernelRegression(kernels)
+    print(model([0.5], [0.0, 1.0], [1.0, 3.0]))
+    ```
+    """
+
+    kernel: Kernel | PerHead
+    coefficients: Float[Array, " heads"]
+    rule: Rule | PerHead
+    method: Method
+    on_empty: OnEmpty = eqx.field(static=True)
+
+    def __init__(
+        self,
+        kernel: Kernel | PerHead,
+        coefficients: ArrayLike | None = None,
+        *,
+        rule: Rule | PerHead = Softmax(),
+        method: Method = Auto(),
+        on_empty: OnEmpty = "nan",
+    ):
+        require_parts(first(kernel), first(rule), method)
+        shape = batch_shape((kernel, None, rule))
+        if len(shape) != 1:
+            raise ValueError(
+                f"kernel or rule must be an ak.PerHead with one axis of heads, such as "
+                f"ak.PerHead(eqx.filter_vmap(ak.Gaussian)(jnp.linspace(0.1, 3.0, 8))); got "
+                f"{kernel!r} and {rule!r}."
+            )
+        (heads,) = shape
+        if coefficients is None:
+            coefficients = jnp.full(heads, 1.0 / heads, float)
+        else:
+            coefficients = as_real_array("coefficients", coefficients).astype(float)
+            require_finite("coefficients", jnp.atleast_2d(coefficients))
+        if coefficients.shape != (heads,):
+            raise ValueError(
+                f"coefficients must have shape (heads,) = ({heads},); got {coefficients.shape}."
+            )
+        self.kernel = kernel
+        self.coefficients = coefficients
+        self.rule = rule
+        self.method = method
+        self.on_empty = known_policy(on_empty)
+
+    def heads(
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        prior: Prior | None = None,
+        weights: ArrayLike | None = None,
+    ) -> Float[Array, "heads m"] | Float[Array, "heads m out"]:
+        """The prediction of each head alone; arguments as for `KernelRegression`."""
+        q, k, v = read_data(x_new, x, y, weights, first(self.kernel))
+        prior = with_weights(prior, weights, k)
+        parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule, "method": self.method}
+        out, log_mass = attend(q, k, v, **parts, return_log_mass=True)
+
+        def fill(out: Array, log_mass: Array) -> Array:
+            return fill_empty(out, jnp.isneginf(log_mass), q, k, v, prior, self.on_empty)
+
+        out = jax.vmap(fill)(out, log_mass).astype(q.dtype)
+        return out[..., 0] if np.ndim(y) == 1 else out
+
+    def __call__(
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        prior: Prior | None = None,
+        weights: ArrayLike | None = None,
+    ) -> Float[Array, "m"] | Float[Array, "m out"]:
+        """Predictions at new inputs; arguments as for `KernelRegression`."""
+        heads = self.heads(x_new, x, y, prior=prior, weights=weights)
+        precision = jax.lax.Precision.HIGHEST
+        return jnp.tensordot(self.coefficients, heads, axes=1, precision=precision).astype(
+            heads.dtype
+        )
+
+    def search_box(
+        self, x: Float[Array, "n dim"]
+    ) -> tuple["MultiheadKernelRegression", "MultiheadKernelRegression"]:
+        """The box for a fit, as two models: the kernels' `search_box(x)`, the coefficients free."""
+        if not isinstance(self.kernel, PerHead):
+            return with_kernel_bounds(self, self.kernel.search_box(x))
+        box = eqx.filter_vmap(lambda kernel: kernel.search_box(x))(self.kernel.stack)
+        return with_kernel_bounds(self, tuple(map(PerHead, box)))
