@@ -132,7 +132,7 @@ def _index(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _page(options: argparse.Namespace, overrides: list[str]) -> int:
-    from attnkernel._core.saving import write_whole  # noqa: PLC0415
+    from attnkernel._core.atomic_files import write_atomically  # noqa: PLC0415
 
     from . import config, pages, results, runner  # noqa: PLC0415
 
@@ -145,7 +145,7 @@ def _page(options: argparse.Namespace, overrides: list[str]) -> int:
     whole = content.encode()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out, whole)
+        write_atomically(out, whole)
     except OSError as error:
         raise results.OutputError(f"cannot write {out}: {error.strerror}") from None
     print(f"{out}: {len(whole) / 1000:.0f} kB; open it in a browser")

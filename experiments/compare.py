@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from attnkernel._core.saving import write_whole
+from attnkernel._core.atomic_files import write_atomically
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
 
 from .config import ConfigError, read
@@ -90,7 +90,7 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
         console.print(f"and {len(came) - _ROWS} more numbers in {out / 'compare.json'}")
     content = {"runs": [str(run) for run in runs], "state": state, "config": asked, "numbers": came}
     try:
-        write_whole(out / "compare.json", (json.dumps(content, indent=2) + "\n").encode())
+        write_atomically(out / "compare.json", (json.dumps(content, indent=2) + "\n").encode())
         drawn = _draw(names, [result.paths() for result in results], out)
     except OSError as error:
         raise OutputError(f"{out} cannot be written: {error.strerror or error}") from None
@@ -186,7 +186,7 @@ def index(folder: Path) -> tuple[Path, int]:
     writer.writeheader()
     writer.writerows(rows)
     try:
-        write_whole(folder / "index.csv", text.getvalue().encode())
+        write_atomically(folder / "index.csv", text.getvalue().encode())
     except OSError as error:
         raise OutputError(f"{folder} cannot be written: {error.strerror}") from None
     return folder / "index.csv", len(rows)

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from attnkernel._core.saving import versions
+from attnkernel._core.saving import package_versions
 
 from .config import dump
 from .kernels import own_kernel
@@ -45,7 +45,7 @@ def meta_of(config: Any) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "devices": [str(device) for device in jax.devices()],
-        "versions": versions(_PACKAGES),
+        "versions": package_versions(_PACKAGES),
         "git": _git(),
     }
 

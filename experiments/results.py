@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 
-from attnkernel._core.saving import write_whole
+from attnkernel._core.atomic_files import write_atomically
 
 from .provenance import digest_of_file
 
@@ -94,7 +94,7 @@ def is_number(value: Any) -> bool:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file whole or not at all."""
-    write_whole(path, (json.dumps(plain(content), indent=2) + "\n").encode())
+    write_atomically(path, (json.dumps(plain(content), indent=2) + "\n").encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 import attnkernel as ak
-from attnkernel._core.saving import settle, write_whole
+from attnkernel._core.atomic_files import fsync, write_atomically
 
 from .config import dump
 from .progress import Ticker, show_progress
@@ -100,7 +100,7 @@ class Run(Watch):
         with tempfile.TemporaryDirectory(dir=self.directory.parent, prefix=".run-") as draft:
             made = Path(draft) / "run"
             made.mkdir()
-            write_whole(made / "config.yaml", dump(config).encode())
+            write_atomically(made / "config.yaml", dump(config).encode())
             write_json(made / "meta.json", self._meta)
             write_json(made / "status.json", {"state": "running", "reason": None})
             self._lock = locked(made)
@@ -114,7 +114,7 @@ class Run(Watch):
                     f"{self.directory} exists already; name another with --out, or remove it. "
                     f"To go on with a run: {resume_command(self.directory)}"
                 )
-        settle(self.directory.parent)
+        fsync(self.directory.parent)
 
     def _take_over(self) -> None:
         """Takes over the directory of a run that was stopped, and notes how it was found."""
@@ -250,7 +250,7 @@ class Run(Watch):
                     )
             for path in (*files, self.directory / "figures"):
                 if path.exists():
-                    settle(path)
+                    fsync(path)
             ended["files"] = {
                 path.relative_to(self.directory).as_posix(): digest_of_file(path) for path in files
             }

@@ -29,7 +29,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from attnkernel._core.saving import write_whole
+from attnkernel._core.atomic_files import write_atomically
 
 from . import config as configs
 from .results import OutputError, flat, plain, read_json, status_of
@@ -147,7 +147,7 @@ def _compute_as_one_program(
             line |= {"state": "failed", "reason": "the loss or its gradient was not finite"}
         lines.append(json.dumps(plain({**line, "summary": own})))
     digest = hashlib.sha256("".join(member.id for member in group).encode()).hexdigest()[:16]
-    write_whole(out / "batches" / f"{digest}.jsonl", ("\n".join(lines) + "\n").encode())
+    write_atomically(out / "batches" / f"{digest}.jsonl", ("\n".join(lines) + "\n").encode())
     console.print(f"{len(group)} members as one program")
     return True
 
@@ -168,7 +168,7 @@ def _run_in_processes(
             command = ["resume", os.fspath(directory)]
         else:
             directory.parent.mkdir(exist_ok=True)
-            write_whole(config, configs.dump(member.study).encode())
+            write_atomically(config, configs.dump(member.study).encode())
             command = ["run", os.fspath(config), "--out", os.fspath(directory)]
         if kernels is not None:
             command += ["--kernels", os.fspath(kernels)]

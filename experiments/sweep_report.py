@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import t as student
 
-from attnkernel._core.saving import write_whole
+from attnkernel._core.atomic_files import write_atomically
 from attnkernel.plot import BLUE, SKY, literal
 
 from .results import numbers_of, plain, save_figure
@@ -44,7 +44,7 @@ def report(
     for member, row, numbers in rows:
         values = [numbers.get(name, "") for name in names]
         writer.writerow([*member.asked.values(), *row.values(), *values])
-    write_whole(out / "members.csv", text.getvalue().encode())
+    write_atomically(out / "members.csv", text.getvalue().encode())
     groups = _aggregates(rows)
     state = [row["state"] for _, row, _ in rows]
     content = {
@@ -53,7 +53,7 @@ def report(
         "axes": axes,
         "groups": groups,
     }
-    write_whole(out / "summary.json", (json.dumps(plain(content), indent=2) + "\n").encode())
+    write_atomically(out / "summary.json", (json.dumps(plain(content), indent=2) + "\n").encode())
     shown = _telling(groups)
     table = Table("", "members", *shown, title="Mean, and its 95 % interval over seeds")
     table.title_justify, table.box, table.pad_edge = "left", None, False

@@ -1,16 +1,17 @@
-"""Trees as plain data and a list of arrays, and back: what a file of a model is made of.
+"""Trees as plain data and a list of arrays, and back: the content of a file of a model.
 
-The plain data name classes and functions by registered names, those of attnkernel and of the
-layers of Equinox; a class of one's own has to be handed over to be found again. So a file can name
-only what its reader already has, and reading it runs nothing.
+The plain data name classes and functions: the classes of attnkernel, the layers of Equinox, the
+functions of `jax.nn`, and functions that a class lists in `saved_functions`. A user's own class
+must be given to be found again. So a file can name only what its reader already has, and reading
+it runs no code.
 """
 
 import dataclasses
 import functools
 import inspect
 import math
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import equinox as eqx
@@ -18,72 +19,96 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-Arrays = list[tuple[str, Any]]  # with the place of each
+Arrays = list[tuple[str, Any]]  # each with its path in the tree
+Functions = Mapping[str, Callable]
+
+ACTIVATIONS: Functions = MappingProxyType(
+    {f"jax.nn.{name}": item for name, item in vars(jax.nn).items() if callable(item)}
+    | {
+        f"jax.numpy.{name}": getattr(jnp, name)
+        for name in ("abs", "cos", "exp", "sin", "square", "tanh")
+    }
+    # a function of Equinox itself
+    | {"identity": inspect.signature(eqx.nn.MLP.__init__).parameters["final_activation"].default}
+)
 
 
 def flatten(tree: Any) -> tuple[Any, Arrays]:
-    """Plain data, as JSON has them, and the arrays of a tree.
+    """Returns a tree as plain data for JSON, and its arrays.
 
-    **Raises:** `ValueError` at what has no name: functions, and objects that are no `eqx.Module`.
+    **Raises:** `ValueError` for values without a name: other functions, and objects that are not
+    an `eqx.Module`.
     """
     arrays: Arrays = []
-    return _plain(tree, "", arrays), arrays
+    return _to_plain(tree, "", arrays, ACTIVATIONS), arrays
 
 
-def _plain(value: Any, place: str, arrays: Arrays) -> Any:
+def _to_plain(value: Any, place: str, arrays: Arrays, functions: Functions) -> Any:
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
         return value if math.isfinite(value) else {"float": repr(value)}
-    if is_key(value):
-        inner = _plain(jax.random.key_data(value), place, arrays)
-        return {"key": str(jax.random.key_impl(value)), "data": inner}
+    if is_prng_key(value):
+        data = _to_plain(jax.random.key_data(value), place, arrays, functions)
+        return {"key": str(jax.random.key_impl(value)), "data": data}
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         if not isinstance(value, jax.Array) and np.asarray(value).dtype.hasobject:
             raise ValueError(f"{place or 'The array'} holds objects of Python, and not numbers.")
         arrays.append((place, value))
         return {"array": len(arrays) - 1}
     if isinstance(value, list | tuple) and type(value) in (list, tuple):
-        inner = [_plain(item, f"{place}[{i}]", arrays) for i, item in enumerate(value)]
-        return {type(value).__name__: inner}
+        items = [_to_plain(v, f"{place}[{i}]", arrays, functions) for i, v in enumerate(value)]
+        return {type(value).__name__: items}
     if type(value) is dict and all(type(key) is str for key in value):
-        # keys may themselves be paths, of a state
-        join = [(key, f"{place}{key}" if key[:1] in ".[" else f"{place}.{key}") for key in value]
-        return {"dict": [[key, _plain(value[key], where, arrays)] for key, where in join]}
+        # the keys of a training state are themselves paths, such as ".model.kernel"
+        paths = {key: f"{place}{key}" if key[:1] in ".[" else f"{place}.{key}" for key in value}
+        items = [[key, _to_plain(value[key], paths[key], arrays, functions)] for key in value]
+        return {"dict": items}
     if isinstance(value, eqx.Module):
+        functions = _functions_of(type(value))
         fields = {
-            field.name: _plain(getattr(value, field.name), f"{place}.{field.name}", arrays)
+            field.name: _to_plain(
+                getattr(value, field.name), f"{place}.{field.name}", arrays, functions
+            )
             for field in dataclasses.fields(value)  # type: ignore[arg-type]
             if hasattr(value, field.name)
         }
-        return {"module": name_of(type(value)), "fields": fields}
+        return {"module": class_name(type(value)), "fields": fields}
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
         return {"dtype": jnp.dtype(value).name}
-    for name, function in _functions().items():
+    for name, function in functions.items():
         if value is function:
             return {"function": name}
     raise ValueError(
         f"{place or 'This'} is {value!r}, a {type(value).__name__}, which a file cannot name: only "
-        f"modules, arrays, numbers, strings, and lists, tuples and dictionaries of them are saved. "
-        f"Of functions: those of jax.nn; for another write an eqx.Module with a `__call__`."
+        f"modules, arrays, numbers, strings, and lists, tuples and dictionaries of them are saved, "
+        f"and functions of jax.nn. For another function write an eqx.Module with a `__call__`."
     )
 
 
-def is_key(value: Any) -> bool:
-    """Whether it is an array of keys in JAX's newer style, which are no numbers."""
+def _functions_of(cls: type) -> Functions:
+    """Returns the functions that fields of a class may hold in a file, by name."""
+    return {**ACTIVATIONS, **getattr(cls, "saved_functions", {})}
+
+
+def is_prng_key(value: Any) -> bool:
+    """Whether it is a typed key of `jax.random.key`, whose dtype is not numeric."""
     return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def unflatten(plain: Any, arrays: Sequence[Any], classes: Sequence[type] = ()) -> Any:
-    """The tree again. `classes`: those of one's own that may be in it.
+    """Returns the tree that `flatten` took apart; `classes`: a user's own classes in it.
 
-    **Raises:** `ValueError` for names that are unknown, and for data that are of no tree.
+    **Raises:** `ValueError` for unknown names, and for data that `flatten` does not write.
     """
-    return _tree(plain, arrays, registered() | {name_of(own): own for own in classes})
+    classes_by_name = registered_classes() | {class_name(own): own for own in classes}
+    return _from_plain(plain, arrays, classes_by_name, ACTIVATIONS)
 
 
-def _tree(plain: Any, arrays: Sequence[Any], known: Mapping[str, type]) -> Any:
-    back = functools.partial(_tree, arrays=arrays, known=known)
+def _from_plain(
+    plain: Any, arrays: Sequence[Any], classes: Mapping[str, type], functions: Functions
+) -> Any:
+    back = functools.partial(_from_plain, arrays=arrays, classes=classes, functions=functions)
     if plain is None or isinstance(plain, bool | int | float | str):
         return plain
     match plain:
@@ -103,26 +128,29 @@ def _tree(plain: Any, arrays: Sequence[Any], known: Mapping[str, type]) -> Any:
             return {key: back(item) for key, item in pairs}
         case {"dtype": str(name)}:
             return jnp.dtype(name)
-        case {"function": str(name)} if name in _functions():
-            return _functions()[name]
+        case {"function": str(name)} if name in functions:
+            return functions[name]
         case {"module": str(name), "fields": dict(fields)}:
-            if name not in known:
+            if name not in classes:
                 own = name.rpartition(".")[2]
                 raise ValueError(
-                    f"The file holds a {name}, which is no class of this attnkernel. If it is one "
-                    f"of your own, hand it over: ak.load(path, classes=[{own}])."
+                    f"The file holds a {name}, which is no class of this attnkernel. If it is your "
+                    f"own class, give it: ak.load(path, classes=[{own}])."
                 )
-            return _module(known[name], name, {key: back(item) for key, item in fields.items()})
+            back = functools.partial(back, functions=_functions_of(classes[name]))
+            return _make_module(
+                classes[name], name, {key: back(item) for key, item in fields.items()}
+            )
     raise ValueError(f"The file holds {str(plain)[:80]!r}, which is no part of a saved model.")
 
 
-def _module(cls: type, name: str, fields: dict[str, Any]) -> Any:
-    """An instance with these fields, as `jax.tree_util` makes them: its `__init__` is not run."""
+def _make_module(cls: type, name: str, fields: dict[str, Any]) -> Any:
+    """Returns an instance with these fields without its `__init__`, as `jax.tree_util` does."""
     expected = {field.name for field in dataclasses.fields(cls)}
     if not fields.keys() <= expected:
-        strange = ", ".join(sorted(fields.keys() - expected))
+        unknown = ", ".join(sorted(fields.keys() - expected))
         raise ValueError(
-            f"The file gives {name} a {strange}, which it has not here: it was saved by another "
+            f"The file gives {name} a {unknown}, which it does not have: it was saved by another "
             f"version of attnkernel, or of your class."
         )
     if missing := expected - fields.keys():
@@ -136,8 +164,11 @@ def _module(cls: type, name: str, fields: dict[str, Any]) -> Any:
     return module
 
 
-def name_of(cls: type) -> str:
-    """`priors.Causal` for `attnkernel.priors._masks.Causal`: files of ours may be split later."""
+def class_name(cls: type) -> str:
+    """Returns the name of a class in files: its public name, `priors.Causal`.
+
+    Private modules are left out, so that a file stays readable when a module is split.
+    """
     parts = [part for part in cls.__module__.split(".") if not part.startswith("_")]
     if parts[:1] == ["attnkernel"]:
         return ".".join([*parts[1:], cls.__qualname__])
@@ -146,28 +177,18 @@ def name_of(cls: type) -> str:
     )
 
 
-def registered() -> dict[str, type]:
-    """The classes of attnkernel and the layers of Equinox, by name."""
+def registered_classes() -> dict[str, type]:
+    """Returns the modules of attnkernel and the layers of Equinox by name."""
     return {
-        name_of(cls): cls
+        class_name(cls): cls
         for cls in _subclasses(eqx.Module)
         if cls.__module__.split(".")[0] == "attnkernel" or cls.__module__.startswith("equinox.nn")
     }
 
 
 def _subclasses(cls: type) -> Iterator[type]:
+    """Yields the concrete subclasses of a class, direct and indirect."""
     for inner in cls.__subclasses__():
         if not inspect.isabstract(inner):
             yield inner
         yield from _subclasses(inner)
-
-
-@functools.cache
-def _functions() -> dict[str, Any]:
-    """Functions that a model may hold, by name: activations, and the scores of objectives."""
-    ours, jnp_names = sys.modules["attnkernel"], ("abs", "cos", "exp", "sin", "square", "tanh")
-    found = {f"jax.nn.{name}": item for name, item in vars(jax.nn).items() if callable(item)}
-    found |= {f"jax.numpy.{name}": getattr(jnp, name) for name in jnp_names}
-    mlp = inspect.signature(eqx.nn.MLP.__init__).parameters  # which has a function of its own
-    found["identity"] = mlp["final_activation"].default
-    return found | {name: getattr(ours, name) for name in ("log_score", "squared_error")}

@@ -14,8 +14,8 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from .._core.saving import SavedFileError, read, write
-from .._core.tree_io import is_key
+from .._core.saving import SavedFileError, read_tree, write_tree
+from .._core.tree_io import is_prng_key
 from .._core.validation import as_path, require_function
 
 _SHARE = 0.05  # of the time may go into writing
@@ -83,8 +83,8 @@ class Checkpoints:
         paths, structure = _leaves(like)
         for file in reversed(self.files()):
             try:
-                saved = read(file)
-                self._require(file, saved.about, identity)
+                saved = read_tree(file)
+                self._require(file, saved.metadata, identity)
                 state = _restored(file, saved.tree["state"], paths)
                 found = saved.tree["found"]
             except SavedFileError as error:
@@ -107,7 +107,7 @@ class Checkpoints:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         name = f"{self.path.name}-{done:09d}.ckpt"
         about = {"done": done, "of": self.of, "identity": identity}
-        write(self.path.with_name(name), {"state": leaves, "found": found}, about)
+        write_tree(self.path.with_name(name), {"state": leaves, "found": found}, about)
         self.keep(_KEPT)
         self._written = time.monotonic()
         self._cost = self._written - begun
@@ -139,7 +139,7 @@ def identity_of(*trees: Any) -> str:
 
 def _parts_of(value: Any) -> Iterator[bytes]:
     if eqx.is_array(value):
-        array = np.asarray(jax.random.key_data(value) if is_key(value) else value)
+        array = np.asarray(jax.random.key_data(value) if is_prng_key(value) else value)
         yield f"{array.dtype}{array.shape}".encode()
         yield array.tobytes()
         return

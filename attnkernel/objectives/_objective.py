@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from .._core.arrays import as_real_array
 from .._core.regression_data import require_valid_weights
 from .._core.validation import require_function, require_shape
-from ._scores import squared_error
+from ._scores import log_score, squared_error
 
 
 def _as_row_weights(weights: ArrayLike | None) -> Float[Array, " n"] | None:
@@ -112,6 +112,10 @@ class Validation(Objective):
     better. Default: `squared_error`; for models that predict a variance, `log_score`.
     """
 
+    saved_functions: ClassVar[dict[str, Callable]] = {
+        "squared_error": squared_error,
+        "log_score": log_score,
+    }
     score: Callable[[Any, Array], Array] = eqx.field(
         default=squared_error, kw_only=True, static=True
     )

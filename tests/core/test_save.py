@@ -3,6 +3,8 @@
 import hashlib
 import json
 import tracemalloc
+from collections.abc import Callable
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 import attnkernel as ak
-from attnkernel._core.saving import read, write
+from attnkernel._core.saving import read_tree, write_tree
 
 
 class Own(ak.Kernel):
@@ -76,9 +78,9 @@ def test_a_loaded_fit_predicts_as_the_saved_one(tmp_path):
 
 def test_plain_data_bfloat16_and_keys_are_kept(tmp_path, models):
     for name in ("bfloat16", "plain"):
-        write(tmp_path / name, models[name], {"n": 3})
-        saved = read(tmp_path / name)
-        assert saved.about == {"n": 3}
+        write_tree(tmp_path / name, models[name], {"n": 3})
+        saved = read_tree(tmp_path / name)
+        assert saved.metadata == {"n": 3}
         assert jax.tree.structure(saved.tree) == jax.tree.structure(models[name])
         for got, given in zip(*map(jax.tree.leaves, (saved.tree, models[name])), strict=True):
             assert type(got) is type(given)
@@ -87,6 +89,42 @@ def test_plain_data_bfloat16_and_keys_are_kept(tmp_path, models):
         ak.save(tmp_path / "key", [key])
         (back,) = ak.load(tmp_path / "key")
         assert jax.random.normal(back) == jax.random.normal(key)
+
+
+NUMERIC = (
+    "bool int4 uint4 int8 uint8 int16 uint16 int32 uint32 "
+    "float8_e4m3fn float8_e5m2 bfloat16 float16 float32 complex64"
+)
+
+
+def test_every_numeric_dtype_is_kept(tmp_path):
+    arrays = {name: jnp.asarray([0, 1, 1], name) for name in NUMERIC.split()}
+    wide = {name: np.array([0, 1], name) for name in ("int64", "uint64", "float64", "complex128")}
+    ak.save(tmp_path / "m", {**arrays, **wide})
+    loaded = ak.load(tmp_path / "m")
+    for name, array in {**arrays, **wide}.items():
+        assert type(loaded[name]) is type(array)
+        assert loaded[name].dtype == name
+        np.testing.assert_array_equal(loaded[name], array)
+
+
+def absolute_error(predicted, y):
+    return jnp.abs(predicted - y)
+
+
+class OwnActivation(eqx.Module):
+    """A layer that names the functions which its field may hold."""
+
+    saved_functions: ClassVar = {"absolute_error": absolute_error}
+    function: Callable = absolute_error
+
+
+def test_a_class_names_the_functions_that_its_fields_may_hold(tmp_path):
+    ak.save(tmp_path / "m", OwnActivation())
+    loaded = ak.load(tmp_path / "m", classes=[OwnActivation])
+    assert loaded.function is absolute_error
+    with pytest.raises(ValueError, match=r"\.score is <function absolute_error"):
+        ak.save(tmp_path / "m", ak.LeaveOneOut(score=absolute_error))
 
 
 def test_a_class_of_the_user_must_be_given_to_load(tmp_path):

@@ -133,7 +133,9 @@ def test_checkpoints_of_another_label_are_not_used(tmp_path):
 def test_checkpoints_take_at_most_a_twentieth_of_the_time(tmp_path, monkeypatch):
     written, clock = [], iter(np.arange(0.0, 1e6, 1.0))
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    monkeypatch.setattr(MODULE, "write", lambda path, tree, about: written.append(about["done"]))
+    monkeypatch.setattr(
+        MODULE, "write_tree", lambda path, tree, about: written.append(about["done"])
+    )
     checkpoints = ak.Checkpoints(tmp_path / "fit")
     for done in range(100):  # each look at the clock, and each write, takes a second
         checkpoints.save(done, jnp.zeros(2), [])
