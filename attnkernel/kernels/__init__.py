@@ -4,8 +4,6 @@ from ._adaptive import NearestNeighbours as NearestNeighbours
 from ._base import (
     Embedded as Embedded,
     Kernel as Kernel,
-    On as On,
-    Product as Product,
     unbounded as unbounded,
 )
 from ._boxes import PointBoxes as PointBoxes
@@ -16,6 +14,7 @@ from ._categorical import (
     LiRacineOrdered as LiRacineOrdered,
     WangVanRyzin as WangVanRyzin,
 )
+from ._columns import On as On
 from ._compact import (
     Biweight as Biweight,
     Boxcar as Boxcar,
@@ -40,6 +39,7 @@ from ._inner import (
     DotProduct as DotProduct,
     Polynomial as Polynomial,
 )
+from ._product import Product as Product
 from ._projected import Projected as Projected, SoftCapped as SoftCapped
 from ._radial import (
     Cauchy as Cauchy,
@@ -51,4 +51,6 @@ from ._radial import (
     Radial as Radial,
     RationalQuadratic as RationalQuadratic,
 )
+from ._rescaled import Rescaled as Rescaled
 from ._scaled import Scaled as Scaled
+from ._wrapper import Wrapper as Wrapper

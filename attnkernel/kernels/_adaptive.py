@@ -9,17 +9,17 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.validation import as_integer, is_real_number, require_instance
 from ._base import Embedded, Kernel
 from ._boxes import PointBoxes
+from ._wrapper import Wrapper
 
 _AT_A_TIME = 64
 
 
-class NearestNeighbours(Embedded):
+class NearestNeighbours(Embedded, Wrapper):
     r"""A kernel in units of the distance to the m-th nearest of all keys, ties counted.
 
     Where keys are dense it is narrow, where they are few it is wide. All keys count for the
@@ -88,25 +88,14 @@ class NearestNeighbours(Embedded):
             raise ValueError(f"There are {n} keys; got neighbours={m}.")
         return m
 
-    def check(self, dim_q: int, dim_k: int) -> None:
-        self.kernel.check(dim_q, dim_k)
+    def is_light(self, dim: int) -> bool:
+        """No: the distance to the m-th nearest key takes all keys."""
+        return False
 
-    def categories(self, dim: int) -> dict[int, int | None]:
-        return self.kernel.categories(dim)
-
-    def search_box(
-        self, x: Float[Array, "n dim"]
-    ) -> tuple["NearestNeighbours", "NearestNeighbours"]:
-        """Those of K' for as many points in even steps, m of which are a unit long."""
+    def points_of_parts(self, x: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
+        """As many points in even steps, m of which are a unit long: the search box of K'."""
         steps = jnp.arange(len(x), dtype=x.dtype) / self._number(len(x))
-        sides = self.kernel.search_box(jnp.broadcast_to(steps[:, None], x.shape))
-        kernel = lambda nearest: nearest.kernel  # noqa: E731
-        return eqx.tree_at(kernel, self, sides[0]), eqx.tree_at(kernel, self, sides[1])
-
-    def rescaled(self, factor: ArrayLike) -> "NearestNeighbours":
-        """As many neighbours, in units as much longer."""
-        rescaled = self.kernel.rescaled(factor)
-        return NearestNeighbours(rescaled, self.fraction, neighbours=self.neighbours)
+        return jnp.broadcast_to(steps[:, None], x.shape)
 
 
 def _share(fraction: Any) -> float:

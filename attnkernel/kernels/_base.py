@@ -1,24 +1,22 @@
 """A kernel is log K(q, k) of ONE pair of points; everything else follows from that.
 
 To add a kernel, subclass `Kernel` and write `log_pair`. The base class owns the maps over
-queries and keys and the product of kernels. A kernel that is a simpler one of other points, such
-as learned projections of them, or some of their columns, is an `Embedded`: write `embed`.
+queries and keys. A kernel of embedded points, such as learned projections of them, is an
+`Embedded`; one that holds other kernels is a `Wrapper`.
 """
 
 import abc
 import functools
-import operator
 from collections.abc import Sequence
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.validation import as_integer_tuple, require_instance, require_shape
+from .._core.validation import require_shape
 from ._boxes import PointBoxes
 
 Tree = TypeVar("Tree")
@@ -96,6 +94,8 @@ class Kernel(eqx.Module):
 
     def rescaled(self, factor: ArrayLike) -> "Kernel":
         """The kernel with its lengthscales times a factor f. Default: $K(q / f, k / f)$."""
+        from ._rescaled import Rescaled  # noqa: PLC0415  it is a kernel itself
+
         return Rescaled(self, factor)
 
     def categories(self, dim: int) -> dict[int, int | None]:
@@ -106,77 +106,18 @@ class Kernel(eqx.Module):
         """
         return {}
 
-    def on(self, *columns: int | Sequence[int]) -> "On":
-        """This kernel of some columns of the points alone: `On(self, columns)`."""
+    def on(self, *columns: int | Sequence[int]) -> "Kernel":
+        """This kernel of some columns of the points: `On(self, columns)`."""
+        from ._columns import On  # noqa: PLC0415  it is a kernel itself
+
         first = columns[0] if columns else ()
         listed = first if len(columns) == 1 and isinstance(first, Sequence) else columns
         return On(self, cast(Sequence[int], listed))
 
-    def __mul__(self, other: "Kernel") -> "Product":
+    def __mul__(self, other: "Kernel") -> "Kernel":
+        from ._product import Product  # noqa: PLC0415  it is a kernel itself
+
         return Product(self, other) if isinstance(other, Kernel) else NotImplemented
-
-
-class Product(Kernel):
-    r"""$\log K(q, k) = \log K_1(q, k) + \log K_2(q, k)$, written `first * second`.
-
-    Either may be an `ak.PerHead` of kernels.
-    """
-
-    first: Any
-    second: Any
-
-    def __check_init__(self):
-        for name in ("first", "second"):
-            factor = getattr(self, name)
-            require_instance(name, getattr(factor, "stack", factor), Kernel, "ak.Gaussian(0.3)")
-
-    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
-        return self.first.log_pair(q, k) + self.second.log_pair(q, k)
-
-    def check(self, dim_q: int, dim_k: int) -> None:
-        self.first.check(dim_q, dim_k)
-        self.second.check(dim_q, dim_k)
-
-    def is_light(self, dim: int) -> bool:
-        return self.first.is_light(dim) and self.second.is_light(dim)
-
-    def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
-        first, second = self.first.score_upper_bound(boxes), self.second.score_upper_bound(boxes)
-        # one may say +inf, nothing, of pairs to which the other gives no weight
-        none = jnp.isneginf(first) | jnp.isneginf(second)
-        return jnp.where(none, -jnp.inf, first + second)
-
-    def pairwise(
-        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
-    ) -> Float[Array, "queries keys"]:
-        return self.first.pairwise(q, k) + self.second.pairwise(q, k)
-
-    def search_box(self, x: Float[Array, "n dim"]) -> tuple["Product", "Product"]:
-        (lower_1, upper_1), (lower_2, upper_2) = self.first.search_box(x), self.second.search_box(x)
-        return Product(lower_1, lower_2), Product(upper_1, upper_2)
-
-    def log_normaliser(self, dim: int) -> Float[Array, ""]:
-        """The sum of those of its factors, of columns of their own."""
-        factors, nodes = [], [self.first, self.second]
-        while nodes:
-            node = nodes.pop()
-            nodes += [node.first, node.second] if isinstance(node, Product) else []
-            factors += [] if isinstance(node, Product) else [node]
-        columns = [f.columns if isinstance(f, On) else tuple(range(dim)) for f in factors]
-        if sorted(sum(columns, ())) != list(range(dim)):
-            raise ValueError(
-                f"The integral of a product is known where each column is of one factor; of {dim} "
-                f"columns, counted from 0, the factors take {', '.join(map(str, columns))}."
-            )
-        kernels = [f.kernel if isinstance(f, On) else f for f in factors]
-        volumes = [f.log_normaliser(len(c)) for f, c in zip(kernels, columns, strict=True)]
-        return functools.reduce(operator.add, volumes)
-
-    def rescaled(self, factor: ArrayLike) -> "Product":
-        return Product(self.first.rescaled(factor), self.second.rescaled(factor))
-
-    def categories(self, dim: int) -> dict[int, int | None]:
-        return self.first.categories(dim) | self.second.categories(dim)
 
 
 class Embedded(Kernel):
@@ -202,105 +143,6 @@ class Embedded(Kernel):
     ) -> Float[Array, "queries keys"]:
         kernel, q, k = self.embed(q, k)
         return kernel.pairwise(q, k)
-
-
-class Rescaled(Embedded):
-    r"""$\log K(q / f, k / f)$: all lengths of a kernel times a factor f."""
-
-    kernel: Kernel
-    factor: ArrayLike
-
-    def embed(
-        self, q: Float[Array, "*batch queries dim"], k: Float[Array, "*batch_k keys dim"]
-    ) -> tuple[Kernel, Array, Array]:
-        return self.kernel, q / self.factor, k / self.factor
-
-    def check(self, dim_q: int, dim_k: int) -> None:
-        self.kernel.check(dim_q, dim_k)
-
-    def categories(self, dim: int) -> dict[int, int | None]:
-        return self.kernel.categories(dim)
-
-
-class On(Embedded):
-    r"""A kernel of some columns of the points: mixed data are a product of these.
-
-    $$ \log K(q, k) = \log K'(q_C, k_C), \qquad q, k \in \mathbb{R}^d,\
-       C \subseteq \{0, \dots, d - 1\} $$
-
-    **Arguments:**
-
-    - `kernel`: K′, of points of as many dimensions as there are columns.
-    - `columns`: C, counted from 0, in the order in which K′ takes them; or one number.
-
-    `kernel.on(0, 2)` is `On(kernel, (0, 2))`.
-
-    **Raises:** `ValueError` if a column is not an integer from 0, comes twice, or is beyond the
-    columns of the points.
-    """
-
-    kernel: Kernel
-    columns: tuple[int, ...] = eqx.field(static=True)
-
-    def __init__(self, kernel: Kernel, columns: int | Sequence[int] | np.ndarray):
-        require_instance("kernel", kernel, Kernel, "ak.Gaussian(0.3)")
-        self.kernel = kernel
-        self.columns = as_integer_tuple("columns", columns, 0)
-        if len(set(self.columns)) < len(self.columns):
-            raise ValueError(f"Each column can be taken once; got {self.columns}.")
-
-    def embed(
-        self, q: Float[Array, "*batch queries dim"], k: Float[Array, "*batch_k keys dim"]
-    ) -> tuple[Kernel, Array, Array]:
-        return self.kernel, self._of(q), self._of(k)
-
-    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
-        return self.kernel.log_pair(self._of(q), self._of(k))
-
-    def check(self, dim_q: int, dim_k: int) -> None:
-        super().check(dim_q, dim_k)
-        self._require(dim_q)
-        self.kernel.check(len(self.columns), len(self.columns))
-
-    def is_light(self, dim: int) -> bool:
-        return self.kernel.is_light(len(self.columns))
-
-    def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
-        return self.kernel.score_upper_bound(PointBoxes(*map(self._of, boxes)))
-
-    def search_box(self, x: Float[Array, "n dim"]) -> tuple["On", "On"]:
-        """Those of K′ for its columns of x."""
-        lower, upper = self.kernel.search_box(self._of(x))
-        return On(lower, self.columns), On(upper, self.columns)
-
-    def log_normaliser(self, dim: int) -> Float[Array, ""]:
-        if len(self.columns) < dim:
-            raise ValueError(
-                f"A kernel on the columns {', '.join(map(str, self.columns))} of {dim}, counted "
-                f"from 0, is constant along the others, and its integral infinite: multiply it by "
-                f"kernels on these."
-            )
-        return self.kernel.log_normaliser(dim)
-
-    def rescaled(self, factor: ArrayLike) -> "On":
-        return On(self.kernel.rescaled(factor), self.columns)
-
-    def categories(self, dim: int) -> dict[int, int | None]:
-        return {self.columns[c]: m for c, m in self.kernel.categories(len(self.columns)).items()}
-
-    def _of(self, x: Float[Array, "*rows dim"]) -> Float[Array, "*rows few"]:
-        """The columns of points."""
-        self._require(x.shape[-1])
-        # slices and no gather: these melt into the loops that read them
-        parts = [jax.lax.slice_in_dim(x, c, c + 1, axis=-1) for c in self.columns]
-        return jnp.concatenate(parts, axis=-1)
-
-    def _require(self, dim: int) -> None:
-        if max(self.columns) >= dim:
-            raise ValueError(
-                f"A kernel on the columns {', '.join(map(str, self.columns))}, counted from 0, "
-                f"needs points of at least {max(self.columns) + 1} dimensions; got {dim}."
-            )
 
 
 def number_of_pair(

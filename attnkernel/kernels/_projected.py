@@ -12,11 +12,12 @@ from .._core.parameters import Parameter, described, positive
 from .._core.validation import require_function, require_instance
 from ._base import Embedded, Kernel
 from ._boxes import PointBoxes
+from ._wrapper import Wrapper
 
 Projection = Callable[[Float[Array, " dim_in"]], Float[Array, " dim_out"]]
 
 
-class Projected(Embedded):
+class Projected(Embedded, Wrapper):
     r"""Any kernel of projected points: queries and keys each by a function of their own.
 
     $$ \log K(q, k) = \log K'(W_q q,\, W_k k), \qquad q \in \mathbb{R}^{d_q},\
@@ -64,13 +65,26 @@ class Projected(Embedded):
     def embed(
         self, q: Float[Array, "*batch queries dim_q"], k: Float[Array, "*batch_k keys dim_k"]
     ) -> tuple[Kernel, Array, Array]:
-        def project(projection: Projection, x: Array) -> Array:
-            return jnp.vectorize(projection, signature="(d)->(e)")(x).astype(x.dtype)
+        return self.kernel, _project(self.query_proj, q), _project(self.key_proj, k)
 
-        return self.kernel, project(self.query_proj, q), project(self.key_proj, k)
+    def points_of_parts(self, x: Float[Array, "n dim"]) -> Float[Array, "n dim_part"]:
+        """Inputs as keys, by the projection as it is."""
+        return _project(self.key_proj, x)
+
+    def is_light(self, dim: int) -> bool:
+        """No: a projection of each pair is more than one of each point."""
+        return False
+
+    def categories(self, dim: int) -> dict[int, int | None]:
+        """None: a projection mixes the columns."""
+        return {}
 
 
-class SoftCapped(Kernel):
+def _project(projection: Projection, x: Array) -> Array:
+    return jnp.vectorize(projection, signature="(d)->(e)")(x).astype(x.dtype)
+
+
+class SoftCapped(Wrapper):
     r"""Any kernel whose score is kept within ±c by a smooth cap.
 
     $$ \log K(q, k) = c \tanh\!\big(\log K'(q, k) / c\big) $$
@@ -100,26 +114,11 @@ class SoftCapped(Kernel):
     def cap(self) -> ArrayLike:
         return self.cap_parameter.value
 
-    def check(self, dim_q: int, dim_k: int) -> None:
-        self.kernel.check(dim_q, dim_k)
-
     def precomputed(
         self, q: Float[Array, "*batch queries dim_q"], k: Float[Array, "*batch_k keys dim_k"]
     ) -> tuple[Kernel, Array, Array]:
         kernel, q, k = self.kernel.precomputed(q, k)
-        return self._of(kernel), q, k
-
-    def rescaled(self, factor: ArrayLike) -> "SoftCapped":
-        return self._of(self.kernel.rescaled(factor))
-
-    def categories(self, dim: int) -> dict[int, int | None]:
-        return self.kernel.categories(dim)
-
-    def search_box(self, x: Float[Array, "n dim"]) -> tuple["SoftCapped", "SoftCapped"]:
-        lower, upper = super().search_box(x)
-        where = lambda kernel: kernel.kernel  # noqa: E731
-        kernels = self.kernel.search_box(x)
-        return eqx.tree_at(where, lower, kernels[0]), eqx.tree_at(where, upper, kernels[1])
+        return self.with_parts({"kernel": kernel}), q, k
 
     def log_pair(self, q: Float[Array, " dim_q"], k: Float[Array, " dim_k"]) -> Float[Array, ""]:
         return self._capped(self.kernel.log_pair(q, k))
@@ -129,12 +128,13 @@ class SoftCapped(Kernel):
     ) -> Float[Array, "queries keys"]:
         return self._capped(self.kernel.pairwise(q, k))
 
+    def is_light(self, dim: int) -> bool:
+        """No: a hyperbolic tangent of each pair costs more than to store it."""
+        return False
+
     def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
         bound = self.kernel.score_upper_bound(boxes)
         return jnp.where(jnp.isneginf(bound), -jnp.inf, self.cap * jnp.tanh(bound / self.cap))
-
-    def _of(self, kernel: Kernel) -> "SoftCapped":
-        return eqx.tree_at(lambda capped: capped.kernel, self, kernel)
 
     def _capped(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
         some = ~jnp.isneginf(scores)

@@ -69,14 +69,14 @@ class Radial(Scaled):
         return None if factor is None else factor.T @ factor
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
-        near, inverse = self._units(q)
+        near, inverse = self.unit_scale(q)
         columns = tuple(q * near), tuple(k * near)
         return self.log_of(squares_of(*columns, inverse, self.metric_factor, self.unit))
 
     def pairwise(
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, "queries keys"]:
-        near, inverse = self._units(q)
+        near, inverse = self.unit_scale(q)
         q, k, scale = q * as_row(near), k * as_row(near), (inverse, self.metric_factor, self.unit)
         if at_most(q.shape[0] * k.shape[0], _FEW):
             rows = tuple(a[:, None] for a in q.T), tuple(b[None, :] for b in k.T)
@@ -90,7 +90,7 @@ class Radial(Scaled):
     def is_light(self, dim: int) -> bool:
         return (dim if self.metric_factor is None else dim**2 // 2) <= _LIGHT
 
-    def _units(
+    def unit_scale(
         self, points: Float[Array, "... dim"]
     ) -> tuple[Float[Array, "*dim"], Float[Array, "*dim"]]:
         """A power of two near 1/ℓ, constant to differentiation, and 1/ℓ in units of it."""

@@ -175,7 +175,7 @@ class Sums(NamedTuple):
 
 def _covariance(kernel: Gaussian, dim: int) -> Float[Array, "dim dim"]:
     """Σ = ℓ² M⁻¹, of exp(-½ (q - k)ᵀ Σ⁻¹ (q - k))."""
-    kernel._require_dimensions(dim)
+    kernel.check(dim, dim)
     lengthscale = jnp.broadcast_to(kernel.lengthscale, (dim,))
     inverse = jnp.eye(dim, dtype=lengthscale.dtype)
     if kernel.metric_factor is not None:

@@ -122,7 +122,7 @@ def _in_order(
     rule: Softmax,
 ) -> SoftmaxState:
     """The state of sorted queries over sorted keys."""
-    near, inverse = kernel._units(q)
+    near, inverse = kernel.unit_scale(q)
     scale = jnp.reshape(inverse, ())
     if kernel.metric_factor is not None:
         scale = scale * jnp.abs(kernel.metric_factor[0, 0])

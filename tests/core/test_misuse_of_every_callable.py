@@ -403,6 +403,7 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
     ),
     **of_class("On", kernel=KERNEL, columns=("whole from 0", 0)),
     **of_class("Product", first=KERNEL, second=KERNEL),
+    **of_class("Rescaled", kernel=KERNEL, factor=LENGTH),
     **of_class(
         "Projected",
         kernel=KERNEL,
@@ -879,7 +880,7 @@ EXCLUDED = {
     ),
     "abstract: its subclasses are called": (
         "Kernel Prior Mask Rule Method Objective kernels.Categorical kernels.Compact "
-        "kernels.Embedded kernels.FiniteRank kernels.Radial kernels.Scaled"
+        "kernels.Embedded kernels.Wrapper kernels.FiniteRank kernels.Radial kernels.Scaled"
     ),
     "what a function returns": (
         "Fit Bands Selection attention.LocalFit fitting.Box fitting.Choice fitting.Starts "

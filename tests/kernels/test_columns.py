@@ -191,7 +191,7 @@ def test_bounds_stretch_and_categories_are_those_of_the_columns(x64):
     assert set(kernel.categories(3)) == {0, 2}
     assert set(ak.LiRacine(0.1).on(4, 1).categories(5)) == {1, 4}
     assert set(ak.SoftCapped(kernel, 5.0).categories(3)) == {0, 2}
-    assert set(ak.kernels._base.Rescaled(kernel, 2.0).categories(3)) == {0, 2}
+    assert set(ak.kernels.Rescaled(kernel, 2.0).categories(3)) == {0, 2}
     assert set(ak.Gaussian().categories(3)) == set()
 
 

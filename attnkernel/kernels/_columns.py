@@ -1,0 +1,87 @@
+"""A kernel of some columns of the points."""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._core.validation import as_integer_tuple, require_instance
+from ._base import Embedded, Kernel
+from ._boxes import PointBoxes
+from ._wrapper import Wrapper
+
+
+class On(Embedded, Wrapper):
+    r"""A kernel of some columns of the points: mixed data are a product of these.
+
+    $$ \log K(q, k) = \log K'(q_C, k_C), \qquad q, k \in \mathbb{R}^d,\
+       C \subseteq \{0, \dots, d - 1\} $$
+
+    **Arguments:**
+
+    - `kernel`: K′, of points of as many dimensions as there are columns.
+    - `columns`: C, counted from 0, in the order in which K′ takes them; or one number.
+
+    `kernel.on(0, 2)` is `On(kernel, (0, 2))`.
+
+    **Raises:** `ValueError` if a column is not an integer from 0, comes twice, or is beyond the
+    columns of the points.
+    """
+
+    kernel: Kernel
+    columns: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, kernel: Kernel, columns: int | Sequence[int] | np.ndarray):
+        require_instance("kernel", kernel, Kernel, "ak.Gaussian(0.3)")
+        self.kernel = kernel
+        self.columns = as_integer_tuple("columns", columns, 0)
+        if len(set(self.columns)) < len(self.columns):
+            raise ValueError(f"Each column can be taken once; got {self.columns}.")
+
+    def embed(
+        self, q: Float[Array, "*batch queries dim"], k: Float[Array, "*batch_k keys dim"]
+    ) -> tuple[Kernel, Array, Array]:
+        return self.kernel, self.points_of_parts(q), self.points_of_parts(k)
+
+    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
+        return self.kernel.log_pair(self.points_of_parts(q), self.points_of_parts(k))
+
+    def check(self, dim_q: int, dim_k: int) -> None:
+        Kernel.check(self, dim_q, dim_k)
+        self._require(dim_q)
+        Wrapper.check(self, dim_q, dim_k)
+
+    def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
+        return self.kernel.score_upper_bound(PointBoxes(*map(self.points_of_parts, boxes)))
+
+    def log_normaliser(self, dim: int) -> Float[Array, ""]:
+        if len(self.columns) < dim:
+            raise ValueError(
+                f"A kernel on the columns {', '.join(map(str, self.columns))} of {dim}, counted "
+                f"from 0, is constant along the others, and its integral infinite: multiply it by "
+                f"kernels on these."
+            )
+        return self.kernel.log_normaliser(dim)
+
+    def categories(self, dim: int) -> dict[int, int | None]:
+        return {self.columns[c]: m for c, m in self.kernel.categories(len(self.columns)).items()}
+
+    def dim_of_parts(self, dim: int) -> int:
+        return len(self.columns)
+
+    def points_of_parts(self, x: Float[Array, "*rows dim"]) -> Float[Array, "*rows dim_part"]:
+        """The columns of points."""
+        self._require(x.shape[-1])
+        # slices and no gather: these melt into the loops that read them
+        parts = [jax.lax.slice_in_dim(x, c, c + 1, axis=-1) for c in self.columns]
+        return jnp.concatenate(parts, axis=-1)
+
+    def _require(self, dim: int) -> None:
+        if max(self.columns) >= dim:
+            raise ValueError(
+                f"A kernel on the columns {', '.join(map(str, self.columns))}, counted from 0, "
+                f"needs points of at least {max(self.columns) + 1} dimensions; got {dim}."
+            )

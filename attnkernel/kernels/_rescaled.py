@@ -1,0 +1,39 @@
+"""Any kernel with all its lengths times a factor."""
+
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from .._core.validation import require_instance, require_positive
+from ._base import Embedded, Kernel
+from ._boxes import PointBoxes
+from ._wrapper import Wrapper
+
+
+class Rescaled(Embedded, Wrapper):
+    r"""A kernel of points divided by a factor: $\log K(q, k) = \log K'(q / f,\, k / f)$.
+
+    It is the `rescaled` of a kernel that has no lengthscale of its own to multiply.
+
+    **Arguments:** `kernel`: K′. `factor`: f > 0, no unit.
+
+    **Raises:** `ValueError` if the factor is not positive.
+    """
+
+    kernel: Kernel
+    factor: ArrayLike
+
+    def __check_init__(self):
+        require_instance("kernel", self.kernel, Kernel, "ak.Gaussian(0.3)")
+        require_positive("factor", self.factor)
+
+    def embed(
+        self, q: Float[Array, "*batch queries dim"], k: Float[Array, "*batch_k keys dim"]
+    ) -> tuple[Kernel, Array, Array]:
+        return self.kernel, q / self.factor, k / self.factor
+
+    def points_of_parts(self, x: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
+        return x / self.factor
+
+    def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
+        corners = [corner / self.factor for corner in boxes]
+        return self.kernel.score_upper_bound(PointBoxes(*corners))

@@ -1,0 +1,103 @@
+"""Kernels that hold other kernels: what is known of the parts is known of the whole."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+from attnkernel import kernels
+
+N, DIM = 23, 3
+X = np.random.default_rng(0).normal(size=(N, DIM)).astype(np.float32)
+
+
+def projected(kernel):
+    query, key = (
+        eqx.nn.Linear(DIM, DIM, use_bias=False, key=jax.random.key(seed)) for seed in (0, 1)
+    )
+    return ak.kernels.Projected(kernel, query, key)
+
+
+class Shifted(kernels.Wrapper):
+    """A wrapper of the user's own: `log_pair` alone."""
+
+    kernel: kernels.Kernel
+
+    def log_pair(self, q, k):
+        return self.kernel.log_pair(q, k) - 1.0
+
+
+# each around the Gaussian of lengthscale 0.5, and the points that this one sees
+WRAPPERS = {
+    "product": (lambda kernel: kernel * ak.DotProduct(), lambda x: x),
+    "product of user's": (lambda kernel: ak.DotProduct() * Shifted(kernel), lambda x: x),
+    "columns": (lambda kernel: kernel.on(2, 0), lambda x: x[:, [2, 0]]),
+    "soft cap": (lambda kernel: ak.SoftCapped(kernel, 3.0), lambda x: x),
+    "rescaled": (lambda kernel: kernels.Rescaled(kernel, 4.0), lambda x: x / 4.0),
+    "projected": (projected, lambda x: x @ projected(ak.Gaussian()).key_proj.weight.T),
+    "nearest": (
+        lambda kernel: ak.NearestNeighbours(kernel, neighbours=2),
+        lambda x: jnp.broadcast_to(jnp.arange(N)[:, None] / 2.0, (N, DIM)),
+    ),
+    "of a wrapper": (lambda kernel: ak.SoftCapped(kernel.on(1), 3.0), lambda x: x[:, [1]]),
+    "user's": (Shifted, lambda x: x),
+}
+each_wrapper = pytest.mark.parametrize("name", WRAPPERS)
+
+
+def gaussian_of(kernel):
+    is_gaussian = lambda node: isinstance(node, ak.Gaussian)  # noqa: E731
+    (found,) = (n for n in jax.tree.leaves(kernel, is_leaf=is_gaussian) if is_gaussian(n))
+    return found
+
+
+def test_every_wrapper_is_tested():
+    made = {type(wrap(ak.Gaussian(0.5))) for wrap, _ in WRAPPERS.values()}
+    public = {value for value in vars(kernels).values() if isinstance(value, type)}
+    assert {w for w in public if issubclass(w, kernels.Wrapper)} - {kernels.Wrapper} <= made
+
+
+@each_wrapper
+def test_the_search_box_is_that_of_the_part(name):
+    wrap, seen = WRAPPERS[name]
+    kernel, x = wrap(ak.Gaussian(0.5)), jnp.asarray(X)
+    for side, expected in zip(
+        kernel.search_box(x), ak.Gaussian(0.5).search_box(jnp.asarray(seen(x))), strict=True
+    ):
+        assert jax.tree.structure(side) == jax.tree.structure(kernel)
+        length = gaussian_of(side).lengthscale
+        assert np.isfinite(length)
+        np.testing.assert_allclose(length, expected.lengthscale, rtol=1e-5)
+
+
+@each_wrapper
+def test_rescaled_multiplies_the_lengthscale_of_the_part(name):
+    kernel = WRAPPERS[name][0](ak.Gaussian(0.5))
+    longer = kernel.rescaled(3.0)
+    assert type(longer) is type(kernel)
+    np.testing.assert_allclose(gaussian_of(longer).lengthscale, 1.5, rtol=1e-6)
+
+
+def test_categories_and_checks_are_those_of_the_parts():
+    mixed = ak.LiRacine(0.3).on(2) * ak.Gaussian(np.ones(2)).on(0, 1)
+    for kernel in (mixed, Shifted(mixed), kernels.Rescaled(mixed, 2.0), ak.SoftCapped(mixed, 2.0)):
+        assert set(kernel.categories(DIM)) == {2}
+        with pytest.raises(ValueError, match="at least 3 dimensions"):
+            kernel.check(2, 2)
+    with pytest.raises(ValueError, match="2 lengthscales"):
+        Shifted(ak.Gaussian(np.ones(2))).check(DIM, DIM)
+    assert Shifted(ak.Gaussian()).is_light(DIM)
+    assert not Shifted(ak.DotProduct()).is_light(DIM)
+
+
+def test_a_product_with_nearest_neighbours_sums_over_all_keys_in_blocks(x64):
+    """The distance to the m-th nearest key is that of all keys, not of the keys of one block."""
+    x = X.astype(np.float64)
+    kernel = ak.NearestNeighbours(ak.Tricube(1.5), 0.5).on(0, 1) * ak.Gaussian(2.0).on(2)
+    dense, streamed = (
+        ak.attend(x, x, x, kernel=kernel, method=method)
+        for method in (ak.Dense(), ak.Blockwise(5, 4))
+    )
+    np.testing.assert_allclose(streamed, dense, rtol=1e-10)
