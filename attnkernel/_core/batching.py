@@ -1,4 +1,4 @@
-"""Decisions of members of a batch taken together."""
+"""One decision for all elements of a batch: inside `vmap`, a scalar predicate over all of them."""
 
 import jax
 import jax.numpy as jnp
@@ -6,14 +6,15 @@ from jaxtyping import Array, Bool
 
 
 @jax.custom_batching.custom_vmap
-def for_any(needed: Bool[Array, ""]) -> Bool[Array, ""]:
-    """Whether any member of a batch needs a branch that harms none: the others take it as well.
+def any_in_batch(needed: Bool[Array, ""]) -> Bool[Array, ""]:
+    """Whether any batch element needs a branch that is correct, if slower, for all of them.
 
-    A `cond` whose predicate is batched runs both of its branches, and has no gradient.
+    Under `vmap` the result is not batched, so that a `cond` on it stays a `cond`: with a batched
+    predicate JAX runs both branches.
     """
     return needed
 
 
-@for_any.def_vmap
+@any_in_batch.def_vmap
 def _(size: int, batched: list[bool], needed: Bool[Array, " batch"]) -> tuple[Array, bool]:
-    return for_any(jnp.any(needed)), False
+    return any_in_batch(jnp.any(needed)), False

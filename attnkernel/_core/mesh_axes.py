@@ -1,7 +1,7 @@
-"""Mesh axes along which arrays vary inside `jax.shard_map`, which compares them by default.
+"""Mesh axes along which arrays vary inside `jax.shard_map`, which checks them by default.
 
-The first carry of a loop and the last must vary along the same axes, and so must the results of
-the branches of a `cond`. A constant varies along none.
+The carry of a loop must vary along the same axes before and after a step, and so must the results
+of the branches of a `cond`. A constant varies along no axis.
 """
 
 from typing import Any
@@ -11,12 +11,13 @@ import jax
 from jaxtyping import Array
 
 
-def vary_alike(tree: Any, *like: Any) -> Any:
-    """The tree, every array of it varying along all mesh axes of any array of it and of `like`.
+def vary_alike(tree: Any, *others: Any) -> Any:
+    """Returns the tree, its arrays varying along all axes that any of the arrays varies along.
 
-    Outside `jax.shard_map` no array varies, and the tree is returned as it is.
+    The arrays are those of the tree and of `others`. Outside `jax.shard_map` no array varies, and
+    the tree is returned unchanged.
     """
-    leaves = jax.tree.leaves((tree, like))
+    leaves = jax.tree.leaves((tree, others))
     axes = frozenset().union(*map(_varying_axes, filter(eqx.is_array, leaves)))
     if not axes:
         return tree
@@ -24,10 +25,10 @@ def vary_alike(tree: Any, *like: Any) -> Any:
 
 
 def _varying_axes(array: Array) -> frozenset[str]:
-    of_type = jax.typeof(array)
-    if hasattr(of_type, "mat"):  # JAX from 0.10
-        return of_type.mat.varying
-    return getattr(of_type, "vma", frozenset())
+    abstract = jax.typeof(array)
+    if hasattr(abstract, "mat"):  # JAX from 0.10
+        return abstract.mat.varying
+    return getattr(abstract, "vma", frozenset())
 
 
 def _vary(array: Array, axes: frozenset[str]) -> Array:
@@ -36,5 +37,5 @@ def _vary(array: Array, axes: frozenset[str]) -> Array:
         return array
     if hasattr(jax.lax, "pcast"):
         return jax.lax.pcast(array, missing, to="varying")
-    before: Any = jax.lax  # JAX 0.7, where it is the function `pvary`
-    return before.pvary(array, missing)
+    lax: Any = jax.lax  # JAX 0.7 has `pvary` instead
+    return lax.pvary(array, missing)

@@ -1,7 +1,7 @@
-r"""Frames of pandas in, frames out: columns with names to numbers, and back.
+r"""Frames of pandas in, frames out: named columns to numbers, and back.
 
-A column of categories $c_0, \ldots, c_{m-1}$ becomes their codes 0, ..., m − 1. pandas itself is
-not imported: a frame is what looks like one.
+A column of categories $c_0, \ldots, c_{m-1}$ becomes their codes 0, ..., m − 1. A frame is
+recognised by its attributes, so that `import attnkernel` does not import pandas.
 """
 
 from collections.abc import Hashable, Sequence
@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Names = tuple[Hashable, ...]
-Categories = tuple[tuple[Hashable, ...] | None, ...]  # of each column; None: numbers
+Categories = tuple[tuple[Hashable, ...] | None, ...]  # one per column; None: a numeric column
 
 
-class Table(NamedTuple):
-    """The numbers of a frame, shape (n, columns), and what it takes to read another like it."""
+class FrameNumbers(NamedTuple):
+    """The numbers of a frame, shape (n, columns), with the names and categories of its columns."""
 
     numbers: np.ndarray
     names: Names
     categories: Categories
 
 
-class Rows:
-    """A frame that was asked with, as a static field: equal to itself alone."""
+class QueryFrame:
+    """The frame of a query, as a static field: compared by identity."""
 
     def __init__(self, frame: Any):
         self.frame = frame.copy()
@@ -34,128 +34,137 @@ def is_frame(x: Any) -> bool:
 
 
 def is_series(x: Any) -> bool:
+    """Whether it looks like a `Series`."""
     return is_frame(x) and not hasattr(x, "columns")
 
 
-def names_of(frame: Any) -> Names:
+def column_names(frame: Any) -> Names:
+    """Returns the names of the columns; of a `Series`, its own name."""
     return (frame.name,) if is_series(frame) else tuple(frame.columns)
 
 
-def read(what: str, frame: Any, known: Categories | None = None) -> Table:
-    """The numbers of a frame; `known`: the categories of columns, as of the frame fitted to.
+def frame_to_numbers(what: str, frame: Any, known: Categories | None = None) -> FrameNumbers:
+    """Returns the numbers of a frame; `known`: the categories of its columns in the fit.
 
-    **Raises:** `ValueError` for missing values, for columns that are neither numbers nor
-    categories, and for categories that are not among the known: by column, row and value.
+    **Raises:** `ValueError` for missing values, for columns that are neither numeric nor
+    categorical, and for categories not in `known`. The error names column, row and value.
     """
-    names = names_of(frame)
+    names = column_names(frame)
     columns = [frame] if is_series(frame) else [frame.iloc[:, i] for i in range(len(names))]
     expected = [_categories(column) for column in columns] if known is None else known
     numbers = np.empty((len(frame), len(names)))
-    for i, (column, name, among) in enumerate(zip(columns, names, expected, strict=True)):
+    for i, (column, name, categories) in enumerate(zip(columns, names, expected, strict=True)):
         where = f"Column {name!r} of {what}"
         missing = np.asarray(column.isna(), bool)
         if missing.any():
             raise ValueError(
                 f"{where} has {missing.sum()} missing values, the first in row "
-                f"{_row(column, missing)}. Drop those rows, with dropna(), or fill them."
+                f"{_first_row_label(column, missing)}. Drop those rows with dropna(), or fill them."
             )
-        numbers[:, i] = _numbers(column, where) if among is None else _codes(column, where, among)
-    return Table(numbers, names, tuple(expected))
+        if categories is None:
+            numbers[:, i] = _numeric_column(column, where)
+        else:
+            numbers[:, i] = _category_codes(column, where, categories)
+    return FrameNumbers(numbers, names, tuple(expected))
 
 
-def read_like(frame: Any, names: Names | None, categories: Categories | None) -> np.ndarray:
-    """New inputs as numbers; `ValueError` unless its columns are those of the fit, in order."""
-    got = names_of(frame)
+def query_to_numbers(frame: Any, names: Names | None, categories: Categories | None) -> np.ndarray:
+    """Returns new inputs as numbers; `ValueError` unless the columns are those of the fit."""
+    got = column_names(frame)
     if names is not None and names not in ((None,), got):
         raise ValueError(
-            f"x_new must have the columns that the fit has, in their order: {list(names)}; got "
+            f"x_new must have the columns of the fit, in the same order: {list(names)}; got "
             f"{list(got)}. Try x_new[{list(names)}]."
         )
     if categories is None or len(categories) != len(got):
         categories = (None,) * len(got)
-    return read("x_new", frame, categories).numbers
+    return frame_to_numbers("x_new", frame, categories).numbers
 
 
-def read_labels(what: str, labels: Any, x: Any) -> tuple[np.ndarray, Hashable]:
-    """Labels, or weights, of the rows of x, and their name: of several a tuple."""
+def labels_to_numbers(what: str, labels: Any, x: Any) -> tuple[np.ndarray, Hashable]:
+    """Returns the labels or weights of the rows of x, and their name; for several, a tuple."""
     if is_frame(x) and not x.index.equals(labels.index):
         raise ValueError(
-            f"x and {what} must have the same index, row by row; theirs differ. Try "
-            f"{what}.loc[x.index], or {what}.to_numpy() if the rows do go together."
+            f"x and {what} must have the same index, row by row. Try {what}.loc[x.index], or "
+            f"{what}.to_numpy() if the rows correspond in their order."
         )
-    table = read(what, labels, (None,) * len(names_of(labels)))
+    table = frame_to_numbers(what, labels, (None,) * len(column_names(labels)))
     return (table.numbers[:, 0], labels.name) if is_series(labels) else table[:2]
 
 
-def like(values: Any, asked: Any, name: Any) -> Any:
-    """Values of shape (m,) or (m, out) as pandas would have them, if what was asked is a frame."""
-    if not is_frame(asked):
+def as_pandas(values: Any, query: Any, name: Any) -> Any:
+    """Returns values of shape (m,) or (m, out) with the index of the query, if that is a frame."""
+    if not is_frame(query):
         return values
     array = np.asarray(values)
-    column = asked if is_series(asked) else asked.iloc[:, 0]
+    column = query if is_series(query) else query.iloc[:, 0]
     if array.ndim == 1:
-        return type(column)(array, index=asked.index, name=name)
+        return type(column)(array, index=query.index, name=name)
     if not isinstance(name, tuple) or len(name) != array.shape[1]:
         name = tuple(range(array.shape[1]))
-    return type(column.to_frame())(array, index=asked.index, columns=list(name))
+    return type(column.to_frame())(array, index=query.index, columns=list(name))
 
 
-def joined(rows: Rows | None, x: Any, found: dict[str, np.ndarray]) -> Any:
-    """The frame that was asked with, or one of x, and further columns, each of shape (m,)."""
-    if rows is None:
+def join_columns(query: QueryFrame | None, x: Any, found: dict[str, np.ndarray]) -> Any:
+    """Returns the frame of the query, or a new one from x, with columns of shape (m,) added."""
+    if query is None:
         try:
-            import pandas  # noqa: PLC0415  only who asks for a frame needs it
+            import pandas  # noqa: PLC0415  an extra
         except ImportError as missing:
             raise ImportError("A frame needs pandas: pip install pandas.") from missing
         x = np.asarray(x)
         names = ["x"] if x.shape[1] == 1 else [f"x{i + 1}" for i in range(x.shape[1])]
         frame = pandas.DataFrame(x, columns=names)
     else:
-        frame = rows.frame.to_frame() if is_series(rows.frame) else rows.frame
+        frame = query.frame.to_frame() if is_series(query.frame) else query.frame
     taken = [name for name in found if name in frame.columns]
     if taken:
         raise ValueError(
-            f"Columns of x are named as those of the answer: {taken}. Rename them, with "
-            f"rename(columns=...), before the fit."
+            f"x already has columns with the names of the result: {taken}. Rename them before the "
+            f"fit, with rename(columns=...)."
         )
     return frame.assign(**found)
 
 
-def shown(names: Sequence[Hashable] | None, dim: int) -> list[str]:
-    """Names of columns as text: those given, or x, or x1, x2, ..."""
+def display_names(names: Sequence[Hashable] | None, dim: int) -> list[str]:
+    """Returns the names of columns as text: those given, or x, or x1, x2, ..."""
     if names is not None:
         return ["x" if name is None else str(name) for name in names]
     return ["x"] if dim == 1 else [f"x{column + 1}" for column in range(dim)]
 
 
-def _row(column: Any, flags: np.ndarray) -> str:
-    """The label of the first row that is flagged, as it is written."""
+def _first_row_label(column: Any, flags: np.ndarray) -> str:
+    """Returns the index label of the first flagged row, as an error quotes it."""
     return repr(column.index[[int(np.argmax(flags))]].tolist()[0])
 
 
 def _categories(column: Any) -> tuple[Hashable, ...] | None:
+    """Returns the categories of a categorical column, None for others."""
     return tuple(column.cat.categories.tolist()) if hasattr(column, "cat") else None
 
 
-def _numbers(column: Any, where: str) -> np.ndarray:
+def _numeric_column(column: Any, where: str) -> np.ndarray:
+    """Returns a numeric column in float64; `where` names it in the error."""
     if getattr(column.dtype, "kind", "O") in "biuf":
         return column.to_numpy(dtype=float)
     first = "" if not len(column) else f", the first {column.iloc[0]!r} in row {column.index[0]!r}"
     raise ValueError(
-        f"{where} must be of numbers; its dtype is {column.dtype}{first}. Inputs that are names "
-        f'become categories by .astype("category") before the fit, and go with a kernel of '
-        f"categories, such as ak.LiRacine; dates become numbers by subtracting one of them."
+        f"{where} must be numeric; its dtype is {column.dtype}{first}. Turn names into categories "
+        f'with .astype("category") before the fit, for a categorical kernel such as ak.LiRacine; '
+        f"turn dates into numbers by subtracting one of them."
     )
 
 
-def _codes(column: Any, where: str, among: tuple[Hashable, ...]) -> np.ndarray:
-    of_row, values = column.factorize()
-    code = {category: number for number, category in enumerate(among)}
-    codes = np.array([code.get(value, -1) for value in values.tolist()], float)[of_row]
+def _category_codes(column: Any, where: str, categories: tuple[Hashable, ...]) -> np.ndarray:
+    """Returns the code of each cell: its place among the categories of the fit."""
+    value_of_row, values = column.factorize()
+    code = {category: number for number, category in enumerate(categories)}
+    codes = np.array([code.get(value, -1) for value in values.tolist()], float)[value_of_row]
     unseen = codes < 0
     if unseen.any():
         raise ValueError(
-            f"{where} has a category that the fit has not, in row {_row(column, unseen)}: "
-            f"{column.iloc[int(np.argmax(unseen))]!r}. It knows {list(among)}."
+            f"{where} has a category that the fit does not have, in row "
+            f"{_first_row_label(column, unseen)}: {column.iloc[int(np.argmax(unseen))]!r}. The fit "
+            f"has {list(categories)}."
         )
     return codes

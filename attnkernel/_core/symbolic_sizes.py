@@ -1,11 +1,13 @@
-"""Sizes of axes: integers, or symbolic dimensions while `jax.export` traces for all sizes.
+"""Symbolic axis sizes: those that `jax.export` traces with, for programs of any size.
 
-Signatures say `int` for both, as the shapes of JAX do.
+Signatures say `int` for a size of either kind, as the shapes of JAX do.
 """
 
 from typing import Any
 
-UNSUPPORTED = "it does not support the symbolic sizes of jax.export; use Dense() or Blockwise()"
+NO_SYMBOLIC_SIZES = (
+    "it does not support the symbolic sizes of jax.export; use Dense() or Blockwise()"
+)
 
 
 def is_symbolic(*sizes: Any) -> bool:
@@ -13,6 +15,6 @@ def is_symbolic(*sizes: Any) -> bool:
     return not all(isinstance(size, int) for size in sizes)
 
 
-def at_most(size: Any, most: int) -> bool:
-    """Whether a size is known to be at most `most`. False for a symbolic size."""
-    return not is_symbolic(size) and size <= most
+def is_at_most(size: Any, maximum: int) -> bool:
+    """Whether a size is known to be at most `maximum`; false for a symbolic size."""
+    return not is_symbolic(size) and size <= maximum

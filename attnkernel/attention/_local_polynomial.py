@@ -23,7 +23,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import is_concrete, wider_dtype
-from .._core.symbolic_sizes import at_most, is_symbolic
+from .._core.symbolic_sizes import is_at_most, is_symbolic
 from ..methods import Blockwise, Dense, Fourier, Method
 from ..priors import At
 from ..rules import Softmax
@@ -276,7 +276,7 @@ def _moments(
         most = min(_PAIRS // max(1, size * keys), _NUMBERS // max(1, batch * keys * width))
         together = max(1, min(-(-rows // size), most))
     if isinstance(method, Auto):
-        method = Dense() if at_most(size * keys, _PAIRS) else Blockwise()
+        method = Dense() if is_at_most(size * keys, _PAIRS) else Blockwise()
     columns = list(basis.columns)
     order = _neighbours(jax.lax.stop_gradient(q[..., columns]), size)
     turns = -(-rows // (size * together))

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray
 
 from .._core.arrays import as_points, as_real_array, is_concrete
-from .._core.pandas_frames import is_frame, read, read_labels
+from .._core.pandas_frames import frame_to_numbers, is_frame, labels_to_numbers
 from .._core.regression_data import (
     as_weights,
     require_category_codes,
@@ -274,11 +274,11 @@ def _from_frames(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any, dict[str,
     """What is in frames as numbers, and their names as the fields of a `Fit`."""
     names = {}
     if is_frame(weights):
-        weights, _ = read_labels("weights", weights, x)
+        weights, _ = labels_to_numbers("weights", weights, x)
     if is_frame(y):
-        y, names["y_name"] = read_labels("y", y, x)
+        y, names["y_name"] = labels_to_numbers("y", y, x)
     if is_frame(x):
-        x, names["x_names"], names["x_categories"] = read("x", x)
+        x, names["x_names"], names["x_categories"] = frame_to_numbers("x", x)
     return x, y, weights, names
 
 

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import as_points, as_real_array, is_concrete
-from .._core.pandas_frames import Categories, Names, is_frame, like, read_like
+from .._core.pandas_frames import Categories, Names, as_pandas, is_frame, query_to_numbers
 from ..objectives._objective import Objective
 from ._train import History
 
@@ -69,7 +69,7 @@ class Fit(eqx.Module):
             raise ValueError("This is a batch of fits: ask one of them, fit.member(i)(x_new).")
         at = self.inputs(x_new) if is_frame(x_new) else x_new
         out = self.model(at, self.x, self.y, **self.objective.weight_kwargs())
-        return jax.tree.map(lambda part: like(part, x_new, self.y_name), out)
+        return jax.tree.map(lambda part: as_pandas(part, x_new, self.y_name), out)
 
     def inputs(self, x_new: ArrayLike | Any) -> Float[Array, "m dim"]:
         """New inputs as numbers: of a frame its columns, categories as their codes.
@@ -78,7 +78,7 @@ class Fit(eqx.Module):
         is missing, or a category is none of the fit's.
         """
         if is_frame(x_new):
-            x_new = read_like(x_new, self.x_names, self.x_categories)
+            x_new = query_to_numbers(x_new, self.x_names, self.x_categories)
             return as_real_array("x_new", x_new).astype(self.x.dtype)
         return as_points("x_new", x_new)
 

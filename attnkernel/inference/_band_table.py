@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import is_concrete
-from .._core.pandas_frames import Rows, is_frame, is_series, joined, shown
+from .._core.pandas_frames import QueryFrame, display_names, is_frame, is_series, join_columns
 from ..fitting._result import Fit
 
 MAX_PRINTED_ROWS = 10  # of a longer band the first and the last rows are printed
@@ -40,7 +40,7 @@ class Bands(eqx.Module):
     effective_count: Float[Array, " m"] | None = None
     reliable: Bool[Array, " m"] | None = None
     is_bias_corrected: bool = eqx.field(static=True, default=False)
-    rows: Rows | None = eqx.field(static=True, repr=False, default=None)
+    rows: QueryFrame | None = eqx.field(static=True, repr=False, default=None)
     x_names: tuple[Hashable, ...] | None = eqx.field(static=True, repr=False, default=None)
     y_name: Hashable = eqx.field(static=True, repr=False, default=None)
 
@@ -57,7 +57,7 @@ class Bands(eqx.Module):
         It has the index of the frame of new inputs, if they were one. With several labels each
         column comes once for each, such as `lower of wage`.
         """
-        return joined(self.rows, self.x, self._columns())
+        return join_columns(self.rows, self.x, self._columns())
 
     def __str__(self) -> str:
         if not all(is_concrete(part) for part in jax.tree.leaves(self)):
@@ -81,7 +81,7 @@ class Bands(eqx.Module):
     def _inputs(self) -> dict[str, np.ndarray]:
         """The columns of x, by name; categories as the frame of new inputs has them."""
         if self.rows is None:
-            names = shown(self.x_names, self.x.shape[1])
+            names = display_names(self.x_names, self.x.shape[1])
             return dict(zip(names, np.asarray(self.x).T, strict=True))
         frame = self.rows.frame
         frame = frame.to_frame() if is_series(frame) else frame
@@ -104,7 +104,7 @@ class Bands(eqx.Module):
     @classmethod
     def of_fit(cls, fit: Fit, x_new: Any, *parts: Any, **named: Any) -> "Bands":
         """A band with the names of a fit, and the frame of new inputs, if they were one."""
-        rows = Rows(x_new) if is_frame(x_new) else None
+        rows = QueryFrame(x_new) if is_frame(x_new) else None
         names = {"rows": rows, "x_names": fit.x_names, "y_name": fit.y_name}
         return cls(*parts, **named, **names)
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.pandas_frames import like
+from .._core.pandas_frames import as_pandas
 from ..fitting._result import Fit
 from ._variance import hat_diagonals, require_smoother_fit
 
@@ -68,7 +68,7 @@ def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | An
     fit = require_smoother_fit(fit)
     ones, kwargs = np.ones(len(fit.x), fit.y.dtype), fit.objective.weight_kwargs()
     squares = fit.model.prediction_variance(fit.inputs(x_new), fit.x, ones, **kwargs)
-    return like(inverse_or_zero(squares), x_new, "effective_count")
+    return as_pandas(inverse_or_zero(squares), x_new, "effective_count")
 
 
 def inverse_or_zero(squares: Float[Array, " m"]) -> Float[Array, " m"]:

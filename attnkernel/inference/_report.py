@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from .._core.pandas_frames import shown
+from .._core.pandas_frames import display_names
 from .._core.validation import as_names
 from ..fitting._result import Fit, apart, take
 from ..kernels import Kernel
@@ -122,7 +122,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         raise ValueError(f"A report is of one label per row; y has shape {fit.y.shape}.")
     n, dim = fit.x.shape
     if names is None:
-        names = shown(fit.x_names, dim)
+        names = display_names(fit.x_names, dim)
     names = as_names("names", names)
     if len(names) != dim:
         raise ValueError(f"names must be {dim}, one for each column; got {list(names)}.")

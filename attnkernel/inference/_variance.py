@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.pandas_frames import like
+from .._core.pandas_frames import as_pandas
 from .._core.validation import require_choice
 from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit
@@ -47,7 +47,7 @@ def noise_variance(fit: Fit, x_new: ArrayLike | Any) -> Any:
     """
     fit = require_smoother_fit(fit)
     out = RowVariance.of(fit, "local").at(fit.inputs(x_new), fit.y)
-    return like(out[:, 0] if fit.y.ndim == 1 else out, x_new, fit.y_name)
+    return as_pandas(out[:, 0] if fit.y.ndim == 1 else out, x_new, fit.y_name)
 
 
 class RowVariance(eqx.Module):

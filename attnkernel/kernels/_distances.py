@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._core.batching import for_any
+from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
 
 
@@ -169,7 +169,7 @@ def _are_within(
 ) -> Bool[Array, ""]:
     """Whether no two squares add up to more, in any member of a batch."""
     squares_a, squares_b = (jnp.max(jnp.sum(u * u, axis=1)) for u in (a, b))
-    return ~for_any(~(squares_a + squares_b <= most))
+    return ~any_in_batch(~(squares_a + squares_b <= most))
 
 
 _product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)

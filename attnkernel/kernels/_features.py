@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._core.batching import for_any
+from .._core.batching import any_in_batch
 from .._core.validation import as_integer, require_bool, require_key
 from ._base import Kernel
 from ._inner import DotProduct
@@ -76,7 +76,7 @@ class EluFeatures(FiniteRank):
             return jnp.log(jnp.where(some, products, 1.0)) + high_a + high_b.T
 
         # a product that underflows is summed anew, one feature at a time
-        return jax.lax.cond(for_any(~jnp.all(some)), by_feature, at_once)
+        return jax.lax.cond(any_in_batch(~jnp.all(some)), by_feature, at_once)
 
 
 class Taylor(FiniteRank):

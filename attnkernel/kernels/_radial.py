@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array, is_concrete, wider_dtype
-from .._core.symbolic_sizes import at_most
+from .._core.symbolic_sizes import is_at_most
 from ._base import Kernel
 from ._boxes import PointBoxes
 from ._distances import MANY, add_up, as_row, columns, largest, pairwise_squares, squares_of
@@ -78,7 +78,7 @@ class Radial(Scaled):
     ) -> Float[Array, "queries keys"]:
         near, inverse = self.unit_scale(q)
         q, k, scale = q * as_row(near), k * as_row(near), (inverse, self.metric_factor, self.unit)
-        if at_most(q.shape[0] * k.shape[0], _FEW):
+        if is_at_most(q.shape[0] * k.shape[0], _FEW):
             rows = tuple(a[:, None] for a in q.T), tuple(b[None, :] for b in k.T)
             # pairs so far apart that their squares overflow are constants to derivatives
             far = jnp.isinf(jax.lax.stop_gradient(squares_of(*rows, *scale)))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.batching import for_any
+from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
 from .._core.symbolic_sizes import is_symbolic
 from ..kernels import Kernel, PointBoxes
@@ -84,7 +84,7 @@ def fold(
     def of_row(row: Block, number: Array) -> Array:
         @recomputed
         def step(state: Array, column: Block) -> tuple[Array, None]:
-            needed = for_any(needs(bound_of(row, column, parts), number, state))
+            needed = any_in_batch(needs(bound_of(row, column, parts), number, state))
             # again: a branch hands its blocks of weights out as arrays
             operands = row, column, number, state
             return jax.lax.cond(needed, recomputed(add), lambda *of: of[-1], *operands), None

@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._core.batching import for_any
+from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
-from .._core.symbolic_sizes import at_most, is_symbolic
+from .._core.symbolic_sizes import is_at_most, is_symbolic
 from .._core.validation import as_integer
 from ..kernels import Kernel
 from ..priors import Prior
@@ -71,7 +71,9 @@ class Blockwise(Method):
 
     def batch_size(self, task: Task) -> int | None:
         """From a million pairs one: it then has blocks enough, and caches hold those of one."""
-        return batch_size_within_memory(task) if at_most(task.queries * task.keys, 2**20 - 1) else 1
+        return (
+            batch_size_within_memory(task) if is_at_most(task.queries * task.keys, 2**20 - 1) else 1
+        )
 
     def softmax_state(
         self,
@@ -143,7 +145,7 @@ def _sums(
 
         def step(t: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             j = (first + t) % number
-            needed = for_any(is_needed(bounds[j], state[0], negligible))
+            needed = any_in_batch(is_needed(bounds[j], state[0], negligible))
             # as an operand, so that it is cut out once and not anew for each of its pairs
             return jax.lax.cond(needed, add, lambda _, *state: state, at(j), *state)
 
@@ -153,7 +155,7 @@ def _sums(
             # with the shift as it is: that of the first block seldom needs to be raised
             more = _weigh(scores_of(row, column, parts, k.shape[0]), shift, column.values)
             return jax.lax.cond(
-                for_any(~(sums_fit(more) & jnp.all(shift > -jnp.inf))),
+                any_in_batch(~(sums_fit(more) & jnp.all(shift > -jnp.inf))),
                 lambda: raise_and_add(column, shift, sums),
                 lambda: (shift, sums + more),
             )
@@ -168,7 +170,7 @@ def _sums(
         empty = vary_alike(empty, row, columns, parts)
         if by_key is not None:
             return jax.lax.fori_loop(0, number, step, empty)
-        some = for_any(~jnp.isneginf(bounds[first]))
+        some = any_in_batch(~jnp.isneginf(bounds[first]))
         start = jax.lax.cond(some, raise_and_add, lambda _, *state: state, at(first), *empty)
         return jax.lax.fori_loop(1, number, step, start)
 

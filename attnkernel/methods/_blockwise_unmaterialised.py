@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._core.batching import for_any
+from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
 from .._core.symbolic_sizes import is_symbolic
 from ..kernels import Kernel
@@ -73,12 +73,12 @@ def add(
 
         def sum_it() -> tuple[Array, Array, Array]:
             more = jnp.stack(both(finite_shift(state[1]), column.values[0]), axis=1)
-            done = (state[0] == raised) | ~for_any(~sums_fit(more))
+            done = (state[0] == raised) | ~any_in_batch(~sums_fit(more))
             return jnp.where(done, 3, 0), state[1], more
 
         return jax.lax.cond(state[0] == 0, raise_it, sum_it)
 
-    first = jnp.where(for_any(jnp.any(jnp.isneginf(shift))), 0, 1)
+    first = jnp.where(any_in_batch(jnp.any(jnp.isneginf(shift))), 0, 1)
     start = vary_alike((first, shift, jnp.zeros_like(sums)))
     _, new, more = jax.lax.while_loop(lambda state: state[0] < 3, step, start)
     return new, sums * jnp.exp(shift - finite_shift(new))[:, None] + more

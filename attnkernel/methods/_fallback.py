@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.batching import for_any
+from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
 from ..priors import Mask, PositionBlock
 from ._blocks import Parts
@@ -79,14 +79,19 @@ def recompute_exactly(
             found,
         )
 
-    return SoftmaxState(*jax.lax.cond(for_any(jnp.any(wanted)), some, lambda: none((queries,))))
+    return SoftmaxState(
+        *jax.lax.cond(any_in_batch(jnp.any(wanted)), some, lambda: none((queries,)))
+    )
 
 
 def _by_first(points: Float[Array, "n dim"]) -> Int[Array, " n"]:
     """The order of the first coordinate; rows of a fit are in it already."""
     first = jax.lax.stop_gradient(points[:, 0])
     return jax.lax.cond(
-        for_any(jnp.any(first[1:] < first[:-1])), jnp.argsort, lambda x: jnp.arange(len(x)), first
+        any_in_batch(jnp.any(first[1:] < first[:-1])),
+        jnp.argsort,
+        lambda x: jnp.arange(len(x)),
+        first,
     )
 
 
@@ -107,7 +112,9 @@ def _while_left(
     # computed anew by derivatives: a choice would keep all that it reads, for every step
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def step(left: Array, part: Array) -> tuple[Array, Arrays]:
-        found = jax.lax.cond(for_any(left > 0), lambda: body(left, part), lambda: none(part.shape))
+        found = jax.lax.cond(
+            any_in_batch(left > 0), lambda: body(left, part), lambda: none(part.shape)
+        )
         return left - part.size, found
 
     return jax.lax.scan(step, left, parts)[1]

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import as_points
-from .._core.symbolic_sizes import UNSUPPORTED, is_symbolic
+from .._core.symbolic_sizes import NO_SYMBOLIC_SIZES, is_symbolic
 from ..kernels import Gaussian, Kernel
 from ..priors import Prior
 from ..rules import Rule, Softmax
@@ -56,7 +56,7 @@ class Fourier(Method):
 
     def unsupported_reason(self, task: Task) -> str | None:
         if is_symbolic(task.queries, task.keys):
-            return UNSUPPORTED
+            return NO_SYMBOLIC_SIZES
         if type(task.kernel) is not Gaussian:
             return f"it sums a Gaussian kernel alone, not {type(task.kernel).__name__}"
         if not 1 <= task.dim <= 3:

@@ -22,7 +22,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import as_float_dtype
-from .._core.symbolic_sizes import UNSUPPORTED, is_symbolic
+from .._core.symbolic_sizes import NO_SYMBOLIC_SIZES, is_symbolic
 from .._core.validation import require_choice
 from ..kernels import DotProduct, Gaussian, Kernel, Laplace, Matern32, Matern52
 from ..kernels._features import in_units
@@ -86,7 +86,7 @@ class Fused(Method):
 
     def unsupported_reason(self, task: Task) -> str | None:
         if is_symbolic(task.queries, task.keys):
-            return UNSUPPORTED
+            return NO_SYMBOLIC_SIZES
         platform, dtype = _platform(self.platform), self._dtype(task)
         if platform not in ("cuda", "tpu"):
             return (

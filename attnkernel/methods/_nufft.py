@@ -11,9 +11,11 @@ Magland and af Klinteberg, *A parallel nonuniform fast Fourier transform library
 """
 
 import functools
+import importlib.util
 import math
 import types
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -122,14 +124,22 @@ def _sizes(dim: int, pairs: int) -> tuple[int, ...]:
     return (least, *(size for size in more if _PAIRS[dim] * size**dim <= pairs))
 
 
+@functools.cache
 def _transforms() -> tuple[Callable, Callable]:
-    """The two transforms of jax-finufft, an optional package."""
-    from jax_finufft import nufft1, nufft2, ops  # noqa: PLC0415
+    """Returns the transforms of types 1 and 2 of jax-finufft, an optional package.
+
+    The rule for `vmap` of jax-finufft up to 1.3.1 uses `batching.not_mapped`, which JAX 0.10
+    removed (its issue 227). A private copy of its module gets this name: the module that others
+    import, and the primitives that it registers, stay as they are.
+    """
+    from jax_finufft import ops  # noqa: PLC0415
 
     if not hasattr(ops.batching, "not_mapped"):
-        # its rule for vmap, up to 1.3.1, names what JAX 0.10 took away: its issue 227
-        ops.batching = types.SimpleNamespace(not_mapped=None, moveaxis=jnp.moveaxis)
-    return nufft1, nufft2
+        spec: Any = importlib.util.find_spec("jax_finufft.ops")
+        ops = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(ops)
+        vars(ops)["batching"] = types.SimpleNamespace(not_mapped=None, moveaxis=jnp.moveaxis)
+    return ops.nufft1, ops.nufft2
 
 
 @functools.partial(jax.checkpoint, static_argnums=1)  # cheaper to form anew than to keep

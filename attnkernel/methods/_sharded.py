@@ -16,7 +16,7 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .._core.symbolic_sizes import UNSUPPORTED, is_symbolic
+from .._core.symbolic_sizes import NO_SYMBOLIC_SIZES, is_symbolic
 from .._core.validation import require_bool
 from ..kernels import Kernel
 from ..priors import HeldOut, PositionBlock, Prior
@@ -98,7 +98,7 @@ class Sharded(Method):
 
     def unsupported_reason(self, task: Task) -> str | None:
         if is_symbolic(task.queries, task.keys):
-            return UNSUPPORTED
+            return NO_SYMBOLIC_SIZES
         if task.rule.entmax_exponent is not None:
             return (
                 f"the weights of {type(task.rule).__name__} depend on all keys of a query at once"

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.symbolic_sizes import UNSUPPORTED, is_symbolic
+from .._core.symbolic_sizes import NO_SYMBOLIC_SIZES, is_symbolic
 from ..kernels import Biweight, Boxcar, Epanechnikov, Kernel, Laplace, Triangular, Triweight
 from ..kernels._radial import Radial
 from ..priors import Prior
@@ -44,7 +44,7 @@ class Sorted(Method):
     def unsupported_reason(self, task: Task) -> str | None:
         kernel, rule = task.kernel, task.rule
         if is_symbolic(task.queries, task.keys):
-            return UNSUPPORTED
+            return NO_SYMBOLIC_SIZES
         if type(kernel) is not Laplace and type(kernel) not in _POLYNOMIALS:
             names = ", ".join(["Laplace", *(known.__name__ for known in _POLYNOMIALS)])
             return f"it takes the kernels {names}; got {type(kernel).__name__}"

@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.symbolic_sizes import at_most
+from .._core.symbolic_sizes import is_at_most
 from .._core.validation import as_integer, require_instance
 from ..attention._jit import jit_if_pure
 from ..attention._local_polynomial import LocalFit
@@ -228,7 +228,7 @@ def _sharpen(
     v = _zero_hidden(prior, v)
     smooth = lambda rest: model.fitted(k, k, rest, prior)[0].astype(v.dtype)  # noqa: E731
     rest = _zero_hidden(prior, v - smooth(v))  # labels far from 0 are smoothed centred, only here
-    if at_most(k.shape[0] ** 2, MAX_STORED_WEIGHTS) and iterations > 2:
+    if is_at_most(k.shape[0] ** 2, MAX_STORED_WEIGHTS) and iterations > 2:
         matrix = _smoother_matrix(model, prior, k).astype(v.dtype)
         smooth = lambda rest: _matmul(matrix, rest)  # noqa: E731
 

@@ -13,7 +13,7 @@ from matplotlib import rcParams
 from matplotlib.axes import Axes
 
 from .._core.arrays import as_points, require_finite
-from .._core.pandas_frames import shown
+from .._core.pandas_frames import display_names
 from .._core.validation import as_integer, require_instance, require_string
 from ..fitting import Fit
 
@@ -105,7 +105,7 @@ def legend(ax: Axes, title: str | None = None) -> None:
 
 def x_label(result: Fit, column: int = 0) -> str:
     """The name of a column of inputs."""
-    return literal(shown(result.x_names, result.x.shape[1])[column])
+    return literal(display_names(result.x_names, result.x.shape[1])[column])
 
 
 def y_label(result: Fit, of: str = "") -> str:

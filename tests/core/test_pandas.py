@@ -135,7 +135,7 @@ def changed(column, row, value):
         (table()[0].assign(age=np.nan), r"'age' of x_new.* 41 missing .*'row 0'"),
         (
             table()[0].assign(age="old"),
-            r"'age' of x_new.*numbers.*'old'.*'row 0'",
+            r"'age' of x_new.*numeric.*'old'.*'row 0'",
         ),
     ],
 )
@@ -146,15 +146,15 @@ def test_new_frames_unlike_that_of_the_fit_are_refused(fit, asked, message):
 
 def test_frames_that_cannot_be_fitted_are_refused():
     frame, wage = table()
-    with pytest.raises(ValueError, match=r"'kind' of x.*numbers.*'row 0'"):
+    with pytest.raises(ValueError, match=r"'kind' of x.*numeric.*'row 0'"):
         fitted(frame.astype({"kind": str}), wage)
     with pytest.raises(ValueError, match=r"'age' of x .*1 missing.*'row 9'"):
         fitted(frame.assign(age=frame["age"].where(frame.index != "row 9")), wage)
-    with pytest.raises(ValueError, match=r"'age' of x .*numbers.*datetime64"):
+    with pytest.raises(ValueError, match=r"'age' of x .*numeric.*datetime64"):
         fitted(frame.assign(age=pandas.Timestamp("2024-01-01")), wage)
     with pytest.raises(ValueError, match=r"index.*y\.loc\[x\.index\]"):
         fitted(frame, wage.iloc[::-1])
-    with pytest.raises(ValueError, match=r"'kind' of y.*numbers"):
+    with pytest.raises(ValueError, match=r"'kind' of y.*numeric"):
         fitted(frame, frame["kind"])
 
 

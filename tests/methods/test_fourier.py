@@ -43,6 +43,21 @@ def allow_rank_promotion():
         yield
 
 
+def test_the_module_of_jax_finufft_stays_as_it_is(x64):
+    import jax_finufft  # noqa: PLC0415
+    from jax.interpreters import batching  # noqa: PLC0415
+
+    q, k, v = data(1)
+
+    def total(q):
+        return ak.attend(q, k, v, kernel=ak.Gaussian(0.7), method=ak.Fourier()).sum()
+
+    assert jax.vmap(total)(jnp.stack([q, q + 1])).shape == (2,)
+    if not hasattr(batching, "not_mapped"):
+        assert not hasattr(jax_finufft.ops.batching, "not_mapped")
+        assert hasattr(jax_finufft.ops.batching, "primitive_batchers")
+
+
 def data(dim, queries=QUERIES, keys=KEYS, seed=0):
     rng = np.random.default_rng(seed)
     shapes = ((queries, dim), (keys, dim), (keys, 2))
