@@ -1,18 +1,17 @@
 """A method is a way to evaluate the sum. All methods give the same function."""
 
 import abc
-import functools
-import operator
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from .._core.symbolic_sizes import is_symbolic
 from ..kernels import Kernel
-from ..priors import And, ExcludeSelf, HeldOut, Prior
+from ..priors import Prior
+from ..priors._base import key_mask_of
 from ..rules import Rule
 from ._softmax_state import SoftmaxState
 
@@ -69,33 +68,22 @@ def batch_size_within_memory(task: Task) -> int | None:
     return max(1, 2**24 // max(1, task.queries * task.keys))
 
 
-class KeyMask(NamedTuple):
-    """A prior that hides keys from all queries alike, and perhaps from each query its own row."""
-
-    seen: Bool[Array, " keys"] | None = None  # None: all keys
-    leaves_out: bool = False
-    unsupported_reason: str | None = None  # why the prior is none of these
-
-
-def key_mask(prior: Prior | None) -> KeyMask:
-    """The prior as a `KeyMask`, for methods that factorise the sum over all keys."""
-    if prior is None:
-        return KeyMask()
-    if type(prior) is HeldOut:
-        return KeyMask(seen=~prior.held_out)
-    if type(prior) is ExcludeSelf:
-        return KeyMask(leaves_out=True)
-    if type(prior) is And:
-        first, second = key_mask(prior.first), key_mask(prior.second)
-        seen = [side.seen for side in (first, second) if side.seen is not None]
-        return KeyMask(
-            functools.reduce(operator.and_, seen) if seen else None,
-            first.leaves_out or second.leaves_out,
-            first.unsupported_reason or second.unsupported_reason,
-        )
-    name = type(prior).__name__
-    known = "no prior, or the masks HeldOut and ExcludeSelf, also joined by &"
-    return KeyMask(unsupported_reason=f"it takes {known}; got {name}")
+def mask_unsupported_reason(
+    prior: Prior | None, *, excludes_self: bool = False, is_causal: bool = False
+) -> str | None:
+    """Why a method that takes masks of keys, and the factors named, does not take this prior."""
+    mask = key_mask_of(prior)
+    names = ["HeldOut"] + ["ExcludeSelf"] * excludes_self + ["Causal()"] * is_causal
+    got = mask.unsupported_reason
+    if got is None and mask.excludes_self and not excludes_self:
+        got = "a mask that excludes the row of each query"
+    if got is None and mask.is_causal and not is_causal:
+        got = "a causal mask"
+    if got is None:
+        return None
+    masks = " and ".join(names)
+    joined = ", also joined by &" if len(names) > 1 else ""
+    return f"it takes no prior, or masks of keys such as {masks}{joined}; got {got}"
 
 
 def apply_prior(

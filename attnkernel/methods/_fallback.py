@@ -4,6 +4,7 @@ import functools
 import math
 from collections.abc import Callable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -11,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
 from ..priors import Mask, PositionBlock
+from ..priors._base import key_mask_of
 from ._blocks import Parts
 from ._blockwise import Blockwise
 from ._softmax_state import SoftmaxState
@@ -21,16 +23,17 @@ Arrays = tuple[Array, Array, Array]  # maximum, mass and total of a state
 
 
 class _Reordered(Mask):
-    """A mask on rows and keys in another order; rows from `number` on see nothing."""
+    """A mask of keys on rows and keys in another order; rows from `number` on see nothing."""
 
-    mask: Mask | None
+    allowed: Bool[Array, " keys"]
+    excludes_self: bool = eqx.field(static=True)
     rows: Int[Array, " rows"]
     columns: Int[Array, " keys"]
     number: Int[Array, ""]
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
-        seen = i < self.number
-        return seen if self.mask is None else seen & self.mask.allows(self.rows[i], self.columns[j])
+        allowed = (i < self.number) & self.allowed[j]
+        return allowed & (self.rows[i] != self.columns[j]) if self.excludes_self else allowed
 
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return block.i_low < self.number
@@ -48,8 +51,8 @@ def recompute_exactly(
     Both sides are sorted by the first coordinate, so that blocks far from each other are skipped.
     """
     kernel, prior, rule = parts
-    assert prior is None or isinstance(prior, Mask)  # as unsupported_reason says
-
+    mask = key_mask_of(prior)
+    allowed = jnp.ones(len(k), bool) if mask.allowed is None else mask.allowed
     queries, steps = len(q), math.isqrt(-(-len(q) // _ROWS) - 1) + 1
 
     def none(shape: tuple[int, ...]) -> Arrays:
@@ -64,8 +67,8 @@ def recompute_exactly(
         keys, values = k[columns], v[columns]
 
         def of_rows(left: Array, chosen: Array) -> Arrays:
-            mask = _Reordered(prior, chosen, columns, left)
-            part = Blockwise(block_q=128).softmax_state(q[chosen], keys, values, kernel, mask, rule)
+            seen = _Reordered(allowed[columns], mask.excludes_self, chosen, columns, left)
+            part = Blockwise(block_q=128).softmax_state(q[chosen], keys, values, kernel, seen, rule)
             return part.maximum, part.mass, part.total
 
         # steps within steps, for to pass over one costs as much as to read all keys

@@ -17,8 +17,9 @@ from .._core.arrays import as_points
 from .._core.symbolic_sizes import NO_SYMBOLIC_SIZES, is_symbolic
 from ..kernels import Gaussian, Kernel
 from ..priors import Prior
+from ..priors._base import key_mask_of
 from ..rules import Rule, Softmax
-from ._base import Method, Task, key_mask
+from ._base import Method, Task, mask_unsupported_reason
 from ._blockwise import Blockwise
 from ._fallback import recompute_exactly
 from ._nufft import convolve
@@ -65,7 +66,7 @@ class Fourier(Method):
             return f"{jnp.dtype(task.dtype).name} is too coarse to certify; use float64"
         if type(task.rule) is not Softmax:
             return f"it takes the rule Softmax, not {type(task.rule).__name__}"
-        if (reason := key_mask(task.prior).unsupported_reason) is not None:
+        if (reason := mask_unsupported_reason(task.prior, excludes_self=True)) is not None:
             return reason
         if jax.default_backend() != "cpu":
             return f"it runs on CPU, and the default device is {jax.default_backend()}"
@@ -123,8 +124,8 @@ class Fourier(Method):
         assert isinstance(kernel, Gaussian)  # as unsupported_reason says
         assert isinstance(rule, Softmax)
         covariance = _covariance(kernel, k.shape[1]) * rule.temperature
-        mask = key_mask(prior)
-        seen = jnp.ones(k.shape[0], v.dtype) if mask.seen is None else mask.seen.astype(v.dtype)
+        mask = key_mask_of(prior)
+        seen = jnp.ones(len(k), v.dtype) if mask.allowed is None else mask.allowed.astype(v.dtype)
         hidden = seen[:, None] == 0
         number = jnp.maximum(jnp.sum(seen), 1.0)
         constant = jax.lax.stop_gradient(jnp.where(hidden, 0.0, v))
@@ -137,7 +138,7 @@ class Fourier(Method):
         values = jnp.where(hidden, 0.0, jnp.where(hidden, 0.0, v) - centre) / unit
         columns = jnp.concatenate([seen[:, None], values], axis=1)
         sums, error = convolve(q, k, columns, covariance, self.tol)
-        if mask.leaves_out:
+        if mask.excludes_self:
             own = min(len(q), len(k))
             weight = jnp.exp(
                 rule.scaled_scores(jax.vmap(kernel.log_pair)(q[:own], k[:own])[:, None])

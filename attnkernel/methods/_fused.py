@@ -19,16 +19,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from .._core.arrays import as_float_dtype
 from .._core.symbolic_sizes import NO_SYMBOLIC_SIZES, is_symbolic
 from .._core.validation import require_choice
 from ..kernels import DotProduct, Gaussian, Kernel, Laplace, Matern32, Matern52
 from ..kernels._features import in_units
-from ..priors import And, Causal, Prior
+from ..priors import Prior
+from ..priors._base import key_mask_of
 from ..rules import Rule, Softmax
-from ._base import Method, Task, key_mask
+from ._base import Method, Task, mask_unsupported_reason
 from ._blocks import derivative
 from ._blockwise import Blockwise, sums_at
 from ._softmax_state import SoftmaxState
@@ -109,7 +110,7 @@ class Fused(Method):
             return f"in {dtype.name} it takes the kernels {names}; got {type(task.kernel).__name__}"
         if type(task.rule) is not Softmax:
             return f"it takes the rule Softmax; got {type(task.rule).__name__}"
-        if (reason := _mask(task.prior).unsupported_reason) is not None:
+        if (reason := mask_unsupported_reason(task.prior, is_causal=True)) is not None:
             return reason
         columns = max(task.dim + _PARTS, task.dim_v)
         if half and columns > _MOST:
@@ -147,29 +148,6 @@ def _platform(named: str | None) -> str:
     return "cuda" if found == "gpu" else found
 
 
-class _Mask(NamedTuple):
-    """Which keys are seen by all (None: each), whether later ones are hidden, or why neither."""
-
-    seen: Bool[Array, " keys"] | None
-    causal: bool
-    unsupported_reason: str | None
-
-
-def _mask(prior: Prior | None) -> _Mask:
-    if type(prior) is Causal:
-        plain = isinstance(prior.offset, int) and prior.offset == 0
-        return _Mask(None, True, None if plain else "of Causal it takes offset 0")
-    if type(prior) is And and Causal in (type(prior.first), type(prior.second)):
-        first, second = _mask(prior.first), _mask(prior.second)
-        seen = first.seen if second.seen is None else second.seen
-        return _Mask(seen, True, first.unsupported_reason or second.unsupported_reason)
-    mask = key_mask(prior)
-    if mask.unsupported_reason is not None or mask.leaves_out:
-        what = type(prior).__name__
-        return _Mask(None, False, f"it takes no prior, HeldOut, Causal() or both; got {what}")
-    return _Mask(mask.seen, False, None)
-
-
 @eqx.filter_custom_jvp
 def _sums(
     q: Float[Array, "queries dim"],
@@ -184,16 +162,16 @@ def _sums(
         return _by_splash(q, k, values[:, :-1], parts, dtype)
     from . import _pallas  # noqa: PLC0415  it takes long to import, and GPUs alone want it
 
-    mask, inverse_temperature = _mask(prior), 1.0 / rule.temperature
+    mask, inverse_temperature = key_mask_of(prior), 1.0 / rule.temperature
     log_prior = jnp.zeros(len(k), k.dtype)
-    if mask.seen is not None:
-        log_prior = jnp.where(mask.seen, log_prior, -jnp.inf)
+    if mask.allowed is not None:
+        log_prior = jnp.where(mask.allowed, log_prior, -jnp.inf)
     inverse = jnp.broadcast_to(jnp.exp(-kernel.log_lengthscale), q.shape[1:])
     if kernel.metric_factor is not None:
         centre = _centre(k)
         q, k = (_product(points - centre, kernel.metric_factor.T) for points in (q, k))
     values = values[:, :-1]
-    options: dict[str, bool] = {"causal": mask.causal, "interpret": _INTERPRET}
+    options: dict[str, bool] = {"causal": mask.is_causal, "interpret": _INTERPRET}
     return _pallas.sums(kernel, q, k, values, inverse, log_prior, inverse_temperature, **options)
 
 
@@ -238,7 +216,7 @@ def _features(q: Array, k: Array, v: Array, parts: Any, dtype: Any, whole: int) 
     else:
         q, k = in_units(kernel, q, k, rule.temperature)
         own, bias = jnp.zeros(len(q), q.dtype), jnp.zeros(len(k), k.dtype)
-    seen = _mask(prior).seen
+    seen = key_mask_of(prior).allowed
     seen = jnp.ones(len(k), bool) if seen is None else seen
     seen, bias = (jnp.pad(x, (0, -len(k) % whole)) for x in (seen, bias))
     # so low that its weight is 0, and so high that differences of two do not overflow
@@ -265,7 +243,7 @@ def _by_cudnn(
 ) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
     """L and Σ exp(s − L) (v, 1), of gradients that are cuDNN's."""
     features = _features(q, k, v, parts, dtype, 8)
-    call = functools.partial(_cudnn, causal=_mask(parts[1]).causal)
+    call = functools.partial(_cudnn, causal=key_mask_of(parts[1]).is_causal)
     out, raw = call(features.q, features.k, features.v)
     # cuDNN has no gradient of the log-mass: it is the mean slope of the scores, at weights as found
     fixed_q, fixed_k = map(jax.lax.stop_gradient, (features.q, features.k))
@@ -314,7 +292,7 @@ def _by_splash(
 
     features = _features(q, k, v, parts, dtype, 128)
     shape = len(features.q), len(features.k)
-    mask = masks.CausalMask(shape) if _mask(parts[1]).causal else masks.FullMask(shape)
+    mask = masks.CausalMask(shape) if key_mask_of(parts[1]).is_causal else masks.FullMask(shape)
     program = splash.make_splash_mha_single_device(
         masks.MultiHeadMask([mask]), save_residuals=True, interpret=_INTERPRET
     )

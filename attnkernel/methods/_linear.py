@@ -16,9 +16,10 @@ from .._core.symbolic_sizes import is_symbolic
 from .._core.validation import require_instance
 from ..kernels import DotProduct, FiniteRank, Gaussian, Kernel, RandomFeatures
 from ..kernels._features import Features, in_units
-from ..priors import Causal, Prior
+from ..priors import Prior
+from ..priors._base import key_mask_of
 from ..rules import Rule, Softmax
-from ._base import Method, Task, key_mask
+from ._base import Method, Task, mask_unsupported_reason
 from ._softmax_state import SoftmaxState, finite_shift
 
 _CHUNK = 64  # rows of a causal sum that are taken together
@@ -44,9 +45,9 @@ class Linear(Method):
     r"""Sums of features, in O(n + m) time: exact for `FiniteRank` kernels, else approximate.
 
     `Auto` never takes it. Takes `FiniteRank` kernels, such as `EluFeatures`, as they are;
-    `Gaussian` and `DotProduct`, at any temperature, with random features. Of priors, `HeldOut`,
-    and `Causal()` with queries and keys that begin together. A sum of trigonometric features that
-    comes out without a positive mass is NaN.
+    `Gaussian` and `DotProduct`, at any temperature, with random features. Supported priors:
+    `HeldOut` and `Causal()`, also joined by `&`; `Causal()` needs as many queries as keys. A sum of
+    trigonometric features whose mass is not positive is NaN.
 
     **Arguments:** `features`: `RandomFeatures`, for kernels that are not of finite rank.
     """
@@ -76,14 +77,13 @@ class Linear(Method):
         elif self.features.directions.shape[-1] != task.dim:
             dim = self.features.directions.shape[-1]
             return f"its features are of points of {dim} dimensions; got {task.dim}"
-        if type(task.prior) is Causal:
-            plain = isinstance(task.prior.offset, int) and task.prior.offset == 0
-            if plain and task.queries == task.keys:
-                return None
-            return "of Causal it takes offset 0 and as many queries as keys"
-        mask = key_mask(task.prior)
-        if mask.unsupported_reason is not None or mask.leaves_out:
-            return f"it takes no prior, HeldOut or Causal(); got {type(task.prior).__name__}"
+        if (reason := mask_unsupported_reason(task.prior, is_causal=True)) is not None:
+            return reason
+        if key_mask_of(task.prior).is_causal and task.queries != task.keys:
+            return (
+                "with a causal mask it takes as many queries as keys; got "
+                f"{task.queries} queries and {task.keys} keys"
+            )
         return None
 
     def softmax_state(
@@ -98,14 +98,15 @@ class Linear(Method):
         of_queries, of_keys = self.both(q, k, kernel, rule)
         values = jnp.concatenate([v, jnp.ones((v.shape[0], 1), v.dtype)], axis=1)
         state = LinearState.empty(of_keys.log.shape[1], v.shape[1], v.dtype)
-        if type(prior) is Causal:
+        mask = key_mask_of(prior)
+        if mask.allowed is not None:
+            allowed = mask.allowed[:, None]
+            log = jnp.where(allowed, of_keys.log, -jnp.inf)
+            of_keys = Features(log, jnp.where(allowed, of_keys.factor, 0.0))
+            values = jnp.where(allowed, values, 0.0)
+        if mask.is_causal:
             softmax, _ = advance(state, of_queries, of_keys, values)
         else:
-            seen = key_mask(prior).seen
-            if seen is not None:
-                log = jnp.where(seen[:, None], of_keys.log, -jnp.inf)
-                of_keys = Features(log, jnp.where(seen[:, None], of_keys.factor, 0.0))
-                values = jnp.where(seen[:, None], values, 0.0)
             softmax = _read(_add(state, of_keys, values), of_queries)
         return softmax.with_sink(rule.log_sink())
 

@@ -19,9 +19,10 @@ from jaxtyping import Array, Float, Int
 from .._core.symbolic_sizes import NO_SYMBOLIC_SIZES, is_symbolic
 from .._core.validation import require_bool
 from ..kernels import Kernel
-from ..priors import HeldOut, PositionBlock, Prior
+from ..priors import HeldOut, KeyMask, PositionBlock, Prior
+from ..priors._base import key_mask_of
 from ..rules import Rule
-from ._base import Method, Task, key_mask
+from ._base import Method, Task
 from ._blocks import derivative
 from ._blockwise import Blockwise
 from ._softmax_state import SoftmaxState
@@ -175,18 +176,21 @@ class _Part(Prior):
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         return self.prior.score_upper_bound(block.shifted(self.first_query, self.first_key))
 
+    def as_key_mask(self) -> KeyMask:
+        return KeyMask(unsupported_reason=f"{type(self.prior).__name__} on several devices")
+
 
 def _of_part(
     prior: Prior | None, first_query: ArrayLike, first_key: ArrayLike, keys: int, devices: int
 ) -> Prior | None:
     """The prior of the keys of one device; those from `keys` on are padding."""
-    mask = key_mask(prior)
+    mask = key_mask_of(prior)
     number = first_key + jnp.arange(-(-keys // devices))
     padding = number >= keys if keys % devices else None
-    if mask.unsupported_reason is None and not mask.leaves_out:
-        if mask.seen is None:
+    if not (mask.unsupported_reason or mask.excludes_self or mask.is_causal):
+        if mask.allowed is None:
             return None if padding is None else HeldOut(padding)
-        hidden = ~mask.seen[jnp.minimum(number, keys - 1)]
+        hidden = ~mask.allowed[jnp.minimum(number, keys - 1)]
         return HeldOut(hidden if padding is None else hidden | padding)
     assert prior is not None
     part = _Part(prior, first_query, first_key)

@@ -14,9 +14,10 @@ from jaxtyping import Array, Bool, Float, Int
 from .._core.symbolic_sizes import NO_SYMBOLIC_SIZES, is_symbolic
 from ..kernels import Biweight, Boxcar, Epanechnikov, Kernel, Laplace, Triangular, Triweight
 from ..kernels._radial import Radial
-from ..priors import Prior
+from ..priors import KeyMask, Prior
+from ..priors._base import key_mask_of
 from ..rules import Rule, Softmax
-from ._base import KeyMask, Method, Task, key_mask
+from ._base import Method, Task, mask_unsupported_reason
 from ._softmax_state import SoftmaxState
 from ._sorted_sums import Line, compact_sums, first_not, laplace_sums
 
@@ -50,10 +51,9 @@ class Sorted(Method):
             return f"it takes the kernels {names}; got {type(kernel).__name__}"
         if task.dim != 1:
             return f"it sorts points of one dimension; got {task.dim}"
-        mask = key_mask(task.prior)
-        if mask.unsupported_reason is not None:
-            return mask.unsupported_reason
-        if mask.leaves_out and task.queries != task.keys:
+        if (reason := mask_unsupported_reason(task.prior, excludes_self=True)) is not None:
+            return reason
+        if key_mask_of(task.prior).excludes_self and task.queries != task.keys:
             return (
                 "with ExcludeSelf it takes queries and keys that are the same rows; got "
                 f"{task.queries} queries and {task.keys} keys"
@@ -74,7 +74,7 @@ class Sorted(Method):
         prior: Prior | None,
         rule: Rule,
     ) -> SoftmaxState:
-        mask = key_mask(prior)
+        mask = key_mask_of(prior)
         assert isinstance(kernel, Radial)
         assert isinstance(rule, Softmax)
         if q.shape[0] == 0 or k.shape[0] == 0:
@@ -92,7 +92,7 @@ def _moments(
     rule: Softmax,
 ) -> SoftmaxState:
     """Sorts queries and keys; returns the state in the order of the queries given."""
-    hidden = jnp.zeros(len(k), bool) if mask.seen is None else ~mask.seen
+    hidden = jnp.zeros(len(k), bool) if mask.allowed is None else ~mask.allowed
     # hidden keys come last, as copies of the greatest that is seen, and weigh nothing
     q_fixed, k_fixed = jax.lax.stop_gradient((q[:, 0], k[:, 0]))
     sort_by = jnp.where(hidden, jnp.inf, k_fixed)
@@ -107,7 +107,7 @@ def _moments(
     k_seen = jnp.where(hidden[:, None], greatest, k)
     values = jnp.concatenate([v, jnp.ones((len(v), 1), v.dtype)], axis=1)
     values = jnp.where(hidden[:, None], 0.0, values)
-    own = _inverse(order)[rank] if mask.leaves_out else None
+    own = _inverse(order)[rank] if mask.excludes_self else None
     state = _in_order(q[rank], k_seen[order], values[order].T, own, kernel, rule)
     back = _inverse(rank)
     return jax.tree.map(lambda leaf: leaf[back], state)

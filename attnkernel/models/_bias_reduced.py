@@ -17,8 +17,8 @@ from .._core.validation import as_integer, require_instance
 from ..attention._jit import jit_if_pure
 from ..attention._local_polynomial import LocalFit
 from ..kernels import Kernel
-from ..methods._base import key_mask
-from ..priors import KeyWeights, Prior
+from ..priors import HeldOut, KeyWeights, Prior
+from ..priors._base import key_mask_of
 from ._data import read_data, with_weights
 from ._linear_smoother import DataSupport, LinearSmoother
 from ._regression import KernelRegression
@@ -178,16 +178,16 @@ class BiasReduced(LinearSmoother):
         whole = with_weights(prior, weights, k)
         if prior is not None:
             prior.check(q.shape[0], k.shape[0])
-        mask = key_mask(prior)
-        is_shared = not (
-            mask.unsupported_reason or mask.leaves_out
-        )  # all queries see the same labels
+        mask = key_mask_of(prior)
+        # whether all queries see the same labels
+        is_shared = not (mask.unsupported_reason or mask.excludes_self or mask.is_causal)
         if is_shared:
             whole = with_weights(None, weights, k)
-            if mask.seen is not None:
-                log = jnp.where(mask.seen, 0.0, -jnp.inf).astype(k.dtype)
-                log = log + whole.log_weights if isinstance(whole, KeyWeights) else log
-                whole = KeyWeights(log)
+            if mask.allowed is not None:
+                held_out = HeldOut(~mask.allowed)
+                whole = held_out if whole is None else held_out * whole
+                log_weights = whole.pairwise(jnp.zeros(1, int), jnp.arange(len(k)))[0]
+                whole = KeyWeights(log_weights.astype(k.dtype))
         parts = (self.model, self.iterations, whole, is_shared, wants_slopes)
         return jit_if_pure(_fit_reduced, parts, q, k, v)
 

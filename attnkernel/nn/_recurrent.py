@@ -14,6 +14,7 @@ from ..attention._arguments import task_of
 from ..kernels import Kernel
 from ..methods import Linear, LinearState, Method, advance
 from ..priors import Causal, Prior
+from ..priors._base import key_mask_of
 from ..rules import Rule
 from ._heads import OfHeads
 
@@ -99,4 +100,7 @@ def features_of(
         reason := method.unsupported_reason(task_of(one, one, one, kernel, prior, rule))
     ) is not None:
         raise ValueError(f"Linear cannot evaluate this: {reason}")
+    mask = key_mask_of(prior)
+    if not mask.is_causal or mask.allowed is not None:
+        raise ValueError(f"A recurrent cache takes no prior but ak.Causal(); got {prior!r}.")
     return eqx.filter_eval_shape(method.both, one, one, kernel, rule)[1].log.shape[1]

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.validation import require_instance, require_shape
 from ._block import PositionBlock
+from ._key_mask import KeyMask
 
 
 class Prior(eqx.Module):
@@ -41,6 +42,13 @@ class Prior(eqx.Module):
         Default: +inf, which says nothing.
         """
         return jnp.full((), jnp.inf)
+
+    def as_key_mask(self) -> KeyMask:
+        """The prior as a mask of keys that is the same for all queries, or why it is none.
+
+        `Fourier`, `Sorted`, `Linear` and `Fused` take only priors that are one. Default: none.
+        """
+        return KeyMask(unsupported_reason=type(self).__name__)
 
     def pairwise(
         self, i: Int[Array, " queries"], j: Int[Array, " keys"]
@@ -79,6 +87,9 @@ class Product(Prior):
         first, second = self.first.score_upper_bound(block), self.second.score_upper_bound(block)
         none = jnp.isneginf(first) | jnp.isneginf(second)
         return jnp.where(none, -jnp.inf, jnp.where(none, 0.0, first + second))
+
+    def as_key_mask(self) -> KeyMask:
+        return key_mask_of(self.first).intersect(key_mask_of(self.second))
 
 
 class Mask(Prior):
@@ -125,6 +136,9 @@ class And(Mask):
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return self.first.any_allowed(block) & self.second.any_allowed(block)
 
+    def as_key_mask(self) -> KeyMask:
+        return self.first.as_key_mask().intersect(self.second.as_key_mask())
+
 
 class Or(Mask):
     """True where either mask is; written `first | second`."""
@@ -163,3 +177,12 @@ def require_prior(name: str, prior: Any) -> None:
 def _number(name: str, found: Any) -> Any:
     expected = "one number for one pair (i, j)"
     return require_shape(name, found, (), expected, "i and j are single positions.")
+
+
+def key_mask_of(prior: Any) -> KeyMask:
+    """The prior as a mask of keys. No prior allows all pairs; an `ak.PerHead` has no such mask."""
+    if prior is None:
+        return KeyMask()
+    if isinstance(prior, Prior):
+        return prior.as_key_mask()
+    return KeyMask(unsupported_reason=type(prior).__name__)

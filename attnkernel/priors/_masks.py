@@ -11,6 +11,7 @@ from .._core.arrays import as_boolean_array
 from .._core.validation import require_function, require_integer
 from ._base import Mask
 from ._block import PositionBlock
+from ._key_mask import KeyMask
 from ._positions import range_of, require_lengths, row_of_whole_numbers
 
 
@@ -36,12 +37,18 @@ class HeldOut(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return ~self.held_out[j]
 
+    def as_key_mask(self) -> KeyMask:
+        return KeyMask(allowed=~self.held_out)
+
 
 class ExcludeSelf(Mask):
     r"""No query sees its own row: $\pi(i, j) = 1\{j \ne i\}$, for q and k the same rows."""
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return i != j
+
+    def as_key_mask(self) -> KeyMask:
+        return KeyMask(excludes_self=True)
 
 
 class Where(Mask):
@@ -76,6 +83,11 @@ class Causal(Mask):
 
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return block.j_low <= block.i_high + self.offset
+
+    def as_key_mask(self) -> KeyMask:
+        if isinstance(self.offset, int) and self.offset == 0:
+            return KeyMask(is_causal=True)
+        return KeyMask(unsupported_reason="Causal of another offset than the number 0")
 
 
 class Window(Mask):

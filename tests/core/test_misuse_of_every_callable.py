@@ -889,8 +889,8 @@ EXCLUDED = {
     ),
     "an error or a warning": "FitWarning ExtrapolationWarning CheckpointWarning SavedFileError",
     "for authors of kernels, methods and training loops, inside jit": (
-        "kernels.unbounded kernels.PointBoxes priors.PositionBlock methods.dense_weights "
-        "methods.advance fitting.identity_of"
+        "kernels.unbounded kernels.PointBoxes priors.PositionBlock priors.KeyMask "
+        "methods.dense_weights methods.advance fitting.identity_of"
     ),
 }
 

@@ -252,7 +252,7 @@ def test_labels_of_held_out_rows_are_not_read(x64):
     [
         ({"kernel": lambda: ak.Laplace(0.3)}, "Gaussian.*Laplace"),
         ({"dim": 4}, "1 to 3.*4"),
-        ({"prior": ak.Causal()}, "HeldOut and ExcludeSelf.*Causal"),
+        ({"prior": ak.Causal()}, "HeldOut and ExcludeSelf.*causal"),
         ({"dtype": jnp.float32}, "float32.*float64"),
     ],
 )
@@ -343,7 +343,7 @@ def test_selected_queries_are_recomputed_exactly(x64, monkeypatch, prior):
 
 def test_blocks_without_a_selected_query_are_skipped():
     rows = jnp.arange(8)
-    mask = _fallback._Reordered(priors.ExcludeSelf(), rows, rows, jnp.asarray(3))
+    mask = _fallback._Reordered(jnp.ones(8, bool), True, rows, rows, jnp.asarray(3))
     first, last = jnp.asarray(0), jnp.asarray(7)
     block = priors.PositionBlock(jnp.asarray(2), jnp.asarray(3), first, last)
     assert mask.score_upper_bound(block) == 0

@@ -25,6 +25,7 @@ def arrays(seed=0):
     [
         (ak.EluFeatures(), None),
         (ak.EluFeatures(), ak.Causal()),
+        (ak.EluFeatures(), ak.priors.HeldOut(HIDDEN) & ak.Causal()),
         (ak.Taylor(), ak.priors.HeldOut(HIDDEN)),
         *(
             slow(*case)
@@ -262,8 +263,8 @@ def test_float32_state_takes_float64_rows(x64):
     [
         ({"kernel": ak.Gaussian()}, "Gaussian.*features="),
         ({"kernel": ak.Cauchy()}, "random features.*Cauchy"),
-        ({"prior": ak.Window(2, 0)}, r"HeldOut or Causal\(\).*Window"),
-        ({"prior": ak.Causal(3)}, "Causal.*offset 0"),
+        ({"prior": ak.Window(2, 0)}, r"HeldOut and Causal\(\).*got Window"),
+        ({"prior": ak.Causal(3)}, "got Causal of another offset"),
         ({"rule": ak.Entmax(1.5)}, "Softmax.*Entmax"),
         ({"rule": ak.Softmax(0.5)}, "finite rank.*temperature 1"),
         (

@@ -265,8 +265,8 @@ def test_left_out_key_apart_from_its_query_gives_nan(x64):
             "Laplace, Boxcar, .* Triweight.*Gaussian",
         ),
         ({"dim": 2}, "one dimension.*2"),
-        ({"prior": ak.Causal()}, "HeldOut and ExcludeSelf.*Causal"),
-        ({"prior": priors.ExcludeSelf() & ak.Causal()}, "got Causal"),
+        ({"prior": ak.Causal()}, "HeldOut and ExcludeSelf.*causal"),
+        ({"prior": priors.ExcludeSelf() & ak.Causal()}, "got a causal mask"),
         ({"prior": priors.ExcludeSelf(), "queries": 3}, "same rows.*3 queries.*5 keys"),
         (
             {"rule": ak.Softmax(0.5)},

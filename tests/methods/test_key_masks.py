@@ -1,0 +1,103 @@
+"""`Prior.as_key_mask`: what a factorised method may ask of a prior, also of a user's own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, Bool
+
+import attnkernel as ak
+from attnkernel import priors
+
+N = 23
+EVEN = np.arange(N) % 2 == 0
+
+
+class FromFirst(priors.Prior):
+    """A prior of a user's own: keys that are flagged, the row of the query aside if asked."""
+
+    flags: Bool[Array, " keys"]
+    excludes_self: bool = False
+
+    def log_pair(self, i, j):
+        allowed = self.flags[j] & ((i != j) | (not self.excludes_self))
+        return jnp.where(allowed, 0.0, -jnp.inf)
+
+    def as_key_mask(self):
+        return priors.KeyMask(allowed=self.flags, excludes_self=self.excludes_self)
+
+
+class UpToNow(priors.Mask):
+    """A causal mask of a user's own."""
+
+    def allows(self, i, j):
+        return j <= i
+
+    def as_key_mask(self):
+        return priors.KeyMask(is_causal=True)
+
+
+OWN = FromFirst(jnp.asarray(EVEN))
+OTHERS = FromFirst(jnp.asarray(EVEN), excludes_self=True)
+
+
+@pytest.mark.parametrize(
+    ("method", "kernel", "prior"),
+    [
+        (ak.Sorted(), ak.Laplace(0.3), OTHERS),
+        (ak.Fourier(), ak.Gaussian(0.3), OTHERS),
+        (ak.Fourier(), ak.Gaussian(0.3), OWN * priors.HeldOut(~EVEN) * priors.ExcludeSelf()),
+        (ak.Linear(), ak.EluFeatures(), UpToNow() & priors.HeldOut(~EVEN)),
+        (ak.Linear(), ak.EluFeatures(), OWN * UpToNow()),
+        (ak.Sharded(ring=True), ak.Gaussian(0.3), OWN),
+    ],
+    ids=["sorted", "fourier", "fourier, product", "linear", "linear, product", "sharded"],
+)
+def test_a_prior_of_the_users_own_is_taken_as_a_key_mask(x64, method, kernel, prior):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(N, 1)))
+    v = jnp.sin(3.0 * x)
+
+    @jax.jit
+    def values(x, v):
+        options = {"kernel": kernel, "prior": prior, "return_log_mass": True}
+        return [ak.attend(x, x, v, method=each, **options) for each in (method, ak.Dense())]
+
+    found, dense = values(x, v)
+    for one, other in zip(found, dense, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_masks_of_keys_intersect():
+    mask = (priors.HeldOut(EVEN) & priors.ExcludeSelf() & ak.Causal()).as_key_mask()
+    np.testing.assert_array_equal(mask.allowed, ~EVEN)
+    assert mask[1:] == (True, True, None)
+    both = (priors.HeldOut(EVEN) * priors.HeldOut(np.arange(N) > 4)).as_key_mask()
+    np.testing.assert_array_equal(both.allowed, ~EVEN & (np.arange(N) <= 4))
+
+
+@pytest.mark.parametrize(
+    ("prior", "reason"),
+    [
+        (ak.Window(2, 1), "Window"),
+        (ak.Alibi(0.3) * ak.Causal(), "Alibi"),
+        (priors.HeldOut(EVEN) & ~priors.ExcludeSelf(), "Not"),
+        (ak.Causal(3), "Causal of another offset than the number 0"),
+        (priors.At(ak.Causal(), np.arange(N)), "At"),
+    ],
+)
+def test_other_priors_are_no_key_masks(prior, reason):
+    assert prior.as_key_mask().unsupported_reason == reason
+
+
+@pytest.mark.parametrize(
+    ("method", "kernel", "prior", "message"),
+    [
+        (ak.Linear(), ak.EluFeatures(), OTHERS, "got a mask that excludes the row of each query"),
+        (ak.Sorted(), ak.Laplace(), UpToNow(), "got a causal mask"),
+        (ak.Sorted(), ak.Laplace(), OWN * ak.Alibi(0.1), "got Alibi"),
+    ],
+)
+def test_factors_that_a_method_does_not_take_are_named(method, kernel, prior, message):
+    x = jnp.linspace(0.0, 1.0, N)[:, None]
+    with pytest.raises(ValueError, match=f"cannot evaluate this: it takes no prior.*{message}"):
+        ak.attend(x, x, x, kernel=kernel, prior=prior, method=method)
