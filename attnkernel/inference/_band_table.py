@@ -60,7 +60,7 @@ class Bands(eqx.Module):
         return join_columns(self.rows, self.x, self._columns())
 
     def __str__(self) -> str:
-        if not all(is_concrete(part) for part in jax.tree.leaves(self)):
+        if not all(eqx.is_array(leaf) and is_concrete(leaf) for leaf in jax.tree.leaves(self)):
             return repr(self)
         shown_parts = ("centre", "lower", "upper", "reliable")
         found = self._columns().items()

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
 import numpy as np
 
 from .._core.parameters import Parameter
@@ -70,7 +71,11 @@ def _own_parameters(kernel: Kernel) -> Iterator[tuple[str, np.ndarray]]:
     property is read from its field, in which `log_a` is the logarithm of a.
     """
     natural = {name: getattr(kernel, name) for name in _property_names(type(kernel))}
-    natural = {name: value for name, value in natural.items() if _is_number(value)}
+    natural = {
+        name: value
+        for name, value in natural.items()
+        if isinstance(value, jax.Array) or hasattr(kernel, f"{name}_parameter")
+    }
     yield from ((name, np.asarray(value)) for name, value in natural.items())
     for name, value in _fields(kernel):
         plain = name.removesuffix("_parameter").removeprefix("log_")
@@ -92,10 +97,6 @@ def _property_names(kind: type) -> list[str]:
         if isinstance(value, property) and not name.startswith("_")
     }
     return list(names)
-
-
-def _is_number(value: Any) -> bool:
-    return eqx.is_inexact_array(value) or isinstance(value, float)
 
 
 def _fields(kernel: Kernel) -> Iterator[tuple[str, Any]]:

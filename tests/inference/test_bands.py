@@ -274,3 +274,31 @@ def test_nearest_neighbour_bandwidths_equal_those_of_locfit(x64):
     np.testing.assert_allclose(jnp.sum(hat), 6.8892386828, rtol=1e-8)
     np.testing.assert_allclose(jnp.sum(squares), 6.3565850885, rtol=1e-8)
     np.testing.assert_allclose(gcv, 0.1195527313, rtol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore::attnkernel.ExtrapolationWarning")
+def test_a_band_prints_its_first_and_last_rows(x64):
+    band = ak.bands(fitted(1), np.linspace(-2.0, 9.0, 23), noise="constant")
+    lines = str(band).splitlines()
+    assert lines[0] == "95 % pointwise, bias-corrected, 23 inputs"
+    assert lines[1].split() == ["x", "centre", "lower", "upper", "reliable"]
+    assert len(lines) == 13
+    first, last = lines[2].split(), lines[-1].split()
+    numbers = [band.x[0, 0], band.centre[0], band.lower[0], band.upper[0]]
+    assert first == [*(f"{float(number):.6g}" for number in numbers), "no"]
+    assert [line.split()[-1] for line in lines[2:7]] == [
+        "yes" if reliable else "no" for reliable in band.reliable[:5]
+    ]
+    assert band.reliable[:5].any()
+    assert lines[7].split() == ["..."] * 5
+    assert (last[0], last[-1]) == ("9", "no")
+    assert len({len(line) for line in lines[1:]}) == 1
+
+
+def test_a_conformal_interval_prints_all_of_few_rows(x64):
+    interval = ak.conformal(dataclasses.replace(fitted(1), x_names=("age",)), np.array([0.0, 1.0]))
+    lines = str(interval).splitlines()
+    assert lines[0] == "95 % conformal, 2 inputs"
+    assert lines[1].split() == ["age", "centre", "lower", "upper"]
+    assert len(lines) == 4
+    assert "Bands(" in str(jax.eval_shape(lambda: interval))  # no numbers to print

@@ -2,11 +2,13 @@
 
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 import attnkernel as ak
+from attnkernel.inference._kernel_parameters import kernel_expression, natural_parameters
 
 
 def hat_matrix(x, lengthscale):
@@ -125,3 +127,56 @@ def test_bound_is_named_by_its_parameter(x64):
     assert report.bounds == ("kernel.lengthscale of nothing",)
     assert re.search(r"^on a bound +kernel\.lengthscale of nothing$", str(report), re.MULTILINE)
     assert list(report.parameters) == ["lengthscale of age", "lengthscale of nothing"]
+
+
+class Waves(ak.Kernel):
+    """A kernel of a user's: a field `log_a` is the logarithm of a."""
+
+    log_width: object
+    shift: object
+
+    def log_pair(self, q, k):
+        return -np.float64(0.5) * ((q - k + self.shift) ** 2).sum() * np.exp(-2 * self.log_width)
+
+
+def test_parameters_of_products_and_of_kernels_of_users_are_natural(x64):
+    """Named by the columns that they belong to; a name comes once."""
+    mixed = ak.Gaussian(0.3).on(0) * ak.AitchisonAitken(0.1, 3).on(1)
+    assert kernel_expression(mixed) == "Gaussian.on(0) * AitchisonAitken.on(1)"
+    found = natural_parameters(mixed, ["age", "kind"])
+    assert list(found) == ["lengthscale of age", "bandwidth of kind"]
+    np.testing.assert_allclose(list(found.values()), [0.3, 0.1], rtol=1e-12)
+    both = ak.Gaussian(np.array([0.3, 2.0])) * ak.Periodic(0.5, 7.0).on(1)
+    found = natural_parameters(both, ["age", "day"])
+    expected = {
+        "lengthscale of age": 0.3,
+        "lengthscale of day": 2.0,
+        "Periodic lengthscale of day": 0.5,
+        "period of day": 7.0,
+    }
+    assert list(found) == list(expected)
+    np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=1e-12)
+    waves = Waves(jnp.log(0.2), jnp.array([1.0, 2.0]))
+    found = natural_parameters(waves, ["a", "b"])
+    assert list(found) == ["width of a, b", "shift of a", "shift of b"]
+    np.testing.assert_allclose(list(found.values()), [0.2, 1.0, 2.0], rtol=1e-12)
+    near = ak.NearestNeighbours(ak.Tricube(1.0), fraction=0.5)
+    assert kernel_expression(near) == "NearestNeighbours(Tricube)"
+
+
+def test_report_prints_each_parameter_of_a_product(x64):
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.uniform(size=40), np.arange(40) % 3])
+    y = np.sin(5 * x[:, 0]) + x[:, 1]
+    kernel = ak.Gaussian(0.3).on(0) * ak.AitchisonAitken(0.1, 3).on(1)
+    fit = ak.fit(
+        ak.KernelRegression(kernel), x, y, objective=ak.GCV(), optimizer=optax.sgd(0.0), steps=1
+    )
+    lines = str(ak.summarise(fit, names=["age", "kind"])).splitlines()
+    assert lines[0].split(maxsplit=1)[1] == (
+        "local constant, Gaussian.on(0) * AitchisonAitken.on(1), 40 rows"
+    )
+    assert [line.rsplit(maxsplit=1) for line in lines[1:3]] == [
+        ["lengthscale of age", "0.3"],
+        ["bandwidth of kind", "0.1"],
+    ]

@@ -1,0 +1,128 @@
+"""`LinearSmoother`: its defaults against known formulas, and a smoother of a user's own."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import attnkernel as ak
+
+N = 23
+X = np.linspace(-1.0, 1.0, N)
+Y = np.sin(3 * X) + 0.1 * np.cos(29 * X)
+AT = np.array([-0.7, 0.05, 0.9])
+
+
+class OnlyTheCall(ak.LinearSmoother):
+    """A kernel regression that hides all but its predictions."""
+
+    inner: ak.KernelRegression
+
+    def __call__(self, x_new, x, y, *, prior=None, weights=None):
+        return self.inner(x_new, x, y, prior=prior, weights=weights)
+
+
+class Ridge(ak.LinearSmoother):
+    """A quadratic with a penalty on its coefficients."""
+
+    log_penalty: jax.Array
+
+    def __call__(self, x_new, x, y, *, prior=None, weights=None):
+        x_new, x, y = (jnp.asarray(part) for part in (x_new, x, y))
+        seen = jnp.ones((len(x_new), len(x)))
+        if prior is not None:
+            seen = jnp.exp(prior.pairwise(jnp.arange(len(x_new)), jnp.arange(len(x))))
+        seen = seen if weights is None else seen * jnp.asarray(weights)[None]
+        a, penalty = self._design(x), jnp.exp(self.log_penalty) * jnp.eye(3)
+        gram = jnp.einsum("qn,ni,nj->qij", seen, a, a) + penalty[None]
+        labels = y.reshape(len(y), -1)
+        right = jnp.einsum("qn,ni,no->qio", seen, a, labels)
+        fitted = jnp.einsum("qi,qio->qo", self._design(x_new), jnp.linalg.solve(gram, right))
+        return fitted.reshape(len(x_new), *y.shape[1:])
+
+    @staticmethod
+    def _design(x):
+        x = x.reshape(len(x), -1)[:, 0]
+        return jnp.stack([jnp.ones_like(x), x, x**2], axis=1)
+
+
+def matrix(penalty, x_new=X):
+    a, b = (np.stack([np.ones_like(x), x, x**2], axis=1) for x in (X, x_new))
+    return b @ np.linalg.solve(a.T @ a + penalty * np.eye(3), a.T)
+
+
+def fitted(model):
+    """A fit whose parameters are those given: the optimiser does not move them."""
+    return ak.fit(model, X, Y, objective=ak.AICc(), optimizer=optax.sgd(0.0), steps=1)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_defaults_equal_the_formulas_of_kernel_regression(x64, order):
+    model = ak.KernelRegression(ak.Epanechnikov(0.4), order=order)
+    weights = np.where(np.arange(N) % 5 == 2, 0.0, 1.0 + np.arange(N) % 3)
+    at, many = np.append(AT, 9.0), np.stack([Y, Y**2], axis=1)
+
+    @eqx.filter_jit
+    def results(model):
+        return {
+            "fitted": model.fitted_and_leverage(X, Y, weights=weights),
+            "fitted to many": model.fitted_and_leverage(X, many, weights=weights),
+            "variance": model.prediction_variance(at, X, 1.0 + X**2, weights=weights),
+            "effective weights": model.effective_weights(at, X, weights=weights),
+            "left out": model.left_out_residuals(X, Y),
+            "empty": model.data_support(at, X, weights=weights).empty,
+        }
+
+    expected, found = jax.device_get([results(model), results(OnlyTheCall(model))])
+    for name, ours in expected.items():
+        for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(found[name]), strict=True):
+            np.testing.assert_allclose(other, one, rtol=1e-8, atol=1e-12, err_msg=name)
+    assert expected["empty"].tolist() == [False, False, False, True]
+
+
+def test_criteria_and_inference_take_a_smoother_of_a_user(x64):
+    fit = fitted(Ridge(jnp.log(0.3)))
+    hat, rows = matrix(0.3), matrix(0.3, AT)
+    residuals, trace = Y - hat @ Y, np.trace(hat)
+    freedom = np.trace((np.eye(N) - hat).T @ (np.eye(N) - hat))
+    aicc = np.log(np.mean(residuals**2)) + (1 + trace / N) / (1 - (trace + 2) / N)
+    np.testing.assert_allclose(fit.loss, aicc, rtol=1e-9)
+    np.testing.assert_allclose(ak.degrees_of_freedom(fit).residual, freedom, rtol=1e-9)
+    counts = 1 / np.sum(rows**2, axis=1)
+    np.testing.assert_allclose(ak.effective_count(fit, AT), counts, rtol=1e-9)
+    left_out = residuals / (1 - np.diag(hat))  # holds for penalised least squares
+    for noise, variance in (("constant", np.sum(residuals**2) / freedom), ("rows", left_out**2)):
+        band = ak.bands(fit, AT, noise=noise, corrected=False)
+        np.testing.assert_allclose(band.centre, rows @ Y, rtol=1e-9)
+        error = np.sqrt(rows**2 @ np.broadcast_to(variance, N))
+        np.testing.assert_allclose(band.standard_error, error, rtol=1e-8)
+    interval = ak.conformal(fit, AT, level=0.8)
+    width = np.sort(np.abs(left_out))[int(np.ceil(0.8 * (N + 1))) - 1]
+    np.testing.assert_allclose(interval.upper - interval.centre, width, rtol=1e-8)
+    report = ak.summarise(fit)
+    assert (report.smoother, report.kernel, report.deficient) == ("Ridge", "", 0)
+    np.testing.assert_allclose(report.trace, trace, rtol=1e-9)
+
+
+def test_a_smoother_of_a_user_is_fitted_and_chosen(x64):
+    models = [Ridge(jnp.array(1.0)), ak.KernelRegression(ak.Gaussian(0.3))]
+    choice = ak.choose(models, X, Y, objective=ak.GCV(), starts=1)
+    assert float(choice.fits[0].loss) <= float(
+        ak.GCV()(models[0], *map(jnp.asarray, (X[:, None], Y)))
+    )
+    assert "Ridge(" in str(choice)
+    assert "local constant, Gaussian(" in str(choice)
+
+
+def test_what_a_smoother_does_not_have_is_refused(x64):
+    fit = fitted(Ridge(jnp.log(0.3)))
+    with pytest.raises(ValueError, match=r"bias correction.*Ridge.*corrected=False"):
+        ak.bands(fit, AT, noise="constant")
+    with pytest.raises(ValueError, match=r"local_mean.*Ridge.*noise=\"constant\""):
+        ak.bands(fit, AT, corrected=False)
+    with pytest.raises(ValueError, match=r"weights from 0.*Ridge"):
+        ak.quantiles(fit, AT, 0.5)
+    with pytest.raises(ValueError, match=r"variance.*weights from 0.*Ridge"):
+        ak.MeanVarianceRegression(fit.model, fit.model)
