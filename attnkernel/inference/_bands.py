@@ -76,7 +76,7 @@ def bands(
     ```python
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0))
     fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y, objective=ak.LeaveOneOut())
-    print(ak.bands(fit, [-1.0, 0.0, 1.0]))
+    print(ak.bands(fit, np.array([-1.0, 0.0, 1.0])))
     ```
     """
     require_level("level", level)

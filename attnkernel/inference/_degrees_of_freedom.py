@@ -62,7 +62,7 @@ def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | An
     ```python
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0))
     fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y, objective=ak.LeaveOneOut())
-    print(ak.effective_count(fit, [-1.0, 1.0]))
+    print(ak.effective_count(fit, np.array([-1.0, 1.0])))
     ```
     """
     fit = require_smoother_fit(fit)

@@ -45,7 +45,7 @@ def quantiles(
     ```python
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0))
     fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y, objective=ak.LeaveOneOut())
-    print(ak.quantiles(fit, [0.0], [0.1, 0.5, 0.9]))
+    print(ak.quantiles(fit, np.array([0.0]), np.array([0.1, 0.5, 0.9])))
     ```
     """
     fit = require_smoother_fit(fit)

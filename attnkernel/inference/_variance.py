@@ -42,7 +42,7 @@ def noise_variance(fit: Fit, x_new: ArrayLike | Any) -> Any:
     ```python
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0))
     fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y, objective=ak.LeaveOneOut())
-    print(ak.noise_variance(fit, [-1.0, 1.0]))
+    print(ak.noise_variance(fit, np.array([-1.0, 1.0])))
     ```
     """
     fit = require_smoother_fit(fit)

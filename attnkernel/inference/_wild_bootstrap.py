@@ -50,7 +50,7 @@ def wild_bootstrap(
     ```python
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0))
     fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y, objective=ak.LeaveOneOut())
-    draws = ak.wild_bootstrap(fit, [-1.0, 1.0], draws=100, key=jax.random.PRNGKey(1))
+    draws = ak.wild_bootstrap(fit, np.array([-1.0, 1.0]), draws=100, key=jax.random.PRNGKey(1))
     ```
     """
     fit = require_smoother_fit(fit)

@@ -56,7 +56,7 @@ class BiasReduced(LinearSmoother):
     ```python
     x = np.linspace(0.0, 1.0, 50)
     model = ak.BiasReduced(ak.KernelRegression(ak.Gaussian(0.2)), iterations=4)
-    print(model([0.25, 0.5], x, np.sin(6 * x)))
+    print(model(np.array([0.25, 0.5]), x, np.sin(6 * x)))
     ```
     """
 

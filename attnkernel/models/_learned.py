@@ -48,7 +48,7 @@ class LearnedKernelRegression(eqx.Module):
     ```python
     x = np.linspace(0.0, 1.0, 50)
     model = ak.LearnedKernelRegression(1, kernel=ak.Gaussian(1.0), key=jax.random.PRNGKey(0))
-    print(model([0.25, 0.5], x, np.sin(6 * x)))
+    print(model(np.array([0.25, 0.5]), x, np.sin(6 * x)))
     ```
     """
 

@@ -37,7 +37,7 @@ class MeanVarianceRegression(eqx.Module):
     ```python
     smoother = ak.KernelRegression(ak.Gaussian(0.3))
     x = np.linspace(0.0, 1.0, 50)
-    mean, variance = ak.MeanVarianceRegression(smoother, smoother)([0.5], x, np.sin(6 * x))
+    mean, variance = ak.MeanVarianceRegression(smoother, smoother)(x, x, np.sin(6 * x))
     ```
     """
 

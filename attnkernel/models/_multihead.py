@@ -40,7 +40,7 @@ class MultiheadKernelRegression(eqx.Module):
     ```python
     kernels = ak.PerHead(eqx.filter_vmap(ak.Gaussian)(jnp.linspace(0.1, 3.0, 8)))
     model = ak.MultiheadKernelRegression(kernels)
-    print(model([0.5], [0.0, 1.0], [1.0, 3.0]))
+    print(model(*map(np.array, ([0.5], [0.0, 1.0], [1.0, 3.0]))))
     ```
     """
 

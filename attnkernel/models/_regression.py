@@ -62,7 +62,7 @@ class KernelRegression(LinearSmoother):
     ```python
     x = np.linspace(0.0, 1.0, 50)
     model = ak.KernelRegression(ak.Gaussian(0.1), order=1)
-    print(model([0.25, 0.5], x, np.sin(6 * x)))
+    print(model(np.array([0.25, 0.5]), x, np.sin(6 * x)))
     ```
     """
 
