@@ -7,5 +7,8 @@ from ._checkpoints import (
     identity_of as identity_of,
 )
 from ._choose import Choice as Choice, choose as choose
-from ._fit import fit as fit, fit_many as fit_many
-from ._result import Fit as Fit, FitWarning as FitWarning, Starts as Starts
+from ._fit import fit as fit
+from ._fit_many import fit_many as fit_many
+from ._fit_warnings import FitWarning as FitWarning
+from ._outcome import Result as Result, Starts as Starts
+from ._result import Fit as Fit

@@ -1,29 +1,36 @@
-"""A box of bounds as a change of variable: any step of any optimiser stays inside.
+"""Bounds on parameters as a change of variable: any step of any optimiser stays inside.
 
-A leaf with bounds is $\\theta = c + r \\sin z$ (centre c, half-width r, z free): the bound itself
+A leaf with bounds is $\\theta = c + r \\sin z$ (centre c, half-width r, z free). The bound itself
 is reached at a finite z, with a zero gradient, so that a minimum on the bound converges as fast
-as one inside. (James and Roos, *MINUIT*, 1975.) A leaf without bounds is itself.
+as one inside. (James and Roos, *MINUIT*, 1975.) A leaf without bounds is its own free variable.
 """
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
+from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from .._core.arrays import is_concrete
 
-_EDGE = 1e-3  # of the half-width: closer than this to a bound counts as on it
+EDGE_WIDTH = 1e-3  # in half-widths: a parameter closer to a bound counts as on it
 
 
 class Box(eqx.Module):
-    """Bounds on parameters: two trees of the same structure as the parameters."""
+    """Bounds on parameters: two trees of the same structure as the parameters.
+
+    ```python
+    >>> box = ak.fitting.Box(jnp.array(0.0), jnp.array(2.0))
+    >>> float(box.inside(box.free(jnp.array(1.5))))
+    1.5
+    ```
+    """
 
     lower: PyTree
     upper: PyTree
 
     def check(self) -> None:
-        """Raise `ValueError` if a bound is above its partner, or one of the two infinite alone."""
+        """Raises `ValueError` unless lower bounds are below upper ones, both finite or neither."""
         for low, high in zip(jax.tree.leaves(self.lower), jax.tree.leaves(self.upper), strict=True):
             if not is_concrete(low, high):
                 continue
@@ -31,7 +38,7 @@ class Box(eqx.Module):
             if not np.all((low < high) & (np.isfinite(low) == np.isfinite(high))):
                 raise ValueError(
                     f"A lower bound must be below its upper one, both finite or both infinite; "
-                    f"got {low.tolist()} and {high.tolist()} (of a lengthscale, the logarithms)."
+                    f"got {low.tolist()} and {high.tolist()} (for a lengthscale: the logarithms)."
                 )
 
     def binds(self) -> bool:
@@ -49,7 +56,7 @@ class Box(eqx.Module):
         return all(jax.tree.leaves(inside))
 
     def inside(self, z: PyTree) -> PyTree:
-        """Parameters θ from free variables z."""
+        """Returns parameters θ from free variables z."""
 
         def leaf(low: Array, high: Array, z: Array) -> Array:
             centre, half, bounded = _middle(low, high)
@@ -58,33 +65,30 @@ class Box(eqx.Module):
         return jax.tree.map(leaf, self.lower, self.upper, z)
 
     def free(self, params: PyTree) -> PyTree:
-        """Free variables z from parameters θ; what lies outside is moved just inside."""
+        """Returns free variables z from parameters θ; those outside are moved just inside."""
 
         def leaf(low: Array, high: Array, theta: Array) -> Array:
             centre, half, bounded = _middle(low, high)
-            inner = jnp.clip((theta - centre) / half, -1 + 10 * _EDGE, 1 - 10 * _EDGE)
+            inner = jnp.clip((theta - centre) / half, -1 + 10 * EDGE_WIDTH, 1 - 10 * EDGE_WIDTH)
             return jnp.where(bounded, jnp.arcsin(jnp.where(bounded, inner, 0.0)), theta)
 
         return jax.tree.map(leaf, self.lower, self.upper, params)
 
     def edges(self, params: PyTree) -> PyTree:
-        """Of each parameter, whether it is bounded and ended on a bound."""
+        """Returns −1 for each parameter on its lower bound, 1 on its upper bound, else 0."""
 
         def leaf(low: Array, high: Array, theta: Array) -> Array:
             centre, half, bounded = _middle(low, high)
-            return bounded & (jnp.abs(theta - centre) >= (1 - _EDGE) * half)
+            on_edge = bounded & (jnp.abs(theta - centre) >= (1 - EDGE_WIDTH) * half)
+            return jnp.where(on_edge, jnp.sign(theta - centre), 0).astype(int)
 
         return jax.tree.map(leaf, self.lower, self.upper, params)
 
-    def on_edge(self, params: PyTree) -> Bool[Array, ""]:
-        """Whether any bounded parameter ended on a bound."""
-        return jnp.any(jnp.stack([jnp.any(leaf) for leaf in jax.tree.leaves(self.edges(params))]))
-
     def starts(self, params: PyTree, number: int, key: PRNGKeyArray) -> PyTree:
-        """`params` and number − 1 further points of the box, stacked along a leading axis.
+        """Returns `params` and number − 1 further points of the box, along a leading axis.
 
         A Latin hypercube: each bounded parameter takes evenly spaced values between its bounds,
-        in its own random order. Unbounded ones stay where they are.
+        in its own random order. Unbounded parameters keep their values.
         """
         levels = (jnp.arange(number - 1) + 0.5) / (number - 1) if number > 1 else jnp.zeros(0)
         leaves, structure = jax.tree.flatten(params)
@@ -102,7 +106,7 @@ class Box(eqx.Module):
 
 
 def _middle(low: Array, high: Array) -> tuple[Array, Array, Array]:
-    """Centre, half-width, and whether there are bounds; 0 and 1 where there are none."""
+    """Returns centre, half-width, and whether there are bounds; 0 and 1 where there are none."""
     bounded = jnp.isfinite(low) & jnp.isfinite(high)
     low, high = jnp.where(bounded, low, -1.0), jnp.where(bounded, high, 1.0)
     return 0.5 * (low + high), 0.5 * (high - low), bounded

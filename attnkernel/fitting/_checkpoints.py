@@ -1,4 +1,4 @@
-"""The state of a long training on the disk: the last two, each whole, each known for what it is."""
+"""Checkpoints of a long training: the last two states on disk, verified before they are used."""
 
 import dataclasses
 import hashlib
@@ -18,16 +18,16 @@ from .._core.saving import SavedFileError, read_tree, write_tree
 from .._core.tree_io import is_prng_key
 from .._core.validation import as_path, require_function
 
-_SHARE = 0.05  # of the time may go into writing
-_KEPT = 2
+MAX_WRITE_SHARE = 0.05  # of the time of a training
+KEPT_FILES = 2
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint that could not be used, and what was done instead."""
+    """A checkpoint could not be used; it was quarantined, and the one before it is tried."""
 
 
 class Kept(NamedTuple):
-    """What a checkpoint holds: how much was done, the state then, and what was found on the way."""
+    """A checkpoint: the steps done, the state then, and the history so far."""
 
     done: int
     state: Any
@@ -35,20 +35,29 @@ class Kept(NamedTuple):
 
 
 class Checkpoints:
-    """Where a training goes on from: files `PATH-DONE.ckpt`, of which the last two are kept.
+    """Checkpoints of a training: files `PATH-STEPS.ckpt`, of which the last two are kept.
 
-    Given to `ak.fit(..., checkpoints=)`: the fit writes its state between chunks of steps, as often
-    as takes a twentieth of its time at most; and when the same fit is asked for again, it goes on
-    from there and ends in the same bits as if it had never stopped. A file that is damaged, or that
-    is of another fit, is named in a warning and set aside, and the one before it is used.
+    ```python
+    data = ak.data.load("mcycle")
+    options = {"objective": ak.HoldOut(10), "optimizer": optax.adam(0.1), "steps": 20}
+    options |= {"key": jax.random.PRNGKey(0), "checkpoints": ak.Checkpoints("results/fit")}
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y, **options)
+    ```
+
+    The fit writes its state between chunks of steps, in at most a twentieth of its time. The same
+    call later resumes from there, and ends in the same bits as if it had never stopped. A file
+    that is damaged, or belongs to another fit, is named in a warning and renamed to `.aside`; the
+    one before it is used.
 
     **Arguments:**
 
     - `path`: of the files, without their numbers, such as `"results/fit"`; the folder is made.
-    - `of`: what the data cannot tell, in words, such as the optimiser and its learning rate: of
-      another fit is what was written with other words, or of other data or initial parameters.
-    - `report`: called with a sentence for each file that cannot be used. Default: a
+    - `of`: words that distinguish fits with the same data and initial parameters, such as the
+      optimiser and its learning rate. A file with other words belongs to another fit.
+    - `report`: called with a sentence for each file that cannot be used. Default: warns with
       `CheckpointWarning`.
+
+    **Raises:** `ValueError` if `path` is no path, `of` no string, or `report` no function.
     """
 
     def __init__(
@@ -69,7 +78,7 @@ class Checkpoints:
         self._cost = 0.0
 
     def files(self) -> list[Path]:
-        """Those that are there, the newest last."""
+        """Returns the existing files, the newest last."""
         pattern = re.compile(re.escape(self.path.name) + r"-(\d{9,})\.ckpt")
         if not self.path.parent.is_dir():
             return []
@@ -79,7 +88,7 @@ class Checkpoints:
         )
 
     def load(self, like: Any = None, *, identity: str = "") -> Kept | None:
-        """The newest that can be used, its state in the place of the arrays of `like`; or None."""
+        """Returns the newest valid checkpoint, its state with the structure of `like`; or None."""
         paths, structure = _leaves(like)
         for file in reversed(self.files()):
             try:
@@ -99,37 +108,42 @@ class Checkpoints:
     def save(
         self, done: int, state: Any, found: Any, *, identity: str = "", last: bool = False
     ) -> None:
-        """Writes a state, if it is `last` or time for it; the last two files stay."""
+        """Writes a state if it is the `last`, or if writing stays within its share of the time."""
         begun = time.monotonic()
-        if not last and begun - self._written < self._cost / _SHARE:
+        if not last and begun - self._written < self._cost / MAX_WRITE_SHARE:
             return
         leaves, _ = _leaves(state)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         name = f"{self.path.name}-{done:09d}.ckpt"
         about = {"done": done, "of": self.of, "identity": identity}
         write_tree(self.path.with_name(name), {"state": leaves, "found": found}, about)
-        self.keep(_KEPT)
+        self.keep(KEPT_FILES)
         self._written = time.monotonic()
         self._cost = self._written - begun
 
     def keep(self, number: int) -> None:
-        """Removes all but so many of the newest."""
+        """Removes all files but this number of the newest."""
         for file in self.files()[:-number]:
             file.unlink(missing_ok=True)
 
     def _require(self, file: Path, about: dict[str, Any], identity: str) -> None:
         if about.get("done") != _number(file):
             raise SavedFileError(
-                f"{file} is not what its name says: it was written after {about.get('done')}."
+                f"{file} is misnamed: it was written after {about.get('done')} steps."
             )
         if (about.get("of"), about.get("identity")) != (self.of, identity):
-            raise SavedFileError(f"{file} is of something else: other data, settings or start.")
+            raise SavedFileError(f"{file} belongs to another fit: other data, settings or start.")
 
 
 def identity_of(*trees: Any) -> str:
-    """A digest of all that trees are made of: arrays, classes, and fields that are no arrays.
+    """Returns a SHA-256 digest of trees: their arrays, classes, and other fields.
 
-    Of a function it knows the name alone.
+    ```python
+    >>> ak.fitting.identity_of(ak.Gaussian(1.0)) == ak.fitting.identity_of(ak.Gaussian(2.0))
+    False
+    ```
+
+    A function is represented by its name.
     """
     digest = hashlib.sha256()
     for part in _parts_of(trees):
@@ -166,7 +180,7 @@ def _number(file: Path) -> int:
 
 
 def _leaves(tree: Any) -> tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]:
-    """The arrays of a tree by their path, and the tree with others in their places."""
+    """Returns the arrays of a tree by path, and a function that rebuilds it with other arrays."""
     arrays, rest = eqx.partition(tree, eqx.is_array)
     paths, structure = jax.tree_util.tree_flatten_with_path(arrays)
     leaves = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
@@ -178,11 +192,11 @@ def _leaves(tree: Any) -> tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]
 
 
 def _restored(file: Path, leaves: Any, like: dict[str, Any]) -> dict[str, Any]:
-    """The arrays of a file, each of the shape and dtype that it must have."""
+    """Returns the arrays of a file; `SavedFileError` unless shapes and dtypes match."""
     if not isinstance(leaves, dict) or leaves.keys() != like.keys():
         names = leaves.keys() if isinstance(leaves, dict) else set()
         odd = sorted(names ^ like.keys())[:3]
-        raise SavedFileError(f"{file} is of another state: it differs in {', '.join(odd)}.")
+        raise SavedFileError(f"{file} holds another state: it differs in {', '.join(odd)}.")
     for path, leaf in leaves.items():
         expected = f"{like[path].dtype}{list(like[path].shape)}"
         got = f"{leaf.dtype}{list(leaf.shape)}"

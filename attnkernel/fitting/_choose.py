@@ -1,4 +1,4 @@
-"""Choosing among models, such as kernels and orders: each is fitted by one criterion."""
+"""Selection among models, such as kernels and orders: each is fitted by one criterion."""
 
 import math
 import warnings
@@ -11,12 +11,15 @@ from .._core.arrays import is_concrete
 from ..models import LinearSmoother
 from ..objectives._objective import Objective
 from ._fit import fit as fit_model
-from ._result import Fit, FitWarning
+from ._fit_warnings import FitWarning
+from ._result import Fit
 
 
 class Choice(NamedTuple):
-    """Fits of all candidates in the order given, their criteria, and the fit of the least; printed,
-    a table of them."""
+    """The fit with the least criterion, and the fits and criteria of all candidates, in order.
+
+    Printed, a table of them.
+    """
 
     best: Fit
     fits: tuple[Fit, ...]
@@ -27,29 +30,41 @@ class Choice(NamedTuple):
         rows = [("", "model", type(self.best.objective).__name__, "above the least")]
         for fit, criterion in zip(self.fits, self.criteria, strict=True):
             mark = "*" if fit is self.best else ""
-            rows.append((mark, _named(fit.model), f"{criterion:.6g}", f"{criterion - least:.3g}"))
+            rows.append(
+                (mark, _in_one_line(fit.model), f"{criterion:.6g}", f"{criterion - least:.3g}")
+            )
         wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
         table = ("  ".join(map(str.ljust, row, wide)).rstrip() for row in rows)
         return "\n".join(table)
 
 
 def choose(
-    models: Sequence[Any], x: ArrayLike, y: ArrayLike, *, objective: Objective, **options: Any
+    models: Sequence[Any],
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    objective: Objective | None = None,
+    **options: Any,
 ) -> Choice:
     r"""Fits every candidate by the same criterion; the least is best.
 
     $$ \hat m = \arg\min_m \min_{\theta \in \Theta_m} L(f_{m, \theta}, x, y) $$
 
-    The criterion of the best of many is too low a guess of its error: ask rows that it has not
-    seen.
+    ```python
+    data = ak.data.load("mcycle")
+    models = [ak.KernelRegression(ak.Gaussian(1.0), order=p) for p in (0, 1)]
+    print(ak.choose(models, data.x, data.y, objective=ak.AICc()))
+    ```
 
-    **Arguments:** `models`: the candidates, such as
-    `[ak.KernelRegression(ak.Gaussian(1.0), order=p) for p in (0, 1, 2)]`; the rest as for `fit`.
+    The criterion of the best of several candidates is biased downwards: estimate its error on rows
+    that the choice has not seen.
 
-    **Returns:** a `Choice`: `best`, `fits`, `criteria`. Of equals the first.
+    **Arguments:** `models`: the candidates; the rest as for `fit`.
 
-    **Raises:** `ValueError` for no candidate, a stochastic objective, whose values are of other
-    rows each, or a criterion that is not finite; what `fit` raises; inside `jit`.
+    **Returns:** a `Choice`: `best`, `fits`, `criteria`. Among equals the first is best.
+
+    **Raises:** `ValueError` for no candidate, a stochastic objective (each candidate would be
+    scored on other rows), or a criterion that is not finite; as `fit`; inside `jit`.
     """
     is_list = isinstance(models, Sequence) and bool(models)
     if not is_list or any(isinstance(model, type) or not callable(model) for model in models):
@@ -59,8 +74,8 @@ def choose(
         )
     if isinstance(objective, Objective) and objective.is_stochastic:
         raise ValueError(
-            f"{type(objective).__name__} draws rows at random, and candidates would be compared by "
-            f"the luck of their draws. Try ak.LeaveOneOut() or ak.KFold(10)."
+            f"{type(objective).__name__} draws rows at random, and candidates would be compared on "
+            f"different rows. Try ak.LeaveOneOut() or ak.KFold(10)."
         )
     fits = []
     for number, model in enumerate(models):
@@ -69,27 +84,27 @@ def choose(
             fits.append(fit_model(model, x, y, objective=objective, **options))
         for warning in caught:
             category = warning.category
-            said = f"candidate {number}, {_named(model)}: {warning.message}"
+            said = f"candidate {number}, {_in_one_line(model)}: {warning.message}"
             warnings.warn(said if category is FitWarning else warning.message, category, 2)
     losses = [fit.loss for fit in fits]
     if not is_concrete(*losses):
         raise ValueError(
-            "Which candidate is best decides what comes back, and inside jit no value is known: "
-            "choose outside, or fit each inside."
+            "choose compares values, and inside jit none is known: call it outside, or fit each "
+            "candidate inside."
         )
     criteria = tuple(map(float, losses))
     for number, (model, criterion) in enumerate(zip(models, criteria, strict=True)):
         if not math.isfinite(criterion):
             raise ValueError(
-                f"Candidate {number}, {_named(model)}, has a criterion of {criterion}, which "
-                f"compares with none: a row has no estimate, or no degree of freedom is left. Try "
-                f'a larger lengthscale to begin with, on_empty="mean", or leave it out.'
+                f"Candidate {number}, {_in_one_line(model)}, has a criterion of {criterion}, which "
+                f"cannot be compared: a row has no estimate, or no degree of freedom is left. Try "
+                f'a larger initial lengthscale, on_empty="mean", or leave it out.'
             )
     return Choice(fits[criteria.index(min(criteria))], tuple(fits), criteria)
 
 
-def _named(model: Any) -> str:
-    """A model in one line."""
+def _in_one_line(model: Any) -> str:
+    """Returns a model in one line."""
     kernel = getattr(model, "kernel", None)
     if not isinstance(model, LinearSmoother) or kernel is None:
         return " ".join(repr(model).split())

@@ -1,9 +1,10 @@
-r"""The search along parameters in which a criterion has no slope: a grid, finer around its best.
+r"""Grid search along parameters in which a criterion has no slope.
 
-The weights of a `Boxcar` are 0 or 1, so that a criterion is constant in its lengthscale but where
-a distance between two points is passed. No step by a slope leaves its start.
+The weights of a `Boxcar` are 0 or 1: a criterion is piecewise constant in its lengthscale, and
+jumps where a distance between two points is passed. A descent does not leave its start.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -13,40 +14,85 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from ._train import Problem
+from ._bfgs import Bfgs
+from ._chunks import History
+from ._problem import Problem, take
 
-_LEVELS = 256  # of the whole box, even in the parameter: of a lengthscale, in its logarithm
-_AROUND = 8  # of the best of them, on each side
-_FINER = 16
+GRID_LEVELS = 256  # over the whole box, evenly in the parameter (a lengthscale: its logarithm)
+REFINED_LEVELS = 8  # the best levels, around which the grid is refined
+REFINEMENT = 16  # finer levels on each side
+MAX_ROUNDS = 4  # of a grid along some parameters and a search along the others
 
 
-def along(
+def search_grids(
+    begin: Any, end: Bfgs, history: History, problem: Problem, search: Callable[[Bfgs], Bfgs]
+) -> tuple[Bfgs, History, Bool[np.ndarray, " params"]]:
+    """Moves the best end along parameters without a slope; returns which parameters these are.
+
+    With several parameters, grids along those and a search along the others alternate until
+    nothing is gained.
+    """
+    flat = _without_slope(begin, end, problem)
+    if not np.any(flat):
+        return end, history, flat
+    loss = np.where(np.isfinite(end.loss), end.loss, np.inf)
+    best = int(np.argmin(loss))
+    state, loss = take(best, end), loss[best]
+    for _ in range(MAX_ROUNDS):
+        z, least, flat = _grid_minimum(state.z, flat, problem)
+        if not least < loss:
+            break
+        state, loss = state._replace(z=z, loss=jnp.asarray(least)), least
+        if len(flat) == 1:
+            break
+        # one search; the others are stopped, so that the compiled program is the same
+        several = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(end.steps)), Bfgs.start(z))
+        found = take(0, search(several._replace(converged=jnp.arange(len(end.steps)) > 0)))
+        if found.loss < loss:
+            state, loss = found, found.loss
+    end = jax.tree.map(lambda leaf, one: leaf.at[best].set(one), end, state)
+    losses = np.array(history["loss"])
+    losses[best, -1] = state.loss
+    return end, history | {"loss": losses}, flat
+
+
+def _without_slope(begin: Any, end: Bfgs, problem: Problem) -> Bool[np.ndarray, " params"]:
+    """Which bounded parameters no start has moved, with zero gradient at all ends."""
+    assert problem.box is not None
+    at_first, at_last = rows(begin), rows(end.z)
+    unmoved = np.all((at_first == at_last) & (np.asarray(end.gradient) == 0), axis=0)
+    low, high = (rows(side, 0) for side in (problem.box.lower, problem.box.upper))
+    return unmoved & np.isfinite(low) & (low < high)
+
+
+def _grid_minimum(
     z: Any, which: Bool[np.ndarray, " params"], problem: Problem
 ) -> tuple[Any, float, Bool[np.ndarray, " params"]]:
-    """The best of a grid along each of some parameters, one after the other, and where it is flat.
+    """Minimises over a grid along each of some parameters, one after the other.
 
-    **Returns:** free variables; the objective there; of each parameter whether the objective has no
-    slope at any point of its grid, and yet not one value.
+    **Returns:** free variables; the loss there; which parameters have a loss that varies over
+    their grid with zero slope at all of its points.
     """
     flat, unravel = ravel_pytree(z)
     point, without = np.array(flat), np.zeros(len(which), bool)
     least = np.inf
-    levels = np.linspace(-1.0, 1.0, _LEVELS)
+    levels = np.linspace(-1.0, 1.0, GRID_LEVELS)
     for j in map(int, np.flatnonzero(which)):
-        values, slopes = _on_line(point, j, levels, unravel, problem)
+        values, slopes = _line_values(point, j, levels, unravel, problem)
         without[j] = np.all(slopes == 0) and len(np.unique(values[np.isfinite(values)])) > 1
         if not without[j]:
             continue
-        best = np.argsort(values)[:_AROUND]
+        best = np.argsort(values)[:REFINED_LEVELS]
         step = levels[1] - levels[0]
-        finer = levels[best][:, None] + step * np.linspace(-1.0, 1.0, 2 * _FINER + 1)
+        finer = levels[best][:, None] + step * np.linspace(-1.0, 1.0, 2 * REFINEMENT + 1)
         finer = np.clip(np.unique(finer), -1.0, 1.0)
-        finer = np.append(finer, np.full(_AROUND * (2 * _FINER + 1) - len(finer), 1.0))
-        found, _ = _on_line(point, j, finer, unravel, problem)
+        padding = REFINED_LEVELS * (2 * REFINEMENT + 1) - len(finer)  # one shape, one program
+        finer = np.append(finer, np.full(padding, 1.0))
+        found, _ = _line_values(point, j, finer, unravel, problem)
         values, places = np.append(values, found), np.append(levels, finer)
         order = np.argsort(places)
         values, places = values[order], places[order]
-        # of the widest run of the least value the middle: the objective is the same along it
+        # the middle of the widest interval on which the loss is least
         is_least = values == np.min(values)
         edges = np.flatnonzero(np.diff(np.r_[False, is_least, False]))
         first, last = edges[::2], edges[1::2] - 1
@@ -56,21 +102,24 @@ def along(
     return unravel(jnp.asarray(point)), least, without
 
 
-def _on_line(
+def _line_values(
     point: np.ndarray, j: int, levels: np.ndarray, unravel: Any, problem: Problem
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The objective, and its slope along the j-th parameter, at these shares of the half box."""
+    """Returns the loss, and its slope in parameter j, at levels from −1 to 1 of the box."""
     points = np.broadcast_to(point, (len(levels), len(point))).copy()
     points[:, j] = np.arcsin(levels)
-    values, slopes = jax.device_get(_looked(jnp.asarray(points), unravel, problem))
+    values, slopes = jax.device_get(_evaluate(jnp.asarray(points), unravel, problem))
     return np.where(np.isfinite(values), values, np.inf), slopes[:, j]
 
 
 @eqx.filter_jit
-def _looked(
+def _evaluate(
     points: Float[Array, "points params"], unravel: Any, problem: Problem
 ) -> tuple[Float[Array, " points"], Float[Array, "points params"]]:
-    def at(point: Array) -> Array:
-        return problem.objective(problem.model(unravel(point)), problem.x, problem.y)
+    return jax.lax.map(jax.value_and_grad(lambda flat: problem.loss(unravel(flat))), points)
 
-    return jax.lax.map(jax.value_and_grad(at), points)
+
+def rows(tree: Any, axes: int = 1) -> np.ndarray:
+    """Returns the leaves of a tree as one array, concatenated behind the leading axes."""
+    leaves = map(np.asarray, jax.tree.leaves(tree))
+    return np.concatenate([leaf.reshape(*leaf.shape[:axes], -1) for leaf in leaves], axis=axes)

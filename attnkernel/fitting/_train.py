@@ -1,12 +1,11 @@
-"""The training loop: a scan over steps, in chunks.
+"""Stochastic training: a scan over steps of an optax optimiser, in chunks, with checkpoints.
 
-One chunk is one call of one compiled program. Between chunks the host looks: at progress, at
-Ctrl-C, at whether everything has stopped. The PRNG key is part of the state.
+The PRNG key is part of the state, so that a resumed training equals an uninterrupted one bit for
+bit. A step whose loss or gradient is not finite is not taken, and ends the training.
 """
 
-import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,191 +14,188 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from .._core.validation import require_shape
-from ..objectives._objective import Objective
-from ._bfgs import Bfgs
-from ._bounds import Box
-from ._checkpoints import Checkpoints
+from ..objectives._rows import sorted_by_input
+from ._checkpoints import identity_of
+from ._chunks import History, join_history, run_chunks
+from ._options import Options, Space
+from ._outcome import Outcome, Result, collect
+from ._problem import Data, Problem, is_on_host, spread_starts, vmap_over_fits
 
-History = dict[str, Any]
-Callback = Callable[[int, History], None]
-
-
-class Problem(NamedTuple):
-    """What is fitted to what: arrays, the same from the first step to the last."""
-
-    frozen: PyTree  # the leaves of the model that are not trained
-    x: Float[Array, "*batch n dim"]
-    y: Float[Array, "*rows"]
-    objective: Objective
-    box: Box | None
-
-    def model(self, z: PyTree) -> Any:
-        """The model at free variables z."""
-        return eqx.combine(z if self.box is None else self.box.inside(z), self.frozen)
+Record = Callable[[Any], History]
 
 
-class Recipe(NamedTuple):
-    """How it is fitted: functions and numbers, static to the compiled program."""
-
-    optimizer: optax.GradientTransformation | None  # None: a search
-    # stop where |gradient| <= tolerance · |loss|, or nothing is gained; None: never
-    tolerance: float | None
-    record: Callable[[Any], History] | None
-
-
-class State(eqx.Module):
-    """The state of one training. A stopped one (converged or diverged) no longer moves."""
+class Training(eqx.Module):
+    """The state of a training from one start."""
 
     z: PyTree
-    finite: PyTree  # the last z whose loss and gradient were finite
+    finite_z: PyTree  # the last z whose loss and gradient were finite
     optimizer: PyTree
     key: PRNGKeyArray
-    loss: Float[Array, ""]  # of the step before; infinite at first
-    steps: Int[Array, ""]  # taken
-    most: Int[Array, ""]  # of a search
-    converged: Bool[Array, ""]
+    steps: Int[Array, ""]
     diverged: Bool[Array, ""]
 
     @classmethod
     def start(
-        cls, z: PyTree, optimizer: optax.GradientTransformation | None, key: PRNGKeyArray
-    ) -> "State":
-        false = jnp.zeros((), bool)
-        loss = jnp.asarray(jnp.inf, float)
-        zero = jnp.zeros((), int)
-        begun = Bfgs.start(z) if optimizer is None else optimizer.init(z)
-        most = jnp.full((), jnp.iinfo(zero.dtype).max)
-        return cls(z, z, begun, key, loss, zero, most, false, false)
+        cls, z: PyTree, optimizer: optax.GradientTransformation, key: PRNGKeyArray
+    ) -> "Training":
+        return cls(z, z, optimizer.init(z), key, jnp.zeros((), int), jnp.zeros((), bool))
 
 
-def advance(state: State, problem: Problem, recipe: Recipe, steps: int) -> tuple[State, History]:
-    """`steps` steps of training: a pure function, to be jitted, vmapped, differentiated.
+def train(model: Any, data: Data, options: Options, axes: Problem | None = None) -> Outcome:
+    """Takes all steps of the given optimiser from every start, and returns the best end.
 
-    Each step splits the key, evaluates the objective with the new half, records the loss (and
-    what `recipe.record` says of the model) before the update, and updates. A step whose loss or
-    gradient is not finite is not taken.
+    `axes`: the batched axes of several fits; None: one fit.
     """
-    optimizer = optax.with_extra_args_support(recipe.optimizer or optax.identity())
+    on_host = is_on_host(model, data, options.key, options.bounds)
+    if not data.objective.is_stochastic and axes is None:
+        data = Data(*sorted_by_input(*data))
+    key = jax.random.PRNGKey(0) if options.key is None else options.key
+    optimizer = options.optimizer
+    assert optimizer is not None
+    state, frozen, box = _begin(model, data.x, key, options.space, optimizer, axes)
+    problem = Problem(frozen, *data, box)
 
-    def loss_at(z: PyTree, key: PRNGKeyArray) -> Float[Array, ""]:
-        found = problem.objective(problem.model(z), problem.x, problem.y, key=key)
-        name, hint = f"{type(problem.objective).__name__}", "Take the mean over the rows."
-        return require_shape(name, found, (), "one number", hint)
+    def advance(state: Training, steps: int) -> tuple[Training, History]:
+        return _advance(state, problem, optimizer, options.record, steps, axes)
 
-    dtype = jax.eval_shape(loss_at, state.z, state.key).dtype
-
-    def step(state: State, _: None) -> tuple[State, History]:
-        if recipe.tolerance is not None:  # a search that stopped costs nothing
-            moved = jax.lax.cond(stopped(state), lambda state: state, look, state)
-            return moved, recorded(moved) | {"loss": moved.loss.astype(dtype)}
-        moved, loss = move(state)
-        return moved, recorded(state) | {"loss": loss}
-
-    def stopped(state: State) -> Bool[Array, ""]:
-        return state.converged | state.diverged | (state.steps >= state.most)
-
-    def recorded(state: State) -> History:
-        return {} if recipe.record is None else recipe.record(problem.model(state.z))
-
-    def look(state: State) -> State:
-        bfgs = state.optimizer
-        found, slope = jax.value_and_grad(loss_at)(bfgs.trial(state.z), state.key)
-        bfgs, z, loss, converged, diverged = bfgs.learn(
-            state.z, state.loss, found, slope, recipe.tolerance
+    if on_host:
+        end, history = _run_on_host(advance, state, problem, options)
+    elif options.checkpoints is None:
+        end, history = advance(state, options.steps)
+    else:
+        raise ValueError(
+            "checkpoints= need an optimizer= and a call outside jit: inside there is no disk."
         )
-        steps = state.steps + ~(converged | diverged)
-        return State(z, z, bfgs, state.key, loss, steps, state.most, converged, diverged)
-
-    def move(state: State) -> tuple[State, Array]:
-        key, subkey = jax.random.split(state.key)
-        loss, gradient = jax.value_and_grad(loss_at)(state.z, subkey)
-        slope = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(gradient)]))
-        diverged = state.diverged | ~jnp.isfinite(loss) | ~jnp.isfinite(slope)
-        updates, optimizer_state = optimizer.update(
-            gradient,
-            state.optimizer,
-            state.z,
-            value=loss,
-            grad=gradient,
-            value_fn=lambda z: loss_at(z, subkey),
-        )
-        # a diverged training stays at its last finite z; whatever else moves has no effect
-        finite = jax.tree.map(lambda a, b: jnp.where(diverged, a, b), state.finite, state.z)
-        moves = optax.apply_updates(state.z, updates)
-        moved = State(
-            z=jax.tree.map(lambda a, b: jnp.where(diverged, a, b), finite, moves),
-            finite=finite,
-            optimizer=optimizer_state,
-            key=key,
-            loss=loss.astype(state.loss.dtype),
-            steps=state.steps + ~diverged,
-            most=state.most,
-            converged=state.converged,
-            diverged=diverged,
-        )
-        return moved, loss
-
-    def all_steps(state: State) -> tuple[State, History]:
-        return jax.lax.scan(step, state, None, length=steps)
-
-    def no_step(state: State) -> tuple[State, History]:
-        last = recorded(state) | {"loss": state.loss.astype(dtype)}
-        return state, jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf, (steps, *jnp.shape(leaf))), last
-        )
-
-    if recipe.tolerance is None:
-        return all_steps(state)
-    return jax.lax.cond(stopped(state), no_step, all_steps, state)
+    history = jax.tree.map(jnp.asarray, history)
+    return _finish(state.z, end, history, problem, axes)
 
 
-def run(
-    advance: Callable[[State, int], tuple[State, History]],
-    state: State,
-    *,
-    steps: int,
-    chunk: int,
-    callback: Callback | None,
-    on_host: bool,
-    checkpoints: Checkpoints | None = None,
-    identity: str = "",
-) -> tuple[State, History]:
-    """Calls `advance` in chunks until `steps` are taken or all trainings have stopped.
-
-    Inside a transformation (`on_host` False) there is no host to look between chunks: all steps
-    are then one scan. With `checkpoints` it goes on from the newest of them.
-    """
-    if not on_host:
-        return advance(state, steps)
-    # the axis of steps comes right behind the axes of fits and starts
-    join = functools.partial(np.concatenate, axis=state.steps.ndim)
-    histories = []
-    done = 0
-    if checkpoints is not None and (kept := checkpoints.load(state, identity=identity)):
-        done, state = kept.done, kept.state
-        histories.append(kept.found)
-        if done > steps:
-            raise ValueError(
-                f"The checkpoints {checkpoints.path} are of {done} steps already, more than "
-                f"steps={steps}: ask for at least as many, or give another path."
-            )
-        if callback is not None:
-            callback(done, kept.found)
-    while done < steps and not _all_stopped(state):
-        taken = min(chunk, steps - done)
-        state, history = advance(state, taken)
-        history = jax.tree.map(np.asarray, history)
+def _run_on_host(
+    advance: Callable[[Training, int], tuple[Training, History]],
+    state: Training,
+    problem: Problem,
+    options: Options,
+) -> tuple[Training, History]:
+    """Trains in chunks, from the newest checkpoint if there is one."""
+    checkpoints, callback = options.checkpoints, options.callback
+    axis = state.steps.ndim  # the axis of steps follows those of fits and starts
+    done, histories, identity = 0, [], ""
+    if checkpoints is not None:
+        identity = identity_of(state, problem)
+        if kept := checkpoints.load(state, identity=identity):
+            done, state, histories = kept.done, kept.state, [kept.found]
+            if done > options.steps:
+                raise ValueError(
+                    f"The checkpoints {checkpoints.path} hold {done} steps, more than "
+                    f"steps={options.steps}: ask for at least as many, or give another path."
+                )
+            if callback is not None:
+                callback(done, kept.found)
+    steps, chunk, end = options.steps, options.chunk, state
+    chunks = run_chunks(
+        advance, state, steps=steps, chunk=chunk, done=done, is_finished=_all_diverged
+    )
+    for now, end, history in chunks:
         histories.append(history)
-        done += taken
         if callback is not None:
-            callback(done, history)
+            callback(now, history)
         if checkpoints is not None:
-            histories = [jax.tree.map(lambda *parts: join(parts), *histories)]
-            last = done >= steps or _all_stopped(state)
-            checkpoints.save(done, state, histories[0], identity=identity, last=last)
-    return state, jax.tree.map(lambda *parts: join(parts), *histories)
+            histories = [join_history(histories, axis)]
+            last = now >= steps or _all_diverged(end)
+            checkpoints.save(now, end, histories[0], identity=identity, last=last)
+    return end, join_history(histories, axis)
 
 
-def _all_stopped(state: State) -> bool:
-    return bool(np.all(np.asarray(state.converged) | np.asarray(state.diverged)))
+def _all_diverged(state: Training) -> bool:
+    return bool(np.all(np.asarray(state.diverged)))
+
+
+def train_step(
+    state: Training,
+    problem: Problem,
+    optimizer: optax.GradientTransformation,
+    record: Record | None,
+) -> tuple[Training, History]:
+    """Takes one step; returns the new state, and the loss and the record before it."""
+    history = {} if record is None else record(problem.model(state.z))
+    key, subkey = jax.random.split(state.key)
+    loss, gradient = jax.value_and_grad(problem.loss)(state.z, subkey)
+    steepest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(gradient)]))
+    diverged = state.diverged | ~jnp.isfinite(loss) | ~jnp.isfinite(steepest)
+    updates, optimizer_state = optax.with_extra_args_support(optimizer).update(
+        gradient,
+        state.optimizer,
+        state.z,
+        value=loss,
+        grad=gradient,
+        value_fn=lambda z: problem.loss(z, subkey),
+    )
+    # a diverged training stays at its last finite z
+    finite_z = jax.tree.map(lambda a, b: jnp.where(diverged, a, b), state.finite_z, state.z)
+    moved = optax.apply_updates(state.z, updates)
+    state = Training(
+        z=jax.tree.map(lambda a, b: jnp.where(diverged, a, b), finite_z, moved),
+        finite_z=finite_z,
+        optimizer=optimizer_state,
+        key=key,
+        steps=state.steps + ~diverged,
+        diverged=diverged,
+    )
+    return state, history | {"loss": loss}
+
+
+@eqx.filter_jit
+def _begin(
+    model: Any,
+    x: Array,
+    key: Array,
+    space: Space,
+    optimizer: optax.GradientTransformation,
+    axes: Problem | None,
+) -> tuple[Training, Any, Any]:
+    """Returns the states of all starts, the constant leaves of the model, and the box."""
+
+    def begin(model: Any, x: Array, key: PRNGKeyArray) -> tuple[Training, Any]:
+        z, box = spread_starts(model, x, space)
+        return jax.vmap(lambda z: Training.start(z, optimizer, key))(z), box
+
+    if axes is not None:
+        begin = eqx.filter_vmap(begin, in_axes=(axes.frozen, axes.x, eqx.if_array(0)))
+    state, box = begin(model, x, key)
+    return state, eqx.partition(model, space.trainable)[1], box
+
+
+@eqx.filter_jit
+def _advance(
+    state: Training,
+    problem: Problem,
+    optimizer: optax.GradientTransformation,
+    record: Record | None,
+    steps: int,
+    axes: Problem | None,
+) -> tuple[Training, History]:
+    """Takes this number of steps from all starts, of all fits."""
+
+    def from_starts(state: Training, problem: Problem) -> tuple[Training, History]:
+        def step(state: Training, _: None) -> tuple[Training, History]:
+            return train_step(state, problem, optimizer, record)
+
+        return eqx.filter_vmap(lambda state: jax.lax.scan(step, state, None, length=steps))(state)
+
+    return vmap_over_fits(from_starts, axes, 1)(state, problem)
+
+
+@eqx.filter_jit
+def _finish(
+    begin: PyTree, end: Training, history: History, problem: Problem, axes: Problem | None
+) -> Outcome:
+    """Returns the result of all starts and the best of them."""
+
+    def finish(begin: PyTree, end: Training, history: History, problem: Problem) -> Outcome:
+        loss: Float[Array, " starts"] = history["loss"][:, -1]
+        if not problem.objective.is_stochastic:  # that of the end, not of one step before
+            loss = jax.vmap(problem.loss)(end.z)
+        result = jnp.where(end.diverged, Result.DIVERGED, Result.TRAINED)
+        return collect(problem, begin, end.z, loss, end.steps, result, history)
+
+    return vmap_over_fits(finish, axes, 3)(begin, end, history, problem)

@@ -8,7 +8,9 @@ import numpy as np
 
 from .._core.pandas_frames import display_names
 from .._core.validation import as_names
-from ..fitting._result import Fit, apart, take
+from ..fitting import Fit, Result
+from ..fitting._minima import distance
+from ..fitting._problem import take
 from ..kernels import Kernel
 from ..models import LinearSmoother
 from ..priors import ExcludeSelf
@@ -154,7 +156,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         converged=int(jnp.sum(starts.converged)),
         diverged=int(jnp.sum(starts.diverged)),
         at_bound=int(jnp.sum(starts.at_bound)),
-        is_search=fit.is_search,
+        is_search=not np.any(np.asarray(starts.result) == Result.TRAINED),
         bounds=tuple(fit.on_bounds()),
         minima=tuple(_other_minima(fit)),
         warnings=tuple(fit.warnings()),
@@ -166,9 +168,9 @@ def _other_minima(fit: Fit, tolerance: float = 1e-3) -> list[tuple[LinearSmoothe
     if fit.objective.is_stochastic:
         return []
     inside = np.flatnonzero(~np.asarray(fit.starts.at_bound | fit.starts.diverged))
-    if all(apart(take(i, fit.starts.end), fit.model) <= tolerance for i in inside):
+    if all(distance(take(i, fit.starts.end), fit.model) <= tolerance for i in inside):
         return []
-    return [found for found in fit.minima(tolerance) if apart(found[0], fit.model) > tolerance]
+    return [found for found in fit.minima(tolerance) if distance(found[0], fit.model) > tolerance]
 
 
 def _on_one_line(thing: object) -> str:

@@ -883,8 +883,9 @@ EXCLUDED = {
         "kernels.Embedded kernels.Wrapper kernels.FiniteRank kernels.Radial kernels.Scaled"
     ),
     "what a function returns": (
-        "Fit Bands Selection attention.LocalFit fitting.Box fitting.Choice fitting.Starts "
-        "inference.DegreesOfFreedom inference.Report objectives.Sample methods.SoftmaxState "
+        "Fit Bands Selection attention.LocalFit fitting.Box fitting.Choice fitting.Result "
+        "fitting.Starts inference.DegreesOfFreedom inference.Report objectives.Sample "
+        "methods.SoftmaxState "
         "methods.LinearState methods.Task data.Dataset"
     ),
     "an error or a warning": "FitWarning ExtrapolationWarning CheckpointWarning SavedFileError",

@@ -53,7 +53,7 @@ from experiments import run
 from experiments.__main__ import main
 
 Figure.savefig = lambda self, path, **_: Path(path).write_bytes(b"")
-sys.modules["{CHECKPOINTS_MODULE}"]._SHARE = np.inf  # a checkpoint after each chunk
+sys.modules["{CHECKPOINTS_MODULE}"].MAX_WRITE_SHARE = np.inf  # a checkpoint after each chunk
 where, name, calls = sys.argv[1], sys.argv[2], int(sys.argv[3])
 owner = {{"run": run.Run, "module": run, "os": os}}[where]
 keep = getattr(owner, name)
@@ -118,7 +118,7 @@ def made(tmp_path_factory, blank_figures):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(importlib.import_module(CHECKPOINTS_MODULE), "_SHARE", np.inf)
+        patch.setattr(importlib.import_module(CHECKPOINTS_MODULE), "MAX_WRITE_SHARE", np.inf)
         assert main(["run", "c.yaml", "--out", "whole", "--quiet"]) == 0
         patch.setattr(Run, "step_metrics", interrupt)
         assert main(["run", "c.yaml", "--out", "stopped", "--quiet"]) == 130
@@ -381,7 +381,7 @@ def test_changed_data_are_reported(tmp_path, monkeypatch, capsys):
 def test_training_on_several_devices_is_resumed_to_the_same_bits(tmp_path, monkeypatch):
     assert jax.device_count() > 1
     module = importlib.import_module(CHECKPOINTS_MODULE)
-    monkeypatch.setattr(module, "_SHARE", np.inf)  # each chunk is written
+    monkeypatch.setattr(module, "MAX_WRITE_SHARE", np.inf)  # each chunk is written
     (tmp_path / "c.yaml").write_text(INDUCTION)
     study = runner.load(tmp_path / "c.yaml", [])
 

@@ -313,7 +313,7 @@ def test_checkpoints_of_a_changed_kernel_are_not_used(stopped, capsys):
     assert main(["resume", "c", "--quiet", "--kernels", "mine.py"]) == 0
     error = capsys.readouterr().err
     assert "kernels changed" in error
-    assert "training-000000008.ckpt is of something else" in error
+    assert "training-000000008.ckpt belongs to another fit" in error
     assert read("c/summary.json") == whole
 
 

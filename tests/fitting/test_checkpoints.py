@@ -52,7 +52,7 @@ def trained(path=None, *, stop=None, many=False, steps=53, report=None, of="", s
 @pytest.fixture
 def save_every_chunk(monkeypatch):
     """Checkpoints are written whatever time that takes."""
-    monkeypatch.setattr(MODULE, "_SHARE", np.inf)
+    monkeypatch.setattr(MODULE, "MAX_WRITE_SHARE", np.inf)
 
 
 @pytest.mark.usefixtures("save_every_chunk")

@@ -321,22 +321,26 @@ def test_starts_are_a_latin_hypercube_of_all_parameters(x64):
     assert len(np.unique(np.round(units[1:], 9), axis=1).T) == 4
 
 
-def test_trials_are_taken_by_armijo_and_negative_curvature_is_not_learnt(x64):
+def test_trials_are_accepted_by_armijo_and_negative_curvature_does_not_update_the_hessian(x64):
     """From z = 0, with slope 1, a trial at z = -1 promises to lower the loss of 1 by 1."""
     begun = Bfgs.start(jnp.zeros(1))
     state = begun._replace(
-        gradient=jnp.ones(1), direction=-jnp.ones(1), length=jnp.ones(()), taken=begun.taken + 1
+        loss=jnp.ones(()),
+        gradient=jnp.ones(1),
+        direction=-jnp.ones(1),
+        length=jnp.ones(()),
+        accepted=begun.accepted + 1,
     )
 
     @jax.jit
     @jax.vmap
-    def learnt(found, slope):
-        after, z, *_ = state.learn(jnp.zeros(1), jnp.ones(()), found, slope[None], 1e-9)
-        return z[0], after.trial(z)[0], after.inverse[0, 0]
+    def updated(found, slope):
+        after = state.update(found, slope[None], 1e-9)
+        return after.z[0], after.trial()[0], after.inverse[0, 0]
 
     # a gain below the limit of Armijo, a rise, and two gains with curvatures -1 and 0.5
     found = np.array([1 - 0.5e-4, 1 + 0.5e-4, 0.0, 0.0])
-    z, trial, inverse = learnt(found, np.array([2.0, 2.0, 2.0, 0.5]))
+    z, trial, inverse = updated(found, np.array([2.0, 2.0, 2.0, 0.5]))
     np.testing.assert_array_equal(z, [0.0, 0.0, -1.0, -1.0])
     np.testing.assert_allclose(trial[2:], [-2.0, -2.0], rtol=1e-12)  # downhill, by the longest step
     np.testing.assert_allclose(inverse, [1.0, 1.0, 1.0, 2.0], rtol=1e-12)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import attnkernel as ak
-from attnkernel.fitting._starts import lowest_of_basins
+from attnkernel.fitting._basins import lowest_of_basins
 
 
 def searched(seed: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
@@ -60,6 +60,7 @@ def test_one_warning_names_the_columns_on_a_bound():
         warnings.simplefilter("always")
         found = ak.fit(model, x, y, objective=ak.LeaveOneOut())
     (warning,) = [str(w.message) for w in caught if issubclass(w.category, ak.FitWarning)]
-    assert "on a bound in kernel.lengthscale[0], kernel.lengthscale[2]:" in warning
+    assert "On its upper bound: kernel.lengthscale[0], kernel.lengthscale[2]." in warning
+    assert "bounds=" in warning
     named = found.named(["a", "b", "c"])
     assert named.on_bounds() == ["kernel.lengthscale of a", "kernel.lengthscale of c"]

@@ -1,5 +1,7 @@
 """Criteria without a slope, as of weights that are 0 or 1: searched on a grid, never converged."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 import attnkernel as ak
 
 BOXCAR = ak.KernelRegression(ak.Boxcar(0.3))
-SAID = "no slope in kernel.log_lengthscale"
+SAID = "no slope in a parameter.*: kernel.lengthscale"
 
 
 def sample(seed, n=60):
@@ -45,7 +47,7 @@ def test_boxcar_is_fitted_over_all_its_widths(x64, seed):
 def test_nearest_neighbours_of_a_boxcar_are_fitted_over_all_its_widths(x64):
     x, y = sample(1)
     model = ak.KernelRegression(ak.NearestNeighbours(ak.Boxcar(1.0), neighbours=8))
-    with pytest.warns(ak.FitWarning, match="no slope in kernel.kernel.log_lengthscale"):
+    with pytest.warns(ak.FitWarning, match="no slope in a parameter.*: kernel.kernel.lengthscale"):
         fit = ak.fit(model, x, y, objective=ak.LeaveOneOut())
     distances = np.abs(x[:, None] - x)
     distances /= np.sort(distances, axis=1)[:, 7:8]
@@ -58,7 +60,8 @@ def test_a_grid_along_one_parameter_and_a_search_along_the_other(x64):
     y = np.sin(6 * x[:, 0]) + np.cos(3 * x[:, 1]) + 0.2 * np.random.default_rng(1).normal(size=50)
     model = ak.KernelRegression(ak.Boxcar(0.3).on(0) * ak.Gaussian(0.3).on(1))
     fit = ak.fit(model, x, y, objective=ak.LeaveOneOut())
-    assert [SAID.replace("kernel.", "kernel.first.kernel.") in s for s in fit.warnings()] == [True]
+    (sentence,) = fit.warnings()
+    assert sentence.endswith(": kernel.first.kernel.lengthscale.")
     lengths = np.geomspace(0.02, 5.0, 60)
 
     @jax.jit
@@ -76,8 +79,8 @@ def test_starts_alone_are_compared_inside_transformations_and_of_many_fits(x64):
     x, y = sample(0)
     fit = jax.jit(lambda x, y: ak.fit(BOXCAR, x, y, objective=ak.LeaveOneOut()))(x, y)
     assert not np.any(fit.starts.converged)
-    assert any(SAID in sentence for sentence in fit.warnings())
-    with pytest.warns(ak.FitWarning, match=f"{SAID}.*starts were compared"):
+    assert any(re.search(SAID, sentence) for sentence in fit.warnings())
+    with pytest.warns(ak.FitWarning, match="starts were compared.*: kernel.lengthscale"):
         ak.fit_many(
             BOXCAR,
             np.stack([x, x])[:, :, None],

@@ -1,0 +1,133 @@
+"""`fit_many`: several fits in one compiled program, each as `fit` would do it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+from jaxtyping import Array
+
+from .._core.arrays import as_points, as_real_array
+from .._core.validation import require_key
+from ..objectives._objective import Objective
+from ._checkpoints import Checkpoints
+from ._fit import as_objective, report, require_fittable
+from ._minimise import minimise
+from ._options import Callback, Options
+from ._problem import Data, History, Problem
+from ._result import Fit
+from ._train import train
+
+
+def fit_many(
+    model: Any,
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    objective: Objective | None = None,
+    in_axes: tuple[int | None, int | None, int | None] = (0, None, 0),
+    optimizer: optax.GradientTransformation | None = None,
+    steps: int | None = None,
+    key: Array | None = None,
+    bounds: tuple[Any, Any] | None = None,
+    starts: int | None = None,
+    trainable: Any = eqx.is_inexact_array,
+    record: Callable[[Any], History] | None = None,
+    callback: Callback | None = None,
+    chunk: int = 100,
+    checkpoints: Checkpoints | None = None,
+) -> Fit:
+    """Fits several models, data sets or objectives in one compiled program.
+
+    ```python
+    data = ak.data.load("mcycle")
+    sizes = ak.HoldOut(jnp.array([1, 10, 50]), at_most=50)
+    fits = ak.fit_many(
+        ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y, objective=sizes,
+        in_axes=(None, None, 0), optimizer=optax.adam(0.1), steps=20,
+        key=jax.random.split(jax.random.PRNGKey(0), 3),
+    )
+    fits.model.kernel.lengthscale, fits.member(0)
+    ```
+
+    **Arguments:** as for `fit`, and
+
+    - `in_axes`: for (model, data, objective), 0 where every array leaf has a leading axis of
+      fits, None where all fits share it. Default: models and objectives differ, data are shared.
+    - `key`: one key per fit, shape (fits, ...), as from `jax.random.split(key, fits)`.
+
+    **Returns:** one `Fit` whose arrays have a leading axis of fits; `member(i)` is the i-th.
+
+    **Raises:** `ValueError` as `fit`, and if leading axes differ, or nothing differs between fits.
+    """
+    options = Options(
+        optimizer, steps, key, bounds, starts, trainable, record, callback, chunk, checkpoints
+    )
+    if key is not None:
+        require_key("key", key, axes=1)
+    objective = as_objective(objective)
+    in_axes = _as_axes(in_axes)
+    if in_axes == (None, None, None) and key is None:
+        raise ValueError("fit_many needs something that differs: a 0 in in_axes, or keys, key=.")
+    x, y = _read(model, x, y, is_batched=in_axes[1] == 0)
+    options = options.with_defaults(model, objective, x.shape[-2])
+    fits = _count_fits(in_axes, model=model, data=(x, y), objective=objective, key=key)
+    if key is None:
+        options = options._replace(key=jnp.broadcast_to(jax.random.PRNGKey(0), (fits, 2)))
+    of_model, of_data, of_objective = (eqx.if_array(0) if axis == 0 else None for axis in in_axes)
+    axes = Problem._make((of_model, of_data, of_data, of_objective, eqx.if_array(0)))
+    data = Data(x, y, objective)
+    if optimizer is None:
+        outcome = minimise(model, data, options, axes)
+    else:
+        outcome = train(model, data, options, axes)
+    return report(Fit(*outcome, x, y))
+
+
+def _as_axes(in_axes: Any) -> tuple[int | None, int | None, int | None]:
+    """Returns the axes of the model, the data and the objective."""
+    listed = list(in_axes) if isinstance(in_axes, tuple | list) else []
+    if len(listed) != 3 or not all(axis is None or axis == 0 for axis in listed):
+        raise ValueError(
+            f"in_axes must be three, of model, data and objective, each 0 or None; got {in_axes!r}."
+        )
+    model, data, objective = listed
+    return model, data, objective
+
+
+def _read(model: Any, x: Any, y: Any, *, is_batched: bool) -> tuple[Array, Array]:
+    """Returns the data as arrays; `ValueError` unless the model can be fitted to each of them."""
+    if not is_batched:
+        x, y = as_points("x", x), as_real_array("y", y)
+        require_fittable(model, x, y)
+        return x, y
+    x, y = as_real_array("x", x), as_real_array("y", y)
+    if x.ndim != 3 or y.ndim < 2 or len(x) != len(y):
+        raise ValueError(
+            f"Batched data must have shapes (fits, n, dim) and (fits, n); got x {x.shape} "
+            f"and y {y.shape}."
+        )
+    for member in range(len(x)):
+        require_fittable(model, x[member], y[member])
+    return x, y
+
+
+def _count_fits(in_axes: tuple[int | None, ...], **parts: Any) -> int:
+    """Returns the common length of all leading axes of fits."""
+    leading = {
+        name: sorted({leaf.shape[:1] for leaf in jax.tree.leaves(eqx.filter(part, eqx.is_array))})
+        for (name, part), axis in zip(parts.items(), (*in_axes, 0), strict=True)
+        if axis == 0 and part is not None
+    }
+    counts = {shape for shapes in leading.values() for shape in shapes or [()]}
+    if len(counts) != 1 or counts == {()}:
+        found = "; ".join(f"{name} {shapes or 'no array'}" for name, shapes in leading.items())
+        raise ValueError(
+            f"With in_axes={in_axes}, every batched array, and key, must have the same leading "
+            f"axis of fits; got leading axes {found}. Say None for what all fits share."
+        )
+    ((fits,),) = counts
+    return fits

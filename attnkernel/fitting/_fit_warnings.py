@@ -1,0 +1,131 @@
+"""Warnings of a fit: divergence, bounds, steps used up, missing slopes, columns of categories."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._core.pandas_frames import Categories, Names
+from ..models import LinearSmoother
+from ._outcome import Result, Starts
+from ._problem import take
+
+
+class FitWarning(UserWarning):
+    """The end of a fit may be no optimum, or the kernel does not suit a column."""
+
+
+def result_warnings(starts: Starts, x_names: Names | None) -> list[str]:
+    """Returns one sentence for each reason why the best end may be no optimum."""
+    best = best_start(starts)
+    result, at_bound, steps = (
+        np.take_along_axis(np.asarray(values), np.expand_dims(best, -1), axis=-1)[..., 0]
+        for values in (starts.result, starts.at_bound, starts.steps)
+    )
+    flat = parameters_without_slope(starts)
+    compared = (
+        "The starts were compared, and nothing between them: ak.fit of one data set compares a grid"
+        if result.ndim
+        else "The best value of a grid, refined around its best levels, was taken"
+    )
+    reasons = (
+        (result == Result.DIVERGED, f"diverged at step {{step}}: {Result.DIVERGED.message}"),
+        (at_bound, f"{Result.AT_BOUND.message}{_bound_advice(starts, x_names)}"),
+        (result == Result.MAX_STEPS, f"{Result.MAX_STEPS.message} It took {{step}}."),
+        (
+            np.asarray(result == Result.NO_SLOPE) & bool(flat),
+            f"{Result.NO_SLOPE.message} {compared}: {' and '.join(flat)}.",
+        ),
+    )
+    found = []
+    for flags, sentence in reasons:
+        if np.any(flags):
+            first = int(np.argmax(flags))
+            sentence = sentence.format(step=int(np.ravel(steps)[first]))
+            if flags.ndim:
+                sentence = f"{np.sum(flags)} of {flags.size} fits, first fit {first}: {sentence}"
+            found.append(sentence)
+    return found
+
+
+def best_start(starts: Starts) -> Any:
+    """Returns the index of the start with the least finite loss, for each fit."""
+    loss = np.asarray(starts.loss)
+    return np.argmin(np.where(np.isfinite(loss), loss, np.inf), axis=-1)
+
+
+def parameters_on_bounds(starts: Starts, x_names: Names | None) -> list[tuple[str, int]]:
+    """Returns the parameters of the best start on a bound, and which: −1 the lower, 1 the upper.
+
+    A parameter with one entry for each column of x is named by the column.
+    """
+    found, names = [], x_names or ()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(take(best_start(starts), starts.edges)):
+        sides = np.asarray(leaf)
+        for at in np.argwhere(sides):
+            is_per_column = len(names) > 1 and sides.shape == (len(names),)
+            place = f" of {names[at[0]]}" if is_per_column else f"{list(map(int, at)) or ''}"
+            found.append((f"{_parameter_name(path)}{place}", int(sides[tuple(at)])))
+    return found
+
+
+def parameters_without_slope(starts: Starts) -> list[str]:
+    """Returns the names of the parameters in which the objective has no slope."""
+    leaves = jax.tree_util.tree_leaves_with_path(starts.without_slope)
+    return [_parameter_name(path) for path, leaf in leaves if np.any(np.asarray(leaf))]
+
+
+def _parameter_name(path: Any) -> str:
+    return jax.tree_util.keystr(path).removeprefix(".").replace("log_", "")
+
+
+def _bound_advice(starts: Starts, x_names: Names | None) -> str:
+    """Returns what is on which bound, and what to do about it."""
+    if starts.loss.ndim > 1:
+        return " Widen bounds=."
+    on_bounds = parameters_on_bounds(starts, x_names)
+    parts = [
+        f" On its {word} bound: {', '.join(names)}."
+        for word, side in (("lower", -1), ("upper", 1))
+        if (names := [name for name, at in on_bounds if at == side])
+    ]
+    advice = (
+        " On the upper bound of its lengthscale y hardly depends on a column: drop the column."
+        if any("lengthscale" in name and side == 1 for name, side in on_bounds)
+        else ""
+    )
+    return f"{''.join(parts)}{advice} Or widen bounds= of ak.fit."
+
+
+def category_warnings(
+    model: Any, x_names: Names | None, categories: Categories | None
+) -> list[str]:
+    """Returns one sentence if the kernel measures distances between codes of categories."""
+    kernel = getattr(model, "kernel", None)
+    if not isinstance(model, LinearSmoother) or kernel is None or categories is None:
+        return []
+    known = model.categories(len(categories))
+    columns = [c for c, among in enumerate(categories) if among is not None and c not in known]
+    if not columns:
+        return []
+    names = [repr(x_names[c]) if x_names else str(c) for c in columns]
+    return [
+        f"{'columns' if len(columns) > 1 else 'column'} {', '.join(names)} of x hold"
+        f"{'' if len(columns) > 1 else 's'} categories, and {type(kernel).__name__} takes "
+        f"the differences of their codes for distances. Use a product kernel, such as "
+        f"{_product_kernel(categories, columns)}."
+    ]
+
+
+def _product_kernel(categories: Categories, columns: Sequence[int]) -> str:
+    """Returns the expression of a product kernel that suits the columns."""
+    first = columns[0]
+    counts = categories[first]
+    assert counts is not None
+    others = [c for c, among in enumerate(categories) if among is None]
+    parts = [f"ak.AitchisonAitken(0.1, {len(counts)}).on({first})"]
+    parts += [f"ak.AitchisonAitken(0.1, {len(categories[c] or ())}).on({c})" for c in columns[1:]]
+    if others:
+        parts.append(f"ak.Gaussian(1.0).on({', '.join(map(str, others))})")
+    return " * ".join(parts)

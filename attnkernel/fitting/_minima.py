@@ -1,0 +1,49 @@
+"""The local minima that searches reached: curvature, Newton steps and distances between models."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from ..objectives._objective import Objective
+
+
+def distance(model: Any, other: Any) -> float:
+    """Returns the largest difference between the parameters of two models."""
+    pairs = zip(
+        jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)),
+        jax.tree.leaves(eqx.filter(other, eqx.is_inexact_array)),
+        strict=True,
+    )
+    return max(float(jnp.max(jnp.abs(a - b))) for a, b in pairs)
+
+
+def is_bowl(curvature: Array) -> bool:
+    """Whether a curvature, relative to the objective, is positive beyond rounding.
+
+    It falls with the number of rows: the gain of a lengthscale in leave-one-out as $n^{-4/(d+4)}$.
+    """
+    return bool(curvature > jnp.finfo(curvature.dtype).eps ** 0.5)
+
+
+@eqx.filter_jit
+def least_curvature_and_newton_step(
+    model: Any, objective: Objective, x: Array, y: Array
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    r"""Returns the least eigenvalue of $\nabla^2 L / |L|$ and the length of a Newton step.
+
+    The length is the largest change of a parameter in $(\nabla^2 L)^{-1} \nabla L$.
+    """
+    params, frozen = eqx.partition(model, eqx.is_inexact_array)
+    flat, unravel = ravel_pytree(params)
+
+    def loss(flat: Array) -> Array:
+        return objective(eqx.combine(unravel(flat), frozen), x, y)
+
+    value, slope, hessian = loss(flat), jax.grad(loss)(flat), jax.hessian(loss)(flat)
+    curvature, axes = jnp.linalg.eigh(hessian)
+    step = axes @ ((slope @ axes) / jnp.where(curvature == 0, 1.0, curvature))
+    return jnp.min(curvature) / jnp.abs(value), jnp.max(jnp.abs(step))

@@ -1,0 +1,123 @@
+"""How the starts of a fit ended: the result of each, in numbers and in words; the best one."""
+
+import enum
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from ..objectives._objective import Objective
+from ._problem import History, Problem, take
+
+
+class Result(enum.IntEnum):
+    """How one start of a fit ended; `message` says it in a sentence.
+
+    ```python
+    >>> ak.fitting.Result(3).name
+    'MAX_STEPS'
+    >>> ak.fitting.Result.MAX_STEPS.message
+    'the search had not converged when its steps were used up: raise steps=.'
+    ```
+    """
+
+    CONVERGED = 0
+    AT_BOUND = 1
+    NO_SLOPE = 2
+    MAX_STEPS = 3
+    DIVERGED = 4
+    TRAINED = 5
+
+    @property
+    def message(self) -> str:
+        """What the result means, in a sentence."""
+        return MESSAGES[self]
+
+
+MESSAGES = {
+    Result.CONVERGED: "the search converged inside its bounds.",
+    Result.AT_BOUND: (
+        "the best value found lies on a bound: the objective may fall further beyond it."
+    ),
+    Result.NO_SLOPE: "the objective has no slope in a parameter, as with weights of 0 and 1.",
+    Result.MAX_STEPS: "the search had not converged when its steps were used up: raise steps=.",
+    Result.DIVERGED: (
+        "the loss or its gradient was not finite; the last parameters for which they were are "
+        "kept. Likely causes: (a) a learning rate too large, (b) a query without neighbours, (c) "
+        "as many parameters as rows, (d) numbers too large for the precision of y."
+    ),
+    Result.TRAINED: "all steps of the given optimiser were taken.",
+}
+
+
+class Starts(eqx.Module):
+    """Where each start of a fit began and ended; every leaf has a leading axis of starts.
+
+    `result` holds the codes of `Result`. `edges` and `without_slope` have the structure of the
+    model's parameters: −1 where a parameter ended on its lower bound, 1 on its upper, 0 inside;
+    True where the objective has no slope in a parameter at any start. None: it was not examined.
+    """
+
+    begin: Any  # models
+    end: Any  # models
+    loss: Float[Array, "*fits starts"]
+    steps: Int[Array, "*fits starts"]
+    result: Int[Array, "*fits starts"]
+    edges: Any = None
+    without_slope: Any = None
+
+    @property
+    def converged(self) -> Bool[Array, "*fits starts"]:
+        """Whether the search met its tolerance, inside the bounds or on one."""
+        return (self.result == Result.CONVERGED) | (self.result == Result.AT_BOUND)
+
+    @property
+    def diverged(self) -> Bool[Array, "*fits starts"]:
+        return self.result == Result.DIVERGED
+
+    @property
+    def at_bound(self) -> Bool[Array, "*fits starts"]:
+        """Whether any parameter ended on a bound."""
+        return on_any_edge(self.edges, self.loss)
+
+
+def on_any_edge(edges: Any, loss: Float[Array, "*starts"]) -> Bool[Array, "*starts"]:
+    """Whether any parameter of each start is on a bound."""
+    flags = jnp.zeros(loss.shape, bool)
+    for leaf in jax.tree.leaves(edges):
+        flags |= jnp.any(jnp.reshape(leaf, (*loss.shape, -1)) != 0, axis=-1)
+    return flags
+
+
+class Outcome(NamedTuple):
+    """What a driver returns: the best model, its loss and history, and all starts."""
+
+    model: Any
+    loss: Float[Array, ""]
+    history: History
+    starts: Starts
+    objective: Objective
+
+
+def collect(
+    problem: Problem,
+    begin: PyTree,
+    end: PyTree,
+    loss: Float[Array, " starts"],
+    steps: Int[Array, " starts"],
+    result: Int[Array, " starts"],
+    history: History,
+    without_slope: Any = None,
+) -> Outcome:
+    """Returns the outcome of all starts from free variables; the best has the least finite loss."""
+    models, box = eqx.filter_vmap(problem.model), problem.box
+    edges = None if box is None else jax.vmap(lambda z: box.edges(box.inside(z)))(end)
+    result = jnp.where(
+        (result == Result.CONVERGED) & on_any_edge(edges, loss), Result.AT_BOUND, result
+    )
+    starts = Starts(models(begin), models(end), loss, steps, result, edges, without_slope)
+    best = jnp.argmin(jnp.where(jnp.isfinite(loss), loss, jnp.inf))
+    model, least, history = take(best, (starts.end, loss, history))
+    return Outcome(model, least, history, starts, problem.objective)
