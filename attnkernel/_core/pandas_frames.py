@@ -83,13 +83,18 @@ def query_to_numbers(frame: Any, names: Names | None, categories: Categories | N
 
 def labels_to_numbers(what: str, labels: Any, x: Any) -> tuple[np.ndarray, Hashable]:
     """Returns the labels or weights of the rows of x, and their name; for several, a tuple."""
-    if is_frame(x) and not x.index.equals(labels.index):
+    require_same_index(what, labels, x)
+    table = frame_to_numbers(what, labels, (None,) * len(column_names(labels)))
+    return (table.numbers[:, 0], labels.name) if is_series(labels) else table[:2]
+
+
+def require_same_index(what: str, labels: Any, x: Any) -> None:
+    """Raises `ValueError` where both are of pandas, and the index of a row is not the same."""
+    if is_frame(labels) and is_frame(x) and not x.index.equals(labels.index):
         raise ValueError(
             f"x and {what} must have the same index, row by row. Try {what}.loc[x.index], or "
             f"{what}.to_numpy() if the rows correspond in their order."
         )
-    table = frame_to_numbers(what, labels, (None,) * len(column_names(labels)))
-    return (table.numbers[:, 0], labels.name) if is_series(labels) else table[:2]
 
 
 def as_pandas(values: Any, query: Any, name: Any) -> Any:

@@ -6,16 +6,28 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .arrays import as_real_array, is_concrete, require_finite
+from .arrays import as_real_array, is_concrete, require_finite, wider_dtype
 
 MIN_FIT_ROWS = 3
 
 
 def as_weights(weights: ArrayLike, n: int) -> Float[Array, " n"]:
     """Returns the weights of n rows as a floating array; `ValueError` unless they are valid."""
-    array = as_real_array("weights", weights)
+    array = as_valid_weights(weights)
     if array.shape != (n,):
         raise ValueError(f"weights must have one number per row, shape ({n},); got {array.shape}.")
+    return array
+
+
+def as_valid_weights(weights: ArrayLike) -> Float[Array, "..."]:
+    """Returns weights in float32 at least; `ValueError` unless their sums hold in that dtype."""
+    array = as_real_array("weights", weights)
+    array = array.astype(wider_dtype(array.dtype))
+    if is_concrete(array) and np.any((np.asarray(weights, float) > 0) & (np.asarray(array) == 0)):
+        raise ValueError(
+            f"weights has positive numbers that are 0 in {array.dtype}, as in a row that is left "
+            f"out. Weights count up to a factor: divide them by their largest, or give 0."
+        )
     require_valid_weights(array)
     return array
 
@@ -28,6 +40,12 @@ def require_valid_weights(weights: Float[Array, "..."]) -> None:
     if not np.all(np.isfinite(values) & (values >= 0)) or not np.any(values):
         got = f"from {values.min()} to {values.max()}" if values.size else "no weights"
         raise ValueError(f"weights must be finite, none negative and not all 0; got {got}.")
+    limits = np.finfo(np.dtype(weights.dtype))
+    if not limits.tiny / limits.eps <= values.max() <= limits.max * limits.eps:
+        raise ValueError(
+            f"weights go up to {values.max():.3g}, and their sums leave {values.dtype}. Weights "
+            f"count up to a factor: divide them by their largest."
+        )
 
 
 def require_category_codes(
@@ -63,6 +81,21 @@ def require_regression_shapes(x: Float[Array, "..."], y: Float[Array, "..."]) ->
         )
 
 
+def require_squares_held(name: str, values: Float[Array, "..."]) -> None:
+    """Raises `ValueError` where squared deviations would overflow, or vanish beside 0."""
+    if not is_concrete(values) or not values.size:
+        return
+    limits = np.finfo(np.dtype(wider_dtype(values.dtype)))
+    spread = float(np.max(np.ptp(np.asarray(values, float), axis=0)))
+    low, high = (limits.tiny / limits.eps) ** 0.5, (limits.max * limits.eps) ** 0.5
+    if np.isfinite(spread) and spread and not low <= spread <= high:
+        raise ValueError(
+            f"{name} spans {spread:.3g}, and squares of such numbers leave {limits.dtype}: it may "
+            f"span {low:.1g} to {high:.1g}. Use another unit, such as {name} / {spread:.1g}, or "
+            f"float64 (jax_enable_x64)."
+        )
+
+
 def require_regression_data(x: Float[Array, "..."], y: Float[Array, "..."]) -> None:
     """Raises `ValueError` unless a regression of y on x can be fitted.
 
@@ -86,3 +119,4 @@ def require_regression_data(x: Float[Array, "..."], y: Float[Array, "..."]) -> N
                 f"identify a lengthscale. Is this the intended column, and is {array.dtype} "
                 f"precise enough for it?"
             )
+    require_squares_held("y", y)

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import require_finite
 from .._core.mesh_axes import vary_alike
@@ -140,9 +140,10 @@ def _sum(
     def of_member(parts: Parts, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
         kernel, prior, rule = parts
         kernel, q, k = kernel.precomputed(q, k)
-        q = jnp.where(jnp.all(jnp.isfinite(q), axis=1, keepdims=True), q, jnp.nan)
+        q, valid = _valid_queries(q)
         state = method.softmax_state(q, k, v, kernel, prior, rule)
-        return state.value, state.log_mass
+        value = jnp.where(valid[:, None], state.value, jnp.nan)
+        return value, jnp.where(valid, state.log_mass, jnp.nan)
 
     return over_batch(of_member, at_a_time, parts, q, k, v)
 
@@ -157,9 +158,22 @@ def _weigh(
     def of_member(parts: Parts, q: Array, k: Array) -> Array:
         kernel, prior, rule = parts
         kernel, q, k = kernel.precomputed(q, k)
-        return dense_weights(q, k, kernel, prior, rule)
+        q, valid = _valid_queries(q)
+        weights = dense_weights(q, k, kernel, prior, rule)
+        return jnp.where(valid[:, None], weights, jnp.nan)
 
     return over_batch(of_member, None, parts, q, k)
+
+
+def _valid_queries(
+    q: Float[Array, "queries dim"],
+) -> tuple[Float[Array, "queries dim"], Bool[Array, " queries"]]:
+    """The queries with 0 in place of each that is not finite, and which are finite.
+
+    A query that is not finite would void the bounds of its block, and with them other queries.
+    """
+    valid = jnp.all(jnp.isfinite(q), axis=1)
+    return jnp.where(valid[:, None], q, 0.0), valid
 
 
 def _in_dtype(tree: Any, dtype: Any) -> Any:

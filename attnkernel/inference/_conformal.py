@@ -101,7 +101,7 @@ def conformal(
         spread_new = jnp.sqrt(rule.at(at, first.y)[:, 0])
     scores = jnp.sort(residuals / spread)  # NaN, where no other label has weight, comes last
     scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
-    rank = math.ceil((1 + len(scores)) * level)
+    rank = math.ceil((1 + len(scores)) * level - 1e-9)  # 100 * 0.55 is above 55
     q = scores[rank - 1] if rank <= len(scores) else jnp.inf
     width = q * spread_new
     limits = (centre - width, centre + width)

@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .._core.arrays import as_points, as_real_array, is_concrete, require_finite
+from .._core.arrays import as_points, as_real_array, is_concrete, require_finite, wider_dtype
 from .._core.regression_data import require_regression_data
 from .._core.validation import require_bool
 from ..attention import Auto
@@ -52,18 +52,23 @@ def normal_reference(x: ArrayLike, *, robust: bool = True) -> Float[Array, " dim
     if n < 2:
         raise ValueError(f"x must have at least 2 rows, for a spread; got {n}.")
     require_finite("x", points)
-    spread = jnp.std(points, axis=0, ddof=1)
-    if is_concrete(spread) and not np.all(np.asarray(spread) > 0):
-        column = int(np.argmin(np.asarray(spread)))
+    points = points.astype(wider_dtype(points.dtype))
+    least = jnp.min(points, axis=0, keepdims=True)
+    extent = jnp.max(points - least, axis=0)
+    if is_concrete(extent) and not np.all(np.asarray(extent) > 0):
+        column = int(np.argmin(np.asarray(extent)))
         raise ValueError(
             f"Column {column} of x (counted from 0) is constant: its spread says no lengthscale. "
             f"Leave it out."
         )
+    # in units of the extent, whose squares neither vanish nor overflow; NaN for a constant column
+    points = (points - least) / jnp.where(extent > 0, extent, jnp.nan)[None, :]
+    spread = jnp.std(points, axis=0, ddof=1)
     if robust:
         low, high = jnp.quantile(points, jnp.array([0.25, 0.75], points.dtype), axis=0)
         quartiles = (high - low) / 1.349
         spread = jnp.where(quartiles > 0, jnp.minimum(spread, quartiles), spread)
-    return spread * (4.0 / ((dim + 2) * n)) ** (1.0 / (dim + 4))
+    return extent * spread * (4.0 / ((dim + 2) * n)) ** (1.0 / (dim + 4))
 
 
 def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
@@ -97,7 +102,8 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
     regression* (1995).
     """
     points, labels = as_points("x", x), as_real_array("y", y)
-    labels = labels.astype(jnp.promote_types(labels.dtype, points.dtype))
+    dtype = wider_dtype(wider_dtype(labels.dtype, points.dtype))
+    points, labels = points.astype(dtype), labels.astype(dtype)
     require_regression_data(points, labels)
     if points.shape[1] != 1 or labels.ndim != 1:
         raise ValueError(

@@ -27,8 +27,8 @@ class Compact(Radial):
         """$g(r^2)$ inside the support."""
 
     def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
-        inside = squares < 1.0
-        return jnp.where(inside, self.log_inside(jnp.where(inside, squares, 0.0)), -jnp.inf)
+        outside = squares >= 1.0  # NaN is not, and stays NaN
+        return jnp.where(outside, -jnp.inf, self.log_inside(jnp.where(outside, 0.0, squares)))
 
     def _log_integral(self, dim: int) -> Float[Array, ""]:
         return log_integral_inside(self.log_inside, dim, self.log_lengthscale.dtype)
@@ -57,8 +57,8 @@ class Triangular(Compact):
     __init__ = Radial.__init__
 
     def log_inside(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
-        positive = squares > 0
-        return jnp.where(positive, jnp.log1p(-jnp.sqrt(jnp.where(positive, squares, 0.25))), 0.0)
+        zero = squares == 0
+        return jnp.where(zero, 0.0, jnp.log1p(-jnp.sqrt(jnp.where(zero, 0.25, squares))))
 
 
 class Epanechnikov(Compact):
@@ -101,8 +101,8 @@ class Tricube(Compact):
     __init__ = Radial.__init__
 
     def log_inside(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
-        positive = squares > 0
-        cubes = jnp.where(positive, jnp.where(positive, squares, 1.0) ** 1.5, 0.0)
+        zero = squares == 0
+        cubes = jnp.where(zero, 0.0, jnp.where(zero, 1.0, squares) ** 1.5)
         return 3.0 * jnp.log1p(-cubes)
 
 

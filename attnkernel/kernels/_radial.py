@@ -338,15 +338,15 @@ def _factor(metric: ArrayLike) -> Float[Array, "dim dim"]:
 
 def _root(squares: Array) -> Array:
     """√ with derivative 0 at 0."""
-    positive = squares > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, squares, 1.0)), 0.0)
+    zero = squares == 0
+    return jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, squares)))
 
 
 def _minus_root(log: Callable[[Array], Array], root: Array) -> Array:
     """log(t) − t, which is -inf at a distance that overflows."""
-    finite = jnp.isfinite(root * root)
-    root = jnp.where(finite, root, 0.0)
-    return jnp.where(finite, log(root) - root, -jnp.inf)
+    overflows = jnp.isinf(root * root)
+    root = jnp.where(overflows, 0.0, root)
+    return jnp.where(overflows, -jnp.inf, log(root) - root)
 
 
 @jax.custom_jvp

@@ -38,11 +38,17 @@ class SoftmaxState(eqx.Module):
     def from_log_weights(
         cls, log_weights: Float[Array, "queries keys"], v: Float[Array, "keys dim_v"]
     ) -> "SoftmaxState":
-        """The state of one set of keys."""
+        """The state of one set of keys.
+
+        The total is summed about the mean value: rounding is then of what varies among the values.
+        """
         maximum = finite_shift(jnp.max(log_weights, axis=1, initial=-jnp.inf))
         weights = jnp.exp(log_weights - maximum[:, None])
-        total = jnp.matmul(weights, v, precision=jax.lax.Precision.HIGHEST)
-        return cls(maximum, jnp.sum(weights, axis=1), total)
+        mass = jnp.sum(weights, axis=1)
+        keys = 1 if v.shape[0] == 0 else v.shape[0]
+        mean = jax.lax.stop_gradient(jnp.sum(v, axis=0, keepdims=True) / keys)
+        about_mean = jnp.matmul(weights, v - mean, precision=jax.lax.Precision.HIGHEST)
+        return cls(maximum, mass, about_mean + mass[:, None] * mean)
 
     @classmethod
     def from_sink(cls, log_mass: Float[Array, ""], queries: int, dim_v: int) -> "SoftmaxState":

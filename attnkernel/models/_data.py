@@ -7,6 +7,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_points, require_finite
+from .._core.pandas_frames import require_same_index
 from .._core.regression_data import as_weights, require_category_codes
 from .._core.validation import require_instance
 from ..kernels import Kernel
@@ -36,9 +37,11 @@ def read_data(
     The label of a row with weight 0 is replaced by that of a row with weight, so that it cannot
     enter a mean about which sums are centred.
 
-    **Raises:** `ValueError` unless the data are finite, one label a row, and valid codes in the
-    columns of `kernel.categories`.
+    **Raises:** `ValueError` unless the data are finite, one label a row, with the same index if they
+    are of pandas, and valid codes in the columns of `kernel.categories`.
     """
+    require_same_index(name, y, x)
+    require_same_index("weights", weights, x)
     k, q, v = as_points("x", x), as_points("x_new", x_new), as_points(name, y)
     if k.shape[0] != v.shape[0]:
         raise ValueError(
@@ -65,7 +68,7 @@ def with_weights(
     if weights is None:
         return prior
     weights = as_weights(weights, k.shape[0])
-    has_weight = weights > 0
-    log_weights = jnp.where(has_weight, jnp.log(jnp.where(has_weight, weights, 1)), -jnp.inf)
-    row_prior = KeyWeights(log_weights)
+    zero = weights == 0
+    log_weights = jnp.where(zero, -jnp.inf, jnp.log(jnp.where(zero, 1, weights)))
+    row_prior = KeyWeights(log_weights)  # NaN for a weight below 0, which only `jit` lets pass
     return row_prior if prior is None else prior * row_prior

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .._core.arrays import wider_dtype
 from .._core.symbolic_sizes import is_symbolic
 from .._core.validation import require_choice
 from ..attention._jit import with_automatic_axes
@@ -53,23 +54,27 @@ def _fill(
     if on_empty == "nan" or k.shape[0] == 0:
         instead = jnp.full_like(out, jnp.nan)
     else:
+        # squares of distances, and sums of labels, overflow half precision
+        points, keys, labels = (part.astype(wider_dtype(part.dtype)) for part in (q, k, v))
 
         def label(i: Int[Array, ""], point: Float[Array, " dim"]) -> Float[Array, " out"]:
-            log = jnp.zeros(k.shape[0], v.dtype)
+            log = jnp.zeros(keys.shape[0], labels.dtype)
             if prior is not None:
-                log = prior.pairwise(i[None], jnp.arange(k.shape[0]))[0]
+                log = prior.pairwise(i[None], jnp.arange(keys.shape[0]))[0]
             seen = ~jnp.isneginf(log)
             if on_empty == "nearest":
-                squares = jnp.sum((point[None, :] - k) ** 2, axis=1)
-                found = v[jnp.argmin(jnp.where(seen, squares, jnp.inf))]
+                gaps = jnp.where(seen[:, None], jnp.abs(keys - point[None, :]), jnp.inf)
+                unit = jnp.min(jnp.max(gaps, axis=1))  # the nearest squared is then of order 1
+                squares = jnp.sum((gaps / jnp.where(unit > 0, unit, 1.0)) ** 2, axis=1)
+                found = labels[jnp.argmin(squares)]
             else:
                 weights = jax.nn.softmax(jnp.where(jnp.any(seen), log, 0.0))
-                labels = jnp.where(seen[:, None], v, 0.0)
-                found = jnp.sum(weights[:, None] * labels, axis=0)
+                visible = jnp.where(seen[:, None], labels, 0.0)
+                found = jnp.sum(weights[:, None] * visible, axis=0)
             return jnp.where(jnp.any(seen), found, jnp.nan)
 
         # a few queries at a time: never an array of queries x keys
         rows = lambda row: label(*row)  # noqa: E731
         size = None if is_symbolic(q.shape[0]) else 64
-        instead = jax.lax.map(rows, (jnp.arange(q.shape[0]), q), batch_size=size)
+        instead = jax.lax.map(rows, (jnp.arange(q.shape[0]), points), batch_size=size)
     return jnp.where(empty[:, None], instead.astype(out.dtype), out)

@@ -80,6 +80,7 @@ class HoldOut(Validation):
         self.at_most = at_most
 
     def check(self, n: int) -> None:
+        super().check(n)
         largest = self.at_most
         if is_concrete(self.size):
             largest = int(np.max(np.asarray(self.size)))

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._core.arrays import as_real_array
-from .._core.regression_data import require_valid_weights
+from .._core.pandas_frames import is_frame
+from .._core.regression_data import as_valid_weights
 from .._core.validation import require_function, require_shape
 from ._scores import log_score, squared_error
 
@@ -18,9 +18,12 @@ from ._scores import log_score, squared_error
 def _as_row_weights(weights: ArrayLike | None) -> Float[Array, " n"] | None:
     if weights is None:
         return None
-    array = as_real_array("weights", weights)
-    require_valid_weights(array)
-    return array
+    if is_frame(weights):
+        raise ValueError(
+            "An objective cannot match the index of weights with that of the data: pass them as "
+            "ak.fit(..., weights=...), or as an array in the order of the rows."
+        )
+    return as_valid_weights(weights)
 
 
 class Objective(eqx.Module):
@@ -62,6 +65,11 @@ class Objective(eqx.Module):
 
     def check(self, n: int) -> None:
         """Raises `ValueError` if the objective cannot be evaluated on n rows."""
+        if self.weights is not None and self.weights.shape[-1:] != (n,):
+            raise ValueError(
+                f"The objective has weights of shape {self.weights.shape}, and there are {n} rows: "
+                f"give one weight per row."
+            )
 
     def with_weights(self, weights: Float[Array, " n"]) -> "Objective":
         """Returns the objective with these row weights."""

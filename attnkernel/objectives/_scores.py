@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_real_array
+from .._core.arrays import as_real_array, wider_dtype
 
 
 def squared_error(prediction: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, " n"]:
@@ -22,7 +22,8 @@ def squared_error(prediction: Float[Array, "..."], y: Float[Array, "..."]) -> Fl
     **Raises:** `ValueError` if the shapes differ.
     """
     labels = as_real_array("y", y)
-    squares = (_require_same_shape(prediction, labels) - labels) ** 2
+    errors = _require_same_shape(prediction, labels) - labels
+    squares = errors.astype(wider_dtype(errors.dtype)) ** 2
     return squares if squares.ndim == 1 else jnp.sum(squares, axis=1)
 
 

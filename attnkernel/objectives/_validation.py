@@ -83,6 +83,7 @@ class KFold(Validation):
         as_integer("folds", self.folds, 2)
 
     def check(self, n: int) -> None:
+        super().check(n)
         if self.folds > n:
             raise ValueError(
                 f"KFold({self.folds}) needs as many rows; there are {n}. Try LeaveOneOut()."

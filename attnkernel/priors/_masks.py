@@ -79,10 +79,10 @@ class Causal(Mask):
         require_integer("offset", self.offset)
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
-        return j <= i + self.offset
+        return j - i <= self.offset  # i + offset may overflow
 
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
-        return block.j_low <= block.i_high + self.offset
+        return block.j_low - block.i_high <= self.offset
 
     def as_key_mask(self) -> KeyMask:
         if isinstance(self.offset, int) and self.offset == 0:
@@ -104,11 +104,11 @@ class Window(Mask):
         require_integer("right", self.right, 0)
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
-        return (i - self.left <= j) & (j <= i + self.right)
+        return (i - j <= self.left) & (j - i <= self.right)
 
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
-        return (block.j_high >= block.i_low - self.left) & (
-            block.j_low <= block.i_high + self.right
+        return (block.i_low - block.j_high <= self.left) & (
+            block.j_low - block.i_high <= self.right
         )
 
 

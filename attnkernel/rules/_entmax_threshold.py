@@ -23,9 +23,9 @@ Sums = tuple[Float[Array, " queries"], Float[Array, " queries"]]
 
 def log_entmax_weights(gaps: Float[Array, "..."], exponent: Exponent) -> Float[Array, "..."]:
     """$p \\log (1 + x / p)$, of x = s − λ; -inf, with a gradient of 0, from x = −p down."""
-    inside = gaps > -exponent
+    outside = gaps <= -exponent  # NaN is not, and stays NaN
     return jnp.where(
-        inside, exponent * jnp.log1p(jnp.where(inside, gaps, 0.0) / exponent), -jnp.inf
+        outside, -jnp.inf, exponent * jnp.log1p(jnp.where(outside, 0.0, gaps) / exponent)
     )
 
 

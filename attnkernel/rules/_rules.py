@@ -144,7 +144,7 @@ class Uniform(Rule):
     """
 
     def scaled_scores(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
-        return jnp.where(jnp.isneginf(scores), -jnp.inf, 0.0).astype(scores.dtype)
+        return jnp.where(jnp.isneginf(scores) | jnp.isnan(scores), scores, 0.0).astype(scores.dtype)
 
     def objective(
         self,

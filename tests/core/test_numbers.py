@@ -107,3 +107,92 @@ def test_many_random_numbers_are_not_taken_for_equal_ones():
     assert ak.normal_reference(x).shape == (1,)
     lattice = np.repeat(1e7 + np.arange(5.0), 3)  # exact in float32
     assert np.isfinite(MODEL(lattice, lattice, lattice)).all()
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.r_[0.0, 1e9 + np.arange(8)],
+        np.r_[1e9 + np.arange(7), 2e9 + np.arange(7)],
+        np.r_[1e-60, 2e-60, 3.0],
+        jnp.array([2**24 - 1, 2**24 + 1, 2**24 + 3, 2**24 + 5]),
+    ],
+    ids=["an outlier", "two clusters", "underflow", "integers of JAX"],
+)
+def test_numbers_that_float32_merges_are_refused_beside_others(x):
+    with pytest.raises(ValueError, match=r"x: its .* different numbers become"):
+        ak.KernelRegression(ak.Gaussian(1.0))(x[:1], x, np.arange(float(len(x))))
+
+
+@pytest.mark.parametrize("n", [100, 30_000, 300_000])
+def test_random_numbers_are_not_refused(n):
+    x = np.random.default_rng(0).uniform(size=n)
+    ak.KernelRegression(ak.Gaussian(1.0))(x[:1], x, x)
+
+
+@pytest.mark.parametrize("factor", [1e-19, 1e20])
+def test_labels_whose_squares_leave_float32_are_refused(factor):
+    x, y = np.linspace(0.0, 1.0, 20), factor * np.sin(np.arange(20.0))
+    model = ak.KernelRegression(ak.Gaussian(0.1))
+    with pytest.raises(ValueError, match=r"y spans .* another unit"):
+        ak.fit(model, x, y, objective=ak.LeaveOneOut())
+    with pytest.raises(ValueError, match=r"y spans .* another unit"):
+        ak.MeanVarianceRegression(model, model)(x, x, y)
+
+
+@pytest.mark.parametrize("weight", [1e37, 1e-36, 1e-50])
+def test_weights_whose_sums_leave_float32_are_refused(weight):
+    x, y = np.linspace(0.0, 1.0, 20), np.sin(np.arange(20.0))
+    weights = np.full(20, weight)
+    for call in (
+        lambda: ak.fit(
+            ak.KernelRegression(ak.Gaussian(0.1)), x, y, objective=ak.LeaveOneOut(), weights=weights
+        ),
+        lambda: ak.density(x[:2], x, kernel=ak.Gaussian(0.1), weights=weights),
+    ):
+        with pytest.raises(ValueError, match=r"weights .*divide them by their largest"):
+            call()
+
+
+def test_a_weight_that_rounds_to_0_is_no_row_left_out():
+    with pytest.raises(ValueError, match="weights has positive numbers that are 0"):
+        ak.KernelRegression(ak.Gaussian(0.01))(
+            np.zeros(1), np.arange(2.0), np.arange(2.0), weights=np.array([1e-50, 1.0])
+        )
+
+
+def test_half_precision_sums_squares_labels_and_weights_in_float32():
+    half = jnp.float16
+    x, y = np.linspace(0.0, 1.0, 40), np.sin(np.arange(40.0))
+    model = ak.KernelRegression(ak.Gaussian(0.1))
+    small = ak.LeaveOneOut()(model, jnp.asarray(x[:, None], half), jnp.asarray(1e-3 * y, half))
+    large = ak.LeaveOneOut()(model, jnp.asarray(x[:, None], half), jnp.asarray(y, half))
+    np.testing.assert_allclose(small * 1e6, large, rtol=1e-2)
+    counts = jnp.full(40, 3000.0, half)
+    at, points = jnp.asarray(x[:2], half), jnp.asarray(x, half)
+    found = ak.density(at, points, kernel=ak.Gaussian(0.1), weights=counts)
+    plain = ak.density(at, points, kernel=ak.Gaussian(0.1))
+    np.testing.assert_allclose(found, plain, rtol=1e-2)
+    far = ak.KernelRegression(ak.Boxcar(1.0), on_empty="nearest")
+    at, points = jnp.array([1000.0], half), jnp.array([0.0, 300.0, 600.0], half)
+    assert far(at, points, jnp.array([1.0, 2.0, 3.0], half)) == 3.0
+    many = jnp.ones(200_000, half)
+    mean = ak.KernelRegression(ak.Boxcar(1e-3), on_empty="mean")
+    assert mean(at, jnp.zeros(200_000, half), many) == 1.0
+    assert np.isfinite(ak.plug_in(jnp.asarray(x, half), jnp.asarray(y, half)))
+
+
+@pytest.mark.parametrize("unit", [1e-25, 1e25])
+def test_the_nearest_label_is_found_in_any_unit(unit):
+    model = ak.KernelRegression(ak.Boxcar(0.1 * unit), on_empty="nearest")
+    found = model(
+        np.array([10.0 * unit]), np.array([1.0, 2.0, 3.0]) * unit, np.array([1.0, 2.0, 3.0])
+    )
+    assert found == 3.0
+
+
+def test_weights_below_0_and_nan_inside_jit_are_nan():
+    x, y = np.linspace(0.0, 1.0, 20), np.sin(np.arange(20.0))
+    predict = jax.jit(lambda w: ak.KernelRegression(ak.Gaussian(0.1))(x[:2], x, y, weights=w))
+    for bad in (-1.0, np.nan):
+        assert np.all(np.isnan(predict(np.where(x > 0.5, bad, 1.0))))

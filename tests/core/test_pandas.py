@@ -185,3 +185,13 @@ def test_a_fit_of_arrays_can_be_named_afterwards(fit):
     assert (named.x_names, named.y_name) == (("a", "b"), "c")
     with pytest.raises(ValueError, match=r"x_names.* 2"):
         fit.named(["a"])
+
+
+def test_a_model_matches_rows_by_their_index(as_users_run_it):
+    x = pd.DataFrame({"a": np.linspace(0.0, 1.0, 12)})
+    y = pd.Series(np.arange(12.0))
+    shuffled = y.sample(frac=1, random_state=0)
+    model = ak.KernelRegression(ak.Gaussian(0.1))
+    for arguments, name in (((x[:2], x, shuffled), "y"), ((x[:2], x, y, shuffled), "weights")):
+        with pytest.raises(ValueError, match=f"x and {name} must have the same index"):
+            model(*arguments[:3], **dict(zip(["weights"], arguments[3:], strict=False)))

@@ -302,3 +302,14 @@ def test_a_conformal_interval_prints_all_of_few_rows(x64):
     assert lines[1].split() == ["age", "centre", "lower", "upper"]
     assert len(lines) == 4
     assert "Bands(" in str(jax.eval_shape(lambda: interval))  # no numbers to print
+
+
+def test_the_conformal_rank_is_not_raised_by_rounding(x64):
+    """100 · 0.55 is 55, and 55.000000000000007 in floating point."""
+    rng = np.random.default_rng(0)
+    x = np.linspace(0.0, 1.0, 99)
+    y = np.sin(6.0 * x) + 0.1 * rng.normal(size=99)
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(0.1)), x, y, objective=ak.LeaveOneOut(), starts=1)
+    residuals = np.sort(np.abs(y - fit.model(x, x, y, prior=ak.priors.ExcludeSelf())))
+    band = ak.conformal(fit, x[:1], level=0.55)
+    np.testing.assert_allclose(band.upper - band.centre, residuals[54], rtol=1e-10)

@@ -102,3 +102,15 @@ def test_inputs_without_a_rule_of_thumb_are_refused(x64):
         ak.plug_in(np.repeat(np.arange(5.0), 8), x)
     with pytest.raises(ValueError, match=r"curvature.*LeaveOneOut"):
         ak.plug_in(np.arange(272.0), np.arange(272) == 0)  # the ends are left out
+
+
+@pytest.mark.parametrize("value", [0.1, 0.3, 1 / 3, 123.456])
+def test_a_constant_column_has_no_spread_however_its_mean_rounds(value):
+    with pytest.raises(ValueError, match=r"Column 0 of x .* is constant"):
+        ak.normal_reference(np.full(100, value))
+
+
+def test_the_spread_of_small_numbers_does_not_vanish():
+    x = np.random.default_rng(0).uniform(size=50)
+    found, scaled = ak.normal_reference(x), ak.normal_reference(1e-25 * x)
+    np.testing.assert_allclose(scaled * 1e25, found, rtol=1e-5)

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pandas as pd
 import pytest
 
 import attnkernel as ak
@@ -227,3 +228,20 @@ def test_hold_out_of_rows_without_weight_is_zero_and_their_nan_is_ignored(x64):
     loss, slope = jax.value_and_grad(computed)(0.3, jax.random.PRNGKey(3))
     assert np.isfinite(loss)
     assert np.isfinite(slope)
+
+
+def test_weights_of_another_length_are_refused():
+    x, y = np.linspace(0.0, 1.0, 20), np.sin(np.arange(20.0))
+    for objective in (ak.LeaveOneOut, ak.GCV, ak.AICc, lambda **w: ak.KFold(5, **w)):
+        with pytest.raises(ValueError, match=r"weights of shape .19,., and there are 20 rows"):
+            ak.fit(
+                ak.KernelRegression(ak.Gaussian(0.1)),
+                x,
+                y,
+                objective=objective(weights=np.ones(19)),
+            )
+
+
+def test_weights_with_an_index_go_to_fit(as_users_run_it):
+    with pytest.raises(ValueError, match=r"pass them as ak.fit"):
+        ak.LeaveOneOut(weights=pd.Series(np.ones(20)))

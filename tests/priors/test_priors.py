@@ -288,3 +288,28 @@ def test_invalid_priors_are_refused(make, message):
 def test_a_window_has_whole_sizes_from_0(size):
     with pytest.raises(ValueError, match=r"left.*at least 0"):
         ak.Window(size, 0)
+
+
+@pytest.mark.parametrize(
+    ("prior", "dtype"),
+    [
+        (ak.Window(1, 0), np.uint8),
+        (ak.Causal(-1), np.uint32),
+        (ak.Alibi(1.0), np.uint8),
+        (ak.priors.Kerple(1.0, 1.0), np.uint16),
+        (ak.Causal(100), np.int8),
+    ],
+)
+def test_positions_of_short_and_unsigned_integers_do_not_wrap(prior, dtype):
+    i = np.arange(4)
+    positions = (i + 100).astype(dtype)
+    found = ak.priors.At(prior, positions).pairwise(i, i)
+    expected = ak.priors.At(prior, positions.astype(np.int32)).pairwise(i, i)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(found, prior.pairwise(i, i))  # all depend on distances alone
+
+
+def test_windows_and_offsets_of_the_largest_integer_are_unlimited():
+    i, most = jnp.arange(4), 2**31 - 1
+    assert np.all(ak.Window(most, most).pairwise(i, i) == 0)
+    assert np.all(ak.Causal(most).pairwise(i, i) == 0)

@@ -1,0 +1,81 @@
+"""Numbers that are not finite inside `jit`, where no check sees them: NaN in their own rows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+
+KEYS = np.linspace(0.0, 1.0, 11)[:, None]
+VALUES = np.arange(11.0)[:, None]
+QUERIES = jnp.array([[jnp.nan], [0.5], [jnp.inf]])
+KERNELS = (
+    ak.Gaussian(0.3),
+    ak.Laplace(0.3),
+    ak.Matern32(0.3),
+    ak.Epanechnikov(0.3),
+    ak.Tricube(0.3),
+    ak.NearestNeighbours(ak.Boxcar(1.0), neighbours=3),
+)
+RULES = (ak.Softmax(), ak.Entmax(1.5), ak.Uniform())
+
+
+@pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(2, 3)])
+def test_a_query_that_is_not_finite_is_nan_in_its_own_row_alone(x64, method):
+    def rows(queries):
+        calls = [(kernel, rule) for kernel in KERNELS for rule in RULES]
+        return jnp.stack(
+            [
+                ak.attend(queries, KEYS, VALUES, kernel=kernel, rule=rule, method=method)[:, 0]
+                for kernel, rule in calls
+            ]
+        )
+
+    found, alone = jax.jit(lambda q: (rows(q), rows(q[1:2])))(QUERIES)
+    assert np.all(np.isnan(found[:, [0, 2]]))
+    np.testing.assert_allclose(found[:, 1:2], alone, rtol=1e-12)
+    assert np.all(np.isfinite(alone))
+
+
+@pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(2, 3)])
+def test_a_key_that_is_not_a_number_is_not_ignored(x64, method):
+    kernels = (ak.Epanechnikov(0.3), ak.Matern32(0.3), ak.Triangular(0.3), ak.Tricube(0.3))
+
+    @jax.jit
+    def both(keys):
+        parts = {"v": VALUES, "method": method}
+        query = jnp.array([[0.5]])
+        plain = [ak.attend(query, keys, kernel=k, **parts) for k in kernels]
+        hidden = ak.priors.HeldOut(jnp.arange(11) == 0)
+        masked = [ak.attend(query, keys, kernel=k, prior=hidden, **parts) for k in kernels]
+        return jnp.stack(plain), jnp.stack(masked)
+
+    plain, masked = both(jnp.asarray(KEYS).at[0].set(jnp.nan))
+    assert np.all(np.isnan(plain))
+    assert np.all(np.isfinite(masked))
+
+
+def test_weights_of_an_infinite_query_are_nan():
+    weights = jax.jit(lambda q: ak.attention_weights(q, KEYS, kernel=ak.Gaussian(0.3)))(QUERIES)
+    assert np.all(np.isnan(weights[np.array([0, 2])]))
+    np.testing.assert_allclose(np.sum(weights[1]), 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["nearest", "mean"])
+def test_a_policy_for_empty_rows_does_not_answer_for_an_invalid_query(policy):
+    model = ak.KernelRegression(ak.Boxcar(0.05), on_empty=policy)
+    found = jax.jit(lambda q: model(q, KEYS, VALUES))(QUERIES)
+    assert np.all(np.isnan(found[np.array([0, 2])]))
+
+
+def test_labels_far_from_zero_keep_their_digits_in_float32():
+    """Dense sums are formed about the mean value."""
+    rng = np.random.default_rng(1)
+    x = rng.uniform(0.0, 1.0, 50_000).astype(np.float32)
+    y = (1e4 + rng.normal(size=len(x))).astype(np.float32)
+    at = np.linspace(0.0, 1.0, 7).astype(np.float32)
+    weights = np.exp(-0.5 * ((at[:, None] - x[None, :].astype(float)) / 0.2) ** 2)
+    expected = weights @ y.astype(float) / np.sum(weights, axis=1)
+    found = ak.KernelRegression(ak.Gaussian(0.2), method=ak.Dense())(at, x, y)
+    np.testing.assert_allclose(found, expected, atol=2e-3)  # 1e4 has steps of 1e-3
