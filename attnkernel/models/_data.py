@@ -37,8 +37,8 @@ def read_data(
     The label of a row with weight 0 is replaced by that of a row with weight, so that it cannot
     enter a mean about which sums are centred.
 
-    **Raises:** `ValueError` unless the data are finite, one label a row, with the same index if they
-    are of pandas, and valid codes in the columns of `kernel.categories`.
+    **Raises:** `ValueError` unless the data are finite, one label a row, with the same index where
+    they are of pandas, and valid codes in the columns of `kernel.categories`.
     """
     require_same_index(name, y, x)
     require_same_index("weights", weights, x)

@@ -188,8 +188,8 @@ def test_a_fit_of_arrays_can_be_named_afterwards(fit):
 
 
 def test_a_model_matches_rows_by_their_index(as_users_run_it):
-    x = pd.DataFrame({"a": np.linspace(0.0, 1.0, 12)})
-    y = pd.Series(np.arange(12.0))
+    x = pandas.DataFrame({"a": np.linspace(0.0, 1.0, 12)})
+    y = pandas.Series(np.arange(12.0))
     shuffled = y.sample(frac=1, random_state=0)
     model = ak.KernelRegression(ak.Gaussian(0.1))
     for arguments, name in (((x[:2], x, shuffled), "y"), ((x[:2], x, y, shuffled), "weights")):
