@@ -301,8 +301,8 @@ def test_a_window_has_whole_sizes_from_0(size):
     ],
 )
 def test_positions_of_short_and_unsigned_integers_do_not_wrap(prior, dtype):
-    i = np.arange(4)
-    positions = (i + 100).astype(dtype)
+    i = jnp.arange(4)
+    positions = np.arange(100, 104).astype(dtype)
     found = ak.priors.At(prior, positions).pairwise(i, i)
     expected = ak.priors.At(prior, positions.astype(np.int32)).pairwise(i, i)
     np.testing.assert_array_equal(found, expected)
