@@ -1,7 +1,9 @@
-"""The sides of a comparison: timed in turn in one process, their memory each in its own.
+"""The driver of all benchmarks: cases x contenders -> rows, in interleaved rounds.
 
-A side is a function without arguments. One that cannot run here raises `Unavailable` as it is
-made, and stands in the tables with that reason and no number.
+A contender is a function without arguments. One that cannot run on this machine raises
+`Unavailable` as it is made; its row then has that reason and no number. Contenders are timed one
+after the other in one process, round by round, so that a disturbance falls on all of them; memory
+is measured in a process of its own.
 """
 
 import importlib
@@ -10,30 +12,30 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from ..run import Run
+from ..watch import Watch
 
 Contender = Callable[[], Any]
 MIB, GIB = 2**20, 2**30
 
 
 class Unavailable(Exception):
-    """A side that cannot run here, and why."""
+    """A contender cannot run on this machine, and why."""
 
 
 class Disagreement(Exception):
-    """Two sides computed different numbers: their times do not compare."""
+    """Two contenders computed different numbers, so that their times do not compare."""
 
 
 def optional_import(module: str) -> Any:
     """A package of the extra `peers`. **Raises:** `Unavailable` if it is not installed."""
-    # its threads are to sleep, not to spin, while another side computes; read as OpenMP is loaded
+    # its threads sleep, and do not spin, while another contender computes; read as OpenMP is loaded
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         return importlib.import_module(module)
@@ -41,37 +43,69 @@ def optional_import(module: str) -> Any:
         raise Unavailable(f"{module.partition('.')[0]}: not installed ({error})") from None
 
 
-def available(sides: Mapping[str, Callable[[], Any]]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The sides that can run, and why each of the others cannot."""
-    made, absent = {}, {}
-    for name, maker in sides.items():
+class Case(NamedTuple):
+    """One problem: its place among the cases, and a function for each contender that makes it."""
+
+    place: dict[str, Any]  # such as {"n": 1000, "dim": 3}: the first columns of its row
+    where: str  # the place in words
+    contenders: Mapping[str, Callable[[], Contender]]
+    deviations: Callable[[Mapping[str, Any]], dict[str, float]]  # of results; see `agreement`
+
+
+def measure(
+    watch: Watch, cases: Iterable[Case], total: int, repeats: int, max_seconds: float = np.inf
+) -> list[dict[str, Any]]:
+    """A row for each case: seconds of every round, medians, deviations, and who could not run.
+
+    **Arguments:** `cases`: `total` of them, each made once the one before is measured.
+    `max_seconds`: for all rounds of a contender; a slower one has fewer, at least one.
+
+    **Raises:** `Disagreement`, where the check of a case does.
+    """
+    rows = []
+    with watch.progress("benchmark", total) as tick:
+        for case in cases:
+            contenders, unavailable = available(case.contenders)
+            seconds, results = interleaved(contenders, repeats, max_seconds=max_seconds)
+            rows.append(
+                {
+                    **case.place,
+                    "seconds": seconds,
+                    "median": medians(seconds),
+                    "deviation": case.deviations(results),
+                    "unavailable": unavailable,
+                    "where": case.where,
+                }
+            )
+            tick(len(rows), case.where)
+    return rows
+
+
+def available(
+    makers: Mapping[str, Callable[[], Any]],
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The contenders that can run, and why each of the others cannot."""
+    made, unavailable = {}, {}
+    for name, make in makers.items():
         try:
-            made[name] = maker()
+            made[name] = make()
         except Unavailable as reason:
-            absent[name] = str(reason)
-    return made, absent
-
-
-def note_unavailable(run: Run, found: Sequence[tuple[str, str, str]]) -> None:
-    """Notes on sides that did not run: of each its name, where, and why."""
-    where: dict[tuple[str, str], list[str]] = {}
-    for name, place, reason in found:
-        where.setdefault((name, reason), []).append(place)
-    run.note([f"no {name} ({reason}) at {'; '.join(at)}" for (name, reason), at in where.items()])
+            unavailable[name] = str(reason)
+    return made, unavailable
 
 
 def compiled(
-    function: Callable, *arguments: Any, most_bytes: float = np.inf
+    function: Callable, *arguments: Any, max_bytes: float = np.inf
 ) -> tuple[Contender, int]:
-    """A JAX function as a side, and the bytes beside its arguments and results that XLA plans.
+    """A JAX function as a contender, and the bytes of XLA's plan beside arguments and results.
 
-    **Raises:** `Unavailable` if these are more than `most_bytes`.
+    **Raises:** `Unavailable` if these are more than `max_bytes`.
     """
     program = jax.jit(function).lower(*arguments).compile()
     planned = program.memory_analysis()
     bytes_ = 0 if planned is None else planned.temp_size_in_bytes  # not every device tells
-    if bytes_ > most_bytes:
-        raise Unavailable(f"needs {bytes_ / GIB:.1f} GiB, more than {most_bytes / GIB:.3g}")
+    if bytes_ > max_bytes:
+        raise Unavailable(f"needs {bytes_ / GIB:.1f} GiB, more than {max_bytes / GIB:.3g}")
     return lambda: program(*arguments), bytes_
 
 
@@ -83,27 +117,27 @@ def timed(function: Contender) -> tuple[float, Any]:
 
 
 def interleaved(
-    sides: Mapping[str, Contender],
+    contenders: Mapping[str, Contender],
     repeats: int,
     *,
     cold: bool = False,
-    most_seconds: float = np.inf,
+    max_seconds: float = np.inf,
     each_round: Callable[[int], None] = lambda done: None,
 ) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Seconds of every side, one side after the other, `repeats` times; and what they computed.
+    """Seconds of every contender, one after the other, `repeats` times; and what they computed.
 
     Each runs once before that, so that nothing is compiled in these times; with `cold`, all
-    compiled programs are dropped before each call instead. A side that takes more than
-    `most_seconds` for all of its repeats has fewer, but one.
+    compiled programs are dropped before each call instead. A contender that takes more than
+    `max_seconds` for all of its repeats has fewer, at least one.
     """
-    results, rounds = {}, dict.fromkeys(sides, repeats)
+    results, rounds = {}, dict.fromkeys(contenders, repeats)
     if not cold:
-        for name, function in sides.items():
+        for name, function in contenders.items():
             spent, results[name] = timed(function)
-            rounds[name] = int(np.clip(most_seconds / spent, 1, repeats))
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
+            rounds[name] = int(np.clip(max_seconds / spent, 1, repeats))
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for done in range(repeats):
-        for name, function in sides.items():
+        for name, function in contenders.items():
             if done < rounds[name]:
                 if cold:
                     jax.clear_caches()
@@ -118,7 +152,7 @@ def medians(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def agreement(results: Mapping[str, Any], reference: str, tolerance: float) -> dict[str, float]:
-    """How far each side is from the reference: max |a − b| / max |b|, the worst of its arrays.
+    """The deviation of each contender from the reference: max |a − b| / max |b| over its arrays.
 
     **Raises:** `Disagreement` if that is more than the tolerance, or not a number.
     """
@@ -159,38 +193,3 @@ def peak_bytes() -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
-
-
-def target(
-    what: str, needed: float, values: Mapping[str, float], *, at_most: bool = False
-) -> dict[str, Any]:
-    """A target, and of the values measured, by where, the one that is furthest from it."""
-    row: dict[str, Any] = {"target": what, "at_most" if at_most else "at_least": needed}
-    if not values:
-        return row | {"worst": None, "at": None, "reached": None}
-    at = (max if at_most else min)(values, key=lambda where: values[where])
-    worst = values[at]
-    return row | {
-        "worst": worst,
-        "at": at,
-        "reached": worst <= needed if at_most else worst >= needed,
-        "values": dict(values),
-    }
-
-
-def table_of_targets(run: Run, targets: Sequence[Mapping[str, Any]]) -> None:
-    words = {True: "reached", False: "missed", None: "not measured"}
-    run.table(
-        "",
-        ["target", "", "worst", "at", ""],
-        [
-            [
-                row["target"],
-                f"≤ {row['at_most']:g}" if "at_most" in row else f"≥ {row['at_least']:g}",
-                "" if row["worst"] is None else f"{row['worst']:.2f}",
-                row["at"] or "",
-                words[row["reached"]],
-            ]
-            for row in targets
-        ],
-    )

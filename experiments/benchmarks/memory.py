@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pydantic
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
@@ -15,6 +15,7 @@ import attnkernel as ak
 from ..parts import Name
 from ..run import Run
 from ..study import Study
+from ..watch import SILENT, Watch
 from .driver import MIB, in_fresh_process, peak_bytes
 
 
@@ -29,9 +30,9 @@ class BenchMemory(Study):
     dim: Annotated[int, pydantic.Field(ge=1, le=1000)] = 8
     is_benchmark: ClassVar[bool] = True
 
-    def run(self, run: Run) -> None:
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> list[dict[str, Any]]:
         rows = []
-        with run.progress("benchmark", len(self.n)) as tick:
+        with watch.progress("benchmark", len(self.n)) as tick:
             for i, n in enumerate(sorted(self.n)):
                 seconds, peak, buffers = in_fresh_process(
                     measure, n, self.dim, self.seed, self.precision
@@ -46,6 +47,10 @@ class BenchMemory(Study):
                     }
                 )
                 tick(i + 1, f"n = {n}: {peak / MIB:.0f} MiB")
+        return rows
+
+    def report(self, results: list[dict[str, Any]], run: Run) -> None:
+        rows = results
         run.table(
             f"Blockwise, value and gradient, {self.dim} dimensions: peak over an idle process",
             ["n = m", "MiB", "of which buffers, MiB", "a matrix of scores, MiB", "seconds"],
@@ -76,13 +81,13 @@ class BenchMemory(Study):
 
 
 def measure(n: int, dim: int, seed: int, precision: str) -> tuple[float, int, int]:
-    """Seconds, and bytes over the idle process, of one value and gradient.
+    """Seconds, bytes over the idle process, and bytes of buffers, of one value and gradient.
 
-    And of these the bytes of its data, results and what it holds between: the rest is what the
-    compiler took, which the C library keeps for later.
+    Buffers are data, results and intermediates; the rest was taken by the compiler, and the C
+    library keeps it.
     """
     with jax.enable_x64(precision == "float64"):
-        jax.block_until_ready(jax.jit(jnp.sin)(jnp.ones(8)))  # the device is awake
+        jax.block_until_ready(jax.jit(jnp.sin)(jnp.ones(8)))  # the device is initialised
         idle = peak_bytes()
         numbers = np.random.default_rng(seed).normal(size=(n, dim)).astype(precision)
         x, y = jnp.asarray(numbers), jnp.asarray(np.sin(numbers.sum(axis=1, keepdims=True)))

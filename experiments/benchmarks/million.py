@@ -6,44 +6,38 @@ bins the data and takes a plug-in bandwidth (`dpill`, then `locpoly`), without a
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pydantic
-from jaxtyping import Array, Float
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
+from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
 
 from ..config import FieldError
-from ..panels import legend
 from ..parts import Name, Part, Positive
 from ..run import Run
 from ..study import Study
-from .driver import (
-    Unavailable,
-    agreement,
-    interleaved,
-    medians,
-    note_unavailable,
-    table_of_targets,
-    target,
-    timed,
-)
+from ..watch import SILENT, Watch
+from .driver import Unavailable, agreement, interleaved, medians, timed
 from .kernsmooth import kernsmooth
+from .million_criterion import criterion, newton_step, rule_of_thumb
+from .million_figures import Curves, curves_of, draw_fit, draw_times
 from .regression import keops
+from .tables import note_unavailable, table_of_targets, target
 
 R, KEOPS = "R: dpill + locpoly", "KeOps, a sum"
 Rows = Annotated[int, pydantic.Field(ge=100, le=100_000_000)]
-_SAME_NUMBER = ("Fourier", "Blockwise", "Dense")  # the criterion of one Gaussian
-_BEST = {1: 0.2, 2: 0.25, 3: 0.4}  # the lengthscale of a fit, of a rule of thumb, about
-_GRID = 401
-_FEWER = 20_000  # points, from which KeOps is extrapolated
-_LOOK = {
+SAME_CRITERION = ("Fourier", "Blockwise", "Dense")  # the criterion of one Gaussian
+TYPICAL_LENGTHSCALE = {
+    1: 0.2,
+    2: 0.25,
+    3: 0.4,
+}  # the lengthscale of a fit, of a rule of thumb, about
+KEOPS_ROWS = 20_000  # from which KeOps is extrapolated
+LOOKS = {
     "Fourier": {"color": ak.plot.BLUE, "marker": "o"},
     "Sorted": {"color": ak.plot.GREEN, "marker": "D"},
     "Blockwise": {"color": ak.plot.SKY, "marker": "s"},
@@ -60,8 +54,18 @@ class FitOf(Part):
     dim: Annotated[int, pydantic.Field(ge=1, le=3)] = 1
 
 
+class Results(NamedTuple):
+    """Whole fits, seconds by size, contenders that did not run, notes, and the curves drawn."""
+
+    fits: list[dict[str, Any]]
+    times: list[dict[str, Any]]
+    unavailable: list[tuple[str, str, str]]
+    notes: list[str]
+    curves: Curves | None
+
+
 class Million(Study):
-    """Whole fits, their criterion and curve, and seconds against n of every method and peer."""
+    """Whole fits, their criterion and curve, and seconds of every contender against n."""
 
     study: Literal["million"]
     name: Name = "million"
@@ -90,18 +94,25 @@ class Million(Study):
         if self.precision != "float64":
             raise FieldError(("precision",), "expected float64: a certificate needs its digits")
 
-    def run(self, run: Run) -> None:
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
         places = [(n, dim) for dim in self.dims for n in sorted(self.sizes)]
-        fits, times, absent = [], [], []
+        results = Results([], [], [], [], None)
         slow: set[tuple[str, int]] = set()
-        with run.progress("million", len(self.fits) + len(places)) as tick:
+        with watch.progress("million", len(self.fits) + len(places)) as tick:
             for done, what in enumerate(self.fits, 1):
-                fits.append(self._fit(run, what))
+                row, curves = self._fit(key, what, results, with_curves=what == self.fits[0])
+                results.fits.append(row)
+                results = results._replace(curves=results.curves or curves)
                 tick(done, f"fit of n = {what.n}, d = {what.dim}")
-            for done, (n, dim) in enumerate(places, len(fits) + 1):
-                times += self._times(n, dim, slow, absent)
+            for done, (n, dim) in enumerate(places, len(self.fits) + 1):
+                results.times.extend(self._times(key, n, dim, slow, results.unavailable))
                 tick(done, f"n = {n}, d = {dim}")
-        note_unavailable(run, absent)
+        return results
+
+    def report(self, results: Results, run: Run) -> None:
+        fits, times = results.fits, results.times
+        run.note(results.notes)
+        note_unavailable(run, results.unavailable)
         self._tables(run, fits, times)
         ratios = {
             f"n = {fit['n']}": fit["seconds"] / fit[R]["seconds"]
@@ -110,23 +121,26 @@ class Million(Study):
         }
         targets = [target("whole fit, over R's dpill + locpoly", 3.0, ratios, at_most=True)]
         table_of_targets(run, targets)
-        self._draw_times(run, times)
+        if results.curves is not None:
+            draw_fit(run, results.curves)
+        draw_times(run, times, LOOKS)
         run.summary({"tol": self.tol, "fits": fits, "times": times, "targets": targets})
 
-    def _data(self, n: int, dim: int) -> tuple[Array, Array]:
-        """The curve of the 2024 post; in more dimensions the mean of one such curve per input."""
-        key = jax.random.PRNGKey(self.seed)
+    def _data(self, key: PRNGKeyArray, n: int, dim: int) -> tuple[Array, Array]:
+        """The curve of Czyż (2024); in more dimensions the mean of one such curve per input."""
         if dim == 1:
             data = ak.data.heteroskedastic(key=key, n=n)
             return data.x, data.y
-        of_x, of_noise = jax.random.split(key)
-        x = jax.random.uniform(of_x, (n, dim), minval=-3.0, maxval=3.0)
+        x_key, noise_key = jax.random.split(key)
+        x = jax.random.uniform(x_key, (n, dim), minval=-3.0, maxval=3.0)
         mean = jnp.mean(ak.data.heteroskedastic_mean(x), axis=1)
         sd = jnp.mean(ak.data.heteroskedastic_sd(x), axis=1)
-        return x, mean + sd * jax.random.normal(of_noise, (n,))
+        return x, mean + sd * jax.random.normal(noise_key, (n,))
 
-    def _fit(self, run: Run, what: FitOf) -> dict[str, Any]:
-        x, y = self._data(what.n, what.dim)
+    def _fit(
+        self, key: PRNGKeyArray, what: FitOf, results: Results, *, with_curves: bool
+    ) -> tuple[dict[str, Any], Curves | None]:
+        x, y = self._data(key, what.n, what.dim)
         start = rule_of_thumb(x)
         fourier = ak.Fourier(self.tol)
         model, *bounds = (
@@ -152,50 +166,52 @@ class Million(Study):
             "start": start,
             "lengthscale": found,
             "criterion": result.loss,
-            "off_by": _newton_step(self.tol, found, x, y),
+            "off_by": newton_step(self.tol, found, x, y),
             "steps": int(result.starts.steps[0]),
             "recomputed": int(recomputed),
             "cold_seconds": cold,
             "seconds": float(np.median(warm)),
             "all_seconds": warm,
         }
-        if what.dim == 1:
-            try:
-                row[R] = kernsmooth(x[:, 0], y, self.repeats)
-            except Unavailable as reason:
-                row[R] = None
-                run.note([f"no {R}: {reason}"])
-                self._beside_keops(run, row)
-            if what == self.fits[0]:
-                self._draw_fit(run, result, x, y, row)
-            if row[R] is not None:
-                del row[R]["curve"]  # it is among the arrays of the figure
-        return row
-
-    def _beside_keops(self, run: Run, row: dict[str, Any]) -> None:
-        """Without R: how long KeOps would take for the criteria of the fit, by n² from fewer."""
-        x, y = self._data(_FEWER, 1)
+        if what.dim > 1:
+            return row, None
         try:
-            side = keops(jnp.asarray(row["lengthscale"]), x, y[:, None])
+            row[R] = kernsmooth(x[:, 0], y, self.repeats)
         except Unavailable as reason:
-            run.note([f"no {KEOPS} in its place: {reason}"])
-            return
-        seconds = medians(interleaved({KEOPS: side}, self.repeats)[0])[KEOPS]
-        row[KEOPS] = seconds * (row["n"] / _FEWER) ** 2 * (row["steps"] + 1)
-        run.note(
-            [
-                f"KeOps, extrapolated from {_FEWER} points, would take {row[KEOPS]:.3g} s for "
-                f"the {row['steps'] + 1} criteria of the fit of {row['n']}, "
-                f"{row[KEOPS] / row['seconds']:.3g} times as long, without their slopes."
-            ]
+            row[R] = None
+            results.notes.append(f"no {R}: {reason}")
+            results.notes.append(self._extrapolate_keops(key, row))
+        curves = curves_of(result, x, y, row, row[R], self.curve) if with_curves else None
+        if row[R] is not None:
+            del row[R]["curve"]  # it is among the arrays of the figure
+        return row, curves
+
+    def _extrapolate_keops(self, key: PRNGKeyArray, row: dict[str, Any]) -> str:
+        """The seconds of KeOps for the criteria of the fit, by n² from a smaller n; in words."""
+        x, y = self._data(key, KEOPS_ROWS, 1)
+        try:
+            contender = keops(jnp.asarray(row["lengthscale"]), x, y[:, None])
+        except Unavailable as reason:
+            return f"no {KEOPS} in its place: {reason}"
+        seconds = medians(interleaved({KEOPS: contender}, self.repeats)[0])[KEOPS]
+        row[KEOPS] = seconds * (row["n"] / KEOPS_ROWS) ** 2 * (row["steps"] + 1)
+        return (
+            f"KeOps, extrapolated from {KEOPS_ROWS} points, would take {row[KEOPS]:.3g} s for the "
+            f"{row['steps'] + 1} criteria of the fit of {row['n']}, "
+            f"{row[KEOPS] / row['seconds']:.3g} times as long, without their gradients."
         )
 
     def _times(
-        self, n: int, dim: int, slow: set[tuple[str, int]], absent: list[tuple[str, str, str]]
+        self,
+        key: PRNGKeyArray,
+        n: int,
+        dim: int,
+        slow: set[tuple[str, int]],
+        unavailable: list[tuple[str, str, str]],
     ) -> list[dict[str, Any]]:
-        """Seconds of the leave-one-out criterion and its slope, by every method and peer."""
-        x, y = self._data(n, dim)
-        lengthscale = rule_of_thumb(x) * _BEST[dim]
+        """Seconds of the leave-one-out criterion and its gradient, by every contender."""
+        x, y = self._data(key, n, dim)
+        lengthscale = rule_of_thumb(x) * TYPICAL_LENGTHSCALE[dim]
         makers: dict[str, Callable[[], Callable[[], Any]]] = {
             "Fourier": lambda: criterion(ak.Gaussian, ak.Fourier(self.tol), lengthscale, x, y),
             "Blockwise": lambda: criterion(ak.Gaussian, ak.Blockwise(), lengthscale, x, y),
@@ -215,21 +231,21 @@ class Million(Study):
                 if name == R:
                     median = kernsmooth(x[:, 0], y, self.repeats)["seconds"]
                 else:
-                    side = make()
-                    first, result = timed(side)
-                    if name in _SAME_NUMBER:
+                    contender = make()
+                    first, result = timed(contender)
+                    if name in SAME_CRITERION:
                         found[name] = result[0]
                     # the first of a peer may compile: of a long one, one more
                     repeats = self.repeats if first < self.most_seconds else int(name == KEOPS)
-                    again = [timed(side)[0] for _ in range(repeats)]
+                    again = [timed(contender)[0] for _ in range(repeats)]
                     median = float(np.median(again or [first]))
             except Unavailable as reason:
                 slow.add((name, dim))
-                absent.append((name, f"d = {dim}", str(reason)))
+                unavailable.append((name, f"d = {dim}", str(reason)))
                 continue
             if median > self.most_seconds:
                 slow.add((name, dim))
-            rows.append({"side": name, "n": n, "dim": dim, "seconds": median})
+            rows.append({"contender": name, "n": n, "dim": dim, "seconds": median})
         if found:
             agreement(found, next(iter(found)), 10.0 * self.tol)
         return rows
@@ -253,118 +269,14 @@ class Million(Study):
                 for fit in fits
             ],
         )
-        sides = list(dict.fromkeys(row["side"] for row in times))
-        found = {(row["dim"], row["n"], row["side"]): row["seconds"] for row in times}
+        contenders = list(dict.fromkeys(row["contender"] for row in times))
+        found = {(row["dim"], row["n"], row["contender"]): row["seconds"] for row in times}
         run.table(
             "One criterion and its slope (of KeOps: a sum; of R: bandwidth and curve), seconds",
-            ["d", "n", *sides],
+            ["d", "n", *contenders],
             [
                 [str(dim), str(n)]
-                + [f"{found[dim, n, s]:.3g}" if (dim, n, s) in found else "" for s in sides]
+                + [f"{found[dim, n, s]:.3g}" if (dim, n, s) in found else "" for s in contenders]
                 for dim, n in sorted({(row["dim"], row["n"]) for row in times})
             ],
         )
-
-    def _draw_fit(self, run: Run, result: ak.Fit, x: Array, y: Array, row: dict[str, Any]) -> None:
-        found = float(row["lengthscale"])
-        at = np.geomspace(found / 4, 4 * found, self.curve)
-        values = ak.profile(result.model, x, y, at, objective=ak.LeaveOneOut())
-        grid = np.linspace(float(jnp.min(x)), float(jnp.max(x)), _GRID)
-        prediction = result(grid)
-        figure = Figure(figsize=(8.4, 3.5))
-        left, right = figure.subplots(1, 2)
-        left.semilogx(at, values, color=ak.plot.BLUE)
-        left.plot(found, float(row["criterion"]), "o", color=ak.plot.BLUE, label=f"ℓ = {found:.4g}")
-        left.set(
-            xlabel="lengthscale ℓ (units of x)",
-            ylabel="leave-one-out error (squared units of y)",
-            title="criterion",
-        )
-        counts, x_edges, y_edges = np.histogram2d(
-            np.asarray(x[:, 0]), np.asarray(y), bins=(300, 200)
-        )
-        image = right.pcolormesh(
-            x_edges,
-            y_edges,
-            np.where(counts > 0, counts, np.nan).T,
-            norm=LogNorm(),
-            cmap="Greys",
-            rasterized=True,
-        )
-        figure.colorbar(image, ax=right, label="points per cell")
-        right.plot(grid, prediction, color=ak.plot.BLUE, label="Fourier, ℓ by leave-one-out")
-        arrays: dict[str, Any] = {}
-        if row[R] is not None:
-            arrays["kernsmooth"] = row[R]["curve"]
-            right.plot(
-                *arrays["kernsmooth"], "--", color=ak.plot.ORANGE, label="R's locpoly, binned"
-            )
-            left.axvline(
-                row[R]["bandwidth"],
-                color=ak.plot.ORANGE,
-                linestyle="--",
-                label=f"R's dpill: {row[R]['bandwidth']:.4g}",
-            )
-        left.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        left.xaxis.set_major_formatter("{x:g}")
-        left.minorticks_off()
-        left.legend(loc="upper left")  # to look for the best place takes seconds
-        right.legend(loc="lower right")
-        right.set(xlabel="x", ylabel="y", title=f"n = {len(x)}")
-        run.figure(
-            "million",
-            figure,
-            lengthscales=at,
-            criterion=values,
-            counts=counts,
-            x_edges=x_edges,
-            y_edges=y_edges,
-            grid=grid,
-            prediction=prediction,
-            **arrays,
-        )
-
-    def _draw_times(self, run: Run, times: list[dict[str, Any]]) -> None:
-        dims = sorted({row["dim"] for row in times})
-        figure = Figure(figsize=(3.2 * max(len(dims), 2) + 1.0, 3.6))
-        axes = figure.subplots(1, len(dims), sharey=True, squeeze=False)[0]
-        arrays: dict[str, Any] = {}
-        for ax, dim in zip(axes, dims, strict=True):
-            for name, look in _LOOK.items():
-                rows = [row for row in times if row["dim"] == dim and row["side"] == name]
-                if not rows:
-                    continue
-                n, seconds = ([row[key] for row in rows] for key in ("n", "seconds"))
-                ax.loglog(n, seconds, label=name, **look)
-                arrays[f"{name} d={dim}"] = np.array([n, seconds])
-            ax.set(xlabel="points n", title=f"d = {dim}")
-        axes[0].set(ylabel="seconds: criterion and slope")
-        legend(figure, axes)
-        run.figure("times", figure, **arrays)
-
-
-def rule_of_thumb(x: Float[Array, "n dim"]) -> float:
-    r"""Scott's rule, $1.06\, s\, n^{-1/(d+4)}$ with s the mean standard deviation of the inputs."""
-    n, dim = x.shape
-    return 1.06 * float(jnp.mean(jnp.std(x, axis=0))) * n ** (-1 / (dim + 4))
-
-
-def criterion(
-    kernel: Callable[[Array], ak.Kernel], method: ak.Method, lengthscale: float, x: Array, y: Array
-) -> Callable[..., Any]:
-    """Leave-one-out and its derivative in log ℓ, compiled: a function of a factor of ℓ."""
-
-    def of(log_lengthscale: Array, x: Array, y: Array) -> Float[Array, ""]:
-        model = ak.KernelRegression(kernel(jnp.exp(log_lengthscale)), method=method)
-        return ak.LeaveOneOut()(model, x, y)
-
-    program = jax.jit(jax.value_and_grad(of)).lower(jnp.log(lengthscale), x, y).compile()
-    return lambda factor=1.0: program(jnp.log(lengthscale * factor), x, y)
-
-
-def _newton_step(tol: float, lengthscale: Array, x: Array, y: Array) -> float:
-    """How far the criterion says the minimum is, relative to ℓ: slope over curvature."""
-    slope = criterion(ak.Gaussian, ak.Fourier(tol), float(lengthscale), x, y)
-    step = 0.01
-    low, here, high = (float(slope(factor)[1]) for factor in (1 / (1 + step), 1.0, 1 + step))
-    return abs(here) * 2 * float(np.log1p(step)) / (high - low)

@@ -4,6 +4,8 @@ One sequence x ∈ ℝ^{T × D} attends to itself, with projections, causal or n
 sum of squares of the output and its gradients in all weights and in x.
 """
 
+import functools
+import itertools
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -12,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pydantic
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
@@ -21,25 +23,22 @@ from ..panels import legend
 from ..parts import Name, Positive
 from ..run import Run
 from ..study import Study
-from .driver import (
-    GIB,
-    Contender,
-    agreement,
-    available,
-    compiled,
-    interleaved,
-    medians,
-    note_unavailable,
-    optional_import,
+from ..watch import SILENT, Watch
+from .driver import GIB, Case, Contender, agreement, compiled, measure, optional_import
+from .tables import (
+    note_unavailable_rows,
+    number,
+    ratio,
+    ratios,
     table_of_targets,
     target,
 )
 
 OURS, EQUINOX, TORCH = "attnkernel", "Equinox", "PyTorch"
 FORWARD, BACKWARD = "forward", "+ backward"
-_TOLERANCE = 1e-4  # relative to the largest number of an array
+TOLERANCE = 1e-4  # relative to the largest number of an array
 _PROJECTIONS = ("query_proj", "key_proj", "value_proj", "output_proj")
-_LOOK: dict[str, Any] = {
+LOOKS: dict[str, dict[str, Any]] = {
     OURS: {"color": ak.plot.BLUE},
     EQUINOX: {"color": ak.plot.GREEN, "hatch": "///"},
     TORCH: {"color": ak.plot.PURPLE, "hatch": "..."},
@@ -61,47 +60,16 @@ class BenchModules(Study):
     most_memory_gib: Positive = 6.0
     is_benchmark: ClassVar[bool] = True
 
-    def run(self, run: Run) -> None:
-        works = [(causal, phase) for causal in (False, True) for phase in (FORWARD, BACKWARD)]
-        rows: list[dict[str, Any]] = []
-        with run.progress("benchmark", len(works) * len(self.length)) as tick:
-            for length in sorted(self.length):
-                for causal, phase in works:
-                    rows.append(self.measure(length, causal, phase))
-                    tick(len(rows), _where(rows[-1]))
-        note_unavailable(
-            run, [(s, _where(row), why) for row in rows for s, why in row["absent"].items()]
-        )
-        run.table(
-            f"Seconds, medians of up to {self.repeats}; {self.heads} heads, D = {self.size}",
-            ["T", "", *_LOOK, *(f"{name} ÷ {OURS}" for name in (EQUINOX, TORCH))],
-            [
-                [
-                    str(row["length"]),
-                    _name(row),
-                    *(_number(row["median"].get(name)) for name in _LOOK),
-                    *(_number(_ratio(row, name)) for name in (EQUINOX, TORCH)),
-                ]
-                for row in rows
-            ],
-        )
-        longest = max(self.length)
-        ratios = {
-            _where(row): ratio
-            for row in rows
-            if row["length"] == longest and row["phase"] == BACKWARD
-            if (ratio := _ratio(row, EQUINOX)) is not None
-        }
-        targets = [target(f"times as fast as Equinox, T = {longest}, + backward", 3.0, ratios)]
-        table_of_targets(run, targets)
-        self.draw(run, rows)
-        run.summary({"tolerance": _TOLERANCE, "table": rows, "targets": targets})
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> list[dict[str, Any]]:
+        places = list(itertools.product(sorted(self.length), (False, True), (FORWARD, BACKWARD)))
+        cases = (self._case(key, *place) for place in places)
+        return measure(watch, cases, len(places), self.repeats, self.most_seconds)
 
-    def measure(self, length: int, causal: bool, phase: str) -> dict[str, Any]:
-        of_module, of_x = jax.random.split(jax.random.PRNGKey(self.seed))
-        theirs = eqx.nn.MultiheadAttention(self.heads, self.size, key=of_module)
-        ours = ak.MultiheadAttention(self.heads, self.size, key=of_module)  # the same weights
-        x = jax.random.normal(of_x, (length, self.size))
+    def _case(self, key: PRNGKeyArray, length: int, causal: bool, phase: str) -> Case:
+        module_key, x_key = jax.random.split(key)
+        theirs = eqx.nn.MultiheadAttention(self.heads, self.size, key=module_key)
+        ours = ak.MultiheadAttention(self.heads, self.size, key=module_key)  # the same weights
+        x = jax.random.normal(x_key, (length, self.size))
 
         def with_prior(module: Any, x: Array) -> Array:
             return module(x, x, x, prior=ak.Causal() if causal else None)
@@ -110,7 +78,7 @@ class BenchModules(Study):
             mask = jnp.tril(jnp.ones((length, length), bool)) if causal else None
             return module(x, x, x, mask=mask)
 
-        def of_jax(call: Callable[..., Array], module: Any) -> Contender:
+        def compile_module(call: Callable[..., Array], module: Any) -> Contender:
             weights, rest = eqx.partition(module, eqx.is_inexact_array)
 
             def forward(weights: Any, x: Array) -> Array:
@@ -118,37 +86,57 @@ class BenchModules(Study):
 
             def both(weights: Any, x: Array) -> Any:
                 loss = lambda w, x: jnp.sum(forward(w, x) ** 2)  # noqa: E731
-                return _weights_of(*jax.grad(loss, (0, 1))(weights, x))
+                return _gradients(*jax.grad(loss, (0, 1))(weights, x))
 
             function = forward if phase == FORWARD else both
-            return compiled(function, weights, x, most_bytes=self.most_memory_gib * GIB)[0]
+            return compiled(function, weights, x, max_bytes=self.most_memory_gib * GIB)[0]
 
-        sides, absent = available(
+        return Case(
+            {"length": length, "causal": causal, "phase": phase},
+            f"T = {length}, {'causal' if causal else 'full'} {phase}",
             {
-                OURS: lambda: of_jax(with_prior, ours),
-                EQUINOX: lambda: of_jax(with_mask, theirs),
-                TORCH: lambda: of_torch(theirs, x, causal, phase),
-            }
+                OURS: lambda: compile_module(with_prior, ours),
+                EQUINOX: lambda: compile_module(with_mask, theirs),
+                TORCH: lambda: torch_module(theirs, x, causal, phase),
+            },
+            functools.partial(agreement, reference=OURS, tolerance=TOLERANCE),
         )
-        seconds, results = interleaved(sides, self.repeats, most_seconds=self.most_seconds)
-        return {
-            "length": length,
-            "causal": causal,
-            "phase": phase,
-            "seconds": seconds,
-            "median": medians(seconds),
-            "deviation": agreement(results, OURS, _TOLERANCE),
-            "absent": absent,
-        }
+
+    def report(self, results: list[dict[str, Any]], run: Run) -> None:
+        note_unavailable_rows(run, results)
+        others, longest = (EQUINOX, TORCH), max(self.length)
+        run.table(
+            f"Seconds, medians of up to {self.repeats}; {self.heads} heads, D = {self.size}",
+            ["T, work", *LOOKS, *(f"{name} ÷ {OURS}" for name in others)],
+            [
+                [
+                    row["where"],
+                    *(number(row["median"].get(name)) for name in LOOKS),
+                    *(number(ratio(row, name, OURS)) for name in others),
+                ]
+                for row in results
+            ],
+        )
+        at_longest = ratios(
+            results,
+            EQUINOX,
+            OURS,
+            lambda row: row["length"] == longest and row["phase"] == BACKWARD,
+        )
+        what = f"times as fast as Equinox, T = {longest}, + backward"
+        targets = [target(what, 3.0, at_longest)]
+        table_of_targets(run, targets)
+        self.draw(run, results)
+        run.summary({"tolerance": TOLERANCE, "table": results, "targets": targets})
 
     def draw(self, run: Run, rows: list[dict[str, Any]]) -> None:
         figure = Figure(figsize=(7.2, 3.0))
         ax = figure.subplots()
-        ran = [name for name in _LOOK if any(name in row["median"] for row in rows)]
+        ran = [name for name in LOOKS if any(name in row["median"] for row in rows)]
         places, width = np.arange(len(rows)), 0.8 / len(ran)
         for shift, name in enumerate(ran):
             seconds = [row["median"].get(name, np.nan) for row in rows]
-            ax.bar(places + shift * width, seconds, width, **_LOOK[name], label=name)
+            ax.bar(places + shift * width, seconds, width, **LOOKS[name], label=name)
         labels = [
             f"T = {row['length']}\n{'causal' if row['causal'] else 'full'}\n{row['phase']}"
             for row in rows
@@ -159,16 +147,18 @@ class BenchModules(Study):
         run.figure(
             "bench_modules",
             figure,
-            **{name: [row["median"].get(name, np.nan) for row in rows] for name in _LOOK},
+            **{name: [row["median"].get(name, np.nan) for row in rows] for name in LOOKS},
         )
 
 
-def _weights_of(module: Any, x: Array) -> list[Array]:
-    """Slopes in the weights of the projections, and in x."""
+def _gradients(module: Any, x: Array) -> list[Array]:
+    """Gradients in the weights of the projections, and in x."""
     return [*(getattr(module, name).weight for name in _PROJECTIONS), x]
 
 
-def of_torch(module: eqx.nn.MultiheadAttention, x: Array, causal: bool, phase: str) -> Contender:
+def torch_module(
+    module: eqx.nn.MultiheadAttention, x: Array, causal: bool, phase: str
+) -> Contender:
     """`torch.nn.MultiheadAttention` with the weights of the module; it returns no weights."""
     torch = optional_import("torch")
     size, heads = x.shape[1], module.num_heads
@@ -192,20 +182,3 @@ def of_torch(module: eqx.nn.MultiheadAttention, x: Array, causal: bool, phase: s
         return [*(part.numpy() for part in of_in.chunk(3)), of_out.numpy(), of_rows[0].numpy()]
 
     return forward if phase == FORWARD else both
-
-
-def _ratio(row: dict[str, Any], name: str) -> float | None:
-    found = row["median"].get(name)
-    return None if found is None else found / row["median"][OURS]
-
-
-def _name(row: dict[str, Any]) -> str:
-    return f"{'causal' if row['causal'] else 'full'} {row['phase']}"
-
-
-def _where(row: dict[str, Any]) -> str:
-    return f"T = {row['length']}, {_name(row)}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else format(value, ".3g")

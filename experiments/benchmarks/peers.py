@@ -1,16 +1,17 @@
-"""Errors, seconds and intervals on small real data, beside what others use in their place.
+"""Errors, seconds and intervals on small real data, against the regressors of other libraries.
 
-Each side chooses all that it has to choose from the rows that it is given, so in each fold anew.
-Errors are of labels left out, of the same folds for all. Seconds are those of choosing and fitting
-on all rows, all sides in turn in one process: the median of several rounds.
+Each contender selects its hyperparameters from the rows that it is given, anew in each fold. Errors
+are of labels left out, with the same folds for all. Seconds are those of selection and fit on all
+rows: the median of several interleaved rounds.
 """
 
 import functools
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import numpy as np
 import pydantic
+from jaxtyping import PRNGKeyArray
 from matplotlib.figure import Figure
 
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, ink
@@ -19,23 +20,25 @@ from ..config import FieldError
 from ..panels import legend
 from ..parts import Bundled, Name, Positive
 from ..run import Run
-from ..study import Study, load
-from .driver import (
-    available,
-    interleaved,
-    medians,
-    note_unavailable,
-    table_of_targets,
-    target,
-    timed,
-)
+from ..study import Keys, Study, load
+from ..watch import SILENT, Watch
+from .driver import available, interleaved, medians, timed
 from .regressors import BOTH, OURS, Prediction, Regressor, regressors
+from .tables import note_unavailable, table_of_targets, target
 
 CLOSE = 1.01  # errors within one hundredth count as equal
 
 
+class Results(NamedTuple):
+    """A row for each data set, the contenders that ran, and why the others did not."""
+
+    rows: list[dict[str, Any]]
+    contenders: list[str]
+    unavailable: dict[str, str]
+
+
 class Peers(Study):
-    """One table over data sets and sides: cross-validated error, seconds, coverage."""
+    """Cross-validated error, seconds and coverage, by data set and contender."""
 
     study: Literal["peers"]
     name: Name = "peers"
@@ -59,12 +62,12 @@ class Peers(Study):
     )
     repeats: Annotated[int, pydantic.Field(ge=1, le=1000)] = 15
     most_seconds: Positive = pydantic.Field(
-        default=5.0, description="a side that takes more for all repeats has fewer, but one"
+        default=5.0, description="a contender that takes more for all rounds has fewer"
     )
     peer_seconds: Positive = pydantic.Field(
         default=120.0,
         description="another library has no further run, or no folds, of a data set where the "
-        "first run foretells more",
+        "first run extrapolates to more",
     )
     is_benchmark: ClassVar[bool] = True
 
@@ -77,51 +80,50 @@ class Peers(Study):
                     f"expected up to {2 * n // 3}: data.{place} has {n} rows; got {self.folds}",
                 )
 
-    def run(self, run: Run) -> None:
-        sides, absent = available(
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        contenders, unavailable = available(
             regressors(self.orders, self.iterations, self.starts, self.restarts, self.seed)
         )
-        note_unavailable(run, [(name, "all", reason) for name, reason in absent.items()])
         rows: list[dict[str, Any]] = []
-        with run.timed("all"), run.progress("data sets", len(self.data)) as tick:
+        with watch.timed("all"), watch.progress("data sets", len(self.data)) as tick:
 
-            def compute(i: int) -> dict[str, Any]:
+            def measure(i: int) -> dict[str, Any]:
                 jax.clear_caches()  # a process can hold only so many programs: no data share them
-                data = load(self.data[i], self.keys().next())
+                data = load(self.data[i], Keys(key).next())
                 x, y = np.asarray(data.x), np.asarray(data.y)
                 row = {"data": label(self.data[i]), "rows": len(x), "inputs": x.shape[1]}
-                return row | {"sides": self._compare(sides, x, y)}
+                return row | {"contenders": self._compare(contenders, x, y)}
 
-            for row in run.each("data", len(self.data), compute):
+            for row in watch.each("data", len(self.data), measure):
                 rows.append(row)
-                run.metrics([row])
-                tick(len(rows), f"{row['data']}: {row['sides'][OURS]['error']:.4g}")
-        self._report(run, rows, list(sides))
+                watch.metrics([row])
+                tick(len(rows), f"{row['data']}: {row['contenders'][OURS]['error']:.4g}")
+        return Results(rows, list(contenders), unavailable)
 
     def _compare(
-        self, sides: dict[str, Regressor], x: np.ndarray, y: np.ndarray
+        self, contenders: dict[str, Regressor], x: np.ndarray, y: np.ndarray
     ) -> dict[str, dict[str, Any]]:
         """One data set: seconds on all rows, then errors and coverage over the folds."""
         found: dict[str, dict[str, Any]] = {}
-        for name, side in sides.items():
-            cold, fitted = timed(lambda: side(x, y))  # noqa: B023
+        for name, contender in contenders.items():
+            cold, fitted = timed(lambda: contender(x, y))  # noqa: B023
             found[name] = {"cold": cold, "warm": cold, "chosen": fitted.chosen}
         again = {
-            name: functools.partial(side, x, y)
-            for name, side in sides.items()
+            name: functools.partial(contender, x, y)
+            for name, contender in contenders.items()
             if name in BOTH or 2 * found[name]["cold"] <= self.peer_seconds
         }
-        seconds, _ = interleaved(again, self.repeats, most_seconds=self.most_seconds)
+        seconds, _ = interleaved(again, self.repeats, max_seconds=self.most_seconds)
         for name, median in medians(seconds).items():
             found[name] |= {"warm": median, "runs": len(seconds[name])}
         fold = np.random.default_rng(self.seed).permutation(len(x)) % self.folds
         squares: dict[str, np.ndarray] = {}
-        for name, side in sides.items():
-            foretold = self.folds * found[name]["warm"]
-            if name not in BOTH and foretold > self.peer_seconds:
-                found[name]["folds_foretold"] = foretold
+        for name, contender in contenders.items():
+            extrapolated = self.folds * found[name]["warm"]
+            if name not in BOTH and extrapolated > self.peer_seconds:
+                found[name]["folds_extrapolated"] = extrapolated
                 continue
-            predicted = self._left_out(side, x, y, fold)
+            predicted = self._left_out(contender, x, y, fold)
             squares[name] = (predicted.centre - y) ** 2
             if predicted.lower is not None and predicted.upper is not None:
                 inside = (predicted.lower <= y) & (y <= predicted.upper)
@@ -140,14 +142,14 @@ class Peers(Study):
         return found
 
     def _left_out(
-        self, side: Regressor, x: np.ndarray, y: np.ndarray, fold: np.ndarray
+        self, contender: Regressor, x: np.ndarray, y: np.ndarray, fold: np.ndarray
     ) -> Prediction:
         """Predictions of all rows, each by a fit that has seen no row of its fold."""
         parts, least = [], len(x) - -(-len(x) // self.folds)
         for number in range(self.folds):
             # as many rows for each fold, one less than there are for some: one program serves all
             seen = np.flatnonzero(fold != number)[:least]
-            parts.append(side(x[seen], y[seen]).predict(x[fold == number], self.level))
+            parts.append(contender(x[seen], y[seen]).predict(x[fold == number], self.level))
         back = np.argsort(np.argsort(fold, kind="stable"), kind="stable")
         centre, *ends = (
             None if column[0] is None else np.concatenate(column)[back]
@@ -156,11 +158,13 @@ class Peers(Study):
         assert centre is not None
         return Prediction(centre, *ends)
 
-    def _report(self, run: Run, rows: list[dict[str, Any]], names: list[str]) -> None:
+    def report(self, results: Results, run: Run) -> None:
+        rows, names, unavailable = results
+        note_unavailable(run, [(name, "all", reason) for name, reason in unavailable.items()])
         self._draw(run, rows, names)
 
         def table(title: str, cell: Any) -> None:
-            cells = [[cell(row["sides"][name]) for row in rows] for name in names]
+            cells = [[cell(row["contenders"][name]) for row in rows] for name in names]
             run.table(
                 title,
                 ["", *(row["data"] for row in rows)],
@@ -169,7 +173,7 @@ class Peers(Study):
 
         table(
             f"Root mean squared error over {self.folds} folds, divided by the least",
-            lambda side: f"{side['over_best']:.3f}" if "error" in side else "not run",
+            lambda found: f"{found['over_best']:.3f}" if "error" in found else "not run",
         )
         table(
             "The same: mean square over ours, in standard errors of that",
@@ -177,21 +181,21 @@ class Peers(Study):
         )
         table(
             f"Seconds to choose and fit, median of up to {self.repeats} runs (first run)",
-            lambda side: f"{side['warm']:.2g} ({side['cold']:.2g})",
+            lambda found: f"{found['warm']:.2g} ({found['cold']:.2g})",
         )
         table(
             f"Share of left-out labels in their {100 * self.level:g} % interval (mean width)",
-            lambda side: (
-                f"{side['coverage']:.3f} ({side['width']:.3g})" if "width" in side else "none"
+            lambda found: (
+                f"{found['coverage']:.3f} ({found['width']:.3g})" if "width" in found else "none"
             ),
         )
         run.note(
             [
                 f"{name} at {row['data']}: its folds are not run: they would take "
-                f"{side['folds_foretold']:.0f} s, more than peer_seconds"
+                f"{found['folds_extrapolated']:.0f} s, more than peer_seconds"
                 for row in rows
-                for name, side in row["sides"].items()
-                if "folds_foretold" in side
+                for name, found in row["contenders"].items()
+                if "folds_extrapolated" in found
             ]
         )
         targets = targets_of(rows)
@@ -210,11 +214,11 @@ class Peers(Study):
             if name not in names:
                 continue
             for ax, what in zip(axes, ("over_best", "warm"), strict=True):
-                values = [row["sides"][name].get(what, np.nan) for row in rows]
+                values = [row["contenders"][name].get(what, np.nan) for row in rows]
                 arrays[f"{name.replace(' ', '_')}_{what}"] = values
                 if what == "over_best":
                     values = 100.0 * (np.asarray(values, float) - 1.0)
-                # ours filled, and above what it meets
+                # ours filled, and above the others
                 face, order = (color, 3) if name in BOTH else ("none", 2)
                 style = {"color": color, "markerfacecolor": face, "zorder": order}
                 ax.plot(
@@ -241,32 +245,32 @@ def label(part: Bundled) -> str:
     return f"{part.name} {part.x if isinstance(part.x, str) else ','.join(part.x)}"
 
 
-def _in_errors(side: dict[str, Any]) -> str:
+def _in_errors(found: dict[str, Any]) -> str:
     """By how many standard errors a mean square is above ours."""
-    if not side.get("standard_error_of_that"):
+    if not found.get("standard_error_of_that"):
         return ""
-    return f"{side['mean_square_over_ours'] / side['standard_error_of_that']:+.1f}"
+    return f"{found['mean_square_over_ours'] / found['standard_error_of_that']:+.1f}"
 
 
 def targets_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """For both of ours: its error against the least, and its time against the slowest other whose
     error is as small."""
     targets = []
-    for side in BOTH:
-        error = {row["data"]: row["sides"][side]["over_best"] for row in rows}
+    for name in BOTH:
+        error = {row["data"]: row["contenders"][name]["over_best"] for row in rows}
         faster = {}
         for row in rows:
-            ours = row["sides"][side]
+            ours = row["contenders"][name]
             equals = {
-                name: other["warm"] / ours["warm"]
-                for name, other in row["sides"].items()
-                if name not in BOTH and other.get("error", np.inf) <= CLOSE * ours["error"]
+                other: found["warm"] / ours["warm"]
+                for other, found in row["contenders"].items()
+                if other not in BOTH and found.get("error", np.inf) <= CLOSE * ours["error"]
             }
             if equals:
-                slowest = max(equals, key=lambda name: equals[name])
+                slowest = max(equals, key=lambda other: equals[other])
                 faster[f"{row['data']}, {slowest}"] = equals[slowest]
         targets += [
-            target(f"{side}: error over the least", CLOSE, error, at_most=True),
-            target(f"{side}: seconds over its own, slowest with an equal error", 10.0, faster),
+            target(f"{name}: error over the least", CLOSE, error, at_most=True),
+            target(f"{name}: seconds over its own, slowest with an equal error", 10.0, faster),
         ]
     return targets

@@ -7,15 +7,17 @@ pairs, measured in the same run as the faster of two programs, and beside it the
 of matrices, which says how far 2d operations a pair can go.
 """
 
+import itertools
 import os
 import shutil
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pydantic
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
@@ -24,28 +26,26 @@ from ..panels import legend
 from ..parts import Name, Positive
 from ..run import Run
 from ..study import Study
+from ..watch import SILENT, Watch
 from .driver import (
     GIB,
+    Case,
     Contender,
     Unavailable,
     agreement,
-    available,
     compiled,
-    interleaved,
-    medians,
-    note_unavailable,
+    measure,
     optional_import,
-    table_of_targets,
-    target,
 )
+from .tables import draw_series, note_unavailable_rows, set_ticks, table_of_targets, target
 
 OURS, GRADIENT = "attnkernel, Blockwise", "attnkernel, value and gradient"
 KEOPS, SKLEARN, DENSE = "KeOps", "scikit-learn", "dense XLA"
 BOUNDS = ("exp-and-sum, whole", "exp-and-sum, in blocks")
-_TOLERANCE = 1e-4  # relative to the largest value
-_PRODUCT = 2048  # rows of the product of matrices
-_BLOCK = 1024
-_LOOK = {
+TOLERANCE = 1e-4  # relative to the largest value
+PRODUCT, PRODUCT_ROWS = "product of matrices", 2048
+BLOCK_ROWS = 1024
+LOOKS = {
     "bound": {"color": ak.plot.GREY, "linestyle": ":"},
     OURS: {"color": ak.plot.BLUE, "marker": "o"},
     GRADIENT: {"color": ak.plot.SKY, "marker": "s", "linestyle": "--"},
@@ -56,7 +56,7 @@ _LOOK = {
 
 
 class BenchRegression(Study):
-    """Pairs per second of every side, and how near they come to the bound."""
+    """Pairs per second of every contender, and their share of the bound."""
 
     study: Literal["bench_regression"]
     name: Name = "bench_regression"
@@ -69,86 +69,70 @@ class BenchRegression(Study):
     ] = [1, 3, 8, 32]
     repeats: Annotated[int, pydantic.Field(ge=1, le=100)] = 5
     most_seconds: Positive = pydantic.Field(
-        default=30.0, description="for all repeats of a side; a slower one has fewer, but one"
+        default=30.0, description="for all rounds of a contender; a slower one has fewer"
     )
     most_memory_gib: Positive = pydantic.Field(
-        default=6.0, description="sides that would need more are left out"
+        default=6.0, description="contenders that need more are left out"
     )
     is_benchmark: ClassVar[bool] = True
 
-    def run(self, run: Run) -> None:
-        rows: list[dict[str, Any]] = []
-        with run.progress("benchmark", len(self.n) * len(self.dim)) as tick:
-            for n in sorted(self.n):
-                for dim in self.dim:
-                    rows.append(self._measure(n, dim))
-                    tick(len(rows), f"n = {n}, d = {dim}")
-        note_unavailable(
-            run, [(side, _where(row), why) for row in rows for side, why in row["absent"].items()]
-        )
-        targets = _targets(rows)
-        self._tables(run, rows)
-        table_of_targets(run, targets)
-        self._draw(run, rows)
-        run.summary({"tolerance": _TOLERANCE, "table": rows, "targets": targets})
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> list[dict[str, Any]]:
+        places = list(itertools.product(sorted(self.n), self.dim))
+        cases = (self._case(key, n, dim) for n, dim in places)
+        rows = measure(watch, cases, len(places), self.repeats, self.most_seconds)
+        return [row | _rates(row) for row in rows]
 
-    def _measure(self, n: int, dim: int) -> dict[str, Any]:
-        x = jax.random.normal(jax.random.PRNGKey(self.seed), (n, dim))
+    def _case(self, key: PRNGKeyArray, n: int, dim: int) -> Case:
+        x = jax.random.normal(key, (n, dim))
         y = jnp.sin(jnp.sum(x, axis=1, keepdims=True))
-        lengthscale = jnp.asarray(0.5 * dim**0.5)
-        most = self.most_memory_gib * GIB
+        parts = (jnp.asarray(0.5 * dim**0.5), x, y)
+        max_bytes = self.most_memory_gib * GIB
 
-        def ours(lengthscale: Array, x: Array, y: Array, method: ak.Method) -> Array:
-            return ak.attend(x, x, y, kernel=ak.Gaussian(lengthscale), method=method)
-
-        def streamed(lengthscale: Array, x: Array, y: Array) -> Array:
-            return ours(lengthscale, x, y, ak.Blockwise())
+        def blockwise(lengthscale: Array, x: Array, y: Array) -> Array:
+            return ak.attend(x, x, y, kernel=ak.Gaussian(lengthscale), method=ak.Blockwise())
 
         def dense(lengthscale: Array, x: Array, y: Array) -> Array:
-            return ours(lengthscale, x, y, ak.Dense())
+            return ak.attend(x, x, y, kernel=ak.Gaussian(lengthscale), method=ak.Dense())
 
         def loss(lengthscale: Array, x: Array, y: Array) -> Float[Array, ""]:
-            return jnp.mean((streamed(lengthscale, x, y) - y) ** 2)
+            return jnp.mean((blockwise(lengthscale, x, y) - y) ** 2)
 
-        parts = (lengthscale, x, y)
-        predictors, absent = available(
-            {
-                OURS: lambda: compiled(streamed, *parts)[0],
-                KEOPS: lambda: keops(*parts),
-                DENSE: lambda: compiled(dense, *parts, most_bytes=most)[0],
-                SKLEARN: lambda: _sklearn(*parts, most),
-            }
-        )
-        line = jnp.linspace(0.0, 1.0, -(-n // _BLOCK) * _BLOCK, dtype=x.dtype)
-        square = jnp.ones((_PRODUCT, _PRODUCT), x.dtype)
-        others = {
-            GRADIENT: compiled(jax.value_and_grad(loss, (0, 1, 2)), *parts)[0],
-            BOUNDS[0]: compiled(exp_and_sum, line)[0],
-            BOUNDS[1]: compiled(exp_and_sum_in_blocks, line)[0],
-            "product of matrices": compiled(jnp.matmul, square, square)[0],
+        predictors: dict[str, Callable[[], Contender]] = {
+            OURS: lambda: compiled(blockwise, *parts)[0],
+            KEOPS: lambda: keops(*parts),
+            DENSE: lambda: compiled(dense, *parts, max_bytes=max_bytes)[0],
+            SKLEARN: lambda: _sklearn(*parts, max_bytes),
         }
-        seconds, results = interleaved(
-            predictors | others, self.repeats, most_seconds=self.most_seconds
+        line = jnp.linspace(0.0, 1.0, _padded(n), dtype=x.dtype)
+        square = jnp.ones((PRODUCT_ROWS, PRODUCT_ROWS), x.dtype)
+
+        def deviations(results: Mapping[str, Any]) -> dict[str, float]:
+            predicted = {name: results[name] for name in predictors if name in results}
+            return agreement(predicted, OURS, TOLERANCE)
+
+        return Case(
+            {"n": n, "dim": dim},
+            f"n = {n}, d = {dim}",
+            predictors
+            | {
+                GRADIENT: lambda: compiled(jax.value_and_grad(loss, (0, 1, 2)), *parts)[0],
+                BOUNDS[0]: lambda: compiled(exp_and_sum, line)[0],
+                BOUNDS[1]: lambda: compiled(exp_and_sum_in_blocks, line)[0],
+                PRODUCT: lambda: compiled(jnp.matmul, square, square)[0],
+            },
+            deviations,
         )
-        median = medians(seconds)
-        pairs = {name: float(len(line) if name in BOUNDS else n) ** 2 for name in median}
-        product = median.pop("product of matrices")
-        rates = {name: pairs[name] / spent / 1e9 for name, spent in median.items()}
-        rates["bound"] = max(rates.pop(name) for name in BOUNDS)
-        return {
-            "n": n,
-            "dim": dim,
-            "seconds": seconds,
-            "median": median,
-            "giga_pairs_per_second": rates,
-            "operations_per_pair": 2 * dim + 4,
-            "gflops_of_a_product_of_matrices": 2.0 * _PRODUCT**3 / product / 1e9,
-            "deviation": agreement({k: results[k] for k in predictors}, OURS, _TOLERANCE),
-            "absent": absent,
-        }
+
+    def report(self, results: list[dict[str, Any]], run: Run) -> None:
+        note_unavailable_rows(run, results)
+        targets = _targets(results)
+        self._tables(run, results)
+        table_of_targets(run, targets)
+        self._draw(run, results)
+        run.summary({"tolerance": TOLERANCE, "table": results, "targets": targets})
 
     def _tables(self, run: Run, rows: list[dict[str, Any]]) -> None:
-        names = [name for name in _LOOK if any(_rate(row, name) for row in rows)]
+        names = [name for name in LOOKS if any(_rate(row, name) for row in rows)]
         shown = {OURS: "Blockwise", GRADIENT: "value and gradient"}
         run.table(
             f"10⁹ pairs a second, medians of up to {self.repeats}; bound: the exp-and-sum",
@@ -184,16 +168,15 @@ class BenchRegression(Study):
         figure = Figure(figsize=(1.2 + 3.0 * len(sizes), 3.4))
         axes = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
         arrays: dict[str, Any] = {"n": sizes, "dim": self.dim}
-        names = [name for name in _LOOK if any(_rate(row, name) for row in rows)]
-        for name in names:
-            table = {(row["n"], row["dim"]): _rate(row, name) or np.nan for row in rows}
-            arrays[name] = np.array([[table[n, dim] for dim in self.dim] for n in sizes])
-            for ax, rates in zip(axes, arrays[name], strict=True):
-                ax.plot(self.dim, rates, label=name, **_LOOK[name])
         for ax, n in zip(axes, sizes, strict=True):
-            ax.set(xscale="log", yscale="log", xlabel="dimensions d", title=f"n = m = {n}")
-            ax.set_xticks(self.dim, [str(dim) for dim in self.dim])
-            ax.minorticks_off()
+            at_n = [row for row in rows if row["n"] == n]
+            drawn = draw_series(
+                ax, at_n, "dim", LOOKS, value=lambda row: row["giga_pairs_per_second"]
+            )
+            for name, rates in drawn.items():
+                arrays.setdefault(name, []).append(rates)
+            ax.set(xlabel="dimensions d", title=f"n = m = {n}")
+            set_ticks(ax, self.dim)
         axes[0].set(ylabel="10⁹ pairs a second")
         legend(figure, axes, columns=3 if len(sizes) > 1 else 2)
         run.figure("bench_regression", figure, **arrays)
@@ -206,7 +189,7 @@ def exp_and_sum(a: Float[Array, " n"]) -> Float[Array, " n"]:
 
 def exp_and_sum_in_blocks(a: Float[Array, " n"]) -> Float[Array, " n"]:
     """The same, a block of pairs at a time."""
-    blocks = a.reshape(-1, min(_BLOCK, len(a)))
+    blocks = a.reshape(-1, min(BLOCK_ROWS, len(a)))
 
     def row(ours: Array) -> Array:
         def step(sums: Array, other: Array) -> tuple[Array, None]:
@@ -235,11 +218,13 @@ def keops(lengthscale: Array, x: Array, y: Array) -> Contender:
     return predict
 
 
-def _sklearn(lengthscale: Array, x: Array, y: Array, most: float) -> Contender:
+def _sklearn(lengthscale: Array, x: Array, y: Array, max_bytes: float) -> Contender:
     rbf_kernel = optional_import("sklearn.metrics.pairwise").rbf_kernel
     needed = x.itemsize * x.shape[0] ** 2
-    if needed > most:
-        raise Unavailable(f"needs a matrix of {needed / GIB:.1f} GiB, more than {most / GIB:.3g}")
+    if needed > max_bytes:
+        raise Unavailable(
+            f"needs a matrix of {needed / GIB:.1f} GiB, more than {max_bytes / GIB:.3g}"
+        )
     points, values = np.asarray(x), np.concatenate([y, np.ones_like(y)], axis=1)
     gamma = float(0.5 / lengthscale**2)
 
@@ -250,19 +235,35 @@ def _sklearn(lengthscale: Array, x: Array, y: Array, most: float) -> Contender:
     return predict
 
 
-def _where(row: dict[str, Any]) -> str:
-    return f"n = {row['n']}, d = {row['dim']}"
+def _padded(n: int) -> int:
+    """The number of points of the bound: n, rounded up to whole blocks."""
+    return -(-n // BLOCK_ROWS) * BLOCK_ROWS
+
+
+def _rates(row: dict[str, Any]) -> dict[str, Any]:
+    """Pairs a second of a row, and operations of the product of matrices."""
+    median = dict(row["median"])
+    product = median.pop(PRODUCT)
+    pairs = {name: float(_padded(row["n"]) if name in BOUNDS else row["n"]) ** 2 for name in median}
+    rates = {name: pairs[name] / spent / 1e9 for name, spent in median.items()}
+    rates["bound"] = max(rates.pop(name) for name in BOUNDS)
+    return {
+        "median": median,
+        "giga_pairs_per_second": rates,
+        "operations_per_pair": 2 * row["dim"] + 4,
+        "gflops_of_a_product_of_matrices": 2.0 * PRODUCT_ROWS**3 / product / 1e9,
+    }
 
 
 def _rate(row: dict[str, Any], name: str) -> Any:
-    """10⁹ pairs a second; None of a side that did not run."""
+    """10⁹ pairs a second; None for a contender that did not run."""
     return row["giga_pairs_per_second"].get(name)
 
 
 def _targets(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     def ratios(a: str, b: str, most_dim: float = np.inf) -> dict[str, float]:
         return {
-            _where(row): _rate(row, a) / _rate(row, b)
+            row["where"]: _rate(row, a) / _rate(row, b)
             for row in rows
             if _rate(row, b) and row["dim"] <= most_dim
         }

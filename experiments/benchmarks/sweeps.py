@@ -1,7 +1,7 @@
 """A sweep as one program against a process for each of its members: seconds, and the same numbers.
 
-Both are whole commands, from the start of Python to the last file, nothing compiled before. Of
-the processes a few are run, and the time of all is theirs, multiplied.
+Both are whole commands, from the start of Python to the last file, nothing compiled before. A few
+processes are run; the time of all is extrapolated from theirs.
 """
 
 import csv
@@ -12,10 +12,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pydantic
+from jaxtyping import PRNGKeyArray
 from matplotlib.figure import Figure
 
 from attnkernel.plot import BLUE, GREY, ORANGE, ink
@@ -23,7 +24,16 @@ from attnkernel.plot import BLUE, GREY, ORANGE, ink
 from ..parts import HoldOutSize, Name, Training
 from ..run import Run
 from ..study import Study
-from .driver import table_of_targets, target
+from ..watch import SILENT, Watch
+from .tables import table_of_targets, target
+
+
+class Results(NamedTuple):
+    """Seconds of whole sweeps and of single members, and how far their numbers are apart."""
+
+    sweeps: list[float]
+    singles: list[float]
+    deviation: float
 
 
 class BenchSweep(Study):
@@ -42,17 +52,17 @@ class BenchSweep(Study):
     repeats: Annotated[int, pydantic.Field(ge=1, le=100)] = 3
     is_benchmark: ClassVar[bool] = True
 
-    def run(self, run: Run) -> None:
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
         members = self.seeds * len(self.hold_out)
         chosen = np.linspace(0, members - 1, min(self.singles, members)).round().astype(int)
-        sweeps, alone, apart = [], [], []
+        sweeps, singles, directories = [], [], []
         total = self.repeats + len(chosen)
         with (
             tempfile.TemporaryDirectory() as folder,
-            run.progress("commands", total) as tick,
+            watch.progress("commands", total) as tick,
         ):
             self._config(Path(folder))
-            # in turn, so that what else the machine does falls on both
+            # interleaved, so that a disturbance falls on both
             for turn in range(max(self.repeats, len(chosen))):
                 if turn < self.repeats:
                     sweeps.append(_command(Path(folder), *self._sweep(turn)))
@@ -60,11 +70,11 @@ class BenchSweep(Study):
                     seed, size = divmod(int(chosen[turn]), len(self.hold_out))
                     asked = (f"seed={seed}", f"hold_out=[{self.hold_out[size]}]")
                     single = f"single_{turn}"
-                    alone.append(_command(Path(folder), "run", "c.yaml", *asked, "--out", single))
-                    apart.append((seed, str([self.hold_out[size]]), Path(folder) / single))
-                tick(len(sweeps) + len(alone), f"{sweeps[-1]:.1f} s all, {alone[-1]:.1f} s one")
-            deviation = _deviation(Path(folder) / "sweep_0" / "members.csv", apart)
-        self._report(run, members, sweeps, alone, deviation)
+                    singles.append(_command(Path(folder), "run", "c.yaml", *asked, "--out", single))
+                    directories.append((seed, str([self.hold_out[size]]), Path(folder) / single))
+                tick(len(sweeps) + len(singles), f"{sweeps[-1]:.1f} s all, {singles[-1]:.1f} s one")
+            deviation = _deviation(Path(folder) / "sweep_0" / "members.csv", directories)
+        return Results(sweeps, singles, deviation)
 
     def _config(self, folder: Path) -> None:
         """The config of a member, as `c.yaml`."""
@@ -78,10 +88,10 @@ class BenchSweep(Study):
         axes = [f"seed=0..{self.seeds - 1}", f"hold_out={sizes}"]
         return ["sweep", "c.yaml", *axes, "--out", f"sweep_{turn}"]
 
-    def _report(
-        self, run: Run, members: int, sweeps: list[float], alone: list[float], deviation: float
-    ) -> None:
-        whole, single = float(np.median(sweeps)), float(np.median(alone))
+    def report(self, results: Results, run: Run) -> None:
+        sweeps, singles, deviation = results
+        members = self.seeds * len(self.hold_out)
+        whole, single = float(np.median(sweeps)), float(np.median(singles))
         every = f"{members} members"
         run.table(
             f"{self.seeds} seeds, {len(self.hold_out)} sizes: whole commands, median",
@@ -89,7 +99,7 @@ class BenchSweep(Study):
             [
                 [f"one program for {every}", f"{whole:.1f}"],
                 ["a process for one member", f"{single:.1f}"],
-                [f"a process for each of {every} (foretold)", f"{members * single:.0f}"],
+                [f"a process for each of {every} (extrapolated)", f"{members * single:.0f}"],
             ],
         )
         targets = [
@@ -107,15 +117,15 @@ class BenchSweep(Study):
         ):
             ax.plot(seconds, label, "o", color=color, markerfacecolor=face, markersize=7)
             ax.annotate(f"{seconds:.0f}", (seconds, label), (8, -3), textcoords="offset points")
-        ax.set(xscale="log", xlabel="seconds of the whole command (hollow: foretold)")
+        ax.set(xscale="log", xlabel="seconds of the whole command (hollow: extrapolated)")
         ax.margins(x=0.15, y=0.25)
         ax.grid(axis="y", linewidth=0.4, color=(GREY, 0.4))
         ax.invert_yaxis()
-        run.figure("bench_sweep", figure, seconds=spent, sweeps=sweeps, singles=alone)
+        run.figure("bench_sweep", figure, seconds=spent, sweeps=sweeps, singles=singles)
         run.summary(
             {
                 "members": members,
-                "seconds": {"sweep": sweeps, "single": alone},
+                "seconds": {"sweep": sweeps, "single": singles},
                 "largest_relative_deviation": deviation,
                 "targets": targets,
             }
@@ -141,12 +151,12 @@ def _command(folder: Path, *arguments: str) -> float:
     return time.perf_counter() - began
 
 
-def _deviation(table: Path, apart: list[tuple[int, str, Path]]) -> float:
+def _deviation(table: Path, directories: list[tuple[int, str, Path]]) -> float:
     """The largest relative difference of a number of a member from that of its own process."""
     with table.open(encoding="utf-8") as file:
         rows = {(int(row["seed"]), row["hold_out"]): row for row in csv.DictReader(file)}
     worst = 0.0
-    for seed, size, directory in apart:
+    for seed, size, directory in directories:
         (fit,) = json.loads((directory / "summary.json").read_text(encoding="utf-8"))["fits"]
         for name, value in fit.items():
             together = float(rows[seed, size][f"fits.0.{name}"])

@@ -1,25 +1,22 @@
-"""How fast the trainings of the hold-out and the head fits are, against the way of the 2024 post.
+"""Seconds of hold-out and head trainings, against the Python loop of Czyż (2024).
 
-There: a Python loop over steps around a jitted step; the rows are drawn and gathered outside it, in
-shapes that change with the hold-out; heads are a list; each training makes and compiles its own
-step. Both sides run in one process, in turn.
+The loop calls a jitted step. Rows are drawn and gathered outside it, in shapes that change with the
+hold-out; heads are a list; each training makes and compiles its own step.
 """
 
-import functools
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pydantic
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
@@ -28,16 +25,23 @@ from ..config import FieldError
 from ..parts import Heteroskedastic, Model, Name, Training
 from ..run import Run
 from ..studies.heads import Heads, stack
-from ..study import Study, load
+from ..study import Keys, Study
+from ..watch import SILENT, Watch
 from .driver import interleaved, medians
+from .training_loop import LEARNING_RATE, SINK_MASS, train_step_by_step
 
-_SINK = 1e-16
 Count = Annotated[int, pydantic.Field(ge=1)]
-_RATE = 0.2
+
+
+class Results(NamedTuple):
+    """A row for each piece of work, and the seconds of whole commands."""
+
+    rows: list[dict[str, Any]]
+    commands: dict[str, float]
 
 
 class BenchTraining(Study):
-    """Cold (compilation included) and warm times of both sides, and that they agree."""
+    """Cold (with compilation) and warm times of both contenders, and whether they agree."""
 
     study: Literal["bench_training"]
     name: Name = "bench_training"
@@ -53,55 +57,63 @@ class BenchTraining(Study):
         if max(self.hold_out) >= self.data.n:
             raise FieldError(("hold_out",), f"expected less than data.n = {self.data.n}")
 
-    def run(self, run: Run) -> None:
-        keys = self.keys()
-        data = load(self.data, keys.next())
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        keys = Keys(key)
+        data = self.data.load(keys.next())
         works = {
             "hold-out fits": self._hold_outs(data, keys.stack(len(self.hold_out))),
             "head fits": self._heads(data, keys.stack(len(self.heads))),
         }
         rows = []
-        with run.progress("benchmark", 2 * len(works) * self.repeats) as tick:
-            for name, (ours, post) in works.items():
-                row: dict[str, Any] = {"work": name}
-                seconds: dict[str, list[float]] = {}
-                kept: dict[tuple[int, int], Callable] = {}
-                cold = {"ours, cold": ours, "post, cold": lambda post=post: post({})}
-                warm = {
-                    "ours, warm": ours,
-                    "post, warm": lambda post=post: post({}),  # it compiles anew all the same
-                    "post, steps kept": functools.partial(post, kept),
-                }
-                for phase, sides in (("cold", cold), ("warm", warm)):
-                    done = (2 * len(rows) + (phase == "warm")) * self.repeats
-                    spent, results = interleaved(
-                        sides,
-                        self.repeats,
-                        cold=phase == "cold",
-                        each_round=lambda r, done=done, what=f"{name}, {phase}": tick(
-                            done + r, what
-                        ),
-                    )
-                    seconds |= spent
-                    for what, result in results.items():
-                        numbers = [np.atleast_1d(np.asarray(one)).tolist() for one in result]
-                        row[f"numbers of {what.partition(',')[0]}"] = numbers
-                row["seconds"] = seconds
-                row["median"] = median = medians(seconds)
-                row["speedup cold"] = median["post, cold"] / median["ours, cold"]
-                row["speedup warm"] = median["post, warm"] / median["ours, warm"]
-                row["largest deviation"] = _deviation(
-                    row["numbers of ours"], row["numbers of post"]
-                )
-                rows.append(row)
+        with watch.progress("benchmark", 2 * len(works) * self.repeats) as tick:
+            for name, (ours, loop) in works.items():
+                rows.append(self._row(name, ours, loop, tick, 2 * len(rows) * self.repeats))
+        return Results(rows, _commands(self.repeats))
+
+    def _row(self, work: str, ours: Callable, loop: Callable, tick: Any, done: int) -> Any:
+        """Cold and warm seconds of both contenders for one piece of work."""
+        kept: dict[tuple[int, int], Callable] = {}
+        cold = {"ours, cold": ours, "loop, cold": lambda: loop({})}
+        warm = {
+            "ours, warm": ours,
+            "loop, warm": lambda: loop({}),  # it compiles anew all the same
+            "loop, steps kept": lambda: loop(kept),
+        }
+        row: dict[str, Any] = {"work": work}
+        seconds: dict[str, list[float]] = {}
+        for phase, contenders in (("cold", cold), ("warm", warm)):
+            before = done + (phase == "warm") * self.repeats
+            spent, results = interleaved(
+                contenders,
+                self.repeats,
+                cold=phase == "cold",
+                each_round=lambda n, before=before, phase=phase: tick(
+                    before + n, f"{work}, {phase}"
+                ),
+            )
+            seconds |= spent
+            for what, result in results.items():
+                numbers = [np.atleast_1d(np.asarray(one)).tolist() for one in result]
+                row[f"numbers of {what.partition(',')[0]}"] = numbers
+        median = medians(seconds)
+        return {
+            **row,
+            "seconds": seconds,
+            "median": median,
+            "speedup cold": median["loop, cold"] / median["ours, cold"],
+            "speedup warm": median["loop, warm"] / median["ours, warm"],
+            "largest deviation": _deviation(row["numbers of ours"], row["numbers of loop"]),
+        }
+
+    def report(self, results: Results, run: Run) -> None:
+        rows, commands = results
         total = {what: sum(row["median"][what] for row in rows) for what in rows[0]["median"]}
         whole = {
-            "cold": total["post, cold"] / total["ours, cold"],
-            "warm": total["post, warm"] / total["ours, warm"],
-            "warm, if the post kept its compiled steps": total["post, steps kept"]
+            "cold": total["loop, cold"] / total["ours, cold"],
+            "warm": total["loop, warm"] / total["ours, warm"],
+            "warm, if the loop kept its compiled steps": total["loop, steps kept"]
             / total["ours, warm"],
         }
-        commands = _commands(self.repeats)
         self._draw(run, rows)
         run.table(
             f"Medians of {self.repeats}, in seconds",
@@ -122,8 +134,8 @@ class BenchTraining(Study):
         run.summary({"works": rows, "speedup of all trainings": whole, "commands": commands})
 
     def _hold_outs(self, data: ak.data.Dataset, keys: Array) -> tuple[Callable, Callable]:
-        model = ak.KernelRegression(_gaussian(1.0), rule=ak.Softmax(sink_mass=_SINK))
-        optimizer = optax.adam(_RATE)
+        model = ak.KernelRegression(_gaussian(1.0), rule=ak.Softmax(sink_mass=SINK_MASS))
+        optimizer = optax.adam(LEARNING_RATE)
 
         def ours() -> list[Array]:
             result = ak.fit_many(
@@ -138,7 +150,7 @@ class BenchTraining(Study):
             )
             return list(result.model.kernel.lengthscale * jnp.sqrt(2.0))
 
-        def post(kept: dict[tuple[int, int], Callable]) -> list[Array]:
+        def loop(kept: dict[tuple[int, int], Callable]) -> list[Array]:
             return [
                 train_step_by_step(
                     {"log_lengthscales": [jnp.zeros(())], "weights": None},
@@ -152,7 +164,7 @@ class BenchTraining(Study):
                 for size, key in zip(self.hold_out, keys, strict=True)
             ]
 
-        return ours, post
+        return ours, loop
 
     def _heads(self, data: ak.data.Dataset, keys: Array) -> tuple[Callable, Callable]:
         study = Heads(
@@ -163,7 +175,7 @@ class BenchTraining(Study):
             training=Training(steps=self.head_steps),
         )
         starts = stack([study.start(heads) for heads in self.heads])
-        optimizer = optax.adam(_RATE)
+        optimizer = optax.adam(LEARNING_RATE)
 
         def ours() -> list[Array]:
             result = ak.fit_many(
@@ -178,7 +190,7 @@ class BenchTraining(Study):
             )
             return list(result.model.model.kernel.lengthscale * jnp.sqrt(2.0))
 
-        def post(kept: dict[tuple[int, int], Callable]) -> list[Array]:
+        def loop(kept: dict[tuple[int, int], Callable]) -> list[Array]:
             found = []
             for heads, key in zip(self.heads, keys, strict=True):
                 start = {
@@ -198,7 +210,7 @@ class BenchTraining(Study):
                 )
             return found
 
-        return ours, post
+        return ours, loop
 
     def _draw(self, run: Run, rows: Sequence[dict[str, Any]]) -> None:
         figure = Figure(figsize=(6.4, 3.0))
@@ -229,65 +241,20 @@ class BenchTraining(Study):
         )
 
 
-def train_step_by_step(
-    params: dict[str, Any],
-    x: Float[Array, " n"],
-    y: Float[Array, " n"],
-    *,
-    hold_out: int,
-    steps: int,
-    key: PRNGKeyArray,
-    kept: dict[tuple[int, int], Callable],
-) -> Float[Array, " heads"]:
-    """Masked hold-out as the post writes it; `kept` keeps compiled steps, by problem.
-
-    `params` are a list `log_lengthscales`, and `weights` (None: one head, of weight 1). Returns
-    the lengthscales, unhalved.
-    """
-    optimizer = optax.adam(_RATE)
-
-    def head(log_lengthscale: Array, q: Array, k: Array, v: Array) -> Array:
-        weights = jnp.exp(-(((q[:, None] - k[None, :]) / jnp.exp(log_lengthscale)) ** 2))
-        weights = weights / (jnp.sum(weights, axis=1, keepdims=True) + _SINK)
-        return jnp.sum(weights * v[None, :], axis=1)
-
-    @jax.jit
-    def step(params: Any, state: Any, q: Array, truth: Array, k: Array, v: Array) -> Any:
-        def loss(params: Any) -> Array:
-            heads = jnp.stack([head(log, q, k, v) for log in params["log_lengthscales"]])
-            combined = heads[0] if params["weights"] is None else params["weights"] @ heads
-            return jnp.mean((combined - truth) ** 2)
-
-        value, gradient = jax.value_and_grad(loss)(params)
-        updates, state = optimizer.update(gradient, state, params)
-        return optax.apply_updates(params, updates), state, value
-
-    kept_step = kept.setdefault((hold_out, len(params["log_lengthscales"])), step)
-    state = optimizer.init(params)
-    losses = []
-    for _ in range(steps):
-        key, subkey = jax.random.split(key)
-        order = jax.random.permutation(subkey, jnp.arange(len(x)))
-        test, train = order[:hold_out], order[hold_out:]
-        params, state, value = kept_step(params, state, x[test], y[test], x[train], y[train])
-        losses.append(value)
-    return jnp.exp(jnp.stack(params["log_lengthscales"]))
-
-
 def _gaussian(unhalved: float) -> ak.Gaussian:
     return ak.Gaussian(ak.kernels.convert_lengthscale(unhalved, source="unhalved"))
 
 
-def _deviation(ours: list[list[float]], post: list[list[float]]) -> list[float]:
+def _deviation(ours: list[list[float]], loop: list[list[float]]) -> list[float]:
     """The largest relative difference of the lengthscales, training by training."""
     return [
         float(np.max(np.abs(np.array(a[: len(b)]) / np.array(b) - 1.0)))
-        for a, b in zip(ours, post, strict=True)
+        for a, b in zip(ours, loop, strict=True)
     ]
 
 
 def _commands(repeats: int) -> dict[str, float]:
-    """Whole commands from the shell, in turn: importing, and the first command of the README."""
+    """Whole commands from the shell, interleaved: imports, and the first one of the README."""
     root = Path(__file__).parents[2]
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -51,7 +51,7 @@ def test_optimum_equals_that_of_statsmodels_and_is_inside_the_bounds(run, monkey
     hide(monkeypatch, "kerneljax")
     directory, summary, _ = run("peer_seconds=20.0")
     for row, n in zip(summary["rows"], (20, 30), strict=True):
-        ours, theirs = row["sides"]["attnkernel"], row["sides"]["statsmodels"]
+        ours, theirs = row["contenders"]["attnkernel"], row["contenders"]["statsmodels"]
         assert row["n"] == n
         np.testing.assert_allclose(ours["bandwidth"], theirs["bandwidth"], rtol=1e-2)
         assert theirs["our_criterion_over_its"] < 1e-8
@@ -60,7 +60,7 @@ def test_optimum_equals_that_of_statsmodels_and_is_inside_the_bounds(run, monkey
     assert of_statsmodels["values"] == {"d = 1": theirs["times_slower"]}
     assert of_kerneljax["reached"] is None
     ours = summary["small_samples"][0]
-    assert (ours["side"], ours["run"], ours["errors"]) == ("attnkernel", 12, 0)
+    assert (ours["contender"], ours["run"], ours["errors"]) == ("attnkernel", 12, 0)
     assert ours["not finite"] == ours["not positive"] == ours["outside"] == 0
     for end in ("png", "pdf", "npz"):
         assert (directory / f"figures/bench_selection.{end}").is_file()
@@ -70,7 +70,7 @@ def test_optimum_equals_that_of_statsmodels_and_is_inside_the_bounds(run, monkey
 def test_missing_libraries_are_reported_without_numbers(run, monkeypatch):
     hide(monkeypatch, *PEERS)
     _, summary, printed = run("samples=0", "n=[20]")
-    assert {side for row in summary["rows"] for side in row["sides"]} == {"attnkernel"}
+    assert {name for row in summary["rows"] for name in row["contenders"]} == {"attnkernel"}
     assert [row["not_run"] for row in summary["rows"]] == [{}]
     for name, note in zip(PEERS, summary["notes"], strict=True):
         assert note.startswith(f"{name} is not installed")
@@ -85,13 +85,13 @@ def test_sizes_that_take_too_long_are_extrapolated(run, monkeypatch):
     monkeypatch.setitem(PEERS, "kerneljax", lambda: lambda x, y: np.array([0.1]))
     seconds = {20: 1.0, 40: 8.0, 80: 64.0}
 
-    def time(side, x, y):
-        return seconds.get(len(x), 0.0), side(x, y)
+    def time(select, x, y):
+        return seconds.get(len(x), 0.0), select(x, y)
 
     monkeypatch.setattr(bench_selection, "_time", time)
     _, summary, printed = run("samples=0", "n=[20, 40, 80]", "peer_seconds=20.0")
     last = summary["rows"][-1]
-    assert "kerneljax" not in last["sides"]
+    assert "kerneljax" not in last["contenders"]
     guess = last["not_run"]["kerneljax"]
     assert guess["from_n"] == [20, 40]
     np.testing.assert_allclose([guess["power_of_n"], guess["seconds"]], [3.0, 64.0], rtol=1e-9)
@@ -103,7 +103,7 @@ def test_invalid_bandwidths_are_counted():
     results = [np.array([h]) for h in (0.2, -0.2, 0.0, np.nan, 100.0)] + [None]
     counted = count("it", [(x, x[:, 0])] * 7, results)
     assert counted == {
-        "side": "it",
+        "contender": "it",
         "run": 6,
         "errors": 1,
         "not finite": 1,

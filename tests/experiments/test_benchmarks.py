@@ -10,7 +10,8 @@ from paths import CONFIGS
 
 from attnkernel import Causal
 from experiments.__main__ import main
-from experiments.benchmarks import attention, modules, regression
+from experiments.benchmarks import attention, attention_contenders, modules, regression
+from experiments.benchmarks.attention_memory import measure_growth
 from experiments.benchmarks.driver import (
     Disagreement,
     Unavailable,
@@ -19,8 +20,8 @@ from experiments.benchmarks.driver import (
     in_fresh_process,
     interleaved,
     peak_bytes,
-    target,
 )
+from experiments.benchmarks.tables import target
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 REGRESSION = ("n=[41]", "dim=[1, 3]", "repeats=2")
@@ -78,7 +79,7 @@ def test_upper_bounds_compute_sums_of_exponentials():
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes", "sides"),
+    ("name", "sizes", "contenders"),
     [
         (
             "bench_regression",
@@ -90,14 +91,14 @@ def test_upper_bounds_compute_sums_of_exponentials():
     ],
 )
 @pytest.mark.slow
-def test_missing_contenders_are_reported(bench, name, sizes, sides):
-    found, printed = bench(name, *sizes, without=sides.values())
-    for side, module in sides.items():
+def test_missing_contenders_are_reported(bench, name, sizes, contenders):
+    found, printed = bench(name, *sizes, without=contenders.values())
+    for contender, module in contenders.items():
         sentence = f"{module.partition('.')[0]}: not installed"
         for row in found["table"]:
-            assert row["absent"][side].startswith(sentence)
-            assert side not in row["median"]
-        named = [note for note in found["notes"] if note.startswith(f"no {side} ({sentence}")]
+            assert row["unavailable"][contender].startswith(sentence)
+            assert contender not in row["median"]
+        named = [note for note in found["notes"] if note.startswith(f"no {contender} ({sentence}")]
         assert len(named) == 1
         assert f"note: {named[0]}" in printed
 
@@ -107,8 +108,8 @@ def test_contenders_that_need_too_much_memory_are_reported(bench):
     tiny = ("n=[41]", "dim=[2]", "repeats=1", "most_memory_gib=2e-6")
     found, _ = bench("bench_regression", *tiny, without=["pykeops.numpy"])
     (row,) = found["table"]
-    assert row["absent"]["dense XLA"].startswith("needs ")
-    assert row["absent"]["scikit-learn"].startswith("needs a matrix of")
+    assert row["unavailable"]["dense XLA"].startswith("needs ")
+    assert row["unavailable"]["scikit-learn"].startswith("needs a matrix of")
 
 
 @pytest.mark.slow
@@ -159,7 +160,9 @@ def test_module_with_another_mask_fails_the_benchmark(bench, monkeypatch):
 
 
 def test_contender_with_other_numbers_fails_the_benchmark(bench, monkeypatch):
-    monkeypatch.setitem(attention.JAX_SIDES, "jax.nn", lambda q, k, v, causal: v + 0.0 * (q + k))
+    monkeypatch.setitem(
+        attention_contenders.JAX_CONTENDERS, "jax.nn", lambda q, k, v, causal: v + 0.0 * (q + k)
+    )
     error, _ = bench("bench_attention", *ATTENTION, without=["torch"], code=1)
     assert "jax.nn is" in error
     assert "away from attnkernel; expected at most 1e-04" in error
@@ -177,15 +180,15 @@ def test_agreement_compares_every_array(wrong):
 
 def test_contenders_are_interleaved_after_one_warm_call_each():
     calls = []
-    sides = {name: lambda name=name: calls.append(name) or name for name in "ab"}
-    seconds, results = interleaved(sides, 2)
+    contenders = {name: lambda name=name: calls.append(name) or name for name in "ab"}
+    seconds, results = interleaved(contenders, 2)
     assert calls == ["a", "b", "a", "b", "a", "b"]
     assert results == {"a": "a", "b": "b"}
     assert {name: len(spent) for name, spent in seconds.items()} == {"a": 2, "b": 2}
 
 
 def test_slow_contender_is_timed_at_least_once():
-    seconds, _ = interleaved({"slow": lambda: sum(range(1000))}, 5, most_seconds=1e-12)
+    seconds, _ = interleaved({"slow": lambda: sum(range(1000))}, 5, max_seconds=1e-12)
     assert len(seconds["slow"]) == 1
 
 
@@ -204,19 +207,19 @@ def test_memory_of_a_program_is_known_before_it_runs():
     _, planned = compiled(outer, x)
     assert planned >= 4 * 64**4
     with pytest.raises(Unavailable, match="more than"):
-        compiled(outer, x, most_bytes=4 * 64**4 - 1)
+        compiled(outer, x, max_bytes=4 * 64**4 - 1)
 
 
 @pytest.mark.slow
 @pytest.mark.cli
 def test_memory_of_one_call():
     sizes = (2, 19, 5, 0)
-    found = attention.measure("attnkernel", True, attention.FORWARD, sizes, "float32", 1)
+    found = measure_growth("attnkernel", True, attention.FORWARD, sizes, "float32", 1)
     assert found["growth_bytes"] >= 0
-    assert found["absent"] is None
-    too_small = attention.measure("jax.nn", False, "forward", sizes, "float32", 1e-9)
+    assert found["unavailable"] is None
+    too_small = measure_growth("jax.nn", False, "forward", sizes, "float32", 1e-9)
     assert too_small["growth_bytes"] is None
-    assert too_small["absent"].startswith("needs ")
+    assert too_small["unavailable"].startswith("needs ")
 
 
 @pytest.mark.slow
@@ -248,7 +251,7 @@ def test_sweep_agrees_with_runs_in_processes_of_their_own(bench):
     assert found["members"] == 4
     assert [len(found["seconds"][what]) for what in ("sweep", "single")] == [1, 1]
     assert found["largest_relative_deviation"] < 1e-9
-    assert "foretold" in printed
+    assert "extrapolated" in printed
 
 
 @pytest.mark.slow
@@ -262,9 +265,9 @@ def test_bench_gpu_reports_missing_devices_and_checks_the_rest(tmp_path, capsys)
     said = capsys.readouterr().out
     assert "no Fused, bfloat16 (Fused cannot evaluate this: it runs on NVIDIA's GPUs" in said
     rows = json.loads((tmp_path / "out" / "summary.json").read_text())["table"]
-    assert len(rows) == 2 * 2 * 4  # jobs, phases, sides of any device
+    assert len(rows) == 2 * 2 * 4  # jobs, phases, contenders of any device
     for row in rows:
-        assert row["error"] < (0.05 if "bfloat16" in row["side"] else 2e-5)
+        assert row["error"] < (0.05 if "bfloat16" in row["contender"] else 2e-5)
         assert row["rate"] * row["seconds"] == pytest.approx(
             128**2 * {"forward": 8, "+ backward": 30}[row["phase"]]
             if "Gaussian" in row["job"]

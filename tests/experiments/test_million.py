@@ -25,7 +25,7 @@ repeats: 1
 """
 
 
-def absent(*arguments):
+def unavailable(*arguments):
     raise Unavailable("Rscript: not installed")
 
 
@@ -34,9 +34,9 @@ def absent(*arguments):
 def test_fit_equals_that_of_the_dense_criterion(x64, tmp_path, monkeypatch, capsys):
     pytest.importorskip("jax_finufft")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(million, "kernsmooth", absent)
+    monkeypatch.setattr(million, "kernsmooth", unavailable)
     monkeypatch.setattr(million, "keops", lambda *arguments: lambda: time.sleep(0.01))
-    monkeypatch.setattr(million, "_FEWER", 100)
+    monkeypatch.setattr(million, "KEOPS_ROWS", 100)
     (tmp_path / "tiny.yaml").write_text(TINY)
     assert main(["run", "tiny.yaml", "--out", "out"]) == 0
     summary = json.loads((tmp_path / "out/summary.json").read_text())
@@ -51,8 +51,8 @@ def test_fit_equals_that_of_the_dense_criterion(x64, tmp_path, monkeypatch, caps
     np.testing.assert_allclose(fit["lengthscale"], dense.model.kernel.lengthscale, rtol=1e-5)
     np.testing.assert_allclose(fit["criterion"], dense.loss, rtol=1e-6)
     assert fit["off_by"] < 1e-4
-    sides = {row["side"] for row in summary["times"]}
-    assert {"Fourier", "Blockwise", "Dense", "Sorted"} <= sides
+    contenders = {row["contender"] for row in summary["times"]}
+    assert {"Fourier", "Blockwise", "Dense", "Sorted"} <= contenders
     # R is missing; the time of KeOps is extrapolated by the square of n
     assert fit[million.R] is None
     assert summary["targets"][0]["reached"] is None

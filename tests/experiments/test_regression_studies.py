@@ -76,8 +76,8 @@ def test_peers_are_compared_and_missing_ones_reported(run_study, monkeypatch):
     monkeypatch.setitem(sys.modules, "kerneljax", None)
     found = run_study("peers", *TINY).summary
     (row,) = found["rows"]
-    sides = row["sides"]
-    assert list(sides) == [
+    contenders = row["contenders"]
+    assert list(contenders) == [
         "attnkernel",
         "attnkernel, bias reduced",
         "statsmodels lc",
@@ -86,19 +86,19 @@ def test_peers_are_compared_and_missing_ones_reported(run_study, monkeypatch):
         "neighbours",
     ]
     # the same estimator, criterion and folds
-    ours, theirs = sides["attnkernel"], sides["statsmodels lc"]
+    ours, theirs = contenders["attnkernel"], contenders["statsmodels lc"]
     assert ours["error"] == pytest.approx(theirs["error"], rel=0.01)
     assert ours["chosen"].startswith("local constant, 0.0156")
-    reduced = sides["attnkernel, bias reduced"]
+    reduced = contenders["attnkernel, bias reduced"]
     assert reduced["chosen"].startswith("local constant, 4 iterations of bias reduction, 0.03")
-    for side in (ours, reduced, sides["Gaussian process"]):
-        assert 0.85 < side["coverage"] <= 1.0
+    for contender in (ours, reduced, contenders["Gaussian process"]):
+        assert 0.85 < contender["coverage"] <= 1.0
     assert "coverage" not in theirs
-    for side in sides.values():
-        assert side["over_best"] >= 1.0
-        assert side["error"] < 0.6  # of labels whose deviation is 1.1
-        assert side["warm"] > 0
-        assert side["runs"] == 3
+    for contender in contenders.values():
+        assert contender["over_best"] >= 1.0
+        assert contender["error"] < 0.6  # of labels whose deviation is 1.1
+        assert contender["warm"] > 0
+        assert contender["runs"] == 3
     assert any("kerneljax lc (kerneljax: not installed" in note for note in found["notes"])
 
 
@@ -109,15 +109,15 @@ def test_peers_that_would_exceed_the_time_limit_are_reported(run_study, monkeypa
     found = run_study("peers", *TINY, "peer_seconds=1e-9").summary
     (row,) = found["rows"]
     ours = ["attnkernel", "attnkernel, bias reduced"]
-    assert list(row["sides"]) == [*ours, "Gaussian process", "neighbours"]
-    assert all("error" in row["sides"][side] for side in ours)
-    assert not {"error", "runs"} & set(row["sides"]["neighbours"])
+    assert list(row["contenders"]) == [*ours, "Gaussian process", "neighbours"]
+    assert all("error" in row["contenders"][contender] for contender in ours)
+    assert not {"error", "runs"} & set(row["contenders"]["neighbours"])
     assert any("neighbours at ethanol: its folds are not run" in note for note in found["notes"])
     assert found["targets"][1]["reached"] is None
 
 
 def test_each_row_is_predicted_by_a_fit_without_its_fold():
-    def side(x, y):
+    def fit(x, y):
         def predict(at, level):
             assert not np.isin(at, x).any()
             return Prediction(2.0 * at[:, 0], at[:, 0] - level)
@@ -126,21 +126,22 @@ def test_each_row_is_predicted_by_a_fit_without_its_fold():
 
     study = STUDIES["peers"](study="peers", data=[{"source": "bundled", "name": "ethanol"}])
     x = np.random.default_rng(0).normal(size=(13, 1))
-    found = study._left_out(side, x, x[:, 0], np.arange(13)[::-1] % 5)
+    found = study._left_out(fit, x, x[:, 0], np.arange(13)[::-1] % 5)
     np.testing.assert_array_equal(found.centre, 2.0 * x[:, 0])
     np.testing.assert_array_equal(found.lower, x[:, 0] - 0.95)
     assert found.upper is None
 
 
 def test_targets_compare_times_only_of_peers_that_are_as_accurate():
-    def row(name, **sides):
-        sides = {
-            name: dict(zip(("error", "warm"), side, strict=True)) for name, side in sides.items()
+    def row(name, **contenders):
+        contenders = {
+            name: dict(zip(("error", "warm"), contender, strict=True))
+            for name, contender in contenders.items()
         }
-        least = min(side["error"] for side in sides.values())
-        for side in sides.values():
-            side["over_best"] = side["error"] / least
-        return {"data": name, "sides": sides}
+        least = min(contender["error"] for contender in contenders.values())
+        for contender in contenders.values():
+            contender["over_best"] = contender["error"] / least
+        return {"data": name, "contenders": contenders}
 
     more = {"attnkernel, bias reduced": (1.003, 0.2)}
     rows = [

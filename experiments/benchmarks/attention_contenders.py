@@ -1,0 +1,100 @@
+"""The contenders of attention: one piece of work for attnkernel, jax.nn, Equinox and PyTorch."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+import attnkernel as ak
+
+from .driver import Contender, compiled, optional_import
+
+OURS, JAX_NN, EQUINOX, TORCH = "attnkernel", "jax.nn", "Equinox", "PyTorch"
+FORWARD, BACKWARD = "forward", "+ backward"
+WORKS = [(causal, phase) for causal in (False, True) for phase in (FORWARD, BACKWARD)]
+LOOKS: dict[str, dict[str, Any]] = {
+    OURS: {"color": ak.plot.BLUE, "marker": "o"},
+    JAX_NN: {"color": ak.plot.ORANGE, "marker": "^"},
+    EQUINOX: {"color": ak.plot.GREEN, "marker": "D"},
+    TORCH: {"color": ak.plot.PURPLE, "marker": "v"},
+}
+Heads = Float[Array, "heads tokens dim"]
+
+
+def blockwise(q: Heads, k: Heads, v: Heads, causal: bool) -> Heads:
+    prior = ak.Causal() if causal else None
+    return ak.attend(q, k, v, kernel=ak.DotProduct(), prior=prior, method=ak.Blockwise())
+
+
+def jax_nn(q: Heads, k: Heads, v: Heads, causal: bool) -> Heads:
+    tokens_first = (a.swapaxes(0, 1) for a in (q, k, v))
+    return jax.nn.dot_product_attention(*tokens_first, is_causal=causal).swapaxes(0, 1)
+
+
+def equinox_core(q: Heads, k: Heads, v: Heads, causal: bool) -> Heads:
+    """`eqx.nn.MultiheadAttention` with the identity as projections."""
+    heads, tokens, dim = q.shape
+    module = eqx.nn.MultiheadAttention(heads, heads * dim, dtype=q.dtype, key=jax.random.PRNGKey(0))
+    for name in ("query_proj", "key_proj", "value_proj", "output_proj"):
+        module = eqx.tree_at(operator.attrgetter(name), module, eqx.nn.Identity())
+    mask = jnp.tril(jnp.ones((tokens, tokens), bool)) if causal else None
+    q, k, v = (a.swapaxes(0, 1).reshape(tokens, heads * dim) for a in (q, k, v))
+    return module(q, k, v, mask=mask).reshape(tokens, heads, dim).swapaxes(0, 1)
+
+
+JAX_CONTENDERS: dict[str, Callable[..., Array]] = {
+    OURS: blockwise,
+    JAX_NN: jax_nn,
+    EQUINOX: equinox_core,
+}
+
+
+def in_words(causal: bool, phase: str) -> str:
+    return f"{'causal' if causal else 'full'} {phase}"
+
+
+def draw_arrays(heads: int, length: int, dim: int, seed: int) -> list[Array]:
+    """q, k, v and a cotangent; drawn by NumPy, whose peak of memory is the arrays themselves."""
+    rng, dtype = np.random.default_rng(seed), jnp.zeros(()).dtype
+    draws = [rng.standard_normal((heads, length, dim), dtype) for _ in range(4)]
+    return [jax.block_until_ready(jnp.asarray(draw)) for draw in draws]
+
+
+def make(name: str, causal: bool, phase: str, arrays: list[Array], max_bytes: float) -> Contender:
+    """A contender for one piece of work; ours has no limit of memory."""
+    if name == TORCH:
+        return _torch(arrays, causal, phase)
+
+    def forward(q: Heads, k: Heads, v: Heads) -> Heads:
+        return JAX_CONTENDERS[name](q, k, v, causal)
+
+    def both(q: Heads, k: Heads, v: Heads, cotangent: Heads) -> Any:
+        out, pullback = jax.vjp(forward, q, k, v)
+        return out, *pullback(cotangent)
+
+    function, given = (forward, arrays[:3]) if phase == FORWARD else (both, arrays)
+    return compiled(function, *given, max_bytes=np.inf if name == OURS else max_bytes)[0]
+
+
+def _torch(arrays: list[Array], causal: bool, phase: str) -> Contender:
+    torch = optional_import("torch")
+    # batches come first
+    q, k, v, cotangent = (torch.tensor(np.asarray(array))[None] for array in arrays)
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def forward() -> np.ndarray:
+        with torch.no_grad():
+            return attention(q, k, v, is_causal=causal).numpy()
+
+    def backward() -> tuple[np.ndarray, ...]:
+        leaves = [leaf.requires_grad_() for leaf in (q.detach(), k.detach(), v.detach())]
+        out = attention(*leaves, is_causal=causal)
+        out.backward(cotangent)
+        return out.detach().numpy(), *(leaf.grad.numpy() for leaf in leaves)
+
+    return forward if phase == FORWARD else backward
