@@ -6,10 +6,11 @@ import sys
 
 import numpy as np
 import pytest
-from experiments.studies.bench_selection import PEERS, count, criterion, small_sample
 
 from experiments.__main__ import main
-from experiments.studies import bench_selection
+from experiments.benchmarks import selection
+from experiments.benchmarks.selection_contenders import PEERS, criterion
+from experiments.benchmarks.small_samples import count, small_sample
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
@@ -88,7 +89,7 @@ def test_sizes_that_take_too_long_are_extrapolated(run, monkeypatch):
     def time(select, x, y):
         return seconds.get(len(x), 0.0), select(x, y)
 
-    monkeypatch.setattr(bench_selection, "_time", time)
+    monkeypatch.setattr(selection, "_time", time)
     _, summary, printed = run("samples=0", "n=[20, 40, 80]", "peer_seconds=20.0")
     last = summary["rows"][-1]
     assert "kerneljax" not in last["contenders"]

@@ -10,7 +10,7 @@ from paths import CONFIGS
 
 from attnkernel import Causal
 from experiments.__main__ import main
-from experiments.benchmarks import attention, attention_contenders, modules, regression
+from experiments.benchmarks import attention_contenders, modules, regression
 from experiments.benchmarks.attention_memory import measure_growth
 from experiments.benchmarks.driver import (
     Disagreement,
@@ -116,7 +116,7 @@ def test_contenders_that_need_too_much_memory_are_reported(bench):
 def test_contenders_of_attention_agree(bench):
     found, _ = bench("bench_attention", *ATTENTION, without=["torch"])
     works = [(row["causal"], row["phase"]) for row in found["table"]]
-    phases = (attention.FORWARD, attention.BACKWARD)
+    phases = (attention_contenders.FORWARD, attention_contenders.BACKWARD)
     assert works == [(causal, phase) for causal in (False, True) for phase in phases]
     for row in found["table"]:
         assert row["deviation"].keys() == {"attnkernel", "jax.nn", "Equinox"}
@@ -214,7 +214,7 @@ def test_memory_of_a_program_is_known_before_it_runs():
 @pytest.mark.cli
 def test_memory_of_one_call():
     sizes = (2, 19, 5, 0)
-    found = measure_growth("attnkernel", True, attention.FORWARD, sizes, "float32", 1)
+    found = measure_growth("attnkernel", True, attention_contenders.FORWARD, sizes, "float32", 1)
     assert found["growth_bytes"] >= 0
     assert found["unavailable"] is None
     too_small = measure_growth("jax.nn", False, "forward", sizes, "float32", 1e-9)
