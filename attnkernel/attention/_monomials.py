@@ -1,4 +1,4 @@
-"""The monomials that local polynomials are made of: powers, scales, moves."""
+"""The monomials of local polynomials: exponents, scales, and the shift of the origin."""
 
 import itertools
 import math
@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 
 class Basis(NamedTuple):
-    """The columns that a polynomial is of, their scale, its terms, and the products of two."""
+    """The columns of a polynomial, their scale, its terms, and the products of two terms."""
 
     columns: tuple[int, ...]
     scale: Float[Array, " dim"]  # a power of two near the range: no moment overflows
@@ -36,7 +36,7 @@ class Basis(NamedTuple):
         return jnp.clip(jnp.prod(self.scale[None, :] ** powers, axis=-1), limits.tiny, limits.max)
 
     def pairs(self) -> np.ndarray:
-        """The place among the products of that of each pair of terms."""
+        """The index among the products of each pair of terms."""
         where = {power: i for i, power in enumerate(self.products)}
         rows = [[tuple(map(operator.add, a, b)) for b in self.terms] for a in self.terms]
         return np.array([[where[power] for power in row] for row in rows])
@@ -55,12 +55,12 @@ class Basis(NamedTuple):
 
 
 def like(array: Array, other: Array) -> Array:
-    """With leading axes of size 1, as many as the other has at least."""
+    """The array with leading axes of size 1, up to the number of axes of the other."""
     return array.reshape((1,) * max(0, other.ndim - array.ndim) + array.shape)
 
 
 def exponents(dim: int, degree: int) -> list[tuple[int, ...]]:
-    """The monomials of so many variables up to a degree: the constant, the linear ones, ..."""
+    """The exponents of `dim` variables up to a degree: the constant, the linear ones, ..."""
     found = []
     for total in range(degree + 1):
         for columns in itertools.combinations_with_replacement(range(dim), total):
@@ -69,7 +69,7 @@ def exponents(dim: int, degree: int) -> list[tuple[int, ...]]:
 
 
 def monomials(u: Float[Array, "*rows dim"], powers: list[tuple[int, ...]]) -> Array:
-    """$u^a$ for each of the powers, along a new last axis; each from one of a lower degree."""
+    """$u^a$ for each of the powers, along a new last axis; each from one of lower degree."""
     made = {powers[0]: jnp.ones(u.shape[:-1], u.dtype)}
     for power in powers[1:]:
         along = next(a for a, count in enumerate(power) if count)

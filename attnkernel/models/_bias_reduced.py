@@ -14,8 +14,8 @@ from jaxtyping import Array, Float
 
 from .._core.symbolic_sizes import is_at_most
 from .._core.validation import as_integer, require_instance
+from ..attention import LocalFit
 from ..attention._jit import jit_if_pure
-from ..attention._local_polynomial import LocalFit
 from ..kernels import Kernel
 from ..priors import HeldOut, KeyWeights, Prior
 from ..priors._base import key_mask_of

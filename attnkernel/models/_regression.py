@@ -12,13 +12,9 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array
 from ..attention import Auto, attention_weights
-from ..attention._local_polynomial import (
-    LocalFit,
-    as_order,
-    local_polynomial,
-    warn_of_extrapolation,
-    weighed,
-)
+from ..attention._effective_kernel import apply_effective_kernel
+from ..attention._local_fit import LocalFit, warn_of_extrapolation
+from ..attention._local_polynomial import as_order, local_polynomial
 from ..kernels import Kernel, unbounded
 from ..kernels._base import number_of_pair
 from ..methods import Method
@@ -177,7 +173,7 @@ class KernelRegression(LinearSmoother):
         prior = with_weights(None, weights, k)
         self.require_softmax()
         local = self.polynomials(q, k, v[:, :0], prior)
-        out = weighed(q, k, v, local, power=2, **self._parts(k, prior))
+        out = apply_effective_kernel(q, k, v, local, power=2, **self._parts(k, prior))
         return out[:, 0] if np.ndim(variance) == 1 else out
 
     def left_out_residuals(
@@ -246,7 +242,9 @@ class KernelRegression(LinearSmoother):
             return local.coefficients[:, 0], local
         local = self.polynomials(q, k, v[:, :0], prior)
         centre = jax.lax.stop_gradient(jnp.mean(v, axis=0, keepdims=True))
-        out = centre + weighed(q, k, v - centre, local, power=1, **self._parts(k, prior))
+        out = centre + apply_effective_kernel(
+            q, k, v - centre, local, power=1, **self._parts(k, prior)
+        )
         return jnp.where(jnp.isneginf(local.log_mass)[:, None], 0.0, out), local
 
     def filled(

@@ -177,7 +177,7 @@ def test_bands_tell_where_they_are_not_reliable(x64):
     model = ak.KernelRegression(ak.Gaussian(LENGTHSCALE), order=1)
     fit = ak.fit(model, x, y, objective=ak.GCV(), optimizer=optax.sgd(0.0), steps=1)
     at = np.array([-1.0, -0.5, 0.75, 1.75, 3.0])
-    with pytest.warns(ak.ExtrapolationWarning, match="Of 5 queries .* at 1 it extrapolates"):
+    with pytest.warns(ak.ExtrapolationWarning, match="at 5 queries: at 1 it extrapolates"):
         found = ak.bands(fit, at)
     rows = hat_matrix(at, x, LENGTHSCALE * 40 ** (1 / 5 - 1 / 4), 2)
     np.testing.assert_allclose(found.effective_count, 1 / np.sum(rows**2, axis=1), rtol=1e-6)

@@ -12,7 +12,7 @@ from marks import slow
 from statsmodels.nonparametric.kernel_regression import KernelReg
 
 import attnkernel as ak
-from attnkernel.attention import _local_polynomial as _local
+from attnkernel.attention._local_moments import MAX_CENTRED_NUMBERS
 from attnkernel.attention._local_polynomial import local_polynomial
 from attnkernel.attention._monomials import exponents
 from attnkernel.models import _regression
@@ -206,7 +206,7 @@ def test_queries_about_a_shared_centre(x64, dim, order):
     does not change its neighbours.
     """
     x, y, x_new = sample(dim, n=601, m=401)
-    assert x_new.shape[0] * x.shape[0] * 5 > _local._EXACT
+    assert x_new.shape[0] * x.shape[0] * 5 > MAX_CENTRED_NUMBERS
     prior = Where(is_of_equal_parity) if dim == 2 else None
     i, j = np.ogrid[:401, :601]
     weights = is_of_equal_parity(i, j) if dim == 2 else 1.0
@@ -228,7 +228,7 @@ def test_a_shared_centre_far_from_its_queries(x64, order):
     x = rng.integers(0, 5, (rows, 3)) * np.array([1.0, 10.0, 0.1])
     y = rng.normal(size=rows)
     width = len(exponents(3, 2 * order)) + len(exponents(3, order))
-    assert few * rows * width <= _local._EXACT < rows * rows * width
+    assert few * rows * width <= MAX_CENTRED_NUMBERS < rows * rows * width
     model = ak.KernelRegression(ak.Gaussian(jnp.array([3e-3, 4.0, 2e-3])), order=order)
 
     @eqx.filter_jit

@@ -1,0 +1,168 @@
+r"""Moments of local polynomials: attention to the values $u^a$, |a| ≤ 2p, and $u^a v$, |a| ≤ p.
+
+Queries are processed in chunks of neighbours, and u is measured from the centre of a chunk:
+measured from a distant origin, k − q would lose its digits to rounding.
+"""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._core.symbolic_sizes import is_at_most, is_symbolic
+from ..methods import Blockwise, Dense, Fourier, Method
+from ..priors import At
+from ._attend import attend
+from ._auto import Auto
+from ._monomials import Basis, like, monomials
+
+MAX_CENTRED_NUMBERS = 2**20  # of values, up to which each query is the centre of its own chunk
+MIN_CHUNK_QUERIES = 32  # beyond that
+MAX_CHUNKS = 512  # beyond that, chunks have more queries
+MAX_CHUNK_PAIRS = 2**20  # of queries and keys, evaluated at once
+MAX_CHUNK_NUMBERS = 2**20  # of values of keys, evaluated at once: they stay in a core's cache
+
+
+def local_moments(
+    q: Float[Array, "*#batch queries dim"],
+    k: Float[Array, "*#batch keys dim"],
+    v: Float[Array, "*#batch keys dim_v"],
+    parts: tuple[Any, Any, Any],
+    method: Method,
+    basis: Basis,
+) -> tuple[Array, Array, Float[Array, "*batch queries"], Float[Array, "*batch queries terms"]]:
+    r"""The means of $\varphi \varphi^\top$ and of $\varphi v^\top$, the log-mass, and rounding.
+
+    $\varphi$ is of u = (k − q) / scale. Shapes (*batch, queries, terms, terms) and
+    (*batch, queries, terms, dim_v). The rounding bounds the error that the shift from the centre of
+    a chunk to each query leaves on the diagonal of the first, which may then not be positive
+    definite.
+
+    **Raises:** `ValueError` for the method `Fourier`.
+    """
+    kernel, prior, rule = parts
+    if isinstance(method, Fourier):
+        raise ValueError(
+            "Fourier() bounds the error of weighted means, and a local polynomial divides small "
+            "differences of them: use method=ak.Auto() or ak.Blockwise(), or order=0."
+        )
+    rows, keys = q.shape[-2], k.shape[-2]
+    batch = math.prod(jnp.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2]))
+    width = len(basis.products) + len(basis.terms) * v.shape[-1]
+    if is_symbolic(batch, rows, keys):
+        # constant memory, and 6 times slower than chunks at 1300 queries and 1100 keys
+        size, at_once = 1, 1
+    else:
+        is_small = rows * keys * width <= MAX_CENTRED_NUMBERS
+        size = 1 if is_small else min(rows, max(MIN_CHUNK_QUERIES, -(-rows // MAX_CHUNKS)))
+        most = min(
+            MAX_CHUNK_PAIRS // max(1, size * keys),
+            MAX_CHUNK_NUMBERS // max(1, batch * keys * width),
+        )
+        at_once = max(1, min(-(-rows // size), most))
+    if isinstance(method, Auto):
+        method = Dense() if is_at_most(size * keys, MAX_CHUNK_PAIRS) else Blockwise()
+    columns = list(basis.columns)
+    order = _order_by_neighbour(jax.lax.stop_gradient(q[..., columns]), size)
+    chunks = -(-rows // (size * at_once))
+    numbers = order[jnp.minimum(jnp.arange(chunks * at_once * size), rows - 1)]
+    numbers = numbers.reshape(chunks, at_once, size)
+
+    def moments_of_chunk(rows: Int[Array, " size"]) -> tuple[Array, Array, Array, Array]:
+        chunk = q[..., rows, :]
+        here = chunk[..., columns]
+        finite = jnp.all(jnp.isfinite(here), axis=-1, keepdims=True)
+        centre = jnp.mean(here, axis=-2, keepdims=True, where=finite)
+        if size > 1:  # the shift carries the derivative in each query
+            centre = jax.lax.stop_gradient(centre)
+        u = like(k[..., columns], centre) - like(centre, k)
+        u = u / like(basis.scale, u)
+        products, terms = monomials(u, basis.products), monomials(u, basis.terms)
+        of_terms = like(terms[..., None], v[..., None]) * like(v[..., None, :], u[..., None])
+        of_terms = of_terms.reshape(*of_terms.shape[:-2], math.prod(of_terms.shape[-2:]))
+        means, log_mass = attend(
+            chunk,
+            k,
+            _concatenate_columns(products, of_terms),
+            kernel=kernel,
+            prior=None if prior is None else At(prior, rows, jnp.arange(keys)),
+            rule=rule,
+            method=method,
+            return_log_mass=True,
+        )
+        gram, right = jnp.split(means, [len(basis.products)], axis=-1)
+        right = right.reshape(*right.shape[:-1], len(basis.terms), v.shape[-1])
+        gram = gram[..., basis.pairs()]
+        rounding = jnp.zeros_like(gram[..., 0])
+        if size > 1:
+            shift = basis.shift((centre - here) / like(basis.scale, here))
+            gram, rounding = _shift_both_sides(shift, gram), _rounding_bound(shift, gram)
+            right = jnp.matmul(shift, right, precision="highest")
+        return gram, right, log_mass, rounding
+
+    found = jax.lax.map(jax.checkpoint(jax.vmap(moments_of_chunk), prevent_cse=False), numbers)
+    batch, back = found[2].ndim - 3, jnp.argsort(order)
+
+    def to_query_order(leaf: Array) -> Array:
+        """(chunks, at_once, *batch, size, ...) to (*batch, queries, ...)."""
+        leaf = jnp.moveaxis(leaf, (0, 1), (batch, batch + 1))
+        shape = (*leaf.shape[:batch], numbers.size, *leaf.shape[batch + 3 :])
+        leaf = leaf.reshape(shape)
+        return jnp.take(leaf, back, axis=batch)
+
+    gram, right, log_mass, rounding = map(to_query_order, found)
+    return gram, right, log_mass, rounding
+
+
+def _shift_both_sides(shift: Array, gram: Array) -> Float[Array, "*queries terms terms"]:
+    """Moments about a centre as moments about queries: T G Tᵀ."""
+    moved = functools.partial(jnp.matmul, shift, precision="highest")
+    return moved(moved(gram).swapaxes(-1, -2))
+
+
+def _rounding_bound(shift: Array, gram: Array) -> Float[Array, "*queries terms"]:
+    r"""A bound on the rounding error of the eigenvalues of a shifted Gram matrix, as a diagonal.
+
+    $|E_{ab}|$ is a few eps times $(|T|\,|G|\,|T|^\top)_{ab} \le \sqrt{D_a D_b}$ with D the
+    diagonal of that: so $E + n D$ is positive, n the number of terms.
+    """
+    terms, eps = gram.shape[-1], float(jnp.finfo(gram.dtype).eps)
+    sizes = _shift_both_sides(*map(jnp.abs, jax.lax.stop_gradient((shift, gram))))
+    return 8 * terms * eps * jnp.diagonal(sizes, axis1=-2, axis2=-1)
+
+
+def _concatenate_columns(*parts: Array) -> Array:
+    """Concatenates columns whose batch axes broadcast."""
+    shape = jnp.broadcast_shapes(*(part.shape[:-1] for part in parts))
+    wide = [jnp.broadcast_to(part, (*shape, part.shape[-1])) for part in parts]
+    return jnp.concatenate(wide, axis=-1)
+
+
+def _order_by_neighbour(
+    points: Float[Array, "*batch queries dim"], size: int
+) -> Int[Array, " queries"]:
+    """An order of the queries in which each `size` consecutive ones are neighbours.
+
+    Splits at the median along the widest column, recursively (a k-d tree). A batch keeps its
+    order: in sequences, consecutive rows are neighbours.
+    """
+    rows, dim = points.shape[-2:]
+    if size == 1 or points.ndim > 2 or not dim:
+        return jnp.arange(rows)
+    levels = 0 if dim == 1 else max(0, math.ceil(math.log2(rows / size)) - 1)
+    short = -rows % 2**levels
+    order = jnp.pad(jnp.arange(rows), (0, short), mode="edge")
+    for level in range(levels + 1):
+        groups = points[order].reshape(2**level, -1, dim)
+        widest = jnp.argmax(jnp.max(groups, axis=1) - jnp.min(groups, axis=1), axis=1)
+        along = jnp.take_along_axis(groups, widest[:, None, None], axis=2)[..., 0]
+        inner = jnp.argsort(along, axis=1)
+        order = jnp.take_along_axis(order.reshape(2**level, -1), inner, axis=1).ravel()
+    if not short:
+        return order
+    # the last row was repeated: its first copy is kept
+    place = jnp.full(rows, len(order)).at[order].min(jnp.arange(len(order)))
+    return jnp.argsort(place)

@@ -1,0 +1,87 @@
+"""The normal equations of local polynomials: one small system for each query."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ._monomials import like
+
+MAX_UNROLLED_TERMS = 4  # of a system that is solved by formulas
+
+
+def solve_normal_equations(
+    gram: Float[Array, "*queries terms terms"],
+    right: Float[Array, "*queries terms dim_v"],
+    ridge: Float[Array, " terms"],
+    rounding: Float[Array, "*queries terms"],
+) -> tuple[Float[Array, "*queries terms columns"], Array, Array]:
+    """$S^{-1} (b, e_1)$, the condition of S, and whether it is rank-deficient.
+
+    A term whose rounding error exceeds the ridge of a deficient system gets this error added to its
+    diagonal, and S counts as deficient.
+    """
+    terms, eps = gram.shape[-1], float(jnp.finfo(gram.dtype).eps)
+    eye, slopes = jnp.eye(terms, dtype=gram.dtype), jnp.arange(terms) > 0
+    gram = gram + like(jnp.diag(jnp.where(slopes, ridge, 0.0)), gram)
+    diagonal = jnp.diagonal(gram, axis1=-2, axis2=-1)
+    lost = like(slopes, rounding) & (rounding > eps**0.5 * diagonal)
+    diagonal = diagonal + jnp.where(lost, rounding, 0.0)
+    gram = jnp.where(like(eye > 0, gram), diagonal[..., None], gram)
+    # a smaller diagonal counts as constant: its square would overflow derivatives
+    varies = diagonal > float(jnp.finfo(gram.dtype).tiny) ** 0.75
+    # the solution does not depend on the scaling: it needs no derivative
+    unit = jax.lax.rsqrt(jax.lax.stop_gradient(jnp.where(varies, diagonal, 1.0)))
+    first = jnp.broadcast_to(like(eye[:, :1], right), (*right.shape[:-1], 1))
+    right = jnp.concatenate([right, first], axis=-1) * unit[..., None]
+    scaled = gram * unit[..., None] * unit[..., None, :]
+    # the trace of the inverse is the sum of the inverse eigenvalues
+    regularised = jax.lax.stop_gradient(scaled) + like(8 * terms * eps * eye, scaled)
+    everything = jnp.broadcast_to(like(eye, regularised), regularised.shape)
+    condition = jnp.trace(_cholesky_solver(regularised)(everything), axis1=-2, axis2=-1)
+    deficient = ~(condition < eps ** (-2 / 3)) | jnp.any(lost, axis=-1)
+    added = jnp.where(deficient, eps**0.5, 0.0)[..., None, None]
+    regular = scaled + added * like(jnp.diag(slopes.astype(gram.dtype)), scaled)
+    product = functools.partial(jnp.matmul, regular, precision="highest")
+    solver = _cholesky_solver(jax.lax.stop_gradient(regular))
+    solved = jax.lax.custom_linear_solve(
+        product, right, lambda _, right: solver(right), symmetric=True
+    )
+    condition = jnp.nan_to_num(condition, nan=1.0 / eps)
+    return solved * unit[..., None], condition, deficient
+
+
+def _cholesky_solver(matrix: Float[Array, "*queries terms terms"]) -> Callable[[Array], Array]:
+    r"""$b \mapsto S^{-1} b$ by Cholesky's $S = L L^\top$; NaN where S is not positive definite.
+
+    Systems of few terms are solved by formulas for all queries at once, which is faster than one
+    call of LAPACK for each.
+    """
+    terms = range(matrix.shape[-1])
+    if len(terms) > MAX_UNROLLED_TERMS:
+        factor = jnp.linalg.cholesky(matrix)
+        return lambda right: jax.scipy.linalg.cho_solve((factor, True), right)
+    low: dict[tuple[int, int], Array] = {}  # of L; on its diagonal the inverses
+    for j in terms:
+        column = {i: matrix[..., i, j] for i in terms[j:]}
+        for k in terms[:j]:
+            column = {i: rest - low[i, k] * low[j, k] for i, rest in column.items()}
+        unit = 1.0 / jnp.sqrt(jnp.where(column[j] > 0, column[j], jnp.nan))
+        low |= {(i, j): rest * unit for i, rest in column.items()} | {(j, j): unit}
+    low = {place: number[..., None] for place, number in low.items()}
+
+    def solve(right: Float[Array, "*queries terms columns"]) -> Array:
+        rows = [right[..., i, :] for i in terms]
+        for i in terms:
+            for k in terms[:i]:
+                rows[i] = rows[i] - low[i, k] * rows[k]
+            rows[i] = rows[i] * low[i, i]
+        for i in reversed(terms):
+            for k in terms[i + 1 :]:
+                rows[i] = rows[i] - low[k, i] * rows[k]
+            rows[i] = rows[i] * low[i, i]
+        return jnp.stack(rows, axis=-2)
+
+    return solve
