@@ -1,11 +1,11 @@
-"""Plots of data, fits, what fits are made of, and criteria.
+"""Plots of data, of fits with their bands, weights and residuals, and of criteria.
 
-Each takes `ax=`, draws on it and returns it.
+Each function takes `ax=`, draws on these axes and returns them.
 """
 
 from ._criterion import criterion as criterion
 from ._data import data as data, points as points
-from ._diagnostics import effective as effective, residuals as residuals
+from ._diagnostics import effective_count as effective_count, residuals as residuals
 from ._fit import fit as fit
 from ._partial import partial as partial
 from ._style import (
@@ -23,4 +23,4 @@ from ._style import (
     paper as paper,
 )
 from ._weights import weights as weights
-from ._widgets import slide as slide
+from ._widgets import interact as interact

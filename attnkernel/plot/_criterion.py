@@ -1,4 +1,4 @@
-"""A criterion against the lengthscale, and the minima that a fit found."""
+"""A criterion against the lengthscale, with the minima that a fit found."""
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -8,7 +8,7 @@ from .._core.validation import require_choice, require_instance, require_positiv
 from ..fitting import Fit
 from ..kernels import convert_lengthscale
 from ..kernels._conventions import CONVENTIONS
-from ..objectives import GCV, LeaveOneOut, Objective, profile, squared_error
+from ..objectives import GCV, KFold, LeaveOneOut, Objective, profile, squared_error
 from ._style import BLUE, ORANGE, axes, paper
 
 
@@ -20,12 +20,29 @@ def criterion(
     convention: str = "standard",
     ax: Axes | None = None,
 ) -> Axes:
-    """A criterion against the lengthscale, with the minima that the fit found, if it is the fit's.
+    r"""The criterion $L(\ell)$ against the lengthscale, with the minima that the fit found.
 
-    **Arguments:** `lengthscales`: where to evaluate it; default, 200 points over
-    `model.search_box(x)`. `objective`: default, that of the fit if deterministic, else
-    leave-one-out; of another than the fit's only the curve is drawn. `convention`: what a
-    lengthscale means on the axis; see `kernels.convert_lengthscale`.
+    $$ \ell \mapsto L(\hat f_\ell;\, x, y), \qquad \ell \text{ on a logarithmic axis} $$
+
+    The title names the smallest minimum. Minima are drawn for the objective of the fit only; for
+    another objective the figure is the curve alone.
+
+    ```python
+    >>> data = ak.data.load("faithful")
+    >>> model = ak.KernelRegression(ak.Gaussian(0.5))
+    >>> fit = ak.fit(model, data.x, data.y, objective=ak.LeaveOneOut())
+    >>> ak.plot.criterion(fit, np.geomspace(0.1, 2.0, 50)).get_title()
+    'smallest leave-one-out error at ℓ = ...'
+    ```
+
+    **Arguments:**
+
+    - `result`: one fit of a model with one lengthscale.
+    - `lengthscales`: shape (grid,), in units of x. Default: 200 points over `model.search_box(x)`.
+    - `objective`: default, that of the fit if it is deterministic, else leave-one-out.
+    - `convention`: the meaning of a lengthscale on the axis; see `kernels.convert_lengthscale`.
+
+    **Raises:** `ValueError` for a model with several lengthscales.
     """
     require_instance("result", result, Fit, "ak.fit(...)")
     require_choice("convention", convention, CONVENTIONS)
@@ -47,23 +64,26 @@ def criterion(
         lengthscales = np.geomspace(float(lower), float(upper), 200)
     values = profile(result.model, result.x, result.y, lengthscales, objective=objective)
 
-    def shown(lengthscale: ArrayLike) -> np.ndarray:
+    def in_convention(lengthscale: ArrayLike) -> np.ndarray:
         return np.asarray(convert_lengthscale(lengthscale, target=convention))
 
-    ax.plot(shown(np.asarray(lengthscales)), np.asarray(values), color=BLUE)
+    ax.plot(in_convention(np.asarray(lengthscales)), np.asarray(values), color=BLUE)
     if own:
         marks = [
             ("minimum", "o", ORANGE),
             *[("other minimum", "s", paper())] * len(result.starts.loss),
         ]
         minima = result.minima()
-        if not minima:  # the search ended on a bound, or where the criterion is flat
+        if not minima:  # the search ended on a bound, or the criterion is flat there
             minima, marks = (
                 [(result.model, float(result.loss))],
-                [("least value found", "D", paper())],
+                [("smallest value found", "D", paper())],
             )
+        best = float(in_convention(minima[0][0].kernel.lengthscale))
+        smallest = "smallest" if marks[0][0] == "minimum" else "no interior minimum: smallest"
+        ax.set_title(f"{smallest} {_name(objective)} at ℓ = {best:.4g}")
         for (model, loss), (name, marker, face) in zip(minima, marks, strict=False):
-            at = float(shown(model.kernel.lengthscale))
+            at = float(in_convention(model.kernel.lengthscale))
             ax.plot(
                 at,
                 loss,
@@ -76,7 +96,23 @@ def criterion(
             )
         ax.legend()
     ax.set_xscale("log")
-    squared = isinstance(objective, GCV) or getattr(objective, "score", None) is squared_error
-    name = type(objective).__name__ + (" (squared units of y)" if squared else "")
-    ax.set(xlabel="lengthscale ℓ (units of x)", ylabel=name)
+    unit = " (squared units of y)" if _is_squared(objective) else ""
+    ax.set(xlabel="lengthscale ℓ (units of x)", ylabel=_name(objective) + unit)
     return ax
+
+
+def _is_squared(objective: Objective) -> bool:
+    """Whether the criterion is in squared units of y."""
+    return isinstance(objective, GCV) or getattr(objective, "score", None) is squared_error
+
+
+def _name(objective: Objective) -> str:
+    """Returns the words for a criterion: `leave-one-out error`, `5-fold error`, `AICc`."""
+    words = type(objective).__name__
+    if isinstance(objective, LeaveOneOut):
+        words = "leave-one-out"
+    elif isinstance(objective, KFold):
+        words = f"{objective.folds}-fold"
+    if not hasattr(objective, "score"):
+        return words
+    return f"{words} {'error' if _is_squared(objective) else 'score'}"

@@ -1,4 +1,4 @@
-"""Observations, and the truth behind them where it is known."""
+"""Observations, and the true mean of simulated data."""
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -13,7 +13,16 @@ from ._style import BLUE, SKY, axes, ink, literal
 def points(
     x: ArrayLike, y: ArrayLike, *, ax: Axes | None = None, label: str = "observations"
 ) -> Axes:
-    """Observations as small open circles; `x` of shape (n,) or (n, 1), `y` of shape (n,)."""
+    """Observations $(x_i, y_i)$ as small open circles.
+
+    ```python
+    ak.plot.points(np.arange(3.0), np.array([0.1, 0.9, 2.2]), label="measured")
+    ```
+
+    **Arguments:** `x`: shape (n,) or (n, 1); `y`: shape (n,); `label`: in a legend.
+
+    **Raises:** `ValueError` for other shapes.
+    """
     columns, labels = (np.asarray(as_points(name, of)) for name, of in (("x", x), ("y", y)))
     if columns.shape[1:] != (1,) or labels.shape != columns.shape:
         raise ValueError(
@@ -38,7 +47,17 @@ def points(
 
 
 def data(dataset: Dataset, *, ax: Axes | None = None) -> Axes:
-    """Observations and, where it is known, the truth: the mean and the band mean ± 2 sd."""
+    r"""Observations; for simulated data the true mean $f(x)$ and the area $f(x) \pm 2 s(x)$ too.
+
+    ```python
+    ak.plot.data(ak.data.load("faithful"))
+    ak.plot.data(ak.data.heteroskedastic(key=jax.random.PRNGKey(0)))
+    ```
+
+    **Arguments:** `dataset`: of one input column.
+
+    **Raises:** `ValueError` for several input columns.
+    """
     require_instance("dataset", dataset, Dataset, 'ak.data.load("faithful")')
     ax = axes(ax)
     points(dataset.x, dataset.y, ax=ax)

@@ -1,4 +1,4 @@
-"""What a fit leaves, and how many labels each of its values rests on."""
+"""Diagnostics of a fit: residuals, and the effective number of labels in each prediction."""
 
 from typing import Any
 
@@ -6,20 +6,29 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from ..fitting import Fit
-from ..inference import effective_count, noise_variance
+from ..inference import effective_count as count_labels, noise_variance
 from ..models import LinearSmoother
 from ._data import points
 from ._style import BLUE, ORANGE, axes, grid, ink, legend, require_one, x_label, y_label
 
 
 def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
-    r"""Residuals $r_i = y_i - \hat f(x_i)$, in units of y, and the local noise about zero.
+    r"""Residuals $r_i = y_i - \hat f(x_i)$ and the local standard deviation of the noise.
 
     $$ r_i \text{ against } x_i \text{ (one column) or } \hat f(x_i) \text{ (several)}, \qquad
        \pm \hat\sigma(x) $$
 
-    with $\hat\sigma^2$ of `ak.noise_variance`: for one column two curves, for several a pair of
-    dashes at each row. It is drawn for smoothers with a `local_mean`, such as `KernelRegression`.
+    in units of y, with $\hat\sigma^2$ of `ak.noise_variance`: for one column two curves, for
+    several a pair of dashes at each row. $\hat\sigma$ is drawn for smoothers with a `local_mean`,
+    such as `KernelRegression`.
+
+    ```python
+    >>> data = ak.data.load("faithful")
+    >>> model = ak.KernelRegression(ak.Gaussian(0.5))
+    >>> fit = ak.fit(model, data.x, data.y, objective=ak.LeaveOneOut())
+    >>> ak.plot.residuals(fit).get_ylabel()
+    'residual (units of y)'
+    ```
 
     **Arguments:** `result`: one fit, of one label per row.
 
@@ -51,11 +60,19 @@ def _has_local_noise(model: Any) -> bool:
     return isinstance(model, LinearSmoother) and model.local_mean(1.0) is not None
 
 
-def effective(result: Fit, *, ax: Axes | None = None) -> Axes:
-    r"""How many labels each value of the fit is worth, $1 / \sum_j L_j(x)^2$ (no unit).
+def effective_count(result: Fit, *, ax: Axes | None = None) -> Axes:
+    r"""The effective number of labels in each prediction, $1 / \sum_j L_j(x)^2$ (no unit).
 
-    Of one column: against x, with a tick at each row; of several: a histogram at the rows. It is 0
-    where no label has weight. See `ak.effective_count`.
+    For one column it is drawn against x, with a tick at each row; for several columns it is a
+    histogram over the rows. It is 0 where no label has weight. See `ak.effective_count`.
+
+    ```python
+    >>> data = ak.data.load("faithful")
+    >>> model = ak.KernelRegression(ak.Gaussian(0.5))
+    >>> fit = ak.fit(model, data.x, data.y, objective=ak.LeaveOneOut())
+    >>> ak.plot.effective_count(fit).get_ylabel()
+    'effective count of labels'
+    ```
 
     **Arguments:** `result`: one fit of a linear smoother.
 
@@ -65,12 +82,12 @@ def effective(result: Fit, *, ax: Axes | None = None) -> Axes:
     ax = axes(ax)
     if result.x.shape[1] == 1:
         at = grid(result.x)
-        ax.plot(at, np.asarray(effective_count(result, at)), color=BLUE)
+        ax.plot(at, np.asarray(count_labels(result, at)), color=BLUE)
         rug(np.asarray(result.x[:, 0]), ax)
         ax.set_ylim(bottom=0.0)
         ax.set(xlabel=x_label(result), ylabel="effective count of labels")
         return ax
-    counts = np.asarray(effective_count(result, result.x))
+    counts = np.asarray(count_labels(result, result.x))
     ax.hist(counts, bins="auto", facecolor=(BLUE, 0.35), edgecolor=BLUE, linewidth=0.8)
     middle = float(np.median(counts))
     ax.axvline(middle, color=ink(), linestyle="--", linewidth=1.0, label=f"median {middle:.3g}")
@@ -80,12 +97,12 @@ def effective(result: Fit, *, ax: Axes | None = None) -> Axes:
 
 
 def rug(x: np.ndarray, ax: Axes) -> None:
-    """A tick at each row, along the horizontal axis."""
-    foot = ax.get_xaxis_transform()
+    """Draws a tick at each row, along the horizontal axis."""
+    along_axis = ax.get_xaxis_transform()
     style: dict[str, Any] = {
         "color": ink(),
         "alpha": 0.4,
         "markersize": 5.0,
         "markeredgewidth": 0.6,
     }
-    ax.plot(x, np.full(len(x), 0.015), "|", **style, transform=foot, label="rows", zorder=0.5)
+    ax.plot(x, np.full(len(x), 0.015), "|", **style, transform=along_axis, label="rows", zorder=0.5)

@@ -1,4 +1,4 @@
-"""The fitted curve, bands about it, and the observations."""
+"""The fitted curve, its bands, and the observations."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,8 +27,8 @@ from ._style import (
     y_label,
 )
 
-# of the first band, the second, ...: colour of the edge and its dashes; areas are lighter
-_EDGES = ((BLUE, "-"), (GREEN, "--"), (PURPLE, ":"), (GREY, "-."))
+# colour and dashes of the edges of the first band, the second, ...
+BAND_EDGES = ((BLUE, "-"), (GREEN, "--"), (PURPLE, ":"), (GREY, "-."))
 
 
 def fit(
@@ -40,35 +40,44 @@ def fit(
 ) -> Axes:
     r"""The fitted curve $\hat f(x)$ over the observations $(x_i, y_i)$, in units of x and y.
 
-    For inputs of several dimensions: observed labels against leave-one-out predictions.
+    For inputs with several columns: observed labels against leave-one-out predictions.
+
+    ```python
+    >>> data = ak.data.load("faithful")
+    >>> model = ak.KernelRegression(ak.Gaussian(0.5))
+    >>> fit = ak.fit(model, data.x, data.y, objective=ak.LeaveOneOut())
+    >>> ax = ak.plot.fit(fit, ak.bands(fit, ak.plot.grid(data.x)))
+    >>> ax.get_legend().get_texts()[-1].get_text()
+    '95 % pointwise band, bias-corrected'
+    ```
 
     **Arguments:**
 
     - `result`: one fit, of one label per row.
-    - `band`: what `ak.bands` or `ak.conformal` gave, or several of them, for inputs of one
-      dimension: shaded from the lower limit to the upper, over the inputs that it was asked at.
-      The middle of a bias-corrected band is not the fit.
-    - `label`: of the curve, in a legend. A legend is drawn where there are bands.
+    - `band`: a result of `ak.bands` or `ak.conformal`, or up to four of them, for inputs with one
+      column: the area between the limits, over the inputs of the band. The centre of a
+      bias-corrected band is not the fit.
+    - `label`: of the curve, in a legend. A legend is drawn if there are bands.
 
     **Raises:** `ValueError` for a batch of fits, for several labels per row, and for a band of
     several columns or labels, or of infinite width.
     """
     require_one(result)
-    given = [] if band is None else list(band) if isinstance(band, Sequence) else [band]
-    for one in given:
-        require_instance("band", one, Bands, "ak.bands(result, x_new)")
+    bands = [] if band is None else list(band) if isinstance(band, Sequence) else [band]
+    for each in bands:
+        require_instance("band", each, Bands, "ak.bands(result, x_new)")
     require_string("label", label)
-    _require_drawable(result, given)
+    _require_drawable(result, bands)
     ax = axes(ax)
     if result.x.shape[1] == 1:
         points(result.x, result.y, ax=ax)
         at = grid(result.x)
         ax.plot(at, np.asarray(result(at)), color=ORANGE, label=label, zorder=3)
-        widths = [float(np.nanmean(one.upper - one.lower)) for one in given]
-        for one, width, edges in zip(given, widths, _EDGES, strict=False):
-            before = sum(other < width for other in widths)  # the widest lies behind
-            shade(one.x[:, 0], one, ax, *edges, zorder=0.1 - 0.01 * before)
-        if given:
+        widths = [float(np.nanmean(each.upper - each.lower)) for each in bands]
+        for each, width, edges in zip(bands, widths, BAND_EDGES, strict=False):
+            narrower = sum(other < width for other in widths)  # these are drawn in front
+            shade(each.x[:, 0], each, ax, *edges, zorder=0.1 - 0.01 * narrower)
+        if bands:
             legend(ax)
         ax.set(xlabel=x_label(result), ylabel=y_label(result))
         return ax
@@ -82,7 +91,7 @@ def fit(
 
 
 def shade(x: ArrayLike, band: Bands, ax: Axes, color: str, dashes: str, *, zorder: float) -> None:
-    """The area between the limits over x, and its edges: in greyscale their dashes tell them."""
+    """Draws the area between the limits; dashed edges tell bands apart in greyscale."""
     order = np.argsort(np.asarray(x))
     x, low, high = (np.asarray(of)[order] for of in (x, band.lower, band.upper))
     style: dict[str, Any] = {"facecolor": (color, 0.15), "edgecolor": (color, 0.8)}
@@ -93,20 +102,27 @@ def shade(x: ArrayLike, band: Bands, ax: Axes, color: str, dashes: str, *, zorde
         **style,
         linewidth=0.8,
         linestyle=dashes,
-        label=band.description,
+        label=band_label(band),
         zorder=zorder,
     )
 
 
-def _require_drawable(result: Fit, given: list[Bands]) -> None:
+def band_label(band: Bands) -> str:
+    """Returns the words for a band in a legend: `95 % pointwise band, bias-corrected`."""
+    level, _, kind = band.description.partition(f" {band.kind}")
+    return f"{level} {band.kind} {'interval' if band.kind == 'conformal' else 'band'}{kind}"
+
+
+def _require_drawable(result: Fit, bands: list[Bands]) -> None:
+    """Raises `ValueError` unless the bands are finite, and of one column and one label."""
     dim = result.x.shape[1]
-    if given and dim != 1:
+    if bands and dim != 1:
         raise ValueError(
             f"A band is drawn over one column; x has {dim}. Try ak.plot.partial, along one of them."
         )
-    if len(given) > len(_EDGES):
-        raise ValueError(f"At most {len(_EDGES)} bands are told apart; got {len(given)}.")
-    for band in given:
+    if len(bands) > len(BAND_EDGES):
+        raise ValueError(f"At most {len(BAND_EDGES)} bands can be drawn; got {len(bands)}.")
+    for band in bands:
         if band.x.shape[1] != 1 or band.centre.ndim != 1:
             raise ValueError(
                 f"A band must be of one column and one label, as the fit is; got one of inputs "

@@ -1,4 +1,4 @@
-"""The fit along one column of several, the others held."""
+"""The fit along one column, the other columns held constant."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,10 +11,10 @@ from ..fitting import Fit
 from ..inference import Bands, bands
 from ..models import LinearSmoother
 from ._diagnostics import rug
-from ._fit import shade
+from ._fit import band_label, shade
 from ._style import BLUE, ORANGE, axes, grid, legend, literal, require_one, x_label, y_label
 
-_NAMED = 4  # of the columns held, in a legend
+MAX_NAMED_COLUMNS = 4  # of those held constant, in a legend
 
 
 def partial(
@@ -26,21 +26,31 @@ def partial(
     level: float = 0.95,
     ax: Axes | None = None,
 ) -> Axes:
-    r"""The fit along one column c, the others held: $\hat f(\ldots, \tilde x_{c-1}, t, \tilde
-    x_{c+1}, \ldots)$ against t, in the units of that column and of y.
+    r"""The fit along column c, the others held constant, in the units of that column and of y.
 
-    $\tilde x_k$ is the median of column k or, of categories (`Kernel.categories`), the most
-    frequent of them. A column of categories is itself drawn as points with bars. It is a cut
-    through the fit at one place, no average over the others.
+    $$ t \mapsto \hat f(\ldots, \tilde x_{c-1}, t, \tilde x_{c+1}, \ldots) $$
+
+    $\tilde x_k$ is the median of column k; for a column of categories (`Kernel.categories`) it is
+    the most frequent one. If column c holds categories, points with bars are drawn. The curve is a
+    slice through the fit at one point, not an average over the other columns (which is a partial
+    dependence plot).
+
+    ```python
+    >>> data = ak.data.load("wage1", x=("educ", "exper"))
+    >>> model = ak.KernelRegression(ak.Gaussian(np.array([2.0, 8.0])))
+    >>> fit = ak.fit(model, data.x, data.y, objective=ak.LeaveOneOut())
+    >>> ak.plot.partial(fit, 0, at={1: 10.0}, band=False).get_legend().get_title().get_text()
+    'at x2 = 10'
+    ```
 
     **Arguments:**
 
     - `result`: one fit, of one label per row; `column`: its number, from 0, or its name.
-    - `at`: values to hold other columns at, by column: `{2: 40.0}` or `{"age": 40.0}`; of columns
-      that were categories of pandas, one of them.
+    - `at`: the values of other columns, by number or name: `{2: 40.0}` or `{"age": 40.0}`; for a
+      categorical column of pandas, one of its categories.
     - `band`: whether to draw the pointwise band of `ak.bands`, for fits of a linear smoother:
-      bias-corrected, where the smoother has a correction. `level`: its coverage. The axis ends
-      where labels do, though bands go on.
+      bias-corrected, where the smoother has a correction. `level`: its coverage. The vertical axis
+      ends at the labels and the fit, also where the band is wider.
 
     **Raises:** `ValueError` for a column that is not there.
     """
@@ -50,17 +60,17 @@ def partial(
     if at is not None and not isinstance(at, Mapping):
         raise ValueError(f"at must be a dictionary, such as {{2: 40.0}}; got {at!r}.")
     dim = result.x.shape[1]
-    column = _number(result, column)
-    given = {_number(result, other): value for other, value in (at or {}).items()}
+    column = _column_number(result, column)
+    given = {_column_number(result, other): value for other, value in (at or {}).items()}
     if column in given:
-        raise ValueError(f"Column {column} varies: at= is of the others; got {at}.")
-    at = {other: _code(result, other, value) for other, value in given.items()}
+        raise ValueError(f"Column {column} varies: at= is for the other columns; got {at}.")
+    at = {other: _to_code(result, other, value) for other, value in given.items()}
     ax = axes(ax)
     x = np.asarray(result.x)
     names = set(result.model.categories(dim)) if isinstance(result.model, LinearSmoother) else set()
-    names |= {each for each in range(dim) if _among(result, each) is not None}
+    names |= {each for each in range(dim) if _categories_of(result, each) is not None}
     held = {
-        other: at.get(other, _usual(x[:, other], other in names))
+        other: at.get(other, _typical_value(x[:, other], other in names))
         for other in range(dim)
         if other != column
     }
@@ -77,27 +87,29 @@ def partial(
         found = bands(result, rows, level=level, corrected=corrected)
     if column in names:
         if found is not None:
-            _bars(along, found, ax)
+            _draw_bars(along, found, ax)
         ax.plot(along, predicted, "o", color=ORANGE, markersize=5.0, label="fit", zorder=3)
-        ax.set_xticks(along, [_value(result, column, float(code)) for code in along])
+        ax.set_xticks(along, [_value_text(result, column, float(code)) for code in along])
         ax.margins(x=0.15)
     else:
         if found is not None:
             shade(along, found, ax, BLUE, "-", zorder=0.1)
         ax.plot(along, predicted, color=ORANGE, label="fit", zorder=3)
         rug(x[:, column], ax)
-    _end_at_labels(ax, np.asarray(result.y), predicted)
-    first = list(held.items())[:_NAMED]
-    title = ", ".join(f"{x_label(result, c)} = {_value(result, c, value)}" for c, value in first)
-    if len(held) > _NAMED:
-        title += f", and {len(held) - _NAMED} more"
+    _limit_to_labels(ax, np.asarray(result.y), predicted)
+    first = list(held.items())[:MAX_NAMED_COLUMNS]
+    title = ", ".join(
+        f"{x_label(result, c)} = {_value_text(result, c, value)}" for c, value in first
+    )
+    if len(held) > MAX_NAMED_COLUMNS:
+        title += f", and {len(held) - MAX_NAMED_COLUMNS} more"
     legend(ax, f"at {title}" if held else None)
     ax.set(xlabel=x_label(result, column), ylabel=y_label(result))
     return ax
 
 
-def _number(result: Fit, column: Any) -> int:
-    """The number of a column, from its number or its name."""
+def _column_number(result: Fit, column: Any) -> int:
+    """Returns the number of a column that is given by number or name."""
     dim, names = result.x.shape[1], result.x_names or ()
     if isinstance(column, str) and column in names:
         return names.index(column)
@@ -107,13 +119,14 @@ def _number(result: Fit, column: Any) -> int:
     return column
 
 
-def _among(result: Fit, column: int) -> tuple[Any, ...] | None:
+def _categories_of(result: Fit, column: int) -> tuple[Any, ...] | None:
+    """Returns the categories that pandas gave a column, None if it is numeric."""
     return None if result.x_categories is None else result.x_categories[column]
 
 
-def _code(result: Fit, column: int, value: Any) -> float:
-    """A value of a column as the number that the fit knows it by."""
-    among = _among(result, column)
+def _to_code(result: Fit, column: int, value: Any) -> float:
+    """Returns a value of a column as a number: a category as its code."""
+    among = _categories_of(result, column)
     if among is None:
         return float(value)
     if value not in among:
@@ -121,30 +134,30 @@ def _code(result: Fit, column: int, value: Any) -> float:
     return float(among.index(value))
 
 
-def _value(result: Fit, column: int, code: float) -> str:
-    """A number of a column as it is shown: a category by its name."""
-    among = _among(result, column)
+def _value_text(result: Fit, column: int, code: float) -> str:
+    """Returns a number of a column as text: the code of a category as its name."""
+    among = _categories_of(result, column)
     return f"{code:.4g}" if among is None else literal(str(among[int(code)]))
 
 
-def _usual(values: np.ndarray, is_category: bool) -> float:
-    """The median; of categories the most frequent, of several such the first."""
+def _typical_value(values: np.ndarray, is_category: bool) -> float:
+    """Returns the median; for categories the most frequent code, the smallest among equals."""
     if not is_category:
         return float(np.median(values))
     codes, counts = np.unique(values, return_counts=True)
     return float(codes[np.argmax(counts)])
 
 
-def _bars(along: np.ndarray, band: Bands, ax: Axes) -> None:
-    """A bar from limit to limit at each category; its middle need not be the fit."""
+def _draw_bars(along: np.ndarray, band: Bands, ax: Axes) -> None:
+    """Draws a bar from limit to limit at each category; its middle need not be the fit."""
     low, high = np.asarray(band.lower), np.asarray(band.upper)
     middle, half = 0.5 * (low + high), 0.5 * (high - low)
     style: dict[str, Any] = {"linestyle": "none", "color": BLUE, "capsize": 4.0, "linewidth": 1.2}
-    ax.errorbar(along, middle, yerr=half, **style, label=band.description, zorder=2)
+    ax.errorbar(along, middle, yerr=half, **style, label=band_label(band), zorder=2)
 
 
-def _end_at_labels(ax: Axes, y: np.ndarray, predicted: np.ndarray) -> None:
-    """A band that knows nothing shall not flatten the curve: no further than labels and fit go."""
+def _limit_to_labels(ax: Axes, y: np.ndarray, predicted: np.ndarray) -> None:
+    """Ends the vertical axis at the labels and the fit, however wide the band is."""
     both = np.concatenate([y, predicted[np.isfinite(predicted)]])
     margin = 0.05 * float(np.ptp(both))
     low, high = ax.get_ylim()

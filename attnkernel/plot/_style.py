@@ -1,7 +1,7 @@
-"""Colours and axes that all plots share.
+"""Colours, style sheets and axes that all plots share.
 
-Colours are those of Okabe and Ito, told apart by colour-blind readers and, with line styles and
-markers beside them, in greyscale.
+The colours are those of Okabe and Ito, which colour-blind readers can tell apart; line styles and
+markers tell curves apart in greyscale.
 """
 
 from typing import Any
@@ -27,8 +27,8 @@ GREY, BLUE, ORANGE, GREEN, PURPLE, SKY = (
 )
 
 
-def _of(ink: str, paper: str) -> Any:
-    """What is drawn in ink, and what is paper."""
+def _colours(ink: str, paper: str) -> Any:
+    """Returns the settings for text and lines in one colour on a background of another."""
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     return dict.fromkeys(inked, ink) | dict.fromkeys(("figure.facecolor", "axes.facecolor"), paper)
 
@@ -44,43 +44,72 @@ STYLE: Any = {
     "axes.prop_cycle": cycler(color=[BLUE, ORANGE, GREEN, PURPLE, SKY, GREY]),
     "legend.frameon": False,
     "lines.linewidth": 1.6,
-    **_of("#000000", "#ffffff"),
+    **_colours("#000000", "#ffffff"),
 }
-"""Use as `with matplotlib.rc_context(ak.plot.STYLE): ...`."""
+"""The light style: `with matplotlib.rc_context(ak.plot.STYLE): ...`."""
 
-DARK: Any = STYLE | _of("#ececec", "#14171b")
-"""The same on a dark page: the colours stand out from both."""
+DARK: Any = STYLE | _colours("#ececec", "#14171b")
+"""The dark style, with the same colours on a dark background."""
 
-GRID = 201
+GRID_POINTS = 201
 
 
 def ink() -> str:
-    """The colour of text, where a line is to have it too: dark on light, light on dark."""
+    """Returns the colour of text in the current style, for lines that are to match it.
+
+    ```python
+    >>> with plt.rc_context(ak.plot.DARK):
+    ...     ak.plot.ink(), ak.plot.paper()
+    ('#ececec', '#14171b')
+    ```
+    """
     return str(rcParams["text.color"])
 
 
 def paper() -> str:
-    """The colour behind the axes, for what is to look hollow."""
+    """Returns the background colour of the current style, for markers that are to look hollow.
+
+    ```python
+    plt.plot([0.0, 1.0], "o", markerfacecolor=ak.plot.paper())
+    ```
+    """
     return str(rcParams["axes.facecolor"])
 
 
 def axes(ax: Axes | None) -> Axes:
+    """Returns the axes, or new ones for None."""
     if ax is not None:
         require_instance("ax", ax, Axes, "plt.subplots()[1]")
         return ax
-    import matplotlib.pyplot as plt  # noqa: PLC0415  opens a window system: only when asked
+    import matplotlib.pyplot as plt  # noqa: PLC0415  starts a window system
 
     return plt.subplots()[1]
 
 
 def literal(text: str) -> str:
-    """A name as it is written: matplotlib reads what stands between dollars as mathematics."""
+    r"""Returns text that matplotlib draws as it is written: a dollar sign starts no formula.
+
+    ```python
+    >>> print(ak.plot.literal("wage ($ per hour)"))
+    wage (\$ per hour)
+    ```
+    """
     require_string("text", text)
     return text.replace("$", r"\$")
 
 
-def grid(x: ArrayLike, points: int = GRID) -> np.ndarray:
-    """Evenly spaced points over the range of one-dimensional inputs, shape (points,)."""
+def grid(x: ArrayLike, points: int = GRID_POINTS) -> np.ndarray:
+    r"""Returns evenly spaced points $\min x, \ldots, \max x$, shape (points,), in units of x.
+
+    ```python
+    >>> ak.plot.grid(np.array([0.0, 5.0, 1.0]), points=3)
+    array([0. , 2.5, 5. ], dtype=float32)
+    ```
+
+    **Arguments:** `x`: one-dimensional inputs, shape (n,) or (n, 1); `points`: their number.
+
+    **Raises:** `ValueError` if x is empty or not finite.
+    """
     points = as_integer("points", points, 1)
     x = np.asarray(as_points("x", x))
     require_finite("x", x)
@@ -90,7 +119,7 @@ def grid(x: ArrayLike, points: int = GRID) -> np.ndarray:
 
 
 def require_one(result: Fit) -> None:
-    """Raise `ValueError` unless it is one fit, of one label per row."""
+    """Raises `ValueError` unless it is one fit, of one label per row."""
     require_instance("result", result, Fit, "ak.fit(...)")
     if result.loss.ndim:
         raise ValueError("This is a batch of fits: plot one of them, fit.member(i).")
@@ -99,17 +128,17 @@ def require_one(result: Fit) -> None:
 
 
 def legend(ax: Axes, title: str | None = None) -> None:
-    """A legend that stays legible over points and areas."""
+    """Draws a legend that stays legible over points and areas."""
     ax.legend(title=title, frameon=True, framealpha=0.85, edgecolor="none")
 
 
 def x_label(result: Fit, column: int = 0) -> str:
-    """The name of a column of inputs."""
+    """Returns the name of a column of inputs."""
     return literal(display_names(result.x_names, result.x.shape[1])[column])
 
 
 def y_label(result: Fit, of: str = "") -> str:
-    """The name of the label, or what else is in its units: the residual of wage."""
+    """Returns the name of the label, or of a quantity in its units: `residual of wage`."""
     if result.y_name is not None:
         return literal(f"{of} of {result.y_name}" if of else str(result.y_name))
     return f"{of} (units of y)" if of else "y"

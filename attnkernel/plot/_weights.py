@@ -1,4 +1,4 @@
-"""The weights of labels in a prediction: the row of attention of a query."""
+"""The weights of the labels in a prediction: one row of the attention matrix."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,50 +23,60 @@ from ._style import (
     x_label,
 )
 
-_MARKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "D"), (GREY, "v"))
-_MOST = 4096  # labels: their identity matrix is n² numbers
+QUERY_MARKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "D"), (GREY, "v"))
+MAX_ROWS = 4096  # the weights are predictions for an identity matrix of n² numbers
 
 
 def weights(result: Fit, queries: ArrayLike | Sequence[float], *, ax: Axes | None = None) -> Axes:
-    r"""The weights $L_j(q)$ of labels in the predictions at chosen queries, against $x_j$.
+    r"""The weights $L_j(q)$ of the labels in the predictions at one to five queries, against $x_j$.
 
     $$ \hat f(q) = \sum_{j=1}^{n} L_j(q)\, y_j $$
 
-    Of order 0 they are the weights of attention: from 0, their sum 1. Those of orders 1 and 2, and
-    of a `BiasReduced`, may be negative. They are what the model predicts for labels that are 1 at
-    one row and 0 at all others. Each query is marked on the horizontal axis, and its label counts
-    $1/\sum_j L_j^2$.
+    For order 0 they are attention weights: not negative, with sum 1. For orders 1 and 2, and for a
+    `BiasReduced`, they may be negative. $L_j$ is computed as the prediction for labels that are 1
+    at row j and 0 elsewhere. Each query is marked on the horizontal axis; the legend gives its
+    effective count $1/\sum_j L_j^2$.
 
-    **Arguments:** `result`: one fit, of inputs of one dimension, linear in its labels; `queries`:
-    one to five of them, a number or shape (m,), in units of x.
+    ```python
+    >>> data = ak.data.load("faithful")
+    >>> model = ak.KernelRegression(ak.Gaussian(0.5))
+    >>> fit = ak.fit(model, data.x, data.y, objective=ak.LeaveOneOut())
+    >>> ax = ak.plot.weights(fit, [2.0, 4.0])
+    >>> ax.get_legend().get_texts()[0].get_text()
+    'q = 2: ... labels'
+    ```
 
-    **Raises:** `ValueError` for inputs of several dimensions, more queries, or more than 4096 rows.
+    **Arguments:** `result`: one fit with one input column, linear in its labels; `queries`: a
+    number or shape (m,), m from 1 to 5, in units of x.
+
+    **Raises:** `ValueError` for several input columns, more queries, or more than 4096 rows.
     """
     require_one(result)
     n, dim = result.x.shape
     if dim != 1:
         raise ValueError(
-            f"Weights are drawn over inputs of one dimension; x has {dim} columns. Of such, "
-            f"ak.attention_weights gives the numbers."
+            f"Weights are drawn over one input column; x has {dim} columns. Their numbers: "
+            f"ak.attention_weights."
         )
-    if n > _MOST:
+    if n > MAX_ROWS:
         raise ValueError(
-            f"Weights are drawn of at most {_MOST} rows; this fit has {n}. Fit a part of them, or "
-            f"see ak.attention_weights."
+            f"Weights are drawn for at most {MAX_ROWS} rows; this fit has {n}. Fit a part of "
+            f"them, or see ak.attention_weights."
         )
     at = np.atleast_1d(np.asarray(as_real_array("queries", queries), np.asarray(result.x).dtype))
-    if at.ndim != 1 or not 1 <= len(at) <= len(_MARKS):
+    if at.ndim != 1 or not 1 <= len(at) <= len(QUERY_MARKS):
         raise ValueError(
-            f"Weights are drawn of 1 to {len(_MARKS)} queries, shape (m,); got shape {at.shape}."
+            f"Weights are drawn for 1 to {len(QUERY_MARKS)} queries, shape (m,); got shape "
+            f"{at.shape}."
         )
     require_finite("queries", at[:, None])
     ax = axes(ax)
     x = np.asarray(result.x[:, 0])
-    found = weights_of(result, at)
+    smoother = smoother_matrix(result, at)
     order = np.argsort(x)
-    for q, of_q, (color, marker) in zip(at, found, _MARKS, strict=False):
+    for q, of_q, (color, marker) in zip(at, smoother, QUERY_MARKS, strict=False):
         squares = float(np.sum(of_q**2))
-        worth = f"{1 / squares:.3g} labels" if squares > 0 else "no label in reach"
+        worth = f"{1 / squares:.3g} labels" if squares > 0 else "no label has weight"
         style: dict[str, Any] = {"marker": marker, "markersize": 3.0, "linewidth": 0.8}
         ax.plot(
             x[order], of_q[order], **style, color=color, label=f"q = {q:.4g}: {worth}", zorder=2
@@ -80,7 +90,7 @@ def weights(result: Fit, queries: ArrayLike | Sequence[float], *, ax: Axes | Non
     return ax
 
 
-def weights_of(result: Fit, queries: np.ndarray) -> np.ndarray:
-    """L, shape (m, n); NaN or those of a policy where no label has weight."""
+def smoother_matrix(result: Fit, queries: np.ndarray) -> np.ndarray:
+    """Returns L, shape (m, n); a row without weight follows the model's `on_empty`."""
     each = np.eye(len(result.x), dtype=np.asarray(result.y).dtype)
     return np.asarray(result.model(queries, result.x, each, **result.objective.weight_kwargs()))

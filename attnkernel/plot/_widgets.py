@@ -1,4 +1,4 @@
-"""Sliders under a figure, where there is someone to move them."""
+"""Sliders under a figure in a live notebook."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,26 +6,33 @@ from typing import Any
 from .._core.validation import require_function
 
 
-def slide(draw: Callable[..., Any], **sliders: Sequence[int | float]) -> None:
-    """Calls `draw` again whenever a slider is moved, in a live notebook; elsewhere once.
+def interact(draw: Callable[..., Any], **sliders: Sequence[int | float]) -> None:
+    """Calls `draw` with the values of sliders whenever one is moved, in a live notebook.
 
-    Live is a notebook with ipywidgets whose kernel has someone at the other end: not a script, and
-    not a notebook that is run to be shown.
-
-    **Arguments:** `draw`: draws and shows a figure, from numbers by name; `sliders`: of each its
-    start, least and most; three whole numbers make a slider of whole numbers.
+    A notebook is live if ipywidgets is installed and a user is connected to its kernel. Elsewhere,
+    in a script or in a notebook that is executed to be published, `draw` is called once, with the
+    start values.
 
     ```python
-    ak.plot.slide(lambda query, heads: print(query, heads), query=(0.0, -3.0, 3.0), heads=(2, 1, 8))
+    >>> ak.plot.interact(lambda q, heads: print(q, heads), q=(0.0, -3.0, 3.0), heads=(2, 1, 8))
+    0.0 2
     ```
+
+    **Arguments:**
+
+    - `draw`: draws and shows a figure; its arguments are the names of the sliders.
+    - `sliders`: for each the start value, the minimum and the maximum. Three integers make a slider
+      of integers.
+
+    **Raises:** `ValueError` unless each slider has three numbers.
     """
     require_function("draw", draw)
     for name, slider in sliders.items():
         if not isinstance(slider, Sequence) or isinstance(slider, str) or len(slider) != 3:
             raise ValueError(
-                f"{name} must be three numbers, start, least and most; got {slider!r}."
+                f"{name} must be three numbers, start, minimum and maximum; got {slider!r}."
             )
-    ipywidgets = _live()
+    ipywidgets = _ipywidgets_if_live()
     if ipywidgets is None:
         draw(**{name: start for name, (start, _, _) in sliders.items()})
         return
@@ -39,14 +46,14 @@ def slide(draw: Callable[..., Any], **sliders: Sequence[int | float]) -> None:
     ipywidgets.interact(draw, **widgets)
 
 
-def _live() -> Any:
-    """ipywidgets, if it is there and someone to move what it shows; else None."""
+def _ipywidgets_if_live() -> Any:
+    """Returns ipywidgets in a live notebook, else None."""
     try:
         import ipywidgets  # noqa: PLC0415  an extra
         from IPython import get_ipython  # noqa: PLC0415
 
         shell: Any = get_ipython()
-        # a request of a front end allows a question back; one of a program does not
+        # a front end accepts questions of the kernel; a program that executes a notebook does not
         return ipywidgets if shell.kernel.get_parent()["content"]["allow_stdin"] else None
     except (ImportError, AttributeError, KeyError):
         return None

@@ -139,4 +139,4 @@ def draw(q):
     plt.show()
 
 
-ak.plot.slide(draw, q=(2.0, -3.0, 3.0))
+ak.plot.interact(draw, q=(2.0, -3.0, 3.0))

@@ -204,4 +204,4 @@ def draw(log10_length):
     plt.show()
 
 
-ak.plot.slide(draw, log10_length=(-0.3, -1.5, 1.0))
+ak.plot.interact(draw, log10_length=(-0.3, -1.5, 1.0))

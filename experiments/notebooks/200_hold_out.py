@@ -231,4 +231,4 @@ def draw(size):
     plt.show()
 
 
-ak.plot.slide(draw, size=(120, 1, 140))
+ak.plot.interact(draw, size=(120, 1, 140))

@@ -164,4 +164,4 @@ def draw(without):
     plt.show()
 
 
-ak.plot.slide(draw, without=(2, 1, 4))
+ak.plot.interact(draw, without=(2, 1, 4))

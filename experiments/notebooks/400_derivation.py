@@ -220,4 +220,4 @@ def draw(p):
     plt.show()
 
 
-ak.plot.slide(draw, p=(0.5, 0.0, 1.0))
+ak.plot.interact(draw, p=(0.5, 0.0, 1.0))

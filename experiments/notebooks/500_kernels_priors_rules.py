@@ -210,4 +210,4 @@ def draw(log10_temperature):
     plt.show()
 
 
-ak.plot.slide(draw, log10_temperature=(-0.5, -3.0, 2.0))
+ak.plot.interact(draw, log10_temperature=(-0.5, -3.0, 2.0))

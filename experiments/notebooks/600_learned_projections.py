@@ -219,4 +219,4 @@ def draw(function):
     plt.show()
 
 
-ak.plot.slide(draw, function=(0, 0, 199))
+ak.plot.interact(draw, function=(0, 0, 199))

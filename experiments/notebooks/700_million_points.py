@@ -201,4 +201,4 @@ def draw(log10_lengthscale):
 
 
 best = float(jnp.log10(fit.model.kernel.lengthscale))
-ak.plot.slide(draw, log10_lengthscale=(best, -2.0, 0.0))
+ak.plot.interact(draw, log10_lengthscale=(best, -2.0, 0.0))

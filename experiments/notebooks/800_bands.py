@@ -161,4 +161,4 @@ def draw(percent):
     plt.show()
 
 
-ak.plot.slide(draw, percent=(95, 50, 98))
+ak.plot.interact(draw, percent=(95, 50, 98))

@@ -260,4 +260,4 @@ def draw(lengthscale):
     plt.show()
 
 
-ak.plot.slide(draw, lengthscale=(0.3, 0.02, 2.0))
+ak.plot.interact(draw, lengthscale=(0.3, 0.02, 2.0))

@@ -831,7 +831,7 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
         },
     ),
     "plot.data": (ak.plot.data, {"dataset": ("dataset", ak.data.load("cps71")), **AXES}),
-    "plot.effective": (ak.plot.effective, {"result": ("fit", FIT), **AXES}),
+    "plot.effective_count": (ak.plot.effective_count, {"result": ("fit", FIT), **AXES}),
     "plot.fit": (
         ak.plot.fit,
         {
@@ -859,8 +859,8 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
         {"x": ("paired", X), "y": ("paired", Y), **AXES, "label": ("names", "a")},
     ),
     "plot.residuals": (ak.plot.residuals, {"result": ("fit", FIT), **AXES}),
-    "plot.slide": (
-        ak.plot.slide,
+    "plot.interact": (
+        ak.plot.interact,
         {"draw": ("function", lambda query: None), "query": ("names", (0.0, -1.0, 1.0))},
     ),
     "plot.weights": (

@@ -40,7 +40,7 @@ def test_notebook_has_the_format_of_jupytext(path):
     assert first.source.startswith("# ")
     headings = [cell.source for cell in others if cell.cell_type == "markdown"]
     assert not any(re.match(r"# ", source) for source in headings)
-    assert "ak.plot.slide(draw, " in notebook.cells[-1].source
+    assert "ak.plot.interact(draw, " in notebook.cells[-1].source
 
 
 def test_notebooks_are_numbered_in_hundreds():

@@ -88,6 +88,7 @@ def test_criterion_marks_the_minimum(fitted, ax):
     assert y[0] <= np.min(curve.get_ydata()) * (1 + 1e-6)
     assert ax.get_xscale() == "log"
     assert "ℓ" in ax.get_xlabel()
+    assert ax.get_title() == f"smallest leave-one-out error at ℓ = {x[0]:.4g}"
 
 
 def test_criterion_of_another_objective_has_no_mark(fitted, ax):
@@ -97,8 +98,9 @@ def test_criterion_of_another_objective_has_no_mark(fitted, ax):
         float(ak.AICc()(ak.KernelRegression(ak.Gaussian(0.05)), fitted.x, fitted.y)), rel=1e-4
     )
     assert ax.get_ylabel() == "AICc"
+    assert not ax.get_title()
     ak.plot.criterion(fitted, np.geomspace(0.05, 5.0, 9), ax=ax)
-    assert ax.get_ylabel() == "LeaveOneOut (squared units of y)"
+    assert ax.get_ylabel() == "leave-one-out error (squared units of y)"
 
 
 def test_convention_of_the_lengthscale_rescales_the_axis_of_the_criterion(fitted, ax):
@@ -159,14 +161,19 @@ def test_bands_are_drawn_behind_the_curve_and_wider_ones_behind_narrower(fitted,
     wide = bands_between([-5.0, -6.0], [5.0, 6.0], [0.0, 2.0], level=0.9, kind="conformal")
     ak.plot.fit(fitted, [narrow, wide], ax=ax)
     inner, outer = sorted(ax.collections, key=lambda area: -area.get_zorder())
-    assert [inner.get_label(), outer.get_label()] == ["95 % pointwise", "90 % conformal"]
+    assert [inner.get_label(), outer.get_label()] == [
+        "95 % pointwise band",
+        "90 % conformal interval",
+    ]
     expected = {(0.0, 0.0), (1.0, -1.0), (2.0, -2.0), (0.0, 1.0), (1.0, 2.0), (2.0, 3.0)}
     assert expected <= corners(inner)
     across = inner.get_paths()[0].vertices[:, 0]
     assert np.sum(np.abs(np.diff(across))) == 4.0  # there and back, in the order of x
     assert inner.get_zorder() < lines(ax)["fit"].get_zorder()
     assert inner.get_linestyle() != outer.get_linestyle()
-    assert {"fit", "95 % pointwise"} <= {text.get_text() for text in ax.get_legend().get_texts()}
+    assert {"fit", "95 % pointwise band"} <= {
+        text.get_text() for text in ax.get_legend().get_texts()
+    }
 
 
 def test_bands_that_cannot_be_drawn_are_refused(fitted, fit_with_category, ax):
@@ -208,7 +215,7 @@ def test_residuals_of_several_columns_are_drawn_over_fitted_values(
 
 
 def test_effective_count_is_drawn_over_one_column(fitted, ax):
-    ak.plot.effective(fitted, ax=ax)
+    ak.plot.effective_count(fitted, ax=ax)
     at, count = ax.lines[0].get_data()
     np.testing.assert_allclose(count, ak.effective_count(fitted, at), rtol=1e-5)
     np.testing.assert_array_equal(lines(ax)["rows"].get_xdata(), fitted.x[:, 0])
@@ -216,7 +223,7 @@ def test_effective_count_is_drawn_over_one_column(fitted, ax):
 
 
 def test_effective_counts_of_several_columns_are_a_histogram(fit_with_category, ax):
-    ak.plot.effective(fit_with_category, ax=ax)
+    ak.plot.effective_count(fit_with_category, ax=ax)
     assert sum(bar.get_height() for bar in ax.patches) == len(fit_with_category.x)
     median = np.median(ak.effective_count(fit_with_category, fit_with_category.x))
     assert ax.lines[0].get_xdata()[0] == pytest.approx(float(median))
@@ -272,7 +279,7 @@ def test_partial_along_a_number_fixes_the_most_frequent_category(
     (area,) = ax.collections
     low = at + 2.0 - (1.0 if order == 0 else 2.0)
     assert set(zip(at.tolist(), low.tolist(), strict=True)) <= corners(area)
-    assert area.get_label() == "90 % pointwise"
+    assert area.get_label() == "90 % pointwise band"
     assert ax.get_legend().get_title().get_text() == "at x2 = 2"
     assert ax.get_xlabel() == "x1"
     assert ax.get_ylim()[1] < np.max(fit_with_category.y) + 0.1 * np.ptp(fit_with_category.y)
@@ -301,14 +308,14 @@ def test_columns_that_partial_cannot_draw_are_refused(fit_with_category, ax):
         ak.plot.partial(fit_with_category, 1, at={1: 0.0}, ax=ax)
 
 
-def test_slide_in_a_script_draws_once_at_the_start():
+def test_interact_in_a_script_draws_once_at_the_start():
     drawn = []
-    ak.plot.slide(lambda **at: drawn.append(at), q=(0.5, -1.0, 1.0), heads=(2, 1, 8))
+    ak.plot.interact(lambda **at: drawn.append(at), q=(0.5, -1.0, 1.0), heads=(2, 1, 8))
     assert drawn == [{"q": 0.5, "heads": 2}]
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_slide_in_a_live_notebook_has_sliders(live, monkeypatch):
+def test_interact_in_a_live_notebook_has_sliders(live, monkeypatch):
     """Live is a front end that allows input, as it says with each request."""
     import IPython  # noqa: PLC0415
     import ipywidgets  # noqa: PLC0415
@@ -318,7 +325,7 @@ def test_slide_in_a_live_notebook_has_sliders(live, monkeypatch):
     monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
     asked, drawn = {}, []
     monkeypatch.setattr(ipywidgets, "interact", lambda draw, **widgets: asked.update(widgets))
-    ak.plot.slide(lambda **at: drawn.append(at), q=(0.5, -1.0, 1.0), heads=(2, 1, 8))
+    ak.plot.interact(lambda **at: drawn.append(at), q=(0.5, -1.0, 1.0), heads=(2, 1, 8))
     assert bool(drawn) != live
     if live:
         q, heads = asked["q"], asked["heads"]
