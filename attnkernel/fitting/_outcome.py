@@ -117,6 +117,8 @@ def collect(
     result = jnp.where(
         (result == Result.CONVERGED) & on_any_edge(edges, loss), Result.AT_BOUND, result
     )
+    # int32, which a program without x64 reads as it is
+    result, edges = jax.tree.map(lambda codes: codes.astype(jnp.int32), (result, edges))
     starts = Starts(models(begin), models(end), loss, steps, result, edges, without_slope)
     best = jnp.argmin(jnp.where(jnp.isfinite(loss), loss, jnp.inf))
     model, least, history = take(best, (starts.end, loss, history))

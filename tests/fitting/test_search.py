@@ -88,6 +88,10 @@ def test_bounds_hold_and_are_reported(x64):
         fitted = ak.fit(model(0.3), x, y, objective=ak.LeaveOneOut(), bounds=bounds)
     ends = np.asarray(fitted.starts.end.kernel.lengthscale)
     assert ((ends >= 0.1 * (1 - 1e-12)) & (ends <= 0.7 * (1 + 1e-12))).all()
+    with jax.enable_x64(False):  # codes of 64 bits would be truncated with a warning
+        (sentence,) = fitted.warnings()
+        assert "bound" in sentence
+        assert fitted.starts.at_bound.any()
 
 
 @pytest.mark.slow
