@@ -15,6 +15,7 @@ from . import (
     priors as priors,
     rules as rules,
 )
+from ._core.parameters import fixed as fixed
 from ._core.saving import SavedFileError as SavedFileError, load as load, save as save
 from .attention import (
     Auto as Auto,

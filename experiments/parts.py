@@ -145,7 +145,7 @@ class Model(Part):
         return KERNELS[self.kernel](length)
 
     def rule(self) -> ak.Softmax:
-        return ak.Softmax(sink_mass=self.sink_mass)
+        return ak.Softmax(sink_mass=ak.fixed(self.sink_mass))
 
     def shown(self, lengthscale: ArrayLike) -> Array:
         """Lengthscales of this package, in the convention of this config."""

@@ -9,7 +9,6 @@ from jaxtyping import Array, Float
 from .._core.arrays import wider_dtype
 from ..methods import Method
 from ..priors import At
-from ..rules import Softmax
 from ._attend import attend, attention_weights
 from ._jit import jit_if_pure
 from ._local_fit import LocalFit
@@ -49,7 +48,7 @@ def apply_effective_kernel(
             return attend(q, k, v, **parts)
         # squared weights are weights at half the temperature, with the prior squared
         parts["prior"] = None if prior is None else prior * prior
-        parts["rule"] = Softmax(0.5 * rule.temperature)
+        parts["rule"] = rule.without_sink().with_temperature_times(0.5)
         means, log_squares = attend(q, k, v, **parts, return_log_mass=True)
         log_ratio = jnp.where(jnp.isneginf(log_squares), 0.0, log_squares - 2.0 * local.log_mass)
         return means * jnp.exp(log_ratio)[:, None]

@@ -58,7 +58,7 @@ def _stack(parts: Sequence[Any], path: str) -> Any:
 def _difference(classes: Sequence[type]) -> str:
     """A phrase that says how the classes of one field differ."""
     if all(issubclass(each, Parameter) for each in classes):
-        return "it is fixed (a number) in some and fitted (a JAX array) in others"
+        return "it is fixed in some and trained in others"
     if type(None) in classes:
         return "it is None in some and given in others"
     return "got " + " and ".join(sorted({each.__name__ for each in classes}))

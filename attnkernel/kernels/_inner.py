@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array, require_finite
 from .._core.mesh_axes import vary_alike
-from .._core.parameters import Parameter, described, real
+from .._core.parameters import Number, Parameter, described, fixed, real
 from .._core.validation import as_integer
 from ._base import Embedded, Kernel
 
@@ -35,8 +35,7 @@ class DotProduct(Kernel):
 
     $$ \log K(q, k) = c\, q \cdot k, \qquad q, k \in \mathbb{R}^d $$
 
-    **Arguments:** `scale`: c. Default None: $1/\sqrt d$. A number is fixed; a JAX array is
-    a parameter to fit.
+    **Arguments:** `scale`: c. trained if it is given. Default None: fixed at $1/\sqrt d$.
 
     **Source:** Vaswani et al., *Attention is all you need* (2017).
     """
@@ -44,11 +43,11 @@ class DotProduct(Kernel):
     scale_parameter: Parameter | None
     __pdoc__ = described
 
-    def __init__(self, scale: ArrayLike | None = None):
+    def __init__(self, scale: Number | None = None):
         self.scale_parameter = None if scale is None else real("scale", scale)
 
     @property
-    def scale(self) -> ArrayLike | None:
+    def scale(self) -> float | Float[Array, "..."] | None:
         return None if self.scale_parameter is None else self.scale_parameter.value
 
     def rescaled(self, factor: ArrayLike) -> "DotProduct":
@@ -74,9 +73,8 @@ class Polynomial(Kernel):
     **Arguments:**
 
     - `degree`: p, even, from 2. Default 2.
-    - `offset`: b. Default 1.
-    - `scale`: c. Default None: $1/\sqrt d$. Of `offset` and `scale`, a number is fixed; a JAX
-      array is a parameter to fit.
+    - `offset`: b, trained if it is given. Default: fixed at 1.
+    - `scale`: c, trained if it is given. Default None: fixed at $1/\sqrt d$.
 
     **Raises:** `ValueError` if `degree` is not even: weights could then be negative.
     """
@@ -86,7 +84,7 @@ class Polynomial(Kernel):
     product: DotProduct
     __pdoc__ = described
 
-    def __init__(self, degree: int = 2, offset: ArrayLike = 1.0, scale: ArrayLike | None = None):
+    def __init__(self, degree: int = 2, offset: Number = fixed(1.0), scale: Number | None = None):
         self.degree = as_integer("degree", degree, 2)
         if self.degree % 2:
             raise ValueError(
@@ -97,11 +95,11 @@ class Polynomial(Kernel):
         self.product = DotProduct(scale)
 
     @property
-    def offset(self) -> ArrayLike:
+    def offset(self) -> float | Float[Array, "..."]:
         return self.offset_parameter.value
 
     @property
-    def scale(self) -> ArrayLike | None:
+    def scale(self) -> float | Float[Array, "..."] | None:
         return self.product.scale
 
     def rescaled(self, factor: ArrayLike) -> "Polynomial":
@@ -171,18 +169,18 @@ class CosineSimilarity(Embedded):
 
     The cosine with the vector 0 is 0, and so is its gradient there.
 
-    **Arguments:** `scale`: c. Default 1. A number is fixed; a JAX array is a parameter to fit.
+    **Arguments:** `scale`: c, trained if it is given. Default: fixed at 1.
     """
 
     product: DotProduct
     __pdoc__ = described
 
-    def __init__(self, scale: ArrayLike = 1.0):
+    def __init__(self, scale: Number = fixed(1.0)):
         real("scale", scale)  # None, which is 1/√d of `DotProduct`, is none here
         self.product = DotProduct(scale)
 
     @property
-    def scale(self) -> ArrayLike | None:
+    def scale(self) -> float | Float[Array, "..."] | None:
         return self.product.scale
 
     def rescaled(self, factor: ArrayLike) -> "CosineSimilarity":
@@ -223,7 +221,7 @@ class Bilinear(Embedded):
         self, q: Float[Array, "*batch queries dim_q"], k: Float[Array, "*batch_k keys dim_k"]
     ) -> tuple[Kernel, Array, Array]:
         matrix = self.matrix.astype(q.dtype)
-        return DotProduct(1.0), jnp.matmul(q, matrix, precision=jax.lax.Precision.HIGHEST), k
+        return DotProduct(fixed(1.0)), jnp.matmul(q, matrix, precision=jax.lax.Precision.HIGHEST), k
 
 
 def _products(q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]) -> Array:

@@ -5,10 +5,9 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.parameters import Parameter, described, positive
+from .._core.parameters import Number, Parameter, described, positive
 from .._core.validation import require_function, require_instance
 from ._base import Embedded, Kernel
 from ._boxes import PointBoxes
@@ -94,7 +93,7 @@ class SoftCapped(Wrapper):
     **Arguments:**
 
     - `kernel`: K′.
-    - `cap`: c > 0. A number is fixed; a JAX array is a parameter to fit.
+    - `cap`: c > 0, in the units of a score, trained; `ak.fixed(50.0)` holds it.
 
     **Raises:** `ValueError` if the cap is not positive.
 
@@ -105,13 +104,13 @@ class SoftCapped(Wrapper):
     cap_parameter: Parameter
     __pdoc__ = described
 
-    def __init__(self, kernel: Kernel, cap: ArrayLike):
+    def __init__(self, kernel: Kernel, cap: Number):
         require_instance("kernel", kernel, Kernel, "ak.DotProduct()")
         self.kernel = kernel
         self.cap_parameter = positive("cap", cap, "It is in the units of a score: try 50.")
 
     @property
-    def cap(self) -> ArrayLike:
+    def cap(self) -> float | Float[Array, "..."]:
         return self.cap_parameter.value
 
     def precomputed(

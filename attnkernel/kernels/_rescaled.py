@@ -3,9 +3,10 @@
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.validation import require_instance, require_positive
+from .._core.validation import require_instance
 from ._base import Embedded, Kernel
 from ._boxes import PointBoxes
+from ._scaled import log_single
 from ._wrapper import Wrapper
 
 
@@ -24,7 +25,7 @@ class Rescaled(Embedded, Wrapper):
 
     def __check_init__(self):
         require_instance("kernel", self.kernel, Kernel, "ak.Gaussian(0.3)")
-        require_positive("factor", self.factor)
+        log_single("factor", self.factor)
 
     def embed(
         self, q: Float[Array, "*batch queries dim"], k: Float[Array, "*batch_k keys dim"]

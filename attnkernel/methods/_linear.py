@@ -64,7 +64,7 @@ class Linear(Method):
         if type(rule) is not Softmax:
             return f"it takes the rule Softmax, not {type(rule).__name__}"
         if isinstance(kernel, FiniteRank):
-            if not (isinstance(rule.temperature, float | int) and rule.temperature == 1):
+            if not rule.has_unit_temperature:
                 return "of a kernel of finite rank it takes temperature 1"
         elif type(kernel) not in (Gaussian, DotProduct):
             return (

@@ -60,9 +60,8 @@ class Sorted(Method):
             )
         if type(rule) is not Softmax:
             return f"it takes the rule Softmax; got {type(rule).__name__}"
-        plain = isinstance(rule.temperature, float | int) and rule.temperature == 1
-        if not plain and type(kernel) not in (Laplace, Boxcar):
-            return f"with {type(kernel).__name__} it takes temperature 1, not one to fit or other"
+        if not rule.has_unit_temperature and type(kernel) not in (Laplace, Boxcar):
+            return f"with {type(kernel).__name__} it takes temperature 1, held fixed"
         return None
 
     def softmax_state(

@@ -59,7 +59,7 @@ class MultiheadAttention(eqx.Module):
     - `num_kv_heads`: how many heads of keys and values; consecutive heads of queries share one.
       Default: `num_heads`.
     - `kernel`: K, of a query and a key of one head. Default: `ak.DotProduct()`, at $1/\sqrt{d}$.
-      A soft cap on scores is `ak.SoftCapped(ak.DotProduct(), 50.0)`.
+      A soft cap on scores is `ak.SoftCapped(ak.DotProduct(), ak.fixed(50.0))`.
     - `prior`, `rule`: as in `attend`. They and `kernel` may be `ak.PerHead`, of `num_heads` heads.
     - `method`: how sums are evaluated. Default: `Auto()`. Dropout alone forms all weights.
     - `order`: 1 for local linear attention: of each head, in place of the weighted mean of values,

@@ -13,8 +13,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from .._core.arrays import as_real_array, require_finite, require_log_values
-from .._core.parameters import Parameter, described, positive, real
-from .._core.validation import as_integer, require_bool, require_positive
+from .._core.parameters import Fixed, Number, Parameter, described, fixed, positive, real
+from .._core.validation import as_integer, require_bool
 from ._base import Prior
 from ._block import PositionBlock
 
@@ -24,12 +24,12 @@ class Alibi(Prior):
 
     **Arguments:** one of
 
-    - `slope`: m. A number is fixed, and below 0 favours what is far; a JAX array is a parameter to
-      fit, and stays above 0. An array of NumPy is a fixed slope of each head.
-    - `heads`: how many; their slopes are `alibi_slopes(heads)`, fixed.
+    - `slope`: m > 0, trained; fixed, such as `ak.fixed(-0.5)`, it may be any number, and below 0
+      favours distant keys.
+    - `heads`: the number of heads; their slopes are `alibi_slopes(heads)`, fixed.
 
     Slopes of heads go into `ak.PerHead(ak.Alibi(heads=8))`; to fit them,
-    `ak.PerHead(ak.Alibi(jnp.asarray(ak.priors.alibi_slopes(8))))`.
+    `ak.PerHead(ak.Alibi(ak.priors.alibi_slopes(8)))`.
 
     **Raises:** `ValueError` for none or both of the two, or one out of range.
 
@@ -39,17 +39,19 @@ class Alibi(Prior):
     slope_parameter: Parameter
     __pdoc__ = described
 
-    def __init__(self, slope: ArrayLike | None = None, *, heads: int | None = None):
+    def __init__(self, slope: Number | None = None, *, heads: int | None = None):
         if heads is not None and slope is None:
-            slope = alibi_slopes(heads)
+            slope = fixed(alibi_slopes(heads))
         elif heads is not None or slope is None:
             raise ValueError("Say one of slope=, such as 0.5, and heads=, their number.")
-        fitted = isinstance(slope, jax.Array)
-        hint = "To favour what is far, give a fixed number."
-        self.slope_parameter = positive("slope", slope, hint) if fitted else real("slope", slope)
+        if isinstance(slope, Fixed):
+            self.slope_parameter = real("slope", slope)
+        else:
+            hint = "A slope below 0 favours distant keys, and is fixed: ak.fixed(-0.5)."
+            self.slope_parameter = positive("slope", slope, hint)
 
     @property
-    def slope(self) -> ArrayLike:
+    def slope(self) -> float | Float[Array, "..."]:
         return self.slope_parameter.value
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
@@ -75,29 +77,39 @@ def alibi_slopes(heads: int) -> Float[np.ndarray, " heads"]:
 class Kerple(Prior):
     r"""A learned decay with the logarithm of the distance: $\log \pi = -r_1 \log(1 + r_2 |i - j|)$.
 
-    **Arguments:** `rate`: $r_1 > 0$. `scale`: $r_2 > 0$. Default 1. Both are parameters to fit,
-    held as their logarithms.
+    **Arguments:** `rate`: $r_1 > 0$. `scale`: $r_2 > 0$. Each is trained if it is given; default,
+    fixed at 1.
+
+    **Raises:** `ValueError` if either is not positive.
 
     **Source:** Chi, Fan, Ramadge and Rudnicky, *KERPLE: kernelized relative positional embedding
     for length extrapolation* (2022), the logarithmic variant.
+
+    ```python
+    x = jnp.linspace(0.0, 1.0, 7)[:, None]
+    ak.attend(x, x, x, kernel=ak.DotProduct(), prior=ak.priors.Kerple(0.7, 1.3))
+    ```
     """
 
-    log_rate: Float[Array, ""]
-    log_scale: Float[Array, ""]
+    rate_parameter: Parameter
+    scale_parameter: Parameter
+    __pdoc__ = described
 
-    def __init__(self, rate: ArrayLike = 1.0, scale: ArrayLike = 1.0):
-        for name, value in (("rate", rate), ("scale", scale)):
-            require_positive(name, value, "Try 1.")
-            if np.ndim(value):
-                raise ValueError(f"{name} must be one number; got shape {np.shape(value)}.")
-            with np.errstate(over="ignore"):
-                require_positive(name, jnp.asarray(value, float), "Try 1.")  # also once rounded
-        self.log_rate = jnp.log(jnp.asarray(rate, float))
-        self.log_scale = jnp.log(jnp.asarray(scale, float))
+    def __init__(self, rate: Number = fixed(1.0), scale: Number = fixed(1.0)):
+        self.rate_parameter = positive("rate", rate, "Try 1.")
+        self.scale_parameter = positive("scale", scale, "Try 1.")
+
+    @property
+    def rate(self) -> float | Float[Array, "..."]:
+        return self.rate_parameter.value
+
+    @property
+    def scale(self) -> float | Float[Array, "..."]:
+        return self.scale_parameter.value
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
-        distance = jnp.abs(i - j).astype(self.log_scale.dtype)
-        return -jnp.exp(self.log_rate) * jnp.log1p(jnp.exp(self.log_scale) * distance)
+        distance = jnp.abs(i - j).astype(jnp.result_type(self.scale, float))
+        return -self.rate * jnp.log1p(self.scale * distance)
 
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         nearest, _ = block.distance_range()

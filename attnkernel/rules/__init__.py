@@ -1,3 +1,6 @@
 """Rules: how the scores of one query become the weights of its keys."""
 
-from ._rules import Entmax as Entmax, Rule as Rule, Softmax as Softmax, Uniform as Uniform
+from ._base import Rule as Rule
+from ._entmax import Entmax as Entmax
+from ._softmax import Softmax as Softmax
+from ._uniform import Uniform as Uniform

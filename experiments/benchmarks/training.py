@@ -134,7 +134,7 @@ class BenchTraining(Study):
         run.summary({"works": rows, "speedup of all trainings": whole, "commands": commands})
 
     def _hold_outs(self, data: ak.data.Dataset, keys: Array) -> tuple[Callable, Callable]:
-        model = ak.KernelRegression(_gaussian(1.0), rule=ak.Softmax(sink_mass=SINK_MASS))
+        model = ak.KernelRegression(_gaussian(1.0), rule=ak.Softmax(sink_mass=ak.fixed(SINK_MASS)))
         optimizer = optax.adam(LEARNING_RATE)
 
         def ours() -> list[Array]:

@@ -84,8 +84,8 @@ print(f"ak.HoldOut: {ak.HoldOut(10)(regression(1.0), x, y, key=sub):.6f}")
 #
 # Czyż (2024) prints 0.2968 for the last one. There the sum of the weights is increased by
 # $10^{-16}$. Near step 20 the weights of far labels underflow, and the constant biases the
-# gradient. Here sums are exact; `rule=ak.Softmax(sink_mass=1e-16)` adds the constant and gives
-# 0.2968.
+# gradient. Here sums are exact; `rule=ak.Softmax(sink_mass=ak.fixed(1e-16))` adds the constant and
+# gives 0.2968.
 
 # %%
 sizes = jnp.array([1, 10, 75, 120])
@@ -103,7 +103,7 @@ settings = {
 }
 fits = ak.fit_many(regression(1.0), x, y, **settings)
 lengths = shown(fits.model.kernel.lengthscale)
-sunk = ak.KernelRegression(regression(1.0).kernel, rule=ak.Softmax(sink_mass=1e-16))
+sunk = ak.KernelRegression(regression(1.0).kernel, rule=ak.Softmax(sink_mass=ak.fixed(1e-16)))
 with_sink = shown(ak.fit_many(sunk, x, y, **settings).model.kernel.lengthscale)
 for size, length, other in zip(sizes, lengths, with_sink, strict=True):
     print(f"{size:3} held out: ℓ = {length:.4f}   with the constant 1e-16: {other:.4f}")

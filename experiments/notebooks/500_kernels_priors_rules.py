@@ -136,7 +136,7 @@ plt.show()
 rules = {
     "softmax": ak.Softmax(),
     "entmax, α = 1.5": ak.Entmax(1.5),
-    "entmax, α = 2": ak.Entmax(2.0),
+    "entmax, α = 2": ak.Entmax(ak.fixed(2.0)),
     "uniform": ak.Uniform(),
 }
 k = jnp.linspace(-3.0, 3.0, 61)[:, None]
@@ -165,7 +165,7 @@ of_q, of_k = jax.random.split(jax.random.PRNGKey(0))
 queries, keys = jax.random.normal(of_q, (40, 1)), jax.random.normal(of_k, (200, 1))
 gaussian = ak.Gaussian(1.0)
 for n, kernel in {1: ak.Epanechnikov, 2: ak.Biweight, 3: ak.Triweight}.items():
-    rule = ak.Entmax(1 + 1 / n)
+    rule = ak.Entmax(ak.fixed(1 + 1 / n))
     ours = ak.attention_weights(queries, keys, kernel=gaussian, rule=rule)
     _, level = ak.attend(queries, keys, keys, kernel=gaussian, rule=rule, return_log_mass=True)
     widths = jnp.sqrt(2 * (n - level))
@@ -198,7 +198,7 @@ def draw(log10_temperature):
         left.plot(k[:, 0], a, dashes, label=name)
     for name, rule, mark in (
         ("softmax", ak.Softmax(tau), "o"),
-        ("entmax, α = 2", ak.Entmax(2.0, tau), "s"),
+        ("entmax, α = 2", ak.Entmax(ak.fixed(2.0), tau), "s"),
     ):
         options = {"kernel": ak.Gaussian(1.0), "prior": from_minus_one, "rule": rule}
         a = ak.attention_weights(q, k, **options)[0]

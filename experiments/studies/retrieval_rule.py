@@ -23,7 +23,7 @@ RULES: dict[str, ak.Rule] = {
     "softmax": ak.Softmax(),
     "entmax 1.25": ak.Entmax(1.25),
     "entmax 1.5": ak.Entmax(1.5),
-    "sparsemax": ak.Entmax(2.0),
+    "sparsemax": ak.Entmax(ak.fixed(2.0)),
     "uniform": ak.Uniform(),
 }
 COMPACT = {1: ak.Epanechnikov, 2: ak.Biweight, 3: ak.Triweight}
@@ -176,7 +176,7 @@ def against_compact_kernels(key: Array) -> dict[int, float]:
     q, k = jax.random.normal(of_q, (50, 2)), jax.random.normal(of_k, (200, 2))
     found = {}
     for n, kernel in COMPACT.items():
-        rule = ak.Entmax(1.0 + 1.0 / n)
+        rule = ak.Entmax(ak.fixed(1.0 + 1.0 / n))
         ours = ak.attention_weights(q, k, kernel=ak.Gaussian(1.0), rule=rule)
         _, level = ak.attend(q, k, k, kernel=ak.Gaussian(1.0), rule=rule, return_log_mass=True)
         widths = jnp.sqrt(2.0 * (n - level))

@@ -58,7 +58,7 @@ def test_attend_equals_its_formula(x64, prior, allowed):
                 v,
                 kernel=ak.Gaussian(0.8),
                 prior=prior,
-                rule=ak.Softmax(temperature, sink_mass=sink),
+                rule=ak.Softmax(ak.fixed(temperature), sink_mass=ak.fixed(sink)),
                 method=ak.Dense(),
                 return_log_mass=True,
             )

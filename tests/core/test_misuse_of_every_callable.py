@@ -458,7 +458,8 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
     **of_class("Or", first=("mask", ak.Causal()), second=("mask", ak.Causal())),
     **of_class("Not", mask=("mask", ak.Causal())),
     **of_class("PerHead", stack=("kernel", STACK), axes=("natural", 1)),
-    **of_class("Softmax", temperature=LENGTH, sink_mass=("not negative", 0.0)),
+    "fixed": (ak.fixed, {"value": ("real", 0.3)}),
+    **of_class("Softmax", temperature=LENGTH, sink_mass=("positive", 0.1)),
     **of_class("Entmax", alpha=("positive", 1.5), temperature=LENGTH),
     **of_class("Blockwise", block_q=("natural?", 8), block_k=("natural?", 8)),
     **of_class("Fourier", tol=("level", 1e-6)),
@@ -896,7 +897,7 @@ EXCLUDED = {
 }
 
 # what is valid all the same: (callable, argument, misuse)
-HEADS = "an array of NumPy is a fixed number for each head"
+HEADS = "an array has a number for each head, for `PerHead`"
 TRACED = "the number may be known at run time alone"
 SHAPES = "of the arrays only shapes and dtypes matter"
 ANY_SHAPE = "a function of each number, whatever the shape"
@@ -913,6 +914,9 @@ LEGAL = {
             ("Softmax", "temperature"),
             ("Softmax", "sink_mass"),
             ("Entmax", "temperature"),
+            ("Kerple", "rate"),
+            ("Kerple", "scale"),
+            ("fixed", "value"),
         )
     },
     **{

@@ -10,79 +10,142 @@ import pytest
 import attnkernel as ak
 from attnkernel import priors
 
-# what makes a part, where the parameter may be, the largest and the smallest of it that is given
+# what makes a part, where the parameter may be, and a number in it
+POSITIVE, REAL = (0.0, np.inf), (-np.inf, np.inf)
 PARTS = {
-    "temperature": (ak.Softmax, lambda rule: rule.temperature, (0.0, np.inf), 0.05),
-    "sink": (lambda m: ak.Softmax(sink_mass=m), lambda rule: rule.sink_mass, (0.0, np.inf), 1e-3),
+    "temperature": (ak.Softmax, lambda rule: rule.temperature, POSITIVE, 0.05),
+    "sink": (lambda m: ak.Softmax(sink_mass=m), lambda rule: rule.sink_mass, POSITIVE, 1e-3),
     "alpha": (ak.Entmax, lambda rule: rule.alpha, (1.0, 2.0), 1.5),
     "temperature of an entmax": (
-        lambda t: ak.Entmax(1.5, t),
+        lambda t: ak.Entmax(ak.fixed(1.5), t),
         lambda rule: rule.temperature,
-        (0.0, np.inf),
+        POSITIVE,
         2.0,
     ),
-    "slope": (ak.Alibi, lambda prior: prior.slope, (0.0, np.inf), 0.3),
-    "cap": (lambda c: ak.SoftCapped(ak.Gaussian(1.0), c), lambda k: k.cap, (0.0, np.inf), 20.0),
-    "scale": (ak.DotProduct, lambda kernel: kernel.scale, (-np.inf, np.inf), 0.4),
-    "scale of a cosine": (ak.CosineSimilarity, lambda k: k.scale, (-np.inf, np.inf), 0.4),
-    "offset": (lambda b: ak.Polynomial(2, b), lambda k: k.offset, (-np.inf, np.inf), 0.4),
+    "slope": (ak.Alibi, lambda prior: prior.slope, POSITIVE, 0.3),
+    "rate": (priors.Kerple, lambda prior: prior.rate, POSITIVE, 0.3),
+    "scale of distances": (lambda r: priors.Kerple(scale=r), lambda p: p.scale, POSITIVE, 0.3),
+    "cap": (lambda c: ak.SoftCapped(ak.DotProduct(), c), lambda k: k.cap, POSITIVE, 20.0),
+    "scale": (ak.DotProduct, lambda kernel: kernel.scale, REAL, 0.4),
+    "scale of a cosine": (ak.CosineSimilarity, lambda k: k.scale, REAL, 0.4),
+    "offset": (lambda b: ak.Polynomial(2, b), lambda k: k.offset, REAL, 0.4),
+    "scale of a polynomial": (lambda c: ak.Polynomial(2, scale=c), lambda k: k.scale, REAL, 0.4),
 }
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_number_is_fixed_and_no_leaf(name):
+def test_a_fixed_number_is_no_leaf(name):
     make, value_of, _, start = PARTS[name]
-    for number in (start, np.float64(start), np.asarray(start)):
-        part = make(number)
-        assert value_of(part) == start
-        leaves = jax.tree.leaves(part)
-        assert all(isinstance(leaf, jax.Array) for leaf in leaves)
-        assert len(leaves) == (name == "cap")  # the lengthscale of the capped Gaussian
-    assert hash(jax.tree.structure(make(start))) == hash(jax.tree.structure(make(start)))
+    for number in (start, np.float64(start), np.asarray(start), jnp.asarray(start, float)):
+        part = make(ak.fixed(number))
+        np.testing.assert_allclose(value_of(part), start, rtol=1e-6)
+        assert jax.tree.leaves(part) == []
+    same = [hash(jax.tree.structure(make(ak.fixed(start)))) for _ in range(2)]
+    assert same[0] == same[1]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        ak.Softmax,
+        lambda: ak.Alibi(heads=1),
+        priors.Kerple,
+        ak.DotProduct,
+        ak.CosineSimilarity,
+        ak.Polynomial,
+    ],
+)
+def test_a_default_is_fixed(make):
+    assert not [leaf for leaf in jax.tree.leaves(make()) if eqx.is_inexact_array(leaf)]
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_an_array_of_jax_is_fitted_and_never_leaves_its_domain(x64, name):
-    """Steps of any length, up and down: the value stays inside, and is what was given at first."""
-    make, value_of, (low, high), start = PARTS[name]
-    part = make(jnp.asarray(start))
-    np.testing.assert_allclose(value_of(part), start, rtol=1e-12)
-    params, fixed = eqx.partition(part, eqx.is_inexact_array)
-    for step in (-30.0, -1.0, 1.0, 30.0):
-        moved = eqx.combine(jax.tree.map(lambda leaf, step=step: leaf + step, params), fixed)
-        assert low < value_of(moved) < high
-    slope = jax.grad(lambda params: value_of(eqx.combine(params, fixed)))(params)
-    assert max(abs(leaf) for leaf in jax.tree.leaves(slope)) > 0
+def test_a_number_that_is_written_is_trained(x64, name):
+    """Whether of Python, NumPy or JAX; the value is what was given, and has a slope."""
+    make, value_of, _, start = PARTS[name]
+    for number in (start, np.float64(start), np.asarray(start), jnp.asarray(start)):
+        part = make(number)
+        np.testing.assert_allclose(value_of(part), start, rtol=1e-12)
+        params, static = eqx.partition(part, eqx.is_inexact_array)
+        assert len(jax.tree.leaves(params)) == 1
+        (slope,) = jax.tree.leaves(
+            jax.grad(lambda params, rest=static: value_of(eqx.combine(params, rest)))(params)
+        )
+        assert slope != 0
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_no_optimiser_leaves_a_domain(x64, dtype):
+    """200 steps of Adam at the learning rate 10, up or down all the way: one program for all."""
+    parts = {
+        name: jax.tree.map(lambda leaf: leaf.astype(dtype), make(start))
+        for name, (make, _, _, start) in PARTS.items()
+    }
+    params, static = eqx.partition(parts, eqx.is_inexact_array)
+    optimizer = optax.adam(10.0)
+
+    @jax.jit
+    def trained(params, slope):
+        def step(carry, _):
+            params, state = carry
+            slopes = jax.tree.map(lambda leaf: jnp.full_like(leaf, slope), params)
+            updates, state = optimizer.update(slopes, state)
+            return (optax.apply_updates(params, updates), state), None
+
+        return jax.lax.scan(step, (params, optimizer.init(params)), length=200)[0][0]
+
+    for slope in (1.0, -1.0):
+        moved = eqx.combine(trained(params, slope), static)
+        for name, (_, value_of, (low, high), start) in PARTS.items():
+            value = value_of(moved[name])
+            assert low < value < high, name
+            assert abs(value - start) > 1e-3 * abs(start), name
 
 
 @pytest.mark.parametrize("name", PARTS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, "1", None, True, 1j, [0.5, "x"]])
 def test_what_is_no_number_of_the_domain_is_refused(name, bad):
     make = PARTS[name][0]
-    if bad is None and name in ("scale", "scale of a cosine"):
-        return  # the default
     with pytest.raises((ValueError, TypeError)):  # TypeError: of the annotations, in tests
+        make(ak.fixed(bad))
+    if bad is None and name.startswith("scale"):
+        return  # the default of a scale
+    with pytest.raises((ValueError, TypeError)):
         make(bad)
 
 
 @pytest.mark.parametrize("name", [name for name, row in PARTS.items() if row[2][0] == 0])
 def test_numbers_below_a_domain_are_refused(name):
     for bad in (-1.0, jnp.asarray(-1.0), np.array([1.0, -2.0])):
-        if name == "slope" and not isinstance(bad, jax.Array):
-            continue  # a fixed one may favour what is far
         with pytest.raises(ValueError, match=r"must be .*; got .*-[12]"):
             PARTS[name][0](bad)
+        if name != "slope":  # a fixed one may favour what is far
+            with pytest.raises(ValueError, match=r"must be .*; got .*-[12]"):
+                PARTS[name][0](ak.fixed(bad))
+
+
+def test_ends_of_a_domain_are_fixed_only():
+    assert ak.Softmax(sink_mass=ak.fixed(0.0)).log_sink() is None
+    assert ak.Entmax(ak.fixed(2.0)).alpha == 2.0
+    for make, message in (
+        (lambda: ak.Softmax(sink_mass=0.0), r"positive.*got 0\.0.*ak\.fixed\(0\.0\)"),
+        (lambda: ak.Entmax(2.0), r"below 2.*got 2\.0.*ak\.fixed\(2\.0\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make()
+    with pytest.raises(ValueError, match="before a program is compiled"):
+        jax.jit(lambda t: ak.Softmax(ak.fixed(t)).temperature)(1.0)
 
 
 def test_a_fit_of_a_temperature_stays_above_zero(x64):
     """A start near 0 used to end below it."""
     rng = np.random.default_rng(0)
     x, y = rng.random(40), rng.normal(size=40)
-    model = ak.KernelRegression(ak.Gaussian(0.3), rule=ak.Softmax(jnp.asarray(0.05)))
+    model = ak.KernelRegression(ak.Gaussian(0.3), rule=ak.Softmax(0.05))
     fit = ak.fit(model, x, y, objective=ak.LeaveOneOut())
     assert np.all(fit.starts.end.rule.temperature > 0)
     steep = {"optimizer": optax.sgd(1e6), "steps": 5}
-    sunk = ak.KernelRegression(ak.Gaussian(0.3), rule=ak.Softmax(sink_mass=jnp.asarray(1e-3)))
+    sunk = ak.KernelRegression(ak.Gaussian(0.3), rule=ak.Softmax(sink_mass=1e-3))
     assert ak.fit(sunk, x, y, objective=ak.LeaveOneOut(), **steep).model.rule.sink_mass >= 0
 
 
@@ -92,10 +155,13 @@ HEADS, ROWS, DIM = 4, 5, 3
 @pytest.mark.parametrize(
     ("part", "of_head"),
     [
-        ({"prior": ak.Alibi(heads=HEADS)}, lambda h: {"prior": ak.Alibi(2.0 ** (-2.0 * (h + 1)))}),
         (
-            {"rule": ak.Softmax(np.array([0.5, 1.0, 2.0, 4.0]))},
-            lambda h: {"rule": ak.Softmax(2.0 ** (h - 1))},
+            {"prior": ak.Alibi(heads=HEADS)},
+            lambda h: {"prior": ak.Alibi(ak.fixed(2.0 ** (-2.0 * (h + 1))))},
+        ),
+        (
+            {"rule": ak.Softmax(ak.fixed(np.array([0.5, 1.0, 2.0, 4.0])))},
+            lambda h: {"rule": ak.Softmax(ak.fixed(2.0 ** (h - 1)))},
         ),
     ],
     ids=["slopes", "temperatures"],
@@ -129,5 +195,5 @@ def test_slopes_of_heads_are_those_of_the_paper():
 
 
 def test_what_is_shown_of_parameters():
-    assert repr(ak.Softmax(0.5)) == "Softmax(temperature=0.5, sink_mass=0.0)"
-    assert repr(ak.Alibi(0.25)) == "Alibi(slope=0.25)"
+    assert repr(ak.Softmax(0.5)) == "Softmax(temperature=0.5, sink_mass=fixed(0.0))"
+    assert repr(ak.Alibi(ak.fixed(0.25))) == "Alibi(slope=fixed(0.25))"

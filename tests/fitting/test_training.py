@@ -122,7 +122,7 @@ def test_new_style_keys_give_the_same_fit():
 def test_temperature_is_fitted_by_lbfgs(x64):
     """A lengthscale and a temperature do the same to a Gaussian: the fits find the same curve."""
     x, y = sample()
-    warm = ak.KernelRegression(ak.Gaussian(1.0), rule=ak.Softmax(jnp.array(1.0)))
+    warm = ak.KernelRegression(ak.Gaussian(1.0), rule=ak.Softmax(1.0))
     only = eqx.tree_at(
         lambda m: m.rule.temperature_parameter, jax.tree.map(lambda _: False, warm), True
     )

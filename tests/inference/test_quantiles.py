@@ -54,7 +54,7 @@ def test_quantiles_by_their_definition(x64, monkeypatch, weighted, pairs):
     x, weights = rng.uniform(-2, 2, (N, 2)), rng.integers(0, 3, N).astype(float)
     y = np.round(np.sin(2 * x[:, 0]) + 0.4 * rng.normal(size=N), 1)  # ties
     # a sink takes mass from all labels alike: the quantiles of the rest stay
-    options = {"weights": weights, "rule": ak.Softmax(sink_mass=20.0)} if weighted else {}
+    options = {"weights": weights, "rule": ak.Softmax(sink_mass=ak.fixed(20.0))} if weighted else {}
     fit = fitted(ak.Gaussian(0.4), x, y, **options)
     # the number of queries is one of its own: what is compiled knows how many go at a time
     x_new = rng.uniform(-2, 2, (M + pairs % 5, 2))

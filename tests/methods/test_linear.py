@@ -39,7 +39,7 @@ def arrays(seed=0):
 )
 def test_value_gradient_and_jvp_for_finite_rank(x64, kernel, prior):
     """Value, log-mass, gradient and JVP, with a sink."""
-    rule = ak.Softmax(sink_mass=0.1)
+    rule = ak.Softmax(sink_mass=ak.fixed(0.1))
 
     def everything(method):
         def outputs(qkv):

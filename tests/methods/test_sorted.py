@@ -102,7 +102,7 @@ def test_value_and_derivatives(x64, make, leave_one_out):
 @pytest.mark.parametrize(
     ("make", "prior", "rule"),
     [
-        (ak.Laplace, None, lambda: ak.Softmax(0.6, sink_mass=0.02)),
+        (ak.Laplace, None, lambda: ak.Softmax(ak.fixed(0.6), sink_mass=ak.fixed(0.02))),
         (ak.Laplace, priors.ExcludeSelf(), lambda: ak.Softmax(jnp.asarray(1.4))),
         (ak.Boxcar, None, lambda: ak.Softmax(jnp.asarray(1.4), sink_mass=0.02)),
         (ak.Epanechnikov, priors.ExcludeSelf(), lambda: ak.Softmax(sink_mass=jnp.asarray(0.02))),

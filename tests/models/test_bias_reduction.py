@@ -134,12 +134,12 @@ MIXED = ak.Gaussian(0.8).on(0) * ak.AitchisonAitken(0.2, 3).on(1)
         ),
         pytest.param(
             ak.Gaussian(0.8),
-            {"rule": ak.Softmax(sink_mass=2.0)},
+            {"rule": ak.Softmax(sink_mass=ak.fixed(2.0))},
             id="sink",
         ),
         slow(
             ak.Gaussian(0.8),
-            {"rule": ak.Softmax(sink_mass=2.0), "order": 1},
+            {"rule": ak.Softmax(sink_mass=ak.fixed(2.0)), "order": 1},
             id="sink, order 1",
         ),
         pytest.param(ak.Gaussian(0.8), {"rule": ak.Entmax(1.5)}, id="entmax"),

@@ -103,7 +103,7 @@ def test_hat_matrix_variance_and_leave_one_out(x64, order, sink_mass):
     rng = np.random.default_rng(7)
     weights = rng.uniform(0.2, 3.0, N) * (rng.uniform(size=N) < 0.9)
     many, variance = 50.0 + rng.normal(size=(N, MANY)), rng.uniform(0.1, 2.0, (N, 2))
-    rule = ak.Softmax(sink_mass=sink_mass)
+    rule = ak.Softmax(sink_mass=ak.fixed(sink_mass))
     model = ak.KernelRegression(ak.Gaussian(0.8), order=order, rule=rule)
     found = jax.device_get(estimates(model, x_new, x, y, many, weights, variance))
     _, hat = least_squares(x, x, y, 0.8, order, weights)

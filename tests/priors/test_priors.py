@@ -175,7 +175,7 @@ def test_buckets_of_distances(buckets, most, both):
 TABLE = np.random.default_rng(2).normal(size=(QUERIES, KEYS)).astype(np.float32)
 BIASES = {
     "alibi": (ak.Alibi(0.3), -0.3 * np.abs(I - J)),
-    "growing": (ak.Alibi(-0.3), 0.3 * np.abs(I - J)),
+    "growing": (ak.Alibi(ak.fixed(-0.3)), 0.3 * np.abs(I - J)),
     "kerple": (Kerple(0.7, 1.3), -0.7 * np.log(1 + 1.3 * np.abs(I - J))),
     "table": (Table(TABLE), TABLE),
     "weights of keys": (KeyWeights(TABLE[0]), TABLE[0][J]),

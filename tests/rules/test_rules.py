@@ -16,7 +16,7 @@ KEYS = 7
 RULES = {
     "softmax": ak.Softmax(0.7),
     "uniform": ak.Uniform(),
-    "sparsemax": ak.Entmax(2.0, temperature=1.3),
+    "sparsemax": ak.Entmax(ak.fixed(2.0), temperature=1.3),
     "entmax 1.5": ak.Entmax(1.5),
     "entmax near softmax": ak.Entmax(1.05),
 }
@@ -85,7 +85,7 @@ def threshold_in_numpy(scores, exponent):
 def test_entmax_against_a_root_finder(x64, alpha):
     @jax.jit
     def weights_and_thresholds(scores):
-        q, k, kernel, rule = jnp.eye(11), scores.T, ak.DotProduct(1.0), ak.Entmax(alpha)
+        q, k, kernel, rule = jnp.eye(11), scores.T, ak.DotProduct(1.0), ak.Entmax(ak.fixed(alpha))
         _, thresholds = ak.attend(
             q, k, jnp.zeros((13, 1)), kernel=kernel, rule=rule, return_log_mass=True
         )
@@ -109,7 +109,7 @@ def test_entmax_of_a_gaussian_is_a_compact_kernel_of_adaptive_width(x64, exponen
     """The Epanechnikov, the biweight and the triweight: (1 − d² / b²)₊ᵖ."""
     rng = np.random.default_rng(7)
     q, k, v = (rng.normal(size=size) for size in ((5, 2), (29, 2), (29, 3)))
-    rule = ak.Entmax(1 + 1 / exponent)
+    rule = ak.Entmax(ak.fixed(1 + 1 / exponent))
     attend = functools.partial(ak.attend, kernel=ak.Gaussian(1.0), rule=rule, method=method)
     ours, threshold = attend(q, k, v, return_log_mass=True)
     squared_widths = 2 * (exponent - np.asarray(threshold))[:, None]
@@ -163,7 +163,7 @@ def test_entmax_of_extreme_scores_in_float32(alpha):
 
     @jax.jit
     def weights(scores):
-        one = functools.partial(weights_of, ak.Entmax(alpha))
+        one = functools.partial(weights_of, ak.Entmax(ak.fixed(alpha)))
         parts = one(scores[:3]), one(scores[:2] - 2e4), one(scores[3:]), one(scores)
         return parts, one(scores, hidden), one(jnp.zeros(5)), jax.jacobian(one)(scores)
 
@@ -207,8 +207,9 @@ def test_a_temperature_is_learned_beside_keys_without_weight(x64, make):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ak.Entmax(1.0), r"alpha.*above 1.*at most 2.*1\.0.*ak\.Softmax"),
-        (lambda: ak.Entmax(2.5), r"alpha.*above 1.*at most 2.*2\.5"),
+        (lambda: ak.Entmax(1.0), r"alpha.*above 1.*below 2.*1\.0.*ak\.Softmax"),
+        (lambda: ak.Entmax(ak.fixed(2.5)), r"alpha.*above 1.*at most 2.*2\.5"),
+        (lambda: ak.Entmax(2.0), r"alpha.*below 2.*2\.0.*ak\.fixed\(2\.0\)"),
         (lambda: ak.Entmax(1.5, -1.0), r"temperature.*positive.*-1\.0"),
         (lambda: ak.Softmax(0.0), r"temperature.*positive.*0\.0"),
     ],

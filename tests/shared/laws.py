@@ -69,11 +69,11 @@ PRIORS = {
 }
 RULES = {
     "softmax": ak.Softmax(),
-    "constant temperature": ak.Softmax(0.6),
+    "constant temperature": ak.Softmax(ak.fixed(0.6)),
     "trainable temperature": ak.Softmax(jnp.asarray(1.4)),
-    "sink": ak.Softmax(sink_mass=0.02),
+    "sink": ak.Softmax(sink_mass=ak.fixed(0.02)),
     "uniform": ak.Uniform(),
-    "sparsemax": ak.Entmax(2.0),
+    "sparsemax": ak.Entmax(ak.fixed(2.0)),
     "trainable entmax": ak.Entmax(jnp.asarray(1.4), jnp.asarray(0.8)),
 }
 
