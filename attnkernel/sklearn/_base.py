@@ -1,8 +1,8 @@
-r"""What estimators of scikit-learn share: how a lengthscale is found, how one is pickled.
+r"""The base of the estimators for scikit-learn: lengthscale search, prediction, pickling.
 
 $$ \hat\ell = \arg\min_\ell L(\hat f_\ell; x, \bar y, W), \qquad x \text{ the distinct inputs} $$
 
-All is computed in float64, whatever the flag of JAX.
+Everything is computed in float64, whatever `jax_enable_x64` is.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ from ..fitting import Fit, fit
 from ..models import BiasReduced, KernelRegression
 from ..models._empty import known_policy
 from ..objectives import GCV, AICc, LeaveOneOut, Objective
-from ._deduplicate import distinct
+from ._deduplicate import merge_duplicates
 
 try:
     from jax import enable_x64
@@ -50,7 +50,7 @@ Matrix = Float[np.ndarray, "rows columns"]
 
 
 class KernelEstimator(BaseEstimator):
-    """An estimator of scikit-learn: its parameters, see `attnkernel.sklearn.KernelRegressor`."""
+    """The parameters and the fit of both estimators; see `attnkernel.sklearn.KernelRegressor`."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class KernelEstimator(BaseEstimator):
         per_dimension: Any = True,
         on_empty: Any = "nearest",
         starts: Any = None,
-    ):  # Any: scikit-learn looks at parameters in `fit`, not here
+    ):  # Any: scikit-learn validates parameters in `fit`
         self.kernel = kernel
         self.order = order
         self.iterations = iterations
@@ -73,31 +73,31 @@ class KernelEstimator(BaseEstimator):
         self.on_empty = on_empty
         self.starts = starts
 
-    def learn(self, x: Matrix, y: np.ndarray, sample_weight: Any) -> None:
-        """Set all that prediction needs, from inputs and labels as numbers."""
+    def _fit_smoother(self, x: Matrix, y: np.ndarray, sample_weight: Any) -> None:
+        """Sets `model_`, `fit_` and `lengthscale_` from numeric inputs and labels."""
         require_bool("per_dimension", self.per_dimension)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, x, dtype=np.float64)
         objective = self.objective
         if objective is not None and not isinstance(objective, Objective):
-            objective = _named("objective", objective, OBJECTIVES)()
+            objective = _class_of_name("objective", objective, OBJECTIVES)()
         if objective is not None and objective.is_stochastic:
             raise ValueError(
-                f"objective must draw nothing at random; {type(objective).__name__} does. Try "
+                f"objective must be deterministic; {type(objective).__name__} draws at random. Try "
                 f"ak.KFold(5), or ak.fit, which takes an optimiser."
             )
         on_empty = known_policy(self.on_empty)
         with enable_x64(True):
-            rows = distinct(x, y, sample_weight)
-            self._columns = self._with_a_say(rows.x)
-            self._rows = rows._replace(x=self.seen(rows.x))
+            rows = merge_duplicates(x, y, sample_weight)
+            self._columns = self._active_columns(rows.x)
+            self._rows = rows._replace(x=self._select_columns(rows.x))
             kernel = self._kernel(self._rows.x)
             self.model_ = self.smoother(kernel, on_empty)
             self.fit_: Fit | None = None
             varies = np.any(self._rows.x != self._rows.x[:1]) and np.any(rows.y != rows.y[:1])
             if objective is not None and self.lengthscale is None and varies and len(rows.x) >= 3:
                 x, y, weights = self._rows[:3]
-                # of an empty neighbourhood a criterion needs a number
+                # a criterion needs a finite prediction for an empty neighbourhood
                 policy = "mean" if on_empty == "mean" else "nearest"
                 start = self.smoother(kernel, policy)
                 parts = {"objective": objective, "weights": weights, "starts": self.starts}
@@ -112,8 +112,8 @@ class KernelEstimator(BaseEstimator):
         iterations = as_integer("iterations", self.iterations, 1)
         return model if iterations == 1 else BiasReduced(model, iterations)
 
-    def _with_a_say(self, x: Matrix) -> Bool[np.ndarray, " columns"]:
-        """Which columns: of a kernel that is given all, of others those that vary."""
+    def _active_columns(self, x: Matrix) -> Bool[np.ndarray, " columns"]:
+        """Returns which columns the kernel uses: all for a given kernel, else those that vary."""
         if isinstance(self.kernel, kernels.Kernel):
             return np.ones(x.shape[1], bool)
         if self.lengthscale is None:
@@ -129,28 +129,28 @@ class KernelEstimator(BaseEstimator):
         return np.broadcast_to(given != np.inf, x.shape[1:])
 
     def _kernel(self, x: Matrix) -> kernels.Kernel:
-        """The kernel that is given, or from which a search starts."""
+        """Returns the given kernel in float64, or the kernel from which a search starts."""
         if isinstance(self.kernel, kernels.Kernel):
             if self.lengthscale is not None:
-                raise ValueError(f"{self.kernel!r} has its own lengthscale: give it there alone.")
+                raise ValueError(f"{self.kernel!r} has its own lengthscale; leave out lengthscale.")
             return jax.tree.map(
                 lambda leaf: leaf.astype(float) if eqx.is_inexact_array(leaf) else leaf, self.kernel
             )
-        kernel = _named("kernel", self.kernel, KERNELS)
+        kernel = _class_of_name("kernel", self.kernel, KERNELS)
         if self.lengthscale is not None:
             given = np.asarray(self.lengthscale, np.float64)
             if self._columns.any():
                 return kernel(given[self._columns] if given.ndim else given)
             return kernel(1.0)
         n, dim = x.shape
-        # of two inputs: no label of the other counts
+        # for two inputs an eighth of their distance: the other label then has no weight
         lengthscale = np.std(x, axis=0) * n ** (-1 / (dim + 4)) if n > 2 else np.ptp(x, axis=0) / 8
         if not self.per_dimension:
             lengthscale = np.sqrt(np.mean(lengthscale**2))
         return kernel(np.where(lengthscale > 0, lengthscale, 1.0))
 
     def _set_lengthscale(self) -> None:
-        """`lengthscale_`, infinite for columns without a say."""
+        """Sets `lengthscale_`, infinite for inactive columns."""
         self.__dict__.pop("lengthscale_", None)
         found = getattr(self.model_.kernel, "lengthscale", None)
         if found is not None:
@@ -161,43 +161,43 @@ class KernelEstimator(BaseEstimator):
                 found = each
             self.lengthscale_ = found if found.ndim else float(found)
 
-    def seen(self, x: Matrix) -> Float[np.ndarray, "rows seen"]:
-        """The columns with a say; without any, all inputs are one."""
+    def _select_columns(self, x: Matrix) -> Float[np.ndarray, "rows active"]:
+        """Returns the active columns; one column of zeros if there are none."""
         return x[:, self._columns] if self._columns.any() else np.zeros((len(x), 1))
 
-    def predicted(self, X: Any) -> tuple[Matrix, np.ndarray]:
-        """Queries, as the model sees them, and predictions there."""
+    def _predict(self, X: Any) -> tuple[Matrix, np.ndarray]:
+        """Returns the active columns of the queries, and the predictions."""
         check_is_fitted(self)
-        q = self.seen(np.asarray(validate_data(self, X, reset=False, dtype=np.float64)))
+        q = self._select_columns(np.asarray(validate_data(self, X, reset=False, dtype=np.float64)))
         x, y, weights = self._rows[:3]
         with enable_x64(True):
             return q, np.array(self.model_(q, x, y, weights=weights))
 
     def __getstate__(self) -> Any:
-        return jax.tree.map(_packed, super().__getstate__())
+        return jax.tree.map(_pack, super().__getstate__())
 
     def __setstate__(self, state: Any) -> None:
         with enable_x64(True):
-            super().__setstate__(jax.tree.map(_unpacked, state))
+            super().__setstate__(jax.tree.map(_unpack, state))
 
 
 class _Packed:
-    """An array of JAX in a pickle: unpickled by itself it would lose its precision."""
+    """An array of JAX in a pickle: JAX unpickles float64 as float32 where x64 is off."""
 
     def __init__(self, array: np.ndarray):
         self.array = array
 
 
-def _packed(leaf: Any) -> Any:
+def _pack(leaf: Any) -> Any:
     return _Packed(np.asarray(leaf)) if isinstance(leaf, jax.Array) else leaf
 
 
-def _unpacked(leaf: Any) -> Any:
+def _unpack(leaf: Any) -> Any:
     return jnp.asarray(leaf.array) if isinstance(leaf, _Packed) else leaf
 
 
-def _named(argument: str, name: Any, known: dict[str, Any]) -> Any:
-    """The class of a name."""
+def _class_of_name(argument: str, name: Any, known: dict[str, Any]) -> Any:
+    """Returns the class that is registered under a name."""
     if not isinstance(name, str) or name not in known:
         raise ValueError(
             f"{argument} must be an object of attnkernel or one of {', '.join(map(repr, known))}; "

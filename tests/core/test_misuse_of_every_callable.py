@@ -880,14 +880,15 @@ EXCLUDED = {
         "Dense Sorted Auto Uniform EluFeatures Taylor priors.ExcludeSelf plot.ink plot.paper"
     ),
     "abstract: its subclasses are called": (
-        "Kernel Prior Mask Rule Method Objective kernels.Categorical kernels.Compact "
+        "LinearSmoother Kernel Prior Mask Rule Method Objective "
+        "kernels.Categorical kernels.Compact "
         "kernels.Embedded kernels.Wrapper kernels.FiniteRank kernels.Radial kernels.Scaled"
     ),
     "what a function returns": (
         "Fit Bands Selection attention.LocalFit fitting.Box fitting.Choice fitting.Result "
         "fitting.Starts inference.DegreesOfFreedom inference.Report objectives.Sample "
         "methods.SoftmaxState "
-        "methods.LinearState methods.Task data.Dataset"
+        "methods.LinearState methods.Task models.DataSupport data.Dataset"
     ),
     "an error or a warning": "FitWarning ExtrapolationWarning CheckpointWarning SavedFileError",
     "for authors of kernels, methods and training loops, inside jit": (

@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from attnkernel.sklearn import KernelClassifier, KernelRegressor
-from attnkernel.sklearn._deduplicate import distinct
+from attnkernel.sklearn._deduplicate import merge_duplicates
 
 # the lengthscale of a column without effect ends on its upper bound, which is a warning
 pytestmark = pytest.mark.filterwarnings("ignore::attnkernel.FitWarning")
@@ -146,13 +146,15 @@ def test_weight_of_two_equals_a_row_given_twice(objective):
 
 def test_rows_of_one_input_are_their_mean_with_the_sum_of_their_weights():
     x = np.array([[1.0, 0.0], [0.0, 5.0], [1.0, -0.0], [0.0, 4.0], [7.0, 7.0]])
-    rows = distinct(x, np.array([1.0, 2.0, 4.0, 8.0, 99.0]), np.array([1.0, 2.0, 3.0, 1.0, 0.0]))
+    rows = merge_duplicates(
+        x, np.array([1.0, 2.0, 4.0, 8.0, 99.0]), np.array([1.0, 2.0, 3.0, 1.0, 0.0])
+    )
     np.testing.assert_array_equal(rows.x, [[0, 4], [0, 5], [1, 0]])
     np.testing.assert_allclose(rows.y, [8, 2, 3.25], rtol=1e-15)
     np.testing.assert_array_equal(rows.weights, [1, 2, 4])
     np.testing.assert_allclose(rows.variance_of_means(np.ones((4, 1))), [[1], [1], [10 / 16]])
     with pytest.raises(ValueError, match=r"not all 0.*0\.0 to 0\.0"):
-        distinct(x, x[:, 0], np.zeros(5))
+        merge_duplicates(x, x[:, 0], np.zeros(5))
 
 
 def test_constant_column_is_ignored():
