@@ -41,7 +41,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     >>> data = ak.data.load("faithful")
     >>> model = KernelRegressor(starts=2).fit(data.x, data.y)
     >>> model.predict([[2.0], [4.0]]).round()
-    array([55., 77.])
+    array([54., 79.])
     ```
 
     **Arguments:**
