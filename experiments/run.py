@@ -34,7 +34,7 @@ import attnkernel as ak
 from attnkernel._core.atomic_files import fsync, write_atomically
 
 from .config import dump
-from .progress import Ticker, show_progress
+from .progress import show_progress
 from .provenance import DETERMINING, digest_of, digest_of_file, meta_of, now
 from .results import (
     OutputError,
@@ -46,7 +46,7 @@ from .results import (
     save_figure,
     write_json,
 )
-from .watch import Watch
+from .watch import Tick, Watch
 
 
 class Run(Watch):
@@ -76,6 +76,7 @@ class Run(Watch):
             emoji=False,
             soft_wrap=not sys.stdout.isatty(),
         )
+        self.stop_requested = False  # by Ctrl-C: `progress` raises it after the current chunk
         self._started = time.time()
         self._meta = meta_of(config)
         self._timings: dict[str, float] = {}
@@ -207,9 +208,15 @@ class Run(Watch):
         self._timings[what] = self._timings.get(what, 0.0) + time.perf_counter() - started
 
     @contextlib.contextmanager
-    def progress(self, what: str, total: int) -> Iterator[Ticker]:
+    def progress(self, what: str, total: int) -> Iterator[Tick]:
         with show_progress(self.console, what, total) as ticker:
-            yield ticker
+
+            def tick(done: int, state: str) -> None:
+                ticker(done, state)
+                if self.stop_requested:
+                    raise KeyboardInterrupt
+
+            yield tick
 
     @contextlib.contextmanager
     def fit(

@@ -1,6 +1,5 @@
 """Runs a study: settings of JAX before the first array, and every end written down."""
 
-import _thread
 import contextlib
 import os
 import signal
@@ -42,36 +41,22 @@ def settings(study: Study) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def insistent_interrupts() -> Iterator[None]:
-    """Ctrl-C comes again every half second until the block is left.
-
-    Python drops the `KeyboardInterrupt` that falls into a callback, such as the one that JAX adds
-    to the garbage collector, and prints its traceback, which nobody asked for.
-    """
+def stop_at_interrupt(run: Run) -> Iterator[None]:
+    """Ctrl-C stops the run after the current chunk; a second one stops it at once."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # no signal comes here
+        yield  # Python gives signals to the main thread alone
         return
-    left = threading.Event()
-
-    def again() -> None:
-        if not left.wait(0.5):
-            _thread.interrupt_main()
 
     def on_interrupt(signum: int, frame: Any) -> None:
-        threading.Thread(target=again, daemon=True).start()
-        raise KeyboardInterrupt
+        if run.stop_requested:
+            raise KeyboardInterrupt
+        run.stop_requested = True
+        print("stopping after this chunk; Ctrl-C again stops at once", file=sys.stderr)
 
-    def on_dropped(dropped: Any) -> None:
-        if not issubclass(dropped.exc_type, KeyboardInterrupt):
-            hook(dropped)
-
-    before, hook = signal.signal(signal.SIGINT, on_interrupt), sys.unraisablehook
-    sys.unraisablehook = on_dropped
+    before = signal.signal(signal.SIGINT, on_interrupt)
     try:
         yield
     finally:
-        left.set()
-        sys.unraisablehook = hook
         signal.signal(signal.SIGINT, before)
 
 
@@ -143,7 +128,7 @@ def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False
         if not distributed.all_say(True):
             return 2
         try:
-            with insistent_interrupts():
+            with stop_at_interrupt(run):
                 study.run(run)
             run.close("done")
         except KeyboardInterrupt:
