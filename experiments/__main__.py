@@ -1,4 +1,4 @@
-"""`python -m experiments`: run, resume, sweep, compare, index, page, and what configs say."""
+"""`python -m experiments`: run, resume, sweep, compare, index, page, show, validate, list."""
 
 import argparse
 import io
@@ -8,6 +8,8 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+EXTRA = ("pydantic", "yaml", "rich", "matplotlib")  # packages beyond those of the library
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,12 +22,24 @@ def main(arguments: list[str] | None = None) -> int:
     # argparse takes positional arguments in one run only; overrides may stand behind an option
     if strays := [word for word in rest if word.startswith("-") or "overrides" not in options]:
         parser.error(f"unrecognized arguments: {' '.join(strays)}")
+    try:
+        return _dispatch(options, [*getattr(options, "overrides", []), *rest])
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in EXTRA:
+            raise
+        install = 'pip install "attnkernel[experiments]"'
+        print(f"{package} is not installed: {install}", file=sys.stderr)
+        return 2
+
+
+def _dispatch(options: argparse.Namespace, overrides: list[str]) -> int:
     # imported here: `--help` answers at once
     from . import config, results  # noqa: PLC0415
     from .distributed import JoinError  # noqa: PLC0415
 
     try:
-        return _COMMANDS[options.command](options, [*getattr(options, "overrides", []), *rest])
+        return _COMMANDS[options.command](options, overrides)
     except (config.ConfigError, results.OutputError, JoinError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -124,10 +138,11 @@ def _compare(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _index(options: argparse.Namespace, _: list[str]) -> int:
+    from rich.console import Console  # noqa: PLC0415
+
     from . import compare  # noqa: PLC0415
 
-    path, number = compare.index(options.folder)
-    print(f"{path}: {number} runs")
+    compare.index(options.folder, Console(highlight=False, markup=False, soft_wrap=True))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Runs side by side: what was asked of each, what came of it, and their metrics in one figure."""
+"""Runs side by side: the fields that differ, the results, and their metrics in one figure."""
 
 import csv
 import io
@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from rich.console import Console
 from rich.table import Table
 
 from attnkernel._core.atomic_files import write_atomically
-from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
+from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, literal
 
 from .config import ConfigError, read
+from .labels import in_words, labels
 from .results import (
     OutputError,
     flat,
@@ -27,14 +29,15 @@ from .results import (
     status_of,
 )
 
-_ROWS = 40  # of a table of numbers
-_LOOKS = list(
-    zip((BLUE, ORANGE, GREEN, PURPLE, SKY, GREY), ("-", "--", "-.", ":", "-", "--"), strict=True)
-)
+MAX_ROWS = 40  # of a table
+MAX_PANELS = 6
+INDEX_COLUMNS = ("run", "study", "state", "seed", "started", "seconds")
+_COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)
+_LINES = ("-", "--", "-.", ":")
 
 
 class Result:
-    """What a run directory says."""
+    """The config, status, summary and metrics of a run directory."""
 
     def __init__(self, directory: Path):
         if not (directory / "config.yaml").is_file():
@@ -43,7 +46,8 @@ class Result:
         self.config = flat(read(directory / "config.yaml").values)
         self.status = status_of(directory)
         self.meta = read_json(directory / "meta.json")
-        self.numbers = numbers_of(read_json(directory / "summary.json"))
+        self.summary = read_json(directory / "summary.json")
+        self.numbers = numbers_of(self.summary)
 
     def paths(self) -> dict[tuple[str, str], np.ndarray]:
         """Metrics by step, shape (steps, 2): of each number and each member of the run."""
@@ -70,25 +74,33 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
     written; `ConfigError` for a run whose config cannot be read.
     """
     results = [Result(run) for run in runs]
-    names = _names(runs)
+    names = _run_names(runs)
     asked = _rows([result.config for result in results], differing=True)
-    came = _rows([result.numbers for result in results], differing=False)
+    numbers = _rows([result.numbers for result in results], differing=False)
+    words = labels(numbers, [result.summary for result in results])
     state = [result.status["state"] for result in results]
     try:
         out.mkdir(parents=True)
     except OSError as error:
         raise OutputError(f"{out} cannot be made: {error.strerror}") from None
+    shown = {words[name]: values for name, values in list(numbers.items())[:MAX_ROWS]}
     for title, rows in (
-        ("What was asked, where it differs", {"state": state, **asked}),
-        ("What came of it", dict(list(came.items())[:_ROWS])),
+        ("Fields of the configs that differ", {"state": state, **asked}),
+        ("Results", shown),
     ):
         table = Table("", *names, title=title, title_justify="left", box=None, pad_edge=False)
         for name, values in rows.items():
             table.add_row(name, *("" if value is None else _shown(value) for value in values))
         console.print(table)
-    if len(came) > _ROWS:
-        console.print(f"and {len(came) - _ROWS} more numbers in {out / 'compare.json'}")
-    content = {"runs": [str(run) for run in runs], "state": state, "config": asked, "numbers": came}
+    if len(numbers) > MAX_ROWS:
+        rest = len(numbers) - MAX_ROWS
+        console.print(f"and {rest} more numbers in {out / 'compare.json'}")
+    content = {
+        "runs": [str(run) for run in runs],
+        "state": state,
+        "config": asked,
+        "numbers": numbers,
+    }
     try:
         write_atomically(out / "compare.json", (json.dumps(content, indent=2) + "\n").encode())
         drawn = _draw(names, [result.paths() for result in results], out)
@@ -101,7 +113,7 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
     console.print(f"numbers {out / 'compare.json'}")
 
 
-def _names(runs: Sequence[Path]) -> list[str]:
+def _run_names(runs: Sequence[Path]) -> list[str]:
     """The shortest ends of paths that tell the runs apart."""
     parts = [run.resolve().parts for run in runs]
     for depth in range(1, max(map(len, parts)) + 1):
@@ -125,36 +137,54 @@ def _shown(value: Any) -> str:
 def _draw(
     names: Sequence[str], paths: Sequence[Mapping[tuple[str, str], np.ndarray]], out: Path
 ) -> Path | None:
-    """One panel for each metric of at least two runs (of one, if it is alone): a line a member."""
+    """A panel for each metric that at least two runs share: a colour for each run, a line style for
+    each series of it. Runs may have different numbers of steps."""
     metrics = dict.fromkeys(metric for found in paths for metric, _ in found)
     least = min(2, len(paths))
-    shared = [m for m in metrics if sum(any(m == k for k, _ in f) for f in paths) >= least][:6]
+    shared = [m for m in metrics if sum(any(m == k for k, _ in f) for f in paths) >= least]
     if not shared:
         return None
-    figure = Figure(figsize=(6.4, 0.6 + 2.4 * len(shared)))
+    shared = shared[:MAX_PANELS]
+    series = list(dict.fromkeys(who for found in paths for _, who in found))
+    figure = Figure(figsize=(6.4, 0.9 + 2.4 * len(shared)))
     axes = figure.subplots(len(shared), 1, squeeze=False, sharex=True)[:, 0]
     arrays = {}
     for ax, metric in zip(axes, shared, strict=True):
-        for i, (name, found) in enumerate(zip(names, paths, strict=True)):
-            color, style = _LOOKS[i % len(_LOOKS)]
-            members = [(who, rows) for (key, who), rows in found.items() if key == metric]
-            for number, (who, rows) in enumerate(members):
-                label = name if number == 0 else None
-                ax.plot(*rows.T, style, color=color, linewidth=1.1, alpha=0.8, label=label)
+        for i, found in enumerate(paths):
+            for (key, who), rows in found.items():
+                if key != metric:
+                    continue
+                style = _LINES[series.index(who) % len(_LINES)]
+                ax.plot(*rows.T, style, color=_COLORS[i % len(_COLORS)], linewidth=1.1)
                 arrays[f"{metric}/{i}/{who}"] = rows
         values = np.concatenate(
             [rows[:, 1] for key, rows in arrays.items() if key.startswith(f"{metric}/")]
         )
         if np.all(values > 0) and np.max(values) > 30 * np.min(values):
             ax.set_yscale("log")
-        ax.set_ylabel(metric)
+        ax.set_ylabel(literal(in_words(metric)))
     axes[-1].set_xlabel("step")
-    axes[0].legend(loc="best")
+    entries = [
+        Line2D([], [], color=_COLORS[i % len(_COLORS)], label=literal(name))
+        for i, name in enumerate(names)
+    ]
+    if len(series) > 1:
+        entries += [
+            Line2D([], [], color=GREY, linestyle=_LINES[i % len(_LINES)], label=_series_words(who))
+            for i, who in enumerate(series[:12])
+        ]
+    figure.legend(handles=entries, loc="outside lower center", ncols=3)
     return save_figure(out / "figures", "compare", figure, arrays)
 
 
-def index(folder: Path) -> tuple[Path, int]:
-    """Writes `index.csv`, one line for each run in a folder and below; returns it and their number.
+def _series_words(who: str) -> str:
+    """The series `hold_out 7` as "held out 7"."""
+    member, _, value = who.partition(" ")
+    return literal(f"{in_words(member)} {value}")
+
+
+def index(folder: Path, console: Console) -> None:
+    """Writes `index.csv`, one line for each run in a folder and below, and prints a short table.
 
     **Raises:** `OutputError` where there is no such folder, or it cannot be written.
     """
@@ -189,4 +219,10 @@ def index(folder: Path) -> tuple[Path, int]:
         write_atomically(folder / "index.csv", text.getvalue().encode())
     except OSError as error:
         raise OutputError(f"{folder} cannot be written: {error.strerror}") from None
-    return folder / "index.csv", len(rows)
+    table = Table(*INDEX_COLUMNS, box=None, pad_edge=False)
+    for row in rows[-MAX_ROWS:]:
+        table.add_row(
+            *(_shown(row[name]) if row[name] is not None else "" for name in INDEX_COLUMNS)
+        )
+    console.print(table)
+    console.print(f"{folder / 'index.csv'}: {len(rows)} runs")

@@ -5,7 +5,7 @@ import io
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from scipy.stats import t as student
 from attnkernel._core.atomic_files import write_atomically
 from attnkernel.plot import BLUE, SKY, literal
 
+from .labels import labels
 from .results import numbers_of, plain, save_figure
 from .sweep_members import Member, words
 
@@ -54,17 +55,26 @@ def report(
         "groups": groups,
     }
     write_atomically(out / "summary.json", (json.dumps(plain(content), indent=2) + "\n").encode())
-    shown = _telling(groups)
-    table = Table("", "members", *shown, title="Mean, and its 95 % interval over seeds")
+    shown = _varying_numbers(groups)
+    summaries = [found[m.id].get("summary") or {} for m in members if m.id in found]
+    text_of = labels(names, summaries)
+    table = Table(
+        "",
+        "members",
+        *(text_of[name] for name in shown),
+        title="Mean, and its 95 % interval over seeds",
+    )
     table.title_justify, table.box, table.pad_edge = "left", None, False
-    for group in groups[:_TABLE]:
+    for group in groups[:MAX_ROWS]:
         cells = [_interval(group["numbers"].get(name)) for name in shown]
         table.add_row(words(group["asked"]) or "all", str(group["members"]), *cells)
     console.print(table)
-    if len(groups) > _TABLE:
-        console.print(f"and {len(groups) - _TABLE} more lines in {out / 'summary.json'}")
+    if len(groups) > MAX_ROWS:
+        console.print(f"and {len(groups) - MAX_ROWS} more lines in {out / 'summary.json'}")
     if shown:
-        console.print(f"figure  {_draw(out, groups, rows, shown)}")
+        console.print(
+            f"figure  {_draw(out, groups, rows, {name: text_of[name] for name in shown})}"
+        )
     console.print(f"numbers {out / 'summary.json'}")
     bad = [m for m in mine if found.get(m.id, {}).get("state") != "done"]
     for member in bad:
@@ -73,7 +83,7 @@ def report(
     return 1 if bad else 0
 
 
-_TABLE = 30
+MAX_ROWS = 30
 
 
 def _aggregates(rows: Sequence[tuple[Member, dict[str, Any], dict[str, Any]]]) -> list[Any]:
@@ -98,7 +108,7 @@ def _aggregates(rows: Sequence[tuple[Member, dict[str, Any], dict[str, Any]]]) -
     return groups
 
 
-def _telling(groups: Sequence[Any], most: int = 4) -> list[str]:
+def _varying_numbers(groups: Sequence[Any], most: int = 4) -> list[str]:
     """The first numbers that differ between members."""
     names = dict.fromkeys(name for group in groups for name in group["numbers"])
     means = {n: {g["numbers"][n]["mean"] for g in groups if n in g["numbers"]} for n in names}
@@ -114,30 +124,32 @@ def _interval(number: dict[str, Any] | None) -> str:
     return f"{number['mean']:.4g}" + ("" if half is None else f" ± {half:.2g}")
 
 
-def _draw(out: Path, groups: Sequence[Any], rows: Sequence[Any], shown: Sequence[str]) -> Path:
+def _draw(out: Path, groups: Sequence[Any], rows: Sequence[Any], shown: Mapping[str, str]) -> Path:
     """A panel for each number: the members, and their means with intervals."""
     figure = Figure(figsize=(1.4 + 2.4 * len(shown), 1.3 + 0.32 * min(len(groups), 60)))
     axes = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
     place = {tuple(group["asked"].items()): i for i, group in enumerate(groups)}
     arrays = {}
-    for ax, name in zip(axes, shown, strict=True):
+    for ax, (name, label) in zip(axes, shown.items(), strict=True):
         points = [
             (numbers[name], place[tuple((k, v) for k, v in m.asked.items() if k != "seed")])
             for m, row, numbers in rows
             if row["state"] == "done" and name in numbers
         ]
         ax.plot(*np.array(points).T, "|", color=SKY, markersize=7, label="members")
-        of = [
+        drawn = [
             (i, group["numbers"][name])
             for i, group in enumerate(groups)
             if name in group["numbers"]
         ]
-        means = [(n["mean"], n.get("lower", n["mean"]), n.get("upper", n["mean"])) for _, n in of]
+        means = [
+            (n["mean"], n.get("lower", n["mean"]), n.get("upper", n["mean"])) for _, n in drawn
+        ]
         mean, lower, upper = np.array(means).T
         ends = np.stack([mean - lower, upper - mean])
         ax.errorbar(
             mean,
-            [i for i, _ in of],
+            [i for i, _ in drawn],
             xerr=ends,
             fmt="o",
             color=BLUE,
@@ -145,7 +157,7 @@ def _draw(out: Path, groups: Sequence[Any], rows: Sequence[Any], shown: Sequence
             markersize=4,
             label="mean, 95 % interval",
         )
-        ax.set_xlabel(literal(name))
+        ax.set_xlabel(literal(label))
         ax.margins(y=0.5 / (len(groups) + 1))
         arrays |= {f"{name}/points": points, f"{name}/means": means}
     axes[0].set_yticks(range(len(groups)), [literal(words(g["asked"]) or "all") for g in groups])

@@ -2,11 +2,13 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from paths import CONFIGS
+from paths import CONFIGS, ROOT
 
 from experiments.__main__ import main
 from experiments.registry import STUDIES
@@ -45,6 +47,17 @@ def test_validate_reports_every_config(home, capsys):
     first, second = err.splitlines()
     assert first.startswith("bad.yaml:1: study: unknown name 'hold_out'")
     assert second.startswith("missing.yaml: cannot be read")
+
+
+@pytest.mark.cli
+@pytest.mark.parametrize("package", ["pydantic", "rich"])
+def test_missing_extra_is_reported_with_the_line_that_installs_it(package):
+    code = f"import sys; sys.modules[{package!r}] = None\nfrom experiments.__main__ import main\n"
+    command = [sys.executable, "-c", code + "sys.exit(main(['list']))"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == f'{package} is not installed: pip install "attnkernel[experiments]"\n'
 
 
 def test_validate_runs_nothing(home):

@@ -6,8 +6,10 @@ import shutil
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from experiments.__main__ import main
+from experiments.labels import labels
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
@@ -45,7 +47,8 @@ def test_configs_numbers_and_metrics_are_compared(folder, tmp_path, monkeypatch,
     ]
     expected = [summary["fits"][1]["lengthscale"] for summary in summaries]
     assert content["numbers"]["fits.1.lengthscale"] == expected
-    for text in ("training.learning_rate", "slow", "fast", f"{expected[1]:.6g}", "done"):
+    texts = ("training.learning_rate", "slow", "fast", f"{expected[1]:.6g}", "done")
+    for text in (*texts, "held out 7: ℓ", "held out 2: leave-one-out error"):
         assert text in printed
     arrays = np.load(out / "figures" / "compare.npz")
     assert {key.split("/")[0] for key in arrays} == {"loss", "lengthscale"}
@@ -55,10 +58,53 @@ def test_configs_numbers_and_metrics_are_compared(folder, tmp_path, monkeypatch,
     np.testing.assert_allclose(path[:, 1], own[1], rtol=1e-6)
 
 
+def test_runs_of_different_lengths_and_series_share_a_figure(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder)
+    longer = ["training.steps=9", "hold_out=[7, 11]", "--out", str(tmp_path / "longer")]
+    assert main(["run", "c.yaml", *longer, "--quiet"]) == 0
+    out, figures = tmp_path / "all", []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: figures.append(self))
+    assert main(["compare", "results/slow", str(tmp_path / "longer"), "--out", str(out)]) == 0
+    with np.load(out / "figures" / "compare.npz") as arrays:
+        series = {key: rows.shape for key, rows in arrays.items() if key.startswith("loss")}
+    assert series == {
+        "loss/0/hold_out 2": (5, 2),
+        "loss/0/hold_out 7": (5, 2),
+        "loss/1/hold_out 7": (9, 2),
+        "loss/1/hold_out 11": (9, 2),
+    }
+    (legend,) = figures[0].legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert texts == ["slow", "longer", "held out 2", "held out 7", "held out 11"]
+
+
+def test_labels_name_rows_by_their_first_field():
+    one = {"fits": [{"hold_out": 5, "lengthscale": 1.0}], "notes": []}
+    other = {"fits": [{"hold_out": 9, "lengthscale": 2.0}], "criterion": 3.0}
+    names = ["fits.0.lengthscale", "criterion", "data.rows", "table.1.weights.2"]
+    assert list(labels(names, [one]).values()) == [
+        "held out 5: ℓ",
+        "criterion",
+        "data, rows",
+        "table 2: weight 3",
+    ]
+    assert labels(names, [one, other])["fits.0.lengthscale"] == "fits 1: ℓ"
+
+
+def test_labels_that_are_not_unique_stay_dotted_names():
+    rows = {"fits": [{"hold_out": 5, "loss": 1.0}, {"hold_out": 5, "loss": 2.0}]}
+    assert list(labels(["fits.0.loss", "fits.1.loss"], [rows])) == ["fits.0.loss", "fits.1.loss"]
+    assert labels(["fits.0.loss", "fits.1.loss"], [rows])["fits.0.loss"] == "fits.0.loss"
+
+
 def test_index_has_a_line_for_each_run(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     assert main(["index"]) == 0
-    assert "index.csv: 2 runs" in capsys.readouterr().out
+    head, fast, slow, last = capsys.readouterr().out.splitlines()
+    assert head.split() == ["run", "study", "state", "seed", "started", "seconds"]
+    assert fast.split()[:4] == ["fast", "holdout", "done", "2024"]
+    assert slow.split()[0] == "slow"
+    assert last.endswith("index.csv: 2 runs")
     with (folder / "results" / "index.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["run"], row["state"], row["study"]) for row in rows] == [
