@@ -1,4 +1,4 @@
-"""Caches of keys and values: attention to all that came before, one row, or a few, at a time."""
+"""Key-value caches: the keys and values of earlier rows, for attention of the next ones."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from .._core.validation import as_integer, require_bool
 
 
 class Rows(NamedTuple):
-    """Keys and values to attend to, and the position of each; -1 where there is none."""
+    """Keys and values to attend to, and the position of each; −1 marks an empty place."""
 
     keys: Float[Array, "rows heads qk_size"]
     values: Float[Array, "rows heads vo_size"]
@@ -21,20 +21,25 @@ class Rows(NamedTuple):
 class KVCache(eqx.Module):
     r"""The keys and values of the rows so far, in arrays of a fixed size.
 
-    No sum can take their place: each later query weighs them anew.
-
     - A full cache keeps every row, up to its capacity. To write past its end is an error.
-    - A ring keeps the last rows, as many as its capacity, in O(1) memory: row t at place t mod
-      capacity, its position t beside it. So masks, biases and rotary angles stay right when it
-      wraps; attention with it is to a window of that many rows, the query's own included.
+    - A ring keeps the last rows, up to its capacity, in O(1) memory: row t at place t mod capacity,
+      with its position t, so that masks, biases and rotary angles stay right when it wraps.
+      Attention sees a window of that many rows, the query's own included.
 
     **Arguments:**
 
-    - `capacity`: how many rows.
+    - `capacity`: the number of rows.
     - `heads`, `qk_size`, `vo_size`: of keys and values.
-    - `ring`: whether the oldest rows make room for new ones. Default: no.
+    - `ring`: whether new rows overwrite the oldest ones. Default: no.
     - `dtype`: of keys and values. Default: the default floating type. In bfloat16 they take half
-      the memory; what is summed over them is still in no less than float32.
+      the memory; sums over them are still formed in at least float32.
+
+    ```python
+    attention = ak.MultiheadAttention(2, 8, key=jax.random.PRNGKey(0))
+    cache = attention.cache(100)
+    for row in jax.random.normal(jax.random.PRNGKey(1), (3, 1, 8)):
+        out, cache = attention.step(row, cache)
+    ```
     """
 
     keys: Float[Array, "capacity heads qk_size"]
@@ -67,7 +72,7 @@ class KVCache(eqx.Module):
 
     @property
     def capacity(self) -> int:
-        """How many rows there is room for."""
+        """The number of rows that fit."""
         return self.positions.shape[0]
 
     def next_positions(self, rows: int) -> Int[Array, " rows"]:
@@ -79,7 +84,7 @@ class KVCache(eqx.Module):
         keys: Float[Array, "new heads qk_size"],
         values: Float[Array, "new heads vo_size"],
     ) -> tuple[Rows, "KVCache"]:
-        """What new rows may attend to, themselves included, and the cache with them in it.
+        """Returns the rows that new rows may attend to, themselves included, and the new cache.
 
         **Raises:** `ValueError` if a full cache has no room for them; inside `jit` the error is
         one of run time.
@@ -95,7 +100,7 @@ class KVCache(eqx.Module):
             require_finite(name, array)
         if not self.ring:
             left = f"A cache of {self.capacity} rows cannot take {new} more"
-            advice = "Make it larger, or a ring, which forgets the oldest rows."
+            advice = "Make it larger, or a ring, which overwrites the oldest rows."
             if is_concrete(self.length):
                 if int(self.length) + new > self.capacity:
                     raise ValueError(f"{left}: it holds {int(self.length)}. {advice}")
@@ -104,7 +109,7 @@ class KVCache(eqx.Module):
                 keys = eqx.error_if(keys, over, f"{left} than it holds. {advice}")
         positions = self.next_positions(new)
         rows = Rows(keys.astype(self.keys.dtype), values.astype(self.values.dtype), positions)
-        # of more new rows than there is room for, the last stay
+        # where new rows exceed the capacity, the last ones are kept
         kept = Rows(*(part[-self.capacity :] for part in rows))
         place = kept.positions % self.capacity
         held = Rows(self.keys, self.values, self.positions)

@@ -1,4 +1,4 @@
-"""Heads side by side: what all share and what each has of its own, in the groups of shared keys."""
+"""Inputs of attention with heads: sequences, positions, masks, and heads grouped by shared keys."""
 
 import functools
 import operator
@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_integer_array, as_real_array
-from .._core.validation import as_integer, require_instance
+from .._core.validation import as_integer, is_real_number, require_bool, require_instance
 from ..attention import PerHead
 from ..kernels import Kernel
 from ..methods import Method
@@ -23,8 +23,8 @@ from ..rules import Rule
 OfHeads = Float[Array, "_rows _heads _size"]
 
 
-def share(name: str, size: int | None, of: int, heads: int) -> int:
-    """A size as given, or an equal part of the whole for each head."""
+def head_size(name: str, size: int | None, of: int, heads: int) -> int:
+    """Returns the size of a head: as given, or an equal share of `of`."""
     if size is not None:
         return as_integer(name, size, 1)
     if of < heads:
@@ -35,8 +35,8 @@ def share(name: str, size: int | None, of: int, heads: int) -> int:
     return of // heads
 
 
-def require_heads(kernel: Any, prior: Any, rule: Any, method: Any) -> None:
-    """Raise `ValueError` unless each is what it should be, or for the first three a `PerHead`."""
+def require_attention_parts(kernel: Any, prior: Any, rule: Any, method: Any) -> None:
+    """Raises `ValueError` unless each has its class; kernel, prior and rule may be `PerHead`."""
     for name, part, kind, example in (
         ("kernel", kernel, Kernel, "ak.DotProduct()"),
         ("rule", rule, Rule, "ak.Softmax()"),
@@ -49,7 +49,7 @@ def require_heads(kernel: Any, prior: Any, rule: Any, method: Any) -> None:
 
 
 def as_sequence(name: str, rows: Any, size: int) -> Float[Array, "rows size"]:
-    """Rows of one sequence; `ValueError` unless they are real, and of this size."""
+    """Returns the rows of one sequence; `ValueError` unless they are real and of this size."""
     array = as_real_array(name, rows)
     if array.ndim != 2 or array.shape[1] != size:
         raise ValueError(
@@ -62,7 +62,7 @@ def as_sequence(name: str, rows: Any, size: int) -> Float[Array, "rows size"]:
 def as_sequences(
     query: Any, key_: Any, value: Any, sizes: tuple[int, int, int]
 ) -> tuple[Array, Array, Array]:
-    """**Raises:** `ValueError` unless each is one sequence of rows of its size, and keys fit."""
+    """Returns three sequences; `ValueError` unless they have their sizes and each key a value."""
     query, key_, value = (
         as_sequence(name, rows, size)
         for name, rows, size in zip(
@@ -71,19 +71,19 @@ def as_sequences(
     )
     if key_.shape[0] != value.shape[0]:
         raise ValueError(
-            f"key_ and value must have as many rows, each key one value; got {key_.shape[0]} keys "
+            f"key_ and value must have the same number of rows; got {key_.shape[0]} keys "
             f"and {value.shape[0]} values."
         )
     return query, key_, value
 
 
-def split(x: OfHeads, kv_heads: int) -> Float[Array, "_kv_heads _group _rows _size"]:
-    """Heads first, those that share keys side by side."""
+def group_heads(x: OfHeads, kv_heads: int) -> Float[Array, "_kv_heads _group _rows _size"]:
+    """Moves the axis of heads to the front, grouped by the keys that they share."""
     return x.swapaxes(0, 1).reshape(kv_heads, -1, x.shape[0], x.shape[2])
 
 
-def grouped(part: Any, heads: int, kv_heads: int) -> Any:
-    """A part for all heads, or its heads as (heads of keys, queries of each)."""
+def group_per_head(part: Any, heads: int, kv_heads: int) -> Any:
+    """Reshapes the heads of each `PerHead` in a part to (heads of keys, queries of each)."""
     groups = (kv_heads, heads // kv_heads)
 
     def regroup(node: Any) -> Any:
@@ -100,8 +100,10 @@ def grouped(part: Any, heads: int, kv_heads: int) -> Any:
     return jax.tree.map(regroup, part, is_leaf=lambda node: isinstance(node, PerHead))
 
 
-def masked(mask: ArrayLike | None, heads: int, queries: int, keys: int) -> Prior | PerHead | None:
-    """A mask array as a prior."""
+def mask_as_prior(
+    mask: ArrayLike | None, heads: int, queries: int, keys: int
+) -> Prior | PerHead | None:
+    """Converts a mask array to a prior."""
     if mask is None:
         return None
     if not isinstance(mask, jax.Array):
@@ -110,7 +112,7 @@ def masked(mask: ArrayLike | None, heads: int, queries: int, keys: int) -> Prior
             raise ValueError(f"mask must be an array of Booleans; got {mask!r}.")
         mask = read
     mask = jnp.asarray(mask)
-    if jnp.issubdtype(mask.dtype, jnp.integer):  # as Equinox reads them
+    if jnp.issubdtype(mask.dtype, jnp.integer):  # as Equinox does
         mask = mask != 0
     shapes = ((queries, keys), (heads, queries, keys))
     if mask.dtype != bool or mask.shape not in shapes:
@@ -130,10 +132,10 @@ def multiply_priors(*priors: Any) -> Any:
     return functools.reduce(operator.mul, given) if given else None
 
 
-def positions_of(
+def read_positions(
     heads: tuple, positions: Array | None, key_positions: Array | None
 ) -> tuple[Array, Array]:
-    """Positions as given, or the numbers of rows."""
+    """Returns positions as given, or the numbers of rows."""
 
     def of(name: str, part: Array, given: Any) -> Array:
         if given is None:
@@ -146,3 +148,43 @@ def positions_of(
         return array
 
     return of("positions", heads[0], positions), of("key_positions", heads[1], key_positions)
+
+
+def require_rotary(rotary_base: Any, qk_size: int) -> None:
+    """Raises `ValueError` unless the base of rotary positions is above 0, and the size even."""
+    if rotary_base is None:
+        return
+    if not (is_real_number(rotary_base) and rotary_base > 0):
+        raise ValueError(f"rotary_base must be above 0, such as 10000.0; got {rotary_base!r}.")
+    if qk_size % 2:
+        raise ValueError(
+            f"Rotary positions rotate pairs of coordinates: qk_size must be even; got {qk_size}."
+        )
+
+
+def require_dropout_and_ridge(dropout_p: Any, ridge: Any, order: int) -> None:
+    """Raises `ValueError` for a share outside [0, 1), a negative ridge, or dropout of order 1."""
+    if not is_real_number(dropout_p) or not 0 <= dropout_p < 1:
+        raise ValueError(f"dropout_p must be a share from 0 to below 1; got {dropout_p!r}.")
+    if not is_real_number(ridge) or ridge < 0:
+        raise ValueError(f"ridge must be a finite number from 0; got {ridge!r}.")
+    if order and dropout_p:
+        raise ValueError(
+            f"Dropout acts on weights, and needs order 0; got order={order!r}, "
+            f"dropout_p={dropout_p!r}."
+        )
+
+
+def require_divisible(num_heads: int, num_kv_heads: int) -> None:
+    """Raises `ValueError` unless each head of keys serves the same number of query heads."""
+    if num_heads % num_kv_heads:
+        raise ValueError(
+            f"num_heads must be a multiple of num_kv_heads, so that each head of keys serves the "
+            f"same number of query heads; got {num_heads} and {num_kv_heads}."
+        )
+
+
+def require_bools(**flags: Any) -> None:
+    """Raises `ValueError` unless each argument is True or False."""
+    for name, flag in flags.items():
+        require_bool(name, flag)

@@ -1,4 +1,4 @@
-"""Attention of many heads: between sequences or within one, at once or row by row with a cache."""
+"""Multi-head attention: between sequences or within one, all rows at once or with a cache."""
 
 import functools
 import warnings
@@ -14,65 +14,70 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from .._core.arrays import as_float_dtype
 from .._core.validation import (
     as_integer,
-    is_real_number,
-    require_bool,
-    require_function,
     require_key,
 )
-from ..attention import Auto, PerHead, attention_weights
-from ..attention._local_polynomial import as_order, local_polynomial
+from ..attention import Auto, PerHead
+from ..attention._local_polynomial import as_order
 from ..kernels import DotProduct, Kernel
 from ..methods import Method
-from ..priors import At, Causal, HeldOut, Prior, Window
+from ..priors import At, Prior
 from ..rules import Rule, Softmax
 from ._cache import KVCache
+from ._decoding import attend_next_rows
+from ._head_sums import HeadSums
 from ._heads import (
     OfHeads,
     as_sequence,
-    as_sequences,
-    grouped,
-    masked,
+    head_size,
+    mask_as_prior,
     multiply_priors,
-    positions_of,
-    require_heads,
-    share,
-    split,
+    read_positions,
+    require_attention_parts,
+    require_bools,
+    require_divisible,
+    require_dropout_and_ridge,
+    require_rotary,
 )
+from ._projections import project_heads
 from ._recurrent import RecurrentCache, features_of
-from ._rotary import rotate
 
 ProcessHeads = Callable[[Array, Array, Array], tuple[Array, Array, Array]]
 
 
 class MultiheadAttention(eqx.Module):
-    r"""Many heads of attention, each with projections of its own, and one projection of them all.
+    r"""Multi-head attention with learned projections of queries, keys, values and outputs.
 
     $$ \mathrm{out}_i = \sum_{h=1}^{H} W_o^h \sum_j a^h_{ij}\, W_v^h v_j, \qquad
        a^h_{ij} \propto K(W_q^h q_i, W_k^h k_j)\, \pi(i, j) $$
 
     Constructor, parameters, call and results are those of `equinox.nn.MultiheadAttention`: replace
     the class, and copy the weights or take the same `key`. One thing differs: where a mask hides
-    all keys from a query, its heads are 0 here, and the mean of all values there.
+    all keys from a query, heads are 0 here, and the mean of all values in Equinox.
 
     **Arguments:** those of `equinox.nn.MultiheadAttention`, and by keyword
 
-    - `num_kv_heads`: how many heads of keys and values; consecutive heads of queries share one.
+    - `num_kv_heads`: the number of heads of keys and values; consecutive query heads share one.
       Default: `num_heads`.
     - `kernel`: K, of a query and a key of one head. Default: `ak.DotProduct()`, at $1/\sqrt{d}$.
       A soft cap on scores is `ak.SoftCapped(ak.DotProduct(), ak.fixed(50.0))`.
     - `prior`, `rule`: as in `attend`. They and `kernel` may be `ak.PerHead`, of `num_heads` heads.
     - `method`: how sums are evaluated. Default: `Auto()`. Dropout alone forms all weights.
-    - `order`: 1 for local linear attention: of each head, in place of the weighted mean of values,
-      the value at the query of the line in k − q that fits them best, by weight. Default 0.
-    - `ridge`: λ of its slopes, see `local_polynomial`: $\sum_j a_{ij} (k_j - q)(k_j - q)^\top +
-      \lambda I$ is what is inverted. Default 0.
-    - `rotary_base`: turns queries and keys by their positions (see `rotate`). Default None: no.
-    - `qk_norm`: whether to put an RMS norm with a learned scale on the queries and keys of heads.
+    - `order`: 1 for local linear attention: a head returns the value at the query of the line in
+      k − q with the least weighted squared error. Default 0: the weighted mean of values.
+    - `ridge`: λ of its slopes: $\sum_j a_{ij} (k_j - q)(k_j - q)^\top + \lambda I$ is inverted.
+    - `rotary_base`: rotates queries and keys by their positions (see `rotate`). Default: None.
+    - `qk_norm`: whether queries and keys of heads have an RMS norm with a learned scale.
 
     **Raises:** `ValueError` if sizes are not positive integers, or heads do not divide.
 
     **Source:** Vaswani et al., *Attention is all you need* (2017); Ainslie et al., *GQA* (2023);
     Henry et al., *Query-key normalization for transformers* (2020).
+
+    ```python
+    attention = ak.MultiheadAttention(2, 8, prior=ak.Causal(), key=jax.random.PRNGKey(0))
+    x = jax.random.normal(jax.random.PRNGKey(1), (5, 8))
+    assert attention(x, x, x).shape == (5, 8)
+    ```
     """
 
     query_proj: eqx.nn.Linear
@@ -142,34 +147,23 @@ class MultiheadAttention(eqx.Module):
         self.key_size = size_of("key_size", key_size)
         self.value_size = size_of("value_size", value_size)
         self.output_size = size_of("output_size", output_size)
-        self.qk_size = share("qk_size", qk_size, query_size, num_heads)
-        self.vo_size = share("vo_size", vo_size, query_size, num_heads)
-        if num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_heads must be a multiple of num_kv_heads, so that equally many heads of "
-                f"queries share one of keys; got {num_heads} and {self.num_kv_heads}."
-            )
-        require_heads(kernel, prior, rule, method)
-        for name, flag in (
-            ("use_query_bias", use_query_bias),
-            ("use_key_bias", use_key_bias),
-            ("use_value_bias", use_value_bias),
-            ("use_output_bias", use_output_bias),
-            ("inference", inference),
-            ("qk_norm", qk_norm),
-        ):
-            require_bool(name, flag)
+        self.qk_size = head_size("qk_size", qk_size, query_size, num_heads)
+        self.vo_size = head_size("vo_size", vo_size, query_size, num_heads)
+        require_divisible(num_heads, self.num_kv_heads)
+        require_attention_parts(kernel, prior, rule, method)
+        require_bools(
+            use_query_bias=use_query_bias,
+            use_key_bias=use_key_bias,
+            use_value_bias=use_value_bias,
+            use_output_bias=use_output_bias,
+            inference=inference,
+            qk_norm=qk_norm,
+        )
         require_key("key", key)
         dtype = as_float_dtype("dtype", dtype)
-        if not is_real_number(dropout_p) or not 0 <= dropout_p < 1:
-            raise ValueError(f"dropout_p must be a share from 0 to below 1; got {dropout_p!r}.")
-        if rotary_base is not None and not (is_real_number(rotary_base) and rotary_base > 0):
-            raise ValueError(f"rotary_base must be above 0, such as 10000.0; got {rotary_base!r}.")
-        if rotary_base is not None and self.qk_size % 2:
-            raise ValueError(
-                f"Rotary positions turn pairs of coordinates: qk_size must be even; got "
-                f"{self.qk_size}."
-            )
+        order = as_order(order)
+        require_dropout_and_ridge(dropout_p, ridge, order)
+        require_rotary(rotary_base, self.qk_size)
         self.use_query_bias, self.use_key_bias = use_query_bias, use_key_bias
         self.use_value_bias, self.use_output_bias = use_value_bias, use_output_bias
         of_queries, of_keys, of_values, of_output = jax.random.split(key, 4)
@@ -187,14 +181,6 @@ class MultiheadAttention(eqx.Module):
         self.query_norm, self.key_norm = (norm(), norm()) if qk_norm else (None, None)
         self.kernel, self.prior, self.rule, self.method = kernel, prior, rule, method
         self.rotary_base = rotary_base
-        order = as_order(order)
-        if not is_real_number(ridge) or ridge < 0:
-            raise ValueError(f"ridge must be a finite number from 0; got {ridge!r}.")
-        if order and dropout_p:
-            raise ValueError(
-                f"Dropout is of weights, and so of order 0 only; got order={order!r}, "
-                f"dropout_p={dropout_p!r}."
-            )
         self.order, self.ridge = order, ridge
 
     def __call__(
@@ -215,41 +201,31 @@ class MultiheadAttention(eqx.Module):
         """**Arguments:**
 
         - `query`, `key_`, `value`: one sequence each, the last two of the same length.
-        - `mask`: True = attend, shape (queries, keys) or (heads, queries, keys); of integers all
-          but 0 are True. A `prior` says the same without an array of all pairs.
+        - `mask`: True = attend, shape (queries, keys) or (heads, queries, keys); integers other
+          than 0 are True. A `prior` needs no array of all pairs.
         - `key`: a PRNG key for dropout. `inference`: whether to leave dropout out; `deterministic`
           is its older name, as in Equinox.
         - `process_heads`: a function of the heads of queries, keys and values, each of shape
           (rows, heads, size), to ones of the same shapes.
-        - `prior`: added to the module's own.
-        - `positions`, `key_positions`: where queries and keys stand, for rotary angles and the
+        - `prior`: multiplied by the module's own.
+        - `positions`, `key_positions`: positions of queries and keys, for rotary angles and the
           module's own prior. Default: 0, 1, 2, ...
 
-        **Raises:** `ValueError` if arrays are of other sizes than the module's.
+        **Raises:** `ValueError` if the sizes of arrays are not those of the module.
         """
         if deterministic is not None:
             warnings.warn("deterministic= is the older name of inference=.", stacklevel=2)
             inference = deterministic
-        heads = self._heads(query, key_, value, process_heads, positions, key_positions)
+        heads = project_heads(self, query, key_, value, process_heads, positions, key_positions)
         own = self.prior
         if own is not None and (positions is not None or key_positions is not None):
-            own = At(own, *positions_of(heads, positions, key_positions))
-        prior = multiply_priors(
-            own, prior, masked(mask, self.num_heads, query.shape[0], key_.shape[0])
-        )
+            own = At(own, *read_positions(heads, positions, key_positions))
+        mask_prior = mask_as_prior(mask, self.num_heads, query.shape[0], key_.shape[0])
+        prior = multiply_priors(own, prior, mask_prior)
         if not self.dropout.p or (self.dropout.inference if inference is None else inference):
-            return self._summed(*heads, prior)[0]
-        weights = self._weights(*heads[:2], prior)
-        if key is None:
-            raise ValueError(
-                "Dropout draws random numbers: pass key=, a PRNG key; or inference=True."
-            )
-        keys = jax.random.split(key, self.num_heads)
-        dropout = functools.partial(self.dropout, inference=inference)
-        weights = jax.vmap(lambda weights, key: dropout(weights, key=key))(weights, keys)
-        v = jnp.repeat(heads[2], self.num_heads // self.num_kv_heads, axis=1)
-        out = jnp.einsum("hqk,khd->qhd", weights, v, precision=jax.lax.Precision.HIGHEST)
-        return jax.vmap(self.output_proj)(out.reshape(query.shape[0], -1).astype(query.dtype))
+            return self.output_of_heads(*heads, prior)[0]
+        out = self._sums().values_with_dropout(*heads, prior, self.dropout, key)
+        return jax.vmap(self.output_proj)(out.astype(query.dtype))
 
     def attended(
         self,
@@ -259,9 +235,9 @@ class MultiheadAttention(eqx.Module):
         *,
         prior: Prior | PerHead | None = None,
     ) -> tuple[Float[Array, "queries output_size"], Bool[Array, " queries"]]:
-        """The output without dropout, and of which queries no head sees any key."""
-        heads = self._heads(query, key_, value, None, None, None)
-        return self._summed(*heads, multiply_priors(self.prior, prior))
+        """The output without dropout, and the queries for which no head sees a key."""
+        heads = project_heads(self, query, key_, value)
+        return self.output_of_heads(*heads, multiply_priors(self.prior, prior))
 
     def weights(
         self,
@@ -274,9 +250,9 @@ class MultiheadAttention(eqx.Module):
         """The weights of each head: an array of all pairs."""
         key_ = as_sequence("key_", key_, self.key_size)
         values = jnp.zeros((key_.shape[0], self.value_size), key_.dtype)
-        q, k, _ = self._heads(query, key_, values, None, None, None)
-        mask_prior = masked(mask, self.num_heads, query.shape[0], key_.shape[0])
-        return self._weights(q, k, multiply_priors(self.prior, prior, mask_prior))
+        q, k, _ = project_heads(self, query, key_, values)
+        mask_prior = mask_as_prior(mask, self.num_heads, query.shape[0], key_.shape[0])
+        return self._sums().weights(q, k, multiply_priors(self.prior, prior, mask_prior))
 
     def cache(self, capacity: int, *, ring: bool = False, dtype=None) -> KVCache:
         """An empty cache for `step`."""
@@ -301,83 +277,24 @@ class MultiheadAttention(eqx.Module):
     def step(
         self, x: Float[Array, "new query_size"], cache: KVCache | RecurrentCache
     ) -> tuple[Float[Array, "new output_size"], KVCache | RecurrentCache]:
-        """Causal self-attention of the next rows of a sequence: one, or many at once to begin with.
+        """Causal self-attention of the next rows of a sequence, one or several.
 
-        Equal to the rows that `self(x, x, x, prior=ak.Causal())` of the whole sequence has in their
-        place; with a ring, of `prior=ak.Window(capacity - 1, 0)`.
+        The result equals the last rows of `self(x, x, x, prior=ak.Causal())` on the whole sequence;
+        with a ring, of `prior=ak.Window(capacity - 1, 0)`.
 
-        **Returns:** the output, and the cache with the new rows in it.
+        **Returns:** the output, and the cache with the new rows.
 
         **Raises:** `ValueError` if a full cache has no room for them (inside `jit`, at run time).
         """
-        positions = cache.next_positions(x.shape[0])
-        q, k, v = self._heads(x, x, x, None, positions, positions)
-        if isinstance(cache, RecurrentCache):
-            out, cache = cache.append(q, k, v, self.method, self.kernel, self.rule)
-            return jax.vmap(self.output_proj)(out.reshape(q.shape[0], -1)), cache
-        rows, cache = cache.append(k, v)
-        seen = Window(cache.capacity - 1, 0) if cache.ring else Causal()
-        prior = At(multiply_priors(self.prior, seen), positions, rows.positions)
-        prior = prior * HeldOut(rows.positions < 0)
-        return self._summed(q, rows.keys, rows.values, prior)[0], cache
+        return attend_next_rows(self, x, cache)
 
-    def _heads(
-        self,
-        query: Array,
-        key_: Array,
-        value: Array,
-        process_heads: ProcessHeads | None,
-        positions: Array | None,
-        key_positions: Array | None,
-    ) -> tuple[OfHeads, OfHeads, OfHeads]:
-        """Queries, keys and values of heads, normed, processed and turned."""
-        sizes = (self.query_size, self.key_size, self.value_size)
-        query, key_, value = as_sequences(query, key_, value, sizes)
-        if process_heads is not None:
-            require_function("process_heads", process_heads)
+    def _sums(self) -> HeadSums:
+        parts = (self.kernel, self.rule, self.method, self.order, self.ridge)
+        return HeadSums(*parts, self.num_heads, self.num_kv_heads)
 
-        def project(linear: eqx.nn.Linear, rows: Array, heads: int) -> OfHeads:
-            return jax.vmap(linear)(rows).reshape(rows.shape[0], heads, -1)
-
-        q = project(self.query_proj, query, self.num_heads)
-        k = project(self.key_proj, key_, self.num_kv_heads)
-        v = project(self.value_proj, value, self.num_kv_heads)
-        if self.query_norm is not None and self.key_norm is not None:
-            q, k = (jax.vmap(jax.vmap(n))(x) for n, x in ((self.query_norm, q), (self.key_norm, k)))
-        if process_heads is not None:
-            shapes = tuple(part.shape for part in (q, k, v))
-            q, k, v = process_heads(q, k, v)
-            if tuple(part.shape for part in (q, k, v)) != shapes:
-                raise ValueError(
-                    f"process_heads must not change the shapes of the heads, {shapes}; it gave "
-                    f"{tuple(part.shape for part in (q, k, v))}."
-                )
-        at = positions_of((q, k), positions, key_positions)
-        if self.rotary_base is not None:
-            q, k = (
-                rotate(part.swapaxes(0, 1), where, self.rotary_base).swapaxes(0, 1)
-                for part, where in zip((q, k), at, strict=True)
-            )
-        return q, k, v
-
-    def _parts(self, prior: Any) -> dict[str, Any]:
-        parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule}
-        heads = (self.num_heads, self.num_kv_heads)
-        return {name: grouped(part, *heads) for name, part in parts.items()}
-
-    def _summed(
+    def output_of_heads(
         self, q: OfHeads, k: OfHeads, v: OfHeads, prior: Any
     ) -> tuple[Float[Array, "_rows output_size"], Bool[Array, " _rows"]]:
-        """The output, and of which queries no head sees any key."""
-        heads = (split(part, self.num_kv_heads) for part in (q, k, v))
-        local = local_polynomial(
-            *heads, **self._parts(prior), method=self.method, order=self.order, ridge=self.ridge
-        )
-        rows = jnp.moveaxis(local.coefficients[..., 0, :], 2, 0).reshape(q.shape[0], -1)
-        empty = jnp.all(jnp.isneginf(local.log_mass), axis=(0, 1))
+        """The output, and the queries for which no head sees a key."""
+        rows, empty = self._sums().values(q, k, v, prior)
         return jax.vmap(self.output_proj)(rows), empty
-
-    def _weights(self, q: OfHeads, k: OfHeads, prior: Any) -> Float[Array, "heads queries keys"]:
-        q, k = (split(part, self.num_kv_heads) for part in (q, k))
-        weights = attention_weights(q, k, **self._parts(prior))
-        return weights.reshape(self.num_heads, *weights.shape[2:])

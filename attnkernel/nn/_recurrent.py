@@ -1,4 +1,4 @@
-"""The cache of linear attention: sums of one size, to which each row is added once."""
+"""The cache of linear attention: sums of fixed size, to which each row is added once."""
 
 from typing import Any
 
@@ -20,11 +20,11 @@ from ._heads import OfHeads
 
 
 class RecurrentCache(eqx.Module):
-    """The state of linear attention: one sum for each feature of each head, whatever the length.
+    """The state of linear attention: one sum for each feature of each head, at any length.
 
     **Arguments:**
 
-    - `heads`: of queries. `features`, `vo_size`: how many, and the size of values.
+    - `heads`: the number of query heads; `features`: of features; `vo_size`: the size of values.
     - `dtype`: of the sums, and no less than float32: in bfloat16 a sum of equal numbers stops
       growing after a few hundred of them. Default: the default floating type.
     """
@@ -48,7 +48,7 @@ class RecurrentCache(eqx.Module):
     def append(
         self, q: OfHeads, k: OfHeads, v: OfHeads, method: Method, kernel: Any, rule: Any
     ) -> tuple[OfHeads, "RecurrentCache"]:
-        """What new rows get from all before them and themselves, and the cache with them in it."""
+        """Returns the values of new rows, from themselves and all before, and the new cache."""
         assert isinstance(method, Linear)
         assert isinstance(kernel, Kernel)
         assert isinstance(rule, Rule)
@@ -81,7 +81,7 @@ def features_of(
     rule: Rule | PerHead,
     qk_size: int,
 ) -> int:
-    """How many features linear attention keeps a sum of.
+    """Returns the number of features of linear attention.
 
     **Raises:** `ValueError` if the method is another, there is a prior, or heads differ.
     """
@@ -89,8 +89,8 @@ def features_of(
     heads_differ = any(isinstance(part, PerHead) for part in (kernel, prior, rule))
     if not isinstance(method, Linear) or heads_differ:
         raise ValueError(
-            "A recurrent cache is of linear attention, the same for all heads: make the module "
-            "with method=ak.Linear(...); or use cache(capacity)."
+            "A recurrent cache needs linear attention with the same parts for all heads: make the "
+            "module with method=ak.Linear(...), or use cache(capacity)."
         )
     assert isinstance(kernel, Kernel)
     assert isinstance(prior, Prior)

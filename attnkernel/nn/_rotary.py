@@ -1,4 +1,4 @@
-"""Rotary positions: the product of a query and a key then depends on their distance alone."""
+"""Rotary positions: the product of a rotated query and key depends only on their distance."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +11,7 @@ from .._core.validation import require_positive
 def rotate(
     x: Float[Array, "*batch rows size"], positions: Int[Array, " rows"], base: float = 10_000.0
 ) -> Float[Array, "*batch rows size"]:
-    r"""Each pair of coordinates (c, c + d/2), turned by an angle that grows with the position.
+    r"""Rotates each pair of coordinates (c, c + d/2) by an angle proportional to the position.
 
     $$ (x_c + i\, x_{c + d/2})\, e^{i p \theta_c}, \qquad \theta_c = b^{-2c/d},\ 0 \le c < d/2 $$
 
@@ -23,6 +23,12 @@ def rotate(
 
     **Source:** Su et al., *RoFormer: enhanced transformer with rotary position embedding* (2021),
     with the halves as in `equinox.nn.RotaryPositionalEmbedding`.
+
+    ```python
+    q, k = jax.random.normal(jax.random.PRNGKey(0), (2, 1, 8))
+    products = [ak.rotate(q, jnp.array([i + 3])) @ ak.rotate(k, jnp.array([i])).T for i in (0, 5)]
+    np.testing.assert_allclose(*products, rtol=1e-4, atol=1e-5)
+    ```
     """
     x, positions = as_real_array("x", x), as_integer_array("positions", positions)
     if x.ndim < 2 or positions.shape != x.shape[-2:-1]:
@@ -33,7 +39,7 @@ def rotate(
     require_finite("x", x)
     size = x.shape[-1]
     if size % 2:
-        raise ValueError(f"Rotary positions turn pairs of coordinates; got an odd size, {size}.")
+        raise ValueError(f"Rotary positions rotate pairs of coordinates; got an odd size, {size}.")
     if np.ndim(base):
         raise ValueError(f"base must be one number, such as 10000.0; got {base!r}.")
     require_positive("base", base, "Try 10000.")

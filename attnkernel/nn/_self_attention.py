@@ -1,4 +1,4 @@
-"""One head of attention, of a sequence to itself."""
+"""Self-attention with one head."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..methods import Method
 from ..priors import Prior
 from ..priors._base import require_prior
 from ..rules import Rule, Softmax
-from ._heads import as_sequence, multiply_priors, require_heads
+from ._heads import as_sequence, multiply_priors, require_attention_parts
 
 
 class SelfAttention(eqx.Module):
@@ -34,6 +34,11 @@ class SelfAttention(eqx.Module):
     - `key`: a PRNG key, for the projections.
 
     **Source:** Vaswani et al., *Attention is all you need* (2017).
+
+    ```python
+    attention = ak.SelfAttention(8, key=jax.random.PRNGKey(0))
+    assert attention(jnp.ones((5, 8))).shape == (5, 8)
+    ```
     """
 
     query_proj: eqx.nn.Linear
@@ -61,7 +66,7 @@ class SelfAttention(eqx.Module):
         qk_size = size if qk_size is None else as_integer("qk_size", qk_size, 1)
         vo_size = size if vo_size is None else as_integer("vo_size", vo_size, 1)
         require_bool("use_bias", use_bias)
-        require_heads(kernel, prior, rule, method)
+        require_attention_parts(kernel, prior, rule, method)
         require_key("key", key)
         keys = jax.random.split(key, 3)
         sizes = (qk_size, qk_size, vo_size)
@@ -74,7 +79,7 @@ class SelfAttention(eqx.Module):
     def __call__(
         self, x: Float[Array, "rows size"], *, prior: Prior | None = None
     ) -> Float[Array, "rows vo_size"]:
-        """The context of each row. `prior` is added to the module's own."""
+        """The context of each row. `prior` is multiplied by the module's own."""
         return attend(*self._project(x), **self._parts(prior), method=self.method)
 
     def weights(
