@@ -15,10 +15,10 @@ from ..kernels import Kernel
 from ..methods import Method, dense_weights
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._arguments import checked
+from ._arguments import checked, task_of
 from ._auto import Auto
 from ._jit import jit_if_pure
-from ._per_head import Parts, PerHead, over_batch
+from ._per_head import Parts, PerHead, first, has_heads, over_batch
 
 
 @overload
@@ -136,6 +136,10 @@ def _sum(
     v: Float[Array, "*#batch keys dim_v"],
 ) -> tuple[Float[Array, "*_batch queries dim_v"], Float[Array, "*_batch queries"]]:
     """Values and log-masses, over all batch axes."""
+    kernel, prior, rule = parts
+    if prior is not None and not has_heads(prior):
+        task = task_of(q, k, v, *map(first, parts))
+        parts = kernel, method.precomputed_prior(prior, task), rule
 
     def of_member(parts: Parts, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
         kernel, prior, rule = parts

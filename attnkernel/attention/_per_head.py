@@ -91,6 +91,11 @@ def _is_per_head(node: Any) -> bool:
     return isinstance(node, PerHead)
 
 
+def has_heads(part: Any) -> bool:
+    """Whether the part differs from head to head."""
+    return any(map(_is_per_head, jax.tree.leaves(part, is_leaf=_is_per_head)))
+
+
 def first(part: Any) -> Any:
     """The part as the first head has it."""
     return jax.tree.map(

@@ -45,6 +45,10 @@ class Method(eqx.Module):
         """How many members of a batch are evaluated at a time; None: all. Default: all."""
         return None
 
+    def precomputed_prior(self, prior: Prior | None, task: Task) -> Prior | None:
+        """The same prior with what the whole batch shares computed once. Default: as it is."""
+        return prior
+
     @abc.abstractmethod
     def softmax_state(
         self,

@@ -27,6 +27,7 @@ from ..priors import Prior
 from ..rules import Rule
 from . import _blockwise_unmaterialised as unmaterialised
 from ._base import Method, Task, batch_size_within_memory
+from ._block_table import tabulate_blocks
 from ._blocks import (
     Block,
     Parts,
@@ -42,6 +43,10 @@ from ._blocks import (
 )
 from ._entmax import thresholds
 from ._softmax_state import SoftmaxState, finite_shift
+
+RAISE, ADD, DONE = range(3)  # stages of the addition of a block
+MAX_BLOCK_ROWS = 1024
+MAX_BLOCK_ROWS_TABULATED = 512  # of a prior with a table of blocks: more blocks to skip
 
 
 class Blockwise(Method):
@@ -90,20 +95,33 @@ class Blockwise(Method):
         else:
             # the mass is the sum of the values 1
             values = jnp.concatenate([v, jnp.ones((keys, 1), v.dtype)], axis=1)
-            sizes = self._sizes(queries, keys, (1024, 1024))
-            by_key, parts = None, (kernel, prior, rule)
+            task = Task(kernel, prior, rule, queries, keys, q.shape[1], width, v.dtype)
+            sizes, by_key = self._plan(task)
+            parts = kernel, self.precomputed_prior(prior, task), rule
             threshold = None if rule.entmax_exponent is None else thresholds(q, k, parts, sizes)
-            if (
-                threshold is None
-                and width == 1
-                and unmaterialised.is_light(kernel, queries, keys, q.shape[1])
-            ):
-                block_q, block_k = self._sizes(queries, keys, (4096, 1024))
-                by_key = (unmaterialised.whole(block_q), unmaterialised.whole(block_k))
             of_queries = q[:, :0] if threshold is None else threshold[:, None]
             shift, sums = _sums(q, k, values, of_queries, parts, sizes, by_key)
             state = SoftmaxState(shift, sums[:, -1], sums[:, :-1]).shifted(threshold)
         return state.with_sink(rule.log_sink())
+
+    def precomputed_prior(self, prior: Prior | None, task: Task) -> Prior | None:
+        sizes, by_key = self._plan(task)
+        return tabulate_blocks(prior, task.queries, task.keys, by_key or sizes)
+
+    def _plan(self, task: Task) -> tuple[tuple[int, int], tuple[int, int] | None]:
+        """Sizes of blocks, and of blocks whose weights are not stored (None: all are stored)."""
+        queries, keys = task.queries, task.keys
+        tabulated = task.prior is not None and task.prior.needs_block_table
+        most = MAX_BLOCK_ROWS_TABULATED if tabulated else MAX_BLOCK_ROWS
+        sizes = self._sizes(queries, keys, (most, most))
+        if (
+            task.rule.entmax_exponent is not None
+            or task.dim_v != 1
+            or not unmaterialised.is_light(task.kernel, queries, keys, task.dim)
+        ):
+            return sizes, None
+        block_q, block_k = self._sizes(queries, keys, (4096, 1024))
+        return sizes, (unmaterialised.whole(block_q), unmaterialised.whole(block_k))
 
     def _sizes(self, queries: int, keys: int, most: tuple[int, int]) -> tuple[int, int]:
         """The sizes given, or even parts of the whole, each of up to so many rows.
@@ -152,27 +170,33 @@ def _sums(
         def add(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
             if by_key is not None:
                 return unmaterialised.add(row, column, parts, k.shape[0], shift, sums)
-            # with the shift as it is: that of the first block seldom needs to be raised
-            more = _weigh(scores_of(row, column, parts, k.shape[0]), shift, column.values)
-            return jax.lax.cond(
-                any_in_batch(~(sums_fit(more) & jnp.all(shift > -jnp.inf))),
-                lambda: raise_and_add(column, shift, sums),
-                lambda: (shift, sums + more),
-            )
+            return add_block(column, shift, sums)
 
-        def raise_and_add(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
-            scores = scores_of(row, column, parts, k.shape[0])
-            new = jnp.maximum(shift, jnp.max(scores, axis=1))
-            kept = jnp.exp(shift - finite_shift(new))
-            return new, sums * kept[:, None] + _weigh(scores, new, column.values)
+        def add_block(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
+            """Adds at the shift as it is, which seldom is too low; else, or at -inf, raises it."""
+
+            def raised(shift: Array, sums: Array) -> tuple[Array, Array, Array]:
+                scores = scores_of(row, column, parts, k.shape[0])
+                new = jnp.maximum(shift, jnp.max(scores, axis=1))
+                kept = jnp.exp(shift - finite_shift(new))
+                more = _weigh(scores, new, column.values)
+                return vary_alike(jnp.array(DONE), shift), new, sums * kept[:, None] + more
+
+            def added(shift: Array, sums: Array) -> tuple[Array, Array, Array]:
+                more = _weigh(scores_of(row, column, parts, k.shape[0]), shift, column.values)
+                fits = ~any_in_batch(~sums_fit(more))
+                return jnp.where(fits, DONE, RAISE), shift, jnp.where(fits, sums + more, sums)
+
+            # a loop, so that the program of each of the two is there once
+            def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+                return jax.lax.cond(state[0] == RAISE, raised, added, *state[1:])
+
+            start = jnp.where(any_in_batch(jnp.any(jnp.isneginf(shift))), RAISE, ADD)
+            state = vary_alike((start, shift, sums))
+            return jax.lax.while_loop(lambda state: state[0] != DONE, step, state)[1:]
 
         empty = jnp.full(sizes[0], -jnp.inf, dtype), jnp.zeros((sizes[0], width), dtype)
-        empty = vary_alike(empty, row, columns, parts)
-        if by_key is not None:
-            return jax.lax.fori_loop(0, number, step, empty)
-        some = any_in_batch(~jnp.isneginf(bounds[first]))
-        start = jax.lax.cond(some, raise_and_add, lambda _, *state: state, at(first), *empty)
-        return jax.lax.fori_loop(1, number, step, start)
+        return jax.lax.fori_loop(0, number, step, vary_alike(empty, row, columns, parts))
 
     shift, sums = (
         leaf.reshape(-1, *leaf.shape[2:])[: q.shape[0]] for leaf in jax.lax.map(of_row, rows)

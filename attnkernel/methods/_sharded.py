@@ -176,6 +176,10 @@ class _Part(Prior):
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         return self.prior.score_upper_bound(block.shifted(self.first_query, self.first_key))
 
+    @property
+    def needs_block_table(self) -> bool:
+        return self.prior.needs_block_table
+
     def as_key_mask(self) -> KeyMask:
         return KeyMask(unsupported_reason=f"{type(self.prior).__name__} on several devices")
 

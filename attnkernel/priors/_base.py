@@ -43,6 +43,15 @@ class Prior(eqx.Module):
         """
         return jnp.full((), jnp.inf)
 
+    @property
+    def needs_block_table(self) -> bool:
+        """Whether `score_upper_bound` may miss blocks without an allowed pair.
+
+        `Blockwise` then reads every pair once in a call, for all heads, and skips these blocks.
+        Default: no; of a mask: unless it defines `any_allowed`.
+        """
+        return False
+
     def as_key_mask(self) -> KeyMask:
         """The prior as a mask of keys that is the same for all queries, or why it is none.
 
@@ -88,6 +97,10 @@ class Product(Prior):
         none = jnp.isneginf(first) | jnp.isneginf(second)
         return jnp.where(none, -jnp.inf, jnp.where(none, 0.0, first + second))
 
+    @property
+    def needs_block_table(self) -> bool:
+        return any(getattr(part, "needs_block_table", False) for part in (self.first, self.second))
+
     def as_key_mask(self) -> KeyMask:
         return key_mask_of(self.first).intersect(key_mask_of(self.second))
 
@@ -102,6 +115,10 @@ class Mask(Prior):
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         """False only if no pair with i_low ≤ i ≤ i_high, j_low ≤ j ≤ j_high is allowed."""
         return jnp.array(True)
+
+    @property
+    def needs_block_table(self) -> bool:
+        return type(self).any_allowed is Mask.any_allowed
 
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         return jnp.where(self.any_allowed(block), 0.0, -jnp.inf)
@@ -136,6 +153,10 @@ class And(Mask):
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return self.first.any_allowed(block) & self.second.any_allowed(block)
 
+    @property
+    def needs_block_table(self) -> bool:
+        return self.first.needs_block_table or self.second.needs_block_table
+
     def as_key_mask(self) -> KeyMask:
         return self.first.as_key_mask().intersect(self.second.as_key_mask())
 
@@ -155,6 +176,10 @@ class Or(Mask):
 
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return self.first.any_allowed(block) | self.second.any_allowed(block)
+
+    @property
+    def needs_block_table(self) -> bool:
+        return self.first.needs_block_table or self.second.needs_block_table
 
 
 class Not(Mask):

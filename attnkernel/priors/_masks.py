@@ -37,6 +37,11 @@ class HeldOut(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return ~self.held_out[j]
 
+    @property
+    def needs_block_table(self) -> bool:
+        """No: keys that are held out are scattered, and seldom fill a block."""
+        return False
+
     def as_key_mask(self) -> KeyMask:
         return KeyMask(allowed=~self.held_out)
 
@@ -46,6 +51,11 @@ class ExcludeSelf(Mask):
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return i != j
+
+    @property
+    def needs_block_table(self) -> bool:
+        """No: a block holds other rows too."""
+        return False
 
     def as_key_mask(self) -> KeyMask:
         return KeyMask(excludes_self=True)

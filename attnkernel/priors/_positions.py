@@ -43,6 +43,10 @@ class At(Prior):
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.prior.log_pair(self.queries[i], self.keys[j])
 
+    @property
+    def needs_block_table(self) -> bool:
+        return getattr(self.prior, "needs_block_table", False)
+
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         queries = range_of(self.queries, block.i_low, block.i_high)
         keys = range_of(self.keys, block.j_low, block.j_high)

@@ -20,6 +20,8 @@ from laws import (
 from marks import slow
 
 import attnkernel as ak
+from attnkernel import priors
+from attnkernel.methods._block_table import tabulate_blocks
 
 LIGHT_KERNELS = [name for name, kernel in KERNELS.items() if kernel.is_light(DIM)]
 
@@ -237,3 +239,84 @@ def test_loops_over_pairs_vectorise(columns):
     of_pairs = [body for body in fused if re.search(r"f32\[1001,1001\]", body)]
     assert bool(of_pairs) == (columns == 2)
     assert not [body for body in of_pairs if "dynamic-slice(" in body]
+
+
+BLOCK = np.arange(64) // 8
+ARBITRARY_MASKS = {
+    "stored": priors.Given((BLOCK[:, None] == BLOCK) | (BLOCK == 2)),
+    "complement of stored": ~priors.Given(BLOCK[:, None] != BLOCK),
+    "function": priors.Where(lambda i, j: jnp.abs(i - j) < 3),
+    "not causal": ~ak.Causal(),
+    "at positions": priors.At(priors.Where(lambda i, j: j >= i), np.arange(64)),
+    "with a bias": ak.Alibi(jnp.asarray(0.1)) * ~ak.Causal(3),
+    "union": ~ak.Causal() | priors.Where(lambda i, j: j == 0),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "batch"),
+    [*((name, (2,)) for name in ARBITRARY_MASKS), ("function", ()), ("not causal", ())],
+)
+def test_blocks_that_any_mask_excludes_are_not_evaluated(monkeypatch, name, batch):
+    """Values of NaN in a block of keys reach no query whose mask excludes the block."""
+    prior = ARBITRARY_MASKS[name]
+    index = jnp.arange(64)
+    dense = np.exp(np.asarray(prior.pairwise(index, index)))
+    excluded = ~dense.reshape(8, 8, 8, 8).any(axis=(1, 3))
+    poisoned = np.argmax(excluded.sum(axis=0))
+    clean = np.repeat(excluded[:, poisoned], 8)
+    monkeypatch.setattr("attnkernel.methods._blockwise.MAX_BLOCK_ROWS_TABULATED", 8)
+    x = jnp.broadcast_to(jnp.sin(index)[:, None], (*batch, 64, 1))
+    v = jnp.where(poisoned == BLOCK, jnp.nan, jnp.cos(index))[:, None]
+
+    @jax.jit
+    def value_and_jvp(x, v):
+        def value(x):
+            return ak.attend(x, x, v, kernel=ak.DotProduct(), prior=prior, method=ak.Blockwise())
+
+        return jax.jvp(value, (x,), (x,))
+
+    results = value_and_jvp(x, v)
+    for found in results:
+        finite = np.isfinite(found).reshape(-1, 64)
+        np.testing.assert_array_equal(finite, np.broadcast_to(clean, finite.shape))
+    assert 0 < clean.sum() < 64
+    weights = dense * np.exp(np.outer(jnp.sin(index), jnp.sin(index)))
+    mass = weights.sum(axis=1, keepdims=True)
+    expected = weights @ np.nan_to_num(v) / np.where(mass > 0, mass, 1)
+    found = np.asarray(results[0]).reshape(-1, 64, 1)[:, clean]
+    np.testing.assert_allclose(found, np.broadcast_to(expected[clean], found.shape), atol=1e-6)
+
+
+class OneMember(ak.Blockwise):
+    """One head after the other, as large heads are."""
+
+    def batch_size(self, task):
+        return 1
+
+
+def test_a_mask_is_read_once_for_all_heads_and_once_in_each_block_of_a_head():
+    reads = []
+
+    def function(i, j):
+        jax.debug.callback(lambda _: reads.append(1), i + j)
+        return j <= i
+
+    n, heads = 32, 5
+    x = jnp.ones((heads, n, 1))
+    prior = priors.Where(function)
+    method = OneMember(8, 8)
+    jax.jit(lambda x: ak.attend(x, x, x, kernel=ak.Gaussian(), prior=prior, method=method))(x)
+    jax.effects_barrier()
+    blocks = 4 * 5 // 2  # of 16, the others are above the diagonal
+    assert len(reads) == n * n + heads * blocks * 64
+
+
+@pytest.mark.parametrize("n", [29, 64])
+def test_a_table_of_other_blocks_is_made_anew(n):
+    prior = priors.Where(lambda i, j: j > i)
+    table = tabulate_blocks(tabulate_blocks(prior, n, n, (16, 4)), n, n, (8, 7))
+    assert table.sizes == (8, 7)
+    dense = np.triu(np.ones((n, n), bool), 1)
+    expected = [[dense[i : i + 8, j : j + 7].any() for j in range(0, n, 7)] for i in range(0, n, 8)]
+    np.testing.assert_array_equal(table.any_allowed, expected)
