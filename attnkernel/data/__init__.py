@@ -1,6 +1,7 @@
-"""Data: simulated, bundled, or from a CSV file, always as a `Dataset`."""
+"""Data sets for regression: simulated, bundled, or read from a CSV file."""
 
-from ._csv import BUNDLED as BUNDLED, load as load, read_csv as read_csv
+from ._bundled import BUNDLED as BUNDLED, load as load
+from ._csv import read_csv as read_csv
 from ._dataset import Dataset as Dataset
 from ._synthetic import (
     heteroskedastic as heteroskedastic,

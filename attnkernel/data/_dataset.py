@@ -1,15 +1,21 @@
-"""Labelled data with names and units, made, bundled, or read from a CSV file."""
+"""Labelled data with axis labels and units."""
 
 import equinox as eqx
 from jaxtyping import Array, Float
 
 
 class Dataset(eqx.Module):
-    """Inputs and labels of a regression, and the truth behind them where it is known.
+    r"""Inputs $x_i$ and labels $y_i$ of a regression; for simulated data the true mean and noise.
 
-    `x` has shape (n, dim), `y` shape (n,). `x_names` and `y_name` are labels for axes, with units.
-    `mean` and `sd`, shape (n,), are the true E[y | x] and standard deviation of the noise, known
-    for simulated data only.
+    - `x`, shape (n, dim), and `y`, shape (n,), in the units of `x_names` and `y_name`.
+    - `mean`, `sd`, shape (n,): the true $E[y \mid x_i]$ and standard deviation of the noise; None
+      for real data.
+    - `categories`: for each column the words of its codes, None for a numeric column.
+
+    ```python
+    >>> ak.data.Dataset(jnp.zeros((3, 1)), jnp.arange(3.0), x_names=("time (s)",)).y_name
+    'y'
+    ```
     """
 
     x: Float[Array, "*batch n dim"]

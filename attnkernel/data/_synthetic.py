@@ -1,4 +1,4 @@
-"""Simulated data, with the truth beside them."""
+"""Simulated data, with their true mean and noise."""
 
 import jax
 import jax.numpy as jnp
@@ -11,28 +11,46 @@ from ._dataset import Dataset
 
 
 def heteroskedastic_mean(x: ArrayLike) -> Float[Array, "*shape"]:
-    r"""$f(x) = \tfrac12 \sin x - \sin 3x + x^2 / 5$."""
+    r"""Returns the mean $f(x) = \tfrac12 \sin x - \sin 3x + x^2 / 5$, in the shape of x.
+
+    ```python
+    >>> ak.data.heteroskedastic_mean(0.0)
+    Array(0., dtype=float32)
+    ```
+    """
     x = as_real_array("x", x)
     return 0.5 * jnp.sin(x) - jnp.sin(3.0 * x) + x**2 / 5.0
 
 
 def heteroskedastic_sd(x: ArrayLike) -> Float[Array, "*shape"]:
-    r"""$s(x) = 0.2 + 0.05 |x|$."""
+    r"""Returns the noise level $s(x) = 0.2 + 0.05 |x|$, in the shape of x.
+
+    ```python
+    >>> ak.data.heteroskedastic_sd(0.0)
+    Array(0.2, dtype=float32)
+    ```
+    """
     return 0.2 + 0.05 * jnp.abs(as_real_array("x", x))
 
 
 def heteroskedastic(*, key: PRNGKeyArray, n: int = 150) -> Dataset:
-    r"""A curve with bumps of one width, and noise that grows away from the centre.
+    r"""Simulates a smooth curve with noise that grows away from the centre.
 
     $$ y_i = f(x_i) + s(x_i)\, \varepsilon_i, \qquad \varepsilon_i \sim \mathcal{N}(0, 1),
        \qquad x_i \text{ equally spaced on } [-3, 3] $$
 
     with $f(x) = \tfrac12 \sin x - \sin 3x + x^2/5$ and $s(x) = 0.2 + 0.05|x|$.
 
+    ```python
+    >>> data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0), n=5)
+    >>> data.x[:, 0]
+    Array([-3. , -1.5,  0. ,  1.5,  3. ], dtype=float32)
+    ```
+
     **Arguments:** `key`: a PRNG key; `n`: number of points, default 150.
 
     **Returns:** a `Dataset` with x (n, 1), y (n,), and the true `mean` and `sd`. The noise is
-    drawn in float32 at any precision, so that a key names the same data in all.
+    drawn in float32 at any precision, so that a key gives the same data in each.
 
     **Source:** P. Czyż, *From kernel regression to the transformer* (2024).
     """

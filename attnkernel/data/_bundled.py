@@ -1,0 +1,70 @@
+"""The CSV files that come with the package, with their usual columns and units."""
+
+from collections.abc import Sequence
+from importlib import resources
+
+from .._core.validation import as_names, require_choice
+from ._csv import read_csv
+from ._dataset import Dataset
+
+# name: (input columns, label column, axis labels)
+FILES = {
+    "cps71": (("age",), "logwage", {"age": "age (years)", "logwage": "log of wage"}),
+    "ethanol": (
+        ("E",),
+        "NOx",
+        {"E": "equivalence ratio", "C": "compression ratio", "NOx": "NOx (µg/J)"},
+    ),
+    "faithful": (
+        ("eruptions",),
+        "waiting",
+        {"eruptions": "eruption (min)", "waiting": "waiting (min)"},
+    ),
+    "geyser": (
+        ("waiting",),
+        "duration",
+        {"waiting": "waiting (min)", "duration": "duration (min)"},
+    ),
+    "mcycle": (
+        ("times",),
+        "accel",
+        {"times": "time after impact (ms)", "accel": "head acceleration (g)"},
+    ),
+    "wage1": (
+        ("educ", "exper", "tenure"),
+        "lwage",
+        {
+            "educ": "education (years)",
+            "exper": "experience (years)",
+            "tenure": "tenure (years)",
+            "lwage": "log of wage",
+        },
+    ),
+}
+CATEGORIES = ("female", "married")  # columns of words, in wage1
+
+BUNDLED: tuple[str, ...] = tuple(FILES)
+
+
+def load(name: str, *, x: str | Sequence[str] | None = None, y: str | None = None) -> Dataset:
+    """Returns a data set that comes with the package.
+
+    ```python
+    >>> ak.data.load("mcycle").x.shape
+    (133, 1)
+    >>> ak.data.load("wage1", x=("educ", "female")).x_names
+    ('education (years)', 'female')
+    ```
+
+    **Arguments:** `name`: one of `BUNDLED`; `x`, `y`: other columns than the usual ones.
+
+    **Raises:** `ValueError` for an unknown name or column.
+
+    **Source:** see the README beside the files.
+    """
+    require_choice("name", name, BUNDLED)
+    inputs, label, names = FILES[name]
+    wanted = inputs if x is None else as_names("x", x)
+    words = tuple(column for column in wanted if name == "wage1" and column in CATEGORIES)
+    with resources.as_file(resources.files("attnkernel.data") / "csv" / f"{name}.csv") as path:
+        return read_csv(path, x=wanted, y=label if y is None else y, names=names, categories=words)
