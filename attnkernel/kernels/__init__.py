@@ -32,6 +32,11 @@ from ._features import (
     RandomFeatures as RandomFeatures,
     Taylor as Taylor,
 )
+from ._gaussian import (
+    Cauchy as Cauchy,
+    Gaussian as Gaussian,
+    RationalQuadratic as RationalQuadratic,
+)
 from ._inner import (
     Additive as Additive,
     Bilinear as Bilinear,
@@ -39,18 +44,11 @@ from ._inner import (
     DotProduct as DotProduct,
     Polynomial as Polynomial,
 )
+from ._matern import Laplace as Laplace, Matern32 as Matern32, Matern52 as Matern52
+from ._periodic import Periodic as Periodic
 from ._product import Product as Product
 from ._projected import Projected as Projected, SoftCapped as SoftCapped
-from ._radial import (
-    Cauchy as Cauchy,
-    Gaussian as Gaussian,
-    Laplace as Laplace,
-    Matern32 as Matern32,
-    Matern52 as Matern52,
-    Periodic as Periodic,
-    Radial as Radial,
-    RationalQuadratic as RationalQuadratic,
-)
+from ._radial import Radial as Radial
 from ._rescaled import Rescaled as Rescaled
 from ._scaled import Scaled as Scaled
 from ._wrapper import Wrapper as Wrapper

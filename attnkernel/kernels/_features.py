@@ -17,8 +17,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from .._core.batching import any_in_batch
 from .._core.validation import as_integer, require_bool, require_key
 from ._base import Kernel
+from ._gaussian import Gaussian
 from ._inner import DotProduct
-from ._radial import Gaussian
 
 
 class Features(NamedTuple):

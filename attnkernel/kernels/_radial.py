@@ -6,27 +6,24 @@ neither overflow nor vanish.
 
 import abc
 import math
-from collections.abc import Callable
 from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array, is_concrete, wider_dtype
 from .._core.symbolic_sizes import is_at_most
-from ._base import Kernel
 from ._boxes import PointBoxes
-from ._distances import MANY, add_up, as_row, columns, largest, pairwise_squares, squares_of
+from ._distances import as_row, pairwise_squares, squares_of
 from ._integrals import log_integral, log_sphere
-from ._scaled import Scaled, log_single
+from ._scaled import Scaled
 
-_LIGHT = 12  # differences to add up for a distance that cost less than to store what they give
-_FEW = 2**15  # pairs up to which a program of fewer steps is faster than one of faster steps
+MAX_LIGHT_DIFFERENCES = 12  # of a distance: recomputing them costs less than storing the result
+MAX_UNROLLED_PAIRS = 2**15  # up to which a program of fewer steps is faster
 
 
 class Radial(Scaled):
@@ -78,7 +75,7 @@ class Radial(Scaled):
     ) -> Float[Array, "queries keys"]:
         near, inverse = self.unit_scale(q)
         q, k, scale = q * as_row(near), k * as_row(near), (inverse, self.metric_factor, self.unit)
-        if is_at_most(q.shape[0] * k.shape[0], _FEW):
+        if is_at_most(q.shape[0] * k.shape[0], MAX_UNROLLED_PAIRS):
             rows = tuple(a[:, None] for a in q.T), tuple(b[None, :] for b in k.T)
             # pairs so far apart that their squares overflow are constants to derivatives
             far = jnp.isinf(jax.lax.stop_gradient(squares_of(*rows, *scale)))
@@ -88,7 +85,7 @@ class Radial(Scaled):
         return self.log_of(pairwise_squares(q, k, *scale, self.is_smooth))
 
     def is_light(self, dim: int) -> bool:
-        return (dim if self.metric_factor is None else dim**2 // 2) <= _LIGHT
+        return (dim if self.metric_factor is None else dim**2 // 2) <= MAX_LIGHT_DIFFERENCES
 
     def unit_scale(
         self, points: Float[Array, "... dim"]
@@ -149,177 +146,6 @@ class Radial(Scaled):
         return [] if metric is None else [f"metric={np.round(np.asarray(metric), 4).tolist()}"]
 
 
-class Gaussian(Radial):
-    r"""The Gaussian (squared-exponential, RBF) kernel.
-
-    $$ \log K(q, k) = -\tfrac12 r^2, \qquad r^2 = \|M^{1/2} (q - k) / \ell\|^2,
-       \quad q, k \in \mathbb{R}^d $$
-
-    `lengthscale` is a standard deviation, in the units of x; other conventions come through
-    `attnkernel.kernels.convert_lengthscale`. One per dimension, or a full `metric`: see `Radial`.
-    """
-
-    __init__ = Radial.__init__
-
-    unit = -0.5
-
-    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
-        return squares
-
-
-class Laplace(Radial):
-    r"""The Laplace (exponential, Matérn-1/2) kernel: $\log K = -r$; arguments as in `Radial`.
-
-    At coincident points, where it has no derivative, its derivative is 0.
-    """
-
-    is_smooth = False
-    __init__ = Radial.__init__
-
-    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
-        return -_root(squares)
-
-
-class Matern32(Radial):
-    r"""The Matérn kernel of smoothness 3/2; arguments as in `Radial`.
-
-    $$ \log K = \log(1 + \sqrt3\, r) - \sqrt3\, r $$
-
-    **Source:** Rasmussen and Williams, *Gaussian Processes for Machine Learning* (2006), 4.17.
-    """
-
-    __init__ = Radial.__init__
-
-    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
-        return _log_matern32(squares)
-
-
-class Matern52(Radial):
-    r"""The Matérn kernel of smoothness 5/2; arguments as in `Radial`.
-
-    $$ \log K = \log(1 + \sqrt5\, r + \tfrac53 r^2) - \sqrt5\, r $$
-
-    **Source:** Rasmussen and Williams, *Gaussian Processes for Machine Learning* (2006), 4.17.
-    """
-
-    __init__ = Radial.__init__
-
-    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
-        return _log_matern52(squares)
-
-
-class RationalQuadratic(Radial):
-    r"""A scale mixture of Gaussians.
-
-    $$ \log K = -\alpha \log\Big(1 + \frac{r^2}{2 \alpha}\Big), \qquad \alpha > 0 $$
-
-    **Arguments:** as in `Radial`, and `alpha`: α; the Gaussian is its limit at ∞. Default 1.
-    """
-
-    log_alpha: Float[Array, ""]
-
-    def __init__(
-        self,
-        lengthscale: ArrayLike = 1.0,
-        alpha: ArrayLike = 1.0,
-        *,
-        metric: ArrayLike | None = None,
-    ):
-        super().__init__(lengthscale, metric=metric)
-        self.log_alpha = log_single("alpha", alpha)
-
-    @property
-    def alpha(self) -> Float[Array, ""]:
-        return jnp.exp(self.log_alpha)
-
-    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
-        return -self.alpha * jnp.log1p(squares / (2.0 * self.alpha))
-
-    def _log_integral(self, dim: int) -> Float[Array, ""]:
-        """Finite for α > d / 2; close to it the tail is too long for a quadrature."""
-        above = self.alpha - 0.5 * dim
-        near, half = (above > 0) & (above < 1), 0.5 * dim
-        ours = jnp.where(near, self.alpha, half + 0.5)
-        beta = math.lgamma(half) + gammaln(ours - half) - gammaln(ours)
-        closed = half * jnp.log(2.0 * ours) + beta - math.log(2.0)
-        return jnp.where(near, closed, super()._log_integral(dim))
-
-    def _logs_of_others(self) -> dict[str, Array]:
-        return {"alpha": self.log_alpha}
-
-
-class Cauchy(Radial):
-    r"""The Cauchy kernel: $\log K = -\log(1 + r^2)$; arguments as in `Radial`."""
-
-    __init__ = Radial.__init__
-
-    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
-        return -jnp.log1p(squares)
-
-
-class Periodic(Kernel):
-    r"""The periodic kernel, a Gaussian of the chord between points on a circle.
-
-    $$ \log K(q, k) = -2 \sum_{c=1}^{d} \frac{\sin^2\big(\pi (q_c - k_c) / p\big)}{\ell^2} $$
-
-    **Arguments:** `lengthscale`: ℓ, in units of $p / \pi$ for points close together: no unit.
-    `period`: p, in the units of x. Both one positive number; default 1.
-
-    **Source:** MacKay, *Introduction to Gaussian processes* (1998), 5.5.
-    """
-
-    log_lengthscale: Float[Array, ""]
-    log_period: Float[Array, ""]
-
-    def __init__(self, lengthscale: ArrayLike = 1.0, period: ArrayLike = 1.0):
-        self.log_lengthscale = log_single("lengthscale", lengthscale)
-        self.log_period = log_single("period", period)
-
-    @property
-    def lengthscale(self) -> Float[Array, ""]:
-        return jnp.exp(self.log_lengthscale)
-
-    @property
-    def period(self) -> Float[Array, ""]:
-        """p, in the units of x."""
-        return jnp.exp(self.log_period)
-
-    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
-        return self._log(tuple(q), tuple(k))
-
-    def pairwise(
-        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
-    ) -> Float[Array, "queries keys"]:
-        return self._log(*columns(q, k))
-
-    def is_light(self, dim: int) -> bool:
-        return dim < MANY
-
-    def _log(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
-        per_unit, inverse = jnp.pi / self.period, jnp.exp(-self.log_lengthscale)
-        chords = [jnp.sin((a - b) * per_unit) * inverse for a, b in zip(q, k, strict=True)]
-        far = [jnp.abs(chord) > largest(chord.dtype) for chord in chords]  # their squares overflow
-        squares = [
-            jnp.where(beyond, jnp.inf, jnp.where(beyond, 0.0, chord) ** 2)
-            for chord, beyond in zip(chords, far, strict=True)
-        ]
-        return -2.0 * add_up(squares)
-
-    def search_box(self, x: Float[Array, "n dim"]) -> tuple["Periodic", "Periodic"]:
-        """ℓ from 0.01 to 10; periods from twice a typical gap of x to twice its range."""
-        gaps = jnp.diff(jnp.sort(x, axis=0), axis=0)
-        spread = jnp.max(jnp.sum(gaps, axis=0))
-        logs = jnp.log(jnp.stack([2.0 * spread / gaps.shape[0], 2.0 * spread]))
-        where = lambda kernel: (kernel.log_lengthscale, kernel.log_period)  # noqa: E731
-        lengths = jnp.log(jnp.array([0.01, 10.0], self.log_lengthscale.dtype))
-        periods = logs.astype(self.log_period.dtype)
-        return tuple(eqx.tree_at(where, self, (lengths[i], periods[i])) for i in (0, 1))
-
-    def rescaled(self, factor: ArrayLike) -> "Periodic":
-        log = self.log_lengthscale + jnp.log(jnp.asarray(factor, self.log_lengthscale.dtype))
-        return eqx.tree_at(lambda kernel: kernel.log_lengthscale, self, log)
-
-
 def _factor(metric: ArrayLike) -> Float[Array, "dim dim"]:
     """A with AᵀA = the metric."""
     array = as_real_array("metric", metric)
@@ -334,41 +160,3 @@ def _factor(metric: ArrayLike) -> Float[Array, "dim dim"]:
             f"metric must be symmetric and positive definite; got {np.asarray(array).tolist()}."
         )
     return factor
-
-
-def _root(squares: Array) -> Array:
-    """√ with derivative 0 at 0."""
-    zero = squares == 0
-    return jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, squares)))
-
-
-def _minus_root(log: Callable[[Array], Array], root: Array) -> Array:
-    """log(t) − t, which is -inf at a distance that overflows."""
-    overflows = jnp.isinf(root * root)
-    root = jnp.where(overflows, 0.0, root)
-    return jnp.where(overflows, -jnp.inf, log(root) - root)
-
-
-@jax.custom_jvp
-def _log_matern32(squares: Array) -> Array:
-    return _minus_root(jnp.log1p, jnp.sqrt(3.0 * squares))
-
-
-@_log_matern32.defjvp
-def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    (squares,), (tangent,) = primals, tangents
-    slope = -1.5 / (1.0 + math.sqrt(3.0) * _root(squares))  # finite where √'s own is not
-    return _log_matern32(squares), slope * tangent
-
-
-@jax.custom_jvp
-def _log_matern52(squares: Array) -> Array:
-    return _minus_root(lambda t: jnp.log1p(t + t * t / 3.0), jnp.sqrt(5.0 * squares))
-
-
-@_log_matern52.defjvp
-def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    (squares,), (tangent,) = primals, tangents
-    root = jnp.minimum(math.sqrt(5.0) * _root(squares), largest(squares.dtype))
-    slope = -(5.0 / 6.0) * (1.0 + root) / (1.0 + root + root**2 / 3.0)
-    return _log_matern52(squares), slope * tangent

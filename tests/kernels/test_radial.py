@@ -308,7 +308,7 @@ SCALES = {
 )
 def test_large_blocks_are_the_pairs_one_by_one(x64, dim, scale, monkeypatch):
     """The code path of large blocks: products of matrices, in the value and in derivatives."""
-    monkeypatch.setattr("attnkernel.kernels._radial._FEW", 0)
+    monkeypatch.setattr("attnkernel.kernels._radial.MAX_UNROLLED_PAIRS", 0)
     kernel = ak.Matern32(**SCALES[scale](dim))
     q, k = points(0, QUERIES, dim), points(1, KEYS, dim)
 

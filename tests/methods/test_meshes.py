@@ -173,7 +173,7 @@ def test_shard_map(x64, name, devices, request, monkeypatch):
     if name == "unmaterialised":
         request.getfixturevalue("force_unmaterialised")
     if name == "many columns":
-        monkeypatch.setattr("attnkernel.kernels._radial._FEW", 0)
+        monkeypatch.setattr("attnkernel.kernels._radial.MAX_UNROLLED_PAIRS", 0)
     with jax.numpy_rank_promotion("allow" if name == "fourier" else "raise"):
         assert_mapped_is_direct(name, devices, (EACH, EACH, EACH), EACH)
 

@@ -1,0 +1,78 @@
+"""The Gaussian kernel, and its scale mixtures: the rational quadratic and the Cauchy kernel."""
+
+import math
+
+import jax.numpy as jnp
+from jax.scipy.special import gammaln
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from ._radial import Radial
+from ._scaled import log_single
+
+
+class Gaussian(Radial):
+    r"""The Gaussian (squared-exponential, RBF) kernel.
+
+    $$ \log K(q, k) = -\tfrac12 r^2, \qquad r^2 = \|M^{1/2} (q - k) / \ell\|^2,
+       \quad q, k \in \mathbb{R}^d $$
+
+    `lengthscale` is a standard deviation, in the units of x; other conventions come through
+    `attnkernel.kernels.convert_lengthscale`. One per dimension, or a full `metric`: see `Radial`.
+    """
+
+    __init__ = Radial.__init__
+
+    unit = -0.5
+
+    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        return squares
+
+
+class RationalQuadratic(Radial):
+    r"""A scale mixture of Gaussians.
+
+    $$ \log K = -\alpha \log\Big(1 + \frac{r^2}{2 \alpha}\Big), \qquad \alpha > 0 $$
+
+    **Arguments:** as in `Radial`, and `alpha`: α; the Gaussian is its limit at ∞. Default 1.
+    """
+
+    log_alpha: Float[Array, ""]
+
+    def __init__(
+        self,
+        lengthscale: ArrayLike = 1.0,
+        alpha: ArrayLike = 1.0,
+        *,
+        metric: ArrayLike | None = None,
+    ):
+        super().__init__(lengthscale, metric=metric)
+        self.log_alpha = log_single("alpha", alpha)
+
+    @property
+    def alpha(self) -> Float[Array, ""]:
+        return jnp.exp(self.log_alpha)
+
+    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        return -self.alpha * jnp.log1p(squares / (2.0 * self.alpha))
+
+    def _log_integral(self, dim: int) -> Float[Array, ""]:
+        """Finite for α > d / 2; close to it the tail is too long for a quadrature."""
+        above = self.alpha - 0.5 * dim
+        near, half = (above > 0) & (above < 1), 0.5 * dim
+        ours = jnp.where(near, self.alpha, half + 0.5)
+        beta = math.lgamma(half) + gammaln(ours - half) - gammaln(ours)
+        closed = half * jnp.log(2.0 * ours) + beta - math.log(2.0)
+        return jnp.where(near, closed, super()._log_integral(dim))
+
+    def _logs_of_others(self) -> dict[str, Array]:
+        return {"alpha": self.log_alpha}
+
+
+class Cauchy(Radial):
+    r"""The Cauchy kernel: $\log K = -\log(1 + r^2)$; arguments as in `Radial`."""
+
+    __init__ = Radial.__init__
+
+    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        return -jnp.log1p(squares)

@@ -1,0 +1,90 @@
+"""Matérn kernels of smoothness 1/2 (Laplace), 3/2 and 5/2, with finite derivatives at r = 0."""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ._distances import largest
+from ._radial import Radial
+
+
+class Laplace(Radial):
+    r"""The Laplace (exponential, Matérn-1/2) kernel: $\log K = -r$; arguments as in `Radial`.
+
+    At coincident points, where it has no derivative, its derivative is 0.
+    """
+
+    is_smooth = False
+    __init__ = Radial.__init__
+
+    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        return -_root(squares)
+
+
+class Matern32(Radial):
+    r"""The Matérn kernel of smoothness 3/2; arguments as in `Radial`.
+
+    $$ \log K = \log(1 + \sqrt3\, r) - \sqrt3\, r $$
+
+    **Source:** Rasmussen and Williams, *Gaussian Processes for Machine Learning* (2006), 4.17.
+    """
+
+    __init__ = Radial.__init__
+
+    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        return _log_matern32(squares)
+
+
+class Matern52(Radial):
+    r"""The Matérn kernel of smoothness 5/2; arguments as in `Radial`.
+
+    $$ \log K = \log(1 + \sqrt5\, r + \tfrac53 r^2) - \sqrt5\, r $$
+
+    **Source:** Rasmussen and Williams, *Gaussian Processes for Machine Learning* (2006), 4.17.
+    """
+
+    __init__ = Radial.__init__
+
+    def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
+        return _log_matern52(squares)
+
+
+def _root(squares: Array) -> Array:
+    """√ with derivative 0 at 0."""
+    zero = squares == 0
+    return jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, squares)))
+
+
+def _minus_root(log: Callable[[Array], Array], root: Array) -> Array:
+    """log(t) − t, which is -inf at a distance that overflows."""
+    overflows = jnp.isinf(root * root)
+    root = jnp.where(overflows, 0.0, root)
+    return jnp.where(overflows, -jnp.inf, log(root) - root)
+
+
+@jax.custom_jvp
+def _log_matern32(squares: Array) -> Array:
+    return _minus_root(jnp.log1p, jnp.sqrt(3.0 * squares))
+
+
+@_log_matern32.defjvp
+def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (squares,), (tangent,) = primals, tangents
+    slope = -1.5 / (1.0 + math.sqrt(3.0) * _root(squares))  # finite where √'s own is not
+    return _log_matern32(squares), slope * tangent
+
+
+@jax.custom_jvp
+def _log_matern52(squares: Array) -> Array:
+    return _minus_root(lambda t: jnp.log1p(t + t * t / 3.0), jnp.sqrt(5.0 * squares))
+
+
+@_log_matern52.defjvp
+def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (squares,), (tangent,) = primals, tangents
+    root = jnp.minimum(math.sqrt(5.0) * _root(squares), largest(squares.dtype))
+    slope = -(5.0 / 6.0) * (1.0 + root) / (1.0 + root + root**2 / 3.0)
+    return _log_matern52(squares), slope * tangent
