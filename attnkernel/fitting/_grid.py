@@ -50,7 +50,7 @@ def search_grids(
         found = take(0, search(several._replace(converged=jnp.arange(len(end.steps)) > 0)))
         if found.loss < loss:
             state, loss = found, found.loss
-    end = jax.tree.map(lambda leaf, one: leaf.at[best].set(one), end, state)
+    end = jax.tree.map(lambda leaf, one: jnp.asarray(leaf).at[best].set(one), end, state)
     losses = np.array(history["loss"])
     losses[best, -1] = state.loss
     return end, history | {"loss": losses}, flat

@@ -21,11 +21,14 @@ from ._bfgs import Bfgs
 from ._chunks import History
 from ._grid import search_grids
 from ._implicit import implicit_minimiser, stop_gradient
-from ._multistart import SAMPLE_TOLERANCE, Searches, meet_on_sample, screen, select_starts
+from ._multistart import Searched, meet_on_sample, search_in_stages
 from ._options import Options
 from ._outcome import Outcome, Result, collect
 from ._problem import Data, Problem, is_on_host, take, vmap_over_fits
 from ._search import advance_searches, begin_searches, run_searches
+
+SAMPLE_TOLERANCE = 1e-5
+SAMPLE_STEPS = 30  # at most; a search that still moves then is on a plateau
 
 
 def minimise(model: Any, data: Data, options: Options, axes: Problem | None = None) -> Outcome:
@@ -60,37 +63,31 @@ def _minimise_screened(
 ) -> Outcome:
     """One fit on the host, of a model with `size` parameters."""
     number = options.starts
-    screens = number > 1 and size > 1
-    points = count_points(number, size) if screens else number
-    space = options.space._replace(starts=points)
+    is_staged = number > 1 and size > 1
+    space = options.space._replace(starts=count_points(number, size) if is_staged else number)
     state, frozen, box = begin_searches(model, data.x, space)
     problem = Problem(frozen, *data, box)
     if box is None or not box.binds():  # all starts are the same
-        number, screens, state = 1, False, take(slice(1), state)
-    searches = Searches(state, np.arange(number))
+        number, is_staged, state = 1, False, take(slice(1), state)
+
+    def search(problem: Problem, options: Options, tolerance: float) -> Searched:
+        if is_staged:
+            return search_in_stages(state, problem, options, tolerance, number)
+        return Searched(state.z, *run_searches(state, problem, options, tolerance))
+
     sample = data.objective.subsample(problem.x, problem.y, number)
-    sample_tolerance = max(tolerance, SAMPLE_TOLERANCE)
-    if screens and sample is None:
-        searches = screen(state, problem, options, tolerance, number)
-    elif screens and sample is not None:
-        on_sample = problem._replace(**sample._asdict())
-        silent = options._replace(record=None)
-        searches = screen(state, on_sample, silent, sample_tolerance, number)
-    begin = select_starts(searches) if screens else state.z
-
-    def search(searches: Searches) -> tuple[Bfgs, History]:
-        state, followed = searches
-        follows_itself = sample is None and not screens
-        followed = None if follows_itself else followed
-        return run_searches(state, problem, options, tolerance, followed=followed)
-
     if sample is None:
-        end, history = search(searches)
+        begin, end, history = search(problem, options, tolerance)
     else:
-        met = meet_on_sample(searches, problem, sample, options, sample_tolerance)
-        end, history = search(met)
+        on_sample = problem._replace(**sample._asdict())
+        steps = min(options.steps, SAMPLE_STEPS)
+        silent = options._replace(steps=steps, chunk=steps, record=None, callback=None)
+        begin, end, history = search(on_sample, silent, max(tolerance, SAMPLE_TOLERANCE))
+        met, followed = meet_on_sample(end, history, problem, sample)
+        end, history = run_searches(met, problem, options, tolerance, followed=followed)
         if np.any(end.diverged):  # the minima of the sample are outside the domain of all rows
-            end, history = search(searches)
+            fresh = jax.vmap(Bfgs.start)(begin)
+            end, history = run_searches(fresh, problem, options, tolerance)
     flat = None
     if box is not None:
         alone = lambda state: run_searches(state, problem, options, tolerance)[0]  # noqa: E731

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import attnkernel as ak
-from attnkernel.fitting._basins import lowest_of_basins
+from attnkernel.fitting._basins import lowest_basins
 
 
 def searched(seed: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
@@ -47,7 +47,7 @@ def test_basins_are_the_points_lower_than_their_nearest_neighbours():
             basins.append(i)
     basins.sort(key=lambda i: losses[i])
     others = sorted(set(range(97)) - {*basins, 5}, key=lambda i: losses[i])
-    chosen = lowest_of_basins(points, losses, 97)
+    chosen = lowest_basins(points, losses, 97, 3)
     np.testing.assert_array_equal(chosen, [*basins, *others, 5])
 
 
