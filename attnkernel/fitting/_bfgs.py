@@ -51,7 +51,7 @@ class Bfgs(NamedTuple):
             accepted=count,
             idle=count,
             steps=count,
-            max_steps=jnp.full((), jnp.iinfo(count.dtype).max),
+            max_steps=jnp.full((), jnp.iinfo(count.dtype).max, count.dtype),
             converged=false,
             diverged=false,
         )

@@ -9,7 +9,6 @@ import numpy as np
 from .._core.pandas_frames import Categories, Names
 from ..models import LinearSmoother
 from ._outcome import Result, Starts
-from ._problem import take
 
 
 class FitWarning(UserWarning):
@@ -61,8 +60,9 @@ def parameters_on_bounds(starts: Starts, x_names: Names | None) -> list[tuple[st
     A parameter with one entry for each column of x is named by the column.
     """
     found, names = [], x_names or ()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(take(best_start(starts), starts.edges)):
-        sides = np.asarray(leaf)
+    best = best_start(starts)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(starts.edges):
+        sides = np.asarray(leaf)[best]
         for at in np.argwhere(sides):
             is_per_column = len(names) > 1 and sides.shape == (len(names),)
             place = f" of {names[at[0]]}" if is_per_column else f"{list(map(int, at)) or ''}"

@@ -21,7 +21,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
 from ..objectives._objective import Sample
@@ -104,7 +103,7 @@ def _search_from(
 def _line_points(best: PyTree, number: int, problem: Problem) -> Float[np.ndarray, "points params"]:
     """Returns the best point, then points on a line along each bounded parameter through it."""
     assert problem.box is not None
-    centre = np.asarray(ravel_pytree(best)[0])
+    centre = rows(best, 0)
     low, high = (rows(side, 0) for side in (problem.box.lower, problem.box.upper))
     bounded = np.flatnonzero(np.isfinite(low) & (low < high))
     points = np.repeat(centre[None], number, axis=0)

@@ -65,6 +65,7 @@ class Starts(eqx.Module):
     loss: Float[Array, "*fits starts"]
     steps: Int[Array, "*fits starts"]
     result: Int[Array, "*fits starts"]
+    at_bound: Bool[Array, "*fits starts"]  # whether any parameter ended on a bound
     edges: Any = None
     without_slope: Any = None
 
@@ -76,19 +77,6 @@ class Starts(eqx.Module):
     @property
     def diverged(self) -> Bool[Array, "*fits starts"]:
         return self.result == Result.DIVERGED
-
-    @property
-    def at_bound(self) -> Bool[Array, "*fits starts"]:
-        """Whether any parameter ended on a bound."""
-        return on_any_edge(self.edges, self.loss)
-
-
-def on_any_edge(edges: Any, loss: Float[Array, "*starts"]) -> Bool[Array, "*starts"]:
-    """Whether any parameter of each start is on a bound."""
-    flags = jnp.zeros(loss.shape, bool)
-    for leaf in jax.tree.leaves(edges):
-        flags |= jnp.any(jnp.reshape(leaf, (*loss.shape, -1)) != 0, axis=-1)
-    return flags
 
 
 class Outcome(NamedTuple):
@@ -114,12 +102,13 @@ def collect(
     """Returns the outcome of all starts from free variables; the best has the least finite loss."""
     models, box = eqx.filter_vmap(problem.model), problem.box
     edges = None if box is None else jax.vmap(lambda z: box.edges(box.inside(z)))(end)
-    result = jnp.where(
-        (result == Result.CONVERGED) & on_any_edge(edges, loss), Result.AT_BOUND, result
-    )
+    at_bound = jnp.zeros(loss.shape, bool)
+    for leaf in jax.tree.leaves(edges):
+        at_bound |= jnp.any(jnp.reshape(leaf, (len(loss), -1)) != 0, axis=-1)
+    result = jnp.where((result == Result.CONVERGED) & at_bound, Result.AT_BOUND, result)
     # int32, which a program without x64 reads as it is
     result, edges = jax.tree.map(lambda codes: codes.astype(jnp.int32), (result, edges))
-    starts = Starts(models(begin), models(end), loss, steps, result, edges, without_slope)
+    starts = Starts(models(begin), models(end), loss, steps, result, at_bound, edges, without_slope)
     best = jnp.argmin(jnp.where(jnp.isfinite(loss), loss, jnp.inf))
     model, least, history = take(best, (starts.end, loss, history))
     return Outcome(model, least, history, starts, problem.objective)
