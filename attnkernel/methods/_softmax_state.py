@@ -40,13 +40,17 @@ class SoftmaxState(eqx.Module):
     ) -> "SoftmaxState":
         """The state of one set of keys.
 
-        The total is summed about the mean value: rounding is then of what varies among the values.
+        Values that vary little about their mean are summed about it: rounding is then relative to
+        their variation.
         """
         maximum = finite_shift(jnp.max(log_weights, axis=1, initial=-jnp.inf))
         weights = jnp.exp(log_weights - maximum[:, None])
         mass = jnp.sum(weights, axis=1)
         keys = 1 if v.shape[0] == 0 else v.shape[0]
-        mean = jax.lax.stop_gradient(jnp.sum(v, axis=0, keepdims=True) / keys)
+        mean = jnp.sum(v, axis=0, keepdims=True) / keys
+        # values that vary by more than their mean, as powers of k − q do, would lose digits by it
+        spread = jnp.max(jnp.abs(v - mean), axis=0, keepdims=True, initial=0.0)
+        mean = jax.lax.stop_gradient(jnp.where(spread < jnp.abs(mean) / 2, mean, 0.0))
         about_mean = jnp.matmul(weights, v - mean, precision=jax.lax.Precision.HIGHEST)
         return cls(maximum, mass, about_mean + mass[:, None] * mean)
 

@@ -55,3 +55,11 @@ def test_flags_are_those_of_their_formula(x64):
         expected = np.linalg.inv(moments)[:, 0, 0] > 100
         assert 0 < np.sum(expected) < len(x_new)
         np.testing.assert_array_equal(local.extrapolates, expected)
+
+
+def test_float32_determines_a_quadratic_with_few_neighbours_in_reach():
+    """Moments are summed as they are: about their mean over all keys they would lose digits."""
+    x = np.linspace(-3.0, 3.0, 150, dtype=np.float32)
+    at = np.linspace(-3.0, 3.0, 201, dtype=np.float32)
+    found = ak.KernelRegression(ak.Gaussian(0.0728), order=2).local_fit(at, x, np.sin(3 * x))
+    assert not np.asarray(found.deficient).any()
