@@ -70,7 +70,8 @@ def fit(
     There are two drivers. *With* `optimizer`, training takes `steps` steps; a stochastic objective
     (`HoldOut`) draws new rows at each of them. *Without*, a search minimises a deterministic
     objective: BFGS from several starts inside bounds, in one program; the best end is kept. With
-    several parameters, starts are the lowest basins among screened points of the box. With many
+    several parameters, four of ten starts are the given model and the lowest basins among screened
+    points of the box; the others lie on lines through the best end, along one parameter. With many
     rows (`Objective.subsample`; for `LeaveOneOut` from 1024, or 131 072 for a single start) the
     searches first go to the minima of a sample, and one goes on from each different minimum.
     Parameters without a slope, such as the width of a `Boxcar`, are searched on a grid.
