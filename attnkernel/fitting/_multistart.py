@@ -2,8 +2,7 @@ r"""Multistart search in several parameters: screened points, then lines through
 
 A first stage searches from the given model and the lowest basins of a Latin hypercube. Two more
 stages evaluate the objective on lines through the best end, one along each parameter, and search
-from the lowest basins on these lines: most minima that searches miss differ from a found one in
-few lengthscales.
+from the lowest basins on these lines.
 
 Leave-one-out of 60 rows, order 1, 5 lengthscales, 20 data sets. An end counts as missed if it is
 more than 1 % above the best of all searches that were tried (over 600 starts for each data set);
