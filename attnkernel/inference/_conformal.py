@@ -1,4 +1,4 @@
-r"""Conformal prediction: intervals for a new label, without a model of the noise."""
+"""Conformal prediction: intervals for a new label, without a model of the noise."""
 
 import math
 from typing import Any
@@ -33,7 +33,7 @@ def conformal(
     local: bool = False,
     key: PRNGKeyArray | None = None,
 ) -> Bands:
-    r"""An interval that holds a new label at each new input with the given probability.
+    r"""An interval that contains a new label at each new input with the given probability.
 
     $$ \hat f(x) \pm q\, \hat s(x), \qquad q = \text{the } \lceil (1 + n)\, \mathrm{level} \rceil
        \text{-th smallest of } \frac{|y_i - \hat f_{-i}(x_i)|}{\hat s(x_i)} $$
@@ -43,20 +43,29 @@ def conformal(
     **Arguments:**
 
     - `fit`: a fit; `x_new`: shape (m,) or (m, dim), or a frame; `level`: between 0 and 1.
-    - `kind`: `"leave-one-out"` (default): residuals are those of leave-one-out, at the lengthscale
-      of the fit: coverage to 1/n and the stability of the fit. `"split"`: one half of the rows,
-      drawn with `key`, is fitted anew, the other gives the residuals: coverage of at least the
-      level, exactly, for any n.
-    - `local`: whether the width follows the noise: ŝ² is `noise_variance`, that of a row without
-      its own residual. For a `KernelRegression`; of a fit with weights, for a new label of weight
-      1. Default: one width for all, ŝ = 1.
+    - `kind`: `"leave-one-out"` (default): leave-one-out residuals at the lengthscale of the fit;
+      the coverage is the level up to 1/n and the stability of the fit. `"split"`: one half of the
+      rows, drawn with `key`, is fitted again, and the other half gives the residuals; the coverage
+      is at least the level for any n.
+    - `local`: whether the width follows the noise: ŝ² is `noise_variance`, for a row without its
+      own residual. It needs a smoother with a `local_mean`, such as `KernelRegression`. With
+      weights of rows, intervals are for a new label of weight 1. Default: one width, ŝ = 1.
+    - `key`: a PRNG key, of the split.
 
-    **Returns:** `Bands`, with infinite ones where there are too few rows for the level; where no
-    label has weight, NaN.
+    **Returns:** `Bands`, infinite where there are too few rows for the level, and NaN where no
+    label has weight.
+
+    **Raises:** `ValueError` for several labels a row, a batch of fits, or a split with weights.
 
     **Source:** Lei, G'Sell, Rinaldo, Tibshirani and Wasserman, *Distribution-free predictive
     inference for regression* (2018); Barber, Candès, Ramdas and Tibshirani, *Predictive inference
     with the jackknife+* (2021).
+
+    ```python
+    data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0))
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y, objective=ak.LeaveOneOut())
+    print(ak.conformal(fit, np.array([-1.0, 1.0]), level=0.9))
+    ```
     """
     require_instance("fit", fit, Fit, "ak.fit(...)")
     require_level("level", level)
@@ -72,21 +81,21 @@ def conformal(
             "fit with weights outside jit, vmap and grad."
         )
     fit = drop_weightless(fit)
-    at, given = fit.inputs(x_new), fit.objective.weight_kwargs()
+    at, kwargs = fit.inputs(x_new), fit.objective.weight_kwargs()
     if isinstance(fit.model, MeanVarianceRegression):
         raise ValueError(
             "Conformal intervals are of models that predict one number, and MeanVarianceRegression "
-            "predicts two: fit ak.KernelRegression, and say local=True."
+            "predicts two: fit ak.KernelRegression, and pass local=True."
         )
     if kind == "leave-one-out":
         centre = fit(at)
         x, y = fit.x, fit.y
-        residuals = jnp.abs(y - fit.model(x, x, y, prior=ExcludeSelf(), **given))
+        residuals = jnp.abs(y - fit.model(x, x, y, prior=ExcludeSelf(), **kwargs))
         first, held, prior = fit, jnp.arange(len(x)), ExcludeSelf()
     else:
         if key is None:
             raise ValueError("A split is drawn at random: pass key=jax.random.PRNGKey(0).")
-        if given:
+        if kwargs:
             raise ValueError("A split with weights is not exchangeable: use leave-one-out.")
         order = jax.random.permutation(key, len(fit.x))
         half = len(fit.x) // 2
@@ -97,7 +106,7 @@ def conformal(
     spread, spread_new = jnp.ones_like(residuals), jnp.ones_like(centre)
     if local:
         rule = RowVariance.of(first, "local")
-        spread = jnp.sqrt(rule.at(fit.x[held], first.y, prior)[:, 0] / given.get("weights", 1.0))
+        spread = jnp.sqrt(rule.at(fit.x[held], first.y, prior)[:, 0] / kwargs.get("weights", 1.0))
         spread_new = jnp.sqrt(rule.at(at, first.y)[:, 0])
     scores = jnp.sort(residuals / spread)  # NaN, where no other label has weight, comes last
     scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)

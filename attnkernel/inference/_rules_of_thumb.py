@@ -1,4 +1,4 @@
-"""Rules of thumb: lengthscales from a few sums, without a search. Or the start of one."""
+"""Rules of thumb: lengthscales in closed form, without a search or as its start."""
 
 import math
 from collections.abc import Callable
@@ -19,8 +19,9 @@ from ..kernels import Gaussian, Kernel
 from ..models import KernelRegression
 from ..rules import Softmax
 
-_BLOCKS, _DIVISOR, _TRIM, _ENDS = 5, 20, 0.01, 0.05
-_TERMS = 5  # of a quartic
+MAX_BLOCKS, MIN_BLOCK_ROWS = 5, 20
+TRIMMED_SHARE, END_SHARE = 0.01, 0.05  # of rows, and of the range, at each end
+QUARTIC_TERMS = 5
 
 
 def normal_reference(x: ArrayLike, *, robust: bool = True) -> Float[Array, " dim"]:
@@ -28,16 +29,16 @@ def normal_reference(x: ArrayLike, *, robust: bool = True) -> Float[Array, " dim
 
     $$ \ell_c = \hat\sigma_c \Big( \frac{4}{(d + 2)\, n} \Big)^{1 / (d + 4)} $$
 
-    It makes the error of a density of n points least, where they are normal and their columns
-    independent: see `density`. For a regression it is a start, which has not seen y.
+    It minimises the error of a density of n normal points with independent columns: see `density`.
+    For a regression it is a start of a search: it does not use y.
 
     **Arguments:**
 
     - `x`: inputs, shape (n, dim) or (n,), n at least 2.
-    - `robust`: whether $\hat\sigma$ is the smaller of the standard deviation (of n − 1) and of the
-      range between quartiles over 1.349, its value for normal points: two clusters, or a long
-      tail, would else be smoothed away. Default: yes. Where half of a column is one number, it
-      is the standard deviation.
+    - `robust`: whether $\hat\sigma$ is the smaller of the standard deviation (with n − 1) and the
+      interquartile range over 1.349, its value for normal points, so that two clusters or a long
+      tail are not smoothed away. Default: yes. Where the interquartile range is 0, it is the
+      standard deviation.
 
     **Returns:** ℓ, shape (dim,), in the units of x.
 
@@ -45,6 +46,10 @@ def normal_reference(x: ArrayLike, *, robust: bool = True) -> Float[Array, " dim
 
     **Source:** Silverman, *Density estimation for statistics and data analysis* (1986), 4.14 and
     3.30; the factor is `silverman` of `scipy.stats.gaussian_kde`.
+
+    ```python
+    print(ak.normal_reference(np.random.default_rng(0).normal(size=(100, 2))))
+    ```
     """
     require_bool("robust", robust)
     points = as_points("x", x)
@@ -58,8 +63,8 @@ def normal_reference(x: ArrayLike, *, robust: bool = True) -> Float[Array, " dim
     if is_concrete(extent) and not np.all(np.asarray(extent) > 0):
         column = int(np.argmin(np.asarray(extent)))
         raise ValueError(
-            f"Column {column} of x (counted from 0) is constant: its spread says no lengthscale. "
-            f"Leave it out."
+            f"Column {column} of x (counted from 0) is constant, and does not identify a "
+            f"lengthscale. Leave it out."
         )
     # in units of the extent, whose squares neither vanish nor overflow; NaN for a constant column
     points = (points - least) / jnp.where(extent > 0, extent, jnp.nan)[None, :]
@@ -77,10 +82,10 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
     $$ \ell = \Big( \frac{\hat\sigma^2\, (b - a)}{2 \sqrt\pi\, \hat\theta_{22}\, n} \Big)^{1/5},
        \qquad \hat\theta_{22} = \frac1n \sum_{a' \le x_i \le b'} \hat m''(x_i)^2 $$
 
-    the estimate of what makes the mean error of the fit least, to first order. One hundredth of
-    the n rows is left out at each end; a and b are the ends of the others, a′ and b′ are a
-    twentieth of b − a inside. The second derivative $\hat m''$ is that of local cubics, their
-    lengthscale from $\theta_{24} = \frac1n \sum_i m''(x_i) m''''(x_i)$ of quartics in N blocks of
+    It estimates the lengthscale that minimises the mean squared error of the fit to first order.
+    One hundredth of the n rows is left out at each end; a and b are the ends of the others, a′ and
+    b′ are a twentieth of b − a inside. The second derivative $\hat m''$ is that of local cubics,
+    their lengthscale from $\theta_{24} = \frac1n \sum_i m''(x_i) m''''(x_i)$ of quartics in N blocks of
     rows; $\hat\sigma^2$ is that of a local linear fit, RSS over $n - 2\nu + \tilde\nu$, its
     lengthscale from $\hat\theta_{22}$ and the quartics. N ≤ 5 has the least $C_p$ of Mallows, each
     block at least 20 rows. It takes O(n²) time, O(n) memory.
@@ -92,14 +97,19 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
     **Raises:** `ValueError` for more than one input or label, fewer than 6 different inputs, or
     labels without noise or curvature, whose estimates are 0.
 
-    R's `KernSmooth::dpill` is the same, but that it bins inputs on 401 points and cuts the kernel
-    off at 4ℓ: with `gridsize = 20001` its ℓ is that of so cut a kernel to 1e-6, and up to 2 % less
-    than ours; with 401 points another 7 %, where inputs are whole numbers. As there, inputs that
-    are tied across blocks, or across the ends, go with either by the order of their rows. Blocks of
-    fewer than 6 different inputs are no choice here.
+    R's `KernSmooth::dpill` differs in two ways: it bins inputs on 401 points and truncates the
+    kernel at 4ℓ. With `gridsize = 20001` its ℓ equals that of the truncated kernel to 1e-6, and is
+    up to 2 % smaller than ours; with 401 points another 7 %, for whole-number inputs. As there,
+    the order of rows decides to which block, or to which side of an end, tied inputs belong.
+    Blocks with fewer than 6 different inputs are not considered here.
 
     **Source:** Ruppert, Sheather and Wand, *An effective bandwidth selector for local least squares
     regression* (1995).
+
+    ```python
+    data = ak.data.load("cps71")
+    print(ak.plug_in(data.x, data.y))
+    ```
     """
     points, labels = as_points("x", x), as_real_array("y", y)
     dtype = wider_dtype(wider_dtype(labels.dtype, points.dtype))
@@ -107,18 +117,18 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
     require_regression_data(points, labels)
     if points.shape[1] != 1 or labels.ndim != 1:
         raise ValueError(
-            f"The plug-in is of one input and one label; got x {points.shape} and y "
+            f"The plug-in needs one input and one label; got x {points.shape} and y "
             f"{labels.shape}. For several inputs try ak.normal_reference(x), or a fit."
         )
     column = points[:, 0]
     if is_concrete(column):
         column_known = np.sort(np.asarray(column))
-        cut = int(_TRIM * len(column))
+        cut = int(TRIMMED_SHARE * len(column))
         different = len(np.unique(column_known[cut : len(column) - cut]))
-        if different <= _TERMS:
+        if different <= QUARTIC_TERMS:
             raise ValueError(
-                f"The plug-in begins with quartics, of at least {_TERMS + 1} different inputs; "
-                f"there are {different}. Try a fit, ak.fit(..., objective=ak.LeaveOneOut())."
+                f"The plug-in begins with quartics, which need at least {QUARTIC_TERMS + 1} "
+                f"different inputs; there are {different}. Try a fit, ak.fit(..., objective=ak.LeaveOneOut())."
             )
     found = _plug_in(column, labels)
     if is_concrete(found) and not (np.isfinite(found) and found > 0):
@@ -135,11 +145,11 @@ def _plug_in(
     y: Float[Array, " all"],
     kernel: Callable[[Array], Kernel] = Gaussian,
 ) -> Float[Array, ""]:
-    cut = int(_TRIM * len(x))
+    cut = int(TRIMMED_SHARE * len(x))
     rows = jnp.argsort(x, stable=True)[cut : len(x) - cut]
     x, y = x[rows], y[rows]
     n, width = len(x), x[-1] - x[0]
-    # in units of the data, whose powers cannot overflow
+    # in units of the data: powers cannot overflow
     x, y = (x - x[0]) / width, (y - jnp.mean(y)) / jnp.std(y)
     points = x[:, None]
     fixed = {"rule": Softmax(), "method": Auto()}
@@ -148,7 +158,7 @@ def _plug_in(
     constant = jnp.where(theta_24 > 0, 15.0 / 16.0, 3.0 / 8.0) / math.sqrt(math.pi)
     of_curvature = kernel((constant * variance / (jnp.abs(theta_24) * n)) ** (1 / 7))
     cubics = local_polynomial(points, points, y[:, None], kernel=of_curvature, order=3, **fixed)
-    inner = (x >= _ENDS) & (x <= 1.0 - _ENDS)
+    inner = (x >= END_SHARE) & (x <= 1.0 - END_SHARE)
     theta_22 = jnp.sum(jnp.where(inner, 2.0 * cubics.coefficients[:, 2, 0], 0.0) ** 2) / n
 
     constant = 0.5 + 2.0 * math.sqrt(2.0) - 4.0 / 3.0 * math.sqrt(3.0)
@@ -165,22 +175,22 @@ def _plug_in(
 def _quartics(
     x: Float[Array, " n"], y: Float[Array, " n"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """σ² and θ24, of quartics in blocks of the sorted rows, as many as have the least C_p."""
+    """σ² and θ24 from quartics in blocks of the sorted rows, whose number minimises C_p."""
     n = len(x)
-    most = max(1, min(n // _DIVISOR, _BLOCKS))
+    most = max(1, min(n // MIN_BLOCK_ROWS, MAX_BLOCKS))
     rows, start = jnp.arange(n), jnp.diff(x, prepend=x[:1] - 1.0) > 0
 
     def block(pair: tuple[Int[Array, ""], Int[Array, ""]]) -> tuple[Array, Array, Array]:
-        """Its residual sum of squares, the sum of its products, and whether it has one."""
+        """The residual sum of squares and Σ m″ m⁗ of a block, and whether it has a quartic."""
         number, j = pair
         each = n // number
         first, end = j * each, jnp.where(j == number - 1, n, (j + 1) * each)
         inside = (rows >= first) & (rows < end)
         middle, half = 0.5 * (x[end - 1] + x[first]), 0.5 * (x[end - 1] - x[first])
-        enough = jnp.sum(inside & start & (rows > first)) >= _TERMS
+        enough = jnp.sum(inside & start & (rows > first)) >= QUARTIC_TERMS
         half = jnp.where(enough, half, 1.0)
         u = jnp.where(inside, (x - middle) / half, 0.0)
-        powers = u[:, None] ** jnp.arange(_TERMS)[None, :]
+        powers = u[:, None] ** jnp.arange(QUARTIC_TERMS)[None, :]
         powers = jnp.where(inside[:, None], powers, 0.0)
         along, corner = jnp.linalg.qr(powers)
         c = jax.scipy.linalg.solve_triangular(corner, along.T @ jnp.where(inside, y, 0.0))
@@ -198,7 +208,7 @@ def _quartics(
     enough = jnp.all(found[2][None, :] | ~of_number, axis=1)
     number = jnp.arange(1, most + 1)
     largest = jnp.max(jnp.where(enough, number, 1))
-    left = n - _TERMS * number
-    c_p = (n - _TERMS * largest) * rss / rss[largest - 1] + 2.0 * _TERMS * number - n
+    left = n - QUARTIC_TERMS * number
+    c_p = (n - QUARTIC_TERMS * largest) * rss / rss[largest - 1] + 2.0 * QUARTIC_TERMS * number - n
     best = jnp.argmin(jnp.where(enough, c_p, jnp.inf))
     return rss[best] / left[best], products[best] / n

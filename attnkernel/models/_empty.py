@@ -1,4 +1,4 @@
-"""What a regression answers where no label has weight: a policy, never a silent number."""
+"""Predictions at queries to which no label has weight: the policies of `on_empty`."""
 
 from typing import Literal, cast, get_args
 
@@ -17,6 +17,7 @@ OnEmpty = Literal["nan", "nearest", "mean", "raise"]
 
 
 def known_policy(on_empty: str) -> OnEmpty:
+    """Returns the policy; `ValueError` unless it is one of `OnEmpty`."""
     require_choice("on_empty", on_empty, get_args(OnEmpty))
     return cast(OnEmpty, on_empty)
 
@@ -30,7 +31,7 @@ def fill_empty(
     prior: Prior | None,
     on_empty: OnEmpty,
 ) -> Float[Array, "m out"]:
-    """Predictions with the policy for empty neighbourhoods applied."""
+    """Returns predictions, in which empty rows are replaced as `on_empty` says."""
     return with_automatic_axes(_fill, (prior, on_empty), out, empty, q, k, v)
 
 
@@ -52,12 +53,12 @@ def _fill(
             'on_empty="nan", "nearest" or "mean".',
         )
     if on_empty == "nan" or k.shape[0] == 0:
-        instead = jnp.full_like(out, jnp.nan)
+        fallback = jnp.full_like(out, jnp.nan)
     else:
         # squares of distances, and sums of labels, overflow half precision
         points, keys, labels = (part.astype(wider_dtype(part.dtype)) for part in (q, k, v))
 
-        def label(i: Int[Array, ""], point: Float[Array, " dim"]) -> Float[Array, " out"]:
+        def fallback_label(i: Int[Array, ""], point: Float[Array, " dim"]) -> Float[Array, " out"]:
             log = jnp.zeros(keys.shape[0], labels.dtype)
             if prior is not None:
                 log = prior.pairwise(i[None], jnp.arange(keys.shape[0]))[0]
@@ -73,8 +74,8 @@ def _fill(
                 found = jnp.sum(weights[:, None] * visible, axis=0)
             return jnp.where(jnp.any(seen), found, jnp.nan)
 
-        # a few queries at a time: never an array of queries x keys
-        rows = lambda row: label(*row)  # noqa: E731
+        # chunks of 64 queries: never an array of queries x keys
+        rows = lambda row: fallback_label(*row)  # noqa: E731
         size = None if is_symbolic(q.shape[0]) else 64
-        instead = jax.lax.map(rows, (jnp.arange(q.shape[0]), points), batch_size=size)
-    return jnp.where(empty[:, None], instead.astype(out.dtype), out)
+        fallback = jax.lax.map(rows, (jnp.arange(q.shape[0]), points), batch_size=size)
+    return jnp.where(empty[:, None], fallback.astype(out.dtype), out)
