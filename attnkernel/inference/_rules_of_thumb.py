@@ -85,10 +85,10 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
     It estimates the lengthscale that minimises the mean squared error of the fit to first order.
     One hundredth of the n rows is left out at each end; a and b are the ends of the others, a′ and
     b′ are a twentieth of b − a inside. The second derivative $\hat m''$ is that of local cubics,
-    their lengthscale from $\theta_{24} = \frac1n \sum_i m''(x_i) m''''(x_i)$ of quartics in N blocks of
-    rows; $\hat\sigma^2$ is that of a local linear fit, RSS over $n - 2\nu + \tilde\nu$, its
-    lengthscale from $\hat\theta_{22}$ and the quartics. N ≤ 5 has the least $C_p$ of Mallows, each
-    block at least 20 rows. It takes O(n²) time, O(n) memory.
+    whose lengthscale comes from $\theta_{24} = \frac1n \sum_i m''(x_i) m''''(x_i)$ of quartics in
+    N blocks of rows. $\hat\sigma^2$ is that of a local linear fit, RSS over $n - 2\nu +
+    \tilde\nu$, whose lengthscale comes from $\hat\theta_{22}$ and the quartics. N ≤ 5 minimises
+    the $C_p$ of Mallows, each block at least 20 rows. It takes O(n²) time, O(n) memory.
 
     **Arguments:** `x`: shape (n,) or (n, 1); `y`: shape (n,).
 
