@@ -128,7 +128,8 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
         if different <= QUARTIC_TERMS:
             raise ValueError(
                 f"The plug-in begins with quartics, which need at least {QUARTIC_TERMS + 1} "
-                f"different inputs; there are {different}. Try a fit, ak.fit(..., objective=ak.LeaveOneOut())."
+                f"different inputs; there are {different}. Try a fit, ak.fit(..., "
+                f"objective=ak.LeaveOneOut())."
             )
     found = _plug_in(column, labels)
     if is_concrete(found) and not (np.isfinite(found) and found > 0):
