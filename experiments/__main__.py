@@ -35,12 +35,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _dispatch(options: argparse.Namespace, overrides: list[str]) -> int:
     # imported here: `--help` answers at once
-    from . import config, results  # noqa: PLC0415
+    from . import config_source, results  # noqa: PLC0415
     from .distributed import JoinError  # noqa: PLC0415
 
     try:
         return _COMMANDS[options.command](options, overrides)
-    except (config.ConfigError, results.OutputError, JoinError) as error:
+    except (config_source.ConfigError, results.OutputError, JoinError) as error:
         print(error, file=sys.stderr)
         return 2
 
@@ -149,10 +149,10 @@ def _index(options: argparse.Namespace, _: list[str]) -> int:
 def _page(options: argparse.Namespace, overrides: list[str]) -> int:
     from attnkernel._core.atomic_files import write_atomically  # noqa: PLC0415
 
-    from . import config, pages, results, runner  # noqa: PLC0415
+    from . import config_source, pages, results, runner  # noqa: PLC0415
 
     _kernels(options)
-    source = config.read(options.config, overrides)
+    source = config_source.read(options.config, overrides)
     study = runner.load(options.config, overrides)
     command = ["python", "-m", "experiments", "page", options.config.as_posix(), *overrides]
     content = pages.make(study, source, command)
@@ -168,15 +168,15 @@ def _page(options: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _show(options: argparse.Namespace, overrides: list[str]) -> int:
-    from . import config, runner  # noqa: PLC0415
+    from . import config_source, runner  # noqa: PLC0415
 
     _kernels(options)
-    print(config.dump(runner.load(options.config, overrides)), end="")
+    print(config_source.dump(runner.load(options.config, overrides)), end="")
     return 0
 
 
 def _validate(options: argparse.Namespace, _: list[str]) -> int:
-    from . import config, runner  # noqa: PLC0415
+    from . import config_source, runner  # noqa: PLC0415
 
     _kernels(options)
     code = 0
@@ -184,7 +184,7 @@ def _validate(options: argparse.Namespace, _: list[str]) -> int:
         try:
             runner.load(path, [])
             print(f"{path}: valid")
-        except config.ConfigError as error:
+        except config_source.ConfigError as error:
             print(error, file=sys.stderr)
             code = 2
     return code

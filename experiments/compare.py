@@ -17,7 +17,7 @@ from rich.table import Table
 from attnkernel._core.atomic_files import write_atomically
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, literal
 
-from .config import ConfigError, read
+from .config_source import ConfigError, read
 from .labels import in_words, labels
 from .results import (
     OutputError,

@@ -14,7 +14,8 @@ from typing import Any
 
 import attnkernel as ak
 
-from .config import ConfigError, nearest
+from .config import nearest
+from .config_source import ConfigError
 
 Scaled = ak.kernels.Scaled
 

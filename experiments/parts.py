@@ -14,7 +14,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
 
-from .config import FieldError
+from .config_source import FieldError
 from .kernels import BUILT_IN, KERNELS, Scaled, require_known
 
 

@@ -14,7 +14,7 @@ import jax
 
 from attnkernel._core.saving import package_versions
 
-from .config import dump
+from .config_source import dump
 from .kernels import own_kernel
 
 # entries of meta.json that numbers depend on

@@ -33,7 +33,7 @@ from rich.table import Table
 import attnkernel as ak
 from attnkernel._core.atomic_files import fsync, write_atomically
 
-from .config import dump
+from .config_source import dump
 from .progress import show_progress
 from .provenance import DETERMINING, digest_of, digest_of_file, meta_of, now
 from .results import (

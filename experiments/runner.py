@@ -17,7 +17,7 @@ import matplotlib as mpl
 
 from attnkernel import FitWarning
 
-from . import config as configs, distributed
+from . import config as configs, config_source, distributed
 from .registry import STUDIES
 from .results import OutputError, default_directory, resume_command, status_of
 from .run import Run
@@ -65,28 +65,28 @@ def load(path: Path, overrides: list[str]) -> Any:
 
     **Raises:** `ConfigError` with all faults at once.
     """
-    source = configs.read(path, overrides)
+    source = config_source.read(path, overrides)
     study = study_of(source)
     check(study, source)
     return study
 
 
-def check(study: Study, source: configs.Source) -> None:
+def check(study: Study, source: config_source.Source) -> None:
     """Raise `ConfigError` for what only the data can tell."""
     with settings(study):
         try:
             study.check()
-        except configs.FieldError as error:
+        except config_source.FieldError as error:
             raise configs.complain(source, [error.fault]) from None
 
 
-def study_of(source: configs.Source) -> Any:
+def study_of(source: config_source.Source) -> Any:
     """The config of a study, valid as far as it can be told without its data."""
     name = source.values.get("study")
     if not isinstance(name, str) or name not in STUDIES:
         sentence = "is required, but was not given" if name is None else f"unknown name {name!r}"
         known = configs.nearest(str(name), list(STUDIES))
-        raise configs.complain(source, [configs.Fault(("study",), sentence + known)])
+        raise configs.complain(source, [config_source.Fault(("study",), sentence + known)])
     return configs.build(source, STUDIES[name])
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, PRNGKeyArray
 import attnkernel as ak
 from attnkernel._core.regression_data import require_regression_data
 
-from .config import FieldError
+from .config_source import FieldError
 from .parts import Name, Part, Seed
 from .run import Run
 from .watch import SILENT, Watch
@@ -42,13 +42,13 @@ class Study(Part, abc.ABC):
     def check(self) -> None:
         """Raise `FieldError` for what only the data can tell."""
 
+    @abc.abstractmethod
     def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Any:
         """Computes the results, arrays and plain numbers; draws and prints nothing."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def report(self, results: Any, run: Run) -> None:
         """Writes summary, tables and figures of the results."""
-        raise NotImplementedError
 
     def run(self, run: Run) -> None:
         """Computes and reports."""

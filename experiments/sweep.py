@@ -31,7 +31,7 @@ from rich.console import Console
 
 from attnkernel._core.atomic_files import write_atomically
 
-from . import config as configs
+from .config_source import dump
 from .results import OutputError, flat, plain, read_json, status_of
 from .runner import settings
 from .study import Rows, Study, listed, with_fields
@@ -168,7 +168,7 @@ def _run_in_processes(
             command = ["resume", os.fspath(directory)]
         else:
             directory.parent.mkdir(exist_ok=True)
-            write_atomically(config, configs.dump(member.study).encode())
+            write_atomically(config, dump(member.study).encode())
             command = ["run", os.fspath(config), "--out", os.fspath(directory)]
         if kernels is not None:
             command += ["--kernels", os.fspath(kernels)]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import config as configs
+from . import config_source
 from .provenance import digest_of
 from .runner import check, study_of
 from .study import Study
@@ -35,14 +35,14 @@ def axes_of(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
     for argument in arguments:
         field, equals, text = argument.partition("=")
         if not equals:
-            raise configs.ConfigError(
+            raise config_source.ConfigError(
                 f"command line '{argument}': expected field=a,b,c or seed=0..99"
             )
         values = [value for part in _split(text) for value in _range(argument, part)]
         if len(values) == 1:
             shared.append(f"{field}={values[0]}")
         elif field in axes:
-            raise configs.ConfigError(f"command line '{argument}': {field} is given twice")
+            raise config_source.ConfigError(f"command line '{argument}': {field} is given twice")
         else:
             axes[field] = list(dict.fromkeys(values))
     return shared, axes
@@ -69,7 +69,7 @@ def _range(argument: str, text: str) -> list[str]:
         return [text]
     first, last = map(int, found.groups())
     if not 0 <= last - first < MAX_MEMBERS:
-        raise configs.ConfigError(
+        raise config_source.ConfigError(
             f"command line '{argument}': expected a range upwards, of up to {MAX_MEMBERS} numbers"
         )
     return [str(number) for number in range(first, last + 1)]
@@ -82,23 +82,25 @@ def members_of(path: Path, arguments: Sequence[str]) -> tuple[list[Member], dict
     """
     shared, axes = axes_of(arguments)
     if not axes:
-        raise configs.ConfigError(
+        raise config_source.ConfigError(
             "a sweep needs a field of several values, such as seed=0..9 or hold_out=[10],[50]"
         )
     number = int(np.prod([len(values) for values in axes.values()], dtype=object))
     if number > MAX_MEMBERS:
-        raise configs.ConfigError(f"this sweep has {number} members; expected up to {MAX_MEMBERS}")
-    source = configs.read(path, shared)
+        raise config_source.ConfigError(
+            f"this sweep has {number} members; expected up to {MAX_MEMBERS}"
+        )
+    source = config_source.read(path, shared)
     members: dict[str, Member] = {}
     checked = set()
     for values in itertools.product(*axes.values()):
         asked = dict(zip(axes, values, strict=True))
         overrides = [f"{field}={value}" for field, value in asked.items()]
-        own = configs.Source(copy.deepcopy(source.values), dict(source.places))
+        own = config_source.Source(copy.deepcopy(source.values), dict(source.places))
         for override in overrides:
-            configs.apply(override, own)
+            config_source.apply(override, own)
         study = study_of(own)
-        but_seed = configs.dump(study.model_copy(update={"seed": 0}))
+        but_seed = config_source.dump(study.model_copy(update={"seed": 0}))
         if but_seed not in checked:  # what only the data can tell, of one seed
             check(study, own)
             checked.add(but_seed)

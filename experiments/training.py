@@ -14,7 +14,7 @@ from jaxtyping import Array
 import attnkernel as ak
 
 from . import distributed
-from .config import FieldError
+from .config_source import FieldError
 from .watch import Watch
 
 Model = TypeVar("Model")

@@ -16,7 +16,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..config import FieldError
+from ..config_source import FieldError
 from ..parts import Name, Part, Positive
 from ..run import Run
 from ..study import Study

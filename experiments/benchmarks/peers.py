@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, ink
 
-from ..config import FieldError
+from ..config_source import FieldError
 from ..panels import legend
 from ..parts import Bundled, Name, Positive
 from ..run import Run

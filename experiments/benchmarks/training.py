@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config import FieldError
+from ..config_source import FieldError
 from ..parts import Heteroskedastic, Model, Name, Training
 from ..run import Run
 from ..studies.heads import Heads, stack

@@ -14,7 +14,8 @@ from typing import Any
 
 import attnkernel as ak
 
-from ..config import FieldError, Source, complain
+from ..config import complain
+from ..config_source import FieldError, Source
 from ..results import plain
 from ..runner import settings
 from ..study import Study

@@ -9,7 +9,7 @@ import numpy as np
 
 import attnkernel as ak
 
-from ..config import FieldError
+from ..config_source import FieldError
 from ..kernels import BUILT_IN
 from ..parts import Model
 from ..study import load

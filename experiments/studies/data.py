@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config import FieldError
+from ..config_source import FieldError
 from ..parts import Data, Name, to_list
 from ..run import Run
 from ..study import Keys, Study, describe, load

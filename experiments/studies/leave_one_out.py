@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config import FieldError
+from ..config_source import FieldError
 from ..panels import legend
 from ..parts import Data, Model, Name, Positive
 from ..run import Run

@@ -9,7 +9,7 @@ from jaxtyping import Float, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..config import FieldError
+from ..config_source import FieldError
 from ..panels import label_outer, legend, panels
 from ..parts import Data, Model, Name, Positive
 from ..run import Run

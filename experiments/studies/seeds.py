@@ -72,11 +72,12 @@ class Seeds(Study):
 
     def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
         keys = Keys(key).stack(self.seeds)
+        rows = Rows.of(self.hold_out, self.data.n)
         fits = jax.jit(functools.partial(_fits, self))
         batches = []
         with watch.progress("data sets", self.seeds) as tick, watch.timed("fits"):
             for done, (found, error, good) in watch.batches(
-                "fits", self.seeds, self.batch, lambda rows: fits(keys[rows])
+                "fits", self.seeds, self.batch, lambda sets: fits(rows, keys[sets])
             ):
                 found = np.asarray(self.model.shown(found))
                 watch.metrics(
@@ -177,13 +178,12 @@ _STEPS = 15
 
 
 def _fits(
-    study: Seeds, keys: PRNGKeyArray
+    study: Seeds, rows: Rows, keys: PRNGKeyArray
 ) -> tuple[Float[Array, "seeds methods"], Float[Array, "seeds methods"], Array]:
     """Lengthscales, errors, and whether the search converged, for each data set and method.
 
     Data, hold-out fits of all sizes, leave-one-out and hindsight: one program.
     """
-    rows = Rows.of(study.hold_out, study.data.n)
     error = IntegratedSquaredError()
 
     def one(key: PRNGKeyArray) -> tuple[Array, Array, Array]:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 import attnkernel as ak
 
 from ..benchmarks.driver import interleaved, medians
-from ..config import FieldError
+from ..config_source import FieldError
 from ..panels import heat_map, label_outer, legend, panels
 from ..parts import Data, Name
 from ..run import Run

@@ -3,7 +3,7 @@
 import pytest
 from small_configs import BENCH, HEADS, HOLDOUT, LEAVE_ONE_OUT, assert_one_error
 
-from experiments.config import ConfigError
+from experiments.config_source import ConfigError
 
 # --- names ---
 

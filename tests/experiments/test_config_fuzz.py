@@ -17,7 +17,7 @@ from paths import CONFIGS, ROOT
 
 from experiments import runner
 from experiments.__main__ import main
-from experiments.config import ConfigError
+from experiments.config_source import ConfigError
 
 SHIPPED = [path.read_bytes() for path in sorted(CONFIGS.iterdir())]
 SNIPPETS = [

@@ -18,7 +18,7 @@ from scipy import stats
 
 from experiments import sweep
 from experiments.__main__ import main
-from experiments.config import ConfigError
+from experiments.config_source import ConfigError
 from experiments.registry import STUDIES
 from experiments.results import numbers_of
 from experiments.study import Keys

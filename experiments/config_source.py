@@ -1,0 +1,227 @@
+"""Reads a config: YAML and overrides to plain values, with the file and line of each field.
+
+Configs name things by registered names and run no code: the loader is safe, knows no anchors,
+refuses duplicate keys, reads `1e-2` as a number and only `true` and `false` as Booleans.
+"""
+
+import re
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pydantic
+import yaml
+
+Field = tuple[str | int, ...]
+
+
+class Fault(NamedTuple):
+    """One thing wrong with a config."""
+
+    field: Field
+    sentence: str
+
+
+class ConfigError(Exception):
+    """Everything wrong with a config, one line each: `file:line: field: sentence`."""
+
+
+class FieldError(ValueError):
+    """A fault that a study finds in its own config, at a field."""
+
+    def __init__(self, field: Field, sentence: str):
+        super().__init__(sentence)
+        self.fault = Fault(field, sentence)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without surprises."""
+
+    def compose_node(self, parent, index):
+        event = self.peek_event()
+        if getattr(event, "anchor", None) is not None:
+            raise yaml.MarkedYAMLError(
+                problem="anchors and aliases are not read; write the value out",
+                problem_mark=event.start_mark,
+            )
+        if getattr(event, "tag", None) is not None:
+            raise yaml.MarkedYAMLError(
+                problem=f"tags, such as {event.tag}, are not read; write the value without it",
+                problem_mark=event.start_mark,
+            )
+        return super().compose_node(parent, index)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [pair for pair in resolvers if pair[0].endswith((":null", ":merge"))]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$", re.IGNORECASE), list("tTfF")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9]\d*)$"), list("-+0123456789")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"^[-+]?(?:(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.(?:inf|Inf)|\.nan)$"
+    ),
+    list("-+0123456789."),
+)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes just what `_Loader` would otherwise read as something else."""
+
+
+_Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+
+def dump(config: pydantic.BaseModel) -> str:
+    """A config as YAML that reads back as the same config."""
+    return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False)
+
+
+_OVERRIDE = "command line"
+MAX_CONFIG_CHARACTERS = 2**15  # read in about a second
+
+
+def shortened(text: str) -> str:
+    """The text, cut to one line."""
+    return text if len(text) <= 100 else f"{text[:60]} ... {text[-20:]}"
+
+
+class Source(NamedTuple):
+    """A config as read: plain values, and the place each came from."""
+
+    values: dict[str, Any]
+    places: dict[Field, str]
+
+    def place(self, field: Field) -> str:
+        """The file and line of a field, or of the nearest field around it."""
+        while field and field not in self.places:
+            field = field[:-1]
+        return self.places[field]
+
+
+def read(path: Path, overrides: Sequence[str] = ()) -> Source:
+    """Reads a YAML file and applies `key.sub=value` overrides.
+
+    An override that changes a `source` (as of `data.source`) drops the fields that the file gave
+    to the old one; those that other overrides gave stay.
+    """
+    try:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a device or a pipe may have no end
+            raise ConfigError(f"{path}: expected a file; this is none: write it to one")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MAX_CONFIG_CHARACTERS + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start})") from None
+    tree = _compose(text, str(path))
+    if not isinstance(tree, yaml.MappingNode):
+        raise ConfigError(f"{path}:1: expected a mapping of fields, such as 'study: holdout'")
+    places: dict[Field, str] = {}
+    try:
+        values = _build(tree, (), lambda node: f"{path}:{_line(node)}", places)
+    except RecursionError:
+        raise ConfigError(f"{path}: is nested too deep to be a config") from None
+    source = Source(values, places)
+    for override in overrides:
+        apply(override, source)
+    return source
+
+
+def _compose(text: str, name: str) -> yaml.Node | None:
+    if len(text) > MAX_CONFIG_CHARACTERS:
+        raise ConfigError(
+            f"{shortened(name)}: is too long: a config has up to {MAX_CONFIG_CHARACTERS} characters"
+        )
+    try:
+        loader = _Loader(text)
+        try:
+            return loader.get_single_node()
+        finally:
+            loader.dispose()
+    except RecursionError:
+        raise ConfigError(f"{name}: is nested too deep to be a config") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"{name}:{mark.line + 1}" if mark and not name.startswith(_OVERRIDE) else name
+        raise ConfigError(f"{where}: this is not YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: this is not YAML: {error}") from None
+
+
+def _line(node: yaml.Node) -> int:
+    return node.start_mark.line + 1
+
+
+def _build(
+    node: yaml.Node, field: Field, place: Callable[[yaml.Node], str], places: dict[Field, str]
+) -> Any:
+    """Plain values from a node; notes the place of each field."""
+    places.setdefault(field, place(node))
+    if isinstance(node, yaml.SequenceNode):
+        return [_build(item, (*field, i), place, places) for i, item in enumerate(node.value)]
+    if isinstance(node, yaml.MappingNode):
+        values: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise ConfigError(f"{place(key_node)}: {dotted(field)}: a field's name is a word")
+            key = key_node.value
+            if key in values:
+                raise ConfigError(
+                    f"{place(key_node)}: {dotted((*field, key))}: given twice; first at "
+                    f"{places[(*field, key)]}"
+                )
+            places[(*field, key)] = place(key_node)
+            values[key] = _build(value_node, (*field, key), place, places)
+        return values
+    loader = _Loader("")
+    try:
+        return loader.construct_object(node)
+    except (yaml.YAMLError, ValueError) as error:
+        problem = getattr(error, "problem", None) or error
+        raise ConfigError(f"{place(node)}: {dotted(field)}: {problem}") from None
+    finally:
+        loader.dispose()
+
+
+def apply(override: str, source: Source) -> None:
+    """Sets one field from `key.sub=value`."""
+    name, equals, text = override.partition("=")
+    place = f"{_OVERRIDE} '{shortened(override)}'"
+    if not equals or not all(name.split(".")):
+        raise ConfigError(f"{place}: expected field=value, for example training.steps=200")
+    field: Field = tuple(name.split("."))
+    node = _compose(text, place)
+    parent: Any = source.values
+    for i, part in enumerate(field[:-1]):
+        if part not in parent:
+            parent[part] = {}
+            source.places[field[: i + 1]] = place
+        parent = parent[part]
+        if not isinstance(parent, dict):
+            raise ConfigError(
+                f"{place}: {dotted(field[: i + 1])} is not a group of fields: set it whole"
+            )
+    for old in [known for known in source.places if known[: len(field)] == field]:
+        del source.places[old]
+    source.places[field] = place
+    value = None if node is None else _build(node, field, lambda _: place, source.places)
+    if field[-1] == "source" and parent.get("source") != value:
+        for name in list(parent):
+            if not source.place((*field[:-1], name)).startswith(_OVERRIDE):
+                del parent[name]
+                source.places.pop((*field[:-1], name), None)
+    parent[field[-1]] = value
+
+
+def dotted(field: Field) -> str:
+    """A field as `key.sub`."""
+    return ".".join(map(str, field)) or "(top)"
