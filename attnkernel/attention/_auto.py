@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.symbolic_sizes import is_symbolic
+from .._core.tuning import MAX_DENSE_PAIRS, MIN_FOURIER_PAIRS
 from ..kernels import Kernel
 from ..methods import Blockwise, Dense, Fourier, Method, SoftmaxState, Sorted, Task
 from ..priors import Prior
@@ -19,11 +20,11 @@ from ._per_head import PerHead
 class Auto(Method):
     """The method that `select_method` names, by this decision list:
 
-    1. `Dense()`, for up to 2²⁰ pairs of a query and a key (4 MB of scores in float32); of a batch
-       so many members at a time as have 2²⁴.
-    2. `Sorted()`, where it can: in one dimension, for kernels that allow it; exact.
-    3. `Fourier()`, where it can and there are more than 2²², 2²³, 2³⁰ pairs in 1, 2, 3 dimensions:
-       certified to a relative error of 1e-6.
+    1. `Dense()`, for up to 2²⁰ pairs of a query and a key (4 MB of scores in float32). Batch
+       members are evaluated in chunks of at most 2²⁴ pairs.
+    2. `Sorted()`, if it supports the task: in one dimension, for kernels that allow it; exact.
+    3. `Fourier()`, if it supports the task and there are more than 2²², 2²³, 2³⁰ pairs in
+       1, 2, 3 dimensions: certified to a relative error of 1e-6.
     4. `Blockwise()`. Symbolic numbers of queries or keys (`jax.export`) always lead here.
     """
 
@@ -57,10 +58,6 @@ class Selection(NamedTuple):
         return "\n".join([repr(self.method), *reasons])
 
 
-_DENSE_PAIRS = 2**20
-_FOURIER_PAIRS = {1: 2**22, 2: 2**23, 3: 2**30}  # from here on it beats streaming
-
-
 def select_method(
     q: ArrayLike | jax.ShapeDtypeStruct,
     k: ArrayLike | jax.ShapeDtypeStruct,
@@ -84,15 +81,15 @@ def _select(task: Task) -> Selection:
     for method in (Dense(), Sorted(), Fourier()):
         reason = method.unsupported_reason(task)
         if isinstance(method, Dense) and is_symbolic(pairs):
-            reason = f"the number of scores is symbolic, and may be more than {_DENSE_PAIRS}"
-        elif isinstance(method, Dense) and pairs > _DENSE_PAIRS:
+            reason = f"the number of scores is symbolic, and may be more than {MAX_DENSE_PAIRS}"
+        elif isinstance(method, Dense) and pairs > MAX_DENSE_PAIRS:
             size = pairs * jnp.dtype(task.dtype).itemsize
             reason = (
                 f"{task.queries} x {task.keys} scores, {size / 2**20:.0f} MiB, are more than "
-                f"{_DENSE_PAIRS}"
+                f"{MAX_DENSE_PAIRS}"
             )
-        if isinstance(method, Fourier) and reason is None and pairs <= _FOURIER_PAIRS[task.dim]:
-            reason = f"{pairs} pairs are no more than {_FOURIER_PAIRS[task.dim]}"
+        if isinstance(method, Fourier) and reason is None and pairs <= MIN_FOURIER_PAIRS[task.dim]:
+            reason = f"{pairs} pairs are no more than {MIN_FOURIER_PAIRS[task.dim]}"
         if reason is None:
             return Selection(method, tuple(skipped))
         skipped.append((type(method).__name__, reason))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._core.symbolic_sizes import is_symbolic
+from .._core.tuning import MAX_BATCH_PAIRS
 from ..kernels import Kernel
 from ..priors import Prior
 from ..priors._base import key_mask_of
@@ -69,7 +70,7 @@ def batch_size_within_memory(task: Task) -> int | None:
     """
     if is_symbolic(task.queries, task.keys):
         return None
-    return max(1, 2**24 // max(1, task.queries * task.keys))
+    return max(1, MAX_BATCH_PAIRS // max(1, task.queries * task.keys))
 
 
 def mask_unsupported_reason(

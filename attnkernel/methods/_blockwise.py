@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
 from .._core.symbolic_sizes import is_at_most, is_symbolic
+from .._core.tuning import MAX_BLOCK_ROWS, MAX_BLOCK_ROWS_TABULATED, MIN_PAIRS_OF_SINGLE_MEMBER
 from .._core.validation import as_integer
 from ..kernels import Kernel
 from ..priors import Prior
@@ -45,8 +46,6 @@ from ._entmax import thresholds
 from ._softmax_state import SoftmaxState, finite_shift
 
 RAISE, ADD, DONE = range(3)  # stages of the addition of a block
-MAX_BLOCK_ROWS = 1024
-MAX_BLOCK_ROWS_TABULATED = 512  # of a prior with a table of blocks: more blocks to skip
 
 
 class Blockwise(Method):
@@ -58,6 +57,16 @@ class Blockwise(Method):
     weights vanish: masked by the prior, out of reach of a compact kernel, or too small to be seen
     beside the sum (by 1/ε of the precision, with room). Sorted or clustered keys make
     such blocks many.
+
+    A mask that gives no bound on a block, such as `Given`, `Where` or `~Causal()`, is read once
+    in a call, for all heads, for a table of the blocks in which it allows a pair.
+
+    ```python
+    x = jnp.linspace(0.0, 1.0, 100)[:, None]
+    options = {"kernel": ak.Gaussian(0.1), "prior": ak.priors.Where(lambda i, j: abs(i - j) < 10)}
+    out = ak.attend(x, x, x, method=ak.Blockwise(20, 20), **options)
+    assert jnp.allclose(out, ak.attend(x, x, x, method=ak.Dense(), **options), atol=1e-5)
+    ```
 
     **Arguments:** `block_q`, `block_k`: $b_q$, $b_k$. Default: chosen from the shapes.
     """
@@ -75,10 +84,9 @@ class Blockwise(Method):
         return None
 
     def batch_size(self, task: Task) -> int | None:
-        """From a million pairs one: it then has blocks enough, and caches hold those of one."""
-        return (
-            batch_size_within_memory(task) if is_at_most(task.queries * task.keys, 2**20 - 1) else 1
-        )
+        """One from a million pairs on: it then has blocks enough, and its blocks stay in caches."""
+        is_small = is_at_most(task.queries * task.keys, MIN_PAIRS_OF_SINGLE_MEMBER - 1)
+        return batch_size_within_memory(task) if is_small else 1
 
     def softmax_state(
         self,

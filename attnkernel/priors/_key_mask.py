@@ -24,7 +24,8 @@ class KeyMask(NamedTuple):
     - `unsupported_reason`: why the prior is no such mask, to follow "got". Default None: it is one.
 
     ```python
-    mask = (ak.priors.HeldOut([True, False]) & ak.priors.ExcludeSelf()).as_key_mask()
+    held_out = ak.priors.HeldOut(np.array([True, False]))
+    mask = (held_out & ak.priors.ExcludeSelf()).as_key_mask()
     assert mask.allowed.tolist() == [False, True] and mask.excludes_self
     ```
     """
