@@ -38,7 +38,7 @@ def read_csv(
     **Arguments:**
 
     - `path`: the file: comma-separated, UTF-8, decimal points. It is read line by line; reading
-      takes at most 27 bytes for each cell of the requested columns.
+      takes at most 48 bytes for each cell of the requested columns.
     - `x`: the input column, or several; `y`: the label column.
     - `names`: axis labels by column name, such as `{"age": "age (years)"}`.
     - `categories`: the input columns whose cells are words. They become codes 0, 1, ... in
