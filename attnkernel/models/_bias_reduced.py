@@ -16,6 +16,7 @@ from .._core.symbolic_sizes import is_at_most
 from .._core.validation import as_integer, require_instance
 from ..attention import LocalFit
 from ..attention._jit import jit_if_pure
+from ..attention._local_fit import warn_of_extrapolation
 from ..kernels import Kernel
 from ..priors import HeldOut, KeyWeights, Prior
 from ..priors._base import key_mask_of
@@ -92,6 +93,7 @@ class BiasReduced(LinearSmoother):
         """Predictions at new inputs; arguments as for `KernelRegression`."""
         q, k, v = read_data(x_new, x, y, weights, self.kernel)
         out, local = self._fitted(q, k, v, prior, weights, wants_slopes=False)
+        warn_of_extrapolation(local, self.model.order)
         out = self.model.filled(out, local, q, k, v, with_weights(prior, weights, k))
         return out[:, 0] if np.ndim(y) == 1 else out
 

@@ -111,6 +111,7 @@ class KernelRegression(LinearSmoother):
         q, k, v = read_data(x_new, x, y, weights, self.kernel)
         prior = with_weights(prior, weights, k)
         out, local = self.fitted(q, k, v, prior)
+        warn_of_extrapolation(local, self.order)
         out = self.filled(out, local, q, k, v, prior)
         return out[:, 0] if np.ndim(y) == 1 else out
 
@@ -250,8 +251,7 @@ class KernelRegression(LinearSmoother):
     def filled(
         self, out: Array, local: LocalFit, q: Array, k: Array, v: Array, prior: Prior | None
     ) -> Float[Array, "m out"]:
-        """Fits with `on_empty` applied where no label has weight; warns where they extrapolate."""
-        warn_of_extrapolation(local, self.order)
+        """Fits with `on_empty` applied where no label has weight."""
         empty = jnp.isneginf(local.log_mass)
         return fill_empty(out, empty, q, k, v, prior, self.on_empty).astype(q.dtype)
 
