@@ -90,9 +90,9 @@ print("K =", jnp.exp(mixed.pairwise(here, others))[0].round(4))
 # \pi_{\sim A} = 1 - \pi_A, \qquad \pi_{A * B} = \pi_A \pi_B
 # $$
 #
-# The product is for biases, such as ALiBi's $\log \pi = -m\,|i - j|$. No prior is stored as a matrix:
-# a streaming sum evaluates one block of positions at a time, and skips blocks that are fully
-# masked.
+# The product is for biases, such as ALiBi's $\log \pi = -m\,|i - j|$. No prior is stored as a
+# matrix: a streaming sum evaluates one block of positions at a time, and skips blocks that are
+# fully masked.
 
 # %%
 causal, window = ak.Causal(), ak.Window(3, 3)
@@ -148,17 +148,17 @@ for name, a in weights.items():
 # %% [markdown]
 # ### Entmax of a Gaussian is a compact kernel
 #
-# The weights of an entmax of order $\alpha = 1 + 1/n$ are $(1 + (s - \lambda)/n)_+^n$. The threshold
-# $\lambda$ of each query makes them sum to 1. With the score of a Gaussian, $s = -d^2 / 2\ell^2$,
-# they are, up to a factor,
+# The weights of an entmax of order $\alpha = 1 + 1/n$ are $(1 + (s - \lambda)/n)_+^n$. The
+# threshold $\lambda$ of each query makes them sum to 1. With the score of a Gaussian,
+# $s = -d^2 / 2\ell^2$, they are, up to a factor,
 #
 # $$
 # \Big(1 - \frac{d^2}{h^2}\Big)_+^n, \qquad h = \ell \sqrt{2 (n - \lambda)}
 # $$
 #
-# For $n = 1, 2, 3$ this is the Epanechnikov, biweight and triweight kernel. Its half-width $h$ adapts
-# to each query: narrow where keys are dense, wide where they are sparse. `return_log_mass` returns
-# $\lambda$. We compare all weights for 40 queries and 200 keys.
+# For $n = 1, 2, 3$ this is the Epanechnikov, biweight and triweight kernel. Its half-width $h$
+# adapts to each query: narrow where keys are dense, wide where they are sparse. `return_log_mass`
+# returns $\lambda$. We compare all weights for 40 queries and 200 keys.
 
 # %%
 of_q, of_k = jax.random.split(jax.random.PRNGKey(0))

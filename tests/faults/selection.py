@@ -7,36 +7,21 @@ import re
 from collections import Counter
 from pathlib import Path
 
-# folders of tests, lower layers first, and the modules that each of them mirrors
-LAYERS = {
-    "core": "_checks _save _structure _frames",
-    "kernels": "kernels",
-    "priors": "priors",
-    "rules": "_rules _levels",
-    "methods": "methods _batches",
-    "attention": "_attend _auto _arguments _heads",
-    "models": "models",
-    "nn": "models._multihead models._self_attention models._heads models._cache "
-    "models._recurrent models._rotary models._learned",
-    "objectives": "fit._objectives fit._criteria fit._scores fit._validation fit._profile",
-    "fitting": "fit",
-    "inference": "fit._inference fit._noise fit._conformal fit._quantiles fit._report fit._thumb",
-    "data": "data",
-    "plot": "plot",
-    "sklearn": "sklearn _estimator _distinct",
-    "experiments": "experiments",
-    "docs": "experiments.notebooks",
-}
-
-
-def mirrored(folder: str) -> list[str]:
-    """The modules that a folder of tests mirrors, with their packages."""
-    names = LAYERS.get(folder, "").split()
-    return [name if name.startswith("experiments") else f"attnkernel.{name}" for name in names]
+# folders of tests, lower layers first, and the package that each of them mirrors
+PACKAGES = (
+    *("_core", "kernels", "priors", "rules", "data", "methods", "attention", "nn", "models"),
+    *("objectives", "fitting", "inference", "plot", "sklearn"),
+)
+LAYERS = {name.removeprefix("_"): f"attnkernel.{name}" for name in PACKAGES}
+LAYERS |= {"experiments": "experiments", "docs": "experiments.notebooks"}
 
 
 def module_of(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def is_in(module: str, package: str) -> bool:
+    return f"{module}.".startswith(f"{package}.")
 
 
 @functools.cache
@@ -68,14 +53,14 @@ def by_imports(fault: dict, checkout: Path) -> list[str]:
         new = {module for module, names in imports.items() if names & reach} - reach
 
     def closeness(folder: str) -> int:
-        """The length of the longest mirrored name that the changed module is in."""
-        inside = [n for n in mirrored(folder) if changed == n or changed.startswith(f"{n}.")]
-        return max(map(len, inside), default=0)
+        """The length of the mirrored name, if the changed module is in that package."""
+        package = LAYERS[folder]
+        return len(package) if is_in(changed, package) else 0
 
     folders = [
         folder
-        for folder in LAYERS
-        if any(m == n or m.startswith(f"{n}.") for n in mirrored(folder) for m in reach)
+        for folder, package in LAYERS.items()
+        if any(is_in(module, package) for module in reach)
     ]
     folders.sort(key=lambda folder: -closeness(folder))  # stable: else by layers
     words = set(re.findall(r"[a-z]{3,}", f"{Path(fault['file']).stem} {fault['name']}"))
