@@ -127,6 +127,7 @@ def fit(
     options = options.with_defaults(model, data.objective, len(data.x))
     require_fittable(model, data.x, data.y)
     outcome = minimise(model, data, options) if optimizer is None else train(model, data, options)
+    outcome = outcome._replace(objective=data.objective)  # its weights in the order of the rows
     return report(Fit(*outcome, data.x, data.y, **names._asdict()))
 
 

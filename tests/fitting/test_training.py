@@ -142,7 +142,7 @@ def test_only_trainable_leaves_change():
     heads = ak.MultiheadKernelRegression(
         ak.PerHead(eqx.filter_vmap(ak.Gaussian)(jnp.array([0.3, 1.0])))
     )
-    only = eqx.tree_at(lambda m: m.weights, jax.tree.map(lambda _: False, heads), True)
+    only = eqx.tree_at(lambda m: m.coefficients, jax.tree.map(lambda _: False, heads), True)
     fitted = ak.fit(
         heads,
         *sample(),
@@ -152,8 +152,10 @@ def test_only_trainable_leaves_change():
         key=jax.random.PRNGKey(0),
         trainable=only,
     )
-    before, after = np.asarray(heads.weights), np.asarray(fitted.model.weights)
-    np.testing.assert_array_equal(fitted.model.kernel.log_lengthscale, heads.kernel.log_lengthscale)
+    before, after = np.asarray(heads.coefficients), np.asarray(fitted.model.coefficients)
+    np.testing.assert_array_equal(
+        fitted.model.kernel.stack.log_lengthscale, heads.kernel.stack.log_lengthscale
+    )
     assert (after != before).all()
 
 
