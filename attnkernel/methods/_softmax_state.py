@@ -38,21 +38,11 @@ class SoftmaxState(eqx.Module):
     def from_log_weights(
         cls, log_weights: Float[Array, "queries keys"], v: Float[Array, "keys dim_v"]
     ) -> "SoftmaxState":
-        """The state of one set of keys.
-
-        Values that vary little about their mean are summed about it: rounding is then relative to
-        their variation.
-        """
+        """The state of one set of keys."""
         maximum = finite_shift(jnp.max(log_weights, axis=1, initial=-jnp.inf))
         weights = jnp.exp(log_weights - maximum[:, None])
-        mass = jnp.sum(weights, axis=1)
-        keys = 1 if v.shape[0] == 0 else v.shape[0]
-        mean = jnp.sum(v, axis=0, keepdims=True) / keys
-        # values that vary by more than their mean, as powers of k − q do, would lose digits by it
-        spread = jnp.max(jnp.abs(v - mean), axis=0, keepdims=True, initial=0.0)
-        mean = jax.lax.stop_gradient(jnp.where(spread < jnp.abs(mean) / 2, mean, 0.0))
-        about_mean = jnp.matmul(weights, v - mean, precision=jax.lax.Precision.HIGHEST)
-        return cls(maximum, mass, about_mean + mass[:, None] * mean)
+        total = jnp.matmul(weights, v, precision=jax.lax.Precision.HIGHEST)
+        return cls(maximum, jnp.sum(weights, axis=1), total)
 
     @classmethod
     def from_sink(cls, log_mass: Float[Array, ""], queries: int, dim_v: int) -> "SoftmaxState":

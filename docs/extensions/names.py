@@ -25,7 +25,7 @@ PACKAGES = (
 # names in signatures that get no link: types of other packages, and private aliases
 UNLINKED = re.compile(
     "Any|Array|ArrayLike|Axes|Bool|Callable|DTypeLike|Float|GradientTransformation|Int|Literal|"
-    "Matrix|Mesh|PRNGKeyArray|Path|PathLike|PyTree|Sequence|ShapeDtypeStruct|ndarray|"
+    "Fixed|Matrix|Mesh|Number|PRNGKeyArray|Path|PathLike|PyTree|Sequence|ShapeDtypeStruct|ndarray|"
     "Callback|Features|History|Kept|LocalFit|OfHeads|OnEmpty|ProcessHeads|Projection|QueryFrame|Rows|Tree"
 )
 

@@ -188,7 +188,7 @@ class BenchTraining(Study):
                 steps=self.head_steps,
                 key=keys,
             )
-            return list(result.model.model.kernel.lengthscale * jnp.sqrt(2.0))
+            return list(result.model.model.kernel.stack.lengthscale * jnp.sqrt(2.0))
 
         def loop(kept: dict[tuple[int, int], Callable]) -> list[Array]:
             found = []

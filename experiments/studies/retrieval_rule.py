@@ -21,8 +21,8 @@ from ..watch import SILENT, Watch
 
 RULES: dict[str, ak.Rule] = {
     "softmax": ak.Softmax(),
-    "entmax 1.25": ak.Entmax(1.25),
-    "entmax 1.5": ak.Entmax(1.5),
+    "entmax 1.25": ak.Entmax(ak.fixed(1.25)),
+    "entmax 1.5": ak.Entmax(ak.fixed(1.5)),
     "sparsemax": ak.Entmax(ak.fixed(2.0)),
     "uniform": ak.Uniform(),
 }

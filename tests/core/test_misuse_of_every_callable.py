@@ -695,7 +695,7 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
         {
             "model": ("model", MODEL),
             **DATA,
-            "objective": ("objective", ak.LeaveOneOut()),
+            "objective": ("objective?", ak.LeaveOneOut()),
             "steps": ("natural?", 2),
             "key": ("key?", KEY),
             "starts": ("natural?", 1),
@@ -710,7 +710,7 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
             "model": ("model", MODEL),
             "x": ("paired", X),
             "y": ("paired", Y),
-            "objective": ("objective", ak.LeaveOneOut()),
+            "objective": ("objective?", ak.LeaveOneOut()),
             "in_axes": ("object", (None, None, None)),
             "steps": ("natural?", 2),
             "key": ("key", jax.random.split(KEY, 2)),

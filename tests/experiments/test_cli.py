@@ -153,3 +153,16 @@ def test_wrong_command_line_is_refused_with_its_usage(home, capsys, words):
     out, err = capsys.readouterr()
     assert (out, err.startswith("usage: python -m experiments")) == ("", True)
     assert names(home) == before
+
+
+@pytest.mark.cli
+def test_importing_studies_starts_no_device():
+    """Else flags of XLA come too late, and several processes cannot find each other."""
+    script = (
+        "import experiments.__main__, experiments.registry; from jax._src import xla_bridge; "
+        "print(bool(xla_bridge._backends))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.strip() == "False"
