@@ -51,14 +51,11 @@ class Options(NamedTuple):
     def with_defaults(self, model: Any, objective: Objective, n: int) -> "Options":
         """Returns the options with their defaults for n rows; `ValueError` if they conflict."""
         _require_types(model, objective, self)
-        steps, starts, chunk = (
+        steps, starts = (
             None if value is None else as_integer(name, value, 1)
-            for name, value in (
-                ("steps", self.steps),
-                ("starts", self.starts),
-                ("chunk", self.chunk),
-            )
+            for name, value in (("steps", self.steps), ("starts", self.starts))
         )
+        chunk = as_integer("chunk", self.chunk, 1)
         if starts is not None and starts > MAX_STARTS:
             raise ValueError(f"starts must be at most {MAX_STARTS}; got {starts}.")
         objective.check(n)

@@ -67,4 +67,3 @@ def test_a_policy_for_empty_rows_does_not_answer_for_an_invalid_query(policy):
     model = ak.KernelRegression(ak.Boxcar(0.05), on_empty=policy)
     found = jax.jit(lambda q: model(q, KEYS, VALUES))(QUERIES)
     assert np.all(np.isnan(found[np.array([0, 2])]))
-
