@@ -143,7 +143,7 @@ def meet_on_sample(
 ) -> tuple[Bfgs, Int[np.ndarray, " starts"]]:
     """Returns searches from the minima of the sample, and which of them each start follows.
 
-    Of the searches that meet at a minimum one goes on; the others are stopped. A search that ends
+    One of the searches that meet at a minimum goes on; the others are stopped. A search that ends
     at no minimum, on a plateau of the sample, follows the best one.
     """
     z = end.z if problem.box is None else jax.vmap(problem.box.inside)(end.z)

@@ -53,7 +53,7 @@ class Prior(eqx.Module):
         return False
 
     def as_key_mask(self) -> KeyMask:
-        """The prior as a mask of keys that is the same for all queries, or why it is none.
+        """The prior as a mask of keys, the same for all queries, or the reason why it is not one.
 
         `Fourier`, `Sorted`, `Linear` and `Fused` take only priors that are one. Default: none.
         """
