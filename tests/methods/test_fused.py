@@ -15,7 +15,7 @@ from marks import slow
 
 import attnkernel as ak
 from attnkernel import priors
-from attnkernel.methods import _fused
+from attnkernel.methods import _half_precision
 
 QUERIES, KEYS = 131, 149  # more than one block of each, and neither whole
 HIDDEN = np.arange(KEYS) % 3 == 1
@@ -28,8 +28,8 @@ PRIORS = {
 
 
 @pytest.fixture
-def emulated(monkeypatch):
-    """Interprets the Pallas kernels, and computes cuDNN's sum by its documented formula."""
+def emulated_cudnn(monkeypatch):
+    """Computes cuDNN's sum by its documented formula."""
 
     def cudnn(q, k, v, *, causal):
         scores = jnp.matmul(q, k.T, preferred_element_type=jnp.float32)
@@ -39,8 +39,7 @@ def emulated(monkeypatch):
         out = jnp.matmul(weights, v, preferred_element_type=jnp.float32).astype(v.dtype)
         return out, jax.lax.stop_gradient(jax.nn.logsumexp(scores, axis=1))
 
-    monkeypatch.setattr(_fused, "_INTERPRET", True)
-    monkeypatch.setattr(_fused, "_cudnn", cudnn)
+    monkeypatch.setattr(_half_precision, "_cudnn", cudnn)
     jax.clear_caches()
     yield
     jax.clear_caches()
@@ -48,6 +47,10 @@ def emulated(monkeypatch):
 
 # Other tests run these methods on a CPU, and lower some for a TPU.
 PLATFORMS = [slow("cpu"), "cuda", slow("tpu")]
+
+
+def interpreted(dtype=None, platform="cuda"):
+    return ak.Fused(dtype, platform=platform, interpret=True)
 
 
 def rows(dim, dim_v, dtype=jnp.float32, seed=0):
@@ -72,20 +75,20 @@ def rows(dim, dim_v, dtype=jnp.float32, seed=0):
         ),
     ],
 )
-def test_pallas_kernel_equals_dense(emulated, kernel, prior, dim, dim_v):
+def test_pallas_kernel_equals_dense(kernel, prior, dim, dim_v):
     parts = kernel, PRIORS[prior], ak.Softmax(1.3, sink_mass=0.02), *rows(dim, dim_v)
-    found = evaluate(ak.Fused(platform="cuda"), *parts)
+    found = evaluate(interpreted(), *parts)
     with jax.enable_x64(True):
         dense = evaluate(ak.Dense(), *map(to_float64, parts))
     assert_agree(found, dense, rtol=2e-4, atol=2e-4)
 
 
-def test_common_shift_of_points_changes_nothing(emulated):
+def test_common_shift_of_points_changes_nothing():
     q, k, v = rows(2, 1)
 
     def call(far):
         points = (q + far).astype(jnp.float32), (k + far).astype(jnp.float32)
-        return ak.attend(*points, v, kernel=ak.Gaussian(0.1), method=ak.Fused(platform="cuda"))
+        return ak.attend(*points, v, kernel=ak.Gaussian(0.1), method=interpreted())
 
     # numbers near 1e4 lie 1e-3 apart: round to that first
     q, k = (jnp.round(x * 1024) / 1024 for x in (q, k))
@@ -103,10 +106,10 @@ def test_common_shift_of_points_changes_nothing(emulated):
         slow("cuda", ak.DotProduct(), "held out", jnp.float16, 7, 7),
     ],
 )
-def test_half_precision_error_bound(emulated, platform, kernel, prior, dtype, dim, dim_v):
+def test_half_precision_error_bound(emulated_cudnn, platform, kernel, prior, dtype, dim, dim_v):
     q, k, v = rows(dim, dim_v, dtype)
     named = {"kernel": kernel, "prior": PRIORS[prior], "return_log_mass": True}
-    value, log_mass = ak.attend(q, k, v, **named, method=ak.Fused(platform=platform))
+    value, log_mass = ak.attend(q, k, v, **named, method=interpreted(platform=platform))
     assert value.dtype == dtype
     with jax.enable_x64(True):
         double = ak.attend(*map(to_float64, (q, k, v)), **named, method=ak.Dense())
@@ -131,11 +134,11 @@ def test_half_precision_error_bound(emulated, platform, kernel, prior, dtype, di
     ("platform", "dtype"),
     [slow("cuda", jnp.float32), slow("cuda", jnp.bfloat16), ("tpu", jnp.bfloat16)],
 )
-def test_heads_and_batches(emulated, platform, dtype):
+def test_heads_and_batches(emulated_cudnn, platform, dtype):
     data = [jnp.stack([x, -x])[:, None] for x in rows(3, 5, dtype)]
     kernel = ak.PerHead(eqx.filter_vmap(ak.Gaussian)(jnp.array([0.8, 1.0, 1.4])))
     named = {"kernel": kernel, "prior": ak.Causal()}
-    ours = ak.attend(*data, **named, method=ak.Fused(platform=platform))
+    ours = ak.attend(*data, **named, method=interpreted(platform=platform))
     dense = ak.attend(*(x.astype(jnp.float32) for x in data), **named, method=ak.Dense())
     assert ours.shape == (2, 3, QUERIES, 5)
     off = 1e-5 if dtype == jnp.float32 else 0.1
@@ -143,16 +146,16 @@ def test_heads_and_batches(emulated, platform, dtype):
 
 
 @pytest.mark.parametrize("far", [0.0, 30.0])
-def test_half_precision_is_shift_invariant(emulated, far):
+def test_half_precision_is_shift_invariant(emulated_cudnn, far):
     q, k, v = rows(2, 1)
     call = [
         ak.attend(q + far, k + far, v, kernel=ak.Gaussian(0.7), method=method)
-        for method in (ak.Fused("bfloat16", platform="cuda"), ak.Dense())
+        for method in (interpreted("bfloat16"), ak.Dense())
     ]
     assert np.abs(call[0] - call[1]).max() < 0.06
 
 
-def test_squared_keys_are_exact_in_bfloat16(emulated):
+def test_squared_keys_are_exact_in_bfloat16(emulated_cudnn):
     """Integers whose products are exact in bfloat16 and whose squares are not."""
     rng = np.random.default_rng(0)
     half = rng.integers(-15, 16, size=(70, 2))
@@ -160,19 +163,19 @@ def test_squared_keys_are_exact_in_bfloat16(emulated):
     q, v = k[::3], jnp.asarray(rng.integers(-8, 9, size=(140, 1)), jnp.float32)
     out = [
         ak.attend(q, k, v, kernel=ak.Gaussian(1.0), method=method, return_log_mass=True)
-        for method in (ak.Fused("bfloat16", platform="cuda"), ak.Dense())
+        for method in (interpreted("bfloat16"), ak.Dense())
     ]
     assert np.abs(out[0][0] - out[1][0]).max() < 0.06
     np.testing.assert_allclose(out[0][1], out[1][1], atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_points_far_from_each_other_in_half_precision(emulated, dtype):
+def test_points_far_from_each_other_in_half_precision(emulated_cudnn, dtype):
     """1200 lengthscales apart: squares of 7e5, where float16 ends at 65504."""
     k = jnp.array([[-600.0], [-600.0], [600.0]], dtype)
     q, v = jnp.array([[-600.0], [600.0], [0.0]], dtype), jnp.array([[1.0], [3.0], [7.0]], dtype)
     out, log_mass = ak.attend(
-        q, k, v, kernel=ak.Gaussian(1.0), method=ak.Fused(platform="cuda"), return_log_mass=True
+        q, k, v, kernel=ak.Gaussian(1.0), method=interpreted(), return_log_mass=True
     )
     np.testing.assert_allclose(np.asarray(out[:2], float), [[2.0], [7.0]], rtol=1e-2)
     assert np.isfinite(np.asarray(out, float)).all()
@@ -180,7 +183,7 @@ def test_points_far_from_each_other_in_half_precision(emulated, dtype):
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
-def test_gradients_in_half_precision(emulated, platform):
+def test_gradients_in_half_precision(emulated_cudnn, platform):
     q, k, v = rows(3, 5, jnp.bfloat16)
 
     def number(method, kernel, *data):
@@ -196,7 +199,7 @@ def test_gradients_in_half_precision(emulated, platform):
         return jnp.sum(jnp.sin(value), dtype=wide) + 0.1 * jnp.sum(seen, dtype=wide)
 
     gradient = jax.jit(jax.grad(number, (1, 2, 3, 4)), static_argnums=0)
-    ours = gradient(ak.Fused(platform=platform), ak.Gaussian(0.9), q, k, v)
+    ours = gradient(interpreted(platform=platform), ak.Gaussian(0.9), q, k, v)
     with jax.enable_x64(True):
         dense = gradient(ak.Dense(), *map(to_float64, (ak.Gaussian(0.9), q, k, v)))
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(dense), strict=True):
@@ -318,7 +321,11 @@ def test_float64_is_refused(x64):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"dtype": "int8"}, "dtype.*bfloat16.*int8"), ({"platform": "rocm"}, "platform.*rocm")],
+    [
+        ({"dtype": "int8"}, "dtype.*bfloat16.*int8"),
+        ({"platform": "rocm"}, "platform.*rocm"),
+        ({"interpret": None}, "interpret.*None"),
+    ],
 )
 def test_invalid_options(options, message, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it
@@ -326,12 +333,12 @@ def test_invalid_options(options, message, monkeypatch):
         ak.Fused(**options)
 
 
-def test_float32_is_rounded_only_on_request(emulated):
+def test_float32_is_rounded_only_on_request(emulated_cudnn):
     """float32 inputs keep their digits unless a half-precision dtype is named."""
     q, k, v = rows(2, 1)
     call = [
         ak.attend(q, k, v, kernel=ak.Gaussian(0.3), method=method)
-        for method in (ak.Fused(platform="cuda"), ak.Fused("bfloat16", platform="cuda"), ak.Dense())
+        for method in (interpreted(), interpreted("bfloat16"), ak.Dense())
     ]
     assert np.abs(call[0] - call[2]).max() < 1e-5
     assert 1e-3 < np.abs(call[1] - call[2]).max() < 0.5
