@@ -463,7 +463,9 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
     **of_class("Entmax", alpha=("positive", 1.5), temperature=LENGTH),
     **of_class("Blockwise", block_q=("natural?", 8), block_k=("natural?", 8)),
     **of_class("Fourier", tol=("level", 1e-6)),
-    **of_class("Fused", dtype=("choice?", None), platform=("choice?", None)),
+    **of_class(
+        "Fused", dtype=("choice?", None), platform=("choice?", None), interpret=("flag", False)
+    ),
     **of_class("Linear", features=("object?", None)),
     **of_class(
         "Sharded",
