@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 import attnkernel as ak
 
-from .driver import Contender, compiled, optional_import
+from .driver import Contender, compiled, optional_import, timed
 
 OURS, JAX_NN, EQUINOX, TORCH = "attnkernel", "jax.nn", "Equinox", "PyTorch"
 FORWARD, BACKWARD = "forward", "+ backward"
@@ -79,6 +79,16 @@ def make(name: str, causal: bool, phase: str, arrays: list[Array], max_bytes: fl
 
     function, given = (forward, arrays[:3]) if phase == FORWARD else (both, arrays)
     return compiled(function, *given, max_bytes=np.inf if name == OURS else max_bytes)[0]
+
+
+def one_call(
+    name: str, causal: bool, phase: str, sizes: tuple[int, int, int, int], max_bytes: float
+) -> Callable[[], None]:
+    """Makes and calls a contender; PyTorch is imported before. `sizes`: as of `draw_arrays`."""
+    arrays = draw_arrays(*sizes)
+    if name == TORCH:
+        optional_import("torch")
+    return lambda: timed(make(name, causal, phase, arrays, max_bytes)) and None
 
 
 def _torch(arrays: list[Array], causal: bool, phase: str) -> Contender:

@@ -12,11 +12,12 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..watch import Watch
@@ -44,41 +45,103 @@ def optional_import(module: str) -> Any:
 
 
 class Case(NamedTuple):
-    """One problem: its place among the cases, and a function for each contender that makes it."""
+    """One problem, and the contenders that solve it."""
 
-    place: dict[str, Any]  # such as {"n": 1000, "dim": 3}: the first columns of its row
-    where: str  # the place in words
-    contenders: Mapping[str, Callable[[], Contender]]
-    deviations: Callable[[Mapping[str, Any]], dict[str, float]]  # of results; see `agreement`
+    fields: dict[str, Any]  # the first columns of its row, such as {"n": 1000, "dim": 3}
+    label: str
+    contenders: Mapping[str, Callable[[], Contender]]  # each is made before it is timed
+    # from the results of the contenders, and the row so far, to further columns of the row
+    check: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+    cold: bool = False  # drop all compiled programs before each call
+
+
+class Timings(NamedTuple):
+    """By contender: seconds of the first call, those of each later call, and the last result."""
+
+    first: dict[str, float]
+    seconds: dict[str, list[float]]
+    results: dict[str, Any]
+
+
+class SelfTimed(NamedTuple):
+    """The result of a contender that measures its own seconds."""
+
+    seconds: float
+    result: Any
 
 
 def measure(
-    watch: Watch, cases: Iterable[Case], total: int, repeats: int, max_seconds: float = np.inf
+    watch: Watch,
+    name: str,
+    cases: Sequence[Callable[[], Case]],
+    repeats: int,
+    *,
+    along: str | None = None,
+    max_seconds: float = np.inf,
+    max_run_seconds: float = np.inf,
+    round_seconds: float = 0.0,
 ) -> list[dict[str, Any]]:
-    """A row for each case: seconds of every round, medians, deviations, and who could not run.
+    """A row for each case; a resumed run of this name measures the cases that it lacks.
 
-    **Arguments:** `cases`: `total` of them, each made once the one before is measured.
-    `max_seconds`: for all rounds of a contender; a slower one has fewer, at least one.
-
-    **Raises:** `Disagreement`, where the check of a case does.
+    A row has the fields of its case, its `label`, and by contender the `seconds` of all rounds,
+    their `median`, the seconds of the `first` call and why a contender is `unavailable`. A
+    contender is not run where smaller values of the field `along` extrapolate to more than
+    `max_run_seconds`: it is then `extrapolated`. The other numbers are those of `interleaved`.
     """
-    rows = []
-    with watch.progress("benchmark", total) as tick:
-        for case in cases:
-            contenders, unavailable = available(case.contenders)
-            seconds, results = interleaved(contenders, repeats, max_seconds=max_seconds)
-            rows.append(
-                {
-                    **case.place,
-                    "seconds": seconds,
-                    "median": medians(seconds),
-                    "deviation": case.deviations(results),
-                    "unavailable": unavailable,
-                    "where": case.where,
-                }
-            )
-            tick(len(rows), case.where)
+    rows: list[dict[str, Any]] = []
+
+    def measure_case(i: int) -> dict[str, Any]:
+        jax.clear_caches()  # a process can hold only so many programs, and no cases share them
+        case = cases[i]()
+        extrapolated = {
+            contender: guess
+            for contender in case.contenders
+            if along and (guess := extrapolate(rows, case.fields, along, contender))
+            if guess["seconds"] > max_run_seconds
+        }
+        contenders, unavailable = available(
+            {one: make for one, make in case.contenders.items() if one not in extrapolated}
+        )
+        first, seconds, results = interleaved(
+            contenders,
+            repeats,
+            cold=case.cold,
+            max_seconds=max_seconds,
+            max_run_seconds=max_run_seconds,
+            round_seconds=round_seconds,
+        )
+        row = {**case.fields, "label": case.label, "seconds": seconds, "first": first}
+        row |= {"median": medians(seconds), "unavailable": unavailable}
+        row["extrapolated"] = extrapolated
+        return row | case.check(results, row)
+
+    with watch.progress(name, len(cases)) as tick:
+        for row in watch.each(name, len(cases), measure_case):
+            rows.append(row)
+            watch.metrics([row])
+            tick(len(rows), row["label"])
     return rows
+
+
+def extrapolate(
+    rows: Sequence[Mapping[str, Any]], fields: Mapping[str, Any], along: str, name: str
+) -> dict[str, float]:
+    """Seconds of a contender, and the power of `fields[along]` by which they grow.
+
+    The power law goes through the last three rows that differ in this field alone; through one, it
+    is the square; of none, the result is empty.
+    """
+    past = [
+        (row[along], row["median"][name])
+        for row in rows
+        if name in row["median"] and all(row[key] == fields[key] for key in fields if key != along)
+    ]
+    if not past:
+        return {}
+    sizes, seconds = np.log(np.transpose(past[-3:]))
+    power = 2.0 if len(sizes) == 1 else np.polyfit(sizes, seconds, 1)[0]
+    guess = np.mean(seconds) + power * (np.log(fields[along]) - np.mean(sizes))
+    return {"seconds": float(np.exp(guess)), "power": float(power)}
 
 
 def available(
@@ -113,7 +176,8 @@ def timed(function: Contender) -> tuple[float, Any]:
     """Seconds, and the result."""
     started = time.perf_counter()
     result = jax.block_until_ready(function())
-    return time.perf_counter() - started, result
+    spent = time.perf_counter() - started
+    return result if isinstance(result, SelfTimed) else (spent, result)
 
 
 def interleaved(
@@ -122,29 +186,34 @@ def interleaved(
     *,
     cold: bool = False,
     max_seconds: float = np.inf,
-    each_round: Callable[[int], None] = lambda done: None,
-) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Seconds of every contender, one after the other, `repeats` times; and what they computed.
+    max_run_seconds: float = np.inf,
+    round_seconds: float = 0.0,
+) -> Timings:
+    """Times every contender, one after the other, in `repeats` rounds.
 
     Each runs once before that, so that nothing is compiled in these times; with `cold`, all
-    compiled programs are dropped before each call instead. A contender that takes more than
-    `max_seconds` for all of its repeats has fewer, at least one.
+    compiled programs are dropped before each call instead. No round of a contender starts once its
+    rounds took `max_seconds`. Of one whose first call took more than `max_run_seconds` that is the
+    only call. A contender is called again until its round took `round_seconds`.
     """
-    results, rounds = {}, dict.fromkeys(contenders, repeats)
-    if not cold:
-        for name, function in contenders.items():
-            spent, results[name] = timed(function)
-            rounds[name] = int(np.clip(max_seconds / spent, 1, repeats))
+    first, results = {}, {}
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for done in range(repeats):
+    for name, function in () if cold else contenders.items():
+        first[name], results[name] = timed(function)
+        if first[name] > max_run_seconds:
+            seconds[name].append(first[name])
+    for _ in range(repeats):
         for name, function in contenders.items():
-            if done < rounds[name]:
+            if first.get(name, 0.0) > max_run_seconds or sum(seconds[name]) >= max_seconds:
+                continue
+            calls: list[float] = []
+            while not calls or sum(calls) < round_seconds:
                 if cold:
                     jax.clear_caches()
                 spent, results[name] = timed(function)
-                seconds[name].append(spent)
-        each_round(done + 1)
-    return seconds, results
+                calls.append(spent)
+            seconds[name] += calls
+    return Timings(first, seconds, results)
 
 
 def medians(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -173,10 +242,35 @@ def agreement(results: Mapping[str, Any], reference: str, tolerance: float) -> d
     return deviations
 
 
+def agree(
+    reference: str, tolerance: float, names: Sequence[str] | None = None
+) -> Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]:
+    """The check of a `Case` that these contenders (default: all) agree: see `agreement`."""
+
+    def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+        compared = {name: results[name] for name in results if names is None or name in names}
+        return {"deviation": agreement(compared, reference, tolerance)}
+
+    return check
+
+
 def in_fresh_process(function: Callable, *arguments: Any) -> Any:
     """What the function returns in a process of its own: a peak of memory never falls."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)
+
+
+def growth_of_memory(precision: str, prepare: Callable, *arguments: Any) -> tuple[int, Any]:
+    """Bytes that `prepare(*arguments)()` takes over the prepared process, and what it returns.
+
+    In a fresh process: to be called by `in_fresh_process`.
+    """
+    with jax.enable_x64(precision == "float64"):
+        jax.block_until_ready(jax.jit(jnp.sin)(jnp.ones(8)))  # the device is initialised
+        call = prepare(*arguments)
+        idle = peak_bytes()
+        result = call()
+        return peak_bytes() - idle, result
 
 
 def peak_bytes() -> int:

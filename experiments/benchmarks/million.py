@@ -5,12 +5,13 @@ Beside them stand the methods that look at every pair, and R's KernSmooth, which
 bins the data and takes a plug-in bandwidth (`dpill`, then `locpoly`), without a criterion.
 """
 
-from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+import functools
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pydantic
 from jaxtyping import Array, PRNGKeyArray
 
@@ -19,32 +20,21 @@ import attnkernel as ak
 from ..config_source import FieldError
 from ..parts import Name, Part, Positive
 from ..run import Run
-from ..study import Study
 from ..watch import SILENT, Watch
-from .driver import Unavailable, agreement, interleaved, medians, timed
+from .benchmark import Benchmark, Results
+from .driver import Case, Unavailable, agreement
 from .kernsmooth import kernsmooth
 from .million_criterion import criterion, newton_step, rule_of_thumb
-from .million_figures import Curves, curves_of, draw_fit, draw_times
+from .million_figure import curves_of, draw_fit
 from .regression import keops
-from .tables import note_unavailable, table_of_targets, target
+from .reports import note_unavailable, ratios, target
 
-R, KEOPS = "R: dpill + locpoly", "KeOps, a sum"
+OURS, R, KEOPS = "attnkernel", "R: dpill + locpoly", "KeOps, a sum"
 Rows = Annotated[int, pydantic.Field(ge=100, le=100_000_000)]
 SAME_CRITERION = ("Fourier", "Blockwise", "Dense")  # the criterion of one Gaussian
-TYPICAL_LENGTHSCALE = {
-    1: 0.2,
-    2: 0.25,
-    3: 0.4,
-}  # the lengthscale of a fit, of a rule of thumb, about
-KEOPS_ROWS = 20_000  # from which KeOps is extrapolated
-LOOKS = {
-    "Fourier": {"color": ak.plot.BLUE, "marker": "o"},
-    "Sorted": {"color": ak.plot.GREEN, "marker": "D"},
-    "Blockwise": {"color": ak.plot.SKY, "marker": "s"},
-    "Dense": {"color": ak.plot.PURPLE, "marker": "v"},
-    KEOPS: {"color": ak.plot.ORANGE, "marker": "^"},
-    R: {"color": ak.plot.GREY, "marker": "x", "linestyle": ":"},
-}
+# by dimension, the lengthscale of a fit over that of the rule of thumb, about
+TYPICAL_LENGTHSCALE = {1: 0.2, 2: 0.25, 3: 0.4}
+MAX_DENSE_ROWS = 20_000  # 3 GiB of scores
 
 
 class FitOf(Part):
@@ -54,17 +44,7 @@ class FitOf(Part):
     dim: Annotated[int, pydantic.Field(ge=1, le=3)] = 1
 
 
-class Results(NamedTuple):
-    """Whole fits, seconds by size, contenders that did not run, notes, and the curves drawn."""
-
-    fits: list[dict[str, Any]]
-    times: list[dict[str, Any]]
-    unavailable: list[tuple[str, str, str]]
-    notes: list[str]
-    curves: Curves | None
-
-
-class Million(Study):
+class Million(Benchmark):
     """Whole fits, their criterion and curve, and seconds of every contender against n."""
 
     study: Literal["million"]
@@ -82,49 +62,36 @@ class Million(Study):
     )
     sizes: list[Rows] = [1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 10_000_000]
     dims: list[Annotated[int, pydantic.Field(ge=1, le=3)]] = [1, 2, 3]
-    most_seconds: Positive = pydantic.Field(
-        default=12.0,
-        description="a method that took longer is not run at larger n; of a fit that took "
-        "five times as long, compiling, one more is timed",
-    )
-    repeats: Annotated[int, pydantic.Field(ge=1, le=100)] = 3
-    is_benchmark: ClassVar[bool] = True
+    repeats: Annotated[int, pydantic.Field(ge=1, le=1000)] = 3
+    max_seconds: Positive = 12.0
+    looks: ClassVar = {
+        "Fourier": {"color": ak.plot.BLUE, "marker": "o"},
+        "Sorted": {"color": ak.plot.GREEN, "marker": "D"},
+        "Blockwise": {"color": ak.plot.SKY, "marker": "s"},
+        "Dense": {"color": ak.plot.PURPLE, "marker": "v"},
+        KEOPS: {"color": ak.plot.ORANGE, "marker": "^"},
+        R: {"color": ak.plot.GREY, "marker": "x", "linestyle": ":"},
+    }
+    along: ClassVar = "n"
+    x_label: ClassVar = "points n"
+    unit: ClassVar = "seconds: criterion and slope"
 
     def check(self) -> None:
         if self.precision != "float64":
             raise FieldError(("precision",), "expected float64: a certificate needs its digits")
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
-        places = [(n, dim) for dim in self.dims for n in sorted(self.sizes)]
-        results = Results([], [], [], [], None)
-        slow: set[tuple[str, int]] = set()
-        with watch.progress("million", len(self.fits) + len(places)) as tick:
-            for done, what in enumerate(self.fits, 1):
-                row, curves = self._fit(key, what, results, with_curves=what == self.fits[0])
-                results.fits.append(row)
-                results = results._replace(curves=results.curves or curves)
-                tick(done, f"fit of n = {what.n}, d = {what.dim}")
-            for done, (n, dim) in enumerate(places, len(self.fits) + 1):
-                results.times.extend(self._times(key, n, dim, slow, results.unavailable))
-                tick(done, f"n = {n}, d = {dim}")
-        return results
+    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
+        """One criterion and its gradient; of KeOps a sum, of R bandwidth and curve."""
+        places = itertools.product(sorted(set(self.dims)), sorted(set(self.sizes)))
+        return [functools.partial(self._criterion, key, n, dim) for dim, n in places]
 
-    def report(self, results: Results, run: Run) -> None:
-        fits, times = results.fits, results.times
-        run.note(results.notes)
-        note_unavailable(run, results.unavailable)
-        self._tables(run, fits, times)
-        ratios = {
-            f"n = {fit['n']}": fit["seconds"] / fit[R]["seconds"]
-            for fit in fits
-            if fit.get(R) is not None
-        }
-        targets = [target("whole fit, over R's dpill + locpoly", 3.0, ratios, at_most=True)]
-        table_of_targets(run, targets)
-        if results.curves is not None:
-            draw_fit(run, results.curves)
-        draw_times(run, times, LOOKS)
-        run.summary({"tol": self.tol, "fits": fits, "times": times, "targets": targets})
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        whole = [functools.partial(self._fit, key, what) for what in self.fits]
+        fits = self.measured(watch, whole, "fits")
+        x, y = self._data(key, fits[0]["n"], fits[0]["dim"])
+        drawn = curves_of(fits[0], x, y, self.tol, self.curve) if fits[0]["dim"] == 1 else {}
+        more = {"tol": self.tol, "fits": fits}
+        return Results(self.measured(watch, self.cases(key)), more, drawn)
 
     def _data(self, key: PRNGKeyArray, n: int, dim: int) -> tuple[Array, Array]:
         """The curve of Czyż (2024); in more dimensions the mean of one such curve per input."""
@@ -137,9 +104,7 @@ class Million(Study):
         sd = jnp.mean(ak.data.heteroskedastic_sd(x), axis=1)
         return x, mean + sd * jax.random.normal(noise_key, (n,))
 
-    def _fit(
-        self, key: PRNGKeyArray, what: FitOf, results: Results, *, with_curves: bool
-    ) -> tuple[dict[str, Any], Curves | None]:
+    def _fit(self, key: PRNGKeyArray, what: FitOf) -> Case:
         x, y = self._data(key, what.n, what.dim)
         start = rule_of_thumb(x)
         fourier = ak.Fourier(self.tol)
@@ -147,110 +112,73 @@ class Million(Study):
             ak.KernelRegression(ak.Gaussian(start * factor), method=fourier)
             for factor in (1.0, 0.05, 3.0)
         )
+        options = {"objective": ak.LeaveOneOut(), "bounds": tuple(bounds), "starts": 1}
 
-        def fit() -> ak.Fit:
-            return ak.fit(
-                model, x, y, objective=ak.LeaveOneOut(), bounds=(bounds[0], bounds[1]), starts=1
+        def describe(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+            found, loss, steps = results[OURS]
+            recomputed = fourier.recomputed(
+                x, x, y[:, None], kernel=ak.Gaussian(found), prior=ak.priors.ExcludeSelf()
             )
+            return {
+                "start": start,
+                "lengthscale": float(found),
+                "criterion": float(loss),
+                "off_by": newton_step(self.tol, found, x, y),
+                "steps": int(steps),
+                "recomputed": int(recomputed),
+            }
 
-        cold, result = timed(fit)
-        repeats = self.repeats if cold < 5.0 * self.most_seconds else 1
-        warm = [timed(lambda: fit().loss)[0] for _ in range(repeats)]
-        found = result.model.kernel.lengthscale
-        recomputed = fourier.recomputed(
-            x, x, y[:, None], kernel=result.model.kernel, prior=ak.priors.ExcludeSelf()
-        )
-        row = {
-            "n": what.n,
-            "dim": what.dim,
-            "start": start,
-            "lengthscale": found,
-            "criterion": result.loss,
-            "off_by": newton_step(self.tol, found, x, y),
-            "steps": int(result.starts.steps[0]),
-            "recomputed": int(recomputed),
-            "cold_seconds": cold,
-            "seconds": float(np.median(warm)),
-            "all_seconds": warm,
-        }
-        if what.dim > 1:
-            return row, None
-        try:
-            row[R] = kernsmooth(x[:, 0], y, self.repeats)
-        except Unavailable as reason:
-            row[R] = None
-            results.notes.append(f"no {R}: {reason}")
-            results.notes.append(self._extrapolate_keops(key, row))
-        curves = curves_of(result, x, y, row, row[R], self.curve) if with_curves else None
-        if row[R] is not None:
-            del row[R]["curve"]  # it is among the arrays of the figure
-        return row, curves
+        def fit() -> tuple[Array, Array, Array]:
+            result = ak.fit(model, x, y, **options)
+            return result.model.kernel.lengthscale, result.loss, result.starts.steps[0]
 
-    def _extrapolate_keops(self, key: PRNGKeyArray, row: dict[str, Any]) -> str:
-        """The seconds of KeOps for the criteria of the fit, by n² from a smaller n; in words."""
-        x, y = self._data(key, KEOPS_ROWS, 1)
-        try:
-            contender = keops(jnp.asarray(row["lengthscale"]), x, y[:, None])
-        except Unavailable as reason:
-            return f"no {KEOPS} in its place: {reason}"
-        seconds = medians(interleaved({KEOPS: contender}, self.repeats)[0])[KEOPS]
-        row[KEOPS] = seconds * (row["n"] / KEOPS_ROWS) ** 2 * (row["steps"] + 1)
-        return (
-            f"KeOps, extrapolated from {KEOPS_ROWS} points, would take {row[KEOPS]:.3g} s for the "
-            f"{row['steps'] + 1} criteria of the fit of {row['n']}, "
-            f"{row[KEOPS] / row['seconds']:.3g} times as long, without their gradients."
-        )
+        contenders: dict[str, Callable[[], Any]] = {OURS: lambda: fit}
+        if what.dim == 1:
+            contenders[R] = lambda: kernsmooth(x[:, 0], y)
+        label = f"fit of n = {what.n}, d = {what.dim}"
+        return Case({"n": what.n, "dim": what.dim}, label, contenders, describe)
 
-    def _times(
-        self,
-        key: PRNGKeyArray,
-        n: int,
-        dim: int,
-        slow: set[tuple[str, int]],
-        unavailable: list[tuple[str, str, str]],
-    ) -> list[dict[str, Any]]:
-        """Seconds of the leave-one-out criterion and its gradient, by every contender."""
+    def _criterion(self, key: PRNGKeyArray, n: int, dim: int) -> Case:
         x, y = self._data(key, n, dim)
         lengthscale = rule_of_thumb(x) * TYPICAL_LENGTHSCALE[dim]
+
+        def compile_criterion(method: ak.Method) -> Callable[..., Any]:
+            return criterion(ak.Gaussian, method, lengthscale, x, y)
+
+        def dense() -> Callable[..., Any]:
+            if n > MAX_DENSE_ROWS:
+                raise Unavailable(f"at most {MAX_DENSE_ROWS} rows")
+            return compile_criterion(ak.Dense())
+
         makers: dict[str, Callable[[], Callable[[], Any]]] = {
-            "Fourier": lambda: criterion(ak.Gaussian, ak.Fourier(self.tol), lengthscale, x, y),
-            "Blockwise": lambda: criterion(ak.Gaussian, ak.Blockwise(), lengthscale, x, y),
-            "Dense": lambda: criterion(ak.Gaussian, ak.Dense(), lengthscale, x, y),
+            "Fourier": lambda: compile_criterion(ak.Fourier(self.tol)),
+            "Blockwise": lambda: compile_criterion(ak.Blockwise()),
+            "Dense": dense,
             KEOPS: lambda: keops(jnp.asarray(lengthscale), x, y[:, None]),
         }
         if dim == 1:
             makers["Sorted"] = lambda: criterion(
                 ak.Epanechnikov, ak.Sorted(), 2 * lengthscale, x, y
             )
-            makers[R] = lambda: lambda: None  # it times itself
-        rows, found = [], {}
-        for name, make in makers.items():
-            if (name, dim) in slow or (name == "Dense" and n > 20_000):  # 3 GiB of scores
-                continue
-            try:
-                if name == R:
-                    median = kernsmooth(x[:, 0], y, self.repeats)["seconds"]
-                else:
-                    contender = make()
-                    first, result = timed(contender)
-                    if name in SAME_CRITERION:
-                        found[name] = result[0]
-                    # the first of a peer may compile: of a long one, one more
-                    repeats = self.repeats if first < self.most_seconds else int(name == KEOPS)
-                    again = [timed(contender)[0] for _ in range(repeats)]
-                    median = float(np.median(again or [first]))
-            except Unavailable as reason:
-                slow.add((name, dim))
-                unavailable.append((name, f"d = {dim}", str(reason)))
-                continue
-            if median > self.most_seconds:
-                slow.add((name, dim))
-            rows.append({"contender": name, "n": n, "dim": dim, "seconds": median})
-        if found:
-            agreement(found, next(iter(found)), 10.0 * self.tol)
-        return rows
+            makers[R] = lambda: kernsmooth(x[:, 0], y)
 
-    def _tables(self, run: Run, fits: list[dict[str, Any]], times: list[dict[str, Any]]) -> None:
+        def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+            found = {name: results[name][0] for name in SAME_CRITERION if name in results}
+            return {"deviation": agreement(found, next(iter(found)), 10.0 * self.tol)}
+
+        return Case({"n": n, "dim": dim}, f"n = {n}, d = {dim}", makers, check)
+
+    def panel(self, row: Mapping[str, Any]) -> str:
+        return f"d = {row['dim']}"
+
+    def targets(self, results: Results) -> list[dict[str, Any]]:
+        found = ratios(results.more["fits"], OURS, R)
+        return [target("whole fit, over R's dpill + locpoly", 3.0, found, at_most=True)]
+
+    def print_tables(self, results: Results, run: Run) -> None:
+        fits = results.more["fits"]
+        reasons = [(R, row["label"], row["unavailable"][R]) for row in fits if row["unavailable"]]
+        note_unavailable(run, reasons)
         run.table(
             "Leave-one-out fits, whole",
             ["n", "d", "ℓ", "off by", "criterion", "recomputed", "s", "s, compiling", "R, s"],
@@ -258,25 +186,20 @@ class Million(Study):
                 [
                     str(fit["n"]),
                     str(fit["dim"]),
-                    f"{float(fit['lengthscale']):.6g}",
+                    f"{fit['lengthscale']:.6g}",
                     f"{fit['off_by']:.1e}",
-                    f"{float(fit['criterion']):.7g}",
+                    f"{fit['criterion']:.7g}",
                     str(fit["recomputed"]),
-                    f"{fit['seconds']:.2f}",
-                    f"{fit['cold_seconds']:.1f}",
-                    "" if fit.get(R) is None else f"{fit[R]['seconds']:.2f}",
+                    f"{fit['median'][OURS]:.2f}",
+                    f"{fit['first'][OURS]:.1f}",
+                    f"{fit['median'][R]:.2f}" if R in fit["median"] else "",
                 ]
                 for fit in fits
             ],
         )
-        contenders = list(dict.fromkeys(row["contender"] for row in times))
-        found = {(row["dim"], row["n"], row["contender"]): row["seconds"] for row in times}
-        run.table(
-            "One criterion and its slope (of KeOps: a sum; of R: bandwidth and curve), seconds",
-            ["d", "n", *contenders],
-            [
-                [str(dim), str(n)]
-                + [f"{found[dim, n, s]:.3g}" if (dim, n, s) in found else "" for s in contenders]
-                for dim, n in sorted({(row["dim"], row["n"]) for row in times})
-            ],
-        )
+        super().print_tables(results, run)
+
+    def draw(self, results: Results, run: Run) -> None:
+        if results.drawn:
+            draw_fit(run, results.drawn)
+        super().draw(results, run)

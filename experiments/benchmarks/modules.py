@@ -6,7 +6,7 @@ sum of squares of the output and its gradients in all weights and in x.
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import equinox as eqx
@@ -15,37 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 import pydantic
 from jaxtyping import Array, PRNGKeyArray
-from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..panels import legend
-from ..parts import Name, Positive
-from ..run import Run
-from ..study import Study
-from ..watch import SILENT, Watch
-from .driver import GIB, Case, Contender, agreement, compiled, measure, optional_import
-from .tables import (
-    note_unavailable_rows,
-    number,
-    ratio,
-    ratios,
-    table_of_targets,
-    target,
-)
+from ..parts import Name
+from .attention_contenders import BACKWARD, EQUINOX, FORWARD, LOOKS, OURS, TORCH, in_words
+from .benchmark import Benchmark, Results
+from .driver import GIB, Case, Contender, agree, compiled, optional_import
+from .reports import ratios, target
 
-OURS, EQUINOX, TORCH = "attnkernel", "Equinox", "PyTorch"
-FORWARD, BACKWARD = "forward", "+ backward"
-TOLERANCE = 1e-4  # relative to the largest number of an array
 _PROJECTIONS = ("query_proj", "key_proj", "value_proj", "output_proj")
-LOOKS: dict[str, dict[str, Any]] = {
-    OURS: {"color": ak.plot.BLUE},
-    EQUINOX: {"color": ak.plot.GREEN, "hatch": "///"},
-    TORCH: {"color": ak.plot.PURPLE, "hatch": "..."},
-}
 
 
-class BenchModules(Study):
+class BenchModules(Benchmark):
     """Seconds of a module against the length T, full and causal, forward and backward."""
 
     study: Literal["bench_modules"]
@@ -55,15 +37,13 @@ class BenchModules(Study):
     ] = [1024, 4096]
     heads: Annotated[int, pydantic.Field(ge=1, le=256)] = 8
     size: Annotated[int, pydantic.Field(ge=1, le=16384)] = 512
-    repeats: Annotated[int, pydantic.Field(ge=1, le=100)] = 5
-    most_seconds: Positive = 20.0
-    most_memory_gib: Positive = 6.0
-    is_benchmark: ClassVar[bool] = True
+    looks: ClassVar = {name: LOOKS[name] for name in (OURS, EQUINOX, TORCH)}
+    along: ClassVar = "length"
+    x_label: ClassVar = "tokens T"
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> list[dict[str, Any]]:
-        places = list(itertools.product(sorted(self.length), (False, True), (FORWARD, BACKWARD)))
-        cases = (self._case(key, *place) for place in places)
-        return measure(watch, cases, len(places), self.repeats, self.most_seconds)
+    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
+        works = itertools.product(sorted(set(self.length)), (False, True), (FORWARD, BACKWARD))
+        return [functools.partial(self._case, key, *work) for work in works]
 
     def _case(self, key: PRNGKeyArray, length: int, causal: bool, phase: str) -> Case:
         module_key, x_key = jax.random.split(key)
@@ -89,66 +69,29 @@ class BenchModules(Study):
                 return _gradients(*jax.grad(loss, (0, 1))(weights, x))
 
             function = forward if phase == FORWARD else both
-            return compiled(function, weights, x, max_bytes=self.most_memory_gib * GIB)[0]
+            return compiled(function, weights, x, max_bytes=self.max_memory_gib * GIB)[0]
 
         return Case(
             {"length": length, "causal": causal, "phase": phase},
-            f"T = {length}, {'causal' if causal else 'full'} {phase}",
+            f"T = {length}, {in_words(causal, phase)}",
             {
                 OURS: lambda: compile_module(with_prior, ours),
                 EQUINOX: lambda: compile_module(with_mask, theirs),
                 TORCH: lambda: torch_module(theirs, x, causal, phase),
             },
-            functools.partial(agreement, reference=OURS, tolerance=TOLERANCE),
+            agree(OURS, 1e-4),
         )
 
-    def report(self, results: list[dict[str, Any]], run: Run) -> None:
-        note_unavailable_rows(run, results)
-        others, longest = (EQUINOX, TORCH), max(self.length)
-        run.table(
-            f"Seconds, medians of up to {self.repeats}; {self.heads} heads, D = {self.size}",
-            ["T, work", *LOOKS, *(f"{name} ÷ {OURS}" for name in others)],
-            [
-                [
-                    row["where"],
-                    *(number(row["median"].get(name)) for name in LOOKS),
-                    *(number(ratio(row, name, OURS)) for name in others),
-                ]
-                for row in results
-            ],
-        )
-        at_longest = ratios(
-            results,
-            EQUINOX,
-            OURS,
-            lambda row: row["length"] == longest and row["phase"] == BACKWARD,
-        )
-        what = f"times as fast as Equinox, T = {longest}, + backward"
-        targets = [target(what, 3.0, at_longest)]
-        table_of_targets(run, targets)
-        self.draw(run, results)
-        run.summary({"tolerance": TOLERANCE, "table": results, "targets": targets})
+    def panel(self, row: Mapping[str, Any]) -> str:
+        return in_words(row["causal"], row["phase"])
 
-    def draw(self, run: Run, rows: list[dict[str, Any]]) -> None:
-        figure = Figure(figsize=(7.2, 3.0))
-        ax = figure.subplots()
-        ran = [name for name in LOOKS if any(name in row["median"] for row in rows)]
-        places, width = np.arange(len(rows)), 0.8 / len(ran)
-        for shift, name in enumerate(ran):
-            seconds = [row["median"].get(name, np.nan) for row in rows]
-            ax.bar(places + shift * width, seconds, width, **LOOKS[name], label=name)
-        labels = [
-            f"T = {row['length']}\n{'causal' if row['causal'] else 'full'}\n{row['phase']}"
-            for row in rows
-        ]
-        ax.set_xticks(places + 0.5 * (len(ran) - 1) * width, labels, fontsize=7)
-        ax.set(yscale="log", ylabel="seconds")
-        legend(figure, [ax])
-        run.figure(
-            "bench_modules",
-            figure,
-            **{name: [row["median"].get(name, np.nan) for row in rows] for name in LOOKS},
+    def targets(self, results: Results) -> list[dict[str, Any]]:
+        longest = max(self.length)
+        at_longest = (
+            row for row in results.table if (row["length"], row["phase"]) == (longest, BACKWARD)
         )
+        times = f"times as fast as Equinox, T = {longest}, + backward"
+        return [target(times, 3.0, ratios(at_longest, EQUINOX, OURS))]
 
 
 def _gradients(module: Any, x: Array) -> list[Array]:

@@ -6,9 +6,9 @@ rows: the median of several interleaved rounds.
 """
 
 import functools
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
-import jax
 import numpy as np
 import pydantic
 from jaxtyping import PRNGKeyArray
@@ -20,24 +20,17 @@ from ..config_source import FieldError
 from ..panels import legend
 from ..parts import Bundled, Name, Positive
 from ..run import Run
-from ..study import Keys, Study, load
-from ..watch import SILENT, Watch
-from .driver import available, interleaved, medians, timed
+from ..study import Keys, load
+from .benchmark import Benchmark, Results
+from .driver import Case
 from .regressors import BOTH, OURS, Prediction, Regressor, regressors
-from .tables import note_unavailable, table_of_targets, target
+from .reports import target
 
 CLOSE = 1.01  # errors within one hundredth count as equal
+MARKERS = "oPs^Dv*X"
 
 
-class Results(NamedTuple):
-    """A row for each data set, the contenders that ran, and why the others did not."""
-
-    rows: list[dict[str, Any]]
-    contenders: list[str]
-    unavailable: dict[str, str]
-
-
-class Peers(Study):
+class Peers(Benchmark):
     """Cross-validated error, seconds and coverage, by data set and contender."""
 
     study: Literal["peers"]
@@ -47,29 +40,33 @@ class Peers(Study):
     folds: Annotated[int, pydantic.Field(ge=2, le=100)] = 5
     level: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.95
     orders: Annotated[list[Literal[0, 1, 2]], pydantic.Field(min_length=1)] = pydantic.Field(
-        default=[0, 1, 2], description="ours: that whose leave-one-out error is least"
+        default=[0, 1, 2], description="ours: the one of minimum leave-one-out error"
     )
     iterations: Annotated[
         list[Annotated[int, pydantic.Field(ge=1, le=1024)]],
         pydantic.Field(min_length=1, max_length=12),
     ] = pydantic.Field(
         default=[1, 2, 8, 32],
-        description="of bias reduction, ours too, orders 0 and 1: that whose AICc is least",
+        description="of bias reduction, ours too, orders 0 and 1: those of minimum AICc",
     )
     starts: Annotated[int, pydantic.Field(ge=1, le=1000)] = 10
     restarts: Annotated[int, pydantic.Field(ge=0, le=100)] = pydantic.Field(
         default=3, description="of the Gaussian process"
     )
     repeats: Annotated[int, pydantic.Field(ge=1, le=1000)] = 15
-    most_seconds: Positive = pydantic.Field(
-        default=5.0, description="a contender that takes more for all rounds has fewer"
+    max_seconds: Positive = 5.0
+    max_run_seconds: Positive = pydantic.Field(
+        default=40.0, description="another library that took more is not run again, nor its folds"
     )
-    peer_seconds: Positive = pydantic.Field(
-        default=120.0,
-        description="another library has no further run, or no folds, of a data set where the "
-        "first run extrapolates to more",
-    )
-    is_benchmark: ClassVar[bool] = True
+    looks: ClassVar = {
+        name: {"color": color, "marker": marker}
+        for name, marker, color in zip(
+            regressors([], [], 0, 0, 0),
+            MARKERS,
+            (BLUE, BLUE, ORANGE, ORANGE, GREEN, GREEN, PURPLE, GREY),
+            strict=True,
+        )
+    }
 
     def check(self) -> None:
         for place, part in enumerate(self.data):
@@ -80,59 +77,50 @@ class Peers(Study):
                     f"expected up to {2 * n // 3}: data.{place} has {n} rows; got {self.folds}",
                 )
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
-        contenders, unavailable = available(
-            regressors(self.orders, self.iterations, self.starts, self.restarts, self.seed)
-        )
-        rows: list[dict[str, Any]] = []
-        with watch.timed("all"), watch.progress("data sets", len(self.data)) as tick:
+    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
+        return [functools.partial(self._case, key, part) for part in self.data]
 
-            def measure(i: int) -> dict[str, Any]:
-                jax.clear_caches()  # a process can hold only so many programs: no data share them
-                data = load(self.data[i], Keys(key).next())
-                x, y = np.asarray(data.x), np.asarray(data.y)
-                row = {"data": label(self.data[i]), "rows": len(x), "inputs": x.shape[1]}
-                return row | {"contenders": self._compare(contenders, x, y)}
+    def _case(self, key: PRNGKeyArray, part: Bundled) -> Case:
+        data = load(part, Keys(key).next())
+        x, y = np.asarray(data.x), np.asarray(data.y)
+        makers = regressors(self.orders, self.iterations, self.starts, self.restarts, self.seed)
+        made: dict[str, Regressor] = {}
 
-            for row in watch.each("data", len(self.data), measure):
-                rows.append(row)
-                watch.metrics([row])
-                tick(len(rows), f"{row['data']}: {row['contenders'][OURS]['error']:.4g}")
-        return Results(rows, list(contenders), unavailable)
+        def make(name: str) -> Callable[[], Any]:
+            made[name] = makers[name]()
+            return functools.partial(made[name], x, y)
+
+        def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+            chosen = {name: fitted.chosen for name, fitted in results.items()}
+            in_time = {
+                name: regressor
+                for name, regressor in made.items()
+                if name in BOTH or row["median"][name] <= self.max_run_seconds
+            }
+            return {"chosen": chosen, "folds": self._compare(in_time, x, y)}
+
+        contenders = {name: functools.partial(make, name) for name in makers}
+        fields = {"data": label(part), "rows": len(x), "inputs": x.shape[1]}
+        return Case(fields, label(part), contenders, check)
 
     def _compare(
-        self, contenders: dict[str, Regressor], x: np.ndarray, y: np.ndarray
-    ) -> dict[str, dict[str, Any]]:
-        """One data set: seconds on all rows, then errors and coverage over the folds."""
-        found: dict[str, dict[str, Any]] = {}
-        for name, contender in contenders.items():
-            cold, fitted = timed(lambda: contender(x, y))  # noqa: B023
-            found[name] = {"cold": cold, "warm": cold, "chosen": fitted.chosen}
-        again = {
-            name: functools.partial(contender, x, y)
-            for name, contender in contenders.items()
-            if name in BOTH or 2 * found[name]["cold"] <= self.peer_seconds
-        }
-        seconds, _ = interleaved(again, self.repeats, max_seconds=self.most_seconds)
-        for name, median in medians(seconds).items():
-            found[name] |= {"warm": median, "runs": len(seconds[name])}
+        self, contenders: Mapping[str, Regressor], x: np.ndarray, y: np.ndarray
+    ) -> dict[str, dict[str, float]]:
+        """By contender: errors, and coverage of the intervals, over the folds."""
         fold = np.random.default_rng(self.seed).permutation(len(x)) % self.folds
+        found: dict[str, dict[str, float]] = {name: {} for name in contenders}
         squares: dict[str, np.ndarray] = {}
         for name, contender in contenders.items():
-            extrapolated = self.folds * found[name]["warm"]
-            if name not in BOTH and extrapolated > self.peer_seconds:
-                found[name]["folds_extrapolated"] = extrapolated
-                continue
             predicted = self._left_out(contender, x, y, fold)
             squares[name] = (predicted.centre - y) ** 2
             if predicted.lower is not None and predicted.upper is not None:
                 inside = (predicted.lower <= y) & (y <= predicted.upper)
                 width = np.mean(predicted.upper - predicted.lower)
                 found[name] |= {"coverage": float(np.mean(inside)), "width": float(width)}
-        ours = squares[OURS]
         errors = {name: float(np.sqrt(np.mean(values))) for name, values in squares.items()}
         for name, error in errors.items():
-            worse = (squares[name] - ours) / np.mean(ours)  # paired: of the same rows
+            # paired: of the same rows
+            worse = (squares[name] - squares[OURS]) / np.mean(squares[OURS])
             found[name] |= {
                 "error": error,
                 "over_best": error / np.nanmin(list(errors.values())),
@@ -158,83 +146,85 @@ class Peers(Study):
         assert centre is not None
         return Prediction(centre, *ends)
 
-    def report(self, results: Results, run: Run) -> None:
-        rows, names, unavailable = results
-        note_unavailable(run, [(name, "all", reason) for name, reason in unavailable.items()])
-        self._draw(run, rows, names)
+    def print_tables(self, results: Results, run: Run) -> None:
+        rows = results.table
+        names = [name for name in self.looks if any(name in row["median"] for row in rows)]
 
-        def table(title: str, cell: Any) -> None:
-            cells = [[cell(row["contenders"][name]) for row in rows] for name in names]
-            run.table(
-                title,
-                ["", *(row["data"] for row in rows)],
-                [[name, *of_name] for name, of_name in zip(names, cells, strict=True)],
-            )
+        def table(title: str, cell: Callable[[Mapping[str, Any], str], str]) -> None:
+            cells = [[name, *(cell(row, name) for row in rows)] for name in names]
+            run.table(title, ["", *(row["data"] for row in rows)], cells)
+
+        def in_standard_errors(folds: Mapping[str, float]) -> str:
+            error = folds["standard_error_of_that"]
+            return f"{folds['mean_square_over_ours'] / error:+.1f}" if error else ""
+
+        def of_folds(form: Callable[[Mapping[str, float]], str]) -> Any:
+            return lambda row, name: form(row["folds"][name]) if name in row["folds"] else "not run"
 
         table(
-            f"Root mean squared error over {self.folds} folds, divided by the least",
-            lambda found: f"{found['over_best']:.3f}" if "error" in found else "not run",
+            f"Root mean squared error over {self.folds} folds, over the minimum",
+            of_folds(lambda folds: f"{folds['over_best']:.3f}"),
         )
-        table(
-            "The same: mean square over ours, in standard errors of that",
-            _in_errors,
-        )
+        table("Mean square less ours, in standard errors of that", of_folds(in_standard_errors))
         table(
             f"Seconds to choose and fit, median of up to {self.repeats} runs (first run)",
-            lambda found: f"{found['warm']:.2g} ({found['cold']:.2g})",
+            lambda row, name: f"{row['median'][name]:.2g} ({row['first'][name]:.2g})",
         )
         table(
             f"Share of left-out labels in their {100 * self.level:g} % interval (mean width)",
-            lambda found: (
-                f"{found['coverage']:.3f} ({found['width']:.3g})" if "width" in found else "none"
+            of_folds(
+                lambda folds: (
+                    f"{folds['coverage']:.3f} ({folds['width']:.3g})"
+                    if "width" in folds
+                    else "none"
+                )
             ),
         )
         run.note(
             [
-                f"{name} at {row['data']}: its folds are not run: they would take "
-                f"{found['folds_extrapolated']:.0f} s, more than peer_seconds"
+                f"{name} at {row['data']}: its folds are not run: one run takes {seconds:.0f} s, "
+                f"more than max_run_seconds"
                 for row in rows
-                for name, found in row["contenders"].items()
-                if "folds_extrapolated" in found
+                for name, seconds in row["median"].items()
+                if name not in row["folds"]
             ]
         )
-        targets = targets_of(rows)
-        table_of_targets(run, targets)
-        run.summary({"folds": self.folds, "rows": rows, "targets": targets})
 
-    def _draw(self, run: Run, rows: list[dict[str, Any]], names: list[str]) -> None:
+    def targets(self, results: Results) -> list[dict[str, Any]]:
+        return targets_of(results.table)
+
+    def draw(self, results: Results, run: Run) -> None:
+        rows = results.table
         figure = Figure(figsize=(8.4, 1.6 + 0.42 * len(rows)))
-        axes = figure.subplots(1, 2, sharey=True)
+        left, right = figure.subplots(1, 2, sharey=True)
         places, arrays = np.arange(len(rows)), {}
-        looks = zip(
-            "oPs^Dv*X", (BLUE, BLUE, *2 * (ORANGE,), *2 * (GREEN,), PURPLE, ink()), strict=True
-        )
-        known = regressors([], [], 0, 0, 0)
-        for i, (name, (marker, color)) in enumerate(zip(known, looks, strict=True)):
-            if name not in names:
+        for i, (name, look) in enumerate(self.looks.items()):
+            if not any(name in row["median"] for row in rows):
                 continue
-            for ax, what in zip(axes, ("over_best", "warm"), strict=True):
-                values = [row["contenders"][name].get(what, np.nan) for row in rows]
-                arrays[f"{name.replace(' ', '_')}_{what}"] = values
-                if what == "over_best":
-                    values = 100.0 * (np.asarray(values, float) - 1.0)
-                # ours filled, and above the others
-                face, order = (color, 3) if name in BOTH else ("none", 2)
-                style = {"color": color, "markerfacecolor": face, "zorder": order}
-                ax.plot(
-                    values, places + 0.08 * (i - 3.5), marker, label=name, markersize=5.5, **style
-                )
-        axes[0].axvline(100.0 * (CLOSE - 1.0), color=ink(), linestyle=":", linewidth=0.9)
-        axes[0].set_xscale("symlog", linthresh=1.0)
-        axes[0].set_xticks(ticks := [0, 1, 3, 10, 30, 100], map(str, ticks))
-        axes[0].set(xlabel="error of labels left out, above the least (%)")
-        axes[0].margins(x=0.08)
-        axes[1].set(xscale="log", xlabel="seconds to choose and fit, warm (median)")
-        axes[0].set_yticks(places, [row["data"] for row in rows])
-        axes[0].invert_yaxis()
-        for ax in axes:
+            above = [row["folds"].get(name, {}).get("over_best", np.nan) for row in rows]
+            seconds = [row["median"].get(name, np.nan) for row in rows]
+            key = name.replace(" ", "_")
+            arrays |= {f"{key}_over_best": above, f"{key}_median": seconds}
+            # ours filled, and above the others
+            ours = name in BOTH
+            face = {
+                "markerfacecolor": look["color"] if ours else "none",
+                "zorder": 3 if ours else 2,
+            }
+            for ax, values in ((left, 100.0 * (np.array(above) - 1.0)), (right, seconds)):
+                points = {**look, **face, "linestyle": "none", "markersize": 5.5}
+                ax.plot(values, places + 0.08 * (i - 3.5), label=name, **points)
+        left.axvline(100.0 * (CLOSE - 1.0), color=ink(), linestyle=":", linewidth=0.9)
+        left.set_xscale("symlog", linthresh=1.0)
+        left.set_xticks(ticks := [0, 1, 3, 10, 30, 100], map(str, ticks))
+        left.set(xlabel="error of labels left out, above the minimum (%)")
+        left.margins(x=0.08)
+        right.set(xscale="log", xlabel="seconds to choose and fit, warm (median)")
+        left.set_yticks(places, [row["data"] for row in rows])
+        left.invert_yaxis()
+        for ax in (left, right):
             ax.grid(axis="y", linewidth=0.4, color=(GREY, 0.4))
-        legend(figure, list(axes), columns=4)
+        legend(figure, [left, right], columns=4)
         run.figure("peers", figure, data=[row["data"] for row in rows], **arrays)
 
 
@@ -245,32 +235,25 @@ def label(part: Bundled) -> str:
     return f"{part.name} {part.x if isinstance(part.x, str) else ','.join(part.x)}"
 
 
-def _in_errors(found: dict[str, Any]) -> str:
-    """By how many standard errors a mean square is above ours."""
-    if not found.get("standard_error_of_that"):
-        return ""
-    return f"{found['mean_square_over_ours'] / found['standard_error_of_that']:+.1f}"
-
-
-def targets_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For both of ours: its error against the least, and its time against the slowest other whose
+def targets_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """For both of ours: its error over the minimum, and its time against the slowest other whose
     error is as small."""
     targets = []
     for name in BOTH:
-        error = {row["data"]: row["contenders"][name]["over_best"] for row in rows}
+        error = {row["data"]: row["folds"][name]["over_best"] for row in rows}
         faster = {}
         for row in rows:
-            ours = row["contenders"][name]
+            folds, median = row["folds"], row["median"]
             equals = {
-                other: found["warm"] / ours["warm"]
-                for other, found in row["contenders"].items()
-                if other not in BOTH and found.get("error", np.inf) <= CLOSE * ours["error"]
+                other: median[other] / median[name]
+                for other, found in folds.items()
+                if other not in BOTH and found["error"] <= CLOSE * folds[name]["error"]
             }
             if equals:
                 slowest = max(equals, key=lambda other: equals[other])
                 faster[f"{row['data']}, {slowest}"] = equals[slowest]
         targets += [
-            target(f"{name}: error over the least", CLOSE, error, at_most=True),
+            target(f"{name}: error over the minimum", CLOSE, error, at_most=True),
             target(f"{name}: seconds over its own, slowest with an equal error", 10.0, faster),
         ]
     return targets

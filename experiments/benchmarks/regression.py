@@ -7,6 +7,7 @@ pairs, measured in the same run as the faster of two programs, and beside it the
 of matrices, which says how far 2d operations a pair can go.
 """
 
+import functools
 import itertools
 import os
 import shutil
@@ -18,44 +19,22 @@ import jax.numpy as jnp
 import numpy as np
 import pydantic
 from jaxtyping import Array, Float, PRNGKeyArray
-from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..panels import legend
-from ..parts import Name, Positive
-from ..run import Run
-from ..study import Study
-from ..watch import SILENT, Watch
-from .driver import (
-    GIB,
-    Case,
-    Contender,
-    Unavailable,
-    agreement,
-    compiled,
-    measure,
-    optional_import,
-)
-from .tables import draw_series, note_unavailable_rows, set_ticks, table_of_targets, target
+from ..parts import Name
+from .benchmark import Benchmark, Results
+from .driver import GIB, Case, Contender, Unavailable, agree, compiled, optional_import
+from .reports import ratios, target
 
 OURS, GRADIENT = "attnkernel, Blockwise", "attnkernel, value and gradient"
 KEOPS, SKLEARN, DENSE = "KeOps", "scikit-learn", "dense XLA"
 BOUNDS = ("exp-and-sum, whole", "exp-and-sum, in blocks")
-TOLERANCE = 1e-4  # relative to the largest value
 PRODUCT, PRODUCT_ROWS = "product of matrices", 2048
 BLOCK_ROWS = 1024
-LOOKS = {
-    "bound": {"color": ak.plot.GREY, "linestyle": ":"},
-    OURS: {"color": ak.plot.BLUE, "marker": "o"},
-    GRADIENT: {"color": ak.plot.SKY, "marker": "s", "linestyle": "--"},
-    KEOPS: {"color": ak.plot.ORANGE, "marker": "^"},
-    DENSE: {"color": ak.plot.GREEN, "marker": "D"},
-    SKLEARN: {"color": ak.plot.PURPLE, "marker": "v"},
-}
 
 
-class BenchRegression(Study):
+class BenchRegression(Benchmark):
     """Pairs per second of every contender, and their share of the bound."""
 
     study: Literal["bench_regression"]
@@ -67,26 +46,27 @@ class BenchRegression(Study):
     dim: Annotated[
         list[Annotated[int, pydantic.Field(ge=1, le=1000)]], pydantic.Field(min_length=1)
     ] = [1, 3, 8, 32]
-    repeats: Annotated[int, pydantic.Field(ge=1, le=100)] = 5
-    most_seconds: Positive = pydantic.Field(
-        default=30.0, description="for all rounds of a contender; a slower one has fewer"
-    )
-    most_memory_gib: Positive = pydantic.Field(
-        default=6.0, description="contenders that need more are left out"
-    )
-    is_benchmark: ClassVar[bool] = True
+    looks: ClassVar = {
+        OURS: {"color": ak.plot.BLUE, "marker": "o"},
+        GRADIENT: {"color": ak.plot.SKY, "marker": "s", "linestyle": "--"},
+        KEOPS: {"color": ak.plot.ORANGE, "marker": "^"},
+        DENSE: {"color": ak.plot.GREEN, "marker": "D"},
+        SKLEARN: {"color": ak.plot.PURPLE, "marker": "v"},
+        "bound": {"color": ak.plot.GREY, "linestyle": ":"},
+    }
+    along: ClassVar = "dim"
+    x_label: ClassVar = "dimensions d"
+    unit: ClassVar = "10⁹ pairs a second"
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> list[dict[str, Any]]:
-        places = list(itertools.product(sorted(self.n), self.dim))
-        cases = (self._case(key, n, dim) for n, dim in places)
-        rows = measure(watch, cases, len(places), self.repeats, self.most_seconds)
-        return [row | _rates(row) for row in rows]
+    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
+        places = itertools.product(sorted(set(self.n)), sorted(set(self.dim)))
+        return [functools.partial(self._case, key, *place) for place in places]
 
     def _case(self, key: PRNGKeyArray, n: int, dim: int) -> Case:
         x = jax.random.normal(key, (n, dim))
         y = jnp.sin(jnp.sum(x, axis=1, keepdims=True))
         parts = (jnp.asarray(0.5 * dim**0.5), x, y)
-        max_bytes = self.most_memory_gib * GIB
+        max_bytes = self.max_memory_gib * GIB
 
         def blockwise(lengthscale: Array, x: Array, y: Array) -> Array:
             return ak.attend(x, x, y, kernel=ak.Gaussian(lengthscale), method=ak.Blockwise())
@@ -106,10 +86,7 @@ class BenchRegression(Study):
         line = jnp.linspace(0.0, 1.0, _padded(n), dtype=x.dtype)
         square = jnp.ones((PRODUCT_ROWS, PRODUCT_ROWS), x.dtype)
 
-        def deviations(results: Mapping[str, Any]) -> dict[str, float]:
-            predicted = {name: results[name] for name in predictors if name in results}
-            return agreement(predicted, OURS, TOLERANCE)
-
+        agreed = agree(OURS, 1e-4, list(predictors))
         return Case(
             {"n": n, "dim": dim},
             f"n = {n}, d = {dim}",
@@ -120,66 +97,31 @@ class BenchRegression(Study):
                 BOUNDS[1]: lambda: compiled(exp_and_sum_in_blocks, line)[0],
                 PRODUCT: lambda: compiled(jnp.matmul, square, square)[0],
             },
-            deviations,
+            lambda results, row: agreed(results, row) | _rates(row),
         )
 
-    def report(self, results: list[dict[str, Any]], run: Run) -> None:
-        note_unavailable_rows(run, results)
-        targets = _targets(results)
-        self._tables(run, results)
-        table_of_targets(run, targets)
-        self._draw(run, results)
-        run.summary({"tolerance": TOLERANCE, "table": results, "targets": targets})
+    def values(self, row: Mapping[str, Any]) -> dict[str, float]:
+        return row["giga_pairs_per_second"]
 
-    def _tables(self, run: Run, rows: list[dict[str, Any]]) -> None:
-        names = [name for name in LOOKS if any(_rate(row, name) for row in rows)]
-        shown = {OURS: "Blockwise", GRADIENT: "value and gradient"}
-        run.table(
-            f"10⁹ pairs a second, medians of up to {self.repeats}; bound: the exp-and-sum",
-            ["n = m", "d", *(shown.get(name, name) for name in names)],
-            [
-                [
-                    str(row["n"]),
-                    str(row["dim"]),
-                    *(f"{rate:.3g}" if (rate := _rate(row, name)) else "–" for name in names),
-                ]
-                for row in rows
-            ],
-        )
-        run.table(
-            "Blockwise",
-            ["n = m", "d", "of the bound", "× KeOps", "gradient ÷ value", "Gflop/s", "of matmul"],
-            [
-                [
-                    str(row["n"]),
-                    str(row["dim"]),
-                    f"{_rate(row, OURS) / _rate(row, 'bound'):.2f}",
-                    f"{_rate(row, OURS) / keops:.1f}" if (keops := _rate(row, KEOPS)) else "–",
-                    f"{_rate(row, OURS) / _rate(row, GRADIENT):.1f}",
-                    f"{(flops := _rate(row, OURS) * row['operations_per_pair']):.0f}",
-                    f"{flops / row['gflops_of_a_product_of_matrices']:.2f}",
-                ]
-                for row in rows
-            ],
-        )
+    def columns(self, row: Mapping[str, Any]) -> dict[str, str]:
+        gflops = self.values(row)[OURS] * row["operations_per_pair"]
+        return {
+            "Gflop/s": f"{gflops:.0f}",
+            "of matmul": f"{gflops / row['gflops_of_a_product_of_matrices']:.2f}",
+        }
 
-    def _draw(self, run: Run, rows: list[dict[str, Any]]) -> None:
-        sizes = sorted(set(self.n))
-        figure = Figure(figsize=(1.2 + 3.0 * len(sizes), 3.4))
-        axes = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
-        arrays: dict[str, Any] = {"n": sizes, "dim": self.dim}
-        for ax, n in zip(axes, sizes, strict=True):
-            at_n = [row for row in rows if row["n"] == n]
-            drawn = draw_series(
-                ax, at_n, "dim", LOOKS, value=lambda row: row["giga_pairs_per_second"]
-            )
-            for name, rates in drawn.items():
-                arrays.setdefault(name, []).append(rates)
-            ax.set(xlabel="dimensions d", title=f"n = m = {n}")
-            set_ticks(ax, self.dim)
-        axes[0].set(ylabel="10⁹ pairs a second")
-        legend(figure, axes, columns=3 if len(sizes) > 1 else 2)
-        run.figure("bench_regression", figure, **arrays)
+    def panel(self, row: Mapping[str, Any]) -> str:
+        return f"n = m = {row['n']}"
+
+    def targets(self, results: Results) -> list[dict[str, Any]]:
+        table, values = results.table, self.values
+        gradient = ratios(table, OURS, GRADIENT, values)
+        low = [row for row in table if row["dim"] <= 3]
+        return [
+            target("Blockwise, times as fast as KeOps", 8.0, ratios(table, OURS, KEOPS, values)),
+            target("Blockwise, part of the bound, d ≤ 3", 0.7, ratios(low, OURS, "bound", values)),
+            target("value and gradient, in times of the value", 4.0, gradient, at_most=True),
+        ]
 
 
 def exp_and_sum(a: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -240,38 +182,16 @@ def _padded(n: int) -> int:
     return -(-n // BLOCK_ROWS) * BLOCK_ROWS
 
 
-def _rates(row: dict[str, Any]) -> dict[str, Any]:
+def _rates(row: Mapping[str, Any]) -> dict[str, Any]:
     """Pairs a second of a row, and operations of the product of matrices."""
-    median = dict(row["median"])
-    product = median.pop(PRODUCT)
-    pairs = {name: float(_padded(row["n"]) if name in BOUNDS else row["n"]) ** 2 for name in median}
-    rates = {name: pairs[name] / spent / 1e9 for name, spent in median.items()}
+    rates = {
+        name: float(_padded(row["n"]) if name in BOUNDS else row["n"]) ** 2 / spent / 1e9
+        for name, spent in row["median"].items()
+        if name != PRODUCT
+    }
     rates["bound"] = max(rates.pop(name) for name in BOUNDS)
     return {
-        "median": median,
         "giga_pairs_per_second": rates,
         "operations_per_pair": 2 * row["dim"] + 4,
-        "gflops_of_a_product_of_matrices": 2.0 * PRODUCT_ROWS**3 / product / 1e9,
+        "gflops_of_a_product_of_matrices": 2.0 * PRODUCT_ROWS**3 / row["median"][PRODUCT] / 1e9,
     }
-
-
-def _rate(row: dict[str, Any], name: str) -> Any:
-    """10⁹ pairs a second; None for a contender that did not run."""
-    return row["giga_pairs_per_second"].get(name)
-
-
-def _targets(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    def ratios(a: str, b: str, most_dim: float = np.inf) -> dict[str, float]:
-        return {
-            row["where"]: _rate(row, a) / _rate(row, b)
-            for row in rows
-            if _rate(row, b) and row["dim"] <= most_dim
-        }
-
-    return [
-        target("Blockwise, times as fast as KeOps", 8.0, ratios(OURS, KEOPS)),
-        target("Blockwise, part of the bound, d ≤ 3", 0.7, ratios(OURS, "bound", 3)),
-        target(
-            "value and gradient, in times of the value", 4.0, ratios(OURS, GRADIENT), at_most=True
-        ),
-    ]

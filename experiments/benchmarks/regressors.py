@@ -1,7 +1,7 @@
 """Regressors to compare: each from labelled data to predictions, with everything it has to choose.
 
-What a side chooses (bandwidths, orders, numbers of neighbours) it chooses from the rows that it is
-given and by its own criterion, so that rows left out of a fold have no say in it.
+Bandwidths, orders and numbers of neighbours are chosen from the rows that a regressor is given and
+by its own criterion, so that the rows of the left-out fold do not affect it.
 """
 
 import functools
@@ -19,7 +19,7 @@ from .driver import optional_import
 
 
 class Prediction(NamedTuple):
-    """At new inputs, with the ends of intervals of a new label where the side has them."""
+    """At new inputs, with the ends of intervals of a new label where the regressor has them."""
 
     centre: np.ndarray
     lower: np.ndarray | None = None
@@ -31,6 +31,7 @@ class Fitted(NamedTuple):
 
     predict: Callable[[np.ndarray, float], Prediction]
     chosen: str
+    bandwidth: np.ndarray | None = None  # one per column, of a kernel regression
 
 
 Regressor = Callable[[np.ndarray, np.ndarray], Fitted]  # of x, shape (n, dim), and y
@@ -39,12 +40,12 @@ Regressor = Callable[[np.ndarray, np.ndarray], Fitted]  # of x, shape (n, dim), 
 def attnkernel(orders: Sequence[int], starts: int) -> Regressor:
     """Local polynomials, one lengthscale per column, all by leave-one-out; conformal intervals.
 
-    Of the orders, the one whose leave-one-out error is least.
+    The order is the one with the minimum leave-one-out error.
     """
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
-        models = (ak.KernelRegression(_rough(x), order=order) for order in orders)
-        return _least(
+        models = (ak.KernelRegression(_rule_of_thumb(x), order=order) for order in orders)
+        return _minimum_criterion(
             ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=starts) for model in models
         )
 
@@ -61,23 +62,23 @@ def attnkernel_bias_reduced(iterations: Sequence[int], starts: int) -> Regressor
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
         fits = []
         for order in (0, 1):
-            kernel = _rough(x)
+            kernel = _rule_of_thumb(x)
             for number in iterations:
                 model = ak.KernelRegression(kernel, order=order)
                 model = model if number == 1 else ak.BiasReduced(model, number)
                 fits.append(ak.fit(model, x, y, objective=ak.AICc(), starts=starts))
                 kernel = fits[-1].model.kernel.rescaled(1.3)
-        return _least(fits)
+        return _minimum_criterion(fits)
 
     return fit
 
 
-def _rough(x: np.ndarray) -> ak.Gaussian:
+def _rule_of_thumb(x: np.ndarray) -> ak.Gaussian:
     return ak.Gaussian(x.std(axis=0) * len(x) ** (-1 / (x.shape[1] + 4)))
 
 
-def _least(fits: Iterable[ak.Fit]) -> Fitted:
-    """The fit of the least criterion, with conformal intervals."""
+def _minimum_criterion(fits: Iterable[ak.Fit]) -> Fitted:
+    """The fit of the minimum criterion, with conformal intervals."""
     best = min(fits, key=lambda fit: float(fit.loss))
 
     def predict(at: np.ndarray, level: float) -> Prediction:
@@ -102,7 +103,7 @@ def statsmodels(kind: str) -> Regressor:
                 warnings.simplefilter("ignore")
                 return Prediction(np.asarray(model.fit(at)[0]))
 
-        return Fitted(predict, _numbers(model.bw))
+        return Fitted(predict, _numbers(model.bw), np.asarray(model.bw))
 
     return fit
 
@@ -121,7 +122,8 @@ def kerneljax(degree: int) -> Regressor:
                 np.asarray(kj.local_poly(train, labels, found, at=jnp.asarray(at)).mean)
             )
 
-        return Fitted(predict, _numbers(found.bandwidth.h))
+        bandwidth = np.asarray(found.bandwidth.h)
+        return Fitted(predict, _numbers(bandwidth), bandwidth)
 
     return fit
 
@@ -193,7 +195,7 @@ def _numbers(values: Any) -> str:
 def regressors(
     orders: Sequence[int], iterations: Sequence[int], starts: int, restarts: int, seed: int
 ) -> dict[str, Callable[[], Regressor]]:
-    """By name; a side of a package that is not here raises `Unavailable` as it is made."""
+    """By name; one whose package is not installed raises `Unavailable` as it is made."""
     return {
         OURS: functools.partial(attnkernel, orders, starts),
         BIAS_REDUCED: functools.partial(attnkernel_bias_reduced, iterations, starts),

@@ -5,41 +5,37 @@ dimension), each with its defaults, interleaved in one process. One independent 
 their criteria. Small samples with ties and outliers then count invalid bandwidths.
 """
 
+import functools
 import itertools
-import time
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import numpy as np
 import pydantic
 from jaxtyping import PRNGKeyArray
-from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..panels import legend
 from ..parts import Name, Positive
 from ..run import Run
-from ..study import Keys, Study
-from ..watch import SILENT, Watch
-from .selection_contenders import PEERS, criterion, is_installed
+from ..study import Keys
+from ..watch import Watch
+from .benchmark import Benchmark, Results
+from .driver import Case, available
+from .regressors import Regressor, kerneljax, statsmodels
+from .reports import number, ratios, target
 from .small_samples import SAMPLE_SIZES, Select, count_all
-from .tables import table_of_targets, target
 
 Count = Annotated[int, pydantic.Field(ge=3, le=100_000)]
 OURS = "attnkernel"
-ONCE = "statsmodels"  # compiles nothing: one run is enough
-TURN_SECONDS = 0.5  # of a contender in each round, or one run
+PEERS: dict[str, Callable[[], Regressor]] = {
+    "kerneljax": functools.partial(kerneljax, 0),
+    "statsmodels": functools.partial(statsmodels, "lc"),
+}
 
 
-class Results(NamedTuple):
-    """A row for each data set, and counts over the small samples."""
-
-    rows: list[dict[str, Any]]
-    small_samples: list[dict[str, Any]]
-
-
-class BenchSelection(Study):
+class BenchSelection(Benchmark):
     """Seconds, bandwidths and criteria for growing n; counts over small samples."""
 
     study: Literal["bench_selection"]
@@ -50,208 +46,113 @@ class BenchSelection(Study):
         list[Annotated[int, pydantic.Field(ge=1, le=8)]], pydantic.Field(min_length=1)
     ] = [1, 2]
     starts: Annotated[int, pydantic.Field(ge=1, le=1000)] = 10
-    repeats: Annotated[int, pydantic.Field(ge=1, le=100)] = pydantic.Field(
-        default=3, description="warm rounds of each contender, of half a second or one run"
-    )
-    peer_seconds: Positive = pydantic.Field(
-        default=90.0,
-        description="another library is not run where n² extrapolates to more, nor beyond",
-    )
+    repeats: Annotated[int, pydantic.Field(ge=1, le=1000)] = 3
+    max_run_seconds: Positive = 90.0
     samples: Annotated[int, pydantic.Field(ge=0, le=100_000)] = pydantic.Field(
         default=500, description="random small samples"
     )
     sample_seconds: Positive = pydantic.Field(
         default=30.0, description="another library is given as many samples as this allows"
     )
-    is_benchmark: ClassVar[bool] = True
+    looks: ClassVar = {
+        OURS: {"color": ak.plot.BLUE, "marker": "o"},
+        "kerneljax": {"color": ak.plot.ORANGE, "marker": "s"},
+        "statsmodels": {"color": ak.plot.GREEN, "marker": "^"},
+    }
+    along: ClassVar = "n"
+    x_label: ClassVar = "rows n"
+    unit: ClassVar = "seconds for one bandwidth, warm"
+    round_seconds: ClassVar = 0.5  # repeat a quick one, or it is timed with cold caches
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
-        contenders: dict[str, Select] = {OURS: self._ours}
-        contenders |= {name: make() for name, make in PEERS.items() if is_installed(name)}
-        keys = Keys(key)
-        rows: list[dict[str, Any]] = []
-        cases = list(itertools.product(self.dims, sorted(self.n)))
-        with watch.progress("selection", len(cases)) as tick:
-            for dim, n in cases:
-                x, y = _data(keys.next(), n, dim)
-                row = self._race(contenders, x, y, [r for r in rows if r["dim"] == dim])
-                rows.append(row)
-                watch.metrics([row])
-                tick(len(rows), f"n = {n}, d = {dim}: {row['contenders'][OURS]['warm']:.3f} s")
-        if not self.samples:
-            return Results(rows, [])
-        rng = np.random.default_rng(np.asarray(jax.random.key_data(keys.next())))
-        small = count_all(watch, contenders, OURS, self.samples, rng, self.sample_seconds)
-        return Results(rows, small)
+    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
+        places = list(itertools.product(sorted(set(self.dims)), sorted(set(self.n))))
+        keys = Keys(key).stack(len(places))
+        return [
+            functools.partial(self._case, *place, key)
+            for place, key in zip(places, keys, strict=True)
+        ]
+
+    def _case(self, dim: int, n: int, key: PRNGKeyArray) -> Case:
+        x, y = _data(key, n, dim)
+
+        def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+            """The same evaluator for all: how far above our criterion are those of the others."""
+            found = {name: criterion(x, y, bandwidth) for name, bandwidth in results.items()}
+            bandwidths = {name: bandwidth.tolist() for name, bandwidth in results.items()}
+            above = {name: value / found[OURS] - 1.0 for name, value in found.items()}
+            return {"bandwidth": bandwidths, "criterion": found, "criterion_above_ours": above}
+
+        contenders = {
+            name: lambda name=name: functools.partial(self.selector(name), x, y)
+            for name in self.looks
+        }
+        return Case({"n": n, "dim": dim}, f"n = {n}, d = {dim}", contenders, check)
+
+    def selector(self, name: str) -> Select:
+        """What selects the bandwidths of a contender. **Raises:** `Unavailable`."""
+        if name == OURS:
+            return self._ours
+        fit = PEERS[name]()
+        return lambda x, y: np.asarray(fit(x, y).bandwidth)
 
     def _ours(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         model = ak.KernelRegression(ak.Gaussian(np.full(x.shape[1], 0.3)))
         fit = ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=self.starts)
         return np.asarray(fit.model.kernel.lengthscale)
 
-    def _race(
-        self,
-        contenders: dict[str, Select],
-        x: np.ndarray,
-        y: np.ndarray,
-        before: list[dict[str, Any]],
-    ) -> dict[str, Any]:
-        """One data set: first runs (programs are compiled), then warm rounds."""
-        n, seconds, found = len(x), {}, {}
-        for name, select in contenders.items():
-            past = _past(before, name)
-            if name != OURS and past:
-                last, took = past[-1]
-                if len(past) < len(before) or took * (n / last) ** 2 > self.peer_seconds:
-                    continue
-            spent, found[name] = _time(select, x, y)
-            seconds[name] = [spent]
-        for _ in range(self.repeats):
-            for name, taken in seconds.items():
-                again = name == OURS or len(taken) == 1 or sum(taken) <= self.peer_seconds
-                if name == ONCE or not again:
-                    continue
-                turn = [_time(contenders[name], x, y)[0]]
-                while (
-                    sum(turn) < TURN_SECONDS
-                ):  # repeat a quick one, or it is timed with cold caches
-                    turn.append(_time(contenders[name], x, y)[0])
-                taken += turn
-        measured = {
-            name: {
-                "bandwidth": found[name],
-                "criterion": criterion(x, y, found[name]),
-                "cold": took[0],
-                # the only time of a contender that is not run again
-                "warm": float(np.median(took[1:] or took)),
-                "warm_runs": len(took) - 1,
-            }
-            for name, took in seconds.items()
-        }
-        ours = measured[OURS]
-        for name in measured.keys() - {OURS}:
-            measured[name]["times_slower"] = measured[name]["warm"] / ours["warm"]
-            measured[name]["our_criterion_over_its"] = (
-                ours["criterion"] / measured[name]["criterion"] - 1.0
-            )
-        extrapolated = {}
-        for name in contenders.keys() - measured.keys():
-            past = _past(before, name)
-            if len(past) >= 2:
-                sizes, took = np.log(np.transpose(past[-3:]))
-                power, factor = np.polyfit(sizes, took, 1)
-                extrapolated[name] = {
-                    "power_of_n": power,
-                    "seconds": float(np.exp(factor) * n**power),
-                    "from_n": [size for size, _ in past[-3:]],
-                }
-        return {"n": n, "dim": x.shape[1], "contenders": measured, "not_run": extrapolated}
-
-    def report(self, results: Results, run: Run) -> None:
-        rows, small = results
-        for name in PEERS:
-            if not is_installed(name):
-                run.note([f"{name} is not installed: its rows are missing."])
-        self._draw(run, rows)
-        table = []
-        for row in rows:
-            for name, found in row["contenders"].items():
-                excess = found.get("our_criterion_over_its")
-                table.append(
-                    [
-                        f"{row['n']}",
-                        f"{row['dim']}",
-                        name,
-                        " ".join(f"{h:.4g}" for h in found["bandwidth"]),
-                        f"{found['criterion']:.6g}",
-                        "" if excess is None else f"{excess:+.0e}",
-                        "" if name == ONCE else f"{found['cold']:.1f}",
-                        f"{found['warm']:.3g}",
-                        f"{found['times_slower']:.1f}" if "times_slower" in found else "",
-                    ]
-                )
-            for name, guess in row["not_run"].items():
-                ratio = guess["seconds"] / row["contenders"][OURS]["warm"]
-                power = f"not run, ~n^{guess['power_of_n']:.2f}"
-                times = [f"~{guess['seconds']:.0f}", f"~{ratio:.0f}"]
-                table.append([f"{row['n']}", f"{row['dim']}", name, power, "", "", "", *times])
-        run.table(
-            f"Leave-one-out bandwidth; seconds, medians of up to {self.repeats} warm turns (where "
-            f"nothing is compiled, of one run; ~: extrapolated from smaller n)",
-            ["n", "d", "", "bandwidth", "criterion", "ours/it-1", "cold", "warm", "×ours"],
-            table,
+    def more(self, key: PRNGKeyArray, watch: Watch) -> dict[str, Any]:
+        if not self.samples:
+            return {"small_samples": []}
+        contenders, _ = available(
+            {name: functools.partial(self.selector, name) for name in self.looks}
         )
-        if small:
-            kinds = [k for k in small[0] if k not in ("contender", "seconds")]
-            run.table(
-                f"{self.samples} samples of {SAMPLE_SIZES[0]} to {SAMPLE_SIZES[-1]} points",
-                ["", *kinds, "seconds"],
-                [
-                    [s["contender"], *(str(s[k]) for k in kinds), f"{s['seconds']:.1f}"]
-                    for s in small
-                ],
-            )
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, 0))))
+        counted = count_all(watch, contenders, OURS, self.samples, rng, self.sample_seconds)
+        return {"small_samples": counted}
+
+    def columns(self, row: Mapping[str, Any]) -> dict[str, str]:
+        return {
+            "bandwidth": " ".join(f"{h:.4g}" for h in row["bandwidth"][OURS]),
+            "criterion": f"{row['criterion'][OURS]:.6g}",
+            "criteria of others above": ", ".join(
+                f"{above:+.0e}"
+                for name, above in row["criterion_above_ours"].items()
+                if name != OURS
+            ),
+            "first": number(row["first"][OURS]),
+        }
+
+    def panel(self, row: Mapping[str, Any]) -> str:
+        return f"d = {row['dim']}"
+
+    def targets(self, results: Results) -> list[dict[str, Any]]:
         most = max(self.n)
-        targets = [
-            target(
-                f"{name}, seconds over ours at n = {most}",
-                needed,
-                {
-                    f"d = {row['dim']}": row["contenders"][name]["times_slower"]
-                    for row in rows
-                    if row["n"] == most and name in row["contenders"]
-                },
-            )
+        rows = [row for row in results.table if row["n"] == most]
+        return [
+            target(f"{name}, seconds over ours at n = {most}", needed, ratios(rows, name, OURS))
             for name, needed in (("statsmodels", 100.0), ("kerneljax", 20.0))
         ]
-        table_of_targets(run, targets)
-        run.summary({"rows": rows, "small_samples": small, "targets": targets})
 
-    def _draw(self, run: Run, rows: list[dict[str, Any]]) -> None:
-        figure = Figure(figsize=(3.6 * len(self.dims) + 1.0, 3.4))
-        axes = figure.subplots(1, len(self.dims), sharey=True, squeeze=False)[0]
-        looks = dict(zip((OURS, *PEERS), (("o", "C0"), ("s", "C1"), ("^", "C2")), strict=True))
-        arrays: dict[str, Any] = {}
-        for ax, dim in zip(axes, self.dims, strict=True):
-            of_dim = [row for row in rows if row["dim"] == dim]
-            for name, (marker, color) in looks.items():
-                run_at = [
-                    (r["n"], r["contenders"][name]["warm"])
-                    for r in of_dim
-                    if name in r["contenders"]
-                ]
-                if not run_at:
-                    continue
-                guesses = [
-                    (r["n"], r["not_run"][name]["seconds"]) for r in of_dim if name in r["not_run"]
-                ]
-                line = {"marker": marker, "color": color, "markersize": 5}
-                ax.plot(*np.transpose(run_at), **line, label=name)
-                arrays[f"{name}_d{dim}"] = np.array(run_at)
-                if guesses:
-                    ax.plot(
-                        *np.transpose([run_at[-1], *guesses]),
-                        **line,
-                        linestyle=":",
-                        markerfacecolor="none",
-                        markevery=slice(1, None),
-                        label=f"{name}, extrapolated",
-                    )
-                    arrays[f"{name}_d{dim}_extrapolated"] = np.array(guesses)
-            ax.set_xscale("log")
-            ax.set_yscale("log")
-            ax.set_xticks(sorted(self.n), [str(n) for n in sorted(self.n)])
-            ax.minorticks_off()
-            ax.set(xlabel="rows n", title=f"d = {dim}")
-        axes[0].set(ylabel="seconds for one bandwidth, warm")
-        legend(figure, axes)
-        run.figure("bench_selection", figure, **arrays)
+    def print_tables(self, results: Results, run: Run) -> None:
+        super().print_tables(results, run)
+        if small := results.more["small_samples"]:
+            run.table(
+                f"{self.samples} samples of {SAMPLE_SIZES[0]} to {SAMPLE_SIZES[-1]} points",
+                list(small[0]),
+                [list(map(str, row.values())) for row in small],
+            )
 
 
-def _past(rows: list[dict[str, Any]], name: str) -> list[tuple[int, float]]:
-    """(n, warm seconds) of a contender, in the rows where it ran."""
-    ran = [row for row in rows if name in row["contenders"]]
-    return [(row["n"], row["contenders"][name]["warm"]) for row in ran]
+def criterion(x: np.ndarray, y: np.ndarray, bandwidth: np.ndarray) -> float:
+    """The leave-one-out criterion of a bandwidth, in NumPy and float64, 256 rows at a time."""
+    u, total = x / bandwidth, 0.0
+    for first in range(0, len(x), 256):
+        rows = np.arange(first, min(first + 256, len(x)))
+        logs = -0.5 * np.sum((u[rows, None, :] - u[None, :, :]) ** 2, axis=2)
+        logs[np.arange(len(rows)), rows] = -np.inf
+        weights = np.exp(logs - np.max(logs, axis=1, keepdims=True))
+        total += float(np.sum((weights @ y / np.sum(weights, axis=1) - y[rows]) ** 2))
+    return total / len(x)
 
 
 def _data(key: Any, n: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
@@ -260,9 +161,3 @@ def _data(key: Any, n: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
     x = np.asarray(jax.random.uniform(inputs, (n, dim)), np.float64)
     y = np.sin(2.0 * np.pi * x).sum(axis=1) + 0.3 * np.asarray(jax.random.normal(noise, (n,)))
     return x, y
-
-
-def _time(select: Select, x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
-    started = time.perf_counter()
-    bandwidth = select(x, y)
-    return time.perf_counter() - started, bandwidth

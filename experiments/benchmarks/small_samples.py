@@ -35,7 +35,7 @@ def count_all(
             started = time.perf_counter()
             results = _select_all(select, samples, np.inf if name == ours else max_seconds)
             spent = time.perf_counter() - started
-            tables.append(count(name, samples, results) | {"seconds": spent})
+            tables.append(count(name, samples, results) | {"seconds": round(spent, 1)})
             tick(done, f"{name}: {len(results)} samples, {spent:.1f} s")
     return tables
 

@@ -32,7 +32,7 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..benchmarks.tables import table_of_targets, target
+from ..benchmarks.reports import table_of_targets, target
 from ..config_source import FieldError
 from ..panels import legend
 from ..parts import Name, Positive

@@ -214,7 +214,7 @@ class Zoo(Study):
                 for name, parts in self.attentions(tokens, self.window_of_cost).items():
                     call = eqx.filter_jit(lambda q, k, v, parts=parts: ak.attend(q, k, v, **parts))
                     contenders[name] = lambda call=call, q=q, k=k, v=v: call(q, k, v)
-                seconds, _ = interleaved(contenders, self.repeats)
+                seconds = interleaved(contenders, self.repeats).seconds
                 for name, median in medians(seconds).items():
                     found.setdefault(name, {"seconds": []})["seconds"].append(median)
                 tick(number + 1, f"{tokens} tokens")

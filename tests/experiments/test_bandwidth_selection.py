@@ -1,6 +1,5 @@
 """The study of bandwidth selection, at small sizes; its criterion against a loop."""
 
-import importlib.util
 import json
 import sys
 
@@ -8,8 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.__main__ import main
-from experiments.benchmarks import selection
-from experiments.benchmarks.selection_contenders import PEERS, criterion
+from experiments.benchmarks.selection import PEERS, criterion
 from experiments.benchmarks.small_samples import count, small_sample
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
@@ -50,15 +48,15 @@ def test_criterion_equals_leave_one_out_in_a_loop():
 @pytest.mark.slow
 def test_optimum_equals_that_of_statsmodels_and_is_inside_the_bounds(run, monkeypatch):
     hide(monkeypatch, "kerneljax")
-    directory, summary, _ = run("peer_seconds=20.0")
-    for row, n in zip(summary["rows"], (20, 30), strict=True):
-        ours, theirs = row["contenders"]["attnkernel"], row["contenders"]["statsmodels"]
+    directory, summary, _ = run()
+    for row, n in zip(summary["table"], (20, 30), strict=True):
+        bandwidth = row["bandwidth"]
         assert row["n"] == n
-        np.testing.assert_allclose(ours["bandwidth"], theirs["bandwidth"], rtol=1e-2)
-        assert theirs["our_criterion_over_its"] < 1e-8
-        assert theirs["times_slower"] == theirs["warm"] / ours["warm"]
+        np.testing.assert_allclose(bandwidth["attnkernel"], bandwidth["statsmodels"], rtol=1e-2)
+        assert row["criterion_above_ours"]["statsmodels"] > -1e-8
     of_statsmodels, of_kerneljax = summary["targets"]
-    assert of_statsmodels["values"] == {"d = 1": theirs["times_slower"]}
+    slower = row["median"]["statsmodels"] / row["median"]["attnkernel"]
+    assert of_statsmodels["values"] == {"n = 30, d = 1": slower}
     assert of_kerneljax["reached"] is None
     ours = summary["small_samples"][0]
     assert (ours["contender"], ours["run"], ours["errors"]) == ("attnkernel", 12, 0)
@@ -69,34 +67,15 @@ def test_optimum_equals_that_of_statsmodels_and_is_inside_the_bounds(run, monkey
 
 @pytest.mark.slow
 def test_missing_libraries_are_reported_without_numbers(run, monkeypatch):
-    hide(monkeypatch, *PEERS)
+    hide(monkeypatch, "kerneljax", "statsmodels.nonparametric.kernel_regression")
     _, summary, printed = run("samples=0", "n=[20]")
-    assert {name for row in summary["rows"] for name in row["contenders"]} == {"attnkernel"}
-    assert [row["not_run"] for row in summary["rows"]] == [{}]
+    (row,) = summary["table"]
+    assert row["median"].keys() == {"attnkernel"}
+    assert row["extrapolated"] == {}
     for name, note in zip(PEERS, summary["notes"], strict=True):
-        assert note.startswith(f"{name} is not installed")
+        assert note.startswith(f"no {name} ({name}: not installed")
         assert printed.count(note) == 1
     assert printed.count("not measured") == len(PEERS)
-
-
-@pytest.mark.slow
-def test_sizes_that_take_too_long_are_extrapolated(run, monkeypatch):
-    hide(monkeypatch, "kerneljax", "statsmodels")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "kerneljax" or None)
-    monkeypatch.setitem(PEERS, "kerneljax", lambda: lambda x, y: np.array([0.1]))
-    seconds = {20: 1.0, 40: 8.0, 80: 64.0}
-
-    def time(select, x, y):
-        return seconds.get(len(x), 0.0), select(x, y)
-
-    monkeypatch.setattr(selection, "_time", time)
-    _, summary, printed = run("samples=0", "n=[20, 40, 80]", "peer_seconds=20.0")
-    last = summary["rows"][-1]
-    assert "kerneljax" not in last["contenders"]
-    guess = last["not_run"]["kerneljax"]
-    assert guess["from_n"] == [20, 40]
-    np.testing.assert_allclose([guess["power_of_n"], guess["seconds"]], [3.0, 64.0], rtol=1e-9)
-    assert "not run, ~n^3.00" in printed
 
 
 def test_invalid_bandwidths_are_counted():

@@ -11,17 +11,22 @@ from paths import CONFIGS
 from attnkernel import Causal
 from experiments.__main__ import main
 from experiments.benchmarks import attention_contenders, modules, regression
-from experiments.benchmarks.attention_memory import measure_growth
 from experiments.benchmarks.driver import (
+    Case,
     Disagreement,
+    SelfTimed,
     Unavailable,
     agreement,
     compiled,
+    extrapolate,
+    growth_of_memory,
     in_fresh_process,
     interleaved,
+    measure,
     peak_bytes,
 )
-from experiments.benchmarks.tables import target
+from experiments.benchmarks.reports import target
+from experiments.watch import SILENT
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 REGRESSION = ("n=[41]", "dim=[1, 3]", "repeats=2")
@@ -68,7 +73,7 @@ def test_contenders_of_regression_agree(bench):
     assert bound["worst"] == pytest.approx(min(ratios.values()))
     assert ratios[bound["at"]] == min(ratios.values())
     assert gradient["at_most"] == 4.0
-    assert "× KeOps" in printed
+    assert "(× attnkernel, Blockwise; ~: extrapolated)" in printed
 
 
 def test_upper_bounds_compute_sums_of_exponentials():
@@ -105,7 +110,7 @@ def test_missing_contenders_are_reported(bench, name, sizes, contenders):
 
 @pytest.mark.slow
 def test_contenders_that_need_too_much_memory_are_reported(bench):
-    tiny = ("n=[41]", "dim=[2]", "repeats=1", "most_memory_gib=2e-6")
+    tiny = ("n=[41]", "dim=[2]", "repeats=1", "max_memory_gib=2e-6")
     found, _ = bench("bench_regression", *tiny, without=["pykeops.numpy"])
     (row,) = found["table"]
     assert row["unavailable"]["dense XLA"].startswith("needs ")
@@ -181,21 +186,60 @@ def test_agreement_compares_every_array(wrong):
 def test_contenders_are_interleaved_after_one_warm_call_each():
     calls = []
     contenders = {name: lambda name=name: calls.append(name) or name for name in "ab"}
-    seconds, results = interleaved(contenders, 2)
+    first, seconds, results = interleaved(contenders, 2)
     assert calls == ["a", "b", "a", "b", "a", "b"]
     assert results == {"a": "a", "b": "b"}
     assert {name: len(spent) for name, spent in seconds.items()} == {"a": 2, "b": 2}
+    assert first.keys() == {"a", "b"}
 
 
 def test_slow_contender_is_timed_at_least_once():
-    seconds, _ = interleaved({"slow": lambda: sum(range(1000))}, 5, max_seconds=1e-12)
-    assert len(seconds["slow"]) == 1
+    calls = []
+    contenders = {"slow": lambda: calls.append(1) or sum(range(1000))}
+    seconds = interleaved(contenders, 5, max_seconds=1e-12).seconds
+    assert (len(calls), len(seconds["slow"])) == (2, 1)
+    first, seconds, _ = interleaved(contenders, 5, max_run_seconds=1e-12)
+    assert (len(calls), seconds["slow"]) == (3, [first["slow"]])
+
+
+def test_quick_contender_is_called_again_until_its_round_is_long_enough():
+    contenders = {"quick": lambda: SelfTimed(0.25, "result"), "slow": lambda: SelfTimed(2.0, None)}
+    _, seconds, results = interleaved(contenders, 2, round_seconds=0.5)
+    assert seconds == {"quick": [0.25] * 4, "slow": [2.0] * 2}
+    assert results["quick"] == "result"
 
 
 def test_cold_contenders_have_no_warm_call():
-    calls, rounds = [], []
-    interleaved({"a": lambda: calls.append("a")}, 3, cold=True, each_round=rounds.append)
-    assert (calls, rounds) == (["a"] * 3, [1, 2, 3])
+    calls = []
+    first = interleaved({"a": lambda: calls.append("a")}, 3, cold=True).first
+    assert (calls, first) == (["a"] * 3, {})
+
+
+def test_sizes_that_take_too_long_are_extrapolated():
+    def case(n):
+        contenders = {
+            "cubic": lambda: lambda: SelfTimed((n / 20) ** 3, n),
+            "linear": lambda: lambda: SelfTimed(n / 20, n),
+        }
+        return Case(
+            {"n": n, "kind": "a"},
+            f"n = {n}",
+            contenders,
+            lambda results, row: {"found": sorted(results)},
+        )
+
+    cases = [lambda n=n: case(n) for n in (20, 40, 80, 160)]
+    rows = measure(SILENT, "cases", cases, 1, along="n", max_run_seconds=20.0)
+    assert [row["found"] for row in rows] == 2 * [["cubic", "linear"]] + 2 * [["linear"]]
+    assert [row["label"] for row in rows] == ["n = 20", "n = 40", "n = 80", "n = 160"]
+    for row, seconds in zip(rows[2:], (64.0, 512.0), strict=True):
+        assert row["extrapolated"] == {
+            "cubic": {"seconds": pytest.approx(seconds), "power": pytest.approx(3.0)}
+        }
+    # rows that differ in another field do not count; through one row goes the square
+    assert extrapolate(rows, {"n": 40, "kind": "b"}, "n", "cubic") == {}
+    guess = extrapolate(rows[:1], {"n": 40, "kind": "a"}, "n", "linear")
+    assert guess == {"seconds": pytest.approx(4.0), "power": 2.0}
 
 
 def test_memory_of_a_program_is_known_before_it_runs():
@@ -213,13 +257,11 @@ def test_memory_of_a_program_is_known_before_it_runs():
 @pytest.mark.slow
 @pytest.mark.cli
 def test_memory_of_one_call():
-    sizes = (2, 19, 5, 0)
-    found = measure_growth("attnkernel", True, attention_contenders.FORWARD, sizes, "float32", 1)
-    assert found["growth_bytes"] >= 0
-    assert found["unavailable"] is None
-    too_small = measure_growth("jax.nn", False, "forward", sizes, "float32", 1e-9)
-    assert too_small["growth_bytes"] is None
-    assert too_small["unavailable"].startswith("needs ")
+    sizes, call = (2, 19, 5, 0), attention_contenders.one_call
+    grown, _ = growth_of_memory("float32", call, "attnkernel", True, "forward", sizes, 2**30)
+    assert grown >= 0
+    with pytest.raises(Unavailable, match="needs "):
+        growth_of_memory("float32", call, "jax.nn", False, "forward", sizes, 1)
 
 
 @pytest.mark.slow
@@ -244,13 +286,14 @@ def test_target_is_judged_by_its_worst_value():
 def test_sweep_agrees_with_runs_in_processes_of_their_own(bench):
     found, printed = bench(
         "bench_sweep",
-        *("seeds=2", "hold_out=[2, 5]", "n=23", "singles=1", "repeats=1"),
+        *("seeds=2", "hold_out=[2, 5]", "n=23", "repeats=1"),
         *("training.optimizer=sgd", "training.steps=7"),
         without=[],
     )
-    assert found["members"] == 4
-    assert [len(found["seconds"][what]) for what in ("sweep", "single")] == [1, 1]
-    assert found["largest_relative_deviation"] < 1e-9
+    (row,) = found["table"]
+    assert row["members"] == 4
+    assert [len(seconds) for seconds in row["seconds"].values()] == [1, 1]
+    assert row["deviation"] < 1e-9
     assert "extrapolated" in printed
 
 
@@ -265,10 +308,12 @@ def test_bench_gpu_reports_missing_devices_and_checks_the_rest(tmp_path, capsys)
     said = capsys.readouterr().out
     assert "no Fused, bfloat16 (Fused cannot evaluate this: it runs on NVIDIA's GPUs" in said
     rows = json.loads((tmp_path / "out" / "summary.json").read_text())["table"]
-    assert len(rows) == 2 * 2 * 4  # jobs, phases, contenders of any device
+    assert len(rows) == 2 * 2  # jobs, phases
     for row in rows:
-        assert row["error"] < (0.05 if "bfloat16" in row["contender"] else 2e-5)
-        assert row["rate"] * row["seconds"] == pytest.approx(
+        assert len(row["error"]) == 4  # contenders of any device
+        for contender, error in row["error"].items():
+            assert error < (0.05 if "bfloat16" in contender else 2e-5)
+        assert row["operations"] == (
             128**2 * {"forward": 8, "+ backward": 30}[row["phase"]]
             if "Gaussian" in row["job"]
             else 128 * 129 / 2 * {"forward": 26, "+ backward": 94}[row["phase"]]

@@ -75,9 +75,9 @@ TINY = (
 def test_peers_are_compared_and_missing_ones_reported(run_study, monkeypatch):
     monkeypatch.setitem(sys.modules, "kerneljax", None)
     found = run_study("peers", *TINY).summary
-    (row,) = found["rows"]
-    contenders = row["contenders"]
-    assert list(contenders) == [
+    (row,) = found["table"]
+    folds = row["folds"]
+    assert list(row["median"]) == [
         "attnkernel",
         "attnkernel, bias reduced",
         "statsmodels lc",
@@ -86,19 +86,17 @@ def test_peers_are_compared_and_missing_ones_reported(run_study, monkeypatch):
         "neighbours",
     ]
     # the same estimator, criterion and folds
-    ours, theirs = contenders["attnkernel"], contenders["statsmodels lc"]
-    assert ours["error"] == pytest.approx(theirs["error"], rel=0.01)
-    assert ours["chosen"].startswith("local constant, 0.0156")
-    reduced = contenders["attnkernel, bias reduced"]
-    assert reduced["chosen"].startswith("local constant, 4 iterations of bias reduction, 0.03")
-    for contender in (ours, reduced, contenders["Gaussian process"]):
-        assert 0.85 < contender["coverage"] <= 1.0
+    theirs = folds["statsmodels lc"]
+    assert folds["attnkernel"]["error"] == pytest.approx(theirs["error"], rel=0.01)
+    assert row["chosen"]["attnkernel"].startswith("local constant, 0.0156")
+    reduced = row["chosen"]["attnkernel, bias reduced"]
+    assert reduced.startswith("local constant, 4 iterations of bias reduction, 0.03")
+    for name in ("attnkernel", "attnkernel, bias reduced", "Gaussian process"):
+        assert 0.85 < folds[name]["coverage"] <= 1.0
     assert "coverage" not in theirs
-    for contender in contenders.values():
-        assert contender["over_best"] >= 1.0
-        assert contender["error"] < 0.6  # of labels whose deviation is 1.1
-        assert contender["warm"] > 0
-        assert contender["runs"] == 3
+    for name in row["median"]:
+        assert folds[name]["over_best"] >= 1.0
+        assert len(row["seconds"][name]) == 3
     assert any("kerneljax lc (kerneljax: not installed" in note for note in found["notes"])
 
 
@@ -106,12 +104,12 @@ def test_peers_are_compared_and_missing_ones_reported(run_study, monkeypatch):
 def test_peers_that_would_exceed_the_time_limit_are_reported(run_study, monkeypatch):
     for name in ("kerneljax", "statsmodels.nonparametric.kernel_regression"):
         monkeypatch.setitem(sys.modules, name, None)
-    found = run_study("peers", *TINY, "peer_seconds=1e-9").summary
-    (row,) = found["rows"]
+    found = run_study("peers", *TINY, "max_run_seconds=1e-9").summary
+    (row,) = found["table"]
     ours = ["attnkernel", "attnkernel, bias reduced"]
-    assert list(row["contenders"]) == [*ours, "Gaussian process", "neighbours"]
-    assert all("error" in row["contenders"][contender] for contender in ours)
-    assert not {"error", "runs"} & set(row["contenders"]["neighbours"])
+    assert list(row["median"]) == [*ours, "Gaussian process", "neighbours"]
+    assert list(row["folds"]) == ours
+    assert row["seconds"]["neighbours"] == [row["first"]["neighbours"]]
     assert any("neighbours at ethanol: its folds are not run" in note for note in found["notes"])
     assert found["targets"][1]["reached"] is None
 
@@ -134,14 +132,13 @@ def test_each_row_is_predicted_by_a_fit_without_its_fold():
 
 def test_targets_compare_times_only_of_peers_that_are_as_accurate():
     def row(name, **contenders):
-        contenders = {
-            name: dict(zip(("error", "warm"), contender, strict=True))
-            for name, contender in contenders.items()
+        least = min(error for error, _ in contenders.values())
+        folds = {
+            name: {"error": error, "over_best": error / least}
+            for name, (error, _) in contenders.items()
         }
-        least = min(contender["error"] for contender in contenders.values())
-        for contender in contenders.values():
-            contender["over_best"] = contender["error"] / least
-        return {"data": name, "contenders": contenders}
+        median = {name: seconds for name, (_, seconds) in contenders.items()}
+        return {"data": name, "folds": folds, "median": median}
 
     more = {"attnkernel, bias reduced": (1.003, 0.2)}
     rows = [
@@ -155,7 +152,7 @@ def test_targets_compare_times_only_of_peers_that_are_as_accurate():
     assert faster["values"] == pytest.approx({"a, equal": 30.0, "b, better": 5.0})
     assert not faster["reached"]
     assert reduced_error["reached"]
-    assert reduced_error["target"] == "attnkernel, bias reduced: error over the least"
+    assert reduced_error["target"] == "attnkernel, bias reduced: error over the minimum"
     assert reduced_faster["values"] == pytest.approx({"a, equal": 15.0, "b, better": 2.5})
 
 

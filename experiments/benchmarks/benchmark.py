@@ -1,0 +1,154 @@
+"""The base of all benchmarks: cases and contenders in; tables, targets, figures, a summary out."""
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import pydantic
+from jaxtyping import PRNGKeyArray
+
+from ..parts import Positive
+from ..run import Run
+from ..study import Study
+from ..watch import SILENT, Watch
+from .driver import Case, measure
+from .reports import draw_bars, draw_lines, note_unavailable, number, ratio, table_of_targets
+
+
+class Results(NamedTuple):
+    """A row for each case, further entries of the summary, and what only figures show."""
+
+    table: list[dict[str, Any]]
+    more: dict[str, Any]
+    drawn: dict[str, Any] = {}
+
+
+class Benchmark(Study):
+    """A subclass states `cases`, how their contenders look, and `targets`.
+
+    The first of `looks` is ours: the times of the others are divided by its own.
+    """
+
+    repeats: Annotated[int, pydantic.Field(ge=1, le=1000)] = 5
+    max_seconds: Positive = pydantic.Field(
+        default=20.0, description="no further round of a contender starts after these"
+    )
+    max_run_seconds: Positive = pydantic.Field(
+        default=120.0,
+        description="a contender is not run where smaller sizes extrapolate to more, and not "
+        "again where its first run took more",
+    )
+    max_memory_gib: Positive = pydantic.Field(
+        default=6.0, description="contenders that need more are left out"
+    )
+    is_benchmark: ClassVar[bool] = True
+    looks: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # by contender, arguments of `Axes.plot`
+    along: ClassVar[str | None] = None  # the field along the horizontal axis
+    x_label: ClassVar[str] = ""
+    unit: ClassVar[str] = "seconds"
+    round_seconds: ClassVar[float] = 0.0
+
+    @abc.abstractmethod
+    def cases(self, key: PRNGKeyArray) -> Sequence[Callable[[], Case]]:
+        """The problems, each made once the one before is measured."""
+
+    def more(self, key: PRNGKeyArray, watch: Watch) -> dict[str, Any]:
+        """Further entries of the summary."""
+        return {}
+
+    def targets(self, results: Results) -> list[dict[str, Any]]:
+        """What should be reached, and whether it is: see `reports.target`."""
+        return []
+
+    def values(self, row: Mapping[str, Any]) -> Mapping[str, float]:
+        """The numbers of a row that are tabulated and drawn, by contender, in `unit`."""
+        return row["median"]
+
+    def columns(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """Further cells of a row."""
+        return {}
+
+    def panel(self, row: Mapping[str, Any]) -> str:
+        """The title of the panel in which a row is drawn."""
+        return ""
+
+    def measured(
+        self, watch: Watch, cases: Sequence[Callable[[], Case]], name: str = "cases"
+    ) -> list[dict[str, Any]]:
+        """The rows of the cases, within the limits of this config."""
+        return measure(
+            watch,
+            name,
+            cases,
+            self.repeats,
+            along=self.along,
+            max_seconds=self.max_seconds,
+            max_run_seconds=self.max_run_seconds,
+            round_seconds=self.round_seconds,
+        )
+
+    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+        return Results(self.measured(watch, self.cases(key)), self.more(key, watch))
+
+    def report(self, results: Results, run: Run) -> None:
+        note_unavailable(
+            run,
+            [
+                (name, row["label"], reason)
+                for row in results.table
+                for name, reason in row["unavailable"].items()
+            ],
+        )
+        self.print_tables(results, run)
+        targets = self.targets(results)
+        table_of_targets(run, targets)
+        self.draw(results, run)
+        run.summary({"table": results.table, **results.more, "targets": targets})
+
+    def print_tables(self, results: Results, run: Run) -> None:
+        """Prints, for each case, the value of every contender and its ratio to ours."""
+        rows, ours = results.table, next(iter(self.looks))
+        names = [name for name in self.looks if any(name in self.values(row) for row in rows)]
+
+        def cell(row: Mapping[str, Any], name: str) -> str:
+            if name in row["extrapolated"]:
+                return f"~{row['extrapolated'][name]['seconds']:.3g}"
+            over = "" if name == ours else f" ({number(ratio(self.values(row), name, ours))})"
+            return "–" if name not in self.values(row) else number(self.values(row)[name]) + over
+
+        run.table(
+            f"{self.unit}, medians of up to {self.repeats} (× {ours}; ~: extrapolated)",
+            ["", *names, *self.columns(rows[0])],
+            [
+                [
+                    row["label"],
+                    *(cell(row, name) for name in self.looks),
+                    *self.columns(row).values(),
+                ]
+                for row in rows
+            ],
+        )
+
+    def draw(self, results: Results, run: Run) -> None:
+        """Draws a line for each contender in a panel for each `panel`; without `along`, bars."""
+        rows, name = results.table, self.model_dump(include={"study"})["study"]
+        if self.along is None:
+            bars = {
+                contender: {
+                    row["label"]: v for row in rows if (v := self.values(row).get(contender))
+                }
+                for contender in self.looks
+            }
+            draw_bars(run, name, bars, self.unit, looks=self.looks)
+        else:
+            draw_lines(
+                run,
+                name,
+                rows,
+                self.along,
+                looks=self.looks,
+                values=self.values,
+                panel=self.panel,
+                x_label=self.x_label,
+                y_label=self.unit,
+            )

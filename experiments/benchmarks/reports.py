@@ -1,0 +1,160 @@
+"""Reports of benchmarks: ratios, unavailable contenders, targets, lines and bars."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+from ..panels import label_outer, legend, panels
+from ..run import Run
+
+MAX_TICKS = 6  # as many sizes as have a tick of their own
+Values = Callable[[Mapping[str, Any]], Mapping[str, float]]
+
+
+def median(row: Mapping[str, Any]) -> Mapping[str, float]:
+    return row["median"]
+
+
+def note_unavailable(run: Run, found: Sequence[tuple[str, str, str]]) -> None:
+    """Notes on contenders that did not run: the name, the case and the reason of each."""
+    labels: dict[tuple[str, str], list[str]] = {}
+    for name, label, reason in found:
+        labels.setdefault((name, reason), []).append(label)
+    run.note([f"no {name} ({why}) at {'; '.join(at)}" for (name, why), at in labels.items()])
+
+
+def number(value: float | None) -> str:
+    """A cell: the number to three digits, or a dash."""
+    return "–" if value is None or np.isnan(value) else format(value, ".3g")
+
+
+def ratio(values: Mapping[str, float], name: str, reference: str) -> float | None:
+    """The value of a contender over that of the reference; None where one is missing."""
+    return values[name] / values[reference] if {name, reference} <= values.keys() else None
+
+
+def ratios(
+    rows: Iterable[Mapping[str, Any]], name: str, reference: str, values: Values = median
+) -> dict[str, float]:
+    """By label of the row, the ratios that exist, for a target."""
+    found = {row["label"]: ratio(values(row), name, reference) for row in rows}
+    return {label: value for label, value in found.items() if value is not None}
+
+
+def draw_lines(
+    run: Run,
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    along: str,
+    *,
+    looks: Mapping[str, Mapping[str, Any]],
+    values: Values = median,
+    panel: Callable[[Mapping[str, Any]], str] = lambda row: "",
+    x_label: str,
+    y_label: str = "seconds",
+) -> None:
+    """A figure: a line for each contender on logarithmic axes, in a panel for each kind of row.
+
+    Extrapolated values are hollow, on a dotted line.
+    """
+    titles = list(dict.fromkeys(map(panel, rows)))
+    sizes = sorted({row[along] for row in rows})
+    figure, axes = panels(len(titles))
+    arrays: dict[str, Any] = {along: sizes}
+    for ax, title in zip(axes, titles, strict=True):
+        of_panel = sorted((row for row in rows if panel(row) == title), key=lambda row: row[along])
+        for contender, look in looks.items():
+            line = [(row[along], values(row).get(contender, np.nan)) for row in of_panel]
+            if not np.isfinite([value for _, value in line]).any():
+                continue
+            ax.plot(*zip(*line, strict=True), label=contender, **look)
+            arrays[f"{contender}, {title}".removesuffix(", ")] = [value for _, value in line]
+            guesses = [
+                (row[along], row["extrapolated"][contender]["seconds"])
+                for row in of_panel
+                if contender in row["extrapolated"]
+            ]
+            if guesses:
+                measured = [point for point in line if np.isfinite(point[1])]
+                hollow = {"linestyle": ":", "markerfacecolor": ak.plot.paper()}
+                label = f"{contender}, extrapolated"
+                ax.plot(*np.transpose([measured[-1], *guesses]), label=label, **{**look, **hollow})
+                arrays[f"{contender}, {title}, extrapolated"] = guesses
+        ax.set(xscale="log", yscale="log")
+        ax.set_title(title)
+        if len(sizes) <= MAX_TICKS:
+            ax.set_xticks(sizes, list(map(str, sizes)))
+            ax.minorticks_off()
+    label_outer(axes, x_label, y_label)
+    legend(figure, axes, columns=min(4, len(looks)))
+    run.figure(name, figure, **arrays)
+
+
+def draw_bars(
+    run: Run,
+    name: str,
+    bars: Mapping[str, Mapping[str, float]],
+    x_label: str,
+    *,
+    looks: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """A figure on a logarithmic axis: by contender, a bar for each label that has a value."""
+    labels = list(dict.fromkeys(label for of_label in bars.values() for label in of_label))
+    height = 0.8 / len(bars)
+    figure = Figure(figsize=(6.4, 1.2 + 0.5 * len(labels) * max(1.0, len(bars) / 3)))
+    ax = figure.subplots()
+    for i, (contender, of_label) in enumerate(bars.items()):
+        places = np.arange(len(labels)) + (i - (len(bars) - 1) / 2) * height
+        values = [of_label.get(label, np.nan) for label in labels]
+        color = looks[contender]["color"]
+        drawn = ax.barh(places, values, 0.9 * height, label=contender, color=color)
+        ax.bar_label(drawn, [number(value) for value in values], padding=2, fontsize="small")
+    ax.set_yticks(np.arange(len(labels)), labels)
+    ax.invert_yaxis()
+    ax.margins(x=0.15)
+    ax.set(xscale="log", xlabel=x_label)
+    if len(bars) > 1:
+        legend(figure, [ax])
+    run.figure(name, figure, **{key: list(of_label.values()) for key, of_label in bars.items()})
+
+
+def target(
+    what: str, needed: float, values: Mapping[str, float], *, at_most: bool = False
+) -> dict[str, Any]:
+    """A target, and the measured value that is furthest from it, by place."""
+    row: dict[str, Any] = {"target": what, "at_most" if at_most else "at_least": needed}
+    if not values:
+        return row | {"worst": None, "at": None, "reached": None}
+    at = (max if at_most else min)(values, key=lambda where: values[where])
+    worst = values[at]
+    return row | {
+        "worst": worst,
+        "at": at,
+        "reached": worst <= needed if at_most else worst >= needed,
+        "values": dict(values),
+    }
+
+
+def table_of_targets(run: Run, targets: Sequence[Mapping[str, Any]]) -> None:
+    """Prints the targets, if there are any."""
+    if not targets:
+        return
+    words = {True: "reached", False: "missed", None: "not measured"}
+    run.table(
+        "",
+        ["target", "", "worst", "at", ""],
+        [
+            [
+                row["target"],
+                f"≤ {row['at_most']:g}" if "at_most" in row else f"≥ {row['at_least']:g}",
+                "" if row["worst"] is None else f"{row['worst']:.2f}",
+                row["at"] or "",
+                words[row["reached"]],
+            ]
+            for row in targets
+        ],
+    )
