@@ -24,6 +24,7 @@ from .._core.regression_data import (
     require_regression_shapes,
 )
 from .._core.validation import require_instance, require_key
+from ..kernels._columns import number_columns
 from ..models import LinearSmoother
 from ..objectives import LeaveOneOut
 from ..objectives._objective import Objective
@@ -80,8 +81,9 @@ def fit(
 
     - `model`: any Equinox module called as `model(x_new, x, y, prior=...)`.
     - `x`: inputs, shape (n, dim) or (n,); `y`: labels, shape (n,) or (n, out); n at least 3. Or
-      frames of pandas with the same index: the fit then knows the names of their columns, and
-      predicts for frames. Columns of categories are fitted as their codes, from 0.
+      frames of pandas with the same index: the fit then knows the names of their columns, also in
+      kernels such as `ak.Gaussian(2.0).on("temperature")`, and predicts for frames. Columns of
+      categories are fitted as their codes, from 0.
     - `objective`: `LeaveOneOut()` (default), `HoldOut(h)`, or your own `Objective`.
     - `optimizer`: any optax optimiser. Default: the search, for deterministic objectives only.
       Reuse one object over several calls: each new one compiles anew.
@@ -118,12 +120,14 @@ def fit(
     every step of a given optimiser; those of the search are of its minimum, by the implicit
     function theorem, to first order.
     """
-    options = Options(
-        optimizer, steps, key, bounds, starts, trainable, record, callback, chunk, checkpoints
-    )
     if key is not None:
         require_key("key", key)
     data, names = _read(x, y, weights, objective)
+    if names.x_names is not None:
+        model, bounds = number_columns((model, bounds), names.x_names)
+    options = Options(
+        optimizer, steps, key, bounds, starts, trainable, record, callback, chunk, checkpoints
+    )
     options = options.with_defaults(model, data.objective, len(data.x))
     require_fittable(model, data.x, data.y)
     outcome = minimise(model, data, options) if optimizer is None else train(model, data, options)

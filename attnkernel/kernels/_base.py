@@ -106,13 +106,13 @@ class Kernel(eqx.Module):
         """
         return {}
 
-    def on(self, *columns: int | Sequence[int]) -> "Kernel":
-        """This kernel of some columns of the points: `On(self, columns)`."""
+    def on(self, *columns: int | str | Sequence[int] | Sequence[str]) -> "Kernel":
+        """This kernel of some columns of the points, by number or name: `On(self, columns)`."""
         from ._columns import On  # noqa: PLC0415  it is a kernel itself
 
         first = columns[0] if columns else ()
         listed = first if len(columns) == 1 and isinstance(first, Sequence) else columns
-        return On(self, cast(Sequence[int], listed))
+        return On(self, cast(Sequence[int] | Sequence[str], listed))
 
     def __mul__(self, other: "Kernel") -> "Kernel":
         from ._product import Product  # noqa: PLC0415  it is a kernel itself

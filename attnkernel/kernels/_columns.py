@@ -1,6 +1,7 @@
 """A kernel of some columns of the points."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -13,6 +14,8 @@ from ._base import Embedded, Kernel
 from ._boxes import PointBoxes
 from ._wrapper import Wrapper
 
+Tree = TypeVar("Tree")
+
 
 class On(Embedded, Wrapper):
     r"""A kernel of some columns of the points: mixed data are a product of these.
@@ -23,21 +26,34 @@ class On(Embedded, Wrapper):
     **Arguments:**
 
     - `kernel`: K′, of points of as many dimensions as there are columns.
-    - `columns`: C, counted from 0, in the order in which K′ takes them; or one number.
+    - `columns`: C, counted from 0, in the order in which K′ takes them; or one number. Or names
+      of the columns of a frame of pandas, which `fit` replaces by their numbers.
 
     `kernel.on(0, 2)` is `On(kernel, (0, 2))`.
 
-    **Raises:** `ValueError` if a column is not an integer from 0, comes twice, or is beyond the
-    columns of the points.
+    **Raises:** `ValueError` if a column is neither an integer from 0 nor a name, comes twice, is
+    not among the columns of the points, or has a name but the points are no frame.
+
+    ```python
+    >>> import attnkernel as ak
+    >>> kernel = ak.Gaussian(2.0).on("temperature") * ak.LiRacine(0.3).on("month")
+
+    ```
     """
 
     kernel: Kernel
-    columns: tuple[int, ...] = eqx.field(static=True)
+    columns: tuple[int, ...] | tuple[str, ...] = eqx.field(static=True)
 
-    def __init__(self, kernel: Kernel, columns: int | Sequence[int] | np.ndarray):
+    def __init__(
+        self, kernel: Kernel, columns: int | str | Sequence[int] | Sequence[str] | np.ndarray
+    ):
         require_instance("kernel", kernel, Kernel, "ak.Gaussian(0.3)")
         self.kernel = kernel
-        self.columns = as_integer_tuple("columns", columns, 0)
+        listed = [columns] if isinstance(columns, str) else columns
+        if isinstance(listed, Sequence) and listed and all(isinstance(c, str) for c in listed):
+            self.columns = tuple(str(c) for c in listed)
+        else:
+            self.columns = as_integer_tuple("columns", listed, 0)
         if len(set(self.columns)) < len(self.columns):
             raise ValueError(f"Each column can be taken once; got {self.columns}.")
 
@@ -58,6 +74,7 @@ class On(Embedded, Wrapper):
         return self.kernel.score_upper_bound(PointBoxes(*map(self.points_of_parts, boxes)))
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
+        self._require(dim)
         if len(self.columns) < dim:
             raise ValueError(
                 f"A kernel on the columns {', '.join(map(str, self.columns))} of {dim}, counted "
@@ -67,7 +84,10 @@ class On(Embedded, Wrapper):
         return self.kernel.log_normaliser(dim)
 
     def categories(self, dim: int) -> dict[int, int | None]:
-        return {self.columns[c]: m for c, m in self.kernel.categories(len(self.columns)).items()}
+        self._require(dim)
+        return {
+            int(self.columns[c]): m for c, m in self.kernel.categories(len(self.columns)).items()
+        }
 
     def dim_of_parts(self, dim: int) -> int:
         return len(self.columns)
@@ -76,12 +96,39 @@ class On(Embedded, Wrapper):
         """The columns of points."""
         self._require(x.shape[-1])
         # slices and no gather: these melt into the loops that read them
-        parts = [jax.lax.slice_in_dim(x, c, c + 1, axis=-1) for c in self.columns]
+        parts = [jax.lax.slice_in_dim(x, c, c + 1, axis=-1) for c in map(int, self.columns)]
         return jnp.concatenate(parts, axis=-1)
 
+    def numbered(self, names: Sequence[Hashable]) -> "On":
+        """The kernel with the numbers of its columns in place of their names."""
+        unknown = [c for c in self.columns if isinstance(c, str) and names.count(c) != 1]
+        if unknown:
+            raise ValueError(
+                f"A kernel on the column {unknown[0]!r} needs exactly one column of that name; x "
+                f"has {list(names)}."
+            )
+        columns = tuple(names.index(c) if isinstance(c, str) else c for c in self.columns)
+        On(self.kernel, columns)._require(len(names))
+        return On(number_columns(self.kernel, [names[c] for c in columns]), columns)
+
     def _require(self, dim: int) -> None:
-        if max(self.columns) >= dim:
+        named = [c for c in self.columns if isinstance(c, str)]
+        if named:
+            raise ValueError(
+                f"A kernel on the column {named[0]!r} needs a fit to a frame of pandas, which has "
+                f"names: ak.fit(model, frame, y). With arrays, count the columns from 0."
+            )
+        if max(map(int, self.columns)) >= dim:
             raise ValueError(
                 f"A kernel on the columns {', '.join(map(str, self.columns))}, counted from 0, "
-                f"needs points of at least {max(self.columns) + 1} dimensions; got {dim}."
+                f"needs points of at least {max(map(int, self.columns)) + 1} dimensions; got {dim}."
             )
+
+
+def number_columns(tree: Tree, names: Sequence[Hashable]) -> Tree:
+    """Returns the tree with the numbers of columns in place of their names in every `On`."""
+
+    def number(node: Any) -> Any:
+        return node.numbered(names) if isinstance(node, On) else node
+
+    return jax.tree.map(number, tree, is_leaf=lambda node: isinstance(node, On))

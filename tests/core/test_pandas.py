@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import equinox as eqx
 import jax
 import matplotlib as mpl
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import attnkernel as ak
+from attnkernel.kernels._columns import number_columns
 
 pandas = pytest.importorskip("pandas", reason="pandas is not installed: extra test")
 mpl.use("Agg")
@@ -30,8 +32,8 @@ def table():
     return frame, wage.rename("wage")
 
 
-def fitted(x, y, **options):
-    kernel = ak.Gaussian(5.0).on(0) * ak.LiRacine(0.2).on(1)
+def fitted(x, y, columns=(0, 1), **options):
+    kernel = ak.Gaussian(5.0).on(columns[0]) * ak.LiRacine(0.2).on(columns[1])
     return ak.fit(
         ak.KernelRegression(kernel),
         x,
@@ -70,6 +72,20 @@ def test_a_frame_is_fitted_as_its_numbers_and_codes(fit):
     np.testing.assert_array_equal(fit(names), found)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(fit))(asked), found)
     assert isinstance(fit(codes[:2]), jax.Array)
+
+
+def test_kernels_take_columns_by_their_names(fit):
+    assert eqx.tree_equal(fitted(*table(), columns=("age", "kind")).model, fit.model)
+    for columns, x, message in (
+        (("wage", 1), table()[0], r"exactly one column of that name; x has \['age', 'kind'\]"),
+        (("age", 1), fit.x, "column 'age' needs a fit to a frame.*count the columns from 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fitted(x, np.asarray(table()[1]) if x is fit.x else table()[1], columns)
+    with pytest.raises(ValueError, match="must be an integer"):
+        ak.Gaussian(5.0).on(1, "age")
+    nested = number_columns(ak.Gaussian(5.0).on("age").on("kind", "age"), ["age", "kind"])
+    assert (nested.columns, nested.kernel.columns) == ((1, 0), (1,))
 
 
 def test_several_labels_come_back_as_a_frame():
