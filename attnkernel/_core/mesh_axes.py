@@ -21,17 +21,19 @@ def vary_alike(tree: Any, *others: Any) -> Any:
     axes = frozenset().union(*map(_varying_axes, filter(eqx.is_array, leaves)))
     if not axes:
         return tree
-    return jax.tree.map(lambda leaf: _vary(leaf, axes) if eqx.is_array(leaf) else leaf, tree)
+    return jax.tree.map(lambda leaf: _vary_along(leaf, axes) if eqx.is_array(leaf) else leaf, tree)
 
 
 def _varying_axes(array: Array) -> frozenset[str]:
+    """Returns the mesh axes along which the array varies."""
     abstract = jax.typeof(array)
     if hasattr(abstract, "mat"):  # JAX from 0.10
         return abstract.mat.varying
     return getattr(abstract, "vma", frozenset())
 
 
-def _vary(array: Array, axes: frozenset[str]) -> Array:
+def _vary_along(array: Array, axes: frozenset[str]) -> Array:
+    """Returns the array, varying along these axes too."""
     missing = tuple(sorted(axes - _varying_axes(array)))
     if not missing:
         return array

@@ -44,6 +44,7 @@ def flatten(tree: Any) -> tuple[Any, Arrays]:
 
 
 def _to_plain(value: Any, place: str, arrays: Arrays, functions: Functions) -> Any:
+    """Returns a value as data of JSON, and appends its arrays to `arrays`."""
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
@@ -108,6 +109,7 @@ def unflatten(plain: Any, arrays: Sequence[Any], classes: Sequence[type] = ()) -
 def _from_plain(
     plain: Any, arrays: Sequence[Any], classes: Mapping[str, type], functions: Functions
 ) -> Any:
+    """Returns the value that `_to_plain` took apart."""
     back = functools.partial(_from_plain, arrays=arrays, classes=classes, functions=functions)
     if plain is None or isinstance(plain, bool | int | float | str):
         return plain

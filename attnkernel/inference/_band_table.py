@@ -68,7 +68,7 @@ class Bands(eqx.Module):
         m = len(self.x)
         half = MAX_PRINTED_ROWS // 2
         rows = range(m) if m <= MAX_PRINTED_ROWS else [*range(half), *range(m - half, m)]
-        cells = [[name, *(_as_text(values[i]) for i in rows)] for name, values in columns.items()]
+        cells = [[name, *(_cell_text(values[i]) for i in rows)] for name, values in columns.items()]
         widths = [max(map(len, column)) for column in cells]
         lines = [
             "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
@@ -109,7 +109,7 @@ class Bands(eqx.Module):
         return cls(*parts, **named, **names)
 
 
-def _as_text(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     if isinstance(value, np.bool_):
         return "yes" if value else "no"
     return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)

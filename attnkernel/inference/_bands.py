@@ -103,7 +103,7 @@ def bands(
         variance.reshape(len(fit.x), -1), ((0, 0), (1, 0)), constant_values=1.0
     )
     squares = model.prediction_variance(at, fit.x, one_and_variance, **kwargs)
-    errors, count, reliable = _errors(squares, support)
+    errors, count, reliable = _standard_errors(squares, support)
     error = errors.reshape(centre.shape)
     if kind == "pointwise":
         c = norm.ppf(0.5 + 0.5 * level)
@@ -111,7 +111,7 @@ def bands(
         if key is None:
             raise ValueError("A simultaneous band is simulated: pass key=jax.random.PRNGKey(0).")
         parts = (model, rule, draws)
-        greatest = jit_if_pure(_greatest_deviations, parts, at, jnp.sqrt(variance), key)
+        greatest = jit_if_pure(_max_deviations, parts, at, jnp.sqrt(variance), key)
         c = jnp.nanquantile(greatest, level)
     width = c * error
     parts = (at, centre, error, centre - width, centre + width, level, kind, count, reliable)
@@ -119,7 +119,7 @@ def bands(
 
 
 @jax.jit
-def _errors(
+def _standard_errors(
     squares: Float[Array, "m one_and_out"], support: DataSupport
 ) -> tuple[Float[Array, "m out"], Float[Array, " m"], Bool[Array, " m"]]:
     """Standard errors, the effective count, and where a band is reliable.
@@ -132,7 +132,7 @@ def _errors(
     return errors, count, reliable
 
 
-def _greatest_deviations(
+def _max_deviations(
     model: LinearSmoother,
     rule: RowVariance,
     draws: int,
@@ -140,7 +140,7 @@ def _greatest_deviations(
     sd: Array,
     key: PRNGKeyArray,
 ) -> Float[Array, " draws"]:
-    """The greatest |fit of noise| / se over all inputs in each draw, with the se of that draw.
+    """Returns the maximum of |fit of noise| / se over all inputs, with the se of each draw.
 
     A quantile for noise of known variance would be too low, because errors are estimated.
     """

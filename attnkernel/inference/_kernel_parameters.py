@@ -19,7 +19,7 @@ def kernel_expression(kernel: Kernel) -> str:
     if isinstance(kernel, Product):
         return f"{kernel_expression(kernel.first)} * {kernel_expression(kernel.second)}"
     if isinstance(kernel, On):
-        columns = ", ".join(map(str, kernel.columns))
+        columns = ", ".join(map(repr, kernel.columns))
         return f"{kernel_expression(kernel.kernel)}.on({columns})"
     inner = ", ".join(map(kernel_expression, _inner_kernels(kernel)))
     return f"{type(kernel).__name__}({inner})" if inner else type(kernel).__name__
@@ -31,15 +31,15 @@ def natural_parameters(kernel: Kernel, names: Sequence[str]) -> dict[str, float]
     A name that would come twice starts with that of its kernel: `Periodic lengthscale of age`.
     """
     found: dict[str, float] = {}
-    for owner, name, value in _numbers(kernel, tuple(names)):
+    for owner, name, value in _named_numbers(kernel, tuple(names)):
         found[name if name not in found else f"{owner} {name}"] = value
     return found
 
 
-def _numbers(kernel: Kernel, names: tuple[str, ...]) -> Iterator[tuple[str, str, float]]:
+def _named_numbers(kernel: Kernel, names: tuple[str, ...]) -> Iterator[tuple[str, str, float]]:
     """Yields the class of the kernel, the name of the number, and its value."""
     if isinstance(kernel, On):
-        names = tuple(names[column] for column in kernel.columns)
+        names = tuple(c if isinstance(c, str) else names[c] for c in kernel.columns)
     owner = type(kernel).__name__
     for name, value in _own_parameters(kernel):
         if np.size(value) > MAX_LISTED_NUMBERS:
@@ -57,10 +57,11 @@ def _numbers(kernel: Kernel, names: tuple[str, ...]) -> Iterator[tuple[str, str,
                 for place in np.ndindex(value.shape)
             )
     for inner in _inner_kernels(kernel):
-        yield from _numbers(inner, names)
+        yield from _named_numbers(inner, names)
 
 
 def _inner_kernels(kernel: Kernel) -> list[Kernel]:
+    """Returns the kernels that are fields of a kernel."""
     return [value for _, value in _fields(kernel) if isinstance(value, Kernel)]
 
 
@@ -100,5 +101,6 @@ def _property_names(kind: type) -> list[str]:
 
 
 def _fields(kernel: Kernel) -> Iterator[tuple[str, Any]]:
+    """Yields the name and value of each field."""
     for field in dataclasses.fields(kernel):  # type: ignore[arg-type]
         yield field.name, getattr(kernel, field.name)

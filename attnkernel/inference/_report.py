@@ -67,7 +67,7 @@ class Report(NamedTuple):
             ("fit", f"{smoother}, {self.rows} rows"),
             *((name, f"{value:.6g}") for name, value in self.parameters.items()),
             (self.criterion, f"{self.loss:.6g}"),
-            ("starts", self._count_starts()),
+            ("starts", self._starts_text()),
             *(
                 ("other minimum", f"{loss:.6g}, {_on_one_line(getattr(model, 'kernel', model))}")
                 for model, loss in self.minima
@@ -89,7 +89,7 @@ class Report(NamedTuple):
         table = [f"{name:<{wide}}  {value}" for name, value in lines]
         return "\n".join([*table, *(f"warning: {warning}" for warning in self.warnings)])
 
-    def _count_starts(self) -> str:
+    def _starts_text(self) -> str:
         counts = (
             (self.converged, "converged"),
             (self.at_bound, "on a bound"),

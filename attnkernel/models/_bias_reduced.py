@@ -204,7 +204,7 @@ def _fit_reduced(
     k: Float[Array, "n dim"],
     v: Float[Array, "n out"],
 ) -> tuple[Float[Array, "m out"], LocalFit]:
-    """Smooths the labels z, which all queries share, or each makes with its own prior."""
+    """Returns the last smooth of the sharpened labels: shared, or made with each query's prior."""
     if is_shared:
         return model.fitted(q, k, _sharpen(model, iterations, prior, k, v), prior, wants_slopes)
     assert prior is not None
@@ -250,11 +250,12 @@ def _zero_hidden(prior: Any, v: Float[Array, "n out"]) -> Float[Array, "n out"]:
 def _smoother_matrix(
     model: KernelRegression, prior: Prior | None, k: Float[Array, "n dim"]
 ) -> Float[Array, "n n"]:
-    """L of one iteration."""
+    """Returns the hat matrix L of one iteration."""
     return model.fitted(k, k, jnp.eye(k.shape[0], dtype=k.dtype), prior)[0]
 
 
 def _matmul(a: Float[Array, "l n"], b: Float[Array, "n out"]) -> Float[Array, "l out"]:
+    """Multiplies in full precision on every device."""
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
@@ -281,6 +282,7 @@ def _effective_weights(
     q: Float[Array, "m dim"],
     k: Float[Array, "n dim"],
 ) -> Float[Array, "m n"]:
+    """Returns the rows of L at the queries."""
     eye = jnp.eye(k.shape[0], dtype=k.dtype)
     return model.fitted(q, k, _sharpen(model, iterations, prior, k, eye), prior)[0]
 
@@ -293,4 +295,5 @@ def _prediction_variance(
     k: Float[Array, "n dim"],
     v: Float[Array, "n out"],
 ) -> Float[Array, "m out"]:
+    r"""Returns $\sum_j L_j^2 v_j$ at the queries."""
     return _matmul(_effective_weights(model, iterations, prior, q, k) ** 2, v)

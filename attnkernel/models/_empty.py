@@ -32,11 +32,11 @@ def fill_empty(
     on_empty: OnEmpty,
 ) -> Float[Array, "m out"]:
     """Returns predictions, in which empty rows are replaced as `on_empty` says."""
-    return with_automatic_axes(_fill, (prior, on_empty), out, empty, q, k, v)
+    return with_automatic_axes(_fill_empty, (prior, on_empty), out, empty, q, k, v)
 
 
 @eqx.filter_jit
-def _fill(
+def _fill_empty(
     parts: tuple[Prior | None, OnEmpty],
     out: Float[Array, "m out"],
     empty: Bool[Array, " m"],
@@ -44,6 +44,7 @@ def _fill(
     k: Float[Array, "n dim"],
     v: Float[Array, "n out"],
 ) -> Float[Array, "m out"]:
+    """Computes `fill_empty`; parts: the prior and the policy."""
     prior, on_empty = parts
     if on_empty == "raise":
         return eqx.error_if(

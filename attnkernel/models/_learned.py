@@ -109,7 +109,7 @@ class LearnedKernelRegression(eqx.Module):
         """Predictions at new inputs; arguments as for `KernelRegression`."""
         q, k, v = read_data(x_new, x, y, weights)
         prior = with_weights(prior, weights, k)
-        queries, rows = self._embed(q, k, v)
+        queries, rows = self._project_inputs(q, k, v)
         out, empty = self.attention.attended(queries, rows, rows, prior=prior)
         seen = multiply_priors(self.attention.prior, prior)
         out = fill_empty(out, empty, q, k, v.astype(out.dtype), seen, self.on_empty)
@@ -119,11 +119,12 @@ class LearnedKernelRegression(eqx.Module):
         self, x_new: ArrayLike, x: ArrayLike, y: ArrayLike
     ) -> tuple[Float[Array, "m features"], Float[Array, "n size"]]:
         """The queries φ(x_new) of the attention, and its keys and values (φ(x), y)."""
-        return self._embed(*read_data(x_new, x, y, None))
+        return self._project_inputs(*read_data(x_new, x, y, None))
 
-    def _embed(
+    def _project_inputs(
         self, q: Float[Array, "m dim"], k: Float[Array, "n dim"], v: Float[Array, "n out"]
     ) -> tuple[Float[Array, "m features"], Float[Array, "n size"]]:
+        """Returns the queries φ(q), and the keys and values (φ(k), v)."""
         if self.embedding is not None:
             q, k = jax.vmap(self.embedding)(q), jax.vmap(self.embedding)(k)
         return q, jnp.concatenate([k, v.astype(k.dtype)], axis=1)

@@ -174,7 +174,7 @@ class KernelRegression(LinearSmoother):
         prior = with_weights(None, weights, k)
         self.require_softmax()
         local = self.polynomials(q, k, v[:, :0], prior)
-        out = apply_effective_kernel(q, k, v, local, power=2, **self._parts(k, prior))
+        out = apply_effective_kernel(q, k, v, local, power=2, **self._local_parts(k, prior))
         return out[:, 0] if np.ndim(variance) == 1 else out
 
     def left_out_residuals(
@@ -244,7 +244,7 @@ class KernelRegression(LinearSmoother):
         local = self.polynomials(q, k, v[:, :0], prior)
         centre = jax.lax.stop_gradient(jnp.mean(v, axis=0, keepdims=True))
         out = centre + apply_effective_kernel(
-            q, k, v - centre, local, power=1, **self._parts(k, prior)
+            q, k, v - centre, local, power=1, **self._local_parts(k, prior)
         )
         return jnp.where(jnp.isneginf(local.log_mass)[:, None], 0.0, out), local
 
@@ -257,7 +257,7 @@ class KernelRegression(LinearSmoother):
 
     def polynomials(self, q: Array, k: Array, v: Array, prior: Prior | None) -> LocalFit:
         """The local polynomials at queries, of checked arrays."""
-        return local_polynomial(q, k, v, **self._parts(k, prior))
+        return local_polynomial(q, k, v, **self._local_parts(k, prior))
 
     def require_softmax(self) -> None:
         """Raises `ValueError` unless weights are independent of each other up to their sum."""
@@ -267,11 +267,13 @@ class KernelRegression(LinearSmoother):
                 f"other: rule=ak.Softmax(); got {self.rule!r}."
             )
 
-    def _parts(self, k: Float[Array, "n dim"], prior: Prior | None) -> dict[str, Any]:
+    def _local_parts(self, k: Float[Array, "n dim"], prior: Prior | None) -> dict[str, Any]:
+        """Returns the arguments of `local_polynomial` besides the data."""
         parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule, "method": self.method}
         return parts | {"order": self.order, "columns": self._columns_of_quantities(k)}
 
     def _columns_of_quantities(self, k: Float[Array, "n dim"]) -> tuple[int, ...]:
+        """Returns the columns along which a polynomial goes: all but those of categories."""
         names = self.kernel.categories(k.shape[1])
         return tuple(column for column in range(k.shape[1]) if column not in names)
 

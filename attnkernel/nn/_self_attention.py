@@ -80,21 +80,23 @@ class SelfAttention(eqx.Module):
         self, x: Float[Array, "rows size"], *, prior: Prior | None = None
     ) -> Float[Array, "rows vo_size"]:
         """The context of each row. `prior` is multiplied by the module's own."""
-        return attend(*self._project(x), **self._parts(prior), method=self.method)
+        return attend(*self._project(x), **self._attend_arguments(prior), method=self.method)
 
     def weights(
         self, x: Float[Array, "rows size"], *, prior: Prior | None = None
     ) -> Float[Array, "rows rows"]:
         """The weights $a_{ij}$."""
-        return attention_weights(*self._project(x)[:2], **self._parts(prior))
+        return attention_weights(*self._project(x)[:2], **self._attend_arguments(prior))
 
     def _project(self, x: Float[Array, "rows size"]) -> tuple[Array, Array, Array]:
+        """Returns the queries, keys and values of the rows."""
         x = as_sequence("x", x, int(self.query_proj.in_features))
         require_finite("x", x)
         q, k, v = (jax.vmap(p)(x) for p in (self.query_proj, self.key_proj, self.value_proj))
         return q, k, v
 
-    def _parts(self, prior: Prior | None) -> dict[str, Any]:
+    def _attend_arguments(self, prior: Prior | None) -> dict[str, Any]:
+        """Returns kernel, prior and rule; `prior` is multiplied by the module's own."""
         if prior is not None:
             require_prior("prior", prior)
         return {

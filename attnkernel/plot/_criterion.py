@@ -81,7 +81,7 @@ def criterion(
             )
         best = float(in_convention(minima[0][0].kernel.lengthscale))
         smallest = "smallest" if marks[0][0] == "minimum" else "no interior minimum: smallest"
-        ax.set_title(f"{smallest} {_name(objective)} at ℓ = {best:.4g}")
+        ax.set_title(f"{smallest} {_criterion_name(objective)} at ℓ = {best:.4g}")
         for (model, loss), (name, marker, face) in zip(minima, marks, strict=False):
             at = float(in_convention(model.kernel.lengthscale))
             ax.plot(
@@ -97,7 +97,7 @@ def criterion(
         ax.legend()
     ax.set_xscale("log")
     unit = " (squared units of y)" if _is_squared(objective) else ""
-    ax.set(xlabel="lengthscale ℓ (units of x)", ylabel=_name(objective) + unit)
+    ax.set(xlabel="lengthscale ℓ (units of x)", ylabel=_criterion_name(objective) + unit)
     return ax
 
 
@@ -106,7 +106,7 @@ def _is_squared(objective: Objective) -> bool:
     return isinstance(objective, GCV) or getattr(objective, "score", None) is squared_error
 
 
-def _name(objective: Objective) -> str:
+def _criterion_name(objective: Objective) -> str:
     """Returns the words for a criterion: `leave-one-out error`, `5-fold error`, `AICc`."""
     words = type(objective).__name__
     if isinstance(objective, LeaveOneOut):

@@ -57,6 +57,7 @@ def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
 
 
 def _has_local_noise(model: Any) -> bool:
+    """Whether the noise variance can be estimated at each input."""
     return isinstance(model, LinearSmoother) and model.local_mean(1.0) is not None
 
 

@@ -91,7 +91,7 @@ class KernelEstimator(BaseEstimator):
             rows = merge_duplicates(x, y, sample_weight)
             self._columns = self._active_columns(rows.x)
             self._rows = rows._replace(x=self._select_columns(rows.x))
-            kernel = self._kernel(self._rows.x)
+            kernel = self._starting_kernel(self._rows.x)
             self.model_ = self.smoother(kernel, on_empty)
             self.fit_: Fit | None = None
             varies = np.any(self._rows.x != self._rows.x[:1]) and np.any(rows.y != rows.y[:1])
@@ -128,7 +128,7 @@ class KernelEstimator(BaseEstimator):
             )
         return np.broadcast_to(given != np.inf, x.shape[1:])
 
-    def _kernel(self, x: Matrix) -> kernels.Kernel:
+    def _starting_kernel(self, x: Matrix) -> kernels.Kernel:
         """Returns the given kernel in float64, or the kernel from which a search starts."""
         if isinstance(self.kernel, kernels.Kernel):
             if self.lengthscale is not None:
@@ -174,11 +174,11 @@ class KernelEstimator(BaseEstimator):
             return q, np.array(self.model_(q, x, y, weights=weights))
 
     def __getstate__(self) -> Any:
-        return jax.tree.map(_pack, super().__getstate__())
+        return jax.tree.map(_to_packed, super().__getstate__())
 
     def __setstate__(self, state: Any) -> None:
         with enable_x64(True):
-            super().__setstate__(jax.tree.map(_unpack, state))
+            super().__setstate__(jax.tree.map(_from_packed, state))
 
 
 class _Packed:
@@ -188,11 +188,13 @@ class _Packed:
         self.array = array
 
 
-def _pack(leaf: Any) -> Any:
+def _to_packed(leaf: Any) -> Any:
+    """Returns an array of JAX as one of NumPy that knows it; other leaves as they are."""
     return _Packed(np.asarray(leaf)) if isinstance(leaf, jax.Array) else leaf
 
 
-def _unpack(leaf: Any) -> Any:
+def _from_packed(leaf: Any) -> Any:
+    """Returns the leaf that `_to_packed` was given."""
     return jnp.asarray(leaf.array) if isinstance(leaf, _Packed) else leaf
 
 

@@ -95,9 +95,10 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         may be heteroskedastic; rows are taken as independent. NaN if there is a single input.
         """
         q, mean = self._predict(X)
-        return (mean, self._std(q)) if return_std else mean
+        return (mean, self._standard_error(q)) if return_std else mean
 
-    def _std(self, q: Matrix) -> np.ndarray:
+    def _standard_error(self, q: Matrix) -> np.ndarray:
+        """Returns the standard error of the fit at the queries; NaN where it is undetermined."""
         rows, kernel = self._rows, self.model_.kernel
         x, y, weights = rows[:3]
         with enable_x64(True):
