@@ -1,0 +1,86 @@
+"""The arguments of the command line, by command."""
+
+import argparse
+from pathlib import Path
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1; got {text!r}")
+    return int(text)
+
+
+def _shard(text: str) -> tuple[int, int]:
+    place, slash, number = text.partition("/")
+    if not (slash and place.isdigit() and number.isdigit() and int(place) < int(number)):
+        raise argparse.ArgumentTypeError(
+            f"expected i/N with i from 0 to N - 1, such as 0/4; got {text!r}"
+        )
+    return int(place), int(number)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands: `options.command` is one of those of `__main__`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments", description="Runs the experiments of attnkernel from configs."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument(
+        "--kernels", type=Path, metavar="FILE.py", help="run it: its kernels may be named"
+    )
+    overrides = argparse.ArgumentParser(add_help=False, parents=[own])
+    overrides.add_argument("config", type=Path, metavar="CONFIG", help="a YAML file")
+    overrides.add_argument(
+        "overrides", nargs="*", metavar="field.sub=value", help="instead of what the file says"
+    )
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument(
+        "--distributed", action="store_true", help="one of several processes, as Slurm or a cloud"
+    )
+    shared.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
+    shared.add_argument("--process", type=_shard, metavar="i/N", help="which of N processes")
+    run = commands.add_parser(
+        "run", parents=[overrides, shared], help="run a config into a directory"
+    )
+    run.add_argument("--out", type=Path, metavar="DIR", help="default: results/NAME/TIME")
+    run.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    resume = commands.add_parser(
+        "resume", parents=[own, shared], help="go on with a run that was stopped"
+    )
+    resume.add_argument("directory", type=Path, metavar="RUN", help="the directory of the run")
+    resume.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    sweep = commands.add_parser(
+        "sweep", parents=[own], help="run a config for many values: field=a,b seed=0..99"
+    )
+    sweep.add_argument("config", type=Path, metavar="CONFIG", help="a YAML file")
+    sweep.add_argument(
+        "overrides", nargs="+", metavar="field=a,b,c", help="values; of a range: seed=0..99"
+    )
+    sweep.add_argument("--jobs", type=_count, default=1, metavar="N", help="processes at a time")
+    sweep.add_argument(
+        "--shard", type=_shard, default=(0, 1), metavar="i/N", help="every N-th member, from i = 0"
+    )
+    sweep.add_argument("--submit", type=_count, metavar="N", help="as N shards, by Slurm")
+    sweep.add_argument(
+        "--slurm", action="append", default=[], metavar="KEY=VALUE", help="timeout_min=60, ..."
+    )
+    sweep.add_argument("--out", type=Path, metavar="DIR", help="default: results/NAME-sweep")
+    sweep.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    compare = commands.add_parser("compare", help="runs side by side: tables and a figure")
+    compare.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="directories of runs")
+    compare.add_argument("--out", type=Path, metavar="DIR", help="default: results/compare/TIME")
+    index = commands.add_parser("index", help="write index.csv, a line for each run in a folder")
+    index.add_argument("folder", nargs="?", type=Path, default=Path("results"), metavar="FOLDER")
+    page = commands.add_parser(
+        "page", parents=[overrides], help="write an interactive page, one HTML file"
+    )
+    page.add_argument("--out", type=Path, metavar="FILE", help="default: results/NAME.html")
+    commands.add_parser("show", parents=[overrides], help="print the resolved config")
+    validate = commands.add_parser(
+        "validate", parents=[own], help="check configs and their data; run nothing"
+    )
+    validate.add_argument("configs", nargs="+", type=Path, metavar="CONFIG")
+    commands.add_parser("schema", help="print the JSON schema of configs, for editors")
+    commands.add_parser("list", help="print what configs can name")
+    return parser
