@@ -11,7 +11,7 @@ const page = {
     { id: "lengthscale", label: "lengthscale ℓ", log: true, low: bounds[0], high: bounds[1] },
     { id: "query", label: `query: ${names.x}`, low: ends[0], high: ends[1] },
   ],
-  buttons: [["best", "Least leave-one-out error", () => set({ lengthscale: best })]],
+  buttons: [["best", "Minimum leave-one-out error", () => set({ lengthscale: best })]],
 
   build() {
     for (const only of document.querySelectorAll("[data-kernel]")) {
@@ -50,15 +50,15 @@ const page = {
   }),
 
   sentence({ prediction, weights, leave_one_out }, { query }) {
-    const points = share(weights), least = Math.min(...curve.y.filter(Number.isFinite));
+    const points = share(weights), minimum = Math.min(...curve.y.filter(Number.isFinite));
     if (points === 0) return `At ${said.query(query)} no point is in reach: there is no estimate.`;
     const regime = points < 1.5 ? "One point has nearly all the weight: the estimate is its label."
       : points > 0.8 * x.length ? "All points have nearly the same weight: the mean of all labels."
       : `${shown(points, 3)} points share the weight.`;
     return `At ${said.query(query)} the estimate is ${shown(prediction)}. ${regime} `
       + (!Number.isFinite(leave_one_out) ? "Some labels have no other in reach: no leave-one-out error."
-        : `The leave-one-out error is ${leave_one_out / least < 1.0005 ? "the least"
-          : `${shown(leave_one_out / least, 3)} times the least`}.`);
+        : `The leave-one-out error is ${leave_one_out / minimum < 1.0005 ? "the minimum"
+          : `${shown(leave_one_out / minimum, 3)} times the minimum`}.`);
   },
 
   draw({ lengthscale, query }, { prediction, weights, leave_one_out }) {
@@ -104,8 +104,8 @@ const page = {
         ...(Number.isFinite(leave_one_out)
           ? [{ type: "dots", x: [lengthscale], y: [leave_one_out], of: "orange", size: 6 }] : []),
       ],
-      legend: [["all lengthscales", "blue"], ["the least", "quiet dashed"], ["here", "orange", true]],
-      describe: `Leave-one-out error against the lengthscale: least at ${shown(best)}, where it is `
+      legend: [["all lengthscales", "blue"], ["minimum", "quiet dashed"], ["here", "orange", true]],
+      describe: `Leave-one-out error against the lengthscale: minimum at ${shown(best)}, where it is `
         + `${shown(Math.min(...curve.y.filter(Number.isFinite)))}; here it is ${shown(leave_one_out)}.`,
     });
   },

@@ -45,7 +45,7 @@ const page = {
     { id: "slope", label: "slope of ALiBi", log: true, low: 0.01, high: 3 },
     { id: "token", label: "token that asks", low: 1, high: count, step: 1 },
   ],
-  buttons: [["best", "Least leave-one-out error", () => set({ lengthscale: best[state.kernel] })]],
+  buttons: [["best", "Minimum leave-one-out error", () => set({ lengthscale: best[state.kernel] })]],
 
   build() {
     const onDrag = query => set({ query });
