@@ -54,6 +54,32 @@ def heat_map(ax: Axes, weights: Any, *, most: float = 1.0) -> None:
         ax.spines[side].set_visible(True)
 
 
+def draw_curves(
+    run: Run,
+    name: str,
+    data: ak.data.Dataset,
+    curves: Sequence[np.ndarray],
+    titles: Sequence[str],
+    *,
+    label: str = "prediction",
+    **arrays: Any,
+) -> None:
+    """A figure with a panel for each curve over `ak.plot.grid(data.x)`: the curve, of this label
+    in the legend, the data, and the truth where it is known."""
+    figure, axes = panels(len(curves))
+    at = ak.plot.grid(data.x)
+    for ax, curve, title in zip(axes, curves, titles, strict=True):
+        ak.plot.points(data.x, data.y, ax=ax)
+        if data.mean is not None:
+            ax.plot(np.ravel(data.x), data.mean, "--", color=ak.plot.BLUE, label="true mean")
+        ax.plot(at, curve, color=ak.plot.ORANGE, label=label, zorder=3)
+        ax.set_title(title)
+    label_outer(axes, data.x_names[0], data.y_name)
+    legend(figure, axes)
+    arrays |= {"x": data.x, "y": data.y, "grid": at, "predictions": np.stack(curves)}
+    run.figure(name, figure, **arrays)
+
+
 def draw_fits(
     run: Run,
     name: str,
@@ -64,19 +90,39 @@ def draw_fits(
     label: str = "prediction",
     **arrays: Any,
 ) -> None:
-    """A figure with a panel for each fit: its curve, of this label in the legend, the data, and the
-    truth where it is known."""
+    """The same of fits; of several inputs, labels against leave-one-out predictions."""
+    if data.x.shape[1] == 1:
+        curves = [np.asarray(member(ak.plot.grid(data.x))) for member in members]
+        draw_curves(run, name, data, curves, titles, label=label, **arrays)
+        return
     figure, axes = panels(len(members))
-    one_input = data.x.shape[1] == 1
     for ax, member, title in zip(axes, members, titles, strict=True):
         ak.plot.fit(member, ax=ax, label=label)
-        if one_input and data.mean is not None:
-            ax.plot(np.ravel(data.x), data.mean, "--", color=ak.plot.BLUE, label="true mean")
         ax.set_title(title)
-    arrays |= {"x": data.x, "y": data.y}
-    if one_input:
-        at = ak.plot.grid(data.x)
-        arrays |= {"grid": at, "predictions": np.stack([member(at) for member in members])}
-    label_outer(axes, data.x_names[0] if one_input else "leave-one-out prediction", data.y_name)
+    label_outer(axes, "leave-one-out prediction", data.y_name)
     legend(figure, axes)
+    arrays |= {"x": data.x, "y": data.y}
     run.figure(name, figure, **arrays)
+
+
+def smoothing_verdicts(lengthscales: Sequence[Any], errors: Sequence[Any]) -> list[str]:
+    """For each fit, in words: whether it is over- or undersmoothed, by leave-one-out errors.
+
+    It is where its error is more than 5 % above the minimum of all, and its lengthscale longer or
+    shorter than the lengthscale there.
+    """
+    lengths, found = (np.asarray(column, float) for column in (lengthscales, errors))
+    if not np.isfinite(found).any():
+        return ["no leave-one-out error"] * len(found)
+    best = int(np.nanargmin(found))
+    words = []
+    for i, (length, error) in enumerate(zip(lengths, found, strict=True)):
+        if i == best:
+            words.append("lowest error" if len(found) > 1 else f"error {error:.3g}")
+        elif not np.isfinite(error):
+            words.append("no leave-one-out error")
+        elif error <= 1.05 * found[best]:
+            words.append("as good within 5 %")
+        else:
+            words.append("oversmoothed" if length > lengths[best] else "undersmoothed")
+    return words

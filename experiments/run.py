@@ -201,6 +201,13 @@ class Run(Watch):
             table.add_row(*row)
         self.console.print(table)
 
+    def table_of(
+        self, title: str, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]
+    ) -> None:
+        """Prints rows of numbers; `columns`: by header, a format of a row such as `{loss:.3f}`."""
+        cells = [[form.format(**row) for form in columns.values()] for row in rows]
+        self.table(title, list(columns), cells)
+
     @contextlib.contextmanager
     def timed(self, what: str) -> Iterator[None]:
         started = time.perf_counter()

@@ -118,6 +118,12 @@ def load(part: Any, key: PRNGKeyArray) -> ak.data.Dataset:
     return data
 
 
+def require_one_input(study: Any) -> None:
+    """Raise `FieldError` if the data of a study have several inputs."""
+    if load(study.data, study.keys().next()).x.shape[1] != 1:
+        raise FieldError(("data",), "this study draws one input; name one column in data.x")
+
+
 def rows_held_out(size: int | float, n: int, *field: str | int) -> int:
     """A number of rows, or a fraction of n as one; it must leave a row to predict from."""
     rows = size if isinstance(size, int) else max(1, round(size * n))

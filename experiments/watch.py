@@ -86,6 +86,21 @@ class Watch:
         """
         yield from map(compute, range(number))
 
+    def in_batches(
+        self,
+        name: str,
+        number: int,
+        size: int,
+        compute: Callable[[np.ndarray], Any],
+        tick: Callable[[int], None],
+    ) -> Any:
+        """The arrays that `compute` returns for all `number` rows, `size` rows at a time."""
+        parts = []
+        for done, found in self.batches(name, number, size, compute):
+            parts.append(found)
+            tick(done)
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
     def batches(
         self, name: str, number: int, size: int, compute: Callable[[np.ndarray], Any]
     ) -> Iterator[tuple[int, Any]]:

@@ -152,7 +152,7 @@ class Boundary(Study):
         found: Results,
     ) -> None:
         at = np.linspace(0.0, 0.5, self.points)
-        kernel, figure = self.kernels[0], Figure(figsize=(8.4, 3.7))
+        kernel, figure = self.kernels[0], Figure(figsize=(9.4, 3.7))
         left, right = figure.subplots(1, 2)
         arrays: dict[str, Any] = {"x": at, "lengthscales": lengthscales}
         looks = {0: (ak.plot.ORANGE, "s"), 1: (ak.plot.BLUE, "o")}
@@ -164,7 +164,9 @@ class Boundary(Study):
             left.plot(at, leading, ":", label="theory: the leading terms", **theory)
             arrays |= {f"bias_{order}": bias, f"predicted_{order}": leading}
         left.set(xlabel="x", ylabel="bias of the fit")
-        left.set_title(f"{kernel} kernel, h = {lengthscales[-2]:g}")
+        constant, linear = (abs(arrays[f"bias_{order}"][0]) for order in looks)
+        ratio = f"order 0 has {constant / linear:.2g} × the bias of order 1 at x = 0"
+        left.set_title(f"{kernel}, h = {lengthscales[-2]:g}: {ratio}")
         for row in (row for row in rows if row["kernel"] == kernel):
             color, marker = looks[row["order"]]
             right.plot(
@@ -180,7 +182,12 @@ class Boundary(Study):
         right.set(xscale="log", yscale="log", xlabel="lengthscale h", ylabel="|bias of the fit|")
         right.set_xticks(lengthscales, [f"{h:g}" for h in lengthscales])
         right.minorticks_off()
-        right.set_title("∝ h at the boundary of order 0, else ∝ h²")
+        power = {
+            (row["order"], row["place"]): row["power"] for row in rows if row["kernel"] == kernel
+        }
+        others = [value for case, value in power.items() if case != (0, "boundary")]
+        span = f"{min(others):.2f} to {max(others):.2f}"
+        right.set_title(f"powers of h: {power[0, 'boundary']:.2f} at 0 of order 0, else {span}")
         legend(figure, [left, right], columns=3)
         run.figure("boundary", figure, **arrays)
 

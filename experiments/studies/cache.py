@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..panels import heat_map
+from ..panels import heat_map, legend
 from ..parts import Name
 from ..run import Run
 from ..study import Keys, Study
@@ -141,7 +141,7 @@ class Cache(Study):
         return float(held), float(np.median(seconds))
 
     def draw(self, run: Run, costs: dict[str, dict[str, list[float]]]) -> None:
-        figure = Figure(figsize=(7.4, 2.9))
+        figure = Figure(figsize=(7.8, 3.2))
         axes = figure.subplots(1, 2)
         labels = {"bytes": "memory of the cache, MiB", "seconds": "time of one token, ms"}
         units = {"bytes": 2.0**20, "seconds": 1e-3}
@@ -151,7 +151,11 @@ class Cache(Study):
                 numbers = np.asarray(costs[kind][what]) / units[what]
                 ax.plot(self.lengths, numbers, styles[kind], label=kind)
             ax.set(xscale="log", yscale="log", xlabel="tokens before", ylabel=labels[what])
-        axes[0].legend()
+            longer = self.lengths[-1] / self.lengths[0]
+            ends = {kind: (costs[kind][what][0], costs[kind][what][-1]) for kind in KINDS}
+            grown = [f"{kind} ×{last / first:.2g}" for kind, (first, last) in ends.items()]
+            ax.set_title(f"tokens ×{longer:g}\n{', '.join(grown)}")
+        legend(figure, list(axes))
         arrays = {f"{kind}_{what}": costs[kind][what] for kind in KINDS for what in labels}
         run.figure("cache", figure, lengths=self.lengths, **arrays)
 

@@ -62,13 +62,14 @@ class Coverage(Study):
         with watch.progress("data sets", self.data_sets * len(cases)) as tick, watch.timed("all"):
             for place, (design, order) in enumerate(cases):
                 many = jax.jit(jax.vmap(functools.partial(_one, self, design, order)))
-                set_keys, found = keys.stack(self.data_sets), []
-                compute = lambda rows: many(set_keys[rows])  # noqa: B023, E731
-                name = f"{design}_{order}"
-                for done, batch in watch.batches(name, self.data_sets, self.batch, compute):
-                    found.append(batch)
-                    tick(place * self.data_sets + done, f"{design}, order {order}")
-                results[design, order] = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
+                set_keys = keys.stack(self.data_sets)
+                results[design, order] = watch.in_batches(
+                    f"{design}_{order}",
+                    self.data_sets,
+                    self.batch,
+                    lambda rows: many(set_keys[rows]),  # noqa: B023
+                    lambda done: tick(place * self.data_sets + done, f"{design}, order {order}"),  # noqa: B023
+                )
         return results
 
     def report(self, results: Results, run: Run) -> None:
@@ -116,7 +117,9 @@ class Coverage(Study):
                 places = inputs(design, self.points) if "conformal" in name else at
                 ax.plot(places, share, style, color=color, label=name, linewidth=1.2)
                 arrays[f"{design}_order_{order}_{name.replace(', ', '_')}"] = share
-            ax.set_title(f"{design} design, local {('constant', 'linear')[order]}")
+            naive, corrected = (np.mean(found[name]["inside"]) for name in _POINTWISE[:2])
+            title = f"{design} design, local {('constant', 'linear')[order]}"
+            ax.set_title(f"{title}\nnaive {naive:.2f}, corrected {corrected:.2f}")
         axes[0].set_ylim(top=1.005)
         label_outer(axes, "x", "share of data sets")
         legend(figure, axes)

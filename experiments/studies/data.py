@@ -2,15 +2,15 @@
 
 from typing import Literal
 
+import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config_source import FieldError
 from ..parts import Data, Name, to_list
 from ..run import Run
-from ..study import Keys, Study, describe, load
+from ..study import Keys, Study, describe, require_one_input
 from ..watch import SILENT, Watch
 
 
@@ -22,8 +22,7 @@ class ShowData(Study):
     data: Data
 
     def check(self) -> None:
-        if load(self.data, self.keys().next()).x.shape[1] != 1:
-            raise FieldError(("data",), "this study draws one input; name one column in data.x")
+        require_one_input(self)
 
     def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> ak.data.Dataset:
         return self.data.load(Keys(key).next())
@@ -36,6 +35,10 @@ class ShowData(Study):
         arrays = {"x": data.x[:, 0], "y": data.y}
         if data.mean is not None and data.sd is not None:
             arrays |= {"mean": data.mean, "sd": data.sd}
-        ax.set_title(f"{self.name}: {len(data.y)} observations")
+        title = f"{self.name}: {len(data.y)} observations"
+        if data.mean is not None and data.sd is not None:
+            inside = jnp.mean(jnp.abs(data.y - data.mean) <= 2 * data.sd)
+            title += f", {inside:.0%} within two standard deviations"
+        ax.set_title(title)
         run.figure("data", figure, **arrays)
         run.summary({"data": describe(data), **{name: to_list(v) for name, v in arrays.items()}})

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pydantic
 from jaxtyping import Array, PRNGKeyArray
 from matplotlib.figure import Figure
@@ -204,6 +205,8 @@ def draw_steps(run: Run, steps: list[Step]) -> None:
         ax.set_xlabel("key")
     bar = figure.colorbar(axes[0, 0].images[0], ax=axes, shrink=0.6)
     bar.set_label("weight of the key")
+    worst = max(float(jnp.max(jnp.abs(step.left - step.right))) for step in steps)
+    figure.suptitle(f"eight steps, each an identity to {worst:.0e}")
     run.figure("derivation", figure, **{step.name: step.weights for step in steps})
 
 
@@ -228,6 +231,12 @@ def draw_scales(run: Run, table: dict[str, dict[str, list[float]]], dims: list[i
         ax.plot(dims, table["with"][name], "o-", color=ak.plot.BLUE, label="q · k / √d")
         ax.set(xlabel="dimension d", ylabel=label)
         ax.set_xscale("log", base=2)
+    growth = {s: np.polyfit(np.log(dims), np.log(table[s]["variance"]), 1)[0] for s in SCALINGS}
+    powers = [f"$d^{{{growth[scaling]:z.1f}}}$" for scaling in SCALINGS]
+    axes[0].set_title(f"grows as {powers[0]}, scaled as {powers[1]}")
+    for ax, name in zip(axes[1:], COLUMNS[1:], strict=True):
+        last = {s: table[s][name][-1] for s in SCALINGS}
+        ax.set_title(f"d = {dims[-1]}: {last['without']:.2g}, scaled {last['with']:.2g}")
     axes[0].set_yscale("log")
     axes[2].set_yscale("log")
     legend(figure, list(axes))

@@ -139,7 +139,13 @@ class Heads(Study):
         for heads, member in zip(self.heads, members, strict=True):
             lengths = member.model.model.kernel.stack.lengthscale[:heads]
             run.note(outside_bounds(lengths, data, self.model, f"{heads} heads"))
-        titles = [f"{heads} head{'s' if heads > 1 else ''}" for heads in self.heads]
+        first = rows[0]["leave_one_out"]
+        titles = [
+            f"{row['heads']} head{'s' if row['heads'] > 1 else ''}: "
+            f"leave-one-out error {row['leave_one_out']:.4f}"
+            + (f" ({row['leave_one_out'] / first - 1:+.0%})" if i else "")
+            for i, row in enumerate(rows)
+        ]
         label = self.model.label()
         draw_fits(run, "heads", data, members, titles, label=label, heads=self.heads)
         run.table(

@@ -48,15 +48,14 @@ class Heteroskedasticity(Study):
         with watch.progress("data sets", self.data_sets * len(self.growth)) as tick:
             for place, growth in enumerate(self.growth):
                 many = jax.jit(jax.vmap(functools.partial(_one, self, growth)))
-                set_keys, parts = keys.stack(self.data_sets), []
-                compute = lambda rows: many(set_keys[rows])  # noqa: B023, E731
-                name = f"growth_{place}"
-                for done, batch in watch.batches(name, self.data_sets, self.batch, compute):
-                    parts.append(batch)
-                    tick(place * self.data_sets + done, f"sd 0.2 + {growth:g}|x|")
-                found[growth] = {
-                    name: np.concatenate([part[name] for part in parts]) for name in parts[0]
-                }
+                set_keys = keys.stack(self.data_sets)
+                found[growth] = watch.in_batches(
+                    f"growth_{place}",
+                    self.data_sets,
+                    self.batch,
+                    lambda rows: many(set_keys[rows]),  # noqa: B023
+                    lambda done: tick(place * self.data_sets + done, f"sd 0.2 + {growth:g}|x|"),  # noqa: B023
+                )
         return found
 
     def report(self, results: Results, run: Run) -> None:
@@ -66,28 +65,25 @@ class Heteroskedasticity(Study):
             for growth, found in results.items()
             for i in range(len(METHODS))
         ]
-        run.table(
+        run.table_of(
             f"{self.data_sets} data sets of {self.n} points, sd of the noise 0.2 + g|x|, order "
             f"{self.order}. Coverage of 95 % intervals of new labels, at the worst x and the best",
-            ["g", "", "ℓ", "error ÷ one sd", "s.e.", "sd off by", "log score", "coverage"],
-            [
-                [
-                    f"{row['growth']:g}",
-                    row["method"],
-                    f"{row['median_lengthscale']:.3f}",
-                    f"{row['error_over_one_sd']:.3f}",
-                    f"{row['standard_error']:.3f}",
-                    f"{100 * row['error_of_log_sd']:.0f} %",
-                    f"{row['log_score']:.3f}",
-                    f"{row['worst_coverage']:.2f}-{row['most_coverage']:.2f}",
-                ]
-                for row in rows
-            ],
+            rows,
+            {
+                "g": "{growth:g}",
+                "": "{method}",
+                "ℓ": "{median_lengthscale:.3f}",
+                "error ÷ one sd": "{error_over_one_sd:.3f}",
+                "s.e.": "{standard_error:.3f}",
+                "sd off by": "{error_of_log_sd:.0%}",
+                "log score": "{log_score:.3f}",
+                "coverage": "{worst_coverage:.2f}-{most_coverage:.2f}",
+            },
         )
-        self._draw(run, at, results)
+        self._draw(run, at, results, rows)
         run.summary({"data_sets": self.data_sets, "n": self.n, "methods": rows})
 
-    def _draw(self, run: Run, at: np.ndarray, results: Results) -> None:
+    def _draw(self, run: Run, at: np.ndarray, results: Results, rows: list[dict[str, Any]]) -> None:
         figure = Figure(figsize=(4.2 * len(results), 3.2))
         axes = figure.subplots(1, len(results), squeeze=False)[0]
         arrays: dict[str, Any] = {"x": at}
@@ -104,7 +100,11 @@ class Heteroskedasticity(Study):
                 name = METHODS[i].replace(" ", "_")
                 arrays[f"growth_{growth:g}_{name}"] = np.stack([low, middle, high])
             ax.set_ylim(bottom=0.0)
-            ax.set_title(f"sd 0.2 + {growth:g}|x|")
+            error = {
+                row["method"]: row["error_over_one_sd"] for row in rows if row["growth"] == growth
+            }
+            gain = f"reweighting: {error['reweighted']:.2f} × the error of the mean"
+            ax.set_title(f"sd 0.2 + {growth:g}|x|\n{gain}")
             ax.set(xlabel="x", ylabel="sd of the noise: median and quartiles")
         legend(figure, axes)
         run.figure("heteroskedastic", figure, **arrays)

@@ -9,7 +9,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..panels import draw_fits, legend, panels
+from ..panels import draw_fits, legend, panels, smoothing_verdicts
 from ..parts import Data, HoldOutSize, Model, Name, Training, outside_bounds
 from ..run import Run
 from ..study import Keys, Rows, Study, describe, leave_one_out_errors, listed, load
@@ -91,16 +91,15 @@ class HoldOut(Study):
             length = fits.member(i).model.kernel.lengthscale
             run.note(outside_bounds(length, data, self.model, f"held out {row['hold_out']}"))
         self._draw(run, results, rows)
-        run.table(
+        run.table_of(
             f"Masked hold-out, kernel {self.model.words()}",
-            ["held out", "fitted ℓ", "last loss", "leave-one-out error"],
-            [
-                [
-                    str(row["hold_out"]),
-                    *(f"{row[k]:#.4g}" for k in ("lengthscale", "loss", "leave_one_out")),
-                ]
-                for row in rows
-            ],
+            rows,
+            {
+                "held out": "{hold_out}",
+                "fitted ℓ": "{lengthscale:#.4g}",
+                "last loss": "{loss:#.4g}",
+                "leave-one-out error": "{leave_one_out:#.4g}",
+            },
         )
         run.summary({"data": describe(data), **self.model.named(), **summary})
         require_finite(fits)
@@ -108,9 +107,12 @@ class HoldOut(Study):
     def _draw(self, run: Run, results: Results, rows: list[dict[str, Any]]) -> None:
         data, fits = results.data, results.fits
         sizes = [row["hold_out"] for row in rows]
+        lengths, errors = ([row[key] for row in rows] for key in ("lengthscale", "leave_one_out"))
         titles = [
-            f"held out {row['hold_out']} of {len(data.y)}: ℓ = {row['lengthscale']:#.4g}"
-            for row in rows
+            f"{size} held out: {verdict} (ℓ = {length:#.3g})"
+            for size, verdict, length in zip(
+                sizes, smoothing_verdicts(lengths, errors), lengths, strict=True
+            )
         ]
         members = [fits.member(i) for i in range(len(rows))]
         label = self.model.label()
@@ -121,7 +123,8 @@ class HoldOut(Study):
         for line, size, style in zip(path, sizes, _LINES * 3, strict=False):
             ax.plot(np.arange(len(line)), line, style, label=f"held out {size}")
         ax.set_yscale("log")
-        ax.set(xlabel="step", ylabel="lengthscale ℓ (units of x)")
+        ends = f"{np.nanmin(path[:, -1]):.3g} to {np.nanmax(path[:, -1]):.3g}"
+        ax.set(xlabel="step", ylabel="lengthscale ℓ (units of x)", title=f"ℓ ends at {ends}")
         legend(figure, [ax])
         run.figure("training", figure, lengthscale=path, loss=fits.history["loss"])
 

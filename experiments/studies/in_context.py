@@ -89,17 +89,17 @@ class InContext(Study):
     def report(self, results: Results, run: Run) -> None:
         losses, rows, example = results
         self.draw_errors(run, rows, example)
-        run.table(
+        run.table_of(
             f"Squared error to {self.tested} new functions",
-            ["context", *(LABELS[name] for name in LABELS), "learned ÷ tuned"],
-            [
-                [
-                    str(row["context"]),
-                    *(f"{row['error'][name]:.4f} ± {row['se'][name]:.4f}" for name in LABELS),
-                    f"{row['learned/tuned']:.2f}",
-                ]
-                for row in rows
-            ],
+            rows,
+            {
+                "context": "{context}",
+                **{
+                    label: f"{{error[{name}]:.4f}} ± {{se[{name}]:.4f}}"
+                    for name, label in LABELS.items()
+                },
+                "learned ÷ tuned": "{learned/tuned:.2f}",
+            },
         )
         worst = max(row["learned/tuned"] for row in rows)
         run.summary(
@@ -185,6 +185,9 @@ class InContext(Study):
             arrays |= {f"{name}_error": errors, f"{name}_se": spread}
         left.set(xscale="log", yscale="log", xlabel="points of the context")
         left.set_ylabel("squared error to the function")
+        last = rows[int(np.argmax(sizes))]
+        ratio = f"{last['learned/tuned']:.2g} × the tuned error"
+        left.set_title(f"without training: {ratio} at {last['context']} points")
         left.set_xticks(sizes, map(str, sizes))
         left.minorticks_off()
         if example is not None:

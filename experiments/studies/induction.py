@@ -131,7 +131,7 @@ class Induction(Study):
 
     def report(self, results: Results, run: Run) -> None:
         losses, measured = results.losses, results.measured
-        self.draw_losses(run, losses)
+        self.draw_losses(run, losses, measured["accuracy"])
         self.draw_heads(run, results)
         run.table(
             "Next token, where the sequence repeats",
@@ -199,7 +199,7 @@ class Induction(Study):
         repeats = np.arange(1, self.rows)[None, :] >= np.asarray(periods)[:, None]
         return float((guess == np.asarray(tested)[:, 1:])[repeats].mean())
 
-    def draw_losses(self, run: Run, losses: np.ndarray) -> None:
+    def draw_losses(self, run: Run, losses: np.ndarray, accuracy: float) -> None:
         figure = Figure(figsize=(5.0, 2.8))
         ax = figure.subplots()
         ax.plot(np.arange(1, len(losses) + 1), losses, color=ak.plot.BLUE)
@@ -207,6 +207,7 @@ class Induction(Study):
             np.log(self.vocabulary), color=ak.plot.ink(), linestyle=":", label="log of vocabulary"
         )
         ax.set(xlabel="step", ylabel="cross-entropy of the next token, nats", ylim=(0.0, None))
+        ax.set_title(f"{accuracy:.0%} right where the sequence repeats")
         ax.legend()
         run.figure("loss", figure, loss=losses)
 
@@ -216,9 +217,13 @@ class Induction(Study):
         tokens, period = results.tokens, results.period
         before = int(np.argmax(measured["previous_token"][0]))
         after = int(np.argmax(measured["induction"][-1]))
+        back = measured["previous_token"][0][before]
+        copied = measured["induction"][-1][after]
         chosen = {
-            f"layer 1, head {before + 1}: the token before": weights[0, before],
-            f"layer {self.layers}, head {after + 1}: what followed last time": weights[-1, after],
+            f"layer 1, head {before + 1}: {back:.0%} on the token before": weights[0, before],
+            f"layer {self.layers}, head {after + 1}: {copied:.0%} on what followed": weights[
+                -1, after
+            ],
         }
         figure = Figure(figsize=(7.6, 3.8))
         axes = figure.subplots(1, 2, sharey=True)

@@ -108,7 +108,7 @@ class LeaveOneOut(Study):
             for model, loss in fit.minima()
         ]
         if len(minima) > 1:
-            run.note([f"the criterion has {len(minima)} minima; the least is taken."])
+            run.note([f"the criterion has {len(minima)} minima; the lowest is taken."])
         self._draw(run, results, lengthscales)
         run.table(
             f"{self.name}: leave-one-out, kernel {self.model.words()}",
@@ -146,7 +146,9 @@ class LeaveOneOut(Study):
         figure = Figure(figsize=(8.4, 3.5))
         left, right = figure.subplots(1, 2)
         ak.plot.criterion(fit, lengthscales, convention=self.model.convention, ax=left)
-        left.set(ylabel="leave-one-out error (squared units of y)", title="criterion")
+        number = len(fit.minima())
+        title = "one minimum" if number == 1 else f"{number} minima: the lowest is taken"
+        left.set(ylabel="leave-one-out error (squared units of y)", title=title)
         found = float(self.model.shown(fit.model.kernel.lengthscale))
         ak.plot.fit(fit, ax=right, label=self.model.label())
         arrays: dict[str, Any] = {
@@ -162,7 +164,9 @@ class LeaveOneOut(Study):
             at = ak.plot.grid(data.x)
             arrays |= {"grid": at, "prediction": fit(at)}
             right.set(xlabel=ak.plot.literal(data.x_names[0]))
-        right.set(ylabel=ak.plot.literal(data.y_name), title=f"{self.name}: ℓ = {found:.4g}")
+        share = float(results.numbers["r_squared"])
+        title = f"{self.name}: ℓ = {found:.4g} explains {share:.0%} of the variance"
+        right.set(ylabel=ak.plot.literal(data.y_name), title=title)
         legend(figure, [right])
         run.figure("leave_one_out", figure, **arrays)
 

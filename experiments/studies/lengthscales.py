@@ -9,21 +9,19 @@ from jaxtyping import Float, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..config_source import FieldError
-from ..panels import label_outer, legend, panels
+from ..panels import draw_curves, smoothing_verdicts
 from ..parts import Data, Model, Name, Positive
 from ..run import Run
-from ..study import Keys, Study, describe, load
+from ..study import Keys, Study, describe, require_one_input
 from ..watch import SILENT, Watch
 
 
 class Results(NamedTuple):
-    """A fit per lengthscale, and the curves on a grid."""
+    """A fit per lengthscale, and its curve on a grid."""
 
     data: ak.data.Dataset
     fits: list[dict[str, Any]]
-    grid: Float[np.ndarray, " points"]
-    curves: Float[np.ndarray, "fits points"]
+    curves: list[Float[np.ndarray, " points"]]
 
 
 class Lengthscales(Study):
@@ -36,8 +34,7 @@ class Lengthscales(Study):
     lengthscales: Annotated[list[Positive], pydantic.Field(min_length=1, max_length=12)]
 
     def check(self) -> None:
-        if load(self.data, self.keys().next()).x.shape[1] != 1:
-            raise FieldError(("data",), "this study draws one input; name one column in data.x")
+        require_one_input(self)
 
     def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
         data = self.data.load(Keys(key).next())
@@ -48,42 +45,28 @@ class Lengthscales(Study):
             fits.append(
                 {
                     "lengthscale": lengthscale,
-                    "residual_sd": jnp.std(data.y - model(data.x, data.x, data.y)),
-                    "leave_one_out": ak.LeaveOneOut()(model, data.x, data.y),
+                    "residual_sd": float(jnp.std(data.y - model(data.x, data.x, data.y))),
+                    "leave_one_out": float(ak.LeaveOneOut()(model, data.x, data.y)),
                 }
             )
-        return Results(data, fits, at, np.stack(curves))
+        return Results(data, fits, curves)
 
     def report(self, results: Results, run: Run) -> None:
-        data, fits, at, curves = results
-        figure, axes = panels(len(self.lengthscales))
-        for ax, lengthscale, curve in zip(axes, self.lengthscales, curves, strict=True):
-            ak.plot.points(data.x, data.y, ax=ax)
-            if data.mean is not None:
-                ax.plot(np.ravel(data.x), data.mean, "--", color=ak.plot.BLUE, label="true mean")
-            ax.plot(at, curve, color=ak.plot.ORANGE, label=self.model.label())
-            ax.set_title(f"ℓ = {lengthscale:g}")
-        label_outer(axes, data.x_names[0], data.y_name)
-        legend(figure, axes)
-        run.figure(
-            "lengthscales",
-            figure,
-            x=data.x[:, 0],
-            y=data.y,
-            grid=at,
-            predictions=curves,
-            lengthscales=self.lengthscales,
-        )
-        run.table(
+        data, fits, curves = results
+        verdicts = smoothing_verdicts(self.lengthscales, [fit["leave_one_out"] for fit in fits])
+        titles = [
+            f"ℓ = {length:g}: {verdict}"
+            for length, verdict in zip(self.lengthscales, verdicts, strict=True)
+        ]
+        label, lengths = self.model.label(), self.lengthscales
+        draw_curves(run, "lengthscales", data, curves, titles, label=label, lengthscales=lengths)
+        run.table_of(
             f"Fixed lengthscales, kernel {self.model.words()}",
-            ["ℓ", "residual sd", "leave-one-out error"],
-            [
-                [
-                    f"{fit['lengthscale']:g}",
-                    f"{float(fit['residual_sd']):.4f}",
-                    f"{float(fit['leave_one_out']):.4f}",
-                ]
-                for fit in fits
-            ],
+            fits,
+            {
+                "ℓ": "{lengthscale:g}",
+                "residual sd": "{residual_sd:.4f}",
+                "leave-one-out error": "{leave_one_out:.4f}",
+            },
         )
         run.summary({"data": describe(data), **self.model.named(), "fits": fits})

@@ -80,7 +80,7 @@ class Projection(Study):
             run.note([f"{name}: {sentence}" for sentence in fit.warnings()])
             predicted = fit(data.x)
             error = None if data.mean is None else jnp.mean((predicted - data.mean) ** 2)
-            leave_one_out = ak.LeaveOneOut()(fit.model, data.x, data.y)
+            leave_one_out = float(ak.LeaveOneOut()(fit.model, data.x, data.y))
             parameters = sum(
                 leaf.size for leaf in jax.tree.leaves(eqx.filter(fit.model, eqx.is_inexact_array))
             )
@@ -93,7 +93,8 @@ class Projection(Study):
                 }
             )
         held_out = Rows.of(self.hold_out, len(data.y)).largest
-        draw_fits(run, "projection", data, list(fits.values()), list(fits))
+        titles = [f"{row['model']}: error {row['leave_one_out']:.3g}" for row in rows]
+        draw_fits(run, "projection", data, list(fits.values()), titles)
         run.table(
             f"Masked hold-out of {held_out} of {len(data.y)} rows",
             ["model", "parameters", "leave-one-out error", "error to the true mean"],

@@ -220,13 +220,15 @@ def draw_regimes(run: Run, regimes: dict[str, Any]) -> None:
     for (top, bottom), (name, title) in zip(axes.T, titles.items(), strict=True):
         for i, a in enumerate(np.asarray(regimes[f"{name}_weights"]).T):
             top.plot(tau, a, styles[i % 4], label=f"key {i + 1}")
-        top.set(title=title, xscale="log", ylim=(0.0, 1.0))
+        sharp = tau[np.max(np.asarray(regimes[f"{name}_weights"]), axis=1) > 0.5]
+        half = f"a weight > ½ below τ = {sharp[-1]:.2g}" if len(sharp) else "no weight > ½"
+        top.set(title=f"{title}: {half}", xscale="log", ylim=(0.0, 1.0))
         bottom.plot(tau, regimes[f"{name}_match"], "--", color=ak.plot.BLUE, label="Σ a s")
         term = "τ H(a)" if name == "entropy" else "−τ KL(a‖r)"
         bottom.plot(tau, regimes[f"{name}_term"], ":", color=ak.plot.PURPLE, label=term)
         bottom.plot(tau, regimes[f"{name}_objective"], color=ak.plot.ink(), label="objective")
         bottom.set(xlabel="temperature τ")
-        bottom.legend()
+        bottom.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=3)
     axes[0, 0].set_ylabel("weight")
     axes[1, 0].set_ylabel("contribution to the objective")
     legend(figure, list(axes[0]))

@@ -78,21 +78,18 @@ class Scaling(Study):
             str(count) for count in counts if count not in {row["devices"] for row in rows}
         ]:
             run.note([f"{', '.join(left)} devices: not available on this machine"])
-        run.table(
+        run.table_of(
             f"n = {self.n}, {self.dim} dimensions, float32: MiB of each device; and the largest "
             f"error of {self.checked} rows in float64",
-            ["devices", "", "value", "with gradients", "error of values", "of gradients"],
-            [
-                [
-                    str(row["devices"]),
-                    row["layout"],
-                    f"{row['value_mib']:.0f}",
-                    f"{row['gradient_mib']:.0f}",
-                    f"{row['value_error']:.0e}",
-                    f"{row['gradient_error']:.0e}",
-                ]
-                for row in rows
-            ],
+            rows,
+            {
+                "devices": "{devices}",
+                "": "{layout}",
+                "value": "{value_mib:.0f}",
+                "with gradients": "{gradient_mib:.0f}",
+                "error of values": "{value_error:.0e}",
+                "of gradients": "{gradient_error:.0e}",
+            },
         )
         dims = [3, 16, 64, 128]
         least = {a.name: [rows_to_hide(a, d) for d in dims] for a in _ACCELERATORS}
@@ -128,6 +125,13 @@ class Scaling(Study):
         left.set(xlabel="devices P (virtual)", ylabel="memory of each device (MiB)")
         left.set_xticks(counts, map(str, counts))
         left.minorticks_off()
+        saved = {  # of the gradient, from the fewest devices to the most
+            layout: held[0] / held[-1]
+            for layout in ("keys cut", "ring")
+            if (held := arrays[f"{layout}_gradient_mib"])
+        }
+        words = ", ".join(f"{layout} {times:.2g}" for layout, times in saved.items())
+        left.set_title(f"{counts[-1]} devices, times less memory: {words}", fontsize="medium")
         left.legend()
         dims = np.geomspace(1, 256, 65)
         colors = {"A100": ak.plot.GREEN, "H100": ak.plot.BLUE}

@@ -115,21 +115,19 @@ class Seeds(Study):
                     "standard_error_of_that": worse.std(ddof=1) / np.sqrt(len(worse)),
                 }
             )
-        self._draw(run, names, lengthscales, ratios, errors)
-        run.table(
+        self._draw(run, rows, lengthscales, ratios, errors)
+        run.table_of(
             f"{len(errors)} data sets of {self.data.n} points, kernel "
             f"{self.model.words()}; error: integrated, squared",
-            ["method", "median ℓ", "mean error", "over the best (± s.e.)", "median ÷ hindsight"],
-            [
-                [
-                    row["method"],
-                    f"{row['lengthscale_quartiles'][1]:.4f}",
-                    f"{row['mean_error']:.4f}",
-                    f"{row['mean_error_over_best']:+.4f} ± {row['standard_error_of_that']:.4f}",
-                    f"{row['median_ratio_to_hindsight']:.3f}",
-                ]
-                for row in rows
-            ],
+            rows,
+            {
+                "method": "{method}",
+                "median ℓ": "{lengthscale_quartiles[1]:.4f}",
+                "mean error": "{mean_error:.4f}",
+                "over the best": "{mean_error_over_best:+.4f}",
+                "s.e.": "{standard_error_of_that:.4f}",
+                "median ÷ hindsight": "{median_ratio_to_hindsight:.3f}",
+            },
         )
         run.summary(
             {
@@ -143,12 +141,12 @@ class Seeds(Study):
     def _draw(
         self,
         run: Run,
-        names: list[str],
+        rows: list[dict[str, Any]],
         lengthscales: np.ndarray,
         ratios: np.ndarray,
         errors: np.ndarray,
     ) -> None:
-        figure = Figure(figsize=(8.4, 3.6))
+        figure, names = Figure(figsize=(8.4, 3.6)), [row["method"] for row in rows]
         left, right = figure.subplots(1, 2)
         line = {"color": ak.plot.ink(), "linewidth": 0.9}
         for ax, values, shown in ((left, lengthscales, names), (right, ratios[:, :-1], names[:-1])):
@@ -165,12 +163,19 @@ class Seeds(Study):
                 flierprops={"markersize": 3, "markeredgecolor": ak.plot.ink()},
             )
             ax.invert_yaxis()
-        left.set(xlabel="fitted lengthscale ℓ (units of x)", title="what is fitted")
+        low, _, high = np.transpose([row["lengthscale_quartiles"] for row in rows])
+        widest = int(np.argmax(np.log(high / low)))
+        left.set(
+            xlabel="fitted lengthscale ℓ (units of x)",
+            title=f"ℓ scatters most by “{names[widest]}”",
+        )
         right.axvline(1.0, color=ak.plot.BLUE, linestyle="--", linewidth=1.0)
         right.set_xscale("log")
         right.set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
         right.minorticks_off()
-        right.set(xlabel="integrated squared error ÷ that of the best ℓ", title="what it costs")
+        best = min(rows[:-1], key=lambda row: row["mean_error"])
+        right.set(xlabel="integrated squared error ÷ that of the best ℓ")
+        right.set_title(f"lowest mean error: “{best['method']}”")
         run.figure("seeds", figure, lengthscales=lengthscales, errors=errors, methods=names)
 
 

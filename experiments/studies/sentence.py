@@ -77,10 +77,10 @@ class Sentences(Study):
             for row in rows
             if self.sentences[row["sentence"]].roles[row["positions"][0]] == ASKS.get(row["head"])
         ]
-        run.table(
+        run.table_of(
             "What the heads look at most",
-            ["head", "query", "key", "weight"],
-            [[r["head"], r["query"], r["key"], f"{r['weight']:.2f}"] for r in shown],
+            shown,
+            {"head": "{head}", "query": "{query}", "key": "{key}", "weight": "{weight:.2f}"},
         )
         run.summary({"sentences": [s.model_dump() for s in self.sentences], "largest": rows})
 
@@ -138,6 +138,8 @@ class Sentences(Study):
         ax.get_xticklabels()[place].set_fontweight("bold")
         ax.set_xlabel("key (bold: the query)")
         ax.set_ylabel(f"weight from “{tokens[place]}”")
+        most = int(np.argmax(of_it))
+        ax.set_title(f"{of_it[most]:.0%} on “{ak.plot.literal(tokens[most])}”")
         run.figure("pronoun", figure, weights=of_it)
 
 

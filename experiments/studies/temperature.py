@@ -59,18 +59,18 @@ class Temperature(Study):
         draw_forms(run, data, self.query, forms)
         draw_dial(run, data, dial)
         best = int(np.argmin(dial["error"]))
-        run.table(
+        run.table_of(
             "A weighted sum of labels, three ways",
-            ["weights", f"keys that share the weight at x = {self.query:g}", "prediction", "error"],
             [
-                [
-                    name,
-                    f"{np.exp(entropy(form['weights'])):.1f}",
-                    f"{form['prediction']:.4f}",
-                    f"{form['error']:.4f}",
-                ]
+                {"name": name, "keys": np.exp(entropy(form["weights"])), **form}
                 for name, form in forms.items()
             ],
+            {
+                "weights": "{name}",
+                f"keys that share the weight at x = {self.query:g}": "{keys:.1f}",
+                "prediction": "{prediction:.4f}",
+                "error": "{error:.4f}",
+            },
         )
         ends = {"τ lowest": 0, "τ best": best, "τ highest": -1}
         run.table(
@@ -190,7 +190,7 @@ def draw_forms(
         top.plot(x, data.mean, "--", color=ak.plot.BLUE, label="true mean")
         top.plot(at, form["curve"], color=ak.plot.ORANGE, label="weighted sum")
         top.plot([query], [form["prediction"]], "o", color=ak.plot.ink(), label="at the query")
-        top.set_title(f"{name} weights")
+        top.set_title(f"{name} weights: error {form['error']:.3g}")
         bottom.vlines(x, 0.0, form["weights"], color=ak.plot.GREEN)
         bottom.axvline(query, color=ak.plot.ink(), linestyle=":", linewidth=1.0)
         bottom.set_xlabel("x")
@@ -221,13 +221,16 @@ def draw_dial(run: Run, data: ak.data.Dataset, dial: dict[str, Any]) -> None:
     left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     middle.plot(tau, dial["entropy"], color=ak.plot.GREEN)
     middle.axhline(np.log(len(data.y)), color=ak.plot.ink(), linestyle=":", linewidth=1.0)
-    middle.annotate(f"log {len(data.y)}", (tau[0], np.log(len(data.y))), va="bottom")
+    middle.annotate(f"log {len(data.y)}", (tau[0], np.log(len(data.y))), va="top")
     middle.set(xscale="log", xlabel="temperature τ", ylabel="entropy of the weights, nats")
+    keys = np.exp(dial["entropy"][best])
+    middle.set_title(f"at the best τ about {keys:.0f} keys share the weight")
     right.plot(tau, dial["bias"], "--", color=ak.plot.BLUE, label="bias²")
     right.plot(tau, dial["variance"], ":", color=ak.plot.PURPLE, label="variance")
     right.plot(tau, dial["error"], color=ak.plot.ink(), label="their sum")
     right.plot([tau[best]], [dial["error"][best]], "o", color=ak.plot.ORANGE)
     right.set(xscale="log", yscale="log", xlabel="temperature τ", ylabel="squared error")
     right.set_ylim(bottom=1e-4)
-    right.legend()
+    right.set_title(f"lowest error {dial['error'][best]:.2g} at τ = {tau[best]:.2g}")
+    right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
     run.figure("dial", figure, x=data.x[:, 0], y=data.y, grid=at, **dial)

@@ -13,11 +13,10 @@ from matplotlib.figure import Figure
 import attnkernel as ak
 
 from ..benchmarks.driver import interleaved, medians
-from ..config_source import FieldError
-from ..panels import heat_map, label_outer, legend, panels
+from ..panels import draw_fits, heat_map, legend
 from ..parts import Data, Name
 from ..run import Run
-from ..study import Keys, Study, describe, load
+from ..study import Keys, Study, describe, require_one_input
 from ..watch import SILENT, Watch
 
 KERNELS: dict[str, type[ak.kernels.Radial]] = {
@@ -69,8 +68,7 @@ class Zoo(Study):
     ] = [16, 64, 256, 1024, 4096]
 
     def check(self) -> None:
-        if load(self.data, self.keys().next()).x.shape[1] != 1:
-            raise FieldError(("data",), "this study draws one input; name one column in data.x")
+        require_one_input(self)
 
     def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
         keys = Keys(key)
@@ -98,17 +96,21 @@ class Zoo(Study):
             for name, fit in results.fits.items()
         }
         draw_shapes(run)
-        draw_fits(run, data, results.fits)
+        lowest = min(fit["leave_one_out"] for fit in fits.values())
+        titles = [
+            f"{name}: error {fit['leave_one_out']:.4f}"
+            + (", the lowest" if fit["leave_one_out"] == lowest else "")
+            + f" (ℓ = {fit['lengthscale']:.3g})"
+            for name, fit in fits.items()
+        ]
+        draw_fits(run, "fits", data, list(results.fits.values()), titles)
         self.draw_heat_maps(run, results.tokens)
         self.draw_feature_errors(run, errors)
         self.draw_costs(run, costs)
-        run.table(
+        run.table_of(
             "Leave-one-out fits",
-            ["kernel", "ℓ", "leave-one-out error"],
-            [
-                [name, f"{fit['lengthscale']:.4g}", f"{fit['leave_one_out']:.4f}"]
-                for name, fit in fits.items()
-            ],
+            [{"kernel": name, **fit} for name, fit in fits.items()],
+            {"kernel": "{kernel}", "ℓ": "{lengthscale:.4g}", "error": "{leave_one_out:.4f}"},
         )
         run.table(
             "Random features: root mean square error of the output, and its slope",
@@ -191,7 +193,7 @@ class Zoo(Study):
         return found
 
     def draw_feature_errors(self, run: Run, found: dict[str, dict[str, Any]]) -> None:
-        figure = Figure(figsize=(4.8, 3.2))
+        figure = Figure(figsize=(4.8, 4.0))
         ax = figure.subplots()
         for (name, part), style in zip(found.items(), ("o-", "s--"), strict=True):
             ax.plot(self.counts, part["error"], style, label=f"{name}, positive features")
@@ -200,7 +202,9 @@ class Zoo(Study):
         ax.plot(self.counts, theory, ":", color=ak.plot.ink(), label=r"falling as $1/\sqrt{M}$")
         ax.set(xscale="log", yscale="log", xlabel="number of random features M")
         ax.set_ylabel("root mean square error of the output")
-        ax.legend()
+        slopes = ", ".join(f"$M^{{{part['slope']:.2f}}}$" for part in found.values())
+        ax.set_title(f"the error falls as {slopes}")
+        legend(figure, [ax], columns=1)
         arrays = {name: part["error"] for name, part in found.items()}
         run.figure("features", figure, counts=self.counts, **arrays)
 
@@ -231,25 +235,11 @@ class Zoo(Study):
             ax.plot(self.lengths, part["seconds"], style, label=name)
         ax.set(xscale="log", yscale="log", xlabel="tokens N")
         ax.set_ylabel(f"seconds, one head, d = {self.dim}")
-        ax.legend()
+        orders = ", ".join(f"{name} $N^{{{part['order']:.1f}}}$" for name, part in found.items())
+        ax.set_title(orders)
+        legend(figure, [ax])
         arrays = {name: part["seconds"] for name, part in found.items()}
         run.figure("cost", figure, lengths=self.lengths, **arrays)
-
-
-def draw_fits(run: Run, data: ak.data.Dataset, fits: dict[str, ak.Fit]) -> None:
-    """Each kernel on one data set, at its leave-one-out lengthscale."""
-    figure, axes = panels(len(fits))
-    at, curves = ak.plot.grid(data.x), {}
-    for ax, (name, fit) in zip(axes, fits.items(), strict=True):
-        curves[name] = np.asarray(fit(at))
-        ak.plot.points(data.x, data.y, ax=ax)
-        if data.mean is not None:
-            ax.plot(np.ravel(data.x), data.mean, "--", color=ak.plot.BLUE, label="true mean")
-        ax.plot(at, curves[name], color=ak.plot.ORANGE, label="prediction")
-        ax.set_title(f"{name}: ℓ = {float(fit.model.kernel.lengthscale):.3g}")
-    label_outer(axes, data.x_names[0], data.y_name)
-    legend(figure, axes)
-    run.figure("fits", figure, x=data.x[:, 0], y=data.y, grid=at, **curves)
 
 
 def draw_shapes(run: Run) -> None:
