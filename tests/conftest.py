@@ -155,7 +155,8 @@ def legacy_prng():
 @pytest.fixture
 def force_unmaterialised(monkeypatch):
     """Takes the code path of large sums, which store no weights, for small ones too."""
-    monkeypatch.setattr("attnkernel.methods._blockwise_unmaterialised._LEAST", (0, 0))
+    for name in ("MIN_QUERIES", "MIN_PAIRS"):
+        monkeypatch.setattr(f"attnkernel.methods._blockwise_unmaterialised.{name}", 0)
     jax.clear_caches()  # programs compiled before took the other path
     yield
     jax.clear_caches()

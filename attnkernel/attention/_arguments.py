@@ -1,4 +1,4 @@
-"""The arguments of `attend`: whether they fit together, and what is to be done with them."""
+"""Checks the arguments of `attend`, and derives the `Task` from them."""
 
 from typing import Any
 
@@ -13,32 +13,32 @@ from ..kernels import Kernel
 from ..methods import Task
 from ..priors import Prior
 from ..rules import Rule
-from ._per_head import Parts, batch_shape, first
+from ._per_head import Parts, batch_shape, first_head
 
 
-def checked(
+def check_arguments(
     q: Any, k: Any, v: Any, kernel: Any, prior: Any, rule: Any
 ) -> tuple[tuple[Any, Any, Any], Task]:
-    """Arrays that fit together, and what is to be done with them.
+    """The arguments as arrays, and the `Task` of one member of the batch.
 
-    **Raises:** `ValueError`, with a sentence, where they do not or are of another kind.
+    **Raises:** `ValueError` if an argument is of a wrong type or shape, or they do not match.
     """
-    q, k, v = _matrix("q", q), _matrix("k", k), _matrix("v", v)
+    q, k, v = _as_matrix("q", q), _as_matrix("k", k), _as_matrix("v", v)
     parts = (kernel, prior, rule)
     for name, part, kind, example in (
-        ("kernel", first(kernel), Kernel, "ak.Gaussian(0.3)"),
-        ("rule", first(rule), Rule, "ak.Softmax()"),
-        ("prior", first(prior), Prior, "ak.priors.ExcludeSelf(), or None"),
+        ("kernel", first_head(kernel), Kernel, "ak.Gaussian(0.3)"),
+        ("rule", first_head(rule), Rule, "ak.Softmax()"),
+        ("prior", first_head(prior), Prior, "ak.priors.ExcludeSelf(), or None"),
     ):
         if not (part is None and name == "prior"):
             require_instance(name, part, kind, example)
         require_single(part)
-    _require_fitting(q, k, v, parts)
-    return (q, k, v), task_of(q, k, v, *map(first, parts))
+    _require_compatible(q, k, v, parts)
+    return (q, k, v), task_of(q, k, v, *map(first_head, parts))
 
 
 def task_of(q: Any, k: Any, v: Any, kernel: Kernel, prior: Prior | None, rule: Rule) -> Task:
-    """What is to be summed, of one member of the batch."""
+    """The `Task` of one member of the batch."""
     given = jnp.result_type(q, k, v)
     dtype = wider_dtype(given)
     if type(kernel).precomputed is not Kernel.precomputed:
@@ -48,7 +48,7 @@ def task_of(q: Any, k: Any, v: Any, kernel: Kernel, prior: Prior | None, rule: R
     return Task(kernel, prior, rule, queries, keys, dim, dim_v, dtype, given)
 
 
-def _matrix(name: str, value: Any) -> Any:
+def _as_matrix(name: str, value: Any) -> Any:
     """A floating array of rows and columns, or its shape, with any leading batch axes."""
     array = value if isinstance(value, jax.ShapeDtypeStruct) else as_real_array(name, value)
     if array.ndim < 2:
@@ -63,8 +63,8 @@ def _matrix(name: str, value: Any) -> Any:
     return jax.ShapeDtypeStruct(array.shape, jnp.result_type(float))
 
 
-def _require_fitting(q: Any, k: Any, v: Any, parts: Parts) -> None:
-    kernel, prior, _ = map(first, parts)
+def _require_compatible(q: Any, k: Any, v: Any, parts: Parts) -> None:
+    kernel, prior, _ = map(first_head, parts)
     try:
         kernel.check(q.shape[-1], k.shape[-1])
     except ValueError as error:

@@ -15,10 +15,10 @@ from ..kernels import Kernel
 from ..methods import Method, dense_weights
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._arguments import checked, task_of
+from ._arguments import check_arguments, task_of
 from ._auto import Auto
 from ._jit import jit_if_pure
-from ._per_head import Parts, PerHead, first, has_heads, over_batch
+from ._per_head import Parts, PerHead, first_head, has_heads, map_batch
 
 
 @overload
@@ -94,14 +94,16 @@ def attend(
     """
     require_instance("method", method, Method, "ak.Auto() or ak.Blockwise()")
     require_bool("return_log_mass", return_log_mass)
-    arrays, task = checked(q, k, v, kernel, prior, rule)
+    arrays, task = check_arguments(q, k, v, kernel, prior, rule)
     for name, array in zip("qkv", arrays, strict=True):
         require_finite(name, array)
     if (reason := method.unsupported_reason(task)) is not None:
         raise ValueError(f"{type(method).__name__} cannot evaluate this: {reason}")
     dtype, method = arrays[0].dtype, method.resolve(task)
     parts, *arrays = vary_alike(_in_dtype(((kernel, prior, rule), *arrays), task.dtype))
-    value, log_mass = jit_if_pure(_sum, (method, method.batch_size(task), parts), *arrays)
+    value, log_mass = jit_if_pure(
+        _values_and_log_masses, (method, method.batch_size(task), parts), *arrays
+    )
     if return_log_mass:
         return value.astype(dtype), log_mass.astype(dtype)
     return value.astype(dtype)
@@ -120,25 +122,25 @@ def attention_weights(
     They take O(queries x keys) memory: to look at, or where a model is to change them. Arguments
     as for `attend`.
     """
-    (queries, keys, _), task = checked(q, k, k, kernel, prior, rule)
+    (queries, keys, _), task = check_arguments(q, k, k, kernel, prior, rule)
     require_finite("q", queries)
     require_finite("k", keys)
     parts, *points = vary_alike(_in_dtype(((kernel, prior, rule), queries, keys), task.dtype))
-    return jit_if_pure(_weigh, (parts,), *points).astype(queries.dtype)
+    return jit_if_pure(_weights_of_batch, (parts,), *points).astype(queries.dtype)
 
 
-def _sum(
+def _values_and_log_masses(
     method: Method,
-    at_a_time: int | None,
+    batch_size: int | None,
     parts: Parts,
     q: Float[Array, "*#batch queries dim_q"],
     k: Float[Array, "*#batch keys dim_k"],
     v: Float[Array, "*#batch keys dim_v"],
 ) -> tuple[Float[Array, "*_batch queries dim_v"], Float[Array, "*_batch queries"]]:
-    """Values and log-masses, over all batch axes."""
+    """The values and log-masses of all members of the batch, `batch_size` at a time."""
     kernel, prior, rule = parts
     if prior is not None and not has_heads(prior):
-        task = task_of(q, k, v, *map(first, parts))
+        task = task_of(q, k, v, *map(first_head, parts))
         parts = kernel, method.precomputed_prior(prior, task), rule
 
     def of_member(parts: Parts, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
@@ -149,15 +151,15 @@ def _sum(
         value = jnp.where(valid[:, None], state.value, jnp.nan)
         return value, jnp.where(valid, state.log_mass, jnp.nan)
 
-    return over_batch(of_member, at_a_time, parts, q, k, v)
+    return map_batch(of_member, batch_size, parts, q, k, v)
 
 
-def _weigh(
+def _weights_of_batch(
     parts: Parts,
     q: Float[Array, "*#batch queries dim_q"],
     k: Float[Array, "*#batch keys dim_k"],
 ) -> Float[Array, "*_batch queries keys"]:
-    """All weights, over all batch axes."""
+    """The weights of all members of the batch."""
 
     def of_member(parts: Parts, q: Array, k: Array) -> Array:
         kernel, prior, rule = parts
@@ -166,7 +168,7 @@ def _weigh(
         weights = dense_weights(q, k, kernel, prior, rule)
         return jnp.where(valid[:, None], weights, jnp.nan)
 
-    return over_batch(of_member, None, parts, q, k)
+    return map_batch(of_member, None, parts, q, k)
 
 
 def _valid_queries(

@@ -13,7 +13,7 @@ from ..kernels import Kernel
 from ..methods import Blockwise, Dense, Fourier, Method, SoftmaxState, Sorted, Task
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._arguments import checked, task_of
+from ._arguments import check_arguments, task_of
 from ._per_head import PerHead
 
 
@@ -70,9 +70,9 @@ def select_method(
     """The method that `Auto` takes, without running it; arguments as for `attend`.
 
     Of q, k and v only shapes and dtypes matter: `jax.ShapeDtypeStruct`s will do. Print what comes
-    back to read the reason for which each method before it in the list was passed over.
+    back to read the reason why each method before it in the list was skipped.
     """
-    return _select(checked(q, k, v, kernel, prior, rule)[1])
+    return _select(check_arguments(q, k, v, kernel, prior, rule)[1])
 
 
 def _select(task: Task) -> Selection:

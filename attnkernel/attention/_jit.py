@@ -14,9 +14,9 @@ from ._per_head import batch_shape
 def jit_if_pure(function: Any, parts: tuple, *arrays: Array) -> Any:
     """Calls `function(*parts, *arrays)` as one compiled program.
 
-    Parts that hold a function, whose result may change without notice, are called uncompiled.
+    If parts hold a Python function, whose result may change between calls, they run uncompiled.
     """
-    call = _compiled if _is_pure(parts) else _called
+    call = _call_compiled if _is_pure(parts) else _call
     return with_automatic_axes(lambda *of: call(function, of[0], of[1:]), parts, *arrays)
 
 
@@ -24,7 +24,7 @@ def with_automatic_axes(run: Any, parts: tuple, *arrays: Array) -> Any:
     """`run(parts, *arrays)`, with the sharding of intermediate arrays left to XLA on a mesh of
     explicit axes.
 
-    Every result has the batch axes and the rows of the first array for its first axes, and is
+    The first axes of every result are the batch axes and the rows of the first array, and it is
     sharded along them as that array is.
     """
     of_rows = jax.typeof(arrays[0]).sharding
@@ -44,11 +44,11 @@ def with_automatic_axes(run: Any, parts: tuple, *arrays: Array) -> Any:
     return spread(moving, *arrays)
 
 
-def _called(function: Any, parts: tuple, arrays: tuple) -> Any:
+def _call(function: Any, parts: tuple, arrays: tuple) -> Any:
     return function(*parts, *arrays)
 
 
-_compiled = eqx.filter_jit(_called)
+_call_compiled = eqx.filter_jit(_call)
 
 
 def _is_pure(node: Any) -> bool:

@@ -21,7 +21,7 @@ from ._attend import attend
 from ._jit import jit_if_pure
 from ._local_fit import LocalFit
 from ._local_moments import local_moments
-from ._monomials import Basis, like
+from ._monomials import Basis, with_rank_of
 from ._normal_equations import solve_normal_equations
 
 MAX_INVERSE_GRAM = 100.0  # (S⁻¹)₁₁: 1 for a local mean, and at most 41 inside uniform designs
@@ -98,11 +98,11 @@ def _fit_polynomials(
     solved, condition, deficient = solve_normal_equations(gram, right, scaled, rounding)
     empty = jnp.isneginf(log_mass)[..., None, None]
     solved = jnp.where(empty, 0.0, solved)
-    coefficients = solved[..., :-1] / like(units[:, None], solved)
-    constant = coefficients[..., :1, :] + like(centre[..., None, :], coefficients)
+    coefficients = solved[..., :-1] / with_rank_of(units[:, None], solved)
+    constant = coefficients[..., :1, :] + with_rank_of(centre[..., None, :], coefficients)
     constant = jnp.where(empty, 0.0, constant)
     coefficients = jnp.concatenate([constant, coefficients[..., 1:, :]], axis=-2)
-    influence = solved[..., -1] / like(units, log_mass[..., None])
+    influence = solved[..., -1] / with_rank_of(units, log_mass[..., None])
     deficient = deficient & ~jnp.isneginf(log_mass)  # a query without keys has no design
     extrapolates = influence[..., 0] > MAX_INVERSE_GRAM
     return LocalFit(coefficients, influence, log_mass, condition, deficient, extrapolates)

@@ -51,11 +51,11 @@ class Basis(NamedTuple):
                 factors[i, j] = math.prod(map(math.comb, a, b))
                 places[i, j] = where[tuple(map(operator.sub, a, b))]
         powers = monomials(delta, self.terms)[..., places]
-        return like(jnp.asarray(factors, delta.dtype), powers) * powers
+        return with_rank_of(jnp.asarray(factors, delta.dtype), powers) * powers
 
 
-def like(array: Array, other: Array) -> Array:
-    """The array with leading axes of size 1, up to the number of axes of the other."""
+def with_rank_of(array: Array, other: Array) -> Array:
+    """The array with leading axes of size 1 added, up to the number of axes of the other."""
     return array.reshape((1,) * max(0, other.ndim - array.ndim) + array.shape)
 
 

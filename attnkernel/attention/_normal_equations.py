@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._monomials import like
+from ._monomials import with_rank_of
 
 MAX_UNROLLED_TERMS = 4  # of a system that is solved by formulas
 
@@ -25,25 +25,25 @@ def solve_normal_equations(
     """
     terms, eps = gram.shape[-1], float(jnp.finfo(gram.dtype).eps)
     eye, slopes = jnp.eye(terms, dtype=gram.dtype), jnp.arange(terms) > 0
-    gram = gram + like(jnp.diag(jnp.where(slopes, ridge, 0.0)), gram)
+    gram = gram + with_rank_of(jnp.diag(jnp.where(slopes, ridge, 0.0)), gram)
     diagonal = jnp.diagonal(gram, axis1=-2, axis2=-1)
-    lost = like(slopes, rounding) & (rounding > eps**0.5 * diagonal)
+    lost = with_rank_of(slopes, rounding) & (rounding > eps**0.5 * diagonal)
     diagonal = diagonal + jnp.where(lost, rounding, 0.0)
-    gram = jnp.where(like(eye > 0, gram), diagonal[..., None], gram)
+    gram = jnp.where(with_rank_of(eye > 0, gram), diagonal[..., None], gram)
     # a smaller diagonal counts as constant: its square would overflow derivatives
     varies = diagonal > float(jnp.finfo(gram.dtype).tiny) ** 0.75
     # the solution does not depend on the scaling: it needs no derivative
     unit = jax.lax.rsqrt(jax.lax.stop_gradient(jnp.where(varies, diagonal, 1.0)))
-    first = jnp.broadcast_to(like(eye[:, :1], right), (*right.shape[:-1], 1))
+    first = jnp.broadcast_to(with_rank_of(eye[:, :1], right), (*right.shape[:-1], 1))
     right = jnp.concatenate([right, first], axis=-1) * unit[..., None]
     scaled = gram * unit[..., None] * unit[..., None, :]
     # the trace of the inverse is the sum of the inverse eigenvalues
-    regularised = jax.lax.stop_gradient(scaled) + like(8 * terms * eps * eye, scaled)
-    everything = jnp.broadcast_to(like(eye, regularised), regularised.shape)
+    regularised = jax.lax.stop_gradient(scaled) + with_rank_of(8 * terms * eps * eye, scaled)
+    everything = jnp.broadcast_to(with_rank_of(eye, regularised), regularised.shape)
     condition = jnp.trace(_cholesky_solver(regularised)(everything), axis1=-2, axis2=-1)
     deficient = ~(condition < eps ** (-2 / 3)) | jnp.any(lost, axis=-1)
     added = jnp.where(deficient, eps**0.5, 0.0)[..., None, None]
-    regular = scaled + added * like(jnp.diag(slopes.astype(gram.dtype)), scaled)
+    regular = scaled + added * with_rank_of(jnp.diag(slopes.astype(gram.dtype)), scaled)
     product = functools.partial(jnp.matmul, regular, precision="highest")
     solver = _cholesky_solver(jax.lax.stop_gradient(regular))
     solved = jax.lax.custom_linear_solve(

@@ -92,12 +92,12 @@ def _is_per_head(node: Any) -> bool:
 
 
 def has_heads(part: Any) -> bool:
-    """Whether the part differs from head to head."""
+    """Whether a kernel, prior or rule holds a `PerHead`."""
     return any(map(_is_per_head, jax.tree.leaves(part, is_leaf=_is_per_head)))
 
 
-def first(part: Any) -> Any:
-    """The part as the first head has it."""
+def first_head(part: Any) -> Any:
+    """The kernel, prior or rule of the first head; one without heads is returned as it is."""
     return jax.tree.map(
         lambda node: node.head(*[0] * node.axes) if _is_per_head(node) else node,
         part,
@@ -123,23 +123,26 @@ def batch_shape(parts: Any, *arrays: Any) -> tuple[Any, ...]:
         ) from None
 
 
-def over_batch(
-    function: Callable[..., Any], at_a_time: int | None, parts: Parts, *arrays: Array
+def map_batch(
+    function: Callable[..., Any], batch_size: int | None, parts: Parts, *arrays: Array
 ) -> Any:
-    """`function(parts, *arrays)` of every member of a batch: so many at a time; None: all."""
+    """Maps `function(parts, *arrays)` over all batch axes, `batch_size` members at a time.
+
+    None: all members at once.
+    """
     batch = batch_shape(parts, *arrays)
 
-    def whole_rank(leaf: Array, axes: int) -> Array:
+    def with_batch_rank(leaf: Array, axes: int) -> Array:
         return jnp.expand_dims(leaf, tuple(range(len(batch) - axes)))
 
-    # what each member has of its own, all its batch axes in place, and what all share
+    # the arrays of each member, with all batch axes, and the rest, which all share
     nodes, structure = jax.tree.flatten(parts, _is_per_head)
     own, shared = [], []
     for node in nodes:
         mine, rest = eqx.partition(node.stack, eqx.is_array) if _is_per_head(node) else (None, node)
-        own.append(jax.tree.map(lambda leaf, node=node: whole_rank(leaf, node.axes), mine))
+        own.append(jax.tree.map(lambda leaf, node=node: with_batch_rank(leaf, node.axes), mine))
         shared.append(rest)
-    rows = [whole_rank(array, array.ndim - 2) for array in arrays]
+    rows = [with_batch_rank(array, array.ndim - 2) for array in arrays]
     leaves, of_leaves = jax.tree.flatten((own, rows))
 
     def of_member(leaves: list[Array]) -> Any:
@@ -151,29 +154,29 @@ def over_batch(
         return function(jax.tree.unflatten(structure, members), *arrays)
 
     count = math.prod(batch)
-    # a symbolic number of members is cut into single ones, or not at all
-    if at_a_time is None or (at_a_time > 1 if is_symbolic(count) else count <= at_a_time):
-        return _nested(of_member, leaves, batch)
+    # a symbolic number of members is mapped one by one, or all at once
+    if batch_size is None or (batch_size > 1 if is_symbolic(count) else count <= batch_size):
+        return _nested_vmap(of_member, leaves, batch)
     flat = [
         jnp.broadcast_to(leaf, batch + rest).reshape(count, *rest)
         for leaf in leaves
         for rest in [leaf.shape[len(batch) :]]
     ]
-    found = jax.lax.map(of_member, flat, batch_size=at_a_time if at_a_time > 1 else None)
+    found = jax.lax.map(of_member, flat, batch_size=batch_size if batch_size > 1 else None)
     return jax.tree.map(lambda leaf: leaf.reshape(*batch, *leaf.shape[1:]), found)
 
 
-def _nested(
+def _nested_vmap(
     of_member: Callable[[list[Array]], Any], leaves: list[Array], batch: tuple[int, ...]
 ) -> Any:
-    """One `vmap` for each axis; what has size 1 there is shared."""
+    """One `vmap` for each batch axis; arrays of size 1 there are shared."""
     if not batch:
         return of_member(leaves)
     shared = [leaf.shape[0] == 1 for leaf in leaves]
     leaves = [leaf[0] if one else leaf for leaf, one in zip(leaves, shared, strict=True)]
 
     def inner(leaves: list[Array]) -> Any:
-        return _nested(of_member, leaves, batch[1:])
+        return _nested_vmap(of_member, leaves, batch[1:])
 
     if batch[0] == 1:
         return jax.tree.map(lambda leaf: leaf[None], inner(leaves))

@@ -64,7 +64,7 @@ class Method(eqx.Module):
 
 
 def batch_size_within_memory(task: Task) -> int | None:
-    """How many members of a batch have 2²⁴ pairs in all: 64 MB of scores in float32.
+    """The number of batch members that have `MAX_BATCH_PAIRS` pairs together.
 
     None, the whole batch, if the number of queries or of keys is symbolic.
     """
@@ -76,7 +76,7 @@ def batch_size_within_memory(task: Task) -> int | None:
 def mask_unsupported_reason(
     prior: Prior | None, *, excludes_self: bool = False, is_causal: bool = False
 ) -> str | None:
-    """Why a method that takes masks of keys, and the factors named, does not take this prior."""
+    """Why a method that takes masks of keys, and the named factors, does not take this prior."""
     mask = key_mask_of(prior)
     names = ["HeldOut"] + ["ExcludeSelf"] * excludes_self + ["Causal()"] * is_causal
     got = mask.unsupported_reason
@@ -97,7 +97,7 @@ def apply_prior(
     i: Int[Array, " queries"],
     j: Int[Array, " keys"],
 ) -> Float[Array, "queries keys"]:
-    """log K / τ + log π; a forbidden pair is -inf whatever its kernel says, NaN too."""
+    """log K / τ + log π; -inf for a forbidden pair, even if its score is NaN."""
     scores = materialise_before_shift(scores)
     if prior is None:
         return scores
@@ -107,13 +107,14 @@ def apply_prior(
 
 @jax.custom_jvp
 def materialise_before_shift(scores: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The scores as they are, rounded before a shift is taken from them.
+    """The scores, rounded to their dtype before a shift is subtracted.
 
-    In one step with the product that they end in (an FMA) that is noise, where they are more than
-    1/ε: the highest score less itself would not be 0.
+    A compiler may fuse the subtraction with the product that a score ends in (an FMA). The highest
+    score minus itself is then the rounding error of the score, which exceeds 1 for scores above
+    1/ε.
     """
-    most = jnp.finfo(scores.dtype).max
-    return jnp.where(scores > most, most, scores)
+    largest = jnp.finfo(scores.dtype).max
+    return jnp.where(scores > largest, largest, scores)
 
 
 @materialise_before_shift.defjvp

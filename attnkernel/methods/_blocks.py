@@ -1,4 +1,4 @@
-"""Blocks of queries and of keys: cut out, bounded, and scored, a pair of blocks at a time."""
+"""Blocks of queries and of keys: split, bounded, and scored, a pair of blocks at a time."""
 
 import functools
 import math
@@ -21,27 +21,29 @@ from ._base import apply_prior
 
 Parts = tuple[Kernel, Prior | None, Rule]
 
+MAX_BLOCK_MASS = 1e15  # of the weights of a block: 10⁴ such blocks stay below 1e38, float32's end
+
 
 class Block(NamedTuple):
-    """Consecutive queries or keys: their numbers, points, box, and values (queries: thresholds)."""
+    """Consecutive queries or keys, from row `low` to row `high`, and the box that holds them."""
 
     low: Int[Array, ""]
     high: Int[Array, ""]
-    points: Float[Array, "dim rows"]  # a loop over rows then reads them in order
+    points: Float[Array, "dim rows"]  # transposed: a loop over rows reads them in order
     least: Float[Array, " dim"]
     greatest: Float[Array, " dim"]
-    values: Float[Array, "width rows"]
+    values: Float[Array, "width rows"]  # of keys; of queries, their thresholds
 
 
 def _pad(array: Array, size: int) -> Array:
-    """Rows up to a multiple of `size`, by repeating the last."""
+    """The array padded to a multiple of `size` rows by repeating the last."""
     rows, *rest = array.shape
     short = -(-rows // size) * size - rows
     return jnp.concatenate([array, jnp.broadcast_to(array[-1:], (short, *rest))])
 
 
-def cut_blocks(points: Array, values: Array, size: int) -> Block:
-    """All blocks, along a leading axis."""
+def split_blocks(points: Array, values: Array, size: int) -> Block:
+    """The points and values in blocks of `size` rows, along a leading axis."""
     low = jnp.arange(-(-points.shape[0] // size)) * size
 
     def cut(array: Array) -> Array:
@@ -50,21 +52,22 @@ def cut_blocks(points: Array, values: Array, size: int) -> Block:
     high = jnp.minimum(low + size, points.shape[0]) - 1
     box = jax.lax.stop_gradient(cut(points))
     least, greatest = jnp.min(box, axis=2), jnp.max(box, axis=2)
-    # or a scan over heads holds what depends on numbers alone, all blocks of a mask, for them all
+    # keeps XLA from hoisting all blocks of a mask, which depend on row numbers alone, out of a
+    # scan over heads
     low, high, least = jax.lax.optimization_barrier((low, high, least))
     return Block(low, high, cut(points), least, greatest, cut(values))
 
 
-def cut_rows(
+def split_numbers(
     numbers: Float[Array, " queries"], size: int, padding: ArrayLike
 ) -> Float[Array, "blocks rows"]:
-    """A number of each query, in blocks; of rows of padding, the one given."""
+    """One number per query, in blocks of `size`; rows of padding get the number `padding`."""
     blocks = -(-numbers.shape[0] // size)
     short = blocks * size - numbers.shape[0]
     return jnp.pad(numbers, (0, short), constant_values=padding).reshape(blocks, size)
 
 
-def fold(
+def fold_blocks(
     rows: Block,
     columns: Block,
     numbers: Float[Array, "blocks rows"],
@@ -73,10 +76,13 @@ def fold(
     needs: Callable[[Array, Array, Array], Bool[Array, ""]],
     add: Callable[[Block, Block, Array, Array], Array],
 ) -> Array:
-    """All blocks of keys, one after the other, into a state of each block of queries.
+    """Folds all blocks of keys into a state of each block of queries; returns the states.
 
-    Made of scans whose steps are recomputed when differentiated. Of a bound on its log-weights,
-    the `numbers` of the row and the state, `needs` says whether a pair of blocks is to be added.
+    Derivatives recompute the steps of its scans.
+
+    **Arguments:** `numbers`: one per query. `add`: from (row block, column block, numbers, state)
+    to the next state. `needs`: from (upper bound of the log-weights, numbers, state) to whether the
+    pair of blocks must be added.
     """
     recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
 
@@ -84,8 +90,8 @@ def fold(
     def of_row(row: Block, number: Array) -> Array:
         @recomputed
         def step(state: Array, column: Block) -> tuple[Array, None]:
-            needed = any_in_batch(needs(bound_of(row, column, parts), number, state))
-            # again: a branch hands its blocks of weights out as arrays
+            needed = any_in_batch(needs(log_weight_upper_bound(row, column, parts), number, state))
+            # checkpointed again: a branch of `cond` saves its blocks of weights for the derivative
             operands = row, column, number, state
             return jax.lax.cond(needed, recomputed(add), lambda *of: of[-1], *operands), None
 
@@ -96,8 +102,8 @@ def fold(
     return found.reshape(-1, *found.shape[2:])
 
 
-def derivative(function: Callable[..., Array], primals: tuple, tangents: tuple) -> Array:
-    """Of `function(*primals)`, along tangents of `eqx.filter_custom_jvp`: None of a constant."""
+def jvp_with_constants(function: Callable[..., Array], primals: tuple, tangents: tuple) -> Array:
+    """The JVP of the function along tangents of `eqx.filter_custom_jvp`: None for a constant."""
     moving = jax.tree.map(
         lambda tangent: tangent is not None, tangents, is_leaf=lambda t: t is None
     )
@@ -109,8 +115,8 @@ def derivative(function: Callable[..., Array], primals: tuple, tangents: tuple) 
     return jax.jvp(of_change, (change,), (tangents,))[1]
 
 
-def bound_of(row: Block, column: Block, parts: Parts) -> Float[Array, ""]:
-    """A number that no log-weight of the pairs of two blocks exceeds; constant to derivatives."""
+def log_weight_upper_bound(row: Block, column: Block, parts: Parts) -> Float[Array, ""]:
+    """An upper bound of the log-weights of all pairs of two blocks, as a constant."""
     (kernel, prior, rule), thresholds = jax.tree.map(
         lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf,
         (parts, row.values),
@@ -123,13 +129,15 @@ def bound_of(row: Block, column: Block, parts: Parts) -> Float[Array, ""]:
         of_prior = prior.score_upper_bound(
             PositionBlock(row.low, row.high, column.low, column.high)
         )
-        # a kernel may say +inf, nothing, of pairs that the prior forbids
+        # the kernel's bound may be +inf for pairs that the prior forbids
         bound = jnp.where(jnp.isneginf(of_prior), -jnp.inf, bound + of_prior)
     lowest = None if not len(thresholds) else jnp.min(thresholds, axis=1)
     return rule.log_weights(bound.reshape(1, 1), lowest)[0, 0]
 
 
-def scores_of(row: Block, column: Block, parts: Parts, keys: int) -> Float[Array, "rows columns"]:
+def block_log_weights(
+    row: Block, column: Block, parts: Parts, keys: int
+) -> Float[Array, "rows columns"]:
     """Log-weights of the pairs of two blocks; -inf for rows of padding among the keys."""
     kernel, prior, rule = parts
     rows, columns = row.points.shape[1], column.points.shape[1]
@@ -142,24 +150,21 @@ def scores_of(row: Block, column: Block, parts: Parts, keys: int) -> Float[Array
     return scores
 
 
-def negligible_below(keys: int, dtype: Any) -> float:
-    """How far below the sum, in logarithms, all keys together change none of its digits.
+def negligible_gap(keys: int, dtype: Any) -> float:
+    """The gap in log-weight below which `keys` keys together change no digit of a sum.
 
-    A symbolic number of keys counts as 2³².
+    The margin is e¹². A symbolic number of keys counts as 2³², the most that positions can tell.
     """
-    most = 2**32 if is_symbolic(keys) else keys
-    return -math.log(float(jnp.finfo(dtype).eps)) + math.log(most) + 12.0
+    count = 2**32 if is_symbolic(keys) else keys
+    return -math.log(float(jnp.finfo(dtype).eps)) + math.log(count) + 12.0
 
 
-def is_needed(bound: Array, shift: Array, negligible: float) -> Bool[Array, ""]:
-    """Whether weights up to exp(bound) are more than rounding to a row of this running shift."""
+def is_block_needed(bound: Array, shift: Array, negligible: float) -> Bool[Array, ""]:
+    """Whether weights up to exp(bound) exceed the rounding of any row with this running shift."""
     return ~jnp.isneginf(bound) & ~(bound < jnp.min(shift) - negligible)
 
 
-_ROOM = 1e15  # a sum of weights that float32 still holds a thousand times over
-
-
-def sums_fit(more: Float[Array, "rows width"]) -> Bool[Array, ""]:
-    """Whether the sums of a block, the mass last, leave room for those of ten thousand more."""
-    most = 1e-4 * jnp.finfo(more.dtype).max
-    return jnp.all(more[:, -1] < _ROOM) & jnp.all(jnp.abs(more) < most)
+def sums_have_headroom(more: Float[Array, "rows width"]) -> Bool[Array, ""]:
+    """Whether 10⁴ times the sums of a block, the mass last, do not overflow."""
+    limit = 1e-4 * jnp.finfo(more.dtype).max
+    return jnp.all(more[:, -1] < MAX_BLOCK_MASS) & jnp.all(jnp.abs(more) < limit)

@@ -32,15 +32,15 @@ from ._block_table import tabulate_blocks
 from ._blocks import (
     Block,
     Parts,
-    bound_of,
-    cut_blocks,
-    cut_rows,
-    derivative,
-    fold,
-    is_needed,
-    negligible_below,
-    scores_of,
-    sums_fit,
+    block_log_weights,
+    fold_blocks,
+    is_block_needed,
+    jvp_with_constants,
+    log_weight_upper_bound,
+    negligible_gap,
+    split_blocks,
+    split_numbers,
+    sums_have_headroom,
 )
 from ._entmax import thresholds
 from ._softmax_state import SoftmaxState, finite_shift
@@ -84,7 +84,7 @@ class Blockwise(Method):
         return None
 
     def batch_size(self, task: Task) -> int | None:
-        """One from a million pairs on: it then has blocks enough, and its blocks stay in caches."""
+        """One for members of many pairs: their blocks fill a core and stay in its caches."""
         is_small = is_at_most(task.queries * task.keys, MIN_PAIRS_OF_SINGLE_MEMBER - 1)
         return batch_size_within_memory(task) if is_small else 1
 
@@ -104,43 +104,43 @@ class Blockwise(Method):
             # the mass is the sum of the values 1
             values = jnp.concatenate([v, jnp.ones((keys, 1), v.dtype)], axis=1)
             task = Task(kernel, prior, rule, queries, keys, q.shape[1], width, v.dtype)
-            sizes, by_key = self._plan(task)
+            sizes, unmaterialised_sizes = self._block_sizes(task)
             parts = kernel, self.precomputed_prior(prior, task), rule
             threshold = None if rule.entmax_exponent is None else thresholds(q, k, parts, sizes)
             of_queries = q[:, :0] if threshold is None else threshold[:, None]
-            shift, sums = _sums(q, k, values, of_queries, parts, sizes, by_key)
+            shift, sums = _sums(q, k, values, of_queries, parts, sizes, unmaterialised_sizes)
             state = SoftmaxState(shift, sums[:, -1], sums[:, :-1]).shifted(threshold)
         return state.with_sink(rule.log_sink())
 
     def precomputed_prior(self, prior: Prior | None, task: Task) -> Prior | None:
-        sizes, by_key = self._plan(task)
-        return tabulate_blocks(prior, task.queries, task.keys, by_key or sizes)
+        sizes, unmaterialised_sizes = self._block_sizes(task)
+        return tabulate_blocks(prior, task.queries, task.keys, unmaterialised_sizes or sizes)
 
-    def _plan(self, task: Task) -> tuple[tuple[int, int], tuple[int, int] | None]:
-        """Sizes of blocks, and of blocks whose weights are not stored (None: all are stored)."""
+    def _block_sizes(self, task: Task) -> tuple[tuple[int, int], tuple[int, int] | None]:
+        """The sizes of blocks; and of blocks whose weights are not stored, None if all are."""
         queries, keys = task.queries, task.keys
         tabulated = task.prior is not None and task.prior.needs_block_table
-        most = MAX_BLOCK_ROWS_TABULATED if tabulated else MAX_BLOCK_ROWS
-        sizes = self._sizes(queries, keys, (most, most))
+        rows = MAX_BLOCK_ROWS_TABULATED if tabulated else MAX_BLOCK_ROWS
+        sizes = self._balanced_sizes(queries, keys, (rows, rows))
         if (
             task.rule.entmax_exponent is not None
             or task.dim_v != 1
-            or not unmaterialised.is_light(task.kernel, queries, keys, task.dim)
+            or not unmaterialised.is_faster(task.kernel, queries, keys, task.dim)
         ):
             return sizes, None
-        block_q, block_k = self._sizes(queries, keys, (4096, 1024))
-        return sizes, (unmaterialised.whole(block_q), unmaterialised.whole(block_k))
+        block_q, block_k = self._balanced_sizes(queries, keys, unmaterialised.MAX_BLOCK_ROWS)
+        return sizes, (unmaterialised.rounded_up(block_q), unmaterialised.rounded_up(block_k))
 
-    def _sizes(self, queries: int, keys: int, most: tuple[int, int]) -> tuple[int, int]:
-        """The sizes given, or even parts of the whole, each of up to so many rows.
+    def _balanced_sizes(self, queries: int, keys: int, limits: tuple[int, int]) -> tuple[int, int]:
+        """`block_q` and `block_k`; where they are None, the size of the fewest equal blocks.
 
-        A symbolic number of rows is cut into blocks of `most` rows.
+        A symbolic number of rows is split into blocks of as many rows as the limit.
         """
 
-        def even(count: int, most: int) -> int:
-            return most if is_symbolic(count) else math.ceil(count / math.ceil(count / most))
+        def even(count: int, limit: int) -> int:
+            return limit if is_symbolic(count) else math.ceil(count / math.ceil(count / limit))
 
-        return self.block_q or even(queries, most[0]), self.block_k or even(keys, most[1])
+        return self.block_q or even(queries, limits[0]), self.block_k or even(keys, limits[1])
 
 
 @eqx.filter_custom_jvp
@@ -151,19 +151,19 @@ def _sums(
     thresholds: Float[Array, "queries few"],
     parts: Parts,
     sizes: tuple[int, int],
-    by_key: tuple[int, int] | None = None,
+    unmaterialised_sizes: tuple[int, int] | None = None,
 ) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
-    """L = log Z and Σ exp(s − L) v: the shift is found on the way. 0 for an empty row.
+    """L = log Z and Σ exp(s − L) v, with a running shift in one pass; 0 for an empty row.
 
-    In blocks of `sizes`; of sizes `by_key`, where weights are not to be stored.
+    Blocks are of `sizes`. With `unmaterialised_sizes` they are of those, and no weight is stored.
     """
-    sizes = sizes if by_key is None else by_key
-    rows, columns = cut_blocks(q, thresholds, sizes[0]), cut_blocks(k, values, sizes[1])
+    sizes = sizes if unmaterialised_sizes is None else unmaterialised_sizes
+    rows, columns = split_blocks(q, thresholds, sizes[0]), split_blocks(k, values, sizes[1])
     number, width, dtype = columns.low.shape[0], values.shape[1], values.dtype
-    negligible = negligible_below(k.shape[0], dtype)
+    negligible = negligible_gap(k.shape[0], dtype)
 
     def of_row(row: Block) -> tuple[Array, Array]:
-        bounds = jax.vmap(lambda column: bound_of(row, column, parts))(columns)
+        bounds = jax.vmap(lambda column: log_weight_upper_bound(row, column, parts))(columns)
         first = jnp.argmax(bounds)  # the nearest keys: later ones then seldom raise the shift
 
         def at(j: Array) -> Block:
@@ -171,31 +171,33 @@ def _sums(
 
         def step(t: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             j = (first + t) % number
-            needed = any_in_batch(is_needed(bounds[j], state[0], negligible))
-            # as an operand, so that it is cut out once and not anew for each of its pairs
+            needed = any_in_batch(is_block_needed(bounds[j], state[0], negligible))
+            # the block is an operand, so that XLA slices it once and not for each pair
             return jax.lax.cond(needed, add, lambda _, *state: state, at(j), *state)
 
         def add(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
-            if by_key is not None:
-                return unmaterialised.add(row, column, parts, k.shape[0], shift, sums)
+            if unmaterialised_sizes is not None:
+                return unmaterialised.add_block(row, column, parts, k.shape[0], shift, sums)
             return add_block(column, shift, sums)
 
         def add_block(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
-            """Adds at the shift as it is, which seldom is too low; else, or at -inf, raises it."""
+            """Adds at the current shift; if that overflows, or the shift is -inf, raises it."""
 
             def raised(shift: Array, sums: Array) -> tuple[Array, Array, Array]:
-                scores = scores_of(row, column, parts, k.shape[0])
+                scores = block_log_weights(row, column, parts, k.shape[0])
                 new = jnp.maximum(shift, jnp.max(scores, axis=1))
                 kept = jnp.exp(shift - finite_shift(new))
-                more = _weigh(scores, new, column.values)
+                more = _weighted_sums(scores, new, column.values)
                 return vary_alike(jnp.array(DONE), shift), new, sums * kept[:, None] + more
 
             def added(shift: Array, sums: Array) -> tuple[Array, Array, Array]:
-                more = _weigh(scores_of(row, column, parts, k.shape[0]), shift, column.values)
-                fits = ~any_in_batch(~sums_fit(more))
+                more = _weighted_sums(
+                    block_log_weights(row, column, parts, k.shape[0]), shift, column.values
+                )
+                fits = ~any_in_batch(~sums_have_headroom(more))
                 return jnp.where(fits, DONE, RAISE), shift, jnp.where(fits, sums + more, sums)
 
-            # a loop, so that the program of each of the two is there once
+            # a loop, so that the compiled program holds each of the two once
             def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
                 return jax.lax.cond(state[0] == RAISE, raised, added, *state[1:])
 
@@ -214,7 +216,7 @@ def _sums(
     log_mass = jnp.where(some, finite_shift(shift) + jnp.log(jnp.where(some, mass, 1.0)), 0.0)
     log_mass = jnp.where(jnp.isnan(mass), jnp.nan, log_mass)
     unit = jnp.where(mass == 0, 1.0, mass)
-    # L of a large shift is rounded: the sums stay those about the L that is returned
+    # a large L is rounded: the sums are relative to the L that is returned
     is_large = some & (jnp.abs(shift) * jnp.finfo(dtype).eps ** 0.5 > 1.0)
     unit = jnp.where(is_large, jnp.exp(log_mass - finite_shift(shift)), unit)
     return log_mass, sums / unit[:, None]
@@ -227,12 +229,12 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[Array
     def sums(
         q: Array, k: Array, values: Array, thresholds: Array, parts: Parts, sizes: Any, _: Any
     ) -> Array:
-        return sums_at(q, k, values, thresholds, parts, sizes, out[0])
+        return sums_at_shift(q, k, values, thresholds, parts, sizes, out[0])
 
-    return out, (None, derivative(sums, primals, tangents))
+    return out, (None, jvp_with_constants(sums, primals, tangents))
 
 
-def sums_at(
+def sums_at_shift(
     q: Float[Array, "queries dim"],
     k: Float[Array, "keys dim"],
     values: Float[Array, "keys width"],
@@ -241,47 +243,48 @@ def sums_at(
     sizes: tuple[int, int],
     shift: Float[Array, " queries"],
 ) -> Float[Array, "queries width"]:
-    """Σ exp(s − shift) v: made of scans whose steps are recomputed when differentiated."""
-    rows, columns = cut_blocks(q, thresholds, sizes[0]), cut_blocks(k, values, sizes[1])
-    negligible = negligible_below(k.shape[0], values.dtype)
+    """Σ exp(s − shift) v, from scans whose steps are recomputed by derivatives."""
+    rows, columns = split_blocks(q, thresholds, sizes[0]), split_blocks(k, values, sizes[1])
+    negligible = negligible_gap(k.shape[0], values.dtype)
 
     def needs(bound: Array, shift: Array, sums: Array) -> Array:
-        return is_needed(bound, shift, negligible)
+        return is_block_needed(bound, shift, negligible)
 
     def add(row: Block, column: Block, shift: Array, sums: Array) -> Array:
-        scores = scores_of(row, column, parts, k.shape[0])
-        return sums + _weigh(scores, shift, column.values)
+        scores = block_log_weights(row, column, parts, k.shape[0])
+        return sums + _weighted_sums(scores, shift, column.values)
 
     # rows of padding weigh nothing
-    shifts = cut_rows(shift, sizes[0], jnp.finfo(shift.dtype).max)
+    shifts = split_numbers(shift, sizes[0], jnp.finfo(shift.dtype).max)
     start = jnp.zeros((sizes[0], values.shape[1]), values.dtype)
-    return fold(rows, columns, shifts, start, parts, needs, add)[: q.shape[0]]
+    return fold_blocks(rows, columns, shifts, start, parts, needs, add)[: q.shape[0]]
 
 
-def _weigh(scores: Array, shift: Array, values: Array) -> Float[Array, "rows width"]:
+def _weighted_sums(scores: Array, shift: Array, values: Array) -> Float[Array, "rows width"]:
+    """Σ exp(s − shift) v over the keys of a block; the last row of the values is 1."""
     weights = jnp.exp(scores - finite_shift(shift)[:, None])
     if len(values) <= 2:
-        return _product(weights, values)
-    # of the values 1 a sum: in a product of matrices a column beyond a round number costs many
+        return _matmul(weights, values)
+    # the mass is a sum: a matrix product with one column more than 2ⁿ is much slower
     mass = jnp.sum(weights, axis=1, keepdims=True)
-    return jnp.concatenate([_product(weights, values[:-1]), mass], axis=1)
+    return jnp.concatenate([_matmul(weights, values[:-1]), mass], axis=1)
 
 
 @jax.custom_jvp
-def _product(
+def _matmul(
     weights: Float[Array, "rows columns"], values: Float[Array, "width columns"]
 ) -> Float[Array, "rows width"]:
-    # wide, and so is its cotangent: XLA's product with a tall one is slow on CPU
+    # the right factor is wide, and so is its cotangent: XLA on CPU is slow with tall ones
     wide = jax.lax.optimization_barrier(values)
     return jnp.matmul(weights, wide.T, precision=jax.lax.Precision.HIGHEST)
 
 
-@_product.defjvp
+@_matmul.defjvp
 def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     (weights, values), (of_weights, of_values) = primals, tangents
-    out = _product(weights, values)
+    out = _matmul(weights, values)
     if len(values) > 2:
-        return out, _product(of_weights, values) + _product(weights, of_values)
-    # of few columns, so that the cotangent of the weights is no product of matrices
+        return out, _matmul(of_weights, values) + _matmul(weights, of_values)
+    # one column at a time, so that the cotangent of the weights is no matrix product
     few = [jnp.sum(of_weights * value[None, :], axis=1) for value in values]
-    return out, jnp.stack(few, axis=1) + _product(weights, of_values)
+    return out, jnp.stack(few, axis=1) + _matmul(weights, of_values)

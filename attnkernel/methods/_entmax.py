@@ -1,11 +1,24 @@
-"""The thresholds of an entmax, streamed: Newton's method, a pass over the blocks at each step."""
+"""The thresholds of an entmax by Newton's method, with one pass over the blocks per step."""
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ..rules._entmax_threshold import Sums, find_threshold, threshold_sums, threshold_tangent
-from ._blocks import Block, Parts, cut_blocks, cut_rows, derivative, fold, scores_of
+from ..rules._entmax_threshold import (
+    MassAndSlope,
+    find_threshold,
+    threshold_sums,
+    threshold_tangent,
+)
+from ._blocks import (
+    Block,
+    Parts,
+    block_log_weights,
+    fold_blocks,
+    jvp_with_constants,
+    split_blocks,
+    split_numbers,
+)
 
 
 @eqx.filter_custom_jvp
@@ -15,19 +28,19 @@ def thresholds(
     parts: Parts,
     sizes: tuple[int, int],
 ) -> Float[Array, " queries"]:
-    """λ of each query, of a rule with an `entmax_exponent`, in O(n + m) memory."""
-    rows, columns = cut_blocks(q, q[:, :0], sizes[0]), cut_blocks(k, k[:, :0], sizes[1])
+    """The threshold λ of each query, for a rule with an `entmax_exponent`; O(n + m) memory."""
+    rows, columns = split_blocks(q, q[:, :0], sizes[0]), split_blocks(k, k[:, :0], sizes[1])
 
     def needs(bound: Array, _: Array, highest: Array) -> Bool[Array, ""]:
         return ~(bound <= jnp.min(highest))
 
     def add(row: Block, column: Block, _: Array, highest: Array) -> Array:
-        scores = scores_of(row, column, parts, k.shape[0])
+        scores = block_log_weights(row, column, parts, k.shape[0])
         return jnp.maximum(highest, jnp.max(scores, axis=1))
 
     lowest = jnp.full(sizes[0], -jnp.inf, q.dtype)
     unused = jnp.zeros((rows.low.shape[0], sizes[0]), q.dtype)
-    highest = fold(rows, columns, unused, lowest, parts, needs, add)[: q.shape[0]]
+    highest = fold_blocks(rows, columns, unused, lowest, parts, needs, add)[: q.shape[0]]
     assert parts[2].entmax_exponent is not None
     return find_threshold(
         lambda threshold: _sums(q, k, threshold, parts, sizes), highest, parts[2].entmax_exponent
@@ -38,10 +51,10 @@ def thresholds(
 def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     threshold = thresholds(*primals)
 
-    def sums(q: Array, k: Array, parts: Parts, sizes: tuple[int, int]) -> Sums:
+    def sums(q: Array, k: Array, parts: Parts, sizes: tuple[int, int]) -> MassAndSlope:
         return _sums(q, k, threshold, parts, sizes)
 
-    slope = derivative(lambda *primals: sums(*primals)[0], primals, tangents)
+    slope = jvp_with_constants(lambda *primals: sums(*primals)[0], primals, tangents)
     return threshold, threshold_tangent(sums(*primals), slope)
 
 
@@ -51,9 +64,9 @@ def _sums(
     threshold: Float[Array, " queries"],
     parts: Parts,
     sizes: tuple[int, int],
-) -> Sums:
-    """S and minus its slope, at these thresholds."""
-    rows, columns = cut_blocks(q, q[:, :0], sizes[0]), cut_blocks(k, k[:, :0], sizes[1])
+) -> MassAndSlope:
+    """S and minus its slope in λ, at the given thresholds."""
+    rows, columns = split_blocks(q, q[:, :0], sizes[0]), split_blocks(k, k[:, :0], sizes[1])
     exponent = parts[2].entmax_exponent
     assert exponent is not None
 
@@ -61,11 +74,11 @@ def _sums(
         return ~(bound <= jnp.min(threshold) - exponent)
 
     def add(row: Block, column: Block, threshold: Array, sums: Array) -> Array:
-        scores = scores_of(row, column, parts, k.shape[0])
+        scores = block_log_weights(row, column, parts, k.shape[0])
         return sums + jnp.stack(threshold_sums(scores - threshold[:, None], exponent), axis=1)
 
     start = jnp.zeros((sizes[0], 2), q.dtype)
     # rows of padding weigh nothing
-    thresholds = cut_rows(threshold, sizes[0], jnp.finfo(threshold.dtype).max)
-    sums = fold(rows, columns, thresholds, start, parts, needs, add)[: q.shape[0]]
+    thresholds = split_numbers(threshold, sizes[0], jnp.finfo(threshold.dtype).max)
+    sums = fold_blocks(rows, columns, thresholds, start, parts, needs, add)[: q.shape[0]]
     return sums[:, 0], sums[:, 1]

@@ -17,13 +17,13 @@ from ._blocks import Parts
 from ._blockwise import Blockwise
 from ._softmax_state import SoftmaxState
 
-_ROWS = 256  # queries that are recomputed at a time
+CHUNK_QUERIES = 256  # recomputed at a time
 
 Arrays = tuple[Array, Array, Array]  # maximum, mass and total of a state
 
 
-class _Reordered(Mask):
-    """A mask of keys on rows and keys in another order; rows from `number` on see nothing."""
+class _ReorderedMask(Mask):
+    """A mask of keys, for queries and keys in another order; queries from `number` on see none."""
 
     allowed: Bool[Array, " keys"]
     excludes_self: bool = eqx.field(static=True)
@@ -48,12 +48,12 @@ def recompute_exactly(
 ) -> SoftmaxState:
     """The state of the wanted queries by `Blockwise`; an empty state for the others.
 
-    Both sides are sorted by the first coordinate, so that blocks far from each other are skipped.
+    Queries and keys are sorted by their first coordinate, so that most blocks can be skipped.
     """
     kernel, prior, rule = parts
     mask = key_mask_of(prior)
     allowed = jnp.ones(len(k), bool) if mask.allowed is None else mask.allowed
-    queries, steps = len(q), math.isqrt(-(-len(q) // _ROWS) - 1) + 1
+    queries, steps = len(q), math.isqrt(-(-len(q) // CHUNK_QUERIES) - 1) + 1
 
     def none(shape: tuple[int, ...]) -> Arrays:
         zeros = jnp.zeros(shape, v.dtype)
@@ -61,19 +61,21 @@ def recompute_exactly(
         return vary_alike(nothing, wanted, q, k, v, parts)
 
     def some() -> Arrays:
-        columns, order = _by_first(k), _by_first(q)
-        order = _in_front(wanted[order], order)
-        order = jnp.pad(order, (0, steps**2 * _ROWS - queries), constant_values=queries)
+        columns, order = _order_by_first_coordinate(k), _order_by_first_coordinate(q)
+        order = _move_to_front(wanted[order], order)
+        order = jnp.pad(order, (0, steps**2 * CHUNK_QUERIES - queries), constant_values=queries)
         keys, values = k[columns], v[columns]
 
         def of_rows(left: Array, chosen: Array) -> Arrays:
-            seen = _Reordered(allowed[columns], mask.excludes_self, chosen, columns, left)
+            seen = _ReorderedMask(allowed[columns], mask.excludes_self, chosen, columns, left)
             part = Blockwise(block_q=128).softmax_state(q[chosen], keys, values, kernel, seen, rule)
             return part.maximum, part.mass, part.total
 
-        # steps within steps, for to pass over one costs as much as to read all keys
-        of_parts = functools.partial(_while_left, of_rows, none)
-        found = _while_left(of_parts, none, jnp.sum(wanted), order.reshape(steps, steps, _ROWS))
+        # two nested loops of √n steps: passing over a step costs as much as reading all keys
+        of_parts = functools.partial(_map_while_remaining, of_rows, none)
+        found = _map_while_remaining(
+            of_parts, none, jnp.sum(wanted), order.reshape(steps, steps, CHUNK_QUERIES)
+        )
         return jax.tree.map(
             lambda whole, part: whole.at[order].set(
                 part.reshape(len(order), *whole.shape[1:]), mode="drop"
@@ -87,8 +89,8 @@ def recompute_exactly(
     )
 
 
-def _by_first(points: Float[Array, "n dim"]) -> Int[Array, " n"]:
-    """The order of the first coordinate; rows of a fit are in it already."""
+def _order_by_first_coordinate(points: Float[Array, "n dim"]) -> Int[Array, " n"]:
+    """The permutation that sorts by the first coordinate; the rows of a fit are sorted already."""
     first = jax.lax.stop_gradient(points[:, 0])
     return jax.lax.cond(
         any_in_batch(jnp.any(first[1:] < first[:-1])),
@@ -98,21 +100,24 @@ def _by_first(points: Float[Array, "n dim"]) -> Int[Array, " n"]:
     )
 
 
-def _in_front(wanted: Bool[Array, " n"], of: Int[Array, " n"]) -> Int[Array, " n"]:
-    """First those wanted, then the others, otherwise in the order that they are in."""
+def _move_to_front(wanted: Bool[Array, " n"], numbers: Int[Array, " n"]) -> Int[Array, " n"]:
+    """The numbers, those wanted first, otherwise in their order."""
     place = jnp.where(wanted, jnp.cumsum(wanted), jnp.sum(wanted) + jnp.cumsum(~wanted)) - 1
-    return jnp.zeros_like(of).at[place].set(of, unique_indices=True)
+    return jnp.zeros_like(numbers).at[place].set(numbers, unique_indices=True)
 
 
-def _while_left(
+def _map_while_remaining(
     body: Callable[[Array, Array], Arrays],
     none: Callable[[tuple[int, ...]], Arrays],
     left: Int[Array, ""],
     parts: Int[Array, "parts ..."],
 ) -> Arrays:
-    """`body` of how many are left and each part in turn; of the parts after the last, `none`."""
+    """Maps `body(left, part)` over the parts while `left`, the elements to go, is above 0.
 
-    # computed anew by derivatives: a choice would keep all that it reads, for every step
+    Parts after that give `none(part.shape)`.
+    """
+
+    # recomputed by derivatives: `cond` would save all that it reads, for every step
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def step(left: Array, part: Array) -> tuple[Array, Arrays]:
         found = jax.lax.cond(

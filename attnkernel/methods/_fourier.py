@@ -120,7 +120,7 @@ class Fourier(Method):
 
     def _sums(
         self, q: Array, k: Array, v: Array, kernel: Kernel, prior: Prior | None, rule: Rule
-    ) -> "Sums":
+    ) -> "CertifiedSums":
         assert isinstance(kernel, Gaussian)  # as unsupported_reason says
         assert isinstance(rule, Softmax)
         covariance = _covariance(kernel, k.shape[1]) * rule.temperature
@@ -161,13 +161,13 @@ class Fourier(Method):
         fine = delta <= self.tol * jnp.maximum(scale, 1e-3 * typical)
         certified &= jnp.all(fine | (count == 0), axis=1)  # a constant is its centre, exactly
         total = centre * mass[:, None] + unit * total
-        return Sums(
+        return CertifiedSums(
             jnp.where(certified, mass, 1.0), jnp.where(certified[:, None], total, 0.0), certified
         )
 
 
-class Sums(NamedTuple):
-    """Mass and total of every query, and whether its error is known to be small."""
+class CertifiedSums(NamedTuple):
+    """The mass and total of every query, and whether the bound on its error is small enough."""
 
     mass: Float[Array, " queries"]
     total: Float[Array, "queries dim_v"]

@@ -23,8 +23,8 @@ from ..priors import Prior
 from ..priors._base import key_mask_of
 from ..rules import Rule, Softmax
 from ._base import Method, Task, mask_unsupported_reason
-from ._blocks import derivative
-from ._blockwise import Blockwise, sums_at
+from ._blocks import jvp_with_constants
+from ._blockwise import Blockwise, sums_at_shift
 from ._half_precision import (
     BIAS_COLUMNS,
     HALF_DTYPES,
@@ -194,6 +194,6 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None,
 
     def sums(q: Array, k: Array, values: Array, parts: Any, _: Any) -> Array:
         sizes = min(len(q), MAX_BLOCK_ROWS), min(len(k), MAX_BLOCK_ROWS)
-        return sums_at(q, k, values, q[:, :0], parts, sizes, out[0])
+        return sums_at_shift(q, k, values, q[:, :0], parts, sizes, out[0])
 
-    return out, (None, derivative(sums, primals, tangents))
+    return out, (None, jvp_with_constants(sums, primals, tangents))

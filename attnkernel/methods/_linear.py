@@ -22,7 +22,9 @@ from ..rules import Rule, Softmax
 from ._base import Method, Task, mask_unsupported_reason
 from ._softmax_state import SoftmaxState, finite_shift
 
-_CHUNK = 64  # rows of a causal sum that are taken together
+# Rows of a causal sum that are added as one. Gradient at T = 4096, 4 heads x 32 features, in chunks
+# of 16: 55 ms, 32: 49 ms, 64: 47 ms, 128: 49 ms, 256: 55 ms.
+CHUNK_ROWS = 64
 
 
 class LinearState(eqx.Module):
@@ -33,7 +35,7 @@ class LinearState(eqx.Module):
 
     @classmethod
     def empty(cls, features: int, dim_v: int, dtype=None) -> "LinearState":
-        """Of no keys."""
+        """The state of no keys."""
         return cls(jnp.full(features, -jnp.inf, dtype), jnp.zeros((features, dim_v + 1), dtype))
 
     def scaled(self, maximum: Float[Array, " features"]) -> Float[Array, "features width"]:
@@ -107,7 +109,7 @@ class Linear(Method):
         if mask.is_causal:
             softmax, _ = advance(state, of_queries, of_keys, values)
         else:
-            softmax = _read(_add(state, of_keys, values), of_queries)
+            softmax = _read_state(_add_keys(state, of_keys, values), of_queries)
         return softmax.with_sink(rule.log_sink())
 
     def both(
@@ -128,26 +130,29 @@ class Linear(Method):
         return self.features(q, gaussian), self.features(k, gaussian)
 
 
-def _add(state: LinearState, keys: Features, values: Float[Array, "keys width"]) -> LinearState:
-    """The state with more keys in it."""
+def _add_keys(
+    state: LinearState, keys: Features, values: Float[Array, "keys width"]
+) -> LinearState:
+    """The state with more keys added."""
     maximum = jnp.maximum(state.maximum, jnp.max(keys.log, axis=0, initial=-jnp.inf))
     maximum = jax.lax.stop_gradient(maximum)
     weights = keys.factor * jnp.exp(keys.log - finite_shift(maximum)[None, :])
-    return LinearState(maximum, state.scaled(maximum) + _product(weights.T, values))
+    return LinearState(maximum, state.scaled(maximum) + _matmul(weights.T, values))
 
 
-def _read(state: LinearState, queries: Features) -> SoftmaxState:
+def _read_state(state: LinearState, queries: Features) -> SoftmaxState:
     """The softmax state of queries that see all keys of `state`."""
     log = queries.log + finite_shift(state.maximum)[None, :]
     log = jnp.where(jnp.isneginf(state.maximum)[None, :], -jnp.inf, log)
     highest = finite_shift(jnp.max(log, axis=1))
     weights = queries.factor * jnp.exp(log - highest[:, None])
-    return _moments(highest, _product(weights, state.sums), jnp.any(state.maximum > -jnp.inf))
+    return _state_of_sums(highest, _matmul(weights, state.sums), jnp.any(state.maximum > -jnp.inf))
 
 
-def _moments(
+def _state_of_sums(
     highest: Float[Array, " queries"], sums: Float[Array, "queries width"], some: Array
 ) -> SoftmaxState:
+    """The softmax state of sums whose last column is the mass; NaN where that is not positive."""
     mass = jnp.where(some & ~(sums[:, -1] > 0), jnp.nan, sums[:, -1])
     return SoftmaxState(highest, mass, sums[:, :-1])
 
@@ -157,7 +162,7 @@ def advance(
 ) -> tuple[SoftmaxState, LinearState]:
     """Rows that follow those of the state: each sees these, those before it, and itself."""
     rows = values.shape[0]
-    size = _CHUNK if is_symbolic(rows) else min(_CHUNK, rows)
+    size = CHUNK_ROWS if is_symbolic(rows) else min(CHUNK_ROWS, rows)
     chunks = -(-rows // size)
     short = chunks * size - rows
 
@@ -176,11 +181,13 @@ def advance(
         state: LinearState, chunk: tuple[Features, Features, Array]
     ) -> tuple[LinearState, SoftmaxState]:
         _, keys, values = chunk
-        after = _add(state, keys, values)
-        # what the first rows see may vanish beside what only the last see
+        after = _add_keys(state, keys, values)
+        # the features that the first rows see may underflow beside those that only the last see
         first = jnp.maximum(state.maximum, keys.log[0])
         close = jnp.all(after.maximum - first < 0.4 * -jnp.log(jnp.finfo(values.dtype).tiny))
-        softmax = jax.lax.cond(close, _together, _one_by_one, state, after, *chunk)
+        softmax = jax.lax.cond(
+            close, _chunk_by_products, _chunk_by_recurrence, state, after, *chunk
+        )
         return after, softmax
 
     state, softmax = jax.lax.scan(step, vary_alike(state, parts), parts)
@@ -190,33 +197,33 @@ def advance(
     return softmax, state
 
 
-def _together(
+def _chunk_by_products(
     state: LinearState, after: LinearState, queries: Features, keys: Features, values: Array
 ) -> SoftmaxState:
-    """A chunk by products of matrices."""
+    """The softmax state of each query of a chunk, by products of matrices."""
     log = queries.log + finite_shift(after.maximum)[None, :]
     highest = finite_shift(jnp.max(log, axis=1))
     left = queries.factor * jnp.exp(log - highest[:, None])
     right = keys.factor * jnp.exp(keys.log - finite_shift(after.maximum)[None, :])
-    within = jnp.tril(_product(left, right.T))
-    sums = _product(within, values) + _product(left, state.scaled(after.maximum))
-    return _moments(highest, sums, jnp.array(True))
+    within = jnp.tril(_matmul(left, right.T))
+    sums = _matmul(within, values) + _matmul(left, state.scaled(after.maximum))
+    return _state_of_sums(highest, sums, jnp.array(True))
 
 
-def _one_by_one(
+def _chunk_by_recurrence(
     state: LinearState, after: LinearState, queries: Features, keys: Features, values: Array
 ) -> SoftmaxState:
-    """A chunk by its recurrence: no key is measured against a later one."""
+    """The softmax state of each query of a chunk, key by key: no shift comes from a later key."""
 
     def step(
         state: LinearState, row: tuple[Features, Features, Array]
     ) -> tuple[LinearState, SoftmaxState]:
         query, key, value = jax.tree.map(lambda leaf: leaf[None], row)
-        state = _add(state, key, value)
-        return state, jax.tree.map(lambda leaf: leaf[0], _read(state, query))
+        state = _add_keys(state, key, value)
+        return state, jax.tree.map(lambda leaf: leaf[0], _read_state(state, query))
 
     return jax.lax.scan(step, state, (queries, keys, values))[1]
 
 
-def _product(a: Array, b: Array) -> Array:
+def _matmul(a: Array, b: Array) -> Array:
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)

@@ -22,13 +22,15 @@ import jax.numpy as jnp
 from jax.scipy.special import erfc
 from jaxtyping import Array, Complex, Float, Int
 
-# frequencies per dimension that there are programs for: the least that suffice are used
-_SIZES = {
+# Frequencies per dimension, by the number of dimensions. Each is compiled; a call uses the smallest
+# that suffices.
+GRID_SIZES = {
     1: (1024, 16384, 262144),
     2: (128, 384, 1024, 2048),
     3: (32, 64, 96, 128, 160, 208, 256),
 }
-_PAIRS = {1: 1, 2: 100, 3: 300}  # that are summed exactly in the time of one frequency
+# Pairs that are summed exactly in the time that one frequency takes, by the number of dimensions.
+PAIRS_PER_FREQUENCY = {1: 1, 2: 100, 3: 300}
 
 
 def convolve(
@@ -67,10 +69,10 @@ def convolve(
     # one grid for all of a batch, so that one transform of the keys serves it: the period so long
     # that images of the kernel are out of reach, so many frequencies that more have no weight
     reach, image_reach = (math.sqrt(-2.0 * math.log(at)) for at in (cut_at, 1e-5 * cut_at))
-    period = _largest(extent) + image_reach * _largest(width_q)
+    period = _max_over_batch(extent) + image_reach * _max_over_batch(width_q)
     spacing = 2.0 * jnp.pi / period
-    needed = 2.0 * jnp.max(reach * _largest(width_frequency) / spacing) + 2.0
-    sizes = _sizes(dim, len(q) * len(k))
+    needed = 2.0 * jnp.max(reach * _max_over_batch(width_frequency) / spacing) + 2.0
+    sizes = _affordable_grid_sizes(dim, len(q) * len(k))
     level = jnp.minimum(jnp.sum(needed > jnp.asarray(sizes)), len(sizes) - 1)
     phase_q, phase_k = (
         jnp.where(known[:, None], points - middle[None, :], 0.0) * spacing[None, :]
@@ -82,7 +84,7 @@ def convolve(
     packed = jax.lax.complex(columns[:, ::2], columns[:, 1::2]).T
     scaled = spacing[:, None] * covariance * spacing[None, :]
 
-    def of_size(size: int):
+    def transform_on_grid(size: int):
         def transform(
             q: Array, k: Array, packed: Array, scaled: Array
         ) -> tuple[Complex[Array, "pairs queries"], Float[Array, " pairs"]]:
@@ -98,7 +100,7 @@ def convolve(
         return transform
 
     sums, size_of_modes = jax.lax.switch(
-        level, [of_size(size) for size in sizes], phase_q, phase_k, packed, scaled
+        level, [transform_on_grid(size) for size in sizes], phase_q, phase_k, packed, scaled
     )
     out = jnp.stack([sums.real, sums.imag], axis=1).reshape(-1, len(q))[:width].T
 
@@ -118,10 +120,10 @@ def convolve(
     return out, jnp.where(known, error, jnp.inf)
 
 
-def _sizes(dim: int, pairs: int) -> tuple[int, ...]:
-    """The numbers of frequencies, per dimension, that take no longer than the pairs would."""
-    least, *more = _SIZES[dim]
-    return (least, *(size for size in more if _PAIRS[dim] * size**dim <= pairs))
+def _affordable_grid_sizes(dim: int, pairs: int) -> tuple[int, ...]:
+    """The grid sizes that take no longer than the exact sum of the pairs; at least the smallest."""
+    least, *more = GRID_SIZES[dim]
+    return (least, *(size for size in more if PAIRS_PER_FREQUENCY[dim] * size**dim <= pairs))
 
 
 @functools.cache
@@ -160,19 +162,19 @@ def _coefficients(scaled: Float[Array, "dim dim"], size: int) -> Float[Array, ".
 
 
 @jax.custom_batching.custom_vmap
-def _largest_bits(bits: Int[Array, " dim"]) -> Int[Array, " dim"]:
+def _max_bits_over_batch(bits: Int[Array, " dim"]) -> Int[Array, " dim"]:
     return bits
 
 
-@_largest_bits.def_vmap
+@_max_bits_over_batch.def_vmap
 def _(size: int, batched: list[bool], bits: Int[Array, "batch dim"]) -> tuple[Array, bool]:
-    return _largest_bits(jnp.max(bits, axis=0)), False
+    return _max_bits_over_batch(jnp.max(bits, axis=0)), False
 
 
-def _largest(positive: Float[Array, " dim"]) -> Float[Array, " dim"]:
-    """The largest of a batch, the same for all of it, and constant to derivatives.
+def _max_over_batch(positive: Float[Array, " dim"]) -> Float[Array, " dim"]:
+    """The maximum over the batch of a `vmap`, unbatched and constant to derivatives.
 
-    As bits, in the order of which positive numbers are: integers have no derivatives.
+    It compares bits, whose order is that of positive numbers: integers have no derivatives.
     """
     bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(positive), jnp.int64)
-    return jax.lax.bitcast_convert_type(_largest_bits(bits), positive.dtype)
+    return jax.lax.bitcast_convert_type(_max_bits_over_batch(bits), positive.dtype)

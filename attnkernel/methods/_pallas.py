@@ -17,9 +17,9 @@ from jaxtyping import Array, Float
 from ..kernels import Radial
 from ._softmax_state import finite_shift
 
-QUERIES, KEYS = 128, 64  # rows of a block, powers of two as Triton wants them
-_UNROLLED = 8  # dimensions, of a loop that is written out
-_LEAST = 16  # columns of values from which their sum is a product of matrices
+BLOCK_QUERIES, BLOCK_KEYS = 128, 64  # powers of two, as Triton requires
+MAX_UNROLLED_DIM = 8
+MIN_MATMUL_COLUMNS = 16  # the smallest matrix product of Triton
 
 
 def sums(
@@ -40,12 +40,17 @@ def sums(
     of each key; -inf hides it. `inverse_temperature`: 1 / τ.
     """
     queries, (keys, dim_v) = len(q), v.shape
-    width = dim_v if dim_v < _LEAST else max(_LEAST, pl.next_power_of_2(dim_v))
-    q, k = (jnp.pad(x, ((0, -len(x) % size), (0, 0))) for x, size in ((q, QUERIES), (k, KEYS)))
+    width = (
+        dim_v if dim_v < MIN_MATMUL_COLUMNS else max(MIN_MATMUL_COLUMNS, pl.next_power_of_2(dim_v))
+    )
+    q, k = (
+        jnp.pad(x, ((0, -len(x) % size), (0, 0)))
+        for x, size in ((q, BLOCK_QUERIES), (k, BLOCK_KEYS))
+    )
     v = jnp.pad(v, ((0, len(k) - keys), (0, width - dim_v)))
     log_prior = jnp.pad(log_prior, (0, len(k) - keys), constant_values=-jnp.inf)
 
-    def whole(array: Array) -> pl.BlockSpec:
+    def whole_array(array: Array) -> pl.BlockSpec:
         return pl.BlockSpec(array.shape, lambda i: (0,) * array.ndim)
 
     operands = (
@@ -57,16 +62,16 @@ def sums(
         jnp.reshape(jnp.asarray(inverse_temperature, q.dtype), 1),
     )
     shift, mass, total = pl.pallas_call(
-        functools.partial(_program, kernel=kernel, causal=causal),
-        grid=(len(q) // QUERIES,),
+        functools.partial(_sum_block_of_queries, kernel=kernel, causal=causal),
+        grid=(len(q) // BLOCK_QUERIES,),
         in_specs=[
-            pl.BlockSpec((q.shape[1], QUERIES), lambda i: (0, i)),
-            *(whole(operand) for operand in operands[1:]),
+            pl.BlockSpec((q.shape[1], BLOCK_QUERIES), lambda i: (0, i)),
+            *(whole_array(operand) for operand in operands[1:]),
         ],
         out_specs=[
-            pl.BlockSpec((QUERIES,), lambda i: (i,)),
-            pl.BlockSpec((QUERIES,), lambda i: (i,)),
-            pl.BlockSpec((width, QUERIES), lambda i: (0, i)),
+            pl.BlockSpec((BLOCK_QUERIES,), lambda i: (i,)),
+            pl.BlockSpec((BLOCK_QUERIES,), lambda i: (i,)),
+            pl.BlockSpec((width, BLOCK_QUERIES), lambda i: (0, i)),
         ],
         out_shape=[
             jax.ShapeDtypeStruct((len(q),), q.dtype),
@@ -83,31 +88,31 @@ def sums(
     return jnp.where(jnp.isnan(mass), jnp.nan, log_mass), out / jnp.where(some, mass, 1.0)[:, None]
 
 
-def _program(
+def _sum_block_of_queries(
     q: Any,
     k: Any,
     v: Any,
     inverse: Any,
     log_prior: Any,
     inverse_temperature: Any,
-    *outs: Any,
+    *results: Any,
     kernel: Radial,
     causal: bool,
 ) -> None:
-    """One block of queries: coordinates down, rows across."""
-    dim, width, blocks = q.shape[0], v.shape[0], k.shape[1] // KEYS
-    first = pl.program_id(0) * QUERIES
-    if causal:  # blocks behind the last query of this one cost nothing
-        blocks = jnp.minimum(blocks, (first + QUERIES + KEYS - 1) // KEYS)
+    """Sums over all keys for one block of queries; arrays have coordinates down, rows across."""
+    dim, width, blocks = q.shape[0], v.shape[0], k.shape[1] // BLOCK_KEYS
+    first = pl.program_id(0) * BLOCK_QUERIES
+    if causal:  # blocks of keys after the last query are skipped
+        blocks = jnp.minimum(blocks, (first + BLOCK_QUERIES + BLOCK_KEYS - 1) // BLOCK_KEYS)
 
     def scores_of(block: Array) -> Array:
-        here = pl.ds(block * KEYS, KEYS)
+        here = pl.ds(block * BLOCK_KEYS, BLOCK_KEYS)
 
         def add(a: Array | int, squares: Array) -> Array:
             return squares + ((q[a, :][:, None] - k[a, here][None, :]) * inverse[a]) ** 2
 
-        squares = jnp.zeros((QUERIES, KEYS), jnp.float32)
-        if dim <= _UNROLLED:
+        squares = jnp.zeros((BLOCK_QUERIES, BLOCK_KEYS), jnp.float32)
+        if dim <= MAX_UNROLLED_DIM:
             for a in range(dim):
                 squares = add(a, squares)
         else:
@@ -116,7 +121,7 @@ def _program(
             kernel.log_of(squares * kernel.unit) * inverse_temperature[0] + log_prior[here][None, :]
         )
         if causal:
-            i, j = first + jnp.arange(QUERIES), block * KEYS + jnp.arange(KEYS)
+            i, j = first + jnp.arange(BLOCK_QUERIES), block * BLOCK_KEYS + jnp.arange(BLOCK_KEYS)
             scores = jnp.where(j[None, :] <= i[:, None], scores, -jnp.inf)
         return scores
 
@@ -126,8 +131,8 @@ def _program(
         new = jnp.maximum(shift, jnp.max(scores, axis=1))
         constant = jnp.where(new == -jnp.inf, 0.0, new)
         weights, kept = jnp.exp(scores - constant[:, None]), jnp.exp(shift - constant)
-        here = pl.ds(block * KEYS, KEYS)
-        if width < _LEAST:
+        here = pl.ds(block * BLOCK_KEYS, BLOCK_KEYS)
+        if width < MIN_MATMUL_COLUMNS:
             more = [jnp.sum(weights * v[a, here][None, :], axis=1) for a in range(width)]
             total = [old * kept + new for old, new in zip(total, more, strict=True)]
         else:
@@ -135,14 +140,18 @@ def _program(
             total = [total[0] * kept[None, :] + more]
         return new, mass * kept + jnp.sum(weights, axis=1), *total
 
-    nothing = jnp.zeros((QUERIES,), jnp.float32)
-    start = [nothing] * width if width < _LEAST else [jnp.zeros((width, QUERIES), jnp.float32)]
-    shift, mass, *total = jax.lax.fori_loop(
-        0, blocks, step, (jnp.full((QUERIES,), -jnp.inf), nothing, *start)
+    nothing = jnp.zeros((BLOCK_QUERIES,), jnp.float32)
+    start = (
+        [nothing] * width
+        if width < MIN_MATMUL_COLUMNS
+        else [jnp.zeros((width, BLOCK_QUERIES), jnp.float32)]
     )
-    outs[0][:], outs[1][:] = shift, mass
-    if width < _LEAST:
+    shift, mass, *total = jax.lax.fori_loop(
+        0, blocks, step, (jnp.full((BLOCK_QUERIES,), -jnp.inf), nothing, *start)
+    )
+    results[0][:], results[1][:] = shift, mass
+    if width < MIN_MATMUL_COLUMNS:
         for a in range(width):
-            outs[2][a, :] = total[a]
+            results[2][a, :] = total[a]
     else:
-        outs[2][:, :] = total[0]
+        results[2][:, :] = total[0]

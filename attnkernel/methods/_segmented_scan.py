@@ -1,9 +1,8 @@
-r"""Running sums along sorted points in which nothing is ever subtracted, so that no digit is lost.
+r"""Running sums along sorted points that never subtract, so that no digit cancels.
 
-A sum over an interval is seldom well computed as the difference of two prefix sums: what they
-share cancels, and takes the digits with it. Here sums begin anew at the start of each cell, an
-interval is put together from pieces of cells, and wherever the values are positive, so is all
-that is added.
+The difference of two prefix sums loses the digits that they share. Here running sums restart at
+each cell, and an interval is the union of pieces of cells. For positive values all terms are
+positive.
 """
 
 import functools
@@ -19,17 +18,19 @@ from .._core.mesh_axes import vary_alike
 
 Tree = TypeVar("Tree")
 
-_FEW = 1024  # elements of which one row is fast enough, and a smaller program
+# Elements up to which a scan is one loop. Gradient of `Sorted` with `Epanechnikov`, one loop → two:
+# 20 000 rows 53 → 19 ms, 200 000 rows 641 → 319 ms; values are as fast. Two compile 1 to 2.5 s
+# longer.
+MAX_SINGLE_ROW = 1024
 
 
-def scan(merge: Callable[[Tree, Tree], Tree], elements: Tree) -> Tree:
-    """All prefixes of an associative `merge`, along the last axis.
+def prefix_scan(merge: Callable[[Tree, Tree], Tree], elements: Tree) -> Tree:
+    """The prefix sums of an associative `merge`, along the last axis.
 
-    Rows of √n elements run side by side, then each takes in what came before it: two passes that
-    stay in the cache, in a program whose size hardly depends on n.
+    Rows of √n elements are scanned side by side; then each merges the total of the rows before it.
     """
     n = jax.tree.leaves(elements)[0].shape[-1]
-    length = math.isqrt(n) if n > _FEW else n
+    length = math.isqrt(n) if n > MAX_SINGLE_ROW else n
     rows = -(-n // length)
 
     def cut(leaf: Array) -> Array:
@@ -46,7 +47,7 @@ def scan(merge: Callable[[Tree, Tree], Tree], elements: Tree) -> Tree:
     last, others = jax.lax.scan(step, first, jax.tree.map(lambda leaf: leaf[1:], columns))
     out = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, others)
     if rows > 1:
-        before = jax.tree.map(lambda leaf: leaf[..., :-1], scan(merge, last))
+        before = jax.tree.map(lambda leaf: leaf[..., :-1], prefix_scan(merge, last))
         later = jax.tree.map(lambda leaf: leaf[..., 1:], out)
         later = jax.vmap(merge, in_axes=(None, 0))(before, later)
         out = jax.tree.map(lambda a, b: jnp.concatenate([a[..., :1], b], axis=-1), out, later)
@@ -56,28 +57,28 @@ def scan(merge: Callable[[Tree, Tree], Tree], elements: Tree) -> Tree:
 
 
 class Cells(NamedTuple):
-    """Sorted points cut into consecutive cells: whether a point starts one, and its cell's ends."""
+    """Sorted points in consecutive cells: whether each starts one; its cell's first and last."""
 
     starts: Bool[Array, " n"]
     first: Int[Array, " n"]
     last: Int[Array, " n"]
 
     @classmethod
-    def of(cls, starts: Bool[Array, " n"]) -> "Cells":
+    def from_starts(cls, starts: Bool[Array, " n"]) -> "Cells":
         n = len(starts)
         index = jnp.arange(n)
         ends = jnp.append(starts[1:], True)
-        first = scan(jnp.maximum, jnp.where(starts, index, 0))
-        last = scan(jnp.minimum, jnp.where(ends, index, n - 1)[::-1])[::-1]
+        first = prefix_scan(jnp.maximum, jnp.where(starts, index, 0))
+        last = prefix_scan(jnp.minimum, jnp.where(ends, index, n - 1)[::-1])[::-1]
         return cls(starts, first, last)
 
     @classmethod
-    def equal(cls, points: Float[Array, " n"]) -> "Cells":
+    def of_equal(cls, points: Float[Array, " n"]) -> "Cells":
         """Cells of points that coincide."""
-        return cls.of(jnp.concatenate([jnp.ones(1, bool), points[1:] != points[:-1]]))
+        return cls.from_starts(jnp.concatenate([jnp.ones(1, bool), points[1:] != points[:-1]]))
 
     @classmethod
-    def narrow(cls, points: Float[Array, " n"], scale: Float[Array, ""]) -> "Cells":
+    def of_width_below(cls, points: Float[Array, " n"], scale: Float[Array, ""]) -> "Cells":
         """Cells of a width between 0.66 and 0.999 in units of 1/scale.
 
         The width is a power of two, or three quarters of one, so that the cell of a point is found
@@ -86,9 +87,9 @@ class Cells(NamedTuple):
         mantissa, exponent = jnp.frexp((1.0 - 1e-3) / scale)
         quarters = jnp.floor(jnp.ldexp(points, 2 - exponent))  # of the power of two
         cell = jnp.floor(quarters / jnp.where(mantissa < 0.75, 2.0, 3.0))
-        # where cells overflow, points that differ are further apart than their width
+        # where the number of a cell overflows, distinct points are further apart than its width
         apart = (cell[1:] != cell[:-1]) | ((points[1:] - points[:-1]) * scale >= 1.0)
-        return cls.of(jnp.concatenate([jnp.ones(1, bool), apart]))
+        return cls.from_starts(jnp.concatenate([jnp.ones(1, bool), apart]))
 
 
 class _State(NamedTuple):
@@ -108,7 +109,7 @@ def running_moments(
 
     $$ \sum_j \big(c\, (p_i - p_j)\big)^a\, v_j, \qquad c = \mathrm{scale} $$
 
-    To move them on by δ ≥ 0 only adds: $(t + \delta)^a$ has no negative term.
+    Shifting them by δ ≥ 0 only adds: $(t + \delta)^a$ has no negative term.
     """
 
     def merge(ours: _State, theirs: _State) -> _State:
@@ -124,7 +125,9 @@ def running_moments(
         return _State(ours.starts | theirs.starts, theirs.at, moments)
 
     zero = jnp.zeros_like(values)
-    return jnp.stack(scan(merge, _State(cells.starts, points, [values] + [zero] * degree)).moments)
+    return jnp.stack(
+        prefix_scan(merge, _State(cells.starts, points, [values] + [zero] * degree)).moments
+    )
 
 
 def running_sums(
@@ -139,4 +142,4 @@ def running_sums(
     starts = jnp.append(cells.starts[1:], True) if reverse else cells.starts
     flip = functools.partial(jnp.flip, axis=-1) if reverse else lambda leaf: leaf
     flat = values.reshape(-1, values.shape[-1])
-    return flip(scan(merge, (flip(starts), flip(flat)))[1]).reshape(values.shape)
+    return flip(prefix_scan(merge, (flip(starts), flip(flat)))[1]).reshape(values.shape)

@@ -23,7 +23,7 @@ from ..priors import HeldOut, KeyMask, PositionBlock, Prior
 from ..priors._base import key_mask_of
 from ..rules import Rule
 from ._base import Method, Task
-from ._blocks import derivative
+from ._blocks import jvp_with_constants
 from ._blockwise import Blockwise
 from ._softmax_state import SoftmaxState
 
@@ -119,7 +119,7 @@ class Sharded(Method):
         """The task of one device."""
         queries = -(-task.queries // self.devices) if self.ring else task.queries
         keys = -(-task.keys // self.devices)
-        prior = _of_part(task.prior, 0, 0, task.keys, self.devices)
+        prior = _prior_of_device(task.prior, 0, 0, task.keys, self.devices)
         return task._replace(prior=prior, rule=task.rule.without_sink(), queries=queries, keys=keys)
 
     def softmax_state(
@@ -137,7 +137,7 @@ class Sharded(Method):
         # arrays are arguments, for a function over a mesh closes over none
         parts = self.inner, kernel, prior, rule.without_sink()
         arrays, rest = eqx.partition(parts, eqx.is_array)
-        sum_parts = _around if self.ring else _replicated
+        sum_parts = _sum_ring if self.ring else _sum_replicated
 
         def on_device(arrays: Any, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
             state = sum_parts(q, k, v, eqx.combine(arrays, rest), keys, (self.axis, self.devices))
@@ -156,15 +156,15 @@ class Sharded(Method):
 
         def padded(rows: Array) -> Array:
             short = -len(rows) % self.devices
-            # the derivative of a pad, even of none, is of all rows and laid out on no mesh
+            # no empty pad: its derivative would hold all rows on one device
             return jnp.pad(rows, ((0, short), (0, 0)), mode="edge") if short else rows
 
         out = jax.jit(summed)(arrays, padded(q) if self.ring else q, padded(k), padded(v))
         return SoftmaxState(*(leaf[:queries] for leaf in out)).with_sink(rule.log_sink())
 
 
-class _Part(Prior):
-    """A prior, of rows that are counted from others than the first."""
+class _ShiftedPrior(Prior):
+    """A prior at positions that are shifted by those of the first query and key of a device."""
 
     prior: Prior
     first_query: ArrayLike
@@ -184,10 +184,10 @@ class _Part(Prior):
         return KeyMask(unsupported_reason=f"{type(self.prior).__name__} on several devices")
 
 
-def _of_part(
+def _prior_of_device(
     prior: Prior | None, first_query: ArrayLike, first_key: ArrayLike, keys: int, devices: int
 ) -> Prior | None:
-    """The prior of the keys of one device; those from `keys` on are padding."""
+    """The prior for the keys of one device; keys from number `keys` on are padding."""
     mask = key_mask_of(prior)
     number = first_key + jnp.arange(-(-keys // devices))
     padding = number >= keys if keys % devices else None
@@ -197,11 +197,11 @@ def _of_part(
         hidden = ~mask.allowed[jnp.minimum(number, keys - 1)]
         return HeldOut(hidden if padding is None else hidden | padding)
     assert prior is not None
-    part = _Part(prior, first_query, first_key)
+    part = _ShiftedPrior(prior, first_query, first_key)
     return part if padding is None else part * HeldOut(padding)
 
 
-def _sum_part(
+def _state_of_device(
     q: Array,
     k: Array,
     v: Array,
@@ -210,31 +210,31 @@ def _sum_part(
     owner: Array,
     total: tuple[int, int],
 ) -> SoftmaxState:
-    """Of the keys of the device `owner`, when there are `total` keys on as many devices."""
+    """The state over the keys of the device `owner`; `total`: numbers of all keys and devices."""
     method, kernel, prior, rule = parts
-    prior = _of_part(prior, first_query, owner * len(k), *total)
+    prior = _prior_of_device(prior, first_query, owner * len(k), *total)
     return method.softmax_state(q, k, v, kernel, prior, rule)
 
 
-def _replicated(
+def _sum_replicated(
     q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int]
 ) -> SoftmaxState:
-    """All queries here, and a part of the keys."""
+    """Sums a part of the keys for all queries, then merges the states of all devices."""
     name, devices = axis
     here = jax.lax.axis_index(name)
-    return _sum_part(q, k, v, parts, 0, here, (keys, devices)).merge_over_axis(name)
+    return _state_of_device(q, k, v, parts, 0, here, (keys, devices)).merge_over_axis(name)
 
 
-def _around(
+def _sum_ring(
     q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int]
 ) -> SoftmaxState:
-    """A part of the queries here, and of the keys one part after the other."""
-    shift, sums = _sums(q, k, v, parts, keys, axis)
+    """Sums all keys for a part of the queries, as the blocks of keys pass round the ring."""
+    shift, sums = _ring_sums(q, k, v, parts, keys, axis)
     return SoftmaxState(shift, sums[:, -1], sums[:, :-1])
 
 
 @eqx.filter_custom_jvp
-def _sums(
+def _ring_sums(
     q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int]
 ) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
     """L = log Z, and Σ exp(s − L) (v, 1) over all keys. 0 for an empty row."""
@@ -245,43 +245,46 @@ def _sums(
         t: Array, state: tuple[Array, Array, SoftmaxState]
     ) -> tuple[Array, Array, SoftmaxState]:
         k, v, merged = state
-        onward = _send((k, v), name, devices, 1)
+        onward = _send_along_ring((k, v), name, devices, 1)
         owner, first = (here - t) % devices, here * len(q)
-        part = _sum_part(q, k, v, parts, first, owner, (keys, devices))
+        part = _state_of_device(q, k, v, parts, first, owner, (keys, devices))
         return *onward, merged.merge(part)
 
     none = SoftmaxState.from_log_weights(jnp.zeros((len(q), 0), v.dtype), v[:0])
     state = jax.lax.fori_loop(0, devices, step, (k, v, none))[2]
     shift = jnp.where(state.mass > 0, state.log_mass, 0.0)
     shift = jnp.where(jnp.isnan(state.mass), jnp.nan, shift)
-    return shift, _at_shift(state, shift)
+    return shift, _rescaled_sums(state, shift)
 
 
-@_sums.def_jvp
+@_ring_sums.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None, Array]]:
-    out = _sums(*primals)
-    sums = functools.partial(_sums_at, shift=out[0])
-    return out, (None, derivative(sums, primals, tangents))
+    out = _ring_sums(*primals)
+    sums = functools.partial(_ring_sums_at_shift, shift=out[0])
+    return out, (None, jvp_with_constants(sums, primals, tangents))
 
 
-def _sums_at(
+def _ring_sums_at_shift(
     q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int], shift: Array
 ) -> Float[Array, "queries width"]:
-    """Σ exp(s − shift) (v, 1), of steps that are recomputed when differentiated.
+    """Σ exp(s − shift) (v, 1), from steps that are recomputed by derivatives.
 
-    Each step asks the device that holds its keys: what goes on from step to step would be kept
-    for all of them.
+    Each step fetches its keys from their own device: a derivative would save what is carried from
+    step to step, for all steps.
     """
     name, devices = axis
     here = jax.lax.axis_index(name)
-    hops = [functools.partial(_send, name=name, devices=devices, by=by) for by in range(devices)]
+    hops = [
+        functools.partial(_send_along_ring, name=name, devices=devices, by=by)
+        for by in range(devices)
+    ]
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def of_step(t: Array, q: Array, k: Array, v: Array, parts: Parts, shift: Array) -> Array:
         k, v = jax.lax.switch(t, hops, (k, v))
         owner, first = (here - t) % devices, here * len(q)
-        part = _sum_part(q, k, v, parts, first, owner, (keys, devices))
-        return _at_shift(part, shift)
+        part = _state_of_device(q, k, v, parts, first, owner, (keys, devices))
+        return _rescaled_sums(part, shift)
 
     def step(sums: Array, t: Array) -> tuple[Array, None]:
         return sums + of_step(t, q, k, v, parts, shift), None
@@ -290,17 +293,19 @@ def _sums_at(
     return jax.lax.scan(step, start, jnp.arange(devices))[0]
 
 
-def _at_shift(
+def _rescaled_sums(
     state: SoftmaxState, shift: Float[Array, " queries"]
 ) -> Float[Array, "queries width"]:
-    """Totals and masses, of log-weights that are counted from a shift."""
+    """The totals and the mass of a state, relative to another shift."""
     scale = jnp.exp(jnp.where(state.mass > 0, state.maximum - shift, -jnp.inf))
     sums = jnp.concatenate([state.total, state.mass[:, None]], axis=1)
     return sums * scale[:, None]
 
 
-def _send(rows: tuple[Array, Array], name: str, devices: int, by: int) -> tuple[Array, Array]:
-    """Rows to the device that is so many places on."""
+def _send_along_ring(
+    rows: tuple[Array, Array], name: str, devices: int, by: int
+) -> tuple[Array, Array]:
+    """Sends keys and values `by` places along the ring of devices."""
     if by == 0:
         return rows
     return jax.lax.ppermute(rows, name, [(r, (r + by) % devices) for r in range(devices)])

@@ -3,7 +3,7 @@ r"""Sorted keys in one dimension: O((n + m) log n), to the last digit.
 The keys within reach of a query are an interval of the sorted keys, and the sum over an interval
 is put together from running sums. Prefix sums of the powers of k, by which this is done since Fan
 and Marron (*Fast implementations of nonparametric curve estimators*, 1994), lose digits wherever
-the range of x is many lengthscales, or x is far from 0; see `_running` for sums that do not.
+the range of x is many lengthscales, or x is far from 0; those of `_segmented_scan` do not.
 """
 
 import equinox as eqx
@@ -19,7 +19,7 @@ from ..priors._base import key_mask_of
 from ..rules import Rule, Softmax
 from ._base import Method, Task, mask_unsupported_reason
 from ._softmax_state import SoftmaxState
-from ._sorted_sums import Line, compact_sums, first_not, laplace_sums
+from ._sorted_sums import Line, bisect_first_false, compact_sums, laplace_sums
 
 # K as a polynomial of z = 1 − r, coefficients from degree 0
 _POLYNOMIALS: dict[type[Kernel], tuple[float, ...]] = {
@@ -79,10 +79,10 @@ class Sorted(Method):
         if q.shape[0] == 0 or k.shape[0] == 0:
             state = SoftmaxState.from_log_weights(jnp.zeros((q.shape[0], k.shape[0]), q.dtype), v)
             return state.with_sink(rule.log_sink())
-        return _moments(q, k, v, kernel, mask, rule).with_sink(rule.log_sink())
+        return _sort_and_sum(q, k, v, kernel, mask, rule).with_sink(rule.log_sink())
 
 
-def _moments(
+def _sort_and_sum(
     q: Float[Array, "queries 1"],
     k: Float[Array, "keys 1"],
     v: Float[Array, "keys dim_v"],
@@ -92,7 +92,7 @@ def _moments(
 ) -> SoftmaxState:
     """Sorts queries and keys; returns the state in the order of the queries given."""
     hidden = jnp.zeros(len(k), bool) if mask.allowed is None else ~mask.allowed
-    # hidden keys come last, as copies of the greatest that is seen, and weigh nothing
+    # hidden keys come last, as copies of the greatest visible key, with weight 0
     q_fixed, k_fixed = jax.lax.stop_gradient((q[:, 0], k[:, 0]))
     sort_by = jnp.where(hidden, jnp.inf, k_fixed)
     order = jnp.argsort(sort_by)
@@ -106,13 +106,13 @@ def _moments(
     k_seen = jnp.where(hidden[:, None], greatest, k)
     values = jnp.concatenate([v, jnp.ones((len(v), 1), v.dtype)], axis=1)
     values = jnp.where(hidden[:, None], 0.0, values)
-    own = _inverse(order)[rank] if mask.excludes_self else None
-    state = _in_order(q[rank], k_seen[order], values[order].T, own, kernel, rule)
-    back = _inverse(rank)
+    own = _inverse_permutation(order)[rank] if mask.excludes_self else None
+    state = _sum_sorted(q[rank], k_seen[order], values[order].T, own, kernel, rule)
+    back = _inverse_permutation(rank)
     return jax.tree.map(lambda leaf: leaf[back], state)
 
 
-def _in_order(
+def _sum_sorted(
     q: Float[Array, "queries 1"],
     k: Float[Array, "keys 1"],
     values: Float[Array, "width keys"],
@@ -127,13 +127,13 @@ def _in_order(
         scale = scale * jnp.abs(kernel.metric_factor[0, 0])
     a, b = (points[:, 0] * jnp.reshape(near, ()) for points in (q, k))
     a_fixed, b_fixed = jax.lax.stop_gradient((a, b))
-    below = first_not(lambda j: b_fixed[j] < a_fixed, b_fixed, a_fixed)
-    upto = first_not(lambda j: b_fixed[j] <= a_fixed, b_fixed, a_fixed)
+    below = bisect_first_false(lambda j: b_fixed[j] < a_fixed, b_fixed, a_fixed)
+    upto = bisect_first_false(lambda j: b_fixed[j] <= a_fixed, b_fixed, a_fixed)
     line = Line(a, b, values, scale, own, below, upto)
     if type(kernel) is Laplace:
         return laplace_sums(line, rule.temperature)
 
-    # what is in reach is what the kernel itself says, also at a jump: that of this lengthscale
+    # whether a key is in reach is what `log_pair` of a boxcar with this lengthscale rounds to
     parameters = lambda kernel: (kernel.log_lengthscale, kernel.metric_factor)  # noqa: E731
     fixed = jax.lax.stop_gradient((parameters(kernel), q, k))
     boxcar = eqx.tree_at(parameters, Boxcar(), fixed[0], is_leaf=lambda leaf: leaf is None)
@@ -141,12 +141,13 @@ def _in_order(
     def inside(j: Int[Array, " queries"]) -> Bool[Array, " queries"]:
         return jax.vmap(boxcar.log_pair)(fixed[1], fixed[2][j]) > -jnp.inf
 
-    start = first_not(lambda j: (b_fixed[j] < a_fixed) & ~inside(j), b_fixed, a_fixed)
-    stop = first_not(lambda j: (b_fixed[j] <= a_fixed) | inside(j), b_fixed, a_fixed)
+    start = bisect_first_false(lambda j: (b_fixed[j] < a_fixed) & ~inside(j), b_fixed, a_fixed)
+    stop = bisect_first_false(lambda j: (b_fixed[j] <= a_fixed) | inside(j), b_fixed, a_fixed)
     coefficients = _POLYNOMIALS[type(kernel)]
     return compact_sums(line, (start, stop), coefficients, cusp=not kernel.is_smooth)
 
 
-def _inverse(order: Int[Array, " n"]) -> Int[Array, " n"]:
+def _inverse_permutation(order: Int[Array, " n"]) -> Int[Array, " n"]:
+    """The place of each number in the order."""
     index = jnp.arange(len(order), dtype=order.dtype)
     return jnp.zeros_like(order).at[order].set(index, unique_indices=True)

@@ -1,4 +1,4 @@
-r"""The sums of one query over sorted keys: those on its right, those on its left, and its ties.
+r"""The sums of one query over sorted keys: to its right, to its left, and of its ties.
 
 The left is the right of the mirrored line. With r the distance in lengthscales, a compact kernel
 is on each side a polynomial of z = 1 − r ∈ [0, 1], the distance from the end of its support:
@@ -22,7 +22,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.mesh_axes import vary_alike
-from ._segmented_scan import Cells, running_moments, running_sums, scan
+from ._segmented_scan import Cells, prefix_scan, running_moments, running_sums
 from ._softmax_state import SoftmaxState
 
 Index = Int[Array, " queries"]
@@ -40,7 +40,7 @@ class Line(NamedTuple):
     upto: Index  # number of keys not greater than the query
 
     @property
-    def among(self) -> Bool[Array, " queries"]:
+    def own_is_tie(self) -> Bool[Array, " queries"]:
         """Whether the key to leave out coincides with the query."""
         assert self.own is not None
         return (self.below <= self.own) & (self.own < self.upto)
@@ -58,20 +58,20 @@ def compact_sums(
     if not cusp:
         left = right = line.below
         if line.own is not None:
-            left = jnp.where(line.among, line.own, left)
-            right = jnp.where(line.among, line.own + 1, right)
+            left = jnp.where(line.own_is_tie, line.own, left)
+            right = jnp.where(line.own_is_tie, line.own + 1, right)
     start = jnp.stack([right, keys - left])
     stop = jnp.stack([reach[1], keys - reach[0]])
 
     def of_side(q: Array, k: Array, values: Array, start: Array, stop: Array) -> Array:
-        return _side(q, k, values, line.scale, (start, stop), coefficients)
+        return _interval_sums(q, k, values, line.scale, (start, stop), coefficients)
 
     sums = jnp.sum(jax.vmap(of_side)(*_mirrored(line), start, stop), axis=0)
     if cusp:
-        sums = sums + _ties(line)
+        sums = sums + _tie_sums(line)
     if line.own is not None:
-        apart = (reach[0] <= line.own) & (line.own < reach[1]) & ~line.among
-        sums = _without(line, apart, sums)
+        apart = (reach[0] <= line.own) & (line.own < reach[1]) & ~line.own_is_tie
+        sums = _nan_where_own_is_inside(line, apart, sums)
     return SoftmaxState(jnp.zeros_like(sums[-1]), sums[-1], sums[:-1].T)
 
 
@@ -90,7 +90,7 @@ def laplace_sums(line: Line, temperature: ArrayLike) -> SoftmaxState:
 
     def of_side(q: Array, k: Array, values: Array, start: Array) -> SoftmaxState:
         steps = jnp.append(k[1:] - k[:-1], 0.0)[::-1]
-        sums = scan(merge, (jnp.exp(-steps * scale), values[:, ::-1]))[1][:, ::-1]
+        sums = prefix_scan(merge, (jnp.exp(-steps * scale), values[:, ::-1]))[1][:, ::-1]
         some, nearest = start <= most, jnp.minimum(start, most)
         sums = jnp.where(some[None, :], sums[:, nearest], 0.0)
         r = jnp.where(some, k[nearest] - q, 0.0) * scale
@@ -100,9 +100,9 @@ def laplace_sums(line: Line, temperature: ArrayLike) -> SoftmaxState:
     start = jnp.stack([line.upto, most + 1 - line.below])
     sides = jax.vmap(of_side)(*_mirrored(line), start)
     right, left = (jax.tree.map(operator.itemgetter(i), sides) for i in (0, 1))
-    ties = _ties(line)
+    ties = _tie_sums(line)
     if line.own is not None:
-        ties = _without(line, ~line.among, ties)
+        ties = _nan_where_own_is_inside(line, ~line.own_is_tie, ties)
     return left.merge(right).merge(SoftmaxState(jnp.zeros_like(ties[-1]), ties[-1], ties[:-1].T))
 
 
@@ -115,13 +115,15 @@ def _mirrored(line: Line) -> tuple[Array, Array, Array]:
     )
 
 
-def _without(line: Line, apart: Array, sums: Array) -> Float[Array, "width queries"]:
-    """NaN where a key to leave out lies apart from the query, and so within a running sum."""
+def _nan_where_own_is_inside(
+    line: Line, apart: Array, sums: Array
+) -> Float[Array, "width queries"]:
+    """The sums; NaN where the key to leave out lies apart from the query, within a running sum."""
     assert line.own is not None
     return jnp.where((apart & (line.values[-1, line.own] > 0))[None, :], jnp.nan, sums)
 
 
-def _side(
+def _interval_sums(
     q: Float[Array, " queries"],
     k: Float[Array, " keys"],
     values: Float[Array, "width keys"],
@@ -131,11 +133,11 @@ def _side(
 ) -> Float[Array, "width queries"]:
     r"""$\sum_j K(q_i, k_j)\, v_j$ over an interval of keys, all in reach, none below $q_i$.
 
-    What is in reach spans at most 1/scale. So it is the end of a cell, at most one full cell, and
-    the beginning of another; or, if all are of one cell, its end or its beginning.
+    The keys in reach span at most 1/scale, the width of a cell. So they are the end of a cell, at
+    most one full cell, and the beginning of another; or the end or beginning of a single cell.
     """
     degree, unit = len(coefficients) - 1, jax.lax.stop_gradient(scale)
-    cells = Cells.narrow(jax.lax.stop_gradient(k), unit)
+    cells = Cells.of_width_below(jax.lax.stop_gradient(k), unit)
     distance = (k[cells.last] - k) * unit
     powers = jnp.stack([distance**a for a in range(degree + 1)])
     to_end = running_sums(cells, powers[:, None, :] * values[None], reverse=True)
@@ -155,7 +157,7 @@ def _side(
         z = jnp.where(used, 1.0 - (k[edge] - q) * scale, 0.5)
         # a key at the very end of the support is in reach, whatever the rounding here
         z = z + jax.lax.stop_gradient(jnp.maximum(z, least) - z)
-        terms = _development(coefficients, z, scale / unit)[:, None, :] * moments[:, :, at]
+        terms = _taylor_factors(coefficients, z, scale / unit)[:, None, :] * moments[:, :, at]
         return jnp.where(used[None, :], jnp.sum(terms, axis=0), 0.0)
 
     return (
@@ -165,7 +167,7 @@ def _side(
     )
 
 
-def _development(
+def _taylor_factors(
     coefficients: tuple[float, ...], z: Float[Array, " queries"], stretch: Float[Array, ""]
 ) -> Float[Array, "degrees queries"]:
     r"""The factors of $t^b$ in p(z + stretch t): stretch is 1, but has the derivative in 1/ℓ."""
@@ -184,9 +186,9 @@ def _development(
     return jnp.stack(rows)
 
 
-def _ties(line: Line) -> Float[Array, "width queries"]:
+def _tie_sums(line: Line) -> Float[Array, "width queries"]:
     """Sums of the values of the keys that coincide with the query, without its own."""
-    groups, most = Cells.equal(jax.lax.stop_gradient(line.k)), len(line.k) - 1
+    groups, most = Cells.of_equal(jax.lax.stop_gradient(line.k)), len(line.k) - 1
     to_end = running_sums(groups, line.values, reverse=True)
     below, upto, own = line.below, line.upto, line.own
 
@@ -196,18 +198,18 @@ def _ties(line: Line) -> Float[Array, "width queries"]:
     if own is None:
         return taken(to_end, below, below < upto)
     from_start = running_sums(groups, line.values)
-    first = jnp.where(line.among, own + 1, below)  # all, where ours is not among them
+    first = jnp.where(line.own_is_tie, own + 1, below)  # all, where ours is not among them
     return taken(to_end, first, first < upto) + taken(
-        from_start, own - 1, line.among & (own > below)
+        from_start, own - 1, line.own_is_tie & (own > below)
     )
 
 
-def first_not(
+def bisect_first_false(
     holds: Callable[[Index], Bool[Array, " queries"]],
     keys: Float[Array, " keys"],
     queries: Float[Array, " queries"],
 ) -> Index:
-    """For each query the first of the keys for which `holds` is false, by bisection."""
+    """For each query the place of the first key for which `holds` is false, by bisection."""
     number = len(keys)
 
     def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array, require_finite
 from ..attention import Auto, PerHead, attend
-from ..attention._per_head import batch_shape, first
+from ..attention._per_head import batch_shape, first_head
 from ..kernels import Kernel
 from ..methods import Method
 from ..priors import Prior
@@ -59,7 +59,7 @@ class MultiheadKernelRegression(eqx.Module):
         method: Method = Auto(),
         on_empty: OnEmpty = "nan",
     ):
-        require_parts(first(kernel), first(rule), method)
+        require_parts(first_head(kernel), first_head(rule), method)
         shape = batch_shape((kernel, None, rule))
         if len(shape) != 1:
             raise ValueError(
@@ -93,7 +93,7 @@ class MultiheadKernelRegression(eqx.Module):
         weights: ArrayLike | None = None,
     ) -> Float[Array, "heads m"] | Float[Array, "heads m out"]:
         """The prediction of each head alone; arguments as for `KernelRegression`."""
-        q, k, v = read_data(x_new, x, y, weights, first(self.kernel))
+        q, k, v = read_data(x_new, x, y, weights, first_head(self.kernel))
         prior = with_weights(prior, weights, k)
         parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule, "method": self.method}
         out, log_mass = attend(q, k, v, **parts, return_log_mass=True)

@@ -4,8 +4,8 @@ A rule is the solution of a problem on the simplex, and says of which (`objectiv
 
 $$ a = \arg\max_{a \in \Delta^n} \sum_j a_j s_j + \tau\, \Omega(a) $$
 
-The scores s are those of the kernel, log K. The temperature τ is theirs alone: what it divides is
-log K, and the prior stays what it is, the weights that are left where the scores say nothing.
+The scores s are log K. The temperature τ divides log K alone: the prior is the weights where all
+scores are equal.
 """
 
 import abc
@@ -33,8 +33,8 @@ class Rule(eqx.Module):
 
     @property
     def entmax_exponent(self) -> Exponent | None:
-        """p, of a rule whose weights are $(1 + (s - \\lambda) / p)_+^p$, with a threshold λ of each
-        query that makes them sum to 1. None: they are exp(s), and λ is their log-mass."""
+        """p, if the weights are $(1 + (s - \\lambda) / p)_+^p$, which a threshold λ of each query
+        makes sum to 1. None: the weights are exp(s)."""
         return None
 
     def log_weights(
@@ -55,7 +55,7 @@ class Rule(eqx.Module):
         return None
 
     def without_sink(self) -> "Rule":
-        """This rule of a part of the keys: a sink is added once. It goes with `log_sink`."""
+        """This rule without its sink, for a part of the keys: the caller adds `log_sink` once."""
         return self
 
     @abc.abstractmethod
@@ -65,7 +65,7 @@ class Rule(eqx.Module):
         scores: Float[Array, "*queries keys"],
         log_prior: Float[Array, "*queries keys"] | None = None,
     ) -> Float[Array, "*queries"]:
-        """What the weights of this rule are the maximum of, among all weights that sum to 1.
+        """The objective that the weights of this rule maximise among all weights that sum to 1.
 
         **Arguments:** `weights`: a, on the simplex. `scores`: log K. `log_prior`: log π.
         """
@@ -82,13 +82,14 @@ def divided_by_temperature(
 
 
 def weighted_mean(
-    weights: Float[Array, "*queries keys"], of: Float[Array, "*queries keys"] | None
+    weights: Float[Array, "*queries keys"], numbers: Float[Array, "*queries keys"] | None
 ) -> Float[Array, "*queries"]:
-    """$\\sum_j a_j x_j$, where 0 · -inf is 0; of nothing, 0."""
-    if of is None:
+    """$\\sum_j a_j x_j$ with 0 · -inf = 0; 0 if the numbers are None."""
+    if numbers is None:
         return jnp.zeros(weights.shape[:-1], weights.dtype)
-    return jnp.sum(jnp.where(weights > 0, weights * of, 0.0), axis=-1)
+    return jnp.sum(jnp.where(weights > 0, weights * numbers, 0.0), axis=-1)
 
 
 def entropy(weights: Float[Array, "*queries keys"]) -> Float[Array, "*queries"]:
+    """$-\\sum_j a_j \\log a_j$."""
     return -jnp.sum(xlogy(weights, weights), axis=-1)

@@ -18,7 +18,7 @@ from .._core.mesh_axes import vary_alike
 MAX_NEWTON_STEPS = 100  # about seven are taken
 
 Exponent = float | Float[Array, ""]
-Sums = tuple[Float[Array, " queries"], Float[Array, " queries"]]
+MassAndSlope = tuple[Float[Array, " queries"], Float[Array, " queries"]]
 
 
 def log_entmax_weights(gaps: Float[Array, "..."], exponent: Exponent) -> Float[Array, "..."]:
@@ -29,7 +29,7 @@ def log_entmax_weights(gaps: Float[Array, "..."], exponent: Exponent) -> Float[A
     )
 
 
-def threshold_sums(gaps: Float[Array, "queries keys"], exponent: Exponent) -> Sums:
+def threshold_sums(gaps: Float[Array, "queries keys"], exponent: Exponent) -> MassAndSlope:
     """S, and minus its slope in λ: the sum of $(1 + x / p)_+^{p-1}$."""
     inside = gaps > -exponent
     log_base = jnp.log1p(jnp.where(inside, gaps, 0.0) / exponent)
@@ -41,7 +41,7 @@ def threshold_sums(gaps: Float[Array, "queries keys"], exponent: Exponent) -> Su
 
 
 def find_threshold(
-    sums: Callable[[Float[Array, " queries"]], Sums],
+    sums: Callable[[Float[Array, " queries"]], MassAndSlope],
     highest: Float[Array, " queries"],
     exponent: Exponent,
 ) -> Float[Array, " queries"]:
@@ -66,7 +66,9 @@ def find_threshold(
     return jax.lax.while_loop(lambda state: state[0] < MAX_NEWTON_STEPS, step, first)[1]
 
 
-def threshold_tangent(sums: Sums, change: Float[Array, " queries"]) -> Float[Array, " queries"]:
+def threshold_tangent(
+    sums: MassAndSlope, change: Float[Array, " queries"]
+) -> Float[Array, " queries"]:
     """The tangent of λ, from that of S at a fixed λ, by the implicit function theorem."""
     slope = sums[1]
     return change / jnp.where(slope > 0, slope, 1.0)

@@ -181,7 +181,8 @@ def attend(request):
 
     with pytest.MonkeyPatch.context() as patch:
         if request.param.endswith("never stored"):  # as for large sums
-            patch.setattr("attnkernel.methods._blockwise_unmaterialised._LEAST", (0, 0))
+            for name in ("MIN_QUERIES", "MIN_PAIRS"):
+                patch.setattr(f"attnkernel.methods._blockwise_unmaterialised.{name}", 0)
             jax.clear_caches()
         yield in_float32
     if request.param.endswith("never stored"):

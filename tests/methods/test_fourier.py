@@ -286,7 +286,7 @@ def test_invalid_tolerance(tol):
 @pytest.mark.parametrize("dim", [1, 2, slow(3)])
 def test_error_of_one_source_stays_within_its_bound(x64, allow_rank_promotion, dim, monkeypatch):
     """As the certificate assumes: a Gaussian of width 2 ℓ around the source, rounding elsewhere."""
-    monkeypatch.setattr(_nufft, "_PAIRS", {dim: 0})  # all sizes, for so few pairs too
+    monkeypatch.setattr(_nufft, "PAIRS_PER_FREQUENCY", {dim: 0})  # all sizes, for so few pairs too
     rng = np.random.default_rng(dim)
     convolve = jax.jit(functools.partial(_nufft.convolve, tol=1e-6))
     for _ in range(6):
@@ -310,7 +310,7 @@ def test_error_of_one_source_stays_within_its_bound(x64, allow_rank_promotion, d
 )
 def test_selected_queries_are_recomputed_exactly(x64, monkeypatch, prior):
     """None, one, some and all of 37 queries, in groups of four."""
-    monkeypatch.setattr(_fallback, "_ROWS", 4)
+    monkeypatch.setattr(_fallback, "CHUNK_QUERIES", 4)
     q, k, v = data(2)
 
     def exact(kernel, selected):
@@ -343,7 +343,7 @@ def test_selected_queries_are_recomputed_exactly(x64, monkeypatch, prior):
 
 def test_blocks_without_a_selected_query_are_skipped():
     rows = jnp.arange(8)
-    mask = _fallback._Reordered(jnp.ones(8, bool), True, rows, rows, jnp.asarray(3))
+    mask = _fallback._ReorderedMask(jnp.ones(8, bool), True, rows, rows, jnp.asarray(3))
     first, last = jnp.asarray(0), jnp.asarray(7)
     block = priors.PositionBlock(jnp.asarray(2), jnp.asarray(3), first, last)
     assert mask.score_upper_bound(block) == 0

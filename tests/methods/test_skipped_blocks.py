@@ -66,7 +66,7 @@ def assert_unmaterialised_is_dense(kernels, prior_names, method):
 @pytest.fixture
 def four_keys_unrolled(force_unmaterialised, monkeypatch):
     """Unrolls 4 keys instead of 16: the same sums, in a quarter of the compilation."""
-    monkeypatch.setattr("attnkernel.methods._blockwise_unmaterialised._KEYS", 4)
+    monkeypatch.setattr("attnkernel.methods._blockwise_unmaterialised.UNROLLED_KEYS", 4)
 
 
 @pytest.mark.slow
