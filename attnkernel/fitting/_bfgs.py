@@ -4,6 +4,13 @@ A step evaluates a trial point. If the loss is low enough there (Armijo), the tr
 inverse Hessian H is updated, and the next trial is along $-H g$; otherwise the next trial is
 nearer, at the minimum of the parabola through the known values. A compiled search thus holds one
 copy of the objective. (Nocedal and Wright, *Numerical Optimization*, 2006, chapters 3 and 6.)
+
+`optimistix.BFGS` 0.1.0 (rtol = atol = 1e-6) was compared on 60 rows, 20 data sets of 1, 2 and 5
+lengthscales each, ten starts. The best ends are equal within noise. With 1 lengthscale it takes 20
+evaluations instead of 9 and 2.2 times the time, with 5 0.8 times; compilation takes 0.1 to 0.4 s
+longer. Armijo's rule alone does not see a gain below rounding: of 400 searches with noise of 23
+roundings 48 end more than 1e-9 off (here none) in 12 evaluations on average (here 4), and 2 to 16 %
+of all searches use up their steps. A start without a finite loss takes all of them (here one).
 """
 
 from typing import NamedTuple

@@ -16,12 +16,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, PyTree
 
 from ..objectives._rows import sorted_by_input
-from ._basins import count_points
 from ._bfgs import Bfgs
 from ._chunks import History
 from ._grid import search_grids
 from ._implicit import implicit_minimiser, stop_gradient
-from ._multistart import Searched, meet_on_sample, search_in_stages
+from ._multistart import Searched, count_points, meet_on_sample, search_from_lowest
 from ._options import Options
 from ._outcome import Outcome, Result, collect
 from ._problem import Data, Problem, is_on_host, take, vmap_over_fits
@@ -63,16 +62,16 @@ def _minimise_screened(
 ) -> Outcome:
     """One fit on the host, of a model with `size` parameters."""
     number = options.starts
-    is_staged = number > 1 and size > 1
-    space = options.space._replace(starts=count_points(number, size) if is_staged else number)
+    is_screened = number > 1 and size > 1
+    space = options.space._replace(starts=count_points(number, size) if is_screened else number)
     state, frozen, box = begin_searches(model, data.x, space)
     problem = Problem(frozen, *data, box)
     if box is None or not box.binds():  # all starts are the same
-        number, is_staged, state = 1, False, take(slice(1), state)
+        number, is_screened, state = 1, False, take(slice(1), state)
 
     def search(problem: Problem, options: Options, tolerance: float) -> Searched:
-        if is_staged:
-            return search_in_stages(state, problem, options, tolerance, number)
+        if is_screened:
+            return search_from_lowest(state, problem, options, tolerance, number)
         return Searched(state.z, *run_searches(state, problem, options, tolerance))
 
     sample = data.objective.subsample(problem.x, problem.y, number)

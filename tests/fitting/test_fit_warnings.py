@@ -7,9 +7,6 @@ import pytest
 
 import attnkernel as ak
 from attnkernel.fitting import Result
-from attnkernel.fitting._bounds import Box
-from attnkernel.fitting._multistart import _line_points
-from attnkernel.fitting._problem import Problem
 
 pandas = pytest.importorskip("pandas")
 
@@ -46,16 +43,3 @@ def test_one_warning_names_the_columns_of_categories_and_a_product_kernel():
     product = "ak.AitchisonAitken(0.1, 2).on(0) * ak.Gaussian(1.0).on(1)"
     assert product in sentence
     assert said(eval(product)) == []
-
-
-def test_lines_pass_through_the_best_point_along_each_bounded_parameter():
-    """Evenly in the parameter, from bound to bound; the first point is the best itself."""
-    box = Box(np.array([0.0, -np.inf, 2.0]), np.array([1.0, np.inf, 6.0]))
-    best = np.array([0.25, 7.0, -0.5])
-    points = _line_points(best, 12, Problem(None, None, None, None, box))  # type: ignore[arg-type]
-    np.testing.assert_array_equal(points[[0, 11]], [best, best])
-    levels = (np.arange(5) + 0.5) / 5
-    np.testing.assert_allclose(0.5 + 0.5 * np.sin(points[1:6, 0]), levels, rtol=1e-12)
-    np.testing.assert_allclose(4.0 + 2.0 * np.sin(points[6:11, 2]), 2.0 + 4.0 * levels, rtol=1e-12)
-    np.testing.assert_array_equal(points[1:6, 1:], np.tile(best[1:], (5, 1)))
-    np.testing.assert_array_equal(points[6:11, :2], np.tile(best[:2], (5, 1)))

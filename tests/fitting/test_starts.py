@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import attnkernel as ak
-from attnkernel.fitting._basins import lowest_basins
 
 
 def searched(seed: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
@@ -34,21 +33,6 @@ def test_search_of_several_lengthscales_finds_the_lowest_of_many_minima(
     found = ak.fit(model, x, y, objective=ak.LeaveOneOut())
     assert found.loss < 1.01 * best
     assert len(found.starts.loss) == 10
-
-
-def test_basins_are_the_points_lower_than_their_nearest_neighbours():
-    rng = np.random.default_rng(0)
-    points, losses = rng.uniform(-1.0, 1.0, (97, 3)), rng.normal(size=97)
-    losses[5] = np.nan
-    basins = []
-    for i in np.flatnonzero(np.isfinite(losses)):
-        nearest = np.argsort(np.linalg.norm(points - points[i], axis=1))[1:4]
-        if not np.any(losses[nearest] < losses[i]):
-            basins.append(i)
-    basins.sort(key=lambda i: losses[i])
-    others = sorted(set(range(97)) - {*basins, 5}, key=lambda i: losses[i])
-    chosen = lowest_basins(points, losses, 97, 3)
-    np.testing.assert_array_equal(chosen, [*basins, *others, 5])
 
 
 def test_one_warning_names_the_columns_on_a_bound():
