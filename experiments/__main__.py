@@ -68,7 +68,7 @@ def _join(options: argparse.Namespace) -> None:
     """Waits for the other processes of the run, if there are to be any."""
     from . import distributed  # noqa: PLC0415
 
-    distributed.make_room()
+    distributed.reserve_threads()
     if options.distributed:
         distributed.join(options.coordinator, options.process)
     elif options.coordinator or options.process:
@@ -110,14 +110,14 @@ def _sweep(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _submit(options: argparse.Namespace, arguments: list[str]) -> int:
-    from . import launch, sweep  # noqa: PLC0415
+    from . import slurm, sweep  # noqa: PLC0415
 
     members, _ = sweep.members_of(options.config, arguments)
     out = sweep.directory_of(members, options.out)
     whole = [os.fspath(options.config), *arguments]
     if options.kernels is not None:
         whole += ["--kernels", os.fspath(options.kernels)]
-    number, folder = launch.submit(whole, out, options.submit, options.slurm, options.jobs)
+    number, folder = slurm.submit(whole, out, options.submit, options.slurm, options.jobs)
     print(
         f"{len(members)} members in {options.submit} jobs of the array {number}; logs in {folder}"
     )
@@ -204,16 +204,16 @@ def _schema(*_: object) -> int:
 def _list(*_: object) -> int:
     from attnkernel.data import BUNDLED  # noqa: PLC0415
 
-    from . import kernels, parts  # noqa: PLC0415
+    from . import config_fields, kernels  # noqa: PLC0415
     from .registry import STUDIES  # noqa: PLC0415
 
     for what, names in (
         ("study", STUDIES),
-        ("data.source", parts.SOURCES),
+        ("data.source", config_fields.SOURCES),
         ("data.name (bundled)", BUNDLED),
         ("model.kernel", kernels.KERNELS),
-        ("model.convention", parts.SYMBOL),
-        ("training.optimizer", parts.OPTIMIZERS),
+        ("model.convention", config_fields.SYMBOL),
+        ("training.optimizer", config_fields.OPTIMIZERS),
     ):
         print(f"{what}: {', '.join(names)}")
     return 0

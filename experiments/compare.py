@@ -18,7 +18,7 @@ from attnkernel._core.atomic_files import write_atomically
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, literal
 
 from .config_source import ConfigError, read
-from .labels import in_words, labels
+from .number_labels import in_words, labels
 from .results import (
     OutputError,
     flat,

@@ -10,19 +10,19 @@ import pydantic
 from .config_source import ConfigError, Fault, Field, Source, dotted, shortened
 
 
-def complain(source: Source, faults: Sequence[Fault]) -> ConfigError:
+def config_error(source: Source, faults: Sequence[Fault]) -> ConfigError:
     """All faults as one error, in the order of the file."""
     merged: dict[Field, str] = {}
     for fault in faults:
         merged[fault.field] = _either(merged.get(fault.field), fault.sentence)
 
     def line(field: Field) -> float:
-        place, _, number = source.place(field).rpartition(":")
-        return float(number) if place and number.isdigit() else float("inf")  # overrides: last
+        location, _, number = source.location(field).rpartition(":")
+        return float(number) if location and number.isdigit() else float("inf")  # overrides: last
 
     return ConfigError(
         "\n".join(
-            f"{source.place(field)}: {dotted(field)}: {merged[field]}"
+            f"{source.location(field)}: {dotted(field)}: {merged[field]}"
             for field in sorted(merged, key=line)
         )
     )
@@ -47,7 +47,7 @@ def build(source: Source, model: type[pydantic.BaseModel]) -> Any:
         return model.model_validate(source.values)
     except pydantic.ValidationError as error:
         faults = [_fault(detail, model, source.values) for detail in error.errors()]
-        raise complain(source, faults) from None
+        raise config_error(source, faults) from None
 
 
 def _fault(detail: Any, model: type[pydantic.BaseModel], values: Any) -> Fault:

@@ -133,9 +133,9 @@ class Model(Part):
 
     def make(self, lengthscale: Any = None) -> ak.KernelRegression:
         """The model at a lengthscale of this convention (default: the start)."""
-        return self.of(self.kernel_at(lengthscale))
+        return self.with_kernel(self.kernel_at(lengthscale))
 
-    def of(self, kernel: Any) -> ak.KernelRegression:
+    def with_kernel(self, kernel: Any) -> ak.KernelRegression:
         """The model with a kernel as it is."""
         return ak.KernelRegression(kernel, rule=self.rule(), on_empty=self.on_empty)
 

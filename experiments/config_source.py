@@ -94,16 +94,16 @@ def shortened(text: str) -> str:
 
 
 class Source(NamedTuple):
-    """A config as read: plain values, and the place each came from."""
+    """A config as read: plain values, and the location each came from."""
 
     values: dict[str, Any]
-    places: dict[Field, str]
+    locations: dict[Field, str]
 
-    def place(self, field: Field) -> str:
+    def location(self, field: Field) -> str:
         """The file and line of a field, or of the nearest field around it."""
-        while field and field not in self.places:
+        while field and field not in self.locations:
             field = field[:-1]
-        return self.places[field]
+        return self.locations[field]
 
 
 def read(path: Path, overrides: Sequence[str] = ()) -> Source:
@@ -125,12 +125,12 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Source:
     tree = _compose(text, str(path))
     if not isinstance(tree, yaml.MappingNode):
         raise ConfigError(f"{path}:1: expected a mapping of fields, such as 'study: holdout'")
-    places: dict[Field, str] = {}
+    locations: dict[Field, str] = {}
     try:
-        values = _build(tree, (), lambda node: f"{path}:{_line(node)}", places)
+        values = _build(tree, (), lambda node: f"{path}:{_line(node)}", locations)
     except RecursionError:
         raise ConfigError(f"{path}: is nested too deep to be a config") from None
-    source = Source(values, places)
+    source = Source(values, locations)
     for override in overrides:
         apply(override, source)
     return source
@@ -151,8 +151,8 @@ def _compose(text: str, name: str) -> yaml.Node | None:
         raise ConfigError(f"{name}: is nested too deep to be a config") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        where = f"{name}:{mark.line + 1}" if mark and not name.startswith(_OVERRIDE) else name
-        raise ConfigError(f"{where}: this is not YAML: {error.problem}") from None
+        location = f"{name}:{mark.line + 1}" if mark and not name.startswith(_OVERRIDE) else name
+        raise ConfigError(f"{location}: this is not YAML: {error.problem}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: this is not YAML: {error}") from None
 
@@ -162,32 +162,34 @@ def _line(node: yaml.Node) -> int:
 
 
 def _build(
-    node: yaml.Node, field: Field, place: Callable[[yaml.Node], str], places: dict[Field, str]
+    node: yaml.Node, field: Field, location: Callable[[yaml.Node], str], locations: dict[Field, str]
 ) -> Any:
-    """Plain values from a node; notes the place of each field."""
-    places.setdefault(field, place(node))
+    """Plain values from a node; notes the location of each field."""
+    locations.setdefault(field, location(node))
     if isinstance(node, yaml.SequenceNode):
-        return [_build(item, (*field, i), place, places) for i, item in enumerate(node.value)]
+        return [_build(item, (*field, i), location, locations) for i, item in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise ConfigError(f"{place(key_node)}: {dotted(field)}: a field's name is a word")
+                raise ConfigError(
+                    f"{location(key_node)}: {dotted(field)}: a field's name is a word"
+                )
             key = key_node.value
             if key in values:
                 raise ConfigError(
-                    f"{place(key_node)}: {dotted((*field, key))}: given twice; first at "
-                    f"{places[(*field, key)]}"
+                    f"{location(key_node)}: {dotted((*field, key))}: given twice; first at "
+                    f"{locations[(*field, key)]}"
                 )
-            places[(*field, key)] = place(key_node)
-            values[key] = _build(value_node, (*field, key), place, places)
+            locations[(*field, key)] = location(key_node)
+            values[key] = _build(value_node, (*field, key), location, locations)
         return values
     loader = _Loader("")
     try:
         return loader.construct_object(node)
     except (yaml.YAMLError, ValueError) as error:
         problem = getattr(error, "problem", None) or error
-        raise ConfigError(f"{place(node)}: {dotted(field)}: {problem}") from None
+        raise ConfigError(f"{location(node)}: {dotted(field)}: {problem}") from None
     finally:
         loader.dispose()
 
@@ -195,30 +197,30 @@ def _build(
 def apply(override: str, source: Source) -> None:
     """Sets one field from `key.sub=value`."""
     name, equals, text = override.partition("=")
-    place = f"{_OVERRIDE} '{shortened(override)}'"
+    location = f"{_OVERRIDE} '{shortened(override)}'"
     if not equals or not all(name.split(".")):
-        raise ConfigError(f"{place}: expected field=value, for example training.steps=200")
+        raise ConfigError(f"{location}: expected field=value, for example training.steps=200")
     field: Field = tuple(name.split("."))
-    node = _compose(text, place)
+    node = _compose(text, location)
     parent: Any = source.values
     for i, part in enumerate(field[:-1]):
         if part not in parent:
             parent[part] = {}
-            source.places[field[: i + 1]] = place
+            source.locations[field[: i + 1]] = location
         parent = parent[part]
         if not isinstance(parent, dict):
             raise ConfigError(
-                f"{place}: {dotted(field[: i + 1])} is not a group of fields: set it whole"
+                f"{location}: {dotted(field[: i + 1])} is not a group of fields: set it whole"
             )
-    for old in [known for known in source.places if known[: len(field)] == field]:
-        del source.places[old]
-    source.places[field] = place
-    value = None if node is None else _build(node, field, lambda _: place, source.places)
+    for old in [known for known in source.locations if known[: len(field)] == field]:
+        del source.locations[old]
+    source.locations[field] = location
+    value = None if node is None else _build(node, field, lambda _: location, source.locations)
     if field[-1] == "source" and parent.get("source") != value:
         for name in list(parent):
-            if not source.place((*field[:-1], name)).startswith(_OVERRIDE):
+            if not source.location((*field[:-1], name)).startswith(_OVERRIDE):
                 del parent[name]
-                source.places.pop((*field[:-1], name), None)
+                source.locations.pop((*field[:-1], name), None)
     parent[field[-1]] = value
 
 

@@ -36,7 +36,7 @@ def join(coordinator: str | None, process: tuple[int, int] | None) -> None:
         ) from None
 
 
-def make_room(devices: int | None = None) -> None:
+def reserve_threads(devices: int | None = None) -> None:
     """Threads for so many virtual devices of a CPU; to be called before JAX has any.
 
     All devices share one pool of threads, as many as cores, in which they also wait for each
@@ -49,13 +49,13 @@ def make_room(devices: int | None = None) -> None:
         os.environ.setdefault("NPROC", str((os.cpu_count() or 1) + 2 * number))
 
 
-def all_say(yes: bool) -> bool:
+def all_succeeded(yes: bool) -> bool:
     """Whether every process says yes; each must ask."""
     if jax.process_count() == 1:
         return yes
     return bool(np.all(multihost_utils.process_allgather(np.array(yes))))
 
 
-def from_first(tree: Any) -> Any:
+def broadcast(tree: Any) -> Any:
     """The arrays of process 0, in place of those of the same shapes of any other."""
     return tree if jax.process_count() == 1 else multihost_utils.broadcast_one_to_all(tree)

@@ -76,7 +76,7 @@ def draw_curves(
         ax.set_title(title)
     label_outer(axes, data.x_names[0], data.y_name)
     legend(figure, axes)
-    arrays |= {"x": data.x, "y": data.y, "grid": at, "predictions": np.stack(curves)}
+    arrays |= {"x": data.x[:, 0], "y": data.y, "grid": at, "predictions": np.stack(curves)}
     run.figure(name, figure, **arrays)
 
 

@@ -114,7 +114,7 @@ def require_known(name: str) -> str:
     return name
 
 
-def own_kernel(study: Any) -> dict[str, str]:
+def user_kernel(study: Any) -> dict[str, str]:
     """The user's kernel that a study names, and a digest of the file that it is from."""
     name = getattr(getattr(study, "model", None), "kernel", None)
     if name in BUILT_IN or name not in KERNELS:

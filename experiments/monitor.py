@@ -12,7 +12,7 @@ import attnkernel as ak
 Tick = Callable[[int, str], None]
 
 
-class Watch:
+class Monitor:
     """Follows a computation and keeps nothing: `study.compute(key)` outside a run directory.
 
     A `Run` keeps all of it. Members of a sweep that one program computes use this class: inside a
@@ -117,4 +117,4 @@ class Watch:
             yield min(i * size, number), found
 
 
-SILENT = Watch()
+NO_MONITOR = Monitor()

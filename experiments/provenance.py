@@ -15,7 +15,7 @@ import jax
 from attnkernel._core.saving import package_versions
 
 from .config_source import dump
-from .kernels import own_kernel
+from .kernels import user_kernel
 
 # entries of meta.json that numbers depend on
 DETERMINING = (
@@ -40,8 +40,8 @@ def meta_of(config: Any) -> dict[str, Any]:
         "config": hashlib.sha256(dump(config).encode()).hexdigest(),
         "seed": config.seed,
         "precision": config.precision,
-        **({"kernels": kernels} if (kernels := own_kernel(config)) else {}),
-        **({"data": data} if (data := _own_data(config)) else {}),
+        **({"kernels": kernels} if (kernels := user_kernel(config)) else {}),
+        **({"data": data} if (data := _data_file(config)) else {}),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "devices": [str(device) for device in jax.devices()],
@@ -52,7 +52,7 @@ def meta_of(config: Any) -> dict[str, Any]:
 
 def digest_of(config: Any) -> str:
     """The SHA-256 of the config, of the file of its kernel and of the file of its data."""
-    own = [str(part) for part in (own_kernel(config), _own_data(config)) if part]
+    own = [str(part) for part in (user_kernel(config), _data_file(config)) if part]
     return hashlib.sha256("".join([dump(config), *own]).encode()).hexdigest()
 
 
@@ -67,7 +67,7 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
-def _own_data(config: Any) -> dict[str, str]:
+def _data_file(config: Any) -> dict[str, str]:
     """The file of data that a config names, and a digest of it."""
     path = getattr(getattr(config, "data", None), "path", None)
     if path is None:

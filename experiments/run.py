@@ -34,6 +34,7 @@ import attnkernel as ak
 from attnkernel._core.atomic_files import fsync, write_atomically
 
 from .config_source import dump
+from .monitor import Monitor, Tick
 from .progress import show_progress
 from .provenance import DETERMINING, digest_of, digest_of_file, meta_of, now
 from .results import (
@@ -46,10 +47,9 @@ from .results import (
     save_figure,
     write_json,
 )
-from .watch import Tick, Watch
 
 
-class Run(Watch):
+class Run(Monitor):
     """One run: its directory, its numbers, and its lines on the terminal."""
 
     def __init__(

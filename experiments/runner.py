@@ -77,7 +77,7 @@ def check(study: Study, source: config_source.Source) -> None:
         try:
             study.check()
         except config_source.FieldError as error:
-            raise configs.complain(source, [error.fault]) from None
+            raise configs.config_error(source, [error.fault]) from None
 
 
 def study_of(source: config_source.Source) -> Any:
@@ -86,7 +86,7 @@ def study_of(source: config_source.Source) -> Any:
     if not isinstance(name, str) or name not in STUDIES:
         sentence = "is required, but was not given" if name is None else f"unknown name {name!r}"
         known = configs.nearest(str(name), list(STUDIES))
-        raise configs.complain(source, [config_source.Fault(("study",), sentence + known)])
+        raise configs.config_error(source, [config_source.Fault(("study",), sentence + known)])
     return configs.build(source, STUDIES[name])
 
 
@@ -123,9 +123,9 @@ def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False
                 numbered=out is None,
             )
         except OutputError:
-            distributed.all_say(False)
+            distributed.all_succeeded(False)
             raise
-        if not distributed.all_say(True):
+        if not distributed.all_succeeded(True):
             return 2
         try:
             with stop_at_interrupt(run):

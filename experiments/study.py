@@ -14,10 +14,10 @@ from jaxtyping import Array, PRNGKeyArray
 import attnkernel as ak
 from attnkernel._core.regression_data import require_regression_data
 
+from .config_fields import Name, Part, Seed
 from .config_source import FieldError
-from .parts import Name, Part, Seed
+from .monitor import NO_MONITOR, Monitor
 from .run import Run
-from .watch import SILENT, Watch
 
 
 class Study(Part, abc.ABC):
@@ -43,7 +43,7 @@ class Study(Part, abc.ABC):
         """Raise `FieldError` for what only the data can tell."""
 
     @abc.abstractmethod
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Any:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Any:
         """Computes the results, arrays and plain numbers; draws and prints nothing."""
 
     @abc.abstractmethod
@@ -63,19 +63,19 @@ class Study(Part, abc.ABC):
         return Keys(self.key())
 
     def resolved(self) -> Self:
-        """The same study with every varying field a number or `Rows`, whatever the data."""
+        """The same study with every varying field a number or `HoldOutSizes`, whatever the data."""
         return self
 
 
-class Rows(eqx.Module):
+class HoldOutSizes(eqx.Module):
     """Numbers of rows to hold out, which may be traced, and the largest: it fixes shapes."""
 
     sizes: Any
     largest: int = eqx.field(static=True)
 
     @classmethod
-    def of(cls, hold_out: Any, n: int) -> "Rows":
-        """From the field `hold_out`: numbers or fractions of n rows, one or a list; or `Rows`."""
+    def from_config(cls, hold_out: Any, n: int) -> "HoldOutSizes":
+        """From the field `hold_out`: numbers or fractions of n rows, or sizes as they are."""
         if isinstance(hold_out, cls):
             return hold_out
         if isinstance(hold_out, list):
@@ -156,7 +156,7 @@ def describe(data: ak.data.Dataset) -> dict[str, Any]:
     return {"rows": data.x.shape[0], "inputs": list(data.x_names), "label": data.y_name}
 
 
-def listed(numbers: Mapping[str, Any]) -> dict[str, Any]:
+def tables_as_rows(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers for a summary: each table, which is a mapping of columns, as a list of rows."""
     return {
         name: _rows(value) if isinstance(value, Mapping) else value

@@ -34,7 +34,7 @@ from attnkernel._core.atomic_files import write_atomically
 from .config_source import dump
 from .results import OutputError, flat, plain, read_json, status_of
 from .runner import settings
-from .study import Rows, Study, listed, with_fields
+from .study import HoldOutSizes, Study, tables_as_rows, with_fields
 from .sweep_members import Member, members_of, words
 from .sweep_report import report
 
@@ -113,9 +113,9 @@ def _is_under(field: str, study: Study) -> bool:
 
 def _stack(values: Sequence[Any]) -> Any:
     """With a leading axis of members; the shapes are those of the largest hold-out."""
-    if isinstance(values[0], Rows):
+    if isinstance(values[0], HoldOutSizes):
         largest = max(rows.largest for rows in values)
-        return Rows(np.stack([rows.sizes for rows in values]), largest)
+        return HoldOutSizes(np.stack([rows.sizes for rows in values]), largest)
     return np.array(values)
 
 
@@ -141,7 +141,7 @@ def _compute_as_one_program(
         return False
     lines = []
     for i, member in enumerate(group):
-        own: Any = listed(jax.tree.map(lambda values, i=i: values[i], results))
+        own: Any = tables_as_rows(jax.tree.map(lambda values, i=i: values[i], results))
         line = {"id": member.id, "asked": member.asked, "state": "done", "reason": None}
         if diverged[i]:
             line |= {"state": "failed", "reason": "the loss or its gradient was not finite"}

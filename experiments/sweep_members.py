@@ -96,7 +96,7 @@ def members_of(path: Path, arguments: Sequence[str]) -> tuple[list[Member], dict
     for values in itertools.product(*axes.values()):
         asked = dict(zip(axes, values, strict=True))
         overrides = [f"{field}={value}" for field, value in asked.items()]
-        own = config_source.Source(copy.deepcopy(source.values), dict(source.places))
+        own = config_source.Source(copy.deepcopy(source.values), dict(source.locations))
         for override in overrides:
             config_source.apply(override, own)
         study = study_of(own)

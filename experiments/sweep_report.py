@@ -18,7 +18,7 @@ from scipy.stats import t as student
 from attnkernel._core.atomic_files import write_atomically
 from attnkernel.plot import BLUE, SKY, literal
 
-from .labels import labels
+from .number_labels import labels
 from .results import numbers_of, plain, save_figure
 from .sweep_members import Member, words
 

@@ -15,7 +15,7 @@ import attnkernel as ak
 
 from . import distributed
 from .config_source import FieldError
-from .watch import Watch
+from .monitor import Monitor
 
 Model = TypeVar("Model")
 
@@ -41,7 +41,7 @@ def require_parts(batch: int) -> None:
 
 
 def train(
-    watch: Watch,
+    monitor: Monitor,
     model: Model,
     loss: Callable[[Model, Array], Array],
     *,
@@ -91,26 +91,26 @@ def train(
 
         return jax.lax.with_sharding_constraint(jax.lax.scan(step, state, keys), whole)
 
-    checkpoints = watch.checkpoints("training")
+    checkpoints = monitor.checkpoints("training")
     state, losses = (moving, optimizer.init(moving), jnp.ones((), bool)), []
     keys = jax.random.split(key, steps)
-    with watch.progress("training", steps) as tick, watch.timed("training"):
+    with monitor.progress("training", steps) as tick, monitor.timed("training"):
         kept = None if checkpoints is None else checkpoints.load(state)
-        if begun := int(distributed.from_first(np.array(0 if kept is None else kept.done))):
+        if begun := int(distributed.broadcast(np.array(0 if kept is None else kept.done))):
             found = np.zeros(begun, jnp.result_type(float))
-            state, found = distributed.from_first((state, found) if kept is None else kept[1:])
+            state, found = distributed.broadcast((state, found) if kept is None else kept[1:])
             losses = [np.asarray(found)]
-            watch.step_metrics(begun, "model", ["model"], loss=losses[0][None])
+            monitor.step_metrics(begun, "model", ["model"], loss=losses[0][None])
             tick(begun, f"loss {losses[0][-chunk:].mean():.4f}")
         for start in range(begun, steps, chunk):
             state, (found, sound) = advance(state, keys[start : start + chunk])
             found, sound = np.asarray(found), np.asarray(sound)
             losses.append(found)
             done = start + len(found)
-            watch.step_metrics(done, "model", ["model"], loss=found[None])
+            monitor.step_metrics(done, "model", ["model"], loss=found[None])
             if not sound.all():
                 first = int(np.argmin(sound))
-                watch.save("last_finite", eqx.combine(state[0], fixed))
+                monitor.save("last_finite", eqx.combine(state[0], fixed))
                 raise Diverged(_why(start + first + 1, float(found[first]), learning_rate))
             losses = [np.concatenate(losses)]
             if checkpoints is not None:

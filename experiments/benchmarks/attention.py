@@ -14,9 +14,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import pydantic
 from jaxtyping import PRNGKeyArray
 
-from ..parts import Name
+from ..config_fields import Name
+from ..monitor import Monitor
 from ..run import Run
-from ..watch import Watch
 from .attention_contenders import (
     FORWARD,
     JAX_NN,
@@ -68,7 +68,7 @@ class BenchAttention(Benchmark):
             agree(OURS, 1e-4),
         )
 
-    def more(self, key: PRNGKeyArray, watch: Watch) -> dict[str, Any]:
+    def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
         """Memory: bytes of one call, compilation included, over the idle process."""
         places = list(itertools.product(WORKS, LOOKS)) if self.memory_length else []
 
@@ -85,8 +85,8 @@ class BenchAttention(Benchmark):
             return row | {"growth_bytes": grown, "unavailable": None}
 
         rows = []
-        with watch.progress("memory", len(places)) as tick:
-            for row in watch.each("memory", len(places), measure_memory):
+        with monitor.progress("memory", len(places)) as tick:
+            for row in monitor.each("memory", len(places), measure_memory):
                 rows.append(row)
                 tick(len(rows), f"{row['contender']}, {in_words(row['causal'], row['phase'])}")
         return {"memory": rows}

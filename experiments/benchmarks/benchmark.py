@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import pydantic
 from jaxtyping import PRNGKeyArray
 
-from ..parts import Positive
+from ..config_fields import Positive
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Study
-from ..watch import SILENT, Watch
 from .driver import Case, measure
 from .reports import draw_bars, draw_lines, note_unavailable, number, ratio, table_of_targets
 
@@ -52,7 +52,7 @@ class Benchmark(Study):
     def cases(self, key: PRNGKeyArray) -> Sequence[Callable[[], Case]]:
         """The problems, each made once the one before is measured."""
 
-    def more(self, key: PRNGKeyArray, watch: Watch) -> dict[str, Any]:
+    def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
         """Further entries of the summary."""
         return {}
 
@@ -73,11 +73,11 @@ class Benchmark(Study):
         return ""
 
     def measured(
-        self, watch: Watch, cases: Sequence[Callable[[], Case]], name: str = "cases"
+        self, monitor: Monitor, cases: Sequence[Callable[[], Case]], name: str = "cases"
     ) -> list[dict[str, Any]]:
         """The rows of the cases, within the limits of this config."""
         return measure(
-            watch,
+            monitor,
             name,
             cases,
             self.repeats,
@@ -87,8 +87,8 @@ class Benchmark(Study):
             round_seconds=self.round_seconds,
         )
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
-        return Results(self.measured(watch, self.cases(key)), self.more(key, watch))
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
+        return Results(self.measured(monitor, self.cases(key)), self.more(key, monitor))
 
     def report(self, results: Results, run: Run) -> None:
         note_unavailable(

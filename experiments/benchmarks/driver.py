@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..watch import Watch
+from ..monitor import Monitor
 
 Contender = Callable[[], Any]
 MIB, GIB = 2**20, 2**30
@@ -71,7 +71,7 @@ class SelfTimed(NamedTuple):
 
 
 def measure(
-    watch: Watch,
+    monitor: Monitor,
     name: str,
     cases: Sequence[Callable[[], Case]],
     repeats: int,
@@ -115,10 +115,10 @@ def measure(
         row["extrapolated"] = extrapolated
         return row | case.check(results, row)
 
-    with watch.progress(name, len(cases)) as tick:
-        for row in watch.each(name, len(cases), measure_case):
+    with monitor.progress(name, len(cases)) as tick:
+        for row in monitor.each(name, len(cases), measure_case):
             rows.append(row)
-            watch.metrics([row])
+            monitor.metrics([row])
             tick(len(rows), row["label"])
     return rows
 

@@ -21,9 +21,9 @@ from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..parts import Name, Positive
+from ..config_fields import Name, Positive
+from ..monitor import Monitor
 from ..run import Run
-from ..watch import Watch
 from .benchmark import Benchmark, Results
 from .driver import GIB, Case, Contender, compiled, interleaved, medians
 from .gpu_contenders import (
@@ -89,7 +89,7 @@ class BenchGPU(Benchmark):
         places = itertools.product(self.jobs, sorted(set(self.n)), (FORWARD, BACKWARD))
         return [functools.partial(self._case, *place) for place in places]
 
-    def more(self, key: PRNGKeyArray, watch: Watch) -> dict[str, Any]:
+    def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
         return {
             "devices": ", ".join(sorted({device.device_kind for device in jax.devices()})),
             "matrix_rates": matrix_rates(self.matrix, self.repeats),

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 import attnkernel as ak
 
-from ..parts import Part
+from ..config_fields import Part
 from .driver import Contender, Unavailable, compiled, optional_import
 
 GAUSSIAN, ATTENTION = "Gaussian", "attention"

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Name
+from ..config_fields import Name
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Study
-from ..watch import SILENT, Watch
 from .driver import MIB, growth_of_memory, in_fresh_process, timed
 
 
@@ -30,7 +30,7 @@ class BenchMemory(Study):
     dim: Annotated[int, pydantic.Field(ge=1, le=1000)] = 8
     is_benchmark: ClassVar[bool] = True
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> list[dict[str, Any]]:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> list[dict[str, Any]]:
         sizes, rows = sorted(set(self.n)), []
 
         def measure(i: int) -> dict[str, Any]:
@@ -40,8 +40,8 @@ class BenchMemory(Study):
             row = {"n": sizes[i], "seconds": seconds, "growth_mib": growth / MIB}
             return row | {"buffers_mib": buffers / MIB, "matrix_of_scores_mib": scores / MIB}
 
-        with watch.progress("benchmark", len(sizes)) as tick:
-            for row in watch.each("sizes", len(sizes), measure):
+        with monitor.progress("benchmark", len(sizes)) as tick:
+            for row in monitor.each("sizes", len(sizes), measure):
                 rows.append(row)
                 tick(len(rows), f"n = {row['n']}: {row['growth_mib']:.0f} MiB")
         return rows

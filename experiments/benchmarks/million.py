@@ -17,10 +17,10 @@ from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
 
+from ..config_fields import Name, Part, Positive
 from ..config_source import FieldError
-from ..parts import Name, Part, Positive
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
-from ..watch import SILENT, Watch
 from .benchmark import Benchmark, Results
 from .driver import Case, Unavailable, agreement
 from .kernsmooth import kernsmooth
@@ -85,13 +85,13 @@ class Million(Benchmark):
         places = itertools.product(sorted(set(self.dims)), sorted(set(self.sizes)))
         return [functools.partial(self._criterion, key, n, dim) for dim, n in places]
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         whole = [functools.partial(self._fit, key, what) for what in self.fits]
-        fits = self.measured(watch, whole, "fits")
+        fits = self.measured(monitor, whole, "fits")
         x, y = self._data(key, fits[0]["n"], fits[0]["dim"])
         drawn = curves_of(fits[0], x, y, self.tol, self.curve) if fits[0]["dim"] == 1 else {}
         more = {"tol": self.tol, "fits": fits}
-        return Results(self.measured(watch, self.cases(key)), more, drawn)
+        return Results(self.measured(monitor, self.cases(key)), more, drawn)
 
     def _data(self, key: PRNGKeyArray, n: int, dim: int) -> tuple[Array, Array]:
         """The curve of Czyż (2024); in more dimensions the mean of one such curve per input."""

@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, ink
 
+from ..config_fields import Bundled, Name, Positive
 from ..config_source import FieldError
-from ..panels import legend
-from ..parts import Bundled, Name, Positive
+from ..figures import legend
 from ..run import Run
 from ..study import Keys, load
 from .benchmark import Benchmark, Results

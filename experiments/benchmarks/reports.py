@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..panels import label_outer, legend, panels
+from ..figures import label_outer, legend, panels
 from ..run import Run
 
 MAX_TICKS = 6  # as many sizes as have a tick of their own

@@ -17,10 +17,10 @@ from jaxtyping import PRNGKeyArray
 
 import attnkernel as ak
 
-from ..parts import Name, Positive
+from ..config_fields import Name, Positive
+from ..monitor import Monitor
 from ..run import Run
 from ..study import Keys
-from ..watch import Watch
 from .benchmark import Benchmark, Results
 from .driver import Case, available
 from .regressors import Regressor, kerneljax, statsmodels
@@ -100,14 +100,14 @@ class BenchSelection(Benchmark):
         fit = ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=self.starts)
         return np.asarray(fit.model.kernel.lengthscale)
 
-    def more(self, key: PRNGKeyArray, watch: Watch) -> dict[str, Any]:
+    def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
         if not self.samples:
             return {"small_samples": []}
         contenders, _ = available(
             {name: functools.partial(self.selector, name) for name in self.looks}
         )
         rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, 0))))
-        counted = count_all(watch, contenders, OURS, self.samples, rng, self.sample_seconds)
+        counted = count_all(monitor, contenders, OURS, self.samples, rng, self.sample_seconds)
         return {"small_samples": counted}
 
     def columns(self, row: Mapping[str, Any]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 import attnkernel as ak
 
-from ..watch import Watch
+from ..monitor import Monitor
 
 Select = Callable[[np.ndarray, np.ndarray], np.ndarray]  # from x and y to bandwidths
 SAMPLE_SIZES = (3, 8, 30)
@@ -18,7 +18,7 @@ SAMPLE_KINDS = ("smooth", "ties", "outliers", "nearly constant y", "noise")
 
 
 def count_all(
-    watch: Watch,
+    monitor: Monitor,
     contenders: Mapping[str, Select],
     ours: str,
     number: int,
@@ -30,7 +30,7 @@ def count_all(
     shapes: list[tuple[int, int]] = list(itertools.product(SAMPLE_SIZES, (1, 2)))
     samples = [small_sample(rng, *shapes[i % len(shapes)], i) for i in range(number)]
     tables = []
-    with watch.progress("small samples", len(contenders)) as tick:
+    with monitor.progress("small samples", len(contenders)) as tick:
         for done, (name, select) in enumerate(contenders.items(), 1):
             started = time.perf_counter()
             results = _select_all(select, samples, np.inf if name == ours else max_seconds)

@@ -21,12 +21,12 @@ from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
 
+from ..config_fields import Heteroskedastic, Model, Name, Positive, Training
 from ..config_source import FieldError
-from ..parts import Heteroskedastic, Model, Name, Positive, Training
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..studies.heads import Heads, stack
 from ..study import Keys
-from ..watch import SILENT, Watch
 from .benchmark import Benchmark, Results
 from .driver import Case, interleaved, medians
 from .reports import number
@@ -71,8 +71,8 @@ class BenchTraining(Benchmark):
             for cold in (True, False)
         ]
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
-        results = super().compute(key, watch)
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
+        results = super().compute(key, monitor)
         seconds: dict[str, float] = {}
         for row in results.table:
             for name, median in row["median"].items():
@@ -87,7 +87,7 @@ class BenchTraining(Benchmark):
         )
         return results._replace(more={"speedup of all trainings": speedups, **results.more})
 
-    def more(self, key: PRNGKeyArray, watch: Watch) -> dict[str, Any]:
+    def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
         """Seconds of whole commands: imports, and the first one of the README."""
         with tempfile.TemporaryDirectory() as folder:
             places = (f"{folder}/{repeat}" for repeat in itertools.count())

@@ -14,7 +14,7 @@ from typing import Any
 
 import attnkernel as ak
 
-from ..config import complain
+from ..config import config_error
 from ..config_source import FieldError, Source
 from ..results import plain
 from ..runner import settings
@@ -48,7 +48,7 @@ def make(study: Study, source: Source, command: list[str]) -> str:
         with settings(study):
             page = PAGES[name](study)
     except FieldError as error:
-        raise complain(source, [error.fault]) from None
+        raise config_error(source, [error.fault]) from None
 
     def read(file: str) -> str:
         return (resources.files(__name__) / file).read_text(encoding="utf-8")

@@ -9,9 +9,9 @@ import numpy as np
 
 import attnkernel as ak
 
+from ..config_fields import Model
 from ..config_source import FieldError
 from ..kernels import BUILT_IN
-from ..parts import Model
 from ..study import load
 from ._page import Page, entropy, require_drawable
 

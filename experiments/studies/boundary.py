@@ -33,12 +33,12 @@ from matplotlib.figure import Figure
 import attnkernel as ak
 
 from ..benchmarks.reports import table_of_targets, target
+from ..config_fields import Name, Positive
 from ..config_source import FieldError
-from ..panels import legend
-from ..parts import Name, Positive
+from ..figures import legend
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Study
-from ..watch import SILENT, Watch
 
 REACH = {"gaussian": 12.0, "epanechnikov": 1.0}  # in lengthscales: the kernel is 0 beyond
 PLACES = {"boundary": 0, "interior": -1}  # among the inputs asked
@@ -72,11 +72,11 @@ class Boundary(Study):
                 f"which the middle is four from both ends; got {self.lengthscales}",
             )
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         lengthscales = np.sort(self.lengthscales)
         at, found = np.linspace(0.0, 0.5, self.points), {}
         cases = list(itertools.product(self.kernels, ORDERS))
-        with watch.timed("fits"), watch.progress("fits", len(cases)) as tick:
+        with monitor.timed("fits"), monitor.progress("fits", len(cases)) as tick:
 
             def fit(i: int) -> np.ndarray:
                 """Of shape (lengthscales, (measured, predicted), (bias, variance), points)."""
@@ -88,7 +88,7 @@ class Boundary(Study):
                     ]
                 )
 
-            kept = watch.each("fits", len(cases), fit)
+            kept = monitor.each("fits", len(cases), fit)
             for (name, order), values in zip(cases, kept, strict=True):
                 found[name, order] = values
                 tick(len(found), f"{name}, order {order}")

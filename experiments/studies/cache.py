@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..panels import heat_map, legend
-from ..parts import Name
+from ..config_fields import Name
+from ..figures import heat_map, legend
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Keys, Study
-from ..watch import SILENT, Watch
 
 KINDS = ("full", "ring", "recurrent")
 
@@ -46,7 +46,7 @@ class Cache(Study):
     ]
     repeats: Annotated[int, pydantic.Field(ge=1)] = 50
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)
         modules = {
             kind: self.module(kind, key) for kind, key in zip(KINDS, keys.stack(3), strict=True)
@@ -59,7 +59,7 @@ class Cache(Study):
         costs: dict[str, dict[str, list[float]]] = {
             kind: {"bytes": [], "seconds": []} for kind in KINDS
         }
-        with watch.progress("decoding", len(self.lengths)) as tick:
+        with monitor.progress("decoding", len(self.lengths)) as tick:
             for number, length in enumerate(self.lengths):
                 for kind, module in modules.items():
                     held, seconds = self.cost(kind, module, x[:length])

@@ -13,11 +13,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..panels import label_outer, legend, panels
-from ..parts import Name
+from ..config_fields import Name
+from ..figures import label_outer, legend, panels
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Keys, Study
-from ..watch import SILENT, Watch
 
 Design = Literal["even", "boundary"]
 
@@ -56,14 +56,17 @@ class Coverage(Study):
         default=25, description="data sets per call of the program"
     )
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys, results = Keys(key), {}
         cases = list(itertools.product(self.designs, self.orders))
-        with watch.progress("data sets", self.data_sets * len(cases)) as tick, watch.timed("all"):
+        with (
+            monitor.progress("data sets", self.data_sets * len(cases)) as tick,
+            monitor.timed("all"),
+        ):
             for place, (design, order) in enumerate(cases):
-                many = jax.jit(jax.vmap(functools.partial(_one, self, design, order)))
+                many = jax.jit(jax.vmap(functools.partial(_simulate_and_fit, self, design, order)))
                 set_keys = keys.stack(self.data_sets)
-                results[design, order] = watch.in_batches(
+                results[design, order] = monitor.in_batches(
                     f"{design}_{order}",
                     self.data_sets,
                     self.batch,
@@ -174,7 +177,7 @@ def _fit(study: Coverage, x: np.ndarray, y: Array, order: int) -> ak.Fit:
     return ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=study.starts, steps=30)
 
 
-def _one(
+def _simulate_and_fit(
     study: Coverage, design: Design, order: int, key: PRNGKeyArray
 ) -> dict[str, dict[str, Array]]:
     """For one data set and each method: whether the truth is inside, by input; and the width.

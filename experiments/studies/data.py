@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Data, Name, to_list
+from ..config_fields import Data, Name, to_list
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Keys, Study, describe, require_one_input
-from ..watch import SILENT, Watch
 
 
 class ShowData(Study):
@@ -24,7 +24,7 @@ class ShowData(Study):
     def check(self) -> None:
         require_one_input(self)
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> ak.data.Dataset:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> ak.data.Dataset:
         return self.data.load(Keys(key).next())
 
     def report(self, results: ak.data.Dataset, run: Run) -> None:

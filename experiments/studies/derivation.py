@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..panels import heat_map, legend
-from ..parts import Name, Positive
+from ..config_fields import Name, Positive
+from ..figures import heat_map, legend
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Keys, Study
-from ..watch import SILENT, Watch
 
 
 class Step(NamedTuple):
@@ -51,7 +51,7 @@ class Derivation(Study):
         default=64, description="keys that each query of the study of dimensions sees"
     )
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)
         return Results(self.steps(keys.next()), scales(self.dims, self.keys_each, keys.next()))
 

@@ -11,12 +11,12 @@ from jaxtyping import Array, Bool, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..panels import draw_fits
-from ..parts import Data, HoldOutSize, Model, Name, Positive, Training, outside_bounds
+from ..config_fields import Data, HoldOutSize, Model, Name, Positive, Training, outside_bounds
+from ..figures import draw_fits
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
-from ..study import Keys, Rows, Study, describe, leave_one_out_errors, listed, load
+from ..study import HoldOutSizes, Keys, Study, describe, leave_one_out_errors, load, tables_as_rows
 from ..training import require_finite
-from ..watch import SILENT, Watch
 
 
 class PaddedHeads(eqx.Module):
@@ -74,10 +74,10 @@ class Heads(Study):
         self.resolved()
 
     def resolved(self) -> Self:
-        rows = Rows.of(self.hold_out, len(load(self.data, self.keys().next()).y))
+        rows = HoldOutSizes.from_config(self.hold_out, len(load(self.data, self.keys().next()).y))
         return self.model_copy(update={"hold_out": rows})
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         """All numbers of heads at once."""
         keys = Keys(key)
         data = self.data.load(keys.next())
@@ -90,16 +90,16 @@ class Heads(Study):
             active = zip(weights, lengthscales, self.heads, strict=True)
             pairs = [(u[:, :heads], ell[:, :heads]) for u, ell, heads in active]
             of_heads = dict(zip(("weights", "lengthscales"), zip(*pairs, strict=True), strict=True))
-            watch.step_metrics(done, "heads", self.heads, loss=losses, **of_heads)
+            monitor.step_metrics(done, "heads", self.heads, loss=losses, **of_heads)
             mean = losses.mean(axis=1)  # one loss is one held-out point: too noisy to show
             return "loss " + " ".join(f"{loss:.3f}" for loss in mean)
 
-        with watch.fit("training", self.training.steps, record=_record, log=log) as following:
+        with monitor.fit("training", self.training.steps, record=_record, log=log) as following:
             fits = ak.fit_many(
                 stack([self.start(heads) for heads in self.heads]),
                 data.x,
                 data.y,
-                objective=Rows.of(self.hold_out, len(data.y)).objective(),
+                objective=HoldOutSizes.from_config(self.hold_out, len(data.y)).objective(),
                 in_axes=(0, None, None),
                 optimizer=self.training.make(),
                 steps=self.training.steps,
@@ -131,7 +131,7 @@ class Heads(Study):
     def report(self, results: Results, run: Run) -> None:
         data, fits = results.data, results.fits
         run.note(fits.warnings())
-        (table,) = listed(results.numbers).values()
+        (table,) = tables_as_rows(results.numbers).values()
         rows = [
             {k: v[: row["heads"]] if np.ndim(v) else v for k, v in row.items()} for row in table
         ]

@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..panels import legend
-from ..parts import Name, Positive
+from ..config_fields import Name, Positive
+from ..figures import legend
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Keys, Study
-from ..watch import SILENT, Watch
 
 Results = dict[float, dict[str, np.ndarray]]  # by growth: arrays over the data sets
 METHODS = ("one sd", "local sd", "reweighted", "likelihood", "true weights")
@@ -43,13 +43,13 @@ class Heteroskedasticity(Study):
     learning_rate: Positive = 0.05
     points: Annotated[int, pydantic.Field(ge=3, le=1000)] = 61
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys, found = Keys(key), {}
-        with watch.progress("data sets", self.data_sets * len(self.growth)) as tick:
+        with monitor.progress("data sets", self.data_sets * len(self.growth)) as tick:
             for place, growth in enumerate(self.growth):
-                many = jax.jit(jax.vmap(functools.partial(_one, self, growth)))
+                many = jax.jit(jax.vmap(functools.partial(_simulate_and_fit, self, growth)))
                 set_keys = keys.stack(self.data_sets)
-                found[growth] = watch.in_batches(
+                found[growth] = monitor.in_batches(
                     f"growth_{place}",
                     self.data_sets,
                     self.batch,
@@ -130,7 +130,9 @@ def _row(growth: float, i: int, found: dict[str, np.ndarray], at: np.ndarray) ->
     }
 
 
-def _one(study: Heteroskedasticity, growth: float, key: PRNGKeyArray) -> dict[str, Array]:
+def _simulate_and_fit(
+    study: Heteroskedasticity, growth: float, key: PRNGKeyArray
+) -> dict[str, Array]:
     r"""For one data set and each method: ℓ, the error of the mean, sd(x), and intervals of labels.
 
     The error is $\frac{1}{6} \int_{-3}^3 (\hat f - f)^2 / s^2$, in units of the noise.

@@ -9,12 +9,12 @@ from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..panels import draw_fits, legend, panels, smoothing_verdicts
-from ..parts import Data, HoldOutSize, Model, Name, Training, outside_bounds
+from ..config_fields import Data, HoldOutSize, Model, Name, Training, outside_bounds
+from ..figures import draw_fits, legend, panels, smoothing_verdicts
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
-from ..study import Keys, Rows, Study, describe, leave_one_out_errors, listed, load
+from ..study import HoldOutSizes, Keys, Study, describe, leave_one_out_errors, load, tables_as_rows
 from ..training import require_finite
-from ..watch import SILENT, Watch
 
 _LINES = ["-", "--", "-.", ":"]
 
@@ -45,24 +45,24 @@ class HoldOut(Study):
         self.resolved()
 
     def resolved(self) -> Self:
-        rows = Rows.of(self.hold_out, len(load(self.data, self.keys().next()).y))
+        rows = HoldOutSizes.from_config(self.hold_out, len(load(self.data, self.keys().next()).y))
         return self.model_copy(update={"hold_out": rows})
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         """All sizes at once: a hold-out is a mask, so the sizes are numbers of one program."""
         keys = Keys(key)
         data = self.data.load(keys.next())
-        rows, steps = Rows.of(self.hold_out, len(data.y)), self.training.steps
+        rows, steps = HoldOutSizes.from_config(self.hold_out, len(data.y)), self.training.steps
 
         def log(done: int, history: dict[str, Any]) -> str:
             losses = history["loss"][:, 0]
             path = np.asarray(self.model.shown(history["lengthscale"][:, 0]))
             sizes = rows.sizes.tolist()
-            watch.step_metrics(done, "hold_out", sizes, loss=losses, lengthscale=path)
+            monitor.step_metrics(done, "hold_out", sizes, loss=losses, lengthscale=path)
             return "loss " + " ".join(f"{loss:.3f}" for loss in losses[:, -1])
 
         chunk = min(100, max(1, steps // 4))
-        with watch.fit("training", steps, record=_record, log=log, chunk=chunk) as following:
+        with monitor.fit("training", steps, record=_record, log=log, chunk=chunk) as following:
             fits = ak.fit_many(
                 self.model.make(),
                 data.x,
@@ -84,7 +84,7 @@ class HoldOut(Study):
 
     def report(self, results: Results, run: Run) -> None:
         data, fits = results.data, results.fits
-        summary = listed(results.numbers)
+        summary = tables_as_rows(results.numbers)
         rows = summary["fits"]
         run.note(fits.warnings())
         for i, row in enumerate(rows):

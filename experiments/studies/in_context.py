@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Name, Positive
+from ..config_fields import Name, Positive
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Keys, Study
 from ..training import require_parts, train
-from ..watch import SILENT, Watch
 
 
 class Results(NamedTuple):
@@ -56,10 +56,10 @@ class InContext(Study):
     def check(self) -> None:
         require_parts(self.batch)
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)
         model, losses = train(
-            watch,
+            monitor,
             self.model(keys.next()),
             self.loss,
             batch=self.batch,
@@ -72,7 +72,7 @@ class InContext(Study):
             x, y, at, truth = jax.vmap(lambda key, size=size: self.draw(key, size))(
                 jax.random.split(keys.next(), self.tested)
             )
-            curves = self.predict(watch, model, x, y, at)
+            curves = self.predict(monitor, model, x, y, at)
             errors = {
                 name: jnp.mean((curve - truth) ** 2, axis=1) for name, curve in curves.items()
             }
@@ -146,10 +146,10 @@ class InContext(Study):
         return jnp.mean((predicted - truth) ** 2)
 
     def predict(
-        self, watch: Watch, model: ak.LearnedKernelRegression, x: Array, y: Array, at: Array
+        self, monitor: Monitor, model: ak.LearnedKernelRegression, x: Array, y: Array, at: Array
     ) -> dict[str, Array]:
         """By the model as it is; by a lengthscale of each data set's own; by the posterior."""
-        with watch.timed("tuning"):
+        with monitor.timed("tuning"):
             fit = ak.fit_many(
                 ak.KernelRegression(ak.Gaussian(0.3)),
                 x[:, :, None],

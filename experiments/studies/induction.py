@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..panels import heat_map
-from ..parts import Name, Positive
+from ..config_fields import Name, Positive
+from ..figures import heat_map
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Keys, Study
 from ..training import require_parts, train
-from ..watch import SILENT, Watch
 
 
 class AttentionOnly(eqx.Module):
@@ -113,11 +113,11 @@ class Induction(Study):
     def check(self) -> None:
         require_parts(self.batch)
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)
         model = AttentionOnly(self.vocabulary, self.size, self.heads, self.layers, key=keys.next())
         model, losses = train(
-            watch,
+            monitor,
             model,
             self.loss,
             batch=self.batch,

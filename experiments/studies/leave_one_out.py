@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
+from ..config_fields import Data, Model, Name, Positive
 from ..config_source import FieldError
-from ..panels import legend
-from ..parts import Data, Model, Name, Positive
+from ..figures import legend
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Keys, Study, describe, load
 from ..training import require_finite
-from ..watch import SILENT, Watch
 
 
 class Results(NamedTuple):
@@ -61,16 +61,16 @@ class LeaveOneOut(Study):
 
     varying: ClassVar = ("seed", "model.lengthscale")
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         data = self.data.load(Keys(key).next())
 
         def log(done: int, history: dict[str, Any]) -> str:
             losses, path = history["loss"], np.asarray(self.model.shown(history["lengthscale"]))
-            watch.step_metrics(done, "start", range(len(losses)), loss=losses, lengthscale=path)
+            monitor.step_metrics(done, "start", range(len(losses)), loss=losses, lengthscale=path)
             return f"best criterion {np.nanmin(losses[:, -1]):.6g}"
 
         options = {"record": _record, "log": log, "resumable": False}
-        with watch.fit("leave-one-out", 100, **options) as following:
+        with monitor.fit("leave-one-out", 100, **options) as following:
             fit = ak.fit(
                 self.model.make(),
                 data.x,

@@ -9,11 +9,11 @@ from jaxtyping import Float, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..panels import draw_curves, smoothing_verdicts
-from ..parts import Data, Model, Name, Positive
+from ..config_fields import Data, Model, Name, Positive
+from ..figures import draw_curves, smoothing_verdicts
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Keys, Study, describe, require_one_input
-from ..watch import SILENT, Watch
 
 
 class Results(NamedTuple):
@@ -36,7 +36,7 @@ class Lengthscales(Study):
     def check(self) -> None:
         require_one_input(self)
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         data = self.data.load(Keys(key).next())
         at, fits, curves = ak.plot.grid(data.x), [], []
         for lengthscale in self.lengthscales:

@@ -10,11 +10,11 @@ from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..panels import draw_fits
-from ..parts import Data, HoldOutSize, Name, Training
+from ..config_fields import Data, HoldOutSize, Name, Training
+from ..figures import draw_fits
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
-from ..study import Keys, Rows, Study, describe, load, rows_held_out
-from ..watch import SILENT, Watch
+from ..study import HoldOutSizes, Keys, Study, describe, load, rows_held_out
 
 
 class Results(NamedTuple):
@@ -43,21 +43,21 @@ class Projection(Study):
     def check(self) -> None:
         rows_held_out(self.hold_out, len(load(self.data, self.keys().next()).y), "hold_out")
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)
         data = self.data.load(keys.next())
-        objective = Rows.of(self.hold_out, len(data.y)).objective()
+        objective = HoldOutSizes.from_config(self.hold_out, len(data.y)).objective()
         models = self.models(data.x.shape[1], keys.next())
         fits = {}
         total = sum(training.steps for _, training in models.values())
-        with watch.progress("training", total) as tick, watch.timed("training"):
+        with monitor.progress("training", total) as tick, monitor.timed("training"):
             done = 0
             for name, (model, training) in models.items():
                 at = done
 
                 def on_chunk(steps: int, history: dict[str, Any], *, name=name, at=at) -> None:
                     losses = history["loss"]
-                    watch.step_metrics(steps, "model", [name], loss=losses[None])
+                    monitor.step_metrics(steps, "model", [name], loss=losses[None])
                     tick(at + steps, f"{name}: loss {losses.mean():.3f}")
 
                 fits[name] = ak.fit(
@@ -69,7 +69,7 @@ class Projection(Study):
                     steps=training.steps,
                     key=keys.next(),
                     callback=on_chunk,
-                    checkpoints=watch.checkpoints(f"model_{len(fits)}"),
+                    checkpoints=monitor.checkpoints(f"model_{len(fits)}"),
                 )
                 done += training.steps
         return Results(data, fits)
@@ -92,7 +92,7 @@ class Projection(Study):
                     "error": error,
                 }
             )
-        held_out = Rows.of(self.hold_out, len(data.y)).largest
+        held_out = HoldOutSizes.from_config(self.hold_out, len(data.y)).largest
         titles = [f"{row['model']}: error {row['leave_one_out']:.3g}" for row in rows]
         draw_fits(run, "projection", data, list(fits.values()), titles)
         run.table(

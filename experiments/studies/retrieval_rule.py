@@ -13,11 +13,11 @@ from scipy.optimize import LinearConstraint, minimize
 
 import attnkernel as ak
 
-from ..panels import legend
-from ..parts import Name, Positive
+from ..config_fields import Name, Positive
+from ..figures import legend
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Keys, Study
-from ..watch import SILENT, Watch
 
 RULES: dict[str, ak.Rule] = {
     "softmax": ak.Softmax(),
@@ -59,9 +59,9 @@ class RetrievalRule(Study):
             )
         return self
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)
-        with watch.timed("optimiser"):
+        with monitor.timed("optimiser"):
             optimised = self.against_an_optimiser(keys.next())
         return Results(optimised, against_compact_kernels(keys.next()), self.regimes())
 

@@ -23,11 +23,11 @@ from matplotlib.figure import Figure
 import attnkernel as ak
 
 from ..benchmarks.driver import MIB, in_fresh_process
-from ..distributed import make_room
-from ..parts import Name
+from ..config_fields import Name
+from ..distributed import reserve_threads
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Study
-from ..watch import SILENT, Watch
 
 Count = Annotated[int, pydantic.Field(ge=1, le=64)]
 
@@ -68,7 +68,7 @@ class Scaling(Study):
     )
     is_benchmark: ClassVar[bool] = True
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> list[dict[str, Any]]:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> list[dict[str, Any]]:
         counts = sorted(set(self.devices))
         return in_fresh_process(measure, counts, self.n, self.dim, self.checked, self.seed)
 
@@ -163,7 +163,7 @@ def rows_to_hide(on: Accelerators, dim: float) -> float:
 
 def measure(counts: list[int], n: int, dim: int, checked: int, seed: int) -> list[dict[str, Any]]:
     """Of each layout and number of devices: MiB of each device, and errors."""
-    make_room(max(counts))
+    reserve_threads(max(counts))
     jax.config.update("jax_num_cpu_devices", max(counts))
     rows = []
     for ring in (False, True):

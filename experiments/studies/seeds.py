@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Heteroskedastic, HoldOutSize, Model, Name, Training
+from ..config_fields import Heteroskedastic, HoldOutSize, Model, Name, Training
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
-from ..study import Keys, Rows, Study, hold_out_sizes
-from ..watch import SILENT, Watch
+from ..study import HoldOutSizes, Keys, Study, hold_out_sizes
 
 
 class IntegratedSquaredError(ak.Objective):
@@ -70,17 +70,17 @@ class Seeds(Study):
         sizes = hold_out_sizes(self.hold_out, self.data.n)
         return [f"hold out {size}" for size in sizes] + ["leave one out", "hindsight"]
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key).stack(self.seeds)
-        rows = Rows.of(self.hold_out, self.data.n)
+        rows = HoldOutSizes.from_config(self.hold_out, self.data.n)
         fits = jax.jit(functools.partial(_fits, self))
         batches = []
-        with watch.progress("data sets", self.seeds) as tick, watch.timed("fits"):
-            for done, (found, error, good) in watch.batches(
+        with monitor.progress("data sets", self.seeds) as tick, monitor.timed("fits"):
+            for done, (found, error, good) in monitor.batches(
                 "fits", self.seeds, self.batch, lambda sets: fits(rows, keys[sets])
             ):
                 found = np.asarray(self.model.shown(found))
-                watch.metrics(
+                monitor.metrics(
                     [
                         {
                             "data_set": done - len(found) + i,
@@ -183,7 +183,7 @@ _STEPS = 15
 
 
 def _fits(
-    study: Seeds, rows: Rows, keys: PRNGKeyArray
+    study: Seeds, rows: HoldOutSizes, keys: PRNGKeyArray
 ) -> tuple[Float[Array, "seeds methods"], Float[Array, "seeds methods"], Array]:
     """Lengthscales, errors, and whether the search converged, for each data set and method.
 
@@ -214,7 +214,7 @@ def _fits(
             *(fitted.model.kernel for fitted in (held_out, left_out, hindsight)),
         )
         errors = jax.lax.map(
-            lambda kernel: error(study.model.of(kernel), data.x, data.y),
+            lambda kernel: error(study.model.with_kernel(kernel), data.x, data.y),
             kernels,
         )
         converged = jnp.stack(

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..parts import Name, Part, Positive
+from ..config_fields import Name, Part, Positive
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Study
-from ..watch import SILENT, Watch
 
 Results = list[dict[str, np.ndarray]]  # of each sentence, by head: weights
 Role = Literal["determiner", "noun", "verb", "pronoun", "other"]
@@ -48,7 +48,7 @@ class Sentences(Study):
     )
     decay: Positive = pydantic.Field(default=0.4, description="slope of the decay, per token")
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         return [{name: self.weigh(sentence, name) for name in HEADS} for sentence in self.sentences]
 
     def report(self, results: Results, run: Run) -> None:

@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..panels import legend
-from ..parts import Heteroskedastic, Name, Positive
+from ..config_fields import Heteroskedastic, Name, Positive
+from ..figures import legend
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Keys, Study
-from ..watch import SILENT, Watch
 
 
 class Results(NamedTuple):
@@ -49,7 +49,7 @@ class Temperature(Study):
         default=1500, description="of the training of the learned weights"
     )
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)
         data = self.data.load(keys.next())
         return Results(data, self.forms(data, keys.next()), self.dial(data, keys.next()))

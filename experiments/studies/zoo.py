@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 import attnkernel as ak
 
 from ..benchmarks.driver import interleaved, medians
-from ..panels import draw_fits, heat_map, legend
-from ..parts import Data, Name
+from ..config_fields import Data, Name
+from ..figures import draw_fits, heat_map, legend
+from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Keys, Study, describe, require_one_input
-from ..watch import SILENT, Watch
 
 KERNELS: dict[str, type[ak.kernels.Radial]] = {
     "Gaussian": ak.Gaussian,
@@ -70,7 +70,7 @@ class Zoo(Study):
     def check(self) -> None:
         require_one_input(self)
 
-    def compute(self, key: PRNGKeyArray, watch: Watch = SILENT) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)
         data = self.data.load(keys.next())
         fits = {
@@ -81,7 +81,7 @@ class Zoo(Study):
         }
         tokens = jax.random.normal(keys.next(), (self.tokens, 16))
         return Results(
-            data, fits, tokens, self.feature_errors(keys.next()), self.costs(watch, keys.next())
+            data, fits, tokens, self.feature_errors(keys.next()), self.costs(monitor, keys.next())
         )
 
     def report(self, results: Results, run: Run) -> None:
@@ -208,10 +208,10 @@ class Zoo(Study):
         arrays = {name: part["error"] for name, part in found.items()}
         run.figure("features", figure, counts=self.counts, **arrays)
 
-    def costs(self, watch: Watch, key: Array) -> dict[str, dict[str, Any]]:
+    def costs(self, monitor: Monitor, key: Array) -> dict[str, dict[str, Any]]:
         """Seconds of each kind of attention as the sequence grows, side by side."""
         found: dict[str, dict[str, Any]] = {}
-        with watch.progress("cost", len(self.lengths)) as tick:
+        with monitor.progress("cost", len(self.lengths)) as tick:
             for number, tokens in enumerate(self.lengths):
                 q, k, v = jax.random.normal(key, (3, tokens, self.dim))
                 contenders = {}

@@ -11,7 +11,8 @@ from markdown_it import MarkdownIt
 from paths import DOCS, ROOT
 
 from experiments import runner
-from experiments.__main__ import _COMMANDS, _parser
+from experiments.__main__ import _COMMANDS
+from experiments.arguments import make_parser
 
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 TEMPLATES = [path for path in sorted(DOCS.glob("*.md")) if path.read_text("utf-8").startswith("{#")]
@@ -80,7 +81,7 @@ def commands():
 
 def test_commands_can_be_run():
     tried = 0
-    parser = _parser()
+    parser = make_parser()
     for command, page in {command: page for page, command in commands()}.items():
         words = shlex.split(re.sub(r"\[[^]]*\]", "", command.replace("...", " ")), comments=True)
         if len(words) == 1:  # a command's name in a sentence

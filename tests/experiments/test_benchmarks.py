@@ -26,7 +26,7 @@ from experiments.benchmarks.driver import (
     peak_bytes,
 )
 from experiments.benchmarks.reports import target
-from experiments.watch import SILENT
+from experiments.monitor import NO_MONITOR
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 REGRESSION = ("n=[41]", "dim=[1, 3]", "repeats=2")
@@ -229,7 +229,7 @@ def test_sizes_that_take_too_long_are_extrapolated():
         )
 
     cases = [lambda n=n: case(n) for n in (20, 40, 80, 160)]
-    rows = measure(SILENT, "cases", cases, 1, along="n", max_run_seconds=20.0)
+    rows = measure(NO_MONITOR, "cases", cases, 1, along="n", max_run_seconds=20.0)
     assert [row["found"] for row in rows] == 2 * [["cubic", "linear"]] + 2 * [["linear"]]
     assert [row["label"] for row in rows] == ["n = 20", "n = 40", "n = 80", "n = 160"]
     for row, seconds in zip(rows[2:], (64.0, 512.0), strict=True):

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from experiments.__main__ import main
-from experiments.labels import labels
+from experiments.number_labels import labels
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 

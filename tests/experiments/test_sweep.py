@@ -49,9 +49,9 @@ def untrained(monkeypatch):
     """Members of one program are not trained: their loss is the mean label."""
     trained = STUDIES["holdout"].compute
 
-    def compute(self, key, watch=None):
-        if watch is not None:  # in a process of its own
-            return trained(self, key, watch)
+    def compute(self, key, monitor=None):
+        if monitor is not None:  # in a process of its own
+            return trained(self, key, monitor)
         mean = jnp.mean(self.data.load(Keys(key).next()).y)
         sizes = self.hold_out.sizes
         table = {"hold_out": sizes, "loss": mean + jnp.zeros(sizes.shape)}
