@@ -46,6 +46,7 @@ class Benchmark(Study):
     along: ClassVar[str | None] = None  # the field along the horizontal axis
     x_label: ClassVar[str] = ""
     unit: ClassVar[str] = "seconds"
+    extrapolates: ClassVar[bool] = True  # seconds, along that field
     round_seconds: ClassVar[float] = 0.0
 
     @abc.abstractmethod
@@ -72,6 +73,15 @@ class Benchmark(Study):
         """The title of the panel in which a row is drawn."""
         return ""
 
+    def finding(self, row: Mapping[str, Any]) -> str:
+        """How the fastest other contender compares with ours, for the title of a panel."""
+        ours, *others = self.looks
+        ran = {name: row["median"][name] for name in others if name in row["median"]}
+        if ours not in row["median"] or not ran:
+            return ""
+        fastest = min(ran, key=lambda name: ran[name])
+        return f"{fastest}: {ran[fastest] / row['median'][ours]:.2g} × the time of {ours}"
+
     def measured(
         self, monitor: Monitor, cases: Sequence[Callable[[], Case]], name: str = "cases"
     ) -> list[dict[str, Any]]:
@@ -81,7 +91,7 @@ class Benchmark(Study):
             name,
             cases,
             self.repeats,
-            along=self.along,
+            along=self.along if self.extrapolates else None,
             max_seconds=self.max_seconds,
             max_run_seconds=self.max_run_seconds,
             round_seconds=self.round_seconds,
@@ -149,6 +159,7 @@ class Benchmark(Study):
                 looks=self.looks,
                 values=self.values,
                 panel=self.panel,
+                finding=self.finding,
                 x_label=self.x_label,
                 y_label=self.unit,
             )

@@ -1,5 +1,6 @@
 """Contenders on an accelerator: dense XLA, cuDNN, PyTorch and KeOps; and the float64 reference."""
 
+import functools
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -82,24 +83,49 @@ def cudnn(q: Array, k: Array, v: Array) -> Array:
 
 
 def torch_attention(phase: str, data: list[Array], precision: str) -> Contender:
+    torch = _torch_on_gpu()
+    attention = torch.nn.functional.scaled_dot_product_attention
+    tensors = (torch.tensor(np.asarray(x), dtype=getattr(torch, precision)) for x in data)
+    on_gpu = [tensor.cuda()[None, None] for tensor in tensors]
+    return _torch_work(torch, functools.partial(attention, is_causal=True), phase, on_gpu)
+
+
+def keops_sums(job: Job, phase: str, data: list[Array]) -> Contender:
+    torch = _torch_on_gpu()
+    keops = optional_import("pykeops.torch")
+    kernel = job.kernel
+    assert isinstance(kernel, ak.Gaussian)
+    scale = 0.5 / float(kernel.lengthscale) ** 2
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        lazy_q, lazy_k = keops.LazyTensor(q[:, None, :]), keops.LazyTensor(k[None, :, :])
+        scores = -scale * ((lazy_q - lazy_k) ** 2).sum(-1)
+        return scores.sumsoftmaxweight(keops.LazyTensor(v[None, :, :]), dim=1)
+
+    on_gpu = [torch.tensor(np.asarray(x), device="cuda") for x in data]
+    return _torch_work(torch, attention, phase, on_gpu)
+
+
+def _torch_on_gpu() -> Any:
     torch = optional_import("torch")
     if not torch.cuda.is_available():
         raise Unavailable("PyTorch sees no GPU")
-    dtype = getattr(torch, precision)
-    q, k, v, cotangent = (
-        torch.tensor(np.asarray(x), device="cuda", dtype=dtype)[None, None] for x in data
-    )
-    attention = torch.nn.functional.scaled_dot_product_attention
+    return torch
+
+
+def _torch_work(torch: Any, attention: Callable, phase: str, data: list[Any]) -> Contender:
+    """Values; or gradients in q, k and v, for the last of the data as a cotangent."""
+    *inputs, cotangent = data
 
     def forward() -> Any:
         with torch.no_grad():
-            out = attention(q, k, v, is_causal=True)
+            out = attention(*inputs)
         torch.cuda.synchronize()
         return (TorchArray(out),)
 
     def backward() -> Any:
-        leaves = [leaf.detach().requires_grad_() for leaf in (q, k, v)]
-        attention(*leaves, is_causal=True).backward(cotangent)
+        leaves = [leaf.detach().requires_grad_() for leaf in inputs]
+        attention(*leaves).backward(cotangent)
         torch.cuda.synchronize()
         return tuple(TorchArray(leaf.grad) for leaf in leaves)
 
@@ -114,36 +140,6 @@ class TorchArray:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self._tensor.float().cpu().numpy().reshape(self._tensor.shape[-2:])
-
-
-def keops_sums(job: Job, phase: str, data: list[Array]) -> Contender:
-    torch = optional_import("torch")
-    keops = optional_import("pykeops.torch")
-    if not torch.cuda.is_available():
-        raise Unavailable("PyTorch sees no GPU")
-    kernel = job.kernel
-    assert isinstance(kernel, ak.Gaussian)
-    scale = 0.5 / float(kernel.lengthscale) ** 2
-    q, k, v, cotangent = (torch.tensor(np.asarray(x), device="cuda") for x in data)
-
-    def attention(q: Any, k: Any, v: Any) -> Any:
-        lazy_q, lazy_k = keops.LazyTensor(q[:, None, :]), keops.LazyTensor(k[None, :, :])
-        scores = -scale * ((lazy_q - lazy_k) ** 2).sum(-1)
-        return scores.sumsoftmaxweight(keops.LazyTensor(v[None, :, :]), dim=1)
-
-    def forward() -> Any:
-        with torch.no_grad():
-            out = attention(q, k, v)
-        torch.cuda.synchronize()
-        return (TorchArray(out),)
-
-    def backward() -> Any:
-        leaves = [leaf.detach().requires_grad_() for leaf in (q, k, v)]
-        attention(*leaves).backward(cotangent)
-        torch.cuda.synchronize()
-        return tuple(TorchArray(leaf.grad) for leaf in leaves)
-
-    return forward if phase == FORWARD else backward
 
 
 def float64_reference(

@@ -57,6 +57,7 @@ class BenchRegression(Benchmark):
     along: ClassVar = "dim"
     x_label: ClassVar = "dimensions d"
     unit: ClassVar = "10⁹ pairs a second"
+    extrapolates: ClassVar = False
 
     def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
         places = itertools.product(sorted(set(self.n)), sorted(set(self.dim)))
@@ -112,6 +113,10 @@ class BenchRegression(Benchmark):
 
     def panel(self, row: Mapping[str, Any]) -> str:
         return f"n = m = {row['n']}"
+
+    def finding(self, row: Mapping[str, Any]) -> str:
+        share = self.values(row)[OURS] / self.values(row)["bound"]
+        return f"d = {row['dim']}: {share:.0%} of the bound"
 
     def targets(self, results: Results) -> list[dict[str, Any]]:
         table, values = results.table, self.values

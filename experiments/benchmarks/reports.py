@@ -54,12 +54,14 @@ def draw_lines(
     looks: Mapping[str, Mapping[str, Any]],
     values: Values = median,
     panel: Callable[[Mapping[str, Any]], str] = lambda row: "",
+    finding: Callable[[Mapping[str, Any]], str] = lambda row: "",
     x_label: str,
     y_label: str = "seconds",
 ) -> None:
     """A figure: a line for each contender on logarithmic axes, in a panel for each kind of row.
 
-    Extrapolated values are hollow, on a dotted line.
+    The title of a panel is followed by the finding of its last row. Extrapolated values are hollow,
+    on a dotted line.
     """
     titles = list(dict.fromkeys(map(panel, rows)))
     sizes = sorted({row[along] for row in rows})
@@ -85,7 +87,7 @@ def draw_lines(
                 ax.plot(*np.transpose([measured[-1], *guesses]), label=label, **{**look, **hollow})
                 arrays[f"{contender}, {title}, extrapolated"] = guesses
         ax.set(xscale="log", yscale="log")
-        ax.set_title(title)
+        ax.set_title(f"{title}\n{finding(of_panel[-1])}".strip())
         if len(sizes) <= MAX_TICKS:
             ax.set_xticks(sizes, list(map(str, sizes)))
             ax.minorticks_off()

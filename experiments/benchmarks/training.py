@@ -30,7 +30,7 @@ from ..study import Keys
 from .benchmark import Benchmark, Results
 from .driver import Case, interleaved, medians
 from .reports import number
-from .training_loop import LEARNING_RATE, SINK_MASS, train_step_by_step
+from .training_loop import LEARNING_RATE, SINK_MASS, train_each
 
 Count = Annotated[int, pydantic.Field(ge=1)]
 OURS, LOOP, KEPT = "attnkernel", "loop", "loop, steps kept"
@@ -128,21 +128,9 @@ class BenchTraining(Benchmark):
             )
             return list(result.model.kernel.lengthscale * jnp.sqrt(2.0))
 
-        def loop(kept: dict[tuple[int, int], Callable]) -> list[Array]:
-            return [
-                train_step_by_step(
-                    {"log_lengthscales": [jnp.zeros(())], "weights": None},
-                    data.x[:, 0],
-                    data.y,
-                    hold_out=size,
-                    steps=self.hold_out_steps,
-                    key=key,
-                    kept=kept,
-                )
-                for size, key in zip(self.hold_out, keys, strict=True)
-            ]
-
-        return ours, loop
+        start = {"log_lengthscales": [jnp.zeros(())], "weights": None}
+        problems = [(start, size, key) for size, key in zip(self.hold_out, keys, strict=True)]
+        return ours, functools.partial(train_each, problems, data, self.hold_out_steps)
 
     def _heads(self, data: ak.data.Dataset, keys: Array) -> tuple[Callable, Callable]:
         study = Heads(
@@ -168,27 +156,12 @@ class BenchTraining(Benchmark):
             )
             return list(result.model.model.kernel.stack.lengthscale * jnp.sqrt(2.0))
 
-        def loop(kept: dict[tuple[int, int], Callable]) -> list[Array]:
-            found = []
-            for heads, key in zip(self.heads, keys, strict=True):
-                start = {
-                    "log_lengthscales": list(jnp.log(jnp.linspace(0.1, 3.0, heads))),
-                    "weights": jnp.full(heads, 1.0 / heads),
-                }
-                found.append(
-                    train_step_by_step(
-                        start,
-                        data.x[:, 0],
-                        data.y,
-                        hold_out=1,
-                        steps=self.head_steps,
-                        key=key,
-                        kept=kept,
-                    )
-                )
-            return found
-
-        return ours, loop
+        problems = []
+        for heads, key in zip(self.heads, keys, strict=True):
+            lengths = list(jnp.log(jnp.linspace(0.1, 3.0, heads)))
+            start = {"log_lengthscales": lengths, "weights": jnp.full(heads, 1.0 / heads)}
+            problems.append((start, 1, key))
+        return ours, functools.partial(train_each, problems, data, self.head_steps)
 
 
 def _case(work: str, cold: bool, ours: Callable, loop: Callable) -> Case:

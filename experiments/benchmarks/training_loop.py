@@ -1,6 +1,6 @@
 """Masked hold-out as a Python loop over jitted steps: the code of Czyż (2024)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -8,8 +8,24 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
+import attnkernel as ak
+
 SINK_MASS = 1e-16
 LEARNING_RATE = 0.2
+
+
+def train_each(
+    problems: Sequence[tuple[dict[str, Any], int, PRNGKeyArray]],
+    data: ak.data.Dataset,
+    steps: int,
+    kept: dict[tuple[int, int], Callable],
+) -> list[Float[Array, " heads"]]:
+    """The lengthscales of each problem (initial parameters, number of rows held out, key)."""
+    x, y, fixed = data.x[:, 0], data.y, {"steps": steps, "kept": kept}
+    return [
+        train_step_by_step(start, x, y, hold_out=hold_out, key=key, **fixed)
+        for start, hold_out, key in problems
+    ]
 
 
 def train_step_by_step(

@@ -93,80 +93,67 @@ class Derivation(Study):
         weights = normal / jnp.sum(normal, axis=1, keepdims=True)
         ours = ak.attention_weights(q, k, kernel=gaussian)
         identity = "Nadaraya–Watson weights = softmax of −|x − xᵢ|²/2σ²"
-        steps = [Step("B1", identity, weights, ours, ours)]
         score = jnp.tanh(q[:, None, :] + k[None, :, :]) @ x[0]
         additive = ak.Additive(x[0])
-        steps.append(
+        bias = ak.priors.KeyWeights(-jnp.sum(k**2, axis=1) / (2 * sigma**2))
+        rows = [jax.nn.softmax(row @ k.T / jnp.sqrt(d)) @ v for row in q]
+        module = ak.SelfAttention(d, key=module_key)
+        projections = lambda m: [m.query_proj.weight, m.key_proj.weight, m.value_proj.weight]  # noqa: E731
+        plain = eqx.tree_at(projections, module, [jnp.eye(d)] * 3)
+        w_q, w_k, w_v = projections(module)
+        before = ak.Projected(ak.DotProduct(), module.query_proj, module.key_proj)
+        return [
+            Step("B1", identity, weights, ours, ours),
             Step(
                 "B2",
                 "softmax of any score a(q, k), here w · tanh(q + k)",
                 jax.nn.softmax(score) @ v,
                 ak.attend(q, k, v, kernel=additive),
                 ak.attention_weights(q, k, kernel=additive),
-            )
-        )
-        steps.append(
+            ),
             Step(
                 "B3",
                 "regression from (x, y) at x′ = attention from (k, v) at q",
                 weights @ v,
                 ak.KernelRegression(gaussian)(q, k, v),
-                steps[0].weights,
-            )
-        )
-        bias = ak.priors.KeyWeights(-jnp.sum(k**2, axis=1) / (2 * sigma**2))
-        steps.append(
+                ours,
+            ),
             Step(
                 "B4",
                 "|q|² drops: a product and a bias −|k|²/2σ² of the keys",
                 weights @ v,
                 ak.attend(q, k, v, kernel=scaled, prior=bias),
                 ak.attention_weights(q, k, kernel=scaled, prior=bias),
-            )
-        )
-        steps.append(
+            ),
             Step(
                 "B5",
                 "keys of length 1 and σ² = √d: the product over √d alone",
                 jax.nn.softmax(-apart / (2 * d**0.5)) @ v,
                 ak.attend(q, unit, v, kernel=ak.DotProduct()),
                 ak.attention_weights(q, unit, kernel=ak.DotProduct()),
-            )
-        )
-        rows = [jax.nn.softmax(row @ k.T / jnp.sqrt(d)) @ v for row in q]
-        steps.append(
+            ),
             Step(
                 "B6",
                 "softmax(QKᵀ/√d) V = one query at a time",
                 jnp.stack(rows),
                 ak.attend(q, k, v, kernel=ak.DotProduct()),
                 ak.attention_weights(q, k, kernel=ak.DotProduct()),
-            )
-        )
-        module = ak.SelfAttention(d, key=module_key)
-        projections = lambda m: [m.query_proj.weight, m.key_proj.weight, m.value_proj.weight]  # noqa: E731
-        plain = eqx.tree_at(projections, module, [jnp.eye(d)] * 3)
-        steps.append(
+            ),
             Step(
                 "B7",
                 "every token is query, key and value",
                 jax.nn.softmax(x @ x.T / d**0.5) @ x,
                 plain(x),
                 plain.weights(x),
-            )
-        )
-        w_q, w_k, w_v = projections(module)
-        before = ak.Projected(ak.DotProduct(), module.query_proj, module.key_proj)
-        steps.append(
+            ),
             Step(
                 "B8",
                 "projections W_q, W_k, W_v: matched on one aspect, another returned",
                 jax.nn.softmax((x @ w_q.T) @ (x @ w_k.T).T / d**0.5) @ (x @ w_v.T),
                 ak.attend(x, x, x @ w_v.T, kernel=before),
                 module.weights(x),
-            )
-        )
-        return steps
+            ),
+        ]
 
 
 COLUMNS = ("variance", "entropy", "slope")
