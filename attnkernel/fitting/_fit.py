@@ -30,10 +30,11 @@ from ..objectives import LeaveOneOut
 from ..objectives._objective import Objective
 from ..objectives._rows import drop_zero_weight_rows
 from ._checkpoints import Checkpoints
+from ._chunks import History
 from ._fit_warnings import FitWarning, category_warnings
 from ._minimise import minimise
 from ._options import Callback, Options
-from ._problem import Data, History
+from ._problem import Data
 from ._result import Fit
 from ._train import train
 
@@ -71,10 +72,9 @@ def fit(
     There are two drivers. *With* `optimizer`, training takes `steps` steps; a stochastic objective
     (`HoldOut`) draws new rows at each of them. *Without*, a search minimises a deterministic
     objective: BFGS from several starts inside bounds, in one program; the best end is kept. With
-    several parameters, four of ten starts are the given model and the lowest basins among screened
-    points of the box; the others lie on lines through the best end, along one parameter. With many
-    rows (`Objective.subsample`; for `LeaveOneOut` from 1024, or 131 072 for a single start) the
-    searches first go to the minima of a sample, and one goes on from each different minimum.
+    several parameters the starts are the given model and the lowest of many points of the box. With
+    many rows (`Objective.subsample`; for `LeaveOneOut` from 1024, or 131 072 for a single start)
+    the searches first go to the minima of a sample, and one goes on from each different minimum.
     Parameters without a slope, such as the width of a `Boxcar`, are searched on a grid.
 
     **Arguments:**
@@ -130,7 +130,8 @@ def fit(
     )
     options = options.with_defaults(model, data.objective, len(data.x))
     require_fittable(model, data.x, data.y)
-    outcome = minimise(model, data, options) if optimizer is None else train(model, data, options)
+    driver = minimise if optimizer is None else train
+    outcome = driver(model, data, options)
     outcome = outcome._replace(objective=data.objective)  # its weights in the order of the rows
     return report(Fit(*outcome, data.x, data.y, **names._asdict()))
 

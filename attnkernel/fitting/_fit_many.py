@@ -14,10 +14,11 @@ from .._core.arrays import as_points, as_real_array
 from .._core.validation import require_key
 from ..objectives._objective import Objective
 from ._checkpoints import Checkpoints
+from ._chunks import History
 from ._fit import as_objective, report, require_fittable
 from ._minimise import minimise
 from ._options import Callback, Options
-from ._problem import Data, History, Problem
+from ._problem import Data, Problem
 from ._result import Fit
 from ._train import train
 
@@ -79,12 +80,8 @@ def fit_many(
         options = options._replace(key=jnp.broadcast_to(jax.random.PRNGKey(0), (fits, 2)))
     of_model, of_data, of_objective = (eqx.if_array(0) if axis == 0 else None for axis in in_axes)
     axes = Problem._make((of_model, of_data, of_data, of_objective, eqx.if_array(0)))
-    data = Data(x, y, objective)
-    if optimizer is None:
-        outcome = minimise(model, data, options, axes)
-    else:
-        outcome = train(model, data, options, axes)
-    return report(Fit(*outcome, x, y))
+    driver = minimise if optimizer is None else train
+    return report(Fit(*driver(model, Data(x, y, objective), options, axes), x, y))
 
 
 def _as_axes(in_axes: Any) -> tuple[int | None, int | None, int | None]:

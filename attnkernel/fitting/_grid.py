@@ -4,7 +4,6 @@ The weights of a `Boxcar` are 0 or 1: a criterion is piecewise constant in its l
 jumps where a distance between two points is passed. A descent does not leave its start.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -15,8 +14,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
 from ._bfgs import Bfgs
-from ._chunks import History
-from ._problem import Problem, take
+from ._problem import Problem, flat_rows, take
+from ._search import Searched, Searches
 
 GRID_LEVELS = 256  # over the whole box, evenly in the parameter (a lengthscale: its logarithm)
 REFINED_LEVELS = 8  # the best levels, around which the grid is refined
@@ -25,16 +24,17 @@ MAX_ROUNDS = 4  # of a grid along some parameters and a search along the others
 
 
 def search_grids(
-    begin: Any, end: Bfgs, history: History, problem: Problem, search: Callable[[Bfgs], Bfgs]
-) -> tuple[Bfgs, History, Bool[np.ndarray, " params"]]:
+    searched: Searched, searches: Searches
+) -> tuple[Searched, Bool[np.ndarray, " params"]]:
     """Moves the best end along parameters without a slope; returns which parameters these are.
 
     With several parameters, grids along those and a search along the others alternate until
     nothing is gained.
     """
+    (begin, end, history), problem = searched, searches.problem
     flat = _without_slope(begin, end, problem)
     if not np.any(flat):
-        return end, history, flat
+        return searched, flat
     loss = np.where(np.isfinite(end.loss), end.loss, np.inf)
     best = int(np.argmin(loss))
     state, loss = take(best, end), loss[best]
@@ -47,21 +47,22 @@ def search_grids(
             break
         # one search; the others are stopped, so that the compiled program is the same
         several = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(end.steps)), Bfgs.start(z))
-        found = take(0, search(several._replace(converged=jnp.arange(len(end.steps)) > 0)))
+        several = several._replace(converged=jnp.arange(len(end.steps)) > 0)
+        found = take(0, searches.run(several).end)
         if found.loss < loss:
             state, loss = found, found.loss
     end = jax.tree.map(lambda leaf, one: jnp.asarray(leaf).at[best].set(one), end, state)
     losses = np.array(history["loss"])
     losses[best, -1] = state.loss
-    return end, history | {"loss": losses}, flat
+    return Searched(begin, end, history | {"loss": losses}), flat
 
 
 def _without_slope(begin: Any, end: Bfgs, problem: Problem) -> Bool[np.ndarray, " params"]:
     """Which bounded parameters no start has moved, with zero gradient at all ends."""
     assert problem.box is not None
-    at_first, at_last = rows(begin), rows(end.z)
+    at_first, at_last = flat_rows(begin), flat_rows(end.z)
     unmoved = np.all((at_first == at_last) & (np.asarray(end.gradient) == 0), axis=0)
-    low, high = (rows(side, 0) for side in (problem.box.lower, problem.box.upper))
+    low, high = (flat_rows(side, 0) for side in (problem.box.lower, problem.box.upper))
     return unmoved & np.isfinite(low) & (low < high)
 
 
@@ -117,9 +118,3 @@ def _evaluate(
     points: Float[Array, "points params"], unravel: Any, problem: Problem
 ) -> tuple[Float[Array, " points"], Float[Array, "points params"]]:
     return jax.lax.map(jax.value_and_grad(lambda flat: problem.loss(unravel(flat))), points)
-
-
-def rows(tree: Any, axes: int = 1) -> np.ndarray:
-    """Returns the leaves of a tree as one array, concatenated behind the leading axes."""
-    leaves = map(np.asarray, jax.tree.leaves(tree))
-    return np.concatenate([leaf.reshape(*leaf.shape[:axes], -1) for leaf in leaves], axis=axes)

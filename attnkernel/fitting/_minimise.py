@@ -13,18 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from ..objectives._rows import sorted_by_input
 from ._bfgs import Bfgs
 from ._chunks import History
 from ._grid import search_grids
-from ._implicit import implicit_minimiser, stop_gradient
-from ._multistart import Searched, count_points, meet_on_sample, search_from_lowest
 from ._options import Options
 from ._outcome import Outcome, Result, collect
-from ._problem import Data, Problem, is_on_host, take, vmap_over_fits
-from ._search import advance_searches, begin_searches, run_searches
+from ._problem import Data, Problem, is_on_host, pose, take, vmap_over_fits
+from ._search import Searched, Searches, count_points, meet_on_sample
 
 SAMPLE_TOLERANCE = 1e-5
 SAMPLE_STEPS = 30  # at most; a search that still moves then is on a plateau
@@ -36,63 +33,51 @@ def minimise(model: Any, data: Data, options: Options, axes: Problem | None = No
     `axes`: the batched axes of several fits; None: one fit.
     """
     on_host = is_on_host(model, data, options.key, options.bounds)
-    if axes is None:
-        data = Data(*sorted_by_input(*data))
     params = jax.tree.leaves(eqx.filter(model, options.trainable))
     tolerance = float(min(jnp.finfo(leaf.dtype).eps for leaf in params)) ** 0.6
-    if on_host and axes is None:
-        size = sum(leaf.size for leaf in params)
-        return _minimise_screened(model, data, options, tolerance, size)
-    fits = None if axes is None or options.key is None else len(options.key)
-    state, frozen, box = begin_searches(model, data.x, options.space, axes, fits)
-    problem, begin = Problem(frozen, *data, box), state.z
-    if on_host:
-        end, history = run_searches(state, problem, options, tolerance, axes=axes)
-        history = jax.tree.map(jnp.asarray, history)
+    number, size = options.starts, sum(leaf.size for leaf in params)
+    is_screened = on_host and axes is None and number > 1 and size > 1
+    points = count_points(number, size) if is_screened else number
+    state, problem = pose(model, data, options._replace(starts=points), _start, axes)
+    searches, flat = Searches(problem, options, tolerance, axes), None
+    if not on_host:
+        constant = searches._replace(problem=_stop_gradient(problem))
+        end, history = constant.advance(_stop_gradient(state), options.steps)
+        searched = Searched(state.z, end, history)
+    elif axes is not None:
+        searched = searches.run(state)
     else:
-        fixed, constant = stop_gradient(state), stop_gradient(problem)
-        end, history = advance_searches(
-            fixed, constant, tolerance, options.record, options.steps, axes
-        )
-    return _finish(begin, end, history, problem, axes, not on_host, None)
+        searched, flat = _search_one_fit(searches, state, number)
+    begin, end, history = searched
+    return _finish(begin, end, jax.tree.map(jnp.asarray, history), problem, axes, not on_host, flat)
 
 
-def _minimise_screened(
-    model: Any, data: Data, options: Options, tolerance: float, size: int
-) -> Outcome:
-    """One fit on the host, of a model with `size` parameters."""
-    number = options.starts
-    is_screened = number > 1 and size > 1
-    space = options.space._replace(starts=count_points(number, size) if is_screened else number)
-    state, frozen, box = begin_searches(model, data.x, space)
-    problem = Problem(frozen, *data, box)
-    if box is None or not box.binds():  # all starts are the same
-        number, is_screened, state = 1, False, take(slice(1), state)
+def _start(z: PyTree, key: PRNGKeyArray | None) -> Bfgs:
+    """Returns the state of a search, which draws no random numbers."""
+    return Bfgs.start(z)
 
-    def search(problem: Problem, options: Options, tolerance: float) -> Searched:
-        if is_screened:
-            return search_from_lowest(state, problem, options, tolerance, number)
-        return Searched(state.z, *run_searches(state, problem, options, tolerance))
 
-    sample = data.objective.subsample(problem.x, problem.y, number)
+def _search_one_fit(
+    searches: Searches, state: Bfgs, number: int
+) -> tuple[Searched, np.ndarray | None]:
+    """Searches from `number` of the points; returns also which parameters have no slope."""
+    problem, options = searches.problem, searches.options
+    if problem.box is None or not problem.box.binds():  # all starts are the same
+        number, state = 1, take(slice(1), state)
+    sample = problem.objective.subsample(problem.x, problem.y, number)
     if sample is None:
-        begin, end, history = search(problem, options, tolerance)
+        searched = searches.run_lowest(state, number)
     else:
-        on_sample = problem._replace(**sample._asdict())
         steps = min(options.steps, SAMPLE_STEPS)
         silent = options._replace(steps=steps, chunk=steps, record=None, callback=None)
-        begin, end, history = search(on_sample, silent, max(tolerance, SAMPLE_TOLERANCE))
-        met, followed = meet_on_sample(end, history, problem, sample)
-        end, history = run_searches(met, problem, options, tolerance, followed=followed)
-        if np.any(end.diverged):  # the minima of the sample are outside the domain of all rows
-            fresh = jax.vmap(Bfgs.start)(begin)
-            end, history = run_searches(fresh, problem, options, tolerance)
-    flat = None
-    if box is not None:
-        alone = lambda state: run_searches(state, problem, options, tolerance)[0]  # noqa: E731
-        end, history, flat = search_grids(begin, end, history, problem, alone)
-    history = jax.tree.map(jnp.asarray, history)
-    return _finish(begin, end, history, problem, None, False, flat)
+        tolerance = max(searches.tolerance, SAMPLE_TOLERANCE)
+        on_sample = Searches(problem._replace(**sample._asdict()), silent, tolerance)
+        found = on_sample.run_lowest(state, number)
+        searched = searches.run(*meet_on_sample(found, problem, sample))
+        if np.any(searched.end.diverged):  # minima of the sample outside the domain of all rows
+            searched = searches.run(jax.vmap(Bfgs.start)(found.begin))
+        searched = searched._replace(begin=found.begin)
+    return (searched, None) if problem.box is None else search_grids(searched, searches)
 
 
 @eqx.filter_jit
@@ -113,7 +98,7 @@ def _finish(
     def finish(begin: PyTree, end: Bfgs, history: History, problem: Problem) -> Outcome:
         without, no_slope = None, False
         if (box := problem.box) is not None:
-            none = _unmoved(begin, end, problem) if flat is None else flat
+            none = _find_unmoved(begin, end, problem) if flat is None else flat
             without = jax.vmap(lambda _: _unravel_flags(box.lower, none))(end.loss)
             no_slope = jnp.any(none)
         result = jnp.where(end.converged, Result.CONVERGED, Result.MAX_STEPS)
@@ -124,13 +109,13 @@ def _finish(
         if not implicit:
             return out
         best = jnp.argmin(jnp.where(jnp.isfinite(loss), loss, jnp.inf))
-        z = implicit_minimiser(take(best, end.z), problem)
+        z = _implicit_minimiser(take(best, end.z), problem)
         return out._replace(model=problem.model(z), loss=problem.loss(z))
 
     return vmap_over_fits(finish, axes, 3)(begin, end, history, problem)
 
 
-def _unmoved(begin: PyTree, end: Bfgs, problem: Problem) -> Array:
+def _find_unmoved(begin: PyTree, end: Bfgs, problem: Problem) -> Array:
     """Which bounded parameters no start has moved, with zero gradient at all ends."""
     assert problem.box is not None
     flatten = jax.vmap(lambda z: ravel_pytree(z)[0])
@@ -147,3 +132,29 @@ def _unravel_flags(like: Any, flat: ArrayLike) -> Any:
     parts = jnp.split(jnp.asarray(flat), ends[:-1])
     shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
     return jax.tree.unflatten(structure, shaped)
+
+
+def _implicit_minimiser(z: Any, problem: Problem) -> Any:
+    r"""Returns z, a minimum of the loss L, with the derivative that a minimiser has.
+
+    $$ \mathrm{d} z = -\big(\nabla^2_z L\big)^{+}\, \mathrm{d} \nabla_z L $$
+
+    to first order, in forward and reverse mode.
+    """
+    z, fixed = _stop_gradient((z, problem))
+    flat, unravel = ravel_pytree(z)
+
+    def slope(flat: Array, problem: Problem) -> Array:
+        return jax.grad(lambda flat: problem.loss(unravel(flat)))(flat)
+
+    hessian = jax.jacrev(slope)(flat, fixed)
+    slope_here = slope(flat, problem)
+    change = slope_here - jax.lax.stop_gradient(slope_here)  # 0, with the derivative of the slope
+    return unravel(flat - jnp.linalg.pinv(hessian, hermitian=True) @ change)
+
+
+def _stop_gradient(tree: Any) -> Any:
+    """Returns the tree as constants to differentiation."""
+    return jax.tree.map(
+        lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, tree
+    )

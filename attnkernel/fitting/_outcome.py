@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..objectives._objective import Objective
-from ._problem import History, Problem, take
+from ._chunks import History
+from ._problem import Problem, take
 
 
 class Result(enum.IntEnum):

@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from .._core.arrays import is_concrete
 from .._core.validation import require_shape
 from ..objectives._objective import Objective
+from ..objectives._rows import sorted_by_input
 from ._bounds import Box
-from ._options import Space
-
-History = dict[str, Any]
+from ._options import Options, Space
 
 
 class Data(NamedTuple):
@@ -45,7 +45,46 @@ class Problem(NamedTuple):
         return require_shape(name, found, (), "one number", hint)
 
 
-def spread_starts(model: Any, x: Array, space: Space) -> tuple[PyTree, Box | None]:
+def pose(
+    model: Any,
+    data: Data,
+    options: Options,
+    start: Callable[[PyTree, PRNGKeyArray | None], Any],
+    axes: Problem | None,
+) -> tuple[Any, Problem]:
+    """Returns the states of all starts (of all fits), and the problem that they minimise.
+
+    `start` makes the state of one start from its free variables and the key. `axes` gives the
+    batched axes of several fits; None: there is one fit.
+    """
+    if axes is None and not data.objective.is_stochastic:
+        data = Data(*sorted_by_input(*data))
+    state, frozen, box = _begin(model, data.x, options.key, options.space, start, axes)
+    return state, Problem(frozen, *data, box)
+
+
+@eqx.filter_jit
+def _begin(
+    model: Any,
+    x: Array,
+    key: Array | None,
+    space: Space,
+    start: Callable[[PyTree, PRNGKeyArray | None], Any],
+    axes: Problem | None,
+) -> tuple[Any, PyTree, Box | None]:
+    """Returns the states of all starts, the constant leaves of the model, and the box."""
+
+    def begin(model: Any, x: Array, key: PRNGKeyArray | None) -> tuple[Any, Box | None]:
+        z, box = _spread_starts(model, x, space)
+        return jax.vmap(lambda z: start(z, key))(z), box
+
+    if axes is not None:
+        begin = eqx.filter_vmap(begin, in_axes=(axes.frozen, axes.x, eqx.if_array(0)))
+    state, box = begin(model, x, key)
+    return state, eqx.partition(model, space.trainable)[1], box
+
+
+def _spread_starts(model: Any, x: Array, space: Space) -> tuple[PyTree, Box | None]:
     """Returns the free variables of all starts, stacked along a leading axis, and their box."""
     params = eqx.filter(model, space.trainable)
     bounds = model.search_box(x) if space.bounds == "default" else space.bounds
@@ -74,3 +113,9 @@ def is_on_host(*arguments: Any) -> bool:
 def take(i: Any, tree: Any) -> Any:
     """Returns entry i along the leading axis of every array of a tree."""
     return jax.tree.map(lambda leaf: leaf[i] if eqx.is_array(leaf) else leaf, tree)
+
+
+def flat_rows(tree: Any, axes: int = 1) -> np.ndarray:
+    """Returns the leaves of a tree as one array, concatenated behind the leading axes."""
+    leaves = map(np.asarray, jax.tree.leaves(tree))
+    return np.concatenate([leaf.reshape(*leaf.shape[:axes], -1) for leaf in leaves], axis=axes)

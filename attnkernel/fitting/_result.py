@@ -14,10 +14,11 @@ from jaxtyping import Array, Float
 from .._core.arrays import as_points, as_real_array, is_concrete
 from .._core.pandas_frames import Categories, Names, as_pandas, is_frame, query_to_numbers
 from ..objectives._objective import Objective
+from ._chunks import History
 from ._fit_warnings import best_start, parameters_on_bounds, result_warnings
 from ._minima import distance, is_bowl, least_curvature_and_newton_step
 from ._outcome import Starts
-from ._problem import History, take
+from ._problem import take
 
 
 class Fit(eqx.Module):

@@ -14,12 +14,11 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from ..objectives._rows import sorted_by_input
 from ._checkpoints import identity_of
 from ._chunks import History, join_history, run_chunks
-from ._options import Options, Space
+from ._options import Options
 from ._outcome import Outcome, Result, collect
-from ._problem import Data, Problem, is_on_host, spread_starts, vmap_over_fits
+from ._problem import Data, Problem, is_on_host, pose, vmap_over_fits
 
 Record = Callable[[Any], History]
 
@@ -36,7 +35,7 @@ class Training(eqx.Module):
 
     @classmethod
     def start(
-        cls, z: PyTree, optimizer: optax.GradientTransformation, key: PRNGKeyArray
+        cls, optimizer: optax.GradientTransformation, z: PyTree, key: PRNGKeyArray
     ) -> "Training":
         return cls(z, z, optimizer.init(z), key, jnp.zeros((), int), jnp.zeros((), bool))
 
@@ -47,13 +46,11 @@ def train(model: Any, data: Data, options: Options, axes: Problem | None = None)
     `axes`: the batched axes of several fits; None: one fit.
     """
     on_host = is_on_host(model, data, options.key, options.bounds)
-    if not data.objective.is_stochastic and axes is None:
-        data = Data(*sorted_by_input(*data))
-    key = jax.random.PRNGKey(0) if options.key is None else options.key
+    if options.key is None:
+        options = options._replace(key=jax.random.PRNGKey(0))
     optimizer = options.optimizer
     assert optimizer is not None
-    state, frozen, box = _begin(model, data.x, key, options.space, optimizer, axes)
-    problem = Problem(frozen, *data, box)
+    state, problem = pose(model, data, options, eqx.Partial(Training.start, optimizer), axes)
 
     def advance(state: Training, steps: int) -> tuple[Training, History]:
         return _advance(state, problem, optimizer, options.record, steps, axes)
@@ -142,27 +139,6 @@ def train_step(
         diverged=diverged,
     )
     return state, history | {"loss": loss}
-
-
-@eqx.filter_jit
-def _begin(
-    model: Any,
-    x: Array,
-    key: Array,
-    space: Space,
-    optimizer: optax.GradientTransformation,
-    axes: Problem | None,
-) -> tuple[Training, Any, Any]:
-    """Returns the states of all starts, the constant leaves of the model, and the box."""
-
-    def begin(model: Any, x: Array, key: PRNGKeyArray) -> tuple[Training, Any]:
-        z, box = spread_starts(model, x, space)
-        return jax.vmap(lambda z: Training.start(z, optimizer, key))(z), box
-
-    if axes is not None:
-        begin = eqx.filter_vmap(begin, in_axes=(axes.frozen, axes.x, eqx.if_array(0)))
-    state, box = begin(model, x, key)
-    return state, eqx.partition(model, space.trainable)[1], box
 
 
 @eqx.filter_jit
