@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # ℓ on a terminal that has no ℓ
     parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
-    # argparse takes positional arguments in one run only; overrides may stand behind an option
+    # argparse takes positional arguments in one group only; overrides may follow an option
     if strays := [word for word in rest if word.startswith("-") or "overrides" not in options]:
         parser.error(f"unrecognized arguments: {' '.join(strays)}")
     try:
@@ -237,7 +237,7 @@ if __name__ == "__main__":
     try:
         code = main()
         if code == 128 + signal.SIGINT:
-            # all is written; XLA may still be at work, and would crash as the interpreter goes
+            # all is written; XLA threads that still run would crash as the interpreter exits
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)

@@ -114,7 +114,7 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
 
 
 def _run_names(runs: Sequence[Path]) -> list[str]:
-    """The shortest ends of paths that tell the runs apart."""
+    """The shortest suffixes of the paths that are distinct."""
     parts = [run.resolve().parts for run in runs]
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["/".join(path[-depth:]) for path in parts]

@@ -123,7 +123,7 @@ class Model(Part):
     @pydantic.field_validator("convention")
     @classmethod
     def _only_of_a_gaussian(cls, convention: str, info: pydantic.ValidationInfo) -> str:
-        kernel = info.data.get("kernel", "gaussian")  # a name that is unknown is told by itself
+        kernel = info.data.get("kernel", "gaussian")  # an unknown name has an error of its own
         if convention != "standard" and kernel != "gaussian":
             raise ValueError(
                 f"{convention} is a convention of the gaussian alone; with kernel {kernel} leave "
@@ -173,7 +173,7 @@ class Model(Part):
         return {"kernel": self.kernel, "convention": self.convention}
 
     def require_slope(self) -> None:
-        """Raise `FieldError` for a kernel whose lengthscale no fit can move."""
+        """Raise `FieldError` for a kernel whose gradient in the lengthscale is 0."""
         if self.kernel == "boxcar":
             raise FieldError(
                 ("model", "kernel"),
@@ -241,7 +241,7 @@ def _rate_of_float32_adam(rate: float, count: Array) -> Array:
 
 
 def outside_bounds(lengthscales: Array, data: ak.data.Dataset, model: Model, who: str) -> list[str]:
-    """A sentence if a fitted lengthscale ended where x cannot tell it from any other."""
+    """Returns a warning if a fitted lengthscale is outside the bounds that x identifies."""
     lower, upper = (float(side.lengthscale) for side in model.kernel_at().search_box(data.x))
     found = [float(length) for length in jnp.ravel(lengthscales) if not lower <= length <= upper]
     if not found:

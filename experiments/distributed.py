@@ -20,7 +20,7 @@ def join(coordinator: str | None, process: tuple[int, int] | None) -> None:
     """Waits for all processes of the run; to be called before JAX computes anything.
 
     **Arguments:** `coordinator`: where process 0 listens, host:port. `process`: (i, N), which one
-    this is of how many. Default None: as Slurm, Open MPI or the cloud says.
+    this is of how many. Default None: taken from Slurm, Open MPI or the cloud.
 
     **Raises:** `JoinError`.
     """
@@ -37,12 +37,12 @@ def join(coordinator: str | None, process: tuple[int, int] | None) -> None:
 
 
 def reserve_threads(devices: int | None = None) -> None:
-    """Threads for so many virtual devices of a CPU; to be called before JAX has any.
+    """Reserves threads for virtual CPU devices; to be called before JAX starts.
 
-    All devices share one pool of threads, as many as cores, in which they also wait for each
-    other: where there are no more threads than devices, a sum over them comes to a standstill.
+    All devices share one pool with one thread per core, and wait for each other in it. A sum over
+    devices deadlocks if there are no more threads than devices.
 
-    **Arguments:** `devices`. Default: what `JAX_NUM_CPU_DEVICES` says.
+    **Arguments:** `devices`. Default: `JAX_NUM_CPU_DEVICES`.
     """
     number = devices or int(os.environ.get("JAX_NUM_CPU_DEVICES", "1"))
     if number > 1:
@@ -50,12 +50,12 @@ def reserve_threads(devices: int | None = None) -> None:
 
 
 def all_succeeded(yes: bool) -> bool:
-    """Whether every process says yes; each must ask."""
+    """Whether `yes` is true in every process; all must call this."""
     if jax.process_count() == 1:
         return yes
     return bool(np.all(multihost_utils.process_allgather(np.array(yes))))
 
 
 def broadcast(tree: Any) -> Any:
-    """The arrays of process 0, in place of those of the same shapes of any other."""
+    """The arrays of process 0, in every process."""
     return tree if jax.process_count() == 1 else multihost_utils.broadcast_one_to_all(tree)

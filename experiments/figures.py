@@ -32,7 +32,7 @@ def label_outer(axes: Sequence[Axes], x: str, y: str) -> None:
 
 
 def legend(figure: Figure, axes: Sequence[Axes], *, columns: int | None = None) -> None:
-    """One legend for all panels, below them: it covers no data. In one row, or so many columns."""
+    """One legend for all panels, below them, in one row or in `columns` columns."""
     entries = {}
     for ax in axes:
         handles, labels = ax.get_legend_handles_labels()

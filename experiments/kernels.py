@@ -85,7 +85,7 @@ def load(path: Path) -> None:
     if not path.is_file() or spec is None or spec.loader is None:
         raise ConfigError(f"{place}: expected a file of Python, such as kernels.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where its classes say that they are from
+    sys.modules[spec.name] = module  # the module that its classes name
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:

@@ -1,4 +1,4 @@
-"""Follows a computation as it goes on: progress, metrics, checkpoints; here nothing is kept."""
+"""Hooks of a computation: progress, metrics and checkpoints. The base class discards them."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,10 +13,9 @@ Tick = Callable[[int, str], None]
 
 
 class Monitor:
-    """Follows a computation and keeps nothing: `study.compute(key)` outside a run directory.
+    """Discards progress, metrics and checkpoints: `study.compute(key)` without a run directory.
 
-    A `Run` keeps all of it. Members of a sweep that one program computes use this class: inside a
-    traced program there is nothing to follow.
+    A `Run` keeps them. Members of a sweep that are computed in one traced program use this class.
     """
 
     @contextlib.contextmanager
@@ -44,7 +43,7 @@ class Monitor:
 
         **Arguments:** `record`: the numbers of a model that the history keeps. `log(done,
         history)`: writes the metrics of a chunk, and returns the words of the progress display.
-        `resumable`: whether the fit goes on from a checkpoint, `chunk` steps apart.
+        `resumable`: whether the fit resumes from checkpoints, `chunk` steps apart.
         """
         yield {}
 

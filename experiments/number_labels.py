@@ -21,7 +21,7 @@ def in_words(name: str) -> str:
 
 
 def labels(keys: Iterable[str], summaries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Labels of the dotted names of numbers; a name whose label is not unique stays as it is.
+    """Labels of the dotted names of numbers; a name without a unique label is unchanged.
 
     The rows of a table are named by their first field where all summaries agree on it, else by
     their place.

@@ -32,7 +32,7 @@ class Ticker:
         self._printed = 0
 
     def __call__(self, done: int, state: str) -> None:
-        """`done` of the total are done; `state` says the current loss."""
+        """Shows that `done` of the total are done, and `state`, such as the loss."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, state=state)
         elif done - self._printed >= self._total / 10 or done >= self._total:

@@ -98,7 +98,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What a JSON file says; nothing where it is not there or is none."""
+    """The content of a JSON file; empty if it is missing or invalid."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -107,16 +107,16 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def status_of(directory: Path) -> dict[str, Any]:
-    """How a run stands: its `status.json`, and what that cannot say itself.
+    """The status of a run: its `status.json`, corrected by what is found on the disk.
 
-    `stopped`: at work by its status, but of no process. `damaged`: done, but a file is not as it
-    was then, or the summary cannot be read. `unknown`: without a status.
+    `stopped`: running by its status, but without a process. `damaged`: done, but a file differs
+    from its checksum, or the summary cannot be read. `unknown`: without a status.
     """
     status = read_json(directory / "status.json")
     state, files = status.get("state"), status.get("files")
     if not isinstance(state, str):
         return status | {"state": "unknown", "reason": "status.json is missing or damaged"}
-    if state == "running" and not _is_at_work(directory):
+    if state == "running" and not _is_running(directory):
         return status | {"state": "stopped", "reason": "its process is gone"}
     if state == "done":
         if not isinstance(files, dict) and not read_json(directory / "summary.json"):
@@ -128,8 +128,8 @@ def status_of(directory: Path) -> dict[str, Any]:
     return status
 
 
-def _is_at_work(directory: Path) -> bool:
-    """Whether a process holds the run; where that cannot be told, yes."""
+def _is_running(directory: Path) -> bool:
+    """Whether a process holds the lock of the run; True if that is unknown."""
     if fcntl is None:
         return True
     try:
@@ -150,7 +150,7 @@ def locked(directory: Path) -> int:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
-        raise OutputError(f"{directory} is at work: its run has not ended") from None
+        raise OutputError(f"{directory} is running: its process has not ended") from None
     except OSError:
         pass  # a file system without locks does not keep two processes apart
     return handle

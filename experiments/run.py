@@ -66,7 +66,7 @@ class Run(Monitor):
         **Arguments:** `resume`: go on with the run that is there, of the same config. `numbered`:
         where the directory exists, claim the first that does not of `NAME_2`, `NAME_3`, ...
 
-        **Raises:** `OutputError` if it exists or cannot be written; to resume, if it is at work.
+        **Raises:** `OutputError` if it exists or cannot be written; to resume, if it is running.
         """
         self.directory = directory
         self.console = Console(
@@ -118,7 +118,7 @@ class Run(Monitor):
         fsync(self.directory.parent)
 
     def _take_over(self) -> None:
-        """Takes over the directory of a run that was stopped, and notes how it was found."""
+        """Claims the directory of a stopped run, and records its previous status in `meta.json`."""
         self._lock = locked(self.directory)
         for draft in self.directory.rglob(".*.part"):  # of a file that was never finished
             draft.unlink()
@@ -251,7 +251,7 @@ class Run(Monitor):
         """Writes how the run ended. Of one that is done, only the last checkpoints stay."""
         self._metrics.close()  # may raise, where the disk is full
         ended: dict[str, Any] = {"state": state, "reason": reason}
-        if state == "done":  # once all that it vouches for is on the disk
+        if state == "done":  # once all files with a checksum are on the disk
             files = sorted(
                 path
                 for path in (*self.directory.glob("*"), *self.directory.glob("figures/*"))

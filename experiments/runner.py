@@ -26,7 +26,7 @@ from .study import Study
 
 @contextlib.contextmanager
 def settings(study: Study) -> Iterator[None]:
-    """JAX and matplotlib as the config says, for as long as the study is at work."""
+    """Sets JAX and matplotlib as configured, while the study runs."""
     from attnkernel.plot import DARK, STYLE  # noqa: PLC0415  matplotlib: not before it is wanted
 
     with (
@@ -72,7 +72,7 @@ def load(path: Path, overrides: list[str]) -> Any:
 
 
 def check(study: Study, source: config_source.Source) -> None:
-    """Raise `ConfigError` for what only the data can tell."""
+    """Raise `ConfigError` for faults that need the data to be seen."""
     with settings(study):
         try:
             study.check()
@@ -81,7 +81,7 @@ def check(study: Study, source: config_source.Source) -> None:
 
 
 def study_of(source: config_source.Source) -> Any:
-    """The config of a study, valid as far as it can be told without its data."""
+    """The config of a study, validated without its data."""
     name = source.values.get("study")
     if not isinstance(name, str) or name not in STUDIES:
         sentence = "is required, but was not given" if name is None else f"unknown name {name!r}"
@@ -93,7 +93,7 @@ def study_of(source: config_source.Source) -> Any:
 def resume(directory: Path, *, quiet: bool) -> int:
     """Goes on with a run that was stopped, however that was; returns the exit code.
 
-    **Raises:** `ConfigError`, `OutputError`: no run is there, or it is at work.
+    **Raises:** `ConfigError`, `OutputError`: there is no run, or it is running.
     """
     if not (directory / "config.yaml").is_file():
         raise OutputError(f"{directory} is no run: there is no config.yaml in it")

@@ -40,7 +40,7 @@ class Study(Part, abc.ABC):
     varying: ClassVar[tuple[str, ...]] = ()  # dotted names of numbers
 
     def check(self) -> None:
-        """Raise `FieldError` for what only the data can tell."""
+        """Raise `FieldError` for faults that need the data to be seen."""
 
     @abc.abstractmethod
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Any:

@@ -42,7 +42,7 @@ _MEMBERS_AT_A_TIME = 64  # in one program
 
 
 def directory_of(members: Sequence[Member], out: Path | None) -> Path:
-    """Where a sweep goes, unless it is told."""
+    """The default directory of a sweep."""
     return out if out is not None else Path("results") / f"{members[0].study.name}-sweep"
 
 
@@ -66,7 +66,7 @@ def sweep(
     mine = members[place::shards]
     try:
         (out / "batches").mkdir(parents=True, exist_ok=True)
-        before = _found(out)
+        before = _read_results(out)
         missing = [member for member in mine if before.get(member.id, {}).get("state") != "done"]
         console.print(
             f"{len(members)} members, {len(mine)} of this shard, {len(missing)} of them to do"
@@ -76,7 +76,7 @@ def sweep(
             if len(group) == 1 or not _compute_as_one_program(out, group, numbers, console):
                 alone += group
         _run_in_processes(out, alone, jobs, kernels, console)
-        return report(out, members, mine, axes, _found(out), console)
+        return report(out, members, mine, axes, _read_results(out), console)
     except OSError as error:
         where = error.filename or out
         raise OutputError(f"{where} cannot be used: {error.strerror or error}") from None
@@ -159,7 +159,7 @@ def _run_in_processes(
     kernels: Path | None,
     console: Console,
 ) -> None:
-    """Runs members in processes of their own, so many at a time; one that stopped goes on."""
+    """Runs each member in its own process, `jobs` at a time; stopped members are resumed."""
 
     def run(member: Member) -> tuple[Member, int, str]:
         directory = out / "members" / member.id
@@ -193,8 +193,8 @@ def _run_in_processes(
             raise
 
 
-def _found(out: Path) -> dict[str, dict[str, Any]]:
-    """What is known of members, by ID: of one that was computed twice, how it was done."""
+def _read_results(out: Path) -> dict[str, dict[str, Any]]:
+    """The recorded results of members, by ID; done ones win where a member has two."""
     rows = []
     for path in sorted((out / "batches").glob("*.jsonl")):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -101,7 +101,7 @@ def members_of(path: Path, arguments: Sequence[str]) -> tuple[list[Member], dict
             config_source.apply(override, own)
         study = study_of(own)
         but_seed = config_source.dump(study.model_copy(update={"seed": 0}))
-        if but_seed not in checked:  # what only the data can tell, of one seed
+        if but_seed not in checked:  # faults that need the data, of one seed
             check(study, own)
             checked.add(but_seed)
         digest = digest_of(study)[:16]

@@ -21,22 +21,22 @@ Model = TypeVar("Model")
 
 
 class Diverged(FloatingPointError):
-    """A training whose loss, or the slope of it, is no longer a number."""
+    """The loss of a training, or its gradient, is not finite."""
 
 
 def require_finite(fit: ak.Fit) -> None:
-    """Raise `Diverged` where a fit did, from all of its starts: once what it found is written."""
+    """Raise `Diverged` if a fit diverged from all of its starts. Call it after `run.summary`."""
     if np.any(np.all(fit.starts.diverged, axis=-1)):
         raise Diverged(fit.warnings()[0])
 
 
-def require_parts(batch: int) -> None:
-    """Raise `FieldError` unless each device takes as many members of a batch as any other."""
+def require_equal_shards(batch: int) -> None:
+    """Raise `FieldError` unless the batch is a multiple of the number of devices."""
     if batch % (devices := jax.device_count()):
         raise FieldError(
             ("batch",),
-            f"{batch} members are cut over the {devices} devices of this run: expected a multiple "
-            f"of {devices}",
+            f"{batch} members are split over the {devices} devices of this run: "
+            f"expected a multiple of {devices}",
         )
 
 
@@ -53,8 +53,8 @@ def train(
 ) -> tuple[Model, np.ndarray]:
     """AdamW with warm-up, cosine decay and clipped gradients; a chunk of steps is one program.
 
-    The members of a batch are cut over all devices, of all processes; the model is whole on each.
-    A run that is resumed goes on from its last checkpoint, `checkpoints/training-STEP.ckpt`.
+    The members of a batch are split over all devices of all processes; the model is replicated.
+    A resumed run starts from its last checkpoint, `checkpoints/training-STEP.ckpt`.
 
     **Arguments:** `loss`: of a model, and the fresh key of one member of a batch.
 

@@ -2,7 +2,7 @@ r"""How fast softmax attention is, and what memory it takes, against JAX, Equino
 
 q, k, v ∈ ℝ^{heads × T × d}, standard normal; full, or causal: key position ≤ query position.
 Forward: softmax(qkᵀ/√d) v. Backward: forward and the gradients in q, k and v for one cotangent. A
-pair takes 4d operations forward and, with scores recomputed, 10d more backward, beside one or two
+pair takes 4d operations forward and, with scores recomputed, 10d more backward, plus one or two
 exponentials; causal attention has half of the pairs.
 """
 

@@ -91,7 +91,7 @@ def measure(
     rows: list[dict[str, Any]] = []
 
     def measure_case(i: int) -> dict[str, Any]:
-        jax.clear_caches()  # a process can hold only so many programs, and no cases share them
+        jax.clear_caches()  # programs are limited per process, and cases share none
         case = cases[i]()
         extrapolated = {
             contender: guess
@@ -160,13 +160,13 @@ def available(
 def compiled(
     function: Callable, *arguments: Any, max_bytes: float = np.inf
 ) -> tuple[Contender, int]:
-    """A JAX function as a contender, and the bytes of XLA's plan beside arguments and results.
+    """A JAX function as a contender, and the bytes that XLA plans for intermediates.
 
     **Raises:** `Unavailable` if these are more than `max_bytes`.
     """
     program = jax.jit(function).lower(*arguments).compile()
     planned = program.memory_analysis()
-    bytes_ = 0 if planned is None else planned.temp_size_in_bytes  # not every device tells
+    bytes_ = 0 if planned is None else planned.temp_size_in_bytes  # None on some devices
     if bytes_ > max_bytes:
         raise Unavailable(f"needs {bytes_ / GIB:.1f} GiB, more than {max_bytes / GIB:.3g}")
     return lambda: program(*arguments), bytes_
@@ -193,8 +193,8 @@ def interleaved(
 
     Each runs once before that, so that nothing is compiled in these times; with `cold`, all
     compiled programs are dropped before each call instead. No round of a contender starts once its
-    rounds took `max_seconds`. Of one whose first call took more than `max_run_seconds` that is the
-    only call. A contender is called again until its round took `round_seconds`.
+    rounds took `max_seconds`. A contender whose first call took more than `max_run_seconds` is
+    not called again. A contender is called again until its round took `round_seconds`.
     """
     first, results = {}, {}
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
@@ -276,7 +276,7 @@ def growth_of_memory(precision: str, prepare: Callable, *arguments: Any) -> tupl
 def peak_bytes() -> int:
     """The most memory that this process ever held, in bytes.
 
-    Linux: of its own program alone; what `getrusage` says begins at what its parent held.
+    Linux: from /proc, because `getrusage` includes the memory of the parent process.
     """
     status = Path("/proc/self/status")
     if status.exists():

@@ -3,9 +3,9 @@ r"""On an accelerator: Gaussian regression and attention, against dense XLA, cuD
 Gaussian: $\log K = -\|q - k\|^2 / 2\ell^2$; attention: $q \cdot k / \sqrt d$, causal. With one
 label for each point (`dim_v` 1) that is regression. A pair takes $2 d + 2 d_v$ operations forward;
 with backward, scores recomputed, $8 d + 6 d_v$ in all; causal sums have half of the pairs. Rates
-are in shares of a product of matrices of the same precision, timed beside them. Beside each time
-stands the largest error of sampled rows (values, or gradients in their queries) from float64, over
-the largest number. Contenders that need an accelerator are noted where there is none.
+are shares of a product of matrices of the same precision, timed in the same run. The error is the
+largest deviation of sampled rows (values, or gradients in their queries) from float64, over the
+largest number. Contenders that need an accelerator are noted where there is none.
 """
 
 import functools

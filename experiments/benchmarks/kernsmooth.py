@@ -1,4 +1,4 @@
-"""R's KernSmooth beside us: the plug-in bandwidth of binned data, and the local-constant curve."""
+"""R's KernSmooth as a contender: plug-in bandwidth of binned data, local-constant curve."""
 
 import shutil
 import subprocess

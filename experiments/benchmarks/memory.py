@@ -88,7 +88,7 @@ def value_and_gradient(
             return program(*arguments), program.memory_analysis()
 
         seconds, (_, held) = timed(compile_and_run)
-        assert held is not None  # there are backends that do not tell; CPU and GPU do
+        assert held is not None  # None on some backends, not on CPU and GPU
         buffers = held.argument_size_in_bytes + held.output_size_in_bytes + held.temp_size_in_bytes
         return seconds, buffers
 

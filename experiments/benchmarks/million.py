@@ -1,8 +1,8 @@
 """Leave-one-out at a million points: whole fits, and the time of one criterion against n.
 
 The criterion is a sum over all pairs of n points. Transforms and sorted sums need n log n steps.
-Beside them stand the methods that look at every pair, and R's KernSmooth, which does neither: it
-bins the data and takes a plug-in bandwidth (`dpill`, then `locpoly`), without a criterion.
+They are compared with methods that evaluate every pair, and with R's KernSmooth, which bins the
+data and takes a plug-in bandwidth (`dpill`, then `locpoly`), without a criterion.
 """
 
 import functools

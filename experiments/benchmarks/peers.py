@@ -133,10 +133,10 @@ class Peers(Benchmark):
         self, contender: Regressor, x: np.ndarray, y: np.ndarray, fold: np.ndarray
     ) -> Prediction:
         """Predictions of all rows, each by a fit that has seen no row of its fold."""
-        parts, least = [], len(x) - -(-len(x) // self.folds)
+        parts, fewest = [], len(x) - -(-len(x) // self.folds)
         for number in range(self.folds):
             # as many rows for each fold, one less than there are for some: one program serves all
-            seen = np.flatnonzero(fold != number)[:least]
+            seen = np.flatnonzero(fold != number)[:fewest]
             parts.append(contender(x[seen], y[seen]).predict(x[fold == number], self.level))
         back = np.argsort(np.argsort(fold, kind="stable"), kind="stable")
         centre, *ends = (
@@ -236,8 +236,10 @@ def label(part: Bundled) -> str:
 
 
 def targets_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """For both of ours: its error over the minimum, and its time against the slowest other whose
-    error is as small."""
+    """Targets of both of ours: the error over the minimum, and the speed against peers.
+
+    The peer of a data set is the slowest one whose error is within one hundredth of ours.
+    """
     targets = []
     for name in BOTH:
         error = {row["data"]: row["folds"][name]["over_best"] for row in rows}

@@ -26,7 +26,7 @@ def count_all(
     max_seconds: float,
 ) -> list[dict[str, Any]]:
     """Counts of invalid bandwidths for each contender; others stop after `max_seconds`."""
-    # few shapes, so that few programs are compiled
+    # six shapes, so that six programs are compiled
     shapes: list[tuple[int, int]] = list(itertools.product(SAMPLE_SIZES, (1, 2)))
     samples = [small_sample(rng, *shapes[i % len(shapes)], i) for i in range(number)]
     tables = []
@@ -59,7 +59,7 @@ def _select_all(
 def small_sample(
     rng: np.random.Generator, n: int, dim: int, number: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """x of shape (n, dim) and y of shape (n,), of the kind that its number says."""
+    """x of shape (n, dim) and y of shape (n,), of the kind that `number` selects."""
     x, noise = rng.uniform(size=(n, dim)), rng.normal(size=n)
     kind = SAMPLE_KINDS[number // (2 * len(SAMPLE_SIZES)) % len(SAMPLE_KINDS)]
     y = np.sin(2.0 * np.pi * x).sum(axis=1) + 0.3 * noise

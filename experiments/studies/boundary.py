@@ -1,4 +1,4 @@
-r"""Order 0 against order 1 at a boundary: the bias and the variance that theory says.
+r"""Order 0 against order 1 at a boundary: bias and variance against asymptotic theory.
 
 A fit at a given lengthscale is linear in the labels, so that of labels $f(x_j)$ without noise it is
 its own expectation, and its bias needs no simulation. On a uniform design on [0, 1], with
@@ -130,9 +130,9 @@ class Boundary(Study):
         )
         where = ["{kernel}, order {order}, {place}".format(**row) for row in rows]
         misses = {
-            "|bias ÷ theory - 1|, the least h": [abs(row["ratio"][0] - 1) for row in rows],
+            "|bias ÷ theory - 1|, smallest h": [abs(row["ratio"][0] - 1) for row in rows],
             "|power of h - theory|": [abs(row["power"] - row["predicted_power"]) for row in rows],
-            "|variance ÷ theory - 1|, the least h": [
+            "|variance ÷ theory - 1|, smallest h": [
                 abs(row["variance"][0] / row["predicted_variance"][0] - 1) for row in rows
             ],
         }
@@ -197,7 +197,7 @@ def _row(
 ) -> dict[str, Any]:
     """A kernel, an order and a place, at every lengthscale."""
     bias, variance = np.moveaxis(found, 2, 0)
-    few = np.log(lengthscales[:3])
+    shortest = np.log(lengthscales[:3])
     return {
         "kernel": name,
         "order": order,
@@ -205,7 +205,7 @@ def _row(
         "bias": bias[:, 0],
         "predicted_bias": bias[:, 1],
         "ratio": bias[:, 0] / bias[:, 1],
-        "power": float(np.polyfit(few, np.log(np.abs(bias[:3, 0])), 1)[0]),
+        "power": float(np.polyfit(shortest, np.log(np.abs(bias[:3, 0])), 1)[0]),
         "predicted_power": 1 if (order, place) == (0, "boundary") else 2,
         "variance": variance[:, 0],
         "predicted_variance": variance[:, 1],

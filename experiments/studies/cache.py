@@ -113,7 +113,7 @@ class Cache(Study):
         return module.cache(length if kind == "full" else self.window, ring=kind == "ring")
 
     def deviation(self, kind: str, module: ak.MultiheadAttention, x: Array) -> float:
-        """Of rows one by one, after a few at once, from those of the full pass."""
+        """The largest deviation of rows decoded one by one from the full pass."""
         seen = {"full": ak.Causal(), "ring": ak.Window(self.window - 1, 0), "recurrent": None}
         whole = module(x, x, x, prior=seen[kind])
         first = min(len(x), max(1, self.window // 2))

@@ -16,7 +16,7 @@ from ..config_fields import Name, Positive
 from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Keys, Study
-from ..training import require_parts, train
+from ..training import require_equal_shards, train
 
 
 class Results(NamedTuple):
@@ -54,7 +54,7 @@ class InContext(Study):
     distributed: ClassVar[bool] = True
 
     def check(self) -> None:
-        require_parts(self.batch)
+        require_equal_shards(self.batch)
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)

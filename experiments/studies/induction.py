@@ -18,7 +18,7 @@ from ..figures import heat_map
 from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Keys, Study
-from ..training import require_parts, train
+from ..training import require_equal_shards, train
 
 
 class AttentionOnly(eqx.Module):
@@ -111,7 +111,7 @@ class Induction(Study):
     distributed: ClassVar[bool] = True
 
     def check(self) -> None:
-        require_parts(self.batch)
+        require_equal_shards(self.batch)
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)

@@ -1,4 +1,4 @@
-"""Learned projections as a regressor, beside a fitted lengthscale and eight heads."""
+"""Learned projections as a regressor, against one fitted lengthscale and against eight heads."""
 
 from typing import Annotated, Any, Literal, NamedTuple
 

@@ -171,7 +171,7 @@ def optimiser(rule: ak.Rule) -> Callable[[Array, Array | None], Array]:
 
 
 def against_compact_kernels(key: Array) -> dict[int, float]:
-    """Largest deviation of entmax of order 1 + 1/n from the compact kernel whose width it finds."""
+    """Largest deviation of entmax of order 1 + 1/n from a compact kernel of adaptive width."""
     of_q, of_k = jax.random.split(key)
     q, k = jax.random.normal(of_q, (50, 2)), jax.random.normal(of_k, (200, 2))
     found = {}

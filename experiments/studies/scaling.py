@@ -1,6 +1,6 @@
 r"""A sum over 1, 2, 4 and 8 devices: what each holds, what it sends, and that the sum is the same.
 
-Devices of a CPU are virtual here: they share its cores, and say nothing of speed. What a ring
+Devices of a CPU are virtual here: they share its cores, so that speed is not measured. What a ring
 costs on accelerators is arithmetic. At a step each of P devices sums $(n/P)^2$ pairs, and sends
 $2 (n/P)\, d$ numbers of b bytes at W bytes a second; with F operations and E exponentials a
 second, the sending hides behind the sums from
@@ -212,7 +212,7 @@ def held(method: ak.Sharded, n: int, dim: int, *, gradient: bool) -> int:
         else jax.jit(value, out_shardings=places[0])
     )
     plan = program.lower(*shapes).compile().memory_analysis()
-    assert plan is not None  # there are backends that do not tell; CPU and GPU do
+    assert plan is not None  # None on some backends, not on CPU and GPU
     return plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
 
 

@@ -43,7 +43,7 @@ class Temperature(Study):
     highest: Positive = 1e4
     points: Annotated[int, pydantic.Field(ge=2, le=1000)] = 81
     draws: Annotated[int, pydantic.Field(ge=2, le=10_000)] = pydantic.Field(
-        default=200, description="noisy data sets from which bias and variance are told"
+        default=200, description="noisy data sets, for bias and variance"
     )
     steps: Annotated[int, pydantic.Field(ge=1)] = pydantic.Field(
         default=1500, description="of the training of the learned weights"

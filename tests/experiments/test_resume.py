@@ -225,7 +225,7 @@ def test_running_run_cannot_be_resumed(runs, capsys):
     study = runner.load(stopped / "config.yaml", [])
     run = Run(stopped, study, quiet=True, resume=True)
     assert main(["resume", "stopped"]) == 2
-    assert "stopped is at work" in capsys.readouterr().err
+    assert "stopped is running" in capsys.readouterr().err
     run.close("interrupted")
     assert main(["resume", "stopped", "--quiet"]) == 0
 
