@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from ..objectives._objective import Objective
 
 
-def distance(model: Any, other: Any) -> float:
+def parameter_distance(model: Any, other: Any) -> float:
     """Returns the largest difference between the parameters of two models."""
     pairs = zip(
         jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)),
@@ -21,7 +21,7 @@ def distance(model: Any, other: Any) -> float:
     return max(float(jnp.max(jnp.abs(a - b))) for a, b in pairs)
 
 
-def is_bowl(curvature: Array) -> bool:
+def is_convex(curvature: Array) -> bool:
     """Whether a curvature, relative to the objective, is positive beyond rounding.
 
     It falls with the number of rows: the gain of a lengthscale in leave-one-out as $n^{-4/(d+4)}$.

@@ -15,8 +15,8 @@ from .._core.arrays import as_points, as_real_array, is_concrete
 from .._core.pandas_frames import Categories, Names, as_pandas, is_frame, query_to_numbers
 from ..objectives._objective import Objective
 from ._chunks import History
-from ._fit_warnings import best_start, parameters_on_bounds, result_warnings
-from ._minima import distance, is_bowl, least_curvature_and_newton_step
+from ._fit_warnings import find_best_start, parameters_on_bounds, result_warnings
+from ._minima import is_convex, least_curvature_and_newton_step, parameter_distance
 from ._outcome import Starts
 from ._problem import take
 
@@ -100,7 +100,7 @@ class Fit(eqx.Module):
 
     def best(self) -> Any:
         """Returns the index of the start that ended lowest, for each fit."""
-        return best_start(self.starts)
+        return find_best_start(self.starts)
 
     def minima(self, tolerance: float = 1e-3) -> list[tuple[Any, float]]:
         """Returns the distinct minima that starts reached inside the bounds, best first.
@@ -117,10 +117,10 @@ class Fit(eqx.Module):
             if excluded[i]:
                 continue
             model = take(i, self.starts.end)
-            if any(distance(model, other) <= tolerance for other, _ in found):
+            if any(parameter_distance(model, other) <= tolerance for other, _ in found):
                 continue
             curvature, step = least_curvature_and_newton_step(model, self.objective, self.x, self.y)
-            if is_bowl(curvature) and step <= tolerance:
+            if is_convex(curvature) and step <= tolerance:
                 found.append((model, float(self.starts.loss[i])))
         return found
 

@@ -9,7 +9,7 @@ import numpy as np
 from .._core.pandas_frames import display_names
 from .._core.validation import as_names
 from ..fitting import Fit, Result
-from ..fitting._minima import distance
+from ..fitting._minima import parameter_distance
 from ..fitting._problem import take
 from ..kernels import Kernel
 from ..models import LinearSmoother
@@ -168,9 +168,13 @@ def _other_minima(fit: Fit, tolerance: float = 1e-3) -> list[tuple[LinearSmoothe
     if fit.objective.is_stochastic:
         return []
     inside = np.flatnonzero(~np.asarray(fit.starts.at_bound | fit.starts.diverged))
-    if all(distance(take(i, fit.starts.end), fit.model) <= tolerance for i in inside):
+    if all(parameter_distance(take(i, fit.starts.end), fit.model) <= tolerance for i in inside):
         return []
-    return [found for found in fit.minima(tolerance) if distance(found[0], fit.model) > tolerance]
+    return [
+        found
+        for found in fit.minima(tolerance)
+        if parameter_distance(found[0], fit.model) > tolerance
+    ]
 
 
 def _on_one_line(thing: object) -> str:
