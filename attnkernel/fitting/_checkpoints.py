@@ -31,7 +31,7 @@ class Kept(NamedTuple):
 
     done: int
     state: Any
-    history: Any
+    found: Any
 
 
 class Checkpoints:
@@ -74,8 +74,8 @@ class Checkpoints:
         self.path = as_path("path", path)
         self.of = of
         self._report = report or _warn
-        self._last_write = time.monotonic()
-        self._write_seconds = 0.0
+        self._written = time.monotonic()
+        self._cost = 0.0
 
     def files(self) -> list[Path]:
         """Returns the existing files, the newest last."""
@@ -84,42 +84,42 @@ class Checkpoints:
             return []
         return sorted(
             (file for file in self.path.parent.iterdir() if pattern.fullmatch(file.name)),
-            key=_steps_of,
+            key=_number,
         )
 
     def load(self, like: Any = None, *, identity: str = "") -> Kept | None:
         """Returns the newest valid checkpoint, its state with the structure of `like`; or None."""
-        leaves, with_leaves = _leaves(like)
+        paths, structure = _leaves(like)
         for file in reversed(self.files()):
             try:
                 saved = read_tree(file)
                 self._require(file, saved.metadata, identity)
-                state = _require_same_leaves(file, saved.tree["state"], leaves)
-                history = saved.tree["history"]
+                state = _restored(file, saved.tree["state"], paths)
+                found = saved.tree["found"]
             except SavedFileError as error:
                 aside = file.with_name(file.name + ".aside")
                 file.replace(aside)
                 self._report(f"{error} It is set aside as {aside.name}.")
                 continue
-            self._last_write = time.monotonic()
-            return Kept(_steps_of(file), with_leaves(state), history)
+            self._written = time.monotonic()
+            return Kept(_number(file), structure(state), found)
         return None
 
     def save(
-        self, done: int, state: Any, history: Any, *, identity: str = "", last: bool = False
+        self, done: int, state: Any, found: Any, *, identity: str = "", last: bool = False
     ) -> None:
         """Writes a state if it is the `last`, or if writing stays within its share of the time."""
         begun = time.monotonic()
-        if not last and begun - self._last_write < self._write_seconds / MAX_WRITE_SHARE:
+        if not last and begun - self._written < self._cost / MAX_WRITE_SHARE:
             return
         leaves, _ = _leaves(state)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         name = f"{self.path.name}-{done:09d}.ckpt"
         about = {"done": done, "of": self.of, "identity": identity}
-        write_tree(self.path.with_name(name), {"state": leaves, "history": history}, about)
+        write_tree(self.path.with_name(name), {"state": leaves, "found": found}, about)
         self.keep(KEPT_FILES)
-        self._last_write = time.monotonic()
-        self._write_seconds = self._last_write - begun
+        self._written = time.monotonic()
+        self._cost = self._written - begun
 
     def keep(self, number: int) -> None:
         """Removes all files but this number of the newest."""
@@ -127,7 +127,7 @@ class Checkpoints:
             file.unlink(missing_ok=True)
 
     def _require(self, file: Path, about: dict[str, Any], identity: str) -> None:
-        if about.get("done") != _steps_of(file):
+        if about.get("done") != _number(file):
             raise SavedFileError(
                 f"{file} is misnamed: it was written after {about.get('done')} steps."
             )
@@ -146,13 +146,12 @@ def identity_of(*trees: Any) -> str:
     A function is represented by its name.
     """
     digest = hashlib.sha256()
-    for part in _hashed_parts(trees):
+    for part in _parts_of(trees):
         digest.update(f"{len(part)} ".encode() + part)
     return digest.hexdigest()
 
 
-def _hashed_parts(value: Any) -> Iterator[bytes]:
-    """Yields what distinguishes a value: dtypes, shapes and numbers, names of classes, fields."""
+def _parts_of(value: Any) -> Iterator[bytes]:
     if eqx.is_array(value):
         array = np.asarray(jax.random.key_data(value) if is_prng_key(value) else value)
         yield f"{array.dtype}{array.shape}".encode()
@@ -173,11 +172,10 @@ def _hashed_parts(value: Any) -> Iterator[bytes]:
             yield repr(value).encode()
     yield str(len(inner)).encode()
     for part in inner:
-        yield from _hashed_parts(part)
+        yield from _parts_of(part)
 
 
-def _steps_of(file: Path) -> int:
-    """Returns the steps done, from the name of a file."""
+def _number(file: Path) -> int:
     return int(file.stem.rpartition("-")[2])
 
 
@@ -193,7 +191,7 @@ def _leaves(tree: Any) -> tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]
     return leaves, with_leaves
 
 
-def _require_same_leaves(file: Path, leaves: Any, like: dict[str, Any]) -> dict[str, Any]:
+def _restored(file: Path, leaves: Any, like: dict[str, Any]) -> dict[str, Any]:
     """Returns the arrays of a file; `SavedFileError` unless shapes and dtypes match."""
     if not isinstance(leaves, dict) or leaves.keys() != like.keys():
         names = leaves.keys() if isinstance(leaves, dict) else set()

@@ -5,23 +5,39 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from ..objectives._objective import Objective
+from ._outcome import Result, Starts
 
 
-def parameter_distance(model: Any, other: Any) -> float:
+def distance(model: Any, other: Any) -> float:
     """Returns the largest difference between the parameters of two models."""
     pairs = zip(
         jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)),
         jax.tree.leaves(eqx.filter(other, eqx.is_inexact_array)),
         strict=True,
     )
-    return max(float(jnp.max(jnp.abs(a - b))) for a, b in pairs)
+    return max(float(np.max(np.abs(np.asarray(a) - np.asarray(b)))) for a, b in pairs)
 
 
-def is_convex(curvature: Array) -> bool:
+def model_of_start(starts: Starts, i: int) -> Any:
+    """Returns the model in which start i ended; on the host, which compiles nothing."""
+
+    def entry(leaf: Any) -> Any:
+        return jnp.asarray(np.asarray(leaf)[i]) if eqx.is_array(leaf) else leaf
+
+    return jax.tree.map(entry, starts.end)
+
+
+def ended_inside(starts: Starts) -> Bool[np.ndarray, " starts"]:
+    """Returns whether each start ended inside the bounds, and did not diverge."""
+    return ~(np.asarray(starts.at_bound) | (np.asarray(starts.result) == Result.DIVERGED))
+
+
+def is_bowl(curvature: Array) -> bool:
     """Whether a curvature, relative to the objective, is positive beyond rounding.
 
     It falls with the number of rows: the gain of a lengthscale in leave-one-out as $n^{-4/(d+4)}$.

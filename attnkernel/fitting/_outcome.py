@@ -90,7 +90,7 @@ class Outcome(NamedTuple):
     objective: Objective
 
 
-def collect_outcome(
+def collect(
     problem: Problem,
     begin: PyTree,
     end: PyTree,
