@@ -155,10 +155,12 @@ class Model(Part):
 
     def parameters(self, kernel: Any) -> dict[str, Array]:
         """All that was fitted of a kernel, or of a stack of them: the lengthscale as shown."""
+        found = {"lengthscale": self.shown(kernel.lengthscale)}
         leaves, _ = jax.tree.flatten_with_path(eqx.filter(kernel, eqx.is_inexact_array))
-        others = {jax.tree_util.keystr(path).lstrip("."): leaf for path, leaf in leaves}
-        others.pop("log_lengthscale")
-        return {"lengthscale": self.shown(kernel.lengthscale), **others}
+        for path, leaf in leaves:
+            name, natural, _ = jax.tree_util.keystr(path).lstrip(".").partition("_parameter.z")
+            found.setdefault(name, getattr(kernel, name) if natural else leaf)
+        return found
 
     def words(self) -> str:
         """The kernel, in the title of a table."""

@@ -1,8 +1,8 @@
 r"""Numbers of kernels, priors and rules: in natural units, trained or fixed, never out of domain.
 
-A number that is written is trained; a default is fixed; `fixed(0.3)` holds a number fixed. A
-trained number is stored as z, which may be any real number, and clipped where exp or the logistic
-function σ would round to an end of the domain:
+A number that is written is trained. A default is fixed, except that of a lengthscale, and
+`fixed(0.3)` holds a number fixed. A trained number is stored as z, which may be any real number,
+and clipped where exp or the logistic function σ would round to an end of the domain:
 
 $$ \theta = e^{z} > 0, \qquad \theta = a + (b - a)\, \sigma(z) \in (a, b),
    \qquad z \in \mathbb{R} $$
@@ -23,7 +23,7 @@ import wadler_lindig as wl
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .arrays import as_float64, as_real_array, is_concrete
+from .arrays import as_float64, as_real_array, is_concrete, wider_dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Fixed:
 
 
 Number = ArrayLike | Fixed
+MAX_SHOWN = 16  # numbers of one parameter that its repr lists
 
 
 def fixed(value: ArrayLike) -> Fixed:
@@ -48,7 +49,7 @@ def fixed(value: ArrayLike) -> Fixed:
     Each fixed number compiles a program of its own.
 
     **Arguments:** `value`: θ in its natural unit, one number; or one of each head, for
-    `ak.PerHead`.
+    `ak.PerHead`; for a lengthscale, one of each dimension.
 
     **Raises:** `ValueError` if it is no finite real number, or is known at run time alone.
 
@@ -56,6 +57,8 @@ def fixed(value: ArrayLike) -> Fixed:
     >>> import attnkernel as ak
     >>> ak.Softmax(ak.fixed(0.5), sink_mass=ak.fixed(1e-16))
     Softmax(temperature=fixed(0.5), sink_mass=fixed(1e-16))
+    >>> ak.Periodic(0.5, period=ak.fixed(24.0))
+    Periodic(lengthscale=0.5, period=fixed(24.0))
 
     ```
     """
@@ -68,7 +71,7 @@ def fixed(value: ArrayLike) -> Fixed:
 
 
 class Parameter(eqx.Module):
-    """A number, or one of each head, in its natural unit: `value`."""
+    """A number, or one per dimension or per head, in its natural unit: `value`."""
 
     @property
     @abc.abstractmethod
@@ -79,48 +82,80 @@ class Parameter(eqx.Module):
         """Whether it is no leaf of the tree."""
         return False
 
+    @property
+    @abc.abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the value."""
+
+    @property
+    @abc.abstractmethod
+    def has_heads(self) -> bool:
+        """Whether it holds a value for each of several heads."""
+
     def equals(self, number: float) -> bool:
-        """Whether it is this number for good: fixed, and the same for all heads."""
+        """Whether it is fixed at this number, for all heads."""
         return False
+
+    def at(self, value: ArrayLike) -> "Parameter":
+        """The parameter at another value; itself, if it is fixed."""
+        return self
 
     def log(self) -> Float[Array, "..."]:
         """The logarithm of the value."""
         return jnp.log(jnp.asarray(self.value, float))
 
-    def __pdoc__(self, **kwargs: Any) -> wl.AbstractDoc:
+    def __pdoc__(self, **kwargs: Any) -> wl.AbstractDoc | None:
+        """The value, to four digits; its shape, if it is not known."""
+        if not all(map(eqx.is_array, jax.tree.leaves(self, is_leaf=lambda leaf: leaf is None))):
+            return None
         value = self.value
-        known = isinstance(value, jax.Array) and is_concrete(value) and not value.ndim
-        return wl.TextDoc(f"{float(value):.4g}") if known else wl.pdoc(value, **kwargs)
+        if isinstance(value, jax.Array) and not (is_concrete(value) and value.size <= MAX_SHOWN):
+            return wl.pdoc(value, **kwargs)
+        text = _four_digits(np.asarray(value).tolist())
+        return wl.TextDoc(f"fixed({text})" if self.is_fixed else text)
 
 
 class Constant(Parameter):
-    """A number that is fixed, and no leaf of the tree."""
+    """A fixed number, or nested tuples of them for an array: no leaf of the tree."""
 
-    number: float = eqx.field(static=True)
+    number: Any = eqx.field(static=True)
 
     @property
-    def value(self) -> float:
-        return self.number
+    def value(self) -> float | Float[Array, "..."]:
+        return jnp.asarray(self.number, float) if isinstance(self.number, tuple) else self.number
 
     @property
     def is_fixed(self) -> bool:
         return True
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return np.shape(self.number)
+
+    @property
+    def has_heads(self) -> bool:
+        return False
+
     def equals(self, number: float) -> bool:
         return self.number == number
 
-    def times(self, factor: float) -> "Constant":
-        """The parameter whose value is this one times a positive factor."""
-        return Constant(self.number * factor)
+    def times(self, factor: ArrayLike) -> "Constant | Positive":
+        """The parameter whose value is this one times a positive factor.
+
+        It is no constant if the factor is traced.
+        """
+        if is_concrete(factor):
+            return Constant(_nested_tuples(np.multiply(self.number, factor)))
+        return Positive(self.log() + jnp.log(factor), np.ndim(self.number))
 
     def __pdoc__(self, **kwargs: Any) -> wl.AbstractDoc:
-        return wl.TextDoc(f"fixed({self.number})")
+        return wl.TextDoc(f"fixed({np.asarray(self.number).tolist()})")
 
 
 class ConstantOfHeads(Parameter):
-    """A fixed number of each head, of which each takes its own by its place."""
+    """A fixed value of each head, of which each takes its own by its place."""
 
-    numbers: tuple[float, ...] = eqx.field(static=True)
+    numbers: tuple[Any, ...] = eqx.field(static=True)
     place: Int[Array, "..."]
 
     @property
@@ -131,28 +166,47 @@ class ConstantOfHeads(Parameter):
     def is_fixed(self) -> bool:
         return True
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return np.shape(self.place) + np.shape(self.numbers)[1:]
+
+    @property
+    def has_heads(self) -> bool:
+        return np.ndim(self.place) > 0
+
     def equals(self, number: float) -> bool:
         return set(self.numbers) == {number}
 
-    def times(self, factor: float) -> "ConstantOfHeads":
+    def times(self, factor: ArrayLike) -> "ConstantOfHeads":
         """The parameter whose value is this one times a positive factor."""
-        return ConstantOfHeads(tuple(number * factor for number in self.numbers), self.place)
+        return ConstantOfHeads(_nested_tuples(np.multiply(self.numbers, factor)), self.place)
 
 
-class Free(Parameter):
-    """Any real number."""
+class Trained(Parameter):
+    """A parameter that is stored as z, a leaf of the tree."""
 
     z: Float[Array, "..."]
+    axes: int = eqx.field(static=True)  # of a value without heads: 0, or 1 per dimension
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return np.shape(self.z)
+
+    @property
+    def has_heads(self) -> bool:
+        return len(self.shape) > self.axes
+
+
+class Free(Trained):
+    """Any real number."""
 
     @property
     def value(self) -> Float[Array, "..."]:
         return self.z
 
 
-class Positive(Parameter):
+class Positive(Trained):
     """A number above 0."""
-
-    z: Float[Array, "..."]
 
     @property
     def value(self) -> Float[Array, "..."]:
@@ -163,23 +217,34 @@ class Positive(Parameter):
         low, high = math.log(float(limits.tiny)), math.log(float(limits.max))
         return jnp.clip(self.z, 0.999 * low, 0.999 * high)
 
-    def times(self, factor: float) -> "Positive":
+    def at(self, value: ArrayLike) -> "Positive":
+        return Positive(jnp.log(value).astype(self.z.dtype), self.axes)
+
+    def times(self, factor: ArrayLike) -> "Positive":
         """The parameter whose value is this one times a positive factor."""
-        return Positive(self.z + math.log(factor))
+        return Positive(self.z + jnp.log(jnp.asarray(factor, self.z.dtype)), self.axes)
 
 
-class Between(Parameter):
-    """A number of an open interval."""
+class Between(Trained):
+    """A number of an open interval, whose upper end may differ between dimensions."""
 
-    z: Float[Array, "..."]
     low: float = eqx.field(static=True)
-    high: float = eqx.field(static=True)
+    high: float | tuple[float, ...] = eqx.field(static=True)
 
     @property
     def value(self) -> Float[Array, "..."]:
-        # beyond this σ(z) is within a rounding of 0 or 1
-        most = -0.8 * math.log(float(jnp.finfo(self.z.dtype).eps))
-        return self.low + (self.high - self.low) * jax.nn.sigmoid(jnp.clip(self.z, -most, most))
+        width = np.asarray(self.high, self.z.dtype) - self.low
+        return jax.nn.sigmoid(self._clipped()) * width + self.low
+
+    def log_shares(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+        """The logarithms of the parts of the interval below and above the value."""
+        return jax.nn.log_sigmoid(self._clipped()), jax.nn.log_sigmoid(-self._clipped())
+
+    def _clipped(self) -> Float[Array, "..."]:
+        """z where σ(z) does not round to an end."""
+        limits = jnp.finfo(self.z.dtype)
+        low, high = (0.8 * math.log(float(least)) for least in (limits.tiny, limits.eps))
+        return jnp.clip(self.z, high if self.low else low, -high)
 
 
 PositiveParameter = Positive | Constant | ConstantOfHeads
@@ -188,77 +253,140 @@ PositiveParameter = Positive | Constant | ConstantOfHeads
 def real(name: str, value: Number) -> Parameter:
     """A parameter that may be any finite number."""
     _require_inside(name, value, -math.inf, math.inf, "a finite number")
-    return _constant(value) if isinstance(value, Fixed) else Free(_as_trained(name, value))
+    return constant(value) if isinstance(value, Fixed) else Free(as_trained(name, value), 0)
 
 
-def positive(name: str, value: Number, hint: str, *, or_zero: bool = False) -> PositiveParameter:
-    """A parameter above 0; if `or_zero`, one that is fixed may be 0."""
+def positive(
+    name: str,
+    value: Number,
+    hint: str,
+    *,
+    or_zero: bool = False,
+    per_dimension: bool = False,
+) -> PositiveParameter:
+    """A parameter above 0; if `or_zero`, one that is fixed may be 0.
+
+    With `per_dimension`, a vector holds a number of each dimension; without, of each head.
+    """
     is_fixed = isinstance(value, Fixed)
     low = -math.ulp(0.0) if or_zero and is_fixed else 0.0
     expected = "at least 0 and finite" if low else "positive and finite"
     _require_inside(name, value, low, math.inf, expected, hint)
-    return _constant(value) if is_fixed else Positive(jnp.log(_as_trained(name, value)))
+    axes = _axes_of_dimensions(name, value) if per_dimension else 0
+    if is_fixed:
+        return constant(value, axes)
+    return Positive(jnp.log(as_trained(name, value)), axes)
 
 
-def between(name: str, value: Number, low: float, high: float, hint: str) -> Parameter:
-    """A parameter above `low` and below `high`; one that is fixed may be `high`."""
+def between(
+    name: str,
+    value: Number,
+    low: float,
+    high: float | tuple[float, ...],
+    hint: str,
+    *,
+    or_low: bool = False,
+    per_dimension: bool = False,
+) -> Between | Constant | ConstantOfHeads:
+    """A parameter above `low` and below `high`; one that is fixed may be `high`, and if `or_low`
+    also `low`. With `per_dimension`, a vector holds a number of each dimension.
+    """
+    most = np.asarray(high)
+    axes = max(most.ndim, _axes_of_dimensions(name, value, most.shape) if per_dimension else 0)
+    shown = np.round(most, 6).tolist()
     if isinstance(value, Fixed):
-        expected = f"above {low:g}, and at most {high:g}"
-        _require_inside(name, value, low, math.nextafter(high, math.inf), expected, hint)
-        return _constant(value)
-    _require_inside(name, value, low, high, f"above {low:g}, and below {high:g} to be fitted", hint)
-    share = (_as_trained(name, value) - low) / (high - low)
-    return Between(jnp.log(share) - jnp.log1p(-share), low, high)
+        least = math.nextafter(low, -math.inf) if or_low else low
+        expected = f"{'at least' if or_low else 'above'} {low:g}, and at most {shown}"
+        _require_inside(name, value, least, np.nextafter(most, math.inf), expected, hint)
+        return constant(value, axes)
+    _require_inside(name, value, low, most, f"above {low:g}, and below {shown} to be fitted", hint)
+    trained = as_trained(name, value)
+    share = (trained - low) / (most - low).astype(trained.dtype)
+    return Between(jnp.log(share) - jnp.log1p(-share), axes, low, high)
 
 
 def require_single(tree: Any) -> None:
     """Raise `ValueError` at a parameter that has a number for each of several heads."""
     is_parameter = lambda node: isinstance(node, Parameter)  # noqa: E731
     for node in jax.tree.leaves(tree, is_leaf=is_parameter):
-        if is_parameter(node) and np.ndim(node.value):
+        if is_parameter(node) and node.has_heads:
             raise ValueError(
-                f"A parameter has shape {np.shape(node.value)}: one number for each head goes into "
+                f"A parameter has shape {node.shape}: one number for each head goes into "
                 f"ak.PerHead(...), and else it is a single number."
             )
 
 
 def described(module: eqx.Module, **kwargs: Any) -> wl.AbstractDoc:
-    """`__pdoc__` of a module that holds the parameter `name` as its field `name_parameter`."""
+    """`__pdoc__` of a module that holds the parameter `name` as its field `name_parameter`.
+
+    Fields that are None, the default, are left out.
+    """
     pairs = [
-        (field.name.removesuffix("_parameter"), getattr(module, field.name))
+        (field.name.removesuffix("_parameter"), value)
         for field in dataclasses.fields(module)  # type: ignore[arg-type]
+        if (value := getattr(module, field.name)) is not None
     ]
     parts = wl.named_objs(pairs, **kwargs)
     begin, end = wl.TextDoc(f"{type(module).__name__}("), wl.TextDoc(")")
     return wl.bracketed(begin, parts, wl.comma, end, kwargs.get("indent", 2))
 
 
-def _as_trained(name: str, value: ArrayLike) -> Float[Array, "..."]:
-    """The number as a floating array of at least float32."""
+def as_trained(name: str, value: ArrayLike) -> Float[Array, "..."]:
+    """The numbers in floating point of at least JAX's default precision."""
     array = as_real_array(name, value)
-    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
+    return array.astype(wider_dtype(array.dtype, jnp.result_type(float)))
 
 
-def _constant(value: Fixed) -> Constant | ConstantOfHeads:
-    numbers = value.numbers
-    if not numbers.ndim:
-        return Constant(float(numbers))
-    place = jnp.arange(numbers.size).reshape(numbers.shape)
-    return ConstantOfHeads(tuple(numbers.ravel().tolist()), place)
+def constant(value: Fixed, axes: int = 0) -> Constant | ConstantOfHeads:
+    """The parameter of fixed numbers; `axes`: of the value, the leading ones are of heads."""
+    shape = value.numbers.shape
+    heads = shape[: len(shape) - axes]
+    if not heads:
+        return Constant(_nested_tuples(value.numbers))
+    flat = value.numbers.reshape(-1, *shape[len(heads) :])
+    return ConstantOfHeads(_nested_tuples(flat), jnp.arange(len(flat)).reshape(heads))
+
+
+def _axes_of_dimensions(name: str, value: Number, dim: tuple[int, ...] = ()) -> int:
+    """0 for one number, 1 for one per dimension; `ValueError` for other shapes."""
+    shape = np.shape(_numbers(value))
+    if len(shape) > 1 or (shape and dim and shape != dim):
+        raise ValueError(
+            f"{name} must be one number or one per dimension, shape {dim or '(dim,)'}; got shape "
+            f"{shape}. For several heads: ak.PerHead([ak.Gaussian(0.1), ak.Gaussian(1.0)])."
+        )
+    return len(shape)
+
+
+def _nested_tuples(numbers: Any) -> Any:
+    """An array of NumPy, or nested lists, as nested tuples, which can be hashed."""
+    numbers = numbers.tolist() if isinstance(numbers, np.ndarray | np.generic) else numbers
+    return tuple(map(_nested_tuples, numbers)) if isinstance(numbers, list) else numbers
+
+
+def _four_digits(numbers: Any) -> str:
+    """A number, or nested lists of them."""
+    if isinstance(numbers, list):
+        return f"[{', '.join(map(_four_digits, numbers))}]"
+    return f"{numbers:.4g}"
+
+
+def _numbers(value: Number) -> ArrayLike:
+    return value.numbers if isinstance(value, Fixed) else value
 
 
 def _require_inside(
-    name: str, value: Number, low: float, high: float, expected: str, hint: str = ""
+    name: str, value: Number, low: float, high: ArrayLike, expected: str, hint: str = ""
 ) -> None:
     """Raise `ValueError` unless each number is strictly between `low` and `high`."""
-    given = value.numbers if isinstance(value, Fixed) else value
+    given = _numbers(value)
     if not is_concrete(given):
         return
     numbers = as_float64(name, given, "a real number")
-    most = float(jnp.finfo(jnp.result_type(float)).max)
-    if np.any(np.isfinite(numbers) & (np.abs(numbers) > most)):
-        raise ValueError(
-            f"{name} has numbers too large for {jnp.result_type(float)}; got {numbers.tolist()}."
-        )
     if not np.all((numbers > low) & (numbers < high)):
         raise ValueError(f"{name} must be {expected}; got {numbers.tolist()}. {hint}".rstrip())
+    limits, size = jnp.finfo(jnp.result_type(float)), np.abs(numbers)
+    if np.any((size > float(limits.max)) | (size < (0.0 if low else float(limits.tiny)))):
+        raise ValueError(
+            f"{name} has numbers that {limits.dtype} cannot hold; got {numbers.tolist()}."
+        )

@@ -175,7 +175,7 @@ def require_fittable(model: Any, x: Array, y: Array) -> None:
     """Raises `ValueError` unless the model can be fitted to the data, as far as they are known."""
     require_regression_data(x, y)
     if isinstance(model, LinearSmoother):
-        require_category_codes("x", x, model.categories(x.shape[1]))
+        require_category_codes("x", x, model.category_counts(x.shape[1]))
 
 
 def report(fit: Fit) -> Fit:

@@ -77,7 +77,7 @@ def parameters_without_slope(starts: Starts) -> list[str]:
 
 
 def _parameter_name(path: Any) -> str:
-    return jax.tree_util.keystr(path).removeprefix(".").replace("log_", "")
+    return jax.tree_util.keystr(path).removeprefix(".").replace("_parameter.z", "")
 
 
 def _bound_advice(starts: Starts, x_names: Names | None) -> str:
@@ -105,7 +105,7 @@ def category_warnings(
     kernel = getattr(model, "kernel", None)
     if not isinstance(model, LinearSmoother) or kernel is None or categories is None:
         return []
-    known = model.categories(len(categories))
+    known = model.category_counts(len(categories))
     columns = [c for c, among in enumerate(categories) if among is not None and c not in known]
     if not columns:
         return []

@@ -61,7 +61,9 @@ class Options(NamedTuple):
         objective.check(n)
         params = jax.tree.leaves(eqx.filter(model, self.trainable))
         if not params:
-            raise ValueError("The model has no inexact array to fit; check trainable=.")
+            raise ValueError(
+                "There is nothing to fit: every number is fixed, by ak.fixed or by trainable=."
+            )
         if self.bounds is not None:
             _require_bounds(model, self.bounds, self.trainable)
         _require_compatible(objective, self, starts)

@@ -75,7 +75,7 @@ def _own_parameters(kernel: Kernel) -> Iterator[tuple[str, np.ndarray]]:
     natural = {
         name: value
         for name, value in natural.items()
-        if isinstance(value, jax.Array) or hasattr(kernel, f"{name}_parameter")
+        if isinstance(value, jax.Array) or getattr(kernel, f"{name}_parameter", None) is not None
     }
     yield from ((name, np.asarray(value)) for name, value in natural.items())
     for name, value in _fields(kernel):

@@ -98,7 +98,7 @@ class Kernel(eqx.Module):
 
         return Rescaled(self, factor)
 
-    def categories(self, dim: int) -> dict[int, int | None]:
+    def category_counts(self, dim: int) -> dict[int, int | None]:
         """The columns, of points of this dimension, whose numbers are names, not quantities.
 
         Of each how many names there are, 0, 1, ...; None, if that is not known.

@@ -12,17 +12,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import wadler_lindig as wl
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_float64, is_concrete, wider_dtype
+from .._core.parameters import Between, Constant, ConstantOfHeads, Number, between, described
 from .._core.validation import as_integer_tuple
-from ._base import Kernel
+from ._base import Kernel, unbounded
 from ._boxes import PointBoxes
 from ._distances import MANY, add_up, columns
 
-_EDGE = 1e-4  # of λ_max: as close a fit comes to either end
+SEARCH_MARGIN = 1e-4  # of λ_max: as close as a search comes to either end
 
 
 class Categorical(Kernel):
@@ -37,18 +36,23 @@ class Categorical(Kernel):
     exact up to 2²⁴ in float32. They are names: derivatives in q and k are 0. There is no length:
     `rescaled` gives the kernel itself.
 
-    **Arguments:** `bandwidth`: λ, no unit: one number, or shape (dim,): one per column. It is held
-    as the logit z of its share, $\lambda = \lambda_{\max} / (1 + e^{-z})$, so that no step of any
-    optimiser can leave the domain. Both ends may be given, z = ±∞: there derivatives in z are 0.
+    **Arguments:** `bandwidth`: λ, no unit: one number, or shape (dim,): one per column. It is
+    trained; `ak.fixed(0.3)` holds it fixed, and either end can only be fixed.
 
     **Raises:** `ValueError` if a bandwidth is outside its domain, or there are not as many as
     columns of the points.
     """
 
-    logit: Float[Array, "*dim"]
+    bandwidth_parameter: Between | Constant | ConstantOfHeads
+    __pdoc__ = described
 
-    def __init__(self, bandwidth: ArrayLike):
-        self.logit = _logit(type(self).__name__, bandwidth, self.limit)
+    def __init__(self, bandwidth: Number):
+        limit = self.limit.tolist()
+        high = tuple(limit) if isinstance(limit, list) else limit
+        hint = "The ends are fixed: ak.fixed(0.0), where the same category alone counts."
+        self.bandwidth_parameter = between(
+            "bandwidth", bandwidth, 0.0, high, hint, or_low=True, per_dimension=True
+        )
 
     @abc.abstractmethod
     def log_of(self, steps: Array, share: Array, rest: Array, column: int) -> Array:
@@ -60,9 +64,9 @@ class Categorical(Kernel):
         return np.ones(())
 
     @property
-    def bandwidth(self) -> Float[Array, "*dim"]:
+    def bandwidth(self) -> float | Float[Array, "..."]:
         """λ."""
-        return jax.nn.sigmoid(self.logit) * self.limit.astype(self.logit.dtype)
+        return self.bandwidth_parameter.value
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
         return self._log(tuple(q), tuple(k))
@@ -75,11 +79,17 @@ class Categorical(Kernel):
     def _log(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
         dim = len(q)
         self._require_dimensions(dim)
-        shares, rests = (
-            jnp.broadcast_to(_log_sigmoid(z), (dim,)) for z in (self.logit, -self.logit)
-        )
+        dtype = q[0].dtype
+        shares, rests = (jnp.broadcast_to(log, (dim,)).astype(dtype) for log in self._log_shares())
         steps = [jax.lax.stop_gradient(jnp.abs(a - b)) for a, b in zip(q, k, strict=True)]
         return add_up([self.log_of(steps[c], shares[c], rests[c], c) for c in range(dim)])
+
+    def _log_shares(self) -> tuple[Float[Array, "*dim"], Float[Array, "*dim"]]:
+        """log(λ / λ_max) and log(1 − λ / λ_max)."""
+        if isinstance(self.bandwidth_parameter, Between):
+            return self.bandwidth_parameter.log_shares()
+        share = jnp.asarray(self.bandwidth, float) / jnp.asarray(self.limit, float)
+        return jnp.log(share), jnp.log1p(-share)
 
     def check(self, dim_q: int, dim_k: int) -> None:
         super().check(dim_q, dim_k)
@@ -88,7 +98,7 @@ class Categorical(Kernel):
     def is_light(self, dim: int) -> bool:
         return dim < MANY
 
-    def categories(self, dim: int) -> dict[int, int | None]:
+    def category_counts(self, dim: int) -> dict[int, int | None]:
         """All columns."""
         return dict.fromkeys(range(dim))
 
@@ -103,34 +113,23 @@ class Categorical(Kernel):
         A fit begins and ends there. An end itself, such as λ = 0, is to be given, not found.
         """
         self._require_dimensions(x.shape[1])
-        end = jnp.full_like(self.logit, math.log(1.0 / _EDGE - 1.0))
-        where = lambda kernel: kernel.logit  # noqa: E731
+        if self.bandwidth_parameter.is_fixed:
+            return unbounded(self)
+        where = lambda kernel: kernel.bandwidth_parameter.z  # noqa: E731
+        end = jnp.full_like(where(self), math.log(1.0 / SEARCH_MARGIN - 1.0))
         return eqx.tree_at(where, self, -end), eqx.tree_at(where, self, end)
 
     def rescaled(self, factor: ArrayLike) -> "Categorical":
         return self  # it has no length
 
     def _require_dimensions(self, dim: int) -> None:
-        if self.logit.ndim == 1 and self.logit.shape != (dim,):
+        shape = np.broadcast_shapes(self.bandwidth_parameter.shape, self.limit.shape)
+        if len(shape) == 1 and shape != (dim,):
             raise ValueError(
-                f"This {type(self).__name__} has {self.logit.shape[0]} bandwidths, one per column, "
+                f"This {type(self).__name__} has {shape[0]} bandwidths, one per column, "
                 f"but the points have {dim} columns. Give one number, or {dim} of them; or take "
                 f"some columns: kernel.on(0)."
             )
-
-    def __pdoc__(self, **kwargs) -> wl.AbstractDoc | None:
-        """`LiRacine(bandwidth=0.3)` where the value is known, shapes elsewhere."""
-        if not isinstance(self.logit, jax.Array) or not is_concrete(self.logit):
-            return None
-        if self.logit.ndim > 1 or self.logit.size > 8:
-            return None
-        values = [f"{value:.4g}" for value in self.bandwidth.ravel().tolist()]
-        bandwidth = f"[{', '.join(values)}]" if self.logit.ndim else values[0]
-        return wl.TextDoc(f"{type(self).__name__}(bandwidth={bandwidth}{self._others()})")
-
-    def _others(self) -> str:
-        """Arguments besides the bandwidth, as they are written."""
-        return ""
 
 
 class AitchisonAitken(Categorical):
@@ -148,34 +147,31 @@ class AitchisonAitken(Categorical):
     (1976).
     """
 
-    counts: int | tuple[int, ...] = eqx.field(static=True)
+    categories: int | tuple[int, ...] = eqx.field(static=True)
 
-    def __init__(self, bandwidth: ArrayLike, categories: int | Sequence[int] | np.ndarray):
+    def __init__(self, bandwidth: Number, categories: int | Sequence[int] | np.ndarray):
         counts = as_integer_tuple("categories", categories, 2)
-        self.counts = counts if np.ndim(categories) else counts[0]
+        self.categories = counts if np.ndim(categories) else counts[0]
         super().__init__(bandwidth)
 
     @property
     def limit(self) -> np.ndarray:
-        return np.asarray(1.0 - 1.0 / np.asarray(self.counts, float))
+        return np.asarray(1.0 - 1.0 / np.asarray(self.categories, float))
 
     def log_of(self, steps: Array, share: Array, rest: Array, column: int) -> Array:
-        m = self.counts[column] if isinstance(self.counts, tuple) else self.counts
+        m = self.categories[column] if isinstance(self.categories, tuple) else self.categories
         # 1 − λ = (1 + (m − 1)(1 − λ/λ_max)) / m
         same = jnp.log1p((m - 1) * jnp.exp(rest))
         return jnp.where(steps == 0, same, share) - math.log(m)
 
-    def categories(self, dim: int) -> dict[int, int | None]:
+    def category_counts(self, dim: int) -> dict[int, int | None]:
         """All columns."""
-        return dict(enumerate(np.broadcast_to(self.counts, (dim,)).tolist()))
+        return dict(enumerate(np.broadcast_to(self.categories, (dim,)).tolist()))
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
         """0: the sum over all categories is 1."""
         self._require_dimensions(dim)
-        return jnp.zeros((), self.logit.dtype)
-
-    def _others(self) -> str:
-        return f", categories={self.counts}"
+        return jnp.zeros(())
 
 
 class LiRacine(Categorical):
@@ -214,7 +210,7 @@ class WangVanRyzin(Categorical):
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
         """0: the sum over all whole numbers is 1; at λ = 1 it is none."""
         self._require_dimensions(dim)
-        return jnp.where(jnp.all(self.bandwidth < 1), 0.0, jnp.nan).astype(self.logit.dtype)
+        return jnp.where(jnp.all(jnp.asarray(self.bandwidth) < 1), 0.0, jnp.nan)
 
 
 class LiRacineOrdered(Categorical):
@@ -237,37 +233,3 @@ def _times(steps: Float[Array, "..."], log: Array) -> Float[Array, "..."]:
     """steps · log, which is -inf with derivative 0 where log is."""
     some = ~jnp.isneginf(log)
     return jnp.where(some, steps * jnp.where(some, log, 0.0), -jnp.inf)
-
-
-def _log_sigmoid(z: Float[Array, "*dim"]) -> Float[Array, "*dim"]:
-    """log(1 / (1 + e^−z)), with derivatives 0 at ±∞."""
-    finite = jnp.isfinite(z)
-    inner = jax.nn.log_sigmoid(jnp.where(finite, z, 0.0))
-    return jnp.where(finite, inner, jnp.where(z < 0, -jnp.inf, 0.0))
-
-
-def _logit(name: str, bandwidth: ArrayLike, limit: np.ndarray) -> Float[Array, "*dim"]:
-    """z, from λ and λ_max; ±∞ at the ends, with derivatives 0."""
-    given = as_float64("bandwidth", bandwidth, "a real number") if is_concrete(bandwidth) else None
-    shape, ranks = np.shape(bandwidth), {np.ndim(bandwidth), limit.ndim}
-    if len(shape) > 1 or (ranks == {1} and shape != limit.shape):
-        expected = "one per column" if limit.ndim == 0 else f"{limit.size}, one per column"
-        raise ValueError(
-            f"bandwidth must be one number or {expected}; got shape {shape}. For several heads "
-            f"make a stack of kernels with eqx.filter_vmap."
-        )
-    if given is not None:
-        most = limit * (1.0 + 1e-6)  # it may come rounded to float32
-        if not np.all((given >= 0) & (given <= most)):
-            raise ValueError(
-                f"The bandwidth of {name} must lie from 0, where the same category alone counts, "
-                f"to {np.round(limit, 6).tolist()}; got {given.tolist()}."
-            )
-    share = jnp.asarray(bandwidth)
-    share = share.astype(wider_dtype(share.dtype, jnp.result_type(float)))
-    share = jnp.broadcast_to(share, np.broadcast_shapes(shape, limit.shape))
-    share = share / limit.astype(share.dtype)
-    inside = (share > 0) & (share < 1)
-    within = jnp.where(inside, share, 0.5)
-    ends = jnp.where(share < 0.5, -jnp.inf, jnp.inf)
-    return jnp.where(inside, jnp.log(within) - jnp.log1p(-within), ends)

@@ -83,11 +83,10 @@ class On(Embedded, Wrapper):
             )
         return self.kernel.log_normaliser(dim)
 
-    def categories(self, dim: int) -> dict[int, int | None]:
+    def category_counts(self, dim: int) -> dict[int, int | None]:
         self._require(dim)
-        return {
-            int(self.columns[c]): m for c, m in self.kernel.categories(len(self.columns)).items()
-        }
+        counts = self.kernel.category_counts(len(self.columns))
+        return {int(self.columns[c]): count for c, count in counts.items()}
 
     def dim_of_parts(self, dim: int) -> int:
         return len(self.columns)

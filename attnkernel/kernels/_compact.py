@@ -31,7 +31,7 @@ class Compact(Radial):
         return jnp.where(outside, -jnp.inf, self.log_inside(jnp.where(outside, 0.0, squares)))
 
     def _log_integral(self, dim: int) -> Float[Array, ""]:
-        return log_integral_inside(self.log_inside, dim, self.log_lengthscale.dtype)
+        return log_integral_inside(self.log_inside, dim, self.lengthscale_parameter.log().dtype)
 
     def _least(self, gaps: Float[Array, "gaps dim"]) -> Float[Array, " dim"]:
         """A little more than the largest gap to the nearest neighbour: none is without one."""

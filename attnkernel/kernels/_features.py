@@ -175,11 +175,7 @@ def in_units(
     """u of each, with $\\log K / \\tau = -|u_q - u_k|^2 / 2$, or $u_q \\cdot u_k$."""
     root = jnp.sqrt(jnp.asarray(temperature, q.dtype))
     if isinstance(kernel, Gaussian):
-        inverse = jnp.exp(-kernel.log_lengthscale) / root
-        q, k = (x * (inverse[None, :] if inverse.ndim else inverse) for x in (q, k))
-        if kernel.metric_factor is None:
-            return q, k
-        return _product(q, kernel.metric_factor.T), _product(k, kernel.metric_factor.T)
+        return kernel.in_lengthscales(q) / root, kernel.in_lengthscales(k) / root
     scale = 1.0 / math.sqrt(q.shape[1]) if kernel.scale is None else kernel.scale
     scale = jnp.asarray(scale, q.dtype)
     # halves of the scale for both; of what is 0 or less, which has no root, the sign with q

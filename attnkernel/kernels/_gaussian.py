@@ -4,11 +4,10 @@ import math
 
 import jax.numpy as jnp
 from jax.scipy.special import gammaln
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.parameters import Number, PositiveParameter, positive
 from ._radial import Radial
-from ._scaled import log_single
 
 
 class Gaussian(Radial):
@@ -37,21 +36,17 @@ class RationalQuadratic(Radial):
     **Arguments:** as in `Radial`, and `alpha`: α; the Gaussian is its limit at ∞. Default 1.
     """
 
-    log_alpha: Float[Array, ""]
+    alpha_parameter: PositiveParameter
 
     def __init__(
-        self,
-        lengthscale: ArrayLike = 1.0,
-        alpha: ArrayLike = 1.0,
-        *,
-        metric: ArrayLike | None = None,
+        self, lengthscale: Number = 1.0, alpha: Number = 1.0, *, metric: Number | None = None
     ):
         super().__init__(lengthscale, metric=metric)
-        self.log_alpha = log_single("alpha", alpha)
+        self.alpha_parameter = positive("alpha", alpha, "Try 1.")
 
     @property
-    def alpha(self) -> Float[Array, ""]:
-        return jnp.exp(self.log_alpha)
+    def alpha(self) -> float | Float[Array, "..."]:
+        return self.alpha_parameter.value
 
     def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
         return -self.alpha * jnp.log1p(squares / (2.0 * self.alpha))
@@ -64,9 +59,6 @@ class RationalQuadratic(Radial):
         beta = math.lgamma(half) + gammaln(ours - half) - gammaln(ours)
         closed = half * jnp.log(2.0 * ours) + beta - math.log(2.0)
         return jnp.where(near, closed, super()._log_integral(dim))
-
-    def _logs_of_others(self) -> dict[str, Array]:
-        return {"alpha": self.log_alpha}
 
 
 class Cauchy(Radial):

@@ -1,13 +1,15 @@
 """The periodic kernel: a Gaussian of the chord between points on a circle."""
 
+import math
+
 import equinox as eqx
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.parameters import Number, PositiveParameter, described, positive
 from ._base import Kernel
 from ._distances import MANY, add_up, columns, largest
-from ._scaled import log_single
 
 
 class Periodic(Kernel):
@@ -16,26 +18,28 @@ class Periodic(Kernel):
     $$ \log K(q, k) = -2 \sum_{c=1}^{d} \frac{\sin^2\big(\pi (q_c - k_c) / p\big)}{\ell^2} $$
 
     **Arguments:** `lengthscale`: ℓ, in units of $p / \pi$ for points close together: no unit.
-    `period`: p, in the units of x. Both one positive number; default 1.
+    `period`: p, in the units of x. Both are one positive number, default 1, and trained;
+    `ak.fixed(1.0)` holds either fixed.
 
     **Source:** MacKay, *Introduction to Gaussian processes* (1998), 5.5.
     """
 
-    log_lengthscale: Float[Array, ""]
-    log_period: Float[Array, ""]
+    lengthscale_parameter: PositiveParameter
+    period_parameter: PositiveParameter
+    __pdoc__ = described
 
-    def __init__(self, lengthscale: ArrayLike = 1.0, period: ArrayLike = 1.0):
-        self.log_lengthscale = log_single("lengthscale", lengthscale)
-        self.log_period = log_single("period", period)
-
-    @property
-    def lengthscale(self) -> Float[Array, ""]:
-        return jnp.exp(self.log_lengthscale)
+    def __init__(self, lengthscale: Number = 1.0, period: Number = 1.0):
+        self.lengthscale_parameter = positive("lengthscale", lengthscale, "Try 1.")
+        self.period_parameter = positive("period", period, "It is in the units of x.")
 
     @property
-    def period(self) -> Float[Array, ""]:
+    def lengthscale(self) -> float | Float[Array, "..."]:
+        return self.lengthscale_parameter.value
+
+    @property
+    def period(self) -> float | Float[Array, "..."]:
         """p, in the units of x."""
-        return jnp.exp(self.log_period)
+        return self.period_parameter.value
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
         return self._log(tuple(q), tuple(k))
@@ -49,7 +53,8 @@ class Periodic(Kernel):
         return dim < MANY
 
     def _log(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
-        per_unit, inverse = jnp.pi / self.period, jnp.exp(-self.log_lengthscale)
+        per_unit = math.pi / self.period
+        inverse = jnp.exp(-self.lengthscale_parameter.log()).astype(q[0].dtype)
         chords = [jnp.sin((a - b) * per_unit) * inverse for a, b in zip(q, k, strict=True)]
         far = [jnp.abs(chord) > largest(chord.dtype) for chord in chords]  # their squares overflow
         squares = [
@@ -62,12 +67,14 @@ class Periodic(Kernel):
         """ℓ from 0.01 to 10; periods from twice a typical gap of x to twice its range."""
         gaps = jnp.diff(jnp.sort(x, axis=0), axis=0)
         spread = jnp.max(jnp.sum(gaps, axis=0))
-        logs = jnp.log(jnp.stack([2.0 * spread / gaps.shape[0], 2.0 * spread]))
-        where = lambda kernel: (kernel.log_lengthscale, kernel.log_period)  # noqa: E731
-        lengths = jnp.log(jnp.array([0.01, 10.0], self.log_lengthscale.dtype))
-        periods = logs.astype(self.log_period.dtype)
-        return tuple(eqx.tree_at(where, self, (lengths[i], periods[i])) for i in (0, 1))
+        where = lambda kernel: (kernel.lengthscale_parameter, kernel.period_parameter)  # noqa: E731
+        ends = (0.01, 2.0 * spread / gaps.shape[0]), (10.0, 2.0 * spread)
+        lower, upper = (
+            eqx.tree_at(where, self, [p.at(end) for p, end in zip(where(self), side, strict=True)])
+            for side in ends
+        )
+        return lower, upper
 
     def rescaled(self, factor: ArrayLike) -> "Periodic":
-        log = self.log_lengthscale + jnp.log(jnp.asarray(factor, self.log_lengthscale.dtype))
-        return eqx.tree_at(lambda kernel: kernel.log_lengthscale, self, log)
+        longer = self.lengthscale_parameter.times(factor)
+        return eqx.tree_at(lambda kernel: kernel.lengthscale_parameter, self, longer)

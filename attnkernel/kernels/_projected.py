@@ -74,7 +74,7 @@ class Projected(Embedded, Wrapper):
         """No: a projection of each pair is more than one of each point."""
         return False
 
-    def categories(self, dim: int) -> dict[int, int | None]:
+    def category_counts(self, dim: int) -> dict[int, int | None]:
         """None: a projection mixes the columns."""
         return {}
 

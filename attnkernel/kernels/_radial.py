@@ -15,15 +15,58 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_real_array, is_concrete, wider_dtype
+from .._core.arrays import is_concrete
+from .._core.parameters import (
+    Fixed,
+    Free,
+    Number,
+    Parameter,
+    as_trained,
+    constant,
+    fixed,
+)
 from .._core.symbolic_sizes import is_at_most
 from ._boxes import PointBoxes
-from ._distances import as_row, pairwise_squares, squares_of
+from ._distances import as_row, pairwise_squares, product, squares_of
 from ._integrals import log_integral, log_sphere
 from ._scaled import Scaled
 
 MAX_LIGHT_DIFFERENCES = 12  # of a distance: recomputing them costs less than storing the result
 MAX_UNROLLED_PAIRS = 2**15  # up to which a program of fewer steps is faster
+
+
+class Metric(Parameter):
+    """A symmetric positive definite matrix M = AᵀA, by its factor A."""
+
+    factor_parameter: Parameter
+
+    @classmethod
+    def of(cls, metric: Number) -> "Metric":
+        """The parameter of a matrix; `ValueError` if it is not symmetric positive definite."""
+        if isinstance(metric, Fixed):
+            return cls(constant(fixed(_factor(metric.numbers)), 2))
+        return cls(Free(_factor(metric), 2))
+
+    @property
+    def value(self) -> Float[Array, "..."]:
+        return self.factor.mT @ self.factor
+
+    @property
+    def factor(self) -> Float[Array, "..."]:
+        """A."""
+        return jnp.asarray(self.factor_parameter.value)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.factor_parameter.shape
+
+    @property
+    def is_fixed(self) -> bool:
+        return self.factor_parameter.is_fixed
+
+    @property
+    def has_heads(self) -> bool:
+        return self.factor_parameter.has_heads
 
 
 class Radial(Scaled):
@@ -34,21 +77,21 @@ class Radial(Scaled):
     **Arguments:**
 
     - `lengthscale`: ℓ > 0 in the units of x: one number, or shape (dim,): one per dimension. It is
-      held as in `Scaled`.
+      trained, also if it is left out; `ak.fixed(0.3)` holds it fixed.
     - `metric`: M, symmetric positive definite, shape (dim, dim): the full metric, for a single ℓ.
-      Default: the identity. It is held as a factor A with $A^\top A = M$, free to fit.
+      It is trained if it is given, as a factor A with $A^\top A = M$. Default: the identity.
 
     **Raises:** `ValueError` if a lengthscale is not positive and finite, the metric is not
     positive definite, or either is of another dimension than the points.
     """
 
-    metric_factor: Float[Array, "dim dim"] | None
+    metric_parameter: Metric | None
 
-    def __init__(self, lengthscale: ArrayLike = 1.0, *, metric: ArrayLike | None = None):
+    def __init__(self, lengthscale: Number = 1.0, *, metric: Number | None = None):
         super().__init__(lengthscale)
-        if metric is not None and self.log_lengthscale.ndim:
+        if metric is not None and self.lengthscale_parameter.shape:
             raise ValueError("A full metric goes with one lengthscale, not one per dimension.")
-        self.metric_factor = None if metric is None else _factor(metric)
+        self.metric_parameter = None if metric is None else Metric.of(metric)
 
     # log_of is given this many times r²: a factor of its own costs a multiplication per pair
     unit: ClassVar[float] = 1.0
@@ -62,19 +105,33 @@ class Radial(Scaled):
     @property
     def metric(self) -> Float[Array, "dim dim"] | None:
         """M, or None for the identity."""
-        factor = self.metric_factor
-        return None if factor is None else factor.T @ factor
+        return None if self.metric_parameter is None else self.metric_parameter.value
+
+    @property
+    def _metric_factor(self) -> Float[Array, "dim dim"] | None:
+        """A with AᵀA = M."""
+        return None if self.metric_parameter is None else self.metric_parameter.factor
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
-        near, inverse = self.unit_scale(q)
-        columns = tuple(q * near), tuple(k * near)
-        return self.log_of(squares_of(*columns, inverse, self.metric_factor, self.unit))
+        return self.log_of(self.scaled_square(q, k))
+
+    def scaled_square(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
+        """`unit` times $r^2$ of one query and one key: what `log_pair` gives to `log_of`."""
+        power, inverse, factor = self._scale(q)
+        return squares_of(tuple(q * power), tuple(k * power), inverse, factor, self.unit)
+
+    def in_lengthscales(self, points: Float[Array, "points dim"]) -> Float[Array, "points dim"]:
+        r"""$M^{1/2} x / \ell$ of each point x: the coordinates in which r is the distance."""
+        power, inverse, factor = self._scale(points)
+        points = points * as_row(power) * as_row(inverse)
+        return points if factor is None else product(points, factor.T)
 
     def pairwise(
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, "queries keys"]:
-        near, inverse = self.unit_scale(q)
-        q, k, scale = q * as_row(near), k * as_row(near), (inverse, self.metric_factor, self.unit)
+        power, inverse, factor = self._scale(q)
+        scale = inverse, factor, self.unit
+        q, k = q * as_row(power), k * as_row(power)
         if is_at_most(q.shape[0] * k.shape[0], MAX_UNROLLED_PAIRS):
             rows = tuple(a[:, None] for a in q.T), tuple(b[None, :] for b in k.T)
             # pairs so far apart that their squares overflow are constants to derivatives
@@ -85,41 +142,44 @@ class Radial(Scaled):
         return self.log_of(pairwise_squares(q, k, *scale, self.is_smooth))
 
     def is_light(self, dim: int) -> bool:
-        return (dim if self.metric_factor is None else dim**2 // 2) <= MAX_LIGHT_DIFFERENCES
+        return (dim if self.metric_parameter is None else dim**2 // 2) <= MAX_LIGHT_DIFFERENCES
 
-    def unit_scale(
+    def _scale(
         self, points: Float[Array, "... dim"]
-    ) -> tuple[Float[Array, "*dim"], Float[Array, "*dim"]]:
-        """A power of two near 1/ℓ, constant to differentiation, and 1/ℓ in units of it."""
+    ) -> tuple[Float[Array, "*dim"], Float[Array, "*dim"], Float[Array, "dim dim"] | None]:
+        r"""A factor 2^−e near 1/ℓ, the number 2^e / ℓ near 1, and A: r is the length of
+        $A (q - k)\, 2^{-e} (2^e / \ell)$. Derivatives take e as constant."""
         self._require_dimensions(points.shape[-1])
-        most = jnp.finfo(points.dtype).maxexp // 2 - 4  # points that overflow are none of ours
-        exponent = jnp.round(jax.lax.stop_gradient(self.log_lengthscale) / math.log(2.0))
-        exponent = jnp.clip(jnp.nan_to_num(exponent), -most, most).astype(int)
-        one = jnp.ones((), points.dtype)
-        near, far = jnp.ldexp(one, -exponent), jnp.ldexp(one, exponent)
-        return near, jnp.exp(-self.log_lengthscale) * far
+        log = self.lengthscale_parameter.log().astype(points.dtype)
+        limit = jnp.finfo(points.dtype).maxexp // 2 - 4  # squares of such points are finite
+        exponent = jnp.round(jax.lax.stop_gradient(log) / math.log(2.0))
+        exponent = jnp.clip(jnp.nan_to_num(exponent), -limit, limit).astype(int)
+        one, factor = jnp.ones((), points.dtype), self._metric_factor
+        power, inverse = jnp.ldexp(one, -exponent), jnp.exp(-log) * jnp.ldexp(one, exponent)
+        return power, inverse, None if factor is None else factor.astype(points.dtype)
 
     def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
         """g at the least distance of the two boxes: g falls with the distance."""
         gap, kernel = boxes.gap() * (1.0 - 1e-5), self  # rounding must not rule out a pair
-        if self.metric_factor is not None:
+        if (factor := self._metric_factor) is not None:
             # ‖A d‖ is at least the least singular value of A times ‖d‖
-            gap = gap * jnp.linalg.norm(self.metric_factor, ord=-2)
-            kernel = eqx.tree_at(lambda kernel: kernel.metric_factor, self, None)
+            gap = gap * jnp.linalg.norm(factor, ord=-2).astype(gap.dtype)
+            kernel = eqx.tree_at(lambda kernel: kernel.metric_parameter, self, None)
         return kernel.log_pair(gap, jnp.zeros_like(gap))
 
     def search_box(self, x: Float[Array, "n dim"]) -> tuple[Scaled, Scaled]:
         """As of `Scaled`; with a metric, of inputs in its coordinates."""
         self._require_dimensions(x.shape[1])
-        return super().search_box(x if self.metric_factor is None else x @ self.metric_factor.T)
+        factor = self._metric_factor
+        return super().search_box(x if factor is None else x @ factor.T)
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
         r"""$\log \int K = \log \int K_1 + \sum_c \log \ell_c - \tfrac12 \log \det M$, with
         $K_1$ the kernel of lengthscale 1: by quadrature, exact to rounding."""
         self._require_dimensions(dim)
-        logs = jnp.sum(jnp.broadcast_to(self.log_lengthscale, (dim,)))
-        if self.metric_factor is not None:
-            logs = logs - jnp.linalg.slogdet(self.metric_factor)[1]
+        logs = jnp.sum(jnp.broadcast_to(self.lengthscale_parameter.log(), (dim,)))
+        if (factor := self._metric_factor) is not None:
+            logs = logs - jnp.linalg.slogdet(factor)[1]
         volume = self._log_integral(dim)
         if is_concrete(volume) and not np.isfinite(volume):
             raise ValueError(
@@ -130,26 +190,21 @@ class Radial(Scaled):
 
     def _log_integral(self, dim: int) -> Float[Array, ""]:
         """$\\log \\int_0^\\infty r^{d - 1} K(r)\\, \\mathrm{d}r$; NaN where it is infinite."""
-        dtype = self.log_lengthscale.dtype
+        dtype = self.lengthscale_parameter.log().dtype
         return log_integral(lambda squares: self.log_of(squares * self.unit), dim, dtype)
 
     def _require_dimensions(self, dim: int) -> None:
         super()._require_dimensions(dim)
-        if self.metric_factor is not None and self.metric_factor.shape != (dim, dim):
+        if (metric := self.metric_parameter) is not None and metric.shape != (dim, dim):
             raise ValueError(
-                f"The metric of this {type(self).__name__} has shape {self.metric_factor.shape}, "
+                f"The metric of this {type(self).__name__} has shape {metric.shape}, "
                 f"but the points have {dim} dimensions; expected ({dim}, {dim})."
             )
-
-    def _texts_of_others(self) -> list[str]:
-        metric = self.metric
-        return [] if metric is None else [f"metric={np.round(np.asarray(metric), 4).tolist()}"]
 
 
 def _factor(metric: ArrayLike) -> Float[Array, "dim dim"]:
     """A with AᵀA = the metric."""
-    array = as_real_array("metric", metric)
-    array = array.astype(wider_dtype(array.dtype, jnp.result_type(float)))
+    array = as_trained("metric", metric)
     if array.ndim != 2 or array.shape[0] != array.shape[1]:
         raise ValueError(f"metric must have shape (dim, dim); got {array.shape}.")
     factor = jnp.linalg.cholesky(array).T

@@ -1,12 +1,13 @@
 """Any kernel with all its lengths times a factor."""
 
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.parameters import positive
 from .._core.validation import require_instance
 from ._base import Embedded, Kernel
 from ._boxes import PointBoxes
-from ._scaled import log_single
 from ._wrapper import Wrapper
 
 
@@ -25,7 +26,9 @@ class Rescaled(Embedded, Wrapper):
 
     def __check_init__(self):
         require_instance("kernel", self.kernel, Kernel, "ak.Gaussian(0.3)")
-        log_single("factor", self.factor)
+        positive("factor", self.factor, "Try 2.")
+        if np.ndim(self.factor):
+            raise ValueError(f"factor must be one number; got shape {np.shape(self.factor)}.")
 
     def embed(
         self, q: Float[Array, "*batch queries dim"], k: Float[Array, "*batch_k keys dim"]

@@ -14,8 +14,8 @@ class Wrapper(Kernel):
 
     $$ \log K(q, k) = f\big(\log K_1(q, k), \log K_2(q, k), \dots\big) $$
 
-    A fit through it searches the box of each part, and `rescaled`, `is_light`, `categories` and
-    `check` are those of the parts. To add one, subclass and write `log_pair`. Write
+    A fit through it searches the box of each part, and `rescaled`, `is_light`, `check` and
+    `category_counts` are those of the parts. To add one, subclass and write `log_pair`. Write
     `points_of_parts` too if the parts see other points, such as some columns.
     """
 
@@ -59,9 +59,9 @@ class Wrapper(Kernel):
         """The wrapper of its parts, each with its lengthscales times the factor."""
         return self.with_parts({n: part.rescaled(factor) for n, part in self.parts().items()})
 
-    def categories(self, dim: int) -> dict[int, int | None]:
+    def category_counts(self, dim: int) -> dict[int, int | None]:
         """All categories of all parts."""
         found = {}
         for part in self.parts().values():
-            found |= part.categories(self.dim_of_parts(dim))
+            found |= part.category_counts(self.dim_of_parts(dim))
         return found

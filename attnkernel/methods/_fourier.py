@@ -177,9 +177,5 @@ class CertifiedSums(NamedTuple):
 def _covariance(kernel: Gaussian, dim: int) -> Float[Array, "dim dim"]:
     """Σ = ℓ² M⁻¹, of exp(-½ (q - k)ᵀ Σ⁻¹ (q - k))."""
     kernel.check(dim, dim)
-    lengthscale = jnp.broadcast_to(kernel.lengthscale, (dim,))
-    inverse = jnp.eye(dim, dtype=lengthscale.dtype)
-    if kernel.metric_factor is not None:
-        half = jnp.linalg.inv(kernel.metric_factor)
-        inverse = jnp.matmul(half, half.T, precision=jax.lax.Precision.HIGHEST)
-    return inverse * lengthscale[:, None] * lengthscale[None, :]
+    half = jnp.linalg.inv(kernel.in_lengthscales(jnp.eye(dim, dtype=float)))
+    return jnp.matmul(half.T, half, precision=jax.lax.Precision.HIGHEST)

@@ -180,10 +180,10 @@ def _sums(
     log_prior = jnp.zeros(len(k), k.dtype)
     if mask.allowed is not None:
         log_prior = jnp.where(mask.allowed, log_prior, -jnp.inf)
-    inverse = jnp.broadcast_to(jnp.exp(-kernel.log_lengthscale), q.shape[1:])
-    if kernel.metric_factor is not None:
-        centre, factor = centre_of(k), kernel.metric_factor.T
-        q, k = (jnp.matmul(points - centre, factor, precision="highest") for points in (q, k))
+    inverse = jnp.broadcast_to(jnp.divide(1.0, kernel.lengthscale), q.shape[1:]).astype(q.dtype)
+    if kernel.metric is not None:
+        centre, inverse = centre_of(k), jnp.ones_like(inverse)
+        q, k = (kernel.in_lengthscales(points - centre) for points in (q, k))
     options = {"causal": mask.is_causal, "interpret": method.interpret}
     return _pallas.sums(kernel, q, k, v, inverse, log_prior, 1.0 / rule.temperature, **options)
 

@@ -6,14 +6,21 @@ and Marron (*Fast implementations of nonparametric curve estimators*, 1994), los
 the range of x is many lengthscales, or x is far from 0; those of `_segmented_scan` do not.
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.symbolic_sizes import NO_SYMBOLIC_SIZES, is_symbolic
-from ..kernels import Biweight, Boxcar, Epanechnikov, Kernel, Laplace, Triangular, Triweight
-from ..kernels._radial import Radial
+from ..kernels import (
+    Biweight,
+    Boxcar,
+    Epanechnikov,
+    Kernel,
+    Laplace,
+    Radial,
+    Triangular,
+    Triweight,
+)
 from ..priors import KeyMask, Prior
 from ..priors._base import key_mask_of
 from ..rules import Rule, Softmax
@@ -121,11 +128,8 @@ def _sum_sorted(
     rule: Softmax,
 ) -> SoftmaxState:
     """The state of sorted queries over sorted keys."""
-    near, inverse = kernel.unit_scale(q)
-    scale = jnp.reshape(inverse, ())
-    if kernel.metric_factor is not None:
-        scale = scale * jnp.abs(kernel.metric_factor[0, 0])
-    a, b = (points[:, 0] * jnp.reshape(near, ()) for points in (q, k))
+    scale = jnp.abs(kernel.in_lengthscales(jnp.ones_like(q[:1]))[0, 0])
+    a, b = q[:, 0], k[:, 0]
     a_fixed, b_fixed = jax.lax.stop_gradient((a, b))
     below = bisect_first_false(lambda j: b_fixed[j] < a_fixed, b_fixed, a_fixed)
     upto = bisect_first_false(lambda j: b_fixed[j] <= a_fixed, b_fixed, a_fixed)
@@ -133,13 +137,11 @@ def _sum_sorted(
     if type(kernel) is Laplace:
         return laplace_sums(line, rule.temperature)
 
-    # whether a key is in reach is what `log_pair` of a boxcar with this lengthscale rounds to
-    parameters = lambda kernel: (kernel.log_lengthscale, kernel.metric_factor)  # noqa: E731
-    fixed = jax.lax.stop_gradient((parameters(kernel), q, k))
-    boxcar = eqx.tree_at(parameters, Boxcar(), fixed[0], is_leaf=lambda leaf: leaf is None)
+    # distances as the kernel rounds them: at the end of its support they decide about a key
+    kernel_fixed, q_fixed, k_fixed = jax.lax.stop_gradient((kernel, q, k))
 
     def inside(j: Int[Array, " queries"]) -> Bool[Array, " queries"]:
-        return jax.vmap(boxcar.log_pair)(fixed[1], fixed[2][j]) > -jnp.inf
+        return jax.vmap(kernel_fixed.scaled_square)(q_fixed, k_fixed[j]) < 1.0
 
     start = bisect_first_false(lambda j: (b_fixed[j] < a_fixed) & ~inside(j), b_fixed, a_fixed)
     stop = bisect_first_false(lambda j: (b_fixed[j] <= a_fixed) | inside(j), b_fixed, a_fixed)

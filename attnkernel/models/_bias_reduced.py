@@ -93,9 +93,7 @@ class BiasReduced(LinearSmoother):
         """Predictions at new inputs; arguments as for `KernelRegression`."""
         q, k, v = read_data(x_new, x, y, weights, self.kernel)
         out, local = self._fitted(q, k, v, prior, weights, wants_slopes=False)
-        if self.model.order > 0:
-            flags = local.deficient, local.extrapolates
-            warn_of_extrapolation(self.description, *flags, local.log_mass.dtype)
+        warn_of_extrapolation(local, self.model.order)
         out = self.model.filled(out, local, q, k, v, with_weights(prior, weights, k))
         return out[:, 0] if np.ndim(y) == 1 else out
 
@@ -160,9 +158,9 @@ class BiasReduced(LinearSmoother):
         """The regression of order 0 with `factor` times the lengthscale of the model."""
         return self.model.local_mean(factor)
 
-    def categories(self, dim: int) -> dict[int, int | None]:
+    def category_counts(self, dim: int) -> dict[int, int | None]:
         """The columns of x that hold codes of categories, those of the kernel."""
-        return self.model.categories(dim)
+        return self.model.category_counts(dim)
 
     def search_box(self, x: Float[Array, "n dim"]) -> tuple["BiasReduced", "BiasReduced"]:
         """The box for a fit, as two models: that of the model."""

@@ -52,7 +52,7 @@ def read_data(
         require_finite(each, rows)
     if kernel is not None and q.shape[1] == k.shape[1]:
         for each, rows in (("x", k), ("x_new", q)):
-            require_category_codes(each, rows, kernel.categories(k.shape[1]))
+            require_category_codes(each, rows, kernel.category_counts(k.shape[1]))
     if weights is not None:
         has_weight = as_weights(weights, k.shape[0]) > 0
         v = jnp.where(has_weight[:, None], v, v[jnp.argmax(has_weight)][None])

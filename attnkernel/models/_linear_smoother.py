@@ -151,8 +151,8 @@ class LinearSmoother(eqx.Module):
         smoother, by which squared residuals are averaged; None if there is none."""
         return None
 
-    def categories(self, dim: int) -> dict[int, int | None]:
-        """The columns of x that hold codes of categories, as `Kernel.categories` has them."""
+    def category_counts(self, dim: int) -> dict[int, int | None]:
+        """The columns of x that hold codes of categories, as `Kernel.category_counts` has them."""
         return {}
 
     def search_box(self, x: Float[Array, "n dim"]) -> tuple["LinearSmoother", "LinearSmoother"]:

@@ -42,7 +42,7 @@ class KernelRegression(LinearSmoother):
     - `kernel`: log K, for example `Gaussian(0.3)`. `fit` fits its lengthscale.
     - `order`: p, 0 (default), 1 or 2. Directions that the labels with weight do not determine are
       dropped (rank-deficient design), as where there are fewer rows than terms; `local_fit` tells
-      where. The polynomial uses the columns that are quantities, not `Kernel.categories`.
+      where. The polynomial uses the columns that are quantities, not `Kernel.category_counts`.
     - `rule`: scores to weights. Default: softmax, exactly normalised.
     - `method`: how sums are evaluated. Default: `Auto()`.
     - `on_empty`: the prediction at a query to which no label has weight: `"nan"` (default),
@@ -111,9 +111,7 @@ class KernelRegression(LinearSmoother):
         q, k, v = read_data(x_new, x, y, weights, self.kernel)
         prior = with_weights(prior, weights, k)
         out, local = self.fitted(q, k, v, prior)
-        if self.order > 0:
-            flags = local.deficient, local.extrapolates
-            warn_of_extrapolation(self.description, *flags, local.log_mass.dtype)
+        warn_of_extrapolation(local, self.order)
         out = self.filled(out, local, q, k, v, prior)
         return out[:, 0] if np.ndim(y) == 1 else out
 
@@ -225,9 +223,9 @@ class KernelRegression(LinearSmoother):
         """The regression of order 0 with `factor` times the lengthscale; nearest where empty."""
         return KernelRegression(self.kernel.rescaled(factor), rule=self.rule, on_empty="nearest")
 
-    def categories(self, dim: int) -> dict[int, int | None]:
+    def category_counts(self, dim: int) -> dict[int, int | None]:
         """The columns of x that hold codes of categories, those of the kernel."""
-        return self.kernel.categories(dim)
+        return self.kernel.category_counts(dim)
 
     def search_box(self, x: Float[Array, "n dim"]) -> tuple["KernelRegression", "KernelRegression"]:
         """The box for a fit, as two models: the kernel's `search_box(x)`, all else free."""
@@ -276,7 +274,7 @@ class KernelRegression(LinearSmoother):
 
     def _columns_of_quantities(self, k: Float[Array, "n dim"]) -> tuple[int, ...]:
         """Returns the columns along which a polynomial goes: all but those of categories."""
-        names = self.kernel.categories(k.shape[1])
+        names = self.kernel.category_counts(k.shape[1])
         return tuple(column for column in range(k.shape[1]) if column not in names)
 
     def _log_weight_of_self(

@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_points, as_real_array, require_finite
+from .._core.parameters import Positive
 from .._core.regression_data import require_regression_shapes
 from .._core.validation import require_instance, require_positive
 from ._objective import Objective
@@ -49,14 +50,14 @@ def profile(
         )
     require_positive("lengthscales", jnp.asarray(lengthscales))  # also once rounded
     require_instance("objective", objective, Objective, "ak.LeaveOneOut()")
-    if not hasattr(getattr(model, "kernel", None), "log_lengthscale"):
+    if not hasattr(getattr(model, "kernel", None), "lengthscale_parameter"):
         raise ValueError(
             f"model must have a kernel with a lengthscale, such as "
             f"ak.KernelRegression(ak.Gaussian(0.3)); got {model!r}."
         )
     if objective.is_stochastic:
         raise ValueError(f"{type(objective).__name__} draws rows at random: it has no profile.")
-    if jnp.ndim(model.kernel.log_lengthscale) != 0:
+    if model.kernel.lengthscale_parameter.shape:
         raise ValueError("A profile is over one lengthscale; this kernel has several.")
     points, labels = as_points("x", x), as_real_array("y", y)
     require_regression_shapes(points, labels)
@@ -64,9 +65,9 @@ def profile(
     require_finite("y", labels[:, None] if labels.ndim == 1 else labels)
     points, labels, objective = sorted_by_input(points, labels, objective)
 
-    def at(log_lengthscale: Array) -> Array:
-        moved = eqx.tree_at(lambda tree: tree.kernel.log_lengthscale, model, log_lengthscale)
+    def at(lengthscale: Positive) -> Array:
+        moved = eqx.tree_at(lambda tree: tree.kernel.lengthscale_parameter, model, lengthscale)
         return objective(moved, points, labels)
 
-    logs = jnp.log(jnp.asarray(lengthscales)).astype(model.kernel.log_lengthscale.dtype)
-    return jax.lax.map(at, logs)
+    logs = jnp.log(jnp.asarray(lengthscales, float))
+    return jax.lax.map(at, Positive(logs, 0))

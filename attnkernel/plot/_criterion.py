@@ -42,7 +42,8 @@ def criterion(
     - `objective`: default, that of the fit if it is deterministic, else leave-one-out.
     - `convention`: the meaning of a lengthscale on the axis; see `kernels.convert_lengthscale`.
 
-    **Raises:** `ValueError` for a model with several lengthscales.
+    **Raises:** `ValueError` for a model with several lengthscales, or a fixed one if
+    `lengthscales` are left out.
     """
     require_instance("result", result, Fit, "ak.fit(...)")
     require_choice("convention", convention, CONVENTIONS)
@@ -60,6 +61,8 @@ def criterion(
         objective = result.objective if own else LeaveOneOut()
     own &= objective is result.objective
     if lengthscales is None:
+        if result.model.kernel.lengthscale_parameter.is_fixed:
+            raise ValueError("The lengthscale is fixed, and has no search box: pass lengthscales=.")
         lower, upper = (side.kernel.lengthscale for side in result.model.search_box(result.x))
         lengthscales = np.geomspace(float(lower), float(upper), 200)
     values = profile(result.model, result.x, result.y, lengthscales, objective=objective)

@@ -30,10 +30,10 @@ def partial(
 
     $$ t \mapsto \hat f(\ldots, \tilde x_{c-1}, t, \tilde x_{c+1}, \ldots) $$
 
-    $\tilde x_k$ is the median of column k; for a column of categories (`Kernel.categories`) it is
-    the most frequent one. If column c holds categories, points with bars are drawn. The curve is a
-    slice through the fit at one point, not an average over the other columns (which is a partial
-    dependence plot).
+    $\tilde x_k$ is the median of column k; for a column of categories
+    (`Kernel.category_counts`) it is the most frequent one. If column c holds categories, points
+    with bars are drawn. The curve is a slice through the fit at one point, not an average over the
+    other columns (which is a partial dependence plot).
 
     ```python
     >>> data = ak.data.load("wage1", x=("educ", "exper"))
@@ -67,7 +67,8 @@ def partial(
     at = {other: _to_code(result, other, value) for other, value in given.items()}
     ax = axes(ax)
     x = np.asarray(result.x)
-    names = set(result.model.categories(dim)) if isinstance(result.model, LinearSmoother) else set()
+    model = result.model
+    names = set(model.category_counts(dim)) if isinstance(model, LinearSmoother) else set()
     names |= {each for each in range(dim) if _categories_of(result, each) is not None}
     held = {
         other: at.get(other, _typical_value(x[:, other], other in names))

@@ -95,7 +95,9 @@ class KernelEstimator(BaseEstimator):
             self.model_ = self.smoother(kernel, on_empty)
             self.fit_: Fit | None = None
             varies = np.any(self._rows.x != self._rows.x[:1]) and np.any(rows.y != rows.y[:1])
-            if objective is not None and self.lengthscale is None and varies and len(rows.x) >= 3:
+            has_parameters = jax.tree.leaves(eqx.filter(kernel, eqx.is_inexact_array))
+            searches = self.lengthscale is None and varies and len(rows.x) >= 3
+            if objective is not None and searches and has_parameters:
                 x, y, weights = self._rows[:3]
                 # a criterion needs a finite prediction for an empty neighbourhood
                 policy = "mean" if on_empty == "mean" else "nearest"

@@ -67,7 +67,7 @@ def dense_xla(job: Job, q: Array, k: Array, v: Array) -> Float[Array, "n dim_v"]
     """Products of matrices and a softmax, in the precision that is set."""
     kernel = job.kernel
     if isinstance(kernel, ak.Gaussian):
-        q, k = (x / kernel.lengthscale.astype(x.dtype) for x in (q, k))
+        q, k = (x / jnp.asarray(kernel.lengthscale, x.dtype) for x in (q, k))
         squares = [jnp.sum(x * x, axis=1, dtype=jnp.float32) for x in (q, k)]
         product = jnp.matmul(q, k.T, preferred_element_type=jnp.float32)
         scores = product - 0.5 * squares[0][:, None] - 0.5 * squares[1][None, :]

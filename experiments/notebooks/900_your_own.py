@@ -132,7 +132,7 @@ attention = ak.MultiheadAttention(
 )
 slope = jax.grad(lambda module: jnp.sum(module(tokens, tokens, tokens) ** 2), allow_int=True)
 print("output", attention(tokens, tokens, tokens).shape)
-print(f"slope of the lengthscale: {slope(attention).kernel.log_lengthscale:.4f}")
+print(f"slope of the lengthscale: {slope(attention).kernel.lengthscale_parameter.z:.4f}")
 
 # %% [markdown]
 # ### In a file

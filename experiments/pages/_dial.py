@@ -31,10 +31,6 @@ def dial(study: Any) -> Page:
         return _page(data, model, factor, study)
 
 
-def _log_lengthscale(model: Any) -> Any:
-    return model.kernel.log_lengthscale
-
-
 def _page(data: ak.data.Dataset, settings: Model, factor: float, study: Any) -> Page:
     x, y = (np.asarray(part, float) for part in (data.x, data.y))
     begin = settings.make()
@@ -50,7 +46,8 @@ def _page(data: ak.data.Dataset, settings: Model, factor: float, study: Any) -> 
 
     marks = []
     for lengthscale in (lower, best, upper, *np.geomspace(lower, upper, 7)[1:-1]):
-        model = eqx.tree_at(_log_lengthscale, fit.model, jnp.log(lengthscale))
+        kernel = fit.model.kernel.rescaled(lengthscale / best)
+        model = eqx.tree_at(lambda model: model.kernel, fit.model, kernel)
         parts = {"kernel": model.kernel, "rule": model.rule}
         weights = ak.attention_weights(queries[:, None], x, **parts)
         predictions, entropies = model(queries, x, y), entropy(weights)

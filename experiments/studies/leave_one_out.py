@@ -92,7 +92,7 @@ class LeaveOneOut(Study):
     def _search_bounds(self) -> tuple[Any, Any] | None:
         if self.bounds is None:
             return None
-        where = lambda model: model.kernel.log_lengthscale  # noqa: E731
+        where = lambda model: model.kernel.lengthscale_parameter  # noqa: E731
         ends = zip(ak.kernels.unbounded(self.model.make()), self.bounds, strict=True)
         low, high = (eqx.tree_at(where, m, where(self.model.make(at))) for m, at in ends)
         return low, high

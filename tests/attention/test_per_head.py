@@ -140,7 +140,7 @@ def test_a_list_of_heads_is_stacked(x64, name, heads):
         ([ak.Gaussian(), 3], r"stack\[1\] must be a Kernel"),
         ([ak.Softmax(ak.fixed(0.5)), ak.Softmax(0.5)], "temperature.*fixed.*trained"),
         ([ak.Gaussian(0.1), ak.Gaussian(jnp.ones(2))], r"same shape.*\(\) and \(2,\)"),
-        ([ak.Gaussian(), ak.Gaussian(metric=jnp.eye(2))], "metric_factor.*None in some"),
+        ([ak.Gaussian(), ak.Gaussian(metric=jnp.eye(2))], "metric.*None in some"),
         ([ak.Polynomial(2), ak.Polynomial(4)], "Polynomial.degree.*got 2, 4"),
         ([ak.Gaussian(), ak.Gaussian() * ak.Laplace()], "got Gaussian and Product"),
     ],

@@ -908,6 +908,9 @@ LEGAL = {
     **{
         (name, argument, "an array of three axes"): HEADS
         for name, argument in (
+            ("RationalQuadratic", "alpha"),
+            ("Periodic", "lengthscale"),
+            ("Periodic", "period"),
             ("DotProduct", "scale"),
             ("CosineSimilarity", "scale"),
             ("Polynomial", "offset"),

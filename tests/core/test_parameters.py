@@ -1,5 +1,9 @@
 """Parameters of kernels, priors and rules: fixed ones are no leaves, fitted ones stay inside."""
 
+import functools
+import inspect
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,7 +12,7 @@ import optax
 import pytest
 
 import attnkernel as ak
-from attnkernel import priors
+from attnkernel import kernels, priors
 
 # what makes a part, where the parameter may be, and a number in it
 POSITIVE, REAL = (0.0, np.inf), (-np.inf, np.inf)
@@ -30,7 +34,38 @@ PARTS = {
     "scale of a cosine": (ak.CosineSimilarity, lambda k: k.scale, REAL, 0.4),
     "offset": (lambda b: ak.Polynomial(2, b), lambda k: k.offset, REAL, 0.4),
     "scale of a polynomial": (lambda c: ak.Polynomial(2, scale=c), lambda k: k.scale, REAL, 0.4),
+    "alpha of a mixture": (
+        lambda alpha: ak.RationalQuadratic(ak.fixed(1.0), alpha),
+        lambda kernel: kernel.alpha,
+        POSITIVE,
+        2.0,
+    ),
+    "length of a chord": (
+        lambda length: ak.Periodic(length, ak.fixed(1.0)),
+        lambda kernel: kernel.lengthscale,
+        POSITIVE,
+        0.4,
+    ),
+    "period": (
+        lambda period: ak.Periodic(ak.fixed(1.0), period),
+        lambda kernel: kernel.period,
+        POSITIVE,
+        2.0,
+    ),
+    "bandwidth of 5 categories": (
+        functools.partial(ak.AitchisonAitken, categories=5),
+        lambda kernel: kernel.bandwidth,
+        (0.0, 0.8),
+        0.3,
+    ),
 }
+for kind in (ak.LiRacine, ak.WangVanRyzin, ak.LiRacineOrdered):
+    PARTS[f"bandwidth of {kind.__name__}"] = (kind, lambda k: k.bandwidth, (0.0, 1.0), 0.3)
+for kind in vars(kernels).values():
+    if inspect.isclass(kind) and issubclass(kind, kernels.Scaled) and not inspect.isabstract(kind):
+        held = {"alpha": ak.fixed(1.0)} if kind is ak.RationalQuadratic else {}
+        make = functools.partial(kind, **held)
+        PARTS[f"lengthscale of {kind.__name__}"] = (make, lambda k: k.lengthscale, POSITIVE, 0.4)
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -149,6 +184,70 @@ def test_a_fit_of_a_temperature_stays_above_zero(x64):
     assert ak.fit(sunk, x, y, objective=ak.LeaveOneOut(), **steep).model.rule.sink_mass >= 0
 
 
+def fixed_and_trained():
+    """Models with one fixed number of the kernel and one trained, and how to read the two."""
+    both = ak.Gaussian(ak.fixed(0.3)).on(0) * ak.Gaussian(0.5).on(1)
+    vector = ak.Gaussian(ak.fixed(np.array([0.3, 2.0])))
+    yield both, lambda k: k.first.kernel.lengthscale, lambda k: k.second.kernel.lengthscale
+    yield ak.RationalQuadratic(ak.fixed(0.3)), lambda k: k.lengthscale, lambda k: k.alpha
+    yield ak.Periodic(0.5, ak.fixed(3.0)), lambda k: k.period, lambda k: k.lengthscale
+    yield ak.Gaussian(metric=ak.fixed(np.eye(2) + 0.2)), lambda k: k.metric, lambda k: k.lengthscale
+    yield vector * ak.Laplace(2.0), lambda k: k.first.lengthscale, lambda k: k.second.lengthscale
+    mixed = ak.LiRacine(ak.fixed(0.2)).on(0) * ak.Gaussian(0.5).on(1)
+    yield mixed, lambda k: k.first.kernel.bandwidth, lambda k: k.second.kernel.lengthscale
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_a_fixed_number_of_a_kernel_stays_in_a_fit_in_which_others_move(x64, case):
+    kernel, fixed_of, trained_of = list(fixed_and_trained())[case]
+    rng = np.random.default_rng(0)
+    x = np.stack([rng.integers(0, 3, 30), rng.random(30)], axis=1)
+    y = np.sin(6 * x[:, 1]) + 0.1 * rng.normal(size=30)
+    model = ak.KernelRegression(kernel)
+    several: list[dict[str, Any]] = [{"starts": 2}, {"optimizer": optax.adam(0.1), "steps": 3}]
+    for options in several:
+        fit = ak.fit(model, x, y, objective=ak.LeaveOneOut(), **options)
+        np.testing.assert_array_equal(fixed_of(fit.model.kernel), fixed_of(kernel))
+        assert trained_of(fit.model.kernel) != trained_of(kernel)
+        assert float(fit.loss) < float(ak.LeaveOneOut()(model, jnp.asarray(x), jnp.asarray(y)))
+    longer = kernel.rescaled(2.0)
+    assert len(jax.tree.leaves(longer)) == len(jax.tree.leaves(kernel))
+    q = jnp.asarray(x[:4])
+    traced = jax.jit(lambda factor: kernel.rescaled(factor).pairwise(q, q))(2.0)
+    np.testing.assert_allclose(longer.pairwise(q, q), traced, rtol=1e-12)
+
+
+def test_a_model_of_fixed_numbers_is_not_fitted(x64):
+    x, y = np.random.default_rng(0).random((2, 20))
+    model = ak.KernelRegression(ak.Gaussian(ak.fixed(0.3)))
+    with pytest.raises(ValueError, match="nothing to fit: every number is fixed"):
+        ak.fit(model, x, y, objective=ak.LeaveOneOut())
+    free = ak.KernelRegression(ak.Gaussian(0.3))
+    at = np.array([0.1, 0.3])
+    profiles = [ak.profile(each, x, y, at, objective=ak.LeaveOneOut()) for each in (model, free)]
+    np.testing.assert_allclose(*profiles, rtol=1e-13)
+
+
+def test_fixed_lengthscales_of_dimensions_and_of_heads(x64):
+    rng = np.random.default_rng(1)
+    x, v = rng.normal(size=(7, 2)), rng.normal(size=(7, 3))
+    lengths = np.array([[0.5, 2.0], [1.0, 3.0]])
+    one, fixed_metrics = ak.fixed(1.0), [ak.fixed(np.diag(each**-2)) for each in lengths]
+    trained = ak.PerHead([ak.Gaussian(each) for each in lengths])
+    fixed = ak.PerHead([ak.Gaussian(ak.fixed(each)) for each in lengths])
+    metric = ak.PerHead([ak.Gaussian(one, metric=each) for each in fixed_metrics])
+    expected = ak.attend(x, x, v, kernel=trained)
+    for heads in (fixed, metric):
+        np.testing.assert_allclose(ak.attend(x, x, v, kernel=heads), expected, rtol=1e-12)
+        assert not [leaf for leaf in jax.tree.leaves(heads) if eqx.is_inexact_array(leaf)]
+    with pytest.raises(ValueError, match=r"2 lengthscales.*3 dimensions"):
+        ak.attend(v, v, v, kernel=ak.Gaussian(ak.fixed(lengths[0])))
+    single = jnp.float32(x), jnp.float32(x), jnp.float32(v)
+    for method in (ak.Dense(), ak.Blockwise(2, 2)):
+        out = ak.attend(*single, kernel=ak.Gaussian(ak.fixed(lengths[0])), method=method)
+        np.testing.assert_allclose(out, expected[0], rtol=1e-4, atol=1e-5)
+
+
 HEADS, ROWS, DIM = 4, 5, 3
 
 
@@ -197,3 +296,6 @@ def test_slopes_of_heads_are_those_of_the_paper():
 def test_what_is_shown_of_parameters():
     assert repr(ak.Softmax(0.5)) == "Softmax(temperature=0.5, sink_mass=fixed(0.0))"
     assert repr(ak.Alibi(ak.fixed(0.25))) == "Alibi(slope=fixed(0.25))"
+    assert repr(ak.Periodic(0.5, ak.fixed(1.0))) == "Periodic(lengthscale=0.5, period=fixed(1.0))"
+    fixed = ak.Gaussian(ak.fixed(2.0), metric=ak.fixed(np.eye(2)))
+    assert repr(fixed) == "Gaussian(lengthscale=fixed(2.0), metric=fixed([[1, 0], [0, 1]]))"

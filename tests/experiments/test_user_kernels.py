@@ -119,14 +119,14 @@ def test_every_study_of_a_model_takes_another_kernel(study):
     assert found["kernel"] == "rational_quadratic"
     tables = {"holdout": "fits", "heads": "table", "leave_one_out": "minima"}
     if study in tables:  # other fitted parameters of the kernel are reported
-        assert all("log_alpha" in row for row in found[tables[study]])
+        assert all("alpha" in row for row in found[tables[study]])
 
 
 @pytest.mark.slow
 def test_bounds_are_of_the_lengthscale_only():
     free = run("leave_one_out", "model.kernel=rational_quadratic", "bounds=[0.1, 100]")
     assert 0.1 < free["lengthscale"] < 100
-    assert free["log_alpha"] != 0.0
+    assert free["alpha"] != 1.0
 
 
 @pytest.mark.parametrize("study", ["holdout", "leave_one_out", "heads", "seeds"])

@@ -166,7 +166,7 @@ def test_search_of_known_data_inside_a_traced_program(x64):
 def test_search_takes_data_of_another_precision_than_the_model(x64, of_data, of_model):
     x, y = sample()
     log = jnp.zeros((), of_model)
-    begin = eqx.tree_at(lambda m: m.kernel.log_lengthscale, model(), log)
+    begin = eqx.tree_at(lambda m: m.kernel.lengthscale_parameter.z, model(), log)
     fitted = ak.fit(begin, x.astype(of_data), y.astype(of_data), objective=ak.LeaveOneOut())
     assert fitted.loss.dtype == of_data
     whole = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
@@ -211,7 +211,7 @@ def test_search_goes_by_the_gradient_where_rounding_hides_the_loss(x64):
         is_stochastic = False
 
         def __call__(self, model, x, y, *, key=None):
-            log = model.kernel.log_lengthscale
+            log = model.kernel.lengthscale_parameter.z
             hidden = 5e-15 * jnp.sin(1e10 * log + self.phase)  # 23 roundings
             return jnp.cosh(log + 1e-3 * self.phase) + jax.lax.stop_gradient(hidden)
 
@@ -220,7 +220,7 @@ def test_search_goes_by_the_gradient_where_rounding_hides_the_loss(x64):
     fits = ak.fit_many(model(), *sample(), objective=objective, in_axes=axes, starts=1)
     assert fits.starts.converged.all()
     assert np.max(fits.starts.steps) <= 10
-    np.testing.assert_allclose(fits.model.kernel.log_lengthscale, -1e-3 * phases, atol=1e-9)
+    np.testing.assert_allclose(fits.model.kernel.lengthscale_parameter.z, -1e-3 * phases, atol=1e-9)
 
 
 @pytest.mark.slow
@@ -239,11 +239,11 @@ def test_search_that_begins_on_a_sample_ends_at_the_minima_of_all_rows(x64):
 
     grid = np.linspace(np.log(0.02), np.log(5.0), 60)
     curve = [criterion(log) for log in grid]
-    best = float(fitted.model.kernel.log_lengthscale)
+    best = float(fitted.model.kernel.lengthscale_parameter.z)
     np.testing.assert_allclose(fitted.loss, criterion(best), rtol=1e-12)
     assert fitted.loss <= min(curve)
     assert abs(grid[np.argmin(curve)] - best) <= grid[1] - grid[0]
-    for end in np.unique(fitted.starts.end.kernel.log_lengthscale):
+    for end in np.unique(fitted.starts.end.kernel.lengthscale_parameter.z):
         assert abs(criterion(end + 1e-4) - criterion(end - 1e-4)) < 2e-10  # a slope of 1e-6
 
 
@@ -259,7 +259,7 @@ def test_search_from_one_start_of_many_rows_begins_on_a_sample(x64):
     assert fitted.starts.converged.all()
     assert fitted.starts.steps[0] <= 6
     np.testing.assert_allclose(fitted.starts.begin.kernel.lengthscale, [5.0], rtol=1e-12)
-    log = fitted.model.kernel.log_lengthscale
+    log = fitted.model.kernel.lengthscale_parameter.z
     at = [jnp.exp(log + step) for step in (-0.001, 0.0, 0.001)]
     low, here, high = ak.profile(begin, data.x, data.y, jnp.stack(at), objective=objective)
     assert abs(low - high) < 0.01 * (low - 2 * here + high)  # within 5e-6 of a minimum
@@ -273,7 +273,7 @@ class Parabola(ak.Objective):
     is_stochastic = False
 
     def __call__(self, model, x, y, *, key=None):
-        log = model.kernel.log_lengthscale
+        log = model.kernel.lengthscale_parameter.z
         return jnp.where(log > self.edge, 1.0 + (log - self.at) ** 2, jnp.nan)
 
     def subsample(self, x, y, starts):
@@ -285,8 +285,10 @@ def test_search_begins_anew_where_the_minima_of_the_sample_diverge(x64):
     bounds = (model(0.1), model(10.0))
     objective = Parabola(jnp.asarray(0.5), jnp.asarray(-0.5))
     fitted = ak.fit(model(), *sample(), objective=objective, bounds=bounds)
-    np.testing.assert_allclose(fitted.model.kernel.log_lengthscale, 0.5, rtol=1e-6)
-    np.testing.assert_allclose(fitted.starts.begin.kernel.log_lengthscale[0], 0.0, atol=1e-12)
+    np.testing.assert_allclose(fitted.model.kernel.lengthscale_parameter.z, 0.5, rtol=1e-6)
+    np.testing.assert_allclose(
+        fitted.starts.begin.kernel.lengthscale_parameter.z[0], 0.0, atol=1e-12
+    )
     assert fitted.starts.diverged.any()  # those that began below the edge
 
 
@@ -299,16 +301,16 @@ def test_starts_continue_from_the_minima_of_the_sample(x64):
         objective=Parabola(jnp.asarray(0.5), jnp.asarray(-jnp.inf)),
         bounds=bounds,
         starts=4,
-        record=lambda model: {"log": model.kernel.log_lengthscale},
+        record=lambda model: {"log": model.kernel.lengthscale_parameter.z},
         callback=lambda done, history: seen.append(history["log"]),
     )
     np.testing.assert_allclose(seen[0][:, 0], -1.0, atol=1e-2)  # all four share one
-    np.testing.assert_allclose(fitted.starts.end.kernel.log_lengthscale, 0.5, rtol=1e-6)
+    np.testing.assert_allclose(fitted.starts.end.kernel.lengthscale_parameter.z, 0.5, rtol=1e-6)
     assert len(fitted.minima()) == 1
     # an end is no minimum if a Newton step from it is longer than the tolerance
-    end = lambda fit: fit.starts.end.kernel.log_lengthscale  # noqa: E731
+    end = lambda fit: fit.starts.end.kernel.lengthscale_parameter.z  # noqa: E731
     unfinished = eqx.tree_at(end, fitted, jnp.array([0.49, 0.52, 0.5004, 0.6]))
-    assert [float(m.kernel.log_lengthscale) for m, _ in unfinished.minima()] == [0.5004]
+    assert [float(m.kernel.lengthscale_parameter.z) for m, _ in unfinished.minima()] == [0.5004]
 
 
 def test_starts_are_a_latin_hypercube_of_all_parameters(x64):

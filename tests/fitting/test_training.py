@@ -75,7 +75,7 @@ def test_chunks_do_not_change_a_bit_and_the_callback_sees_each():
     whole = hold_out_fit()
     parts = hold_out_fit(chunk=5, callback=lambda done, history: seen.append((done, history)))
     np.testing.assert_array_equal(whole.history["loss"], parts.history["loss"])
-    assert whole.model.kernel.log_lengthscale == parts.model.kernel.log_lengthscale
+    assert whole.model.kernel.lengthscale_parameter.z == parts.model.kernel.lengthscale_parameter.z
     assert [done for done, _ in seen] == [5, 10, 13]
     losses = np.concatenate([history["loss"][0] for _, history in seen])
     np.testing.assert_array_equal(losses, whole.history["loss"])
@@ -154,7 +154,8 @@ def test_only_trainable_leaves_change():
     )
     before, after = np.asarray(heads.coefficients), np.asarray(fitted.model.coefficients)
     np.testing.assert_array_equal(
-        fitted.model.kernel.stack.log_lengthscale, heads.kernel.stack.log_lengthscale
+        fitted.model.kernel.stack.lengthscale_parameter.z,
+        heads.kernel.stack.lengthscale_parameter.z,
     )
     assert (after != before).all()
 

@@ -54,7 +54,7 @@ def sample(shift):
 
 
 def leave_one_out(make, method, log_lengthscale, x, y):
-    kernel = eqx.tree_at(lambda kernel: kernel.log_lengthscale, make(1.0), log_lengthscale)
+    kernel = eqx.tree_at(lambda kernel: kernel.lengthscale_parameter.z, make(1.0), log_lengthscale)
     prior = priors.ExcludeSelf()
     return ak.attend(x, x, y, kernel=kernel, prior=prior, method=method, return_log_mass=True)
 

@@ -83,7 +83,7 @@ def test_rescaled_multiplies_the_lengthscale_of_the_part(name):
 def test_categories_and_checks_are_those_of_the_parts():
     mixed = ak.LiRacine(0.3).on(2) * ak.Gaussian(np.ones(2)).on(0, 1)
     for kernel in (mixed, Shifted(mixed), kernels.Rescaled(mixed, 2.0), ak.SoftCapped(mixed, 2.0)):
-        assert set(kernel.categories(DIM)) == {2}
+        assert set(kernel.category_counts(DIM)) == {2}
         with pytest.raises(ValueError, match="at least 3 dimensions"):
             kernel.check(2, 2)
     with pytest.raises(ValueError, match="2 lengthscales"):

@@ -19,7 +19,7 @@ LENGTHSCALES = (0.05, 0.25, 0.73, 3.0, 1e3)  # 0.25 is the spacing of the lattic
 
 
 def with_lengthscale(make, log_lengthscale):
-    return eqx.tree_at(lambda kernel: kernel.log_lengthscale, make(1.0), log_lengthscale)
+    return eqx.tree_at(lambda kernel: kernel.lengthscale_parameter.z, make(1.0), log_lengthscale)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))

@@ -244,7 +244,7 @@ def test_a_shared_centre_far_from_its_queries(x64, order):
     alone = np.concatenate(parts)
     assert np.all(shared.deficient)
     assert np.all(np.isfinite(shared.coefficients))
-    assert np.all(np.isfinite(slope.kernel.log_lengthscale))
+    assert np.all(np.isfinite(slope.kernel.lengthscale_parameter.z))
     np.testing.assert_allclose(shared.coefficients[:, 0], alone[:, 0], atol=1e-5)
 
 

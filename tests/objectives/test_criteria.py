@@ -138,11 +138,11 @@ def test_weights_of_a_fit_are_those_of_its_criterion_and_of_its_predictions(x64,
 
     @jax.jit
     def computed(model, x_new, x, y, weights):
-        log = model.kernel.log_lengthscale
+        log = model.kernel.lengthscale_parameter.z
         steps = jnp.array([[0.0, 0.0], [0.01, 0.0], [-0.01, 0.0], [0.0, 0.01], [0.0, -0.01]])
 
         def criterion(step, weights):
-            moved = eqx.tree_at(lambda m: m.kernel.log_lengthscale, model, log + step)
+            moved = eqx.tree_at(lambda m: m.kernel.lengthscale_parameter.z, model, log + step)
             return objective.with_weights(weights)(moved, x, y)
 
         criteria = jax.vmap(jax.vmap(criterion, (0, None)), (None, 0))(steps, weights)

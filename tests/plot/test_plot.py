@@ -120,6 +120,13 @@ def test_criterion_of_several_lengthscales_is_refused(fitted, ax):
         ak.plot.criterion(result, ax=ax)
 
 
+def test_criterion_of_a_fixed_lengthscale_needs_lengthscales(fitted, ax):
+    model = ak.KernelRegression(ak.RationalQuadratic(ak.fixed(0.3)))
+    result = dataclasses.replace(fitted, model=model)
+    with pytest.raises(ValueError, match=r"lengthscale is fixed.*pass lengthscales="):
+        ak.plot.criterion(result, ax=ax)
+
+
 def test_data_with_a_known_mean_show_it(ax):
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0), n=30)
     ak.plot.data(data, ax=ax)

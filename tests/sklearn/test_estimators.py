@@ -185,6 +185,13 @@ def test_data_without_a_search(x, y, expected):
     np.testing.assert_allclose(model.predict([[0.1, -0.1]]), [expected], rtol=1e-12)
 
 
+def test_a_kernel_of_fixed_numbers_is_used_without_a_search():
+    x, y = np.linspace(0.0, 1.0, 9)[:, None], np.arange(9.0) ** 2
+    model = KernelRegressor(kernel=ak.Gaussian(ak.fixed(0.3))).fit(x, y)
+    assert model.fit_ is None
+    assert model.lengthscale_ == 0.3
+
+
 def test_kernels_of_the_library():
     model = KernelRegressor(PRODUCT, starts=2).fit(X, Y)
     as_given = KernelRegressor(PRODUCT, objective=None).fit(X, Y)
