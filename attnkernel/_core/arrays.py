@@ -159,6 +159,8 @@ def as_real_array(name: str, x: Any) -> Float[Array, "..."]:
 
 def as_points(name: str, x: ArrayLike) -> Float[Array, "points dim"]:
     """Returns points as rows, shape (n, dim); shape (n,) becomes (n, 1)."""
+    if isinstance(x, np.ndarray) and x.ndim == 1:
+        x = x[:, None]  # NumPy compiles nothing
     array = as_real_array(name, x)
     if array.ndim == 0:
         raise ValueError(

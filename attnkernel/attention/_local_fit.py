@@ -3,6 +3,7 @@
 import warnings
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
@@ -42,20 +43,28 @@ class ExtrapolationWarning(UserWarning):
     """A local polynomial extrapolates far outside the data, or the data do not determine it."""
 
 
-def warn_of_extrapolation(local: LocalFit, order: int) -> None:
-    """Gives one warning that counts the queries of both kinds; none inside `jit`."""
-    if order == 0 or not is_concrete(local.deficient, local.extrapolates):
+def warn_of_extrapolation(
+    description: str,
+    deficient: Bool[Array, "*batch queries"],
+    extrapolates: Bool[Array, "*batch queries"],
+    dtype: jnp.dtype,
+) -> None:
+    """Gives one warning that counts the queries of both kinds; none inside `jit`.
+
+    `description`: of the smoother; `dtype`: of its sums.
+    """
+    if not is_concrete(deficient, extrapolates):
         return
-    deficient, outside = (np.asarray(part) for part in (local.deficient, local.extrapolates))
-    if not np.any(deficient | outside):
+    singular, outside = np.asarray(deficient), np.asarray(extrapolates)
+    if not np.any(singular | outside):
         return
     reasons = (
-        (deficient, f"the data do not determine all terms in {local.log_mass.dtype}"),
-        (outside & ~deficient, "it extrapolates: its standard error is ten times a local mean's"),
+        (singular, f"the data do not determine all terms in {dtype}"),
+        (outside & ~singular, "it extrapolates: its standard error is ten times a local mean's"),
     )
     counts = [f"at {np.sum(which)} {why}" for which, why in reasons if np.any(which)]
     warnings.warn(
-        f"Polynomials of order {order} at {deficient.size} queries: {'; '.join(counts)}. Predict "
+        f"The smoother, {description}, at {singular.size} queries: {'; '.join(counts)}. Predict "
         f"nearer the data, or use a lower order or a longer lengthscale. Flags: "
         f"model.local_fit(...).extrapolates and .deficient, or Bands.reliable.",
         ExtrapolationWarning,

@@ -5,10 +5,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from ..objectives._objective import Objective
+from ._outcome import Result, Starts
 
 
 def distance(model: Any, other: Any) -> float:
@@ -18,7 +20,21 @@ def distance(model: Any, other: Any) -> float:
         jax.tree.leaves(eqx.filter(other, eqx.is_inexact_array)),
         strict=True,
     )
-    return max(float(jnp.max(jnp.abs(a - b))) for a, b in pairs)
+    return max(float(np.max(np.abs(np.asarray(a) - np.asarray(b)))) for a, b in pairs)
+
+
+def model_of_start(starts: Starts, i: int) -> Any:
+    """Returns the model in which start i ended; on the host, which compiles nothing."""
+
+    def entry(leaf: Any) -> Any:
+        return jnp.asarray(np.asarray(leaf)[i]) if eqx.is_array(leaf) else leaf
+
+    return jax.tree.map(entry, starts.end)
+
+
+def ended_inside(starts: Starts) -> Bool[np.ndarray, " starts"]:
+    """Returns whether each start ended inside the bounds, and did not diverge."""
+    return ~(np.asarray(starts.at_bound) | (np.asarray(starts.result) == Result.DIVERGED))
 
 
 def is_bowl(curvature: Array) -> bool:

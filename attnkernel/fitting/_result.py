@@ -11,12 +11,20 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_points, as_real_array, is_concrete
+from .._core.arrays import as_points, as_real_array, is_concrete, require_finite
 from .._core.pandas_frames import Categories, Names, as_pandas, is_frame, query_to_numbers
+from .._core.regression_data import require_category_codes
+from ..models import LinearSmoother
 from ..objectives._objective import Objective
 from ._chunks import History
 from ._fit_warnings import best_start, parameters_on_bounds, result_warnings
-from ._minima import distance, is_bowl, least_curvature_and_newton_step
+from ._minima import (
+    distance,
+    ended_inside,
+    is_bowl,
+    least_curvature_and_newton_step,
+    model_of_start,
+)
 from ._outcome import Starts
 from ._problem import take
 
@@ -64,12 +72,16 @@ class Fit(eqx.Module):
         """Returns new inputs as numbers: the columns of a frame, categories as their codes.
 
         **Raises:** `ValueError` if its columns are not those of the fit, in their order; if a value
-        is missing, or a category is not among those of the fit.
+        is missing or not finite, or a category is not among those of the fit.
         """
         if is_frame(x_new):
             x_new = query_to_numbers(x_new, self.x_names, self.x_categories)
-            return as_real_array("x_new", x_new).astype(self.x.dtype)
-        return as_points("x_new", x_new)
+            x_new = as_real_array("x_new", x_new).astype(self.x.dtype)
+        at = as_points("x_new", x_new)
+        require_finite("x_new", at)
+        if isinstance(self.model, LinearSmoother) and at.shape[1] == self.x.shape[-1]:
+            require_category_codes("x_new", at, self.model.categories(at.shape[1]))
+        return at
 
     def named(self, x_names: Sequence[Hashable], y_name: Hashable = None) -> "Fit":
         """Returns the fit with names, as those of a `Dataset`, for plots, reports and frames."""
@@ -112,11 +124,11 @@ class Fit(eqx.Module):
         if self.loss.ndim:
             raise ValueError("This is a batch of fits: ask one of them, fit.member(i).minima().")
         found: list[tuple[Any, float]] = []
-        excluded = np.asarray(self.starts.at_bound | self.starts.diverged)
+        inside = ended_inside(self.starts)
         for i in np.argsort(np.asarray(self.starts.loss)):
-            if excluded[i]:
+            if not inside[i]:
                 continue
-            model = take(i, self.starts.end)
+            model = model_of_start(self.starts, i)
             if any(distance(model, other) <= tolerance for other, _ in found):
                 continue
             curvature, step = least_curvature_and_newton_step(model, self.objective, self.x, self.y)

@@ -9,12 +9,14 @@ from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.stats import norm
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._core.validation import as_integer, require_bool, require_choice, require_key, require_level
 from ..attention._jit import jit_if_pure
+from ..attention._local_fit import warn_of_extrapolation
 from ..fitting._result import Fit
 from ..models import DataSupport, LinearSmoother
 from ._band_table import Bands
@@ -91,45 +93,51 @@ def bands(
         raise ValueError(
             f"draws={draws} do not tell a quantile of {level}: take at least {least}, better 1000."
         )
+    if kind == "simultaneous" and key is None:
+        raise ValueError("A simultaneous band is simulated: pass key=jax.random.PRNGKey(0).")
     fit = require_smoother_fit(fit)
-    rule = RowVariance.of(fit, noise)
-    model = bias_corrected(fit) if corrected else fit.model
-    kwargs, at = fit.objective.weight_kwargs(), fit.inputs(x_new)
-    variance = rule(fit.y)
-    centre = model(at, fit.x, fit.y, **kwargs)
-    # where no label has weight the error is unknown, whatever `on_empty` predicts
-    support = model.data_support(at, fit.x, **kwargs)
-    one_and_variance = jnp.pad(
-        variance.reshape(len(fit.x), -1), ((0, 0), (1, 0)), constant_values=1.0
-    )
-    squares = model.prediction_variance(at, fit.x, one_and_variance, **kwargs)
-    errors, count, reliable = _standard_errors(squares, support)
-    error = errors.reshape(centre.shape)
-    if kind == "pointwise":
-        c = norm.ppf(0.5 + 0.5 * level)
-    else:
-        if key is None:
-            raise ValueError("A simultaneous band is simulated: pass key=jax.random.PRNGKey(0).")
-        parts = (model, rule, draws)
-        greatest = jit_if_pure(_max_deviations, parts, at, jnp.sqrt(variance), key)
-        c = jnp.nanquantile(greatest, level)
-    width = c * error
-    parts = (at, centre, error, centre - width, centre + width, level, kind, count, reliable)
+    at, nominal = fit.inputs(x_new), jnp.asarray(np.asarray(level, fit.y.dtype))
+    simulation = (draws, key) if kind == "simultaneous" else (0, None)
+    parts = (fit.model, fit.objective.weight_kwargs(), nominal, noise, corrected, *simulation)
+    curves, count, reliable, support = jit_if_pure(_compute_bands, parts, at, fit.x, fit.y)
+    flags = (support.deficient, support.extrapolates)
+    warn_of_extrapolation(fit.model.description, *flags, at.dtype)
+    parts = (at, *curves, level, kind, count, reliable)
     return Bands.of_fit(fit, x_new, *parts, is_bias_corrected=corrected)
 
 
-@jax.jit
-def _standard_errors(
-    squares: Float[Array, "m one_and_out"], support: DataSupport
-) -> tuple[Float[Array, "m out"], Float[Array, " m"], Bool[Array, " m"]]:
-    """Standard errors, the effective count, and where a band is reliable.
-
-    The first column of `squares` is the variance of predictions from labels of variance 1.
-    """
+def _compute_bands(
+    model: LinearSmoother,
+    weight_kwargs: dict[str, Any],
+    level: Float[Array, ""],
+    noise: str,
+    corrected: bool,
+    draws: int,
+    key: PRNGKeyArray | None,
+    at: Float[Array, "m dim"],
+    x: Float[Array, "n dim"],
+    y: Float[Array, "n"] | Float[Array, "n out"],
+) -> tuple[tuple[Array, Array, Array, Array], Float[Array, " m"], Bool[Array, " m"], DataSupport]:
+    """Returns centre, standard error, lower and upper limit; the effective count; the flags."""
+    rule = RowVariance.of(model, weight_kwargs, x, y, noise)
+    if corrected:
+        model = bias_corrected(model, *x.shape)
+    variance = rule(y)
+    centre = model(at, x, y, **weight_kwargs)
+    support = model.data_support(at, x, **weight_kwargs)
+    one_and_variance = jnp.pad(variance.reshape(len(x), -1), ((0, 0), (1, 0)), constant_values=1.0)
+    squares = model.prediction_variance(at, x, one_and_variance, **weight_kwargs)
     count = inverse_or_zero(jnp.where(support.empty, 0.0, squares[:, 0]))
     reliable = (count >= MIN_RELIABLE_COUNT) & ~support.deficient & ~support.extrapolates
-    errors = jnp.where(support.empty[:, None], jnp.nan, jnp.sqrt(squares[:, 1:]))
-    return errors, count, reliable
+    # where no label has weight the error is unknown, whatever `on_empty` predicts
+    error = jnp.where(support.empty[:, None], jnp.nan, jnp.sqrt(squares[:, 1:]))
+    error = error.reshape(centre.shape)
+    if key is None:
+        width = norm.ppf(0.5 + 0.5 * level) * error
+    else:
+        deviations = _max_deviations(model, rule, draws, at, jnp.sqrt(variance), key)
+        width = jnp.nanquantile(deviations, level) * error
+    return (centre, error, centre - width, centre + width), count, reliable, support
 
 
 def _max_deviations(
@@ -159,13 +167,13 @@ def _max_deviations(
     return found.ravel()[:draws]
 
 
-def bias_corrected(fit: Fit) -> LinearSmoother:
+def bias_corrected(model: LinearSmoother, rows: int, dim: int) -> LinearSmoother:
     """Returns the model of the robust bias correction; `ValueError` where there is none."""
-    model = fit.model.bias_corrected(*fit.x.shape)
-    if model is None:
+    corrected = model.bias_corrected(rows, dim)
+    if corrected is None:
         raise ValueError(
             f"The robust bias correction needs a local polynomial of a higher order than the fit, "
             f"up to 2, and is defined for a KernelRegression of order 0 or 1; this fit is "
-            f"{fit.model.description}: pass corrected=False."
+            f"{model.description}: pass corrected=False."
         )
-    return model
+    return corrected

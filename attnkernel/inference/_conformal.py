@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._core.arrays import is_concrete
 from .._core.validation import (
@@ -16,10 +16,11 @@ from .._core.validation import (
     require_key,
     require_level,
 )
+from ..attention._jit import jit_if_pure
 from ..fitting._fit import fit as fit_model
 from ..fitting._result import Fit
 from ..models import MeanVarianceRegression
-from ..priors import ExcludeSelf
+from ..priors import ExcludeSelf, Mask
 from ._band_table import Bands
 from ._variance import RowVariance, drop_weightless
 
@@ -88,30 +89,48 @@ def conformal(
             "predicts two: fit ak.KernelRegression, and pass local=True."
         )
     if kind == "leave-one-out":
-        centre = fit(at)
-        x, y = fit.x, fit.y
-        residuals = jnp.abs(y - fit.model(x, x, y, prior=ExcludeSelf(), **kwargs))
-        first, held, prior = fit, jnp.arange(len(x)), ExcludeSelf()
+        first, held, prior = fit, None, ExcludeSelf()
     else:
         if key is None:
             raise ValueError("A split is drawn at random: pass key=jax.random.PRNGKey(0).")
         if kwargs:
             raise ValueError("A split with weights is not exchangeable: use leave-one-out.")
         order = jax.random.permutation(key, len(fit.x))
-        half = len(fit.x) // 2
-        of_fit, held, prior = order[:half], order[half:], None
+        half, prior = len(fit.x) // 2, None
+        of_fit, held = order[:half], (fit.x[order[half:]], fit.y[order[half:]])
         first = fit_model(fit.model, fit.x[of_fit], fit.y[of_fit], objective=fit.objective)
-        centre = first(at)
-        residuals = jnp.abs(fit.y[held] - first(fit.x[held]))
+    parts = (first.model, kwargs, level, local, prior, held)
+    curves = jit_if_pure(_compute_intervals, parts, at, first.x, first.y)
+    return Bands.of_fit(fit, x_new, at, *curves, level, "conformal")
+
+
+def _compute_intervals(
+    model: Any,
+    weight_kwargs: dict[str, Any],
+    level: float,
+    local: bool,
+    prior: Mask | None,
+    held: tuple[Array, Array] | None,
+    at: Float[Array, "m dim"],
+    x: Float[Array, "n dim"],
+    y: Float[Array, " n"],
+) -> tuple[Array, Array, Array, Array]:
+    """Returns centre, spread, lower and upper limit.
+
+    `held`: the rows that give the residuals, those of the fit if None; `prior`: what these rows
+    may see.
+    """
+    x_held, y_held = (x, y) if held is None else held
+    centre = model(at, x, y, **weight_kwargs)
+    residuals = jnp.abs(y_held - model(x_held, x, y, prior=prior, **weight_kwargs))
     spread, spread_new = jnp.ones_like(residuals), jnp.ones_like(centre)
     if local:
-        rule = RowVariance.of(first, "local")
-        spread = jnp.sqrt(rule.at(fit.x[held], first.y, prior)[:, 0] / kwargs.get("weights", 1.0))
-        spread_new = jnp.sqrt(rule.at(at, first.y)[:, 0])
+        rule = RowVariance.of(model, weight_kwargs, x, y, "local")
+        spread = rule.at(x_held, y, prior)[:, 0] / weight_kwargs.get("weights", 1.0)
+        spread, spread_new = jnp.sqrt(spread), jnp.sqrt(rule.at(at, y)[:, 0])
     scores = jnp.sort(residuals / spread)  # NaN, where no other label has weight, comes last
     scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
     rank = math.ceil((1 + len(scores)) * level - 1e-9)  # 100 * 0.55 is above 55
     q = scores[rank - 1] if rank <= len(scores) else jnp.inf
     width = q * spread_new
-    limits = (centre - width, centre + width)
-    return Bands.of_fit(fit, x_new, at, centre, spread_new, *limits, level, "conformal")
+    return centre, spread_new, centre - width, centre + width

@@ -7,12 +7,13 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.pandas_frames import as_pandas
+from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit
+from ..models import LinearSmoother
 from ._variance import hat_diagonals, require_smoother_fit
 
 
@@ -45,7 +46,15 @@ def degrees_of_freedom(fit: Fit) -> DegreesOfFreedom:
     ```
     """
     fit = require_smoother_fit(fit)
-    leverage, norms, weights = hat_diagonals(fit)
+    parts = (fit.model, fit.objective.weight_kwargs())
+    return jit_if_pure(count_degrees_of_freedom, parts, fit.x, fit.y)
+
+
+def count_degrees_of_freedom(
+    model: LinearSmoother, weight_kwargs: dict[str, Any], x: Array, y: Array
+) -> DegreesOfFreedom:
+    """Returns `degrees_of_freedom` from checked data."""
+    leverage, norms, weights = hat_diagonals(model, weight_kwargs, x, y)
     trace, of_squares, n = jnp.sum(leverage), jnp.sum(norms), jnp.sum(weights > 0)
     return DegreesOfFreedom(trace, of_squares, n - 2.0 * trace + of_squares)
 
@@ -66,9 +75,17 @@ def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | An
     ```
     """
     fit = require_smoother_fit(fit)
-    ones, kwargs = np.ones(len(fit.x), fit.y.dtype), fit.objective.weight_kwargs()
-    squares = fit.model.prediction_variance(fit.inputs(x_new), fit.x, ones, **kwargs)
-    return as_pandas(inverse_or_zero(squares), x_new, "effective_count")
+    parts = (fit.model, fit.objective.weight_kwargs())
+    count = jit_if_pure(count_effective_labels, parts, fit.inputs(x_new), fit.x)
+    return as_pandas(count, x_new, "effective_count")
+
+
+def count_effective_labels(
+    model: LinearSmoother, weight_kwargs: dict[str, Any], at: Array, x: Array
+) -> Float[Array, " m"]:
+    """Returns `effective_count` from checked data."""
+    ones = jnp.ones(len(x), at.dtype)
+    return inverse_or_zero(model.prediction_variance(at, x, ones, **weight_kwargs))
 
 
 def inverse_or_zero(squares: Float[Array, " m"]) -> Float[Array, " m"]:

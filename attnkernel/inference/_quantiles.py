@@ -57,7 +57,8 @@ def quantiles(
         )
     if fit.y.ndim != 1:
         raise ValueError(f"Quantiles are of one label per row; y has shape {fit.y.shape}.")
-    p = jnp.atleast_1d(as_real_array("levels", levels)).astype(fit.y.dtype)
+    p = as_real_array("levels", levels).astype(fit.y.dtype)
+    p = p if p.ndim else p[None]
     if p.ndim != 1 or (is_concrete(p) and not np.all((np.asarray(p) > 0) & (np.asarray(p) < 1))):
         raise ValueError(
             f"levels must be between 0 and 1, one or several, such as [0.1, 0.5, 0.9]; got "

@@ -1,20 +1,25 @@
 """A report of a fit: its parameters, its criterion, and the warnings that a reader needs."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax.numpy as jnp
+import jax
 import numpy as np
+from jaxtyping import Array, Float
 
 from .._core.pandas_frames import display_names
 from .._core.validation import as_names
+from ..attention._jit import jit_if_pure
 from ..fitting import Fit, Result
-from ..fitting._minima import distance
-from ..fitting._problem import take
+from ..fitting._minima import distance, ended_inside, model_of_start
 from ..kernels import Kernel
-from ..models import LinearSmoother
+from ..models import DataSupport, LinearSmoother
 from ..priors import ExcludeSelf
-from ._degrees_of_freedom import degrees_of_freedom, effective_count
+from ._degrees_of_freedom import (
+    DegreesOfFreedom,
+    count_degrees_of_freedom,
+    count_effective_labels,
+)
 from ._kernel_parameters import kernel_expression, natural_parameters
 from ._variance import require_smoother_fit
 
@@ -119,7 +124,6 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     ```
     """
     fit = require_smoother_fit(fit)
-    freedom, model, kwargs = degrees_of_freedom(fit), fit.model, fit.objective.weight_kwargs()
     if fit.y.ndim != 1:
         raise ValueError(f"A report is of one label per row; y has shape {fit.y.shape}.")
     n, dim = fit.x.shape
@@ -128,12 +132,10 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     names = as_names("names", names)
     if len(names) != dim:
         raise ValueError(f"names must be {dim}, one for each column; got {list(names)}.")
-    fitted, _ = model.fitted_and_leverage(fit.x, fit.y, **kwargs)
-    support = model.data_support(fit.x, fit.x, **kwargs)
-    without_self = model.data_support(fit.x, fit.x, prior=ExcludeSelf(), **kwargs)
-    a, b = fit.y - jnp.mean(fit.y), fitted - jnp.mean(fit.y)
-    r_squared = jnp.sum(a * b) ** 2 / (jnp.sum(a * a) * jnp.sum(b * b))
-    counts, starts = effective_count(fit, fit.x), fit.starts
+    parts = (fit.model, kwargs := fit.objective.weight_kwargs())
+    found = jax.tree.map(np.asarray, jit_if_pure(_summarise_rows, parts, fit.x, fit.y))
+    model, results, y = fit.model, np.asarray(fit.starts.result), np.asarray(fit.y, float)
+    a, b = y - np.mean(y), found.fitted - np.mean(y)
     kernel = getattr(model, "kernel", None)
     kernel = kernel if isinstance(kernel, Kernel) else None
     return Report(
@@ -143,23 +145,49 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         parameters={} if kernel is None else natural_parameters(kernel, names),
         criterion=type(fit.objective).__name__,
         loss=float(fit.loss),
-        r_squared=float(r_squared),
-        residual_sd=float(jnp.sqrt(fit.objective.mean_square(fit.y - fitted))),
-        trace=float(freedom.trace),
-        residual_df=float(freedom.residual),
-        alone=int(jnp.sum(without_self.empty)),
-        deficient=int(jnp.sum(support.deficient)),
-        extrapolates=int(jnp.sum(support.extrapolates & ~support.deficient)),
-        least_count=float(jnp.min(counts)),
-        median_count=float(jnp.median(counts)),
-        starts=len(starts.loss),
-        converged=int(jnp.sum(starts.converged)),
-        diverged=int(jnp.sum(starts.diverged)),
-        at_bound=int(jnp.sum(starts.at_bound)),
-        is_search=not np.any(np.asarray(starts.result) == Result.TRAINED),
+        r_squared=float(np.sum(a * b) ** 2 / (np.sum(a * a) * np.sum(b * b))),
+        residual_sd=float(np.sqrt(np.average((a - b) ** 2, **kwargs))),
+        trace=float(found.freedom.trace),
+        residual_df=float(found.freedom.residual),
+        alone=int(np.sum(found.without_self.empty)),
+        deficient=int(np.sum(found.support.deficient)),
+        extrapolates=int(np.sum(found.support.extrapolates & ~found.support.deficient)),
+        least_count=float(np.min(found.counts)),
+        median_count=float(np.median(found.counts)),
+        starts=len(results),
+        converged=int(np.sum(np.isin(results, (Result.CONVERGED, Result.AT_BOUND)))),
+        diverged=int(np.sum(results == Result.DIVERGED)),
+        at_bound=int(np.sum(np.asarray(fit.starts.at_bound))),
+        is_search=not np.any(results == Result.TRAINED),
         bounds=tuple(fit.on_bounds()),
         minima=tuple(_other_minima(fit)),
         warnings=tuple(fit.warnings()),
+    )
+
+
+class _RowSummary(NamedTuple):
+    """What a report tells of the rows of a fit."""
+
+    fitted: Float[Array, " n"]
+    freedom: DegreesOfFreedom
+    support: DataSupport
+    without_self: DataSupport
+    counts: Float[Array, " n"]
+
+
+def _summarise_rows(
+    model: LinearSmoother,
+    kwargs: dict[str, Any],
+    x: Float[Array, "n dim"],
+    y: Float[Array, " n"],
+) -> _RowSummary:
+    """Returns the summary from checked data; `kwargs`: the weights of the rows, if any."""
+    return _RowSummary(
+        model.fitted_and_leverage(x, y, **kwargs)[0],
+        count_degrees_of_freedom(model, kwargs, x, y),
+        model.data_support(x, x, **kwargs),
+        model.data_support(x, x, prior=ExcludeSelf(), **kwargs),
+        count_effective_labels(model, kwargs, x, x),
     )
 
 
@@ -167,8 +195,8 @@ def _other_minima(fit: Fit, tolerance: float = 1e-3) -> list[tuple[LinearSmoothe
     """The minima besides the best; nothing is computed where all starts inside the bounds met."""
     if fit.objective.is_stochastic:
         return []
-    inside = np.flatnonzero(~np.asarray(fit.starts.at_bound | fit.starts.diverged))
-    if all(distance(take(i, fit.starts.end), fit.model) <= tolerance for i in inside):
+    ends = (model_of_start(fit.starts, int(i)) for i in np.flatnonzero(ended_inside(fit.starts)))
+    if all(distance(end, fit.model) <= tolerance for end in ends):
         return []
     return [found for found in fit.minima(tolerance) if distance(found[0], fit.model) > tolerance]
 

@@ -46,8 +46,21 @@ def noise_variance(fit: Fit, x_new: ArrayLike | Any) -> Any:
     ```
     """
     fit = require_smoother_fit(fit)
-    out = RowVariance.of(fit, "local").at(fit.inputs(x_new), fit.y)
-    return as_pandas(out[:, 0] if fit.y.ndim == 1 else out, x_new, fit.y_name)
+    parts = (fit.model, fit.objective.weight_kwargs())
+    out = jit_if_pure(_noise_variance, parts, fit.inputs(x_new), fit.x, fit.y)
+    return as_pandas(out, x_new, fit.y_name)
+
+
+def _noise_variance(
+    model: LinearSmoother,
+    weight_kwargs: dict[str, Any],
+    at: Float[Array, "m dim"],
+    x: Float[Array, "n dim"],
+    y: Float[Array, "n"] | Float[Array, "n out"],
+) -> Float[Array, "m"] | Float[Array, "m out"]:
+    """Returns the local variance at inputs, from checked data."""
+    out = RowVariance.of(model, weight_kwargs, x, y, "local").at(at, y)
+    return out[:, 0] if y.ndim == 1 else out
 
 
 class RowVariance(eqx.Module):
@@ -66,25 +79,32 @@ class RowVariance(eqx.Module):
     noise: Noise = eqx.field(static=True)
 
     @classmethod
-    def of(cls, fit: Fit, noise: str) -> "RowVariance":
+    def of(
+        cls,
+        model: LinearSmoother,
+        weight_kwargs: dict[str, Any],
+        x: Float[Array, "n dim"],
+        y: Float[Array, "n"] | Float[Array, "n out"],
+        noise: str,
+    ) -> "RowVariance":
+        """The variance of the labels of a fit."""
         require_choice("noise", noise, get_args(Noise))
-        fit = require_smoother_fit(fit)
-        leverage, norms, weights = hat_diagonals(fit)
+        leverage, norms, weights = hat_diagonals(model, weight_kwargs, x, y)
         # a row that the fit interpolates, alone in its neighbourhood, does not identify its noise
         least = jnp.finfo(leverage.dtype).eps ** 0.5
         expected = jnp.maximum(1.0 - 2.0 * leverage + norms, least)
         expected = jnp.where(weights > 0, expected, 0.0)
         factors = jnp.asarray(RESCALING_FACTORS, leverage.dtype)
-        parts = (fit.model, fit.x, fit.objective.weight_kwargs(), weights, expected, factors[0])
+        parts = (model, x, weight_kwargs, weights, expected, factors[0])
         rule = cls(*parts, cast(Noise, noise))
         if noise != "local":
             return rule
-        if fit.model.local_mean(1.0) is None:
+        if model.local_mean(1.0) is None:
             raise ValueError(
                 f'noise="local" averages squared residuals with the local_mean of a smoother, and '
-                f'{type(fit.model).__name__} has none: pass noise="constant" or noise="rows".'
+                f'{type(model).__name__} has none: pass noise="constant" or noise="rows".'
             )
-        best = jit_if_pure(_max_likelihood_factor, (rule,), factors, fit.y)
+        best = _max_likelihood_factor(rule, factors, y)
         return eqx.tree_at(lambda rule: rule.factor, rule, best)
 
     def residuals(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Array:
@@ -140,13 +160,17 @@ def _max_likelihood_factor(
     return factors[jnp.argmin(jax.lax.map(deviance, factors))]
 
 
-def hat_diagonals(fit: Fit) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, " n"]]:
+def hat_diagonals(
+    model: LinearSmoother,
+    weight_kwargs: dict[str, Any],
+    x: Float[Array, "n dim"],
+    y: Float[Array, "n"] | Float[Array, "n out"],
+) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, " n"]]:
     r"""$L_{ii}$, $w_i \sum_j L_{ij}^2 / w_j$ and $w_i$ of a fit, j over rows of weight above 0."""
-    kwargs = fit.objective.weight_kwargs()
-    _, leverage = fit.model.fitted_and_leverage(fit.x, fit.y, **kwargs)
-    weights = jnp.asarray(kwargs.get("weights", jnp.ones(len(fit.x))), fit.y.dtype)
+    _, leverage = model.fitted_and_leverage(x, y, **weight_kwargs)
+    weights = jnp.asarray(weight_kwargs.get("weights", jnp.ones(len(x))), y.dtype)
     variance = _inverse_or_zero(weights)
-    norms = weights * fit.model.prediction_variance(fit.x, fit.x, variance, **kwargs)
+    norms = weights * model.prediction_variance(x, x, variance, **weight_kwargs)
     return leverage, norms, weights
 
 

@@ -8,9 +8,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._core.validation import as_integer, require_bool, require_key
+from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit
+from ..models import LinearSmoother
 from ._bands import bias_corrected
-from ._variance import RowVariance, require_smoother_fit
+from ._variance import require_smoother_fit
 
 
 def wild_bootstrap(
@@ -57,12 +59,27 @@ def wild_bootstrap(
     require_bool("corrected", corrected)
     draws = as_integer("draws", draws, 1)
     require_key("key", key)
-    model = bias_corrected(fit) if corrected else fit.model
-    kwargs, at = fit.objective.weight_kwargs(), fit.inputs(x_new)
     if fit.y.ndim != 1:
         raise ValueError(f"The bootstrap is of one label per row; y has shape {fit.y.shape}.")
-    residuals = RowVariance.of(fit, "rows").residuals(fit.y)
-    signs = jax.random.rademacher(key, (len(fit.x), draws), fit.y.dtype)
-    labels = jnp.concatenate([fit.y[:, None], residuals[:, None] * signs], axis=1)
-    found = model(at, fit.x, labels, **kwargs)
-    return (found[:, :1] + found[:, 1:]).T
+    parts = (fit.model, fit.objective.weight_kwargs(), corrected, draws, key)
+    return jit_if_pure(_draw_curves, parts, fit.inputs(x_new), fit.x, fit.y).T
+
+
+def _draw_curves(
+    model: LinearSmoother,
+    weight_kwargs: dict[str, Any],
+    corrected: bool,
+    draws: int,
+    key: PRNGKeyArray,
+    at: Float[Array, "m dim"],
+    x: Float[Array, "n dim"],
+    y: Float[Array, " n"],
+) -> Float[Array, "m draws"]:
+    """Returns the draws of `wild_bootstrap`, from checked data."""
+    residuals = model.left_out_residuals(x, y, **weight_kwargs)
+    if corrected:
+        model = bias_corrected(model, *x.shape)
+    signs = jax.random.rademacher(key, (len(x), draws), y.dtype)
+    labels = jnp.concatenate([y[:, None], residuals[:, None] * signs], axis=1)
+    found = model(at, x, labels, **weight_kwargs)
+    return found[:, :1] + found[:, 1:]

@@ -93,7 +93,9 @@ class BiasReduced(LinearSmoother):
         """Predictions at new inputs; arguments as for `KernelRegression`."""
         q, k, v = read_data(x_new, x, y, weights, self.kernel)
         out, local = self._fitted(q, k, v, prior, weights, wants_slopes=False)
-        warn_of_extrapolation(local, self.model.order)
+        if self.model.order > 0:
+            flags = local.deficient, local.extrapolates
+            warn_of_extrapolation(self.description, *flags, local.log_mass.dtype)
         out = self.model.filled(out, local, q, k, v, with_weights(prior, weights, k))
         return out[:, 0] if np.ndim(y) == 1 else out
 

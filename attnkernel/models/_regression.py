@@ -111,7 +111,9 @@ class KernelRegression(LinearSmoother):
         q, k, v = read_data(x_new, x, y, weights, self.kernel)
         prior = with_weights(prior, weights, k)
         out, local = self.fitted(q, k, v, prior)
-        warn_of_extrapolation(local, self.order)
+        if self.order > 0:
+            flags = local.deficient, local.extrapolates
+            warn_of_extrapolation(self.description, *flags, local.log_mass.dtype)
         out = self.filled(out, local, q, k, v, prior)
         return out[:, 0] if np.ndim(y) == 1 else out
 

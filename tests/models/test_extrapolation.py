@@ -11,6 +11,7 @@ import attnkernel as ak
 X = np.linspace(0.0, 1.0, 60)
 Y = np.sin(6.0 * X)
 LENGTHSCALE = 0.1
+KIND = {1: "local linear", 2: "local quadratic"}
 
 
 def regression(order):
@@ -21,7 +22,7 @@ def regression(order):
 def test_extrapolation_is_told_with_the_number_of_queries(order, outside):
     """Three lengthscales outside, float32 and float64 give other functions of order 2."""
     x_new = np.array([0.0, 0.5, 1.0 + outside * LENGTHSCALE, -outside * LENGTHSCALE])
-    with pytest.warns(ak.ExtrapolationWarning, match=f"order {order} at 4 queries: at [12] "):
+    with pytest.warns(ak.ExtrapolationWarning, match=f"{KIND[order]}, at 4 queries: at [12] "):
         regression(order)(x_new, X, Y)
     local = regression(order).local_fit(x_new, X, Y)
     np.testing.assert_array_equal(local.extrapolates | local.deficient, [0, 0, 1, 1])
