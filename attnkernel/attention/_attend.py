@@ -91,6 +91,12 @@ def attend(
 
     Batch and sequence axes may be symbolic (`jax.export`) for `Auto`, `Dense`, `Blockwise` and
     `Linear`.
+
+    ```python
+    x = jnp.linspace(0.0, 1.0, 5)[:, None]
+    fitted = ak.attend(x, x, jnp.sin(x), kernel=ak.Gaussian(0.3))
+    left_out = ak.attend(x, x, x, kernel=ak.Gaussian(0.3), prior=ak.priors.ExcludeSelf())
+    ```
     """
     require_instance("method", method, Method, "ak.Auto() or ak.Blockwise()")
     require_bool("return_log_mass", return_log_mass)
@@ -121,6 +127,12 @@ def attention_weights(
 
     They take O(queries x keys) memory: to look at, or where a model is to change them. Arguments
     as for `attend`.
+
+    ```python
+    x = jnp.linspace(0.0, 1.0, 5)[:, None]
+    weights = ak.attention_weights(x, x, kernel=ak.Gaussian(0.3))
+    assert jnp.allclose(weights.sum(axis=1), 1.0)
+    ```
     """
     (queries, keys, _), task = check_arguments(q, k, k, kernel, prior, rule)
     require_finite("q", queries)

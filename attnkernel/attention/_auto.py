@@ -71,6 +71,12 @@ def select_method(
 
     Of q, k and v only shapes and dtypes matter: `jax.ShapeDtypeStruct`s will do. Print what comes
     back to read the reason why each method before it in the list was skipped.
+
+    ```python
+    x = jax.ShapeDtypeStruct((2000, 1), jnp.float32)
+    print(ak.select_method(x, x, x, kernel=ak.Epanechnikov(0.3)))
+    assert ak.select_method(x, x, x, kernel=ak.Epanechnikov(0.3)).method == ak.Sorted()
+    ```
     """
     return _select(check_arguments(q, k, v, kernel, prior, rule)[1])
 

@@ -29,6 +29,12 @@ class LocalFit(eqx.Module):
       of a local mean with the same weights. With a Gaussian kernel this happens about 2.5
       lengthscales outside the keys for order 1 and 1 lengthscale outside for order 2. On uniform
       designs of up to three columns it was at most 41 at the keys, corners included.
+
+    ```python
+    x = jnp.linspace(0.0, 1.0, 9)
+    local = ak.KernelRegression(ak.Gaussian(0.3), order=1).local_fit(x, x, 2.0 * x)
+    assert jnp.allclose(local.coefficients[:, 1, 0], 2.0, atol=1e-3)  # the slope
+    ```
     """
 
     coefficients: Float[Array, "*batch queries terms dim_v"]

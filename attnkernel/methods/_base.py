@@ -18,7 +18,13 @@ from ._softmax_state import SoftmaxState
 
 
 class Task(NamedTuple):
-    """What is to be summed: the parts of a score, and the sizes and dtype of the arrays."""
+    """What is to be summed: the parts of a score, and the sizes and dtype of the arrays.
+
+    ```python
+    task = ak.methods.Task(ak.Gaussian(0.3), None, ak.Softmax(), 5, 5, 1, 1, jnp.dtype("float32"))
+    print(ak.Sorted().unsupported_reason(task))
+    ```
+    """
 
     kernel: Kernel
     prior: Prior | None
@@ -32,7 +38,25 @@ class Task(NamedTuple):
 
 
 class Method(eqx.Module):
-    """Evaluates, for every query, $\\sum_i w_i v_i$ and $\\sum_i w_i$ over all keys."""
+    """Evaluates, for every query, $\\sum_i w_i v_i$ and $\\sum_i w_i$ over all keys.
+
+    To add one, write `unsupported_reason` and `softmax_state`; the other methods have defaults.
+
+    ```python
+    class Halves(ak.methods.Method):
+        def unsupported_reason(self, task):
+            return None if task.keys > 1 else "it needs two keys"
+
+        def softmax_state(self, q, k, v, kernel, prior, rule):
+            half = len(k) // 2
+            first = ak.Dense().softmax_state(q, k[:half], v[:half], kernel, None, rule)
+            return first.merge(ak.Dense().softmax_state(q, k[half:], v[half:], kernel, None, rule))
+
+    x = jnp.linspace(0.0, 1.0, 5)[:, None]
+    out = ak.attend(x, x, x, kernel=ak.Gaussian(0.3), method=Halves())
+    assert jnp.allclose(out, ak.attend(x, x, x, kernel=ak.Gaussian(0.3)), atol=1e-5)
+    ```
+    """
 
     @abc.abstractmethod
     def unsupported_reason(self, task: Task) -> str | None:

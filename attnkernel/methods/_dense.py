@@ -17,6 +17,11 @@ class Dense(Method):
     $$ s_{ij} = \log K(q_i, k_j) + \log \pi(i, j) $$
 
     Takes any kernel, prior and rule. O(nm) time and memory.
+
+    ```python
+    x = jnp.linspace(0.0, 1.0, 5)[:, None]
+    assert ak.attend(x, x, x, kernel=ak.Gaussian(0.3), method=ak.Dense()).shape == (5, 1)
+    ```
     """
 
     def unsupported_reason(self, task: Task) -> str | None:

@@ -47,6 +47,13 @@ class Fourier(Method):
     those of the sums.
 
     **Arguments:** `tol`: from 1e-12. Default 1e-6.
+
+    ```python
+    with jax.enable_x64(True):
+        x = jnp.linspace(0.0, 1.0, 5)[:, None]
+        out = ak.attend(x, x, x, kernel=ak.Gaussian(0.3), method=ak.Fourier())
+        assert jnp.allclose(out, ak.attend(x, x, x, kernel=ak.Gaussian(0.3)), rtol=1e-6)
+    ```
     """
 
     tol: float = eqx.field(default=1e-6, static=True)

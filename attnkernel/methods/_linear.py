@@ -51,6 +51,12 @@ class Linear(Method):
     `HeldOut` and `Causal()`, also joined by `&`; `Causal()` needs as many queries as keys. A sum of
     trigonometric features whose mass is not positive is NaN.
 
+    ```python
+    x = jnp.linspace(0.0, 1.0, 5)[:, None]
+    out = ak.attend(x, x, x, kernel=ak.EluFeatures(), method=ak.Linear())
+    assert jnp.allclose(out, ak.attend(x, x, x, kernel=ak.EluFeatures()), atol=1e-5)
+    ```
+
     **Arguments:** `features`: `RandomFeatures`, for kernels that are not of finite rank.
     """
 
@@ -160,7 +166,19 @@ def _state_of_sums(
 def advance(
     state: LinearState, queries: Features, keys: Features, values: Float[Array, "rows width"]
 ) -> tuple[SoftmaxState, LinearState]:
-    """Rows that follow those of the state: each sees these, those before it, and itself."""
+    """Causal sums of rows that follow those of the state, and the state with these rows added.
+
+    Each row sees the rows of the state, the rows before it, and itself.
+
+    **Arguments:** `queries`, `keys`: features of the rows. `values`: (v, 1) of each.
+
+    ```python
+    rows = ak.EluFeatures().features(jnp.ones((2, 3)))
+    empty = ak.methods.LinearState.empty(features=3, dim_v=1)
+    softmax, state = ak.methods.advance(empty, rows, rows, jnp.ones((2, 2)))
+    assert jnp.allclose(softmax.value, 1.0) and state.sums.shape == (3, 2)
+    ```
+    """
     rows = values.shape[0]
     size = CHUNK_ROWS if is_symbolic(rows) else min(CHUNK_ROWS, rows)
     chunks = -(-rows // size)

@@ -58,6 +58,12 @@ class Sharded(Method):
     - `inner`: the method of each part. Default: `Blockwise()`.
 
     **Raises:** `ValueError` if the mesh has no such axis, or it is not `Auto`.
+
+    ```python
+    x = jnp.linspace(0.0, 1.0, 5)[:, None]
+    out = ak.attend(x, x, x, kernel=ak.Gaussian(0.3), method=ak.Sharded())
+    assert jnp.allclose(out, ak.attend(x, x, x, kernel=ak.Gaussian(0.3)), atol=1e-5)
+    ```
     """
 
     mesh: Mesh = eqx.field(static=True)

@@ -47,6 +47,12 @@ class Sorted(Method):
 
     `ExcludeSelf` is for queries and keys that are the same rows. Where they are not, and a query
     sees the key of its row elsewhere than at the query, the result of the query is NaN.
+
+    ```python
+    x = jnp.linspace(0.0, 1.0, 5)[:, None]
+    out = ak.attend(x, x, x, kernel=ak.Epanechnikov(0.3), method=ak.Sorted())
+    assert jnp.allclose(out, ak.attend(x, x, x, kernel=ak.Epanechnikov(0.3)), atol=1e-5)
+    ```
     """
 
     def unsupported_reason(self, task: Task) -> str | None:
