@@ -1,0 +1,167 @@
+"""The sums on one device of a mesh: of its own keys, or of all keys as they go round the ring."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from ..kernels import Kernel
+from ..priors import HeldOut, KeyMask, PositionBlock, Prior
+from ..priors._base import key_mask_of
+from ..rules import Rule
+from ._base import Method
+from ._blocks import jvp_with_constants
+from ._softmax_state import SoftmaxState
+
+Parts = tuple[Method, Kernel, Prior | None, Rule]
+
+
+class _ShiftedPrior(Prior):
+    """A prior at positions that are shifted by those of the first query and key of a device."""
+
+    prior: Prior
+    first_query: ArrayLike
+    first_key: ArrayLike
+
+    def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
+        return self.prior.log_pair(i + self.first_query, j + self.first_key)
+
+    def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
+        return self.prior.score_upper_bound(block.shifted(self.first_query, self.first_key))
+
+    @property
+    def needs_block_table(self) -> bool:
+        return self.prior.needs_block_table
+
+    def as_key_mask(self) -> KeyMask:
+        return KeyMask(unsupported_reason=f"{type(self.prior).__name__} on several devices")
+
+
+def prior_of_device(
+    prior: Prior | None, first_query: ArrayLike, first_key: ArrayLike, keys: int, devices: int
+) -> Prior | None:
+    """The prior for the keys of one device; keys from number `keys` on are padding."""
+    mask = key_mask_of(prior)
+    number = first_key + jnp.arange(-(-keys // devices))
+    padding = number >= keys if keys % devices else None
+    if not (mask.unsupported_reason or mask.excludes_self or mask.is_causal):
+        if mask.allowed is None:
+            return None if padding is None else HeldOut(padding)
+        hidden = ~mask.allowed[jnp.minimum(number, keys - 1)]
+        return HeldOut(hidden if padding is None else hidden | padding)
+    assert prior is not None
+    part = _ShiftedPrior(prior, first_query, first_key)
+    return part if padding is None else part * HeldOut(padding)
+
+
+def _state_of_device(
+    q: Array,
+    k: Array,
+    v: Array,
+    parts: Parts,
+    first_query: ArrayLike,
+    owner: Array,
+    total: tuple[int, int],
+) -> SoftmaxState:
+    """The state over the keys of the device `owner`; `total`: numbers of all keys and devices."""
+    method, kernel, prior, rule = parts
+    prior = prior_of_device(prior, first_query, owner * len(k), *total)
+    return method.softmax_state(q, k, v, kernel, prior, rule)
+
+
+def sum_replicated(
+    q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int]
+) -> SoftmaxState:
+    """Sums a part of the keys for all queries, then merges the states of all devices."""
+    name, devices = axis
+    here = jax.lax.axis_index(name)
+    return _state_of_device(q, k, v, parts, 0, here, (keys, devices)).merge_over_axis(name)
+
+
+def sum_ring(
+    q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int]
+) -> SoftmaxState:
+    """Sums all keys for a part of the queries, as the blocks of keys pass round the ring."""
+    shift, sums = _ring_sums(q, k, v, parts, keys, axis)
+    return SoftmaxState(shift, sums[:, -1], sums[:, :-1])
+
+
+@eqx.filter_custom_jvp
+def _ring_sums(
+    q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int]
+) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
+    """L = log Z, and Σ exp(s − L) (v, 1) over all keys. 0 for an empty row."""
+    name, devices = axis
+    here = jax.lax.axis_index(name)
+
+    def step(
+        t: Array, state: tuple[Array, Array, SoftmaxState]
+    ) -> tuple[Array, Array, SoftmaxState]:
+        k, v, merged = state
+        onward = _send_along_ring((k, v), name, devices, 1)
+        owner, first = (here - t) % devices, here * len(q)
+        part = _state_of_device(q, k, v, parts, first, owner, (keys, devices))
+        return *onward, merged.merge(part)
+
+    none = SoftmaxState.from_log_weights(jnp.zeros((len(q), 0), v.dtype), v[:0])
+    state = jax.lax.fori_loop(0, devices, step, (k, v, none))[2]
+    shift = jnp.where(state.mass > 0, state.log_mass, 0.0)
+    shift = jnp.where(jnp.isnan(state.mass), jnp.nan, shift)
+    return shift, _rescaled_sums(state, shift)
+
+
+@_ring_sums.def_jvp
+def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None, Array]]:
+    out = _ring_sums(*primals)
+    sums = functools.partial(_ring_sums_at_shift, shift=out[0])
+    return out, (None, jvp_with_constants(sums, primals, tangents))
+
+
+def _ring_sums_at_shift(
+    q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int], shift: Array
+) -> Float[Array, "queries width"]:
+    """Σ exp(s − shift) (v, 1), from steps that are recomputed by derivatives.
+
+    Each step fetches its keys from their own device: a derivative would save what is carried from
+    step to step, for all steps.
+    """
+    name, devices = axis
+    here = jax.lax.axis_index(name)
+    hops = [
+        functools.partial(_send_along_ring, name=name, devices=devices, by=by)
+        for by in range(devices)
+    ]
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def of_step(t: Array, q: Array, k: Array, v: Array, parts: Parts, shift: Array) -> Array:
+        k, v = jax.lax.switch(t, hops, (k, v))
+        owner, first = (here - t) % devices, here * len(q)
+        part = _state_of_device(q, k, v, parts, first, owner, (keys, devices))
+        return _rescaled_sums(part, shift)
+
+    def step(sums: Array, t: Array) -> tuple[Array, None]:
+        return sums + of_step(t, q, k, v, parts, shift), None
+
+    start = jnp.zeros((len(q), v.shape[1] + 1), v.dtype)
+    return jax.lax.scan(step, start, jnp.arange(devices))[0]
+
+
+def _rescaled_sums(
+    state: SoftmaxState, shift: Float[Array, " queries"]
+) -> Float[Array, "queries width"]:
+    """The totals and the mass of a state, relative to another shift."""
+    scale = jnp.exp(jnp.where(state.mass > 0, state.maximum - shift, -jnp.inf))
+    sums = jnp.concatenate([state.total, state.mass[:, None]], axis=1)
+    return sums * scale[:, None]
+
+
+def _send_along_ring(
+    rows: tuple[Array, Array], name: str, devices: int, by: int
+) -> tuple[Array, Array]:
+    """Sends keys and values `by` places along the ring of devices."""
+    if by == 0:
+        return rows
+    return jax.lax.ppermute(rows, name, [(r, (r + by) % devices) for r in range(devices)])
