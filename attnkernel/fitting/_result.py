@@ -80,7 +80,7 @@ class Fit(eqx.Module):
         at = as_points("x_new", x_new)
         require_finite("x_new", at)
         if isinstance(self.model, LinearSmoother) and at.shape[1] == self.x.shape[-1]:
-            require_category_codes("x_new", at, self.model.categories(at.shape[1]))
+            require_category_codes("x_new", at, self.model.category_counts(at.shape[1]))
         return at
 
     def named(self, x_names: Sequence[Hashable], y_name: Hashable = None) -> "Fit":
