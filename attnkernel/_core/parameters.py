@@ -12,6 +12,7 @@ A fixed number is no leaf of the tree: nothing can move it, and a checkpoint doe
 
 import abc
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -210,7 +211,7 @@ class Positive(Trained):
 
     @property
     def value(self) -> Float[Array, "..."]:
-        return jnp.exp(self.log())
+        return _exp_of_log(self)
 
     def log(self) -> Float[Array, "..."]:
         limits = jnp.finfo(self.z.dtype)
@@ -223,6 +224,12 @@ class Positive(Trained):
     def times(self, factor: ArrayLike) -> "Positive":
         """The parameter whose value is this one times a positive factor."""
         return Positive(self.z + jnp.log(jnp.asarray(factor, self.z.dtype)), self.axes)
+
+
+@functools.partial(jax.jit, inline=True)
+def _exp_of_log(parameter: Positive) -> Float[Array, "..."]:
+    """exp(z), z clipped, as one program outside `jit`."""
+    return jnp.exp(parameter.log())
 
 
 class Between(Trained):
