@@ -8,14 +8,21 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from .._core.comparable_functions import ComparableFunction
+from ..priors import Where
 from ._per_head import batch_shape
 
 
 def jit_if_pure(function: Any, parts: tuple, *arrays: Array) -> Any:
     """Calls `function(*parts, *arrays)` as one compiled program.
 
-    If parts hold a Python function, whose result may change between calls, they run uncompiled.
+    If parts hold a Python function, whose result may change between calls, they run uncompiled;
+    that of a `Where` is compared with those of earlier calls.
     """
+    if not _is_pure(parts):
+        parts = jax.tree.map(
+            lambda node: node.comparable() if _is_where(node) else node, parts, is_leaf=_is_where
+        )
     call = _call_compiled if _is_pure(parts) else _call
     return with_automatic_axes(lambda *of: call(function, of[0], of[1:]), parts, *arrays)
 
@@ -51,11 +58,15 @@ def _call(function: Any, parts: tuple, arrays: tuple) -> Any:
 _call_compiled = eqx.filter_jit(_call)
 
 
+def _is_where(node: Any) -> bool:
+    return isinstance(node, Where)
+
+
 def _is_pure(node: Any) -> bool:
     """Whether every leaf is an array of JAX or a hashable constant."""
     if isinstance(node, tuple | dict):
         return all(map(_is_pure, node.values() if isinstance(node, dict) else node))
     if isinstance(node, eqx.Module):
         return all(_is_pure(getattr(node, field.name)) for field in dataclasses.fields(node))
-    plain = jax.Array | jax.sharding.Mesh | bool | int | float | str | np.dtype | type | None
-    return isinstance(node, plain)
+    constant = bool | int | float | str | np.dtype | type | ComparableFunction | None
+    return isinstance(node, jax.Array | jax.sharding.Mesh | constant)

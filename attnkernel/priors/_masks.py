@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
 from .._core.arrays import as_boolean_array
+from .._core.comparable_functions import as_comparable
 from .._core.validation import require_function, require_integer
 from ._base import Mask
 from ._block import PositionBlock
@@ -64,6 +65,9 @@ class ExcludeSelf(Mask):
 class Where(Mask):
     """Any mask that a function of two indices says: `Where(lambda i, j: j <= i)`.
 
+    Outside `jit` the function is traced at each call; calls with functions that compute the same
+    share one compiled program.
+
     **Arguments:** `function`: from the indices (i, j) of one query and one key to a Boolean.
     """
 
@@ -74,6 +78,10 @@ class Where(Mask):
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.function(i, j)
+
+    def comparable(self) -> "Where":
+        """The mask with a function that equals those which compute the same, where it can tell."""
+        return Where(as_comparable(self.function))
 
 
 class Causal(Mask):

@@ -273,10 +273,34 @@ def test_a_second_call_compiles_nothing():
         lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
     )
     q, k, v = arrays(np.float32)
+    programs = []
     for lengthscale in (1.0, 2.0):
         compiled.clear()
         ak.attend(q, k, v, kernel=ak.Gaussian(lengthscale), method=ak.Blockwise(2, 2))
         assert bool(compiled) == (lengthscale == 1.0)
+    for width in (
+        1,
+        1,
+        2,
+    ):  # the first call compiles; a new function that computes the same does not
+        compiled.clear()
+        prior = ~Where(lambda i, j, width=width: i - j < width)
+        ak.attend(q, k, v, kernel=ak.Gaussian(1.0), prior=prior, method=ak.Blockwise(2, 2))
+        programs.append(len(compiled))
+    assert programs == [1, 0, 1]
+
+
+def test_mask_functions_may_read_arrays_of_outer_transformations():
+    q, k, v = arrays(np.float32)
+
+    def value(width):
+        prior = Where(lambda i, j: jnp.abs(i - j) < width)
+        return ak.attend(q, k, v, kernel=ak.Gaussian(1.0), prior=prior, method=ak.Blockwise(2, 2))
+
+    expected = {width: value(width) for width in (1, 2, 3)}
+    for first, second in ((1, 3), (2, 1)):
+        found = jax.vmap(value)(jnp.array([first, second]))
+        np.testing.assert_allclose(found, [expected[first], expected[second]], rtol=1e-6)
 
 
 def test_variables_read_by_a_mask_function_may_change():
