@@ -1,6 +1,6 @@
 """Token by token: a cache that grows, one that wraps, and a state of fixed size."""
 
-import time
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
+from ..benchmarks.driver import interleaved, medians
 from ..config_fields import Name
 from ..figures import heat_map, legend
 from ..monitor import NO_MONITOR, Monitor
@@ -61,10 +62,13 @@ class Cache(Study):
         }
         with monitor.progress("decoding", len(self.lengths)) as tick:
             for number, length in enumerate(self.lengths):
+                steps = {}
                 for kind, module in modules.items():
-                    held, seconds = self.cost(kind, module, x[:length])
+                    held, steps[kind] = self.last_step(kind, module, x[:length])
                     costs[kind]["bytes"].append(held)
-                    costs[kind]["seconds"].append(seconds)
+                seconds = interleaved(steps, self.repeats).seconds
+                for kind, median in medians(seconds).items():
+                    costs[kind]["seconds"].append(median)
                 tick(number + 1, f"{length} tokens")
         return Results(deviations, costs)
 
@@ -127,18 +131,14 @@ class Cache(Study):
         _, rows = jax.lax.scan(next_row, cache, x[first:])
         return float(jnp.max(jnp.abs(jnp.concatenate([out, rows]) - whole)))
 
-    def cost(self, kind: str, module: ak.MultiheadAttention, x: Array) -> tuple[float, float]:
-        """Bytes of the cache, and median seconds of the last token."""
+    def last_step(
+        self, kind: str, module: ak.MultiheadAttention, x: Array
+    ) -> tuple[int, Callable[[], Any]]:
+        """Bytes of the cache of all but the last token, and a function that decodes that token."""
         step = eqx.filter_jit(module.step)
         _, cache = step(x[:-1], self.empty(kind, module, len(x)))
         held = sum(leaf.nbytes for leaf in jax.tree.leaves(eqx.filter(cache, eqx.is_array)))
-        jax.block_until_ready(step(x[-1:], cache))
-        seconds = []
-        for _ in range(self.repeats):
-            started = time.perf_counter()
-            jax.block_until_ready(step(x[-1:], cache))
-            seconds.append(time.perf_counter() - started)
-        return float(held), float(np.median(seconds))
+        return held, lambda: step(x[-1:], cache)
 
     def draw(self, run: Run, costs: dict[str, dict[str, list[float]]]) -> None:
         figure = Figure(figsize=(7.8, 3.2))
