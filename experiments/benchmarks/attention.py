@@ -127,7 +127,7 @@ class BenchAttention(Benchmark):
         ]
 
     def print_tables(self, results: Results, run: Run) -> None:
-        note_unavailable(run, _unavailable(results.more["memory"]))
+        note_unavailable(run, _unavailable(results.more["memory"]), len(WORKS))
         super().print_tables(results, run)
 
     def draw(self, results: Results, run: Run) -> None:

@@ -108,6 +108,7 @@ class Benchmark(Study):
                 for row in results.table
                 for name, reason in row["unavailable"].items()
             ],
+            len(results.table),
         )
         self.print_tables(results, run)
         targets = self.targets(results)

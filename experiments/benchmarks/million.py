@@ -178,7 +178,7 @@ class Million(Benchmark):
     def print_tables(self, results: Results, run: Run) -> None:
         fits = results.more["fits"]
         reasons = [(R, row["label"], row["unavailable"][R]) for row in fits if row["unavailable"]]
-        note_unavailable(run, reasons)
+        note_unavailable(run, reasons, len(fits))
         run.table(
             "Leave-one-out fits, whole",
             ["n", "d", "ℓ", "off by", "criterion", "recomputed", "s", "s, compiling", "R, s"],

@@ -19,12 +19,13 @@ def median(row: Mapping[str, Any]) -> Mapping[str, float]:
     return row["median"]
 
 
-def note_unavailable(run: Run, found: Sequence[tuple[str, str, str]]) -> None:
-    """Notes on contenders that did not run: the name, the case and the reason of each."""
+def note_unavailable(run: Run, found: Sequence[tuple[str, str, str]], cases: int) -> None:
+    """Notes on contenders that did not run in some of the cases: name, case and reason of each."""
     labels: dict[tuple[str, str], list[str]] = {}
     for name, label, reason in found:
         labels.setdefault((name, reason), []).append(label)
-    run.note([f"no {name} ({why}) at {'; '.join(at)}" for (name, why), at in labels.items()])
+    for (name, reason), at in labels.items():
+        run.note([f"no {name} ({reason}) at {'all cases' if len(at) == cases else '; '.join(at)}"])
 
 
 def number(value: float | None) -> str:
