@@ -166,7 +166,7 @@ class Run(Monitor):
     def each(self, name: str, number: int, compute: Callable[[int], Any]) -> Iterator[Any]:
         checkpoints = self.checkpoints(name)
         kept = checkpoints.load()
-        found = [] if kept is None else kept.found
+        found = [] if kept is None else kept.history
         yield from found
         for i in range(len(found), number):
             found.append(compute(i))

@@ -31,7 +31,7 @@ class Kept(NamedTuple):
 
     done: int
     state: Any
-    found: Any
+    history: Any
 
 
 class Checkpoints:
@@ -74,8 +74,8 @@ class Checkpoints:
         self.path = as_path("path", path)
         self.of = of
         self._report = report or _warn
-        self._written = time.monotonic()
-        self._cost = 0.0
+        self._last_write = time.monotonic()
+        self._write_seconds = 0.0
 
     def files(self) -> list[Path]:
         """Returns the existing files, the newest last."""
@@ -84,42 +84,42 @@ class Checkpoints:
             return []
         return sorted(
             (file for file in self.path.parent.iterdir() if pattern.fullmatch(file.name)),
-            key=_number,
+            key=_steps_of,
         )
 
     def load(self, like: Any = None, *, identity: str = "") -> Kept | None:
         """Returns the newest valid checkpoint, its state with the structure of `like`; or None."""
-        paths, structure = _leaves(like)
+        leaves, with_leaves = _leaves(like)
         for file in reversed(self.files()):
             try:
                 saved = read_tree(file)
                 self._require(file, saved.metadata, identity)
-                state = _restored(file, saved.tree["state"], paths)
-                found = saved.tree["found"]
+                state = _require_same_leaves(file, saved.tree["state"], leaves)
+                history = saved.tree["history"]
             except SavedFileError as error:
                 aside = file.with_name(file.name + ".aside")
                 file.replace(aside)
                 self._report(f"{error} It is set aside as {aside.name}.")
                 continue
-            self._written = time.monotonic()
-            return Kept(_number(file), structure(state), found)
+            self._last_write = time.monotonic()
+            return Kept(_steps_of(file), with_leaves(state), history)
         return None
 
     def save(
-        self, done: int, state: Any, found: Any, *, identity: str = "", last: bool = False
+        self, done: int, state: Any, history: Any, *, identity: str = "", last: bool = False
     ) -> None:
         """Writes a state if it is the `last`, or if writing stays within its share of the time."""
         begun = time.monotonic()
-        if not last and begun - self._written < self._cost / MAX_WRITE_SHARE:
+        if not last and begun - self._last_write < self._write_seconds / MAX_WRITE_SHARE:
             return
         leaves, _ = _leaves(state)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         name = f"{self.path.name}-{done:09d}.ckpt"
         about = {"done": done, "of": self.of, "identity": identity}
-        write_tree(self.path.with_name(name), {"state": leaves, "found": found}, about)
+        write_tree(self.path.with_name(name), {"state": leaves, "history": history}, about)
         self.keep(KEPT_FILES)
-        self._written = time.monotonic()
-        self._cost = self._written - begun
+        self._last_write = time.monotonic()
+        self._write_seconds = self._last_write - begun
 
     def keep(self, number: int) -> None:
         """Removes all files but this number of the newest."""
@@ -127,7 +127,7 @@ class Checkpoints:
             file.unlink(missing_ok=True)
 
     def _require(self, file: Path, about: dict[str, Any], identity: str) -> None:
-        if about.get("done") != _number(file):
+        if about.get("done") != _steps_of(file):
             raise SavedFileError(
                 f"{file} is misnamed: it was written after {about.get('done')} steps."
             )
@@ -146,12 +146,13 @@ def identity_of(*trees: Any) -> str:
     A function is represented by its name.
     """
     digest = hashlib.sha256()
-    for part in _parts_of(trees):
+    for part in _hashed_parts(trees):
         digest.update(f"{len(part)} ".encode() + part)
     return digest.hexdigest()
 
 
-def _parts_of(value: Any) -> Iterator[bytes]:
+def _hashed_parts(value: Any) -> Iterator[bytes]:
+    """Yields what distinguishes a value: dtypes, shapes and numbers, names of classes, fields."""
     if eqx.is_array(value):
         array = np.asarray(jax.random.key_data(value) if is_prng_key(value) else value)
         yield f"{array.dtype}{array.shape}".encode()
@@ -172,10 +173,11 @@ def _parts_of(value: Any) -> Iterator[bytes]:
             yield repr(value).encode()
     yield str(len(inner)).encode()
     for part in inner:
-        yield from _parts_of(part)
+        yield from _hashed_parts(part)
 
 
-def _number(file: Path) -> int:
+def _steps_of(file: Path) -> int:
+    """Returns the steps done, from the name of a file."""
     return int(file.stem.rpartition("-")[2])
 
 
@@ -191,7 +193,7 @@ def _leaves(tree: Any) -> tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]
     return leaves, with_leaves
 
 
-def _restored(file: Path, leaves: Any, like: dict[str, Any]) -> dict[str, Any]:
+def _require_same_leaves(file: Path, leaves: Any, like: dict[str, Any]) -> dict[str, Any]:
     """Returns the arrays of a file; `SavedFileError` unless shapes and dtypes match."""
     if not isinstance(leaves, dict) or leaves.keys() != like.keys():
         names = leaves.keys() if isinstance(leaves, dict) else set()

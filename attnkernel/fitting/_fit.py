@@ -133,7 +133,7 @@ def fit(
     driver = minimise if optimizer is None else train
     outcome = driver(model, data, options)
     outcome = outcome._replace(objective=data.objective)  # its weights in the order of the rows
-    return report(Fit(*outcome, data.x, data.y, **names._asdict()))
+    return warn_if_no_optimum(Fit(*outcome, data.x, data.y, **names._asdict()))
 
 
 class FrameNames(NamedTuple):
@@ -178,7 +178,7 @@ def require_fittable(model: Any, x: Array, y: Array) -> None:
         require_category_codes("x", x, model.category_counts(x.shape[1]))
 
 
-def report(fit: Fit) -> Fit:
+def warn_if_no_optimum(fit: Fit) -> Fit:
     """Returns the fit, and warns if its end may be no optimum, as far as values are concrete."""
     if is_concrete(fit.starts.loss):
         sentences = category_warnings(fit.model, fit.x_names, fit.x_categories) + fit.warnings()

@@ -15,7 +15,7 @@ from .._core.validation import require_key
 from ..objectives._objective import Objective
 from ._checkpoints import Checkpoints
 from ._chunks import History
-from ._fit import as_objective, report, require_fittable
+from ._fit import as_objective, require_fittable, warn_if_no_optimum
 from ._minimise import minimise
 from ._options import Callback, Options
 from ._problem import Data, Problem
@@ -81,7 +81,7 @@ def fit_many(
     of_model, of_data, of_objective = (eqx.if_array(0) if axis == 0 else None for axis in in_axes)
     axes = Problem._make((of_model, of_data, of_data, of_objective, eqx.if_array(0)))
     driver = minimise if optimizer is None else train
-    return report(Fit(*driver(model, Data(x, y, objective), options, axes), x, y))
+    return warn_if_no_optimum(Fit(*driver(model, Data(x, y, objective), options, axes), x, y))
 
 
 def _as_axes(in_axes: Any) -> tuple[int | None, int | None, int | None]:

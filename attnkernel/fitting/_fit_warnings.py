@@ -17,7 +17,7 @@ class FitWarning(UserWarning):
 
 def result_warnings(starts: Starts, x_names: Names | None) -> list[str]:
     """Returns one sentence for each reason why the best end may be no optimum."""
-    best = best_start(starts)
+    best = find_best_start(starts)
     result, at_bound, steps = (
         np.take_along_axis(np.asarray(values), np.expand_dims(best, -1), axis=-1)[..., 0]
         for values in (starts.result, starts.at_bound, starts.steps)
@@ -48,7 +48,7 @@ def result_warnings(starts: Starts, x_names: Names | None) -> list[str]:
     return found
 
 
-def best_start(starts: Starts) -> Any:
+def find_best_start(starts: Starts) -> Any:
     """Returns the index of the start with the least finite loss, for each fit."""
     loss = np.asarray(starts.loss)
     return np.argmin(np.where(np.isfinite(loss), loss, np.inf), axis=-1)
@@ -60,7 +60,7 @@ def parameters_on_bounds(starts: Starts, x_names: Names | None) -> list[tuple[st
     A parameter with one entry for each column of x is named by the column.
     """
     found, names = [], x_names or ()
-    best = best_start(starts)
+    best = find_best_start(starts)
     for path, leaf in jax.tree_util.tree_leaves_with_path(starts.edges):
         sides = np.asarray(leaf)[best]
         for at in np.argwhere(sides):

@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
 from ._bfgs import Bfgs
+from ._bounds import Box
 from ._problem import Problem, flat_rows, take
 from ._search import Searched, Searches
 
@@ -32,18 +33,19 @@ def search_grids(
     nothing is gained.
     """
     (begin, end, history), problem = searched, searches.problem
-    flat = _without_slope(begin, end, problem)
-    if not np.any(flat):
-        return searched, flat
+    assert problem.box is not None
+    without_slope = find_unmoved(begin, end, problem.box)
+    if not np.any(without_slope):
+        return searched, without_slope
     loss = np.where(np.isfinite(end.loss), end.loss, np.inf)
     best = int(np.argmin(loss))
     state, loss = take(best, end), loss[best]
     for _ in range(MAX_ROUNDS):
-        z, least, flat = _grid_minimum(state.z, flat, problem)
+        z, least, without_slope = _grid_minimum(state.z, without_slope, problem)
         if not least < loss:
             break
         state, loss = state._replace(z=z, loss=jnp.asarray(least)), least
-        if len(flat) == 1:
+        if len(without_slope) == 1:
             break
         # one search; the others are stopped, so that the compiled program is the same
         several = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(end.steps)), Bfgs.start(z))
@@ -54,16 +56,18 @@ def search_grids(
     end = jax.tree.map(lambda leaf, one: jnp.asarray(leaf).at[best].set(one), end, state)
     losses = np.array(history["loss"])
     losses[best, -1] = state.loss
-    return Searched(begin, end, history | {"loss": losses}), flat
+    return Searched(begin, end, history | {"loss": losses}), without_slope
 
 
-def _without_slope(begin: Any, end: Bfgs, problem: Problem) -> Bool[np.ndarray, " params"]:
-    """Which bounded parameters no start has moved, with zero gradient at all ends."""
-    assert problem.box is not None
-    at_first, at_last = flat_rows(begin), flat_rows(end.z)
-    unmoved = np.all((at_first == at_last) & (np.asarray(end.gradient) == 0), axis=0)
-    low, high = (flat_rows(side, 0) for side in (problem.box.lower, problem.box.upper))
-    return unmoved & np.isfinite(low) & (low < high)
+def find_unmoved(begin: Any, end: Bfgs, box: Box, xp: Any = np) -> Any:
+    """Returns which bounded parameters no start has moved, with zero gradient at all ends.
+
+    `xp` is `jax.numpy` for traced arrays.
+    """
+    is_still = flat_rows(begin, 1, xp) == flat_rows(end.z, 1, xp)
+    unmoved = xp.all(is_still & (xp.asarray(end.gradient) == 0), axis=0)
+    low, high = (flat_rows(side, 0, xp) for side in (box.lower, box.upper))
+    return unmoved & xp.isfinite(low) & (low < high)
 
 
 def _grid_minimum(

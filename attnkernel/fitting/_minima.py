@@ -13,7 +13,7 @@ from ..objectives._objective import Objective
 from ._outcome import Result, Starts
 
 
-def distance(model: Any, other: Any) -> float:
+def parameter_distance(model: Any, other: Any) -> float:
     """Returns the largest difference between the parameters of two models."""
     pairs = zip(
         jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)),
@@ -37,7 +37,7 @@ def ended_inside(starts: Starts) -> Bool[np.ndarray, " starts"]:
     return ~(np.asarray(starts.at_bound) | (np.asarray(starts.result) == Result.DIVERGED))
 
 
-def is_bowl(curvature: Array) -> bool:
+def is_convex(curvature: Array) -> bool:
     """Whether a curvature, relative to the objective, is positive beyond rounding.
 
     It falls with the number of rows: the gain of a lengthscale in leave-one-out as $n^{-4/(d+4)}$.

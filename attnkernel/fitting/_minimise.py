@@ -17,14 +17,11 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from ._bfgs import Bfgs
 from ._chunks import History
-from ._grid import search_grids
+from ._grid import find_unmoved, search_grids
 from ._options import Options
-from ._outcome import Outcome, Result, collect
-from ._problem import Data, Problem, is_on_host, pose, take, vmap_over_fits
-from ._search import Searched, Searches, count_points, meet_on_sample
-
-SAMPLE_TOLERANCE = 1e-5
-SAMPLE_STEPS = 30  # at most; a search that still moves then is on a plateau
+from ._outcome import Outcome, Result, collect_outcome
+from ._problem import Data, Problem, build_problem, is_on_host, take, vmap_over_fits
+from ._search import Searched, Searches, count_points
 
 
 def minimise(model: Any, data: Data, options: Options, axes: Problem | None = None) -> Outcome:
@@ -38,8 +35,8 @@ def minimise(model: Any, data: Data, options: Options, axes: Problem | None = No
     number, size = options.starts, sum(leaf.size for leaf in params)
     is_screened = on_host and axes is None and number > 1 and size > 1
     points = count_points(number, size) if is_screened else number
-    state, problem = pose(model, data, options._replace(starts=points), _start, axes)
-    searches, flat = Searches(problem, options, tolerance, axes), None
+    state, problem = build_problem(model, data, options._replace(starts=points), _start, axes)
+    searches, without_slope = Searches(problem, options, tolerance, axes), None
     if not on_host:
         constant = searches._replace(problem=_stop_gradient(problem))
         end, history = constant.advance(_stop_gradient(state), options.steps)
@@ -47,9 +44,10 @@ def minimise(model: Any, data: Data, options: Options, axes: Problem | None = No
     elif axes is not None:
         searched = searches.run(state)
     else:
-        searched, flat = _search_one_fit(searches, state, number)
+        searched, without_slope = _search_one_fit(searches, state, number)
     begin, end, history = searched
-    return _finish(begin, end, jax.tree.map(jnp.asarray, history), problem, axes, not on_host, flat)
+    history = jax.tree.map(jnp.asarray, history)
+    return _finish(begin, end, history, problem, axes, not on_host, without_slope)
 
 
 def _start(z: PyTree, key: PRNGKeyArray | None) -> Bfgs:
@@ -61,22 +59,14 @@ def _search_one_fit(
     searches: Searches, state: Bfgs, number: int
 ) -> tuple[Searched, np.ndarray | None]:
     """Searches from `number` of the points; returns also which parameters have no slope."""
-    problem, options = searches.problem, searches.options
+    problem = searches.problem
     if problem.box is None or not problem.box.binds():  # all starts are the same
         number, state = 1, take(slice(1), state)
     sample = problem.objective.subsample(problem.x, problem.y, number)
     if sample is None:
         searched = searches.run_lowest(state, number)
     else:
-        steps = min(options.steps, SAMPLE_STEPS)
-        silent = options._replace(steps=steps, chunk=steps, record=None, callback=None)
-        tolerance = max(searches.tolerance, SAMPLE_TOLERANCE)
-        on_sample = Searches(problem._replace(**sample._asdict()), silent, tolerance)
-        found = on_sample.run_lowest(state, number)
-        searched = searches.run(*meet_on_sample(found, problem, sample))
-        if np.any(searched.end.diverged):  # minima of the sample outside the domain of all rows
-            searched = searches.run(jax.vmap(Bfgs.start)(found.begin))
-        searched = searched._replace(begin=found.begin)
+        searched = searches.run_from_sample(state, number, sample)
     return (searched, None) if problem.box is None else search_grids(searched, searches)
 
 
@@ -88,24 +78,27 @@ def _finish(
     problem: Problem,
     axes: Problem | None,
     implicit: bool,
-    flat: Array | np.ndarray | None,
+    without_slope: Array | np.ndarray | None,
 ) -> Outcome:
     """Returns the result of all starts and the best of them.
 
-    `flat`: which parameters have no slope. None: those that no start has moved.
+    `without_slope`: which parameters the objective has no slope in. None: those that no start has
+    moved.
     """
 
     def finish(begin: PyTree, end: Bfgs, history: History, problem: Problem) -> Outcome:
-        without, no_slope = None, False
+        tree, no_slope = None, False
         if (box := problem.box) is not None:
-            none = _find_unmoved(begin, end, problem) if flat is None else flat
-            without = jax.vmap(lambda _: _unravel_flags(box.lower, none))(end.loss)
-            no_slope = jnp.any(none)
+            flags = without_slope
+            if flags is None:  # a single start may have begun at the minimum itself
+                flags = find_unmoved(begin, end, box, jnp) & (len(end.loss) > 1)
+            tree = jax.vmap(lambda _: _unravel_flags(box.lower, flags))(end.loss)
+            no_slope = jnp.any(flags)
         result = jnp.where(end.converged, Result.CONVERGED, Result.MAX_STEPS)
         result = jnp.where(no_slope, Result.NO_SLOPE, result)
         result = jnp.where(end.diverged, Result.DIVERGED, result)
         loss = history["loss"][:, -1]
-        out = collect(problem, begin, end.z, loss, end.steps, result, history, without)
+        out = collect_outcome(problem, begin, end.z, loss, end.steps, result, history, tree)
         if not implicit:
             return out
         best = jnp.argmin(jnp.where(jnp.isfinite(loss), loss, jnp.inf))
@@ -113,16 +106,6 @@ def _finish(
         return out._replace(model=problem.model(z), loss=problem.loss(z))
 
     return vmap_over_fits(finish, axes, 3)(begin, end, history, problem)
-
-
-def _find_unmoved(begin: PyTree, end: Bfgs, problem: Problem) -> Array:
-    """Which bounded parameters no start has moved, with zero gradient at all ends."""
-    assert problem.box is not None
-    flatten = jax.vmap(lambda z: ravel_pytree(z)[0])
-    unmoved = (end.gradient == 0) & (flatten(end.z) == flatten(begin))
-    bounded = jnp.isfinite(ravel_pytree(problem.box.lower)[0])
-    # a single start may have begun at the minimum itself
-    return jnp.all(unmoved, axis=0) & bounded & (len(end.loss) > 1)
 
 
 def _unravel_flags(like: Any, flat: ArrayLike) -> Any:

@@ -90,7 +90,7 @@ class Outcome(NamedTuple):
     objective: Objective
 
 
-def collect(
+def collect_outcome(
     problem: Problem,
     begin: PyTree,
     end: PyTree,

@@ -45,7 +45,7 @@ class Problem(NamedTuple):
         return require_shape(name, found, (), "one number", hint)
 
 
-def pose(
+def build_problem(
     model: Any,
     data: Data,
     options: Options,
@@ -115,7 +115,10 @@ def take(i: Any, tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[i] if eqx.is_array(leaf) else leaf, tree)
 
 
-def flat_rows(tree: Any, axes: int = 1) -> np.ndarray:
-    """Returns the leaves of a tree as one array, concatenated behind the leading axes."""
-    leaves = map(np.asarray, jax.tree.leaves(tree))
-    return np.concatenate([leaf.reshape(*leaf.shape[:axes], -1) for leaf in leaves], axis=axes)
+def flat_rows(tree: Any, axes: int = 1, xp: Any = np) -> Any:
+    """Returns the leaves of a tree as one array, concatenated behind the leading axes.
+
+    `xp` is `jax.numpy` for traced arrays.
+    """
+    leaves = map(xp.asarray, jax.tree.leaves(tree))
+    return xp.concatenate([leaf.reshape(*leaf.shape[:axes], -1) for leaf in leaves], axis=axes)

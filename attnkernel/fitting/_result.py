@@ -17,13 +17,13 @@ from .._core.regression_data import require_category_codes
 from ..models import LinearSmoother
 from ..objectives._objective import Objective
 from ._chunks import History
-from ._fit_warnings import best_start, parameters_on_bounds, result_warnings
+from ._fit_warnings import find_best_start, parameters_on_bounds, result_warnings
 from ._minima import (
-    distance,
     ended_inside,
-    is_bowl,
+    is_convex,
     least_curvature_and_newton_step,
     model_of_start,
+    parameter_distance,
 )
 from ._outcome import Starts
 from ._problem import take
@@ -112,7 +112,7 @@ class Fit(eqx.Module):
 
     def best(self) -> Any:
         """Returns the index of the start that ended lowest, for each fit."""
-        return best_start(self.starts)
+        return find_best_start(self.starts)
 
     def minima(self, tolerance: float = 1e-3) -> list[tuple[Any, float]]:
         """Returns the distinct minima that starts reached inside the bounds, best first.
@@ -128,11 +128,11 @@ class Fit(eqx.Module):
         for i in np.argsort(np.asarray(self.starts.loss)):
             if not inside[i]:
                 continue
-            model = model_of_start(self.starts, i)
-            if any(distance(model, other) <= tolerance for other, _ in found):
+            model = model_of_start(self.starts, int(i))
+            if any(parameter_distance(model, other) <= tolerance for other, _ in found):
                 continue
             curvature, step = least_curvature_and_newton_step(model, self.objective, self.x, self.y)
-            if is_bowl(curvature) and step <= tolerance:
+            if is_convex(curvature) and step <= tolerance:
                 found.append((model, float(self.starts.loss[i])))
         return found
 

@@ -26,7 +26,7 @@ from jaxtyping import Array, Int, PyTree
 from ..objectives._objective import Sample
 from ._bfgs import Bfgs
 from ._chunks import History, join_history, run_chunks
-from ._minima import is_bowl, least_curvature_and_newton_step
+from ._minima import is_convex, least_curvature_and_newton_step
 from ._options import Options
 from ._problem import Problem, flat_rows, take, vmap_over_fits
 
@@ -34,6 +34,8 @@ POINTS_PER_PARAMETER = 64
 POINTS_PER_START = 4  # at least
 MAX_POINTS = 512
 CHUNK_STEPS = 20  # between looks at whether all searches have stopped
+SAMPLE_TOLERANCE = 1e-5
+SAMPLE_STEPS = 30  # at most; a search that still moves then is on a plateau
 SAME_MINIMUM = 1e-2  # of a parameter: ends on a sample that are closer count as one
 
 Record = Callable[[Any], History]
@@ -98,6 +100,21 @@ class Searches(NamedTuple):
         is_skipped = ~np.isin(np.arange(len(state.steps)), chosen)
         return self.run(state._replace(converged=is_skipped), chosen)
 
+    def run_from_sample(self, state: Bfgs, number: int, sample: Sample) -> Searched:
+        """Runs to the minima of a sample first, then on from each different minimum.
+
+        All begin anew if these minima are outside the domain of all rows.
+        """
+        steps = min(self.options.steps, SAMPLE_STEPS)
+        silent = self.options._replace(steps=steps, chunk=steps, record=None, callback=None)
+        problem = self.problem._replace(**sample._asdict())
+        tolerance = max(self.tolerance, SAMPLE_TOLERANCE)
+        found = Searches(problem, silent, tolerance).run_lowest(state, number)
+        searched = self.run(*_restart_at_minima(found, problem, sample))
+        if np.any(searched.end.diverged):
+            searched = self.run(jax.vmap(Bfgs.start)(found.begin))
+        return searched._replace(begin=found.begin)
+
     def _chunk(self) -> int:
         return min(self.options.chunk, CHUNK_STEPS, self.options.steps)
 
@@ -140,7 +157,7 @@ def _scan_steps(
         state = jax.lax.cond(
             state.is_stopped(),
             lambda state: state,
-            lambda state: search_step(state, problem, tolerance),
+            lambda state: _search_step(state, problem, tolerance),
             state,
         )
         return state, recorded(state)
@@ -155,13 +172,13 @@ def _scan_steps(
     return jax.lax.cond(state.is_stopped(), no_step, all_steps, state)
 
 
-def search_step(state: Bfgs, problem: Problem, tolerance: float) -> Bfgs:
+def _search_step(state: Bfgs, problem: Problem, tolerance: float) -> Bfgs:
     """Evaluates the trial point of a search and updates its state."""
     found, slope = jax.value_and_grad(problem.loss)(state.trial())
     return state.update(found, slope, tolerance)
 
 
-def meet_on_sample(
+def _restart_at_minima(
     searched: Searched, problem: Problem, sample: Sample
 ) -> tuple[Bfgs, Int[np.ndarray, " starts"]]:
     """Returns searches from the minima of the sample, and which of them each start follows.
@@ -181,7 +198,7 @@ def meet_on_sample(
         else:
             model = problem.model(take(i, end.z))
             curvature, distance = least_curvature_and_newton_step(model, *sample)
-            is_minimum = is_bowl(curvature) and distance < SAME_MINIMUM
+            is_minimum = is_convex(curvature) and distance < SAME_MINIMUM
             followed[i] = i if is_minimum else order[0]
     stopped: Array = jnp.asarray(followed != np.arange(len(ends)))
     return jax.vmap(Bfgs.restart)(end)._replace(converged=stopped), followed

@@ -17,8 +17,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from ._checkpoints import identity_of
 from ._chunks import History, join_history, run_chunks
 from ._options import Options
-from ._outcome import Outcome, Result, collect
-from ._problem import Data, Problem, is_on_host, pose, vmap_over_fits
+from ._outcome import Outcome, Result, collect_outcome
+from ._problem import Data, Problem, build_problem, is_on_host, vmap_over_fits
 
 Record = Callable[[Any], History]
 
@@ -50,7 +50,9 @@ def train(model: Any, data: Data, options: Options, axes: Problem | None = None)
         options = options._replace(key=jax.random.PRNGKey(0))
     optimizer = options.optimizer
     assert optimizer is not None
-    state, problem = pose(model, data, options, eqx.Partial(Training.start, optimizer), axes)
+    state, problem = build_problem(
+        model, data, options, eqx.Partial(Training.start, optimizer), axes
+    )
 
     def advance(state: Training, steps: int) -> tuple[Training, History]:
         return _advance(state, problem, optimizer, options.record, steps, axes)
@@ -80,14 +82,14 @@ def _run_on_host(
     if checkpoints is not None:
         identity = identity_of(state, problem)
         if kept := checkpoints.load(state, identity=identity):
-            done, state, histories = kept.done, kept.state, [kept.found]
+            done, state, histories = kept.done, kept.state, [kept.history]
             if done > options.steps:
                 raise ValueError(
                     f"The checkpoints {checkpoints.path} hold {done} steps, more than "
                     f"steps={options.steps}: ask for at least as many, or give another path."
                 )
             if callback is not None:
-                callback(done, kept.found)
+                callback(done, kept.history)
     steps, chunk, end = options.steps, options.chunk, state
     chunks = run_chunks(
         advance, state, steps=steps, chunk=chunk, done=done, is_finished=_all_diverged
@@ -172,6 +174,6 @@ def _finish(
         if not problem.objective.is_stochastic:  # that of the end, not of one step before
             loss = jax.vmap(problem.loss)(end.z)
         result = jnp.where(end.diverged, Result.DIVERGED, Result.TRAINED)
-        return collect(problem, begin, end.z, loss, end.steps, result, history)
+        return collect_outcome(problem, begin, end.z, loss, end.steps, result, history)
 
     return vmap_over_fits(finish, axes, 3)(begin, end, history, problem)

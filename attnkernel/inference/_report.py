@@ -11,7 +11,7 @@ from .._core.pandas_frames import display_names
 from .._core.validation import as_names
 from ..attention._jit import jit_if_pure
 from ..fitting import Fit, Result
-from ..fitting._minima import distance, ended_inside, model_of_start
+from ..fitting._minima import ended_inside, model_of_start, parameter_distance
 from ..kernels import Kernel
 from ..models import DataSupport, LinearSmoother
 from ..priors import ExcludeSelf
@@ -196,9 +196,13 @@ def _other_minima(fit: Fit, tolerance: float = 1e-3) -> list[tuple[LinearSmoothe
     if fit.objective.is_stochastic:
         return []
     ends = (model_of_start(fit.starts, int(i)) for i in np.flatnonzero(ended_inside(fit.starts)))
-    if all(distance(end, fit.model) <= tolerance for end in ends):
+    if all(parameter_distance(end, fit.model) <= tolerance for end in ends):
         return []
-    return [found for found in fit.minima(tolerance) if distance(found[0], fit.model) > tolerance]
+    return [
+        found
+        for found in fit.minima(tolerance)
+        if parameter_distance(found[0], fit.model) > tolerance
+    ]
 
 
 def _on_one_line(thing: object) -> str:
