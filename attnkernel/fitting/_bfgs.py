@@ -45,6 +45,7 @@ class Bfgs(NamedTuple):
 
     @classmethod
     def start(cls, z: PyTree) -> "Bfgs":
+        """Returns a search whose first trial is z."""
         flat, _ = ravel_pytree(z)
         zeros, count, false = jnp.zeros_like(flat), jnp.zeros((), int), jnp.zeros((), bool)
         return cls(
@@ -69,6 +70,7 @@ class Bfgs(NamedTuple):
         return fresh._replace(inverse=self.inverse, has_curvature=self.has_curvature)
 
     def is_stopped(self) -> Bool[Array, ""]:
+        """Whether it converged, diverged, or took all of its steps."""
         return self.converged | self.diverged | (self.steps >= self.max_steps)
 
     def trial(self) -> PyTree:
@@ -162,6 +164,7 @@ def _bfgs_update(
 
 
 def _product(a: Array, b: Array) -> Array:
+    """Returns the matrix product in the full precision of its dtype, on any device."""
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 

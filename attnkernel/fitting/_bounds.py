@@ -23,6 +23,8 @@ class Box(eqx.Module):
     >>> box = ak.fitting.Box(jnp.array(0.0), jnp.array(2.0))
     >>> float(box.inside(box.free(jnp.array(1.5))))
     1.5
+    >>> box.contains(jnp.array(3.0)), int(box.edges(jnp.array(2.0)))
+    (False, 1)
     ```
     """
 

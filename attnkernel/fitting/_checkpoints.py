@@ -93,7 +93,7 @@ class Checkpoints:
         for file in reversed(self.files()):
             try:
                 saved = read_tree(file)
-                self._require(file, saved.metadata, identity)
+                self._require_own(file, saved.metadata, identity)
                 state = _require_same_leaves(file, saved.tree["state"], leaves)
                 history = saved.tree["history"]
             except SavedFileError as error:
@@ -126,7 +126,8 @@ class Checkpoints:
         for file in self.files()[:-number]:
             file.unlink(missing_ok=True)
 
-    def _require(self, file: Path, about: dict[str, Any], identity: str) -> None:
+    def _require_own(self, file: Path, about: dict[str, Any], identity: str) -> None:
+        """Raises `SavedFileError` if a file is misnamed or was written by another fit."""
         if about.get("done") != _steps_of(file):
             raise SavedFileError(
                 f"{file} is misnamed: it was written after {about.get('done')} steps."

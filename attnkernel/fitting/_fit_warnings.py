@@ -77,6 +77,7 @@ def parameters_without_slope(starts: Starts) -> list[str]:
 
 
 def _parameter_name(path: Any) -> str:
+    """Returns the name of a leaf without `log_`, such as `kernel.lengthscale`."""
     return jax.tree_util.keystr(path).removeprefix(".").replace("_parameter.z", "")
 
 

@@ -46,6 +46,7 @@ class Options(NamedTuple):
 
     @property
     def space(self) -> Space:
+        """The options that say where the parameters move."""
         return Space(self.trainable, self.bounds, self.starts)
 
     def with_defaults(self, model: Any, objective: Objective, n: int) -> "Options":
@@ -78,6 +79,7 @@ class Options(NamedTuple):
 
 
 def _require_types(model: Any, objective: Any, options: Options) -> None:
+    """Raises `ValueError` for an argument of a wrong type."""
     if isinstance(model, type) or not callable(model):
         raise ValueError(
             f"model must be called as model(x_new, x, y, prior=...), such as "
@@ -105,7 +107,7 @@ def _require_types(model: Any, objective: Any, options: Options) -> None:
 
 
 def _is_filter(trainable: Any, model: Any) -> bool:
-    """Whether `equinox.partition` takes it for the model."""
+    """Whether `equinox.partition` accepts `trainable` for this model."""
     try:
         eqx.filter(model, trainable)
         is_function = callable(trainable) and not isinstance(trainable, eqx.Module)
@@ -117,6 +119,7 @@ def _is_filter(trainable: Any, model: Any) -> bool:
 
 
 def _require_bounds(model: Any, bounds: tuple[Any, Any], trainable: Any) -> None:
+    """Raises `ValueError` unless the bounds have the structure of the model and contain it."""
     if any(jax.tree.structure(side) != jax.tree.structure(model) for side in bounds):
         raise ValueError(
             f"bounds must be two models of the same structure as the model to fit, for "
@@ -131,6 +134,7 @@ def _require_bounds(model: Any, bounds: tuple[Any, Any], trainable: Any) -> None
 
 
 def _require_compatible(objective: Objective, options: Options, starts: int | None) -> None:
+    """Raises `ValueError` if options contradict each other or the objective."""
     name = type(objective).__name__
     if objective.is_stochastic and options.key is None:
         raise ValueError(f"{name} draws rows at random: pass key=jax.random.PRNGKey(0).")

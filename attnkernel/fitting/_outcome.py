@@ -59,6 +59,12 @@ class Starts(eqx.Module):
     `result` holds the codes of `Result`. `edges` and `without_slope` have the structure of the
     model's parameters: −1 where a parameter ended on its lower bound, 1 on its upper, 0 inside;
     True where the objective has no slope in a parameter at any start. None: it was not examined.
+
+    ```python
+    >>> code, loss, no = jnp.array([0, 3]), jnp.array([0.1, 0.2]), jnp.array([False, False])
+    >>> ak.fitting.Starts(None, None, loss, jnp.array([9, 100]), code, no).converged
+    Array([ True, False], dtype=bool)
+    ```
     """
 
     begin: Any  # models
@@ -77,6 +83,7 @@ class Starts(eqx.Module):
 
     @property
     def diverged(self) -> Bool[Array, "*fits starts"]:
+        """Whether the loss or its gradient was not finite."""
         return self.result == Result.DIVERGED
 
 

@@ -35,7 +35,8 @@ class Fit(eqx.Module):
     ```python
     data = ak.data.load("mcycle")
     fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y)
-    fit(jnp.array([10.0, 20.0])), fit.model.kernel.lengthscale, fit.starts.result, fit.warnings()
+    fit(jnp.array([10.0, 20.0])), fit.model.kernel.lengthscale, fit.starts.result
+    fit.best(), fit.minima(), fit.on_bounds(), fit.warnings(), fit.named(["ms"], "g").x_names
     ```
 
     `fit(x_new)` predicts: for a frame of pandas it returns a frame. `x_names`, `x_categories` and

@@ -116,10 +116,12 @@ class Searches(NamedTuple):
         return searched._replace(begin=found.begin)
 
     def _chunk(self) -> int:
+        """Returns the steps of one call of the compiled program."""
         return min(self.options.chunk, CHUNK_STEPS, self.options.steps)
 
 
 def _all_stopped(state: Bfgs) -> bool:
+    """Whether all searches have converged or diverged, known on the host."""
     return bool(np.all(np.asarray(state.converged) | np.asarray(state.diverged)))
 
 
@@ -147,6 +149,7 @@ def _advance(
 def _scan_steps(
     state: Bfgs, problem: Problem, tolerance: float, record: Record | None, steps: int
 ) -> tuple[Bfgs, History]:
+    """Takes this number of steps in one search; returns its state and the loss after each step."""
     dtype = jax.eval_shape(problem.loss, state.z).dtype
 
     def recorded(state: Bfgs) -> History:

@@ -37,6 +37,7 @@ class Training(eqx.Module):
     def start(
         cls, optimizer: optax.GradientTransformation, z: PyTree, key: PRNGKeyArray
     ) -> "Training":
+        """Returns a training that begins at z."""
         return cls(z, z, optimizer.init(z), key, jnp.zeros((), int), jnp.zeros((), bool))
 
 
@@ -106,6 +107,7 @@ def _run_on_host(
 
 
 def _all_diverged(state: Training) -> bool:
+    """Whether all trainings have diverged, known on the host."""
     return bool(np.all(np.asarray(state.diverged)))
 
 

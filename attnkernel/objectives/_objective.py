@@ -16,6 +16,7 @@ from ._scores import log_score, squared_error
 
 
 def _as_row_weights(weights: ArrayLike | None) -> Float[Array, " n"] | None:
+    """Returns valid weights as an array; `ValueError` for a frame, whose index would be lost."""
     if weights is None:
         return None
     if is_frame(weights):
@@ -89,7 +90,13 @@ class Objective(eqx.Module):
         return self.mean(squared_error(error, jnp.zeros_like(error)))
 
     def mean(self, scores: Float[Array, " n"]) -> Float[Array, ""]:
-        """Returns the weighted mean over rows."""
+        """Returns the weighted mean over rows.
+
+        ```python
+        >>> ak.LeaveOneOut(weights=jnp.array([1.0, 3.0])).mean(jnp.array([4.0, 0.0]))
+        Array(1., dtype=float32)
+        ```
+        """
         if self.weights is None:
             return jnp.sum(scores) / len(scores)
         weights = self.weights.astype(scores.dtype)
@@ -104,7 +111,14 @@ class Objective(eqx.Module):
 
 
 class Sample(NamedTuple):
-    """An objective and the labelled data on which it is evaluated."""
+    """An objective and the labelled data on which it is evaluated.
+
+    ```python
+    >>> x = jnp.linspace(0.0, 1.0, 2000)[:, None]
+    >>> ak.LeaveOneOut().subsample(x, x[:, 0], starts=10).x.shape
+    (1024, 1)
+    ```
+    """
 
     objective: Objective
     x: Float[Array, "rows dim"]

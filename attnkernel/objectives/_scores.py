@@ -68,5 +68,6 @@ def _require_same_shape(prediction: Any, y: Float[Array, "..."]) -> Float[Array,
 
 
 def _describe(prediction: Any) -> str:
+    """Returns the shape of an array, or the name of a class, in words."""
     shape = getattr(prediction, "shape", None)
     return type(prediction).__name__ if shape is None else f"an array of shape {shape}"
