@@ -62,13 +62,12 @@ class Cache(Study):
         }
         with monitor.progress("decoding", len(self.lengths)) as tick:
             for number, length in enumerate(self.lengths):
-                steps = {}
                 for kind, module in modules.items():
-                    held, steps[kind] = self.last_step(kind, module, x[:length])
+                    held, step = self.last_step(kind, module, x[:length])
+                    # one by one: a large cache would evict a small one from that of the CPU
+                    seconds = interleaved({kind: step}, self.repeats).seconds
                     costs[kind]["bytes"].append(held)
-                seconds = interleaved(steps, self.repeats).seconds
-                for kind, median in medians(seconds).items():
-                    costs[kind]["seconds"].append(median)
+                    costs[kind]["seconds"].append(medians(seconds)[kind])
                 tick(number + 1, f"{length} tokens")
         return Results(deviations, costs)
 
