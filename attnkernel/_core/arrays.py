@@ -252,7 +252,8 @@ def _require_held(name: str, given: np.ndarray, kept: np.ndarray) -> None:
     columns = (a.reshape(-1, a.shape[-1] if a.ndim > 1 else 1).T for a in (given, kept))
     for column, (numbers, rounded) in enumerate(zip(*columns, strict=True)):
         if loss := precision_loss(numbers, rounded):
-            where = f"{name}, column {column}" if given.ndim > 1 else name
+            is_table = given.ndim > 1 and given.shape[-1] > 1
+            where = f"{name}, column {column}" if is_table else name
             raise ValueError(
                 f"{where}: {loss} Use float64 (jax_enable_x64), or subtract a common offset "
                 f"before they become {kept.dtype}."

@@ -967,6 +967,10 @@ LEGAL = {
     },
     ("AitchisonAitken", "categories", "two"): "one number per column",
     ("On", "columns", "two"): "several columns",
+    **{
+        ("On", "columns", misuse): "the name of a column of a frame"
+        for misuse in ("a word", "words", "a digit")
+    },
     ("NearestNeighbours", "fraction", "one"): "all keys",
     ("convert_lengthscale", "lengthscale", "an array of three axes"): ANY_SHAPE,
     ("MultiheadAttention", "dropout_p", "zero"): "no dropout",
