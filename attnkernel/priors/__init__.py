@@ -21,12 +21,10 @@ from ._key_mask import KeyMask as KeyMask
 from ._masks import (
     Causal as Causal,
     ExcludeSelf as ExcludeSelf,
-    Given as Given,
-    HeldOut as HeldOut,
     Lengths as Lengths,
     Prefix as Prefix,
-    Segments as Segments,
     Where as Where,
     Window as Window,
 )
 from ._positions import At as At
+from ._stored_masks import Given as Given, HeldOut as HeldOut, Segments as Segments

@@ -1,54 +1,30 @@
-"""Masks: who may see whom."""
+"""Masks that are functions of the two positions alone."""
 
 from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
-from .._core.arrays import as_boolean_array
 from .._core.comparable_functions import as_comparable
 from .._core.validation import require_function, require_integer
 from ._base import Mask
 from ._block import PositionBlock
 from ._key_mask import KeyMask
-from ._positions import range_of, require_lengths, row_of_whole_numbers
-
-
-class HeldOut(Mask):
-    r"""Keys that no query sees: $\pi(i, j) = 1\{j \notin \mathcal{H}\}$.
-
-    **Arguments:** `held_out`: shape (keys,), True where the key is hidden.
-    """
-
-    held_out: Bool[Array, " keys"]
-
-    def __init__(self, held_out: ArrayLike):
-        self.held_out = as_boolean_array(
-            "held_out", held_out, 1, "(keys,), True where a key is hidden"
-        )
-
-    def check(self, queries: int, keys: int) -> None:
-        if self.held_out.shape != (keys,):
-            raise ValueError(
-                f"held_out must have one entry per key, shape ({keys},); got {self.held_out.shape}."
-            )
-
-    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
-        return ~self.held_out[j]
-
-    @property
-    def needs_block_table(self) -> bool:
-        """No: keys that are held out are scattered, and seldom fill a block."""
-        return False
-
-    def as_key_mask(self) -> KeyMask:
-        return KeyMask(allowed=~self.held_out)
 
 
 class ExcludeSelf(Mask):
-    r"""No query sees its own row: $\pi(i, j) = 1\{j \ne i\}$, for q and k the same rows."""
+    r"""No query sees its own row: $\pi(i, j) = 1\{j \ne i\}$, for q and k the same rows.
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> np.exp(ak.priors.ExcludeSelf().pairwise(i, i))
+    array([[0., 1., 1.],
+           [1., 0., 1.],
+           [1., 1., 0.]], dtype=float32)
+
+    ```
+    """
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return i != j
@@ -69,6 +45,15 @@ class Where(Mask):
     share one compiled program.
 
     **Arguments:** `function`: from the indices (i, j) of one query and one key to a Boolean.
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> np.exp(ak.priors.Where(lambda i, j: (i + j) % 2 == 0).pairwise(i, i))
+    array([[1., 0., 1.],
+           [0., 1., 0.],
+           [1., 0., 1.]], dtype=float32)
+
+    ```
     """
 
     function: Callable[[Int[Array, ""], Int[Array, ""]], Bool[Array, ""]] = eqx.field(static=True)
@@ -89,6 +74,15 @@ class Causal(Mask):
 
     **Arguments:** `offset`: o, the position of the first query among the keys: 0 (default) for
     queries and keys that begin together; keys − queries for queries that end with the keys.
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> np.exp(ak.Causal().pairwise(i, i))
+    array([[1., 0., 0.],
+           [1., 1., 0.],
+           [1., 1., 1.]], dtype=float32)
+
+    ```
     """
 
     offset: int | Int[Array, ""] = 0
@@ -112,6 +106,15 @@ class Window(Mask):
     r"""Keys near the query: $\pi(i, j) = 1\{i - l \le j \le i + r\}$, both ends and self included.
 
     **Arguments:** `left`, `right`: l and r, numbers of keys before and after the query, from 0.
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> np.exp(ak.Window(1, 0).pairwise(i, i))
+    array([[1., 0., 0.],
+           [1., 1., 0.],
+           [0., 1., 1.]], dtype=float32)
+
+    ```
     """
 
     left: int
@@ -136,6 +139,15 @@ class Prefix(Mask):
     The mask of a prefix language model: both ways within the prefix, causal behind it.
 
     **Arguments:** `length`: p, from 0. An array, for a prefix that is told only at run time.
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> np.exp(ak.priors.Prefix(2).pairwise(i, i))
+    array([[1., 1., 0.],
+           [1., 1., 0.],
+           [1., 1., 1.]], dtype=float32)
+
+    ```
     """
 
     length: int | Int[Array, ""]
@@ -155,6 +167,15 @@ class Lengths(Mask):
 
     **Arguments:** `queries`, `keys`: n and m, the numbers of rows that are no padding. Default
     None: all of them.
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> np.exp(ak.priors.Lengths(keys=2).pairwise(i, i))
+    array([[1., 1., 0.],
+           [1., 1., 0.],
+           [1., 1., 0.]], dtype=float32)
+
+    ```
     """
 
     queries: int | Int[Array, ""] | None = None
@@ -175,54 +196,3 @@ class Lengths(Mask):
         if self.keys is not None:
             allowed &= block.j_low < self.keys
         return allowed
-
-
-class Segments(Mask):
-    r"""Sequences packed into one: $\pi(i, j) = 1\{a_i = b_j\}$; none sees into another.
-
-    **Arguments:** `queries`: a, the number of the sequence of each query, shape (queries,).
-    `keys`: b, shape (keys,). Default: a.
-    """
-
-    queries: Int[Array, " queries"]
-    keys: Int[Array, " keys"]
-
-    def __init__(self, queries: ArrayLike, keys: ArrayLike | None = None):
-        self.queries = row_of_whole_numbers("queries", queries)
-        self.keys = self.queries if keys is None else row_of_whole_numbers("keys", keys)
-
-    def check(self, queries: int, keys: int) -> None:
-        require_lengths("Segments", (self.queries, self.keys), (queries, keys))
-
-    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
-        return self.queries[i] == self.keys[j]
-
-    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
-        (low_q, high_q), (low_k, high_k) = (
-            range_of(self.queries, block.i_low, block.i_high),
-            range_of(self.keys, block.j_low, block.j_high),
-        )
-        return (low_q <= high_k) & (low_k <= high_q)
-
-
-class Given(Mask):
-    """A mask that is stored: True = attend. It takes O(queries x keys) memory, as `Table` does.
-
-    **Arguments:** `allowed`: a Boolean array, shape (queries, keys).
-    """
-
-    allowed: Bool[Array, "queries keys"]
-
-    def __init__(self, allowed: ArrayLike):
-        expected = "(queries, keys), True where a query may attend to a key"
-        self.allowed = as_boolean_array("allowed", allowed, 2, expected)
-
-    def check(self, queries: int, keys: int) -> None:
-        if self.allowed.shape != (queries, keys):
-            raise ValueError(
-                f"A mask must have shape (queries, keys) = ({queries}, {keys}); got "
-                f"{self.allowed.shape}."
-            )
-
-    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
-        return self.allowed[i, j]

@@ -1,0 +1,119 @@
+"""Masks that are stored: one entry for each key, each row or each pair."""
+
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Int
+
+from .._core.arrays import as_boolean_array
+from ._base import Mask
+from ._block import PositionBlock
+from ._key_mask import KeyMask
+from ._positions import range_of, require_lengths, row_of_whole_numbers
+
+
+class HeldOut(Mask):
+    r"""Keys that no query sees: $\pi(i, j) = 1\{j \notin \mathcal{H}\}$.
+
+    **Arguments:** `held_out`: shape (keys,), True where the key is hidden.
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> np.exp(ak.priors.HeldOut(np.array([False, True, False])).pairwise(i, i))
+    array([[1., 0., 1.],
+           [1., 0., 1.],
+           [1., 0., 1.]], dtype=float32)
+
+    ```
+    """
+
+    held_out: Bool[Array, " keys"]
+
+    def __init__(self, held_out: ArrayLike):
+        self.held_out = as_boolean_array(
+            "held_out", held_out, 1, "(keys,), True where a key is hidden"
+        )
+
+    def check(self, queries: int, keys: int) -> None:
+        if self.held_out.shape != (keys,):
+            raise ValueError(
+                f"held_out must have one entry per key, shape ({keys},); got {self.held_out.shape}."
+            )
+
+    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return ~self.held_out[j]
+
+    @property
+    def needs_block_table(self) -> bool:
+        """No: keys that are held out are scattered, and seldom fill a block."""
+        return False
+
+    def as_key_mask(self) -> KeyMask:
+        return KeyMask(allowed=~self.held_out)
+
+
+class Segments(Mask):
+    r"""Sequences packed into one: $\pi(i, j) = 1\{a_i = b_j\}$; none sees into another.
+
+    **Arguments:** `queries`: a, the number of the sequence of each query, shape (queries,).
+    `keys`: b, shape (keys,). Default: a.
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> np.exp(ak.priors.Segments(np.array([0, 0, 1])).pairwise(i, i))
+    array([[1., 1., 0.],
+           [1., 1., 0.],
+           [0., 0., 1.]], dtype=float32)
+
+    ```
+    """
+
+    queries: Int[Array, " queries"]
+    keys: Int[Array, " keys"]
+
+    def __init__(self, queries: ArrayLike, keys: ArrayLike | None = None):
+        self.queries = row_of_whole_numbers("queries", queries)
+        self.keys = self.queries if keys is None else row_of_whole_numbers("keys", keys)
+
+    def check(self, queries: int, keys: int) -> None:
+        require_lengths("Segments", (self.queries, self.keys), (queries, keys))
+
+    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return self.queries[i] == self.keys[j]
+
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
+        (low_q, high_q), (low_k, high_k) = (
+            range_of(self.queries, block.i_low, block.i_high),
+            range_of(self.keys, block.j_low, block.j_high),
+        )
+        return (low_q <= high_k) & (low_k <= high_q)
+
+
+class Given(Mask):
+    """A mask that is stored: True = attend. It takes O(queries x keys) memory, as `Table` does.
+
+    **Arguments:** `allowed`: a Boolean array, shape (queries, keys).
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> np.exp(ak.priors.Given(np.tri(3, dtype=bool)).pairwise(i, i))
+    array([[1., 0., 0.],
+           [1., 1., 0.],
+           [1., 1., 1.]], dtype=float32)
+
+    ```
+    """
+
+    allowed: Bool[Array, "queries keys"]
+
+    def __init__(self, allowed: ArrayLike):
+        expected = "(queries, keys), True where a query may attend to a key"
+        self.allowed = as_boolean_array("allowed", allowed, 2, expected)
+
+    def check(self, queries: int, keys: int) -> None:
+        if self.allowed.shape != (queries, keys):
+            raise ValueError(
+                f"A mask must have shape (queries, keys) = ({queries}, {keys}); got "
+                f"{self.allowed.shape}."
+            )
+
+    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return self.allowed[i, j]
