@@ -28,6 +28,7 @@ from ._compact import (
 from ._conventions import convert_lengthscale as convert_lengthscale
 from ._features import (
     EluFeatures as EluFeatures,
+    Features as Features,
     FiniteRank as FiniteRank,
     RandomFeatures as RandomFeatures,
     Taylor as Taylor,

@@ -22,7 +22,14 @@ from ._inner import DotProduct
 
 
 class Features(NamedTuple):
-    """$\\varphi_m(x) = g_m e^{a_m}$ of each row."""
+    """$\\varphi_m(x) = g_m e^{a_m}$ of each row.
+
+    ```python
+    >>> ak.EluFeatures().features(jnp.array([[0.0, -2.0]]))
+    Features(log=Array([[ 0., -2.]], dtype=float32), factor=Array([[1., 1.]], dtype=float32))
+
+    ```
+    """
 
     log: Float[Array, "rows features"]
     factor: Float[Array, "rows features"]
@@ -32,6 +39,20 @@ class FiniteRank(Kernel):
     r"""A kernel that is an inner product of features: its sums factorise, in O(n + m) time.
 
     To add one, write `features`. Sums over keys are then those of `methods.Linear`.
+
+    ```python
+    class Affine(ak.kernels.FiniteRank):  # K = 1 + q · k
+        def features(self, x):
+            factor = jnp.concatenate([jnp.ones_like(x[:, :1]), x], axis=1)
+            return ak.kernels.Features(jnp.zeros_like(factor), factor)
+
+        def pairwise(self, q, k):
+            return jnp.log(1.0 + q @ k.T)
+
+    x = jnp.linspace(0.0, 1.0, 5)[:, None]
+    out = ak.attend(x, x, x, kernel=Affine(), method=ak.Linear())
+    assert jnp.allclose(out, ak.attend(x, x, x, kernel=Affine()), atol=1e-5)
+    ```
     """
 
     @abc.abstractmethod
@@ -51,6 +72,13 @@ class EluFeatures(FiniteRank):
     $$ \log \varphi(x) = x\ (x \le 0), \quad \log(1 + x)\ (x > 0), \qquad q, k \in \mathbb{R}^d $$
 
     **Source:** Katharopoulos et al., *Transformers are RNNs* (2020).
+
+    ```python
+    >>> q, k = jnp.array([[1.0, 2.0]]), jnp.array([[0.5, 1.0], [-2.0, 1.0]])
+    >>> np.exp(ak.EluFeatures().pairwise(q, k)).round(3)
+    array([[9.   , 6.271]], dtype=float32)
+
+    ```
     """
 
     def features(self, x: Float[Array, "rows dim"]) -> Features:
@@ -85,6 +113,13 @@ class Taylor(FiniteRank):
     It is at least ½, so that every key has weight.
 
     **Source:** Zhang et al., *The hedgehog and the porcupine* (2024).
+
+    ```python
+    >>> q, k = jnp.array([[1.0, 2.0]]), jnp.array([[0.5, 1.0], [-2.0, 1.0]])
+    >>> np.exp(ak.Taylor().pairwise(q, k)).round(3)
+    array([[4.33, 1.  ]], dtype=float32)
+
+    ```
     """
 
     def features(self, x: Float[Array, "rows dim"]) -> Features:
@@ -124,6 +159,13 @@ class RandomFeatures(eqx.Module):
 
     **Source:** Rahimi and Recht, *Random features for large-scale kernel machines* (2007);
     Choromanski et al., *Rethinking attention with performers* (2021).
+
+    ```python
+    q, k = jnp.array([[0.0, 0.5]]), jnp.array([[0.5, 0.5], [-1.0, 0.0]])
+    features = ak.RandomFeatures(2000, 2, key=jax.random.PRNGKey(0))
+    out = ak.attend(q, k, k, kernel=ak.Gaussian(1.0), method=ak.Linear(features))
+    assert jnp.allclose(out, ak.attend(q, k, k, kernel=ak.Gaussian(1.0)), atol=0.1)
+    ```
     """
 
     directions: Float[Array, "count dim"]

@@ -26,7 +26,7 @@ PACKAGES = (
 UNLINKED = re.compile(
     "Any|Array|ArrayLike|Axes|Bool|Callable|DTypeLike|Float|GradientTransformation|Int|Literal|"
     "Fixed|Matrix|Mesh|Number|PRNGKeyArray|Path|PathLike|PyTree|Sequence|ShapeDtypeStruct|ndarray|"
-    "Callback|Features|History|Kept|LocalFit|OfHeads|OnEmpty|ProcessHeads|Projection|QueryFrame|Rows|Tree"
+    "Callback|History|Kept|LocalFit|OfHeads|OnEmpty|ProcessHeads|Projection|QueryFrame|Rows|Tree"
 )
 
 

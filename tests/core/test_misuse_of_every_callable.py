@@ -894,7 +894,7 @@ EXCLUDED = {
     ),
     "an error or a warning": "FitWarning ExtrapolationWarning CheckpointWarning SavedFileError",
     "for authors of kernels, methods and training loops, inside jit": (
-        "kernels.unbounded kernels.PointBoxes priors.PositionBlock priors.KeyMask "
+        "kernels.unbounded kernels.PointBoxes kernels.Features priors.PositionBlock priors.KeyMask "
         "methods.dense_weights methods.advance fitting.identity_of"
     ),
 }
