@@ -26,6 +26,13 @@ class Auto(Method):
     3. `Fourier()`, if it supports the task and there are more than 2²², 2²³, 2³⁰ pairs in
        1, 2, 3 dimensions: certified to a relative error of 1e-6.
     4. `Blockwise()`. Symbolic numbers of queries or keys (`jax.export`) always lead here.
+
+    ```python
+    >>> x = jax.ShapeDtypeStruct((5000, 1), jnp.float32)
+    >>> ak.select_method(x, x, x, kernel=ak.Laplace(0.3)).method
+    Sorted()
+
+    ```
     """
 
     def unsupported_reason(self, task: Task) -> str | None:
@@ -48,7 +55,15 @@ class Auto(Method):
 
 
 class Selection(NamedTuple):
-    """What would run, and why each method before it in the list would not."""
+    """What would run, and why each method before it in the list would not.
+
+    ```python
+    >>> x = jax.ShapeDtypeStruct((5000, 1), jnp.float32)
+    >>> [name for name, _ in ak.select_method(x, x, x, kernel=ak.Laplace(0.3)).skipped]
+    ['Dense']
+
+    ```
+    """
 
     method: Method
     skipped: tuple[tuple[str, str], ...]

@@ -19,6 +19,13 @@ class Choice(NamedTuple):
     """The fit with the least criterion, and the fits and criteria of all candidates, in order.
 
     Printed, a table of them.
+
+    ```python
+    data = ak.data.load("mcycle")
+    models = [ak.KernelRegression(ak.Gaussian(1.0), order=p) for p in (0, 1)]
+    choice = ak.choose(models, data.x, data.y, objective=ak.AICc())
+    assert choice.best is choice.fits[choice.criteria.index(min(choice.criteria))]
+    ```
     """
 
     best: Fit

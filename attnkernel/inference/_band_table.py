@@ -28,6 +28,15 @@ class Bands(eqx.Module):
     - `is_bias_corrected`: whether the centre is that of the robust bias correction.
 
     `print` shows a table of the rows, and `frame()` returns them as a `DataFrame`.
+
+    ```python
+    >>> data = ak.data.load("mcycle")
+    >>> fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y)
+    >>> bands = ak.bands(fit, jnp.array([10.0, 30.0]))
+    >>> bands.description, bands.lower.shape
+    ('95 % pointwise, bias-corrected', (2,))
+
+    ```
     """
 
     x: Float[Array, "m dim"]

@@ -23,6 +23,13 @@ class DegreesOfFreedom(eqx.Module):
     W is the diagonal matrix of the weights w (1 without any). `residual` is $n - 2\nu + \tilde\nu$,
     the expectation of $\sum_i w_i r_i^2 / \sigma^2$ for residuals r, where the variance of $y_i$ is
     $\sigma^2 / w_i$ and the fit has no bias. n counts the rows with weight above 0.
+
+    ```python
+    data = ak.data.load("mcycle")
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y)
+    freedom = ak.degrees_of_freedom(fit)
+    assert freedom.residual < len(data.x) - freedom.trace
+    ```
     """
 
     trace: Float[Array, ""]

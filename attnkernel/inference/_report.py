@@ -40,6 +40,12 @@ class Report(NamedTuple):
     Of the `starts`, `converged`, `diverged` and `at_bound` are counts; `bounds` names the
     parameters of the best start that are on a bound. `minima` are the minima besides the best:
     models and criteria, the lowest first (for a deterministic criterion).
+
+    ```python
+    data = ak.data.load("mcycle")
+    report = ak.summarise(ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y))
+    assert 0.0 < report.r_squared < 1.0
+    ```
     """
 
     rows: int

@@ -36,6 +36,17 @@ class NearestNeighbours(Embedded, Wrapper):
 
     **Source:** Cleveland, *Robust locally weighted regression and smoothing scatterplots* (1979);
     Loader, *Local regression and likelihood* (1999), section 2.2.1.
+
+    ```python
+    >>> x = jnp.array([[0.0], [1.0], [2.0], [10.0]])
+    >>> kernel = ak.NearestNeighbours(ak.Triangular(2.0), neighbours=2)
+    >>> np.exp(kernel.pairwise(x, x)).round(3)
+    array([[1.   , 0.5  , 0.   , 0.   ],
+           [0.5  , 1.   , 0.5  , 0.   ],
+           [0.   , 0.5  , 1.   , 0.   ],
+           [0.375, 0.438, 0.5  , 1.   ]], dtype=float32)
+
+    ```
     """
 
     kernel: Kernel

@@ -29,6 +29,15 @@ class Kernel(eqx.Module):
 
     $-\infty$ says that k carries no weight for q. Constants do not matter to attention: kernels
     are written without their normalising factor.
+
+    ```python
+    class Manhattan(ak.Kernel):
+        def log_pair(self, q, k):
+            return -jnp.sum(jnp.abs(q - k))
+
+    x = jnp.array([[0.0, 0.0], [1.0, 2.0]])
+    assert Manhattan().pairwise(x, x)[0, 1] == -3.0
+    ```
     """
 
     @abc.abstractmethod
@@ -121,7 +130,18 @@ class Kernel(eqx.Module):
 
 
 class Embedded(Kernel):
-    r"""A kernel of embedded points: $\log K(q, k) = \log K'(\varphi(q), \psi(k))$."""
+    r"""A kernel of embedded points: $\log K(q, k) = \log K'(\varphi(q), \psi(k))$.
+
+    ```python
+    class OfLogarithms(ak.kernels.Embedded):
+        def embed(self, q, k):
+            return ak.Laplace(ak.fixed(1.0)), jnp.log(q), jnp.log(k)
+
+    x = jnp.array([[1.0], [2.0], [4.0]])
+    scores = OfLogarithms().pairwise(x, x)
+    assert jnp.allclose(scores[0, 1], scores[1, 2])
+    ```
+    """
 
     @abc.abstractmethod
     def embed(
@@ -155,7 +175,15 @@ def number_of_pair(
 
 
 def unbounded(tree: Tree) -> tuple[Tree, Tree]:
-    """Bounds that bind nothing: every inexact leaf of `tree` at -inf, and at +inf."""
+    """Bounds that bind nothing: every inexact leaf of `tree` at -inf, and at +inf.
+
+    ```python
+    >>> lower, upper = ak.kernels.unbounded(ak.Bilinear(jnp.eye(2)))
+    >>> lower.matrix[0], upper.matrix[0]
+    (Array([-inf, -inf], dtype=float32), Array([inf, inf], dtype=float32))
+
+    ```
+    """
 
     def at(value: float) -> Tree:
         def fill(leaf):

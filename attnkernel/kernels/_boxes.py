@@ -7,7 +7,15 @@ from jaxtyping import Array, Float
 
 
 class PointBoxes(NamedTuple):
-    """All queries with q_low ≤ q ≤ q_high and all keys with k_low ≤ k ≤ k_high, per coordinate."""
+    """All queries with q_low ≤ q ≤ q_high and all keys with k_low ≤ k ≤ k_high, per coordinate.
+
+    ```python
+    >>> low, high = jnp.array([0.0]), jnp.array([1.0])
+    >>> ak.kernels.PointBoxes(low, high, low + 3.0, high + 3.0).gap()
+    Array([2.], dtype=float32)
+
+    ```
+    """
 
     q_low: Float[Array, " dim"]
     q_high: Float[Array, " dim"]

@@ -41,6 +41,15 @@ class Categorical(Kernel):
 
     **Raises:** `ValueError` if a bandwidth is outside its domain, or there are not as many as
     columns of the points.
+
+    ```python
+    class SameOrNext(ak.kernels.Categorical):
+        def log_of(self, steps, share, rest, column):
+            return jnp.where(steps == 0, 0.0, jnp.where(steps == 1, share, -jnp.inf))
+
+    x = jnp.array([[0.0], [1.0], [2.0]])
+    assert ak.attention_weights(x, x, kernel=SameOrNext(0.5))[0, 2] == 0.0
+    ```
     """
 
     bandwidth_parameter: Between | Constant | ConstantOfHeads
@@ -145,6 +154,13 @@ class AitchisonAitken(Categorical):
 
     **Source:** Aitchison and Aitken, *Multivariate binary discrimination by the kernel method*
     (1976).
+
+    ```python
+    >>> x = jnp.array([[0.0], [1.0], [2.0]])
+    >>> np.exp(ak.AitchisonAitken(0.2, categories=3).pairwise(x[:1], x)).round(3)
+    array([[0.8, 0.1, 0.1]], dtype=float32)
+
+    ```
     """
 
     categories: int | tuple[int, ...] = eqx.field(static=True)
@@ -182,6 +198,13 @@ class LiRacine(Categorical):
     At λ = 1 all categories count alike. Arguments as in `Categorical`.
 
     **Source:** Li and Racine, *Nonparametric econometrics* (2007), 4.3.
+
+    ```python
+    >>> x = jnp.array([[0.0], [1.0], [2.0]])
+    >>> np.exp(ak.LiRacine(0.2).pairwise(x[:1], x)).round(3)
+    array([[1. , 0.2, 0.2]], dtype=float32)
+
+    ```
     """
 
     __init__ = Categorical.__init__
@@ -200,6 +223,13 @@ class WangVanRyzin(Categorical):
 
     **Source:** Wang and van Ryzin, *A class of smooth estimators for discrete distributions*
     (1981).
+
+    ```python
+    >>> x = jnp.array([[0.0], [1.0], [2.0]])
+    >>> np.exp(ak.WangVanRyzin(0.2).pairwise(x[:1], x)).round(3)
+    array([[0.8  , 0.08 , 0.016]], dtype=float32)
+
+    ```
     """
 
     __init__ = Categorical.__init__
@@ -221,6 +251,13 @@ class LiRacineOrdered(Categorical):
     At λ = 1 all categories count alike. Arguments as in `Categorical`.
 
     **Source:** Li and Racine, *Nonparametric econometrics* (2007), 4.3.
+
+    ```python
+    >>> x = jnp.array([[0.0], [1.0], [2.0]])
+    >>> np.exp(ak.LiRacineOrdered(0.2).pairwise(x[:1], x)).round(3)
+    array([[1.  , 0.2 , 0.04]], dtype=float32)
+
+    ```
     """
 
     __init__ = Categorical.__init__

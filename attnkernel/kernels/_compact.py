@@ -18,6 +18,15 @@ class Compact(Radial):
     r"""A radial kernel that is zero from r = 1 on; arguments as in `Radial`.
 
     To add one, subclass and write `log_inside`: g(r²) for r² < 1.
+
+    ```python
+    class Parabola(ak.kernels.Compact):
+        def log_inside(self, squares):
+            return jnp.log1p(-squares)
+
+    x = jnp.array([[0.0], [1.0], [3.0]])
+    assert ak.attention_weights(x, x, kernel=Parabola(2.0))[0, 2] == 0.0
+    ```
     """
 
     __init__ = Radial.__init__
@@ -42,7 +51,15 @@ class Compact(Radial):
 
 
 class Boxcar(Compact):
-    r"""The uniform kernel: $K = 1\{r < 1\}$."""
+    r"""The uniform kernel: $K = 1\{r < 1\}$.
+
+    ```python
+    >>> x = jnp.array([[0.0], [0.5], [2.0]])
+    >>> np.exp(ak.Boxcar(1.0).pairwise(x[:1], x)).round(3)
+    array([[1., 1., 0.]], dtype=float32)
+
+    ```
+    """
 
     __init__ = Radial.__init__
 
@@ -51,7 +68,15 @@ class Boxcar(Compact):
 
 
 class Triangular(Compact):
-    r"""The triangular kernel: $K = (1 - r)_+$."""
+    r"""The triangular kernel: $K = (1 - r)_+$.
+
+    ```python
+    >>> x = jnp.array([[0.0], [0.5], [2.0]])
+    >>> np.exp(ak.Triangular(1.0).pairwise(x[:1], x)).round(3)
+    array([[1. , 0.5, 0. ]], dtype=float32)
+
+    ```
+    """
 
     is_smooth = False
     __init__ = Radial.__init__
@@ -66,6 +91,13 @@ class Epanechnikov(Compact):
 
     **Source:** Epanechnikov, *Non-parametric estimation of a multivariate probability density*
     (1969).
+
+    ```python
+    >>> x = jnp.array([[0.0], [0.5], [2.0]])
+    >>> np.exp(ak.Epanechnikov(1.0).pairwise(x[:1], x)).round(3)
+    array([[1.  , 0.75, 0.  ]], dtype=float32)
+
+    ```
     """
 
     __init__ = Radial.__init__
@@ -75,7 +107,15 @@ class Epanechnikov(Compact):
 
 
 class Biweight(Compact):
-    r"""The biweight (quartic): $K = (1 - r^2)_+^2$."""
+    r"""The biweight (quartic): $K = (1 - r^2)_+^2$.
+
+    ```python
+    >>> x = jnp.array([[0.0], [0.5], [2.0]])
+    >>> np.exp(ak.Biweight(1.0).pairwise(x[:1], x)).round(3)
+    array([[1.   , 0.562, 0.   ]], dtype=float32)
+
+    ```
+    """
 
     __init__ = Radial.__init__
 
@@ -84,7 +124,15 @@ class Biweight(Compact):
 
 
 class Triweight(Compact):
-    r"""The triweight: $K = (1 - r^2)_+^3$."""
+    r"""The triweight: $K = (1 - r^2)_+^3$.
+
+    ```python
+    >>> x = jnp.array([[0.0], [0.5], [2.0]])
+    >>> np.exp(ak.Triweight(1.0).pairwise(x[:1], x)).round(3)
+    array([[1.   , 0.422, 0.   ]], dtype=float32)
+
+    ```
+    """
 
     __init__ = Radial.__init__
 
@@ -96,6 +144,13 @@ class Tricube(Compact):
     r"""The tricube of locally weighted regression: $K = (1 - r^3)_+^3$.
 
     **Source:** Cleveland, *Robust locally weighted regression* (1979).
+
+    ```python
+    >>> x = jnp.array([[0.0], [0.5], [2.0]])
+    >>> np.exp(ak.Tricube(1.0).pairwise(x[:1], x)).round(3)
+    array([[1.  , 0.67, 0.  ]], dtype=float32)
+
+    ```
     """
 
     __init__ = Radial.__init__
@@ -107,7 +162,15 @@ class Tricube(Compact):
 
 
 class Cosine(Compact):
-    r"""The cosine bump: $K = \cos(\tfrac\pi2 r)_+$."""
+    r"""The cosine bump: $K = \cos(\tfrac\pi2 r)_+$.
+
+    ```python
+    >>> x = jnp.array([[0.0], [0.5], [2.0]])
+    >>> np.exp(ak.Cosine(1.0).pairwise(x[:1], x)).round(3)
+    array([[1.   , 0.707, 0.   ]], dtype=float32)
+
+    ```
+    """
 
     __init__ = Radial.__init__
 

@@ -74,6 +74,13 @@ def convert_lengthscale(
 
     **Raises:** `ValueError` for a name that is not in the table, names of different kernels, or a
     number ≤ 0.
+
+    ```python
+    >>> gamma = ak.kernels.convert_lengthscale(0.5, target="sklearn_gamma")
+    >>> round(float(gamma), 3)
+    2.0
+
+    ```
     """
     require_positive("lengthscale", lengthscale)
     require_choice("source", source, CONVENTIONS)

@@ -18,6 +18,13 @@ class Gaussian(Radial):
 
     `lengthscale` is a standard deviation, in the units of x; other conventions come through
     `attnkernel.kernels.convert_lengthscale`. One per dimension, or a full `metric`: see `Radial`.
+
+    ```python
+    >>> x = jnp.array([[0.0], [0.5], [2.0]])
+    >>> np.exp(ak.Gaussian(1.0).pairwise(x[:1], x)).round(3)
+    array([[1.   , 0.882, 0.135]], dtype=float32)
+
+    ```
     """
 
     __init__ = Radial.__init__
@@ -34,6 +41,13 @@ class RationalQuadratic(Radial):
     $$ \log K = -\alpha \log\Big(1 + \frac{r^2}{2 \alpha}\Big), \qquad \alpha > 0 $$
 
     **Arguments:** as in `Radial`, and `alpha`: α; the Gaussian is its limit at ∞. Default 1.
+
+    ```python
+    >>> x = jnp.array([[0.0], [0.5], [2.0]])
+    >>> np.exp(ak.RationalQuadratic(1.0, alpha=2.0).pairwise(x[:1], x)).round(3)
+    array([[1.   , 0.886, 0.25 ]], dtype=float32)
+
+    ```
     """
 
     alpha_parameter: PositiveParameter
@@ -62,7 +76,15 @@ class RationalQuadratic(Radial):
 
 
 class Cauchy(Radial):
-    r"""The Cauchy kernel: $\log K = -\log(1 + r^2)$; arguments as in `Radial`."""
+    r"""The Cauchy kernel: $\log K = -\log(1 + r^2)$; arguments as in `Radial`.
+
+    ```python
+    >>> x = jnp.array([[0.0], [0.5], [2.0]])
+    >>> np.exp(ak.Cauchy(1.0).pairwise(x[:1], x)).round(3)
+    array([[1. , 0.8, 0.2]], dtype=float32)
+
+    ```
+    """
 
     __init__ = Radial.__init__
 

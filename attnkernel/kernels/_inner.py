@@ -38,6 +38,13 @@ class DotProduct(Kernel):
     **Arguments:** `scale`: c. trained if it is given. Default None: fixed at $1/\sqrt d$.
 
     **Source:** Vaswani et al., *Attention is all you need* (2017).
+
+    ```python
+    >>> q, k = jnp.array([[1.0, 2.0]]), jnp.array([[0.5, 1.0], [-2.0, 1.0]])
+    >>> np.exp(ak.DotProduct().pairwise(q, k)).round(3)
+    array([[5.858, 1.   ]], dtype=float32)
+
+    ```
     """
 
     scale_parameter: Parameter | None
@@ -77,6 +84,13 @@ class Polynomial(Kernel):
     - `scale`: c, trained if it is given. Default None: fixed at $1/\sqrt d$.
 
     **Raises:** `ValueError` if `degree` is not even: weights could then be negative.
+
+    ```python
+    >>> q, k = jnp.array([[1.0, 2.0]]), jnp.array([[0.5, 1.0], [-2.0, 1.0]])
+    >>> np.exp(ak.Polynomial(2, offset=3.0, scale=1.0).pairwise(q, k)).round(3)
+    array([[30.25,  9.  ]], dtype=float32)
+
+    ```
     """
 
     degree: int = eqx.field(static=True)
@@ -129,6 +143,13 @@ class Additive(Kernel):
 
     **Source:** Bahdanau, Cho and Bengio, *Neural machine translation by jointly learning to align
     and translate* (2015).
+
+    ```python
+    >>> q, k = jnp.array([[1.0, 2.0]]), jnp.array([[0.5, 1.0], [-2.0, 1.0]])
+    >>> np.exp(ak.Additive(jnp.array([1.0, -1.0])).pairwise(q, k)).round(3)
+    array([[0.914, 0.173]], dtype=float32)
+
+    ```
     """
 
     weight: Float[Array, " dim"] = eqx.field(converter=functools.partial(_finite, "weight", 1))
@@ -170,6 +191,13 @@ class CosineSimilarity(Embedded):
     The cosine with the vector 0 is 0, and so is its gradient there.
 
     **Arguments:** `scale`: c, trained if it is given. Default: fixed at 1.
+
+    ```python
+    >>> q, k = jnp.array([[1.0, 2.0]]), jnp.array([[0.5, 1.0], [-2.0, 1.0]])
+    >>> np.exp(ak.CosineSimilarity(2.0).pairwise(q, k)).round(3)
+    array([[7.389, 1.   ]], dtype=float32)
+
+    ```
     """
 
     product: DotProduct
@@ -201,6 +229,13 @@ class Bilinear(Embedded):
 
     **Source:** "general" in Luong, Pham and Manning, *Effective approaches to attention-based
     neural machine translation* (2015).
+
+    ```python
+    >>> q, k = jnp.array([[1.0, 2.0]]), jnp.array([[0.5], [-2.0]])
+    >>> ak.Bilinear(jnp.array([[2.0], [1.0]])).pairwise(q, k)
+    Array([[ 2., -8.]], dtype=float32)
+
+    ```
     """
 
     matrix: Float[Array, "dim_q dim_k"] = eqx.field(

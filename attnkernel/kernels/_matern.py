@@ -15,6 +15,13 @@ class Laplace(Radial):
     r"""The Laplace (exponential, Matérn-1/2) kernel: $\log K = -r$; arguments as in `Radial`.
 
     At coincident points, where it has no derivative, its derivative is 0.
+
+    ```python
+    >>> x = jnp.array([[0.0], [0.5], [2.0]])
+    >>> np.exp(ak.Laplace(1.0).pairwise(x[:1], x)).round(3)
+    array([[1.   , 0.607, 0.135]], dtype=float32)
+
+    ```
     """
 
     is_smooth = False
@@ -30,6 +37,13 @@ class Matern32(Radial):
     $$ \log K = \log(1 + \sqrt3\, r) - \sqrt3\, r $$
 
     **Source:** Rasmussen and Williams, *Gaussian Processes for Machine Learning* (2006), 4.17.
+
+    ```python
+    >>> x = jnp.array([[0.0], [0.5], [2.0]])
+    >>> np.exp(ak.Matern32(1.0).pairwise(x[:1], x)).round(3)
+    array([[1.   , 0.785, 0.14 ]], dtype=float32)
+
+    ```
     """
 
     __init__ = Radial.__init__
@@ -44,6 +58,13 @@ class Matern52(Radial):
     $$ \log K = \log(1 + \sqrt5\, r + \tfrac53 r^2) - \sqrt5\, r $$
 
     **Source:** Rasmussen and Williams, *Gaussian Processes for Machine Learning* (2006), 4.17.
+
+    ```python
+    >>> x = jnp.array([[0.0], [0.5], [2.0]])
+    >>> np.exp(ak.Matern52(1.0).pairwise(x[:1], x)).round(3)
+    array([[1.   , 0.829, 0.139]], dtype=float32)
+
+    ```
     """
 
     __init__ = Radial.__init__

@@ -22,6 +22,13 @@ class Periodic(Kernel):
     `ak.fixed(1.0)` holds either fixed.
 
     **Source:** MacKay, *Introduction to Gaussian processes* (1998), 5.5.
+
+    ```python
+    >>> x = jnp.array([[0.0], [0.5], [2.0]])
+    >>> np.exp(ak.Periodic(1.0, period=2.0).pairwise(x[:1], x)).round(3)
+    array([[1.   , 0.368, 1.   ]], dtype=float32)
+
+    ```
     """
 
     lengthscale_parameter: PositiveParameter

@@ -18,6 +18,15 @@ class Product(Wrapper):
     r"""$\log K(q, k) = \log K_1(q, k) + \log K_2(q, k)$, written `first * second`.
 
     Either may be an `ak.PerHead` of kernels.
+
+    ```python
+    >>> ak.Gaussian(0.3).on(0) * ak.LiRacine(0.2).on(1)
+    Product(
+      first=On(kernel=Gaussian(lengthscale=0.3), columns=(0,)),
+      second=On(kernel=LiRacine(bandwidth=0.2), columns=(1,))
+    )
+
+    ```
     """
 
     first: Any

@@ -31,6 +31,16 @@ class Projected(Embedded, Wrapper):
     - `query_proj`, `key_proj`: functions of one point, such as `eqx.nn.Linear`, linear or not.
 
     **Raises:** `ValueError` where the two give points that K′ cannot compare.
+
+    ```python
+    >>> key_q, key_k = jax.random.split(jax.random.PRNGKey(0))
+    >>> query_proj = eqx.nn.Linear(3, 2, key=key_q)
+    >>> key_proj = eqx.nn.Linear(4, 2, key=key_k)
+    >>> kernel = ak.Projected(ak.DotProduct(), query_proj, key_proj)
+    >>> ak.attention_weights(jnp.ones((5, 3)), jnp.ones((6, 4)), kernel=kernel).shape
+    (5, 6)
+
+    ```
     """
 
     kernel: Kernel
@@ -98,6 +108,13 @@ class SoftCapped(Wrapper):
     **Raises:** `ValueError` if the cap is not positive.
 
     **Source:** Gemma team, *Gemma 2* (2024).
+
+    ```python
+    >>> q, k = jnp.array([[10.0]]), jnp.array([[1.0], [30.0]])
+    >>> np.asarray(ak.SoftCapped(ak.DotProduct(), 50.0).pairwise(q, k)).round(2)
+    array([[ 9.87, 50.  ]], dtype=float32)
+
+    ```
     """
 
     kernel: Kernel

@@ -83,6 +83,15 @@ class Radial(Scaled):
 
     **Raises:** `ValueError` if a lengthscale is not positive and finite, the metric is not
     positive definite, or either is of another dimension than the points.
+
+    ```python
+    class Quartic(ak.kernels.Radial):
+        def log_of(self, squares):
+            return -(squares**2)
+
+    x = jnp.array([[0.0], [2.0]])
+    assert Quartic(2.0).pairwise(x, x)[0, 1] == -1.0
+    ```
     """
 
     metric_parameter: Metric | None

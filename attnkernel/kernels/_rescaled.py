@@ -19,6 +19,14 @@ class Rescaled(Embedded, Wrapper):
     **Arguments:** `kernel`: K′. `factor`: f > 0, no unit.
 
     **Raises:** `ValueError` if the factor is not positive.
+
+    ```python
+    >>> x = jnp.array([[2.0], [4.0]])
+    >>> ak.kernels.Rescaled(ak.DotProduct(ak.fixed(1.0)), 2.0).pairwise(x, x)
+    Array([[1., 2.],
+           [2., 4.]], dtype=float32)
+
+    ```
     """
 
     kernel: Kernel

@@ -23,6 +23,16 @@ class Scaled(Kernel):
 
     **Raises:** `ValueError` if a lengthscale is not positive and finite, or there are not as many
     as dimensions of the points.
+
+    ```python
+    class Box(ak.kernels.Scaled):
+        def log_pair(self, q, k):
+            inside = jnp.all(jnp.abs(q - k) < self.lengthscale)
+            return jnp.where(inside, 0.0, -jnp.inf)
+
+    x = jnp.array([[0.0, 0.0], [1.5, 1.5]])
+    assert ak.attention_weights(x, x, kernel=Box(2.0))[0, 1] == 0.5
+    ```
     """
 
     lengthscale_parameter: PositiveParameter

@@ -17,6 +17,17 @@ class Wrapper(Kernel):
     A fit through it searches the box of each part, and `rescaled`, `is_light`, `check` and
     `category_counts` are those of the parts. To add one, subclass and write `log_pair`. Write
     `points_of_parts` too if the parts see other points, such as some columns.
+
+    ```python
+    class SquareRoot(ak.kernels.Wrapper):
+        kernel: ak.Kernel
+
+        def log_pair(self, q, k):
+            return 0.5 * self.kernel.log_pair(q, k)
+
+    x = jnp.array([[0.0], [1.0]])
+    assert SquareRoot(ak.Laplace(1.0)).pairwise(x, x)[0, 1] == -0.5
+    ```
     """
 
     def points_of_parts(self, x: Float[Array, "n dim"]) -> Float[Array, "n dim_part"]:

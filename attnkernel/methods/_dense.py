@@ -54,7 +54,17 @@ def dense_weights(
     prior: Prior | None,
     rule: Rule,
 ) -> Float[Array, "queries keys"]:
-    """The weights themselves, of sum 1, or less with a sink; 0 where a query sees no key."""
+    """The weights themselves, of sum 1, or less with a sink; 0 where a query sees no key.
+
+    ```python
+    >>> x = jnp.array([[0.0], [1.0]])
+    >>> weights = ak.methods.dense_weights(x, x, ak.Laplace(1.0), ak.Causal(), ak.Softmax())
+    >>> np.asarray(weights).round(3)
+    array([[1.   , 0.   ],
+           [0.269, 0.731]], dtype=float32)
+
+    ```
+    """
     log_weights, _ = _log_weights(q, k, kernel, prior, rule)
     state = SoftmaxState.from_log_weights(log_weights, jnp.zeros((k.shape[0], 0), q.dtype))
     log_mass = state.with_sink(rule.log_sink()).log_mass[:, None]

@@ -28,7 +28,14 @@ CHUNK_ROWS = 64
 
 
 class LinearState(eqx.Module):
-    """$\\sum_j \\varphi_m(k_j) (v_j, 1)$ of the keys so far, each feature times $e^{-c_m}$."""
+    """$\\sum_j \\varphi_m(k_j) (v_j, 1)$ of the keys so far, each feature times $e^{-c_m}$.
+
+    ```python
+    >>> ak.methods.LinearState.empty(2, 1, jnp.float32)
+    LinearState(maximum=f32[2], sums=f32[2,2])
+
+    ```
+    """
 
     maximum: Float[Array, " features"]
     sums: Float[Array, "features width"]

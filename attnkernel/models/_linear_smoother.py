@@ -23,6 +23,13 @@ class DataSupport(NamedTuple):
     - `empty`: no label has weight.
     - `deficient`: the local design is rank-deficient, so that the fit is of lower order.
     - `extrapolates`: the prediction extrapolates outside the data; see `LocalFit`.
+
+    ```python
+    >>> model = ak.KernelRegression(ak.Boxcar(0.3))
+    >>> model.data_support(np.array([0.5, 9.0]), np.linspace(0.0, 1.0, 5)).empty
+    Array([False,  True], dtype=bool)
+
+    ```
     """
 
     empty: Bool[Array, " m"]

@@ -27,6 +27,13 @@ class RecurrentCache(eqx.Module):
     - `heads`: the number of query heads; `features`: of features; `vo_size`: the size of values.
     - `dtype`: of the sums, and no less than float32: in bfloat16 a sum of equal numbers stops
       growing after a few hundred of them. Default: the default floating type.
+
+    ```python
+    >>> cache = ak.RecurrentCache(heads=2, features=4, vo_size=3)
+    >>> cache.state.sums.shape
+    (2, 4, 4)
+
+    ```
     """
 
     state: LinearState

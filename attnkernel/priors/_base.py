@@ -20,7 +20,19 @@ from ._key_mask import KeyMask
 
 
 class Prior(eqx.Module):
-    r"""A non-negative weight $\pi(i, j)$ of a pair of positions, held as its logarithm."""
+    r"""A non-negative weight $\pi(i, j)$ of a pair of positions, held as its logarithm.
+
+    ```python
+    class Decay(ak.Prior):
+        rate: float
+
+        def log_pair(self, i, j):
+            return -self.rate * jnp.abs(i - j)
+
+    i = jnp.arange(3)
+    assert Decay(0.5).pairwise(i, i)[0, 2] == -1.0
+    ```
+    """
 
     @abc.abstractmethod
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
@@ -77,6 +89,15 @@ class Product(Prior):
     r"""$\log \pi(i, j) = \log \pi_1(i, j) + \log \pi_2(i, j)$, written `first * second`.
 
     Either may be an `ak.PerHead` of priors.
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> (ak.Causal() * ak.Alibi(0.5)).pairwise(i, i)
+    Array([[ 0. , -inf, -inf],
+           [-0.5,  0. , -inf],
+           [-1. , -0.5,  0. ]], dtype=float32)
+
+    ```
     """
 
     first: Any
@@ -106,7 +127,17 @@ class Product(Prior):
 
 
 class Mask(Prior):
-    """A prior that is 0 or 1: True = query i attends to key j."""
+    """A prior that is 0 or 1: True = query i attends to key j.
+
+    ```python
+    class Even(ak.Mask):
+        def allows(self, i, j):
+            return j % 2 == 0
+
+    x = jnp.zeros((3, 1))
+    assert ak.attention_weights(x, x, kernel=ak.Gaussian(1.0), prior=Even())[0, 1] == 0.0
+    ```
+    """
 
     @abc.abstractmethod
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
@@ -138,7 +169,17 @@ class Mask(Prior):
 
 
 class And(Mask):
-    """True where both masks are; written `first & second`."""
+    """True where both masks are; written `first & second`.
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> np.exp((ak.Causal() & ak.priors.ExcludeSelf()).pairwise(i, i))
+    array([[0., 0., 0.],
+           [1., 0., 0.],
+           [1., 1., 0.]], dtype=float32)
+
+    ```
+    """
 
     first: Mask
     second: Mask
@@ -162,7 +203,17 @@ class And(Mask):
 
 
 class Or(Mask):
-    """True where either mask is; written `first | second`."""
+    """True where either mask is; written `first | second`.
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> np.exp((ak.Causal() | ak.Window(0, 1)).pairwise(i, i))
+    array([[1., 1., 0.],
+           [1., 1., 1.],
+           [1., 1., 1.]], dtype=float32)
+
+    ```
+    """
 
     first: Mask
     second: Mask
@@ -183,7 +234,17 @@ class Or(Mask):
 
 
 class Not(Mask):
-    """True where the mask is not; written `~mask`."""
+    """True where the mask is not; written `~mask`.
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> np.exp((~ak.Causal()).pairwise(i, i))
+    array([[0., 1., 1.],
+           [0., 0., 1.],
+           [0., 0., 0.]], dtype=float32)
+
+    ```
+    """
 
     mask: Mask
 

@@ -34,6 +34,15 @@ class Alibi(Prior):
     **Raises:** `ValueError` for none or both of the two, or one out of range.
 
     **Source:** Press, Smith and Lewis, *Train short, test long* (2022).
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> ak.Alibi(0.5).pairwise(i, i)
+    Array([[-0. , -0.5, -1. ],
+           [-0.5, -0. , -0.5],
+           [-1. , -0.5, -0. ]], dtype=float32)
+
+    ```
     """
 
     slope_parameter: Parameter
@@ -69,6 +78,12 @@ def alibi_slopes(heads: int) -> Float[np.ndarray, " heads"]:
     An array of NumPy: slopes that `Alibi` holds fixed, as the paper does.
 
     **Source:** Press, Smith and Lewis, *Train short, test long* (2022).
+
+    ```python
+    >>> ak.priors.alibi_slopes(4)
+    array([0.25      , 0.0625    , 0.015625  , 0.00390625])
+
+    ```
     """
     heads = as_integer("heads", heads, 1)
     return 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads)
@@ -134,6 +149,15 @@ class RelativeBias(Prior):
 
     **Source:** Raffel et al., *Exploring the limits of transfer learning with a unified
     text-to-text transformer* (2020).
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> ak.RelativeBias(jnp.array([0.0, -1.0, 0.0, -2.0]), max_distance=2).pairwise(i, i)
+    Array([[ 0., -2., -2.],
+           [-1.,  0., -2.],
+           [-1., -1.,  0.]], dtype=float32)
+
+    ```
     """
 
     table: Float[Array, " buckets"]
@@ -191,6 +215,15 @@ class Table(Prior):
     """A bias that is stored: log π itself. It takes O(queries x keys) memory.
 
     **Arguments:** `bias`: shape (queries, keys), a parameter to fit; -inf forbids a pair.
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> ak.priors.Table(jnp.array([[0.0, -1.0, -jnp.inf]] * 3)).pairwise(i, i)
+    Array([[  0.,  -1., -inf],
+           [  0.,  -1., -inf],
+           [  0.,  -1., -inf]], dtype=float32)
+
+    ```
     """
 
     bias: Float[Array, "queries keys"]
@@ -223,6 +256,15 @@ class KeyWeights(Prior):
     twice, 0 hides it.
 
     **Arguments:** `log_weights`: log r, shape (keys,), a parameter to fit.
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> ak.priors.KeyWeights(jnp.array([0.0, 0.5, -jnp.inf])).pairwise(i, i)
+    Array([[ 0. ,  0.5, -inf],
+           [ 0. ,  0.5, -inf],
+           [ 0. ,  0.5, -inf]], dtype=float32)
+
+    ```
     """
 
     log_weights: Float[Array, " keys"]

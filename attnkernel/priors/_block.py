@@ -8,7 +8,15 @@ from jaxtyping import Array, Int
 
 
 class PositionBlock(NamedTuple):
-    """All pairs with i_low ≤ i ≤ i_high and j_low ≤ j ≤ j_high."""
+    """All pairs with i_low ≤ i ≤ i_high and j_low ≤ j ≤ j_high.
+
+    ```python
+    >>> block = ak.priors.PositionBlock(i_low=0, i_high=3, j_low=8, j_high=11)
+    >>> [int(distance) for distance in block.distance_range()]
+    [5, 11]
+
+    ```
+    """
 
     i_low: Int[Array, ""]
     i_high: Int[Array, ""]

@@ -25,6 +25,14 @@ class At(Prior):
     - `keys`: r, of each key, shape (keys,). Default: p.
 
     **Raises:** `ValueError` if positions are not integers, or not one per row.
+
+    ```python
+    >>> i = jnp.arange(2)
+    >>> np.exp(ak.priors.At(ak.Causal(), jnp.array([2, 5]), jnp.array([5, 3])).pairwise(i, i))
+    array([[0., 0.],
+           [1., 1.]], dtype=float32)
+
+    ```
     """
 
     prior: Any

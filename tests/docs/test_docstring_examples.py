@@ -6,6 +6,8 @@ standing for any text; a block without `>>>` must run.
 
 import ast
 import doctest
+import inspect
+import operator
 import re
 import textwrap
 
@@ -25,6 +27,10 @@ FENCED = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
 
 
+def has_example(text):
+    return ">>>" in text or "```python" in text
+
+
 def docstrings_with_examples():
     """Yields the path, the qualified name and the docstring of everything that has an example."""
     for path in sorted((ROOT / "attnkernel").rglob("*.py")):
@@ -33,7 +39,7 @@ def docstrings_with_examples():
         while stack:
             node, name = stack.pop()
             text = ast.get_docstring(node) or ""
-            if ">>>" in text or "```python" in text:
+            if has_example(text):
                 yield pytest.param(text, id=f"{module}:{name}".rstrip(":"))
             for child in node.body:
                 if isinstance(child, DOCUMENTED):
@@ -61,6 +67,18 @@ def test_example_runs(text, tmp_path, monkeypatch):
     plt.switch_backend("agg")
     run(text)
     plt.close("all")
+
+
+def test_every_public_class_and_function_has_an_example(load):
+    public = load(ROOT / "docs" / "extensions" / "names.py").public()
+    parts = {name: operator.attrgetter(name.partition(".")[2])(ak) for name in public}
+    documented = {
+        name: part.__doc__ or ""
+        for name, part in parts.items()
+        if inspect.isfunction(part) or (inspect.isclass(part) and not issubclass(part, Exception))
+    }
+    assert "attnkernel.kernels.Radial" in documented
+    assert [name for name, text in documented.items() if not has_example(text)] == []
 
 
 @pytest.mark.parametrize(
