@@ -207,6 +207,15 @@ PATH = {"None": None, "a number": 3, "an array": np.ones(2), "a class": ak.Gauss
 NAMES = {"a number": 3, "an array": np.ones(2), "a class": ak.Gaussian, "numbers": [1, 2]}
 
 
+def uncached_programs(folder: Any) -> Any:
+    """Calls `ak.cache_programs`, and leaves the programs of this process uncached."""
+    before = jax.config.read("jax_compilation_cache_dir")
+    try:
+        return ak.cache_programs(folder)
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
 def points(valid: Any) -> dict[str, Any]:
     """Misuses of points or labels, in the shape of the valid ones."""
     shape = np.shape(valid)
@@ -684,6 +693,7 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
             "score": ("function", ak.squared_error),
         },
     ),
+    "cache_programs": (uncached_programs, {"folder": ("path?", FOLDER / "programs")}),
     "Checkpoints": (
         ak.Checkpoints,
         {
