@@ -1,8 +1,7 @@
-r"""Numbers of kernels, priors and rules: in natural units, trained or fixed, never out of domain.
+r"""Kinds of parameters: in natural units, trained or fixed, never out of their domain.
 
-A number that is written is trained. A default is fixed, except that of a lengthscale, and
-`fixed(0.3)` holds a number fixed. A trained number is stored as z, which may be any real number,
-and clipped where exp or the logistic function σ would round to an end of the domain:
+A trained number is stored as z, which may be any real number, and clipped where exp or the logistic
+function σ would round to an end of the domain:
 
 $$ \theta = e^{z} > 0, \qquad \theta = a + (b - a)\, \sigma(z) \in (a, b),
    \qquad z \in \mathbb{R} $$
@@ -24,51 +23,9 @@ import wadler_lindig as wl
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .arrays import as_float64, as_real_array, is_concrete, wider_dtype
+from .arrays import is_concrete
 
-
-@dataclasses.dataclass(frozen=True)
-class Fixed:
-    """Numbers that are not trained: what `fixed` returns, for an argument of a kernel or rule."""
-
-    numbers: np.ndarray
-
-    def __repr__(self) -> str:
-        return f"fixed({self.numbers.tolist()})"
-
-
-Number = ArrayLike | Fixed
 MAX_SHOWN = 16  # numbers of one parameter that its repr lists
-
-
-def fixed(value: ArrayLike) -> Fixed:
-    r"""Returns a number that no fit moves, for any argument that would be trained.
-
-    $$ \partial \mathcal{L} / \partial \theta = 0 \text{ by construction: } \theta
-       \text{ is no leaf of the tree} $$
-
-    Each fixed number compiles a program of its own.
-
-    **Arguments:** `value`: θ in its natural unit, one number; or one of each head, for
-    `ak.PerHead`; for a lengthscale, one of each dimension.
-
-    **Raises:** `ValueError` if it is no finite real number, or is known at run time alone.
-
-    ```python
-    >>> import attnkernel as ak
-    >>> ak.Softmax(ak.fixed(0.5), sink_mass=ak.fixed(1e-16))
-    Softmax(temperature=fixed(0.5), sink_mass=fixed(1e-16))
-    >>> ak.Periodic(0.5, period=ak.fixed(24.0))
-    Periodic(lengthscale=0.5, period=fixed(24.0))
-
-    ```
-    """
-    if isinstance(value, Fixed):
-        return value
-    if not is_concrete(value):
-        raise ValueError("A fixed number must be known before a program is compiled; got a tracer.")
-    _require_inside("value", value, -math.inf, math.inf, "a finite number")
-    return Fixed(as_float64("value", value, "a real number"))
 
 
 class Parameter(eqx.Module):
@@ -146,7 +103,7 @@ class Constant(Parameter):
         It is no constant if the factor is traced.
         """
         if is_concrete(factor):
-            return Constant(_nested_tuples(np.multiply(self.number, factor)))
+            return Constant(nested_tuples(np.multiply(self.number, factor)))
         return Positive(self.log() + jnp.log(factor), np.ndim(self.number))
 
     def __pdoc__(self, **kwargs: Any) -> wl.AbstractDoc:
@@ -180,7 +137,7 @@ class ConstantOfHeads(Parameter):
 
     def times(self, factor: ArrayLike) -> "ConstantOfHeads":
         """The parameter whose value is this one times a positive factor."""
-        return ConstantOfHeads(_nested_tuples(np.multiply(self.numbers, factor)), self.place)
+        return ConstantOfHeads(nested_tuples(np.multiply(self.numbers, factor)), self.place)
 
 
 class Trained(Parameter):
@@ -257,61 +214,6 @@ class Between(Trained):
 PositiveParameter = Positive | Constant | ConstantOfHeads
 
 
-def real(name: str, value: Number) -> Parameter:
-    """A parameter that may be any finite number."""
-    _require_inside(name, value, -math.inf, math.inf, "a finite number")
-    return constant(value) if isinstance(value, Fixed) else Free(as_trained(name, value), 0)
-
-
-def positive(
-    name: str,
-    value: Number,
-    hint: str,
-    *,
-    or_zero: bool = False,
-    per_dimension: bool = False,
-) -> PositiveParameter:
-    """A parameter above 0; if `or_zero`, one that is fixed may be 0.
-
-    With `per_dimension`, a vector holds a number of each dimension; without, of each head.
-    """
-    is_fixed = isinstance(value, Fixed)
-    low = -math.ulp(0.0) if or_zero and is_fixed else 0.0
-    expected = "at least 0 and finite" if low else "positive and finite"
-    _require_inside(name, value, low, math.inf, expected, hint)
-    axes = _axes_of_dimensions(name, value) if per_dimension else 0
-    if is_fixed:
-        return constant(value, axes)
-    return Positive(jnp.log(as_trained(name, value)), axes)
-
-
-def between(
-    name: str,
-    value: Number,
-    low: float,
-    high: float | tuple[float, ...],
-    hint: str,
-    *,
-    or_low: bool = False,
-    per_dimension: bool = False,
-) -> Between | Constant | ConstantOfHeads:
-    """A parameter above `low` and below `high`; one that is fixed may be `high`, and if `or_low`
-    also `low`. With `per_dimension`, a vector holds a number of each dimension.
-    """
-    most = np.asarray(high)
-    axes = max(most.ndim, _axes_of_dimensions(name, value, most.shape) if per_dimension else 0)
-    shown = np.round(most, 6).tolist()
-    if isinstance(value, Fixed):
-        least = math.nextafter(low, -math.inf) if or_low else low
-        expected = f"{'at least' if or_low else 'above'} {low:g}, and at most {shown}"
-        _require_inside(name, value, least, np.nextafter(most, math.inf), expected, hint)
-        return constant(value, axes)
-    _require_inside(name, value, low, most, f"above {low:g}, and below {shown} to be fitted", hint)
-    trained = as_trained(name, value)
-    share = (trained - low) / (most - low).astype(trained.dtype)
-    return Between(jnp.log(share) - jnp.log1p(-share), axes, low, high)
-
-
 def require_single(tree: Any) -> None:
     """Raise `ValueError` at a parameter that has a number for each of several heads."""
     is_parameter = lambda node: isinstance(node, Parameter)  # noqa: E731
@@ -338,37 +240,10 @@ def described(module: eqx.Module, **kwargs: Any) -> wl.AbstractDoc:
     return wl.bracketed(begin, parts, wl.comma, end, kwargs.get("indent", 2))
 
 
-def as_trained(name: str, value: ArrayLike) -> Float[Array, "..."]:
-    """The numbers in floating point of at least JAX's default precision."""
-    array = as_real_array(name, value)
-    return array.astype(wider_dtype(array.dtype, jnp.result_type(float)))
-
-
-def constant(value: Fixed, axes: int = 0) -> Constant | ConstantOfHeads:
-    """The parameter of fixed numbers; `axes`: of the value, the leading ones are of heads."""
-    shape = value.numbers.shape
-    heads = shape[: len(shape) - axes]
-    if not heads:
-        return Constant(_nested_tuples(value.numbers))
-    flat = value.numbers.reshape(-1, *shape[len(heads) :])
-    return ConstantOfHeads(_nested_tuples(flat), jnp.arange(len(flat)).reshape(heads))
-
-
-def _axes_of_dimensions(name: str, value: Number, dim: tuple[int, ...] = ()) -> int:
-    """0 for one number, 1 for one per dimension; `ValueError` for other shapes."""
-    shape = np.shape(_numbers(value))
-    if len(shape) > 1 or (shape and dim and shape != dim):
-        raise ValueError(
-            f"{name} must be one number or one per dimension, shape {dim or '(dim,)'}; got shape "
-            f"{shape}. For several heads: ak.PerHead([ak.Gaussian(0.1), ak.Gaussian(1.0)])."
-        )
-    return len(shape)
-
-
-def _nested_tuples(numbers: Any) -> Any:
+def nested_tuples(numbers: Any) -> Any:
     """An array of NumPy, or nested lists, as nested tuples, which can be hashed."""
     numbers = numbers.tolist() if isinstance(numbers, np.ndarray | np.generic) else numbers
-    return tuple(map(_nested_tuples, numbers)) if isinstance(numbers, list) else numbers
+    return tuple(map(nested_tuples, numbers)) if isinstance(numbers, list) else numbers
 
 
 def _four_digits(numbers: Any) -> str:
@@ -376,24 +251,3 @@ def _four_digits(numbers: Any) -> str:
     if isinstance(numbers, list):
         return f"[{', '.join(map(_four_digits, numbers))}]"
     return f"{numbers:.4g}"
-
-
-def _numbers(value: Number) -> ArrayLike:
-    return value.numbers if isinstance(value, Fixed) else value
-
-
-def _require_inside(
-    name: str, value: Number, low: float, high: ArrayLike, expected: str, hint: str = ""
-) -> None:
-    """Raise `ValueError` unless each number is strictly between `low` and `high`."""
-    given = _numbers(value)
-    if not is_concrete(given):
-        return
-    numbers = as_float64(name, given, "a real number")
-    if not np.all((numbers > low) & (numbers < high)):
-        raise ValueError(f"{name} must be {expected}; got {numbers.tolist()}. {hint}".rstrip())
-    limits, size = jnp.finfo(jnp.result_type(float)), np.abs(numbers)
-    if np.any((size > float(limits.max)) | (size < (0.0 if low else float(limits.tiny)))):
-        raise ValueError(
-            f"{name} has numbers that {limits.dtype} cannot hold; got {numbers.tolist()}."
-        )

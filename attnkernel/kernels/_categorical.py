@@ -15,7 +15,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.parameters import Between, Constant, ConstantOfHeads, Number, between, described
+from .._core.parameter_arguments import Number, between
+from .._core.parameters import Between, Constant, ConstantOfHeads, described
 from .._core.validation import as_integer_tuple
 from ._base import Kernel, unbounded
 from ._boxes import PointBoxes

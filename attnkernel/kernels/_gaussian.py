@@ -6,7 +6,8 @@ import jax.numpy as jnp
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from .._core.parameters import Number, PositiveParameter, positive
+from .._core.parameter_arguments import Number, positive
+from .._core.parameters import PositiveParameter
 from ._radial import Radial
 
 

@@ -15,7 +15,8 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array, require_finite
 from .._core.mesh_axes import vary_alike
-from .._core.parameters import Number, Parameter, described, fixed, real
+from .._core.parameter_arguments import Number, fixed, real
+from .._core.parameters import Parameter, described
 from .._core.validation import as_integer
 from ._base import Embedded, Kernel
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.parameters import Number, PositiveParameter, described, positive
+from .._core.parameter_arguments import Number, positive
+from .._core.parameters import PositiveParameter, described
 from ._base import Kernel
 from ._distances import MANY, add_up, columns, largest
 

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._core.parameters import Number, Parameter, described, positive
+from .._core.parameter_arguments import Number, positive
+from .._core.parameters import Parameter, described
 from .._core.validation import require_function, require_instance
 from ._base import Embedded, Kernel
 from ._boxes import PointBoxes

@@ -16,15 +16,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import is_concrete
-from .._core.parameters import (
-    Fixed,
-    Free,
-    Number,
-    Parameter,
-    as_trained,
-    constant,
-    fixed,
-)
+from .._core.parameter_arguments import Fixed, Number, as_trained, constant, fixed
+from .._core.parameters import Free, Parameter
 from .._core.symbolic_sizes import is_at_most
 from ._boxes import PointBoxes
 from ._distances import as_row, pairwise_squares, product, squares_of

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.parameters import Number, PositiveParameter, described, positive
+from .._core.parameter_arguments import Number, positive
+from .._core.parameters import PositiveParameter, described
 from ._base import Kernel, unbounded
 
 TRY_LENGTHSCALE = "It is a distance in the units of x: try a tenth of the range of x."

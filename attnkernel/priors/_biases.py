@@ -13,7 +13,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from .._core.arrays import as_real_array, require_finite, require_log_values
-from .._core.parameters import Fixed, Number, Parameter, described, fixed, positive, real
+from .._core.parameter_arguments import Fixed, Number, fixed, positive, real
+from .._core.parameters import Parameter, described
 from .._core.validation import as_integer, require_bool
 from ._base import Prior
 from ._block import PositionBlock

@@ -3,7 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._core.parameters import Number, Parameter, between, described, fixed, positive
+from .._core.parameter_arguments import Number, between, fixed, positive
+from .._core.parameters import Parameter, described
 from ._base import (
     TRY_TEMPERATURE,
     Rule,

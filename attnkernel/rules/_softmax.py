@@ -3,7 +3,8 @@
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from .._core.parameters import Constant, Number, PositiveParameter, described, fixed, positive
+from .._core.parameter_arguments import Number, fixed, positive
+from .._core.parameters import Constant, PositiveParameter, described
 from ._base import (
     TRY_TEMPERATURE,
     Rule,
