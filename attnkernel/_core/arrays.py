@@ -20,6 +20,11 @@ MAX_CLUSTER_GAP_STEPS = 1e3  # of the narrower dtype, between neighbours of a cl
 MAX_CHECKED_STEPS = 1e5  # of the narrower dtype, over the range of a cluster
 
 
+def precise_matmul(a: Array, b: Array) -> Array:
+    """Returns the matrix product in the full precision of its dtype, on any device."""
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+
 def is_concrete(*arrays: ArrayLike) -> bool:
     """Whether every array has a value in this process: no tracer, no part on other processes."""
 

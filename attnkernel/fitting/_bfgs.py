@@ -15,10 +15,11 @@ of all searches use up their steps. A start without a finite loss takes all of t
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from .._core.arrays import precise_matmul
 
 FIRST_STEP_LENGTH = 0.1
 MAX_STEP_LENGTH = 1.0
@@ -107,7 +108,7 @@ class Bfgs(NamedTuple):
         inverse = jnp.where(
             updated, _bfgs_update(self.inverse, step, change, self.has_curvature), self.inverse
         )
-        ahead = -_product(inverse, gradient)
+        ahead = -precise_matmul(inverse, gradient)
         longest = jnp.max(jnp.abs(ahead))
         # the first step is short; without positive curvature a step is twice as long as the last
         size = jnp.where(first, FIRST_STEP_LENGTH, 2.0 * jnp.max(jnp.abs(step)))
@@ -160,12 +161,9 @@ def _bfgs_update(
     rho = 1.0 / _dot(step, change)
     inverse = jnp.where(has_curvature, inverse, eye / (rho * _dot(change, change)))
     left = eye - rho * step[:, None] * change[None, :]
-    return _product(_product(left, inverse), left.T) + rho * step[:, None] * step[None, :]
-
-
-def _product(a: Array, b: Array) -> Array:
-    """Returns the matrix product in the full precision of its dtype, on any device."""
-    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+    return (
+        precise_matmul(precise_matmul(left, inverse), left.T) + rho * step[:, None] * step[None, :]
+    )
 
 
 def _dot(a: Array, b: Array) -> Array:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from .._core.arrays import precise_matmul
 from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
 
@@ -75,7 +76,7 @@ def pairwise_squares(
     def by_matrices() -> Array:
         left = jnp.concatenate([-2.0 * a, squares_a, jnp.ones_like(squares_a)], axis=1) * unit
         right = jnp.concatenate([b, jnp.ones_like(squares_b), squares_b], axis=1)
-        squares = product(left, right.T)
+        squares = precise_matmul(left, right.T)
         return jnp.minimum(squares, 0.0) if unit < 0 else jnp.maximum(squares, 0.0)
 
     return jax.lax.cond(_are_within(_NEAR, a, b), by_matrices, by_differences)
@@ -127,8 +128,8 @@ def _by_products(unit: float, primals: list, tangents: list) -> Float[Array, "qu
         return jnp.sum(u * u_dot, axis=1, keepdims=True)
 
     one_a, one_b = jnp.ones_like(a[:, :1]), jnp.ones_like(b[:, :1])
-    of_q = product(tall(-a_dot, along(a, a_dot)), wide(b, one_b))
-    of_k = product(tall(a, one_a), wide(-b_dot, along(b, b_dot)))
+    of_q = precise_matmul(tall(-a_dot, along(a, a_dot)), wide(b, one_b))
+    of_k = precise_matmul(tall(a, one_a), wide(-b_dot, along(b, b_dot)))
     return (2.0 * unit) * (of_q + of_k)
 
 
@@ -172,9 +173,6 @@ def _are_within(
     return ~any_in_batch(~(squares_a + squares_b <= most))
 
 
-product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-
-
 def _centre(points: Float[Array, "points dim"]) -> Float[Array, " dim"]:
     """The middle of the box of points, constant to differentiation."""
     middle = 0.5 * jnp.min(points, axis=0) + 0.5 * jnp.max(points, axis=0)
@@ -190,7 +188,7 @@ def _centred(
     """Points from the centre, in lengthscales, kept so small that products do not overflow."""
     points = (points - as_row(centre)) * as_row(inverse)
     if factor is not None:
-        points = product(points, factor.T)
+        points = precise_matmul(points, factor.T)
     most = largest(points.dtype)  # no digit of a difference is left there
     return jnp.clip(points, -most, most)
 

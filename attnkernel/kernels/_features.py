@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .._core.arrays import precise_matmul
 from .._core.batching import any_in_batch
 from .._core.validation import as_integer, require_bool, require_key
 from ._base import Kernel
@@ -90,7 +91,7 @@ class EluFeatures(FiniteRank):
     ) -> Float[Array, "queries keys"]:
         a, b = self.features(q).log, self.features(k).log
         high_a, high_b = (jax.lax.stop_gradient(jnp.max(x, axis=1, keepdims=True)) for x in (a, b))
-        products = _product(jnp.exp(a - high_a), jnp.exp(b - high_b).T)
+        products = precise_matmul(jnp.exp(a - high_a), jnp.exp(b - high_b).T)
         some = products > jnp.finfo(products.dtype).tiny
 
         def by_feature() -> Float[Array, "queries keys"]:
@@ -197,7 +198,7 @@ class RandomFeatures(eqx.Module):
     def __call__(self, u: Float[Array, "rows dim"], gaussian: bool) -> Features:
         """Features of points in the units of the kernel; of the Gaussian, or of the dot product."""
         directions = jax.lax.stop_gradient(self.directions).astype(u.dtype)
-        angles = _product(u, directions.T)
+        angles = precise_matmul(u, directions.T)
         half = 0.5 * jnp.sum(u * u, axis=1, keepdims=True)
         scale = -0.5 * math.log(directions.shape[0])
         if self.positive:
@@ -224,7 +225,3 @@ def in_units(
     size = jnp.abs(scale)
     half = jnp.sqrt(jnp.where(size > 0, size, 1.0))
     return q * jnp.where(size > 0, scale / half, scale) / root, k * half / root
-
-
-def _product(a: Array, b: Array) -> Array:
-    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_real_array, require_finite
+from .._core.arrays import as_real_array, precise_matmul, require_finite
 from .._core.mesh_axes import vary_alike
 from .._core.parameter_arguments import Number, fixed, real
 from .._core.parameters import Parameter, described
@@ -68,7 +68,7 @@ class DotProduct(Kernel):
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, "queries keys"]:
         scale = 1.0 / math.sqrt(q.shape[1]) if self.scale is None else self.scale
-        return _products(q * scale, k)
+        return precise_matmul(q * scale, k.T)
 
 
 class Polynomial(Kernel):
@@ -257,11 +257,7 @@ class Bilinear(Embedded):
         self, q: Float[Array, "*batch queries dim_q"], k: Float[Array, "*batch_k keys dim_k"]
     ) -> tuple[Kernel, Array, Array]:
         matrix = self.matrix.astype(q.dtype)
-        return DotProduct(fixed(1.0)), jnp.matmul(q, matrix, precision=jax.lax.Precision.HIGHEST), k
-
-
-def _products(q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]) -> Array:
-    return jnp.matmul(q, k.T, precision=jax.lax.Precision.HIGHEST)
+        return DotProduct(fixed(1.0)), precise_matmul(q, matrix), k
 
 
 def _direction(x: Float[Array, "... dim"]) -> Float[Array, "... dim"]:

@@ -15,12 +15,12 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import is_concrete
+from .._core.arrays import is_concrete, precise_matmul
 from .._core.parameter_arguments import Fixed, Number, as_trained, constant, fixed
 from .._core.parameters import Free, Parameter
 from .._core.symbolic_sizes import is_at_most
 from ._boxes import PointBoxes
-from ._distances import as_row, pairwise_squares, product, squares_of
+from ._distances import as_row, pairwise_squares, squares_of
 from ._integrals import log_integral, log_sphere
 from ._scaled import Scaled
 
@@ -126,7 +126,7 @@ class Radial(Scaled):
         r"""$M^{1/2} x / \ell$ of each point x: the coordinates in which r is the distance."""
         power, inverse, factor = self._scale(points)
         points = points * as_row(power) * as_row(inverse)
-        return points if factor is None else product(points, factor.T)
+        return points if factor is None else precise_matmul(points, factor.T)
 
     def pairwise(
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]

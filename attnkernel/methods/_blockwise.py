@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._core.arrays import precise_matmul
 from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
 from .._core.symbolic_sizes import is_at_most, is_symbolic
@@ -276,7 +277,7 @@ def _matmul(
 ) -> Float[Array, "rows width"]:
     # the right factor is wide, and so is its cotangent: XLA on CPU is slow with tall ones
     wide = jax.lax.optimization_barrier(values)
-    return jnp.matmul(weights, wide.T, precision=jax.lax.Precision.HIGHEST)
+    return precise_matmul(weights, wide.T)
 
 
 @_matmul.defjvp

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.arrays import as_points
+from .._core.arrays import as_points, precise_matmul
 from .._core.symbolic_sizes import NO_SYMBOLIC_SIZES, is_symbolic
 from ..kernels import Gaussian, Kernel
 from ..priors import Prior
@@ -185,4 +185,4 @@ def _covariance(kernel: Gaussian, dim: int) -> Float[Array, "dim dim"]:
     """Σ = ℓ² M⁻¹, of exp(-½ (q - k)ᵀ Σ⁻¹ (q - k))."""
     kernel.check(dim, dim)
     half = jnp.linalg.inv(kernel.in_lengthscales(jnp.eye(dim, dtype=float)))
-    return jnp.matmul(half.T, half, precision=jax.lax.Precision.HIGHEST)
+    return precise_matmul(half.T, half)

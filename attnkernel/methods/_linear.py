@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._core.arrays import precise_matmul
 from .._core.mesh_axes import vary_alike
 from .._core.symbolic_sizes import is_symbolic
 from .._core.validation import require_instance
@@ -150,7 +151,7 @@ def _add_keys(
     maximum = jnp.maximum(state.maximum, jnp.max(keys.log, axis=0, initial=-jnp.inf))
     maximum = jax.lax.stop_gradient(maximum)
     weights = keys.factor * jnp.exp(keys.log - finite_shift(maximum)[None, :])
-    return LinearState(maximum, state.scaled(maximum) + _matmul(weights.T, values))
+    return LinearState(maximum, state.scaled(maximum) + precise_matmul(weights.T, values))
 
 
 def _read_state(state: LinearState, queries: Features) -> SoftmaxState:
@@ -159,7 +160,9 @@ def _read_state(state: LinearState, queries: Features) -> SoftmaxState:
     log = jnp.where(jnp.isneginf(state.maximum)[None, :], -jnp.inf, log)
     highest = finite_shift(jnp.max(log, axis=1))
     weights = queries.factor * jnp.exp(log - highest[:, None])
-    return _state_of_sums(highest, _matmul(weights, state.sums), jnp.any(state.maximum > -jnp.inf))
+    return _state_of_sums(
+        highest, precise_matmul(weights, state.sums), jnp.any(state.maximum > -jnp.inf)
+    )
 
 
 def _state_of_sums(
@@ -230,8 +233,8 @@ def _chunk_by_products(
     highest = finite_shift(jnp.max(log, axis=1))
     left = queries.factor * jnp.exp(log - highest[:, None])
     right = keys.factor * jnp.exp(keys.log - finite_shift(after.maximum)[None, :])
-    within = jnp.tril(_matmul(left, right.T))
-    sums = _matmul(within, values) + _matmul(left, state.scaled(after.maximum))
+    within = jnp.tril(precise_matmul(left, right.T))
+    sums = precise_matmul(within, values) + precise_matmul(left, state.scaled(after.maximum))
     return _state_of_sums(highest, sums, jnp.array(True))
 
 
@@ -248,7 +251,3 @@ def _chunk_by_recurrence(
         return state, jax.tree.map(lambda leaf: leaf[0], _read_state(state, query))
 
     return jax.lax.scan(step, state, (queries, keys, values))[1]
-
-
-def _matmul(a: Array, b: Array) -> Array:
-    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._core.arrays import precise_matmul
+
 
 class SoftmaxState(eqx.Module):
     r"""For each query, over a set of keys with log-weights $s_i$ and values $v_i$:
@@ -41,7 +43,7 @@ class SoftmaxState(eqx.Module):
         """The state of one set of keys."""
         maximum = finite_shift(jnp.max(log_weights, axis=1, initial=-jnp.inf))
         weights = jnp.exp(log_weights - maximum[:, None])
-        total = jnp.matmul(weights, v, precision=jax.lax.Precision.HIGHEST)
+        total = precise_matmul(weights, v)
         return cls(maximum, jnp.sum(weights, axis=1), total)
 
     @classmethod

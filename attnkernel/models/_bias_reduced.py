@@ -3,6 +3,7 @@ r"""Iterated bias reduction: residuals of a smoother are smoothed again and adde
 $$ \hat y_k = \big( I - (I - L)^k \big)\, y $$
 """
 
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -12,6 +13,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.arrays import precise_matmul
 from .._core.symbolic_sizes import is_at_most
 from .._core.validation import as_integer, require_instance
 from ..attention import LocalFit
@@ -234,7 +236,7 @@ def _sharpen(
     rest = _zero_hidden(prior, v - smooth(v))  # labels far from 0 are smoothed centred, only here
     if is_at_most(k.shape[0] ** 2, MAX_STORED_WEIGHTS) and iterations > 2:
         matrix = _smoother_matrix(model, prior, k).astype(v.dtype)
-        smooth = lambda rest: _matmul(matrix, rest)  # noqa: E731
+        smooth = functools.partial(precise_matmul, matrix)
 
     def iterate(carried: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
         z, rest = carried
@@ -254,11 +256,6 @@ def _smoother_matrix(
 ) -> Float[Array, "n n"]:
     """Returns the hat matrix L of one iteration."""
     return model.fitted(k, k, jnp.eye(k.shape[0], dtype=k.dtype), prior)[0]
-
-
-def _matmul(a: Float[Array, "l n"], b: Float[Array, "n out"]) -> Float[Array, "l out"]:
-    """Multiplies in full precision on every device."""
-    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
 def _fitted_and_leverage(
@@ -298,4 +295,4 @@ def _prediction_variance(
     v: Float[Array, "n out"],
 ) -> Float[Array, "m out"]:
     r"""Returns $\sum_j L_j^2 v_j$ at the queries."""
-    return _matmul(_effective_weights(model, iterations, prior, q, k) ** 2, v)
+    return precise_matmul(_effective_weights(model, iterations, prior, q, k) ** 2, v)
