@@ -141,7 +141,7 @@ def constant(value: Fixed, axes: int = 0) -> Constant | ConstantOfHeads:
 
 def _axes_of_dimensions(name: str, value: Number, dim: tuple[int, ...] = ()) -> int:
     """0 for one number, 1 for one per dimension; `ValueError` for other shapes."""
-    shape = np.shape(_numbers(value))
+    shape = np.shape(_numbers_of(value))
     if len(shape) > 1 or (shape and dim and shape != dim):
         raise ValueError(
             f"{name} must be one number or one per dimension, shape {dim or '(dim,)'}; got shape "
@@ -150,7 +150,8 @@ def _axes_of_dimensions(name: str, value: Number, dim: tuple[int, ...] = ()) -> 
     return len(shape)
 
 
-def _numbers(value: Number) -> ArrayLike:
+def _numbers_of(value: Number) -> ArrayLike:
+    """Returns the numbers themselves, of a `fixed` too."""
     return value.numbers if isinstance(value, Fixed) else value
 
 
@@ -158,7 +159,7 @@ def _require_inside(
     name: str, value: Number, low: float, high: ArrayLike, expected: str, hint: str = ""
 ) -> None:
     """Raise `ValueError` unless each number is strictly between `low` and `high`."""
-    given = _numbers(value)
+    given = _numbers_of(value)
     if not is_concrete(given):
         return
     numbers = as_float64(name, given, "a real number")

@@ -16,7 +16,7 @@ from ._base import Embedded, Kernel
 from ._boxes import PointBoxes
 from ._wrapper import Wrapper
 
-_AT_A_TIME = 64
+QUERIES_PER_CHUNK = 64
 
 
 class NearestNeighbours(Embedded, Wrapper):
@@ -60,7 +60,7 @@ class NearestNeighbours(Embedded, Wrapper):
             raise ValueError("Say one of fraction=, of all keys, and neighbours=, their number.")
         require_instance("kernel", kernel, Kernel, "ak.Tricube(1.0)")
         if fraction is not None:
-            fraction = _share(fraction)
+            fraction = _as_fraction(fraction)
         if neighbours is not None:
             neighbours = as_integer("neighbours", neighbours, 1)
         self.kernel, self.fraction, self.neighbours = kernel, fraction, neighbours
@@ -69,17 +69,18 @@ class NearestNeighbours(Embedded, Wrapper):
         self, q: Float[Array, "*batch queries dim"], k: Float[Array, "*batch_k keys dim"]
     ) -> tuple[Kernel, Array, Array]:
         """The points, and beside each query the distance that is its unit."""
-        reach = jnp.vectorize(self._reach, signature="(n,d),(m,d)->(n)")(q, k)
+        reach = jnp.vectorize(self._distance_to_neighbour, signature="(n,d),(m,d)->(n)")(q, k)
         return (
             _PerQuery(self.kernel),
             jnp.concatenate([q, reach[..., None]], axis=-1),
             jnp.concatenate([k, jnp.zeros_like(k[..., :1])], axis=-1),
         )
 
-    def _reach(
+    def _distance_to_neighbour(
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, " queries"]:
-        m = self._number(k.shape[0])
+        """Returns the distance of each query to its m-th nearest key."""
+        m = self._neighbour_count(k.shape[0])
 
         def of_query(point: Float[Array, " dim"]) -> Float[Array, ""]:
             steps = jnp.abs(k - point[None, :])
@@ -89,10 +90,10 @@ class NearestNeighbours(Embedded, Wrapper):
             distance = unit * jnp.sqrt(jnp.sum((steps / unit[:, None]) ** 2, axis=1))
             return jnp.sort(jnp.where(largest > 0, distance, 0.0))[m - 1]
 
-        return jax.lax.map(of_query, q, batch_size=min(_AT_A_TIME, max(1, q.shape[0])))
+        return jax.lax.map(of_query, q, batch_size=min(QUERIES_PER_CHUNK, max(1, q.shape[0])))
 
-    def _number(self, n: int) -> int:
-        """m of n keys."""
+    def _neighbour_count(self, n: int) -> int:
+        """Returns m, of n keys."""
         # a product such as 0.29 * 100 is a hair less than it is
         m = self.neighbours or max(1, int((self.fraction or 0.0) * n + 1e-9))
         if m > n:
@@ -105,11 +106,12 @@ class NearestNeighbours(Embedded, Wrapper):
 
     def points_of_parts(self, x: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
         """As many points in even steps, m of which are a unit long: the search box of K'."""
-        steps = jnp.arange(len(x), dtype=x.dtype) / self._number(len(x))
+        steps = jnp.arange(len(x), dtype=x.dtype) / self._neighbour_count(len(x))
         return jnp.broadcast_to(steps[:, None], x.shape)
 
 
-def _share(fraction: Any) -> float:
+def _as_fraction(fraction: Any) -> float:
+    """Returns m / n as a float; `ValueError` outside (0, 1]."""
     if not is_real_number(fraction) or not 0 < fraction <= 1:
         raise ValueError(f"fraction must be above 0 and at most 1; got {fraction!r}.")
     return float(fraction)

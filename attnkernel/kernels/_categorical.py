@@ -79,14 +79,15 @@ class Categorical(Kernel):
         return self.bandwidth_parameter.value
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
-        return self._log(tuple(q), tuple(k))
+        return self._log_of_columns(tuple(q), tuple(k))
 
     def pairwise(
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, "queries keys"]:
-        return self._log(*columns(q, k))
+        return self._log_of_columns(*columns(q, k))
 
-    def _log(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
+    def _log_of_columns(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
+        """Returns log K of pairs, from the columns of q and of k."""
         dim = len(q)
         self._require_dimensions(dim)
         dtype = q[0].dtype

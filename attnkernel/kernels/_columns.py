@@ -67,14 +67,14 @@ class On(Embedded, Wrapper):
 
     def check(self, dim_q: int, dim_k: int) -> None:
         Kernel.check(self, dim_q, dim_k)
-        self._require(dim_q)
+        self._require_columns(dim_q)
         Wrapper.check(self, dim_q, dim_k)
 
     def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
         return self.kernel.score_upper_bound(PointBoxes(*map(self.points_of_parts, boxes)))
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
-        self._require(dim)
+        self._require_columns(dim)
         if len(self.columns) < dim:
             raise ValueError(
                 f"A kernel on the columns {', '.join(map(str, self.columns))} of {dim}, counted "
@@ -84,7 +84,7 @@ class On(Embedded, Wrapper):
         return self.kernel.log_normaliser(dim)
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
-        self._require(dim)
+        self._require_columns(dim)
         counts = self.kernel.category_counts(len(self.columns))
         return {int(self.columns[c]): count for c, count in counts.items()}
 
@@ -93,7 +93,7 @@ class On(Embedded, Wrapper):
 
     def points_of_parts(self, x: Float[Array, "*rows dim"]) -> Float[Array, "*rows dim_part"]:
         """The columns of points."""
-        self._require(x.shape[-1])
+        self._require_columns(x.shape[-1])
         # slices and no gather: these melt into the loops that read them
         parts = [jax.lax.slice_in_dim(x, c, c + 1, axis=-1) for c in map(int, self.columns)]
         return jnp.concatenate(parts, axis=-1)
@@ -107,10 +107,11 @@ class On(Embedded, Wrapper):
                 f"has {list(names)}."
             )
         columns = tuple(names.index(c) if isinstance(c, str) else c for c in self.columns)
-        On(self.kernel, columns)._require(len(names))
+        On(self.kernel, columns)._require_columns(len(names))
         return On(number_columns(self.kernel, [names[c] for c in columns]), columns)
 
-    def _require(self, dim: int) -> None:
+    def _require_columns(self, dim: int) -> None:
+        """Raises `ValueError` unless points of this dimension have all the columns."""
         named = [c for c in self.columns if isinstance(c, str)]
         if named:
             raise ValueError(

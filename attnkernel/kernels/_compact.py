@@ -180,6 +180,7 @@ class Cosine(Compact):
 
 @jax.custom_jvp
 def _log_cosine(squares: Array) -> Array:
+    """Returns log cos(π √s / 2), with a derivative that is finite at 0."""
     # cos(πr/2), without its cancellation near r = 1
     return jnp.log(jnp.sin(0.5 * jnp.pi * (1.0 - jnp.sqrt(squares))))
 

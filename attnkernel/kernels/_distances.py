@@ -108,6 +108,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def _by_products(unit: float, primals: list, tangents: list) -> Float[Array, "queries keys"]:
+    """Returns the tangents of the scaled squares, by products of matrices."""
     q, k, *scale = primals
     centred = functools.partial(_centred, centre=_centre(k))
 

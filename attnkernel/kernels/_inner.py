@@ -21,8 +21,8 @@ from .._core.validation import as_integer
 from ._base import Embedded, Kernel
 
 
-def _finite(name: str, axes: int, values: Any) -> Float[Array, "..."]:
-    """An array of finite numbers, to be fitted, of so many axes."""
+def _as_finite_array(name: str, axes: int, values: Any) -> Float[Array, "..."]:
+    """Returns an array of finite numbers with this number of axes."""
     array = as_real_array(name, values).astype(float)
     if array.ndim != axes:
         shape = "(dim,)" if axes == 1 else "(dim_q, dim_k)"
@@ -153,7 +153,9 @@ class Additive(Kernel):
     ```
     """
 
-    weight: Float[Array, " dim"] = eqx.field(converter=functools.partial(_finite, "weight", 1))
+    weight: Float[Array, " dim"] = eqx.field(
+        converter=functools.partial(_as_finite_array, "weight", 1)
+    )
 
     def check(self, dim_q: int, dim_k: int) -> None:
         if not dim_q == dim_k == self.weight.shape[0]:
@@ -240,7 +242,7 @@ class Bilinear(Embedded):
     """
 
     matrix: Float[Array, "dim_q dim_k"] = eqx.field(
-        converter=functools.partial(_finite, "matrix", 2)
+        converter=functools.partial(_as_finite_array, "matrix", 2)
     )
 
     def check(self, dim_q: int, dim_k: int) -> None:

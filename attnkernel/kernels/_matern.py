@@ -88,6 +88,7 @@ def _minus_root(log: Callable[[Array], Array], root: Array) -> Array:
 
 @jax.custom_jvp
 def _log_matern32(squares: Array) -> Array:
+    """Returns log K of r², with a derivative that is finite at 0."""
     return _minus_root(jnp.log1p, jnp.sqrt(3.0 * squares))
 
 
@@ -100,6 +101,7 @@ def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
 
 @jax.custom_jvp
 def _log_matern52(squares: Array) -> Array:
+    """Returns log K of r², with a derivative that is finite at 0."""
     return _minus_root(lambda t: jnp.log1p(t + t * t / 3.0), jnp.sqrt(5.0 * squares))
 
 

@@ -50,17 +50,18 @@ class Periodic(Kernel):
         return self.period_parameter.value
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
-        return self._log(tuple(q), tuple(k))
+        return self._log_of_columns(tuple(q), tuple(k))
 
     def pairwise(
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, "queries keys"]:
-        return self._log(*columns(q, k))
+        return self._log_of_columns(*columns(q, k))
 
     def is_light(self, dim: int) -> bool:
         return dim < MANY
 
-    def _log(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
+    def _log_of_columns(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
+        """Returns log K of pairs, from the columns of q and of k."""
         per_unit = math.pi / self.period
         inverse = jnp.exp(-self.lengthscale_parameter.log()).astype(q[0].dtype)
         chords = [jnp.sin((a - b) * per_unit) * inverse for a, b in zip(q, k, strict=True)]

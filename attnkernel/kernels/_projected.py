@@ -75,11 +75,11 @@ class Projected(Embedded, Wrapper):
     def embed(
         self, q: Float[Array, "*batch queries dim_q"], k: Float[Array, "*batch_k keys dim_k"]
     ) -> tuple[Kernel, Array, Array]:
-        return self.kernel, _project(self.query_proj, q), _project(self.key_proj, k)
+        return self.kernel, _project_points(self.query_proj, q), _project_points(self.key_proj, k)
 
     def points_of_parts(self, x: Float[Array, "n dim"]) -> Float[Array, "n dim_part"]:
         """Inputs as keys, by the projection as it is."""
-        return _project(self.key_proj, x)
+        return _project_points(self.key_proj, x)
 
     def is_light(self, dim: int) -> bool:
         """No: a projection of each pair is more than one of each point."""
@@ -90,7 +90,8 @@ class Projected(Embedded, Wrapper):
         return {}
 
 
-def _project(projection: Projection, x: Array) -> Array:
+def _project_points(projection: Projection, x: Array) -> Array:
+    """Returns the projection of each point, in the dtype of x."""
     return jnp.vectorize(projection, signature="(d)->(e)")(x).astype(x.dtype)
 
 
@@ -154,6 +155,7 @@ class SoftCapped(Wrapper):
         return jnp.where(jnp.isneginf(bound), -jnp.inf, self.cap * jnp.tanh(bound / self.cap))
 
     def _capped(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Returns scores within ±c; -inf stays."""
         some = ~jnp.isneginf(scores)
         capped = self.cap * jnp.tanh(jnp.where(some, scores, 0.0) / self.cap)
         return jnp.where(some, capped, -jnp.inf)
