@@ -64,6 +64,7 @@ def _as_matrix(name: str, value: Any) -> Any:
 
 
 def _require_compatible(q: Any, k: Any, v: Any, parts: Parts) -> None:
+    """Raises `ValueError` unless the shapes fit each other, the kernel and the prior."""
     kernel, prior, _ = map(first_head, parts)
     try:
         kernel.check(q.shape[-1], k.shape[-1])

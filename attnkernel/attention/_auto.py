@@ -39,7 +39,7 @@ class Auto(Method):
         return None
 
     def resolve(self, task: Task) -> Method:
-        return _select(task).method
+        return _first_supported(task).method
 
     def softmax_state(
         self,
@@ -93,10 +93,11 @@ def select_method(
     assert ak.select_method(x, x, x, kernel=ak.Epanechnikov(0.3)).method == ak.Sorted()
     ```
     """
-    return _select(check_arguments(q, k, v, kernel, prior, rule)[1])
+    return _first_supported(check_arguments(q, k, v, kernel, prior, rule)[1])
 
 
-def _select(task: Task) -> Selection:
+def _first_supported(task: Task) -> Selection:
+    """The first method that supports the task, and why each earlier one was skipped."""
     skipped = []
     pairs = task.queries * task.keys
     for method in (Dense(), Sorted(), Fourier()):

@@ -23,7 +23,7 @@ def jit_if_pure(function: Any, parts: tuple, *arrays: Array) -> Any:
         parts = jax.tree.map(
             lambda node: node.comparable() if _is_where(node) else node, parts, is_leaf=_is_where
         )
-    call = _call_compiled if _is_pure(parts) else _call
+    call = _call_compiled if _is_pure(parts) else _call_function
     return with_automatic_axes(lambda *of: call(function, of[0], of[1:]), parts, *arrays)
 
 
@@ -51,14 +51,16 @@ def with_automatic_axes(run: Any, parts: tuple, *arrays: Array) -> Any:
     return spread(moving, *arrays)
 
 
-def _call(function: Any, parts: tuple, arrays: tuple) -> Any:
+def _call_function(function: Any, parts: tuple, arrays: tuple) -> Any:
+    """Calls a function with its parts, then its arrays."""
     return function(*parts, *arrays)
 
 
-_call_compiled = eqx.filter_jit(_call)
+_call_compiled = eqx.filter_jit(_call_function)
 
 
 def _is_where(node: Any) -> bool:
+    """Whether a node is a `Where`."""
     return isinstance(node, Where)
 
 

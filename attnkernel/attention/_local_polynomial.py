@@ -82,6 +82,7 @@ def _fit_polynomials(
     v: Float[Array, "*#batch keys dim_v"],
     ridge: Float[Array, ""],
 ) -> LocalFit:
+    """The local polynomial fit at each query; of order 0, the weighted mean."""
     if order == 0:
         named = dict(zip(("kernel", "prior", "rule"), parts, strict=True))
         mean, log_mass = attend(q, k, v, **named, method=method, return_log_mass=True)

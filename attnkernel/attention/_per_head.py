@@ -58,20 +58,21 @@ class PerHead(eqx.Module):
             stack = stack_heads(stack)
         require_instance("stack", stack, (Kernel, Prior, Rule), EXAMPLE)
         self.stack = cast(Any, stack)
-        shapes = {leaf.shape[: self.axes] for leaf in self._arrays()}
+        shapes = {leaf.shape[: self.axes] for leaf in self._stacked_arrays()}
         if len(shapes) != 1 or len(next(iter(shapes))) < self.axes:
             raise ValueError(
                 f"Every array of the stack must have the same {self.axes} leading axes of heads; "
                 f"got {sorted(shapes) or 'no array'}. Try {EXAMPLE}."
             )
 
-    def _arrays(self) -> list[Array]:
+    def _stacked_arrays(self) -> list[Array]:
+        """The arrays of the stack."""
         return jax.tree.leaves(eqx.filter(self.stack, eqx.is_array))
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The sizes of the axes of heads."""
-        return self._arrays()[0].shape[: self.axes]
+        return self._stacked_arrays()[0].shape[: self.axes]
 
     def head(self, *index: int) -> Any:
         """The kernel, prior or rule of one head."""
@@ -88,6 +89,7 @@ class PerHead(eqx.Module):
 
 
 def _is_per_head(node: Any) -> bool:
+    """Whether a node is a `PerHead`."""
     return isinstance(node, PerHead)
 
 

@@ -28,16 +28,20 @@ def stack_heads(heads: Sequence[Any]) -> Any:
     for h, head in enumerate(heads):
         require_instance(f"stack[{h}]", head, (Kernel, Prior, Rule), "ak.Gaussian(0.1)")
     one_class = len({*map(type, heads)}) == 1
-    return _stack(heads, type(heads[0]).__name__ if one_class else "The kernel, prior or rule")
+    return _stack_parts(
+        heads, type(heads[0]).__name__ if one_class else "The kernel, prior or rule"
+    )
 
 
-def _stack(parts: Sequence[Any], path: str) -> Any:
+def _stack_parts(parts: Sequence[Any], path: str) -> Any:
     """The same field of every head, stacked; `path` names it in errors."""
     first, classes = parts[0], [type(part) for part in parts]
     if all(isinstance(part, jax.Array | np.ndarray | bool | int | float) for part in parts):
         return _stack_numbers(parts, path)
     if len(set(classes)) > 1:
-        raise ValueError(f"{path} must have the same class in every head; {_difference(classes)}.")
+        raise ValueError(
+            f"{path} must have the same class in every head; {_class_difference(classes)}."
+        )
     if isinstance(first, Constant):
         numbers = tuple(part.number for part in parts)
         return ConstantOfHeads(numbers, jnp.arange(len(parts)))
@@ -45,7 +49,7 @@ def _stack(parts: Sequence[Any], path: str) -> Any:
         if len({len(part) for part in parts}) > 1:
             raise ValueError(f"{path} must have the same length in every head.")
         return type(first)(
-            _stack(items, f"{path}[{i}]") for i, items in enumerate(zip(*parts, strict=True))
+            _stack_parts(items, f"{path}[{i}]") for i, items in enumerate(zip(*parts, strict=True))
         )
     if isinstance(first, eqx.Module):
         return _stack_fields(parts, path)
@@ -55,7 +59,7 @@ def _stack(parts: Sequence[Any], path: str) -> Any:
     return first
 
 
-def _difference(classes: Sequence[type]) -> str:
+def _class_difference(classes: Sequence[type]) -> str:
     """A phrase that says how the classes of one field differ."""
     if all(issubclass(each, Parameter) for each in classes):
         return "it is fixed in some and trained in others"
@@ -71,7 +75,7 @@ def _stack_fields(parts: Sequence[Any], path: str) -> Any:
         name = f"{path}.{field.name.removesuffix('_parameter')}"
         values = [getattr(part, field.name) for part in parts]
         if not field.metadata.get("static"):
-            stacked[field.name] = _stack(values, name)
+            stacked[field.name] = _stack_parts(values, name)
         elif any(value != values[0] for value in values):
             listed = ", ".join(map(repr, values))
             raise ValueError(f"{name} must be the same in every head; got {listed}.")

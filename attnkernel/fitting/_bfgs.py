@@ -93,7 +93,7 @@ class Bfgs(NamedTuple):
         found = found.astype(self.loss.dtype)
         finite = jnp.isfinite(found) & jnp.all(jnp.isfinite(gradient))
         first = self.accepted == 0
-        along = _dot(self.gradient, self.direction)  # negative
+        along = _inner_product(self.gradient, self.direction)  # negative
         rounding = 4.0 * eps * jnp.abs(self.loss)
         low = found <= self.loss + ARMIJO * self.length * along + rounding
         # below rounding of the loss the gradient still decides (Hager and Zhang, 2005)
@@ -103,7 +103,7 @@ class Bfgs(NamedTuple):
 
         # accepted: update H, and choose the next direction
         step, change = self.length * self.direction, gradient - self.gradient
-        is_convex = _dot(step, change) > 0
+        is_convex = _inner_product(step, change) > 0
         updated = is_convex & accepted & ~first
         inverse = jnp.where(
             updated, _bfgs_update(self.inverse, step, change, self.has_curvature), self.inverse
@@ -158,13 +158,14 @@ def _bfgs_update(
     The first update is from $H = (s^\top y / y^\top y)\, I$. Requires $s^\top y > 0$.
     """
     eye = jnp.eye(len(step), dtype=step.dtype)
-    rho = 1.0 / _dot(step, change)
-    inverse = jnp.where(has_curvature, inverse, eye / (rho * _dot(change, change)))
+    rho = 1.0 / _inner_product(step, change)
+    inverse = jnp.where(has_curvature, inverse, eye / (rho * _inner_product(change, change)))
     left = eye - rho * step[:, None] * change[None, :]
     return (
         precise_matmul(precise_matmul(left, inverse), left.T) + rho * step[:, None] * step[None, :]
     )
 
 
-def _dot(a: Array, b: Array) -> Array:
+def _inner_product(a: Array, b: Array) -> Array:
+    """Returns the inner product of two vectors."""
     return jnp.sum(a * b)

@@ -61,7 +61,7 @@ class Box(eqx.Module):
         """Returns parameters θ from free variables z."""
 
         def leaf(low: Array, high: Array, z: Array) -> Array:
-            centre, half, bounded = _middle(low, high)
+            centre, half, bounded = _centre_and_half_width(low, high)
             return jnp.where(bounded, centre + half * jnp.sin(jnp.where(bounded, z, 0.0)), z)
 
         return jax.tree.map(leaf, self.lower, self.upper, z)
@@ -70,7 +70,7 @@ class Box(eqx.Module):
         """Returns free variables z from parameters θ; those outside are moved just inside."""
 
         def leaf(low: Array, high: Array, theta: Array) -> Array:
-            centre, half, bounded = _middle(low, high)
+            centre, half, bounded = _centre_and_half_width(low, high)
             inner = jnp.clip((theta - centre) / half, -1 + 10 * EDGE_WIDTH, 1 - 10 * EDGE_WIDTH)
             return jnp.where(bounded, jnp.arcsin(jnp.where(bounded, inner, 0.0)), theta)
 
@@ -80,7 +80,7 @@ class Box(eqx.Module):
         """Returns −1 for each parameter on its lower bound, 1 on its upper bound, else 0."""
 
         def leaf(low: Array, high: Array, theta: Array) -> Array:
-            centre, half, bounded = _middle(low, high)
+            centre, half, bounded = _centre_and_half_width(low, high)
             on_edge = bounded & (jnp.abs(theta - centre) >= (1 - EDGE_WIDTH) * half)
             return jnp.where(on_edge, jnp.sign(theta - centre), 0).astype(int)
 
@@ -97,7 +97,7 @@ class Box(eqx.Module):
         keys = jax.tree.unflatten(structure, list(jax.random.split(key, len(leaves))))
 
         def leaf(low: Array, high: Array, theta: Array, key: PRNGKeyArray) -> Array:
-            centre, half, bounded = _middle(low, high)
+            centre, half, bounded = _centre_and_half_width(low, high)
             columns = jnp.broadcast_to(levels[:, None], (number - 1, theta.size))
             unit = jax.random.permutation(key, columns, independent=True)
             unit = unit.reshape(number - 1, *theta.shape).astype(theta.dtype)
@@ -107,7 +107,7 @@ class Box(eqx.Module):
         return jax.tree.map(leaf, self.lower, self.upper, params, keys)
 
 
-def _middle(low: Array, high: Array) -> tuple[Array, Array, Array]:
+def _centre_and_half_width(low: Array, high: Array) -> tuple[Array, Array, Array]:
     """Returns centre, half-width, and whether there are bounds; 0 and 1 where there are none."""
     bounded = jnp.isfinite(low) & jnp.isfinite(high)
     low, high = jnp.where(bounded, low, -1.0), jnp.where(bounded, high, 1.0)

@@ -73,7 +73,7 @@ class Checkpoints:
             require_function("report", report)
         self.path = as_path("path", path)
         self.of = of
-        self._report = report or _warn
+        self._report = report or _warn_of_checkpoint
         self._last_write = time.monotonic()
         self._write_seconds = 0.0
 
@@ -84,16 +84,16 @@ class Checkpoints:
             return []
         return sorted(
             (file for file in self.path.parent.iterdir() if pattern.fullmatch(file.name)),
-            key=_steps_of,
+            key=_steps_in_name,
         )
 
     def load(self, like: Any = None, *, identity: str = "") -> Kept | None:
         """Returns the newest valid checkpoint, its state with the structure of `like`; or None."""
-        leaves, with_leaves = _leaves(like)
+        leaves, with_leaves = _arrays_and_rebuild(like)
         for file in reversed(self.files()):
             try:
                 saved = read_tree(file)
-                self._require_own(file, saved.metadata, identity)
+                self._require_same_fit(file, saved.metadata, identity)
                 state = _require_same_leaves(file, saved.tree["state"], leaves)
                 history = saved.tree["history"]
             except SavedFileError as error:
@@ -102,7 +102,7 @@ class Checkpoints:
                 self._report(f"{error} It is set aside as {aside.name}.")
                 continue
             self._last_write = time.monotonic()
-            return Kept(_steps_of(file), with_leaves(state), history)
+            return Kept(_steps_in_name(file), with_leaves(state), history)
         return None
 
     def save(
@@ -112,7 +112,7 @@ class Checkpoints:
         begun = time.monotonic()
         if not last and begun - self._last_write < self._write_seconds / MAX_WRITE_SHARE:
             return
-        leaves, _ = _leaves(state)
+        leaves, _ = _arrays_and_rebuild(state)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         name = f"{self.path.name}-{done:09d}.ckpt"
         about = {"done": done, "of": self.of, "identity": identity}
@@ -126,9 +126,9 @@ class Checkpoints:
         for file in self.files()[:-number]:
             file.unlink(missing_ok=True)
 
-    def _require_own(self, file: Path, about: dict[str, Any], identity: str) -> None:
+    def _require_same_fit(self, file: Path, about: dict[str, Any], identity: str) -> None:
         """Raises `SavedFileError` if a file is misnamed or was written by another fit."""
-        if about.get("done") != _steps_of(file):
+        if about.get("done") != _steps_in_name(file):
             raise SavedFileError(
                 f"{file} is misnamed: it was written after {about.get('done')} steps."
             )
@@ -153,7 +153,7 @@ def identity_of(*trees: Any) -> str:
 
 
 def _hashed_parts(value: Any) -> Iterator[bytes]:
-    """Yields what distinguishes a value: dtypes, shapes and numbers, names of classes, fields."""
+    """Yields the bytes to hash: class and field names, dtypes, shapes and numbers."""
     if eqx.is_array(value):
         array = np.asarray(jax.random.key_data(value) if is_prng_key(value) else value)
         yield f"{array.dtype}{array.shape}".encode()
@@ -177,12 +177,12 @@ def _hashed_parts(value: Any) -> Iterator[bytes]:
         yield from _hashed_parts(part)
 
 
-def _steps_of(file: Path) -> int:
-    """Returns the steps done, from the name of a file."""
+def _steps_in_name(file: Path) -> int:
+    """Returns the number of finished steps that the name of a checkpoint states."""
     return int(file.stem.rpartition("-")[2])
 
 
-def _leaves(tree: Any) -> tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]:
+def _arrays_and_rebuild(tree: Any) -> tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]:
     """Returns the arrays of a tree by path, and a function that rebuilds it with other arrays."""
     arrays, rest = eqx.partition(tree, eqx.is_array)
     paths, structure = jax.tree_util.tree_flatten_with_path(arrays)
@@ -195,7 +195,7 @@ def _leaves(tree: Any) -> tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]
 
 
 def _require_same_leaves(file: Path, leaves: Any, like: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arrays of a file; `SavedFileError` unless shapes and dtypes match."""
+    """Returns the arrays of a file; `SavedFileError` unless shapes and dtypes match `like`."""
     if not isinstance(leaves, dict) or leaves.keys() != like.keys():
         names = leaves.keys() if isinstance(leaves, dict) else set()
         odd = sorted(names ^ like.keys())[:3]
@@ -208,5 +208,6 @@ def _require_same_leaves(file: Path, leaves: Any, like: dict[str, Any]) -> dict[
     return leaves
 
 
-def _warn(sentence: str) -> None:
+def _warn_of_checkpoint(sentence: str) -> None:
+    """Emits a `CheckpointWarning`."""
     warnings.warn(sentence, CheckpointWarning, stacklevel=2)

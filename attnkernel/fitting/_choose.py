@@ -38,7 +38,7 @@ class Choice(NamedTuple):
         for fit, criterion in zip(self.fits, self.criteria, strict=True):
             mark = "*" if fit is self.best else ""
             rows.append(
-                (mark, _in_one_line(fit.model), f"{criterion:.6g}", f"{criterion - least:.3g}")
+                (mark, _flat_repr(fit.model), f"{criterion:.6g}", f"{criterion - least:.3g}")
             )
         wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
         table = ("  ".join(map(str.ljust, row, wide)).rstrip() for row in rows)
@@ -91,7 +91,7 @@ def choose(
             fits.append(fit_model(model, x, y, objective=objective, **options))
         for warning in caught:
             category = warning.category
-            said = f"candidate {number}, {_in_one_line(model)}: {warning.message}"
+            said = f"candidate {number}, {_flat_repr(model)}: {warning.message}"
             warnings.warn(said if category is FitWarning else warning.message, category, 2)
     losses = [fit.loss for fit in fits]
     if not is_concrete(*losses):
@@ -103,15 +103,15 @@ def choose(
     for number, (model, criterion) in enumerate(zip(models, criteria, strict=True)):
         if not math.isfinite(criterion):
             raise ValueError(
-                f"Candidate {number}, {_in_one_line(model)}, has a criterion of {criterion}, which "
+                f"Candidate {number}, {_flat_repr(model)}, has a criterion of {criterion}, which "
                 f"cannot be compared: a row has no estimate, or no degree of freedom is left. Try "
                 f'a larger initial lengthscale, on_empty="mean", or leave it out.'
             )
     return Choice(fits[criteria.index(min(criteria))], tuple(fits), criteria)
 
 
-def _in_one_line(model: Any) -> str:
-    """Returns a model in one line."""
+def _flat_repr(model: Any) -> str:
+    """Returns the `repr` of a model in one line."""
     kernel = getattr(model, "kernel", None)
     if not isinstance(model, LinearSmoother) or kernel is None:
         return " ".join(repr(model).split())

@@ -122,7 +122,7 @@ def fit(
     """
     if key is not None:
         require_key("key", key)
-    data, names = _read(x, y, weights, objective)
+    data, names = _validated_inputs(x, y, weights, objective)
     if names.x_names is not None:
         model, bounds = number_columns((model, bounds), names.x_names)
     options = Options(
@@ -144,8 +144,8 @@ class FrameNames(NamedTuple):
     y_name: Hashable = None
 
 
-def _read(x: Any, y: Any, weights: Any, objective: Any) -> tuple[Data, FrameNames]:
-    """Returns arrays and the objective with their weights, and the names of frames."""
+def _validated_inputs(x: Any, y: Any, weights: Any, objective: Any) -> tuple[Data, FrameNames]:
+    """Returns the data as arrays, the objective with its weights, and the frames' column names."""
     names = FrameNames()
     if is_frame(weights):
         weights, _ = labels_to_numbers("weights", weights, x)

@@ -70,10 +70,10 @@ def fit_many(
     if key is not None:
         require_key("key", key, axes=1)
     objective = as_objective(objective)
-    in_axes = _as_axes(in_axes)
+    in_axes = _axes_of_arguments(in_axes)
     if in_axes == (None, None, None) and key is None:
         raise ValueError("fit_many needs something that differs: a 0 in in_axes, or keys, key=.")
-    x, y = _read(model, x, y, is_batched=in_axes[1] == 0)
+    x, y = _validated_data(model, x, y, is_batched=in_axes[1] == 0)
     options = options.with_defaults(model, objective, x.shape[-2])
     fits = _count_fits(in_axes, model=model, data=(x, y), objective=objective, key=key)
     if key is None:
@@ -84,8 +84,8 @@ def fit_many(
     return warn_if_no_optimum(Fit(*driver(model, Data(x, y, objective), options, axes), x, y))
 
 
-def _as_axes(in_axes: Any) -> tuple[int | None, int | None, int | None]:
-    """Returns the axes of the model, the data and the objective."""
+def _axes_of_arguments(in_axes: Any) -> tuple[int | None, int | None, int | None]:
+    """Returns the axis of fits of the model, the data and the objective; None if shared."""
     listed = list(in_axes) if isinstance(in_axes, tuple | list) else []
     if len(listed) != 3 or not all(axis is None or axis == 0 for axis in listed):
         raise ValueError(
@@ -95,7 +95,7 @@ def _as_axes(in_axes: Any) -> tuple[int | None, int | None, int | None]:
     return model, data, objective
 
 
-def _read(model: Any, x: Any, y: Any, *, is_batched: bool) -> tuple[Array, Array]:
+def _validated_data(model: Any, x: Any, y: Any, *, is_batched: bool) -> tuple[Array, Array]:
     """Returns the data as arrays; `ValueError` unless the model can be fitted to each of them."""
     if not is_batched:
         x, y = as_points("x", x), as_real_array("y", y)

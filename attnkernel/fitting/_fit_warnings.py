@@ -82,7 +82,7 @@ def _parameter_name(path: Any) -> str:
 
 
 def _bound_advice(starts: Starts, x_names: Names | None) -> str:
-    """Returns what is on which bound, and what to do about it."""
+    """Returns the names of parameters that ended on a bound, and what to do about it."""
     if starts.loss.ndim > 1:
         return " Widen bounds=."
     on_bounds = parameters_on_bounds(starts, x_names)
@@ -115,12 +115,12 @@ def category_warnings(
         f"{'columns' if len(columns) > 1 else 'column'} {', '.join(names)} of x hold"
         f"{'' if len(columns) > 1 else 's'} categories, and {type(kernel).__name__} takes "
         f"the differences of their codes for distances. Use a product kernel, such as "
-        f"{_product_kernel(categories, columns)}."
+        f"{_product_kernel_expression(categories, columns)}."
     ]
 
 
-def _product_kernel(categories: Categories, columns: Sequence[int]) -> str:
-    """Returns the expression of a product kernel that suits the columns."""
+def _product_kernel_expression(categories: Categories, columns: Sequence[int]) -> str:
+    """Returns code for a product kernel that treats the given columns as categories."""
     first = columns[0]
     counts = categories[first]
     assert counts is not None

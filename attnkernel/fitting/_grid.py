@@ -73,7 +73,7 @@ def find_unmoved(begin: Any, end: Bfgs, box: Box, xp: Any = np) -> Any:
 def _grid_minimum(
     z: Any, which: Bool[np.ndarray, " params"], problem: Problem
 ) -> tuple[Any, float, Bool[np.ndarray, " params"]]:
-    """Minimises over a grid along each of some parameters, one after the other.
+    """Minimises the loss over a grid along each flagged parameter, one after the other.
 
     **Returns:** free variables; the loss there; which parameters have a loss that varies over
     their grid with zero slope at all of its points.
@@ -83,7 +83,7 @@ def _grid_minimum(
     least = np.inf
     levels = np.linspace(-1.0, 1.0, GRID_LEVELS)
     for j in map(int, np.flatnonzero(which)):
-        values, slopes = _line_values(point, j, levels, unravel, problem)
+        values, slopes = _loss_along_parameter(point, j, levels, unravel, problem)
         without[j] = np.all(slopes == 0) and len(np.unique(values[np.isfinite(values)])) > 1
         if not without[j]:
             continue
@@ -93,7 +93,7 @@ def _grid_minimum(
         finer = np.clip(np.unique(finer), -1.0, 1.0)
         padding = REFINED_LEVELS * (2 * REFINEMENT + 1) - len(finer)  # one shape, one program
         finer = np.append(finer, np.full(padding, 1.0))
-        found, _ = _line_values(point, j, finer, unravel, problem)
+        found, _ = _loss_along_parameter(point, j, finer, unravel, problem)
         values, places = np.append(values, found), np.append(levels, finer)
         order = np.argsort(places)
         values, places = values[order], places[order]
@@ -107,18 +107,19 @@ def _grid_minimum(
     return unravel(jnp.asarray(point)), least, without
 
 
-def _line_values(
+def _loss_along_parameter(
     point: np.ndarray, j: int, levels: np.ndarray, unravel: Any, problem: Problem
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the loss, and its slope in parameter j, at levels from −1 to 1 of the box."""
     points = np.broadcast_to(point, (len(levels), len(point))).copy()
     points[:, j] = np.arcsin(levels)
-    values, slopes = jax.device_get(_evaluate(jnp.asarray(points), unravel, problem))
+    values, slopes = jax.device_get(_losses_and_gradients(jnp.asarray(points), unravel, problem))
     return np.where(np.isfinite(values), values, np.inf), slopes[:, j]
 
 
 @eqx.filter_jit
-def _evaluate(
+def _losses_and_gradients(
     points: Float[Array, "points params"], unravel: Any, problem: Problem
 ) -> tuple[Float[Array, " points"], Float[Array, "points params"]]:
+    """Returns the loss and its gradient at each point."""
     return jax.lax.map(jax.value_and_grad(lambda flat: problem.loss(unravel(flat))), points)

@@ -35,11 +35,13 @@ def minimise(model: Any, data: Data, options: Options, axes: Problem | None = No
     number, size = options.starts, sum(leaf.size for leaf in params)
     is_screened = on_host and axes is None and number > 1 and size > 1
     points = count_points(number, size) if is_screened else number
-    state, problem = build_problem(model, data, options._replace(starts=points), _start, axes)
+    state, problem = build_problem(
+        model, data, options._replace(starts=points), _start_search, axes
+    )
     searches, without_slope = Searches(problem, options, tolerance, axes), None
     if not on_host:
-        constant = searches._replace(problem=_stop_gradient(problem))
-        end, history = constant.advance(_stop_gradient(state), options.steps)
+        constant = searches._replace(problem=_stop_gradients(problem))
+        end, history = constant.advance(_stop_gradients(state), options.steps)
         searched = Searched(state.z, end, history)
     elif axes is not None:
         searched = searches.run(state)
@@ -47,18 +49,18 @@ def minimise(model: Any, data: Data, options: Options, axes: Problem | None = No
         searched, without_slope = _search_one_fit(searches, state, number)
     begin, end, history = searched
     history = jax.tree.map(jnp.asarray, history)
-    return _finish(begin, end, history, problem, axes, not on_host, without_slope)
+    return _outcome_of_searches(begin, end, history, problem, axes, not on_host, without_slope)
 
 
-def _start(z: PyTree, key: PRNGKeyArray | None) -> Bfgs:
-    """Returns the state of a search, which draws no random numbers."""
+def _start_search(z: PyTree, key: PRNGKeyArray | None) -> Bfgs:
+    """Returns the initial state of a search; the random key is not used."""
     return Bfgs.start(z)
 
 
 def _search_one_fit(
     searches: Searches, state: Bfgs, number: int
 ) -> tuple[Searched, np.ndarray | None]:
-    """Searches from `number` of the points; returns also which parameters have no slope."""
+    """Searches from the best `number` starts; returns also which parameters have zero slope."""
     problem = searches.problem
     if problem.box is None or not problem.box.binds():  # all starts are the same
         number, state = 1, take(slice(1), state)
@@ -71,7 +73,7 @@ def _search_one_fit(
 
 
 @eqx.filter_jit
-def _finish(
+def _outcome_of_searches(
     begin: PyTree,
     end: Bfgs,
     history: History,
@@ -80,7 +82,7 @@ def _finish(
     implicit: bool,
     without_slope: Array | np.ndarray | None,
 ) -> Outcome:
-    """Returns the result of all starts and the best of them.
+    """Returns the results of all searches, and the best of them.
 
     `without_slope`: which parameters the objective has no slope in. None: those that no start has
     moved.
@@ -124,7 +126,7 @@ def _implicit_minimiser(z: Any, problem: Problem) -> Any:
 
     to first order, in forward and reverse mode.
     """
-    z, fixed = _stop_gradient((z, problem))
+    z, fixed = _stop_gradients((z, problem))
     flat, unravel = ravel_pytree(z)
 
     def slope(flat: Array, problem: Problem) -> Array:
@@ -136,7 +138,7 @@ def _implicit_minimiser(z: Any, problem: Problem) -> Any:
     return unravel(flat - jnp.linalg.pinv(hessian, hermitian=True) @ change)
 
 
-def _stop_gradient(tree: Any) -> Any:
+def _stop_gradients(tree: Any) -> Any:
     """Returns the tree as constants to differentiation."""
     return jax.tree.map(
         lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, tree

@@ -93,7 +93,7 @@ def _require_types(model: Any, objective: Any, options: Options) -> None:
         )
     if bounds is not None and not (isinstance(bounds, tuple | list) and len(bounds) == 2):
         raise ValueError(f"bounds must be two models, (lower, upper); got {bounds!r}.")
-    if not _is_filter(options.trainable, model):
+    if not _is_trainable_filter(options.trainable, model):
         raise ValueError(
             f"trainable must be a function of a leaf, such as eqx.is_inexact_array, or a model "
             f"of Booleans; got {options.trainable!r}."
@@ -106,7 +106,7 @@ def _require_types(model: Any, objective: Any, options: Options) -> None:
         require_instance("checkpoints", options.checkpoints, Checkpoints, example)
 
 
-def _is_filter(trainable: Any, model: Any) -> bool:
+def _is_trainable_filter(trainable: Any, model: Any) -> bool:
     """Whether `equinox.partition` accepts `trainable` for this model."""
     try:
         eqx.filter(model, trainable)

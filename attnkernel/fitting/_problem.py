@@ -59,12 +59,12 @@ def build_problem(
     """
     if axes is None and not data.objective.is_stochastic:
         data = Data(*sorted_by_input(*data))
-    state, frozen, box = _begin(model, data.x, options.key, options.space, start, axes)
+    state, frozen, box = _start_all(model, data.x, options.key, options.space, start, axes)
     return state, Problem(frozen, *data, box)
 
 
 @eqx.filter_jit
-def _begin(
+def _start_all(
     model: Any,
     x: Array,
     key: Array | None,
@@ -72,7 +72,7 @@ def _begin(
     start: Callable[[PyTree, PRNGKeyArray | None], Any],
     axes: Problem | None,
 ) -> tuple[Any, PyTree, Box | None]:
-    """Returns the states of all starts, the constant leaves of the model, and the box."""
+    """Returns the states of all starts, the constant leaves of the model, and the bounds."""
 
     def begin(model: Any, x: Array, key: PRNGKeyArray | None) -> tuple[Any, Box | None]:
         z, box = _spread_starts(model, x, space)

@@ -65,7 +65,7 @@ class Searches(NamedTuple):
     def advance(self, state: Bfgs, steps: int) -> tuple[Bfgs, History]:
         """Takes this number of steps in all searches; a stopped search costs nothing."""
         record = self.options.record
-        return _advance(state, self.problem, self.tolerance, record, steps, self.axes)
+        return _advance_searches(state, self.problem, self.tolerance, record, steps, self.axes)
 
     def run(self, state: Bfgs, followed: Int[np.ndarray, " starts"] | None = None) -> Searched:
         """Runs all searches on the host, in chunks, until they stop or their steps are taken.
@@ -75,7 +75,7 @@ class Searches(NamedTuple):
         histories, callback, steps = [], self.options.callback, self.options.steps
         begin, end = state.z, state
         chunks = run_chunks(
-            self.advance, state, steps=steps, chunk=self._chunk(), is_finished=_all_stopped
+            self.advance, state, steps=steps, chunk=self._steps_per_call(), is_finished=_all_stopped
         )
         for done, end, history in chunks:  # noqa: B007
             histories.append(history if followed is None else take(followed, history))
@@ -94,7 +94,7 @@ class Searches(NamedTuple):
         if number == len(state.steps):
             return self.run(state)
         one_step = state._replace(max_steps=np.ones_like(state.max_steps))
-        screened, _ = self.advance(one_step, self._chunk())
+        screened, _ = self.advance(one_step, self._steps_per_call())
         others = np.argsort(np.asarray(screened.loss)[1:])
         chosen = np.append(0, 1 + others[: number - 1])
         is_skipped = ~np.isin(np.arange(len(state.steps)), chosen)
@@ -110,12 +110,12 @@ class Searches(NamedTuple):
         problem = self.problem._replace(**sample._asdict())
         tolerance = max(self.tolerance, SAMPLE_TOLERANCE)
         found = Searches(problem, silent, tolerance).run_lowest(state, number)
-        searched = self.run(*_restart_at_minima(found, problem, sample))
+        searched = self.run(*_restart_at_sample_minima(found, problem, sample))
         if np.any(searched.end.diverged):
             searched = self.run(jax.vmap(Bfgs.start)(found.begin))
         return searched._replace(begin=found.begin)
 
-    def _chunk(self) -> int:
+    def _steps_per_call(self) -> int:
         """Returns the steps of one call of the compiled program."""
         return min(self.options.chunk, CHUNK_STEPS, self.options.steps)
 
@@ -126,7 +126,7 @@ def _all_stopped(state: Bfgs) -> bool:
 
 
 @eqx.filter_jit
-def _advance(
+def _advance_searches(
     state: Bfgs,
     problem: Problem,
     tolerance: float,
@@ -134,7 +134,7 @@ def _advance(
     steps: int,
     axes: Problem | None,
 ) -> tuple[Bfgs, History]:
-    """The searches of one fit run one after the other, so that none waits for another.
+    """Takes `steps` steps of every search; the searches of one fit run one after the other.
 
     Those of several fits run side by side.
     """
@@ -181,10 +181,10 @@ def _search_step(state: Bfgs, problem: Problem, tolerance: float) -> Bfgs:
     return state.update(found, slope, tolerance)
 
 
-def _restart_at_minima(
+def _restart_at_sample_minima(
     searched: Searched, problem: Problem, sample: Sample
 ) -> tuple[Bfgs, Int[np.ndarray, " starts"]]:
-    """Returns searches from the minima of the sample, and which of them each start follows.
+    """Returns searches from the sample's distinct minima, and the search of each start.
 
     One of the searches that meet at a minimum goes on; the others are stopped. A search that ends
     at no minimum, on a plateau of the sample, follows the best one.

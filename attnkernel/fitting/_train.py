@@ -56,10 +56,10 @@ def train(model: Any, data: Data, options: Options, axes: Problem | None = None)
     )
 
     def advance(state: Training, steps: int) -> tuple[Training, History]:
-        return _advance(state, problem, optimizer, options.record, steps, axes)
+        return _advance_training(state, problem, optimizer, options.record, steps, axes)
 
     if on_host:
-        end, history = _run_on_host(advance, state, problem, options)
+        end, history = _train_in_chunks(advance, state, problem, options)
     elif options.checkpoints is None:
         end, history = advance(state, options.steps)
     else:
@@ -67,16 +67,16 @@ def train(model: Any, data: Data, options: Options, axes: Problem | None = None)
             "checkpoints= need an optimizer= and a call outside jit: inside there is no disk."
         )
     history = jax.tree.map(jnp.asarray, history)
-    return _finish(state.z, end, history, problem, axes)
+    return _outcome_of_training(state.z, end, history, problem, axes)
 
 
-def _run_on_host(
+def _train_in_chunks(
     advance: Callable[[Training, int], tuple[Training, History]],
     state: Training,
     problem: Problem,
     options: Options,
 ) -> tuple[Training, History]:
-    """Trains in chunks, from the newest checkpoint if there is one."""
+    """Trains in chunks of steps, from the newest checkpoint if there is one."""
     checkpoints, callback = options.checkpoints, options.callback
     axis = state.steps.ndim  # the axis of steps follows those of fits and starts
     done, histories, identity = 0, [], ""
@@ -93,7 +93,7 @@ def _run_on_host(
                 callback(done, kept.history)
     steps, chunk, end = options.steps, options.chunk, state
     chunks = run_chunks(
-        advance, state, steps=steps, chunk=chunk, done=done, is_finished=_all_diverged
+        advance, state, steps=steps, chunk=chunk, done=done, is_finished=_have_all_diverged
     )
     for now, end, history in chunks:
         histories.append(history)
@@ -101,13 +101,13 @@ def _run_on_host(
             callback(now, history)
         if checkpoints is not None:
             histories = [join_history(histories, axis)]
-            last = now >= steps or _all_diverged(end)
+            last = now >= steps or _have_all_diverged(end)
             checkpoints.save(now, end, histories[0], identity=identity, last=last)
     return end, join_history(histories, axis)
 
 
-def _all_diverged(state: Training) -> bool:
-    """Whether all trainings have diverged, known on the host."""
+def _have_all_diverged(state: Training) -> bool:
+    """Whether every training has met a loss or gradient that is not finite."""
     return bool(np.all(np.asarray(state.diverged)))
 
 
@@ -146,7 +146,7 @@ def train_step(
 
 
 @eqx.filter_jit
-def _advance(
+def _advance_training(
     state: Training,
     problem: Problem,
     optimizer: optax.GradientTransformation,
@@ -154,7 +154,7 @@ def _advance(
     steps: int,
     axes: Problem | None,
 ) -> tuple[Training, History]:
-    """Takes this number of steps from all starts, of all fits."""
+    """Takes `steps` optimiser steps from every start of every fit."""
 
     def from_starts(state: Training, problem: Problem) -> tuple[Training, History]:
         def step(state: Training, _: None) -> tuple[Training, History]:
@@ -166,10 +166,10 @@ def _advance(
 
 
 @eqx.filter_jit
-def _finish(
+def _outcome_of_training(
     begin: PyTree, end: Training, history: History, problem: Problem, axes: Problem | None
 ) -> Outcome:
-    """Returns the result of all starts and the best of them."""
+    """Returns the results of all starts, and the best of them."""
 
     def finish(begin: PyTree, end: Training, history: History, problem: Problem) -> Outcome:
         loss: Float[Array, " starts"] = history["loss"][:, -1]

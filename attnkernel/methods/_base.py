@@ -143,4 +143,5 @@ def materialise_before_shift(scores: Float[Array, "..."]) -> Float[Array, "..."]
 
 @materialise_before_shift.defjvp
 def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """Differentiates `materialise_before_shift` as the identity."""
     return materialise_before_shift(*primals), tangents[0]

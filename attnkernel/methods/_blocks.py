@@ -35,7 +35,7 @@ class Block(NamedTuple):
     values: Float[Array, "width rows"]  # of keys; of queries, their thresholds
 
 
-def _pad(array: Array, size: int) -> Array:
+def _pad_rows(array: Array, size: int) -> Array:
     """The array padded to a multiple of `size` rows by repeating the last."""
     rows, *rest = array.shape
     short = -(-rows // size) * size - rows
@@ -47,7 +47,7 @@ def split_blocks(points: Array, values: Array, size: int) -> Block:
     low = jnp.arange(-(-points.shape[0] // size)) * size
 
     def cut(array: Array) -> Array:
-        return _pad(array, size).reshape(low.shape[0], size, array.shape[1]).swapaxes(1, 2)
+        return _pad_rows(array, size).reshape(low.shape[0], size, array.shape[1]).swapaxes(1, 2)
 
     high = jnp.minimum(low + size, points.shape[0]) - 1
     box = jax.lax.stop_gradient(cut(points))

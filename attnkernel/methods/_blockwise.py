@@ -225,6 +225,7 @@ def _sums(
 
 @_sums.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[Array | None, Array]]:
+    """Returns the derivative with the shift held constant."""
     out = _sums(*primals)
 
     def sums(
@@ -265,27 +266,31 @@ def _weighted_sums(scores: Array, shift: Array, values: Array) -> Float[Array, "
     """Σ exp(s − shift) v over the keys of a block; the last row of the values is 1."""
     weights = jnp.exp(scores - finite_shift(shift)[:, None])
     if len(values) <= 2:
-        return _matmul(weights, values)
+        return _weights_times_values(weights, values)
     # the mass is a sum: a matrix product with one column more than 2ⁿ is much slower
     mass = jnp.sum(weights, axis=1, keepdims=True)
-    return jnp.concatenate([_matmul(weights, values[:-1]), mass], axis=1)
+    return jnp.concatenate([_weights_times_values(weights, values[:-1]), mass], axis=1)
 
 
 @jax.custom_jvp
-def _matmul(
+def _weights_times_values(
     weights: Float[Array, "rows columns"], values: Float[Array, "width columns"]
 ) -> Float[Array, "rows width"]:
+    """The product of the weights and the transposed values, at full precision."""
     # the right factor is wide, and so is its cotangent: XLA on CPU is slow with tall ones
     wide = jax.lax.optimization_barrier(values)
     return precise_matmul(weights, wide.T)
 
 
-@_matmul.defjvp
+@_weights_times_values.defjvp
 def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Returns the product and its derivative."""
     (weights, values), (of_weights, of_values) = primals, tangents
-    out = _matmul(weights, values)
+    out = _weights_times_values(weights, values)
     if len(values) > 2:
-        return out, _matmul(of_weights, values) + _matmul(weights, of_values)
+        return out, _weights_times_values(of_weights, values) + _weights_times_values(
+            weights, of_values
+        )
     # one column at a time, so that the cotangent of the weights is no matrix product
     few = [jnp.sum(of_weights * value[None, :], axis=1) for value in values]
-    return out, jnp.stack(few, axis=1) + _matmul(weights, of_values)
+    return out, jnp.stack(few, axis=1) + _weights_times_values(weights, of_values)

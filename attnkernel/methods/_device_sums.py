@@ -115,6 +115,7 @@ def _ring_sums(
 
 @_ring_sums.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None, Array]]:
+    """Returns the derivative with the shift held constant."""
     out = _ring_sums(*primals)
     sums = functools.partial(_ring_sums_at_shift, shift=out[0])
     return out, (None, jvp_with_constants(sums, primals, tangents))

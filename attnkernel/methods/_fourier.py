@@ -92,7 +92,7 @@ class Fourier(Method):
     ) -> SoftmaxState:
         if q.shape[0] == 0 or k.shape[0] == 0:
             return Blockwise().softmax_state(q, k, v, kernel, prior, rule)
-        sums = self._sums(q, k, v, kernel, prior, rule)
+        sums = self._certified_sums(q, k, v, kernel, prior, rule)
         ours = SoftmaxState(jnp.zeros_like(sums.mass), sums.mass, sums.total)
         ours = ours.with_sink(rule.log_sink())
         exact = recompute_exactly(~sums.certified, q, k, v, (kernel, prior, rule))
@@ -123,11 +123,12 @@ class Fourier(Method):
         task = Task(kernel, prior, rule, len(q), keys, dim, v.shape[1], dtype)
         if (reason := self.unsupported_reason(task)) is not None:
             raise ValueError(f"Fourier cannot evaluate this: {reason}")
-        return jnp.sum(~self._sums(q, k, v, kernel, prior, rule).certified)
+        return jnp.sum(~self._certified_sums(q, k, v, kernel, prior, rule).certified)
 
-    def _sums(
+    def _certified_sums(
         self, q: Array, k: Array, v: Array, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> "CertifiedSums":
+        """The sums over keys, and whether the error of each query is within `tol`."""
         assert isinstance(kernel, Gaussian)  # as unsupported_reason says
         assert isinstance(rule, Softmax)
         covariance = _covariance(kernel, k.shape[1]) * rule.temperature

@@ -97,7 +97,7 @@ class Fused(Method):
     def unsupported_reason(self, task: Task) -> str | None:
         if is_symbolic(task.queries, task.keys):
             return NO_SYMBOLIC_SIZES
-        platform, dtype = _resolved_platform(self.platform), self._dtype(task)
+        platform, dtype = _resolved_platform(self.platform), self._resolved_dtype(task)
         if platform not in ("cuda", "tpu"):
             return (
                 f"it runs on NVIDIA's GPUs and on TPUs, and the default device is a {platform}: "
@@ -131,9 +131,10 @@ class Fused(Method):
 
     def resolve(self, task: Task) -> "Fused":
         platform = _resolved_platform(self.platform)
-        return Fused(self._dtype(task), platform=platform, interpret=self.interpret)
+        return Fused(self._resolved_dtype(task), platform=platform, interpret=self.interpret)
 
-    def _dtype(self, task: Task) -> np.dtype:
+    def _resolved_dtype(self, task: Task) -> np.dtype:
+        """The dtype of this method; that of the input if it is None."""
         return jnp.dtype(task.input_dtype) if self.dtype is None else self.dtype
 
     def softmax_state(
@@ -190,6 +191,7 @@ def _sums(
 
 @_sums.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None, Array]]:
+    """Returns the derivative with the shift held constant."""
     out = _sums(*primals)
 
     def sums(q: Array, k: Array, values: Array, parts: Any, _: Any) -> Array:

@@ -43,8 +43,10 @@ def centre_of(points: Float[Array, "points dim"]) -> Float[Array, "1 dim"]:
     return jax.lax.stop_gradient(jnp.mean(points, axis=0, keepdims=True))
 
 
-def _features(q: Array, k: Array, v: Array, parts: Any, dtype: Any, multiple: int) -> _Features:
-    """Pads rows and columns to multiples of `multiple`; keys of padding are hidden."""
+def _padded_features(
+    q: Array, k: Array, v: Array, parts: Any, dtype: Any, multiple: int
+) -> _Features:
+    """Features whose products are the scores; padded to multiples, with padding keys hidden."""
     kernel, prior, rule = parts
     if isinstance(kernel, Gaussian):
         centre = centre_of(k)
@@ -79,15 +81,15 @@ def _features(q: Array, k: Array, v: Array, parts: Any, dtype: Any, multiple: in
 
 def sums_by_cudnn(q: Array, k: Array, v: Array, parts: Any, dtype: Any) -> Sums:
     """L = log Z and Σ exp(s − L) (v, 1), with the gradients of cuDNN."""
-    features = _features(q, k, v, parts, dtype, 8)
-    call = functools.partial(_cudnn, causal=key_mask_of(parts[1]).is_causal)
+    features = _padded_features(q, k, v, parts, dtype, 8)
+    call = functools.partial(_attend_by_cudnn, causal=key_mask_of(parts[1]).is_causal)
     out, log_mass = call(features.q, features.k, features.v)
     # cuDNN has no gradient of the log-mass: it is the mean slope of the scores at constant weights
     fixed_q, fixed_k = map(jax.lax.stop_gradient, (features.q, features.k))
     mean_key, _ = call(fixed_q, fixed_k, features.k)
     slope = jnp.sum(features.q.astype(q.dtype) * mean_key.astype(q.dtype), axis=1)
     log_mass = jax.lax.stop_gradient(log_mass.astype(q.dtype))
-    return _sums(features, log_mass + slope - jax.lax.stop_gradient(slope), out, v)
+    return _unpadded_sums(features, log_mass + slope - jax.lax.stop_gradient(slope), out, v)
 
 
 def sums_by_splash(
@@ -99,18 +101,18 @@ def sums_by_splash(
         splash_attention_mask as masks,
     )
 
-    features = _features(q, k, v, parts, dtype, 128)
+    features = _padded_features(q, k, v, parts, dtype, 128)
     shape = len(features.q), len(features.k)
     mask = masks.CausalMask(shape) if key_mask_of(parts[1]).is_causal else masks.FullMask(shape)
     program = splash.make_splash_mha_single_device(
         masks.MultiHeadMask([mask]), save_residuals=True, interpret=interpret
     )
     out, (log_mass,) = program(features.q[None], features.k[None], features.v[None])
-    return _sums(features, log_mass[0].astype(q.dtype), out[0], v)
+    return _unpadded_sums(features, log_mass[0].astype(q.dtype), out[0], v)
 
 
-def _sums(features: _Features, log_mass: Array, out: Array, v: Array) -> Sums:
-    """L and Σ exp(s − L) (v, 1) from the result of the features: 0 where all keys are hidden."""
+def _unpadded_sums(features: _Features, log_mass: Array, out: Array, v: Array) -> Sums:
+    """L and Σ exp(s − L) (v, 1) without the padding; 0 where all keys are hidden."""
     queries = len(features.query_term)
     some = log_mass[:queries] > 0.5 * features.hidden_bias
     total = jnp.where(some[:, None], out[:queries, : v.shape[1]].astype(v.dtype), 0.0)
@@ -118,8 +120,8 @@ def _sums(features: _Features, log_mass: Array, out: Array, v: Array) -> Sums:
     return shift, jnp.concatenate([total, some.astype(v.dtype)[:, None]], axis=1)
 
 
-def _cudnn(q: Array, k: Array, v: Array, *, causal: bool) -> tuple[Array, Array]:
-    """The values and the log-mass of one head, whose scores are the products of q and k."""
+def _attend_by_cudnn(q: Array, k: Array, v: Array, *, causal: bool) -> tuple[Array, Array]:
+    """The values and log-mass of one head by cuDNN's attention; the scores are q kᵀ."""
     # under `vmap`, batched all or none: JAX's rule for cuDNN assumes it until 0.10
     never = jnp.any(jnp.stack([jnp.isnan(x[0, 0]) for x in (q, k, v)])) & False
     q, k, v = (jnp.where(never, 0, x) for x in (q, k, v))

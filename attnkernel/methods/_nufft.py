@@ -163,11 +163,13 @@ def _coefficients(scaled: Float[Array, "dim dim"], size: int) -> Float[Array, ".
 
 @jax.custom_batching.custom_vmap
 def _max_bits_over_batch(bits: Int[Array, " dim"]) -> Int[Array, " dim"]:
+    """The bits; under `vmap`, their maximum over the batch."""
     return bits
 
 
 @_max_bits_over_batch.def_vmap
 def _(size: int, batched: list[bool], bits: Int[Array, "batch dim"]) -> tuple[Array, bool]:
+    """Returns the maximum over the batch, unbatched."""
     return _max_bits_over_batch(jnp.max(bits, axis=0)), False
 
 

@@ -105,18 +105,18 @@ class Sharded(Method):
             return (
                 f"the weights of {type(task.rule).__name__} depend on all keys of a query at once"
             )
-        if (reason := self.inner.unsupported_reason(self._part(task))) is not None:
+        if (reason := self.inner.unsupported_reason(self._task_per_device(task))) is not None:
             return f"{type(self.inner).__name__} cannot evaluate a part of it: {reason}"
         return None
 
     def resolve(self, task: Task) -> "Sharded":
-        inner = self.inner.resolve(self._part(task))
+        inner = self.inner.resolve(self._task_per_device(task))
         return Sharded(self.mesh, self.axis, ring=self.ring, inner=inner)
 
     def batch_size(self, task: Task) -> int | None:
-        return self.inner.batch_size(self._part(task))
+        return self.inner.batch_size(self._task_per_device(task))
 
-    def _part(self, task: Task) -> Task:
+    def _task_per_device(self, task: Task) -> Task:
         """The task of one device."""
         queries = -(-task.queries // self.devices) if self.ring else task.queries
         keys = -(-task.keys // self.devices)

@@ -48,7 +48,7 @@ def log_score(prediction: Any, y: Float[Array, "..."]) -> Float[Array, " n"]:
     if not isinstance(prediction, tuple | list) or len(prediction) != 2:
         raise ValueError(
             f"log_score needs a model that predicts a mean and a variance, such as "
-            f"ak.MeanVarianceRegression; the prediction is {_describe(prediction)}."
+            f"ak.MeanVarianceRegression; the prediction is {_shape_or_class_name(prediction)}."
         )
     y = as_real_array("y", y)
     mean, variance = (_require_same_shape(part, y) for part in prediction)
@@ -67,7 +67,7 @@ def _require_same_shape(prediction: Any, y: Float[Array, "..."]) -> Float[Array,
     return array
 
 
-def _describe(prediction: Any) -> str:
+def _shape_or_class_name(prediction: Any) -> str:
     """Returns the shape of an array, or the name of a class, in words."""
     shape = getattr(prediction, "shape", None)
     return type(prediction).__name__ if shape is None else f"an array of shape {shape}"

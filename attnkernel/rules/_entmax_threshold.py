@@ -87,6 +87,7 @@ def entmax_threshold(
 
 @entmax_threshold.defjvp
 def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    """Returns the threshold and its derivative."""
     threshold = entmax_threshold(*primals)
 
     def mass(scores: Array, exponent: Array) -> Array:

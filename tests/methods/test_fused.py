@@ -39,7 +39,7 @@ def emulated_cudnn(monkeypatch):
         out = jnp.matmul(weights, v, preferred_element_type=jnp.float32).astype(v.dtype)
         return out, jax.lax.stop_gradient(jax.nn.logsumexp(scores, axis=1))
 
-    monkeypatch.setattr(_half_precision, "_cudnn", cudnn)
+    monkeypatch.setattr(_half_precision, "_attend_by_cudnn", cudnn)
     jax.clear_caches()
     yield
     jax.clear_caches()
