@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     if strays := [word for word in rest if word.startswith("-") or "overrides" not in options]:
         parser.error(f"unrecognized arguments: {' '.join(strays)}")
     try:
-        return _dispatch(options, [*getattr(options, "overrides", []), *rest])
+        return _run_command(options, [*getattr(options, "overrides", []), *rest])
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
         if package not in EXTRA:
@@ -35,7 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
 
 
-def _dispatch(options: argparse.Namespace, overrides: list[str]) -> int:
+def _run_command(options: argparse.Namespace, overrides: list[str]) -> int:
+    """Runs a command; returns its exit code, 2 after an expected error."""
     # imported here: `--help` answers at once
     from . import config_source, results  # noqa: PLC0415
     from .distributed import JoinError  # noqa: PLC0415
@@ -48,24 +49,26 @@ def _dispatch(options: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _run(options: argparse.Namespace, overrides: list[str]) -> int:
+    """Runs a config into a directory; returns the exit code."""
     from . import runner  # noqa: PLC0415
 
-    _join(options)
-    _kernels(options)
+    _join_processes(options)
+    _load_user_kernels(options)
     study = runner.load(options.config, overrides)
     return runner.execute(study, options.out, quiet=options.quiet)
 
 
 def _resume(options: argparse.Namespace, _: list[str]) -> int:
+    """Continues a stopped run; returns the exit code."""
     from . import runner  # noqa: PLC0415
 
-    _join(options)
-    _kernels(options)
+    _join_processes(options)
+    _load_user_kernels(options)
     return runner.resume(options.directory, quiet=options.quiet)
 
 
-def _join(options: argparse.Namespace) -> None:
-    """Waits for the other processes of the run, if there are to be any."""
+def _join_processes(options: argparse.Namespace) -> None:
+    """Joins the other processes of a distributed run, if the options name any."""
     from . import distributed  # noqa: PLC0415
 
     distributed.reserve_threads()
@@ -75,8 +78,8 @@ def _join(options: argparse.Namespace) -> None:
         raise distributed.JoinError("--coordinator and --process go with --distributed")
 
 
-def _kernels(options: argparse.Namespace) -> None:
-    """Loads the kernels of the user's file, if there is one: after other processes were met."""
+def _load_user_kernels(options: argparse.Namespace) -> None:
+    """Registers the kernels of the user's file, if one is given."""
     from . import kernels  # noqa: PLC0415
 
     if options.kernels is not None:
@@ -84,6 +87,7 @@ def _kernels(options: argparse.Namespace) -> None:
 
 
 def _sweep(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Runs a config for several values, or submits them; returns the exit code."""
     import matplotlib as mpl  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
 
@@ -92,7 +96,7 @@ def _sweep(options: argparse.Namespace, arguments: list[str]) -> int:
     from . import results, sweep  # noqa: PLC0415
 
     console = Console(highlight=False, markup=False, soft_wrap=True, quiet=options.quiet)
-    _kernels(options)
+    _load_user_kernels(options)
     if options.submit:
         return _submit(options, arguments)
     if options.slurm:
@@ -110,6 +114,7 @@ def _sweep(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _submit(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Submits a sweep to Slurm as an array of jobs; returns the exit code."""
     from . import slurm, sweep  # noqa: PLC0415
 
     members, _ = sweep.members_of(options.config, arguments)
@@ -126,6 +131,7 @@ def _submit(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _compare(options: argparse.Namespace, _: list[str]) -> int:
+    """Writes the comparison of several runs; returns the exit code."""
     import matplotlib as mpl  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
 
@@ -140,6 +146,7 @@ def _compare(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _index(options: argparse.Namespace, _: list[str]) -> int:
+    """Writes `index.csv` of a folder of runs; returns the exit code."""
     from rich.console import Console  # noqa: PLC0415
 
     from . import compare  # noqa: PLC0415
@@ -149,11 +156,12 @@ def _index(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _page(options: argparse.Namespace, overrides: list[str]) -> int:
+    """Writes the interactive page of a study as one HTML file; returns the exit code."""
     from attnkernel._core.atomic_files import write_atomically  # noqa: PLC0415
 
     from . import config_source, pages, results, runner  # noqa: PLC0415
 
-    _kernels(options)
+    _load_user_kernels(options)
     source = config_source.read(options.config, overrides)
     study = runner.load(options.config, overrides)
     command = ["python", "-m", "experiments", "page", options.config.as_posix(), *overrides]
@@ -170,17 +178,19 @@ def _page(options: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _show(options: argparse.Namespace, overrides: list[str]) -> int:
+    """Prints the config with all defaults and overrides; returns the exit code."""
     from . import config_source, runner  # noqa: PLC0415
 
-    _kernels(options)
+    _load_user_kernels(options)
     print(config_source.dump(runner.load(options.config, overrides)), end="")
     return 0
 
 
 def _validate(options: argparse.Namespace, _: list[str]) -> int:
+    """Checks configs without running them; returns the exit code."""
     from . import config_source, runner  # noqa: PLC0415
 
-    _kernels(options)
+    _load_user_kernels(options)
     code = 0
     for path in options.configs:
         try:
@@ -193,6 +203,7 @@ def _validate(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _schema(*_: object) -> int:
+    """Prints the JSON schema of configs; returns the exit code."""
     from pydantic import TypeAdapter  # noqa: PLC0415
 
     from .registry import AnyStudy  # noqa: PLC0415
@@ -202,6 +213,7 @@ def _schema(*_: object) -> int:
 
 
 def _list(*_: object) -> int:
+    """Prints the names that configs may use; returns the exit code."""
     from attnkernel.data import BUNDLED  # noqa: PLC0415
 
     from . import config_fields, kernels  # noqa: PLC0415

@@ -4,13 +4,15 @@ import argparse
 from pathlib import Path
 
 
-def _count(text: str) -> int:
+def _positive_integer(text: str) -> int:
+    """Parses a whole number from 1."""
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number from 1; got {text!r}")
     return int(text)
 
 
 def _shard(text: str) -> tuple[int, int]:
+    """Parses `i/N`, with 0 ≤ i < N, into (i, N)."""
     place, slash, number = text.partition("/")
     if not (slash and place.isdigit() and number.isdigit() and int(place) < int(number)):
         raise argparse.ArgumentTypeError(
@@ -57,11 +59,15 @@ def make_parser() -> argparse.ArgumentParser:
     sweep.add_argument(
         "overrides", nargs="+", metavar="field=a,b,c", help="values; of a range: seed=0..99"
     )
-    sweep.add_argument("--jobs", type=_count, default=1, metavar="N", help="processes at a time")
+    sweep.add_argument(
+        "--jobs", type=_positive_integer, default=1, metavar="N", help="processes at a time"
+    )
     sweep.add_argument(
         "--shard", type=_shard, default=(0, 1), metavar="i/N", help="every N-th member, from i = 0"
     )
-    sweep.add_argument("--submit", type=_count, metavar="N", help="as N shards, by Slurm")
+    sweep.add_argument(
+        "--submit", type=_positive_integer, metavar="N", help="as N shards, by Slurm"
+    )
     sweep.add_argument(
         "--slurm", action="append", default=[], metavar="KEY=VALUE", help="timeout_min=60, ..."
     )

@@ -75,8 +75,8 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
     """
     results = [Result(run) for run in runs]
     names = _run_names(runs)
-    asked = _rows([result.config for result in results], differing=True)
-    numbers = _rows([result.numbers for result in results], differing=False)
+    asked = _fields_by_name([result.config for result in results], differing=True)
+    numbers = _fields_by_name([result.numbers for result in results], differing=False)
     words = labels(numbers, [result.summary for result in results])
     state = [result.status["state"] for result in results]
     try:
@@ -90,7 +90,7 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
     ):
         table = Table("", *names, title=title, title_justify="left", box=None, pad_edge=False)
         for name, values in rows.items():
-            table.add_row(name, *("" if value is None else _shown(value) for value in values))
+            table.add_row(name, *("" if value is None else _formatted(value) for value in values))
         console.print(table)
     if len(numbers) > MAX_ROWS:
         rest = len(numbers) - MAX_ROWS
@@ -103,7 +103,7 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
     }
     try:
         write_atomically(out / "compare.json", (json.dumps(content, indent=2) + "\n").encode())
-        drawn = _draw(names, [result.paths() for result in results], out)
+        drawn = _draw_metrics(names, [result.paths() for result in results], out)
     except OSError as error:
         raise OutputError(f"{out} cannot be written: {error.strerror or error}") from None
     if drawn:
@@ -123,18 +123,21 @@ def _run_names(runs: Sequence[Path]) -> list[str]:
     return [f"{i + 1}: {run.name}" for i, run in enumerate(runs)]
 
 
-def _rows(leaves: Sequence[Mapping[str, Any]], *, differing: bool) -> dict[str, list[Any]]:
-    """By name, the values of all runs."""
+def _fields_by_name(
+    leaves: Sequence[Mapping[str, Any]], *, differing: bool
+) -> dict[str, list[Any]]:
+    """By field name, the value in each run; with `differing`, only fields that differ."""
     names = dict.fromkeys(name for leaf in leaves for name in leaf)
     rows = {name: [leaf.get(name) for leaf in leaves] for name in names}
     return {k: v for k, v in rows.items() if not differing or any(one != v[0] for one in v)}
 
 
-def _shown(value: Any) -> str:
+def _formatted(value: Any) -> str:
+    """A value as text; floats with six significant digits."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _draw(
+def _draw_metrics(
     names: Sequence[str], paths: Sequence[Mapping[tuple[str, str], np.ndarray]], out: Path
 ) -> Path | None:
     """A panel for each metric that at least two runs share: a colour for each run, a line style for
@@ -222,7 +225,7 @@ def index(folder: Path, console: Console) -> None:
     table = Table(*INDEX_COLUMNS, box=None, pad_edge=False)
     for row in rows[-MAX_ROWS:]:
         table.add_row(
-            *(_shown(row[name]) if row[name] is not None else "" for name in INDEX_COLUMNS)
+            *(_formatted(row[name]) if row[name] is not None else "" for name in INDEX_COLUMNS)
         )
     console.print(table)
     console.print(f"{folder / 'index.csv'}: {len(rows)} runs")

@@ -46,11 +46,11 @@ def build(source: Source, model: type[pydantic.BaseModel]) -> Any:
     try:
         return model.model_validate(source.values)
     except pydantic.ValidationError as error:
-        faults = [_fault(detail, model, source.values) for detail in error.errors()]
+        faults = [_fault_in_words(detail, model, source.values) for detail in error.errors()]
         raise config_error(source, faults) from None
 
 
-def _fault(detail: Any, model: type[pydantic.BaseModel], values: Any) -> Fault:
+def _fault_in_words(detail: Any, model: type[pydantic.BaseModel], values: Any) -> Fault:
     """A pydantic error in our words: what was expected, what came, the nearest valid name."""
     field, owner = _locate(detail["loc"], model, values)
     kind, came = detail["type"], detail["input"]
@@ -106,7 +106,7 @@ def _locate(
         inside = (isinstance(values, dict) and part in values) or (
             isinstance(values, list) and isinstance(part, int)
         )
-        chosen = [choice for choice in choices if part in _tags(choice)]
+        chosen = [choice for choice in choices if part in _source_names(choice)]
         if chosen and not last:
             owner, choices = chosen[0], []
         elif inside or (last and owner is not None and part in owner.model_fields):
@@ -114,20 +114,20 @@ def _locate(
             if last:
                 break
             info = owner.model_fields.get(str(part)) if owner else None
-            choices = _models(info.annotation) if info else choices
+            choices = _models_in_annotation(info.annotation) if info else choices
             owner = choices[0] if len(choices) == 1 else owner
             values = cast(Any, values)[part] if inside else None
     return tuple(field), owner
 
 
-def _models(annotation: Any) -> list[type[pydantic.BaseModel]]:
+def _models_in_annotation(annotation: Any) -> list[type[pydantic.BaseModel]]:
     """The pydantic models named in an annotation."""
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
         return [annotation]
-    return [model for inner in get_args(annotation) for model in _models(inner)]
+    return [model for inner in get_args(annotation) for model in _models_in_annotation(inner)]
 
 
-def _tags(model: type[pydantic.BaseModel]) -> tuple[str, ...]:
+def _source_names(model: type[pydantic.BaseModel]) -> tuple[str, ...]:
     """The names that choose this model among others: the values of its literal `source`."""
     field = model.model_fields.get("source")
     return get_args(field.annotation) if field else ()

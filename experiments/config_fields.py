@@ -18,13 +18,15 @@ from .config_source import FieldError
 from .kernels import BUILT_IN, KERNELS, Scaled, require_known
 
 
-def _representable(value: float) -> float:
+def _require_float32_range(value: float) -> float:
+    """Returns the value; `ValueError` unless it is from 1e-30 to 1e30."""
     if not 1e-30 <= value <= 1e30:
         raise ValueError(f"expected a number from 1e-30 to 1e30; got {value!r}")
     return value
 
 
-def _rows_or_fraction(value: int | float) -> int | float:
+def _require_hold_out_size(value: int | float) -> int | float:
+    """Returns a number of rows or a fraction of them; `ValueError` for other numbers."""
     if (isinstance(value, int) and value >= 1) or (isinstance(value, float) and 0 < value < 1):
         return value
     raise ValueError(
@@ -35,9 +37,9 @@ def _rows_or_fraction(value: int | float) -> int | float:
 Positive = Annotated[
     float,
     pydantic.Field(gt=0, allow_inf_nan=False),
-    pydantic.AfterValidator(_representable),
+    pydantic.AfterValidator(_require_float32_range),
 ]
-HoldOutSize = Annotated[int | float, pydantic.AfterValidator(_rows_or_fraction)]
+HoldOutSize = Annotated[int | float, pydantic.AfterValidator(_require_hold_out_size)]
 Seed = Annotated[int, pydantic.Field(ge=0, lt=2**32)]
 Name = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
 Column = Annotated[str, pydantic.Field(min_length=1)]
@@ -123,6 +125,7 @@ class Model(Part):
     @pydantic.field_validator("convention")
     @classmethod
     def _only_of_a_gaussian(cls, convention: str, info: pydantic.ValidationInfo) -> str:
+        """Raises `ValueError` for a convention with a kernel that is not Gaussian."""
         kernel = info.data.get("kernel", "gaussian")  # an unknown name has an error of its own
         if convention != "standard" and kernel != "gaussian":
             raise ValueError(
@@ -197,19 +200,21 @@ class Training(Part):
 
     @pydantic.model_validator(mode="after")
     def _only_adam_corrects(self) -> "Training":
+        """Raises `ValueError` for the bias correction with an optimiser other than Adam."""
         if self.float32_bias_correction and self.optimizer != "adam":
             raise ValueError("float32_bias_correction is of adam; leave it out, or use adam")
         return self
 
     def make(self) -> optax.GradientTransformation:
         """The optimiser; its learning rate may be traced."""
-        make = _kept_optimizer if isinstance(self.learning_rate, float) else _optimizer
+        make = _kept_optimizer if isinstance(self.learning_rate, float) else _make_optimizer
         return make(self.optimizer, self.learning_rate, self.float32_bias_correction)
 
 
-def _optimizer(
+def _make_optimizer(
     name: str, learning_rate: Any, float32_bias_correction: bool
 ) -> optax.GradientTransformation:
+    """The optax optimiser of this name and learning rate."""
     rate: Any = learning_rate
     if float32_bias_correction:
         rate = functools.partial(_rate_of_float32_adam, learning_rate)
@@ -217,7 +222,7 @@ def _optimizer(
 
 
 # one object per setting, so that equal trainings share compiled programs
-_kept_optimizer = functools.cache(_optimizer)
+_kept_optimizer = functools.cache(_make_optimizer)
 
 
 def _rate_of_float32_adam(rate: float, count: Array) -> Array:

@@ -122,12 +122,12 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Source:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start})") from None
-    tree = _compose(text, str(path))
+    tree = _parse_yaml(text, str(path))
     if not isinstance(tree, yaml.MappingNode):
         raise ConfigError(f"{path}:1: expected a mapping of fields, such as 'study: holdout'")
     locations: dict[Field, str] = {}
     try:
-        values = _build(tree, (), lambda node: f"{path}:{_line(node)}", locations)
+        values = _plain_values(tree, (), lambda node: f"{path}:{_line_number(node)}", locations)
     except RecursionError:
         raise ConfigError(f"{path}: is nested too deep to be a config") from None
     source = Source(values, locations)
@@ -136,7 +136,8 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Source:
     return source
 
 
-def _compose(text: str, name: str) -> yaml.Node | None:
+def _parse_yaml(text: str, name: str) -> yaml.Node | None:
+    """Parses YAML into a node; `ConfigError` if it is too long, too deep or not YAML."""
     if len(text) > MAX_CONFIG_CHARACTERS:
         raise ConfigError(
             f"{shortened(name)}: is too long: a config has up to {MAX_CONFIG_CHARACTERS} characters"
@@ -157,17 +158,21 @@ def _compose(text: str, name: str) -> yaml.Node | None:
         raise ConfigError(f"{name}: this is not YAML: {error}") from None
 
 
-def _line(node: yaml.Node) -> int:
+def _line_number(node: yaml.Node) -> int:
+    """The line on which a node starts, counted from 1."""
     return node.start_mark.line + 1
 
 
-def _build(
+def _plain_values(
     node: yaml.Node, field: Field, location: Callable[[yaml.Node], str], locations: dict[Field, str]
 ) -> Any:
     """Plain values from a node; notes the location of each field."""
     locations.setdefault(field, location(node))
     if isinstance(node, yaml.SequenceNode):
-        return [_build(item, (*field, i), location, locations) for i, item in enumerate(node.value)]
+        return [
+            _plain_values(item, (*field, i), location, locations)
+            for i, item in enumerate(node.value)
+        ]
     if isinstance(node, yaml.MappingNode):
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
@@ -182,7 +187,7 @@ def _build(
                     f"{locations[(*field, key)]}"
                 )
             locations[(*field, key)] = location(key_node)
-            values[key] = _build(value_node, (*field, key), location, locations)
+            values[key] = _plain_values(value_node, (*field, key), location, locations)
         return values
     loader = _Loader("")
     try:
@@ -201,7 +206,7 @@ def apply(override: str, source: Source) -> None:
     if not equals or not all(name.split(".")):
         raise ConfigError(f"{location}: expected field=value, for example training.steps=200")
     field: Field = tuple(name.split("."))
-    node = _compose(text, location)
+    node = _parse_yaml(text, location)
     parent: Any = source.values
     for i, part in enumerate(field[:-1]):
         if part not in parent:
@@ -215,7 +220,9 @@ def apply(override: str, source: Source) -> None:
     for old in [known for known in source.locations if known[: len(field)] == field]:
         del source.locations[old]
     source.locations[field] = location
-    value = None if node is None else _build(node, field, lambda _: location, source.locations)
+    value = (
+        None if node is None else _plain_values(node, field, lambda _: location, source.locations)
+    )
     if field[-1] == "source" and parent.get("source") != value:
         for name in list(parent):
             if not source.location((*field[:-1], name)).startswith(_OVERRIDE):

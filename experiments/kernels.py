@@ -127,5 +127,6 @@ def user_kernel(study: Any) -> dict[str, str]:
 
 
 def _is_kernel(kernel: Any) -> bool:
+    """Whether a value is a kernel."""
     is_class = isinstance(kernel, type) and issubclass(kernel, Scaled)
     return is_class and not inspect.isabstract(kernel)

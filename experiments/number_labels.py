@@ -26,12 +26,13 @@ def labels(keys: Iterable[str], summaries: Sequence[Mapping[str, Any]]) -> dict[
     The rows of a table are named by their first field where all summaries agree on it, else by
     their place.
     """
-    found = {key: _label(key, summaries) for key in keys}
+    found = {key: _label_in_words(key, summaries) for key in keys}
     texts = list(found.values())
     return {key: text if texts.count(text) == 1 else key for key, text in found.items()}
 
 
-def _label(key: str, summaries: Sequence[Mapping[str, Any]]) -> str:
+def _label_in_words(key: str, summaries: Sequence[Mapping[str, Any]]) -> str:
+    """The label of a recorded number, from its dotted key."""
     table, _, rest = key.partition(".")
     place, _, field = rest.partition(".")
     if not (place.isdigit() and field):

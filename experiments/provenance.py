@@ -41,18 +41,18 @@ def meta_of(config: Any) -> dict[str, Any]:
         "seed": config.seed,
         "precision": config.precision,
         **({"kernels": kernels} if (kernels := user_kernel(config)) else {}),
-        **({"data": data} if (data := _data_file(config)) else {}),
+        **({"data": data} if (data := _data_file_and_digest(config)) else {}),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "devices": [str(device) for device in jax.devices()],
         "versions": package_versions(_PACKAGES),
-        "git": _git(),
+        "git": _git_commit(),
     }
 
 
 def digest_of(config: Any) -> str:
     """The SHA-256 of the config, of the file of its kernel and of the file of its data."""
-    own = [str(part) for part in (user_kernel(config), _data_file(config)) if part]
+    own = [str(part) for part in (user_kernel(config), _data_file_and_digest(config)) if part]
     return hashlib.sha256("".join([dump(config), *own]).encode()).hexdigest()
 
 
@@ -67,7 +67,7 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
-def _data_file(config: Any) -> dict[str, str]:
+def _data_file_and_digest(config: Any) -> dict[str, str]:
     """The file of data that a config names, and a digest of it."""
     path = getattr(getattr(config, "data", None), "path", None)
     if path is None:
@@ -76,15 +76,16 @@ def _data_file(config: Any) -> dict[str, str]:
         found = os.stat(path)
     except OSError:
         return {path: "of no file"}
-    return {path: _digest_at(path, found.st_mtime_ns, found.st_size)}
+    return {path: _cached_digest(path, found.st_mtime_ns, found.st_size)}
 
 
 @functools.lru_cache
-def _digest_at(path: str, changed: int, size: int) -> str:
+def _cached_digest(path: str, changed: int, size: int) -> str:
+    """The digest of a file; computed again when its time or size has changed."""
     return digest_of_file(Path(path))
 
 
-def _git() -> dict[str, Any] | None:
+def _git_commit() -> dict[str, Any] | None:
     """The commit of the code that runs, and whether it was changed; None outside a checkout."""
     here = Path(__file__).parent
 

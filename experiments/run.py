@@ -84,7 +84,7 @@ class Run(Monitor):
         self._written = ["config.yaml", "metrics.jsonl"]
         self._digest = digest_of(config)
         try:
-            self._take_over() if resume else self._claim(config, numbered)
+            self._take_over() if resume else self._claim_directory(config, numbered)
             directory = self.directory
             self._metrics = (directory / "metrics.jsonl").open("w", encoding="utf-8")
         except (FileExistsError, NotADirectoryError):
@@ -95,7 +95,7 @@ class Run(Monitor):
             reason = getattr(error, "strerror", None) or error
             raise OutputError(f"{directory} cannot be written: {reason}") from None
 
-    def _claim(self, config: Any, numbered: bool) -> None:
+    def _claim_directory(self, config: Any, numbered: bool) -> None:
         """Makes the directory, in one moment."""
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.directory.parent, prefix=".run-") as draft:
@@ -156,10 +156,11 @@ class Run(Monitor):
         return ak.Checkpoints(
             self.directory / "checkpoints" / name,
             of=f"{self._digest} {name}",
-            report=self._on_damage,
+            report=self._record_damage,
         )
 
-    def _on_damage(self, sentence: str) -> None:
+    def _record_damage(self, sentence: str) -> None:
+        """Records the damage of a file in `meta.json`, and prints it."""
         self._meta.setdefault("damaged", []).append(sentence)
         print(sentence, file=sys.stderr)
 

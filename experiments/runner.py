@@ -112,7 +112,7 @@ def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False
     """
     if jax.process_count() > 1 and not study.distributed:
         raise distributed.JoinError(f"{study.name}: this study is for one process")
-    with settings(study), _directory(out, study.name) as directory:
+    with settings(study), _run_directory(out, study.name) as directory:
         first = jax.process_index() == 0
         try:
             run = Run(
@@ -132,7 +132,7 @@ def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False
                 study.run(run)
             run.close("done")
         except KeyboardInterrupt:
-            _close(run, "interrupted", "Ctrl-C")
+            _write_ending(run, "interrupted", "Ctrl-C")
             print(
                 f"interrupted; what was computed is in {run.directory}\n"
                 f"to go on: {resume_command(run.directory)}",
@@ -140,7 +140,7 @@ def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False
             )
             return 130
         except SystemExit:  # the reader of a pipe went away
-            _close(run, "interrupted", "the output was closed")
+            _write_ending(run, "interrupted", "the output was closed")
             return 1
         except Exception as error:  # the last line of defence: no traceback on a terminal
             reason = f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0]
@@ -148,7 +148,7 @@ def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False
             with contextlib.suppress(OSError):
                 (run.directory / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
                 print(f"see {run.directory / 'error.log'}", file=sys.stderr)
-            _close(run, "failed", reason)
+            _write_ending(run, "failed", reason)
             return 1
     for path in sorted((run.directory / "figures").glob("*.png")):
         run.console.print(f"figure  {os.fspath(path)}")
@@ -157,7 +157,7 @@ def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False
 
 
 @contextlib.contextmanager
-def _directory(out: Path | None, name: str) -> Iterator[Path]:
+def _run_directory(out: Path | None, name: str) -> Iterator[Path]:
     """Where the run goes; of a process that is not the first, a folder that goes when it ends."""
     if jax.process_index():
         with tempfile.TemporaryDirectory() as folder:
@@ -166,7 +166,7 @@ def _directory(out: Path | None, name: str) -> Iterator[Path]:
         yield out if out is not None else default_directory(name)
 
 
-def _close(run: Run, state: str, reason: str) -> None:
+def _write_ending(run: Run, state: str, reason: str) -> None:
     """Writes how a run ended, if the disk takes it."""
     try:
         run.close(state, reason)

@@ -36,7 +36,7 @@ def submit(
         for i in range(shards)
     ]
     try:
-        executor.update_parameters(name="sweep", **dict(map(_option, options)))
+        executor.update_parameters(name="sweep", **dict(map(_parse_option, options)))
         with executor.batch():
             submitted = [executor.submit(function) for function in functions]
     except (NameError, TypeError, FailedJobError, OSError) as error:
@@ -45,7 +45,8 @@ def submit(
     return submitted[0].job_id.partition("_")[0], folder
 
 
-def _option(text: str) -> tuple[str, str | int]:
+def _parse_option(text: str) -> tuple[str, str | int]:
+    """Parses `KEY=VALUE`; digits become a number."""
     name, equals, value = text.partition("=")
     if not (equals and name and value):
         raise OutputError(f"--slurm {text}: expected KEY=VALUE, such as timeout_min=60")

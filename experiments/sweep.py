@@ -72,7 +72,7 @@ def sweep(
             f"{len(members)} members, {len(mine)} of this shard, {len(missing)} of them to do"
         )
         alone = []
-        for group, numbers in _groups(missing):
+        for group, numbers in _group_by_program(missing):
             if len(group) == 1 or not _compute_as_one_program(out, group, numbers, console):
                 alone += group
         _run_in_processes(out, alone, jobs, kernels, console)
@@ -82,37 +82,40 @@ def sweep(
         raise OutputError(f"{where} cannot be used: {error.strerror or error}") from None
 
 
-def _groups(members: Sequence[Member]) -> list[tuple[list[Member], Any]]:
+def _group_by_program(members: Sequence[Member]) -> list[tuple[list[Member], Any]]:
     """Members that one program can compute together, and their numbers, stacked."""
     groups = defaultdict(lambda: ([], []))
     for member in members:
         with settings(member.study):
             study = member.study.resolved()
         numbers = {name: operator.attrgetter(name)(study) for name in study.varying}
-        groups[_shared(member, numbers)][0].append(member)
-        groups[_shared(member, numbers)][1].append(numbers)
+        groups[_program_identity(member, numbers)][0].append(member)
+        groups[_program_identity(member, numbers)][1].append(numbers)
     return [
-        (group, {name: _stack([one[name] for one in numbers]) for name in numbers[0]})
+        (group, {name: _stack_members([one[name] for one in numbers]) for name in numbers[0]})
         for group, numbers in groups.values()
     ]
 
 
-def _shared(member: Member, numbers: dict[str, Any]) -> str:
-    """All that must agree for members to be one program: other fields, and shapes."""
+def _program_identity(member: Member, numbers: dict[str, Any]) -> str:
+    """Text that is equal for members of one program: their fixed fields, and shapes."""
     if not numbers:
         return member.id
     shapes = {name: np.shape(getattr(value, "sizes", value)) for name, value in numbers.items()}
     fields = flat(member.study.model_dump(mode="json"))
-    rest = {k: v for k, v in fields.items() if k != "name" and not _is_under(k, member.study)}
+    rest = {
+        k: v for k, v in fields.items() if k != "name" and not _is_varying_field(k, member.study)
+    }
     return f"{rest} {shapes}"
 
 
-def _is_under(field: str, study: Study) -> bool:
+def _is_varying_field(field: str, study: Study) -> bool:
+    """Whether a field is one of the numbers that vary in one program, or lies within one."""
     return any(field == name or field.startswith(f"{name}.") for name in study.varying)
 
 
-def _stack(values: Sequence[Any]) -> Any:
-    """With a leading axis of members; the shapes are those of the largest hold-out."""
+def _stack_members(values: Sequence[Any]) -> Any:
+    """Stacks the values of members along a leading axis."""
     if isinstance(values[0], HoldOutSizes):
         largest = max(rows.largest for rows in values)
         return HoldOutSizes(np.stack([rows.sizes for rows in values]), largest)

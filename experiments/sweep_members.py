@@ -38,7 +38,9 @@ def axes_of(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
             raise config_source.ConfigError(
                 f"command line '{argument}': expected field=a,b,c or seed=0..99"
             )
-        values = [value for part in _split(text) for value in _range(argument, part)]
+        values = [
+            value for part in _split_at_commas(text) for value in _expand_range(argument, part)
+        ]
         if len(values) == 1:
             shared.append(f"{field}={values[0]}")
         elif field in axes:
@@ -48,7 +50,8 @@ def axes_of(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
     return shared, axes
 
 
-def _split(text: str) -> list[str]:
+def _split_at_commas(text: str) -> list[str]:
+    """Splits text at the commas that are outside of brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for letter in text:
         if quote:
@@ -63,7 +66,8 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _range(argument: str, text: str) -> list[str]:
+def _expand_range(argument: str, text: str) -> list[str]:
+    """The numbers of a range such as `0..9`, as text; other text is returned alone."""
     found = _RANGE.fullmatch(text.strip())
     if not found:
         return [text]

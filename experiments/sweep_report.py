@@ -46,7 +46,7 @@ def report(
         values = [numbers.get(name, "") for name in names]
         writer.writerow([*member.asked.values(), *row.values(), *values])
     write_atomically(out / "members.csv", text.getvalue().encode())
-    groups = _aggregates(rows)
+    groups = _means_over_seeds(rows)
     state = [row["state"] for _, row, _ in rows]
     content = {
         "members": len(members),
@@ -66,14 +66,14 @@ def report(
     )
     table.title_justify, table.box, table.pad_edge = "left", None, False
     for group in groups[:MAX_ROWS]:
-        cells = [_interval(group["numbers"].get(name)) for name in shown]
+        cells = [_mean_with_interval(group["numbers"].get(name)) for name in shown]
         table.add_row(words(group["asked"]) or "all", str(group["members"]), *cells)
     console.print(table)
     if len(groups) > MAX_ROWS:
         console.print(f"and {len(groups) - MAX_ROWS} more lines in {out / 'summary.json'}")
     if shown:
         console.print(
-            f"figure  {_draw(out, groups, rows, {name: text_of[name] for name in shown})}"
+            f"figure  {_draw_members(out, groups, rows, {name: text_of[name] for name in shown})}"
         )
     console.print(f"numbers {out / 'summary.json'}")
     bad = [m for m in mine if found.get(m.id, {}).get("state") != "done"]
@@ -86,8 +86,8 @@ def report(
 MAX_ROWS = 30
 
 
-def _aggregates(rows: Sequence[tuple[Member, dict[str, Any], dict[str, Any]]]) -> list[Any]:
-    """Of members that differ only in their seed, the mean of each number and how sure it is."""
+def _means_over_seeds(rows: Sequence[tuple[Member, dict[str, Any], dict[str, Any]]]) -> list[Any]:
+    """The mean of each number, and its uncertainty, over members that differ in the seed only."""
     together = defaultdict(list)
     for member, row, numbers in rows:
         if row["state"] == "done":
@@ -117,14 +117,17 @@ def _varying_numbers(groups: Sequence[Any], most: int = 4) -> list[str]:
     return (varied or [name for name in names if len(means[name]) > 1])[:most]
 
 
-def _interval(number: dict[str, Any] | None) -> str:
+def _mean_with_interval(number: dict[str, Any] | None) -> str:
+    """A mean as text, with the half-width of its interval if known."""
     if number is None:
         return ""
     half = number["upper"] - number["mean"] if "upper" in number else None
     return f"{number['mean']:.4g}" + ("" if half is None else f" ± {half:.2g}")
 
 
-def _draw(out: Path, groups: Sequence[Any], rows: Sequence[Any], shown: Mapping[str, str]) -> Path:
+def _draw_members(
+    out: Path, groups: Sequence[Any], rows: Sequence[Any], shown: Mapping[str, str]
+) -> Path:
     """A panel for each number: the members, and their means with intervals."""
     figure = Figure(figsize=(1.4 + 2.4 * len(shown), 1.3 + 0.32 * min(len(groups), 60)))
     axes = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]

@@ -111,7 +111,9 @@ def train(
             if not sound.all():
                 first = int(np.argmin(sound))
                 monitor.save("last_finite", eqx.combine(state[0], fixed))
-                raise Diverged(_why(start + first + 1, float(found[first]), learning_rate))
+                raise Diverged(
+                    _divergence_reason(start + first + 1, float(found[first]), learning_rate)
+                )
             losses = [np.concatenate(losses)]
             if checkpoints is not None:
                 checkpoints.save(done, state, losses[0], last=done == steps)
@@ -121,7 +123,8 @@ def train(
     return eqx.combine(here, fixed), losses[0]
 
 
-def _why(step: int, loss: float, learning_rate: float) -> str:
+def _divergence_reason(step: int, loss: float, learning_rate: float) -> str:
+    """A sentence that says why a training diverged, and what to try."""
     what = "its gradient is not finite" if np.isfinite(loss) else f"the loss is {loss}"
     return (
         f"at step {step} {what}; the model before it is in checkpoints/last_finite. Likely: "

@@ -18,7 +18,7 @@ LOUD = 12.0
 def cache(study: Any) -> Page:
     x = jax.random.normal(study.keys().next(), (2, len(WORDS), len(WORDS)))
     with jax.enable_x64(True):
-        return _page(np.asarray(x, float))
+        return _make_page(np.asarray(x, float))
 
 
 def patterns(random: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -34,7 +34,8 @@ def patterns(random: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     }
 
 
-def _page(random: np.ndarray) -> Page:
+def _make_page(random: np.ndarray) -> Page:
+    """The page on a cache, token by token."""
     angles = 2.0 * np.pi * np.arange(len(WORDS)) / len(WORDS)
     values = np.round(np.stack([np.cos(angles), np.sin(angles)], axis=1), 3)  # on a circle
     ring, found, marks = 4, patterns(random), []

@@ -28,10 +28,11 @@ def dial(study: Any) -> Page:
         raise FieldError(("model", "on_empty"), "a page leaves empty what is empty: take nan")
     factor = float(ak.kernels.convert_lengthscale(1.0, target=model.convention))
     with jax.enable_x64(True):
-        return _page(data, model, factor, study)
+        return _make_page(data, model, factor, study)
 
 
-def _page(data: ak.data.Dataset, settings: Model, factor: float, study: Any) -> Page:
+def _make_page(data: ak.data.Dataset, settings: Model, factor: float, study: Any) -> Page:
+    """The page on which readers move the lengthscale and the query."""
     x, y = (np.asarray(part, float) for part in (data.x, data.y))
     begin = settings.make()
     lower, upper = (

@@ -14,10 +14,11 @@ from ._page import Page, entropy
 
 def retrieval(study: Any) -> Page:
     with jax.enable_x64(True):
-        return _page(study)
+        return _make_page(study)
 
 
-def _page(study: Any) -> Page:
+def _make_page(study: Any) -> Page:
+    """The page on temperature and prior in retrieval."""
     scores, prior = np.asarray(study.scores, float), np.asarray(study.prior, float)
     marks = []
     for temperature in np.geomspace(study.lowest, study.highest, 6):

@@ -23,7 +23,7 @@ def zoo(study: Any) -> Page:
     require_drawable(data)
     x = jax.random.normal(keys.next(), (TOKENS, SIZE))
     with jax.enable_x64(True):
-        return _page(study, data, np.asarray(x, float))
+        return _make_page(study, data, np.asarray(x, float))
 
 
 def attentions(table: Array, window: int, slope: float) -> dict[str, dict[str, Any]]:
@@ -38,7 +38,8 @@ def attentions(table: Array, window: int, slope: float) -> dict[str, dict[str, A
     }
 
 
-def _page(study: Any, data: ak.data.Dataset, tokens: np.ndarray) -> Page:
+def _make_page(study: Any, data: ak.data.Dataset, tokens: np.ndarray) -> Page:
+    """The page on the kernels, and on attention between positions."""
     x, y = np.asarray(data.x, float), np.asarray(data.y, float)
     queries = np.quantile(x, [0.1, 0.62])
     best, bounds, marks = {}, [], []

@@ -97,7 +97,7 @@ class Boundary(Study):
     def report(self, results: Results, run: Run) -> None:
         lengthscales = np.sort(self.lengthscales)
         rows = [
-            _row(name, order, place, lengthscales, values[..., column])
+            _table_row(name, order, place, lengthscales, values[..., column])
             for (name, order), values in results.items()
             for place, column in PLACES.items()
         ]
@@ -141,16 +141,17 @@ class Boundary(Study):
             for (what, values), most in zip(misses.items(), (0.02, 0.05, 0.02), strict=True)
         ]
         table_of_targets(run, targets)
-        self._draw(run, rows, lengthscales, results)
+        self._draw_figures(run, rows, lengthscales, results)
         run.summary({"lengthscales": lengthscales, "rows": rows, "targets": targets})
 
-    def _draw(
+    def _draw_figures(
         self,
         run: Run,
         rows: list[dict[str, Any]],
         lengthscales: np.ndarray,
         found: Results,
     ) -> None:
+        """Draws and saves the figures of the study."""
         at = np.linspace(0.0, 0.5, self.points)
         kernel, figure = self.kernels[0], Figure(figsize=(9.4, 3.7))
         left, right = figure.subplots(1, 2)
@@ -192,10 +193,10 @@ class Boundary(Study):
         run.figure("boundary", figure, **arrays)
 
 
-def _row(
+def _table_row(
     name: str, order: int, place: str, lengthscales: np.ndarray, found: np.ndarray
 ) -> dict[str, Any]:
-    """A kernel, an order and a place, at every lengthscale."""
+    """The row of the table for a kernel, an order and a place, over all lengthscales."""
     bias, variance = np.moveaxis(found, 2, 0)
     shortest = np.log(lengthscales[:3])
     return {
@@ -220,17 +221,21 @@ def mean(x: Any, derivative: int = 0) -> np.ndarray:
 def measured(name: str, order: int, h: float, at: np.ndarray, n: int) -> np.ndarray:
     """Bias, and n h times the variance for noise of variance 1: shape (2, points)."""
     x = (np.arange(n) + 0.5) / n
-    fitted, variance = _fitted(_kernel(name, h), order, at, x, mean(x))
+    fitted, variance = _predict_with_variance(_kernel_by_name(name, h), order, at, x, mean(x))
     return np.stack([fitted - mean(at), n * h * variance])
 
 
 @functools.partial(jax.jit, static_argnames="order")
-def _fitted(kernel: ak.Kernel, order: int, at: Array, x: Array, y: Array) -> tuple[Array, Array]:
+def _predict_with_variance(
+    kernel: ak.Kernel, order: int, at: Array, x: Array, y: Array
+) -> tuple[Array, Array]:
+    """Predictions at points, and their variances for noise of variance 1."""
     model = ak.KernelRegression(kernel, order=order)
     return model(at, x, y), model.prediction_variance(at, x, jnp.ones(len(x)))
 
 
-def _kernel(name: str, h: float) -> ak.Kernel:
+def _kernel_by_name(name: str, h: float) -> ak.Kernel:
+    """The kernel of this name with the lengthscale h."""
     return ak.Gaussian(h) if name == "gaussian" else ak.Epanechnikov(h)
 
 
@@ -240,7 +245,7 @@ def predicted(name: str, order: int, h: float, at: np.ndarray) -> np.ndarray:
     nodes, weights = np.polynomial.legendre.leggauss(200)
     low, high = (np.clip(end / h, -reach, reach) for end in (-at, 1.0 - at))
     u = low[:, None] + (high - low)[:, None] * (nodes + 1.0) / 2.0
-    scores = _kernel(name, 1.0).pairwise(jnp.zeros((1, 1)), jnp.asarray(u.reshape(-1, 1)))
+    scores = _kernel_by_name(name, 1.0).pairwise(jnp.zeros((1, 1)), jnp.asarray(u.reshape(-1, 1)))
     shape = np.exp(np.asarray(scores)).reshape(u.shape)
     of_u = weights * (high - low)[:, None] / 2.0
     m0, m1, m2, m3 = (np.sum(of_u * u**j * shape, axis=1) for j in range(4))

@@ -77,7 +77,7 @@ class Coverage(Study):
 
     def report(self, results: Results, run: Run) -> None:
         rows = [
-            _row(design, order, name, found[name], self.level)
+            _table_row(design, order, name, found[name], self.level)
             for (design, order), found in results.items()
             for name in METHODS
         ]
@@ -99,11 +99,12 @@ class Coverage(Study):
                 for row in rows
             ],
         )
-        self._draw(run, results)
+        self._draw_figures(run, results)
         self._draw_example(run)
         run.summary({"level": self.level, "data_sets": self.data_sets, "methods": rows})
 
-    def _draw(self, run: Run, results: Results) -> None:
+    def _draw_figures(self, run: Run, results: Results) -> None:
+        """Draws and saves the figures of the study."""
         at = np.linspace(-3.0, 3.0, self.points)
         figure, axes = panels(len(results), width=3.9, height=2.7)
         arrays: dict[str, Any] = {"x": at}
@@ -137,7 +138,7 @@ class Coverage(Study):
         for ax, design in zip(axes, self.designs, strict=True):
             x = inputs(design, self.n)
             y = simulate(x, key)
-            fit = _fit(self, x, y, self.orders[-1])
+            fit = _fit_sample(self, x, y, self.orders[-1])
             parts = {
                 "conformal, local": ak.conformal(fit, at, level=self.level, local=True),
                 "simultaneous": ak.bands(
@@ -172,7 +173,8 @@ def simulate(x: Float[np.ndarray, " n"], key: PRNGKeyArray) -> Float[Array, " n"
     return ak.data.heteroskedastic_mean(x) + ak.data.heteroskedastic_sd(x) * noise
 
 
-def _fit(study: Coverage, x: np.ndarray, y: Array, order: int) -> ak.Fit:
+def _fit_sample(study: Coverage, x: np.ndarray, y: Array, order: int) -> ak.Fit:
+    """Fits one data set by local polynomials of the order given."""
     model = ak.KernelRegression(ak.Gaussian(0.3), order=order)
     return ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=study.starts, steps=30)
 
@@ -186,7 +188,7 @@ def _simulate_and_fit(
     """
     x = inputs(design, study.n)
     data_key, label_key, draw_key = jax.random.split(key, 3)
-    fit = _fit(study, x, simulate(x, data_key), order)
+    fit = _fit_sample(study, x, simulate(x, data_key), order)
     at = np.linspace(-3.0, 3.0, study.points)
     where = {"mean": at, "label": inputs(design, study.points)}
     truths = {
@@ -213,9 +215,10 @@ def _simulate_and_fit(
     return out
 
 
-def _row(
+def _table_row(
     design: Design, order: int, name: str, found: dict[str, np.ndarray], level: float
 ) -> dict[str, Any]:
+    """The row of the table for one design, order and method."""
     inside = found["inside"].astype(float)
     of_sets = inside if inside.ndim == 1 else inside.mean(axis=1)
     expected = METHODS[name] if level == 0.95 else None
@@ -234,6 +237,7 @@ def _row(
 
 
 def _verdict(row: dict[str, Any]) -> tuple[str, str]:
+    """The range of coverage expected, and whether the row reached or missed it."""
     if row["expected"] is None:
         return "", ""
     low, high = row["expected"]

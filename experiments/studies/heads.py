@@ -94,7 +94,9 @@ class Heads(Study):
             mean = losses.mean(axis=1)  # one loss is one held-out point: too noisy to show
             return "loss " + " ".join(f"{loss:.3f}" for loss in mean)
 
-        with monitor.fit("training", self.training.steps, record=_record, log=log) as following:
+        with monitor.fit(
+            "training", self.training.steps, record=_recorded_parameters, log=log
+        ) as following:
             fits = ak.fit_many(
                 stack([self.start(heads) for heads in self.heads]),
                 data.x,
@@ -107,10 +109,10 @@ class Heads(Study):
                 **following,
             )
         return Results(
-            data, fits, {"table": self._table(fits, data)}, jnp.any(fits.starts.diverged)
+            data, fits, {"table": self._heads_table(fits, data)}, jnp.any(fits.starts.diverged)
         )
 
-    def _table(self, fits: ak.Fit, data: ak.data.Dataset) -> dict[str, Array]:
+    def _heads_table(self, fits: ak.Fit, data: ak.data.Dataset) -> dict[str, Array]:
         """Columns, with NaN for the heads that only fill up a common shape."""
         models = fits.model.model
         parameters = self.model.parameters(models.kernel.stack)
@@ -177,7 +179,8 @@ class Heads(Study):
         return PaddedHeads(model, active)
 
 
-def _record(model: PaddedHeads) -> dict[str, Array]:
+def _recorded_parameters(model: PaddedHeads) -> dict[str, Array]:
+    """The parameters to record at each step."""
     kernel: Any = model.model.kernel
     return {"weights": model.model.coefficients, "lengthscales": kernel.stack.lengthscale}
 

@@ -61,7 +61,7 @@ class Heteroskedasticity(Study):
     def report(self, results: Results, run: Run) -> None:
         at = np.linspace(-3.0, 3.0, self.points)
         rows = [
-            _row(growth, i, found, at)
+            _table_row(growth, i, found, at)
             for growth, found in results.items()
             for i in range(len(METHODS))
         ]
@@ -80,10 +80,13 @@ class Heteroskedasticity(Study):
                 "coverage": "{worst_coverage:.2f}-{most_coverage:.2f}",
             },
         )
-        self._draw(run, at, results, rows)
+        self._draw_figures(run, at, results, rows)
         run.summary({"data_sets": self.data_sets, "n": self.n, "methods": rows})
 
-    def _draw(self, run: Run, at: np.ndarray, results: Results, rows: list[dict[str, Any]]) -> None:
+    def _draw_figures(
+        self, run: Run, at: np.ndarray, results: Results, rows: list[dict[str, Any]]
+    ) -> None:
+        """Draws and saves the figures of the study."""
         figure = Figure(figsize=(4.2 * len(results), 3.2))
         axes = figure.subplots(1, len(results), squeeze=False)[0]
         arrays: dict[str, Any] = {"x": at}
@@ -110,7 +113,10 @@ class Heteroskedasticity(Study):
         run.figure("heteroskedastic", figure, **arrays)
 
 
-def _row(growth: float, i: int, found: dict[str, np.ndarray], at: np.ndarray) -> dict[str, Any]:
+def _table_row(
+    growth: float, i: int, found: dict[str, np.ndarray], at: np.ndarray
+) -> dict[str, Any]:
+    """The row of the table for one growth of the noise and one method."""
     error, truth = found["error"], 0.2 + growth * np.abs(at)
     # paired: the same data for both
     ratio = error[:, i].mean() / error[:, 0].mean()

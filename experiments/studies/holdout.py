@@ -62,7 +62,9 @@ class HoldOut(Study):
             return "loss " + " ".join(f"{loss:.3f}" for loss in losses[:, -1])
 
         chunk = min(100, max(1, steps // 4))
-        with monitor.fit("training", steps, record=_record, log=log, chunk=chunk) as following:
+        with monitor.fit(
+            "training", steps, record=_recorded_parameters, log=log, chunk=chunk
+        ) as following:
             fits = ak.fit_many(
                 self.model.make(),
                 data.x,
@@ -90,7 +92,7 @@ class HoldOut(Study):
         for i, row in enumerate(rows):
             length = fits.member(i).model.kernel.lengthscale
             run.note(outside_bounds(length, data, self.model, f"held out {row['hold_out']}"))
-        self._draw(run, results, rows)
+        self._draw_figures(run, results, rows)
         run.table_of(
             f"Masked hold-out, kernel {self.model.words()}",
             rows,
@@ -104,7 +106,8 @@ class HoldOut(Study):
         run.summary({"data": describe(data), **self.model.named(), **summary})
         require_finite(fits)
 
-    def _draw(self, run: Run, results: Results, rows: list[dict[str, Any]]) -> None:
+    def _draw_figures(self, run: Run, results: Results, rows: list[dict[str, Any]]) -> None:
+        """Draws and saves the figures of the study."""
         data, fits = results.data, results.fits
         sizes = [row["hold_out"] for row in rows]
         lengths, errors = ([row[key] for row in rows] for key in ("lengthscale", "leave_one_out"))
@@ -129,5 +132,6 @@ class HoldOut(Study):
         run.figure("training", figure, lengthscale=path, loss=fits.history["loss"])
 
 
-def _record(model: Any) -> dict[str, Array]:
+def _recorded_parameters(model: Any) -> dict[str, Array]:
+    """The parameters to record at each step."""
     return {"lengthscale": model.kernel.lengthscale}

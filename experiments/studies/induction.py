@@ -87,7 +87,8 @@ class Induction(Study):
     learning_rate: Positive = 3e-3
 
     @pydantic.model_validator(mode="after")
-    def _fits(self) -> "Induction":
+    def _require_periods_fit(self) -> "Induction":
+        """Raises `ValueError` unless the periods fit the vocabulary and the rows."""
         if not self.shortest <= self.longest <= min(self.vocabulary, self.rows // 2):
             raise ValueError(
                 "expected shortest ≤ longest ≤ vocabulary and rows/2, so that tokens of a period "

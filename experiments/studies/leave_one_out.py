@@ -69,7 +69,7 @@ class LeaveOneOut(Study):
             monitor.step_metrics(done, "start", range(len(losses)), loss=losses, lengthscale=path)
             return f"best criterion {np.nanmin(losses[:, -1]):.6g}"
 
-        options = {"record": _record, "log": log, "resumable": False}
+        options = {"record": _recorded_parameters, "log": log, "resumable": False}
         with monitor.fit("leave-one-out", 100, **options) as following:
             fit = ak.fit(
                 self.model.make(),
@@ -90,6 +90,7 @@ class LeaveOneOut(Study):
         return Results(data, fit, fitted, numbers, jnp.all(fit.starts.diverged))
 
     def _search_bounds(self) -> tuple[Any, Any] | None:
+        """The models at the lower and upper bounds of the search; None for the default."""
         if self.bounds is None:
             return None
         where = lambda model: model.kernel.lengthscale_parameter  # noqa: E731
@@ -109,7 +110,7 @@ class LeaveOneOut(Study):
         ]
         if len(minima) > 1:
             run.note([f"the criterion has {len(minima)} minima; the lowest is taken."])
-        self._draw(run, results, lengthscales)
+        self._draw_figures(run, results, lengthscales)
         run.table(
             f"{self.name}: leave-one-out, kernel {self.model.words()}",
             ["", ""],
@@ -141,7 +142,8 @@ class LeaveOneOut(Study):
         )
         require_finite(fit)
 
-    def _draw(self, run: Run, results: Results, lengthscales: np.ndarray) -> None:
+    def _draw_figures(self, run: Run, results: Results, lengthscales: np.ndarray) -> None:
+        """Draws and saves the figures of the study."""
         data, fit = results.data, results.fit
         figure = Figure(figsize=(8.4, 3.5))
         left, right = figure.subplots(1, 2)
@@ -183,5 +185,6 @@ def r_squared(y: Float[Array, " n"], fitted: Float[Array, " n"]) -> Float[Array,
     return jnp.sum(y * fitted) ** 2 / (jnp.sum(y**2) * jnp.sum(fitted**2))
 
 
-def _record(model: Any) -> dict[str, Any]:
+def _recorded_parameters(model: Any) -> dict[str, Any]:
+    """The parameters to record at each step."""
     return {"lengthscale": model.kernel.lengthscale}

@@ -52,7 +52,8 @@ class RetrievalRule(Study):
     )
 
     @pydantic.model_validator(mode="after")
-    def _as_many(self) -> "RetrievalRule":
+    def _require_one_prior_per_score(self) -> "RetrievalRule":
+        """Raises `ValueError` unless there is one prior per score."""
         if len(self.scores) != len(self.prior):
             raise ValueError(
                 f"expected as many priors as scores; got {len(self.prior)} and {len(self.scores)}"

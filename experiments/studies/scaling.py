@@ -98,7 +98,7 @@ class Scaling(Study):
             ["", *(f"d = {d}" for d in dims)],
             [[name, *(f"{n:,.0f}" for n in found)] for name, found in least.items()],
         )
-        self._draw(run, rows)
+        self._draw_figures(run, rows)
         run.summary(
             {
                 "table": rows,
@@ -107,7 +107,8 @@ class Scaling(Study):
             }
         )
 
-    def _draw(self, run: Run, rows: list[dict[str, Any]]) -> None:
+    def _draw_figures(self, run: Run, rows: list[dict[str, Any]]) -> None:
+        """Draws and saves the figures of the study."""
         figure = Figure(figsize=(8.6, 3.8))
         left, right = figure.subplots(1, 2)
         arrays: dict[str, Any] = {}

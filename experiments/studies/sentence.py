@@ -28,7 +28,8 @@ class Sentence(Part):
     roles: Annotated[list[Role], pydantic.Field(min_length=2, max_length=40)]
 
     @pydantic.model_validator(mode="after")
-    def _one_each(self) -> "Sentence":
+    def _require_one_role_per_token(self) -> "Sentence":
+        """Raises `ValueError` unless there is one role per token."""
         if len(self.tokens) != len(self.roles):
             raise ValueError(
                 f"expected one role per token; got {len(self.roles)} roles and "
@@ -92,7 +93,7 @@ class Sentences(Study):
             pairs[ROLES.index(query), ROLES.index(key)] = self.contrast
         prior: ak.Prior = ak.Causal()
         if head == "previous token":
-            prior = ak.Window(1, 0) * ak.priors.Table(_not_itself(len(roles), self.contrast))
+            prior = ak.Window(1, 0) * ak.priors.Table(_own_token_bias(len(roles), self.contrast))
         if head != "previous token":
             prior = prior * ak.Alibi(self.decay)
         weights = ak.attention_weights(roles, roles, kernel=ak.Bilinear(pairs), prior=prior)
@@ -152,8 +153,8 @@ LOOKS = {
 ASKS = {"verb to subject": "verb", "determiner": "noun", "pronoun to noun": "pronoun"}
 
 
-def _not_itself(rows: int, cost: float) -> Array:
-    """A bias against the query's own token; the first has no other."""
+def _own_token_bias(rows: int, cost: float) -> Array:
+    """A bias against attending to the query's own token; the first token has none."""
     return jnp.where(jnp.eye(rows) == 1, -cost, 0.0)
 
 
