@@ -56,6 +56,7 @@ class BenchAttention(Benchmark):
         return [functools.partial(self._case, length, *work) for length, work in places]
 
     def _case(self, length: int, causal: bool, phase: str) -> Case:
+        """The case of one sequence length, mask and phase."""
         arrays = draw_arrays(self.heads, length, self.dim, self.seed)
         max_bytes = self.max_memory_gib * GIB
         return Case(
@@ -101,7 +102,7 @@ class BenchAttention(Benchmark):
         return in_words(row["causal"], row["phase"])
 
     def targets(self, results: Results) -> list[dict[str, Any]]:
-        table, grown = results.table, _memory(results)
+        table, grown = results.table, _memory_by_contender(results)
         saved = {
             work: grown[JAX_NN][work] / ours
             for work, ours in grown.get(OURS, {}).items()
@@ -127,18 +128,20 @@ class BenchAttention(Benchmark):
         ]
 
     def print_tables(self, results: Results, run: Run) -> None:
-        note_unavailable(run, _unavailable(results.more["memory"]), len(WORKS))
+        note_unavailable(run, _unavailable_contenders(results.more["memory"]), len(WORKS))
         super().print_tables(results, run)
 
     def draw(self, results: Results, run: Run) -> None:
         super().draw(results, run)
         if results.more["memory"]:
             label = f"MiB over an idle process, T = {self.memory_length}"
-            draw_bars(run, "bench_attention_memory", _memory(results), label, looks=LOOKS)
+            draw_bars(
+                run, "bench_attention_memory", _memory_by_contender(results), label, looks=LOOKS
+            )
 
 
-def _memory(results: Results) -> dict[str, dict[str, float]]:
-    """MiB by contender and work, where it was measured."""
+def _memory_by_contender(results: Results) -> dict[str, dict[str, float]]:
+    """The memory in MiB by contender and work, where it was measured."""
     found: dict[str, dict[str, float]] = {}
     for row in results.more["memory"]:
         if row["growth_bytes"] is not None:
@@ -147,7 +150,8 @@ def _memory(results: Results) -> dict[str, dict[str, float]]:
     return found
 
 
-def _unavailable(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+def _unavailable_contenders(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    """The contenders that could not run, each with its work and the reason."""
     return [
         (row["contender"], f"memory, {in_words(row['causal'], row['phase'])}", row["unavailable"])
         for row in rows

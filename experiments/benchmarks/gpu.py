@@ -123,6 +123,7 @@ class BenchGPU(Benchmark):
         return f"{row['job']}, {row['phase']}"
 
     def _case(self, job: Job, n: int, phase: str) -> Case:
+        """The case of one job, number of points and phase."""
         rng = np.random.default_rng(self.seed)
         shapes = (n, job.dim), (n, job.dim), (n, job.dim_v), (n, job.dim_v)
         data = [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes]

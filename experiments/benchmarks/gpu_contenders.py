@@ -87,7 +87,7 @@ def torch_attention(phase: str, data: list[Array], precision: str) -> Contender:
     attention = torch.nn.functional.scaled_dot_product_attention
     tensors = (torch.tensor(np.asarray(x), dtype=getattr(torch, precision)) for x in data)
     on_gpu = [tensor.cuda()[None, None] for tensor in tensors]
-    return _torch_work(torch, functools.partial(attention, is_causal=True), phase, on_gpu)
+    return _torch_contender(torch, functools.partial(attention, is_causal=True), phase, on_gpu)
 
 
 def keops_sums(job: Job, phase: str, data: list[Array]) -> Contender:
@@ -103,17 +103,18 @@ def keops_sums(job: Job, phase: str, data: list[Array]) -> Contender:
         return scores.sumsoftmaxweight(keops.LazyTensor(v[None, :, :]), dim=1)
 
     on_gpu = [torch.tensor(np.asarray(x), device="cuda") for x in data]
-    return _torch_work(torch, attention, phase, on_gpu)
+    return _torch_contender(torch, attention, phase, on_gpu)
 
 
 def _torch_on_gpu() -> Any:
+    """PyTorch; raises `Unavailable` unless it sees a GPU."""
     torch = optional_import("torch")
     if not torch.cuda.is_available():
         raise Unavailable("PyTorch sees no GPU")
     return torch
 
 
-def _torch_work(torch: Any, attention: Callable, phase: str, data: list[Any]) -> Contender:
+def _torch_contender(torch: Any, attention: Callable, phase: str, data: list[Any]) -> Contender:
     """Values; or gradients in q, k and v, for the last of the data as a cotangent."""
     *inputs, cotangent = data
 

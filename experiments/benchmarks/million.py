@@ -83,17 +83,17 @@ class Million(Benchmark):
     def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
         """One criterion and its gradient; of KeOps a sum, of R bandwidth and curve."""
         places = itertools.product(sorted(set(self.dims)), sorted(set(self.sizes)))
-        return [functools.partial(self._criterion, key, n, dim) for dim, n in places]
+        return [functools.partial(self._criterion_case, key, n, dim) for dim, n in places]
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
-        whole = [functools.partial(self._fit, key, what) for what in self.fits]
+        whole = [functools.partial(self._fit_case, key, what) for what in self.fits]
         fits = self.measured(monitor, whole, "fits")
-        x, y = self._data(key, fits[0]["n"], fits[0]["dim"])
+        x, y = self._simulate_data(key, fits[0]["n"], fits[0]["dim"])
         drawn = curves_of(fits[0], x, y, self.tol, self.curve) if fits[0]["dim"] == 1 else {}
         more = {"tol": self.tol, "fits": fits}
         return Results(self.measured(monitor, self.cases(key)), more, drawn)
 
-    def _data(self, key: PRNGKeyArray, n: int, dim: int) -> tuple[Array, Array]:
+    def _simulate_data(self, key: PRNGKeyArray, n: int, dim: int) -> tuple[Array, Array]:
         """The curve of Czyż (2024); in more dimensions the mean of one such curve per input."""
         if dim == 1:
             data = ak.data.heteroskedastic(key=key, n=n)
@@ -104,8 +104,9 @@ class Million(Benchmark):
         sd = jnp.mean(ak.data.heteroskedastic_sd(x), axis=1)
         return x, mean + sd * jax.random.normal(noise_key, (n,))
 
-    def _fit(self, key: PRNGKeyArray, what: FitOf) -> Case:
-        x, y = self._data(key, what.n, what.dim)
+    def _fit_case(self, key: PRNGKeyArray, what: FitOf) -> Case:
+        """The case of one fit."""
+        x, y = self._simulate_data(key, what.n, what.dim)
         start = rule_of_thumb(x)
         fourier = ak.Fourier(self.tol)
         model, *bounds = (
@@ -138,8 +139,9 @@ class Million(Benchmark):
         label = f"fit of n = {what.n}, d = {what.dim}"
         return Case({"n": what.n, "dim": what.dim}, label, contenders, describe)
 
-    def _criterion(self, key: PRNGKeyArray, n: int, dim: int) -> Case:
-        x, y = self._data(key, n, dim)
+    def _criterion_case(self, key: PRNGKeyArray, n: int, dim: int) -> Case:
+        """The case of one evaluation of the criterion."""
+        x, y = self._simulate_data(key, n, dim)
         lengthscale = rule_of_thumb(x) * TYPICAL_LENGTHSCALE[dim]
 
         def compile_criterion(method: ak.Method) -> Callable[..., Any]:

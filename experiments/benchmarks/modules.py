@@ -46,6 +46,7 @@ class BenchModules(Benchmark):
         return [functools.partial(self._case, key, *work) for work in works]
 
     def _case(self, key: PRNGKeyArray, length: int, causal: bool, phase: str) -> Case:
+        """The case of one sequence length, mask and phase."""
         module_key, x_key = jax.random.split(key)
         theirs = eqx.nn.MultiheadAttention(self.heads, self.size, key=module_key)
         ours = ak.MultiheadAttention(self.heads, self.size, key=module_key)  # the same weights
@@ -66,7 +67,7 @@ class BenchModules(Benchmark):
 
             def both(weights: Any, x: Array) -> Any:
                 loss = lambda w, x: jnp.sum(forward(w, x) ** 2)  # noqa: E731
-                return _gradients(*jax.grad(loss, (0, 1))(weights, x))
+                return _module_gradients(*jax.grad(loss, (0, 1))(weights, x))
 
             function = forward if phase == FORWARD else both
             return compiled(function, weights, x, max_bytes=self.max_memory_gib * GIB)[0]
@@ -94,7 +95,7 @@ class BenchModules(Benchmark):
         return [target(times, 3.0, ratios(at_longest, EQUINOX, OURS))]
 
 
-def _gradients(module: Any, x: Array) -> list[Array]:
+def _module_gradients(module: Any, x: Array) -> list[Array]:
     """Gradients in the weights of the projections, and in x."""
     return [*(getattr(module, name).weight for name in _PROJECTIONS), x]
 

@@ -81,6 +81,7 @@ class Peers(Benchmark):
         return [functools.partial(self._case, key, part) for part in self.data]
 
     def _case(self, key: PRNGKeyArray, part: Bundled) -> Case:
+        """The case of one bundled data set."""
         data = load(part, Keys(key).next())
         x, y = np.asarray(data.x), np.asarray(data.y)
         makers = regressors(self.orders, self.iterations, self.starts, self.restarts, self.seed)
@@ -111,7 +112,7 @@ class Peers(Benchmark):
         found: dict[str, dict[str, float]] = {name: {} for name in contenders}
         squares: dict[str, np.ndarray] = {}
         for name, contender in contenders.items():
-            predicted = self._left_out(contender, x, y, fold)
+            predicted = self._cross_validated(contender, x, y, fold)
             squares[name] = (predicted.centre - y) ** 2
             if predicted.lower is not None and predicted.upper is not None:
                 inside = (predicted.lower <= y) & (y <= predicted.upper)
@@ -129,7 +130,7 @@ class Peers(Benchmark):
             }
         return found
 
-    def _left_out(
+    def _cross_validated(
         self, contender: Regressor, x: np.ndarray, y: np.ndarray, fold: np.ndarray
     ) -> Prediction:
         """Predictions of all rows, each by a fit that has seen no row of its fold."""

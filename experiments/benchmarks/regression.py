@@ -64,6 +64,7 @@ class BenchRegression(Benchmark):
         return [functools.partial(self._case, key, *place) for place in places]
 
     def _case(self, key: PRNGKeyArray, n: int, dim: int) -> Case:
+        """The case of one number of points and dimension."""
         x = jax.random.normal(key, (n, dim))
         y = jnp.sin(jnp.sum(x, axis=1, keepdims=True))
         parts = (jnp.asarray(0.5 * dim**0.5), x, y)
@@ -82,9 +83,9 @@ class BenchRegression(Benchmark):
             OURS: lambda: compiled(blockwise, *parts)[0],
             KEOPS: lambda: keops(*parts),
             DENSE: lambda: compiled(dense, *parts, max_bytes=max_bytes)[0],
-            SKLEARN: lambda: _sklearn(*parts, max_bytes),
+            SKLEARN: lambda: _sklearn_contender(*parts, max_bytes),
         }
-        line = jnp.linspace(0.0, 1.0, _padded(n), dtype=x.dtype)
+        line = jnp.linspace(0.0, 1.0, _padded_number(n), dtype=x.dtype)
         square = jnp.ones((PRODUCT_ROWS, PRODUCT_ROWS), x.dtype)
 
         agreed = agree(OURS, 1e-4, list(predictors))
@@ -165,7 +166,8 @@ def keops(lengthscale: Array, x: Array, y: Array) -> Contender:
     return predict
 
 
-def _sklearn(lengthscale: Array, x: Array, y: Array, max_bytes: float) -> Contender:
+def _sklearn_contender(lengthscale: Array, x: Array, y: Array, max_bytes: float) -> Contender:
+    """Kernel regression by scikit-learn as a contender."""
     rbf_kernel = optional_import("sklearn.metrics.pairwise").rbf_kernel
     needed = x.itemsize * x.shape[0] ** 2
     if needed > max_bytes:
@@ -182,7 +184,7 @@ def _sklearn(lengthscale: Array, x: Array, y: Array, max_bytes: float) -> Conten
     return predict
 
 
-def _padded(n: int) -> int:
+def _padded_number(n: int) -> int:
     """The number of points of the bound: n, rounded up to whole blocks."""
     return -(-n // BLOCK_ROWS) * BLOCK_ROWS
 
@@ -190,7 +192,7 @@ def _padded(n: int) -> int:
 def _rates(row: Mapping[str, Any]) -> dict[str, Any]:
     """Pairs a second of a row, and operations of the product of matrices."""
     rates = {
-        name: float(_padded(row["n"]) if name in BOUNDS else row["n"]) ** 2 / spent / 1e9
+        name: float(_padded_number(row["n"]) if name in BOUNDS else row["n"]) ** 2 / spent / 1e9
         for name, spent in row["median"].items()
         if name != PRODUCT
     }

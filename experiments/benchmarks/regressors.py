@@ -44,8 +44,8 @@ def attnkernel(orders: Sequence[int], starts: int) -> Regressor:
     """
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
-        models = (ak.KernelRegression(_rule_of_thumb(x), order=order) for order in orders)
-        return _minimum_criterion(
+        models = (ak.KernelRegression(_rule_of_thumb_kernel(x), order=order) for order in orders)
+        return _best_fit(
             ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=starts) for model in models
         )
 
@@ -62,30 +62,31 @@ def attnkernel_bias_reduced(iterations: Sequence[int], starts: int) -> Regressor
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
         fits = []
         for order in (0, 1):
-            kernel = _rule_of_thumb(x)
+            kernel = _rule_of_thumb_kernel(x)
             for number in iterations:
                 model = ak.KernelRegression(kernel, order=order)
                 model = model if number == 1 else ak.BiasReduced(model, number)
                 fits.append(ak.fit(model, x, y, objective=ak.AICc(), starts=starts))
                 kernel = fits[-1].model.kernel.rescaled(1.3)
-        return _minimum_criterion(fits)
+        return _best_fit(fits)
 
     return fit
 
 
-def _rule_of_thumb(x: np.ndarray) -> ak.Gaussian:
+def _rule_of_thumb_kernel(x: np.ndarray) -> ak.Gaussian:
+    """The Gaussian kernel with the lengthscales of the rule of thumb."""
     return ak.Gaussian(x.std(axis=0) * len(x) ** (-1 / (x.shape[1] + 4)))
 
 
-def _minimum_criterion(fits: Iterable[ak.Fit]) -> Fitted:
-    """The fit of the minimum criterion, with conformal intervals."""
+def _best_fit(fits: Iterable[ak.Fit]) -> Fitted:
+    """The fit with the lowest criterion, with conformal intervals."""
     best = min(fits, key=lambda fit: float(fit.loss))
 
     def predict(at: np.ndarray, level: float) -> Prediction:
         band = ak.conformal(best, at, level=level)
         return Prediction(*map(np.asarray, (band.centre, band.lower, band.upper)))
 
-    lengthscales = _numbers(best.model.kernel.lengthscale)
+    lengthscales = _numbers_as_text(best.model.kernel.lengthscale)
     return Fitted(predict, f"{best.model.description}, {lengthscales}")
 
 
@@ -103,7 +104,7 @@ def statsmodels(kind: str) -> Regressor:
                 warnings.simplefilter("ignore")
                 return Prediction(np.asarray(model.fit(at)[0]))
 
-        return Fitted(predict, _numbers(model.bw), np.asarray(model.bw))
+        return Fitted(predict, _numbers_as_text(model.bw), np.asarray(model.bw))
 
     return fit
 
@@ -123,7 +124,7 @@ def kerneljax(degree: int) -> Regressor:
             )
 
         bandwidth = np.asarray(found.bandwidth.h)
-        return Fitted(predict, _numbers(bandwidth), bandwidth)
+        return Fitted(predict, _numbers_as_text(bandwidth), bandwidth)
 
     return fit
 
@@ -134,7 +135,7 @@ def gaussian_process(restarts: int, seed: int) -> Regressor:
         optional_import("sklearn.gaussian_process"),
         optional_import("sklearn.gaussian_process.kernels"),
     )
-    prepared = _standardised()
+    prepared = _standardising_pipeline()
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
         kernel = kernels.ConstantKernel() * kernels.RBF(np.ones(x.shape[1]))
@@ -164,7 +165,7 @@ def nearest_neighbours(seed: int) -> Regressor:
     """scikit-learn's: the number of neighbours by five folds, inputs in standard deviations."""
     selection = optional_import("sklearn.model_selection")
     make = optional_import("sklearn.neighbors").KNeighborsRegressor
-    prepared = _standardised()
+    prepared = _standardising_pipeline()
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
         grid = [k for k in (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70) if k <= 0.7 * len(x)]
@@ -180,7 +181,8 @@ def nearest_neighbours(seed: int) -> Regressor:
     return fit
 
 
-def _standardised() -> Callable[[Any], Any]:
+def _standardising_pipeline() -> Callable[[Any], Any]:
+    """A function that puts a scaler of the inputs before a scikit-learn model."""
     pipeline, scaler = (
         optional_import("sklearn.pipeline"),
         optional_import("sklearn.preprocessing").StandardScaler,
@@ -188,7 +190,8 @@ def _standardised() -> Callable[[Any], Any]:
     return lambda model: pipeline.make_pipeline(scaler(), model)
 
 
-def _numbers(values: Any) -> str:
+def _numbers_as_text(values: Any) -> str:
+    """Numbers with four significant digits, as text."""
     return ", ".join(f"{value:.4g}" for value in np.ravel(np.asarray(values)))
 
 

@@ -73,7 +73,8 @@ class BenchSelection(Benchmark):
         ]
 
     def _case(self, dim: int, n: int, key: PRNGKeyArray) -> Case:
-        x, y = _data(key, n, dim)
+        """The case of one dimension and number of points."""
+        x, y = _simulate_data(key, n, dim)
 
         def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
             """The same evaluator for all: how far above our criterion are those of the others."""
@@ -155,7 +156,7 @@ def criterion(x: np.ndarray, y: np.ndarray, bandwidth: np.ndarray) -> float:
     return total / len(x)
 
 
-def _data(key: Any, n: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
+def _simulate_data(key: Any, n: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
     """x uniform on the unit cube, y a sum of sines and noise of standard deviation 0.3."""
     inputs, noise = jax.random.split(key)
     x = np.asarray(jax.random.uniform(inputs, (n, dim)), np.float64)

@@ -46,6 +46,7 @@ class BenchSweep(Benchmark):
         return [self._case]
 
     def _case(self) -> Case:
+        """The case of one sweep."""
         members = self.seeds * len(self.hold_out)
         temporary = tempfile.TemporaryDirectory()
         folder = Path(temporary.name)
@@ -60,18 +61,20 @@ class BenchSweep(Benchmark):
         def sweep() -> None:
             sizes = ",".join(f"[{size}]" for size in self.hold_out)
             axes = (f"seed=0..{self.seeds - 1}", f"hold_out={sizes}")
-            _command(folder, "sweep", "c.yaml", *axes, "--out", f"sweep_{next(sweeps)}")
+            _run_command(folder, "sweep", "c.yaml", *axes, "--out", f"sweep_{next(sweeps)}")
 
         def single() -> None:
             number = next(singles)
             seed, size = divmod(int(chosen[number]), len(self.hold_out))
             asked = (f"seed={seed}", f"hold_out=[{self.hold_out[size]}]")
-            _command(folder, "run", "c.yaml", *asked, "--out", f"single_{number}")
+            _run_command(folder, "run", "c.yaml", *asked, "--out", f"single_{number}")
             directories.append((seed, str([self.hold_out[size]]), folder / f"single_{number}"))
 
         def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
             with temporary:
-                return {"deviation": _deviation(folder / "sweep_0" / "members.csv", directories)}
+                return {
+                    "deviation": _largest_deviation(folder / "sweep_0" / "members.csv", directories)
+                }
 
         contenders = {SWEEP: lambda: sweep, ONE: lambda: single}
         return Case({"members": members}, f"{members} members", contenders, check, cold=True)
@@ -93,8 +96,8 @@ class BenchSweep(Benchmark):
         ]
 
 
-def _command(folder: Path, *arguments: str) -> None:
-    """`python -m experiments ...`, with nothing compiled before."""
+def _run_command(folder: Path, *arguments: str) -> None:
+    """Runs `python -m experiments ...` with no compiled programs kept from before."""
     env = {name: value for name, value in os.environ.items() if "COMPILATION_CACHE" not in name}
     root = str(Path(__file__).parents[2])
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [root, env.get("PYTHONPATH")]))
@@ -110,7 +113,7 @@ def _command(folder: Path, *arguments: str) -> None:
         raise RuntimeError(f"{' '.join(arguments)} failed: {done.stderr.strip()}")
 
 
-def _deviation(table: Path, directories: list[tuple[int, str, Path]]) -> float:
+def _largest_deviation(table: Path, directories: list[tuple[int, str, Path]]) -> float:
     """The largest relative difference of a number of a member from that of its own process."""
     with table.open(encoding="utf-8") as file:
         rows = {(int(row["seed"]), row["hold_out"]): row for row in csv.DictReader(file)}

@@ -94,11 +94,13 @@ class BenchTraining(Benchmark):
 
             def holdout() -> None:
                 run = ["-m", "experiments", "run", "configs/holdout.yaml", "--quiet", "--out"]
-                _python(*run, next(places))
+                _run_python(*run, next(places))
 
             lines = ("import jax, equinox, optax", "import attnkernel")
             contenders: dict[str, Callable[[], Any]]
-            contenders = {f"-c {line}": functools.partial(_python, "-c", line) for line in lines}
+            contenders = {
+                f"-c {line}": functools.partial(_run_python, "-c", line) for line in lines
+            }
             contenders["-m experiments run configs/holdout.yaml"] = holdout
             return {"commands": medians(interleaved(contenders, self.repeats, cold=True).seconds)}
 
@@ -183,8 +185,10 @@ def _case(work: str, cold: bool, ours: Callable, loop: Callable) -> Case:
 
 
 def _gaussian(unhalved: float) -> ak.Gaussian:
+    """The Gaussian kernel of this lengthscale in the unhalved convention."""
     return ak.Gaussian(ak.kernels.convert_lengthscale(unhalved, source="unhalved"))
 
 
-def _python(*arguments: str) -> None:
+def _run_python(*arguments: str) -> None:
+    """Runs Python in a new process with these arguments."""
     subprocess.run([sys.executable, *arguments], cwd=Path(__file__).parents[2], check=True)
