@@ -66,7 +66,7 @@ def _state_of_device(
     owner: Array,
     total: tuple[int, int],
 ) -> SoftmaxState:
-    """The state over the keys of the device `owner`; `total`: numbers of all keys and devices."""
+    """The softmax state over the keys of device `owner`; `total` is (keys, devices)."""
     method, kernel, prior, rule = parts
     prior = prior_of_device(prior, first_query, owner * len(k), *total)
     return method.softmax_state(q, k, v, kernel, prior, rule)

@@ -101,7 +101,7 @@ def _order_by_first_coordinate(points: Float[Array, "n dim"]) -> Int[Array, " n"
 
 
 def _move_to_front(wanted: Bool[Array, " n"], numbers: Int[Array, " n"]) -> Int[Array, " n"]:
-    """The numbers, those wanted first, otherwise in their order."""
+    """The numbers, first those that are wanted; each part keeps its order."""
     place = jnp.where(wanted, jnp.cumsum(wanted), jnp.sum(wanted) + jnp.cumsum(~wanted)) - 1
     return jnp.zeros_like(numbers).at[place].set(numbers, unique_indices=True)
 
@@ -112,7 +112,7 @@ def _map_while_remaining(
     left: Int[Array, ""],
     parts: Int[Array, "parts ..."],
 ) -> Arrays:
-    """Maps `body(left, part)` over the parts while `left`, the elements to go, is above 0.
+    """Maps `body(left, part)` over the parts until no elements are left.
 
     Parts after that give `none(part.shape)`.
     """

@@ -147,7 +147,7 @@ class Linear(Method):
 def _add_keys(
     state: LinearState, keys: Features, values: Float[Array, "keys width"]
 ) -> LinearState:
-    """The state with more keys added."""
+    """The state after more keys."""
     maximum = jnp.maximum(state.maximum, jnp.max(keys.log, axis=0, initial=-jnp.inf))
     maximum = jax.lax.stop_gradient(maximum)
     weights = keys.factor * jnp.exp(keys.log - finite_shift(maximum)[None, :])
@@ -168,7 +168,7 @@ def _read_state(state: LinearState, queries: Features) -> SoftmaxState:
 def _state_of_sums(
     highest: Float[Array, " queries"], sums: Float[Array, "queries width"], some: Array
 ) -> SoftmaxState:
-    """The softmax state of sums whose last column is the mass; NaN where that is not positive."""
+    """The softmax state of sums whose last column is the mass; NaN unless it is positive."""
     mass = jnp.where(some & ~(sums[:, -1] > 0), jnp.nan, sums[:, -1])
     return SoftmaxState(highest, mass, sums[:, :-1])
 

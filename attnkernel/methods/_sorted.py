@@ -156,6 +156,6 @@ def _sum_sorted(
 
 
 def _inverse_permutation(order: Int[Array, " n"]) -> Int[Array, " n"]:
-    """The place of each number in the order."""
+    """The inverse of a permutation."""
     index = jnp.arange(len(order), dtype=order.dtype)
     return jnp.zeros_like(order).at[order].set(index, unique_indices=True)

@@ -107,7 +107,7 @@ def laplace_sums(line: Line, temperature: ArrayLike) -> SoftmaxState:
 
 
 def _mirrored(line: Line) -> tuple[Array, Array, Array]:
-    """Queries, keys and values, and beside them those of the mirrored line."""
+    """Queries, keys and values, stacked with those of the mirrored line."""
     return (
         jnp.stack([line.q, -line.q]),
         jnp.stack([line.k, -line.k[::-1]]),
@@ -187,7 +187,7 @@ def _taylor_factors(
 
 
 def _tie_sums(line: Line) -> Float[Array, "width queries"]:
-    """Sums of the values of the keys that coincide with the query, without its own."""
+    """The sums of values over keys that equal the query, without its own key."""
     groups, most = Cells.of_equal(jax.lax.stop_gradient(line.k)), len(line.k) - 1
     to_end = running_sums(groups, line.values, reverse=True)
     below, upto, own = line.below, line.upto, line.own

@@ -97,6 +97,7 @@ class BenchSelection(Benchmark):
         return lambda x, y: np.asarray(fit(x, y).bandwidth)
 
     def _ours(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The bandwidths that minimise our leave-one-out criterion."""
         model = ak.KernelRegression(ak.Gaussian(np.full(x.shape[1], 0.3)))
         fit = ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=self.starts)
         return np.asarray(fit.model.kernel.lengthscale)

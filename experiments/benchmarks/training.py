@@ -114,6 +114,7 @@ class BenchTraining(Benchmark):
             run.table(title, ["", "times" if title.startswith("speedup") else "seconds"], cells)
 
     def _hold_outs(self, data: ak.data.Dataset, keys: Array) -> tuple[Callable, Callable]:
+        """The hold-out trainings, by `fit_many` and by a loop."""
         model = ak.KernelRegression(_gaussian(1.0), rule=ak.Softmax(sink_mass=ak.fixed(SINK_MASS)))
         optimizer = optax.adam(LEARNING_RATE)
 
@@ -135,6 +136,7 @@ class BenchTraining(Benchmark):
         return ours, functools.partial(train_each, problems, data, self.hold_out_steps)
 
     def _heads(self, data: ak.data.Dataset, keys: Array) -> tuple[Callable, Callable]:
+        """The trainings for each number of heads, by `fit_many` and by a loop."""
         study = Heads(
             study="heads",
             data=self.data,
@@ -167,6 +169,7 @@ class BenchTraining(Benchmark):
 
 
 def _case(work: str, cold: bool, ours: Callable, loop: Callable) -> Case:
+    """The case of one work, cold or warm, by `fit_many` and by a loop."""
     contenders: dict[str, Callable[[], Any]] = {OURS: lambda: ours, LOOP: lambda: lambda: loop({})}
     if not cold:
         kept: dict[tuple[int, int], Callable] = {}  # LOOP compiles anew in each call all the same
