@@ -49,6 +49,7 @@ def thresholds(
 
 @thresholds.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    """The thresholds, and their derivative by the implicit function theorem."""
     threshold = thresholds(*primals)
 
     def sums(q: Array, k: Array, parts: Parts, sizes: tuple[int, int]) -> MassAndSlope:
