@@ -11,7 +11,6 @@ A fixed number is no leaf of the tree: nothing can move it, and a checkpoint doe
 
 import abc
 import dataclasses
-import functools
 import math
 from typing import Any
 
@@ -168,12 +167,17 @@ class Positive(Trained):
 
     @property
     def value(self) -> Float[Array, "..."]:
-        return _exp_of_log(self)
+        if is_concrete(self.z):  # no program, and no warning at a float64 where x64 is off
+            return jnp.asarray(np.exp(np.clip(np.asarray(self.z), *self._limits())))
+        return jnp.exp(self.log())
 
     def log(self) -> Float[Array, "..."]:
+        return jnp.clip(self.z, *self._limits())
+
+    def _limits(self) -> tuple[float, float]:
+        """The least and the largest z whose exponential is a normal number."""
         limits = jnp.finfo(self.z.dtype)
-        low, high = math.log(float(limits.tiny)), math.log(float(limits.max))
-        return jnp.clip(self.z, 0.999 * low, 0.999 * high)
+        return 0.999 * math.log(float(limits.tiny)), 0.999 * math.log(float(limits.max))
 
     def at(self, value: ArrayLike) -> "Positive":
         return Positive(jnp.log(value).astype(self.z.dtype), self.axes)
@@ -181,12 +185,6 @@ class Positive(Trained):
     def times(self, factor: ArrayLike) -> "Positive":
         """The parameter whose value is this one times a positive factor."""
         return Positive(self.z + jnp.log(jnp.asarray(factor, self.z.dtype)), self.axes)
-
-
-@functools.partial(jax.jit, inline=True)
-def _exp_of_log(parameter: Positive) -> Float[Array, "..."]:
-    """exp(z), z clipped, as one program outside `jit`."""
-    return jnp.exp(parameter.log())
 
 
 class Between(Trained):

@@ -4,6 +4,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
@@ -36,11 +37,9 @@ def cache_programs(folder: str | os.PathLike[str] | None = None) -> Path | None:
 
     ```
     """
+    config: Any = jax.config
     if folder is None:
-        folder = (
-            jax.config.read("jax_compilation_cache_dir")
-            or _user_cache_folder() / "attnkernel/programs"
-        )
+        folder = config.jax_compilation_cache_dir or _user_cache_folder() / "attnkernel/programs"
     path = as_path("folder", folder).expanduser()
     try:
         path.mkdir(parents=True, exist_ok=True)

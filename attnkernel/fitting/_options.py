@@ -63,7 +63,7 @@ class Options(NamedTuple):
         params = jax.tree.leaves(eqx.filter(model, self.trainable))
         if not params:
             raise ValueError(
-                "There is nothing to fit: every number is fixed, by ak.fixed or by trainable=."
+                "model has nothing to fit: every number is fixed, by ak.fixed or by trainable=."
             )
         if self.bounds is not None:
             _require_bounds(model, self.bounds, self.trainable)

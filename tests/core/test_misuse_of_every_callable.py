@@ -15,7 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -209,7 +209,7 @@ NAMES = {"a number": 3, "an array": np.ones(2), "a class": ak.Gaussian, "numbers
 
 def uncached_programs(folder: Any) -> Any:
     """Calls `ak.cache_programs`, and leaves the programs of this process uncached."""
-    before = jax.config.read("jax_compilation_cache_dir")
+    before = cast(Any, jax.config).jax_compilation_cache_dir
     try:
         return ak.cache_programs(folder)
     finally:

@@ -220,7 +220,7 @@ def test_a_fixed_number_of_a_kernel_stays_in_a_fit_in_which_others_move(x64, cas
 def test_a_model_of_fixed_numbers_is_not_fitted(x64):
     x, y = np.random.default_rng(0).random((2, 20))
     model = ak.KernelRegression(ak.Gaussian(ak.fixed(0.3)))
-    with pytest.raises(ValueError, match="nothing to fit: every number is fixed"):
+    with pytest.raises(ValueError, match="model has nothing to fit: every number is fixed"):
         ak.fit(model, x, y, objective=ak.LeaveOneOut())
     free = ak.KernelRegression(ak.Gaussian(0.3))
     at = np.array([0.1, 0.3])

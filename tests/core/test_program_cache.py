@@ -1,7 +1,9 @@
 """Compiled programs are kept on disk, and a folder that cannot hold them does no harm."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 from paths import ROOT
 
@@ -42,3 +44,15 @@ def test_a_second_process_compiles_nothing_and_a_damaged_entry_is_compiled_anew(
 def test_a_folder_that_cannot_be_written_leaves_programs_uncached(tmp_path):
     (tmp_path / "file").touch()
     assert ak.cache_programs(tmp_path / "file" / "folder") is None
+
+
+def test_the_default_folder_is_in_the_cache_folder_of_the_user(tmp_path):
+    script = "import attnkernel as ak; print(ak.cache_programs())"
+    places = {"XDG_CACHE_HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)}
+    environment = {**os.environ, **places}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    command = [sys.executable, "-c", script]
+    found = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=ROOT, env=environment
+    )
+    assert Path(found.stdout.strip()).parts[-2:] == ("attnkernel", "programs")

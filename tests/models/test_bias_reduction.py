@@ -9,7 +9,6 @@ from marks import slow
 
 import attnkernel as ak
 import attnkernel.plot
-from attnkernel.inference._variance import RowVariance
 from attnkernel.models import _bias_reduced
 from attnkernel.priors import ExcludeSelf, HeldOut
 from attnkernel.sklearn import KernelClassifier, KernelRegressor
@@ -304,7 +303,7 @@ def test_iterations_are_chosen_and_reported(data, choice):
     norms = np.sum(weights**2, axis=1)
     np.testing.assert_allclose(band.standard_error, np.sqrt(variance * norms), rtol=1e-6)
     np.testing.assert_allclose(ak.effective_count(fit, q), 1 / norms, rtol=1e-7)
-    residuals = RowVariance.of(fit, "rows").residuals(fit.y)
+    residuals = fit.model.left_out_residuals(fit.x, fit.y)
     expected = y - left_out_by_matrices(0, 4, x, y, **options)
     np.testing.assert_allclose(residuals, expected, rtol=1e-8)
 
