@@ -148,7 +148,7 @@ def test_killed_run_is_resumed_to_the_same_bits(runs):
 
 # what a killed run leaves -> the call at which it is killed: owner, function, 1 for the first call
 KILLS = {
-    "no directory": ("run", "_claim", 1),
+    "no directory": ("run", "_claim_directory", 1),
     "no checkpoint": ("run", "step_metrics", 1),
     "one checkpoint": ("run", "step_metrics", 2),
     "a file not yet in its place": ("os", "replace", 3),
