@@ -128,7 +128,11 @@ def _mean_with_interval(number: dict[str, Any] | None) -> str:
 def _draw_members(
     out: Path, groups: Sequence[Any], rows: Sequence[Any], shown: Mapping[str, str]
 ) -> Path:
-    """A panel for each number: the members, and their means with intervals."""
+    """Draws a panel for each number in `shown` (name to label); returns the path of the figure.
+
+    `rows`: the runs of the sweep, drawn as ticks; `groups`: those that differ in their seeds
+    alone, drawn as means with 95 % intervals.
+    """
     figure = Figure(figsize=(1.4 + 2.4 * len(shown), 1.3 + 0.32 * min(len(groups), 60)))
     axes = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
     place = {tuple(group["asked"].items()): i for i, group in enumerate(groups)}

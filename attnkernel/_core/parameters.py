@@ -175,7 +175,7 @@ class Positive(Trained):
         return jnp.clip(self.z, *self._limits())
 
     def _limits(self) -> tuple[float, float]:
-        """The least and the largest z whose exponential is a normal number."""
+        """The least and the largest z whose exponential neither overflows nor is subnormal."""
         limits = jnp.finfo(self.z.dtype)
         return 0.999 * math.log(float(limits.tiny)), 0.999 * math.log(float(limits.max))
 

@@ -66,7 +66,7 @@ class PerHead(eqx.Module):
             )
 
     def _stacked_arrays(self) -> list[Array]:
-        """The arrays of the stack."""
+        """Returns the array leaves of the stacked heads, each with the leading axes of heads."""
         return jax.tree.leaves(eqx.filter(self.stack, eqx.is_array))
 
     @property

@@ -101,7 +101,10 @@ def read_csv(
 def _read_columns(
     path: Path, wanted: Sequence[str], categories: Sequence[str]
 ) -> tuple[np.ndarray, Sequence[int], dict[str, tuple[str, ...]]]:
-    """Returns the wanted columns, shape (rows, columns), the line of each row, and the words."""
+    """Returns the values of the wanted columns, shape (rows, columns), and the line of each row.
+
+    The third is the words of each column named in `categories`, in the order of their codes.
+    """
     records = Records(path)
     header = next(records, None)
     if header is None:

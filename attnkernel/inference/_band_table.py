@@ -73,7 +73,9 @@ class Bands(eqx.Module):
             return repr(self)
         shown_parts = ("centre", "lower", "upper", "reliable")
         found = self._columns().items()
-        columns = self._inputs() | {key: of for key, of in found if key.startswith(shown_parts)}
+        columns = self._input_columns() | {
+            key: of for key, of in found if key.startswith(shown_parts)
+        }
         m = len(self.x)
         half = MAX_PRINTED_ROWS // 2
         rows = range(m) if m <= MAX_PRINTED_ROWS else [*range(half), *range(m - half, m)]
@@ -87,8 +89,8 @@ class Bands(eqx.Module):
             lines.insert(1 + half, "  ".join("...".rjust(width) for width in widths))
         return "\n".join([f"{self.description}, {m} inputs", *lines])
 
-    def _inputs(self) -> dict[str, np.ndarray]:
-        """The columns of x, by name; categories as the frame of new inputs has them."""
+    def _input_columns(self) -> dict[str, np.ndarray]:
+        """Returns the columns of x by name; those of a frame as it has them, words included."""
         if self.rows is None:
             names = display_names(self.x_names, self.x.shape[1])
             return dict(zip(names, np.asarray(self.x).T, strict=True))

@@ -131,7 +131,7 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
                 f"different inputs; there are {different}. Try a fit, ak.fit(..., "
                 f"objective=ak.LeaveOneOut())."
             )
-    found = _plug_in(column, labels)
+    found = _plug_in_lengthscale(column, labels)
     if is_concrete(found) and not (np.isfinite(found) and found > 0):
         raise ValueError(
             f"The plug-in came to {float(found)}: the labels have no noise, or no curvature, to "
@@ -141,11 +141,15 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
 
 
 @eqx.filter_jit
-def _plug_in(
+def _plug_in_lengthscale(
     x: Float[Array, " all"],
     y: Float[Array, " all"],
     kernel: Callable[[Array], Kernel] = Gaussian,
 ) -> Float[Array, ""]:
+    """Returns the lengthscale of `plug_in` for a local linear fit, from checked data.
+
+    `kernel`: that of the pilot fits, from its lengthscale.
+    """
     cut = int(TRIMMED_SHARE * len(x))
     rows = jnp.argsort(x, stable=True)[cut : len(x) - cut]
     x, y = x[rows], y[rows]

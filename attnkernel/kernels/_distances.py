@@ -79,7 +79,7 @@ def pairwise_squares(
         squares = precise_matmul(left, right.T)
         return jnp.minimum(squares, 0.0) if unit < 0 else jnp.maximum(squares, 0.0)
 
-    return jax.lax.cond(_are_within(_NEAR, a, b), by_matrices, by_differences)
+    return jax.lax.cond(_squared_norms_fit(_NEAR, a, b), by_matrices, by_differences)
 
 
 @pairwise_squares.def_jvp
@@ -104,7 +104,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     q, k, *scale = arrays
     a, b = (_centred(points, _centre(k), *scale) for points in (q, k))
     functions = (functools.partial(function, unit) for function in (_by_products, _by_differences))
-    return out, change + jax.lax.cond(_are_within(_CLOSE, a, b), *functions, arrays, moves)
+    return out, change + jax.lax.cond(_squared_norms_fit(_CLOSE, a, b), *functions, arrays, moves)
 
 
 def _by_products(unit: float, primals: list, tangents: list) -> Float[Array, "queries keys"]:
@@ -166,12 +166,12 @@ def _by_differences(unit: float, primals: list, tangents: list) -> Float[Array, 
     return jax.lax.scan(add, none, numbers)[0]
 
 
-def _are_within(
-    most: float, a: Float[Array, "queries dim"], b: Float[Array, "keys dim"]
+def _squared_norms_fit(
+    limit: float, a: Float[Array, "queries dim"], b: Float[Array, "keys dim"]
 ) -> Bool[Array, ""]:
-    """Whether no two squares add up to more, in any member of a batch."""
+    """Whether ‖aᵢ‖² + ‖bⱼ‖² ≤ limit for all pairs; under `vmap`, of the whole batch."""
     squares_a, squares_b = (jnp.max(jnp.sum(u * u, axis=1)) for u in (a, b))
-    return ~any_in_batch(~(squares_a + squares_b <= most))
+    return ~any_in_batch(~(squares_a + squares_b <= limit))
 
 
 def _centre(points: Float[Array, "points dim"]) -> Float[Array, " dim"]:

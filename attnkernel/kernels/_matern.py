@@ -79,21 +79,22 @@ def _root(squares: Array) -> Array:
     return jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, squares)))
 
 
-def _minus_root(log: Callable[[Array], Array], root: Array) -> Array:
-    """log(t) − t, which is -inf at a distance that overflows."""
-    overflows = jnp.isinf(root * root)
-    root = jnp.where(overflows, 0.0, root)
-    return jnp.where(overflows, -jnp.inf, log(root) - root)
+def _polynomial_times_exp(log_polynomial: Callable[[Array], Array], t: Array) -> Array:
+    """Returns log(p(t) exp(−t)) = log p(t) − t, which is −inf where t² overflows."""
+    overflows = jnp.isinf(t * t)
+    t = jnp.where(overflows, 0.0, t)
+    return jnp.where(overflows, -jnp.inf, log_polynomial(t) - t)
 
 
 @jax.custom_jvp
 def _log_matern32(squares: Array) -> Array:
     """Returns log K of r², with a derivative that is finite at 0."""
-    return _minus_root(jnp.log1p, jnp.sqrt(3.0 * squares))
+    return _polynomial_times_exp(jnp.log1p, jnp.sqrt(3.0 * squares))
 
 
 @_log_matern32.defjvp
-def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+def _log_matern32_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """The derivative in r² in closed form, finite at 0."""
     (squares,), (tangent,) = primals, tangents
     slope = -1.5 / (1.0 + math.sqrt(3.0) * _root(squares))  # finite where √'s own is not
     return _log_matern32(squares), slope * tangent
@@ -102,11 +103,12 @@ def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
 @jax.custom_jvp
 def _log_matern52(squares: Array) -> Array:
     """Returns log K of r², with a derivative that is finite at 0."""
-    return _minus_root(lambda t: jnp.log1p(t + t * t / 3.0), jnp.sqrt(5.0 * squares))
+    return _polynomial_times_exp(lambda t: jnp.log1p(t + t * t / 3.0), jnp.sqrt(5.0 * squares))
 
 
 @_log_matern52.defjvp
-def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+def _log_matern52_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """The derivative in r² in closed form, finite at 0."""
     (squares,), (tangent,) = primals, tangents
     root = jnp.minimum(math.sqrt(5.0) * _root(squares), largest(squares.dtype))
     slope = -(5.0 / 6.0) * (1.0 + root) / (1.0 + root + root**2 / 3.0)

@@ -196,6 +196,7 @@ class Radial(Scaled):
         return log_integral(lambda squares: self.log_of(squares * self.unit), dim, dtype)
 
     def _require_dimensions(self, dim: int) -> None:
+        """Raises `ValueError` unless lengthscales and metric fit points of `dim` dimensions."""
         super()._require_dimensions(dim)
         if (metric := self.metric_parameter) is not None and metric.shape != (dim, dim):
             raise ValueError(

@@ -96,24 +96,27 @@ def add_block(
 
 
 def _max_scores(
-    scores: Scores, points: Float[Array, "dim keys"], low: Array, start: Float[Array, " rows"]
+    scores: Scores, points: Float[Array, "dim keys"], first_key: Array, start: Float[Array, " rows"]
 ) -> Float[Array, " rows"]:
-    """The highest score of each query, and no less than `start`."""
+    """Returns the highest score of each query over the block, and no less than `start`.
+
+    `first_key`: the position of the first key of the block.
+    """
 
     def merge(state: Array, scores: list[Array], _: Array) -> Array:
         return functools.reduce(jnp.maximum, scores, state)
 
-    return _fold_keys(merge, start, scores, points, low, points[0])
+    return _fold_keys(merge, start, scores, points, first_key, points[0])
 
 
 def _sums_at_shift(
     scores: Scores,
     points: Float[Array, "dim keys"],
-    low: Array,
+    first_key: Array,
     shift: Float[Array, " rows"],
     values: Float[Array, " keys"],
 ) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
-    """$\\sum_j e^{s_j - L} v_j$ and $\\sum_j e^{s_j - L}$ of each query, L its finite shift."""
+    """$\\sum_j e^{s_j - L} v_j$ and $\\sum_j e^{s_j - L}$ of each query, L its `shift`, finite."""
 
     def merge(state: Array, scores: list[Array], values: Array) -> Array:
         weights = [jnp.exp(score - shift) for score in scores]
@@ -124,7 +127,7 @@ def _sums_at_shift(
         return state + jax.lax.complex(mass, total)
 
     start = vary_alike(jax.lax.complex(jnp.zeros_like(shift), jnp.zeros_like(shift)), shift)
-    both = _fold_keys(merge, start, scores, points, low, values)
+    both = _fold_keys(merge, start, scores, points, first_key, values)
     return both.imag, both.real
 
 
@@ -133,7 +136,7 @@ def _fold_keys(
     start: Array,
     scores: Scores,
     points: Float[Array, "dim keys"],
-    low: Array,
+    first_key: Array,
     values: Float[Array, " keys"],
 ) -> Array:
     """Folds `merge` over the keys of a block, `UNROLLED_KEYS` at a time.
@@ -152,6 +155,6 @@ def _fold_keys(
     parts = (
         points.reshape(dim, -1, UNROLLED_KEYS).swapaxes(0, 1),
         values.reshape(-1, UNROLLED_KEYS),
-        (low + jnp.arange(keys)).reshape(-1, UNROLLED_KEYS),
+        (first_key + jnp.arange(keys)).reshape(-1, UNROLLED_KEYS),
     )
     return jax.lax.scan(step, start, parts)[0]

@@ -66,7 +66,11 @@ def _state_of_device(
     owner: Array,
     total: tuple[int, int],
 ) -> SoftmaxState:
-    """The softmax state over the keys of device `owner`; `total` is (keys, devices)."""
+    """The softmax state of these queries over k and v, the keys of the device number `owner`.
+
+    `first_query`: the position of the first of the queries; `total`: the number of all keys, and
+    of devices.
+    """
     method, kernel, prior, rule = parts
     prior = prior_of_device(prior, first_query, owner * len(k), *total)
     return method.softmax_state(q, k, v, kernel, prior, rule)

@@ -163,7 +163,7 @@ def _coefficients(scaled: Float[Array, "dim dim"], size: int) -> Float[Array, ".
 
 @jax.custom_batching.custom_vmap
 def _max_bits_over_batch(bits: Int[Array, " dim"]) -> Int[Array, " dim"]:
-    """The bits; under `vmap`, their maximum over the batch."""
+    """Returns its argument, the bits of positive numbers; under `vmap`, the batch's maximum."""
     return bits
 
 

@@ -281,7 +281,7 @@ def _effective_weights(
     q: Float[Array, "m dim"],
     k: Float[Array, "n dim"],
 ) -> Float[Array, "m n"]:
-    """Returns the rows of L at the queries."""
+    """Returns $L_j(q)$, the weights of the labels in predictions after all iterations."""
     eye = jnp.eye(k.shape[0], dtype=k.dtype)
     return model.fitted(q, k, _sharpen(model, iterations, prior, k, eye), prior)[0]
 

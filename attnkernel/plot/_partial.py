@@ -97,7 +97,7 @@ def partial(
             shade(along, found, ax, BLUE, "-", zorder=0.1)
         ax.plot(along, predicted, color=ORANGE, label="fit", zorder=3)
         rug(x[:, column], ax)
-    _limit_to_labels(ax, np.asarray(result.y), predicted)
+    _limit_to_data(ax, np.asarray(result.y), predicted)
     first = list(held.items())[:MAX_NAMED_COLUMNS]
     title = ", ".join(
         f"{x_label(result, c)} = {_value_text(result, c, value)}" for c, value in first
@@ -157,8 +157,8 @@ def _draw_bars(along: np.ndarray, band: Bands, ax: Axes) -> None:
     ax.errorbar(along, middle, yerr=half, **style, label=band_label(band), zorder=2)
 
 
-def _limit_to_labels(ax: Axes, y: np.ndarray, predicted: np.ndarray) -> None:
-    """Ends the vertical axis at the labels and the fit, however wide the band is."""
+def _limit_to_data(ax: Axes, y: np.ndarray, predicted: np.ndarray) -> None:
+    """Sets the limits of the vertical axis from the labels and the fit, ignoring the band."""
     both = np.concatenate([y, predicted[np.isfinite(predicted)]])
     margin = 0.05 * float(np.ptp(both))
     low, high = ax.get_ylim()

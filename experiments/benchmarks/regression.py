@@ -61,10 +61,10 @@ class BenchRegression(Benchmark):
 
     def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
         places = itertools.product(sorted(set(self.n)), sorted(set(self.dim)))
-        return [functools.partial(self._case, key, *place) for place in places]
+        return [functools.partial(self._draw_case, key, *place) for place in places]
 
-    def _case(self, key: PRNGKeyArray, n: int, dim: int) -> Case:
-        """The case of one number of points and dimension."""
+    def _draw_case(self, key: PRNGKeyArray, n: int, dim: int) -> Case:
+        """Draws n points in `dim` dimensions; returns the contenders that are timed on them."""
         x = jax.random.normal(key, (n, dim))
         y = jnp.sin(jnp.sum(x, axis=1, keepdims=True))
         parts = (jnp.asarray(0.5 * dim**0.5), x, y)

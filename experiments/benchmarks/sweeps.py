@@ -114,7 +114,10 @@ def _run_command(folder: Path, *arguments: str) -> None:
 
 
 def _largest_deviation(table: Path, directories: list[tuple[int, str, Path]]) -> float:
-    """The largest relative difference of a number of a member from that of its own process."""
+    """Returns the largest relative difference between a sweep and the same runs one by one.
+
+    `table`: the numbers of the sweep; `directories`: seed, hold-out and directory of each run.
+    """
     with table.open(encoding="utf-8") as file:
         rows = {(int(row["seed"]), row["hold_out"]): row for row in csv.DictReader(file)}
     worst = 0.0

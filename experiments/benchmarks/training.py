@@ -115,7 +115,9 @@ class BenchTraining(Benchmark):
 
     def _hold_outs(self, data: ak.data.Dataset, keys: Array) -> tuple[Callable, Callable]:
         """The hold-out trainings, by `fit_many` and by a loop."""
-        model = ak.KernelRegression(_gaussian(1.0), rule=ak.Softmax(sink_mass=ak.fixed(SINK_MASS)))
+        model = ak.KernelRegression(
+            _unhalved_gaussian(1.0), rule=ak.Softmax(sink_mass=ak.fixed(SINK_MASS))
+        )
         optimizer = optax.adam(LEARNING_RATE)
 
         def ours() -> list[Array]:
@@ -187,9 +189,9 @@ def _case(work: str, cold: bool, ours: Callable, loop: Callable) -> Case:
     return Case({"work": work, "phase": phase}, f"{work}, {phase}", contenders, check, cold)
 
 
-def _gaussian(unhalved: float) -> ak.Gaussian:
-    """The Gaussian kernel of this lengthscale in the unhalved convention."""
-    return ak.Gaussian(ak.kernels.convert_lengthscale(unhalved, source="unhalved"))
+def _unhalved_gaussian(lengthscale: float) -> ak.Gaussian:
+    """Returns the kernel exp(−‖q − k‖²/ℓ²), without the usual factor of ½."""
+    return ak.Gaussian(ak.kernels.convert_lengthscale(lengthscale, source="unhalved"))
 
 
 def _run_python(*arguments: str) -> None:

@@ -61,7 +61,7 @@ class Heteroskedasticity(Study):
     def report(self, results: Results, run: Run) -> None:
         at = np.linspace(-3.0, 3.0, self.points)
         rows = [
-            _table_row(growth, i, found, at)
+            _summarise_method(growth, i, found, at)
             for growth, found in results.items()
             for i in range(len(METHODS))
         ]
@@ -113,10 +113,13 @@ class Heteroskedasticity(Study):
         run.figure("heteroskedastic", figure, **arrays)
 
 
-def _table_row(
+def _summarise_method(
     growth: float, i: int, found: dict[str, np.ndarray], at: np.ndarray
 ) -> dict[str, Any]:
-    """The row of the table for one growth of the noise and one method."""
+    """Returns the table row of method number i where the noise grows with |x| by `growth`.
+
+    `found`: the numbers of all data sets and methods; `at`: the inputs of sd and coverage.
+    """
     error, truth = found["error"], 0.2 + growth * np.abs(at)
     # paired: the same data for both
     ratio = error[:, i].mean() / error[:, 0].mean()
