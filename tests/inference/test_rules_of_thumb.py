@@ -8,7 +8,7 @@ from scipy import stats
 
 import attnkernel as ak
 from attnkernel.data import load
-from attnkernel.inference._rules_of_thumb import _plug_in, _quartics
+from attnkernel.inference._rules_of_thumb import _plug_in_lengthscale, _quartics
 
 
 @pytest.mark.parametrize("dim", [1, 3])
@@ -55,7 +55,7 @@ def test_plug_in_equals_dpill_of_kernsmooth(x64, name):
     """With the kernel cut off at 4ℓ, as in R, whose sums are on a grid."""
     data, (fine, coarse) = load(name), DPILL[name]
     cut = lambda length: ak.Gaussian(length) * ak.Boxcar(4.0 * length)  # noqa: E731
-    found = _plug_in(jnp.asarray(data.x)[:, 0], jnp.asarray(data.y), cut)
+    found = _plug_in_lengthscale(jnp.asarray(data.x)[:, 0], jnp.asarray(data.y), cut)
     np.testing.assert_allclose(found, fine, rtol=4e-7)
     np.testing.assert_allclose(found, coarse, rtol=0.07 if name == "cps71" else 1e-3)
 
