@@ -57,8 +57,8 @@ def save(path: str | os.PathLike, model: Any) -> None:
 
     ```python
     >>> ak.save("model.ak", ak.KernelRegression(ak.Gaussian(0.3)))
-    >>> ak.load("model.ak").kernel.lengthscale
-    Array(0.3, dtype=float32)
+    >>> ak.load("model.ak").kernel
+    Gaussian(lengthscale=0.3)
     ```
 
     **Arguments:**
