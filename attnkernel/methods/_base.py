@@ -88,9 +88,10 @@ class Method(eqx.Module):
 
 
 def batch_size_within_memory(task: Task) -> int | None:
-    """The number of batch members that have `MAX_BATCH_PAIRS` pairs together.
+    """Returns how many batch elements to evaluate together: at most `MAX_BATCH_PAIRS` pairs.
 
-    None, the whole batch, if the number of queries or of keys is symbolic.
+    A pair is one query with one key. Returns None, the whole batch, if the number of queries or
+    of keys is symbolic.
     """
     if is_symbolic(task.queries, task.keys):
         return None
@@ -100,7 +101,10 @@ def batch_size_within_memory(task: Task) -> int | None:
 def mask_unsupported_reason(
     prior: Prior | None, *, excludes_self: bool = False, is_causal: bool = False
 ) -> str | None:
-    """Why a method that takes masks of keys, and the named factors, does not take this prior."""
+    """Returns why a method that supports only masks of keys rejects this prior, or None.
+
+    `excludes_self`, `is_causal`: whether the method also supports `ExcludeSelf` and `Causal()`.
+    """
     mask = key_mask_of(prior)
     names = ["HeldOut"] + ["ExcludeSelf"] * excludes_self + ["Causal()"] * is_causal
     got = mask.unsupported_reason
@@ -121,7 +125,10 @@ def apply_prior(
     i: Int[Array, " queries"],
     j: Int[Array, " keys"],
 ) -> Float[Array, "queries keys"]:
-    """log K / τ + log π; -inf for a forbidden pair, even if its score is NaN."""
+    """Returns log K / τ + log π; -inf for a forbidden pair, even if its score is NaN.
+
+    `scores`: log K / τ. `i`, `j`: the positions of the queries and of the keys.
+    """
     scores = materialise_before_shift(scores)
     if prior is None:
         return scores
@@ -131,7 +138,7 @@ def apply_prior(
 
 @jax.custom_jvp
 def materialise_before_shift(scores: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The scores, rounded to their dtype before a shift is subtracted.
+    """Returns the scores unchanged, but rounded to their dtype before a shift is subtracted.
 
     A compiler may fuse the subtraction with the product that a score ends in (an FMA). The highest
     score minus itself is then the rounding error of the score, which exceeds 1 for scores above
@@ -143,5 +150,5 @@ def materialise_before_shift(scores: Float[Array, "..."]) -> Float[Array, "..."]
 
 @materialise_before_shift.defjvp
 def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    """Differentiates `materialise_before_shift` as the identity."""
+    """Returns `materialise_before_shift` and its tangent, which is that of the identity."""
     return materialise_before_shift(*primals), tangents[0]

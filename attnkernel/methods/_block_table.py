@@ -39,8 +39,9 @@ class TabulatedPrior(Prior):
 def tabulate_blocks(
     prior: Prior | None, queries: int, keys: int, sizes: tuple[int, int]
 ) -> Prior | None:
-    """The prior with a table of its blocks of `sizes`, if it needs one; else the prior itself.
+    """Returns the prior with a table of which blocks allow any pair, if it needs one.
 
+    Any other prior is returned as it is. `sizes`: the number of queries and of keys of a block.
     Every pair is read once, a block at a time, so that the memory is that of one block.
     """
     if prior is None or not prior.needs_block_table:

@@ -36,14 +36,17 @@ class Block(NamedTuple):
 
 
 def _pad_rows(array: Array, size: int) -> Array:
-    """The array padded to a multiple of `size` rows by repeating the last."""
+    """Returns the array with its last row repeated until `size` divides the number of rows."""
     rows, *rest = array.shape
     short = -(-rows // size) * size - rows
     return jnp.concatenate([array, jnp.broadcast_to(array[-1:], (short, *rest))])
 
 
 def split_blocks(points: Array, values: Array, size: int) -> Block:
-    """The points and values in blocks of `size` rows, along a leading axis."""
+    """Returns the points and their values in blocks of `size` rows, along a leading axis.
+
+    `values`: shape (rows, width): the values of keys, or the thresholds of queries.
+    """
     low = jnp.arange(-(-points.shape[0] // size)) * size
 
     def cut(array: Array) -> Array:
@@ -61,7 +64,7 @@ def split_blocks(points: Array, values: Array, size: int) -> Block:
 def split_numbers(
     numbers: Float[Array, " queries"], size: int, padding: ArrayLike
 ) -> Float[Array, "blocks rows"]:
-    """One number per query, in blocks of `size`; rows of padding get the number `padding`."""
+    """Returns an array of one entry per query in blocks of `size` entries, filled by `padding`."""
     blocks = -(-numbers.shape[0] // size)
     short = blocks * size - numbers.shape[0]
     return jnp.pad(numbers, (0, short), constant_values=padding).reshape(blocks, size)
@@ -76,13 +79,14 @@ def fold_blocks(
     needs: Callable[[Array, Array, Array], Bool[Array, ""]],
     add: Callable[[Block, Block, Array, Array], Array],
 ) -> Array:
-    """Folds all blocks of keys into a state of each block of queries; returns the states.
+    """Adds up all blocks of keys for each block of queries, and returns the final accumulators.
 
-    Derivatives recompute the steps of its scans.
+    Returns one row per query, padding included. Derivatives recompute the steps of its scans.
 
-    **Arguments:** `numbers`: one per query. `add`: from (row block, column block, numbers, state)
-    to the next state. `needs`: from (upper bound of the log-weights, numbers, state) to whether the
-    pair of blocks must be added.
+    **Arguments:** `rows`, `columns`: blocks of queries and of keys. `numbers`: an entry per query,
+    such as its shift. `start`: the accumulator before any key, shape (rows, ...). `add`: from
+    (query block, key block, numbers, accumulator) to the next accumulator. `needs`: from (upper
+    bound of the log-weights, numbers, accumulator) to whether the pair of blocks must be added.
     """
     recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
 
@@ -103,7 +107,10 @@ def fold_blocks(
 
 
 def jvp_with_constants(function: Callable[..., Array], primals: tuple, tangents: tuple) -> Array:
-    """The JVP of the function along tangents of `eqx.filter_custom_jvp`: None for a constant."""
+    """Returns the tangent of `function(*primals)`, where a tangent of None marks a constant.
+
+    Such tangents are those that `eqx.filter_custom_jvp` passes to its rule.
+    """
     moving = jax.tree.map(
         lambda tangent: tangent is not None, tangents, is_leaf=lambda t: t is None
     )
@@ -116,7 +123,10 @@ def jvp_with_constants(function: Callable[..., Array], primals: tuple, tangents:
 
 
 def log_weight_upper_bound(row: Block, column: Block, parts: Parts) -> Float[Array, ""]:
-    """An upper bound of the log-weights of all pairs of two blocks, as a constant."""
+    """Returns an upper bound of the log-weights of all pairs of a block of queries and of keys.
+
+    `row`, `column`: the block of queries and of keys. The bound has no derivative.
+    """
     (kernel, prior, rule), thresholds = jax.tree.map(
         lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf,
         (parts, row.values),
@@ -138,7 +148,11 @@ def log_weight_upper_bound(row: Block, column: Block, parts: Parts) -> Float[Arr
 def block_log_weights(
     row: Block, column: Block, parts: Parts, keys: int
 ) -> Float[Array, "rows columns"]:
-    """Log-weights of the pairs of two blocks; -inf for rows of padding among the keys."""
+    """Returns the log-weights of all pairs of a block of queries and a block of keys.
+
+    `row`, `column`: the block of queries and of keys. `keys`: the number of all keys; the
+    positions from there on are padding, whose log-weight is -inf.
+    """
     kernel, prior, rule = parts
     rows, columns = row.points.shape[1], column.points.shape[1]
     i, j = row.low + jnp.arange(rows), column.low + jnp.arange(columns)
@@ -151,7 +165,7 @@ def block_log_weights(
 
 
 def negligible_gap(keys: int, dtype: Any) -> float:
-    """The gap in log-weight below which `keys` keys together change no digit of a sum.
+    """Returns how far below the shift log-weights must lie for `keys` keys to change no digit.
 
     The margin is e¹². A symbolic number of keys counts as 2³², the most that positions can tell.
     """
@@ -160,11 +174,17 @@ def negligible_gap(keys: int, dtype: Any) -> float:
 
 
 def is_block_needed(bound: Array, shift: Array, negligible: float) -> Bool[Array, ""]:
-    """Whether weights up to exp(bound) exceed the rounding of any row with this running shift."""
+    """Whether weights up to exp(bound) can change the sum of any query.
+
+    `shift`: the running shift of each query. `negligible`: the gap that `negligible_gap` returns.
+    """
     return ~jnp.isneginf(bound) & ~(bound < jnp.min(shift) - negligible)
 
 
 def sums_have_headroom(more: Float[Array, "rows width"]) -> Bool[Array, ""]:
-    """Whether 10⁴ times the sums of a block, the mass last, do not overflow."""
+    """Whether the sums of a block are so small that 10⁴ times them do not overflow.
+
+    `more`: the sums of one block of keys; its last column is the mass, the sum of the weights.
+    """
     limit = 1e-4 * jnp.finfo(more.dtype).max
     return jnp.all(more[:, -1] < MAX_BLOCK_MASS) & jnp.all(jnp.abs(more) < limit)

@@ -118,7 +118,7 @@ class Blockwise(Method):
         return tabulate_blocks(prior, task.queries, task.keys, unmaterialised_sizes or sizes)
 
     def _block_sizes(self, task: Task) -> tuple[tuple[int, int], tuple[int, int] | None]:
-        """The sizes of blocks; and of blocks whose weights are not stored, None if all are."""
+        """Returns (queries, keys) of a block with stored weights, and without or None if unused."""
         queries, keys = task.queries, task.keys
         tabulated = task.prior is not None and task.prior.needs_block_table
         rows = MAX_BLOCK_ROWS_TABULATED if tabulated else MAX_BLOCK_ROWS
@@ -133,9 +133,9 @@ class Blockwise(Method):
         return sizes, (unmaterialised.rounded_up(block_q), unmaterialised.rounded_up(block_k))
 
     def _balanced_sizes(self, queries: int, keys: int, limits: tuple[int, int]) -> tuple[int, int]:
-        """`block_q` and `block_k`; where they are None, the size of the fewest equal blocks.
+        """Returns `block_q` and `block_k`; if None, the size of the fewest equal blocks instead.
 
-        A symbolic number of rows is split into blocks of as many rows as the limit.
+        `limits`: the largest numbers of queries and keys of a block; symbolic sizes use these.
         """
 
         def even(count: int, limit: int) -> int:
@@ -154,9 +154,11 @@ def _sums(
     sizes: tuple[int, int],
     unmaterialised_sizes: tuple[int, int] | None = None,
 ) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
-    """L = log Z and Σ exp(s − L) v, with a running shift in one pass; 0 for an empty row.
+    """Returns L = log Z and Σ exp(s − L) v of each query; both are 0 if it sees no key.
 
-    Blocks are of `sizes`. With `unmaterialised_sizes` they are of those, and no weight is stored.
+    `values`: v, its last column 1. `thresholds`: a column of those of entmax, or no column.
+    `parts`: the kernel, prior and rule. `sizes`: (queries, keys) of a block;
+    `unmaterialised_sizes`: if given, used instead, and no weight is stored.
     """
     sizes = sizes if unmaterialised_sizes is None else unmaterialised_sizes
     rows, columns = split_blocks(q, thresholds, sizes[0]), split_blocks(k, values, sizes[1])
@@ -225,7 +227,7 @@ def _sums(
 
 @_sums.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[Array | None, Array]]:
-    """Returns the derivative with the shift held constant."""
+    """Returns `_sums` and its tangents; that of L is None, since L is held constant."""
     out = _sums(*primals)
 
     def sums(
@@ -245,7 +247,7 @@ def sums_at_shift(
     sizes: tuple[int, int],
     shift: Float[Array, " queries"],
 ) -> Float[Array, "queries width"]:
-    """Σ exp(s − shift) v, from scans whose steps are recomputed by derivatives."""
+    """Returns Σ exp(s − shift) v of each query, by checkpointed scans; arguments as in `_sums`."""
     rows, columns = split_blocks(q, thresholds, sizes[0]), split_blocks(k, values, sizes[1])
     negligible = negligible_gap(k.shape[0], values.dtype)
 
@@ -263,7 +265,7 @@ def sums_at_shift(
 
 
 def _weighted_sums(scores: Array, shift: Array, values: Array) -> Float[Array, "rows width"]:
-    """Σ exp(s − shift) v over the keys of a block; the last row of the values is 1."""
+    """Returns Σ exp(s − shift) v for a block; `values` has a column per key, its last row is 1."""
     weights = jnp.exp(scores - finite_shift(shift)[:, None])
     if len(values) <= 2:
         return _weights_times_values(weights, values)
@@ -276,7 +278,7 @@ def _weighted_sums(scores: Array, shift: Array, values: Array) -> Float[Array, "
 def _weights_times_values(
     weights: Float[Array, "rows columns"], values: Float[Array, "width columns"]
 ) -> Float[Array, "rows width"]:
-    """The product of the weights and the transposed values, at full precision."""
+    """Returns weights @ values.T, at full precision."""
     # the right factor is wide, and so is its cotangent: XLA on CPU is slow with tall ones
     wide = jax.lax.optimization_barrier(values)
     return precise_matmul(weights, wide.T)
@@ -284,7 +286,7 @@ def _weights_times_values(
 
 @_weights_times_values.defjvp
 def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Returns the product and its derivative."""
+    """Returns weights @ values.T and its tangent."""
     (weights, values), (of_weights, of_values) = primals, tangents
     out = _weights_times_values(weights, values)
     if len(values) > 2:

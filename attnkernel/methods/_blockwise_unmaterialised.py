@@ -61,7 +61,10 @@ def rounded_up(size: int) -> int:
 def add_block(
     row: Block, column: Block, parts: Parts, keys: int, shift: Array, sums: Array
 ) -> tuple[Array, Array]:
-    """Adds a block of keys to shift and sums; raises the shift where the sums would overflow.
+    """Returns the shift and the sums of a block of queries with a block of keys added.
+
+    The shift rises where the sums would overflow. `row`, `column`: the block of queries and of
+    keys. `keys`: the number of all keys. `sums`: shape (rows, 2), Σ exp(s − shift) (v, 1).
 
     The loop adds; if that overflows, it raises the shift and adds again. So the compiled program
     holds each of the two long computations once.
@@ -98,8 +101,9 @@ def add_block(
 def _max_scores(
     scores: Scores, points: Float[Array, "dim keys"], first_key: Array, start: Float[Array, " rows"]
 ) -> Float[Array, " rows"]:
-    """Returns the highest score of each query over the block, and no less than `start`.
+    """Returns the highest score of each query over a block of keys, and no less than `start`.
 
+    `scores`: from a key and its position to its score for each query. `points`: the keys.
     `first_key`: the position of the first key of the block.
     """
 
@@ -116,7 +120,11 @@ def _sums_at_shift(
     shift: Float[Array, " rows"],
     values: Float[Array, " keys"],
 ) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
-    """$\\sum_j e^{s_j - L} v_j$ and $\\sum_j e^{s_j - L}$ of each query, L its `shift`, finite."""
+    """Returns two arrays, Σ exp(s − shift) v and Σ exp(s − shift) of each query over a block.
+
+    `scores`: from a key and its position to its score s for each query. `points`: the keys.
+    `first_key`: the position of the first key of the block. `shift`: finite.
+    """
 
     def merge(state: Array, scores: list[Array], values: Array) -> Array:
         weights = [jnp.exp(score - shift) for score in scores]
@@ -139,10 +147,12 @@ def _fold_keys(
     first_key: Array,
     values: Float[Array, " keys"],
 ) -> Array:
-    """Folds `merge` over the keys of a block, `UNROLLED_KEYS` at a time.
+    """Returns the accumulator after all keys of a block, `UNROLLED_KEYS` of them per step.
 
-    **Arguments:** `merge`: from (state, scores of each key, their values) to the next state.
-    `scores`: from a key, shape (dim,), and its position to its score for each query.
+    **Arguments:** `merge`: from (accumulator, scores of each key of a step, their values) to the
+    next accumulator. `start`: the first accumulator. `scores`: from a key, shape (dim,), and its
+    position to its score for each query. `points`: the keys. `first_key`: the position of the
+    first key of the block.
     """
     dim, keys = points.shape
 

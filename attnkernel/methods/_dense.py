@@ -79,7 +79,10 @@ def _log_weights(
     prior: Prior | None,
     rule: Rule,
 ) -> tuple[Float[Array, "queries keys"], Float[Array, " queries"] | None]:
-    """Log-weights before normalisation, and the threshold that they are counted from."""
+    """Returns the log-weights before normalisation, and the threshold of each query.
+
+    The threshold is that of entmax, whose log-weights depend on it; None for any other rule.
+    """
     i, j = jnp.arange(q.shape[0]), jnp.arange(k.shape[0])
     scores = apply_prior(rule.scaled_scores(kernel.pairwise(q, k)), prior, i, j)
     threshold = (

@@ -43,7 +43,11 @@ class _ShiftedPrior(Prior):
 def prior_of_device(
     prior: Prior | None, first_query: ArrayLike, first_key: ArrayLike, keys: int, devices: int
 ) -> Prior | None:
-    """The prior for the keys of one device; keys from number `keys` on are padding."""
+    """Returns the prior of the queries and keys of one device; None if it allows all pairs.
+
+    `first_query`, `first_key`: the positions of the first query and key of the device. `keys`:
+    the number of all keys of all devices; the positions from there on are padding and hidden.
+    """
     mask = key_mask_of(prior)
     number = first_key + jnp.arange(-(-keys // devices))
     padding = number >= keys if keys % devices else None
@@ -66,10 +70,11 @@ def _state_of_device(
     owner: Array,
     total: tuple[int, int],
 ) -> SoftmaxState:
-    """The softmax state of these queries over k and v, the keys of the device number `owner`.
+    """Returns the softmax state of the queries q over the keys k and values v of one device.
 
-    `first_query`: the position of the first of the queries; `total`: the number of all keys, and
-    of devices.
+    `parts`: the method, kernel, prior and rule. `first_query`: the position of the first query.
+    `owner`: the index of the device that the keys come from. `total`: the number of all keys, and
+    the number of devices.
     """
     method, kernel, prior, rule = parts
     prior = prior_of_device(prior, first_query, owner * len(k), *total)
@@ -79,7 +84,11 @@ def _state_of_device(
 def sum_replicated(
     q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int]
 ) -> SoftmaxState:
-    """Sums a part of the keys for all queries, then merges the states of all devices."""
+    """Returns the softmax state of all queries over all keys; each device holds part of the keys.
+
+    `k`, `v`: the keys and values of this device. `parts`: the method, kernel, prior and rule.
+    `keys`: the number of all keys. `axis`: the name of the mesh axis, and its number of devices.
+    """
     name, devices = axis
     here = jax.lax.axis_index(name)
     return _state_of_device(q, k, v, parts, 0, here, (keys, devices)).merge_over_axis(name)
@@ -88,7 +97,10 @@ def sum_replicated(
 def sum_ring(
     q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int]
 ) -> SoftmaxState:
-    """Sums all keys for a part of the queries, as the blocks of keys pass round the ring."""
+    """Returns the softmax state of the queries of this device over the keys of all devices.
+
+    Keys and values pass round a ring of devices; arguments as for `sum_replicated`.
+    """
     shift, sums = _ring_sums(q, k, v, parts, keys, axis)
     return SoftmaxState(shift, sums[:, -1], sums[:, :-1])
 
@@ -97,7 +109,10 @@ def sum_ring(
 def _ring_sums(
     q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int]
 ) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
-    """L = log Z, and Σ exp(s − L) (v, 1) over all keys. 0 for an empty row."""
+    """Returns L = log Z and Σ exp(s − L) (v, 1) over the keys of all devices.
+
+    Both are 0 for a query that sees no key. Arguments as for `sum_ring`.
+    """
     name, devices = axis
     here = jax.lax.axis_index(name)
 
@@ -119,7 +134,7 @@ def _ring_sums(
 
 @_ring_sums.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None, Array]]:
-    """Returns the derivative with the shift held constant."""
+    """Returns `_ring_sums` and its tangents; that of L is None, since L is held constant."""
     out = _ring_sums(*primals)
     sums = functools.partial(_ring_sums_at_shift, shift=out[0])
     return out, (None, jvp_with_constants(sums, primals, tangents))
@@ -128,7 +143,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None,
 def _ring_sums_at_shift(
     q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int], shift: Array
 ) -> Float[Array, "queries width"]:
-    """Σ exp(s − shift) (v, 1), from steps that are recomputed by derivatives.
+    """Returns Σ exp(s − shift) (v, 1) over the keys of all devices; its steps are checkpointed.
 
     Each step fetches its keys from their own device: a derivative would save what is carried from
     step to step, for all steps.
@@ -157,7 +172,7 @@ def _ring_sums_at_shift(
 def _rescaled_sums(
     state: SoftmaxState, shift: Float[Array, " queries"]
 ) -> Float[Array, "queries width"]:
-    """The totals and the mass of a state, relative to another shift."""
+    """Returns Σ exp(s − shift) (v, 1) of a softmax state: its total, then its mass as a column."""
     scale = jnp.exp(jnp.where(state.mass > 0, state.maximum - shift, -jnp.inf))
     sums = jnp.concatenate([state.total, state.mass[:, None]], axis=1)
     return sums * scale[:, None]
@@ -166,7 +181,10 @@ def _rescaled_sums(
 def _send_along_ring(
     rows: tuple[Array, Array], name: str, devices: int, by: int
 ) -> tuple[Array, Array]:
-    """Sends keys and values `by` places along the ring of devices."""
+    """Sends the keys and values of each device `by` devices on, and returns those received.
+
+    `rows`: the keys and the values. `name`: the name of the mesh axis. `devices`: their number.
+    """
     if by == 0:
         return rows
     return jax.lax.ppermute(rows, name, [(r, (r + by) % devices) for r in range(devices)])

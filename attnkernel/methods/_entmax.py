@@ -28,7 +28,10 @@ def thresholds(
     parts: Parts,
     sizes: tuple[int, int],
 ) -> Float[Array, " queries"]:
-    """The threshold λ of each query, for a rule with an `entmax_exponent`; O(n + m) memory."""
+    """Returns the threshold λ of each query, which makes its entmax weights sum to 1.
+
+    `parts`: the kernel, prior and rule. `sizes`: the number of queries and of keys of a block.
+    """
     rows, columns = split_blocks(q, q[:, :0], sizes[0]), split_blocks(k, k[:, :0], sizes[1])
 
     def needs(bound: Array, _: Array, highest: Array) -> Bool[Array, ""]:
@@ -49,7 +52,7 @@ def thresholds(
 
 @thresholds.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    """The thresholds, and their derivative by the implicit function theorem."""
+    """Returns the thresholds, and their tangent by the implicit function theorem."""
     threshold = thresholds(*primals)
 
     def sums(q: Array, k: Array, parts: Parts, sizes: tuple[int, int]) -> MassAndSlope:
@@ -66,7 +69,10 @@ def _sums(
     parts: Parts,
     sizes: tuple[int, int],
 ) -> MassAndSlope:
-    """S and minus its slope in λ, at the given thresholds."""
+    """Returns S(λ) and −dS/dλ of each query, where S is the sum of its entmax weights.
+
+    `threshold`: λ. `parts`: the kernel, prior and rule. `sizes`: queries and keys of a block.
+    """
     rows, columns = split_blocks(q, q[:, :0], sizes[0]), split_blocks(k, k[:, :0], sizes[1])
     exponent = parts[2].entmax_exponent
     assert exponent is not None

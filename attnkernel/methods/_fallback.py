@@ -46,8 +46,9 @@ def recompute_exactly(
     v: Float[Array, "keys dim_v"],
     parts: Parts,
 ) -> SoftmaxState:
-    """The state of the wanted queries by `Blockwise`; an empty state for the others.
+    """Returns the softmax state of the queries where `wanted` is true, summed by `Blockwise`.
 
+    The state of the other queries is all zeros. `parts`: the kernel, prior and rule.
     Queries and keys are sorted by their first coordinate, so that most blocks can be skipped.
     """
     kernel, prior, rule = parts
@@ -90,7 +91,10 @@ def recompute_exactly(
 
 
 def _order_by_first_coordinate(points: Float[Array, "n dim"]) -> Int[Array, " n"]:
-    """The permutation that sorts by the first coordinate; the rows of a fit are sorted already."""
+    """Returns the permutation that sorts the points by their first coordinate.
+
+    Points that are sorted already, as the rows of a fit are, are not sorted again.
+    """
     first = jax.lax.stop_gradient(points[:, 0])
     return jax.lax.cond(
         any_in_batch(jnp.any(first[1:] < first[:-1])),
@@ -101,7 +105,7 @@ def _order_by_first_coordinate(points: Float[Array, "n dim"]) -> Int[Array, " n"
 
 
 def _move_to_front(wanted: Bool[Array, " n"], numbers: Int[Array, " n"]) -> Int[Array, " n"]:
-    """The numbers, first those that are wanted; each part keeps its order."""
+    """Returns `numbers`, the entries where `wanted` is true first, each group in its old order."""
     place = jnp.where(wanted, jnp.cumsum(wanted), jnp.sum(wanted) + jnp.cumsum(~wanted)) - 1
     return jnp.zeros_like(numbers).at[place].set(numbers, unique_indices=True)
 
@@ -112,9 +116,10 @@ def _map_while_remaining(
     left: Int[Array, ""],
     parts: Int[Array, "parts ..."],
 ) -> Arrays:
-    """Maps `body(left, part)` over the parts until no elements are left.
+    """Returns `body(left, part)` of each part while `left` is positive, stacked.
 
-    Parts after that give `none(part.shape)`.
+    Later parts give `none(part.shape)`, zeros. `left`: how many of the leading elements of `parts`
+    to process; it falls by the size of each part. `parts`: indices, split along the first axis.
     """
 
     # recomputed by derivatives: `cond` would save all that it reads, for every step

@@ -128,7 +128,10 @@ class Fourier(Method):
     def _certified_sums(
         self, q: Array, k: Array, v: Array, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> "CertifiedSums":
-        """The sums over keys, and whether the error of each query is within `tol`."""
+        """Returns the mass and total of each query, and whether its error is within `tol`.
+
+        Queries that are not certified get mass 1 and total 0.
+        """
         assert isinstance(kernel, Gaussian)  # as unsupported_reason says
         assert isinstance(rule, Softmax)
         covariance = _covariance(kernel, k.shape[1]) * rule.temperature
@@ -183,7 +186,7 @@ class CertifiedSums(NamedTuple):
 
 
 def _covariance(kernel: Gaussian, dim: int) -> Float[Array, "dim dim"]:
-    """Σ = ℓ² M⁻¹, of exp(-½ (q - k)ᵀ Σ⁻¹ (q - k))."""
+    """Returns the covariance Σ of a Gaussian kernel exp(-½ (q - k)ᵀ Σ⁻¹ (q - k))."""
     kernel.check(dim, dim)
     half = jnp.linalg.inv(kernel.in_lengthscales(jnp.eye(dim, dtype=float)))
     return precise_matmul(half.T, half)

@@ -134,7 +134,7 @@ class Fused(Method):
         return Fused(self._resolved_dtype(task), platform=platform, interpret=self.interpret)
 
     def _resolved_dtype(self, task: Task) -> np.dtype:
-        """The dtype of this method; that of the input if it is None."""
+        """Returns the dtype of the products: `self.dtype`, or that of the inputs if it is None."""
         return jnp.dtype(task.input_dtype) if self.dtype is None else self.dtype
 
     def softmax_state(
@@ -158,7 +158,7 @@ class Fused(Method):
 
 
 def _resolved_platform(named: str | None) -> str:
-    """The platform that was named, or that of the default device."""
+    """Returns the platform `named`, or JAX's default if None; "gpu" becomes "cuda"."""
     found = jax.default_backend() if named is None else named
     return "cuda" if found == "gpu" else found
 
@@ -171,7 +171,10 @@ def _sums(
     parts: Any,
     method: Fused,
 ) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
-    """L = log Z and Σ exp(s − L) v, where the last column of v is 1; 0 for an empty row."""
+    """Returns L = log Z and Σ exp(s − L) v of each query; both are 0 if it sees no key.
+
+    `values`: v, its last column 1. `parts`: the kernel, prior and rule.
+    """
     (kernel, prior, rule), v = parts, values[:, :-1]
     if method.dtype in HALF_DTYPES:
         return sums_by_splash(q, k, v, parts, method.dtype, interpret=method.interpret)
@@ -191,7 +194,7 @@ def _sums(
 
 @_sums.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None, Array]]:
-    """Returns the derivative with the shift held constant."""
+    """Returns `_sums` and its tangents; that of L is None, since L is held constant."""
     out = _sums(*primals)
 
     def sums(q: Array, k: Array, values: Array, parts: Any, _: Any) -> Array:

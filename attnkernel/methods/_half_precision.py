@@ -46,7 +46,11 @@ def centre_of(points: Float[Array, "points dim"]) -> Float[Array, "1 dim"]:
 def _padded_features(
     q: Array, k: Array, v: Array, parts: Any, dtype: Any, multiple: int
 ) -> _Features:
-    """Features whose products are the scores; padded to multiples, with padding keys hidden."""
+    """Returns queries and keys whose inner products are the scores, padded and in `dtype`.
+
+    `parts`: the kernel, prior and rule. `multiple`: divides all padded sizes. Keys of padding
+    are hidden.
+    """
     kernel, prior, rule = parts
     if isinstance(kernel, Gaussian):
         centre = centre_of(k)
@@ -80,7 +84,10 @@ def _padded_features(
 
 
 def sums_by_cudnn(q: Array, k: Array, v: Array, parts: Any, dtype: Any) -> Sums:
-    """L = log Z and Σ exp(s − L) (v, 1), with the gradients of cuDNN."""
+    """Returns L = log Z and Σ exp(s − L) (v, 1) of each query, with the gradients of cuDNN.
+
+    `parts`: the kernel, prior and rule. `dtype`: of the products, bfloat16 or float16.
+    """
     features = _padded_features(q, k, v, parts, dtype, 8)
     call = functools.partial(_attend_by_cudnn, causal=key_mask_of(parts[1]).is_causal)
     out, log_mass = call(features.q, features.k, features.v)
@@ -95,7 +102,11 @@ def sums_by_cudnn(q: Array, k: Array, v: Array, parts: Any, dtype: Any) -> Sums:
 def sums_by_splash(
     q: Array, k: Array, v: Array, parts: Any, dtype: Any, *, interpret: bool
 ) -> Sums:
-    """L = log Z and Σ exp(s − L) (v, 1), without derivatives."""
+    """Returns L = log Z and Σ exp(s − L) (v, 1) of each query on TPUs, without derivatives.
+
+    `parts`: the kernel, prior and rule. `dtype`: of the products. `interpret`: whether Pallas
+    interprets the kernel, which runs on any device.
+    """
     from jax.experimental.pallas.ops.tpu.splash_attention import (  # noqa: PLC0415  of TPUs alone
         splash_attention_kernel as splash,
         splash_attention_mask as masks,
@@ -112,7 +123,11 @@ def sums_by_splash(
 
 
 def _unpadded_sums(features: _Features, log_mass: Array, out: Array, v: Array) -> Sums:
-    """L and Σ exp(s − L) (v, 1) without the padding; 0 where all keys are hidden."""
+    """Returns L = log Z and Σ exp(s − L) (v, 1) without padding; 0 where all keys are hidden.
+
+    `log_mass`, `out`: what the accelerator returns for the padded features: the log-sum-exp and
+    the weighted mean of the values.
+    """
     queries = len(features.query_term)
     some = log_mass[:queries] > 0.5 * features.hidden_bias
     total = jnp.where(some[:, None], out[:queries, : v.shape[1]].astype(v.dtype), 0.0)
@@ -121,7 +136,7 @@ def _unpadded_sums(features: _Features, log_mass: Array, out: Array, v: Array) -
 
 
 def _attend_by_cudnn(q: Array, k: Array, v: Array, *, causal: bool) -> tuple[Array, Array]:
-    """The values and log-mass of one head by cuDNN's attention; the scores are q kᵀ."""
+    """Returns softmax(q kᵀ) v and the log-sum-exp of each row of q kᵀ, by cuDNN's attention."""
     # under `vmap`, batched all or none: JAX's rule for cuDNN assumes it until 0.10
     never = jnp.any(jnp.stack([jnp.isnan(x[0, 0]) for x in (q, k, v)])) & False
     q, k, v = (jnp.where(never, 0, x) for x in (q, k, v))

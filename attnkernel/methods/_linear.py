@@ -147,7 +147,10 @@ class Linear(Method):
 def _add_keys(
     state: LinearState, keys: Features, values: Float[Array, "keys width"]
 ) -> LinearState:
-    """The state after more keys."""
+    """Returns the state with more keys added.
+
+    `keys`: their features. `values`: (v, 1) of each.
+    """
     maximum = jnp.maximum(state.maximum, jnp.max(keys.log, axis=0, initial=-jnp.inf))
     maximum = jax.lax.stop_gradient(maximum)
     weights = keys.factor * jnp.exp(keys.log - finite_shift(maximum)[None, :])
@@ -155,7 +158,7 @@ def _add_keys(
 
 
 def _read_state(state: LinearState, queries: Features) -> SoftmaxState:
-    """The softmax state of queries that see all keys of `state`."""
+    """Returns the softmax state of queries, given by their features, over all keys of `state`."""
     log = queries.log + finite_shift(state.maximum)[None, :]
     log = jnp.where(jnp.isneginf(state.maximum)[None, :], -jnp.inf, log)
     highest = finite_shift(jnp.max(log, axis=1))
@@ -168,7 +171,11 @@ def _read_state(state: LinearState, queries: Features) -> SoftmaxState:
 def _state_of_sums(
     highest: Float[Array, " queries"], sums: Float[Array, "queries width"], some: Array
 ) -> SoftmaxState:
-    """The softmax state of sums whose last column is the mass; NaN unless it is positive."""
+    """Returns the softmax state with these sums; its mass is NaN unless it is positive.
+
+    `highest`: the shift of each query. `sums`: Σ exp(s − shift) (v, 1). `some`: whether any key
+    was added; a mass of 0 is valid otherwise.
+    """
     mass = jnp.where(some & ~(sums[:, -1] > 0), jnp.nan, sums[:, -1])
     return SoftmaxState(highest, mass, sums[:, :-1])
 
@@ -228,7 +235,11 @@ def advance(
 def _chunk_by_products(
     state: LinearState, after: LinearState, queries: Features, keys: Features, values: Array
 ) -> SoftmaxState:
-    """The softmax state of each query of a chunk, by products of matrices."""
+    """Returns the causal softmax state of each query of a chunk of rows, by matrix products.
+
+    `state`, `after`: the sums over keys before the chunk, and with its keys added. `queries`,
+    `keys`: the features of its rows. `values`: (v, 1) of each.
+    """
     log = queries.log + finite_shift(after.maximum)[None, :]
     highest = finite_shift(jnp.max(log, axis=1))
     left = queries.factor * jnp.exp(log - highest[:, None])
@@ -241,7 +252,10 @@ def _chunk_by_products(
 def _chunk_by_recurrence(
     state: LinearState, after: LinearState, queries: Features, keys: Features, values: Array
 ) -> SoftmaxState:
-    """The softmax state of each query of a chunk, key by key: no shift comes from a later key."""
+    """Returns the same as `_chunk_by_products`, adding one key at a time; `after` is unused.
+
+    No shift comes from a later key, so that no feature underflows.
+    """
 
     def step(
         state: LinearState, row: tuple[Features, Features, Array]

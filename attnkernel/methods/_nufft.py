@@ -40,7 +40,9 @@ def convolve(
     covariance: Float[Array, "dim dim"],
     tol: float,
 ) -> tuple[Float[Array, "queries width"], Float[Array, " queries"]]:
-    """Σ_j K(q, k_j) columns_j, the first of which are 0 or 1; and a bound on all of their errors.
+    """Returns Σ_j K(q, k_j) columns_j for each query, and a bound on the error of each query.
+
+    `columns`: the first is 0 or 1 for each key. `covariance`: that of the Gaussian kernel K.
 
     Aliasing turns c_m into c_m (1 + a(m)) with a small and smooth a, and rounding shifts points:
     both are errors of K near the diagonal, which grow with the mass there and not with n. By
@@ -121,14 +123,17 @@ def convolve(
 
 
 def _affordable_grid_sizes(dim: int, pairs: int) -> tuple[int, ...]:
-    """The grid sizes that take no longer than the exact sum of the pairs; at least the smallest."""
+    """Returns the grid sizes that cost no more than summing `pairs` pairs exactly.
+
+    The smallest is always included. A grid size is a number of frequencies per dimension.
+    """
     least, *more = GRID_SIZES[dim]
     return (least, *(size for size in more if PAIRS_PER_FREQUENCY[dim] * size**dim <= pairs))
 
 
 @functools.cache
 def _transforms() -> tuple[Callable, Callable]:
-    """Returns the transforms of types 1 and 2 of jax-finufft, an optional package.
+    """Returns `nufft1` and `nufft2` of jax-finufft, an optional package.
 
     The rule for `vmap` of jax-finufft up to 1.3.1 uses `batching.not_mapped`, which JAX 0.10
     removed (its issue 227). A private copy of its module gets this name: the module that others
@@ -146,7 +151,11 @@ def _transforms() -> tuple[Callable, Callable]:
 
 @functools.partial(jax.checkpoint, static_argnums=1)  # cheaper to form anew than to keep
 def _coefficients(scaled: Float[Array, "dim dim"], size: int) -> Float[Array, "..."]:
-    """c_m for |m_i| <= size / 2; that of m = -size / 2, which has no partner, is 0."""
+    """Returns the Fourier coefficients c_m of the kernel on a grid of `size` frequencies per axis.
+
+    `scaled`: the covariance times the frequency spacings, G. The coefficient of m = -size / 2,
+    whose opposite frequency is not on the grid, is 0.
+    """
     dim = len(scaled)
     m = jnp.arange(-(size // 2), (size + 1) // 2).astype(scaled.dtype)
     axes = [m.reshape((1,) * c + (-1,) + (1,) * (dim - 1 - c)) for c in range(dim)]
@@ -163,20 +172,21 @@ def _coefficients(scaled: Float[Array, "dim dim"], size: int) -> Float[Array, ".
 
 @jax.custom_batching.custom_vmap
 def _max_bits_over_batch(bits: Int[Array, " dim"]) -> Int[Array, " dim"]:
-    """Returns its argument, the bits of positive numbers; under `vmap`, the batch's maximum."""
+    """Returns its argument; under `vmap`, the maximum over the batch, without a batch axis."""
     return bits
 
 
 @_max_bits_over_batch.def_vmap
 def _(size: int, batched: list[bool], bits: Int[Array, "batch dim"]) -> tuple[Array, bool]:
-    """Returns the maximum over the batch, unbatched."""
+    """Returns the maximum over the batch, and False: the result has no batch axis."""
     return _max_bits_over_batch(jnp.max(bits, axis=0)), False
 
 
 def _max_over_batch(positive: Float[Array, " dim"]) -> Float[Array, " dim"]:
-    """The maximum over the batch of a `vmap`, unbatched and constant to derivatives.
+    """Returns the maximum over the batch of a `vmap`, without a batch axis and without derivatives.
 
-    It compares bits, whose order is that of positive numbers: integers have no derivatives.
+    `positive`: float64. Its bit patterns, read as integers, have the same order, and integers
+    have no derivatives.
     """
     bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(positive), jnp.int64)
     return jax.lax.bitcast_convert_type(_max_bits_over_batch(bits), positive.dtype)

@@ -34,7 +34,7 @@ def sums(
     causal: bool,
     interpret: bool = False,
 ) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
-    """L = log Z, and Σ exp(s − L) (v, 1); 0 for an empty row.
+    """Returns L = log Z and Σ exp(s − L) (v, 1) of each query; both are 0 if it sees no key.
 
     **Arguments:** `inverse`: 1 / ℓ of each dimension, whatever the kernel itself says. `log_prior`:
     of each key; -inf hides it. `inverse_temperature`: 1 / τ.
@@ -99,7 +99,11 @@ def _sum_block_of_queries(
     kernel: Radial,
     causal: bool,
 ) -> None:
-    """Sums over all keys for one block of queries; arrays have coordinates down, rows across."""
+    """Writes the shift, mass and total of one block of queries to the three refs `results`.
+
+    `q`, `k`, `v`: refs to the transposed arrays, (dim, block of queries), (dim, keys) and
+    (width, keys). `inverse`: 1 / ℓ of each dimension. `log_prior`: of each key.
+    """
     dim, width, blocks = q.shape[0], v.shape[0], k.shape[1] // BLOCK_KEYS
     first = pl.program_id(0) * BLOCK_QUERIES
     if causal:  # blocks of keys after the last query are skipped

@@ -25,7 +25,7 @@ MAX_SINGLE_ROW = 1024
 
 
 def prefix_scan(merge: Callable[[Tree, Tree], Tree], elements: Tree) -> Tree:
-    """The prefix sums of an associative `merge`, along the last axis.
+    """Returns the running results of an associative `merge`, along the last axis of each leaf.
 
     Rows of √n elements are scanned side by side; then each merges the total of the rows before it.
     """
@@ -133,7 +133,10 @@ def running_moments(
 def running_sums(
     cells: Cells, values: Float[Array, "*width n"], reverse: bool = False
 ) -> Float[Array, "*width n"]:
-    """Sums of the values up to each point (from it on, if `reverse`) in its own cell."""
+    """Returns the sum of the values of each point and those before it in the same cell.
+
+    `reverse`: whether to sum over the points after it instead of before.
+    """
 
     def merge(ours: tuple[Array, Array], theirs: tuple[Array, Array]) -> tuple[Array, Array]:
         (ours_starts, old), (starts, new) = ours, theirs

@@ -117,7 +117,7 @@ class Sharded(Method):
         return self.inner.batch_size(self._task_per_device(task))
 
     def _task_per_device(self, task: Task) -> Task:
-        """The task of one device."""
+        """Returns the task that `inner` evaluates on one device: its share of queries and keys."""
         queries = -(-task.queries // self.devices) if self.ring else task.queries
         keys = -(-task.keys // self.devices)
         prior = prior_of_device(task.prior, 0, 0, task.keys, self.devices)

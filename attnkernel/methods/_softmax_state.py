@@ -103,5 +103,5 @@ class SoftmaxState(eqx.Module):
 
 
 def finite_shift(maximum: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The maximum as a constant; 0 in place of -inf, so that -inf - m stays -inf."""
+    """Returns `maximum` without derivatives, and 0 in place of -inf, so that -inf − m is -inf."""
     return jax.lax.stop_gradient(jnp.where(jnp.isneginf(maximum), 0.0, maximum))

@@ -103,7 +103,10 @@ def _sort_and_sum(
     mask: KeyMask,
     rule: Softmax,
 ) -> SoftmaxState:
-    """Sorts queries and keys; returns the state in the order of the queries given."""
+    """Sorts queries and keys, and returns the softmax state in the original order of the queries.
+
+    `mask`: the keys that are hidden, and whether each query excludes the key of its own row.
+    """
     hidden = jnp.zeros(len(k), bool) if mask.allowed is None else ~mask.allowed
     # hidden keys come last, as copies of the greatest visible key, with weight 0
     q_fixed, k_fixed = jax.lax.stop_gradient((q[:, 0], k[:, 0]))
@@ -133,7 +136,11 @@ def _sum_sorted(
     kernel: Radial,
     rule: Softmax,
 ) -> SoftmaxState:
-    """The state of sorted queries over sorted keys."""
+    """Returns the softmax state of sorted queries over sorted keys.
+
+    `values`: transposed; the last row is 1, or 0 for a hidden key. `own`: the place, among the
+    sorted keys, of the key that each query excludes; None if it excludes none.
+    """
     scale = jnp.abs(kernel.in_lengthscales(jnp.ones_like(q[:1]))[0, 0])
     a, b = q[:, 0], k[:, 0]
     a_fixed, b_fixed = jax.lax.stop_gradient((a, b))
@@ -156,6 +163,6 @@ def _sum_sorted(
 
 
 def _inverse_permutation(order: Int[Array, " n"]) -> Int[Array, " n"]:
-    """The inverse of a permutation."""
+    """Returns the inverse of the permutation `order`: the index of each number within it."""
     index = jnp.arange(len(order), dtype=order.dtype)
     return jnp.zeros_like(order).at[order].set(index, unique_indices=True)

@@ -49,10 +49,11 @@ class Line(NamedTuple):
 def compact_sums(
     line: Line, reach: tuple[Index, Index], coefficients: tuple[float, ...], cusp: bool
 ) -> SoftmaxState:
-    """Sums over the keys within reach: from the first to before the second of two places.
+    """Returns the softmax state of each query for a compact kernel.
 
-    `coefficients` are those of p, from degree 0. With a `cusp` at r = 0, ties weigh 1 and have no
-    derivative but in v; without, they are keys like all others.
+    `reach`: the first key within its support, and the first key after it. `coefficients`: those
+    of p, from degree 0. `cusp`: whether the kernel is not smooth at r = 0. If so, keys equal to
+    the query weigh 1 and have no derivative but in v.
     """
     left, right, keys = line.below, line.upto, len(line.k)
     if not cusp:
@@ -76,7 +77,7 @@ def compact_sums(
 
 
 def laplace_sums(line: Line, temperature: ArrayLike) -> SoftmaxState:
-    r"""Running sums that decay, from the left and from the right, and the ties.
+    r"""Returns the softmax state of each query for the Laplace kernel, by decaying running sums.
 
     $$ M_i = v_i + e^{-(k_i - k_{i-1}) / \ell} M_{i-1} $$
 
@@ -107,7 +108,10 @@ def laplace_sums(line: Line, temperature: ArrayLike) -> SoftmaxState:
 
 
 def _mirrored(line: Line) -> tuple[Array, Array, Array]:
-    """Queries, keys and values, stacked with those of the mirrored line."""
+    """Returns queries, keys and values, each stacked with those of the line reflected at 0.
+
+    The reflected keys and values are in reverse order, so that these keys ascend too.
+    """
     return (
         jnp.stack([line.q, -line.q]),
         jnp.stack([line.k, -line.k[::-1]]),
@@ -118,7 +122,10 @@ def _mirrored(line: Line) -> tuple[Array, Array, Array]:
 def _nan_where_own_is_inside(
     line: Line, apart: Array, sums: Array
 ) -> Float[Array, "width queries"]:
-    """The sums; NaN where the key to leave out lies apart from the query, within a running sum."""
+    """Returns the sums; NaN for a query whose excluded key is visible and differs from the query.
+
+    `apart`: whether the excluded key differs from the query and lies within its support.
+    """
     assert line.own is not None
     return jnp.where((apart & (line.values[-1, line.own] > 0))[None, :], jnp.nan, sums)
 
@@ -131,7 +138,10 @@ def _interval_sums(
     interval: tuple[Index, Index],
     coefficients: tuple[float, ...],
 ) -> Float[Array, "width queries"]:
-    r"""$\sum_j K(q_i, k_j)\, v_j$ over an interval of keys, all in reach, none below $q_i$.
+    r"""Returns $\sum_j K(q_i, k_j)\, v_j$ over an interval of sorted keys, none below $q_i$.
+
+    `interval`: the first key of each query, and the key after its last; all lie in the support.
+    `scale`: 1 / ℓ. `coefficients`: those of the polynomial p, from degree 0.
 
     The keys in reach span at most 1/scale, the width of a cell. So they are the end of a cell, at
     most one full cell, and the beginning of another; or the end or beginning of a single cell.
@@ -170,7 +180,11 @@ def _interval_sums(
 def _taylor_factors(
     coefficients: tuple[float, ...], z: Float[Array, " queries"], stretch: Float[Array, ""]
 ) -> Float[Array, "degrees queries"]:
-    r"""The factors of $t^b$ in p(z + stretch t): stretch is 1, but has the derivative in 1/ℓ."""
+    r"""Returns the coefficients of $t^b$ in p(z + stretch t), for b from 0 to the degree of p.
+
+    `coefficients`: those of p, from degree 0. `stretch`: its value is 1, but it carries the
+    derivative in 1 / ℓ.
+    """
     degree = len(coefficients) - 1
     powers = [jnp.ones_like(z)]
     for _ in range(degree):
@@ -187,7 +201,7 @@ def _taylor_factors(
 
 
 def _tie_sums(line: Line) -> Float[Array, "width queries"]:
-    """The sums of values over keys that equal the query, without its own key."""
+    """Returns the sum of the values of the keys equal to each query, without its excluded key."""
     groups, most = Cells.of_equal(jax.lax.stop_gradient(line.k)), len(line.k) - 1
     to_end = running_sums(groups, line.values, reverse=True)
     below, upto, own = line.below, line.upto, line.own
@@ -209,7 +223,11 @@ def bisect_first_false(
     keys: Float[Array, " keys"],
     queries: Float[Array, " queries"],
 ) -> Index:
-    """For each query the place of the first key for which `holds` is false, by bisection."""
+    """Returns for each query the index of the first key for which `holds` is false, by bisection.
+
+    `holds`: from an index of a key for each query to whether the condition holds there. It must
+    be true up to some key and false from there on. The index is `len(keys)` if it never fails.
+    """
     number = len(keys)
 
     def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:

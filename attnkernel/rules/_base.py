@@ -86,7 +86,7 @@ class Rule(eqx.Module):
 def divided_by_temperature(
     scores: Float[Array, "..."], temperature: Parameter
 ) -> Float[Array, "..."]:
-    """s / τ, whose derivative in τ is 0 where s is -inf."""
+    """Returns the scores divided by the temperature; the derivative in it is 0 where s = -inf."""
     if temperature.is_fixed:
         return scores / temperature.value
     seen = ~jnp.isneginf(scores)
@@ -96,12 +96,12 @@ def divided_by_temperature(
 def weighted_mean(
     weights: Float[Array, "*queries keys"], numbers: Float[Array, "*queries keys"] | None
 ) -> Float[Array, "*queries"]:
-    """$\\sum_j a_j x_j$ with 0 · -inf = 0; 0 if the numbers are None."""
+    """Returns $\\sum_j a_j x_j$ with 0 · -inf = 0; `numbers`: x, or None for zeros."""
     if numbers is None:
         return jnp.zeros(weights.shape[:-1], weights.dtype)
     return jnp.sum(jnp.where(weights > 0, weights * numbers, 0.0), axis=-1)
 
 
 def entropy(weights: Float[Array, "*queries keys"]) -> Float[Array, "*queries"]:
-    """$-\\sum_j a_j \\log a_j$."""
+    """Returns the entropy $-\\sum_j a_j \\log a_j$ of the weights of each query."""
     return -jnp.sum(xlogy(weights, weights), axis=-1)

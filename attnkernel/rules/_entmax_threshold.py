@@ -22,7 +22,11 @@ MassAndSlope = tuple[Float[Array, " queries"], Float[Array, " queries"]]
 
 
 def log_entmax_weights(gaps: Float[Array, "..."], exponent: Exponent) -> Float[Array, "..."]:
-    """$p \\log (1 + x / p)$, of x = s − λ; -inf, with a gradient of 0, from x = −p down."""
+    """Returns $p \\log (1 + x / p)$, the log of an entmax weight before normalisation.
+
+    `gaps`: x = s − λ, the score less the threshold. `exponent`: p. Where x ≤ −p it is -inf, with
+    a gradient of 0.
+    """
     outside = gaps <= -exponent  # NaN is not, and stays NaN
     return jnp.where(
         outside, -jnp.inf, exponent * jnp.log1p(jnp.where(outside, 0.0, gaps) / exponent)
@@ -30,7 +34,10 @@ def log_entmax_weights(gaps: Float[Array, "..."], exponent: Exponent) -> Float[A
 
 
 def threshold_sums(gaps: Float[Array, "queries keys"], exponent: Exponent) -> MassAndSlope:
-    """S, and minus its slope in λ: the sum of $(1 + x / p)_+^{p-1}$."""
+    """Returns S(λ), the sum of the entmax weights of each query, and −dS/dλ.
+
+    `gaps`: s − λ, the scores less the threshold. `exponent`: p.
+    """
     inside = gaps > -exponent
     log_base = jnp.log1p(jnp.where(inside, gaps, 0.0) / exponent)
 
@@ -45,9 +52,10 @@ def find_threshold(
     highest: Float[Array, " queries"],
     exponent: Exponent,
 ) -> Float[Array, " queries"]:
-    """λ by Newton's method, from the highest score; 0 for a query without keys.
+    """Returns the λ of each query with S(λ) = 1, by Newton's method; 0 for a query without keys.
 
-    **Arguments:** `sums`: from thresholds to S and minus its slope, for each query.
+    **Arguments:** `sums`: from thresholds to S and −dS/dλ of each query. `highest`: the highest
+    score of each query, where the iteration starts. `exponent`: p.
     """
     some = ~jnp.isneginf(highest)
     start = jnp.where(some, highest, 0.0)
@@ -69,7 +77,10 @@ def find_threshold(
 def threshold_tangent(
     sums: MassAndSlope, change: Float[Array, " queries"]
 ) -> Float[Array, " queries"]:
-    """The tangent of λ, from that of S at a fixed λ, by the implicit function theorem."""
+    """Returns the tangent of λ by the implicit function theorem.
+
+    `sums`: S(λ) and −dS/dλ. `change`: the tangent of S at a fixed λ.
+    """
     slope = sums[1]
     return change / jnp.where(slope > 0, slope, 1.0)
 
@@ -78,7 +89,7 @@ def threshold_tangent(
 def entmax_threshold(
     scores: Float[Array, "queries keys"], exponent: Exponent
 ) -> Float[Array, " queries"]:
-    """λ of each row of scores."""
+    """Returns the threshold λ of each row of scores; `exponent`: p = 1 / (α − 1)."""
     highest = jnp.max(scores, axis=1, initial=-jnp.inf)
     return find_threshold(
         lambda threshold: threshold_sums(scores - threshold[:, None], exponent), highest, exponent
@@ -87,7 +98,7 @@ def entmax_threshold(
 
 @entmax_threshold.defjvp
 def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    """Returns the threshold and its derivative."""
+    """Returns the threshold of each row of scores and its tangent."""
     threshold = entmax_threshold(*primals)
 
     def mass(scores: Array, exponent: Array) -> Array:
