@@ -80,7 +80,9 @@ class Bfgs(NamedTuple):
         return unravel(flat + self.length * self.direction)
 
     def update(self, found: Array, slope: PyTree, tolerance: float) -> "Bfgs":
-        """Returns the state after the trial was evaluated: its loss and its gradient.
+        """Returns the state after the trial was evaluated.
+
+        `found`, `slope`: the loss and its gradient at the trial point.
 
         The search has converged if $\\max|g| \\le$ `tolerance` $\\cdot |L|$, or if three accepted
         steps in a row gained less than rounding, or if no shorter trial can gain.
@@ -153,7 +155,12 @@ def _bfgs_update(
     change: Float[Array, " params"],
     has_curvature: Bool[Array, ""],
 ) -> Float[Array, "params params"]:
-    r"""$H' = (I - \rho s y^\top) H (I - \rho y s^\top) + \rho s s^\top$, $\rho = 1/(s^\top y)$.
+    r"""Returns the BFGS update H' of an inverse Hessian.
+
+    $$ H' = (I - \rho s y^\top) H (I - \rho y s^\top) + \rho s s^\top, \quad \rho = 1/(s^\top y) $$
+
+    `inverse`: H; `step`: s, the change of the point; `change`: y, that of the gradient;
+    `has_curvature`: whether H was updated before.
 
     The first update is from $H = (s^\top y / y^\top y)\, I$. Requires $s^\top y > 0$.
     """

@@ -108,7 +108,10 @@ class Box(eqx.Module):
 
 
 def _centre_and_half_width(low: Array, high: Array) -> tuple[Array, Array, Array]:
-    """Returns centre, half-width, and whether there are bounds; 0 and 1 where there are none."""
+    """Returns centre, half-width and whether both bounds are finite, for each entry of a leaf.
+
+    `low`, `high`: arrays of lower and upper bounds. Centre 0 and half-width 1 without bounds.
+    """
     bounded = jnp.isfinite(low) & jnp.isfinite(high)
     low, high = jnp.where(bounded, low, -1.0), jnp.where(bounded, high, 1.0)
     return 0.5 * (low + high), 0.5 * (high - low), bounded

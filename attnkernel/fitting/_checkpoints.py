@@ -127,7 +127,10 @@ class Checkpoints:
             file.unlink(missing_ok=True)
 
     def _require_same_fit(self, file: Path, about: dict[str, Any], identity: str) -> None:
-        """Raises `SavedFileError` if a file is misnamed or was written by another fit."""
+        """Raises `SavedFileError` if a checkpoint is misnamed or was written by another fit.
+
+        `about`: the metadata in the file; `identity`: the digest of this fit (`identity_of`).
+        """
         if about.get("done") != _steps_in_name(file):
             raise SavedFileError(
                 f"{file} is misnamed: it was written after {about.get('done')} steps."
@@ -153,7 +156,10 @@ def identity_of(*trees: Any) -> str:
 
 
 def _hashed_parts(value: Any) -> Iterator[bytes]:
-    """Yields the bytes to hash: class and field names, dtypes, shapes and numbers."""
+    """Yields, for a tree, the byte strings that `identity_of` hashes.
+
+    They are class and field names, dtypes, shapes, and the entries of arrays.
+    """
     if eqx.is_array(value):
         array = np.asarray(jax.random.key_data(value) if is_prng_key(value) else value)
         yield f"{array.dtype}{array.shape}".encode()
@@ -183,7 +189,10 @@ def _steps_in_name(file: Path) -> int:
 
 
 def _arrays_and_rebuild(tree: Any) -> tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]:
-    """Returns the arrays of a tree by path, and a function that rebuilds it with other arrays."""
+    """Returns the arrays of a tree as a dictionary by path, and a function that rebuilds the tree.
+
+    The function takes a dictionary with the same paths.
+    """
     arrays, rest = eqx.partition(tree, eqx.is_array)
     paths, structure = jax.tree_util.tree_flatten_with_path(arrays)
     leaves = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
@@ -195,7 +204,10 @@ def _arrays_and_rebuild(tree: Any) -> tuple[dict[str, Any], Callable[[dict[str, 
 
 
 def _require_same_leaves(file: Path, leaves: Any, like: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arrays of a file; `SavedFileError` unless shapes and dtypes match `like`."""
+    """Returns `leaves`; raises `SavedFileError` unless they match `like` in paths, shape and dtype.
+
+    `leaves`: the arrays read from `file`, by path; `like`: those of the state to be restored.
+    """
     if not isinstance(leaves, dict) or leaves.keys() != like.keys():
         names = leaves.keys() if isinstance(leaves, dict) else set()
         odd = sorted(names ^ like.keys())[:3]
@@ -209,5 +221,5 @@ def _require_same_leaves(file: Path, leaves: Any, like: dict[str, Any]) -> dict[
 
 
 def _warn_of_checkpoint(sentence: str) -> None:
-    """Emits a `CheckpointWarning`."""
+    """Emits a `CheckpointWarning` with this sentence."""
     warnings.warn(sentence, CheckpointWarning, stacklevel=2)

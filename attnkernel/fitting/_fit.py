@@ -145,7 +145,10 @@ class FrameNames(NamedTuple):
 
 
 def _validated_inputs(x: Any, y: Any, weights: Any, objective: Any) -> tuple[Data, FrameNames]:
-    """Returns the data as arrays, the objective with its weights, and the frames' column names."""
+    """Returns x, y and the objective as `Data`, without zero-weight rows, and the column names.
+
+    The arguments are those of `fit`; the objective then holds the weights.
+    """
     names = FrameNames()
     if is_frame(weights):
         weights, _ = labels_to_numbers("weights", weights, x)

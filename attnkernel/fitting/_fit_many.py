@@ -85,7 +85,10 @@ def fit_many(
 
 
 def _axes_of_arguments(in_axes: Any) -> tuple[int | None, int | None, int | None]:
-    """Returns the axis of fits of the model, the data and the objective; None if shared."""
+    """Returns the three entries of `in_axes`: 0 for a batched argument, None for a shared one.
+
+    **Raises:** `ValueError` unless they are three, each 0 or None.
+    """
     listed = list(in_axes) if isinstance(in_axes, tuple | list) else []
     if len(listed) != 3 or not all(axis is None or axis == 0 for axis in listed):
         raise ValueError(
@@ -96,7 +99,10 @@ def _axes_of_arguments(in_axes: Any) -> tuple[int | None, int | None, int | None
 
 
 def _validated_data(model: Any, x: Any, y: Any, *, is_batched: bool) -> tuple[Array, Array]:
-    """Returns the data as arrays; `ValueError` unless the model can be fitted to each of them."""
+    """Returns x and y as arrays; raises `ValueError` unless the model can be fitted to them.
+
+    `is_batched`: whether x and y have a leading axis, one data set per fit.
+    """
     if not is_batched:
         x, y = as_points("x", x), as_real_array("y", y)
         require_fittable(model, x, y)
@@ -113,7 +119,10 @@ def _validated_data(model: Any, x: Any, y: Any, *, is_batched: bool) -> tuple[Ar
 
 
 def _count_fits(in_axes: tuple[int | None, ...], **parts: Any) -> int:
-    """Returns the common length of all leading axes of fits."""
+    """Returns the number of fits: the common length of the leading axes of all batched arrays.
+
+    `in_axes`: of model, data and objective; `parts`: these three by name, then the keys.
+    """
     leading = {
         name: sorted({leaf.shape[:1] for leaf in jax.tree.leaves(eqx.filter(part, eqx.is_array))})
         for (name, part), axis in zip(parts.items(), (*in_axes, 0), strict=True)

@@ -77,12 +77,15 @@ def parameters_without_slope(starts: Starts) -> list[str]:
 
 
 def _parameter_name(path: Any) -> str:
-    """Returns the name of a leaf without `log_`, such as `kernel.lengthscale`."""
+    """Returns the name of a parameter, such as `kernel.lengthscale`, from its JAX key path."""
     return jax.tree_util.keystr(path).removeprefix(".").replace("_parameter.z", "")
 
 
 def _bound_advice(starts: Starts, x_names: Names | None) -> str:
-    """Returns the names of parameters that ended on a bound, and what to do about it."""
+    """Returns sentences that name the parameters on a bound, and advise what to do.
+
+    `x_names`: the columns of x, if known.
+    """
     if starts.loss.ndim > 1:
         return " Widen bounds=."
     on_bounds = parameters_on_bounds(starts, x_names)
@@ -120,7 +123,10 @@ def category_warnings(
 
 
 def _product_kernel_expression(categories: Categories, columns: Sequence[int]) -> str:
-    """Returns code for a product kernel that treats the given columns as categories."""
+    """Returns Python code for a product kernel that treats the given columns as categories.
+
+    `categories`: for each column of x its categories, or None if it is numeric.
+    """
     first = columns[0]
     counts = categories[first]
     assert counts is not None

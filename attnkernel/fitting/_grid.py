@@ -75,6 +75,8 @@ def _grid_minimum(
 ) -> tuple[Any, float, Bool[np.ndarray, " params"]]:
     """Minimises the loss over a grid along each flagged parameter, one after the other.
 
+    `z`: free variables (see `Box`); `which`: the flags, one per parameter.
+
     **Returns:** free variables; the loss there; which parameters have a loss that varies over
     their grid with zero slope at all of its points.
     """
@@ -110,7 +112,11 @@ def _grid_minimum(
 def _loss_along_parameter(
     point: np.ndarray, j: int, levels: np.ndarray, unravel: Any, problem: Problem
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the loss, and its slope in parameter j, at levels from −1 to 1 of the box."""
+    """Returns the losses and the derivatives by parameter j along a line, each of shape (levels,).
+
+    `point`: free variables, shape (params,), of which the j-th is replaced; `levels`: its places
+    between the bounds, −1 the lower and 1 the upper; `unravel`: from a vector to the tree.
+    """
     points = np.broadcast_to(point, (len(levels), len(point))).copy()
     points[:, j] = np.arcsin(levels)
     values, slopes = jax.device_get(_losses_and_gradients(jnp.asarray(points), unravel, problem))
@@ -121,5 +127,8 @@ def _loss_along_parameter(
 def _losses_and_gradients(
     points: Float[Array, "points params"], unravel: Any, problem: Problem
 ) -> tuple[Float[Array, " points"], Float[Array, "points params"]]:
-    """Returns the loss and its gradient at each point."""
+    """Returns the loss and its gradient at each row of `points`, vectors of free variables.
+
+    `unravel`: from a vector to the tree of free variables.
+    """
     return jax.lax.map(jax.value_and_grad(lambda flat: problem.loss(unravel(flat))), points)

@@ -60,7 +60,10 @@ def _start_search(z: PyTree, key: PRNGKeyArray | None) -> Bfgs:
 def _search_one_fit(
     searches: Searches, state: Bfgs, number: int
 ) -> tuple[Searched, np.ndarray | None]:
-    """Searches from the best `number` starts; returns also which parameters have zero slope."""
+    """Runs the searches of a single fit; returns them and which parameters have zero slope.
+
+    `state`: the initial states of all points; `number`: how many of them are searched from.
+    """
     problem = searches.problem
     if problem.box is None or not problem.box.binds():  # all starts are the same
         number, state = 1, take(slice(1), state)
@@ -82,10 +85,12 @@ def _outcome_of_searches(
     implicit: bool,
     without_slope: Array | np.ndarray | None,
 ) -> Outcome:
-    """Returns the results of all searches, and the best of them.
+    """Returns the `Outcome` of the searches: the results of all starts, and the best of them.
 
-    `without_slope`: which parameters the objective has no slope in. None: those that no start has
-    moved.
+    `begin`: the initial free variables; `end`: the final states; `axes`: the batched axes of fits;
+    `implicit`: whether the best model has the derivatives of a minimiser.
+    `without_slope`: which parameters the objective has no slope in. None: those that no
+    start has moved.
     """
 
     def finish(begin: PyTree, end: Bfgs, history: History, problem: Problem) -> Outcome:
@@ -111,7 +116,7 @@ def _outcome_of_searches(
 
 
 def _unravel_flags(like: Any, flat: ArrayLike) -> Any:
-    """Returns a vector of Booleans as a tree with the shapes of another."""
+    """Returns the Booleans `flat`, one per entry of `like`, as a tree of the same structure."""
     leaves, structure = jax.tree.flatten(like)
     ends = np.cumsum([leaf.size for leaf in leaves])
     parts = jnp.split(jnp.asarray(flat), ends[:-1])
@@ -139,7 +144,7 @@ def _implicit_minimiser(z: Any, problem: Problem) -> Any:
 
 
 def _stop_gradients(tree: Any) -> Any:
-    """Returns the tree as constants to differentiation."""
+    """Returns the tree with `jax.lax.stop_gradient` applied to its arrays."""
     return jax.tree.map(
         lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, tree
     )

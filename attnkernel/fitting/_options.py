@@ -79,7 +79,7 @@ class Options(NamedTuple):
 
 
 def _require_types(model: Any, objective: Any, options: Options) -> None:
-    """Raises `ValueError` for an argument of a wrong type."""
+    """Raises `ValueError` if the model, the objective or an option of a fit has a wrong type."""
     if isinstance(model, type) or not callable(model):
         raise ValueError(
             f"model must be called as model(x_new, x, y, prior=...), such as "
@@ -119,7 +119,10 @@ def _is_trainable_filter(trainable: Any, model: Any) -> bool:
 
 
 def _require_bounds(model: Any, bounds: tuple[Any, Any], trainable: Any) -> None:
-    """Raises `ValueError` unless the bounds have the structure of the model and contain it."""
+    """Raises `ValueError` unless the bounds have the structure of the model and contain it.
+
+    `trainable`: which leaves are compared, as in `equinox.partition`.
+    """
     if any(jax.tree.structure(side) != jax.tree.structure(model) for side in bounds):
         raise ValueError(
             f"bounds must be two models of the same structure as the model to fit, for "

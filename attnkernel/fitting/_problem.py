@@ -72,7 +72,11 @@ def _start_all(
     start: Callable[[PyTree, PRNGKeyArray | None], Any],
     axes: Problem | None,
 ) -> tuple[Any, PyTree, Box | None]:
-    """Returns the states of all starts, the constant leaves of the model, and the bounds."""
+    """Returns the states of all starts, the constant leaves of the model, and the bounds.
+
+    `space`: bounds, number of starts and trainable leaves; `start`: makes a state from free
+    variables and a key; `axes`: the batched axes of several fits, None for one fit.
+    """
 
     def begin(model: Any, x: Array, key: PRNGKeyArray | None) -> tuple[Any, Box | None]:
         z, box = _spread_starts(model, x, space)

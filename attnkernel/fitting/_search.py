@@ -116,12 +116,12 @@ class Searches(NamedTuple):
         return searched._replace(begin=found.begin)
 
     def _steps_per_call(self) -> int:
-        """Returns the steps of one call of the compiled program."""
+        """Returns the number of steps in each call of the compiled program."""
         return min(self.options.chunk, CHUNK_STEPS, self.options.steps)
 
 
 def _all_stopped(state: Bfgs) -> bool:
-    """Whether all searches have converged or diverged, known on the host."""
+    """Whether all searches have converged or diverged; needs concrete arrays (outside `jit`)."""
     return bool(np.all(np.asarray(state.converged) | np.asarray(state.diverged)))
 
 
@@ -134,9 +134,10 @@ def _advance_searches(
     steps: int,
     axes: Problem | None,
 ) -> tuple[Bfgs, History]:
-    """Takes `steps` steps of every search; the searches of one fit run one after the other.
+    """Takes `steps` steps of every search; returns the states and the history of these steps.
 
-    Those of several fits run side by side.
+    `axes`: the batched axes of several fits, whose searches are vmapped. None: one fit, whose
+    searches run one after the other. `record`: see `fit`.
     """
 
     def from_starts(state: Bfgs, problem: Problem) -> tuple[Bfgs, History]:
@@ -176,7 +177,7 @@ def _scan_steps(
 
 
 def _search_step(state: Bfgs, problem: Problem, tolerance: float) -> Bfgs:
-    """Evaluates the trial point of a search and updates its state."""
+    """Returns the state of a search after its trial point is evaluated."""
     found, slope = jax.value_and_grad(problem.loss)(state.trial())
     return state.update(found, slope, tolerance)
 
@@ -184,7 +185,9 @@ def _search_step(state: Bfgs, problem: Problem, tolerance: float) -> Bfgs:
 def _restart_at_sample_minima(
     searched: Searched, problem: Problem, sample: Sample
 ) -> tuple[Bfgs, Int[np.ndarray, " starts"]]:
-    """Returns searches from the sample's distinct minima, and the search of each start.
+    """Returns states that continue from the sample's distinct minima, and the search of each start.
+
+    `searched`: the searches on the sample; the second result holds indices of the first.
 
     One of the searches that meet at a minimum goes on; the others are stopped. A search that ends
     at no minimum, on a plateau of the sample, follows the best one.

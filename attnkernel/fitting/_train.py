@@ -76,7 +76,10 @@ def _train_in_chunks(
     problem: Problem,
     options: Options,
 ) -> tuple[Training, History]:
-    """Trains in chunks of steps, from the newest checkpoint if there is one."""
+    """Returns the final state and the whole history, from the newest checkpoint if there is one.
+
+    `advance`: takes a state and a number of steps, and returns the state and history after them.
+    """
     checkpoints, callback = options.checkpoints, options.callback
     axis = state.steps.ndim  # the axis of steps follows those of fits and starts
     done, histories, identity = 0, [], ""
@@ -154,7 +157,10 @@ def _advance_training(
     steps: int,
     axes: Problem | None,
 ) -> tuple[Training, History]:
-    """Takes `steps` optimiser steps from every start of every fit."""
+    """Takes `steps` optimiser steps from every start; returns the states and their history.
+
+    `axes`: the batched axes of several fits, None for one fit; `record`: see `fit`.
+    """
 
     def from_starts(state: Training, problem: Problem) -> tuple[Training, History]:
         def step(state: Training, _: None) -> tuple[Training, History]:
@@ -169,7 +175,10 @@ def _advance_training(
 def _outcome_of_training(
     begin: PyTree, end: Training, history: History, problem: Problem, axes: Problem | None
 ) -> Outcome:
-    """Returns the results of all starts, and the best of them."""
+    """Returns the `Outcome` of a training: the results of all starts, and the best of them.
+
+    `begin`: the initial free variables; `end`: the final states; `axes`: the batched axes of fits.
+    """
 
     def finish(begin: PyTree, end: Training, history: History, problem: Problem) -> Outcome:
         loss: Float[Array, " starts"] = history["loss"][:, -1]

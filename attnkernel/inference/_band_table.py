@@ -90,7 +90,7 @@ class Bands(eqx.Module):
         return "\n".join([f"{self.description}, {m} inputs", *lines])
 
     def _input_columns(self) -> dict[str, np.ndarray]:
-        """Returns the columns of x by name; those of a frame as it has them, words included."""
+        """Returns the columns of the inputs by name; categories of a frame stay text."""
         if self.rows is None:
             names = display_names(self.x_names, self.x.shape[1])
             return dict(zip(names, np.asarray(self.x).T, strict=True))
@@ -99,7 +99,7 @@ class Bands(eqx.Module):
         return {str(name): frame[name].to_numpy() for name in frame.columns}
 
     def _columns(self) -> dict[str, np.ndarray]:
-        """The columns of a table, but those of x; one for each label where there are several."""
+        """Returns centre, standard error, limits and `reliable` by name, one column per label."""
         found = {}
         for part in ("centre", "standard_error", "lower", "upper"):
             values = np.asarray(getattr(self, part))
@@ -121,6 +121,7 @@ class Bands(eqx.Module):
 
 
 def _cell_text(value: Any) -> str:
+    """Returns a table entry as text: yes or no for a Boolean, six digits for a float."""
     if isinstance(value, np.bool_):
         return "yes" if value else "no"
     return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)

@@ -118,7 +118,11 @@ def _compute_bands(
     x: Float[Array, "n dim"],
     y: Float[Array, "n"] | Float[Array, "n out"],
 ) -> tuple[tuple[Array, Array, Array, Array], Float[Array, " m"], Bool[Array, " m"], DataSupport]:
-    """Returns centre, standard error, lower and upper limit; the effective count; the flags."""
+    """Returns (centre, standard error, lower, upper), effective count, `reliable`, data support.
+
+    `at`: the new inputs; `weight_kwargs`: `{"weights": w}` or `{}`; `level`, `noise`, `corrected`,
+    `draws`: as for `bands`. Without a `key` the band is pointwise.
+    """
     rule = RowVariance.of(model, weight_kwargs, x, y, noise)
     if corrected:
         model = bias_corrected(model, *x.shape)
@@ -148,7 +152,10 @@ def _max_deviations(
     sd: Array,
     key: PRNGKeyArray,
 ) -> Float[Array, " draws"]:
-    """Returns the maximum of |fit of noise| / se over all inputs, with the se of each draw.
+    """Returns for each simulation the maximum of |fit of noise| / standard error over all inputs.
+
+    `rule`: estimates the variance of each label anew from simulated noise; `at`: the new inputs;
+    `sd`: the standard deviation of each label, shape (n,).
 
     A quantile for noise of known variance would be too low, because errors are estimated.
     """

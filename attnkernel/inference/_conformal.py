@@ -115,10 +115,10 @@ def _compute_intervals(
     x: Float[Array, "n dim"],
     y: Float[Array, " n"],
 ) -> tuple[Array, Array, Array, Array]:
-    """Returns centre, spread, lower and upper limit.
+    """Returns centre, spread, lower and upper limit at the new inputs `at`.
 
-    `held`: the rows that give the residuals, those of the fit if None; `prior`: what these rows
-    may see.
+    `held`: inputs and labels that give the residuals, those of the fit if None; `prior`: masks rows
+    from their predictions; `local`: whether residuals are divided by a local standard deviation.
     """
     x_held, y_held = (x, y) if held is None else held
     centre = model(at, x, y, **weight_kwargs)

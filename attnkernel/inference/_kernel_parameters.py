@@ -37,7 +37,10 @@ def natural_parameters(kernel: Kernel, names: Sequence[str]) -> dict[str, float]
 
 
 def _named_numbers(kernel: Kernel, names: tuple[str, ...]) -> Iterator[tuple[str, str, float]]:
-    """Yields the class of the kernel, the name of the number, and its value."""
+    """Yields (class name of the kernel, name, value) for each scalar parameter, nested ones too.
+
+    `names`: those of the columns that the kernel sees.
+    """
     if isinstance(kernel, On):
         names = tuple(c if isinstance(c, str) else names[c] for c in kernel.columns)
     owner = type(kernel).__name__
@@ -66,7 +69,7 @@ def _inner_kernels(kernel: Kernel) -> list[Kernel]:
 
 
 def _own_parameters(kernel: Kernel) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields what a kernel itself holds, without the kernels inside it.
+    """Yields the name and value of each parameter of a kernel, without those of inner kernels.
 
     Its natural parameters are its public properties with a real value. A parameter without a
     property is read from its field, in which `log_a` is the logarithm of a.
@@ -89,7 +92,7 @@ def _own_parameters(kernel: Kernel) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _property_names(kind: type) -> list[str]:
-    """The public properties of a kernel's class, those that all kernels have left out."""
+    """Returns the names of a kernel class's public properties, except those of `Kernel` itself."""
     classes = [each for each in kind.__mro__ if issubclass(each, Kernel) and each is not Kernel]
     names = {
         name: None
@@ -101,6 +104,6 @@ def _property_names(kind: type) -> list[str]:
 
 
 def _fields(kernel: Kernel) -> Iterator[tuple[str, Any]]:
-    """Yields the name and value of each field."""
+    """Yields the name and value of each dataclass field of a kernel."""
     for field in dataclasses.fields(kernel):  # type: ignore[arg-type]
         yield field.name, getattr(kernel, field.name)

@@ -78,6 +78,10 @@ def _quantiles(
     y: Float[Array, " n"],
     p: Float[Array, " levels"],
 ) -> Float[Array, "m levels"]:
+    """Returns the quantiles of the label at each query.
+
+    `q`: the queries; `p`: the levels, between 0 and 1. NaN where no label has weight.
+    """
     order = jnp.argsort(y)
     labels = y[order]
     least = p * (1.0 - 16.0 * jnp.finfo(p.dtype).eps)

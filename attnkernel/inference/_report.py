@@ -101,6 +101,7 @@ class Report(NamedTuple):
         return "\n".join([*table, *(f"warning: {warning}" for warning in self.warnings)])
 
     def _starts_text(self) -> str:
+        """Returns how the starts ended, such as `10: 8 converged, 2 on a bound`."""
         counts = (
             (self.converged, "converged"),
             (self.at_bound, "on a bound"),
@@ -187,7 +188,7 @@ def _summarise_rows(
     x: Float[Array, "n dim"],
     y: Float[Array, " n"],
 ) -> _RowSummary:
-    """Returns the summary from checked data; `kwargs`: the weights of the rows, if any."""
+    """Returns fitted values and diagnostics of each row; `kwargs`: `{"weights": w}` or `{}`."""
     return _RowSummary(
         model.fitted_and_leverage(x, y, **kwargs)[0],
         count_degrees_of_freedom(model, kwargs, x, y),
@@ -198,7 +199,10 @@ def _summarise_rows(
 
 
 def _other_minima(fit: Fit, tolerance: float = 1e-3) -> list[tuple[LinearSmoother, float]]:
-    """The minima besides the best; nothing is computed where all starts inside the bounds met."""
+    """Returns the minima except the best, as (model, loss); none for a stochastic objective.
+
+    `tolerance`: models whose parameters differ by at most this count as one minimum.
+    """
     if fit.objective.is_stochastic:
         return []
     ends = (model_of_start(fit.starts, int(i)) for i in np.flatnonzero(ended_inside(fit.starts)))
@@ -212,4 +216,5 @@ def _other_minima(fit: Fit, tolerance: float = 1e-3) -> list[tuple[LinearSmoothe
 
 
 def _on_one_line(thing: object) -> str:
+    """Returns the `repr` of an object in one line."""
     return " ".join(repr(thing).split())

@@ -148,7 +148,7 @@ def _plug_in_lengthscale(
 ) -> Float[Array, ""]:
     """Returns the lengthscale of `plug_in` for a local linear fit, from checked data.
 
-    `kernel`: that of the pilot fits, from its lengthscale.
+    `kernel`: makes the kernel of the pilot fits from a lengthscale.
     """
     cut = int(TRIMMED_SHARE * len(x))
     rows = jnp.argsort(x, stable=True)[cut : len(x) - cut]
@@ -180,7 +180,10 @@ def _plug_in_lengthscale(
 def _quartics(
     x: Float[Array, " n"], y: Float[Array, " n"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """σ² and θ24 from quartics in blocks of the sorted rows, whose number minimises C_p."""
+    """Returns the noise variance σ² and θ24, the mean of m″ m⁗, from quartic fits in blocks.
+
+    m is the regression function. `x` is sorted; the number of blocks minimises Mallows' C_p.
+    """
     n = len(x)
     most = max(1, min(n // MIN_BLOCK_ROWS, MAX_BLOCKS))
     rows, start = jnp.arange(n), jnp.diff(x, prepend=x[:1] - 1.0) > 0

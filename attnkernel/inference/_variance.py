@@ -58,7 +58,10 @@ def _noise_variance(
     x: Float[Array, "n dim"],
     y: Float[Array, "n"] | Float[Array, "n out"],
 ) -> Float[Array, "m"] | Float[Array, "m out"]:
-    """Returns the local variance at inputs, from checked data."""
+    """Returns the noise variance of a label of weight 1 at new inputs `at`, from checked data.
+
+    `weight_kwargs`: `{"weights": w}` or `{}`.
+    """
     out = RowVariance.of(model, weight_kwargs, x, y, "local").at(at, y)
     return out[:, 0] if y.ndim == 1 else out
 
@@ -148,7 +151,10 @@ def _max_likelihood_factor(
     factors: Float[Array, " factors"],
     y: Float[Array, "n"] | Float[Array, "n out"],
 ) -> Float[Array, ""]:
-    """Returns the factor with the highest normal likelihood of the left-out residuals."""
+    """Returns the lengthscale factor with the highest normal likelihood of the residuals.
+
+    Each residual is scored with the variance estimated from all other rows.
+    """
     has_weight = (rule.weights > 0)[:, None]
     squares = rule.squares(y) / jnp.where(has_weight, rule.expected[:, None], 1.0)
 
@@ -175,7 +181,7 @@ def hat_diagonals(
 
 
 def _inverse_or_zero(weights: Float[Array, " n"]) -> Float[Array, " n"]:
-    """1 / w, and 0 where w is 0."""
+    """Returns 1 / w for each weight w, and 0 where w is 0."""
     has_weight = weights > 0
     return jnp.where(has_weight, 1.0 / jnp.where(has_weight, weights, 1.0), 0.0)
 

@@ -75,7 +75,10 @@ def _draw_curves(
     x: Float[Array, "n dim"],
     y: Float[Array, " n"],
 ) -> Float[Array, "m draws"]:
-    """Returns the draws of `wild_bootstrap`, from checked data."""
+    """Returns bootstrap curves at the new inputs `at`, one per column, from checked data.
+
+    `weight_kwargs`: `{"weights": w}` or `{}`; `corrected`: as for `wild_bootstrap`.
+    """
     residuals = model.left_out_residuals(x, y, **weight_kwargs)
     if corrected:
         model = bias_corrected(model, *x.shape)

@@ -180,7 +180,7 @@ class BiasReduced(LinearSmoother):
         weights: ArrayLike | None,
         wants_slopes: bool,
     ) -> tuple[Float[Array, "m out"], LocalFit]:
-        """Fits at queries after all iterations, and the polynomials of the last smooth."""
+        """Returns predictions at queries q, 0 where no label has weight, and local polynomials."""
         whole = with_weights(prior, weights, k)
         if prior is not None:
             prior.check(q.shape[0], k.shape[0])
@@ -208,7 +208,7 @@ def _fit_reduced(
     k: Float[Array, "n dim"],
     v: Float[Array, "n out"],
 ) -> tuple[Float[Array, "m out"], LocalFit]:
-    """Returns the last smooth of the sharpened labels: shared, or made with each query's prior."""
+    """Returns predictions and local polynomials; `is_shared`: all queries see the same labels."""
     if is_shared:
         return model.fitted(q, k, _sharpen(model, iterations, prior, k, v), prior, wants_slopes)
     assert prior is not None
@@ -230,7 +230,7 @@ def _sharpen(
     k: Float[Array, "n dim"],
     v: Float[Array, "n out"],
 ) -> Float[Array, "n out"]:
-    """Returns z: the labels, to which all iterations but the last have added smoothed residuals."""
+    """Returns z, the labels v plus the residuals of all iterations but the last; k: the inputs."""
     v = _zero_hidden(prior, v)
     smooth = lambda rest: model.fitted(k, k, rest, prior)[0].astype(v.dtype)  # noqa: E731
     rest = _zero_hidden(prior, v - smooth(v))  # labels far from 0 are smoothed centred, only here
@@ -247,14 +247,14 @@ def _sharpen(
 
 
 def _zero_hidden(prior: Any, v: Float[Array, "n out"]) -> Float[Array, "n out"]:
-    """Sets rows without weight to 0: they have neither labels nor residuals."""
+    """Returns the labels v with 0 in the rows whose weight in the prior is zero."""
     return v if prior is None else jnp.where(prior.log_weights[:, None] > -jnp.inf, v, 0.0)
 
 
 def _smoother_matrix(
     model: KernelRegression, prior: Prior | None, k: Float[Array, "n dim"]
 ) -> Float[Array, "n n"]:
-    """Returns the hat matrix L of one iteration."""
+    """Returns the hat matrix L of the model at the inputs k, without bias reduction."""
     return model.fitted(k, k, jnp.eye(k.shape[0], dtype=k.dtype), prior)[0]
 
 
@@ -265,7 +265,7 @@ def _fitted_and_leverage(
     k: Float[Array, "n dim"],
     v: Float[Array, "n out"],
 ) -> tuple[Float[Array, "n out"], Float[Array, " n"]]:
-    r"""$L_k y$ and the diagonal of $L_k = I - (I - L)^k$."""
+    r"""Returns $A v$ and the diagonal of $A = I - (I - L)^t$, for t iterations at the inputs k."""
     left = jnp.eye(k.shape[0], dtype=k.dtype) - _smoother_matrix(model, prior, k)
     with jax.default_matmul_precision("highest"):
         half = jnp.linalg.matrix_power(left, iterations // 2)
@@ -294,5 +294,5 @@ def _prediction_variance(
     k: Float[Array, "n dim"],
     v: Float[Array, "n out"],
 ) -> Float[Array, "m out"]:
-    r"""Returns $\sum_j L_j^2 v_j$ at the queries."""
+    r"""Returns $\sum_j L_j(q)^2 v_j$ at the queries; v: the variances of the labels."""
     return precise_matmul(_effective_weights(model, iterations, prior, q, k) ** 2, v)

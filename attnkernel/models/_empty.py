@@ -44,7 +44,10 @@ def _fill_empty(
     k: Float[Array, "n dim"],
     v: Float[Array, "n out"],
 ) -> Float[Array, "m out"]:
-    """Computes `fill_empty`; parts: the prior and the policy."""
+    """Returns the predictions `out`, in which rows with `empty` follow the policy.
+
+    `parts`: the prior and the policy `on_empty`; `q`, `k`, `v`: queries, inputs and labels.
+    """
     prior, on_empty = parts
     if on_empty == "raise":
         return eqx.error_if(

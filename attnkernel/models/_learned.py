@@ -124,7 +124,7 @@ class LearnedKernelRegression(eqx.Module):
     def _project_inputs(
         self, q: Float[Array, "m dim"], k: Float[Array, "n dim"], v: Float[Array, "n out"]
     ) -> tuple[Float[Array, "m features"], Float[Array, "n size"]]:
-        """Returns the queries φ(q), and one matrix of keys and values: φ(k) and v side by side."""
+        """Returns φ(q), and the matrix [φ(k), v] of keys and labels; `size`: features + out."""
         if self.embedding is not None:
             q, k = jax.vmap(self.embedding)(q), jax.vmap(self.embedding)(k)
         return q, jnp.concatenate([k, v.astype(k.dtype)], axis=1)

@@ -270,19 +270,19 @@ class KernelRegression(LinearSmoother):
             )
 
     def _local_parts(self, k: Float[Array, "n dim"], prior: Prior | None) -> dict[str, Any]:
-        """Returns the arguments of `local_polynomial` besides the data."""
+        """Returns the keyword arguments of `local_polynomial`; k: the labelled inputs."""
         parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule, "method": self.method}
         return parts | {"order": self.order, "columns": self._columns_of_quantities(k)}
 
     def _columns_of_quantities(self, k: Float[Array, "n dim"]) -> tuple[int, ...]:
-        """Returns the columns along which a polynomial goes: all but those of categories."""
+        """Returns the indices of the numeric columns, the variables of the local polynomial."""
         names = self.kernel.category_counts(k.shape[1])
         return tuple(column for column in range(k.shape[1]) if column not in names)
 
     def _log_weight_of_self(
         self, k: Float[Array, "n dim"], prior: Prior | None
     ) -> Float[Array, " n"]:
-        """$\\log w_{ii}$ of each row."""
+        """Returns $\\log w_{ii}$, the unnormalised log-weight of each row at its own input."""
         self.require_softmax()
         kernel, q, k = self.kernel.precomputed(k, k)
         own = self.rule.scaled_scores(jax.vmap(functools.partial(number_of_pair, kernel))(q, k))

@@ -16,7 +16,7 @@ from ._scores import log_score, squared_error
 
 
 def _as_row_weights(weights: ArrayLike | None) -> Float[Array, " n"] | None:
-    """Returns valid weights as an array; `ValueError` for a frame, whose index would be lost."""
+    """Returns the weights as a checked array, or None; `ValueError` for a frame of pandas."""
     if weights is None:
         return None
     if is_frame(weights):

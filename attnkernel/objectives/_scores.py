@@ -57,7 +57,7 @@ def log_score(prediction: Any, y: Float[Array, "..."]) -> Float[Array, " n"]:
 
 
 def _require_same_shape(prediction: Any, y: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Returns the prediction if it has the shape of y: (n,) and (n, 1) would broadcast."""
+    """Returns the prediction as an array; raises `ValueError` unless it has the shape of y."""
     array = as_real_array("prediction", prediction)
     if array.shape != y.shape or array.ndim not in (1, 2):
         raise ValueError(
@@ -68,6 +68,6 @@ def _require_same_shape(prediction: Any, y: Float[Array, "..."]) -> Float[Array,
 
 
 def _shape_or_class_name(prediction: Any) -> str:
-    """Returns the shape of an array, or the name of a class, in words."""
+    """Returns text for an error: `an array of shape (3,)`, or the class of another object."""
     shape = getattr(prediction, "shape", None)
     return type(prediction).__name__ if shape is None else f"an array of shape {shape}"

@@ -37,7 +37,7 @@ def sample_of_leave_one_out(x: Float[Array, "n dim"], y: Array, starts: int) -> 
 
 
 def _even_indices(size: int, n: int) -> Int[np.ndarray, " size"]:
-    """Returns `size` of the first n whole numbers, evenly spaced."""
+    """Returns `size` evenly spaced row indices from 0 to n − 1."""
     return np.arange(size) * n // size + n // (2 * size)
 
 

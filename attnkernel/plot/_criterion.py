@@ -110,7 +110,7 @@ def _is_squared(objective: Objective) -> bool:
 
 
 def _criterion_name(objective: Objective) -> str:
-    """Returns the words for a criterion: `leave-one-out error`, `5-fold error`, `AICc`."""
+    """Returns the name of a criterion in plots: `leave-one-out error`, `5-fold error`, `AICc`."""
     words = type(objective).__name__
     if isinstance(objective, LeaveOneOut):
         words = "leave-one-out"

@@ -110,7 +110,7 @@ def partial(
 
 
 def _column_number(result: Fit, column: Any) -> int:
-    """Returns the number of a column that is given by number or name."""
+    """Returns the index of a column that is given by index or name."""
     dim, names = result.x.shape[1], result.x_names or ()
     if isinstance(column, str) and column in names:
         return names.index(column)
@@ -126,7 +126,7 @@ def _categories_of(result: Fit, column: int) -> tuple[Any, ...] | None:
 
 
 def _to_code(result: Fit, column: int, value: Any) -> float:
-    """Returns a value of a column as a number: a category as its code."""
+    """Returns a value of a column as a float: a category as its code, from 0."""
     among = _categories_of(result, column)
     if among is None:
         return float(value)
@@ -136,7 +136,7 @@ def _to_code(result: Fit, column: int, value: Any) -> float:
 
 
 def _value_text(result: Fit, column: int, code: float) -> str:
-    """Returns a number of a column as text: the code of a category as its name."""
+    """Returns an entry of a column as text; a category, given by its code, as its name."""
     among = _categories_of(result, column)
     return f"{code:.4g}" if among is None else literal(str(among[int(code)]))
 
@@ -150,7 +150,10 @@ def _typical_value(values: np.ndarray, is_category: bool) -> float:
 
 
 def _draw_bars(along: np.ndarray, band: Bands, ax: Axes) -> None:
-    """Draws a bar from limit to limit at each category; its middle need not be the fit."""
+    """Draws a vertical bar from the lower to the upper limit at each category.
+
+    `along`: the codes of the categories, the horizontal positions.
+    """
     low, high = np.asarray(band.lower), np.asarray(band.upper)
     middle, half = 0.5 * (low + high), 0.5 * (high - low)
     style: dict[str, Any] = {"linestyle": "none", "color": BLUE, "capsize": 4.0, "linewidth": 1.2}

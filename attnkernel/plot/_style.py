@@ -28,7 +28,7 @@ GREY, BLUE, ORANGE, GREEN, PURPLE, SKY = (
 
 
 def _colours(ink: str, paper: str) -> Any:
-    """Returns the settings for text and lines in one colour on a background of another."""
+    """Returns matplotlib settings; `ink`: the colour of text and axes, `paper`: of backgrounds."""
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     return dict.fromkeys(inked, ink) | dict.fromkeys(("figure.facecolor", "axes.facecolor"), paper)
 

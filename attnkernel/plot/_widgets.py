@@ -47,7 +47,7 @@ def interact(draw: Callable[..., Any], **sliders: Sequence[int | float]) -> None
 
 
 def _ipywidgets_if_live() -> Any:
-    """Returns ipywidgets in a live notebook, else None."""
+    """Returns the module ipywidgets if a user is connected to a notebook, else None."""
     try:
         import ipywidgets  # noqa: PLC0415  an extra
         from IPython import get_ipython  # noqa: PLC0415

@@ -115,7 +115,10 @@ class KernelEstimator(BaseEstimator):
         return model if iterations == 1 else BiasReduced(model, iterations)
 
     def _active_columns(self, x: Matrix) -> Bool[np.ndarray, " columns"]:
-        """Returns which columns the kernel uses: all for a given kernel, else those that vary."""
+        """Returns which columns the kernel uses.
+
+        All for a given kernel; those with a finite given lengthscale; else those that vary.
+        """
         if isinstance(self.kernel, kernels.Kernel):
             return np.ones(x.shape[1], bool)
         if self.lengthscale is None:
@@ -191,17 +194,17 @@ class _Packed:
 
 
 def _to_packed(leaf: Any) -> Any:
-    """Returns an array of JAX as one of NumPy that knows it; other leaves as they are."""
+    """Returns a JAX array as a `_Packed` NumPy array, for pickling; other leaves unchanged."""
     return _Packed(np.asarray(leaf)) if isinstance(leaf, jax.Array) else leaf
 
 
 def _from_packed(leaf: Any) -> Any:
-    """Returns the leaf that `_to_packed` was given."""
+    """Returns a JAX array from a `_Packed` one; other leaves unchanged."""
     return jnp.asarray(leaf.array) if isinstance(leaf, _Packed) else leaf
 
 
 def _class_of_name(argument: str, name: Any, known: dict[str, Any]) -> Any:
-    """Returns the class that is registered under a name."""
+    """Returns `known[name]`; raises `ValueError`, naming the argument, if there is none."""
     if not isinstance(name, str) or name not in known:
         raise ValueError(
             f"{argument} must be an object of attnkernel or one of {', '.join(map(repr, known))}; "

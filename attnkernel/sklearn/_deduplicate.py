@@ -62,6 +62,6 @@ def merge_duplicates(
 
 
 def _group_sums(values: np.ndarray, group: Int[np.ndarray, " given"]) -> np.ndarray:
-    """Returns the sum of the values of each group; `group` is sorted."""
+    """Returns the sums of the rows of `values` in each group; `group`: sorted index of each row."""
     starts = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
     return np.add.reduceat(values, starts, axis=0)
