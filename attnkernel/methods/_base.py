@@ -88,7 +88,7 @@ class Method(eqx.Module):
 
 
 def batch_size_within_memory(task: Task) -> int | None:
-    """Returns how many batch elements to evaluate together: at most `MAX_BATCH_PAIRS` pairs.
+    """Returns how many batch elements have at most `MAX_BATCH_PAIRS` pairs together; at least 1.
 
     A pair is one query with one key. Returns None, the whole batch, if the number of queries or
     of keys is symbolic.

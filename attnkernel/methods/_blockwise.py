@@ -118,7 +118,7 @@ class Blockwise(Method):
         return tabulate_blocks(prior, task.queries, task.keys, unmaterialised_sizes or sizes)
 
     def _block_sizes(self, task: Task) -> tuple[tuple[int, int], tuple[int, int] | None]:
-        """Returns (queries, keys) of a block with stored weights, and without or None if unused."""
+        """Returns (queries, keys) of a block with stored weights; of one without, or None."""
         queries, keys = task.queries, task.keys
         tabulated = task.prior is not None and task.prior.needs_block_table
         rows = MAX_BLOCK_ROWS_TABULATED if tabulated else MAX_BLOCK_ROWS

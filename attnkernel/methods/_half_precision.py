@@ -46,10 +46,10 @@ def centre_of(points: Float[Array, "points dim"]) -> Float[Array, "1 dim"]:
 def _padded_features(
     q: Array, k: Array, v: Array, parts: Any, dtype: Any, multiple: int
 ) -> _Features:
-    """Returns queries and keys whose inner products are the scores, padded and in `dtype`.
+    """Returns queries and keys whose inner products are the scores, and the values, in `dtype`.
 
-    `parts`: the kernel, prior and rule. `multiple`: divides all padded sizes. Keys of padding
-    are hidden.
+    A term of the score that depends on the query alone is returned separately. `parts`: the
+    kernel, prior and rule. `multiple`: divides all padded sizes. Keys of padding are hidden.
     """
     kernel, prior, rule = parts
     if isinstance(kernel, Gaussian):

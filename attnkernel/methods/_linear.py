@@ -171,10 +171,10 @@ def _read_state(state: LinearState, queries: Features) -> SoftmaxState:
 def _state_of_sums(
     highest: Float[Array, " queries"], sums: Float[Array, "queries width"], some: Array
 ) -> SoftmaxState:
-    """Returns the softmax state with these sums; its mass is NaN unless it is positive.
+    """Returns the softmax state with these sums; a mass that is not positive becomes NaN.
 
     `highest`: the shift of each query. `sums`: Σ exp(s − shift) (v, 1). `some`: whether any key
-    was added; a mass of 0 is valid otherwise.
+    is summed; if not, the mass stays 0.
     """
     mass = jnp.where(some & ~(sums[:, -1] > 0), jnp.nan, sums[:, -1])
     return SoftmaxState(highest, mass, sums[:, :-1])
@@ -254,7 +254,7 @@ def _chunk_by_recurrence(
 ) -> SoftmaxState:
     """Returns the same as `_chunk_by_products`, adding one key at a time; `after` is unused.
 
-    No shift comes from a later key, so that no feature underflows.
+    The shift of a query never depends on later keys, next to which its features might underflow.
     """
 
     def step(

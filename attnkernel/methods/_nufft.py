@@ -43,6 +43,7 @@ def convolve(
     """Returns Σ_j K(q, k_j) columns_j for each query, and a bound on the error of each query.
 
     `columns`: the first is 0 or 1 for each key. `covariance`: that of the Gaussian kernel K.
+    `tol`: the relative error that the caller accepts; frequencies are cut off far below it.
 
     Aliasing turns c_m into c_m (1 + a(m)) with a small and smooth a, and rounding shifts points:
     both are errors of K near the diagonal, which grow with the mass there and not with n. By
@@ -172,7 +173,10 @@ def _coefficients(scaled: Float[Array, "dim dim"], size: int) -> Float[Array, ".
 
 @jax.custom_batching.custom_vmap
 def _max_bits_over_batch(bits: Int[Array, " dim"]) -> Int[Array, " dim"]:
-    """Returns its argument; under `vmap`, the maximum over the batch, without a batch axis."""
+    """Returns its argument; under `vmap`, the maximum over the batch, without a batch axis.
+
+    `bits`: positive floats whose bit patterns are read as integers.
+    """
     return bits
 
 

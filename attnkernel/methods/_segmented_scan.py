@@ -133,9 +133,9 @@ def running_moments(
 def running_sums(
     cells: Cells, values: Float[Array, "*width n"], reverse: bool = False
 ) -> Float[Array, "*width n"]:
-    """Returns the sum of the values of each point and those before it in the same cell.
+    """Returns for each point the sum of its value and of those before it in the same cell.
 
-    `reverse`: whether to sum over the points after it instead of before.
+    `reverse`: whether to add the values after each point to its own, instead of those before.
     """
 
     def merge(ours: tuple[Array, Array], theirs: tuple[Array, Array]) -> tuple[Array, Array]:
