@@ -100,8 +100,9 @@ def _spread_starts(model: Any, x: Array, space: Space) -> tuple[PyTree, Box | No
 
 
 def vmap_over_fits(function: Callable, axes: Problem | None, batched: int) -> Callable:
-    """Maps a function over fits: its first `batched` arguments, then the problem.
+    """Returns a function vmapped over fits; None for `axes` returns it unchanged.
 
+    Its first `batched` arguments have a leading axis of fits; the last is the problem.
     `axes` gives the batched axes of the problem; None: there is one fit.
     """
     if axes is None:

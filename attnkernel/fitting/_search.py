@@ -63,7 +63,7 @@ class Searches(NamedTuple):
     axes: Problem | None = None
 
     def advance(self, state: Bfgs, steps: int) -> tuple[Bfgs, History]:
-        """Takes this number of steps in all searches; a stopped search costs nothing."""
+        """Returns the states and histories of all searches after at most `steps` more each."""
         record = self.options.record
         return _advance_searches(state, self.problem, self.tolerance, record, steps, self.axes)
 

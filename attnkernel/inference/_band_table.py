@@ -114,7 +114,10 @@ class Bands(eqx.Module):
 
     @classmethod
     def of_fit(cls, fit: Fit, x_new: Any, *parts: Any, **named: Any) -> "Bands":
-        """A band with the names of a fit, and the frame of new inputs, if they were one."""
+        """Returns a band with the column names of a fit, and the index of `x_new` if it is a frame.
+
+        `parts`, `named`: the fields of the band, as for `Bands`.
+        """
         rows = QueryFrame(x_new) if is_frame(x_new) else None
         names = {"rows": rows, "x_names": fit.x_names, "y_name": fit.y_name}
         return cls(*parts, **named, **names)

@@ -60,7 +60,7 @@ def degrees_of_freedom(fit: Fit) -> DegreesOfFreedom:
 def count_degrees_of_freedom(
     model: LinearSmoother, weight_kwargs: dict[str, Any], x: Array, y: Array
 ) -> DegreesOfFreedom:
-    """Returns `degrees_of_freedom` from checked data."""
+    """Returns `degrees_of_freedom` from checked data; `weight_kwargs`: `{"weights": w}` or `{}`."""
     leverage, norms, weights = hat_diagonals(model, weight_kwargs, x, y)
     trace, of_squares, n = jnp.sum(leverage), jnp.sum(norms), jnp.sum(weights > 0)
     return DegreesOfFreedom(trace, of_squares, n - 2.0 * trace + of_squares)
@@ -90,11 +90,14 @@ def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | An
 def count_effective_labels(
     model: LinearSmoother, weight_kwargs: dict[str, Any], at: Array, x: Array
 ) -> Float[Array, " m"]:
-    """Returns `effective_count` from checked data."""
+    """Returns `effective_count` at the new inputs `at`, from checked data.
+
+    `weight_kwargs`: `{"weights": w}` or `{}`.
+    """
     ones = jnp.ones(len(x), at.dtype)
     return inverse_or_zero(model.prediction_variance(at, x, ones, **weight_kwargs))
 
 
 def inverse_or_zero(squares: Float[Array, " m"]) -> Float[Array, " m"]:
-    """1 / s, and 0 where s is 0."""
+    """Returns 1 / s for each sum of squares s, and 0 where s is 0."""
     return jnp.where(squares > 0, 1.0 / jnp.where(squares > 0, squares, 1.0), 0.0)

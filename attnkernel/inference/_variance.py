@@ -136,7 +136,10 @@ class RowVariance(eqx.Module):
         y: Float[Array, "n"] | Float[Array, "n out"],
         prior: Mask | None = None,
     ) -> Float[Array, "m out"]:
-        """The local variance of a label of weight 1 at other inputs."""
+        """Returns the local variance of a label of weight 1 at new inputs, for the labels y.
+
+        `prior`: masks rows from the average, such as each row from its own.
+        """
         squares = self.squares(y)
         smoother = self.model.local_mean(self.factor)
         assert smoother is not None
@@ -172,7 +175,11 @@ def hat_diagonals(
     x: Float[Array, "n dim"],
     y: Float[Array, "n"] | Float[Array, "n out"],
 ) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, " n"]]:
-    r"""$L_{ii}$, $w_i \sum_j L_{ij}^2 / w_j$ and $w_i$ of a fit, j over rows of weight above 0."""
+    r"""Returns $L_{ii}$, $w_i \sum_j L_{ij}^2 / w_j$ and $w_i$ for each row i, each of shape (n,).
+
+    L: the hat matrix; j runs over rows with positive weight; `weight_kwargs`: `{"weights": w}` or
+    `{}`, then w = 1.
+    """
     _, leverage = model.fitted_and_leverage(x, y, **weight_kwargs)
     weights = jnp.asarray(weight_kwargs.get("weights", jnp.ones(len(x))), y.dtype)
     variance = _inverse_or_zero(weights)

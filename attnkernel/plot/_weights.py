@@ -91,6 +91,9 @@ def weights(result: Fit, queries: ArrayLike | Sequence[float], *, ax: Axes | Non
 
 
 def smoother_matrix(result: Fit, queries: np.ndarray) -> np.ndarray:
-    """Returns L, shape (m, n); a row without weight follows the model's `on_empty`."""
+    """Returns the weights $L_j(q)$ of n labels at m queries, shape (m, n).
+
+    A query at which no label has weight follows the model's `on_empty`.
+    """
     each = np.eye(len(result.x), dtype=np.asarray(result.y).dtype)
     return np.asarray(result.model(queries, result.x, each, **result.objective.weight_kwargs()))

@@ -109,7 +109,7 @@ class KernelEstimator(BaseEstimator):
             self._set_lengthscale()
 
     def smoother(self, kernel: kernels.Kernel, on_empty: Any) -> KernelRegression | BiasReduced:
-        """The regression of this order, bias-reduced if there are several iterations."""
+        """Returns the model of the estimator's order, bias-reduced if `iterations` is above 1."""
         model = KernelRegression(kernel, order=self.order, on_empty=on_empty)
         iterations = as_integer("iterations", self.iterations, 1)
         return model if iterations == 1 else BiasReduced(model, iterations)
