@@ -1,5 +1,7 @@
 """Many runs of one config: `field=a,b,c` and `seed=0..99` for every combination of them.
 
+A member is one run of the sweep: one combination of the values.
+
 | file | what |
 |---|---|
 | `summary.json` | over the seeds of each combination: mean, sd and 95 % interval of every number |

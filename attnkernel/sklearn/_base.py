@@ -204,7 +204,7 @@ def _from_packed(leaf: Any) -> Any:
 
 
 def _class_of_name(argument: str, name: Any, known: dict[str, Any]) -> Any:
-    """Returns `known[name]`; raises `ValueError`, naming the argument, if there is none."""
+    """Returns `known[name]`; an unknown name raises `ValueError`, which names the argument."""
     if not isinstance(name, str) or name not in known:
         raise ValueError(
             f"{argument} must be an object of attnkernel or one of {', '.join(map(repr, known))}; "

@@ -5,7 +5,7 @@ label for each point (`dim_v` 1) that is regression. A pair takes $2 d + 2 d_v$ 
 with backward, scores recomputed, $8 d + 6 d_v$ in all; causal sums have half of the pairs. Rates
 are shares of a product of matrices of the same precision, timed in the same run. The error is the
 largest deviation of sampled rows (values, or gradients in their queries) from float64, over the
-largest number. Contenders that need an accelerator are noted where there is none.
+largest number. Without an accelerator, the contenders that need one are listed as unavailable.
 """
 
 import functools

@@ -11,7 +11,7 @@ import attnkernel as ak
 from ..figures import label_outer, legend, panels
 from ..run import Run
 
-MAX_TICKS = 6  # as many sizes as have a tick of their own
+MAX_TICKS = 6  # up to this number of sizes, each has a tick
 Values = Callable[[Mapping[str, Any]], Mapping[str, float]]
 
 
