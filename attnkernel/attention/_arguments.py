@@ -13,7 +13,7 @@ from ..kernels import Kernel
 from ..methods import Task
 from ..priors import Prior
 from ..rules import Rule
-from ._per_head import Parts, batch_shape, first_head
+from ._per_head import KernelPriorRule, batch_shape, first_head
 
 
 def check_arguments(
@@ -23,7 +23,7 @@ def check_arguments(
 
     **Raises:** `ValueError` if an argument is of a wrong type or shape, or they do not match.
     """
-    q, k, v = _as_matrix("q", q), _as_matrix("k", k), _as_matrix("v", v)
+    q, k, v = _as_real_matrix("q", q), _as_real_matrix("k", k), _as_real_matrix("v", v)
     parts = (kernel, prior, rule)
     for name, part, kind, example in (
         ("kernel", first_head(kernel), Kernel, "ak.Gaussian(0.3)"),
@@ -48,8 +48,12 @@ def task_of(q: Any, k: Any, v: Any, kernel: Kernel, prior: Prior | None, rule: R
     return Task(kernel, prior, rule, queries, keys, dim, dim_v, dtype, given)
 
 
-def _as_matrix(name: str, value: Any) -> Any:
-    """A floating array of rows and columns, or its shape, with any leading batch axes."""
+def _as_real_matrix(name: str, value: Any) -> Any:
+    """Returns `value` as a real floating array of shape (*batch, rows, columns).
+
+    A `jax.ShapeDtypeStruct` stays one; of integers, it gets the default floating dtype. `name` is
+    the argument in errors.
+    """
     array = value if isinstance(value, jax.ShapeDtypeStruct) else as_real_array(name, value)
     if array.ndim < 2:
         raise ValueError(
@@ -63,7 +67,7 @@ def _as_matrix(name: str, value: Any) -> Any:
     return jax.ShapeDtypeStruct(array.shape, jnp.result_type(float))
 
 
-def _require_compatible(q: Any, k: Any, v: Any, parts: Parts) -> None:
+def _require_compatible(q: Any, k: Any, v: Any, parts: KernelPriorRule) -> None:
     """Raises `ValueError` unless the shapes fit each other, the kernel and the prior."""
     kernel, prior, _ = map(first_head, parts)
     try:

@@ -18,7 +18,7 @@ from ..rules import Rule, Softmax
 from ._arguments import check_arguments, task_of
 from ._auto import Auto
 from ._jit import jit_if_pure
-from ._per_head import Parts, PerHead, first_head, has_heads, map_batch
+from ._per_head import KernelPriorRule, PerHead, first_head, has_heads, map_batch
 
 
 @overload
@@ -106,9 +106,9 @@ def attend(
     if (reason := method.unsupported_reason(task)) is not None:
         raise ValueError(f"{type(method).__name__} cannot evaluate this: {reason}")
     dtype, method = arrays[0].dtype, method.resolve(task)
-    parts, *arrays = vary_alike(_in_dtype(((kernel, prior, rule), *arrays), task.dtype))
+    parts, *arrays = vary_alike(_cast_floating_arrays(((kernel, prior, rule), *arrays), task.dtype))
     value, log_mass = jit_if_pure(
-        _values_and_log_masses, (method, method.batch_size(task), parts), *arrays
+        _attend_over_batch, (method, method.batch_size(task), parts), *arrays
     )
     if return_log_mass:
         return value.astype(dtype), log_mass.astype(dtype)
@@ -137,28 +137,34 @@ def attention_weights(
     (queries, keys, _), task = check_arguments(q, k, k, kernel, prior, rule)
     require_finite("q", queries)
     require_finite("k", keys)
-    parts, *points = vary_alike(_in_dtype(((kernel, prior, rule), queries, keys), task.dtype))
-    return jit_if_pure(_weights_of_batch, (parts,), *points).astype(queries.dtype)
+    parts, *points = vary_alike(
+        _cast_floating_arrays(((kernel, prior, rule), queries, keys), task.dtype)
+    )
+    return jit_if_pure(_weights_over_batch, (parts,), *points).astype(queries.dtype)
 
 
-def _values_and_log_masses(
+def _attend_over_batch(
     method: Method,
     batch_size: int | None,
-    parts: Parts,
+    parts: KernelPriorRule,
     q: Float[Array, "*#batch queries dim_q"],
     k: Float[Array, "*#batch keys dim_k"],
     v: Float[Array, "*#batch keys dim_v"],
 ) -> tuple[Float[Array, "*_batch queries dim_v"], Float[Array, "*_batch queries"]]:
-    """The values and log-masses of all members of the batch, `batch_size` at a time."""
+    r"""Returns $\sum_j w_{ij} v_j / \sum_j w_{ij}$ and the log-mass $\log \sum_j w_{ij}$, along all
+    batch axes: `batch_size` elements of the batch at a time (None: all at once).
+
+    Both are NaN for a query that is not finite.
+    """
     kernel, prior, rule = parts
     if prior is not None and not has_heads(prior):
         task = task_of(q, k, v, *map(first_head, parts))
         parts = kernel, method.precomputed_prior(prior, task), rule
 
-    def of_member(parts: Parts, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+    def of_member(parts: KernelPriorRule, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
         kernel, prior, rule = parts
         kernel, q, k = kernel.precomputed(q, k)
-        q, valid = _valid_queries(q)
+        q, valid = _zero_nonfinite_queries(q)
         state = method.softmax_state(q, k, v, kernel, prior, rule)
         value = jnp.where(valid[:, None], state.value, jnp.nan)
         return value, jnp.where(valid, state.log_mass, jnp.nan)
@@ -166,27 +172,29 @@ def _values_and_log_masses(
     return map_batch(of_member, batch_size, parts, q, k, v)
 
 
-def _weights_of_batch(
-    parts: Parts,
+def _weights_over_batch(
+    parts: KernelPriorRule,
     q: Float[Array, "*#batch queries dim_q"],
     k: Float[Array, "*#batch keys dim_k"],
 ) -> Float[Array, "*_batch queries keys"]:
-    """The weights of all members of the batch."""
+    r"""Returns the weights $w_{ij} / \sum_l w_{il}$ along all batch axes; NaN for a query that is
+    not finite.
+    """
 
-    def of_member(parts: Parts, q: Array, k: Array) -> Array:
+    def of_member(parts: KernelPriorRule, q: Array, k: Array) -> Array:
         kernel, prior, rule = parts
         kernel, q, k = kernel.precomputed(q, k)
-        q, valid = _valid_queries(q)
+        q, valid = _zero_nonfinite_queries(q)
         weights = dense_weights(q, k, kernel, prior, rule)
         return jnp.where(valid[:, None], weights, jnp.nan)
 
     return map_batch(of_member, None, parts, q, k)
 
 
-def _valid_queries(
+def _zero_nonfinite_queries(
     q: Float[Array, "queries dim"],
 ) -> tuple[Float[Array, "queries dim"], Bool[Array, " queries"]]:
-    """The queries with 0 in place of each that is not finite, and which are finite.
+    """Returns q with each row that is not finite set to 0, and which rows are finite.
 
     A query that is not finite would void the bounds of its block, and with them other queries.
     """
@@ -194,8 +202,8 @@ def _valid_queries(
     return jnp.where(valid[:, None], q, 0.0), valid
 
 
-def _in_dtype(tree: Any, dtype: Any) -> Any:
-    """The tree with all of its real floating arrays in one dtype."""
+def _cast_floating_arrays(tree: Any, dtype: Any) -> Any:
+    """Casts the real floating arrays of a tree to `dtype`; returns the other leaves unchanged."""
 
     def cast(leaf: Any) -> Any:
         floating = eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)

@@ -39,7 +39,7 @@ class Auto(Method):
         return None
 
     def resolve(self, task: Task) -> Method:
-        return _first_supported(task).method
+        return _select_first_supported(task).method
 
     def softmax_state(
         self,
@@ -93,11 +93,13 @@ def select_method(
     assert ak.select_method(x, x, x, kernel=ak.Epanechnikov(0.3)).method == ak.Sorted()
     ```
     """
-    return _first_supported(check_arguments(q, k, v, kernel, prior, rule)[1])
+    return _select_first_supported(check_arguments(q, k, v, kernel, prior, rule)[1])
 
 
-def _first_supported(task: Task) -> Selection:
-    """The first method that supports the task, and why each earlier one was skipped."""
+def _select_first_supported(task: Task) -> Selection:
+    """Returns the first method in the list of `Auto` that supports the task, and why each method
+    before it was skipped.
+    """
     skipped = []
     pairs = task.queries * task.keys
     for method in (Dense(), Sorted(), Fourier()):

@@ -53,10 +53,12 @@ def apply_effective_kernel(
         log_ratio = jnp.where(jnp.isneginf(log_squares), 0.0, log_squares - 2.0 * local.log_mass)
         return means * jnp.exp(log_ratio)[:, None]
     arrays = (*(part.astype(wider_dtype(part.dtype)) for part in (q, k, v)), local.influence)
-    return jit_if_pure(_apply_to_values, ((kernel, prior, rule), power, order, columns), *arrays)
+    return jit_if_pure(
+        _sum_by_effective_kernel, ((kernel, prior, rule), power, order, columns), *arrays
+    )
 
 
-def _apply_to_values(
+def _sum_by_effective_kernel(
     parts: tuple[Any, Any, Any],
     power: int,
     order: int,
@@ -66,7 +68,11 @@ def _apply_to_values(
     v: Float[Array, "keys dim_v"],
     influence: Float[Array, "queries terms"],
 ) -> Float[Array, "queries dim_v"]:
-    """The values weighted by the effective kernel to a power, one query at a time."""
+    r"""Returns $\sum_j L_j(q)^p\, v_j$ for each query, p = `power`, with L as in
+    `apply_effective_kernel`, of a polynomial of degree `order` in `columns` of k (None: all).
+
+    `parts`: kernel, prior and rule. `influence`: that of the `LocalFit`, $S^{-1} e_1$.
+    """
     (kernel, prior, rule), keys = parts, jnp.arange(k.shape[0])
     basis = Basis.of(k, order, columns)
     at = list(basis.columns)

@@ -21,9 +21,11 @@ def jit_if_pure(function: Any, parts: tuple, *arrays: Array) -> Any:
     """
     if not _is_pure(parts):
         parts = jax.tree.map(
-            lambda node: node.comparable() if _is_where(node) else node, parts, is_leaf=_is_where
+            lambda node: node.comparable() if _is_where_prior(node) else node,
+            parts,
+            is_leaf=_is_where_prior,
         )
-    call = _call_compiled if _is_pure(parts) else _call_function
+    call = _call_compiled if _is_pure(parts) else _call_on_arrays
     return with_automatic_axes(lambda *of: call(function, of[0], of[1:]), parts, *arrays)
 
 
@@ -51,21 +53,23 @@ def with_automatic_axes(run: Any, parts: tuple, *arrays: Array) -> Any:
     return spread(moving, *arrays)
 
 
-def _call_function(function: Any, parts: tuple, arrays: tuple) -> Any:
-    """Calls a function with its parts, then its arrays."""
+def _call_on_arrays(function: Any, parts: tuple, arrays: tuple) -> Any:
+    """Returns `function(*parts, *arrays)`: the form of a call that `eqx.filter_jit` compiles."""
     return function(*parts, *arrays)
 
 
-_call_compiled = eqx.filter_jit(_call_function)
+_call_compiled = eqx.filter_jit(_call_on_arrays)
 
 
-def _is_where(node: Any) -> bool:
-    """Whether a node is a `Where`."""
+def _is_where_prior(node: Any) -> bool:
+    """Whether a node of a tree is a prior `Where`, which holds a Python function."""
     return isinstance(node, Where)
 
 
 def _is_pure(node: Any) -> bool:
-    """Whether every leaf is an array of JAX or a hashable constant."""
+    """Whether every leaf of a tree is a JAX array or a hashable constant, so that a compiled call
+    with equal leaves gives the same result.
+    """
     if isinstance(node, tuple | dict):
         return all(map(_is_pure, node.values() if isinstance(node, dict) else node))
     if isinstance(node, eqx.Module):

@@ -94,7 +94,7 @@ def local_moments(
         means, log_mass = attend(
             chunk,
             k,
-            _concatenate_columns(products, of_terms),
+            _broadcast_and_concatenate(products, of_terms),
             kernel=kernel,
             prior=None if prior is None else At(prior, rows, jnp.arange(keys)),
             rule=rule,
@@ -107,7 +107,7 @@ def local_moments(
         rounding = jnp.zeros_like(gram[..., 0])
         if size > 1:
             shift = basis.shift((centre - here) / with_rank_of(basis.scale, here))
-            gram, rounding = _shift_both_sides(shift, gram), _rounding_bound(shift, gram)
+            gram, rounding = _shift_gram(shift, gram), _shift_rounding_bound(shift, gram)
             right = jnp.matmul(shift, right, precision="highest")
         return gram, right, log_mass, rounding
 
@@ -125,34 +125,40 @@ def local_moments(
     return gram, right, log_mass, rounding
 
 
-def _shift_both_sides(shift: Array, gram: Array) -> Float[Array, "*queries terms terms"]:
-    """Moments about a centre as moments about queries: T G Tᵀ."""
+def _shift_gram(shift: Array, gram: Array) -> Float[Array, "*queries terms terms"]:
+    r"""Returns $T G T^\top$, shape (*queries, terms, terms): the second moments G about the centre
+    of a chunk, moved to each query.
+
+    `shift`: T, with $\varphi(k - q) = T\, \varphi(k - \mathrm{centre})$. `gram`: G, the weighted
+    mean of $\varphi \varphi^\top$ about the centre.
+    """
     moved = functools.partial(jnp.matmul, shift, precision="highest")
     return moved(moved(gram).swapaxes(-1, -2))
 
 
-def _rounding_bound(shift: Array, gram: Array) -> Float[Array, "*queries terms"]:
-    r"""A bound on the rounding error of the eigenvalues of a shifted Gram matrix, as a diagonal.
+def _shift_rounding_bound(shift: Array, gram: Array) -> Float[Array, "*queries terms"]:
+    r"""Returns a diagonal D that bounds the rounding error E of $T G T^\top$, with T = `shift` and
+    G = `gram`: E + D is positive semidefinite.
 
-    $|E_{ab}|$ is a few eps times $(|T|\,|G|\,|T|^\top)_{ab} \le \sqrt{D_a D_b}$ with D the
-    diagonal of that: so $E + n D$ is positive, n the number of terms.
+    $|E_{ab}|$ is a few eps times $M_{ab} \le \sqrt{M_{aa} M_{bb}}$, $M = |T|\,|G|\,|T|^\top$. So D
+    is the diagonal of M, times eps and the number of terms.
     """
     terms, eps = gram.shape[-1], float(jnp.finfo(gram.dtype).eps)
-    sizes = _shift_both_sides(*map(jnp.abs, jax.lax.stop_gradient((shift, gram))))
+    sizes = _shift_gram(*map(jnp.abs, jax.lax.stop_gradient((shift, gram))))
     return 8 * terms * eps * jnp.diagonal(sizes, axis1=-2, axis2=-1)
 
 
-def _concatenate_columns(*parts: Array) -> Array:
-    """Concatenates columns whose batch axes broadcast."""
-    shape = jnp.broadcast_shapes(*(part.shape[:-1] for part in parts))
-    wide = [jnp.broadcast_to(part, (*shape, part.shape[-1])) for part in parts]
+def _broadcast_and_concatenate(*arrays: Array) -> Array:
+    """Concatenates arrays along the last axis; the axes before it broadcast."""
+    shape = jnp.broadcast_shapes(*(array.shape[:-1] for array in arrays))
+    wide = [jnp.broadcast_to(array, (*shape, array.shape[-1])) for array in arrays]
     return jnp.concatenate(wide, axis=-1)
 
 
 def _order_by_neighbour(
     points: Float[Array, "*batch queries dim"], size: int
 ) -> Int[Array, " queries"]:
-    """An order of the queries in which each `size` consecutive ones are neighbours.
+    """Returns a permutation of the queries in which each `size` consecutive ones are neighbours.
 
     Splits at the median along the widest column, recursively (a k-d tree). A batch keeps its
     order: in sequences, consecutive rows are neighbours.

@@ -82,7 +82,11 @@ def _fit_polynomials(
     v: Float[Array, "*#batch keys dim_v"],
     ridge: Float[Array, ""],
 ) -> LocalFit:
-    """The local polynomial fit at each query; of order 0, the weighted mean."""
+    """Fits a polynomial of degree `order` in `columns` of k (None: all) at each query, by weighted
+    least squares with a ridge; of order 0, the weighted mean.
+
+    `parts`: kernel, prior and rule, which give the weights.
+    """
     if order == 0:
         named = dict(zip(("kernel", "prior", "rule"), parts, strict=True))
         mean, log_mass = attend(q, k, v, **named, method=method, return_log_mass=True)

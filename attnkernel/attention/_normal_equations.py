@@ -54,7 +54,8 @@ def solve_normal_equations(
 
 
 def _cholesky_solver(matrix: Float[Array, "*queries terms terms"]) -> Callable[[Array], Array]:
-    r"""$b \mapsto S^{-1} b$ by Cholesky's $S = L L^\top$; NaN where S is not positive definite.
+    r"""Returns the function $b \mapsto S^{-1} b$ by $S = L L^\top$, with S = `matrix`; its result
+    is NaN where S is not positive definite. b has shape (*queries, terms, columns).
 
     Systems of few terms are solved by formulas for all queries at once, which is faster than one
     call of LAPACK for each.

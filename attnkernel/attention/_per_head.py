@@ -17,7 +17,7 @@ from ..priors import Prior
 from ..rules import Rule
 from ._stack_heads import EXAMPLE, stack_heads
 
-Parts = tuple[Any, Any, Any]  # kernel, prior and rule, each for all heads or `PerHead`
+KernelPriorRule = tuple[Any, Any, Any]  # kernel, prior and rule, each for all heads or `PerHead`
 
 
 class PerHead(eqx.Module):
@@ -66,7 +66,7 @@ class PerHead(eqx.Module):
             )
 
     def _stacked_arrays(self) -> list[Array]:
-        """Returns the array leaves of the stacked heads, each with the leading axes of heads."""
+        """Returns the array leaves of `stack`, each with the axes of heads first."""
         return jax.tree.leaves(eqx.filter(self.stack, eqx.is_array))
 
     @property
@@ -89,7 +89,7 @@ class PerHead(eqx.Module):
 
 
 def _is_per_head(node: Any) -> bool:
-    """Whether a node is a `PerHead`."""
+    """Whether a node of a tree is a `PerHead`."""
     return isinstance(node, PerHead)
 
 
@@ -126,7 +126,7 @@ def batch_shape(parts: Any, *arrays: Any) -> tuple[Any, ...]:
 
 
 def map_batch(
-    function: Callable[..., Any], batch_size: int | None, parts: Parts, *arrays: Array
+    function: Callable[..., Any], batch_size: int | None, parts: KernelPriorRule, *arrays: Array
 ) -> Any:
     """Maps `function(parts, *arrays)` over all batch axes, `batch_size` members at a time.
 
@@ -158,7 +158,7 @@ def map_batch(
     count = math.prod(batch)
     # a symbolic number of members is mapped one by one, or all at once
     if batch_size is None or (batch_size > 1 if is_symbolic(count) else count <= batch_size):
-        return _nested_vmap(of_member, leaves, batch)
+        return _vmap_over_axes(of_member, leaves, batch)
     flat = [
         jnp.broadcast_to(leaf, batch + rest).reshape(count, *rest)
         for leaf in leaves
@@ -168,18 +168,21 @@ def map_batch(
     return jax.tree.map(lambda leaf: leaf.reshape(*batch, *leaf.shape[1:]), found)
 
 
-def _nested_vmap(
-    of_member: Callable[[list[Array]], Any], leaves: list[Array], batch: tuple[int, ...]
+def _vmap_over_axes(
+    function: Callable[[list[Array]], Any], leaves: list[Array], sizes: tuple[int, ...]
 ) -> Any:
-    """One `vmap` for each batch axis; arrays of size 1 there are shared."""
-    if not batch:
-        return of_member(leaves)
+    """Maps `function` over the first `len(sizes)` axes of all `leaves`, one `vmap` for each axis.
+
+    `sizes`: those of the axes. A leaf of size 1 along an axis is shared by all elements there.
+    """
+    if not sizes:
+        return function(leaves)
     shared = [leaf.shape[0] == 1 for leaf in leaves]
     leaves = [leaf[0] if one else leaf for leaf, one in zip(leaves, shared, strict=True)]
 
     def inner(leaves: list[Array]) -> Any:
-        return _nested_vmap(of_member, leaves, batch[1:])
+        return _vmap_over_axes(function, leaves, sizes[1:])
 
-    if batch[0] == 1:
+    if sizes[0] == 1:
         return jax.tree.map(lambda leaf: leaf[None], inner(leaves))
     return jax.vmap(inner, in_axes=([None if one else 0 for one in shared],))(leaves)

@@ -28,39 +28,44 @@ def stack_heads(heads: Sequence[Any]) -> Any:
     for h, head in enumerate(heads):
         require_instance(f"stack[{h}]", head, (Kernel, Prior, Rule), "ak.Gaussian(0.1)")
     one_class = len({*map(type, heads)}) == 1
-    return _stack_parts(
+    return _stack_values(
         heads, type(heads[0]).__name__ if one_class else "The kernel, prior or rule"
     )
 
 
-def _stack_parts(parts: Sequence[Any], path: str) -> Any:
-    """The same field of every head, stacked; `path` names it in errors."""
-    first, classes = parts[0], [type(part) for part in parts]
-    if all(isinstance(part, jax.Array | np.ndarray | bool | int | float) for part in parts):
-        return _stack_numbers(parts, path)
+def _stack_values(values: Sequence[Any], path: str) -> Any:
+    """Stacks `values`, those of one field in each head, along a new first axis: modules, tuples and
+    lists item by item. What is no number must be equal in all heads.
+
+    `path` names the field in errors, such as "Gaussian.lengthscale".
+    """
+    first, classes = values[0], [type(value) for value in values]
+    if all(isinstance(value, jax.Array | np.ndarray | bool | int | float) for value in values):
+        return _stack_arrays(values, path)
     if len(set(classes)) > 1:
         raise ValueError(
-            f"{path} must have the same class in every head; {_class_difference(classes)}."
+            f"{path} must have the same class in every head; {_describe_class_difference(classes)}."
         )
     if isinstance(first, Constant):
-        numbers = tuple(part.number for part in parts)
-        return ConstantOfHeads(numbers, jnp.arange(len(parts)))
+        numbers = tuple(value.number for value in values)
+        return ConstantOfHeads(numbers, jnp.arange(len(values)))
     if isinstance(first, tuple | list):
-        if len({len(part) for part in parts}) > 1:
+        if len({len(value) for value in values}) > 1:
             raise ValueError(f"{path} must have the same length in every head.")
         return type(first)(
-            _stack_parts(items, f"{path}[{i}]") for i, items in enumerate(zip(*parts, strict=True))
+            _stack_values(items, f"{path}[{i}]")
+            for i, items in enumerate(zip(*values, strict=True))
         )
     if isinstance(first, eqx.Module):
-        return _stack_fields(parts, path)
-    if any(part is not first and part != first for part in parts):
-        listed = ", ".join(map(repr, parts))
+        return _stack_modules(values, path)
+    if any(value is not first and value != first for value in values):
+        listed = ", ".join(map(repr, values))
         raise ValueError(f"{path} is no number and must be the same in every head; got {listed}.")
     return first
 
 
-def _class_difference(classes: Sequence[type]) -> str:
-    """A phrase that says how the classes of one field differ."""
+def _describe_class_difference(classes: Sequence[type]) -> str:
+    """Returns in words how the classes of one field differ between heads, for an error."""
     if all(issubclass(each, Parameter) for each in classes):
         return "it is fixed in some and trained in others"
     if type(None) in classes:
@@ -68,14 +73,16 @@ def _class_difference(classes: Sequence[type]) -> str:
     return "got " + " and ".join(sorted({each.__name__ for each in classes}))
 
 
-def _stack_fields(parts: Sequence[Any], path: str) -> Any:
-    """Modules of one class, stacked field by field; a static field must be the same in all."""
-    first, stacked = parts[0], {}
+def _stack_modules(modules: Sequence[Any], path: str) -> Any:
+    """Stacks modules of one class, one of each head, field by field; a static field must be equal
+    in all. `path` names the modules in errors.
+    """
+    first, stacked = modules[0], {}
     for field in dataclasses.fields(first):
         name = f"{path}.{field.name.removesuffix('_parameter')}"
-        values = [getattr(part, field.name) for part in parts]
+        values = [getattr(module, field.name) for module in modules]
         if not field.metadata.get("static"):
-            stacked[field.name] = _stack_parts(values, name)
+            stacked[field.name] = _stack_values(values, name)
         elif any(value != values[0] for value in values):
             listed = ", ".join(map(repr, values))
             raise ValueError(f"{name} must be the same in every head; got {listed}.")
@@ -88,10 +95,12 @@ def _stack_fields(parts: Sequence[Any], path: str) -> Any:
     )
 
 
-def _stack_numbers(numbers: Sequence[Any], path: str) -> jax.Array:
-    """Arrays or numbers of one shape, stacked."""
-    shapes = {np.shape(number) for number in numbers}
+def _stack_arrays(arrays: Sequence[Any], path: str) -> jax.Array:
+    """Stacks arrays or numbers of one shape, one of each head, along a new first axis; `path` names
+    them in errors.
+    """
+    shapes = {np.shape(array) for array in arrays}
     if len(shapes) > 1:
         listed = " and ".join(map(str, sorted(shapes)))
         raise ValueError(f"{path} must have the same shape in every head; got {listed}.")
-    return jnp.stack([jnp.asarray(number) for number in numbers])
+    return jnp.stack([jnp.asarray(array) for array in arrays])

@@ -81,12 +81,10 @@ def read_csv(
         values = jnp.asarray(table)
     if not np.all(np.isfinite(values)):
         row, column = np.argwhere(~np.isfinite(values))[0]
-        where = (
-            f"{path}, {_row_and_line(int(row), first_lines[row])}, column {(*columns, y)[column]!r}"
-        )
+        place, name = _describe_place(int(row), first_lines[row]), (*columns, y)[column]
         raise ValueError(
-            f"{where}: {table[row, column]} is too large for {values.dtype}. Use float64 "
-            f"(precision: float64, or jax_enable_x64)."
+            f"{path}, {place}, column {name!r}: {table[row, column]} is too large for "
+            f"{values.dtype}. Use float64 (precision: float64, or jax_enable_x64)."
         )
     for index, column in enumerate(columns):
         if loss := precision_loss(table[:, index], np.asarray(values)[:, index]):
@@ -101,9 +99,9 @@ def read_csv(
 def _read_columns(
     path: Path, wanted: Sequence[str], categories: Sequence[str]
 ) -> tuple[np.ndarray, Sequence[int], dict[str, tuple[str, ...]]]:
-    """Returns the values of the wanted columns, shape (rows, columns), and the line of each row.
-
-    The third is the words of each column named in `categories`, in the order of their codes.
+    """Returns the columns named in `wanted` as numbers, shape (rows, columns), the line on which
+    each row begins, and, for each column named in `categories`, its words in the order of their
+    codes.
     """
     records = Records(path)
     header = next(records, None)
@@ -127,7 +125,7 @@ def _read_columns(
     numbers, first_lines = array("d"), array("q")
     words: dict[str, list[str]] = {column: [] for column in categories}
     for cells in records:
-        place = _row_and_line(len(first_lines), records.line)
+        place = _describe_place(len(first_lines), records.line)
         if len(cells) != len(names):
             raise ValueError(
                 f"{path}, {place}: {len(cells)} cells where the header has {len(names)}. Is the "
@@ -142,7 +140,9 @@ def _read_columns(
                 )
             found.append(by_name[column].strip())
             by_name[column] = "0"
-        numbers.extend(_to_number(by_name[c], f"{path}, {place}, column {c!r}") for c in wanted)
+        numbers.extend(
+            _parse_finite_number(by_name[c], f"{path}, {place}, column {c!r}") for c in wanted
+        )
         first_lines.append(records.line)
     table = np.asarray(numbers).reshape(len(first_lines), len(wanted))
     levels = {}
@@ -153,13 +153,16 @@ def _read_columns(
     return table, first_lines, levels
 
 
-def _row_and_line(row: int, line: int) -> str:
-    """Returns the place of a row as an error names it, counted from 1."""
+def _describe_place(row: int, line: int) -> str:
+    """Returns "row 1 (line 2)", as errors name a place: `row` counts from 0, `line` from 1."""
     return f"row {row + 1} (line {line})"
 
 
-def _to_number(cell: str, place: str) -> float:
-    """Returns a cell as a finite number; `place` names it in the error."""
+def _parse_finite_number(cell: str, place: str) -> float:
+    """Returns the number that a cell holds as text; `ValueError` if it is not a finite number.
+
+    `place` says in the error where the cell is, such as "a.csv, row 1 (line 2), column 'x'".
+    """
     try:
         value = math.nan if "_" in cell else float(cell)
     except ValueError:

@@ -67,7 +67,7 @@ class RefusedFileError(ValueError):
 
 
 def _first_invalid_byte(path: Path) -> int:
-    """Returns the offset of the first byte of a file that is not UTF-8."""
+    """Returns the offset, from 0, of the first byte of a file that is not valid UTF-8."""
     decoder, offset = codecs.getincrementaldecoder("utf-8")(), 0
     with path.open("rb") as file:
         while block := file.read(2**20):

@@ -33,14 +33,14 @@ class HeadSums(NamedTuple):
         """The values of all heads side by side, and the queries for which no head sees a key."""
         heads = (group_heads(part, self.num_kv_heads) for part in (q, k, v))
         named = {"method": self.method, "order": self.order, "ridge": self.ridge}
-        local = local_polynomial(*heads, **self._attend_arguments(prior), **named)
+        local = local_polynomial(*heads, **self._attend_kwargs(prior), **named)
         rows = jnp.moveaxis(local.coefficients[..., 0, :], 2, 0).reshape(q.shape[0], -1)
         return rows, jnp.all(jnp.isneginf(local.log_mass), axis=(0, 1))
 
     def weights(self, q: OfHeads, k: OfHeads, prior: Any) -> Float[Array, "heads queries keys"]:
         """The weights of each head: an array of all pairs."""
         q, k = (group_heads(part, self.num_kv_heads) for part in (q, k))
-        weights = attention_weights(q, k, **self._attend_arguments(prior))
+        weights = attention_weights(q, k, **self._attend_kwargs(prior))
         return weights.reshape(self.num_heads, *weights.shape[2:])
 
     def values_with_dropout(
@@ -65,8 +65,10 @@ class HeadSums(NamedTuple):
         out = jnp.einsum("hqk,khd->qhd", weights, v, precision=jax.lax.Precision.HIGHEST)
         return out.reshape(q.shape[0], -1)
 
-    def _attend_arguments(self, prior: Any) -> dict[str, Any]:
-        """Returns kernel, prior and rule, grouped by the heads that share keys."""
+    def _attend_kwargs(self, prior: Any) -> dict[str, Any]:
+        """Returns `kernel`, `prior` and `rule`, the keyword arguments of `attend`, with the heads
+        of each `PerHead` in two axes: key heads, and the query heads that share each of them.
+        """
         parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule}
         heads = (self.num_heads, self.num_kv_heads)
         return {name: group_per_head(part, *heads) for name, part in parts.items()}

@@ -12,10 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._core.arrays import as_float_dtype
-from .._core.validation import (
-    as_integer,
-    require_key,
-)
+from .._core.validation import as_integer, require_key
 from ..attention import Auto, PerHead
 from ..attention._local_polynomial import as_order
 from ..kernels import DotProduct, Kernel
@@ -224,7 +221,7 @@ class MultiheadAttention(eqx.Module):
         prior = multiply_priors(own, prior, mask_prior)
         if not self.dropout.p or (self.dropout.inference if inference is None else inference):
             return self.output_of_heads(*heads, prior)[0]
-        out = self._head_sums().values_with_dropout(*heads, prior, self.dropout, key)
+        out = self._make_head_sums().values_with_dropout(*heads, prior, self.dropout, key)
         return jax.vmap(self.output_proj)(out.astype(query.dtype))
 
     def attended(
@@ -252,7 +249,7 @@ class MultiheadAttention(eqx.Module):
         values = jnp.zeros((key_.shape[0], self.value_size), key_.dtype)
         q, k, _ = project_heads(self, query, key_, values)
         mask_prior = mask_as_prior(mask, self.num_heads, query.shape[0], key_.shape[0])
-        return self._head_sums().weights(q, k, multiply_priors(self.prior, prior, mask_prior))
+        return self._make_head_sums().weights(q, k, multiply_priors(self.prior, prior, mask_prior))
 
     def cache(self, capacity: int, *, ring: bool = False, dtype=None) -> KVCache:
         """An empty cache for `step`."""
@@ -288,7 +285,8 @@ class MultiheadAttention(eqx.Module):
         """
         return attend_next_rows(self, x, cache)
 
-    def _head_sums(self) -> HeadSums:
+    def _make_head_sums(self) -> HeadSums:
+        """Returns the module's kernel, rule, method and numbers of heads as a `HeadSums`."""
         parts = (self.kernel, self.rule, self.method, self.order, self.ridge)
         return HeadSums(*parts, self.num_heads, self.num_kv_heads)
 
@@ -296,5 +294,5 @@ class MultiheadAttention(eqx.Module):
         self, q: OfHeads, k: OfHeads, v: OfHeads, prior: Any
     ) -> tuple[Float[Array, "_rows output_size"], Bool[Array, " _rows"]]:
         """The output, and the queries for which no head sees a key."""
-        rows, empty = self._head_sums().values(q, k, v, prior)
+        rows, empty = self._make_head_sums().values(q, k, v, prior)
         return jax.vmap(self.output_proj)(rows), empty

@@ -80,23 +80,25 @@ class SelfAttention(eqx.Module):
         self, x: Float[Array, "rows size"], *, prior: Prior | None = None
     ) -> Float[Array, "rows vo_size"]:
         """The context of each row. `prior` is multiplied by the module's own."""
-        return attend(*self._project(x), **self._attend_arguments(prior), method=self.method)
+        return attend(*self._project(x), **self._attend_kwargs(prior), method=self.method)
 
     def weights(
         self, x: Float[Array, "rows size"], *, prior: Prior | None = None
     ) -> Float[Array, "rows rows"]:
         """The weights $a_{ij}$."""
-        return attention_weights(*self._project(x)[:2], **self._attend_arguments(prior))
+        return attention_weights(*self._project(x)[:2], **self._attend_kwargs(prior))
 
     def _project(self, x: Float[Array, "rows size"]) -> tuple[Array, Array, Array]:
-        """Returns the queries, keys and values of the rows."""
+        """Returns queries, keys and values: the learned projections of each row of x."""
         x = as_sequence("x", x, int(self.query_proj.in_features))
         require_finite("x", x)
         q, k, v = (jax.vmap(p)(x) for p in (self.query_proj, self.key_proj, self.value_proj))
         return q, k, v
 
-    def _attend_arguments(self, prior: Prior | None) -> dict[str, Any]:
-        """Returns kernel, prior and rule; `prior` is multiplied by the module's own."""
+    def _attend_kwargs(self, prior: Prior | None) -> dict[str, Any]:
+        """Returns `kernel`, `prior` and `rule`, the keyword arguments of `attend`. The given prior
+        is multiplied by the module's own.
+        """
         if prior is not None:
             require_prior("prior", prior)
         return {
