@@ -79,8 +79,9 @@ class NearestNeighbours(Embedded, Wrapper):
     def _distance_to_neighbour(
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, " queries"]:
-        """Returns the distance of each query to its m-th nearest key."""
-        m = self._neighbour_count(k.shape[0])
+        """Returns h(q), the distance of each query to its m-th nearest key; m comes from the
+        kernel's `neighbours` or `fraction`."""
+        m = self._count_neighbours(k.shape[0])
 
         def of_query(point: Float[Array, " dim"]) -> Float[Array, ""]:
             steps = jnp.abs(k - point[None, :])
@@ -92,12 +93,13 @@ class NearestNeighbours(Embedded, Wrapper):
 
         return jax.lax.map(of_query, q, batch_size=min(QUERIES_PER_CHUNK, max(1, q.shape[0])))
 
-    def _neighbour_count(self, n: int) -> int:
-        """Returns m, of n keys."""
+    def _count_neighbours(self, keys: int) -> int:
+        """Returns m, for this number of keys: `neighbours`, or `fraction` times the number rounded
+        down, at least 1; `ValueError` if m exceeds it."""
         # a product such as 0.29 * 100 is a hair less than it is
-        m = self.neighbours or max(1, int((self.fraction or 0.0) * n + 1e-9))
-        if m > n:
-            raise ValueError(f"There are {n} keys; got neighbours={m}.")
+        m = self.neighbours or max(1, int((self.fraction or 0.0) * keys + 1e-9))
+        if m > keys:
+            raise ValueError(f"There are {keys} keys; got neighbours={m}.")
         return m
 
     def is_light(self, dim: int) -> bool:
@@ -106,12 +108,12 @@ class NearestNeighbours(Embedded, Wrapper):
 
     def points_of_parts(self, x: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
         """As many points in even steps, m of which are a unit long: the search box of K'."""
-        steps = jnp.arange(len(x), dtype=x.dtype) / self._neighbour_count(len(x))
+        steps = jnp.arange(len(x), dtype=x.dtype) / self._count_neighbours(len(x))
         return jnp.broadcast_to(steps[:, None], x.shape)
 
 
 def _as_fraction(fraction: Any) -> float:
-    """Returns m / n as a float; `ValueError` outside (0, 1]."""
+    """Returns the fraction as a float; `ValueError` unless it is a real number in (0, 1]."""
     if not is_real_number(fraction) or not 0 < fraction <= 1:
         raise ValueError(f"fraction must be above 0 and at most 1; got {fraction!r}.")
     return float(fraction)

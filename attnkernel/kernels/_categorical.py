@@ -79,24 +79,28 @@ class Categorical(Kernel):
         return self.bandwidth_parameter.value
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
-        return self._log_of_columns(tuple(q), tuple(k))
+        return self._sum_over_columns(tuple(q), tuple(k))
 
     def pairwise(
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, "queries keys"]:
-        return self._log_of_columns(*columns(q, k))
+        return self._sum_over_columns(*columns(q, k))
 
-    def _log_of_columns(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
-        """Returns log K of pairs, from the columns of q and of k."""
+    def _sum_over_columns(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
+        """Returns log K(q, k) = Σ_c log K_c(|q_c − k_c|).
+        `q` and `k` hold one array for each column c; q_c and k_c broadcast against each other."""
         dim = len(q)
-        self._require_dimensions(dim)
+        self._require_parameter_shape(dim)
         dtype = q[0].dtype
-        shares, rests = (jnp.broadcast_to(log, (dim,)).astype(dtype) for log in self._log_shares())
+        shares, rests = (
+            jnp.broadcast_to(log, (dim,)).astype(dtype) for log in self._log_bandwidth_shares()
+        )
         steps = [jax.lax.stop_gradient(jnp.abs(a - b)) for a, b in zip(q, k, strict=True)]
         return add_up([self.log_of(steps[c], shares[c], rests[c], c) for c in range(dim)])
 
-    def _log_shares(self) -> tuple[Float[Array, "*dim"], Float[Array, "*dim"]]:
-        """log(λ / λ_max) and log(1 − λ / λ_max)."""
+    def _log_bandwidth_shares(self) -> tuple[Float[Array, "*dim"], Float[Array, "*dim"]]:
+        """Returns log(λ / λ_max) and log(1 − λ / λ_max), with λ the bandwidth and λ_max its upper
+        limit."""
         if isinstance(self.bandwidth_parameter, Between):
             return self.bandwidth_parameter.log_shares()
         share = jnp.asarray(self.bandwidth, float) / jnp.asarray(self.limit, float)
@@ -104,7 +108,7 @@ class Categorical(Kernel):
 
     def check(self, dim_q: int, dim_k: int) -> None:
         super().check(dim_q, dim_k)
-        self._require_dimensions(dim_q)
+        self._require_parameter_shape(dim_q)
 
     def is_light(self, dim: int) -> bool:
         return dim < MANY
@@ -123,7 +127,7 @@ class Categorical(Kernel):
 
         A fit begins and ends there. An end itself, such as λ = 0, is to be given, not found.
         """
-        self._require_dimensions(x.shape[1])
+        self._require_parameter_shape(x.shape[1])
         if self.bandwidth_parameter.is_fixed:
             return unbounded(self)
         where = lambda kernel: kernel.bandwidth_parameter.z  # noqa: E731
@@ -133,7 +137,8 @@ class Categorical(Kernel):
     def rescaled(self, factor: ArrayLike) -> "Categorical":
         return self  # it has no length
 
-    def _require_dimensions(self, dim: int) -> None:
+    def _require_parameter_shape(self, dim: int) -> None:
+        """Raises `ValueError` unless there is one bandwidth, or one for each of `dim` columns."""
         shape = np.broadcast_shapes(self.bandwidth_parameter.shape, self.limit.shape)
         if len(shape) == 1 and shape != (dim,):
             raise ValueError(
@@ -188,7 +193,7 @@ class AitchisonAitken(Categorical):
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
         """0: the sum over all categories is 1."""
-        self._require_dimensions(dim)
+        self._require_parameter_shape(dim)
         return jnp.zeros(())
 
 
@@ -237,11 +242,11 @@ class WangVanRyzin(Categorical):
     __init__ = Categorical.__init__
 
     def log_of(self, steps: Array, share: Array, rest: Array, column: int) -> Array:
-        return rest + jnp.where(steps == 0, 0.0, _times(steps, share) - math.log(2.0))
+        return rest + jnp.where(steps == 0, 0.0, _log_of_power(steps, share) - math.log(2.0))
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
         """0: the sum over all whole numbers is 1; at λ = 1 it is none."""
-        self._require_dimensions(dim)
+        self._require_parameter_shape(dim)
         return jnp.where(jnp.all(jnp.asarray(self.bandwidth) < 1), 0.0, jnp.nan)
 
 
@@ -265,10 +270,10 @@ class LiRacineOrdered(Categorical):
     __init__ = Categorical.__init__
 
     def log_of(self, steps: Array, share: Array, rest: Array, column: int) -> Array:
-        return jnp.where(steps == 0, 0.0, _times(steps, share))
+        return jnp.where(steps == 0, 0.0, _log_of_power(steps, share))
 
 
-def _times(steps: Float[Array, "..."], log: Array) -> Float[Array, "..."]:
-    """steps · log, which is -inf with derivative 0 where log is."""
-    some = ~jnp.isneginf(log)
-    return jnp.where(some, steps * jnp.where(some, log, 0.0), -jnp.inf)
+def _log_of_power(exponent: Float[Array, "..."], log_base: Array) -> Float[Array, "..."]:
+    """Returns log(bˢ) = s log b, with s the exponent; −∞, with derivative 0, where b = 0."""
+    positive = ~jnp.isneginf(log_base)
+    return jnp.where(positive, exponent * jnp.where(positive, log_base, 0.0), -jnp.inf)

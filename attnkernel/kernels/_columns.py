@@ -111,7 +111,8 @@ class On(Embedded, Wrapper):
         return On(number_columns(self.kernel, [names[c] for c in columns]), columns)
 
     def _require_columns(self, dim: int) -> None:
-        """Raises `ValueError` unless points of this dimension have all the columns."""
+        """Raises `ValueError` unless all columns of the kernel are numbers below `dim`, the number
+        of columns of the points; a fit to a frame replaces names by numbers."""
         named = [c for c in self.columns if isinstance(c, str)]
         if named:
             raise ValueError(

@@ -39,11 +39,14 @@ class Compact(Radial):
         outside = squares >= 1.0  # NaN is not, and stays NaN
         return jnp.where(outside, -jnp.inf, self.log_inside(jnp.where(outside, 0.0, squares)))
 
-    def _log_integral(self, dim: int) -> Float[Array, ""]:
+    def _log_radial_integral(self, dim: int) -> Float[Array, ""]:
+        """Returns $\\log \\int_0^1 r^{d - 1} K(r)\\, \\mathrm{d}r$, d = `dim`: K is 0 beyond 1."""
         return log_integral_inside(self.log_inside, dim, self.lengthscale_parameter.log().dtype)
 
-    def _least(self, gaps: Float[Array, "gaps dim"]) -> Float[Array, " dim"]:
-        """A little more than the largest gap to the nearest neighbour: none is without one."""
+    def _shortest_lengthscale(self, gaps: Float[Array, "gaps dim"]) -> Float[Array, " dim"]:
+        """Returns the lower end of a search for ℓ, per dimension: 1.01 times the largest distance
+        of an input to its nearest neighbour, so that each has one in the support.
+        `gaps`: between successive sorted inputs."""
         if gaps.shape[0] < 2:
             return 1.01 * jnp.max(gaps, axis=0)
         ends = jnp.maximum(gaps[0], gaps[-1])
@@ -180,13 +183,14 @@ class Cosine(Compact):
 
 @jax.custom_jvp
 def _log_cosine(squares: Array) -> Array:
-    """Returns log cos(π √s / 2), with a derivative that is finite at 0."""
+    """Returns log cos(π r / 2) from `squares` = r² < 1; its derivative in r² is finite at 0."""
     # cos(πr/2), without its cancellation near r = 1
     return jnp.log(jnp.sin(0.5 * jnp.pi * (1.0 - jnp.sqrt(squares))))
 
 
 @_log_cosine.defjvp
-def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+def _log_cosine_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """Returns log cos(a), a = π r / 2, and its tangent: −(π² / 8) (tan(a) / a) d(r²)."""
     (squares,), (tangent,) = primals, tangents
     positive = squares > 0
     angle = 0.5 * jnp.pi * jnp.sqrt(jnp.where(positive, squares, 0.25))

@@ -20,25 +20,25 @@ class _Convention(NamedTuple):
     from_lengthscale: Callable[[Array], Array]
 
 
-def _times(kernel: str, factor: float) -> _Convention:
-    """ℓ = c h."""
+def _proportional(kernel: str, factor: float) -> _Convention:
+    """Returns the convention ℓ = c h, c = `factor`, for a kernel class with lengthscale ℓ."""
     return _Convention(kernel, lambda h: h * factor, lambda length: length * (1.0 / factor))
 
 
 _QUARTILE = statistics.NormalDist().inv_cdf(0.75)
 
 _CONVENTIONS = {
-    "standard": _times("Gaussian", 1.0),
-    "unhalved": _times("Gaussian", 1.0 / math.sqrt(2.0)),
+    "standard": _proportional("Gaussian", 1.0),
+    "unhalved": _proportional("Gaussian", 1.0 / math.sqrt(2.0)),
     "sklearn_gamma": _Convention(
         "Gaussian", lambda h: jnp.sqrt(0.5 / h), lambda length: 0.5 / length / length
     ),
-    "locfit_gauss": _times("Gaussian", 1.0 / 2.5),
-    "ksmooth_normal": _times("Gaussian", 0.25 / _QUARTILE),
-    "boxcar": _times("Boxcar", 1.0),
-    "ksmooth_box": _times("Boxcar", 0.5),
-    "epanechnikov": _times("Epanechnikov", 1.0),
-    "np_epanechnikov": _times("Epanechnikov", math.sqrt(5.0)),
+    "locfit_gauss": _proportional("Gaussian", 1.0 / 2.5),
+    "ksmooth_normal": _proportional("Gaussian", 0.25 / _QUARTILE),
+    "boxcar": _proportional("Boxcar", 1.0),
+    "ksmooth_box": _proportional("Boxcar", 0.5),
+    "epanechnikov": _proportional("Epanechnikov", 1.0),
+    "np_epanechnikov": _proportional("Epanechnikov", math.sqrt(5.0)),
 }
 
 

@@ -70,7 +70,7 @@ def pairwise_squares(
 
     if not by_product or q.shape[1] < MANY:
         return by_differences()
-    a, b = (_centred(points, _centre(k), inverse, factor) for points in (q, k))
+    a, b = (_centre_and_scale(points, _box_centre(k), inverse, factor) for points in (q, k))
     squares_a, squares_b = (jnp.sum(u * u, axis=1, keepdims=True) for u in (a, b))
 
     def by_matrices() -> Array:
@@ -79,12 +79,13 @@ def pairwise_squares(
         squares = precise_matmul(left, right.T)
         return jnp.minimum(squares, 0.0) if unit < 0 else jnp.maximum(squares, 0.0)
 
-    return jax.lax.cond(_squared_norms_fit(_NEAR, a, b), by_matrices, by_differences)
+    return jax.lax.cond(_squared_norms_are_within(_NEAR, a, b), by_matrices, by_differences)
 
 
 @pairwise_squares.def_jvp
-def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    r"""With points u in lengthscales, $\mathrm{d} r^2 = 2 (u_q - u_k) \cdot (\dot u_q - \dot u_k)$.
+def _pairwise_squares_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    r"""Returns `pairwise_squares(*primals)` and its tangent, `unit` times $\mathrm{d} r^2 =
+    2 (u_q - u_k) \cdot (\mathrm{d} u_q - \mathrm{d} u_k)$, with u the points in lengthscales.
 
     Along one lengthscale it is $2 r^2\, \mathrm{d} \log(1/\ell)$. Otherwise, with points close to
     their centre, it is multiplied out: it is products of matrices, and so is its transpose.
@@ -102,15 +103,24 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
         for array, move in zip(arrays, moves, strict=True)
     ]
     q, k, *scale = arrays
-    a, b = (_centred(points, _centre(k), *scale) for points in (q, k))
-    functions = (functools.partial(function, unit) for function in (_by_products, _by_differences))
-    return out, change + jax.lax.cond(_squared_norms_fit(_CLOSE, a, b), *functions, arrays, moves)
+    a, b = (_centre_and_scale(points, _box_centre(k), *scale) for points in (q, k))
+    functions = (
+        functools.partial(function, unit)
+        for function in (_tangents_by_matrices, _tangents_by_coordinate)
+    )
+    return out, change + jax.lax.cond(
+        _squared_norms_are_within(_CLOSE, a, b), *functions, arrays, moves
+    )
 
 
-def _by_products(unit: float, primals: list, tangents: list) -> Float[Array, "queries keys"]:
-    """Returns the tangents of the scaled squares, by products of matrices."""
+def _tangents_by_matrices(
+    unit: float, primals: list, tangents: list
+) -> Float[Array, "queries keys"]:
+    r"""Returns `unit` times $2 (u_q - u_k) \cdot (\mathrm{d} u_q - \mathrm{d} u_k)$ of all pairs,
+    multiplied out into products of matrices, with u the points in lengthscales.
+    `primals` are q, k, 1/ℓ, and A of the metric AᵀA or None; `tangents` are theirs."""
     q, k, *scale = primals
-    centred = functools.partial(_centred, centre=_centre(k))
+    centred = functools.partial(_centre_and_scale, centre=_box_centre(k))
 
     def in_units(points: Array, inverse: Array, factor: Array | None) -> Array:
         return centred(points, inverse=inverse, factor=factor)
@@ -134,8 +144,12 @@ def _by_products(unit: float, primals: list, tangents: list) -> Float[Array, "qu
     return (2.0 * unit) * (of_q + of_k)
 
 
-def _by_differences(unit: float, primals: list, tangents: list) -> Float[Array, "queries keys"]:
-    """One coordinate u at a time, and so is its transpose: one array of pairs is held."""
+def _tangents_by_coordinate(
+    unit: float, primals: list, tangents: list
+) -> Float[Array, "queries keys"]:
+    """Returns `unit` times d(r²) of all pairs, one coordinate at a time: it and its transpose hold
+    one array of pairs. `primals` are q, k, 1/ℓ, and A of the metric AᵀA or None; `tangents` are
+    theirs."""
     rows, keys, most = primals[0].shape[0], primals[1].shape[0], largest(primals[0].dtype)
 
     recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
@@ -166,27 +180,28 @@ def _by_differences(unit: float, primals: list, tangents: list) -> Float[Array, 
     return jax.lax.scan(add, none, numbers)[0]
 
 
-def _squared_norms_fit(
+def _squared_norms_are_within(
     limit: float, a: Float[Array, "queries dim"], b: Float[Array, "keys dim"]
 ) -> Bool[Array, ""]:
-    """Whether ‖aᵢ‖² + ‖bⱼ‖² ≤ limit for all pairs; under `vmap`, of the whole batch."""
+    """Whether ‖aᵢ‖² + ‖bⱼ‖² ≤ `limit` for all rows of a and b; under `vmap`, of all examples."""
     squares_a, squares_b = (jnp.max(jnp.sum(u * u, axis=1)) for u in (a, b))
     return ~any_in_batch(~(squares_a + squares_b <= limit))
 
 
-def _centre(points: Float[Array, "points dim"]) -> Float[Array, " dim"]:
-    """The middle of the box of points, constant to differentiation."""
+def _box_centre(points: Float[Array, "points dim"]) -> Float[Array, " dim"]:
+    """Returns (minimum + maximum) / 2 of each coordinate; derivatives take it as constant."""
     middle = 0.5 * jnp.min(points, axis=0) + 0.5 * jnp.max(points, axis=0)
     return jax.lax.stop_gradient(middle)
 
 
-def _centred(
+def _centre_and_scale(
     points: Float[Array, "points dim"],
     centre: Float[Array, " dim"],
     inverse: Float[Array, "*dim"],
     factor: Float[Array, "dim dim"] | None,
 ) -> Float[Array, "points dim"]:
-    """Points from the centre, in lengthscales, kept so small that products do not overflow."""
+    """Returns A (x − c) / ℓ of each point x, with c the centre, `inverse` = 1/ℓ and `factor` = A,
+    None for the identity; clipped so that squares do not overflow."""
     points = (points - as_row(centre)) * as_row(inverse)
     if factor is not None:
         points = precise_matmul(points, factor.T)
@@ -195,11 +210,12 @@ def _centred(
 
 
 def largest(dtype: Any) -> float:
-    """What may be squared, with room to spare."""
+    """Returns the 0.475th power of the largest number: sums of squares of it do not overflow."""
     return float(jnp.finfo(dtype).max) ** 0.475
 
 
 def add_up(terms: list[Array]) -> Array:
+    """Returns the sum of the arrays, which broadcast against each other."""
     return functools.reduce(operator.add, terms)
 
 

@@ -66,14 +66,18 @@ class RationalQuadratic(Radial):
     def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
         return -self.alpha * jnp.log1p(squares / (2.0 * self.alpha))
 
-    def _log_integral(self, dim: int) -> Float[Array, ""]:
-        """Finite for α > d / 2; close to it the tail is too long for a quadrature."""
+    def _log_radial_integral(self, dim: int) -> Float[Array, ""]:
+        r"""Returns $\log \int_0^\infty r^{d - 1} (1 + r^2 / 2 \alpha)^{-\alpha}\, \mathrm{d}r$,
+        d = `dim`; NaN for α ≤ d / 2, where it is infinite.
+
+        Close to d / 2 the tail is too long for a quadrature: up to 1 above, in closed form.
+        """
         above = self.alpha - 0.5 * dim
         near, half = (above > 0) & (above < 1), 0.5 * dim
         ours = jnp.where(near, self.alpha, half + 0.5)
         beta = math.lgamma(half) + gammaln(ours - half) - gammaln(ours)
         closed = half * jnp.log(2.0 * ours) + beta - math.log(2.0)
-        return jnp.where(near, closed, super()._log_integral(dim))
+        return jnp.where(near, closed, super()._log_radial_integral(dim))
 
 
 class Cauchy(Radial):

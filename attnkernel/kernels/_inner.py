@@ -22,7 +22,8 @@ from ._base import Embedded, Kernel
 
 
 def _as_finite_array(name: str, axes: int, values: Any) -> Float[Array, "..."]:
-    """Returns an array of finite numbers with this number of axes."""
+    """Returns the values as a floating array; `ValueError`, with the name of the argument, unless
+    it has this number of axes and all its numbers are finite."""
     array = as_real_array(name, values).astype(float)
     if array.ndim != axes:
         shape = "(dim,)" if axes == 1 else "(dim_q, dim_k)"
@@ -220,7 +221,7 @@ class CosineSimilarity(Embedded):
     def embed(
         self, q: Float[Array, "*batch queries dim"], k: Float[Array, "*batch_k keys dim"]
     ) -> tuple[Kernel, Array, Array]:
-        return self.product, _direction(q), _direction(k)
+        return self.product, _normalise_rows(q), _normalise_rows(k)
 
 
 class Bilinear(Embedded):
@@ -262,8 +263,8 @@ class Bilinear(Embedded):
         return DotProduct(fixed(1.0)), precise_matmul(q, matrix), k
 
 
-def _direction(x: Float[Array, "... dim"]) -> Float[Array, "... dim"]:
-    """Rows of length 1; 0 of the row 0. Rows are brought near 1 first: no square overflows."""
+def _normalise_rows(x: Float[Array, "... dim"]) -> Float[Array, "... dim"]:
+    """Returns x / ‖x‖ of each row, 0 for a row of zeros; no square overflows."""
     most = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=-1, keepdims=True))
     some = most > 0
     unit = jnp.where(some, x / jnp.where(some, most, 1.0), 0.0)

@@ -28,7 +28,7 @@ class Laplace(Radial):
     __init__ = Radial.__init__
 
     def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
-        return -_root(squares)
+        return -_safe_sqrt(squares)
 
 
 class Matern32(Radial):
@@ -73,14 +73,14 @@ class Matern52(Radial):
         return _log_matern52(squares)
 
 
-def _root(squares: Array) -> Array:
-    """√ with derivative 0 at 0."""
+def _safe_sqrt(squares: Array) -> Array:
+    """Returns the square root of each number, with derivative 0 at 0, where √ has none."""
     zero = squares == 0
     return jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, squares)))
 
 
-def _polynomial_times_exp(log_polynomial: Callable[[Array], Array], t: Array) -> Array:
-    """Returns log(p(t) exp(−t)) = log p(t) − t, which is −inf where t² overflows."""
+def _log_polynomial_times_exp(log_polynomial: Callable[[Array], Array], t: Array) -> Array:
+    """Returns log(p(t) exp(−t)) = log p(t) − t; −∞ where t² overflows."""
     overflows = jnp.isinf(t * t)
     t = jnp.where(overflows, 0.0, t)
     return jnp.where(overflows, -jnp.inf, log_polynomial(t) - t)
@@ -88,28 +88,29 @@ def _polynomial_times_exp(log_polynomial: Callable[[Array], Array], t: Array) ->
 
 @jax.custom_jvp
 def _log_matern32(squares: Array) -> Array:
-    """Returns log K of r², with a derivative that is finite at 0."""
-    return _polynomial_times_exp(jnp.log1p, jnp.sqrt(3.0 * squares))
+    """Returns log K = log(1 + t) − t, t = √3 r, from r²; its derivative in r² is finite at 0."""
+    return _log_polynomial_times_exp(jnp.log1p, jnp.sqrt(3.0 * squares))
 
 
 @_log_matern32.defjvp
 def _log_matern32_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    """The derivative in r² in closed form, finite at 0."""
+    """Returns log K and its tangent, −(3/2) / (1 + √3 r) times d(r²), finite at r = 0."""
     (squares,), (tangent,) = primals, tangents
-    slope = -1.5 / (1.0 + math.sqrt(3.0) * _root(squares))  # finite where √'s own is not
+    slope = -1.5 / (1.0 + math.sqrt(3.0) * _safe_sqrt(squares))  # finite where √'s own is not
     return _log_matern32(squares), slope * tangent
 
 
 @jax.custom_jvp
 def _log_matern52(squares: Array) -> Array:
-    """Returns log K of r², with a derivative that is finite at 0."""
-    return _polynomial_times_exp(lambda t: jnp.log1p(t + t * t / 3.0), jnp.sqrt(5.0 * squares))
+    """Returns log K = log(1 + t + t²/3) − t, t = √5 r, from r²; its derivative in r² is finite at
+    0."""
+    return _log_polynomial_times_exp(lambda t: jnp.log1p(t + t * t / 3.0), jnp.sqrt(5.0 * squares))
 
 
 @_log_matern52.defjvp
 def _log_matern52_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    """The derivative in r² in closed form, finite at 0."""
+    """Returns log K and its tangent, −(5/6) (1 + t) / (1 + t + t²/3) times d(r²), t = √5 r."""
     (squares,), (tangent,) = primals, tangents
-    root = jnp.minimum(math.sqrt(5.0) * _root(squares), largest(squares.dtype))
+    root = jnp.minimum(math.sqrt(5.0) * _safe_sqrt(squares), largest(squares.dtype))
     slope = -(5.0 / 6.0) * (1.0 + root) / (1.0 + root + root**2 / 3.0)
     return _log_matern52(squares), slope * tangent

@@ -50,18 +50,19 @@ class Periodic(Kernel):
         return self.period_parameter.value
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
-        return self._log_of_columns(tuple(q), tuple(k))
+        return self._sum_over_columns(tuple(q), tuple(k))
 
     def pairwise(
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, "queries keys"]:
-        return self._log_of_columns(*columns(q, k))
+        return self._sum_over_columns(*columns(q, k))
 
     def is_light(self, dim: int) -> bool:
         return dim < MANY
 
-    def _log_of_columns(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
-        """Returns log K of pairs, from the columns of q and of k."""
+    def _sum_over_columns(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
+        """Returns log K(q, k) = −2 Σ_c sin²(π (q_c − k_c) / p) / ℓ².
+        `q` and `k` hold one array for each coordinate c; these broadcast against each other."""
         per_unit = math.pi / self.period
         inverse = jnp.exp(-self.lengthscale_parameter.log()).astype(q[0].dtype)
         chords = [jnp.sin((a - b) * per_unit) * inverse for a, b in zip(q, k, strict=True)]

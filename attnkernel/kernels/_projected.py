@@ -91,7 +91,7 @@ class Projected(Embedded, Wrapper):
 
 
 def _project_points(projection: Projection, x: Array) -> Array:
-    """Returns the projection of each point, in the dtype of x."""
+    """Returns the projection of each point, the last axis of x, in the dtype of x."""
     return jnp.vectorize(projection, signature="(d)->(e)")(x).astype(x.dtype)
 
 
@@ -139,12 +139,12 @@ class SoftCapped(Wrapper):
         return self.with_parts({"kernel": kernel}), q, k
 
     def log_pair(self, q: Float[Array, " dim_q"], k: Float[Array, " dim_k"]) -> Float[Array, ""]:
-        return self._capped(self.kernel.log_pair(q, k))
+        return self._cap_scores(self.kernel.log_pair(q, k))
 
     def pairwise(
         self, q: Float[Array, "queries dim_q"], k: Float[Array, "keys dim_k"]
     ) -> Float[Array, "queries keys"]:
-        return self._capped(self.kernel.pairwise(q, k))
+        return self._cap_scores(self.kernel.pairwise(q, k))
 
     def is_light(self, dim: int) -> bool:
         """No: a hyperbolic tangent of each pair costs more than to store it."""
@@ -154,8 +154,8 @@ class SoftCapped(Wrapper):
         bound = self.kernel.score_upper_bound(boxes)
         return jnp.where(jnp.isneginf(bound), -jnp.inf, self.cap * jnp.tanh(bound / self.cap))
 
-    def _capped(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Returns scores within ±c; -inf stays."""
+    def _cap_scores(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Returns c tanh(s / c) of each score s, with c the cap; −∞ stays −∞."""
         some = ~jnp.isneginf(scores)
         capped = self.cap * jnp.tanh(jnp.where(some, scores, 0.0) / self.cap)
         return jnp.where(some, capped, -jnp.inf)

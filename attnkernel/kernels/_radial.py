@@ -37,8 +37,8 @@ class Metric(Parameter):
     def of(cls, metric: Number) -> "Metric":
         """The parameter of a matrix; `ValueError` if it is not symmetric positive definite."""
         if isinstance(metric, Fixed):
-            return cls(constant(fixed(_factor(metric.numbers)), 2))
-        return cls(Free(_factor(metric), 2))
+            return cls(constant(fixed(_factor_metric(metric.numbers)), 2))
+        return cls(Free(_factor_metric(metric), 2))
 
     @property
     def value(self) -> Float[Array, "..."]:
@@ -111,7 +111,7 @@ class Radial(Scaled):
 
     @property
     def _metric_factor(self) -> Float[Array, "dim dim"] | None:
-        """A with AᵀA = M."""
+        """The matrix A with AᵀA = M, the metric; None for the identity."""
         return None if self.metric_parameter is None else self.metric_parameter.factor
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
@@ -119,19 +119,19 @@ class Radial(Scaled):
 
     def scaled_square(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
         """`unit` times $r^2$ of one query and one key: what `log_pair` gives to `log_of`."""
-        power, inverse, factor = self._scale(q)
+        power, inverse, factor = self._split_lengthscale(q)
         return squares_of(tuple(q * power), tuple(k * power), inverse, factor, self.unit)
 
     def in_lengthscales(self, points: Float[Array, "points dim"]) -> Float[Array, "points dim"]:
         r"""$M^{1/2} x / \ell$ of each point x: the coordinates in which r is the distance."""
-        power, inverse, factor = self._scale(points)
+        power, inverse, factor = self._split_lengthscale(points)
         points = points * as_row(power) * as_row(inverse)
         return points if factor is None else precise_matmul(points, factor.T)
 
     def pairwise(
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, "queries keys"]:
-        power, inverse, factor = self._scale(q)
+        power, inverse, factor = self._split_lengthscale(q)
         scale = inverse, factor, self.unit
         q, k = q * as_row(power), k * as_row(power)
         if is_at_most(q.shape[0] * k.shape[0], MAX_UNROLLED_PAIRS):
@@ -146,12 +146,13 @@ class Radial(Scaled):
     def is_light(self, dim: int) -> bool:
         return (dim if self.metric_parameter is None else dim**2 // 2) <= MAX_LIGHT_DIFFERENCES
 
-    def _scale(
+    def _split_lengthscale(
         self, points: Float[Array, "... dim"]
     ) -> tuple[Float[Array, "*dim"], Float[Array, "*dim"], Float[Array, "dim dim"] | None]:
-        r"""A factor 2^−e near 1/ℓ, the number 2^e / ℓ near 1, and A: r is the length of
-        $A (q - k)\, 2^{-e} (2^e / \ell)$. Derivatives take e as constant."""
-        self._require_dimensions(points.shape[-1])
+        r"""Returns $(2^{-e}, 2^e / \ell, A)$ with $2^e$ near ℓ and AᵀA the metric, None for the
+        identity: $r = \|A (q - k)\, 2^{-e} (2^e / \ell)\|$. Derivatives take e as constant.
+        `points` give the dtype of the three and the dimension that ℓ and A are checked against."""
+        self._require_parameter_shape(points.shape[-1])
         log = self.lengthscale_parameter.log().astype(points.dtype)
         limit = jnp.finfo(points.dtype).maxexp // 2 - 4  # squares of such points are finite
         exponent = jnp.round(jax.lax.stop_gradient(log) / math.log(2.0))
@@ -171,18 +172,18 @@ class Radial(Scaled):
 
     def search_box(self, x: Float[Array, "n dim"]) -> tuple[Scaled, Scaled]:
         """As of `Scaled`; with a metric, of inputs in its coordinates."""
-        self._require_dimensions(x.shape[1])
+        self._require_parameter_shape(x.shape[1])
         factor = self._metric_factor
         return super().search_box(x if factor is None else x @ factor.T)
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
         r"""$\log \int K = \log \int K_1 + \sum_c \log \ell_c - \tfrac12 \log \det M$, with
         $K_1$ the kernel of lengthscale 1: by quadrature, exact to rounding."""
-        self._require_dimensions(dim)
+        self._require_parameter_shape(dim)
         logs = jnp.sum(jnp.broadcast_to(self.lengthscale_parameter.log(), (dim,)))
         if (factor := self._metric_factor) is not None:
             logs = logs - jnp.linalg.slogdet(factor)[1]
-        volume = self._log_integral(dim)
+        volume = self._log_radial_integral(dim)
         if is_concrete(volume) and not np.isfinite(volume):
             raise ValueError(
                 f"{self} falls too slowly to be a density in {dim} dimensions: its integral is "
@@ -190,14 +191,16 @@ class Radial(Scaled):
             )
         return log_sphere(dim) + volume + logs
 
-    def _log_integral(self, dim: int) -> Float[Array, ""]:
-        """$\\log \\int_0^\\infty r^{d - 1} K(r)\\, \\mathrm{d}r$; NaN where it is infinite."""
+    def _log_radial_integral(self, dim: int) -> Float[Array, ""]:
+        """Returns $\\log \\int_0^\\infty r^{d - 1} K(r)\\, \\mathrm{d}r$, d = `dim`; NaN where
+        it is infinite."""
         dtype = self.lengthscale_parameter.log().dtype
         return log_integral(lambda squares: self.log_of(squares * self.unit), dim, dtype)
 
-    def _require_dimensions(self, dim: int) -> None:
-        """Raises `ValueError` unless lengthscales and metric fit points of `dim` dimensions."""
-        super()._require_dimensions(dim)
+    def _require_parameter_shape(self, dim: int) -> None:
+        """Raises `ValueError` unless there is one lengthscale, or `dim` of them, and the metric, if
+        any, has shape (dim, dim)."""
+        super()._require_parameter_shape(dim)
         if (metric := self.metric_parameter) is not None and metric.shape != (dim, dim):
             raise ValueError(
                 f"The metric of this {type(self).__name__} has shape {metric.shape}, "
@@ -205,8 +208,9 @@ class Radial(Scaled):
             )
 
 
-def _factor(metric: ArrayLike) -> Float[Array, "dim dim"]:
-    """A with AᵀA = the metric."""
+def _factor_metric(metric: ArrayLike) -> Float[Array, "dim dim"]:
+    """Returns the upper triangular A with AᵀA = the metric, by Cholesky; `ValueError` unless it is
+    symmetric positive definite."""
     array = as_trained("metric", metric)
     if array.ndim != 2 or array.shape[0] != array.shape[1]:
         raise ValueError(f"metric must have shape (dim, dim); got {array.shape}.")

@@ -51,7 +51,7 @@ class Scaled(Kernel):
 
     def check(self, dim_q: int, dim_k: int) -> None:
         super().check(dim_q, dim_k)
-        self._require_dimensions(dim_k)
+        self._require_parameter_shape(dim_k)
 
     def search_box(self, x: Float[Array, "n dim"]) -> tuple["Scaled", "Scaled"]:
         r"""Lengthscales that inputs x can tell apart: from half a typical gap to ten ranges.
@@ -62,10 +62,10 @@ class Scaled(Kernel):
         clusters nor ties hide the fine structure. A single ℓ takes the widest interval. Other
         parameters are free.
         """
-        self._require_dimensions(x.shape[1])
+        self._require_parameter_shape(x.shape[1])
         gaps = jnp.diff(jnp.sort(x, axis=0), axis=0)
         spread = jnp.sum(gaps, axis=0)
-        lower, upper = self._least(gaps), 10.0 * spread
+        lower, upper = self._shortest_lengthscale(gaps), 10.0 * spread
         constant = spread == 0  # such a dimension has no say
         if self.lengthscale_parameter.shape == ():
             lower = jnp.min(jnp.where(constant, jnp.inf, lower))
@@ -82,12 +82,15 @@ class Scaled(Kernel):
         longer = self.lengthscale_parameter.times(factor)
         return eqx.tree_at(lambda kernel: kernel.lengthscale_parameter, self, longer)
 
-    def _least(self, gaps: Float[Array, "gaps dim"]) -> Float[Array, " dim"]:
-        """Half a typical gap between neighbours, per dimension."""
+    def _shortest_lengthscale(self, gaps: Float[Array, "gaps dim"]) -> Float[Array, " dim"]:
+        """Returns the lower end of a search for ℓ, per dimension: half the mean gap, or half the
+        median of the gaps above 0 if that is smaller. `gaps`: between successive sorted inputs."""
         median = jnp.nanmedian(jnp.where(gaps > 0, gaps, jnp.nan), axis=0)
         return 0.5 * jnp.minimum(jnp.mean(gaps, axis=0), median)
 
-    def _require_dimensions(self, dim: int) -> None:
+    def _require_parameter_shape(self, dim: int) -> None:
+        """Raises `ValueError` unless there is one lengthscale, or one per dimension of points of
+        `dim` dimensions."""
         shape = self.lengthscale_parameter.shape
         if len(shape) == 1 and shape != (dim,):
             raise ValueError(
