@@ -77,7 +77,7 @@ class Prior(eqx.Module):
         """$\\log \\pi(i, j)$ of all pairs of the given indices."""
 
         def pair(i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
-            return _require_number(f"{type(self).__name__}.log_pair", self.log_pair(i, j))
+            return _require_scalar(f"{type(self).__name__}.log_pair", self.log_pair(i, j))
 
         return jax.vmap(jax.vmap(pair, in_axes=(None, 0)), in_axes=(0, None))(i, j)
 
@@ -155,7 +155,7 @@ class Mask(Prior):
         return jnp.where(self.any_allowed(block), 0.0, -jnp.inf)
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
-        allowed = _require_number(f"{type(self).__name__}.allows", self.allows(i, j))
+        allowed = _require_scalar(f"{type(self).__name__}.allows", self.allows(i, j))
         return jnp.where(allowed, 0.0, -jnp.inf)
 
     def __and__(self, other: "Mask") -> "Mask":
@@ -260,10 +260,11 @@ def require_prior(name: str, prior: Any) -> None:
     require_instance(name, getattr(prior, "stack", prior), Prior, "ak.Causal()")
 
 
-def _require_number(name: str, found: Any) -> Any:
-    """Returns what a method of one pair found; `ValueError` unless it is one number."""
+def _require_scalar(method: str, result: Any) -> Any:
+    """Returns the result of a method for one pair of positions (i, j); `ValueError`, with the name
+    of the method, unless it is one number."""
     expected = "one number for one pair (i, j)"
-    return require_shape(name, found, (), expected, "i and j are single positions.")
+    return require_shape(method, result, (), expected, "i and j are single positions.")
 
 
 def key_mask_of(prior: Any) -> KeyMask:

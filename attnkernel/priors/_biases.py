@@ -231,10 +231,10 @@ class Table(Prior):
 
     def __init__(self, bias: ArrayLike):
         array = as_real_array("bias", bias)
-        if array.ndim != 2 or not jnp.issubdtype(_given_dtype(bias), jnp.floating):
+        if array.ndim != 2 or not jnp.issubdtype(_dtype_as_given(bias), jnp.floating):
             raise ValueError(
                 f"bias must be floating numbers, shape (queries, keys); got dtype "
-                f"{_given_dtype(bias)} and shape {array.shape}. For a Boolean mask use "
+                f"{_dtype_as_given(bias)} and shape {array.shape}. For a Boolean mask use "
                 f"ak.priors.Given."
             )
         require_log_values("bias", array, "A pair is forbidden by -inf.")
@@ -273,10 +273,10 @@ class KeyWeights(Prior):
 
     def __init__(self, log_weights: ArrayLike):
         array = as_real_array("log_weights", log_weights)
-        if array.ndim != 1 or not jnp.issubdtype(_given_dtype(log_weights), jnp.floating):
+        if array.ndim != 1 or not jnp.issubdtype(_dtype_as_given(log_weights), jnp.floating):
             raise ValueError(
                 f"log_weights must be floating numbers, one per key, shape (keys,); got dtype "
-                f"{_given_dtype(log_weights)} and shape {array.shape}."
+                f"{_dtype_as_given(log_weights)} and shape {array.shape}."
             )
         require_log_values("log_weights", array, "A key is hidden by -inf.")
         self.log_weights = array
@@ -292,6 +292,6 @@ class KeyWeights(Prior):
         return self.log_weights[j]
 
 
-def _given_dtype(given: ArrayLike) -> np.dtype:
-    """Returns the dtype before `as_real_array`, which makes floats of Booleans and integers."""
-    return given.dtype if isinstance(given, jax.Array) else np.asarray(given).dtype
+def _dtype_as_given(values: ArrayLike) -> np.dtype:
+    """Returns the dtype of a user's values, before Booleans and integers are made floats."""
+    return values.dtype if isinstance(values, jax.Array) else np.asarray(values).dtype
