@@ -53,10 +53,12 @@ class BenchAttention(Benchmark):
 
     def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
         places = itertools.product(sorted(set(self.length)), WORKS)
-        return [functools.partial(self._case, length, *work) for length, work in places]
+        return [functools.partial(self._make_case, length, *work) for length, work in places]
 
-    def _case(self, length: int, causal: bool, phase: str) -> Case:
-        """The case of one sequence length, mask and phase."""
+    def _make_case(self, length: int, causal: bool, phase: str) -> Case:
+        """Returns the `Case` that times every contender's attention between `length` tokens, causal
+        or full; `phase`: "forward", or "+ backward" for gradients too.
+        """
         arrays = draw_arrays(self.heads, length, self.dim, self.seed)
         max_bytes = self.max_memory_gib * GIB
         return Case(
@@ -128,7 +130,7 @@ class BenchAttention(Benchmark):
         ]
 
     def print_tables(self, results: Results, run: Run) -> None:
-        note_unavailable(run, _unavailable_contenders(results.more["memory"]), len(WORKS))
+        note_unavailable(run, _list_unavailable(results.more["memory"]), len(WORKS))
         super().print_tables(results, run)
 
     def draw(self, results: Results, run: Run) -> None:
@@ -141,7 +143,9 @@ class BenchAttention(Benchmark):
 
 
 def _memory_by_contender(results: Results) -> dict[str, dict[str, float]]:
-    """The memory in MiB by contender and work, where it was measured."""
+    """Returns the measured MiB of one call, by contender and then by work, such as "causal
+    forward".
+    """
     found: dict[str, dict[str, float]] = {}
     for row in results.more["memory"]:
         if row["growth_bytes"] is not None:
@@ -150,8 +154,10 @@ def _memory_by_contender(results: Results) -> dict[str, dict[str, float]]:
     return found
 
 
-def _unavailable_contenders(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
-    """The contenders that could not run, each with its work and the reason."""
+def _list_unavailable(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    """Returns (contender, work, reason) for each row of the memory table whose contender could not
+    run.
+    """
     return [
         (row["contender"], f"memory, {in_words(row['causal'], row['phase'])}", row["unavailable"])
         for row in rows

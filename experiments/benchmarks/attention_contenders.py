@@ -68,7 +68,7 @@ def draw_arrays(heads: int, length: int, dim: int, seed: int) -> list[Array]:
 def make(name: str, causal: bool, phase: str, arrays: list[Array], max_bytes: float) -> Contender:
     """A contender for one piece of work; ours has no limit of memory."""
     if name == TORCH:
-        return _torch_contender(arrays, causal, phase)
+        return _make_torch_contender(arrays, causal, phase)
 
     def forward(q: Heads, k: Heads, v: Heads) -> Heads:
         return JAX_CONTENDERS[name](q, k, v, causal)
@@ -91,8 +91,10 @@ def one_call(
     return lambda: timed(make(name, causal, phase, arrays, max_bytes)) and None
 
 
-def _torch_contender(arrays: list[Array], causal: bool, phase: str) -> Contender:
-    """PyTorch's attention as a contender."""
+def _make_torch_contender(arrays: list[Array], causal: bool, phase: str) -> Contender:
+    """Returns a function that computes attention by PyTorch; in the phase "+ backward", gradients
+    in q, k and v too. `arrays`: q, k, v and a cotangent, each of shape (heads, tokens, dim).
+    """
     torch = optional_import("torch")
     # batches come first
     q, k, v, cotangent = (torch.tensor(np.asarray(array))[None] for array in arrays)

@@ -87,7 +87,7 @@ class BenchGPU(Benchmark):
 
     def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
         places = itertools.product(self.jobs, sorted(set(self.n)), (FORWARD, BACKWARD))
-        return [functools.partial(self._case, *place) for place in places]
+        return [functools.partial(self._make_case, *place) for place in places]
 
     def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
         return {
@@ -122,8 +122,10 @@ class BenchGPU(Benchmark):
     def panel(self, row: Mapping[str, Any]) -> str:
         return f"{row['job']}, {row['phase']}"
 
-    def _case(self, job: Job, n: int, phase: str) -> Case:
-        """The case of one job, number of points and phase."""
+    def _make_case(self, job: Job, n: int, phase: str) -> Case:
+        """Returns the `Case` that times every contender on n queries and keys of the kernel and
+        dimensions of `job`; `phase`: "forward", or "+ backward" for gradients.
+        """
         rng = np.random.default_rng(self.seed)
         shapes = (n, job.dim), (n, job.dim), (n, job.dim_v), (n, job.dim_v)
         data = [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes]

@@ -83,15 +83,15 @@ def cudnn(q: Array, k: Array, v: Array) -> Array:
 
 
 def torch_attention(phase: str, data: list[Array], precision: str) -> Contender:
-    torch = _torch_on_gpu()
+    torch = _import_torch_with_gpu()
     attention = torch.nn.functional.scaled_dot_product_attention
     tensors = (torch.tensor(np.asarray(x), dtype=getattr(torch, precision)) for x in data)
     on_gpu = [tensor.cuda()[None, None] for tensor in tensors]
-    return _torch_contender(torch, functools.partial(attention, is_causal=True), phase, on_gpu)
+    return _make_torch_contender(torch, functools.partial(attention, is_causal=True), phase, on_gpu)
 
 
 def keops_sums(job: Job, phase: str, data: list[Array]) -> Contender:
-    torch = _torch_on_gpu()
+    torch = _import_torch_with_gpu()
     keops = optional_import("pykeops.torch")
     kernel = job.kernel
     assert isinstance(kernel, ak.Gaussian)
@@ -103,19 +103,23 @@ def keops_sums(job: Job, phase: str, data: list[Array]) -> Contender:
         return scores.sumsoftmaxweight(keops.LazyTensor(v[None, :, :]), dim=1)
 
     on_gpu = [torch.tensor(np.asarray(x), device="cuda") for x in data]
-    return _torch_contender(torch, attention, phase, on_gpu)
+    return _make_torch_contender(torch, attention, phase, on_gpu)
 
 
-def _torch_on_gpu() -> Any:
-    """PyTorch; raises `Unavailable` unless it sees a GPU."""
+def _import_torch_with_gpu() -> Any:
+    """Imports PyTorch; raises `Unavailable` unless it is installed and sees a GPU."""
     torch = optional_import("torch")
     if not torch.cuda.is_available():
         raise Unavailable("PyTorch sees no GPU")
     return torch
 
 
-def _torch_contender(torch: Any, attention: Callable, phase: str, data: list[Any]) -> Contender:
-    """Values; or gradients in q, k and v, for the last of the data as a cotangent."""
+def _make_torch_contender(
+    torch: Any, attention: Callable, phase: str, data: list[Any]
+) -> Contender:
+    """Returns a function that computes `attention(q, k, v)` by PyTorch; in the phase "+ backward",
+    its gradients in q, k and v. `data`: q, k, v and a cotangent, as tensors on the GPU.
+    """
     *inputs, cotangent = data
 
     def forward() -> Any:

@@ -83,10 +83,10 @@ class Million(Benchmark):
     def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
         """One criterion and its gradient; of KeOps a sum, of R bandwidth and curve."""
         places = itertools.product(sorted(set(self.dims)), sorted(set(self.sizes)))
-        return [functools.partial(self._criterion_case, key, n, dim) for dim, n in places]
+        return [functools.partial(self._make_criterion_case, key, n, dim) for dim, n in places]
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
-        whole = [functools.partial(self._fit_case, key, what) for what in self.fits]
+        whole = [functools.partial(self._make_fit_case, key, size) for size in self.fits]
         fits = self.measured(monitor, whole, "fits")
         x, y = self._simulate_data(key, fits[0]["n"], fits[0]["dim"])
         drawn = curves_of(fits[0], x, y, self.tol, self.curve) if fits[0]["dim"] == 1 else {}
@@ -94,7 +94,9 @@ class Million(Benchmark):
         return Results(self.measured(monitor, self.cases(key)), more, drawn)
 
     def _simulate_data(self, key: PRNGKeyArray, n: int, dim: int) -> tuple[Array, Array]:
-        """The curve of Czyż (2024); in more dimensions the mean of one such curve per input."""
+        """Simulates x, shape (n, dim), and y, shape (n,): the curve of Czyż (2024) and its noise;
+        in more dimensions, the mean of one such curve for each input.
+        """
         if dim == 1:
             data = ak.data.heteroskedastic(key=key, n=n)
             return data.x, data.y
@@ -104,9 +106,11 @@ class Million(Benchmark):
         sd = jnp.mean(ak.data.heteroskedastic_sd(x), axis=1)
         return x, mean + sd * jax.random.normal(noise_key, (n,))
 
-    def _fit_case(self, key: PRNGKeyArray, what: FitOf) -> Case:
-        """The case of one fit."""
-        x, y = self._simulate_data(key, what.n, what.dim)
+    def _make_fit_case(self, key: PRNGKeyArray, size: FitOf) -> Case:
+        """Returns the `Case` that times a whole leave-one-out fit of `size.n` simulated points in
+        `size.dim` dimensions, by attnkernel and in one dimension by R.
+        """
+        x, y = self._simulate_data(key, size.n, size.dim)
         start = rule_of_thumb(x)
         fourier = ak.Fourier(self.tol)
         model, *bounds = (
@@ -134,13 +138,15 @@ class Million(Benchmark):
             return result.model.kernel.lengthscale, result.loss, result.starts.steps[0]
 
         contenders: dict[str, Callable[[], Any]] = {OURS: lambda: fit}
-        if what.dim == 1:
+        if size.dim == 1:
             contenders[R] = lambda: kernsmooth(x[:, 0], y)
-        label = f"fit of n = {what.n}, d = {what.dim}"
-        return Case({"n": what.n, "dim": what.dim}, label, contenders, describe)
+        label = f"fit of n = {size.n}, d = {size.dim}"
+        return Case({"n": size.n, "dim": size.dim}, label, contenders, describe)
 
-    def _criterion_case(self, key: PRNGKeyArray, n: int, dim: int) -> Case:
-        """The case of one evaluation of the criterion."""
+    def _make_criterion_case(self, key: PRNGKeyArray, n: int, dim: int) -> Case:
+        """Returns the `Case` that times one leave-one-out criterion of n simulated points, with its
+        gradient in the lengthscale, by each method and peer.
+        """
         x, y = self._simulate_data(key, n, dim)
         lengthscale = rule_of_thumb(x) * TYPICAL_LENGTHSCALE[dim]
 

@@ -43,10 +43,12 @@ class BenchModules(Benchmark):
 
     def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
         works = itertools.product(sorted(set(self.length)), (False, True), (FORWARD, BACKWARD))
-        return [functools.partial(self._case, key, *work) for work in works]
+        return [functools.partial(self._make_case, key, *work) for work in works]
 
-    def _case(self, key: PRNGKeyArray, length: int, causal: bool, phase: str) -> Case:
-        """The case of one sequence length, mask and phase."""
+    def _make_case(self, key: PRNGKeyArray, length: int, causal: bool, phase: str) -> Case:
+        """Returns the `Case` that times the modules of all libraries, with equal weights, on a
+        sequence of `length` tokens; `phase`: "forward", or "+ backward" for gradients.
+        """
         module_key, x_key = jax.random.split(key)
         theirs = eqx.nn.MultiheadAttention(self.heads, self.size, key=module_key)
         ours = ak.MultiheadAttention(self.heads, self.size, key=module_key)  # the same weights
@@ -67,7 +69,7 @@ class BenchModules(Benchmark):
 
             def both(weights: Any, x: Array) -> Any:
                 loss = lambda w, x: jnp.sum(forward(w, x) ** 2)  # noqa: E731
-                return _module_gradients(*jax.grad(loss, (0, 1))(weights, x))
+                return _list_projection_weights(*jax.grad(loss, (0, 1))(weights, x))
 
             function = forward if phase == FORWARD else both
             return compiled(function, weights, x, max_bytes=self.max_memory_gib * GIB)[0]
@@ -95,8 +97,10 @@ class BenchModules(Benchmark):
         return [target(times, 3.0, ratios(at_longest, EQUINOX, OURS))]
 
 
-def _module_gradients(module: Any, x: Array) -> list[Array]:
-    """Gradients in the weights of the projections, and in x."""
+def _list_projection_weights(module: Any, x: Array) -> list[Array]:
+    """Returns the weights of the four projections of `module`, then x, as one list: here gradients
+    in them, to compare between libraries.
+    """
     return [*(getattr(module, name).weight for name in _PROJECTIONS), x]
 
 

@@ -61,10 +61,12 @@ class BenchRegression(Benchmark):
 
     def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
         places = itertools.product(sorted(set(self.n)), sorted(set(self.dim)))
-        return [functools.partial(self._draw_case, key, *place) for place in places]
+        return [functools.partial(self._make_case, key, *place) for place in places]
 
-    def _draw_case(self, key: PRNGKeyArray, n: int, dim: int) -> Case:
-        """Draws n points in `dim` dimensions; returns the contenders that are timed on them."""
+    def _make_case(self, key: PRNGKeyArray, n: int, dim: int) -> Case:
+        """Simulates n points in `dim` dimensions; returns the `Case` that times the contenders and
+        the bounds on all pairs of them.
+        """
         x = jax.random.normal(key, (n, dim))
         y = jnp.sin(jnp.sum(x, axis=1, keepdims=True))
         parts = (jnp.asarray(0.5 * dim**0.5), x, y)
@@ -83,9 +85,9 @@ class BenchRegression(Benchmark):
             OURS: lambda: compiled(blockwise, *parts)[0],
             KEOPS: lambda: keops(*parts),
             DENSE: lambda: compiled(dense, *parts, max_bytes=max_bytes)[0],
-            SKLEARN: lambda: _sklearn_contender(*parts, max_bytes),
+            SKLEARN: lambda: _make_sklearn_contender(*parts, max_bytes),
         }
-        line = jnp.linspace(0.0, 1.0, _padded_number(n), dtype=x.dtype)
+        line = jnp.linspace(0.0, 1.0, _round_up_to_blocks(n), dtype=x.dtype)
         square = jnp.ones((PRODUCT_ROWS, PRODUCT_ROWS), x.dtype)
 
         agreed = agree(OURS, 1e-4, list(predictors))
@@ -99,7 +101,7 @@ class BenchRegression(Benchmark):
                 BOUNDS[1]: lambda: compiled(exp_and_sum_in_blocks, line)[0],
                 PRODUCT: lambda: compiled(jnp.matmul, square, square)[0],
             },
-            lambda results, row: agreed(results, row) | _rates(row),
+            lambda results, row: agreed(results, row) | _compute_rates(row),
         )
 
     def values(self, row: Mapping[str, Any]) -> dict[str, float]:
@@ -166,8 +168,10 @@ def keops(lengthscale: Array, x: Array, y: Array) -> Contender:
     return predict
 
 
-def _sklearn_contender(lengthscale: Array, x: Array, y: Array, max_bytes: float) -> Contender:
-    """Kernel regression by scikit-learn as a contender."""
+def _make_sklearn_contender(lengthscale: Array, x: Array, y: Array, max_bytes: float) -> Contender:
+    """Returns a function that predicts at all x by scikit-learn's `rbf_kernel`; raises
+    `Unavailable` if its matrix takes more than `max_bytes`.
+    """
     rbf_kernel = optional_import("sklearn.metrics.pairwise").rbf_kernel
     needed = x.itemsize * x.shape[0] ** 2
     if needed > max_bytes:
@@ -184,15 +188,19 @@ def _sklearn_contender(lengthscale: Array, x: Array, y: Array, max_bytes: float)
     return predict
 
 
-def _padded_number(n: int) -> int:
-    """The number of points of the bound: n, rounded up to whole blocks."""
+def _round_up_to_blocks(n: int) -> int:
+    """Returns n rounded up to a multiple of `BLOCK_ROWS`."""
     return -(-n // BLOCK_ROWS) * BLOCK_ROWS
 
 
-def _rates(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Pairs a second of a row, and operations of the product of matrices."""
+def _compute_rates(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns 10⁹ pairs a second by contender, the operations of a pair, and the Gflop/s of a
+    product of matrices, from `n`, `dim` and `median` seconds by contender in `row`.
+    """
     rates = {
-        name: float(_padded_number(row["n"]) if name in BOUNDS else row["n"]) ** 2 / spent / 1e9
+        name: float(_round_up_to_blocks(row["n"]) if name in BOUNDS else row["n"]) ** 2
+        / spent
+        / 1e9
         for name, spent in row["median"].items()
         if name != PRODUCT
     }

@@ -45,7 +45,7 @@ def attnkernel(orders: Sequence[int], starts: int) -> Regressor:
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
         models = (ak.KernelRegression(_rule_of_thumb_kernel(x), order=order) for order in orders)
-        return _best_fit(
+        return _select_best_fit(
             ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=starts) for model in models
         )
 
@@ -68,25 +68,29 @@ def attnkernel_bias_reduced(iterations: Sequence[int], starts: int) -> Regressor
                 model = model if number == 1 else ak.BiasReduced(model, number)
                 fits.append(ak.fit(model, x, y, objective=ak.AICc(), starts=starts))
                 kernel = fits[-1].model.kernel.rescaled(1.3)
-        return _best_fit(fits)
+        return _select_best_fit(fits)
 
     return fit
 
 
 def _rule_of_thumb_kernel(x: np.ndarray) -> ak.Gaussian:
-    """The Gaussian kernel with the lengthscales of the rule of thumb."""
+    """Returns the Gaussian kernel with the lengthscales sd(x) n^(−1/(d + 4)), one for each column
+    of x, shape (n, d).
+    """
     return ak.Gaussian(x.std(axis=0) * len(x) ** (-1 / (x.shape[1] + 4)))
 
 
-def _best_fit(fits: Iterable[ak.Fit]) -> Fitted:
-    """The fit with the lowest criterion, with conformal intervals."""
+def _select_best_fit(fits: Iterable[ak.Fit]) -> Fitted:
+    """Returns the fit with the lowest criterion, as a `Fitted` that predicts with conformal
+    intervals.
+    """
     best = min(fits, key=lambda fit: float(fit.loss))
 
     def predict(at: np.ndarray, level: float) -> Prediction:
         band = ak.conformal(best, at, level=level)
         return Prediction(*map(np.asarray, (band.centre, band.lower, band.upper)))
 
-    lengthscales = _numbers_as_text(best.model.kernel.lengthscale)
+    lengthscales = _format_numbers(best.model.kernel.lengthscale)
     return Fitted(predict, f"{best.model.description}, {lengthscales}")
 
 
@@ -104,7 +108,7 @@ def statsmodels(kind: str) -> Regressor:
                 warnings.simplefilter("ignore")
                 return Prediction(np.asarray(model.fit(at)[0]))
 
-        return Fitted(predict, _numbers_as_text(model.bw), np.asarray(model.bw))
+        return Fitted(predict, _format_numbers(model.bw), np.asarray(model.bw))
 
     return fit
 
@@ -124,7 +128,7 @@ def kerneljax(degree: int) -> Regressor:
             )
 
         bandwidth = np.asarray(found.bandwidth.h)
-        return Fitted(predict, _numbers_as_text(bandwidth), bandwidth)
+        return Fitted(predict, _format_numbers(bandwidth), bandwidth)
 
     return fit
 
@@ -135,7 +139,7 @@ def gaussian_process(restarts: int, seed: int) -> Regressor:
         optional_import("sklearn.gaussian_process"),
         optional_import("sklearn.gaussian_process.kernels"),
     )
-    prepared = _standardising_pipeline()
+    prepared = _make_standardising_pipeline()
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
         kernel = kernels.ConstantKernel() * kernels.RBF(np.ones(x.shape[1]))
@@ -165,7 +169,7 @@ def nearest_neighbours(seed: int) -> Regressor:
     """scikit-learn's: the number of neighbours by five folds, inputs in standard deviations."""
     selection = optional_import("sklearn.model_selection")
     make = optional_import("sklearn.neighbors").KNeighborsRegressor
-    prepared = _standardising_pipeline()
+    prepared = _make_standardising_pipeline()
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
         grid = [k for k in (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70) if k <= 0.7 * len(x)]
@@ -181,8 +185,8 @@ def nearest_neighbours(seed: int) -> Regressor:
     return fit
 
 
-def _standardising_pipeline() -> Callable[[Any], Any]:
-    """A function that puts a scaler of the inputs before a scikit-learn model."""
+def _make_standardising_pipeline() -> Callable[[Any], Any]:
+    """Returns a function that puts a `StandardScaler` of the inputs before a scikit-learn model."""
     pipeline, scaler = (
         optional_import("sklearn.pipeline"),
         optional_import("sklearn.preprocessing").StandardScaler,
@@ -190,8 +194,8 @@ def _standardising_pipeline() -> Callable[[Any], Any]:
     return lambda model: pipeline.make_pipeline(scaler(), model)
 
 
-def _numbers_as_text(values: Any) -> str:
-    """Numbers with four significant digits, as text."""
+def _format_numbers(values: Any) -> str:
+    """Returns numbers as text: four significant digits each, separated by commas."""
     return ", ".join(f"{value:.4g}" for value in np.ravel(np.asarray(values)))
 
 

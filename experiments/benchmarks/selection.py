@@ -68,12 +68,14 @@ class BenchSelection(Benchmark):
         places = list(itertools.product(sorted(set(self.dims)), sorted(set(self.n))))
         keys = Keys(key).stack(len(places))
         return [
-            functools.partial(self._case, *place, key)
+            functools.partial(self._make_case, *place, key)
             for place, key in zip(places, keys, strict=True)
         ]
 
-    def _case(self, dim: int, n: int, key: PRNGKeyArray) -> Case:
-        """The case of one dimension and number of points."""
+    def _make_case(self, dim: int, n: int, key: PRNGKeyArray) -> Case:
+        """Returns the `Case` that times the selection of bandwidths by every contender, on n
+        simulated points in `dim` dimensions.
+        """
         x, y = _simulate_data(key, n, dim)
 
         def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,12 +94,14 @@ class BenchSelection(Benchmark):
     def selector(self, name: str) -> Select:
         """What selects the bandwidths of a contender. **Raises:** `Unavailable`."""
         if name == OURS:
-            return self._ours
+            return self._select_by_attnkernel
         fit = PEERS[name]()
         return lambda x, y: np.asarray(fit(x, y).bandwidth)
 
-    def _ours(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """The bandwidths that minimise our leave-one-out criterion."""
+    def _select_by_attnkernel(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Returns the bandwidths, one for each column of x, that minimise the leave-one-out
+        criterion of attnkernel.
+        """
         model = ak.KernelRegression(ak.Gaussian(np.full(x.shape[1], 0.3)))
         fit = ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=self.starts)
         return np.asarray(fit.model.kernel.lengthscale)
@@ -158,7 +162,9 @@ def criterion(x: np.ndarray, y: np.ndarray, bandwidth: np.ndarray) -> float:
 
 
 def _simulate_data(key: Any, n: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """x uniform on the unit cube, y a sum of sines and noise of standard deviation 0.3."""
+    """Simulates x, shape (n, dim), uniform on the unit cube, and y = Σ_a sin(2π x_a) + noise of sd
+    0.3.
+    """
     inputs, noise = jax.random.split(key)
     x = np.asarray(jax.random.uniform(inputs, (n, dim)), np.float64)
     y = np.sin(2.0 * np.pi * x).sum(axis=1) + 0.3 * np.asarray(jax.random.normal(noise, (n,)))

@@ -33,17 +33,21 @@ def count_all(
     with monitor.progress("small samples", len(contenders)) as tick:
         for done, (name, select) in enumerate(contenders.items(), 1):
             started = time.perf_counter()
-            results = _select_all(select, samples, np.inf if name == ours else max_seconds)
+            results = _select_until_timeout(
+                select, samples, np.inf if name == ours else max_seconds
+            )
             spent = time.perf_counter() - started
             tables.append(count(name, samples, results) | {"seconds": round(spent, 1)})
             tick(done, f"{name}: {len(results)} samples, {spent:.1f} s")
     return tables
 
 
-def _select_all(
+def _select_until_timeout(
     select: Select, samples: list[tuple[np.ndarray, np.ndarray]], max_seconds: float
 ) -> list[np.ndarray | None]:
-    """Bandwidths of the samples that the time allows; None where an error was raised."""
+    """Returns the bandwidths `select(x, y)` of each sample (x, y), None where it raised an error;
+    begins no sample after `max_seconds`.
+    """
     results: list[np.ndarray | None] = []
     started = time.perf_counter()
     for x, y in samples:

@@ -43,10 +43,10 @@ class BenchSweep(Benchmark):
     looks: ClassVar = {SWEEP: {"color": BLUE}, ONE: {"color": GREY}, EACH: {"color": ORANGE}}
 
     def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
-        return [self._case]
+        return [self._make_case]
 
-    def _case(self) -> Case:
-        """The case of one sweep."""
+    def _make_case(self) -> Case:
+        """Returns the `Case` that times the command of one sweep and commands of single members."""
         members = self.seeds * len(self.hold_out)
         temporary = tempfile.TemporaryDirectory()
         folder = Path(temporary.name)
@@ -61,13 +61,13 @@ class BenchSweep(Benchmark):
         def sweep() -> None:
             sizes = ",".join(f"[{size}]" for size in self.hold_out)
             axes = (f"seed=0..{self.seeds - 1}", f"hold_out={sizes}")
-            _run_command(folder, "sweep", "c.yaml", *axes, "--out", f"sweep_{next(sweeps)}")
+            _run_experiments(folder, "sweep", "c.yaml", *axes, "--out", f"sweep_{next(sweeps)}")
 
         def single() -> None:
             number = next(singles)
             seed, size = divmod(int(chosen[number]), len(self.hold_out))
             asked = (f"seed={seed}", f"hold_out=[{self.hold_out[size]}]")
-            _run_command(folder, "run", "c.yaml", *asked, "--out", f"single_{number}")
+            _run_experiments(folder, "run", "c.yaml", *asked, "--out", f"single_{number}")
             directories.append((seed, str([self.hold_out[size]]), folder / f"single_{number}"))
 
         def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,8 +96,10 @@ class BenchSweep(Benchmark):
         ]
 
 
-def _run_command(folder: Path, *arguments: str) -> None:
-    """Runs `python -m experiments ...` with no compiled programs kept from before."""
+def _run_experiments(folder: Path, *arguments: str) -> None:
+    """Runs `python -m experiments ARGUMENTS` in `folder`, without a cache of compiled programs;
+    raises `RuntimeError` if it fails.
+    """
     env = {name: value for name, value in os.environ.items() if "COMPILATION_CACHE" not in name}
     root = str(Path(__file__).parents[2])
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [root, env.get("PYTHONPATH")]))
@@ -114,9 +116,9 @@ def _run_command(folder: Path, *arguments: str) -> None:
 
 
 def _largest_deviation(table: Path, directories: list[tuple[int, str, Path]]) -> float:
-    """Returns the largest relative difference between a sweep and the same runs one by one.
-
-    `table`: the numbers of the sweep; `directories`: seed, hold-out and directory of each run.
+    """Returns the largest relative difference between the numbers of a sweep and those of the same
+    runs one by one. `table`: `members.csv` of the sweep; `directories`: seed, hold-out and
+    directory of each run.
     """
     with table.open(encoding="utf-8") as file:
         rows = {(int(row["seed"]), row["hold_out"]): row for row in csv.DictReader(file)}

@@ -62,11 +62,11 @@ class BenchTraining(Benchmark):
         keys = Keys(key)
         data = self.data.load(keys.next())
         works = {
-            "hold-out fits": self._hold_outs(data, keys.stack(len(self.hold_out))),
-            "head fits": self._heads(data, keys.stack(len(self.heads))),
+            "hold-out fits": self._make_hold_out_trainings(data, keys.stack(len(self.hold_out))),
+            "head fits": self._make_head_trainings(data, keys.stack(len(self.heads))),
         }
         return [
-            functools.partial(_case, work, cold, *contenders)
+            functools.partial(_make_case, work, cold, *contenders)
             for work, contenders in works.items()
             for cold in (True, False)
         ]
@@ -113,8 +113,12 @@ class BenchTraining(Benchmark):
             cells = [[name, number(value)] for name, value in results.more[title].items()]
             run.table(title, ["", "times" if title.startswith("speedup") else "seconds"], cells)
 
-    def _hold_outs(self, data: ak.data.Dataset, keys: Array) -> tuple[Callable, Callable]:
-        """The hold-out trainings, by `fit_many` and by a loop."""
+    def _make_hold_out_trainings(
+        self, data: ak.data.Dataset, keys: Array
+    ) -> tuple[Callable, Callable]:
+        """Returns two functions that train one model for each size of hold-out: by one `fit_many`,
+        and by a Python loop. `keys`: one for each size.
+        """
         model = ak.KernelRegression(
             _unhalved_gaussian(1.0), rule=ak.Softmax(sink_mass=ak.fixed(SINK_MASS))
         )
@@ -137,8 +141,10 @@ class BenchTraining(Benchmark):
         problems = [(start, size, key) for size, key in zip(self.hold_out, keys, strict=True)]
         return ours, functools.partial(train_each, problems, data, self.hold_out_steps)
 
-    def _heads(self, data: ak.data.Dataset, keys: Array) -> tuple[Callable, Callable]:
-        """The trainings for each number of heads, by `fit_many` and by a loop."""
+    def _make_head_trainings(self, data: ak.data.Dataset, keys: Array) -> tuple[Callable, Callable]:
+        """Returns two functions that train one model for each number of heads: by one `fit_many`,
+        and by a Python loop. `keys`: one for each number.
+        """
         study = Heads(
             study="heads",
             data=self.data,
@@ -170,8 +176,10 @@ class BenchTraining(Benchmark):
         return ours, functools.partial(train_each, problems, data, self.head_steps)
 
 
-def _case(work: str, cold: bool, ours: Callable, loop: Callable) -> Case:
-    """The case of one work, cold or warm, by `fit_many` and by a loop."""
+def _make_case(work: str, cold: bool, ours: Callable, loop: Callable) -> Case:
+    """Returns the `Case` that times the trainings named `work`: `ours()` by `fit_many`, and
+    `loop(compiled_steps)` one by one. `cold`: compile in each call.
+    """
     contenders: dict[str, Callable[[], Any]] = {OURS: lambda: ours, LOOP: lambda: lambda: loop({})}
     if not cold:
         kept: dict[tuple[int, int], Callable] = {}  # LOOP compiles anew in each call all the same
@@ -195,5 +203,5 @@ def _unhalved_gaussian(lengthscale: float) -> ak.Gaussian:
 
 
 def _run_python(*arguments: str) -> None:
-    """Runs Python in a new process with these arguments."""
+    """Runs `python ARGUMENTS` in a new process; raises `CalledProcessError` if it fails."""
     subprocess.run([sys.executable, *arguments], cwd=Path(__file__).parents[2], check=True)

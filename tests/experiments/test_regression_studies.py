@@ -124,7 +124,7 @@ def test_each_row_is_predicted_by_a_fit_without_its_fold():
 
     study = STUDIES["peers"](study="peers", data=[{"source": "bundled", "name": "ethanol"}])
     x = np.random.default_rng(0).normal(size=(13, 1))
-    found = study._cross_validated(fit, x, x[:, 0], np.arange(13)[::-1] % 5)
+    found = study._predict_left_out(fit, x, x[:, 0], np.arange(13)[::-1] % 5)
     np.testing.assert_array_equal(found.centre, 2.0 * x[:, 0])
     np.testing.assert_array_equal(found.lower, x[:, 0] - 0.95)
     assert found.upper is None
