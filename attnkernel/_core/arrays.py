@@ -70,7 +70,7 @@ def as_float_dtype(name: str, dtype: Any) -> Any:
 
 def as_float64(name: str, value: Any, expected: str) -> np.ndarray:
     """Returns concrete real numbers in float64; `ValueError` for others and for masked entries."""
-    array = None if np.ma.is_masked(value) else _as_numpy(value)
+    array = None if np.ma.is_masked(value) else _as_numpy_or_none(value)
     # V: bfloat16 and the 8-bit floats of JAX
     if array is None or array.dtype.kind not in "fiuV" or not array.size or array.dtype.names:
         raise ValueError(
@@ -89,7 +89,7 @@ def as_integer_array(name: str, numbers: Any) -> Int[Array, "..."]:
     if is_array and not is_concrete(numbers):
         given = numbers
     else:
-        given = None if np.ma.is_masked(numbers) else _as_numpy(numbers)
+        given = None if np.ma.is_masked(numbers) else _as_numpy_or_none(numbers)
     if given is None or not jnp.issubdtype(given.dtype, jnp.integer):
         got = value_text(numbers)
         if given is not None and given.ndim:
@@ -109,7 +109,7 @@ def as_boolean_array(name: str, value: Any, axes: int, expected: str) -> Bool[Ar
     """Returns a Boolean array with this number of axes; `expected` is its shape in words."""
     array = None if np.ma.is_masked(value) else value
     if not isinstance(array, jax.Array):
-        array = None if array is None else _as_numpy(array)
+        array = None if array is None else _as_numpy_or_none(array)
     if array is None or array.dtype != bool or array.ndim != axes:
         shape = f"{value!r}" if array is None else f"dtype {array.dtype} and shape {array.shape}"
         raise ValueError(f"{name} must be a Boolean array of shape {expected}; got {shape}.")
@@ -138,7 +138,7 @@ def as_real_array(name: str, x: Any) -> Float[Array, "..."]:
         array = jnp.asarray(x)
         kind = "c" if jnp.issubdtype(array.dtype, jnp.complexfloating) else array.dtype.kind
     else:
-        given = _as_numpy(x)
+        given = _as_numpy_or_none(x)
         if given is None:
             raise ValueError(
                 f"{name} must be an array of numbers, its rows equally long; got {x!r}."
@@ -155,7 +155,7 @@ def as_real_array(name: str, x: Any) -> Float[Array, "..."]:
         with np.errstate(over="ignore"):
             array = given.astype(jax.dtypes.canonicalize_dtype(given.dtype), copy=False)
         if kind != "c":
-            _require_held(name, given, array)
+            _require_no_precision_loss(name, given, array)
         array = jnp.asarray(array)
     if kind == "c":
         raise ValueError(f"{name} must be real; got dtype {array.dtype}.")
@@ -221,8 +221,9 @@ def precision_loss(given: np.ndarray, kept: np.ndarray) -> str | None:
     return f"its {len(numbers)} different numbers become {len(numbers) - lost} in {kept.dtype}."
 
 
-def _as_numpy(value: Any) -> np.ndarray | None:
-    """Returns an array of NumPy; None for lists of different lengths."""
+def _as_numpy_or_none(value: Any) -> np.ndarray | None:
+    """Returns the value as a NumPy array; None where it cannot be one, such as rows of
+    different lengths."""
     try:
         return np.asarray(value)
     except ValueError:
@@ -230,7 +231,8 @@ def _as_numpy(value: Any) -> np.ndarray | None:
 
 
 def _objects_to_float64(name: str, x: np.ndarray) -> Float[np.ndarray, "..."]:
-    """Returns Python objects as float64; the error names the first that is not a number."""
+    """Returns an array of Python objects as float64; `ValueError`, with the name of the argument
+    and the place of the first entry that is not a number."""
     out = np.empty(x.shape)
     for index, value in np.ndenumerate(x):
         if isinstance(value, str) or not np.isscalar(value):
@@ -245,21 +247,22 @@ def _objects_to_float64(name: str, x: np.ndarray) -> Float[np.ndarray, "..."]:
     return out
 
 
-def _require_held(name: str, given: np.ndarray, kept: np.ndarray) -> None:
-    """Raises `ValueError` if the narrower dtype overflows or merges different numbers."""
-    if given.dtype == kept.dtype or not given.size:
+def _require_no_precision_loss(name: str, given: np.ndarray, converted: np.ndarray) -> None:
+    """Raises `ValueError`, with the name of the argument, if `converted`, the given array in a
+    narrower dtype, overflows, or rounds more than 1 % of a column's distinct numbers together."""
+    if given.dtype == converted.dtype or not given.size:
         return
-    if np.any(overflowed := np.isinf(kept) & np.isfinite(given)):
+    if np.any(overflowed := np.isinf(converted) & np.isfinite(given)):
         raise ValueError(
-            f"{name} has numbers too large for {kept.dtype}, such as {given[overflowed][0]}. Use "
-            f"float64 (jax_enable_x64), or another unit."
+            f"{name} has numbers too large for {converted.dtype}, such as {given[overflowed][0]}. "
+            f"Use float64 (jax_enable_x64), or another unit."
         )
-    columns = (a.reshape(-1, a.shape[-1] if a.ndim > 1 else 1).T for a in (given, kept))
+    columns = (a.reshape(-1, a.shape[-1] if a.ndim > 1 else 1).T for a in (given, converted))
     for column, (numbers, rounded) in enumerate(zip(*columns, strict=True)):
         if loss := precision_loss(numbers, rounded):
             is_table = given.ndim > 1 and given.shape[-1] > 1
             where = f"{name}, column {column}" if is_table else name
             raise ValueError(
                 f"{where}: {loss} Use float64 (jax_enable_x64), or subtract a common offset "
-                f"before they become {kept.dtype}."
+                f"before they become {converted.dtype}."
             )

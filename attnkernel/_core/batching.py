@@ -16,5 +16,9 @@ def any_in_batch(needed: Bool[Array, ""]) -> Bool[Array, ""]:
 
 
 @any_in_batch.def_vmap
-def _(size: int, batched: list[bool], needed: Bool[Array, " batch"]) -> tuple[Array, bool]:
+def _any_in_batch_vmap(
+    size: int, batched: list[bool], needed: Bool[Array, " batch"]
+) -> tuple[Array, bool]:
+    """Returns whether any element of `needed` is true, and False: the result has no batch axis.
+    JAX calls it under `vmap`, with the batch size and which arguments are batched."""
     return any_in_batch(jnp.any(needed)), False

@@ -21,19 +21,23 @@ def vary_alike(tree: Any, *others: Any) -> Any:
     axes = frozenset().union(*map(_varying_axes, filter(eqx.is_array, leaves)))
     if not axes:
         return tree
-    return jax.tree.map(lambda leaf: _vary_along(leaf, axes) if eqx.is_array(leaf) else leaf, tree)
+    return jax.tree.map(
+        lambda leaf: _mark_as_varying(leaf, axes) if eqx.is_array(leaf) else leaf, tree
+    )
 
 
 def _varying_axes(array: Array) -> frozenset[str]:
-    """Returns the mesh axes along which the array varies."""
+    """Returns the names of the mesh axes along which `jax.shard_map` lets the array differ between
+    devices; outside it, none."""
     abstract = jax.typeof(array)
     if hasattr(abstract, "mat"):  # JAX from 0.10
         return abstract.mat.varying
     return getattr(abstract, "vma", frozenset())
 
 
-def _vary_along(array: Array, axes: frozenset[str]) -> Array:
-    """Returns the array, varying along these axes too."""
+def _mark_as_varying(array: Array, axes: frozenset[str]) -> Array:
+    """Returns the same numbers, which `jax.shard_map` then lets differ between devices along these
+    mesh axes too."""
     missing = tuple(sorted(axes - _varying_axes(array)))
     if not missing:
         return array

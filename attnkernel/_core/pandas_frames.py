@@ -51,7 +51,7 @@ def frame_to_numbers(what: str, frame: Any, known: Categories | None = None) -> 
     """
     names = column_names(frame)
     columns = [frame] if is_series(frame) else [frame.iloc[:, i] for i in range(len(names))]
-    expected = [_categories(column) for column in columns] if known is None else known
+    expected = [_categories_of_column(column) for column in columns] if known is None else known
     numbers = np.empty((len(frame), len(names)))
     for i, (column, name, categories) in enumerate(zip(columns, names, expected, strict=True)):
         where = f"Column {name!r} of {what}"
@@ -59,12 +59,12 @@ def frame_to_numbers(what: str, frame: Any, known: Categories | None = None) -> 
         if missing.any():
             raise ValueError(
                 f"{where} has {missing.sum()} missing values, the first in row "
-                f"{_first_row_label(column, missing)}. Drop those rows with dropna(), or fill them."
+                f"{_flagged_label(column, missing)}. Drop those rows with dropna(), or fill them."
             )
         if categories is None:
-            numbers[:, i] = _numeric_column(column, where)
+            numbers[:, i] = _numeric_column_to_float64(column, where)
         else:
-            numbers[:, i] = _category_codes(column, where, categories)
+            numbers[:, i] = _encode_categories(column, where, categories)
     return FrameNumbers(numbers, names, tuple(expected))
 
 
@@ -138,18 +138,20 @@ def display_names(names: Sequence[Hashable] | None, dim: int) -> list[str]:
     return ["x"] if dim == 1 else [f"x{column + 1}" for column in range(dim)]
 
 
-def _first_row_label(column: Any, flags: np.ndarray) -> str:
-    """Returns the index label of the first flagged row, as an error quotes it."""
+def _flagged_label(column: Any, flags: np.ndarray) -> str:
+    """Returns the index label of the first row whose flag is True, as an error quotes it. `column`
+    is a column of pandas, `flags` has shape (rows,)."""
     return repr(column.index[[int(np.argmax(flags))]].tolist()[0])
 
 
-def _categories(column: Any) -> tuple[Hashable, ...] | None:
-    """Returns the categories of a categorical column, None for others."""
+def _categories_of_column(column: Any) -> tuple[Hashable, ...] | None:
+    """Returns the categories of a pandas column of dtype category, in order; None for others."""
     return tuple(column.cat.categories.tolist()) if hasattr(column, "cat") else None
 
 
-def _numeric_column(column: Any, where: str) -> np.ndarray:
-    """Returns a numeric column in float64; `where` names it in the error."""
+def _numeric_column_to_float64(column: Any, where: str) -> np.ndarray:
+    """Returns a pandas column as float64; `ValueError` unless it is numeric or Boolean. `where`
+    describes the column in the error."""
     if getattr(column.dtype, "kind", "O") in "biuf":
         return column.to_numpy(dtype=float)
     first = "" if not len(column) else f", the first {column.iloc[0]!r} in row {column.index[0]!r}"
@@ -160,8 +162,9 @@ def _numeric_column(column: Any, where: str) -> np.ndarray:
     )
 
 
-def _category_codes(column: Any, where: str, categories: tuple[Hashable, ...]) -> np.ndarray:
-    """Returns the code of each cell: its place among the categories of the fit."""
+def _encode_categories(column: Any, where: str, categories: tuple[Hashable, ...]) -> np.ndarray:
+    """Returns the code of each cell of a pandas column: its place, from 0, among the categories.
+    `ValueError` for a cell that is not among them; `where` describes the column in the error."""
     value_of_row, values = column.factorize()
     code = {category: number for number, category in enumerate(categories)}
     codes = np.array([code.get(value, -1) for value in values.tolist()], float)[value_of_row]
@@ -169,7 +172,7 @@ def _category_codes(column: Any, where: str, categories: tuple[Hashable, ...]) -
     if unseen.any():
         raise ValueError(
             f"{where} has a category that the fit does not have, in row "
-            f"{_first_row_label(column, unseen)}: {column.iloc[int(np.argmax(unseen))]!r}. The fit "
+            f"{_flagged_label(column, unseen)}: {column.iloc[int(np.argmax(unseen))]!r}. The fit "
             f"has {list(categories)}."
         )
     return codes

@@ -64,13 +64,13 @@ def fixed(value: ArrayLike) -> Fixed:
         return value
     if not is_concrete(value):
         raise ValueError("A fixed number must be known before a program is compiled; got a tracer.")
-    _require_inside("value", value, -math.inf, math.inf, "a finite number")
+    _require_strictly_between("value", value, -math.inf, math.inf, "a finite number")
     return Fixed(as_float64("value", value, "a real number"))
 
 
 def real(name: str, value: Number) -> Parameter:
     """A parameter that may be any finite number."""
-    _require_inside(name, value, -math.inf, math.inf, "a finite number")
+    _require_strictly_between(name, value, -math.inf, math.inf, "a finite number")
     return constant(value) if isinstance(value, Fixed) else Free(as_trained(name, value), 0)
 
 
@@ -89,8 +89,8 @@ def positive(
     is_fixed = isinstance(value, Fixed)
     low = -math.ulp(0.0) if or_zero and is_fixed else 0.0
     expected = "at least 0 and finite" if low else "positive and finite"
-    _require_inside(name, value, low, math.inf, expected, hint)
-    axes = _axes_of_dimensions(name, value) if per_dimension else 0
+    _require_strictly_between(name, value, low, math.inf, expected, hint)
+    axes = _count_dimension_axes(name, value) if per_dimension else 0
     if is_fixed:
         return constant(value, axes)
     return Positive(jnp.log(as_trained(name, value)), axes)
@@ -110,14 +110,16 @@ def between(
     also `low`. With `per_dimension`, a vector holds a number of each dimension.
     """
     most = np.asarray(high)
-    axes = max(most.ndim, _axes_of_dimensions(name, value, most.shape) if per_dimension else 0)
+    axes = max(most.ndim, _count_dimension_axes(name, value, most.shape) if per_dimension else 0)
     shown = np.round(most, 6).tolist()
     if isinstance(value, Fixed):
         least = math.nextafter(low, -math.inf) if or_low else low
         expected = f"{'at least' if or_low else 'above'} {low:g}, and at most {shown}"
-        _require_inside(name, value, least, np.nextafter(most, math.inf), expected, hint)
+        _require_strictly_between(name, value, least, np.nextafter(most, math.inf), expected, hint)
         return constant(value, axes)
-    _require_inside(name, value, low, most, f"above {low:g}, and below {shown} to be fitted", hint)
+    _require_strictly_between(
+        name, value, low, most, f"above {low:g}, and below {shown} to be fitted", hint
+    )
     trained = as_trained(name, value)
     share = (trained - low) / (most - low).astype(trained.dtype)
     return Between(jnp.log(share) - jnp.log1p(-share), axes, low, high)
@@ -139,27 +141,30 @@ def constant(value: Fixed, axes: int = 0) -> Constant | ConstantOfHeads:
     return ConstantOfHeads(nested_tuples(flat), jnp.arange(len(flat)).reshape(heads))
 
 
-def _axes_of_dimensions(name: str, value: Number, dim: tuple[int, ...] = ()) -> int:
-    """0 for one number, 1 for one per dimension; `ValueError` for other shapes."""
-    shape = np.shape(_numbers_of(value))
-    if len(shape) > 1 or (shape and dim and shape != dim):
+def _count_dimension_axes(name: str, value: Number, expected: tuple[int, ...] = ()) -> int:
+    """Returns 0 for one number, 1 for a vector of one number per dimension. `ValueError` for other
+    shapes, and for a vector of another shape than `expected`, if that is not ()."""
+    shape = np.shape(_unwrap_fixed(value))
+    if len(shape) > 1 or (shape and expected and shape != expected):
         raise ValueError(
-            f"{name} must be one number or one per dimension, shape {dim or '(dim,)'}; got shape "
-            f"{shape}. For several heads: ak.PerHead([ak.Gaussian(0.1), ak.Gaussian(1.0)])."
+            f"{name} must be one number or one per dimension, shape {expected or '(dim,)'}; got "
+            f"shape {shape}. For several heads: ak.PerHead([ak.Gaussian(0.1), ak.Gaussian(1.0)])."
         )
     return len(shape)
 
 
-def _numbers_of(value: Number) -> ArrayLike:
-    """Returns the numbers themselves, of a `fixed` too."""
+def _unwrap_fixed(value: Number) -> ArrayLike:
+    """Returns the numbers inside an `ak.fixed(...)`, and any other value as it is."""
     return value.numbers if isinstance(value, Fixed) else value
 
 
-def _require_inside(
+def _require_strictly_between(
     name: str, value: Number, low: float, high: ArrayLike, expected: str, hint: str = ""
 ) -> None:
-    """Raise `ValueError` unless each number is strictly between `low` and `high`."""
-    given = _numbers_of(value)
+    """Raises `ValueError` unless each number of the value is strictly between `low` and `high` and
+    fits JAX's default dtype. The error has the name, `expected`: the range in words, and the
+    hint."""
+    given = _unwrap_fixed(value)
     if not is_concrete(given):
         return
     numbers = as_float64(name, given, "a real number")

@@ -68,7 +68,7 @@ class Parameter(eqx.Module):
         value = self.value
         if isinstance(value, jax.Array) and not (is_concrete(value) and value.size <= MAX_SHOWN):
             return wl.pdoc(value, **kwargs)
-        text = _four_digits(np.asarray(value).tolist())
+        text = _format_to_four_digits(np.asarray(value).tolist())
         return wl.TextDoc(f"fixed({text})" if self.is_fixed else text)
 
 
@@ -168,14 +168,15 @@ class Positive(Trained):
     @property
     def value(self) -> Float[Array, "..."]:
         if is_concrete(self.z):  # no program, and no warning at a float64 where x64 is off
-            return jnp.asarray(np.exp(np.clip(np.asarray(self.z), *self._limits())))
+            return jnp.asarray(np.exp(np.clip(np.asarray(self.z), *self._safe_exponents())))
         return jnp.exp(self.log())
 
     def log(self) -> Float[Array, "..."]:
-        return jnp.clip(self.z, *self._limits())
+        return jnp.clip(self.z, *self._safe_exponents())
 
-    def _limits(self) -> tuple[float, float]:
-        """The least and the largest z whose exponential neither overflows nor is subnormal."""
+    def _safe_exponents(self) -> tuple[float, float]:
+        """Returns the least and the largest z whose exp(z) neither overflows nor is subnormal in
+        the dtype of the parameter."""
         limits = jnp.finfo(self.z.dtype)
         return 0.999 * math.log(float(limits.tiny)), 0.999 * math.log(float(limits.max))
 
@@ -196,14 +197,15 @@ class Between(Trained):
     @property
     def value(self) -> Float[Array, "..."]:
         width = np.asarray(self.high, self.z.dtype) - self.low
-        return jax.nn.sigmoid(self._clipped()) * width + self.low
+        return jax.nn.sigmoid(self._clip_logit()) * width + self.low
 
     def log_shares(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-        """The logarithms of the parts of the interval below and above the value."""
-        return jax.nn.log_sigmoid(self._clipped()), jax.nn.log_sigmoid(-self._clipped())
+        """Returns log((θ − a) / (b − a)) and log((b − θ) / (b − a)) of the value θ in (a, b)."""
+        return jax.nn.log_sigmoid(self._clip_logit()), jax.nn.log_sigmoid(-self._clip_logit())
 
-    def _clipped(self) -> Float[Array, "..."]:
-        """z where σ(z) does not round to an end."""
+    def _clip_logit(self) -> Float[Array, "..."]:
+        """Returns z, the stored logit, clipped so that the logistic σ(z) rounds to neither 0 nor
+        1, and the parameter stays inside its interval."""
         limits = jnp.finfo(self.z.dtype)
         low, high = (0.8 * math.log(float(least)) for least in (limits.tiny, limits.eps))
         return jnp.clip(self.z, high if self.low else low, -high)
@@ -244,8 +246,8 @@ def nested_tuples(numbers: Any) -> Any:
     return tuple(map(nested_tuples, numbers)) if isinstance(numbers, list) else numbers
 
 
-def _four_digits(numbers: Any) -> str:
-    """A number, or nested lists of them."""
+def _format_to_four_digits(numbers: Any) -> str:
+    """Returns a number, or nested lists of numbers, as text with four significant digits each."""
     if isinstance(numbers, list):
-        return f"[{', '.join(map(_four_digits, numbers))}]"
+        return f"[{', '.join(map(_format_to_four_digits, numbers))}]"
     return f"{numbers:.4g}"

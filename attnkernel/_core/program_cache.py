@@ -55,7 +55,8 @@ def cache_programs(folder: str | os.PathLike[str] | None = None) -> Path | None:
 
 
 def _user_cache_folder() -> Path:
-    """Returns the folder for caches of the user, as the system names it."""
+    """Returns the user's folder for caches: `LOCALAPPDATA` on Windows, `~/Library/Caches` on macOS,
+    else `XDG_CACHE_HOME` or `~/.cache`."""
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData/Local"))
     if sys.platform == "darwin":

@@ -109,7 +109,7 @@ def write_tree(path: str | os.PathLike, tree: Any, metadata: dict[str, Any]) -> 
             "path": place,
             "shape": list(np.shape(array)),
             "dtype": array.dtype.name,
-            "kind": _kind(original),
+            "kind": _array_kind(original),
         }
         for (place, original), array in zip(arrays, contiguous, strict=True)
     ]
@@ -138,18 +138,18 @@ def write_tree(path: str | os.PathLike, tree: Any, metadata: dict[str, Any]) -> 
 def read_tree(path: str | os.PathLike, *, classes: Sequence[type] = ()) -> SavedTree:
     """Returns the tree of a file and its metadata; refuses it before it allocates arrays."""
     path = Path(path)
-    header, payload = _read_parts(path)
+    header, payload = _read_header_and_payload(path)
     arrays, start = [], 0
     try:
         leaves = header["leaves"]
-        layout = [(_dtype_of(leaf), _shape_of(leaf)) for leaf in leaves]
+        layout = [(_parse_dtype(leaf), _parse_shape(leaf)) for leaf in leaves]
         sizes = [dtype.itemsize * math.prod(shape) for dtype, shape in layout]
         if sum(sizes) != len(payload):
             raise ValueError(f"its arrays are of {sum(sizes)} bytes, and it holds {len(payload)}")
         for (dtype, shape), size, leaf in zip(layout, sizes, leaves, strict=True):
             array = np.ndarray(shape, dtype, payload, start).copy()
             start += size
-            arrays.append(_restore_kind(path, array, leaf))
+            arrays.append(_restore_array_kind(path, array, leaf))
         tree = unflatten(header["tree"], arrays, classes)
         return SavedTree(tree, dict(header["metadata"]))
     except SavedFileError:
@@ -169,8 +169,9 @@ def package_versions(packages: Sequence[str]) -> dict[str, str | None]:
     return found
 
 
-def _read_parts(path: Path) -> tuple[dict[str, Any], bytes]:
-    """Returns the header and the bytes of the arrays; refuses them unless checksums match."""
+def _read_header_and_payload(path: Path) -> tuple[dict[str, Any], bytes]:
+    """Returns the header of a saved file and the bytes of its arrays; `SavedFileError` unless the
+    format is known and both match their checksums."""
     try:
         with path.open("rb") as file:
             first_line = file.read(len(FORMAT_LINE))
@@ -195,7 +196,8 @@ def _read_parts(path: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def _parse_header(path: Path, line: bytes) -> dict[str, Any]:
-    """Returns the header of its line, if its checksum matches and it has the required fields."""
+    """Returns the header that a line of the file holds: its SHA-256, then JSON. `SavedFileError`
+    unless the checksum matches and the required fields are there."""
     checksum, _, text = line.rstrip(b"\n").partition(b" ")
     if not line.endswith(b"\n") or hashlib.sha256(text).hexdigest().encode() != checksum:
         raise SavedFileError(f"{path} is damaged: its header is not as it was written.")
@@ -209,38 +211,40 @@ def _parse_header(path: Path, line: bytes) -> dict[str, Any]:
     return header
 
 
-def _dtype_of(leaf: dict[str, Any]) -> np.dtype:
-    """Returns the dtype that a header gives an array; `ValueError` unless it is numeric."""
-    dtype = jnp.dtype(leaf["dtype"])
+def _parse_dtype(entry: dict[str, Any]) -> np.dtype:
+    """Returns the dtype in the header's entry of an array; `ValueError` unless it is numeric."""
+    dtype = jnp.dtype(entry["dtype"])
     is_numeric = any(jnp.issubdtype(dtype, kind) for kind in (np.number, np.bool_))
     if not is_numeric or not dtype.itemsize:
-        raise ValueError(f"{leaf['path']} is of dtype {dtype}: only numbers are saved")
+        raise ValueError(f"{entry['path']} is of dtype {dtype}: only numbers are saved")
     return dtype
 
 
-def _shape_of(leaf: dict[str, Any]) -> tuple[int, ...]:
-    """Returns the shape that a header gives an array; `ValueError` unless it is one."""
-    shape = tuple(leaf["shape"])
+def _parse_shape(entry: dict[str, Any]) -> tuple[int, ...]:
+    """Returns the shape in the header's entry of an array; `ValueError` unless it is a list of
+    sizes from 0 to 2³¹ − 1."""
+    shape = tuple(entry["shape"])
     if not all(type(size) is int and 0 <= size < 2**31 for size in shape):
-        raise ValueError(f"{leaf['path']} has {str(shape)[:80]}, which is no shape of an array")
+        raise ValueError(f"{entry['path']} has {str(shape)[:80]}, which is no shape of an array")
     return shape
 
 
-def _kind(leaf: Any) -> str:
-    """Returns which kind of array a leaf is: of JAX, of NumPy, or a NumPy scalar."""
-    if isinstance(leaf, jax.Array):
+def _array_kind(array: Any) -> str:
+    """Returns "jax" or "numpy" for an array of either, "scalar" for a NumPy scalar."""
+    if isinstance(array, jax.Array):
         return "jax"
-    return "scalar" if isinstance(leaf, np.generic) else "numpy"
+    return "scalar" if isinstance(array, np.generic) else "numpy"
 
 
-def _restore_kind(path: Path, array: np.ndarray, leaf: dict[str, Any]) -> Any:
-    """Returns the array as the kind that was saved; refuses 64 bits where JAX has 32."""
-    if leaf["kind"] != "jax":
-        return array[()] if leaf["kind"] == "scalar" else array
+def _restore_array_kind(path: Path, array: np.ndarray, entry: dict[str, Any]) -> Any:
+    """Returns the array as what its entry in the header says was saved: an array of JAX or NumPy,
+    or a NumPy scalar. `SavedFileError` where JAX would make 64 bits 32."""
+    if entry["kind"] != "jax":
+        return array[()] if entry["kind"] == "scalar" else array
     on_device = jnp.asarray(array)
     if on_device.dtype != array.dtype:
         raise SavedFileError(
-            f"{path} holds numbers of {array.dtype} at {leaf['path']}, and JAX has "
+            f"{path} holds numbers of {array.dtype} at {entry['path']}, and JAX has "
             f"{on_device.dtype}: load it after jax.config.update('jax_enable_x64', True)."
         )
     return on_device

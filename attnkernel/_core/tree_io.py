@@ -40,36 +40,37 @@ def flatten(tree: Any) -> tuple[Any, Arrays]:
     an `eqx.Module`.
     """
     arrays: Arrays = []
-    return _to_plain(tree, "", arrays, ACTIVATIONS), arrays
+    return _encode_tree(tree, "", arrays, ACTIVATIONS), arrays
 
 
-def _to_plain(value: Any, place: str, arrays: Arrays, functions: Functions) -> Any:
-    """Returns a value as data of JSON, and appends its arrays to `arrays`."""
+def _encode_tree(value: Any, path: str, arrays: Arrays, functions: Functions) -> Any:
+    """Returns a tree as data for JSON, and appends its arrays, with their paths, to `arrays`.
+    `path` is the path of the tree itself; `functions`, by name, are those that it may hold."""
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
         return value if math.isfinite(value) else {"float": repr(value)}
     if is_prng_key(value):
-        data = _to_plain(jax.random.key_data(value), place, arrays, functions)
+        data = _encode_tree(jax.random.key_data(value), path, arrays, functions)
         return {"key": str(jax.random.key_impl(value)), "data": data}
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         if not isinstance(value, jax.Array) and np.asarray(value).dtype.hasobject:
-            raise ValueError(f"{place or 'The array'} holds objects of Python, and not numbers.")
-        arrays.append((place, value))
+            raise ValueError(f"{path or 'The array'} holds objects of Python, and not numbers.")
+        arrays.append((path, value))
         return {"array": len(arrays) - 1}
     if isinstance(value, list | tuple) and type(value) in (list, tuple):
-        items = [_to_plain(v, f"{place}[{i}]", arrays, functions) for i, v in enumerate(value)]
+        items = [_encode_tree(v, f"{path}[{i}]", arrays, functions) for i, v in enumerate(value)]
         return {type(value).__name__: items}
     if type(value) is dict and all(type(key) is str for key in value):
         # the keys of a training state are themselves paths, such as ".model.kernel"
-        paths = {key: f"{place}{key}" if key[:1] in ".[" else f"{place}.{key}" for key in value}
-        items = [[key, _to_plain(value[key], paths[key], arrays, functions)] for key in value]
+        paths = {key: f"{path}{key}" if key[:1] in ".[" else f"{path}.{key}" for key in value}
+        items = [[key, _encode_tree(value[key], paths[key], arrays, functions)] for key in value]
         return {"dict": items}
     if isinstance(value, eqx.Module):
-        functions = _functions_of(type(value))
+        functions = _savable_functions(type(value))
         fields = {
-            field.name: _to_plain(
-                getattr(value, field.name), f"{place}.{field.name}", arrays, functions
+            field.name: _encode_tree(
+                getattr(value, field.name), f"{path}.{field.name}", arrays, functions
             )
             for field in dataclasses.fields(value)  # type: ignore[arg-type]
             if hasattr(value, field.name)
@@ -81,14 +82,15 @@ def _to_plain(value: Any, place: str, arrays: Arrays, functions: Functions) -> A
         if value is function:
             return {"function": name}
     raise ValueError(
-        f"{place or 'This'} is {value!r}, a {type(value).__name__}, which a file cannot name: only "
+        f"{path or 'This'} is {value!r}, a {type(value).__name__}, which a file cannot name: only "
         f"modules, arrays, numbers, strings, and lists, tuples and dictionaries of them are saved, "
         f"and functions of jax.nn. For another function write an eqx.Module with a `__call__`."
     )
 
 
-def _functions_of(cls: type) -> Functions:
-    """Returns the functions that fields of a class may hold in a file, by name."""
+def _savable_functions(cls: type) -> Functions:
+    """Returns, by name, the functions that fields of a class may hold in a saved file:
+    `ACTIVATIONS` and `cls.saved_functions`, if it has any."""
     return {**ACTIVATIONS, **getattr(cls, "saved_functions", {})}
 
 
@@ -103,17 +105,18 @@ def unflatten(plain: Any, arrays: Sequence[Any], classes: Sequence[type] = ()) -
     **Raises:** `ValueError` for unknown names, and for data that `flatten` does not write.
     """
     classes_by_name = registered_classes() | {class_name(own): own for own in classes}
-    return _from_plain(plain, arrays, classes_by_name, ACTIVATIONS)
+    return _decode_tree(plain, arrays, classes_by_name, ACTIVATIONS)
 
 
-def _from_plain(
-    plain: Any, arrays: Sequence[Any], classes: Mapping[str, type], functions: Functions
+def _decode_tree(
+    encoded: Any, arrays: Sequence[Any], classes: Mapping[str, type], functions: Functions
 ) -> Any:
-    """Returns the value that `_to_plain` took apart."""
-    back = functools.partial(_from_plain, arrays=arrays, classes=classes, functions=functions)
-    if plain is None or isinstance(plain, bool | int | float | str):
-        return plain
-    match plain:
+    """Returns the tree that `_encode_tree` turned into data for JSON. `arrays` are those that it
+    refers to by number, `classes` and `functions` those that it may name."""
+    back = functools.partial(_decode_tree, arrays=arrays, classes=classes, functions=functions)
+    if encoded is None or isinstance(encoded, bool | int | float | str):
+        return encoded
+    match encoded:
         case {"float": "nan" | "inf" | "-inf" as text}:
             return float(text)
         case {"array": int(i)} if 0 <= i < len(arrays):
@@ -139,15 +142,16 @@ def _from_plain(
                     f"The file holds a {name}, which is no class of this attnkernel. If it is your "
                     f"own class, give it: ak.load(path, classes=[{own}])."
                 )
-            back = functools.partial(back, functions=_functions_of(classes[name]))
+            back = functools.partial(back, functions=_savable_functions(classes[name]))
             return _make_module(
                 classes[name], name, {key: back(item) for key, item in fields.items()}
             )
-    raise ValueError(f"The file holds {str(plain)[:80]!r}, which is no part of a saved model.")
+    raise ValueError(f"The file holds {str(encoded)[:80]!r}, which is no part of a saved model.")
 
 
 def _make_module(cls: type, name: str, fields: dict[str, Any]) -> Any:
-    """Returns an instance with these fields without its `__init__`, as `jax.tree_util` does."""
+    """Returns an instance of the class with these values of its fields, without its `__init__`.
+    `ValueError`, with the name of the class, unless all fields and no others are given."""
     expected = {field.name for field in dataclasses.fields(cls)}
     if not fields.keys() <= expected:
         unknown = ", ".join(sorted(fields.keys() - expected))
@@ -189,7 +193,7 @@ def registered_classes() -> dict[str, type]:
 
 
 def _subclasses(cls: type) -> Iterator[type]:
-    """Yields the concrete subclasses of a class, direct and indirect."""
+    """Yields the subclasses of a class, direct and indirect, that are not abstract."""
     for inner in cls.__subclasses__():
         if not inspect.isabstract(inner):
             yield inner

@@ -40,10 +40,9 @@ def as_integer(name: str, value: Any, minimum: int, hint: str = "") -> int:
 
     **Raises:** `ValueError` for anything else, below `minimum`, and above 2³¹ − 1.
     """
-    if not _is_integer(value, minimum) or not is_concrete(value):
-        raise ValueError(
-            f"{name} must be {_expected(value, minimum)}; got {value_text(value)}. {hint}".rstrip()
-        )
+    if not _is_integer_in_range(value, minimum) or not is_concrete(value):
+        allowed = _describe_range(value, minimum)
+        raise ValueError(f"{name} must be {allowed}; got {value_text(value)}. {hint}".rstrip())
     return int(value)
 
 
@@ -52,9 +51,11 @@ def as_integer_tuple(name: str, value: Any, minimum: int) -> tuple[int, ...]:
     is_array = isinstance(value, np.ndarray) and not np.ma.is_masked(value)
     plain: Any = np.asarray(value).tolist() if is_array else value
     items: list[Any] = list(plain) if isinstance(plain, Sequence) else [plain]
-    if not items or not all(_is_integer(item, minimum) and is_concrete(item) for item in items):
+    if not items or not all(
+        _is_integer_in_range(item, minimum) and is_concrete(item) for item in items
+    ):
         raise ValueError(
-            f"{name} must be {_expected(value, minimum)}, or several, such as "
+            f"{name} must be {_describe_range(value, minimum)}, or several, such as "
             f"({minimum}, {minimum + 2}); got {value_text(value)}."
         )
     return tuple(map(int, items))
@@ -62,8 +63,10 @@ def as_integer_tuple(name: str, value: Any, minimum: int) -> tuple[int, ...]:
 
 def require_integer(name: str, value: Any, minimum: int | None = None) -> None:
     """Raises `ValueError` unless it is one integer, tracers and arrays without axes included."""
-    if not _is_integer(value, minimum):
-        raise ValueError(f"{name} must be {_expected(value, minimum)}; got {value_text(value)}.")
+    if not _is_integer_in_range(value, minimum):
+        raise ValueError(
+            f"{name} must be {_describe_range(value, minimum)}; got {value_text(value)}."
+        )
 
 
 def is_real_number(value: Any) -> bool:
@@ -144,8 +147,9 @@ def require_key(name: str, key: Any, axes: int = 0) -> None:
         raise ValueError(f"{name} must be a PRNG key, such as {example}; got {value_text(key)}.")
 
 
-def _is_integer(value: Any, minimum: int | None) -> bool:
-    """Whether it is one integer within the limits; a tracer's limits are not checked."""
+def _is_integer_in_range(value: Any, minimum: int | None) -> bool:
+    """Whether the value is one integer, at least the minimum, if any, and at most 2³¹ − 1 in
+    magnitude; of a tracer, whose value is unknown, whether it is one integer."""
     if isinstance(value, bool | np.bool_) or np.ma.is_masked(value):
         return False
     if not isinstance(value, int | np.integer):
@@ -157,8 +161,9 @@ def _is_integer(value: Any, minimum: int | None) -> bool:
     return (minimum is None or int(value) >= minimum) and abs(int(value)) <= MAX_INTEGER
 
 
-def _expected(value: Any, minimum: int | None) -> str:
-    """Returns the words for the integers that are allowed; their maximum, if it was exceeded."""
+def _describe_range(value: Any, minimum: int | None) -> str:
+    """Returns the allowed integers in words for an error about the value, such as "an integer, at
+    least 1"; the maximum only where the value exceeds it."""
     limits = [] if minimum is None else [f"at least {minimum}"]
     if isinstance(value, int | np.integer) and abs(int(value)) > MAX_INTEGER:
         limits.append("at most 2**31 - 1 in magnitude")
