@@ -36,7 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run_command(options: argparse.Namespace, overrides: list[str]) -> int:
-    """Runs a command; returns its exit code, 2 after an expected error."""
+    """Runs the command named by `options.command`; returns its exit code, 2 after an expected
+    error. `overrides`: the arguments that are no options, such as "seed=1".
+    """
     # imported here: `--help` answers at once
     from . import config_source, results  # noqa: PLC0415
     from .distributed import JoinError  # noqa: PLC0415
@@ -49,7 +51,9 @@ def _run_command(options: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _run(options: argparse.Namespace, overrides: list[str]) -> int:
-    """Runs a config into a directory; returns the exit code."""
+    """The command `run`: runs a config, with fields replaced by `overrides` such as "seed=1", into
+    a run directory; returns the exit code.
+    """
     from . import runner  # noqa: PLC0415
 
     _join_processes(options)
@@ -59,7 +63,7 @@ def _run(options: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _resume(options: argparse.Namespace, _: list[str]) -> int:
-    """Continues a stopped run; returns the exit code."""
+    """The command `resume`: continues the stopped run in a directory; returns the exit code."""
     from . import runner  # noqa: PLC0415
 
     _join_processes(options)
@@ -68,7 +72,9 @@ def _resume(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _join_processes(options: argparse.Namespace) -> None:
-    """Joins the other processes of a distributed run, if the options name any."""
+    """Joins the processes of a distributed run, with `options.distributed`; raises `JoinError` if
+    only its other options are given.
+    """
     from . import distributed  # noqa: PLC0415
 
     distributed.reserve_threads()
@@ -79,7 +85,7 @@ def _join_processes(options: argparse.Namespace) -> None:
 
 
 def _load_user_kernels(options: argparse.Namespace) -> None:
-    """Registers the kernels of the user's file, if one is given."""
+    """Registers the kernels of the Python file `options.kernels`, if one is given."""
     from . import kernels  # noqa: PLC0415
 
     if options.kernels is not None:
@@ -87,7 +93,9 @@ def _load_user_kernels(options: argparse.Namespace) -> None:
 
 
 def _sweep(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Runs a config for several values, or submits them; returns the exit code."""
+    """The command `sweep`: runs a config for all combinations of values in `arguments`, such as
+    "seed=0..9", or submits them to Slurm; returns the exit code.
+    """
     import matplotlib as mpl  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
 
@@ -114,7 +122,9 @@ def _sweep(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _submit(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Submits a sweep to Slurm as an array of jobs; returns the exit code."""
+    """Submits a sweep to Slurm as an array of `options.submit` jobs, and prints the command that
+    reports on it; returns the exit code.
+    """
     from . import slurm, sweep  # noqa: PLC0415
 
     members, _ = sweep.members_of(options.config, arguments)
@@ -131,7 +141,7 @@ def _submit(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _compare(options: argparse.Namespace, _: list[str]) -> int:
-    """Writes the comparison of several runs; returns the exit code."""
+    """The command `compare`: writes tables and a figure of several runs; returns the exit code."""
     import matplotlib as mpl  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
 
@@ -146,7 +156,7 @@ def _compare(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _index(options: argparse.Namespace, _: list[str]) -> int:
-    """Writes `index.csv` of a folder of runs; returns the exit code."""
+    """The command `index`: writes `index.csv` of all runs below a folder; returns the exit code."""
     from rich.console import Console  # noqa: PLC0415
 
     from . import compare  # noqa: PLC0415
@@ -156,7 +166,9 @@ def _index(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _page(options: argparse.Namespace, overrides: list[str]) -> int:
-    """Writes the interactive page of a study as one HTML file; returns the exit code."""
+    """The command `page`: writes the interactive page of a study as one HTML file; returns the exit
+    code.
+    """
     from attnkernel._core.atomic_files import write_atomically  # noqa: PLC0415
 
     from . import config_source, pages, results, runner  # noqa: PLC0415
@@ -178,7 +190,9 @@ def _page(options: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _show(options: argparse.Namespace, overrides: list[str]) -> int:
-    """Prints the config with all defaults and overrides; returns the exit code."""
+    """The command `show`: prints a config with all defaults and `overrides`, such as "seed=1";
+    returns the exit code.
+    """
     from . import config_source, runner  # noqa: PLC0415
 
     _load_user_kernels(options)
@@ -187,7 +201,7 @@ def _show(options: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _validate(options: argparse.Namespace, _: list[str]) -> int:
-    """Checks configs without running them; returns the exit code."""
+    """The command `validate`: checks configs without running them; returns the exit code."""
     from . import config_source, runner  # noqa: PLC0415
 
     _load_user_kernels(options)
@@ -203,7 +217,7 @@ def _validate(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _schema(*_: object) -> int:
-    """Prints the JSON schema of configs; returns the exit code."""
+    """The command `schema`: prints the JSON schema of configs; returns the exit code."""
     from pydantic import TypeAdapter  # noqa: PLC0415
 
     from .registry import AnyStudy  # noqa: PLC0415
@@ -213,7 +227,7 @@ def _schema(*_: object) -> int:
 
 
 def _list(*_: object) -> int:
-    """Prints the names that configs may use; returns the exit code."""
+    """The command `list`: prints the names that configs may use; returns the exit code."""
     from attnkernel.data import BUNDLED  # noqa: PLC0415
 
     from . import config_fields, kernels  # noqa: PLC0415

@@ -4,15 +4,15 @@ import argparse
 from pathlib import Path
 
 
-def _positive_integer(text: str) -> int:
-    """Parses a whole number from 1."""
+def _parse_positive_integer(text: str) -> int:
+    """Returns the text of an option as an integer; an error of argparse unless it is at least 1."""
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number from 1; got {text!r}")
     return int(text)
 
 
-def _shard(text: str) -> tuple[int, int]:
-    """Parses `i/N`, with 0 ≤ i < N, into (i, N)."""
+def _parse_shard(text: str) -> tuple[int, int]:
+    """Returns `i/N`, the text of an option, as (i, N); an error of argparse unless 0 ≤ i < N."""
     place, slash, number = text.partition("/")
     if not (slash and place.isdigit() and number.isdigit() and int(place) < int(number)):
         raise argparse.ArgumentTypeError(
@@ -41,7 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--distributed", action="store_true", help="one of several processes, as Slurm or a cloud"
     )
     shared.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
-    shared.add_argument("--process", type=_shard, metavar="i/N", help="which of N processes")
+    shared.add_argument("--process", type=_parse_shard, metavar="i/N", help="which of N processes")
     run = commands.add_parser(
         "run", parents=[overrides, shared], help="run a config into a directory"
     )
@@ -60,13 +60,17 @@ def make_parser() -> argparse.ArgumentParser:
         "overrides", nargs="+", metavar="field=a,b,c", help="values; of a range: seed=0..99"
     )
     sweep.add_argument(
-        "--jobs", type=_positive_integer, default=1, metavar="N", help="processes at a time"
+        "--jobs", type=_parse_positive_integer, default=1, metavar="N", help="processes at a time"
     )
     sweep.add_argument(
-        "--shard", type=_shard, default=(0, 1), metavar="i/N", help="every N-th member, from i = 0"
+        "--shard",
+        type=_parse_shard,
+        default=(0, 1),
+        metavar="i/N",
+        help="every N-th member, from i = 0",
     )
     sweep.add_argument(
-        "--submit", type=_positive_integer, metavar="N", help="as N shards, by Slurm"
+        "--submit", type=_parse_positive_integer, metavar="N", help="as N shards, by Slurm"
     )
     sweep.add_argument(
         "--slurm", action="append", default=[], metavar="KEY=VALUE", help="timeout_min=60, ..."

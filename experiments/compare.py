@@ -74,9 +74,9 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
     written; `ConfigError` for a run whose config cannot be read.
     """
     results = [Result(run) for run in runs]
-    names = _run_names(runs)
-    asked = _fields_by_name([result.config for result in results], differing=True)
-    numbers = _fields_by_name([result.numbers for result in results], differing=False)
+    names = _shortest_distinct_names(runs)
+    asked = _values_by_field([result.config for result in results], differing=True)
+    numbers = _values_by_field([result.numbers for result in results], differing=False)
     words = labels(numbers, [result.summary for result in results])
     state = [result.status["state"] for result in results]
     try:
@@ -90,7 +90,9 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
     ):
         table = Table("", *names, title=title, title_justify="left", box=None, pad_edge=False)
         for name, values in rows.items():
-            table.add_row(name, *("" if value is None else _formatted(value) for value in values))
+            table.add_row(
+                name, *("" if value is None else _format_value(value) for value in values)
+            )
         console.print(table)
     if len(numbers) > MAX_ROWS:
         rest = len(numbers) - MAX_ROWS
@@ -113,8 +115,10 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
     console.print(f"numbers {out / 'compare.json'}")
 
 
-def _run_names(runs: Sequence[Path]) -> list[str]:
-    """The shortest suffixes of the paths that are distinct."""
+def _shortest_distinct_names(runs: Sequence[Path]) -> list[str]:
+    """Returns a name for each run directory: the last parts of its path, as many for all as tell
+    them apart.
+    """
     parts = [run.resolve().parts for run in runs]
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["/".join(path[-depth:]) for path in parts]
@@ -123,25 +127,29 @@ def _run_names(runs: Sequence[Path]) -> list[str]:
     return [f"{i + 1}: {run.name}" for i, run in enumerate(runs)]
 
 
-def _fields_by_name(
-    leaves: Sequence[Mapping[str, Any]], *, differing: bool
-) -> dict[str, list[Any]]:
-    """By field name, the value in each run; with `differing`, only fields that differ."""
-    names = dict.fromkeys(name for leaf in leaves for name in leaf)
-    rows = {name: [leaf.get(name) for leaf in leaves] for name in names}
+def _values_by_field(runs: Sequence[Mapping[str, Any]], *, differing: bool) -> dict[str, list[Any]]:
+    """Returns, by field name, its value in each of `runs` (mappings from field names to values;
+    None if missing). `differing`: only of fields that differ.
+    """
+    names = dict.fromkeys(name for run in runs for name in run)
+    rows = {name: [run.get(name) for run in runs] for name in names}
     return {k: v for k, v in rows.items() if not differing or any(one != v[0] for one in v)}
 
 
-def _formatted(value: Any) -> str:
-    """A value as text; floats with six significant digits."""
+def _format_value(value: Any) -> str:
+    """Returns a value as text; floats with six significant digits."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _draw_metrics(
     names: Sequence[str], paths: Sequence[Mapping[tuple[str, str], np.ndarray]], out: Path
 ) -> Path | None:
-    """A panel for each metric that at least two runs share: a colour for each run, a line style for
-    each series of it. Runs may have different numbers of steps."""
+    """Draws each metric that two runs share against the step, saves the figure below `out` and
+    returns its path; None without such a metric.
+
+    `names`: the label of each run; `paths`: of each run, by metric and series, an array with
+    columns step and value. A run is a colour, a series a line style.
+    """
     metrics = dict.fromkeys(metric for found in paths for metric, _ in found)
     least = min(2, len(paths))
     shared = [m for m in metrics if sum(any(m == k for k, _ in f) for f in paths) >= least]
@@ -173,16 +181,16 @@ def _draw_metrics(
     ]
     if len(series) > 1:
         entries += [
-            Line2D([], [], color=GREY, linestyle=_LINES[i % len(_LINES)], label=_series_words(who))
+            Line2D([], [], color=GREY, linestyle=_LINES[i % len(_LINES)], label=_label_series(who))
             for i, who in enumerate(series[:12])
         ]
     figure.legend(handles=entries, loc="outside lower center", ncols=3)
     return save_figure(out / "figures", "compare", figure, arrays)
 
 
-def _series_words(who: str) -> str:
-    """The series `hold_out 7` as "held out 7"."""
-    member, _, value = who.partition(" ")
+def _label_series(series: str) -> str:
+    """Returns "held out 7" for the series `hold_out 7`."""
+    member, _, value = series.partition(" ")
     return literal(f"{in_words(member)} {value}")
 
 
@@ -225,7 +233,7 @@ def index(folder: Path, console: Console) -> None:
     table = Table(*INDEX_COLUMNS, box=None, pad_edge=False)
     for row in rows[-MAX_ROWS:]:
         table.add_row(
-            *(_formatted(row[name]) if row[name] is not None else "" for name in INDEX_COLUMNS)
+            *(_format_value(row[name]) if row[name] is not None else "" for name in INDEX_COLUMNS)
         )
     console.print(table)
     console.print(f"{folder / 'index.csv'}: {len(rows)} runs")

@@ -14,7 +14,7 @@ def config_error(source: Source, faults: Sequence[Fault]) -> ConfigError:
     """All faults as one error, in the order of the file."""
     merged: dict[Field, str] = {}
     for fault in faults:
-        merged[fault.field] = _either(merged.get(fault.field), fault.sentence)
+        merged[fault.field] = _merge_sentences(merged.get(fault.field), fault.sentence)
 
     def line(field: Field) -> float:
         location, _, number = source.location(field).rpartition(":")
@@ -28,8 +28,10 @@ def config_error(source: Source, faults: Sequence[Fault]) -> ConfigError:
     )
 
 
-def _either(first: str | None, second: str) -> str:
-    """One sentence of two about the same field: a value that fits no member of a union."""
+def _merge_sentences(first: str | None, second: str) -> str:
+    """Returns one sentence for two about the same field, which fits no member of a union: "expected
+    A, or B; got C".
+    """
     if first is None or first == second:
         return second
     expected, semicolon, _ = second.partition("; got ")
@@ -46,13 +48,17 @@ def build(source: Source, model: type[pydantic.BaseModel]) -> Any:
     try:
         return model.model_validate(source.values)
     except pydantic.ValidationError as error:
-        faults = [_fault_in_words(detail, model, source.values) for detail in error.errors()]
+        faults = [
+            _explain_pydantic_error(detail, model, source.values) for detail in error.errors()
+        ]
         raise config_error(source, faults) from None
 
 
-def _fault_in_words(detail: Any, model: type[pydantic.BaseModel], values: Any) -> Fault:
-    """A pydantic error in our words: what was expected, what came, the nearest valid name."""
-    field, owner = _locate(detail["loc"], model, values)
+def _explain_pydantic_error(detail: Any, model: type[pydantic.BaseModel], values: Any) -> Fault:
+    """Returns a pydantic error as a sentence about its field: what was expected, what came, the
+    nearest valid name. `detail`: an item of `error.errors()`; `values`: the config as read.
+    """
+    field, owner = _locate_field(detail["loc"], model, values)
     kind, came = detail["type"], detail["input"]
     if kind == "extra_forbidden":
         names = list(owner.model_fields) if owner else []
@@ -90,13 +96,14 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return f"{guess} known here: {', '.join(known)}"
 
 
-def _locate(
+def _locate_field(
     loc: Field, model: type[pydantic.BaseModel], values: Any
 ) -> tuple[Field, type[pydantic.BaseModel] | None]:
-    """Where a pydantic location is in the file, and the model that owns its last part.
+    """Returns the path in the config of a pydantic location, and the pydantic model that owns its
+    last part. `loc`: the location; `model`: of the whole config; `values`: the config as read.
 
-    pydantic puts the tags of unions and the names of union members among the parts; they are not
-    in the file.
+    pydantic puts the tags of unions and the names of union members among the parts; they are not in
+    the file.
     """
     field: list[str | int] = []
     owner: type[pydantic.BaseModel] | None = model
@@ -121,13 +128,15 @@ def _locate(
 
 
 def _models_in_annotation(annotation: Any) -> list[type[pydantic.BaseModel]]:
-    """The pydantic models named in an annotation."""
+    """Returns the pydantic models in a type annotation: A and B in `list[A | B]`."""
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
         return [annotation]
     return [model for inner in get_args(annotation) for model in _models_in_annotation(inner)]
 
 
 def _source_names(model: type[pydantic.BaseModel]) -> tuple[str, ...]:
-    """The names that choose this model among others: the values of its literal `source`."""
+    """Returns the values that the field `source` of a model accepts, which select it from a union;
+    none if it has no such field.
+    """
     field = model.model_fields.get("source")
     return get_args(field.annotation) if field else ()

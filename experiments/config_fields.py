@@ -124,8 +124,10 @@ class Model(Part):
 
     @pydantic.field_validator("convention")
     @classmethod
-    def _only_of_a_gaussian(cls, convention: str, info: pydantic.ValidationInfo) -> str:
-        """Raises `ValueError` for a convention with a kernel that is not Gaussian."""
+    def _require_gaussian(cls, convention: str, info: pydantic.ValidationInfo) -> str:
+        """Raises `ValueError` for a lengthscale convention other than "standard" with a kernel that
+        is not Gaussian.
+        """
         kernel = info.data.get("kernel", "gaussian")  # an unknown name has an error of its own
         if convention != "standard" and kernel != "gaussian":
             raise ValueError(
@@ -199,8 +201,8 @@ class Training(Part):
     )
 
     @pydantic.model_validator(mode="after")
-    def _only_adam_corrects(self) -> "Training":
-        """Raises `ValueError` for the bias correction with an optimiser other than Adam."""
+    def _require_adam(self) -> "Training":
+        """Raises `ValueError` if `float32_bias_correction` is set with another optimiser."""
         if self.float32_bias_correction and self.optimizer != "adam":
             raise ValueError("float32_bias_correction is of adam; leave it out, or use adam")
         return self
@@ -214,10 +216,12 @@ class Training(Part):
 def _make_optimizer(
     name: str, learning_rate: Any, float32_bias_correction: bool
 ) -> optax.GradientTransformation:
-    """The optax optimiser of this name and learning rate."""
+    """Makes the optax optimiser `name`. `float32_bias_correction`: round the bias correction of
+    Adam to float32.
+    """
     rate: Any = learning_rate
     if float32_bias_correction:
-        rate = functools.partial(_rate_of_float32_adam, learning_rate)
+        rate = functools.partial(_float32_adam_rate, learning_rate)
     return getattr(optax, name)(rate)
 
 
@@ -225,8 +229,9 @@ def _make_optimizer(
 _kept_optimizer = functools.cache(_make_optimizer)
 
 
-def _rate_of_float32_adam(rate: float, count: Array) -> Array:
-    r"""The learning-rate schedule by which exact Adam becomes Adam in float32.
+def _float32_adam_rate(rate: float, count: Array) -> Array:
+    r"""Returns the learning rate after `count` steps with which exact Adam equals Adam whose bias
+    correction is rounded to float32.
 
     Adam divides its moments by $1 - \beta_1^t$ and $1 - \beta_2^t$ ($\beta$ = 0.9, 0.999). In
     float32 the second loses half of its digits at small t (5e-5 of its value at t = 1); all other

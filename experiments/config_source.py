@@ -127,7 +127,9 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Source:
         raise ConfigError(f"{path}:1: expected a mapping of fields, such as 'study: holdout'")
     locations: dict[Field, str] = {}
     try:
-        values = _plain_values(tree, (), lambda node: f"{path}:{_line_number(node)}", locations)
+        values = _read_plain_values(
+            tree, (), lambda node: f"{path}:{_line_number(node)}", locations
+        )
     except RecursionError:
         raise ConfigError(f"{path}: is nested too deep to be a config") from None
     source = Source(values, locations)
@@ -137,7 +139,9 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Source:
 
 
 def _parse_yaml(text: str, name: str) -> yaml.Node | None:
-    """Parses YAML into a node; `ConfigError` if it is too long, too deep or not YAML."""
+    """Parses YAML into a node; raises `ConfigError` if it is too long, too deep or not YAML.
+    `name`: of the file or override, for errors.
+    """
     if len(text) > MAX_CONFIG_CHARACTERS:
         raise ConfigError(
             f"{shortened(name)}: is too long: a config has up to {MAX_CONFIG_CHARACTERS} characters"
@@ -159,18 +163,21 @@ def _parse_yaml(text: str, name: str) -> yaml.Node | None:
 
 
 def _line_number(node: yaml.Node) -> int:
-    """The line on which a node starts, counted from 1."""
+    """Returns the line on which a YAML node starts, counted from 1."""
     return node.start_mark.line + 1
 
 
-def _plain_values(
+def _read_plain_values(
     node: yaml.Node, field: Field, location: Callable[[yaml.Node], str], locations: dict[Field, str]
 ) -> Any:
-    """Plain values from a node; notes the location of each field."""
+    """Returns a YAML node as dictionaries, lists and scalars. `field`: its path in the config.
+
+    Writes `location(node)`, such as "a.yaml:3", of every field within it to `locations`.
+    """
     locations.setdefault(field, location(node))
     if isinstance(node, yaml.SequenceNode):
         return [
-            _plain_values(item, (*field, i), location, locations)
+            _read_plain_values(item, (*field, i), location, locations)
             for i, item in enumerate(node.value)
         ]
     if isinstance(node, yaml.MappingNode):
@@ -187,7 +194,7 @@ def _plain_values(
                     f"{locations[(*field, key)]}"
                 )
             locations[(*field, key)] = location(key_node)
-            values[key] = _plain_values(value_node, (*field, key), location, locations)
+            values[key] = _read_plain_values(value_node, (*field, key), location, locations)
         return values
     loader = _Loader("")
     try:
@@ -221,7 +228,9 @@ def apply(override: str, source: Source) -> None:
         del source.locations[old]
     source.locations[field] = location
     value = (
-        None if node is None else _plain_values(node, field, lambda _: location, source.locations)
+        None
+        if node is None
+        else _read_plain_values(node, field, lambda _: location, source.locations)
     )
     if field[-1] == "source" and parent.get("source") != value:
         for name in list(parent):

@@ -59,7 +59,7 @@ def register(name: str, kernel: type[Scaled]) -> None:
         raise ValueError(f"expected a name in small letters, digits and _; got {name!r}")
     if name in BUILT_IN:
         raise ValueError(f"{name!r} is the name of a built-in kernel; take another")
-    if not _is_kernel(kernel):
+    if not _is_kernel_class(kernel):
         raise ValueError(
             f"expected a subclass of ak.kernels.Scaled with a log_pair, such as ak.Gaussian; got "
             f"{kernel!r}"
@@ -91,7 +91,7 @@ def load(path: Path) -> None:
     except (Exception, SystemExit) as error:
         said = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
         raise ConfigError(f"{place}: cannot be run: {said}") from None
-    mine = [kernel for kernel in vars(module).values() if _is_kernel(kernel)]
+    mine = [kernel for kernel in vars(module).values() if _is_kernel_class(kernel)]
     try:
         for kernel in mine:
             if kernel.__module__ == spec.name and kernel not in KERNELS.values():
@@ -126,7 +126,7 @@ def user_kernel(study: Any) -> dict[str, str]:
     return {name: hashlib.sha256(text).hexdigest()}
 
 
-def _is_kernel(kernel: Any) -> bool:
-    """Whether a value is a kernel."""
-    is_class = isinstance(kernel, type) and issubclass(kernel, Scaled)
-    return is_class and not inspect.isabstract(kernel)
+def _is_kernel_class(value: Any) -> bool:
+    """Whether a value is a class of kernels with a lengthscale (`Scaled`) that is not abstract."""
+    is_class = isinstance(value, type) and issubclass(value, Scaled)
+    return is_class and not inspect.isabstract(value)

@@ -26,13 +26,13 @@ def labels(keys: Iterable[str], summaries: Sequence[Mapping[str, Any]]) -> dict[
     The rows of a table are named by their first field where all summaries agree on it, else by
     their place.
     """
-    found = {key: _label_in_words(key, summaries) for key in keys}
+    found = {key: _label_number(key, summaries) for key in keys}
     texts = list(found.values())
     return {key: text if texts.count(text) == 1 else key for key, text in found.items()}
 
 
-def _label_in_words(key: str, summaries: Sequence[Mapping[str, Any]]) -> str:
-    """The label of a recorded number, from its dotted key."""
+def _label_number(key: str, summaries: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the label of a dotted key: "held out 10: ℓ" for `fits.1.lengthscale`."""
     table, _, rest = key.partition(".")
     place, _, field = rest.partition(".")
     if not (place.isdigit() and field):
@@ -40,11 +40,13 @@ def _label_in_words(key: str, summaries: Sequence[Mapping[str, Any]]) -> str:
     parts = field.split(".")
     words = [in_words(part) for part in parts if not part.isdigit()]
     words += [str(int(part) + 1) for part in parts if part.isdigit()]
-    return f"{_row_name(table, int(place), summaries)}: {' '.join(words)}"
+    return f"{_label_row(table, int(place), summaries)}: {' '.join(words)}"
 
 
-def _row_name(table: str, place: int, summaries: Sequence[Mapping[str, Any]]) -> str:
-    """The first field of a row and its value, such as "held out 10"."""
+def _label_row(table: str, place: int, summaries: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the first field of row `place` of a table and its value, such as "held out 10", where
+    all summaries agree; else the table and the place.
+    """
     names = set()
     for summary in summaries:
         rows = summary.get(table)

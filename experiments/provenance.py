@@ -68,7 +68,7 @@ def now() -> str:
 
 
 def _data_file_and_digest(config: Any) -> dict[str, str]:
-    """The file of data that a config names, and a digest of it."""
+    """Returns {path: SHA-256} of the data file that a config names; {} if it names none."""
     path = getattr(getattr(config, "data", None), "path", None)
     if path is None:
         return {}
@@ -81,12 +81,16 @@ def _data_file_and_digest(config: Any) -> dict[str, str]:
 
 @functools.lru_cache
 def _cached_digest(path: str, changed: int, size: int) -> str:
-    """The digest of a file; computed again when its time or size has changed."""
+    """Returns the SHA-256 of a file, from a cache unless `changed` (its modification time in ns) or
+    `size` is new.
+    """
     return digest_of_file(Path(path))
 
 
 def _git_commit() -> dict[str, Any] | None:
-    """The commit of the code that runs, and whether it was changed; None outside a checkout."""
+    """Returns the commit of this code, and whether files differ from it; None outside a git
+    checkout.
+    """
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:

@@ -129,7 +129,7 @@ def status_of(directory: Path) -> dict[str, Any]:
 
 
 def _is_running(directory: Path) -> bool:
-    """Whether a process holds the lock of the run; True if that is unknown."""
+    """Whether a process holds the lock of a run directory; True if that is unknown."""
     if fcntl is None:
         return True
     try:

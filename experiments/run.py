@@ -84,7 +84,7 @@ class Run(Monitor):
         self._written = ["config.yaml", "metrics.jsonl"]
         self._digest = digest_of(config)
         try:
-            self._take_over() if resume else self._claim_directory(config, numbered)
+            self._claim_stopped_run() if resume else self._claim_directory(config, numbered)
             directory = self.directory
             self._metrics = (directory / "metrics.jsonl").open("w", encoding="utf-8")
         except (FileExistsError, NotADirectoryError):
@@ -96,7 +96,9 @@ class Run(Monitor):
             raise OutputError(f"{directory} cannot be written: {reason}") from None
 
     def _claim_directory(self, config: Any, numbered: bool) -> None:
-        """Makes the directory, in one moment."""
+        """Makes the locked run directory, with config, metadata and status, by one rename; raises
+        `OutputError` if it exists. `numbered`: then takes NAME_2, NAME_3, ... instead.
+        """
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.directory.parent, prefix=".run-") as draft:
             made = Path(draft) / "run"
@@ -117,8 +119,10 @@ class Run(Monitor):
                 )
         fsync(self.directory.parent)
 
-    def _take_over(self) -> None:
-        """Claims the directory of a stopped run, and records its previous status in `meta.json`."""
+    def _claim_stopped_run(self) -> None:
+        """Locks the directory of a stopped run, and records its previous status and what has
+        changed since in `meta.json`.
+        """
         self._lock = locked(self.directory)
         for draft in self.directory.rglob(".*.part"):  # of a file that was never finished
             draft.unlink()
@@ -160,7 +164,9 @@ class Run(Monitor):
         )
 
     def _record_damage(self, sentence: str) -> None:
-        """Records the damage of a file in `meta.json`, and prints it."""
+        """Adds a sentence about a damaged file to `meta.json`, written as the run ends, and prints
+        it.
+        """
         self._meta.setdefault("damaged", []).append(sentence)
         print(sentence, file=sys.stderr)
 
@@ -279,7 +285,9 @@ class Run(Monitor):
 
 
 def _rename_if_free(made: Path, place: Path) -> bool:
-    """Renames, and returns True, if the name was still free."""
+    """Renames the directory `made` to `place`; returns False if a file or a directory with entries
+    is there.
+    """
     try:
         made.rename(place)
     except OSError as error:

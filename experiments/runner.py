@@ -158,7 +158,9 @@ def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False
 
 @contextlib.contextmanager
 def _run_directory(out: Path | None, name: str) -> Iterator[Path]:
-    """Where the run goes; of a process that is not the first, a folder that goes when it ends."""
+    """Yields the directory of a run: `out`, or by default `results/NAME/TIME`. Processes other than
+    the first get a temporary one.
+    """
     if jax.process_index():
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder) / "run"
@@ -167,7 +169,7 @@ def _run_directory(out: Path | None, name: str) -> Iterator[Path]:
 
 
 def _write_ending(run: Run, state: str, reason: str) -> None:
-    """Writes how a run ended, if the disk takes it."""
+    """Writes the state and the reason with which a run ended, or prints why that failed."""
     try:
         run.close(state, reason)
     except OSError as error:

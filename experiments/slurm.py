@@ -46,7 +46,7 @@ def submit(
 
 
 def _parse_option(text: str) -> tuple[str, str | int]:
-    """Parses `KEY=VALUE`; digits become a number."""
+    """Parses an option of Slurm, `KEY=VALUE`, into (key, value); digits become an integer."""
     name, equals, value = text.partition("=")
     if not (equals and name and value):
         raise OutputError(f"--slurm {text}: expected KEY=VALUE, such as timeout_min=60")

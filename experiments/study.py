@@ -159,13 +159,13 @@ def describe(data: ak.data.Dataset) -> dict[str, Any]:
 def tables_as_rows(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers for a summary: each table, which is a mapping of columns, as a list of rows."""
     return {
-        name: _rows_of_columns(value) if isinstance(value, Mapping) else value
+        name: _columns_to_rows(value) if isinstance(value, Mapping) else value
         for name, value in numbers.items()
     }
 
 
-def _rows_of_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a table that is given by columns."""
+def _columns_to_rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns a table, a mapping from names to columns, as one dictionary for each row."""
     arrays = [np.atleast_1d(np.asarray(column)) for column in columns.values()]
     return [dict(zip(columns, row, strict=True)) for row in zip(*arrays, strict=True)]
 

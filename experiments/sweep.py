@@ -68,42 +68,46 @@ def sweep(
     mine = members[place::shards]
     try:
         (out / "batches").mkdir(parents=True, exist_ok=True)
-        before = _read_results(out)
+        before = _read_recorded_results(out)
         missing = [member for member in mine if before.get(member.id, {}).get("state") != "done"]
         console.print(
             f"{len(members)} members, {len(mine)} of this shard, {len(missing)} of them to do"
         )
         alone = []
         for group, numbers in _group_by_program(missing):
-            if len(group) == 1 or not _compute_as_one_program(out, group, numbers, console):
+            if len(group) == 1 or not _try_one_program(out, group, numbers, console):
                 alone += group
         _run_in_processes(out, alone, jobs, kernels, console)
-        return report(out, members, mine, axes, _read_results(out), console)
+        return report(out, members, mine, axes, _read_recorded_results(out), console)
     except OSError as error:
         where = error.filename or out
         raise OutputError(f"{where} cannot be used: {error.strerror or error}") from None
 
 
 def _group_by_program(members: Sequence[Member]) -> list[tuple[list[Member], Any]]:
-    """Members that one program can compute together, and their numbers, stacked."""
+    """Groups the runs of a sweep that one compiled program can compute. Returns (members, varying
+    fields) of each group: by field name, the values of all members along a first axis.
+    """
     groups = defaultdict(lambda: ([], []))
     for member in members:
         with settings(member.study):
             study = member.study.resolved()
         numbers = {name: operator.attrgetter(name)(study) for name in study.varying}
-        groups[_program_identity(member, numbers)][0].append(member)
-        groups[_program_identity(member, numbers)][1].append(numbers)
+        groups[_make_program_key(member, numbers)][0].append(member)
+        groups[_make_program_key(member, numbers)][1].append(numbers)
     return [
-        (group, {name: _stack_members([one[name] for one in numbers]) for name in numbers[0]})
+        (group, {name: _stack_field([one[name] for one in numbers]) for name in numbers[0]})
         for group, numbers in groups.values()
     ]
 
 
-def _program_identity(member: Member, numbers: dict[str, Any]) -> str:
-    """Text that is equal for members of one program: their fixed fields, and shapes."""
-    if not numbers:
+def _make_program_key(member: Member, varying: dict[str, Any]) -> str:
+    """Returns a text that is equal for the runs that one program can compute: all fixed fields, and
+    the shapes of the varying ones. `varying`: their values, by field name.
+    """
+    if not varying:
         return member.id
-    shapes = {name: np.shape(getattr(value, "sizes", value)) for name, value in numbers.items()}
+    shapes = {name: np.shape(getattr(value, "sizes", value)) for name, value in varying.items()}
     fields = flat(member.study.model_dump(mode="json"))
     rest = {
         k: v for k, v in fields.items() if k != "name" and not _is_varying_field(k, member.study)
@@ -112,35 +116,38 @@ def _program_identity(member: Member, numbers: dict[str, Any]) -> str:
 
 
 def _is_varying_field(field: str, study: Study) -> bool:
-    """Whether a field is one of the numbers that vary in one program, or lies within one."""
+    """Whether a dotted field name is in `study.varying`, or below a name in it: such fields may
+    differ within one program.
+    """
     return any(field == name or field.startswith(f"{name}.") for name in study.varying)
 
 
-def _stack_members(values: Sequence[Any]) -> Any:
-    """Stacks the values of members along a leading axis."""
+def _stack_field(values: Sequence[Any]) -> Any:
+    """Stacks the values of one field, one from each member of a group, along a new first axis."""
     if isinstance(values[0], HoldOutSizes):
         largest = max(rows.largest for rows in values)
         return HoldOutSizes(np.stack([rows.sizes for rows in values]), largest)
     return np.array(values)
 
 
-def _compute_as_one_program(
-    out: Path, group: Sequence[Member], numbers: Any, console: Console
-) -> bool:
-    """Computes and writes a group; where that fails, prints the reason and returns False."""
+def _try_one_program(out: Path, group: Sequence[Member], varying: Any, console: Console) -> bool:
+    """Computes a group of runs by one compiled program and writes their results below `out`; if
+    that fails, prints the reason and returns False. `varying`: by field name, the values of all
+    runs.
+    """
     study = group[0].study
 
-    def compute(numbers: Any) -> tuple[Any, Any]:
-        member = with_fields(study, numbers)
+    def compute(varying: Any) -> tuple[Any, Any]:
+        member = with_fields(study, varying)
         results = member.compute(member.key())
         return results.numbers, results.diverged
 
     try:
         with settings(study):
             program = jax.jit(
-                lambda numbers: jax.lax.map(compute, numbers, batch_size=_MEMBERS_AT_A_TIME)
+                lambda varying: jax.lax.map(compute, varying, batch_size=_MEMBERS_AT_A_TIME)
             )
-            results, diverged = jax.tree.map(np.asarray, program(numbers))
+            results, diverged = jax.tree.map(np.asarray, program(varying))
     except Exception as error:  # each then has its own try, and its own error.log
         console.print(f"not as one program: {type(error).__name__}: {error}")
         return False
@@ -164,7 +171,9 @@ def _run_in_processes(
     kernels: Path | None,
     console: Console,
 ) -> None:
-    """Runs each member in its own process, `jobs` at a time; stopped members are resumed."""
+    """Runs each member in a process of its own, `jobs` at a time; stopped ones are resumed.
+    `kernels`: the user's Python file of kernels.
+    """
 
     def run(member: Member) -> tuple[Member, int, str]:
         directory = out / "members" / member.id
@@ -198,8 +207,10 @@ def _run_in_processes(
             raise
 
 
-def _read_results(out: Path) -> dict[str, dict[str, Any]]:
-    """The recorded results of members, by ID; done ones win where a member has two."""
+def _read_recorded_results(out: Path) -> dict[str, dict[str, Any]]:
+    """Returns, by member ID, the recorded state, reason and summary of each run of the sweep in
+    `out`; where a member has two records, one that is done.
+    """
     rows = []
     for path in sorted((out / "batches").glob("*.jsonl")):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():

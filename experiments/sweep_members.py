@@ -67,7 +67,9 @@ def _split_at_commas(text: str) -> list[str]:
 
 
 def _expand_range(argument: str, text: str) -> list[str]:
-    """The numbers of a range such as `0..9`, as text; other text is returned alone."""
+    """Returns "0", "1", ..., "9" for the text "0..9"; other text as the only item. `argument`: the
+    whole argument of the command line, for errors.
+    """
     found = _RANGE.fullmatch(text.strip())
     if not found:
         return [text]

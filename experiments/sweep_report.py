@@ -46,7 +46,7 @@ def report(
         values = [numbers.get(name, "") for name in names]
         writer.writerow([*member.asked.values(), *row.values(), *values])
     write_atomically(out / "members.csv", text.getvalue().encode())
-    groups = _means_over_seeds(rows)
+    groups = _summarise_over_seeds(rows)
     state = [row["state"] for _, row, _ in rows]
     content = {
         "members": len(members),
@@ -55,7 +55,7 @@ def report(
         "groups": groups,
     }
     write_atomically(out / "summary.json", (json.dumps(plain(content), indent=2) + "\n").encode())
-    shown = _varying_numbers(groups)
+    shown = _names_of_varying_numbers(groups)
     summaries = [found[m.id].get("summary") or {} for m in members if m.id in found]
     text_of = labels(names, summaries)
     table = Table(
@@ -66,14 +66,14 @@ def report(
     )
     table.title_justify, table.box, table.pad_edge = "left", None, False
     for group in groups[:MAX_ROWS]:
-        cells = [_mean_with_interval(group["numbers"].get(name)) for name in shown]
+        cells = [_format_mean(group["numbers"].get(name)) for name in shown]
         table.add_row(words(group["asked"]) or "all", str(group["members"]), *cells)
     console.print(table)
     if len(groups) > MAX_ROWS:
         console.print(f"and {len(groups) - MAX_ROWS} more lines in {out / 'summary.json'}")
     if shown:
         console.print(
-            f"figure  {_draw_members(out, groups, rows, {name: text_of[name] for name in shown})}"
+            f"figure  {_draw_sweep(out, groups, rows, {name: text_of[name] for name in shown})}"
         )
     console.print(f"numbers {out / 'summary.json'}")
     bad = [m for m in mine if found.get(m.id, {}).get("state") != "done"]
@@ -86,8 +86,13 @@ def report(
 MAX_ROWS = 30
 
 
-def _means_over_seeds(rows: Sequence[tuple[Member, dict[str, Any], dict[str, Any]]]) -> list[Any]:
-    """The mean of each number, and its uncertainty, over members that differ in the seed only."""
+def _summarise_over_seeds(
+    rows: Sequence[tuple[Member, dict[str, Any], dict[str, Any]]],
+) -> list[Any]:
+    """Groups the finished runs that differ in their seeds alone; returns for each group the mean,
+    sd and 95 % interval of every number. `rows`: (member, its id and state, its numbers) of each
+    run.
+    """
     together = defaultdict(list)
     for member, row, numbers in rows:
         if row["state"] == "done":
@@ -108,36 +113,40 @@ def _means_over_seeds(rows: Sequence[tuple[Member, dict[str, Any], dict[str, Any
     return groups
 
 
-def _varying_numbers(groups: Sequence[Any], most: int = 4) -> list[str]:
-    """The first numbers that differ between members."""
+def _names_of_varying_numbers(groups: Sequence[Any], limit: int = 4) -> list[str]:
+    """Returns the names of the first `limit` numbers that vary with the seed; if none does, of
+    those that differ between groups. `groups`: the result of `_summarise_over_seeds`.
+    """
     names = dict.fromkeys(name for group in groups for name in group["numbers"])
     means = {n: {g["numbers"][n]["mean"] for g in groups if n in g["numbers"]} for n in names}
     spread = {n: any(g["numbers"].get(n, {}).get("sd") for g in groups) for n in names}
     varied = [name for name in names if spread[name]]
-    return (varied or [name for name in names if len(means[name]) > 1])[:most]
+    return (varied or [name for name in names if len(means[name]) > 1])[:limit]
 
 
-def _mean_with_interval(number: dict[str, Any] | None) -> str:
-    """A mean as text, with the half-width of its interval if known."""
-    if number is None:
-        return ""
-    half = number["upper"] - number["mean"] if "upper" in number else None
-    return f"{number['mean']:.4g}" + ("" if half is None else f" ± {half:.2g}")
-
-
-def _draw_members(
-    out: Path, groups: Sequence[Any], rows: Sequence[Any], shown: Mapping[str, str]
-) -> Path:
-    """Draws a panel for each number in `shown` (name to label); returns the path of the figure.
-
-    `rows`: the runs of the sweep, drawn as ticks; `groups`: those that differ in their seeds
-    alone, drawn as means with 95 % intervals.
+def _format_mean(summary: dict[str, Any] | None) -> str:
+    """Returns "mean ± half the width of its 95 % interval", or the mean alone if that is unknown;
+    an empty text for None.
     """
-    figure = Figure(figsize=(1.4 + 2.4 * len(shown), 1.3 + 0.32 * min(len(groups), 60)))
-    axes = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
+    if summary is None:
+        return ""
+    half = summary["upper"] - summary["mean"] if "upper" in summary else None
+    return f"{summary['mean']:.4g}" + ("" if half is None else f" ± {half:.2g}")
+
+
+def _draw_sweep(
+    out: Path, groups: Sequence[Any], rows: Sequence[Any], label_of: Mapping[str, str]
+) -> Path:
+    """Draws a panel for each number in `label_of` (name to label): runs as ticks, means over seeds
+    with their 95 % intervals. Returns the path of the figure.
+
+    `rows` and `groups`: the argument and the result of `_summarise_over_seeds`.
+    """
+    figure = Figure(figsize=(1.4 + 2.4 * len(label_of), 1.3 + 0.32 * min(len(groups), 60)))
+    axes = figure.subplots(1, len(label_of), squeeze=False, sharey=True)[0]
     place = {tuple(group["asked"].items()): i for i, group in enumerate(groups)}
     arrays = {}
-    for ax, (name, label) in zip(axes, shown.items(), strict=True):
+    for ax, (name, label) in zip(axes, label_of.items(), strict=True):
         points = [
             (numbers[name], place[tuple((k, v) for k, v in m.asked.items() if k != "seed")])
             for m, row, numbers in rows

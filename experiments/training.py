@@ -112,7 +112,7 @@ def train(
                 first = int(np.argmin(sound))
                 monitor.save("last_finite", eqx.combine(state[0], fixed))
                 raise Diverged(
-                    _divergence_reason(start + first + 1, float(found[first]), learning_rate)
+                    _explain_divergence(start + first + 1, float(found[first]), learning_rate)
                 )
             losses = [np.concatenate(losses)]
             if checkpoints is not None:
@@ -123,8 +123,10 @@ def train(
     return eqx.combine(here, fixed), losses[0]
 
 
-def _divergence_reason(step: int, loss: float, learning_rate: float) -> str:
-    """A sentence that says why a training diverged, and what to try."""
+def _explain_divergence(step: int, loss: float, learning_rate: float) -> str:
+    """Returns a sentence that names the step at which the loss or its gradient was not finite, and
+    what to try.
+    """
     what = "its gradient is not finite" if np.isfinite(loss) else f"the loss is {loss}"
     return (
         f"at step {step} {what}; the model before it is in checkpoints/last_finite. Likely: "

@@ -35,7 +35,9 @@ def patterns(random: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def _make_page(random: np.ndarray) -> Page:
-    """The page on a cache, token by token."""
+    """Makes the page that decodes a sentence with each kind of cache, token by token. `random`:
+    queries and keys of one pattern, shape (2, tokens, size).
+    """
     angles = 2.0 * np.pi * np.arange(len(WORDS)) / len(WORDS)
     values = np.round(np.stack([np.cos(angles), np.sin(angles)], axis=1), 3)  # on a circle
     ring, found, marks = 4, patterns(random), []

@@ -32,7 +32,9 @@ def dial(study: Any) -> Page:
 
 
 def _make_page(data: ak.data.Dataset, settings: Model, factor: float, study: Any) -> Page:
-    """The page on which readers move the lengthscale and the query."""
+    """Makes the page on which readers move the lengthscale and the query. `settings`: the model of
+    the config; `factor`: lengthscales of its convention over ours.
+    """
     x, y = (np.asarray(part, float) for part in (data.x, data.y))
     begin = settings.make()
     lower, upper = (

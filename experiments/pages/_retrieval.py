@@ -18,7 +18,7 @@ def retrieval(study: Any) -> Page:
 
 
 def _make_page(study: Any) -> Page:
-    """The page on temperature and prior in retrieval."""
+    """Makes the page on which readers change the temperature and the prior of a softmax."""
     scores, prior = np.asarray(study.scores, float), np.asarray(study.prior, float)
     marks = []
     for temperature in np.geomspace(study.lowest, study.highest, 6):

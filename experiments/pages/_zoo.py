@@ -39,7 +39,9 @@ def attentions(table: Array, window: int, slope: float) -> dict[str, dict[str, A
 
 
 def _make_page(study: Any, data: ak.data.Dataset, tokens: np.ndarray) -> Page:
-    """The page on the kernels, and on attention between positions."""
+    """Makes the page that compares kernels by their fits to `data`, and kinds of attention between
+    `tokens`, shape (tokens, size).
+    """
     x, y = np.asarray(data.x, float), np.asarray(data.y, float)
     queries = np.quantile(x, [0.1, 0.62])
     best, bounds, marks = {}, [], []

@@ -97,7 +97,7 @@ class Boundary(Study):
     def report(self, results: Results, run: Run) -> None:
         lengthscales = np.sort(self.lengthscales)
         rows = [
-            _table_row(name, order, place, lengthscales, values[..., column])
+            _summarise_place(name, order, place, lengthscales, values[..., column])
             for (name, order), values in results.items()
             for place, column in PLACES.items()
         ]
@@ -141,17 +141,19 @@ class Boundary(Study):
             for (what, values), most in zip(misses.items(), (0.02, 0.05, 0.02), strict=True)
         ]
         table_of_targets(run, targets)
-        self._draw_figures(run, rows, lengthscales, results)
+        self._draw_bias(run, rows, lengthscales, results)
         run.summary({"lengthscales": lengthscales, "rows": rows, "targets": targets})
 
-    def _draw_figures(
+    def _draw_bias(
         self,
         run: Run,
         rows: list[dict[str, Any]],
         lengthscales: np.ndarray,
-        found: Results,
+        results: Results,
     ) -> None:
-        """Draws and saves the figures of the study."""
+        """Draws the bias against x and against the lengthscale, measured and by theory, and saves
+        the figure in `run`. `rows`: those of `_summarise_place`.
+        """
         at = np.linspace(0.0, 0.5, self.points)
         kernel, figure = self.kernels[0], Figure(figsize=(9.4, 3.7))
         left, right = figure.subplots(1, 2)
@@ -159,7 +161,7 @@ class Boundary(Study):
         looks = {0: (ak.plot.ORANGE, "s"), 1: (ak.plot.BLUE, "o")}
         theory = {"color": ak.plot.ink(), "linewidth": 0.9}
         for order, (color, _) in looks.items():
-            bias, leading = found[kernel, order][-2, :, 0]
+            bias, leading = results[kernel, order][-2, :, 0]
             label = f"local {ORDERS[order]}"
             left.plot(at, bias, "-" if order else "--", color=color, label=label, linewidth=3)
             left.plot(at, leading, ":", label="theory: the leading terms", **theory)
@@ -193,14 +195,17 @@ class Boundary(Study):
         run.figure("boundary", figure, **arrays)
 
 
-def _table_row(
-    name: str, order: int, place: str, lengthscales: np.ndarray, found: np.ndarray
+def _summarise_place(
+    kernel: str, order: int, place: str, lengthscales: np.ndarray, values: np.ndarray
 ) -> dict[str, Any]:
-    """The row of the table for a kernel, an order and a place, over all lengthscales."""
-    bias, variance = np.moveaxis(found, 2, 0)
+    """Returns bias and variance, those of theory, their ratio and the power of h in the bias, at
+    the boundary or inside (`place`). `values`: shape (lengthscales, (measured, predicted), (bias,
+    variance)).
+    """
+    bias, variance = np.moveaxis(values, 2, 0)
     shortest = np.log(lengthscales[:3])
     return {
-        "kernel": name,
+        "kernel": kernel,
         "order": order,
         "place": place,
         "bias": bias[:, 0],
@@ -221,21 +226,23 @@ def mean(x: Any, derivative: int = 0) -> np.ndarray:
 def measured(name: str, order: int, h: float, at: np.ndarray, n: int) -> np.ndarray:
     """Bias, and n h times the variance for noise of variance 1: shape (2, points)."""
     x = (np.arange(n) + 0.5) / n
-    fitted, variance = _predict_with_variance(_kernel_by_name(name, h), order, at, x, mean(x))
+    fitted, variance = _predict_mean_and_variance(_kernel_by_name(name, h), order, at, x, mean(x))
     return np.stack([fitted - mean(at), n * h * variance])
 
 
 @functools.partial(jax.jit, static_argnames="order")
-def _predict_with_variance(
-    kernel: ak.Kernel, order: int, at: Array, x: Array, y: Array
+def _predict_mean_and_variance(
+    kernel: ak.Kernel, order: int, queries: Array, x: Array, y: Array
 ) -> tuple[Array, Array]:
-    """Predictions at points, and their variances for noise of variance 1."""
+    """Returns local polynomial predictions at `queries` from inputs x and labels y, and their
+    variances for noise of variance 1.
+    """
     model = ak.KernelRegression(kernel, order=order)
-    return model(at, x, y), model.prediction_variance(at, x, jnp.ones(len(x)))
+    return model(queries, x, y), model.prediction_variance(queries, x, jnp.ones(len(x)))
 
 
 def _kernel_by_name(name: str, h: float) -> ak.Kernel:
-    """The kernel of this name with the lengthscale h."""
+    """Returns the kernel "gaussian" or "epanechnikov" with the lengthscale h."""
     return ak.Gaussian(h) if name == "gaussian" else ak.Epanechnikov(h)
 
 

@@ -77,7 +77,7 @@ class Coverage(Study):
 
     def report(self, results: Results, run: Run) -> None:
         rows = [
-            _table_row(design, order, name, found[name], self.level)
+            _summarise_coverage(design, order, name, found[name], self.level)
             for (design, order), found in results.items()
             for name in METHODS
         ]
@@ -94,17 +94,19 @@ class Coverage(Study):
                     f"{row['standard_error']:.3f}",
                     "" if row["worst"] is None else f"{row['worst']:.2f}",
                     f"{row['width']:.2f}",
-                    *_verdict(row),
+                    *_expected_and_verdict(row),
                 ]
                 for row in rows
             ],
         )
-        self._draw_figures(run, results)
-        self._draw_example(run)
+        self._draw_coverage(run, results)
+        self._draw_example_bands(run)
         run.summary({"level": self.level, "data_sets": self.data_sets, "methods": rows})
 
-    def _draw_figures(self, run: Run, results: Results) -> None:
-        """Draws and saves the figures of the study."""
+    def _draw_coverage(self, run: Run, results: Results) -> None:
+        """Draws the coverage of pointwise bands and intervals against x, a panel for each design
+        and order, and saves the figure in `run`.
+        """
         at = np.linspace(-3.0, 3.0, self.points)
         figure, axes = panels(len(results), width=3.9, height=2.7)
         arrays: dict[str, Any] = {"x": at}
@@ -129,8 +131,10 @@ class Coverage(Study):
         legend(figure, axes)
         run.figure("coverage", figure, **arrays)
 
-    def _draw_example(self, run: Run) -> None:
-        """One data set of each design, with the bands that should reach their level."""
+    def _draw_example_bands(self, run: Run) -> None:
+        """Draws one data set of each design with three kinds of bands, and saves the figure in
+        `run`.
+        """
         at = np.linspace(-3.0, 3.0, self.points)
         figure, axes = panels(len(self.designs), width=4.4, height=3.2)
         arrays: dict[str, Any] = {"grid": at, "true_mean": ak.data.heteroskedastic_mean(at)}
@@ -174,7 +178,7 @@ def simulate(x: Float[np.ndarray, " n"], key: PRNGKeyArray) -> Float[Array, " n"
 
 
 def _fit_sample(study: Coverage, x: np.ndarray, y: Array, order: int) -> ak.Fit:
-    """Fits one data set by local polynomials of the order given."""
+    """Fits local polynomials of degree `order` to one data set by leave-one-out."""
     model = ak.KernelRegression(ak.Gaussian(0.3), order=order)
     return ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=study.starts, steps=30)
 
@@ -182,7 +186,8 @@ def _fit_sample(study: Coverage, x: np.ndarray, y: Array, order: int) -> ak.Fit:
 def _simulate_and_fit(
     study: Coverage, design: Design, order: int, key: PRNGKeyArray
 ) -> dict[str, dict[str, Array]]:
-    """For one data set and each method: whether the truth is inside, by input; and the width.
+    """Simulates a data set and fits it; returns, for each method, whether its band holds the truth
+    (`inside`, at each input or everywhere), and its mean `width`.
 
     Bands of the mean are evaluated evenly, intervals of labels at inputs distributed as the design.
     """
@@ -215,29 +220,33 @@ def _simulate_and_fit(
     return out
 
 
-def _table_row(
-    design: Design, order: int, name: str, found: dict[str, np.ndarray], level: float
+def _summarise_coverage(
+    design: Design, order: int, method: str, results: dict[str, np.ndarray], level: float
 ) -> dict[str, Any]:
-    """The row of the table for one design, order and method."""
-    inside = found["inside"].astype(float)
+    """Returns the coverage of a method over all data sets, its standard error, the lowest one among
+    inputs, and the mean width. `results`: arrays `inside` (data sets, inputs) and `width`.
+    """
+    inside = results["inside"].astype(float)
     of_sets = inside if inside.ndim == 1 else inside.mean(axis=1)
-    expected = METHODS[name] if level == 0.95 else None
+    expected = METHODS[method] if level == 0.95 else None
     coverage = float(of_sets.mean())
     return {
         "design": design,
         "order": order,
-        "method": name,
+        "method": method,
         "coverage": coverage,
         "standard_error": float(of_sets.std(ddof=1) / np.sqrt(len(of_sets))),
         "worst": None if inside.ndim == 1 else float(inside.mean(axis=0).min()),
-        "width": float(found["width"].mean()),
+        "width": float(results["width"].mean()),
         "expected": expected,
         "reached": None if expected is None else bool(expected[0] <= coverage <= expected[1]),
     }
 
 
-def _verdict(row: dict[str, Any]) -> tuple[str, str]:
-    """The range of coverage expected, and whether the row reached or missed it."""
+def _expected_and_verdict(row: dict[str, Any]) -> tuple[str, str]:
+    """Returns the expected coverage of a row of the table, such as "0.93-0.97", and "reached" or
+    "missed"; two empty texts if none is expected.
+    """
     if row["expected"] is None:
         return "", ""
     low, high = row["expected"]

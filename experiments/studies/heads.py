@@ -113,7 +113,9 @@ class Heads(Study):
         )
 
     def _heads_table(self, fits: ak.Fit, data: ak.data.Dataset) -> dict[str, Array]:
-        """Columns, with NaN for the heads that only fill up a common shape."""
+        """Returns columns with one entry for each number of heads: weights, lengthscales,
+        leave-one-out error; NaN for the heads that only pad to a common shape.
+        """
         models = fits.model.model
         parameters = self.model.parameters(models.kernel.stack)
         lengthscales = parameters.pop("lengthscale")
@@ -180,7 +182,7 @@ class Heads(Study):
 
 
 def _recorded_parameters(model: PaddedHeads) -> dict[str, Array]:
-    """The parameters to record at each step."""
+    """Returns the weights and lengthscales of the heads, which each step of training records."""
     kernel: Any = model.model.kernel
     return {"weights": model.model.coefficients, "lengthscales": kernel.stack.lengthscale}
 

@@ -80,13 +80,15 @@ class Heteroskedasticity(Study):
                 "coverage": "{worst_coverage:.2f}-{most_coverage:.2f}",
             },
         )
-        self._draw_figures(run, at, results, rows)
+        self._draw_noise_sd(run, at, results, rows)
         run.summary({"data_sets": self.data_sets, "n": self.n, "methods": rows})
 
-    def _draw_figures(
+    def _draw_noise_sd(
         self, run: Run, at: np.ndarray, results: Results, rows: list[dict[str, Any]]
     ) -> None:
-        """Draws and saves the figures of the study."""
+        """Draws the sd of the noise at the inputs `at`, true and estimated by each method, a panel
+        for each growth; saves the figure in `run`.
+        """
         figure = Figure(figsize=(4.2 * len(results), 3.2))
         axes = figure.subplots(1, len(results), squeeze=False)[0]
         arrays: dict[str, Any] = {"x": at}
@@ -114,26 +116,26 @@ class Heteroskedasticity(Study):
 
 
 def _summarise_method(
-    growth: float, i: int, found: dict[str, np.ndarray], at: np.ndarray
+    growth: float, method: int, results: dict[str, np.ndarray], x: np.ndarray
 ) -> dict[str, Any]:
-    """Returns the table row of method number i where the noise grows with |x| by `growth`.
-
-    `found`: the numbers of all data sets and methods; `at`: the inputs of sd and coverage.
+    """Returns a method's errors, log score and coverage over all data sets with noise of sd 0.2 +
+    growth |x|. `method`: its place in `METHODS`; `results`: arrays (data sets, methods, ...); `x`:
+    the inputs of sd and coverage.
     """
-    error, truth = found["error"], 0.2 + growth * np.abs(at)
+    error, truth = results["error"], 0.2 + growth * np.abs(x)
     # paired: the same data for both
-    ratio = error[:, i].mean() / error[:, 0].mean()
-    away = (error[:, i] - ratio * error[:, 0]) / error[:, 0].mean()
-    coverage = found["inside"][:, i].mean(axis=0)
+    ratio = error[:, method].mean() / error[:, 0].mean()
+    away = (error[:, method] - ratio * error[:, 0]) / error[:, 0].mean()
+    coverage = results["inside"][:, method].mean(axis=0)
     return {
         "growth": growth,
-        "method": METHODS[i],
-        "median_lengthscale": float(np.median(found["lengthscale"][:, i])),
-        "error_of_mean": float(error[:, i].mean()),
+        "method": METHODS[method],
+        "median_lengthscale": float(np.median(results["lengthscale"][:, method])),
+        "error_of_mean": float(error[:, method].mean()),
         "error_over_one_sd": float(ratio),
         "standard_error": float(away.std(ddof=1) / np.sqrt(len(away))),
-        "error_of_log_sd": float(np.sqrt(np.mean(np.log(found["sd"][:, i] / truth) ** 2))),
-        "log_score": float(found["log_score"][:, i].mean()),
+        "error_of_log_sd": float(np.sqrt(np.mean(np.log(results["sd"][:, method] / truth) ** 2))),
+        "log_score": float(results["log_score"][:, method].mean()),
         "worst_coverage": float(coverage.min()),
         "most_coverage": float(coverage.max()),
     }
@@ -142,7 +144,8 @@ def _summarise_method(
 def _simulate_and_fit(
     study: Heteroskedasticity, growth: float, key: PRNGKeyArray
 ) -> dict[str, Array]:
-    r"""For one data set and each method: ℓ, the error of the mean, sd(x), and intervals of labels.
+    r"""Simulates a data set and fits it; returns, for each method: lengthscale, error of the mean,
+    sd at each input, log score, and whether the interval of a new label holds it.
 
     The error is $\frac{1}{6} \int_{-3}^3 (\hat f - f)^2 / s^2$, in units of the noise.
     """

@@ -92,7 +92,7 @@ class HoldOut(Study):
         for i, row in enumerate(rows):
             length = fits.member(i).model.kernel.lengthscale
             run.note(outside_bounds(length, data, self.model, f"held out {row['hold_out']}"))
-        self._draw_figures(run, results, rows)
+        self._draw_fits_and_training(run, results, rows)
         run.table_of(
             f"Masked hold-out, kernel {self.model.words()}",
             rows,
@@ -106,8 +106,12 @@ class HoldOut(Study):
         run.summary({"data": describe(data), **self.model.named(), **summary})
         require_finite(fits)
 
-    def _draw_figures(self, run: Run, results: Results, rows: list[dict[str, Any]]) -> None:
-        """Draws and saves the figures of the study."""
+    def _draw_fits_and_training(
+        self, run: Run, results: Results, rows: list[dict[str, Any]]
+    ) -> None:
+        """Draws the fit of each hold-out size, and the lengthscales against the training step;
+        saves both figures in `run`. `rows`: those of the table.
+        """
         data, fits = results.data, results.fits
         sizes = [row["hold_out"] for row in rows]
         lengths, errors = ([row[key] for row in rows] for key in ("lengthscale", "leave_one_out"))
@@ -133,5 +137,5 @@ class HoldOut(Study):
 
 
 def _recorded_parameters(model: Any) -> dict[str, Array]:
-    """The parameters to record at each step."""
+    """Returns the lengthscale of a model, which each step of training records."""
     return {"lengthscale": model.kernel.lengthscale}

@@ -90,7 +90,9 @@ class LeaveOneOut(Study):
         return Results(data, fit, fitted, numbers, jnp.all(fit.starts.diverged))
 
     def _search_bounds(self) -> tuple[Any, Any] | None:
-        """The models at the lower and upper bounds of the search; None for the default."""
+        """Returns the models with the lowest and the highest lengthscale of the search; None for
+        the default ones.
+        """
         if self.bounds is None:
             return None
         where = lambda model: model.kernel.lengthscale_parameter  # noqa: E731
@@ -110,7 +112,7 @@ class LeaveOneOut(Study):
         ]
         if len(minima) > 1:
             run.note([f"the criterion has {len(minima)} minima; the lowest is taken."])
-        self._draw_figures(run, results, lengthscales)
+        self._draw_criterion_and_fit(run, results, lengthscales)
         run.table(
             f"{self.name}: leave-one-out, kernel {self.model.words()}",
             ["", ""],
@@ -142,8 +144,10 @@ class LeaveOneOut(Study):
         )
         require_finite(fit)
 
-    def _draw_figures(self, run: Run, results: Results, lengthscales: np.ndarray) -> None:
-        """Draws and saves the figures of the study."""
+    def _draw_criterion_and_fit(self, run: Run, results: Results, lengthscales: np.ndarray) -> None:
+        """Draws the criterion at the given lengthscales, and the fit beside it; saves the figure in
+        `run`.
+        """
         data, fit = results.data, results.fit
         figure = Figure(figsize=(8.4, 3.5))
         left, right = figure.subplots(1, 2)
@@ -186,5 +190,5 @@ def r_squared(y: Float[Array, " n"], fitted: Float[Array, " n"]) -> Float[Array,
 
 
 def _recorded_parameters(model: Any) -> dict[str, Any]:
-    """The parameters to record at each step."""
+    """Returns the lengthscale of a model, which each step of the search records."""
     return {"lengthscale": model.kernel.lengthscale}

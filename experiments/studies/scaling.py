@@ -98,7 +98,7 @@ class Scaling(Study):
             ["", *(f"d = {d}" for d in dims)],
             [[name, *(f"{n:,.0f}" for n in found)] for name, found in least.items()],
         )
-        self._draw_figures(run, rows)
+        self._draw_memory_and_rows(run, rows)
         run.summary(
             {
                 "table": rows,
@@ -107,8 +107,10 @@ class Scaling(Study):
             }
         )
 
-    def _draw_figures(self, run: Run, rows: list[dict[str, Any]]) -> None:
-        """Draws and saves the figures of the study."""
+    def _draw_memory_and_rows(self, run: Run, rows: list[dict[str, Any]]) -> None:
+        """Draws the memory of each device against their number, and the rows from which a ring
+        hides what it sends; saves the figure in `run`. `rows`: those of `measure`.
+        """
         figure = Figure(figsize=(8.6, 3.8))
         left, right = figure.subplots(1, 2)
         arrays: dict[str, Any] = {}

@@ -73,7 +73,7 @@ class Seeds(Study):
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key).stack(self.seeds)
         rows = HoldOutSizes.from_config(self.hold_out, self.data.n)
-        fits = jax.jit(functools.partial(_fit_all_seeds, self))
+        fits = jax.jit(functools.partial(_simulate_and_fit_all, self))
         batches = []
         with monitor.progress("data sets", self.seeds) as tick, monitor.timed("fits"):
             for done, (found, error, good) in monitor.batches(
@@ -115,7 +115,7 @@ class Seeds(Study):
                     "standard_error_of_that": worse.std(ddof=1) / np.sqrt(len(worse)),
                 }
             )
-        self._draw_figures(run, rows, lengthscales, ratios, errors)
+        self._draw_lengthscales_and_errors(run, rows, lengthscales, ratios, errors)
         run.table_of(
             f"{len(errors)} data sets of {self.data.n} points, kernel "
             f"{self.model.words()}; error: integrated, squared",
@@ -138,7 +138,7 @@ class Seeds(Study):
             }
         )
 
-    def _draw_figures(
+    def _draw_lengthscales_and_errors(
         self,
         run: Run,
         rows: list[dict[str, Any]],
@@ -146,7 +146,9 @@ class Seeds(Study):
         ratios: np.ndarray,
         errors: np.ndarray,
     ) -> None:
-        """Draws and saves the figures of the study."""
+        """Draws box plots of lengthscales and of `ratios` (errors over those of the best
+        lengthscale), by method, shape (seeds, methods); saves the figure in `run`.
+        """
         figure, names = Figure(figsize=(8.4, 3.6)), [row["method"] for row in rows]
         left, right = figure.subplots(1, 2)
         line = {"color": ak.plot.ink(), "linewidth": 0.9}
@@ -183,12 +185,12 @@ class Seeds(Study):
 _STEPS = 15
 
 
-def _fit_all_seeds(
-    study: Seeds, rows: HoldOutSizes, keys: PRNGKeyArray
+def _simulate_and_fit_all(
+    study: Seeds, hold_out: HoldOutSizes, keys: PRNGKeyArray
 ) -> tuple[Float[Array, "seeds methods"], Float[Array, "seeds methods"], Array]:
-    """Lengthscales, errors, and whether the search converged, for each data set and method.
-
-    Data, hold-out fits of all sizes, leave-one-out and hindsight: one program.
+    """Simulates a data set for each key and fits it by each method: hold-out of all sizes,
+    leave-one-out, hindsight. Returns lengthscales, integrated squared errors, and whether the last
+    two converged.
     """
     error = IntegratedSquaredError()
 
@@ -200,7 +202,7 @@ def _fit_all_seeds(
             model,
             data.x,
             data.y,
-            objective=rows.objective(),
+            objective=hold_out.objective(),
             in_axes=(None, None, 0),
             optimizer=study.training.make(),
             steps=study.training.steps,

@@ -154,7 +154,7 @@ ASKS = {"verb to subject": "verb", "determiner": "noun", "pronoun to noun": "pro
 
 
 def _own_token_bias(rows: int, cost: float) -> Array:
-    """A bias against attending to the query's own token; the first token has none."""
+    """Returns a bias, shape (rows, rows): −cost from each token to itself, 0 to all others."""
     return jnp.where(jnp.eye(rows) == 1, -cost, 0.0)
 
 
