@@ -198,8 +198,9 @@ def require_log_values(name: str, values: ArrayLike, hint: str) -> None:
         raise ValueError(f"{name} must be below +inf, and none NaN; got {values!r}. {hint}")
 
 
-def precision_loss(given: np.ndarray, kept: np.ndarray) -> str | None:
-    """Returns a sentence if rounding merges more than 1 % of the distinct numbers of a column.
+def precision_loss(given: np.ndarray, converted: np.ndarray) -> str | None:
+    """Returns a sentence for an error if `converted`, the given column in a narrower dtype, merges
+    more than 1 % of the distinct numbers; else None.
 
     The sorted numbers are cut at gaps of more than 1000 steps of the narrower dtype, so that an
     outlier does not hide a cluster. Clusters that span more than 1e5 steps are not checked: float32
@@ -208,7 +209,7 @@ def precision_loss(given: np.ndarray, kept: np.ndarray) -> str | None:
     if not np.all(np.isfinite(given)):
         return None  # `require_finite` reports it
     numbers, place = np.unique(given, return_index=True)
-    rounded = kept[place]
+    rounded = converted[place]
     step = np.spacing(np.abs(rounded)).astype(float)
     gaps = np.diff(numbers) / np.maximum(step[1:], step[:-1])
     first = np.flatnonzero(np.append(True, gaps > MAX_CLUSTER_GAP_STEPS))
@@ -218,7 +219,9 @@ def precision_loss(given: np.ndarray, kept: np.ndarray) -> str | None:
     lost = int(np.sum(merged[spans < MAX_CHECKED_STEPS]))
     if lost <= MAX_MERGED_SHARE * len(numbers):
         return None
-    return f"its {len(numbers)} different numbers become {len(numbers) - lost} in {kept.dtype}."
+    return (
+        f"its {len(numbers)} different numbers become {len(numbers) - lost} in {converted.dtype}."
+    )
 
 
 def _as_numpy_or_none(value: Any) -> np.ndarray | None:
@@ -249,7 +252,7 @@ def _objects_to_float64(name: str, x: np.ndarray) -> Float[np.ndarray, "..."]:
 
 def _require_no_precision_loss(name: str, given: np.ndarray, converted: np.ndarray) -> None:
     """Raises `ValueError`, with the name of the argument, if `converted`, the given array in a
-    narrower dtype, overflows, or rounds more than 1 % of a column's distinct numbers together."""
+    narrower dtype, overflows, or merges more than 1 % of the distinct numbers of a column."""
     if given.dtype == converted.dtype or not given.size:
         return
     if np.any(overflowed := np.isinf(converted) & np.isfinite(given)):

@@ -24,7 +24,7 @@ class ComparableFunction:
 
 
 def as_comparable(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """The function as a `ComparableFunction`; itself if its program does not say all it computes.
+    """Returns the function as a `ComparableFunction`, or unchanged if its program is incomplete.
 
     It is traced anew (5 ms), so that a change of what it reads, such as a global, is noticed. Not
     comparable: one that reads an array of an outer `jit` or `vmap`, or calls back into Python.

@@ -126,13 +126,14 @@ def between(
 
 
 def as_trained(name: str, value: ArrayLike) -> Float[Array, "..."]:
-    """The numbers in floating point of at least JAX's default precision."""
+    """Returns the value as a floating array, in JAX's default precision or a wider one."""
     array = as_real_array(name, value)
     return array.astype(wider_dtype(array.dtype, jnp.result_type(float)))
 
 
 def constant(value: Fixed, axes: int = 0) -> Constant | ConstantOfHeads:
-    """The parameter of fixed numbers; `axes`: of the value, the leading ones are of heads."""
+    """Returns the parameter of fixed numbers. The last `axes` axes are those of one head; axes
+    before them are of several heads."""
     shape = value.numbers.shape
     heads = shape[: len(shape) - axes]
     if not heads:
@@ -142,8 +143,8 @@ def constant(value: Fixed, axes: int = 0) -> Constant | ConstantOfHeads:
 
 
 def _count_dimension_axes(name: str, value: Number, expected: tuple[int, ...] = ()) -> int:
-    """Returns 0 for one number, 1 for a vector of one number per dimension. `ValueError` for other
-    shapes, and for a vector of another shape than `expected`, if that is not ()."""
+    """Returns 0 for one number, 1 for a vector of one number per dimension; `ValueError` for other
+    shapes. `expected` is the shape of the vector, () if any length is allowed."""
     shape = np.shape(_unwrap_fixed(value))
     if len(shape) > 1 or (shape and expected and shape != expected):
         raise ValueError(
@@ -162,7 +163,7 @@ def _require_strictly_between(
     name: str, value: Number, low: float, high: ArrayLike, expected: str, hint: str = ""
 ) -> None:
     """Raises `ValueError` unless each number of the value is strictly between `low` and `high` and
-    fits JAX's default dtype. The error has the name, `expected`: the range in words, and the
+    fits JAX's default dtype. `expected` describes the range in the error, which ends with the
     hint."""
     given = _unwrap_fixed(value)
     if not is_concrete(given):

@@ -215,7 +215,7 @@ PositiveParameter = Positive | Constant | ConstantOfHeads
 
 
 def require_single(tree: Any) -> None:
-    """Raise `ValueError` at a parameter that has a number for each of several heads."""
+    """Raises `ValueError` if a parameter in the tree has a number for each of several heads."""
     is_parameter = lambda node: isinstance(node, Parameter)  # noqa: E731
     for node in jax.tree.leaves(tree, is_leaf=is_parameter):
         if is_parameter(node) and node.has_heads:
@@ -241,7 +241,7 @@ def described(module: eqx.Module, **kwargs: Any) -> wl.AbstractDoc:
 
 
 def nested_tuples(numbers: Any) -> Any:
-    """An array of NumPy, or nested lists, as nested tuples, which can be hashed."""
+    """Returns a NumPy array, or nested lists, as nested tuples, which can be hashed."""
     numbers = numbers.tolist() if isinstance(numbers, np.ndarray | np.generic) else numbers
     return tuple(map(nested_tuples, numbers)) if isinstance(numbers, list) else numbers
 

@@ -81,8 +81,9 @@ def require_regression_shapes(x: Float[Array, "..."], y: Float[Array, "..."]) ->
         )
 
 
-def require_squares_held(name: str, values: Float[Array, "..."]) -> None:
-    """Raises `ValueError` where squared deviations would overflow, or vanish beside 0."""
+def require_finite_squares(name: str, values: Float[Array, "..."]) -> None:
+    """Raises `ValueError`, with the name of the argument, where squares of differences of the
+    values would overflow or be subnormal."""
     if not is_concrete(values) or not values.size:
         return
     limits = np.finfo(np.dtype(wider_dtype(values.dtype)))
@@ -119,4 +120,4 @@ def require_regression_data(x: Float[Array, "..."], y: Float[Array, "..."]) -> N
                 f"identify a lengthscale. Is this the intended column, and is {array.dtype} "
                 f"precise enough for it?"
             )
-    require_squares_held("y", y)
+    require_finite_squares("y", y)

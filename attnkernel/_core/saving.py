@@ -230,7 +230,7 @@ def _parse_shape(entry: dict[str, Any]) -> tuple[int, ...]:
 
 
 def _array_kind(array: Any) -> str:
-    """Returns "jax" or "numpy" for an array of either, "scalar" for a NumPy scalar."""
+    """Returns "jax" for an array of JAX, "numpy" for one of NumPy, "scalar" for a NumPy scalar."""
     if isinstance(array, jax.Array):
         return "jax"
     return "scalar" if isinstance(array, np.generic) else "numpy"

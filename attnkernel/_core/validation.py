@@ -15,11 +15,16 @@ from .arrays import as_float64, is_concrete, value_text
 MAX_INTEGER = 2**31 - 1
 
 
-def require_shape(what: str, found: Any, shape: tuple[int, ...], expected: str, hint: str) -> Any:
-    """Returns what a function of the user returned; `ValueError` unless it has this shape."""
-    if jnp.shape(found) != shape:
-        raise ValueError(f"{what} must return {expected}; got shape {jnp.shape(found)}. {hint}")
-    return found
+def require_shape(
+    function: str, result: Any, shape: tuple[int, ...], expected: str, hint: str
+) -> Any:
+    """Returns the result of a user's function; `ValueError` unless it has this shape. `function` is
+    its name in the error, and `expected` describes the shape."""
+    if jnp.shape(result) != shape:
+        raise ValueError(
+            f"{function} must return {expected}; got shape {jnp.shape(result)}. {hint}"
+        )
+    return result
 
 
 def require_positive(

@@ -113,7 +113,7 @@ class NearestNeighbours(Embedded, Wrapper):
 
 
 def _as_fraction(fraction: Any) -> float:
-    """Returns the fraction as a float; `ValueError` unless it is a real number in (0, 1]."""
+    """Returns the fraction of keys, m / n, as a float; `ValueError` unless it is in (0, 1]."""
     if not is_real_number(fraction) or not 0 < fraction <= 1:
         raise ValueError(f"fraction must be above 0 and at most 1; got {fraction!r}.")
     return float(fraction)

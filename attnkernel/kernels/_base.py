@@ -48,7 +48,7 @@ class Kernel(eqx.Module):
         self, q: Float[Array, "queries dim_q"], k: Float[Array, "keys dim_k"]
     ) -> Float[Array, "queries keys"]:
         """$S_{ij} = \\log K(q_i, k_j)$ of all pairs."""
-        over_keys = jax.vmap(functools.partial(number_of_pair, self), in_axes=(None, 0))
+        over_keys = jax.vmap(functools.partial(checked_log_pair, self), in_axes=(None, 0))
         return jax.vmap(over_keys, in_axes=(0, None))(q, k)
 
     def check(self, dim_q: int, dim_k: int) -> None:
@@ -165,10 +165,10 @@ class Embedded(Kernel):
         return kernel.pairwise(q, k)
 
 
-def number_of_pair(
+def checked_log_pair(
     kernel: Kernel, q: Float[Array, " dim_q"], k: Float[Array, " dim_k"]
 ) -> Float[Array, ""]:
-    """$\\log K(q, k)$; `ValueError` where a kernel of the user's own returns no single number."""
+    """Returns $\\log K(q, k)$; `ValueError` unless the kernel's `log_pair` gives one number."""
     name = f"{type(kernel).__name__}.log_pair"
     expected = "one number for one pair"
     return require_shape(name, kernel.log_pair(q, k), (), expected, "Sum over the dimensions.")

@@ -20,7 +20,7 @@ from .._core.parameters import Between, Constant, ConstantOfHeads, described
 from .._core.validation import as_integer_tuple
 from ._base import Kernel, unbounded
 from ._boxes import PointBoxes
-from ._distances import MANY, add_up, columns
+from ._distances import MIN_PRODUCT_DIM, add_up, broadcast_columns
 
 SEARCH_MARGIN = 1e-4  # of λ_max: as close as a search comes to either end
 
@@ -84,7 +84,7 @@ class Categorical(Kernel):
     def pairwise(
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, "queries keys"]:
-        return self._sum_over_columns(*columns(q, k))
+        return self._sum_over_columns(*broadcast_columns(q, k))
 
     def _sum_over_columns(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
         """Returns log K(q, k) = Σ_c log K_c(|q_c − k_c|).
@@ -111,7 +111,7 @@ class Categorical(Kernel):
         self._require_parameter_shape(dim_q)
 
     def is_light(self, dim: int) -> bool:
-        return dim < MANY
+        return dim < MIN_PRODUCT_DIM
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
         """All columns."""

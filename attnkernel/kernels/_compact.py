@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._integrals import log_integral_inside
+from ._integrals import log_integral_to_one
 from ._radial import Radial
 
 
@@ -41,7 +41,7 @@ class Compact(Radial):
 
     def _log_radial_integral(self, dim: int) -> Float[Array, ""]:
         """Returns $\\log \\int_0^1 r^{d - 1} K(r)\\, \\mathrm{d}r$, d = `dim`: K is 0 beyond 1."""
-        return log_integral_inside(self.log_inside, dim, self.lengthscale_parameter.log().dtype)
+        return log_integral_to_one(self.log_inside, dim, self.lengthscale_parameter.log().dtype)
 
     def _shortest_lengthscale(self, gaps: Float[Array, "gaps dim"]) -> Float[Array, " dim"]:
         """Returns the lower end of a search for ℓ, per dimension: 1.01 times the largest distance

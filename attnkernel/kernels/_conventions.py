@@ -20,25 +20,26 @@ class _Convention(NamedTuple):
     from_lengthscale: Callable[[Array], Array]
 
 
-def _proportional(kernel: str, factor: float) -> _Convention:
-    """Returns the convention ℓ = c h, c = `factor`, for a kernel class with lengthscale ℓ."""
+def _proportional_convention(kernel: str, factor: float) -> _Convention:
+    """Returns the convention ℓ = c h, with c the factor and ℓ the lengthscale of the class that
+    `kernel` names."""
     return _Convention(kernel, lambda h: h * factor, lambda length: length * (1.0 / factor))
 
 
 _QUARTILE = statistics.NormalDist().inv_cdf(0.75)
 
 _CONVENTIONS = {
-    "standard": _proportional("Gaussian", 1.0),
-    "unhalved": _proportional("Gaussian", 1.0 / math.sqrt(2.0)),
+    "standard": _proportional_convention("Gaussian", 1.0),
+    "unhalved": _proportional_convention("Gaussian", 1.0 / math.sqrt(2.0)),
     "sklearn_gamma": _Convention(
         "Gaussian", lambda h: jnp.sqrt(0.5 / h), lambda length: 0.5 / length / length
     ),
-    "locfit_gauss": _proportional("Gaussian", 1.0 / 2.5),
-    "ksmooth_normal": _proportional("Gaussian", 0.25 / _QUARTILE),
-    "boxcar": _proportional("Boxcar", 1.0),
-    "ksmooth_box": _proportional("Boxcar", 0.5),
-    "epanechnikov": _proportional("Epanechnikov", 1.0),
-    "np_epanechnikov": _proportional("Epanechnikov", math.sqrt(5.0)),
+    "locfit_gauss": _proportional_convention("Gaussian", 1.0 / 2.5),
+    "ksmooth_normal": _proportional_convention("Gaussian", 0.25 / _QUARTILE),
+    "boxcar": _proportional_convention("Boxcar", 1.0),
+    "ksmooth_box": _proportional_convention("Boxcar", 0.5),
+    "epanechnikov": _proportional_convention("Epanechnikov", 1.0),
+    "np_epanechnikov": _proportional_convention("Epanechnikov", math.sqrt(5.0)),
 }
 
 

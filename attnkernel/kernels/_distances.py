@@ -18,10 +18,10 @@ from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
 
 
-def columns(
+def broadcast_columns(
     q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
 ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-    """The coordinates of all pairs: of q down, of k across.
+    """Returns each coordinate of q with shape (queries, 1), and of k with shape (1, keys).
 
     Each is made an array of its own: a loop over keys then reads it in order, and vectorises.
     """
@@ -29,14 +29,15 @@ def columns(
     return tuple(a[:, None] for a in down), tuple(b[None, :] for b in across)
 
 
-def squares_of(
+def scaled_squares(
     q: tuple[Array, ...],
     k: tuple[Array | float, ...],
     inverse: Float[Array, "*dim"],
     factor: Float[Array, "dim dim"] | None,
     unit: float,
 ) -> Array:
-    """`unit` times $r^2$, from coordinates, each an array that broadcasts with its like."""
+    r"""Returns `unit` times $r^2 = \|A (q - k) / \ell\|^2$. `q` and `k` hold one array for each
+    coordinate; `inverse` is 1/ℓ, `factor` is A, None for the identity."""
     steps = [a - b for a, b in zip(q, k, strict=True)]
     if inverse.ndim:
         return add_up([(step * c) ** 2 for step, c in zip(steps, inverse, strict=True)]) * unit
@@ -45,9 +46,10 @@ def squares_of(
     return add_up([step**2 for step in steps]) * (inverse**2 * unit)
 
 
-MANY = 6  # dimensions from which a product of matrices is faster than differences
-_NEAR = 128.0  # squared lengthscales from the centre, where it rounds no worse than they do
-_CLOSE = 1024.0  # and where derivatives, sums over many pairs, round no worse
+MIN_PRODUCT_DIM = 6  # from which a product of matrices is faster than differences
+# of a pair, in squared lengthscales from the centre: up to there the product rounds no worse
+_MAX_SQUARED_NORMS = 128.0
+_MAX_SQUARED_NORMS_TANGENTS = 1024.0  # derivatives are sums over many pairs
 
 
 @eqx.filter_custom_jvp
@@ -59,16 +61,17 @@ def pairwise_squares(
     unit: float,
     by_product: bool,
 ) -> Float[Array, "queries keys"]:
-    r"""`unit` times $r^2$, of all pairs.
+    r"""Returns `unit` times $r^2 = \|A (q - k) / \ell\|^2$ of all pairs. `inverse` is 1/ℓ, `factor`
+    is A, None for the identity; `by_product` allows a product of matrices.
 
     Of many dimensions, and with points u (in lengthscales) close to their centre, it is
     $|u_q|^2 + |u_k|^2 - 2 u_q \cdot u_k$: its absolute error is ε times the two squares.
     """
 
     def by_differences() -> Array:
-        return squares_of(*columns(q, k), inverse, factor, unit)
+        return scaled_squares(*broadcast_columns(q, k), inverse, factor, unit)
 
-    if not by_product or q.shape[1] < MANY:
+    if not by_product or q.shape[1] < MIN_PRODUCT_DIM:
         return by_differences()
     a, b = (_centre_and_scale(points, _box_centre(k), inverse, factor) for points in (q, k))
     squares_a, squares_b = (jnp.sum(u * u, axis=1, keepdims=True) for u in (a, b))
@@ -79,7 +82,9 @@ def pairwise_squares(
         squares = precise_matmul(left, right.T)
         return jnp.minimum(squares, 0.0) if unit < 0 else jnp.maximum(squares, 0.0)
 
-    return jax.lax.cond(_squared_norms_are_within(_NEAR, a, b), by_matrices, by_differences)
+    return jax.lax.cond(
+        _squared_norms_are_within(_MAX_SQUARED_NORMS, a, b), by_matrices, by_differences
+    )
 
 
 @pairwise_squares.def_jvp
@@ -109,7 +114,7 @@ def _pairwise_squares_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array
         for function in (_tangents_by_matrices, _tangents_by_coordinate)
     )
     return out, change + jax.lax.cond(
-        _squared_norms_are_within(_CLOSE, a, b), *functions, arrays, moves
+        _squared_norms_are_within(_MAX_SQUARED_NORMS_TANGENTS, a, b), *functions, arrays, moves
     )
 
 
@@ -150,7 +155,7 @@ def _tangents_by_coordinate(
     """Returns `unit` times d(r²) of all pairs, one coordinate at a time: it and its transpose hold
     one array of pairs. `primals` are q, k, 1/ℓ, and A of the metric AᵀA or None; `tangents` are
     theirs."""
-    rows, keys, most = primals[0].shape[0], primals[1].shape[0], largest(primals[0].dtype)
+    rows, keys, most = primals[0].shape[0], primals[1].shape[0], largest_squarable(primals[0].dtype)
 
     recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
     none = vary_alike(jnp.zeros((rows, keys), primals[0].dtype), primals, tangents)
@@ -183,7 +188,7 @@ def _tangents_by_coordinate(
 def _squared_norms_are_within(
     limit: float, a: Float[Array, "queries dim"], b: Float[Array, "keys dim"]
 ) -> Bool[Array, ""]:
-    """Whether ‖aᵢ‖² + ‖bⱼ‖² ≤ `limit` for all rows of a and b; under `vmap`, of all examples."""
+    """Whether ‖aᵢ‖² + ‖bⱼ‖² ≤ `limit` for all rows of a and b; under `vmap`, in the whole batch."""
     squares_a, squares_b = (jnp.max(jnp.sum(u * u, axis=1)) for u in (a, b))
     return ~any_in_batch(~(squares_a + squares_b <= limit))
 
@@ -205,11 +210,11 @@ def _centre_and_scale(
     points = (points - as_row(centre)) * as_row(inverse)
     if factor is not None:
         points = precise_matmul(points, factor.T)
-    most = largest(points.dtype)  # no digit of a difference is left there
+    most = largest_squarable(points.dtype)  # no digit of a difference is left there
     return jnp.clip(points, -most, most)
 
 
-def largest(dtype: Any) -> float:
+def largest_squarable(dtype: Any) -> float:
     """Returns the 0.475th power of the largest number: sums of squares of it do not overflow."""
     return float(jnp.finfo(dtype).max) ** 0.475
 
@@ -220,5 +225,5 @@ def add_up(terms: list[Array]) -> Array:
 
 
 def as_row(array: Float[Array, "*dim"]) -> Float[Array, "*row"]:
-    """A number as it is; one per dimension as a row that broadcasts over points."""
+    """Returns a single number as it is, a vector of one per dimension with shape (1, dim)."""
     return array[None, :] if array.ndim else array

@@ -18,8 +18,8 @@ _LOST = 27.0  # e^-27 of the integral may be beyond
 Profile = Callable[[Float[Array, " nodes"]], Float[Array, " nodes"]]
 
 
-def log_sphere(dim: int) -> float:
-    """The logarithm of the surface of the unit sphere in so many dimensions; of one, 2."""
+def log_sphere_surface(dim: int) -> float:
+    """Returns log(2 π^(d/2) / Γ(d/2)): of the surface of the unit sphere, d = `dim`."""
     return math.log(2.0) + 0.5 * dim * math.log(math.pi) - math.lgamma(0.5 * dim)
 
 
@@ -38,8 +38,9 @@ def log_integral(log_of: Profile, dim: int, dtype: np.dtype) -> Float[Array, ""]
     return jnp.where(terms[-1] < total - _LOST, total, jnp.nan)
 
 
-def log_integral_inside(log_of: Profile, dim: int, dtype: np.dtype) -> Float[Array, ""]:
-    """The same up to r = 1, for a K that is smooth up to there: the rule of Gauss and Legendre."""
+def log_integral_to_one(log_of: Profile, dim: int, dtype: np.dtype) -> Float[Array, ""]:
+    r"""Returns $\log \int_0^1 r^{d - 1} K(r)\, \mathrm{d}r$, from log K of r², d = `dim`: by
+    Gauss–Legendre quadrature, for a K that is smooth up to r = 1."""
     nodes, weights = np.polynomial.legendre.leggauss(64 + dim // 2)
     r = 0.5 * (1.0 + nodes)
     terms = np.log(0.5 * weights) + (dim - 1) * np.log(r)

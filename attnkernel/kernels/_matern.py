@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._distances import largest
+from ._distances import largest_squarable
 from ._radial import Radial
 
 
@@ -111,6 +111,6 @@ def _log_matern52(squares: Array) -> Array:
 def _log_matern52_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     """Returns log K and its tangent, −(5/6) (1 + t) / (1 + t + t²/3) times d(r²), t = √5 r."""
     (squares,), (tangent,) = primals, tangents
-    root = jnp.minimum(math.sqrt(5.0) * _safe_sqrt(squares), largest(squares.dtype))
+    root = jnp.minimum(math.sqrt(5.0) * _safe_sqrt(squares), largest_squarable(squares.dtype))
     slope = -(5.0 / 6.0) * (1.0 + root) / (1.0 + root + root**2 / 3.0)
     return _log_matern52(squares), slope * tangent

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from .._core.parameter_arguments import Number, positive
 from .._core.parameters import PositiveParameter, described
 from ._base import Kernel
-from ._distances import MANY, add_up, columns, largest
+from ._distances import MIN_PRODUCT_DIM, add_up, broadcast_columns, largest_squarable
 
 
 class Periodic(Kernel):
@@ -55,10 +55,10 @@ class Periodic(Kernel):
     def pairwise(
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, "queries keys"]:
-        return self._sum_over_columns(*columns(q, k))
+        return self._sum_over_columns(*broadcast_columns(q, k))
 
     def is_light(self, dim: int) -> bool:
-        return dim < MANY
+        return dim < MIN_PRODUCT_DIM
 
     def _sum_over_columns(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
         """Returns log K(q, k) = −2 Σ_c sin²(π (q_c − k_c) / p) / ℓ².
@@ -66,7 +66,9 @@ class Periodic(Kernel):
         per_unit = math.pi / self.period
         inverse = jnp.exp(-self.lengthscale_parameter.log()).astype(q[0].dtype)
         chords = [jnp.sin((a - b) * per_unit) * inverse for a, b in zip(q, k, strict=True)]
-        far = [jnp.abs(chord) > largest(chord.dtype) for chord in chords]  # their squares overflow
+        far = [
+            jnp.abs(chord) > largest_squarable(chord.dtype) for chord in chords
+        ]  # their squares overflow
         squares = [
             jnp.where(beyond, jnp.inf, jnp.where(beyond, 0.0, chord) ** 2)
             for chord, beyond in zip(chords, far, strict=True)

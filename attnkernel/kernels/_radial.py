@@ -20,8 +20,8 @@ from .._core.parameter_arguments import Fixed, Number, as_trained, constant, fix
 from .._core.parameters import Free, Parameter
 from .._core.symbolic_sizes import is_at_most
 from ._boxes import PointBoxes
-from ._distances import as_row, pairwise_squares, squares_of
-from ._integrals import log_integral, log_sphere
+from ._distances import as_row, pairwise_squares, scaled_squares
+from ._integrals import log_integral, log_sphere_surface
 from ._scaled import Scaled
 
 MAX_LIGHT_DIFFERENCES = 12  # of a distance: recomputing them costs less than storing the result
@@ -37,8 +37,8 @@ class Metric(Parameter):
     def of(cls, metric: Number) -> "Metric":
         """The parameter of a matrix; `ValueError` if it is not symmetric positive definite."""
         if isinstance(metric, Fixed):
-            return cls(constant(fixed(_factor_metric(metric.numbers)), 2))
-        return cls(Free(_factor_metric(metric), 2))
+            return cls(constant(fixed(_cholesky_factor(metric.numbers)), 2))
+        return cls(Free(_cholesky_factor(metric), 2))
 
     @property
     def value(self) -> Float[Array, "..."]:
@@ -120,7 +120,7 @@ class Radial(Scaled):
     def scaled_square(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
         """`unit` times $r^2$ of one query and one key: what `log_pair` gives to `log_of`."""
         power, inverse, factor = self._split_lengthscale(q)
-        return squares_of(tuple(q * power), tuple(k * power), inverse, factor, self.unit)
+        return scaled_squares(tuple(q * power), tuple(k * power), inverse, factor, self.unit)
 
     def in_lengthscales(self, points: Float[Array, "points dim"]) -> Float[Array, "points dim"]:
         r"""$M^{1/2} x / \ell$ of each point x: the coordinates in which r is the distance."""
@@ -137,9 +137,9 @@ class Radial(Scaled):
         if is_at_most(q.shape[0] * k.shape[0], MAX_UNROLLED_PAIRS):
             rows = tuple(a[:, None] for a in q.T), tuple(b[None, :] for b in k.T)
             # pairs so far apart that their squares overflow are constants to derivatives
-            far = jnp.isinf(jax.lax.stop_gradient(squares_of(*rows, *scale)))
+            far = jnp.isinf(jax.lax.stop_gradient(scaled_squares(*rows, *scale)))
             near_by = tuple(jnp.where(far, 0.0, a - b) for a, b in zip(*rows, strict=True))
-            squares = squares_of(near_by, (0.0,) * len(near_by), *scale)
+            squares = scaled_squares(near_by, (0.0,) * len(near_by), *scale)
             return self.log_of(jnp.where(far, math.copysign(math.inf, self.unit), squares))
         return self.log_of(pairwise_squares(q, k, *scale, self.is_smooth))
 
@@ -189,7 +189,7 @@ class Radial(Scaled):
                 f"{self} falls too slowly to be a density in {dim} dimensions: its integral is "
                 f"infinite. Try ak.Gaussian, or fewer columns."
             )
-        return log_sphere(dim) + volume + logs
+        return log_sphere_surface(dim) + volume + logs
 
     def _log_radial_integral(self, dim: int) -> Float[Array, ""]:
         """Returns $\\log \\int_0^\\infty r^{d - 1} K(r)\\, \\mathrm{d}r$, d = `dim`; NaN where
@@ -208,9 +208,9 @@ class Radial(Scaled):
             )
 
 
-def _factor_metric(metric: ArrayLike) -> Float[Array, "dim dim"]:
-    """Returns the upper triangular A with AᵀA = the metric, by Cholesky; `ValueError` unless it is
-    symmetric positive definite."""
+def _cholesky_factor(metric: ArrayLike) -> Float[Array, "dim dim"]:
+    """Returns the upper triangular A with AᵀA = the metric; `ValueError` unless that is symmetric
+    positive definite."""
     array = as_trained("metric", metric)
     if array.ndim != 2 or array.shape[0] != array.shape[1]:
         raise ValueError(f"metric must have shape (dim, dim); got {array.shape}.")

@@ -6,7 +6,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array
-from .._core.regression_data import as_weights, require_squares_held
+from .._core.regression_data import as_weights, require_finite_squares
 from .._core.validation import require_instance
 from ..priors import ExcludeSelf, Prior
 from ..priors._base import require_prior
@@ -69,7 +69,7 @@ class MeanVarianceRegression(eqx.Module):
         of that row. A hold-out hides the same labels from all queries, so nothing leaks.
         """
         labels = as_real_array("y", y)
-        require_squares_held("y", labels)
+        require_finite_squares("y", labels)
         if prior is not None:
             require_prior("prior", prior)
         others = ExcludeSelf() if prior is None else prior * ExcludeSelf()

@@ -16,7 +16,7 @@ from ..attention._effective_kernel import apply_effective_kernel
 from ..attention._local_fit import LocalFit, warn_of_extrapolation
 from ..attention._local_polynomial import as_order, local_polynomial
 from ..kernels import Kernel, unbounded
-from ..kernels._base import number_of_pair
+from ..kernels._base import checked_log_pair
 from ..methods import Method
 from ..priors import Prior
 from ..rules import Rule, Softmax
@@ -285,7 +285,7 @@ class KernelRegression(LinearSmoother):
         """Returns $\\log w_{ii}$, the unnormalised log-weight of each row at its own input."""
         self.require_softmax()
         kernel, q, k = self.kernel.precomputed(k, k)
-        own = self.rule.scaled_scores(jax.vmap(functools.partial(number_of_pair, kernel))(q, k))
+        own = self.rule.scaled_scores(jax.vmap(functools.partial(checked_log_pair, kernel))(q, k))
         rows = jnp.arange(own.shape[0])
         return own if prior is None else own + jax.vmap(prior.log_pair)(rows, rows)
 
