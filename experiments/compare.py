@@ -144,11 +144,9 @@ def _format_value(value: Any) -> str:
 def _draw_metrics(
     names: Sequence[str], paths: Sequence[Mapping[tuple[str, str], np.ndarray]], out: Path
 ) -> Path | None:
-    """Draws each metric that two runs share against the step, saves the figure below `out` and
-    returns its path; None without such a metric.
-
-    `names`: the label of each run; `paths`: of each run, by metric and series, an array with
-    columns step and value. A run is a colour, a series a line style.
+    """Draws a panel for each metric that two runs share, against the step; returns the path of the
+    figure below `out`, or None without such a metric. `names`: labels of the runs; `paths`: of each
+    run, by metric and series, columns step and value.
     """
     metrics = dict.fromkeys(metric for found in paths for metric, _ in found)
     least = min(2, len(paths))

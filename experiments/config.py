@@ -29,8 +29,8 @@ def config_error(source: Source, faults: Sequence[Fault]) -> ConfigError:
 
 
 def _merge_sentences(first: str | None, second: str) -> str:
-    """Returns one sentence for two about the same field, which fits no member of a union: "expected
-    A, or B; got C".
+    """Returns two errors of one field, "expected A; got C" and "expected B; got C", as one
+    sentence: "expected A, or B; got C".
     """
     if first is None or first == second:
         return second
@@ -128,7 +128,7 @@ def _locate_field(
 
 
 def _models_in_annotation(annotation: Any) -> list[type[pydantic.BaseModel]]:
-    """Returns the pydantic models in a type annotation: A and B in `list[A | B]`."""
+    """Returns the pydantic models in a type annotation: [A, B] for `list[A | B]`."""
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
         return [annotation]
     return [model for inner in get_args(annotation) for model in _models_in_annotation(inner)]

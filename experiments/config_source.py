@@ -170,8 +170,7 @@ def _line_number(node: yaml.Node) -> int:
 def _read_plain_values(
     node: yaml.Node, field: Field, location: Callable[[yaml.Node], str], locations: dict[Field, str]
 ) -> Any:
-    """Returns a YAML node as dictionaries, lists and scalars. `field`: its path in the config.
-
+    """Returns the YAML node of a field (its path in the config) as dictionaries, lists and scalars.
     Writes `location(node)`, such as "a.yaml:3", of every field within it to `locations`.
     """
     locations.setdefault(field, location(node))

@@ -32,7 +32,9 @@ def labels(keys: Iterable[str], summaries: Sequence[Mapping[str, Any]]) -> dict[
 
 
 def _label_number(key: str, summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the label of a dotted key: "held out 10: ℓ" for `fits.1.lengthscale`."""
+    """Returns the label of a dotted key: "held out 10: ℓ" for `fits.1.lengthscale`, if row 1 of the
+    table `fits` in `summaries` begins with hold_out 10.
+    """
     table, _, rest = key.partition(".")
     place, _, field = rest.partition(".")
     if not (place.isdigit() and field):

@@ -68,7 +68,9 @@ def now() -> str:
 
 
 def _data_file_and_digest(config: Any) -> dict[str, str]:
-    """Returns {path: SHA-256} of the data file that a config names; {} if it names none."""
+    """Returns {path: SHA-256} of the data file that a config names, {path: "of no file"} if it is
+    missing, {} if none is named.
+    """
     path = getattr(getattr(config, "data", None), "path", None)
     if path is None:
         return {}

@@ -96,8 +96,8 @@ class Run(Monitor):
             raise OutputError(f"{directory} cannot be written: {reason}") from None
 
     def _claim_directory(self, config: Any, numbered: bool) -> None:
-        """Makes the locked run directory, with config, metadata and status, by one rename; raises
-        `OutputError` if it exists. `numbered`: then takes NAME_2, NAME_3, ... instead.
+        """Makes the locked run directory, with config, metadata and status, by one rename. If it
+        exists, raises `OutputError`, or with `numbered` takes NAME_2, NAME_3, ... instead.
         """
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.directory.parent, prefix=".run-") as draft:

@@ -123,7 +123,9 @@ def _is_varying_field(field: str, study: Study) -> bool:
 
 
 def _stack_field(values: Sequence[Any]) -> Any:
-    """Stacks the values of one field, one from each member of a group, along a new first axis."""
+    """Stacks the values of one field, one from each run of a group, along a new first axis:
+    numbers, arrays or `HoldOutSizes`.
+    """
     if isinstance(values[0], HoldOutSizes):
         largest = max(rows.largest for rows in values)
         return HoldOutSizes(np.stack([rows.sizes for rows in values]), largest)

@@ -33,7 +33,7 @@ def check_arguments(
         if not (part is None and name == "prior"):
             require_instance(name, part, kind, example)
         require_single(part)
-    _require_compatible(q, k, v, parts)
+    _require_compatible_shapes(q, k, v, parts)
     return (q, k, v), task_of(q, k, v, *map(first_head, parts))
 
 
@@ -49,10 +49,8 @@ def task_of(q: Any, k: Any, v: Any, kernel: Kernel, prior: Prior | None, rule: R
 
 
 def _as_real_matrix(name: str, value: Any) -> Any:
-    """Returns `value` as a real floating array of shape (*batch, rows, columns).
-
-    A `jax.ShapeDtypeStruct` stays one; of integers, it gets the default floating dtype. `name` is
-    the argument in errors.
+    """Returns `value` as a real floating array of shape (*batch, rows, columns); a
+    `ShapeDtypeStruct` stays one. `name`: that of the argument, for errors.
     """
     array = value if isinstance(value, jax.ShapeDtypeStruct) else as_real_array(name, value)
     if array.ndim < 2:
@@ -67,8 +65,8 @@ def _as_real_matrix(name: str, value: Any) -> Any:
     return jax.ShapeDtypeStruct(array.shape, jnp.result_type(float))
 
 
-def _require_compatible(q: Any, k: Any, v: Any, parts: KernelPriorRule) -> None:
-    """Raises `ValueError` unless the shapes fit each other, the kernel and the prior."""
+def _require_compatible_shapes(q: Any, k: Any, v: Any, parts: KernelPriorRule) -> None:
+    """Raises `ValueError` unless q, k, v, the kernel and the prior fit each other in shape."""
     kernel, prior, _ = map(first_head, parts)
     try:
         kernel.check(q.shape[-1], k.shape[-1])

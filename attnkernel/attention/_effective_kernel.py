@@ -14,6 +14,7 @@ from ._jit import jit_if_pure
 from ._local_fit import LocalFit
 from ._local_moments import MAX_CHUNK_NUMBERS
 from ._monomials import Basis, monomials
+from ._per_head import KernelPriorRule
 
 
 def apply_effective_kernel(
@@ -59,7 +60,7 @@ def apply_effective_kernel(
 
 
 def _sum_by_effective_kernel(
-    parts: tuple[Any, Any, Any],
+    parts: KernelPriorRule,
     power: int,
     order: int,
     columns: tuple[int, ...] | None,
@@ -68,10 +69,9 @@ def _sum_by_effective_kernel(
     v: Float[Array, "keys dim_v"],
     influence: Float[Array, "queries terms"],
 ) -> Float[Array, "queries dim_v"]:
-    r"""Returns $\sum_j L_j(q)^p\, v_j$ for each query, p = `power`, with L as in
-    `apply_effective_kernel`, of a polynomial of degree `order` in `columns` of k (None: all).
-
-    `parts`: kernel, prior and rule. `influence`: that of the `LocalFit`, $S^{-1} e_1$.
+    r"""Returns $\sum_j L_j(q)^p\, v_j$ for each query, with p = `power` and $L_j$ the weight of
+    value j in the local polynomial of degree `order` in `columns` of k (None: all). `influence`:
+    $S^{-1} e_1$, from the `LocalFit`.
     """
     (kernel, prior, rule), keys = parts, jnp.arange(k.shape[0])
     basis = Basis.of(k, order, columns)

@@ -54,7 +54,9 @@ def with_automatic_axes(run: Any, parts: tuple, *arrays: Array) -> Any:
 
 
 def _call_on_arrays(function: Any, parts: tuple, arrays: tuple) -> Any:
-    """Returns `function(*parts, *arrays)`: the form of a call that `eqx.filter_jit` compiles."""
+    """Returns `function(*parts, *arrays)`. `parts`: kernel, prior, method and other settings;
+    `arrays`: q, k, v and other arrays with rows.
+    """
     return function(*parts, *arrays)
 
 

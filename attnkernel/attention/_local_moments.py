@@ -6,7 +6,6 @@ measured from a distant origin, k − q would lose its digits to rounding.
 
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from ..priors import At
 from ._attend import attend
 from ._auto import Auto
 from ._monomials import Basis, monomials, with_rank_of
+from ._per_head import KernelPriorRule
 
 # Numbers, queries x keys x width of the values, up to which each query is the centre of its own
 # chunk, which leaves no rounding: 5 times slower than chunks at 500 queries and keys (2 ms).
@@ -36,7 +36,7 @@ def local_moments(
     q: Float[Array, "*#batch queries dim"],
     k: Float[Array, "*#batch keys dim"],
     v: Float[Array, "*#batch keys dim_v"],
-    parts: tuple[Any, Any, Any],
+    parts: KernelPriorRule,
     method: Method,
     basis: Basis,
 ) -> tuple[Array, Array, Float[Array, "*batch queries"], Float[Array, "*batch queries terms"]]:
@@ -126,11 +126,9 @@ def local_moments(
 
 
 def _shift_gram(shift: Array, gram: Array) -> Float[Array, "*queries terms terms"]:
-    r"""Returns $T G T^\top$, shape (*queries, terms, terms): the second moments G about the centre
-    of a chunk, moved to each query.
-
-    `shift`: T, with $\varphi(k - q) = T\, \varphi(k - \mathrm{centre})$. `gram`: G, the weighted
-    mean of $\varphi \varphi^\top$ about the centre.
+    r"""Returns $T G T^\top$ with T = `shift` and G = `gram`: the means of $\varphi \varphi^\top$
+    about the centre of a chunk (G), moved to each query by $\varphi(k - q) = T\, \varphi(k -
+    \mathrm{centre})$.
     """
     moved = functools.partial(jnp.matmul, shift, precision="highest")
     return moved(moved(gram).swapaxes(-1, -2))
@@ -158,10 +156,11 @@ def _broadcast_and_concatenate(*arrays: Array) -> Array:
 def _order_by_neighbour(
     points: Float[Array, "*batch queries dim"], size: int
 ) -> Int[Array, " queries"]:
-    """Returns a permutation of the queries in which each `size` consecutive ones are neighbours.
+    """Returns a permutation of the rows of `points` in which each `size` consecutive ones are
+    neighbours.
 
-    Splits at the median along the widest column, recursively (a k-d tree). A batch keeps its
-    order: in sequences, consecutive rows are neighbours.
+    Splits at the median along the widest column, recursively (a k-d tree). A batch keeps its order:
+    in sequences, consecutive rows are neighbours.
     """
     rows, dim = points.shape[-2:]
     if size == 1 or points.ndim > 2 or not dim:

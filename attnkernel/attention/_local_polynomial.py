@@ -23,6 +23,7 @@ from ._local_fit import LocalFit
 from ._local_moments import local_moments
 from ._monomials import Basis, with_rank_of
 from ._normal_equations import solve_normal_equations
+from ._per_head import KernelPriorRule
 
 MAX_INVERSE_GRAM = 100.0  # (S⁻¹)₁₁: 1 for a local mean, and at most 41 inside uniform designs
 
@@ -73,7 +74,7 @@ def local_polynomial(
 
 
 def _fit_polynomials(
-    parts: tuple[Any, Any, Any],
+    parts: KernelPriorRule,
     method: Method,
     order: int,
     columns: tuple[int, ...] | None,
@@ -82,10 +83,8 @@ def _fit_polynomials(
     v: Float[Array, "*#batch keys dim_v"],
     ridge: Float[Array, ""],
 ) -> LocalFit:
-    """Fits a polynomial of degree `order` in `columns` of k (None: all) at each query, by weighted
-    least squares with a ridge; of order 0, the weighted mean.
-
-    `parts`: kernel, prior and rule, which give the weights.
+    """Fits a polynomial of degree `order` in `columns` of k (None: all) at each query, by least
+    squares with a ridge and the weights of `parts`; of order 0, the weighted mean.
     """
     if order == 0:
         named = dict(zip(("kernel", "prior", "rule"), parts, strict=True))

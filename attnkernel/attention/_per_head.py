@@ -171,9 +171,8 @@ def map_batch(
 def _vmap_over_axes(
     function: Callable[[list[Array]], Any], leaves: list[Array], sizes: tuple[int, ...]
 ) -> Any:
-    """Maps `function` over the first `len(sizes)` axes of all `leaves`, one `vmap` for each axis.
-
-    `sizes`: those of the axes. A leaf of size 1 along an axis is shared by all elements there.
+    """Maps `function` over the first axes of all `leaves`, one `vmap` for each axis. `sizes`: those
+    of the axes; a leaf of size 1 along an axis is shared there.
     """
     if not sizes:
         return function(leaves)

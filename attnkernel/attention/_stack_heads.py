@@ -35,9 +35,8 @@ def stack_heads(heads: Sequence[Any]) -> Any:
 
 def _stack_values(values: Sequence[Any], path: str) -> Any:
     """Stacks `values`, those of one field in each head, along a new first axis: modules, tuples and
-    lists item by item. What is no number must be equal in all heads.
-
-    `path` names the field in errors, such as "Gaussian.lengthscale".
+    lists item by item. What is no number must be equal in all heads. `path`: the name of the field
+    in errors, such as "Gaussian.lengthscale".
     """
     first, classes = values[0], [type(value) for value in values]
     if all(isinstance(value, jax.Array | np.ndarray | bool | int | float) for value in values):

@@ -159,9 +159,8 @@ def _describe_place(row: int, line: int) -> str:
 
 
 def _parse_finite_number(cell: str, place: str) -> float:
-    """Returns the number that a cell holds as text; `ValueError` if it is not a finite number.
-
-    `place` says in the error where the cell is, such as "a.csv, row 1 (line 2), column 'x'".
+    """Returns the number that a cell holds as text; `ValueError` if it is not finite. `place`:
+    where the cell is, for the error, such as "a.csv, row 1 (line 2), column 'x'".
     """
     try:
         value = math.nan if "_" in cell else float(cell)

@@ -286,7 +286,7 @@ class MultiheadAttention(eqx.Module):
         return attend_next_rows(self, x, cache)
 
     def _make_head_sums(self) -> HeadSums:
-        """Returns the module's kernel, rule, method and numbers of heads as a `HeadSums`."""
+        """Returns a `HeadSums` of the module's kernel, rule, method, order, ridge and heads."""
         parts = (self.kernel, self.rule, self.method, self.order, self.ridge)
         return HeadSums(*parts, self.num_heads, self.num_kv_heads)
 

@@ -92,8 +92,9 @@ def one_call(
 
 
 def _make_torch_contender(arrays: list[Array], causal: bool, phase: str) -> Contender:
-    """Returns a function that computes attention by PyTorch; in the phase "+ backward", gradients
-    in q, k and v too. `arrays`: q, k, v and a cotangent, each of shape (heads, tokens, dim).
+    """Returns a function that computes attention by PyTorch, causal or full; in the phase "+
+    backward", gradients in q, k and v too. `arrays`: q, k, v and a cotangent, each of shape (heads,
+    tokens, dim).
     """
     torch = optional_import("torch")
     # batches come first

@@ -98,8 +98,8 @@ class BenchModules(Benchmark):
 
 
 def _list_projection_weights(module: Any, x: Array) -> list[Array]:
-    """Returns the weights of the four projections of `module`, then x, as one list: here gradients
-    in them, to compare between libraries.
+    """Returns the weights of the four projections of `module`, then x, as one list; both may be
+    gradients.
     """
     return [*(getattr(module, name).weight for name in _PROJECTIONS), x]
 

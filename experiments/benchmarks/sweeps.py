@@ -46,7 +46,7 @@ class BenchSweep(Benchmark):
         return [self._make_case]
 
     def _make_case(self) -> Case:
-        """Returns the `Case` that times the command of one sweep and commands of single members."""
+        """Returns the `Case` that times the command of a sweep, and that of one of its runs."""
         members = self.seeds * len(self.hold_out)
         temporary = tempfile.TemporaryDirectory()
         folder = Path(temporary.name)

@@ -198,9 +198,8 @@ class Boundary(Study):
 def _summarise_place(
     kernel: str, order: int, place: str, lengthscales: np.ndarray, values: np.ndarray
 ) -> dict[str, Any]:
-    """Returns bias and variance, those of theory, their ratio and the power of h in the bias, at
-    the boundary or inside (`place`). `values`: shape (lengthscales, (measured, predicted), (bias,
-    variance)).
+    """Returns bias and variance at `place` (boundary or interior), measured and by theory, and the
+    power of h in the bias. `values`: shape (lengthscales, (measured, predicted), (bias, variance)).
     """
     bias, variance = np.moveaxis(values, 2, 0)
     shortest = np.log(lengthscales[:3])

@@ -87,7 +87,7 @@ class Heteroskedasticity(Study):
         self, run: Run, at: np.ndarray, results: Results, rows: list[dict[str, Any]]
     ) -> None:
         """Draws the sd of the noise at the inputs `at`, true and estimated by each method, a panel
-        for each growth; saves the figure in `run`.
+        for each growth; saves the figure in `run`. `rows`: those of `_summarise_method`.
         """
         figure = Figure(figsize=(4.2 * len(results), 3.2))
         axes = figure.subplots(1, len(results), squeeze=False)[0]

@@ -88,7 +88,7 @@ class Induction(Study):
 
     @pydantic.model_validator(mode="after")
     def _require_periods_fit(self) -> "Induction":
-        """Raises `ValueError` unless the periods fit the vocabulary and the rows."""
+        """Raises `ValueError` unless shortest ≤ longest ≤ min(vocabulary, rows / 2)."""
         if not self.shortest <= self.longest <= min(self.vocabulary, self.rows // 2):
             raise ValueError(
                 "expected shortest ≤ longest ≤ vocabulary and rows/2, so that tokens of a period "

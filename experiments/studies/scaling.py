@@ -108,8 +108,9 @@ class Scaling(Study):
         )
 
     def _draw_memory_and_rows(self, run: Run, rows: list[dict[str, Any]]) -> None:
-        """Draws the memory of each device against their number, and the rows from which a ring
-        hides what it sends; saves the figure in `run`. `rows`: those of `measure`.
+        """Draws the memory of a device against the number of devices, and the number of rows from
+        which a ring computes for longer than it sends; saves the figure in `run`. `rows`: those of
+        `measure`.
         """
         figure = Figure(figsize=(8.6, 3.8))
         left, right = figure.subplots(1, 2)

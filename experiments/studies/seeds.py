@@ -147,7 +147,8 @@ class Seeds(Study):
         errors: np.ndarray,
     ) -> None:
         """Draws box plots of lengthscales and of `ratios` (errors over those of the best
-        lengthscale), by method, shape (seeds, methods); saves the figure in `run`.
+        lengthscale), by method, shape (seeds, methods); saves the figure in `run`. `rows`: the
+        table, a row for each method.
         """
         figure, names = Figure(figsize=(8.4, 3.6)), [row["method"] for row in rows]
         left, right = figure.subplots(1, 2)
