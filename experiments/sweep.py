@@ -173,8 +173,8 @@ def _run_in_processes(
     kernels: Path | None,
     console: Console,
 ) -> None:
-    """Runs each member in a process of its own, `jobs` at a time; stopped ones are resumed.
-    `kernels`: the user's Python file of kernels.
+    """Runs each member (one run of the sweep) in a process of its own, `jobs` at a time; stopped
+    ones are resumed. `kernels`: the user's Python file of kernels.
     """
 
     def run(member: Member) -> tuple[Member, int, str]:

@@ -123,8 +123,8 @@ class BenchGPU(Benchmark):
         return f"{row['job']}, {row['phase']}"
 
     def _make_case(self, job: Job, n: int, phase: str) -> Case:
-        """Returns the `Case` that times every contender on n queries and keys of the kernel and
-        dimensions of `job`; `phase`: "forward", or "+ backward" for gradients.
+        """Returns the `Case` that times every contender on n queries and n keys, with the kernel
+        and the dimensions of `job`; `phase`: "forward", or "+ backward" for gradients.
         """
         rng = np.random.default_rng(self.seed)
         shapes = (n, job.dim), (n, job.dim), (n, job.dim_v), (n, job.dim_v)

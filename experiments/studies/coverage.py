@@ -94,7 +94,7 @@ class Coverage(Study):
                     f"{row['standard_error']:.3f}",
                     "" if row["worst"] is None else f"{row['worst']:.2f}",
                     f"{row['width']:.2f}",
-                    *_expected_and_verdict(row),
+                    *_format_verdict(row),
                 ]
                 for row in rows
             ],
@@ -243,7 +243,7 @@ def _summarise_coverage(
     }
 
 
-def _expected_and_verdict(row: dict[str, Any]) -> tuple[str, str]:
+def _format_verdict(row: dict[str, Any]) -> tuple[str, str]:
     """Returns the expected coverage of a row of the table, such as "0.93-0.97", and "reached" or
     "missed"; two empty texts if none is expected.
     """

@@ -109,10 +109,10 @@ class Heads(Study):
                 **following,
             )
         return Results(
-            data, fits, {"table": self._heads_table(fits, data)}, jnp.any(fits.starts.diverged)
+            data, fits, {"table": self._make_heads_table(fits, data)}, jnp.any(fits.starts.diverged)
         )
 
-    def _heads_table(self, fits: ak.Fit, data: ak.data.Dataset) -> dict[str, Array]:
+    def _make_heads_table(self, fits: ak.Fit, data: ak.data.Dataset) -> dict[str, Array]:
         """Returns columns with one entry for each number of heads: weights, lengthscales,
         leave-one-out error; NaN for the heads that only pad to a common shape.
         """
