@@ -72,8 +72,9 @@ def _resume(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def _join_processes(options: argparse.Namespace) -> None:
-    """Joins the processes of a distributed run, with `options.distributed`; raises `JoinError` if
-    only its other options are given.
+    """Reserves threads, before JAX starts; with `--distributed`, also joins the processes of a run.
+
+    Raises `JoinError` for `--coordinator` or `--process` without `--distributed`.
     """
     from . import distributed  # noqa: PLC0415
 

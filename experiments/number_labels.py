@@ -46,8 +46,9 @@ def _label_number(key: str, summaries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _label_row(table: str, place: int, summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the first field of row `place` of a table and its value, such as "held out 10", where
-    all summaries agree; else the table and the place.
+    """Returns a label for row `place` (from 0) of a table: its first field and value, such as
+    "held out 10", or the value alone if it is text. Returns "table 1" (from 1) unless all
+    `summaries` (one per run) that have the row agree.
     """
     names = set()
     for summary in summaries:

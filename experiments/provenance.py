@@ -90,8 +90,8 @@ def _cached_digest(path: str, changed: int, size: int) -> str:
 
 
 def _git_commit() -> dict[str, Any] | None:
-    """Returns the commit of this code, and whether files differ from it; None outside a git
-    checkout.
+    """Returns {"commit": hash, "changed": whether `git status` lists any file, untracked ones too}
+    of the checkout that holds this code; None where git cannot tell.
     """
     here = Path(__file__).parent
 

@@ -67,8 +67,9 @@ def _split_at_commas(text: str) -> list[str]:
 
 
 def _expand_range(argument: str, text: str) -> list[str]:
-    """Returns "0", "1", ..., "9" for the text "0..9"; other text as the only item. `argument`: the
-    whole argument of the command line, for errors.
+    """Returns "0", "1", ..., "9" for the text "0..9"; other text as the only item. Raises
+    `ConfigError`, which quotes `argument` (the whole argument of the command line), for a range
+    that descends or has more than `MAX_MEMBERS` numbers.
     """
     found = _RANGE.fullmatch(text.strip())
     if not found:

@@ -162,9 +162,9 @@ def _unwrap_fixed(value: Number) -> ArrayLike:
 def _require_strictly_between(
     name: str, value: Number, low: float, high: ArrayLike, expected: str, hint: str = ""
 ) -> None:
-    """Raises `ValueError` unless each number of the value is strictly between `low` and `high` and
-    fits JAX's default dtype. `expected` describes the range in the error, which ends with the
-    hint."""
+    """Raises `ValueError` unless each number of the value, or inside its `ak.fixed`, is strictly
+    between `low` and `high` and within the range of JAX's default dtype; traced values are not
+    checked. The error says "`name` must be `expected`", then the hint."""
     given = _unwrap_fixed(value)
     if not is_concrete(given):
         return

@@ -136,7 +136,8 @@ def _advance_searches(
 ) -> tuple[Bfgs, History]:
     """Takes `steps` steps of every search; returns the states and the history of these steps.
 
-    `axes`: the batched axes of several fits, whose searches are vmapped. None: one fit, whose
+    `problem`: what is minimised. `tolerance`: a search stops at a gradient below this share of the
+    loss (`Bfgs.update`). `axes`: the batched axes of several fits, whose searches are vmapped. None: one fit, whose
     searches run one after the other. `record`: see `fit`.
     """
 

@@ -107,8 +107,9 @@ class Million(Benchmark):
         return x, mean + sd * jax.random.normal(noise_key, (n,))
 
     def _make_fit_case(self, key: PRNGKeyArray, size: FitOf) -> Case:
-        """Returns the `Case` that times a whole leave-one-out fit of `size.n` simulated points in
-        `size.dim` dimensions, by attnkernel and in one dimension by R.
+        """Returns the `Case` that times the choice of a bandwidth and a fit of `size.n` simulated
+        points in `size.dim` dimensions: attnkernel by leave-one-out and, in one dimension, the
+        KernSmooth of R by plug-in (`dpill`, `locpoly`).
         """
         x, y = self._simulate_data(key, size.n, size.dim)
         start = rule_of_thumb(x)

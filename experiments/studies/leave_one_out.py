@@ -145,8 +145,9 @@ class LeaveOneOut(Study):
         require_finite(fit)
 
     def _draw_criterion_and_fit(self, run: Run, results: Results, lengthscales: np.ndarray) -> None:
-        """Draws the criterion at the given lengthscales, and the fit beside it; saves the figure in
-        `run`.
+        """Draws the criterion, and the fit beside it; saves the figure in `run`. `lengthscales`:
+        where the criterion is evaluated, in the convention of attnkernel; the figure shows them in
+        that of the study.
         """
         data, fit = results.data, results.fit
         figure = Figure(figsize=(8.4, 3.5))
