@@ -137,8 +137,8 @@ def _advance_searches(
     """Takes `steps` steps of every search; returns the states and the history of these steps.
 
     `problem`: what is minimised. `tolerance`: a search stops at a gradient below this share of the
-    loss (`Bfgs.update`). `axes`: the batched axes of several fits, whose searches are vmapped. None: one fit, whose
-    searches run one after the other. `record`: see `fit`.
+    loss (`Bfgs.update`). `axes`: the batched axes of several fits, whose searches are vmapped.
+    None: one fit, whose searches run one after the other. `record`: see `fit`.
     """
 
     def from_starts(state: Bfgs, problem: Problem) -> tuple[Bfgs, History]:

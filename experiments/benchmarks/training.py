@@ -116,9 +116,9 @@ class BenchTraining(Benchmark):
     def _make_hold_out_trainings(
         self, data: ak.data.Dataset, keys: Array
     ) -> tuple[Callable, Callable]:
-        """Returns two functions that train one model for each size of hold-out and
-        return their lengthscales as a list: `ours()` by one `fit_many`, and `loop(kept)` by a Python
-        loop that keeps its compiled steps in the dictionary `kept`. `keys`: one for each size.
+        """Returns two functions that train one model for each size of hold-out and return
+        their lengthscales as a list: `ours()` by one `fit_many`, and `loop(kept)` by a Python loop
+        that keeps its compiled steps in the dictionary `kept`. `keys`: one for each size.
         """
         model = ak.KernelRegression(
             _unhalved_gaussian(1.0), rule=ak.Softmax(sink_mass=ak.fixed(SINK_MASS))
@@ -143,9 +143,9 @@ class BenchTraining(Benchmark):
         return ours, functools.partial(train_each, problems, data, self.hold_out_steps)
 
     def _make_head_trainings(self, data: ak.data.Dataset, keys: Array) -> tuple[Callable, Callable]:
-        """Returns two functions that train one model for each number of heads and
-        return their lengthscales as a list: `ours()` by one `fit_many`, and `loop(kept)` by a Python
-        loop that keeps its compiled steps in the dictionary `kept`. `keys`: one for each number.
+        """Returns two functions that train one model for each number of heads and return
+        their lengthscales as a list: `ours()` by one `fit_many`, and `loop(kept)` by a Python loop
+        that keeps its compiled steps in the dictionary `kept`. `keys`: one for each number.
         """
         study = Heads(
             study="heads",
