@@ -209,24 +209,10 @@ class Training(Part):
 
     def make(self) -> optax.GradientTransformation:
         """The optimiser; its learning rate may be traced."""
-        make = _kept_optimizer if isinstance(self.learning_rate, float) else _make_optimizer
-        return make(self.optimizer, self.learning_rate, self.float32_bias_correction)
-
-
-def _make_optimizer(
-    name: str, learning_rate: Any, float32_bias_correction: bool
-) -> optax.GradientTransformation:
-    """Makes the optax optimiser `name`. `float32_bias_correction`: round the bias correction of
-    Adam to float32.
-    """
-    rate: Any = learning_rate
-    if float32_bias_correction:
-        rate = functools.partial(_float32_adam_rate, learning_rate)
-    return getattr(optax, name)(rate)
-
-
-# one object per setting, so that equal trainings share compiled programs
-_kept_optimizer = functools.cache(_make_optimizer)
+        rate: Any = self.learning_rate
+        if self.float32_bias_correction:
+            rate = functools.partial(_float32_adam_rate, rate)
+        return getattr(optax, self.optimizer)(rate)
 
 
 def _float32_adam_rate(rate: float, count: Array) -> Array:

@@ -86,7 +86,6 @@ def fit(
       categories are fitted as their codes, from 0.
     - `objective`: `LeaveOneOut()` (default), `HoldOut(h)`, or your own `Objective`.
     - `optimizer`: any optax optimiser. Default: the search, for deterministic objectives only.
-      Reuse one object over several calls: each new one compiles anew.
     - `steps`: the number of steps, at most. Required with `optimizer`. Default of the search: 100,
       and 40 for each further parameter.
     - `key`: a PRNG key; required by stochastic objectives.
@@ -116,6 +115,10 @@ def fit(
     **Warns:** `FitWarning` if the best end may be no optimum (see `fitting.Result`), or if the
     kernel measures distances between codes of categories.
 
+    Calls of the same shapes share one compiled program if their optimisers, records and scores have
+    the same code and read the same values at the call, as two `optax.adam(0.1)` do. A function that
+    reads an object of a class of your own equals only itself: use one for all calls.
+
     Can be jitted, vmapped and differentiated; all steps are then one scan. Derivatives go through
     every step of a given optimiser; those of the search are of its minimum, by the implicit
     function theorem, to first order.
@@ -131,8 +134,8 @@ def fit(
     options = options.with_defaults(model, data.objective, len(data.x))
     require_fittable(model, data.x, data.y)
     driver = minimise if optimizer is None else train
-    outcome = driver(model, data, options)
-    outcome = outcome._replace(objective=data.objective)  # its weights in the order of the rows
+    outcome = driver(model, data._replace(objective=data.objective.comparable()), options)
+    outcome = outcome._replace(objective=data.objective)  # weights in the order of rows
     return warn_if_no_optimum(Fit(*outcome, data.x, data.y, **names._asdict()))
 
 

@@ -81,7 +81,10 @@ def fit_many(
     of_model, of_data, of_objective = (eqx.if_array(0) if axis == 0 else None for axis in in_axes)
     axes = Problem._make((of_model, of_data, of_data, of_objective, eqx.if_array(0)))
     driver = minimise if optimizer is None else train
-    return warn_if_no_optimum(Fit(*driver(model, Data(x, y, objective), options, axes), x, y))
+    outcome = driver(model, Data(x, y, objective.comparable()), options, axes)
+    leaves = jax.tree.leaves(outcome.objective)  # with a leading axis of fits
+    given = jax.tree.unflatten(jax.tree.structure(objective), leaves)  # with its own functions
+    return warn_if_no_optimum(Fit(*outcome._replace(objective=given), x, y))
 
 
 def _axes_of_arguments(in_axes: Any) -> tuple[int | None, int | None, int | None]:

@@ -1,6 +1,7 @@
 """Objectives: the criterion that a fit minimises, one number for a model and labelled data."""
 
 import abc
+import copy
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .._core.comparable_functions import comparable_by_value
 from .._core.pandas_frames import is_frame
 from .._core.regression_data import as_valid_weights
 from .._core.validation import require_function, require_shape
@@ -102,6 +104,10 @@ class Objective(eqx.Module):
         weights = self.weights.astype(scores.dtype)
         return jnp.sum(jnp.where(weights > 0, weights * scores, 0.0)) / jnp.sum(weights)
 
+    def comparable(self) -> "Objective":
+        """Returns the objective with functions that equal those of the same value."""
+        return self
+
     def subsample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> "Sample | None":
         """Returns a cheaper objective with nearly the same minima and curvature, or None.
 
@@ -144,6 +150,13 @@ class Validation(Objective):
 
     def __check_init__(self):
         require_function("score", self.score)
+
+    def comparable(self) -> "Validation":
+        if self.score in self.saved_functions.values():
+            return self
+        objective = copy.copy(self)
+        object.__setattr__(objective, "score", comparable_by_value(self.score))
+        return objective
 
     def row_scores(self, predicted: Any, y: Array) -> Float[Array, " n"]:
         """Returns the score of each row; `ValueError` if `score` gives another shape."""

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from .._core.comparable_functions import as_comparable
+from .._core.comparable_functions import comparable_by_program
 from .._core.validation import require_function, require_integer
 from ._base import Mask
 from ._block import PositionBlock
@@ -66,7 +66,7 @@ class Where(Mask):
 
     def comparable(self) -> "Where":
         """The mask with a function that equals those which compute the same, where it can tell."""
-        return Where(as_comparable(self.function))
+        return Where(comparable_by_program(self.function))
 
 
 class Causal(Mask):
