@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import attnkernel as ak
+from attnkernel.fitting._minima import is_convex, least_curvature_and_newton_step
 
 
 def searched(seed: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
@@ -48,3 +49,15 @@ def test_one_warning_names_the_columns_on_a_bound():
     assert "bounds=" in warning
     named = found.named(["a", "b", "c"])
     assert named.on_bounds() == ["kernel.lengthscale of a", "kernel.lengthscale of c"]
+
+
+def test_rounding_makes_no_minimum_far_below_the_spacing():
+    """There the criterion is flat, and its second derivatives in float32 are rounding."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.uniform(0, 10, (100_000, 1)))
+    y = jnp.sin(3 * x[:, 0]) + 0.3 * rng.normal(size=len(x)).astype(np.float32)
+    sample = ak.LeaveOneOut().subsample(x, y, starts=10)
+    assert sample is not None
+    for lengthscale in (7.6e-5, 7.8e-5, 7.95e-5, 8.1e-5):
+        model = ak.KernelRegression(ak.Gaussian(lengthscale))
+        assert not is_convex(least_curvature_and_newton_step(model, *sample)[0])
