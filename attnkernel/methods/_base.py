@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from .._core.double_precision import in_float64
 from .._core.symbolic_sizes import is_symbolic
 from .._core.tuning import MAX_BATCH_PAIRS
 from ..kernels import Kernel
@@ -85,6 +86,24 @@ class Method(eqx.Module):
         rule: Rule,
     ) -> SoftmaxState:
         """The state of all keys, for every query, in the dtype of the inputs."""
+
+
+def softmax_state_in_float64(
+    method: Method, q: Array, k: Array, v: Array, kernel: Kernel, prior: Prior | None, rule: Rule
+) -> SoftmaxState:
+    """Returns the softmax state of float32 arrays, evaluated by the method in float64.
+
+    The quotient of total and mass is taken in float64: as mass 1, and its logarithm as maximum.
+    """
+
+    def normalised(*arguments: Any) -> tuple[Array, Array, Array]:
+        state = method.softmax_state(*arguments)
+        some = state.mass != 0
+        largest = float(jnp.finfo(v.dtype).max)
+        log_mass = jnp.where(some, jnp.clip(state.log_mass, -largest, largest), 0.0)
+        return log_mass, some.astype(log_mass.dtype), state.value
+
+    return SoftmaxState(*in_float64(normalised, q, k, v, kernel, prior, rule))
 
 
 def batch_size_within_memory(task: Task) -> int | None:

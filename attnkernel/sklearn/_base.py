@@ -17,17 +17,13 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from .. import kernels
 from .._core.arrays import as_float64
+from .._core.double_precision import enable_x64
 from .._core.validation import as_integer, require_bool
 from ..fitting import Fit, fit
 from ..models import BiasReduced, KernelRegression
 from ..models._empty import known_policy
 from ..objectives import GCV, AICc, LeaveOneOut, Objective
 from ._deduplicate import merge_duplicates
-
-try:
-    from jax import enable_x64
-except ImportError:  # before JAX 0.8
-    from jax.experimental import enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 
 KERNELS = {
     "gaussian": kernels.Gaussian,

@@ -180,7 +180,7 @@ def test_rule_out_of_its_domain(arguments, message):
 
 def test_select_method_does_not_run():
     def shapes(n):
-        return [jax.ShapeDtypeStruct((n, 2), jnp.float32)] * 3
+        return [jax.ShapeDtypeStruct((n, 4), jnp.float32)] * 3
 
     assert ak.select_method(*shapes(1024), kernel=ak.Gaussian(1.0)) == (ak.Dense(), ())
     assert ak.select_method(*shapes(1025), kernel=ak.Gaussian(1.0)).method == ak.Blockwise()
@@ -190,7 +190,7 @@ def test_select_method_does_not_run():
     assert chosen == "Blockwise()"
     for line, pattern in zip(
         refused,
-        (r"Dense.*1000000 x 1000000.*MiB", r"Sorted.*Gaussian", r"Fourier.*float32"),
+        (r"Dense.*1000000 x 1000000.*MiB", r"Sorted.*Gaussian", r"Fourier.*3 dimensions, not 4"),
         strict=True,
     ):
         assert re.search(f"not {pattern}", line)
