@@ -31,6 +31,7 @@ from ..objectives._objective import Objective
 from ..objectives._rows import drop_zero_weight_rows
 from ._checkpoints import Checkpoints
 from ._chunks import History
+from ._cost_warning import cost_warnings
 from ._fit_warnings import FitWarning, category_warnings
 from ._minimise import minimise
 from ._options import Callback, Options
@@ -112,8 +113,9 @@ def fit(
     **Raises:** `ValueError` if the data cannot be fitted (fewer than 3 rows, shapes that differ,
     constant or non-finite numbers) or the arguments do not go together.
 
-    **Warns:** `FitWarning` if the best end may be no optimum (see `fitting.Result`), or if the
-    kernel measures distances between codes of categories.
+    **Warns:** `FitWarning` if the best end may be no optimum (see `fitting.Result`), if the kernel
+    measures distances between codes of categories, or, before the search, if one evaluation sums
+    all pairs of rows for more than about 10 s on a CPU.
 
     Calls of the same shapes share one compiled program if their optimisers, records and scores have
     the same code and read the same values at the call, as two `optax.adam(0.1)` do. A function that
@@ -133,6 +135,9 @@ def fit(
     )
     options = options.with_defaults(model, data.objective, len(data.x))
     require_fittable(model, data.x, data.y)
+    if optimizer is None and is_concrete(data.x, data.y):
+        for sentence in cost_warnings(model, data):
+            warnings.warn(sentence, FitWarning, stacklevel=2)
     driver = minimise if optimizer is None else train
     outcome = driver(model, data._replace(objective=data.objective.comparable()), options)
     outcome = outcome._replace(objective=data.objective)  # weights in the order of rows

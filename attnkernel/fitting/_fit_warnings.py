@@ -12,7 +12,7 @@ from ._outcome import Result, Starts
 
 
 class FitWarning(UserWarning):
-    """The end of a fit may be no optimum, or the kernel does not suit a column."""
+    """The end of a fit may be no optimum, the kernel does not suit a column, or the fit is slow."""
 
 
 def result_warnings(starts: Starts, x_names: Names | None) -> list[str]:

@@ -1,12 +1,15 @@
 """The default objective, results of starts, and the warning about columns of categories."""
 
+import re
 import warnings
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import attnkernel as ak
-from attnkernel.fitting import Result
+from attnkernel.fitting import Result, _cost_warning
+from attnkernel.fitting._problem import Data
 
 pandas = pytest.importorskip("pandas")
 
@@ -43,3 +46,34 @@ def test_one_warning_names_the_columns_of_categories_and_a_product_kernel():
     product = "ak.AitchisonAitken(0.1, 2).on(0) * ak.Gaussian(1.0).on(1)"
     assert product in sentence
     assert said(eval(product)) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "dim", "kernel", "order", "said"),
+    [
+        (60_000, 4, ak.Gaussian, 0, r"3\.6e\+09 pairs.* 12 s .*not Fourier: .*not 4.*HoldOut"),
+        (60_000, 1, ak.Cauchy, 0, r"not Sorted: .*Cauchy"),
+        (50_000, 4, ak.Gaussian, 0, None),
+        (60_000, 1, ak.Epanechnikov, 0, None),
+        (60_000, 4, ak.Gaussian, 1, None),
+    ],
+)
+def test_sentence_about_the_cost_of_all_pairs(rows, dim, kernel, order, said):
+    data = Data(jnp.zeros((rows, dim)), jnp.zeros(rows), ak.LeaveOneOut())
+    found = _cost_warning.cost_warnings(ak.KernelRegression(kernel(1.0), order=order), data)
+    assert len(found) == (said is not None)
+    if said is not None:
+        assert re.search(said, found[0])
+
+
+def test_fit_warns_of_its_cost_before_the_search(monkeypatch):
+    monkeypatch.setattr(_cost_warning, "MIN_SECONDS", 0.0)
+    x = np.random.default_rng(0).normal(size=(1100, 4))
+    model = ak.KernelRegression(ak.Gaussian(1.0))
+
+    def stop(done, history):
+        raise InterruptedError
+
+    weights = np.linspace(0.0, 1.0, 1100)
+    with pytest.warns(ak.FitWarning, match="1099 rows"), pytest.raises(InterruptedError):
+        ak.fit(model, x, np.sin(x[:, 0]), weights=weights, starts=1, steps=1, callback=stop)
