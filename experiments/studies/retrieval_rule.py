@@ -9,7 +9,6 @@ import numpy as np
 import pydantic
 from jaxtyping import Array, PRNGKeyArray
 from matplotlib.figure import Figure
-from scipy.optimize import LinearConstraint, minimize
 
 import attnkernel as ak
 
@@ -148,6 +147,7 @@ def weigh(rule: ak.Rule, scores: Array, log_prior: Array | None = None) -> Array
 
 def optimiser(rule: ak.Rule) -> Callable[[Array, Array | None], Array]:
     """The maximum of the rule's objective on the simplex, by sequential quadratic programming."""
+    from scipy.optimize import LinearConstraint, minimize  # noqa: PLC0415  0.3 s of each command
 
     def loss(a: Array, scores: Array, log_prior: Array | None) -> Array:
         return -rule.objective(a, scores, log_prior)
