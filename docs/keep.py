@@ -31,6 +31,11 @@ def keep(run: Path, device: str | None) -> None:
     status, meta = (json.loads((run / f"{name}.json").read_text()) for name in ("status", "meta"))
     if status["state"] != "done":
         raise SystemExit(f"{run} is not a finished run: {status}.")
+    if meta.get("caches_programs"):
+        raise SystemExit(
+            f"The seconds of {run} may lack compilation: repeat it with the environment variable "
+            f"JAX_ENABLE_COMPILATION_CACHE=false."
+        )
     _, verb, config, *given = meta["command"]
     if verb != "run":
         raise SystemExit(f"{run} is of `{verb}`; keep takes those of `run`.")

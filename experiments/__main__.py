@@ -15,7 +15,10 @@ EXTRA = ("pydantic", "yaml", "rich", "matplotlib")  # packages beyond those of t
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line. Returns the exit code: 2 for a user's error, without a traceback."""
+    """The command line. Returns the exit code: 2 for a user's error, without a traceback.
+
+    Only without `arguments`, for those of the process, compiled programs are kept on disk.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # ℓ on a terminal that has no ℓ
@@ -25,6 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
     if strays := [word for word in rest if word.startswith("-") or "overrides" not in options]:
         parser.error(f"unrecognized arguments: {' '.join(strays)}")
     try:
+        if arguments is None and options.command in ("run", "resume", "sweep", "page"):
+            from attnkernel import cache_programs  # noqa: PLC0415
+
+            cache_programs()
         return _run_command(options, [*getattr(options, "overrides", []), *rest])
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]

@@ -46,8 +46,15 @@ def meta_of(config: Any) -> dict[str, Any]:
         "platform": platform.platform(),
         "devices": [str(device) for device in jax.devices()],
         "versions": package_versions(_PACKAGES),
+        "caches_programs": _caches_programs(),
         "git": _git_commit(),
     }
+
+
+def _caches_programs() -> bool:
+    """Whether compiled programs may come from JAX's cache on disk: times then lack compilation."""
+    settings: Any = jax.config
+    return bool(settings.jax_enable_compilation_cache and settings.jax_compilation_cache_dir)
 
 
 def digest_of(config: Any) -> str:

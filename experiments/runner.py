@@ -16,6 +16,7 @@ import jax
 import matplotlib as mpl
 
 from attnkernel import FitWarning
+from attnkernel._core.program_cache import without_program_cache
 
 from . import config as configs, config_source, distributed
 from .registry import STUDIES
@@ -30,6 +31,8 @@ def settings(study: Study) -> Iterator[None]:
     from attnkernel.plot import DARK, STYLE  # noqa: PLC0415  matplotlib: not before it is wanted
 
     with (
+        # benchmarks time compilation, in the processes that they start too
+        without_program_cache() if study.is_benchmark else contextlib.nullcontext(),
         jax.enable_x64(study.precision == "float64"),
         jax.threefry_partitionable(not study.legacy_prng),
         mpl.rc_context(DARK if study.style == "dark" else STYLE),

@@ -23,6 +23,9 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Before the first computation: eight virtual devices, and threads for their collectives.
 os.environ["NPROC"] = "12"
 jax.config.update("jax_num_cpu_devices", 8)
+# Commands that tests start keep no compiled program in the user's cache folder.
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+jax.config.update("jax_enable_compilation_cache", True)  # workers read the environment
 # No deadline: a first call compiles. The same examples in every run.
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("repeatable")

@@ -97,12 +97,10 @@ class BenchSweep(Benchmark):
 
 
 def _run_experiments(folder: Path, *arguments: str) -> None:
-    """Runs `python -m experiments ARGUMENTS` in `folder`, without a cache of compiled programs;
-    raises `RuntimeError` if it fails.
-    """
-    env = {name: value for name, value in os.environ.items() if "COMPILATION_CACHE" not in name}
+    """Runs `python -m experiments ARGUMENTS` in `folder`; raises `RuntimeError` if it fails."""
     root = str(Path(__file__).parents[2])
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [root, env.get("PYTHONPATH")]))
+    places = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    env = os.environ | {"PYTHONPATH": places}
     done = subprocess.run(
         [sys.executable, "-m", "experiments", *arguments, "--quiet"],
         cwd=folder,

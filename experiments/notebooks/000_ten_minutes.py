@@ -38,6 +38,7 @@ import numpy as np
 
 import attnkernel as ak
 
+ak.cache_programs()  # the next run of this notebook compiles nothing
 plt.rcParams.update(ak.plot.STYLE)
 
 # %% [markdown]

@@ -36,6 +36,7 @@ import optax
 
 import attnkernel as ak
 
+ak.cache_programs()  # the next run of this notebook compiles nothing
 plt.rcParams.update(ak.plot.STYLE)
 jax.config.update("jax_threefry_partitionable", False)  # the random numbers of 2024
 

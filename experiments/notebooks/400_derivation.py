@@ -31,6 +31,7 @@ from jax.nn import softmax
 import attnkernel as ak
 
 jax.config.update("jax_enable_x64", True)
+ak.cache_programs()  # the next run of this notebook compiles nothing
 plt.rcParams.update(ak.plot.STYLE)
 
 n, d, sigma = 12, 5, 0.8

@@ -36,6 +36,7 @@ import numpy as np
 import attnkernel as ak
 
 jax.config.update("jax_enable_x64", True)
+ak.cache_programs()  # the next run of this notebook compiles nothing
 plt.rcParams.update(ak.plot.STYLE)
 
 # %% [markdown]

@@ -42,6 +42,7 @@ import experiments
 from experiments.__main__ import main
 
 jax.config.update("jax_enable_x64", True)
+ak.cache_programs()  # the next run of this notebook compiles nothing
 plt.rcParams.update(ak.plot.STYLE)
 
 # %% [markdown]

@@ -80,6 +80,9 @@ def test_run_is_kept_without_the_paths_of_its_machine(load, tmp_path, monkeypatc
     assert figure.stat().st_size <= keep.MAX_FIGURE_BYTES
     with Image.open(figure) as image:
         assert image.mode == "P"
+    (out / "meta.json").write_text(json.dumps(meta | {"caches_programs": True}))
+    with pytest.raises(SystemExit, match="may lack compilation"):
+        keep.keep(out, None)
     status = {"state": "failed", "reason": "it was"}
     (out / "status.json").write_text(json.dumps(status))
     with pytest.raises(SystemExit, match="not a finished run"):
