@@ -60,7 +60,8 @@ _in_float64.multiple_results = True
 def _call(function: Callable[..., Sequence[Array]], arrays: Sequence[Array]) -> list[Array]:
     """Returns `function(*arrays)`, traced in double precision, as one equation."""
     with enable_x64(True):
-        traced = _Traced(jax.make_jaxpr(function)(*arrays))
+        shapes = [jax.ShapeDtypeStruct(jnp.shape(array), array.dtype) for array in arrays]
+        traced = _Traced(jax.make_jaxpr(function)(*shapes))
     return _in_float64.bind(*arrays, function=traced)
 
 
@@ -71,8 +72,15 @@ def _replaced(values: Sequence[Any], where: Sequence[bool], others: Sequence[Any
 
 
 def _abstract(*avals: Any, function: _Traced) -> Sequence[Any]:
-    """Returns the shapes and dtypes of the results."""
-    return function.jaxpr.out_avals
+    """Returns the shapes and dtypes of the results, which vary along the axes of the arrays."""
+    outs = function.jaxpr.out_avals
+    for aval in avals:
+        axes = getattr(aval, "manual_axis_type", None)  # JAX from 0.10
+        if axes is not None and axes.varying:
+            return [out.update(manual_axis_type=axes) for out in outs]
+        if getattr(aval, "vma", None):
+            return [out.update(vma=aval.vma) for out in outs]
+    return outs
 
 
 def _evaluate(*arrays: Array, function: _Traced) -> Sequence[Array]:
@@ -84,6 +92,8 @@ def _evaluate(*arrays: Array, function: _Traced) -> Sequence[Array]:
 def _lower(context: Any, *arrays: Any, function: _Traced) -> Any:
     """Returns the compiler's operations for the function."""
     with enable_x64(True):
+        # traced without the axes of shard_map along which arrays vary
+        context = context.replace(avals_in=function.jaxpr.in_avals)
         return mlir.lower_fun(function, multiple_results=True)(context, *arrays)
 
 
