@@ -13,6 +13,7 @@ from pathlib import Path
 
 import hypothesis
 import jax
+import jax.monitoring
 import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
@@ -131,6 +132,20 @@ def x64():
     """Float64 for as long as the test runs."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def programs():
+    """The names of the programs that are compiled while the test runs."""
+    names = []
+
+    def listen(event, _, *, fun_name="", **__):
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(fun_name)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @pytest.fixture

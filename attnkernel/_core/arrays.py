@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,6 +36,34 @@ def is_concrete(*arrays: ArrayLike) -> bool:
         isinstance(array, Tracer) or (isinstance(array, jax.Array) and not is_local(array))
         for array in arrays
     )
+
+
+def is_on_host(*trees: Any) -> bool:
+    """Whether all arrays of the trees are concrete, and no `jit` surrounds the call."""
+    # inside `jit` every new array is a tracer
+    return is_concrete(jnp.zeros(()), *filter(eqx.is_array, jax.tree.leaves(trees)))
+
+
+def is_on_one_device(*trees: Any) -> bool:
+    """Whether each array is concrete and on one device, and no `jit` surrounds the call.
+
+    NumPy can then index and pad them, which compiles nothing.
+    """
+    arrays = filter(eqx.is_array, jax.tree.leaves(trees))
+    return is_on_host(trees) and all(len(array.devices()) == 1 for array in arrays)
+
+
+def index_on_host(array: Array, index: Any) -> Array:
+    """Returns `array[index]`, by NumPy where the array is concrete and on one device: XLA
+    compiles a program for each shape."""
+    if not is_on_one_device(array):
+        return array[index]
+    return put_like(array, np.asarray(array)[index])
+
+
+def put_like(array: Array, values: Any) -> Any:
+    """Returns a tree of NumPy arrays as arrays of JAX, on the device of another array."""
+    return jax.device_put(values, array.sharding if array.committed else None)
 
 
 def value_text(value: Any) -> str:
@@ -156,7 +185,7 @@ def as_real_array(name: str, x: Any) -> Float[Array, "..."]:
             array = given.astype(jax.dtypes.canonicalize_dtype(given.dtype), copy=False)
         if kind != "c":
             _require_no_precision_loss(name, given, array)
-        array = jnp.asarray(array)
+        array = jax.device_put(array)  # `jnp.asarray` compiles a program for each shape
     if kind == "c":
         raise ValueError(f"{name} must be real; got dtype {array.dtype}.")
     return array.astype(float) if kind in "biu" else array
@@ -174,7 +203,7 @@ def as_points(name: str, x: ArrayLike) -> Float[Array, "points dim"]:
         )
     if array.ndim > 2:
         raise ValueError(f"{name} must have shape (n,) or (n, dim); got {array.shape}.")
-    return array[:, None] if array.ndim == 1 else array
+    return index_on_host(array, np.s_[:, None]) if array.ndim == 1 else array
 
 
 def require_finite(

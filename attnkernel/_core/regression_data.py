@@ -2,25 +2,33 @@
 
 from collections.abc import Mapping
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from .arrays import as_real_array, is_concrete, require_finite, wider_dtype
 
 MIN_FIT_ROWS = 3
 
 
-def as_weights(weights: ArrayLike, n: int) -> Float[Array, " n"]:
-    """Returns the weights of n rows as a floating array; `ValueError` unless they are valid."""
+def as_weights(weights: ArrayLike, n: int) -> Float[Array, " n"] | Bool[Array, " n"]:
+    """Returns the weights of n rows as an array; `ValueError` unless they are valid."""
     array = as_valid_weights(weights)
     if array.shape != (n,):
         raise ValueError(f"weights must have one number per row, shape ({n},); got {array.shape}.")
     return array
 
 
-def as_valid_weights(weights: ArrayLike) -> Float[Array, "..."]:
-    """Returns weights in float32 at least; `ValueError` unless their sums hold in that dtype."""
+def as_valid_weights(weights: ArrayLike) -> Float[Array, "..."] | Bool[Array, "..."]:
+    """Returns weights in float32 at least; `ValueError` unless their sums hold in that dtype.
+
+    Booleans stay Booleans: rows with False are ignored, at the cost of a mask of keys.
+    """
+    if isinstance(weights, jax.Array) and weights.dtype == bool:
+        require_valid_weights(weights)
+        return weights
     array = as_real_array("weights", weights)
     array = array.astype(wider_dtype(array.dtype))
     if is_concrete(array) and np.any((np.asarray(weights, float) > 0) & (np.asarray(array) == 0)):
@@ -32,7 +40,17 @@ def as_valid_weights(weights: ArrayLike) -> Float[Array, "..."]:
     return array
 
 
-def require_valid_weights(weights: Float[Array, "..."]) -> None:
+def is_positive(weights: Float[Array, "..."] | Bool[Array, "..."]) -> Bool[Array, "..."]:
+    """Returns which rows have weight; weights may be Booleans."""
+    return weights if weights.dtype == bool else weights > 0
+
+
+def count_rows(x: Float[Array, "n dim"], weights: Array | None) -> int | Int[Array, ""]:
+    """Returns the number of rows of x whose weight is above 0."""
+    return len(x) if weights is None else jnp.sum(is_positive(weights))
+
+
+def require_valid_weights(weights: Float[Array, "..."] | Bool[Array, "..."]) -> None:
     """Raises `ValueError` unless weights are finite, not negative, and one of them is positive."""
     if not is_concrete(weights):
         return
@@ -40,6 +58,8 @@ def require_valid_weights(weights: Float[Array, "..."]) -> None:
     if not np.all(np.isfinite(values) & (values >= 0)) or not np.any(values):
         got = f"from {values.min()} to {values.max()}" if values.size else "no weights"
         raise ValueError(f"weights must be finite, none negative and not all 0; got {got}.")
+    if values.dtype == bool:
+        return
     limits = np.finfo(np.dtype(weights.dtype))
     if not limits.tiny / limits.eps <= values.max() <= limits.max * limits.eps:
         raise ValueError(
@@ -112,7 +132,7 @@ def require_regression_data(x: Float[Array, "..."], y: Float[Array, "..."]) -> N
     if not is_concrete(x, y):
         return
     require_finite("x", x)
-    require_finite("y", y[:, None] if y.ndim == 1 else y)
+    require_finite("y", np.asarray(y).reshape(len(y), -1))
     for name, array in (("x", x), ("y", y)):
         if np.all(np.asarray(array) == np.asarray(array)[:1]):
             raise ValueError(

@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
 from ..objectives._objective import Objective
+from ..objectives._rows import pad_data
 from ._outcome import Result, Starts
 
 
@@ -45,7 +46,6 @@ def is_convex(curvature: Array) -> bool:
     return bool(curvature > jnp.finfo(curvature.dtype).eps ** 0.5)
 
 
-@eqx.filter_jit
 def least_curvature_and_newton_step(
     model: Any, objective: Objective, x: Array, y: Array
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -55,6 +55,14 @@ def least_curvature_and_newton_step(
     rounding can hide the second derivatives at lengthscales far below the spacing of x. The
     curvature is therefore at most the change of the gradient along the axis of that eigenvalue.
     """
+    return _least_curvature_and_newton_step(model, *pad_data(model, x, y, objective))
+
+
+@eqx.filter_jit
+def _least_curvature_and_newton_step(
+    model: Any, x: Array, y: Array, objective: Objective
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Returns `least_curvature_and_newton_step` in one program."""
     params, frozen = eqx.partition(model, eqx.is_inexact_array)
     flat, unravel = ravel_pytree(params)
 
@@ -62,9 +70,15 @@ def least_curvature_and_newton_step(
         return objective(eqx.combine(unravel(flat), frozen), x, y)
 
     gradient = jax.grad(loss)
-    value, slope, hessian = loss(flat), gradient(flat), jax.hessian(loss)(flat)
+
+    def slope_and_both(flat: Array) -> tuple[Array, tuple[Array, Array]]:
+        value, slope = jax.value_and_grad(loss)(flat)
+        return slope, (value, slope)
+
+    hessian, (value, slope) = jax.jacfwd(slope_and_both, has_aux=True)(flat)
     curvature, axes = jnp.linalg.eigh(hessian)
     step = axes @ ((slope @ axes) / jnp.where(curvature == 0, 1.0, curvature))
     aside = jnp.finfo(flat.dtype).eps ** 0.25 * axes[:, 0]
-    change = (gradient(flat + aside) - gradient(flat - aside)) @ aside / (2.0 * aside @ aside)
+    above, below = jax.lax.map(gradient, jnp.stack([flat + aside, flat - aside]))
+    change = (above - below) @ aside / (2.0 * aside @ aside)
     return jnp.minimum(curvature[0], change) / jnp.abs(value), jnp.max(jnp.abs(step))

@@ -15,12 +15,13 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from .._core.arrays import is_on_host
 from ._bfgs import Bfgs
 from ._chunks import History
 from ._grid import find_unmoved, search_grids
 from ._options import Options
 from ._outcome import Outcome, Result, collect_outcome
-from ._problem import Data, Problem, build_problem, is_on_host, take, vmap_over_fits
+from ._problem import Data, Problem, build_problem, take, vmap_over_fits
 from ._search import Searched, Searches, count_points
 
 
@@ -46,7 +47,7 @@ def minimise(model: Any, data: Data, options: Options, axes: Problem | None = No
     elif axes is not None:
         searched = searches.run(state)
     else:
-        searched, without_slope = _search_one_fit(searches, state, number)
+        searched, without_slope = _search_one_fit(searches, state, number, data)
     begin, end, history = searched
     history = jax.tree.map(jnp.asarray, history)
     return _outcome_of_searches(begin, end, history, problem, axes, not on_host, without_slope)
@@ -58,16 +59,17 @@ def _start_search(z: PyTree, key: PRNGKeyArray | None) -> Bfgs:
 
 
 def _search_one_fit(
-    searches: Searches, state: Bfgs, number: int
+    searches: Searches, state: Bfgs, number: int, data: Data
 ) -> tuple[Searched, np.ndarray | None]:
     """Runs the searches of a single fit; returns them and which parameters have zero slope.
 
-    `state`: the initial states of all points; `number`: how many of them are searched from.
+    `state`: the initial states of all points; `number`: how many of them are searched from;
+    `data`: the rows that were given, without padding.
     """
     problem = searches.problem
     if problem.box is None or not problem.box.binds():  # all starts are the same
         number, state = 1, take(slice(1), state)
-    sample = problem.objective.subsample(problem.x, problem.y, number)
+    sample = data.objective.subsample(data.x, data.y, number)
     if sample is None:
         searched = searches.run_lowest(state, number)
     else:

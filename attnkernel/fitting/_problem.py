@@ -5,14 +5,13 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from .._core.arrays import is_concrete
+from .._core.arrays import is_on_one_device
 from .._core.validation import require_shape
 from ..objectives._objective import Objective
-from ..objectives._rows import sorted_by_input
+from ..objectives._rows import pad_data, sorted_by_input
 from ._bounds import Box
 from ._options import Options, Space
 
@@ -55,18 +54,24 @@ def build_problem(
     """Returns the states of all starts (of all fits), and the problem that they minimise.
 
     `start` makes the state of one start from its free variables and the key. `axes` gives the
-    batched axes of several fits; None: there is one fit.
+    batched axes of several fits; None: there is one fit. Its rows are sorted by input, and padded
+    where model and objective allow it.
     """
-    if axes is None and not data.objective.is_stochastic:
-        data = Data(*sorted_by_input(*data))
-    state, frozen, box = _start_all(model, data.x, options.key, options.space, start, axes)
+    weights = None
+    if axes is None:
+        if not data.objective.is_stochastic:
+            data = Data(*sorted_by_input(*data))
+        if is_on_one_device(options.key, options.bounds):
+            data = Data(*pad_data(model, *data))
+        weights = data.objective.weights
+    of_model = (model, data.x, weights)
+    state, frozen, box = _start_all(of_model, options.key, options.space, start, axes)
     return state, Problem(frozen, *data, box)
 
 
 @eqx.filter_jit
 def _start_all(
-    model: Any,
-    x: Array,
+    of_model: tuple[Any, Array, Array | None],
     key: Array | None,
     space: Space,
     start: Callable[[PyTree, PRNGKeyArray | None], Any],
@@ -74,12 +79,14 @@ def _start_all(
 ) -> tuple[Any, PyTree, Box | None]:
     """Returns the states of all starts, the constant leaves of the model, and the bounds.
 
+    `of_model`: the model, inputs x and weights of rows, None for equal ones or several fits;
     `space`: bounds, number of starts and trainable leaves; `start`: makes a state from free
     variables and a key; `axes`: the batched axes of several fits, None for one fit.
     """
+    model, x, weights = of_model
 
     def begin(model: Any, x: Array, key: PRNGKeyArray | None) -> tuple[Any, Box | None]:
-        z, box = _spread_starts(model, x, space)
+        z, box = _spread_starts(model, x, weights, space)
         return jax.vmap(lambda z: start(z, key))(z), box
 
     if axes is not None:
@@ -88,10 +95,14 @@ def _start_all(
     return state, eqx.partition(model, space.trainable)[1], box
 
 
-def _spread_starts(model: Any, x: Array, space: Space) -> tuple[PyTree, Box | None]:
+def _spread_starts(
+    model: Any, x: Array, weights: Array | None, space: Space
+) -> tuple[PyTree, Box | None]:
     """Returns the free variables of all starts, stacked along a leading axis, and their box."""
     params = eqx.filter(model, space.trainable)
-    bounds = model.search_box(x) if space.bounds == "default" else space.bounds
+    bounds = space.bounds
+    if bounds == "default":
+        bounds = model.search_box(x) if weights is None else model.search_box(x, weights)
     if bounds is None:
         return jax.tree.map(lambda leaf: leaf[None], params), None
     box = Box(*(eqx.filter(side, space.trainable) for side in bounds))
@@ -108,11 +119,6 @@ def vmap_over_fits(function: Callable, axes: Problem | None, batched: int) -> Ca
     if axes is None:
         return function
     return eqx.filter_vmap(function, in_axes=(eqx.if_array(0),) * batched + (axes,))
-
-
-def is_on_host(*arguments: Any) -> bool:
-    """Whether all arrays are concrete, and no `jit` surrounds the call."""
-    return is_concrete(jnp.zeros(()), *filter(eqx.is_array, jax.tree.leaves(arguments)))
 
 
 def take(i: Any, tree: Any) -> Any:

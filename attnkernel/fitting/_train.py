@@ -14,11 +14,12 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from .._core.arrays import is_on_host
 from ._checkpoints import identity_of
 from ._chunks import History, join_history, run_chunks
 from ._options import Options
 from ._outcome import Outcome, Result, collect_outcome
-from ._problem import Data, Problem, build_problem, is_on_host, vmap_over_fits
+from ._problem import Data, Problem, build_problem, vmap_over_fits
 
 Record = Callable[[Any], History]
 

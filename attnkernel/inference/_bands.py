@@ -14,6 +14,8 @@ from jax.scipy.stats import norm
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from .._core.regression_data import count_rows
+from .._core.row_buckets import cut_rows
 from .._core.validation import as_integer, require_bool, require_choice, require_key, require_level
 from ..attention._jit import jit_if_pure
 from ..attention._local_fit import warn_of_extrapolation
@@ -21,7 +23,7 @@ from ..fitting._result import Fit
 from ..models import DataSupport, LinearSmoother
 from ._band_table import Bands
 from ._degrees_of_freedom import inverse_or_zero
-from ._variance import Noise, RowVariance, require_smoother_fit
+from ._variance import Noise, RowVariance, padded_rows, require_smoother_fit
 
 MAX_SIMULATED_LABELS = 2**24  # at a time
 MIN_RELIABLE_COUNT = 3.0  # labels, from which nominal 95 % bands covered .93 to .955
@@ -98,8 +100,10 @@ def bands(
     fit = require_smoother_fit(fit)
     at, nominal = fit.inputs(x_new), jnp.asarray(np.asarray(level, fit.y.dtype))
     simulation = (draws, key) if kind == "simultaneous" else (0, None)
-    parts = (fit.model, fit.objective.weight_kwargs(), nominal, noise, corrected, *simulation)
-    curves, count, reliable, support = jit_if_pure(_compute_bands, parts, at, fit.x, fit.y)
+    weight_kwargs, *arrays = padded_rows(fit, at)
+    parts = (fit.model, weight_kwargs, nominal, noise, corrected, *simulation)
+    found = cut_rows(jit_if_pure(_compute_bands, parts, *arrays), len(at))
+    curves, count, reliable, support = found
     flags = (support.deficient, support.extrapolates)
     warn_of_extrapolation(fit.model.description, *flags, at.dtype)
     parts = (at, *curves, level, kind, count, reliable)
@@ -125,7 +129,7 @@ def _compute_bands(
     """
     rule = RowVariance.of(model, weight_kwargs, x, y, noise)
     if corrected:
-        model = bias_corrected(model, *x.shape)
+        model = bias_corrected(model, x, weight_kwargs)
     variance = rule(y)
     centre = model(at, x, y, **weight_kwargs)
     support = model.data_support(at, x, **weight_kwargs)
@@ -174,9 +178,12 @@ def _max_deviations(
     return found.ravel()[:draws]
 
 
-def bias_corrected(model: LinearSmoother, rows: int, dim: int) -> LinearSmoother:
-    """Returns the model of the robust bias correction; `ValueError` where there is none."""
-    corrected = model.bias_corrected(rows, dim)
+def bias_corrected(
+    model: LinearSmoother, x: Float[Array, "n dim"], weight_kwargs: dict[str, Any]
+) -> LinearSmoother:
+    """Returns the model of the robust bias correction for inputs x; `ValueError` where there is
+    none. `weight_kwargs`: `{"weights": w}` or `{}`; rows of weight 0 are not counted."""
+    corrected = model.bias_corrected(count_rows(x, weight_kwargs.get("weights")), x.shape[1])
     if corrected is None:
         raise ValueError(
             f"The robust bias correction needs a local polynomial of a higher order than the fit, "

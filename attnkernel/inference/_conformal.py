@@ -5,10 +5,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._core.arrays import is_concrete
+from .._core.regression_data import is_positive
+from .._core.row_buckets import cut_rows
 from .._core.validation import (
     require_bool,
     require_choice,
@@ -22,7 +25,7 @@ from ..fitting._result import Fit
 from ..models import MeanVarianceRegression
 from ..priors import ExcludeSelf, Mask
 from ._band_table import Bands
-from ._variance import RowVariance, drop_weightless
+from ._variance import RowVariance, drop_weightless, padded_rows
 
 
 def conformal(
@@ -89,25 +92,28 @@ def conformal(
             "predicts two: fit ak.KernelRegression, and pass local=True."
         )
     if kind == "leave-one-out":
-        first, held, prior = fit, None, ExcludeSelf()
+        model, held, prior, n = fit.model, None, ExcludeSelf(), len(fit.x)
+        kwargs, *arrays = padded_rows(fit, at)
     else:
         if key is None:
             raise ValueError("A split is drawn at random: pass key=jax.random.PRNGKey(0).")
         if kwargs:
             raise ValueError("A split with weights is not exchangeable: use leave-one-out.")
         order = jax.random.permutation(key, len(fit.x))
-        half, prior = len(fit.x) // 2, None
+        half, prior, n = len(fit.x) // 2, None, -(-len(fit.x) // 2)
         of_fit, held = order[:half], (fit.x[order[half:]], fit.y[order[half:]])
         first = fit_model(fit.model, fit.x[of_fit], fit.y[of_fit], objective=fit.objective)
-    parts = (first.model, kwargs, level, local, prior, held)
-    curves = jit_if_pure(_compute_intervals, parts, at, first.x, first.y)
+        model, arrays = first.model, (at, first.x, first.y)
+    rank = jax.device_put(np.asarray(math.ceil((1 + n) * level - 1e-9)))  # 100 * 0.55 is above 55
+    parts = (model, kwargs, rank, local, prior, held)
+    curves = cut_rows(jit_if_pure(_compute_intervals, parts, *arrays), len(at))
     return Bands.of_fit(fit, x_new, at, *curves, level, "conformal")
 
 
 def _compute_intervals(
     model: Any,
     weight_kwargs: dict[str, Any],
-    level: float,
+    rank: Int[Array, ""],
     local: bool,
     prior: Mask | None,
     held: tuple[Array, Array] | None,
@@ -117,6 +123,7 @@ def _compute_intervals(
 ) -> tuple[Array, Array, Array, Array]:
     """Returns centre, spread, lower and upper limit at the new inputs `at`.
 
+    `rank`: of the residual that gives the width, from 1; above their number it is infinite.
     `held`: inputs and labels that give the residuals, those of the fit if None; `prior`: masks rows
     from their predictions; `local`: whether residuals are divided by a local standard deviation.
     """
@@ -126,11 +133,15 @@ def _compute_intervals(
     spread, spread_new = jnp.ones_like(residuals), jnp.ones_like(centre)
     if local:
         rule = RowVariance.of(model, weight_kwargs, x, y, "local")
-        spread = rule.at(x_held, y, prior)[:, 0] / weight_kwargs.get("weights", 1.0)
+        spread = rule.at(x_held, y, prior)[:, 0]
+        if held is None:
+            spread = spread / rule.weights
         spread, spread_new = jnp.sqrt(spread), jnp.sqrt(rule.at(at, y)[:, 0])
-    scores = jnp.sort(residuals / spread)  # NaN, where no other label has weight, comes last
-    scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
-    rank = math.ceil((1 + len(scores)) * level - 1e-9)  # 100 * 0.55 is above 55
-    q = scores[rank - 1] if rank <= len(scores) else jnp.inf
+    scores = residuals / spread  # NaN where no other label has weight
+    unknown = jnp.isnan(scores)
+    if held is None and (weights := weight_kwargs.get("weights")) is not None:
+        unknown |= ~is_positive(weights)
+    scores = jnp.sort(jnp.where(unknown, jnp.inf, scores))
+    q = jnp.where(rank <= len(scores), scores[jnp.minimum(rank, len(scores)) - 1], jnp.inf)
     width = q * spread_new
     return centre, spread_new, centre - width, centre + width

@@ -11,10 +11,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.pandas_frames import as_pandas
+from .._core.row_buckets import cut_rows
 from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit
 from ..models import LinearSmoother
-from ._variance import hat_diagonals, require_smoother_fit
+from ._variance import hat_diagonals, padded_rows, require_smoother_fit
 
 
 class DegreesOfFreedom(eqx.Module):
@@ -53,8 +54,8 @@ def degrees_of_freedom(fit: Fit) -> DegreesOfFreedom:
     ```
     """
     fit = require_smoother_fit(fit)
-    parts = (fit.model, fit.objective.weight_kwargs())
-    return jit_if_pure(count_degrees_of_freedom, parts, fit.x, fit.y)
+    weight_kwargs, _, x, y = padded_rows(fit)
+    return jit_if_pure(count_degrees_of_freedom, (fit.model, weight_kwargs), x, y)
 
 
 def count_degrees_of_freedom(
@@ -82,9 +83,10 @@ def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | An
     ```
     """
     fit = require_smoother_fit(fit)
-    parts = (fit.model, fit.objective.weight_kwargs())
-    count = jit_if_pure(count_effective_labels, parts, fit.inputs(x_new), fit.x)
-    return as_pandas(count, x_new, "effective_count")
+    inputs = fit.inputs(x_new)
+    weight_kwargs, at, x, _ = padded_rows(fit, inputs)
+    count = jit_if_pure(count_effective_labels, (fit.model, weight_kwargs), at, x)
+    return as_pandas(cut_rows(count, len(inputs)), x_new, "effective_count")
 
 
 def count_effective_labels(

@@ -9,10 +9,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array, is_concrete, require_finite
+from .._core.row_buckets import cut_rows
 from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit
 from ..models import LinearSmoother
-from ._variance import require_smoother_fit
+from ._variance import padded_rows, require_smoother_fit
 
 CHUNK_WEIGHTS = 2**20  # of queries and labels, at a time
 
@@ -66,13 +67,14 @@ def quantiles(
         )
     at = fit.inputs(x_new)
     require_finite("x_new", at)
-    parts = (model, fit.objective.weight_kwargs().get("weights"))
-    return jit_if_pure(_quantiles, parts, at, fit.x, fit.y, p)
+    weight_kwargs, *arrays = padded_rows(fit, at)
+    parts = (model, weight_kwargs.get("weights"))
+    return cut_rows(jit_if_pure(_quantiles, parts, *arrays, p), len(at))
 
 
 def _quantiles(
     model: LinearSmoother,
-    row_weights: Float[Array, " n"] | None,
+    row_weights: Array | None,
     q: Float[Array, "m dim"],
     x: Float[Array, "n dim"],
     y: Float[Array, " n"],

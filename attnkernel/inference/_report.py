@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._core.pandas_frames import display_names
+from .._core.row_buckets import cut_rows
 from .._core.validation import as_names
 from ..attention._jit import jit_if_pure
 from ..fitting import Fit, Result
@@ -21,7 +22,7 @@ from ._degrees_of_freedom import (
     count_effective_labels,
 )
 from ._kernel_parameters import kernel_expression, natural_parameters
-from ._variance import require_smoother_fit
+from ._variance import padded_rows, require_smoother_fit
 
 
 class Report(NamedTuple):
@@ -139,8 +140,10 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     names = as_names("names", names)
     if len(names) != dim:
         raise ValueError(f"names must be {dim}, one for each column; got {list(names)}.")
-    parts = (fit.model, kwargs := fit.objective.weight_kwargs())
-    found = jax.tree.map(np.asarray, jit_if_pure(_summarise_rows, parts, fit.x, fit.y))
+    kwargs = fit.objective.weight_kwargs()
+    weight_kwargs, _, x, y = padded_rows(fit)
+    found = jit_if_pure(_summarise_rows, (fit.model, weight_kwargs), x, y)
+    found = jax.tree.map(np.asarray, cut_rows(found, n))
     model, results, y = fit.model, np.asarray(fit.starts.result), np.asarray(fit.y, float)
     a, b = y - np.mean(y), found.fitted - np.mean(y)
     kernel = getattr(model, "kernel", None)

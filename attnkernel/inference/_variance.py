@@ -9,7 +9,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.arrays import is_on_one_device
 from .._core.pandas_frames import as_pandas
+from .._core.row_buckets import cut_rows, pad_rows
 from .._core.validation import require_choice
 from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit
@@ -46,9 +48,10 @@ def noise_variance(fit: Fit, x_new: ArrayLike | Any) -> Any:
     ```
     """
     fit = require_smoother_fit(fit)
-    parts = (fit.model, fit.objective.weight_kwargs())
-    out = jit_if_pure(_noise_variance, parts, fit.inputs(x_new), fit.x, fit.y)
-    return as_pandas(out, x_new, fit.y_name)
+    at = fit.inputs(x_new)
+    weight_kwargs, *arrays = padded_rows(fit, at)
+    out = jit_if_pure(_noise_variance, (fit.model, weight_kwargs), *arrays)
+    return as_pandas(cut_rows(out, len(at)), x_new, fit.y_name)
 
 
 def _noise_variance(
@@ -145,7 +148,8 @@ class RowVariance(eqx.Module):
         assert smoother is not None
         both = jnp.concatenate([squares, self.expected[:, None]], axis=1)
         means = smoother(x_new, self.x, both, prior=prior, **self.weight_kwargs)
-        floor = jnp.finfo(squares.dtype).eps * jnp.mean(squares, axis=0, keepdims=True)
+        total, count = jnp.sum(squares, axis=0, keepdims=True), jnp.sum(self.weights > 0)
+        floor = jnp.finfo(squares.dtype).eps * total / count.astype(squares.dtype)
         return jnp.maximum(means[:, :-1] / means[:, -1:], floor)
 
 
@@ -208,6 +212,19 @@ def require_smoother_fit(fit: Any) -> Fit:
             f"ak.KernelRegression; got one of a {type(fit.model).__name__}."
         )
     return drop_weightless(fit)
+
+
+def padded_rows(
+    fit: Fit, at: Float[Array, "m dim"] | None = None
+) -> tuple[dict[str, Any], Array, Array, Array]:
+    """Returns `{"weights": w}` or `{}`, new inputs `at` (default: x), x and y of a fit, all padded
+    to a `bucket_size` where the model allows it. `cut_rows` undoes it for the results."""
+    x, y, weights, at = fit.x, fit.y, fit.objective.weights, fit.x if at is None else at
+    model = fit.model
+    can_pad = isinstance(model, LinearSmoother) and model.can_pad_rows
+    if can_pad and is_on_one_device(model, at, x, y, weights):
+        x, y, weights, at = pad_rows(x, y, weights, at)
+    return {} if weights is None else {"weights": weights}, at, x, y
 
 
 def drop_weightless(fit: Fit) -> Fit:

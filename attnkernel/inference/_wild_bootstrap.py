@@ -7,12 +7,13 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .._core.row_buckets import cut_rows
 from .._core.validation import as_integer, require_bool, require_key
 from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit
 from ..models import LinearSmoother
 from ._bands import bias_corrected
-from ._variance import require_smoother_fit
+from ._variance import padded_rows, require_smoother_fit
 
 
 def wild_bootstrap(
@@ -61,8 +62,10 @@ def wild_bootstrap(
     require_key("key", key)
     if fit.y.ndim != 1:
         raise ValueError(f"The bootstrap is of one label per row; y has shape {fit.y.shape}.")
-    parts = (fit.model, fit.objective.weight_kwargs(), corrected, draws, key)
-    return jit_if_pure(_draw_curves, parts, fit.inputs(x_new), fit.x, fit.y).T
+    at = fit.inputs(x_new)
+    weight_kwargs, *arrays = padded_rows(fit, at)
+    parts = (fit.model, weight_kwargs, corrected, draws, key)
+    return cut_rows(jit_if_pure(_draw_curves, parts, *arrays), len(at)).T
 
 
 def _draw_curves(
@@ -81,7 +84,7 @@ def _draw_curves(
     """
     residuals = model.left_out_residuals(x, y, **weight_kwargs)
     if corrected:
-        model = bias_corrected(model, *x.shape)
+        model = bias_corrected(model, x, weight_kwargs)
     signs = jax.random.rademacher(key, (len(x), draws), y.dtype)
     labels = jnp.concatenate([y[:, None], residuals[:, None] * signs], axis=1)
     found = model(at, x, labels, **weight_kwargs)

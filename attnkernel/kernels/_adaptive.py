@@ -102,6 +102,11 @@ class NearestNeighbours(Embedded, Wrapper):
             raise ValueError(f"There are {keys} keys; got neighbours={m}.")
         return m
 
+    @property
+    def is_pairwise(self) -> bool:
+        """No: all keys count for the unit of a query."""
+        return False
+
     def is_light(self, dim: int) -> bool:
         """No: the distance to the m-th nearest key takes all keys."""
         return False

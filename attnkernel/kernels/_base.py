@@ -81,11 +81,23 @@ class Kernel(eqx.Module):
         """
         return jnp.full((), jnp.inf, boxes.q_low.dtype)
 
-    def search_box(self, x: Float[Array, "n dim"]) -> tuple["Kernel", "Kernel"]:
+    @property
+    def is_pairwise(self) -> bool:
+        """Whether log K of a query and a key depends on these two points alone. Default: yes.
+
+        A fit then pads its rows by copies that carry no weight (`ak.fit`); a kernel that counts or
+        compares all keys, as `NearestNeighbours` does, says no.
+        """
+        return True
+
+    def search_box(
+        self, x: Float[Array, "n dim"], weights: Array | None = None
+    ) -> tuple["Kernel", "Kernel"]:
         """The box in which a fit to inputs x may move, as two kernels: lower and upper.
 
         Each leaf of the two is the bound on that leaf of this kernel; infinite, where a parameter
-        is free. A kernel with a lengthscale says here which lengthscales x can tell apart.
+        is free. A kernel with a lengthscale says here which lengthscales x can tell apart. Rows
+        whose `weights`, shape (n,), are 0 are ignored.
         """
         return unbounded(self)
 

@@ -122,7 +122,9 @@ class Categorical(Kernel):
         steps = boxes.gap()
         return self.log_pair(steps, jnp.zeros_like(steps))
 
-    def search_box(self, x: Float[Array, "n dim"]) -> tuple["Categorical", "Categorical"]:
+    def search_box(
+        self, x: Float[Array, "n dim"], weights: Array | None = None
+    ) -> tuple["Categorical", "Categorical"]:
         r"""$\lambda / \lambda_{\max}$ from 1e-4 to 1 − 1e-4, whatever x: finite in the logit.
 
         A fit begins and ends there. An end itself, such as λ = 0, is to be given, not found.

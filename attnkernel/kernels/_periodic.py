@@ -11,6 +11,7 @@ from .._core.parameter_arguments import Number, positive
 from .._core.parameters import PositiveParameter, described
 from ._base import Kernel
 from ._distances import MIN_PRODUCT_DIM, add_up, broadcast_columns, largest_squarable
+from ._scaled import SortedGaps
 
 
 class Periodic(Kernel):
@@ -75,12 +76,14 @@ class Periodic(Kernel):
         ]
         return -2.0 * add_up(squares)
 
-    def search_box(self, x: Float[Array, "n dim"]) -> tuple["Periodic", "Periodic"]:
+    def search_box(
+        self, x: Float[Array, "n dim"], weights: Array | None = None
+    ) -> tuple["Periodic", "Periodic"]:
         """ℓ from 0.01 to 10; periods from twice a typical gap of x to twice its range."""
-        gaps = jnp.diff(jnp.sort(x, axis=0), axis=0)
-        spread = jnp.max(jnp.sum(gaps, axis=0))
+        gaps = SortedGaps.of(x, weights)
+        spread, mean = jnp.max(gaps.spread), jnp.max(gaps.mean)
         where = lambda kernel: (kernel.lengthscale_parameter, kernel.period_parameter)  # noqa: E731
-        ends = (0.01, 2.0 * spread / gaps.shape[0]), (10.0, 2.0 * spread)
+        ends = (0.01, 2.0 * mean), (10.0, 2.0 * spread)
         lower, upper = (
             eqx.tree_at(where, self, [p.at(end) for p, end in zip(where(self), side, strict=True)])
             for side in ends

@@ -170,11 +170,13 @@ class Radial(Scaled):
             kernel = eqx.tree_at(lambda kernel: kernel.metric_parameter, self, None)
         return kernel.log_pair(gap, jnp.zeros_like(gap))
 
-    def search_box(self, x: Float[Array, "n dim"]) -> tuple[Scaled, Scaled]:
+    def search_box(
+        self, x: Float[Array, "n dim"], weights: Array | None = None
+    ) -> tuple[Scaled, Scaled]:
         """As of `Scaled`; with a metric, of inputs in its coordinates."""
         self._require_parameter_shape(x.shape[1])
         factor = self._metric_factor
-        return super().search_box(x if factor is None else x @ factor.T)
+        return super().search_box(x if factor is None else x @ factor.T, weights)
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
         r"""$\log \int K = \log \int K_1 + \sum_c \log \ell_c - \tfrac12 \log \det M$, with

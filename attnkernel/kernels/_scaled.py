@@ -1,5 +1,7 @@
 """Kernels with a lengthscale: what a fit needs of one, so that a new one is `log_pair` alone."""
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -7,9 +9,31 @@ from jaxtyping import Array, Float
 
 from .._core.parameter_arguments import Number, positive
 from .._core.parameters import PositiveParameter, described
+from .._core.regression_data import is_positive
 from ._base import Kernel, unbounded
 
 TRY_LENGTHSCALE = "It is a distance in the units of x: try a tenth of the range of x."
+
+
+class SortedGaps(NamedTuple):
+    """Statistics of the gaps between neighbours in each sorted column of inputs."""
+
+    spread: Float[Array, " dim"]  # the sum of all gaps: the range
+    mean: Float[Array, " dim"]
+    median: Float[Array, " dim"]  # of the gaps above 0; NaN where there is none
+
+    @classmethod
+    def of(cls, x: Float[Array, "n dim"], weights: Array | None) -> "SortedGaps":
+        """Returns the statistics of inputs x, without the rows whose weights are 0."""
+        count = jnp.asarray(len(x))
+        if weights is not None:  # a copy of another row adds no gap
+            has_weight = is_positive(weights)
+            count = jnp.sum(has_weight)
+            x = jnp.where(has_weight[:, None], x, x[jnp.argmax(has_weight)][None])
+        gaps = jnp.diff(jnp.sort(x, axis=0), axis=0)
+        spread = jnp.sum(gaps, axis=0)
+        median = jnp.nanmedian(jnp.where(gaps > 0, gaps, jnp.nan), axis=0)
+        return cls(spread, spread / (count - 1).astype(x.dtype), median)
 
 
 class Scaled(Kernel):
@@ -53,7 +77,9 @@ class Scaled(Kernel):
         super().check(dim_q, dim_k)
         self._require_parameter_shape(dim_k)
 
-    def search_box(self, x: Float[Array, "n dim"]) -> tuple["Scaled", "Scaled"]:
+    def search_box(
+        self, x: Float[Array, "n dim"], weights: Array | None = None
+    ) -> tuple["Scaled", "Scaled"]:
         r"""Lengthscales that inputs x can tell apart: from half a typical gap to ten ranges.
 
         Below half the gap between neighbours the estimate is that of the nearest neighbour
@@ -63,9 +89,8 @@ class Scaled(Kernel):
         parameters are free.
         """
         self._require_parameter_shape(x.shape[1])
-        gaps = jnp.diff(jnp.sort(x, axis=0), axis=0)
-        spread = jnp.sum(gaps, axis=0)
-        lower, upper = self._shortest_lengthscale(gaps), 10.0 * spread
+        spread, mean, median = SortedGaps.of(x, weights)
+        lower, upper = 0.5 * jnp.minimum(mean, median), 10.0 * spread
         constant = spread == 0  # such a dimension has no say
         if self.lengthscale_parameter.shape == ():
             lower = jnp.min(jnp.where(constant, jnp.inf, lower))
@@ -81,12 +106,6 @@ class Scaled(Kernel):
     def rescaled(self, factor: ArrayLike) -> "Scaled":
         longer = self.lengthscale_parameter.times(factor)
         return eqx.tree_at(lambda kernel: kernel.lengthscale_parameter, self, longer)
-
-    def _shortest_lengthscale(self, gaps: Float[Array, "gaps dim"]) -> Float[Array, " dim"]:
-        """Returns the lower end of a search for ℓ, per dimension: half the mean gap, or half the
-        median of the gaps above 0 if that is smaller. `gaps`: between successive sorted inputs."""
-        median = jnp.nanmedian(jnp.where(gaps > 0, gaps, jnp.nan), axis=0)
-        return 0.5 * jnp.minimum(jnp.mean(gaps, axis=0), median)
 
     def _require_parameter_shape(self, dim: int) -> None:
         """Raises `ValueError` unless there is one lengthscale, or one per dimension of points of

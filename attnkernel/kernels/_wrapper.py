@@ -56,10 +56,16 @@ class Wrapper(Kernel):
     def is_light(self, dim: int) -> bool:
         return all(part.is_light(self.dim_of_parts(dim)) for part in self.parts().values())
 
-    def search_box(self, x: Float[Array, "n dim"]) -> tuple["Wrapper", "Wrapper"]:
+    @property
+    def is_pairwise(self) -> bool:
+        return all(part.is_pairwise for part in self.parts().values())
+
+    def search_box(
+        self, x: Float[Array, "n dim"], weights: Array | None = None
+    ) -> tuple["Wrapper", "Wrapper"]:
         """The box of each part, for the points that it sees; other parameters are free."""
         points = self.points_of_parts(x)
-        boxes = {name: part.search_box(points) for name, part in self.parts().items()}
+        boxes = {name: part.search_box(points, weights) for name, part in self.parts().items()}
         lower, upper = (
             side.with_parts({name: box[end] for name, box in boxes.items()})
             for end, side in enumerate(unbounded(self))

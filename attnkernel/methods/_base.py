@@ -151,8 +151,7 @@ def apply_prior(
     scores = materialise_before_shift(scores)
     if prior is None:
         return scores
-    log_prior = prior.pairwise(i, j)
-    return jnp.where(jnp.isneginf(log_prior), -jnp.inf, scores + log_prior)
+    return prior.add_to_scores(scores, i, j)
 
 
 @jax.custom_jvp

@@ -166,9 +166,11 @@ class BiasReduced(LinearSmoother):
         """The columns of x that hold codes of categories, those of the kernel."""
         return self.model.category_counts(dim)
 
-    def search_box(self, x: Float[Array, "n dim"]) -> tuple["BiasReduced", "BiasReduced"]:
+    def search_box(
+        self, x: Float[Array, "n dim"], weights: Array | None = None
+    ) -> tuple["BiasReduced", "BiasReduced"]:
         """The box for a fit, as two models: that of the model."""
-        lower, upper = self.model.search_box(x)
+        lower, upper = self.model.search_box(x, weights)
         return BiasReduced(lower, self.iterations), BiasReduced(upper, self.iterations)
 
     def _fitted(
@@ -248,7 +250,10 @@ def _sharpen(
 
 def _zero_hidden(prior: Any, v: Float[Array, "n out"]) -> Float[Array, "n out"]:
     """Returns the labels v with 0 in the rows whose weight in the prior is zero."""
-    return v if prior is None else jnp.where(prior.log_weights[:, None] > -jnp.inf, v, 0.0)
+    if prior is None:
+        return v
+    log_weights = prior.pairwise(jnp.zeros(1, int), jnp.arange(len(v)))[0]
+    return jnp.where(jnp.isneginf(log_weights)[:, None], 0.0, v)
 
 
 def _smoother_matrix(

@@ -1,18 +1,19 @@
-"""Arguments that all regressions share: kernel, rule, method, labelled data, weights of rows."""
+"""What all regressions share: reading kernel, rule, method, data, weights; bounds of a kernel."""
 
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_points, require_finite
 from .._core.pandas_frames import require_same_index
-from .._core.regression_data import as_weights, require_category_codes
+from .._core.regression_data import as_weights, is_positive, require_category_codes
 from .._core.validation import require_instance
-from ..kernels import Kernel
+from ..kernels import Kernel, unbounded
 from ..methods import Method
-from ..priors import KeyWeights, Prior
+from ..priors import HeldOut, KeyWeights, Mask, Prior
 from ..priors._base import require_prior
 from ..rules import Rule
 
@@ -54,7 +55,7 @@ def read_data(
         for each, rows in (("x", k), ("x_new", q)):
             require_category_codes(each, rows, kernel.category_counts(k.shape[1]))
     if weights is not None:
-        has_weight = as_weights(weights, k.shape[0]) > 0
+        has_weight = is_positive(as_weights(weights, k.shape[0]))
         v = jnp.where(has_weight[:, None], v, v[jnp.argmax(has_weight)][None])
     return q, k, v
 
@@ -68,7 +69,19 @@ def with_weights(
     if weights is None:
         return prior
     weights = as_weights(weights, k.shape[0])
+    if weights.dtype == bool:
+        held_out = HeldOut(~weights)
+        if prior is None:
+            return held_out
+        return prior & held_out if isinstance(prior, Mask) else prior * held_out
     zero = weights == 0
     log_weights = jnp.where(zero, -jnp.inf, jnp.log(jnp.where(zero, 1, weights)))
     row_prior = KeyWeights(log_weights)  # NaN for a weight below 0, which only `jit` lets pass
     return row_prior if prior is None else prior * row_prior
+
+
+def with_kernel_bounds(model: Any, kernels: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Returns a model at its lower and upper bounds: those of its kernel, all other leaves free."""
+    lower, upper = unbounded(model)
+    where = lambda tree: tree.kernel  # noqa: E731
+    return eqx.tree_at(where, lower, kernels[0]), eqx.tree_at(where, upper, kernels[1])

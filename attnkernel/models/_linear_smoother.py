@@ -146,7 +146,7 @@ class LinearSmoother(eqx.Module):
         no = jnp.zeros_like(empty)
         return DataSupport(empty, no, no)
 
-    def bias_corrected(self, rows: int, dim: int) -> "LinearSmoother | None":
+    def bias_corrected(self, rows: ArrayLike, dim: int) -> "LinearSmoother | None":
         """The smoother whose fit is the centre of a bias-corrected band, or None if there is none.
 
         **Arguments:** `rows`: n; `dim`: the number of columns of x.
@@ -162,6 +162,17 @@ class LinearSmoother(eqx.Module):
         """The columns of x that hold codes of categories, as `Kernel.category_counts` has them."""
         return {}
 
-    def search_box(self, x: Float[Array, "n dim"]) -> tuple["LinearSmoother", "LinearSmoother"]:
-        """The box for a fit, as two models. Default: no bounds."""
+    @property
+    def can_pad_rows(self) -> bool:
+        """Whether all methods ignore the rows that have False in `weights`, up to rounding.
+
+        Rows are then padded to a `bucket_size`, so that data sets of similar size share compiled
+        programs. Default: no.
+        """
+        return False
+
+    def search_box(
+        self, x: Float[Array, "n dim"], weights: Array | None = None
+    ) -> tuple["LinearSmoother", "LinearSmoother"]:
+        """The box for a fit, as two models; rows with weight 0 are ignored. Default: no bounds."""
         return unbounded(self)

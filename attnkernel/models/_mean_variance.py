@@ -89,8 +89,10 @@ class MeanVarianceRegression(eqx.Module):
         return mean, jnp.maximum(variance, floor)
 
     def search_box(
-        self, x: Float[Array, "n dim"]
+        self, x: Float[Array, "n dim"], weights: Array | None = None
     ) -> tuple["MeanVarianceRegression", "MeanVarianceRegression"]:
         """The box for a fit, as two models: those of both regressions."""
-        (low, high), (lower, upper) = self.mean.search_box(x), self.variance.search_box(x)
+        (low, high), (lower, upper) = (
+            part.search_box(x, weights) for part in (self.mean, self.variance)
+        )
         return MeanVarianceRegression(low, lower), MeanVarianceRegression(high, upper)

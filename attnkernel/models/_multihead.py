@@ -14,9 +14,8 @@ from ..kernels import Kernel
 from ..methods import Method
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._data import read_data, require_parts, with_weights
+from ._data import read_data, require_parts, with_kernel_bounds, with_weights
 from ._empty import OnEmpty, fill_empty, known_policy
-from ._regression import with_kernel_bounds
 
 
 class MultiheadKernelRegression(eqx.Module):
@@ -121,10 +120,10 @@ class MultiheadKernelRegression(eqx.Module):
         )
 
     def search_box(
-        self, x: Float[Array, "n dim"]
+        self, x: Float[Array, "n dim"], weights: Array | None = None
     ) -> tuple["MultiheadKernelRegression", "MultiheadKernelRegression"]:
         """The box for a fit, as two models: the kernels' `search_box(x)`, the coefficients free."""
         if not isinstance(self.kernel, PerHead):
-            return with_kernel_bounds(self, self.kernel.search_box(x))
-        box = eqx.filter_vmap(lambda kernel: kernel.search_box(x))(self.kernel.stack)
+            return with_kernel_bounds(self, self.kernel.search_box(x, weights))
+        box = eqx.filter_vmap(lambda kernel: kernel.search_box(x, weights))(self.kernel.stack)
         return with_kernel_bounds(self, tuple(map(PerHead, box)))

@@ -10,19 +10,21 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_real_array
+from .._core.arrays import as_real_array, wider_dtype
+from .._core.regression_data import as_weights
 from ..attention import Auto, attention_weights
 from ..attention._effective_kernel import apply_effective_kernel
 from ..attention._local_fit import LocalFit, warn_of_extrapolation
 from ..attention._local_polynomial import as_order, local_polynomial
-from ..kernels import Kernel, unbounded
+from ..kernels import Kernel
 from ..kernels._base import checked_log_pair
-from ..methods import Method
+from ..methods import Blockwise, Dense, Method
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._data import read_data, require_parts, with_weights
+from ._data import read_data, require_parts, with_kernel_bounds, with_weights
 from ._empty import OnEmpty, fill_empty, known_policy
 from ._linear_smoother import DataSupport, LinearSmoother
+from ._prediction import predict
 
 MIN_LABELS_BY_WEIGHTS = 16  # labels of a row, from which a local polynomial sums them by weights
 
@@ -109,13 +111,13 @@ class KernelRegression(LinearSmoother):
         **Raises:** `ValueError` if shapes do not fit together, or a weight is negative.
         """
         q, k, v = read_data(x_new, x, y, weights, self.kernel)
-        prior = with_weights(prior, weights, k)
-        out, local = self.fitted(q, k, v, prior)
+        weights = None if weights is None else as_weights(weights, k.shape[0])
+        found = predict(self, q, k, v, prior, weights, has_one_label=np.ndim(y) == 1)
+        out, deficient, extrapolates = found
         if self.order > 0:
-            flags = local.deficient, local.extrapolates
-            warn_of_extrapolation(self.description, *flags, local.log_mass.dtype)
-        out = self.filled(out, local, q, k, v, prior)
-        return out[:, 0] if np.ndim(y) == 1 else out
+            dtype = wider_dtype(q.dtype)
+            warn_of_extrapolation(self.description, deficient, extrapolates, dtype)
+        return out
 
     def local_fit(
         self,
@@ -210,14 +212,15 @@ class KernelRegression(LinearSmoother):
         """Whether the order is 0."""
         return self.order == 0
 
-    def bias_corrected(self, rows: int, dim: int) -> "KernelRegression | None":
+    def bias_corrected(self, rows: ArrayLike, dim: int) -> "KernelRegression | None":
         r"""The local quadratic fit with $n^{1/(d + 4) - 1/(d + 3)}$ times the lengthscales.
 
         None for order 2, above which there is no higher one. See `ak.bands`.
         """
         if self.order == 2:
             return None
-        kernel = self.kernel.rescaled(float(rows) ** (1.0 / (dim + 4) - 1.0 / (dim + 3)))
+        n = jnp.asarray(rows, float)
+        kernel = self.kernel.rescaled(n ** (1.0 / (dim + 4) - 1.0 / (dim + 3)))
         parts = {"rule": self.rule, "method": self.method, "on_empty": self.on_empty}
         return KernelRegression(kernel, order=2, **parts)
 
@@ -229,9 +232,16 @@ class KernelRegression(LinearSmoother):
         """The columns of x that hold codes of categories, those of the kernel."""
         return self.kernel.category_counts(dim)
 
-    def search_box(self, x: Float[Array, "n dim"]) -> tuple["KernelRegression", "KernelRegression"]:
+    @property
+    def can_pad_rows(self) -> bool:
+        """Whether the kernel is pairwise, and the method one that takes any mask."""
+        return self.kernel.is_pairwise and isinstance(self.method, Auto | Dense | Blockwise)
+
+    def search_box(
+        self, x: Float[Array, "n dim"], weights: Array | None = None
+    ) -> tuple["KernelRegression", "KernelRegression"]:
         """The box for a fit, as two models: the kernel's `search_box(x)`, all else free."""
-        return with_kernel_bounds(self, self.kernel.search_box(x))
+        return with_kernel_bounds(self, self.kernel.search_box(x, weights))
 
     def fitted(
         self, q: Array, k: Array, v: Array, prior: Prior | None, wants_slopes: bool = False
@@ -288,10 +298,3 @@ class KernelRegression(LinearSmoother):
         own = self.rule.scaled_scores(jax.vmap(functools.partial(checked_log_pair, kernel))(q, k))
         rows = jnp.arange(own.shape[0])
         return own if prior is None else own + jax.vmap(prior.log_pair)(rows, rows)
-
-
-def with_kernel_bounds(model: Any, kernels: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Returns a model at its lower and upper bounds: those of its kernel, all other leaves free."""
-    lower, upper = unbounded(model)
-    where = lambda tree: tree.kernel  # noqa: E731
-    return eqx.tree_at(where, lower, kernels[0]), eqx.tree_at(where, upper, kernels[1])

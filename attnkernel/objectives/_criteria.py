@@ -24,6 +24,11 @@ class Penalised(Objective):
 
     is_stochastic: ClassVar[bool] = False
 
+    @property
+    def can_pad_rows(self) -> bool:
+        """Yes: n, ν and RSS are those of the rows with weight."""
+        return True
+
     @abc.abstractmethod
     def penalty(
         self, mean_square: Float[Array, ""], trace: Float[Array, ""], n: ArrayLike

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._core.comparable_functions import comparable_by_value
 from .._core.pandas_frames import is_frame
-from .._core.regression_data import as_valid_weights
+from .._core.regression_data import as_valid_weights, is_positive
 from .._core.validation import require_function, require_shape
 from ._scores import log_score, squared_error
 
@@ -50,7 +50,7 @@ class Objective(eqx.Module):
     **Raises:** `ValueError` for weights that are negative, not finite, or all 0.
     """
 
-    weights: Float[Array, " n"] | None = eqx.field(
+    weights: Float[Array, " n"] | Bool[Array, " n"] | None = eqx.field(
         default=None, kw_only=True, converter=_as_row_weights
     )
     is_stochastic: ClassVar[bool]
@@ -74,10 +74,19 @@ class Objective(eqx.Module):
                 f"give one weight per row."
             )
 
-    def with_weights(self, weights: Float[Array, " n"]) -> "Objective":
+    def with_weights(self, weights: Float[Array, " n"] | Bool[Array, " n"]) -> "Objective":
         """Returns the objective with these row weights."""
         where = lambda objective: objective.weights  # noqa: E731
         return eqx.tree_at(where, self, weights, is_leaf=lambda leaf: leaf is None)
+
+    @property
+    def can_pad_rows(self) -> bool:
+        """Whether the criterion ignores rows that have False in `weights`, up to rounding.
+
+        A fit then pads its rows to a `bucket_size`, so that data sets of similar size share
+        compiled programs. Default: no.
+        """
+        return False
 
     def weight_kwargs(self) -> dict[str, Any]:
         """Returns `{"weights": weights}` for the call of a model; `{}` without weights."""
@@ -85,7 +94,7 @@ class Objective(eqx.Module):
 
     def masked_by_weight(self, values: Float[Array, " n"]) -> Float[Array, " n"]:
         """Sets the values of rows with zero weight to 0."""
-        return values if self.weights is None else jnp.where(self.weights > 0, values, 0.0)
+        return values if self.weights is None else jnp.where(is_positive(self.weights), values, 0.0)
 
     def mean_square(self, error: Float[Array, "n"] | Float[Array, "n out"]) -> Float[Array, ""]:
         """Returns the weighted mean over rows of squared errors, summed over labels."""
@@ -101,8 +110,8 @@ class Objective(eqx.Module):
         """
         if self.weights is None:
             return jnp.sum(scores) / len(scores)
-        weights = self.weights.astype(scores.dtype)
-        return jnp.sum(jnp.where(weights > 0, weights * scores, 0.0)) / jnp.sum(weights)
+        has_weight, weights = is_positive(self.weights), self.weights.astype(scores.dtype)
+        return jnp.sum(jnp.where(has_weight, weights * scores, 0.0)) / jnp.sum(weights)
 
     def comparable(self) -> "Objective":
         """Returns the objective with functions that equal those of the same value."""
@@ -157,6 +166,11 @@ class Validation(Objective):
         objective = copy.copy(self)
         object.__setattr__(objective, "score", comparable_by_value(self.score))
         return objective
+
+    @property
+    def can_pad_rows(self) -> bool:
+        """Whether the score is one of the library's, each of which scores a row by itself."""
+        return not self.is_stochastic and self.score in self.saved_functions.values()
 
     def row_scores(self, predicted: Any, y: Array) -> Float[Array, " n"]:
         """Returns the score of each row; `ValueError` if `score` gives another shape."""

@@ -1,18 +1,22 @@
 """Rows of a data set: their order by input, and those with zero weight."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._core.arrays import is_concrete
+from .._core.arrays import index_on_host, is_concrete, is_on_one_device
+from .._core.row_buckets import pad_rows
+from ..models import LinearSmoother
 from ._objective import Objective
 
 
 def input_order(x: Float[Array, "n dim"]) -> Int[Array, " n"]:
     """Returns the indices that sort the rows by their first input, ties by the next ones."""
     if is_concrete(x):  # NumPy sorts many times faster than XLA
-        return jnp.asarray(np.lexsort(np.asarray(x).T[::-1]))
+        return jax.device_put(np.lexsort(np.asarray(x).T[::-1]))
     return jnp.lexsort(jax.lax.stop_gradient(x.T[::-1]))
 
 
@@ -23,10 +27,25 @@ def sorted_by_input(
 
     A deterministic objective keeps its value; streaming sums then skip blocks of distant pairs.
     """
-    order = input_order(x)
-    if objective.weights is not None:
-        objective = objective.with_weights(jnp.take(objective.weights, order))
-    return jnp.take(x, order, axis=0), jnp.take(y, order, axis=0), objective
+    weights = objective.weights
+    rows = input_order(x)
+    if weights is not None:
+        objective = objective.with_weights(index_on_host(weights, rows))
+    return index_on_host(x, rows), index_on_host(y, rows), objective
+
+
+def pad_data(
+    model: Any, x: Float[Array, "n dim"], y: Array, objective: Objective
+) -> tuple[Float[Array, "rows dim"], Array, Objective]:
+    """Returns data with rows of weight 0 appended, up to a `bucket_size`.
+
+    Unchanged where the model or the objective may read such rows, and inside `jit`.
+    """
+    can_pad = isinstance(model, LinearSmoother) and model.can_pad_rows and objective.can_pad_rows
+    if not (can_pad and is_on_one_device(model, x, y, objective)):
+        return x, y, objective
+    x, y, weights = pad_rows(x, y, objective.weights)
+    return x, y, objective if weights is None else objective.with_weights(weights)
 
 
 def drop_zero_weight_rows(
@@ -42,5 +61,5 @@ def drop_zero_weight_rows(
     rows = np.flatnonzero(np.asarray(weights) > 0)
     if len(rows) == len(x):
         return x, y, objective
-    x, y, weights = (jnp.take(part, rows, axis=0) for part in (x, y, weights))
+    x, y, weights = (index_on_host(part, rows) for part in (x, y, weights))
     return x, y, objective.with_weights(weights)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.arrays import as_real_array
+from .._core.arrays import as_real_array, index_on_host
 from ..kernels import Kernel
 from ..priors import ExcludeSelf, Mask
 from ._objective import Objective, Sample
@@ -32,8 +32,9 @@ def sample_of_leave_one_out(x: Float[Array, "n dim"], y: Array, starts: int) -> 
         return None
     keys, terms = (KEYS, TERMS) if n < MIN_ROWS_OF_ONE_START else (KEYS_OF_ONE_START, None)
     # evenly spaced along the first input, so that the order of rows does not matter
-    rows = input_order(x)[_even_indices(keys, n)]
-    return Sample(_SubsampledLeaveOneOut(n, terms), x[rows], y[rows])
+    rows = np.asarray(input_order(x))[_even_indices(keys, n)]
+    objective = _SubsampledLeaveOneOut(jnp.asarray(n, x.dtype), terms)
+    return Sample(objective, index_on_host(x, rows), index_on_host(y, rows))
 
 
 def _even_indices(size: int, n: int) -> Int[np.ndarray, " size"]:
@@ -44,7 +45,7 @@ def _even_indices(size: int, n: int) -> Int[np.ndarray, " size"]:
 class _SubsampledLeaveOneOut(Objective):
     """`LeaveOneOut` of a sample of n rows, for the model whose lengthscales suit all n."""
 
-    n: int = eqx.field(static=True)
+    n: Float[Array, ""]
     terms: int | None = eqx.field(static=True)  # how many rows are predicted; None: all
     is_stochastic: ClassVar[bool] = False
 

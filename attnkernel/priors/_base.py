@@ -81,6 +81,14 @@ class Prior(eqx.Module):
 
         return jax.vmap(jax.vmap(pair, in_axes=(None, 0)), in_axes=(0, None))(i, j)
 
+    def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
+        """Scores plus $\\log \\pi(i, j)$ of all pairs; -inf where that is, even of a NaN score.
+
+        `scores`: shape (queries, keys); `i`, `j`: positions, shapes (queries,) and (keys,).
+        """
+        log_prior = self.pairwise(i, j)
+        return jnp.where(jnp.isneginf(log_prior), -jnp.inf, scores + log_prior)
+
     def __mul__(self, other: "Prior") -> "Product":
         return Product(self, other) if isinstance(other, Prior) else NotImplemented
 
@@ -155,8 +163,17 @@ class Mask(Prior):
         return jnp.where(self.any_allowed(block), 0.0, -jnp.inf)
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
-        allowed = _require_scalar(f"{type(self).__name__}.allows", self.allows(i, j))
-        return jnp.where(allowed, 0.0, -jnp.inf)
+        return jnp.where(self._checked_allows(i, j), 0.0, -jnp.inf)
+
+    def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
+        of_queries = jax.vmap(self._checked_allows, in_axes=(0, None))
+        return jnp.where(
+            jax.vmap(of_queries, in_axes=(None, 0), out_axes=1)(i, j), scores, -jnp.inf
+        )
+
+    def _checked_allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        """Returns `allows(i, j)`; `ValueError` unless it is one Boolean."""
+        return _require_scalar(f"{type(self).__name__}.allows", self.allows(i, j))
 
     def __and__(self, other: "Mask") -> "Mask":
         return And(self, other) if isinstance(other, Mask) else NotImplemented
@@ -190,6 +207,9 @@ class And(Mask):
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.first.allows(i, j) & self.second.allows(i, j)
+
+    def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
+        return self.second.add_to_scores(self.first.add_to_scores(scores, i, j), i, j)
 
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return self.first.any_allowed(block) & self.second.any_allowed(block)

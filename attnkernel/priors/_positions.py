@@ -51,6 +51,9 @@ class At(Prior):
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.prior.log_pair(self.queries[i], self.keys[j])
 
+    def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
+        return self.prior.add_to_scores(scores, self.queries[i], self.keys[j])
+
     @property
     def needs_block_table(self) -> bool:
         return getattr(self.prior, "needs_block_table", False)
