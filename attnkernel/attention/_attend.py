@@ -10,9 +10,10 @@ from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import require_finite
 from .._core.mesh_axes import vary_alike
+from .._core.recompute import recomputed
 from .._core.validation import require_bool, require_instance
 from ..kernels import Kernel
-from ..methods import Method, dense_weights
+from ..methods import Method, SoftmaxState, dense_weights
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._arguments import check_arguments, task_of
@@ -166,8 +167,7 @@ def _attend_over_batch(
         kernel, q, k = kernel.precomputed(q, k)
         q, valid = _zero_nonfinite_queries(q)
         state = method.softmax_state(q, k, v, kernel, prior, rule)
-        value = jnp.where(valid[:, None], state.value, jnp.nan)
-        return value, jnp.where(valid, state.log_mass, jnp.nan)
+        return _value_and_log_mass(state, valid)
 
     return map_batch(of_member, batch_size, parts, q, k, v)
 
@@ -191,6 +191,15 @@ def _weights_over_batch(
     return map_batch(of_member, None, parts, q, k)
 
 
+@recomputed
+def _value_and_log_mass(
+    state: SoftmaxState, valid: Bool[Array, " queries"]
+) -> tuple[Float[Array, "queries dim_v"], Float[Array, " queries"]]:
+    """Returns the value and the log-mass of a state, NaN for queries that are not valid."""
+    value = jnp.where(valid[:, None], state.value, jnp.nan)
+    return value, jnp.where(valid, state.log_mass, jnp.nan)
+
+
 def _zero_nonfinite_queries(
     q: Float[Array, "queries dim"],
 ) -> tuple[Float[Array, "queries dim"], Bool[Array, " queries"]]:
@@ -199,7 +208,15 @@ def _zero_nonfinite_queries(
     A query that is not finite would void the bounds of its block, and with them other queries.
     """
     valid = jnp.all(jnp.isfinite(q), axis=1)
-    return jnp.where(valid[:, None], q, 0.0), valid
+    return _zero_invalid(q, valid), valid
+
+
+@recomputed
+def _zero_invalid(
+    q: Float[Array, "queries dim"], valid: Bool[Array, " queries"]
+) -> Float[Array, "queries dim"]:
+    """Returns q with 0 in the rows that are not valid."""
+    return jnp.where(valid[:, None], q, 0.0)
 
 
 def _cast_floating_arrays(tree: Any, dtype: Any) -> Any:

@@ -35,11 +35,19 @@ class Block(NamedTuple):
     values: Float[Array, "width rows"]  # of keys; of queries, their thresholds
 
 
-def _pad_rows(array: Array, size: int) -> Array:
+def pad_rows(array: Array, size: int) -> Array:
     """Returns the array with its last row repeated until `size` divides the number of rows."""
     rows, *rest = array.shape
     short = -(-rows // size) * size - rows
     return jnp.concatenate([array, jnp.broadcast_to(array[-1:], (short, *rest))])
+
+
+def even_block_size(count: int, limit: int) -> int:
+    """Returns the size of the fewest equal blocks of at most `limit` rows; the limit, if symbolic.
+
+    `count`: the number of all rows.
+    """
+    return limit if is_symbolic(count) else math.ceil(count / math.ceil(count / limit))
 
 
 def split_blocks(points: Array, values: Array, size: int) -> Block:
@@ -50,7 +58,7 @@ def split_blocks(points: Array, values: Array, size: int) -> Block:
     low = jnp.arange(-(-points.shape[0] // size)) * size
 
     def cut(array: Array) -> Array:
-        return _pad_rows(array, size).reshape(low.shape[0], size, array.shape[1]).swapaxes(1, 2)
+        return pad_rows(array, size).reshape(low.shape[0], size, array.shape[1]).swapaxes(1, 2)
 
     high = jnp.minimum(low + size, points.shape[0]) - 1
     box = jax.lax.stop_gradient(cut(points))

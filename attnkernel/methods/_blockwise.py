@@ -10,7 +10,6 @@ are plain sums over blocks, and what JAX derives from them is what is wanted, be
 T/Z and L + log Z do not depend on L.
 """
 
-import math
 from typing import Any
 
 import equinox as eqx
@@ -21,19 +20,20 @@ from jaxtyping import Array, Float
 from .._core.arrays import precise_matmul
 from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
-from .._core.symbolic_sizes import is_at_most, is_symbolic
+from .._core.symbolic_sizes import is_at_most
 from .._core.tuning import MAX_BLOCK_ROWS, MAX_BLOCK_ROWS_TABULATED, MIN_PAIRS_OF_SINGLE_MEMBER
 from .._core.validation import as_integer
 from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import Rule
-from . import _blockwise_unmaterialised as unmaterialised
+from . import _blockwise_unmaterialised as unmaterialised, _query_blocks as query_blocks
 from ._base import Method, Task, batch_size_within_memory
 from ._block_table import tabulate_blocks
 from ._blocks import (
     Block,
     Parts,
     block_log_weights,
+    even_block_size,
     fold_blocks,
     is_block_needed,
     jvp_with_constants,
@@ -57,7 +57,8 @@ class Blockwise(Method):
     skipped where the two `score_upper_bound`, of the kernel and of the prior, prove that its
     weights vanish: masked by the prior, out of reach of a compact kernel, or too small to be seen
     beside the sum (by 1/ε of the precision, with room). Sorted or clustered keys make
-    such blocks many.
+    such blocks many. Without a prior, up to 4096 keys are one block, except for a kernel that is
+    light (`Kernel.is_light`): the program is then a smaller one.
 
     A mask that gives no bound on a block, such as `Given`, `Where` or `~Causal()`, is read once
     in a call, for all heads, for a table of the blocks in which it allows a pair.
@@ -99,12 +100,14 @@ class Blockwise(Method):
         rule: Rule,
     ) -> SoftmaxState:
         queries, keys, width = q.shape[0], k.shape[0], v.shape[1]
+        task = Task(kernel, prior, rule, queries, keys, q.shape[1], width, v.dtype)
         if queries == 0 or keys == 0:
             state = SoftmaxState.from_log_weights(jnp.zeros((queries, keys), q.dtype), v)
+        elif self.block_k is None and query_blocks.takes_all_keys(task):
+            return query_blocks.softmax_state(q, k, v, kernel, rule, self.block_q)
         else:
             # the mass is the sum of the values 1
             values = jnp.concatenate([v, jnp.ones((keys, 1), v.dtype)], axis=1)
-            task = Task(kernel, prior, rule, queries, keys, q.shape[1], width, v.dtype)
             sizes, unmaterialised_sizes = self._block_sizes(task)
             parts = kernel, self.precomputed_prior(prior, task), rule
             threshold = None if rule.entmax_exponent is None else thresholds(q, k, parts, sizes)
@@ -137,11 +140,8 @@ class Blockwise(Method):
 
         `limits`: the largest numbers of queries and keys of a block; symbolic sizes use these.
         """
-
-        def even(count: int, limit: int) -> int:
-            return limit if is_symbolic(count) else math.ceil(count / math.ceil(count / limit))
-
-        return self.block_q or even(queries, limits[0]), self.block_k or even(keys, limits[1])
+        block_q = self.block_q or even_block_size(queries, limits[0])
+        return block_q, self.block_k or even_block_size(keys, limits[1])
 
 
 @eqx.filter_custom_jvp

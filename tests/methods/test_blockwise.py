@@ -50,6 +50,27 @@ def test_gradient_and_jvp_for_every_kernel_and_every_prior(x64):
     assert_table_is_dense(BLOCKS, KERNELS, PRIORS, "sink")
 
 
+@pytest.mark.parametrize("rule", ["sink", slow("trainable entmax")])
+def test_all_keys_at_once_in_blocks_of_queries(x64, rule):
+    """Without a prior, and of a kernel that is not light."""
+    kernel = KERNELS["polynomial"]
+    assert not kernel.is_light(DIM)
+    parts = *to_float64((kernel, None, RULES[rule])), *random_arrays()
+    assert_agree(evaluate(ak.Blockwise(8), *parts), evaluate(ak.Dense(), *parts))
+
+
+def test_program_of_few_keys_has_half_the_operations():
+    x = jax.ShapeDtypeStruct((2048, 32), jnp.float32)
+
+    def count_operations(method):
+        def loss(q, k, v):
+            return jnp.sum(ak.attend(q, k, v, kernel=ak.DotProduct(), method=method))
+
+        return jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, x, x).as_text().count("\n")
+
+    assert 2 * count_operations(ak.Blockwise()) < count_operations(ak.Blockwise(block_k=1024))
+
+
 def test_every_kernel_that_transforms_its_points_first(x64):
     """`Kernel.precomputed` gives a simpler kernel of other points: that is what is summed."""
     kernels = {
