@@ -139,6 +139,28 @@ def test_the_policy_raise_names_the_remedies():
         jax.block_until_ready(out_of_reach("raise"))
 
 
+def unconditional_primitives(jaxpr):
+    """The names of all operations outside the branches of `lax.cond`."""
+    names = set()
+    for equation in jaxpr.eqns:
+        names.add(equation.primitive.name)
+        if equation.primitive.name != "cond":
+            inner = [getattr(value, "jaxpr", value) for value in equation.params.values()]
+            names |= set().union(
+                *(unconditional_primitives(each) for each in inner if hasattr(each, "eqns"))
+            )
+    return names
+
+
+def test_nearest_labels_are_found_only_if_a_query_has_no_weight():
+    x, y, x_new = sample(2)
+    model = ak.KernelRegression(ak.Gaussian(0.3), on_empty="nearest")
+    traced = jax.make_jaxpr(lambda x_new: model(x_new, x, y))(jnp.asarray(x_new))
+    names = unconditional_primitives(traced.jaxpr)
+    assert "cond" in names
+    assert "argmin" not in names
+
+
 @pytest.mark.parametrize("policy", ["nan", "nearest", "mean"])
 def test_without_rows_a_prediction_is_nan(policy):
     model = ak.KernelRegression(ak.Gaussian(1.0), on_empty=policy)
