@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -88,3 +89,11 @@ def test_the_compiler_does_not_read_what_it_has_overwritten():
     rows = np.arange(12.0, dtype=np.float32).reshape(4, 3)
     shifted = jax.jit(lambda a: a.at[1:].set(a[:-1]).reshape(2, 6))(rows)
     np.testing.assert_array_equal(shifted, np.concatenate([rows[:1], rows[:-1]]).reshape(2, 6))
+
+
+def test_the_compiler_adds_products_rightly():
+    """jax 0.10.2 does not, on a CPU, beyond 16 384 columns (jax-ml/jax#39103): left out too."""
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(3, 1, 20_000)), rng.normal(size=(3, 2, 20_000))
+    ours = jax.jit(lambda a, b: jnp.sum(a * b, axis=0))(a.astype(np.float32), b.astype(np.float32))
+    np.testing.assert_allclose(ours, np.sum(a * b, axis=0), atol=1e-5)
