@@ -167,9 +167,8 @@ def _interval_sums(
         z = jnp.where(used, 1.0 - (k[edge] - q) * scale, 0.5)
         # a key at the very end of the support is in reach, whatever the rounding here
         z = z + jax.lax.stop_gradient(jnp.maximum(z, least) - z)
-        factors = _taylor_factors(coefficients, z, scale / unit)[:, None, :]
-        # `where` comes before the sum, whose fusion with the product is wrong in jaxlib 0.10.2
-        return jnp.sum(jnp.where(used[None, None], factors * moments[:, :, at], 0.0), axis=0)
+        terms = _taylor_factors(coefficients, z, scale / unit)[:, None, :] * moments[:, :, at]
+        return jnp.where(used[None, :], jnp.sum(terms, axis=0), 0.0)
 
     return (
         piece(to_end, start, end, end <= last)

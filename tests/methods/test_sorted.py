@@ -200,17 +200,6 @@ def test_float32_far_from_zero():
         )
 
 
-def test_float32_of_more_rows_than_jaxlib_0_10_2_sums_correctly():
-    """That version adds products over the first axis wrongly, for more than 16 384 columns."""
-    rng = np.random.default_rng(0)
-    x = rng.uniform(0, 10, (20_000, 1)).astype(np.float32)
-    y = np.concatenate([x, np.cos(x)], axis=1)
-    kernel, prior = ak.Epanechnikov(0.1), priors.ExcludeSelf()
-    ours = ak.attend(x, x, y, kernel=kernel, prior=prior, method=ak.Sorted())
-    exact = ak.attend(x[:50], x, y, kernel=kernel, prior=prior, method=ak.Dense())
-    np.testing.assert_allclose(ours[:50], exact, atol=1e-5)
-
-
 def test_log_mass_far_from_all_keys(x64):
     k, v = jnp.array([[0.0], [1.0], [3.0]]), jnp.array([[1.0], [2.0], [5.0]])
     q = jnp.array([[1e5], [-1e6], [2.0]])
