@@ -102,7 +102,7 @@ def bands(
     simulation = (draws, key) if kind == "simultaneous" else (0, None)
     weight_kwargs, *arrays = padded_rows(fit, at)
     parts = (fit.model, weight_kwargs, nominal, noise, corrected, *simulation)
-    found = cut_rows(jit_if_pure(_compute_bands, parts, *arrays), len(at))
+    found = cut_rows(jit_if_pure(_compute_bands, parts, *arrays, is_forward=True), len(at))
     curves, count, reliable, support = found
     flags = (support.deficient, support.extrapolates)
     warn_of_extrapolation(fit.model.description, *flags, at.dtype)
@@ -127,14 +127,14 @@ def _compute_bands(
     `at`: the new inputs; `weight_kwargs`: `{"weights": w}` or `{}`; `level`, `noise`, `corrected`,
     `draws`: as for `bands`. Without a `key` the band is pointwise.
     """
-    rule = RowVariance.of(model, weight_kwargs, x, y, noise)
+    rule, squared_residuals = RowVariance.of_fit(model, weight_kwargs, x, y, noise)
     if corrected:
         model = bias_corrected(model, x, weight_kwargs)
-    variance = rule(y)
-    centre = model(at, x, y, **weight_kwargs)
-    support = model.data_support(at, x, **weight_kwargs)
-    one_and_variance = jnp.pad(variance.reshape(len(x), -1), ((0, 0), (1, 0)), constant_values=1.0)
-    squares = model.prediction_variance(at, x, one_and_variance, **weight_kwargs)
+    variance = rule(squared_residuals)
+    one_and_variance = jnp.pad(variance, ((0, 0), (1, 0)), constant_values=1.0)
+    centre, squares, support = model.predict_with_variance(
+        at, x, y, one_and_variance, **weight_kwargs
+    )
     count = inverse_or_zero(jnp.where(support.empty, 0.0, squares[:, 0]))
     reliable = (count >= MIN_RELIABLE_COUNT) & ~support.deficient & ~support.extrapolates
     # where no label has weight the error is unknown, whatever `on_empty` predicts
@@ -143,7 +143,9 @@ def _compute_bands(
     if key is None:
         width = norm.ppf(0.5 + 0.5 * level) * error
     else:
-        deviations = _max_deviations(model, rule, draws, at, jnp.sqrt(variance), key)
+        deviations = _max_deviations(
+            model, rule, draws, at, jnp.sqrt(variance.reshape(y.shape)), key
+        )
         width = jnp.nanquantile(deviations, level) * error
     return (centre, error, centre - width, centre + width), count, reliable, support
 
@@ -169,9 +171,11 @@ def _max_deviations(
 
     def simulate(key: PRNGKeyArray) -> Array:
         labels = sd[:, None] * jax.random.normal(key, (len(sd), size), sd.dtype)
-        fitted = model(at, rule.x, labels, **rule.weight_kwargs)
-        variance = model.prediction_variance(at, rule.x, rule(labels), **rule.weight_kwargs)
-        error = jnp.sqrt(variance)
+        variance = rule(rule.squares(labels))
+        fitted, squares, _ = model.predict_with_variance(
+            at, rule.x, labels, variance, **rule.weight_kwargs
+        )
+        error = jnp.sqrt(squares)
         return jnp.nanmax(jnp.abs(fitted) / jnp.where(error > 0, error, jnp.inf), axis=0)
 
     found = jax.lax.map(simulate, jax.random.split(key, -(-draws // size)))

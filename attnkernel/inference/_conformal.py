@@ -106,7 +106,7 @@ def conformal(
         model, arrays = first.model, (at, first.x, first.y)
     rank = jax.device_put(np.asarray(math.ceil((1 + n) * level - 1e-9)))  # 100 * 0.55 is above 55
     parts = (model, kwargs, rank, local, prior, held)
-    curves = cut_rows(jit_if_pure(_compute_intervals, parts, *arrays), len(at))
+    curves = cut_rows(jit_if_pure(_compute_intervals, parts, *arrays, is_forward=True), len(at))
     return Bands.of_fit(fit, x_new, at, *curves, level, "conformal")
 
 
@@ -132,11 +132,11 @@ def _compute_intervals(
     residuals = jnp.abs(y_held - model(x_held, x, y, prior=prior, **weight_kwargs))
     spread, spread_new = jnp.ones_like(residuals), jnp.ones_like(centre)
     if local:
-        rule = RowVariance.of(model, weight_kwargs, x, y, "local")
-        spread = rule.at(x_held, y, prior)[:, 0]
+        rule, squares = RowVariance.of_fit(model, weight_kwargs, x, y, "local")
+        spread = rule.at(x_held, squares, prior)[:, 0]
         if held is None:
             spread = spread / rule.weights
-        spread, spread_new = jnp.sqrt(spread), jnp.sqrt(rule.at(at, y)[:, 0])
+        spread, spread_new = jnp.sqrt(spread), jnp.sqrt(rule.at(at, squares)[:, 0])
     scores = residuals / spread  # NaN where no other label has weight
     unknown = jnp.isnan(scores)
     if held is None and (weights := weight_kwargs.get("weights")) is not None:

@@ -15,7 +15,7 @@ from .._core.row_buckets import cut_rows
 from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit
 from ..models import LinearSmoother
-from ._variance import hat_diagonals, padded_rows, require_smoother_fit
+from ._variance import fitted_and_hat_diagonals, padded_rows, require_smoother_fit
 
 
 class DegreesOfFreedom(eqx.Module):
@@ -55,14 +55,14 @@ def degrees_of_freedom(fit: Fit) -> DegreesOfFreedom:
     """
     fit = require_smoother_fit(fit)
     weight_kwargs, _, x, y = padded_rows(fit)
-    return jit_if_pure(count_degrees_of_freedom, (fit.model, weight_kwargs), x, y)
+    return jit_if_pure(count_degrees_of_freedom, (fit.model, weight_kwargs), x, y, is_forward=True)
 
 
 def count_degrees_of_freedom(
     model: LinearSmoother, weight_kwargs: dict[str, Any], x: Array, y: Array
 ) -> DegreesOfFreedom:
     """Returns `degrees_of_freedom` from checked data; `weight_kwargs`: `{"weights": w}` or `{}`."""
-    leverage, norms, weights = hat_diagonals(model, weight_kwargs, x, y)
+    _, leverage, norms, weights = fitted_and_hat_diagonals(model, weight_kwargs, x, y)
     trace, of_squares, n = jnp.sum(leverage), jnp.sum(norms), jnp.sum(weights > 0)
     return DegreesOfFreedom(trace, of_squares, n - 2.0 * trace + of_squares)
 
@@ -85,7 +85,7 @@ def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | An
     fit = require_smoother_fit(fit)
     inputs = fit.inputs(x_new)
     weight_kwargs, at, x, _ = padded_rows(fit, inputs)
-    count = jit_if_pure(count_effective_labels, (fit.model, weight_kwargs), at, x)
+    count = jit_if_pure(count_effective_labels, (fit.model, weight_kwargs), at, x, is_forward=True)
     return as_pandas(cut_rows(count, len(inputs)), x_new, "effective_count")
 
 

@@ -69,7 +69,7 @@ def quantiles(
     require_finite("x_new", at)
     weight_kwargs, *arrays = padded_rows(fit, at)
     parts = (model, weight_kwargs.get("weights"))
-    return cut_rows(jit_if_pure(_quantiles, parts, *arrays, p), len(at))
+    return cut_rows(jit_if_pure(_quantiles, parts, *arrays, p, is_forward=True), len(at))
 
 
 def _quantiles(

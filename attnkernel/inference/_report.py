@@ -142,7 +142,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         raise ValueError(f"names must be {dim}, one for each column; got {list(names)}.")
     kwargs = fit.objective.weight_kwargs()
     weight_kwargs, _, x, y = padded_rows(fit)
-    found = jit_if_pure(_summarise_rows, (fit.model, weight_kwargs), x, y)
+    found = jit_if_pure(_summarise_rows, (fit.model, weight_kwargs), x, y, is_forward=True)
     found = jax.tree.map(np.asarray, cut_rows(found, n))
     model, results, y = fit.model, np.asarray(fit.starts.result), np.asarray(fit.y, float)
     a, b = y - np.mean(y), found.fitted - np.mean(y)

@@ -33,7 +33,7 @@ def noise_variance(fit: Fit, x_new: ArrayLike | Any) -> Any:
     The denominator is the expectation of $w_j r_j^2$ where the variance of $y_j$ is $1 / w_j$, of
     the weights of the fit (1 without any), and the fit has no bias. $K_j$ is the kernel of the fit
     with 2, 4, ... 64 times its lengthscale, times $w_j$: the factor that makes the left-out
-    residuals most likely, as normal ones.
+    residuals most likely, as normal ones. Where no label has weight, the sums are over all labels.
 
     **Returns:** shape (m,) or (m, out), in squared units of y, of a label of weight 1; of a frame
     of pandas a `Series` or a `DataFrame` with its index and the names of the labels.
@@ -50,7 +50,7 @@ def noise_variance(fit: Fit, x_new: ArrayLike | Any) -> Any:
     fit = require_smoother_fit(fit)
     at = fit.inputs(x_new)
     weight_kwargs, *arrays = padded_rows(fit, at)
-    out = jit_if_pure(_noise_variance, (fit.model, weight_kwargs), *arrays)
+    out = jit_if_pure(_noise_variance, (fit.model, weight_kwargs), *arrays, is_forward=True)
     return as_pandas(cut_rows(out, len(at)), x_new, fit.y_name)
 
 
@@ -65,7 +65,8 @@ def _noise_variance(
 
     `weight_kwargs`: `{"weights": w}` or `{}`.
     """
-    out = RowVariance.of(model, weight_kwargs, x, y, "local").at(at, y)
+    rule, squares = RowVariance.of_fit(model, weight_kwargs, x, y, "local")
+    out = rule.at(at, squares)
     return out[:, 0] if y.ndim == 1 else out
 
 
@@ -85,17 +86,17 @@ class RowVariance(eqx.Module):
     noise: Noise = eqx.field(static=True)
 
     @classmethod
-    def of(
+    def of_fit(
         cls,
         model: LinearSmoother,
         weight_kwargs: dict[str, Any],
         x: Float[Array, "n dim"],
         y: Float[Array, "n"] | Float[Array, "n out"],
         noise: str,
-    ) -> "RowVariance":
-        """The variance of the labels of a fit."""
+    ) -> tuple["RowVariance", Float[Array, "n out"]]:
+        """Returns the rule of a fit, and the `squares` of its labels y."""
         require_choice("noise", noise, get_args(Noise))
-        leverage, norms, weights = hat_diagonals(model, weight_kwargs, x, y)
+        fitted, leverage, norms, weights = fitted_and_hat_diagonals(model, weight_kwargs, x, y)
         # a row that the fit interpolates, alone in its neighbourhood, does not identify its noise
         least = jnp.finfo(leverage.dtype).eps ** 0.5
         expected = jnp.maximum(1.0 - 2.0 * leverage + norms, least)
@@ -103,92 +104,98 @@ class RowVariance(eqx.Module):
         factors = jnp.asarray(RESCALING_FACTORS, leverage.dtype)
         parts = (model, x, weight_kwargs, weights, expected, factors[0])
         rule = cls(*parts, cast(Noise, noise))
-        if noise != "local":
-            return rule
+        if noise == "rows":
+            return rule, rule.squares(y)
+        squares = rule.weighted_squares(y - fitted)
+        if noise == "constant":
+            return rule, squares
         if model.local_mean(1.0) is None:
             raise ValueError(
                 f'noise="local" averages squared residuals with the local_mean of a smoother, and '
                 f'{type(model).__name__} has none: pass noise="constant" or noise="rows".'
             )
-        best = _max_likelihood_factor(rule, factors, y)
-        return eqx.tree_at(lambda rule: rule.factor, rule, best)
-
-    def residuals(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Array:
-        """Each label less its prediction from all other rows."""
-        return self.model.left_out_residuals(self.x, y, **self.weight_kwargs)
+        best = _max_likelihood_factor(rule, factors, squares)
+        return eqx.tree_at(lambda rule: rule.factor, rule, best), squares
 
     def squares(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Float[Array, "n out"]:
-        """Squared residuals, times the weights."""
-        fitted, _ = self.model.fitted_and_leverage(self.x, y, **self.weight_kwargs)
-        return self.weights[:, None] * ((y - fitted) ** 2).reshape(len(y), -1)
-
-    def __call__(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Array:
-        """The variance of each label, in the shape of y."""
+        """Squared residuals times the weights; for `noise="rows"` left-out ones, without them."""
         if self.noise == "rows":
-            return self.residuals(y) ** 2
+            residuals = self.model.left_out_residuals(self.x, y, **self.weight_kwargs)
+            return (residuals**2).reshape(len(y), -1)
+        return self.weighted_squares(
+            y - self.model.fitted_and_leverage(self.x, y, **self.weight_kwargs)[0]
+        )
+
+    def weighted_squares(self, residuals: Array) -> Float[Array, "n out"]:
+        """$w_i r_i^2$ of residuals, shape (n,) or (n, out)."""
+        return self.weights[:, None] * (residuals**2).reshape(len(residuals), -1)
+
+    def __call__(self, squares: Float[Array, "n out"]) -> Float[Array, "n out"]:
+        """The variance of each label, from the `squares` of all."""
+        if self.noise == "rows":
+            return squares
         if self.noise == "local":
-            at_weight_one = self.at(self.x, y)
+            at_weight_one = self.at(self.x, squares)
         else:
-            at_weight_one = jnp.sum(self.squares(y), axis=0, keepdims=True)
-            at_weight_one = at_weight_one / jnp.sum(self.expected)
-        return (at_weight_one * _inverse_or_zero(self.weights)[:, None]).reshape(y.shape)
+            at_weight_one = jnp.sum(squares, axis=0, keepdims=True) / jnp.sum(self.expected)
+        return at_weight_one * _inverse_or_zero(self.weights)[:, None]
 
     def at(
         self,
         x_new: Float[Array, "m dim"],
-        y: Float[Array, "n"] | Float[Array, "n out"],
+        squares: Float[Array, "n out"],
         prior: Mask | None = None,
     ) -> Float[Array, "m out"]:
-        """Returns the local variance of a label of weight 1 at new inputs, for the labels y.
+        """Returns the local variance of a label of weight 1 at new inputs, from `squares`.
 
         `prior`: masks rows from the average, such as each row from its own.
         """
-        squares = self.squares(y)
         smoother = self.model.local_mean(self.factor)
         assert smoother is not None
         both = jnp.concatenate([squares, self.expected[:, None]], axis=1)
         means = smoother(x_new, self.x, both, prior=prior, **self.weight_kwargs)
         total, count = jnp.sum(squares, axis=0, keepdims=True), jnp.sum(self.weights > 0)
         floor = jnp.finfo(squares.dtype).eps * total / count.astype(squares.dtype)
-        return jnp.maximum(means[:, :-1] / means[:, -1:], floor)
+        local, overall = means[:, :-1] / means[:, -1:], total / jnp.sum(self.expected)
+        return jnp.maximum(jnp.where(jnp.isnan(local), overall, local), floor)
 
 
 def _max_likelihood_factor(
     rule: RowVariance,
     factors: Float[Array, " factors"],
-    y: Float[Array, "n"] | Float[Array, "n out"],
+    squares: Float[Array, "n out"],
 ) -> Float[Array, ""]:
     """Returns the lengthscale factor with the highest normal likelihood of the residuals.
 
     Each residual is scored with the variance estimated from all other rows.
     """
     has_weight = (rule.weights > 0)[:, None]
-    squares = rule.squares(y) / jnp.where(has_weight, rule.expected[:, None], 1.0)
+    scaled = squares / jnp.where(has_weight, rule.expected[:, None], 1.0)
 
     def deviance(factor: Array) -> Array:
         moved = eqx.tree_at(lambda rule: rule.factor, rule, factor)
-        others = moved.at(rule.x, y, ExcludeSelf())
-        return jnp.mean(jnp.log(others) + squares / others, where=has_weight)
+        others = moved.at(rule.x, squares, ExcludeSelf())
+        return jnp.mean(jnp.log(others) + scaled / others, where=has_weight)
 
     return factors[jnp.argmin(jax.lax.map(deviance, factors))]
 
 
-def hat_diagonals(
+def fitted_and_hat_diagonals(
     model: LinearSmoother,
     weight_kwargs: dict[str, Any],
     x: Float[Array, "n dim"],
     y: Float[Array, "n"] | Float[Array, "n out"],
-) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, " n"]]:
-    r"""Returns $L_{ii}$, $w_i \sum_j L_{ij}^2 / w_j$ and $w_i$ for each row i, each of shape (n,).
+) -> tuple[Array, Float[Array, " n"], Float[Array, " n"], Float[Array, " n"]]:
+    r"""Returns $\hat y_i$, in the shape of y, and $L_{ii}$, $w_i \sum_j L_{ij}^2 / w_j$ and $w_i$.
 
     L: the hat matrix; j runs over rows with positive weight; `weight_kwargs`: `{"weights": w}` or
     `{}`, then w = 1.
     """
-    _, leverage = model.fitted_and_leverage(x, y, **weight_kwargs)
+    fitted, leverage = model.fitted_and_leverage(x, y, **weight_kwargs)
     weights = jnp.asarray(weight_kwargs.get("weights", jnp.ones(len(x))), y.dtype)
     variance = _inverse_or_zero(weights)
     norms = weights * model.prediction_variance(x, x, variance, **weight_kwargs)
-    return leverage, norms, weights
+    return fitted, leverage, norms, weights
 
 
 def _inverse_or_zero(weights: Float[Array, " n"]) -> Float[Array, " n"]:

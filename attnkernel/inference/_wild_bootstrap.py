@@ -65,7 +65,7 @@ def wild_bootstrap(
     at = fit.inputs(x_new)
     weight_kwargs, *arrays = padded_rows(fit, at)
     parts = (fit.model, weight_kwargs, corrected, draws, key)
-    return cut_rows(jit_if_pure(_draw_curves, parts, *arrays), len(at)).T
+    return cut_rows(jit_if_pure(_draw_curves, parts, *arrays, is_forward=True), len(at)).T
 
 
 def _draw_curves(

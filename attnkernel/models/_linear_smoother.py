@@ -123,6 +123,22 @@ class LinearSmoother(eqx.Module):
         rows = self.effective_weights(x_new, x, weights=weights)
         return jnp.matmul(rows**2, as_real_array("variance", variance), precision="highest")
 
+    def predict_with_variance(
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        y: ArrayLike,
+        variance: ArrayLike,
+        *,
+        weights: ArrayLike | None = None,
+    ) -> tuple[Array, Array, DataSupport]:
+        """Predictions, `prediction_variance` and `data_support`, at the cost of one if it can."""
+        return (
+            self(x_new, x, y, weights=weights),
+            self.prediction_variance(x_new, x, variance, weights=weights),
+            self.data_support(x_new, x, weights=weights),
+        )
+
     def left_out_residuals(
         self, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
     ) -> Float[Array, "n"] | Float[Array, "n out"]:
@@ -155,7 +171,8 @@ class LinearSmoother(eqx.Module):
 
     def local_mean(self, factor: ArrayLike) -> "LinearSmoother | None":
         """A local mean with non-negative weights, over `factor` times the lengthscale of the
-        smoother, by which squared residuals are averaged; None if there is none."""
+        smoother, by which squared residuals are averaged; None if there is none. NaN where no
+        label has weight."""
         return None
 
     def category_counts(self, dim: int) -> dict[int, int | None]:

@@ -29,7 +29,7 @@ def predict(
     can_pad = prior is None and model.can_pad_rows and is_on_one_device(model, q, k, v, weights)
     if can_pad:
         k, v, weights, q = pad_rows(k, v, weights, q)
-    found = jit_if_pure(_predict, (model, prior, weights, has_one_label), q, k, v)
+    found = jit_if_pure(_predict, (model, prior, weights, has_one_label), q, k, v, is_forward=True)
     return cut_rows(found, m) if can_pad else found
 
 

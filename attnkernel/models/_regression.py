@@ -1,10 +1,6 @@
 """Local polynomial regression as an Equinox module: attention from new inputs to labelled ones."""
 
-import functools
-from typing import Any
-
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
@@ -13,23 +9,20 @@ from jaxtyping import Array, Float
 from .._core.arrays import as_real_array, wider_dtype
 from .._core.regression_data import as_weights
 from ..attention import Auto, attention_weights
-from ..attention._effective_kernel import apply_effective_kernel
 from ..attention._local_fit import LocalFit, warn_of_extrapolation
-from ..attention._local_polynomial import as_order, local_polynomial
+from ..attention._local_polynomial import as_order
 from ..kernels import Kernel
-from ..kernels._base import checked_log_pair
 from ..methods import Blockwise, Dense, Method
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._data import read_data, require_parts, with_kernel_bounds, with_weights
-from ._empty import OnEmpty, fill_empty, known_policy
-from ._linear_smoother import DataSupport, LinearSmoother
+from ._empty import OnEmpty, known_policy
+from ._linear_smoother import DataSupport
+from ._local_smoother import LocalSmoother, support_of
 from ._prediction import predict
 
-MIN_LABELS_BY_WEIGHTS = 16  # labels of a row, from which a local polynomial sums them by weights
 
-
-class KernelRegression(LinearSmoother):
+class KernelRegression(LocalSmoother):
     r"""Local polynomial regression; order 0 is the mean of labels, weighted by a kernel.
 
     $$ \hat f(x) = \hat\beta_0, \qquad \hat\beta = \arg\min_\beta \sum_j
@@ -155,7 +148,7 @@ class KernelRegression(LinearSmoother):
         _, k, v = read_data(x, x, y, weights, self.kernel)
         prior = with_weights(None, weights, k)
         out, local = self.fitted(k, k, v, prior)
-        own = self._log_weight_of_self(k, prior)
+        own = self.log_weight_of_self(k, prior)
         has_weight = own > -jnp.inf  # a row of weight 0 may have no neighbour either
         own, log_mass = (jnp.where(has_weight, log, 0.0) for log in (own, local.log_mass))
         leverage = jnp.where(has_weight, jnp.exp(own - log_mass) * local.influence[:, 0], 0.0)
@@ -177,9 +170,28 @@ class KernelRegression(LinearSmoother):
         q, k, v = read_data(x_new, x, variance, weights, self.kernel, "variance")
         prior = with_weights(None, weights, k)
         self.require_softmax()
-        local = self.polynomials(q, k, v[:, :0], prior)
-        out = apply_effective_kernel(q, k, v, local, power=2, **self._local_parts(k, prior))
+        out = self.sum_of_squares(q, k, v, self.polynomials(q, k, v[:, :0], prior), prior)
         return out[:, 0] if np.ndim(variance) == 1 else out
+
+    def predict_with_variance(
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        y: ArrayLike,
+        variance: ArrayLike,
+        *,
+        weights: ArrayLike | None = None,
+    ) -> tuple[Array, Array, DataSupport]:
+        """Predictions, `prediction_variance` and `data_support`, from the same polynomials."""
+        q, k, v = read_data(x_new, x, y, weights, self.kernel)
+        _, _, variances = read_data(x_new, x, variance, weights, self.kernel, "variance")
+        prior = with_weights(None, weights, k)
+        self.require_softmax()
+        out, local = self.fitted(q, k, v, prior)
+        out = self.filled(out, local, q, k, v, prior)
+        squares = self.sum_of_squares(q, k, variances, local, prior)
+        squares = squares[:, 0] if np.ndim(variance) == 1 else squares
+        return (out[:, 0] if np.ndim(y) == 1 else out), squares, support_of(local)
 
     def left_out_residuals(
         self, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
@@ -199,8 +211,7 @@ class KernelRegression(LinearSmoother):
     ) -> DataSupport:
         """How well the data determine the local polynomial at each new input."""
         q, k, v = read_data(x_new, x, x, weights, self.kernel, "x")
-        local = self.polynomials(q, k, v[:, :0], with_weights(prior, weights, k))
-        return DataSupport(jnp.isneginf(local.log_mass), local.deficient, local.extrapolates)
+        return support_of(self.polynomials(q, k, v[:, :0], with_weights(prior, weights, k)))
 
     @property
     def description(self) -> str:
@@ -225,8 +236,8 @@ class KernelRegression(LinearSmoother):
         return KernelRegression(kernel, order=2, **parts)
 
     def local_mean(self, factor: ArrayLike) -> "KernelRegression":
-        """The regression of order 0 with `factor` times the lengthscale; nearest where empty."""
-        return KernelRegression(self.kernel.rescaled(factor), rule=self.rule, on_empty="nearest")
+        """The regression of order 0 with `factor` times the lengthscale."""
+        return KernelRegression(self.kernel.rescaled(factor), rule=self.rule)
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
         """The columns of x that hold codes of categories, those of the kernel."""
@@ -242,59 +253,3 @@ class KernelRegression(LinearSmoother):
     ) -> tuple["KernelRegression", "KernelRegression"]:
         """The box for a fit, as two models: the kernel's `search_box(x)`, all else free."""
         return with_kernel_bounds(self, self.kernel.search_box(x, weights))
-
-    def fitted(
-        self, q: Array, k: Array, v: Array, prior: Prior | None, wants_slopes: bool = False
-    ) -> tuple[Float[Array, "m out"], LocalFit]:
-        """Fits at queries, 0 where no label has weight, and their polynomials.
-
-        The polynomials of many labels have no coefficients, unless `wants_slopes`.
-        """
-        if self.order == 0 or v.shape[1] < MIN_LABELS_BY_WEIGHTS or wants_slopes:
-            local = self.polynomials(q, k, v, prior)
-            return local.coefficients[:, 0], local
-        local = self.polynomials(q, k, v[:, :0], prior)
-        centre = jax.lax.stop_gradient(jnp.mean(v, axis=0, keepdims=True))
-        out = centre + apply_effective_kernel(
-            q, k, v - centre, local, power=1, **self._local_parts(k, prior)
-        )
-        return jnp.where(jnp.isneginf(local.log_mass)[:, None], 0.0, out), local
-
-    def filled(
-        self, out: Array, local: LocalFit, q: Array, k: Array, v: Array, prior: Prior | None
-    ) -> Float[Array, "m out"]:
-        """Fits with `on_empty` applied where no label has weight."""
-        empty = jnp.isneginf(local.log_mass)
-        return fill_empty(out, empty, q, k, v, prior, self.on_empty).astype(q.dtype)
-
-    def polynomials(self, q: Array, k: Array, v: Array, prior: Prior | None) -> LocalFit:
-        """The local polynomials at queries, of checked arrays."""
-        return local_polynomial(q, k, v, **self._local_parts(k, prior))
-
-    def require_softmax(self) -> None:
-        """Raises `ValueError` unless weights are independent of each other up to their sum."""
-        if not isinstance(self.rule, Softmax):
-            raise ValueError(
-                f"The hat matrix needs weights whose unnormalised values do not depend on each "
-                f"other: rule=ak.Softmax(); got {self.rule!r}."
-            )
-
-    def _local_parts(self, k: Float[Array, "n dim"], prior: Prior | None) -> dict[str, Any]:
-        """Returns the keyword arguments of `local_polynomial`; k: the labelled inputs."""
-        parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule, "method": self.method}
-        return parts | {"order": self.order, "columns": self._columns_of_quantities(k)}
-
-    def _columns_of_quantities(self, k: Float[Array, "n dim"]) -> tuple[int, ...]:
-        """Returns the indices of the numeric columns, the variables of the local polynomial."""
-        names = self.kernel.category_counts(k.shape[1])
-        return tuple(column for column in range(k.shape[1]) if column not in names)
-
-    def _log_weight_of_self(
-        self, k: Float[Array, "n dim"], prior: Prior | None
-    ) -> Float[Array, " n"]:
-        """Returns $\\log w_{ii}$, the unnormalised log-weight of each row at its own input."""
-        self.require_softmax()
-        kernel, q, k = self.kernel.precomputed(k, k)
-        own = self.rule.scaled_scores(jax.vmap(functools.partial(checked_log_pair, kernel))(q, k))
-        rows = jnp.arange(own.shape[0])
-        return own if prior is None else own + jax.vmap(prior.log_pair)(rows, rows)

@@ -15,12 +15,12 @@ import attnkernel as ak
 from attnkernel.attention._local_moments import MAX_CENTRED_NUMBERS
 from attnkernel.attention._local_polynomial import local_polynomial
 from attnkernel.attention._monomials import exponents
-from attnkernel.models import _regression
+from attnkernel.models import _local_smoother
 from attnkernel.priors import ExcludeSelf, Where
 
 N, M = 83, 31
 MANY = (
-    _regression.MIN_LABELS_BY_WEIGHTS + 1
+    _local_smoother.MIN_LABELS_BY_WEIGHTS + 1
 )  # labels of a row that are summed by the weights of the fit
 
 
