@@ -1,7 +1,5 @@
 """R's KernSmooth as a contender: plug-in bandwidth of binned data, local-constant curve."""
 
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from jax.typing import ArrayLike
 
-from .driver import SelfTimed, Unavailable
+from .driver import SelfTimed
+from .rscript import rscript_with, run_script
 
 _SCRIPT = r"""
 suppressPackageStartupMessages(library(KernSmooth))
@@ -39,26 +38,15 @@ def kernsmooth(x: ArrayLike, y: ArrayLike) -> Callable[[], SelfTimed]:
 
     **Raises:** `Unavailable` where R or its package KernSmooth is not installed.
     """
-    rscript = shutil.which("Rscript")
-    if rscript is None:
-        raise Unavailable("Rscript: not installed")
-    found = subprocess.run(
-        [rscript, "-e", "library(KernSmooth)"], capture_output=True, text=True, check=False
-    )
-    if found.returncode:
-        raise Unavailable("KernSmooth: not installed in R")
+    rscript = rscript_with("KernSmooth")
     columns = np.stack([np.asarray(x, float), np.asarray(y, float)])
 
     def smooth() -> SelfTimed:
         with tempfile.TemporaryDirectory() as folder:
-            data, script = Path(folder) / "data", Path(folder) / "script.R"
+            data = Path(folder) / "data"
             columns.tofile(data)
-            script.write_text(_SCRIPT)
-            command = [rscript, str(script), str(data), str(columns.shape[1])]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"R failed: {done.stderr.strip()}")
-        lines = [np.array(line.split(), float) for line in done.stdout.splitlines() if line.strip()]
+            printed = run_script(rscript, _SCRIPT, str(data), str(columns.shape[1]))
+        lines = [np.array(line.split(), float) for line in printed.splitlines() if line.strip()]
         (seconds,), (bandwidth,), *curve = lines
         return SelfTimed(float(seconds), Smooth(float(bandwidth), np.array(curve)))
 
