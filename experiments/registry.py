@@ -6,6 +6,7 @@ import pydantic
 
 from .benchmarks.attention import BenchAttention
 from .benchmarks.gpu import BenchGPU
+from .benchmarks.latency import BenchLatency
 from .benchmarks.memory import BenchMemory
 from .benchmarks.million import Million
 from .benchmarks.modules import BenchModules
@@ -38,6 +39,7 @@ from .study import Study
 AnyStudy = Annotated[
     BenchAttention
     | BenchGPU
+    | BenchLatency
     | BenchMemory
     | BenchModules
     | BenchRegression

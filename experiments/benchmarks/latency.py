@@ -1,0 +1,217 @@
+"""How long first calls take in a fresh process, where nothing is compiled.
+
+Each call runs after the imports, in a process of its own, with and without a disk cache of compiled
+programs that an earlier process filled. Contenders are interleaved. CPU seconds are those of all
+threads: they depend less than seconds on what else the machine does.
+"""
+
+import functools
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import pydantic
+from jaxtyping import PRNGKeyArray
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+from ..config_fields import Name, Positive
+from ..config_source import FieldError
+from ..figures import legend
+from ..run import Run
+from . import r_first_calls
+from .benchmark import Benchmark, Results
+from .driver import Case, Contender, SelfTimed, agreement, medians, optional_import
+from .first_calls import (
+    CPU,
+    EQUINOX,
+    FLOAT64,
+    LOWESS,
+    MEMORY,
+    NEIGHBOURS,
+    OURS,
+    PACKAGES,
+    PROCESS,
+    PROGRAMS,
+    STATSMODELS,
+    WALL,
+    Call,
+    make_calls,
+)
+from .fresh_process import Latency, measure
+from .r_first_calls import SCRIPTS, timed_script
+from .reports import number, ratio, target
+
+CACHED = ", from disk"
+TOLERANCE = 1e-3  # of attnkernel and Equinox, with and without a cache, in float32
+
+
+class BenchLatency(Benchmark):
+    """CPU seconds, seconds and compiled programs of each first call."""
+
+    study: Literal["bench_latency"]
+    name: Name = "bench_latency"
+    calls: Annotated[list[str], pydantic.Field(min_length=1)] | None = pydantic.Field(
+        default=None, description="names of calls, as in `experiments/benchmarks/first_calls.py`"
+    )
+    length: Annotated[int, pydantic.Field(ge=2, le=100_000)] = pydantic.Field(
+        default=2048, description="tokens of MultiheadAttention"
+    )
+    rows: Annotated[int, pydantic.Field(ge=100, le=10_000_000)] = pydantic.Field(
+        default=100_000, description="of the fit that is timed warm"
+    )
+    fits: Annotated[int, pydantic.Field(ge=3, le=10_000)] = pydantic.Field(
+        default=300, description="in one process, whose memory should stay"
+    )
+    repeats: Annotated[int, pydantic.Field(ge=1, le=1000)] = 3
+    max_seconds: Positive = 600.0
+    looks: ClassVar = {
+        OURS: {"color": ak.plot.BLUE, "marker": "o"},
+        OURS + CACHED: {"color": ak.plot.SKY, "marker": "s"},
+        FLOAT64: {"color": ak.plot.BLUE, "marker": "D"},
+        EQUINOX: {"color": ak.plot.ORANGE, "marker": "^"},
+        EQUINOX + CACHED: {"color": ak.plot.ORANGE, "marker": "v"},
+        STATSMODELS: {"color": ak.plot.GREEN, "marker": "P"},
+        LOWESS: {"color": ak.plot.GREEN, "marker": "X"},
+        NEIGHBOURS: {"color": ak.plot.PURPLE, "marker": "<"},
+        PROCESS: {"color": ak.plot.PURPLE, "marker": ">"},
+        r_first_calls.NP: {"color": ak.plot.GREY, "marker": "+"},
+        r_first_calls.KERNSMOOTH: {"color": ak.plot.GREY, "marker": "x"},
+        r_first_calls.LOCFIT: {"color": ak.plot.GREY, "marker": "*"},
+    }
+    unit: ClassVar = CPU
+
+    def check(self) -> None:
+        known = self._calls()
+        for i, name in enumerate(self.calls or []):
+            if name not in known:
+                raise FieldError(("calls", i), f"expected one of {', '.join(known)}; got {name!r}")
+
+    def _sizes(self) -> dict[str, int]:
+        """The arguments of `make_calls`."""
+        return {"length": self.length, "rows": self.rows, "fits": self.fits}
+
+    def _calls(self) -> dict[str, Call]:
+        return make_calls(**self._sizes())
+
+    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
+        return [
+            functools.partial(self._make_case, name, call)
+            for name, call in self._calls().items()
+            if self.calls is None or name in self.calls
+        ]
+
+    def _make_case(self, name: str, call: Call) -> Case:
+        """Returns the `Case` that times one call by every contender. For the disk cache, each
+        contender has a folder of its own, which a process that is not timed fills.
+        """
+        folder = tempfile.TemporaryDirectory()
+        rounds: dict[str, list[Latency]] = {}
+
+        def timed(contender: str, run: Callable[[], Latency]) -> Contender:
+            def contend() -> SelfTimed:
+                latency = run()
+                rounds.setdefault(contender, []).append(latency)
+                return SelfTimed(latency.cpu, np.array(latency.norms))
+
+            return contend
+
+        def make(contender: str, is_cached: bool) -> Contender:
+            for package in (call.package, PACKAGES.get(contender)):
+                if package is not None:
+                    optional_import(package)
+            env = {"JAX_ENABLE_X64": str(self.precision == "float64")}
+            run = functools.partial(measure, name, contender, self._sizes())
+            if not is_cached:
+                return timed(contender, functools.partial(run, env))
+            env |= {
+                "JAX_ENABLE_COMPILATION_CACHE": "true",
+                "JAX_COMPILATION_CACHE_DIR": str(Path(folder.name) / contender),
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            }
+            run(env)
+            return timed(contender + CACHED, functools.partial(run, env))
+
+        def make_r(contender: str, script: r_first_calls.Script) -> Contender:
+            data = ak.data.load("cps71")
+            x, y = np.asarray(data.x, float)[:, 0], np.asarray(data.y, float)
+            return timed(contender, timed_script(contender, script, x, y))
+
+        contenders = {
+            contender + CACHED * is_cached: functools.partial(make, contender, is_cached)
+            for is_cached in (False, True)
+            for contender in call.contenders
+            if not is_cached or (call.disk_limit is not None and contender in (OURS, EQUINOX))
+        }
+        for contender, script in SCRIPTS.get(name, {}).items():
+            contenders[contender] = functools.partial(make_r, contender, script)
+        equal = [OURS, OURS + CACHED, EQUINOX, EQUINOX + CACHED]
+
+        def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+            folder.cleanup()
+            found = {what: _medians_of(rounds, what) for what in ("wall", "compiled", "loaded")}
+            if call.measure == MEMORY:
+                found["growth"] = {OURS: float(np.median([r.norms[0] for r in rounds[OURS]]))}
+            norms = {name: results[name] for name in equal if name in results}
+            found["deviation"] = agreement(norms, OURS, TOLERANCE) if len(norms) > 1 else {}
+            return found
+
+        return Case({"call": name}, call.label, contenders, check, cold=True)
+
+    def targets(self, results: Results) -> list[dict[str, Any]]:
+        found = []
+        columns = {CPU: "median", WALL: "wall", PROGRAMS: "compiled", MEMORY: "growth"}
+        for row in results.table:
+            call = self._calls()[row["call"]]
+            values = row.get(columns[call.measure], {})
+            for end, limit in (("", call.limit), (CACHED, call.disk_limit)):
+                if limit is None:
+                    continue
+                value = values.get(OURS + end)
+                if call.over is not None:
+                    value = ratio(values, OURS + end, call.over + end)
+                what = call.measure + ("" if call.over is None else f" over those of {call.over}")
+                place = {} if value is None else {row["label"] + end: value}
+                found.append(target(what, limit, place, at_most=True))
+        return found
+
+    def print_tables(self, results: Results, run: Run) -> None:
+        cells = []
+        for row in results.table:
+            label = row["label"]
+            for contender in self.looks:
+                if contender in row["median"]:
+                    cpu = number(row["median"][contender])
+                    over = number(ratio(row["median"], contender, OURS))
+                    whats = ("wall", "compiled", "loaded")
+                    found = [number(row[what][contender]) for what in whats]
+                    cells.append([label, contender, cpu, over, *found])
+                    label = ""
+        headers = ["call", "contender", "CPU s", f"× {OURS}", "s", "compiled", "loaded"]
+        run.table(f"medians of {self.repeats} processes", headers, cells)
+
+    def draw(self, results: Results, run: Run) -> None:
+        """Draws a row of CPU seconds for each call, with a marker for each contender."""
+        rows = results.table
+        figure = Figure(figsize=(6.4, 1.6 + 0.3 * len(rows)))
+        ax = figure.subplots()
+        arrays = {}
+        for contender, look in self.looks.items():
+            places = [i for i, row in enumerate(rows) if contender in row["median"]]
+            if places:
+                arrays[contender] = [row["median"].get(contender, np.nan) for row in rows]
+                seconds = [arrays[contender][i] for i in places]
+                ax.plot(seconds, places, linestyle="none", label=contender, **look)
+        ax.set_yticks(range(len(rows)), [row["label"] for row in rows])
+        ax.invert_yaxis()
+        ax.set(xscale="log", xlabel=self.unit)
+        legend(figure, [ax], columns=3)
+        run.figure("latency", figure, **arrays)
+
+
+def _medians_of(rounds: Mapping[str, list[Latency]], what: str) -> dict[str, float]:
+    """Returns the median of a field of `Latency` for each contender."""
+    return medians({name: [getattr(one, what) for one in found] for name, found in rounds.items()})
