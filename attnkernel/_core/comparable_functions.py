@@ -54,6 +54,7 @@ def comparable_by_value(tree: Any) -> Any:
     changes. A function whose values cannot be told (`function_value`) stays equal to itself alone.
 
     ```python
+    >>> from attnkernel._core.comparable_functions import comparable_by_value
     >>> first, second = (comparable_by_value(optax.adam(0.1)) for _ in range(2))
     >>> first == second, first == comparable_by_value(optax.adam(0.2))
     (True, False)

@@ -145,6 +145,12 @@ class Trained(Parameter):
     z: Float[Array, "..."]
     axes: int = eqx.field(static=True)  # of a value without heads: 0, or 1 per dimension
 
+    def __pdoc__(self, **kwargs: Any) -> wl.AbstractDoc | None:
+        """The value; in trees of flags or codes of parameters, such as `Starts.edges`, these."""
+        if eqx.is_array(self.z) and not eqx.is_inexact_array(self.z):
+            return wl.pdoc(self.z, **kwargs)
+        return super().__pdoc__(**kwargs)
+
     @property
     def shape(self) -> tuple[int, ...]:
         return np.shape(self.z)

@@ -61,3 +61,11 @@ def test_rounding_makes_no_minimum_far_below_the_spacing():
     for lengthscale in (7.6e-5, 7.8e-5, 7.95e-5, 8.1e-5):
         model = ak.KernelRegression(ak.Gaussian(lengthscale))
         assert not is_convex(least_curvature_and_newton_step(model, *sample)[0])
+
+
+def test_the_record_of_starts_prints_its_codes():
+    x = np.linspace(0.0, 1.0, 20)
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(0.3)), x, np.sin(6 * x) + 0.1 * np.cos(50 * x))
+    text = str(fit.starts)
+    assert "lengthscale=i32[10]" in text
+    assert "lengthscale=bool[10]" in text
