@@ -1,7 +1,6 @@
 """Fits with new but equal optimisers, records and scores share one compiled program."""
 
 import jax
-import jax.monitoring
 import numpy as np
 import optax
 import pytest
@@ -25,20 +24,6 @@ def fits(optimizer, **options):
     sizes = ak.HoldOut(np.array([3, 5]), at_most=5, score=options.pop("score", ak.squared_error))
     options |= {"key": keys, "objective": sizes, "in_axes": (None, None, 0), "steps": 3}
     return ak.fit_many(MODEL, X, Y, optimizer=optimizer, **options)
-
-
-@pytest.fixture
-def programs():
-    """The names of the programs that are compiled."""
-    names = []
-
-    def listen(event, _, *, fun_name="", **__):
-        if event == "/jax/core/compile/backend_compile_duration":
-            names.append(fun_name)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield names
-    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def scheduled(rate):
