@@ -3,18 +3,12 @@ r"""Iterated bias reduction: residuals of a smoother are smoothed again and adde
 $$ \hat y_k = \big( I - (I - L)^k \big)\, y $$
 """
 
-import functools
-from typing import Any
-
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import precise_matmul
-from .._core.symbolic_sizes import is_at_most
 from .._core.validation import as_integer, require_instance
 from ..attention import LocalFit
 from ..attention._jit import jit_if_pure
@@ -25,8 +19,12 @@ from ..priors._base import key_mask_of
 from ._data import read_data, with_weights
 from ._linear_smoother import DataSupport, LinearSmoother
 from ._regression import KernelRegression
-
-MAX_STORED_WEIGHTS = 2**20  # entries of L that later iterations keep
+from ._smoothed_residuals import (
+    fit_reduced,
+    reduced_fitted_and_leverage,
+    reduced_variance,
+    reduced_weights,
+)
 
 
 class BiasReduced(LinearSmoother):
@@ -120,7 +118,7 @@ class BiasReduced(LinearSmoother):
         """$L_j(x)$ of all iterations; 0 where no label has weight."""
         q, k, _ = read_data(x_new, x, x, weights, self.kernel, "x")
         parts = (self.model, self.iterations, with_weights(None, weights, k))
-        return jit_if_pure(_effective_weights, parts, q, k)
+        return jit_if_pure(reduced_weights, parts, q, k)
 
     def fitted_and_leverage(
         self, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
@@ -129,7 +127,7 @@ class BiasReduced(LinearSmoother):
         _, k, v = read_data(x, x, y, weights, self.kernel)
         self.model.require_softmax()
         parts = (self.model, self.iterations, with_weights(None, weights, k))
-        out, leverage = jit_if_pure(_fitted_and_leverage, parts, k, v)
+        out, leverage = jit_if_pure(reduced_fitted_and_leverage, parts, k, v)
         return (out[:, 0] if np.ndim(y) == 1 else out), leverage
 
     def prediction_variance(
@@ -144,7 +142,7 @@ class BiasReduced(LinearSmoother):
         q, k, v = read_data(x_new, x, variance, weights, self.kernel, "variance")
         self.model.require_softmax()
         parts = (self.model, self.iterations, with_weights(None, weights, k))
-        out = jit_if_pure(_prediction_variance, parts, q, k, v)
+        out = jit_if_pure(reduced_variance, parts, q, k, v)
         return out[:, 0] if np.ndim(variance) == 1 else out
 
     def data_support(
@@ -197,107 +195,4 @@ class BiasReduced(LinearSmoother):
                 log_weights = whole.pairwise(jnp.zeros(1, int), jnp.arange(len(k)))[0]
                 whole = KeyWeights(log_weights.astype(k.dtype))
         parts = (self.model, self.iterations, whole, is_shared, wants_slopes)
-        return jit_if_pure(_fit_reduced, parts, q, k, v)
-
-
-def _fit_reduced(
-    model: KernelRegression,
-    iterations: int,
-    prior: Prior | None,
-    is_shared: bool,
-    wants_slopes: bool,
-    q: Float[Array, "m dim"],
-    k: Float[Array, "n dim"],
-    v: Float[Array, "n out"],
-) -> tuple[Float[Array, "m out"], LocalFit]:
-    """Returns predictions and local polynomials; `is_shared`: all queries see the same labels."""
-    if is_shared:
-        return model.fitted(q, k, _sharpen(model, iterations, prior, k, v), prior, wants_slopes)
-    assert prior is not None
-
-    def fit_query(i: Array) -> tuple[Array, LocalFit]:
-        seen = KeyWeights(prior.pairwise(i[None], jnp.arange(k.shape[0]))[0].astype(k.dtype))
-        labels = _sharpen(model, iterations, seen, k, v)
-        fitted = model.fitted(q[i][None], k, labels, seen, wants_slopes)
-        return jax.tree.map(lambda leaf: leaf[0], fitted)
-
-    # a derivative stores only the index of each query
-    return jax.lax.map(jax.checkpoint(fit_query, prevent_cse=False), jnp.arange(q.shape[0]))
-
-
-def _sharpen(
-    model: KernelRegression,
-    iterations: int,
-    prior: Any,
-    k: Float[Array, "n dim"],
-    v: Float[Array, "n out"],
-) -> Float[Array, "n out"]:
-    """Returns z, the labels v plus the residuals of all iterations but the last; k: the inputs."""
-    v = _zero_hidden(prior, v)
-    smooth = lambda rest: model.fitted(k, k, rest, prior)[0].astype(v.dtype)  # noqa: E731
-    rest = _zero_hidden(prior, v - smooth(v))  # labels far from 0 are smoothed centred, only here
-    if is_at_most(k.shape[0] ** 2, MAX_STORED_WEIGHTS) and iterations > 2:
-        matrix = _smoother_matrix(model, prior, k).astype(v.dtype)
-        smooth = functools.partial(precise_matmul, matrix)
-
-    def iterate(carried: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
-        z, rest = carried
-        rest = _zero_hidden(prior, rest - smooth(rest))
-        return (z + rest, rest), None
-
-    return jax.lax.scan(iterate, (v + rest, rest), None, length=iterations - 2)[0][0]
-
-
-def _zero_hidden(prior: Any, v: Float[Array, "n out"]) -> Float[Array, "n out"]:
-    """Returns the labels v with 0 in the rows whose weight in the prior is zero."""
-    if prior is None:
-        return v
-    log_weights = prior.pairwise(jnp.zeros(1, int), jnp.arange(len(v)))[0]
-    return jnp.where(jnp.isneginf(log_weights)[:, None], 0.0, v)
-
-
-def _smoother_matrix(
-    model: KernelRegression, prior: Prior | None, k: Float[Array, "n dim"]
-) -> Float[Array, "n n"]:
-    """Returns the hat matrix L of the model at the inputs k, without bias reduction."""
-    return model.fitted(k, k, jnp.eye(k.shape[0], dtype=k.dtype), prior)[0]
-
-
-def _fitted_and_leverage(
-    model: KernelRegression,
-    iterations: int,
-    prior: Prior | None,
-    k: Float[Array, "n dim"],
-    v: Float[Array, "n out"],
-) -> tuple[Float[Array, "n out"], Float[Array, " n"]]:
-    r"""Returns $A v$ and the diagonal of $A = I - (I - L)^t$, for t iterations at the inputs k."""
-    left = jnp.eye(k.shape[0], dtype=k.dtype) - _smoother_matrix(model, prior, k)
-    with jax.default_matmul_precision("highest"):
-        half = jnp.linalg.matrix_power(left, iterations // 2)
-        rest = half @ left if iterations % 2 else half
-    leverage = 1.0 - jnp.sum(half * rest.T, axis=1)
-    return model.fitted(k, k, _sharpen(model, iterations, prior, k, v), prior)[0], leverage
-
-
-def _effective_weights(
-    model: KernelRegression,
-    iterations: int,
-    prior: Prior | None,
-    q: Float[Array, "m dim"],
-    k: Float[Array, "n dim"],
-) -> Float[Array, "m n"]:
-    """Returns $L_j(q)$, the weights of the labels in predictions after all iterations."""
-    eye = jnp.eye(k.shape[0], dtype=k.dtype)
-    return model.fitted(q, k, _sharpen(model, iterations, prior, k, eye), prior)[0]
-
-
-def _prediction_variance(
-    model: KernelRegression,
-    iterations: int,
-    prior: Prior | None,
-    q: Float[Array, "m dim"],
-    k: Float[Array, "n dim"],
-    v: Float[Array, "n out"],
-) -> Float[Array, "m out"]:
-    r"""Returns $\sum_j L_j(q)^2 v_j$ at the queries; v: the variances of the labels."""
-    return precise_matmul(_effective_weights(model, iterations, prior, q, k) ** 2, v)
+        return jit_if_pure(fit_reduced, parts, q, k, v)

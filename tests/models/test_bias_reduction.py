@@ -9,7 +9,7 @@ from marks import slow
 
 import attnkernel as ak
 import attnkernel.plot
-from attnkernel.models import _bias_reduced
+from attnkernel.models import _smoothed_residuals
 from attnkernel.priors import ExcludeSelf, HeldOut
 from attnkernel.sklearn import KernelClassifier, KernelRegressor
 
@@ -355,7 +355,7 @@ def test_queries_without_neighbours_and_rows_of_weight_zero(x64, order):
 def test_iterations_that_store_no_weights(x64, order):
     """Above the limit of stored weights: one label; many at order 1; float32."""
     rows = 1031
-    assert rows**2 > _bias_reduced.MAX_STORED_WEIGHTS
+    assert rows**2 > _smoothed_residuals.MAX_STORED_WEIGHTS
     rng = np.random.default_rng(2)
     x, q = rng.uniform(-2, 2, (rows, 1)), rng.uniform(-2, 2, (K, 1))
     y = np.sin(2 * x[:, 0]) + 3.0
