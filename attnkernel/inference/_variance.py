@@ -32,8 +32,8 @@ def noise_variance(fit: Fit, x_new: ArrayLike | Any) -> Any:
 
     The denominator is the expectation of $w_j r_j^2$ where the variance of $y_j$ is $1 / w_j$, of
     the weights of the fit (1 without any), and the fit has no bias. $K_j$ is the kernel of the fit
-    with 2, 4, ... 64 times its lengthscale, times $w_j$: the factor that makes the left-out
-    residuals most likely, as normal ones. Where no label has weight, the sums are over all labels.
+    with its lengthscale times 2, 4, ... or 64, times $w_j$: the factor with the highest normal
+    likelihood of the left-out residuals. Where no label has weight, $K_j = 1$.
 
     **Returns:** shape (m,) or (m, out), in squared units of y, of a label of weight 1; of a frame
     of pandas a `Series` or a `DataFrame` with its index and the names of the labels.

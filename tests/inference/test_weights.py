@@ -13,14 +13,15 @@ X = np.sqrt(ROW / 59)
 Y = np.sin(6 * X) + 0.3 * np.cos(37 * X**2)
 WEIGHTS = 1.0 + ROW % 3
 AT = np.array([0.2, 0.5, 0.8])
+STILL = optax.sgd(0.0)  # the lengthscales of a fit are those given
 
 
 def fitted(weights):
     """Local lines with the tricube weights of the 30 nearest of 60 rows."""
     kernel = ak.NearestNeighbours(ak.Tricube(1.0), fraction=0.5)
     model = ak.KernelRegression(kernel, order=1)
-    still = {"optimizer": optax.sgd(0.0), "steps": 1}
-    return ak.fit(model, X, Y, objective=ak.LeaveOneOut(), weights=weights, **still)
+    options = {"weights": weights, "optimizer": STILL, "steps": 1}
+    return ak.fit(model, X, Y, objective=ak.LeaveOneOut(), **options)
 
 
 def hat_matrix(fit):
@@ -79,3 +80,16 @@ def test_a_factor_of_all_weights_changes_nothing(x64, name):
 def test_the_noise_is_that_of_a_label_of_weight_one(x64):
     one, seven = (ak.noise_variance(fitted(weights), AT) for weights in (WEIGHTS, 7 * WEIGHTS))
     np.testing.assert_allclose(seven, 7 * one, rtol=1e-9)
+
+
+def test_the_noise_far_from_all_labels_is_constant(x64):
+    """Within 64 lengthscales of 0.25 the mean is local; beyond, each label counts alike."""
+    model = ak.KernelRegression(ak.Epanechnikov(0.25))
+    fit = ak.fit(model, X, Y, objective=ak.GCV(), weights=WEIGHTS, optimizer=STILL, steps=1)
+    kernel = np.maximum(0.0, 1 - ((X[:, None] - X) / 0.25) ** 2) * WEIGHTS
+    hat = kernel / kernel.sum(axis=1, keepdims=True)
+    squares = WEIGHTS * (Y - hat @ Y) ** 2
+    expected = 1 - 2 * np.diag(hat) + WEIGHTS * np.sum(hat**2 / WEIGHTS, axis=1)
+    near, far = ak.noise_variance(fit, np.array([0.5, 20.0]))
+    np.testing.assert_allclose(far, squares.sum() / expected.sum(), rtol=1e-9)
+    assert abs(near / far - 1) > 0.01
