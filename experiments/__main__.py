@@ -17,7 +17,7 @@ EXTRA = ("pydantic", "yaml", "rich", "matplotlib")  # packages beyond those of t
 def main(arguments: list[str] | None = None) -> int:
     """The command line. Returns the exit code: 2 for a user's error, without a traceback.
 
-    Only without `arguments`, for those of the process, compiled programs are kept on disk.
+    `arguments`: default, those of the process; compiled programs are then kept on disk.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

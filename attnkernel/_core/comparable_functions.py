@@ -12,7 +12,7 @@ from .function_values import function_value
 
 
 class ComparableFunction:
-    """A function, equal to others with the same key: all that its results depend on."""
+    """A function that equals others with the same key: all that its results depend on."""
 
     def __init__(self, function: Callable, key: Hashable):
         functools.update_wrapper(self, function, updated=())
@@ -51,7 +51,7 @@ def comparable_by_value(tree: Any) -> Any:
     """Returns a tree whose functions equal those with the same code that read the same values.
 
     The values are those at this call: a function that reads a list equals another until the list
-    changes. A function whose values cannot be told (`function_value`) stays equal to itself alone.
+    changes. A function without a value (see `function_value`) equals only itself.
 
     ```python
     >>> from attnkernel._core.comparable_functions import comparable_by_value

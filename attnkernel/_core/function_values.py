@@ -47,7 +47,7 @@ def function_value(function: Any) -> Hashable | None:
 
     Compared are code, defaults, attributes, cells and global names, recursively: numbers by type
     and bits, arrays by dtype, shape and entries, containers by their items in order, functions of
-    `jax.jit` by identity. No code of the user is called.
+    `jax.jit` by identity. It calls no code of the user.
 
     There is none if the function reads, or may read, an object of a user's class, a module outside
     `LIBRARIES`, a traced array or more than `MAX_PARTS` objects; or if it imports or sets a global.

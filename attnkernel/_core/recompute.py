@@ -10,10 +10,10 @@ Result = TypeVar("Result")
 
 
 def recomputed(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Returns the function, of which a derivative saves the arguments alone.
+    """Returns the function; its derivatives save only its arguments, and run it again.
 
-    It is for functions inside a scan, or cheap ones: XLA may share the two computations.
+    For functions inside a scan and cheap ones: elsewhere XLA may merge the two runs.
     """
-    # Twice: JAX takes a single one apart, and moves the constant arrays of the first run out of a
-    # scan around it, where XLA compiles a loop for each.
+    # Twice: JAX inlines a single checkpoint, and moves the constant arrays of the first run out of
+    # the scan around it; XLA then compiles a loop for each of them.
     return jax.checkpoint(jax.checkpoint(function, prevent_cse=False), prevent_cse=False)

@@ -14,13 +14,13 @@ from ._problem import Data
 # Value and gradient of leave-one-out in float32, 15 000 rows, 2 cores: 0.6 · 10⁹ pairs a second of
 # a Gaussian in 4 dimensions, 0.2 of a Cauchy kernel in 1, 0.15 of a Matérn 3/2 kernel in 4
 PAIRS_PER_SECOND = 3e8
-MIN_SECONDS = 10.0  # of one evaluation, from which a search is announced as slow
+MIN_SECONDS = 10.0  # of one evaluation: the warning comes from here on
 
 
 def cost_warnings(model: Any, data: Data) -> list[str]:
     """Returns one sentence if an evaluation sums all pairs on a CPU for more than 10 seconds.
 
-    The sentence says what it costs, roughly, why no faster sum applies, and what would be faster.
+    It names a rough cost, why no faster sum applies, and what would be faster.
     Local polynomials are not covered, nor models with a method of their own.
     """
     n = len(data.x)

@@ -78,7 +78,7 @@ def _least_curvature_and_newton_step(
     hessian, (value, slope) = jax.jacfwd(slope_and_both, has_aux=True)(flat)
     curvature, axes = jnp.linalg.eigh(hessian)
     step = axes @ ((slope @ axes) / jnp.where(curvature == 0, 1.0, curvature))
-    aside = jnp.finfo(flat.dtype).eps ** 0.25 * axes[:, 0]
-    above, below = jax.lax.map(gradient, jnp.stack([flat + aside, flat - aside]))
-    change = (above - below) @ aside / (2.0 * aside @ aside)
+    shift = jnp.finfo(flat.dtype).eps ** 0.25 * axes[:, 0]
+    above, below = jax.lax.map(gradient, jnp.stack([flat + shift, flat - shift]))
+    change = (above - below) @ shift / (2.0 * shift @ shift)
     return jnp.minimum(curvature[0], change) / jnp.abs(value), jnp.max(jnp.abs(step))

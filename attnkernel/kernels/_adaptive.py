@@ -104,7 +104,7 @@ class NearestNeighbours(Embedded, Wrapper):
 
     @property
     def is_pairwise(self) -> bool:
-        """No: all keys count for the unit of a query."""
+        """False: the unit of a query depends on all keys."""
         return False
 
     def is_light(self, dim: int) -> bool:

@@ -83,10 +83,10 @@ class Kernel(eqx.Module):
 
     @property
     def is_pairwise(self) -> bool:
-        """Whether log K of a query and a key depends on these two points alone. Default: yes.
+        """Whether log K of a query and a key depends on these two points alone. Default: True.
 
-        A fit then pads its rows by copies that carry no weight (`ak.fit`); a kernel that counts or
-        compares all keys, as `NearestNeighbours` does, says no.
+        Rows of weight 0 then change no result, and `ak.fit` pads data with them. Return False in a
+        kernel that counts or compares keys, as `NearestNeighbours` does.
         """
         return True
 
@@ -96,8 +96,8 @@ class Kernel(eqx.Module):
         """The box in which a fit to inputs x may move, as two kernels: lower and upper.
 
         Each leaf of the two is the bound on that leaf of this kernel; infinite, where a parameter
-        is free. A kernel with a lengthscale says here which lengthscales x can tell apart. Rows
-        whose `weights`, shape (n,), are 0 are ignored.
+        is free. A kernel with a lengthscale bounds it to those that inputs x identify. Rows with 0
+        in `weights`, shape (n,), are ignored.
         """
         return unbounded(self)
 

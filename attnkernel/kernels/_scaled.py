@@ -20,7 +20,7 @@ class SortedGaps(NamedTuple):
 
     spread: Float[Array, " dim"]  # the sum of all gaps: the range
     mean: Float[Array, " dim"]
-    median: Float[Array, " dim"]  # of the gaps above 0; NaN where there is none
+    median: Float[Array, " dim"]  # of the positive gaps; NaN in a constant column
 
     @classmethod
     def of(cls, x: Float[Array, "n dim"], weights: Array | None) -> "SortedGaps":
@@ -91,7 +91,7 @@ class Scaled(Kernel):
         self._require_parameter_shape(x.shape[1])
         spread, mean, median = SortedGaps.of(x, weights)
         lower, upper = 0.5 * jnp.minimum(mean, median), 10.0 * spread
-        constant = spread == 0  # such a dimension has no say
+        constant = spread == 0  # a constant column bounds no lengthscale
         if self.lengthscale_parameter.shape == ():
             lower = jnp.min(jnp.where(constant, jnp.inf, lower))
             upper = jnp.max(upper)

@@ -20,11 +20,11 @@ from ._softmax_state import SoftmaxState
 def takes_all_keys(task: Task) -> bool:
     """Whether a block of queries is best summed over all keys at once, instead of in blocks.
 
-    So for few keys, without a prior, which could exclude blocks. Scores of light kernels take so
-    little time that to find the maximum of every block would be felt.
+    True up to `MAX_KEYS_OF_SINGLE_BLOCK` keys, without a prior, which may exclude blocks. False
+    for a light kernel, since the maximum of a block would take a large share of the time.
     """
-    few = is_at_most(task.keys, MAX_KEYS_OF_SINGLE_BLOCK)
-    return few and task.prior is None and not task.kernel.is_light(task.dim)
+    is_small = is_at_most(task.keys, MAX_KEYS_OF_SINGLE_BLOCK)
+    return is_small and task.prior is None and not task.kernel.is_light(task.dim)
 
 
 def softmax_state(

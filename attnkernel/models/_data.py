@@ -1,4 +1,4 @@
-"""What all regressions share: reading kernel, rule, method, data, weights; bounds of a kernel."""
+"""Arguments of all regressions: checks of parts, data and weights; bounds of a kernel."""
 
 from typing import Any
 

@@ -85,5 +85,5 @@ def _fill_empty(
         fallback = jax.lax.map(rows, (jnp.arange(q.shape[0]), points), batch_size=size)
         return jnp.where(empty[:, None], fallback.astype(out.dtype), out)
 
-    # the fallbacks take longer than the predictions, and a Gaussian has no empty row
+    # only if needed: the fallbacks take longer than the predictions
     return jax.lax.cond(jnp.any(empty), fill, lambda: out)

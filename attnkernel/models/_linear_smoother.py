@@ -132,7 +132,10 @@ class LinearSmoother(eqx.Module):
         *,
         weights: ArrayLike | None = None,
     ) -> tuple[Array, Array, DataSupport]:
-        """Predictions, `prediction_variance` and `data_support`, at the cost of one if it can."""
+        """Predictions, `prediction_variance` and `data_support` at the same new inputs.
+
+        Default: three calls. Override it if one pass over the data gives all three.
+        """
         return (
             self(x_new, x, y, weights=weights),
             self.prediction_variance(x_new, x, variance, weights=weights),
@@ -170,9 +173,11 @@ class LinearSmoother(eqx.Module):
         return None
 
     def local_mean(self, factor: ArrayLike) -> "LinearSmoother | None":
-        """A local mean with non-negative weights, over `factor` times the lengthscale of the
-        smoother, by which squared residuals are averaged; None if there is none. NaN where no
-        label has weight."""
+        """The smoother that averages squared residuals, or None if there is none.
+
+        It is a local mean: its weights are non-negative and sum to 1, and its predictions are NaN
+        where no label has weight. **Arguments:** `factor`: its lengthscale over that of this one.
+        """
         return None
 
     def category_counts(self, dim: int) -> dict[int, int | None]:

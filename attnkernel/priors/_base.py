@@ -82,7 +82,7 @@ class Prior(eqx.Module):
         return jax.vmap(jax.vmap(pair, in_axes=(None, 0)), in_axes=(0, None))(i, j)
 
     def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
-        """Scores plus $\\log \\pi(i, j)$ of all pairs; -inf where that is, even of a NaN score.
+        """Scores plus $\\log \\pi(i, j)$ of all pairs; -inf where log π is, also for a NaN score.
 
         `scores`: shape (queries, keys); `i`, `j`: positions, shapes (queries,) and (keys,).
         """
