@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from laws import KERNELS
 
 import attnkernel as ak
 from attnkernel.priors import HeldOut, Where
@@ -50,6 +51,32 @@ def test_rows_of_weight_zero_are_ignored(x64):
     whole = predict(regressors(), AT, X, spoilt, weights=weights)
     part = [rows[~dropped] for rows in (X, Y)]
     require_equal(whole, predict(regressors(), AT, *part, weights=weights[~dropped]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [bool, float])
+def test_search_boxes_ignore_rows_of_weight_zero(x64, dtype):
+    """Of every kernel, and of the models."""
+    weights = (np.arange(N) % 4 != 1).astype(dtype)
+    x = np.stack([np.arange(N) % 5, X**3], axis=1)  # a column of categories, or of ties
+    models = {name: model for name, model in regressors().items() if hasattr(model, "search_box")}
+
+    @eqx.filter_jit
+    def boxes(x, part, weights):
+        several = (KERNELS, x, part), (models, x[:, 1:], part[:, 1:])
+        return [
+            {
+                name: (each.search_box(rows, weights), each.search_box(kept))
+                for name, each in of.items()
+            }
+            for of, rows, kept in several
+        ]
+
+    for found in boxes(jnp.asarray(x, float), jnp.asarray(x[weights > 0], float), weights):
+        for name, (whole, part) in found.items():
+            leaves = (jax.tree.leaves(eqx.filter(box, eqx.is_array)) for box in (whole, part))
+            for a, b in zip(*leaves, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-12, err_msg=name)
+    assert {"local constant", "bias-reduced", "heads", "mean and variance"} <= models.keys()
 
 
 def test_a_row_of_weight_two_counts_twice(x64):
