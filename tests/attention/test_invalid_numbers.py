@@ -4,38 +4,42 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from laws import OneOfKernels
 
 import attnkernel as ak
 
 KEYS = np.linspace(0.0, 1.0, 11)[:, None]
 VALUES = np.arange(11.0)[:, None]
 QUERIES = jnp.array([[jnp.nan], [0.5], [jnp.inf]])
-KERNELS = (
+SEVERAL = (
     ak.Gaussian(0.3),
     ak.Laplace(0.3),
     ak.Matern32(0.3),
     ak.Epanechnikov(0.3),
     ak.Tricube(0.3),
-    ak.NearestNeighbours(ak.Boxcar(1.0), neighbours=3),
 )
+NEAREST = ak.NearestNeighbours(ak.Boxcar(1.0), neighbours=3)
 RULES = (ak.Softmax(), ak.Entmax(1.5), ak.Uniform())
 
 
 @pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(2, 3)])
 def test_a_query_that_is_not_finite_is_nan_in_its_own_row_alone(x64, method):
+    @jax.jit
     def rows(queries):
-        calls = [(kernel, rule) for kernel in KERNELS for rule in RULES]
-        return jnp.stack(
-            [
-                ak.attend(queries, KEYS, VALUES, kernel=kernel, rule=rule, method=method)[:, 0]
-                for kernel, rule in calls
-            ]
-        )
+        def of_kernel(kernel):
+            parts = {"kernel": kernel, "method": method}
+            return jnp.stack(
+                [ak.attend(queries, KEYS, VALUES, rule=rule, **parts)[:, 0] for rule in RULES]
+            )
 
-    found, alone = jax.jit(lambda q: (rows(q), rows(q[1:2])))(QUERIES)
+        of_several = jax.lax.map(lambda i: of_kernel(OneOfKernels(SEVERAL, i)), np.arange(5))
+        return jnp.concatenate([*of_several, of_kernel(NEAREST)])
+
+    found, valid = rows(QUERIES), rows(jnp.broadcast_to(QUERIES[1], QUERIES.shape))
+    assert found.shape == (18, 3)
     assert np.all(np.isnan(found[:, [0, 2]]))
-    np.testing.assert_allclose(found[:, 1:2], alone, rtol=1e-12)
-    assert np.all(np.isfinite(alone))
+    np.testing.assert_allclose(found[:, 1], valid[:, 1], rtol=1e-12)
+    assert np.all(np.isfinite(valid))
 
 
 @pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(2, 3)])
@@ -44,14 +48,17 @@ def test_a_key_that_is_not_a_number_is_not_ignored(x64, method):
 
     @jax.jit
     def both(keys):
-        parts = {"v": VALUES, "method": method}
-        query = jnp.array([[0.5]])
-        plain = [ak.attend(query, keys, kernel=k, **parts) for k in kernels]
         hidden = ak.priors.HeldOut(jnp.arange(11) == 0)
-        masked = [ak.attend(query, keys, kernel=k, prior=hidden, **parts) for k in kernels]
-        return jnp.stack(plain), jnp.stack(masked)
+
+        def of_kernel(i):
+            parts = {"v": VALUES, "kernel": OneOfKernels(kernels, i), "method": method}
+            query = jnp.array([[0.5]])
+            return ak.attend(query, keys, **parts), ak.attend(query, keys, prior=hidden, **parts)
+
+        return jax.lax.map(of_kernel, np.arange(4))
 
     plain, masked = both(jnp.asarray(KEYS).at[0].set(jnp.nan))
+    assert plain.shape == masked.shape == (4, 1, 1)
     assert np.all(np.isnan(plain))
     assert np.all(np.isfinite(masked))
 

@@ -6,12 +6,12 @@ import pytest
 import attnkernel as ak
 from attnkernel._core import row_buckets
 
-CASES = {
-    "leave-one-out": (ak.LeaveOneOut(), 0, 1),
-    "leave-one-out of lines in two columns": (ak.LeaveOneOut(), 1, 2),
-    "AICc of lines": (ak.AICc(), 1, 1),
-    "GCV in two columns": (ak.GCV(), 0, 2),
-    "folds": (ak.KFold(4), 0, 1),
+CASES = {  # objective, order, columns, starts
+    "leave-one-out": (ak.LeaveOneOut(), 0, 1, 10),
+    "leave-one-out of lines in two columns": (ak.LeaveOneOut(), 1, 2, 1),
+    "AICc of lines": (ak.AICc(), 1, 1, 1),
+    "GCV in two columns": (ak.GCV(), 0, 2, 10),
+    "folds": (ak.KFold(4), 0, 1, 1),
 }
 
 
@@ -23,10 +23,11 @@ def data(n, dim):
 
 
 def fit(n, case, weighted):
-    objective, order, dim = CASES[case]
+    objective, order, dim, starts = CASES[case]
     x, y, weights = data(n, dim)
     model = ak.KernelRegression(ak.Gaussian(np.full(dim, 0.3)), order=order)
-    return ak.fit(model, x, y, objective=objective, weights=weights if weighted else None)
+    options = {"objective": objective, "weights": weights if weighted else None}
+    return ak.fit(model, x, y, **options, starts=starts)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

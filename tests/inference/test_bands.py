@@ -174,8 +174,7 @@ def test_bands_tell_where_they_are_not_reliable(x64):
     rng = np.random.default_rng(0)
     x = np.sort(np.r_[rng.uniform(-2, 0, 35), rng.uniform(1.5, 2, 5)])
     y = np.sin(2 * x) + 0.1 * rng.normal(size=40)
-    model = ak.KernelRegression(ak.Gaussian(LENGTHSCALE), order=1)
-    fit = ak.fit(model, x, y, objective=ak.GCV(), optimizer=optax.sgd(0.0), steps=1)
+    fit = dataclasses.replace(fitted(1), x=jnp.asarray(x)[:, None], y=jnp.asarray(y))
     at = np.array([-1.0, -0.5, 0.75, 1.75, 3.0])
     with pytest.warns(ak.ExtrapolationWarning, match="at 5 queries: at 1 it extrapolates"):
         found = ak.bands(fit, at)
@@ -200,7 +199,7 @@ def test_bands_of_many_labels_are_not_reliable_where_the_polynomial_is_not(x64, 
     x = np.repeat(inputs, 90, axis=0)
     y = np.random.default_rng(0).normal(size=len(x))
     model = ak.KernelRegression(ak.Gaussian(LENGTHSCALE), order=2)
-    fit = ak.fit(model, x, y, objective=ak.GCV(), optimizer=optax.sgd(0.0), steps=1)
+    fit = dataclasses.replace(fitted(1), model=model, x=jnp.asarray(x), y=jnp.asarray(y))
     with pytest.warns(ak.ExtrapolationWarning):
         found = ak.bands(fit, at, corrected=False, noise="constant")
     assert np.all(found.effective_count > 3)
