@@ -24,11 +24,19 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "data.yaml").write_text(DATA)
+    out = ["--out", str(folder / "run"), "--quiet"]
+    assert main(["run", str(folder / "data.yaml"), *out]) == 0
+    return folder / "run"
+
+
 @pytest.fixture
-def run(home):
-    """A run that is done."""
-    assert main(["run", "data.yaml", "--out", "run", "--quiet"]) == 0
-    return home / "run"
+def run(home, finished_run):
+    """A copy of a run that is done."""
+    return shutil.copytree(finished_run, home / "run")
 
 
 def index(folder, capsys):
