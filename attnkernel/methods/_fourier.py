@@ -122,16 +122,11 @@ class Fourier(Method):
         """
         q, k, v = as_points("q", q), as_points("k", k), as_points("v", v)
         keys, dim = k.shape
-        dtype = jnp.result_type(q, k, v)
-        task = Task(kernel, prior, rule, len(q), keys, dim, v.shape[1], dtype)
+        task = Task(kernel, prior, rule, len(q), keys, dim, v.shape[1], jnp.result_type(q, k, v))
         if (reason := self.unsupported_reason(task)) is not None:
             raise ValueError(f"Fourier cannot evaluate this: {reason}")
 
-        def count(*parts: Any) -> tuple[Array]:
-            return (jnp.sum(~self._certified_sums(*parts).certified),)
-
-        parts = q, k, v, kernel, prior, rule
-        return (count(*parts) if dtype == jnp.float64 else in_float64(count, *parts))[0]
+        return _count_uncertified(self, q, k, v, kernel, prior, rule)
 
     def _certified_sums(
         self, q: Array, k: Array, v: Array, kernel: Kernel, prior: Prior | None, rule: Rule
@@ -191,6 +186,20 @@ class CertifiedSums(NamedTuple):
     mass: Float[Array, " queries"]
     total: Float[Array, "queries dim_v"]
     certified: Bool[Array, " queries"]
+
+
+@eqx.filter_jit
+def _count_uncertified(
+    method: Fourier, q: Array, k: Array, v: Array, kernel: Kernel, prior: Prior | None, rule: Rule
+) -> Int[Array, ""]:
+    """Returns `recomputed` of checked arguments."""
+
+    def count(*parts: Any) -> tuple[Array]:
+        return (jnp.sum(~method._certified_sums(*parts).certified),)
+
+    parts = q, k, v, kernel, prior, rule
+    is_wide = jnp.result_type(q, k, v) == jnp.float64
+    return (count(*parts) if is_wide else in_float64(count, *parts))[0]
 
 
 def _covariance(kernel: Gaussian, dim: int) -> Float[Array, "dim dim"]:

@@ -111,9 +111,11 @@ def test_hard_inputs_equal_float64():
             np.testing.assert_allclose(log_mass, exact_log_mass, rtol=2e-6, atol=2e-6)
 
 
-def test_recomputed_counts_the_same_queries_as_in_float64():
-    q, k, v = data()
-    ours = ak.Fourier().recomputed(q, k, v, kernel=ak.Gaussian(0.01))
+def test_recomputed_counts_the_same_queries_as_in_float64(programs):
+    (q, k, v), kernel = data(), ak.Gaussian(0.01)
+    programs.clear()
+    ours = ak.Fourier().recomputed(q, k, v, kernel=kernel)
+    assert programs == ["jit(_count_uncertified)"]
     with jax.enable_x64(True):
         wide = (jnp.asarray(np.float64(a)) for a in (q, k, v))
         assert ours == ak.Fourier().recomputed(*wide, kernel=ak.Gaussian(np.float32(0.01)))
