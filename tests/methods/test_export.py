@@ -27,8 +27,8 @@ def _no_checks_of_shapes():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-def require_equal(function, shapes, sizes, rtol):
-    """One exported program against `function` compiled for each size by itself."""
+def require_equal(function, shapes, sizes, rtol, reference=None):
+    """One exported program against `reference`, by default `function`, compiled for each size."""
     rng = np.random.default_rng(0)
     symbols = dict(zip("bnm", export.symbolic_shape("b, n, m"), strict=True))
 
@@ -41,11 +41,13 @@ def require_equal(function, shapes, sizes, rtol):
     for known in sizes:
         concrete = shapes_of(dict(zip("bnm", known, strict=True)))
         arrays = [jnp.asarray(rng.normal(size=shape), dtype) for shape in concrete]
-        found, wanted = program.call(*arrays), jax.jit(function)(*arrays)
+        found, wanted = program.call(*arrays), jax.jit(reference or function)(*arrays)
+        assert found.keys() == wanted.keys()
         for name in wanted:
-            np.testing.assert_allclose(
-                found[name], wanted[name], rtol=rtol, atol=rtol, err_msg=f"{name}, sizes {known}"
-            )
+            for one, other in zip(*map(jax.tree.leaves, (found[name], wanted[name])), strict=True):
+                np.testing.assert_allclose(
+                    one, other, rtol=rtol, atol=rtol, err_msg=f"{name}, sizes {known}"
+                )
 
 
 @pytest.mark.parametrize("kernel", [ak.Gaussian(0.8), slow(ak.DotProduct())], ids=["gauss", "dot"])
@@ -59,7 +61,15 @@ def test_attention_of_any_batch_and_length(kernel):
         entmax = ak.attend(q, k, v, kernel=kernel, rule=ak.Entmax(1.5), method=ak.Blockwise())
         return sums | to_itself | {"entmax": entmax}
 
-    require_equal(attended, [("b", "n", 4), ("b", "m", 4), ("b", "m", 3)], SIZES, 1e-5)
+    def dense(q, k, v):
+        parts = {"kernel": kernel, "method": ak.Dense()}
+        sums = ak.attend(q, k, v, **parts)
+        causal = ak.attend(k, k, v, prior=ak.Causal(), **parts)
+        entmax = ak.attend(q, k, v, rule=ak.Entmax(1.5), **parts)
+        to_itself = {f"{name} causal": causal for name in METHODS}
+        return dict.fromkeys(METHODS, sums) | to_itself | {"entmax": entmax}
+
+    require_equal(attended, [("b", "n", 4), ("b", "m", 4), ("b", "m", 3)], SIZES, 1e-5, dense)
 
 
 @pytest.mark.parametrize("length", [16, 1100])  # chunks of the batch: many members, and single ones
@@ -73,17 +83,20 @@ def test_attention_of_any_batch_and_one_length(length):
 
 
 def test_gradients_of_any_batch_and_length():
-    def gradients(q, k, v):
-        def loss(arrays, method):
+    def slopes(method, *arrays):
+        def loss(arrays):
             return jnp.sum(ak.attend(*arrays, kernel=ak.Gaussian(0.8), method=method) ** 2)
 
-        return {
-            f"{name} {part}": slope
-            for name, method in METHODS.items()
-            for part, slope in zip("qkv", jax.grad(loss)((q, k, v), method), strict=True)
-        }
+        return dict(zip("qkv", jax.grad(loss)(arrays), strict=True))
 
-    require_equal(gradients, [("b", "n", 2), ("b", "m", 2), ("b", "m", 3)], SIZES[:2], 1e-4)
+    def gradients(*arrays):
+        return {name: slopes(method, *arrays) for name, method in METHODS.items()}
+
+    def dense(*arrays):
+        return dict.fromkeys(METHODS, slopes(ak.Dense(), *arrays))
+
+    shapes = [("b", "n", 2), ("b", "m", 2), ("b", "m", 3)]
+    require_equal(gradients, shapes, SIZES[:2], 1e-4, dense)
 
 
 def test_multihead_attention_of_any_batch_and_length():
