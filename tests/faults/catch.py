@@ -3,10 +3,12 @@
     python tests/faults/catch.py --suite default --jobs 2
     python tests/faults/catch.py --suite all --jobs 2
 
-Each job works on a copy of the checkout of its own. It changes the one place of a fault, runs the
-test files that reach the changed code, most likely first, up to the first failure, and restores
-the file. Results are added to those that `--out` holds, and the second command runs just what the
-default tests did not catch; delete the file to begin anew. The tests must pass without faults.
+Each job works on a copy of the checkout of its own. It changes the one place of a fault, runs tests
+up to the first failure, and restores the file: first the test that caught the fault in an earlier
+run, then the test files that reach the changed code, most likely first. Results are added to those
+that `--out` holds, and the second command runs just what the default tests did not catch. With
+another `--out`, of which there is no file, earlier runs are forgotten. The tests must pass without
+faults.
 
 Which test files reach a change is read from coverage data, if they are given:
 
@@ -20,6 +22,7 @@ JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 lets the faults share compiled prog
 
 import argparse
 import concurrent.futures
+import itertools
 import json
 import os
 import queue
@@ -63,13 +66,20 @@ def environment(folder: Path) -> dict[str, str]:
     return same | {"PYTHONPATH": os.fspath(folder)}
 
 
-def run_tests(folder: Path, files: list[str], suite: str, seconds: float) -> tuple[str, str | None]:
+def batches_of(earlier: str | None, files: list[str]) -> list[list[str]]:
+    """The tests of each run of pytest: the one that failed in an earlier run, then all files."""
+    is_test = re.match(r"tests/\S+\.py::", earlier or "")
+    ends = list(itertools.accumulate((*BATCHES, len(files)), initial=0))
+    batches = [[earlier] if is_test else [], *(files[i:j] for i, j in itertools.pairwise(ends))]
+    return [batch for batch in batches if batch]
+
+
+def run_tests(
+    folder: Path, batches: list[list[str]], suite: str, seconds: float
+) -> tuple[str, str | None]:
     """Says "caught", "survived" or "out of time", and the first test that fails."""
-    end, at = time.monotonic() + seconds, 0
-    for size in (*BATCHES, len(files)):
-        batch, at = files[at : at + size], at + size
-        if not batch:
-            break
+    end = time.monotonic() + seconds
+    for batch in batches:
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "--tb=no", *batch]
         process = subprocess.Popen(
             [*command, "--all"] if suite == "all" else command,
@@ -91,7 +101,8 @@ def run_tests(folder: Path, files: list[str], suite: str, seconds: float) -> tup
             return "caught", failed[1]
         if process.returncode < 0:
             return "caught", f"signal {-process.returncode} among {', '.join(batch)}"
-        if process.returncode not in (0, 5):  # 5: no test of these files is in this suite
+        has_no_test = process.returncode == 4 and "::" in batch[0]  # renamed since the earlier run
+        if process.returncode not in (0, 5) and not has_no_test:  # 5: no test is in this suite
             raise SystemExit(f"{' '.join(command)} in {folder} ended unexpectedly:\n{said[-2000:]}")
     return "survived", None
 
@@ -141,12 +152,13 @@ def main() -> int:
 
     def catch(fault: dict) -> None:
         folder, begun = copies.get(), time.monotonic()
-        files = test_files(fault, folder, options.coverage)
+        earlier = found.get(fault["name"], {}).get("first_test")
+        batches = batches_of(earlier, test_files(fault, folder, options.coverage))
         place = folder / fault["file"]
         text, before = place.read_text(encoding="utf-8"), place.stat().st_mtime_ns
         try:
             place.write_text(text.replace(fault["old"], fault["new"]), encoding="utf-8")
-            how, test = run_tests(folder, files, options.suite, options.limit)
+            how, test = run_tests(folder, batches, options.suite, options.limit)
         finally:
             place.write_text(text, encoding="utf-8")
             os.utime(place, ns=(before, before))  # its bytecode is known by this time
