@@ -47,17 +47,20 @@ def docstrings_with_examples():
 
 
 def run(text):
-    """Runs the examples of a docstring one after the other, with the same names."""
+    """Runs the examples of a docstring one after the other, with the same names; returns how many
+    blocks and printed lines there are."""
     names = NAMES.copy()
-    for _, block in FENCED.findall(text):
-        if ">>>" not in block:
-            exec(textwrap.dedent(block), names)
+    blocks = [block for _, block in FENCED.findall(text) if ">>>" not in block]
+    for block in blocks:
+        exec(textwrap.dedent(block), names)
     without_fences = re.sub(r"^ *```.*$", "", text, flags=re.MULTILINE)
     test = doctest.DocTestParser().get_doctest(without_fences, names, "example", None, None)
     report = []
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    doctest.DocTestRunner(verbose=False, optionflags=flags).run(test, out=report.append)
+    runner = doctest.DocTestRunner(verbose=False, optionflags=flags)
+    lines = runner.run(test, out=report.append).attempted
     assert not report, "".join(report)
+    return len(blocks) + lines
 
 
 @pytest.mark.slow
@@ -65,7 +68,7 @@ def run(text):
 def test_example_runs(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plt.switch_backend("agg")
-    run(text)
+    assert run(text) > 0
     plt.close("all")
 
 
