@@ -103,7 +103,7 @@ def test_rows_of_weight_zero_do_not_count(x64):
 
         return [
             jax.value_and_grad(criterion)(jnp.log(2.0), kind(weights=weights), order)
-            for kind, order in ((ak.GCV, 0), (ak.AICc, 1), (ak.LeaveOneOut, 1))
+            for kind, order in ((ak.GCV, 0), (ak.AICc, 1), (ak.LeaveOneOut, 1), (ak.KFold, 0))
         ]
 
     more = (np.concatenate([x, x + 0.1, x + 99.0]), np.concatenate([y, y, y]))
