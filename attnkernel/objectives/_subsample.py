@@ -21,7 +21,8 @@ from ._rows import input_order
 
 MIN_ROWS = 1024  # from which several starts begin on a sample
 MIN_ROWS_OF_ONE_START = 2**17  # 4000 full terms then cost as much as 128 terms of all rows
-KEYS, TERMS = 1024, 128
+KEYS = 1024
+TERMS = 128  # in one dimension; of several the minima of so few are far from those of all rows
 KEYS_OF_ONE_START = 4000
 
 
@@ -30,7 +31,9 @@ def sample_of_leave_one_out(x: Float[Array, "n dim"], y: Array, starts: int) -> 
     n = len(x)
     if n < MIN_ROWS_OF_ONE_START and (n < MIN_ROWS or starts == 1):
         return None
-    keys, terms = (KEYS, TERMS) if n < MIN_ROWS_OF_ONE_START else (KEYS_OF_ONE_START, None)
+    keys, terms = KEYS, TERMS if x.shape[1] == 1 else None
+    if n >= MIN_ROWS_OF_ONE_START:
+        keys, terms = KEYS_OF_ONE_START, None
     # evenly spaced along the first input, so that the order of rows does not matter
     rows = np.asarray(input_order(x))[_even_indices(keys, n)]
     objective = _SubsampledLeaveOneOut(jnp.asarray(n, x.dtype), terms)

@@ -47,9 +47,10 @@ class LeaveOneOut(Validation):
         return self.mean(self.row_scores(predicted, as_real_array("y", y)))
 
     def subsample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> Sample | None:
-        """Returns 128 terms predicted from 1024 rows, if there are 1024 rows and several starts.
+        """Returns leave-one-out of 1024 rows, if there are as many and several starts.
 
-        From 131 072 rows, for any number of starts: leave-one-out of 4000 rows.
+        In one dimension 128 of its terms. From 131 072 rows, for any number of starts:
+        leave-one-out of 4000 rows.
         """
         if self.weights is not None or self.score is not squared_error:
             return None
