@@ -73,9 +73,10 @@ def fit(
     There are two drivers. *With* `optimizer`, training takes `steps` steps; a stochastic objective
     (`HoldOut`) draws new rows at each of them. *Without*, a search minimises a deterministic
     objective: BFGS from several starts inside bounds, in one program; the best end is kept. With
-    several parameters the starts are the given model and the lowest of many points of the box. With
-    many rows (`Objective.subsample`; for `LeaveOneOut` from 1024, or 131 072 for a single start)
-    the searches first go to the minima of a sample, and one goes on from each different minimum.
+    several parameters the starts are the given model and the lowest of many points of the box, and
+    every 20 steps the higher half of the searches is stopped, until two go on. With many rows
+    (`Objective.subsample`; for `LeaveOneOut` from 1024, or 131 072 for a single start) the searches
+    first go to the minima of a sample, and one goes on, on all rows, from each different minimum.
     Parameters without a slope, such as the width of a `Boxcar`, are searched on a grid.
 
     **Arguments:**

@@ -103,7 +103,8 @@ def _outcome_of_searches(
                 flags = find_unmoved(begin, end, box, jnp) & (len(end.loss) > 1)
             tree = jax.vmap(lambda _: _unravel_flags(box.lower, flags))(end.loss)
             no_slope = jnp.any(flags)
-        result = jnp.where(end.converged, Result.CONVERGED, Result.MAX_STEPS)
+        stopped = jnp.where(end.steps >= end.max_steps, Result.DROPPED, Result.MAX_STEPS)
+        result = jnp.where(end.converged, Result.CONVERGED, stopped)
         result = jnp.where(no_slope, Result.NO_SLOPE, result)
         result = jnp.where(end.diverged, Result.DIVERGED, result)
         loss = history["loss"][:, -1]

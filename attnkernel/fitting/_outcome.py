@@ -30,6 +30,7 @@ class Result(enum.IntEnum):
     MAX_STEPS = 3
     DIVERGED = 4
     TRAINED = 5
+    DROPPED = 6
 
     @property
     def message(self) -> str:
@@ -50,6 +51,7 @@ MESSAGES = {
         "as many parameters as rows, (d) numbers too large for the precision of y."
     ),
     Result.TRAINED: "all steps of the given optimiser were taken.",
+    Result.DROPPED: "the search was stopped before it converged: others were lower by then.",
 }
 
 

@@ -38,8 +38,8 @@ class Report(NamedTuple):
     `extrapolates` further rows where the polynomial extrapolates (`DataSupport`). `least_count` and
     `median_count` are of `effective_count` at the rows.
 
-    Of the `starts`, `converged`, `diverged` and `at_bound` are counts; `bounds` names the
-    parameters of the best start that are on a bound. `minima` are the minima besides the best:
+    Of the `starts`, `converged`, `diverged`, `dropped` and `at_bound` are counts; `bounds` names
+    the parameters of the best start that are on a bound. `minima` are the minima besides the best:
     models and criteria, the lowest first (for a deterministic criterion).
 
     ```python
@@ -67,6 +67,7 @@ class Report(NamedTuple):
     starts: int
     converged: int
     diverged: int
+    dropped: int
     at_bound: int
     is_search: bool
     bounds: tuple[str, ...]
@@ -107,6 +108,7 @@ class Report(NamedTuple):
             (self.converged, "converged"),
             (self.at_bound, "on a bound"),
             (self.diverged, "diverged"),
+            (self.dropped, "dropped for lower ones"),
         )
         of_them = ", ".join(f"{count} {what}" for count, what in counts if count)
         if not self.is_search:
@@ -167,6 +169,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         starts=len(results),
         converged=int(np.sum(np.isin(results, (Result.CONVERGED, Result.AT_BOUND)))),
         diverged=int(np.sum(results == Result.DIVERGED)),
+        dropped=int(np.sum(results == Result.DROPPED)),
         at_bound=int(np.sum(np.asarray(fit.starts.at_bound))),
         is_search=not np.any(results == Result.TRAINED),
         bounds=tuple(fit.on_bounds()),

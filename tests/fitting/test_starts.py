@@ -34,6 +34,27 @@ def test_search_of_several_lengthscales_finds_the_lowest_of_many_minima(
     found = ak.fit(model, x, y, objective=ak.LeaveOneOut())
     assert found.loss < 1.01 * best
     assert len(found.starts.loss) == 10
+    # after 20 steps 5 of 10 searches go on, after 40 steps 3, then 2
+    steps, loss = map(np.asarray, (found.starts.steps, found.starts.loss))
+    is_dropped = np.asarray(found.starts.result) == ak.fitting.Result.DROPPED
+    assert is_dropped.any()
+    assert set(steps[is_dropped]) <= {20, 40, 60}
+    for count, kept in ((20, 5), (40, 3), (60, 2)):
+        assert np.sum(steps > count) <= kept
+    assert not is_dropped[np.argmin(loss)]
+    assert not np.asarray(found.starts.converged)[is_dropped].any()
+
+
+def test_sample_of_several_columns_predicts_all_of_its_rows(x64):
+    """Of one column 128 terms do; of several their minimum is far from that of all rows."""
+    rng = np.random.default_rng(5)
+    n, model = 1300, ak.KernelRegression(ak.Gaussian(0.4))
+    x, y = rng.normal(size=(n, 2)), rng.normal(size=n)
+    sample = ak.LeaveOneOut().subsample(jnp.asarray(x), jnp.asarray(y), starts=10)
+    longer = (n / 1024) ** (1 / 6)  # more rows have a shorter lengthscale
+    rescaled = ak.KernelRegression(ak.Gaussian(0.4 * longer))
+    expected = longer**-4 * ak.LeaveOneOut()(rescaled, sample.x, sample.y)
+    np.testing.assert_allclose(sample.objective(model, sample.x, sample.y), expected, rtol=1e-9)
 
 
 def test_one_warning_names_the_columns_on_a_bound():
