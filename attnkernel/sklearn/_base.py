@@ -23,6 +23,7 @@ from ..fitting import Fit, fit
 from ..models import BiasReduced, KernelRegression
 from ..models._empty import known_policy
 from ..objectives import GCV, AICc, LeaveOneOut, Objective
+from ._candidates import AUTO, fit_candidates, kernel_of, require_comparable
 from ._deduplicate import merge_duplicates
 
 KERNELS = {
@@ -71,7 +72,10 @@ class KernelEstimator(BaseEstimator):
 
     def _fit_smoother(self, x: Matrix, y: np.ndarray, sample_weight: Any) -> None:
         """Sets `model_`, `fit_` and `lengthscale_` from numeric inputs and labels."""
-        require_bool("per_dimension", self.per_dimension)
+        is_auto = self._orders() != (self.order,) or self._is_auto(self.per_dimension)
+        if not self._is_auto(self.per_dimension):
+            require_bool("per_dimension", self.per_dimension)
+        self.order_ = self._orders()[0]
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, x, dtype=np.float64)
         objective = self.objective
@@ -82,6 +86,8 @@ class KernelEstimator(BaseEstimator):
                 f"objective must be deterministic; {type(objective).__name__} draws at random. Try "
                 f"ak.KFold(5), or ak.fit, which takes an optimiser."
             )
+        if objective is not None and is_auto:
+            require_comparable(objective)
         on_empty = known_policy(self.on_empty)
         with enable_x64(True):
             rows = merge_duplicates(x, y, sample_weight)
@@ -97,16 +103,53 @@ class KernelEstimator(BaseEstimator):
                 x, y, weights = self._rows[:3]
                 # a criterion needs a finite prediction for an empty neighbourhood
                 policy = "mean" if on_empty == "mean" else "nearest"
-                start = self.smoother(kernel, policy)
-                parts = {"objective": objective, "weights": weights, "starts": self.starts}
-                self.fit_ = fit(start, x, y, **parts)
-                found = self.fit_.model.kernel
+                if is_auto and not isinstance(self.kernel, kernels.Kernel):
+                    found = self._choose(objective, policy)
+                else:
+                    start = self.smoother(kernel, policy)
+                    parts = {"objective": objective, "weights": weights, "starts": self.starts}
+                    self.fit_ = fit(start, x, y, **parts)
+                    found = self.fit_.model.kernel
                 self.model_ = self.smoother(found, on_empty)
             self._set_lengthscale()
 
-    def smoother(self, kernel: kernels.Kernel, on_empty: Any) -> KernelRegression | BiasReduced:
-        """Returns the model of the estimator's order, bias-reduced if `iterations` is above 1."""
-        model = KernelRegression(kernel, order=self.order, on_empty=on_empty)
+    def _choose(self, objective: Objective, policy: Any) -> kernels.Kernel:
+        """Returns the kernel of the best candidate, and sets `fit_` and `order_`.
+
+        `policy`: the prediction where no row has weight, during the search.
+        """
+        sides = (False, True) if self._is_auto(self.per_dimension) else (self.per_dimension,)
+        sides = sides if self._rows.x.shape[1] > 1 else (True,)
+        best = fit_candidates(
+            lambda kernel, order: self.smoother(kernel, policy, order),
+            KERNELS[self.kernel],
+            self._rows[:3],
+            self._orders(),
+            sides,
+            objective,
+            self.starts,
+        )
+        self.fit_, self.order_ = best.fit, best.order
+        return kernel_of(best)
+
+    def _orders(self) -> tuple[Any, ...]:
+        """Returns the orders among which to choose: 0 and 1 for "auto"."""
+        return (0, 1) if self._is_auto(self.order) else (self.order,)
+
+    @staticmethod
+    def _is_auto(parameter: Any) -> bool:
+        """Whether a parameter is "auto"."""
+        return isinstance(parameter, str) and parameter == AUTO
+
+    def smoother(
+        self, kernel: kernels.Kernel, on_empty: Any, order: Any = None
+    ) -> KernelRegression | BiasReduced:
+        """Returns the model of an order, bias-reduced if `iterations` is above 1.
+
+        `order`: default: `order_`.
+        """
+        order = self.order_ if order is None else order
+        model = KernelRegression(kernel, order=order, on_empty=on_empty)
         iterations = as_integer("iterations", self.iterations, 1)
         return model if iterations == 1 else BiasReduced(model, iterations)
 

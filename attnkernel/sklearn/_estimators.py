@@ -49,7 +49,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     - `kernel`: `"gaussian"`, `"laplace"`, `"matern32"`, `"matern52"`, `"rational-quadratic"`,
       `"cauchy"`, `"boxcar"`, `"triangular"`, `"epanechnikov"`, `"biweight"`, `"triweight"`,
       `"tricube"`, `"cosine"`; or a kernel of attnkernel, from which the search starts.
-    - `order`: p, 0 (Nadaraya-Watson), 1 (local linear) or 2.
+    - `order`: p, 0 (Nadaraya-Watson), 1 (local linear) or 2; "auto" chooses 0 or 1. Default 0.
     - `iterations`: k, of bias reduction, see `ak.BiasReduced`. Default 1: none. For more, choose
       `"aicc"` or `"gcv"`: leave-one-out then takes k n³ operations.
     - `objective`: what the search minimises: `"leave-one-out"`, `"gcv"`, `"aicc"`, or any
@@ -57,17 +57,26 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
       is used as it is, and a named one with $\ell_k = s_k n^{-1/(d+4)}$, Scott's rule.
     - `lengthscale`: ℓ in the units of X, one number or shape (n_features,); there is then no
       search. An infinite ℓ excludes the column.
-    - `per_dimension`: whether a search gives each column its own ℓ; for named kernels.
+    - `per_dimension`: whether a search gives each column its own ℓ; for named kernels. Default
+      True. "auto" chooses between that and one ℓ for all columns, in their standard deviations.
     - `on_empty`: the prediction where no row has weight: `"nearest"` (the label of the nearest
       input, in the units of X), `"mean"` (the weighted mean of all labels), `"nan"` or `"raise"`.
     - `starts`: number of starts of the search. Default: 10.
+
+    `KernelRegressor(order="auto", per_dimension="auto")` fits four candidates and takes the one
+    with the least $\log L + p \log(n) / n$: L is the criterion, p the number of lengthscales, n
+    that of distinct inputs (for AICc, itself in place of $\log L$). A lengthscale for each column
+    overfits where columns are many and labels noisy: with 5 folds on diabetes R² is 0.42 by the
+    defaults and 0.51 by "auto". It takes several times as long, and local lines compile for
+    seconds. Without a search "auto" is order 0. `KernelClassifier` takes "auto" too.
 
     A constant column is excluded. For two distinct inputs ℓ is an eighth of their distance; for
     constant labels it follows Scott's rule. No search is run for these.
 
     **Attributes:** `lengthscale_`, ℓ in the units of X (one number or one per column, infinite for
     an excluded one; missing if the kernel has none); `model_`, a `KernelRegression` or a
-    `BiasReduced`; `fit_`, the `Fit` to the distinct inputs, or None without a search; `X_`, `y_`;
+    `BiasReduced`; `fit_`, the `Fit` to the distinct inputs, or None without a search, in standard
+    deviations of the columns if "auto" took one ℓ; `order_`, the order; `X_`, `y_`;
     `n_features_in_`, `feature_names_in_`. Their arrays of JAX are in float64: use them inside
     `jax.enable_x64(True)`.
 

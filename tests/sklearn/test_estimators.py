@@ -127,6 +127,56 @@ def test_policy_raise_where_no_row_has_weight():
         model.predict([[50.0, 50.0]])
 
 
+def curve(x, rng):
+    return np.sin(9 * x[:, 0]) + 0.1 * rng.normal(size=len(x))  # column 1 has no effect
+
+
+def plane(x, rng):
+    return x @ [2.0, 1.0] + 0.3 * rng.normal(size=len(x))
+
+
+@pytest.mark.parametrize(("of", "is_common", "order"), [(curve, False, None), slow(plane, True, 1)])
+def test_auto_takes_the_least_criterion_penalised_by_the_number_of_lengthscales(
+    of, is_common, order
+):
+    """A common lengthscale is in standard deviations: the units of columns do not matter."""
+    draw = np.random.default_rng(3)
+    x = draw.uniform(size=(40, 2))
+    y = of(x, draw)
+    units = np.array([1e-3, 1e3])
+    model = KernelRegressor(order="auto", per_dimension="auto", starts=2).fit(x * units, y)
+    criteria = {}
+    deviation = x.std(0)
+    for p in (0, 1):
+        for per_dimension in (False, True):
+            # inputs with standard deviations of 1
+            one = KernelRegressor(order=p, per_dimension=per_dimension, starts=2)
+            loss = one.fit(x / deviation, y).fit_.loss
+            criteria[p, per_dimension] = np.log(loss) + (1 + per_dimension) * np.log(40) / 40
+    best = min(criteria, key=criteria.get)
+    assert best[1] is not is_common
+    assert order is None or best[0] == order
+    assert model.order_ == best[0]
+    relative = model.lengthscale_ / (units * deviation)
+    assert np.isclose(*relative, rtol=1e-12, atol=0) == is_common
+    inside = draw.uniform(0.3, 0.7, (M, 2))
+    expected = smoother(inside, x, relative * deviation, model.order_) @ y
+    np.testing.assert_allclose(model.predict(inside * units), expected, rtol=1e-6)
+    assert by_pickle(model).order_ == model.order_
+
+
+def test_auto_compares_criteria_with_a_logarithm():
+    class Shifted(ak.Objective):
+        is_stochastic = False
+
+        def __call__(self, model, x, y, *, key=None):
+            return ak.LeaveOneOut()(model, x, y) - 100.0
+
+    with pytest.raises(ValueError, match=r'"auto".*logarithm.*got Shifted'):
+        KernelRegressor(order="auto", objective=Shifted()).fit(X, Y)
+    assert KernelRegressor(order="auto", lengthscale=0.5).fit(X, Y).order_ == 0
+
+
 @pytest.mark.parametrize(
     "objective",
     ["leave-one-out", slow(ak.KFold(4), id="4 folds")],
