@@ -6,7 +6,7 @@ without a value, and only its shape and dtype are checked.
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -16,6 +16,11 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
+if TYPE_CHECKING:  # which of the two an expression is, a type checker cannot tell
+    AnyArray = Any
+else:
+    AnyArray = jax.Array | np.ndarray | np.generic
+
 MAX_MERGED_SHARE = 0.01  # of the distinct numbers of a column, by rounding
 MAX_CLUSTER_GAP_STEPS = 1e3  # of the narrower dtype, between neighbours of a cluster
 MAX_CHECKED_STEPS = 1e5  # of the narrower dtype, over the range of a cluster
@@ -24,6 +29,25 @@ MAX_CHECKED_STEPS = 1e5  # of the narrower dtype, over the range of a cluster
 def precise_matmul(a: Array, b: Array) -> Array:
     """Returns the matrix product in the full precision of its dtype, on any device."""
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+
+def namespace_of(array: Any) -> Any:
+    """Returns the module whose functions take an array: `numpy`, which compiles nothing, or
+    `jax.numpy`."""
+    return array.__array_namespace__()
+
+
+def as_numpy_if_concrete(tree: Any) -> Any:
+    """Returns a tree with its numbers as NumPy arrays; arrays that are traced stay as they are."""
+    is_known = lambda leaf: eqx.is_array_like(leaf) and is_concrete(leaf)  # noqa: E731
+    return jax.tree.map(lambda leaf: np.asarray(leaf) if is_known(leaf) else leaf, tree)
+
+
+def to_jax(tree: Any) -> Any:
+    """Returns a tree with its NumPy arrays as arrays of JAX; compiles nothing."""
+    is_numpy = lambda leaf: isinstance(leaf, np.ndarray | np.generic)  # noqa: E731
+    arrays, rest = eqx.partition(tree, is_numpy)
+    return eqx.combine(jax.device_put(arrays), rest)
 
 
 def is_concrete(*arrays: ArrayLike) -> bool:
@@ -41,7 +65,7 @@ def is_concrete(*arrays: ArrayLike) -> bool:
 def is_on_host(*trees: Any) -> bool:
     """Whether all arrays of the trees are concrete, and no `jit` surrounds the call."""
     # inside `jit` every new array is a tracer
-    return is_concrete(jnp.zeros(()), *filter(eqx.is_array, jax.tree.leaves(trees)))
+    return is_concrete(jax.device_put(np.zeros(())), *filter(eqx.is_array, jax.tree.leaves(trees)))
 
 
 def is_on_one_device(*trees: Any) -> bool:

@@ -7,12 +7,20 @@ A number that is written is trained. A default is fixed, except that of a length
 import dataclasses
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .arrays import as_float64, as_real_array, is_concrete, wider_dtype
+from .arrays import (
+    as_float64,
+    as_numpy_if_concrete,
+    as_real_array,
+    is_concrete,
+    namespace_of,
+    wider_dtype,
+)
 from .parameters import (
     Between,
     Constant,
@@ -21,6 +29,7 @@ from .parameters import (
     Parameter,
     Positive,
     PositiveParameter,
+    log_of,
     nested_tuples,
 )
 
@@ -93,7 +102,8 @@ def positive(
     axes = _count_dimension_axes(name, value) if per_dimension else 0
     if is_fixed:
         return constant(value, axes)
-    return Positive(jnp.log(as_trained(name, value)), axes)
+    trained = as_trained(name, value)
+    return Positive(log_of(trained, trained.dtype), axes)
 
 
 def between(
@@ -120,9 +130,9 @@ def between(
     _require_strictly_between(
         name, value, low, most, f"above {low:g}, and below {shown} to be fitted", hint
     )
-    trained = as_trained(name, value)
-    share = (trained - low) / (most - low).astype(trained.dtype)
-    return Between(jnp.log(share) - jnp.log1p(-share), axes, low, high)
+    trained = as_numpy_if_concrete(as_trained(name, value))
+    share, xp = (trained - low) / (most - low).astype(trained.dtype), namespace_of(trained)
+    return Between(jax.device_put(xp.log(share) - xp.log1p(-share)), axes, low, high)
 
 
 def as_trained(name: str, value: ArrayLike) -> Float[Array, "..."]:

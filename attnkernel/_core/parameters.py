@@ -22,7 +22,7 @@ import wadler_lindig as wl
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .arrays import is_concrete
+from .arrays import as_numpy_if_concrete, is_concrete, namespace_of
 
 MAX_SHOWN = 16  # numbers of one parameter that its repr lists
 
@@ -174,7 +174,7 @@ class Positive(Trained):
     @property
     def value(self) -> Float[Array, "..."]:
         if is_concrete(self.z):  # no program, and no warning at a float64 where x64 is off
-            return jnp.asarray(np.exp(np.clip(np.asarray(self.z), *self._safe_exponents())))
+            return jax.device_put(np.exp(np.clip(np.asarray(self.z), *self._safe_exponents())))
         return jnp.exp(self.log())
 
     def log(self) -> Float[Array, "..."]:
@@ -187,7 +187,7 @@ class Positive(Trained):
         return 0.999 * math.log(float(limits.tiny)), 0.999 * math.log(float(limits.max))
 
     def at(self, value: ArrayLike) -> "Positive":
-        return Positive(jnp.log(value).astype(self.z.dtype), self.axes)
+        return Positive(log_of(value, self.z.dtype), self.axes)
 
     def times(self, factor: ArrayLike) -> "Positive":
         """The parameter whose value is this one times a positive factor."""
@@ -215,6 +215,14 @@ class Between(Trained):
         limits = jnp.finfo(self.z.dtype)
         low, high = (0.8 * math.log(float(least)) for least in (limits.tiny, limits.eps))
         return jnp.clip(self.z, high if self.low else low, -high)
+
+
+def log_of(value: ArrayLike, dtype: Any) -> Float[Array, "..."]:
+    """Returns the logarithms of numbers of at least 0, in this dtype; compiles nothing if they
+    are concrete."""
+    value = as_numpy_if_concrete(value)
+    with np.errstate(divide="ignore"):
+        return jax.device_put(namespace_of(value).log(value).astype(dtype))
 
 
 PositiveParameter = Positive | Constant | ConstantOfHeads

@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .arrays import as_real_array, is_concrete, require_finite, wider_dtype
+from .arrays import AnyArray, as_real_array, is_concrete, require_finite, wider_dtype
 
 MIN_FIT_ROWS = 3
 
@@ -40,7 +40,7 @@ def as_valid_weights(weights: ArrayLike) -> Float[Array, "..."] | Bool[Array, ".
     return array
 
 
-def is_positive(weights: Float[Array, "..."] | Bool[Array, "..."]) -> Bool[Array, "..."]:
+def is_positive(weights: Float[AnyArray, "..."] | Bool[AnyArray, "..."]) -> Bool[AnyArray, "..."]:
     """Returns which rows have weight; weights may be Booleans."""
     return weights if weights.dtype == bool else weights > 0
 

@@ -15,11 +15,14 @@ of all searches use up their steps. A start without a finite loss takes all of t
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from .._core.arrays import precise_matmul
+from .._core.arrays import as_numpy_if_concrete, namespace_of, precise_matmul
+from ._problem import flat_rows
 
 FIRST_STEP_LENGTH = 0.1
 MAX_STEP_LENGTH = 1.0
@@ -45,29 +48,38 @@ class Bfgs(NamedTuple):
     diverged: Bool[Array, ""]
 
     @classmethod
-    def start(cls, z: PyTree) -> "Bfgs":
-        """Returns a search whose first trial is z."""
-        flat, _ = ravel_pytree(z)
-        zeros, count, false = jnp.zeros_like(flat), jnp.zeros((), int), jnp.zeros((), bool)
+    def start(cls, z: PyTree, axes: int = 1) -> "Bfgs":
+        """Returns searches, stacked along leading axes, whose first trials are the entries of z.
+
+        `axes`: the number of leading axes, 1 of starts, 2 of fits and starts. Of NumPy arrays if
+        z is: nothing is compiled.
+        """
+        xp, index = namespace_of(jax.tree.leaves(z)[0]), jnp.result_type(int)
+        flat = flat_rows(z, axes, xp)
+        *number, params = flat.shape
+        zeros, count, false = xp.zeros_like(flat), xp.zeros(number, index), xp.zeros(number, bool)
         return cls(
             z=z,
-            loss=jnp.asarray(jnp.inf, float),
+            loss=xp.full(number, xp.inf, jnp.result_type(float)),
             gradient=zeros,
-            inverse=jnp.eye(len(flat), dtype=flat.dtype),
+            inverse=xp.tile(xp.eye(params, dtype=flat.dtype), (*number, 1, 1)),
             has_curvature=false,
             direction=zeros,
-            length=zeros.sum(),
+            length=xp.zeros(number, flat.dtype),
             accepted=count,
             idle=count,
             steps=count,
-            max_steps=jnp.full((), jnp.iinfo(count.dtype).max, count.dtype),
+            max_steps=xp.full(number, np.iinfo(index).max, index),
             converged=false,
             diverged=false,
         )
 
     def restart(self) -> "Bfgs":
-        """Returns a search from here that keeps H, for another objective of similar curvature."""
-        fresh = Bfgs.start(self.z)
+        """Returns searches from here that keep H, for another objective of similar curvature.
+
+        `self`: searches stacked along a leading axis.
+        """
+        fresh = Bfgs.start(as_numpy_if_concrete(self.z))
         return fresh._replace(inverse=self.inverse, has_curvature=self.has_curvature)
 
     def is_stopped(self) -> Bool[Array, ""]:

@@ -7,11 +7,10 @@ as one inside. (James and Roos, *MINUIT*, 1975.) A leaf without bounds is its ow
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray, PyTree
+from jaxtyping import PyTree
 
-from .._core.arrays import is_concrete
+from .._core.arrays import AnyArray, as_numpy_if_concrete, is_concrete, namespace_of
 
 EDGE_WIDTH = 1e-3  # in half-widths: a parameter closer to a bound counts as on it
 
@@ -50,68 +49,76 @@ class Box(eqx.Module):
     def contains(self, params: PyTree) -> bool:
         """Whether known parameters lie inside the bounds, edges included."""
         inside = jax.tree.map(
-            lambda low, high, theta: bool(jnp.all((low <= theta) & (theta <= high))),
-            self.lower,
-            self.upper,
-            params,
+            lambda low, high, theta: bool(np.all((low <= theta) & (theta <= high))),
+            *map(as_numpy_if_concrete, (self.lower, self.upper, params)),
         )
         return all(jax.tree.leaves(inside))
 
     def inside(self, z: PyTree) -> PyTree:
         """Returns parameters θ from free variables z."""
 
-        def leaf(low: Array, high: Array, z: Array) -> Array:
-            centre, half, bounded = _centre_and_half_width(low, high)
-            return jnp.where(bounded, centre + half * jnp.sin(jnp.where(bounded, z, 0.0)), z)
+        def leaf(low: AnyArray, high: AnyArray, z: AnyArray) -> AnyArray:
+            centre, half, bounded = _centre_and_half_width(low, high, z)
+            xp = namespace_of(z)
+            return xp.where(bounded, centre + half * xp.sin(xp.where(bounded, z, 0.0)), z)
 
         return jax.tree.map(leaf, self.lower, self.upper, z)
 
     def free(self, params: PyTree) -> PyTree:
         """Returns free variables z from parameters θ; those outside are moved just inside."""
 
-        def leaf(low: Array, high: Array, theta: Array) -> Array:
-            centre, half, bounded = _centre_and_half_width(low, high)
-            inner = jnp.clip((theta - centre) / half, -1 + 10 * EDGE_WIDTH, 1 - 10 * EDGE_WIDTH)
-            return jnp.where(bounded, jnp.arcsin(jnp.where(bounded, inner, 0.0)), theta)
+        def leaf(low: AnyArray, high: AnyArray, theta: AnyArray) -> AnyArray:
+            centre, half, bounded = _centre_and_half_width(low, high, theta)
+            xp = namespace_of(theta)
+            inner = xp.clip((theta - centre) / half, -1 + 10 * EDGE_WIDTH, 1 - 10 * EDGE_WIDTH)
+            return xp.where(bounded, xp.arcsin(xp.where(bounded, inner, 0.0)), theta)
 
         return jax.tree.map(leaf, self.lower, self.upper, params)
 
     def edges(self, params: PyTree) -> PyTree:
         """Returns −1 for each parameter on its lower bound, 1 on its upper bound, else 0."""
 
-        def leaf(low: Array, high: Array, theta: Array) -> Array:
-            centre, half, bounded = _centre_and_half_width(low, high)
-            on_edge = bounded & (jnp.abs(theta - centre) >= (1 - EDGE_WIDTH) * half)
-            return jnp.where(on_edge, jnp.sign(theta - centre), 0).astype(int)
+        def leaf(low: AnyArray, high: AnyArray, theta: AnyArray) -> AnyArray:
+            centre, half, bounded = _centre_and_half_width(low, high, theta)
+            xp = namespace_of(theta)
+            on_edge = bounded & (xp.abs(theta - centre) >= (1 - EDGE_WIDTH) * half)
+            # int32, which a program without x64 reads as it is
+            return xp.where(on_edge, xp.sign(theta - centre), 0).astype(np.int32)
 
         return jax.tree.map(leaf, self.lower, self.upper, params)
 
-    def starts(self, params: PyTree, number: int, key: PRNGKeyArray) -> PyTree:
+    def starts(self, params: PyTree, number: int) -> PyTree:
         """Returns `params` and number − 1 further points of the box, along a leading axis.
 
         A Latin hypercube: each bounded parameter takes evenly spaced values between its bounds,
-        in its own random order. Unbounded parameters keep their values.
+        in its own random order, the same in each call. Unbounded parameters keep their values.
         """
-        levels = (jnp.arange(number - 1) + 0.5) / (number - 1) if number > 1 else jnp.zeros(0)
-        leaves, structure = jax.tree.flatten(params)
-        keys = jax.tree.unflatten(structure, list(jax.random.split(key, len(leaves))))
+        random = np.random.default_rng(0)
+        levels = 2.0 * (np.arange(number - 1) + 0.5) / max(number - 1, 1) - 1.0
 
-        def leaf(low: Array, high: Array, theta: Array, key: PRNGKeyArray) -> Array:
-            centre, half, bounded = _centre_and_half_width(low, high)
-            columns = jnp.broadcast_to(levels[:, None], (number - 1, theta.size))
-            unit = jax.random.permutation(key, columns, independent=True)
-            unit = unit.reshape(number - 1, *theta.shape).astype(theta.dtype)
-            place = jax.vmap(lambda unit: jnp.where(bounded, centre + half * (2 * unit - 1), theta))
-            return jnp.concatenate([theta[None], place(unit)])
+        def leaf(low: AnyArray, high: AnyArray, theta: AnyArray) -> AnyArray:
+            xp = namespace_of(theta)
+            places = random.permuted(np.tile(levels[:, None], theta.size), axis=0)
+            places = places.reshape(number - 1, *theta.shape).astype(theta.dtype)
+            centre, half, bounded = _centre_and_half_width(low, high, places)
+            unmoved = xp.broadcast_to(theta, places.shape)
+            others = xp.where(bounded, centre + half * places, unmoved)
+            return xp.concatenate([theta[None], others])
 
-        return jax.tree.map(leaf, self.lower, self.upper, params, keys)
+        return jax.tree.map(leaf, self.lower, self.upper, params)
 
 
-def _centre_and_half_width(low: Array, high: Array) -> tuple[Array, Array, Array]:
+def _centre_and_half_width(
+    low: AnyArray, high: AnyArray, like: AnyArray
+) -> tuple[AnyArray, AnyArray, AnyArray]:
     """Returns centre, half-width and whether both bounds are finite, for each entry of a leaf.
 
-    `low`, `high`: arrays of lower and upper bounds. Centre 0 and half-width 1 without bounds.
+    `low`, `high`: arrays of lower and upper bounds; `like`: an array whose shape the results have.
+    Centre 0 and half-width 1 without bounds.
     """
-    bounded = jnp.isfinite(low) & jnp.isfinite(high)
-    low, high = jnp.where(bounded, low, -1.0), jnp.where(bounded, high, 1.0)
-    return 0.5 * (low + high), 0.5 * (high - low), bounded
+    xp = namespace_of(low)
+    bounded = xp.isfinite(low) & xp.isfinite(high)
+    low, high = xp.where(bounded, low, -1.0), xp.where(bounded, high, 1.0)
+    found = (0.5 * (low + high), 0.5 * (high - low), bounded)
+    centre, half, bounded = (xp.broadcast_to(part, like.shape) for part in found)
+    return centre, half, bounded

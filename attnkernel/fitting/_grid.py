@@ -6,16 +6,14 @@ jumps where a distance between two points is passed. A descent does not leave it
 
 from typing import Any
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool
 
+from .._core.arrays import as_numpy_if_concrete
 from ._bfgs import Bfgs
 from ._bounds import Box
-from ._problem import Problem, flat_rows, take
+from ._problem import flat_rows, take, unravel_rows
 from ._search import Searched, Searches
 
 GRID_LEVELS = 256  # over the whole box, evenly in the parameter (a lengthscale: its logarithm)
@@ -32,28 +30,29 @@ def search_grids(
     With several parameters, grids along those and a search along the others alternate until
     nothing is gained.
     """
-    (begin, end, history), problem = searched, searches.problem
-    assert problem.box is not None
-    without_slope = find_unmoved(begin, end, problem.box)
+    (begin, end, history), box = as_numpy_if_concrete(searched), searches.problem.box
+    assert box is not None
+    without_slope = find_unmoved(begin, end, box)
     if not np.any(without_slope):
         return searched, without_slope
     loss = np.where(np.isfinite(end.loss), end.loss, np.inf)
     best = int(np.argmin(loss))
     state, loss = take(best, end), loss[best]
     for _ in range(MAX_ROUNDS):
-        z, least, without_slope = _grid_minimum(state.z, without_slope, problem)
+        z, least, without_slope = _grid_minimum(state.z, without_slope, searches)
         if not least < loss:
             break
-        state, loss = state._replace(z=z, loss=jnp.asarray(least)), least
+        state, loss = state._replace(z=z, loss=np.asarray(least)), least
         if len(without_slope) == 1:
             break
         # one search; the others are stopped, so that the compiled program is the same
-        several = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(end.steps)), Bfgs.start(z))
-        several = several._replace(converged=jnp.arange(len(end.steps)) > 0)
+        number = searches.number
+        several = Bfgs.start(take(np.zeros(number, int), unravel_rows(flat_rows(z, 0)[None], z)))
+        several = several._replace(converged=np.arange(number) > 0)
         found = take(0, searches.run(several).end)
         if found.loss < loss:
             state, loss = found, found.loss
-    end = jax.tree.map(lambda leaf, one: jnp.asarray(leaf).at[best].set(one), end, state)
+    end = jax.tree.map(lambda leaf, one: _with_entry(leaf, best, one), end, state)
     losses = np.array(history["loss"])
     losses[best, -1] = state.loss
     return Searched(begin, end, history | {"loss": losses}), without_slope
@@ -71,7 +70,7 @@ def find_unmoved(begin: Any, end: Bfgs, box: Box, xp: Any = np) -> Any:
 
 
 def _grid_minimum(
-    z: Any, which: Bool[np.ndarray, " params"], problem: Problem
+    z: Any, which: Bool[np.ndarray, " params"], searches: Searches
 ) -> tuple[Any, float, Bool[np.ndarray, " params"]]:
     """Minimises the loss over a grid along each flagged parameter, one after the other.
 
@@ -80,12 +79,11 @@ def _grid_minimum(
     **Returns:** free variables; the loss there; which parameters have a loss that varies over
     their grid with zero slope at all of its points.
     """
-    flat, unravel = ravel_pytree(z)
-    point, without = np.array(flat), np.zeros(len(which), bool)
+    point, without = flat_rows(z, 0).copy(), np.zeros(len(which), bool)
     least = np.inf
     levels = np.linspace(-1.0, 1.0, GRID_LEVELS)
     for j in map(int, np.flatnonzero(which)):
-        values, slopes = _loss_along_parameter(point, j, levels, unravel, problem)
+        values, slopes = _loss_along_parameter(point, j, levels, searches)
         without[j] = np.all(slopes == 0) and len(np.unique(values[np.isfinite(values)])) > 1
         if not without[j]:
             continue
@@ -93,9 +91,7 @@ def _grid_minimum(
         step = levels[1] - levels[0]
         finer = levels[best][:, None] + step * np.linspace(-1.0, 1.0, 2 * REFINEMENT + 1)
         finer = np.clip(np.unique(finer), -1.0, 1.0)
-        padding = REFINED_LEVELS * (2 * REFINEMENT + 1) - len(finer)  # one shape, one program
-        finer = np.append(finer, np.full(padding, 1.0))
-        found, _ = _loss_along_parameter(point, j, finer, unravel, problem)
+        found, _ = _loss_along_parameter(point, j, finer, searches)
         values, places = np.append(values, found), np.append(levels, finer)
         order = np.argsort(places)
         values, places = values[order], places[order]
@@ -106,29 +102,25 @@ def _grid_minimum(
         run = np.argmax(places[last] - places[first])
         point[j] = np.arcsin(0.5 * (places[first[run]] + places[last[run]]))
         least = float(np.min(values))
-    return unravel(jnp.asarray(point)), least, without
+    return take(0, unravel_rows(point[None], z)), least, without
 
 
 def _loss_along_parameter(
-    point: np.ndarray, j: int, levels: np.ndarray, unravel: Any, problem: Problem
+    point: np.ndarray, j: int, levels: np.ndarray, searches: Searches
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the losses and the derivatives by parameter j along a line, each of shape (levels,).
 
     `point`: free variables, shape (params,), of which the j-th is replaced; `levels`: its places
-    between the bounds, −1 the lower and 1 the upper; `unravel`: from a vector to the tree.
+    between the bounds, −1 the lower and 1 the upper.
     """
     points = np.broadcast_to(point, (len(levels), len(point))).copy()
     points[:, j] = np.arcsin(levels)
-    values, slopes = jax.device_get(_losses_and_gradients(jnp.asarray(points), unravel, problem))
-    return np.where(np.isfinite(values), values, np.inf), slopes[:, j]
+    values, slopes = searches.losses_and_gradients(points)
+    return values, slopes[:, j]
 
 
-@eqx.filter_jit
-def _losses_and_gradients(
-    points: Float[Array, "points params"], unravel: Any, problem: Problem
-) -> tuple[Float[Array, " points"], Float[Array, "points params"]]:
-    """Returns the loss and its gradient at each row of `points`, vectors of free variables.
-
-    `unravel`: from a vector to the tree of free variables.
-    """
-    return jax.lax.map(jax.value_and_grad(lambda flat: problem.loss(unravel(flat))), points)
+def _with_entry(array: Any, i: int, entry: Any) -> np.ndarray:
+    """Returns a copy of the array with another entry i."""
+    copy = np.array(array)
+    copy[i] = entry
+    return copy

@@ -1,17 +1,17 @@
-"""The local minima that searches reached: curvature, Newton steps and distances between models."""
+"""The local minima that searches reached: their curvature, and distances between models."""
 
+from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, PyTree
 
-from ..objectives._objective import Objective
-from ..objectives._rows import pad_data
+from .._core.arrays import as_numpy_if_concrete
+from ._bounds import Box
 from ._outcome import Result, Starts
+from ._problem import flat_rows
 
 
 def parameter_distance(model: Any, other: Any) -> float:
@@ -28,7 +28,7 @@ def model_of_start(starts: Starts, i: int) -> Any:
     """Returns the model in which start i ended; on the host, which compiles nothing."""
 
     def entry(leaf: Any) -> Any:
-        return jnp.asarray(np.asarray(leaf)[i]) if eqx.is_array(leaf) else leaf
+        return jax.device_put(np.asarray(leaf)[i]) if eqx.is_array(leaf) else leaf
 
     return jax.tree.map(entry, starts.end)
 
@@ -38,47 +38,33 @@ def ended_inside(starts: Starts) -> Bool[np.ndarray, " starts"]:
     return ~(np.asarray(starts.at_bound) | (np.asarray(starts.result) == Result.DIVERGED))
 
 
-def is_convex(curvature: Array) -> bool:
-    """Whether a curvature, relative to the objective, is positive beyond rounding.
+def is_minimum(searches: Any, params: PyTree, tolerance: float) -> bool:
+    r"""Whether the loss L of `Searches` has a minimum at parameters, or near them.
 
-    It falls with the number of rows: the gain of a lengthscale in leave-one-out as $n^{-4/(d+4)}$.
+    It has if the least eigenvalue of $\nabla^2 L / |L|$ is positive beyond rounding, and if the
+    Newton step $(\nabla^2 L)^{-1} \nabla L$ changes no parameter by more than `tolerance`. The
+    curvature falls with the number of rows: that of a lengthscale in leave-one-out as
+    $n^{-4/(d+4)}$.
+
+    Second derivatives are central differences of gradients, by the program of the searches: in
+    float32 rounding can hide derivatives at lengthscales far below the spacing of x.
     """
-    return bool(curvature > jnp.finfo(curvature.dtype).eps ** 0.5)
-
-
-def least_curvature_and_newton_step(
-    model: Any, objective: Objective, x: Array, y: Array
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    r"""Returns the least eigenvalue of $\nabla^2 L / |L|$ and the length of a Newton step.
-
-    The length is the largest change of a parameter in $(\nabla^2 L)^{-1} \nabla L$. In float32,
-    rounding can hide the second derivatives at lengthscales far below the spacing of x. The
-    curvature is therefore at most the change of the gradient along the axis of that eigenvalue.
-    """
-    return _least_curvature_and_newton_step(model, *pad_data(model, x, y, objective))
-
-
-@eqx.filter_jit
-def _least_curvature_and_newton_step(
-    model: Any, x: Array, y: Array, objective: Objective
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Returns `least_curvature_and_newton_step` in one program."""
-    params, frozen = eqx.partition(model, eqx.is_inexact_array)
-    flat, unravel = ravel_pytree(params)
-
-    def loss(flat: Array) -> Array:
-        return objective(eqx.combine(unravel(flat), frozen), x, y)
-
-    gradient = jax.grad(loss)
-
-    def slope_and_both(flat: Array) -> tuple[Array, tuple[Array, Array]]:
-        value, slope = jax.value_and_grad(loss)(flat)
-        return slope, (value, slope)
-
-    hessian, (value, slope) = jax.jacfwd(slope_and_both, has_aux=True)(flat)
-    curvature, axes = jnp.linalg.eigh(hessian)
-    step = axes @ ((slope @ axes) / jnp.where(curvature == 0, 1.0, curvature))
-    shift = jnp.finfo(flat.dtype).eps ** 0.25 * axes[:, 0]
-    above, below = jax.lax.map(gradient, jnp.stack([flat + shift, flat - shift]))
-    change = (above - below) @ shift / (2.0 * shift @ shift)
-    return jnp.minimum(curvature[0], change) / jnp.abs(value), jnp.max(jnp.abs(step))
+    params, problem = as_numpy_if_concrete(params), searches.problem
+    centre = flat_rows(params, 0)
+    if problem.box is not None:  # around the point, of half-widths 1: there z = 0 and dθ/dz = 1
+        box = Box(*(jax.tree.map(partial(np.add, by), params) for by in (-1, 1)))
+        searches = searches._replace(problem=problem._replace(box=box))
+        centre = np.zeros_like(centre)
+    eps, number = np.finfo(centre.dtype).eps, len(centre)
+    aside = eps**0.25 * np.eye(number, dtype=centre.dtype)
+    points = np.concatenate([centre[None], centre + aside, centre - aside])
+    losses, slopes = (part.astype(float) for part in searches.losses_and_gradients(points))
+    if not np.all(np.isfinite(losses)):
+        return False
+    widths = np.diag(points[1 : number + 1] - points[number + 1 :]).astype(float)
+    hessian = (slopes[1 : number + 1] - slopes[number + 1 :]) / widths[:, None]
+    curvature, axes = np.linalg.eigh(0.5 * (hessian + hessian.T))
+    if curvature[0] <= eps**0.5 * np.abs(losses[0]):
+        return False
+    step = axes @ ((axes.T @ slopes[0]) / curvature)
+    return bool(np.max(np.abs(step)) <= tolerance)

@@ -12,16 +12,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jax.typing import ArrayLike
-from jaxtyping import Array, PRNGKeyArray, PyTree
+from jaxtyping import Array, PyTree
 
-from .._core.arrays import is_on_host
+from .._core.arrays import as_numpy_if_concrete, is_on_host, namespace_of
 from ._bfgs import Bfgs
 from ._chunks import History
 from ._grid import find_unmoved, search_grids
 from ._options import Options
 from ._outcome import Outcome, Result, collect_outcome
-from ._problem import Data, Problem, build_problem, take, vmap_over_fits
+from ._problem import (
+    Data,
+    Problem,
+    build_problem,
+    flat_rows,
+    take,
+    unravel_rows,
+    vmap_over_fits,
+)
 from ._search import Searched, Searches, count_points
 
 
@@ -30,101 +37,100 @@ def minimise(model: Any, data: Data, options: Options, axes: Problem | None = No
 
     `axes`: the batched axes of several fits; None: one fit.
     """
-    on_host = is_on_host(model, data, options.key, options.bounds)
+    searches = prepare_searches(model, data, options, axes)
+    problem = searches.problem
+    if not is_on_host(model, data, options.key, options.bounds):
+        constant = searches._replace(problem=_stop_gradients(problem))
+        end, history = constant.advance(_stop_gradients(searches.start()), options.steps)
+        return _outcome_of_fits(searches.z, end, history, problem, axes, True)
+    if axes is not None:
+        begin, end, history = searches.run(searches.start())
+        return _outcome_of_fits(begin, end, history, problem, axes, False)
+    searched, without_slope = _search_one_fit(searches, data)
+    begin, end, history = as_numpy_if_concrete(searched)
+    return _collect(begin, end, history, problem, without_slope)
+
+
+def prepare_searches(
+    model: Any, data: Data, options: Options, axes: Problem | None = None
+) -> Searches:
+    """Returns the searches of a fit: their problem, and the points from which they begin.
+
+    Outside `jit`, a single fit of several parameters has more points than starts.
+    """
     params = jax.tree.leaves(eqx.filter(model, options.trainable))
     tolerance = float(min(jnp.finfo(leaf.dtype).eps for leaf in params)) ** 0.6
-    number, size = options.starts, sum(leaf.size for leaf in params)
-    is_screened = on_host and axes is None and number > 1 and size > 1
-    points = count_points(number, size) if is_screened else number
-    state, problem = build_problem(
-        model, data, options._replace(starts=points), _start_search, axes
-    )
-    searches, without_slope = Searches(problem, options, tolerance, axes), None
-    if not on_host:
-        constant = searches._replace(problem=_stop_gradients(problem))
-        end, history = constant.advance(_stop_gradients(state), options.steps)
-        searched = Searched(state.z, end, history)
-    elif axes is not None:
-        searched = searches.run(state)
-    else:
-        searched, without_slope = _search_one_fit(searches, state, number, data)
-    begin, end, history = searched
-    history = jax.tree.map(jnp.asarray, history)
-    return _outcome_of_searches(begin, end, history, problem, axes, not on_host, without_slope)
+    size, is_single = sum(leaf.size for leaf in params), axes is None
+    is_single &= is_on_host(model, data, options.key, options.bounds)
+    points = options.starts
+    if is_single and points > 1 and size > 1:
+        points = count_points(points, size)
+    z, problem = build_problem(model, data, options._replace(starts=points), axes)
+    if is_single and (problem.box is None or not problem.box.binds()):  # all starts are the same
+        z = take(slice(1), z)
+    return Searches(problem, options, tolerance, z, axes)
 
 
-def _start_search(z: PyTree, key: PRNGKeyArray | None) -> Bfgs:
-    """Returns the initial state of a search; the random key is not used."""
-    return Bfgs.start(z)
-
-
-def _search_one_fit(
-    searches: Searches, state: Bfgs, number: int, data: Data
-) -> tuple[Searched, np.ndarray | None]:
+def _search_one_fit(searches: Searches, data: Data) -> tuple[Searched, np.ndarray | None]:
     """Runs the searches of a single fit; returns them and which parameters have zero slope.
 
-    `state`: the initial states of all points; `number`: how many of them are searched from;
     `data`: the rows that were given, without padding.
     """
     problem = searches.problem
-    if problem.box is None or not problem.box.binds():  # all starts are the same
-        number, state = 1, take(slice(1), state)
-    sample = data.objective.subsample(data.x, data.y, number)
+    sample = data.objective.subsample(data.x, data.y, searches.number)
     if sample is None:
-        searched = searches.run_lowest(state, number)
+        searched = searches.run_lowest()
     else:
-        searched = searches.run_from_sample(state, number, sample)
+        searched = searches.run_from_sample(sample)
     return (searched, None) if problem.box is None else search_grids(searched, searches)
 
 
 @eqx.filter_jit
-def _outcome_of_searches(
+def _outcome_of_fits(
     begin: PyTree,
     end: Bfgs,
     history: History,
     problem: Problem,
     axes: Problem | None,
     implicit: bool,
-    without_slope: Array | np.ndarray | None,
 ) -> Outcome:
-    """Returns the `Outcome` of the searches: the results of all starts, and the best of them.
+    """Returns the `Outcome` of searches that all took all steps, of one fit or of several.
 
-    `begin`: the initial free variables; `end`: the final states; `axes`: the batched axes of fits;
-    `implicit`: whether the best model has the derivatives of a minimiser.
-    `without_slope`: which parameters the objective has no slope in. None: those that no
-    start has moved.
+    `axes`: the batched axes of fits; `implicit`: whether the best model has the derivatives of a
+    minimiser; other arguments as for `_collect`.
     """
 
     def finish(begin: PyTree, end: Bfgs, history: History, problem: Problem) -> Outcome:
-        tree, no_slope = None, False
-        if (box := problem.box) is not None:
-            flags = without_slope
-            if flags is None:  # a single start may have begun at the minimum itself
-                flags = find_unmoved(begin, end, box, jnp) & (len(end.loss) > 1)
-            tree = jax.vmap(lambda _: _unravel_flags(box.lower, flags))(end.loss)
-            no_slope = jnp.any(flags)
-        stopped = jnp.where(end.steps >= end.max_steps, Result.DROPPED, Result.MAX_STEPS)
-        result = jnp.where(end.converged, Result.CONVERGED, stopped)
-        result = jnp.where(no_slope, Result.NO_SLOPE, result)
-        result = jnp.where(end.diverged, Result.DIVERGED, result)
-        loss = history["loss"][:, -1]
-        out = collect_outcome(problem, begin, end.z, loss, end.steps, result, history, tree)
+        without_slope = None
+        if problem.box is not None:  # a single start may have begun at the minimum itself
+            without_slope = find_unmoved(begin, end, problem.box, jnp) & (len(end.loss) > 1)
+        out = _collect(begin, end, history, problem, without_slope)
         if not implicit:
             return out
-        best = jnp.argmin(jnp.where(jnp.isfinite(loss), loss, jnp.inf))
+        best = jnp.argmin(jnp.where(jnp.isfinite(out.starts.loss), out.starts.loss, jnp.inf))
         z = _implicit_minimiser(take(best, end.z), problem)
         return out._replace(model=problem.model(z), loss=problem.loss(z))
 
     return vmap_over_fits(finish, axes, 3)(begin, end, history, problem)
 
 
-def _unravel_flags(like: Any, flat: ArrayLike) -> Any:
-    """Returns the Booleans `flat`, one per entry of `like`, as a tree of the same structure."""
-    leaves, structure = jax.tree.flatten(like)
-    ends = np.cumsum([leaf.size for leaf in leaves])
-    parts = jnp.split(jnp.asarray(flat), ends[:-1])
-    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
-    return jax.tree.unflatten(structure, shaped)
+def _collect(
+    begin: PyTree, end: Bfgs, history: History, problem: Problem, without_slope: Any
+) -> Outcome:
+    """Returns the `Outcome` of the searches of one fit; nothing is compiled if they are NumPy.
+
+    `begin`: the initial free variables; `end`: the final states; `without_slope`: which parameters
+    the objective has no slope in, None without bounds.
+    """
+    xp, tree = namespace_of(end.loss), None
+    stopped = xp.where(end.steps >= end.max_steps, Result.DROPPED, Result.MAX_STEPS)
+    result = xp.where(end.converged, Result.CONVERGED, stopped)
+    if problem.box is not None:
+        tree = unravel_rows(xp.stack([without_slope] * len(end.loss)), problem.box.lower, xp)
+        result = xp.where(xp.any(without_slope), Result.NO_SLOPE, result)
+    result = xp.where(end.diverged, Result.DIVERGED, result)
+    loss = history["loss"][:, -1]
+    return collect_outcome(problem, begin, end.z, loss, end.steps, result, history, tree)
 
 
 def _implicit_minimiser(z: Any, problem: Problem) -> Any:

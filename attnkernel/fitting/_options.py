@@ -34,16 +34,16 @@ class Space(NamedTuple):
 class Options(NamedTuple):
     """The keyword arguments of `fit`; `with_defaults` fills in those that are None."""
 
-    optimizer: optax.GradientTransformation | None
-    steps: Any
-    key: Array | None
-    bounds: Any
-    starts: Any
-    trainable: Any
-    record: Callable[[Any], dict[str, Any]] | None
-    callback: Callback | None
-    chunk: Any
-    checkpoints: Checkpoints | None
+    optimizer: optax.GradientTransformation | None = None
+    steps: Any = None
+    key: Array | None = None
+    bounds: Any = None
+    starts: Any = None
+    trainable: Any = eqx.is_inexact_array
+    record: Callable[[Any], dict[str, Any]] | None = None
+    callback: Callback | None = None
+    chunk: Any = 100
+    checkpoints: Checkpoints | None = None
 
     @property
     def space(self) -> Space:

@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from .._core.arrays import AnyArray, namespace_of, to_jax
 from ..objectives._objective import Objective
 from ._chunks import History
 from ._problem import Problem, take
@@ -103,22 +104,25 @@ def collect_outcome(
     problem: Problem,
     begin: PyTree,
     end: PyTree,
-    loss: Float[Array, " starts"],
-    steps: Int[Array, " starts"],
-    result: Int[Array, " starts"],
+    loss: Float[AnyArray, " starts"],
+    steps: Int[AnyArray, " starts"],
+    result: Int[AnyArray, " starts"],
     history: History,
     without_slope: Any = None,
 ) -> Outcome:
-    """Returns the outcome of all starts from free variables; the best has the least finite loss."""
-    models, box = eqx.filter_vmap(problem.model), problem.box
-    edges = None if box is None else jax.vmap(lambda z: box.edges(box.inside(z)))(end)
-    at_bound = jnp.zeros(loss.shape, bool)
+    """Returns the outcome of all starts from free variables; the best has the least finite loss.
+
+    The arguments may be NumPy arrays: nothing is then compiled.
+    """
+    box, xp = problem.box, namespace_of(loss)
+    edges = None if box is None else box.edges(box.inside(end))
+    at_bound = xp.zeros(loss.shape, bool)
     for leaf in jax.tree.leaves(edges):
-        at_bound |= jnp.any(jnp.reshape(leaf, (len(loss), -1)) != 0, axis=-1)
-    result = jnp.where((result == Result.CONVERGED) & at_bound, Result.AT_BOUND, result)
-    # int32, which a program without x64 reads as it is
-    result, edges = jax.tree.map(lambda codes: codes.astype(jnp.int32), (result, edges))
-    starts = Starts(models(begin), models(end), loss, steps, result, at_bound, edges, without_slope)
-    best = jnp.argmin(jnp.where(jnp.isfinite(loss), loss, jnp.inf))
-    model, least, history = take(best, (starts.end, loss, history))
-    return Outcome(model, least, history, starts, problem.objective)
+        at_bound |= xp.any(xp.reshape(leaf, (len(loss), -1)) != 0, axis=-1)
+    result = xp.where((result == Result.CONVERGED) & at_bound, Result.AT_BOUND, result)
+    result = result.astype(np.int32)  # which a program without x64 reads as it is
+    models = problem.models(begin), problem.models(end)
+    best = xp.argmin(xp.where(xp.isfinite(loss), loss, xp.inf))
+    model, least, history = to_jax(take(best, (models[1], loss, history)))
+    of_starts = (*models, loss, steps, result, at_bound, edges, without_slope)
+    return Outcome(model, least, history, Starts(*to_jax(of_starts)), problem.objective)

@@ -8,7 +8,13 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from .._core.arrays import is_on_one_device
+from .._core.arrays import (
+    AnyArray,
+    as_numpy_if_concrete,
+    is_on_host,
+    is_on_one_device,
+    namespace_of,
+)
 from .._core.validation import require_shape
 from ..objectives._objective import Objective
 from ..objectives._rows import pad_data, sorted_by_input
@@ -37,6 +43,13 @@ class Problem(NamedTuple):
         """Returns the model at free variables z."""
         return eqx.combine(z if self.box is None else self.box.inside(z), self.frozen)
 
+    def models(self, z: PyTree) -> Any:
+        """Returns the models at free variables that are stacked along a leading axis."""
+        number, xp = len(first := jax.tree.leaves(z)[0]), namespace_of(first)
+        constants, rest = eqx.partition(self.frozen, eqx.is_array)
+        repeated = jax.tree.map(lambda leaf: xp.stack([leaf] * number), constants)
+        return self._replace(frozen=eqx.combine(repeated, rest)).model(z)
+
     def loss(self, z: PyTree, key: PRNGKeyArray | None = None) -> Float[Array, ""]:
         """Returns the objective at free variables z."""
         found = self.objective(self.model(z), self.x, self.y, key=key)
@@ -48,66 +61,62 @@ def build_problem(
     model: Any,
     data: Data,
     options: Options,
-    start: Callable[[PyTree, PRNGKeyArray | None], Any],
     axes: Problem | None,
-) -> tuple[Any, Problem]:
-    """Returns the states of all starts (of all fits), and the problem that they minimise.
+) -> tuple[PyTree, Problem]:
+    """Returns the free variables of all starts (of all fits), and the problem to minimise.
 
-    `start` makes the state of one start from its free variables and the key. `axes` gives the
-    batched axes of several fits; None: there is one fit. Its rows are sorted by input, and padded
-    where model and objective allow it.
+    `axes` gives the batched axes of several fits; None: there is one fit. Its rows are sorted by
+    input, and padded where model and objective allow it. Outside `jit` its free variables and its
+    box are NumPy arrays, and nothing is compiled.
     """
-    weights = None
-    if axes is None:
+    space = options.space
+    if axes is not None:
+        assert options.key is not None
+        z, box = _spread_starts_of_fits(model, data.x, options.key, space, axes)
+    else:
         if not data.objective.is_stochastic:
             data = Data(*sorted_by_input(*data))
         if is_on_one_device(options.key, options.bounds):
             data = Data(*pad_data(model, *data))
-        weights = data.objective.weights
-    of_model = (model, data.x, weights)
-    state, frozen, box = _start_all(of_model, options.key, options.space, start, axes)
-    return state, Problem(frozen, *data, box)
+        x, weights, params = data.x, data.objective.weights, eqx.filter(model, space.trainable)
+        if is_on_host(model, x, weights, options.bounds):
+            x, weights, params = as_numpy_if_concrete((x, weights, params))
+        z, box = _spread_starts(model, params, x, weights, space)
+    return z, Problem(eqx.partition(model, space.trainable)[1], *data, box)
 
 
 @eqx.filter_jit
-def _start_all(
-    of_model: tuple[Any, Array, Array | None],
-    key: Array | None,
-    space: Space,
-    start: Callable[[PyTree, PRNGKeyArray | None], Any],
-    axes: Problem | None,
-) -> tuple[Any, PyTree, Box | None]:
-    """Returns the states of all starts, the constant leaves of the model, and the bounds.
+def _spread_starts_of_fits(
+    model: Any, x: Array, keys: Array, space: Space, axes: Problem
+) -> tuple[PyTree, Box | None]:
+    """Returns the free variables of all starts of all fits, and the boxes of the fits.
 
-    `of_model`: the model, inputs x and weights of rows, None for equal ones or several fits;
-    `space`: bounds, number of starts and trainable leaves; `start`: makes a state from free
-    variables and a key; `axes`: the batched axes of several fits, None for one fit.
+    `keys`: one for each fit, which tell how many there are; `space`: bounds, number of starts and
+    trainable leaves; `axes`: the batched axes of the fits.
     """
-    model, x, weights = of_model
 
-    def begin(model: Any, x: Array, key: PRNGKeyArray | None) -> tuple[Any, Box | None]:
-        z, box = _spread_starts(model, x, weights, space)
-        return jax.vmap(lambda z: start(z, key))(z), box
+    def spread(model: Any, x: Array, _: Array) -> tuple[PyTree, Box | None]:
+        return _spread_starts(model, eqx.filter(model, space.trainable), x, None, space)
 
-    if axes is not None:
-        begin = eqx.filter_vmap(begin, in_axes=(axes.frozen, axes.x, eqx.if_array(0)))
-    state, box = begin(model, x, key)
-    return state, eqx.partition(model, space.trainable)[1], box
+    return eqx.filter_vmap(spread, in_axes=(axes.frozen, axes.x, 0))(model, x, keys)
 
 
 def _spread_starts(
-    model: Any, x: Array, weights: Array | None, space: Space
+    model: Any, params: PyTree, x: AnyArray, weights: AnyArray | None, space: Space
 ) -> tuple[PyTree, Box | None]:
-    """Returns the free variables of all starts, stacked along a leading axis, and their box."""
-    params = eqx.filter(model, space.trainable)
+    """Returns the free variables of all starts, stacked along a leading axis, and their box.
+
+    `params`: the trainable parameters of the model. Of NumPy arrays if these and x are.
+    """
     bounds = space.bounds
     if bounds == "default":
         bounds = model.search_box(x) if weights is None else model.search_box(x, weights)
     if bounds is None:
         return jax.tree.map(lambda leaf: leaf[None], params), None
     box = Box(*(eqx.filter(side, space.trainable) for side in bounds))
-    points = box.starts(params, space.starts, jax.random.PRNGKey(0))
-    return jax.vmap(box.free)(points), box
+    if isinstance(x, np.ndarray):
+        box = as_numpy_if_concrete(box)
+    return box.free(box.starts(params, space.starts)), box
 
 
 def vmap_over_fits(function: Callable, axes: Problem | None, batched: int) -> Callable:
@@ -133,3 +142,12 @@ def flat_rows(tree: Any, axes: int = 1, xp: Any = np) -> Any:
     """
     leaves = map(xp.asarray, jax.tree.leaves(tree))
     return xp.concatenate([leaf.reshape(*leaf.shape[:axes], -1) for leaf in leaves], axis=axes)
+
+
+def unravel_rows(rows: Any, like: PyTree, xp: Any = np) -> PyTree:
+    """Returns vectors, shape (rows, entries of `like`), as a tree of the structure of `like` whose
+    arrays have a leading axis of rows: the inverse of `flat_rows`."""
+    leaves, structure = jax.tree.flatten(like)
+    parts = xp.split(rows, np.cumsum([leaf.size for leaf in leaves])[:-1], axis=1)
+    shaped = [part.reshape(-1, *leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+    return jax.tree.unflatten(structure, shaped)

@@ -20,13 +20,15 @@ from ._chunks import History
 from ._fit_warnings import find_best_start, parameters_on_bounds, result_warnings
 from ._minima import (
     ended_inside,
-    is_convex,
-    least_curvature_and_newton_step,
+    is_minimum,
     model_of_start,
     parameter_distance,
 )
+from ._minimise import prepare_searches
+from ._options import Options
 from ._outcome import Starts
-from ._problem import take
+from ._problem import Data, take
+from ._search import Searches
 
 
 class Fit(eqx.Module):
@@ -125,17 +127,25 @@ class Fit(eqx.Module):
         if self.loss.ndim:
             raise ValueError("This is a batch of fits: ask one of them, fit.member(i).minima().")
         found: list[tuple[Any, float]] = []
-        inside = ended_inside(self.starts)
-        for i in np.argsort(np.asarray(self.starts.loss)):
+        searches = self._searches()
+        inside, losses = ended_inside(self.starts), np.asarray(self.starts.loss)
+        for i in np.argsort(losses):
             if not inside[i]:
                 continue
             model = model_of_start(self.starts, int(i))
             if any(parameter_distance(model, other) <= tolerance for other, _ in found):
                 continue
-            curvature, step = least_curvature_and_newton_step(model, self.objective, self.x, self.y)
-            if is_convex(curvature) and step <= tolerance:
-                found.append((model, float(self.starts.loss[i])))
+            if is_minimum(searches, eqx.filter(model, eqx.is_inexact_array), tolerance):
+                found.append((model, float(losses[i])))
         return found
+
+    def _searches(self) -> Searches:
+        """Returns searches as of this fit with the default options, whose program they share."""
+        bounds = None if self.starts.edges is None else "default"
+        options = Options(starts=len(self.starts.loss))
+        options = options.with_defaults(self.model, self.objective, len(self.x))
+        data = Data(self.x, self.y, self.objective.comparable())
+        return prepare_searches(self.model, data, options._replace(bounds=bounds))
 
     def warnings(self) -> list[str]:
         """Returns why the best end may be no optimum: see `fitting.Result`."""

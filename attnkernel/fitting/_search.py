@@ -30,14 +30,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Bool, Float, Int, PyTree
 
+from .._core.arrays import as_numpy_if_concrete
 from ..objectives._objective import Sample
 from ._bfgs import Bfgs
 from ._chunks import History, join_history, run_chunks
-from ._minima import is_convex, least_curvature_and_newton_step
+from ._minima import is_minimum
 from ._options import Options
-from ._problem import Problem, flat_rows, take, vmap_over_fits
+from ._problem import Problem, flat_rows, take, unravel_rows, vmap_over_fits
 
 POINTS_PER_PARAMETER = 32
 POINTS_PER_START = 4  # at least
@@ -70,8 +71,40 @@ class Searches(NamedTuple):
 
     problem: Problem
     options: Options
-    tolerance: float
+    tolerance: float  # a search stops at a gradient below this share of the loss
+    z: PyTree  # the free variables of all starts, stacked (behind the axis of fits)
     axes: Problem | None = None
+
+    def start(self) -> Bfgs:
+        """Returns the initial states of all searches."""
+        if self.axes is None:
+            return Bfgs.start(self.z)
+        return Bfgs.start(as_numpy_if_concrete(self.z), axes=2)
+
+    @property
+    def number(self) -> int:
+        """The number of searches of a single fit; there may be more points to begin at."""
+        return min(self.options.starts, len(flat_rows(self.z)))
+
+    def losses_and_gradients(
+        self, points: Float[np.ndarray, "points params"]
+    ) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, "points params"]]:
+        """Returns the loss and its gradient at each row of `points`, vectors of free variables.
+
+        Infinite and 0 where they are not finite. They are the first step of searches from these
+        points, so that nothing else is compiled.
+        """
+        losses, gradients, number = [], [], self.number
+        for begin in range(0, len(points), number):
+            rows = points[begin : begin + number]
+            is_padding = np.arange(number) >= len(rows)
+            padded = np.pad(rows, ((0, number - len(rows)), (0, 0)), mode="edge")
+            state = Bfgs.start(unravel_rows(padded, take(0, self.z)))
+            state = state._replace(max_steps=np.ones_like(state.max_steps), converged=is_padding)
+            end, _ = self.advance(state, self._steps_per_call())
+            losses.append(np.asarray(end.loss)[~is_padding])
+            gradients.append(np.asarray(end.gradient)[~is_padding])
+        return np.concatenate(losses), np.concatenate(gradients)
 
     def advance(self, state: Bfgs, steps: int) -> tuple[Bfgs, History]:
         """Returns the states and histories of all searches after at most `steps` more each."""
@@ -81,8 +114,7 @@ class Searches(NamedTuple):
     def run(
         self,
         state: Bfgs,
-        followed: Int[np.ndarray, " starts"] | None = None,
-        keeps_lowest: bool = False,
+            keeps_lowest: bool = False,
     ) -> Searched:
         """Runs all searches on the host, in chunks, until they stop or their steps are taken.
 
@@ -107,46 +139,36 @@ class Searches(NamedTuple):
             begin, end = take(followed, jax.device_get((begin, end)))
         return Searched(begin, end, join_history(histories, axis=state.steps.ndim))
 
-    def run_lowest(self, state: Bfgs, number: int) -> Searched:
-        """Runs the first search and those of the lowest other points, `number` in all.
+    def run_lowest(self) -> Searched:
+        """Runs the searches from the first point and from the lowest other ones.
 
         Every second point is moved half-way to the first one. Where points were chosen, searches
         that are higher than others are stopped on the way.
         """
-        if number == len(state.steps):
-            return self.run(state)
-        state = jax.device_get(state)  # on the host: nothing is compiled
-        z = jax.tree.map(_move_every_second_half_way, state.z)
-        state = state._replace(z=z)
-        return self.run(take(self._lowest_points(state, number), state), keeps_lowest=True)
+        points = flat_rows(self.z)
+        if self.number == len(points):
+            return self.run(self.start())
+        points[2::2] = 0.5 * (points[2::2] + points[:1])
+        others = np.argsort(self.losses_and_gradients(points)[0][1:])
+        chosen = points[np.append(0, 1 + others[: self.number - 1])]
+        state = Bfgs.start(unravel_rows(chosen, take(0, self.z)))
+        return self.run(state, keeps_lowest=True)
 
-    def _lowest_points(self, state: Bfgs, number: int) -> Int[np.ndarray, " starts"]:
-        """Returns the indices of the first point and of the lowest others, `number` in all.
-
-        The compiled program of `number` searches evaluates that many points at a time.
-        """
-        one_step = state._replace(max_steps=np.ones_like(state.max_steps))
-        losses, last, rows = [], len(state.steps) - 1, np.arange(number)
-        for first in range(0, last + 1, number):
-            some = take(np.minimum(first + rows, last), one_step)
-            losses.append(self.advance(some, self._steps_per_call())[0].loss)
-        others = np.argsort(np.concatenate(losses)[1 : last + 1])
-        return np.append(0, 1 + others[: number - 1])
-
-    def run_from_sample(self, state: Bfgs, number: int, sample: Sample) -> Searched:
+    def run_from_sample(self, sample: Sample) -> Searched:
         """Runs to the minima of a sample first, then on from each different minimum.
 
         All begin anew if these minima are outside the domain of all rows.
         """
-        further = state.gradient.shape[-1] - 1
+        further = flat_rows(self.z).shape[1] - 1
         steps = min(self.options.steps, SAMPLE_STEPS + SAMPLE_STEPS_PER_PARAMETER * further)
         silent = self.options._replace(steps=steps, chunk=steps, record=None, callback=None)
         problem = self.problem._replace(**sample._asdict())
         tolerance = max(self.tolerance, SAMPLE_TOLERANCE)
-        found = Searches(problem, silent, tolerance).run_lowest(state, number)
-        searched = self.run(*_restart_at_sample_minima(found, problem, sample))
+        searches = Searches(problem, silent, tolerance, self.z)
+        found = searches.run_lowest()
+        searched = self.run(*_restart_at_sample_minima(found, searches))
         if np.any(searched.end.diverged):
-            searched = self.run(jax.vmap(Bfgs.start)(found.begin))
+            searched = self.run(Bfgs.start(found.begin))
         return searched._replace(begin=found.begin)
 
     def _steps_per_call(self) -> int:
@@ -246,19 +268,19 @@ def _search_step(state: Bfgs, problem: Problem, tolerance: float) -> Bfgs:
 
 
 def _restart_at_sample_minima(
-    searched: Searched, problem: Problem, sample: Sample
+    searched: Searched, searches: Searches
 ) -> tuple[Bfgs, Int[np.ndarray, " starts"]]:
     """Returns states that continue from the sample's distinct minima, and the search of each start.
 
-    `searched`: the searches on the sample; the second result holds indices of the first.
+    `searched`: the ends of `searches`, on the sample; the second result holds indices of the first.
 
     One of the searches that meet at a minimum goes on; the others are stopped. A search that ends
     at no minimum, on a plateau of the sample or because it was dropped, follows the best one.
     """
-    _, end, history = searched
-    is_dropped = np.asarray(end.steps >= end.max_steps)
-    z = end.z if problem.box is None else jax.vmap(problem.box.inside)(end.z)
-    ends, loss = flat_rows(z), np.asarray(history["loss"])[:, -1]
+    end, history, box = as_numpy_if_concrete(searched.end), searched.history, searches.problem.box
+    params = end.z if box is None else box.inside(end.z)
+    ends, loss = flat_rows(params), np.asarray(history["loss"])[:, -1]
+    is_dropped = end.steps >= end.max_steps
     order = np.argsort(np.where(np.isfinite(loss), loss, np.inf))
     followed = np.arange(len(ends))
     for rank, i in enumerate(order[1:], 1):
@@ -268,9 +290,6 @@ def _restart_at_sample_minima(
         elif is_dropped[i]:
             followed[i] = order[0]
         else:
-            model = problem.model(take(i, end.z))
-            curvature, distance = least_curvature_and_newton_step(model, *sample)
-            is_minimum = is_convex(curvature) and distance < SAME_MINIMUM
-            followed[i] = i if is_minimum else order[0]
-    stopped: Array = jnp.asarray(followed != np.arange(len(ends)))
-    return jax.vmap(Bfgs.restart)(end)._replace(converged=stopped), followed
+            found = is_minimum(searches, take(i, params), SAME_MINIMUM)
+            followed[i] = i if found else order[0]
+    return end.restart()._replace(converged=followed != np.arange(len(ends))), followed

@@ -48,13 +48,11 @@ def train(model: Any, data: Data, options: Options, axes: Problem | None = None)
     `axes`: the batched axes of several fits; None: one fit.
     """
     on_host = is_on_host(model, data, options.key, options.bounds)
-    if options.key is None:
-        options = options._replace(key=jax.random.PRNGKey(0))
+    key = jax.random.PRNGKey(0) if options.key is None else options.key
     optimizer = options.optimizer
     assert optimizer is not None
-    state, problem = build_problem(
-        model, data, options, eqx.Partial(Training.start, optimizer), axes
-    )
+    z, problem = build_problem(model, data, options._replace(key=key), axes)
+    state = _start_trainings(optimizer, z, key, axes)
 
     def advance(state: Training, steps: int) -> tuple[Training, History]:
         return _advance_training(state, problem, optimizer, options.record, steps, axes)
@@ -69,6 +67,18 @@ def train(model: Any, data: Data, options: Options, axes: Problem | None = None)
         )
     history = jax.tree.map(jnp.asarray, history)
     return _outcome_of_training(state.z, end, history, problem, axes)
+
+
+@eqx.filter_jit
+def _start_trainings(
+    optimizer: optax.GradientTransformation, z: PyTree, key: Array, axes: Problem | None
+) -> Training:
+    """Returns the initial states of all starts (of all fits, each with a key of its own)."""
+
+    def from_starts(z: PyTree, key: PRNGKeyArray) -> Training:
+        return eqx.filter_vmap(lambda z: Training.start(optimizer, z, key))(z)
+
+    return (from_starts if axes is None else eqx.filter_vmap(from_starts))(z, key)
 
 
 def _train_in_chunks(

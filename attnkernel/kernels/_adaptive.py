@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._core.arrays import AnyArray
 from .._core.validation import as_integer, is_real_number, require_instance
 from ._base import Embedded, Kernel
 from ._boxes import PointBoxes
@@ -111,7 +112,7 @@ class NearestNeighbours(Embedded, Wrapper):
         """No: the distance to the m-th nearest key takes all keys."""
         return False
 
-    def points_of_parts(self, x: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
+    def points_of_parts(self, x: Float[AnyArray, "n dim"]) -> Float[AnyArray, "n dim"]:
         """As many points in even steps, m of which are a unit long: the search box of K'."""
         steps = jnp.arange(len(x), dtype=x.dtype) / self._count_neighbours(len(x))
         return jnp.broadcast_to(steps[:, None], x.shape)

@@ -13,9 +13,11 @@ from typing import TypeVar, cast
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.arrays import AnyArray
 from .._core.validation import require_shape
 from ._boxes import PointBoxes
 
@@ -91,13 +93,14 @@ class Kernel(eqx.Module):
         return True
 
     def search_box(
-        self, x: Float[Array, "n dim"], weights: Array | None = None
+        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
     ) -> tuple["Kernel", "Kernel"]:
         """The box in which a fit to inputs x may move, as two kernels: lower and upper.
 
         Each leaf of the two is the bound on that leaf of this kernel; infinite, where a parameter
         is free. A kernel with a lengthscale bounds it to those that inputs x identify. Rows with 0
-        in `weights`, shape (n,), are ignored.
+        in `weights`, shape (n,), are ignored. A fit outside `jit`
+        passes NumPy arrays: the functions of `x.__array_namespace__()` then compile nothing.
         """
         return unbounded(self)
 
@@ -199,7 +202,9 @@ def unbounded(tree: Tree) -> tuple[Tree, Tree]:
 
     def at(value: float) -> Tree:
         def fill(leaf):
-            return jnp.full_like(leaf, value) if eqx.is_inexact_array(leaf) else leaf
+            if not eqx.is_inexact_array(leaf):
+                return leaf
+            return jax.device_put(np.full(leaf.shape, value, leaf.dtype))  # compiles nothing
 
         return jax.tree.map(fill, tree)
 

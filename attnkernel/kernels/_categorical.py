@@ -15,6 +15,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.arrays import AnyArray
 from .._core.parameter_arguments import Number, between
 from .._core.parameters import Between, Constant, ConstantOfHeads, described
 from .._core.validation import as_integer_tuple
@@ -123,7 +124,7 @@ class Categorical(Kernel):
         return self.log_pair(steps, jnp.zeros_like(steps))
 
     def search_box(
-        self, x: Float[Array, "n dim"], weights: Array | None = None
+        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
     ) -> tuple["Categorical", "Categorical"]:
         r"""$\lambda / \lambda_{\max}$ from 1e-4 to 1 − 1e-4, whatever x: finite in the logit.
 
@@ -133,8 +134,10 @@ class Categorical(Kernel):
         if self.bandwidth_parameter.is_fixed:
             return unbounded(self)
         where = lambda kernel: kernel.bandwidth_parameter.z  # noqa: E731
-        end = jnp.full_like(where(self), math.log(1.0 / SEARCH_MARGIN - 1.0))
-        return eqx.tree_at(where, self, -end), eqx.tree_at(where, self, end)
+        z = where(self)
+        ends = np.full(z.shape, math.log(1.0 / SEARCH_MARGIN - 1.0), z.dtype)
+        lower, upper = (eqx.tree_at(where, self, jax.device_put(end)) for end in (-ends, ends))
+        return lower, upper
 
     def rescaled(self, factor: ArrayLike) -> "Categorical":
         return self  # it has no length

@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._core.arrays import AnyArray, namespace_of
 from .._core.validation import as_integer_tuple, require_instance
 from ._base import Embedded, Kernel
 from ._boxes import PointBoxes
@@ -91,12 +91,12 @@ class On(Embedded, Wrapper):
     def dim_of_parts(self, dim: int) -> int:
         return len(self.columns)
 
-    def points_of_parts(self, x: Float[Array, "*rows dim"]) -> Float[Array, "*rows dim_part"]:
+    def points_of_parts(self, x: Float[AnyArray, "*rows dim"]) -> Float[AnyArray, "*rows dim_part"]:
         """The columns of points."""
         self._require_columns(x.shape[-1])
         # slices and no gather: these melt into the loops that read them
-        parts = [jax.lax.slice_in_dim(x, c, c + 1, axis=-1) for c in map(int, self.columns)]
-        return jnp.concatenate(parts, axis=-1)
+        parts = [x[..., c : c + 1] for c in map(int, self.columns)]
+        return namespace_of(x).concatenate(parts, axis=-1)
 
     def numbered(self, names: Sequence[Hashable]) -> "On":
         """The kernel with the numbers of its columns in place of their names."""

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.arrays import AnyArray
 from .._core.parameter_arguments import Number, positive
 from .._core.parameters import PositiveParameter, described
 from ._base import Kernel
@@ -77,11 +78,11 @@ class Periodic(Kernel):
         return -2.0 * add_up(squares)
 
     def search_box(
-        self, x: Float[Array, "n dim"], weights: Array | None = None
+        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
     ) -> tuple["Periodic", "Periodic"]:
         """ℓ from 0.01 to 10; periods from twice a typical gap of x to twice its range."""
         gaps = SortedGaps.of(x, weights)
-        spread, mean = jnp.max(gaps.spread), jnp.max(gaps.mean)
+        spread, mean = gaps.spread.max(), gaps.mean.max()
         where = lambda kernel: (kernel.lengthscale_parameter, kernel.period_parameter)  # noqa: E731
         ends = (0.01, 2.0 * mean), (10.0, 2.0 * spread)
         lower, upper = (

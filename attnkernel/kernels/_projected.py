@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._core.arrays import AnyArray
 from .._core.parameter_arguments import Number, positive
 from .._core.parameters import Parameter, described
 from .._core.validation import require_function, require_instance
@@ -77,7 +78,7 @@ class Projected(Embedded, Wrapper):
     ) -> tuple[Kernel, Array, Array]:
         return self.kernel, _project_points(self.query_proj, q), _project_points(self.key_proj, k)
 
-    def points_of_parts(self, x: Float[Array, "n dim"]) -> Float[Array, "n dim_part"]:
+    def points_of_parts(self, x: Float[AnyArray, "n dim"]) -> Float[AnyArray, "n dim_part"]:
         """Inputs as keys, by the projection as it is."""
         return _project_points(self.key_proj, x)
 

@@ -15,7 +15,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import is_concrete, precise_matmul
+from .._core.arrays import AnyArray, is_concrete, precise_matmul
 from .._core.parameter_arguments import Fixed, Number, as_trained, constant, fixed
 from .._core.parameters import Free, Parameter
 from .._core.symbolic_sizes import is_at_most
@@ -171,7 +171,7 @@ class Radial(Scaled):
         return kernel.log_pair(gap, jnp.zeros_like(gap))
 
     def search_box(
-        self, x: Float[Array, "n dim"], weights: Array | None = None
+        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
     ) -> tuple[Scaled, Scaled]:
         """As of `Scaled`; with a metric, of inputs in its coordinates."""
         self._require_parameter_shape(x.shape[1])

@@ -4,6 +4,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.arrays import AnyArray
 from .._core.parameter_arguments import positive
 from .._core.validation import require_instance
 from ._base import Embedded, Kernel
@@ -43,7 +44,7 @@ class Rescaled(Embedded, Wrapper):
     ) -> tuple[Kernel, Array, Array]:
         return self.kernel, q / self.factor, k / self.factor
 
-    def points_of_parts(self, x: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
+    def points_of_parts(self, x: Float[AnyArray, "n dim"]) -> Float[AnyArray, "n dim"]:
         return x / self.factor
 
     def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:

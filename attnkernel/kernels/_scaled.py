@@ -1,12 +1,14 @@
 """Kernels with a lengthscale: what a fit needs of one, so that a new one is `log_pair` alone."""
 
+import warnings
 from typing import NamedTuple
 
 import equinox as eqx
-import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.arrays import AnyArray, namespace_of
 from .._core.parameter_arguments import Number, positive
 from .._core.parameters import PositiveParameter, described
 from .._core.regression_data import is_positive
@@ -18,21 +20,22 @@ TRY_LENGTHSCALE = "It is a distance in the units of x: try a tenth of the range 
 class SortedGaps(NamedTuple):
     """Statistics of the gaps between neighbours in each sorted column of inputs."""
 
-    spread: Float[Array, " dim"]  # the sum of all gaps: the range
-    mean: Float[Array, " dim"]
-    median: Float[Array, " dim"]  # of the positive gaps; NaN in a constant column
+    spread: Float[AnyArray, " dim"]  # the sum of all gaps: the range
+    mean: Float[AnyArray, " dim"]
+    median: Float[AnyArray, " dim"]  # of the positive gaps; NaN in a constant column
 
     @classmethod
-    def of(cls, x: Float[Array, "n dim"], weights: Array | None) -> "SortedGaps":
+    def of(cls, x: Float[AnyArray, "n dim"], weights: AnyArray | None) -> "SortedGaps":
         """Returns the statistics of inputs x, without the rows whose weights are 0."""
-        count = jnp.asarray(len(x))
+        xp, count = namespace_of(x), np.asarray(len(x))
         if weights is not None:  # a copy of another row adds no gap
             has_weight = is_positive(weights)
-            count = jnp.sum(has_weight)
-            x = jnp.where(has_weight[:, None], x, x[jnp.argmax(has_weight)][None])
-        gaps = jnp.diff(jnp.sort(x, axis=0), axis=0)
-        spread = jnp.sum(gaps, axis=0)
-        median = jnp.nanmedian(jnp.where(gaps > 0, gaps, jnp.nan), axis=0)
+            count = has_weight.sum()
+            x = xp.where(has_weight[:, None], x, x[xp.argmax(has_weight)][None])
+        gaps = xp.diff(xp.sort(x, axis=0), axis=0)
+        spread = xp.sum(gaps, axis=0)
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # all are NaN
+            median = xp.nanmedian(xp.where(gaps > 0, gaps, xp.nan), axis=0)
         return cls(spread, spread / (count - 1).astype(x.dtype), median)
 
 
@@ -78,7 +81,7 @@ class Scaled(Kernel):
         self._require_parameter_shape(dim_k)
 
     def search_box(
-        self, x: Float[Array, "n dim"], weights: Array | None = None
+        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
     ) -> tuple["Scaled", "Scaled"]:
         r"""Lengthscales that inputs x can tell apart: from half a typical gap to ten ranges.
 
@@ -89,14 +92,15 @@ class Scaled(Kernel):
         parameters are free.
         """
         self._require_parameter_shape(x.shape[1])
+        xp = namespace_of(x)
         spread, mean, median = SortedGaps.of(x, weights)
-        lower, upper = 0.5 * jnp.minimum(mean, median), 10.0 * spread
-        constant = spread == 0  # a constant column bounds no lengthscale
+        lower, upper = 0.5 * xp.minimum(mean, median), 10.0 * spread
+        is_constant = spread == 0  # a constant column bounds no lengthscale
         if self.lengthscale_parameter.shape == ():
-            lower = jnp.min(jnp.where(constant, jnp.inf, lower))
-            upper = jnp.max(upper)
+            lower = xp.min(xp.where(is_constant, xp.inf, lower))
+            upper = xp.max(upper)
         else:
-            lower, upper = jnp.where(constant, 1.0, lower), jnp.where(constant, 1.0, upper)
+            lower, upper = xp.where(is_constant, 1.0, lower), xp.where(is_constant, 1.0, upper)
         sides = []
         for side, lengthscale in zip(unbounded(self), (lower, upper), strict=True):
             bound = self.lengthscale_parameter.at(lengthscale)

@@ -4,8 +4,9 @@ import dataclasses
 
 import equinox as eqx
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from .._core.arrays import AnyArray
 from ._base import Kernel, unbounded
 
 
@@ -30,7 +31,7 @@ class Wrapper(Kernel):
     ```
     """
 
-    def points_of_parts(self, x: Float[Array, "n dim"]) -> Float[Array, "n dim_part"]:
+    def points_of_parts(self, x: Float[AnyArray, "n dim"]) -> Float[AnyArray, "n dim_part"]:
         """The points that the parts compare, of inputs x. Default: x."""
         return x
 
@@ -61,7 +62,7 @@ class Wrapper(Kernel):
         return all(part.is_pairwise for part in self.parts().values())
 
     def search_box(
-        self, x: Float[Array, "n dim"], weights: Array | None = None
+        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
     ) -> tuple["Wrapper", "Wrapper"]:
         """The box of each part, for the points that it sees; other parameters are free."""
         points = self.points_of_parts(x)

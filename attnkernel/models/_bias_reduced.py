@@ -9,6 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.arrays import AnyArray
 from .._core.validation import as_integer, require_instance
 from ..attention import LocalFit
 from ..attention._jit import jit_if_pure
@@ -165,7 +166,7 @@ class BiasReduced(LinearSmoother):
         return self.model.category_counts(dim)
 
     def search_box(
-        self, x: Float[Array, "n dim"], weights: Array | None = None
+        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
     ) -> tuple["BiasReduced", "BiasReduced"]:
         """The box for a fit, as two models: that of the model."""
         lower, upper = self.model.search_box(x, weights)

@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
-from .._core.arrays import as_points, as_real_array
+from .._core.arrays import AnyArray, as_points, as_real_array
 from ..kernels import unbounded
 from ..priors import ExcludeSelf, Prior
 
@@ -194,7 +194,7 @@ class LinearSmoother(eqx.Module):
         return False
 
     def search_box(
-        self, x: Float[Array, "n dim"], weights: Array | None = None
+        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
     ) -> tuple["LinearSmoother", "LinearSmoother"]:
         """The box for a fit, as two models; rows with weight 0 are ignored. Default: no bounds."""
         return unbounded(self)

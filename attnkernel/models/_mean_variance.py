@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_real_array
+from .._core.arrays import AnyArray, as_real_array
 from .._core.regression_data import as_weights, require_finite_squares
 from .._core.validation import require_instance
 from ..priors import ExcludeSelf, Prior
@@ -89,7 +89,7 @@ class MeanVarianceRegression(eqx.Module):
         return mean, jnp.maximum(variance, floor)
 
     def search_box(
-        self, x: Float[Array, "n dim"], weights: Array | None = None
+        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
     ) -> tuple["MeanVarianceRegression", "MeanVarianceRegression"]:
         """The box for a fit, as two models: those of both regressions."""
         (low, high), (lower, upper) = (

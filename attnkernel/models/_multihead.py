@@ -7,7 +7,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_real_array, require_finite
+from .._core.arrays import AnyArray, as_real_array, require_finite
 from ..attention import Auto, PerHead, attend
 from ..attention._per_head import batch_shape, first_head
 from ..kernels import Kernel
@@ -120,7 +120,7 @@ class MultiheadKernelRegression(eqx.Module):
         )
 
     def search_box(
-        self, x: Float[Array, "n dim"], weights: Array | None = None
+        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
     ) -> tuple["MultiheadKernelRegression", "MultiheadKernelRegression"]:
         """The box for a fit, as two models: the kernels' `search_box(x)`, the coefficients free."""
         if not isinstance(self.kernel, PerHead):

@@ -6,7 +6,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_real_array, wider_dtype
+from .._core.arrays import AnyArray, as_real_array, wider_dtype
 from .._core.regression_data import as_weights
 from ..attention import Auto, attention_weights
 from ..attention._local_fit import LocalFit, warn_of_extrapolation
@@ -249,7 +249,7 @@ class KernelRegression(LocalSmoother):
         return self.kernel.is_pairwise and isinstance(self.method, Auto | Dense | Blockwise)
 
     def search_box(
-        self, x: Float[Array, "n dim"], weights: Array | None = None
+        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
     ) -> tuple["KernelRegression", "KernelRegression"]:
         """The box for a fit, as two models: the kernel's `search_box(x)`, all else free."""
         return with_kernel_bounds(self, self.kernel.search_box(x, weights))
