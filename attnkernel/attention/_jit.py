@@ -8,16 +8,11 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from .._core.arrays import is_on_one_device
 from .._core.comparable_functions import ComparableFunction
+from .._core.compiler_options import FORWARD_OPTIONS, can_use_options
 from .._core.tuning import MAX_DENSE_PAIRS
 from ..priors import Where
 from ._per_head import batch_shape
-
-# For programs of up to 2^20 pairs that are not differentiated: `bands` of order 0 and 1 compile in
-# 2.1 and 2.4 CPU seconds in place of 3.3 and 4.5, and run in 0.6 to 1.0 of the time. Gradients run
-# 1.5 to 3 times as long, blockwise sums 7 times. From version 0.12 JAX has no such option.
-FORWARD_OPTIONS = {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 12) else None
 
 
 def jit_if_pure(function: Any, parts: tuple, *arrays: Array, is_forward: bool = False) -> Any:
@@ -35,9 +30,8 @@ def jit_if_pure(function: Any, parts: tuple, *arrays: Array, is_forward: bool = 
         )
     call = _call_on_arrays
     if _is_pure(parts):
-        can_use_options = is_forward and is_on_one_device(parts, arrays)
-        is_small = can_use_options and max(map(len, arrays)) ** 2 <= MAX_DENSE_PAIRS
-        call = _call_forward if is_small else _call_compiled
+        is_small = is_forward and max(map(len, arrays)) ** 2 <= MAX_DENSE_PAIRS
+        call = _call_forward if is_small and can_use_options(parts, arrays) else _call_compiled
     return with_automatic_axes(lambda *of: call(function, of[0], of[1:]), parts, *arrays)
 
 

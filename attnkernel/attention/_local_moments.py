@@ -56,29 +56,14 @@ def local_moments(
             "differences of them: use method=ak.Auto() or ak.Blockwise(), or order=0."
         )
     rows, keys = q.shape[-2], k.shape[-2]
-    batch = math.prod(jnp.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2]))
-    width = len(basis.products) + len(basis.terms) * v.shape[-1]
-    if is_symbolic(batch, rows, keys):
-        # constant memory, and 6 times slower than chunks at 1300 queries and 1100 keys
-        size, at_once = 1, 1
-    else:
-        is_small = rows * keys * width <= MAX_CENTRED_NUMBERS
-        size = 1 if is_small else min(rows, max(MIN_CHUNK_QUERIES, -(-rows // MAX_CHUNKS)))
-        most = min(
-            MAX_CHUNK_PAIRS // max(1, size * keys),
-            MAX_CHUNK_NUMBERS // max(1, batch * keys * width),
-        )
-        at_once = max(1, min(-(-rows // size), most))
+    size, at_once = _chunk_sizes(q, k, v, basis)
     if isinstance(method, Auto):
         method = Dense() if is_at_most(size * keys, MAX_CHUNK_PAIRS) else Blockwise()
     columns = list(basis.columns)
-    order = _order_by_neighbour(jax.lax.stop_gradient(q[..., columns]), size)
-    chunks = -(-rows // (size * at_once))
-    numbers = order[jnp.minimum(jnp.arange(chunks * at_once * size), rows - 1)]
-    numbers = numbers.reshape(chunks, at_once, size)
 
-    def moments_of_chunk(rows: Int[Array, " size"]) -> tuple[Array, Array, Array, Array]:
-        chunk = q[..., rows, :]
+    def moments_of_chunk(
+        chunk: Float[Array, "*batch size dim"], rows: Int[Array, " size"]
+    ) -> tuple[Array, Array, Array, Array]:
         here = chunk[..., columns]
         finite = jnp.all(jnp.isfinite(here), axis=-1, keepdims=True)
         centre = jnp.mean(here, axis=-2, keepdims=True, where=finite)
@@ -111,7 +96,23 @@ def local_moments(
             right = jnp.matmul(shift, right, precision="highest")
         return gram, right, log_mass, rounding
 
-    found = jax.lax.map(jax.checkpoint(jax.vmap(moments_of_chunk), prevent_cse=False), numbers)
+    def moments_of_row(point: Float[Array, "*batch dim"], row: Array) -> tuple[Array, ...]:
+        gram, right, log_mass, rounding = moments_of_chunk(point[..., None, :], row[None])
+        return gram[..., 0, :, :], right[..., 0, :, :], log_mass[..., 0], rounding[..., 0, :]
+
+    if size == 1 and at_once == rows:  # no loop, no permutation
+        by_row = jax.vmap(moments_of_row, (-2, 0), (-3, -3, -1, -2))
+        gram, right, log_mass, rounding = by_row(q, jnp.arange(rows))
+        return gram, right, log_mass, rounding
+    order = _order_by_neighbour(jax.lax.stop_gradient(q[..., columns]), size)
+    chunks = -(-rows // (size * at_once))
+    numbers = order[jnp.minimum(jnp.arange(chunks * at_once * size), rows - 1)]
+    numbers = numbers.reshape(chunks, at_once, size)
+
+    def moments_of_rows(rows: Int[Array, "chunks size"]) -> tuple[Array, Array, Array, Array]:
+        return jax.vmap(lambda rows: moments_of_chunk(q[..., rows, :], rows))(rows)
+
+    found = jax.lax.map(jax.checkpoint(moments_of_rows, prevent_cse=False), numbers)
     batch, back = found[2].ndim - 3, jnp.argsort(order)
 
     def to_query_order(leaf: Array) -> Array:
@@ -123,6 +124,26 @@ def local_moments(
 
     gram, right, log_mass, rounding = map(to_query_order, found)
     return gram, right, log_mass, rounding
+
+
+def _chunk_sizes(q: Array, k: Array, v: Array, basis: Basis) -> tuple[int, int]:
+    """Returns the number of queries in a chunk, and how many chunks are evaluated at once.
+
+    The arguments are those of `local_moments`.
+    """
+    rows, keys = q.shape[-2], k.shape[-2]
+    batch = math.prod(jnp.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2]))
+    width = len(basis.products) + len(basis.terms) * v.shape[-1]
+    if is_symbolic(batch, rows, keys):
+        # constant memory, and 6 times slower than chunks at 1300 queries and 1100 keys
+        return 1, 1
+    is_small = rows * keys * width <= MAX_CENTRED_NUMBERS
+    size = 1 if is_small else min(rows, max(MIN_CHUNK_QUERIES, -(-rows // MAX_CHUNKS)))
+    most = min(
+        MAX_CHUNK_PAIRS // max(1, size * keys),
+        MAX_CHUNK_NUMBERS // max(1, batch * keys * width),
+    )
+    return size, max(1, min(-(-rows // size), most))
 
 
 def _shift_gram(shift: Array, gram: Array) -> Float[Array, "*queries terms terms"]:

@@ -26,8 +26,9 @@ class Basis(NamedTuple):
         at = jax.lax.stop_gradient(k[..., list(columns)])
         axes = tuple(range(k.ndim - 1))
         half = 0.5 * jnp.max(at, axis=axes) - 0.5 * jnp.min(at, axis=axes)
-        exponent = jnp.frexp(jnp.where(half > 0, half, 1.0))[1]
-        return cls(columns, jnp.ldexp(jnp.ones_like(half), exponent), terms, products)
+        half = jnp.where(half > 0, half, 1.0)
+        power = jax.lax.reduce_precision(half, jnp.finfo(half.dtype).nexp, mantissa_bits=0)
+        return cls(columns, power, terms, products)
 
     def units(self) -> Float[Array, " terms"]:
         """The scale of each term."""

@@ -26,10 +26,12 @@ def solve_normal_equations(
     terms, eps = gram.shape[-1], float(jnp.finfo(gram.dtype).eps)
     eye, slopes = jnp.eye(terms, dtype=gram.dtype), jnp.arange(terms) > 0
     gram = gram + with_rank_of(jnp.diag(jnp.where(slopes, ridge, 0.0)), gram)
-    diagonal = jnp.diagonal(gram, axis1=-2, axis2=-1)
+    is_diagonal = with_rank_of(eye > 0, gram)
+    # `jnp.diagonal` is a gather, whose derivative is a scatter: both compile for longer
+    diagonal = jnp.sum(jnp.where(is_diagonal, gram, 0.0), axis=-1)
     lost = with_rank_of(slopes, rounding) & (rounding > eps**0.5 * diagonal)
     diagonal = diagonal + jnp.where(lost, rounding, 0.0)
-    gram = jnp.where(with_rank_of(eye > 0, gram), diagonal[..., None], gram)
+    gram = jnp.where(is_diagonal, diagonal[..., None], gram)
     # a smaller diagonal counts as constant: its square would overflow derivatives
     varies = diagonal > float(jnp.finfo(gram.dtype).tiny) ** 0.75
     # the solution does not depend on the scaling: it needs no derivative
