@@ -24,7 +24,6 @@ from ._problem import (
     Data,
     Problem,
     build_problem,
-    flat_rows,
     take,
     unravel_rows,
     vmap_over_fits,
@@ -78,10 +77,7 @@ def _search_one_fit(searches: Searches, data: Data) -> tuple[Searched, np.ndarra
     """
     problem = searches.problem
     sample = data.objective.subsample(data.x, data.y, searches.number)
-    if sample is None:
-        searched = searches.run_lowest()
-    else:
-        searched = searches.run_from_sample(sample)
+    searched = searches.run_lowest() if sample is None else searches.run_from_sample(sample)
     return (searched, None) if problem.box is None else search_grids(searched, searches)
 
 

@@ -23,23 +23,21 @@ mean over the 60.
 | 4 of 160, then twice 3 of 160 on lines through the best end | 1 | 39 | 10 % |
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree
 
 from .._core.arrays import as_numpy_if_concrete
-from .._core.compiler_options import FORWARD_OPTIONS, GRADIENT_OPTIONS, can_use_options
 from ..objectives._objective import Sample
 from ._bfgs import Bfgs
 from ._chunks import History, join_history, run_chunks
 from ._minima import is_minimum
 from ._options import Options
-from ._problem import Problem, flat_rows, take, unravel_rows, vmap_over_fits
+from ._problem import Problem, flat_rows, take, unravel_rows
+from ._search_program import advance_searches
 
 POINTS_PER_PARAMETER = 32
 POINTS_PER_START = 4  # at least
@@ -49,12 +47,7 @@ MIN_SEARCHES = 2  # of several parameters, that are not stopped for being high
 SAMPLE_TOLERANCE = 1e-5
 # at most, on a sample; a search that still moves then is on a plateau
 SAMPLE_STEPS, SAMPLE_STEPS_PER_PARAMETER = 30, 15
-# Searches of local linear models without fusion emitters: 205 rows compile in 0.55 of the time and
-# run in 1.05 of it, 104 rows in 0.55 and 0.95, 500 rows in 0.55 and 1.35.
-MAX_POLYNOMIAL_PAIRS = 2**16
 SAME_MINIMUM = 1e-2  # of a parameter: ends on a sample that are closer count as one
-
-Record = Callable[[Any], History]
 
 
 def count_points(starts: int, parameters: int) -> int:
@@ -112,12 +105,8 @@ class Searches(NamedTuple):
 
     def advance(self, state: Bfgs, steps: int) -> tuple[Bfgs, History]:
         """Returns the states and histories of all searches after at most `steps` more each."""
-        problem, advance = self.problem, _advance
-        if self.axes is None and can_use_options(problem.x, problem.y):
-            is_small = len(problem.x) ** 2 <= MAX_POLYNOMIAL_PAIRS
-            is_polynomial = getattr(problem.frozen, "order", 0) > 0
-            advance = _advance_fast_to_compile if is_small and is_polynomial else _advance_on_cpu
-        return advance(state, problem, self.tolerance, self.options.record, steps, self.axes)
+        record = self.options.record
+        return advance_searches(state, self.problem, self.tolerance, record, steps, self.axes)
 
     def run(
         self,
@@ -216,70 +205,6 @@ def _move_every_second_half_way(z: Any) -> np.ndarray:
     rows = np.array(z)
     rows[2::2] = 0.5 * (rows[2::2] + rows[:1])
     return rows
-
-
-def _advance_searches(
-    state: Bfgs,
-    problem: Problem,
-    tolerance: float,
-    record: Record | None,
-    steps: int,
-    axes: Problem | None,
-) -> tuple[Bfgs, History]:
-    """Takes `steps` steps of every search; returns the states and the history of these steps.
-
-    `problem`: what is minimised. `tolerance`: a search stops at a gradient below this share of the
-    loss (`Bfgs.update`). `axes`: the batched axes of several fits, whose searches are vmapped.
-    None: one fit, whose searches run one after the other. `record`: see `fit`.
-    """
-
-    def from_starts(state: Bfgs, problem: Problem) -> tuple[Bfgs, History]:
-        one = lambda state: _scan_steps(state, problem, tolerance, record, steps)  # noqa: E731
-        return jax.lax.map(one, state) if axes is None else eqx.filter_vmap(one)(state)
-
-    return vmap_over_fits(from_starts, axes, 1)(state, problem)
-
-
-_advance = eqx.filter_jit(_advance_searches)
-_advance_on_cpu, _advance_fast_to_compile = (
-    eqx.filter_jit(_advance_searches, compiler_options=options)  # pyright: ignore[reportCallIssue]
-    for options in (GRADIENT_OPTIONS, FORWARD_OPTIONS)
-)
-
-
-def _scan_steps(
-    state: Bfgs, problem: Problem, tolerance: float, record: Record | None, steps: int
-) -> tuple[Bfgs, History]:
-    """Takes this number of steps in one search; returns its state and the loss after each step."""
-    dtype = jax.eval_shape(problem.loss, state.z).dtype
-
-    def recorded(state: Bfgs) -> History:
-        history = {} if record is None else record(problem.model(state.z))
-        return history | {"loss": state.loss.astype(dtype)}
-
-    def step(state: Bfgs, _: None) -> tuple[Bfgs, History]:
-        state = jax.lax.cond(
-            state.is_stopped(),
-            lambda state: state,
-            lambda state: _search_step(state, problem, tolerance),
-            state,
-        )
-        return state, recorded(state)
-
-    def all_steps(state: Bfgs) -> tuple[Bfgs, History]:
-        return jax.lax.scan(step, state, None, length=steps)
-
-    def no_step(state: Bfgs) -> tuple[Bfgs, History]:
-        repeat = lambda leaf: jnp.broadcast_to(leaf, (steps, *leaf.shape))  # noqa: E731
-        return state, jax.tree.map(repeat, recorded(state))
-
-    return jax.lax.cond(state.is_stopped(), no_step, all_steps, state)
-
-
-def _search_step(state: Bfgs, problem: Problem, tolerance: float) -> Bfgs:
-    """Returns the state of a search after its trial point is evaluated."""
-    found, slope = jax.value_and_grad(problem.loss)(state.trial())
-    return state.update(found, slope, tolerance)
 
 
 def _restart_at_sample_minima(

@@ -26,9 +26,9 @@ def searched(seed: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.filterwarnings("ignore:the best value found lies on a bound")
-# the best of 60 starts, which 10 points of a hypercube miss by 6.1 % and by 2.9 %
+# the best of six hypercubes; 10 points of the first miss that of two columns by 13 %
 @pytest.mark.parametrize(
-    ("seed", "dim", "order", "best"), [marks.slow(25, 5, 0, 0.440676), (3, 2, 1, 0.0715335)]
+    ("seed", "dim", "order", "best"), [marks.slow(7, 5, 0, 2.4112), (0, 2, 1, 0.2899794)]
 )
 def test_search_of_several_lengthscales_finds_the_lowest_of_many_minima(
     x64, seed, dim, order, best
