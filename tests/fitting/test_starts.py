@@ -26,9 +26,9 @@ def searched(seed: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.filterwarnings("ignore:the best value found lies on a bound")
-# the best of six hypercubes; 10 points of the first miss that of two columns by 13 %
+# the best of six hypercubes; 10 points of the first miss that of four columns by 3 %
 @pytest.mark.parametrize(
-    ("seed", "dim", "order", "best"), [marks.slow(7, 5, 0, 2.4112), (0, 2, 1, 0.2899794)]
+    ("seed", "dim", "order", "best"), [marks.slow(7, 5, 0, 2.4112), (6, 4, 0, 1.6576605)]
 )
 def test_search_of_several_lengthscales_finds_the_lowest_of_many_minima(
     x64, seed, dim, order, best
