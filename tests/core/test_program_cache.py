@@ -57,7 +57,7 @@ def run(folder):
 
 def test_a_second_process_compiles_nothing_and_a_damaged_entry_is_compiled_anew(tmp_path):
     misses, hits, loss = run(tmp_path)
-    assert misses > 3
+    assert misses == 1  # a fit is one program
     assert hits == 0
     assert run(tmp_path) == (0, misses, loss)
     damaged = max(tmp_path.glob("*-cache"), key=lambda path: path.stat().st_size)
