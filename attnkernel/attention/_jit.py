@@ -30,8 +30,9 @@ def jit_if_pure(function: Any, parts: tuple, *arrays: Array, is_forward: bool = 
         )
     call = _call_on_arrays
     if _is_pure(parts):
-        is_small = is_forward and max(map(len, arrays)) ** 2 <= MAX_DENSE_PAIRS
-        call = _call_forward if is_small and can_use_options(parts, arrays) else _call_compiled
+        has_options = is_forward and can_use_options(parts, arrays)
+        is_small = has_options and max(map(len, arrays)) ** 2 <= MAX_DENSE_PAIRS
+        call = _call_forward if is_small else _call_compiled
     return with_automatic_axes(lambda *of: call(function, of[0], of[1:]), parts, *arrays)
 
 
