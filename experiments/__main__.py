@@ -29,6 +29,10 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(strays)}")
     try:
         if arguments is None and options.command in ("run", "resume", "sweep", "page"):
+            # on some CPUs XLA logs an error for each program that it loads, though none is wrong:
+            # its own tuning flags, such as prefer-no-gather, are no features of the CPU
+            if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":  # JAX's own default
+                os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
             from attnkernel import cache_programs  # noqa: PLC0415
 
             cache_programs()

@@ -21,6 +21,9 @@ def cache_programs(folder: str | os.PathLike[str] | None = None) -> Path | None:
     version of JAX and to the processor; one that cannot be read is compiled anew. The folder has no
     limit of size: delete it at any time. Importing attnkernel never turns this on; `python -m
     experiments` does. The environment variable `JAX_ENABLE_COMPILATION_CACHE=false` turns it off.
+    On some CPUs XLA logs `Target machine feature +prefer-no-gather is not supported` for each
+    program that it loads. Nothing is wrong; `TF_CPP_MIN_LOG_LEVEL=3`, set before JAX is imported,
+    hides it.
 
     **Arguments:** `folder`: where. Default: the folder that JAX already has
     (`JAX_COMPILATION_CACHE_DIR`), or else `attnkernel/programs` in the user's cache folder.

@@ -26,7 +26,6 @@ mean over the 60.
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree
 
@@ -197,7 +196,7 @@ def _stop_highest(state: Bfgs) -> Bfgs:
     kept = max(MIN_SEARCHES, -(-len(loss) // 2**rounds))
     rank = np.argsort(np.argsort(loss, kind="stable"), kind="stable")
     is_dropped = (rank >= kept) & ~_is_stopped(state)
-    return state._replace(max_steps=jnp.asarray(np.where(is_dropped, steps, limit)))
+    return state._replace(max_steps=np.where(is_dropped, steps, limit))
 
 
 def _move_every_second_half_way(z: Any) -> np.ndarray:

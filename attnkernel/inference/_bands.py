@@ -98,7 +98,7 @@ def bands(
     if kind == "simultaneous" and key is None:
         raise ValueError("A simultaneous band is simulated: pass key=jax.random.PRNGKey(0).")
     fit = require_smoother_fit(fit)
-    at, nominal = fit.inputs(x_new), jnp.asarray(np.asarray(level, fit.y.dtype))
+    at, nominal = fit.inputs(x_new), jax.device_put(np.asarray(level, fit.y.dtype))
     simulation = (draws, key) if kind == "simultaneous" else (0, None)
     weight_kwargs, *arrays = padded_rows(fit, at)
     parts = (fit.model, weight_kwargs, nominal, noise, corrected, *simulation)

@@ -31,8 +31,8 @@ print(misses, hits, float(fit.loss).hex())
 """
 
 
-def output(home, *arguments, **environment):
-    """What `python ARGUMENTS` prints; `home` is the user's cache folder."""
+def run_python(home, *arguments, **environment):
+    """The completed process of `python ARGUMENTS`; `home` is the user's cache folder."""
     places = {
         "XDG_CACHE_HOME": str(home),
         "LOCALAPPDATA": str(home),
@@ -47,7 +47,12 @@ def output(home, *arguments, **environment):
         check=True,
         cwd=ROOT,
         env=inherited | environment,
-    ).stdout
+    )
+
+
+def output(home, *arguments, **environment):
+    """What `python ARGUMENTS` prints."""
+    return run_python(home, *arguments, **environment).stdout
 
 
 def run(folder):
@@ -117,7 +122,7 @@ def run_study(home, config, *overrides, **environment):
     """
     out = tempfile.mkdtemp(dir=home)
     command = ["-m", "experiments", "run", str(CONFIGS / f"{config}.yaml"), "--quiet", *overrides]
-    output(home, *command, "--out", f"{out}/run", **environment)
+    assert run_python(home, *command, "--out", f"{out}/run", **environment).stderr == ""
     meta = json.loads(Path(f"{out}/run/meta.json").read_text())
     return meta, len(list(home.glob("attnkernel/programs/*-cache")))
 
