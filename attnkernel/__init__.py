@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from . import (
     data as data,
+    families as families,
     fitting as fitting,
     inference as inference,
     kernels as kernels,
@@ -27,6 +28,7 @@ from .attention import (
     attention_weights as attention_weights,
     select_method as select_method,
 )
+from .families import Binomial as Binomial, Gamma as Gamma, Poisson as Poisson
 from .fitting import (
     Checkpoints as Checkpoints,
     CheckpointWarning as CheckpointWarning,
@@ -97,6 +99,7 @@ from .models import (
     KernelRegression as KernelRegression,
     LearnedKernelRegression as LearnedKernelRegression,
     LinearSmoother as LinearSmoother,
+    LocalLikelihood as LocalLikelihood,
     MeanVarianceRegression as MeanVarianceRegression,
     MultiheadKernelRegression as MultiheadKernelRegression,
     density as density,

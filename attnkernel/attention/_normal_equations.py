@@ -42,12 +42,12 @@ def solve_normal_equations(
     # the trace of the inverse is the sum of the inverse eigenvalues
     regularised = jax.lax.stop_gradient(scaled) + with_rank_of(8 * terms * eps * eye, scaled)
     everything = jnp.broadcast_to(with_rank_of(eye, regularised), regularised.shape)
-    condition = jnp.trace(_cholesky_solver(regularised)(everything), axis1=-2, axis2=-1)
+    condition = jnp.trace(cholesky_solver(regularised)(everything), axis1=-2, axis2=-1)
     deficient = ~(condition < eps ** (-2 / 3)) | jnp.any(lost, axis=-1)
     added = jnp.where(deficient, eps**0.5, 0.0)[..., None, None]
     regular = scaled + added * with_rank_of(jnp.diag(slopes.astype(gram.dtype)), scaled)
     product = functools.partial(jnp.matmul, regular, precision="highest")
-    solver = _cholesky_solver(jax.lax.stop_gradient(regular))
+    solver = cholesky_solver(jax.lax.stop_gradient(regular))
     solved = jax.lax.custom_linear_solve(
         product, right, lambda _, right: solver(right), symmetric=True
     )
@@ -55,7 +55,7 @@ def solve_normal_equations(
     return solved * unit[..., None], condition, deficient
 
 
-def _cholesky_solver(matrix: Float[Array, "*queries terms terms"]) -> Callable[[Array], Array]:
+def cholesky_solver(matrix: Float[Array, "*queries terms terms"]) -> Callable[[Array], Array]:
     r"""Returns the function $b \mapsto S^{-1} b$ by $S = L L^\top$, with S = `matrix`; its result
     is NaN where S is not positive definite. b has shape (*queries, terms, columns).
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from jax.typing import ArrayLike
 
 from .._core.arrays import is_concrete
-from ..models import LinearSmoother
+from ..models import Smoother
 from ..objectives._objective import Objective
 from ._fit import fit as fit_model
 from ._fit_warnings import FitWarning
@@ -113,6 +113,6 @@ def choose(
 def _flat_repr(model: Any) -> str:
     """Returns the `repr` of a model in one line."""
     kernel = getattr(model, "kernel", None)
-    if not isinstance(model, LinearSmoother) or kernel is None:
+    if not isinstance(model, Smoother) or kernel is None:
         return " ".join(repr(model).split())
     return f"{model.description}, {' '.join(repr(kernel).split())}"

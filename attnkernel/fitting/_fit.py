@@ -25,7 +25,7 @@ from .._core.regression_data import (
 )
 from .._core.validation import require_instance, require_key
 from ..kernels._columns import number_columns
-from ..models import LinearSmoother
+from ..models import Smoother
 from ..objectives import LeaveOneOut
 from ..objectives._objective import Objective
 from ..objectives._rows import drop_zero_weight_rows
@@ -186,8 +186,9 @@ def as_objective(objective: Any) -> Objective:
 def require_fittable(model: Any, x: Array, y: Array) -> None:
     """Raises `ValueError` unless the model can be fitted to the data, as far as they are known."""
     require_regression_data(x, y)
-    if isinstance(model, LinearSmoother):
+    if isinstance(model, Smoother):
         require_category_codes("x", x, model.category_counts(x.shape[1]))
+        model.check_labels(y)
 
 
 def warn_if_no_optimum(fit: Fit) -> Fit:

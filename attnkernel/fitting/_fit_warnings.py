@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from .._core.pandas_frames import Categories, Names
-from ..models import LinearSmoother
+from ..models import Smoother
 from ._outcome import Result, Starts
 
 
@@ -107,7 +107,7 @@ def category_warnings(
 ) -> list[str]:
     """Returns one sentence if the kernel measures distances between codes of categories."""
     kernel = getattr(model, "kernel", None)
-    if not isinstance(model, LinearSmoother) or kernel is None or categories is None:
+    if not isinstance(model, Smoother) or kernel is None or categories is None:
         return []
     known = model.category_counts(len(categories))
     columns = [c for c, among in enumerate(categories) if among is not None and c not in known]

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from .._core.arrays import as_points, as_real_array, is_concrete, require_finite
 from .._core.pandas_frames import Categories, Names, as_pandas, is_frame, query_to_numbers
 from .._core.regression_data import require_category_codes
-from ..models import LinearSmoother
+from ..models import Smoother
 from ..objectives._objective import Objective
 from ._chunks import History
 from ._fit_warnings import find_best_start, parameters_on_bounds, result_warnings
@@ -82,7 +82,7 @@ class Fit(eqx.Module):
             x_new = as_real_array("x_new", x_new).astype(self.x.dtype)
         at = as_points("x_new", x_new)
         require_finite("x_new", at)
-        if isinstance(self.model, LinearSmoother) and at.shape[1] == self.x.shape[-1]:
+        if isinstance(self.model, Smoother) and at.shape[1] == self.x.shape[-1]:
             require_category_codes("x_new", at, self.model.category_counts(at.shape[1]))
         return at
 

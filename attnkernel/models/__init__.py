@@ -3,7 +3,9 @@
 from ._bias_reduced import BiasReduced as BiasReduced
 from ._density import density as density
 from ._learned import LearnedKernelRegression as LearnedKernelRegression
-from ._linear_smoother import DataSupport as DataSupport, LinearSmoother as LinearSmoother
+from ._linear_smoother import LinearSmoother as LinearSmoother
+from ._local_likelihood import LocalLikelihood as LocalLikelihood
 from ._mean_variance import MeanVarianceRegression as MeanVarianceRegression
 from ._multihead import MultiheadKernelRegression as MultiheadKernelRegression
 from ._regression import KernelRegression as KernelRegression
+from ._smoother import DataSupport as DataSupport, Smoother as Smoother

@@ -18,7 +18,7 @@ from ..kernels import Kernel
 from ..priors import HeldOut, KeyWeights, Prior
 from ..priors._base import key_mask_of
 from ._data import read_data, with_weights
-from ._linear_smoother import DataSupport, LinearSmoother
+from ._linear_smoother import LinearSmoother
 from ._regression import KernelRegression
 from ._smoothed_residuals import (
     fit_reduced,
@@ -26,6 +26,7 @@ from ._smoothed_residuals import (
     reduced_variance,
     reduced_weights,
 )
+from ._smoother import DataSupport
 
 
 class BiasReduced(LinearSmoother):

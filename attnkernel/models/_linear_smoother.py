@@ -3,41 +3,17 @@ r"""Linear smoothers: regressions whose predictions are linear in the labels, $\
 $$ \hat f(x) = \sum_{j=1}^{n} L_j(x)\, y_j, \qquad L_{ij} = L_j(x_i) $$
 """
 
-import abc
-from typing import NamedTuple
-
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from .._core.arrays import AnyArray, as_points, as_real_array
-from ..kernels import unbounded
+from .._core.arrays import as_points, as_real_array
 from ..priors import ExcludeSelf, Prior
+from ._smoother import DataSupport, Smoother
 
 
-class DataSupport(NamedTuple):
-    """How well the data determine predictions at m inputs: three Booleans of each.
-
-    - `empty`: no label has weight.
-    - `deficient`: the local design is rank-deficient, so that the fit is of lower order.
-    - `extrapolates`: the prediction extrapolates outside the data; see `LocalFit`.
-
-    ```python
-    >>> model = ak.KernelRegression(ak.Boxcar(0.3))
-    >>> model.data_support(np.array([0.5, 9.0]), np.linspace(0.0, 1.0, 5)).empty
-    Array([False,  True], dtype=bool)
-
-    ```
-    """
-
-    empty: Bool[Array, " m"]
-    deficient: Bool[Array, " m"]
-    extrapolates: Bool[Array, " m"]
-
-
-class LinearSmoother(eqx.Module):
+class LinearSmoother(Smoother):
     r"""A regression whose predictions are linear in the labels. To add one, write `__call__`.
 
     $$ \hat f(x) = \sum_{j=1}^{n} L_j(x)\, y_j, \qquad \hat y = L y $$
@@ -45,7 +21,8 @@ class LinearSmoother(eqx.Module):
     L depends on inputs, parameters and weights of rows, and not on the labels. Criteria (`ak.GCV`,
     `ak.AICc`), `ak.bands`, `ak.conformal`, `ak.summarise` and the other functions of inference ask
     a model for the methods below and for nothing else. Each has a default, which predicts the
-    columns of the identity in O(n²) memory; override those for which there is a formula.
+    columns of the identity in O(n²) memory; override those for which there is a formula. Those of
+    `ak.models.Smoother` are inherited.
 
     Predictions are NaN where no label has weight, and rows of weight 0 are ignored.
 
@@ -65,23 +42,6 @@ class LinearSmoother(eqx.Module):
     print(ak.AICc()(RidgeLine(jnp.array(-3.0)), x, jnp.sin(x[:, 0])))
     ```
     """
-
-    @abc.abstractmethod
-    def __call__(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        y: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> Float[Array, "m"] | Float[Array, "m out"]:
-        """Predictions at new inputs; arguments as for `KernelRegression`."""
-
-    @property
-    def description(self) -> str:
-        """The kind of smoother in a few words, for tables."""
-        return type(self).__name__
 
     @property
     def has_nonnegative_weights(self) -> bool:
@@ -179,22 +139,3 @@ class LinearSmoother(eqx.Module):
         where no label has weight. **Arguments:** `factor`: its lengthscale over that of this one.
         """
         return None
-
-    def category_counts(self, dim: int) -> dict[int, int | None]:
-        """The columns of x that hold codes of categories, as `Kernel.category_counts` has them."""
-        return {}
-
-    @property
-    def can_pad_rows(self) -> bool:
-        """Whether all methods ignore the rows that have False in `weights`, up to rounding.
-
-        Rows are then padded to a `bucket_size`, so that data sets of similar size share compiled
-        programs. Default: no.
-        """
-        return False
-
-    def search_box(
-        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
-    ) -> tuple["LinearSmoother", "LinearSmoother"]:
-        """The box for a fit, as two models; rows with weight 0 are ignored. Default: no bounds."""
-        return unbounded(self)

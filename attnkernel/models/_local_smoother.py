@@ -17,7 +17,8 @@ from ..methods import Method
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._empty import OnEmpty, fill_empty
-from ._linear_smoother import DataSupport, LinearSmoother
+from ._linear_smoother import LinearSmoother
+from ._smoother import DataSupport
 
 MIN_LABELS_BY_WEIGHTS = 16  # labels of a row, from which a local polynomial sums them by weights
 

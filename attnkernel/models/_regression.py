@@ -17,9 +17,9 @@ from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._data import read_data, require_parts, with_kernel_bounds, with_weights
 from ._empty import OnEmpty, known_policy
-from ._linear_smoother import DataSupport
 from ._local_smoother import LocalSmoother, support_of
 from ._prediction import predict
+from ._smoother import DataSupport
 
 
 class KernelRegression(LocalSmoother):

@@ -4,5 +4,9 @@ from ._criteria import GCV as GCV, AICc as AICc
 from ._hold_out import HoldOut as HoldOut
 from ._objective import Objective as Objective, Sample as Sample
 from ._profile import profile as profile
-from ._scores import log_score as log_score, squared_error as squared_error
+from ._scores import (
+    HasDeviance as HasDeviance,
+    log_score as log_score,
+    squared_error as squared_error,
+)
 from ._validation import KFold as KFold, LeaveOneOut as LeaveOneOut

@@ -14,7 +14,6 @@ from .._core.arrays import is_concrete
 from .._core.validation import as_integer, as_integer_tuple
 from ..priors import HeldOut
 from ._objective import Validation
-from ._scores import squared_error
 
 MAX_ROWS_OF_ONE_SORT = 1625  # up to which `jax.random.permutation` sorts once
 
@@ -25,7 +24,8 @@ class HoldOut(Validation):
     $$ L = \frac1h \sum_{i \in \mathcal{H}} \big\| y_i - \hat f_{-\mathcal{H}}(x_i) \big\|^2,
        \qquad \mathcal{H} \text{ the first } h \text{ of a random permutation of the rows} $$
 
-    Another `score` replaces the square: `score=ak.log_score` is the Gaussian likelihood.
+    Another `score` replaces the square: `score=ak.log_score` is the Gaussian likelihood. The
+    default of a `LocalLikelihood` is the deviance of its family.
 
     The held-out rows are masked, not removed, so that shapes do not change: `size` may be an
     array, and several sizes then share one compiled program. Only h queries are evaluated.
@@ -41,7 +41,8 @@ class HoldOut(Validation):
     - `size`: h, from 1 to n − 1. An int, or an integer array (traced) together with `at_most`.
     - `at_most`: an upper bound on an array `size`: this number of queries is evaluated, and those
       beyond h are ignored. Default: `size`.
-    - `score`: see `squared_error` (default) and `log_score`.
+    - `score`: see `squared_error` and `log_score`. Default: the `deviance` of a model that has
+      one, else `squared_error`.
 
     **Raises:** `ValueError` if h is less than 1, at least n, or above `at_most`.
 
@@ -57,7 +58,7 @@ class HoldOut(Validation):
         size: int | ArrayLike,
         at_most: int | None = None,
         *,
-        score: Callable[[Any, Array], Array] = squared_error,
+        score: Callable[[Any, Array], Array] | None = None,
     ):
         sizes: Any = size
         if not isinstance(size, jax.Array):
@@ -114,7 +115,7 @@ class HoldOut(Validation):
         # predictions at rows that are not scored are replaced before differentiation: NaN otherwise
         shaped = scored if y.ndim == 1 else scored[:, None]
         predicted = jax.tree.map(lambda leaf: jnp.where(shaped, leaf, 1.0), predicted)
-        scores = jnp.where(scored, self.row_scores(predicted, y[rows]), 0.0)
+        scores = jnp.where(scored, self.row_scores(model, predicted, y[rows]), 0.0)
         if self.weights is None:
             return jnp.sum(scores) / self.size
         total = jnp.sum(weights)  # 0 if all drawn rows have zero weight: the loss is then 0

@@ -14,7 +14,7 @@ from .._core.comparable_functions import comparable_by_value
 from .._core.pandas_frames import is_frame
 from .._core.regression_data import as_valid_weights, is_positive
 from .._core.validation import require_function, require_shape
-from ._scores import log_score, squared_error
+from ._scores import default_score, log_score, squared_error
 
 
 def _as_row_weights(weights: ArrayLike | None) -> Float[Array, " n"] | None:
@@ -146,22 +146,22 @@ class Validation(Objective):
     $$ L = \sum_i w_i\, S(\hat f_{-i}(x_i), y_i) \Big/ \sum_i w_i $$
 
     **Arguments:** `score`: S, from predictions and labels to one number for each row; lower is
-    better. Default: `squared_error`; for models that predict a variance, `log_score`.
+    better. Default: the `deviance` of a model that has one (`HasDeviance`), as `LocalLikelihood`
+    does; else `squared_error`. For models that predict a variance: `log_score`.
     """
 
     saved_functions: ClassVar[dict[str, Callable]] = {
         "squared_error": squared_error,
         "log_score": log_score,
     }
-    score: Callable[[Any, Array], Array] = eqx.field(
-        default=squared_error, kw_only=True, static=True
-    )
+    score: Callable[[Any, Array], Array] | None = eqx.field(default=None, kw_only=True, static=True)
 
     def __check_init__(self):
-        require_function("score", self.score)
+        if self.score is not None:
+            require_function("score", self.score)
 
     def comparable(self) -> "Validation":
-        if self.score in self.saved_functions.values():
+        if self._has_own_score():
             return self
         objective = copy.copy(self)
         object.__setattr__(objective, "score", comparable_by_value(self.score))
@@ -170,9 +170,14 @@ class Validation(Objective):
     @property
     def can_pad_rows(self) -> bool:
         """Whether the score is one of the library's, each of which scores a row by itself."""
-        return not self.is_stochastic and self.score in self.saved_functions.values()
+        return not self.is_stochastic and self._has_own_score()
 
-    def row_scores(self, predicted: Any, y: Array) -> Float[Array, " n"]:
+    def row_scores(self, model: Any, predicted: Any, y: Array) -> Float[Array, " n"]:
         """Returns the score of each row; `ValueError` if `score` gives another shape."""
         hint, expected = "Sum over the labels of a row.", f"one number for each of {len(y)} rows"
-        return require_shape("score", self.score(predicted, y), (len(y),), expected, hint)
+        score = default_score(model) if self.score is None else self.score
+        return require_shape("score", score(predicted, y), (len(y),), expected, hint)
+
+    def _has_own_score(self) -> bool:
+        """Whether the score is one of the library's, or that of the model."""
+        return self.score is None or self.score in self.saved_functions.values()

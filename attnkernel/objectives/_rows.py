@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from .._core.arrays import index_on_host, is_concrete, is_on_one_device
 from .._core.row_buckets import pad_rows
-from ..models import LinearSmoother
+from ..models import Smoother
 from ._objective import Objective
 
 
@@ -41,7 +41,7 @@ def pad_data(
 
     Unchanged where the model or the objective may read such rows, and inside `jit`.
     """
-    can_pad = isinstance(model, LinearSmoother) and model.can_pad_rows and objective.can_pad_rows
+    can_pad = isinstance(model, Smoother) and model.can_pad_rows and objective.can_pad_rows
     if not (can_pad and is_on_one_device(model, x, y, objective)):
         return x, y, objective
     x, y, weights = pad_rows(x, y, objective.weights)

@@ -1,7 +1,8 @@
 """Scores of predictions: the squared error and the Gaussian log-likelihood of each row."""
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -54,6 +55,28 @@ def log_score(prediction: Any, y: Float[Array, "..."]) -> Float[Array, " n"]:
     mean, variance = (_require_same_shape(part, y) for part in prediction)
     scores = 0.5 * (jnp.log(2.0 * math.pi * variance) + (y - mean) ** 2 / variance)
     return scores if scores.ndim == 1 else jnp.sum(scores, axis=1)
+
+
+@runtime_checkable
+class HasDeviance(Protocol):
+    """A model with a score of its own, by which `LeaveOneOut`, `KFold` and `HoldOut` judge it.
+
+    ```python
+    >>> model = ak.LocalLikelihood(ak.Gaussian(0.3), family=ak.Poisson())
+    >>> isinstance(model, ak.objectives.HasDeviance)
+    True
+
+    ```
+    """
+
+    def deviance(self, predicted: Any, y: Array) -> Float[Array, " n"]:
+        """Returns the score of each row, from predictions and labels; lower is better."""
+        ...
+
+
+def default_score(model: Any) -> Callable[[Any, Array], Array]:
+    """Returns the deviance of a model that has one, else `squared_error`."""
+    return model.deviance if isinstance(model, HasDeviance) else squared_error
 
 
 def _require_same_shape(prediction: Any, y: Float[Array, "..."]) -> Float[Array, "..."]:

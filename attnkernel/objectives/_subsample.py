@@ -18,6 +18,7 @@ from ..kernels import Kernel
 from ..priors import ExcludeSelf, Mask
 from ._objective import Objective, Sample
 from ._rows import input_order
+from ._scores import default_score
 
 MIN_ROWS = 1024  # from which several starts begin on a sample
 MIN_ROWS_OF_ONE_START = 2**17  # 4000 full terms then cost as much as 128 terms of all rows
@@ -68,13 +69,12 @@ class _SubsampledLeaveOneOut(Objective):
             is_leaf=is_kernel,
         )
         if self.terms is None:
-            error = rescaled(x, x, y, prior=ExcludeSelf()) - as_real_array("y", y)
+            predicted, labels = rescaled(x, x, y, prior=ExcludeSelf()), as_real_array("y", y)
         else:
             rows = jnp.asarray(_even_indices(self.terms, len(x)))
-            error = (
-                rescaled(x[rows], x, y, prior=_ExcludeOwnRow(rows)) - as_real_array("y", y)[rows]
-            )
-        return longer**-4 * jnp.sum(error**2) / len(error)
+            predicted = rescaled(x[rows], x, y, prior=_ExcludeOwnRow(rows))
+            labels = as_real_array("y", y)[rows]
+        return longer**-4 * jnp.sum(default_score(model)(predicted, labels)) / len(labels)
 
 
 class _ExcludeOwnRow(Mask):

@@ -23,6 +23,7 @@ class LeaveOneOut(Validation):
 
     It is the mean of `HoldOut(1)` over all choices of the row; deterministic; in units of y².
     Several labels per row are summed. Another `score`, such as `log_score`, replaces the square.
+    The default of a `LocalLikelihood` is the deviance of its family.
 
     ```python
     data = ak.data.load("mcycle")
@@ -44,7 +45,7 @@ class LeaveOneOut(Validation):
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, ""]:
         predicted = model(x, x, y, prior=ExcludeSelf(), **self.weight_kwargs())
-        return self.mean(self.row_scores(predicted, as_real_array("y", y)))
+        return self.mean(self.row_scores(model, predicted, as_real_array("y", y)))
 
     def subsample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> Sample | None:
         """Returns leave-one-out of 1024 rows, if there are as many and several starts.
@@ -52,7 +53,7 @@ class LeaveOneOut(Validation):
         In one dimension 128 of its terms. From 131 072 rows, for any number of starts:
         leave-one-out of 4000 rows.
         """
-        if self.weights is not None or self.score is not squared_error:
+        if self.weights is not None or self.score not in (None, squared_error):
             return None
         return sample_of_leave_one_out(x, y, starts)
 
@@ -105,7 +106,7 @@ class KFold(Validation):
         rank = jnp.cumsum(is_counted).astype(int) - 1
         fold = jnp.zeros(len(x), int).at[order].set(rank % self.folds)
         predicted = model(x, x, y, prior=_OtherFolds(fold), **self.weight_kwargs())
-        return self.mean(self.row_scores(predicted, as_real_array("y", y)))
+        return self.mean(self.row_scores(model, predicted, as_real_array("y", y)))
 
 
 class _OtherFolds(Mask):

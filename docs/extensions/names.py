@@ -19,14 +19,16 @@ from sphinx.util.docutils import SphinxRole
 
 PACKAGES = (
     "",
-    *(".data", ".kernels", ".priors", ".rules", ".methods", ".attention", ".nn", ".models"),
+    *(".data", ".kernels", ".priors", ".rules", ".families"),
+    *(".methods", ".attention", ".nn", ".models"),
     *(".objectives", ".fitting", ".inference", ".plot", ".sklearn"),
 )
 # names in signatures that get no link: types of other packages, and private aliases
 UNLINKED = re.compile(
     "Any|Array|ArrayLike|Axes|Bool|Callable|DTypeLike|Float|GradientTransformation|Int|Literal|"
     "Fixed|Matrix|Mesh|Number|PRNGKeyArray|Path|PathLike|PyTree|Sequence|ShapeDtypeStruct|ndarray|"
-    "Callback|History|Kept|LocalFit|OfHeads|OnEmpty|ProcessHeads|Projection|QueryFrame|Rows|Tree"
+    "Callback|History|InfluenceSums|Kept|LocalFit|Numbers|OfHeads|OnEmpty|ProcessHeads|Projection|"
+    "QueryFrame|Rows|Tree"
 )
 
 

@@ -37,6 +37,7 @@ PACKAGE = str(Path(ak.__file__).parent)
 MODULES = (
     "",
     *(".data", ".kernels", ".priors", ".rules", ".methods", ".attention", ".nn", ".models"),
+    ".families",
     *(".objectives", ".fitting", ".inference", ".plot", ".sklearn"),
 )
 
@@ -97,6 +98,7 @@ SELF = Later(lambda: ak.SelfAttention(4, key=KEY))
 PER_HEAD = Later(lambda: ak.PerHead(now(STACK)))
 HEADS_OF_REGRESSION = Later(lambda: ak.MultiheadKernelRegression(now(PER_HEAD)))
 REDUCED = ak.BiasReduced(MODEL, 2)
+LIKELIHOOD = ak.LocalLikelihood(ak.Gaussian(0.2), family=ak.Binomial(), order=1)
 LEARNED = Later(lambda: ak.LearnedKernelRegression(1, key=KEY))
 
 # ---------------------------------------------------------------------------- misuses by kind
@@ -309,6 +311,7 @@ KINDS: dict[str, Any] = {
     "method": instance(ak.Dense, ak.Gaussian(1.0)),
     "objective": instance(ak.LeaveOneOut, ak.Gaussian(1.0)),
     "model": instance(ak.KernelRegression, ak.Gaussian(1.0)),
+    "family": instance(ak.Binomial, ak.Gaussian(1.0)),
     "fit": instance(ak.Fit, MODEL),
     "bands": instance(ak.Bands, MODEL),
     "dataset": instance(ak.data.Dataset, MODEL),
@@ -533,6 +536,20 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
             "weights": ("weights?", np.ones(N)),
         },
     ),
+    **of_class(
+        "LocalLikelihood",
+        kernel=KERNEL,
+        family=("family", ak.Binomial()),
+        order=("whole from 0", 0),
+        rule=PARTS["rule"],
+        on_empty=("choice", "nan"),
+    ),
+    "LocalLikelihood.__call__": (LIKELIHOOD, OF_MODEL | {"y": ("paired", X)}),
+    "LocalLikelihood.local_fit": (LIKELIHOOD.local_fit, OF_MODEL | {"y": ("paired", X)}),
+    "LocalLikelihood.deviance": (
+        LIKELIHOOD.deviance,
+        {"predicted": ("paired", X), "y": ("paired", X)},
+    ),
     **of_class("BiasReduced", model=("model", MODEL), iterations=("natural", 2)),
     "BiasReduced.__call__": (REDUCED, OF_MODEL),
     **of_class("MeanVarianceRegression", mean=("model", MODEL), variance=("model", MODEL)),
@@ -675,14 +692,14 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
     "GCV": (scored(ak.GCV), {"weights": ("weights?", np.ones(N))}),
     "LeaveOneOut": (
         scored(ak.LeaveOneOut),
-        {"weights": ("weights?", np.ones(N)), "score": ("function", ak.squared_error)},
+        {"weights": ("weights?", np.ones(N)), "score": ("function?", ak.squared_error)},
     ),
     "KFold": (
         scored(ak.KFold),
         {
             "folds": ("natural", 4),
             "weights": ("weights?", np.ones(N)),
-            "score": ("function", ak.squared_error),
+            "score": ("function?", ak.squared_error),
         },
     ),
     "HoldOut": (
@@ -690,7 +707,7 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
         {
             "size": ("natural", 2),
             "at_most": ("natural?", 4),
-            "score": ("function", ak.squared_error),
+            "score": ("function?", ak.squared_error),
         },
     ),
     "cache_programs": (uncached_programs, {"folder": ("path?", FOLDER / "programs")}),
@@ -761,7 +778,7 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
             "x_new": ("points", X),
             "level": ("level", 0.95),
             "kind": ("choice", "pointwise"),
-            "noise": ("choice", "local"),
+            "noise": ("choice?", "local"),
             "corrected": ("flag", True),
             "draws": ("natural", 20),
             "key": ("key?", KEY),
@@ -889,15 +906,18 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
 # public, and not called with arguments that could be misused
 EXCLUDED = {
     "no arguments": (
-        "Dense Sorted Auto Uniform EluFeatures Taylor priors.ExcludeSelf plot.ink plot.paper"
+        "Dense Sorted Auto Uniform EluFeatures Taylor priors.ExcludeSelf plot.ink plot.paper "
+        "Binomial Poisson Gamma"
     ),
     "abstract: its subclasses are called": (
-        "LinearSmoother Kernel Prior Mask Rule Method Objective "
+        "LinearSmoother models.Smoother families.Family objectives.HasDeviance "
+        "Kernel Prior Mask Rule Method Objective "
         "kernels.Categorical kernels.Compact "
         "kernels.Embedded kernels.Wrapper kernels.FiniteRank kernels.Radial kernels.Scaled"
     ),
     "what a function returns": (
-        "Fit Bands Selection attention.LocalFit fitting.Box fitting.Choice fitting.Result "
+        "Fit Bands Selection attention.LocalFit attention.LikelihoodFit "
+        "fitting.Box fitting.Choice fitting.Result "
         "fitting.Starts inference.DegreesOfFreedom inference.Report objectives.Sample "
         "methods.SoftmaxState "
         "methods.LinearState methods.Task models.DataSupport data.Dataset"
@@ -997,6 +1017,8 @@ NOT_FINITE = {
         ("squared_error", "prediction"),
         ("squared_error", "y"),
         ("log_score", "y"),
+        ("LocalLikelihood.deviance", "predicted"),
+        ("LocalLikelihood.deviance", "y"),
         ("data.heteroskedastic_mean", "x"),
         ("data.heteroskedastic_sd", "x"),
         ("MultiheadAttention.__call__", "query"),

@@ -1,0 +1,205 @@
+r"""Local likelihood: at each query the polynomial in k − q with the greatest weighted likelihood.
+
+$$ \hat\beta(q) = \arg\max_\beta \sum_j w_j(q)\, \ell\big(v_j, \beta^\top \varphi(k_j - q)\big)
+   - \tfrac12 \sum_a \lambda_a (\beta_a - \beta^0_a)^2 $$
+
+$\beta^0$ is the local mean. The penalty is of the size of rounding. It matters only where the
+likelihood has no maximum, because labels are separated, or where the data do not determine all
+terms; there it bounds them.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Bool, Float
+
+from .._core.arrays import wider_dtype
+from ..families import Family
+from ._jit import jit_if_pure
+from ._monomials import Basis
+from ._newton import Expansion, maximise, with_derivatives
+from ._per_head import KernelPriorRule
+from ._windows import Windows, map_windows
+
+MAXIMUM = "local likelihood maximum"  # the name by which derivatives find it
+
+
+class LikelihoodFit(eqx.Module):
+    r"""The local polynomials of queries, on the scale of the link.
+
+    - `coefficients`: $\hat\beta$, shape (queries, terms, dim_v): $\hat\eta$ at the query, its
+      slope along each column, and for p = 2 the coefficients of $d_a d_b$, a ≤ b.
+    - `empty`: whether no label has weight; the coefficients are then 0.
+    - `deficient`, `extrapolates`: those of the design, as in `LocalFit`.
+
+    ```python
+    x = jnp.linspace(0.0, 1.0, 9)
+    model = ak.LocalLikelihood(ak.Gaussian(0.3), family=ak.Poisson(), order=1)
+    local = model.local_fit(x, x, jnp.exp(2.0 * x))
+    assert jnp.allclose(local.coefficients[:, 1, 0], 2.0, atol=1e-3)  # the slope of log μ
+    ```
+    """
+
+    coefficients: Float[Array, "queries terms dim_v"]
+    empty: Bool[Array, " queries"]
+    deficient: Bool[Array, " queries"]
+    extrapolates: Bool[Array, " queries"]
+
+
+def local_likelihood(
+    q: Float[Array, "queries dim"],
+    k: Float[Array, "keys dim"],
+    v: Float[Array, "keys dim_v"],
+    *,
+    family: Family,
+    kernel: Any,
+    prior: Any = None,
+    rule: Any,
+    order: int,
+    columns: tuple[int, ...],
+) -> LikelihoodFit:
+    """The local polynomials of degree `order` in `columns` of k, on the scale of the link.
+
+    Other arguments as in `attend`. The weights of a chunk of queries are formed once for all
+    Newton steps, which sum over them.
+
+    **Source:** Tibshirani and Hastie, *Local likelihood estimation* (1987); Loader, *Local
+    regression and likelihood* (1999), chapter 4.
+    """
+    q, k, v = (part.astype(wider_dtype(part.dtype)) for part in (q, k, v))
+    empty = q.shape[0] == 0  # a gather of rows needs one row
+    points = jnp.zeros((1, q.shape[1]), q.dtype) if empty else q
+    parts = (kernel, prior, rule), family, order, columns
+    local = jit_if_pure(_fit_likelihoods, parts, points, k, v)
+    return jax.tree.map(lambda leaf: leaf[:0], local) if empty else local
+
+
+def _fit_likelihoods(
+    parts: KernelPriorRule,
+    family: Family,
+    order: int,
+    columns: tuple[int, ...],
+    q: Float[Array, "queries dim"],
+    k: Float[Array, "keys dim"],
+    v: Float[Array, "keys dim_v"],
+) -> LikelihoodFit:
+    """Returns `local_likelihood` of at least one query, of arrays of at least float32."""
+    basis = Basis.of(k, order, columns)
+
+    def fit_chunk(windows: Windows) -> LikelihoodFit:
+        deficient, extrapolates = windows.support(basis)
+        problems = _Problems(windows, basis, family, deficient)
+        constant, constant_v = _stop_gradients((problems, v))
+        found = constant.map(lambda problem: maximise(problem.expand, problem.centre), constant_v)
+        # derivatives read the maximum, and do not repeat the search
+        found = checkpoint_name(found, MAXIMUM)
+        refine = lambda problem, maximum: with_derivatives(problem.gradient, maximum)  # noqa: E731
+        beta = problems.map(refine, v, found)
+        beta = jnp.where(windows.empty[:, None, None], 0.0, beta) / basis.units()[None, None, :]
+        return LikelihoodFit(beta.swapaxes(1, 2), windows.empty, deficient, extrapolates)
+
+    policy = jax.checkpoint_policies.save_only_these_names(MAXIMUM)
+    return map_windows(fit_chunk, parts, q, k, basis, width=v.shape[1], policy=policy)
+
+
+def _stop_gradients(tree: Any) -> Any:
+    """Returns the tree with constant arrays, which carry no derivative."""
+    stop = lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf  # noqa: E731
+    return jax.tree.map(stop, tree)
+
+
+class _Problems(NamedTuple):
+    """The penalised local log-likelihoods of the queries of a chunk."""
+
+    windows: Windows
+    basis: Basis
+    family: Family
+    deficient: Bool[Array, " queries"]
+
+    def map(self, function: Callable[..., Any], v: Float[Array, "keys dim_v"], *others: Any) -> Any:
+        """Returns `function(problem, *others)` for each query and column of labels.
+
+        The arrays of `others` and of the result have the leading axes (queries, dim_v).
+        """
+        pairs, windows = self.basis.pairs(), self.windows
+
+        def at_query(weights: Array, products: Array, deficient: Array, *others: Any) -> Any:
+            def at_label(labels: Array, *others: Any) -> Any:
+                parts = self.family, pairs, weights, products, labels
+                return function(_Problem.of(*parts, deficient), *others)
+
+            return jax.vmap(at_label, in_axes=(1, *(0,) * len(others)))(v, *others)
+
+        return jax.vmap(at_query)(windows.weights, windows.products, self.deficient, *others)
+
+
+class _Problem(NamedTuple):
+    """The penalised local log-likelihood of one query and one column of labels."""
+
+    family: Family
+    pairs: np.ndarray
+    weights: Float[Array, " keys"]
+    products: Float[Array, "keys products"]
+    labels: Float[Array, " keys"]
+    centre: Float[Array, " terms"]
+    penalty: Float[Array, " terms"]
+
+    @classmethod
+    def of(
+        cls,
+        family: Family,
+        pairs: np.ndarray,
+        weights: Float[Array, " keys"],
+        products: Float[Array, "keys products"],
+        labels: Float[Array, " keys"],
+        deficient: Bool[Array, ""],
+    ) -> "_Problem":
+        """Returns the problem whose penalty is of the size of rounding.
+
+        Where the local mean has no finite link, as that of labels that are all 0, it is the
+        solution: the labels then have no weight.
+        """
+        eps, count = float(jnp.finfo(weights.dtype).eps), len(pairs)
+        mean = jnp.sum(weights * labels)
+        inside = family.inside(mean)
+        is_settled = mean != inside
+        weights = jnp.where(is_settled, 0.0, weights)
+        first = jnp.arange(count) == 0
+        eta = family.link(inside)
+        _, curvature = family.score_and_curvature(inside, eta)
+        sizes = jnp.matmul(weights, products, precision="highest")[pairs.diagonal()]
+        share = 8 * count * eps + jnp.where(deficient & ~first, eps**0.5, 0.0)
+        penalty = share * curvature * jnp.where(sizes > 0, sizes, 1.0)
+        centre = jnp.where(first, eta, 0.0)
+        return cls(family, pairs, weights, products, labels, centre, penalty)
+
+    def expand(self, beta: Float[Array, " terms"]) -> Expansion:
+        """Returns the log-likelihood at coefficients β, its gradient and negative Hessian."""
+        count, distance, eta = len(self.pairs), beta - self.centre, self._eta(beta)
+        of_rows = (
+            self.family.log_likelihood(self.labels, eta),
+            *self.family.score_and_curvature(self.labels, eta),
+        )
+        weighted = self.weights[None, :] * jnp.stack(of_rows)
+        value, gradient, curvature = jnp.matmul(weighted, self.products, precision="highest")
+        return Expansion(
+            value[0] - 0.5 * jnp.sum(self.penalty * distance**2),
+            gradient[:count] - self.penalty * distance,
+            curvature[self.pairs] + jnp.diag(self.penalty),
+        )
+
+    def gradient(self, beta: Float[Array, " terms"]) -> Float[Array, " terms"]:
+        """Returns the gradient alone."""
+        score, _ = self.family.score_and_curvature(self.labels, self._eta(beta))
+        terms = self.products[:, : len(self.pairs)]
+        gradient = jnp.matmul(self.weights * score, terms, precision="highest")
+        return gradient - self.penalty * (beta - self.centre)
+
+    def _eta(self, beta: Float[Array, " terms"]) -> Float[Array, " keys"]:
+        """Returns the linear predictor at all keys."""
+        return jnp.matmul(self.products[:, : len(self.pairs)], beta, precision="highest")

@@ -1,0 +1,267 @@
+"""Local likelihood as an Equinox module: regression of proportions, counts, positive labels."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from .._core.arrays import as_real_array, wider_dtype
+from .._core.regression_data import as_weights
+from .._core.validation import require_instance
+from ..attention import LikelihoodFit
+from ..attention._auto import Auto
+from ..attention._likelihood_influence import InfluenceSums, influence_sums
+from ..attention._local_fit import warn_of_extrapolation
+from ..attention._local_likelihood import local_likelihood
+from ..attention._local_polynomial import as_order, local_polynomial
+from ..families import Family
+from ..kernels import Kernel
+from ..priors import Prior
+from ..rules import Rule, Softmax
+from ._data import read_data, require_parts, with_kernel_bounds, with_weights
+from ._empty import OnEmpty, fill_empty, known_policy
+from ._prediction import predict
+from ._smoother import DataSupport, Smoother
+
+
+class LocalLikelihood(Smoother):
+    r"""Local likelihood: a generalised linear model, fitted around each input.
+
+    $$ \hat\mu(x) = g^{-1}(\hat\beta_0), \qquad \hat\beta = \arg\max_\beta \sum_j
+       K(x, x_j)\, \pi(i, j)\, \ell\Big(y_j,\ \sum_{|a| \le p} \beta_a (x_j - x)^a\Big) $$
+
+    ℓ is the log-likelihood of a family, g its link: logistic regression is `ak.Binomial()`, that of
+    counts `ak.Poisson()`, of positive labels `ak.Gamma()`. Predictions are means, on the scale of
+    the labels, and stay in their range for every order. `fit` minimises the leave-one-out deviance,
+
+    $$ \mathrm{CV} = \sum_i w_i\, d(y_i, \hat\mu_{-i}(x_i)) \Big/ \sum_i w_i, $$
+
+    exactly: each row is left out of the Newton steps at its own input.
+
+    Order 0 is the mean of the labels that `KernelRegression` gives. For orders 1 and 2, where all
+    labels in reach are 0 (of proportions: or 1) the likelihood has no maximum, and the prediction
+    is 0 (or 1) to rounding. Where a polynomial separates the labels 0 and 1, its slopes are
+    bounded by a penalty of the size of rounding.
+
+    **Arguments:**
+
+    - `kernel`: log K, for example `Gaussian(0.3)`. `fit` fits its lengthscale.
+    - `family`: the distribution of the labels, a `Family`.
+    - `order`: p, 0 (default), 1 or 2, as for `KernelRegression`.
+    - `rule`: scores to weights. Default: softmax.
+    - `on_empty`: the prediction at a query to which no label has weight, as for `KernelRegression`:
+      `"nan"` (default), `"nearest"`, `"mean"` or `"raise"`.
+
+    **Raises:** `ValueError` for another family or order, or an unknown policy.
+
+    **Source:** Tibshirani and Hastie, *Local likelihood estimation* (1987); Fan, Heckman and Wand,
+    *Local polynomial kernel regression for generalized linear models and quasi-likelihood
+    functions* (1995); Loader, *Local regression and likelihood* (1999).
+
+    ```python
+    x = np.linspace(0.0, 1.0, 50)
+    y = (np.sin(9.0 * x) > 0.3).astype(float)
+    model = ak.LocalLikelihood(ak.Gaussian(0.1), family=ak.Binomial(), order=1)
+    print(model(np.array([0.25, 0.5]), x, y))
+    ```
+    """
+
+    kernel: Kernel
+    family: Family
+    rule: Rule
+    order: int = eqx.field(static=True)
+    on_empty: OnEmpty = eqx.field(static=True)
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        *,
+        family: Family,
+        order: int = 0,
+        rule: Rule = Softmax(),
+        on_empty: OnEmpty = "nan",
+    ):
+        require_parts(kernel, rule, Auto())
+        require_instance("family", family, Family, "ak.Binomial()")
+        self.kernel = kernel
+        self.family = family
+        self.order = as_order(order)
+        self.rule = rule
+        self.on_empty = known_policy(on_empty)
+
+    def __call__(
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        prior: Prior | None = None,
+        weights: ArrayLike | None = None,
+    ) -> Float[Array, "m"] | Float[Array, "m out"]:
+        """Predicted means at new inputs from labelled ones.
+
+        **Arguments:**
+
+        - `weights`: of each row, shape (n,), from 0: the numbers of trials of proportions, the
+          exposures of rates. A weight of k is k equal rows. Rows with weight 0 are ignored.
+          Default: 1.
+        - The others as for `KernelRegression`.
+
+        **Returns:** shape (m,) or (m, out), in the units of y and the dtype of `x_new`.
+
+        **Raises:** `ValueError` if shapes do not fit together, a weight is negative, or the family
+        has no such label.
+        """
+        q, k, v = read_data(x_new, x, y, weights, self.kernel)
+        self.check_labels(v)
+        weights = None if weights is None else as_weights(weights, k.shape[0])
+        found = predict(self, q, k, v, prior, weights, has_one_label=np.ndim(y) == 1)
+        out, deficient, extrapolates = found
+        if self.order > 0:
+            dtype = wider_dtype(q.dtype)
+            warn_of_extrapolation(self.description, deficient, extrapolates, dtype)
+        return out
+
+    def local_fit(
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        prior: Prior | None = None,
+        weights: ArrayLike | None = None,
+    ) -> LikelihoodFit:
+        """The local polynomials at new inputs, on the scale of the link; arguments as for the call.
+
+        Where all labels in reach are 0 the slopes are 0 too, and the value is the link of the nearest
+        mean that has one.
+        """
+        q, k, v = read_data(x_new, x, y, weights, self.kernel)
+        self.check_labels(v)
+        return self.fitted(q, k, v, with_weights(prior, weights, k))[1]
+
+    def deviance(self, predicted: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
+        r"""The deviance $d(y_i, \hat\mu_i)$ of each row, summed over labels: what a fit averages.
+
+        **Arguments:** `predicted`, `y`: of the same shape, (n,) or (n, out).
+        """
+        mean, labels = as_real_array("predicted", predicted), as_real_array("y", y)
+        if mean.shape != labels.shape or mean.ndim not in (1, 2):
+            raise ValueError(
+                f"predicted and y must have the same shape, (n,) or (n, out); got {mean.shape} and "
+                f"{labels.shape}."
+            )
+        mean = jnp.where(jnp.isinf(mean), jnp.nan, mean.astype(wider_dtype(mean.dtype)))
+        found = self.family.deviance(mean, labels)
+        return found if found.ndim == 1 else jnp.sum(found, axis=1)
+
+    def fitted(
+        self,
+        q: Float[Array, "m dim"],
+        k: Float[Array, "n dim"],
+        v: Float[Array, "n out"],
+        prior: Prior | None,
+    ) -> tuple[Float[Array, "m out"], LikelihoodFit]:
+        """Means at queries, and their polynomials, of checked arrays."""
+        parts = self._local_parts(k, prior)
+        if self.order and parts["columns"]:
+            local = local_likelihood(q, k, v, **parts)
+            return self.family.mean(local.coefficients[:, 0]), local
+        # the local mean solves the equations of every family
+        own = {"kernel": self.kernel, "prior": prior, "rule": self.rule}
+        constant = local_polynomial(q, k, v, method=Auto(), order=0, **own)
+        mean, empty = constant.coefficients[:, 0], jnp.isneginf(constant.log_mass)
+        eta = jnp.where(empty[:, None], 0.0, self.family.link(self.family.inside(mean)))
+        flags = constant.deficient, constant.extrapolates
+        return mean, LikelihoodFit(eta[:, None, :], empty, *flags)
+
+    def influence(
+        self,
+        q: Float[Array, "m dim"],
+        k: Float[Array, "n dim"],
+        sd: Float[Array, "n out"],
+        z: Float[Array, "n draws"],
+        local: LikelihoodFit,
+        prior: Prior | None,
+        is_relative: bool,
+    ) -> InfluenceSums:
+        """Sums of the influence of labels at queries; arguments as for `influence_sums`."""
+        parts = self._local_parts(k, prior)
+        return influence_sums(q, k, sd, z, local, is_relative=is_relative, **parts)
+
+    def filled(
+        self,
+        out: Float[Array, "m out"],
+        local: LikelihoodFit,
+        q: Float[Array, "m dim"],
+        k: Float[Array, "n dim"],
+        v: Float[Array, "n out"],
+        prior: Prior | None,
+    ) -> Float[Array, "m out"]:
+        """Means with `on_empty` applied where no label has weight."""
+        return fill_empty(out, local.empty, q, k, v, prior, self.on_empty).astype(q.dtype)
+
+    def data_support(
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        *,
+        prior: Prior | None = None,
+        weights: ArrayLike | None = None,
+    ) -> DataSupport:
+        """How well the inputs determine the local polynomial at each new input."""
+        q, k, _ = read_data(x_new, x, x, weights, self.kernel, "x")
+        middle = self.family.inside(jnp.full((len(k), 1), 0.5, k.dtype))
+        _, local = self.fitted(q, k, middle, with_weights(prior, weights, k))
+        return DataSupport(local.empty, local.deficient, local.extrapolates)
+
+    def check_labels(self, y: ArrayLike) -> None:
+        """Raises `ValueError` for labels that the family does not have."""
+        self.family.check(y)
+
+    @property
+    def description(self) -> str:
+        """Such as `local linear, Binomial`."""
+        return f"{('local constant', 'local linear', 'local quadratic')[self.order]}, " + (
+            type(self.family).__name__
+        )
+
+    def bias_corrected(self, rows: ArrayLike, dim: int) -> "LocalLikelihood | None":
+        r"""The local quadratic fit with $n^{1/(d + 4) - 1/(d + 3)}$ times the lengthscales.
+
+        None for order 2, above which there is no higher one. See `ak.bands`.
+        """
+        if self.order == 2:
+            return None
+        n = jnp.asarray(rows, float)
+        kernel = self.kernel.rescaled(n ** (1.0 / (dim + 4) - 1.0 / (dim + 3)))
+        parts = {"family": self.family, "rule": self.rule, "on_empty": self.on_empty}
+        return LocalLikelihood(kernel, order=2, **parts)
+
+    def category_counts(self, dim: int) -> dict[int, int | None]:
+        """The columns of x that hold codes of categories, those of the kernel."""
+        return self.kernel.category_counts(dim)
+
+    @property
+    def can_pad_rows(self) -> bool:
+        """Whether the kernel is pairwise."""
+        return self.kernel.is_pairwise
+
+    def search_box(
+        self, x: Float[Array, "n dim"], weights: Array | None = None
+    ) -> tuple["LocalLikelihood", "LocalLikelihood"]:
+        """The box for a fit, as two models: the kernel's `search_box(x)`, all else free."""
+        return with_kernel_bounds(self, self.kernel.search_box(x, weights))
+
+    def _local_parts(self, k: Float[Array, "n dim"], prior: Prior | None) -> dict[str, Any]:
+        """Returns the keyword arguments of `local_likelihood`; k: the labelled inputs.
+
+        The polynomial uses the columns that are quantities.
+        """
+        names = self.kernel.category_counts(k.shape[1])
+        columns = tuple(column for column in range(k.shape[1]) if column not in names)
+        parts = {"family": self.family, "kernel": self.kernel, "prior": prior, "rule": self.rule}
+        return parts | {"order": self.order, "columns": columns}

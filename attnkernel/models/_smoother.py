@@ -1,0 +1,82 @@
+"""Smoothers: regressions that predict from labelled inputs in reach of a kernel, or of all."""
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float
+
+from ..kernels import unbounded
+from ..priors import Prior
+
+
+class DataSupport(NamedTuple):
+    """How well the data determine predictions at m inputs: three Booleans of each.
+
+    - `empty`: no label has weight.
+    - `deficient`: the local design is rank-deficient, so that the fit is of lower order.
+    - `extrapolates`: the prediction extrapolates outside the data; see `LocalFit`.
+
+    ```python
+    >>> model = ak.KernelRegression(ak.Boxcar(0.3))
+    >>> model.data_support(np.array([0.5, 9.0]), np.linspace(0.0, 1.0, 5)).empty
+    Array([False,  True], dtype=bool)
+
+    ```
+    """
+
+    empty: Bool[Array, " m"]
+    deficient: Bool[Array, " m"]
+    extrapolates: Bool[Array, " m"]
+
+
+class Smoother(eqx.Module):
+    """A regression whose data are arguments of the call. Its two kinds are `LinearSmoother` and
+    `LocalLikelihood`.
+
+    `ak.fit` and inference ask a model for the methods below, each of which has a default.
+
+    ```python
+    >>> isinstance(ak.KernelRegression(ak.Gaussian(0.3)), ak.models.Smoother)
+    True
+
+    ```
+    """
+
+    @abc.abstractmethod
+    def __call__(
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        prior: Prior | None = None,
+        weights: ArrayLike | None = None,
+    ) -> Float[Array, "m"] | Float[Array, "m out"]:
+        """Predictions at new inputs; arguments as for `KernelRegression`."""
+
+    @property
+    def description(self) -> str:
+        """The kind of smoother in a few words, for tables."""
+        return type(self).__name__
+
+    def check_labels(self, y: ArrayLike) -> None:
+        """Raises `ValueError` for labels that the model cannot have. Default: none."""
+
+    def category_counts(self, dim: int) -> dict[int, int | None]:
+        """The columns of x that hold codes of categories, as `Kernel.category_counts` has them."""
+        return {}
+
+    @property
+    def can_pad_rows(self) -> bool:
+        """Whether all methods ignore the rows that have False in `weights`, up to rounding.
+
+        Rows are then padded to a `bucket_size`, so that data sets of similar size share compiled
+        programs. Default: no.
+        """
+        return False
+
+    def search_box(self, x: Float[Array, "n dim"], weights: Array | None = None) -> tuple[Any, Any]:
+        """The box for a fit, as two models; rows with weight 0 are ignored. Default: no bounds."""
+        return unbounded(self)
