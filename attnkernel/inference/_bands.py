@@ -20,9 +20,10 @@ from .._core.validation import as_integer, require_bool, require_choice, require
 from ..attention._jit import jit_if_pure
 from ..attention._local_fit import warn_of_extrapolation
 from ..fitting._result import Fit
-from ..models import DataSupport, LinearSmoother
+from ..models import DataSupport, LinearSmoother, LocalLikelihood
 from ._band_table import Bands
 from ._degrees_of_freedom import inverse_or_zero
+from ._likelihood_bands import compute_likelihood_bands
 from ._variance import Noise, RowVariance, padded_rows, require_smoother_fit
 
 MAX_SIMULATED_LABELS = 2**24  # at a time
@@ -35,7 +36,7 @@ def bands(
     *,
     level: float = 0.95,
     kind: str = "pointwise",
-    noise: str = "local",
+    noise: str | None = None,
     corrected: bool = True,
     draws: int = 1000,
     key: PRNGKeyArray | None = None,
@@ -51,10 +52,14 @@ def bands(
     the fit, d being the number of columns. This rate minimises the error of the coverage. A fit of
     order 2 and a `BiasReduced` have no such correction: pass `corrected=False`.
 
+    The band of a `LocalLikelihood` is $g^{-1}(\hat\eta(x) \pm c\, \mathrm{se}(x))$: symmetric on
+    the scale of the link, and within the range of a mean. `standard_error` is that of the mean, by
+    the delta method.
+
     **Arguments:**
 
-    - `fit`: of a linear smoother, such as a `KernelRegression`; `x_new`: shape (m,) or (m, dim), or
-      a frame of pandas.
+    - `fit`: of a linear smoother, such as a `KernelRegression`, or a `LocalLikelihood`; `x_new`:
+      shape (m,) or (m, dim), or a frame of pandas.
     - `level`: the coverage, between 0 and 1.
     - `kind`: `"pointwise"`: c is a quantile of the normal distribution, and each x is covered with
       the level. `"simultaneous"`: all m inputs at once are; c is simulated from fits of normal
@@ -63,12 +68,16 @@ def bands(
       (default): `noise_variance`. `"rows"`: the squared leave-one-out residual of each row, which
       assumes nothing and needs many neighbours. `"constant"`: one σ² for all labels,
       $\sum_i w_i r_i^2 / (n - 2\nu + \tilde\nu)$. For a fit with weights w the first and the last
-      are those of a label of weight 1, and $\hat\sigma_j^2$ is that over $w_j$.
+      are those of a label of weight 1, and $\hat\sigma_j^2$ is that over $w_j$. Of a
+      `LocalLikelihood`: `"family"` (default), $V(\hat\mu_j) / w_j$, for `ak.Gamma()` times the
+      dispersion; `"constant"`, times the dispersion for every family, as in quasi-likelihood; or
+      `"rows"`.
     - `draws`: the number of simulations; `key`: a PRNG key, of the simulation.
 
     **Returns:** `Bands`; where no label has weight, error and limits are NaN, whatever `on_empty`.
     `reliable` is false where too few labels are near for the coverage to reach the level, as in
-    the tail of a design and outside it.
+    the tail of a design and outside it; of a `LocalLikelihood` also where the standard error on the
+    scale of the link is above 5, as where all labels in reach are 0.
 
     **Raises:** `ValueError` for a fit of another model, or a correction or a noise that the model
     does not have.
@@ -85,7 +94,8 @@ def bands(
     """
     require_level("level", level)
     require_choice("kind", kind, ("pointwise", "simultaneous"))
-    require_choice("noise", noise, get_args(Noise))
+    if noise is not None:
+        require_choice("noise", noise, (*get_args(Noise), "family"))
     require_bool("corrected", corrected)
     if key is not None:
         require_key("key", key)
@@ -97,12 +107,14 @@ def bands(
         )
     if kind == "simultaneous" and key is None:
         raise ValueError("A simultaneous band is simulated: pass key=jax.random.PRNGKey(0).")
-    fit = require_smoother_fit(fit)
+    fit = require_smoother_fit(fit, (LinearSmoother, LocalLikelihood))
     at, nominal = fit.inputs(x_new), jax.device_put(np.asarray(level, fit.y.dtype))
     simulation = (draws, key) if kind == "simultaneous" else (0, None)
     weight_kwargs, *arrays = padded_rows(fit, at)
-    parts = (fit.model, weight_kwargs, nominal, noise, corrected, *simulation)
-    found = cut_rows(jit_if_pure(_compute_bands, parts, *arrays, is_forward=True), len(at))
+    is_linear = isinstance(fit.model, LinearSmoother)
+    compute, default = (_compute_bands, "local") if is_linear else (_likelihood_bands, "family")
+    parts = (fit.model, weight_kwargs, nominal, noise or default, corrected, *simulation)
+    found = cut_rows(jit_if_pure(compute, parts, *arrays, is_forward=True), len(at))
     curves, count, reliable, support = found
     flags = (support.deficient, support.extrapolates)
     warn_of_extrapolation(fit.model.description, *flags, at.dtype)
@@ -150,6 +162,24 @@ def _compute_bands(
     return (centre, error, centre - width, centre + width), count, reliable, support
 
 
+def _likelihood_bands(
+    model: LocalLikelihood,
+    weight_kwargs: dict[str, Any],
+    level: Float[Array, ""],
+    noise: str,
+    corrected: bool,
+    draws: int,
+    key: PRNGKeyArray | None,
+    at: Float[Array, "m dim"],
+    x: Float[Array, "n dim"],
+    y: Float[Array, "n"] | Float[Array, "n out"],
+) -> tuple[tuple[Array, Array, Array, Array], Float[Array, " m"], Bool[Array, " m"], DataSupport]:
+    """Returns `_compute_bands` of a local likelihood."""
+    of_band = bias_corrected(model, x, weight_kwargs) if corrected else model
+    parts = (model, of_band, weight_kwargs, level, noise, draws, key)
+    return compute_likelihood_bands(*parts, at, x, y)
+
+
 def _max_deviations(
     model: LinearSmoother,
     rule: RowVariance,
@@ -182,16 +212,15 @@ def _max_deviations(
     return found.ravel()[:draws]
 
 
-def bias_corrected(
-    model: LinearSmoother, x: Float[Array, "n dim"], weight_kwargs: dict[str, Any]
-) -> LinearSmoother:
+def bias_corrected(model: Any, x: Float[Array, "n dim"], weight_kwargs: dict[str, Any]) -> Any:
     """Returns the model of the robust bias correction for inputs x; `ValueError` where there is
     none. `weight_kwargs`: `{"weights": w}` or `{}`; rows of weight 0 are not counted."""
     corrected = model.bias_corrected(count_rows(x, weight_kwargs.get("weights")), x.shape[1])
     if corrected is None:
         raise ValueError(
             f"The robust bias correction needs a local polynomial of a higher order than the fit, "
-            f"up to 2, and is defined for a KernelRegression of order 0 or 1; this fit is "
+            f"up to 2, and is defined for a KernelRegression or a LocalLikelihood of order 0 or 1; "
+            f"this fit is "
             f"{model.description}: pass corrected=False."
         )
     return corrected

@@ -15,7 +15,7 @@ from .._core.row_buckets import cut_rows, pad_rows
 from .._core.validation import require_choice
 from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit
-from ..models import LinearSmoother
+from ..models import LinearSmoother, Smoother
 from ..objectives._rows import drop_zero_weight_rows
 from ..priors import ExcludeSelf, Mask
 
@@ -204,8 +204,8 @@ def _inverse_or_zero(weights: Float[Array, " n"]) -> Float[Array, " n"]:
     return jnp.where(has_weight, 1.0 / jnp.where(has_weight, weights, 1.0), 0.0)
 
 
-def require_smoother_fit(fit: Any) -> Fit:
-    """Returns a single fit of a `LinearSmoother`, with only the rows whose weight is above 0.
+def require_smoother_fit(fit: Any, kinds: tuple[type, ...] = (LinearSmoother,)) -> Fit:
+    """Returns a single fit of one of these models, with only the rows whose weight is above 0.
 
     **Raises:** `ValueError` for anything else.
     """
@@ -213,10 +213,11 @@ def require_smoother_fit(fit: Any) -> Fit:
         raise ValueError(f"fit must be a Fit, as ak.fit gives it; got a {type(fit).__name__}.")
     if fit.loss.ndim:
         raise ValueError("This is a batch of fits: ask one of them, fit.member(i).")
-    if not isinstance(fit.model, LinearSmoother):
+    if not isinstance(fit.model, kinds):
+        others = "".join(f" or a {kind.__name__}" for kind in kinds[1:])
         raise ValueError(
             f"fit must be of a linear smoother, whose hat matrix is known, such as "
-            f"ak.KernelRegression; got one of a {type(fit.model).__name__}."
+            f"ak.KernelRegression{others}; got one of a {type(fit.model).__name__}."
         )
     return drop_weightless(fit)
 
@@ -228,7 +229,7 @@ def padded_rows(
     to a `bucket_size` where the model allows it. `cut_rows` undoes it for the results."""
     x, y, weights, at = fit.x, fit.y, fit.objective.weights, fit.x if at is None else at
     model = fit.model
-    can_pad = isinstance(model, LinearSmoother) and model.can_pad_rows
+    can_pad = isinstance(model, Smoother) and model.can_pad_rows
     if can_pad and is_on_one_device(model, at, x, y, weights):
         x, y, weights, at = pad_rows(x, y, weights, at)
     return {} if weights is None else {"weights": weights}, at, x, y
