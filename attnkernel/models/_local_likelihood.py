@@ -136,8 +136,8 @@ class LocalLikelihood(Smoother):
     ) -> LikelihoodFit:
         """The local polynomials at new inputs, on the scale of the link; arguments as for the call.
 
-        Where all labels in reach are 0 the slopes are 0 too, and the value is the link of the nearest
-        mean that has one.
+        Where all labels in reach are 0 the slopes are 0 too, and the value is the link of the
+        nearest mean that has one.
         """
         q, k, v = read_data(x_new, x, y, weights, self.kernel)
         self.check_labels(v)

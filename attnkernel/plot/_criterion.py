@@ -1,5 +1,7 @@
 """A criterion against the lengthscale, with the minima that a fit found."""
 
+from typing import Any
+
 import numpy as np
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
@@ -9,6 +11,8 @@ from ..fitting import Fit
 from ..kernels import convert_lengthscale
 from ..kernels._conventions import CONVENTIONS
 from ..objectives import GCV, KFold, LeaveOneOut, Objective, profile, squared_error
+from ..objectives._objective import Validation
+from ..objectives._scores import default_score
 from ._style import BLUE, ORANGE, axes, paper
 
 
@@ -84,7 +88,7 @@ def criterion(
             )
         best = float(in_convention(minima[0][0].kernel.lengthscale))
         smallest = "smallest" if marks[0][0] == "minimum" else "no interior minimum: smallest"
-        ax.set_title(f"{smallest} {_criterion_name(objective)} at ℓ = {best:.4g}")
+        ax.set_title(f"{smallest} {_criterion_name(objective, result.model)} at ℓ = {best:.4g}")
         for (model, loss), (name, marker, face) in zip(minima, marks, strict=False):
             at = float(in_convention(model.kernel.lengthscale))
             ax.plot(
@@ -99,23 +103,34 @@ def criterion(
             )
         ax.legend()
     ax.set_xscale("log")
-    unit = " (squared units of y)" if _is_squared(objective) else ""
-    ax.set(xlabel="lengthscale ℓ (units of x)", ylabel=_criterion_name(objective) + unit)
+    unit = " (squared units of y)" if _is_squared(objective, result.model) else ""
+    name = _criterion_name(objective, result.model)
+    ax.set(xlabel="lengthscale ℓ (units of x)", ylabel=name + unit)
     return ax
 
 
-def _is_squared(objective: Objective) -> bool:
+def _is_squared(objective: Objective, model: Any) -> bool:
     """Whether the criterion is in squared units of y."""
-    return isinstance(objective, GCV) or getattr(objective, "score", None) is squared_error
+    return isinstance(objective, GCV) or _score(objective, model) is squared_error
 
 
-def _criterion_name(objective: Objective) -> str:
+def _score(objective: Objective, model: Any) -> Any:
+    """Returns the score of rows that the objective averages, None if it averages none."""
+    if not isinstance(objective, Validation):
+        return None
+    return default_score(model) if objective.score is None else objective.score
+
+
+def _criterion_name(objective: Objective, model: Any) -> str:
     """Returns the name of a criterion in plots: `leave-one-out error`, `5-fold error`, `AICc`."""
     words = type(objective).__name__
     if isinstance(objective, LeaveOneOut):
         words = "leave-one-out"
     elif isinstance(objective, KFold):
         words = f"{objective.folds}-fold"
-    if not hasattr(objective, "score"):
+    if not isinstance(objective, Validation):
         return words
-    return f"{words} {'error' if _is_squared(objective) else 'score'}"
+    if _is_squared(objective, model):
+        return f"{words} error"
+    has_default = objective.score is None
+    return f"{words} {'deviance' if has_default else 'score'}"

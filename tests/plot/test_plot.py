@@ -103,6 +103,13 @@ def test_criterion_of_another_objective_has_no_mark(fitted, ax):
     assert ax.get_ylabel() == "leave-one-out error (squared units of y)"
 
 
+def test_criterion_of_a_local_likelihood_is_its_deviance(fitted, ax):
+    model = ak.LocalLikelihood(fitted.model.kernel, family=ak.Binomial())
+    result = dataclasses.replace(fitted, model=model, y=jnp.arange(len(fitted.y)) % 2.0)
+    ak.plot.criterion(result, np.array([0.1, 0.2]), objective=ak.LeaveOneOut(), ax=ax)
+    assert ax.get_ylabel() == "leave-one-out deviance"
+
+
 def test_convention_of_the_lengthscale_rescales_the_axis_of_the_criterion(fitted, ax):
     ak.plot.criterion(fitted, np.array([0.1, 0.2]), ax=ax, convention="unhalved")
     curve, mark = ax.lines
