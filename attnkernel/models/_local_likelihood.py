@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_real_array, wider_dtype
+from .._core.arrays import AnyArray, as_real_array, wider_dtype
 from .._core.regression_data import as_weights
 from .._core.validation import require_instance
 from ..attention import LikelihoodFit
@@ -251,7 +251,7 @@ class LocalLikelihood(Smoother):
         return self.kernel.is_pairwise
 
     def search_box(
-        self, x: Float[Array, "n dim"], weights: Array | None = None
+        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
     ) -> tuple["LocalLikelihood", "LocalLikelihood"]:
         """The box for a fit, as two models: the kernel's `search_box(x)`, all else free."""
         return with_kernel_bounds(self, self.kernel.search_box(x, weights))

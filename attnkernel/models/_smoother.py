@@ -7,6 +7,7 @@ import equinox as eqx
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
+from .._core.arrays import AnyArray
 from ..kernels import unbounded
 from ..priors import Prior
 
@@ -77,6 +78,8 @@ class Smoother(eqx.Module):
         """
         return False
 
-    def search_box(self, x: Float[Array, "n dim"], weights: Array | None = None) -> tuple[Any, Any]:
+    def search_box(
+        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
+    ) -> tuple[Any, Any]:
         """The box for a fit, as two models; rows with weight 0 are ignored. Default: no bounds."""
         return unbounded(self)
