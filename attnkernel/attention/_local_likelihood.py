@@ -185,8 +185,11 @@ class _Problem(NamedTuple):
             self.family.log_likelihood(self.labels, eta),
             *self.family.score_and_curvature(self.labels, eta),
         )
-        weighted = self.weights[None, :] * jnp.stack(of_rows)
-        value, gradient, curvature = jnp.matmul(weighted, self.products, precision="highest")
+        # sums, not products of matrices: a search in programs of `FORWARD_OPTIONS` takes a third
+        value, gradient, curvature = (
+            jnp.sum((self.weights * row)[:, None] * self.products[:, :width], axis=0)
+            for row, width in zip(of_rows, (1, count, self.products.shape[1]), strict=True)
+        )
         return Expansion(
             value[0] - 0.5 * jnp.sum(self.penalty * distance**2),
             gradient[:count] - self.penalty * distance,
@@ -197,9 +200,9 @@ class _Problem(NamedTuple):
         """Returns the gradient alone."""
         score, _ = self.family.score_and_curvature(self.labels, self._eta(beta))
         terms = self.products[:, : len(self.pairs)]
-        gradient = jnp.matmul(self.weights * score, terms, precision="highest")
+        gradient = jnp.sum((self.weights * score)[:, None] * terms, axis=0)
         return gradient - self.penalty * (beta - self.centre)
 
     def _eta(self, beta: Float[Array, " terms"]) -> Float[Array, " keys"]:
         """Returns the linear predictor at all keys."""
-        return jnp.matmul(self.products[:, : len(self.pairs)], beta, precision="highest")
+        return jnp.sum(self.products[:, : len(self.pairs)] * beta[None, :], axis=1)
