@@ -25,8 +25,8 @@ PACKAGES = (
 )
 # names in signatures that get no link: types of other packages, and private aliases
 UNLINKED = re.compile(
-    "Any|Array|ArrayLike|Axes|Bool|Callable|DTypeLike|Float|GradientTransformation|Int|Literal|"
-    "Fixed|Matrix|Mesh|Number|PRNGKeyArray|Path|PathLike|PyTree|Sequence|ShapeDtypeStruct|ndarray|"
+    "Any|AnyArray|Array|ArrayLike|Axes|Bool|Callable|DTypeLike|Float|GradientTransformation|Int|"
+    "Literal|Fixed|Matrix|Mesh|Number|PRNGKeyArray|Path|PathLike|PyTree|Sequence|ShapeDtypeStruct|ndarray|"
     "Callback|History|InfluenceSums|Kept|LocalFit|Numbers|OfHeads|OnEmpty|ProcessHeads|Projection|"
     "QueryFrame|Rows|Tree"
 )
