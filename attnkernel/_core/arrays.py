@@ -6,20 +6,15 @@ without a value, and only its shape and dtype are checked.
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-if TYPE_CHECKING:  # which of the two an expression is, a type checker cannot tell
-    AnyArray = Any
-else:
-    AnyArray = jax.Array | np.ndarray | np.generic
+from .host_arrays import index_on_host, is_concrete
 
 MAX_MERGED_SHARE = 0.01  # of the distinct numbers of a column, by rounding
 MAX_CLUSTER_GAP_STEPS = 1e3  # of the narrower dtype, between neighbours of a cluster
@@ -29,65 +24,6 @@ MAX_CHECKED_STEPS = 1e5  # of the narrower dtype, over the range of a cluster
 def precise_matmul(a: Array, b: Array) -> Array:
     """Returns the matrix product in the full precision of its dtype, on any device."""
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
-
-
-def namespace_of(array: Any) -> Any:
-    """Returns the module whose functions take an array: `numpy`, which compiles nothing, or
-    `jax.numpy`."""
-    return array.__array_namespace__()
-
-
-def as_numpy_if_concrete(tree: Any) -> Any:
-    """Returns a tree with its numbers as NumPy arrays; arrays that are traced stay as they are."""
-    is_known = lambda leaf: eqx.is_array_like(leaf) and is_concrete(leaf)  # noqa: E731
-    return jax.tree.map(lambda leaf: np.asarray(leaf) if is_known(leaf) else leaf, tree)
-
-
-def to_jax(tree: Any) -> Any:
-    """Returns a tree with its NumPy arrays as arrays of JAX; compiles nothing."""
-    is_numpy = lambda leaf: isinstance(leaf, np.ndarray | np.generic)  # noqa: E731
-    arrays, rest = eqx.partition(tree, is_numpy)
-    return eqx.combine(jax.device_put(arrays), rest)
-
-
-def is_concrete(*arrays: ArrayLike) -> bool:
-    """Whether every array has a value in this process: no tracer, no part on other processes."""
-
-    def is_local(array: jax.Array) -> bool:
-        return array.is_fully_addressable or array.is_fully_replicated
-
-    return not any(
-        isinstance(array, Tracer) or (isinstance(array, jax.Array) and not is_local(array))
-        for array in arrays
-    )
-
-
-def is_on_host(*trees: Any) -> bool:
-    """Whether all arrays of the trees are concrete, and no `jit` surrounds the call."""
-    # inside `jit` every new array is a tracer
-    return is_concrete(jax.device_put(np.zeros(())), *filter(eqx.is_array, jax.tree.leaves(trees)))
-
-
-def is_on_one_device(*trees: Any) -> bool:
-    """Whether each array is concrete and on one device, and no `jit` surrounds the call.
-
-    NumPy can then index and pad them, which compiles nothing.
-    """
-    arrays = filter(eqx.is_array, jax.tree.leaves(trees))
-    return is_on_host(trees) and all(len(array.devices()) == 1 for array in arrays)
-
-
-def index_on_host(array: Array, index: Any) -> Array:
-    """Returns `array[index]`, by NumPy where the array is concrete and on one device: XLA
-    compiles a program for each shape."""
-    if not is_on_one_device(array):
-        return array[index]
-    return put_like(array, np.asarray(array)[index])
-
-
-def put_like(array: Array, values: Any) -> Any:
-    """Returns a tree of NumPy arrays as arrays of JAX, on the device of another array."""
-    return jax.device_put(values, array.sharding if array.committed else None)
 
 
 def value_text(value: Any) -> str:

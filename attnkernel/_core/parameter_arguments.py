@@ -13,14 +13,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .arrays import (
-    as_float64,
-    as_numpy_if_concrete,
-    as_real_array,
-    is_concrete,
-    namespace_of,
-    wider_dtype,
-)
+from .arrays import as_float64, as_real_array, wider_dtype
+from .host_arrays import as_numpy_if_concrete, is_concrete, namespace_of
 from .parameters import (
     Between,
     Constant,

@@ -22,7 +22,7 @@ import wadler_lindig as wl
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .arrays import as_numpy_if_concrete, is_concrete, namespace_of
+from .host_arrays import as_numpy_if_concrete, is_concrete, namespace_of
 
 MAX_SHOWN = 16  # numbers of one parameter that its repr lists
 

@@ -8,7 +8,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .arrays import AnyArray, as_real_array, is_concrete, require_finite, wider_dtype
+from .arrays import as_real_array, require_finite, wider_dtype
+from .host_arrays import AnyArray, is_concrete
 
 MIN_FIT_ROWS = 3
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from .arrays import is_concrete, put_like
+from .host_arrays import is_concrete, put_like
 
 MAX_PADDED_ROWS = 2**13  # above, a fit takes many times as long as its compilation
 MIN_STEP = 8  # rows, between the sizes of up to 256 rows

@@ -26,8 +26,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .arrays import is_concrete
 from .atomic_files import write_atomically
+from .host_arrays import is_concrete
 from .tree_io import flatten, unflatten
 from .validation import as_path
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .arrays import as_float64, is_concrete, value_text
+from .arrays import as_float64, value_text
+from .host_arrays import is_concrete
 
 MAX_INTEGER = 2**31 - 1
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._core.arrays import is_concrete
+from .._core.host_arrays import is_concrete
 
 
 class LocalFit(eqx.Module):

@@ -14,7 +14,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_float64, is_concrete
+from .._core.arrays import as_float64
+from .._core.host_arrays import is_concrete
 
 Numbers = Float[Array, "..."]
 

@@ -21,7 +21,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from .._core.arrays import as_numpy_if_concrete, namespace_of, precise_matmul
+from .._core.arrays import precise_matmul
+from .._core.host_arrays import as_numpy_if_concrete, namespace_of
 from ._problem import flat_rows
 
 FIRST_STEP_LENGTH = 0.1

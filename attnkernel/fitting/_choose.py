@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from jax.typing import ArrayLike
 
-from .._core.arrays import is_concrete
+from .._core.host_arrays import is_concrete
 from ..models import Smoother
 from ..objectives._objective import Objective
 from ._fit import fit as fit_model

@@ -9,7 +9,8 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray
 
-from .._core.arrays import as_points, as_real_array, is_concrete
+from .._core.arrays import as_points, as_real_array
+from .._core.host_arrays import is_concrete
 from .._core.pandas_frames import (
     Categories,
     Names,

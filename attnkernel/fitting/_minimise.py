@@ -14,7 +14,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
-from .._core.arrays import as_numpy_if_concrete, is_on_host, namespace_of
+from .._core.host_arrays import as_numpy_if_concrete, is_on_host, namespace_of
 from ._bfgs import Bfgs
 from ._chunks import History
 from ._grid import find_unmoved, search_grids

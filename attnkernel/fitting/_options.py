@@ -9,8 +9,8 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from .._core.arrays import is_concrete
 from .._core.comparable_functions import comparable_by_value
+from .._core.host_arrays import is_concrete
 from .._core.validation import as_integer, require_function, require_instance
 from ..objectives._objective import Objective
 from ._bounds import Box

@@ -11,7 +11,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_points, as_real_array, is_concrete, require_finite
+from .._core.arrays import as_points, as_real_array, require_finite
+from .._core.host_arrays import is_concrete
 from .._core.pandas_frames import Categories, Names, as_pandas, is_frame, query_to_numbers
 from .._core.regression_data import require_category_codes
 from ..models import Smoother

@@ -29,7 +29,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree
 
-from .._core.arrays import as_numpy_if_concrete
+from .._core.host_arrays import as_numpy_if_concrete
 from ..objectives._objective import Sample
 from ._bfgs import Bfgs
 from ._chunks import History, join_history, run_chunks

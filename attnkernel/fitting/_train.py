@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from .._core.arrays import is_on_host
+from .._core.host_arrays import is_on_host
 from ._checkpoints import identity_of
 from ._chunks import History, join_history, run_chunks
 from ._options import Options

@@ -9,7 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._core.arrays import is_concrete
+from .._core.host_arrays import is_concrete
 from .._core.regression_data import is_positive
 from .._core.row_buckets import cut_rows
 from .._core.validation import (

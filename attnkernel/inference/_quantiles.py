@@ -8,7 +8,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_real_array, is_concrete, require_finite
+from .._core.arrays import as_real_array, require_finite
+from .._core.host_arrays import is_concrete
 from .._core.row_buckets import cut_rows
 from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit

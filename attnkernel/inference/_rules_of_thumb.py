@@ -10,7 +10,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .._core.arrays import as_points, as_real_array, is_concrete, require_finite, wider_dtype
+from .._core.arrays import as_points, as_real_array, require_finite, wider_dtype
+from .._core.host_arrays import is_concrete
 from .._core.regression_data import require_regression_data
 from .._core.validation import require_bool
 from ..attention import Auto

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import is_on_one_device
+from .._core.host_arrays import is_on_one_device
 from .._core.pandas_frames import as_pandas
 from .._core.row_buckets import cut_rows, pad_rows
 from .._core.validation import require_choice

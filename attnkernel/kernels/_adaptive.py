@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._core.arrays import AnyArray
+from .._core.host_arrays import AnyArray
 from .._core.validation import as_integer, is_real_number, require_instance
 from ._base import Embedded, Kernel
 from ._boxes import PointBoxes

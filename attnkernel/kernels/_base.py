@@ -17,7 +17,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import AnyArray
+from .._core.host_arrays import AnyArray
 from .._core.validation import require_shape
 from ._boxes import PointBoxes
 

@@ -15,7 +15,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import AnyArray
+from .._core.host_arrays import AnyArray
 from .._core.parameter_arguments import Number, between
 from .._core.parameters import Between, Constant, ConstantOfHeads, described
 from .._core.validation import as_integer_tuple

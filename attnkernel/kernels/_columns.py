@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._core.arrays import AnyArray, namespace_of
+from .._core.host_arrays import AnyArray, namespace_of
 from .._core.validation import as_integer_tuple, require_instance
 from ._base import Embedded, Kernel
 from ._boxes import PointBoxes

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import AnyArray
+from .._core.host_arrays import AnyArray
 from .._core.parameter_arguments import Number, positive
 from .._core.parameters import PositiveParameter, described
 from ._base import Kernel

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._core.arrays import AnyArray
+from .._core.host_arrays import AnyArray
 from .._core.parameter_arguments import Number, positive
 from .._core.parameters import Parameter, described
 from .._core.validation import require_function, require_instance

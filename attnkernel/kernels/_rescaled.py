@@ -4,7 +4,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import AnyArray
+from .._core.host_arrays import AnyArray
 from .._core.parameter_arguments import positive
 from .._core.validation import require_instance
 from ._base import Embedded, Kernel

@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import AnyArray, namespace_of
+from .._core.host_arrays import AnyArray, namespace_of
 from .._core.parameter_arguments import Number, positive
 from .._core.parameters import PositiveParameter, described
 from .._core.regression_data import is_positive

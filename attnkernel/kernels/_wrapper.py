@@ -6,7 +6,7 @@ import equinox as eqx
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from .._core.arrays import AnyArray
+from .._core.host_arrays import AnyArray
 from ._base import Kernel, unbounded
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import AnyArray
+from .._core.host_arrays import AnyArray
 from .._core.validation import as_integer, require_instance
 from ..attention import LocalFit
 from ..attention._jit import jit_if_pure

@@ -8,7 +8,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import AnyArray, as_real_array, wider_dtype
+from .._core.arrays import as_real_array, wider_dtype
+from .._core.host_arrays import AnyArray
 from .._core.regression_data import as_weights
 from .._core.validation import require_instance
 from ..attention import LikelihoodFit

@@ -7,7 +7,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import AnyArray, as_real_array, require_finite
+from .._core.arrays import as_real_array, require_finite
+from .._core.host_arrays import AnyArray
 from ..attention import Auto, PerHead, attend
 from ..attention._per_head import batch_shape, first_head
 from ..kernels import Kernel

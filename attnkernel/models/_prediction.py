@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxtyping import Array, Bool, Float
 
-from .._core.arrays import is_on_one_device
+from .._core.host_arrays import is_on_one_device
 from .._core.row_buckets import cut_rows, pad_rows
 from ..attention._jit import jit_if_pure
 from ..priors import Prior

@@ -6,7 +6,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import AnyArray, as_real_array, wider_dtype
+from .._core.arrays import as_real_array, wider_dtype
+from .._core.host_arrays import AnyArray
 from .._core.regression_data import as_weights
 from ..attention import Auto, attention_weights
 from ..attention._local_fit import LocalFit, warn_of_extrapolation

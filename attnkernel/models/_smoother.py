@@ -7,7 +7,7 @@ import equinox as eqx
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
-from .._core.arrays import AnyArray
+from .._core.host_arrays import AnyArray
 from ..kernels import unbounded
 from ..priors import Prior
 

@@ -6,7 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._core.arrays import as_float_dtype, as_real_array, is_concrete, require_finite
+from .._core.arrays import as_float_dtype, as_real_array, require_finite
+from .._core.host_arrays import is_concrete
 from .._core.validation import as_integer, require_bool
 
 

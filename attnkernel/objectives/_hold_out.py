@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._core.arrays import is_concrete
+from .._core.host_arrays import is_concrete
 from .._core.validation import as_integer, as_integer_tuple
 from ..priors import HeldOut
 from ._objective import Validation

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._core.arrays import index_on_host, is_concrete, is_on_one_device
+from .._core.host_arrays import index_on_host, is_concrete, is_on_one_device
 from .._core.row_buckets import pad_rows
 from ..models import Smoother
 from ._objective import Objective

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.arrays import as_real_array, index_on_host
+from .._core.arrays import as_real_array
+from .._core.host_arrays import index_on_host
 from ..kernels import Kernel
 from ..priors import ExcludeSelf, Mask
 from ._objective import Objective, Sample
