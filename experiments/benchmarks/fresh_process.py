@@ -31,13 +31,17 @@ class Latency(NamedTuple):
 
 
 def measure(name: str, contender: str, sizes: Mapping[str, int], env: Mapping[str, str]) -> Latency:
-    """Times a contender of `make_calls(**sizes)[name]`; `env` is added to the environment."""
+    """Times a contender of `make_calls(**sizes)[name]`; `env` is added to the environment.
+
+    Python keeps the bytecode of modules, as it does for users: only the first process of all
+    compiles it.
+    """
     arguments = ["-m", __name__, name, contender, json.dumps(sizes)]
     started = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-W", "ignore", *arguments],
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "MPLBACKEND": "agg", **env},
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", "MPLBACKEND": "agg", **env},
         capture_output=True,
         text=True,
         check=False,
