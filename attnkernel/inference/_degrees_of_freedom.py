@@ -15,7 +15,7 @@ from .._core.row_buckets import cut_rows
 from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit
 from ..models import LinearSmoother
-from ._variance import fitted_and_hat_diagonals, padded_rows, require_smoother_fit
+from ._variance import RowDiagnostics, padded_rows, require_smoother_fit, row_diagnostics
 
 
 class DegreesOfFreedom(eqx.Module):
@@ -62,8 +62,13 @@ def count_degrees_of_freedom(
     model: LinearSmoother, weight_kwargs: dict[str, Any], x: Array, y: Array
 ) -> DegreesOfFreedom:
     """Returns `degrees_of_freedom` from checked data; `weight_kwargs`: `{"weights": w}` or `{}`."""
-    _, leverage, norms, weights = fitted_and_hat_diagonals(model, weight_kwargs, x, y)
-    trace, of_squares, n = jnp.sum(leverage), jnp.sum(norms), jnp.sum(weights > 0)
+    return sum_degrees_of_freedom(row_diagnostics(model, weight_kwargs, x, y))
+
+
+def sum_degrees_of_freedom(rows: RowDiagnostics) -> DegreesOfFreedom:
+    """Returns the degrees of freedom of a fit from the diagnostics of its rows."""
+    trace, of_squares = jnp.sum(rows.leverage), jnp.sum(rows.norms)
+    n = jnp.sum(rows.weights > 0)
     return DegreesOfFreedom(trace, of_squares, n - 2.0 * trace + of_squares)
 
 

@@ -16,13 +16,9 @@ from ..fitting._minima import ended_inside, model_of_start, parameter_distance
 from ..kernels import Kernel
 from ..models import DataSupport, LinearSmoother
 from ..priors import ExcludeSelf
-from ._degrees_of_freedom import (
-    DegreesOfFreedom,
-    count_degrees_of_freedom,
-    count_effective_labels,
-)
+from ._degrees_of_freedom import DegreesOfFreedom, inverse_or_zero, sum_degrees_of_freedom
 from ._kernel_parameters import kernel_expression, natural_parameters
-from ._variance import padded_rows, require_smoother_fit
+from ._variance import padded_rows, require_smoother_fit, row_diagnostics
 
 
 class Report(NamedTuple):
@@ -195,12 +191,13 @@ def _summarise_rows(
     y: Float[Array, " n"],
 ) -> _RowSummary:
     """Returns fitted values and diagnostics of each row; `kwargs`: `{"weights": w}` or `{}`."""
+    rows = row_diagnostics(model, kwargs, x, y)
     return _RowSummary(
-        model.fitted_and_leverage(x, y, **kwargs)[0],
-        count_degrees_of_freedom(model, kwargs, x, y),
-        model.data_support(x, x, **kwargs),
+        rows.fitted,
+        sum_degrees_of_freedom(rows),
+        rows.support,
         model.data_support(x, x, prior=ExcludeSelf(), **kwargs),
-        count_effective_labels(model, kwargs, x, x),
+        inverse_or_zero(rows.squares),
     )
 
 

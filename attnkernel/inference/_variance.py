@@ -1,7 +1,7 @@
 """The variance of the noise from the residuals of a fit: constant, local in x, or of each row."""
 
 import dataclasses
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import equinox as eqx
 import jax
@@ -15,7 +15,7 @@ from .._core.row_buckets import cut_rows, pad_rows
 from .._core.validation import require_choice
 from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit
-from ..models import LinearSmoother, Smoother
+from ..models import DataSupport, LinearSmoother, Smoother
 from ..objectives._rows import drop_zero_weight_rows
 from ..priors import ExcludeSelf, Mask
 
@@ -96,7 +96,7 @@ class RowVariance(eqx.Module):
     ) -> tuple["RowVariance", Float[Array, "n out"]]:
         """Returns the rule of a fit, and the `squares` of its labels y."""
         require_choice("noise", noise, get_args(Noise))
-        fitted, leverage, norms, weights = fitted_and_hat_diagonals(model, weight_kwargs, x, y)
+        fitted, leverage, norms, _, weights, _ = row_diagnostics(model, weight_kwargs, x, y)
         # a row that the fit interpolates, alone in its neighbourhood, does not identify its noise
         least = jnp.finfo(leverage.dtype).eps ** 0.5
         expected = jnp.maximum(1.0 - 2.0 * leverage + norms, least)
@@ -180,22 +180,32 @@ def _max_likelihood_factor(
     return factors[jnp.argmin(jax.lax.map(deviance, factors))]
 
 
-def fitted_and_hat_diagonals(
+class RowDiagnostics(NamedTuple):
+    """What a linear smoother with hat matrix L tells of each of its rows.
+
+    `norms` are $w_i \\sum_j L_{ij}^2 / w_j$, `squares` $\\sum_j L_{ij}^2$; j runs over rows with
+    positive weight.
+    """
+
+    fitted: Array  # L y, in the shape of y
+    leverage: Float[Array, " n"]  # L_ii
+    norms: Float[Array, " n"]
+    squares: Float[Array, " n"]
+    weights: Float[Array, " n"]  # w, 1 where a fit has none
+    support: DataSupport
+
+
+def row_diagnostics(
     model: LinearSmoother,
     weight_kwargs: dict[str, Any],
     x: Float[Array, "n dim"],
     y: Float[Array, "n"] | Float[Array, "n out"],
-) -> tuple[Array, Float[Array, " n"], Float[Array, " n"], Float[Array, " n"]]:
-    r"""Returns $\hat y_i$, in the shape of y, and $L_{ii}$, $w_i \sum_j L_{ij}^2 / w_j$ and $w_i$.
-
-    L: the hat matrix; j runs over rows with positive weight; `weight_kwargs`: `{"weights": w}` or
-    `{}`, then w = 1.
-    """
-    fitted, leverage = model.fitted_and_leverage(x, y, **weight_kwargs)
+) -> RowDiagnostics:
+    """Returns the diagnostics of the rows of a fit; `weight_kwargs`: `{"weights": w}` or `{}`."""
     weights = jnp.asarray(weight_kwargs.get("weights", jnp.ones(len(x))), y.dtype)
-    variance = _inverse_or_zero(weights)
-    norms = weights * model.prediction_variance(x, x, variance, **weight_kwargs)
-    return fitted, leverage, norms, weights
+    variances = jnp.stack([_inverse_or_zero(weights), jnp.ones_like(weights)], axis=1)
+    fitted, leverage, sums, support = model.fitted_with_variance(x, y, variances, **weight_kwargs)
+    return RowDiagnostics(fitted, leverage, weights * sums[:, 0], sums[:, 1], weights, support)
 
 
 def _inverse_or_zero(weights: Float[Array, " n"]) -> Float[Array, " n"]:

@@ -102,6 +102,20 @@ class LinearSmoother(Smoother):
             self.data_support(x_new, x, weights=weights),
         )
 
+    def fitted_with_variance(
+        self, x: ArrayLike, y: ArrayLike, variance: ArrayLike, *, weights: ArrayLike | None = None
+    ) -> tuple[Array, Float[Array, " n"], Array, DataSupport]:
+        """Predictions and leverages at the labelled inputs, as `fitted_and_leverage`, with
+        `prediction_variance` and `data_support` there.
+
+        Default: three calls. Override it if one pass over the data gives all four.
+        """
+        return (
+            *self.fitted_and_leverage(x, y, weights=weights),
+            self.prediction_variance(x, x, variance, weights=weights),
+            self.data_support(x, x, weights=weights),
+        )
+
     def left_out_residuals(
         self, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
     ) -> Float[Array, "n"] | Float[Array, "n out"]:

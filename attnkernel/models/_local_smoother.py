@@ -87,6 +87,15 @@ class LocalSmoother(LinearSmoother):
         names = self.kernel.category_counts(k.shape[1])
         return tuple(column for column in range(k.shape[1]) if column not in names)
 
+    def leverage(
+        self, k: Float[Array, "n dim"], local: LocalFit, prior: Prior | None
+    ) -> Float[Array, " n"]:
+        """$L_{ii}$ of each row, from the polynomials at the inputs k; 0 for a row of weight 0."""
+        own = self.log_weight_of_self(k, prior)
+        has_weight = own > -jnp.inf  # a row of weight 0 may have no neighbour either
+        own, log_mass = (jnp.where(has_weight, log, 0.0) for log in (own, local.log_mass))
+        return jnp.where(has_weight, jnp.exp(own - log_mass) * local.influence[:, 0], 0.0)
+
     def log_weight_of_self(
         self, k: Float[Array, "n dim"], prior: Prior | None
     ) -> Float[Array, " n"]:

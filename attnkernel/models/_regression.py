@@ -149,11 +149,7 @@ class KernelRegression(LocalSmoother):
         _, k, v = read_data(x, x, y, weights, self.kernel)
         prior = with_weights(None, weights, k)
         out, local = self.fitted(k, k, v, prior)
-        own = self.log_weight_of_self(k, prior)
-        has_weight = own > -jnp.inf  # a row of weight 0 may have no neighbour either
-        own, log_mass = (jnp.where(has_weight, log, 0.0) for log in (own, local.log_mass))
-        leverage = jnp.where(has_weight, jnp.exp(own - log_mass) * local.influence[:, 0], 0.0)
-        return (out[:, 0] if np.ndim(y) == 1 else out), leverage
+        return (out[:, 0] if np.ndim(y) == 1 else out), self.leverage(k, local, prior)
 
     def prediction_variance(
         self,
@@ -193,6 +189,20 @@ class KernelRegression(LocalSmoother):
         squares = self.sum_of_squares(q, k, variances, local, prior)
         squares = squares[:, 0] if np.ndim(variance) == 1 else squares
         return (out[:, 0] if np.ndim(y) == 1 else out), squares, support_of(local)
+
+    def fitted_with_variance(
+        self, x: ArrayLike, y: ArrayLike, variance: ArrayLike, *, weights: ArrayLike | None = None
+    ) -> tuple[Array, Float[Array, " n"], Array, DataSupport]:
+        """`fitted_and_leverage`, `prediction_variance` and `data_support` at x, from the same
+        polynomials."""
+        _, k, v = read_data(x, x, y, weights, self.kernel)
+        _, _, variances = read_data(x, x, variance, weights, self.kernel, "variance")
+        prior = with_weights(None, weights, k)
+        out, local = self.fitted(k, k, v, prior)
+        squares = self.sum_of_squares(k, k, variances, local, prior)
+        squares = squares[:, 0] if np.ndim(variance) == 1 else squares
+        out = out[:, 0] if np.ndim(y) == 1 else out
+        return out, self.leverage(k, local, prior), squares, support_of(local)
 
     def left_out_residuals(
         self, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None

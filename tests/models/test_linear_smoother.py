@@ -70,6 +70,7 @@ def test_defaults_equal_the_formulas_of_kernel_regression(x64, order):
             "fitted": model.fitted_and_leverage(X, Y, weights=weights),
             "fitted to many": model.fitted_and_leverage(X, many, weights=weights),
             "variance": model.prediction_variance(at, X, 1.0 + X**2, weights=weights),
+            "at the rows": model.fitted_with_variance(X, Y, 1.0 + X**2, weights=weights)[:3],
             "effective weights": model.effective_weights(at, X, weights=weights),
             "left out": model.left_out_residuals(X, Y),
             "empty": model.data_support(at, X, weights=weights).empty,
