@@ -4,6 +4,7 @@ Tests compile with XLA's optimisations off, in the commands that they start too:
 most of their time. `pytest --optimised` compiles as users do.
 """
 
+import functools
 import gc
 import os
 import subprocess
@@ -67,6 +68,26 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in set(slow)]
     items.sort(key=lambda item: item.get_closest_marker("docs") is None)
+
+
+def pytest_runtest_setup(item):
+    """Skips the tests with the mark `needs_r` where their package of R is not installed."""
+    for marker in item.iter_markers("needs_r"):
+        if reason := reason_without_r(*marker.args):
+            pytest.skip(reason)
+
+
+@functools.cache
+def reason_without_r(package):
+    """Returns what to install, so that R has a package; None if it has."""
+    from experiments.benchmarks.driver import Unavailable  # noqa: PLC0415
+    from experiments.benchmarks.rscript import rscript_with  # noqa: PLC0415
+
+    try:
+        rscript_with(package)
+    except Unavailable as error:
+        return f"{error}. On Debian: apt install r-base-core; in R: install.packages({package!r})"
+    return None
 
 
 def pytest_collection_finish(session):

@@ -8,6 +8,7 @@ import jaxtyping
 import numpy as np
 import pytest
 from jax.test_util import check_grads
+from marks import needs_finufft
 
 import attnkernel as ak
 from attnkernel.priors import ExcludeSelf, Where
@@ -251,9 +252,9 @@ def test_select_method_rejects_invalid_arguments(changes, message, monkeypatch):
         ak.select_method(**(arguments | changes))
 
 
+@needs_finufft
 def test_select_method_treats_integers_as_floats(x64):
     shapes = (jax.ShapeDtypeStruct((20_000, 1), int),) * 3
-    pytest.importorskip("jax_finufft")
     assert ak.select_method(*shapes, kernel=ak.Gaussian(1.0)).method == ak.Fourier()
 
 

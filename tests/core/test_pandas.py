@@ -8,13 +8,13 @@ import jax
 import matplotlib as mpl
 import numpy as np
 import optax
+import pandas
 import pytest
 from matplotlib.figure import Figure
 
 import attnkernel as ak
 from attnkernel.kernels._columns import number_columns
 
-pandas = pytest.importorskip("pandas", reason="pandas is not installed: extra test")
 mpl.use("Agg")
 N = 41
 

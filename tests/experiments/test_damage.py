@@ -158,7 +158,7 @@ def test_dead_run_is_shown_as_stopped(run, home, capsys):
 
 
 def test_run_at_work_is_shown_as_running(run, home, capsys):
-    fcntl = pytest.importorskip("fcntl")
+    fcntl = pytest.importorskip("fcntl", reason="Windows has no fcntl: needs a POSIX system")
     (run / "status.json").write_text('{"state": "running", "reason": null}')
     handle = os.open(run, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)

@@ -12,11 +12,17 @@ from paths import CONFIGS
 import attnkernel as ak
 from experiments.__main__ import main
 from experiments.benchmarks import latency
-from experiments.benchmarks.driver import Unavailable
 from experiments.benchmarks.first_calls import EQUINOX, LOWESS, OURS, STATSMODELS, make_calls
 from experiments.benchmarks.fresh_process import Latency
 from experiments.benchmarks.latency import CACHED
-from experiments.benchmarks.r_first_calls import KERNSMOOTH, LOCFIT, NP, SCRIPTS, timed_script
+from experiments.benchmarks.r_first_calls import (
+    KERNSMOOTH,
+    LOCFIT,
+    NP,
+    PACKAGES,
+    SCRIPTS,
+    timed_script,
+)
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 CONFIG = str(CONFIGS / "bench_latency.yaml")
@@ -122,16 +128,17 @@ def test_scripts_of_r_belong_to_calls():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "contender"), [(name, one) for name in SCRIPTS for one in SCRIPTS[name]]
+    ("name", "contender"),
+    [
+        pytest.param(name, one, marks=pytest.mark.needs_r(PACKAGES[one]))
+        for name in SCRIPTS
+        for one in SCRIPTS[name]
+    ],
 )
 def test_scripts_of_r_run(name, contender):
     data = ak.data.load("cps71")
     x, y = np.asarray(data.x, float)[:, 0], np.asarray(data.y, float)
-    try:
-        script = timed_script(contender, SCRIPTS[name][contender], x, y)
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    found = script()
+    found = timed_script(contender, SCRIPTS[name][contender], x, y)()
     assert 0 <= found.cpu < 60
     assert 0 <= found.wall < 60
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import needs_finufft
 
 import attnkernel as ak
 from experiments.__main__ import main
@@ -25,9 +26,9 @@ repeats: 1
 
 
 @pytest.mark.slow
+@needs_finufft
 @pytest.mark.usefixtures("blank_figures")
 def test_fit_equals_that_of_the_dense_criterion(x64, tmp_path, monkeypatch, capsys):
-    pytest.importorskip("jax_finufft")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(million, "keops", lambda *arguments: lambda: SelfTimed(0.01, None))
@@ -63,17 +64,11 @@ def test_missing_r_is_reported(monkeypatch):
         kernsmooth(np.arange(5.0), np.arange(5.0))
 
 
-@pytest.mark.skipif(
-    shutil.which("Rscript") is None, reason="R is not installed; on Debian: apt install r-base-core"
-)
+@pytest.mark.needs_r("KernSmooth")
 def test_kernsmooth_of_r_smooths_with_its_own_bandwidth():
     rng = np.random.default_rng(0)
     x = rng.uniform(-2, 2, 500)
-    try:
-        smooth = kernsmooth(x, np.sin(2 * x) + 0.1 * rng.normal(size=500))
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    seconds, found = smooth()
+    seconds, found = kernsmooth(x, np.sin(2 * x) + 0.1 * rng.normal(size=500))()
     assert 0 <= seconds < 60
     assert 0.01 < found.bandwidth < 0.5
     at, curve = found.curve

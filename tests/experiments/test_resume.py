@@ -254,7 +254,7 @@ def test_run_on_a_full_file_system_is_resumed_on_a_larger_one(runs):
     mount = 'mount -t tmpfs -o size=60k none disk && "$@"; code=$?; cp -r disk saved; exit $code'
     prefix = ["unshare", "-rm", "sh", "-c", mount, "sh"]
     if not shutil.which("unshare") or subprocess.run([*prefix, "true"], check=False).returncode:
-        pytest.skip("no small file system can be mounted here")
+        pytest.skip("no tmpfs can be mounted: needs Linux, user namespaces and util-linux")
     shutil.rmtree(folder / "saved")
     done = start(folder, "run", "c.yaml", "--out", "disk/run", before=prefix)
     assert done.returncode == 1
@@ -272,7 +272,7 @@ def test_read_only_run_is_reported_and_can_be_resumed_once_writable(runs):
     if os.geteuid() == 0:  # root may write everywhere, unless it gives that up
         prefix = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"]
         if not shutil.which("setpriv") or subprocess.run([*prefix, "true"], check=False).returncode:
-            pytest.skip("root may write everywhere here")
+            pytest.skip("root may write everywhere: needs util-linux (setpriv), or another user")
     modes = {path: path.stat().st_mode for path in (stopped, *stopped.rglob("*"))}
     for path, mode in modes.items():
         path.chmod(mode & ~0o222)

@@ -5,13 +5,12 @@ import warnings
 
 import jax.numpy as jnp
 import numpy as np
+import pandas
 import pytest
 
 import attnkernel as ak
 from attnkernel.fitting import Result, _cost_warning
 from attnkernel.fitting._problem import Data
-
-pandas = pytest.importorskip("pandas")
 
 
 def test_default_objective_is_leave_one_out_and_is_named():

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import shutil
 import statistics
 import subprocess
 import warnings
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.metrics.pairwise import rbf_kernel
 
 import attnkernel as ak
 from attnkernel.kernels import convert_lengthscale
@@ -108,8 +108,7 @@ def test_definitions_by_quartiles_and_by_variance(x64):
 
 
 def test_gamma_is_that_of_scikit_learn(x64):
-    pairwise = pytest.importorskip("sklearn.metrics.pairwise")
-    expected = pairwise.rbf_kernel(Q[:, None], K[:, None], gamma=3.7)
+    expected = rbf_kernel(Q[:, None], K[:, None], gamma=3.7)
     ours = weights_of(kernel_of("sklearn_gamma", 3.7))
     np.testing.assert_allclose(ours, expected, rtol=1e-13)
 
@@ -117,15 +116,14 @@ def test_gamma_is_that_of_scikit_learn(x64):
 def test_standard_is_that_of_statsmodels(x64):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its own future random numbers
-        peer = pytest.importorskip("statsmodels.nonparametric.kernel_regression")
-        expected, _ = peer.KernelReg(V, K, "c", reg_type="lc", bw=np.array([0.17])).fit(Q)
+        from statsmodels.nonparametric.kernel_regression import KernelReg  # noqa: PLC0415
+
+        expected, _ = KernelReg(V, K, "c", reg_type="lc", bw=np.array([0.17])).fit(Q)
     np.testing.assert_allclose(estimate(kernel_of("standard", 0.17)), expected, rtol=1e-12)
 
 
 @pytest.mark.cli
-@pytest.mark.skipif(
-    shutil.which("Rscript") is None, reason="R is not installed; on Debian: apt install r-base-core"
-)
+@pytest.mark.needs_r("stats")
 @pytest.mark.parametrize(("kernel", "rtol"), [("normal", 1e-6), ("box", 1e-13)])
 def test_ksmooth_is_that_of_r(x64, kernel, rtol):
     x, y, at = (f"c({', '.join(map(repr, a.tolist()))})" for a in (K, V, Q))

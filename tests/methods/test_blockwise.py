@@ -23,7 +23,7 @@ from laws import (
     random_arrays,
     to_float64,
 )
-from marks import slow
+from marks import needs_finufft, slow
 
 import attnkernel as ak
 
@@ -237,15 +237,13 @@ def test_no_queries_and_no_keys():
         (ak.Epanechnikov(0.7), ak.Sorted(), None),
         slow(ak.Gaussian(0.7), ak.Blockwise(block_q=8, block_k=8), None),
         slow(ak.Laplace(0.7), ak.Sorted(), None),
-        slow(ak.Gaussian(0.1), ak.Fourier(), None),
+        pytest.param(ak.Gaussian(0.1), ak.Fourier(), None, marks=[pytest.mark.slow, needs_finufft]),
         slow(ak.EluFeatures(), ak.Linear(), ak.Causal()),
     ],
     ids=lambda part: type(part).__name__,
 )
 def test_values_without_columns(x64, kernel, method, prior):
     """Only the log-mass, as for a density."""
-    if isinstance(method, ak.Fourier):
-        pytest.importorskip("jax_finufft")
     x = np.random.default_rng(3).normal(size=(191, 1))
 
     @jax.jit

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
-from marks import slow
+from marks import needs_finufft, slow
 
 import attnkernel as ak
 from attnkernel import priors
 from attnkernel._core.double_precision import in_float64
 
-pytest.importorskip("jax_finufft")
+pytestmark = needs_finufft
 
 QUERIES, KEYS = 41, 53
 HIDDEN = np.arange(KEYS) % 3 == 1

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from marks import slow
+from marks import needs_finufft, slow
 
 import attnkernel as ak
 from attnkernel import priors
 from attnkernel.methods import _fallback, _nufft
 
-pytest.importorskip("jax_finufft")
+pytestmark = needs_finufft
 
 QUERIES, KEYS = 37, 53
 HIDDEN = np.arange(KEYS) % 3 == 1

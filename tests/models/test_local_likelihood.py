@@ -3,7 +3,6 @@
 import csv
 import functools
 import itertools
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -172,17 +171,9 @@ def test_means_and_left_out_means_equal_those_of_locfit(x64, name, order):
     np.testing.assert_allclose(found, [fit, left_out], rtol=2e-6 if order else 1e-13)
 
 
-def has_locfit():
-    if shutil.which("Rscript") is None:
-        return False
-    command = ["Rscript", "-e", "library(locfit)"]
-    return not subprocess.run(command, capture_output=True, check=False).returncode
-
-
 @pytest.mark.cli
+@pytest.mark.needs_r("locfit")
 def test_the_table_is_what_locfit_prints():
-    if not has_locfit():
-        pytest.skip("R or its package locfit is not installed")
     command = ["Rscript", "--vanilla", str(HERE / "locfit.R"), str(CSV_FOLDER)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     kept, now = (locfit_table(text) for text in ((HERE / "locfit.csv").read_text(), done.stdout))

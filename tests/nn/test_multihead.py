@@ -1,13 +1,15 @@
 """MultiheadAttention and SelfAttention: against Equinox, jax.nn, PyTorch and NumPy."""
 
 import itertools
+import json
+from pathlib import Path
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_modules import built, numpy_attention, projected, rows_of
+from attention_modules import built, numpy_attention, projected, pytorch_arrays, rows_of
 from marks import slow
 
 import attnkernel as ak
@@ -237,36 +239,20 @@ def test_equal_to_jax_nn(prior, options):
 
 
 def test_equal_to_pytorch(x64):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed: extra peers")
-    heads, size, rows = 2, 6, 5
-    x = rows_of((rows, size))
-    theirs = torch.nn.MultiheadAttention(size, heads, bias=True, dtype=torch.float64)
-    with torch.no_grad():
-        theirs.in_proj_bias.normal_()
-    ours = built(ak.MultiheadAttention, heads, size, **BIASES)
-    stacked = (
-        np.split(theirs.in_proj_weight.detach().numpy(), 3),
-        np.split(theirs.in_proj_bias.detach().numpy(), 3),
-    )
+    """Numbers that `pytorch.py` printed."""
+    theirs = json.loads(Path(__file__).with_name("pytorch.json").read_text())
+    x, weights, biases, qkv = pytorch_arrays()
+    ours = built(ak.MultiheadAttention, 2, 6, **BIASES)
     names = ("query_proj", "key_proj", "value_proj", "output_proj")
-    weights = [*stacked[0], theirs.out_proj.weight.detach().numpy()]
-    biases = [*stacked[1], theirs.out_proj.bias.detach().numpy()]
     ours = eqx.tree_at(
         lambda m: [getattr(m, n).weight for n in names] + [getattr(m, n).bias for n in names],
         ours,
         [jnp.asarray(array) for array in (*weights, *biases)],
     )
-    t = torch.tensor(x)
-    hidden = torch.triu(torch.ones(rows, rows, dtype=torch.bool), diagonal=1)
-    expected, _ = theirs(t, t, t, attn_mask=hidden)
-    np.testing.assert_allclose(
-        attend_to_self(ours, x, prior=ak.Causal()), expected.detach().numpy(), rtol=1e-12
-    )
-    arrays = rows_of((heads, rows, size), (heads, 7, size), (heads, 7, 3), seed=2)
-    tensors = (torch.tensor(a) for a in arrays)
-    expected = torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=True)
-    found = ak.attend(*map(jnp.asarray, arrays), kernel=ak.DotProduct(), prior=ak.Causal())
-    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-12)
+    found = attend_to_self(ours, x, prior=ak.Causal())
+    np.testing.assert_allclose(found, theirs["module"], rtol=1e-12)
+    found = ak.attend(*map(jnp.asarray, qkv), kernel=ak.DotProduct(), prior=ak.Causal())
+    np.testing.assert_allclose(found, theirs["function"], rtol=1e-12)
 
 
 def test_rows_that_see_no_key(x64):

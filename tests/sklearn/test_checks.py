@@ -1,9 +1,6 @@
 """The estimators pass the checks of scikit-learn: a representative set by default, or all."""
 
 import pytest
-
-pytest.importorskip("sklearn", reason="scikit-learn is not installed: extra sklearn")
-
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from attnkernel.sklearn import KernelClassifier, KernelRegressor

@@ -5,18 +5,15 @@ import pickle
 
 import jax
 import numpy as np
+import pandas
 import pytest
 from marks import slow
-
-import attnkernel as ak
-
-pytest.importorskip("sklearn", reason="scikit-learn is not installed: extra sklearn")
-
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+import attnkernel as ak
 from attnkernel.sklearn import KernelClassifier, KernelRegressor
 from attnkernel.sklearn._deduplicate import merge_duplicates
 
@@ -325,7 +322,6 @@ def test_pipeline_searches_in_scaled_units():
 
 
 def test_names_of_the_columns_of_a_data_frame_are_kept():
-    pandas = pytest.importorskip("pandas", reason="pandas is not installed: extra sklearn")
     frame = pandas.DataFrame(X, columns=["age", "wage"])
     labels = pandas.Series(Y)
     model = KernelRegressor(lengthscale=0.5).fit(frame, labels)
