@@ -18,7 +18,7 @@ from ._per_head import KernelPriorRule
 
 
 class Windows(NamedTuple):
-    """What each query of a chunk sees of the keys.
+    """The weights of the keys at each query of a chunk, and the monomials of the keys.
 
     `weights` sum to 1, or are 0 where a query sees no key. `products` are the monomials
     $((k - q) / \\mathrm{scale})^a$, |a| ≤ 2p, with k = q where the weight is 0. The first of them

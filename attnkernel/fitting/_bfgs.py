@@ -52,8 +52,8 @@ class Bfgs(NamedTuple):
     def start(cls, z: PyTree, axes: int = 1) -> "Bfgs":
         """Returns searches, stacked along leading axes, whose first trials are the entries of z.
 
-        `axes`: the number of leading axes, 1 of starts, 2 of fits and starts. Of NumPy arrays if
-        z is: nothing is compiled.
+        `axes`: the number of leading axes: 1, those of starts; 2, those of fits and of starts. The
+        result is NumPy if z is; nothing is then compiled.
         """
         xp, index = namespace_of(jax.tree.leaves(z)[0]), jnp.result_type(int)
         flat = flat_rows(z, axes, xp)

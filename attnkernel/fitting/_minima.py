@@ -41,7 +41,7 @@ def ended_inside(starts: Starts) -> Bool[np.ndarray, " starts"]:
 def is_minimum(searches: Any, params: PyTree, tolerance: float) -> bool:
     r"""Whether the loss L of `Searches` has a minimum at parameters, or near them.
 
-    It has if the least eigenvalue of $\nabla^2 L / |L|$ is positive beyond rounding, and if the
+    It has one if the least eigenvalue of $\nabla^2 L / |L|$ is positive beyond rounding, and if the
     Newton step $(\nabla^2 L)^{-1} \nabla L$ changes no parameter by more than `tolerance`. The
     curvature falls with the number of rows: that of a lengthscale in leave-one-out as
     $n^{-4/(d+4)}$.

@@ -35,7 +35,7 @@ class Result(enum.IntEnum):
 
     @property
     def message(self) -> str:
-        """What the result means, in a sentence."""
+        """The meaning of the result, in a sentence."""
         return MESSAGES[self]
 
 
@@ -91,7 +91,7 @@ class Starts(eqx.Module):
 
 
 class Outcome(NamedTuple):
-    """What a driver returns: the best model, its loss and history, and all starts."""
+    """The result of a driver: the best model, its loss and history, and all starts."""
 
     model: Any
     loss: Float[Array, ""]

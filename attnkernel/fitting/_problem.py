@@ -106,7 +106,7 @@ def _spread_starts(
 ) -> tuple[PyTree, Box | None]:
     """Returns the free variables of all starts, stacked along a leading axis, and their box.
 
-    `params`: the trainable parameters of the model. Of NumPy arrays if these and x are.
+    `params`: the trainable parameters of the model. The result is NumPy if these and x are.
     """
     bounds = space.bounds
     if bounds == "default":

@@ -1,7 +1,7 @@
 r"""Searches from several starts: scans of BFGS steps in one compiled program, run in chunks.
 
-With several parameters the searches begin at the given model and the lowest of many points, of
-which every second is half-way to the given model. Every 20 steps the higher half is stopped, until
+With several parameters the searches begin at the given model and at the lowest of many points.
+Every second point is half-way to the given model. Every 20 steps the higher half is stopped, until
 two go on. Leave-one-out in float64, 47 data sets of 2 to 12 columns and 20 to 442 rows (real ones
 of scikit-learn and simulated ones), ten starts, against those without either:
 
@@ -11,9 +11,9 @@ of scikit-learn and simulated ones), ten starts, against those without either:
 | loss, geometric mean | 1 | 1.00004 |
 | above the other's by more than 0.1 % | 1 (by 3 %) | 1 (by 3 %) |
 
-Before, without them, on 60 rows and 5 lengthscales, 60 data sets of order 1 and 40 of order 0: an
-end counts as missed if it is more than 1 % above the best of all that were tried; the excess is a
-mean over the 60.
+Without either, on 60 rows and 5 lengthscales, 60 data sets with order 1 and 40 with order 0: an end
+counts as missed if it is more than 1 % above the best of all that were tried; the excess is a mean
+over the 60.
 
 | starts, points | time | missed of 100 | excess |
 |---|---|---|---|
@@ -42,7 +42,7 @@ POINTS_PER_PARAMETER = 32
 POINTS_PER_START = 4  # at least
 MAX_POINTS = 256
 CHUNK_STEPS = 20  # between looks at whether all searches have stopped
-MIN_SEARCHES = 2  # of several parameters, that are not stopped for being high
+MIN_SEARCHES = 2  # not stopped for a high loss, with several parameters
 SAMPLE_TOLERANCE = 1e-5
 # at most, on a sample; a search that still moves then is on a plateau
 SAMPLE_STEPS, SAMPLE_STEPS_PER_PARAMETER = 30, 15
@@ -63,7 +63,7 @@ class Searched(NamedTuple):
 
 
 class Searches(NamedTuple):
-    """Searches of one problem (of several fits, if `axes` are given) from several starts."""
+    """Searches from several starts of one problem, or with `axes` of several fits."""
 
     problem: Problem
     options: Options
@@ -87,7 +87,7 @@ class Searches(NamedTuple):
     ) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, "points params"]]:
         """Returns the loss and its gradient at each row of `points`, vectors of free variables.
 
-        Infinite and 0 where they are not finite. They are the first step of searches from these
+        Where they are not finite the loss is infinite and the gradient 0. They are the first step of searches from these
         points, so that nothing else is compiled.
         """
         losses, gradients, number = [], [], self.number
@@ -189,7 +189,8 @@ def _is_stopped(state: Bfgs) -> Bool[np.ndarray, "*fits starts"]:
 def _stop_highest(state: Bfgs) -> Bfgs:
     """Returns the state in which only the lower half of the searches goes on, every 20 steps.
 
-    Of s searches the lowest ⌈s / 2ʳ⌉, at least two, are kept after 20 r steps; the converged count.
+    After 20 r steps the lowest ⌈s / 2ʳ⌉ of s searches go on, at least two. A search that converged
+    counts among them.
     """
     steps, loss, limit = jax.device_get((state.steps, state.loss, state.max_steps))
     rounds = min(int(np.max(steps)) // CHUNK_STEPS, 30)

@@ -68,7 +68,7 @@ def bands(
       (default): `noise_variance`. `"rows"`: the squared leave-one-out residual of each row, which
       assumes nothing and needs many neighbours. `"constant"`: one σ² for all labels,
       $\sum_i w_i r_i^2 / (n - 2\nu + \tilde\nu)$. For a fit with weights w the first and the last
-      are those of a label of weight 1, and $\hat\sigma_j^2$ is that over $w_j$. Of a
+      are those of a label of weight 1, and $\hat\sigma_j^2$ is that over $w_j$. For a
       `LocalLikelihood`: `"family"` (default), $V(\hat\mu_j) / w_j$, for `ak.Gamma()` times the
       dispersion; `"constant"`, times the dispersion for every family, as in quasi-likelihood; or
       `"rows"`.
@@ -76,8 +76,8 @@ def bands(
 
     **Returns:** `Bands`; where no label has weight, error and limits are NaN, whatever `on_empty`.
     `reliable` is false where too few labels are near for the coverage to reach the level, as in
-    the tail of a design and outside it; of a `LocalLikelihood` also where the standard error on the
-    scale of the link is above 5, as where all labels in reach are 0.
+    the tail of a design and outside it. For a `LocalLikelihood` it is false also where the
+    standard error on the scale of the link is above 5, as where all labels in reach are 0.
 
     **Raises:** `ValueError` for a fit of another model, or a correction or a noise that the model
     does not have.

@@ -34,9 +34,10 @@ class Report(NamedTuple):
     `extrapolates` further rows where the polynomial extrapolates (`DataSupport`). `least_count` and
     `median_count` are of `effective_count` at the rows.
 
-    Of the `starts`, `converged`, `diverged`, `dropped` and `at_bound` are counts; `bounds` names
-    the parameters of the best start that are on a bound. `minima` are the minima besides the best:
-    models and criteria, the lowest first (for a deterministic criterion).
+    `starts` is the number of starts; `converged`, `diverged`, `dropped` and `at_bound` count those
+    with this result. `bounds` names the parameters of the best start that are on a bound. `minima`
+    are the minima besides the best: models and criteria, the lowest first (for a deterministic
+    criterion).
 
     ```python
     data = ak.data.load("mcycle")
@@ -175,7 +176,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
 
 
 class _RowSummary(NamedTuple):
-    """What a report tells of the rows of a fit."""
+    """The figures of the rows of a fit, from which a report is made."""
 
     fitted: Float[Array, " n"]
     freedom: DegreesOfFreedom

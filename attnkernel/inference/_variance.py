@@ -181,7 +181,7 @@ def _max_likelihood_factor(
 
 
 class RowDiagnostics(NamedTuple):
-    """What a linear smoother with hat matrix L tells of each of its rows.
+    """The figures of each row under a linear smoother with hat matrix L.
 
     `norms` are $w_i \\sum_j L_{ij}^2 / w_j$, `squares` $\\sum_j L_{ij}^2$; j runs over rows with
     positive weight.

@@ -24,7 +24,7 @@ class NearestNeighbours(Embedded, Wrapper):
     r"""A kernel in units of the distance to the m-th nearest of all keys, ties counted.
 
     Where keys are dense it is narrow, where they are few it is wide. All keys count for the
-    distance, those that a prior hides too. Of n keys it sorts n distances per query.
+    distance, those that a prior hides too. Each query sorts its distances to all keys.
 
     **Arguments:**
 

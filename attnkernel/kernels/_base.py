@@ -66,7 +66,7 @@ class Kernel(eqx.Module):
     ) -> tuple["Kernel", Array, Array]:
         """The same similarity as a simpler kernel of other points. Default: as it is.
 
-        What depends on one point alone is then computed once, and not for each of its pairs.
+        A term that depends on one point alone is then computed once, and not for each of its pairs.
         """
         return self, q, k
 
@@ -99,8 +99,8 @@ class Kernel(eqx.Module):
 
         Each leaf of the two is the bound on that leaf of this kernel; infinite, where a parameter
         is free. A kernel with a lengthscale bounds it to those that inputs x identify. Rows with 0
-        in `weights`, shape (n,), are ignored. A fit outside `jit`
-        passes NumPy arrays: the functions of `x.__array_namespace__()` then compile nothing.
+        in `weights`, shape (n,), are ignored. A fit outside `jit` passes NumPy arrays; functions
+        of `x.__array_namespace__()` then compile nothing.
         """
         return unbounded(self)
 
@@ -125,8 +125,8 @@ class Kernel(eqx.Module):
     def category_counts(self, dim: int) -> dict[int, int | None]:
         """The columns, of points of this dimension, whose numbers are names, not quantities.
 
-        Of each how many names there are, 0, 1, ...; None, if that is not known.
-        A local polynomial does not go along them. Default: none.
+        Each column is mapped to its number of names, 0, 1, ...; None if that is not known. The
+        polynomial of a local fit leaves these columns out. Default: none.
         """
         return {}
 

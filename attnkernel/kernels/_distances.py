@@ -47,8 +47,9 @@ def scaled_squares(
 
 
 MIN_PRODUCT_DIM = 6  # from which a product of matrices is faster than differences
-# of a pair, in squared lengthscales from the centre: up to there the product rounds no worse, in
-# float32; in float64 up to 512 times as far the error of log K is below 2e-11
+# The sum over a pair of its squared distances to the centre, in squared lengthscales. Up to it the
+# product rounds no worse in float32; in float64 up to 512 times as far the error of log K is below
+# 2e-11.
 _MAX_SQUARED_NORMS = 128.0
 _MAX_SQUARED_NORMS_TANGENTS = 1024.0  # derivatives are sums over many pairs
 _FACTOR_OF_FLOAT64 = 512.0
@@ -66,7 +67,7 @@ def pairwise_squares(
     r"""Returns `unit` times $r^2 = \|A (q - k) / \ell\|^2$ of all pairs. `inverse` is 1/ℓ, `factor`
     is A, None for the identity; `by_product` allows a product of matrices.
 
-    Of many dimensions, and with points u (in lengthscales) close to their centre, it is
+    For points u (in lengthscales) of many dimensions, close to their centre, it is
     $|u_q|^2 + |u_k|^2 - 2 u_q \cdot u_k$: its absolute error is ε times the two squares.
     """
 

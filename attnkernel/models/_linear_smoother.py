@@ -140,16 +140,20 @@ class LinearSmoother(Smoother):
         return DataSupport(empty, no, no)
 
     def bias_corrected(self, rows: ArrayLike, dim: int) -> "LinearSmoother | None":
-        """The smoother whose fit is the centre of a bias-corrected band, or None if there is none.
+        """The smoother whose fit is the centre of a bias-corrected band.
+
+        None, the default: the model has no such correction, and `ak.bands` needs `corrected=False`.
 
         **Arguments:** `rows`: n; `dim`: the number of columns of x.
         """
         return None
 
     def local_mean(self, factor: ArrayLike) -> "LinearSmoother | None":
-        """The smoother that averages squared residuals, or None if there is none.
+        """The local mean by which `ak.noise_variance` averages squared residuals.
 
-        It is a local mean: its weights are non-negative and sum to 1, and its predictions are NaN
-        where no label has weight. **Arguments:** `factor`: its lengthscale over that of this one.
+        Its weights are non-negative and sum to 1; its predictions are NaN where no label has
+        weight. None, the default: the model has no such mean, and `ak.bands` needs another `noise`.
+
+        **Arguments:** `factor`: its lengthscale over that of this one.
         """
         return None

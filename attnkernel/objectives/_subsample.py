@@ -24,7 +24,7 @@ from ._scores import default_score
 MIN_ROWS = 1024  # from which several starts begin on a sample
 MIN_ROWS_OF_ONE_START = 2**17  # 4000 full terms then cost as much as 128 terms of all rows
 KEYS = 1024
-TERMS = 128  # in one dimension; of several the minima of so few are far from those of all rows
+TERMS = 128  # in one dimension; in several the minima of 128 terms are far from those of all rows
 KEYS_OF_ONE_START = 4000
 
 

@@ -21,7 +21,7 @@ from ..fitting import Fit, fit
 from ..objectives import GCV, AICc, KFold, LeaveOneOut, Objective
 
 AUTO = "auto"
-COMMON_STARTS = 3  # of a search of one lengthscale
+COMMON_STARTS = 3  # where one lengthscale is searched
 
 
 class Candidate(NamedTuple):
@@ -64,7 +64,8 @@ def fit_candidates(
 
     `smoother`: the model of a kernel and an order; `kernel`: its class; `data`: inputs, labels and
     weights. A common lengthscale is in standard deviations of the columns. A search of one per
-    column begins there: of order 0 from `starts`, above from that point alone if `starts` is None.
+    column begins there, for order 0 from `starts` starts. For higher orders this is the only start
+    if `starts` is None.
     """
     x, y, weights = data
     n, dim = x.shape

@@ -1035,7 +1035,7 @@ LEAST_SHARE = 0.97  # of errors that are sentences
 
 
 class Verdict(NamedTuple):
-    """What came of one call: "sentence", "other error", "warning", "silent" or "legal"."""
+    """The result of one call: "sentence", "other error", "warning", "silent" or "legal"."""
 
     what: str
     name: str

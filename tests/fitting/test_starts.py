@@ -50,7 +50,7 @@ def test_search_of_several_lengthscales_finds_the_lowest_of_many_minima(
 
 
 def test_sample_of_several_columns_predicts_all_of_its_rows(x64):
-    """Of one column 128 terms do; of several their minimum is far from that of all rows."""
+    """128 terms are enough for one column; for several, their minimum is far from that of all."""
     rng = np.random.default_rng(5)
     n, model = 1300, ak.KernelRegression(ak.Gaussian(0.4))
     x, y = rng.normal(size=(n, 2)), rng.normal(size=n)

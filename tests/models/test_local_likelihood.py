@@ -157,7 +157,7 @@ def locfit_table(text):
     ],
 )
 def test_means_and_left_out_means_equal_those_of_locfit(x64, name, order):
-    """locfit stops its Newton steps at a relative 1e-6. Of order 0 there are none."""
+    """locfit stops its Newton steps at a relative 1e-6. Order 0 needs none."""
     x, y, weights, kernel = locfit_cases()[name]
     row, fit, _, left_out = locfit_table((HERE / "locfit.csv").read_text())[name, order]
     model = ak.LocalLikelihood(kernel, family=FAMILIES[name], order=order)
@@ -368,7 +368,7 @@ def test_fit_minimises_the_leave_one_out_deviance(x64):
 
 
 def test_another_number_of_rows_in_a_bucket_compiles_nothing(x64, programs):
-    """Of a fit and of a prediction, which equal those without padding."""
+    """A fit and a prediction, which equal those without padding."""
     model = ak.LocalLikelihood(ak.Gaussian(0.5), family=ak.Poisson(), order=1)
     found = []
     for n in (50, 53):

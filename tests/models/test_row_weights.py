@@ -55,7 +55,7 @@ def test_rows_of_weight_zero_are_ignored(x64):
 
 @pytest.mark.parametrize("dtype", [bool, float])
 def test_search_boxes_ignore_rows_of_weight_zero(x64, dtype):
-    """Of every kernel, and of the models."""
+    """The boxes of every kernel and of the models."""
     weights = (np.arange(N) % 4 != 1).astype(dtype)
     x = np.stack([np.arange(N) % 5, X**3], axis=1)  # a column of categories, or of ties
     models = {name: model for name, model in regressors().items() if hasattr(model, "search_box")}
