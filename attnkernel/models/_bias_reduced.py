@@ -166,6 +166,11 @@ class BiasReduced(LinearSmoother):
         """The columns of x that hold codes of categories, those of the kernel."""
         return self.model.category_counts(dim)
 
+    @property
+    def can_pad_rows(self) -> bool:
+        """That of the model."""
+        return self.model.can_pad_rows
+
     def search_box(
         self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
     ) -> tuple["BiasReduced", "BiasReduced"]:

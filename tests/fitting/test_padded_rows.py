@@ -12,6 +12,8 @@ CASES = {  # objective, order, columns, starts
     "AICc of lines": (ak.AICc(), 1, 1, 1),
     "GCV in two columns": (ak.GCV(), 0, 2, 10),
     "folds": (ak.KFold(4), 0, 1, 1),
+    "AICc of bias-reduced lines": (ak.AICc(), 1, 1, 1),
+    "leave-one-out, bias-reduced": (ak.LeaveOneOut(), 0, 1, 1),
 }
 
 
@@ -26,6 +28,7 @@ def fit(n, case, weighted):
     objective, order, dim, starts = CASES[case]
     x, y, weights = data(n, dim)
     model = ak.KernelRegression(ak.Gaussian(np.full(dim, 0.3)), order=order)
+    model = ak.BiasReduced(model, 4) if "bias-reduced" in case else model
     options = {"objective": objective, "weights": weights if weighted else None}
     return ak.fit(model, x, y, **options, starts=starts)
 
