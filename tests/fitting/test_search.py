@@ -349,3 +349,22 @@ def test_trials_are_accepted_by_armijo_and_negative_curvature_does_not_update_th
     np.testing.assert_array_equal(z, [0.0, 0.0, -1.0, -1.0])
     np.testing.assert_allclose(trial[2:], [-2.0, -2.0], rtol=1e-12)  # downhill, by the longest step
     np.testing.assert_allclose(inverse, [1.0, 1.0, 1.0, 2.0], rtol=1e-12)
+
+
+class KinkAt(ak.Objective):
+    """A loss of log ℓ whose slopes left and right of its minimum are −72 and 0.5."""
+
+    is_stochastic = False
+
+    def __call__(self, model, x, y, *, key=None):
+        distance = jnp.log(model.kernel.lengthscale / 0.3)
+        return 30.0 + jnp.where(distance > 0, 0.5, -72.0) * distance + 0.1 * distance**2
+
+
+def test_a_search_of_one_parameter_ends_at_a_kink(x64):
+    """As that of a mean of absolute errors, which has no slope of 0."""
+    x = np.linspace(0.0, 1.0, 50)
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), x, np.sin(x), objective=KinkAt())
+    assert set(np.asarray(fit.starts.result)) <= {ak.fitting.Result.CONVERGED}
+    assert np.max(fit.starts.steps) < 60
+    np.testing.assert_allclose(fit.model.kernel.lengthscale, 0.3, rtol=1e-7)
