@@ -9,6 +9,7 @@ from . import (
     fitting as fitting,
     inference as inference,
     kernels as kernels,
+    losses as losses,
     methods as methods,
     models as models,
     nn as nn,
@@ -84,6 +85,7 @@ from .kernels import (
     Triweight as Triweight,
     WangVanRyzin as WangVanRyzin,
 )
+from .losses import Bisquare as Bisquare, Huber as Huber
 from .methods import (
     Blockwise as Blockwise,
     Dense as Dense,
@@ -102,6 +104,7 @@ from .models import (
     LocalLikelihood as LocalLikelihood,
     MeanVarianceRegression as MeanVarianceRegression,
     MultiheadKernelRegression as MultiheadKernelRegression,
+    RobustRegression as RobustRegression,
     density as density,
 )
 from .nn import (

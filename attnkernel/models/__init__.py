@@ -8,4 +8,5 @@ from ._local_likelihood import LocalLikelihood as LocalLikelihood
 from ._mean_variance import MeanVarianceRegression as MeanVarianceRegression
 from ._multihead import MultiheadKernelRegression as MultiheadKernelRegression
 from ._regression import KernelRegression as KernelRegression
+from ._robust import RobustRegression as RobustRegression
 from ._smoother import DataSupport as DataSupport, Smoother as Smoother

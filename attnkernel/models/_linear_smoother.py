@@ -116,6 +116,24 @@ class LinearSmoother(Smoother):
             self.data_support(x, x, weights=weights),
         )
 
+    def predict_with_support(
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        prior: Prior | None = None,
+        weights: ArrayLike | None = None,
+    ) -> tuple[Array, DataSupport]:
+        """Predictions, and `data_support` at the same new inputs; arguments as for the call.
+
+        Default: two calls. Override it if one pass over the data gives both.
+        """
+        return (
+            self(x_new, x, y, prior=prior, weights=weights),
+            self.data_support(x_new, x, prior=prior, weights=weights),
+        )
+
     def left_out_residuals(
         self, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
     ) -> Float[Array, "n"] | Float[Array, "n out"]:

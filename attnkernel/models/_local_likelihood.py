@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_real_array, wider_dtype
+from .._core.arrays import wider_dtype
 from .._core.host_arrays import AnyArray
 from .._core.regression_data import as_weights
 from .._core.validation import require_instance
@@ -22,7 +22,13 @@ from ..families import Family
 from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._data import read_data, require_parts, with_kernel_bounds, with_weights
+from ._data import (
+    read_data,
+    read_predictions,
+    require_parts,
+    with_kernel_bounds,
+    with_weights,
+)
 from ._empty import OnEmpty, fill_empty, known_policy
 from ._prediction import predict
 from ._smoother import DataSupport, Smoother
@@ -149,12 +155,7 @@ class LocalLikelihood(Smoother):
 
         **Arguments:** `predicted`, `y`: of the same shape, (n,) or (n, out).
         """
-        mean, labels = as_real_array("predicted", predicted), as_real_array("y", y)
-        if mean.shape != labels.shape or mean.ndim not in (1, 2):
-            raise ValueError(
-                f"predicted and y must have the same shape, (n,) or (n, out); got {mean.shape} and "
-                f"{labels.shape}."
-            )
+        mean, labels = read_predictions(predicted, y)
         mean = jnp.where(jnp.isinf(mean), jnp.nan, mean.astype(wider_dtype(mean.dtype)))
         found = self.family.deviance(mean, labels)
         return found if found.ndim == 1 else jnp.sum(found, axis=1)

@@ -204,6 +204,22 @@ class KernelRegression(LocalSmoother):
         out = out[:, 0] if np.ndim(y) == 1 else out
         return out, self.leverage(k, local, prior), squares, support_of(local)
 
+    def predict_with_support(
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        prior: Prior | None = None,
+        weights: ArrayLike | None = None,
+    ) -> tuple[Array, DataSupport]:
+        """Predictions and `data_support`, from the same polynomials."""
+        q, k, v = read_data(x_new, x, y, weights, self.kernel)
+        prior = with_weights(prior, weights, k)
+        out, local = self.fitted(q, k, v, prior)
+        out = self.filled(out, local, q, k, v, prior)
+        return (out[:, 0] if np.ndim(y) == 1 else out), support_of(local)
+
     def left_out_residuals(
         self, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
     ) -> Float[Array, "n"] | Float[Array, "n out"]:

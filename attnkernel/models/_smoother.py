@@ -33,8 +33,8 @@ class DataSupport(NamedTuple):
 
 
 class Smoother(eqx.Module):
-    """A regression whose data are arguments of the call. Its two kinds are `LinearSmoother` and
-    `LocalLikelihood`.
+    """A regression whose data are arguments of the call. Its kinds are `LinearSmoother`,
+    `LocalLikelihood` and `RobustRegression`.
 
     `ak.fit` and inference ask a model for the methods below, each of which has a default.
 

@@ -19,7 +19,7 @@ from sphinx.util.docutils import SphinxRole
 
 PACKAGES = (
     "",
-    *(".data", ".kernels", ".priors", ".rules", ".families"),
+    *(".data", ".kernels", ".priors", ".rules", ".families", ".losses"),
     *(".methods", ".attention", ".nn", ".models"),
     *(".objectives", ".fitting", ".inference", ".plot", ".sklearn"),
 )

@@ -37,7 +37,7 @@ PACKAGE = str(Path(ak.__file__).parent)
 MODULES = (
     "",
     *(".data", ".kernels", ".priors", ".rules", ".methods", ".attention", ".nn", ".models"),
-    ".families",
+    *(".families", ".losses"),
     *(".objectives", ".fitting", ".inference", ".plot", ".sklearn"),
 )
 
@@ -99,6 +99,7 @@ PER_HEAD = Later(lambda: ak.PerHead(now(STACK)))
 HEADS_OF_REGRESSION = Later(lambda: ak.MultiheadKernelRegression(now(PER_HEAD)))
 REDUCED = ak.BiasReduced(MODEL, 2)
 LIKELIHOOD = ak.LocalLikelihood(ak.Gaussian(0.2), family=ak.Binomial(), order=1)
+ROBUST = ak.RobustRegression(MODEL)
 LEARNED = Later(lambda: ak.LearnedKernelRegression(1, key=KEY))
 
 # ---------------------------------------------------------------------------- misuses by kind
@@ -312,6 +313,7 @@ KINDS: dict[str, Any] = {
     "objective": instance(ak.LeaveOneOut, ak.Gaussian(1.0)),
     "model": instance(ak.KernelRegression, ak.Gaussian(1.0)),
     "family": instance(ak.Binomial, ak.Gaussian(1.0)),
+    "loss": instance(ak.Huber, ak.Gaussian(1.0)),
     "fit": instance(ak.Fit, MODEL),
     "bands": instance(ak.Bands, MODEL),
     "dataset": instance(ak.data.Dataset, MODEL),
@@ -548,6 +550,23 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
     "LocalLikelihood.local_fit": (LIKELIHOOD.local_fit, OF_MODEL | {"y": ("paired", X)}),
     "LocalLikelihood.deviance": (
         LIKELIHOOD.deviance,
+        {"predicted": ("paired", X), "y": ("paired", X)},
+    ),
+    **of_class("Bisquare", cutoff=("positive?", 4.0)),
+    **of_class("Huber", cutoff=("positive?", 1.5)),
+    **of_class(
+        "RobustRegression",
+        model=("model", MODEL),
+        loss=("loss", ak.Huber()),
+        iterations=("natural", 2),
+    ),
+    "RobustRegression.__call__": (ROBUST, OF_MODEL),
+    "RobustRegression.robustness_weights": (
+        ROBUST.robustness_weights,
+        {"x": ("paired", X), "y": ("paired", Y), "weights": ("weights?", np.ones(N))},
+    ),
+    "RobustRegression.deviance": (
+        ROBUST.deviance,
         {"predicted": ("paired", X), "y": ("paired", X)},
     ),
     **of_class("BiasReduced", model=("model", MODEL), iterations=("natural", 2)),
@@ -910,7 +929,7 @@ EXCLUDED = {
         "Binomial Poisson Gamma"
     ),
     "abstract: its subclasses are called": (
-        "LinearSmoother models.Smoother families.Family objectives.HasDeviance "
+        "LinearSmoother models.Smoother families.Family losses.RobustLoss objectives.HasDeviance "
         "Kernel Prior Mask Rule Method Objective "
         "kernels.Categorical kernels.Compact "
         "kernels.Embedded kernels.Wrapper kernels.FiniteRank kernels.Radial kernels.Scaled"
@@ -1019,6 +1038,8 @@ NOT_FINITE = {
         ("log_score", "y"),
         ("LocalLikelihood.deviance", "predicted"),
         ("LocalLikelihood.deviance", "y"),
+        ("RobustRegression.deviance", "predicted"),
+        ("RobustRegression.deviance", "y"),
         ("data.heteroskedastic_mean", "x"),
         ("data.heteroskedastic_sd", "x"),
         ("MultiheadAttention.__call__", "query"),

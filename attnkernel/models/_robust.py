@@ -1,0 +1,223 @@
+"""Robust regression as an Equinox module: a linear smoother that gives outliers less weight."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from .._core.arrays import wider_dtype
+from .._core.host_arrays import AnyArray, is_on_one_device
+from .._core.regression_data import as_weights
+from .._core.row_buckets import cut_rows, pad_rows
+from .._core.validation import as_integer, require_instance
+from ..attention._jit import jit_if_pure
+from ..attention._local_fit import warn_of_extrapolation
+from ..kernels import Kernel, unbounded
+from ..losses import Bisquare, RobustLoss
+from ..priors import Prior
+from ..priors._base import key_mask_of, require_prior
+from ._data import read_data, read_predictions
+from ._linear_smoother import LinearSmoother
+from ._robustness_weights import iterate_weights, multiply_weights
+from ._smoother import DataSupport, Smoother
+
+
+class RobustRegression(Smoother):
+    r"""Robust smoothing by iterated reweighting, as in lowess and loess.
+
+    $$ \hat f(x) = \text{the model's fit with weights } w_j \delta_j, \qquad
+       \delta_j \leftarrow w\Big( \frac{r_j}{\hat\sigma} \Big), \qquad
+       r_j = y_j - \hat f(x_j), \qquad \hat\sigma = \frac{\operatorname{med}_j |r_j|}{0.6745} $$
+
+    The first fit has $\delta_j = 1$; w is the weight function of the loss. Each column of labels
+    has δ of its own. `ak.KernelRegression(ak.NearestNeighbours(ak.Tricube(1.0), fraction=f),
+    order=1)` as the model, with the defaults, is R's `lowess(f = f, iter = 3)`. A row with no other
+    label in reach keeps its δ of 1. Where more than half of the residuals are 0 to rounding, there
+    is no scale, and δ stay as they are. The iterations start at least squares: of far outliers on
+    one side `Bisquare()` bears one label in seven around any input, and not more.
+
+    *Rows left out.* $\delta_j$ come from fits to all rows that `prior` does not hide from every
+    query. So held-out rows (`ak.HoldOut`) never enter δ. In `ak.LeaveOneOut` and `ak.KFold` each
+    row is hidden from its own prediction, and does enter the δ of others: a prediction then takes
+    as long as `iterations + 1` fits, in place of n (iterations + 1). `ak.fit` minimises the mean
+    absolute error of these predictions, on which outliers have less influence than on squares.
+
+    **Arguments:**
+
+    - `model`: a `LinearSmoother`, such as a `KernelRegression` of any order.
+    - `loss`: a `RobustLoss`. Default: `Bisquare()`. `Huber()` is convex, and less strict.
+    - `iterations`: how often δ are computed, from 1. Default: 3. R's `loess` counts fits, which are
+      one more.
+
+    **Raises:** `ValueError` for another model or loss, or fewer iterations.
+
+    **Source:** Cleveland, *Robust locally weighted regression and smoothing scatterplots* (1979).
+
+    ```python
+    x = np.linspace(0.0, 1.0, 50)
+    y = np.sin(6 * x) + 3.0 * (np.arange(50) % 10 == 0)  # every tenth label is an outlier
+    model = ak.RobustRegression(ak.KernelRegression(ak.Gaussian(0.1), order=1))
+    print(model(np.array([0.25, 0.5]), x, y))
+    ```
+    """
+
+    model: LinearSmoother
+    loss: RobustLoss
+    iterations: int = eqx.field(static=True)
+
+    def __init__(
+        self, model: LinearSmoother, *, loss: RobustLoss = Bisquare(), iterations: int = 3
+    ):
+        require_instance("model", model, LinearSmoother, "ak.KernelRegression(ak.Gaussian(0.3))")
+        require_instance("loss", loss, RobustLoss, "ak.Bisquare()")
+        hint = "Without any it is the model itself."
+        self.model, self.loss = model, loss
+        self.iterations = as_integer("iterations", iterations, 1, hint)
+
+    def __call__(
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        prior: Prior | None = None,
+        weights: ArrayLike | None = None,
+    ) -> Float[Array, "m"] | Float[Array, "m out"]:
+        """Predictions at new inputs from labelled ones.
+
+        **Arguments:**
+
+        - `weights`: of each row, shape (n,), from 0. A weight of k is k equal rows, in fits and in
+          medians. Rows with weight 0 are ignored. Default: 1.
+        - The others as for `KernelRegression`.
+
+        **Returns:** shape (m,) or (m, out), in the dtype of `x_new`; what the model gives where no
+        label has weight.
+
+        **Raises:** `ValueError` if shapes do not fit together, or a weight is negative.
+        """
+        q, k, v = read_data(x_new, x, y, weights, self._kernel())
+        m, weights = len(q), None if weights is None else as_weights(weights, len(k))
+        can_pad = prior is None and self.can_pad_rows and is_on_one_device(self, q, k, v, weights)
+        if can_pad:
+            k, v, weights, q = pad_rows(k, v, weights, q)
+        found = jit_if_pure(_predict, (self, prior, weights), q, k, v, is_forward=True)
+        out, support = cut_rows(found, m) if can_pad else found
+        flags = support.deficient, support.extrapolates
+        warn_of_extrapolation(self.description, *flags, wider_dtype(q.dtype))
+        return out[:, 0] if np.ndim(y) == 1 else out
+
+    def robustness_weights(
+        self, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
+    ) -> Float[Array, "n"] | Float[Array, "n out"]:
+        r"""$\delta_j$ of each label, from 0 to 1: near 0 for outliers.
+
+        **Returns:** the shape of y. Rows of weight 0 have a δ that does not count.
+        """
+        _, k, v = read_data(x, x, y, weights, self._kernel())
+        n, weights = len(k), None if weights is None else as_weights(weights, len(k))
+        can_pad = self.can_pad_rows and is_on_one_device(self, k, v, weights)
+        if can_pad:
+            k, v, weights = pad_rows(k, v, weights)
+        delta = jit_if_pure(_robustness_weights, (self, weights), k, v, is_forward=True)
+        delta = cut_rows(delta, n) if can_pad else delta
+        return delta[:, 0] if np.ndim(y) == 1 else delta
+
+    def deviance(self, predicted: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
+        r"""The absolute error $|y_i - \hat y_i|$ of each row, summed over labels.
+
+        **Arguments:** `predicted`, `y`: of the same shape, (n,) or (n, out).
+        """
+        predictions, labels = read_predictions(predicted, y)
+        error = jnp.abs(predictions - labels)
+        error = error.astype(wider_dtype(error.dtype))
+        return error if error.ndim == 1 else jnp.sum(error, axis=1)
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel of the model, if it has one."""
+        return self.model.kernel  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def description(self) -> str:
+        """Such as `local linear, robust by Bisquare`."""
+        return f"{self.model.description}, robust by {type(self.loss).__name__}"
+
+    def category_counts(self, dim: int) -> dict[int, int | None]:
+        """The columns of x that hold codes of categories, those of the model."""
+        return self.model.category_counts(dim)
+
+    @property
+    def can_pad_rows(self) -> bool:
+        """Whether the model can."""
+        return self.model.can_pad_rows
+
+    def search_box(
+        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
+    ) -> tuple["RobustRegression", "RobustRegression"]:
+        """The box for a fit, as two models: that of the model."""
+        lower, upper = unbounded(self)
+        low, high = self.model.search_box(x, weights)
+        where = lambda tree: tree.model  # noqa: E731
+        return eqx.tree_at(where, lower, low), eqx.tree_at(where, upper, high)
+
+    def _kernel(self) -> Kernel | None:
+        """Returns the kernel of the model, or None."""
+        return getattr(self.model, "kernel", None)
+
+
+def _robustness_weights(
+    model: RobustRegression,
+    weights: Array | None,
+    k: Float[Array, "n dim"],
+    v: Float[Array, "n out"],
+) -> Float[Array, "n out"]:
+    """Returns δ of each label, from checked data; `weights`: of rows."""
+    v = v.astype(wider_dtype(jnp.result_type(k, v)))
+
+    def of_column(labels: Float[Array, " n"]) -> Float[Array, " n"]:
+        return iterate_weights(model.model, model.loss, model.iterations, k, labels, weights)
+
+    return _map_columns(of_column, v)
+
+
+def _predict(
+    model: RobustRegression,
+    prior: Prior | None,
+    weights: Array | None,
+    q: Float[Array, "m dim"],
+    k: Float[Array, "n dim"],
+    v: Float[Array, "n out"],
+) -> tuple[Float[Array, "m out"], DataSupport]:
+    """Returns predictions at queries, and how well the data determine them for all labels."""
+    if prior is not None:
+        require_prior("prior", prior)
+        prior.check(len(q), len(k))
+    delta = _robustness_weights(model, _weights_seen(prior, weights), k, v)
+
+    def of_column(labels: Float[Array, " n"], delta: Float[Array, " n"]) -> tuple[Array, Any]:
+        of_rows = multiply_weights(weights, delta)
+        return model.model.predict_with_support(q, k, labels, prior=prior, weights=of_rows)
+
+    out, support = _map_columns(of_column, v, delta)
+    return out, jax.tree.map(lambda flags: jnp.any(flags, axis=1), support)
+
+
+def _map_columns(function: Callable[..., Any], *arrays: Float[Array, "n out"]) -> Any:
+    """Returns the function of each column, whose results are columns of arrays."""
+    if arrays[0].shape[1] == 1:
+        return jax.tree.map(lambda part: part[:, None], function(*(part[:, 0] for part in arrays)))
+    return jax.vmap(function, in_axes=1, out_axes=1)(*arrays)
+
+
+def _weights_seen(prior: Prior | None, weights: Array | None) -> Array | None:
+    """Returns the weights of rows, 0 where the prior hides a row from every query."""
+    mask = key_mask_of(prior)
+    if mask.unsupported_reason or mask.allowed is None:
+        return weights
+    return mask.allowed if weights is None else jnp.where(mask.allowed, weights, 0)

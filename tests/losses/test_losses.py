@@ -1,0 +1,34 @@
+"""Robust losses against their formulas and those of statsmodels."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from statsmodels.robust import norms
+
+import attnkernel as ak
+
+
+@pytest.mark.parametrize(
+    ("loss", "theirs"),
+    [
+        (ak.Bisquare(), norms.TukeyBiweight(6.0 * 0.6744897501960817)),
+        (ak.Bisquare(4.685), norms.TukeyBiweight(4.685)),
+        (ak.Huber(), norms.HuberT(1.345)),
+        (ak.Huber(2.0), norms.HuberT(2.0)),
+    ],
+)
+def test_weights_and_influence_equal_those_of_statsmodels(x64, loss, theirs):
+    u = np.r_[np.linspace(-7.1, 7.1, 57), 0.0, loss.cutoff]
+    np.testing.assert_allclose(loss.weight(jnp.asarray(u)), theirs.weights(u), atol=1e-14)
+    np.testing.assert_allclose(loss.influence(jnp.asarray(u)), theirs.psi(u), atol=1e-14)
+    slopes = jax.vmap(jax.grad(loss.influence))(jnp.asarray(u[:57]))
+    np.testing.assert_allclose(slopes, theirs.psi_deriv(u[:57]), atol=1e-13)
+
+
+@pytest.mark.parametrize("loss", [ak.Bisquare, ak.Huber])
+def test_cutoffs_are_positive_numbers(loss):
+    for cutoff in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="cutoff must be a positive number"):
+            loss(cutoff)
+    assert loss() == loss(loss().cutoff) != loss(3.0)
