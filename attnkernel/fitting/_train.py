@@ -14,6 +14,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from .._core.compiler_options import GRADIENT_OPTIONS, can_use_options
 from .._core.host_arrays import is_on_host
 from ._checkpoints import identity_of
 from ._chunks import History, join_history, run_chunks
@@ -53,9 +54,10 @@ def train(model: Any, data: Data, options: Options, axes: Problem | None = None)
     assert optimizer is not None
     z, problem = build_problem(model, data, options._replace(key=key), axes)
     state = _start_trainings(optimizer, z, key, axes)
+    compiled = _advance_on_cpu if can_use_options(problem.x, problem.y) else _advance_anywhere
 
     def advance(state: Training, steps: int) -> tuple[Training, History]:
-        return _advance_training(state, problem, optimizer, options.record, steps, axes)
+        return compiled(state, problem, optimizer, options.record, steps, axes)
 
     if on_host:
         end, history = _train_in_chunks(advance, state, problem, options)
@@ -159,7 +161,6 @@ def train_step(
     return state, history | {"loss": loss}
 
 
-@eqx.filter_jit
 def _advance_training(
     state: Training,
     problem: Problem,
@@ -180,6 +181,13 @@ def _advance_training(
         return eqx.filter_vmap(lambda state: jax.lax.scan(step, state, None, length=steps))(state)
 
     return vmap_over_fits(from_starts, axes, 1)(state, problem)
+
+
+_advance_anywhere = eqx.filter_jit(_advance_training)
+_advance_on_cpu = eqx.filter_jit(  # compiles in 0.8 of the time, runs equally fast
+    _advance_training,
+    compiler_options=GRADIENT_OPTIONS,  # pyright: ignore[reportCallIssue]
+)
 
 
 @eqx.filter_jit
