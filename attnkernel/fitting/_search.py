@@ -87,8 +87,8 @@ class Searches(NamedTuple):
     ) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, "points params"]]:
         """Returns the loss and its gradient at each row of `points`, vectors of free variables.
 
-        Where they are not finite the loss is infinite and the gradient 0. They are the first step of searches from these
-        points, so that nothing else is compiled.
+        Where they are not finite the loss is infinite and the gradient 0. They are the first step
+        of searches from these points, so that nothing else is compiled.
         """
         losses, gradients, number = [], [], self.number
         for begin in range(0, len(points), number):
