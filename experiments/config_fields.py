@@ -240,8 +240,9 @@ def _float32_adam_rate(rate: float, count: Array) -> Array:
 
 def outside_bounds(lengthscales: Array, data: ak.data.Dataset, model: Model, who: str) -> list[str]:
     """Returns a warning if a fitted lengthscale is outside the bounds that x identifies."""
-    lower, upper = (float(side.lengthscale) for side in model.kernel_at().search_box(data.x))
-    found = [float(length) for length in jnp.ravel(lengthscales) if not lower <= length <= upper]
+    bounds = model.kernel_at().search_box(np.asarray(data.x))  # of NumPy: nothing is compiled
+    lower, upper = (float(side.lengthscale) for side in bounds)
+    found = [float(length) for length in np.ravel(lengthscales) if not lower <= length <= upper]
     if not found:
         return []
     ends = [f"{float(model.shown(length)):.4g}" for length in (*found, lower, upper)]

@@ -1,5 +1,7 @@
 """Simulated data, with their true mean and noise."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -56,8 +58,14 @@ def heteroskedastic(*, key: PRNGKeyArray, n: int = 150) -> Dataset:
     """
     n = as_integer("n", n, 3)
     require_key("key", key)
-    dtype = jnp.result_type(float)
+    x, y, mean, sd = _simulate_heteroskedastic(key, n)
+    return Dataset(x, y, ("x",), "y", mean, sd)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _simulate_heteroskedastic(key: PRNGKeyArray, n: int) -> tuple[Array, Array, Array, Array]:
+    """Returns x, y, mean and noise level of `heteroskedastic`."""
     x = jnp.linspace(-3.0, 3.0, n)
     mean, sd = heteroskedastic_mean(x), heteroskedastic_sd(x)
-    noise = jax.random.normal(key, (n,), dtype=jnp.float32).astype(dtype)
-    return Dataset(x[:, None], mean + sd * noise, ("x",), "y", mean, sd)
+    noise = jax.random.normal(key, (n,), dtype=jnp.float32).astype(x.dtype)
+    return x[:, None], mean + sd * noise, mean, sd

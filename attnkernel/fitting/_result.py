@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_points, as_real_array, require_finite
-from .._core.host_arrays import is_concrete
+from .._core.host_arrays import index_on_host, is_concrete
 from .._core.pandas_frames import Categories, Names, as_pandas, is_frame, query_to_numbers
 from .._core.regression_data import require_category_codes
 from ..models import Smoother
@@ -28,7 +28,7 @@ from ._minima import (
 from ._minimise import prepare_searches
 from ._options import Options
 from ._outcome import Starts
-from ._problem import Data, take
+from ._problem import Data
 from ._search import Searches
 
 
@@ -108,9 +108,12 @@ class Fit(eqx.Module):
             raise ValueError("This is one fit, not a batch: it has no members.")
         if not -len(self.loss) <= i < len(self.loss):
             raise IndexError(f"There are {len(self.loss)} fits; got member {i}.")
-        x, y = (self.x[i], self.y[i]) if self.x.ndim == 3 else (self.x, self.y)
         parts = (self.model, self.loss, self.history, self.starts, self.objective)
-        model, loss, history, starts, objective = take(i, parts)
+        data = (self.x, self.y) if self.x.ndim == 3 else ()
+        arrays, rest = eqx.partition((*parts, *data), eqx.is_array)
+        arrays = jax.tree.map(lambda array: index_on_host(array, i), arrays)
+        model, loss, history, starts, objective, *data = eqx.combine(arrays, rest)
+        x, y = data or (self.x, self.y)
         parts = {"model": model, "loss": loss, "history": history, "starts": starts}
         return dataclasses.replace(self, **parts, objective=objective, x=x, y=y)
 

@@ -10,9 +10,11 @@ import attnkernel as ak
 ROWS = {"cps71": 205, "ethanol": 88, "faithful": 272, "geyser": 299, "mcycle": 133, "wage1": 526}
 
 
-def test_heteroskedastic_is_its_formula(x64):
+def test_heteroskedastic_is_its_formula(x64, programs):
     key = jax.random.PRNGKey(0)
+    programs.clear()
     data = ak.data.heteroskedastic(key=key, n=31)
+    assert len(programs) == 1
     x = np.linspace(-3, 3, 31)
     mean = 0.5 * np.sin(x) - np.sin(3 * x) + x**2 / 5
     sd = 0.2 + 0.05 * np.abs(x)
