@@ -117,10 +117,12 @@ from .nn import (
 from .objectives import (
     GCV as GCV,
     AICc as AICc,
+    CheckLoss as CheckLoss,
     HoldOut as HoldOut,
     KFold as KFold,
     LeaveOneOut as LeaveOneOut,
     Objective as Objective,
+    absolute_error as absolute_error,
     log_score as log_score,
     profile as profile,
     squared_error as squared_error,

@@ -25,7 +25,8 @@ class HoldOut(Validation):
        \qquad \mathcal{H} \text{ the first } h \text{ of a random permutation of the rows} $$
 
     Another `score` replaces the square: `score=ak.log_score` is the Gaussian likelihood. The
-    default of a `LocalLikelihood` is the deviance of its family.
+    default of a `LocalLikelihood` is the deviance of its family, that of a `RobustRegression` the
+    absolute error.
 
     The held-out rows are masked, not removed, so that shapes do not change: `size` may be an
     array, and several sizes then share one compiled program. Only h queries are evaluated.
@@ -41,8 +42,8 @@ class HoldOut(Validation):
     - `size`: h, from 1 to n − 1. An int, or an integer array (traced) together with `at_most`.
     - `at_most`: an upper bound on an array `size`: this number of queries is evaluated, and those
       beyond h are ignored. Default: `size`.
-    - `score`: see `squared_error` and `log_score`. Default: the `deviance` of a model that has
-      one, else `squared_error`.
+    - `score`: see `squared_error`, `absolute_error`, `CheckLoss` and `log_score`. Default: the
+      `deviance` of a model that has one, else `squared_error`.
 
     **Raises:** `ValueError` if h is less than 1, at least n, or above `at_most`.
 

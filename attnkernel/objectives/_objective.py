@@ -14,7 +14,7 @@ from .._core.comparable_functions import comparable_by_value
 from .._core.pandas_frames import is_frame
 from .._core.regression_data import as_valid_weights, is_positive
 from .._core.validation import require_function, require_shape
-from ._scores import default_score, log_score, squared_error
+from ._scores import CheckLoss, absolute_error, default_score, log_score, squared_error
 
 
 def _as_row_weights(weights: ArrayLike | None) -> Float[Array, " n"] | None:
@@ -147,11 +147,13 @@ class Validation(Objective):
 
     **Arguments:** `score`: S, from predictions and labels to one number for each row; lower is
     better. Default: the `deviance` of a model that has one (`HasDeviance`), as `LocalLikelihood`
-    does; else `squared_error`. For models that predict a variance: `log_score`.
+    does; else `squared_error`. Beside outliers: `absolute_error`. For a quantile: `CheckLoss`.
+    For models that predict a variance: `log_score`.
     """
 
     saved_functions: ClassVar[dict[str, Callable]] = {
         "squared_error": squared_error,
+        "absolute_error": absolute_error,
         "log_score": log_score,
     }
     score: Callable[[Any, Array], Array] | None = eqx.field(default=None, kw_only=True, static=True)
@@ -180,4 +182,5 @@ class Validation(Objective):
 
     def _has_own_score(self) -> bool:
         """Whether the score is one of the library's, or that of the model."""
-        return self.score is None or self.score in self.saved_functions.values()
+        own = self.saved_functions.values()
+        return self.score is None or isinstance(self.score, CheckLoss) or self.score in own

@@ -5,6 +5,7 @@ The gain of the criterion falls as $n^{-4/(d+4)}$; the criterion of the subsampl
 factor, so that its curvature is that of all rows. (Marron, *Partitioned cross-validation*, 1987.)
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -28,8 +29,13 @@ TERMS = 128  # in one dimension; in several the minima of 128 terms are far from
 KEYS_OF_ONE_START = 4000
 
 
-def sample_of_leave_one_out(x: Float[Array, "n dim"], y: Array, starts: int) -> Sample | None:
-    """Returns the subsampled criterion; None where all rows are cheap enough."""
+def sample_of_leave_one_out(
+    x: Float[Array, "n dim"],
+    y: Array,
+    starts: int,
+    score: Callable[[Any, Array], Array] | None,
+) -> Sample | None:
+    """Returns the subsampled criterion by a score; None where all rows are cheap enough."""
     n = len(x)
     if n < MIN_ROWS_OF_ONE_START and (n < MIN_ROWS or starts == 1):
         return None
@@ -38,7 +44,7 @@ def sample_of_leave_one_out(x: Float[Array, "n dim"], y: Array, starts: int) -> 
         keys, terms = KEYS_OF_ONE_START, None
     # evenly spaced along the first input, so that the order of rows does not matter
     rows = np.asarray(input_order(x))[_even_indices(keys, n)]
-    objective = _SubsampledLeaveOneOut(jnp.asarray(n, x.dtype), terms)
+    objective = _SubsampledLeaveOneOut(jnp.asarray(n, x.dtype), terms, score)
     return Sample(objective, index_on_host(x, rows), index_on_host(y, rows))
 
 
@@ -52,6 +58,7 @@ class _SubsampledLeaveOneOut(Objective):
 
     n: Float[Array, ""]
     terms: int | None = eqx.field(static=True)  # how many rows are predicted; None: all
+    score: Callable[[Any, Array], Array] | None = eqx.field(default=None, static=True)
     is_stochastic: ClassVar[bool] = False
 
     def __call__(
@@ -75,7 +82,8 @@ class _SubsampledLeaveOneOut(Objective):
             rows = jnp.asarray(_even_indices(self.terms, len(x)))
             predicted = rescaled(x[rows], x, y, prior=_ExcludeOwnRow(rows))
             labels = as_real_array("y", y)[rows]
-        return longer**-4 * jnp.sum(default_score(model)(predicted, labels)) / len(labels)
+        score = default_score(model) if self.score is None else self.score
+        return longer**-4 * jnp.sum(score(predicted, labels)) / len(labels)
 
 
 class _ExcludeOwnRow(Mask):

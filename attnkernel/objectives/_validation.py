@@ -12,7 +12,6 @@ from .._core.validation import as_integer
 from ..priors import ExcludeSelf, Mask
 from ._objective import Sample, Validation
 from ._rows import input_order
-from ._scores import squared_error
 from ._subsample import sample_of_leave_one_out
 
 
@@ -22,8 +21,9 @@ class LeaveOneOut(Validation):
     $$ \mathrm{CV} = \frac1n \sum_{i=1}^{n} \big\| y_i - \hat f_{-i}(x_i) \big\|^2 $$
 
     It is the mean of `HoldOut(1)` over all choices of the row; deterministic; in units of y².
-    Several labels per row are summed. Another `score`, such as `log_score`, replaces the square.
-    The default of a `LocalLikelihood` is the deviance of its family.
+    Several labels per row are summed. Another `score`, such as `absolute_error`, replaces the
+    square. The default of a `LocalLikelihood` is the deviance of its family, that of a
+    `RobustRegression` the absolute error.
 
     ```python
     data = ak.data.load("mcycle")
@@ -53,9 +53,9 @@ class LeaveOneOut(Validation):
         In one dimension 128 of its terms. From 131 072 rows, for any number of starts:
         leave-one-out of 4000 rows.
         """
-        if self.weights is not None or self.score not in (None, squared_error):
+        if self.weights is not None or not self._has_own_score():
             return None
-        return sample_of_leave_one_out(x, y, starts)
+        return sample_of_leave_one_out(x, y, starts, self.score)
 
 
 class KFold(Validation):

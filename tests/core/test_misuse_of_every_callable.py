@@ -703,6 +703,12 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
     "normal_reference": (ak.normal_reference, {"x": ("points", X), "robust": ("flag", True)}),
     "plug_in": (ak.plug_in, {"x": ("paired", X), "y": ("paired", Y)}),
     "squared_error": (ak.squared_error, {"prediction": ("paired", Y), "y": ("paired", Y)}),
+    "absolute_error": (ak.absolute_error, {"prediction": ("paired", Y), "y": ("paired", Y)}),
+    "CheckLoss": (ak.CheckLoss, {"level": ("level", 0.8)}),
+    "CheckLoss.__call__": (
+        ak.CheckLoss(0.8),
+        {"prediction": ("paired", Y), "y": ("paired", Y)},
+    ),
     "log_score": (
         ak.log_score,
         {"prediction": ("object", (jnp.ones(N), jnp.ones(N))), "y": ("paired", jnp.asarray(Y))},
@@ -1035,6 +1041,10 @@ NOT_FINITE = {
     for name, argument in (
         ("squared_error", "prediction"),
         ("squared_error", "y"),
+        ("absolute_error", "prediction"),
+        ("absolute_error", "y"),
+        ("CheckLoss.__call__", "prediction"),
+        ("CheckLoss.__call__", "y"),
         ("log_score", "y"),
         ("LocalLikelihood.deviance", "predicted"),
         ("LocalLikelihood.deviance", "y"),

@@ -1,0 +1,110 @@
+"""Selection by absolute and check loss: loops in NumPy, outliers, files."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+
+N = 100
+
+
+def sample():
+    rng = np.random.default_rng(3)
+    x = np.sort(rng.uniform(0, 1, N))
+    return x, np.sin(9 * x) + 0.3 * rng.normal(size=N), rng
+
+
+def left_out(x, y, lengthscale):
+    """Local means of all other rows, in a loop over rows."""
+    found = []
+    for i in range(len(x)):
+        kernel = np.exp(-0.5 * ((x - x[i]) / lengthscale) ** 2) * (np.arange(len(x)) != i)
+        found.append(kernel @ y / kernel.sum())
+    return np.array(found)
+
+
+def rho(r, level):
+    return np.where(r < 0, (level - 1) * r, level * r)
+
+
+def test_values_are_those_of_loops(x64):
+    """Of leave-one-out with and without weights, folds, and several labels."""
+    x, y, rng = sample()
+    weights = rng.integers(0, 3, N) * 1.0
+    model = ak.KernelRegression(ak.Gaussian(0.05))
+
+    @jax.jit
+    def computed(x, y):
+        found = {}
+        scores = {"absolute": ak.absolute_error, "check": ak.CheckLoss(0.8)}
+        for name, score in scores.items():
+            found[name] = ak.LeaveOneOut(score=score)(model, x, y)
+            found[name, 1] = ak.LeaveOneOut(score=score, weights=weights)(model, x, y)
+            found[name, 2] = ak.KFold(N, score=score)(model, x, y)
+        return list(found.values())
+
+    found = iter(computed(jnp.asarray(x)[:, None], jnp.asarray(y)))
+    rows = weights > 0
+    kernel = np.exp(-0.5 * ((x[:, None] - x) / 0.05) ** 2) * weights * (1 - np.eye(N))
+    weighted = (kernel @ y / kernel.sum(axis=1))[rows]
+    for score in (np.abs, lambda r: rho(r, 0.8)):
+        all_rows = np.mean(score(y - left_out(x, y, 0.05)))
+        of_rows = np.average(score(y[rows] - weighted), weights=weights[rows])
+        np.testing.assert_allclose([next(found) for _ in range(3)], [all_rows, of_rows, all_rows])
+    two = np.stack([y, 2 * y], axis=1)
+    np.testing.assert_allclose(
+        ak.absolute_error(jnp.asarray(two), jnp.zeros_like(two)), 3 * np.abs(y)
+    )
+    np.testing.assert_allclose(
+        ak.CheckLoss(0.3)(jnp.zeros_like(two), jnp.asarray(two)), 3 * rho(y, 0.3)
+    )
+
+
+def test_outliers_do_not_move_the_lengthscale_of_absolute_errors(x64):
+    """Of a robust fit: that of data without outliers. Squared errors choose a third of it, and the
+    fit by least squares needs more than twice as much.
+
+    Six labels of 100 are moved by 8, that is 27 standard deviations of the noise.
+    """
+    x, y, rng = sample()
+    moved = y + 8.0 * (rng.permutation(N) < 6) * rng.choice([-1, 1], N)
+    model = ak.KernelRegression(ak.Gaussian(0.1), order=1)
+    robust = ak.RobustRegression(model)
+
+    def chosen(model, y, **options):
+        fit = ak.fit(model, x, y, objective=ak.LeaveOneOut(**options), starts=3)
+        assert not np.any(fit.starts.result == ak.fitting.Result.MAX_STEPS)
+        return float(fit.model.kernel.lengthscale)
+
+    clean, by_absolute = chosen(model, y), chosen(robust, moved)
+    assert by_absolute == chosen(robust, moved, score=ak.absolute_error)  # the default
+    by_square, least_squares = chosen(robust, moved, score=ak.squared_error), chosen(model, moved)
+    assert 0.8 < by_absolute / clean < 1.25  # 0.0330 and 0.0357
+    assert by_square / clean < 0.5  # 0.0111
+    assert least_squares / clean > 2.0  # 0.0861
+
+
+def test_check_losses_are_saved_compared_and_checked(tmp_path, x64):
+    x, y, _ = sample()
+    objective = ak.LeaveOneOut(score=ak.CheckLoss(0.8))
+    model = ak.KernelRegression(ak.Gaussian(0.1))
+    fit = ak.fit(model, x, y, objective=objective, starts=1)
+    ak.save(tmp_path / "fit", fit)
+    back = ak.load(tmp_path / "fit")
+    assert back.objective.score == ak.CheckLoss(0.8) != ak.CheckLoss(0.7)
+    assert hash(back.objective.score) == hash(ak.CheckLoss(0.8))
+    assert objective.can_pad_rows
+    long = np.linspace(0, 1, 2000)
+    sampled = objective.subsample(jnp.asarray(long)[:, None], jnp.asarray(long), starts=10)
+    assert sampled is not None
+    longer = ak.Gaussian(0.1 / (2000 / 1024) ** 0.2)
+    value = sampled.objective(ak.KernelRegression(longer), sampled.x, sampled.y)
+    absolute = ak.LeaveOneOut().subsample(jnp.asarray(long)[:, None], jnp.asarray(long), starts=10)
+    square = absolute.objective(ak.KernelRegression(longer), sampled.x, sampled.y)
+    assert abs(value - square) > 0.1 * square  # it has the score, not the square
+    with pytest.raises(ValueError, match="level must be between 0 and 1"):
+        ak.CheckLoss(1.0)
+    with pytest.raises(ValueError, match="must have the same shape"):
+        ak.absolute_error(jnp.zeros(3), jnp.zeros(4))
