@@ -19,6 +19,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import wider_dtype
+from .._core.stop_gradients import stop_gradients
 from ..families import Family
 from ._jit import jit_if_pure
 from ._monomials import Basis
@@ -94,7 +95,7 @@ def _fit_likelihoods(
     def fit_chunk(windows: Windows) -> LikelihoodFit:
         deficient, extrapolates = windows.support(basis)
         problems = _Problems(windows, basis, family, deficient)
-        constant, constant_v = _stop_gradients((problems, v))
+        constant, constant_v = stop_gradients((problems, v))
         found = constant.map(lambda problem: maximise(problem.expand, problem.centre), constant_v)
         # derivatives read the maximum, and do not repeat the search
         found = checkpoint_name(found, MAXIMUM)
@@ -105,12 +106,6 @@ def _fit_likelihoods(
 
     policy = jax.checkpoint_policies.save_only_these_names(MAXIMUM)
     return map_windows(fit_chunk, parts, q, k, basis, width=v.shape[1], policy=policy)
-
-
-def _stop_gradients(tree: Any) -> Any:
-    """Returns the tree with constant arrays, which carry no derivative."""
-    stop = lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf  # noqa: E731
-    return jax.tree.map(stop, tree)
 
 
 class _Problems(NamedTuple):

@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from .._core.host_arrays import as_numpy_if_concrete, is_on_host, namespace_of
+from .._core.stop_gradients import stop_gradients
 from ._bfgs import Bfgs
 from ._chunks import History
 from ._grid import find_unmoved, search_grids
@@ -39,8 +40,8 @@ def minimise(model: Any, data: Data, options: Options, axes: Problem | None = No
     searches = prepare_searches(model, data, options, axes)
     problem = searches.problem
     if not is_on_host(model, data, options.key, options.bounds):
-        constant = searches._replace(problem=_stop_gradients(problem))
-        end, history = constant.advance(_stop_gradients(searches.start()), options.steps)
+        constant = searches._replace(problem=stop_gradients(problem))
+        end, history = constant.advance(stop_gradients(searches.start()), options.steps)
         return _outcome_of_fits(searches.z, end, history, problem, axes, True)
     if axes is not None:
         begin, end, history = searches.run(searches.start())
@@ -136,7 +137,7 @@ def _implicit_minimiser(z: Any, problem: Problem) -> Any:
 
     to first order, in forward and reverse mode.
     """
-    z, fixed = _stop_gradients((z, problem))
+    z, fixed = stop_gradients((z, problem))
     flat, unravel = ravel_pytree(z)
 
     def slope(flat: Array, problem: Problem) -> Array:
@@ -146,10 +147,3 @@ def _implicit_minimiser(z: Any, problem: Problem) -> Any:
     slope_here = slope(flat, problem)
     change = slope_here - jax.lax.stop_gradient(slope_here)  # 0, with the derivative of the slope
     return unravel(flat - jnp.linalg.pinv(hessian, hermitian=True) @ change)
-
-
-def _stop_gradients(tree: Any) -> Any:
-    """Returns the tree with `jax.lax.stop_gradient` applied to its arrays."""
-    return jax.tree.map(
-        lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, tree
-    )

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
+from .._core.stop_gradients import stop_gradients
 from .._core.symbolic_sizes import is_symbolic
 from ..kernels import Kernel, PointBoxes
 from ..priors import PositionBlock, Prior
@@ -135,10 +136,7 @@ def log_weight_upper_bound(row: Block, column: Block, parts: Parts) -> Float[Arr
 
     `row`, `column`: the block of queries and of keys. The bound has no derivative.
     """
-    (kernel, prior, rule), thresholds = jax.tree.map(
-        lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf,
-        (parts, row.values),
-    )
+    (kernel, prior, rule), thresholds = stop_gradients((parts, row.values))
     bound = kernel.score_upper_bound(
         PointBoxes(row.least, row.greatest, column.least, column.greatest)
     )
