@@ -1,7 +1,7 @@
 """The local minima that searches reached: their curvature, and distances between models."""
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -12,6 +12,9 @@ from .._core.host_arrays import as_numpy_if_concrete
 from ._bounds import Box
 from ._outcome import Result, Starts
 from ._problem import flat_rows
+
+if TYPE_CHECKING:
+    from ._search import Searches  # which imports this file
 
 
 def parameter_distance(model: Any, other: Any) -> float:
@@ -38,7 +41,7 @@ def ended_inside(starts: Starts) -> Bool[np.ndarray, " starts"]:
     return ~(np.asarray(starts.at_bound) | (np.asarray(starts.result) == Result.DIVERGED))
 
 
-def is_minimum(searches: Any, params: PyTree, tolerance: float) -> bool:
+def is_minimum(searches: "Searches", params: PyTree, tolerance: float) -> bool:
     r"""Whether the loss L of `Searches` has a minimum at parameters, or near them.
 
     It has one if the least eigenvalue of $\nabla^2 L / |L|$ is positive beyond rounding, and if the

@@ -23,7 +23,7 @@ over the 60.
 | 4 of 160, then twice 3 of 160 on lines through the best end | 1 | 39 | 10 % |
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -198,13 +198,6 @@ def _stop_highest(state: Bfgs) -> Bfgs:
     rank = np.argsort(np.argsort(loss, kind="stable"), kind="stable")
     is_dropped = (rank >= kept) & ~_is_stopped(state)
     return state._replace(max_steps=np.where(is_dropped, steps, limit))
-
-
-def _move_every_second_half_way(z: Any) -> np.ndarray:
-    """Returns free variables, shape (points, ...), every second row moved half-way to the first."""
-    rows = np.array(z)
-    rows[2::2] = 0.5 * (rows[2::2] + rows[:1])
-    return rows
 
 
 def _restart_at_sample_minima(

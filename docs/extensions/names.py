@@ -26,7 +26,8 @@ PACKAGES = (
 # names in signatures that get no link: types of other packages, and private aliases
 UNLINKED = re.compile(
     "Any|AnyArray|Array|ArrayLike|Axes|Bool|Callable|DTypeLike|Float|GradientTransformation|Int|"
-    "Literal|Fixed|Matrix|Mesh|Number|PRNGKeyArray|Path|PathLike|PyTree|Sequence|ShapeDtypeStruct|ndarray|"
+    "Literal|Fixed|Matrix|Mesh|Number|PRNGKeyArray|Path|PathLike|PyTree|Sequence|"
+    "ShapeDtypeStruct|ndarray|"
     "Callback|History|InfluenceSums|Kept|LocalFit|Numbers|OfHeads|OnEmpty|ProcessHeads|Projection|"
     "QueryFrame|Rows|Tree"
 )
