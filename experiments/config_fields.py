@@ -95,10 +95,28 @@ class Csv(Part):
     path: str
     x: Columns
     y: Column
+    delimiter: str = ","
+    decimal: Literal[".", ","] = "."
+    missing: Literal["error", "drop"] = pydantic.Field(
+        default="error", description="drop: leave out rows with an empty cell, NA or the like"
+    )
+    categories: list[Column] | dict[Column, list[str | int] | None] = pydantic.Field(
+        default=[],
+        description="columns of words are found; these too, or {column: [words, in, order]}",
+    )
+    dates: list[Column] | dict[Column, str | None] = pydantic.Field(
+        default=[], description='ISO dates are found; others as {column: "%d.%m.%Y"}'
+    )
 
     def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
+        categories: Any = self.categories
+        if isinstance(categories, dict):
+            categories = {c: words and list(map(str, words)) for c, words in categories.items()}
+        options = self.model_dump(include={"x", "y", "dates", "delimiter", "decimal", "missing"})
         with jax.ensure_compile_time_eval():
-            return ak.data.read_csv(self.path, x=self.x, y=self.y)
+            return ak.data.read_csv(
+                self.path, categories=categories, find_categories=True, **options
+            )
 
 
 Data = Annotated[Heteroskedastic | Bundled | Csv, pydantic.Field(discriminator="source")]

@@ -212,7 +212,8 @@ def apply(override: str, source: Source) -> None:
     if not equals or not all(name.split(".")):
         raise ConfigError(f"{location}: expected field=value, for example training.steps=200")
     field: Field = tuple(name.split("."))
-    node = _parse_yaml(text, location)
+    # the shell has taken the quotes of data.decimal=","
+    node = _parse_yaml('","' if text == "," else text, location)
     parent: Any = source.values
     for i, part in enumerate(field[:-1]):
         if part not in parent:

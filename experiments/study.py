@@ -1,6 +1,7 @@
 """A study: the fields of a config, `compute` for numbers, `report` for tables and figures."""
 
 import abc
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -13,6 +14,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
 from attnkernel._core.regression_data import require_regression_data
+from attnkernel.data._columns import OptionError
 
 from .config_fields import Name, Part, Seed
 from .config_source import FieldError
@@ -105,16 +107,33 @@ class Keys:
         return jnp.stack([self.next() for _ in range(number)])
 
 
-def load(part: Any, key: PRNGKeyArray) -> ak.data.Dataset:
+def load(part: Any, key: PRNGKeyArray, *, with_words: bool = False) -> ak.data.Dataset:
     """The data of a config, valid for regression.
+
+    `with_words`: whether columns of words, which a kernel of categories takes, are valid.
 
     **Raises:** `FieldError` at the field `data`.
     """
     try:
         data = part.load(key)
         require_regression_data(data.x, data.y)
+    except OptionError as error:
+        hint = " or ".join(
+            f"data.{name}: {json.dumps(value, ensure_ascii=False)}"
+            for name, value in error.options.items()
+        )
+        sentence = f"{error.sentence} Try {hint}." if hint else error.sentence
+        raise FieldError(("data",), sentence) from None
     except ValueError as error:
         raise FieldError(("data",), str(error)) from None
+    if any(data.categories) and not with_words:
+        named = zip(data.x_names, data.categories, strict=True)
+        words = ", ".join(repr(name) for name, levels in named if levels)
+        raise FieldError(
+            ("data", "x"),
+            f"this study takes the codes of words for quantities: leave {words} out, or use "
+            f"study: regression, which has kernels of categories",
+        )
     return data
 
 

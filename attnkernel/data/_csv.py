@@ -1,6 +1,5 @@
 """Named columns of a CSV file as a `Dataset`."""
 
-import math
 import re
 from array import array
 from collections.abc import Mapping, Sequence
@@ -8,13 +7,16 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from .._core.arrays import precision_loss
 from .._core.validation import as_names, as_path
+from ._columns import Column, OptionError
+from ._csv_options import CsvOptions, as_mapping
 from ._dataset import Dataset
 from ._records import Records
 
-OTHER_SEPARATOR = re.compile(r"[;\t|]")
+OTHER_DELIMITER = re.compile(r"[;\t|,]")
 
 
 def read_csv(
@@ -23,153 +25,180 @@ def read_csv(
     x: str | Sequence[str],
     y: str,
     names: dict[str, str] | None = None,
-    categories: Sequence[str] = (),
+    categories: Sequence[str] | Mapping[str, Sequence[str] | None] = (),
+    find_categories: bool = False,
+    dates: Sequence[str] | Mapping[str, str | None] = (),
+    delimiter: str = ",",
+    decimal: str = ".",
+    missing: str = "error",
 ) -> Dataset:
     """Returns columns of a CSV file with a header line as a `Dataset`.
 
     ```python
     >>> with open("trees.csv", "w") as file:
-    ...     _ = file.write("height,width,kind\\n10,2,oak\\n12,3,elm\\n15,5,oak\\n")
-    >>> data = ak.data.read_csv("trees.csv", x=("height", "kind"), y="width", categories=["kind"])
-    >>> data.categories
-    (None, ('elm', 'oak'))
+    ...     _ = file.write("day;kind;width\\n2020-05-01;oak;2,5\\n2020-06-01;elm;3,0\\n"
+    ...                    "2021-05-01;oak;NA\\n2021-06-01;oak;5,5\\n")
+    >>> excel = {"delimiter": ";", "decimal": ",", "missing": "drop"}
+    >>> data = ak.data.read_csv("trees.csv", x=("day", "kind"), y="width", categories=["kind"],
+    ...                         **excel)
+    >>> data.x_names, data.categories, data.dropped
+    (('day (days since 2020-05-01)', 'kind'), (None, ('elm', 'oak')), 1)
     ```
 
     **Arguments:**
 
-    - `path`: the file: comma-separated, UTF-8, decimal points. It is read line by line; reading
-      takes at most 48 bytes for each cell of the requested columns.
+    - `path`: the file, in UTF-8. It is read line by line; reading takes at most 48 bytes for each
+      cell of the requested columns.
     - `x`: the input column, or several; `y`: the label column.
     - `names`: axis labels by column name, such as `{"age": "age (years)"}`.
     - `categories`: the input columns whose cells are words. They become codes 0, 1, ... in
-      alphabetical order, for categorical kernels such as `ak.AitchisonAitken`.
+      alphabetical order, for categorical kernels such as `ak.AitchisonAitken`. Or a dictionary
+      from columns to their words, in order from the least, such as `{"size": ["small", "large"]}`,
+      for ordered ones such as `ak.LiRacineOrdered`; or to None.
+    - `find_categories`: whether other input columns of words are categories too. By default words
+      are refused there, as a kernel of distances would take their codes for quantities.
+    - `dates`: the columns that hold dates, or a dictionary from them to their format, such as
+      `{"day": "%d.%m.%Y"}`; None and the list are ISO 8601. A column that begins with an ISO date
+      such as 2020-05-01 need not be named. Dates become days since the earliest, times of the day
+      their fractions, in UTC if they have a zone; the unit goes to `x_names`.
+    - `delimiter`: one character; `decimal`: `"."` or `","`.
+    - `missing`: `"error"` (default), or `"drop"`: leaves out each row with an empty cell, `NA`,
+      `N/A`, `NaN`, `null` or a point in a requested column, and counts it.
 
-    **Returns:** a `Dataset`, rows in the order of the file; its `categories` list the word of each
-    code.
+    **Returns:** a `Dataset`, rows in the order of the file. Its `categories` list the word of each
+    code, `ordered` the columns whose order is known, and `dropped` counts the rows left out.
 
     **Raises:** `ValueError` if the file is missing or empty, a column is missing (the error lists
-    the columns), a cell is not a finite number (the error names row and column), there are fewer
-    than 3 rows, or all inputs are equal.
+    the columns), a cell is not what its column holds (the error names row, column and the option
+    that helps), there are fewer than 3 rows, or all inputs are equal.
     """
-    path = as_path("path", path)
-    columns, categories = as_names("x", x), as_names("categories", categories)
+    path = Path(as_path("path", path))
+    options = CsvOptions(
+        as_names("x", x),
+        y,
+        as_mapping("categories", categories),
+        find_categories,
+        as_mapping("dates", dates),
+        delimiter,
+        decimal,
+        missing,
+    )
     if names is not None and not isinstance(names, Mapping):
         raise ValueError(f"names must be a dictionary, from columns to text; got {names!r}.")
-    if not isinstance(y, str):
-        raise ValueError(f"y must be the name of a column; got {y!r}.")
-    if not columns:
-        raise ValueError("x is empty: name at least one input column.")
-    if y in columns:
-        raise ValueError(f"Column {y!r} is both input and label; choose another for one of them.")
-    if len(set(columns)) < len(columns):
-        raise ValueError(f"An input column is named twice among {', '.join(map(repr, columns))}.")
-    if unknown := [column for column in categories if column not in columns]:
+    options.check()
+    table, columns, places = _read_columns(path, options)
+    dropped = len(places.dropped)
+    if len(places) < 3:
+        and_dropped = f", after {dropped} with missing cells were dropped" if dropped else ""
         raise ValueError(
-            f"categories must be among the input columns {', '.join(map(repr, columns))}; got "
-            f"{', '.join(map(repr, unknown))}."
+            f"{path} has {len(places)} rows of data{and_dropped}; a fit needs at least 3."
         )
-    table, first_lines, words = _read_columns(Path(path), (*columns, y), tuple(categories))
-    if len(table) < 3:
-        raise ValueError(f"{path} has {len(table)} rows of data; a fit needs at least 3.")
+    found = [
+        column.finish(values, (names or {}).get(column.name, column.name))
+        for column, values in zip(columns, table.T, strict=True)
+    ]
     if np.all(table[:, :-1] == table[:1, :-1]):
         raise ValueError(
-            f"{path}: the input {', '.join(columns)} is constant ({table[0, :-1].tolist()} in "
+            f"{path}: the input {', '.join(options.x)} is constant ({table[0, :-1].tolist()} in "
             f"every row); it does not identify a lengthscale."
         )
-    labels = [(names or {}).get(column, column) for column in (*columns, y)]
-    with np.errstate(over="ignore"):
-        values = jnp.asarray(table)
-    if not np.all(np.isfinite(values)):
-        row, column = np.argwhere(~np.isfinite(values))[0]
-        place, name = _describe_place(int(row), first_lines[row]), (*columns, y)[column]
-        raise ValueError(
-            f"{path}, {place}, column {name!r}: {table[row, column]} is too large for "
-            f"{values.dtype}. Use float64 (precision: float64, or jax_enable_x64)."
-        )
-    for index, column in enumerate(columns):
-        if loss := precision_loss(table[:, index], np.asarray(values)[:, index]):
-            raise ValueError(
-                f"{path}, column {column!r}: {loss} Use float64 (precision: float64, or "
-                f"jax_enable_x64), or subtract a common offset."
-            )
-    levels = tuple(words.get(column) for column in columns) if words else ()
-    return Dataset(values[:, :-1], values[:, -1], tuple(labels[:-1]), labels[-1], categories=levels)
+    values = _as_arrays(path, table, columns, places)
+    *inputs, label = [name for name, _ in found]
+    levels = tuple(words for _, words in found[:-1])
+    is_categorical = any(words is not None for words in levels)
+    return Dataset(
+        values[:, :-1],
+        values[:, -1],
+        tuple(inputs),
+        label,
+        categories=levels if is_categorical else (),
+        ordered=tuple(c.is_ordered for c in columns[:-1]) if is_categorical else (),
+        dropped=dropped,
+    )
 
 
-def _read_columns(
-    path: Path, wanted: Sequence[str], categories: Sequence[str]
-) -> tuple[np.ndarray, Sequence[int], dict[str, tuple[str, ...]]]:
-    """Returns the columns named in `wanted` as numbers, shape (rows, columns), the line on which
-    each row begins, and, for each column named in `categories`, its words in the order of their
-    codes.
-    """
-    records = Records(path)
+class _Places:
+    """Where the rows of a table are in their file, as errors name it."""
+
+    def __init__(self) -> None:
+        self.lines, self.dropped = array("q"), array("q")  # line of each row; rows left out
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __getitem__(self, i: int) -> str:
+        row = i
+        for left_out in self.dropped:
+            row += left_out <= row
+        return _describe_place(row, self.lines[i])
+
+
+def _read_columns(path: Path, options: CsvOptions) -> tuple[np.ndarray, Sequence[Column], _Places]:
+    """Returns the numbers of the requested columns, shape (rows, columns), with the columns, which
+    are to `finish` them, and the places of the rows."""
+    records = Records(path, options.delimiter)
     header = next(records, None)
     if header is None:
         raise ValueError(f"{path} is empty; expected a header line with the names of the columns.")
     names = [name.strip() for name in header]
-    if missing := [column for column in wanted if column not in names]:
-        of = "y" if missing == [wanted[-1]] else "x"
-        raise ValueError(
-            f"{path} has no column for {of}: {', '.join(map(repr, missing))}; "
-            f"its columns are {', '.join(map(repr, names))}."
-            + (
-                " Separate them by commas."
-                if len(names) == 1 and OTHER_SEPARATOR.search(names[0])
-                else ""
+    _require_columns(path, names, options)
+    columns, numbers, places, row = options.columns(), array("d"), _Places(), 0
+    wanted = [names.index(column.name) for column in columns]
+    for cells in records:
+        place = f"{path}, {_describe_place(row, records.line)}"
+        row += 1
+        if len(cells) != len(names):
+            raise ValueError(
+                f"{place}: {len(cells)} cells where the header has {len(names)}. Is the delimiter "
+                f"{options.delimiter!r}, and a cell that contains it in quotes?"
             )
+        found = [cells[i].strip() for i in wanted]
+        if options.missing == "drop" and any(map(Column.is_missing, columns, found)):
+            places.dropped.append(row - 1)
+            continue
+        numbers.extend(
+            column.read(cell, f"{place}, column {column.name!r}")
+            for column, cell in zip(columns, found, strict=True)
         )
+        places.lines.append(records.line)
+    return np.asarray(numbers).reshape(len(places), len(columns)), columns, places
+
+
+def _require_columns(path: Path, names: list[str], options: CsvOptions) -> None:
+    """Raises `ValueError` unless the header `names` each requested column once."""
+    wanted = (*options.x, options.y)
+    if missing := [column for column in wanted if column not in names]:
+        of = "y" if missing == [options.y] else "x"
+        sentence = (
+            f"{path} has no column for {of}: {', '.join(map(repr, missing))}; its columns are "
+            f"{', '.join(map(repr, names))}."
+        )
+        other = OTHER_DELIMITER.search(names[0]) if len(names) == 1 else None
+        raise OptionError(sentence, **({"delimiter": other[0]} if other else {}))
     for column in wanted:
         if names.count(column) > 1:
             raise ValueError(f"{path} has column {column!r} twice; rename one of them.")
-    numbers, first_lines = array("d"), array("q")
-    words: dict[str, list[str]] = {column: [] for column in categories}
-    for cells in records:
-        place = _describe_place(len(first_lines), records.line)
-        if len(cells) != len(names):
-            raise ValueError(
-                f"{path}, {place}: {len(cells)} cells where the header has {len(names)}. Is the "
-                f"separator a comma, and the decimal mark a point?"
-            )
-        by_name = dict(zip(names, cells, strict=True))
-        for column, found in words.items():
-            if not by_name[column].strip():
-                raise ValueError(
-                    f"{path}, {place}, column {column!r}: expected a word, got an empty cell. "
-                    f"Drop or fill that row."
-                )
-            found.append(by_name[column].strip())
-            by_name[column] = "0"
-        numbers.extend(
-            _parse_finite_number(by_name[c], f"{path}, {place}, column {c!r}") for c in wanted
+
+
+def _as_arrays(path: Path, table: np.ndarray, columns: Sequence[Column], places: _Places) -> Array:
+    """Returns a table as an array of JAX; `ValueError` unless its dtype holds the numbers."""
+    with np.errstate(over="ignore"):
+        values = jnp.asarray(table)
+    if not np.all(np.isfinite(values)):
+        row, column = np.argwhere(~np.isfinite(values))[0]
+        raise ValueError(
+            f"{path}, {places[int(row)]}, column {columns[column].name!r}: {table[row, column]} is "
+            f"too large for {values.dtype}. Use float64 (precision: float64, or jax_enable_x64)."
         )
-        first_lines.append(records.line)
-    table = np.asarray(numbers).reshape(len(first_lines), len(wanted))
-    levels = {}
-    for column, found in words.items():
-        known, codes = np.unique(found, return_inverse=True)
-        table[:, list(wanted).index(column)] = codes
-        levels[column] = tuple(map(str, known))
-    return table, first_lines, levels
+    for index, column in enumerate(columns[:-1]):
+        if loss := precision_loss(table[:, index], np.asarray(values)[:, index]):
+            raise ValueError(
+                f"{path}, column {column.name!r}: {loss} Use float64 (precision: float64, or "
+                f"jax_enable_x64), or subtract a common offset."
+            )
+    return values
 
 
 def _describe_place(row: int, line: int) -> str:
     """Returns "row 1 (line 2)", as errors name a place: `row` counts from 0, `line` from 1."""
     return f"row {row + 1} (line {line})"
-
-
-def _parse_finite_number(cell: str, place: str) -> float:
-    """Returns the number that a cell holds as text; `ValueError` if it is not finite. `place`:
-    where the cell is, for the error, such as "a.csv, row 1 (line 2), column 'x'".
-    """
-    try:
-        value = math.nan if "_" in cell else float(cell)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        got = repr(cell.strip()) if cell.strip() else "an empty cell"
-        hint = "Drop or fill that row."
-        if re.fullmatch(r"[-+]?[\d.]*,\d+", cell.strip()):
-            hint = "Write 1,5 as 1.5, and 1,500 as 1500."
-        raise ValueError(f"{place}: expected a finite number, got {got}. {hint}")
-    return value

@@ -10,7 +10,9 @@ class Dataset(eqx.Module):
     - `x`, shape (n, dim), and `y`, shape (n,), in the units of `x_names` and `y_name`.
     - `mean`, `sd`, shape (n,): the true $E[y \mid x_i]$ and standard deviation of the noise; None
       for real data.
-    - `categories`: for each column the words of its codes, None for a numeric column.
+    - `categories`: for each column the words of its codes, None for a numeric column; `ordered`:
+      for each whether the words are in an order. Both are empty where all columns are numeric.
+    - `dropped`: the number of rows that were left out because a cell of theirs was missing.
 
     ```python
     >>> ak.data.Dataset(jnp.zeros((3, 1)), jnp.arange(3.0), x_names=("time (s)",)).y_name
@@ -25,3 +27,5 @@ class Dataset(eqx.Module):
     mean: Float[Array, "*batch n"] | None = None
     sd: Float[Array, "*batch n"] | None = None
     categories: tuple[tuple[str, ...] | None, ...] = eqx.field(static=True, default=())
+    ordered: tuple[bool, ...] = eqx.field(static=True, default=())
+    dropped: int = eqx.field(static=True, default=0)

@@ -11,10 +11,10 @@ MAX_LINE_CHARACTERS = 2**24
 class Records(Iterator[list[str]]):
     """The records of a CSV file that are not blank; `line` is where the last one began."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, delimiter: str = ","):
         self._path = path
         csv.field_size_limit(MAX_LINE_CHARACTERS)  # a cell may be that long
-        self._reader = csv.reader(_read_lines(path), strict=True)
+        self._reader = csv.reader(_read_lines(path), delimiter=delimiter, strict=True)
         self.line = 0
 
     def __next__(self) -> list[str]:

@@ -314,10 +314,13 @@ def test_the_byte_that_is_no_utf8_is_found_beyond_the_first_block(tmp_path):
 @pytest.mark.parametrize(
     ("text", "pattern"),
     [
-        ("x;y\n1,5;2,5\n", r"'x', 'y';.*'x;y'.*commas"),
-        ("x\ty\n1\t2\n", r"'x\\ty'.*commas"),
-        ('x,y\n"1,5",2\n', r"got '1,5'.* 1\.5"),
-        ('x,y\n"-1.234,5",2\n', r"got '-1\.234,5'.* 1\.5"),
+        ("x;y\n1,5;2,5\n", r"'x', 'y';.*'x;y'\. Try delimiter=';'\.$"),
+        ("x\ty\n1\t2\n", r"'x\\ty'\. Try delimiter='\\t'\.$"),
+        ('x,y\n"1,5",2\n', r"got '1,5'\. Try decimal=','\.$"),
+        (
+            'x,y\n"-1.234,5",2\n',
+            r"got '-1\.234,5'\. Remove the marks between thousands\. Try decimal=','\.$",
+        ),
         ("x,y\n1 m,2\n", r"got '1 m'"),
         ("z,w\n1,2\n", r"'z', 'w'\.$"),
     ],

@@ -1,0 +1,214 @@
+"""The columns of a CSV file, cell by cell: numbers, dates and words become numbers."""
+
+import math
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import numpy as np
+
+MISSING = frozenset({"", ".", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL"})
+FIRST_DAY = datetime(1, 1, 1)
+NUMBER_WITH_MARKS = re.compile(r"[-+]?[\d.,]*\d[\d.,]*(?:[eE][-+]?\d+)?")
+DATE_BY_DIGITS = re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{4}(?!\d)")
+
+
+class OptionError(ValueError):
+    """A fault of a file, with the options of `read_csv` that may settle it."""
+
+    def __init__(self, sentence: str, **options: Any):
+        self.sentence, self.options = sentence, options
+        hint = " or ".join(f"{name}={value!r}" for name, value in options.items())
+        super().__init__(f"{sentence} Try {hint}." if hint else sentence)
+
+
+class Column:
+    """A column that is read cell by cell, each cell as a number.
+
+    Its kind, unless given, is that of its first cell: a number, an ISO 8601 date or a word. All
+    further cells must be of this kind.
+
+    **Arguments:** `decimal`: the decimal mark; `kind`: given for columns that an option names;
+    `levels`: the words in their order, None for those of the cells; `date_format`: as for
+    `datetime.strptime`, None for ISO 8601; `may_hold_words`: whether a word makes it a column of
+    categories, where the kind is not given.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        decimal: str,
+        *,
+        kind: Literal["date", "category"] | None = None,
+        levels: Sequence[str] | None = None,
+        date_format: str | None = None,
+        may_hold_words: bool = False,
+        is_label: bool = False,
+    ):
+        self.name = name
+        self._kind: Literal["number", "date", "category"] | None = kind
+        self._is_given, self._is_label = kind is not None, is_label
+        self._decimal, self._date_format = decimal, date_format
+        self._may_hold_words = may_hold_words
+        self.is_ordered = levels is not None
+        self._codes = {word: code for code, word in enumerate(levels or ())}
+        self._has_zone: bool | None = None
+
+    def is_missing(self, cell: str) -> bool:
+        """Whether a cell holds nothing, or a word for that; a level that was given is a word."""
+        return cell in MISSING and not (self.is_ordered and cell in self._codes)
+
+    def read(self, cell: str, place: str) -> float:
+        """Returns the number of the next cell, which has no blanks around it.
+
+        `place`: where it is, for errors. Codes of words and days are preliminary until `finish`.
+
+        **Raises:** `OptionError` for a cell that is missing, or of another kind.
+        """
+        if self._kind is None and not self.is_missing(cell):
+            self._kind = self._kind_of(cell)
+        if self._kind == "category":
+            return self._code(cell, place)
+        if self._kind == "date":
+            return self._days(cell, place)
+        value = _number(cell, self._decimal)
+        if not math.isfinite(value):
+            raise self._number_error(cell, place)
+        return value
+
+    def finish(self, values: np.ndarray, label: str) -> tuple[str, tuple[str, ...] | None]:
+        """Makes the numbers that were read final, in place: codes in alphabetical order, unless
+        one was given, and days since the day of the earliest date.
+
+        Returns the name of the axis, from the `label` without a unit, and the word of each code.
+        """
+        if self._kind == "category":
+            words = list(self._codes)
+            if not self._is_given and len(words) == len(values):
+                raise ValueError(
+                    f"Column {self.name!r} holds another word in each of its {len(values)} rows, "
+                    f"such as a name: rows of a category are averaged. Leave it out of x."
+                )
+            order = range(len(words)) if self.is_ordered else _sorted_order(words)
+            code = np.empty(len(words))
+            code[list(order)] = np.arange(len(words))
+            values[:] = code[values.astype(int)]
+            return label, tuple(words[i] for i in order)
+        if self._kind == "date":
+            origin = math.floor(values.min())
+            values -= origin
+            day = (FIRST_DAY + timedelta(days=origin)).date().isoformat()
+            return f"{label} (days since {day})", None
+        return label, None
+
+    def _kind_of(self, cell: str) -> Literal["number", "date", "category"]:
+        """Returns the kind of a column by its first cell; a number also where it is no kind."""
+        if math.isfinite(_number(cell, self._decimal)):
+            return "number"
+        if "-" in cell and _date(cell, None) is not None:
+            return "date"
+        is_word = re.search(r"[^\W\d_]", cell) and cell.lower().lstrip("+-") not in (
+            "inf",
+            "infinity",
+        )
+        return "category" if self._may_hold_words and is_word else "number"
+
+    def _code(self, cell: str, place: str) -> float:
+        """Returns the code of a word, from 0; a new one for a new word, unless all were given."""
+        if self.is_missing(cell):
+            raise OptionError(f"{place}: expected a word, got {_shown(cell)}.", missing="drop")
+        if self.is_ordered and cell not in self._codes:
+            raise OptionError(
+                f"{place}: expected one of {', '.join(map(repr, self._codes))}; got {cell!r}. Add "
+                f"it to the words of {self.name!r}, at its place in their order."
+            )
+        if not self._is_given and math.isfinite(_number(cell, self._decimal)):
+            raise OptionError(
+                f"{place}: expected a word, as in the rows before; got the number {cell!r}.",
+                categories=[self.name],
+            )
+        return float(self._codes.setdefault(cell, len(self._codes)))
+
+    def _days(self, cell: str, place: str) -> float:
+        """Returns a date as days since 0001-01-01, in UTC if it has a time zone."""
+        form = f"of the form {self._date_format!r}" if self._date_format else "such as 2021-03-28"
+        moment = _date(cell, self._date_format)
+        if self.is_missing(cell):
+            raise OptionError(f"{place}: expected a date, got {_shown(cell)}.", missing="drop")
+        if moment is None:
+            guess = _date_format(cell)
+            options = {"dates": {self.name: guess}} if guess and guess != self._date_format else {}
+            raise OptionError(f"{place}: expected a date {form}; got {cell!r}.", **options)
+        has_zone = moment.tzinfo is not None
+        if self._has_zone not in (None, has_zone):
+            raise OptionError(
+                f"{place}: {cell!r} has {'a' if has_zone else 'no'} time zone, unlike the rows "
+                f"before. Write all dates with one, or none."
+            )
+        self._has_zone = has_zone
+        if has_zone:
+            moment = moment.astimezone(UTC).replace(tzinfo=None)
+        return (moment - FIRST_DAY) / timedelta(days=1)
+
+    def _number_error(self, cell: str, place: str) -> OptionError:
+        """Returns the error for a cell that is no finite number, with the option that may help."""
+        sentence = f"{place}: expected a finite number, got {_shown(cell)}."
+        if self.is_missing(cell):
+            return OptionError(sentence, missing="drop")
+        if guess := _date_format(cell):
+            return OptionError(sentence, dates={self.name: guess})
+        marks = re.sub(r"[^.,]", "", cell)
+        if marks and NUMBER_WITH_MARKS.fullmatch(cell):
+            is_decimal = marks[-1] != self._decimal and marks.count(marks[-1]) == 1
+            if len(marks) > 1:
+                sentence += " Remove the marks between thousands."
+            return OptionError(sentence, **({"decimal": marks[-1]} if is_decimal else {}))
+        if "inf" in cell.lower() or not re.search(r"\D", cell):
+            return OptionError(f"{sentence} Drop or fill that row.")
+        if self._is_label:
+            return OptionError(f"{sentence} The label is a number: drop that row, or write codes.")
+        return OptionError(f"{sentence} Correct that cell.", categories=[self.name])
+
+
+def _number(cell: str, decimal: str) -> float:
+    """Returns the number that a cell holds with this decimal mark; NaN if it is none."""
+    if "_" in cell or (decimal == "," and "." in cell):
+        return math.nan
+    try:
+        return float(cell.replace(",", ".") if decimal == "," else cell)
+    except ValueError:
+        return math.nan
+
+
+def _date(cell: str, date_format: str | None) -> datetime | None:
+    """Returns the date that a cell holds, by default of ISO 8601; None if it is none."""
+    try:
+        if date_format is None:
+            return datetime.fromisoformat(cell)
+        return datetime.strptime(cell, date_format)
+    except ValueError:
+        return None
+
+
+def _date_format(cell: str) -> str | None:
+    """Returns a likely format of a date such as 28.03.2021 or 3/28/2021; None for other cells."""
+    found = DATE_BY_DIGITS.match(cell)
+    if found is None:
+        return None
+    mark = found[1]
+    is_american = mark == "/" and int(cell.partition(mark)[0]) <= 12
+    form = f"%m{mark}%d{mark}%Y" if is_american else f"%d{mark}%m{mark}%Y"
+    return form if found.end() == len(cell) else f"{form} %H:%M"
+
+
+def _shown(cell: str) -> str:
+    """Returns a cell as errors quote it."""
+    return repr(cell) if cell else "an empty cell"
+
+
+def _sorted_order(words: Sequence[str]) -> list[int]:
+    """Returns the places of words in alphabetical order; of numbers, in that of their values."""
+    values = [_number(word, ".") for word in words]
+    by: Any = values.__getitem__ if all(map(math.isfinite, values)) else words.__getitem__
+    return sorted(range(len(words)), key=by)

@@ -1,0 +1,178 @@
+"""Options of CSV files: delimiters, decimal commas, gaps, words, dates, and errors that help."""
+
+import numpy as np
+import pytest
+
+import attnkernel as ak
+from experiments.__main__ import main
+
+SEMICOLONS = (
+    "day;size;kind;y\n"
+    "2021-03-01;small;oak;1,5\n"
+    "2021-03-03;large;elm;2,25\n"
+    "2021-03-02T12:00;;oak;3\n"
+    "2021-02-28;middle;oak;NA\n"
+    "2021-03-05T18:00;middle;ash;-4e-1\n"
+    "2021-03-01;small;elm;0\n"
+)
+SIZES = ["small", "middle", "large"]
+EXCEL = {"delimiter": ";", "decimal": ",", "missing": "drop"}
+
+
+def read(path, x, **options):
+    return ak.data.read_csv(path, x=x, y="y", **options)
+
+
+def test_semicolons_decimal_commas_gaps_dates_and_words(written, x64):
+    data = read(
+        written(SEMICOLONS),
+        ("day", "size", "kind"),
+        categories={"size": SIZES},
+        find_categories=True,
+        **EXCEL,
+    )
+    np.testing.assert_array_equal(data.x, [[0, 0, 2], [2, 2, 1], [4.75, 1, 0], [0, 0, 1]])
+    np.testing.assert_array_equal(data.y, [1.5, 2.25, -0.4, 0])
+    assert data.x_names == ("day (days since 2021-03-01)", "size", "kind")
+    assert data.categories == (None, tuple(SIZES), ("ash", "elm", "oak"))
+    assert data.ordered == (False, True, False)
+    assert data.dropped == 2
+
+
+def test_a_gap_in_a_column_that_is_not_requested_drops_no_row(written):
+    data = read(written(SEMICOLONS.replace("NA", "9")), "day", **EXCEL)
+    assert (data.dropped, len(data.y), data.categories, data.ordered) == (0, 6, (), ())
+
+
+@pytest.mark.parametrize(
+    ("dates", "cells"),
+    [
+        ((), ["2021-03-28", "2021-03-29T12:00:00", "2021-04-01 06:00"]),
+        ((), ["2021-03-28T00:00+00:00", "2021-03-29T14:00+02:00", "2021-04-01T06:00Z"]),
+        ({"x": None}, ["20210328", "2021-03-29T12:00:00", "2021-04-01 06:00"]),
+        (["x"], ["20210328", "2021-03-29T12:00:00", "2021-04-01 06:00"]),
+        (
+            {"x": "%d.%m.%Y %H:%M"},
+            ["28.03.2021 00:00", "29.03.2021 12:00", "01.04.2021 06:00"],
+        ),
+    ],
+)
+def test_dates_become_days_since_the_earliest(written, x64, dates, cells):
+    rows = "".join(f"{cell},{i}\n" for i, cell in enumerate(reversed(cells)))
+    data = read(written("x,y\n" + rows), "x", dates=dates, names={"x": "day"})
+    np.testing.assert_allclose(data.x[:, 0], [4.25, 1.5, 0.0], atol=1e-9)
+    assert data.x_names == ("day (days since 2021-03-28)",)
+
+
+def test_labels_may_be_dates(written):
+    data = ak.data.read_csv(
+        written("a,b\n1,2021-01-03\n2,2021-01-01\n3,2021-01-04\n"), x="a", y="b"
+    )
+    np.testing.assert_array_equal(data.y, [2, 0, 3])
+    assert data.y_name == "b (days since 2021-01-01)"
+
+
+def test_codes_that_are_numbers_are_categories_where_asked(written):
+    path = written("a,kind,y\n1,10,1\n2,9,2\n3,10,3\n4,2,4\n")
+    data = read(path, ("a", "kind"), categories=["kind"])
+    np.testing.assert_array_equal(data.x[:, 1], [2, 1, 2, 0])
+    assert data.categories == (None, ("2", "9", "10"))
+    assert read(path, ("a", "kind"), find_categories=True).categories == ()
+
+
+def test_a_word_for_missing_that_is_a_given_level_is_a_word(written):
+    path = written("a,land,y\n1,NA,1\n2,DE,2\n3,,3\n4,DE,4\n5,NA,5\n6,DE,6\n")
+    data = read(path, ("a", "land"), categories={"land": ["DE", "NA"]}, missing="drop")
+    np.testing.assert_array_equal(data.x[:, 1], [1, 0, 0, 1, 0])
+    assert (data.dropped, data.ordered) == (1, (False, True))
+    data = read(path, ("a", "land"), categories={"land": None, "a": None}, missing="drop")
+    assert (data.dropped, data.ordered) == (3, (False, False))
+
+
+COLUMN = "x,y\n{}\n"
+FAULTS = [
+    ("x,y\n", {"missing": "drop"}, r"has 0 rows of data; a fit"),
+    ("x,y\n1,2\n3,4\n,5\n", {"missing": "drop"}, r"2 rows of data, after 1 with missing"),
+    ("x,y\n1,2\n,3\n", {}, r"row 2 \(line 3\), column 'x'.* an empty cell\. Try missing='drop'\."),
+    ("x,y\n1,2\n3,NA\n", {}, r"column 'y'.* got 'NA'\. Try missing='drop'\."),
+    ("x,y\n\n1,2\n,0\n3,no\n", {"missing": "drop"}, r"row 3 \(line 5\), column 'y'.* 'no'"),
+    ("x,y\noak,2\n", {}, r"expected a finite number, got 'oak'\..* Try categories=\['x'\]\."),
+    ("x,y\n1,2\noak,2\n", {"find_categories": True}, r"row 2 .* Try categories=\['x'\]\."),
+    ("x,y\noak,2\n1,2\n", {"find_categories": True}, r"as in the rows before; got the number '1'"),
+    ("x,y\n1,oak\n", {"find_categories": True}, r"The label is a number"),
+    ("x,y\noak,1\nelm,2\nash,3\n", {"find_categories": True}, r"another word in each of its 3"),
+    ('x,y\n"1,5",2\n', {"find_categories": True}, r"'1,5'\. Try decimal=','\."),
+    ("x;y\n1.5;2\n", EXCEL, r"'1\.5'\. Try decimal='\.'\."),
+    ("x;y\n1.500,5;2\n", EXCEL, r"'1\.500,5'\. Remove the marks between thousands\.$"),
+    ("x;y\n1;2\n", {}, r"Try delimiter=';'"),
+    ("x,y\n1,2\n", {"delimiter": ";"}, r"Try delimiter=','"),
+    ("x,y\n1,5,2\n", {}, r"3 cells where the header has 2\. Is the delimiter ','"),
+    ("x,y\n28.03.2021,2\n", {"find_categories": True}, r"Try dates=\{'x': '%d\.%m\.%Y'\}\."),
+    ("x,y\n3/28/2021 10:00,2\n", {}, r"Try dates=\{'x': '%m/%d/%Y %H:%M'\}\."),
+    ("x,y\n28/3/2021,2\n", {"dates": ["x"]}, r"such as 2021-03-28; got .* '%d/%m/%Y'\}\."),
+    ("x,y\n2021-03-28,2\n2021-03-32,2\n", {}, r"row 2 .*expected a date such as.* '2021-03-32'\.$"),
+    ("x,y\n2021-03-28,2\n,2\n", {}, r"expected a date, got an empty cell\. Try missing='drop'"),
+    ("x,y\n2021-03-28T00:00Z,2\n2021-03-29,2\n", {}, r"'2021-03-29' has no time zone, unlike"),
+    ("x,y\n28.3.2021,2\n", {"dates": {"x": "%m.%d.%Y"}}, r"of the form '%m\.%d\.%Y'; got.*Try"),
+    ("x,y\noak,2\nelf,3\n", {"categories": {"x": ["elm", "oak"]}}, r"'elm', 'oak'; got 'elf'\."),
+    ("x,y\noak,2\n,3\n", {"categories": ["x"]}, r"expected a word, got an empty .*missing='drop'"),
+    ("x,y\ninf,2\n", {"missing": "drop", "find_categories": True}, r"got 'inf'\. Drop or fill"),
+]
+
+
+@pytest.mark.parametrize(("content", "options", "message"), FAULTS)
+def test_errors_say_which_option_helps(written, content, options, message):
+    with pytest.raises(ValueError, match=message):
+        read(written(content), "x", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delimiter": ";;"}, "delimiter must be one character"),
+        ({"delimiter": ",", "decimal": ","}, "delimiter and decimal must differ"),
+        ({"categories": {"x": "oak"}}, "must list the words of 'x'"),
+        ({"categories": {"x": ["oak"]}}, "must list the words of 'x' in order, two"),
+        ({"categories": {"x": ["oak", "oak"]}}, "'oak' twice"),
+        ({"categories": ["y"]}, "among the input columns 'x'; got 'y'"),
+        ({"dates": ["z"]}, "dates must be among the columns 'x', 'y'; got 'z'"),
+        ({"dates": {"x": 3}}, "dates must map columns to formats"),
+        ({"categories": ["x"], "dates": ["x"]}, "'x' is named in both"),
+    ],
+)
+@pytest.mark.usefixtures("as_users_run_it")
+def test_options_that_do_not_go_together_are_refused(written, options, message):
+    with pytest.raises(ValueError, match=message):
+        read(written("x,y\n1,2\n2,3\n3,4\n"), "x", **options)
+
+
+CONFIG = "study: leave_one_out\ndata: {source: csv, path: mine.csv, x: [a], y: b}\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "overrides", "hint"),
+    [
+        ("a;b\n1;2\n", [], 'Try data.delimiter: ";".'),
+        ('a,b\n"1,5",2\n', [], 'Try data.decimal: ",".'),
+        ("a,b\n,2\n", [], 'Try data.missing: "drop".'),
+        ("a,b\n1,2\noak,3\n", [], 'Try data.categories: ["a"].'),
+        ("a,b\n28.3.2021,2\n", [], 'Try data.dates: {"a": "%d.%m.%Y"}.'),
+        ("a,b\noak,2\nelm,3\noak,4\n", [], "study: regression"),
+    ],
+)
+def test_errors_of_configs_name_the_field_that_helps(written, capsys, content, overrides, hint):
+    written(content)
+    written(content).with_name("config.yaml").write_text(CONFIG)
+    assert main(["show", "config.yaml", *overrides]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("config.yaml:2: data")
+    assert hint in err
+
+
+def test_configs_have_the_options_of_the_reader(written, tmp_path, capsys):
+    written(SEMICOLONS.replace("NA", "9"))
+    (tmp_path / "config.yaml").write_text(CONFIG.replace("[a]", "day").replace("b}", "y}"))
+    options = ["data.delimiter=;", "data.decimal=,", "data.missing=drop", "data.dates={day: }"]
+    assert main(["show", "config.yaml", *options]) == 0
+    assert "delimiter: ;" in capsys.readouterr().out
