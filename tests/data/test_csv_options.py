@@ -89,7 +89,12 @@ def test_a_word_for_missing_that_is_a_given_level_is_a_word(written):
     assert (data.dropped, data.ordered) == (3, (False, False))
 
 
-COLUMN = "x,y\n{}\n"
+def test_errors_count_the_rows_that_were_left_out_too(written):
+    rows = "x,y\n,1\n2,1\n,1\n,2\n3,1\n1,1e39\n"
+    with pytest.raises(ValueError, match=r"row 6 \(line 7\), column 'y': 1e\+39 is too large"):
+        read(written(rows), "x", missing="drop")
+
+
 FAULTS = [
     ("x,y\n", {"missing": "drop"}, r"has 0 rows of data; a fit"),
     ("x,y\n1,2\n3,4\n,5\n", {"missing": "drop"}, r"2 rows of data, after 1 with missing"),
