@@ -68,6 +68,15 @@ def test_another_number_of_rows_of_a_bucket_compiles_nothing(programs, case):
     assert len({float(each.loss) for each in (first, second, third)}) == 3
 
 
+def test_bias_reduced_fits_share_a_program_too(programs):
+    case = "AICc of bias-reduced lines"
+    first = fit(33, case, False)
+    programs.clear()
+    second = fit(38, case, False)
+    assert not programs
+    assert float(first.loss) != float(second.loss)
+
+
 class MeanOfAll(ak.Objective):
     """An objective of a user's own, which reads every row and no weights."""
 

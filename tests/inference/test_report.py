@@ -11,11 +11,11 @@ import attnkernel as ak
 from attnkernel.inference._kernel_parameters import kernel_expression, natural_parameters
 
 
-def hat_matrix(x, lengthscale):
-    """Local lines with a Gaussian kernel, by least squares at each row."""
+def hat_matrix(x, lengthscale, weights):
+    """Local lines with a Gaussian kernel, by weighted least squares at each row."""
     rows = []
     for q in x:
-        root = np.exp(-0.25 * ((x - q) / lengthscale) ** 2)
+        root = np.sqrt(weights) * np.exp(-0.25 * ((x - q) / lengthscale) ** 2)
         basis = root[:, None] * np.stack([np.ones_like(x), x - q], axis=1)
         rows.append(np.linalg.pinv(basis)[0] * root)
     return np.array(rows)
@@ -26,14 +26,18 @@ def test_figures_of_a_report_equal_their_formulas(x64):
     x = np.sort(rng.uniform(-2, 2, 61))
     y = np.sin(2 * x) + 0.2 * rng.normal(size=61)
     model = ak.KernelRegression(ak.Gaussian(0.35), order=1)
-    fit = ak.fit(model, x, y, objective=ak.GCV(), optimizer=optax.sgd(0.0), steps=1)
+    weights = rng.uniform(0.5, 2.0, 61)
+    still = {"optimizer": optax.sgd(0.0), "steps": 1}
+    fit = ak.fit(model, x, y, objective=ak.GCV(), weights=weights, **still)
     report = ak.summarise(fit, names=["age (years)"])
-    hat = hat_matrix(x, 0.35)
+    hat = hat_matrix(x, 0.35, weights)
     a, b = y - y.mean(), hat @ y - y.mean()
     np.testing.assert_allclose(report.r_squared, (a @ b) ** 2 / (a @ a) / (b @ b), rtol=1e-8)
-    np.testing.assert_allclose(report.residual_sd, np.sqrt(np.mean((y - hat @ y) ** 2)), rtol=1e-8)
+    variance = np.average((y - hat @ y) ** 2, weights=weights)
+    np.testing.assert_allclose(report.residual_sd, np.sqrt(variance), rtol=1e-8)
     np.testing.assert_allclose(report.trace, np.trace(hat), rtol=1e-8)
-    residual = np.trace((np.eye(61) - hat).T @ (np.eye(61) - hat))
+    rest = np.eye(61) - hat
+    residual = np.sum(weights[:, None] * rest**2 / weights)
     np.testing.assert_allclose(report.residual_df, residual, rtol=1e-8)
     np.testing.assert_allclose(report.parameters["lengthscale of age (years)"], 0.35, rtol=1e-12)
     lines = str(report).splitlines()
