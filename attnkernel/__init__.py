@@ -102,6 +102,7 @@ from .models import (
     LearnedKernelRegression as LearnedKernelRegression,
     LinearSmoother as LinearSmoother,
     LocalLikelihood as LocalLikelihood,
+    LocalQuantile as LocalQuantile,
     MeanVarianceRegression as MeanVarianceRegression,
     MultiheadKernelRegression as MultiheadKernelRegression,
     RobustRegression as RobustRegression,

@@ -4,4 +4,5 @@ from ._attend import attend as attend, attention_weights as attention_weights
 from ._auto import Auto as Auto, Selection as Selection, select_method as select_method
 from ._local_fit import ExtrapolationWarning as ExtrapolationWarning, LocalFit as LocalFit
 from ._local_likelihood import LikelihoodFit as LikelihoodFit
+from ._local_quantile import QuantileFit as QuantileFit
 from ._per_head import PerHead as PerHead

@@ -1,4 +1,4 @@
-"""Quantiles of the labels at an input: a local constant fit is a distribution."""
+"""Quantiles of the labels at an input: of the weights of order 0, or by local polynomials."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,8 @@ from .._core.host_arrays import is_concrete
 from .._core.row_buckets import cut_rows
 from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit
-from ..models import LinearSmoother
+from ..models import KernelRegression, LinearSmoother, LocalQuantile
+from ..models._data import with_weights
 from ._variance import padded_rows, require_smoother_fit
 
 CHUNK_WEIGHTS = 2**20  # of queries and labels, at a time
@@ -22,24 +23,30 @@ CHUNK_WEIGHTS = 2**20  # of queries and labels, at a time
 def quantiles(
     fit: Fit, x_new: ArrayLike, levels: ArrayLike | Sequence[float]
 ) -> Float[Array, "m levels"]:
-    r"""Conditional quantiles of labels, from the weights of a fit of order 0.
+    r"""Conditional quantiles of labels, with the kernel and the order of a fit.
+
+    Of a smoother whose weights are not negative, such as a `KernelRegression` of order 0:
 
     $$ \hat q_p(x) = \inf \Big\{ y : \sum_{j : y_j \le y} w_j(x) \ge p \Big\}, \qquad
        \sum_j w_j(x) = 1 $$
 
-    Quantiles are labels of the data and never cross. About p of new labels at x are below, as far
-    as labels around x are alike. The lengthscale was chosen for the mean: quantiles are too smooth
-    where the spread of labels changes faster than their mean. Sums that equal p to rounding count
-    as p. Derivatives are 0.
+    These are labels of the data and never cross. Sums that equal p to rounding count as p.
+    Derivatives are 0. Of a `KernelRegression` of order 1 or 2, and of a `LocalQuantile`, quantiles
+    are the local polynomials with the least check loss, as `LocalQuantile` has them for one level:
+    without bias of first order at boundaries, but they may cross, mostly where labels are few.
 
-    **Arguments:** `fit`: of a `KernelRegression` of order 0, or another smoother whose weights are
-    not negative, with one label per row; `x_new`: shape (m,) or (m, dim); `levels`: p, between 0
-    and 1, shape (levels,), or one number for one column.
+    About p of new labels at x are below, as far as labels around x are alike. A lengthscale chosen
+    for the mean is too short for outer levels: see `LocalQuantile`. Quantiles are too smooth where
+    the spread of labels changes faster than their mean.
+
+    **Arguments:** `fit`: of a `KernelRegression`, a `LocalQuantile`, or another smoother whose
+    weights are not negative, with one label per row; `x_new`: shape (m,) or (m, dim); `levels`: p,
+    between 0 and 1, shape (levels,), or one number for one column.
 
     **Returns:** shape (m, levels), in the units of y; NaN where no label has weight, whatever
     `on_empty`. It takes O(m n) time, and memory for about 10⁶ weights.
 
-    **Raises:** `ValueError` where weights may be negative, or for a level outside (0, 1).
+    **Raises:** `ValueError` for another smoother, or for a level outside (0, 1).
 
     **Source:** Stone, *Consistent nonparametric regression* (1977); Yu and Jones, *Local linear
     quantile regression* (1998).
@@ -50,12 +57,15 @@ def quantiles(
     print(ak.quantiles(fit, np.array([0.0]), np.array([0.1, 0.5, 0.9])))
     ```
     """
-    fit = require_smoother_fit(fit)
+    fit = require_smoother_fit(fit, (LinearSmoother, LocalQuantile))
     model = fit.model
-    if not model.has_nonnegative_weights:
+    if isinstance(model, KernelRegression) and model.order > 0:
+        model = LocalQuantile(model.kernel, order=model.order, rule=model.rule)
+    is_polynomial = isinstance(model, LocalQuantile)
+    if not is_polynomial and not model.has_nonnegative_weights:
         raise ValueError(
-            f"Quantiles need weights from 0, as a KernelRegression of order 0 has; those of this "
-            f"fit ({model.description}) may be negative."
+            f"Quantiles are of a KernelRegression, a LocalQuantile, or a smoother whose weights "
+            f"are not negative; those of this fit ({model.description}) may be."
         )
     if fit.y.ndim != 1:
         raise ValueError(f"Quantiles are of one label per row; y has shape {fit.y.shape}.")
@@ -70,7 +80,26 @@ def quantiles(
     require_finite("x_new", at)
     weight_kwargs, *arrays = padded_rows(fit, at)
     parts = (model, weight_kwargs.get("weights"))
-    return cut_rows(jit_if_pure(_quantiles, parts, *arrays, p, is_forward=True), len(at))
+    compute = _polynomial_quantiles if is_polynomial else _quantiles
+    return cut_rows(jit_if_pure(compute, parts, *arrays, p, is_forward=True), len(at))
+
+
+def _polynomial_quantiles(
+    model: LocalQuantile,
+    row_weights: Array | None,
+    q: Float[Array, "m dim"],
+    x: Float[Array, "n dim"],
+    y: Float[Array, " n"],
+    p: Float[Array, " levels"],
+) -> Float[Array, "m levels"]:
+    """Returns `_quantiles` by local polynomials."""
+    prior = with_weights(None, row_weights, x)
+
+    def of_level(level: Float[Array, ""]) -> Float[Array, " m"]:
+        found, local = model.fitted(q, x, y[:, None], prior, level)
+        return jnp.where(local.empty, jnp.nan, found[:, 0])
+
+    return jax.lax.map(of_level, p).T
 
 
 def _quantiles(

@@ -34,7 +34,7 @@ class DataSupport(NamedTuple):
 
 class Smoother(eqx.Module):
     """A regression whose data are arguments of the call. Its kinds are `LinearSmoother`,
-    `LocalLikelihood` and `RobustRegression`.
+    `LocalLikelihood`, `LocalQuantile` and `RobustRegression`.
 
     `ak.fit` and inference ask a model for the methods below, each of which has a default.
 

@@ -100,6 +100,7 @@ HEADS_OF_REGRESSION = Later(lambda: ak.MultiheadKernelRegression(now(PER_HEAD)))
 REDUCED = ak.BiasReduced(MODEL, 2)
 LIKELIHOOD = ak.LocalLikelihood(ak.Gaussian(0.2), family=ak.Binomial(), order=1)
 ROBUST = ak.RobustRegression(MODEL)
+QUANTILE = ak.LocalQuantile(ak.Gaussian(0.2), level=0.8)
 LEARNED = Later(lambda: ak.LearnedKernelRegression(1, key=KEY))
 
 # ---------------------------------------------------------------------------- misuses by kind
@@ -552,6 +553,20 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
         LIKELIHOOD.deviance,
         {"predicted": ("paired", X), "y": ("paired", X)},
     ),
+    **of_class(
+        "LocalQuantile",
+        kernel=KERNEL,
+        level=("level", 0.8),
+        order=("whole from 0", 1),
+        rule=PARTS["rule"],
+        on_empty=("choice", "nan"),
+    ),
+    "LocalQuantile.__call__": (QUANTILE, OF_MODEL),
+    "LocalQuantile.local_fit": (QUANTILE.local_fit, OF_MODEL),
+    "LocalQuantile.deviance": (
+        QUANTILE.deviance,
+        {"predicted": ("paired", X), "y": ("paired", X)},
+    ),
     **of_class("Bisquare", cutoff=("positive?", 4.0)),
     **of_class("Huber", cutoff=("positive?", 1.5)),
     **of_class(
@@ -947,6 +962,7 @@ EXCLUDED = {
     ),
     "what a function returns": (
         "Fit Bands Selection attention.LocalFit attention.LikelihoodFit "
+        "attention.QuantileFit "
         "fitting.Box fitting.Choice fitting.Result "
         "fitting.Starts inference.DegreesOfFreedom inference.Report objectives.Sample "
         "methods.SoftmaxState "
@@ -1055,6 +1071,8 @@ NOT_FINITE = {
         ("LocalLikelihood.deviance", "y"),
         ("RobustRegression.deviance", "predicted"),
         ("RobustRegression.deviance", "y"),
+        ("LocalQuantile.deviance", "predicted"),
+        ("LocalQuantile.deviance", "y"),
         ("data.heteroskedastic_mean", "x"),
         ("data.heteroskedastic_sd", "x"),
         ("MultiheadAttention.__call__", "query"),

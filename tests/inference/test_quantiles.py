@@ -107,7 +107,5 @@ def test_arguments_of_quantiles_that_are_refused():
     for levels in ([0.5, 1.0], 0.0, np.array([[0.5]])):
         with pytest.raises(ValueError, match=r"levels.*between 0 and 1"):
             ak.quantiles(fit, x, levels)
-    with pytest.raises(ValueError, match=r"weights from 0.*local linear"):
-        ak.quantiles(fitted(ak.Gaussian(0.3), x, y, order=1), x, 0.5)
     with pytest.raises(ValueError, match=r"one label.*\(61, 2\)"):
         ak.quantiles(fitted(ak.Gaussian(0.3), x, jnp.stack([y, -y], axis=1)), x, 0.5)

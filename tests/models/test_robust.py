@@ -281,5 +281,11 @@ def test_rows_out_of_reach_are_empty_and_refusals_name_what_to_use(x64):
     assert np.isnan(found[1])
     with pytest.raises(ValueError, match=r"Without any it is the model itself"):
         ak.RobustRegression(model.model, iterations=0)
+    fit = ak.fit(ak.RobustRegression(ak.KernelRegression(ak.Gaussian(0.1))), x, y, starts=1)
+    for function in (ak.bands, ak.noise_variance):
+        with pytest.raises(ValueError, match=r"got one of a RobustRegression\..*ak\.conformal"):
+            function(fit, x)
+    lower, upper = (getattr(ak.conformal(fit, x, level=0.9), side) for side in ("lower", "upper"))
+    assert 0.85 < np.mean((lower <= y) & (y <= upper)) < 0.95
     with pytest.raises(ValueError, match=r"Try ak\.LeaveOneOut\(\)"):
         ak.GCV()(model, jnp.asarray(x)[:, None], jnp.asarray(y))
