@@ -123,7 +123,7 @@ def test_what_a_smoother_does_not_have_is_refused(x64):
         ak.bands(fit, AT, noise="constant")
     with pytest.raises(ValueError, match=r"local_mean.*Ridge.*noise=\"constant\""):
         ak.bands(fit, AT, corrected=False)
-    with pytest.raises(ValueError, match=r"weights from 0.*Ridge"):
+    with pytest.raises(ValueError, match=r"weights are not negative.*Ridge"):
         ak.quantiles(fit, AT, 0.5)
     with pytest.raises(ValueError, match=r"variance.*weights from 0.*Ridge"):
         ak.MeanVarianceRegression(fit.model, fit.model)
