@@ -29,6 +29,7 @@ from .studies.leave_one_out import LeaveOneOut
 from .studies.lengthscales import Lengthscales
 from .studies.projection import Projection
 from .studies.retrieval_rule import RetrievalRule
+from .studies.robust import Robust
 from .studies.scaling import Scaling
 from .studies.seeds import Seeds
 from .studies.sentence import Sentences
@@ -61,6 +62,7 @@ AnyStudy = Annotated[
     | Peers
     | Projection
     | RetrievalRule
+    | Robust
     | Scaling
     | Seeds
     | Sentences

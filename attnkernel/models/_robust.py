@@ -38,8 +38,9 @@ class RobustRegression(Smoother):
     has δ of its own. `ak.KernelRegression(ak.NearestNeighbours(ak.Tricube(1.0), fraction=f),
     order=1)` as the model, with the defaults, is R's `lowess(f = f, iter = 3)`. A row with no other
     label in reach keeps its δ of 1. Where more than half of the residuals are 0 to rounding, there
-    is no scale, and δ stay as they are. The iterations start at least squares: of far outliers on
-    one side `Bisquare()` bears one label in seven around any input, and not more.
+    is no scale, and δ stay as they are. The iterations start at least squares: where far outliers
+    on one side are more than one label in seven, the first fit is so near them that they keep some
+    weight. The config `robust.yaml` measures the error by the share of outliers.
 
     *Rows left out.* $\delta_j$ come from fits to all rows that `prior` does not hide from every
     query. So held-out rows (`ak.HoldOut`) never enter δ. In `ak.LeaveOneOut` and `ak.KFold` each

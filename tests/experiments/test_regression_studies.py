@@ -198,3 +198,12 @@ def test_modelling_the_noise_helps_where_it_grows(run_study):
         assert rows[name]["error_of_log_sd"] < 0.75 * rows["one sd"]["error_of_log_sd"]
         assert rows[name]["log_score"] < rows["one sd"]["log_score"]
     assert rows["true weights"]["error_over_one_sd"] < 1.0
+
+
+def test_robust_fits_bear_outliers_that_move_least_squares(run_study):
+    overrides = ("n=120", "data_sets=3", "batch=3", "shares=[0.0, 0.08]")
+    clean, moved = run_study("robust", *overrides).summary["errors"]
+    assert moved["least squares"] > 2 * clean["least squares"]
+    assert moved["bisquare"] < 1.2 * clean["bisquare"]
+    assert moved["Huber"] < 0.5 * moved["least squares"]
+    assert moved["local median"] < 0.5 * moved["least squares"]

@@ -253,7 +253,7 @@ def test_any_linear_smoother_maps_over_labels(x64):
 def test_outliers_do_not_move_the_fit(x64):
     """Every ninth label is moved by 1000. The first fit moves by about 1000 / 9 with it, so that
     six medians of the residuals are 670: the outliers have no weight from then on. Of one in seven
-    the six medians would be as large as the outliers."""
+    the six medians are as large as the outliers in the first fit."""
     x, _, _, x_new = sample()
     y = np.sin(6 * x) + 0.05 * np.cos(97 * x) + 1000.0 * (np.arange(N) % 9 == 4)
     model = ak.KernelRegression(ak.Gaussian(0.1), order=1)

@@ -1,0 +1,123 @@
+"""Outliers: the error of least squares, of robust iterations and of the local median, by share."""
+
+import functools
+from typing import Annotated, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Array, Float, PRNGKeyArray
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+from ..config_fields import Name, Positive
+from ..figures import legend
+from ..monitor import NO_MONITOR, Monitor
+from ..run import Run
+from ..study import Keys, Study
+
+METHODS = ("least squares", "Huber", "bisquare", "local median")
+NOISE = 0.2
+Results = dict[str, np.ndarray]
+
+
+class Robust(Study):
+    """The error of fits of a given lengthscale to data of which a share is moved, to one side."""
+
+    study: Literal["robust"]
+    name: Name = "robust"
+    precision: Literal["float32", "float64"] = "float64"
+    n: Annotated[int, pydantic.Field(ge=20, le=2000)] = 150
+    lengthscale: Positive = 0.2
+    shares: Annotated[
+        list[Annotated[float, pydantic.Field(ge=0, le=0.5)]],
+        pydantic.Field(min_length=2, max_length=12),
+    ] = pydantic.Field(default=[0.0, 0.04, 0.08, 0.12, 0.2, 0.3], description="of outliers")
+    shift: Positive = pydantic.Field(default=10.0, description="by which outliers are moved")
+    iterations: Annotated[int, pydantic.Field(ge=1, le=100)] = 3
+    data_sets: Annotated[int, pydantic.Field(ge=2, le=10_000)] = 100
+    batch: Annotated[int, pydantic.Field(ge=1)] = 25
+
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
+        set_keys = Keys(key).stack(self.data_sets)
+        many = jax.jit(jax.vmap(functools.partial(_simulate_and_fit, self)))
+        with monitor.progress("data sets", self.data_sets) as tick:
+            return monitor.in_batches(
+                "fits",
+                self.data_sets,
+                self.batch,
+                lambda rows: many(set_keys[rows]),
+                lambda done: tick(done, "fits"),
+            )
+
+    def report(self, results: Results, run: Run) -> None:
+        error = np.sqrt(results["square"].mean(axis=0))  # by share and method
+        rows = [
+            {"share": share, **dict(zip(METHODS, map(float, errors), strict=True))}
+            for share, errors in zip(self.shares, error, strict=True)
+        ]
+        columns = {"share": "{share:.0%}"}
+        columns |= {name: f"{{{name}:.3f}}" for name in METHODS}
+        run.table_of(
+            f"Root mean square error of fits, {self.data_sets} data sets of {self.n} labels with "
+            f"noise {NOISE}, of which a share is moved by {self.shift:g}",
+            rows,
+            columns,
+        )
+        self._draw_errors(run, error, results)
+        run.summary({"data_sets": self.data_sets, "errors": rows})
+
+    def _draw_errors(
+        self, run: Run, error: Float[np.ndarray, "shares methods"], results: Results
+    ) -> None:
+        """Draws one data set with its fits, and errors against the share; saves the figure."""
+        figure = Figure(figsize=(9.4, 3.5))
+        left, right = figure.subplots(1, 2)
+        place = min(2, len(self.shares) - 1)
+        x = np.linspace(-3.0, 3.0, self.n)
+        y, curves = results["labels"][0, place], results["curves"][0, place]
+        left.plot(x, y, ".", color=ak.plot.ink(), markersize=3, alpha=0.5)
+        looks = zip(
+            METHODS,
+            ("--", "-.", "-", ":"),
+            "Xsov",
+            (ak.plot.ORANGE, ak.plot.PURPLE, ak.plot.BLUE, ak.plot.ink()),
+            strict=True,
+        )
+        for i, (name, line, marker, color) in enumerate(looks):
+            left.plot(x, curves[i], line, color=color, label=name)
+            shares = 100 * np.asarray(self.shares)
+            right.plot(shares, error[:, i], line + marker, color=color, label=name, markersize=4)
+        left.set(xlabel="x", ylabel="y", title=f"one data set, {self.shares[place]:.0%} moved")
+        right.set(xlabel="outliers, %", ylabel="error of the fit", yscale="log")
+        ratio = f"{error[place, 2] / error[0, 2]:.2f} × the error without outliers"
+        right.set_title(f"bisquare at {self.shares[place]:.0%}: {ratio}")
+        legend(figure, [left, right])
+        run.figure("robust", figure, x=x, labels=y, curves=curves, shares=self.shares, error=error)
+
+
+def _simulate_and_fit(study: Robust, key: PRNGKeyArray) -> dict[str, Array]:
+    """Returns labels, curves and mean squares of their errors, for each share and method.
+
+    The same noise for all shares; more outliers contain the fewer ones.
+    """
+    noise_key, order_key = jax.random.split(key)
+    x = jnp.linspace(-3.0, 3.0, study.n)
+    truth = ak.data.heteroskedastic_mean(x)
+    clean = truth + NOISE * jax.random.normal(noise_key, x.shape, x.dtype)
+    rank = jax.random.permutation(order_key, study.n)
+    counts = jnp.round(jnp.asarray(study.shares) * study.n)
+    labels = clean[None] + jnp.where(rank[None] < counts[:, None], study.shift, 0.0)
+    model = ak.KernelRegression(ak.Gaussian(study.lengthscale), order=1)
+    options: Any = {"iterations": study.iterations}
+    models: list[Any] = [
+        model,
+        ak.RobustRegression(model, loss=ak.Huber(), **options),
+        ak.RobustRegression(model, **options),
+        ak.LocalQuantile(model.kernel),
+    ]
+    curves = jnp.stack([each(x, x, labels.T).T for each in models], axis=1)
+    square = jnp.mean((curves - truth[None, None]) ** 2, axis=-1)
+    return {"labels": labels, "curves": curves, "square": square}
