@@ -1,4 +1,4 @@
-"""`python -m experiments`: run, resume, sweep, compare, index, page, show, validate, list."""
+"""`python -m experiments`: run, fit, resume, sweep, compare, index, page, show, validate, list."""
 
 import argparse
 import io
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     if strays := [word for word in rest if word.startswith("-") or "overrides" not in options]:
         parser.error(f"unrecognized arguments: {' '.join(strays)}")
     try:
-        if arguments is None and options.command in ("run", "resume", "sweep", "page"):
+        if arguments is None and options.command in ("run", "fit", "resume", "sweep", "page"):
             # on some CPUs XLA logs an error for each program that it loads, though none is wrong:
             # its own tuning flags, such as prefer-no-gather, are no features of the CPU
             if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":  # JAX's own default
@@ -70,6 +70,22 @@ def _run(options: argparse.Namespace, overrides: list[str]) -> int:
     _join_processes(options)
     _load_user_kernels(options)
     study = runner.load(options.config, overrides)
+    return runner.execute(study, options.out, quiet=options.quiet)
+
+
+def _fit(options: argparse.Namespace, words: list[str]) -> int:
+    """The command `fit`: runs the study `regression` of a CSV file, whose columns are those of a
+    formula in `words`, such as "y ~ x1 + x2"; returns the exit code.
+    """
+    from . import formula, runner  # noqa: PLC0415
+
+    _load_user_kernels(options)
+    fields = {
+        f"data.{name}": getattr(options, name) for name in ("delimiter", "decimal", "missing")
+    }
+    source = formula.source_of(options.file, words, fields | {"model.order": options.order})
+    study = runner.study_of(source)
+    runner.check(study, source)
     return runner.execute(study, options.out, quiet=options.quiet)
 
 
@@ -259,6 +275,7 @@ def _list(*_: object) -> int:
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "run": _run,
+    "fit": _fit,
     "resume": _resume,
     "sweep": _sweep,
     "compare": _compare,

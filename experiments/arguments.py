@@ -47,6 +47,22 @@ def make_parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--out", type=Path, metavar="DIR", help="default: results/NAME/TIME")
     run.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    fit = commands.add_parser(
+        "fit", parents=[own], help="fit a CSV file: fit FILE.csv 'y ~ x1 + x2', with a report"
+    )
+    fit.add_argument("file", type=Path, metavar="FILE.csv", help="with a header line")
+    fit.add_argument(
+        "overrides",
+        nargs="+",
+        metavar="y ~ x1 + x2",
+        help="the columns, or y ~ . for all; then field.sub=value of configs/regression.yaml",
+    )
+    fit.add_argument("--delimiter", metavar="CHARACTER", help="between cells; default: ,")
+    fit.add_argument("--decimal", choices=[".", ","], help="decimal mark; default: .")
+    fit.add_argument("--missing", choices=["error", "drop"], help="drop rows with empty cells")
+    fit.add_argument("--order", type=int, choices=[0, 1, 2], help="of the polynomial; default: 1")
+    fit.add_argument("--out", type=Path, metavar="DIR", help="default: results/NAME/TIME")
+    fit.add_argument("--quiet", action="store_true", help="print nothing but errors")
     resume = commands.add_parser(
         "resume", parents=[own, shared], help="go on with a run that was stopped"
     )

@@ -28,6 +28,7 @@ from .studies.induction import Induction
 from .studies.leave_one_out import LeaveOneOut
 from .studies.lengthscales import Lengthscales
 from .studies.projection import Projection
+from .studies.regression import Regression
 from .studies.retrieval_rule import RetrievalRule
 from .studies.robust import Robust
 from .studies.scaling import Scaling
@@ -61,6 +62,7 @@ AnyStudy = Annotated[
     | Million
     | Peers
     | Projection
+    | Regression
     | RetrievalRule
     | Robust
     | Scaling

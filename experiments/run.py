@@ -8,6 +8,7 @@
                   SHA-256 of its files, by which damage is found |
 | `metrics.jsonl` | one line per step and fit |
 | `summary.json` | the numbers of the figures and tables |
+| `report.html` | of a regression: figures and tables in one file for a browser |
 | `figures/` | each as `.png` and `.pdf`, with the plotted arrays beside it as `.npz` |
 | `checkpoints/` | where a run that was stopped goes on: see `attnkernel.Checkpoints` |
 
@@ -195,6 +196,11 @@ class Run(Monitor):
         for sentence in sentences:
             self._notes.append(sentence)
             self.console.print(f"note: {sentence}")
+
+    @property
+    def notes(self) -> list[str]:
+        """The sentences that were kept so far."""
+        return list(self._notes)
 
     def figure(self, name: str, figure: Figure, **arrays: Any) -> None:
         """Saves a figure as PNG and PDF, and the arrays that it shows."""

@@ -155,6 +155,8 @@ def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False
             return 1
     for path in sorted((run.directory / "figures").glob("*.png")):
         run.console.print(f"figure  {os.fspath(path)}")
+    if (run.directory / "report.html").exists():
+        run.console.print(f"report  {os.fspath(run.directory / 'report.html')}")
     run.console.print(f"numbers {os.fspath(run.directory / 'summary.json')}")
     return 0
 

@@ -172,7 +172,8 @@ def leave_one_out_errors(models: Any, data: ak.data.Dataset) -> Array:
 
 def describe(data: ak.data.Dataset) -> dict[str, Any]:
     """The entry `data` of a summary."""
-    return {"rows": data.x.shape[0], "inputs": list(data.x_names), "label": data.y_name}
+    rows = {"rows": data.x.shape[0], "dropped": data.dropped}
+    return {**rows, "inputs": list(data.x_names), "label": data.y_name}
 
 
 def tables_as_rows(numbers: Mapping[str, Any]) -> dict[str, Any]:

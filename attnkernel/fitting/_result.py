@@ -87,12 +87,30 @@ class Fit(eqx.Module):
             require_category_codes("x_new", at, self.model.category_counts(at.shape[1]))
         return at
 
-    def named(self, x_names: Sequence[Hashable], y_name: Hashable = None) -> "Fit":
-        """Returns the fit with names, as those of a `Dataset`, for plots, reports and frames."""
+    def named(
+        self,
+        x_names: Sequence[Hashable],
+        y_name: Hashable = None,
+        x_categories: Categories | None = None,
+    ) -> "Fit":
+        """Returns the fit with names, as those of a `Dataset`, for plots, reports and frames.
+
+        `x_categories`: for each column the categories of its codes, None for a numeric column.
+        """
         dim = self.x.shape[-1]
         if isinstance(x_names, str) or not isinstance(x_names, Sequence) or len(x_names) != dim:
             raise ValueError(f"x_names must be {dim}, one for each column; got {x_names!r}.")
-        return dataclasses.replace(self, x_names=tuple(x_names), y_name=y_name)
+        if x_categories is not None and not (
+            isinstance(x_categories, Sequence)
+            and len(x_categories) == dim
+            and all(isinstance(each, tuple | list | None) for each in x_categories)
+        ):
+            raise ValueError(
+                f"x_categories must be {dim}, a list or None for each column; got {x_categories!r}."
+            )
+        categories = x_categories and tuple(each and tuple(each) for each in x_categories)
+        parts = {"x_names": tuple(x_names), "y_name": y_name, "x_categories": categories}
+        return dataclasses.replace(self, **parts)
 
     def __repr__(self) -> str:
         loss = self.loss

@@ -9,7 +9,18 @@ from ..fitting import Fit
 from ..inference import effective_count as count_labels, noise_variance
 from ..models import LinearSmoother
 from ._data import points
-from ._style import BLUE, ORANGE, axes, grid, ink, legend, require_one, x_label, y_label
+from ._style import (
+    BLUE,
+    ORANGE,
+    axes,
+    category_columns,
+    grid,
+    ink,
+    legend,
+    require_one,
+    x_label,
+    y_label,
+)
 
 
 def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
@@ -36,7 +47,7 @@ def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
     """
     require_one(result)
     ax = axes(ax)
-    one = result.x.shape[1] == 1
+    one = result.x.shape[1] == 1 and not category_columns(result)
     fitted = np.asarray(result(result.x))
     across = np.asarray(result.x[:, 0]) if one else fitted
     points(across, np.asarray(result.y) - fitted, ax=ax, label="residuals")

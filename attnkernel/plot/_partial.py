@@ -1,7 +1,7 @@
 """The fit along one column, the other columns held constant."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,7 +12,18 @@ from ..inference import Bands, bands
 from ..models import LinearSmoother
 from ._diagnostics import rug
 from ._fit import band_label, shade
-from ._style import BLUE, ORANGE, axes, grid, legend, literal, require_one, x_label, y_label
+from ._style import (
+    BLUE,
+    ORANGE,
+    axes,
+    category_columns,
+    grid,
+    legend,
+    literal,
+    require_one,
+    x_label,
+    y_label,
+)
 
 MAX_NAMED_COLUMNS = 4  # of those held constant, in a legend
 
@@ -59,19 +70,39 @@ def partial(
     require_level("level", level)
     if at is not None and not isinstance(at, Mapping):
         raise ValueError(f"at must be a dictionary, such as {{2: 40.0}}; got {at!r}.")
-    dim = result.x.shape[1]
     column = _column_number(result, column)
     given = {_column_number(result, other): value for other, value in (at or {}).items()}
     if column in given:
         raise ValueError(f"Column {column} varies: at= is for the other columns; got {at}.")
     at = {other: _to_code(result, other, value) for other, value in given.items()}
     ax = axes(ax)
+    line = slice_along(result, column, at)
+    found = None
+    if band:
+        model = result.model  # `bands` refuses one that is no linear smoother
+        corrected = isinstance(model, LinearSmoother) and has_bias_correction(result)
+        found = bands(result, line.rows, level=level, corrected=corrected)
+    draw_slice(result, line, np.asarray(result(line.rows)), found, ax)
+    return ax
+
+
+class Slice(NamedTuple):
+    """Inputs along one column, the other columns held constant."""
+
+    column: int
+    along: np.ndarray  # the values of that column, shape (m,): a grid, or codes of categories
+    rows: np.ndarray  # the inputs, shape (m, dim)
+    held: dict[int, float]  # the values of the other columns
+    is_category: bool
+
+
+def slice_along(result: Fit, column: int, at: Mapping[int, float] | None = None) -> Slice:
+    """Returns the inputs along a column; the others are as in `at`, or typical of their column."""
+    dim = result.x.shape[1]
     x = np.asarray(result.x)
-    model = result.model
-    names = set(model.category_counts(dim)) if isinstance(model, LinearSmoother) else set()
-    names |= {each for each in range(dim) if _categories_of(result, each) is not None}
+    names = category_columns(result)
     held = {
-        other: at.get(other, _typical_value(x[:, other], other in names))
+        other: (at or {}).get(other, _typical_value(x[:, other], other in names))
         for other in range(dim)
         if other != column
     }
@@ -80,33 +111,45 @@ def partial(
     rows[:, column] = along
     for other, value in held.items():
         rows[:, other] = value
-    predicted = np.asarray(result(rows))
-    found = None
-    if band:
-        model = result.model  # `bands` refuses one that is no linear smoother
-        corrected = isinstance(model, LinearSmoother) and model.bias_corrected(*x.shape) is not None
-        found = bands(result, rows, level=level, corrected=corrected)
-    if column in names:
-        if found is not None:
-            _draw_bars(along, found, ax)
-        ax.plot(along, predicted, "o", color=ORANGE, markersize=5.0, label="fit", zorder=3)
-        ax.set_xticks(along, [_value_text(result, column, float(code)) for code in along])
+    return Slice(column, along, rows, held, column in names)
+
+
+def has_bias_correction(result: Fit) -> bool:
+    """Whether the linear smoother of a fit has a robust bias correction."""
+    return result.model.bias_corrected(*result.x.shape) is not None
+
+
+def draw_slice(
+    result: Fit, line: Slice, predicted: np.ndarray, band: Bands | None, ax: Axes
+) -> None:
+    """Draws predictions along a slice, and a band at the same inputs: curves, or points with bars
+    at categories."""
+    if line.is_category:
+        if band is not None:
+            _draw_bars(line.along, band, ax)
+        ax.plot(line.along, predicted, "o", color=ORANGE, markersize=5.0, label="fit", zorder=3)
+        ticks = [_value_text(result, line.column, float(code)) for code in line.along]
+        ax.set_xticks(line.along, ticks)
         ax.margins(x=0.15)
     else:
-        if found is not None:
-            shade(along, found, ax, BLUE, "-", zorder=0.1)
-        ax.plot(along, predicted, color=ORANGE, label="fit", zorder=3)
-        rug(x[:, column], ax)
+        if band is not None:
+            shade(line.along, band, ax, BLUE, "-", zorder=0.1)
+        ax.plot(line.along, predicted, color=ORANGE, label="fit", zorder=3)
+        rug(np.asarray(result.x[:, line.column]), ax)
     _limit_to_data(ax, np.asarray(result.y), predicted)
-    first = list(held.items())[:MAX_NAMED_COLUMNS]
+    legend(ax, f"at {held_text(result, line)}" if line.held else None)
+    ax.set(xlabel=x_label(result, line.column), ylabel=y_label(result))
+
+
+def held_text(result: Fit, line: Slice) -> str:
+    """Returns the values of the other columns, as in `age = 40, sex = female`."""
+    first = list(line.held.items())[:MAX_NAMED_COLUMNS]
     title = ", ".join(
         f"{x_label(result, c)} = {_value_text(result, c, value)}" for c, value in first
     )
-    if len(held) > MAX_NAMED_COLUMNS:
-        title += f", and {len(held) - MAX_NAMED_COLUMNS} more"
-    legend(ax, f"at {title}" if held else None)
-    ax.set(xlabel=x_label(result, column), ylabel=y_label(result))
-    return ax
+    if len(line.held) > MAX_NAMED_COLUMNS:
+        title += f", and {len(line.held) - MAX_NAMED_COLUMNS} more"
+    return title
 
 
 def _column_number(result: Fit, column: Any) -> int:

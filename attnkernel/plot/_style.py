@@ -16,6 +16,7 @@ from .._core.arrays import as_points, require_finite
 from .._core.pandas_frames import display_names
 from .._core.validation import as_integer, require_instance, require_string
 from ..fitting import Fit
+from ..models import LinearSmoother
 
 GREY, BLUE, ORANGE, GREEN, PURPLE, SKY = (
     "#767676",
@@ -130,6 +131,13 @@ def require_one(result: Fit) -> None:
 def legend(ax: Axes, title: str | None = None) -> None:
     """Draws a legend that stays legible over points and areas."""
     ax.legend(title=title, frameon=True, framealpha=0.85, edgecolor="none")
+
+
+def category_columns(result: Fit) -> set[int]:
+    """Returns the columns of inputs that hold codes of categories, by the kernel or by names."""
+    dim, model = result.x.shape[1], result.model
+    found = set(model.category_counts(dim)) if isinstance(model, LinearSmoother) else set()
+    return found | {c for c, words in enumerate(result.x_categories or ()) if words is not None}
 
 
 def x_label(result: Fit, column: int = 0) -> str:

@@ -1,0 +1,225 @@
+"""A regression of any table: the fit with its band, the effect of each column, and a report."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+import pydantic
+from jaxtyping import PRNGKeyArray
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+from attnkernel.inference._kernel_parameters import natural_parameters
+from attnkernel.plot._partial import draw_slice, held_text
+
+from ..column_model import ColumnModel
+from ..config_fields import Data, Name
+from ..effects import (
+    VALUES_AT,
+    Effect,
+    arrays_of,
+    effects_of_columns,
+    rows_of_values,
+    table_of_numbers,
+    table_of_parameters,
+    table_of_values,
+    unreliable_effects,
+)
+from ..figures import legend
+from ..monitor import NO_MONITOR, Monitor
+from ..report_page import Picture, Section, Table, write_page
+from ..run import Run
+from ..study import Keys, Study, describe, load
+
+OBJECTIVES = {"leave_one_out": ak.LeaveOneOut, "aicc": ak.AICc, "gcv": ak.GCV}
+AT_BOUND = 0.99  # of a bound: a parameter from there on is at it
+SHAPE = ("is constant", "is linear", "is a parabola")  # of ŷ along a column of infinite lengthscale
+EFFECT_WORDS = (
+    "Each figure shows the fit along one column. The other columns are held at their median, or at "
+    "their most frequent category. "
+)
+BAND_WORDS = (
+    "The band is {band}: it covers the mean at one value, not the whole curve at once, and does "
+    "not include the choice of the lengthscales."
+)
+PARAMETER_WORDS = (
+    "A lengthscale is a standard deviation of the Gaussian kernel, or the scale of another, in the "
+    "units of its column. A bandwidth of a category is the weight of other categories: at 0, they "
+    "have none."
+)
+
+
+class Results(NamedTuple):
+    """The fit, its report, its effects along grids, and the same at a few values for tables."""
+
+    data: ak.data.Dataset
+    fit: ak.Fit
+    report: ak.inference.Report
+    effects: list[Effect]
+    values: list[Effect]
+
+
+class Regression(Study):
+    """The mean of y given columns of quantities, dates and categories, and how certain it is."""
+
+    study: Literal["regression"]
+    name: Name = "regression"
+    precision: Literal["float32", "float64"] = "float64"
+    data: Data
+    model: ColumnModel = ColumnModel()
+    objective: Literal["leave_one_out", "aicc", "gcv"] = "leave_one_out"
+    level: Annotated[float, pydantic.Field(gt=0, lt=1)] = pydantic.Field(
+        default=0.95, description="of the pointwise bands"
+    )
+
+    def check(self) -> None:
+        load(self.data, self.keys().next(), with_words=True)
+
+    def run(self, run: Run) -> None:
+        with warnings.catch_warnings():  # the notes and the table of numbers say it in their words
+            warnings.simplefilter("ignore", ak.ExtrapolationWarning)
+            super().run(run)
+
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
+        data = load(self.data, Keys(key).next(), with_words=True)
+        with monitor.timed("fit"):
+            objective = OBJECTIVES[self.objective]()
+            fit = ak.fit(self.model.make(data), data.x, data.y, objective=objective)
+        fit = fit.named(data.x_names, data.y_name, data.categories or None)
+        effects, values = effects_of_columns(fit, self.level)
+        return Results(data, fit, ak.summarise(fit), effects, values)
+
+    def report(self, results: Results, run: Run) -> None:
+        data, found = results.data, results.report
+        if data.dropped:
+            rows = "1 row" if data.dropped == 1 else f"{data.dropped} rows"
+            run.note([f"{rows} with missing cells left out; {len(data.y)} remain."])
+        bound = ak.fitting.Result.AT_BOUND.message  # said of each parameter in the table
+        run.note([each for each in found.warnings if not each.startswith(bound)])
+        run.note(unreliable_effects(results.fit, results.effects))
+        parameters = self._parameters(results)
+        values = [row for each in results.values for row in rows_of_values(results.fit, each)]
+        numbers = {
+            "criterion": found.loss,
+            "r_squared": found.r_squared,
+            "residual_sd": found.residual_sd,
+            "degrees_of_freedom": found.trace,
+            "residual_degrees_of_freedom": found.residual_df,
+        }
+        shown = table_of_numbers(found, self.objective)
+        columns, cells = table_of_values(values, self.level)
+        run.table(f"{self.name}: {found.smoother}, {found.rows} rows", ["", ""], shown[1])
+        run.table("parameters", *table_of_parameters(parameters))
+        run.table(f"fitted values, {VALUES_AT}", columns, cells)
+        run.summary(
+            {
+                "data": describe(data),
+                "model": found.smoother,
+                "kernel": found.kernel,
+                "objective": self.objective,
+                **numbers,
+                "parameters": parameters,
+                "values": values,
+            }
+        )
+        self._write_page(run, results, [shown, (columns, cells), table_of_parameters(parameters)])
+
+    def _write_page(self, run: Run, results: Results, tables: Sequence[Table]) -> None:
+        """Draws the figures and writes `report.html`; `tables`: numbers, values, parameters."""
+        data, found = results.data, results.report
+        numbers, values, parameters = tables
+        about_band = BAND_WORDS.format(band=results.effects[0].band.description)
+        sections = [
+            Section("Numbers", tables=[numbers]),
+            Section(
+                "Fit and residuals",
+                about_band if len(results.effects) == 1 else "",
+                pictures=self._draw_fit(run, results),
+            ),
+            Section(
+                "Effect of each column",
+                EFFECT_WORDS + about_band,
+                pictures=self._draw_effects(run, results),
+            ),
+            Section("Fitted values", self._words_of_values(results), tables=[values]),
+            Section(
+                "Parameters",
+                f"Kernel: {found.kernel}, columns counted from 0. {PARAMETER_WORDS}",
+                tables=[parameters],
+            ),
+        ]
+        given = ", ".join(data.x_names)
+        lead = f"{found.smoother.capitalize()} regression of {data.y_name} on {given}: "
+        lead += f"{found.rows} rows"
+        lead += f", and {data.dropped} left out, with missing cells." if data.dropped else "."
+        write_page(run, f"{data.y_name}: {self.name}", lead, sections, is_dark=self.style == "dark")
+
+    def _words_of_values(self, results: Results) -> str:
+        """Returns the text above the table of fitted values."""
+        words = f"{VALUES_AT.capitalize()}."
+        if not results.effects[0].band.is_bias_corrected:
+            return words
+        return f"{words} Errors and limits are of the bias-corrected fit, not centred at the fit."
+
+    def _parameters(self, results: Results) -> list[dict[str, Any]]:
+        """Returns each parameter of the kernel, with what it means at a bound of its search."""
+        fit = results.fit
+        ends = fit.model.search_box(fit.x)
+        names = results.data.x_names
+        lower, upper = (natural_parameters(end.kernel, names) for end in ends)
+        found = []
+        for name, value in results.report.parameters.items():
+            note = ""
+            if value >= AT_BOUND * upper[name]:
+                shape = SHAPE[self.model.order if name.startswith("lengthscale") else 0]
+                note = f"at its upper bound: the fit {shape} in this column"
+            elif AT_BOUND * value <= lower[name]:
+                is_length = name.startswith("lengthscale")
+                own = "nearly the nearest rows alone" if is_length else "each category alone"
+                note = f"at its lower bound: the fit averages {own}"
+            found.append({"parameter": name, "value": value, "at_bound": note})
+        return found
+
+    def _draw_fit(self, run: Run, results: Results) -> list[Picture]:
+        """Draws the fit and its residuals; for several columns, observed against left-out."""
+        data, fit = results.data, results.fit
+        figure, other = Figure(figsize=(5.6, 3.6)), Figure(figsize=(5.6, 3.6))
+        ax, arrays = figure.subplots(), {"x": data.x, "y": data.y}
+        if len(results.effects) == 1:
+            (effect,) = results.effects
+            ak.plot.points(data.x, data.y, ax=ax)
+            draw_slice(fit, effect.line, effect.predicted, effect.band, ax)
+            if (inside := ax.get_legend()) is not None:
+                inside.remove()
+            legend(figure, [ax], columns=2)
+            arrays |= arrays_of(effect)
+            caption = f"Observations, and the fit with its {effect.band.description} band."
+        else:
+            ak.plot.fit(fit, ax=ax)
+            caption = "Each observation against its prediction from all other rows."
+        ax.set_title(f"R² = {results.report.r_squared:.3f}")
+        run.figure("fit", figure, **arrays)
+        ax = ak.plot.residuals(fit, ax=other.subplots())
+        ax.set_title(f"residual sd = {results.report.residual_sd:.4g}")
+        run.figure("residuals", other, x=data.x, residuals=data.y - fit(data.x))
+        return [
+            Picture("fit", caption),
+            Picture("residuals", "Residuals, with the local standard deviation of the noise."),
+        ]
+
+    def _draw_effects(self, run: Run, results: Results) -> list[Picture]:
+        """Draws the effect of each column, if there are several."""
+        if len(results.effects) == 1:
+            return []
+        pictures = []
+        for number, effect in enumerate(results.effects, start=1):
+            figure = Figure(figsize=(5.6, 3.6))
+            ax = figure.subplots()
+            draw_slice(results.fit, effect.line, effect.predicted, effect.band, ax)
+            column = ak.plot.literal(results.data.x_names[effect.line.column])
+            ax.set_title(f"effect of {column}")
+            run.figure(f"effect_{number}", figure, **arrays_of(effect))
+            pictures.append(
+                Picture(f"effect_{number}", f"At {held_text(results.fit, effect.line)}.")
+            )
+        return pictures

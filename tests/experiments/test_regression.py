@@ -1,0 +1,197 @@
+"""The study `regression` and the command `fit`: any table from the shell, against `ak.fit`."""
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+from datetime import date, timedelta
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from paths import ROOT
+
+import attnkernel as ak
+from experiments import formula
+from experiments.__main__ import main
+from experiments.column_model import ColumnModel
+from experiments.config_source import ConfigError
+from experiments.runner import load
+
+START = date(2020, 5, 1)
+KINDS = ("ash", "elm", "oak")
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory):
+    """A folder with trees.csv, as a spreadsheet in German saves it, and its complete rows."""
+    random = np.random.default_rng(0)
+    lines, rows = ["day;kind;stem height;width"], []
+    for i in range(37):
+        day, kind, height = i * 7 % 100, i % 3, round(random.uniform(1, 9), 2)
+        width = round(0.02 * day + [0.3, 0.0, 0.5][kind] + 0.4 * random.normal(), 3)
+        shown = [f"{START + timedelta(days=day)}", KINDS[kind]]
+        shown += [str(number).replace(".", ",") for number in (height, width)]
+        if i in (3, 17, 30):
+            shown[{3: 2, 17: 1, 30: 3}[i]] = "NA" if i == 3 else ""
+        else:
+            rows.append([day, kind, height, width])
+        lines.append(";".join(shown))
+    folder = tmp_path_factory.mktemp("trees")
+    (folder / "trees.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder, np.array(rows)
+
+
+@pytest.mark.cli
+def test_a_fit_from_the_shell(trees, x64, monkeypatch):
+    """A shell splits the formula into words, and takes `~` for the home directory."""
+    words = ["width", os.path.expanduser("~"), "day", "+", "kind", "+", "stem", "height"]
+    options = ["--delimiter", ";", "--decimal", ",", "--missing", "drop", "--order", "1"]
+    command = [sys.executable, "-m", "experiments", "fit", "trees.csv", *words, *options]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, "--out", "run"],
+        cwd=trees[0],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    run = trees[0] / "run"
+    summary = json.loads((run / "summary.json").read_text())
+    assert_equal_to_fit_of_arrays(summary, trees[1][:, :3], trees[1][:, 3])
+    data = summary["data"]
+    assert (data["rows"], data["dropped"]) == (34, 3)
+    assert data["inputs"] == ["day (days since 2020-05-01)", "kind", "stem height"]
+    assert "3 rows with missing cells left out; 34 remain." in done.stdout
+    assert "report  run/report.html" in done.stdout
+    assert_report_is_self_contained(run)
+    monkeypatch.chdir(trees[0])
+    study = load(run / "config.yaml", [])  # that of `run`
+    assert (study.study, study.name, study.model.order) == ("regression", "trees", 1)
+    assert study.data.x == ["day", "kind", "stem height"]
+    assert "report.html" in json.loads((run / "status.json").read_text())["files"]
+
+
+def assert_equal_to_fit_of_arrays(summary, x, y):
+    """The numbers of a summary are those of `ak.fit`, `ak.summarise` and `ak.bands`."""
+    quantities = ak.Gaussian(jnp.asarray(ak.normal_reference(x[:, [0, 2]]))).on(0, 2)
+    model = ak.KernelRegression(quantities * ak.AitchisonAitken(1 / 3, 3).on(1), order=1)
+    fit = ak.fit(model, x, y)
+    report = ak.summarise(fit)
+    assert summary["criterion"] == pytest.approx(float(fit.loss), rel=1e-9)
+    assert summary["r_squared"] == pytest.approx(report.r_squared, rel=1e-6)
+    assert summary["degrees_of_freedom"] == pytest.approx(report.trace, rel=1e-6)
+    found = [row["value"] for row in summary["parameters"]]
+    np.testing.assert_allclose(found, list(report.parameters.values()), rtol=1e-5)
+    days = np.quantile(x[:, 0], [0.25, 0.5, 0.75])
+    held = [np.bincount(x[:, 1].astype(int)).argmax(), np.median(x[:, 2])]
+    at = np.array([[day, *held] for day in days])
+    band = ak.bands(fit, at)
+    rows = [row for row in summary["values"] if row["column"].startswith("day")]
+    assert [row["at"] for row in rows] == list(days)
+    np.testing.assert_allclose([row["fit"] for row in rows], fit(at), rtol=1e-6)
+    for name in ("standard_error", "lower", "upper"):
+        found = [row[name] for row in rows]
+        np.testing.assert_allclose(found, getattr(band, name), rtol=1e-5, err_msg=name)
+
+
+def assert_report_is_self_contained(run):
+    """One file with all figures in it, which loads and runs nothing."""
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert not re.search(r"<script|https?:|src=\"(?!data:)|href=|url\(", page)
+    pictures = re.findall(r'src="data:image/png;base64,([^"]*)"', page)
+    files = ("fit", "residuals", "effect_1", "effect_2", "effect_3")
+    expected = [(run / "figures" / f"{name}.png").read_bytes() for name in files]
+    assert [base64.b64decode(picture) for picture in pictures] == expected
+    for words in ("3 rows with missing cells left out", "lengthscale of stem height", "elm"):
+        assert words in page
+
+
+FAULTS = [
+    ("width ~ .", [], r"no column for y: 'width'.*Try data\.delimiter: \";\""),
+    ("width ~ .", ["data.delimiter=;"], r"column 'stem height'.*Try data\.decimal: \",\""),
+    ("width ~ .", ["data.delimiter=;", "data.decimal=,"], r"'NA'.*Try data\.missing: \"drop\""),
+    ("kind ~ day", ["data.delimiter=;"], r"column 'kind': expected a finite number, got 'ash'"),
+    ("width ~ dai", ["data.delimiter=;"], r"no column for x: 'dai'; its columns are 'day', "),
+    ("width day", [], r"expected a formula, such as 'wage ~ age \+ sex'.*got 'width day'"),
+    ("width ~ day", ["model.ordr=1"], r"model\.ordr: unknown field; did you mean 'order'"),
+]
+
+
+@pytest.mark.parametrize(("words", "overrides", "sentence"), FAULTS)
+def test_wrong_fits_are_one_sentence(trees, monkeypatch, capsys, words, overrides, sentence):
+    monkeypatch.chdir(trees[0])
+    assert main(["fit", "trees.csv", words, *overrides]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert re.search(sentence, err)
+
+
+def test_a_word_among_numbers_names_the_field_that_makes_it_a_category(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "few.csv").write_text("size,y\n1,2\n2,3\nlarge,4\n5,7\n")
+    assert main(["fit", "few.csv", "y ~ size"]) == 2
+    assert "got 'large'. Correct that cell. Try data.categories: [\"size\"]." in (
+        capsys.readouterr().err
+    )
+
+
+FORMULAS = {
+    "y ~ x": ("y", ["x"]),
+    "y~x1+x2": ("y", ["x1", "x2"]),
+    "net income ~ years of school + age": ("net income", ["years of school", "age"]),
+    "`a+b` ~ `c ~ d` + e": ("a+b", ["c ~ d", "e"]),
+    "y ~ .": ("y", None),
+}
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_formulas(text):
+    assert formula.parse([text]) == FORMULAS[text]
+    assert formula.parse(text.split()) == FORMULAS[text]
+
+
+@pytest.mark.parametrize("text", ["y", "y ~", "~ x", "y ~ x ~ z", "y + x", "y ~ + x", "y ~ x +"])
+def test_what_is_no_formula_is_refused(text):
+    with pytest.raises(ConfigError, match="expected a formula, such as"):
+        formula.parse([text])
+
+
+def test_each_column_has_the_kernel_of_its_kind(x64):
+    x = np.array([[0.0, 0, 1, 5], [1, 1, 0, 7], [2, 2, 1, 6], [4, 0, 2, 9]])
+    data = ak.data.Dataset(
+        jnp.asarray(x),
+        jnp.arange(4.0),
+        categories=(None, ("a", "b", "c"), ("low", "middle", "high"), None),
+        ordered=(False, False, True, False),
+    )
+    kernel = ColumnModel(order=2).make(data).kernel
+    assert ak.inference._kernel_parameters.kernel_expression(kernel) == (
+        "Gaussian.on(0, 3) * AitchisonAitken.on(1) * LiRacineOrdered.on(2)"
+    )
+    rough = ColumnModel(kernel="laplace").make(data).kernel
+    assert ak.inference._kernel_parameters.kernel_expression(rough) == (
+        "Laplace.on(0) * Laplace.on(3) * AitchisonAitken.on(1) * LiRacineOrdered.on(2)"
+    )
+
+
+def test_one_column_is_drawn_with_its_band_and_equals_its_own_study(run_study):
+    overrides = ("data.name=mcycle", "data.x=times", "data.y=accel", "model.order=0", "level=0.9")
+    run = run_study("regression", *overrides, style="dark")
+    found = run.summary
+    assert (found["kernel"], found["data"]["dropped"]) == ("Gaussian", 0)
+    assert set(run.figures) == {"fit", "residuals"}
+    arrays = run.arrays("fit")
+    kept = json.loads((ROOT / "docs" / "summaries" / "mcycle.json").read_text())["summary"]
+    assert found["criterion"] == pytest.approx(kept["criterion"], rel=1e-9)
+    assert found["parameters"][0]["value"] == pytest.approx(kept["lengthscale"], rel=1e-6)
+    assert np.all(arrays["lower"] < arrays["centre"])
+    labels = run.figures["fit"].legends[0].get_texts()
+    assert "90 % pointwise band, bias-corrected" in [text.get_text() for text in labels]
