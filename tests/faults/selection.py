@@ -9,7 +9,7 @@ from pathlib import Path
 
 # folders of tests, lower layers first, and the package that each of them mirrors
 PACKAGES = (
-    *("_core", "kernels", "priors", "rules", "families", "data", "methods", "attention"),
+    *("_core", "kernels", "priors", "rules", "families", "losses", "data", "methods", "attention"),
     *("nn", "models", "objectives", "fitting", "inference", "plot", "sklearn"),
 )
 LAYERS = {name.removeprefix("_"): f"attnkernel.{name}" for name in PACKAGES}
