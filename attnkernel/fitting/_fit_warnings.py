@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from .._core.pandas_frames import Categories, Names
+from ..kernels import On
 from ..models import Smoother
 from ._outcome import Result, Starts
 
@@ -57,17 +58,40 @@ def find_best_start(starts: Starts) -> Any:
 def parameters_on_bounds(starts: Starts, x_names: Names | None) -> list[tuple[str, int]]:
     """Returns the parameters of the best start on a bound, and which: −1 the lower, 1 the upper.
 
-    A parameter with one entry for each column of x is named by the column.
+    A parameter with one entry for each column of its kernel, or of a kernel of one column of
+    several, is named by the column.
     """
-    found, names = [], x_names or ()
+    found: list[tuple[str, int]] = []
     best = find_best_start(starts)
     for path, leaf in jax.tree_util.tree_leaves_with_path(starts.edges):
         sides = np.asarray(leaf)[best]
+        names = _columns_of_parameter(starts.end, path, x_names or ())
+        has_column = len(x_names or ()) > 1 and (
+            sides.shape == (len(names),) or (sides.shape, len(names)) == ((), 1)
+        )
         for at in np.argwhere(sides):
-            is_per_column = len(names) > 1 and sides.shape == (len(names),)
-            place = f" of {names[at[0]]}" if is_per_column else f"{list(map(int, at)) or ''}"
+            column = int(at[0]) if len(at) else 0
+            place = f" of {names[column]}" if has_column else f"{list(map(int, at)) or ''}"
             found.append((f"{_parameter_name(path)}{place}", int(sides[tuple(at)])))
     return found
+
+
+def _columns_of_parameter(model: Any, path: Any, names: Names) -> Names:
+    """Returns the names of the columns that the kernel with a parameter sees: those of the last
+    `On` on the way from the model to the parameter. `path`: its JAX key path."""
+    for key in path:
+        columns = model.columns if isinstance(model, On) and names else None
+        names = names if columns is None else tuple(names[int(column)] for column in columns)
+        model = _child(model, key)
+    return names
+
+
+def _child(node: Any, key: Any) -> Any:
+    """Returns the part of a tree at a key of a JAX key path: a field, or an entry of a sequence or
+    dictionary."""
+    if hasattr(key, "name"):
+        return getattr(node, key.name)
+    return node[key.idx if hasattr(key, "idx") else key.key]
 
 
 def parameters_without_slope(starts: Starts) -> list[str]:
@@ -94,11 +118,12 @@ def _bound_advice(starts: Starts, x_names: Names | None) -> str:
         for word, side in (("lower", -1), ("upper", 1))
         if (names := [name for name, at in on_bounds if at == side])
     ]
-    advice = (
-        " On the upper bound of its lengthscale y hardly depends on a column: drop the column."
-        if any("lengthscale" in name and side == 1 for name, side in on_bounds)
-        else ""
-    )
+    advice = ""
+    if any("lengthscale" in name and side == 1 for name, side in on_bounds):
+        shape = {1: "is linear in", 2: "is quadratic in"}.get(getattr(starts.end, "order", 0))
+        advice = f" On the upper bound of its lengthscale the fit {shape} a column."
+        if shape is None:
+            advice = " On the upper bound of its lengthscale y hardly depends on a column: drop it."
     return f"{''.join(parts)}{advice} Or widen bounds= of ak.fit."
 
 

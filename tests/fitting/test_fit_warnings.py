@@ -26,6 +26,27 @@ def test_default_objective_is_leave_one_out_and_is_named():
     assert all(result.message.endswith(".") for result in Result)
 
 
+@pytest.mark.parametrize(
+    ("order", "advice"), [(0, r"hardly depends on a column: drop it\."), (1, r"is linear in a col")]
+)
+def test_parameters_on_bounds_are_named_by_the_columns_of_their_kernel(order, advice):
+    rng = np.random.default_rng(5)
+    kind = pandas.Categorical(rng.choice(["a", "b"], 43))
+    columns = {"age": rng.uniform(0, 9, 43), "kind": kind, "hours": rng.uniform(0, 9, 43)}
+    frame = pandas.DataFrame(columns)
+    y = np.sin(frame["age"]) + 0.05 * rng.normal(size=43)
+
+    def model(age, hours, kind):
+        quantities = ak.Gaussian(np.array([age, hours])).on("age", "hours")
+        return ak.KernelRegression(quantities * ak.LiRacine(kind).on("kind"), order=order)
+
+    bounds = (model(0.1, 0.1, 0.1), model(5.0, 2.0, 0.3))
+    with pytest.warns(ak.FitWarning, match=advice):
+        fit = ak.fit(model(0.5, 1.0, 0.2), frame, y, bounds=bounds, starts=1)
+    named = ["kernel.first.kernel.lengthscale of hours", "kernel.second.kernel.bandwidth of kind"]
+    assert fit.on_bounds() == named
+
+
 def test_one_warning_names_the_columns_of_categories_and_a_product_kernel():
     rng = np.random.default_rng(1)
     size = rng.uniform(0, 3, 31)
