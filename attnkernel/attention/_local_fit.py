@@ -21,7 +21,7 @@ class LocalFit(eqx.Module):
       and for p = 2 the coefficients of $d_a d_b$, a ≤ b.
     - `influence`: $S^{-1} e_1$, shape (*batch, queries, terms). The effective kernel, the weight of
       value j in the fit, is $w_j\, \varphi(k_j - q)^\top S^{-1} e_1 / \sum_l w_l$.
-    - `log_mass`: $\log \sum_j w_j$.
+    - `log_mass`: $\log \sum_j w_j$; `empty`: whether no label has weight, so that it is −∞.
     - `condition`: the sum of the inverse eigenvalues of S, scaled to a diagonal of 1. Its minimum
       is the number of terms.
     - `deficient`: whether S is singular to rounding (rank-deficient), so that a ridge was added.
@@ -43,6 +43,11 @@ class LocalFit(eqx.Module):
     condition: Float[Array, "*batch queries"]
     deficient: Bool[Array, "*batch queries"]
     extrapolates: Bool[Array, "*batch queries"]
+
+    @property
+    def empty(self) -> Bool[Array, "*batch queries"]:
+        """Whether no label has weight."""
+        return jnp.isneginf(self.log_mass)
 
 
 class ExtrapolationWarning(UserWarning):

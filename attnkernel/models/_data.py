@@ -1,5 +1,6 @@
-"""Arguments of all regressions: checks of parts, data and weights; bounds of a kernel."""
+"""Arguments of all regressions: checks of parts, data and weights; bounds of their parts."""
 
+import operator
 from typing import Any
 
 import equinox as eqx
@@ -91,8 +92,8 @@ def read_predictions(predicted: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
     return mean, labels
 
 
-def with_kernel_bounds(model: Any, kernels: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Returns a model at its lower and upper bounds: those of its kernel, all other leaves free."""
+def with_bounds_of(field: str, model: Any, bounds: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Returns a model at its lower and upper bounds: `bounds` of a field, all other leaves free."""
     lower, upper = unbounded(model)
-    where = lambda tree: tree.kernel  # noqa: E731
-    return eqx.tree_at(where, lower, kernels[0]), eqx.tree_at(where, upper, kernels[1])
+    where = operator.attrgetter(field)
+    return eqx.tree_at(where, lower, bounds[0]), eqx.tree_at(where, upper, bounds[1])

@@ -157,15 +157,6 @@ class LinearSmoother(Smoother):
         no = jnp.zeros_like(empty)
         return DataSupport(empty, no, no)
 
-    def bias_corrected(self, rows: ArrayLike, dim: int) -> "LinearSmoother | None":
-        """The smoother whose fit is the centre of a bias-corrected band.
-
-        None, the default: the model has no such correction, and `ak.bands` needs `corrected=False`.
-
-        **Arguments:** `rows`: n; `dim`: the number of columns of x.
-        """
-        return None
-
     def local_mean(self, factor: ArrayLike) -> "LinearSmoother | None":
         """The local mean by which `ak.noise_variance` averages squared residuals.
 

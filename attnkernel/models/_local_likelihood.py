@@ -4,13 +4,10 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import wider_dtype
-from .._core.host_arrays import AnyArray
-from .._core.regression_data import as_weights
 from .._core.validation import require_instance
 from ..attention import LikelihoodFit
 from ..attention._auto import Auto
@@ -22,19 +19,14 @@ from ..families import Family
 from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._data import (
-    read_data,
-    read_predictions,
-    require_parts,
-    with_kernel_bounds,
-    with_weights,
-)
-from ._empty import OnEmpty, fill_empty, known_policy
+from ._data import read_data, read_predictions, require_parts, with_weights
+from ._empty import OnEmpty, known_policy
+from ._local_regression import LocalRegression, support_of
 from ._prediction import predict
-from ._smoother import DataSupport, Smoother
+from ._smoother import DataSupport
 
 
-class LocalLikelihood(Smoother):
+class LocalLikelihood(LocalRegression):
     r"""Local likelihood: a generalised linear model, fitted around each input.
 
     $$ \hat\mu(x) = g^{-1}(\hat\beta_0), \qquad \hat\beta = \arg\max_\beta \sum_j
@@ -122,14 +114,10 @@ class LocalLikelihood(Smoother):
         **Raises:** `ValueError` if shapes do not fit together, a weight is negative, or the family
         has no such label.
         """
-        q, k, v = read_data(x_new, x, y, weights, self.kernel)
-        self.check_labels(v)
-        weights = None if weights is None else as_weights(weights, k.shape[0])
-        found = predict(self, q, k, v, prior, weights, has_one_label=np.ndim(y) == 1)
-        out, deficient, extrapolates = found
+        out, deficient, extrapolates = predict(self, x_new, x, y, prior, weights)
         if self.order > 0:
-            dtype = wider_dtype(q.dtype)
-            warn_of_extrapolation(self.description, deficient, extrapolates, dtype)
+            flags = deficient, extrapolates
+            warn_of_extrapolation(self.description, *flags, wider_dtype(out.dtype))
         return out
 
     def local_fit(
@@ -168,7 +156,7 @@ class LocalLikelihood(Smoother):
         prior: Prior | None,
     ) -> tuple[Float[Array, "m out"], LikelihoodFit]:
         """Means at queries, and their polynomials, of checked arrays."""
-        parts = self._local_parts(k, prior)
+        parts = self.polynomial_kwargs(k, prior)
         if self.order and parts["columns"]:
             local = local_likelihood(q, k, v, **parts)
             return self.family.mean(local.coefficients[:, 0]), local
@@ -191,20 +179,8 @@ class LocalLikelihood(Smoother):
         is_relative: bool,
     ) -> InfluenceSums:
         """Sums of the influence of labels at queries; arguments as for `influence_sums`."""
-        parts = self._local_parts(k, prior)
+        parts = self.polynomial_kwargs(k, prior)
         return influence_sums(q, k, sd, z, local, is_relative=is_relative, **parts)
-
-    def filled(
-        self,
-        out: Float[Array, "m out"],
-        local: LikelihoodFit,
-        q: Float[Array, "m dim"],
-        k: Float[Array, "n dim"],
-        v: Float[Array, "n out"],
-        prior: Prior | None,
-    ) -> Float[Array, "m out"]:
-        """Means with `on_empty` applied where no label has weight."""
-        return fill_empty(out, local.empty, q, k, v, prior, self.on_empty).astype(q.dtype)
 
     def data_support(
         self,
@@ -218,7 +194,7 @@ class LocalLikelihood(Smoother):
         q, k, _ = read_data(x_new, x, x, weights, self.kernel, "x")
         middle = self.family.inside(jnp.full((len(k), 1), 0.5, k.dtype))
         _, local = self.fitted(q, k, middle, with_weights(prior, weights, k))
-        return DataSupport(local.empty, local.deficient, local.extrapolates)
+        return support_of(local)
 
     def check_labels(self, y: ArrayLike) -> None:
         """Raises `ValueError` for labels that the family does not have."""
@@ -227,43 +203,8 @@ class LocalLikelihood(Smoother):
     @property
     def description(self) -> str:
         """Such as `local linear, Binomial`."""
-        return f"{('local constant', 'local linear', 'local quadratic')[self.order]}, " + (
-            type(self.family).__name__
-        )
+        return f"{super().description}, {type(self.family).__name__}"
 
-    def bias_corrected(self, rows: ArrayLike, dim: int) -> "LocalLikelihood | None":
-        r"""The local quadratic fit with $n^{1/(d + 4) - 1/(d + 3)}$ times the lengthscales.
-
-        None for order 2, above which there is no higher one. See `ak.bands`.
-        """
-        if self.order == 2:
-            return None
-        n = jnp.asarray(rows, float)
-        kernel = self.kernel.rescaled(n ** (1.0 / (dim + 4) - 1.0 / (dim + 3)))
-        parts = {"family": self.family, "rule": self.rule, "on_empty": self.on_empty}
-        return LocalLikelihood(kernel, order=2, **parts)
-
-    def category_counts(self, dim: int) -> dict[int, int | None]:
-        """The columns of x that hold codes of categories, those of the kernel."""
-        return self.kernel.category_counts(dim)
-
-    @property
-    def can_pad_rows(self) -> bool:
-        """Whether the kernel is pairwise."""
-        return self.kernel.is_pairwise
-
-    def search_box(
-        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
-    ) -> tuple["LocalLikelihood", "LocalLikelihood"]:
-        """The box for a fit, as two models: the kernel's `search_box(x)`, all else free."""
-        return with_kernel_bounds(self, self.kernel.search_box(x, weights))
-
-    def _local_parts(self, k: Float[Array, "n dim"], prior: Prior | None) -> dict[str, Any]:
-        """Returns the keyword arguments of `local_likelihood`; k: the labelled inputs.
-
-        The polynomial uses the columns that are quantities.
-        """
-        names = self.kernel.category_counts(k.shape[1])
-        columns = tuple(column for column in range(k.shape[1]) if column not in names)
-        parts = {"family": self.family, "kernel": self.kernel, "prior": prior, "rule": self.rule}
-        return parts | {"order": self.order, "columns": columns}
+    def polynomial_kwargs(self, k: Float[Array, "n dim"], prior: Prior | None) -> dict[str, Any]:
+        """The keyword arguments of `local_likelihood`; k: the labelled inputs."""
+        return super().polynomial_kwargs(k, prior) | {"family": self.family}

@@ -11,29 +11,23 @@ from jaxtyping import Array, Float
 from ..attention._effective_kernel import apply_effective_kernel
 from ..attention._local_fit import LocalFit
 from ..attention._local_polynomial import local_polynomial
-from ..kernels import Kernel
 from ..kernels._base import checked_log_pair
 from ..methods import Method
 from ..priors import Prior
-from ..rules import Rule, Softmax
-from ._empty import OnEmpty, fill_empty
+from ..rules import Softmax
 from ._linear_smoother import LinearSmoother
-from ._smoother import DataSupport
+from ._local_regression import LocalRegression
 
 MIN_LABELS_BY_WEIGHTS = 16  # labels of a row, from which a local polynomial sums them by weights
 
 
-class LocalSmoother(LinearSmoother):
+class LocalSmoother(LocalRegression, LinearSmoother):
     """A linear smoother by local polynomials: fits of queries q to labels v at inputs k.
 
     Its fields are those of `KernelRegression`.
     """
 
-    kernel: eqx.AbstractVar[Kernel]
-    rule: eqx.AbstractVar[Rule]
     method: eqx.AbstractVar[Method]
-    order: eqx.AbstractVar[int]
-    on_empty: eqx.AbstractVar[OnEmpty]
 
     def fitted(
         self, q: Array, k: Array, v: Array, prior: Prior | None, wants_slopes: bool = False
@@ -48,26 +42,19 @@ class LocalSmoother(LinearSmoother):
         local = self.polynomials(q, k, v[:, :0], prior)
         centre = jax.lax.stop_gradient(jnp.mean(v, axis=0, keepdims=True))
         out = centre + apply_effective_kernel(
-            q, k, v - centre, local, power=1, **self._local_parts(k, prior)
+            q, k, v - centre, local, power=1, **self.polynomial_kwargs(k, prior)
         )
-        return jnp.where(jnp.isneginf(local.log_mass)[:, None], 0.0, out), local
-
-    def filled(
-        self, out: Array, local: LocalFit, q: Array, k: Array, v: Array, prior: Prior | None
-    ) -> Float[Array, "m out"]:
-        """Fits with `on_empty` applied where no label has weight."""
-        empty = jnp.isneginf(local.log_mass)
-        return fill_empty(out, empty, q, k, v, prior, self.on_empty).astype(q.dtype)
+        return jnp.where(local.empty[:, None], 0.0, out), local
 
     def sum_of_squares(
         self, q: Array, k: Array, v: Array, local: LocalFit, prior: Prior | None
     ) -> Float[Array, "m out"]:
         r"""$\sum_j L_j(x)^2 v_j$ at queries, from their polynomials."""
-        return apply_effective_kernel(q, k, v, local, power=2, **self._local_parts(k, prior))
+        return apply_effective_kernel(q, k, v, local, power=2, **self.polynomial_kwargs(k, prior))
 
     def polynomials(self, q: Array, k: Array, v: Array, prior: Prior | None) -> LocalFit:
         """The local polynomials at queries, of checked arrays."""
-        return local_polynomial(q, k, v, **self._local_parts(k, prior))
+        return local_polynomial(q, k, v, **self.polynomial_kwargs(k, prior))
 
     def require_softmax(self) -> None:
         """Raises `ValueError` unless weights are independent of each other up to their sum."""
@@ -77,15 +64,9 @@ class LocalSmoother(LinearSmoother):
                 f"other: rule=ak.Softmax(); got {self.rule!r}."
             )
 
-    def _local_parts(self, k: Float[Array, "n dim"], prior: Prior | None) -> dict[str, Any]:
-        """Returns the keyword arguments of `local_polynomial`; k: the labelled inputs."""
-        parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule, "method": self.method}
-        return parts | {"order": self.order, "columns": self._columns_of_quantities(k)}
-
-    def _columns_of_quantities(self, k: Float[Array, "n dim"]) -> tuple[int, ...]:
-        """Returns the indices of the numeric columns, the variables of the local polynomial."""
-        names = self.kernel.category_counts(k.shape[1])
-        return tuple(column for column in range(k.shape[1]) if column not in names)
+    def polynomial_kwargs(self, k: Float[Array, "n dim"], prior: Prior | None) -> dict[str, Any]:
+        """The keyword arguments of `local_polynomial`; k: the labelled inputs."""
+        return super().polynomial_kwargs(k, prior) | {"method": self.method}
 
     def leverage(
         self, k: Float[Array, "n dim"], local: LocalFit, prior: Prior | None
@@ -105,8 +86,3 @@ class LocalSmoother(LinearSmoother):
         own = self.rule.scaled_scores(jax.vmap(functools.partial(checked_log_pair, kernel))(q, k))
         rows = jnp.arange(own.shape[0])
         return own if prior is None else own + jax.vmap(prior.log_pair)(rows, rows)
-
-
-def support_of(local: LocalFit) -> DataSupport:
-    """Returns how well the data determine local polynomials."""
-    return DataSupport(jnp.isneginf(local.log_mass), local.deficient, local.extrapolates)

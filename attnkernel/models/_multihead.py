@@ -15,7 +15,7 @@ from ..kernels import Kernel
 from ..methods import Method
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._data import read_data, require_parts, with_kernel_bounds, with_weights
+from ._data import read_data, require_parts, with_bounds_of, with_weights
 from ._empty import OnEmpty, fill_empty, known_policy
 
 
@@ -125,6 +125,6 @@ class MultiheadKernelRegression(eqx.Module):
     ) -> tuple["MultiheadKernelRegression", "MultiheadKernelRegression"]:
         """The box for a fit, as two models: the kernels' `search_box(x)`, the coefficients free."""
         if not isinstance(self.kernel, PerHead):
-            return with_kernel_bounds(self, self.kernel.search_box(x, weights))
+            return with_bounds_of("kernel", self, self.kernel.search_box(x, weights))
         box = eqx.filter_vmap(lambda kernel: kernel.search_box(x, weights))(self.kernel.stack)
-        return with_kernel_bounds(self, tuple(map(PerHead, box)))
+        return with_bounds_of("kernel", self, (PerHead(box[0]), PerHead(box[1])))

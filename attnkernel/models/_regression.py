@@ -7,8 +7,6 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array, wider_dtype
-from .._core.host_arrays import AnyArray
-from .._core.regression_data import as_weights
 from ..attention import Auto, attention_weights
 from ..attention._local_fit import LocalFit, warn_of_extrapolation
 from ..attention._local_polynomial import as_order
@@ -16,9 +14,10 @@ from ..kernels import Kernel
 from ..methods import Blockwise, Dense, Method
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._data import read_data, require_parts, with_kernel_bounds, with_weights
+from ._data import read_data, require_parts, with_weights
 from ._empty import OnEmpty, known_policy
-from ._local_smoother import LocalSmoother, support_of
+from ._local_regression import support_of
+from ._local_smoother import LocalSmoother
 from ._prediction import predict
 from ._smoother import DataSupport
 
@@ -104,13 +103,10 @@ class KernelRegression(LocalSmoother):
 
         **Raises:** `ValueError` if shapes do not fit together, or a weight is negative.
         """
-        q, k, v = read_data(x_new, x, y, weights, self.kernel)
-        weights = None if weights is None else as_weights(weights, k.shape[0])
-        found = predict(self, q, k, v, prior, weights, has_one_label=np.ndim(y) == 1)
-        out, deficient, extrapolates = found
+        out, deficient, extrapolates = predict(self, x_new, x, y, prior, weights)
         if self.order > 0:
-            dtype = wider_dtype(q.dtype)
-            warn_of_extrapolation(self.description, deficient, extrapolates, dtype)
+            flags = deficient, extrapolates
+            warn_of_extrapolation(self.description, *flags, wider_dtype(out.dtype))
         return out
 
     def local_fit(
@@ -241,42 +237,15 @@ class KernelRegression(LocalSmoother):
         return support_of(self.polynomials(q, k, v[:, :0], with_weights(prior, weights, k)))
 
     @property
-    def description(self) -> str:
-        """`local constant`, `local linear` or `local quadratic`."""
-        return ("local constant", "local linear", "local quadratic")[self.order]
-
-    @property
     def has_nonnegative_weights(self) -> bool:
         """Whether the order is 0."""
         return self.order == 0
-
-    def bias_corrected(self, rows: ArrayLike, dim: int) -> "KernelRegression | None":
-        r"""The local quadratic fit with $n^{1/(d + 4) - 1/(d + 3)}$ times the lengthscales.
-
-        None for order 2, above which there is no higher one. See `ak.bands`.
-        """
-        if self.order == 2:
-            return None
-        n = jnp.asarray(rows, float)
-        kernel = self.kernel.rescaled(n ** (1.0 / (dim + 4) - 1.0 / (dim + 3)))
-        parts = {"rule": self.rule, "method": self.method, "on_empty": self.on_empty}
-        return KernelRegression(kernel, order=2, **parts)
 
     def local_mean(self, factor: ArrayLike) -> "KernelRegression":
         """The regression of order 0 with `factor` times the lengthscale."""
         return KernelRegression(self.kernel.rescaled(factor), rule=self.rule)
 
-    def category_counts(self, dim: int) -> dict[int, int | None]:
-        """The columns of x that hold codes of categories, those of the kernel."""
-        return self.kernel.category_counts(dim)
-
     @property
     def can_pad_rows(self) -> bool:
         """Whether the kernel is pairwise, and the method one that takes any mask."""
-        return self.kernel.is_pairwise and isinstance(self.method, Auto | Dense | Blockwise)
-
-    def search_box(
-        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
-    ) -> tuple["KernelRegression", "KernelRegression"]:
-        """The box for a fit, as two models: the kernel's `search_box(x)`, all else free."""
-        return with_kernel_bounds(self, self.kernel.search_box(x, weights))
+        return super().can_pad_rows and isinstance(self.method, Auto | Dense | Blockwise)

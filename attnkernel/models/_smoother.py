@@ -69,6 +69,15 @@ class Smoother(eqx.Module):
         """The columns of x that hold codes of categories, as `Kernel.category_counts` has them."""
         return {}
 
+    def bias_corrected(self, rows: ArrayLike, dim: int) -> "Smoother | None":
+        """The smoother whose fit is the centre of a bias-corrected band.
+
+        None, the default: the model has no such correction, and `ak.bands` needs `corrected=False`.
+
+        **Arguments:** `rows`: n; `dim`: the number of columns of x.
+        """
+        return None
+
     @property
     def can_pad_rows(self) -> bool:
         """Whether all methods ignore the rows that have False in `weights`, up to rounding.

@@ -35,7 +35,7 @@ class HeadSums(NamedTuple):
         named = {"method": self.method, "order": self.order, "ridge": self.ridge}
         local = local_polynomial(*heads, **self._attend_kwargs(prior), **named)
         rows = jnp.moveaxis(local.coefficients[..., 0, :], 2, 0).reshape(q.shape[0], -1)
-        return rows, jnp.all(jnp.isneginf(local.log_mass), axis=(0, 1))
+        return rows, jnp.all(local.empty, axis=(0, 1))
 
     def weights(self, q: OfHeads, k: OfHeads, prior: Any) -> Float[Array, "heads queries keys"]:
         """The weights of each head: an array of all pairs."""
