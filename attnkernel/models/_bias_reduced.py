@@ -9,12 +9,10 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.host_arrays import AnyArray
 from .._core.validation import as_integer, require_instance
 from ..attention import LocalFit
 from ..attention._jit import jit_if_pure
 from ..attention._local_fit import warn_of_extrapolation
-from ..kernels import Kernel
 from ..priors import HeldOut, KeyWeights, Prior
 from ..priors._base import key_mask_of
 from ._data import read_data, with_weights
@@ -27,9 +25,10 @@ from ._smoothed_residuals import (
     reduced_weights,
 )
 from ._smoother import DataSupport
+from ._smoother_wrapper import SmootherWrapper
 
 
-class BiasReduced(LinearSmoother):
+class BiasReduced(SmootherWrapper, LinearSmoother):
     r"""Iterated bias reduction of a kernel regression with smoother matrix L.
 
     $$ \hat f_k(x) = \sum_j L_j(x)\, z_j, \qquad z = \sum_{i<k} (I - L)^i\, y, \qquad
@@ -72,11 +71,6 @@ class BiasReduced(LinearSmoother):
         hint = "One iteration is the model itself. To choose among several, see ak.choose."
         self.model = model
         self.iterations = as_integer("iterations", iterations, 2, hint)
-
-    @property
-    def kernel(self) -> Kernel:
-        """The kernel of the model."""
-        return self.model.kernel
 
     @property
     def description(self) -> str:
@@ -161,22 +155,6 @@ class BiasReduced(LinearSmoother):
     def local_mean(self, factor: ArrayLike) -> KernelRegression:
         """The regression of order 0 with `factor` times the lengthscale of the model."""
         return self.model.local_mean(factor)
-
-    def category_counts(self, dim: int) -> dict[int, int | None]:
-        """The columns of x that hold codes of categories, those of the kernel."""
-        return self.model.category_counts(dim)
-
-    @property
-    def can_pad_rows(self) -> bool:
-        """That of the model."""
-        return self.model.can_pad_rows
-
-    def search_box(
-        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
-    ) -> tuple["BiasReduced", "BiasReduced"]:
-        """The box for a fit, as two models: that of the model."""
-        lower, upper = self.model.search_box(x, weights)
-        return BiasReduced(lower, self.iterations), BiasReduced(upper, self.iterations)
 
     def _fitted(
         self,

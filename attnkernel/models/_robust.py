@@ -11,23 +11,23 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import wider_dtype
-from .._core.host_arrays import AnyArray, is_on_one_device
+from .._core.host_arrays import is_on_one_device
 from .._core.regression_data import as_weights
 from .._core.row_buckets import cut_rows, pad_rows
 from .._core.validation import as_integer, require_instance
 from ..attention._jit import jit_if_pure
 from ..attention._local_fit import warn_of_extrapolation
-from ..kernels import Kernel, unbounded
 from ..losses import Bisquare, RobustLoss
 from ..priors import Prior
 from ..priors._base import key_mask_of, require_prior
 from ._data import read_data, read_predictions
 from ._linear_smoother import LinearSmoother
 from ._robustness_weights import iterate_weights, multiply_weights
-from ._smoother import DataSupport, Smoother
+from ._smoother import DataSupport
+from ._smoother_wrapper import SmootherWrapper
 
 
-class RobustRegression(Smoother):
+class RobustRegression(SmootherWrapper):
     r"""Robust smoothing by iterated reweighting, as in lowess and loess.
 
     $$ \hat f(x) = \text{the model's fit with weights } w_j \delta_j, \qquad
@@ -102,7 +102,7 @@ class RobustRegression(Smoother):
 
         **Raises:** `ValueError` if shapes do not fit together, or a weight is negative.
         """
-        q, k, v = read_data(x_new, x, y, weights, self._kernel())
+        q, k, v = read_data(x_new, x, y, weights, self.kernel)
         m, weights = len(q), None if weights is None else as_weights(weights, len(k))
         can_pad = prior is None and self.can_pad_rows and is_on_one_device(self, q, k, v, weights)
         if can_pad:
@@ -120,7 +120,7 @@ class RobustRegression(Smoother):
 
         **Returns:** the shape of y. Rows of weight 0 have a δ that does not count.
         """
-        _, k, v = read_data(x, x, y, weights, self._kernel())
+        _, k, v = read_data(x, x, y, weights, self.kernel)
         n, weights = len(k), None if weights is None else as_weights(weights, len(k))
         can_pad = self.can_pad_rows and is_on_one_device(self, k, v, weights)
         if can_pad:
@@ -140,36 +140,9 @@ class RobustRegression(Smoother):
         return error if error.ndim == 1 else jnp.sum(error, axis=1)
 
     @property
-    def kernel(self) -> Kernel:
-        """The kernel of the model, if it has one."""
-        return self.model.kernel  # pyright: ignore[reportAttributeAccessIssue]
-
-    @property
     def description(self) -> str:
         """Such as `local linear, robust by Bisquare`."""
         return f"{self.model.description}, robust by {type(self.loss).__name__}"
-
-    def category_counts(self, dim: int) -> dict[int, int | None]:
-        """The columns of x that hold codes of categories, those of the model."""
-        return self.model.category_counts(dim)
-
-    @property
-    def can_pad_rows(self) -> bool:
-        """Whether the model can."""
-        return self.model.can_pad_rows
-
-    def search_box(
-        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
-    ) -> tuple["RobustRegression", "RobustRegression"]:
-        """The box for a fit, as two models: that of the model."""
-        lower, upper = unbounded(self)
-        low, high = self.model.search_box(x, weights)
-        where = lambda tree: tree.model  # noqa: E731
-        return eqx.tree_at(where, lower, low), eqx.tree_at(where, upper, high)
-
-    def _kernel(self) -> Kernel | None:
-        """Returns the kernel of the model, or None."""
-        return getattr(self.model, "kernel", None)
 
 
 def _robustness_weights(
