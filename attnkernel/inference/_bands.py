@@ -10,11 +10,9 @@ from typing import Any, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.stats import norm
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from .._core.regression_data import count_rows
 from .._core.row_buckets import cut_rows
 from .._core.validation import as_integer, require_bool, require_choice, require_key, require_level
 from ..attention._jit import jit_if_pure
@@ -22,12 +20,10 @@ from ..attention._local_fit import warn_of_extrapolation
 from ..fitting._result import Fit
 from ..models import DataSupport, LinearSmoother, LocalLikelihood
 from ._band_table import Bands
+from ._band_width import MIN_RELIABLE_COUNT, bias_corrected, critical_value
 from ._degrees_of_freedom import inverse_or_zero
 from ._likelihood_bands import compute_likelihood_bands
 from ._variance import Noise, RowVariance, padded_rows, require_smoother_fit
-
-MAX_SIMULATED_LABELS = 2**24  # at a time
-MIN_RELIABLE_COUNT = 3.0  # labels, from which nominal 95 % bands covered .93 to .955
 
 
 def bands(
@@ -112,8 +108,8 @@ def bands(
     simulation = (draws, key) if kind == "simultaneous" else (0, None)
     weight_kwargs, *arrays = padded_rows(fit, at)
     is_linear = isinstance(fit.model, LinearSmoother)
-    compute, default = (_compute_bands, "local") if is_linear else (_likelihood_bands, "family")
-    parts = (fit.model, weight_kwargs, nominal, noise or default, corrected, *simulation)
+    compute = compute_linear_bands if is_linear else compute_likelihood_bands
+    parts = (fit.model, weight_kwargs, nominal, noise, corrected, *simulation)
     found = cut_rows(jit_if_pure(compute, parts, *arrays, is_forward=True), len(at))
     curves, count, reliable, support = found
     flags = (support.deficient, support.extrapolates)
@@ -122,11 +118,11 @@ def bands(
     return Bands.of_fit(fit, x_new, *parts, is_bias_corrected=corrected)
 
 
-def _compute_bands(
+def compute_linear_bands(
     model: LinearSmoother,
     weight_kwargs: dict[str, Any],
     level: Float[Array, ""],
-    noise: str,
+    noise: str | None,
     corrected: bool,
     draws: int,
     key: PRNGKeyArray | None,
@@ -139,7 +135,7 @@ def _compute_bands(
     `at`: the new inputs; `weight_kwargs`: `{"weights": w}` or `{}`; `level`, `noise`, `corrected`,
     `draws`: as for `bands`. Without a `key` the band is pointwise.
     """
-    rule, squared_residuals = RowVariance.of_fit(model, weight_kwargs, x, y, noise)
+    rule, squared_residuals = RowVariance.of_fit(model, weight_kwargs, x, y, noise or "local")
     if corrected:
         model = bias_corrected(model, x, weight_kwargs)
     variance = rule(squared_residuals)
@@ -152,75 +148,14 @@ def _compute_bands(
     # where no label has weight the error is unknown, whatever `on_empty` predicts
     error = jnp.where(support.empty[:, None], jnp.nan, jnp.sqrt(squares[:, 1:]))
     error = error.reshape(centre.shape)
-    if key is None:
-        width = norm.ppf(0.5 + 0.5 * level) * error
-    else:
-        deviations = _max_deviations(
-            model, rule, draws, at, jnp.sqrt(variance.reshape(y.shape)), key
-        )
-        width = jnp.nanquantile(deviations, level) * error
-    return (centre, error, centre - width, centre + width), count, reliable, support
 
-
-def _likelihood_bands(
-    model: LocalLikelihood,
-    weight_kwargs: dict[str, Any],
-    level: Float[Array, ""],
-    noise: str,
-    corrected: bool,
-    draws: int,
-    key: PRNGKeyArray | None,
-    at: Float[Array, "m dim"],
-    x: Float[Array, "n dim"],
-    y: Float[Array, "n"] | Float[Array, "n out"],
-) -> tuple[tuple[Array, Array, Array, Array], Float[Array, " m"], Bool[Array, " m"], DataSupport]:
-    """Returns `_compute_bands` of a local likelihood."""
-    of_band = bias_corrected(model, x, weight_kwargs) if corrected else model
-    parts = (model, of_band, weight_kwargs, level, noise, draws, key)
-    return compute_likelihood_bands(*parts, at, x, y)
-
-
-def _max_deviations(
-    model: LinearSmoother,
-    rule: RowVariance,
-    draws: int,
-    at: Float[Array, "m dim"],
-    sd: Array,
-    key: PRNGKeyArray,
-) -> Float[Array, " draws"]:
-    """Returns for each simulation the maximum of |fit of noise| / standard error over all inputs.
-
-    `rule`: estimates the variance of each label anew from simulated noise; `at`: the new inputs;
-    `sd`: the standard deviation of each label, shape (n,).
-
-    A quantile for noise of known variance would be too low, because errors are estimated.
-    """
-    if sd.ndim != 1:
-        raise ValueError(f"Simultaneous bands are of one label per row; y has shape {sd.shape}.")
-    size = max(1, min(draws, MAX_SIMULATED_LABELS // len(sd)))
-
-    def simulate(key: PRNGKeyArray) -> Array:
-        labels = sd[:, None] * jax.random.normal(key, (len(sd), size), sd.dtype)
-        variance = rule(rule.squares(labels))
+    def noise_and_error(z: Float[Array, "n size"]) -> tuple[Array, Array]:
+        labels = jnp.sqrt(variance) * z
+        # errors are estimated anew: a quantile for noise of known variance would be too low
         fitted, squares, _ = model.predict_with_variance(
-            at, rule.x, labels, variance, **rule.weight_kwargs
+            at, x, labels, rule(rule.squares(labels)), **weight_kwargs
         )
-        error = jnp.sqrt(squares)
-        return jnp.nanmax(jnp.abs(fitted) / jnp.where(error > 0, error, jnp.inf), axis=0)
+        return fitted, jnp.sqrt(squares)
 
-    found = jax.lax.map(simulate, jax.random.split(key, -(-draws // size)))
-    return found.ravel()[:draws]
-
-
-def bias_corrected(model: Any, x: Float[Array, "n dim"], weight_kwargs: dict[str, Any]) -> Any:
-    """Returns the model of the robust bias correction for inputs x; `ValueError` where there is
-    none. `weight_kwargs`: `{"weights": w}` or `{}`; rows of weight 0 are not counted."""
-    corrected = model.bias_corrected(count_rows(x, weight_kwargs.get("weights")), x.shape[1])
-    if corrected is None:
-        raise ValueError(
-            f"The robust bias correction needs a local polynomial of a higher order than the fit, "
-            f"up to 2, and is defined for a KernelRegression or a LocalLikelihood of order 0 or 1; "
-            f"this fit is "
-            f"{model.description}: pass corrected=False."
-        )
-    return corrected
+    width = critical_value(level, y, draws, key, noise_and_error) * error
+    return (centre, error, centre - width, centre + width), count, reliable, support

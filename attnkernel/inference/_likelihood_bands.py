@@ -8,21 +8,20 @@ $\ell_j$ is the influence of label j on $\hat\eta$ (`InfluenceSums`).
 
 from typing import Any, Literal, get_args
 
-import jax
 import jax.numpy as jnp
-from jax.scipy.stats import norm
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._core.validation import require_choice
+from ..attention._likelihood_influence import InfluenceSums
 from ..models import DataSupport, LocalLikelihood
 from ..models._data import with_weights
+from ..models._local_regression import support_of
 from ..priors import ExcludeSelf
+from ._band_width import MIN_RELIABLE_COUNT, bias_corrected, critical_value
 from ._degrees_of_freedom import inverse_or_zero
 
 LikelihoodNoise = Literal["family", "constant", "rows"]
 
-MAX_SIMULATED_NUMBERS = 2**24  # at a time
-MIN_RELIABLE_COUNT = 3.0  # labels, as for linear smoothers
 # On the scale of the link. Nominal 95 % bands of 1600 samples of 120 rare events covered .88 to 1
 # where it was at most 5, and .5 to .9 where it was above 20: there the labels in reach are all 0.
 MAX_RELIABLE_ERROR = 5.0
@@ -30,10 +29,10 @@ MAX_RELIABLE_ERROR = 5.0
 
 def compute_likelihood_bands(
     model: LocalLikelihood,
-    corrected: LocalLikelihood,
     weight_kwargs: dict[str, Any],
     level: Float[Array, ""],
-    noise: str,
+    noise: str | None,
+    corrected: bool,
     draws: int,
     key: PRNGKeyArray | None,
     at: Float[Array, "m dim"],
@@ -42,27 +41,30 @@ def compute_likelihood_bands(
 ) -> tuple[tuple[Array, Array, Array, Array], Float[Array, " m"], Bool[Array, " m"], DataSupport]:
     """Returns (centre, standard error, lower, upper), effective count, `reliable`, data support.
 
-    `model`: of the fit; `corrected`: of the band. The others as for `bands`; without a `key` the
-    band is pointwise.
+    Arguments as for `compute_linear_bands`.
     """
+    noise = noise or "family"
     require_choice("noise", noise, get_args(LikelihoodNoise))
     labels, family = y.reshape(len(y), -1), model.family
     prior = with_weights(None, weight_kwargs.get("weights"), x)
     weights = jnp.asarray(weight_kwargs.get("weights", jnp.ones(len(x))), labels.dtype)
     sd, dispersion = _label_errors(model, prior, weights, x, labels, noise)
-    mean, local = corrected.fitted(at, x, labels, prior)
-    mean = corrected.filled(mean, local, at, x, labels, prior)
+    if corrected:
+        model = bias_corrected(model, x, weight_kwargs)
+    mean, local = model.fitted(at, x, labels, prior)
+    mean = model.filled(mean, local, at, x, labels, prior)
 
-    def sums(z: Float[Array, "n draws"]) -> Any:
-        return corrected.influence(at, x, sd, z, local, prior, is_relative=noise != "rows")
+    def influence(z: Float[Array, "n size"]) -> InfluenceSums:
+        return model.influence(at, x, sd, z, local, prior, is_relative=noise != "rows")
 
-    found = sums(jnp.zeros((len(x), 0), x.dtype))
+    def noise_and_error(z: Float[Array, "n size"]) -> tuple[Array, Array]:
+        sums = influence(z)
+        return sums.noise[:, 0], jnp.sqrt(sums.variance)
+
+    found = influence(jnp.zeros((len(x), 0), x.dtype))
     empty = local.empty[:, None]
     error = jnp.where(empty, jnp.nan, jnp.sqrt(dispersion[None] * found.variance))
-    if key is None:
-        width = norm.ppf(0.5 + 0.5 * level) * error
-    else:
-        width = jnp.nanquantile(_max_deviations(sums, len(x), draws, key, labels), level) * error
+    width = critical_value(level, y, draws, key, noise_and_error) * error
     at_query = family.mean(local.coefficients[:, 0])
     inside = family.inside(at_query)  # where no mean has this link, the nearest that has one
     eta = jnp.where(at_query == inside, local.coefficients[:, 0], family.link(inside))
@@ -72,8 +74,7 @@ def compute_likelihood_bands(
     count = inverse_or_zero(jnp.max(jnp.where(empty, 0.0, found.squares), axis=1))
     is_small = jnp.all(error <= MAX_RELIABLE_ERROR, axis=1)
     reliable = (count >= MIN_RELIABLE_COUNT) & is_small & ~local.deficient & ~local.extrapolates
-    support = DataSupport(local.empty, local.deficient, local.extrapolates)
-    return (centre, of_mean, lower, upper), count, reliable, support
+    return (centre, of_mean, lower, upper), count, reliable, support_of(local)
 
 
 def _label_errors(
@@ -109,24 +110,3 @@ def _label_errors(
     expected = jnp.maximum(1.0 - 2.0 * sums.own + norms, float(jnp.finfo(x.dtype).eps) ** 0.5)
     total = jnp.sum(jnp.where(has_weight, squares, 0.0), axis=0)
     return roots, total / jnp.sum(jnp.where(has_weight, expected, 0.0), axis=0)
-
-
-def _max_deviations(
-    sums: Any, n: int, draws: int, key: PRNGKeyArray, labels: Float[Array, "n out"]
-) -> Float[Array, " draws"]:
-    """Returns for each simulation the maximum of |noise of the fit| / standard error.
-
-    `sums`: from standard normal numbers, of shape (n, draws), to `InfluenceSums` at the inputs.
-    """
-    if labels.shape[1] != 1:
-        raise ValueError(f"Simultaneous bands are of one label per row; y has {labels.shape[1]}.")
-    size = max(1, min(draws, MAX_SIMULATED_NUMBERS // n))
-
-    def simulate(key: PRNGKeyArray) -> Array:
-        found = sums(jax.random.normal(key, (n, size), labels.dtype))
-        error = jnp.sqrt(found.variance)[:, 0]
-        scaled = jnp.abs(found.noise[:, 0]) / jnp.where(error > 0, error, jnp.inf)[:, None]
-        return jnp.nanmax(scaled, axis=0)
-
-    found = jax.lax.map(simulate, jax.random.split(key, -(-draws // size)))
-    return found.ravel()[:draws]

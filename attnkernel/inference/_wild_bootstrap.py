@@ -12,7 +12,7 @@ from .._core.validation import as_integer, require_bool, require_key
 from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit
 from ..models import LinearSmoother
-from ._bands import bias_corrected
+from ._band_width import bias_corrected
 from ._variance import padded_rows, require_smoother_fit
 
 
