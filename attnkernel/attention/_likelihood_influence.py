@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from ..families import Family
 from ._jit import jit_if_pure
-from ._local_likelihood import LikelihoodFit
+from ._local_likelihood import LikelihoodFit, LikelihoodParts
 from ._monomials import Basis
 from ._newton import solve_positive_definite
 from ._per_head import KernelPriorRule
@@ -45,22 +45,15 @@ def influence_sums(
     sd: Float[Array, "keys dim_v"],
     z: Float[Array, "keys draws"],
     local: LikelihoodFit,
-    *,
+    parts: LikelihoodParts,
     is_relative: bool,
-    family: Family,
-    kernel: Any,
-    prior: Any = None,
-    rule: Any,
-    order: int,
-    columns: tuple[int, ...],
 ) -> InfluenceSums:
     r"""Sums of influence at queries, from their local polynomials; 0 where no label has weight.
 
     **Arguments:** `sd`: $\sigma_j$; with `is_relative`, in units of $\sqrt{V(\mu_j)}$. `z`:
     standard normal numbers, of no columns for none. The others as for `local_likelihood`.
     """
-    parts = (kernel, prior, rule), family, order if columns else 0, columns, is_relative
-    return jit_if_pure(_influence_sums, parts, q, k, sd, z, local.coefficients)
+    return jit_if_pure(_influence_sums, (*parts, is_relative), q, k, sd, z, local.coefficients)
 
 
 def _influence_sums(

@@ -52,22 +52,24 @@ class LikelihoodFit(eqx.Module):
     extrapolates: Bool[Array, " queries"]
 
 
+class LikelihoodParts(NamedTuple):
+    """A local likelihood without its data: weights, family, and the polynomials."""
+
+    weights: KernelPriorRule
+    family: Family
+    order: int
+    columns: tuple[int, ...]  # of k, the variables of the polynomials
+
+
 def local_likelihood(
     q: Float[Array, "queries dim"],
     k: Float[Array, "keys dim"],
     v: Float[Array, "keys dim_v"],
-    *,
-    family: Family,
-    kernel: Any,
-    prior: Any = None,
-    rule: Any,
-    order: int,
-    columns: tuple[int, ...],
+    parts: LikelihoodParts,
 ) -> LikelihoodFit:
-    """The local polynomials of degree `order` in `columns` of k, on the scale of the link.
+    """The local polynomials at queries, on the scale of the link; the order is at least 1.
 
-    Other arguments as in `attend`. The weights of a chunk of queries are formed once for all
-    Newton steps, which sum over them.
+    The weights of a chunk of queries are formed once for all Newton steps, which sum over them.
 
     **Source:** Tibshirani and Hastie, *Local likelihood estimation* (1987); Loader, *Local
     regression and likelihood* (1999), chapter 4.
@@ -75,7 +77,6 @@ def local_likelihood(
     q, k, v = (part.astype(wider_dtype(part.dtype)) for part in (q, k, v))
     empty = q.shape[0] == 0  # a gather of rows needs one row
     points = jnp.zeros((1, q.shape[1]), q.dtype) if empty else q
-    parts = (kernel, prior, rule), family, order, columns
     local = jit_if_pure(_fit_likelihoods, parts, points, k, v)
     return jax.tree.map(lambda leaf: leaf[:0], local) if empty else local
 

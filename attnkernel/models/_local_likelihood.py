@@ -1,7 +1,5 @@
 """Local likelihood as an Equinox module: regression of proportions, counts, positive labels."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -13,7 +11,7 @@ from ..attention import LikelihoodFit
 from ..attention._auto import Auto
 from ..attention._likelihood_influence import InfluenceSums, influence_sums
 from ..attention._local_fit import warn_of_extrapolation
-from ..attention._local_likelihood import local_likelihood
+from ..attention._local_likelihood import LikelihoodParts, local_likelihood
 from ..attention._local_polynomial import as_order, local_polynomial
 from ..families import Family
 from ..kernels import Kernel
@@ -156,9 +154,9 @@ class LocalLikelihood(LocalRegression):
         prior: Prior | None,
     ) -> tuple[Float[Array, "m out"], LikelihoodFit]:
         """Means at queries, and their polynomials, of checked arrays."""
-        parts = self.polynomial_kwargs(k, prior)
-        if self.order and parts["columns"]:
-            local = local_likelihood(q, k, v, **parts)
+        parts = self._parts(k, prior)
+        if parts.order:
+            local = local_likelihood(q, k, v, parts)
             return self.family.mean(local.coefficients[:, 0]), local
         # the local mean solves the equations of every family
         own = {"kernel": self.kernel, "prior": prior, "rule": self.rule}
@@ -179,8 +177,7 @@ class LocalLikelihood(LocalRegression):
         is_relative: bool,
     ) -> InfluenceSums:
         """Sums of the influence of labels at queries; arguments as for `influence_sums`."""
-        parts = self.polynomial_kwargs(k, prior)
-        return influence_sums(q, k, sd, z, local, is_relative=is_relative, **parts)
+        return influence_sums(q, k, sd, z, local, self._parts(k, prior), is_relative)
 
     def data_support(
         self,
@@ -205,6 +202,8 @@ class LocalLikelihood(LocalRegression):
         """Such as `local linear, Binomial`."""
         return f"{super().description}, {type(self.family).__name__}"
 
-    def polynomial_kwargs(self, k: Float[Array, "n dim"], prior: Prior | None) -> dict[str, Any]:
-        """The keyword arguments of `local_likelihood`; k: the labelled inputs."""
-        return super().polynomial_kwargs(k, prior) | {"family": self.family}
+    def _parts(self, k: Float[Array, "n dim"], prior: Prior | None) -> LikelihoodParts:
+        """Returns the parts of the local likelihood; k: the labelled inputs."""
+        columns = self.columns_of_quantities(k.shape[1])
+        order = self.order if columns else 0
+        return LikelihoodParts((self.kernel, prior, self.rule), self.family, order, columns)

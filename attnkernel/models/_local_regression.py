@@ -69,15 +69,10 @@ class LocalRegression(Smoother):
         """Predictions with `on_empty` applied where no label has weight."""
         return fill_empty(out, local.empty, q, k, v, prior, self.on_empty).astype(q.dtype)
 
-    def polynomial_kwargs(self, k: Float[Array, "n dim"], prior: Prior | None) -> dict[str, Any]:
-        """The keyword arguments of local polynomials; k: the labelled inputs.
-
-        The variables of the polynomial are the columns that are quantities.
-        """
-        names = self.kernel.category_counts(k.shape[1])
-        columns = tuple(column for column in range(k.shape[1]) if column not in names)
-        parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule}
-        return parts | {"order": self.order, "columns": columns}
+    def columns_of_quantities(self, dim: int) -> tuple[int, ...]:
+        """The variables of the polynomials among `dim` columns: those that hold no categories."""
+        names = self.kernel.category_counts(dim)
+        return tuple(column for column in range(dim) if column not in names)
 
 
 def support_of(local: LocalFit | LikelihoodFit) -> DataSupport:

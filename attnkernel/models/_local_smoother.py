@@ -42,7 +42,7 @@ class LocalSmoother(LocalRegression, LinearSmoother):
         local = self.polynomials(q, k, v[:, :0], prior)
         centre = jax.lax.stop_gradient(jnp.mean(v, axis=0, keepdims=True))
         out = centre + apply_effective_kernel(
-            q, k, v - centre, local, power=1, **self.polynomial_kwargs(k, prior)
+            q, k, v - centre, local, power=1, **self._polynomial_kwargs(k, prior)
         )
         return jnp.where(local.empty[:, None], 0.0, out), local
 
@@ -50,11 +50,11 @@ class LocalSmoother(LocalRegression, LinearSmoother):
         self, q: Array, k: Array, v: Array, local: LocalFit, prior: Prior | None
     ) -> Float[Array, "m out"]:
         r"""$\sum_j L_j(x)^2 v_j$ at queries, from their polynomials."""
-        return apply_effective_kernel(q, k, v, local, power=2, **self.polynomial_kwargs(k, prior))
+        return apply_effective_kernel(q, k, v, local, power=2, **self._polynomial_kwargs(k, prior))
 
     def polynomials(self, q: Array, k: Array, v: Array, prior: Prior | None) -> LocalFit:
         """The local polynomials at queries, of checked arrays."""
-        return local_polynomial(q, k, v, **self.polynomial_kwargs(k, prior))
+        return local_polynomial(q, k, v, **self._polynomial_kwargs(k, prior))
 
     def require_softmax(self) -> None:
         """Raises `ValueError` unless weights are independent of each other up to their sum."""
@@ -64,9 +64,10 @@ class LocalSmoother(LocalRegression, LinearSmoother):
                 f"other: rule=ak.Softmax(); got {self.rule!r}."
             )
 
-    def polynomial_kwargs(self, k: Float[Array, "n dim"], prior: Prior | None) -> dict[str, Any]:
-        """The keyword arguments of `local_polynomial`; k: the labelled inputs."""
-        return super().polynomial_kwargs(k, prior) | {"method": self.method}
+    def _polynomial_kwargs(self, k: Float[Array, "n dim"], prior: Prior | None) -> dict[str, Any]:
+        """Returns the keyword arguments of `local_polynomial`; k: the labelled inputs."""
+        parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule, "method": self.method}
+        return parts | {"order": self.order, "columns": self.columns_of_quantities(k.shape[1])}
 
     def leverage(
         self, k: Float[Array, "n dim"], local: LocalFit, prior: Prior | None
