@@ -1,6 +1,4 @@
-"""`attend`: its formula in NumPy, shapes, dtypes, the selection of a method, and errors."""
-
-import re
+"""`attend`: its formula in NumPy, shapes, dtypes, programs, and errors."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +6,6 @@ import jaxtyping
 import numpy as np
 import pytest
 from jax.test_util import check_grads
-from marks import needs_finufft
 
 import attnkernel as ak
 from attnkernel.priors import ExcludeSelf, Where
@@ -179,33 +176,6 @@ def test_rule_out_of_its_domain(arguments, message):
         ak.Softmax(**arguments)
 
 
-def test_select_method_does_not_run():
-    def shapes(n):
-        return [jax.ShapeDtypeStruct((n, 4), jnp.float32)] * 3
-
-    assert ak.select_method(*shapes(1024), kernel=ak.Gaussian(1.0)) == (ak.Dense(), ())
-    assert ak.select_method(*shapes(1025), kernel=ak.Gaussian(1.0)).method == ak.Blockwise()
-    large = ak.select_method(*shapes(10**6), kernel=ak.Gaussian(1.0))
-    assert large.method == ak.Blockwise()
-    chosen, *refused = str(large).splitlines()
-    assert chosen == "Blockwise()"
-    for line, pattern in zip(
-        refused,
-        (r"Dense.*1000000 x 1000000.*MiB", r"Sorted.*Gaussian", r"Fourier.*3 dimensions, not 4"),
-        strict=True,
-    ):
-        assert re.search(f"not {pattern}", line)
-
-
-def test_select_method_in_one_dimension(x64):
-    def selected(n, kernel):
-        return ak.select_method(*[jax.ShapeDtypeStruct((n, 1), jnp.float64)] * 3, kernel=kernel)
-
-    assert selected(2000, ak.Epanechnikov(0.3)).method == ak.Sorted()
-    assert selected(2000, ak.Gaussian(0.3)).method == ak.Blockwise()
-    assert re.search(r"4000000 .* 4194304", str(selected(2000, ak.Gaussian(0.3))))
-
-
 def test_reason_of_a_method_is_reported():
     class Picky(ak.Dense):
         def unsupported_reason(self, task):
@@ -235,27 +205,6 @@ def test_invalid_arguments(changes, message, monkeypatch):
     arguments = {"kernel": ak.Gaussian(1.0), **changes}
     with pytest.raises(ValueError, match=message):
         ak.attend(jnp.zeros((3, 2)), jnp.zeros((5, 2)), jnp.zeros((5, 1)), **arguments)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"kernel": "gaussian"}, "kernel must be a Kernel"),
-        ({"q": jnp.zeros(3)}, r"q must have shape .* got \(3,\)"),
-        ({"v": jax.ShapeDtypeStruct((4, 1), jnp.float32)}, "Each key needs one value"),
-    ],
-)
-def test_select_method_rejects_invalid_arguments(changes, message, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    arguments = {"kernel": ak.Gaussian(1.0)} | {name: jnp.zeros((5, 1)) for name in "qkv"}
-    with pytest.raises(ValueError, match=message):
-        ak.select_method(**(arguments | changes))
-
-
-@needs_finufft
-def test_select_method_treats_integers_as_floats(x64):
-    shapes = (jax.ShapeDtypeStruct((20_000, 1), int),) * 3
-    assert ak.select_method(*shapes, kernel=ak.Gaussian(1.0)).method == ak.Fourier()
 
 
 @pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(4, 4), ak.Sorted()])

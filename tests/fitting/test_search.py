@@ -1,4 +1,4 @@
-"""The default search: minima of real data, bounds, derivatives, and starts on a sample of rows."""
+"""The default search: minima of real data, bounds, derivatives, starts and steps."""
 
 import equinox as eqx
 import jax
@@ -11,7 +11,6 @@ import attnkernel as ak
 from attnkernel.fitting._bfgs import Bfgs
 from attnkernel.fitting._bounds import Box
 from attnkernel.fitting._problem import take
-from attnkernel.objectives import Sample
 
 N = 19
 
@@ -222,96 +221,6 @@ def test_search_goes_by_the_gradient_where_rounding_hides_the_loss(x64):
     assert fits.starts.converged.all()
     assert np.max(fits.starts.steps) <= 10
     np.testing.assert_allclose(fits.model.kernel.lengthscale_parameter.z, -1e-3 * phases, atol=1e-9)
-
-
-@pytest.mark.slow
-def test_search_that_begins_on_a_sample_ends_at_the_minima_of_all_rows(x64):
-    """The best is that of the criterion in NumPy on a grid; the slope is 0 at all ends."""
-    x, y = map(np.asarray, sample(1100))
-    fitted = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
-    assert fitted.starts.converged.all()
-    assert np.max(fitted.starts.steps) <= 10  # most were taken on the sample
-    squares = (x - x.T) ** 2
-
-    def criterion(log):
-        weights = np.exp(-0.5 * squares * np.exp(-2.0 * log))
-        np.fill_diagonal(weights, 0.0)
-        return np.mean((y - weights @ y / weights.sum(1)) ** 2)
-
-    grid = np.linspace(np.log(0.02), np.log(5.0), 60)
-    curve = [criterion(log) for log in grid]
-    best = float(fitted.model.kernel.lengthscale_parameter.z)
-    np.testing.assert_allclose(fitted.loss, criterion(best), rtol=1e-12)
-    assert fitted.loss <= min(curve)
-    assert abs(grid[np.argmin(curve)] - best) <= grid[1] - grid[0]
-    for end in np.unique(fitted.starts.end.kernel.lengthscale_parameter.z):
-        assert abs(criterion(end + 1e-4) - criterion(end - 1e-4)) < 2e-10  # a slope of 1e-6
-
-
-@pytest.mark.slow
-def test_search_from_one_start_of_many_rows_begins_on_a_sample(x64):
-    begin, *bounds = (
-        ak.KernelRegression(ak.Triweight(half_width), method=ak.Sorted())
-        for half_width in (5.0, 0.01, 10.0)
-    )
-    data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0), n=2**17)
-    objective = ak.LeaveOneOut()
-    fitted = ak.fit(begin, data.x, data.y, objective=objective, bounds=tuple(bounds), starts=1)
-    assert fitted.starts.converged.all()
-    assert fitted.starts.steps[0] <= 6
-    np.testing.assert_allclose(fitted.starts.begin.kernel.lengthscale, [5.0], rtol=1e-12)
-    log = fitted.model.kernel.lengthscale_parameter.z
-    at = [jnp.exp(log + step) for step in (-0.001, 0.0, 0.001)]
-    low, here, high = ak.profile(begin, data.x, data.y, jnp.stack(at), objective=objective)
-    assert abs(low - high) < 0.01 * (low - 2 * here + high)  # within 5e-6 of a minimum
-
-
-class Parabola(ak.Objective):
-    """(log ℓ − a)², not a number below `edge`; its sample has a = −1 and no edge."""
-
-    at: jax.Array
-    edge: jax.Array
-    is_stochastic = False
-
-    def __call__(self, model, x, y, *, key=None):
-        log = model.kernel.lengthscale_parameter.z
-        return jnp.where(log > self.edge, 1.0 + (log - self.at) ** 2, jnp.nan)
-
-    def subsample(self, x, y, starts):
-        return Sample(Parabola(jnp.asarray(-1.0), jnp.asarray(-jnp.inf)), x, y)
-
-
-@pytest.mark.slow
-def test_search_begins_anew_where_the_minima_of_the_sample_diverge(x64):
-    bounds = (model(0.1), model(10.0))
-    objective = Parabola(jnp.asarray(0.5), jnp.asarray(-0.5))
-    fitted = ak.fit(model(), *sample(), objective=objective, bounds=bounds)
-    np.testing.assert_allclose(fitted.model.kernel.lengthscale_parameter.z, 0.5, rtol=1e-6)
-    np.testing.assert_allclose(
-        fitted.starts.begin.kernel.lengthscale_parameter.z[0], 0.0, atol=1e-12
-    )
-    assert fitted.starts.diverged.any()  # those that began below the edge
-
-
-def test_starts_continue_from_the_minima_of_the_sample(x64):
-    bounds = (model(0.1), model(10.0))
-    seen = []
-    fitted = ak.fit(
-        model(),
-        *sample(),
-        objective=Parabola(jnp.asarray(0.5), jnp.asarray(-jnp.inf)),
-        bounds=bounds,
-        starts=4,
-        record=lambda model: {"log": model.kernel.lengthscale_parameter.z},
-        callback=lambda done, history: seen.append(history["log"]),
-    )
-    np.testing.assert_allclose(seen[0][:, 0], -1.0, atol=1e-2)  # all four share one
-    np.testing.assert_allclose(fitted.starts.end.kernel.lengthscale_parameter.z, 0.5, rtol=1e-6)
-    assert len(fitted.minima()) == 1
-    # an end is no minimum if a Newton step from it is longer than the tolerance
-    end = lambda fit: fit.starts.end.kernel.lengthscale_parameter.z  # noqa: E731
-    unfinished = eqx.tree_at(end, fitted, jnp.array([0.49, 0.52, 0.5004, 0.6]))
-    assert [float(m.kernel.lengthscale_parameter.z) for m, _ in unfinished.minima()] == [0.5004]
 
 
 def test_starts_are_a_latin_hypercube_of_all_parameters(x64):

@@ -12,7 +12,6 @@ from marks import slow
 from scipy import stats
 
 import attnkernel as ak
-from attnkernel.data import load
 
 N, M = 61, 7
 LENGTHSCALE = 0.35
@@ -248,31 +247,6 @@ def test_arguments_of_bands_that_are_refused(x64):
     of_heads = dataclasses.replace(fit, model=heads)
     with pytest.raises(ValueError, match=r"linear smoother.*MultiheadKernelRegression"):
         ak.bands(of_heads, jnp.zeros(1))
-
-
-@pytest.mark.slow
-def test_nearest_neighbour_bandwidths_equal_those_of_locfit(x64):
-    """locfit(NOx ~ lp(E, nn = 0.5, deg = 2)) on ethanol, evaluated at the data.
-
-    By least squares written out our numbers are right to 1e-12: locfit's own are to 1e-8.
-    """
-    data = load("ethanol")
-    model = ak.KernelRegression(ak.NearestNeighbours(ak.Tricube(1.0), 0.5), order=2)
-
-    @jax.jit
-    def computed(x, y):
-        return (
-            model.fitted_and_leverage(x, y),
-            model.prediction_variance(x, x, jnp.ones(88)),
-            ak.GCV()(model, x, y),
-        )
-
-    (fitted, hat), squares, gcv = computed(data.x, data.y)
-    expected = [3.724563838, 2.228357873, 1.390548111, 2.86848759, 0.7439582319]
-    np.testing.assert_allclose(fitted[:5], expected, rtol=2e-8)
-    np.testing.assert_allclose(jnp.sum(hat), 6.8892386828, rtol=1e-8)
-    np.testing.assert_allclose(jnp.sum(squares), 6.3565850885, rtol=1e-8)
-    np.testing.assert_allclose(gcv, 0.1195527313, rtol=1e-8)
 
 
 @pytest.mark.filterwarnings("ignore::attnkernel.ExtrapolationWarning")

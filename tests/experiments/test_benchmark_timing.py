@@ -1,0 +1,131 @@
+"""The driver of benchmarks: comparison of arrays, timing, extrapolation, memory, targets."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.benchmarks import attention_contenders
+from experiments.benchmarks.driver import (
+    Case,
+    Disagreement,
+    SelfTimed,
+    Unavailable,
+    agreement,
+    compiled,
+    extrapolate,
+    growth_of_memory,
+    in_fresh_process,
+    interleaved,
+    measure,
+    peak_bytes,
+)
+from experiments.benchmarks.reports import target
+from experiments.monitor import NO_MONITOR
+
+
+@pytest.mark.parametrize("wrong", [1.0 + 1e-3, np.nan])
+def test_agreement_compares_every_array(wrong):
+    ours = (np.ones((3, 2)), np.array([1e-3, 1.0]))
+    near = (np.ones((1, 3, 2)), np.array([2e-5 + 1e-3, 1.0]))
+    found = agreement({"ours": ours, "near": near}, "ours", 1e-4)
+    assert found == {"ours": 0.0, "near": pytest.approx(2e-5)}
+    with pytest.raises(Disagreement, match="other is"):
+        agreement({"ours": ours, "other": (ours[0], np.array([1e-3, wrong]))}, "ours", 1e-4)
+
+
+def test_contenders_are_interleaved_after_one_warm_call_each():
+    calls = []
+    contenders = {name: lambda name=name: calls.append(name) or name for name in "ab"}
+    first, seconds, results = interleaved(contenders, 2)
+    assert calls == ["a", "b", "a", "b", "a", "b"]
+    assert results == {"a": "a", "b": "b"}
+    assert {name: len(spent) for name, spent in seconds.items()} == {"a": 2, "b": 2}
+    assert first.keys() == {"a", "b"}
+
+
+def test_slow_contender_is_timed_at_least_once():
+    calls = []
+    contenders = {"slow": lambda: calls.append(1) or sum(range(1000))}
+    seconds = interleaved(contenders, 5, max_seconds=1e-12).seconds
+    assert (len(calls), len(seconds["slow"])) == (2, 1)
+    first, seconds, _ = interleaved(contenders, 5, max_run_seconds=1e-12)
+    assert (len(calls), seconds["slow"]) == (3, [first["slow"]])
+
+
+def test_quick_contender_is_called_again_until_its_round_is_long_enough():
+    contenders = {"quick": lambda: SelfTimed(0.25, "result"), "slow": lambda: SelfTimed(2.0, None)}
+    _, seconds, results = interleaved(contenders, 2, round_seconds=0.5)
+    assert seconds == {"quick": [0.25] * 4, "slow": [2.0] * 2}
+    assert results["quick"] == "result"
+
+
+def test_cold_contenders_have_no_warm_call():
+    calls = []
+    first = interleaved({"a": lambda: calls.append("a")}, 3, cold=True).first
+    assert (calls, first) == (["a"] * 3, {})
+
+
+def test_sizes_that_take_too_long_are_extrapolated():
+    def case(n):
+        contenders = {
+            "cubic": lambda: lambda: SelfTimed((n / 20) ** 3, n),
+            "linear": lambda: lambda: SelfTimed(n / 20, n),
+        }
+        return Case(
+            {"n": n, "kind": "a"},
+            f"n = {n}",
+            contenders,
+            lambda results, row: {"found": sorted(results)},
+        )
+
+    cases = [lambda n=n: case(n) for n in (20, 40, 80, 160)]
+    rows = measure(NO_MONITOR, "cases", cases, 1, along="n", max_run_seconds=20.0)
+    assert [row["found"] for row in rows] == 2 * [["cubic", "linear"]] + 2 * [["linear"]]
+    assert [row["label"] for row in rows] == ["n = 20", "n = 40", "n = 80", "n = 160"]
+    for row, seconds in zip(rows[2:], (64.0, 512.0), strict=True):
+        assert row["extrapolated"] == {
+            "cubic": {"seconds": pytest.approx(seconds), "power": pytest.approx(3.0)}
+        }
+    # rows that differ in another field do not count; through one row goes the square
+    assert extrapolate(rows, {"n": 40, "kind": "b"}, "n", "cubic") == {}
+    guess = extrapolate(rows[:1], {"n": 40, "kind": "a"}, "n", "linear")
+    assert guess == {"seconds": pytest.approx(4.0), "power": 2.0}
+
+
+def test_memory_of_a_program_is_known_before_it_runs():
+    x = jnp.ones((64, 64))
+
+    def outer(x):
+        return jnp.sort((x.ravel()[:, None] * x.ravel()[None, :]), axis=1)[:, 0]
+
+    _, planned = compiled(outer, x)
+    assert planned >= 4 * 64**4
+    with pytest.raises(Unavailable, match="more than"):
+        compiled(outer, x, max_bytes=4 * 64**4 - 1)
+
+
+@pytest.mark.slow
+@pytest.mark.cli
+def test_memory_of_one_call():
+    sizes, call = (2, 19, 5, 0), attention_contenders.one_call
+    grown, _ = growth_of_memory("float32", call, "attnkernel", True, "forward", sizes, 2**30)
+    assert grown >= 0
+    with pytest.raises(Unavailable, match="needs "):
+        growth_of_memory("float32", call, "jax.nn", False, "forward", sizes, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.cli
+def test_peak_memory_is_of_a_process_of_its_own():
+    here = peak_bytes()
+    block = np.ones(2**28, np.uint8)  # more than what processes differ by without it
+    assert peak_bytes() >= here  # this process only grows
+    assert 2**20 < in_fresh_process(peak_bytes) < here + block.nbytes
+
+
+def test_target_is_judged_by_its_worst_value():
+    values = {"here": 3.0, "there": 5.0}
+    low, high = target("a", 4.0, values), target("b", 5.0, values, at_most=True)
+    assert (low["at"], low["reached"]) == ("here", False)
+    assert (high["at"], high["reached"]) == ("there", True)
+    assert target("c", 1.0, {})["reached"] is None
