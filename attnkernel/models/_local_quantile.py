@@ -4,13 +4,10 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import wider_dtype
-from .._core.host_arrays import AnyArray
-from .._core.regression_data import as_weights
 from .._core.validation import require_level
 from ..attention import QuantileFit
 from ..attention._auto import Auto
@@ -20,19 +17,13 @@ from ..attention._local_quantile import local_quantile
 from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._data import (
-    read_data,
-    read_predictions,
-    require_parts,
-    with_kernel_bounds,
-    with_weights,
-)
-from ._empty import OnEmpty, fill_empty, known_policy
+from ._data import read_data, read_predictions, require_parts, with_weights
+from ._empty import OnEmpty, known_policy
+from ._local_regression import LocalRegression
 from ._prediction import predict
-from ._smoother import Smoother
 
 
-class LocalQuantile(Smoother):
+class LocalQuantile(LocalRegression):
     r"""Local polynomial quantile regression, exact.
 
     $$ \hat q_\tau(x) = \hat\beta_0, \qquad \hat\beta = \arg\min_\beta \sum_j K(x, x_j)\,
@@ -120,13 +111,10 @@ class LocalQuantile(Smoother):
 
         **Raises:** `ValueError` if shapes do not fit together, or a weight is negative.
         """
-        q, k, v = read_data(x_new, x, y, weights, self.kernel)
-        weights = None if weights is None else as_weights(weights, k.shape[0])
-        found = predict(self, q, k, v, prior, weights, has_one_label=np.ndim(y) == 1)
-        out, deficient, extrapolates = found
+        out, deficient, extrapolates = predict(self, x_new, x, y, prior, weights)
         if self.order > 0:
-            dtype = wider_dtype(q.dtype)
-            warn_of_extrapolation(self.description, deficient, extrapolates, dtype)
+            flags = deficient, extrapolates
+            warn_of_extrapolation(self.description, *flags, wider_dtype(out.dtype))
         return out
 
     def local_fit(
@@ -165,42 +153,13 @@ class LocalQuantile(Smoother):
 
         `level`: another one than that of the model.
         """
-        names = self.kernel.category_counts(k.shape[1])
-        columns = tuple(column for column in range(k.shape[1]) if column not in names)
+        columns = self.columns_of_quantities(k.shape[1])
         parts: dict[str, Any] = {"kernel": self.kernel, "prior": prior, "rule": self.rule}
         tau = jnp.asarray(self.level if level is None else level, wider_dtype(v.dtype))
         local = local_quantile(q, k, v, tau, order=self.order, columns=columns, **parts)
         return local.coefficients[:, 0], local
 
-    def filled(
-        self,
-        out: Float[Array, "m out"],
-        local: QuantileFit,
-        q: Float[Array, "m dim"],
-        k: Float[Array, "n dim"],
-        v: Float[Array, "n out"],
-        prior: Prior | None,
-    ) -> Float[Array, "m out"]:
-        """Quantiles with `on_empty` applied where no label has weight."""
-        return fill_empty(out, local.empty, q, k, v, prior, self.on_empty).astype(q.dtype)
-
     @property
     def description(self) -> str:
         """Such as `local linear, quantile 0.9`."""
-        order = ("local constant", "local linear", "local quadratic")[self.order]
-        return f"{order}, quantile {self.level:g}"
-
-    def category_counts(self, dim: int) -> dict[int, int | None]:
-        """The columns of x that hold codes of categories, those of the kernel."""
-        return self.kernel.category_counts(dim)
-
-    @property
-    def can_pad_rows(self) -> bool:
-        """Whether the kernel is pairwise."""
-        return self.kernel.is_pairwise
-
-    def search_box(
-        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
-    ) -> tuple["LocalQuantile", "LocalQuantile"]:
-        """The box for a fit, as two models: the kernel's `search_box(x)`, all else free."""
-        return with_kernel_bounds(self, self.kernel.search_box(x, weights))
+        return f"{super().description}, quantile {self.level:g}"

@@ -1,4 +1,4 @@
-"""What regressions by local polynomials share, those of least squares and those of likelihood."""
+"""What regressions by local polynomials share: least squares, likelihoods and quantiles."""
 
 import dataclasses
 from typing import Any
@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.host_arrays import AnyArray
-from ..attention import LikelihoodFit, LocalFit
+from ..attention import LikelihoodFit, LocalFit, QuantileFit
 from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import Rule
@@ -60,7 +60,7 @@ class LocalRegression(Smoother):
     def filled(
         self,
         out: Float[Array, "m out"],
-        local: LocalFit | LikelihoodFit,
+        local: LocalFit | LikelihoodFit | QuantileFit,
         q: Float[Array, "m dim"],
         k: Float[Array, "n dim"],
         v: Float[Array, "n out"],
