@@ -56,10 +56,13 @@ def frame_to_numbers(what: str, frame: Any, known: Categories | None = None) -> 
     for i, (column, name, categories) in enumerate(zip(columns, names, expected, strict=True)):
         where = f"Column {name!r} of {what}"
         missing = np.asarray(column.isna(), bool)
+        advice = "Drop those rows with dropna(), or fill them."
+        if what in ("x", "y"):
+            advice = 'Fill them, or leave those rows out: ak.fit(..., na="drop").'
         if missing.any():
             raise ValueError(
                 f"{where} has {missing.sum()} missing values, the first in row "
-                f"{_flagged_label(column, missing)}. Drop those rows with dropna(), or fill them."
+                f"{_flagged_label(column, missing)}. {advice}"
             )
         if categories is None:
             numbers[:, i] = _numeric_column_to_float64(column, where)
@@ -86,6 +89,37 @@ def labels_to_numbers(what: str, labels: Any, x: Any) -> tuple[np.ndarray, Hasha
     require_same_index(what, labels, x)
     table = frame_to_numbers(what, labels, (None,) * len(column_names(labels)))
     return (table.numbers[:, 0], labels.name) if is_series(labels) else table[:2]
+
+
+def drop_missing_rows(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any, int]:
+    """Returns the rows in which no value of x or y is missing, and the number of other rows.
+
+    **Arguments:** x and y, of which at least one is a frame of pandas; `weights`: one per row, or
+    None. A NaN in an array is missing. Rows correspond as `require_same_index` says.
+    """
+    if not (is_frame(x) or is_frame(y)):
+        raise ValueError(
+            'na="drop" is for frames of pandas; got arrays. Try keep = np.isfinite(y), then '
+            "x[keep] and y[keep]."
+        )
+    for what, part in (("y", y), ("weights", weights)):
+        require_same_index(what, part, x)
+    given = [part for part in (x, y, weights) if part is not None]
+    given = [part if is_frame(part) else np.asarray(part) for part in given]
+    if not all(map(np.ndim, given)) or len(set(map(len, given))) > 1:
+        return x, y, weights, 0  # shapes that `fit` refuses
+    keep = ~(_rows_with_missing(given[0]) | _rows_with_missing(given[1]))
+    kept = [*(part[keep] for part in given), None]
+    return kept[0], kept[1], kept[2], int(np.sum(~keep))
+
+
+def _rows_with_missing(part: Any) -> np.ndarray:
+    """Returns for each row whether a value is missing; `part`: a frame or an array of NumPy."""
+    if is_frame(part):
+        found = part.isna()
+    else:
+        found = np.isnan(part) if part.dtype.kind == "f" else np.zeros(part.shape, bool)
+    return np.any(np.reshape(np.array(found, bool), (len(part), -1)), axis=1)
 
 
 def require_same_index(what: str, labels: Any, x: Any) -> None:

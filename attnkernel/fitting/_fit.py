@@ -14,6 +14,7 @@ from .._core.host_arrays import is_concrete
 from .._core.pandas_frames import (
     Categories,
     Names,
+    drop_missing_rows,
     frame_to_numbers,
     is_frame,
     labels_to_numbers,
@@ -24,7 +25,7 @@ from .._core.regression_data import (
     require_regression_data,
     require_regression_shapes,
 )
-from .._core.validation import require_instance, require_key
+from .._core.validation import require_choice, require_instance, require_key
 from ..kernels._columns import number_columns
 from ..models import Smoother
 from ..objectives import LeaveOneOut
@@ -57,6 +58,7 @@ def fit(
     callback: Callback | None = None,
     chunk: int = 100,
     weights: ArrayLike | Any = None,
+    na: str = "error",
     checkpoints: Checkpoints | None = None,
 ) -> Fit:
     r"""Fits the parameters of a model by minimising an objective.
@@ -107,6 +109,9 @@ def fit(
       row, to leave-one-out, to the n of AICc and to `bands`. Rows of weight 0 are ignored,
       whatever their label (inside `jit` or `vmap`, where weights have no value, they stay
       and carry no weight). Default: 1.
+    - `na`: what becomes of rows of frames in which a value of x or y is missing. `"error"`
+      (default): an error names the first of them. `"drop"`: they are left out, with their weights;
+      `fit.dropped_rows` and `ak.summarise` tell how many.
     - `checkpoints`: `ak.Checkpoints("results/fit")`: a training resumes from there if it was
       stopped before, and `callback` is first called with all that was done. Default: none.
 
@@ -129,6 +134,10 @@ def fit(
     """
     if key is not None:
         require_key("key", key)
+    require_choice("na", na, ("error", "drop"))
+    dropped = 0
+    if na == "drop":
+        x, y, weights, dropped = drop_missing_rows(x, y, weights)
     data, names = _validated_inputs(x, y, weights, objective)
     if names.x_names is not None:
         model, bounds = number_columns((model, bounds), names.x_names)
@@ -143,7 +152,8 @@ def fit(
     driver = minimise if optimizer is None else train
     outcome = driver(model, data._replace(objective=data.objective.comparable()), options)
     outcome = outcome._replace(objective=data.objective)  # weights in the order of rows
-    return warn_if_no_optimum(Fit(*outcome, data.x, data.y, **names._asdict()))
+    found = Fit(*outcome, data.x, data.y, **names._asdict(), dropped_rows=dropped)
+    return warn_if_no_optimum(found)
 
 
 class FrameNames(NamedTuple):

@@ -57,6 +57,7 @@ class Fit(eqx.Module):
     x_names: Names | None = eqx.field(static=True, repr=False, default=None)
     x_categories: Categories | None = eqx.field(static=True, repr=False, default=None)
     y_name: Hashable = eqx.field(static=True, repr=False, default=None)  # several: a tuple
+    dropped_rows: int = eqx.field(static=True, repr=False, default=0)  # by na="drop" of `fit`
 
     def __call__(self, x_new: ArrayLike | Any) -> Any:
         """Predicts at new inputs, shape (m, dim) or (m,), from the fitted data.
@@ -91,7 +92,7 @@ class Fit(eqx.Module):
         self,
         x_names: Sequence[Hashable],
         y_name: Hashable = None,
-        x_categories: Categories | None = None,
+        x_categories: Sequence[Sequence[Hashable] | None] | None = None,
     ) -> "Fit":
         """Returns the fit with names, as those of a `Dataset`, for plots, reports and frames.
 
@@ -109,7 +110,11 @@ class Fit(eqx.Module):
                 f"x_categories must be {dim}, a list or None for each column; got {x_categories!r}."
             )
         categories = x_categories and tuple(each and tuple(each) for each in x_categories)
-        parts = {"x_names": tuple(x_names), "y_name": y_name, "x_categories": categories}
+        parts: dict[str, Any] = {
+            "x_names": tuple(x_names),
+            "y_name": y_name,
+            "x_categories": categories,
+        }
         return dataclasses.replace(self, **parts)
 
     def __repr__(self) -> str:

@@ -34,6 +34,8 @@ class Report(NamedTuple):
     `extrapolates` further rows where the polynomial extrapolates (`DataSupport`). `least_count` and
     `median_count` are of `effective_count` at the rows.
 
+    `dropped_rows` counts the rows that `na="drop"` of `fit` left out for missing values.
+
     `starts` is the number of starts; `converged`, `diverged`, `dropped` and `at_bound` count those
     with this result. `bounds` names the parameters of the best start that are on a bound. `minima`
     are the minima besides the best: models and criteria, the lowest first (for a deterministic
@@ -70,6 +72,7 @@ class Report(NamedTuple):
     bounds: tuple[str, ...]
     minima: tuple[tuple[LinearSmoother, float], ...]
     warnings: tuple[str, ...]
+    dropped_rows: int = 0
 
     def __str__(self) -> str:
         smoother = ", ".join(filter(None, (self.smoother, self.kernel)))
@@ -87,6 +90,8 @@ class Report(NamedTuple):
             ("degrees of freedom", f"{self.trace:.2f}, residual {self.residual_df:.2f}"),
             ("labels per value", f"least {self.least_count:.3g}, median {self.median_count:.3g}"),
         ]
+        if self.dropped_rows:
+            lines.append(("dropped rows", f"{self.dropped_rows}, with missing values"))
         if self.bounds:
             lines.append(("on a bound", ", ".join(self.bounds)))
         if self.alone:
@@ -172,6 +177,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         bounds=tuple(fit.on_bounds()),
         minima=tuple(_other_minima(fit)),
         warnings=tuple(fit.warnings()),
+        dropped_rows=fit.dropped_rows,
     )
 
 

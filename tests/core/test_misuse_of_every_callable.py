@@ -770,6 +770,7 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
             "starts": ("natural?", 1),
             "chunk": ("natural", 100),
             "weights": ("weights?", np.ones(N)),
+            "na": ("choice", "error"),
             **OPTIONS,
         },
     ),

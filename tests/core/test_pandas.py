@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import equinox as eqx
 import jax
@@ -158,6 +159,51 @@ def changed(column, row, value):
 def test_new_frames_unlike_that_of_the_fit_are_refused(fit, asked, message):
     with pytest.raises(ValueError, match=message):
         fit(asked)
+
+
+def test_rows_with_missing_values_are_dropped_and_counted(fit):
+    frame, wage = table()
+    more = frame.iloc[[0, 5, 7]].rename(index=lambda name: f"more {name}")
+    x = pandas.concat([more, frame]).astype(frame.dtypes.to_dict())
+    y, weights = x["age"].astype(float).rename("wage"), np.r_[9.0, 9.0, 9.0, np.ones(N)]
+    y[frame.index] = wage
+    x["age"] = x["age"].astype(float)
+    x.iloc[0, 0], x.iloc[1, 1], y.iloc[2] = np.nan, None, np.nan
+    dropped = fitted(x, y, na="drop")
+    np.testing.assert_array_equal(dropped.x, fit.x)
+    np.testing.assert_array_equal(dropped.y, fit.y)
+    assert float(dropped.loss) == float(fit.loss)
+    assert (dropped.dropped_rows, fit.dropped_rows) == (3, 0)
+    report = ak.summarise(dropped)
+    assert report.dropped_rows == 3
+    assert re.search(r"dropped rows +3, with missing values$", str(report))
+    assert "dropped" not in str(ak.summarise(fit))
+    for given in (weights, pandas.Series(weights, x.index)):
+        of_weights = fitted(x, y, weights=given, na="drop").objective.weights
+        np.testing.assert_array_equal(of_weights, np.ones(N))
+
+
+def test_names_and_categories_can_be_given(fit):
+    named = fit.named(["years", "colour"], "pay", [None, ["red", "blue", "grey"]])
+    assert (named.x_names, named.y_name) == (("years", "colour"), "pay")
+    frame, _ = table()
+    frame.columns = ["years", "colour"]
+    np.testing.assert_array_equal(named(frame), fit(table()[0]))
+    for wrong in ([None], "ab", [None, "red"]):
+        with pytest.raises(ValueError, match=r"x_categories must be 2, a list or None"):
+            fit.named(["years", "colour"], "pay", wrong)
+
+
+def test_missing_values_are_refused_unless_they_are_to_be_dropped():
+    frame, wage = table()
+    with pytest.raises(ValueError, match=r"of y has 1 missing.*'row 9'.*na=\"drop\""):
+        fitted(frame, wage.where(wage.index != "row 9"))
+    with pytest.raises(ValueError, match=r"na=\"drop\" is for frames.*np\.isfinite"):
+        fitted(np.ones((5, 2)), np.ones(5), na="drop")
+    with pytest.raises(ValueError, match=r"index.*weights\.loc"):
+        fitted(frame, wage, weights=wage.iloc[::-1], na="drop")
+    with pytest.raises(ValueError, match=r"na must be .*'error'.*'drop'"):
+        fitted(frame, wage, na="omit")
 
 
 def test_frames_that_cannot_be_fitted_are_refused():
