@@ -172,7 +172,7 @@ def leave_one_out_errors(models: Any, data: ak.data.Dataset) -> Array:
 
 def describe(data: ak.data.Dataset) -> dict[str, Any]:
     """The entry `data` of a summary."""
-    rows = {"rows": data.x.shape[0], "dropped": data.dropped}
+    rows = {"rows": data.x.shape[0]} | ({"dropped": data.dropped} if data.dropped else {})
     return {**rows, "inputs": list(data.x_names), "label": data.y_name}
 
 

@@ -113,7 +113,7 @@ class Regression(Study):
         run.table(f"fitted values, {VALUES_AT}", columns, cells)
         run.summary(
             {
-                "data": describe(data),
+                "data": {**describe(data), "dropped": data.dropped},
                 "model": found.smoother,
                 "kernel": found.kernel,
                 "objective": self.objective,
