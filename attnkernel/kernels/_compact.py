@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._core.host_arrays import AnyArray, namespace_of
 from ._integrals import log_integral_to_one
 from ._radial import Radial
+from ._scaled import SortedGaps
 
 
 class Compact(Radial):
@@ -43,14 +45,11 @@ class Compact(Radial):
         """Returns $\\log \\int_0^1 r^{d - 1} K(r)\\, \\mathrm{d}r$, d = `dim`: K is 0 beyond 1."""
         return log_integral_to_one(self.log_inside, dim, self.lengthscale_parameter.log().dtype)
 
-    def _shortest_lengthscale(self, gaps: Float[Array, "gaps dim"]) -> Float[Array, " dim"]:
-        """Returns the lower end of a search for ℓ, per dimension: 1.01 times the largest distance
-        of an input to its nearest neighbour, so that each has one in the support.
-        `gaps`: between successive sorted inputs."""
-        if gaps.shape[0] < 2:
-            return 1.01 * jnp.max(gaps, axis=0)
-        ends = jnp.maximum(gaps[0], gaps[-1])
-        return 1.01 * jnp.maximum(jnp.max(jnp.minimum(gaps[1:], gaps[:-1]), axis=0), ends)
+    def _shortest_lengthscale(self, gaps: SortedGaps) -> Float[AnyArray, " dim"]:
+        """Returns the lower end of a search for ℓ, per dimension: at least 1.01 times the largest
+        distance of an input to its nearest neighbour, so that each has one in the support."""
+        typical = super()._shortest_lengthscale(gaps)
+        return namespace_of(typical).maximum(typical, 1.01 * gaps.isolation)
 
 
 class Boxcar(Compact):

@@ -23,20 +23,33 @@ class SortedGaps(NamedTuple):
     spread: Float[AnyArray, " dim"]  # the sum of all gaps: the range
     mean: Float[AnyArray, " dim"]
     median: Float[AnyArray, " dim"]  # of the positive gaps; NaN in a constant column
+    isolation: Float[AnyArray, " dim"]  # the largest distance of an input to its nearest neighbour
 
     @classmethod
     def of(cls, x: Float[AnyArray, "n dim"], weights: AnyArray | None) -> "SortedGaps":
         """Returns the statistics of inputs x, without the rows whose weights are 0."""
-        xp, count = namespace_of(x), np.asarray(len(x))
+        xp, count, isolation = namespace_of(x), np.asarray(len(x)), _isolation(x)
         if weights is not None:  # a copy of another row adds no gap
             has_weight = is_positive(weights)
             count = has_weight.sum()
+            isolation = _isolation(xp.where(has_weight[:, None], x, xp.inf))
             x = xp.where(has_weight[:, None], x, x[xp.argmax(has_weight)][None])
         gaps = xp.diff(xp.sort(x, axis=0), axis=0)
         spread = xp.sum(gaps, axis=0)
         with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # all are NaN
             median = xp.nanmedian(xp.where(gaps > 0, gaps, xp.nan), axis=0)
-        return cls(spread, spread / (count - 1).astype(x.dtype), median)
+        return cls(spread, spread / (count - 1).astype(x.dtype), median, isolation)
+
+
+def _isolation(x: Float[AnyArray, "n dim"]) -> Float[AnyArray, " dim"]:
+    """Returns the largest distance of a finite input to its nearest neighbour, in each column."""
+    xp = namespace_of(x)
+    x = xp.sort(x, axis=0)
+    below, above = x[:-1], x[1:]
+    gaps = xp.where(xp.isfinite(above), above - xp.where(xp.isfinite(above), below, 0.0), xp.inf)
+    end = xp.full_like(x[:1], xp.inf)
+    nearest = xp.minimum(xp.concatenate([end, gaps]), xp.concatenate([gaps, end]))
+    return xp.max(xp.where(xp.isfinite(nearest), nearest, 0.0), axis=0)
 
 
 class Scaled(Kernel):
@@ -88,13 +101,14 @@ class Scaled(Kernel):
         Below half the gap between neighbours the estimate is that of the nearest neighbour
         whatever ℓ; beyond ten times the range of x it is the mean of y. Per dimension, the gap is
         the smaller of the mean and of the median gap between distinct neighbours, so that neither
-        clusters nor ties hide the fine structure. A single ℓ takes the widest interval. Other
-        parameters are free.
+        clusters nor ties hide the fine structure. Kernels of compact support begin where each input
+        has a neighbour in reach. A single ℓ takes the widest interval. Other parameters are free.
         """
         self._require_parameter_shape(x.shape[1])
         xp = namespace_of(x)
-        spread, mean, median = SortedGaps.of(x, weights)
-        lower, upper = 0.5 * xp.minimum(mean, median), 10.0 * spread
+        gaps = SortedGaps.of(x, weights)
+        spread = gaps.spread
+        lower, upper = self._shortest_lengthscale(gaps), 10.0 * spread
         is_constant = spread == 0  # a constant column bounds no lengthscale
         if self.lengthscale_parameter.shape == ():
             lower = xp.min(xp.where(is_constant, xp.inf, lower))
@@ -106,6 +120,10 @@ class Scaled(Kernel):
             bound = self.lengthscale_parameter.at(lengthscale)
             sides.append(eqx.tree_at(lambda kernel: kernel.lengthscale_parameter, side, bound))
         return sides[0], sides[1]
+
+    def _shortest_lengthscale(self, gaps: SortedGaps) -> Float[AnyArray, " dim"]:
+        """Returns the lower end of a search for ℓ, per dimension: half a typical gap."""
+        return 0.5 * namespace_of(gaps.mean).minimum(gaps.mean, gaps.median)
 
     def rescaled(self, factor: ArrayLike) -> "Scaled":
         longer = self.lengthscale_parameter.times(factor)
