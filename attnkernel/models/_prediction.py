@@ -30,7 +30,8 @@ def predict(
     """
     q, k, v = read_data(x_new, x, y, weights, model.kernel)
     model.check_labels(v)
-    m, weights = len(q), None if weights is None else as_weights(weights, len(k))
+    m = q.shape[0]  # a size, or a symbol of one in an export
+    weights = None if weights is None else as_weights(weights, k.shape[0])
     can_pad = prior is None and model.can_pad_rows and is_on_one_device(model, q, k, v, weights)
     if can_pad:
         k, v, weights, q = pad_rows(k, v, weights, q)
