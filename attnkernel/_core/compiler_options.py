@@ -18,5 +18,7 @@ FORWARD_OPTIONS = GRADIENT_OPTIONS | (
 
 
 def can_use_options(*trees: Any) -> bool:
-    """Whether a call with these arrays may set them: on a CPU, outside transformations."""
-    return jax.default_backend() == "cpu" and is_on_one_device(*trees)
+    """Whether a call with these arrays may set them: on a CPU, outside transformations, and where
+    the user has not chosen to compile without optimisations."""
+    is_optimised = not jax.config.read("jax_disable_most_optimizations")
+    return is_optimised and jax.default_backend() == "cpu" and is_on_one_device(*trees)
