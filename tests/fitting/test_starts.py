@@ -61,7 +61,7 @@ def test_sample_of_several_columns_predicts_all_of_its_rows(x64):
     np.testing.assert_allclose(sample.objective(model, sample.x, sample.y), expected, rtol=1e-9)
 
 
-def test_one_warning_names_the_columns_on_a_bound():
+def test_one_warning_names_the_columns_on_a_bound(x64):
     rng = np.random.default_rng(4)
     x = rng.uniform(-1.0, 1.0, (41, 3))
     y = np.sin(3.0 * x[:, 1]) + 0.1 * rng.normal(size=41)
