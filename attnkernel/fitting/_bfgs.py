@@ -13,7 +13,7 @@ roundings 48 end more than 1e-9 off (here none) in 12 evaluations on average (he
 of all searches use up their steps. A start without a finite loss takes all of them (here one).
 
 A mean of absolute errors has a kink where an error changes its sign, and its minimum is at one.
-Of one parameter a bracket is therefore kept, and halved once it is short.
+A search of one parameter therefore keeps a bracket, and halves it once it is short.
 """
 
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._core.arrays import precise_matmul
-from .._core.host_arrays import as_numpy_if_concrete, namespace_of
+from .._core.host_arrays import AnyArray, as_numpy_if_concrete, namespace_of
 from ._problem import flat_rows
 
 FIRST_STEP_LENGTH = 0.1
@@ -89,8 +89,8 @@ class Bfgs(NamedTuple):
         fresh = Bfgs.start(as_numpy_if_concrete(self.z))
         return fresh._replace(inverse=self.inverse, has_curvature=self.has_curvature)
 
-    def is_stopped(self) -> Bool[Array, ""]:
-        """Whether it converged, diverged, or took all of its steps."""
+    def is_stopped(self) -> Bool[AnyArray, "*starts"]:
+        """Whether it converged, diverged, or took all of its steps; of stacked searches, each."""
         return self.converged | self.diverged | (self.steps >= self.max_steps)
 
     def trial(self) -> PyTree:
@@ -104,8 +104,9 @@ class Bfgs(NamedTuple):
         `found`, `slope`: the loss and its gradient at the trial point.
 
         The search has converged if $\\max|g| \\le$ `tolerance` $\\cdot |L|$, or if three accepted
-        steps in a row gained less than rounding, or if no shorter trial can gain. Of one parameter
-        also if the minimum is within √ε: of a smooth loss, what is left is below rounding.
+        steps in a row gained less than rounding, or if no shorter trial can gain. A search of one
+        parameter has also converged if its bracket is shorter than √ε: a smooth loss then changes
+        by less than rounding.
         """
         flat, unravel = ravel_pytree(self.z)
         gradient, _ = ravel_pytree(slope)

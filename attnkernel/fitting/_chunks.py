@@ -8,6 +8,7 @@ import numpy as np
 
 State = TypeVar("State")
 History = dict[str, Any]
+Record = Callable[[Any], History]  # of a model, for the history: `record` of `fit`
 
 
 def run_chunks(

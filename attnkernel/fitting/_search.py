@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float, Int, PyTree
+from jaxtyping import Float, Int, PyTree
 
 from .._core.host_arrays import as_numpy_if_concrete
 from ..objectives._objective import Sample
@@ -175,15 +175,7 @@ class Searches(NamedTuple):
 
 def _all_stopped(state: Bfgs) -> bool:
     """Whether all searches have converged or diverged; needs concrete arrays (outside `jit`)."""
-    return bool(np.all(_is_stopped(state)))
-
-
-def _is_stopped(state: Bfgs) -> Bool[np.ndarray, "*fits starts"]:
-    """Returns whether each search has stopped; needs concrete arrays."""
-    converged, diverged, steps, limit = jax.device_get(
-        (state.converged, state.diverged, state.steps, state.max_steps)
-    )
-    return converged | diverged | (steps >= limit)
+    return bool(np.all(jax.device_get(state).is_stopped()))
 
 
 def _stop_highest(state: Bfgs) -> Bfgs:
@@ -192,11 +184,12 @@ def _stop_highest(state: Bfgs) -> Bfgs:
     After 20 r steps the lowest ⌈s / 2ʳ⌉ of s searches go on, at least two. A search that converged
     counts among them.
     """
-    steps, loss, limit = jax.device_get((state.steps, state.loss, state.max_steps))
+    here = jax.device_get(state)
+    steps, loss, limit = here.steps, here.loss, here.max_steps
     rounds = min(int(np.max(steps)) // CHUNK_STEPS, 30)
     kept = max(MIN_SEARCHES, -(-len(loss) // 2**rounds))
     rank = np.argsort(np.argsort(loss, kind="stable"), kind="stable")
-    is_dropped = (rank >= kept) & ~_is_stopped(state)
+    is_dropped = (rank >= kept) & ~here.is_stopped()
     return state._replace(max_steps=np.where(is_dropped, steps, limit))
 
 

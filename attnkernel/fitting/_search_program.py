@@ -1,22 +1,17 @@
 """The compiled program of searches: a scan over steps of BFGS for each start."""
 
-from collections.abc import Callable
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from .._core.compiler_options import FORWARD_OPTIONS, GRADIENT_OPTIONS, can_use_options
 from ._bfgs import Bfgs
-from ._chunks import History
+from ._chunks import History, Record
 from ._problem import Problem, vmap_over_fits
 
 # Searches of local linear models without fusion emitters: 205 rows compile in 0.55 of the time and
 # run in 1.05 of it, 104 rows in 0.55 and 0.95, 500 rows in 0.55 and 1.35.
 MAX_POLYNOMIAL_PAIRS = 2**16
-
-Record = Callable[[Any], History]
 
 
 def advance_searches(

@@ -17,12 +17,10 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from .._core.compiler_options import GRADIENT_OPTIONS, can_use_options
 from .._core.host_arrays import is_on_host
 from ._checkpoints import identity_of
-from ._chunks import History, join_history, run_chunks
+from ._chunks import History, Record, join_history, run_chunks
 from ._options import Options
 from ._outcome import Outcome, Result, collect_outcome
 from ._problem import Data, Problem, build_problem, vmap_over_fits
-
-Record = Callable[[Any], History]
 
 
 class Training(eqx.Module):
