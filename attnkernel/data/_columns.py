@@ -172,7 +172,7 @@ class Column:
 
 
 def _number(cell: str, decimal: str) -> float:
-    """Returns the number that a cell holds with this decimal mark; NaN if it is none."""
+    """Returns the number in a cell, with this decimal mark; NaN if the cell is not a number."""
     if "_" in cell or (decimal == "," and "." in cell):
         return math.nan
     try:
@@ -182,7 +182,7 @@ def _number(cell: str, decimal: str) -> float:
 
 
 def _date(cell: str, date_format: str | None) -> datetime | None:
-    """Returns the date that a cell holds, by default of ISO 8601; None if it is none."""
+    """Returns the date in a cell, by default in the format of ISO 8601; None for other cells."""
     try:
         if date_format is None:
             return datetime.fromisoformat(cell)

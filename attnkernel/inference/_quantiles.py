@@ -25,15 +25,15 @@ def quantiles(
 ) -> Float[Array, "m levels"]:
     r"""Conditional quantiles of labels, with the kernel and the order of a fit.
 
-    Of a smoother whose weights are not negative, such as a `KernelRegression` of order 0:
+    A smoother whose weights are not negative, such as a `KernelRegression` of order 0, has
 
     $$ \hat q_p(x) = \inf \Big\{ y : \sum_{j : y_j \le y} w_j(x) \ge p \Big\}, \qquad
        \sum_j w_j(x) = 1 $$
 
     These are labels of the data and never cross. Sums that equal p to rounding count as p.
-    Derivatives are 0. Of a `KernelRegression` of order 1 or 2, and of a `LocalQuantile`, quantiles
-    are the local polynomials with the least check loss, as `LocalQuantile` has them for one level:
-    without bias of first order at boundaries, but they may cross, mostly where labels are few.
+    Derivatives are 0. A `KernelRegression` of order 1 or 2 and a `LocalQuantile` have the local
+    polynomials with the least check loss, as `LocalQuantile` has them for one level: without bias
+    of first order at boundaries, but they may cross, mostly where labels are few.
 
     About p of new labels at x are below, as far as labels around x are alike. A lengthscale chosen
     for the mean is too short for outer levels: see `LocalQuantile`. Quantiles are too smooth where

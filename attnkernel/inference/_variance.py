@@ -227,8 +227,8 @@ def require_smoother_fit(fit: Any, kinds: tuple[type, ...] = (LinearSmoother,)) 
         others = "".join(f" or a {kind.__name__}" for kind in kinds[1:])
         raise ValueError(
             f"fit must be of a linear smoother, whose hat matrix is known, such as "
-            f"ak.KernelRegression{others}; got one of a {type(fit.model).__name__}. Of any model "
-            f"there are intervals for a new label: ak.conformal."
+            f"ak.KernelRegression{others}; got one of a {type(fit.model).__name__}. For "
+            f"intervals of a new label by any model, see ak.conformal."
         )
     return drop_weightless(fit)
 

@@ -63,8 +63,8 @@ def residual_scale(
 def weighted_median(values: Float[Array, " n"], weights: Float[Array, " n"]) -> Float[Array, ""]:
     """Returns the median of values, in which one of weight k counts as k equal values.
 
-    Of an even number of values it is the mean of the two in the middle. Values of weight 0 do not
-    count. Sums of weights that equal half of all to rounding count as half.
+    The median of an even number of values is the mean of the two in the middle. Values of weight 0
+    do not count. Sums of weights that equal half of all to rounding count as half.
     """
     order = jnp.argsort(jax.lax.stop_gradient(values))
     counted = weights[order]
