@@ -85,7 +85,13 @@ from .kernels import (
     Triweight as Triweight,
     WangVanRyzin as WangVanRyzin,
 )
-from .losses import Bisquare as Bisquare, Huber as Huber
+from .losses import (
+    Bisquare as Bisquare,
+    CheckLoss as CheckLoss,
+    Huber as Huber,
+    absolute_error as absolute_error,
+    squared_error as squared_error,
+)
 from .methods import (
     Blockwise as Blockwise,
     Dense as Dense,
@@ -118,15 +124,12 @@ from .nn import (
 from .objectives import (
     GCV as GCV,
     AICc as AICc,
-    CheckLoss as CheckLoss,
     HoldOut as HoldOut,
     KFold as KFold,
     LeaveOneOut as LeaveOneOut,
     Objective as Objective,
-    absolute_error as absolute_error,
     log_score as log_score,
     profile as profile,
-    squared_error as squared_error,
 )
 from .priors import (
     Alibi as Alibi,

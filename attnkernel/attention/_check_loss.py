@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from ..losses._prediction_losses import check_losses
 from ._newton import solve_positive_definite
 
 MAX_STEPS = 60  # 10 to 25 in most windows
@@ -85,8 +86,7 @@ def check_loss(
     residuals: Float[Array, " rows"], weights: Float[Array, " rows"], level: Float[Array, ""]
 ) -> Float[Array, ""]:
     """Returns the weighted sum of the check losses of residuals."""
-    losses = jnp.where(residuals < 0, level - 1.0, level) * residuals
-    return jnp.sum(jnp.where(weights > 0, weights * losses, 0.0))
+    return jnp.sum(jnp.where(weights > 0, weights * check_losses(residuals, level), 0.0))
 
 
 def _begin(

@@ -1,5 +1,10 @@
-"""Robust losses: how much the residual of an outlier counts in a fit."""
+"""Losses of residuals, by which robust fits weight rows, and of predictions, one of each row."""
 
 from ._base import RobustLoss as RobustLoss
 from ._bisquare import Bisquare as Bisquare
 from ._huber import Huber as Huber
+from ._prediction_losses import (
+    CheckLoss as CheckLoss,
+    absolute_error as absolute_error,
+    squared_error as squared_error,
+)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_points, as_real_array, require_finite
+from .._core.arrays import as_points, require_finite
 from .._core.pandas_frames import require_same_index
 from .._core.regression_data import as_weights, is_positive, require_category_codes
 from .._core.validation import require_instance
@@ -79,17 +79,6 @@ def with_weights(
     log_weights = jnp.where(zero, -jnp.inf, jnp.log(jnp.where(zero, 1, weights)))
     row_prior = KeyWeights(log_weights)  # NaN for a weight below 0, which only `jit` lets pass
     return row_prior if prior is None else prior * row_prior
-
-
-def read_predictions(predicted: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
-    """Returns predictions and labels; `ValueError` unless both are of shape (n,) or (n, out)."""
-    mean, labels = as_real_array("predicted", predicted), as_real_array("y", y)
-    if mean.shape != labels.shape or mean.ndim not in (1, 2):
-        raise ValueError(
-            f"predicted and y must have the same shape, (n,) or (n, out); got {mean.shape} and "
-            f"{labels.shape}."
-        )
-    return mean, labels
 
 
 def with_bounds_of(field: str, model: Any, bounds: tuple[Any, Any]) -> tuple[Any, Any]:

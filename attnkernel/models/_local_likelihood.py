@@ -5,19 +5,19 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import wider_dtype
+from .._core.arrays import as_real_array, wider_dtype
 from .._core.validation import require_instance
 from ..attention import LikelihoodFit
 from ..attention._auto import Auto
 from ..attention._likelihood_influence import InfluenceSums, influence_sums
-from ..attention._local_fit import warn_of_extrapolation
 from ..attention._local_likelihood import LikelihoodParts, local_likelihood
 from ..attention._local_polynomial import as_order, local_polynomial
 from ..families import Family
 from ..kernels import Kernel
+from ..losses._prediction_losses import require_same_shape, sum_over_labels
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._data import read_data, read_predictions, require_parts, with_weights
+from ._data import read_data, require_parts, with_weights
 from ._empty import OnEmpty, known_policy
 from ._local_regression import LocalRegression, support_of
 from ._prediction import predict
@@ -112,11 +112,7 @@ class LocalLikelihood(LocalRegression):
         **Raises:** `ValueError` if shapes do not fit together, a weight is negative, or the family
         has no such label.
         """
-        out, deficient, extrapolates = predict(self, x_new, x, y, prior, weights)
-        if self.order > 0:
-            flags = deficient, extrapolates
-            warn_of_extrapolation(self.description, *flags, wider_dtype(out.dtype))
-        return out
+        return predict(self, x_new, x, y, prior, weights)
 
     def local_fit(
         self,
@@ -136,15 +132,15 @@ class LocalLikelihood(LocalRegression):
         self.check_labels(v)
         return self.fitted(q, k, v, with_weights(prior, weights, k))[1]
 
-    def deviance(self, predicted: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
+    def deviance(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
         r"""The deviance $d(y_i, \hat\mu_i)$ of each row, summed over labels: what a fit averages.
 
-        **Arguments:** `predicted`, `y`: of the same shape, (n,) or (n, out).
+        **Arguments:** `prediction`, `y`: of the same shape, (n,) or (n, out).
         """
-        mean, labels = read_predictions(predicted, y)
+        labels = as_real_array("y", y)
+        mean = require_same_shape(prediction, labels)
         mean = jnp.where(jnp.isinf(mean), jnp.nan, mean.astype(wider_dtype(mean.dtype)))
-        found = self.family.deviance(mean, labels)
-        return found if found.ndim == 1 else jnp.sum(found, axis=1)
+        return sum_over_labels(self.family.deviance(mean, labels))
 
     def fitted(
         self,

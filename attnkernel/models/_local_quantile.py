@@ -11,13 +11,13 @@ from .._core.arrays import wider_dtype
 from .._core.validation import require_level
 from ..attention import QuantileFit
 from ..attention._auto import Auto
-from ..attention._local_fit import warn_of_extrapolation
 from ..attention._local_polynomial import as_order
 from ..attention._local_quantile import local_quantile
 from ..kernels import Kernel
+from ..losses import CheckLoss
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._data import read_data, read_predictions, require_parts, with_weights
+from ._data import read_data, require_parts, with_weights
 from ._empty import OnEmpty, known_policy
 from ._local_regression import LocalRegression
 from ._prediction import predict
@@ -111,11 +111,7 @@ class LocalQuantile(LocalRegression):
 
         **Raises:** `ValueError` if shapes do not fit together, or a weight is negative.
         """
-        out, deficient, extrapolates = predict(self, x_new, x, y, prior, weights)
-        if self.order > 0:
-            flags = deficient, extrapolates
-            warn_of_extrapolation(self.description, *flags, wider_dtype(out.dtype))
-        return out
+        return predict(self, x_new, x, y, prior, weights)
 
     def local_fit(
         self,
@@ -130,16 +126,9 @@ class LocalQuantile(LocalRegression):
         q, k, v = read_data(x_new, x, y, weights, self.kernel)
         return self.fitted(q, k, v, with_weights(prior, weights, k))[1]
 
-    def deviance(self, predicted: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
-        r"""The check loss $\rho_\tau(y_i - \hat q_i)$ of each row, summed over labels.
-
-        **Arguments:** `predicted`, `y`: of the same shape, (n,) or (n, out).
-        """
-        predictions, labels = read_predictions(predicted, y)
-        residuals = labels - predictions
-        residuals = residuals.astype(wider_dtype(residuals.dtype))
-        losses = jnp.where(residuals < 0, self.level - 1.0, self.level) * residuals
-        return losses if losses.ndim == 1 else jnp.sum(losses, axis=1)
+    def deviance(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
+        """The `ak.CheckLoss` of each row: what a fit averages."""
+        return CheckLoss(self.level)(prediction, y)
 
     def fitted(
         self,

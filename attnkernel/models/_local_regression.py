@@ -75,6 +75,6 @@ class LocalRegression(Smoother):
         return tuple(column for column in range(dim) if column not in names)
 
 
-def support_of(local: LocalFit | LikelihoodFit) -> DataSupport:
+def support_of(local: LocalFit | LikelihoodFit | QuantileFit) -> DataSupport:
     """Returns how well the data determine local polynomials."""
     return DataSupport(local.empty, local.deficient, local.extrapolates)

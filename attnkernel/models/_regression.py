@@ -6,9 +6,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_real_array, wider_dtype
+from .._core.arrays import as_real_array
 from ..attention import Auto, attention_weights
-from ..attention._local_fit import LocalFit, warn_of_extrapolation
+from ..attention._local_fit import LocalFit
 from ..attention._local_polynomial import as_order
 from ..kernels import Kernel
 from ..methods import Blockwise, Dense, Method
@@ -103,11 +103,7 @@ class KernelRegression(LocalSmoother):
 
         **Raises:** `ValueError` if shapes do not fit together, or a weight is negative.
         """
-        out, deficient, extrapolates = predict(self, x_new, x, y, prior, weights)
-        if self.order > 0:
-            flags = deficient, extrapolates
-            warn_of_extrapolation(self.description, *flags, wider_dtype(out.dtype))
-        return out
+        return predict(self, x_new, x, y, prior, weights)
 
     def local_fit(
         self,

@@ -11,17 +11,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import wider_dtype
-from .._core.host_arrays import is_on_one_device
-from .._core.regression_data import as_weights
-from .._core.row_buckets import cut_rows, pad_rows
 from .._core.validation import as_integer, require_instance
-from ..attention._jit import jit_if_pure
 from ..attention._local_fit import warn_of_extrapolation
-from ..losses import Bisquare, RobustLoss
+from ..losses import Bisquare, RobustLoss, absolute_error
 from ..priors import Prior
 from ..priors._base import key_mask_of, require_prior
-from ._data import read_data, read_predictions
+from ._data import read_data
 from ._linear_smoother import LinearSmoother
+from ._prediction import on_padded_rows
 from ._robustness_weights import iterate_weights, multiply_weights
 from ._smoother import DataSupport
 from ._smoother_wrapper import SmootherWrapper
@@ -102,16 +99,11 @@ class RobustRegression(SmootherWrapper):
 
         **Raises:** `ValueError` if shapes do not fit together, or a weight is negative.
         """
-        q, k, v = read_data(x_new, x, y, weights, self.kernel)
-        m, weights = len(q), None if weights is None else as_weights(weights, len(k))
-        can_pad = prior is None and self.can_pad_rows and is_on_one_device(self, q, k, v, weights)
-        if can_pad:
-            k, v, weights, q = pad_rows(k, v, weights, q)
-        found = jit_if_pure(_predict, (self, prior, weights), q, k, v, is_forward=True)
-        out, support = cut_rows(found, m) if can_pad else found
+        data = read_data(x_new, x, y, weights, self.kernel)
+        out, support = on_padded_rows(_predict, self, prior, weights, *data, np.ndim(y) == 1)
         flags = support.deficient, support.extrapolates
-        warn_of_extrapolation(self.description, *flags, wider_dtype(q.dtype))
-        return out[:, 0] if np.ndim(y) == 1 else out
+        warn_of_extrapolation(self.description, *flags, wider_dtype(out.dtype))
+        return out
 
     def robustness_weights(
         self, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
@@ -120,24 +112,13 @@ class RobustRegression(SmootherWrapper):
 
         **Returns:** the shape of y. Rows of weight 0 have a δ that does not count.
         """
-        _, k, v = read_data(x, x, y, weights, self.kernel)
-        n, weights = len(k), None if weights is None else as_weights(weights, len(k))
-        can_pad = self.can_pad_rows and is_on_one_device(self, k, v, weights)
-        if can_pad:
-            k, v, weights = pad_rows(k, v, weights)
-        delta = jit_if_pure(_robustness_weights, (self, weights), k, v, is_forward=True)
-        delta = cut_rows(delta, n) if can_pad else delta
-        return delta[:, 0] if np.ndim(y) == 1 else delta
+        data = read_data(x, x, y, weights, self.kernel)
+        has_one_label = np.ndim(y) == 1
+        return on_padded_rows(_robustness_weights, self, None, weights, *data, has_one_label)
 
-    def deviance(self, predicted: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
-        r"""The absolute error $|y_i - \hat y_i|$ of each row, summed over labels.
-
-        **Arguments:** `predicted`, `y`: of the same shape, (n,) or (n, out).
-        """
-        predictions, labels = read_predictions(predicted, y)
-        error = jnp.abs(predictions - labels)
-        error = error.astype(wider_dtype(error.dtype))
-        return error if error.ndim == 1 else jnp.sum(error, axis=1)
+    def deviance(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
+        """The `ak.absolute_error` of each row: what a fit averages."""
+        return absolute_error(prediction, y)
 
     @property
     def description(self) -> str:
@@ -147,11 +128,17 @@ class RobustRegression(SmootherWrapper):
 
 def _robustness_weights(
     model: RobustRegression,
+    prior: Prior | None,
     weights: Array | None,
+    q: Float[Array, "m dim"],
     k: Float[Array, "n dim"],
     v: Float[Array, "n out"],
 ) -> Float[Array, "n out"]:
-    """Returns δ of each label, from checked data; `weights`: of rows."""
+    """Returns δ of each label, from checked data; `weights`: of rows.
+
+    They depend on the prior only by the rows that it hides from every query in q.
+    """
+    weights = _weights_seen(prior, weights)
     v = v.astype(wider_dtype(jnp.result_type(k, v)))
 
     def of_column(labels: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -171,8 +158,8 @@ def _predict(
     """Returns predictions at queries, and how well the data determine them for all labels."""
     if prior is not None:
         require_prior("prior", prior)
-        prior.check(len(q), len(k))
-    delta = _robustness_weights(model, _weights_seen(prior, weights), k, v)
+        prior.check(q.shape[0], k.shape[0])
+    delta = _robustness_weights(model, prior, weights, q, k, v)
 
     def of_column(labels: Float[Array, " n"], delta: Float[Array, " n"]) -> tuple[Array, Any]:
         of_rows = multiply_weights(weights, delta)

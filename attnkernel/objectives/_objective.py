@@ -14,7 +14,8 @@ from .._core.comparable_functions import comparable_by_value
 from .._core.pandas_frames import is_frame
 from .._core.regression_data import as_valid_weights, is_positive
 from .._core.validation import require_function, require_shape
-from ._scores import CheckLoss, absolute_error, default_score, log_score, squared_error
+from ..losses import CheckLoss, absolute_error, squared_error
+from ._scores import default_score, log_score
 
 
 def _as_row_weights(weights: ArrayLike | None) -> Float[Array, " n"] | None:

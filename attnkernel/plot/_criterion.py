@@ -10,7 +10,8 @@ from .._core.validation import require_choice, require_instance, require_positiv
 from ..fitting import Fit
 from ..kernels import convert_lengthscale
 from ..kernels._conventions import CONVENTIONS
-from ..objectives import GCV, KFold, LeaveOneOut, Objective, profile, squared_error
+from ..losses import squared_error
+from ..objectives import GCV, KFold, LeaveOneOut, Objective, profile
 from ..objectives._objective import Validation
 from ..objectives._scores import default_score
 from ._style import BLUE, ORANGE, axes, paper
