@@ -20,6 +20,7 @@ from ._style import (
     ORANGE,
     PURPLE,
     axes,
+    category_columns,
     grid,
     legend,
     require_one,
@@ -59,8 +60,8 @@ def fit(
       bias-corrected band is not the fit.
     - `label`: of the curve, in a legend. A legend is drawn if there are bands.
 
-    **Raises:** `ValueError` for a batch of fits, for several labels per row, and for a band of
-    several columns or labels, or of infinite width.
+    **Raises:** `ValueError` for a batch of fits, for several labels per row, for a single column of
+    categories, and for a band of several columns or labels, or of infinite width.
     """
     require_one(result)
     bands = [] if band is None else list(band) if isinstance(band, Sequence) else [band]
@@ -116,6 +117,10 @@ def band_label(band: Bands) -> str:
 def _require_drawable(result: Fit, bands: list[Bands]) -> None:
     """Raises `ValueError` unless the bands are finite, and of one column and one label."""
     dim = result.x.shape[1]
+    if dim == 1 and category_columns(result):
+        raise ValueError(
+            "x holds categories, between which there is no curve: try ak.plot.partial(result, 0)."
+        )
     if bands and dim != 1:
         raise ValueError(
             f"A band is drawn over one column; x has {dim}. Try ak.plot.partial, along one of them."

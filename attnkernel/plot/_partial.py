@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from .._core.validation import require_bool, require_level
 from ..fitting import Fit
 from ..inference import Bands, bands
-from ..models import LinearSmoother
+from ..models import Smoother
 from ._diagnostics import rug
 from ._fit import band_label, shade
 from ._style import (
@@ -79,8 +79,8 @@ def partial(
     line = slice_along(result, column, at)
     found = None
     if band:
-        model = result.model  # `bands` refuses one that is no linear smoother
-        corrected = isinstance(model, LinearSmoother) and has_bias_correction(result)
+        model = result.model  # `bands` refuses what is not a smoother
+        corrected = isinstance(model, Smoother) and has_bias_correction(result)
         found = bands(result, line.rows, level=level, corrected=corrected)
     draw_slice(result, line, np.asarray(result(line.rows)), found, ax)
     return ax
@@ -115,7 +115,7 @@ def slice_along(result: Fit, column: int, at: Mapping[int, float] | None = None)
 
 
 def has_bias_correction(result: Fit) -> bool:
-    """Whether the linear smoother of a fit has a robust bias correction."""
+    """Whether the smoother of a fit has a robust bias correction."""
     return result.model.bias_corrected(*result.x.shape) is not None
 
 

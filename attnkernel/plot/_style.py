@@ -16,7 +16,7 @@ from .._core.arrays import as_points, require_finite
 from .._core.pandas_frames import display_names
 from .._core.validation import as_integer, require_instance, require_string
 from ..fitting import Fit
-from ..models import LinearSmoother
+from ..models import Smoother
 
 GREY, BLUE, ORANGE, GREEN, PURPLE, SKY = (
     "#767676",
@@ -136,7 +136,7 @@ def legend(ax: Axes, title: str | None = None) -> None:
 def category_columns(result: Fit) -> set[int]:
     """Returns the columns of inputs that hold codes of categories, by the kernel or by names."""
     dim, model = result.x.shape[1], result.model
-    found = set(model.category_counts(dim)) if isinstance(model, LinearSmoother) else set()
+    found = set(model.category_counts(dim)) if isinstance(model, Smoother) else set()
     return found | {c for c, words in enumerate(result.x_categories or ()) if words is not None}
 
 

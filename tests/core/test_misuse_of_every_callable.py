@@ -551,7 +551,7 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
     "LocalLikelihood.local_fit": (LIKELIHOOD.local_fit, OF_MODEL | {"y": ("paired", X)}),
     "LocalLikelihood.deviance": (
         LIKELIHOOD.deviance,
-        {"predicted": ("paired", X), "y": ("paired", X)},
+        {"prediction": ("paired", X), "y": ("paired", X)},
     ),
     **of_class(
         "LocalQuantile",
@@ -565,7 +565,7 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
     "LocalQuantile.local_fit": (QUANTILE.local_fit, OF_MODEL),
     "LocalQuantile.deviance": (
         QUANTILE.deviance,
-        {"predicted": ("paired", X), "y": ("paired", X)},
+        {"prediction": ("paired", X), "y": ("paired", X)},
     ),
     **of_class("Bisquare", cutoff=("positive?", 4.0)),
     **of_class("Huber", cutoff=("positive?", 1.5)),
@@ -582,7 +582,7 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
     ),
     "RobustRegression.deviance": (
         ROBUST.deviance,
-        {"predicted": ("paired", X), "y": ("paired", X)},
+        {"prediction": ("paired", X), "y": ("paired", X)},
     ),
     **of_class("BiasReduced", model=("model", MODEL), iterations=("natural", 2)),
     "BiasReduced.__call__": (REDUCED, OF_MODEL),
@@ -1068,11 +1068,11 @@ NOT_FINITE = {
         ("CheckLoss.__call__", "prediction"),
         ("CheckLoss.__call__", "y"),
         ("log_score", "y"),
-        ("LocalLikelihood.deviance", "predicted"),
+        ("LocalLikelihood.deviance", "prediction"),
         ("LocalLikelihood.deviance", "y"),
-        ("RobustRegression.deviance", "predicted"),
+        ("RobustRegression.deviance", "prediction"),
         ("RobustRegression.deviance", "y"),
-        ("LocalQuantile.deviance", "predicted"),
+        ("LocalQuantile.deviance", "prediction"),
         ("LocalQuantile.deviance", "y"),
         ("data.heteroskedastic_mean", "x"),
         ("data.heteroskedastic_sd", "x"),

@@ -108,6 +108,10 @@ def test_simultaneous_bands_cover_all_inputs_at_once(x64):
     assert expected > 1.01 * np.quantile(np.max(np.abs(units @ noise), axis=0), 0.95)
     c = (found.upper - found.centre) / found.standard_error
     np.testing.assert_allclose(c, np.full(M, expected), rtol=0.02)
+    of_matrix = dataclasses.replace(fit, y=fit.y[:, None])
+    simulation = {"kind": "simultaneous", "draws": 100, "key": key}
+    column, row = (ak.bands(each, X_NEW, **simulation).upper for each in (of_matrix, fit))
+    np.testing.assert_allclose(column, row[:, None], rtol=1e-9)
     with pytest.raises(ValueError, match="key="):
         ak.bands(fit, X_NEW, kind="simultaneous")
 

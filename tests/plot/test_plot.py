@@ -202,6 +202,18 @@ def test_bands_that_cannot_be_drawn_are_refused(fitted, fit_with_category, ax):
         ak.plot.fit(fitted, bands_between(np.zeros((2, 2)), np.zeros((2, 2)), x), ax=ax)
 
 
+def test_no_curve_is_drawn_over_categories(ax):
+    x = np.arange(30.0)[:, None] % 3
+    kernel = ak.AitchisonAitken(0.2, categories=3)
+    for model in (ak.KernelRegression(kernel), ak.LocalQuantile(kernel)):
+        still = {"optimizer": optax.sgd(0.0), "steps": 1}
+        fit = ak.fit(model, x, x[:, 0] ** 2, objective=ak.LeaveOneOut(), **still)
+        with pytest.raises(ValueError, match=r"categories.*ak\.plot\.partial"):
+            ak.plot.fit(fit, ax=ax)
+    ak.plot.partial(fit, 0, band=False, ax=ax)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), [0.0, 1.0, 4.0], atol=1e-6)
+
+
 def test_residuals_are_drawn_with_the_noise(fitted, ax):
     ak.plot.residuals(fitted, ax=ax)
     x, left = lines(ax)["residuals"].get_data()
