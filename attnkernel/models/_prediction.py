@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
@@ -49,8 +48,8 @@ def on_padded_rows(
     v: Float[Array, "n out"],
     has_one_label: bool,
 ) -> Any:
-    """Returns `function(model, prior, weights, q, k, v)`, arrays with a row for each query, in one
-    compiled program. Those with a column for each label are of the shape (m,) if `has_one_label`.
+    """Returns `function(model, prior, weights, has_one_label, q, k, v)`, arrays with a row for each
+    query, in one compiled program. Predictions have the shape (m,) if `has_one_label`.
 
     Outside `jit` and without a prior, queries and rows are padded to a `bucket_size`: other sizes
     then share the program.
@@ -60,37 +59,22 @@ def on_padded_rows(
     can_pad = prior is None and model.can_pad_rows and is_on_one_device(model, q, k, v, weights)
     if can_pad:
         k, v, weights, q = pad_rows(k, v, weights, q)
-    parts = (function, model, prior, weights, has_one_label)
-    found = jit_if_pure(_call, parts, q, k, v, is_forward=True)
+    parts = (model, prior, weights, has_one_label)
+    found = jit_if_pure(function, parts, q, k, v, is_forward=True)
     return cut_rows(found, m) if can_pad else found
-
-
-def _call(
-    function: Callable[..., Any],
-    model: Smoother,
-    prior: Prior | None,
-    weights: Array | None,
-    has_one_label: bool,
-    q: Float[Array, "m dim"],
-    k: Float[Array, "n dim"],
-    v: Float[Array, "n out"],
-) -> Any:
-    """Returns the result of `on_padded_rows` for arrays as they are."""
-    found = function(model, prior, weights, q, k, v)
-    if not has_one_label:
-        return found
-    return jax.tree.map(lambda leaf: leaf[:, 0] if leaf.ndim == 2 else leaf, found)
 
 
 def _predict(
     model: Any,
     prior: Prior | None,
     weights: Array | None,
+    has_one_label: bool,
     q: Float[Array, "m dim"],
     k: Float[Array, "n dim"],
     v: Float[Array, "n out"],
-) -> tuple[Float[Array, "m out"], DataSupport]:
+) -> tuple[Float[Array, "m"] | Float[Array, "m out"], DataSupport]:
     """Returns predictions from checked data, and how well the data determine them."""
     prior = with_weights(prior, weights, k)
     out, local = model.fitted(q, k, v, prior)
-    return model.filled(out, local, q, k, v, prior), support_of(local)
+    out = model.filled(out, local, q, k, v, prior)
+    return out[:, 0] if has_one_label else out, support_of(local)

@@ -130,10 +130,11 @@ def _robustness_weights(
     model: RobustRegression,
     prior: Prior | None,
     weights: Array | None,
+    has_one_label: bool,
     q: Float[Array, "m dim"],
     k: Float[Array, "n dim"],
     v: Float[Array, "n out"],
-) -> Float[Array, "n out"]:
+) -> Float[Array, "n"] | Float[Array, "n out"]:
     """Returns δ of each label, from checked data; `weights`: of rows.
 
     They depend on the prior only by the rows that it hides from every query in q.
@@ -144,28 +145,31 @@ def _robustness_weights(
     def of_column(labels: Float[Array, " n"]) -> Float[Array, " n"]:
         return iterate_weights(model.model, model.loss, model.iterations, k, labels, weights)
 
-    return _map_columns(of_column, v)
+    delta = _map_columns(of_column, v)
+    return delta[:, 0] if has_one_label else delta
 
 
 def _predict(
     model: RobustRegression,
     prior: Prior | None,
     weights: Array | None,
+    has_one_label: bool,
     q: Float[Array, "m dim"],
     k: Float[Array, "n dim"],
     v: Float[Array, "n out"],
-) -> tuple[Float[Array, "m out"], DataSupport]:
+) -> tuple[Float[Array, "m"] | Float[Array, "m out"], DataSupport]:
     """Returns predictions at queries, and how well the data determine them for all labels."""
     if prior is not None:
         require_prior("prior", prior)
         prior.check(q.shape[0], k.shape[0])
-    delta = _robustness_weights(model, prior, weights, q, k, v)
+    delta = _robustness_weights(model, prior, weights, False, q, k, v)
 
     def of_column(labels: Float[Array, " n"], delta: Float[Array, " n"]) -> tuple[Array, Any]:
         of_rows = multiply_weights(weights, delta)
         return model.model.predict_with_support(q, k, labels, prior=prior, weights=of_rows)
 
     out, support = _map_columns(of_column, v, delta)
+    out = out[:, 0] if has_one_label else out
     return out, jax.tree.map(lambda flags: jnp.any(flags, axis=1), support)
 
 
