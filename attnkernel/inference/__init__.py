@@ -8,6 +8,8 @@ from ._degrees_of_freedom import (
     degrees_of_freedom as degrees_of_freedom,
     effective_count as effective_count,
 )
+from ._discontinuity import discontinuity as discontinuity
+from ._discontinuity_result import Discontinuity as Discontinuity
 from ._quantiles import quantiles as quantiles
 from ._report import Report as Report, summarise as summarise
 from ._rules_of_thumb import normal_reference as normal_reference, plug_in as plug_in

@@ -6,6 +6,7 @@ Each function takes `ax=`, draws on these axes and returns them.
 from ._criterion import criterion as criterion
 from ._data import data as data, points as points
 from ._diagnostics import effective_count as effective_count, residuals as residuals
+from ._discontinuity import discontinuity as discontinuity
 from ._fit import fit as fit
 from ._partial import partial as partial
 from ._style import (

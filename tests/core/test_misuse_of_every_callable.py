@@ -90,6 +90,11 @@ def _saved():
     return FOLDER / "attnkernel-misuse.ak"
 
 
+def _discontinuity():
+    return ak.inference.discontinuity(X, Y, cutoff=0.5, lengthscale=0.6)
+
+
+DISCONTINUITY = Later(_discontinuity)
 FIT, BAND, SAVED = Later(_fitted), Later(_band), Later(_saved)
 AX = Later(lambda: plt.subplots()[1])
 STACK = Later(lambda: eqx.filter_vmap(ak.Gaussian)(jnp.array([0.1, 0.3])))
@@ -844,6 +849,20 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
         lambda **given: ak.conformal(now(FIT), X, kind="split", level=0.5, **given),
         {"key": ("key", KEY)},
     ),
+    "inference.discontinuity": (
+        ak.inference.discontinuity,
+        {
+            **DATA,
+            "cutoff": ("real", 0.5),
+            "treatment": ("paired?", Y),
+            "order": ("whole from 0", 0),
+            "kernel": ("choice", ak.Triangular),
+            "lengthscale": ("positive?", 0.6),
+            "bias_lengthscale": ("positive?", 0.8),
+            "level": ("level", 0.95),
+            "weights": ("weights?", np.ones(N)),
+        },
+    ),
     "degrees_of_freedom": (ak.degrees_of_freedom, {"fit": ("fit", FIT)}),
     "effective_count": (ak.effective_count, {"fit": ("fit", FIT), "x_new": ("points", X)}),
     "noise_variance": (ak.noise_variance, {"fit": ("fit", FIT), "x_new": ("points", X)}),
@@ -907,6 +926,10 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
         },
     ),
     "plot.data": (ak.plot.data, {"dataset": ("dataset", ak.data.load("cps71")), **AXES}),
+    "plot.discontinuity": (
+        ak.plot.discontinuity,
+        {"result": ("object", DISCONTINUITY), "bins": ("natural", 4), **AXES},
+    ),
     "plot.effective_count": (ak.plot.effective_count, {"result": ("fit", FIT), **AXES}),
     "plot.fit": (
         ak.plot.fit,
@@ -965,7 +988,8 @@ EXCLUDED = {
         "Fit Bands Selection attention.LocalFit attention.LikelihoodFit "
         "attention.QuantileFit "
         "fitting.Box fitting.Choice fitting.Result "
-        "fitting.Starts inference.DegreesOfFreedom inference.Report objectives.Sample "
+        "fitting.Starts inference.DegreesOfFreedom inference.Discontinuity inference.Report "
+        "objectives.Sample "
         "methods.SoftmaxState "
         "methods.LinearState methods.Task models.DataSupport data.Dataset"
     ),

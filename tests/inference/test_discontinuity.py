@@ -1,0 +1,215 @@
+"""Regression discontinuities: rdrobust's figures, and the formulas in NumPy."""
+
+import csv
+from pathlib import Path
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from marks import slow
+
+import attnkernel as ak
+from attnkernel.inference import discontinuity
+
+FIGURES = (
+    "lengthscale",
+    "bias_lengthscale",
+    "estimate",
+    "corrected",
+    "conventional_error",
+    "standard_error",
+    "lower",
+    "upper",
+    "p_value",
+)
+COUNTS = ("rows_within", "bias_rows_within", "distinct")
+
+
+def simulated(step=None):
+    """Inputs, of multiples of `step` if it is given, labels, treatments and weights of 600 rows."""
+    rng = np.random.default_rng(7)
+    x = 2.0 * rng.beta(2.0, 4.0, size=600) - 0.7
+    if step:
+        x = np.round(x / step) * step
+    mean = 0.5 + 0.8 * x - 1.5 * x**2 + 3 * x**3 + 0.4 * (x >= 0.0)
+    y = mean + (0.3 + 0.2 * np.abs(x)) * rng.normal(size=600)
+    treated = (rng.random(600) < np.where(x >= 0.0, 0.8, 0.25) + 0.1 * x).astype(float)
+    weights = rng.uniform(0.5, 2.0, size=600)
+    return x, y + 0.5 * treated, treated, weights
+
+
+# rdrobust 2.1.1 for Python: rdrobust(y, x, **options) of these data; c=0.1 and level=90 for
+# "cutoff", sharpbw=True for "fuzzy", h=0.3 and b=0.5 for "given"
+RDROBUST = {}
+for case, *numbers in csv.reader(Path(__file__).with_name("rdrobust.csv").read_text().splitlines()):
+    RDROBUST[case] = numbers[:9], numbers[9:]
+del RDROBUST["case"]
+RDROBUST = {name: (np.array(a, float), np.array(b, int)) for name, (a, b) in RDROBUST.items()}
+OPTIONS = {
+    "coarse": {"step": 0.05},
+    "coarse epanechnikov": {"step": 0.05, "kernel": ak.Epanechnikov},
+    "triangular": {},
+    "epanechnikov": {"kernel": ak.Epanechnikov},
+    "uniform": {"kernel": ak.Boxcar},
+    "order 0": {"order": 0},
+    "order 2": {"order": 2},
+    "repeated": {"step": 0.01},
+    "weights": {"weights": True},
+    "fuzzy": {"treatment": True},
+    "given": {"lengthscale": 0.3, "bias_lengthscale": 0.5},
+    "cutoff": {"cutoff": 0.1, "level": 0.9},
+    "repeated uniform": {"step": 0.01, "kernel": ak.Boxcar},
+}
+OF_ONE_PROGRAM = ("triangular", "coarse", "repeated", "cutoff")
+
+
+def found(name, **more):
+    options = {"cutoff": 0.0} | OPTIONS[name]
+    x, y, treated, weights = simulated(options.pop("step", None))
+    for argument, values in (("treatment", treated), ("weights", weights)):
+        if argument in options:
+            options[argument] = values
+    return discontinuity(x, y, **options | more)
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in OF_ONE_PROGRAM or n == "fuzzy" else slow(n) for n in RDROBUST]
+)
+def test_figures_equal_those_of_rdrobust(x64, name):
+    result, (figures, counts) = found(name), RDROBUST[name]
+    np.testing.assert_allclose([getattr(result, f) for f in FIGURES], figures, rtol=1e-8)
+    assert np.concatenate([getattr(result, c) for c in COUNTS]).tolist() == counts.tolist()
+    assert np.sum(result.rows) == 600
+
+
+def variances(x, y):
+    """The squared residuals of each label about its three nearest others, and all as near."""
+    out = np.empty_like(y)
+    for i in range(len(x)):
+        distance = np.abs(x - x[i])
+        near = distance <= np.sort(np.delete(distance, i))[2] * (1 + 1e-7)
+        near[i] = False
+        out[i] = (y[i] - np.mean(y[near])) ** 2 * near.sum() / (near.sum() + 1)
+    return out
+
+
+def one_sided(x, y, h, b, order):
+    """The two means at 0 and their variances, by the formulas of the three local fits."""
+
+    def coefficients(length, degree):
+        w = np.where(np.abs(x) < length, 1 - np.abs(x) / length, 0.0)
+        powers = x[:, None] ** np.arange(degree + 1)
+        return np.linalg.solve(powers.T @ (w[:, None] * powers), powers.T * w)
+
+    plain = coefficients(h, order)[0]
+    corrected = plain - plain @ x ** (order + 1) * coefficients(b, order + 1)[-1]
+    inside = np.abs(x) < max(h, b)
+    squares = np.zeros_like(y)
+    squares[inside] = variances(x[inside], y[inside])
+    return [of @ y for of in (plain, corrected)], [of**2 @ squares for of in (plain, corrected)]
+
+
+@pytest.mark.parametrize("order", [slow(0), 1, slow(2)])
+def test_jump_and_errors_equal_their_formulas(x64, order):
+    x, y, *_ = simulated(0.02)
+    result = discontinuity(x, y, cutoff=0.0, order=order, lengthscale=0.4, bias_lengthscale=0.6)
+    means, squares = zip(
+        *(one_sided(x[side], y[side], 0.4, 0.6, order) for side in (x < 0, x >= 0)), strict=True
+    )
+    np.testing.assert_allclose(
+        [result.estimate, result.corrected], np.subtract(means[1], means[0]), rtol=1e-9
+    )
+    errors = np.sqrt(np.add(*squares))
+    np.testing.assert_allclose([result.conventional_error, result.standard_error], errors)
+    curve = result(np.array([-1e-13, 0.0]))
+    np.testing.assert_allclose(curve, [means[0][0], means[1][0]], rtol=1e-9)
+    band = result.bands(np.array([-1e-13, 0.0]))
+    np.testing.assert_allclose(band.centre, [means[0][1], means[1][1]], rtol=1e-9)
+    np.testing.assert_allclose(band.standard_error**2, [s[1] for s in squares])
+
+
+def test_rows_of_weight_zero_are_none_and_units_are_units(x64):
+    x, y, _, weights = simulated()
+    first = discontinuity(x, y, cutoff=0.0, weights=weights)
+    order = np.random.default_rng(1).permutation(640)
+    more = [
+        np.r_[old, new][order] for old, new in ((x, np.linspace(-9, 9, 40)), (y, 1e3 * np.ones(40)))
+    ]
+    more_weights = np.r_[weights, np.zeros(40)][order]
+    second = discontinuity(
+        1e3 + 10.0 * more[0], 50.0 - 3.0 * more[1], cutoff=1e3, weights=more_weights
+    )
+    np.testing.assert_allclose(second.lengthscale, 10.0 * first.lengthscale, rtol=1e-9)
+    for name in ("estimate", "corrected"):
+        np.testing.assert_allclose(getattr(second, name), -3.0 * getattr(first, name), rtol=1e-8)
+    np.testing.assert_allclose(second.standard_error, 3.0 * first.standard_error, rtol=1e-8)
+    for name in ("rows", *COUNTS):
+        np.testing.assert_array_equal(getattr(second, name), getattr(first, name))
+
+
+def test_a_call_is_one_program(programs):
+    x, y, *_ = simulated()
+    discontinuity(x, y, cutoff=0.0)
+    first = [name for name in programs if name != "jit(stage)"]
+    assert len(first) <= 1, programs
+    programs.clear()
+    result = discontinuity(x[:597], y[:597], cutoff=0.1, level=0.8)
+    assert programs == []
+    np.testing.assert_allclose(
+        discontinuity(x, y, cutoff=0.0).standard_error, RDROBUST["triangular"][0][5], rtol=1e-3
+    )
+    result.bands(np.array([0.1, 0.2]))
+    assert len(programs) <= 1, programs
+    programs.clear()
+    result.bands(np.array([0.1, 0.2, 0.3]))
+    assert programs == []
+
+
+def test_it_can_be_jitted(x64):
+    x, y, *_ = simulated()
+    result = jax.jit(lambda y: discontinuity(x, y, cutoff=0.0).upper)(y)
+    np.testing.assert_allclose(result, RDROBUST["triangular"][0][7], rtol=1e-8)
+
+
+def test_the_table_names_the_figures(x64):
+    x, y, *_ = simulated(0.05)
+    x, y = pd.Series(x, name="margin"), pd.Series(y, name="vote")
+    result = discontinuity(x, y, cutoff=0.0)
+    lines = dict(line.split("  ", 1) for line in str(result).splitlines())
+    lines = {name: value.strip() for name, value in lines.items()}
+    h, b, estimate, corrected, _, error, lower, upper, _ = RDROBUST["coarse"][0]
+    assert lines["estimate"].startswith(f"{estimate:.6g} (standard error")
+    assert lines["bias-corrected"] == f"{corrected:.6g} (standard error {error:.6g})"
+    assert lines["95 % interval"] == f"{lower:.6g} to {upper:.6g}"
+    assert lines["lengthscales h, b"] == f"{h:.6g}, {b:.6g}"
+    assert lines["different inputs"] == "13 below, 21 from the cutoff on"
+    ax = ak.plot.discontinuity(result, bins=10)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("margin", "vote")
+    left, right = ax.lines[1], ax.lines[3]
+    np.testing.assert_allclose(right.get_ydata()[0] - left.get_ydata()[-1], estimate, rtol=1e-6)
+    means = ax.lines[2].get_xydata()
+    first = (x >= 0) & (x < 0.1 * x.max())
+    np.testing.assert_allclose(means[0], [0.05 * x.max(), y[first].mean()])
+
+
+def test_data_without_a_discontinuity_are_refused(x64):
+    x, y, *_ = simulated()
+    with pytest.raises(ValueError, match=r"cutoff must be between .*got 5"):
+        discontinuity(x, y, cutoff=5.0)
+    with pytest.raises(ValueError, match=r"at least 20 rows of x; there are 15\. Pass lengthscale"):
+        discontinuity(x[:15], y[:15], cutoff=0.0)
+    with pytest.raises(ValueError, match=r"without lengthscale"):
+        discontinuity(x, y, cutoff=0.0, bias_lengthscale=0.3)
+    with pytest.raises(ValueError, match=r"order 1 and 2 need more different inputs.*longer"):
+        discontinuity(x, y, cutoff=0.0, lengthscale=1e-3)
+    with pytest.raises(ValueError, match=r"too few different inputs, \[2, 2\]"):
+        discontinuity(np.sign(x) * (1.0 + (y > 0.5)), y, cutoff=0.0)
+    with pytest.raises(ValueError, match=r"kernel must be the class.*Cosine"):
+        discontinuity(x, y, cutoff=0.0, kernel=ak.Cosine)
+    with pytest.raises(ValueError, match="order must be 0, 1 or 2; got 3"):
+        discontinuity(x, y, cutoff=0.0, order=3)
+    with pytest.raises(ValueError, match="treatment has no jump"):
+        discontinuity(x, y, cutoff=0.0, treatment=np.ones(600))
+    with pytest.raises(ValueError, match="one column each"):
+        discontinuity(np.stack([x, x], axis=1), y, cutoff=0.0)
