@@ -1,5 +1,8 @@
 """The effective kernel of a local polynomial: the weight of each value in the fit."""
 
+import functools
+import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -30,6 +33,7 @@ def apply_effective_kernel(
     method: Method,
     order: int,
     columns: tuple[int, ...] | None = None,
+    derivative: tuple[int, ...] | None = None,
 ) -> Float[Array, "queries dim_v"]:
     r"""Sums of values by powers of the effective kernel, $\sum_j L_j(q)^p\, v_j$, p = 1 or 2.
 
@@ -40,9 +44,18 @@ def apply_effective_kernel(
     about its own query, so that nothing cancels even where S is nearly singular. Power 1 gives the
     fit; for many values it is the cheaper path, which needs no moments.
 
+    `derivative`: a, the order of a derivative along each column of k. $L_j$ is then the weight of
+    value j in it: $a!$ times that in the coefficient of $(k - q)^a$, whose influence `local` has;
+    for order 0, $\partial^a L_j$. These weights sum to 0.
+
     **Source:** Fan and Gijbels, *Local polynomial modelling and its applications* (1996), 3.2.2.
     """
     order = 0 if columns == () else order
+    if order == 0 and derivative is not None:
+        along = tuple(column for column, count in enumerate(derivative) for _ in range(count))
+        arrays = (part.astype(wider_dtype(part.dtype)) for part in (q, k, v))
+        parts = ((kernel, prior, rule), power, along)
+        return jit_if_pure(_sum_by_differentiated_mean, parts, *arrays)
     if order == 0:
         parts = {"kernel": kernel, "prior": prior, "rule": rule, "method": method}
         if power == 1:
@@ -54,9 +67,8 @@ def apply_effective_kernel(
         log_ratio = jnp.where(jnp.isneginf(log_squares), 0.0, log_squares - 2.0 * local.log_mass)
         return means * jnp.exp(log_ratio)[:, None]
     arrays = (*(part.astype(wider_dtype(part.dtype)) for part in (q, k, v)), local.influence)
-    return jit_if_pure(
-        _sum_by_effective_kernel, ((kernel, prior, rule), power, order, columns), *arrays
-    )
+    parts = ((kernel, prior, rule), power, order, columns, derivative)
+    return jit_if_pure(_sum_by_effective_kernel, parts, *arrays)
 
 
 def _sum_by_effective_kernel(
@@ -64,19 +76,21 @@ def _sum_by_effective_kernel(
     power: int,
     order: int,
     columns: tuple[int, ...] | None,
+    derivative: tuple[int, ...] | None,
     q: Float[Array, "queries dim"],
     k: Float[Array, "keys dim"],
     v: Float[Array, "keys dim_v"],
     influence: Float[Array, "queries terms"],
 ) -> Float[Array, "queries dim_v"]:
     r"""Returns $\sum_j L_j(q)^p\, v_j$ for each query, with p = `power` and $L_j$ the weight of
-    value j in the local polynomial of degree `order` in `columns` of k (None: all). `influence`:
-    $S^{-1} e_1$, from the `LocalFit`.
+    value j in the local polynomial of degree `order` in `columns` of k (None: all), or in its
+    `derivative`. `influence`: from the `LocalFit`.
     """
     (kernel, prior, rule), keys = parts, jnp.arange(k.shape[0])
     basis = Basis.of(k, order, columns)
     at = list(basis.columns)
     slopes = (influence * basis.units()[None, :])[:, 1:]
+    constant, factor = (1.0, 1.0) if derivative is None else (0.0, factorial(derivative))
 
     def apply_at_query(query: tuple[Array, Array]) -> Array:
         row, slope = query
@@ -89,8 +103,51 @@ def _sum_by_effective_kernel(
         # far from the keys all terms are nearly equal: they are centred at that of the nearest
         centred = terms - terms[jnp.argmax(share)][None, :]
         centred = centred - jnp.sum(share[:, None] * centred, axis=0, keepdims=True)
-        weights = share * (1.0 + jnp.sum(centred * (part * slope)[None, :], axis=1))
-        return jnp.matmul(weights**power, v, precision="highest")
+        weights = share * (constant + jnp.sum(centred * (part * slope)[None, :], axis=1))
+        return jnp.matmul((factor * weights) ** power, v, precision="highest")
 
     size = max(1, min(len(q), MAX_CHUNK_NUMBERS // max(1, len(k) * len(basis.terms))))
-    return jax.lax.map(apply_at_query, (jnp.arange(len(q)), slopes), batch_size=size)
+    apply = jax.checkpoint(apply_at_query, prevent_cse=False)
+    return jax.lax.map(apply, (jnp.arange(len(q)), slopes), batch_size=size)
+
+
+def _sum_by_differentiated_mean(
+    parts: KernelPriorRule,
+    power: int,
+    along: tuple[int, ...],
+    q: Float[Array, "queries dim"],
+    k: Float[Array, "keys dim"],
+    v: Float[Array, "keys dim_v"],
+) -> Float[Array, "queries dim_v"]:
+    r"""Returns $\sum_j (\partial^a L_j(q))^p\, v_j$ for each query, with p = `power`, $L_j$ the
+    normalised weights of the keys, and a derivative for each column in `along`.
+    """
+    (kernel, prior, rule), keys = parts, jnp.arange(k.shape[0])
+
+    def apply_at_query(row: Array) -> Array:
+        seen = None if prior is None else At(prior, row[None], keys)
+
+        def weights_at(point: Array) -> Array:
+            return attention_weights(point[None], k, kernel=kernel, prior=seen, rule=rule)[0]
+
+        derivative = functools.reduce(_differentiate, along, weights_at)
+        return jnp.matmul(derivative(q[row]) ** power, v, precision="highest")
+
+    size = max(1, min(len(q), MAX_CHUNK_NUMBERS // max(1, len(k))))
+    apply = jax.checkpoint(apply_at_query, prevent_cse=False)
+    return jax.lax.map(apply, jnp.arange(len(q)), batch_size=size)
+
+
+def _differentiate(function: Callable[[Array], Array], column: int) -> Callable[[Array], Array]:
+    """Returns the derivative of a function of one point along a column."""
+
+    def derivative(point: Float[Array, " dim"]) -> Array:
+        direction = jnp.zeros_like(point).at[column].set(1.0)
+        return jax.jvp(function, (point,), (direction,))[1]
+
+    return derivative
+
+
+def factorial(derivative: tuple[int, ...]) -> float:
+    """Returns $a! = \\prod_c a_c!$ of the orders a of a derivative along each column."""
+    return float(math.prod(map(math.factorial, derivative)))

@@ -20,7 +20,8 @@ class LocalFit(eqx.Module):
       its slope along each column (a polynomial's slope at q, not the derivative of the fit in q),
       and for p = 2 the coefficients of $d_a d_b$, a ≤ b.
     - `influence`: $S^{-1} e_1$, shape (*batch, queries, terms). The effective kernel, the weight of
-      value j in the fit, is $w_j\, \varphi(k_j - q)^\top S^{-1} e_1 / \sum_l w_l$.
+      value j in the fit, is $w_j\, \varphi(k_j - q)^\top S^{-1} e_1 / \sum_l w_l$. For a derivative
+      the unit vector is that of its term.
     - `log_mass`: $\log \sum_j w_j$; `empty`: whether no label has weight, so that it is −∞.
     - `condition`: the sum of the inverse eigenvalues of S, scaled to a diagonal of 1. Its minimum
       is the number of terms.

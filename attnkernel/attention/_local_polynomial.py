@@ -40,6 +40,7 @@ def local_polynomial(
     order: int,
     ridge: ArrayLike = 0.0,
     columns: tuple[int, ...] | None = None,
+    term: int = 0,
 ) -> LocalFit:
     r"""The local polynomials of order p at queries; other arguments as in `attend`.
 
@@ -51,6 +52,7 @@ def local_polynomial(
       λ is, and directions that the keys do not determine are dropped.
     - `columns`: the columns of k that the polynomial uses. Default: all. Without any it is a
       constant.
+    - `term`: the coefficient whose influence is returned. Default: 0, the value of the fit.
     - `method`: `Auto()` means `Dense()` or `Blockwise()` here.
 
     **Returns:** a `LocalFit`.
@@ -65,7 +67,7 @@ def local_polynomial(
     ridge = jnp.asarray(ridge, q.dtype)
     empty = q.shape[-2] == 0  # a gather of rows needs one row
     q = jnp.zeros((*q.shape[:-2], 1, q.shape[-1]), q.dtype) if empty else q
-    parts = (kernel, prior, rule), method, order, columns
+    parts = (kernel, prior, rule), method, order, columns, term
     local = jit_if_pure(_fit_polynomials, parts, q, k, v, ridge)
     if not empty:
         return local
@@ -78,13 +80,15 @@ def _fit_polynomials(
     method: Method,
     order: int,
     columns: tuple[int, ...] | None,
+    term: int,
     q: Float[Array, "*#batch queries dim"],
     k: Float[Array, "*#batch keys dim"],
     v: Float[Array, "*#batch keys dim_v"],
     ridge: Float[Array, ""],
 ) -> LocalFit:
     """Fits a polynomial of degree `order` in `columns` of k (None: all) at each query, by least
-    squares with a ridge and the weights of `parts`; of order 0, the weighted mean.
+    squares with a ridge and the weights of `parts`; of order 0, the weighted mean. `term`: the
+    coefficient whose influence is returned.
     """
     if order == 0:
         named = dict(zip(("kernel", "prior", "rule"), parts, strict=True))
@@ -96,19 +100,23 @@ def _fit_polynomials(
     # every fit reproduces constants: without their mean, values lose fewer digits to rounding
     centre = jax.lax.stop_gradient(jnp.nanmean(v, axis=-2, keepdims=True))
     gram, right, log_mass, rounding = local_moments(q, k, v - centre, parts, method, basis)
-    units = basis.units()
+    units, outputs = basis.units(), v.shape[-1]
+    if term:
+        unit_vector = (jnp.arange(len(units)) == term).astype(right.dtype)[:, None] / units[term]
+        unit_vector = jnp.broadcast_to(with_rank_of(unit_vector, right), (*right.shape[:-1], 1))
+        right = jnp.concatenate([right, unit_vector], axis=-1)
     # units whose squares underflow get a ridge of 0
     scaled = jnp.where(ridge > 0, ridge / units / units, 0.0)
     solved, condition, deficient = solve_normal_equations(gram, right, scaled, rounding)
     empty = jnp.isneginf(log_mass)[..., None, None]
     solved = jnp.where(empty, 0.0, solved)
-    coefficients = solved[..., :-1] / with_rank_of(units[:, None], solved)
+    coefficients = solved[..., :outputs] / with_rank_of(units[:, None], solved)
     constant = coefficients[..., :1, :] + with_rank_of(centre[..., None, :], coefficients)
     constant = jnp.where(empty, 0.0, constant)
     coefficients = jnp.concatenate([constant, coefficients[..., 1:, :]], axis=-2)
-    influence = solved[..., -1] / with_rank_of(units, log_mass[..., None])
+    influence = solved[..., outputs] / with_rank_of(units, log_mass[..., None])
     deficient = deficient & ~jnp.isneginf(log_mass)  # a query without keys has no design
-    extrapolates = influence[..., 0] > MAX_INVERSE_GRAM
+    extrapolates = solved[..., 0, -1] > MAX_INVERSE_GRAM
     return LocalFit(coefficients, influence, log_mass, condition, deficient, extrapolates)
 
 

@@ -1,5 +1,9 @@
 """Inference: bands, intervals, quantiles, variances, degrees of freedom, reports."""
 
+from ._average_derivative import (
+    AverageDerivative as AverageDerivative,
+    average_derivative as average_derivative,
+)
 from ._band_table import Bands as Bands
 from ._bands import bands as bands
 from ._conformal import conformal as conformal

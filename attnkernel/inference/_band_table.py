@@ -26,6 +26,8 @@ class Bands(eqx.Module):
       below its level. Both are None for conformal intervals, whose coverage does not depend on
       them.
     - `is_bias_corrected`: whether the centre is that of the robust bias correction.
+    - `derivative`: the order along each column of the derivative that is estimated, in units of y
+      over those of x, or None for a band of the mean. The effective count is that of the mean.
 
     `print` shows a table of the rows, and `frame()` returns them as a `DataFrame`.
 
@@ -49,15 +51,30 @@ class Bands(eqx.Module):
     effective_count: Float[Array, " m"] | None = None
     reliable: Bool[Array, " m"] | None = None
     is_bias_corrected: bool = eqx.field(static=True, default=False)
+    derivative: tuple[int, ...] | None = eqx.field(static=True, default=None)
     rows: QueryFrame | None = eqx.field(static=True, repr=False, default=None)
     x_names: tuple[Hashable, ...] | None = eqx.field(static=True, repr=False, default=None)
     y_name: Hashable = eqx.field(static=True, repr=False, default=None)
 
     @property
     def description(self) -> str:
-        """The level and the kind: `95 % pointwise, bias-corrected`."""
+        """The level and the kind: `95 % pointwise, bias-corrected`, and the derivative."""
         corrected = ", bias-corrected" if self.is_bias_corrected else ""
-        return f"{100 * self.level:.4g} % {self.kind}{corrected}"
+        derivative = "" if self.derivative is None else f", {self.derivative_name}"
+        return f"{100 * self.level:.4g} % {self.kind}{corrected}{derivative}"
+
+    @property
+    def derivative_name(self) -> str:
+        """Such as `first derivative along age`, or `derivative (1, 1)`; empty for the mean."""
+        if self.derivative is None:
+            return ""
+        along = np.flatnonzero(self.derivative)
+        if len(along) > 1:
+            return f"derivative {self.derivative}"
+        (column,) = along
+        name = ("first", "second")[self.derivative[column] - 1]
+        of = f" along {display_names(self.x_names, len(self.derivative))[column]}"
+        return f"{name} derivative{of if len(self.derivative) > 1 else ''}"
 
     def frame(self) -> Any:
         """A `DataFrame`: the columns of x, then `centre`, `standard_error`, `lower`, `upper`, and

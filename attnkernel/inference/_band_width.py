@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._core.regression_data import count_rows
+from .._core.validation import as_integer_tuple
+from ..models import LinearSmoother
 
 MAX_SIMULATED_NUMBERS = 2**24  # at a time
 MIN_RELIABLE_COUNT = 3.0  # labels, from which nominal 95 % bands covered .93 to .955
@@ -54,3 +57,20 @@ def bias_corrected(model: Any, x: Float[Array, "n dim"], weight_kwargs: dict[str
             f"this fit is {model.description}: pass corrected=False."
         )
     return corrected
+
+
+def as_derivative(derivative: Any, model: Any, dim: int, corrected: bool) -> tuple[int, ...]:
+    """Returns the order of the derivative along each of `dim` columns; `ValueError` where the
+    model, or the one of its bias correction, has no such derivative."""
+    orders = as_integer_tuple("derivative", derivative, 0)
+    if corrected:  # of which only the order matters here
+        higher = eqx.filter_eval_shape(lambda model: model.bias_corrected(2, dim), model)
+        model = model if higher is None else higher
+    found = model.derivative(orders) if isinstance(model, LinearSmoother) else None
+    if found is None:
+        raise ValueError(
+            f"derivative= is defined for a KernelRegression; this fit is of a "
+            f"{type(model).__name__}. Leave it out for a band of the mean."
+        )
+    found.check_columns(dim)
+    return orders

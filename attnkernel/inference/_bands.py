@@ -5,6 +5,7 @@ variance is $\sum_j L_j(x)^2 \sigma_j^2$. No standard error includes the choice 
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, get_args
 
 import jax
@@ -20,7 +21,7 @@ from ..attention._local_fit import warn_of_extrapolation
 from ..fitting._result import Fit
 from ..models import DataSupport, LinearSmoother, LocalLikelihood
 from ._band_table import Bands
-from ._band_width import MIN_RELIABLE_COUNT, bias_corrected, critical_value
+from ._band_width import MIN_RELIABLE_COUNT, as_derivative, bias_corrected, critical_value
 from ._degrees_of_freedom import inverse_or_zero
 from ._likelihood_bands import compute_likelihood_bands
 from ._variance import Noise, RowVariance, padded_rows, require_smoother_fit
@@ -32,6 +33,7 @@ def bands(
     *,
     level: float = 0.95,
     kind: str = "pointwise",
+    derivative: int | Sequence[int] | None = None,
     noise: str | None = None,
     corrected: bool = True,
     draws: int = 1000,
@@ -48,6 +50,12 @@ def bands(
     the fit, d being the number of columns. This rate minimises the error of the coverage. A fit of
     order 2 and a `BiasReduced` have no such correction: pass `corrected=False`.
 
+    With `derivative`, the band of a derivative of the mean, $\sum_j D_j(x)\, y_j$
+    (`ak.models.Derivative`), with the same $\hat\sigma_j^2$. Corrected, it is the derivative of the
+    same local quadratic fit: over 400 data sets of 150 rows each, nominal 95 % bands covered .95 to
+    .96 for order 0 and 1. Without correction they covered .93 to .94 for order 1 and .90 to .91 for
+    order 0. For order 2, whose lengthscale is too long for a derivative, they covered .39.
+
     The band of a `LocalLikelihood` is $g^{-1}(\hat\eta(x) \pm c\, \mathrm{se}(x))$: symmetric on
     the scale of the link, and within the range of a mean. `standard_error` is that of the mean, by
     the delta method.
@@ -60,6 +68,8 @@ def bands(
     - `kind`: `"pointwise"`: c is a quantile of the normal distribution, and each x is covered with
       the level. `"simultaneous"`: all m inputs at once are; c is simulated from fits of normal
       noise, each divided by its own standard error, and needs a `key`.
+    - `derivative`: the order of the derivative along each column of x, such as `(1, 0)`; an integer
+      for one column. Their sum is 1 or 2. Default: the mean itself.
     - `noise`: the estimate of $\hat\sigma_j^2$, from the residuals of the fit itself. `"local"`
       (default): `noise_variance`. `"rows"`: the squared leave-one-out residual of each row, which
       assumes nothing and needs many neighbours. `"constant"`: one σ² for all labels,
@@ -73,10 +83,12 @@ def bands(
     **Returns:** `Bands`; where no label has weight, error and limits are NaN, whatever `on_empty`.
     `reliable` is false where too few labels are near for the coverage to reach the level, as in
     the tail of a design and outside it. For a `LocalLikelihood` it is false also where the
-    standard error on the scale of the link is above 5, as where all labels in reach are 0.
+    standard error on the scale of the link is above 5, as where all labels in reach are 0. A
+    derivative is NaN where the data do not determine it (rank-deficient design), and its error
+    where all its weights are 0, as everywhere with `ak.Boxcar` and order 0.
 
-    **Raises:** `ValueError` for a fit of another model, or a correction or a noise that the model
-    does not have.
+    **Raises:** `ValueError` for a fit of another model, or a correction, a derivative or a noise
+    that the model does not have.
 
     **Source:** Calonico, Cattaneo and Farrell, *On the effect of bias estimation on coverage
     accuracy in nonparametric inference* (2018); Chernozhukov, Chetverikov and Kato,
@@ -109,13 +121,16 @@ def bands(
     weight_kwargs, *arrays = padded_rows(fit, at)
     is_linear = isinstance(fit.model, LinearSmoother)
     compute = compute_linear_bands if is_linear else compute_likelihood_bands
-    parts = (fit.model, weight_kwargs, nominal, noise, corrected, *simulation)
+    if derivative is not None:
+        derivative = as_derivative(derivative, fit.model, fit.x.shape[1], corrected)
+    parts = (fit.model, weight_kwargs, nominal, noise, corrected, derivative, *simulation)
     found = cut_rows(jit_if_pure(compute, parts, *arrays, is_forward=True), len(at))
     curves, count, reliable, support = found
     flags = (support.deficient, support.extrapolates)
     warn_of_extrapolation(fit.model.description, *flags, at.dtype)
     parts = (at, *curves, level, kind, count, reliable)
-    return Bands.of_fit(fit, x_new, *parts, is_bias_corrected=corrected)
+    named = {"is_bias_corrected": corrected, "derivative": derivative}
+    return Bands.of_fit(fit, x_new, *parts, **named)
 
 
 def compute_linear_bands(
@@ -124,6 +139,7 @@ def compute_linear_bands(
     level: Float[Array, ""],
     noise: str | None,
     corrected: bool,
+    derivative: tuple[int, ...] | None,
     draws: int,
     key: PRNGKeyArray | None,
     at: Float[Array, "m dim"],
@@ -133,26 +149,31 @@ def compute_linear_bands(
     """Returns (centre, standard error, lower, upper), effective count, `reliable`, data support.
 
     `at`: the new inputs; `weight_kwargs`: `{"weights": w}` or `{}`; `level`, `noise`, `corrected`,
-    `draws`: as for `bands`. Without a `key` the band is pointwise.
+    `derivative`, `draws`: as for `bands`. Without a `key` the band is pointwise.
     """
     rule, squared_residuals = RowVariance.of_fit(model, weight_kwargs, x, y, noise or "local")
     if corrected:
         model = bias_corrected(model, x, weight_kwargs)
     variance = rule(squared_residuals)
     one_and_variance = jnp.pad(variance, ((0, 0), (1, 0)), constant_values=1.0)
-    centre, squares, support = model.predict_with_variance(
+    curve = model if derivative is None else model.derivative(derivative)
+    centre, squares, support = curve.predict_with_variance(
         at, x, y, one_and_variance, **weight_kwargs
     )
-    count = inverse_or_zero(jnp.where(support.empty, 0.0, squares[:, 0]))
-    reliable = (count >= MIN_RELIABLE_COUNT) & ~support.deficient & ~support.extrapolates
     # where no label has weight the error is unknown, whatever `on_empty` predicts
-    error = jnp.where(support.empty[:, None], jnp.nan, jnp.sqrt(squares[:, 1:]))
+    unknown, of_fit = support.empty, squares[:, 0]
+    if derivative is not None:
+        unknown = unknown | support.deficient | (of_fit == 0)
+        of_fit = model.prediction_variance(at, x, jnp.ones(len(x), y.dtype), **weight_kwargs)
+    count = inverse_or_zero(jnp.where(support.empty, 0.0, of_fit))
+    reliable = (count >= MIN_RELIABLE_COUNT) & ~unknown & ~support.deficient & ~support.extrapolates
+    error = jnp.where(unknown[:, None], jnp.nan, jnp.sqrt(squares[:, 1:]))
     error = error.reshape(centre.shape)
 
     def noise_and_error(z: Float[Array, "n size"]) -> tuple[Array, Array]:
         labels = jnp.sqrt(variance) * z
         # errors are estimated anew: a quantile for noise of known variance would be too low
-        fitted, squares, _ = model.predict_with_variance(
+        fitted, squares, _ = curve.predict_with_variance(
             at, x, labels, rule(rule.squares(labels)), **weight_kwargs
         )
         return fitted, jnp.sqrt(squares)

@@ -33,6 +33,7 @@ def compute_likelihood_bands(
     level: Float[Array, ""],
     noise: str | None,
     corrected: bool,
+    derivative: None,
     draws: int,
     key: PRNGKeyArray | None,
     at: Float[Array, "m dim"],
@@ -41,7 +42,7 @@ def compute_likelihood_bands(
 ) -> tuple[tuple[Array, Array, Array, Array], Float[Array, " m"], Bool[Array, " m"], DataSupport]:
     """Returns (centre, standard error, lower, upper), effective count, `reliable`, data support.
 
-    Arguments as for `compute_linear_bands`.
+    Arguments as for `compute_linear_bands`; there is no `derivative`.
     """
     noise = noise or "family"
     require_choice("noise", noise, get_args(LikelihoodNoise))

@@ -2,6 +2,7 @@
 
 from ._bias_reduced import BiasReduced as BiasReduced
 from ._density import density as density
+from ._derivative import Derivative as Derivative
 from ._learned import LearnedKernelRegression as LearnedKernelRegression
 from ._linear_smoother import LinearSmoother as LinearSmoother
 from ._local_likelihood import LocalLikelihood as LocalLikelihood

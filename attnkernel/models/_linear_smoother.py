@@ -3,6 +3,9 @@ r"""Linear smoothers: regressions whose predictions are linear in the labels, $\
 $$ \hat f(x) = \sum_{j=1}^{n} L_j(x)\, y_j, \qquad L_{ij} = L_j(x_i) $$
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
@@ -156,6 +159,15 @@ class LinearSmoother(Smoother):
         empty = jnp.isnan(self(x_new, x, zeros, prior=prior, weights=weights))
         no = jnp.zeros_like(empty)
         return DataSupport(empty, no, no)
+
+    def derivative(self, derivative: int | Sequence[int]) -> Any:
+        """The derivative of the regression, as `Derivative` is that of a `KernelRegression`.
+
+        None, the default: the model has none, and `ak.bands` refuses `derivative=`.
+
+        **Arguments:** `derivative`: its order along each column of x.
+        """
+        return None
 
     def local_mean(self, factor: ArrayLike) -> "LinearSmoother | None":
         """The local mean by which `ak.noise_variance` averages squared residuals.

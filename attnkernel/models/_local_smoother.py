@@ -6,11 +6,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from ..attention._effective_kernel import apply_effective_kernel
+from ..attention._effective_kernel import apply_effective_kernel, factorial
 from ..attention._local_fit import LocalFit
 from ..attention._local_polynomial import local_polynomial
+from ..attention._monomials import exponents
 from ..kernels._base import checked_log_pair
 from ..methods import Method
 from ..priors import Prior
@@ -46,15 +48,58 @@ class LocalSmoother(LocalRegression, LinearSmoother):
         )
         return jnp.where(local.empty[:, None], 0.0, out), local
 
-    def sum_of_squares(
-        self, q: Array, k: Array, v: Array, local: LocalFit, prior: Prior | None
-    ) -> Float[Array, "m out"]:
-        r"""$\sum_j L_j(x)^2 v_j$ at queries, from their polynomials."""
-        return apply_effective_kernel(q, k, v, local, power=2, **self._polynomial_kwargs(k, prior))
+    def fitted_derivative(
+        self, q: Array, k: Array, v: Array, prior: Prior | None, derivative: tuple[int, ...]
+    ) -> tuple[Float[Array, "m out"], LocalFit]:
+        """Derivatives at queries, NaN where the data do not determine them, and polynomials."""
+        used = self.columns_of_quantities(k.shape[1])
+        exponent = tuple(derivative[column] for column in used)
+        term = exponents(len(used), self.order).index(exponent) if self.order else 0
+        by_weights = self.order == 0 or v.shape[1] >= MIN_LABELS_BY_WEIGHTS
+        local = self.polynomials(q, k, v[:, :0] if by_weights else v, prior, term)
+        if by_weights:
+            centred = v - jax.lax.stop_gradient(jnp.mean(v, axis=0, keepdims=True))
+            parts = self._polynomial_kwargs(k, prior)
+            out = apply_effective_kernel(
+                q, k, centred, local, power=1, derivative=derivative, **parts
+            )
+        else:
+            out = factorial(derivative) * local.coefficients[:, term]
+        is_known = ~(local.empty | local.deficient)
+        return jnp.where(is_known[:, None], out, jnp.nan).astype(q.dtype), local
 
-    def polynomials(self, q: Array, k: Array, v: Array, prior: Prior | None) -> LocalFit:
-        """The local polynomials at queries, of checked arrays."""
-        return local_polynomial(q, k, v, **self._polynomial_kwargs(k, prior))
+    def slopes_at_rows(
+        self, k: Array, v: Array, prior: Prior | None
+    ) -> tuple[Float[Array, "n columns out"], LocalFit]:
+        """First derivatives at the inputs k, along each column of quantities, NaN where the data do
+        not determine them, and polynomials."""
+        used = self.columns_of_quantities(k.shape[1])
+        if self.order == 0:
+            unit = np.eye(k.shape[1], dtype=int).tolist()
+            found = [self.fitted_derivative(k, k, v, prior, tuple(unit[c])) for c in used]
+            return jnp.stack([slope for slope, _ in found], axis=1), found[0][1]
+        local = self.polynomials(k, k, v, prior)
+        is_known = ~(local.empty | local.deficient)[:, None, None]
+        return jnp.where(is_known, local.coefficients[:, 1 : 1 + len(used)], jnp.nan), local
+
+    def sum_of_squares(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        local: LocalFit,
+        prior: Prior | None,
+        derivative: tuple[int, ...] | None = None,
+    ) -> Float[Array, "m out"]:
+        r"""$\sum_j L_j(x)^2 v_j$ at queries, from their polynomials; of a derivative, if given."""
+        parts = self._polynomial_kwargs(k, prior)
+        return apply_effective_kernel(q, k, v, local, power=2, derivative=derivative, **parts)
+
+    def polynomials(
+        self, q: Array, k: Array, v: Array, prior: Prior | None, term: int = 0
+    ) -> LocalFit:
+        """The local polynomials at queries, of checked arrays, with the influence of a term."""
+        return local_polynomial(q, k, v, term=term, **self._polynomial_kwargs(k, prior))
 
     def require_softmax(self) -> None:
         """Raises `ValueError` unless weights are independent of each other up to their sum."""

@@ -16,7 +16,7 @@ from ..attention._local_fit import warn_of_extrapolation
 from ..priors import Prior
 from ._data import read_data, with_weights
 from ._local_regression import LocalRegression, support_of
-from ._smoother import DataSupport, Smoother
+from ._smoother import DataSupport
 
 
 def predict(
@@ -40,7 +40,7 @@ def predict(
 
 def on_padded_rows(
     function: Callable[..., Any],
-    model: Smoother,
+    model: Any,  # a `Smoother`, or the `Derivative` of one
     prior: Prior | None,
     weights: ArrayLike | None,
     q: Float[Array, "m dim"],

@@ -1,5 +1,7 @@
 """Local polynomial regression as an Equinox module: attention from new inputs to labelled ones."""
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +17,7 @@ from ..methods import Blockwise, Dense, Method
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._data import read_data, require_parts, with_weights
+from ._derivative import Derivative
 from ._empty import OnEmpty, known_policy
 from ._local_regression import support_of
 from ._local_smoother import LocalSmoother
@@ -236,6 +239,10 @@ class KernelRegression(LocalSmoother):
     def has_nonnegative_weights(self) -> bool:
         """Whether the order is 0."""
         return self.order == 0
+
+    def derivative(self, derivative: int | Sequence[int]) -> Derivative:
+        """The derivative of this order along each column of x."""
+        return Derivative(self, derivative)
 
     def local_mean(self, factor: ArrayLike) -> "KernelRegression":
         """The regression of order 0 with `factor` times the lengthscale."""

@@ -3,6 +3,7 @@
 Each function takes `ax=`, draws on these axes and returns them.
 """
 
+from ._band import band as band
 from ._criterion import criterion as criterion
 from ._data import data as data, points as points
 from ._diagnostics import effective_count as effective_count, residuals as residuals

@@ -133,8 +133,18 @@ def _require_drawable(result: Fit, bands: list[Bands]) -> None:
                 f"A band must be of one column and one label, as the fit is; got one of inputs "
                 f"{band.x.shape} and limits {band.centre.shape}."
             )
-        if np.any(np.isinf(band.lower)) or np.any(np.isinf(band.upper)):
+        if band.derivative is not None:
             raise ValueError(
-                f"The band {band.description} is infinite: there are too few rows for its level. "
-                f"Ask for a lower level."
+                "A band of a derivative has other units than the labels: draw it by "
+                "ak.plot.band(band)."
             )
+        require_finite_limits(band)
+
+
+def require_finite_limits(band: Bands) -> None:
+    """Raises `ValueError` for a band of infinite width."""
+    if np.any(np.isinf(band.lower)) or np.any(np.isinf(band.upper)):
+        raise ValueError(
+            f"The band {band.description} is infinite: there are too few rows for its level. "
+            f"Ask for a lower level."
+        )

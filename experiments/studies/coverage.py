@@ -29,9 +29,12 @@ METHODS: dict[str, tuple[float, float] | None] = {
     "corrected, everywhere": (0.92, 0.98),
     "conformal": (0.94, 0.96),
     "conformal, local": (0.94, 0.96),
+    "derivative, naive": None,
+    "derivative, corrected": (0.93, 0.97),
 }
 Results = dict[tuple[Design, int], dict[str, dict[str, np.ndarray]]]  # by design, order, method
 _POINTWISE = ("naive", "corrected", "conformal", "conformal, local")
+_EVERYWHERE = ("naive, everywhere", "corrected, everywhere")
 
 
 class Coverage(Study):
@@ -50,6 +53,9 @@ class Coverage(Study):
     )
     draws: Annotated[int, pydantic.Field(ge=20)] = pydantic.Field(
         default=500, description="of noise, for each simultaneous band"
+    )
+    derivative: bool = pydantic.Field(
+        default=False, description="whether to add bands of the derivative of the mean"
     )
     starts: Annotated[int, pydantic.Field(ge=1)] = 3
     batch: Annotated[int, pydantic.Field(ge=1)] = pydantic.Field(
@@ -80,6 +86,7 @@ class Coverage(Study):
             _summarise_coverage(design, order, name, found[name], self.level)
             for (design, order), found in results.items()
             for name in METHODS
+            if name in found
         ]
         run.table(
             f"Coverage of {100 * self.level:g} % bands, in {self.data_sets} data sets of {self.n} "
@@ -195,9 +202,11 @@ def _simulate_and_fit(
     data_key, label_key, draw_key = jax.random.split(key, 3)
     fit = _fit_sample(study, x, simulate(x, data_key), order)
     at = np.linspace(-3.0, 3.0, study.points)
-    where = {"mean": at, "label": inputs(design, study.points)}
+    where = {"mean": at, "slope": at, "label": inputs(design, study.points)}
+    slope = jax.vmap(jax.grad(ak.data.heteroskedastic_mean))
     truths = {
         "mean": ak.data.heteroskedastic_mean(at),
+        "slope": slope(jnp.asarray(at)),
         "label": simulate(where["label"], label_key),
     }
     drawn = {"kind": "simultaneous", "draws": study.draws, "key": draw_key}
@@ -209,12 +218,17 @@ def _simulate_and_fit(
         "conformal": (ak.conformal, {}, "label"),
         "conformal, local": (ak.conformal, {"local": True}, "label"),
     }
+    if study.derivative:
+        asked |= {
+            "derivative, naive": (ak.bands, {"derivative": 1, "corrected": False}, "slope"),
+            "derivative, corrected": (ak.bands, {"derivative": 1}, "slope"),
+        }
     out = {}
     for name, (method, options, of) in asked.items():
         band = method(fit, where[of], level=study.level, **options)
         inside = (band.lower <= truths[of]) & (truths[of] <= band.upper)
         out[name] = {
-            "inside": inside if name in _POINTWISE else jnp.all(inside),
+            "inside": jnp.all(inside) if name in _EVERYWHERE else inside,
             "width": jnp.mean(band.upper - band.lower),
         }
     return out

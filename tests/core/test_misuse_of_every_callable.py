@@ -591,6 +591,11 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
     ),
     **of_class("BiasReduced", model=("model", MODEL), iterations=("natural", 2)),
     "BiasReduced.__call__": (REDUCED, OF_MODEL),
+    "models.Derivative": (
+        ak.models.Derivative,
+        {"model": ("model", MODEL), "derivative": ("natural", 1)},
+    ),
+    "models.Derivative.__call__": (ak.models.Derivative(MODEL, 1), OF_MODEL),
     **of_class("MeanVarianceRegression", mean=("model", MODEL), variance=("model", MODEL)),
     "MeanVarianceRegression.__call__": (ak.MeanVarianceRegression(MODEL, MODEL), OF_MODEL),
     **of_class(
@@ -824,6 +829,7 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
             "x_new": ("points", X),
             "level": ("level", 0.95),
             "kind": ("choice", "pointwise"),
+            "derivative": ("natural?", 1),
             "noise": ("choice?", "local"),
             "corrected": ("flag", True),
             "draws": ("natural", 20),
@@ -833,6 +839,16 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
     "bands, simultaneous": (
         lambda **given: ak.bands(now(FIT), X, kind="simultaneous", draws=20, **given),
         {"key": ("key", KEY)},
+    ),
+    "inference.average_derivative": (
+        ak.inference.average_derivative,
+        {
+            "fit": ("fit", FIT),
+            "level": ("level", 0.95),
+            "noise": ("choice?", "local"),
+            "undersmoothed": ("flag", True),
+            "row_weights": ("weights?", np.ones(N)),
+        },
     ),
     "conformal": (
         ak.conformal,
@@ -925,6 +941,7 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
             **AXES,
         },
     ),
+    "plot.band": (ak.plot.band, {"bands": ("bands", BAND), **AXES, "label": ("names?", "a")}),
     "plot.data": (ak.plot.data, {"dataset": ("dataset", ak.data.load("cps71")), **AXES}),
     "plot.discontinuity": (
         ak.plot.discontinuity,
@@ -988,8 +1005,8 @@ EXCLUDED = {
         "Fit Bands Selection attention.LocalFit attention.LikelihoodFit "
         "attention.QuantileFit "
         "fitting.Box fitting.Choice fitting.Result "
-        "fitting.Starts inference.DegreesOfFreedom inference.Discontinuity inference.Report "
-        "objectives.Sample "
+        "fitting.Starts inference.AverageDerivative inference.DegreesOfFreedom "
+        "inference.Discontinuity inference.Report objectives.Sample "
         "methods.SoftmaxState "
         "methods.LinearState methods.Task models.DataSupport data.Dataset"
     ),

@@ -13,6 +13,12 @@ FUNCTIONS = {
     "simultaneous bands": lambda fit, at, level, key: ak.bands(
         fit, AT, level=level, kind="simultaneous", draws=40, key=key
     ),
+    "bands of a derivative": lambda fit, at, level, key: ak.bands(
+        fit, at, level=level, derivative=1
+    ),
+    "average_derivative": lambda fit, at, level, key: ak.inference.average_derivative(
+        fit, level=level
+    ),
     "conformal": lambda fit, at, level, key: ak.conformal(fit, at, level=0.8),
     "local conformal": lambda fit, at, level, key: ak.conformal(fit, at, level=0.8, local=True),
     "noise_variance": lambda fit, at, level, key: ak.noise_variance(fit, at),

@@ -15,6 +15,8 @@ FUNCTIONS = {
     "bands, constant noise": lambda fit: ak.bands(fit, AT, noise="constant", corrected=False),
     "bands, noise of rows": lambda fit: ak.bands(fit, AT, noise="rows"),
     "simultaneous bands": lambda fit: ak.bands(fit, AT, kind="simultaneous", draws=20, key=KEY),
+    "bands of a derivative": lambda fit: ak.bands(fit, AT, derivative=1, corrected=False),
+    "average_derivative": ak.inference.average_derivative,
     "conformal": lambda fit: ak.conformal(fit, AT, level=0.8),
     "conformal, local": lambda fit: ak.conformal(fit, AT, level=0.8, local=True),
     "noise_variance": lambda fit: ak.noise_variance(fit, AT),

@@ -1,0 +1,218 @@
+r"""Average derivatives of a regression along each column, with their standard errors.
+
+$$ \hat\delta_c = \sum_i \omega_i\, \widehat{\partial_c f}(x_i) \Big/ \sum_i \omega_i
+   = \sum_j a_{cj}\, y_j, \qquad \mathrm{se}(\hat\delta_c)^2 = \sum_j a_{cj}^2\, \sigma_j^2 $$
+"""
+
+import dataclasses
+from typing import Any, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.stats import norm
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from .._core.arrays import as_real_array, precise_matmul, value_text
+from .._core.host_arrays import is_concrete
+from .._core.pandas_frames import display_names
+from .._core.regression_data import count_rows
+from .._core.row_buckets import cut_rows
+from .._core.validation import require_bool, require_choice, require_level
+from ..attention._jit import jit_if_pure
+from ..attention._local_fit import warn_of_extrapolation
+from ..fitting._result import Fit
+from ..models import DataSupport, KernelRegression
+from ..models._data import with_weights
+from ..models._local_regression import support_of
+from ._variance import Noise, RowVariance, padded_rows, require_smoother_fit
+
+
+class AverageDerivative(eqx.Module):
+    r"""Average derivatives along the columns of x that are quantities; printed, a table.
+
+    - `columns`: their numbers; `names`: their names.
+    - `estimate`, `standard_error`, `lower`, `upper`: shape (columns,), in units of y over those of
+      the column. `level`: the nominal coverage of each interval.
+    - `rows`: how many rows are averaged.
+    - `is_undersmoothed`: whether the slopes are those of shorter lengthscales.
+
+    `frame()` returns them as a `DataFrame`, one row for each column.
+
+    ```python
+    data = ak.data.load("mcycle")
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0), order=1), data.x, data.y)
+    print(ak.inference.average_derivative(fit))
+    ```
+    """
+
+    estimate: Float[Array, " columns"]
+    standard_error: Float[Array, " columns"]
+    lower: Float[Array, " columns"]
+    upper: Float[Array, " columns"]
+    rows: Int[Array, ""]
+    level: float = eqx.field(static=True)
+    columns: tuple[int, ...] = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+    is_undersmoothed: bool = eqx.field(static=True)
+
+    def frame(self) -> Any:
+        """A `DataFrame` with the columns `estimate`, `standard_error`, `lower` and `upper`, indexed
+        by the names of the columns of x."""
+        import pandas as pd  # noqa: PLC0415
+
+        parts = ("estimate", "standard_error", "lower", "upper")
+        values = {part: np.asarray(getattr(self, part)) for part in parts}
+        return pd.DataFrame(values, index=pd.Index(self.names))
+
+    def __str__(self) -> str:
+        if not all(map(is_concrete, jax.tree.leaves(self))):
+            return repr(self)
+        how = ", undersmoothed" if self.is_undersmoothed else ""
+        heads = ("along", "estimate", "standard error", "lower", "upper")
+        numbers = zip(self.estimate, self.standard_error, self.lower, self.upper, strict=True)
+        texts = [[f"{float(number):.6g}" for number in row] for row in numbers]
+        lines = [[name, *text] for name, text in zip(self.names, texts, strict=True)]
+        widths = [max(map(len, cells)) for cells in zip(heads, *lines, strict=True)]
+        table = [
+            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+            for line in (heads, *lines)
+        ]
+        of = f"average derivative of {int(self.rows)} rows"
+        title = f"{of}, {100 * self.level:.4g} % intervals{how}"
+        return "\n".join([title, *table])
+
+
+def average_derivative(
+    fit: Fit,
+    *,
+    level: float = 0.95,
+    noise: str | None = None,
+    undersmoothed: bool = True,
+    row_weights: ArrayLike | None = None,
+) -> AverageDerivative:
+    r"""The average derivative of the regression along each column, over the rows of the fit.
+
+    $$ \hat\delta_c = \frac{\sum_i \omega_i \sum_j D_{cj}(x_i)\, y_j}{\sum_i \omega_i}
+       = \sum_j a_{cj}\, y_j, \qquad
+       \mathrm{se}(\hat\delta_c)^2 = \sum_j a_{cj}^2\, \hat\sigma_j^2 $$
+
+    $D_{cj}(x)$ are the weights of `ak.models.Derivative`. The average is linear in the labels, and
+    its standard error is as small as $n^{-1/2}$, whatever the number of columns. It is that of
+    $\sum_i \omega_i\, \partial_c f(x_i) / \sum_i \omega_i$ at the inputs of the fit: for the
+    expectation in a population add the variance of $\partial_c f(x_i)$ over n.
+
+    A lengthscale that is best for the curve leaves a bias that averaging does not reduce. With
+    `undersmoothed`, for a fit of order 0 or 1, the slopes are those of a local linear fit with
+    $n^{1/(d + 4) - 2/(d + 6)}$ times the lengthscales, d being the number of columns: the rate of
+    Powell and Stoker, at which the bias is of the order of what smoothing adds to the standard
+    error. The noise is that of the fit itself. Memory is O(n).
+
+    **Arguments:**
+
+    - `fit`: of a `KernelRegression`, with one label per row. Columns that hold categories have no
+      derivative, and are left out.
+    - `level`: the coverage of each interval, between 0 and 1.
+    - `noise`: as for `ak.bands`.
+    - `undersmoothed`: default True; False for the slopes of the fit itself, as for order 2.
+    - `row_weights`: ω of the rows of `fit.x`, in which those of weight 0 are left out; shape (n,),
+      from 0. Default: 1. With 0 for some rows, the average over the others.
+
+    **Returns:** an `AverageDerivative`. Rows whose local design is rank-deficient have no
+    derivative. They are left out of the average, with a warning, and `rows` counts the others.
+
+    **Raises:** `ValueError` for a fit of another model, several labels per row, or a fit of order 2
+    with `undersmoothed`.
+
+    **Source:** Härdle and Stoker, *Investigating smooth multiple regression by the method of
+    average derivatives* (1989); Li, Lu and Ullah, *Multivariate local polynomial regression for
+    estimating average derivatives* (2003); Powell and Stoker, *Optimal bandwidth choice for
+    density-weighted averages* (1996).
+
+    ```python
+    data = ak.data.load("cps71")
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(5.0), order=1), data.x, data.y)
+    print(ak.inference.average_derivative(fit))
+    ```
+    """
+    require_level("level", level)
+    if noise is not None:
+        require_choice("noise", noise, get_args(Noise))
+    require_bool("undersmoothed", undersmoothed)
+    fit = require_smoother_fit(fit, (KernelRegression,))
+    if fit.y.ndim != 1:
+        raise ValueError(f"An average is of one label per row; y has shape {fit.y.shape}.")
+    omega = np.ones(len(fit.x), fit.y.dtype)
+    if row_weights is not None:
+        omega = _as_row_weights(row_weights, len(fit.x)).astype(fit.y.dtype)
+    if undersmoothed and fit.model.order == 2:
+        raise ValueError(
+            "The lengthscale of a fit of order 2 has another rate, from which that of an average "
+            "is not known: pass undersmoothed=False, or fit a model of order 1."
+        )
+    dim = fit.x.shape[1]
+    columns = fit.model.columns_of_quantities(dim)
+    if not columns:
+        raise ValueError("All columns hold categories, along which there is no derivative.")
+    weight_kwargs, padded, x, y = padded_rows(fit, jax.device_put(omega[:, None]))
+    nominal = jax.device_put(np.asarray(level, fit.y.dtype))
+    parts = (fit.model, weight_kwargs, nominal, noise or "local", undersmoothed)
+    found, support = jit_if_pure(_average_slopes, parts, padded, x, y, is_forward=True)
+    support = cut_rows(support, len(fit.x))
+    flags = (support.deficient, support.extrapolates)
+    warn_of_extrapolation(fit.model.description, *flags, fit.y.dtype)
+    names = tuple(display_names(fit.x_names, dim)[column] for column in columns)
+    estimate, error, lower, upper, rows = found
+    parts = (level, columns, names, undersmoothed)
+    return AverageDerivative(estimate, error, lower, upper, rows, *parts)
+
+
+def _as_row_weights(row_weights: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
+    """Returns the weights of n rows in an average; `ValueError` unless they are."""
+    omega = np.asarray(as_real_array("row_weights", row_weights))
+    if omega.shape != (n,) or not np.all(np.isfinite(omega) & (omega >= 0)) or not np.any(omega):
+        raise ValueError(
+            f"row_weights must be one finite number from 0, not all 0, for each of the {n} rows of "
+            f"the fit; got {value_text(row_weights)}."
+        )
+    return omega
+
+
+def _average_slopes(
+    model: KernelRegression,
+    weight_kwargs: dict[str, Any],
+    level: Float[Array, ""],
+    noise: str,
+    undersmoothed: bool,
+    omega: Float[Array, "n 1"],
+    x: Float[Array, "n dim"],
+    y: Float[Array, " n"],
+) -> tuple[tuple[Array, Array, Array, Array, Array], DataSupport]:
+    """Returns (estimate, standard error, lower, upper) of each column with the number of rows that
+    are averaged, and the data support.
+
+    `omega`: the weight of each row in the average; the others as for `compute_linear_bands`.
+    """
+    rule, squares = RowVariance.of_fit(model, weight_kwargs, x, y, noise)
+    if undersmoothed:
+        n, dim = count_rows(x, weight_kwargs.get("weights")), x.shape[1]
+        shorter = jnp.asarray(n, float) ** (1.0 / (dim + 4) - 2.0 / (dim + 6))
+        model = dataclasses.replace(model, kernel=model.kernel.rescaled(shorter), order=1)
+    omega = jnp.where(rule.weights > 0, omega[:, 0], 0.0)
+    prior = with_weights(None, weight_kwargs.get("weights"), x)
+
+    def average(labels: Float[Array, " n"]) -> tuple[Float[Array, " columns"], DataSupport]:
+        slopes, local = model.slopes_at_rows(x, labels[:, None], prior)
+        share = jnp.where(local.empty | local.deficient, 0.0, omega)
+        counted = jnp.where((share > 0)[:, None], slopes[..., 0], 0.0)
+        return precise_matmul(share[None, :], counted)[0] / jnp.sum(share), support_of(local)
+
+    estimate, support = average(y)
+    influence = jax.jacrev(lambda labels: average(labels)[0])(y)
+    error = jnp.sqrt(precise_matmul(influence**2, rule(squares))[:, 0])
+    width = norm.ppf(0.5 + 0.5 * level) * error
+    support = jax.tree.map(lambda flags: flags & (omega > 0), support)
+    rows = jnp.sum((omega > 0) & ~(support.empty | support.deficient))
+    return (estimate, error, estimate - width, estimate + width, rows), support
