@@ -23,6 +23,7 @@ from .studies.derivation import Derivation
 from .studies.heads import Heads
 from .studies.heteroskedastic import Heteroskedasticity
 from .studies.holdout import HoldOut
+from .studies.hypothesis_tests import HypothesisTests
 from .studies.in_context import InContext
 from .studies.induction import Induction
 from .studies.leave_one_out import LeaveOneOut
@@ -55,6 +56,7 @@ AnyStudy = Annotated[
     | Heads
     | Heteroskedasticity
     | HoldOut
+    | HypothesisTests
     | InContext
     | Induction
     | LeaveOneOut

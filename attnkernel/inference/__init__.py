@@ -6,6 +6,7 @@ from ._average_derivative import (
 )
 from ._band_table import Bands as Bands
 from ._bands import bands as bands
+from ._bootstrap_test import BootstrapTest as BootstrapTest
 from ._conformal import conformal as conformal
 from ._degrees_of_freedom import (
     DegreesOfFreedom as DegreesOfFreedom,
@@ -15,7 +16,9 @@ from ._degrees_of_freedom import (
 from ._discontinuity import discontinuity as discontinuity
 from ._discontinuity_result import Discontinuity as Discontinuity
 from ._quantiles import quantiles as quantiles
+from ._relevance_test import relevance_test as relevance_test
 from ._report import Report as Report, summarise as summarise
 from ._rules_of_thumb import normal_reference as normal_reference, plug_in as plug_in
+from ._specification_test import specification_test as specification_test
 from ._variance import noise_variance as noise_variance
 from ._wild_bootstrap import wild_bootstrap as wild_bootstrap

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import as_points, as_real_array, require_finite, wider_dtype
 from .._core.host_arrays import is_concrete
@@ -54,27 +54,56 @@ def normal_reference(x: ArrayLike, *, robust: bool = True) -> Float[Array, " dim
     """
     require_bool("robust", robust)
     points = as_points("x", x)
-    n, dim = points.shape
+    n = len(points)
     if n < 2:
         raise ValueError(f"x must have at least 2 rows, for a spread; got {n}.")
     require_finite("x", points)
     points = points.astype(wider_dtype(points.dtype))
-    least = jnp.min(points, axis=0, keepdims=True)
-    extent = jnp.max(points - least, axis=0)
-    if is_concrete(extent) and not np.all(np.asarray(extent) > 0):
-        column = int(np.argmin(np.asarray(extent)))
+    require_varying(points)
+    return reference_lengthscales(points, jnp.ones(n, bool), robust=robust)
+
+
+def require_varying(points: Float[Array, "n dim"]) -> None:
+    """Raises `ValueError` if a column is constant; not inside `jit`."""
+    if not is_concrete(points):
+        return
+    extent = np.ptp(np.asarray(points), axis=0)
+    if not np.all(extent > 0):
         raise ValueError(
-            f"Column {column} of x (counted from 0) is constant, and does not identify a "
-            f"lengthscale. Leave it out."
+            f"Column {int(np.argmin(extent))} of x (counted from 0) is constant, and does not "
+            f"identify a lengthscale. Leave it out."
         )
+
+
+def reference_lengthscales(
+    points: Float[Array, "all dim"], is_row: Bool[Array, " all"], *, robust: bool = True
+) -> Float[Array, " dim"]:
+    """Returns the lengthscales of `normal_reference` of the rows where `is_row`; NaN of a constant
+    column."""
+    dim, n = points.shape[1], jnp.sum(is_row)
+    given = is_row[:, None]
+    least = jnp.min(points, axis=0, keepdims=True, where=given, initial=jnp.inf)
+    points = jnp.where(given, points - least, 0.0)
+    extent = jnp.max(points, axis=0)
     # in units of the extent, whose squares neither vanish nor overflow; NaN for a constant column
-    points = (points - least) / jnp.where(extent > 0, extent, jnp.nan)[None, :]
-    spread = jnp.std(points, axis=0, ddof=1)
+    points = points / jnp.where(extent > 0, extent, jnp.nan)[None, :]
+    spread = jnp.std(points, axis=0, ddof=1, where=given)
     if robust:
-        low, high = jnp.quantile(points, jnp.array([0.25, 0.75], points.dtype), axis=0)
+        ordered = jnp.sort(jnp.where(given, points, jnp.inf), axis=0)
+        low, high = (_quantile_of_sorted(ordered, n, share) for share in (0.25, 0.75))
         quartiles = (high - low) / 1.349
         spread = jnp.where(quartiles > 0, jnp.minimum(spread, quartiles), spread)
-    return extent * spread * (4.0 / ((dim + 2) * n)) ** (1.0 / (dim + 4))
+    return extent * spread * (4.0 / ((dim + 2) * n.astype(points.dtype))) ** (1.0 / (dim + 4))
+
+
+def _quantile_of_sorted(
+    ordered: Float[Array, "all dim"], n: Int[Array, ""], share: float
+) -> Float[Array, " dim"]:
+    """Returns the quantile of the first n rows of each sorted column, interpolated linearly."""
+    place = share * (n - 1).astype(ordered.dtype)
+    below = jnp.floor(place).astype(int)
+    first, second = ordered[below], ordered[jnp.minimum(below + 1, n - 1)]
+    return first + (place - below) * (second - first)
 
 
 def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:

@@ -887,6 +887,27 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
         {"fit": ("fit", FIT), "x_new": ("points", X), "levels": ("level", 0.5)},
     ),
     "summarise": (ak.summarise, {"fit": ("fit", FIT), "names": ("names", ["x"])}),
+    "inference.relevance_test": (
+        ak.inference.relevance_test,
+        {
+            "fit": ("fit", FIT),
+            "column": ("whole from 0", 0),
+            "reselect": ("flag", False),
+            "draws": ("natural", 2),
+            "key": SEEDED,
+        },
+    ),
+    "inference.specification_test": (
+        ak.inference.specification_test,
+        {
+            "x": ("paired", X),
+            "y": ("paired", Y),
+            "design": ("paired?", X),
+            "kernel": ("kernel?", ak.Gaussian(0.3)),
+            "draws": ("natural", 2),
+            "key": SEEDED,
+        },
+    ),
     "wild_bootstrap": (
         ak.wild_bootstrap,
         {
@@ -1005,8 +1026,8 @@ EXCLUDED = {
         "Fit Bands Selection attention.LocalFit attention.LikelihoodFit "
         "attention.QuantileFit "
         "fitting.Box fitting.Choice fitting.Result "
-        "fitting.Starts inference.AverageDerivative inference.DegreesOfFreedom "
-        "inference.Discontinuity inference.Report objectives.Sample "
+        "fitting.Starts inference.AverageDerivative inference.BootstrapTest "
+        "inference.DegreesOfFreedom inference.Discontinuity inference.Report objectives.Sample "
         "methods.SoftmaxState "
         "methods.LinearState methods.Task models.DataSupport data.Dataset"
     ),

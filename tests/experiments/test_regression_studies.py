@@ -207,3 +207,16 @@ def test_robust_fits_bear_outliers_that_move_least_squares(run_study):
     assert moved["bisquare"] < 1.2 * clean["bisquare"]
     assert moved["Huber"] < 0.5 * moved["least squares"]
     assert moved["local median"] < 0.5 * moved["least squares"]
+
+
+def test_hypothesis_tests_reject_where_there_is_an_effect(run_study):
+    found = run_study(
+        "hypothesis_tests",
+        *("n=60", "data_sets=10", "power_data_sets=5", "batch=5", "draws=39", "starts=1"),
+        *("effects=[0.0, 1.5]", 'cases=["linear model"]'),
+    ).summary
+    rows = {(row["lengthscale"], row["effect"]): row for row in found["rejections"]}
+    assert rows["default", 0.0]["data_sets"] == 10
+    assert rows["default", 0.0]["rejected"] <= 0.3
+    assert rows["default", 1.5]["rejected"] == 1.0
+    assert rows["default", 1.5]["expected"] is None

@@ -27,6 +27,12 @@ FUNCTIONS = {
     "wild_bootstrap": lambda fit, at, level, key: ak.wild_bootstrap(fit, at, draws=3, key=key),
     "quantiles": lambda fit, at, level, key: ak.quantiles(fit, at, [level]),
     "summarise": lambda fit, at, level, key: ak.summarise(fit),
+    "relevance_test": lambda fit, at, level, key: ak.inference.relevance_test(
+        fit, 0, draws=19, key=key
+    ),
+    "specification_test": lambda fit, at, level, key: ak.inference.specification_test(
+        fit.x, fit.y, draws=19, key=key
+    ),
 }
 ONE_MORE = {"wild_bootstrap"}  # a transpose of the draws
 

@@ -24,6 +24,7 @@ FUNCTIONS = {
     "degrees_of_freedom": ak.degrees_of_freedom,
     "effective_count": lambda fit: ak.effective_count(fit, AT),
     "quantiles": lambda fit: ak.quantiles(fit, AT, [0.1, 0.5]),
+    "relevance_test": lambda fit: ak.inference.relevance_test(fit, 0, draws=7, key=KEY),
     "summarise": lambda fit: [v for v in ak.summarise(fit) if isinstance(v, int | float)],
 }
 

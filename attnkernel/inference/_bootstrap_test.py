@@ -1,0 +1,51 @@
+"""The result of a test by bootstrap: a statistic among its values for labels of the hypothesis."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._core.host_arrays import is_concrete
+
+
+class BootstrapTest(eqx.Module):
+    r"""The result of a test by bootstrap; `print` shows a table.
+
+    $$ p = \frac{1 + \#\{b : T^*_b \ge T\}}{B + 1} $$
+
+    T is the `statistic`, without a unit, and $T^*_1, \dots, T^*_B$ are the `bootstrap_statistics`:
+    its values for labels that are drawn under the `hypothesis`. Reject it at the level α where
+    `p_value` is at most α. With B = 399 the level 0.05 is exact.
+
+    ```python
+    data = ak.data.load("mcycle")
+    test = ak.inference.specification_test(data.x, data.y, key=jax.random.PRNGKey(0))
+    assert test.p_value <= 0.05  # the acceleration is no linear function of time
+    ```
+    """
+
+    statistic: Float[Array, ""]
+    p_value: Float[Array, ""]
+    bootstrap_statistics: Float[Array, " draws"] = eqx.field(repr=False)
+    hypothesis: str = eqx.field(static=True)
+
+    def __str__(self) -> str:
+        if not is_concrete(self.statistic) or self.statistic.ndim:
+            return repr(self)
+        draws = np.asarray(self.bootstrap_statistics)
+        lines = (
+            ("hypothesis", self.hypothesis),
+            ("statistic", f"{float(self.statistic):.4g}"),
+            ("its 95 % quantile", f"{np.quantile(draws, 0.95):.4g}, of {len(draws)} draws"),
+            ("p-value", f"{float(self.p_value):.4f}"),
+        )
+        return "\n".join(f"{name:<17}  {value}" for name, value in lines)
+
+
+def count_above(
+    statistics: Float[Array, " all"],
+) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, " draws"]]:
+    """Returns the first statistic, its p-value, and the others, which are of the bootstrap."""
+    statistic, draws = statistics[0], statistics[1:]
+    share = (1.0 + jnp.sum(draws >= statistic)) / statistics.shape[0]
+    return statistic, share.astype(statistics.dtype), draws

@@ -1,0 +1,236 @@
+"""A test whether the mean depends on a column, from the slope of a fit along it."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from .._core.host_arrays import is_concrete
+from .._core.tuning import MAX_DENSE_PAIRS
+from .._core.validation import as_integer, require_bool, require_key
+from ..attention._jit import jit_if_pure
+from ..fitting._result import Fit
+from ..models import LinearSmoother
+from ..priors import ExcludeSelf
+from ._bootstrap_test import BootstrapTest, count_above
+from ._column_lengthscales import move_along_column
+from ._variance import padded_rows, require_smoother_fit
+
+LENGTHSCALES = 20  # among which that of the column is chosen again
+
+
+def relevance_test(
+    fit: Fit,
+    column: int | str,
+    *,
+    reselect: bool = True,
+    draws: int = 399,
+    key: PRNGKeyArray,
+) -> BootstrapTest:
+    r"""Tests whether the mean depends on a column: Is the slope of the fit along it 0?
+
+    $$ T = \frac1n \sum_i \frac{g_i^2}{\sum_j D_{ij}^2 r_j^2}, \qquad
+       g = D y, \qquad D_{ij} = \frac{\partial L_j(x_i)}{\partial x_{ic}} $$
+
+    c is the column, and r are the leave-one-out residuals. For a column of categories, g are the
+    differences between the fit at each category and at the first one, all else equal, and T is
+    their sum over categories. The hypothesis is that the mean does not depend on the column. The
+    fit without it, $\hat f_0$, has the column equal in all rows; it is smoothed twice, $\hat f_0 +
+    L_0 (y - \hat f_0)$, to reduce its bias. To it are added its leave-one-out residuals with random
+    signs. So the noise may depend on x.
+
+    **`reselect`**: whether the lengthscale of the column is chosen again for each of these labels,
+    and for y, by leave-one-out among 20 within the bounds of a fit; all others are those of the
+    fit. Without it, the test rejects too often, because the lengthscale suits y and no other
+    labels: with two correlated columns of 100 rows and a nominal 5 %, in 7 % of data sets with
+    order 0 and 8 % with order 1, in place of 6 and 5 %. A lengthscale or bandwidth that the
+    column shares with others is chosen for all of them; one that is `ak.fixed` stays.
+
+    R's `npsigtest` has two kinds, "I" and "II", without and with this choice. It takes $\hat f_0$
+    from the fit at the median of the column, standard errors of constant noise, and for order 1 the
+    slopes of the local lines.
+
+    **Arguments:**
+
+    - `fit`: of a linear smoother with a kernel, with one label per row.
+    - `column`: its number from 0, or its name, if the fit has names.
+    - `draws`: the number of bootstrap samples; `key`: a PRNG key, of the signs.
+
+    **Returns:** a `BootstrapTest`. It takes O(n²) time for each lengthscale and sample, and O(n)
+    memory for each sample.
+
+    **Raises:** `ValueError` for another model, an unknown column, or a fit that is flat along it,
+    as with `ak.Boxcar`.
+
+    **Source:** Racine, *Consistent significance testing for nonparametric regression* (1997);
+    Racine, Hart and Li, *Testing the significance of categorical predictor variables in
+    nonparametric regression models* (2006).
+
+    ```python
+    x = np.random.default_rng(0).uniform(size=(80, 2))
+    y = np.sin(6 * x[:, 0]) + 0.3 * np.random.default_rng(1).normal(size=80)
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(0.3 * jnp.ones(2))), x, y)
+    print(ak.inference.relevance_test(fit, 1, key=jax.random.PRNGKey(0)))
+    ```
+    """
+    fit = require_smoother_fit(fit)
+    require_bool("reselect", reselect)
+    draws = as_integer("draws", draws, 1)
+    require_key("key", key)
+    if fit.y.ndim != 1:
+        raise ValueError(f"The test is of one label per row; y has shape {fit.y.shape}.")
+    place, name = _find_column(fit, column)
+    levels = _levels(fit, place)
+    if reselect:
+        _require_pairwise_kernel(fit.model)
+    weight_kwargs, _, x, y = padded_rows(fit)
+    parts = (fit.model, weight_kwargs, levels, reselect, draws, key)
+    number = jax.device_put(np.asarray(place))
+    found = jit_if_pure(_statistics, (*parts, number), x, y, is_forward=True)
+    statistic, p_value, samples = found
+    if is_concrete(statistic) and not np.any(np.append(samples, statistic) > 0):
+        raise ValueError(
+            f"The fit is flat along {name} at every row, so that there is nothing to test. The "
+            f"kernel must depend smoothly on this column: try ak.Gaussian, or a longer lengthscale."
+        )
+    return BootstrapTest(statistic, p_value, samples, f"the mean does not depend on {name}")
+
+
+def _find_column(fit: Fit, column: int | str) -> tuple[int, str]:
+    """Returns the number of a column and its name; `ValueError` for an unknown one."""
+    dim = fit.x.shape[1]
+    names = [f"column {place}" for place in range(dim)]
+    if fit.x_names is not None:
+        names = [str(name) for name in fit.x_names]
+    if isinstance(column, str):
+        if names.count(column) != 1 or fit.x_names is None:
+            given = names if fit.x_names is not None else "a number, since the fit has no names"
+            raise ValueError(f"column must be one of {given}; got {column!r}.")
+        return names.index(column), column
+    place = as_integer("column", column, 0)
+    if place >= dim:
+        raise ValueError(f"column must be from 0 to {dim - 1}; got {place}.")
+    return place, names[place]
+
+
+def _levels(fit: Fit, column: int) -> Float[Array, " levels"] | None:
+    """Returns the categories of a column that the rows have, sorted; None for quantities."""
+    counts = fit.model.category_counts(fit.x.shape[1])
+    if column not in counts:
+        return None
+    if is_concrete(fit.x):
+        found = np.unique(np.asarray(fit.x)[:, column])
+    elif counts[column] is not None:
+        found = np.arange(counts[column])
+    else:
+        raise ValueError(
+            f"Inside jit the categories of column {column} must be known from its kernel: take "
+            f"ak.AitchisonAitken(0.1, categories=3), or call outside jit."
+        )
+    if len(found) < 2:
+        raise ValueError(f"Column {column} has one category, so that there is nothing to test.")
+    return jax.device_put(found.astype(fit.x.dtype))
+
+
+def _require_pairwise_kernel(model: LinearSmoother) -> None:
+    """Raises `ValueError` unless the model has a kernel that is a function of two points."""
+    kernel = getattr(model, "kernel", None)
+    if kernel is None or not kernel.is_pairwise:
+        raise ValueError(
+            f"reselect=True moves the lengthscale of a column, and needs a model with a kernel of "
+            f"pairs, such as ak.KernelRegression(ak.Gaussian(0.3)); got {model!r}. "
+            f"Pass reselect=False."
+        )
+
+
+def _statistics(
+    model: LinearSmoother,
+    weight_kwargs: dict[str, Any],
+    levels: Float[Array, " levels"] | None,
+    reselect: bool,
+    draws: int,
+    key: PRNGKeyArray,
+    column: Int[Array, ""],
+    x: Float[Array, "n dim"],
+    y: Float[Array, " n"],
+) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, " draws"]]:
+    """Returns T of the labels, its p-value, and T of the labels of the bootstrap, from checked
+    data.
+
+    `levels`: the categories of the column, None for quantities; the rest as for `relevance_test`.
+    """
+    weights = jnp.asarray(weight_kwargs.get("weights", jnp.ones(len(x))), y.dtype)
+    y = jnp.where(weights > 0, y, 0.0)
+    middle = jnp.nanquantile(jnp.where(weights > 0, x[:, column], jnp.nan), 0.5, method="lower")
+    without = x.at[:, column].set(middle)
+    fitted = model(without, without, y, **weight_kwargs)
+    null = fitted + model(without, without, y - fitted, **weight_kwargs)
+    residuals = model.left_out_residuals(without, y, **weight_kwargs)
+    signs = jax.random.rademacher(key, (len(x), draws), y.dtype)
+    labels = jnp.concatenate([y[:, None], null[:, None] + residuals[:, None] * signs], axis=1)
+    labels = jnp.where(weights[:, None] > 0, labels, 0.0)
+    if not reselect:
+        return count_above(
+            _squared_slopes(model, weight_kwargs, levels, column, x, labels, weights)[1]
+        )
+    at = move_along_column(model, weight_kwargs.get("weights"), column, levels is not None, x)
+    criteria, statistics = jax.lax.map(
+        lambda share: _squared_slopes(at(share), weight_kwargs, levels, column, x, labels, weights),
+        jnp.linspace(0.0, 1.0, LENGTHSCALES, dtype=y.dtype),
+    )
+    best = jnp.argmin(criteria, axis=0)
+    return count_above(jnp.take_along_axis(statistics, best[None, :], axis=0)[0])
+
+
+def _squared_slopes(
+    model: LinearSmoother,
+    weight_kwargs: dict[str, Any],
+    levels: Float[Array, " levels"] | None,
+    column: Int[Array, ""],
+    x: Float[Array, "n dim"],
+    labels: Float[Array, "n out"],
+    weights: Float[Array, " n"],
+) -> tuple[Float[Array, " out"], Float[Array, " out"]]:
+    """Returns the leave-one-out criterion and T of each column of labels.
+
+    A row that has no other in reach is predicted by the mean of all labels.
+    """
+    mean = jnp.average(labels, axis=0, weights=weights)[None, :]
+    others = model(x, x, labels, prior=ExcludeSelf(), **weight_kwargs)
+    residuals = labels - jnp.where(jnp.isnan(others), mean, others)
+    criterion = jnp.average(residuals**2, axis=0, weights=weights)
+    n = len(x)
+    size = min(n, max(1, MAX_DENSE_PAIRS // n))
+    blocks = jnp.arange(math.ceil(n / size) * size).reshape(-1, size)
+
+    def sum_over_block(block: Int[Array, " size"]) -> Float[Array, " out"]:
+        at = jnp.minimum(block, n - 1)
+        counts = ((block < n) & (weights[at] > 0))[:, None]
+
+        def sum_ratios(d: Float[Array, "size n"]) -> Float[Array, " out"]:
+            slope = jnp.matmul(d, labels, precision="highest")
+            square = jnp.matmul(d**2, residuals**2, precision="highest")
+            ratio = slope**2 / jnp.where(square > 0, square, 1.0)
+            return jnp.sum(jnp.where(counts & (square > 0), ratio, 0.0), axis=0)
+
+        def rows_at(value: Array) -> Float[Array, "size n"]:
+            points = x[at].at[:, column].set(value)
+            return model.effective_weights(points, x, **weight_kwargs)
+
+        if levels is None:
+            values = x[at, column]
+            return sum_ratios(jax.jvp(rows_at, (values,), (jnp.ones_like(values),))[1])
+        first = rows_at(levels[0])
+
+        def sum_at_level(level: Float[Array, ""]) -> Float[Array, " out"]:
+            rows = rows_at(level)
+            have_labels = jnp.any(rows != 0, axis=1) & jnp.any(first != 0, axis=1)
+            return sum_ratios(jnp.where(have_labels[:, None], rows - first, 0.0))
+
+        return jnp.sum(jax.lax.map(sum_at_level, levels[1:]), axis=0)
+
+    total = jnp.sum(jax.lax.map(sum_over_block, blocks), axis=0)
+    return criterion, total / jnp.sum(weights > 0)

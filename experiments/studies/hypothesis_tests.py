@@ -1,0 +1,183 @@
+"""How often do tests reject? Size and power over simulated data sets, in one program a case."""
+
+import functools
+from typing import Annotated, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Array, PRNGKeyArray
+
+import attnkernel as ak
+
+from ..config_fields import Name, Positive
+from ..figures import label_outer, legend, panels
+from ..monitor import NO_MONITOR, Monitor
+from ..run import Run
+from ..study import Keys, Study
+
+Case = Literal["column, order 0", "column, order 1", "category", "linear model"]
+KINDS = ("default", "of the fit")  # the lengthscale of the test: see `_simulate_and_test`
+EXPECTED_SIZE = (0.03, 0.07)  # at a level of 5 %
+CORRELATION = 0.7  # of the two columns
+Results = dict[Case, list[np.ndarray]]  # p-values for each effect, shape (data sets, kinds)
+
+
+class HypothesisTests(Study):
+    """The share of data sets in which `ak.inference` rejects a hypothesis, by the effect."""
+
+    study: Literal["hypothesis_tests"]
+    name: Name = "hypothesis_tests"
+    precision: Literal["float32", "float64"] = "float64"
+    n: Annotated[int, pydantic.Field(ge=20, le=1000)] = 100
+    noise: Positive = 0.5
+    cases: Annotated[list[Case], pydantic.Field(min_length=1)] = [
+        "column, order 0",
+        "column, order 1",
+        "category",
+        "linear model",
+    ]
+    effects: Annotated[
+        list[Annotated[float, pydantic.Field(ge=0)]], pydantic.Field(min_length=2, max_length=12)
+    ] = pydantic.Field(default=[0.0, 0.1, 0.2, 0.3, 0.4], description="from 0: the hypothesis")
+    level: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.05
+    data_sets: Annotated[int, pydantic.Field(ge=2, le=100_000)] = 1000
+    power_data_sets: Annotated[int, pydantic.Field(ge=2)] = pydantic.Field(
+        default=250, description="the first of them, for effects above 0"
+    )
+    draws: Annotated[int, pydantic.Field(ge=19)] = 399
+    starts: Annotated[int, pydantic.Field(ge=1)] = 3
+    batch: Annotated[int, pydantic.Field(ge=1)] = pydantic.Field(
+        default=25, description="data sets per call of the program"
+    )
+
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
+        set_keys, results, done = Keys(key).stack(self.data_sets), {}, 0
+        counts = [self._count_data_sets(effect) for effect in self.effects]
+        with monitor.progress("data sets", sum(counts) * len(self.cases)) as tick:
+            for case in self.cases:
+                many = jax.jit(
+                    jax.vmap(functools.partial(_simulate_and_test, self, case), in_axes=(None, 0))
+                )
+                results[case] = []
+                for effect, count in zip(self.effects, counts, strict=True):
+                    found = monitor.in_batches(
+                        f"{case}_{effect:g}".replace(", ", "_").replace(" ", "_"),
+                        count,
+                        self.batch,
+                        lambda rows: {"p": many(effect, set_keys[rows])},  # noqa: B023
+                        lambda now: tick(done + now, f"{case}, effect {effect:g}"),  # noqa: B023
+                    )
+                    results[case].append(found["p"])
+                    done += count
+        return results
+
+    def _count_data_sets(self, effect: float) -> int:
+        """Returns the number of data sets that are simulated with an effect."""
+        return min(self.data_sets, self.power_data_sets) if effect else self.data_sets
+
+    def report(self, results: Results, run: Run) -> None:
+        rows = [
+            self._summarise_rejections(case, kind, effect, found[i][:, j])
+            for case, found in results.items()
+            for j, kind in enumerate(KINDS)
+            for i, effect in enumerate(self.effects)
+        ]
+        columns = {
+            "case": "{case}",
+            "lengthscale": "{lengthscale}",
+            "effect": "{effect:g}",
+            "data sets": "{data_sets}",
+            "rejected": "{rejected:.3f}",
+            "s.e.": "{standard_error:.3f}",
+        }
+        run.table_of(
+            f"Share of data sets of {self.n} rows in which a test of level {self.level:g} rejects "
+            f"(s.e.: its standard error), by its lengthscale",
+            rows,
+            columns,
+        )
+        self._draw_power(run, results)
+        run.summary({"level": self.level, "data_sets": self.data_sets, "rejections": rows})
+
+    def _summarise_rejections(
+        self, case: str, kind: str, effect: float, p_values: np.ndarray
+    ) -> dict[str, Any]:
+        """Returns the share of p-values up to the level, and its binomial standard error."""
+        share = float(np.mean(p_values <= self.level))
+        error = float(np.sqrt(share * (1.0 - share) / len(p_values)))
+        is_size = effect == 0.0 and self.level == 0.05 and kind == KINDS[0]
+        return {
+            "case": case,
+            "lengthscale": kind,
+            "effect": effect,
+            "data_sets": len(p_values),
+            "rejected": share,
+            "standard_error": error,
+            "expected": EXPECTED_SIZE if is_size else None,
+            "reached": bool(EXPECTED_SIZE[0] <= share <= EXPECTED_SIZE[1]) if is_size else None,
+        }
+
+    def _draw_power(self, run: Run, results: Results) -> None:
+        """Draws the share of rejections against the effect, a panel a case; saves the figure."""
+        figure, axes = panels(len(results), width=4.2, height=2.6)
+        arrays: dict[str, Any] = {"effects": np.asarray(self.effects)}
+        looks = (("-o", ak.plot.BLUE), ("--X", ak.plot.ORANGE))
+        for ax, (case, found) in zip(axes, results.items(), strict=True):
+            share = np.stack([np.mean(p_values <= self.level, axis=0) for p_values in found])
+            ax.axhline(self.level, color=ak.plot.ink(), linewidth=0.8)
+            for j, (style, color) in enumerate(looks):
+                label = f"lengthscale: {KINDS[j]}"
+                ax.plot(self.effects, share[:, j], style, color=color, label=label, markersize=4)
+            title = f"rejected at {self.effects[0]:g}: {share[0, 0]:.3f} and {share[0, 1]:.3f}"
+            ax.set_title(f"{case}\n{title}", fontsize=9)
+            ax.set_ylim(0.0, 1.02)
+            arrays[case.replace(", ", "_").replace(" ", "_")] = share
+        label_outer(axes, "effect", "share rejected")
+        legend(figure, axes)
+        run.figure("power", figure, **arrays)
+
+
+def _simulate_and_test(
+    study: HypothesisTests, case: Case, effect: Array, key: PRNGKeyArray
+) -> Array:
+    """Simulates a data set and returns the p-values of its tests, one for each of `KINDS`.
+
+    By default the lengthscale of a linear model's test depends on x alone, and that of a column is
+    chosen again for each sample of labels. The other kind takes those of the fit for all samples.
+    """
+    x_key, noise_key, test_key = jax.random.split(key, 3)
+    z = jax.random.normal(x_key, (study.n, 2))
+    second = CORRELATION * z[:, 0] + np.sqrt(1.0 - CORRELATION**2) * z[:, 1]
+    x = 2.0 * jax.scipy.stats.norm.cdf(jnp.stack([z[:, 0], second], axis=1)) - 1.0
+    noise = study.noise * jax.random.normal(noise_key, (study.n,))
+    options: Any = {"draws": study.draws, "key": test_key}
+    if case == "linear model":
+        y = 1.0 + x[:, 0] + x[:, 1] + effect * jnp.sin(5.0 * x[:, 0]) + noise
+        kernel = _fit(study, ak.Gaussian(0.3 * jnp.ones(2)), 0, x, y).model.kernel
+        found = [
+            ak.inference.specification_test(x, y, **options),
+            ak.inference.specification_test(x, y, kernel=kernel, **options),
+        ]
+        return jnp.stack([each.p_value for each in found])
+    mean, kernel = jnp.sin(3.0 * x[:, 0]), ak.Gaussian(0.3 * jnp.ones(2))
+    if case == "category":
+        x = x.at[:, 1].set(jnp.floor(1.5 * (x[:, 1] + 1.0)))  # 0, 1 or 2
+        kernel = ak.Gaussian(0.3).on(0) * ak.AitchisonAitken(0.3, categories=3).on(1)
+        mean = mean + 2.0 * effect * (x[:, 1] == 1.0)
+    else:
+        mean = mean + effect * jnp.sin(3.0 * x[:, 1])
+    order = 1 if case == "column, order 1" else 0
+    fit = _fit(study, kernel, order, x, mean + noise)
+    found = [
+        ak.inference.relevance_test(fit, 1, reselect=reselect, **options)
+        for reselect in (True, False)
+    ]
+    return jnp.stack([each.p_value for each in found])
+
+
+def _fit(study: HypothesisTests, kernel: ak.Kernel, order: int, x: Array, y: Array) -> ak.Fit:
+    """Fits local polynomials of degree `order` by leave-one-out."""
+    model = ak.KernelRegression(kernel, order=order)
+    return ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=study.starts, steps=30)
