@@ -726,6 +726,10 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
         },
     ),
     "normal_reference": (ak.normal_reference, {"x": ("points", X), "robust": ("flag", True)}),
+    "inference.sheather_jones": (
+        ak.inference.sheather_jones,
+        {"x": ("points", X), "kind": ("choice", "ste")},
+    ),
     "plug_in": (ak.plug_in, {"x": ("paired", X), "y": ("paired", Y)}),
     "squared_error": (ak.squared_error, {"prediction": ("paired", Y), "y": ("paired", Y)}),
     "absolute_error": (ak.absolute_error, {"prediction": ("paired", Y), "y": ("paired", Y)}),
