@@ -124,6 +124,8 @@ from .nn import (
 from .objectives import (
     GCV as GCV,
     AICc as AICc,
+    BlockedKFold as BlockedKFold,
+    GroupKFold as GroupKFold,
     HoldOut as HoldOut,
     KFold as KFold,
     LeaveOneOut as LeaveOneOut,

@@ -59,7 +59,7 @@ def as_float_dtype(name: str, dtype: Any) -> Any:
 
 def as_float64(name: str, value: Any, expected: str) -> np.ndarray:
     """Returns concrete real numbers in float64; `ValueError` for others and for masked entries."""
-    array = None if np.ma.is_masked(value) else _as_numpy_or_none(value)
+    array = None if np.ma.is_masked(value) else as_numpy_or_none(value)
     # V: bfloat16 and the 8-bit floats of JAX
     if array is None or array.dtype.kind not in "fiuV" or not array.size or array.dtype.names:
         raise ValueError(
@@ -78,7 +78,7 @@ def as_integer_array(name: str, numbers: Any) -> Int[Array, "..."]:
     if is_array and not is_concrete(numbers):
         given = numbers
     else:
-        given = None if np.ma.is_masked(numbers) else _as_numpy_or_none(numbers)
+        given = None if np.ma.is_masked(numbers) else as_numpy_or_none(numbers)
     if given is None or not jnp.issubdtype(given.dtype, jnp.integer):
         got = value_text(numbers)
         if given is not None and given.ndim:
@@ -98,7 +98,7 @@ def as_boolean_array(name: str, value: Any, axes: int, expected: str) -> Bool[Ar
     """Returns a Boolean array with this number of axes; `expected` is its shape in words."""
     array = None if np.ma.is_masked(value) else value
     if not isinstance(array, jax.Array):
-        array = None if array is None else _as_numpy_or_none(array)
+        array = None if array is None else as_numpy_or_none(array)
     if array is None or array.dtype != bool or array.ndim != axes:
         shape = f"{value!r}" if array is None else f"dtype {array.dtype} and shape {array.shape}"
         raise ValueError(f"{name} must be a Boolean array of shape {expected}; got {shape}.")
@@ -127,7 +127,7 @@ def as_real_array(name: str, x: Any) -> Float[Array, "..."]:
         array = jnp.asarray(x)
         kind = "c" if jnp.issubdtype(array.dtype, jnp.complexfloating) else array.dtype.kind
     else:
-        given = _as_numpy_or_none(x)
+        given = as_numpy_or_none(x)
         if given is None:
             raise ValueError(
                 f"{name} must be an array of numbers, its rows equally long; got {x!r}."
@@ -213,7 +213,7 @@ def precision_loss(given: np.ndarray, converted: np.ndarray) -> str | None:
     )
 
 
-def _as_numpy_or_none(value: Any) -> np.ndarray | None:
+def as_numpy_or_none(value: Any) -> np.ndarray | None:
     """Returns the value as a NumPy array; None where it cannot be one, such as rows of
     different lengths."""
     try:

@@ -183,6 +183,7 @@ def _validated_inputs(x: Any, y: Any, weights: Any, objective: Any) -> tuple[Dat
     objective = as_objective(objective)
     if weights is not None:
         objective = objective.with_weights(as_weights(weights, len(x)))
+    objective.check_row_fields(len(x))
     return Data(*drop_zero_weight_rows(x, y, objective)), names
 
 

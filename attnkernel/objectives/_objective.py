@@ -7,10 +7,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._core.comparable_functions import comparable_by_value
+from .._core.host_arrays import index_on_host
 from .._core.pandas_frames import is_frame
 from .._core.regression_data import as_valid_weights, is_positive
 from .._core.validation import require_function, require_shape
@@ -55,6 +57,7 @@ class Objective(eqx.Module):
         default=None, kw_only=True, converter=_as_row_weights
     )
     is_stochastic: ClassVar[bool]
+    row_fields: ClassVar[tuple[str, ...]] = ("weights",)  # fields with one entry per row
 
     @abc.abstractmethod
     def __call__(
@@ -69,11 +72,25 @@ class Objective(eqx.Module):
 
     def check(self, n: int) -> None:
         """Raises `ValueError` if the objective cannot be evaluated on n rows."""
-        if self.weights is not None and self.weights.shape[-1:] != (n,):
-            raise ValueError(
-                f"The objective has weights of shape {self.weights.shape}, and there are {n} rows: "
-                f"give one weight per row."
-            )
+        self.check_row_fields(n)
+
+    def check_row_fields(self, n: int) -> None:
+        """Raises `ValueError` unless each of the `row_fields` has one entry for each of n rows."""
+        for name in self.row_fields:
+            found = getattr(self, name)
+            if found is not None and found.shape[-1:] != (n,):
+                raise ValueError(
+                    f"The objective has {name} of shape {found.shape}, and there are {n} rows: "
+                    f"give one of the {name} per row."
+                )
+
+    def with_rows(self, rows: Int[np.ndarray, " rows"] | Int[Array, " rows"]) -> "Objective":
+        """Returns the objective of these rows, given by their numbers."""
+        given = [name for name in self.row_fields if getattr(self, name) is not None]
+        if not given:
+            return self
+        where = lambda objective: [getattr(objective, name) for name in given]  # noqa: E731
+        return eqx.tree_at(where, self, [index_on_host(part, rows) for part in where(self)])
 
     def with_weights(self, weights: Float[Array, " n"] | Bool[Array, " n"]) -> "Objective":
         """Returns the objective with these row weights."""

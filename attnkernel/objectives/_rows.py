@@ -27,11 +27,8 @@ def sorted_by_input(
 
     A deterministic objective keeps its value; streaming sums then skip blocks of distant pairs.
     """
-    weights = objective.weights
     rows = input_order(x)
-    if weights is not None:
-        objective = objective.with_weights(index_on_host(weights, rows))
-    return index_on_host(x, rows), index_on_host(y, rows), objective
+    return index_on_host(x, rows), index_on_host(y, rows), objective.with_rows(rows)
 
 
 def pad_data(
@@ -44,8 +41,13 @@ def pad_data(
     can_pad = isinstance(model, Smoother) and model.can_pad_rows and objective.can_pad_rows
     if not (can_pad and is_on_one_device(model, x, y, objective)):
         return x, y, objective
+    n = len(x)
     x, y, weights = pad_rows(x, y, objective.weights)
-    return x, y, objective if weights is None else objective.with_weights(weights)
+    if weights is None:
+        return x, y, objective
+    if len(x) > n:
+        objective = objective.with_rows(np.minimum(np.arange(len(x)), n - 1))
+    return x, y, objective.with_weights(weights)
 
 
 def drop_zero_weight_rows(
@@ -61,5 +63,4 @@ def drop_zero_weight_rows(
     rows = np.flatnonzero(np.asarray(weights) > 0)
     if len(rows) == len(x):
         return x, y, objective
-    x, y, weights = (index_on_host(part, rows) for part in (x, y, weights))
-    return x, y, objective.with_weights(weights)
+    return index_on_host(x, rows), index_on_host(y, rows), objective.with_rows(rows)

@@ -1,5 +1,6 @@
 """Cross-validation: the mean error of predictions at rows that they have not seen."""
 
+import abc
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -7,7 +8,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._core.arrays import as_real_array
-from .._core.regression_data import as_weights
 from .._core.validation import as_integer
 from ..priors import ExcludeSelf, Mask
 from ._objective import Sample, Validation
@@ -58,7 +58,29 @@ class LeaveOneOut(Validation):
         return sample_of_leave_one_out(x, y, starts, self.score)
 
 
-class KFold(Validation):
+class FoldValidation(Validation):
+    r"""Cross-validation by folds: each row is predicted from the rows that a mask shows to it."""
+
+    is_stochastic: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def mask(self, x: Float[Array, "n dim"]) -> Mask:
+        """Returns which rows each row may see."""
+
+    def __call__(
+        self,
+        model: Any,
+        x: Float[Array, "n dim"],
+        y: Float[Array, "n"] | Float[Array, "n out"],
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, ""]:
+        self.check_row_fields(len(x))
+        predicted = model(x, x, y, prior=self.mask(x), **self.weight_kwargs())
+        return self.mean(self.row_scores(model, predicted, as_real_array("y", y)))
+
+
+class KFold(FoldValidation):
     r"""K-fold cross-validation: each row predicted from those of the other folds.
 
     $$ \mathrm{CV}_k = \frac1n \sum_{i=1}^{n} \big\| y_i - \hat f_{-F(i)}(x_i) \big\|^2 $$
@@ -79,7 +101,6 @@ class KFold(Validation):
     """
 
     folds: int = eqx.field(default=5, static=True)
-    is_stochastic: ClassVar[bool] = False
 
     def __check_init__(self):
         as_integer("folds", self.folds, 2)
@@ -91,25 +112,14 @@ class KFold(Validation):
                 f"KFold({self.folds}) needs as many rows; there are {n}. Try LeaveOneOut()."
             )
 
-    def __call__(
-        self,
-        model: Any,
-        x: Float[Array, "n dim"],
-        y: Float[Array, "n"] | Float[Array, "n out"],
-        *,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, ""]:
-        if self.weights is not None:
-            as_weights(self.weights, len(x))
+    def mask(self, x: Float[Array, "n dim"]) -> Mask:
         order = input_order(x)
         is_counted = self.masked_by_weight(jnp.ones(len(x)))[order]  # zero-weight rows: no rank
         rank = jnp.cumsum(is_counted).astype(int) - 1
-        fold = jnp.zeros(len(x), int).at[order].set(rank % self.folds)
-        predicted = model(x, x, y, prior=_OtherFolds(fold), **self.weight_kwargs())
-        return self.mean(self.row_scores(model, predicted, as_real_array("y", y)))
+        return OtherFolds(jnp.zeros(len(x), int).at[order].set(rank % self.folds))
 
 
-class _OtherFolds(Mask):
+class OtherFolds(Mask):
     """No query sees a row of its own fold."""
 
     fold: Int[Array, " n"]

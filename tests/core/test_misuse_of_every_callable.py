@@ -756,6 +756,23 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
             "score": ("function?", ak.squared_error),
         },
     ),
+    "GroupKFold": (
+        scored(ak.GroupKFold),
+        {
+            "groups": ("paired", np.arange(N) // 2),
+            "folds": ("natural?", 4),
+            "score": ("function?", ak.squared_error),
+        },
+    ),
+    "BlockedKFold": (
+        scored(ak.BlockedKFold),
+        {
+            "times": ("paired", np.arange(N)),
+            "folds": ("natural?", 4),
+            "gap": ("not negative", 1.0),
+            "score": ("function?", ak.squared_error),
+        },
+    ),
     "HoldOut": (
         scored(ak.HoldOut),
         {
@@ -1109,6 +1126,7 @@ LEGAL = {
         )
     },
     ("AitchisonAitken", "categories", "two"): "one number per column",
+    ("GroupKFold", "groups", "huge"): "the name of a group",
     ("On", "columns", "two"): "several columns",
     **{
         ("On", "columns", misuse): "the name of a column of a frame"

@@ -1,0 +1,151 @@
+"""Folds of groups and of blocks of times, against scikit-learn and the definitions in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pandas as pd
+import pytest
+from sklearn.model_selection import GroupKFold, KFold
+
+import attnkernel as ak
+
+N = 41
+LENGTHSCALE = 0.4
+
+
+def model():
+    return ak.KernelRegression(ak.Gaussian(LENGTHSCALE))
+
+
+def sample():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, N)
+    return x, np.sin(3 * x) + 0.2 * rng.normal(size=N), rng.integers(0, 13, N)
+
+
+def as_arrays(x, y):
+    return jnp.asarray(x)[:, None], jnp.asarray(y)
+
+
+def criterion(x, y, may_see, weights=None):
+    """The weighted mean square of predictions, each from the rows j with `may_see[i, j]`."""
+    weights = np.ones(len(x)) if weights is None else weights
+    kernel = np.exp(-0.5 * ((x[:, None] - x[None, :]) / LENGTHSCALE) ** 2) * weights * may_see
+    predicted = kernel @ y / kernel.sum(axis=1)
+    return np.sum(weights * (y - predicted) ** 2) / np.sum(weights)
+
+
+def seen_by_splits(splits):
+    may_see = np.zeros((N, N), bool)
+    for train, test in splits:
+        may_see[np.ix_(test, train)] = True
+    return may_see
+
+
+@pytest.mark.parametrize("folds", [3, 5])
+def test_folds_of_groups_are_those_of_scikit_learn(x64, folds):
+    x, y, groups = sample()
+    may_see = seen_by_splits(GroupKFold(folds).split(x, y, groups))
+    words = np.array([f"person {group:02}" for group in groups])
+    for given in (groups, words, words.astype(object)):
+        found = ak.GroupKFold(given, folds=folds)(model(), *as_arrays(x, y))
+        np.testing.assert_allclose(found, criterion(x, y, may_see), rtol=1e-12)
+
+
+def test_without_folds_each_group_is_left_out(x64):
+    x, y, groups = sample()
+    found = ak.GroupKFold(groups, folds=None)(model(), *as_arrays(x, y))
+    expected = criterion(x, y, groups[:, None] != groups[None, :])
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("folds", [2, 4, 7])
+def test_blocks_without_a_gap_are_the_folds_of_scikit_learn(x64, folds):
+    x, y, _ = sample()
+    rows = np.random.default_rng(1).permutation(N)  # the times are not sorted
+    times = np.argsort(rows)
+    splits = [(rows[train], rows[test]) for train, test in KFold(folds).split(x)]
+    found = ak.BlockedKFold(times, folds=folds)(model(), *as_arrays(x, y))
+    np.testing.assert_allclose(found, criterion(x, y, seen_by_splits(splits)), rtol=1e-12)
+
+
+def test_blocks_with_a_gap_hide_the_rows_on_both_sides(x64):
+    """Rows of one time are in one block: 41 rows at 14 times, about 10 rows in each of 4 blocks."""
+    x, y, _ = sample()
+    times = np.arange(N) // 3 * 0.5
+    first = np.searchsorted(times, times)  # the rank of the first row of the same time
+    block = np.where(first < 11, 0, 1 + (first - 11) // 10)  # of 11, 10, 10 and 10 ranks
+    may_see = np.zeros((N, N), bool)
+    for i in range(N):
+        own = times[block == block[i]]
+        may_see[i] = (times < own.min() - 1.0) | (times > own.max() + 1.0)
+    found = ak.BlockedKFold(times, folds=4, gap=1.0)(model(), *as_arrays(x, y))
+    np.testing.assert_allclose(found, criterion(x, y, may_see), rtol=1e-12)
+
+
+def test_leaving_out_neighbours_in_time_is_that_of_chu_and_marron(x64):
+    x, y, _ = sample()
+    times = np.arange(N)
+    found = ak.BlockedKFold(times, folds=None, gap=3)(model(), *as_arrays(x, y))
+    may_see = np.abs(times[:, None] - times[None, :]) > 3
+    np.testing.assert_allclose(found, criterion(x, y, may_see), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["groups", "times"])
+def test_fits_sort_pad_and_drop_rows_with_their_groups_and_times(x64, kind):
+    """A fit orders rows by input and adds rows of weight 0: the loss is that of all given rows."""
+    x, y, groups = sample()
+    weights = np.where(np.arange(N) % 7 == 3, 0.0, np.random.default_rng(2).uniform(0.5, 2.0, N))
+    kept = weights > 0
+
+    def objective(rows):
+        if kind == "groups":
+            return ak.GroupKFold(groups[rows], folds=4)
+        return ak.BlockedKFold(np.arange(N)[rows], folds=4, gap=2)
+
+    still = {"optimizer": optax.sgd(0.0), "steps": 1}
+    whole = ak.fit(model(), x, np.where(kept, y, 1e3), objective=objective(slice(None)),
+                   weights=weights, **still)  # fmt: skip
+    part = ak.fit(
+        model(), x[kept], y[kept], objective=objective(kept), weights=weights[kept], **still
+    )
+    np.testing.assert_allclose(whole.loss, part.loss, rtol=1e-12)
+    np.testing.assert_allclose(whole.objective(model(), whole.x, whole.y), whole.loss, rtol=1e-12)
+    if kind == "groups":
+        splits = list(GroupKFold(4).split(x[kept], y[kept], groups[kept]))
+        may_see = np.zeros((kept.sum(), kept.sum()), bool)
+        for train, test in splits:
+            may_see[np.ix_(test, train)] = True
+        expected = criterion(x[kept], y[kept], may_see, weights[kept])
+        np.testing.assert_allclose(whole.loss, expected, rtol=1e-12)
+
+
+def test_a_search_compiles_once_for_other_groups(x64, programs):
+    x, y, groups = sample()
+    fits = [
+        ak.fit(model(), x, y, objective=ak.GroupKFold(given, folds=3), starts=1)
+        for given in (groups, np.roll(groups, 1))
+    ]
+    assert fits[0].loss != fits[1].loss
+    programs.clear()
+    ak.fit(model(), x, y, objective=ak.GroupKFold(np.roll(groups, 2), folds=3), starts=1)
+    assert programs == []
+
+
+def test_groups_and_times_that_are_refused():
+    x, y, groups = sample()
+    with pytest.raises(ValueError, match="groups must be an array in the order of the rows"):
+        ak.GroupKFold(pd.Series(groups))
+    with pytest.raises(ValueError, match="none missing"):
+        ak.GroupKFold(np.where(groups > 3, np.nan, groups))
+    with pytest.raises(ValueError, match="got 12 groups and folds=14"):
+        ak.GroupKFold(groups, folds=14)
+    with pytest.raises(ValueError, match=r"groups of shape \(40,\), and there are 41 rows"):
+        ak.fit(model(), x, y, objective=ak.GroupKFold(groups[1:]))
+    with pytest.raises(ValueError, match="gap=40 hides all rows from a block: the times span 40"):
+        ak.BlockedKFold(np.arange(N), gap=40)
+    with pytest.raises(ValueError, match="gap must be a number from 0"):
+        ak.BlockedKFold(np.arange(N), gap=-1)
+    with pytest.raises(ValueError, match="outside jit"):
+        jax.jit(lambda groups: ak.GroupKFold(groups)(model(), *as_arrays(x, y)))(groups)
