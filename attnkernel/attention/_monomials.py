@@ -70,10 +70,15 @@ def exponents(dim: int, degree: int) -> list[tuple[int, ...]]:
 
 
 def monomials(u: Float[Array, "*rows dim"], powers: list[tuple[int, ...]]) -> Array:
-    """$u^a$ for each of the powers, along a new last axis; each from one of lower degree."""
-    made = {powers[0]: jnp.ones(u.shape[:-1], u.dtype)}
-    for power in powers[1:]:
-        along = next(a for a, count in enumerate(power) if count)
-        lower = tuple(count - (a == along) for a, count in enumerate(power))
-        made[power] = made[lower] * u[..., along]
-    return jnp.stack([made[power] for power in powers], axis=-1)
+    """$u^a$ for each of the powers, all those up to a degree, along a new last axis."""
+    dim, degree = u.shape[-1], sum(powers[-1])
+    level = jnp.ones((*u.shape[:-1], 1), u.dtype)
+    found = [level]
+    for below in range(degree):
+        # those with first column a: u_a times the ones of lower degree in columns from a, which
+        # come last in their order
+        sizes = [math.comb(dim - a - 1 + below, below) for a in range(dim)]
+        parts = [u[..., a : a + 1] * level[..., -size:] for a, size in enumerate(sizes)]
+        level = jnp.concatenate(parts, axis=-1)
+        found.append(level)
+    return jnp.concatenate(found, axis=-1)

@@ -5,7 +5,7 @@ $$ \hat\ell = \arg\min_\ell L(\hat f_\ell; x, \bar y, W), \qquad x \text{ the di
 Everything is computed in float64, whatever `jax_enable_x64` is.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -49,15 +49,17 @@ Matrix = Float[np.ndarray, "rows columns"]
 class KernelEstimator(BaseEstimator):
     """The parameters and the fit of both estimators; see `attnkernel.sklearn.KernelRegressor`."""
 
+    DEFAULT_ORDER: ClassVar[Any] = AUTO
+
     def __init__(
         self,
         kernel: Any = "gaussian",
         *,
-        order: Any = 0,
+        order: Any = None,
         iterations: Any = 1,
         objective: Any = "leave-one-out",
         lengthscale: Any = None,
-        per_dimension: Any = True,
+        per_dimension: Any = AUTO,
         on_empty: Any = "nearest",
         starts: Any = None,
     ):  # Any: scikit-learn validates parameters in `fit`
@@ -72,7 +74,7 @@ class KernelEstimator(BaseEstimator):
 
     def _fit_smoother(self, x: Matrix, y: np.ndarray, sample_weight: Any) -> None:
         """Sets `model_`, `fit_` and `lengthscale_` from numeric inputs and labels."""
-        is_auto = self._orders() != (self.order,) or self._is_auto(self.per_dimension)
+        is_auto = len(self._orders()) > 1 or self._is_auto(self.per_dimension)
         if not self._is_auto(self.per_dimension):
             require_bool("per_dimension", self.per_dimension)
         self.order_ = self._orders()[0]
@@ -134,7 +136,8 @@ class KernelEstimator(BaseEstimator):
 
     def _orders(self) -> tuple[Any, ...]:
         """Returns the orders among which to choose: 0 and 1 for "auto"."""
-        return (0, 1) if self._is_auto(self.order) else (self.order,)
+        order = self.DEFAULT_ORDER if self.order is None else self.order
+        return (0, 1) if self._is_auto(order) else (order,)
 
     @staticmethod
     def _is_auto(parameter: Any) -> bool:

@@ -47,7 +47,8 @@ def require_comparable(objective: Objective) -> None:
     if not isinstance(objective, LeaveOneOut | KFold | GCV | AICc):
         raise ValueError(
             f'"auto" compares criteria by their logarithm: objective must be "leave-one-out", '
-            f'"gcv", "aicc" or ak.KFold(k); got {type(objective).__name__}.'
+            f'"gcv", "aicc" or ak.KFold(k); got {type(objective).__name__}. Try order=0 and '
+            f"per_dimension=True."
         )
 
 
@@ -63,13 +64,15 @@ def fit_candidates(
     """Returns the candidate with the least penalised criterion, and gives its warnings.
 
     `smoother`: the model of a kernel and an order; `kernel`: its class; `data`: inputs, labels and
-    weights. A common lengthscale is in standard deviations of the columns. A search of one per
-    column begins there, for order 0 from `starts` starts. For higher orders this is the only start
-    if `starts` is None.
+    weights. A common lengthscale is in standard deviations of the columns if both kinds are
+    candidates, else in the units of x. A search of one per column begins there. This is its
+    only start if `starts` is None: on eleven data sets of scikit-learn ten starts end at the same
+    minimum, and take up to eight times as long.
     """
     x, y, weights = data
     n, dim = x.shape
-    scale = np.std(x, axis=0)
+    deviation, no_unit = np.std(x, axis=0), np.ones(())
+    unit = deviation if True in per_dimension else no_unit  # of a common lengthscale
     found: list[Candidate] = []
 
     def search(order: int, lengthscale: Any, starts: int | None, scale: Any) -> Candidate:
@@ -82,13 +85,13 @@ def fit_candidates(
         return found[-1]
 
     for order in orders:
-        begin: Any = n ** (-1 / (dim + 4))
+        begin, number = n ** (-1 / (dim + 4)), starts
         if False in per_dimension:
-            common = search(order, begin, starts or COMMON_STARTS, scale).fit.model.kernel
-            begin = float(common.lengthscale)
+            begin *= float(np.sqrt(np.mean((deviation / unit) ** 2)))
+            common = search(order, begin, starts or COMMON_STARTS, unit).fit.model.kernel
+            begin, number = float(common.lengthscale), starts or 1
         if True in per_dimension:
-            number = starts if starts or order == 0 else 1
-            search(order, scale * begin, number, np.ones(()))
+            search(order, deviation * begin, number, no_unit)
     best = min(found, key=lambda candidate: candidate.penalised)
     for warning in best.warnings:
         warnings.warn(warning.message, warning.category, stacklevel=4)

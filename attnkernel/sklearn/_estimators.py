@@ -6,7 +6,7 @@ $$ \hat f(x) = \frac{\sum_i w_i\, K(x, x_i)\, y_i}{\sum_i w_i\, K(x, x_i)}, \qqu
 Imported on demand, with the extra `sklearn`.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     - `kernel`: `"gaussian"`, `"laplace"`, `"matern32"`, `"matern52"`, `"rational-quadratic"`,
       `"cauchy"`, `"boxcar"`, `"triangular"`, `"epanechnikov"`, `"biweight"`, `"triweight"`,
       `"tricube"`, `"cosine"`; or a kernel of attnkernel, from which the search starts.
-    - `order`: p, 0 (Nadaraya-Watson), 1 (local linear) or 2; "auto" chooses 0 or 1. Default 0.
+    - `order`: p, 0 (Nadaraya-Watson), 1 (local linear) or 2; "auto" (default) chooses 0 or 1.
     - `iterations`: k, of bias reduction, see `ak.BiasReduced`. Default 1: none. For more, choose
       `"aicc"` or `"gcv"`: leave-one-out then takes k n³ operations.
     - `objective`: what the search minimises: `"leave-one-out"`, `"gcv"`, `"aicc"`, or any
@@ -57,18 +57,19 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
       is used as it is, and a named one with $\ell_k = s_k n^{-1/(d+4)}$, Scott's rule.
     - `lengthscale`: ℓ in the units of X, one number or shape (n_features,); there is then no
       search. An infinite ℓ excludes the column.
-    - `per_dimension`: whether a search gives each column its own ℓ; for named kernels. Default
-      True. "auto" chooses between that and one ℓ for all columns, in their standard deviations.
+    - `per_dimension`: whether a search gives each column its own ℓ; for named kernels. "auto"
+      (default) chooses between that and one ℓ for all columns, in their standard deviations.
     - `on_empty`: the prediction where no row has weight: `"nearest"` (the label of the nearest
       input, in the units of X), `"mean"` (the weighted mean of all labels), `"nan"` or `"raise"`.
-    - `starts`: number of starts of the search. Default: 10.
+    - `starts`: number of starts of each search. Default: 10; with "auto" 3 of one ℓ for all
+      columns, and from its minimum 1 of an ℓ for each.
 
-    `KernelRegressor(order="auto", per_dimension="auto")` fits four candidates and takes the one
-    with the least $\log L + p \log(n) / n$: L is the criterion, p the number of lengthscales, n
-    that of distinct inputs (for AICc, itself in place of $\log L$). A lengthscale for each column
-    overfits where columns are many and labels noisy: with 5 folds on diabetes R² is 0.42 by the
-    defaults and 0.51 by "auto". It takes several times as long, and local lines compile for
-    seconds. Without a search "auto" is order 0. `KernelClassifier` takes "auto" too.
+    "auto" fits up to four candidates and takes the one with the least $\log L + p \log(n) / n$: L
+    is the criterion, p the number of lengthscales, n that of distinct inputs (for AICc, itself in
+    place of $\log L$). With 5 folds on diabetes R² is 0.51; it is 0.42 by `order=0` and
+    `per_dimension=True`, a lengthscale for each column, which overfits where columns are many and
+    labels noisy. That takes a third of the time, and compiles one program instead of four. Without
+    a search, and for a given kernel, "auto" is order 0.
 
     A constant column is excluded. For two distinct inputs ℓ is an eighth of their distance; for
     constant labels it follows Scott's rule. No search is run for these.
@@ -144,10 +145,10 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     array(['low', 'high'], dtype='<U4')
     ```
 
-    **Arguments**, and the merging of rows with equal inputs: as for `KernelRegressor`. Local
-    polynomials (`order` 1, 2) and bias reduction may leave [0, 1]: probabilities are clipped and
-    normalised. Where no row has weight, `on_empty` is `"nearest"` (the classes at the nearest
-    input), `"mean"` (the weighted class frequencies) or `"raise"`.
+    **Arguments**, and the merging of rows with equal inputs: as for `KernelRegressor`, but `order`
+    is 0 by default. Local polynomials (`order` 1, 2) and bias reduction may leave [0, 1]:
+    probabilities are clipped and normalised. Where no row has weight, `on_empty` is `"nearest"`
+    (the classes at the nearest input), `"mean"` (the weighted class frequencies) or `"raise"`.
 
     **Attributes:** as for `KernelRegressor`, and `classes_`.
 
@@ -155,6 +156,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
     **Source:** Brier, *Verification of forecasts expressed in terms of probability* (1950).
     """
+
+    DEFAULT_ORDER: ClassVar[Any] = 0
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelClassifier":
         """Fits the lengthscales. `y`: classes, shape (n,); `sample_weight`: (n,), not negative."""

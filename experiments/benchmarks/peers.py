@@ -7,14 +7,14 @@ rows: the median of several interleaved rounds.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import pydantic
 from jaxtyping import PRNGKeyArray
 from matplotlib.figure import Figure
 
-from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, ink
+from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, ink
 
 from ..config_fields import Bundled, Name, Positive
 from ..config_source import FieldError
@@ -23,11 +23,27 @@ from ..run import Run
 from ..study import Keys, load
 from .benchmark import Benchmark, Results
 from .driver import Case
-from .regressors import BOTH, OURS, Prediction, Regressor, regressors
+from .regressors import BOTH, KERNEL_REGRESSOR, OURS, Prediction, Regressor, regressors
 from .reports import target
+from .scikit_learn_data import ScikitLearn
 
+Contender = Literal[
+    "attnkernel",
+    "attnkernel, bias reduced",
+    "statsmodels lc",
+    "statsmodels ll",
+    "kerneljax lc",
+    "kerneljax ll",
+    "Gaussian process",
+    "neighbours",
+    "KernelRegressor",
+    "ridge",
+    "fastlowess",
+]
 CLOSE = 1.01  # errors within one hundredth count as equal
-MARKERS = "oPs^Dv*X"
+MARKERS = "oPs^Dv*Xhdp"
+SIMPLE = ("neighbours", "ridge")
+LESS_R_SQUARED = -0.01  # than the better of these, at least
 
 
 class Peers(Benchmark):
@@ -36,7 +52,13 @@ class Peers(Benchmark):
     study: Literal["peers"]
     name: Name = "peers"
     precision: Literal["float32", "float64"] = "float64"
-    data: Annotated[list[Bundled], pydantic.Field(min_length=1, max_length=12)]
+    data: Annotated[
+        list[Annotated[Bundled | ScikitLearn, pydantic.Field(discriminator="source")]],
+        pydantic.Field(min_length=1, max_length=12),
+    ]
+    contenders: Annotated[list[Contender], pydantic.Field(min_length=1)] = pydantic.Field(
+        default=list(get_args(Contender)), description="the first is compared with the others"
+    )
     folds: Annotated[int, pydantic.Field(ge=2, le=100)] = 5
     level: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.95
     orders: Annotated[list[Literal[0, 1, 2]], pydantic.Field(min_length=1)] = pydantic.Field(
@@ -61,9 +83,9 @@ class Peers(Benchmark):
     looks: ClassVar = {
         name: {"color": color, "marker": marker}
         for name, marker, color in zip(
-            regressors([], [], 0, 0, 0),
+            get_args(Contender),
             MARKERS,
-            (BLUE, BLUE, ORANGE, ORANGE, GREEN, GREEN, PURPLE, GREY),
+            (BLUE, BLUE, ORANGE, ORANGE, GREEN, GREEN, PURPLE, GREY, SKY, GREY, ORANGE),
             strict=True,
         )
     }
@@ -80,11 +102,12 @@ class Peers(Benchmark):
     def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
         return [functools.partial(self._make_case, key, part) for part in self.data]
 
-    def _make_case(self, key: PRNGKeyArray, data_set: Bundled) -> Case:
-        """Returns the `Case` that times and cross-validates regressors on one bundled data set."""
+    def _make_case(self, key: PRNGKeyArray, data_set: Bundled | ScikitLearn) -> Case:
+        """Returns the `Case` that times and cross-validates regressors on one data set."""
         data = load(data_set, Keys(key).next())
         x, y = np.asarray(data.x), np.asarray(data.y)
-        makers = regressors(self.orders, self.iterations, self.starts, self.restarts, self.seed)
+        numbers = self.orders, self.iterations, self.starts, self.restarts, self.seed
+        makers = regressors(*numbers, columns=x.shape[1])
         made: dict[str, Regressor] = {}
 
         def make(name: str) -> Callable[[], Any]:
@@ -96,11 +119,11 @@ class Peers(Benchmark):
             in_time = {
                 name: regressor
                 for name, regressor in made.items()
-                if name in BOTH or row["median"][name] <= self.max_run_seconds
+                if name in OURS or row["median"][name] <= self.max_run_seconds
             }
             return {"chosen": chosen, "folds": self._cross_validate_all(in_time, x, y)}
 
-        contenders = {name: functools.partial(make, name) for name in makers}
+        contenders = {name: functools.partial(make, name) for name in self.contenders}
         fields = {"data": label(data_set), "rows": len(x), "inputs": x.shape[1]}
         return Case(fields, label(data_set), contenders, check)
 
@@ -108,8 +131,8 @@ class Peers(Benchmark):
         self, contenders: Mapping[str, Regressor], x: np.ndarray, y: np.ndarray
     ) -> dict[str, dict[str, float]]:
         """Returns, by contender, numbers of its predictions of left-out rows: root mean squared
-        `error`, its ratio to the lowest one, its excess over ours, and `coverage` and `width` of
-        its intervals.
+        `error`, its ratio to the lowest one, `r_squared`, the excess over the first contender, and
+        `coverage` and `width` of its intervals.
         """
         fold = np.random.default_rng(self.seed).permutation(len(x)) % self.folds
         found: dict[str, dict[str, float]] = {name: {} for name in contenders}
@@ -122,13 +145,15 @@ class Peers(Benchmark):
                 width = np.mean(predicted.upper - predicted.lower)
                 found[name] |= {"coverage": float(np.mean(inside)), "width": float(width)}
         errors = {name: float(np.sqrt(np.mean(values))) for name, values in squares.items()}
+        first = squares[self.contenders[0]]
         for name, error in errors.items():
             # paired: of the same rows
-            worse = (squares[name] - squares[OURS]) / np.mean(squares[OURS])
+            worse = (squares[name] - first) / np.mean(first)
             found[name] |= {
                 "error": error,
+                "r_squared": 1.0 - error**2 / float(np.var(y)),
                 "over_best": error / np.nanmin(list(errors.values())),
-                "mean_square_over_ours": float(np.mean(worse)),
+                "mean_square_over_first": float(np.mean(worse)),
                 "standard_error_of_that": float(np.std(worse, ddof=1) / np.sqrt(len(y))),
             }
         return found
@@ -162,7 +187,7 @@ class Peers(Benchmark):
 
         def in_standard_errors(folds: Mapping[str, float]) -> str:
             error = folds["standard_error_of_that"]
-            return f"{folds['mean_square_over_ours'] / error:+.1f}" if error else ""
+            return f"{folds['mean_square_over_first'] / error:+.1f}" if error else ""
 
         def of_folds(form: Callable[[Mapping[str, float]], str]) -> Any:
             return lambda row, name: form(row["folds"][name]) if name in row["folds"] else "not run"
@@ -171,7 +196,11 @@ class Peers(Benchmark):
             f"Root mean squared error over {self.folds} folds, over the minimum",
             of_folds(lambda folds: f"{folds['over_best']:.3f}"),
         )
-        table("Mean square less ours, in standard errors of that", of_folds(in_standard_errors))
+        table(
+            f"Mean square less that of {self.contenders[0]}, in standard errors of that",
+            of_folds(in_standard_errors),
+        )
+        table("R² of left-out labels", of_folds(lambda folds: f"{folds['r_squared']:.3f}"))
         table(
             f"Seconds to choose and fit, median of up to {self.repeats} runs (first run)",
             lambda row, name: f"{row['median'][name]:.2g} ({row['first'][name]:.2g})",
@@ -212,14 +241,14 @@ class Peers(Benchmark):
             key = name.replace(" ", "_")
             arrays |= {f"{key}_over_best": above, f"{key}_median": seconds}
             # ours filled, and above the others
-            ours = name in BOTH
+            ours = name in OURS
             face = {
                 "markerfacecolor": look["color"] if ours else "none",
                 "zorder": 3 if ours else 2,
             }
             for ax, values in ((left, 100.0 * (np.array(above) - 1.0)), (right, seconds)):
                 points = {**look, **face, "linestyle": "none", "markersize": 5.5}
-                ax.plot(values, places + 0.08 * (i - 3.5), label=name, **points)
+                ax.plot(values, places + 0.06 * (i - 5), label=name, **points)
         left.axvline(100.0 * (CLOSE - 1.0), color=ink(), linestyle=":", linewidth=0.9)
         left.set_xscale("symlog", linthresh=1.0)
         left.set_xticks(ticks := [0, 1, 3, 10, 30, 100], map(str, ticks))
@@ -234,28 +263,32 @@ class Peers(Benchmark):
         run.figure("peers", figure, data=[row["data"] for row in rows], **arrays)
 
 
-def label(part: Bundled) -> str:
+def label(part: Bundled | ScikitLearn) -> str:
     """A data set, and its inputs where they are not the usual ones."""
-    if part.x is None:
+    if isinstance(part, ScikitLearn) or part.x is None:
         return part.name
     return f"{part.name} {part.x if isinstance(part.x, str) else ','.join(part.x)}"
 
 
 def targets_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Targets of both of ours: the error over the minimum, and the speed against peers.
+    """Targets of each of ours: the error over the minimum, and the speed against peers; for
+    `KernelRegressor` R² against ridge and neighbours.
 
     The peer of a data set is the slowest one whose error is within one hundredth of ours.
     """
     targets = []
     for name in BOTH:
-        error = {row["data"]: row["folds"][name]["over_best"] for row in rows}
+        ours = [row for row in rows if name in row["folds"]]
+        if not ours:
+            continue
+        error = {row["data"]: row["folds"][name]["over_best"] for row in ours}
         faster = {}
-        for row in rows:
+        for row in ours:
             folds, median = row["folds"], row["median"]
             equals = {
                 other: median[other] / median[name]
                 for other, found in folds.items()
-                if other not in BOTH and found["error"] <= CLOSE * folds[name]["error"]
+                if other not in OURS and found["error"] <= CLOSE * folds[name]["error"]
             }
             if equals:
                 slowest = max(equals, key=lambda other: equals[other])
@@ -264,4 +297,13 @@ def targets_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             target(f"{name}: error over the minimum", CLOSE, error, at_most=True),
             target(f"{name}: seconds over its own, slowest with an equal error", 10.0, faster),
         ]
+    less = {}
+    for row in rows:
+        r_squared = {name: folds["r_squared"] for name, folds in row["folds"].items()}
+        simple = [r_squared[name] for name in SIMPLE if name in r_squared]
+        if KERNEL_REGRESSOR in r_squared and len(simple) == len(SIMPLE):
+            less[row["data"]] = r_squared[KERNEL_REGRESSOR] - max(simple)
+    if less:
+        title = f"{KERNEL_REGRESSOR}: R² less that of the better of {' and '.join(SIMPLE)}"
+        targets.append(target(title, LESS_R_SQUARED, less))
     return targets

@@ -15,7 +15,7 @@ import numpy as np
 
 import attnkernel as ak
 
-from .driver import optional_import
+from .driver import Unavailable, optional_import
 
 
 class Prediction(NamedTuple):
@@ -185,6 +185,65 @@ def nearest_neighbours(seed: int) -> Regressor:
     return fit
 
 
+def kernel_regressor() -> Regressor:
+    """`attnkernel.sklearn.KernelRegressor` with its defaults."""
+    make = optional_import("attnkernel.sklearn").KernelRegressor
+
+    def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of lengthscales that end on a bound
+            model = make().fit(x, y)
+
+        def predict(at: np.ndarray, level: float) -> Prediction:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of extrapolation
+                return Prediction(model.predict(at))
+
+        lengthscales = _format_numbers(model.lengthscale_)
+        return Fitted(predict, f"order {model.order_}, {lengthscales}")
+
+    return fit
+
+
+def ridge() -> Regressor:
+    """scikit-learn's: the penalty by leave-one-out, inputs in standard deviations."""
+    make = optional_import("sklearn.linear_model").RidgeCV
+    prepared = _make_standardising_pipeline()
+
+    def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
+        model = prepared(make(np.logspace(-3, 3, 25))).fit(x, y)
+        return Fitted(lambda at, level: Prediction(model.predict(at)), f"{model[-1].alpha_:.3g}")
+
+    return fit
+
+
+def fastlowess(columns: int, seed: int) -> Regressor:
+    """`Lowess` without robust iterations: the share of rows by five folds.
+
+    **Raises:** `Unavailable` for more than one column.
+    """
+    Lowess = optional_import("fastlowess").Lowess
+    if columns > 1:
+        raise Unavailable("fastlowess: takes one input")
+    shares = [0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.67, 1.0]
+
+    def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
+        chosen = {
+            "method": "kfold",
+            "k": 5,
+            "fractions": [one for one in shares if one * len(x) > 4],
+        }
+        model = Lowess(iterations=0, cv=chosen, seed=seed, retain_model=True).fit(x[:, 0], y)
+
+        def predict(at: np.ndarray, level: float) -> Prediction:
+            band = model.predict(at[:, 0], intervals={"prediction": level}, extrapolation="linear")
+            return Prediction(band.y, band.prediction_lower, band.prediction_upper)
+
+        return Fitted(predict, f"{model.fraction_used:.3g} of the rows")
+
+    return fit
+
+
 def _make_standardising_pipeline() -> Callable[[Any], Any]:
     """Returns a function that puts a `StandardScaler` of the inputs before a scikit-learn model."""
     pipeline, scaler = (
@@ -200,11 +259,16 @@ def _format_numbers(values: Any) -> str:
 
 
 def regressors(
-    orders: Sequence[int], iterations: Sequence[int], starts: int, restarts: int, seed: int
+    orders: Sequence[int],
+    iterations: Sequence[int],
+    starts: int,
+    restarts: int,
+    seed: int,
+    columns: int,
 ) -> dict[str, Callable[[], Regressor]]:
     """By name; one whose package is not installed raises `Unavailable` as it is made."""
     return {
-        OURS: functools.partial(attnkernel, orders, starts),
+        LOCAL_POLYNOMIALS: functools.partial(attnkernel, orders, starts),
         BIAS_REDUCED: functools.partial(attnkernel_bias_reduced, iterations, starts),
         "statsmodels lc": functools.partial(statsmodels, "lc"),
         "statsmodels ll": functools.partial(statsmodels, "ll"),
@@ -212,7 +276,12 @@ def regressors(
         "kerneljax ll": functools.partial(kerneljax, 1),
         "Gaussian process": functools.partial(gaussian_process, restarts, seed),
         "neighbours": functools.partial(nearest_neighbours, seed),
+        KERNEL_REGRESSOR: kernel_regressor,
+        "ridge": ridge,
+        "fastlowess": functools.partial(fastlowess, columns, seed),
     }
 
 
-OURS, BIAS_REDUCED = BOTH = ("attnkernel", "attnkernel, bias reduced")
+BOTH = LOCAL_POLYNOMIALS, BIAS_REDUCED = ("attnkernel", "attnkernel, bias reduced")
+KERNEL_REGRESSOR = "KernelRegressor"
+OURS = (*BOTH, KERNEL_REGRESSOR)

@@ -73,7 +73,8 @@ TINY = (
 
 @pytest.mark.slow
 def test_peers_are_compared_and_missing_ones_reported(run_study, monkeypatch):
-    monkeypatch.setitem(sys.modules, "kerneljax", None)
+    for name in ("kerneljax", "fastlowess"):
+        monkeypatch.setitem(sys.modules, name, None)
     found = run_study("peers", *TINY).summary
     (row,) = found["table"]
     folds = row["folds"]
@@ -84,6 +85,8 @@ def test_peers_are_compared_and_missing_ones_reported(run_study, monkeypatch):
         "statsmodels ll",
         "Gaussian process",
         "neighbours",
+        "KernelRegressor",
+        "ridge",
     ]
     # the same estimator, criterion and folds
     theirs = folds["statsmodels lc"]
@@ -102,13 +105,14 @@ def test_peers_are_compared_and_missing_ones_reported(run_study, monkeypatch):
 
 @pytest.mark.slow
 def test_peers_that_would_exceed_the_time_limit_are_reported(run_study, monkeypatch):
-    for name in ("kerneljax", "statsmodels.nonparametric.kernel_regression"):
+    for name in ("kerneljax", "fastlowess", "statsmodels.nonparametric.kernel_regression"):
         monkeypatch.setitem(sys.modules, name, None)
     found = run_study("peers", *TINY, "max_run_seconds=1e-9").summary
     (row,) = found["table"]
     ours = ["attnkernel", "attnkernel, bias reduced"]
-    assert list(row["median"]) == [*ours, "Gaussian process", "neighbours"]
-    assert list(row["folds"]) == ours
+    others = ["Gaussian process", "neighbours", "KernelRegressor", "ridge"]
+    assert list(row["median"]) == [*ours, *others]
+    assert list(row["folds"]) == [*ours, "KernelRegressor"]
     assert row["seconds"]["neighbours"] == [row["first"]["neighbours"]]
     assert any("neighbours at ethanol: its folds are not run" in note for note in found["notes"])
     assert found["targets"][1]["reached"] is None
@@ -134,7 +138,7 @@ def test_targets_compare_times_only_of_peers_that_are_as_accurate():
     def row(name, **contenders):
         least = min(error for error, _ in contenders.values())
         folds = {
-            name: {"error": error, "over_best": error / least}
+            name: {"error": error, "over_best": error / least, "r_squared": 1.0 - 0.1 * error}
             for name, (error, _) in contenders.items()
         }
         median = {name: seconds for name, (_, seconds) in contenders.items()}
@@ -154,6 +158,32 @@ def test_targets_compare_times_only_of_peers_that_are_as_accurate():
     assert reduced_error["reached"]
     assert reduced_error["target"] == "attnkernel, bias reduced: error over the minimum"
     assert reduced_faster["values"] == pytest.approx({"a, equal": 15.0, "b, better": 2.5})
+
+
+def test_kernel_regressor_is_compared_with_the_better_of_ridge_and_neighbours():
+    r_squared = {
+        "a": {"KernelRegressor": 0.5, "ridge": 0.4, "neighbours": 0.52},
+        "b": {"KernelRegressor": 0.5, "ridge": 0.505, "neighbours": 0.3},
+        "c": {"KernelRegressor": 0.5, "ridge": 0.9},  # no neighbours
+    }
+    rows = [
+        {"data": data, "folds": {name: {"r_squared": value} for name, value in found.items()}}
+        for data, found in r_squared.items()
+    ]
+    (less,) = targets_of(rows)
+    assert less["values"] == pytest.approx({"a": -0.02, "b": -0.005})
+    assert not less["reached"]
+
+
+@pytest.mark.slow
+def test_peers_on_a_data_set_of_scikit_learn(run_study):
+    parts = 'data=[{"source": "sklearn", "name": "iris"}]', "contenders=[KernelRegressor, ridge]"
+    found = run_study("peers", *parts, "folds=2", "repeats=1").summary
+    (row,) = found["table"]
+    assert (row["data"], row["rows"], row["inputs"]) == ("iris", 150, 3)
+    assert list(row["folds"]) == ["KernelRegressor", "ridge"]
+    assert row["folds"]["ridge"]["r_squared"] == pytest.approx(0.93, abs=0.02)
+    assert abs(row["folds"]["KernelRegressor"]["r_squared"] - 0.93) < 0.02
 
 
 def test_too_many_folds_are_refused(capsys):

@@ -37,7 +37,7 @@ def smoother(q, x, lengthscale, order=0, weights=None):
 
 @pytest.mark.parametrize("order", [0, slow(1)])
 def test_predictions_equal_least_squares_at_the_fitted_lengthscales(order):
-    model = KernelRegressor(order=order, starts=2).fit(X, Y)
+    model = KernelRegressor(order=order, per_dimension=True, starts=2).fit(X, Y)
     assert model.lengthscale_.shape == (D,)
     found = model.predict(X_NEW)
     assert found.dtype == np.float64
@@ -47,7 +47,7 @@ def test_predictions_equal_least_squares_at_the_fitted_lengthscales(order):
 
 
 def test_search_minimises_the_error_of_left_out_rows():
-    model = KernelRegressor(per_dimension=False).fit(X, Y)
+    model = KernelRegressor(order=0, per_dimension=False).fit(X, Y)
 
     def loss(lengthscale):
         seen = [np.arange(N) != i for i in range(N)]
@@ -138,7 +138,7 @@ def test_auto_takes_the_least_criterion_penalised_by_the_number_of_lengthscales(
     x = draw.uniform(size=(40, 2))
     y = of(x, draw)
     units = np.array([1e-3, 1e3])
-    model = KernelRegressor(order="auto", per_dimension="auto", starts=2).fit(x * units, y)
+    model = KernelRegressor(starts=2).fit(x * units, y)
     criteria = {}
     deviation = x.std(0)
     for p in (0, 1):
@@ -167,8 +167,8 @@ def test_auto_compares_criteria_with_a_logarithm():
             return ak.LeaveOneOut()(model, x, y) - 100.0
 
     with pytest.raises(ValueError, match=r'"auto".*logarithm.*got Shifted'):
-        KernelRegressor(order="auto", objective=Shifted()).fit(X, Y)
-    assert KernelRegressor(order="auto", lengthscale=0.5).fit(X, Y).order_ == 0
+        KernelRegressor(objective=Shifted()).fit(X, Y)
+    assert KernelRegressor(lengthscale=0.5).fit(X, Y).order_ == 0
 
 
 @pytest.mark.parametrize(
@@ -177,10 +177,9 @@ def test_auto_compares_criteria_with_a_logarithm():
 )
 def test_weight_of_two_equals_a_row_given_twice(objective):
     counts = rng.integers(0, 4, N)
-    weighted = KernelRegressor(objective=objective, starts=2).fit(X, Y, counts)
-    repeated = KernelRegressor(objective=objective, starts=2).fit(
-        X.repeat(counts, 0), Y.repeat(counts)
-    )
+    parts = {"order": 0, "per_dimension": True, "objective": objective, "starts": 2}
+    weighted = KernelRegressor(**parts).fit(X, Y, counts)
+    repeated = KernelRegressor(**parts).fit(X.repeat(counts, 0), Y.repeat(counts))
     np.testing.assert_allclose(weighted.lengthscale_, repeated.lengthscale_, rtol=1e-12)
     weights = smoother(X_NEW, X, weighted.lengthscale_, weights=counts)
     np.testing.assert_allclose(weighted.predict(X_NEW), weights @ Y, rtol=1e-9)
@@ -203,7 +202,8 @@ def test_rows_of_one_input_are_their_mean_with_the_sum_of_their_weights():
 
 def test_constant_column_is_ignored():
     padded = np.c_[X[:, 0], np.full(N, 3.0), X[:, 1]]
-    model, without = KernelRegressor(starts=2).fit(padded, Y), KernelRegressor(starts=2).fit(X, Y)
+    parts = {"order": 0, "per_dimension": True, "starts": 2}
+    model, without = KernelRegressor(**parts).fit(padded, Y), KernelRegressor(**parts).fit(X, Y)
     np.testing.assert_array_equal(model.lengthscale_[[0, 2]], without.lengthscale_)
     assert model.lengthscale_[1] == np.inf
     far = np.c_[X_NEW[:, 0], np.full(M, -50.0), X_NEW[:, 1]]

@@ -35,7 +35,7 @@ def test_grid_search_over_order_and_kernel():
 
 def test_pipeline_searches_in_scaled_units():
     far = X * [1e-4, 1e6] + [0, 1e8]
-    scaled = make_pipeline(StandardScaler(), KernelRegressor(starts=2)).fit(far, Y)
+    scaled = make_pipeline(StandardScaler(), KernelRegressor(order=0, starts=2)).fit(far, Y)
     lengthscale = scaled[-1].lengthscale_ * scaled[0].scale_
     plain = KernelRegressor(lengthscale=lengthscale).fit(far, Y)
     np.testing.assert_allclose(scaled.predict(far), plain.predict(far), rtol=1e-6)
