@@ -5,6 +5,7 @@ from typing import Annotated, get_args
 import pydantic
 
 from .benchmarks.attention import BenchAttention
+from .benchmarks.gcv import BenchGCV
 from .benchmarks.gpu import BenchGPU
 from .benchmarks.latency import BenchLatency
 from .benchmarks.memory import BenchMemory
@@ -41,6 +42,7 @@ from .study import Study
 
 AnyStudy = Annotated[
     BenchAttention
+    | BenchGCV
     | BenchGPU
     | BenchLatency
     | BenchMemory

@@ -133,6 +133,22 @@ def kerneljax(degree: int) -> Regressor:
     return fit
 
 
+def hessband() -> Regressor:
+    """`select_nw_bandwidth` by leave-one-out, with its derivatives; of one column."""
+    package = optional_import("hessband")
+
+    def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
+        column = x[:, 0]
+        found = float(package.select_nw_bandwidth(column, y, method="analytic", folds=len(y)))
+
+        def predict(at: np.ndarray, level: float) -> Prediction:
+            return Prediction(package.nw_predict(column, y, at[:, 0], found))
+
+        return Fitted(predict, _format_numbers(found), np.array([found]))
+
+    return fit
+
+
 def gaussian_process(restarts: int, seed: int) -> Regressor:
     """scikit-learn's: a Gaussian kernel with one lengthscale per column, and white noise."""
     process, kernels = (

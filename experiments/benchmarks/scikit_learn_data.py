@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
+import jax.numpy as jnp
 import pydantic
 from jaxtyping import PRNGKeyArray
 
@@ -38,7 +39,7 @@ class ScikitLearn(Part):
     )
 
     def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
-        x, y = _loaders(self.rows)[self.name]()
+        x, y = map(jnp.asarray, _loaders(self.rows)[self.name]())
         return ak.data.Dataset(x, y, tuple(f"x{i}" for i in range(x.shape[1])), "y")
 
 

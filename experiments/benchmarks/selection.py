@@ -23,15 +23,16 @@ from ..run import Run
 from ..study import Keys
 from .benchmark import Benchmark, Results
 from .driver import Case, available
-from .regressors import Regressor, kerneljax, statsmodels
+from .regressors import Regressor, hessband, kerneljax, statsmodels
 from .reports import number, ratios, target
 from .small_samples import SAMPLE_SIZES, Select, count_all
 
 Count = Annotated[int, pydantic.Field(ge=3, le=100_000)]
-OURS = "attnkernel"
+OURS, HESSBAND = "attnkernel", "hessband"
 PEERS: dict[str, Callable[[], Regressor]] = {
     "kerneljax": functools.partial(kerneljax, 0),
     "statsmodels": functools.partial(statsmodels, "lc"),
+    HESSBAND: hessband,
 }
 
 
@@ -58,6 +59,7 @@ class BenchSelection(Benchmark):
         OURS: {"color": ak.plot.BLUE, "marker": "o"},
         "kerneljax": {"color": ak.plot.ORANGE, "marker": "s"},
         "statsmodels": {"color": ak.plot.GREEN, "marker": "^"},
+        HESSBAND: {"color": ak.plot.PURPLE, "marker": "v"},
     }
     along: ClassVar = "n"
     x_label: ClassVar = "rows n"
@@ -88,6 +90,7 @@ class BenchSelection(Benchmark):
         contenders = {
             name: lambda name=name: functools.partial(self.selector(name), x, y)
             for name in self.looks
+            if dim == 1 or name != HESSBAND  # which takes one column
         }
         return Case({"n": n, "dim": dim}, f"n = {n}, d = {dim}", contenders, check)
 
@@ -110,7 +113,12 @@ class BenchSelection(Benchmark):
         if not self.samples:
             return {"small_samples": []}
         contenders, _ = available(
-            {name: functools.partial(self.selector, name) for name in self.looks}
+            # the samples have one or two columns
+            {
+                name: functools.partial(self.selector, name)
+                for name in self.looks
+                if name != HESSBAND
+            }
         )
         rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, 0))))
         counted = count_all(monitor, contenders, OURS, self.samples, rng, self.sample_seconds)
@@ -136,7 +144,7 @@ class BenchSelection(Benchmark):
         rows = [row for row in results.table if row["n"] == most]
         return [
             target(f"{name}, seconds over ours at n = {most}", needed, ratios(rows, name, OURS))
-            for name, needed in (("statsmodels", 100.0), ("kerneljax", 20.0))
+            for name, needed in (("statsmodels", 100.0), ("kerneljax", 20.0), (HESSBAND, 20.0))
         ]
 
     def print_tables(self, results: Results, run: Run) -> None:

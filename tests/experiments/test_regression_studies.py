@@ -67,6 +67,7 @@ TINY = (
     "starts=2",
     "restarts=0",
     "repeats=3",
+    "max_seconds=100.0",
     "data=[{source: bundled, name: ethanol}]",
 )
 
@@ -177,13 +178,13 @@ def test_kernel_regressor_is_compared_with_the_better_of_ridge_and_neighbours():
 
 @pytest.mark.slow
 def test_peers_on_a_data_set_of_scikit_learn(run_study):
-    parts = 'data=[{"source": "sklearn", "name": "iris"}]', "contenders=[KernelRegressor, ridge]"
+    parts = 'data=[{"source": "sklearn", "name": "iris"}]', "contenders=[neighbours, ridge]"
     found = run_study("peers", *parts, "folds=2", "repeats=1").summary
     (row,) = found["table"]
     assert (row["data"], row["rows"], row["inputs"]) == ("iris", 150, 3)
-    assert list(row["folds"]) == ["KernelRegressor", "ridge"]
-    assert row["folds"]["ridge"]["r_squared"] == pytest.approx(0.93, abs=0.02)
-    assert abs(row["folds"]["KernelRegressor"]["r_squared"] - 0.93) < 0.02
+    assert list(row["folds"]) == ["neighbours", "ridge"]
+    for name in row["folds"]:
+        assert row["folds"][name]["r_squared"] == pytest.approx(0.93, abs=0.02)
 
 
 def test_too_many_folds_are_refused(capsys):
