@@ -131,8 +131,8 @@ class Peers(Benchmark):
         self, contenders: Mapping[str, Regressor], x: np.ndarray, y: np.ndarray
     ) -> dict[str, dict[str, float]]:
         """Returns, by contender, numbers of its predictions of left-out rows: root mean squared
-        `error`, its ratio to the lowest one, `r_squared`, the excess over the first contender, and
-        `coverage` and `width` of its intervals.
+        `error`, its ratio to the lowest one, `r_squared`, the excess over ours (the first of the
+        contenders), and `coverage` and `width` of its intervals.
         """
         fold = np.random.default_rng(self.seed).permutation(len(x)) % self.folds
         found: dict[str, dict[str, float]] = {name: {} for name in contenders}
@@ -153,7 +153,7 @@ class Peers(Benchmark):
                 "error": error,
                 "r_squared": 1.0 - error**2 / float(np.var(y)),
                 "over_best": error / np.nanmin(list(errors.values())),
-                "mean_square_over_first": float(np.mean(worse)),
+                "mean_square_over_ours": float(np.mean(worse)),
                 "standard_error_of_that": float(np.std(worse, ddof=1) / np.sqrt(len(y))),
             }
         return found
@@ -187,7 +187,7 @@ class Peers(Benchmark):
 
         def in_standard_errors(folds: Mapping[str, float]) -> str:
             error = folds["standard_error_of_that"]
-            return f"{folds['mean_square_over_first'] / error:+.1f}" if error else ""
+            return f"{folds['mean_square_over_ours'] / error:+.1f}" if error else ""
 
         def of_folds(form: Callable[[Mapping[str, float]], str]) -> Any:
             return lambda row, name: form(row["folds"][name]) if name in row["folds"] else "not run"

@@ -184,7 +184,7 @@ def test_peers_on_a_data_set_of_scikit_learn(run_study):
     assert (row["data"], row["rows"], row["inputs"]) == ("iris", 150, 3)
     assert list(row["folds"]) == ["neighbours", "ridge"]
     for name in row["folds"]:
-        assert row["folds"][name]["r_squared"] == pytest.approx(0.93, abs=0.02)
+        assert row["folds"][name]["r_squared"] == pytest.approx(0.92, abs=0.03)
 
 
 def test_too_many_folds_are_refused(capsys):
