@@ -23,7 +23,7 @@ from ..fitting import Fit, fit
 from ..models import BiasReduced, KernelRegression
 from ..models._empty import known_policy
 from ..objectives import GCV, AICc, LeaveOneOut, Objective
-from ._candidates import AUTO, fit_candidates, kernel_of, require_comparable
+from ._candidates import AUTO, fit_candidates, require_comparable
 from ._deduplicate import merge_duplicates
 
 KERNELS = {
@@ -132,7 +132,7 @@ class KernelEstimator(BaseEstimator):
             self.starts,
         )
         self.fit_, self.order_ = best.fit, best.order
-        return kernel_of(best)
+        return best.fit.model.kernel
 
     def _orders(self) -> tuple[Any, ...]:
         """Returns the orders among which to choose: 0 and 1 for "auto"."""

@@ -7,30 +7,30 @@ of distinct inputs. The second term is that of Schwarz (1978): a minimum over mo
 lower by chance. AICc takes the place of $\log L$.
 """
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._core.host_arrays import to_jax
 from ..fitting import Fit, fit
 from ..objectives import GCV, AICc, KFold, LeaveOneOut, Objective
+from ._line import fit_on_line
 
 AUTO = "auto"
-COMMON_STARTS = 3  # where one lengthscale is searched
 
 
 class Candidate(NamedTuple):
-    """A fitted candidate. `scale`: the units of its inputs, 1 for those that were given."""
+    """A fitted candidate; `is_common`: whether its lengthscales have one factor in common."""
 
     fit: Fit
     order: int
-    per_dimension: bool
-    scale: Float[np.ndarray, "*columns"]
+    is_common: bool
     warnings: tuple[warnings.WarningMessage, ...]
 
     @property
@@ -38,6 +38,8 @@ class Candidate(NamedTuple):
         """The criterion with the penalty on the number of lengthscales; infinite for NaN."""
         loss, n = float(self.fit.loss), len(self.fit.x)
         size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(self.fit.model, eqx.is_array)))
+        if self.is_common:
+            size -= np.size(self.fit.model.kernel.lengthscale) - 1
         log = loss if isinstance(self.fit.objective, AICc) else float(np.log(loss))
         return log + size * np.log(n) / n if np.isfinite(log) else np.inf
 
@@ -53,7 +55,7 @@ def require_comparable(objective: Objective) -> None:
 
 
 def fit_candidates(
-    smoother: Callable[[Any, int], Any],
+    smoother: Callable[..., Any],
     kernel: type,
     data: tuple[Float[np.ndarray, "n dim"], np.ndarray, np.ndarray | None],
     orders: tuple[int, ...],
@@ -64,46 +66,45 @@ def fit_candidates(
     """Returns the candidate with the least penalised criterion, and gives its warnings.
 
     `smoother`: the model of a kernel and an order; `kernel`: its class; `data`: inputs, labels and
-    weights. A common lengthscale is in standard deviations of the columns if both kinds are
-    candidates, else in the units of x. A search of one per column begins there. This is its
-    only start if `starts` is None: on eleven data sets of scikit-learn ten starts end at the same
-    minimum, and take up to eight times as long.
+    weights. If both kinds are candidates, a common lengthscale is in standard deviations of the
+    columns, and the search of one per column begins there. This is its only start if `starts` is
+    None: on eleven data sets of scikit-learn ten starts end at the same minimum, and take up to
+    eight times as long. Both use one compiled program: the first fit of diabetes, 442 x 10, takes
+    0.64 of the CPU seconds that it takes with a program for each. Further parameters of a
+    kernel, such as a shape, are fitted with one lengthscale per column only.
     """
     x, y, weights = data
     n, dim = x.shape
-    deviation, no_unit = np.std(x, axis=0), np.ones(())
-    unit = deviation if True in per_dimension else no_unit  # of a common lengthscale
+    deviation = np.std(x, axis=0)
+    weighted = objective if weights is None else objective.with_weights(to_jax(weights))
     found: list[Candidate] = []
 
-    def search(order: int, lengthscale: Any, starts: int | None, scale: Any) -> Candidate:
-        model = smoother(kernel(lengthscale), order)
-        parts: dict[str, Any] = {"weights": weights, "objective": objective, "starts": starts}
+    def keep(order: int, is_common: bool, search: Callable[[], Fit]) -> Array:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            one = fit(model, x / scale, y, **parts)
-        found.append(Candidate(one, order, np.ndim(lengthscale) > 0, scale, tuple(caught)))
-        return found[-1]
+            found.append(Candidate(search(), order, is_common, tuple(caught)))
+        return found[-1].fit.model.kernel.lengthscale
 
     for order in orders:
-        begin, number = n ** (-1 / (dim + 4)), starts
-        if False in per_dimension:
-            begin *= float(np.sqrt(np.mean((deviation / unit) ** 2)))
-            common = search(order, begin, starts or COMMON_STARTS, unit).fit.model.kernel
-            begin, number = float(common.lengthscale), starts or 1
-        if True in per_dimension:
-            search(order, deviation * begin, number, no_unit)
+        of_order = functools.partial(smoother, order=order)
+        begin: Any = deviation * n ** (-1 / (dim + 4))
+        number = starts
+        if per_dimension == (False,):
+            begin = np.sqrt(np.mean(begin**2))
+        if len(per_dimension) > 1:
+            ends = of_order(kernel(1.0)).search_box(x / deviation)
+            interval = tuple(float(end.kernel.lengthscale) for end in ends)
+
+            def proportional(t: float, of_order: Any = of_order) -> Any:
+                return of_order(kernel(deviation * t))
+
+            rows = *to_jax((x, y)), weighted
+            search = functools.partial(fit_on_line, proportional, interval, *rows)
+            begin, number = keep(order, True, search), starts or 1
+        parts: dict[str, Any] = {"weights": weights, "objective": objective, "starts": number}
+        search = functools.partial(fit, of_order(kernel(begin)), x, y, **parts)
+        keep(order, np.ndim(begin) == 0, search)
     best = min(found, key=lambda candidate: candidate.penalised)
     for warning in best.warnings:
         warnings.warn(warning.message, warning.category, stacklevel=4)
     return best
-
-
-def kernel_of(candidate: Candidate) -> Any:
-    """Returns the fitted kernel in the units of the given inputs, one lengthscale per column."""
-    kernel = candidate.fit.model.kernel
-    longer: Array = jnp.asarray(kernel.lengthscale) * candidate.scale
-    return eqx.tree_at(
-        lambda kernel: kernel.lengthscale_parameter,
-        kernel,
-        type(kernel)(longer).lengthscale_parameter,
-    )

@@ -1,10 +1,9 @@
 """Estimators of scikit-learn: their numbers against NumPy, and parameters that are refused."""
 
-import pickle
-
 import jax
 import numpy as np
 import pytest
+from least_squares import smoother
 from marks import slow
 from sklearn.base import clone
 
@@ -21,18 +20,6 @@ X, X_NEW = rng.uniform(-2, 2, (N, D)), rng.uniform(-2, 2, (M, D))
 Y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=N)
 PRODUCT = ak.Gaussian(0.7) * ak.Laplace(2.0)
 KIND = np.array(["a", "b", "c"], object)[np.digitize(Y, [-0.5, 0.5])]
-
-
-def smoother(q, x, lengthscale, order=0, weights=None):
-    """The weights L(q) of all labels, by least squares at each query."""
-    rows = []
-    for point in q:
-        w = np.exp(-0.5 * np.sum(((point - x) / lengthscale) ** 2, axis=1))
-        w = w if weights is None else w * weights
-        terms = np.ones((len(x), 1)) if order == 0 else np.c_[np.ones(len(x)), x - point]
-        root = np.sqrt(w)[:, None]
-        rows.append((np.linalg.pinv(root * terms) * root.T)[0])
-    return np.array(rows)
 
 
 @pytest.mark.parametrize("order", [0, slow(1)])
@@ -117,58 +104,6 @@ def test_policy_raise_where_no_row_has_weight():
     model = KernelRegressor("boxcar", lengthscale=0.1, on_empty="raise").fit(X, Y)
     with pytest.raises(RuntimeError, match="no label within reach"):
         model.predict([[50.0, 50.0]])
-
-
-def curve(x, rng):
-    return np.sin(9 * x[:, 0]) + 0.1 * rng.normal(size=len(x))  # column 1 has no effect
-
-
-def ripple(x, rng):  # without the penalty, two lengthscales would be chosen
-    return np.sin(6 * np.hypot(*(x.T - 0.5))) + 0.1 * rng.normal(size=len(x))
-
-
-@pytest.mark.parametrize(
-    ("of", "is_common", "order"), [(ripple, True, 1), slow(curve, False, None)]
-)
-def test_auto_takes_the_least_criterion_penalised_by_the_number_of_lengthscales(
-    of, is_common, order
-):
-    """A common lengthscale is in standard deviations: the units of columns do not matter."""
-    draw = np.random.default_rng(3)
-    x = draw.uniform(size=(40, 2))
-    y = of(x, draw)
-    units = np.array([1e-3, 1e3])
-    model = KernelRegressor(starts=2).fit(x * units, y)
-    criteria = {}
-    deviation = x.std(0)
-    for p in (0, 1):
-        for per_dimension in (False, True):
-            # inputs with standard deviations of 1
-            one = KernelRegressor(order=p, per_dimension=per_dimension, starts=2)
-            loss = one.fit(x / deviation, y).fit_.loss
-            criteria[p, per_dimension] = np.log(loss) + (1 + per_dimension) * np.log(40) / 40
-    best = min(criteria, key=criteria.get)
-    assert best[1] is not is_common
-    assert order is None or best[0] == order
-    assert model.order_ == best[0]
-    relative = model.lengthscale_ / (units * deviation)
-    assert np.isclose(*relative, rtol=1e-12, atol=0) == is_common
-    inside = draw.uniform(0.3, 0.7, (M, 2))
-    expected = smoother(inside, x, relative * deviation, model.order_) @ y
-    np.testing.assert_allclose(model.predict(inside * units), expected, rtol=1e-6)
-    assert pickle.loads(pickle.dumps(model)).order_ == model.order_
-
-
-def test_auto_compares_criteria_with_a_logarithm():
-    class Shifted(ak.Objective):
-        is_stochastic = False
-
-        def __call__(self, model, x, y, *, key=None):
-            return ak.LeaveOneOut()(model, x, y) - 100.0
-
-    with pytest.raises(ValueError, match=r'"auto".*logarithm.*got Shifted'):
-        KernelRegressor(objective=Shifted()).fit(X, Y)
-    assert KernelRegressor(lengthscale=0.5).fit(X, Y).order_ == 0
 
 
 @pytest.mark.parametrize(
