@@ -49,17 +49,24 @@ def test_a_fixed_number_of_a_kernel_is_rescaled(x64):
     kernels = [kernel for kernel, _, _ in fixed_and_trained()]
     q = jnp.asarray(np.stack([[0, 2, 1, 1], np.random.default_rng(0).random(4)], axis=1))
 
-    @jax.jit
-    def rescaled_scores(factor):
-        return [kernel.rescaled(factor).pairwise(q, q) for kernel in kernels]
-
     longer = [kernel.rescaled(2.0) for kernel in kernels]
     assert [len(jax.tree.leaves(each)) for each in longer] == [
         len(jax.tree.leaves(each)) for each in kernels
     ]
-    scores = eqx.filter_jit(lambda kernels: [kernel.pairwise(q, q) for kernel in kernels])
-    for found, traced in zip(scores(longer), rescaled_scores(2.0), strict=True):
-        np.testing.assert_allclose(found, traced, rtol=1e-12)
+
+    @jax.jit
+    def rescaled_scores(factor):
+        return [kernel.rescaled(factor).pairwise(q, q) for kernel in kernels]
+
+    scores = eqx.filter_jit(lambda kernels, q: [kernel.pairwise(q, q) for kernel in kernels])
+    # lengths twice as long are inputs half as far apart; halved categories are still different.
+    # A period stays
+    expected_scores = scores(kernels, 0.5 * q)
+    expected_scores[2] = ak.Periodic(1.0, ak.fixed(3.0)).pairwise(q, q)
+    found = zip(scores(longer, q), rescaled_scores(2.0), expected_scores, strict=True)
+    for concrete, traced, expected in found:
+        np.testing.assert_allclose(concrete, expected, rtol=1e-12)
+        np.testing.assert_allclose(traced, expected, rtol=1e-12)
 
 
 def test_a_model_of_fixed_numbers_is_not_fitted(x64):
