@@ -8,6 +8,7 @@ from . import prepared_calls as prepared
 from .prepared_calls import Timed
 
 OURS, FLOAT64, EQUINOX = "attnkernel", "attnkernel, float64", "Equinox"
+ORDER_0 = "attnkernel, order 0"  # one lengthscale per column, without a choice
 STATSMODELS, LOWESS = "statsmodels", "statsmodels, lowess"
 NEIGHBOURS, PROCESS = "scikit-learn, neighbours", "scikit-learn, Gaussian process"
 PACKAGES = {  # of contenders that need not be installed
@@ -42,6 +43,7 @@ def make_calls(length: int, rows: int, fits: int) -> dict[str, Call]:
     whole_fit, folds = (
         {OURS: partial(function, prepared.kernel_regressor)}
         | {
+            ORDER_0: partial(function, prepared.kernel_regressor_of_order_0),
             NEIGHBOURS: partial(function, prepared.neighbours),
             PROCESS: partial(function, prepared.gaussian_process),
         }

@@ -212,6 +212,12 @@ def kernel_regressor() -> Any:
     return KernelRegressor()
 
 
+def kernel_regressor_of_order_0() -> Any:
+    from attnkernel.sklearn import KernelRegressor
+
+    return KernelRegressor(order=0, per_dimension=True)
+
+
 def neighbours() -> Any:
     from sklearn.neighbors import KNeighborsRegressor
 
