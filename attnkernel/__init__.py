@@ -104,6 +104,8 @@ from .methods import (
 )
 from .models import (
     BiasReduced as BiasReduced,
+    ConditionalDensity as ConditionalDensity,
+    KernelDensity as KernelDensity,
     KernelRegression as KernelRegression,
     LearnedKernelRegression as LearnedKernelRegression,
     LinearSmoother as LinearSmoother,

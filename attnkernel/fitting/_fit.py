@@ -27,7 +27,7 @@ from .._core.regression_data import (
 )
 from .._core.validation import require_choice, require_instance, require_key
 from ..kernels._columns import number_columns
-from ..models import Smoother
+from ..models import DensityModel, Smoother
 from ..objectives import LeaveOneOut
 from ..objectives._objective import Objective
 from ..objectives._rows import drop_zero_weight_rows
@@ -45,7 +45,7 @@ from ._train import train
 def fit(
     model: Any,
     x: ArrayLike | Any,
-    y: ArrayLike | Any,
+    y: ArrayLike | Any = None,
     *,
     objective: Objective | None = None,
     optimizer: optax.GradientTransformation | None = None,
@@ -85,7 +85,8 @@ def fit(
     **Arguments:**
 
     - `model`: any Equinox module called as `model(x_new, x, y, prior=...)`.
-    - `x`: inputs, shape (n, dim) or (n,); `y`: labels, shape (n,) or (n, out); n at least 3. Or
+    - `x`: inputs, shape (n, dim) or (n,); `y`: labels, shape (n,) or (n, out); n at least 3. A
+      density of x, such as `KernelDensity`, has no labels: leave y out. Or
       frames of pandas with the same index: the fit then knows the names of their columns, also in
       kernels such as `ak.Gaussian(2.0).on("temperature")`, and predicts for frames. Columns of
       categories are fitted as their codes, from 0.
@@ -136,6 +137,8 @@ def fit(
         require_key("key", key)
     require_choice("na", na, ("error", "drop"))
     dropped = 0
+    if y is None:
+        y = _labels_of_density(model, x)
     if na == "drop":
         x, y, weights, dropped = drop_missing_rows(x, y, weights)
     data, names = _validated_inputs(x, y, weights, objective)
@@ -154,6 +157,13 @@ def fit(
     outcome = outcome._replace(objective=data.objective)  # weights in the order of rows
     found = Fit(*outcome, data.x, data.y, **names._asdict(), dropped_rows=dropped)
     return warn_if_no_optimum(found)
+
+
+def _labels_of_density(model: Any, x: Any) -> Any:
+    """Returns x, in place of the labels that a density does not have."""
+    if not isinstance(model, DensityModel):
+        raise ValueError(f"y must be the labels of x: only a density has none; model is {model}.")
+    return x
 
 
 class FrameNames(NamedTuple):

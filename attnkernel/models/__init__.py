@@ -1,8 +1,11 @@
 """Models: kernel regressions and densities as Equinox modules."""
 
 from ._bias_reduced import BiasReduced as BiasReduced
+from ._conditional_density import ConditionalDensity as ConditionalDensity
 from ._density import density as density
+from ._density_model import DensityModel as DensityModel
 from ._derivative import Derivative as Derivative
+from ._kernel_density import KernelDensity as KernelDensity
 from ._learned import LearnedKernelRegression as LearnedKernelRegression
 from ._linear_smoother import LinearSmoother as LinearSmoother
 from ._local_likelihood import LocalLikelihood as LocalLikelihood

@@ -2,6 +2,7 @@
 
 from ._criteria import GCV as GCV, AICc as AICc
 from ._dependent_rows import BlockedKFold as BlockedKFold, GroupKFold as GroupKFold
+from ._density_criteria import UnbiasedCV as UnbiasedCV
 from ._hold_out import HoldOut as HoldOut
 from ._objective import Objective as Objective, Sample as Sample
 from ._profile import profile as profile

@@ -102,6 +102,8 @@ MULTIHEAD = Later(lambda: ak.MultiheadAttention(2, 4, key=KEY))
 SELF = Later(lambda: ak.SelfAttention(4, key=KEY))
 PER_HEAD = Later(lambda: ak.PerHead(now(STACK)))
 HEADS_OF_REGRESSION = Later(lambda: ak.MultiheadKernelRegression(now(PER_HEAD)))
+DENSITY = Later(lambda: ak.KernelDensity(ak.Gaussian(0.3)))
+CONDITIONAL = Later(lambda: ak.ConditionalDensity(ak.Gaussian(0.3), ak.Gaussian(0.3)))
 REDUCED = ak.BiasReduced(MODEL, 2)
 LIKELIHOOD = ak.LocalLikelihood(ak.Gaussian(0.2), family=ak.Binomial(), order=1)
 ROBUST = ak.RobustRegression(MODEL)
@@ -725,6 +727,24 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
             "method": PARTS["method"],
         },
     ),
+    **of_class("KernelDensity", kernel=KERNEL, support=("object?", None), method=PARTS["method"]),
+    "KernelDensity.__call__": (
+        later(DENSITY),
+        {"x_new": ("points", X), "x": ("points", X), "weights": ("weights?", np.ones(N))},
+    ),
+    **of_class("ConditionalDensity", kernel=KERNEL, label_kernel=KERNEL, method=PARTS["method"]),
+    "ConditionalDensity.__call__": (
+        later(CONDITIONAL),
+        {"x_new": ("points", POINTS), "x": ("points", POINTS), "prior": ("prior?", None)},
+    ),
+    "ConditionalDensity.mode": (
+        lambda **given: now(CONDITIONAL).mode(**given),
+        {"x_new": ("points", X), "x": ("points", POINTS), "weights": ("weights?", np.ones(N))},
+    ),
+    "objectives.UnbiasedCV": (
+        lambda **given: ak.objectives.UnbiasedCV(**given)(now(DENSITY), jnp.asarray(X)[:, None], Y),
+        {"weights": ("weights?", np.ones(N))},
+    ),
     "normal_reference": (ak.normal_reference, {"x": ("points", X), "robust": ("flag", True)}),
     "inference.sheather_jones": (
         ak.inference.sheather_jones,
@@ -1039,7 +1059,7 @@ EXCLUDED = {
     ),
     "abstract: its subclasses are called": (
         "LinearSmoother models.Smoother families.Family losses.RobustLoss objectives.HasDeviance "
-        "Kernel Prior Mask Rule Method Objective "
+        "Kernel Prior Mask Rule Method Objective models.DensityModel "
         "kernels.Categorical kernels.Compact "
         "kernels.Embedded kernels.Wrapper kernels.FiniteRank kernels.Radial kernels.Scaled"
     ),
