@@ -47,7 +47,7 @@ class ConditionalDensity(DensityModel):
     x = rng.uniform(size=100)
     points = np.stack([x, np.sin(6.0 * x) + 0.2 * rng.normal(size=100)], axis=1)
     fit = ak.fit(ak.ConditionalDensity(ak.Gaussian(0.1), ak.Gaussian(0.1)), points, starts=1)
-    print(np.exp(fit(np.array([[0.3, 1.0], [0.3, 0.0]]))), fit.model.mode([0.3], points))
+    print(np.exp(fit(np.array([[0.3, 1.0], [0.3, 0.0]]))), fit.model.mode(np.array([0.3]), points))
     ```
     """
 

@@ -62,6 +62,12 @@ class DensityModel(Smoother):
 
     The prediction is the logarithm of the density, and the default score of left-out rows minus
     that: `ak.LeaveOneOut()` is likelihood cross-validation.
+
+    ```python
+    >>> isinstance(ak.KernelDensity(ak.Gaussian(0.3)), ak.models.DensityModel)
+    True
+
+    ```
     """
 
     method: eqx.AbstractVar[Method]
