@@ -27,6 +27,7 @@ from ..fitting._result import Fit
 from ..models import DataSupport, KernelRegression
 from ..models._data import with_weights
 from ..models._local_regression import support_of
+from ._clusters import Clusters, cluster_errors, require_clustered
 from ._variance import Noise, RowVariance, padded_rows, require_smoother_fit
 
 
@@ -90,6 +91,7 @@ def average_derivative(
     *,
     level: float = 0.95,
     noise: str | None = None,
+    clusters: ArrayLike | Any | None = None,
     undersmoothed: bool = True,
     row_weights: ArrayLike | None = None,
 ) -> AverageDerivative:
@@ -115,7 +117,7 @@ def average_derivative(
     - `fit`: of a `KernelRegression`, with one label per row. Columns that hold categories have no
       derivative, and are left out.
     - `level`: the coverage of each interval, between 0 and 1.
-    - `noise`: as for `ak.bands`.
+    - `noise`, `clusters`: as for `ak.bands`.
     - `undersmoothed`: default True; False for the slopes of the fit itself, as for order 2.
     - `row_weights`: ω of the rows of `fit.x`, in which those of weight 0 are left out; shape (n,),
       from 0. Default: 1. With 0 for some rows, the average over the others.
@@ -147,6 +149,9 @@ def average_derivative(
     omega = np.ones(len(fit.x), fit.y.dtype)
     if row_weights is not None:
         omega = _as_row_weights(row_weights, len(fit.x)).astype(fit.y.dtype)
+    if clusters is not None:
+        require_clustered(fit.model, "pointwise", noise)
+        noise = noise or "rows"
     if undersmoothed and fit.model.order == 2:
         raise ValueError(
             "The lengthscale of a fit of order 2 has another rate, from which that of an average "
@@ -158,7 +163,9 @@ def average_derivative(
         raise ValueError("All columns hold categories, along which there is no derivative.")
     weight_kwargs, padded, x, y = padded_rows(fit, jax.device_put(omega[:, None]))
     nominal = jax.device_put(np.asarray(level, fit.y.dtype))
-    parts = (fit.model, weight_kwargs, nominal, noise or "local", undersmoothed)
+    if clusters is not None:
+        clusters = Clusters.of_rows(clusters, fit, level, len(x))
+    parts = (fit.model, weight_kwargs, nominal, noise or "local", clusters, undersmoothed)
     found, support = jit_if_pure(_average_slopes, parts, padded, x, y, is_forward=True)
     support = cut_rows(support, len(fit.x))
     flags = (support.deficient, support.extrapolates)
@@ -185,6 +192,7 @@ def _average_slopes(
     weight_kwargs: dict[str, Any],
     level: Float[Array, ""],
     noise: str,
+    clusters: Clusters | None,
     undersmoothed: bool,
     omega: Float[Array, "n 1"],
     x: Float[Array, "n dim"],
@@ -196,6 +204,7 @@ def _average_slopes(
     `omega`: the weight of each row in the average; the others as for `compute_linear_bands`.
     """
     rule, squares = RowVariance.of_fit(model, weight_kwargs, x, y, noise)
+    of_clusters = None if clusters is None else cluster_errors(rule, clusters, y)
     if undersmoothed:
         n, dim = count_rows(x, weight_kwargs.get("weights")), x.shape[1]
         shorter = jnp.asarray(n, float) ** (1.0 / (dim + 4) - 2.0 / (dim + 6))
@@ -211,8 +220,15 @@ def _average_slopes(
 
     estimate, support = average(y)
     influence = jax.jacrev(lambda labels: average(labels)[0])(y)
-    error = jnp.sqrt(precise_matmul(influence**2, rule(squares))[:, 0])
-    width = norm.ppf(0.5 + 0.5 * level) * error
+    if clusters is None:
+        variance = precise_matmul(influence**2, rule(squares))[:, 0]
+        half_width = norm.ppf(0.5 + 0.5 * level)
+    else:
+        parts, half_width = influence.T * of_clusters, clusters.half_width
+        sums = jax.ops.segment_sum(parts, clusters.codes, clusters.count)
+        variance = jnp.sum(sums**2, axis=0)
+    error = jnp.sqrt(variance)
+    width = half_width * error
     support = jax.tree.map(lambda flags: flags & (omega > 0), support)
     rows = jnp.sum((omega > 0) & ~(support.empty | support.deficient))
     return (estimate, error, estimate - width, estimate + width, rows), support

@@ -22,6 +22,7 @@ from ..fitting._result import Fit
 from ..models import DataSupport, LinearSmoother, LocalLikelihood
 from ._band_table import Bands
 from ._band_width import MIN_RELIABLE_COUNT, as_derivative, bias_corrected, critical_value
+from ._clusters import Clusters, cluster_errors, require_clustered
 from ._degrees_of_freedom import inverse_or_zero
 from ._likelihood_bands import compute_likelihood_bands
 from ._variance import Noise, RowVariance, padded_rows, require_smoother_fit
@@ -35,6 +36,7 @@ def bands(
     kind: str = "pointwise",
     derivative: int | Sequence[int] | None = None,
     noise: str | None = None,
+    clusters: ArrayLike | Any | None = None,
     corrected: bool = True,
     draws: int = 1000,
     key: PRNGKeyArray | None = None,
@@ -73,11 +75,20 @@ def bands(
     - `noise`: the estimate of $\hat\sigma_j^2$, from the residuals of the fit itself. `"local"`
       (default): `noise_variance`. `"rows"`: the squared leave-one-out residual of each row, which
       assumes nothing and needs many neighbours. `"constant"`: one σ² for all labels,
-      $\sum_i w_i r_i^2 / (n - 2\nu + \tilde\nu)$. For a fit with weights w the first and the last
-      are those of a label of weight 1, and $\hat\sigma_j^2$ is that over $w_j$. For a
+      $\sum_i w_i r_i^2 / (n - 2\nu + \tilde\nu)$. `"hc0"`, `"hc1"`, `"hc2"`, `"hc3"`: with the
+      residual $r_j$ of each row, $r_j^2$ times 1, $n / (n - \nu)$, $1 / (1 - L_{jj})$ or
+      $1 / (1 - L_{jj})^2$; the last is `"rows"` where leaving a row out has this formula. For a
+      fit with weights w `"local"` and `"constant"` are those of a label of weight 1, and
+      $\hat\sigma_j^2$ is that over $w_j$. For a
       `LocalLikelihood`: `"family"` (default), $V(\hat\mu_j) / w_j$, for `ak.Gamma()` times the
       dispersion; `"constant"`, times the dispersion for every family, as in quasi-likelihood; or
       `"rows"`.
+    - `clusters`: the cluster of each row of `fit.x`, shape (n,), numbers or words, for errors that
+      are dependent within clusters. $\mathrm{se}(x)^2$ is
+      $\sum_g \big( \sum_{i \in g} L_i(x)\, e_i \big)^2$, and c is of Student's t with G − 1
+      degrees of freedom, of G clusters. With `noise="rows"` (then the default) $e_i$ is the error
+      of a prediction from all other clusters. With `"hc0"` to `"hc3"` $e_i^2$ is as above, times
+      $G / (G - 1) \cdot (n - 1) / (n - \nu)$. Pointwise bands alone.
     - `draws`: the number of simulations; `key`: a PRNG key, of the simulation.
 
     **Returns:** `Bands`; where no label has weight, error and limits are NaN, whatever `on_empty`.
@@ -116,14 +127,19 @@ def bands(
     if kind == "simultaneous" and key is None:
         raise ValueError("A simultaneous band is simulated: pass key=jax.random.PRNGKey(0).")
     fit = require_smoother_fit(fit, (LinearSmoother, LocalLikelihood))
+    if clusters is not None:
+        require_clustered(fit.model, kind, noise)
+        noise = noise or "rows"
     at, nominal = fit.inputs(x_new), jax.device_put(np.asarray(level, fit.y.dtype))
     simulation = (draws, key) if kind == "simultaneous" else (0, None)
     weight_kwargs, *arrays = padded_rows(fit, at)
+    if clusters is not None:
+        clusters = Clusters.of_rows(clusters, fit, level, len(arrays[1]))
     is_linear = isinstance(fit.model, LinearSmoother)
     compute = compute_linear_bands if is_linear else compute_likelihood_bands
     if derivative is not None:
         derivative = as_derivative(derivative, fit.model, fit.x.shape[1], corrected)
-    parts = (fit.model, weight_kwargs, nominal, noise, corrected, derivative, *simulation)
+    parts = (fit.model, weight_kwargs, nominal, noise, clusters, corrected, derivative, *simulation)
     found = cut_rows(jit_if_pure(compute, parts, *arrays, is_forward=True), len(at))
     curves, count, reliable, support = found
     flags = (support.deficient, support.extrapolates)
@@ -138,6 +154,7 @@ def compute_linear_bands(
     weight_kwargs: dict[str, Any],
     level: Float[Array, ""],
     noise: str | None,
+    clusters: Clusters | None,
     corrected: bool,
     derivative: tuple[int, ...] | None,
     draws: int,
@@ -148,8 +165,8 @@ def compute_linear_bands(
 ) -> tuple[tuple[Array, Array, Array, Array], Float[Array, " m"], Bool[Array, " m"], DataSupport]:
     """Returns (centre, standard error, lower, upper), effective count, `reliable`, data support.
 
-    `at`: the new inputs; `weight_kwargs`: `{"weights": w}` or `{}`; `level`, `noise`, `corrected`,
-    `derivative`, `draws`: as for `bands`. Without a `key` the band is pointwise.
+    `at`: the new inputs; `weight_kwargs`: `{"weights": w}` or `{}`; `level`, `noise`, `clusters`,
+    `corrected`, `derivative`, `draws`: as for `bands`. Without a `key` the band is pointwise.
     """
     rule, squared_residuals = RowVariance.of_fit(model, weight_kwargs, x, y, noise or "local")
     if corrected:
@@ -167,8 +184,14 @@ def compute_linear_bands(
         of_fit = model.prediction_variance(at, x, jnp.ones(len(x), y.dtype), **weight_kwargs)
     count = inverse_or_zero(jnp.where(support.empty, 0.0, of_fit))
     reliable = (count >= MIN_RELIABLE_COUNT) & ~unknown & ~support.deficient & ~support.extrapolates
-    error = jnp.where(unknown[:, None], jnp.nan, jnp.sqrt(squares[:, 1:]))
-    error = error.reshape(centre.shape)
+    found = squares[:, 1:]
+    if clusters is not None:
+        errors = cluster_errors(rule, clusters, y)
+        found = clusters.sum_of_squares(lambda v: curve(at, x, v, **weight_kwargs), errors)
+    error = jnp.where(unknown[:, None], jnp.nan, jnp.sqrt(found)).reshape(centre.shape)
+    if clusters is not None:
+        width = clusters.half_width * error
+        return (centre, error, centre - width, centre + width), count, reliable, support
 
     def noise_and_error(z: Float[Array, "n size"]) -> tuple[Array, Array]:
         labels = jnp.sqrt(variance) * z

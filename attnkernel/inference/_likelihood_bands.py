@@ -32,6 +32,7 @@ def compute_likelihood_bands(
     weight_kwargs: dict[str, Any],
     level: Float[Array, ""],
     noise: str | None,
+    clusters: None,
     corrected: bool,
     derivative: None,
     draws: int,
@@ -42,7 +43,7 @@ def compute_likelihood_bands(
 ) -> tuple[tuple[Array, Array, Array, Array], Float[Array, " m"], Bool[Array, " m"], DataSupport]:
     """Returns (centre, standard error, lower, upper), effective count, `reliable`, data support.
 
-    Arguments as for `compute_linear_bands`; there is no `derivative`.
+    Arguments as for `compute_linear_bands`; there are no `clusters` and no `derivative`.
     """
     noise = noise or "family"
     require_choice("noise", noise, get_args(LikelihoodNoise))

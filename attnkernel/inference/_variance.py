@@ -19,7 +19,7 @@ from ..models import DataSupport, LinearSmoother, Smoother
 from ..objectives._rows import drop_zero_weight_rows
 from ..priors import ExcludeSelf, Mask
 
-Noise = Literal["local", "rows", "constant"]
+Noise = Literal["local", "rows", "constant", "hc0", "hc1", "hc2", "hc3"]
 
 RESCALING_FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # of the lengthscale of the fit
 
@@ -83,6 +83,7 @@ class RowVariance(eqx.Module):
     weights: Float[Array, " n"]  # of variances σ²(x) / w
     expected: Float[Array, " n"]  # of the weighted squared residual, where σ is 1
     factor: Float[Array, ""]
+    leverage: Float[Array, " n"]
     noise: Noise = eqx.field(static=True)
 
     @classmethod
@@ -102,9 +103,9 @@ class RowVariance(eqx.Module):
         expected = jnp.maximum(1.0 - 2.0 * leverage + norms, least)
         expected = jnp.where(weights > 0, expected, 0.0)
         factors = jnp.asarray(RESCALING_FACTORS, leverage.dtype)
-        parts = (model, x, weight_kwargs, weights, expected, factors[0])
+        parts = (model, x, weight_kwargs, weights, expected, factors[0], leverage)
         rule = cls(*parts, cast(Noise, noise))
-        if noise == "rows":
+        if rule.is_of_rows:
             return rule, rule.squares(y)
         squares = rule.weighted_squares(y - fitted)
         if noise == "constant":
@@ -118,13 +119,32 @@ class RowVariance(eqx.Module):
         return eqx.tree_at(lambda rule: rule.factor, rule, best), squares
 
     def squares(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Float[Array, "n out"]:
-        """Squared residuals times the weights; for `noise="rows"` left-out ones, without them."""
-        if self.noise == "rows":
-            residuals = self.model.left_out_residuals(self.x, y, **self.weight_kwargs)
-            return (residuals**2).reshape(len(y), -1)
+        """Squared residuals times the weights; where the noise is of rows, the `errors` squared."""
+        if self.is_of_rows:
+            return self.errors(y) ** 2
         return self.weighted_squares(
             y - self.model.fitted_and_leverage(self.x, y, **self.weight_kwargs)[0]
         )
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether the variance of a label is a square of its own residual."""
+        return self.noise not in ("local", "constant")
+
+    def errors(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Float[Array, "n out"]:
+        r"""Residuals whose squares are the variances: left-out ones for `"rows"`, else
+        $e_i = y_i - \hat f(x_i)$ (`"hc0"`), $e_i \sqrt{n / (n - \nu)}$ (`"hc1"`),
+        $e_i / \sqrt{1 - L_{ii}}$ (`"hc2"`) or $e_i / (1 - L_{ii})$ (`"hc3"`).
+        """
+        if self.noise == "rows":
+            found = self.model.left_out_residuals(self.x, y, **self.weight_kwargs)
+            return found.reshape(len(y), -1)
+        fitted = self.model.fitted_and_leverage(self.x, y, **self.weight_kwargs)[0]
+        n, least = jnp.sum(self.weights > 0), jnp.finfo(self.leverage.dtype).eps ** 0.5
+        left = jnp.maximum(1.0 - self.leverage, least)
+        of_all = jnp.maximum(1.0 - jnp.sum(self.leverage) / n, least)
+        power = {"hc0": left**0, "hc1": of_all**0.5 + 0 * left, "hc2": left**0.5, "hc3": left}
+        return (y - fitted).reshape(len(y), -1) / power[self.noise][:, None]
 
     def weighted_squares(self, residuals: Array) -> Float[Array, "n out"]:
         """$w_i r_i^2$ of residuals, shape (n,) or (n, out)."""
@@ -132,7 +152,7 @@ class RowVariance(eqx.Module):
 
     def __call__(self, squares: Float[Array, "n out"]) -> Float[Array, "n out"]:
         """The variance of each label, from the `squares` of all."""
-        if self.noise == "rows":
+        if self.is_of_rows:
             return squares
         if self.noise == "local":
             at_weight_one = self.at(self.x, squares)

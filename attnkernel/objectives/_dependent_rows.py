@@ -53,7 +53,7 @@ class GroupKFold(FoldValidation):
     def __init__(self, groups: ArrayLike | Any, folds: int | None = 5, *, score: Any = None):
         codes, self.count = as_group_codes("groups", groups)
         self.weights, self.score = None, score
-        self.groups = codes
+        self.groups = jax.device_put(codes)
         self.folds = None if folds is None else as_integer("folds", folds, 2)
         least = 2 if self.folds is None else self.folds
         if self.count < least:
@@ -170,7 +170,7 @@ class _OutsideBlocks(Mask):
         return (self.times[j] < self.first[i]) | (self.times[j] > self.last[i])
 
 
-def as_group_codes(name: str, groups: Any) -> tuple[Int[Array, " n"], int]:
+def as_group_codes(name: str, groups: Any) -> tuple[Int[np.ndarray, " n"], int]:
     """Returns the groups of rows as codes from 0, and the number of groups.
 
     `name`: of the argument. **Raises:** `ValueError` for a frame of pandas, whose index cannot be
@@ -178,7 +178,7 @@ def as_group_codes(name: str, groups: Any) -> tuple[Int[Array, " n"], int]:
     """
     if is_frame(groups):
         raise ValueError(f"{name} must be an array in the order of the rows: {name}.to_numpy().")
-    if not is_concrete(groups):
+    if isinstance(groups, jax.Array) and not is_concrete(groups):
         raise ValueError(f"{name} must be known outside jit, as their number is.")
     labels = as_numpy_or_none(groups)
     labels = np.empty((), object) if labels is None else labels
@@ -193,4 +193,4 @@ def as_group_codes(name: str, groups: Any) -> tuple[Int[Array, " n"], int]:
             f"{value_text(groups)}."
         )
     found, codes = np.unique(labels, return_inverse=True)
-    return jax.device_put(codes.astype(np.int32)), len(found)
+    return codes.astype(np.int32), len(found)

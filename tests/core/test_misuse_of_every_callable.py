@@ -871,7 +871,8 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
             "level": ("level", 0.95),
             "kind": ("choice", "pointwise"),
             "derivative": ("natural?", 1),
-            "noise": ("choice?", "local"),
+            "noise": ("choice?", "rows"),
+            "clusters": ("paired?", np.arange(N) // 2),
             "corrected": ("flag", True),
             "draws": ("natural", 20),
             "key": ("key?", KEY),
@@ -886,7 +887,8 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
         {
             "fit": ("fit", FIT),
             "level": ("level", 0.95),
-            "noise": ("choice?", "local"),
+            "noise": ("choice?", "rows"),
+            "clusters": ("paired?", np.arange(N) // 2),
             "undersmoothed": ("flag", True),
             "row_weights": ("weights?", np.ones(N)),
         },
@@ -1146,7 +1148,14 @@ LEGAL = {
         )
     },
     ("AitchisonAitken", "categories", "two"): "one number per column",
-    ("GroupKFold", "groups", "huge"): "the name of a group",
+    **{
+        (name, argument, "huge"): "the name of a group"
+        for name, argument in (
+            ("GroupKFold", "groups"),
+            ("bands", "clusters"),
+            ("inference.average_derivative", "clusters"),
+        )
+    },
     ("On", "columns", "two"): "several columns",
     **{
         ("On", "columns", misuse): "the name of a column of a frame"

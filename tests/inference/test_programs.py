@@ -16,6 +16,9 @@ FUNCTIONS = {
     "bands of a derivative": lambda fit, at, level, key: ak.bands(
         fit, at, level=level, derivative=1
     ),
+    "bands of clusters": lambda fit, at, level, key: ak.bands(
+        fit, at, level=level, clusters=np.arange(len(fit.x)) // 2
+    ),
     "average_derivative": lambda fit, at, level, key: ak.inference.average_derivative(
         fit, level=level
     ),

@@ -16,6 +16,8 @@ FUNCTIONS = {
     "bands, noise of rows": lambda fit: ak.bands(fit, AT, noise="rows"),
     "simultaneous bands": lambda fit: ak.bands(fit, AT, kind="simultaneous", draws=20, key=KEY),
     "bands of a derivative": lambda fit: ak.bands(fit, AT, derivative=1, corrected=False),
+    "bands, hc1": lambda fit: ak.bands(fit, AT, noise="hc1"),
+    "bands of clusters": lambda fit: ak.bands(fit, AT, clusters=np.arange(24) // 2, noise="hc2"),
     "average_derivative": ak.inference.average_derivative,
     "conformal": lambda fit: ak.conformal(fit, AT, level=0.8),
     "conformal, local": lambda fit: ak.conformal(fit, AT, level=0.8, local=True),
