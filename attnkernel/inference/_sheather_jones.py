@@ -59,12 +59,11 @@ def sheather_jones(x: ArrayLike, *, kind: str = "ste") -> Float[Array, ""]:
     **Raises:** `ValueError` for several columns, a constant column, or points with so many at one
     place that no lengthscale solves the equation.
 
-    R's `bw.SJ` has the same equations, and rounds the points to a grid of 1000 cells: its default
-    differs by 0.2 % for 302 whole numbers, of which each is a point of no grid; on a grid that
-    holds them both agree to 13 digits. Here nothing is rounded. All n² pairs are summed by 16 384
-    plane waves, in O(n) time: 2.7 s for n = 10⁵ on two cores. Where the pilot is shorter than about
-    a thousandth of the range, as beside far outliers, they are summed one by one: 11 s for n =
-    20 000. Sums are in float64.
+    R's `bw.SJ` has the same equations, and rounds the points to a grid of 1000 cells. For 302 whole
+    numbers its result differs by 0.2 %; on a grid that holds them both agree to 13 digits. Here
+    nothing is rounded. All n² pairs are summed by 16 384 plane waves, in O(n) time: 2.7 s for
+    n = 10⁵ on two cores. Where the pilot is shorter than about a thousandth of the range, as beside
+    far outliers, they are summed one by one: 11 s for n = 20 000. Sums are in float64.
 
     **Source:** Sheather and Jones, *A reliable data-based bandwidth selection method for kernel
     density estimation* (1991).
