@@ -103,6 +103,7 @@ from .methods import (
     Sorted as Sorted,
 )
 from .models import (
+    AdditiveRegression as AdditiveRegression,
     BiasReduced as BiasReduced,
     ConditionalDensity as ConditionalDensity,
     KernelDensity as KernelDensity,
@@ -113,6 +114,7 @@ from .models import (
     LocalQuantile as LocalQuantile,
     MeanVarianceRegression as MeanVarianceRegression,
     MultiheadKernelRegression as MultiheadKernelRegression,
+    PartiallyLinear as PartiallyLinear,
     RobustRegression as RobustRegression,
     density as density,
 )

@@ -1,5 +1,6 @@
 """Models: kernel regressions and densities as Equinox modules."""
 
+from ._additive import AdditiveRegression as AdditiveRegression
 from ._bias_reduced import BiasReduced as BiasReduced
 from ._conditional_density import ConditionalDensity as ConditionalDensity
 from ._density import density as density
@@ -12,6 +13,10 @@ from ._local_likelihood import LocalLikelihood as LocalLikelihood
 from ._local_quantile import LocalQuantile as LocalQuantile
 from ._mean_variance import MeanVarianceRegression as MeanVarianceRegression
 from ._multihead import MultiheadKernelRegression as MultiheadKernelRegression
+from ._partially_linear import (
+    LinearCoefficients as LinearCoefficients,
+    PartiallyLinear as PartiallyLinear,
+)
 from ._regression import KernelRegression as KernelRegression
 from ._robust import RobustRegression as RobustRegression
 from ._smoother import DataSupport as DataSupport, Smoother as Smoother

@@ -107,6 +107,8 @@ CONDITIONAL = Later(lambda: ak.ConditionalDensity(ak.Gaussian(0.3), ak.Gaussian(
 REDUCED = ak.BiasReduced(MODEL, 2)
 LIKELIHOOD = ak.LocalLikelihood(ak.Gaussian(0.2), family=ak.Binomial(), order=1)
 ROBUST = ak.RobustRegression(MODEL)
+ADDITIVE = ak.AdditiveRegression([ak.Gaussian(0.2)])
+PARTIALLY_LINEAR = ak.PartiallyLinear(MODEL, linear=0)
 QUANTILE = ak.LocalQuantile(ak.Gaussian(0.2), level=0.8)
 LEARNED = Later(lambda: ak.LearnedKernelRegression(1, key=KEY))
 
@@ -591,6 +593,33 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
         ROBUST.deviance,
         {"prediction": ("paired", X), "y": ("paired", X)},
     ),
+    **of_class(
+        "AdditiveRegression", kernels=("object", [ak.Gaussian(0.2)]), order=("whole from 0", 1)
+    ),
+    "AdditiveRegression.__call__": (ADDITIVE, OF_MODEL),
+    "AdditiveRegression.components": (
+        ADDITIVE.components,
+        {
+            "x_new": ("points", X),
+            "x": ("paired", X),
+            "y": ("paired", Y),
+            "weights": ("weights?", np.ones(N)),
+        },
+    ),
+    **of_class("PartiallyLinear", model=("model", MODEL), linear=("whole from 0", 0)),
+    "PartiallyLinear.__call__": (
+        PARTIALLY_LINEAR,
+        {"x_new": ("points", POINTS), "x": ("paired", POINTS), "y": ("paired", Y)},
+    ),
+    "PartiallyLinear.coefficients": (
+        PARTIALLY_LINEAR.coefficients,
+        {
+            "x": ("paired", POINTS),
+            "y": ("paired", Y),
+            "noise": ("choice", "rows"),
+            "weights": ("weights?", np.ones(N)),
+        },
+    ),
     **of_class("BiasReduced", model=("model", MODEL), iterations=("natural", 2)),
     "BiasReduced.__call__": (REDUCED, OF_MODEL),
     "models.Derivative": (
@@ -1072,7 +1101,7 @@ EXCLUDED = {
         "fitting.Starts inference.AverageDerivative inference.BootstrapTest "
         "inference.DegreesOfFreedom inference.Discontinuity inference.Report objectives.Sample "
         "methods.SoftmaxState "
-        "methods.LinearState methods.Task models.DataSupport data.Dataset"
+        "methods.LinearState methods.Task models.DataSupport models.LinearCoefficients data.Dataset"
     ),
     "an error or a warning": "FitWarning ExtrapolationWarning CheckpointWarning SavedFileError",
     "for authors of kernels, methods and training loops, inside jit": (
@@ -1087,6 +1116,7 @@ TRACED = "the number may be known at run time alone"
 SHAPES = "of the arrays only shapes and dtypes matter"
 ANY_SHAPE = "a function of each number, whatever the shape"
 LEGAL = {
+    ("PartiallyLinear", "linear", "two"): "several columns",
     **{
         (name, argument, "an array of three axes"): HEADS
         for name, argument in (

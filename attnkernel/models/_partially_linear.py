@@ -1,0 +1,222 @@
+"""Partially linear regression: some columns enter linearly, the others through a smoother."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from .._core.arrays import as_points
+from .._core.host_arrays import AnyArray, is_concrete
+from .._core.regression_data import as_weights
+from .._core.validation import as_integer_tuple, require_choice, require_instance
+from ..attention._jit import jit_if_pure
+from ..priors import Prior
+from ._data import read_data, with_bounds_of
+from ._dense_smoother import DenseSmoother
+from ._linear_smoother import LinearSmoother
+from ._smoother import DataSupport
+
+
+class LinearCoefficients(NamedTuple):
+    """The coefficients β of a `PartiallyLinear` and their standard errors, a number a column.
+
+    ```python
+    x = np.random.default_rng(0).uniform(size=(60, 2))
+    model = ak.PartiallyLinear(ak.KernelRegression(ak.Gaussian(0.2), order=1), linear=(0,))
+    found = model.coefficients(x, 3.0 * x[:, 0] + np.sin(6 * x[:, 1]))
+    print(found.estimate, found.standard_error)
+    ```
+    """
+
+    estimate: Float[Array, " linear"]
+    standard_error: Float[Array, " linear"]
+
+
+class PartiallyLinear(DenseSmoother):
+    r"""Some columns enter linearly, the others through a smoother.
+
+    $$ y = z^\top \beta + m(x) + e, \qquad
+       \hat\beta = (\tilde Z^\top \tilde Z)^{-1} \tilde Z^\top \tilde y, \qquad
+       \tilde Z = (I - S) Z,\ \tilde y = (I - S) y $$
+
+    S is the hat matrix of the smoother, from the columns x that are not linear: residuals of y are
+    regressed on those of Z. $\hat m = S (y - Z \hat\beta)$. The fit is linear in the labels:
+    `ak.AICc` and `ak.GCV` choose the lengthscales, and `ak.degrees_of_freedom`, `ak.summarise` and
+    `ak.bands(fit, x_new, corrected=False, noise="constant")` work. Leave-one-out would need a fit
+    for each row, and is refused. It takes O(n³) time, and up to 3000 rows.
+
+    A constant belongs to m: no linear column may be constant, or a function of the others in reach
+    of the kernel. β is then not identified, and predictions are NaN.
+
+    **Arguments:**
+
+    - `model`: a `LinearSmoother` of the columns that are not linear, such as a `KernelRegression`
+      or an `AdditiveRegression`; its columns are counted without the linear ones.
+    - `linear`: the columns z, counted from 0; or one number.
+
+    **Raises:** `ValueError` for another model, or a column that comes twice.
+
+    **Source:** Robinson, *Root-N-consistent semiparametric regression* (1988); Speckman, *Kernel
+    smoothing in partial linear models* (1988).
+
+    ```python
+    x = np.random.default_rng(0).uniform(size=(60, 2))
+    y = 3.0 * x[:, 0] + np.sin(6 * x[:, 1])
+    model = ak.PartiallyLinear(ak.KernelRegression(ak.Gaussian(0.1), order=1), linear=(0,))
+    print(model.coefficients(x, y))
+    ```
+    """
+
+    model: LinearSmoother
+    linear: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, model: LinearSmoother, *, linear: int | Sequence[int] | np.ndarray):
+        require_instance("model", model, LinearSmoother, "ak.KernelRegression(ak.Gaussian(0.3))")
+        self.model = model
+        self.linear = as_integer_tuple("linear", linear, 0)
+        if not self.linear or len(set(self.linear)) < len(self.linear):
+            raise ValueError(f"linear must name each column once, and one at least; got {linear}.")
+
+    @property
+    def description(self) -> str:
+        """Such as `local linear, partially linear in 2 columns`."""
+        return f"{self.model.description}, partially linear in {len(self.linear)} columns"
+
+    def coefficients(
+        self,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        noise: Literal["constant", "rows"] = "constant",
+        weights: ArrayLike | None = None,
+    ) -> LinearCoefficients:
+        r"""β and its standard errors, for labels of shape (n,).
+
+        $$ \hat\beta = B y, \qquad \mathrm{se}^2 = \sum_i B_{ci}^2 \hat\sigma_i^2 $$
+
+        **Arguments:** `noise`: `"constant"` (default): $\hat\sigma_i^2 = \hat\sigma^2 / w_i$, with
+        $\hat\sigma^2 = \sum_i w_i r_i^2 / (n - 2\nu + \tilde\nu)$, of the residuals of the whole
+        fit. `"rows"`: the squared residual of each row, over its expectation where σ is 1, for
+        noise that depends on x. The other arguments as for the call.
+
+        **Raises:** `ValueError` also where β is not identified.
+        """
+        require_choice("noise", noise, ("constant", "rows"))
+        _, k, v = read_data(x, x, y, weights)
+        self._check_inputs(k, k)
+        if np.ndim(y) != 1:
+            raise ValueError(f"Coefficients are of one label per row; y has shape {np.shape(y)}.")
+        of_rows = None if weights is None else as_weights(weights, len(k))
+        found = jit_if_pure(_estimate, (self, of_rows, noise), k, v)
+        if is_concrete(found.estimate) and not np.all(np.isfinite(found.estimate)):
+            raise ValueError(
+                f"The coefficients of the columns {self.linear} are not identified: one is "
+                f"constant, or a function of the other columns. Leave it out."
+            )
+        return found
+
+    def hat_rows(
+        self, q: Float[Array, "m dim"], k: Float[Array, "n dim"], weights: Float[Array, " n"]
+    ) -> Float[Array, "m n"]:
+        """$L_j(x)$ at queries q, from checked data; 0 where no label has weight."""
+        z, rest = self._split(k)
+        z_new, rest_new = self._split(q)
+        of_labels = self._coefficient_rows(k, weights)
+        plain = self.model.effective_weights(rest_new, rest, weights=weights)
+        away = z_new - jnp.matmul(plain, z, precision="highest")
+        rows = plain + jnp.matmul(away, of_labels, precision="highest")
+        return jnp.where(jnp.any(plain != 0, axis=1)[:, None], rows, 0.0)
+
+    def data_support(
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        *,
+        prior: Prior | None = None,
+        weights: ArrayLike | None = None,
+    ) -> DataSupport:
+        """That of the smoother, in its columns."""
+        q, k = self._split(as_points("x_new", x_new))[1], self._split(as_points("x", x))[1]
+        return self.model.data_support(q, k, prior=prior, weights=weights)
+
+    def category_counts(self, dim: int) -> dict[int, int | None]:
+        """The columns of x that hold codes of categories, those of the smoother."""
+        rest = self._columns_of_model(dim)
+        return {rest[j]: count for j, count in self.model.category_counts(len(rest)).items()}
+
+    @property
+    def can_pad_rows(self) -> bool:
+        """Whether the smoother can."""
+        return self.model.can_pad_rows
+
+    def search_box(
+        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
+    ) -> tuple[Any, Any]:
+        """The box for a fit, as two models: that of the smoother, for its columns."""
+        box = self.model.search_box(x[:, self._columns_of_model(x.shape[1])], weights)
+        return with_bounds_of("model", self, box)
+
+    def _columns_of_model(self, dim: int) -> list[int]:
+        """Returns the columns of the smoother; `ValueError` unless all are among `dim`."""
+        rest = [column for column in range(dim) if column not in self.linear]
+        if max(self.linear) >= dim or not rest:
+            raise ValueError(
+                f"linear={self.linear} needs x with these columns, counted from 0, and others for "
+                f"the smoother; x has {dim} columns."
+            )
+        return rest
+
+    def _split(self, x: Float[Array, "n dim"]) -> tuple[Array, Array]:
+        """Returns the linear columns, and those of the smoother."""
+        rest = self._columns_of_model(x.shape[1])
+        return x[:, np.asarray(self.linear)], x[:, np.asarray(rest)]
+
+    def _coefficient_rows(
+        self, k: Float[Array, "n dim"], weights: Float[Array, " n"]
+    ) -> Float[Array, "linear n"]:
+        """Returns B, which maps labels to β; NaN where β is not identified."""
+        z, rest = self._split(k)
+        z = z - jnp.average(z, axis=0, weights=weights)[None, :]
+        smooth = self.model.effective_weights(rest, rest, weights=weights)
+        left_over = jnp.eye(len(k), dtype=k.dtype) - smooth
+        root = jnp.sqrt(weights)[:, None]
+        residuals = root * jnp.matmul(left_over, z, precision="highest")
+        basis, upper = jnp.linalg.qr(residuals)
+        size = jnp.sqrt(jnp.sum((root * z) ** 2, axis=0))
+        least = len(k) * jnp.finfo(k.dtype).eps * size
+        is_known = jnp.all(jnp.abs(jnp.diag(upper)) > least)
+        upper = jnp.where(is_known, upper, jnp.eye(len(upper), dtype=k.dtype))
+        right = jnp.matmul((basis * root).T, left_over, precision="highest")
+        found = jnp.linalg.solve(upper, right)
+        return jnp.where(is_known, found, jnp.nan)
+
+
+def _estimate(
+    model: PartiallyLinear,
+    weights: Array | None,
+    noise: str,
+    k: Float[Array, "n dim"],
+    v: Float[Array, "n out"],
+) -> LinearCoefficients:
+    """Returns β and its standard errors, from checked data; `v`: labels, one column."""
+    of_rows = jnp.ones(len(k)) if weights is None else jnp.asarray(weights)
+    of_rows = of_rows.astype(k.dtype)
+    has_weight = of_rows > 0
+    b = model._coefficient_rows(k, of_rows)
+    hat = model.hat_rows(k, k, of_rows)
+    y = v[:, 0] - jnp.mean(v)
+    residuals = y - jnp.matmul(hat, y, precision="highest")
+    inverse = jnp.where(has_weight, 1.0 / jnp.where(has_weight, of_rows, 1.0), 0.0)
+    norms = of_rows * jnp.matmul(hat**2, inverse, precision="highest")
+    expected = jnp.where(has_weight, 1.0 - 2.0 * jnp.diag(hat) + norms, 0.0)
+    if noise == "rows":
+        variance = residuals**2 / jnp.maximum(expected, jnp.finfo(k.dtype).eps ** 0.5)
+        variance = jnp.where(has_weight, variance, 0.0)
+    else:
+        variance = jnp.sum(of_rows * residuals**2) / jnp.sum(expected) * inverse
+    error = jnp.sqrt(jnp.matmul(b**2, variance, precision="highest"))
+    return LinearCoefficients(jnp.matmul(b, y, precision="highest"), error)
