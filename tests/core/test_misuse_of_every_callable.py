@@ -609,7 +609,7 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
     **of_class("PartiallyLinear", model=("model", MODEL), linear=("whole from 0", 0)),
     "PartiallyLinear.__call__": (
         PARTIALLY_LINEAR,
-        {"x_new": ("points", POINTS), "x": ("paired", POINTS), "y": ("paired", Y)},
+        OF_MODEL | {"x_new": ("points", POINTS), "x": ("paired", POINTS)},
     ),
     "PartiallyLinear.coefficients": (
         PARTIALLY_LINEAR.coefficients,
