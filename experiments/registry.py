@@ -16,6 +16,7 @@ from .benchmarks.regression import BenchRegression
 from .benchmarks.selection import BenchSelection
 from .benchmarks.sweeps import BenchSweep
 from .benchmarks.training import BenchTraining
+from .studies.additive import Additive
 from .studies.boundary import Boundary
 from .studies.cache import Cache
 from .studies.coverage import Coverage
@@ -41,7 +42,8 @@ from .studies.zoo import Zoo
 from .study import Study
 
 AnyStudy = Annotated[
-    BenchAttention
+    Additive
+    | BenchAttention
     | BenchGCV
     | BenchGPU
     | BenchLatency

@@ -12,6 +12,7 @@ from experiments.__main__ import main
 from experiments.benchmarks.peers import targets_of
 from experiments.benchmarks.regressors import Fitted, Prediction
 from experiments.registry import STUDIES
+from experiments.studies import additive
 from experiments.studies.boundary import predicted
 
 # f(x) = sin(2x + ½): its slope at 0, and its second derivatives at 0 and ½
@@ -214,6 +215,25 @@ def test_coverage_is_the_share_of_inputs_inside_the_band(run_study):
     width = {row["method"]: row["width"] for row in found["methods"]}
     assert width["naive"] < width["corrected"] < width["corrected, everywhere"]
     assert width["naive, everywhere"] < width["conformal"]
+
+
+def test_means_of_more_columns_are_their_formulas():
+    x = np.array([[0.25, 0.75, 0.5, 0.2, 0.4, 0.9]])
+    found = {name: additive.mean_of(name, x)[0] for name in additive.MEANS}
+    common = 10 * 0.2 + 5 * 0.4
+    product = 10 * math.sin(math.pi * 0.25 * 0.75)
+    expected = {"additive": 5.0 - 5.0, "product": product, "pure interaction": -5.0}
+    assert found == pytest.approx({name: common + value for name, value in expected.items()})
+
+
+@pytest.mark.slow
+def test_a_sum_of_curves_follows_an_additive_mean(run_study):
+    parts = "n=60", "dims=[5]", "data_sets=2", "test_rows=50"
+    rows = {row["mean"]: row for row in run_study("additive", *parts).summary["errors"]}
+    assert rows["additive"]["additive"] < 0.5 * rows["additive"]["boosted trees"]
+    assert rows["additive"]["additive"] < 0.5 * rows["additive"]["surface"]
+    # an interaction without effects along the columns is not followed: its sd is 2.5
+    assert rows["pure interaction"]["additive"] > 2.0
 
 
 @pytest.mark.slow
