@@ -365,7 +365,7 @@ OPTIONS = {
 }
 SKLEARN = {
     "kernel": ("choice", "gaussian"),
-    "order": ("whole from 0", 0),
+    "order": ("whole from 0?", 0),
     "iterations": ("natural", 1),
     "objective": ("choice?", "leave-one-out"),
     "lengthscale": ("positive?", None),

@@ -76,7 +76,8 @@ def test_unsupported_uses_are_refused(data, choice):
 def test_estimators_take_iterations(data, lengthscale):
     """With a lengthscale that is given, and one that is fitted."""
     x, y, q = data
-    estimator = KernelRegressor(iterations=3, objective="aicc", starts=1, lengthscale=lengthscale)
+    parts = {"iterations": 3, "objective": "aicc", "starts": 1, "lengthscale": lengthscale}
+    estimator = KernelRegressor(order=0, per_dimension=True, **parts)
     mean, sd = estimator.fit(x, y).predict(q, return_std=True)
     model = estimator.model_
     assert (model.model.order, model.iterations) == (0, 3)
