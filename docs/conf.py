@@ -28,6 +28,7 @@ extensions = [
 ]
 exclude_patterns = ["_build", "*.py", "extensions", "templates"]
 nitpicky = True
+nitpick_ignore = [("py:class", "eqx.AbstractVar")]  # of Equinox, whose pages are not linked
 
 # Markdown, and notebooks in py:percent, which run at each build: an error in one fails it
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]

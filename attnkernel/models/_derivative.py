@@ -58,10 +58,10 @@ class Derivative(eqx.Module):
     ```
     """
 
-    model: LocalSmoother
+    model: Any  # a `LocalSmoother`
     derivative: tuple[int, ...] = eqx.field(static=True)
 
-    def __init__(self, model: LocalSmoother, derivative: int | Sequence[int]):
+    def __init__(self, model: Any, derivative: int | Sequence[int]):
         require_instance("model", model, LocalSmoother, "ak.KernelRegression(ak.Gaussian(0.3))")
         self.model = model
         self.derivative = as_integer_tuple("derivative", derivative, 0)
