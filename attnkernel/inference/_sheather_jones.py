@@ -101,7 +101,7 @@ def sheather_jones(x: ArrayLike, *, kind: str = "ste") -> Float[Array, ""]:
 def _lengthscale(
     x: Float[Array, "n 1"], is_point: Bool[Array, " n"] | None, kind: str
 ) -> Float[Array, ""]:
-    """Returns the lengthscale of checked points; NaN where there is none."""
+    """Returns the lengthscale from valid points; NaN where the equation has no solution."""
     is_point = jnp.ones(len(x), bool) if is_point is None else is_point
 
     def solve(x: Array, is_point: Array) -> tuple[Array]:

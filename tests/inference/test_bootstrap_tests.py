@@ -201,7 +201,7 @@ def test_what_cannot_be_tested_is_refused(x64):
 
 @pytest.mark.slow
 def test_size_and_power_of_both(x64):
-    """Of 200 data sets under the hypothesis, a test of 5 % rejects 10; 2 to 20 with p > 0.998."""
+    """Rejections of 200 data sets at 5 %: 10 are expected under the hypothesis, 2 to 20 allowed."""
 
     def p_values(key):
         keys = jax.random.split(key, 3)

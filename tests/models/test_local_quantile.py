@@ -1,7 +1,6 @@
 """Local quantiles against linear programs (HiGHS), R's quantreg, and quantiles of order 0."""
 
 import itertools
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -113,15 +112,8 @@ def test_local_linear_quantiles_of_quantreg(x64):
 
 
 @pytest.mark.cli
+@pytest.mark.needs_r("quantreg")
 def test_the_table_is_what_quantreg_prints():
-    has_package = (
-        shutil.which("Rscript")
-        and not subprocess.run(
-            ["Rscript", "-e", "library(quantreg)"], capture_output=True, check=False
-        ).returncode
-    )
-    if not has_package:
-        pytest.skip("R or its package quantreg is not installed")
     command = ["Rscript", "--vanilla", str(HERE / "lprq.R"), str(CSV_FOLDER)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     kept, now = table((HERE / "lprq.csv").read_text()), table(done.stdout)

@@ -1,7 +1,6 @@
 """Robust regression against R's lowess and loess, statsmodels, the formula, and removal of rows."""
 
 import csv
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -83,9 +82,8 @@ def test_lowess_and_loess_of_r(x64, name, model):
 
 
 @pytest.mark.cli
+@pytest.mark.needs_r("stats")
 def test_the_table_is_what_r_prints():
-    if shutil.which("Rscript") is None:
-        pytest.skip("R is not installed")
     command = ["Rscript", "--vanilla", str(HERE / "lowess.R"), str(CSV_FOLDER)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     kept, now = (table(text) for text in ((HERE / "lowess.csv").read_text(), done.stdout))
