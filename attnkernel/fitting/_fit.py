@@ -85,11 +85,11 @@ def fit(
     **Arguments:**
 
     - `model`: any Equinox module called as `model(x_new, x, y, prior=...)`.
-    - `x`: inputs, shape (n, dim) or (n,); `y`: labels, shape (n,) or (n, out); n at least 3. A
-      density of x, such as `KernelDensity`, has no labels: leave y out. Or
+    - `x`: inputs, shape (n, dim) or (n,); `y`: labels, shape (n,) or (n, out); n at least 3. Or
       frames of pandas with the same index: the fit then knows the names of their columns, also in
       kernels such as `ak.Gaussian(2.0).on("temperature")`, and predicts for frames. Columns of
-      categories are fitted as their codes, from 0.
+      categories are fitted as their codes, from 0. A density, such as `KernelDensity`, has no
+      labels: leave y out.
     - `objective`: `LeaveOneOut()` (default), `HoldOut(h)`, or your own `Objective`.
     - `optimizer`: any optax optimiser. Default: the search, for deterministic objectives only.
     - `steps`: the number of steps, at most. Required with `optimizer`. Default of the search: 100,

@@ -6,7 +6,7 @@ rows: the median of several interleaved rounds.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -23,8 +23,9 @@ from ..run import Run
 from ..study import Keys, load
 from .benchmark import Benchmark, Results
 from .driver import Case
-from .regressors import BOTH, KERNEL_REGRESSOR, OURS, Prediction, Regressor, regressors
-from .reports import target
+from .peers_targets import CLOSE, targets_of
+from .regressor import Prediction, Regressor
+from .regressors import OURS, regressors
 from .scikit_learn_data import ScikitLearn
 
 Contender = Literal[
@@ -40,10 +41,7 @@ Contender = Literal[
     "ridge",
     "fastlowess",
 ]
-CLOSE = 1.01  # errors within one hundredth count as equal
 MARKERS = "oPs^Dv*Xhdp"
-SIMPLE = ("neighbours", "ridge")
-LESS_R_SQUARED = -0.01  # than the better of these, at least
 
 
 class Peers(Benchmark):
@@ -268,42 +266,3 @@ def label(part: Bundled | ScikitLearn) -> str:
     if isinstance(part, ScikitLearn) or part.x is None:
         return part.name
     return f"{part.name} {part.x if isinstance(part.x, str) else ','.join(part.x)}"
-
-
-def targets_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Targets of each of ours: the error over the minimum, and the speed against peers; for
-    `KernelRegressor` R² against ridge and neighbours.
-
-    The peer of a data set is the slowest one whose error is within one hundredth of ours.
-    """
-    targets = []
-    for name in BOTH:
-        ours = [row for row in rows if name in row["folds"]]
-        if not ours:
-            continue
-        error = {row["data"]: row["folds"][name]["over_best"] for row in ours}
-        faster = {}
-        for row in ours:
-            folds, median = row["folds"], row["median"]
-            equals = {
-                other: median[other] / median[name]
-                for other, found in folds.items()
-                if other not in OURS and found["error"] <= CLOSE * folds[name]["error"]
-            }
-            if equals:
-                slowest = max(equals, key=lambda other: equals[other])
-                faster[f"{row['data']}, {slowest}"] = equals[slowest]
-        targets += [
-            target(f"{name}: error over the minimum", CLOSE, error, at_most=True),
-            target(f"{name}: seconds over its own, slowest with an equal error", 10.0, faster),
-        ]
-    less = {}
-    for row in rows:
-        r_squared = {name: folds["r_squared"] for name, folds in row["folds"].items()}
-        simple = [r_squared[name] for name in SIMPLE if name in r_squared]
-        if KERNEL_REGRESSOR in r_squared and len(simple) == len(SIMPLE):
-            less[row["data"]] = r_squared[KERNEL_REGRESSOR] - max(simple)
-    if less:
-        title = f"{KERNEL_REGRESSOR}: R² less that of the better of {' and '.join(SIMPLE)}"
-        targets.append(target(title, LESS_R_SQUARED, less))
-    return targets

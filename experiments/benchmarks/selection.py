@@ -23,7 +23,8 @@ from ..run import Run
 from ..study import Keys
 from .benchmark import Benchmark, Results
 from .driver import Case, available
-from .regressors import Regressor, hessband, kerneljax, statsmodels
+from .regressor import Regressor
+from .regressors import hessband, kerneljax, statsmodels
 from .reports import number, ratios, target
 from .small_samples import SAMPLE_SIZES, Select, count_all
 

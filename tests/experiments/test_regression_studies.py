@@ -9,8 +9,8 @@ import pytest
 from paths import CONFIGS
 
 from experiments.__main__ import main
-from experiments.benchmarks.peers import targets_of
-from experiments.benchmarks.regressors import Fitted, Prediction
+from experiments.benchmarks.peers_targets import targets_of
+from experiments.benchmarks.regressor import Fitted, Prediction
 from experiments.registry import STUDIES
 from experiments.studies import additive
 from experiments.studies.boundary import predicted
