@@ -1,6 +1,7 @@
 """Linear smoothers that compute their hat matrix, for a few thousand rows."""
 
 import abc
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -78,23 +79,25 @@ class DenseSmoother(LinearSmoother):
         weights: ArrayLike | None = None,
     ) -> tuple[Array, Array, DataSupport]:
         """Predictions, `prediction_variance` and `data_support`, from the same weights."""
-        q, k, v = read_data(x_new, x, y, weights)
-        rows = self.effective_weights(q, k, weights=weights)
-        out = _apply(rows, v)
-        squares = jnp.matmul(rows**2, as_real_array("variance", variance), precision="highest")
-        support = self.data_support(q, k, weights=weights)
-        return (out[:, 0] if np.ndim(y) == 1 else out), squares, support
+        return self._with_weights(x_new, x, y, variance, weights)[1:]
 
     def fitted_with_variance(
         self, x: ArrayLike, y: ArrayLike, variance: ArrayLike, *, weights: ArrayLike | None = None
     ) -> tuple[Array, Float[Array, " n"], Array, DataSupport]:
         """`fitted_and_leverage`, `prediction_variance` and `data_support`, from the same L."""
-        _, k, v = read_data(x, x, y, weights)
-        rows = self.effective_weights(k, k, weights=weights)
+        rows, out, squares, support = self._with_weights(x, x, y, variance, weights)
+        return out, jnp.diag(rows), squares, support
+
+    def _with_weights(
+        self, x_new: ArrayLike, x: ArrayLike, y: ArrayLike, variance: ArrayLike, weights: Any
+    ) -> tuple[Array, Array, Array, DataSupport]:
+        """Returns the weights L, and the results of `predict_with_variance` from them."""
+        q, k, v = read_data(x_new, x, y, weights)
+        rows = self.effective_weights(q, k, weights=weights)
         out = _apply(rows, v)
         squares = jnp.matmul(rows**2, as_real_array("variance", variance), precision="highest")
-        support = self.data_support(k, k, weights=weights)
-        return (out[:, 0] if np.ndim(y) == 1 else out), jnp.diag(rows), squares, support
+        support = self.data_support(q, k, weights=weights)
+        return rows, (out[:, 0] if np.ndim(y) == 1 else out), squares, support
 
     def _check_inputs(self, q: Float[Array, "m dim"], k: Float[Array, "n dim"]) -> None:
         """Raises `ValueError` for too many rows, or invalid codes of categories."""
