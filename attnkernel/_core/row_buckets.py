@@ -34,26 +34,30 @@ def bucket_size(rows: int) -> int:
 
 
 def pad_rows(
-    x: Array, y: Array, weights: Array | None, *others: Array
+    x: Array, y: Array, weights: Array | None, *others: Array, axis: int = 0
 ) -> tuple[Array, Array, Array | None, *tuple[Array, ...]]:
     """Returns inputs, labels and weights, padded by rows of weight 0, and other arrays, each with
     its last row repeated. For arrays of one device: on the host, which compiles nothing.
 
-    Without weights, the given rows have the weight True and the others False.
+    Without weights, the given rows have the weight True and the others False. `axis`: that of the
+    rows of all arrays but the weights, whose last axis it is.
     """
-    n, padded_weights = len(x), weights
+    n, padded_weights = x.shape[axis], weights
     if 0 < n <= MAX_PADDED_ROWS:
         given = np.ones(n, bool) if weights is None else np.asarray(weights)
-        padded_weights = np.zeros(bucket_size(n), given.dtype)
-        padded_weights[:n] = given
-    more_x, more_y, *more = [_repeat_last_row(array) for array in (x, y, *others)]
+        padded_weights = np.zeros((*given.shape[:-1], bucket_size(n)), given.dtype)
+        padded_weights[..., :n] = given
+    more_x, more_y, *more = [_repeat_last_row(array, axis) for array in (x, y, *others)]
     return put_like(x, (more_x, more_y, padded_weights, *more))  # each call takes 30 µs
 
 
-def _repeat_last_row(array: Array) -> Array | np.ndarray:
-    """Returns the array with its last row repeated up to the `bucket_size`."""
-    n, size = len(array), bucket_size(len(array))
-    return array if size == n else np.asarray(array)[np.minimum(np.arange(size), n - 1)]
+def _repeat_last_row(array: Array, axis: int) -> Array | np.ndarray:
+    """Returns the array with its last row along an axis repeated up to the `bucket_size`."""
+    n = array.shape[axis]
+    size = bucket_size(n)
+    if size == n:
+        return array
+    return np.take(np.asarray(array), np.minimum(np.arange(size), n - 1), axis)
 
 
 def cut_rows(tree: Any, rows: int) -> Any:

@@ -5,12 +5,13 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from .._core.arrays import as_points, as_real_array
+from .._core.host_arrays import as_numpy_if_concrete, index_on_host, namespace_of, to_jax
 from .._core.validation import require_key
 from ..objectives._objective import Objective
 from ._checkpoints import Checkpoints
@@ -77,14 +78,14 @@ def fit_many(
     options = options.with_defaults(model, objective, x.shape[-2])
     fits = _count_fits(in_axes, model=model, data=(x, y), objective=objective, key=key)
     if key is None:
-        options = options._replace(key=jnp.broadcast_to(jax.random.PRNGKey(0), (fits, 2)))
+        options = options._replace(key=jax.device_put(np.zeros((fits, 2), np.uint32)))
     of_model, of_data, of_objective = (eqx.if_array(0) if axis == 0 else None for axis in in_axes)
     axes = Problem._make((of_model, of_data, of_data, of_objective, eqx.if_array(0)))
     driver = minimise if optimizer is None else train
     outcome = driver(model, Data(x, y, objective.comparable()), options, axes)
-    leaves = jax.tree.leaves(outcome.objective)  # with a leading axis of fits
-    given = jax.tree.unflatten(jax.tree.structure(objective), leaves)  # with its own functions
-    return warn_if_no_optimum(Fit(*outcome._replace(objective=given), x, y))
+    if in_axes[2] is None:
+        objective = _repeated(objective, fits)
+    return warn_if_no_optimum(Fit(*outcome._replace(objective=objective), x, y))
 
 
 def _axes_of_arguments(in_axes: Any) -> tuple[int | None, int | None, int | None]:
@@ -117,8 +118,18 @@ def _validated_data(model: Any, x: Any, y: Any, *, is_batched: bool) -> tuple[Ar
             f"and y {y.shape}."
         )
     for member in range(len(x)):
-        require_fittable(model, x[member], y[member])
+        require_fittable(model, index_on_host(x, member), index_on_host(y, member))
     return x, y
+
+
+def _repeated(objective: Objective, fits: int) -> Objective:
+    """Returns an objective whose arrays have a leading axis of fits, all of them equal."""
+    arrays, rest = eqx.partition(objective, eqx.is_array)
+    repeated = jax.tree.map(
+        lambda leaf: namespace_of(leaf).broadcast_to(leaf, (fits, *leaf.shape)),
+        as_numpy_if_concrete(arrays),
+    )
+    return eqx.combine(to_jax(repeated), rest)
 
 
 def _count_fits(in_axes: tuple[int | None, ...], **parts: Any) -> int:

@@ -65,20 +65,23 @@ def build_problem(
 ) -> tuple[PyTree, Problem]:
     """Returns the free variables of all starts (of all fits), and the problem to minimise.
 
-    `axes` gives the batched axes of several fits; None: there is one fit. Its rows are sorted by
-    input, and padded where model and objective allow it. Outside `jit` its free variables and its
-    box are NumPy arrays, and nothing is compiled.
+    `axes` gives the batched axes of several fits; None: there is one fit. Rows are padded where
+    model and objective allow it. Those of one fit are sorted by input, and outside `jit` its free
+    variables and its box are NumPy arrays, and nothing is compiled.
     """
-    space = options.space
-    if axes is not None:
+    space, objectives = options.space, None
+    if axes is None and not data.objective.is_stochastic:
+        data = Data(*sorted_by_input(*data))
+    if axes is not None and axes.objective is not None:
         assert options.key is not None
-        z, box = _spread_starts_of_fits(model, data.x, options.key, space, axes)
+        objectives = len(options.key)
+    if is_on_one_device(options.key, options.bounds):
+        data = Data(*pad_data(model, *data, objectives))
+    x, weights = data.x, data.objective.weights
+    if axes is not None:
+        z, box = _spread_starts_of_fits(model, x, weights, options.key, space, axes)
     else:
-        if not data.objective.is_stochastic:
-            data = Data(*sorted_by_input(*data))
-        if is_on_one_device(options.key, options.bounds):
-            data = Data(*pad_data(model, *data))
-        x, weights, params = data.x, data.objective.weights, eqx.filter(model, space.trainable)
+        params = eqx.filter(model, space.trainable)
         if is_on_host(model, x, weights, options.bounds):
             x, weights, params = as_numpy_if_concrete((x, weights, params))
         z, box = _spread_starts(model, params, x, weights, space)
@@ -87,18 +90,19 @@ def build_problem(
 
 @eqx.filter_jit
 def _spread_starts_of_fits(
-    model: Any, x: Array, keys: Array, space: Space, axes: Problem
+    model: Any, x: Array, weights: Array | None, keys: Any, space: Space, axes: Problem
 ) -> tuple[PyTree, Box | None]:
     """Returns the free variables of all starts of all fits, and the boxes of the fits.
 
-    `keys`: one for each fit, which tell how many there are; `space`: bounds, number of starts and
-    trainable leaves; `axes`: the batched axes of the fits.
+    `weights`: of rows; `keys`: one for each fit, which tell how many there are; `space`: bounds,
+    number of starts and trainable leaves; `axes`: the batched axes of the fits.
     """
 
-    def spread(model: Any, x: Array, _: Array) -> tuple[PyTree, Box | None]:
-        return _spread_starts(model, eqx.filter(model, space.trainable), x, None, space)
+    def spread(model: Any, x: Array, weights: Array | None, _: Array) -> tuple[PyTree, Box | None]:
+        return _spread_starts(model, eqx.filter(model, space.trainable), x, weights, space)
 
-    return eqx.filter_vmap(spread, in_axes=(axes.frozen, axes.x, 0))(model, x, keys)
+    in_axes = (axes.frozen, axes.x, axes.objective, 0)
+    return eqx.filter_vmap(spread, in_axes=in_axes)(model, x, weights, keys)
 
 
 def _spread_starts(

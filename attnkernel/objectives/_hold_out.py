@@ -1,21 +1,23 @@
 """Masked hold-out: the error at random rows, predicted from all others."""
 
+import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._core.host_arrays import is_concrete
+from .._core.regression_data import is_positive
 from .._core.validation import as_integer, as_integer_tuple
 from ..priors import HeldOut
 from ._objective import Validation
 
-MAX_ROWS_OF_ONE_SORT = 1625  # up to which `jax.random.permutation` sorts once
+MAX_ROWS_OF_ONE_SORT = 1625  # `jax.random.permutation` sorts r times up to about 1625.5 ** r rows
 
 
 class HoldOut(Validation):
@@ -92,6 +94,12 @@ class HoldOut(Validation):
                 f"Hold out between 1 and {n - 1} of them; a tenth is {max(1, n // 10)}."
             )
 
+    @property
+    def can_pad_rows(self) -> bool:
+        """Whether the score is one of the library's, and random bits of rows do not depend on
+        their number, as before JAX 0.5 (`jax_threefry_partitionable`)."""
+        return self._has_own_score() and cast(Any, jax.config).jax_threefry_partitionable
+
     def __call__(
         self,
         model: Any,
@@ -107,8 +115,9 @@ class HoldOut(Validation):
                 f"size must be one number of rows for one fit; got {np.shape(self.size)} of them. "
                 f"ak.fit_many takes several."
             )
-        n = x.shape[0]
-        rows, scored = draw_rows(key, n, self.at_most), jnp.arange(self.at_most) < self.size
+        n, counted = x.shape[0], None if self.weights is None else is_positive(self.weights)
+        rows = draw_rows(key, n, self.at_most, counted)
+        scored = jnp.arange(self.at_most) < self.size
         held_out = jnp.zeros(n, bool).at[rows].set(scored)
         predicted = model(x[rows], x, y, prior=HeldOut(held_out), **self.weight_kwargs())
         weights = scored if self.weights is None else scored * self.weights[rows]
@@ -123,14 +132,33 @@ class HoldOut(Validation):
         return jnp.sum(weights * scores) / jnp.where(total > 0, total, 1.0)
 
 
-def draw_rows(key: PRNGKeyArray, n: int, h: int) -> Int[Array, " h"]:
+def draw_rows(
+    key: PRNGKeyArray, n: int, h: int, is_counted: Bool[Array, " n"] | None = None
+) -> Int[Array, " h"]:
     """Returns the first h entries of `jax.random.permutation(key, n)`; for h = 1 without sorting.
+
+    With `is_counted`, of a permutation of these rows: with partitionable keys the one that the
+    same key gives without the others. If h is larger than their number, others follow.
 
     The permutation sorts the rows by random bits, so that its first row is where the bits are
     smallest. Up to `MAX_ROWS_OF_ONE_SORT` rows it sorts once, which takes two thirds of the time
     of a training step.
     """
-    if h == 1 and n <= MAX_ROWS_OF_ONE_SORT:
-        bits = jax.random.bits(jax.random.split(key)[1], (n,), jnp.uint32)
-        return jnp.argmin(bits, keepdims=True)
-    return jax.random.permutation(key, n)[:h]
+    is_first_alone = h == 1 and n <= MAX_ROWS_OF_ONE_SORT
+    if is_counted is None:
+        if is_first_alone:
+            bits = jax.random.bits(jax.random.split(key)[1], (n,), jnp.uint32)
+            return jnp.argmin(bits, keepdims=True)
+        return jax.random.permutation(key, n)[:h]
+    largest = np.uint32(2**32 - 1)
+    of_one_sort = float(largest) ** (1 / 3)
+    rows, count, rank = jnp.arange(n), jnp.sum(is_counted), jnp.cumsum(is_counted) - 1
+    for sorts in range(math.ceil(math.log(max(2, n), of_one_sort))):
+        key, subkey = jax.random.split(key)
+        bits = jnp.where(is_counted, jax.random.bits(subkey, (n,), jnp.uint32)[rank], largest)
+        if is_first_alone:
+            return jnp.argmin(bits, keepdims=True)
+        _, ordered = jax.lax.sort_key_val(bits, rows)
+        rows = jnp.where(count > of_one_sort**sorts, ordered, rows) if sorts else ordered
+        is_counted, rank = jnp.arange(n) < count, jnp.arange(n)  # counted rows are first now
+    return rows[:h]

@@ -20,7 +20,7 @@ from ..losses import CheckLoss, absolute_error, squared_error
 from ._scores import default_score, log_score
 
 
-def _as_row_weights(weights: ArrayLike | None) -> Float[Array, " n"] | None:
+def _as_row_weights(weights: ArrayLike | None) -> Float[Array, "*fits n"] | None:
     """Returns the weights as a checked array, or None; `ValueError` for a frame of pandas."""
     if weights is None:
         return None
@@ -53,7 +53,7 @@ class Objective(eqx.Module):
     **Raises:** `ValueError` for weights that are negative, not finite, or all 0.
     """
 
-    weights: Float[Array, " n"] | Bool[Array, " n"] | None = eqx.field(
+    weights: Float[Array, "*fits n"] | Bool[Array, "*fits n"] | None = eqx.field(
         default=None, kw_only=True, converter=_as_row_weights
     )
     is_stochastic: ClassVar[bool]
@@ -90,9 +90,12 @@ class Objective(eqx.Module):
         if not given:
             return self
         where = lambda objective: [getattr(objective, name) for name in given]  # noqa: E731
-        return eqx.tree_at(where, self, [index_on_host(part, rows) for part in where(self)])
+        chosen = [index_on_host(part, (..., rows)) for part in where(self)]
+        return eqx.tree_at(where, self, chosen)
 
-    def with_weights(self, weights: Float[Array, " n"] | Bool[Array, " n"]) -> "Objective":
+    def with_weights(
+        self, weights: Float[Array, "*fits n"] | Bool[Array, "*fits n"]
+    ) -> "Objective":
         """Returns the objective with these row weights."""
         where = lambda objective: objective.weights  # noqa: E731
         return eqx.tree_at(where, self, weights, is_leaf=lambda leaf: leaf is None)

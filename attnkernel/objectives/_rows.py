@@ -32,21 +32,28 @@ def sorted_by_input(
 
 
 def pad_data(
-    model: Any, x: Float[Array, "n dim"], y: Array, objective: Objective
-) -> tuple[Float[Array, "rows dim"], Array, Objective]:
+    model: Any,
+    x: Float[Array, "*batch n dim"],
+    y: Float[Array, "*rows"],
+    objective: Objective,
+    objectives: int | None = None,
+) -> tuple[Float[Array, "*batch rows dim"], Float[Array, "*padded"], Objective]:
     """Returns data with rows of weight 0 appended, up to a `bucket_size`.
 
-    Unchanged where the model or the objective may read such rows, and inside `jit`.
+    Unchanged where the model or the objective may read such rows, and inside `jit`. `objectives`:
+    how many are stacked along the leading axis of the arrays of `objective`; None: it is one.
     """
     can_pad = isinstance(model, Smoother) and model.can_pad_rows and objective.can_pad_rows
     if not (can_pad and is_on_one_device(model, x, y, objective)):
         return x, y, objective
-    n = len(x)
-    x, y, weights = pad_rows(x, y, objective.weights)
+    axis, n = x.ndim - 2, x.shape[-2]
+    x, y, weights = pad_rows(x, y, objective.weights, axis=axis)
     if weights is None:
         return x, y, objective
-    if len(x) > n:
-        objective = objective.with_rows(np.minimum(np.arange(len(x)), n - 1))
+    if x.shape[-2] > n:
+        objective = objective.with_rows(np.minimum(np.arange(x.shape[-2]), n - 1))
+    if objectives is not None and objective.weights is None:
+        weights = jax.device_put(np.tile(np.asarray(weights), (objectives, 1)))
     return x, y, objective.with_weights(weights)
 
 
