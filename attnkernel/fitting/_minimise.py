@@ -48,7 +48,7 @@ def minimise(model: Any, data: Data, options: Options, axes: Problem | None = No
         return _outcome_of_fits(begin, end, history, problem, axes, False)
     searched, without_slope = _search_one_fit(searches, data)
     begin, end, history = as_numpy_if_concrete(searched)
-    return _collect(begin, end, history, problem, without_slope)
+    return _collect_searches(begin, end, history, problem, without_slope)
 
 
 def prepare_searches(
@@ -94,14 +94,14 @@ def _outcome_of_fits(
     """Returns the `Outcome` of searches that all took all steps, of one fit or of several.
 
     `axes`: the batched axes of fits; `implicit`: whether the best model has the derivatives of a
-    minimiser; other arguments as for `_collect`.
+    minimiser; other arguments as for `_collect_searches`.
     """
 
     def finish(begin: PyTree, end: Bfgs, history: History, problem: Problem) -> Outcome:
         without_slope = None
         if problem.box is not None:  # a single start may have begun at the minimum itself
             without_slope = find_unmoved(begin, end, problem.box, jnp) & (len(end.loss) > 1)
-        out = _collect(begin, end, history, problem, without_slope)
+        out = _collect_searches(begin, end, history, problem, without_slope)
         if not implicit:
             return out
         best = jnp.argmin(jnp.where(jnp.isfinite(out.starts.loss), out.starts.loss, jnp.inf))
@@ -111,7 +111,7 @@ def _outcome_of_fits(
     return vmap_over_fits(finish, axes, 3)(begin, end, history, problem)
 
 
-def _collect(
+def _collect_searches(
     begin: PyTree, end: Bfgs, history: History, problem: Problem, without_slope: Any
 ) -> Outcome:
     """Returns the `Outcome` of the searches of one fit; nothing is compiled if they are NumPy.

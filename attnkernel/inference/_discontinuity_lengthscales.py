@@ -42,11 +42,11 @@ def select_lengthscales(
     `rows`: in units of their standard deviation, the cutoff at 0; `sides`: below, and from it on.
     """
     cutoff = jnp.zeros((), rows.x.dtype)
-    reach = jax.vmap(lambda side: _reach(rows, side))(sides)
-    longest, shortest = jnp.max(reach), _shortest(rows, sides)
-    pilot = jnp.maximum(jnp.minimum(_pilot(rows, kernel), longest), shortest)
+    reach = jax.vmap(lambda side: _find_farthest(rows, side))(sides)
+    longest, shortest = jnp.max(reach), _find_shortest(rows, sides)
+    pilot = jnp.maximum(jnp.minimum(_pilot_lengthscale(rows, kernel), longest), shortest)
     of_pilot = jax.vmap(lambda side: kernel_weights(rows, side, cutoff, kernel, pilot))(sides)
-    noise = jax.vmap(lambda weights: _noise(rows, weights))(of_pilot)
+    noise = jax.vmap(lambda weights: _estimate_variances(rows, weights))(of_pilot)
 
     def step(terms: int, power: int, of_bias: Float[Array, "2"], regularised: bool) -> Array:
         """Returns the lengthscale of coefficient ν = `power` of fits of order o = `terms`.
@@ -65,7 +65,7 @@ def select_lengthscales(
             bias = math.sqrt(left) * constant * jnp.sum(last * rows.y[:, 0])
             if not regularised:
                 return _Step(variance, bias, jnp.zeros_like(bias))
-            spread = jnp.sum(last**2 * _noise(rows, weights))
+            spread = jnp.sum(last**2 * _estimate_variances(rows, weights))
             return _Step(variance, bias, 3 * left * constant**2 * spread)
 
         found = jax.vmap(of_side)(sides, of_pilot, noise, of_bias)
@@ -80,17 +80,17 @@ def select_lengthscales(
     return step(p, 0, jnp.stack([b, b]), True), b
 
 
-def _noise(rows: Rows, weights: Float[Array, " n"]) -> Float[Array, " n"]:
+def _estimate_variances(rows: Rows, weights: Float[Array, " n"]) -> Float[Array, " n"]:
     """Returns estimated variances of the labels of rows with weight, matched among them."""
     return matched_residuals(rows, weights > 0)[:, 0] ** 2
 
 
-def _reach(rows: Rows, side: Bool[Array, " n"]) -> Float[Array, ""]:
+def _find_farthest(rows: Rows, side: Bool[Array, " n"]) -> Float[Array, ""]:
     """Returns the largest distance of a row of the side to the cutoff."""
     return jnp.max(jnp.where(side, jnp.abs(rows.x), 0.0))
 
 
-def _shortest(rows: Rows, sides: Bool[Array, "2 n"]) -> Float[Array, ""]:
+def _find_shortest(rows: Rows, sides: Bool[Array, "2 n"]) -> Float[Array, ""]:
     """Returns the least lengthscale of the first steps: 0, or where inputs are repeated the
     distance within which either side has ten different ones."""
     counts = jnp.sum(sides.astype(int), axis=1)
@@ -104,7 +104,7 @@ def _shortest(rows: Rows, sides: Bool[Array, "2 n"]) -> Float[Array, ""]:
     return jnp.where(is_repeated, jnp.max(ends), 0.0)
 
 
-def _pilot(rows: Rows, kernel: type[Compact]) -> Float[Array, ""]:
+def _pilot_lengthscale(rows: Rows, kernel: type[Compact]) -> Float[Array, ""]:
     """Returns the lengthscale of the fits that estimate variances: c min(σ, IQR/1.349) n^(-1/5).
 
     σ is 1, and n counts different inputs. A quartile between two rows is their mean.

@@ -99,31 +99,37 @@ class Discontinuity(eqx.Module):
         design = "sharp" if self.first_stage is None else "fuzzy"
         shape = f"order {self.order}, {self.kernel.__name__}"
         lines = [
-            ("regression discontinuity", f"{design}, at {_text(self.cutoff)}; {shape}"),
+            ("regression discontinuity", f"{design}, at {_number_text(self.cutoff)}; {shape}"),
             ("estimate", _with_error(self.estimate, self.conventional_error)),
             ("bias-corrected", _with_error(self.corrected, self.standard_error)),
-            (f"{100 * self.level:.4g} % interval", f"{_text(self.lower)} to {_text(self.upper)}"),
+            (
+                f"{100 * self.level:.4g} % interval",
+                f"{_number_text(self.lower)} to {_number_text(self.upper)}",
+            ),
             ("p value of no jump", f"{float(self.p_value):.3g}"),
-            ("lengthscales h, b", f"{_text(self.lengthscale)}, {_text(self.bias_lengthscale)}"),
+            (
+                "lengthscales h, b",
+                f"{_number_text(self.lengthscale)}, {_number_text(self.bias_lengthscale)}",
+            ),
             ("rows", _pair_text(self.rows)),
             ("different inputs", _pair_text(self.distinct)),
             ("rows within h", _pair_text(self.rows_within)),
             ("rows within b", _pair_text(self.bias_rows_within)),
         ]
         if self.first_stage is not None:
-            lines.insert(5, ("jump of the treatment", _text(self.first_stage)))
+            lines.insert(5, ("jump of the treatment", _number_text(self.first_stage)))
         wide = max(len(name) for name, _ in lines)
         return "\n".join(f"{name:<{wide}}  {value}" for name, value in lines)
 
 
-def _text(value: Array) -> str:
+def _number_text(value: Array) -> str:
     """Returns a number with six digits."""
     return f"{float(value):.6g}"
 
 
 def _with_error(value: Array, error: Array) -> str:
     """Returns a number with its standard error."""
-    return f"{_text(value)} (standard error {_text(error)})"
+    return f"{_number_text(value)} (standard error {_number_text(error)})"
 
 
 def _pair_text(pair: Array) -> str:

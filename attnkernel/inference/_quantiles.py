@@ -80,7 +80,7 @@ def quantiles(
     require_finite("x_new", at)
     weight_kwargs, *arrays = padded_rows(fit, at)
     parts = (model, weight_kwargs.get("weights"))
-    compute = _polynomial_quantiles if is_polynomial else _quantiles
+    compute = _polynomial_quantiles if is_polynomial else _weighted_quantiles
     return cut_rows(jit_if_pure(compute, parts, *arrays, p, is_forward=True), len(at))
 
 
@@ -92,7 +92,7 @@ def _polynomial_quantiles(
     y: Float[Array, " n"],
     p: Float[Array, " levels"],
 ) -> Float[Array, "m levels"]:
-    """Returns `_quantiles` by local polynomials."""
+    """Returns `_weighted_quantiles` by local polynomials."""
     prior = with_weights(None, row_weights, x)
 
     def of_level(level: Float[Array, ""]) -> Float[Array, " m"]:
@@ -102,7 +102,7 @@ def _polynomial_quantiles(
     return jax.lax.map(of_level, p).T
 
 
-def _quantiles(
+def _weighted_quantiles(
     model: LinearSmoother,
     row_weights: Array | None,
     q: Float[Array, "m dim"],

@@ -84,13 +84,13 @@ def relevance_test(
     if fit.y.ndim != 1:
         raise ValueError(f"The test is of one label per row; y has shape {fit.y.shape}.")
     place, name = _find_column(fit, column)
-    levels = _levels(fit, place)
+    levels = _find_categories(fit, place)
     if reselect:
         _require_pairwise_kernel(fit.model)
     weight_kwargs, _, x, y = padded_rows(fit)
     parts = (fit.model, weight_kwargs, levels, reselect, draws, key)
     number = jax.device_put(np.asarray(place))
-    found = jit_if_pure(_statistics, (*parts, number), x, y, is_forward=True)
+    found = jit_if_pure(_compute_statistics, (*parts, number), x, y, is_forward=True)
     statistic, p_value, samples = found
     if is_concrete(statistic) and not np.any(np.append(samples, statistic) > 0):
         raise ValueError(
@@ -117,7 +117,7 @@ def _find_column(fit: Fit, column: int | str) -> tuple[int, str]:
     return place, names[place]
 
 
-def _levels(fit: Fit, column: int) -> Float[Array, " levels"] | None:
+def _find_categories(fit: Fit, column: int) -> Float[Array, " levels"] | None:
     """Returns the categories of a column that the rows have, sorted; None for quantities."""
     counts = fit.model.category_counts(fit.x.shape[1])
     if column not in counts:
@@ -147,7 +147,7 @@ def _require_pairwise_kernel(model: LinearSmoother) -> None:
         )
 
 
-def _statistics(
+def _compute_statistics(
     model: LinearSmoother,
     weight_kwargs: dict[str, Any],
     levels: Float[Array, " levels"] | None,

@@ -189,7 +189,7 @@ def _plug_in_lengthscale(
     points = x[:, None]
     fixed = {"rule": Softmax(), "method": Auto()}
 
-    variance, theta_24 = _quartics(x, y)
+    variance, theta_24 = _estimate_from_quartics(x, y)
     constant = jnp.where(theta_24 > 0, 15.0 / 16.0, 3.0 / 8.0) / math.sqrt(math.pi)
     of_curvature = kernel((constant * variance / (jnp.abs(theta_24) * n)) ** (1 / 7))
     cubics = local_polynomial(points, points, y[:, None], kernel=of_curvature, order=3, **fixed)
@@ -207,7 +207,7 @@ def _plug_in_lengthscale(
     return width * (variance / (2.0 * math.sqrt(math.pi) * theta_22 * n)) ** 0.2
 
 
-def _quartics(
+def _estimate_from_quartics(
     x: Float[Array, " n"], y: Float[Array, " n"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Returns the noise variance σ² and θ24, the mean of m″ m⁗, from quartic fits in blocks.

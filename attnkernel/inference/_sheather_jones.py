@@ -88,7 +88,7 @@ def sheather_jones(x: ArrayLike, *, kind: str = "ste") -> Float[Array, ""]:
     given, is_point = points, None
     if is_on_one_device(points):
         given, _, is_point = pad_rows(points, points, None)
-    found = _lengthscale(given, is_point, kind)
+    found = _compute_lengthscale(given, is_point, kind)
     if is_concrete(found) and not (np.isfinite(found) and float(found) > 0):
         raise ValueError(
             "x has too many points at few places: no lengthscale solves the equation of Sheather "
@@ -98,21 +98,23 @@ def sheather_jones(x: ArrayLike, *, kind: str = "ste") -> Float[Array, ""]:
 
 
 @eqx.filter_jit
-def _lengthscale(
+def _compute_lengthscale(
     x: Float[Array, "n 1"], is_point: Bool[Array, " n"] | None, kind: str
 ) -> Float[Array, ""]:
     """Returns the lengthscale from valid points; NaN where the equation has no solution."""
     is_point = jnp.ones(len(x), bool) if is_point is None else is_point
 
     def solve(x: Array, is_point: Array) -> tuple[Array]:
-        return (_solve(x[:, 0], is_point.astype(bool), kind),)
+        return (_solve_equation(x[:, 0], is_point.astype(bool), kind),)
 
     if x.dtype == jnp.float64:
         return solve(x, is_point)[0]
     return in_float64(solve, x, is_point)[0]
 
 
-def _solve(x: Float[Array, " n"], is_point: Bool[Array, " n"], kind: str) -> Float[Array, ""]:
+def _solve_equation(
+    x: Float[Array, " n"], is_point: Bool[Array, " n"], kind: str
+) -> Float[Array, ""]:
     """Returns the lengthscale, in float64."""
     n = jnp.sum(is_point).astype(x.dtype)
     low = jnp.min(jnp.where(is_point, x, jnp.inf))
@@ -132,10 +134,10 @@ def _solve(x: Float[Array, " n"], is_point: Bool[Array, " n"], kind: str) -> Flo
         return extent * best((2.394 / (n * of_psi_6)) ** (1 / 7))
     factor = 1.357 * (psi(4, 1.24 * scale * n ** (-1 / 7)) / of_psi_6) ** (1 / 7)
     excess = lambda length: best(factor * length ** (5 / 7)) - length  # noqa: E731
-    return extent * _root(excess, 0.1 * longest, longest)
+    return extent * _find_root(excess, 0.1 * longest, longest)
 
 
-def _root(
+def _find_root(
     function: Callable[[Array], Array], lower: Float[Array, ""], upper: Float[Array, ""]
 ) -> Float[Array, ""]:
     """Returns a root by secants that keep it between two ends (the Illinois algorithm).

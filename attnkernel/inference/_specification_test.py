@@ -106,7 +106,7 @@ def specification_test(
         points, labels, is_row, *others = pad_rows(*x_and_y, None, *others)
         arrays = (points, labels, *others)
     parts = (kernel, is_row, draws, key)
-    found = jit_if_pure(_statistics, parts, *arrays, is_forward=True)
+    found = jit_if_pure(_compute_statistics, parts, *arrays, is_forward=True)
     statistic, p_value, samples = found
     if is_concrete(statistic) and not np.isfinite(statistic):
         raise ValueError(
@@ -116,7 +116,7 @@ def specification_test(
     return BootstrapTest(statistic, p_value, samples, name)
 
 
-def _statistics(
+def _compute_statistics(
     kernel: Kernel | None,
     is_row: Bool[Array, " n"] | None,
     draws: int,

@@ -111,7 +111,7 @@ class PartiallyLinear(DenseSmoother):
         if np.ndim(y) != 1:
             raise ValueError(f"Coefficients are of one label per row; y has shape {np.shape(y)}.")
         of_rows = None if weights is None else as_weights(weights, len(k))
-        found = jit_if_pure(_estimate, (self, of_rows, noise), k, v)
+        found = jit_if_pure(_estimate_coefficients, (self, of_rows, noise), k, v)
         if is_concrete(found.estimate) and not np.all(np.isfinite(found.estimate)):
             raise ValueError(
                 f"The coefficients of the columns {self.linear} are not identified: one is "
@@ -195,7 +195,7 @@ class PartiallyLinear(DenseSmoother):
         return jnp.where(is_known, found, jnp.nan)
 
 
-def _estimate(
+def _estimate_coefficients(
     model: PartiallyLinear,
     weights: Array | None,
     noise: str,

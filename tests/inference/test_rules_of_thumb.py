@@ -8,7 +8,7 @@ from scipy import stats
 
 import attnkernel as ak
 from attnkernel.data import load
-from attnkernel.inference._rules_of_thumb import _plug_in_lengthscale, _quartics
+from attnkernel.inference._rules_of_thumb import _estimate_from_quartics, _plug_in_lengthscale
 
 
 @pytest.mark.parametrize("dim", [1, 3])
@@ -85,7 +85,7 @@ def test_quartics_of_the_plug_in_use_blocks_of_at_least_six_inputs(x64):
         quartic = np.polynomial.Polynomial.fit(x[half], y[half], 4)
         rss += np.sum((y[half] - quartic(x[half])) ** 2)
         products += np.sum(quartic.deriv(2)(x[half]) * quartic.deriv(4)(x[half]))
-    variance, theta_24 = jax.jit(_quartics)(x, y)
+    variance, theta_24 = jax.jit(_estimate_from_quartics)(x, y)
     np.testing.assert_allclose(variance, rss / 230, rtol=1e-9)
     np.testing.assert_allclose(theta_24, products / 240, rtol=1e-9)
 
