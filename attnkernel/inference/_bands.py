@@ -45,12 +45,13 @@ def bands(
 
     $$ \hat f(x) \pm c\, \mathrm{se}(x), \qquad \mathrm{se}(x)^2 = \sum_j L_j(x)^2 \hat\sigma_j^2 $$
 
-    The lengthscale that is best for a fit leaves a bias as large as its standard error, so that a
-    band about the fit undercovers. With `corrected`, the robust correction of Calonico, Cattaneo
-    and Farrell: centre and standard error are those of a local polynomial whose bias is of a higher
-    order, 2 for a fit of order 0 or 1, with lengthscales $n^{1/(d + 4) - 1/(d + 3)}$ times those of
-    the fit, d being the number of columns. This rate minimises the error of the coverage. A fit of
-    order 2 and a `BiasReduced` have no such correction: pass `corrected=False`.
+    At the lengthscale that minimises the mean squared error of order 0 or 1, the bias is about
+    $\sqrt d / 2$ standard errors, so that a band about the fit undercovers. With `corrected`, the
+    robust correction of Calonico, Cattaneo and Farrell: centre and standard error are those of a
+    local polynomial whose bias is of a higher order, 2 for a fit of order 0 or 1, with lengthscales
+    $n^{1/(d + 4) - 1/(d + 3)}$ times those of the fit, d being the number of columns. This rate
+    minimises the error of the coverage. A fit of order 2 and a `BiasReduced` have no such
+    correction: pass `corrected=False`.
 
     With `derivative`, the band of a derivative of the mean, $\sum_j D_j(x)\, y_j$
     (`ak.models.Derivative`), with the same $\hat\sigma_j^2$. Corrected, it is the derivative of the
@@ -88,7 +89,8 @@ def bands(
       $\sum_g \big( \sum_{i \in g} L_i(x)\, e_i \big)^2$, and c is of Student's t with G − 1
       degrees of freedom, of G clusters. With `noise="rows"` (then the default) $e_i$ is the error
       of a prediction from all other clusters. With `"hc0"` to `"hc3"` $e_i^2$ is as above, times
-      $G / (G - 1) \cdot (n - 1) / (n - \nu)$. Pointwise bands alone.
+      $G / (G - 1) \cdot (n - 1) / (n - \nu)$, as in nprobust; `"hc0"` is then the CR1 of other
+      packages. Pointwise bands alone.
     - `draws`: the number of simulations; `key`: a PRNG key, of the simulation.
 
     **Returns:** `Bands`; where no label has weight, error and limits are NaN, whatever `on_empty`.

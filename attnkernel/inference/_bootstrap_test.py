@@ -15,7 +15,8 @@ class BootstrapTest(eqx.Module):
 
     T is the `statistic`, without a unit, and $T^*_1, \dots, T^*_B$ are the `bootstrap_statistics`:
     its values for labels that are drawn under the `hypothesis`. Reject it at the level α where
-    `p_value` is at most α. With B = 399 the level 0.05 is exact.
+    `p_value` is at most α. Where α (B + 1) is an integer, as for α = 0.05 and B = 399, the number
+    of draws adds no error to the level; that of the bootstrap itself remains.
 
     ```python
     data = ak.data.load("mcycle")

@@ -42,15 +42,17 @@ def conformal(
     $$ \hat f(x) \pm q\, \hat s(x), \qquad q = \text{the } \lceil (1 + n)\, \mathrm{level} \rceil
        \text{-th smallest of } \frac{|y_i - \hat f_{-i}(x_i)|}{\hat s(x_i)} $$
 
-    The coverage is over labels at inputs drawn as those of the fit were.
+    The coverage is marginal: the average over inputs that are drawn as those of the fit were, and
+    not the coverage at each x.
 
     **Arguments:**
 
     - `fit`: a fit; `x_new`: shape (m,) or (m, dim), or a frame; `level`: between 0 and 1.
-    - `kind`: `"leave-one-out"` (default): leave-one-out residuals at the lengthscale of the fit;
-      the coverage is the level up to 1/n and the stability of the fit. `"split"`: one half of the
-      rows, drawn with `key`, is fitted again, and the other half gives the residuals; the coverage
-      is at least the level for any n.
+    - `kind`: `"leave-one-out"` (default), the jackknife: leave-one-out residuals at the lengthscale
+      of the fit. The coverage tends to the level where leaving out a row changes the fit little; no
+      bound holds for all distributions and n. `"split"`: one half of the rows, drawn with `key`, is
+      fitted again, and the other half gives the residuals; the coverage is at least the level for
+      any n.
     - `local`: whether the width follows the noise: ŝ² is `noise_variance`, for a row without its
       own residual. It needs a smoother with a `local_mean`, such as `KernelRegression`. With
       weights of rows, intervals are for a new label of weight 1. Default: one width, ŝ = 1.

@@ -75,7 +75,8 @@ def sum_degrees_of_freedom(rows: RowDiagnostics) -> DegreesOfFreedom:
 def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | Any:
     r"""How many labels a prediction averages, $1 / \sum_j L_j(x)^2$; 0 where none has weight.
 
-    For labels of equal variance, the variance of a prediction is theirs over this count.
+    It is the effective sample size of Kish: for labels of equal variance, the variance of a
+    prediction is theirs over this count.
 
     **Arguments:** `fit`: of a linear smoother; `x_new`: shape (m,) or (m, dim), or a frame.
 

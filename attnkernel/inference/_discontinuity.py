@@ -45,7 +45,7 @@ def discontinuity(
     $\hat m_+$ and $\hat m_-$ are local polynomials of order p with lengthscale h from the rows with
     $x \ge c$ and from those with $x < c$. The bias $\hat B$ comes from coefficient p + 1 of local
     polynomials of order p + 1 with lengthscale b. The interval is $\hat\tau^{bc} \pm z\,
-    \mathrm{se}$, with the standard error of $\hat\tau^{bc}$, in which the bias is estimated too.
+    \mathrm{se}$; se is the standard error of $\hat\tau^{bc}$, that of the bias estimate included.
 
     h and b minimise estimates of the mean squared error, each with the variance of its bias added
     so that neither is far too long. The variance of a label is estimated from its three nearest
@@ -76,8 +76,8 @@ def discontinuity(
     weight under `ak.Boxcar`; there it has.
 
     **Source:** Calonico, Cattaneo and Titiunik, *Robust nonparametric confidence intervals for
-    regression-discontinuity designs* (2014); Calonico, Cattaneo and Farrell, *Optimal bandwidth
-    choice for robust bias-corrected inference in regression discontinuity designs* (2020).
+    regression-discontinuity designs* (2014); Calonico, Cattaneo, Farrell and Titiunik, *rdrobust:
+    Software for regression-discontinuity designs* (2017), for h and b.
 
     ```python
     rng = np.random.default_rng(0)

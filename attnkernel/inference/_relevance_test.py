@@ -30,7 +30,7 @@ def relevance_test(
     draws: int = 399,
     key: PRNGKeyArray,
 ) -> BootstrapTest:
-    r"""Tests whether the mean depends on a column: Is the slope of the fit along it 0?
+    r"""Tests whether the mean depends on a column, by the squared slopes of the fit along it.
 
     $$ T = \frac1n \sum_i \frac{g_i^2}{\sum_j D_{ij}^2 r_j^2}, \qquad
        g = D y, \qquad D_{ij} = \frac{\partial L_j(x_i)}{\partial x_{ic}} $$

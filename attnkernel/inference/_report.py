@@ -29,10 +29,11 @@ class Report(NamedTuple):
 
     `r_squared` is $\big(\sum_i (y_i - \bar y)(\hat y_i - \bar y)\big)^2 / \big(\sum_i (y_i - \bar
     y)^2 \sum_i (\hat y_i - \bar y)^2\big)$, as in R's np; `residual_sd` is $\sqrt{\mathrm{RSS}/n}$,
-    in the units of y. `trace` and `residual_df` are those of `degrees_of_freedom`. `alone` counts
-    the rows with no other in reach, `deficient` those with a rank-deficient local design, and
-    `extrapolates` further rows where the polynomial extrapolates (`DataSupport`). `least_count` and
-    `median_count` are of `effective_count` at the rows.
+    in the units of y, also as in np: it is not over `residual_df`, and with row weights RSS/n is
+    the weighted mean square. `trace` and `residual_df` are those of `degrees_of_freedom`. `alone`
+    counts the rows with no other in reach, `deficient` those with a rank-deficient local design,
+    and `extrapolates` further rows where the polynomial extrapolates (`DataSupport`). `least_count`
+    and `median_count` are of `effective_count` at the rows.
 
     `dropped_rows` counts the rows that `na="drop"` of `fit` left out for missing values.
 

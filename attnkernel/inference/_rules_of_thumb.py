@@ -112,7 +112,7 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
     $$ \ell = \Big( \frac{\hat\sigma^2\, (b - a)}{2 \sqrt\pi\, \hat\theta_{22}\, n} \Big)^{1/5},
        \qquad \hat\theta_{22} = \frac1n \sum_{a' \le x_i \le b'} \hat m''(x_i)^2 $$
 
-    It estimates the lengthscale that minimises the mean squared error of the fit to first order.
+    It estimates the minimiser of the asymptotic mean integrated squared error for constant noise.
     One hundredth of the n rows is left out at each end; a and b are the ends of the others, a′ and
     b′ are a twentieth of b − a inside. The second derivative $\hat m''$ is that of local cubics,
     whose lengthscale comes from $\theta_{24} = \frac1n \sum_i m''(x_i) m''''(x_i)$ of quartics in

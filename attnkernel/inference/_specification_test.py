@@ -29,16 +29,17 @@ def specification_test(
     draws: int = 399,
     key: PRNGKeyArray,
 ) -> BootstrapTest:
-    r"""Tests whether a linear model is the mean: Are its residuals alike at near inputs?
+    r"""Tests whether the mean is a linear model, by products of residuals at near inputs.
 
     $$ I = \frac{1}{n^2} \sum_i \sum_{j \ne i} u_i u_j K(x_i, x_j), \qquad
        T = \frac{n I}{\sqrt{\hat\Omega}}, \qquad
        \hat\Omega = \frac{2}{n^2} \sum_i \sum_{j \ne i} u_i^2 u_j^2 K(x_i, x_j)^2 $$
 
     $u = y - Z \hat\beta$ are the residuals of least squares. The hypothesis is $E[y | x] =
-    z^\top \beta$. I then has the mean 0, and else is positive. T is asymptotically normal with
-    variance 1, but for hundreds of rows far from it: its normal quantiles reject too seldom. So
-    labels $y^*_i = z_i^\top \hat\beta + u_i v_i$ are drawn, where $v_i$ is
+    z^\top \beta$. The mean of I then tends to 0, and otherwise to a positive number. T is
+    asymptotically normal with variance 1 under the hypothesis, but for hundreds of rows far from
+    it: its normal quantiles reject too seldom. So labels
+    $y^*_i = z_i^\top \hat\beta + u_i v_i$ are drawn, where $v_i$ is
     $(1 - \sqrt 5) / 2$ with probability $(\sqrt 5 + 1) / (2 \sqrt 5)$ and else
     $(1 + \sqrt 5) / 2$; the model is fitted to each. The noise may depend on x.
 
@@ -61,7 +62,8 @@ def specification_test(
     **Raises:** `ValueError` if shapes do not fit together, for a kernel that is no function of a
     pair, such as `NearestNeighbours`, or if the model fits all labels exactly.
 
-    **Source:** Li and Wang, *A simple consistent bootstrap test for a parametric regression
+    **Source:** Zheng, *A consistent test of functional form via nonparametric estimation
+    techniques* (1996); Li and Wang, *A simple consistent bootstrap test for a parametric regression
     function* (1998); Hsiao, Li and Racine, *A consistent model specification test with mixed
     discrete and continuous data* (2007).
 

@@ -32,7 +32,7 @@ class ConditionalDensity(DensityModel):
     Points are rows (x, y), with the label in the last column. `ak.fit(model, points)` minimises
     $-\frac1n \sum_i \log \hat f_{-i}(y_i \mid x_i)$ over the lengthscales of both kernels:
     likelihood cross-validation, `bwmethod = "cv.ml"` of R's `npcdens`. An input without effect gets
-    a long lengthscale.
+    a long lengthscale: Hall, Racine and Li prove it for the least-squares criterion, `"cv.ls"`.
 
     **Arguments:** `kernel`: K, of the inputs; `label_kernel`: L, of the label, normalised as for
     `ak.density`; `method`: how sums are evaluated. Default: `Auto()`.

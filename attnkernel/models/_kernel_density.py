@@ -31,7 +31,7 @@ class KernelDensity(DensityModel):
     `ak.fit(model, x)` minimises $-\frac1n \sum_i \log \hat f_{-i}(x_i)$, likelihood
     cross-validation, and with `objective=ak.objectives.UnbiasedCV()` an estimate of the integrated
     squared error. `np.exp(fit(x_new))` is the density. Repeated points make both favour a
-    lengthscale near 0: a fit does not go below a tenth of 1.144 σ n^(−1/(d + 4)), as in R.
+    lengthscale near 0: a fit does not go below a tenth of 1.144 σ n^(−1/(d + 4)), as R's `bw.ucv`.
 
     **Arguments:**
 
