@@ -89,21 +89,11 @@ def reference_lengthscales(
     points = points / jnp.where(extent > 0, extent, jnp.nan)[None, :]
     spread = jnp.std(points, axis=0, ddof=1, where=given)
     if robust:
-        ordered = jnp.sort(jnp.where(given, points, jnp.inf), axis=0)
-        low, high = (_quantile_of_sorted(ordered, n, share) for share in (0.25, 0.75))
+        known = jnp.where(given, points, jnp.nan)
+        low, high = jnp.nanquantile(known, jnp.array([0.25, 0.75]), axis=0)
         quartiles = (high - low) / 1.349
         spread = jnp.where(quartiles > 0, jnp.minimum(spread, quartiles), spread)
     return extent * spread * (4.0 / ((dim + 2) * n.astype(points.dtype))) ** (1.0 / (dim + 4))
-
-
-def _quantile_of_sorted(
-    ordered: Float[Array, "all dim"], n: Int[Array, ""], share: float
-) -> Float[Array, " dim"]:
-    """Returns the quantile of the first n rows of each sorted column, interpolated linearly."""
-    place = share * (n - 1).astype(ordered.dtype)
-    below = jnp.floor(place).astype(int)
-    first, second = ordered[below], ordered[jnp.minimum(below + 1, n - 1)]
-    return first + (place - below) * (second - first)
 
 
 def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
