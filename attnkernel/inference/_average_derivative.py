@@ -101,8 +101,9 @@ def average_derivative(
        = \sum_j a_{cj}\, y_j, \qquad
        \mathrm{se}(\hat\delta_c)^2 = \sum_j a_{cj}^2\, \hat\sigma_j^2 $$
 
-    $D_{cj}(x)$ are the weights of `ak.models.Derivative`. The average is linear in the labels, and
-    its standard error is as small as $n^{-1/2}$, whatever the number of columns. It is that of
+    $D_{cj}(x)$ are the weights of `ak.models.Derivative`. The average is linear in the labels. Its
+    standard error is of the order $n^{-1/2}$ for one or two columns, as for a linear model, and
+    $n^{-4 / (d + 6)}$ for d columns, three or more. It is that of
     $\sum_i \omega_i\, \partial_c f(x_i) / \sum_i \omega_i$ at the inputs of the fit: for the
     expectation in a population add the variance of $\partial_c f(x_i)$ over n.
 
@@ -110,7 +111,9 @@ def average_derivative(
     `undersmoothed`, for a fit of order 0 or 1, the slopes are those of a local linear fit with
     $n^{1/(d + 4) - 2/(d + 6)}$ times the lengthscales, d being the number of columns: the rate of
     Powell and Stoker, at which the bias is of the order of what smoothing adds to the standard
-    error. The noise is that of the fit itself. Memory is O(n).
+    error: $n^{-4 / (d + 6)}$, negligible for one column alone. Over 400 data sets of 150 rows with
+    uniform inputs in 1, 2 and 3 columns, nominal 95 % intervals covered .92, .98 and .92, and
+    without `undersmoothed` .92, .88 and .69. The noise is that of the fit itself. Memory is O(n).
 
     **Arguments:**
 
