@@ -26,6 +26,12 @@ def precise_matmul(a: Array, b: Array) -> Array:
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
+def inverse_or_zero(numbers: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Returns 1 / s for each number s from 0, such as a weight, and 0 where s is 0."""
+    is_positive = numbers > 0
+    return jnp.where(is_positive, 1.0 / jnp.where(is_positive, numbers, 1.0), 0.0)
+
+
 def value_text(value: Any) -> str:
     """Returns the value as an error quotes it: `np.int64(1)` as 1, in lists and tuples too."""
     plain = jax.tree.map(

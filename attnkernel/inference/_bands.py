@@ -14,6 +14,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from .._core.arrays import inverse_or_zero
 from .._core.row_buckets import cut_rows
 from .._core.validation import as_integer, require_bool, require_choice, require_key, require_level
 from ..attention._jit import jit_if_pure
@@ -23,7 +24,6 @@ from ..models import DataSupport, LinearSmoother, LocalLikelihood
 from ._band_table import Bands
 from ._band_width import MIN_RELIABLE_COUNT, as_derivative, bias_corrected, critical_value
 from ._clusters import Clusters, cluster_errors, require_clustered
-from ._degrees_of_freedom import inverse_or_zero
 from ._likelihood_bands import compute_likelihood_bands
 from ._variance import Noise, RowVariance, padded_rows, require_smoother_fit
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.arrays import inverse_or_zero
 from .._core.pandas_frames import as_pandas
 from .._core.row_buckets import cut_rows
 from ..attention._jit import jit_if_pure
@@ -104,8 +105,3 @@ def count_effective_labels(
     """
     ones = jnp.ones(len(x), at.dtype)
     return inverse_or_zero(model.prediction_variance(at, x, ones, **weight_kwargs))
-
-
-def inverse_or_zero(squares: Float[Array, " m"]) -> Float[Array, " m"]:
-    """Returns 1 / s for each sum of squares s, and 0 where s is 0."""
-    return jnp.where(squares > 0, 1.0 / jnp.where(squares > 0, squares, 1.0), 0.0)

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from .._core.arrays import inverse_or_zero
 from .._core.validation import require_choice
 from ..attention._likelihood_influence import InfluenceSums
 from ..models import DataSupport, LocalLikelihood
@@ -18,7 +19,6 @@ from ..models._data import with_weights
 from ..models._local_regression import support_of
 from ..priors import ExcludeSelf
 from ._band_width import MIN_RELIABLE_COUNT, bias_corrected, critical_value
-from ._degrees_of_freedom import inverse_or_zero
 
 LikelihoodNoise = Literal["family", "constant", "rows"]
 

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._core.arrays import inverse_or_zero
 from .._core.pandas_frames import display_names
 from .._core.row_buckets import cut_rows
 from .._core.validation import as_names
@@ -16,7 +17,7 @@ from ..fitting._minima import ended_inside, model_of_start, parameter_distance
 from ..kernels import Kernel
 from ..models import DataSupport, LinearSmoother
 from ..priors import ExcludeSelf
-from ._degrees_of_freedom import DegreesOfFreedom, inverse_or_zero, sum_degrees_of_freedom
+from ._degrees_of_freedom import DegreesOfFreedom, sum_degrees_of_freedom
 from ._kernel_parameters import kernel_expression, natural_parameters
 from ._variance import padded_rows, require_smoother_fit, row_diagnostics
 

@@ -9,7 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_points
+from .._core.arrays import as_points, inverse_or_zero
 from .._core.host_arrays import AnyArray, is_concrete
 from .._core.regression_data import as_weights
 from .._core.validation import as_integer_tuple, require_choice, require_instance
@@ -210,7 +210,7 @@ def _estimate_coefficients(
     hat = model.hat_rows(k, k, of_rows)
     y = v[:, 0] - jnp.mean(v)
     residuals = y - jnp.matmul(hat, y, precision="highest")
-    inverse = jnp.where(has_weight, 1.0 / jnp.where(has_weight, of_rows, 1.0), 0.0)
+    inverse = inverse_or_zero(of_rows)
     norms = of_rows * jnp.matmul(hat**2, inverse, precision="highest")
     expected = jnp.where(has_weight, 1.0 - 2.0 * jnp.diag(hat) + norms, 0.0)
     if noise == "rows":
