@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from jax.typing import ArrayLike
 
 from .._core.host_arrays import is_concrete
+from .._core.text_tables import align_columns
 from ..models import Smoother
 from ..objectives._objective import Objective
 from ._fit import fit as fit_model
@@ -40,9 +41,7 @@ class Choice(NamedTuple):
             rows.append(
                 (mark, _flat_repr(fit.model), f"{criterion:.6g}", f"{criterion - least:.3g}")
             )
-        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        table = ("  ".join(map(str.ljust, row, wide)).rstrip() for row in rows)
-        return "\n".join(table)
+        return "\n".join(align_columns(rows))
 
 
 def choose(

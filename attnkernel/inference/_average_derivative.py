@@ -20,6 +20,7 @@ from .._core.host_arrays import is_concrete
 from .._core.pandas_frames import display_names
 from .._core.regression_data import count_rows
 from .._core.row_buckets import cut_rows
+from .._core.text_tables import align_columns
 from .._core.validation import require_bool, require_choice, require_level
 from ..attention._jit import jit_if_pure
 from ..attention._local_fit import warn_of_extrapolation
@@ -75,12 +76,8 @@ class AverageDerivative(eqx.Module):
         heads = ("along", "estimate", "standard error", "lower", "upper")
         numbers = zip(self.estimate, self.standard_error, self.lower, self.upper, strict=True)
         texts = [[f"{float(number):.6g}" for number in row] for row in numbers]
-        lines = [[name, *text] for name, text in zip(self.names, texts, strict=True)]
-        widths = [max(map(len, cells)) for cells in zip(heads, *lines, strict=True)]
-        table = [
-            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-            for line in (heads, *lines)
-        ]
+        lines = [(name, *text) for name, text in zip(self.names, texts, strict=True)]
+        table = align_columns([heads, *lines], str.rjust)
         of = f"average derivative of {int(self.rows)} rows"
         title = f"{of}, {100 * self.level:.4g} % intervals{how}"
         return "\n".join([title, *table])

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._core.host_arrays import is_concrete
 from .._core.pandas_frames import QueryFrame, display_names, is_frame, is_series, join_columns
+from .._core.text_tables import align_columns
 from ..fitting._result import Fit
 
 MAX_PRINTED_ROWS = 10  # of a longer band the first and the last rows are printed
@@ -97,13 +98,10 @@ class Bands(eqx.Module):
         half = MAX_PRINTED_ROWS // 2
         rows = range(m) if m <= MAX_PRINTED_ROWS else [*range(half), *range(m - half, m)]
         cells = [[name, *(_cell_text(values[i]) for i in rows)] for name, values in columns.items()]
-        widths = [max(map(len, column)) for column in cells]
-        lines = [
-            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-            for line in zip(*cells, strict=True)
-        ]
+        table = list(zip(*cells, strict=True))
         if m > MAX_PRINTED_ROWS:
-            lines.insert(1 + half, "  ".join("...".rjust(width) for width in widths))
+            table.insert(1 + half, ("...",) * len(cells))
+        lines = align_columns(table, str.rjust)
         return "\n".join([f"{self.description}, {m} inputs", *lines])
 
     def _input_columns(self) -> dict[str, np.ndarray]:

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._core.host_arrays import is_concrete
+from .._core.text_tables import align_columns
 
 
 class BootstrapTest(eqx.Module):
@@ -40,7 +41,7 @@ class BootstrapTest(eqx.Module):
             ("its 95 % quantile", f"{np.quantile(draws, 0.95):.4g}, of {len(draws)} draws"),
             ("p-value", f"{float(self.p_value):.4f}"),
         )
-        return "\n".join(f"{name:<17}  {value}" for name, value in lines)
+        return "\n".join(align_columns(lines))
 
 
 def count_above(

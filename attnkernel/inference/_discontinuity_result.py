@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._core.arrays import as_points, require_finite
 from .._core.host_arrays import is_concrete, is_on_one_device
 from .._core.row_buckets import cut_rows, pad_rows
+from .._core.text_tables import align_columns
 from ..attention._jit import jit_if_pure
 from ..kernels import Compact
 from ._band_table import Bands
@@ -118,8 +119,7 @@ class Discontinuity(eqx.Module):
         ]
         if self.first_stage is not None:
             lines.insert(5, ("jump of the treatment", _number_text(self.first_stage)))
-        wide = max(len(name) for name, _ in lines)
-        return "\n".join(f"{name:<{wide}}  {value}" for name, value in lines)
+        return "\n".join(align_columns(lines))
 
 
 def _number_text(value: Array) -> str:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from .._core.arrays import inverse_or_zero
 from .._core.pandas_frames import display_names
 from .._core.row_buckets import cut_rows
+from .._core.text_tables import align_columns
 from .._core.validation import as_names
 from ..attention._jit import jit_if_pure
 from ..fitting import Fit, Result
@@ -102,9 +103,8 @@ class Report(NamedTuple):
             lines.append(("rank-deficient", f"at {self.deficient} rows"))
         if self.extrapolates:
             lines.append(("extrapolates", f"at {self.extrapolates} rows"))
-        wide = max(len(name) for name, _ in lines)
-        table = [f"{name:<{wide}}  {value}" for name, value in lines]
-        return "\n".join([*table, *(f"warning: {warning}" for warning in self.warnings)])
+        warnings = (f"warning: {warning}" for warning in self.warnings)
+        return "\n".join([*align_columns(lines), *warnings])
 
     def _starts_text(self) -> str:
         """Returns how the starts ended, such as `10: 8 converged, 2 on a bound`."""
