@@ -44,7 +44,7 @@ class BootstrapTest(eqx.Module):
         return "\n".join(align_columns(lines))
 
 
-def count_above(
+def statistic_with_p_value(
     statistics: Float[Array, " all"],
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, " draws"]]:
     """Returns the first statistic, its p-value, and the others, which are of the bootstrap."""

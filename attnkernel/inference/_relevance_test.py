@@ -15,7 +15,7 @@ from ..attention._jit import jit_if_pure
 from ..fitting._result import Fit
 from ..models import LinearSmoother
 from ..priors import ExcludeSelf
-from ._bootstrap_test import BootstrapTest, count_above
+from ._bootstrap_test import BootstrapTest, statistic_with_p_value
 from ._column_lengthscales import move_along_column
 from ._variance import padded_rows, require_smoother_fit
 
@@ -174,7 +174,7 @@ def _compute_statistics(
     labels = jnp.concatenate([y[:, None], null[:, None] + residuals[:, None] * signs], axis=1)
     labels = jnp.where(weights[:, None] > 0, labels, 0.0)
     if not reselect:
-        return count_above(
+        return statistic_with_p_value(
             _squared_slopes(model, weight_kwargs, levels, column, x, labels, weights)[1]
         )
     at = move_along_column(model, weight_kwargs.get("weights"), column, levels is not None, x)
@@ -183,7 +183,7 @@ def _compute_statistics(
         jnp.linspace(0.0, 1.0, LENGTHSCALES, dtype=y.dtype),
     )
     best = jnp.argmin(criteria, axis=0)
-    return count_above(jnp.take_along_axis(statistics, best[None, :], axis=0)[0])
+    return statistic_with_p_value(jnp.take_along_axis(statistics, best[None, :], axis=0)[0])
 
 
 def _squared_slopes(

@@ -16,7 +16,7 @@ from .._core.tuning import MAX_DENSE_PAIRS
 from .._core.validation import as_integer, require_instance, require_key
 from ..attention._jit import jit_if_pure
 from ..kernels import Gaussian, Kernel
-from ._bootstrap_test import BootstrapTest, count_above
+from ._bootstrap_test import BootstrapTest, statistic_with_p_value
 from ._rules_of_thumb import reference_lengthscales, require_varying
 
 
@@ -152,7 +152,9 @@ def _compute_statistics(
     scale, rounding = jnp.max(jnp.abs(u)), len(x) * jnp.finfo(y.dtype).eps
     u = jnp.where(scale > rounding * jnp.max(jnp.abs(labels)), u / scale, jnp.nan)
     samples = residuals(u * two_point_multipliers(key, (len(y), draws), y.dtype))
-    return count_above(_standardised_sums(kernel, x, jnp.concatenate([u, samples], axis=1)))
+    return statistic_with_p_value(
+        _standardised_sums(kernel, x, jnp.concatenate([u, samples], axis=1))
+    )
 
 
 def _standardised_sums(

@@ -31,12 +31,14 @@ def fit_reduced(
 ) -> tuple[Float[Array, "m out"], LocalFit]:
     """Returns predictions and local polynomials; `is_shared`: all queries see the same labels."""
     if is_shared:
-        return model.fitted(q, k, _sharpen(model, iterations, prior, k, v), prior, wants_slopes)
+        return model.fitted(
+            q, k, _add_residuals(model, iterations, prior, k, v), prior, wants_slopes
+        )
     assert prior is not None
 
     def fit_query(i: Array) -> tuple[Array, LocalFit]:
         seen = KeyWeights(prior.pairwise(i[None], jnp.arange(k.shape[0]))[0].astype(k.dtype))
-        labels = _sharpen(model, iterations, seen, k, v)
+        labels = _add_residuals(model, iterations, seen, k, v)
         fitted = model.fitted(q[i][None], k, labels, seen, wants_slopes)
         return jax.tree.map(lambda leaf: leaf[0], fitted)
 
@@ -44,7 +46,7 @@ def fit_reduced(
     return jax.lax.map(jax.checkpoint(fit_query, prevent_cse=False), jnp.arange(q.shape[0]))
 
 
-def _sharpen(
+def _add_residuals(
     model: KernelRegression,
     iterations: int,
     prior: Any,
@@ -95,7 +97,7 @@ def reduced_fitted_and_leverage(
         half = jnp.linalg.matrix_power(left, iterations // 2)
         rest = half @ left if iterations % 2 else half
     leverage = 1.0 - jnp.sum(half * rest.T, axis=1)
-    return model.fitted(k, k, _sharpen(model, iterations, prior, k, v), prior)[0], leverage
+    return model.fitted(k, k, _add_residuals(model, iterations, prior, k, v), prior)[0], leverage
 
 
 def reduced_weights(
@@ -107,7 +109,7 @@ def reduced_weights(
 ) -> Float[Array, "m n"]:
     """Returns $L_j(q)$, the weights of the labels in predictions after all iterations."""
     eye = jnp.eye(k.shape[0], dtype=k.dtype)
-    return model.fitted(q, k, _sharpen(model, iterations, prior, k, eye), prior)[0]
+    return model.fitted(q, k, _add_residuals(model, iterations, prior, k, eye), prior)[0]
 
 
 def reduced_variance(
