@@ -30,14 +30,15 @@ def quantiles(
     $$ \hat q_p(x) = \inf \Big\{ y : \sum_{j : y_j \le y} w_j(x) \ge p \Big\}, \qquad
        \sum_j w_j(x) = 1 $$
 
-    These are labels of the data and never cross. Sums that equal p to rounding count as p.
-    Derivatives are 0. A `KernelRegression` of order 1 or 2 and a `LocalQuantile` have the local
-    polynomials with the least check loss, as `LocalQuantile` has them for one level: without bias
-    of first order at boundaries, but they may cross, mostly where labels are few.
+    These are labels of the data and never cross. Sums that equal p to rounding count as p. They are
+    piecewise constant in x, with derivatives 0. A `KernelRegression` of order 1 or 2 and a
+    `LocalQuantile` have the local polynomials with the least check loss, as `LocalQuantile` has
+    them for one level: without bias of first order at boundaries, but they may cross, mostly where
+    labels are few.
 
-    About p of new labels at x are below, as far as labels around x are alike. A lengthscale chosen
-    for the mean is too short for outer levels: see `LocalQuantile`. Quantiles are too smooth where
-    the spread of labels changes faster than their mean.
+    About p of new labels at x are below, as far as labels around x have the same distribution. A
+    lengthscale chosen for the mean is too short for outer levels: see `LocalQuantile`. Quantiles
+    are too smooth where the spread of labels changes faster than their mean.
 
     **Arguments:** `fit`: of a `KernelRegression`, a `LocalQuantile`, or another smoother whose
     weights are not negative, with one label per row; `x_new`: shape (m,) or (m, dim); `levels`: p,

@@ -52,7 +52,7 @@ def sheather_jones(x: ArrayLike, *, kind: str = "ste") -> Float[Array, ""]:
 
     - `x`: points, shape (n,) or (n, 1), n at least 2.
     - `kind`: `"ste"` (default) solves the equation in which g is a function of ℓ; `"dpi"` plugs in
-      the g that is best if f were known.
+      an estimate of the g that is best for $\hat\psi_4$.
 
     **Returns:** ℓ of a `Gaussian`, in the units of x, for `density` or `KernelDensity`.
 

@@ -38,11 +38,11 @@ class LocalQuantile(LocalRegression):
     may cross; `np.sort` along the levels is the rearrangement of Chernozhukov, Fernández-Val and
     Galichon (2010).
 
-    By the lengthscale a quantile is piecewise constant: `fit` minimises the leave-one-out check
-    loss on a grid, with a `FitWarning` that says so. This takes about 500 evaluations: 8 s for 133
-    rows, and 20 minutes for 1000, on two cores of a CPU. Derivatives by inputs and labels are those
-    of the polynomial through its labels. Without a search, the rule of Yu and Jones: from the
-    lengthscale h of a mean,
+    As a function of the lengthscale a quantile is piecewise constant: `fit` minimises the
+    leave-one-out check loss on a grid, with a `FitWarning` that says so. This takes about 500
+    evaluations: 8 s for 133 rows, and 20 minutes for 1000, on two cores of a CPU. Derivatives by
+    inputs and labels are those of the polynomial through its labels. Without a search, the rule of
+    Yu and Jones: from the lengthscale h of a mean,
     $h_\tau = h\, \big(\tau (1 - \tau) / \phi(\Phi^{-1}(\tau))^2\big)^{1/5}$ in one dimension.
 
     **Arguments:**

@@ -66,8 +66,8 @@ class MeanVarianceRegression(eqx.Module):
     ) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
         """Means and variances at new inputs; arguments as for `KernelRegression`.
 
-        The left-out mean of each row sees the labels that `prior` shows to a query with the number
-        of that row. A hold-out hides the same labels from all queries, so nothing leaks.
+        The left-out mean of row j uses the labels that `prior` allows for query j, without its own.
+        A hold-out hides the same labels from all queries, so that none of them enters.
         """
         labels = as_real_array("y", y)
         require_finite_squares("y", labels)
