@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.host_arrays import is_concrete
+from .._core.host_arrays import index_on_host, is_concrete
 from .._core.regression_data import is_positive
-from .._core.row_buckets import cut_rows
+from .._core.row_buckets import cut_rows, pad_rows
 from .._core.validation import (
     require_bool,
     require_choice,
@@ -23,6 +23,7 @@ from ..attention._jit import jit_if_pure
 from ..fitting._fit import fit as fit_model
 from ..fitting._result import Fit
 from ..models import MeanVarianceRegression
+from ..objectives._hold_out import permuted_rows
 from ..priors import ExcludeSelf, Mask
 from ._band_table import Bands
 from ._variance import RowVariance, drop_weightless, padded_rows
@@ -101,11 +102,17 @@ def conformal(
             raise ValueError("A split is drawn at random: pass key=jax.random.PRNGKey(0).")
         if kwargs:
             raise ValueError("A split with weights is not exchangeable: use leave-one-out.")
-        order = jax.random.permutation(key, len(fit.x))
         half, prior, n = len(fit.x) // 2, None, -(-len(fit.x) // 2)
-        of_fit, held = order[:half], (fit.x[order[half:]], fit.y[order[half:]])
-        first = fit_model(fit.model, fit.x[of_fit], fit.y[of_fit], objective=fit.objective)
-        model, arrays = first.model, (at, first.x, first.y)
+        order = permuted_rows(key, len(fit.x))
+        of_fit, (x_held, y_held) = (
+            [index_on_host(part, rows) for part in (fit.x, fit.y)]
+            for rows in (order[:half], order[half:])
+        )
+        first = fit_model(fit.model, *of_fit, objective=fit.objective)
+        model, held = first.model, (x_held, y_held, None)
+        kwargs, *arrays = padded_rows(first, at)
+        if kwargs:
+            held = pad_rows(x_held, y_held, None)
     rank = jax.device_put(np.asarray(math.ceil((1 + n) * level - 1e-9)))  # 100 * 0.55 is above 55
     parts = (model, kwargs, rank, local, prior, held)
     curves = cut_rows(jit_if_pure(_compute_intervals, parts, *arrays, is_forward=True), len(at))
@@ -118,7 +125,7 @@ def _compute_intervals(
     rank: Int[Array, ""],
     local: bool,
     prior: Mask | None,
-    held: tuple[Array, Array] | None,
+    held: tuple[Array, Array, Bool[Array, " held"] | None] | None,
     at: Float[Array, "m dim"],
     x: Float[Array, "n dim"],
     y: Float[Array, " n"],
@@ -126,10 +133,11 @@ def _compute_intervals(
     """Returns centre, spread, lower and upper limit at the new inputs `at`.
 
     `rank`: of the residual that gives the width, from 1; above their number it is infinite.
-    `held`: inputs and labels that give the residuals, those of the fit if None; `prior`: masks rows
-    from their predictions; `local`: whether residuals are divided by a local standard deviation.
+    `held`: inputs and labels that give the residuals, those of the fit if None, and which of them
+    do, None for all; `prior`: masks rows from their predictions; `local`: whether residuals are
+    divided by a local standard deviation.
     """
-    x_held, y_held = (x, y) if held is None else held
+    x_held, y_held, weights = held or (x, y, weight_kwargs.get("weights"))
     centre = model(at, x, y, **weight_kwargs)
     residuals = jnp.abs(y_held - model(x_held, x, y, prior=prior, **weight_kwargs))
     spread, spread_new = jnp.ones_like(residuals), jnp.ones_like(centre)
@@ -141,7 +149,7 @@ def _compute_intervals(
         spread, spread_new = jnp.sqrt(spread), jnp.sqrt(rule.at(at, squares)[:, 0])
     scores = residuals / spread  # NaN where no other label has weight
     unknown = jnp.isnan(scores)
-    if held is None and (weights := weight_kwargs.get("weights")) is not None:
+    if weights is not None:
         unknown |= ~is_positive(weights)
     scores = jnp.sort(jnp.where(unknown, jnp.inf, scores))
     q = jnp.where(rank <= len(scores), scores[jnp.minimum(rank, len(scores)) - 1], jnp.inf)

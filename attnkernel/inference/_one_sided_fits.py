@@ -67,20 +67,16 @@ def coefficient_weights(
 
     β are the coefficients of the weighted least squares of y on powers of x − q, q = `at`, up to
     `order`. ℓ is the part of power a that is orthogonal to the others, over its square (Frisch and
-    Waugh), by Gram–Schmidt steps, each twice. NaN if there are too few different inputs.
+    Waugh): the last column of a QR decomposition, which XLA does not compile. NaN if there are too
+    few different inputs.
     """
     root = jnp.sqrt(weights)
     scaled = jnp.where(weights > 0, rows.x - at, 0.0) / lengthscale
-    basis: list[Array] = []
-    length = jnp.ones_like(lengthscale)
-    for exponent in (*(a for a in range(order + 1) if a != power), power):
-        column = root * scaled**exponent
-        for other in basis * 2:
-            column = column - jnp.sum(other * column) * other
-        length = jnp.sqrt(jnp.sum(column**2))
-        basis.append(column / length)
+    exponents = [*(a for a in range(order + 1) if a != power), power]
+    columns = [root * scaled**exponent for exponent in exponents]
+    basis, upper = jnp.linalg.qr(jnp.stack(columns, axis=1))
     is_known = rows.count_distinct(weights > 0) > order
-    return jnp.where(is_known, root * basis[-1] / length, jnp.nan)
+    return jnp.where(is_known, root * basis[:, -1] / upper[-1, -1], jnp.nan)
 
 
 def matched_residuals(rows: Rows, inside: Bool[Array, " n"]) -> Float[Array, "n out"]:

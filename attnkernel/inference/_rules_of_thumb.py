@@ -11,8 +11,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import as_points, as_real_array, require_finite, wider_dtype
-from .._core.host_arrays import is_concrete
+from .._core.host_arrays import index_on_host, is_concrete, is_on_one_device
 from .._core.regression_data import require_regression_data
+from .._core.row_buckets import pad_rows
 from .._core.validation import require_bool
 from ..attention import Auto
 from ..attention._local_polynomial import local_polynomial
@@ -60,7 +61,19 @@ def normal_reference(x: ArrayLike, *, robust: bool = True) -> Float[Array, " dim
     require_finite("x", points)
     points = points.astype(wider_dtype(points.dtype))
     require_varying(points)
-    return reference_lengthscales(points, jnp.ones(n, bool), robust=robust)
+    is_row = None
+    if is_on_one_device(points):
+        points, _, is_row = pad_rows(points, points, None)
+    return _reference_in_one_program(points, is_row, robust)
+
+
+@eqx.filter_jit
+def _reference_in_one_program(
+    points: Float[Array, "all dim"], is_row: Bool[Array, " all"] | None, robust: bool
+) -> Float[Array, " dim"]:
+    """Returns `reference_lengthscales`; `is_row`: None if all are rows."""
+    is_row = jnp.ones(len(points), bool) if is_row is None else is_row
+    return reference_lengthscales(points, is_row, robust=robust)
 
 
 def require_varying(points: Float[Array, "n dim"]) -> None:
@@ -140,7 +153,7 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
             f"The plug-in needs one input and one label; got x {points.shape} and y "
             f"{labels.shape}. For several inputs try ak.normal_reference(x), or a fit."
         )
-    column = points[:, 0]
+    column = index_on_host(points, np.s_[:, 0])
     if is_concrete(column):
         column_known = np.sort(np.asarray(column))
         cut = int(TRIMMED_SHARE * len(column))
@@ -152,7 +165,7 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
                 f"objective=ak.LeaveOneOut())."
             )
     found = _plug_in_lengthscale(column, labels)
-    if is_concrete(found) and not (np.isfinite(found) and found > 0):
+    if is_concrete(found) and not (np.isfinite(found) and float(found) > 0):
         raise ValueError(
             f"The plug-in came to {float(found)}: the labels have no noise, or no curvature, to "
             f"be estimated. Try a fit, ak.fit(..., objective=ak.LeaveOneOut())."

@@ -4,9 +4,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .._core.host_arrays import is_on_one_device, put_like
 from .._core.row_buckets import cut_rows
 from .._core.validation import as_integer, require_bool, require_key
 from ..attention._jit import jit_if_pure
@@ -65,7 +67,8 @@ def wild_bootstrap(
     at = fit.inputs(x_new)
     weight_kwargs, *arrays = padded_rows(fit, at)
     parts = (fit.model, weight_kwargs, corrected, draws, key)
-    return cut_rows(jit_if_pure(_draw_curves, parts, *arrays, is_forward=True), len(at)).T
+    curves = cut_rows(jit_if_pure(_draw_curves, parts, *arrays, is_forward=True), len(at))
+    return put_like(curves, np.asarray(curves).T) if is_on_one_device(curves) else curves.T
 
 
 def _draw_curves(

@@ -1,18 +1,19 @@
 """Kernel density: the log-mass of attention, without values."""
 
-import math
-
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_points, require_finite
-from .._core.regression_data import as_weights
-from .._core.validation import require_bool, require_instance
-from ..attention import Auto, attend
+from .._core.host_arrays import is_concrete
+from .._core.validation import require_bool
+from ..attention import Auto
 from ..kernels import Kernel
 from ..methods import Method
-from ._data import with_weights
+from ..priors import Prior
+from ._kernel_density import KernelDensity
+from ._prediction import on_padded_rows
 
 
 def density(
@@ -58,17 +59,27 @@ def density(
     """
     k, q = as_points("x", x), as_points("x_new", x_new)
     require_bool("log", log)
-    require_instance("kernel", kernel, Kernel, "ak.Gaussian(0.3)")
     for name, points in (("x_new", q), ("x", k)):
         require_finite(name, points)
     if not len(k):
         raise ValueError("A density needs at least one point: x has none.")
-    kernel.check(q.shape[1], k.shape[1])
-    log_integral, log_total = kernel.log_normaliser(k.shape[1]), math.log(len(k))
-    prior = with_weights(None, weights, k)
-    if weights is not None:
-        log_total = jnp.log(jnp.sum(as_weights(weights, len(k))))
-    parts = {"kernel": kernel, "prior": prior, "method": method}
-    _, log_mass = attend(q, k, k[:, :0], **parts, return_log_mass=True)
-    log_density = log_mass - (log_integral + log_total).astype(log_mass.dtype)
+    model = KernelDensity(kernel, method=method)
+    model.kernel.check(q.shape[1], k.shape[1])
+    found = on_padded_rows(_density, model, None, weights, q, k, k, log)
+    if is_concrete(found) and np.any(np.isnan(found)):
+        kernel.log_normaliser(k.shape[1])  # raises where it is infinite
+    return found
+
+
+def _density(
+    model: KernelDensity,
+    prior: Prior | None,
+    weights: Array | None,
+    log: bool,
+    q: Float[Array, "m dim"],
+    k: Float[Array, "n dim"],
+    labels: Array,
+) -> Float[Array, " m"]:
+    """Returns the density or its logarithm; a function of what `on_padded_rows` passes."""
+    log_density = model.log_density(q, k, prior, weights)
     return log_density if log else jnp.exp(log_density)

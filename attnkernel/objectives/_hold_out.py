@@ -11,8 +11,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.host_arrays import is_concrete
+from .._core.host_arrays import AnyArray, is_concrete, is_on_one_device
 from .._core.regression_data import is_positive
+from .._core.row_buckets import bucket_size
 from .._core.validation import as_integer, as_integer_tuple
 from ..priors import HeldOut
 from ._objective import Validation
@@ -98,7 +99,7 @@ class HoldOut(Validation):
     def can_pad_rows(self) -> bool:
         """Whether the score is one of the library's, and random bits of rows do not depend on
         their number, as before JAX 0.5 (`jax_threefry_partitionable`)."""
-        return self._has_own_score() and cast(Any, jax.config).jax_threefry_partitionable
+        return self._has_own_score() and _bits_ignore_number()
 
     def __call__(
         self,
@@ -162,3 +163,23 @@ def draw_rows(
         rows = jnp.where(count > of_one_sort**sorts, ordered, rows) if sorts else ordered
         is_counted, rank = jnp.arange(n) < count, jnp.arange(n)  # counted rows are first now
     return rows[:h]
+
+
+def permuted_rows(key: PRNGKeyArray, n: int) -> Int[AnyArray, " n"]:
+    """Returns `jax.random.permutation(key, n)`; outside `jit`, by a program that other numbers of
+    rows in the same bucket share."""
+    if not (_bits_ignore_number() and is_on_one_device(key)):
+        return jax.random.permutation(key, n)
+    size = bucket_size(n)
+    return np.asarray(_permute(key, size, jax.device_put(np.arange(size) < n)))[:n]
+
+
+@eqx.filter_jit
+def _permute(key: PRNGKeyArray, n: int, is_counted: Bool[Array, " n"]) -> Int[Array, " n"]:
+    """Returns the rows in random order, those that count first."""
+    return draw_rows(key, n, n, is_counted)
+
+
+def _bits_ignore_number() -> bool:
+    """Whether the random bits of rows do not depend on how many there are, as before JAX 0.5."""
+    return cast(Any, jax.config).jax_threefry_partitionable

@@ -10,11 +10,13 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_points, as_real_array, require_finite
-from .._core.parameters import Positive
+from .._core.host_arrays import index_on_host
+from .._core.parameters import Positive, log_of
 from .._core.regression_data import require_regression_shapes
 from .._core.validation import require_instance, require_positive
+from ..attention._jit import jit_if_pure
 from ._objective import Objective
-from ._rows import sorted_by_input
+from ._rows import pad_data, sorted_by_input
 
 
 def profile(
@@ -48,7 +50,8 @@ def profile(
             f"lengthscales must have shape (grid,); got {np.shape(lengthscales)}. For one use "
             f"[lengthscale]."
         )
-    require_positive("lengthscales", jnp.asarray(lengthscales))  # also once rounded
+    at = as_real_array("lengthscales", lengthscales)
+    require_positive("lengthscales", at)  # also once rounded
     require_instance("objective", objective, Objective, "ak.LeaveOneOut()")
     if not hasattr(getattr(model, "kernel", None), "lengthscale_parameter"):
         raise ValueError(
@@ -62,12 +65,24 @@ def profile(
     points, labels = as_points("x", x), as_real_array("y", y)
     require_regression_shapes(points, labels)
     require_finite("x", points)
-    require_finite("y", labels[:, None] if labels.ndim == 1 else labels)
+    require_finite("y", index_on_host(labels, np.s_[:, None]) if labels.ndim == 1 else labels)
     points, labels, objective = sorted_by_input(points, labels, objective)
+    points, labels, objective = pad_data(model, points, labels, objective)
+    parts = (model, objective.comparable(), log_of(at, jnp.result_type(float)))
+    return jit_if_pure(_losses, parts, points, labels, is_forward=True)
+
+
+def _losses(
+    model: Any,
+    objective: Objective,
+    logs: Float[Array, " grid"],
+    x: Float[Array, "n dim"],
+    y: Float[Array, "n"] | Float[Array, "n out"],
+) -> Float[Array, " grid"]:
+    """Returns the objective for the logarithms of lengthscales, one after the other."""
 
     def at(lengthscale: Positive) -> Array:
         moved = eqx.tree_at(lambda tree: tree.kernel.lengthscale_parameter, model, lengthscale)
-        return objective(moved, points, labels)
+        return objective(moved, x, y)
 
-    logs = jnp.log(jnp.asarray(lengthscales, float))
     return jax.lax.map(at, Positive(logs, 0))

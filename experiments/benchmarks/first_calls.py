@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from . import prepared_calls as prepared
 from .prepared_calls import Timed
+from .prepared_estimates import estimate, fit_model
 
 OURS, FLOAT64, EQUINOX = "attnkernel", "attnkernel, float64", "Equinox"
 ORDER_0 = "attnkernel, order 0"  # one lengthscale per column, without a choice
@@ -16,6 +17,28 @@ PACKAGES = {  # of contenders that need not be installed
     LOWESS: "statsmodels.nonparametric.smoothers_lowess",
     NEIGHBOURS: "sklearn.neighbors",
     PROCESS: "sklearn.gaussian_process",
+}
+# most CPU seconds of ours, compiled and from disk, by what a call resembles
+LIKE_FIT, LIKE_BANDS, LIKE_NOISE = (1.5, 0.4), (2.5, 0.5), (0.5, 0.1)
+MODELS = {  # that are fitted
+    "conditional_density": "ConditionalDensity",
+    "additive": "AdditiveRegression",
+    "partially_linear": "PartiallyLinear",
+    "likelihood": "LocalLikelihood",
+    "robust": "RobustRegression",
+    "local_quantile": "LocalQuantile",
+}
+ESTIMATES = {
+    "relevance_test": LIKE_BANDS,
+    "specification_test": LIKE_NOISE,
+    "average_derivative": LIKE_BANDS,
+    "derivative_bands": LIKE_BANDS,
+    "discontinuity": LIKE_BANDS,
+    "sheather_jones": LIKE_NOISE,
+    "normal_reference": LIKE_NOISE,
+    "plug_in": LIKE_BANDS,
+    "density": LIKE_NOISE,
+    "quantiles": LIKE_NOISE,
 }
 CPU, WALL, PROGRAMS, MEMORY = "CPU seconds", "seconds", "programs", "growth of memory"
 
@@ -85,6 +108,7 @@ def make_calls(length: int, rows: int, fits: int) -> dict[str, Call]:
         "script": Call("script", {OURS: prepared.run_script}, CPU, 6.0, 3.0, is_process=True),
         "sklearn_fit": Call("KernelRegressor.fit", whole_fit, WALL, 3.0, 1.5, package="sklearn"),
         "sklearn_folds": Call("cross_val_score", folds, WALL, 6.0, 4.0, package="sklearn"),
+        **_further_calls(),
         "another_n": Call("fit, another n", {OURS: prepared.fit_another_n}, PROGRAMS, 0),
         "another_grid": Call(
             "predict, another grid", {OURS: prepared.predict_another_grid}, PROGRAMS, 0
@@ -100,3 +124,16 @@ def make_calls(length: int, rows: int, fits: int) -> dict[str, Call]:
         "large_fit": Call(f"fit, n = {rows}, warm", large, CPU, 2.0, over=FLOAT64),
         "memory": Call(f"{fits} fits, another n each", many, MEMORY, 1.05),
     }
+
+
+def _further_calls() -> dict[str, Call]:
+    """Calls of further models and estimates."""
+    fits = {
+        name: Call(f"fit, {model}", {OURS: partial(fit_model, model)}, CPU, *LIKE_FIT)
+        for name, model in MODELS.items()
+    }
+    estimates = {
+        name: Call(name.replace("_", " "), {OURS: partial(estimate, name)}, CPU, *goals)
+        for name, goals in ESTIMATES.items()
+    }
+    return fits | estimates

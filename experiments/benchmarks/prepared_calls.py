@@ -29,7 +29,7 @@ def import_attnkernel() -> Timed:
     return call
 
 
-def _load_cps71() -> tuple[Any, Any, Any]:
+def load_cps71() -> tuple[Any, Any, Any]:
     """Returns x, y, and a grid over x."""
     import numpy as np
 
@@ -40,7 +40,7 @@ def _load_cps71() -> tuple[Any, Any, Any]:
     return x, y, np.linspace(x.min(), x.max(), GRID_POINTS)
 
 
-def _fit(order: int, x: Any, y: Any) -> Any:
+def fit_cps71(order: int, x: Any, y: Any) -> Any:
     """Fits a Gaussian kernel, order 0 by leave-one-out and order 1 by AICc, and waits for it."""
     import jax
 
@@ -52,13 +52,13 @@ def _fit(order: int, x: Any, y: Any) -> Any:
 
 
 def fit(order: int = 0) -> Timed:
-    x, y, _ = _load_cps71()
-    return lambda: [_fit(order, x, y).loss]
+    x, y, _ = load_cps71()
+    return lambda: [fit_cps71(order, x, y).loss]
 
 
 def predict() -> Timed:
-    x, y, grid = _load_cps71()
-    fitted = _fit(0, x, y)
+    x, y, grid = load_cps71()
+    fitted = fit_cps71(0, x, y)
     return lambda: [fitted(grid)]
 
 
@@ -68,8 +68,8 @@ def infer(what: str, order: int) -> Timed:
     """
     import attnkernel as ak
 
-    x, y, grid = _load_cps71()
-    fitted = _fit(order, x, y)
+    x, y, grid = load_cps71()
+    fitted = fit_cps71(order, x, y)
 
     def call() -> list[Any]:
         if what == "summarise":
@@ -88,8 +88,8 @@ def run_script() -> Timed:
 
         import attnkernel as ak
 
-        x, y, grid = _load_cps71()
-        fitted = _fit(0, x, y)
+        x, y, grid = load_cps71()
+        fitted = fit_cps71(0, x, y)
         ak.plot.fit(fitted, ak.bands(fitted, grid))
         with tempfile.TemporaryFile() as file:
             plt.savefig(file)
@@ -119,14 +119,14 @@ def run_holdout() -> Timed:
 
 
 def fit_another_n() -> Timed:
-    x, y, _ = _load_cps71()  # 205 rows: padded to 208, as 204 are
-    _fit(0, x, y)
-    return lambda: [_fit(0, x[:-1], y[:-1]).loss]
+    x, y, _ = load_cps71()  # 205 rows: padded to 208, as 204 are
+    fit_cps71(0, x, y)
+    return lambda: [fit_cps71(0, x[:-1], y[:-1]).loss]
 
 
 def predict_another_grid() -> Timed:
-    x, y, grid = _load_cps71()  # 100 points: padded to 104, as 99 are
-    fitted = _fit(0, x, y)
+    x, y, grid = load_cps71()  # 100 points: padded to 104, as 99 are
+    fitted = fit_cps71(0, x, y)
     fitted(grid)
     return lambda: [fitted(grid[:-1])]
 
@@ -137,7 +137,7 @@ def fit_equal_objects() -> Timed:
 
     import attnkernel as ak
 
-    x, y, _ = _load_cps71()
+    x, y, _ = load_cps71()
 
     def train() -> list[Any]:
         model = ak.KernelRegression(ak.Gaussian(5.0))
@@ -158,7 +158,7 @@ def fit_again(rows: int, is_float64: bool) -> Timed:
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0), n=rows)
 
     def call() -> list[Any]:
-        return [_fit(0, data.x, data.y).loss]
+        return [fit_cps71(0, data.x, data.y).loss]
 
     call()
     return call
@@ -179,7 +179,7 @@ def fit_sizes(fits: int) -> Timed:
     def call() -> list[Any]:
         peaks = []
         for n in 100 + rng.permutation(fits):
-            _fit(0, x[:n], y[:n])
+            fit_cps71(0, x[:n], y[:n])
             peaks.append(peak_bytes())
         return [peaks[-1] / peaks[fits // 3]]
 
@@ -253,14 +253,14 @@ def fit_statsmodels(kind: str, criterion: str) -> Timed:
     """`KernelReg`: local constant ("lc") or linear ("ll"), its bandwidth by "cv_ls" or "aic"."""
     from statsmodels.nonparametric.kernel_regression import KernelReg
 
-    x, y, _ = _load_cps71()
+    x, y, _ = load_cps71()
     return lambda: [KernelReg(y, x, "c", reg_type=kind, bw=criterion).bw]
 
 
 def predict_statsmodels() -> Timed:
     from statsmodels.nonparametric.kernel_regression import KernelReg
 
-    x, y, grid = _load_cps71()
+    x, y, grid = load_cps71()
     model = KernelReg(y, x, "c", reg_type="lc", bw="cv_ls")
     return lambda: [model.fit(grid)[0]]
 
@@ -268,5 +268,5 @@ def predict_statsmodels() -> Timed:
 def predict_lowess() -> Timed:
     from statsmodels.nonparametric.smoothers_lowess import lowess
 
-    x, y, grid = _load_cps71()
+    x, y, grid = load_cps71()
     return lambda: [lowess(y, x[:, 0], xvals=grid)]
