@@ -65,9 +65,9 @@ def _run(options: argparse.Namespace, overrides: list[str]) -> int:
     """The command `run`: runs a config, with fields replaced by `overrides` such as "seed=1", into
     a run directory; returns the exit code.
     """
-    from . import runner  # noqa: PLC0415
+    from . import distributed, runner  # noqa: PLC0415
 
-    _join_processes(options)
+    distributed.start(options.distributed, options.coordinator, options.process)
     _load_user_kernels(options)
     study = runner.load(options.config, overrides)
     return runner.execute(study, options.out, quiet=options.quiet)
@@ -91,25 +91,11 @@ def _fit(options: argparse.Namespace, words: list[str]) -> int:
 
 def _resume(options: argparse.Namespace, _: list[str]) -> int:
     """The command `resume`: continues the stopped run in a directory; returns the exit code."""
-    from . import runner  # noqa: PLC0415
+    from . import distributed, runner  # noqa: PLC0415
 
-    _join_processes(options)
+    distributed.start(options.distributed, options.coordinator, options.process)
     _load_user_kernels(options)
     return runner.resume(options.directory, quiet=options.quiet)
-
-
-def _join_processes(options: argparse.Namespace) -> None:
-    """Reserves threads, before JAX starts; with `--distributed`, also joins the processes of a run.
-
-    Raises `JoinError` for `--coordinator` or `--process` without `--distributed`.
-    """
-    from . import distributed  # noqa: PLC0415
-
-    distributed.reserve_threads()
-    if options.distributed:
-        distributed.join(options.coordinator, options.process)
-    elif options.coordinator or options.process:
-        raise distributed.JoinError("--coordinator and --process go with --distributed")
 
 
 def _load_user_kernels(options: argparse.Namespace) -> None:

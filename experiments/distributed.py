@@ -16,6 +16,20 @@ class JoinError(Exception):
     """The processes do not find each other, or the study is for one."""
 
 
+def start(is_distributed: bool, coordinator: str | None, process: tuple[int, int] | None) -> None:
+    """Reserves threads, and joins the processes of a distributed run; to be called before JAX
+    starts. Further arguments: those of `join`.
+
+    **Raises:** `JoinError`; also for a `coordinator` or a `process` of a run that is not
+    distributed.
+    """
+    reserve_threads()
+    if is_distributed:
+        join(coordinator, process)
+    elif coordinator or process:
+        raise JoinError("--coordinator and --process go with --distributed")
+
+
 def join(coordinator: str | None, process: tuple[int, int] | None) -> None:
     """Waits for all processes of the run; to be called before JAX computes anything.
 

@@ -1,5 +1,6 @@
 """Files of a run directory: where it is, its JSON, its figures, its status and its lock."""
 
+import errno
 import itertools
 import json
 import os
@@ -38,6 +39,19 @@ def numbered_places(directory: Path) -> Iterator[Path]:
     yield directory
     for number in itertools.count(2):
         yield directory.with_name(f"{directory.name}_{number}")
+
+
+def rename_if_free(made: Path, place: Path) -> bool:
+    """Renames the directory `made` to `place`; returns False if a file or a directory with entries
+    is there.
+    """
+    try:
+        made.rename(place)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            return False
+        raise
+    return True
 
 
 def resume_command(directory: Path) -> str:

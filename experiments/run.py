@@ -17,7 +17,6 @@ was stopped and resumed. A resumed run writes all its files again, from its chec
 """
 
 import contextlib
-import errno
 import json
 import os
 import sys
@@ -44,6 +43,7 @@ from .results import (
     numbered_places,
     plain,
     read_json,
+    rename_if_free,
     resume_command,
     save_figure,
     write_json,
@@ -109,7 +109,7 @@ class Run(Monitor):
             write_json(made / "status.json", {"state": "running", "reason": None})
             self._lock = locked(made)
             for place in numbered_places(self.directory) if numbered else [self.directory]:
-                if not os.path.lexists(place) and _rename_if_free(made, place):
+                if not os.path.lexists(place) and rename_if_free(made, place):
                     self.directory = place
                     break
             else:
@@ -288,16 +288,3 @@ class Run(Monitor):
         write_json(self.directory / "meta.json", self._meta)
         write_json(self.directory / "status.json", ended)
         os.close(self._lock)
-
-
-def _rename_if_free(made: Path, place: Path) -> bool:
-    """Renames the directory `made` to `place`; returns False if a file or a directory with entries
-    is there.
-    """
-    try:
-        made.rename(place)
-    except OSError as error:
-        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
-            return False
-        raise
-    return True
