@@ -122,8 +122,8 @@ from .nn import (
     KVCache as KVCache,
     MultiheadAttention as MultiheadAttention,
     RecurrentCache as RecurrentCache,
+    Rotary as Rotary,
     SelfAttention as SelfAttention,
-    rotate as rotate,
 )
 from .objectives import (
     GCV as GCV,

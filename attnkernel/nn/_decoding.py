@@ -13,11 +13,24 @@ from ._recurrent import RecurrentCache
 
 
 def attend_next_rows(
-    attention: Any, x: Array, cache: KVCache | RecurrentCache
+    attention: Any,
+    x: Array,
+    cache: KVCache | RecurrentCache,
+    rotary_positions: Array | None = None,
 ) -> tuple[Array, KVCache | RecurrentCache]:
-    """Returns the output of the next rows, and the cache with them."""
+    """Returns the output of the next rows, and the cache with them.
+
+    `rotary_positions`: where rotary positions have several axes, those of the new rows.
+    """
     positions = cache.next_positions(x.shape[0])
-    q, k, v = project_heads(attention, x, x, x, None, positions, positions)
+    if attention.rotary is None or attention.rotary.axes == 1:
+        if rotary_positions is not None:
+            raise ValueError(
+                "positions must be None: the cache counts rows, and only ak.Rotary with "
+                "frequencies of several axes takes positions of new rows."
+            )
+        rotary_positions = positions
+    q, k, v = project_heads(attention, x, x, x, None, rotary_positions, rotary_positions)
     if isinstance(cache, RecurrentCache):
         parts = (attention.method, attention.kernel, attention.rule)
         out, cache = cache.append(q, k, v, *parts)

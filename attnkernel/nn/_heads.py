@@ -19,6 +19,7 @@ from ..methods import Method
 from ..priors import Given, Prior
 from ..priors._base import require_prior
 from ..rules import Rule
+from ._rotary import Rotary
 
 OfHeads = Float[Array, "_rows _heads _size"]
 
@@ -133,33 +134,33 @@ def multiply_priors(*priors: Any) -> Any:
 
 
 def read_positions(
-    heads: tuple, positions: Array | None, key_positions: Array | None
+    heads: tuple, positions: Array | None, key_positions: Array | None, axes: int = 1
 ) -> tuple[Array, Array]:
-    """Returns positions as given, or the numbers of rows."""
+    """Returns positions as given, or the numbers of rows; with several axes, shape (rows, axes)."""
 
     def of(name: str, part: Array, given: Any) -> Array:
-        if given is None:
-            return jnp.arange(part.shape[0])
-        array = as_integer_array(name, given)
-        if array.shape != part.shape[:1]:
-            raise ValueError(
-                f"{name} must have one number per row, shape {part.shape[:1]}; got {array.shape}."
-            )
+        rows = part.shape[0]
+        shape = (rows,) if axes == 1 else (rows, axes)
+        if given is None and axes == 1:
+            return jnp.arange(rows)
+        array = None if given is None else as_integer_array(name, given)
+        if array is None or array.shape != shape:
+            each = "row" if axes == 1 else f"row and each of the {axes} axes of rotary"
+            got = None if array is None else array.shape
+            raise ValueError(f"{name} must have one number per {each}, shape {shape}; got {got}.")
         return array
 
     return of("positions", heads[0], positions), of("key_positions", heads[1], key_positions)
 
 
-def require_rotary(rotary_base: Any, qk_size: int) -> None:
-    """Raises `ValueError` unless the base of rotary positions is above 0, and the size even."""
-    if rotary_base is None:
-        return
-    if not (is_real_number(rotary_base) and rotary_base > 0):
-        raise ValueError(f"rotary_base must be above 0, such as 10000.0; got {rotary_base!r}.")
-    if qk_size % 2:
-        raise ValueError(
-            f"Rotary positions rotate pairs of coordinates: qk_size must be even; got {qk_size}."
-        )
+def require_rotary(rotary: Any, qk_size: int) -> None:
+    """Raises `ValueError` unless it is None, or a `Rotary` that rotates heads of this size."""
+    if rotary is not None:
+        require_instance("rotary", rotary, Rotary, "ak.Rotary()")
+        try:
+            rotary.frequencies_of(qk_size)
+        except ValueError as error:
+            raise ValueError(f"rotary cannot rotate heads of qk_size {qk_size}: {error}") from None
 
 
 def require_dropout_and_ridge(dropout_p: Any, ridge: Any, order: int) -> None:

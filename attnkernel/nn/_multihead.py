@@ -37,6 +37,7 @@ from ._heads import (
 )
 from ._projections import project_heads
 from ._recurrent import RecurrentCache, features_of
+from ._rotary import Rotary
 
 ProcessHeads = Callable[[Array, Array, Array], tuple[Array, Array, Array]]
 
@@ -62,7 +63,7 @@ class MultiheadAttention(eqx.Module):
     - `order`: 1 for local linear attention: a head returns the value at the query of the line in
       k − q with the least weighted squared error. Default 0: the weighted mean of values.
     - `ridge`: λ of its slopes: $\sum_j a_{ij} (k_j - q)(k_j - q)^\top + \lambda I$ is inverted.
-    - `rotary_base`: rotates queries and keys by their positions (see `rotate`). Default: None.
+    - `rotary`: rotates queries and keys by their positions: `ak.Rotary()`. Default: none.
     - `qk_norm`: whether queries and keys of heads have an RMS norm with a learned scale.
 
     **Raises:** `ValueError` if sizes are not positive integers, or heads do not divide.
@@ -88,6 +89,7 @@ class MultiheadAttention(eqx.Module):
     prior: Prior | PerHead | None
     rule: Rule | PerHead
     method: Method
+    rotary: Rotary | None
 
     num_heads: int = eqx.field(static=True)
     num_kv_heads: int = eqx.field(static=True)
@@ -101,7 +103,6 @@ class MultiheadAttention(eqx.Module):
     use_key_bias: bool = eqx.field(static=True)
     use_value_bias: bool = eqx.field(static=True)
     use_output_bias: bool = eqx.field(static=True)
-    rotary_base: float | None = eqx.field(static=True)
     order: int = eqx.field(static=True)
     ridge: float = eqx.field(static=True)
 
@@ -129,7 +130,7 @@ class MultiheadAttention(eqx.Module):
         method: Method = Auto(),
         order: int = 0,
         ridge: float = 0.0,
-        rotary_base: float | None = None,
+        rotary: Rotary | None = None,
         qk_norm: bool = False,
         key: PRNGKeyArray,
     ):
@@ -160,7 +161,7 @@ class MultiheadAttention(eqx.Module):
         dtype = as_float_dtype("dtype", dtype)
         order = as_order(order)
         require_dropout_and_ridge(dropout_p, ridge, order)
-        require_rotary(rotary_base, self.qk_size)
+        require_rotary(rotary, self.qk_size)
         self.use_query_bias, self.use_key_bias = use_query_bias, use_key_bias
         self.use_value_bias, self.use_output_bias = use_value_bias, use_output_bias
         of_queries, of_keys, of_values, of_output = jax.random.split(key, 4)
@@ -177,7 +178,7 @@ class MultiheadAttention(eqx.Module):
         norm = functools.partial(eqx.nn.RMSNorm, qk, use_bias=False, dtype=dtype)
         self.query_norm, self.key_norm = (norm(), norm()) if qk_norm else (None, None)
         self.kernel, self.prior, self.rule, self.method = kernel, prior, rule, method
-        self.rotary_base = rotary_base
+        self.rotary = rotary
         self.order, self.ridge = order, ridge
 
     def __call__(
@@ -192,8 +193,8 @@ class MultiheadAttention(eqx.Module):
         deterministic: bool | None = None,
         process_heads: ProcessHeads | None = None,
         prior: Prior | PerHead | None = None,
-        positions: Int[Array, " queries"] | None = None,
-        key_positions: Int[Array, " keys"] | None = None,
+        positions: Int[Array, "queries *axes"] | None = None,
+        key_positions: Int[Array, "keys *axes"] | None = None,
     ) -> Float[Array, "queries output_size"]:
         """**Arguments:**
 
@@ -206,7 +207,8 @@ class MultiheadAttention(eqx.Module):
           (rows, heads, size), to ones of the same shapes.
         - `prior`: multiplied by the module's own.
         - `positions`, `key_positions`: positions of queries and keys, for rotary angles and the
-          module's own prior. Default: 0, 1, 2, ...
+          module's own prior. Default: 0, 1, 2, ... Where `rotary` has several axes, shape
+          (rows, axes); the module's own prior then counts rows.
 
         **Raises:** `ValueError` if the sizes of arrays are not those of the module.
         """
@@ -215,7 +217,8 @@ class MultiheadAttention(eqx.Module):
             inference = deterministic
         heads = project_heads(self, query, key_, value, process_heads, positions, key_positions)
         own = self.prior
-        if own is not None and (positions is not None or key_positions is not None):
+        has_positions = positions is not None or key_positions is not None
+        if own is not None and has_positions and (self.rotary is None or self.rotary.axes == 1):
             own = At(own, *read_positions(heads, positions, key_positions))
         mask_prior = mask_as_prior(mask, self.num_heads, query.shape[0], key_.shape[0])
         prior = multiply_priors(own, prior, mask_prior)
@@ -266,24 +269,35 @@ class MultiheadAttention(eqx.Module):
         return RecurrentCache(self.num_heads, features, self.vo_size, dtype=dtype)
 
     @overload
-    def step(self, x: Array, cache: KVCache) -> tuple[Array, KVCache]: ...
+    def step(
+        self, x: Array, cache: KVCache, *, positions: Array | None = None
+    ) -> tuple[Array, KVCache]: ...
 
     @overload
-    def step(self, x: Array, cache: RecurrentCache) -> tuple[Array, RecurrentCache]: ...
+    def step(
+        self, x: Array, cache: RecurrentCache, *, positions: Array | None = None
+    ) -> tuple[Array, RecurrentCache]: ...
 
     def step(
-        self, x: Float[Array, "new query_size"], cache: KVCache | RecurrentCache
+        self,
+        x: Float[Array, "new query_size"],
+        cache: KVCache | RecurrentCache,
+        *,
+        positions: Int[Array, "new axes"] | None = None,
     ) -> tuple[Float[Array, "new output_size"], KVCache | RecurrentCache]:
         """Causal self-attention of the next rows of a sequence, one or several.
 
         The result equals the last rows of `self(x, x, x, prior=ak.Causal())` on the whole sequence;
         with a ring, of `prior=ak.Window(capacity - 1, 0)`.
 
+        **Arguments:** `positions`: of the new rows, where `rotary` has several axes. Along one
+        axis the cache counts rows.
+
         **Returns:** the output, and the cache with the new rows.
 
         **Raises:** `ValueError` if a full cache has no room for them (inside `jit`, at run time).
         """
-        return attend_next_rows(self, x, cache)
+        return attend_next_rows(self, x, cache, positions)
 
     def _make_head_sums(self) -> HeadSums:
         """Returns a `HeadSums` of the module's kernel, rule, method, order, ridge and heads."""

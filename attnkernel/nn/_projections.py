@@ -8,7 +8,6 @@ from jaxtyping import Array
 
 from .._core.validation import require_function
 from ._heads import OfHeads, as_sequences, read_positions
-from ._rotary import rotate
 
 
 def project_heads(
@@ -37,10 +36,11 @@ def project_heads(
         )
     if process_heads is not None:
         q, k, v = process(process_heads, q, k, v)
-    at = read_positions((q, k), positions, key_positions)
-    if attention.rotary_base is not None:
+    rotary = attention.rotary
+    at = read_positions((q, k), positions, key_positions, rotary.axes if rotary else 1)
+    if rotary is not None:
         q, k = (
-            rotate(part.swapaxes(0, 1), where, attention.rotary_base).swapaxes(0, 1)
+            rotary(part.swapaxes(0, 1), where).swapaxes(0, 1)
             for part, where in zip((q, k), at, strict=True)
         )
     return q, k, v

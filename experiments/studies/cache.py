@@ -105,7 +105,7 @@ class Cache(Study):
 
     def module(self, kind: str, key: Array) -> ak.MultiheadAttention:
         """The same attention for two caches; linear attention for the state."""
-        options: dict[str, Any] = {"rotary_base": 10_000.0}
+        options: dict[str, Any] = {"rotary": ak.Rotary()}
         if kind == "recurrent":
             options = {"kernel": ak.EluFeatures(), "prior": ak.Causal(), "method": ak.Linear()}
         return ak.MultiheadAttention(self.heads, self.size, **options, key=key)

@@ -32,8 +32,9 @@ class AttentionOnly(eqx.Module):
     def __init__(self, vocabulary: int, size: int, heads: int, layers: int, *, key: Array):
         embedding_key, readout_key, *layer_keys = jax.random.split(key, layers + 2)
         self.embedding = eqx.nn.Embedding(vocabulary, size, key=embedding_key)
+        rotary = ak.Rotary(base=1000.0)
         self.layers = [
-            ak.MultiheadAttention(heads, size, prior=ak.Causal(), rotary_base=1000.0, key=layer_key)
+            ak.MultiheadAttention(heads, size, prior=ak.Causal(), rotary=rotary, key=layer_key)
             for layer_key in layer_keys
         ]
         self.norms = [eqx.nn.LayerNorm(size) for _ in range(layers + 1)]

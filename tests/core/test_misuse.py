@@ -43,9 +43,9 @@ MISUSES = {
         lambda: priors.Segments(LARGE),
         "queries has integers too large for int32",
     ),
-    "rotate(base=0)": (
-        lambda: ak.MultiheadAttention(2, 4, rotary_base=0.0, key=KEY)(*[jnp.ones((3, 4))] * 3),
-        "rotary_base must be above 0",
+    "Rotary(base=0)": (
+        lambda: ak.MultiheadAttention(2, 4, rotary=ak.Rotary(base=0.0), key=KEY),
+        "base must be above 0",
     ),
     "bands(draws=1)": (
         lambda: ak.bands(fitted(), X, kind="simultaneous", draws=1, key=KEY),

@@ -324,6 +324,7 @@ KINDS: dict[str, Any] = {
     "model": instance(ak.KernelRegression, ak.Gaussian(1.0)),
     "family": instance(ak.Binomial, ak.Gaussian(1.0)),
     "loss": instance(ak.Huber, ak.Gaussian(1.0)),
+    "rotary": instance(ak.Rotary, ak.Gaussian(1.0)),
     "fit": instance(ak.Fit, MODEL),
     "bands": instance(ak.Bands, MODEL),
     "dataset": instance(ak.data.Dataset, MODEL),
@@ -355,6 +356,12 @@ AXES = {"ax": ("axes", AX)}
 SIZES = {"qk_size": ("natural?", 2), "vo_size": ("natural?", 2)}
 METRIC = ("paired?", np.eye(1))
 SEEDED = ("key", KEY)
+ROTARY_BASE: Arguments = {"base": ("positive", 100.0)}
+LONGER: Arguments = {
+    "size": ("natural", 4),
+    "factor": ("positive", 2.0),
+    "length": ("natural", 64),
+}
 OPTIONS = {
     "optimizer": ("object?", None),
     "bounds": ("object?", None),
@@ -676,7 +683,7 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
         rule=PARTS["rule"],
         method=PARTS["method"],
         ridge=("not negative", 0.0),
-        rotary_base=("positive?", 100.0),
+        rotary=("rotary?", ak.Rotary()),
         qk_norm=("flag", False),
         key=SEEDED,
     ),
@@ -737,14 +744,26 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
         vo_size=("natural", 2),
         dtype=("choice?", None),
     ),
-    "rotate": (
-        ak.rotate,
-        {
-            "x": ("points", SEQUENCE),
-            "positions": ("codes", np.arange(4)),
-            "base": ("positive", 100.0),
-        },
+    **of_class("Rotary", base=("positive", 100.0), interleaved=("flag", False)),
+    "Rotary of frequencies": (ak.Rotary, {"frequencies": ("points?", np.ones(2))}),
+    "Rotary.__call__": (
+        ak.Rotary(),
+        {"x": ("points", SEQUENCE), "positions": ("codes", np.arange(4))},
     ),
+    "nn.rotary_frequencies": (ak.nn.rotary_frequencies, {"size": ("natural", 4), **ROTARY_BASE}),
+    "nn.ntk_frequencies": (
+        ak.nn.ntk_frequencies,
+        {"size": ("natural", 4), "factor": ("positive", 2.0), **ROTARY_BASE},
+    ),
+    "nn.llama3_frequencies": (
+        ak.nn.llama3_frequencies,
+        {**LONGER, **ROTARY_BASE, "low": ("positive", 1.0), "high": ("positive", 4.0)},
+    ),
+    "nn.yarn_frequencies": (
+        ak.nn.yarn_frequencies,
+        {**LONGER, **ROTARY_BASE, "fast": ("positive", 32.0), "slow": ("positive", 1.0)},
+    ),
+    "nn.axial_frequencies": (ak.nn.axial_frequencies, {"sizes": ("object", [4, 2]), **ROTARY_BASE}),
     "density": (
         ak.density,
         {

@@ -36,7 +36,7 @@ def models():
         "regression": ak.KernelRegression(mixed, order=1, on_empty="nearest"),
         "heads": ak.MultiheadKernelRegression(ak.PerHead(stack), rule=ak.Entmax(1.5)),
         "attention": ak.MultiheadAttention(
-            3, 12, prior=ak.Causal() & ak.Window(5, 0), rotary_base=100.0, key=key
+            3, 12, prior=ak.Causal() & ak.Window(5, 0), rotary=ak.Rotary(base=100.0), key=key
         ),
         "learned": ak.LearnedKernelRegression(
             3, 2, embedding=eqx.nn.MLP(3, 5, 7, 2, activation=jnp.tanh, key=key), key=key

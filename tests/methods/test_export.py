@@ -103,7 +103,7 @@ def test_multihead_attention_of_any_batch_and_length():
     key = jax.random.key(0)
     modules = {
         "plain": ak.MultiheadAttention(2, 4, key=key),
-        "causal": ak.MultiheadAttention(2, 4, prior=ak.Causal(), rotary_base=1e4, key=key),
+        "causal": ak.MultiheadAttention(2, 4, prior=ak.Causal(), rotary=ak.Rotary(), key=key),
         "grouped": ak.MultiheadAttention(2, 4, num_kv_heads=1, qk_norm=True, key=key),
         "dropout": ak.MultiheadAttention(2, 4, dropout_p=0.5, key=key),
         "linear": ak.MultiheadAttention(2, 4, kernel=ak.Gaussian(1.0), order=1, ridge=0.1, key=key),

@@ -182,7 +182,11 @@ def test_decoding_with_a_state_equals_the_full_pass(x64, kernel, first):
     features = ak.RandomFeatures(11, 2, key=jax.random.PRNGKey(1))
     options = {
         "elu": {"kernel": ak.EluFeatures(), "method": ak.Linear(), "num_kv_heads": 2},
-        "gaussian": {"kernel": ak.Gaussian(0.9), "method": ak.Linear(features), "rotary_base": 9.0},
+        "gaussian": {
+            "kernel": ak.Gaussian(0.9),
+            "method": ak.Linear(features),
+            "rotary": ak.Rotary(base=9.0),
+        },
     }[kernel]
     module = ak.MultiheadAttention(4, 8, **options, prior=ak.Causal(), key=jax.random.PRNGKey(0))
     x = jnp.asarray(np.random.default_rng(6).normal(size=(75, 8)))

@@ -12,7 +12,7 @@ import attnkernel as ak
 
 OPTIONS = {
     "plain": {},
-    "grouped, rotary, normed": {"num_kv_heads": 2, "rotary_base": 50.0, "qk_norm": True},
+    "grouped, rotary, normed": {"num_kv_heads": 2, "rotary": ak.Rotary(base=50.0), "qk_norm": True},
     "alibi": {"prior": ak.PerHead(eqx.filter_vmap(ak.Alibi)(ak.priors.alibi_slopes(4)))},
     "gaussian, window": {"kernel": ak.Gaussian(0.8), "prior": ak.Window(2, 0)},
     "entmax, capped": {"rule": ak.Entmax(1.5), "kernel": ak.SoftCapped(ak.DotProduct(), 3.0)},

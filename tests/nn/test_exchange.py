@@ -103,7 +103,7 @@ CALLS = {
     "regression": lambda x: ak.KernelRegression(ak.Gaussian(1.0))(x, x, x[:, 0]),
     "local lines": lambda x: ak.KernelRegression(ak.Gaussian(1.0), order=1)(x, x, x[:, 0]),
     "module": lambda x: in_dtype(
-        ak.MultiheadAttention(HEADS, SIZE, rotary_base=1e4, key=KEYS[0]), x.dtype
+        ak.MultiheadAttention(HEADS, SIZE, rotary=ak.Rotary(), key=KEYS[0]), x.dtype
     )(x, x, x),
 }
 

@@ -13,7 +13,6 @@ from attention_modules import built, numpy_attention, projected, pytorch_arrays,
 from marks import slow
 
 import attnkernel as ak
-from attnkernel.nn._rotary import rotate
 
 QUERIES, KEYS, HEADS = 5, 7, 3
 SIZES = {
@@ -115,7 +114,7 @@ def test_the_same_key_gives_the_same_module_and_dropout(x64):
 
 def test_process_heads_and_rotary_positions_are_those_of_equinox(x64):
     theirs = built(eqx.nn.MultiheadAttention, 2, 8)
-    ours, turned = with_weights(theirs), with_weights(theirs, rotary_base=100.0)
+    ours, turned = with_weights(theirs), with_weights(theirs, rotary=ak.Rotary(base=100.0))
     rope = eqx.nn.RotaryPositionalEmbedding(4, theta=100.0)
     x = rows_of((QUERIES, 8))
 
@@ -135,17 +134,6 @@ def test_process_heads_and_rotary_positions_are_those_of_equinox(x64):
     np.testing.assert_allclose(shifted, expected, rtol=1e-11)  # distances alone count
     with pytest.raises(ValueError, match=r"process_heads.*shapes"):
         attend_to_self(ours, x, process_heads=cut)
-
-
-def test_rotary_angles_of_points_in_half_precision_are_not_rounded():
-    """bfloat16 rounds a position of 1001 to 1000: angles are computed in float32."""
-    x, positions = rows_of((3, 6)).astype(jnp.bfloat16), np.array([0, 1001, 4099])
-    found = np.asarray(jax.jit(lambda x: rotate(x, jnp.asarray(positions), 100.0))(x))
-    assert found.dtype == jnp.bfloat16
-    first, second = np.split(x.astype(np.float64), 2, axis=1)
-    turned = (first + 1j * second) * np.exp(1j * positions[:, None] / 100.0 ** (np.arange(3) / 3))
-    expected = np.concatenate([turned.real, turned.imag], axis=1)
-    np.testing.assert_allclose(found.astype(np.float64), expected, rtol=2**-8, atol=2e-3)
 
 
 def test_self_attention_equals_its_formula(x64):
@@ -316,7 +304,7 @@ def rows(count=3, size=6):
     [
         (lambda a: a(4, 6, num_kv_heads=3), r"num_heads.*num_kv_heads.*4 and 3"),
         (lambda a: a(4, 3), r"qk_size.*query_size 3 and num_heads 4"),
-        (lambda a: a(2, 6, rotary_base=1e4), r"qk_size.*even.*3"),
+        (lambda a: a(2, 6, rotary=ak.Rotary()), r"qk_size.*even.*3"),
         (lambda a: a(2, 6)(rows(3, 5), rows(), rows()), r"query .*\(rows, 6\).*\(3, 5\)"),
         (lambda a: a(2, 6)(rows(), rows(4), rows()), "4 keys and 3 values"),
         (
@@ -334,7 +322,6 @@ def rows(count=3, size=6):
             r"PerHead.*2 heads.*\(3,\)",
         ),
         (lambda a: a(4, 16, dropout_p=1.5), r"dropout_p.*1\.5"),
-        (lambda a: a(4, 16, rotary_base=-1.0), r"rotary_base.*-1\.0"),
         (lambda a: a(4, 16, order=3), r"order must be 0.*1.*2.*got 3"),
         (lambda a: a(2, 4, order=1, dropout_p=0.1), r"Dropout.*order 0.*dropout_p=0\.1"),
     ],
@@ -348,7 +335,6 @@ def rows(count=3, size=6):
         "dtype of the mask",
         "number of heads of a PerHead",
         "dropout above 1",
-        "negative rotary base",
         "order 3",
         "dropout of order 1",
     ],
