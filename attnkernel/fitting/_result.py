@@ -42,9 +42,11 @@ class Fit(eqx.Module):
     fit.best(), fit.minima(), fit.on_bounds(), fit.warnings(), fit.named(["ms"], "g").x_names
     ```
 
-    `fit(x_new)` predicts: for a frame of pandas it returns a frame. `x_names`, `x_categories` and
-    `y_name` are those of the frames that were fitted, or of `named`; for arrays they are None.
-    After `fit_many` every array has a leading axis of fits, and `fit.member(i)` is one of them.
+    `fit(x_new)` predicts: for a frame of pandas it returns a frame. `fit(fit.x)` are the fitted
+    values, and `fit.y - fit(fit.x)` the residuals; `ak.summarise(fit)` is a report. `x_names`,
+    `x_categories` and `y_name` are those of the frames that were fitted, or of `named`; for arrays
+    they are None. After `fit_many` every array has a leading axis of fits, and `fit.member(i)` is
+    one of them.
     """
 
     model: Any
