@@ -14,7 +14,7 @@ from .._core.host_arrays import as_numpy_if_concrete
 from ._bfgs import Bfgs
 from ._bounds import Box
 from ._problem import flat_rows, take, unravel_rows
-from ._search import Searched, Searches
+from ._search import Searches, SearchResult
 
 GRID_LEVELS = 256  # over the whole box, evenly in the parameter (a lengthscale: its logarithm)
 REFINED_LEVELS = 8  # the best levels, around which the grid is refined
@@ -23,8 +23,8 @@ MAX_ROUNDS = 4  # of a grid along some parameters and a search along the others
 
 
 def search_grids(
-    searched: Searched, searches: Searches
-) -> tuple[Searched, Bool[np.ndarray, " params"]]:
+    searched: SearchResult, searches: Searches
+) -> tuple[SearchResult, Bool[np.ndarray, " params"]]:
     """Moves the best end along parameters without a slope; returns which parameters these are.
 
     With several parameters, grids along those and a search along the others alternate until
@@ -55,7 +55,7 @@ def search_grids(
     end = jax.tree.map(lambda leaf, one: _with_entry(leaf, best, one), end, state)
     losses = np.array(history["loss"])
     losses[best, -1] = state.loss
-    return Searched(begin, end, history | {"loss": losses}), without_slope
+    return SearchResult(begin, end, history | {"loss": losses}), without_slope
 
 
 def find_unmoved(begin: Any, end: Bfgs, box: Box, xp: Any = np) -> Any:

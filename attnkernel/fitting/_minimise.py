@@ -29,7 +29,7 @@ from ._problem import (
     unravel_rows,
     vmap_over_fits,
 )
-from ._search import Searched, Searches, count_points
+from ._search import Searches, SearchResult, count_points
 
 
 def minimise(model: Any, data: Data, options: Options, axes: Problem | None = None) -> Outcome:
@@ -46,8 +46,8 @@ def minimise(model: Any, data: Data, options: Options, axes: Problem | None = No
     if axes is not None:
         begin, end, history = searches.run(searches.start())
         return _outcome_of_fits(begin, end, history, problem, axes, False)
-    searched, without_slope = _search_one_fit(searches, data)
-    begin, end, history = as_numpy_if_concrete(searched)
+    found, without_slope = _search_one_fit(searches, data)
+    begin, end, history = as_numpy_if_concrete(found)
     return _collect_searches(begin, end, history, problem, without_slope)
 
 
@@ -71,15 +71,15 @@ def prepare_searches(
     return Searches(problem, options, tolerance, z, axes)
 
 
-def _search_one_fit(searches: Searches, data: Data) -> tuple[Searched, np.ndarray | None]:
+def _search_one_fit(searches: Searches, data: Data) -> tuple[SearchResult, np.ndarray | None]:
     """Runs the searches of a single fit; returns them and which parameters have zero slope.
 
     `data`: the rows that were given, without padding.
     """
     problem = searches.problem
     sample = data.objective.subsample(data.x, data.y, searches.number)
-    searched = searches.run_lowest() if sample is None else searches.run_from_sample(sample)
-    return (searched, None) if problem.box is None else search_grids(searched, searches)
+    found = searches.run_lowest() if sample is None else searches.run_from_sample(sample)
+    return (found, None) if problem.box is None else search_grids(found, searches)
 
 
 @eqx.filter_jit

@@ -54,7 +54,7 @@ def count_points(starts: int, parameters: int) -> int:
     return max(POINTS_PER_START * starts, min(POINTS_PER_PARAMETER * parameters, MAX_POINTS))
 
 
-class Searched(NamedTuple):
+class SearchResult(NamedTuple):
     """Where searches began, where they ended, and their histories of steps."""
 
     begin: PyTree
@@ -112,7 +112,7 @@ class Searches(NamedTuple):
         state: Bfgs,
         followed: Int[np.ndarray, " starts"] | None = None,
         keeps_lowest: bool = False,
-    ) -> Searched:
+    ) -> SearchResult:
         """Runs all searches on the host, in chunks, until they stop or their steps are taken.
 
         `followed`: which searches are returned, and shown to the callback. Default: all.
@@ -134,9 +134,9 @@ class Searches(NamedTuple):
                 callback(done, histories[-1])
         if followed is not None:  # on the host: nothing is compiled
             begin, end = take(followed, jax.device_get((begin, end)))
-        return Searched(begin, end, join_history(histories, axis=state.steps.ndim))
+        return SearchResult(begin, end, join_history(histories, axis=state.steps.ndim))
 
-    def run_lowest(self) -> Searched:
+    def run_lowest(self) -> SearchResult:
         """Runs the searches from the first point and from the lowest other ones.
 
         Every second point is moved half-way to the first one. Where points were chosen, searches
@@ -151,7 +151,7 @@ class Searches(NamedTuple):
         state = Bfgs.start(unravel_rows(chosen, take(0, self.z)))
         return self.run(state, keeps_lowest=True)
 
-    def run_from_sample(self, sample: Sample) -> Searched:
+    def run_from_sample(self, sample: Sample) -> SearchResult:
         """Runs to the minima of a sample first, then on from each different minimum.
 
         All begin anew if these minima are outside the domain of all rows.
@@ -194,7 +194,7 @@ def _stop_highest(state: Bfgs) -> Bfgs:
 
 
 def _restart_at_sample_minima(
-    searched: Searched, searches: Searches
+    searched: SearchResult, searches: Searches
 ) -> tuple[Bfgs, Int[np.ndarray, " starts"]]:
     """Returns states that continue from the sample's distinct minima, and the search of each start.
 
