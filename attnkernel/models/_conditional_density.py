@@ -20,7 +20,7 @@ from ..priors import Prior
 from ._data import with_bounds_of
 from ._density_model import DensityModel, density_box, log_mean_kernel
 
-MAX_STEPS = 1000  # uphill, each a mean of labels
+MAX_STEPS = 1000  # of mean shift
 
 
 class ConditionalDensity(DensityModel):
@@ -40,7 +40,7 @@ class ConditionalDensity(DensityModel):
     **Raises:** `ValueError` for fewer than two columns, or a label kernel without a known integral.
 
     **Source:** Hall, Racine and Li, *Cross-validation and the estimation of conditional probability
-    densities* (2004).
+    densities* (2004); for `mode`, Cheng, *Mean shift, mode seeking, and clustering* (1995).
 
     ```python
     rng = np.random.default_rng(0)
@@ -94,8 +94,8 @@ class ConditionalDensity(DensityModel):
     ) -> Float[Array, " m"]:
         r"""The label with the highest density given inputs, $\arg\max_y \hat f(y \mid x)$.
 
-        From the label of the data with the highest density it goes uphill, by steps to the mean of
-        the labels with weights $K(x, x_j)\, L(y, y_j)$, until these are below rounding. It takes
+        Mean shift from the label of the data with the highest density: each step goes to the mean
+        of the labels with weights $K(x, x_j)\, L(y, y_j)$, until steps are below rounding. It takes
         O(n²) time for each of m inputs, and a `Gaussian` label kernel.
 
         **Arguments:** `x_new`: shape (m,) or (m, d); `x`: points, shape (n, d + 1).
