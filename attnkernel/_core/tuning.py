@@ -8,6 +8,8 @@ None changes a result beyond rounding. Figures are of a CPU with 2 cores, float3
 MAX_DENSE_PAIRS = 2**20
 
 # Fourier above here, by the number of dimensions: it is faster than Blockwise from about there on.
+# Local linear fits, leave-one-out with its gradient in float64, Fourier and Blockwise: 17 and 31 ms
+# for 1200 rows, 17 and 72 ms for 2400, 20 and 200 ms for 4800; CPU time to compile 13 and 7 s.
 MIN_FOURIER_PAIRS = {1: 2**22, 2: 2**23, 3: 2**30}
 
 # Pairs of all members of a batch that are evaluated at once: 64 MB of scores. Gradient of 2²⁴ pairs

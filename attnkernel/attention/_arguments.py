@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._core.arrays import as_real_array, wider_dtype
 from .._core.parameters import require_single
@@ -17,9 +18,11 @@ from ._per_head import KernelPriorRule, batch_shape, first_head
 
 
 def check_arguments(
-    q: Any, k: Any, v: Any, kernel: Any, prior: Any, rule: Any
+    q: Any, k: Any, v: Any, kernel: Any, prior: Any, rule: Any, degree: int = 0
 ) -> tuple[tuple[Any, Any, Any], Task]:
     """The arguments as arrays, and the `Task` of one member of the batch.
+
+    `degree`: that of the moments.
 
     **Raises:** `ValueError` if an argument is of a wrong type or shape, or they do not match.
     """
@@ -34,18 +37,23 @@ def check_arguments(
             require_instance(name, part, kind, example)
         require_single(part)
     _require_compatible_shapes(q, k, v, parts)
-    return (q, k, v), task_of(q, k, v, *map(first_head, parts))
+    return (q, k, v), task_of(q, k, v, *map(first_head, parts), degree=degree)
 
 
-def task_of(q: Any, k: Any, v: Any, kernel: Kernel, prior: Prior | None, rule: Rule) -> Task:
-    """The `Task` of one member of the batch."""
+def task_of(
+    q: Any, k: Any, v: Any, kernel: Kernel, prior: Prior | None, rule: Rule, degree: int = 0
+) -> Task:
+    """The `Task` of one member of the batch; `degree`: that of the moments.
+
+    Moments are of the given points: the kernel then precomputes nothing.
+    """
     given = jnp.result_type(q, k, v)
     dtype = wider_dtype(given)
-    if type(kernel).precomputed is not Kernel.precomputed:
+    if not degree and type(kernel).precomputed is not Kernel.precomputed:
         points = (jax.ShapeDtypeStruct(points.shape[-2:], dtype) for points in (q, k))
         kernel, q, k = eqx.filter_eval_shape(type(kernel).precomputed, kernel, *points)
     (*_, queries, dim), (*_, keys, dim_v) = q.shape, v.shape
-    return Task(kernel, prior, rule, queries, keys, dim, dim_v, dtype, given)
+    return Task(kernel, prior, rule, queries, keys, dim, dim_v, dtype, given, degree)
 
 
 def _as_real_matrix(name: str, value: Any) -> Any:
@@ -77,3 +85,12 @@ def _require_compatible_shapes(q: Any, k: Any, v: Any, parts: KernelPriorRule) -
     if prior is not None:
         prior.check(q.shape[-2], k.shape[-2])
     batch_shape(parts, q, k, v)
+
+
+def as_order(order: Any) -> int:
+    """The order of a local polynomial."""
+    if isinstance(order, bool) or not isinstance(order, int | np.integer) or not 0 <= order <= 2:
+        raise ValueError(
+            f"order must be 0 (local constant), 1 (linear) or 2 (quadratic); got {order!r}."
+        )
+    return int(order)

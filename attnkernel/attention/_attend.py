@@ -165,7 +165,7 @@ def _attend_over_batch(
     def of_member(parts: KernelPriorRule, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
         kernel, prior, rule = parts
         kernel, q, k = kernel.precomputed(q, k)
-        q, valid = _zero_nonfinite_queries(q)
+        q, valid = zero_nonfinite_queries(q)
         state = method.softmax_state(q, k, v, kernel, prior, rule)
         return _value_and_log_mass(state, valid)
 
@@ -184,7 +184,7 @@ def _weights_over_batch(
     def of_member(parts: KernelPriorRule, q: Array, k: Array) -> Array:
         kernel, prior, rule = parts
         kernel, q, k = kernel.precomputed(q, k)
-        q, valid = _zero_nonfinite_queries(q)
+        q, valid = zero_nonfinite_queries(q)
         weights = dense_weights(q, k, kernel, prior, rule)
         return jnp.where(valid[:, None], weights, jnp.nan)
 
@@ -200,7 +200,7 @@ def _value_and_log_mass(
     return value, jnp.where(valid, state.log_mass, jnp.nan)
 
 
-def _zero_nonfinite_queries(
+def zero_nonfinite_queries(
     q: Float[Array, "queries dim"],
 ) -> tuple[Float[Array, "queries dim"], Bool[Array, " queries"]]:
     """Returns q with each row that is not finite set to 0, and which rows are finite.

@@ -13,7 +13,7 @@ from ..kernels import Kernel
 from ..methods import Blockwise, Dense, Fourier, Method, SoftmaxState, Sorted, Task
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._arguments import check_arguments, task_of
+from ._arguments import as_order, check_arguments, task_of
 from ._per_head import PerHead
 
 
@@ -26,6 +26,10 @@ class Auto(Method):
     3. `Fourier()`, if it supports the task and there are more than 2²², 2²³, 2³⁰ pairs in
        1, 2, 3 dimensions: certified to a relative error of 1e-6.
     4. `Blockwise()`. Symbolic numbers of queries or keys (`jax.export`) always lead here.
+
+    For local polynomials of order 1 and 2 `Sorted` is left out, and `Fourier` is taken in one
+    dimension, above 2²² pairs. `Dense` and `Blockwise` then take the queries in chunks of
+    neighbours.
 
     ```python
     >>> x = jax.ShapeDtypeStruct((5000, 1), jnp.float32)
@@ -81,11 +85,16 @@ def select_method(
     kernel: Kernel | PerHead,
     prior: Prior | PerHead | None = None,
     rule: Rule | PerHead = Softmax(),
+    order: int = 0,
 ) -> Selection:
     """The method that `Auto` takes, without running it; arguments as for `attend`.
 
     Of q, k and v only shapes and dtypes matter: `jax.ShapeDtypeStruct`s will do. Print what comes
     back to read the reason why each method before it in the list was skipped.
+
+    `order`: that of local polynomials, as in `KernelRegression`. Default: 0, weighted means.
+
+    **Raises:** `ValueError` if an argument does not fit, as in `attend`, or for another order.
 
     ```python
     x = jax.ShapeDtypeStruct((2000, 1), jnp.float32)
@@ -93,7 +102,8 @@ def select_method(
     assert ak.select_method(x, x, x, kernel=ak.Epanechnikov(0.3)).method == ak.Sorted()
     ```
     """
-    return _select_first_supported(check_arguments(q, k, v, kernel, prior, rule)[1])
+    degree = 2 * as_order(order)
+    return _select_first_supported(check_arguments(q, k, v, kernel, prior, rule, degree)[1])
 
 
 def _select_first_supported(task: Task) -> Selection:
@@ -112,6 +122,8 @@ def _select_first_supported(task: Task) -> Selection:
                 f"{task.queries} x {task.keys} scores, {size / 2**20:.0f} MiB, are more than "
                 f"{MAX_DENSE_PAIRS}"
             )
+        if isinstance(method, Sorted) and task.degree:
+            reason = "it has no moments of local polynomials"
         if isinstance(method, Fourier) and reason is None and pairs <= MIN_FOURIER_PAIRS[task.dim]:
             reason = f"{pairs} pairs are no more than {MIN_FOURIER_PAIRS[task.dim]}"
         if reason is None:

@@ -13,6 +13,8 @@ from .._core.arrays import wider_dtype
 from ..methods import Method
 from ..priors import At
 from ._attend import attend, attention_weights
+from ._bounded_moments import method_of_moments
+from ._effective_sums import sum_by_moments
 from ._jit import jit_if_pure
 from ._local_fit import LocalFit
 from ._local_moments import MAX_CHUNK_NUMBERS
@@ -67,7 +69,12 @@ def apply_effective_kernel(
         log_ratio = jnp.where(jnp.isneginf(log_squares), 0.0, log_squares - 2.0 * local.log_mass)
         return means * jnp.exp(log_ratio)[:, None]
     arrays = (*(part.astype(wider_dtype(part.dtype)) for part in (q, k, v)), local.influence)
-    parts = ((kernel, prior, rule), power, order, columns, derivative)
+    weights = kernel, prior, rule
+    own = method_of_moments(q, k, v, weights, method, power * order)
+    if own is not None:
+        parts = (weights, own, power, 0 if derivative is None else sum(derivative))
+        return jit_if_pure(sum_by_moments, parts, *arrays, local.log_mass)
+    parts = (weights, power, order, columns, derivative)
     return jit_if_pure(_sum_by_effective_kernel, parts, *arrays)
 
 

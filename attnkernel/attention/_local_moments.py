@@ -12,10 +12,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._core.symbolic_sizes import is_at_most, is_symbolic
-from ..methods import Blockwise, Dense, Fourier, Method
+from ..methods import Blockwise, Dense, Method
 from ..priors import At
 from ._attend import attend
 from ._auto import Auto
+from ._bounded_moments import bounded_moments, method_of_moments
 from ._monomials import Basis, monomials, with_rank_of
 from ._per_head import KernelPriorRule
 
@@ -36,28 +37,31 @@ def local_moments(
     q: Float[Array, "*#batch queries dim"],
     k: Float[Array, "*#batch keys dim"],
     v: Float[Array, "*#batch keys dim_v"],
+    centre: Float[Array, "*#batch one dim_v"],
     parts: KernelPriorRule,
     method: Method,
     basis: Basis,
 ) -> tuple[Array, Array, Float[Array, "*batch queries"], Float[Array, "*batch queries terms"]]:
-    r"""The means of $\varphi \varphi^\top$ and of $\varphi v^\top$, the log-mass, and rounding.
+    r"""The means of $\varphi \varphi^\top$ and $\varphi (v - c)^\top$, log-mass, and rounding.
 
-    $\varphi$ is of u = (k − q) / scale. Shapes (*batch, queries, terms, terms) and
-    (*batch, queries, terms, dim_v). The rounding bounds the error that the shift from the centre of
-    a chunk to each query leaves on the diagonal of the first, which may then not be positive
-    definite.
+    $\varphi$ is of u = (k − q) / scale, and c is `centre`. Shapes (*batch, queries, terms, terms)
+    and (*batch, queries, terms, dim_v). The rounding bounds the error that the shift from the
+    centre of a chunk to each query leaves on the diagonal of the first, which may then not be
+    positive definite.
 
-    **Raises:** `ValueError` for the method `Fourier`.
+    A method that has moments of its own, as `Fourier` has in one dimension, gives them.
+
+    **Raises:** `ValueError` if such a method was named and does not support these.
     """
     kernel, prior, rule = parts
-    if isinstance(method, Fourier):
-        raise ValueError(
-            "Fourier() bounds the error of weighted means, and a local polynomial divides small "
-            "differences of them: use method=ak.Auto() or ak.Blockwise(), or order=0."
-        )
+    own = method_of_moments(q, k, v, parts, method, sum(basis.products[-1]))
+    if own is not None:
+        gram, right, log_mass = bounded_moments(q, k, v, centre, parts, own, basis)
+        return gram, right, log_mass, jnp.zeros_like(gram[..., 0])
+    v = v - centre
     rows, keys = q.shape[-2], k.shape[-2]
     size, at_once = _chunk_sizes(q, k, v, basis)
-    if isinstance(method, Auto):
+    if isinstance(method, Auto) or method.has_moments:
         method = Dense() if is_at_most(size * keys, MAX_CHUNK_PAIRS) else Blockwise()
     columns = list(basis.columns)
 

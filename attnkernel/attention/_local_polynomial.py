@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -53,11 +52,11 @@ def local_polynomial(
     - `columns`: the columns of k that the polynomial uses. Default: all. Without any it is a
       constant.
     - `term`: the coefficient whose influence is returned. Default: 0, the value of the fit.
-    - `method`: `Auto()` means `Dense()` or `Blockwise()` here.
+    - `method`: `Auto()` means `Dense()`, `Fourier()` or `Blockwise()` here.
 
     **Returns:** a `LocalFit`.
 
-    **Raises:** `ValueError` for `Fourier`, whose error bound holds for fits and not for moments.
+    **Raises:** `ValueError` for `Fourier` in more than one dimension, or with a sink.
 
     **Source:** Fan and Gijbels, *Local polynomial modelling and its applications* (1996).
     """
@@ -99,7 +98,7 @@ def _fit_polynomials(
     basis = Basis.of(k, order, columns)
     # every fit reproduces constants: without their mean, values lose fewer digits to rounding
     centre = jax.lax.stop_gradient(jnp.nanmean(v, axis=-2, keepdims=True))
-    gram, right, log_mass, rounding = local_moments(q, k, v - centre, parts, method, basis)
+    gram, right, log_mass, rounding = local_moments(q, k, v, centre, parts, method, basis)
     units, outputs = basis.units(), v.shape[-1]
     if term:
         unit_vector = (jnp.arange(len(units)) == term).astype(right.dtype)[:, None] / units[term]
@@ -118,12 +117,3 @@ def _fit_polynomials(
     deficient = deficient & ~jnp.isneginf(log_mass)  # a query without keys has no design
     extrapolates = solved[..., 0, -1] > MAX_INVERSE_GRAM
     return LocalFit(coefficients, influence, log_mass, condition, deficient, extrapolates)
-
-
-def as_order(order: Any) -> int:
-    """The order of a local polynomial."""
-    if isinstance(order, bool) or not isinstance(order, int | np.integer) or not 0 <= order <= 2:
-        raise ValueError(
-            f"order must be 0 (local constant), 1 (linear) or 2 (quadratic); got {order!r}."
-        )
-    return int(order)

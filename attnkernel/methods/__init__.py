@@ -6,6 +6,7 @@ from ._dense import Dense as Dense, dense_weights as dense_weights
 from ._fourier import Fourier as Fourier
 from ._fused import Fused as Fused
 from ._linear import Linear as Linear, LinearState as LinearState, advance as advance
+from ._moments import Moments as Moments
 from ._sharded import Sharded as Sharded
 from ._softmax_state import SoftmaxState as SoftmaxState
 from ._sorted import Sorted as Sorted

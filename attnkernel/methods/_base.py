@@ -15,6 +15,7 @@ from ..kernels import Kernel
 from ..priors import Prior
 from ..priors._base import key_mask_of
 from ..rules import Rule
+from ._moments import Moments
 from ._softmax_state import SoftmaxState
 
 
@@ -36,6 +37,7 @@ class Task(NamedTuple):
     dim_v: int
     dtype: Any
     input_dtype: Any = None  # the dtype of the arrays before sums raise it to float32
+    degree: int = 0  # of the powers of k - q in moments; 0: sums of the values alone
 
 
 class Method(eqx.Module):
@@ -74,6 +76,30 @@ class Method(eqx.Module):
     def precomputed_prior(self, prior: Prior | None, task: Task) -> Prior | None:
         """The same prior with what the whole batch shares computed once. Default: as it is."""
         return prior
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether it sums `moments` itself; local polynomials else attend to augmented values."""
+        return type(self).moments is not Method.moments
+
+    def moments(
+        self,
+        q: Float[Array, "queries dim"],
+        k: Float[Array, "keys dim"],
+        v: Float[Array, "keys dim_v"],
+        kernel: Kernel,
+        prior: Prior | None,
+        rule: Rule,
+        degree: int,
+        scale: Float[Array, ""],
+    ) -> Moments:
+        """The moments about each query up to a degree, with bounds on their errors; optional.
+
+        **Arguments:** `v`: of root mean square near 1, 0 for a key that the prior hides. `scale`: s
+        in `Moments`, constant; others as for `softmax_state`. Only for tasks of this `degree` that
+        `unsupported_reason` does not refuse.
+        """
+        raise NotImplementedError
 
     @abc.abstractmethod
     def softmax_state(

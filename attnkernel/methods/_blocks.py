@@ -82,7 +82,7 @@ def split_numbers(
 def fold_blocks(
     rows: Block,
     columns: Block,
-    numbers: Float[Array, "blocks rows"],
+    numbers: Float[Array, "blocks rows *of_query"],
     start: Array,
     parts: Parts,
     needs: Callable[[Array, Array, Array], Bool[Array, ""]],
@@ -93,9 +93,10 @@ def fold_blocks(
     Returns one row per query, padding included. Derivatives recompute the steps of its scans.
 
     **Arguments:** `rows`, `columns`: blocks of queries and of keys. `numbers`: an entry per query,
-    such as its shift. `start`: the accumulator before any key, shape (rows, ...). `add`: from
-    (query block, key block, numbers, accumulator) to the next accumulator. `needs`: from (upper
-    bound of the log-weights, numbers, accumulator) to whether the pair of blocks must be added.
+    such as its shift, or several. `start`: the accumulator before any key, shape (rows, ...).
+    `add`: from (query block, key block, numbers, accumulator) to the next accumulator. `needs`:
+    from (upper bound of the log-weights, numbers, accumulator) to whether the pair of blocks must
+    be added.
     """
     recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
 

@@ -1,4 +1,4 @@
-"""Exact sums, by `Blockwise`, of the queries that another method could not certify."""
+"""Exact sums of the queries that another method could not certify."""
 
 import functools
 import math
@@ -19,7 +19,7 @@ from ._softmax_state import SoftmaxState
 
 CHUNK_QUERIES = 256  # recomputed at a time
 
-Arrays = tuple[Array, Array, Array]  # maximum, mass and total of a state
+Arrays = tuple[Array, ...]  # each with a row for every query
 
 
 class _ReorderedMask(Mask):
@@ -49,17 +49,42 @@ def recompute_exactly(
     """Returns the softmax state of the queries where `wanted` is true, summed by `Blockwise`.
 
     The state of the other queries is all zeros. `parts`: the kernel, prior and rule.
-    Queries and keys are sorted by their first coordinate, so that most blocks can be skipped.
     """
-    kernel, prior, rule = parts
+
+    def of_rows(q: Array, k: Array, v: Array, parts: Parts) -> Arrays:
+        part = Blockwise(block_q=128).softmax_state(q, k, v, *parts)
+        return part.maximum, part.mass, part.total
+
+    shapes = ((), (), (v.shape[1],))
+    return SoftmaxState(*map_selected_queries(of_rows, shapes, wanted, (q,), k, v, parts))
+
+
+def map_selected_queries(
+    function: Callable[..., Arrays],
+    shapes: tuple[tuple[int, ...], ...],
+    wanted: Bool[Array, " queries"],
+    of_queries: tuple[Array, ...],
+    k: Float[Array, "keys dim"],
+    v: Float[Array, "keys dim_v"],
+    parts: Parts,
+) -> Arrays:
+    """Returns `function(*of_queries, k, v, parts)` of the queries where `wanted` is true.
+
+    The function gets `CHUNK_QUERIES` queries at a time, and returns arrays with a row for each, of
+    `shapes`; the rows of other queries are zeros. Queries and keys are sorted by their first
+    coordinate, so that most blocks can be skipped.
+
+    **Arguments:** `of_queries`: arrays with a row for each query, the queries first. `parts`: the
+    kernel, the prior, which must be a mask of keys, and the rule.
+    """
+    (kernel, prior, rule), q = parts, of_queries[0]
     mask = key_mask_of(prior)
     allowed = jnp.ones(len(k), bool) if mask.allowed is None else mask.allowed
     queries, steps = len(q), math.isqrt(-(-len(q) // CHUNK_QUERIES) - 1) + 1
 
     def none(shape: tuple[int, ...]) -> Arrays:
-        zeros = jnp.zeros(shape, v.dtype)
-        nothing = zeros, zeros, jnp.zeros((*shape, v.shape[1]), v.dtype)
-        return vary_alike(nothing, wanted, q, k, v, parts)
+        nothing = tuple(jnp.zeros((*shape, *rest), v.dtype) for rest in shapes)
+        return vary_alike(nothing, wanted, of_queries, k, v, parts)
 
     def some() -> Arrays:
         columns, order = _order_by_first_coordinate(k), _order_by_first_coordinate(q)
@@ -69,8 +94,8 @@ def recompute_exactly(
 
         def of_rows(left: Array, chosen: Array) -> Arrays:
             seen = _ReorderedMask(allowed[columns], mask.excludes_self, chosen, columns, left)
-            part = Blockwise(block_q=128).softmax_state(q[chosen], keys, values, kernel, seen, rule)
-            return part.maximum, part.mass, part.total
+            rows = (array[chosen] for array in of_queries)
+            return function(*rows, keys, values, (kernel, seen, rule))
 
         # two nested loops of √n steps: passing over a step costs as much as reading all keys
         of_parts = functools.partial(_map_while_remaining, of_rows, none)
@@ -85,9 +110,7 @@ def recompute_exactly(
             found,
         )
 
-    return SoftmaxState(
-        *jax.lax.cond(any_in_batch(jnp.any(wanted)), some, lambda: none((queries,)))
-    )
+    return jax.lax.cond(any_in_batch(jnp.any(wanted)), some, lambda: none((queries,)))
 
 
 def _order_by_first_coordinate(points: Float[Array, "n dim"]) -> Int[Array, " n"]:

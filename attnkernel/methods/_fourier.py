@@ -21,10 +21,13 @@ from ..priors import Prior
 from ..priors._base import key_mask_of
 from ..rules import Rule, Softmax
 from ._base import Method, Task, mask_unsupported_reason, softmax_state_in_float64
+from ._blocks import Parts
 from ._blockwise import Blockwise
 from ._fallback import recompute_exactly
-from ._nufft import convolve
+from ._moments import Moments
+from ._nufft import MAX_DEGREE, convolve
 from ._softmax_state import SoftmaxState
+from ._standardise import Standardised
 
 
 class Fourier(Method):
@@ -48,6 +51,12 @@ class Fourier(Method):
     Every other query is recomputed by `Blockwise`; `recomputed` says how many. One transform of the
     keys serves all lengthscales of a `vmap`, and all columns of v. Derivatives of every order are
     those of the sums.
+
+    In one dimension it also gives the moments of local polynomials, each by a filter of its own,
+    for a rule without a sink. What is solved from them is certified by a bound on the error of the
+    solution: fits as above, slopes times the root mean square of their monomial likewise, and the
+    entries of $S^{-1}$, of which the leverage is one, to $\mathrm{tol} \sqrt{(S^{-1})_{aa}
+    (S^{-1})_{bb}}$. Where the data barely determine a polynomial, it is recomputed.
 
     **Arguments:** `tol`: from 1e-12. Default 1e-6.
 
@@ -74,6 +83,12 @@ class Fourier(Method):
             return f"it takes 1 to 3 dimensions, not {task.dim}"
         if type(task.rule) is not Softmax:
             return f"it takes the rule Softmax, not {type(task.rule).__name__}"
+        if task.degree and task.dim != 1:
+            return f"for local polynomials it takes one dimension, not {task.dim}"
+        if task.degree > MAX_DEGREE:
+            return f"it takes moments of degree up to {MAX_DEGREE}, not {task.degree}"
+        if task.degree and task.rule.log_sink() is not None:
+            return "for local polynomials it takes no sink"
         if (reason := mask_unsupported_reason(task.prior, excludes_self=True)) is not None:
             return reason
         if jax.default_backend() != "cpu":
@@ -103,6 +118,40 @@ class Fourier(Method):
             jnp.where(sums.certified, ours.maximum, exact.maximum),
             jnp.where(sums.certified, ours.mass, exact.mass),
             jnp.where(sums.certified[:, None], ours.total, exact.total),
+        )
+
+    def moments(
+        self,
+        q: Float[Array, "queries dim"],
+        k: Float[Array, "keys dim"],
+        v: Float[Array, "keys dim_v"],
+        kernel: Kernel,
+        prior: Prior | None,
+        rule: Rule,
+        degree: int,
+        scale: Float[Array, ""],
+    ) -> Moments:
+        if v.dtype != jnp.float64:
+
+            def arrays(scale: Array, *parts: Any) -> tuple[Array, Array, Array]:
+                return self.moments(*parts, degree=degree, scale=scale)[:3]
+
+            found = in_float64(arrays, scale, q, k, v, kernel, prior, rule)
+            return Moments(*found, tol=self.tol)
+        sums, error = self._bounded_sums(q, k, v, (kernel, prior, rule), degree)
+        assert isinstance(kernel, Gaussian)
+        assert isinstance(rule, Softmax)
+        width = jnp.sqrt(_covariance(kernel, 1)[0, 0] * rule.temperature) / scale
+        units = (width ** jnp.arange(degree + 1))[:, None]
+        known = sums[:1, :, 0] > 2.0 * error[:1]
+        mass = jnp.where(known, sums[:1, :, 0], 1.0)
+        means = jnp.where(known[:, :, None], sums / mass[:, :, None], 0.0)
+        relative = jnp.where(known, error / (mass - jnp.where(known, error[:1], 0.0)), jnp.inf)
+        return Moments(
+            jnp.where(known, jnp.log(mass), 0.0)[0],
+            (means * units[:, :, None]).swapaxes(0, 1),
+            jax.lax.stop_gradient(relative * units).T,
+            self.tol,
         )
 
     def recomputed(
@@ -135,49 +184,45 @@ class Fourier(Method):
 
         Queries that are not certified get mass 1 and total 0.
         """
-        assert isinstance(kernel, Gaussian)  # as unsupported_reason says
-        assert isinstance(rule, Softmax)
-        covariance = _covariance(kernel, k.shape[1]) * rule.temperature
-        mask = key_mask_of(prior)
-        seen = jnp.ones(len(k), v.dtype) if mask.allowed is None else mask.allowed.astype(v.dtype)
-        hidden = seen[:, None] == 0
-        number = jnp.maximum(jnp.sum(seen), 1.0)
-        constant = jax.lax.stop_gradient(jnp.where(hidden, 0.0, v))
-        centre = jnp.sum(constant, axis=0, keepdims=True) / number
-        spread = jnp.where(hidden, 0.0, constant - centre)
-        largest = jnp.max(jnp.abs(spread), axis=0, keepdims=True)
-        largest = jnp.where(largest > 0, largest, 1.0)  # squares of what is left do not overflow
-        mean_square = jnp.sum((spread / largest) ** 2, axis=0, keepdims=True) / number
-        unit = jnp.where(mean_square > 0, largest * jnp.sqrt(mean_square), 1.0)
-        values = jnp.where(hidden, 0.0, jnp.where(hidden, 0.0, v) - centre) / unit
-        columns = jnp.concatenate([seen[:, None], values], axis=1)
-        sums, error = convolve(q, k, columns, covariance, self.tol)
-        if mask.excludes_self:
-            own = min(len(q), len(k))
-            weight = jnp.exp(
-                rule.scaled_scores(jax.vmap(kernel.log_pair)(q[:own], k[:own])[:, None])
-            )
-            sums = sums.at[:own].add(-weight * columns[:own])
-            error = error + 4.0 * jnp.finfo(v.dtype).eps
-        mass, total = sums[:, 0], sums[:, 1:]
+        values = Standardised.of(v, key_mask_of(prior))
+        sums, error = self._bounded_sums(q, k, values.z, (kernel, prior, rule))
+        mass, total, error = sums[0, :, 0], sums[0, :, 1:], error[0]
 
         # what follows is constant: the certificate
-        z, error = jax.lax.stop_gradient((mass, error))
+        z = jax.lax.stop_gradient(mass)
         certified = z > 2.0 * error / self.tol
         z, error = jnp.where(certified, z, 1.0)[:, None], jnp.where(certified, error, 0.0)[:, None]
         ratio = jax.lax.stop_gradient(total) / z
-        delta = unit * (error / (z - error)) * (1 + jnp.abs(ratio))
-        differs = spread != 0
-        logs = jnp.log(jnp.where(differs, jnp.abs(spread), 1.0))
-        count = jnp.sum(differs, axis=0, keepdims=True)
-        typical = jnp.exp(jnp.sum(logs, axis=0, keepdims=True) / jnp.maximum(1, count))
-        scale = jnp.minimum(jnp.abs(ratio * unit), jnp.abs(ratio * unit + centre))
-        fine = delta <= self.tol * jnp.maximum(scale, 1e-3 * typical)
-        certified &= jnp.all(fine | (count == 0), axis=1)  # a constant is its centre, exactly
-        total = centre * mass[:, None] + unit * total
+        delta = (error / (z - error)) * (1 + jnp.abs(ratio))
+        certified &= jnp.all(delta <= self.tol * values.accepted_error(ratio), axis=1)
+        total = values.centre[None, :] * mass[:, None] + values.unit[None, :] * total
         return CertifiedSums(
             jnp.where(certified, mass, 1.0), jnp.where(certified[:, None], total, 0.0), certified
         )
+
+    def _bounded_sums(
+        self, q: Array, k: Array, v: Float[Array, "keys dim_v"], parts: Parts, degree: int = 0
+    ) -> tuple[Float[Array, "degrees queries width"], Float[Array, "degrees queries"]]:
+        """Returns the weighted sums of u^a (1, v) for a up to `degree`, u = (k - q) / ℓ, and a
+        bound on the error of all columns, without derivatives. `v`: 0 for a hidden key.
+        """
+        kernel, prior, rule = parts
+        assert isinstance(kernel, Gaussian)  # as unsupported_reason says
+        assert isinstance(rule, Softmax)
+        mask = key_mask_of(prior)
+        seen = jnp.ones(len(k), bool) if mask.allowed is None else mask.allowed
+        columns = jnp.concatenate([seen[:, None].astype(v.dtype), v], axis=1)
+        covariance = _covariance(kernel, k.shape[1]) * rule.temperature
+        sums, error = convolve(q, k, columns, covariance, self.tol, degree)
+        if mask.excludes_self:
+            own = min(len(q), len(k))
+            terms = [jnp.exp(rule.scaled_scores(jax.vmap(kernel.log_pair)(q[:own], k[:own])))]
+            for _ in range(degree):
+                u = (k[:own, 0] - q[:own, 0]) / jnp.sqrt(covariance[0, 0])
+                terms.append(terms[-1] * u)
+            sums = sums.at[:, :own].add(-jnp.stack(terms)[:, :, None] * columns[None, :own])
+            error = error + 4.0 * jnp.finfo(v.dtype).eps
+        return sums, jax.lax.stop_gradient(error)
 
 
 class CertifiedSums(NamedTuple):

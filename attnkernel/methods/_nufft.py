@@ -8,6 +8,13 @@ $$ K(q, k) = \sum_{m \in \mathbb{Z}^d} c_m\, e^{i \eta m \cdot (q - k)} - \text{
 so that $\sum_j K(q, k_j) v_j$ is one nonuniform FFT of the keys (type 1), a product with c, and
 one at the queries (type 2): Greengard and Strain, *The fast Gauss transform* (1991); Barnett,
 Magland and af Klinteberg, *A parallel nonuniform fast Fourier transform library* (2019).
+
+In one dimension the moments about each query have filters of their own. With u = (k - q) / ℓ and
+the Hermite polynomials $He_{a+1}(x) = x\, He_a(x) - a\, He_{a-1}(x)$,
+
+$$ u^a K(q, k) = \sum_m i^a He_a(\eta \ell m)\, c_m\, e^{i \eta m (q - k)} - \text{images}. $$
+
+Powers of k and q are never formed: nothing cancels where ℓ is short against the range of x.
 """
 
 import functools
@@ -31,6 +38,10 @@ GRID_SIZES = {
 }
 # Pairs that are summed exactly in the time that one frequency takes, by the number of dimensions.
 PAIRS_PER_FREQUENCY = {1: 1, 2: 100, 3: 300}
+MAX_DEGREE = 6  # of moments
+# Bounds on the error of u^a K near the diagonal, a from 0 to 6, in units of `near`. Measured with ℓ
+# from 0.01 to 0.6 of inputs from -3 to 3: at most 0.16, 0.19, 0.17, 0.33, 0.64, 1.7, 4.9.
+ERROR_OF_DEGREE = (1.0, 2.0, 2.0, 3.0, 6.0, 15.0, 40.0)
 
 
 def convolve(
@@ -39,16 +50,20 @@ def convolve(
     columns: Float[Array, "keys width"],
     covariance: Float[Array, "dim dim"],
     tol: float,
-) -> tuple[Float[Array, "queries width"], Float[Array, " queries"]]:
-    """Returns Σ_j K(q, k_j) columns_j for each query, and a bound on the error of each query.
+    degree: int = 0,
+) -> tuple[Float[Array, "degrees queries width"], Float[Array, "degrees queries"]]:
+    """Returns Σ_j u_j^a K(q, k_j) columns_j for each a up to `degree` and each query, and a bound
+    on the error of each query.
 
     `columns`: the first is 0 or 1 for each key. `covariance`: that of the Gaussian kernel K.
     `tol`: the relative error that the caller accepts; frequencies are cut off far below it.
+    `degree`: above 0 in one dimension only, where u = (k_j - q) / ℓ with ℓ² the covariance.
 
     Aliasing turns c_m into c_m (1 + a(m)) with a small and smooth a, and rounding shifts points:
     both are errors of K near the diagonal, which grow with the mass there and not with n. By
     measurement they are less than `near` times $K^{1/4}$, a Gaussian of 2 ℓ, of which all keys
-    together make at most $2^d$ times the highest mass. What they leave elsewhere is rounding.
+    together make at most $2^d$ times the highest mass; those of u^a K, by `ERROR_OF_DEGREE` times
+    as much. What they leave elsewhere is rounding.
     """
     dim, width = k.shape[1], columns.shape[1]
     cut_at, accuracy = max(1e-9 * tol, 1e-15), max(1e-8 * tol, 1e-14)  # of tails; of transforms
@@ -71,6 +86,7 @@ def convolve(
     width_frequency = jnp.sqrt(jnp.diagonal(jnp.linalg.inv(constant)))
     # one grid for all of a batch, so that one transform of the keys serves it: the period so long
     # that images of the kernel are out of reach, so many frequencies that more have no weight
+    cut_at /= math.sqrt(-2.0 * math.log(cut_at)) ** degree  # the filters of moments grow as ω^a
     reach, image_reach = (math.sqrt(-2.0 * math.log(at)) for at in (cut_at, 1e-5 * cut_at))
     period = _max_over_batch(extent) + image_reach * _max_over_batch(width_q)
     spacing = 2.0 * jnp.pi / period
@@ -90,13 +106,15 @@ def convolve(
     def transform_on_grid(size: int):
         def transform(
             q: Array, k: Array, packed: Array, scaled: Array
-        ) -> tuple[Complex[Array, "pairs queries"], Float[Array, " pairs"]]:
+        ) -> tuple[Complex[Array, "degrees pairs queries"], Float[Array, "degrees pairs"]]:
             nufft1, nufft2 = _transforms()
             modes = nufft1((size,) * dim, packed, *k.T, iflag=-1, eps=accuracy)
             modes = modes * _coefficients(scaled, size)[None]
-            sums = nufft2(modes, *q.T, iflag=1, eps=accuracy)
+            modes = modes[None] if degree == 0 else _moment_modes(modes, scaled, degree)
+            flat = modes.reshape(-1, *(size,) * dim)
+            sums = nufft2(flat, *q.T, iflag=1, eps=accuracy).reshape(degree + 1, -1, q.shape[0])
             size_of_modes = jax.lax.stop_gradient(
-                jnp.sum(jnp.abs(modes), axis=tuple(range(1, dim + 1)))
+                jnp.sum(jnp.abs(modes), axis=tuple(range(2, dim + 2)))
             )
             return sums, size_of_modes
 
@@ -105,22 +123,52 @@ def convolve(
     sums, size_of_modes = jax.lax.switch(
         level, [transform_on_grid(size) for size in sizes], phase_q, phase_k, packed, scaled
     )
-    out = jnp.stack([sums.real, sums.imag], axis=1).reshape(-1, len(q))[:width].T
+    out = jnp.stack([sums.real, sums.imag], axis=2).reshape(degree + 1, -1, len(q))
+    out = out[:, :width].swapaxes(1, 2)
 
     # the error, of every column: the largest of them
     eps = float(jnp.finfo(out.dtype).eps)
     size = jnp.asarray(sizes)[level]
     cut = (0.5 * size - 1) * spacing / width_frequency  # the last frequency, in its own unit
-    beyond = jnp.sum(erfc(cut / math.sqrt(2.0)))
-    images = 2 * dim * jnp.exp(-0.5 * jnp.min((2 * jnp.pi / spacing - extent) / width_q) ** 2)
+    beyond = jnp.stack([jnp.sum(_tail_of_filter(cut, a)) for a in range(degree + 1)])
+    apart = jnp.min((2 * jnp.pi / spacing - extent) / width_q)
+    images = 2 * dim * jnp.exp(-0.5 * apart**2) * apart ** jnp.arange(degree + 1)
     waves = jnp.sum(jnp.minimum(width_frequency / spacing, 0.5 * size))
-    near = 4.0 * accuracy + 8.0 * eps * waves
+    near = (4.0 * accuracy + 8.0 * eps * waves) * jnp.asarray(ERROR_OF_DEGREE[: degree + 1])
     total = jax.lax.stop_gradient(jnp.sum(jnp.abs(packed), axis=1))
-    local = jnp.minimum(2.0**dim * heaviest * size_of_modes[0], jnp.max(total))
-    far = 8.0 * eps * (total + size_of_modes) + (beyond + 3.0 * images) * total
-    error = near * local + jnp.max(far)
-    known = known_q & jnp.all(known_k) & jnp.isfinite(error)
+    local = jnp.minimum(2.0**dim * heaviest * size_of_modes[0, 0], jnp.max(total))
+    far = 8.0 * eps * (total[None, :] + size_of_modes)
+    far = far + (beyond + 3.0 * images)[:, None] * total[None, :]
+    error = (near * local + jnp.max(far, axis=1))[:, None]
+    known = (known_q & jnp.all(known_k))[None, :] & jnp.isfinite(error)
     return out, jnp.where(known, error, jnp.inf)
+
+
+def _moment_modes(
+    modes: Complex[Array, "pairs size"], scaled: Float[Array, "1 1"], degree: int
+) -> Complex[Array, "degrees pairs size"]:
+    """Returns the modes of K times $i^a He_a$ for each a up to `degree`: those of u^a K.
+
+    `scaled`: the squared lengthscale times the squared frequency spacing.
+    """
+    size = modes.shape[-1]
+    frequency = jnp.arange(-(size // 2), (size + 1) // 2) * jnp.sqrt(scaled[0, 0])
+    polynomials = [jnp.ones_like(frequency), frequency]
+    for a in range(1, degree):
+        polynomials.append(frequency * polynomials[a] - a * polynomials[a - 1])
+    powers = [(1.0, 1.0j, -1.0, -1.0j)[a % 4] for a in range(degree + 1)]
+    return jnp.stack([i * p[None, :] * modes for i, p in zip(powers, polynomials, strict=True)])
+
+
+def _tail_of_filter(cut: Float[Array, " dim"], degree: int) -> Float[Array, " dim"]:
+    r"""Returns a bound on $\int_{|\omega| > c} |He_a(\omega)| \phi(\omega)\, d\omega$, c = `cut`.
+
+    Beyond the roots of $He_a$, a = `degree`, the integral is $2\, He_{a-1}(c)\, \phi(c)$.
+    """
+    if degree == 0:
+        return erfc(cut / math.sqrt(2.0))
+    beyond = 2.0 * cut ** (degree - 1) * jnp.exp(-0.5 * cut**2) / math.sqrt(2.0 * math.pi)
+    return jnp.where(cut > 4.0, beyond, math.sqrt(math.factorial(degree)))
 
 
 def _affordable_grid_sizes(dim: int, pairs: int) -> tuple[int, ...]:

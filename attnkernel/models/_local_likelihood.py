@@ -8,10 +8,11 @@ from jaxtyping import Array, Float
 from .._core.arrays import as_real_array, wider_dtype
 from .._core.validation import require_instance
 from ..attention import LikelihoodFit
+from ..attention._arguments import as_order
 from ..attention._auto import Auto
 from ..attention._likelihood_influence import InfluenceSums, influence_sums
 from ..attention._local_likelihood import LikelihoodParts, local_likelihood
-from ..attention._local_polynomial import as_order, local_polynomial
+from ..attention._local_polynomial import local_polynomial
 from ..families import Family
 from ..kernels import Kernel
 from ..losses._prediction_losses import require_same_shape, sum_over_labels

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 from .._core.arrays import wider_dtype
 from .._core.validation import require_level
 from ..attention import QuantileFit
+from ..attention._arguments import as_order
 from ..attention._auto import Auto
-from ..attention._local_polynomial import as_order
 from ..attention._local_quantile import local_quantile
 from ..kernels import Kernel
 from ..losses import CheckLoss

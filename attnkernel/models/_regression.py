@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array
 from ..attention import Auto, attention_weights
+from ..attention._arguments import as_order
 from ..attention._local_fit import LocalFit
-from ..attention._local_polynomial import as_order
 from ..kernels import Kernel
 from ..methods import Blockwise, Dense, Method
 from ..priors import Prior

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from .._core.arrays import as_float_dtype
 from .._core.validation import as_integer, require_key
 from ..attention import Auto, PerHead
-from ..attention._local_polynomial import as_order
+from ..attention._arguments import as_order
 from ..kernels import DotProduct, Kernel
 from ..methods import Method
 from ..priors import At, Prior

@@ -1,11 +1,13 @@
-"""Bandwidths by generalised cross-validation (GCV) and their local constant fits, against fastLPR.
+"""Bandwidths by generalised cross-validation (GCV), and their fits of order 0 and 1, and fastLPR's.
 
 Both approximate the sums over all pairs by a nonuniform FFT: ours to a certified tolerance, with
 the exact degrees of freedom; fastLPR estimates these from ten random vectors, over a grid of
-bandwidths. The errors of both are measured beside their seconds.
+bandwidths. The errors of both, of the criterion on that grid and of the fit, are measured beside
+their seconds.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -27,14 +29,16 @@ OURS, FASTLPR = "attnkernel", "fastLPR"
 BOUNDS = (0.05, 3.0)  # times Scott's rule
 BANDWIDTHS = 20  # of the grid of fastLPR
 GRID_POINTS = 401
-EXACT_TOLERANCE = 1e-10  # of the criterion by which both bandwidths are compared
+EXACT_TOLERANCE = 1e-10  # of the criterion by which both are compared, above
+MAX_PAIRWISE_ROWS = 10_000  # up to which it sums all pairs
 
 
 class Curve(NamedTuple):
-    """A bandwidth, and the fit at the points of a grid."""
+    """A bandwidth, the fit at the points of a grid, and GCV at bandwidths, where it is known."""
 
     bandwidth: float
     values: Float[np.ndarray, " grid"]
+    criteria: Float[np.ndarray, " bandwidths"] | None = None
 
 
 class BenchGCV(Benchmark):
@@ -46,6 +50,7 @@ class BenchGCV(Benchmark):
     n: Annotated[
         list[Annotated[int, pydantic.Field(ge=100, le=10_000_000)]], pydantic.Field(min_length=1)
     ] = [1000, 10_000, 100_000]
+    orders: Annotated[list[Literal[0, 1, 2]], pydantic.Field(min_length=1)] = [0, 1]
     tol: Annotated[float, pydantic.Field(ge=1e-12, le=1e-2)] = 1e-6
     repeats: Annotated[int, pydantic.Field(ge=1, le=1000)] = 3
     max_run_seconds: Positive = 60.0
@@ -62,39 +67,57 @@ class BenchGCV(Benchmark):
             raise FieldError(("precision",), "expected float64: a certificate needs its digits")
 
     def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
-        return [functools.partial(self._make_case, key, n) for n in sorted(set(self.n))]
+        places = itertools.product(sorted(set(self.orders)), sorted(set(self.n)))
+        return [functools.partial(self._make_case, key, n, order) for order, n in places]
 
-    def _make_case(self, key: PRNGKeyArray, n: int) -> Case:
+    def _make_case(self, key: PRNGKeyArray, n: int, order: int) -> Case:
         """Returns the `Case` that times both on n simulated rows of one column."""
         data = ak.data.heteroskedastic(key=key, n=n)
         x, y = data.x, data.y
         grid = np.linspace(float(jnp.min(x)), float(jnp.max(x)), GRID_POINTS)
         start = rule_of_thumb(x)
         low, high = (start * factor for factor in BOUNDS)
+        bandwidths = np.geomspace(low, high, BANDWIDTHS)
+        exact = exact_method(n)
+
+        def gcv(bandwidths: np.ndarray, method: ak.Method) -> np.ndarray:
+            model = ak.KernelRegression(ak.Gaussian(start), order=order, method=method)
+            return np.asarray(ak.profile(model, x, y, bandwidths, objective=ak.GCV()))
 
         def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-            criteria = {name: _gcv(curve.bandwidth, x, y) for name, curve in results.items()}
+            found = [curve.bandwidth for curve in results.values()]
+            values = gcv(np.array([*found, *bandwidths]), exact).tolist()
+            criteria = dict(zip(results, values, strict=False))
+            of_grid = np.array(values[len(found) :])
+            curves = {name: curve.criteria for name, curve in results.items()}
+            curves[OURS] = gcv(bandwidths, ak.Fourier(self.tol))
             return {
+                "criterion_error": {
+                    name: float(np.max(np.abs(curve / of_grid - 1.0)))
+                    for name, curve in curves.items()
+                    if curve is not None
+                },
                 "bandwidth": {name: curve.bandwidth for name, curve in results.items()},
                 "criterion": criteria,
                 "criterion_above_ours": {
                     name: value / criteria[OURS] - 1.0 for name, value in criteria.items()
                 },
                 "curve_error": {
-                    name: curve_error(curve, grid, x, y) for name, curve in results.items()
+                    name: curve_error(curve, order, grid, x, y) for name, curve in results.items()
                 },
             }
 
         contenders: dict[str, Callable[[], Callable[[], Curve]]] = {
-            OURS: lambda: functools.partial(self._fit, x, y, grid, start),
-            FASTLPR: lambda: fastlpr(x, y, grid, low, high),
+            OURS: lambda: functools.partial(self._fit, x, y, order, grid, start),
+            FASTLPR: lambda: fastlpr(x, y, order, grid, bandwidths),
         }
-        return Case({"n": n}, f"n = {n}", contenders, check)
+        return Case({"n": n, "order": order}, f"n = {n}, order {order}", contenders, check)
 
-    def _fit(self, x: Array, y: Array, grid: np.ndarray, start: float) -> Curve:
+    def _fit(self, x: Array, y: Array, order: int, grid: np.ndarray, start: float) -> Curve:
         """Returns the curve of attnkernel: GCV by `Fourier`, from Scott's rule."""
+        fourier = ak.Fourier(self.tol)
         model, low, high = (
-            ak.KernelRegression(ak.Gaussian(start * factor), method=ak.Fourier(self.tol))
+            ak.KernelRegression(ak.Gaussian(start * factor), order=order, method=fourier)
             for factor in (1.0, *BOUNDS)
         )
         fit = ak.fit(model, x, y, objective=ak.GCV(), bounds=(low, high), starts=1)
@@ -107,8 +130,12 @@ class BenchGCV(Benchmark):
         return {
             "bandwidths": cells("bandwidth", number),
             "GCV above ours": cells("criterion_above_ours", lambda above: f"{above:+.1e}"),
+            "error of GCV, at most": cells("criterion_error", lambda error: f"{error:.1e}"),
             "error of the curve, at most": cells("curve_error", lambda error: f"{error:.1e}"),
         }
+
+    def panel(self, row: Mapping[str, Any]) -> str:
+        return f"order {row['order']}"
 
     def targets(self, results: Results) -> list[dict[str, Any]]:
         rows = results.table
@@ -117,40 +144,48 @@ class BenchGCV(Benchmark):
         return [
             target(f"{FASTLPR}, seconds over ours", 5.0, ratios(largest, FASTLPR, OURS)),
             target("error of our curve", 10.0 * self.tol, errors, at_most=True),
+            target(
+                "error of our criterion",
+                10.0 * self.tol,
+                {row["label"]: row["criterion_error"][OURS] for row in rows},
+                at_most=True,
+            ),
         ]
 
 
 def fastlpr(
     x: Float[Array, "n 1"],
     y: Float[Array, " n"],
+    order: int,
     grid: Float[np.ndarray, " grid"],
-    low: float,
-    high: float,
+    bandwidths: Float[np.ndarray, " bandwidths"],
 ) -> Callable[[], Curve]:
-    """`cv_fastlpr` of order 0: the least GCV of 20 bandwidths from `low` to `high`.
+    """`cv_fastlpr`: the least GCV of these bandwidths.
 
     **Raises:** `Unavailable` if the package, or Numba, is not installed.
     """
     optional_import("numba")  # without it, version 1.0.1 fails in single precision
     package = optional_import("fastlpr")
     inputs, labels = np.asarray(x, float), np.asarray(y, float)
-    bandwidths = package.get_hlist(BANDWIDTHS, [low, high])
 
     def choose_and_fit() -> Curve:
-        fitted = package.cv_fastlpr(inputs, labels, bandwidths, {"order": 0, "dstd": 0})
+        options = {"order": order, "dstd": 0}
+        fitted = package.cv_fastlpr(inputs, labels, bandwidths[:, None], options)
         values = np.ravel(package.fastlpr_predict(fitted, grid[:, None]))
-        return Curve(float(np.ravel(fitted.h)[0]), values)
+        return Curve(float(np.ravel(fitted.h)[0]), values, np.ravel(fitted.gcv["gcv_m"]))
 
     return choose_and_fit
 
 
-def curve_error(curve: Curve, grid: Float[np.ndarray, " grid"], x: Array, y: Array) -> float:
+def exact_method(n: int) -> ak.Method:
+    """Returns the method of exact criteria: all pairs, or a tolerance far below the differences."""
+    return ak.Blockwise() if n <= MAX_PAIRWISE_ROWS else ak.Fourier(EXACT_TOLERANCE)
+
+
+def curve_error(
+    curve: Curve, order: int, grid: Float[np.ndarray, " grid"], x: Array, y: Array
+) -> float:
     """Returns the greatest difference between a curve and the exact fit of its bandwidth."""
-    exact = ak.KernelRegression(ak.Gaussian(curve.bandwidth), method=ak.Blockwise())
+    kernel = ak.Gaussian(curve.bandwidth)
+    exact = ak.KernelRegression(kernel, order=order, method=ak.Blockwise())
     return float(np.max(np.abs(np.asarray(exact(grid, x, y)) - curve.values)))
-
-
-def _gcv(bandwidth: float, x: Array, y: Array) -> float:
-    """Returns GCV of a bandwidth, to a tolerance far below the differences."""
-    model = ak.KernelRegression(ak.Gaussian(bandwidth), method=ak.Fourier(EXACT_TOLERANCE))
-    return float(ak.GCV()(model, x, y))

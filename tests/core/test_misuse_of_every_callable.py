@@ -530,6 +530,7 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
             "k": ("paired", POINTS),
             "v": ("paired", POINTS),
             **{name: PARTS[name] for name in ("kernel", "prior", "rule")},
+            "order": ("whole from 0", 0),
         },
     ),
     **of_class(
@@ -1119,7 +1120,7 @@ EXCLUDED = {
         "fitting.Box fitting.Choice fitting.Result "
         "fitting.Starts inference.AverageDerivative inference.BootstrapTest "
         "inference.DegreesOfFreedom inference.Discontinuity inference.Report objectives.Sample "
-        "methods.SoftmaxState "
+        "methods.SoftmaxState methods.Moments "
         "methods.LinearState methods.Task models.DataSupport models.LinearCoefficients data.Dataset"
     ),
     "an error or a warning": "FitWarning ExtrapolationWarning CheckpointWarning SavedFileError",

@@ -358,13 +358,10 @@ def test_estimates_and_slopes_of_statsmodels(x64, order, kind):
         np.testing.assert_allclose(coefficients[:, 1:, 0], slopes, rtol=1e-9, atol=1e-10)
 
 
-def test_unsupported_orders_methods_and_rules_are_refused():
+def test_unsupported_orders_and_rules_are_refused():
     with pytest.raises(ValueError, match=r"order.*0.*1.*2.*got 3"):
         ak.KernelRegression(ak.Gaussian(1.0), order=3)
     x = np.arange(3.0)
-    fourier = ak.KernelRegression(ak.Gaussian(1.0), order=1, method=ak.Fourier())
-    with pytest.raises(ValueError, match=r"Fourier.*(Auto|Blockwise).*order=0"):
-        fourier(x, x, x)
     entmax = ak.KernelRegression(ak.Gaussian(1.0), rule=ak.Entmax(1.5))
     with pytest.raises(ValueError, match=r"Softmax.*got Entmax"):
         entmax.fitted_and_leverage(x, x)

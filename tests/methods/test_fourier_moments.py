@@ -1,0 +1,209 @@
+"""Local polynomials by `Fourier`: the moments within their bounds, the fits within the tolerance.
+
+The reference is the normal equations in NumPy, in extended precision.
+"""
+
+import functools
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from marks import needs_finufft, slow
+
+import attnkernel as ak
+from attnkernel.methods import _nufft
+from attnkernel.models._local_smoother import MIN_LABELS_BY_WEIGHTS
+from attnkernel.priors import ExcludeSelf
+
+pytestmark = needs_finufft
+
+N, M = 2003, 311
+TOL = 1e-6
+
+
+def sample(shift=0.0):
+    """Inputs with ties, a gap and lonely points, in no order; queries at, between and beyond."""
+    rng = np.random.default_rng(5)
+    x = np.concatenate([rng.uniform(-3, 1, N - 43), rng.uniform(1.6, 3, 20), 5.0 + np.arange(23)])
+    x[:60] = x[60:120]
+    x = rng.permutation(x)
+    y = np.sin(3 * x) + 0.3 * rng.normal(size=N)
+    q = np.concatenate([x[:200], np.linspace(-3.2, 3.3, M - 200)])
+    hidden = rng.uniform(size=N) < 0.1
+    y[hidden] = 1e9
+    return q + shift, x + shift, y, hidden
+
+
+def reference(q, x, y, hidden, lengthscale, order, excludes_self=True):
+    """β of the terms $(k - q)^a$, $S^{-1} e_1$, the log-mass and $\\sum_j L_j^2$ of each query.
+
+    No query sees a hidden row, nor its own if `excludes_self`.
+    """
+    difference = (x - q[:, None]).astype(np.longdouble)
+    log = -0.5 * (difference / lengthscale) ** 2
+    log[:, hidden] = -np.inf
+    if excludes_self:
+        np.fill_diagonal(log, -np.inf)
+    highest = log.max(axis=1, keepdims=True)
+    share = np.exp(log - highest)
+    mass = share.sum(axis=1, keepdims=True)
+    share /= mass
+    u = difference / lengthscale
+    terms = np.stack([u**a for a in range(order + 1)])
+    gram = np.einsum("aij,bij,ij->iab", terms, terms, share)
+    right = np.einsum("aij,ij,j->ia", terms, share, np.where(hidden, 0, y))
+    first = np.zeros((len(q), order + 1))
+    first[:, 0] = 1
+    with np.errstate(all="ignore"):
+        solved = solve(gram, np.stack([right, first], axis=2))
+        norms = np.sum((share * np.einsum("ia,aij->ij", solved[:, :, 1], terms)) ** 2, axis=1)
+    units = lengthscale ** np.arange(order + 1)
+    found = *(solved[:, :, i] / units for i in (0, 1)), np.log(mass[:, 0]) + highest[:, 0], norms
+    return [part.astype(float) for part in found]
+
+
+def solve(gram, right):
+    """Gauss elimination without pivots in extended precision, which LAPACK has not."""
+    gram, right = gram.copy(), right.copy()
+    for a in range(gram.shape[1]):
+        right[:, a] /= gram[:, a, a, None]
+        gram[:, a] /= gram[:, a, a, None]
+        for b in set(range(gram.shape[1])) - {a}:
+            factor = gram[:, b, a, None].copy()
+            gram[:, b] -= factor * gram[:, a]
+            right[:, b] -= factor * right[:, a]
+    return right
+
+
+@eqx.filter_jit
+def evaluate(log_lengthscale, q, x, y, hidden, method, order):
+    """The local fit and its data, and the derivative of a number in log ℓ."""
+
+    def number(log_lengthscale):
+        kernel = ak.Gaussian(jnp.exp(log_lengthscale))
+        model = ak.KernelRegression(kernel, order=order, method=method)
+        seen = {"prior": ExcludeSelf(), "weights": ~hidden}
+        local = model.local_fit(q, x, y, **seen)
+        is_good = jax.lax.stop_gradient(local.influence[:, 0] < 1e3)
+        value = jnp.sin(local.coefficients[:, 0, 0]) + jnp.log(local.influence[:, 0])
+        return jnp.sum(jnp.where(is_good, value, 0.0)), local
+
+    (_, local), slope = jax.value_and_grad(number, has_aux=True)(log_lengthscale)
+    return local, slope
+
+
+def error_in_tolerances(found, expected, y, tol):
+    """The largest error of fits, in units of the stated tolerance."""
+    spread = np.abs(y - y.mean())
+    typical = np.exp(np.mean(np.log(spread)))
+    scale = np.minimum(np.abs(expected), np.abs(expected - y.mean()))
+    return np.max(np.abs(found - expected) / (tol * np.maximum(scale, 1e-3 * typical)))
+
+
+@pytest.mark.parametrize("order", [1, slow(2)])
+def test_fits_leverages_and_slopes_are_within_the_tolerance(x64, order):
+    """At all queries that the data determine in float64; near gaps S is close to singular."""
+    for lengthscale, shift in ((0.05, 0.0), (0.05, 1e4), (0.004, 0.0), (0.4, 0.0), (30.0, 0.0)):
+        q, x, y, hidden = sample(shift)
+        at = jnp.log(lengthscale)
+        local, slope = evaluate(at, q, x, y, hidden, ak.Fourier(TOL), order)
+        beta, influence, log_mass, _ = reference(q, x, y, hidden, lengthscale, order)
+        np.testing.assert_allclose(local.log_mass, log_mass, rtol=1e-9, atol=TOL)
+        # beyond, rounding in float64 exceeds the tolerance: no method does better
+        known = (influence[:, 0] < 1e8) & ~np.asarray(local.deficient)
+        assert np.mean(known) > 0.8
+        found, exact = local.coefficients[known, 0, 0], beta[known, 0]
+        assert error_in_tolerances(np.asarray(found), exact, y[~hidden], TOL) < 1
+        np.testing.assert_allclose(local.influence[known, 0], influence[known, 0], rtol=TOL)
+        if lengthscale == 0.05:
+            _, expected = evaluate(at, q, x, y, hidden, ak.Dense(), order)
+            np.testing.assert_allclose(slope, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("order", [1, slow(2)])
+def test_variances_are_sums_of_squared_weights(x64, order):
+    """Also where the terms of a square cancel, in the gap and beyond the data."""
+    q, x, _, _ = sample()
+    no, variance = np.zeros(N, bool), np.ones((N, 2)) * np.array([1.0, 4.0])
+
+    @jax.jit
+    def variances(lengthscale):
+        kernel = ak.Gaussian(lengthscale)
+        model = ak.KernelRegression(kernel, order=order, method=ak.Fourier(TOL))
+        return model.prediction_variance(q, x, variance)
+
+    for lengthscale in (0.05, 0.01, 1.0):
+        _, influence, _, norms = reference(q, x, x, no, lengthscale, order, excludes_self=False)
+        known = influence[:, 0] < 1e8
+        found = variances(lengthscale)[known]
+        np.testing.assert_allclose(found[:, 0], norms[known], rtol=4 * TOL)
+        np.testing.assert_allclose(found[:, 1], 4 * found[:, 0], rtol=4 * TOL)
+
+
+@pytest.mark.slow
+def test_many_labels_are_summed_by_the_weights_of_the_fit(x64):
+    """Fits and slopes of many labels, and variances of slopes, equal those of pairs."""
+    q, x, _, _ = sample()
+    q, labels = q[:200], np.random.default_rng(1).normal(size=(N, MIN_LABELS_BY_WEIGHTS))
+
+    @eqx.filter_jit
+    def both(method):
+        model = ak.KernelRegression(ak.Gaussian(0.2), order=1, method=method)
+        slope = model.derivative(1)
+        fits = model(q, x, labels), slope(q, x, labels)
+        return *fits, slope.prediction_variance(q, x, np.ones(N))
+
+    for found, expected in zip(both(ak.Fourier(TOL)), both(ak.Blockwise()), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_error_of_one_source_stays_within_its_bound_for_each_degree(x64, monkeypatch):
+    """As the certificate assumes: a Gaussian of width 2 ℓ around the source, rounding elsewhere."""
+    monkeypatch.setattr(_nufft, "PAIRS_PER_FREQUENCY", {1: 0})  # all sizes, for so few pairs too
+    rng = np.random.default_rng(0)
+    degree = _nufft.MAX_DEGREE
+    convolve = jax.jit(functools.partial(_nufft.convolve, tol=1e-6, degree=degree))
+    for _ in range(6):
+        width, source = 10 ** rng.uniform(-2.0, 0.3), rng.uniform(-3, 3, (1, 1))
+        near = np.clip(source + width * rng.normal(size=(3000, 1)), -3, 3)
+        q = np.concatenate([near, rng.uniform(-3, 3, (3000, 1)), [[-3.0], [3.0]]])
+        u = ((source - q) / width)[:, 0]
+        sums, bound = convolve(q, source, np.ones((1, 1)), np.array([[width**2]]))
+        waves = (6 + 11 * width) / (2 * np.pi * width)
+        eps = np.finfo(float).eps
+        for a in range(degree + 1):
+            error = np.abs(np.asarray(sums)[a, :, 0] - u**a * np.exp(-0.5 * u**2))
+            assert np.all(error <= bound[a]), a
+            near_error = (4e-14 + 8 * eps * waves) * _nufft.ERROR_OF_DEGREE[a]
+            far_error = 8 * eps * math.sqrt(math.factorial(a))
+            assert np.all(error <= near_error * np.exp(-(u**2) / 8) + far_error), a
+            assert bound[a, 0] < 1e-8  # the frequencies did suffice
+
+
+@pytest.mark.parametrize(
+    ("x", "kernel", "rule", "reason"),
+    [
+        (np.zeros((5, 2)), ak.Gaussian(0.3), ak.Softmax(), "one dimension, not 2"),
+        (np.zeros(5), ak.Gaussian(0.3), ak.Softmax(sink_mass=ak.fixed(1.0)), "no sink"),
+        (np.zeros(5), ak.Laplace(0.3), ak.Softmax(), "Gaussian kernel alone, not Laplace"),
+    ],
+)
+def test_unsupported_moments_are_refused(x, kernel, rule, reason):
+    model = ak.KernelRegression(kernel, order=1, rule=rule, method=ak.Fourier())
+    with pytest.raises(ValueError, match=f"Fourier cannot evaluate this: .*{reason}.*Auto"):
+        model(x, x, np.zeros(5))
+
+
+def test_auto_takes_moments_above_a_number_of_pairs():
+    def selected(n, dim, order, kernel=ak.Gaussian(0.3)):
+        shape = jax.ShapeDtypeStruct((n, dim), jnp.float32)
+        return ak.select_method(shape, shape, shape, kernel=kernel, order=order)
+
+    assert selected(2048, 1, 1).method == ak.Blockwise()
+    for order in (1, 2):
+        assert selected(2049, 1, order).method == ak.Fourier()
+    assert "one dimension, not 2" in str(selected(10**6, 2, 1))
+    assert "no moments" in str(selected(10**6, 1, 1, ak.Laplace(0.3)))
