@@ -100,7 +100,9 @@ class BenchGCV(Benchmark):
                 "bandwidth": {name: curve.bandwidth for name, curve in results.items()},
                 "criterion": criteria,
                 "criterion_above_ours": {
-                    name: value / criteria[OURS] - 1.0 for name, value in criteria.items()
+                    name: value / criteria[OURS] - 1.0
+                    for name, value in criteria.items()
+                    if OURS in criteria
                 },
                 "curve_error": {
                     name: curve_error(curve, order, grid, x, y) for name, curve in results.items()
