@@ -106,11 +106,12 @@ def average_derivative(
 
     A lengthscale that is best for the curve leaves a bias that averaging does not reduce. With
     `undersmoothed`, for a fit of order 0 or 1, the slopes are those of a local linear fit with
-    $n^{1/(d + 4) - 2/(d + 6)}$ times the lengthscales, d being the number of columns: the rate of
-    Powell and Stoker, at which the bias is of the order of what smoothing adds to the standard
-    error: $n^{-4 / (d + 6)}$, negligible for one column alone. Over 400 data sets of 150 rows with
-    uniform inputs in 1, 2 and 3 columns, nominal 95 % intervals covered .92, .98 and .92, and
-    without `undersmoothed` .92, .88 and .69. The noise is that of the fit itself. Memory is O(n).
+    $n^{1/(d + 4) - 2/(d + 6)}$ times the lengthscales, d being the number of columns without
+    categories: the rate of Powell and Stoker, at which the bias is of the order of what smoothing
+    adds to the standard error: $n^{-4 / (d + 6)}$, negligible for one column alone. Over 400 data
+    sets of 150 rows with uniform inputs in 1, 2 and 3 columns, nominal 95 % intervals covered .92,
+    .98 and .92, and without `undersmoothed` .92, .88 and .69. The noise is that of the fit itself. Memory is
+    O(n).
 
     **Arguments:**
 
@@ -206,8 +207,9 @@ def _average_slopes(
     rule, squares = RowVariance.of_fit(model, weight_kwargs, x, y, noise)
     of_clusters = None if clusters is None else cluster_errors(rule, clusters, y)
     if undersmoothed:
-        n, dim = count_rows(x, weight_kwargs.get("weights")), x.shape[1]
-        shorter = jnp.asarray(n, float) ** (1.0 / (dim + 4) - 2.0 / (dim + 6))
+        n = count_rows(x, weight_kwargs.get("weights"))
+        d = len(model.columns_of_quantities(x.shape[1]))
+        shorter = jnp.asarray(n, float) ** (1.0 / (d + 4) - 2.0 / (d + 6))
         model = dataclasses.replace(model, kernel=model.kernel.rescaled(shorter), order=1)
     omega = jnp.where(rule.weights > 0, omega[:, 0], 0.0)
     prior = with_weights(None, weight_kwargs.get("weights"), x)

@@ -49,9 +49,9 @@ def bands(
     $\sqrt d / 2$ standard errors, so that a band about the fit undercovers. With `corrected`, the
     robust correction of Calonico, Cattaneo and Farrell: centre and standard error are those of a
     local polynomial whose bias is of a higher order, 2 for a fit of order 0 or 1, with lengthscales
-    $n^{1/(d + 4) - 1/(d + 3)}$ times those of the fit, d being the number of columns. This rate
-    minimises the error of the coverage. A fit of order 2 and a `BiasReduced` have no such
-    correction: pass `corrected=False`.
+    $n^{1/(d + 4) - 1/(d + 3)}$ times those of the fit, d being the number of columns without
+    categories. This rate minimises the error of the coverage. A fit of order 2 and a `BiasReduced`
+    have no such correction: pass `corrected=False`.
 
     With `derivative`, the band of a derivative of the mean, $\sum_j D_j(x)\, y_j$
     (`ak.models.Derivative`), with the same $\hat\sigma_j^2$. Corrected, it is the derivative of the

@@ -31,8 +31,8 @@ class Report(NamedTuple):
 
     `r_squared` is $\big(\sum_i (y_i - \bar y)(\hat y_i - \bar y)\big)^2 / \big(\sum_i (y_i - \bar
     y)^2 \sum_i (\hat y_i - \bar y)^2\big)$, as in R's np; `residual_sd` is $\sqrt{\mathrm{RSS}/n}$,
-    in the units of y, also as in np: it is not over `residual_df`, and with row weights RSS/n is
-    the weighted mean square. `trace` and `residual_df` are those of `degrees_of_freedom`. `alone`
+    in the units of y, also as in np: it is not over `residual_df`. With row weights both have
+    weighted sums and means. `trace` and `residual_df` are those of `degrees_of_freedom`. `alone`
     counts the rows with no other in reach, `deficient` those with a rank-deficient local design,
     and `extrapolates` further rows where the polynomial extrapolates (`DataSupport`). `least_count`
     and `median_count` are of `effective_count` at the rows.
@@ -151,7 +151,10 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     found = jit_if_pure(_summarise_rows, (fit.model, weight_kwargs), x, y, is_forward=True)
     found = jax.tree.map(np.asarray, cut_rows(found, n))
     model, results, y = fit.model, np.asarray(fit.starts.result), np.asarray(fit.y, float)
-    a, b = y - np.mean(y), found.fitted - np.mean(y)
+    weights = np.ones(n) if not kwargs else np.asarray(kwargs["weights"], float)
+    mean = np.average(y, weights=weights)
+    a, b = y - mean, found.fitted - mean
+    products = ((p * q) @ weights for p, q in ((a, b), (a, a), (b, b)))
     kernel = getattr(model, "kernel", None)
     kernel = kernel if isinstance(kernel, Kernel) else None
     return Report(
@@ -161,8 +164,8 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         parameters={} if kernel is None else natural_parameters(kernel, names),
         criterion=type(fit.objective).__name__,
         loss=float(fit.loss),
-        r_squared=float(np.sum(a * b) ** 2 / (np.sum(a * a) * np.sum(b * b))),
-        residual_sd=float(np.sqrt(np.average((a - b) ** 2, **kwargs))),
+        r_squared=float(next(products) ** 2 / (next(products) * next(products))),
+        residual_sd=float(np.sqrt(np.average((a - b) ** 2, weights=weights))),
         trace=float(found.freedom.trace),
         residual_df=float(found.freedom.residual),
         alone=int(np.sum(found.without_self.empty)),

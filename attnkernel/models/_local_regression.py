@@ -34,12 +34,13 @@ class LocalRegression(Smoother):
     def bias_corrected(self, rows: ArrayLike, dim: int) -> "LocalRegression | None":
         r"""The local quadratic fit with $n^{1/(d + 4) - 1/(d + 3)}$ times the lengthscales.
 
-        None for order 2, above which there is no higher one. See `ak.bands`.
+        d counts the columns that hold no categories: the rates do not depend on the others (Racine
+        and Li, 2004). None for order 2, above which there is no higher one. See `ak.bands`.
         """
         if self.order == 2:
             return None
-        n = jnp.asarray(rows, float)
-        kernel = self.kernel.rescaled(n ** (1.0 / (dim + 4) - 1.0 / (dim + 3)))
+        n, d = jnp.asarray(rows, float), len(self.columns_of_quantities(dim))
+        kernel = self.kernel.rescaled(n ** (1.0 / (d + 4) - 1.0 / (d + 3)))
         return dataclasses.replace(self, kernel=kernel, order=2)
 
     def category_counts(self, dim: int) -> dict[int, int | None]:

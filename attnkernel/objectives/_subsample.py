@@ -1,8 +1,9 @@
 r"""Leave-one-out on a subsample, rescaled so that its minima are near those of all n rows.
 
-The best lengthscale falls as $n^{-1/(d+4)}$: with N rows it is $(n/N)^{1/(d+4)}$ times as long.
-The gain of the criterion falls as $n^{-4/(d+4)}$; the criterion of the subsample is scaled by this
-factor, so that its curvature is that of all rows. (Marron, *Partitioned cross-validation*, 1987.)
+With d columns besides those of categories, the best lengthscale falls as $n^{-1/(d+4)}$: with N
+rows it is $(n/N)^{1/(d+4)}$ times as long. The gain of the criterion falls as $n^{-4/(d+4)}$; the
+criterion of the subsample is scaled by this factor, so that its curvature is that of all rows.
+(Marron, *Partitioned cross-validation*, 1987.)
 """
 
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from .._core.arrays import as_real_array
 from .._core.host_arrays import index_on_host
 from ..kernels import Kernel
+from ..models import Smoother
 from ..priors import ExcludeSelf, Mask
 from ._objective import Objective, Sample
 from ._rows import input_order
@@ -69,7 +71,9 @@ class _SubsampledLeaveOneOut(Objective):
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, ""]:
-        longer = (self.n / len(x)) ** (1.0 / (x.shape[1] + 4))
+        dim = x.shape[1]
+        categories = len(model.category_counts(dim)) if isinstance(model, Smoother) else 0
+        longer = (self.n / len(x)) ** (1.0 / (dim - categories + 4))
         is_kernel = lambda node: isinstance(node, Kernel)  # noqa: E731
         rescaled = jax.tree.map(
             lambda node: node.rescaled(longer) if is_kernel(node) else node,

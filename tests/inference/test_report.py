@@ -31,8 +31,11 @@ def test_figures_of_a_report_equal_their_formulas(x64):
     fit = ak.fit(model, x, y, objective=ak.GCV(), weights=weights, **still)
     report = ak.summarise(fit, names=["age (years)"])
     hat = hat_matrix(x, 0.35, weights)
-    a, b = y - y.mean(), hat @ y - y.mean()
-    np.testing.assert_allclose(report.r_squared, (a @ b) ** 2 / (a @ a) / (b @ b), rtol=1e-8)
+    covariance = np.cov(y, hat @ y, aweights=weights, ddof=0)
+    centred = hat @ y - np.average(y, weights=weights)  # as np, about the mean of y
+    about = np.average(centred**2, weights=weights)
+    r_squared = covariance[0, 1] ** 2 / covariance[0, 0] / about
+    np.testing.assert_allclose(report.r_squared, r_squared, rtol=1e-8)
     variance = np.average((y - hat @ y) ** 2, weights=weights)
     np.testing.assert_allclose(report.residual_sd, np.sqrt(variance), rtol=1e-8)
     np.testing.assert_allclose(report.trace, np.trace(hat), rtol=1e-8)
