@@ -110,8 +110,8 @@ def average_derivative(
     categories: the rate of Powell and Stoker, at which the bias is of the order of what smoothing
     adds to the standard error: $n^{-4 / (d + 6)}$, negligible for one column alone. Over 400 data
     sets of 150 rows with uniform inputs in 1, 2 and 3 columns, nominal 95 % intervals covered .92,
-    .98 and .92, and without `undersmoothed` .92, .88 and .69. The noise is that of the fit itself. Memory is
-    O(n).
+    .98 and .92, and without `undersmoothed` .92, .88 and .69. The noise is that of the fit
+    itself. Memory is O(n).
 
     **Arguments:**
 
