@@ -18,7 +18,7 @@ from .._core.validation import as_integer, require_instance
 from ..attention._jit import jit_if_pure
 from ..kernels import Kernel
 from ..priors import Prior
-from ._backfitting import solve_backfitting, weights_of_column
+from ._backfitting import over_columns, solve_backfitting, weights_of_column
 from ._data import read_data, with_bounds_of
 from ._dense_smoother import DenseSmoother
 from ._regression import KernelRegression
@@ -204,16 +204,26 @@ class AdditiveRegression(DenseSmoother):
         self, q: Float[Array, "m dim"], k: Float[Array, "n dim"], weights: Float[Array, " n"]
     ) -> Float[Array, "dim m n"]:
         """Returns the weights of labels in each curve at queries, from checked data."""
-        solved, centres, residual, slopes = solve_backfitting(
-            self.kernels, self._have_lines(), k, weights
-        )
-        found, n = [], len(k)
-        for j, is_line in enumerate(self._have_lines()):
-            curve = jnp.matmul(solved[j][:, :n], residual, precision="highest")
-            partial = residual + curve + solved[j][:, n:] * slopes[j][None, :]
-            at = weights_of_column(self.kernels[j], is_line, q[:, j], k[:, j], weights)
-            found.append(jnp.matmul(at - centres[j], partial, precision="highest"))
-        return jnp.stack(found)
+        have_lines = self._have_lines()
+        solved = solve_backfitting(self.kernels, have_lines, k, weights)
+
+        def column(
+            kernel: Kernel,
+            is_line: bool,
+            q: Array,
+            k: Array,
+            curve: Array,
+            line: Array,
+            mean: Array,
+            slope: Array,
+        ) -> Array:
+            fitted = jnp.matmul(curve, solved.residuals, precision="highest")
+            partial = solved.residuals + fitted + line[:, None] * slope[None, :]
+            at = weights_of_column(kernel, is_line, q, k, weights)
+            return jnp.matmul(at - mean[None, :], partial, precision="highest")
+
+        columns = q.T, k.T, solved.curves, solved.lines, solved.means, solved.slopes
+        return over_columns(column, self.kernels, have_lines, *columns)
 
     def _have_lines(self) -> tuple[bool, ...]:
         """Returns whether the fit of each column is of order 1."""
@@ -240,6 +250,6 @@ def _fit_rows(
     """Returns predictions and leverages at the rows, from $L = I - R$."""
     ones = jnp.ones(len(k), k.dtype)
     of_rows = ones if weights is None else jnp.asarray(weights, k.dtype)
-    residual = solve_backfitting(model.kernels, model._have_lines(), k, of_rows)[2]
+    residual = solve_backfitting(model.kernels, model._have_lines(), k, of_rows).residuals
     centred = v - jnp.mean(v, axis=0, keepdims=True)
     return v - jnp.matmul(residual, centred, precision="highest"), 1.0 - jnp.diag(residual)

@@ -12,6 +12,7 @@ import numpy as np
 import pydantic
 from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
+from scipy import stats
 
 import attnkernel as ak
 
@@ -22,8 +23,10 @@ from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Keys, Study
 
-METHODS = ("additive", "surface", "boosted trees")
+METHODS = ("additive", "surface", "gradient boosting", "histogram boosting")
 MEANS = ("additive", "product", "pure interaction")
+LEVEL = 0.95  # of intervals over data sets
+MAX_STEPS = 60  # of the search for lengthscales: AICc is then within 1e-3 of its minimum
 Results = list[dict[str, Any]]
 
 
@@ -33,7 +36,9 @@ class Additive(Study):
     study: Literal["additive"]
     name: Name = "additive"
     precision: Literal["float32", "float64"] = "float64"
-    n: Annotated[int, pydantic.Field(ge=30, le=2000)] = 200
+    rows: Annotated[
+        list[Annotated[int, pydantic.Field(ge=30, le=2000)]], pydantic.Field(min_length=1)
+    ] = [200, 400]
     dims: Annotated[
         list[Annotated[int, pydantic.Field(ge=5, le=20)]], pydantic.Field(min_length=1)
     ] = [5, 10]
@@ -49,77 +54,95 @@ class Additive(Study):
             raise FieldError(("study",), needed) from None
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
-        places = list(itertools.product(self.dims, MEANS, range(self.data_sets)))
+        places = list(itertools.product(self.rows, self.dims, MEANS, range(self.data_sets)))
         keys = Keys(key).stack(len(places))
-        rows: Results = []
+        found: Results = []
         with monitor.progress("data sets", len(places)) as tick:
             measure = functools.partial(self._measure, places, keys)
             for row in monitor.each("data_sets", len(places), measure):
-                rows.append(row)
+                found.append(row)
                 monitor.metrics([row])
-                tick(len(rows), f"{row['mean']}, d = {row['dim']}")
-        return rows
+                tick(len(found), f"{row['mean']}, n = {row['rows']}, d = {row['dim']}")
+        return found
 
     def _measure(
-        self, places: Sequence[tuple[int, str, int]], keys: Array, i: int
+        self, places: Sequence[tuple[int, int, str, int]], keys: Array, i: int
     ) -> dict[str, Any]:
         """Returns the root mean square error of each method on data set i."""
-        (dim, mean, _), (x_key, noise_key) = places[i], jax.random.split(keys[i])
-        rows = self.n + self.test_rows
-        x = np.asarray(jax.random.uniform(x_key, (rows, dim)), float)
+        (n, dim, mean, _), (x_key, noise_key) = places[i], jax.random.split(keys[i])
+        x = np.asarray(jax.random.uniform(x_key, (n + self.test_rows, dim)), float)
         truth = mean_of(mean, x)
-        labels = truth[: self.n] + self.noise * np.asarray(jax.random.normal(noise_key, (self.n,)))
-        row: dict[str, Any] = {"dim": dim, "mean": mean}
+        labels = truth[:n] + self.noise * np.asarray(jax.random.normal(noise_key, (n,)))
+        row: dict[str, Any] = {"rows": n, "dim": dim, "mean": mean}
         for name, fit in _regressors().items():
             with warnings.catch_warnings():
                 # lengthscales of columns without effect end on their upper bounds
                 warnings.simplefilter("ignore", ak.fitting.FitWarning)
                 warnings.simplefilter("ignore", ak.ExtrapolationWarning)
-                predicted = fit(x[: self.n], labels)(x[self.n :])
-            row[name] = float(np.sqrt(np.mean((predicted - truth[self.n :]) ** 2)))
+                predicted = fit(x[:n], labels)(x[n:])
+            row[name] = float(np.sqrt(np.mean((predicted - truth[n:]) ** 2)))
         return row
 
     def report(self, results: Results, run: Run) -> None:
         rows = []
-        for dim, mean in itertools.product(self.dims, MEANS):
-            here = [row for row in results if (row["dim"], row["mean"]) == (dim, mean)]
-            row: dict[str, Any] = {"dim": dim, "mean": mean}
-            for name in METHODS:
-                errors = np.array([each[name] for each in here])
-                row[name] = float(np.mean(errors))
-                row[f"{name}_standard_error"] = float(np.std(errors, ddof=1) / np.sqrt(len(errors)))
-            rows.append(row)
-        columns = {"dim": "{dim}", "mean": "{mean}"}
-        columns |= {name: f"{{{name}:.2f}}" for name in METHODS}
+        for n, dim, mean in itertools.product(self.rows, self.dims, MEANS):
+            place = {"rows": n, "dim": dim, "mean": mean}
+            here = [row for row in results if place.items() <= row.items()]
+            rows.append(place | _intervals(here))
+        columns = {"rows": "{rows}", "columns": "{dim}", "mean": "{mean}"}
+        columns |= {name: f"{{{name}:.2f}} ± {{{name} ±:.2f}}" for name in METHODS}
         run.table_of(
-            f"Root mean square error at {self.test_rows} new inputs, {self.data_sets} data sets of "
-            f"{self.n} rows with noise {self.noise:g}",
+            f"Root mean square error at {self.test_rows} new inputs ± half of a 95 % interval over "
+            f"{self.data_sets} data sets, noise {self.noise:g}",
             rows,
             columns,
         )
+        columns = {"rows": "{rows}", "columns": "{dim}", "mean": "{mean}"}
+        columns |= {
+            name: f"{{{name} ratio:.2f}} ({{{name} ratio lower:.2f}}, {{{name} ratio upper:.2f}})"
+            for name in METHODS[1:]
+        }
+        run.table_of("Error over that of the additive fit, paired by data set", rows, columns)
         self._draw(run, rows)
         run.summary({"data_sets": self.data_sets, "errors": rows})
 
     def _draw(self, run: Run, rows: list[dict[str, Any]]) -> None:
         """Draws the errors of all methods, a panel for each mean; saves the figure."""
-        figure = Figure(figsize=(9.4, 3.3))
+        figure = Figure(figsize=(9.4, 3.5))
         panels, arrays = figure.subplots(1, len(MEANS), sharey=True), {}
-        colors = (ak.plot.BLUE, ak.plot.ORANGE, ak.plot.GREY)
+        colors = (ak.plot.BLUE, ak.plot.ORANGE, ak.plot.GREY, ak.plot.GREEN)
+        places = list(itertools.product(self.rows, self.dims))
         for ax, mean in zip(panels, MEANS, strict=True):
             here = [row for row in rows if row["mean"] == mean]
-            for shift, name, marker, color in zip((-1, 0, 1), METHODS, "osD", colors, strict=True):
-                error = np.array([row[name] for row in here])
-                bar = np.array([row[f"{name}_standard_error"] for row in here])
-                at = np.arange(len(self.dims)) + 0.1 * shift
-                ax.errorbar(at, error, bar, fmt=marker, color=color, label=name, markersize=5)
+            for i, (name, marker, color) in enumerate(zip(METHODS, "osD^", colors, strict=True)):
+                error, half = (np.array([row[f"{name}{of}"] for row in here]) for of in ("", " ±"))
+                at = np.arange(len(places)) + 0.13 * (i - 1.5)
+                ax.errorbar(at, error, half, fmt=marker, color=color, label=name, markersize=4.5)
                 key = f"{mean}_{name}".replace(" ", "_")
-                arrays |= {key: error, f"{key}_standard_error": bar}
-            ax.set_xticks(range(len(self.dims)), map(str, self.dims))
-            ax.set(xlabel="columns", title=f"mean: {mean}", ylim=(0.0, None))
-            ax.margins(x=0.2)
-        panels[0].set(ylabel="error of the fit ± standard error")
+                arrays |= {key: error, f"{key}_half_width": half}
+            ax.set_xticks(range(len(places)), [f"n = {n}\nd = {dim}" for n, dim in places])
+            ax.set(title=f"mean: {mean}", ylim=(0.0, None))
+            ax.margins(x=0.1)
+        panels[0].set(ylabel="root mean square error")
         legend(figure, list(panels))
-        run.figure("additive", figure, dims=self.dims, **arrays)
+        n, dims = np.array(places).T
+        run.figure("additive", figure, rows=n, dims=dims, **arrays)
+
+
+def _intervals(rows: Results) -> dict[str, float]:
+    """Returns the mean error of each method, and the geometric mean of its ratio to that of the
+    additive fit, with intervals of Student's t over data sets."""
+    quantile = stats.t.ppf(0.5 + 0.5 * LEVEL, len(rows) - 1) / np.sqrt(len(rows))
+    found = {}
+    for name in METHODS:
+        errors = np.array([row[name] for row in rows])
+        found |= {name: float(np.mean(errors)), f"{name} ±": quantile * np.std(errors, ddof=1)}
+    for name in METHODS[1:]:
+        logs = np.log([row[name] / row[METHODS[0]] for row in rows])
+        centre, half = np.mean(logs), quantile * np.std(logs, ddof=1)
+        ends = {"": centre, " lower": centre - half, " upper": centre + half}
+        found |= {f"{name} ratio{end}": np.exp(value) for end, value in ends.items()}
+    return {name: float(value) for name, value in found.items()}
 
 
 def mean_of(name: str, x: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]:
@@ -140,16 +163,21 @@ def mean_of(name: str, x: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]
 
 def _regressors() -> dict[str, Callable[[np.ndarray, np.ndarray], Callable]]:
     """Returns by method a function from inputs and labels to predictions at new inputs."""
-    trees = importlib.import_module("sklearn.ensemble").GradientBoostingRegressor
+    trees = importlib.import_module("sklearn.ensemble")
     surface = importlib.import_module("attnkernel.sklearn").KernelRegressor
 
     def additive(x: np.ndarray, y: np.ndarray) -> Callable:
         model = ak.AdditiveRegression([ak.Gaussian(0.2)] * x.shape[1])
-        fit = ak.fit(model, x, y, objective=ak.AICc(), starts=1)
+        fit = ak.fit(model, x, y, objective=ak.AICc(), starts=1, steps=MAX_STEPS)
         return lambda at: np.asarray(fit(at))
 
     return {
         "additive": additive,
         "surface": lambda x, y: surface().fit(x, y).predict,
-        "boosted trees": lambda x, y: trees(random_state=0).fit(x, y).predict,
+        "gradient boosting": lambda x, y: (
+            trees.GradientBoostingRegressor(random_state=0).fit(x, y).predict
+        ),
+        "histogram boosting": lambda x, y: (
+            trees.HistGradientBoostingRegressor(random_state=0).fit(x, y).predict
+        ),
     }
