@@ -173,7 +173,9 @@ def as_points(name: str, x: ArrayLike) -> Float[Array, "points dim"]:
 
 
 def require_finite(
-    name: str, rows: Float[Array, "*batch rows columns"] | Float[np.ndarray, "*batch rows columns"]
+    name: str,
+    rows: Float[Array, "*batch rows columns"] | Float[np.ndarray, "*batch rows columns"],
+    advice_for_nan: str = "",
 ) -> None:
     """Raises `ValueError` unless every number of every row is finite."""
     if not is_concrete(rows) or np.all(np.isfinite(np.asarray(rows))):
@@ -183,7 +185,8 @@ def require_finite(
     raise ValueError(
         f"{name} must be finite; {len(bad)} of {math.prod(rows.shape[:-1])} rows are not, the "
         f"first is row {first[0] if len(first) == 1 else first} (counted from 0): "
-        f"{np.asarray(rows)[first]}. Drop or fill those rows."
+        f"{np.asarray(rows)[first]}. Drop or fill those rows"
+        f"{advice_for_nan if np.any(np.isnan(np.asarray(rows))) else ''}."
     )
 
 

@@ -7,7 +7,10 @@ recognised by its attributes, so that `import attnkernel` does not import pandas
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+
+from .host_arrays import is_concrete
 
 Names = tuple[Hashable, ...]
 Categories = tuple[tuple[Hashable, ...] | None, ...]  # one per column; None: a numeric column
@@ -94,21 +97,23 @@ def labels_to_numbers(what: str, labels: Any, x: Any) -> tuple[np.ndarray, Hasha
 def drop_missing_rows(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any, int]:
     """Returns the rows in which no value of x or y is missing, and the number of other rows.
 
-    **Arguments:** x and y, of which at least one is a frame of pandas; `weights`: one per row, or
-    None. A NaN in an array is missing. Rows correspond as `require_same_index` says.
+    **Arguments:** x and y: frames of pandas, or arrays, of which NaN and masked entries are
+    missing; `weights`: one per row, or None. Rows correspond as `require_same_index` says.
     """
-    if not (is_frame(x) or is_frame(y)):
+    if not is_concrete(*(part for part in (x, y, weights) if isinstance(part, jax.Array))):
         raise ValueError(
-            'na="drop" is for frames of pandas; got arrays. Try keep = np.isfinite(y), then '
-            "x[keep] and y[keep]."
+            'na="drop" needs the values of x and y, which have none inside jit and vmap: drop the '
+            "rows before."
         )
     for what, part in (("y", y), ("weights", weights)):
         require_same_index(what, part, x)
     given = [part for part in (x, y, weights) if part is not None]
-    given = [part if is_frame(part) else np.asarray(part) for part in given]
+    given = [part if is_frame(part) else np.asanyarray(part) for part in given]
     if not all(map(np.ndim, given)) or len(set(map(len, given))) > 1:
         return x, y, weights, 0  # shapes that `fit` refuses
     keep = ~(_rows_with_missing(given[0]) | _rows_with_missing(given[1]))
+    if keep.all():
+        return x, y, weights, 0
     kept = [*(part[keep] for part in given), None]
     return kept[0], kept[1], kept[2], int(np.sum(~keep))
 
@@ -118,7 +123,9 @@ def _rows_with_missing(part: Any) -> np.ndarray:
     if is_frame(part):
         found = part.isna()
     else:
-        found = np.isnan(part) if part.dtype.kind == "f" else np.zeros(part.shape, bool)
+        found = np.ma.getmaskarray(part)
+        if part.dtype.kind == "f":
+            found = found | np.isnan(np.ma.getdata(part))
     return np.any(np.reshape(np.array(found, bool), (len(part), -1)), axis=1)
 
 

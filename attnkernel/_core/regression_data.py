@@ -118,11 +118,13 @@ def require_finite_squares(name: str, values: Float[Array, "..."]) -> None:
         )
 
 
-def require_regression_data(x: Float[Array, "..."], y: Float[Array, "..."]) -> None:
+def require_regression_data(
+    x: Float[Array, "..."], y: Float[Array, "..."], advice_for_nan: str = ""
+) -> None:
     """Raises `ValueError` unless a regression of y on x can be fitted.
 
     Expected: the same number of rows, at least three; every number finite; neither x nor y
-    constant.
+    constant. `advice_for_nan`: added to the error where numbers are NaN.
     """
     require_regression_shapes(x, y)
     if x.shape[0] < MIN_FIT_ROWS:
@@ -132,8 +134,8 @@ def require_regression_data(x: Float[Array, "..."], y: Float[Array, "..."]) -> N
         )
     if not is_concrete(x, y):
         return
-    require_finite("x", x)
-    require_finite("y", np.asarray(y).reshape(len(y), -1))
+    require_finite("x", x, advice_for_nan)
+    require_finite("y", np.asarray(y).reshape(len(y), -1), advice_for_nan)
     for name, array in (("x", x), ("y", y)):
         if np.all(np.asarray(array) == np.asarray(array)[:1]):
             raise ValueError(

@@ -110,9 +110,9 @@ def fit(
       row, to leave-one-out, to the n of AICc and to `bands`. Rows of weight 0 are ignored,
       whatever their label (inside `jit` or `vmap`, where weights have no value, they stay
       and carry no weight). Default: 1.
-    - `na`: what becomes of rows of frames in which a value of x or y is missing. `"error"`
-      (default): an error names the first of them. `"drop"`: they are left out, with their weights;
-      `fit.dropped_rows` and `ak.summarise` tell how many.
+    - `na`: what becomes of rows in which a value of x or y is missing: in arrays NaN, or masked.
+      `"error"` (default): an error counts them and names the first. `"drop"`: they are left out,
+      with their weights; `fit.dropped_rows` and `ak.summarise` tell how many.
     - `checkpoints`: `ak.Checkpoints("results/fit")`: a training resumes from there if it was
       stopped before, and `callback` is first called with all that was done. Default: none.
 
@@ -148,7 +148,9 @@ def fit(
         optimizer, steps, key, bounds, starts, trainable, record, callback, chunk, checkpoints
     )
     options = options.with_defaults(model, data.objective, len(data.x))
-    require_fittable(model, data.x, data.y)
+    require_fittable(
+        model, data.x, data.y, advice_for_nan='; ak.fit(..., na="drop") leaves them out'
+    )
     if optimizer is None and is_concrete(data.x, data.y):
         for sentence in cost_warnings(model, data):
             warnings.warn(sentence, FitWarning, stacklevel=2)
@@ -205,9 +207,9 @@ def as_objective(objective: Any) -> Objective:
     return objective
 
 
-def require_fittable(model: Any, x: Array, y: Array) -> None:
+def require_fittable(model: Any, x: Array, y: Array, advice_for_nan: str = "") -> None:
     """Raises `ValueError` unless the model can be fitted to the data, as far as they are known."""
-    require_regression_data(x, y)
+    require_regression_data(x, y, advice_for_nan)
     if isinstance(model, Smoother):
         require_category_codes("x", x, model.category_counts(x.shape[1]))
         model.check_labels(y)

@@ -6,6 +6,7 @@ import re
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
 import optax
@@ -183,6 +184,37 @@ def test_rows_with_missing_values_are_dropped_and_counted(fit):
         np.testing.assert_array_equal(of_weights, np.ones(N))
 
 
+def test_rows_of_arrays_with_missing_values_are_dropped():
+    random = np.random.default_rng(0)
+    x, y = random.uniform(size=(12, 2)), random.normal(size=12)
+    gaps_x, gaps_y = x.copy(), y.copy()
+    gaps_x[3, 1] = gaps_y[[3, 7]] = np.nan
+    keep = ~np.isin(np.arange(12), [3, 7])
+    weights = np.arange(1.0, 13.0)
+    model = ak.KernelRegression(ak.Gaussian(0.5))
+    no_steps = {"optimizer": optax.sgd(0.0), "steps": 1}
+    expected = ak.fit(model, x[keep], y[keep], weights=weights[keep], **no_steps)
+    for of_x, of_y in (
+        (gaps_x, gaps_y),
+        (jnp.asarray(gaps_x), gaps_y),
+        (gaps_x.tolist(), gaps_y.tolist()),
+        (np.ma.masked_invalid(gaps_x), np.ma.masked_array(y, ~keep)),
+    ):
+        found = ak.fit(model, of_x, of_y, weights=weights, na="drop", **no_steps)
+        np.testing.assert_allclose(found.x, expected.x, rtol=1e-6)
+        assert float(found.loss) == pytest.approx(float(expected.loss), rel=1e-6)
+        assert found.dropped_rows == 2
+    with pytest.raises(
+        ValueError, match=r"y must be.*2 of 12 rows.*ak\.fit\(\.\.\., na=\"drop\"\)"
+    ):
+        ak.fit(model, x, gaps_y)
+    with pytest.raises(ValueError, match="have none inside jit"):
+        jax.jit(lambda y: ak.fit(model, x, y, na="drop", **no_steps).loss)(y)
+    gaps_y[7] = np.inf  # a number, though no label
+    with pytest.raises(ValueError, match=r"1 of 10 rows.*Drop or fill those rows\.$"):
+        ak.fit(model, gaps_x[np.r_[:3, 4:11]], np.r_[gaps_y[:3], gaps_y[4:11]], na="drop")
+
+
 def test_names_and_categories_can_be_given(fit):
     named = fit.named(["years", "colour"], "pay", [None, ["red", "blue", "grey"]])
     assert (named.x_names, named.y_name) == (("years", "colour"), "pay")
@@ -198,8 +230,6 @@ def test_missing_values_are_refused_unless_they_are_to_be_dropped():
     frame, wage = table()
     with pytest.raises(ValueError, match=r"of y has 1 missing.*'row 9'.*na=\"drop\""):
         fitted(frame, wage.where(wage.index != "row 9"))
-    with pytest.raises(ValueError, match=r"na=\"drop\" is for frames.*np\.isfinite"):
-        fitted(np.ones((5, 2)), np.ones(5), na="drop")
     with pytest.raises(ValueError, match=r"index.*weights\.loc"):
         fitted(frame, wage, weights=wage.iloc[::-1], na="drop")
     with pytest.raises(ValueError, match=r"na must be .*'error'.*'drop'"):
