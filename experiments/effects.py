@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 import attnkernel as ak
+from attnkernel.plot._dates import date_column
 from attnkernel.plot._partial import Slice, has_bias_correction, slice_along
 
 from .report_page import Table
@@ -51,12 +52,17 @@ def unreliable_effects(fit: ak.Fit, effects: Sequence[Effect]) -> list[str]:
     for effect in effects:
         reliable = effect.band.reliable
         if reliable is not None and not np.all(reliable):
-            name = (fit.x_names or ())[effect.line.column]
             sentences.append(
                 f"few labels are near {np.sum(~reliable)} of {len(reliable)} points of the effect "
-                f"of {name}: do not rely on the band there."
+                f"of {column_name(fit, effect)}: do not rely on the band there."
             )
     return sentences
+
+
+def column_name(fit: ak.Fit, effect: Effect) -> str:
+    """Returns the name of the column of an effect; of dates, without the unit of days."""
+    dates = date_column(fit, effect.line.column)
+    return str((fit.x_names or ())[effect.line.column]) if dates is None else dates.name
 
 
 def at_quartiles(fit: ak.Fit, line: Slice) -> Slice:
@@ -77,14 +83,16 @@ def arrays_of(effect: Effect) -> dict[str, Any]:
 
 
 def rows_of_values(fit: ak.Fit, effect: Effect) -> list[dict[str, Any]]:
-    """Returns the rows of the table of values that are along one column."""
+    """Returns the rows of the table of values that are along one column, with the date of days."""
     column, band = effect.line.column, effect.band
+    dates = date_column(fit, column)
     words = fit.x_categories and fit.x_categories[column]
     reliable = np.ones(len(effect.predicted), bool) if band.reliable is None else band.reliable
     return [
         {
-            "column": fit.x_names and fit.x_names[column],
+            "column": column_name(fit, effect),
             "at": words[int(at)] if words else float(at),
+            **({} if dates is None else {"date": dates.text(at)}),
             "fit": float(effect.predicted[i]),
             "standard_error": float(band.standard_error[i]),
             "lower": float(band.lower[i]),
@@ -122,7 +130,8 @@ def table_of_values(values: Sequence[dict[str, Any]], level: float) -> Table:
     """Returns the fitted values with their errors and limits, as text."""
     rows = []
     for row in values:
-        at = row["at"] if isinstance(row["at"], str) else f"{row['at']:.5g}"
+        at = row.get("date", row["at"])
+        at = at if isinstance(at, str) else f"{at:.5g}"
         numbers = [f"{row[name]:.5g}" for name in ("fit", "standard_error", "lower", "upper")]
         rows.append([row["column"], at, *numbers, "" if row["reliable"] else "few labels near"])
     share = f"{100 * level:.4g} %"

@@ -9,6 +9,7 @@ from ..fitting import Fit
 from ..inference import effective_count as count_labels, noise_variance
 from ..models import LinearSmoother
 from ._data import points
+from ._dates import label_inputs
 from ._style import (
     BLUE,
     ORANGE,
@@ -18,7 +19,6 @@ from ._style import (
     ink,
     legend,
     require_one,
-    x_label,
     y_label,
 )
 
@@ -62,8 +62,9 @@ def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
         ax.plot(across, sd, **style, label="± local sd of the noise", zorder=3)
         ax.plot(across, -sd, **style, zorder=3)
         legend(ax)
-    xlabel = x_label(result) if one else y_label(result, "fitted value")
-    ax.set(xlabel=xlabel, ylabel=y_label(result, "residual"))
+    ax.set(xlabel=y_label(result, "fitted value"), ylabel=y_label(result, "residual"))
+    if one:
+        label_inputs(ax, result)
     return ax
 
 
@@ -97,7 +98,8 @@ def effective_count(result: Fit, *, ax: Axes | None = None) -> Axes:
         ax.plot(at, np.asarray(count_labels(result, at)), color=BLUE)
         rug(np.asarray(result.x[:, 0]), ax)
         ax.set_ylim(bottom=0.0)
-        ax.set(xlabel=x_label(result), ylabel="effective count of labels")
+        ax.set_ylabel("effective count of labels")
+        label_inputs(ax, result)
         return ax
     counts = np.asarray(count_labels(result, result.x))
     ax.hist(counts, bins="auto", facecolor=(BLUE, 0.35), edgecolor=BLUE, linewidth=0.8)

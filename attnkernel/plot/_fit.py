@@ -13,6 +13,7 @@ from ..fitting import Fit
 from ..inference import Bands
 from ..priors import ExcludeSelf
 from ._data import points
+from ._dates import label_inputs
 from ._style import (
     BLUE,
     GREEN,
@@ -24,7 +25,6 @@ from ._style import (
     grid,
     legend,
     require_one,
-    x_label,
     y_label,
 )
 
@@ -80,7 +80,8 @@ def fit(
             shade(each.x[:, 0], each, ax, *edges, zorder=0.1 - 0.01 * narrower)
         if bands:
             legend(ax)
-        ax.set(xlabel=x_label(result), ylabel=y_label(result))
+        label_inputs(ax, result)
+        ax.set_ylabel(y_label(result))
         return ax
     predicted = result.model(result.x, result.x, result.y, prior=ExcludeSelf())
     points(predicted, result.y, ax=ax)

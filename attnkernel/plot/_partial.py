@@ -10,6 +10,7 @@ from .._core.validation import require_bool, require_level
 from ..fitting import Fit
 from ..inference import Bands, bands
 from ..models import Smoother
+from ._dates import date_column, label_inputs
 from ._diagnostics import rug
 from ._fit import band_label, shade
 from ._style import (
@@ -138,15 +139,14 @@ def draw_slice(
         rug(np.asarray(result.x[:, line.column]), ax)
     _limit_to_data(ax, np.asarray(result.y), predicted)
     legend(ax, f"at {held_text(result, line)}" if line.held else None)
-    ax.set(xlabel=x_label(result, line.column), ylabel=y_label(result))
+    label_inputs(ax, result, line.column)
+    ax.set_ylabel(y_label(result))
 
 
 def held_text(result: Fit, line: Slice) -> str:
     """Returns the values of the other columns, as in `age = 40, sex = female`."""
     first = list(line.held.items())[:MAX_NAMED_COLUMNS]
-    title = ", ".join(
-        f"{x_label(result, c)} = {_value_text(result, c, value)}" for c, value in first
-    )
+    title = ", ".join(f"{_name(result, c)} = {_value_text(result, c, value)}" for c, value in first)
     if len(line.held) > MAX_NAMED_COLUMNS:
         title += f", and {len(line.held) - MAX_NAMED_COLUMNS} more"
     return title
@@ -179,9 +179,18 @@ def _to_code(result: Fit, column: int, value: Any) -> float:
 
 
 def _value_text(result: Fit, column: int, code: float) -> str:
-    """Returns an entry of a column as text; a category, given by its code, as its name."""
-    among = _categories_of(result, column)
+    """Returns an entry of a column as text; a category, given by its code, as its name, and days
+    since a date as a date."""
+    among, dates = _categories_of(result, column), date_column(result, column)
+    if dates is not None:
+        return dates.text(code)
     return f"{code:.4g}" if among is None else literal(str(among[int(code)]))
+
+
+def _name(result: Fit, column: int) -> str:
+    """Returns the name of a column, of dates without their unit."""
+    dates = date_column(result, column)
+    return x_label(result, column) if dates is None else literal(dates.name)
 
 
 def _typical_value(values: np.ndarray, is_category: bool) -> float:
