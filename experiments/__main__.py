@@ -14,6 +14,11 @@ from .arguments import make_parser
 EXTRA = ("pydantic", "yaml", "rich", "matplotlib")  # packages beyond those of the library
 
 
+def _is_option(word: str) -> bool:
+    """Whether a word of the command line is an option; a minus alone is part of a formula."""
+    return word.startswith("-") and word != "-"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command line. Returns the exit code: 2 for a user's error, without a traceback.
 
@@ -25,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
     # argparse takes positional arguments in one group only; overrides may follow an option
-    if strays := [word for word in rest if word.startswith("-") or "overrides" not in options]:
+    if strays := [word for word in rest if _is_option(word) or "overrides" not in options]:
         parser.error(f"unrecognized arguments: {' '.join(strays)}")
     try:
         if arguments is None and options.command in ("run", "fit", "resume", "sweep", "page"):
@@ -83,6 +88,7 @@ def _fit(options: argparse.Namespace, words: list[str]) -> int:
     fields = {
         f"data.{name}": getattr(options, name) for name in ("delimiter", "decimal", "missing")
     }
+    fields |= {"data.categories": options.category, "data.dates": formula.dates_of(options.date)}
     source = formula.source_of(options.file, words, fields | {"model.order": options.order})
     study = runner.study_of(source)
     runner.check(study, source)

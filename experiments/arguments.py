@@ -21,6 +21,11 @@ def _parse_shard(text: str) -> tuple[int, int]:
     return int(place), int(number)
 
 
+def _parse_delimiter(text: str) -> str:
+    """Returns the text of an option as it is, a backslash and t as a tab."""
+    return "\t" if text == "\\t" else text
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands: `options.command` is one of those of `__main__`."""
     parser = argparse.ArgumentParser(
@@ -55,11 +60,20 @@ def make_parser() -> argparse.ArgumentParser:
         "overrides",
         nargs="+",
         metavar="y ~ x1 + x2",
-        help="the columns, or y ~ . for all; then field.sub=value of configs/regression.yaml",
+        help="the columns, y ~ . for all, y ~ . - x for all but x; then field.sub=value of "
+        "configs/regression.yaml",
     )
-    fit.add_argument("--delimiter", metavar="CHARACTER", help="between cells; default: ,")
+    fit.add_argument(
+        "--delimiter", type=_parse_delimiter, metavar="CHARACTER", help="between cells; default: ,"
+    )
     fit.add_argument("--decimal", choices=[".", ","], help="decimal mark; default: .")
     fit.add_argument("--missing", choices=["error", "drop"], help="drop rows with empty cells")
+    fit.add_argument(
+        "--category", action="append", metavar="COLUMN", help="of numbers that are categories"
+    )
+    fit.add_argument(
+        "--date", action="append", metavar="COLUMN=FORMAT", help="such as day=%%d.%%m.%%Y"
+    )
     fit.add_argument("--order", type=int, choices=[0, 1, 2], help="of the polynomial; default: 1")
     fit.add_argument("--out", type=Path, metavar="DIR", help="default: results/NAME/TIME")
     fit.add_argument("--quiet", action="store_true", help="print nothing but errors")

@@ -14,7 +14,7 @@ def config_error(source: Source, faults: Sequence[Fault]) -> ConfigError:
     """All faults as one error, in the order of the file."""
     merged: dict[Field, str] = {}
     for fault in faults:
-        merged[fault.field] = _merge_sentences(merged.get(fault.field), fault.sentence)
+        merged[fault.field] = _merge_sentences(merged.get(fault.field), source.explain(fault))
 
     def line(field: Field) -> float:
         location, _, number = source.location(field).rpartition(":")

@@ -4,9 +4,11 @@ Configs name things by registered names and run no code: the loader is safe, kno
 refuses duplicate keys, reads `1e-2` as a number and only `true` and `false` as Booleans.
 """
 
+import json
 import re
+import shlex
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +23,7 @@ class Fault(NamedTuple):
 
     field: Field
     sentence: str
+    advice: Mapping[str, Any] = {}  # fields by dotted name, and the values to try
 
 
 class ConfigError(Exception):
@@ -28,11 +31,11 @@ class ConfigError(Exception):
 
 
 class FieldError(ValueError):
-    """A fault that a study finds in its own config, at a field."""
+    """A fault that a study finds in its own config, at a field, with fields that may settle it."""
 
-    def __init__(self, field: Field, sentence: str):
+    def __init__(self, field: Field, sentence: str, advice: Mapping[str, Any] | None = None):
         super().__init__(sentence)
-        self.fault = Fault(field, sentence)
+        self.fault = Fault(field, sentence, advice or {})
 
 
 class _Loader(yaml.SafeLoader):
@@ -94,16 +97,38 @@ def shortened(text: str) -> str:
 
 
 class Source(NamedTuple):
-    """A config as read: plain values, and the location each came from."""
+    """A config as read: plain values, the location each came from, and the options of the command
+    line that set a field, by its dotted name."""
 
     values: dict[str, Any]
     locations: dict[Field, str]
+    flags: Mapping[str, str] = {}
 
     def location(self, field: Field) -> str:
         """The file and line of a field, or of the nearest field around it."""
         while field and field not in self.locations:
             field = field[:-1]
         return self.locations[field]
+
+    def explain(self, fault: Fault) -> str:
+        """Returns the sentence of a fault, with what to try in the words of the config or, where
+        there is one, as the option of the command line."""
+        hints = [
+            f"{name}: {json.dumps(value, ensure_ascii=False)}"
+            if name not in self.flags
+            else _as_option(self.flags[name], value)
+            for name, value in fault.advice.items()
+        ]
+        return f"{fault.sentence} Try {' or '.join(hints)}." if hints else fault.sentence
+
+
+def _as_option(flag: str, value: Any) -> str:
+    """Returns an option of the command line; a list or a dictionary repeats it."""
+    if isinstance(value, Mapping):
+        value = [key if of is None else f"{key}={of}" for key, of in value.items()]
+    values = value if isinstance(value, list) else [value]
+    shown = [shlex.quote({"\t": "\\t"}.get(each, str(each))) for each in values]
+    return " ".join(f"{flag} {each}" for each in shown)
 
 
 def read(path: Path, overrides: Sequence[str] = ()) -> Source:

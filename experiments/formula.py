@@ -2,26 +2,45 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attnkernel.data._records import Records
 
 from .config_source import ConfigError, Source, apply
 
-EXAMPLE = "'wage ~ age + sex', or 'wage ~ .' for all other columns"
+EXAMPLE = "'wage ~ age + sex', 'wage ~ .' for all other columns, or 'wage ~ . - id'"
 OVERRIDE = re.compile(r"[a-z_]+(?:\.[a-z_]+)*=.*", re.DOTALL)
+# a hyphen inside a word, as in x-ray, is no minus
+MINUS = re.compile(r"(`[^`]*`)|(?<![^\s`~+])-")
+DOT_MINUS = re.compile(r"(?<![^\s~+])\.-")
+CALL = re.compile(r"([A-Za-z_.][\w.]*)\(")
+FLAGS = {
+    "data.delimiter": "--delimiter",
+    "data.decimal": "--decimal",
+    "data.missing": "--missing",
+    "data.categories": "--category",
+    "data.dates": "--date",
+}
+
+
+class Term(NamedTuple):
+    """A name of a formula with the sign before it; a quoted name may hold any characters."""
+
+    sign: str
+    name: str
+    is_quoted: bool
 
 
 class Formula(NamedTuple):
-    """The label column, and the input columns; None for all others."""
+    """The label, and the terms of the inputs, in which `.` is every other column."""
 
-    y: str
-    x: list[str] | None
+    y: Term
+    terms: list[Term]
 
 
-def source_of(path: Path, words: Sequence[str], options: dict[str, str | int | None]) -> Source:
+def source_of(path: Path, words: Sequence[str], options: Mapping[str, Any]) -> Source:
     """Returns the config of a regression of a CSV file.
 
     **Arguments:** `words`: those of a formula, which a shell may have split, then
@@ -30,25 +49,32 @@ def source_of(path: Path, words: Sequence[str], options: dict[str, str | int | N
     **Raises:** `ConfigError` for what is no formula, and for a file whose header cannot be read.
     """
     overrides = [word for word in words if OVERRIDE.fullmatch(word)]
-    formula = parse([word for word in words if not OVERRIDE.fullmatch(word)])
+    text = _joined([word for word in words if not OVERRIDE.fullmatch(word)])
+    formula = parse(text)
     name = re.sub(r"[^A-Za-z0-9_-]+", "_", path.stem).strip("_-")[:64]
-    data = {"source": "csv", "path": str(path), "y": formula.y}
+    data = {"source": "csv", "path": str(path), "y": formula.y.name}
     values = {"study": "regression", "name": name or "regression", "data": data}
-    where = f"{path}, {formula.y} ~ {'.' if formula.x is None else ' + '.join(formula.x)}"
-    source = Source(values, {(): where})
+    source = Source(values, {(): f"{path}, {text}"}, FLAGS)
     for field, value in options.items():
         if value is not None:
             set_field(source, field, value)
     for override in overrides:
         apply(override, source)
-    x = formula.x
-    if x is None:
-        x = _other_columns(path, formula.y, str(source.values["data"].get("delimiter", ",")))
-    source.values["data"].setdefault("x", x)
+    if "x" not in source.values["data"]:
+        header = _header(path, str(source.values["data"].get("delimiter", ",")))
+        source.values["data"]["x"] = columns_of(formula, header, path)
     return source
 
 
-def set_field(source: Source, field: str, value: str | int) -> None:
+def dates_of(options: Sequence[str] | None) -> dict[str, str | None] | None:
+    """Returns the formats of columns from options such as `day=%d.%m.%Y`; None: ISO 8601."""
+    if options is None:
+        return None
+    parts = (option.rpartition("=") for option in options)
+    return {name or form: form if name else None for name, _, form in parts}
+
+
+def set_field(source: Source, field: str, value: Any) -> None:
     """Sets a field of a config, by its dotted name, to a value as it is."""
     *groups, last = field.split(".")
     parent = source.values
@@ -57,29 +83,104 @@ def set_field(source: Source, field: str, value: str | int) -> None:
     parent[last] = value
 
 
-def parse(words: Sequence[str]) -> Formula:
-    r"""Returns the columns that a formula names; a name with `~` or `+` is put in backticks.
+def parse(text: str) -> Formula:
+    r"""Returns the names in a formula; one with `~`, `+` or ` -` is put in backticks.
 
-    A shell replaces a word `~` by the home directory, which is taken for `~` again.
+    **Raises:** `ConfigError` for another text.
     """
-    home = os.path.expanduser("~")
-    text = " ".join("~" if word == home else word for word in words)
-    parts = [part.strip() for part in re.findall(r"`[^`]*`|[~+]|[^`~+]+", text)]
-    parts = [part for part in parts if part]
-    names, marks = parts[::2], parts[1::2]
-    is_formula = len(names) == len(marks) + 1 >= 2 and marks[0] == "~" and set(marks[1:]) <= {"+"}
-    if not is_formula or {"~", "+"} & set(names):
+    marked = MINUS.sub(lambda found: found[1] or "\0", DOT_MINUS.sub(". -", text))
+    parts = [part.strip() for part in re.findall(r"`[^`]*`|[~+\0]|[^`~+\0]+", marked)]
+    y, tilde, *rest = [*filter(None, parts), "", ""]
+    rest = [part for part in rest if part]
+    rest = rest if rest[:1] == ["\0"] else ["+", *rest]
+    signs, names = rest[::2], rest[1::2]
+    is_formula = tilde == "~" and len(signs) == len(names) and set(signs) <= {"+", "\0"}
+    if not is_formula or {"~", "+", "\0"} & {y, *names}:
         raise ConfigError(f"expected a formula, such as {EXAMPLE}; got {text!r}")
-    y, *x = (name.strip("`") for name in names)
-    return Formula(y, None if x == ["."] else x)
+    label, *terms = (
+        Term("-" if sign == "\0" else "+", name.strip("`"), name.startswith("`"))
+        for sign, name in zip(("+", *signs), (y, *names), strict=True)
+    )
+    return Formula(label, terms)
 
 
-def _other_columns(path: Path, y: str, delimiter: str) -> list[str]:
-    """Returns the columns of a CSV file except the label."""
+def columns_of(formula: Formula, header: Sequence[str], path: Path) -> list[str]:
+    """Returns the input columns of a formula, each once, in the order of their terms.
+
+    A name that is not in the header of the file is kept: the reader of the file refuses it.
+
+    **Raises:** `ConfigError` for functions and interactions, and if no column is left.
+    """
+    y, terms = formula
+    if y.name in header or len(header) > 1:  # else the delimiter is another
+        for term in (y, *terms):
+            _require_name(term, header, is_label=term is y)
+    kept: list[str] = []
+    for sign, name, is_quoted in terms:
+        is_rest = name == "." and not is_quoted
+        named = [column for column in header if column != y.name] if is_rest else [name]
+        if "" in named:
+            place = list(header).index("") + 1
+            raise ConfigError(
+                f"{path}: column {place} has no name in the header: give it one, or name the "
+                f"columns of the fit in place of '.'"
+            )
+        if sign == "+":
+            kept += [column for column in dict.fromkeys(named) if column not in kept]
+        elif is_rest or name in header:
+            kept = [column for column in kept if column not in named]
+        else:
+            raise ConfigError(
+                f"{path}: there is no column {name!r} to leave out; its columns are "
+                f"{', '.join(map(repr, header))}"
+            )
+    if not kept and y.name in header:
+        raise ConfigError(f"{path}: the formula leaves no column of inputs")
+    return kept or [y.name]  # the reader says what is wrong with the header
+
+
+def _require_name(term: Term, header: Sequence[str], *, is_label: bool) -> None:
+    """Raises `ConfigError` if a term is no name but an expression of R in columns of the header."""
+    name = term.name
+    if term.is_quoted or name in header or name == ".":
+        return
+    if name in ("0", "1"):
+        raise ConfigError(
+            f"a kernel smoother has no intercept to add or to leave out: drop {name!r} from the "
+            f"formula"
+        )
+    inside = [c for c in header if c and re.search(rf"(?<![\w.]){re.escape(c)}(?![\w.])", name)]
+    if not inside or not re.search(r"[:*^|()]|%in%", name):
+        return
+    call, columns = CALL.match(name), " + ".join(inside)
+    if call and is_label:
+        advice = f"add a column of {name} to the file, and name that"
+    elif call and call[1] in ("factor", "as.factor", "C"):
+        advice = (
+            f"columns of words are categories; for numbers, write {columns} --category {inside[0]}"
+        )
+    elif call:
+        advice = (
+            f"a kernel smoother follows the curve of a column by itself: write {columns}, or add a "
+            f"column of {name} to the file"
+        )
+    else:
+        advice = (
+            f"a kernel smoother of several columns has their interactions by itself: write "
+            f"{columns}"
+        )
+    raise ConfigError(f"a formula names columns, and {name!r} is none: {advice}")
+
+
+def _joined(words: Sequence[str]) -> str:
+    """Returns words as one text; a shell replaces a word `~` by the home directory."""
+    home = os.path.expanduser("~")
+    return " ".join("~" if word == home else word for word in words)
+
+
+def _header(path: Path, delimiter: str) -> list[str]:
+    """Returns the names of the columns of a CSV file."""
     try:
-        header = [name.strip() for name in next(Records(path, delimiter), [])]
+        return [name.strip() for name in next(Records(path, delimiter), [])]
     except (ValueError, TypeError) as error:
         raise ConfigError(str(error)) from None
-    if y in header and len(header) > 1:
-        return [name for name in header if name != y]
-    return header or [y]  # the reader says what is wrong with these

@@ -1,7 +1,6 @@
 """A study: the fields of a config, `compute` for numbers, `report` for tables and figures."""
 
 import abc
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -118,12 +117,8 @@ def load(part: Any, key: PRNGKeyArray, *, with_words: bool = False) -> ak.data.D
         data = part.load(key)
         require_regression_data(data.x, data.y)
     except OptionError as error:
-        hint = " or ".join(
-            f"data.{name}: {json.dumps(value, ensure_ascii=False)}"
-            for name, value in error.options.items()
-        )
-        sentence = f"{error.sentence} Try {hint}." if hint else error.sentence
-        raise FieldError(("data",), sentence) from None
+        advice = {f"data.{name}": value for name, value in error.options.items()}
+        raise FieldError(("data",), error.sentence, advice) from None
     except ValueError as error:
         raise FieldError(("data",), str(error)) from None
     if any(data.categories) and not with_words:

@@ -8,9 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-MISSING = frozenset({"", ".", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL"})
+MISSING = frozenset({"", ".", "NA", "N/A", "#N/A", "<NA>", "n/a", "NaN", "nan", "null", "NULL"})
+DASHES = frozenset({"-", "--", "–", "—", "?", "..", "..."})  # missing, except among words
 FIRST_DAY = datetime(1, 1, 1)
 NUMBER_WITH_MARKS = re.compile(r"[-+]?[\d.,]*\d[\d.,]*(?:[eE][-+]?\d+)?")
+THOUSANDS = re.compile(r"[-+]?\d{1,3}([.,])\d{3}")
+WITH_SIGN = re.compile(r"[$€£¥]?\s*([-+]?\d[\d.,]*)\s*[%$€£¥]?")
 DATE_BY_DIGITS = re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{4}(?!\d)")
 
 
@@ -54,9 +57,15 @@ class Column:
         self.is_ordered = levels is not None
         self._codes = {word: code for code, word in enumerate(levels or ())}
         self._has_zone: bool | None = None
+        self._first_dash: str | None = None  # before the kind is known
 
     def is_missing(self, cell: str) -> bool:
-        """Whether a cell holds nothing, or a word for that; a level that was given is a word."""
+        """Whether a cell holds nothing, or a word or a dash for that; in a column of categories a
+        dash is a word, as a level that was given is."""
+        if cell in DASHES and self._kind != "category":
+            if self._kind is None:
+                self._first_dash = cell
+            return True
         return cell in MISSING and not (self.is_ordered and cell in self._codes)
 
     def read(self, cell: str, place: str) -> float:
@@ -68,6 +77,12 @@ class Column:
         """
         if self._kind is None and not self.is_missing(cell):
             self._kind = self._kind_of(cell)
+            if self._kind == "category" and self._first_dash is not None:
+                raise OptionError(
+                    f"{place}: got the word {cell!r}, and {self._first_dash!r} in the rows before, "
+                    f"which is a word or a missing cell. Write NA where it is missing.",
+                    categories=[self.name],
+                )
         if self._kind == "category":
             return self._code(cell, place)
         if self._kind == "date":
@@ -138,6 +153,12 @@ class Column:
             raise OptionError(f"{place}: expected a date, got {_shown(cell)}.", missing="drop")
         if moment is None:
             guess = _date_format(cell)
+            is_other = guess is not None or _date(cell, None) is not None
+            if self._has_zone is not None and is_other:  # dates of this form were read
+                raise OptionError(
+                    f"{place}: expected a date {form}, as in the rows before; got {cell!r}. Write "
+                    f"all dates of the column in one format."
+                )
             options = {"dates": {self.name: guess}} if guess and guess != self._date_format else {}
             raise OptionError(f"{place}: expected a date {form}; got {cell!r}.", **options)
         has_zone = moment.tzinfo is not None
@@ -163,9 +184,13 @@ class Column:
             is_decimal = marks[-1] != self._decimal and marks.count(marks[-1]) == 1
             if len(marks) > 1:
                 sentence += " Remove the marks between thousands."
+            elif THOUSANDS.fullmatch(cell):
+                sentence += f" If {marks!r} is between thousands, remove it."
             return OptionError(sentence, **({"decimal": marks[-1]} if is_decimal else {}))
         if "inf" in cell.lower() or not re.search(r"\D", cell):
             return OptionError(f"{sentence} Drop or fill that row.")
+        if WITH_SIGN.fullmatch(cell):
+            return OptionError(f"{sentence} Write the number alone, without its unit.")
         if self._is_label:
             return OptionError(f"{sentence} The label is a number: drop that row, or write codes.")
         return OptionError(f"{sentence} Correct that cell.", categories=[self.name])

@@ -63,7 +63,8 @@ def read_csv(
       their fractions, in UTC if they have a zone; the unit goes to `x_names`.
     - `delimiter`: one character; `decimal`: `"."` or `","`.
     - `missing`: `"error"` (default), or `"drop"`: leaves out each row with an empty cell, `NA`,
-      `N/A`, `NaN`, `null` or a point in a requested column, and counts it.
+      `N/A`, `NaN`, `null` or a point in a requested column, and counts it. So does a dash or a
+      question mark, except in a column of categories.
 
     **Returns:** a `Dataset`, rows in the order of the file. Its `categories` list the word of each
     code, `ordered` the columns whose order is known, and `dropped` counts the rows left out.

@@ -4,20 +4,26 @@ import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
+import equinox as eqx
+import jax
+import numpy as np
 import pydantic
 from jaxtyping import PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
+from attnkernel.fitting._bounds import EDGE_WIDTH
 from attnkernel.inference._kernel_parameters import natural_parameters
 from attnkernel.plot._partial import draw_slice, held_text
 
 from ..column_model import ColumnModel
 from ..config_fields import Data, Name
+from ..config_source import FieldError
 from ..effects import (
     VALUES_AT,
     Effect,
     arrays_of,
+    column_name,
     effects_of_columns,
     rows_of_values,
     table_of_numbers,
@@ -32,7 +38,6 @@ from ..run import Run
 from ..study import Keys, Study, describe, load
 
 OBJECTIVES = {"leave_one_out": ak.LeaveOneOut, "aicc": ak.AICc, "gcv": ak.GCV}
-AT_BOUND = 0.99  # of a bound: a parameter from there on is at it
 SHAPE = ("is constant", "is linear", "is a parabola")  # of ŷ along a column of infinite lengthscale
 EFFECT_WORDS = (
     "Each figure shows the fit along one column. The other columns are held at their median, or at "
@@ -47,6 +52,15 @@ PARAMETER_WORDS = (
     "units of its column. A bandwidth of a category is the weight of other categories: at 0, they "
     "have none."
 )
+
+
+def near_bounds(lower: Any, upper: Any) -> tuple[Any, Any]:
+    """Returns the models from which on, towards its bounds, a fit counts a parameter as on them."""
+
+    def shift(low: Any, high: Any) -> Any:
+        return low + 0.5 * EDGE_WIDTH * (high - low) if eqx.is_inexact_array(low) else low
+
+    return jax.tree.map(shift, lower, upper), jax.tree.map(shift, upper, lower)
 
 
 class Results(NamedTuple):
@@ -73,7 +87,16 @@ class Regression(Study):
     )
 
     def check(self) -> None:
-        load(self.data, self.keys().next(), with_words=True)
+        data = load(self.data, self.keys().next(), with_words=True)
+        constant = np.ptp(np.asarray(data.x), axis=0) == 0
+        if np.any(constant):
+            names = [data.x_names[c] for c in np.flatnonzero(constant)]
+            without = " - ".join(["'y ~ .", *names])
+            raise FieldError(
+                ("data", "x"),
+                f"one value in all rows of {', '.join(map(repr, names))}, which says nothing about "
+                f"y: leave it out of x, or in a formula as in {without}'",
+            )
 
     def run(self, run: Run) -> None:
         with warnings.catch_warnings():  # the notes and the table of numbers say it in their words
@@ -163,17 +186,16 @@ class Regression(Study):
 
     def _parameters(self, results: Results) -> list[dict[str, Any]]:
         """Returns each parameter of the kernel, with what it means at a bound of its search."""
-        fit = results.fit
-        ends = fit.model.search_box(fit.x)
-        names = results.data.x_names
+        fit, names = results.fit, results.data.x_names
+        ends = near_bounds(*fit.model.search_box(fit.x))
         lower, upper = (natural_parameters(end.kernel, names) for end in ends)
         found = []
         for name, value in results.report.parameters.items():
             note = ""
-            if value >= AT_BOUND * upper[name]:
+            if value >= upper[name]:
                 shape = SHAPE[self.model.order if name.startswith("lengthscale") else 0]
                 note = f"at its upper bound: the fit {shape} in this column"
-            elif AT_BOUND * value <= lower[name]:
+            elif value <= lower[name]:
                 is_length = name.startswith("lengthscale")
                 own = "nearly the nearest rows alone" if is_length else "each category alone"
                 note = f"at its lower bound: the fit averages {own}"
@@ -216,8 +238,7 @@ class Regression(Study):
             figure = Figure(figsize=(5.6, 3.6))
             ax = figure.subplots()
             draw_slice(results.fit, effect.line, effect.predicted, effect.band, ax)
-            column = ak.plot.literal(results.data.x_names[effect.line.column])
-            ax.set_title(f"effect of {column}")
+            ax.set_title(f"effect of {ak.plot.literal(column_name(results.fit, effect))}")
             run.figure(f"effect_{number}", figure, **arrays_of(effect))
             pictures.append(
                 Picture(f"effect_{number}", f"At {held_text(results.fit, effect.line)}.")

@@ -14,10 +14,8 @@ import pytest
 from paths import ROOT
 
 import attnkernel as ak
-from experiments import formula
 from experiments.__main__ import main
 from experiments.column_model import ColumnModel
-from experiments.config_source import ConfigError
 from experiments.runner import load
 
 START = date(2020, 5, 1)
@@ -112,9 +110,9 @@ def assert_report_is_self_contained(run):
 
 
 FAULTS = [
-    ("width ~ .", [], r"no column for y: 'width'.*Try data\.delimiter: \";\""),
-    ("width ~ .", ["data.delimiter=;"], r"column 'stem height'.*Try data\.decimal: \",\""),
-    ("width ~ .", ["data.delimiter=;", "data.decimal=,"], r"'NA'.*Try data\.missing: \"drop\""),
+    ("width ~ .", [], r"no column for y: 'width'.*Try --delimiter ';'"),
+    ("width ~ .", ["data.delimiter=;"], r"column 'stem height'.*Try --decimal ,"),
+    ("width ~ .", ["data.delimiter=;", "data.decimal=,"], r"'NA'.*Try --missing drop"),
     ("kind ~ day", ["data.delimiter=;"], r"column 'kind': expected a finite number, got 'ash'"),
     ("width ~ dai", ["data.delimiter=;"], r"no column for x: 'dai'; its columns are 'day', "),
     ("width day", [], r"expected a formula, such as 'wage ~ age \+ sex'.*got 'width day'"),
@@ -132,36 +130,49 @@ def test_wrong_fits_are_one_sentence(trees, monkeypatch, capsys, words, override
     assert re.search(sentence, err)
 
 
-def test_a_word_among_numbers_names_the_field_that_makes_it_a_category(
+def test_a_lengthscale_at_its_bound_is_said_everywhere(
+    tmp_path, monkeypatch, capsys, blank_figures
+):
+    monkeypatch.chdir(tmp_path)
+    day = np.arange(14)
+    y = 0.5 * day + np.random.default_rng(0).normal(size=14)
+    lines = [f"{START + timedelta(days=int(d))},{v}" for d, v in zip(day, y, strict=True)]
+    (tmp_path / "line.csv").write_text("\n".join(["day,y", *lines]) + "\n")
+    assert main(["fit", "line.csv", "y ~ day", "--out", "run"]) == 0
+    sentence = "at its upper bound: the fit is linear in this column"
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    (found,) = summary["parameters"]
+    assert found["at_bound"] == sentence
+    assert found["value"] == pytest.approx(130.0, rel=5e-3)  # ten times the range
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert sentence in page
+    terminal = capsys.readouterr().out
+    assert "at its upper bound" in terminal  # in a table, whose cells are wrapped
+    # quartiles of days are dates, in tables
+    assert [row["date"] for row in summary["values"]] == [
+        "2020-05-04 06:00",
+        "2020-05-07 12:00",
+        "2020-05-10 18:00",
+    ]
+    for text in (page, terminal):
+        assert "2020-05-07 12:00" in text
+
+
+def test_constant_columns_are_refused_by_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "few.csv").write_text("x,c,y\n1,5,2\n2,5,3\n3,5,5\n4,5,4\n")
+    assert main(["fit", "few.csv", "y ~ ."]) == 2
+    assert "one value in all rows of 'c'" in (error := capsys.readouterr().err)
+    assert "as in 'y ~ . - c'" in error
+
+
+def test_a_word_among_numbers_names_the_option_that_makes_it_a_category(
     tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "few.csv").write_text("size,y\n1,2\n2,3\nlarge,4\n5,7\n")
     assert main(["fit", "few.csv", "y ~ size"]) == 2
-    assert "got 'large'. Correct that cell. Try data.categories: [\"size\"]." in (
-        capsys.readouterr().err
-    )
-
-
-FORMULAS = {
-    "y ~ x": ("y", ["x"]),
-    "y~x1+x2": ("y", ["x1", "x2"]),
-    "net income ~ years of school + age": ("net income", ["years of school", "age"]),
-    "`a+b` ~ `c ~ d` + e": ("a+b", ["c ~ d", "e"]),
-    "y ~ .": ("y", None),
-}
-
-
-@pytest.mark.parametrize("text", FORMULAS)
-def test_formulas(text):
-    assert formula.parse([text]) == FORMULAS[text]
-    assert formula.parse(text.split()) == FORMULAS[text]
-
-
-@pytest.mark.parametrize("text", ["y", "y ~", "~ x", "y ~ x ~ z", "y + x", "y ~ + x", "y ~ x +"])
-def test_what_is_no_formula_is_refused(text):
-    with pytest.raises(ConfigError, match="expected a formula, such as"):
-        formula.parse([text])
+    assert "got 'large'. Correct that cell. Try --category size." in capsys.readouterr().err
 
 
 def test_each_column_has_the_kernel_of_its_kind(x64):
