@@ -164,17 +164,21 @@ def fastlpr(
 ) -> Callable[[], Curve]:
     """`cv_fastlpr`: the least GCV of these bandwidths.
 
+    Its bandwidths are in standard deviations of the inputs; those here are in units of x.
+
     **Raises:** `Unavailable` if the package, or Numba, is not installed.
     """
     optional_import("numba")  # without it, version 1.0.1 fails in single precision
     package = optional_import("fastlpr")
     inputs, labels = np.asarray(x, float), np.asarray(y, float)
+    unit = float(np.std(inputs, ddof=1))
 
     def choose_and_fit() -> Curve:
         options = {"order": order, "dstd": 0}
-        fitted = package.cv_fastlpr(inputs, labels, bandwidths[:, None], options)
+        fitted = package.cv_fastlpr(inputs, labels, bandwidths[:, None] / unit, options)
         values = np.ravel(package.fastlpr_predict(fitted, grid[:, None]))
-        return Curve(float(np.ravel(fitted.h)[0]), values, np.ravel(fitted.gcv["gcv_m"]))
+        bandwidth = unit * float(np.ravel(fitted.h)[0])
+        return Curve(bandwidth, values, np.ravel(fitted.gcv["gcv_m"]))
 
     return choose_and_fit
 

@@ -31,18 +31,22 @@ def criterion(x, y, bandwidth, order):
 
 
 def stand_in():
-    """A `fastlpr` by NumPy, with a curve that is off by a constant."""
+    """A `fastlpr` by NumPy, with a curve that is off by a constant.
+
+    Bandwidths are in standard deviations of the inputs, as fastLPR takes them.
+    """
 
     def cv_fastlpr(x, y, bandwidths, options):
         assert options["dstd"] == 0
-        order, at = options["order"], bandwidths[:, 0]
-        values = np.array([criterion(x[:, 0], y, h, order) for h in at])
+        order, at, unit = options["order"], bandwidths[:, 0], np.std(x, ddof=1)
+        values = np.array([criterion(x[:, 0], y, unit * h, order) for h in at])
         found = {"gcv_m": FACTOR * values}
         best = at[np.argmin(values)]
         return types.SimpleNamespace(h=np.array([best]), x=x[:, 0], y=y, order=order, gcv=found)
 
     def predict(fitted, at):
-        hat = effective_weights(at[:, 0], fitted.x, fitted.h[0], fitted.order)
+        bandwidth = np.std(fitted.x, ddof=1) * fitted.h[0]
+        hat = effective_weights(at[:, 0], fitted.x, bandwidth, fitted.order)
         return (hat @ fitted.y)[:, None] + OFFSET
 
     return types.SimpleNamespace(cv_fastlpr=cv_fastlpr, fastlpr_predict=predict)
