@@ -38,7 +38,7 @@ def sample(shift=0.0):
 
 
 def reference(q, x, y, hidden, lengthscale, order, excludes_self=True):
-    """β of the terms $(k - q)^a$, $S^{-1} e_1$, the log-mass and $\\sum_j L_j^2$ of each query.
+    """β, $S^{-1} e_1$, the log-mass, $\\sum_j L_j^2$ and the condition of S of each query.
 
     No query sees a hidden row, nor its own if `excludes_self`.
     """
@@ -62,7 +62,15 @@ def reference(q, x, y, hidden, lengthscale, order, excludes_self=True):
         norms = np.sum((share * np.einsum("ia,aij->ij", solved[:, :, 1], terms)) ** 2, axis=1)
     units = lengthscale ** np.arange(order + 1)
     found = *(solved[:, :, i] / units for i in (0, 1)), np.log(mass[:, 0]) + highest[:, 0], norms
-    return [part.astype(float) for part in found]
+    return *(part.astype(float) for part in found), condition_of(gram.astype(float))
+
+
+def condition_of(gram):
+    """The sum of the inverse eigenvalues of S, scaled to a diagonal of 1."""
+    size = np.sqrt(np.diagonal(gram, axis1=1, axis2=2))
+    size = np.where(size > 0, size, 1.0)
+    scaled = gram / size[:, :, None] / size[:, None, :]
+    return np.sum(1.0 / np.maximum(np.linalg.eigvalsh(scaled), 1e-17), axis=1)
 
 
 def solve(gram, right):
@@ -87,7 +95,7 @@ def evaluate(log_lengthscale, q, x, y, hidden, method, order):
         model = ak.KernelRegression(kernel, order=order, method=method)
         seen = {"prior": ExcludeSelf(), "weights": ~hidden}
         local = model.local_fit(q, x, y, **seen)
-        is_good = jax.lax.stop_gradient(local.influence[:, 0] < 1e3)
+        is_good = jax.lax.stop_gradient(local.condition < 1e5)
         value = jnp.sin(local.coefficients[:, 0, 0]) + jnp.log(local.influence[:, 0])
         return jnp.sum(jnp.where(is_good, value, 0.0)), local
 
@@ -110,11 +118,11 @@ def test_fits_leverages_and_slopes_are_within_the_tolerance(x64, order):
         q, x, y, hidden = sample(shift)
         at = jnp.log(lengthscale)
         local, slope = evaluate(at, q, x, y, hidden, ak.Fourier(TOL), order)
-        beta, influence, log_mass, _ = reference(q, x, y, hidden, lengthscale, order)
+        beta, influence, log_mass, _, condition = reference(q, x, y, hidden, lengthscale, order)
         np.testing.assert_allclose(local.log_mass, log_mass, rtol=1e-9, atol=TOL)
         # beyond, rounding in float64 exceeds the tolerance: no method does better
-        known = (influence[:, 0] < 1e8) & ~np.asarray(local.deficient)
-        assert np.mean(known) > 0.8
+        known = condition < 1e8
+        assert np.mean(known) > 0.7
         found, exact = local.coefficients[known, 0, 0], beta[known, 0]
         assert error_in_tolerances(np.asarray(found), exact, y[~hidden], TOL) < 1
         np.testing.assert_allclose(local.influence[known, 0], influence[known, 0], rtol=TOL)
@@ -136,8 +144,8 @@ def test_variances_are_sums_of_squared_weights(x64, order):
         return model.prediction_variance(q, x, variance)
 
     for lengthscale in (0.05, 0.01, 1.0):
-        _, influence, _, norms = reference(q, x, x, no, lengthscale, order, excludes_self=False)
-        known = influence[:, 0] < 1e8
+        *_, norms, condition = reference(q, x, x, no, lengthscale, order, excludes_self=False)
+        known = condition < 1e8
         found = variances(lengthscale)[known]
         np.testing.assert_allclose(found[:, 0], norms[known], rtol=4 * TOL)
         np.testing.assert_allclose(found[:, 1], 4 * found[:, 0], rtol=4 * TOL)
