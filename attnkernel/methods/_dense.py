@@ -69,7 +69,8 @@ def dense_weights(
     state = SoftmaxState.from_log_weights(log_weights, jnp.zeros((k.shape[0], 0), q.dtype))
     log_mass = state.with_sink(rule.log_sink()).log_mass[:, None]
     some = ~jnp.isneginf(log_weights)
-    return jnp.where(some, jnp.exp(log_weights - jnp.where(some, log_mass, 0.0)), 0.0)
+    # the exponential comes last: XLA computes it once, and a selection anew for each use
+    return jnp.exp(jnp.where(some, log_weights - jnp.where(some, log_mass, 0.0), -jnp.inf))
 
 
 def _log_weights(

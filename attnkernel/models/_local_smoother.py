@@ -9,16 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._core.arrays import precise_matmul, wider_dtype
+from .._core.symbolic_sizes import is_at_most
+from .._core.tuning import MAX_DENSE_PAIRS
+from ..attention import Auto, attention_weights
 from ..attention._effective_kernel import apply_effective_kernel, factorial
 from ..attention._local_fit import LocalFit
 from ..attention._local_polynomial import local_polynomial
 from ..attention._monomials import exponents
 from ..kernels._base import checked_log_pair
-from ..methods import Method
+from ..methods import Dense, Method
 from ..priors import Prior
 from ..rules import Softmax
 from ._linear_smoother import LinearSmoother
 from ._local_regression import LocalRegression
+from ._smoother import DataSupport
 
 MIN_LABELS_BY_WEIGHTS = 16  # labels of a row, from which a local polynomial sums them by weights
 
@@ -95,6 +100,18 @@ class LocalSmoother(LocalRegression, LinearSmoother):
         parts = self._polynomial_kwargs(k, prior)
         return apply_effective_kernel(q, k, v, local, power=2, derivative=derivative, **parts)
 
+    def dense_weights(
+        self, q: Array, k: Array, v: Array, prior: Prior | None
+    ) -> Float[Array, "m n"] | None:
+        """$L_j(x)$ of all pairs, at least as precise as the labels v, where the fit is a mean that
+        `Dense` sums; else None. One matrix then gives sums of $L_j$ and of $L_j^2$."""
+        is_dense = isinstance(self.method, Auto | Dense)
+        if self.order or not (is_dense and is_at_most(len(q) * len(k), MAX_DENSE_PAIRS)):
+            return None
+        dtype = wider_dtype(jnp.result_type(q, k, v))
+        q, k = q.astype(dtype), k.astype(dtype)
+        return attention_weights(q, k, kernel=self.kernel, prior=prior, rule=self.rule)
+
     def polynomials(
         self, q: Array, k: Array, v: Array, prior: Prior | None, term: int = 0
     ) -> LocalFit:
@@ -132,3 +149,13 @@ class LocalSmoother(LocalRegression, LinearSmoother):
         own = self.rule.scaled_scores(jax.vmap(functools.partial(checked_log_pair, kernel))(q, k))
         rows = jnp.arange(own.shape[0])
         return own if prior is None else own + jax.vmap(prior.log_pair)(rows, rows)
+
+
+def sum_weights(
+    rows: Float[Array, "m n"], v: Float[Array, "n out"], variances: Float[Array, "n columns"]
+) -> tuple[Float[Array, "m out"], Float[Array, "m columns"], DataSupport]:
+    r"""Returns $\sum_j L_j v_j$ and $\sum_j L_j^2 \sigma_j^2$ of the weights in rows, and where no
+    label has weight."""
+    none = jnp.zeros(len(rows), bool)
+    support = DataSupport(~jnp.any(rows > 0, axis=1), none, none)
+    return precise_matmul(rows, v), precise_matmul(rows**2, variances), support

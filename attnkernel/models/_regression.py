@@ -18,9 +18,9 @@ from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._data import read_data, require_parts, with_weights
 from ._derivative import Derivative
-from ._empty import OnEmpty, known_policy
+from ._empty import OnEmpty, fill_empty, known_policy
 from ._local_regression import support_of
-from ._local_smoother import LocalSmoother
+from ._local_smoother import LocalSmoother, sum_weights
 from ._prediction import predict
 from ._smoother import DataSupport
 
@@ -179,11 +179,15 @@ class KernelRegression(LocalSmoother):
         _, _, variances = read_data(x_new, x, variance, weights, self.kernel, "variance")
         prior = with_weights(None, weights, k)
         self.require_softmax()
-        out, local = self.fitted(q, k, v, prior)
-        out = self.filled(out, local, q, k, v, prior)
-        squares = self.sum_of_squares(q, k, variances, local, prior)
+        if (rows := self.dense_weights(q, k, v, prior)) is not None:
+            out, squares, support = sum_weights(rows, v, variances)
+        else:
+            out, local = self.fitted(q, k, v, prior)
+            squares = self.sum_of_squares(q, k, variances, local, prior)
+            support = support_of(local)
+        out = fill_empty(out, support.empty, q, k, v, prior, self.on_empty).astype(q.dtype)
         squares = squares[:, 0] if np.ndim(variance) == 1 else squares
-        return (out[:, 0] if np.ndim(y) == 1 else out), squares, support_of(local)
+        return (out[:, 0] if np.ndim(y) == 1 else out), squares, support
 
     def fitted_with_variance(
         self, x: ArrayLike, y: ArrayLike, variance: ArrayLike, *, weights: ArrayLike | None = None
@@ -193,11 +197,16 @@ class KernelRegression(LocalSmoother):
         _, k, v = read_data(x, x, y, weights, self.kernel)
         _, _, variances = read_data(x, x, variance, weights, self.kernel, "variance")
         prior = with_weights(None, weights, k)
-        out, local = self.fitted(k, k, v, prior)
-        squares = self.sum_of_squares(k, k, variances, local, prior)
+        self.require_softmax()
+        if (rows := self.dense_weights(k, k, v, prior)) is not None:
+            out, squares, support = sum_weights(rows, v, variances)
+            leverage = jnp.diagonal(rows)
+        else:
+            out, local = self.fitted(k, k, v, prior)
+            squares = self.sum_of_squares(k, k, variances, local, prior)
+            leverage, support = self.leverage(k, local, prior), support_of(local)
         squares = squares[:, 0] if np.ndim(variance) == 1 else squares
-        out = out[:, 0] if np.ndim(y) == 1 else out
-        return out, self.leverage(k, local, prior), squares, support_of(local)
+        return (out[:, 0] if np.ndim(y) == 1 else out), leverage, squares, support
 
     def predict_with_support(
         self,

@@ -127,3 +127,18 @@ def test_what_a_smoother_does_not_have_is_refused(x64):
         ak.quantiles(fit, AT, 0.5)
     with pytest.raises(ValueError, match=r"variance.*weights from 0.*Ridge"):
         ak.MeanVarianceRegression(fit.model, fit.model)
+
+
+def test_one_matrix_of_weights_gives_the_sums_of_a_streaming_method(x64):
+    at, weights = np.array([-0.7, 0.05, 9.0]), np.arange(N) % 3
+    found, streamed = (
+        (
+            model.predict_with_variance(at, X, Y, 1.0 + X**2, weights=weights),
+            model.fitted_with_variance(X, Y, 1.0 + X**2, weights=weights),
+        )
+        for method in (ak.Dense(), ak.Blockwise(8, 8))
+        for model in [ak.KernelRegression(ak.Tricube(0.4), method=method, on_empty="nearest")]
+    )
+    assert found[0][2].empty.tolist() == [False, False, True]
+    for part, other in zip(jax.tree.leaves(found), jax.tree.leaves(streamed), strict=True):
+        np.testing.assert_allclose(part, other, rtol=1e-12, atol=1e-15)
