@@ -15,6 +15,7 @@ from . import (
     nn as nn,
     objectives as objectives,
     priors as priors,
+    recurrent as recurrent,
     rules as rules,
 )
 from ._core.parameter_arguments import fixed as fixed

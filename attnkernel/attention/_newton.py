@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ._normal_equations import cholesky_solver
+from .._core.cholesky import cholesky_solver
 
 MAX_NEWTON_STEPS = 100  # 4 to 8 in most windows, about 40 where labels are separated
 SUFFICIENT_SHARE = 1e-4  # of the gain that the gradient promises, from which a step is accepted

@@ -17,6 +17,7 @@ from ._biases import (
     alibi_slopes as alibi_slopes,
 )
 from ._block import PositionBlock as PositionBlock
+from ._forget import Forget as Forget
 from ._key_mask import KeyMask as KeyMask
 from ._masks import (
     Causal as Causal,

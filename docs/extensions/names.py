@@ -20,7 +20,7 @@ from sphinx.util.docutils import SphinxRole
 PACKAGES = (
     "",
     *(".data", ".kernels", ".priors", ".rules", ".families", ".losses"),
-    *(".methods", ".attention", ".nn", ".models"),
+    *(".methods", ".recurrent", ".attention", ".nn", ".models"),
     *(".objectives", ".fitting", ".inference", ".plot", ".sklearn"),
 )
 # names in signatures that get no link: types of other packages, and private aliases

@@ -31,13 +31,13 @@ import pytest
 import attnkernel as ak
 import attnkernel.plot
 import attnkernel.sklearn
-from attnkernel import kernels, methods, priors
+from attnkernel import kernels, methods, priors, recurrent
 
 PACKAGE = str(Path(ak.__file__).parent)
 MODULES = (
     "",
     *(".data", ".kernels", ".priors", ".rules", ".methods", ".attention", ".nn", ".models"),
-    *(".families", ".losses"),
+    *(".families", ".losses", ".recurrent"),
     *(".objectives", ".fitting", ".inference", ".plot", ".sklearn"),
 )
 
@@ -323,6 +323,7 @@ KINDS: dict[str, Any] = {
     "objective": instance(ak.LeaveOneOut, ak.Gaussian(1.0)),
     "model": instance(ak.KernelRegression, ak.Gaussian(1.0)),
     "family": instance(ak.Binomial, ak.Gaussian(1.0)),
+    "estimator": instance(recurrent.DeltaRule, ak.Gaussian(1.0)),
     "loss": instance(ak.Huber, ak.Gaussian(1.0)),
     "rotary": instance(ak.Rotary, ak.Gaussian(1.0)),
     "fit": instance(ak.Fit, MODEL),
@@ -338,7 +339,7 @@ Arguments = dict[str, tuple[str, Any]]  # name: kind ("?": None is the default),
 
 
 def of_class(name: str, **arguments: Any) -> dict[str, tuple[Any, Arguments]]:
-    where = next(m for m in (ak, kernels, priors, methods) if hasattr(m, name))
+    where = next(m for m in (ak, kernels, priors, methods, recurrent) if hasattr(m, name))
     return {name: (getattr(where, name), arguments)}
 
 
@@ -466,6 +467,7 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
     ),
     "RelativeBias of a number": (ak.RelativeBias, {"table": ("natural", 8)}),
     **of_class("Table", bias=("points", np.zeros((2, 2)))),
+    **of_class("Forget", log_gates=("points", -np.ones(2))),
     **of_class("KeyWeights", log_weights=("points", np.zeros(2))),
     **of_class("HeldOut", held_out=("flags", np.array([True, False]))),
     **of_class("Given", allowed=("flags", np.eye(2, dtype=bool))),
@@ -744,6 +746,22 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
         features=("natural", 2),
         vo_size=("natural", 2),
         dtype=("choice?", None),
+    ),
+    **of_class("LinearAttention", normalised=("flag", False)),
+    **of_class("RecursiveLeastSquares", ridge=LENGTH, intercept=("flag", False)),
+    "regress": (
+        recurrent.regress,
+        {
+            "q": ("paired", POINTS),
+            "k": ("paired", POINTS),
+            "v": ("paired", POINTS),
+            "estimator": ("estimator", recurrent.LinearAttention()),
+            "log_decay": ("paired?", -np.ones((N, 1))),
+            "rate": ("paired?", np.ones(N)),
+            "mask": ("flags?", np.ones(N, bool)),
+            "state": ("object?", None),
+            "method": ("choice", "chunked"),
+        },
     ),
     **of_class("Rotary", base=("positive", 100.0), interleaved=("flag", False)),
     "Rotary of frequencies": (ak.Rotary, {"frequencies": ("points?", np.ones(2))}),
@@ -1106,12 +1124,12 @@ CALLABLES: dict[str, tuple[Any, Arguments]] = {
 EXCLUDED = {
     "no arguments": (
         "Dense Sorted Auto Uniform EluFeatures Taylor priors.ExcludeSelf plot.ink plot.paper "
-        "Binomial Poisson Gamma"
+        "Binomial Poisson Gamma recurrent.DeltaRule"
     ),
     "abstract: its subclasses are called": (
         "LinearSmoother models.Smoother families.Family losses.RobustLoss objectives.HasDeviance "
         "Kernel Prior Mask Rule Method Objective models.DensityModel "
-        "kernels.Categorical kernels.Compact "
+        "kernels.Categorical kernels.Compact recurrent.Estimator "
         "kernels.Embedded kernels.Wrapper kernels.FiniteRank kernels.Radial kernels.Scaled"
     ),
     "what a function returns": (
@@ -1120,13 +1138,13 @@ EXCLUDED = {
         "fitting.Box fitting.Choice fitting.Result "
         "fitting.Starts inference.AverageDerivative inference.BootstrapTest "
         "inference.DegreesOfFreedom inference.Discontinuity inference.Report objectives.Sample "
-        "methods.SoftmaxState methods.Moments "
+        "methods.SoftmaxState methods.Moments recurrent.MatrixState recurrent.LeastSquaresState "
         "methods.LinearState methods.Task models.DataSupport models.LinearCoefficients data.Dataset"
     ),
     "an error or a warning": "FitWarning ExtrapolationWarning CheckpointWarning SavedFileError",
     "for authors of kernels, methods and training loops, inside jit": (
         "kernels.unbounded kernels.PointBoxes kernels.Features priors.PositionBlock priors.KeyMask "
-        "methods.dense_weights methods.advance fitting.identity_of"
+        "methods.dense_weights methods.advance fitting.identity_of recurrent.Row"
     ),
 }
 
@@ -1137,6 +1155,7 @@ SHAPES = "of the arrays only shapes and dtypes matter"
 ANY_SHAPE = "a function of each number, whatever the shape"
 LEGAL = {
     ("PartiallyLinear", "linear", "two"): "several columns",
+    ("regress", "rate", "a single number"): "the rate of all rows",
     **{
         (name, argument, "an array of three axes"): HEADS
         for name, argument in (

@@ -9,8 +9,9 @@ from pathlib import Path
 
 # folders of tests, lower layers first, and the package that each of them mirrors
 PACKAGES = (
-    *("_core", "kernels", "priors", "rules", "families", "losses", "data", "methods", "attention"),
-    *("nn", "models", "objectives", "fitting", "inference", "plot", "sklearn"),
+    *("_core", "kernels", "priors", "rules", "families", "losses", "data", "methods"),
+    *("recurrent", "attention", "nn", "models", "objectives", "fitting", "inference"),
+    *("plot", "sklearn"),
 )
 LAYERS = {name.removeprefix("_"): f"attnkernel.{name}" for name in PACKAGES}
 LAYERS |= {"experiments": "experiments", "docs": "experiments.notebooks"}

@@ -14,6 +14,7 @@ import attnkernel as ak
 from attnkernel.priors import (
     At,
     ExcludeSelf,
+    Forget,
     Given,
     HeldOut,
     Kerple,
@@ -173,12 +174,19 @@ def test_buckets_of_distances(buckets, most, both):
 
 
 TABLE = np.random.default_rng(2).normal(size=(QUERIES, KEYS)).astype(np.float32)
+FORGOTTEN = np.array(
+    [
+        [-np.sum(1 + np.abs(TABLE[0, j + 1 : i + 1])) if j <= i else -np.inf for j in range(KEYS)]
+        for i in range(QUERIES)
+    ]
+)
 BIASES = {
     "alibi": (ak.Alibi(0.3), -0.3 * np.abs(I - J)),
     "growing": (ak.Alibi(ak.fixed(-0.3)), 0.3 * np.abs(I - J)),
     "kerple": (Kerple(0.7, 1.3), -0.7 * np.log(1 + 1.3 * np.abs(I - J))),
     "table": (Table(TABLE), TABLE),
     "weights of keys": (KeyWeights(TABLE[0]), TABLE[0][J]),
+    "forget gates": (Forget(-1.0 - np.abs(TABLE[0])), FORGOTTEN),
     "relative": (
         ak.RelativeBias(np.arange(8.0) / 3, 10),
         np.array([[bucket(j - i, 8, 10, True) / 3 for j in range(KEYS)] for i in range(QUERIES)]),
@@ -197,6 +205,25 @@ def test_biases_are_their_formulas_and_bound_their_blocks(name):
     log_prior, bounds = evaluated(prior)
     np.testing.assert_allclose(log_prior, dense, rtol=1e-5, atol=1e-6)
     assert_bounds(bounds, dense)
+
+
+def test_forget_gates_hide_what_is_before_a_gate_of_zero():
+    """A decay after a strong one keeps its digits; equal gates are `Alibi`, and one trained above 1
+    counts as 1."""
+    n = 3000
+    log_gates = np.full(n, -20.0, np.float32)
+    log_gates[-4:] = -np.inf, -0.1, -0.2, -0.3
+    i = jnp.arange(n)[-4:]
+    found = np.exp(Forget(log_gates).pairwise(i, i - 1))
+    expected = [[0.0, 1.0, 0.0, 0.0], [0.0, np.exp(-0.1), 1.0, 0.0]]
+    np.testing.assert_allclose(found[:2], expected, rtol=1e-6)
+    np.testing.assert_allclose(found[3], np.exp([-np.inf, -0.6, -0.5, -0.3]), rtol=1e-6)
+    equal = ak.Causal() * ak.Alibi(ak.fixed(0.3))
+    np.testing.assert_allclose(
+        Forget(np.full(4, -0.3)).pairwise(i - n + 4, i - n + 4), equal.pairwise(i, i), rtol=1e-6
+    )
+    above = eqx.tree_at(lambda prior: prior.log_gates, Forget(-np.ones(3)), jnp.ones(3))
+    assert np.all(above.pairwise(jnp.arange(3), jnp.arange(3))[np.tril_indices(3)] == 0)
 
 
 def test_a_forbidden_pair_stays_so_whatever_another_prior_says():
@@ -230,6 +257,7 @@ def test_biases_are_learned(x64, method):
         Table(jnp.asarray(TABLE, float)),
         KeyWeights(jnp.asarray(TABLE[0], float)),
         ak.RelativeBias(jnp.arange(8.0) / 3, 10),
+        Forget(-jnp.asarray(TABLE[0] ** 2, float)),
     ]
     moving, fixed = eqx.partition(priors, eqx.is_inexact_array)
 
@@ -277,6 +305,9 @@ def test_biases_are_learned(x64, method):
         (lambda: Table(SEEN), r"ak\.priors\.Given"),
         (lambda: KeyWeights(TABLE[0]).check(2, 3), r"per key, shape \(3,\)"),
         (lambda: Kerple(-1.0), "rate must be positive"),
+        (lambda: Forget(np.ones(3)), "log_gates must be at most 0.*maximum is 1"),
+        (lambda: Forget(-np.ones((2, 3))), r"one number per key.*PerHead"),
+        (lambda: Forget(-np.ones(3)).check(3, 4), r"shape \(3,\) for 3 queries and 4 keys"),
     ],
 )
 def test_invalid_priors_are_refused(make, message):

@@ -1,0 +1,115 @@
+r"""The parts of an online regression: a state, an update by one row, and a read by a query.
+
+A chunk of rows is evaluated as one, by matrix products; the default is one row after another.
+"""
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class Row(NamedTuple):
+    """One row, or several along a first axis, as an `Estimator` gets them.
+
+    `log_decay`: log α ≤ 0, one number, or one of each channel. `rate`: β. A row that is not there
+    has the key 0, the value 0, the log-decay 0 and the rate 0.
+
+    ```python
+    row = ak.recurrent.Row(*jnp.ones((3, 2)), log_decay=jnp.zeros(1), rate=jnp.ones(()))
+    assert row.q.shape == (2,)
+    ```
+    """
+
+    q: Float[Array, "*rows dim"]
+    k: Float[Array, "*rows dim"]
+    v: Float[Array, "*rows dim_v"]
+    log_decay: Float[Array, "*rows channels"]
+    rate: Float[Array, "*rows"]
+
+
+class MatrixState(eqx.Module):
+    r"""A matrix $S \in \mathbb{R}^{d \times d_v}$: decayed sums of $k v^\top$, or coefficients.
+
+    ```python
+    >>> ak.recurrent.DeltaRule().empty(3, 2).matrix.shape
+    (3, 2)
+
+    ```
+    """
+
+    matrix: Float[Array, "*batch dim dim_v"]
+
+
+class Estimator(eqx.Module):
+    r"""A regression of v on k that is updated by each row, and read by the row's query.
+
+    $$ S_t = \mathrm{update}(S_{t-1}, k_t, v_t), \qquad \mathrm{out}_t = \mathrm{read}(S_t, q_t) $$
+
+    A subclass writes `empty`, `update` and `read`, of one sequence without batch axes. States are
+    trees of arrays and never change: to go back to an earlier row, keep its state.
+
+    ```python
+    class LastValue(ak.recurrent.Estimator):
+        def empty(self, dim, dim_v, dtype=None):
+            return jnp.zeros(dim_v, dtype)
+
+        def update(self, state, row):
+            return jnp.where(row.rate > 0, row.v, state)
+
+        def read(self, state, q):
+            return state
+
+    x = jnp.ones((3, 2))
+    out, state = ak.recurrent.regress(x, x, x, estimator=LastValue())
+    assert jnp.all(out == x)
+    ```
+    """
+
+    @abc.abstractmethod
+    def empty(self, dim: int, dim_v: int, dtype: Any = None) -> Any:
+        """The state of no rows, for keys of `dim` and values of `dim_v` numbers."""
+
+    @abc.abstractmethod
+    def update(self, state: Any, row: Row) -> Any:
+        """The state with one more row; unchanged by a row that is not there."""
+
+    @abc.abstractmethod
+    def read(self, state: Any, q: Float[Array, " dim"]) -> Float[Array, " dim_v"]:
+        """The prediction at a query."""
+
+    @property
+    def chunk_rows(self) -> int:
+        """The most rows that `advance` gets at a time, a power of two."""
+        return 64
+
+    def advance(self, state: Any, rows: Row) -> tuple[Float[Array, "rows dim_v"], Any]:
+        """The predictions at the queries of a chunk of rows, and the state after them.
+
+        Each query sees the rows before its own, and its own. Default: one row after another.
+        """
+        return self.advance_by_row(state, rows)
+
+    def advance_by_row(self, state: Any, rows: Row) -> tuple[Float[Array, "rows dim_v"], Any]:
+        """The same as `advance`, always one row after another."""
+
+        def step(state: Any, row: Row) -> tuple[Any, Array]:
+            state = self.update(state, row)
+            return state, self.read(state, row.q)
+
+        state, out = jax.lax.scan(step, state, rows)
+        return out, state
+
+    def check(self, k: Any, log_decay: Any, rate: Any) -> None:
+        """Raises `ValueError` for decays or rates that the estimator does not take.
+
+        `k`, `log_decay`, `rate`: as `regress` got them; None where they were not given.
+        """
+
+
+def decayed(matrix: Float[Array, "dim dim_v"], log_decay: Float[Array, " channels"]) -> Array:
+    """Returns D(α) times a matrix with a row of each channel."""
+    return jnp.exp(log_decay)[:, None] * matrix

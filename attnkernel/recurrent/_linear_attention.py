@@ -1,0 +1,97 @@
+r"""Linear attention with decay: sums of $k v^\top$ that forget, read by a product with q."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._core.arrays import precise_matmul
+from .._core.log_decay import cumulative_decay
+from .._core.validation import require_bool
+from ._base import Estimator, MatrixState, Row, decayed
+from ._decay_products import decay_products
+
+
+class LinearAttention(Estimator):
+    r"""Decayed sums: a kernel regression of finite rank whose rows fade with time.
+
+    $$ S_t = D(\alpha_t) S_{t-1} + \beta_t k_t v_t^\top, \qquad \mathrm{out}_t = S_t^\top q_t $$
+
+    $$ z_t = D(\alpha_t) z_{t-1} + \beta_t k_t, \qquad
+       \mathrm{out}_t = S_t^\top q_t \,/\, z_t^\top q_t \quad \text{(normalised)} $$
+
+    $q, k \in \mathbb{R}^d$ are features of any sign, $v \in \mathbb{R}^{d_v}$, $S \in
+    \mathbb{R}^{d \times d_v}$, D diagonal. The kernel is $K(q_i, k_j) = \sum_m q_{im} k_{jm}
+    e^{c_{im} - c_{jm}}$ with $c = \sum \log \alpha$. Normalised, it is the Nadaraya–Watson
+    estimator of this kernel; not normalised, one gradient step for each row on the loss
+    $-v^\top S^\top k$. With α = 1 and β = 1, normalised, it is `ak.attend` with `ak.Linear()` and
+    `ak.Causal()`.
+
+    RetNet is a decay α per head, Mamba-2 one per row, gated linear attention one per row and
+    channel. A row's weight is its `rate` β, of any sign; default 1.
+
+    **Arguments:** `normalised`: whether to divide by the sum of weights. Default: no. Where no row
+    is seen the result is 0; where weights of both signs sum to 0, NaN.
+
+    **Raises:** `ValueError` if it is no Boolean.
+
+    **Source:** Katharopoulos et al., *Transformers are RNNs* (2020); Sun et al., *Retentive
+    network* (2023); Yang et al., *Gated linear attention transformers* (2024); Dao and Gu,
+    *Transformers are SSMs* (2024).
+
+    ```python
+    >>> k, v = jnp.ones((3, 1)), jnp.array([[1.0], [2.0], [4.0]])
+    >>> mean = ak.recurrent.LinearAttention(normalised=True)
+    >>> ak.recurrent.regress(k, k, v, estimator=mean, log_decay=jnp.log(0.5))[0][:, 0]
+    Array([1.       , 1.6666666, 3.       ], dtype=float32)
+
+    ```
+    """
+
+    normalised: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self):
+        require_bool("normalised", self.normalised)
+
+    def empty(self, dim: int, dim_v: int, dtype: Any = None) -> MatrixState:
+        return MatrixState(jnp.zeros((dim, dim_v + self.normalised), dtype))
+
+    def update(self, state: MatrixState, row: Row) -> MatrixState:
+        added = jnp.outer(row.rate * row.k, self._with_one(row.v))
+        return MatrixState(decayed(state.matrix, row.log_decay) + added)
+
+    def read(self, state: MatrixState, q: Float[Array, " dim"]) -> Float[Array, " dim_v"]:
+        return self._divided(precise_matmul(q, state.matrix))
+
+    def advance(self, state: MatrixState, rows: Row) -> tuple[Array, MatrixState]:
+        sums, state = decayed_sums(state, rows, rows.rate[:, None] * self._with_one(rows.v))
+        return self._divided(sums), state
+
+    def _with_one(self, v: Float[Array, "*rows dim_v"]) -> Float[Array, "*rows width"]:
+        """Returns (v, 1), whose last sum is the mass; v if the result is not normalised."""
+        return jnp.concatenate([v, jnp.ones_like(v[..., :1])], axis=-1) if self.normalised else v
+
+    def _divided(self, sums: Float[Array, "*rows width"]) -> Float[Array, "*rows dim_v"]:
+        """Returns the sums, or if the result is normalised their ratio to the mass."""
+        if not self.normalised:
+            return sums
+        total, mass = sums[..., :-1], sums[..., -1:]
+        is_zero = mass == 0
+        ratio = total / jnp.where(is_zero, 1.0, mass)
+        return jnp.where(is_zero & jnp.any(total != 0, axis=-1, keepdims=True), jnp.nan, ratio)
+
+
+def decayed_sums(
+    state: MatrixState, rows: Row, values: Float[Array, "rows width"]
+) -> tuple[Float[Array, "rows width"], MatrixState]:
+    r"""Returns $S_t^\top q_t$ of the sums $S_t = D(\alpha_t) S_{t-1} + k_t u_t^\top$ for each row
+    of a chunk, and the sums after it. `values`: u.
+    """
+    decay = cumulative_decay(rows.log_decay)
+    within = precise_matmul(decay_products(rows.q, rows.k, decay), values)
+    before = precise_matmul(rows.q * jnp.exp(decay.total()), state.matrix)
+    keys = rows.k * jnp.exp(decay.at(np.s_[-1:]).minus(decay))
+    kept = jnp.exp(decay.at(-1).total())[:, None] * state.matrix
+    return before + within, MatrixState(kept + precise_matmul(keys.T, values))

@@ -1,0 +1,168 @@
+"""What each regression should do: interpolate, forget, ignore masked rows, be finite."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+from attnkernel.recurrent import DeltaRule, LinearAttention, RecursiveLeastSquares, Row, regress
+from attnkernel.recurrent._delta_rule import inverse_of_unit_lower
+
+ROWS, DIM, DIM_V = 37, 5, 3
+RNG = np.random.default_rng(1)
+Q, K = RNG.normal(size=(2, ROWS, DIM))
+V = RNG.normal(size=(ROWS, DIM_V))
+ESTIMATORS = (LinearAttention, DeltaRule, lambda: RecursiveLeastSquares(0.3, intercept=True))
+
+
+def test_without_decay_a_normalised_sum_is_causal_linear_attention(x64):
+    kernel = ak.EluFeatures()
+    q, k = (np.where(x > 0, x + 1, np.exp(x)) for x in (Q, K))
+    found, _ = regress(q, k, V, estimator=LinearAttention(normalised=True), log_decay=0.0)
+    options = {"kernel": kernel, "prior": ak.Causal(), "method": ak.Linear()}
+    np.testing.assert_allclose(found, ak.attend(Q, K, V, **options), rtol=1e-12)
+
+
+def test_a_full_step_of_the_delta_rule_interpolates_the_last_row(x64):
+    out, state = regress(K, K, V, estimator=DeltaRule(), rate=1 / np.sum(K**2, axis=1))
+    np.testing.assert_allclose(out, V, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(K[-1] @ state.matrix, V[-1], rtol=1e-10)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_what_forgets_all_sees_its_own_row_alone(x64, estimator):
+    options = {"estimator": estimator(), "rate": 0.1}
+    found, _ = regress(Q, K, V, **options, log_decay=-np.inf)
+    alone, _ = regress(Q[:, None], K[:, None], V[:, None], **options)
+    np.testing.assert_allclose(found, alone[:, 0], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_rows_that_are_masked_are_not_there(x64, estimator):
+    """Whatever they hold, NaN too; a row of rate 0 is there, and only lets the state decay."""
+    there = RNG.uniform(size=ROWS) < 0.6
+    log_decay, rate = -RNG.uniform(size=(ROWS, 1)), 0.1 * RNG.uniform(size=ROWS)
+    q, k, v = (np.where(there[:, None], part, np.nan) for part in (Q, K, V))
+    options = {"estimator": estimator(), "log_decay": log_decay, "rate": rate}
+    found, state = regress(q, k, v, **options, mask=there)
+    kept = {"log_decay": log_decay[there], "rate": rate[there]}
+    expected, last = regress(Q[there], K[there], V[there], **options | kept)
+    np.testing.assert_allclose(found[there], expected, rtol=1e-10, atol=1e-12)
+    assert np.all(found[~there] == 0)
+    for ours, theirs in zip(jax.tree.leaves(state), jax.tree.leaves(last), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_a_regression_with_an_intercept_moves_with_the_data():
+    """In float32, for data far from the origin; of no rows the result is 0."""
+    line = RecursiveLeastSquares(1e-2, intercept=True)
+    q, k, v = ((part / 10).astype(np.float32) for part in (Q, K, V))
+    options = {"estimator": line, "log_decay": -0.1}
+    near, _ = regress(q, k, v, **options)
+    far_k = k + np.float32(1e4)
+    far, state = regress(far_k - k + q, far_k, v + np.float32(500), **options)
+    exact, _ = regress(far_k - k + q - 1e4, far_k - 1e4, v, **options)
+    np.testing.assert_allclose(far, exact + 500, atol=2e-4)
+    assert np.max(np.abs(near - exact)) < 0.2  # k itself is rounded at 1e4
+    np.testing.assert_allclose(state.key_origin, 1e4, rtol=1e-4)
+    none, _ = regress(q, k, v, estimator=line, rate=0.0)
+    assert np.all(none == 0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("estimator", [LinearAttention, DeltaRule])
+def test_long_sequences_stay_finite_and_exact(estimator, dtype):
+    """Decays of 1e-3, of almost 1 and of 0 next to each other, against one row after another."""
+    rows, dim = 8192, 3
+    rng = np.random.default_rng(2)
+    q, k, v = (jnp.asarray(rng.normal(size=(rows, dim)), dtype) for _ in range(3))
+    k = k / jnp.sqrt(1 + jnp.sum(k**2, axis=1, keepdims=True))
+    log_decay = np.log(
+        rng.choice([1e-3, 1.0 - 1e-6, 0.9, 1e-30], p=[0.02, 0.9, 0.07, 0.01], size=(rows, dim))
+    )
+    log_decay[rng.integers(rows, size=20)] = -np.inf
+    options = {"estimator": estimator(), "rate": jnp.asarray(rng.uniform(size=rows), jnp.float32)}
+    options["log_decay"] = jnp.asarray(log_decay, jnp.float32)
+
+    @jax.jit
+    def both(q, k, v, log_decay):
+        def loss(q, k, v, log_decay):
+            out, _ = regress(q, k, v, **options | {"log_decay": log_decay})
+            return jnp.sum(jnp.sin(out.astype(jnp.float32))), out
+
+        slopes, out = jax.grad(loss, argnums=(0, 1, 2, 3), has_aux=True)(q, k, v, log_decay)
+        return out, slopes, regress(q, k, v, **options, method="recurrent")[0]
+
+    out, slopes, expected = both(q, k, v, options["log_decay"])
+    assert all(bool(jnp.all(jnp.isfinite(slope))) for slope in slopes)
+    scale = float(jnp.max(jnp.abs(expected)))
+    error = jnp.abs(out.astype(jnp.float32) - expected.astype(jnp.float32))
+    assert out.dtype == dtype
+    assert float(jnp.max(error)) < scale * (1e-2 if dtype == jnp.bfloat16 else 3e-6)
+
+
+def test_equal_keys_lose_no_digits():
+    """Powers of the matrix of a chunk of equal keys would have entries of 10¹⁸."""
+    below = jnp.tril(jnp.ones((64, 64)), -1)
+    expected = np.eye(64) - np.eye(64, k=-1)
+    np.testing.assert_array_equal(inverse_of_unit_lower(below), expected)
+
+
+def test_a_new_estimator_needs_no_chunks():
+    class Last(ak.recurrent.Estimator):
+        def empty(self, dim, dim_v, dtype=None):
+            return jnp.zeros(dim_v, dtype)
+
+        def update(self, state, row: Row):
+            return jnp.where(row.rate > 0, row.v, state)
+
+        def read(self, state, q):
+            return state
+
+    v = np.arange(200.0, dtype=np.float32)[:, None]
+    out, state = regress(v, v, v, estimator=Last(), mask=np.arange(200) < 150)
+    np.testing.assert_array_equal(out, np.where(v < 150, v, 0.0))
+    assert state[0] == 149
+
+
+ZEROS = np.zeros((2, 7, 3))
+WRONG = {
+    "one axis": ({"q": ZEROS[0, 0]}, r"q must have shape \(\*batch, rows, columns\)"),
+    "rows": ({"v": ZEROS[:, :5]}, "q, k and v as many rows"),
+    "columns": ({"k": ZEROS[..., :2]}, "the same last axis"),
+    "batch": ({"v": np.zeros((3, 7, 3))}, "batch axes must broadcast"),
+    "NaN": ({"k": ZEROS * np.nan}, "k must be finite"),
+    "gate": ({"log_decay": 0.9}, "at most 0.*jax.nn.log_sigmoid"),
+    "decay of axes": ({"log_decay": -np.ones(7)}, r"\(2, 7, 1\) or \(2, 7, 3\).*Got shape \(7,\)"),
+    "rate of axes": ({"rate": np.ones(7)}, r"rate must be a number, or of shape \(2, 7\)"),
+    "rate": (
+        {"estimator": DeltaRule(), "k": ZEROS + 1, "rate": 1.0},
+        r"β‖k‖² ≤ 2.*= 3 in 14 of 14",
+    ),
+    "negative": ({"estimator": DeltaRule(), "k": ZEROS + 1, "rate": -0.1}, r"β‖k‖² = -0.3"),
+    "no rate": ({"estimator": DeltaRule()}, "DeltaRule needs rate="),
+    "weight": ({"estimator": RecursiveLeastSquares(1.0), "rate": -1.0}, "rate must be at least 0"),
+    "channels": (
+        {"estimator": RecursiveLeastSquares(1.0), "log_decay": -np.ones((1, 1, 3))},
+        "one decay per row",
+    ),
+    "ridge": (
+        {"estimator": RecursiveLeastSquares(np.ones(2))},
+        r"one per dimension of k, shape \(3,\)",
+    ),
+    "mask": ({"mask": np.ones((2, 7))}, "mask must be a Boolean array"),
+    "state": ({"state": DeltaRule().empty(4, 3)}, r"state must have arrays of shape \(2, 3, 3\)"),
+    "another state": (
+        {"state": np.zeros((3, 3))},
+        "state must be one that LinearAttention returned",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_errors_are_sentences(name):
+    arguments, message = WRONG[name]
+    given = {"q": ZEROS, "k": ZEROS, "v": ZEROS, "estimator": LinearAttention()} | arguments
+    with pytest.raises(ValueError, match=message):
+        regress(**given)

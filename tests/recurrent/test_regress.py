@@ -1,0 +1,202 @@
+"""Online regression equals its recurrence, written out in NumPy, however rows are grouped."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from marks import slow
+
+from attnkernel.recurrent import DeltaRule, LinearAttention, RecursiveLeastSquares, regress
+
+HEADS, ROWS, DIM, DIM_V = 2, 83, 5, 3  # 83 rows: a chunk of 64, and a part of one
+RIDGE = 0.3
+RNG = np.random.default_rng(0)
+Q, K = RNG.normal(size=(2, HEADS, ROWS, DIM))
+V = RNG.normal(size=(HEADS, ROWS, DIM_V))
+RATE = RNG.uniform(0.0, 2.0, size=(HEADS, ROWS)) / np.sum(K**2, axis=-1)
+RATE[:, 11] = 0.0
+DECAY = {
+    "none": np.ones((HEADS, 1, 1)),
+    "row": RNG.uniform(size=(HEADS, ROWS, 1)) ** 0.2,
+    "channel": RNG.uniform(size=(HEADS, ROWS, DIM)) ** 0.02,
+    "strong": RNG.uniform(size=(HEADS, ROWS, DIM)) ** 4,  # up to e^-200 in a chunk
+}
+DECAY["row"][:, 30] = DECAY["strong"][:, 70] = 0.0
+
+
+def decayed_sums(q, k, v, decay, rate):
+    state, out = np.zeros((DIM, v.shape[1])), []
+    for t in range(ROWS):
+        state = decay[t][:, None] * state + rate[t] * np.outer(k[t], v[t])
+        out.append(q[t] @ state)
+    return np.stack(out)
+
+
+def normalised(q, k, v, decay, rate):
+    ones = np.ones((ROWS, 1))
+    return decayed_sums(q, k, v, decay, rate) / decayed_sums(q, k, ones, decay, rate)
+
+
+def delta_rule(q, k, v, decay, rate):
+    state, out = np.zeros((DIM, DIM_V)), []
+    for t in range(ROWS):
+        state = decay[t][:, None] * state
+        state = state + rate[t] * np.outer(k[t], v[t] - k[t] @ state)
+        out.append(q[t] @ state)
+    return np.stack(out)
+
+
+def ridge_regressions(q, k, v, decay, rate, intercept=False):
+    """Each row by `lstsq` of the discounted rows, and of a row for each ridge."""
+    one = np.ones((ROWS, 1))
+    x, x_new = (np.hstack([one, k]), np.hstack([one, q])) if intercept else (k, q)
+    penalty = np.sqrt(RIDGE) * np.eye(x.shape[1])[int(intercept) :]
+    weights, out = np.zeros(ROWS), []
+    for t in range(ROWS):
+        weights = decay[t] * weights
+        weights[t] = rate[t]
+        left = np.vstack([np.sqrt(weights)[:, None] * x, penalty])
+        right = np.vstack([np.sqrt(weights)[:, None] * v, np.zeros((DIM, DIM_V))])
+        out.append(x_new[t] @ np.linalg.lstsq(left, right, rcond=None)[0])
+    return np.stack(out)
+
+
+CASES: dict[str, Any] = {
+    "linear": (LinearAttention, decayed_sums, "none"),
+    "linear, row": (LinearAttention, decayed_sums, "row"),
+    "linear, channel": (LinearAttention, decayed_sums, "channel"),
+    "linear, strong": (LinearAttention, decayed_sums, "strong"),
+    "normalised": (functools.partial(LinearAttention, True), normalised, "row"),
+    "delta": (DeltaRule, delta_rule, "none"),
+    "delta, row": (DeltaRule, delta_rule, "row"),
+    "delta, channel": (DeltaRule, delta_rule, "channel"),
+    "delta, strong": (DeltaRule, delta_rule, "strong"),
+    "least squares": (functools.partial(RecursiveLeastSquares, RIDGE), ridge_regressions, "row"),
+    "with intercept": (
+        functools.partial(RecursiveLeastSquares, RIDGE, True),
+        lambda *of: ridge_regressions(*of, intercept=True),
+        "row",
+    ),
+}
+
+
+def options_of(name) -> tuple[dict[str, Any], Any, Any]:
+    make, formula, decay = CASES[name]
+    with np.errstate(divide="ignore"):
+        log_decay = np.log(DECAY[decay])
+    return {"estimator": make(), "log_decay": log_decay, "rate": RATE}, formula, DECAY[decay]
+
+
+def part_of(options, rows):
+    """The options of some of the rows."""
+    log_decay = options["log_decay"]
+    log_decay = log_decay if log_decay.shape[1] == 1 else log_decay[:, rows]
+    return options | {"log_decay": log_decay, "rate": options["rate"][:, rows]}
+
+
+SLOW = {"linear", "linear, row", "linear, channel", "normalised", "delta", "delta, channel"}
+
+
+@pytest.mark.parametrize("name", [slow(name) if name in SLOW else name for name in CASES])
+def test_chunks_steps_and_rows_equal_the_recurrence(x64, name):
+    options, formula, decay = options_of(name)
+    decay = np.broadcast_to(decay, (HEADS, ROWS, decay.shape[2]))
+    expected = np.stack([formula(Q[h], K[h], V[h], decay[h], RATE[h]) for h in range(HEADS)])
+    chunked, state = regress(Q, K, V, **options)
+    # a sum of weights of both signs is close to 0 somewhere
+    tolerance: Any = {"rtol": 1e-9, "atol": 1e-9 if name != "normalised" else 1e-7}
+    np.testing.assert_allclose(chunked, expected, **tolerance)
+    by_row, last = regress(Q, K, V, **options, method="recurrent")
+    np.testing.assert_allclose(by_row, expected, **tolerance)
+    first = slice(0, ROWS - 2)
+    _, now = regress(Q[:, first], K[:, first], V[:, first], **part_of(options, first))
+    for t in (ROWS - 2, ROWS - 1):
+        at = slice(t, t + 1)
+        out, now = regress(Q[:, at], K[:, at], V[:, at], **part_of(options, at), state=now)
+        np.testing.assert_allclose(out[:, 0], expected[:, t], **tolerance)
+    for found in (last, now):
+        for ours, leaf in zip(jax.tree.leaves(found), jax.tree.leaves(state), strict=True):
+            np.testing.assert_allclose(ours, leaf, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *map(slow, ("linear, channel", "normalised", "delta, row")),
+        "delta, strong",
+        "with intercept",
+    ],
+)
+def test_derivatives_equal_those_of_the_recurrence(x64, name):
+    """By reverse and by forward mode, for everything that is differentiable, and by differences."""
+    options, _, _ = options_of(name)
+    estimator, rate = options["estimator"], options["rate"]
+    # a difference needs finite logarithms, a sum of weights one sign
+    log_decay = np.maximum(options["log_decay"], -1e3)
+    _, start = regress(Q[0] ** 2, K[0] ** 2, V[0], estimator=estimator, rate=0.01)
+    arguments = (estimator, Q**2, K**2, V, log_decay, rate / 50, start)
+
+    def loss(arguments, method):
+        estimator, q, k, v, log_decay, rate, start = arguments
+        options = {"estimator": estimator, "log_decay": log_decay, "rate": rate, "state": start}
+        out, state = regress(q, k, v, **options, method=method)
+        return jnp.sum(jnp.sin(out)) + sum(map(jnp.sum, jax.tree.leaves(state)))
+
+    @jax.jit
+    def derivatives(arguments, tangents):
+        found = []
+        for method in ("chunked", "recurrent"):
+            of_method = functools.partial(loss, method=method)
+            found.append(
+                (*jax.jvp(of_method, (arguments,), (tangents,)), jax.grad(of_method)(arguments))
+            )
+        return found
+
+    def wave(leaf):
+        return jnp.cos(jnp.arange(leaf.size, dtype=float).reshape(leaf.shape))
+
+    tangents = (*jax.tree.map(wave, arguments[:-1]), start)  # a Gram matrix stays symmetric
+    chunked, recurrent = (
+        [
+            leaf + leaf.T if leaf.shape == (DIM + 1, DIM + 1) else leaf
+            for leaf in jax.tree.leaves(found)
+        ]
+        for found in derivatives(arguments, tangents)
+    )
+    for ours, theirs in zip(chunked, recurrent, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-9)
+    moved = [
+        jax.tree.map(lambda leaf, along: leaf + step * along, arguments, tangents)  # noqa: B023
+        for step in (1e-6, -1e-6)
+    ]
+    above, below = (derivatives(of, tangents)[0][0] for of in moved)
+    np.testing.assert_allclose((above - below) / 2e-6, chunked[1], rtol=1e-5)
+
+
+def test_batch_axes_broadcast_and_map():
+    """Keys shared by heads, a number as the decay of all, and `vmap`, in one precision."""
+    q = np.broadcast_to(Q[:, None], (HEADS, 3, ROWS, DIM)).astype(np.float32)
+    k, v = K[:, None].astype(np.float32), V[:, None].astype(np.float32)
+    options = {"estimator": DeltaRule(), "log_decay": -0.1, "rate": 0.05}
+    found, state = regress(q, k, v, **options)
+    assert found.shape == (HEADS, 3, ROWS, DIM_V)
+    assert found.dtype == np.float32
+    assert state.matrix.shape == (HEADS, 3, DIM, DIM_V)
+    mapped, _ = jax.vmap(lambda q, k, v: regress(q, k, v, **options))(q[:, 0], k[:, 0], v[:, 0])
+    for copy in range(3):
+        np.testing.assert_allclose(found[:, copy], mapped, rtol=1e-5, atol=1e-6)
+
+
+def test_a_call_is_one_program_and_a_new_equal_estimator_none():
+    arrays = [part[0, :17].astype(np.float32) for part in (Q, K, V)]
+    counted = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: counted.append(event) if "backend_compile" in event else None
+    )
+    regress(*arrays, estimator=LinearAttention(), log_decay=-0.2)
+    first = len(counted)
+    regress(*arrays, estimator=LinearAttention(), log_decay=-0.3)
+    assert (first, len(counted)) == (1, 1)
