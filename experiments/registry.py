@@ -12,6 +12,7 @@ from .benchmarks.memory import BenchMemory
 from .benchmarks.million import Million
 from .benchmarks.modules import BenchModules
 from .benchmarks.peers import Peers
+from .benchmarks.recurrent import BenchRecurrent
 from .benchmarks.regression import BenchRegression
 from .benchmarks.selection import BenchSelection
 from .benchmarks.sweeps import BenchSweep
@@ -49,6 +50,7 @@ AnyStudy = Annotated[
     | BenchLatency
     | BenchMemory
     | BenchModules
+    | BenchRecurrent
     | BenchRegression
     | BenchSelection
     | BenchSweep

@@ -84,6 +84,8 @@ class Estimator(eqx.Module):
     @property
     def chunk_rows(self) -> int:
         """The most rows that `advance` gets at a time, a power of two."""
+        # CPU ms at T = 4096, 8 heads of 64, forward and with gradients; chunks of 32, 64, 128:
+        # linear 34 and 100, 39 and 103, 50 and 153; delta rule 48 and 150, 47 and 159, 73 and 278
         return 64
 
     def advance(self, state: Any, rows: Row) -> tuple[Float[Array, "rows dim_v"], Any]:

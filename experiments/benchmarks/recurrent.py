@@ -1,0 +1,120 @@
+r"""How fast the chunked forms of recurrent layers are, against a scan of their recurrence.
+
+q, k, v ∈ ℝ^{heads × T × d}, standard normal, keys of length 1. Forward: the results; backward: also
+the gradients in q, k and v for one cotangent. A row of a scan takes 4d² operations forward, one of
+a chunk of C rows 4d² + 4Cd, in products of matrices. Causal softmax attention takes 2Td on average.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Array, PRNGKeyArray
+
+import attnkernel as ak
+
+from ..config_fields import Name
+from .attention_contenders import BACKWARD, FORWARD, blockwise, draw_arrays
+from .benchmark import Benchmark, Results
+from .driver import GIB, Case, Contender, agree, compiled
+from .reports import ratios, target
+
+CHUNKED, SCAN, SOFTMAX = "chunks", "scan", "softmax"
+Layer = Literal["linear", "decay", "channel decay", "delta", "gated delta", "Kimi delta", "Mesa"]
+Tokens = Annotated[int, pydantic.Field(ge=2, le=1_000_000)]
+
+
+class BenchRecurrent(Benchmark):
+    """Seconds of each layer against the length T, forward and backward."""
+
+    study: Literal["bench_recurrent"]
+    name: Name = "bench_recurrent"
+    length: Annotated[list[Tokens], pydantic.Field(min_length=1)] = [1024, 4096]
+    layers: Annotated[list[Layer], pydantic.Field(min_length=1)] = ["linear", "decay", "delta"]
+    heads: Annotated[int, pydantic.Field(ge=1, le=1000)] = 8
+    dim: Annotated[int, pydantic.Field(ge=1, le=1000)] = 64
+    looks: ClassVar = {
+        CHUNKED: {"color": ak.plot.BLUE, "marker": "o"},
+        SCAN: {"color": ak.plot.ORANGE, "marker": "^"},
+        SOFTMAX: {"color": ak.plot.GREEN, "marker": "D"},
+    }
+    along: ClassVar = "length"
+    x_label: ClassVar = "tokens T"
+
+    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
+        places = itertools.product(self.layers, (FORWARD, BACKWARD), sorted(set(self.length)))
+        return [functools.partial(self._make_case, *place) for place in places]
+
+    def _make_case(self, layer: str, phase: str, length: int) -> Case:
+        """Returns the `Case` that times one layer on `length` tokens."""
+        q, k, v, cotangent = draw_arrays(self.heads, length, self.dim, self.seed)
+        arrays = [q, k / jnp.linalg.norm(k, axis=-1, keepdims=True), v, cotangent]
+        options = _options_of(layer, self.heads, length, self.dim, self.seed)
+        return Case(
+            {"length": length, "layer": layer, "phase": phase},
+            f"T = {length}, {layer}, {phase}",
+            {
+                name: functools.partial(
+                    _make, name, options, phase, arrays, self.max_memory_gib * GIB
+                )
+                for name in self.looks
+            },
+            agree(CHUNKED, 1e-3, (CHUNKED, SCAN)),
+        )
+
+    def panel(self, row: Mapping[str, Any]) -> str:
+        return f"{row['layer']}, {row['phase']}"
+
+    def targets(self, results: Results) -> list[dict[str, Any]]:
+        longest = max(self.length)
+        rows = [row for row in results.table if row["length"] == longest and row["layer"] != "Mesa"]
+
+        def of_phase(phase: str, contender: str) -> dict[str, float]:
+            return ratios((r for r in rows if r["phase"] == phase), contender, CHUNKED)
+
+        return [
+            target(f"times as fast as the scan, T = {longest}", 5.0, of_phase(FORWARD, SCAN)),
+            target("the same with gradients", 5.0, of_phase(BACKWARD, SCAN)),
+            target(f"times as fast as softmax, T = {longest}", 1.0, of_phase(FORWARD, SOFTMAX)),
+        ]
+
+
+def _options_of(layer: str, heads: int, length: int, dim: int, seed: int) -> dict[str, Any]:
+    """Returns the estimator of a layer, with decays in [0.8, 1] and rates in [0, 1]."""
+    rng = np.random.default_rng(seed)
+    estimator: ak.recurrent.Estimator = ak.recurrent.LinearAttention()
+    if "delta" in layer:
+        estimator = ak.recurrent.DeltaRule()
+    if layer == "Mesa":
+        estimator = ak.recurrent.RecursiveLeastSquares(1.0)
+    channels = {"linear": 0, "delta": 0, "channel decay": dim, "Kimi delta": dim}.get(layer, 1)
+    decay = rng.uniform(0.8, 1.0, size=(heads, length, channels))
+    return {
+        "estimator": estimator,
+        "rate": jnp.asarray(rng.uniform(size=(heads, length)), float),
+        "log_decay": jnp.asarray(np.log(decay), float) if channels else None,
+    }
+
+
+def _make(
+    name: str, options: dict[str, Any], phase: str, arrays: list[Array], max_bytes: float
+) -> Contender:
+    """Returns a contender for one layer and phase."""
+
+    def forward(q: Array, k: Array, v: Array) -> Array:
+        if name == SOFTMAX:
+            return blockwise(q, k, v, True)
+        method = "chunked" if name == CHUNKED else "recurrent"
+        return ak.recurrent.regress(q, k, v, **options, method=method)[0]
+
+    def both(q: Array, k: Array, v: Array, cotangent: Array) -> Any:
+        out, pullback = jax.vjp(forward, q, k, v)
+        return out, *pullback(cotangent)
+
+    function, given = (forward, arrays[:3]) if phase == FORWARD else (both, arrays)
+    return compiled(function, *given, max_bytes=max_bytes)[0]
