@@ -1,0 +1,149 @@
+"""Public names that are not called, and misuses that are valid all the same."""
+
+# public, and not called with arguments that could be misused
+EXCLUDED = {
+    "no arguments": (
+        "Dense Sorted Auto Uniform EluFeatures Taylor priors.ExcludeSelf plot.ink plot.paper "
+        "Binomial Poisson Gamma recurrent.DeltaRule"
+    ),
+    "abstract: its subclasses are called": (
+        "LinearSmoother models.Smoother families.Family losses.RobustLoss objectives.HasDeviance "
+        "Kernel Prior Mask Rule Method Objective models.DensityModel "
+        "kernels.Categorical kernels.Compact recurrent.Estimator "
+        "kernels.Embedded kernels.Wrapper kernels.FiniteRank kernels.Radial kernels.Scaled"
+    ),
+    "what a function returns": (
+        "Fit Bands Selection attention.LocalFit attention.LikelihoodFit "
+        "attention.QuantileFit "
+        "fitting.Box fitting.Choice fitting.Result "
+        "fitting.Starts inference.AverageDerivative inference.BootstrapTest "
+        "inference.DegreesOfFreedom inference.Discontinuity inference.Report objectives.Sample "
+        "methods.SoftmaxState methods.Moments recurrent.MatrixState recurrent.LeastSquaresState "
+        "methods.LinearState methods.Task models.DataSupport models.LinearCoefficients data.Dataset"
+    ),
+    "an error or a warning": "FitWarning ExtrapolationWarning CheckpointWarning SavedFileError",
+    "for authors of kernels, methods and training loops, inside jit": (
+        "kernels.unbounded kernels.PointBoxes kernels.Features priors.PositionBlock priors.KeyMask "
+        "methods.dense_weights methods.advance fitting.identity_of recurrent.Row"
+    ),
+}
+
+# what is valid all the same: (callable, argument, misuse)
+HEADS = "an array has a number for each head, for `PerHead`"
+TRACED = "the number may be known at run time alone"
+SHAPES = "of the arrays only shapes and dtypes matter"
+ANY_SHAPE = "a function of each number, whatever the shape"
+LEGAL = {
+    ("PartiallyLinear", "linear", "two"): "several columns",
+    ("regress", "rate", "a single number"): "the rate of all rows",
+    **{
+        (name, argument, "an array of three axes"): HEADS
+        for name, argument in (
+            ("RationalQuadratic", "alpha"),
+            ("Periodic", "lengthscale"),
+            ("Periodic", "period"),
+            ("DotProduct", "scale"),
+            ("CosineSimilarity", "scale"),
+            ("Polynomial", "offset"),
+            ("Polynomial", "scale"),
+            ("SoftCapped", "cap"),
+            ("Alibi", "slope"),
+            ("Softmax", "temperature"),
+            ("Softmax", "sink_mass"),
+            ("Entmax", "temperature"),
+            ("Kerple", "rate"),
+            ("Kerple", "scale"),
+            ("fixed", "value"),
+        )
+    },
+    **{
+        (name, argument, "traced"): TRACED
+        for name, argument in (
+            ("Causal", "offset"),
+            ("Window", "left"),
+            ("Window", "right"),
+            ("Prefix", "length"),
+            ("Lengths", "queries"),
+            ("Lengths", "keys"),
+            ("HoldOut", "size"),
+            ("quantiles", "levels"),
+        )
+    },
+    **{
+        ("select_method", argument, misuse): SHAPES
+        for argument in ("q", "k", "v")
+        for misuse in ("NaN", "inf")
+    },
+    **{
+        (name, "x", misuse): ANY_SHAPE
+        for name in ("data.heteroskedastic_mean", "data.heteroskedastic_sd")
+        for misuse in ("a single number", "three axes more")
+    },
+    **{
+        ("plot.points", argument, misuse): "matplotlib leaves such a point out"
+        for argument in ("x", "y")
+        for misuse in ("NaN", "inf", "a Series with a gap")
+    },
+    **{
+        ("save", "model", misuse): "plain data can be saved"
+        for misuse in ("None", "a word", "a number", "an array")
+    },
+    **{
+        (f"sklearn.{name}", "lengthscale", misuse): reason
+        for name in ("KernelRegressor", "KernelClassifier")
+        for misuse, reason in (
+            ("inf", "the column does not matter"),
+            ("huge", "float64 holds it, and the column does not matter"),
+        )
+    },
+    ("AitchisonAitken", "categories", "two"): "one number per column",
+    **{
+        (name, argument, "huge"): "the name of a group"
+        for name, argument in (
+            ("GroupKFold", "groups"),
+            ("bands", "clusters"),
+            ("inference.average_derivative", "clusters"),
+        )
+    },
+    ("On", "columns", "two"): "several columns",
+    **{
+        ("On", "columns", misuse): "the name of a column of a frame"
+        for misuse in ("a word", "words", "a digit")
+    },
+    ("NearestNeighbours", "fraction", "one"): "all keys",
+    ("convert_lengthscale", "lengthscale", "an array of three axes"): ANY_SHAPE,
+    ("MultiheadAttention", "dropout_p", "zero"): "no dropout",
+    ("MultiheadAttention.__call__", "mask", "numbers"): "0 is False, as Equinox reads integers",
+    ("Sharded", "axis", "misspelt"): "without a mesh it names the axis of a new one",
+    ("quantiles", "levels", "two"): "several levels",
+    ("plot.weights", "queries", "a single number"): "one query",
+    ("data.heteroskedastic_sd", "x", "inf"): "it is infinite there",
+}
+# the result says so itself: it is NaN (or infinite) where the argument is
+NOT_FINITE = {
+    (name, argument, misuse)
+    for name, argument in (
+        ("squared_error", "prediction"),
+        ("squared_error", "y"),
+        ("absolute_error", "prediction"),
+        ("absolute_error", "y"),
+        ("CheckLoss.__call__", "prediction"),
+        ("CheckLoss.__call__", "y"),
+        ("log_score", "y"),
+        ("LocalLikelihood.deviance", "prediction"),
+        ("LocalLikelihood.deviance", "y"),
+        ("RobustRegression.deviance", "prediction"),
+        ("RobustRegression.deviance", "y"),
+        ("LocalQuantile.deviance", "prediction"),
+        ("LocalQuantile.deviance", "y"),
+        ("data.heteroskedastic_mean", "x"),
+        ("data.heteroskedastic_sd", "x"),
+        ("MultiheadAttention.__call__", "query"),
+        ("MultiheadAttention.__call__", "key_"),
+        ("MultiheadAttention.__call__", "value"),
+    )
+    for misuse in ("NaN", "inf", "a Series with a gap")
+}
+# errors that are no such sentence yet, and why
+UNNAMED: dict[tuple[str, str, str], str] = {}
+LEAST_SHARE = 0.97  # of errors that are sentences

@@ -1,0 +1,101 @@
+"""Every misuse of every argument of a callable: a sentence that names the argument, or none."""
+
+import linecache
+import re
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+
+import attnkernel as ak
+
+from .attention import ATTENTION
+from .densities import DENSITIES
+from .files import FILES
+from .fitting import FITTING
+from .inference import INFERENCE
+from .kernels import KERNELS
+from .kinds import KINDS, Traced
+from .legal import LEGAL, NOT_FINITE
+from .models import MODELS
+from .nn import NN
+from .priors import PRIORS
+from .values import AX, made, now
+
+PACKAGE = str(Path(ak.__file__).parent)
+CALLABLES = KERNELS | PRIORS | ATTENTION | MODELS | NN | DENSITIES | FITTING | INFERENCE | FILES
+
+
+class Verdict(NamedTuple):
+    """The result of one call: "sentence", "other error", "warning", "silent" or "legal"."""
+
+    what: str
+    name: str
+    argument: str
+    misuse: str
+    said: str
+
+
+def is_sentence(error: BaseException, argument: str) -> bool:
+    """Whether a `raise` of the package, or a reader of sentences, names the argument."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1]
+    ours = last.filename.startswith(PACKAGE)
+    raised = linecache.getline(last.filename, last.lineno or 0).strip().startswith("raise")
+    text = str(error)
+    return (
+        isinstance(error, ValueError | TypeError | KeyError)
+        and ours
+        and raised
+        and re.search(rf"\b{re.escape(argument)}\b", text) is not None
+        and " " in text
+    )
+
+
+def called(function: Any, given: dict[str, Any], argument: str, value: Any) -> Any:
+    given = {name: now(part) for name, part in given.items()}
+    if not isinstance(value, Traced):
+        return function(**(given | {argument: value}))
+
+    def inside(tracer: Any) -> int:
+        function(**(given | {argument: tracer}))
+        return 0
+
+    return jax.eval_shape(inside, jnp.asarray(value.value))
+
+
+def is_legal(name: str, argument: str, kind: str, misuse: str) -> bool:
+    return (kind.endswith("?") and misuse == "None") or (name, argument, misuse) in LEGAL
+
+
+def verdicts(name: str) -> list[Verdict]:
+    """Every misuse of every argument of a callable, one at a time."""
+    function, arguments = CALLABLES[name]
+    given = {argument: valid for argument, (_, valid) in arguments.items()}
+    found = []
+    for argument, (kind, valid) in arguments.items():
+        wrong = KINDS[kind.rstrip("?")]
+        for misuse, value in (wrong(now(valid)) if callable(wrong) else wrong).items():
+            what, said = "legal", ""
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                try:
+                    result = called(function, given, argument, value)
+                except Exception as error:
+                    what = "sentence" if is_sentence(error, argument) else "other error"
+                    said = f"{type(error).__name__}: {error}"
+                else:
+                    says = any(argument in str(warning.message) for warning in caught)
+                    if (name, argument, misuse) in NOT_FINITE:
+                        what = "silent" if np.all(np.isfinite(result)) else "legal"
+                    elif not is_legal(name, argument, kind, misuse):
+                        what = "warning" if says else "silent"
+            plt.close("all")
+            made.pop(AX.make, None)
+            found.append(Verdict(what, name, argument, misuse, said))
+    return found
