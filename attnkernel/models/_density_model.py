@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_points, as_real_array, require_finite
+from .._core.arrays import as_points, as_real_array, require_finite, wider_dtype
 from .._core.host_arrays import AnyArray, namespace_of
 from .._core.regression_data import as_weights, is_positive
 from ..attention import attend
@@ -46,8 +46,9 @@ def _log_seen(
     parts: dict[str, Any],
 ) -> Float[Array, "..."]:
     """Returns the logarithm of the sum of the weights that each query sees."""
-    each = jnp.ones(len(k), k.dtype) if weights is None else as_weights(weights, len(k))
-    each = each.astype(k.dtype)
+    dtype = wider_dtype(k.dtype)  # a sum of weights may overflow half precision
+    each = jnp.ones(len(k), dtype) if weights is None else as_weights(weights, len(k))
+    each = each.astype(dtype)
     if prior is None:
         return jnp.log(jnp.sum(each))
     if isinstance(prior, ExcludeSelf) and len(q) == len(k):
