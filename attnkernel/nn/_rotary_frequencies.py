@@ -13,10 +13,8 @@ from jaxtyping import Float
 
 from .._core.validation import as_integer, is_real_number
 
-Frequencies = Float[np.ndarray, " pairs"]
 
-
-def rotary_frequencies(size: int, base: float = 10_000.0) -> Frequencies:
+def rotary_frequencies(size: int, base: float = 10_000.0) -> Float[np.ndarray, " pairs"]:
     r"""$\theta_c = b^{-2c/d}$, c = 0 … d/2 − 1.
 
     **Arguments:** `size`: d, the number of coordinates to rotate, even. `base`: b.
@@ -38,7 +36,9 @@ def rotary_frequencies(size: int, base: float = 10_000.0) -> Frequencies:
     return base ** (-np.arange(0, size, 2) / size)
 
 
-def ntk_frequencies(size: int, factor: float, base: float = 10_000.0) -> Frequencies:
+def ntk_frequencies(
+    size: int, factor: float, base: float = 10_000.0
+) -> Float[np.ndarray, " pairs"]:
     r"""$\theta_c = b'^{-2c/d}$ with $b' = b\, s^{d/(d-2)}$: the slowest pair is slowed by s.
 
     **Arguments:** `size`, `base`: as in `rotary_frequencies`. `factor`: s ≥ 1, how many times
@@ -68,7 +68,7 @@ def llama3_frequencies(
     *,
     low: float = 1.0,
     high: float = 4.0,
-) -> Frequencies:
+) -> Float[np.ndarray, " pairs"]:
     r"""$\theta' = \gamma \theta + (1 - \gamma)\, \theta / s$ with
     $\gamma = \mathrm{clip}\big( (r - r_l) / (r_h - r_l), 0, 1 \big)$.
 
@@ -108,7 +108,7 @@ def yarn_frequencies(
     *,
     fast: float = 32.0,
     slow: float = 1.0,
-) -> Frequencies:
+) -> Float[np.ndarray, " pairs"]:
     r"""$\theta' = \gamma_c \theta + (1 - \gamma_c)\, \theta / s$, where γ falls linearly in c.
 
     γ is 1 up to the pair that turns `fast` times in L positions, its number rounded down, and 0
