@@ -140,7 +140,7 @@ def columns_of(formula: Formula, header: Sequence[str], path: Path) -> list[str]
 
 
 def _require_name(term: Term, header: Sequence[str], *, is_label: bool) -> None:
-    """Raises `ConfigError` if a term is no name but an expression of R in columns of the header."""
+    """Raises `ConfigError` for a term that is an expression of R in columns of the header."""
     name = term.name
     if term.is_quoted or name in header or name == ".":
         return
@@ -169,7 +169,7 @@ def _require_name(term: Term, header: Sequence[str], *, is_label: bool) -> None:
             f"a kernel smoother of several columns has their interactions by itself: write "
             f"{columns}"
         )
-    raise ConfigError(f"a formula names columns, and {name!r} is none: {advice}")
+    raise ConfigError(f"expected names of columns in the formula; got {name!r}: {advice}")
 
 
 def _joined(words: Sequence[str]) -> str:

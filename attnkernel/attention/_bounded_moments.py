@@ -100,9 +100,14 @@ def bounded_moments(
 def is_certified(found: Moments, values: Standardised, order: int) -> Bool[Array, " queries"]:
     """Whether all that is solved from the moments of a query is within its tolerance.
 
-    Of β the constant is, as a prediction; each slope times the root mean square of its monomial,
-    relative to itself or to a thousandth of a typical value; of $S^{-1}$, in units in which the
-    diagonal of S is 1, entry (a, b), relative to $\\sqrt{(S^{-1})_{aa} (S^{-1})_{bb}}$; the mass.
+    `found.tol` bounds four kinds of errors:
+
+    - the constant of β, as the error of a prediction (`Standardised.accepted_error`);
+    - each slope times the root mean square of its monomial, relative to that product or, if this is
+      larger, to a thousandth of a typical value;
+    - entry (a, b) of $S^{-1}$, in units in which the diagonal of S is 1, relative to
+      $\\sqrt{(S^{-1})_{aa} (S^{-1})_{bb}}$;
+    - the mass, relative to itself.
     """
     means, bounds, error = stop_gradients((found.means, found.bounds, found.error))
     a = np.arange(order + 1)
@@ -122,12 +127,12 @@ def is_certified(found: Moments, values: Standardised, order: int) -> Bool[Array
     delta = _product(jnp.abs(inverse), error_of) + _product(amplified, jnp.abs(known))
     rest = jnp.max(delta, axis=1) / (1.0 - contraction)[:, None]
     delta = delta + rows[:, :, None] * rest[:, None, :]
-    fine = [values.accepted_error(beta[:, 0])[:, None, :]]
+    of_beta = [values.accepted_error(beta[:, 0])[:, None, :]]
     if order:
         slopes = jnp.maximum(jnp.abs(beta[:, 1:]), 1e-3 * values.typical[None, None, :])
-        fine.append(jnp.where(values.typical[None, None, :] > 0, slopes, jnp.inf))
+        of_beta.append(jnp.where(values.typical[None, None, :] > 0, slopes, jnp.inf))
     diagonal = jnp.sqrt(jnp.stack([inverse[:, i, i] for i in a], axis=1))
-    accepted = [jnp.concatenate(fine, axis=1), diagonal[:, :, None] * diagonal[:, None, :]]
+    accepted = [jnp.concatenate(of_beta, axis=1), diagonal[:, :, None] * diagonal[:, None, :]]
     within = jnp.all(delta <= found.tol * jnp.concatenate(accepted, axis=2), axis=(1, 2))
     return (
         within

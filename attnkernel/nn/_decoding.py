@@ -1,6 +1,6 @@
 """Decoding: causal self-attention of the next rows of a sequence, with a cache of those before."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jaxtyping import Array
@@ -11,13 +11,15 @@ from ._heads import multiply_priors
 from ._projections import project_heads
 from ._recurrent import RecurrentCache
 
+Cache = TypeVar("Cache", KVCache, RecurrentCache)
+
 
 def attend_next_rows(
     attention: Any,
     x: Array,
-    cache: KVCache | RecurrentCache,
+    cache: Cache,
     rotary_positions: Array | None = None,
-) -> tuple[Array, KVCache | RecurrentCache]:
+) -> tuple[Array, Cache]:
     """Returns the output of the next rows, and the cache with them.
 
     `rotary_positions`: where rotary positions have several axes, those of the new rows.

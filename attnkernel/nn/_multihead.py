@@ -3,7 +3,7 @@
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, overload
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -20,7 +20,7 @@ from ..methods import Method
 from ..priors import At, Prior
 from ..rules import Rule, Softmax
 from ._cache import KVCache
-from ._decoding import attend_next_rows
+from ._decoding import Cache, attend_next_rows
 from ._head_sums import HeadSums
 from ._heads import (
     OfHeads,
@@ -268,23 +268,13 @@ class MultiheadAttention(eqx.Module):
         features = features_of(*parts, self.qk_size)
         return RecurrentCache(self.num_heads, features, self.vo_size, dtype=dtype)
 
-    @overload
-    def step(
-        self, x: Array, cache: KVCache, *, positions: Array | None = None
-    ) -> tuple[Array, KVCache]: ...
-
-    @overload
-    def step(
-        self, x: Array, cache: RecurrentCache, *, positions: Array | None = None
-    ) -> tuple[Array, RecurrentCache]: ...
-
     def step(
         self,
         x: Float[Array, "new query_size"],
-        cache: KVCache | RecurrentCache,
+        cache: Cache,
         *,
         positions: Int[Array, "new axes"] | None = None,
-    ) -> tuple[Float[Array, "new output_size"], KVCache | RecurrentCache]:
+    ) -> tuple[Float[Array, "new output_size"], Cache]:
         """Causal self-attention of the next rows of a sequence, one or several.
 
         The result equals the last rows of `self(x, x, x, prior=ak.Causal())` on the whole sequence;

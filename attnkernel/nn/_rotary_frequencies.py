@@ -90,9 +90,7 @@ def llama3_frequencies(
 
     ```
     """
-    theta = rotary_frequencies(size, base)
-    factor = _require_above("factor", factor, 1.0, "8.0", or_equal=True)
-    length = as_integer("length", length, 1)
+    theta, factor, length = _checked(size, factor, length, base)
     low = _require_above("low", low, 0.0, "1.0")
     high = _require_above("high", high, low, "4.0")
     turns = length * theta / (2 * np.pi)
@@ -130,9 +128,7 @@ def yarn_frequencies(
 
     ```
     """
-    theta = rotary_frequencies(size, base)
-    factor = _require_above("factor", factor, 1.0, "4.0", or_equal=True)
-    length = as_integer("length", length, 1)
+    theta, factor, length = _checked(size, factor, length, base)
     slow = _require_above("slow", slow, 0.0, "1.0")
     fast = _require_above("fast", fast, slow, "32.0")
 
@@ -173,6 +169,15 @@ def axial_frequencies(
             f"sizes must be an even number for each axis, such as [32, 32]; got {sizes!r}."
         )
     return np.asarray(block_diag(*(rotary_frequencies(size, base) for size in sizes)))
+
+
+def _checked(
+    size: int, factor: float, length: int, base: float
+) -> tuple[Float[np.ndarray, " pairs"], float, int]:
+    """Returns the frequencies of the training, the factor and the length; `ValueError` unless
+    these are numbers from 1."""
+    factor = _require_above("factor", factor, 1.0, "4.0", or_equal=True)
+    return rotary_frequencies(size, base), factor, as_integer("length", length, 1)
 
 
 def _require_above(
