@@ -1,6 +1,6 @@
 """Decoding: causal self-attention of the next rows of a sequence, with a cache of those before."""
 
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 from jaxtyping import Array
@@ -11,15 +11,13 @@ from ._heads import multiply_priors
 from ._projections import project_heads
 from ._recurrent import RecurrentCache
 
-Cache = TypeVar("Cache", KVCache, RecurrentCache)
-
 
 def attend_next_rows(
     attention: Any,
     x: Array,
-    cache: Cache,
+    cache: KVCache | RecurrentCache,
     rotary_positions: Array | None = None,
-) -> tuple[Array, Cache]:
+) -> tuple[Array, KVCache | RecurrentCache]:
     """Returns the output of the next rows, and the cache with them.
 
     `rotary_positions`: where rotary positions have several axes, those of the new rows.

@@ -20,7 +20,7 @@ from ..methods import Method
 from ..priors import At, Prior
 from ..rules import Rule, Softmax
 from ._cache import KVCache
-from ._decoding import Cache, attend_next_rows
+from ._decoding import attend_next_rows
 from ._head_sums import HeadSums
 from ._heads import (
     OfHeads,
@@ -271,10 +271,10 @@ class MultiheadAttention(eqx.Module):
     def step(
         self,
         x: Float[Array, "new query_size"],
-        cache: Cache,
+        cache: KVCache | RecurrentCache,
         *,
         positions: Int[Array, "new axes"] | None = None,
-    ) -> tuple[Float[Array, "new output_size"], Cache]:
+    ) -> tuple[Float[Array, "new output_size"], KVCache | RecurrentCache]:
         """Causal self-attention of the next rows of a sequence, one or several.
 
         The result equals the last rows of `self(x, x, x, prior=ak.Causal())` on the whole sequence;
