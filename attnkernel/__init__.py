@@ -120,9 +120,7 @@ from .models import (
     density as density,
 )
 from .nn import (
-    KVCache as KVCache,
     MultiheadAttention as MultiheadAttention,
-    RecurrentCache as RecurrentCache,
     Rotary as Rotary,
     SelfAttention as SelfAttention,
 )

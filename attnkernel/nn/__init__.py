@@ -1,8 +1,13 @@
-"""Attention modules for Equinox models: heads, caches of a decoder, rotary positions."""
+"""Attention layers for Equinox models, what decodes them row by row, and rotary positions."""
 
-from ._cache import KVCache as KVCache
+from ._cache import Cache as Cache
+from ._cached_layer import CachedLayer as CachedLayer
+from ._kv_cache import KVCache as KVCache
+from ._latent_attention import LatentAttention as LatentAttention
+from ._latent_cache import LatentCache as LatentCache
 from ._multihead import MultiheadAttention as MultiheadAttention
-from ._recurrent import RecurrentCache as RecurrentCache
+from ._recurrent_attention import RecurrentAttention as RecurrentAttention
+from ._recurrent_cache import RecurrentCache as RecurrentCache
 from ._rotary import Rotary as Rotary
 from ._rotary_frequencies import (
     axial_frequencies as axial_frequencies,

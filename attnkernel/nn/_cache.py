@@ -1,126 +1,75 @@
-"""Key-value caches: the keys and values of earlier rows, for attention of the next ones."""
+"""The protocol of caches: what a layer keeps of the rows so far, to go on with the next ones."""
 
-from typing import NamedTuple
+import abc
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jax.typing import ArrayLike
+from jaxtyping import Array, Int
 
-from .._core.arrays import as_float_dtype, as_real_array, require_finite
 from .._core.host_arrays import is_concrete
-from .._core.validation import as_integer, require_bool
+from .._core.validation import require_integer
 
 
-class Rows(NamedTuple):
-    """Keys and values to attend to, and the position of each; −1 marks an empty place."""
+class Cache(eqx.Module):
+    r"""What a layer keeps of the first n rows of a sequence, to compute those that follow.
 
-    keys: Float[Array, "rows heads qk_size"]
-    values: Float[Array, "rows heads vo_size"]
-    positions: Int[Array, " rows"]
+    A layer makes an empty cache, and its `step` returns the cache with the new rows. Caches are
+    trees of arrays and never change: an earlier one stays as it was. For a batch use `jax.vmap`.
 
-
-class KVCache(eqx.Module):
-    r"""The keys and values of the rows so far, in arrays of a fixed size.
-
-    - A full cache keeps every row, up to its capacity. To write past its end is an error.
-    - A ring keeps the last rows, up to its capacity, in O(1) memory: row t at place t mod capacity,
-      with its position t, so that masks, biases and rotary angles stay right when it wraps.
-      Attention sees a window of that many rows, the query's own included.
-
-    **Arguments:**
-
-    - `capacity`: the number of rows.
-    - `heads`, `qk_size`, `vo_size`: of keys and values.
-    - `ring`: whether new rows overwrite the oldest ones. Default: no.
-    - `dtype`: of keys and values. Default: the default floating type. In bfloat16 they take half
-      the memory; sums over them are still formed in at least float32.
+    | cache | keeps | memory | goes back by |
+    |---|---|---|---|
+    | `KVCache` | keys and values of all rows | O(rows) | `rollback`, `keep` |
+    | `KVCache`, a ring | those of the first and the last rows | O(1) | the same, a few rows |
+    | `LatentCache` | one latent for each row, or in a ring | as above, smaller | the same |
+    | `RecurrentCache` | a state of fixed size | O(1) | the earlier cache |
 
     ```python
-    attention = ak.MultiheadAttention(2, 8, key=jax.random.PRNGKey(0))
-    cache = attention.cache(100)
-    for row in jax.random.normal(jax.random.PRNGKey(1), (3, 1, 8)):
-        out, cache = attention.step(row, cache)
+    layer = ak.MultiheadAttention(2, 8, key=jax.random.PRNGKey(0))
+    x = jax.random.normal(jax.random.PRNGKey(1), (6, 8))
+    _, cache = layer.step(x[:4], layer.cache(100))
+    _, drafted = layer.step(x[4:], cache)
+    assert drafted.rollback(cache.length).length == 4  # none of the two drafts is accepted
     ```
     """
 
-    keys: Float[Array, "capacity heads qk_size"]
-    values: Float[Array, "capacity heads vo_size"]
-    positions: Int[Array, " capacity"]
     length: Int[Array, ""]
-    ring: bool = eqx.field(static=True)
-
-    def __init__(
-        self,
-        capacity: int,
-        heads: int,
-        qk_size: int,
-        vo_size: int,
-        *,
-        ring: bool = False,
-        dtype=None,
-    ):
-        capacity = as_integer("capacity", capacity, 1)
-        heads = as_integer("heads", heads, 1)
-        qk_size = as_integer("qk_size", qk_size, 1)
-        vo_size = as_integer("vo_size", vo_size, 1)
-        require_bool("ring", ring)
-        dtype = as_float_dtype("dtype", dtype)
-        self.keys = jnp.zeros((capacity, heads, qk_size), dtype)
-        self.values = jnp.zeros((capacity, heads, vo_size), dtype)
-        self.positions = jnp.full(capacity, -1)
-        self.length = jnp.array(0)
-        self.ring = ring
-
-    @property
-    def capacity(self) -> int:
-        """The number of rows that fit."""
-        return self.positions.shape[0]
 
     def next_positions(self, rows: int) -> Int[Array, " rows"]:
-        """The positions of the next rows."""
+        """The numbers of the next rows in the sequence, from 0."""
         return self.length + jnp.arange(rows)
 
-    def append(
-        self,
-        keys: Float[Array, "new heads qk_size"],
-        values: Float[Array, "new heads vo_size"],
-    ) -> tuple[Rows, "KVCache"]:
-        """Returns the rows that new rows may attend to, themselves included, and the new cache.
+    def rollback(self, length: ArrayLike) -> "Cache":
+        """The cache of the first `length` rows.
 
-        **Raises:** `ValueError` if a full cache has no room for them; inside `jit` the error is
-        one of run time.
+        **Raises:** `ValueError` if it no longer holds what the next row would see (inside `jit`, at
+        run time).
         """
-        keys, values = as_real_array("keys", keys), as_real_array("values", values)
-        new = len(keys) if keys.ndim else 0
-        for name, array, held in (("keys", keys, self.keys), ("values", values, self.values)):
-            if array.shape != (new, *held.shape[1:]):
-                raise ValueError(
-                    f"{name} must have shape (new, heads, size) = ({new}, {held.shape[1]}, "
-                    f"{held.shape[2]}), as many keys as values; got {array.shape}."
-                )
-            require_finite(name, array)
-        if not self.ring:
-            left = f"A cache of {self.capacity} rows cannot take {new} more"
-            advice = "Make it larger, or a ring, which overwrites the oldest rows."
-            if is_concrete(self.length):
-                if int(self.length) + new > self.capacity:
-                    raise ValueError(f"{left}: it holds {int(self.length)}. {advice}")
-            else:
-                over = self.length + new > self.capacity
-                keys = eqx.error_if(keys, over, f"{left} than it holds. {advice}")
-        positions = self.next_positions(new)
-        rows = Rows(keys.astype(self.keys.dtype), values.astype(self.values.dtype), positions)
-        # where new rows exceed the capacity, the last ones are kept
-        kept = Rows(*(part[-self.capacity :] for part in rows))
-        place = kept.positions % self.capacity
-        held = Rows(self.keys, self.values, self.positions)
-        after = Rows(*(old.at[place].set(part) for old, part in zip(held, kept, strict=True)))
-        cache = eqx.tree_at(
-            lambda cache: (cache.keys, cache.values, cache.positions, cache.length),
-            self,
-            (*after, self.length + new),
-        )
-        if self.ring and new > 1:  # the first of them may see rows that the last overwrite
-            both = (jnp.concatenate(pair) for pair in zip(held, rows, strict=True))
-            return Rows(*both), cache
-        return after, cache
+        return self.keep(length, jnp.zeros(0, int))
+
+    @abc.abstractmethod
+    def keep(self, length: ArrayLike, rows: ArrayLike, count: ArrayLike | None = None) -> "Cache":
+        """The cache of the first `length` rows, and of some of the rows since.
+
+        After speculative decoding these are the accepted drafts, such as a path of a tree.
+
+        **Arguments:** `length`: of the cache before the drafts. `rows`: the numbers of the accepted
+        drafts, 0 for the first draft, increasing. `count`: how many of `rows` to read, for a shape
+        that does not depend on it. Default: all.
+
+        **Raises:** `ValueError` if it does not hold them, or no longer holds what the next row
+        would see (inside `jit`, at run time).
+        """
+
+
+def as_count(name: str, count: Any, most: int) -> Int[Array, ""] | int:
+    """Returns a number of rows from 0 to `most`; `ValueError` for another, in `jit` at run time."""
+    require_integer(name, count, 0)
+    message = f"{name} must be an integer from 0 to {most}, the number of rows given"
+    if is_concrete(count):
+        if int(count) > most:
+            raise ValueError(f"{message}; got {int(count)}.")
+        return int(count)
+    count = jnp.asarray(count, jnp.result_type(int))
+    return eqx.error_if(count, (count < 0) | (count > most), f"{message}.")

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .._core.arrays import as_integer_array, as_real_array
 from .._core.validation import as_integer, is_real_number, require_bool, require_instance
@@ -133,34 +133,38 @@ def multiply_priors(*priors: Any) -> Any:
     return functools.reduce(operator.mul, given) if given else None
 
 
+def as_positions(name: str, given: Any, rows: int, axes: int = 1) -> Int[Array, "rows *axes"]:
+    """Returns positions as given; `ValueError` unless there is one for each row and axis."""
+    shape = (rows,) if axes == 1 else (rows, axes)
+    array = None if given is None else as_integer_array(name, given)
+    if array is None or array.shape != shape:
+        each = "row" if axes == 1 else f"row and each of the {axes} axes of rotary"
+        got = None if array is None else array.shape
+        raise ValueError(f"{name} must have one number per {each}, shape {shape}; got {got}.")
+    return array
+
+
 def read_positions(
-    heads: tuple, positions: Array | None, key_positions: Array | None, axes: int = 1
+    heads: tuple, positions: Any, key_positions: Any, axes: int = 1
 ) -> tuple[Array, Array]:
     """Returns positions as given, or the numbers of rows; with several axes, shape (rows, axes)."""
 
     def of(name: str, part: Array, given: Any) -> Array:
-        rows = part.shape[0]
-        shape = (rows,) if axes == 1 else (rows, axes)
         if given is None and axes == 1:
-            return jnp.arange(rows)
-        array = None if given is None else as_integer_array(name, given)
-        if array is None or array.shape != shape:
-            each = "row" if axes == 1 else f"row and each of the {axes} axes of rotary"
-            got = None if array is None else array.shape
-            raise ValueError(f"{name} must have one number per {each}, shape {shape}; got {got}.")
-        return array
+            return jnp.arange(part.shape[0])
+        return as_positions(name, given, part.shape[0], axes)
 
     return of("positions", heads[0], positions), of("key_positions", heads[1], key_positions)
 
 
-def require_rotary(rotary: Any, qk_size: int) -> None:
-    """Raises `ValueError` unless it is None, or a `Rotary` that rotates heads of this size."""
+def require_rotary(rotary: Any, size: int, name: str = "qk_size") -> None:
+    """Raises `ValueError` unless it is None, or a `Rotary` that rotates points of this size."""
     if rotary is not None:
         require_instance("rotary", rotary, Rotary, "ak.Rotary()")
         try:
-            rotary.frequencies_of(qk_size)
+            rotary.frequencies_of(size)
         except ValueError as error:
-            raise ValueError(f"rotary cannot rotate heads of qk_size {qk_size}: {error}") from None
+            raise ValueError(f"rotary cannot rotate heads of {name} {size}: {error}") from None
 
 
 def require_dropout_and_ridge(dropout_p: Any, ridge: Any, order: int) -> None:

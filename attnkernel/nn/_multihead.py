@@ -19,7 +19,7 @@ from ..kernels import DotProduct, Kernel
 from ..methods import Method
 from ..priors import At, Prior
 from ..rules import Rule, Softmax
-from ._cache import KVCache
+from ._cached_layer import CachedLayer, NewRows
 from ._decoding import attend_next_rows
 from ._head_sums import HeadSums
 from ._heads import (
@@ -35,14 +35,16 @@ from ._heads import (
     require_dropout_and_ridge,
     require_rotary,
 )
+from ._kv_cache import KVCache
+from ._linear_decoding import empty_sums
 from ._projections import project_heads
-from ._recurrent import RecurrentCache, features_of
+from ._recurrent_cache import RecurrentCache
 from ._rotary import Rotary
 
 ProcessHeads = Callable[[Array, Array, Array], tuple[Array, Array, Array]]
 
 
-class MultiheadAttention(eqx.Module):
+class MultiheadAttention(CachedLayer):
     r"""Multi-head attention with learned projections of queries, keys, values and outputs.
 
     $$ \mathrm{out}_i = \sum_{h=1}^{H} W_o^h \sum_j a^h_{ij}\, W_v^h v_j, \qquad
@@ -65,6 +67,9 @@ class MultiheadAttention(eqx.Module):
     - `ridge`: λ of its slopes: $\sum_j a_{ij} (k_j - q)(k_j - q)^\top + \lambda I$ is inverted.
     - `rotary`: rotates queries and keys by their positions: `ak.Rotary()`. Default: none.
     - `qk_norm`: whether queries and keys of heads have an RMS norm with a learned scale.
+
+    `step` decodes: its rows equal those of `self(x, x, x, prior=ak.Causal())`; with a ring, of
+    `ak.Window(cache.window - 1, 0)`, joined by `|` with the sinks.
 
     **Raises:** `ValueError` if sizes are not positive integers, or heads do not divide.
 
@@ -254,40 +259,25 @@ class MultiheadAttention(eqx.Module):
         mask_prior = mask_as_prior(mask, self.num_heads, query.shape[0], key_.shape[0])
         return self._make_head_sums().weights(q, k, multiply_priors(self.prior, prior, mask_prior))
 
-    def cache(self, capacity: int, *, ring: bool = False, dtype=None) -> KVCache:
-        """An empty cache for `step`."""
+    def cache(
+        self, capacity: int, *, ring: bool = False, sinks: int = 0, spare: int = 0, dtype=None
+    ) -> KVCache:
+        """An empty cache for `step`; arguments as in `KVCache`."""
         sizes = (self.num_kv_heads, self.qk_size, self.vo_size)
-        return KVCache(capacity, *sizes, ring=ring, dtype=dtype)
+        return KVCache(capacity, *sizes, ring=ring, sinks=sinks, spare=spare, dtype=dtype)
 
     def recurrent_cache(self, *, dtype=None) -> RecurrentCache:
         """An empty cache for `step` of linear attention: `method=ak.Linear(...)`.
 
+        Its sums have at least float32: in bfloat16 a sum of equal numbers stops growing after a few
+        hundred of them.
+
         **Raises:** `ValueError` if the module has another method, a prior, or heads that differ.
         """
-        parts = (self.method, self.kernel, self.prior, self.rule)
-        features = features_of(*parts, self.qk_size)
-        return RecurrentCache(self.num_heads, features, self.vo_size, dtype=dtype)
+        return empty_sums(self, dtype)
 
-    def step(
-        self,
-        x: Float[Array, "new query_size"],
-        cache: KVCache | RecurrentCache,
-        *,
-        positions: Int[Array, "new axes"] | None = None,
-    ) -> tuple[Float[Array, "new output_size"], KVCache | RecurrentCache]:
-        """Causal self-attention of the next rows of a sequence, one or several.
-
-        The result equals the last rows of `self(x, x, x, prior=ak.Causal())` on the whole sequence;
-        with a ring, of `prior=ak.Window(capacity - 1, 0)`.
-
-        **Arguments:** `positions`: of the new rows, where `rotary` has several axes. Along one
-        axis the cache counts rows.
-
-        **Returns:** the output, and the cache with the new rows.
-
-        **Raises:** `ValueError` if a full cache has no room for them (inside `jit`, at run time).
-        """
-        return attend_next_rows(self, x, cache, positions)
+    def _next_rows(self, new: NewRows, cache: Any) -> tuple[Array, KVCache | RecurrentCache]:
+        return attend_next_rows(self, new, cache)
 
     def _make_head_sums(self) -> HeadSums:
         """Returns a `HeadSums` of the module's kernel, rule, method, order, ridge and heads."""

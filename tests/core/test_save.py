@@ -41,7 +41,7 @@ def models():
         "learned": ak.LearnedKernelRegression(
             3, 2, embedding=eqx.nn.MLP(3, 5, 7, 2, activation=jnp.tanh, key=key), key=key
         ),
-        "bfloat16": ak.KVCache(7, 2, 4, 4, dtype=jnp.bfloat16),
+        "bfloat16": ak.nn.KVCache(7, 2, 4, 4, dtype=jnp.bfloat16),
         "plain": {
             "a": [1, 2.5, None, True],
             "b": ("x", np.arange(3), np.float32(2.5), float("nan")),

@@ -120,9 +120,9 @@ KEY = jax.random.PRNGKey(0)
         (lambda: ak.MultiheadAttention(2, 4, rotary=1e4, key=KEY), r"rotary must be .*Rotary"),
         (
             lambda: ak.MultiheadAttention(2, 4, key=KEY).step(
-                jnp.ones((1, 4)), ak.KVCache(3, 2, 2, 2), positions=[[0, 0]]
+                jnp.ones((1, 4)), ak.nn.KVCache(3, 2, 2, 2), positions=[[0, 0]]
             ),
-            "positions must be None: the cache counts rows",
+            r"positions must have one number per row, shape \(1,\); got \(1, 2\)",
         ),
     ],
 )

@@ -16,7 +16,7 @@ Arguments = dict[str, tuple[str, Any]]  # name: kind ("?": None is the default),
 
 
 def of_class(name: str, **arguments: Any) -> dict[str, tuple[Any, Arguments]]:
-    where = next(m for m in (ak, kernels, priors, methods, recurrent) if hasattr(m, name))
+    where = next(m for m in (ak, kernels, priors, methods, ak.nn, recurrent) if hasattr(m, name))
     return {name: (getattr(where, name), arguments)}
 
 

@@ -9,7 +9,7 @@ EXCLUDED = {
     "abstract: its subclasses are called": (
         "LinearSmoother models.Smoother families.Family losses.RobustLoss objectives.HasDeviance "
         "Kernel Prior Mask Rule Method Objective models.DensityModel "
-        "kernels.Categorical kernels.Compact recurrent.Estimator "
+        "kernels.Categorical kernels.Compact recurrent.Estimator nn.Cache nn.CachedLayer "
         "kernels.Embedded kernels.Wrapper kernels.FiniteRank kernels.Radial kernels.Scaled"
     ),
     "what a function returns": (
@@ -36,6 +36,7 @@ ANY_SHAPE = "a function of each number, whatever the shape"
 LEGAL = {
     ("PartiallyLinear", "linear", "two"): "several columns",
     ("regress", "rate", "a single number"): "the rate of all rows",
+    ("RecurrentCache", "state", "an array"): "a tree of one array",
     **{
         (name, argument, "an array of three axes"): HEADS
         for name, argument in (
@@ -66,6 +67,11 @@ LEGAL = {
             ("Lengths", "queries"),
             ("Lengths", "keys"),
             ("HoldOut", "size"),
+            ("MultiheadAttention.step", "count"),
+            ("KVCache.append", "count"),
+            ("KVCache.keep", "count"),
+            ("KVCache.keep", "length"),
+            ("LatentCache.append", "count"),
             ("quantiles", "levels"),
         )
     },
@@ -113,7 +119,10 @@ LEGAL = {
     ("NearestNeighbours", "fraction", "one"): "all keys",
     ("convert_lengthscale", "lengthscale", "an array of three axes"): ANY_SHAPE,
     ("MultiheadAttention", "dropout_p", "zero"): "no dropout",
-    ("MultiheadAttention.__call__", "mask", "numbers"): "0 is False, as Equinox reads integers",
+    **{
+        (f"{layer}.__call__", "mask", "numbers"): "0 is False, as Equinox reads integers"
+        for layer in ("MultiheadAttention", "LatentAttention")
+    },
     ("Sharded", "axis", "misspelt"): "without a mesh it names the axis of a new one",
     ("quantiles", "levels", "two"): "several levels",
     ("plot.weights", "queries", "a single number"): "one query",

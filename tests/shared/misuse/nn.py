@@ -20,7 +20,35 @@ from .arguments import (
     later,
     of_class,
 )
-from .values import MULTIHEAD, POINTS, SELF, SEQUENCE, N
+from .values import MULTIHEAD, POINTS, SELF, SEQUENCE, Later, N, now
+
+CAPACITY: Arguments = {
+    "capacity": ("natural", 8),
+    "ring": ("flag", True),
+    "sinks": ("whole from 0", 1),
+    "spare": ("whole from 0", 1),
+    "dtype": ("choice?", None),
+}
+SIZES_OF_CACHE: Arguments = {"qk_size": ("natural", 2), "vo_size": ("natural", 2)}
+COUNTED: Arguments = {
+    "count": ("whole from 0?", 2),
+    "positions": ("codes?", np.arange(2)),
+}
+STEPPED: Arguments = {
+    "x": ("points", SEQUENCE),
+    "cache": ("object", Later(lambda: now(MULTIHEAD).cache(8))),
+    "mask": ("flags?", np.tri(4, dtype=bool)),
+    "prior": ("prior?", None),
+    "positions": ("codes?", np.arange(4)),
+    "count": ("whole from 0?", 3),
+}
+STEP = Later(lambda: now(MULTIHEAD).step)
+LATENT = Later(lambda: ak.nn.LatentAttention(2, 4, 3, key=SEEDED[1]))
+RECURRENT = Later(
+    lambda: ak.nn.RecurrentAttention(2, 4, estimator=recurrent.LinearAttention(), key=SEEDED[1])
+)
+ONES = jnp.ones((3, 1, 1))
+CACHE = Later(lambda: ak.nn.KVCache(4, 1, 1, 1).append(ONES, ONES)[1])
 
 NN: dict[str, tuple[Any, Arguments]] = {
     **of_class(
@@ -82,29 +110,89 @@ NN: dict[str, tuple[Any, Arguments]] = {
         later(SELF),
         {"x": ("points", SEQUENCE), "prior": ("prior?", None)},
     ),
+    "MultiheadAttention.step": (later(STEP), STEPPED),
     **of_class(
-        "KVCache",
-        capacity=("natural", 4),
-        heads=("natural", 2),
-        qk_size=("natural", 2),
-        vo_size=("natural", 2),
-        ring=("flag", False),
+        "LatentAttention",
+        num_heads=("natural", 2),
+        query_size=("natural", 4),
+        latent_size=("natural", 3),
+        output_size=("natural?", 4),
+        **SIZES,
+        rotary_size=("whole from 0", 2),
+        use_output_bias=("flag", False),
         dtype=("choice?", None),
+        rotary=("rotary", ak.Rotary()),
+        latent_norm=("flag", True),
+        prior=("prior?", None),
+        rule=PARTS["rule"],
+        method=PARTS["method"],
+        key=SEEDED,
     ),
-    "KVCache.append": (
-        lambda **given: ak.KVCache(4, 2, 4, 4).append(**given),
+    "LatentAttention.__call__": (
+        later(LATENT),
         {
-            "keys": ("paired", jnp.ones((2, 2, 4))),
-            "values": ("paired", jnp.ones((2, 2, 4))),
+            "x": ("points", SEQUENCE),
+            "mask": ("flags?", np.tri(4, dtype=bool)),
+            "prior": ("prior?", None),
+            "positions": ("codes?", np.arange(4)),
         },
     ),
     **of_class(
-        "RecurrentCache",
-        heads=("natural", 2),
-        features=("natural", 2),
-        vo_size=("natural", 2),
+        "RecurrentAttention",
+        num_heads=("natural", 2),
+        query_size=("natural", 4),
+        output_size=("natural?", 4),
+        **SIZES,
+        use_query_bias=("flag", False),
+        use_key_bias=("flag", False),
+        use_value_bias=("flag", False),
+        use_output_bias=("flag", False),
         dtype=("choice?", None),
+        estimator=("estimator", recurrent.LinearAttention()),
+        decay=("choice?", "row"),
+        max_rate=("positive?", 1.0),
+        qk_norm=("flag", True),
+        kernel=("kernel?", ak.EluFeatures()),
+        output_norm=("flag", True),
+        output_gate=("flag", False),
+        key=SEEDED,
     ),
+    "RecurrentAttention.__call__": (
+        later(RECURRENT),
+        {"x": ("points", SEQUENCE), "mask": ("flags?", np.ones(4, bool))},
+    ),
+    **of_class("KVCache", **CAPACITY, heads=("natural", 2), **SIZES_OF_CACHE),
+    "KVCache.append": (
+        lambda **given: ak.nn.KVCache(4, 2, 4, 4).append(**given),
+        {
+            "keys": ("paired", jnp.ones((2, 2, 4))),
+            "values": ("paired", jnp.ones((2, 2, 4))),
+            **COUNTED,
+        },
+    ),
+    "KVCache.keep": (
+        lambda **given: now(CACHE).keep(**given),
+        {
+            "length": ("whole from 0", 1),
+            "rows": ("codes", np.array([0, 1])),
+            "count": ("whole from 0?", 2),
+        },
+    ),
+    **of_class(
+        "LatentCache",
+        **CAPACITY,
+        latent_size=("natural", 2),
+        rotary_size=("whole from 0", 2),
+    ),
+    "LatentCache.append": (
+        lambda **given: ak.nn.LatentCache(4, 3, 4).append(**given),
+        {
+            "latents": ("paired", jnp.ones((2, 3))),
+            "rotated_keys": ("paired", jnp.ones((2, 4))),
+            **COUNTED,
+        },
+    ),
+    **of_class("RecurrentCache", state=("object", jnp.zeros(2))),
     **of_class("LinearAttention", normalised=("flag", False)),
     **of_class("RecursiveLeastSquares", ridge=LENGTH, intercept=("flag", False)),
     "regress": (

@@ -1,0 +1,123 @@
+"""Layers that can go on from a cache: one signature of `step` for all of them."""
+
+import abc
+from dataclasses import dataclass, replace
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int
+
+from .._core.arrays import as_boolean_array, require_finite
+from ..attention import PerHead
+from ..priors import Prior
+from ..priors._base import require_prior
+from ._cache import Cache, as_count
+from ._heads import as_sequence
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """The arguments of `step`, checked; rows of padding are 0."""
+
+    x: Float[Array, "new size"]
+    mask: Bool[Array, "new new"] | None
+    prior: Prior | PerHead | None
+    positions: ArrayLike | None
+    count: Int[Array, ""] | int | None
+
+    @property
+    def are_there(self) -> Bool[Array, " new"] | None:
+        """Which rows are no padding; None for all."""
+        return None if self.count is None else jnp.arange(self.x.shape[0]) < self.count
+
+    def refuse(self, reason: str, *names: str) -> None:
+        """Raises `ValueError` if one of the named arguments is given."""
+        for name in names:
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} must be None: {reason}.")
+
+
+class CachedLayer(eqx.Module):
+    r"""A layer that computes the next rows of a sequence from a cache of the earlier ones.
+
+    $$ (\mathrm{out}_{n+1..n+m}, C_{n+m}) = \mathrm{step}(x_{n+1..n+m}, C_n) $$
+
+    Rows that are decoded equal the rows of the full, causal pass, however they are grouped: a
+    prompt is one step of many rows. Sequences of different lengths are one batch, with a `count`
+    for each:
+
+    ```python
+    layer = ak.nn.LatentAttention(2, 8, 4, key=jax.random.PRNGKey(0))
+    caches = jax.vmap(lambda _: layer.cache(100))(jnp.arange(3))
+    x = jax.random.normal(jax.random.PRNGKey(1), (3, 5, 8))
+    step = jax.vmap(lambda x, cache, count: layer.step(x, cache, count=count))
+    out, caches = step(x, caches, jnp.array([5, 2, 0]))
+    assert caches.length.tolist() == [5, 2, 0]
+    ```
+
+    A tree of drafts is one step too. Its mask says which drafts each draft sees, its positions
+    count the depth, and `keep` keeps the accepted path:
+
+    ```python
+    cache = layer.cache(100)
+    mask = jnp.array([[1, 0, 0], [1, 1, 0], [1, 0, 1]], bool)  # two drafts follow the first
+    positions = cache.length + jnp.array([0, 1, 1])
+    out, drafted = layer.step(x[0, :3], cache, mask=mask, positions=positions)
+    cache = drafted.keep(cache.length, jnp.array([0, 2]))
+    assert cache.length == 2
+    ```
+    """
+
+    query_size: eqx.AbstractVar[int]
+
+    def step(
+        self,
+        x: Float[Array, "new query_size"],
+        cache: Cache,
+        *,
+        mask: ArrayLike | None = None,
+        prior: Prior | PerHead | None = None,
+        positions: ArrayLike | None = None,
+        count: ArrayLike | None = None,
+    ) -> tuple[Float[Array, "new output_size"], Cache]:
+        """The output of the next rows of a sequence, one or several, and the cache with them.
+
+        **Arguments:**
+
+        - `x`: the new rows. `cache`: of the rows before, made by this layer.
+        - `mask`: which of the new rows sees which of the new rows, shape (new, new), True = attend;
+          all see the rows before. Default: each sees those before it and itself.
+        - `prior`: multiplied by the layer's own, at the positions of queries and keys.
+        - `positions`: of the new rows, shape (new,); (new, axes) where `rotary` has several axes.
+          Default: the cache counts rows.
+        - `count`: how many of the new rows are there. The rest are padding: they do not enter the
+          cache, and their output is 0. Default: all.
+
+        **Raises:** `ValueError` for arguments that the cache does not support, and if a full cache
+        has no room (inside `jit`, at run time).
+        """
+        x = as_sequence("x", x, self.query_size)
+        if mask is not None:
+            mask = as_boolean_array("mask", mask, 2, "(new, new), True = attend")
+            if mask.shape != (len(x), len(x)):
+                raise ValueError(
+                    f"mask must say which new row sees which new row, shape (new, new) = "
+                    f"{(len(x), len(x))}; got {mask.shape}. Rows in the cache are seen by all: "
+                    f"hide some by prior=."
+                )
+        if prior is not None:
+            require_prior("prior", prior)
+        count = None if count is None else as_count("count", count, len(x))
+        new = NewRows(x, mask, prior, positions, count)
+        there = new.are_there
+        if there is not None:  # padding may hold anything
+            new = replace(new, x=jnp.where(there[:, None], x, 0))
+        require_finite("x", new.x)
+        out, cache = self._next_rows(new, cache)
+        return out if there is None else jnp.where(there[:, None], out, 0), cache
+
+    @abc.abstractmethod
+    def _next_rows(self, new: NewRows, cache: Any) -> tuple[Array, Cache]:
+        """Returns the output of new rows, that of padding included, and the cache with them."""

@@ -1,0 +1,235 @@
+"""Multi-head latent attention: keys and values of all heads are products of one latent a row."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .._core.arrays import as_float_dtype, require_finite
+from .._core.parameter_arguments import fixed
+from .._core.validation import as_integer, require_instance, require_key
+from ..attention import Auto, PerHead, attend
+from ..kernels import DotProduct
+from ..methods import Method
+from ..priors import At, Prior
+from ..rules import Rule, Softmax
+from ._cached_layer import CachedLayer, NewRows
+from ._heads import (
+    as_positions,
+    as_sequence,
+    head_size,
+    mask_as_prior,
+    multiply_priors,
+    require_attention_parts,
+    require_bools,
+    require_rotary,
+)
+from ._latent_cache import LatentCache
+from ._rotary import Rotary
+
+
+class LatentAttention(CachedLayer):
+    r"""Multi-head latent attention (MLA): keys and values are products of one latent for each row.
+
+    $$ c_j = \mathrm{norm}(W_c x_j) \in \mathbb{R}^r, \quad
+       k^h_j = (W_k^h c_j,\ R_j W_r x_j), \quad v^h_j = W_v^h c_j, \quad
+       q^h_i = W_q^h x_i, \text{ its last } d_r \text{ numbers rotated by } R_i $$
+
+    $$ \mathrm{out}_i = \sum_h W_o^h \sum_j a^h_{ij} v^h_j, \qquad
+       a^h_{ij} \propto \exp\big(q^h_i \cdot k^h_j / \sqrt{d + d_r}\big)\, \pi(i, j) $$
+
+    $R_i$ are rotary positions; the rotated part of a key is shared by all heads. Decoding needs
+    no keys and values: $q \cdot W_k c = (W_k^\top q) \cdot c$, and $\sum a_j W_v c_j = W_v \sum a_j
+    c_j$. The cache of `step` holds $r + d_r$ numbers for each row, and heads share them.
+
+    **Arguments:** `num_heads`, `query_size`, `output_size`, `vo_size`, `use_output_bias` and
+    `dtype` as in `ak.MultiheadAttention`, and
+
+    - `latent_size`: r. `qk_size`: d, of the part of queries and keys without positions. Default:
+      `query_size // num_heads`.
+    - `rotary_size`: $d_r$, even. Default: 0, no positions.
+    - `rotary`: R, along one axis. Default: `ak.Rotary()`.
+    - `latent_norm`: whether latents have an RMS norm with a learned scale. Default: yes.
+    - `prior`, `rule`, `method`: as in `ak.attend`; prior and rule may be `ak.PerHead`.
+
+    **Raises:** `ValueError` if sizes are not positive integers, or $d_r$ is odd.
+
+    **Source:** DeepSeek-AI, *DeepSeek-V2* (2024), section 2.1; queries without a latent, as in its
+    Lite form.
+
+    ```python
+    layer = ak.nn.LatentAttention(2, 8, 3, rotary_size=2, key=jax.random.PRNGKey(0))
+    x = jax.random.normal(jax.random.PRNGKey(1), (5, 8))
+    out, cache = layer.step(x, layer.cache(100))
+    assert jnp.allclose(out, layer(x, prior=ak.Causal()), atol=1e-5)
+    assert cache.latents.shape == (100, 3) and cache.rotated_keys.shape == (100, 2)
+    ```
+    """
+
+    query_proj: eqx.nn.Linear
+    latent_proj: eqx.nn.Linear
+    rotary_proj: eqx.nn.Linear | None
+    key_proj: eqx.nn.Linear
+    value_proj: eqx.nn.Linear
+    output_proj: eqx.nn.Linear
+    latent_norm: eqx.nn.RMSNorm | None
+    prior: Prior | PerHead | None
+    rule: Rule | PerHead
+    method: Method
+    rotary: Rotary
+
+    num_heads: int = eqx.field(static=True)
+    query_size: int = eqx.field(static=True)
+    latent_size: int = eqx.field(static=True)
+    output_size: int = eqx.field(static=True)
+    qk_size: int = eqx.field(static=True)
+    vo_size: int = eqx.field(static=True)
+    rotary_size: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        num_heads: int,
+        query_size: int,
+        latent_size: int,
+        output_size: int | None = None,
+        qk_size: int | None = None,
+        vo_size: int | None = None,
+        rotary_size: int = 0,
+        use_output_bias: bool = False,
+        dtype=None,
+        *,
+        rotary: Rotary = Rotary(),
+        latent_norm: bool = True,
+        prior: Prior | PerHead | None = None,
+        rule: Rule | PerHead = Softmax(),
+        method: Method = Auto(),
+        key: PRNGKeyArray,
+    ):
+        self.num_heads = heads = as_integer("num_heads", num_heads, 1)
+        self.query_size = size = as_integer("query_size", query_size, 1)
+        self.latent_size = as_integer("latent_size", latent_size, 1)
+        self.output_size = (
+            size if output_size is None else as_integer("output_size", output_size, 1)
+        )
+        self.qk_size = head_size("qk_size", qk_size, size, heads)
+        self.vo_size = head_size("vo_size", vo_size, size, heads)
+        self.rotary_size = as_integer("rotary_size", rotary_size, 0)
+        require_instance("rotary", rotary, Rotary, "ak.Rotary()")
+        if self.rotary_size:
+            require_rotary(rotary, self.rotary_size, "rotary_size")
+        if rotary.axes > 1:
+            raise ValueError(
+                f"rotary must have frequencies of one axis here, shape (pairs,); got {rotary.axes} "
+                f"axes. For several use ak.MultiheadAttention."
+            )
+        require_attention_parts(DotProduct(), prior, rule, method)
+        require_bools(use_output_bias=use_output_bias, latent_norm=latent_norm)
+        require_key("key", key)
+        dtype = as_float_dtype("dtype", dtype)
+        keys = iter(jax.random.split(key, 6))
+
+        def linear(size: int, out: int, use_bias: bool = False) -> eqx.nn.Linear:
+            return eqx.nn.Linear(size, out, use_bias=use_bias, dtype=dtype, key=next(keys))
+
+        latent, both = self.latent_size, self.qk_size + self.rotary_size
+        self.query_proj = linear(size, heads * both)
+        self.latent_proj = linear(size, latent)
+        self.key_proj = linear(latent, heads * self.qk_size)
+        self.value_proj = linear(latent, heads * self.vo_size)
+        self.output_proj = linear(heads * self.vo_size, self.output_size, use_output_bias)
+        self.rotary_proj = linear(size, self.rotary_size) if self.rotary_size else None
+        norm = eqx.nn.RMSNorm(latent, use_bias=False, dtype=dtype) if latent_norm else None
+        self.latent_norm = norm
+        self.prior, self.rule, self.method, self.rotary = prior, rule, method, rotary
+
+    def __call__(
+        self,
+        x: Float[Array, "rows query_size"],
+        mask: ArrayLike | None = None,
+        *,
+        prior: Prior | PerHead | None = None,
+        positions: ArrayLike | None = None,
+    ) -> Float[Array, "rows output_size"]:
+        """The output of each row of one sequence; causal only if a prior or the mask is.
+
+        **Arguments:** `x`: one sequence. `mask`: True = attend, shape (rows, rows) or (heads, rows,
+        rows). `prior`: multiplied by the module's own. `positions`: of rows, for rotary angles and
+        the module's own prior. Default: 0, 1, 2, ...
+
+        **Raises:** `ValueError` if the sizes of arrays are not those of the module.
+        """
+        x = as_sequence("x", x, self.query_size)
+        require_finite("x", x)
+        rows, own = len(x), self.prior
+        at = jnp.arange(rows) if positions is None else as_positions("positions", positions, rows)
+        if own is not None and positions is not None:
+            own = At(own, at)
+        of_mask = mask_as_prior(mask, self.num_heads, rows, rows)
+        latents, rotated = self._latents(x, at)
+
+        def of_heads(linear: eqx.nn.Linear) -> Array:
+            return jax.vmap(linear)(latents).reshape(rows, self.num_heads, -1).swapaxes(0, 1)
+
+        shared = jnp.broadcast_to(rotated, (self.num_heads, *rotated.shape))
+        k = jnp.concatenate([of_heads(self.key_proj), shared], axis=-1)
+        parts = {"rule": self.rule, "prior": multiply_priors(own, prior, of_mask)}
+        q, v = self._queries(x, at), of_heads(self.value_proj)
+        return self._output(attend(q, k, v, kernel=DotProduct(), **parts, method=self.method))
+
+    def cache(
+        self, capacity: int, *, ring: bool = False, sinks: int = 0, spare: int = 0, dtype=None
+    ) -> LatentCache:
+        """An empty cache for `step`; arguments as in `LatentCache`."""
+        sizes = (self.latent_size, self.rotary_size)
+        return LatentCache(capacity, *sizes, ring=ring, sinks=sinks, spare=spare, dtype=dtype)
+
+    def _next_rows(self, new: NewRows, cache: Any) -> tuple[Array, LatentCache]:
+        """Returns the output of new rows and the cache with them, without keys or values."""
+        require_instance("cache", cache, LatentCache, "layer.cache(100)")
+        rows, at = len(new.x), new.positions
+        at = cache.next_positions(rows) if at is None else as_positions("positions", at, rows)
+        seen, after = cache.append(*self._latents(new.x, at), count=new.count, positions=at)
+        q = self._queries(new.x, at)
+        of_keys, of_values = (
+            linear.weight.reshape(self.num_heads, -1, self.latent_size)
+            for linear in (self.key_proj, self.value_proj)
+        )
+        size = q.shape[-1]
+        absorbed = _product("hnd,hdr->hnr", q[..., : self.qk_size], of_keys)
+        q = jnp.concatenate([absorbed, q[..., self.qk_size :]], axis=-1)
+        shared = seen.parts[0][None]  # keys, and values in their first columns
+        parts = {"rule": self.rule, "prior": cache._prior(seen, new, at, self.prior)}
+        kernel = DotProduct(fixed(size**-0.5))
+        mean = attend(q, shared, shared, kernel=kernel, **parts, method=self.method)
+        return self._output(
+            _product("hnr,hdr->hnd", mean[..., : self.latent_size], of_values)
+        ), after
+
+    def _latents(self, x: Array, positions: Array) -> tuple[Array, Array]:
+        """Returns the latent of each row, and the rotated part of its key."""
+        latents = jax.vmap(self.latent_proj)(x)
+        if self.latent_norm is not None:
+            latents = jax.vmap(self.latent_norm)(latents)
+        if self.rotary_proj is None:
+            return latents, latents[:, :0]
+        return latents, self.rotary(jax.vmap(self.rotary_proj)(x), positions)
+
+    def _queries(self, x: Array, positions: Array) -> Float[Array, "heads _rows _size"]:
+        """Returns the queries of heads, their last numbers rotated."""
+        q = jax.vmap(self.query_proj)(x).reshape(len(x), self.num_heads, -1).swapaxes(0, 1)
+        if not self.rotary_size:
+            return q
+        plain, turned = q[..., : self.qk_size], q[..., self.qk_size :]
+        return jnp.concatenate([plain, self.rotary(turned, positions)], axis=-1)
+
+    def _output(self, heads: Float[Array, "heads rows vo_size"]) -> Array:
+        """Returns the output of the values that heads attend to."""
+        return jax.vmap(self.output_proj)(heads.swapaxes(0, 1).reshape(heads.shape[1], -1))
+
+
+def _product(subscripts: str, a: Array, b: Array) -> Array:
+    """Returns the product of heads in the full precision of their dtype, in that of `a`."""
+    return jnp.einsum(subscripts, a, b.astype(a.dtype), precision=jax.lax.Precision.HIGHEST)

@@ -1,0 +1,85 @@
+"""Layers, caches, and the full pass that equals decoding with each cache."""
+
+import equinox as eqx
+import numpy as np
+from attention_modules import built
+
+import attnkernel as ak
+from attnkernel import recurrent
+
+SIZE = 4
+ROTARY = {"rotary": ak.Rotary(base=50.0)}
+SLOPES = ak.PerHead(eqx.filter_vmap(ak.Alibi)(ak.priors.alibi_slopes(2)))
+DELTA = {"decay": "row", "max_rate": 1.5, "qk_norm": True, "output_gate": True}
+LAYERS = {
+    "multi-head": (ak.MultiheadAttention, (2, SIZE), {"num_kv_heads": 1, **ROTARY}),
+    "latent": (ak.nn.LatentAttention, (2, SIZE, 3, 5), {"rotary_size": 2, "prior": SLOPES}),
+    "linear": (
+        ak.MultiheadAttention,
+        (2, SIZE),
+        {"kernel": ak.EluFeatures(), "method": ak.Linear(), **ROTARY},
+    ),
+    "gated delta rule": (
+        ak.nn.RecurrentAttention,
+        (2, SIZE, 3),
+        {"estimator": recurrent.DeltaRule(), "use_output_bias": True, **DELTA},
+    ),
+    "retention": (
+        ak.nn.RecurrentAttention,
+        (2, SIZE),
+        {
+            "estimator": recurrent.LinearAttention(normalised=True),
+            "decay": "head",
+            "kernel": ak.EluFeatures(),
+        },
+    ),
+    "mesa": (
+        ak.nn.RecurrentAttention,
+        (2, SIZE),
+        {"estimator": recurrent.RecursiveLeastSquares(0.5), "max_rate": 1.0, "decay": "row"},
+    ),
+}
+CACHES = {
+    "full": {"capacity": 16},
+    "ring": {"capacity": 4, "ring": True},
+    "sinks": {"capacity": 7, "ring": True, "sinks": 2, "spare": 1},
+    "spare": {"capacity": 11, "ring": True, "sinks": 1, "spare": 5},
+}
+
+
+def layer_of(name):
+    kind, sizes, options = LAYERS[name]
+    return built(kind, *sizes, **options)
+
+
+def empty(layer, cache):
+    if cache is not None:
+        return layer.cache(**CACHES[cache])
+    return layer.cache() if isinstance(layer, ak.nn.RecurrentAttention) else layer.recurrent_cache()
+
+
+def seen(cache):
+    """The prior of the full pass that equals decoding with a cache."""
+    if cache in (None, "full"):
+        return ak.Causal()
+    options = CACHES[cache]
+    sinks, spare = options.get("sinks", 0), options.get("spare", 0)
+    first = ak.Causal() & ak.priors.Lengths(keys=sinks)
+    return ak.Window(options["capacity"] - sinks - spare - 1, 0) | first
+
+
+@eqx.filter_jit
+def full_pass(layer, x, prior):
+    if isinstance(layer, ak.nn.RecurrentAttention):
+        return layer(x)
+    arrays = (x, x, x) if isinstance(layer, ak.MultiheadAttention) else (x,)
+    return layer(*arrays, prior=prior)
+
+
+@eqx.filter_jit
+def step(layer, x, cache, **options):
+    return layer.step(x, cache, **options)
+
+
+def assert_close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)

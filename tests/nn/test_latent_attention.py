@@ -1,0 +1,122 @@
+"""LatentAttention: its equations in NumPy, head by head; decoding never forms keys or values."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from attention_modules import built, numpy_attention, rows_of
+from marks import slow
+
+import attnkernel as ak
+
+ROWS, SIZE, HEADS, LATENT, OUT, QK, VO, TURNED = 9, 7, 3, 5, 6, 4, 3, 2
+SIZES = (HEADS, SIZE, LATENT, OUT, QK, VO, TURNED)
+
+
+def by_head(layer, x, seen, positions):
+    """The equations, with the keys and values of each head."""
+
+    def weight(name):
+        return np.asarray(getattr(layer, name).weight)
+
+    latents = x @ weight("latent_proj").T
+    if layer.latent_norm is not None:
+        squares = np.mean(latents**2, axis=1, keepdims=True)
+        latents = latents / np.sqrt(squares + layer.latent_norm.eps)
+        latents = latents * np.asarray(layer.latent_norm.weight)
+
+    def turned(points):
+        """One pair of coordinates at frequency 1, as complex numbers."""
+        rotated = (points[:, 0] + 1j * points[:, 1]) * np.exp(1j * positions)
+        return np.stack([rotated.real, rotated.imag], axis=1)
+
+    shared = turned(x @ weight("rotary_proj").T)
+    heads = []
+    for h in range(HEADS):
+        q = x @ weight("query_proj").reshape(HEADS, QK + TURNED, SIZE)[h].T
+        q = np.concatenate([q[:, :QK], turned(q[:, QK:])], axis=1)
+        k = latents @ weight("key_proj").reshape(HEADS, QK, LATENT)[h].T
+        v = latents @ weight("value_proj").reshape(HEADS, VO, LATENT)[h].T
+        heads.append(numpy_attention(q, np.concatenate([k, shared], axis=1), v, seen))
+    return np.concatenate(heads, axis=1) @ weight("output_proj").T
+
+
+@pytest.mark.parametrize("norm", [True, slow(False)])
+def test_equal_to_the_equations_with_keys_and_without(x64, norm):
+    """The full pass has keys and values; `step` has their products with queries and outputs."""
+    layer, x = built(ak.nn.LatentAttention, *SIZES, latent_norm=norm), rows_of((ROWS, SIZE))
+    if norm:
+        scale = rows_of(LATENT, seed=2)
+        layer = eqx.tree_at(lambda layer: layer.latent_norm.weight, layer, scale)
+    at = 3 * np.arange(ROWS) + 40
+    expected = by_head(layer, x, np.tri(ROWS, dtype=bool), at)
+
+    @eqx.filter_jit
+    def results(layer, x):
+        full = layer(x, prior=ak.Causal(), positions=at)
+        return full, layer.step(x, layer.cache(ROWS + 2), positions=at)[0]
+
+    for found in results(layer, x):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_masks_of_rows_and_of_heads(x64):
+    layer, x = built(ak.nn.LatentAttention, *SIZES), rows_of((ROWS, SIZE))
+    mask = np.random.default_rng(1).random((ROWS, ROWS)) < 0.6
+    mask |= np.eye(ROWS, dtype=bool)
+
+    @eqx.filter_jit
+    def results(layer, x):
+        return layer(x, mask), layer(x, jnp.stack([mask] * HEADS))
+
+    expected = by_head(layer, x, mask, np.arange(ROWS))
+    for found in results(layer, x):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_a_bfloat16_cache_rounds_latents_alone():
+    layer = built(ak.nn.LatentAttention, *SIZES)
+    x = rows_of((ROWS, SIZE)).astype(np.float32)
+
+    @eqx.filter_jit
+    def both(layer, x):
+        out, cache = layer.step(x, layer.cache(ROWS, dtype=jnp.bfloat16))
+        return out, cache.latents, layer(x, prior=ak.Causal())
+
+    out, latents, full = both(layer, x)
+    assert (out.dtype, latents.dtype) == (jnp.float32, jnp.bfloat16)
+    assert 1e-6 < jnp.max(jnp.abs(out - full)) < 2**-6 * jnp.max(jnp.abs(full))
+
+
+KEY = jax.random.PRNGKey(0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda layer: layer(2, 4, 0, key=KEY), "latent_size must be an integer, at least 1"),
+        (lambda layer: layer(2, 4, 3, rotary_size=3, key=KEY), "rotary_size 3.*even"),
+        (
+            lambda layer: layer(2, 4, 3, rotary_size=2, rotary=ak.Rotary(np.eye(2)), key=KEY),
+            "rotary",
+        ),
+        (
+            lambda layer: layer(2, 4, 3, rotary=ak.Rotary(np.ones((2, 1))), key=KEY),
+            "frequencies of one axis.*got 2 axes",
+        ),
+        (lambda layer: layer(2, 4, 3, rule=ak.Gaussian(), key=KEY), "rule must be a Rule"),
+        (lambda layer: layer(2, 4, 3, key=KEY)(jnp.ones((3, 5))), r"shape \(rows, 4\)"),
+        (
+            lambda layer: layer(2, 4, 3, key=KEY)(jnp.ones((3, 4)), np.ones((3, 2), bool)),
+            r"mask must be Boolean.*\(3, 3\)",
+        ),
+        (
+            lambda layer: layer(2, 4, 3, key=KEY)(jnp.ones((3, 4)), positions=[0, 1]),
+            r"positions must have one number per row, shape \(3,\)",
+        ),
+    ],
+)
+def test_invalid_arguments_are_refused(as_users_run_it, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(ak.nn.LatentAttention)

@@ -1,0 +1,221 @@
+"""RecurrentAttention: its equations in NumPy, masks, and what it refuses."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from attention_modules import built, rows_of
+from marks import slow
+
+import attnkernel as ak
+from attnkernel.nn import RecurrentAttention
+from attnkernel.recurrent import DeltaRule, Estimator, LinearAttention, RecursiveLeastSquares
+
+ROWS, SIZE, HEADS, QK, VO, OUT = 9, 7, 2, 3, 5, 4
+SIZES = (HEADS, SIZE, OUT, QK, VO)
+BIASES = {f"use_{name}_bias": True for name in ("query", "key", "value", "output")}
+
+
+def linear(layer, x):
+    """The product with the weight of a linear layer, plus its bias."""
+    out = x @ np.asarray(layer.weight).T
+    return out if layer.bias is None else out + np.asarray(layer.bias)
+
+
+def by_row(layer, x, update, activation=lambda x: x):
+    """The equations, a head and a row at a time; `update` returns the state and its read."""
+    rows = len(x)
+    q, k = (activation(linear(p, x)) for p in (layer.query_proj, layer.key_proj))
+    q, k = (part.reshape(rows, HEADS, -1) for part in (q, k))
+    v = linear(layer.value_proj, x).reshape(rows, HEADS, VO)
+    if layer.qk_norm:
+        q, k = (part / np.linalg.norm(part, axis=-1, keepdims=True) for part in (q, k))
+    alpha = np.ones((rows, HEADS, 1))
+    if layer.decay is not None:
+        bias = np.asarray(layer.decay.bias)
+        logits = np.broadcast_to(bias, (rows, *bias.shape))
+        if layer.decay.proj is not None:
+            logits = logits + linear(layer.decay.proj, x).reshape(logits.shape)
+        alpha = 1 / (1 + np.exp(logits))  # exp(−softplus)
+    beta = np.ones((rows, HEADS))
+    if layer.rate_proj is not None:
+        beta = layer.max_rate / (1 + np.exp(-linear(layer.rate_proj, x)))
+    read = np.zeros((rows, HEADS, VO))
+    for h in range(HEADS):
+        state = np.zeros((k.shape[2], VO))
+        for t in range(rows):
+            state = update(alpha[t, h][:, None] * state, k[t, h], v[t, h], beta[t, h])
+            read[t, h] = q[t, h] @ state
+    if layer.output_norm is not None:
+        squares = np.mean(read**2, axis=-1, keepdims=True)
+        read = read / np.sqrt(squares + layer.output_norm.eps)
+        read = read * np.asarray(layer.output_norm.weight)
+    read = read.reshape(rows, -1)
+    if layer.gate_proj is not None:
+        gate = linear(layer.gate_proj, x)
+        read = read * gate / (1 + np.exp(-gate))
+    return linear(layer.output_proj, read)
+
+
+def delta(state, k, v, beta):
+    return state + beta * np.outer(k, v - k @ state)
+
+
+def added(state, k, v, beta):
+    return state + beta * np.outer(k, v)
+
+
+def elu(x):
+    return np.where(x > 0, 1 + x, np.exp(x))
+
+
+CASES = {
+    "gated delta rule": (
+        {
+            "estimator": DeltaRule(),
+            "decay": "row",
+            "max_rate": 1.5,
+            "qk_norm": True,
+            "output_gate": True,
+            **BIASES,
+        },
+        delta,
+    ),
+    "gated linear attention": (
+        {"estimator": LinearAttention(), "decay": "channel", "output_gate": True},
+        added,
+    ),
+    "retention without a norm": (
+        {"estimator": LinearAttention(), "decay": "head", "output_norm": False},
+        added,
+    ),
+    "rates and elu features": (
+        {"estimator": LinearAttention(), "max_rate": 0.5, "kernel": ak.EluFeatures()},
+        added,
+    ),
+    "kimi delta attention": (
+        {"estimator": DeltaRule(), "decay": "channel", "max_rate": 1.0, "qk_norm": True},
+        delta,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [slow(name) if name.startswith(("kimi", "retention")) else name for name in CASES]
+)
+def test_equal_to_the_equations(x64, name):
+    options, update = CASES[name]
+    layer, x = built(RecurrentAttention, *SIZES, **options), rows_of((ROWS, SIZE))
+    if layer.output_norm is not None:
+        scale = rows_of(VO, seed=3)
+        layer = eqx.tree_at(lambda layer: layer.output_norm.weight, layer, scale)
+    activation = elu if "kernel" in options else lambda x: x
+    expected = by_row(layer, x, update, activation)
+    found = eqx.filter_jit(layer)(x)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_rows_that_are_masked_are_not_there(x64):
+    """In values and in the gradients of every weight, whatever they hold."""
+    options, _ = CASES["gated delta rule"]
+    layer, x = built(RecurrentAttention, *SIZES, **options), rows_of((ROWS, SIZE))
+    there = np.array([1, 1, 0, 1, 0, 1, 1, 0, 1], bool)
+    padded = np.where(there[:, None], x, np.nan)
+
+    @eqx.filter_jit
+    def value_and_slopes(layer, x, mask):
+        def loss(layer):
+            out = layer(x, mask)
+            return jnp.sum(jnp.sin(out)), out
+
+        (_, out), slopes = eqx.filter_value_and_grad(loss, has_aux=True)(layer)
+        return out, jax.tree.leaves(slopes)
+
+    out, slopes = value_and_slopes(layer, padded, there)
+    alone, expected = value_and_slopes(layer, x[there], None)
+    np.testing.assert_allclose(out[there], alone, rtol=1e-9)
+    assert np.all(out[~there] == 0.0)
+    for both in zip(slopes, expected, strict=True):
+        np.testing.assert_allclose(*both, rtol=1e-8, atol=1e-10)
+
+
+def test_decays_start_with_a_memory_of_10_to_1000_rows():
+    for of, sizes in (("head", (5, 1)), ("row", (5, 1)), ("channel", (5, 2))):
+        layer = built(RecurrentAttention, 5, 10, estimator=LinearAttention(), decay=of)
+        log_decay = layer.decay(jnp.zeros((1, 10)))
+        assert log_decay.shape == (5, 1, sizes[1])
+        memory = np.sort(np.unique(np.round(-1 / np.asarray(log_decay), 3)))
+        assert memory[0] > 10
+        assert memory[-1] < 1000
+        np.testing.assert_allclose(np.log10(memory[0]) - 1, 3 - np.log10(memory[-1]), atol=1e-3)
+
+
+def test_a_float64_cache_sums_float32_rows_in_float64(x64):
+    """The carry of a scan keeps its dtypes."""
+    layer = built(RecurrentAttention, 2, 4, estimator=LinearAttention(), dtype=jnp.float32)
+    x = rows_of((3, 4)).astype(np.float32)
+    out, cache = eqx.filter_jit(layer.step)(x, layer.cache())
+    assert (out.dtype, cache.state.matrix.dtype) == (jnp.float32, jnp.float64)
+    np.testing.assert_allclose(out, eqx.filter_jit(layer)(x), rtol=1e-5, atol=1e-6)
+
+
+class Last(Estimator):
+    """Returns the last value."""
+
+    def empty(self, dim, dim_v, dtype=None):
+        return jnp.zeros(dim_v, dtype)
+
+    def update(self, state, row):
+        return jnp.where(row.rate > 0, row.v, state)
+
+    def read(self, state, q):
+        return state
+
+
+def test_an_estimator_of_the_user():
+    layer = built(RecurrentAttention, 2, 4, estimator=Last(), output_norm=False)
+    x = rows_of((3, 4)).astype(np.float32)
+    expected = linear(layer.output_proj, linear(layer.value_proj, x))
+    np.testing.assert_allclose(eqx.filter_jit(layer)(x), expected, rtol=1e-5, atol=1e-6)
+
+
+KEY = jax.random.PRNGKey(0)
+
+
+def made(**options):
+    return RecurrentAttention(2, 4, **{"estimator": LinearAttention(), **options}, key=KEY)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: made(estimator=DeltaRule()), r"DeltaRule needs rate=.*max_rate=1\.0"),
+        (lambda: made(estimator=DeltaRule(), max_rate=1.0), r"β‖k‖² ≤ 2.*qk_norm=True"),
+        (lambda: made(estimator=DeltaRule(), max_rate=2.5, qk_norm=True), r"β‖k‖² = 2\.5"),
+        (
+            lambda: made(estimator=RecursiveLeastSquares(1.0), decay="channel"),
+            "one decay per row",
+        ),
+        (lambda: made(estimator=ak.Linear()), "estimator must be a Estimator"),
+        (lambda: made(decay="rows"), "decay must be one of 'head', 'row', 'channel'"),
+        (lambda: made(max_rate=0.0), r"max_rate must be a number above 0.*0\.0"),
+        (lambda: made(kernel=ak.Gaussian()), "kernel must be a FiniteRank"),
+        (lambda: made()(jnp.ones((3, 5))), r"x must be one sequence, shape \(rows, 4\)"),
+        (lambda: made()(jnp.ones((3, 4)), np.ones(2, bool)), r"mask .*\(3,\); got \(2,\)"),
+        (
+            lambda: made().step(jnp.ones((2, 4)), made().cache(), mask=np.tri(2, dtype=bool)),
+            "mask must be None: a recurrent state holds all rows",
+        ),
+        (
+            lambda: made().step(jnp.ones((2, 4)), made().cache(), positions=[0, 1]),
+            "positions must be None",
+        ),
+        (lambda: made().step(jnp.ones((2, 4)), ak.nn.KVCache(4, 2, 2, 2)), "a RecurrentCache"),
+        (lambda: made().cache().rollback(0), "cannot give rows back: keep the earlier cache"),
+        (lambda: ak.nn.RecurrentCache(None), "state must be a tree of arrays"),
+    ],
+)
+def test_invalid_arguments_are_refused(as_users_run_it, call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
