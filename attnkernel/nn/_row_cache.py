@@ -193,8 +193,8 @@ def checked_parts(**parts: tuple[Any, Array]) -> tuple[Array, ...]:
     for array, (name, (_, held)) in zip(arrays, parts.items(), strict=True):
         if array.shape != (new, *held.shape[1:]):
             raise ValueError(
-                f"{' and '.join(parts)} must have as many rows, in the sizes of the cache: {name} of "
-                f"shape {(new, *held.shape[1:])}; got {array.shape}."
+                f"{' and '.join(parts)} must have as many rows, in the sizes of the cache: {name} "
+                f"of shape {(new, *held.shape[1:])}; got {array.shape}."
             )
         require_finite(name, array)
     return tuple(arrays)
