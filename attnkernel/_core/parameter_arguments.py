@@ -71,9 +71,9 @@ def fixed(value: ArrayLike) -> Fixed:
     return Fixed(as_float64("value", value, "a real number"))
 
 
-def real(name: str, value: Number) -> Parameter:
+def real(name: str, value: Number, hint: str = "") -> Parameter:
     """A parameter that may be any finite number."""
-    _require_strictly_between(name, value, -math.inf, math.inf, "a finite number")
+    _require_strictly_between(name, value, -math.inf, math.inf, "a finite number", hint)
     return constant(value) if isinstance(value, Fixed) else Free(as_trained(name, value), 0)
 
 

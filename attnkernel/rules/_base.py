@@ -62,7 +62,7 @@ class Rule(eqx.Module):
             return scores
         return log_entmax_weights(scores - threshold[:, None], self.entmax_exponent)
 
-    def log_sink(self) -> Float[Array, ""] | None:
+    def log_sink(self) -> Float[Array, "*heads"] | None:
         """Log-mass of a pseudo-key of value 0 that every query also sees; None for none."""
         return None
 

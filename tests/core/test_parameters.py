@@ -18,6 +18,12 @@ POSITIVE, REAL = (0.0, np.inf), (-np.inf, np.inf)
 PARTS = {
     "temperature": (ak.Softmax, lambda rule: rule.temperature, POSITIVE, 0.05),
     "sink": (lambda m: ak.Softmax(sink_mass=m), lambda rule: rule.sink_mass, POSITIVE, 1e-3),
+    "logarithm of a sink": (
+        lambda b: ak.Softmax(log_sink_mass=b),
+        lambda rule: rule.log_sink_mass,
+        REAL,
+        0.4,
+    ),
     "alpha": (ak.Entmax, lambda rule: rule.alpha, (1.0, 2.0), 1.5),
     "temperature of an entmax": (
         lambda t: ak.Entmax(ak.fixed(1.5), t),
@@ -142,8 +148,8 @@ def test_what_is_no_number_of_the_domain_is_refused(name, bad):
     make = PARTS[name][0]
     with pytest.raises((ValueError, TypeError)):  # TypeError: of the annotations, in tests
         make(ak.fixed(bad))
-    if bad is None and name.startswith("scale"):
-        return  # the default of a scale
+    if bad is None and name.startswith(("scale", "logarithm")):
+        return  # the default
     with pytest.raises((ValueError, TypeError)):
         make(bad)
 

@@ -1,0 +1,116 @@
+"""Sinks given by their logarithm: a learned score of each head joins the sum of the softmax."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from marks import needs_finufft
+
+import attnkernel as ak
+
+QUERIES, KEYS, DIM_V = 5, 7, 2
+SINKS = np.array([-1.5, 0.3, 2.0])
+RNG = np.random.default_rng(0)
+Q, K, V, COTANGENT = (
+    RNG.normal(size=size) for size in ((QUERIES, 1), (KEYS, 1), (KEYS, DIM_V), (QUERIES, DIM_V))
+)
+TWO_DEVICES = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("devices",))
+
+
+def elu(x):
+    return np.where(x > 0, x + 1, np.exp(x))
+
+
+# each method with a kernel that it supports, and log K in NumPy
+CASES = {
+    "Dense": (ak.Dense(), ak.DotProduct(), Q * K.T),
+    "Blockwise": (ak.Blockwise(2, 3), ak.DotProduct(), Q * K.T),
+    "Sorted": (ak.Sorted(), ak.Laplace(ak.fixed(0.5)), -np.abs(Q - K.T) / 0.5),
+    "Fourier": (ak.Fourier(1e-12), ak.Gaussian(ak.fixed(0.7)), -((Q - K.T) ** 2) / 0.98),
+    "Linear": (ak.Linear(), ak.EluFeatures(), np.log(elu(Q) * elu(K.T))),
+    "Sharded": (ak.Sharded(TWO_DEVICES), ak.DotProduct(), Q * K.T),
+}
+MARKS = {"Fourier": needs_finufft, "Sharded": pytest.mark.multi_device}
+
+
+def by_hand(scores, sink):
+    """Values, log-mass, and the derivatives of Σ C · value in the sink and in the values."""
+    weights, zero = np.exp(scores), np.exp(sink)
+    total = zero + weights.sum(axis=1)
+    shares = weights / total[:, None]
+    value = shares @ V
+    of_sink = -np.sum(zero / total * np.sum(COTANGENT * value, axis=1))
+    return value, np.log(total), of_sink, shares.T @ COTANGENT
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=MARKS.get(n, ())) for n in CASES])
+def test_sinks_of_heads_are_their_formula_and_are_learned(x64, name):
+    method, kernel, scores = CASES[name]
+
+    @jax.jit
+    @functools.partial(jax.grad, argnums=(0, 1), has_aux=True)
+    def gradients(sinks, v):
+        rule = ak.PerHead(ak.Softmax(log_sink_mass=sinks))
+        options = {"kernel": kernel, "rule": rule, "method": method, "return_log_mass": True}
+        value, log_mass = ak.attend(Q, K, v, **options)
+        return jnp.sum(COTANGENT[None] * value), (value, log_mass)
+
+    (of_sinks, of_values), (value, log_mass) = gradients(SINKS, V)
+    expected = [by_hand(scores, sink) for sink in SINKS]
+    for found, parts in ((value, 0), (log_mass, 1), (of_sinks, 2)):
+        np.testing.assert_allclose(
+            found, np.array([each[parts] for each in expected]), rtol=1e-9, atol=1e-9
+        )
+    np.testing.assert_allclose(of_values, sum(each[3] for each in expected), rtol=1e-9, atol=1e-9)
+
+
+def test_a_log_sink_is_its_mass(x64):
+    for sink in (0.4, ak.fixed(0.4)):
+        rule = ak.Softmax(0.7, log_sink_mass=sink)
+        mass = ak.Softmax(0.7, sink_mass=ak.fixed(np.exp(0.4)))
+        assert len(jax.tree.leaves(rule)) == (1 if sink == 0.4 else 0) + 1
+        np.testing.assert_allclose(rule.sink_mass, mass.sink_mass)
+        np.testing.assert_allclose(rule.log_sink_mass, mass.log_sink_mass)
+        weights = [ak.attention_weights(Q, K, kernel=ak.DotProduct(), rule=r) for r in (rule, mass)]
+        np.testing.assert_allclose(*weights, rtol=1e-12)
+    assert rule.without_sink().log_sink() is None
+    assert repr(ak.Softmax(log_sink_mass=0.4)) == (
+        "Softmax(temperature=fixed(1.0), log_sink_mass=0.4)"
+    )
+    stacked = ak.PerHead([ak.Softmax(log_sink_mass=sink) for sink in SINKS])
+    np.testing.assert_allclose(stacked.stack.log_sink(), SINKS)
+    np.testing.assert_allclose(stacked.head(1).log_sink(), SINKS[1])
+
+
+@pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(2, 3)], ids=["Dense", "Blockwise"])
+def test_sinks_far_from_the_scores(method):
+    """Those of -inf are none, with a gradient of 0; high ones take all weight; a query that sees
+    no key has the mass of its sink."""
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def value(sinks):
+        rule = ak.PerHead(ak.Softmax(log_sink_mass=sinks))
+        options = {"kernel": ak.DotProduct(), "method": method, "return_log_mass": True}
+        q, k, v = (jnp.asarray(array, jnp.float32) for array in (Q, K, V))
+        prior = ak.priors.Where(lambda i, j: i > 0)
+        out, log_mass = ak.attend(q, k, v, prior=prior, rule=rule, **options)
+        return jnp.sum(out), (out, log_mass)
+
+    (_, (out, log_mass)), gradient = value(jnp.array([-jnp.inf, -200.0, 300.0], jnp.float32))
+    expected = np.exp(Q * K.T) @ V / np.exp(Q * K.T).sum(axis=1, keepdims=True)
+    for head in (0, 1):
+        np.testing.assert_allclose(out[head, 1:], expected[1:], rtol=1e-5)
+    np.testing.assert_array_equal(out[2], np.zeros((QUERIES, DIM_V)))
+    np.testing.assert_array_equal(log_mass[2], np.full(QUERIES, 300.0))
+    np.testing.assert_array_equal(log_mass[:, 0], [-np.inf, -200.0, 300.0])
+    np.testing.assert_array_equal(gradient, np.zeros(3))
+
+
+def test_both_sinks_are_refused():
+    with pytest.raises(ValueError, match=r"one of sink_mass=.*log_sink_mass=.*got both"):
+        ak.Softmax(sink_mass=0.1, log_sink_mass=0.0)
+    with pytest.raises(ValueError, match=r"log_sink_mass must be a finite number.*leave it out"):
+        ak.Softmax(log_sink_mass=-np.inf)
