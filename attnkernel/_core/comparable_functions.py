@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from .function_values import function_value
 
@@ -28,20 +27,20 @@ class ComparableFunction:
         return self.hash
 
 
-def comparable_by_program(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Returns the function of two positions as one that equals those with the same StableHLO
+def comparable_by_program(function: Callable, *arguments: jax.ShapeDtypeStruct) -> Callable:
+    """Returns the function of these arguments as one that equals those with the same StableHLO
     program, or unchanged if its program is incomplete.
 
     It is traced anew (5 ms), so that a change of what it reads, such as a global, is noticed. Not
     comparable: one that reads an array of an outer `jit` or `vmap`, or calls back into Python.
     """
 
-    def traced_anew(i: Any, j: Any) -> Any:  # `jit` keeps the trace of a function that it knows
-        return function(i, j)
+    def traced_anew(*arguments: Any) -> Any:  # `jit` keeps the trace of a function that it knows
+        return function(*arguments)
 
-    position = jax.ShapeDtypeStruct((), jnp.int32)
-    traced = jax.jit(traced_anew).trace(position, position)
-    if len(traced.jaxpr.in_avals) > 2:  # the others are arrays of outer transformations
+    traced = jax.jit(traced_anew).trace(*arguments)
+    # the others are arrays of outer transformations
+    if len(traced.jaxpr.in_avals) > len(arguments):
         return function
     program = traced.lower().as_text()
     return function if "custom_call" in program else ComparableFunction(function, program)

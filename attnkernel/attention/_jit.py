@@ -11,7 +11,7 @@ from jaxtyping import Array
 from .._core.comparable_functions import ComparableFunction
 from .._core.compiler_options import FORWARD_OPTIONS, can_use_options
 from .._core.tuning import MAX_DENSE_PAIRS
-from ..priors import Where
+from ..priors import ScoreFunction, Where
 from ._per_head import batch_shape
 
 
@@ -19,14 +19,15 @@ def jit_if_pure(function: Any, parts: tuple, *arrays: Array, is_forward: bool = 
     """Calls `function(*parts, *arrays)` as one compiled program.
 
     If parts hold a Python function, whose result may change between calls, they run uncompiled;
-    that of a `Where` is compared with those of earlier calls. `is_forward`: whether the program is
-    seldom differentiated; outside transformations it is then compiled faster, if it is small.
+    that of a `Where` or `ScoreFunction` is compared with those of earlier calls. `is_forward`:
+    whether the program is seldom differentiated; outside transformations it is then compiled
+    faster, if it is small.
     """
     if not _is_pure(parts):
         parts = jax.tree.map(
-            lambda node: node.comparable() if _is_where_prior(node) else node,
+            lambda node: _comparable(node, arrays[0].dtype),
             parts,
-            is_leaf=_is_where_prior,
+            is_leaf=lambda node: isinstance(node, Where | ScoreFunction),
         )
     call = _call_on_arrays
     if _is_pure(parts):
@@ -73,9 +74,12 @@ _call_forward: Any = eqx.filter_jit(  # pyright: ignore[reportCallIssue]  passed
 )
 
 
-def _is_where_prior(node: Any) -> bool:
-    """Whether a node of a tree is a prior `Where`, which holds a Python function."""
-    return isinstance(node, Where)
+def _comparable(node: Any, dtype: Any) -> Any:
+    """Returns a prior that holds a Python function with one that can be compared; any other node as
+    it is. `dtype`: of the scores."""
+    if isinstance(node, ScoreFunction):
+        return node.comparable(dtype)
+    return node.comparable() if isinstance(node, Where) else node
 
 
 def _is_pure(node: Any) -> bool:

@@ -13,7 +13,7 @@ from .. import kernels, priors
 from .._core.symbolic_sizes import is_symbolic
 from .._core.validation import as_integer, require_instance
 from ..kernels import Kernel
-from ..priors import Prior
+from ..priors import Prior, ScoreFunction
 from ..rules import Rule
 from ._stack_heads import EXAMPLE, stack_heads
 
@@ -64,6 +64,12 @@ class PerHead(eqx.Module):
                 f"Every array of the stack must have the same {self.axes} leading axes of heads; "
                 f"got {sorted(shapes) or 'no array'}. Try {EXAMPLE}."
             )
+        is_function = lambda node: isinstance(node, ScoreFunction)  # noqa: E731
+        self.stack = jax.tree.map(
+            lambda node: node.numbered(self.shape) if is_function(node) else node,
+            self.stack,
+            is_leaf=is_function,
+        )
 
     def _stacked_arrays(self) -> list[Array]:
         """Returns the array leaves of `stack`, each with the axes of heads first."""
@@ -79,13 +85,16 @@ class PerHead(eqx.Module):
         return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, self.stack)
 
     def __mul__(self, other: "Kernel | Prior | PerHead") -> Kernel | Prior:
-        if isinstance(self.stack, Rule):
-            raise ValueError("Kernels and priors have a product; a rule has none.")
-        product = kernels.Product if isinstance(self.stack, Kernel) else priors.Product
-        return product(self, other)
+        return self._product()(self, other)
 
     def __rmul__(self, other: Kernel | Prior) -> Kernel | Prior:
-        return type(self).__mul__(self, other)
+        return self._product()(other, self)
+
+    def _product(self) -> Any:
+        """Returns the class of products of kernels, or of priors."""
+        if isinstance(self.stack, Rule):
+            raise ValueError("Kernels and priors have a product; a rule has none.")
+        return kernels.Product if isinstance(self.stack, Kernel) else priors.Product
 
 
 def _is_per_head(node: Any) -> bool:

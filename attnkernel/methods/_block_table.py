@@ -23,6 +23,16 @@ class TabulatedPrior(Prior):
     ) -> Float[Array, "queries keys"]:
         return self.prior.pairwise(i, j)
 
+    def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
+        return self.prior.add_to_scores(scores, i, j)
+
+    def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return self.prior.may_allow(i, j)
+
+    @property
+    def is_additive(self) -> bool:
+        return self.prior.is_additive
+
     @property
     def needs_block_table(self) -> bool:
         return True
@@ -57,7 +67,8 @@ def tabulate_blocks(
         # rows of padding repeat the last row
         i = jnp.minimum(i_low + jnp.arange(sizes[0]), queries - 1)
         j = jnp.minimum(j_low + jnp.arange(sizes[1]), keys - 1)
-        return jnp.any(~jnp.isneginf(prior.pairwise(i, j)))
+        of_query = jax.vmap(prior.may_allow, in_axes=(None, 0))
+        return jnp.any(jax.vmap(of_query, in_axes=(0, None))(i, j))
 
     table = jax.lax.map(lambda i: jax.lax.map(lambda j: is_any_allowed(i, j), columns), rows)
     return TabulatedPrior(prior, table, sizes)

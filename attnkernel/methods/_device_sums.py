@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from ..kernels import Kernel
 from ..priors import HeldOut, KeyMask, PositionBlock, Prior
@@ -28,6 +28,16 @@ class _ShiftedPrior(Prior):
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.prior.log_pair(i + self.first_query, j + self.first_key)
+
+    def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
+        return self.prior.add_to_scores(scores, i + self.first_query, j + self.first_key)
+
+    def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return self.prior.may_allow(i + self.first_query, j + self.first_key)
+
+    @property
+    def is_additive(self) -> bool:
+        return self.prior.is_additive
 
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         return self.prior.score_upper_bound(block.shifted(self.first_query, self.first_key))

@@ -28,4 +28,6 @@ from ._masks import (
     Window as Window,
 )
 from ._positions import At as At
-from ._stored_masks import Given as Given, HeldOut as HeldOut, Segments as Segments
+from ._score_function import ScoreFunction as ScoreFunction
+from ._segments import Segments as Segments
+from ._stored_masks import Given as Given, HeldOut as HeldOut

@@ -55,6 +55,15 @@ class Prior(eqx.Module):
         """
         return jnp.full((), jnp.inf)
 
+    def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        """False only if the pair has no weight, whatever its score: by default if log π is -inf."""
+        return ~jnp.isneginf(self.log_pair(i, j))
+
+    @property
+    def is_additive(self) -> bool:
+        """Whether log-weights are scores plus log π(i, j); not those of a `ScoreFunction`."""
+        return True
+
     @property
     def needs_block_table(self) -> bool:
         """Whether `score_upper_bound` may miss blocks without an allowed pair.
@@ -96,7 +105,8 @@ class Prior(eqx.Module):
 class Product(Prior):
     r"""$\log \pi(i, j) = \log \pi_1(i, j) + \log \pi_2(i, j)$, written `first * second`.
 
-    Either may be an `ak.PerHead` of priors.
+    Either may be an `ak.PerHead` of priors. One may be a `ScoreFunction`, or hold one: first, then
+    second, then acts on the score.
 
     ```python
     >>> i = jnp.arange(3)
@@ -114,12 +124,30 @@ class Product(Prior):
     def __check_init__(self):
         require_prior("first", self.first)
         require_prior("second", self.second)
+        if not any(map(_is_additive, (self.first, self.second))):
+            raise ValueError(
+                "first and second must not both have a score function. Make one of the two: "
+                "lambda s, i, j, h: g(f(s, i, j, h), i, j, h)."
+            )
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         first, second = self.first.log_pair(i, j), self.second.log_pair(i, j)
         # a forbidden pair is so whatever the other says, +inf and NaN included
         forbidden = jnp.isneginf(first) | jnp.isneginf(second)
         return jnp.where(forbidden, -jnp.inf, jnp.where(forbidden, 0.0, first) + second)
+
+    def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
+        if self.is_additive:
+            return super().add_to_scores(scores, i, j)
+        scores = self.first.add_to_scores(scores, i, j)
+        return jnp.where(jnp.isneginf(scores), -jnp.inf, self.second.add_to_scores(scores, i, j))
+
+    def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return self.first.may_allow(i, j) & self.second.may_allow(i, j)
+
+    @property
+    def is_additive(self) -> bool:
+        return _is_additive(self.first) and _is_additive(self.second)
 
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         first, second = self.first.score_upper_bound(block), self.second.score_upper_bound(block)
@@ -164,6 +192,9 @@ class Mask(Prior):
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return jnp.where(self._checked_allows(i, j), 0.0, -jnp.inf)
+
+    def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return self._checked_allows(i, j)
 
     def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
         of_queries = jax.vmap(self._checked_allows, in_axes=(0, None))
@@ -278,6 +309,11 @@ class Not(Mask):
 def require_prior(name: str, prior: Any) -> None:
     """Raise `ValueError` unless it is a prior, or an `ak.PerHead` of priors."""
     require_instance(name, getattr(prior, "stack", prior), Prior, "ak.Causal()")
+
+
+def _is_additive(prior: Any) -> bool:
+    """Whether a prior, or an `ak.PerHead` of priors, adds log π to scores."""
+    return getattr(prior, "stack", prior).is_additive
 
 
 def _require_scalar(method: str, result: Any) -> Any:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
@@ -66,7 +67,8 @@ class Where(Mask):
 
     def comparable(self) -> "Where":
         """The mask with a function that equals those which compute the same, where it can tell."""
-        return Where(comparable_by_program(self.function))
+        position = jax.ShapeDtypeStruct((), jnp.int32)
+        return Where(comparable_by_program(self.function, position, position))
 
 
 class Causal(Mask):

@@ -1,10 +1,11 @@
 """Priors at positions that are not the numbers of rows: caches, packed or shifted sequences."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import as_integer_array
 from ._base import Prior, require_prior
@@ -54,6 +55,13 @@ class At(Prior):
     def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
         return self.prior.add_to_scores(scores, self.queries[i], self.keys[j])
 
+    def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return self.prior.may_allow(self.queries[i], self.keys[j])
+
+    @property
+    def is_additive(self) -> bool:
+        return getattr(self.prior, "stack", self.prior).is_additive
+
     @property
     def needs_block_table(self) -> bool:
         return getattr(self.prior, "needs_block_table", False)
@@ -64,7 +72,7 @@ class At(Prior):
         return self.prior.score_upper_bound(PositionBlock(*queries, *keys))
 
 
-def row_of_whole_numbers(name: str, numbers: ArrayLike) -> Int[Array, " n"]:
+def row_of_whole_numbers(name: str, numbers: ArrayLike | Sequence[int]) -> Int[Array, " n"]:
     """An array of shape (n,) of integers, or a sentence."""
     array = as_integer_array(name, numbers)
     if array.ndim != 1 or not jnp.issubdtype(array.dtype, jnp.integer):

@@ -7,9 +7,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import as_boolean_array
 from ._base import Mask
-from ._block import PositionBlock
 from ._key_mask import KeyMask
-from ._positions import range_of, require_lengths, row_of_whole_numbers
 
 
 class HeldOut(Mask):
@@ -55,43 +53,6 @@ class HeldOut(Mask):
 
     def as_key_mask(self) -> KeyMask:
         return KeyMask(allowed=~self.held_out)
-
-
-class Segments(Mask):
-    r"""Sequences packed into one: $\pi(i, j) = 1\{a_i = b_j\}$; none sees into another.
-
-    **Arguments:** `queries`: a, the number of the sequence of each query, shape (queries,).
-    `keys`: b, shape (keys,). Default: a.
-
-    ```python
-    >>> i = jnp.arange(3)
-    >>> np.exp(ak.priors.Segments(np.array([0, 0, 1])).pairwise(i, i))
-    array([[1., 1., 0.],
-           [1., 1., 0.],
-           [0., 0., 1.]], dtype=float32)
-
-    ```
-    """
-
-    queries: Int[Array, " queries"]
-    keys: Int[Array, " keys"]
-
-    def __init__(self, queries: ArrayLike, keys: ArrayLike | None = None):
-        self.queries = row_of_whole_numbers("queries", queries)
-        self.keys = self.queries if keys is None else row_of_whole_numbers("keys", keys)
-
-    def check(self, queries: int, keys: int) -> None:
-        require_lengths("Segments", (self.queries, self.keys), (queries, keys))
-
-    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
-        return self.queries[i] == self.keys[j]
-
-    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
-        (low_q, high_q), (low_k, high_k) = (
-            range_of(self.queries, block.i_low, block.i_high),
-            range_of(self.keys, block.j_low, block.j_high),
-        )
-        return (low_q <= high_k) & (low_k <= high_q)
 
 
 class Given(Mask):

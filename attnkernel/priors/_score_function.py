@@ -1,0 +1,152 @@
+r"""Score functions: log-weights that are any function of the score and of its two positions.
+
+A prior adds a term to a score, $\log w = s + \log \pi(i, j)$. Here $\log w = f(s, i, j)$. It is a
+prior by its place: methods apply it where they apply masks and biases, block by block, and
+positions reach it as they reach those, in caches, packed sequences and on several devices too. A
+kernel has no positions: it compares two points.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import eval_jaxpr
+from jaxtyping import Array, Bool, Float, Int
+
+from .._core.comparable_functions import comparable_by_program
+from .._core.validation import as_integer, require_function, require_shape
+from ._base import Prior
+
+ScoreOfPair = Callable[[Array, Array, Array, Array], Array]
+
+
+class ScoreFunction(Prior):
+    r"""Any function of the score, the positions and the head: the `score_mod` of flex attention.
+
+    $$ \log w_{ij} = f(s_{ij}, i, j, h), \qquad s_{ij} = \tfrac1\tau \log K(q_i, k_j) $$
+
+    In a product with other priors, $\log \pi$ of those before it is added to s, and that of those
+    after it to f(s). A pair that a mask hides, or to which the kernel gives no weight, stays so.
+    Sums stream: f is called for one block of pairs at a time.
+
+    Derivatives pass through f, to the score and to whatever f reads. Parameters to train are the
+    arrays of an `equinox.Module` with a `__call__`.
+
+    **Arguments:**
+
+    - `function`: f, from (score, i, j, h), the score of one pair, its positions and the head, to
+      the log-weight; all are arrays without axes. -inf gives no weight.
+    - `heads`: the number of heads, for `ak.PerHead(ak.priors.ScoreFunction(f, heads=8))`, which
+      passes h = 0, 1, ... to f. Arrays of a module have then one entry per head first. Default:
+      none; h is 0.
+
+    Supported methods: `Dense`, `Blockwise`, `Sharded`. One product has at most one score function.
+
+    **Raises:** `ValueError` if f does not return one number for one pair.
+
+    **Source:** Dong et al., *Flex attention: a programming model for generating optimized
+    attention kernels* (2024).
+
+    ```python
+    def capped(score, i, j, h):  # of scores with a bias, below 20
+        return 20.0 * jnp.tanh(score / 20.0)
+
+    x = jnp.linspace(-1.0, 1.0, 7)[:, None]
+    prior = ak.Causal() * ak.Alibi(0.5) * ak.priors.ScoreFunction(capped)
+    weights = ak.attention_weights(x, x, kernel=ak.DotProduct(), prior=prior)
+    assert weights.shape == (7, 7)
+    ```
+    """
+
+    function: Any
+    head: int | Int[Array, "..."]
+
+    def __init__(self, function: ScoreOfPair, *, heads: int | None = None):
+        require_function("function", function)
+        self.function = function if isinstance(function, eqx.Module) else _OfPair(function)
+        self.head = 0 if heads is None else _numbers_of_heads((as_integer("heads", heads, 1),))
+
+    def check(self, queries: int, keys: int) -> None:
+        if np.ndim(self.head):
+            raise ValueError(
+                f"A score function of {np.size(self.head)} heads goes into "
+                f"ak.PerHead(ak.priors.ScoreFunction(function, heads={np.size(self.head)}))."
+            )
+        super().check(queries, keys)
+
+    def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
+        raise ValueError(
+            "A score function has no log π(i, j): its log-weights depend on the score. It is for "
+            "ak.attend, attention layers and the predictions of ak.KernelRegression."
+        )
+
+    def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
+        """$f(s, i, j, h)$ of all pairs; -inf where the score is."""
+        head = jnp.asarray(self.head)
+
+        def of_pair(score: Array, i: Array, j: Array) -> Array:
+            expected = "one number for one pair"
+            hint = "score, i, j and h are single numbers."
+            found = require_shape("function", self.function(score, i, j, head), (), expected, hint)
+            return jnp.asarray(found, score.dtype)
+
+        seen = ~jnp.isneginf(scores)
+        over_keys = jax.vmap(of_pair, in_axes=(0, None, 0))
+        found = jax.vmap(over_keys, in_axes=(0, 0, None))(jnp.where(seen, scores, 0.0), i, j)
+        return jnp.where(seen, found, -jnp.inf)
+
+    def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return jnp.array(True)
+
+    @property
+    def is_additive(self) -> bool:
+        """No."""
+        return False
+
+    def numbered(self, shape: tuple[int, ...]) -> "ScoreFunction":
+        """The score function of heads along axes of these sizes, each with its number."""
+        return eqx.tree_at(lambda prior: prior.head, self, _numbers_of_heads(shape))
+
+    def comparable(self, dtype: Any) -> "ScoreFunction":
+        """The same with a function that equals those which compute the same, where it can tell.
+
+        A function that reads arrays of an outer transformation becomes a module of these arrays,
+        through which derivatives pass. `dtype`: of the scores.
+        """
+        if not isinstance(self.function, _OfPair):
+            return self
+        score, integer = jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct((), jnp.int32)
+        pair, given = (score, integer, integer, integer), self.function.function
+        function: Any = comparable_by_program(given, *pair)
+        if function is given:
+            traced = jax.make_jaxpr(lambda *pair: jnp.asarray(given(*pair)))(*pair)
+            function = _Traced(tuple(traced.consts), traced.jaxpr)
+        return eqx.tree_at(lambda prior: prior.head, ScoreFunction(function), self.head)
+
+
+class _OfPair(eqx.Module):
+    """A Python function of a pair, as a constant."""
+
+    function: ScoreOfPair = eqx.field(static=True)
+
+    def __call__(self, score: Array, i: Array, j: Array, h: Array) -> Any:
+        return self.function(score, i, j, h)
+
+
+class _Traced(eqx.Module):
+    """A function of a pair as it was traced, and the arrays that it reads, as leaves."""
+
+    constants: tuple[Any, ...]
+    jaxpr: Any = eqx.field(static=True)
+
+    def __call__(self, score: Array, i: Array, j: Array, h: Array) -> Array:
+        positions = (number.astype(jnp.int32) for number in (i, j, h))
+        return eval_jaxpr(self.jaxpr, self.constants, score, *positions)[0]
+
+
+def _numbers_of_heads(shape: tuple[int, ...]) -> Int[Array, "..."]:
+    """Returns 0, 1, ... in an array of this shape."""
+    return jnp.asarray(np.arange(np.prod(shape)).reshape(shape))

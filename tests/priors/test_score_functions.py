@@ -1,0 +1,227 @@
+"""Functions of the score and of two positions: against formulas in NumPy, for every method."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from marks import slow
+
+import attnkernel as ak
+from attnkernel.priors import At, ScoreFunction, Where
+
+HEADS, N, DIM, DIM_V = 3, 11, 2, 3
+RNG = np.random.default_rng(0)
+Q, K = RNG.normal(size=(2, N, DIM))
+V = RNG.normal(size=(N, DIM_V))
+COTANGENT = RNG.normal(size=(HEADS, N, DIM_V))
+I, J = np.ogrid[:N, :N]  # noqa: E741  the indices of the equations
+SCORES = Q @ K.T / np.sqrt(DIM)
+CAUSAL = np.where(J <= I, 0.0, -np.inf)
+CAP, TABLE = 1.3, RNG.normal(size=(HEADS, N))
+TWO_DEVICES = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("devices",))
+METHODS = {
+    "dense": ak.Dense(),
+    "blockwise": ak.Blockwise(3, 4),
+    "sharded": ak.Sharded(TWO_DEVICES),
+    "ring": ak.Sharded(TWO_DEVICES, ring=True),
+}
+DEVICES = pytest.mark.multi_device
+
+
+class CappedBias(eqx.Module):
+    """A soft cap after a learned bias of the distance, of one head."""
+
+    table: jax.Array
+    cap: jax.Array
+
+    def __call__(self, score, i, j, h):
+        return self.cap * jnp.tanh((score + self.table[jnp.abs(i - j)]) / self.cap)
+
+
+def softmax(log_weights):
+    weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def by_hand():
+    """Values of all heads, and the derivatives of Σ C · value in q, the table and the cap."""
+    values, of_q, of_table, of_cap = [], 0.0, np.zeros_like(TABLE), 0.0
+    for head in range(HEADS):
+        inner = (SCORES + TABLE[head][np.abs(I - J)]) / CAP
+        shares = softmax(CAP * np.tanh(inner) + CAUSAL)
+        out = shares @ V
+        slope = shares * (
+            COTANGENT[head] @ V.T - np.sum(COTANGENT[head] * out, axis=1, keepdims=True)
+        )
+        of_score = slope * (1 - np.tanh(inner) ** 2)
+        values.append(out)
+        of_q = of_q + of_score @ K / np.sqrt(DIM)
+        np.add.at(of_table[head], np.abs(I - J), of_score)
+        of_cap += np.sum(slope * (np.tanh(inner) - inner * (1 - np.tanh(inner) ** 2)))
+    return np.stack(values), of_q, of_table, of_cap
+
+
+@pytest.mark.parametrize(
+    "name", ["dense", "blockwise", pytest.param("sharded", marks=DEVICES), slow("ring")]
+)
+def test_values_and_gradients_are_those_of_the_formula(x64, name):
+    @jax.jit
+    @functools.partial(jax.grad, argnums=(0, 1, 2), has_aux=True)
+    def gradients(q, table, cap):
+        function = eqx.filter_vmap(lambda row: CappedBias(row, cap))(table)
+        prior = ak.PerHead(ScoreFunction(function)) * ak.Causal()
+        out = ak.attend(q, K, V, kernel=ak.DotProduct(), prior=prior, method=METHODS[name])
+        return jnp.sum(COTANGENT * out), out
+
+    found, out = gradients(Q, TABLE, CAP)
+    for ours, expected in zip((out, *found), by_hand(), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9)
+
+
+# functions as flex attention has them, and the same in NumPy
+FUNCTIONS = {
+    "relative": (lambda s, i, j, h: s + (j - i), lambda s: s + (J - I)),
+    "head": (lambda s, i, j, h: s * (h + 1) - 0.1 * h * i, lambda s: 2 * s - 0.1 * I),
+    "falling": (lambda s, i, j, h: jnp.cos(s) - s, lambda s: np.cos(s) - s),
+    "content": (
+        lambda s, i, j, h: jnp.where((s < 0.3) | (i == j), s, -jnp.inf),
+        lambda s: np.where((s < 0.3) | (I == J), s, -np.inf),
+    ),
+}
+
+
+def test_functions_and_products_with_biases(x64):
+    """A bias before the function is added to the score, one after it to the result."""
+    bias = -0.4 * np.abs(I - J)
+    parts, expected = [], []
+    for function, in_numpy in FUNCTIONS.values():
+        ours = ScoreFunction(function, heads=2)
+        parts += [
+            ak.PerHead(ours),
+            ak.Alibi(0.4) * ak.PerHead(ours) * ak.Causal(),
+            ak.Causal() * ak.PerHead(ours) * ak.Alibi(0.4),
+            At(ak.PerHead(ours), np.arange(N)[::-1].copy(), np.arange(N)[::-1].copy()),
+        ]
+        reversed_scores = in_numpy(SCORES[::-1, ::-1])[::-1, ::-1]
+        expected += [
+            in_numpy(SCORES),
+            in_numpy(SCORES + bias) + CAUSAL,
+            in_numpy(SCORES) + bias + CAUSAL,
+            reversed_scores,
+        ]
+
+    @jax.jit
+    def of_last_head(q):
+        options = {"kernel": ak.DotProduct(), "method": ak.Dense()}
+        return [ak.attend(q, K, V, prior=prior, **options)[1] for prior in parts]
+
+    for found, log_weights in zip(of_last_head(Q), expected, strict=True):
+        np.testing.assert_allclose(found, softmax(log_weights) @ V, rtol=1e-9, atol=1e-9)
+
+
+def test_derivatives_in_what_a_function_reads(x64):
+    """Arrays of an outer transformation, in place of those of a module."""
+
+    def total(scale, method):
+        prior = ScoreFunction(lambda s, i, j, h: s * scale[i % 2])
+        out = ak.attend(Q, K, V, kernel=ak.DotProduct(), prior=prior, method=method)
+        return jnp.sum(COTANGENT[0] * out)
+
+    scale = np.array([0.7, 1.6])
+    shares = softmax(SCORES * scale[I % 2])
+    out = shares @ V
+    slope = shares * (COTANGENT[0] @ V.T - np.sum(COTANGENT[0] * out, axis=1, keepdims=True))
+    expected = [np.sum((slope * SCORES)[parity::2]) for parity in (0, 1)]
+    for method in (ak.Dense(), ak.Blockwise(3, 4)):
+        found = jax.jit(jax.grad(functools.partial(total, method=method)))(scale)
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+    eager = jax.grad(functools.partial(total, method=ak.Dense()))(scale)
+    np.testing.assert_allclose(eager, expected, rtol=1e-9)
+
+
+def test_masked_blocks_are_skipped_and_masked_pairs_stay_so():
+    """Values of NaN in blocks that a mask excludes reach no query, although f is finite there."""
+    v = np.where(J.T < 8, V, np.nan).astype(np.float32)
+    prior = Where(lambda i, j: j < 8) * ScoreFunction(lambda s, i, j, h: jnp.tanh(s))
+    options = {"kernel": ak.DotProduct(), "prior": prior, "method": ak.Blockwise(4, 4)}
+    q, k = (jnp.asarray(array, jnp.float32) for array in (Q, K))
+    out = jax.jit(lambda v: ak.attend(q, k, v, **options))(v)  # outside `jit` NaN is refused
+    expected = softmax(np.tanh(SCORES[:, :8])) @ V[:8]
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+    compact = ScoreFunction(lambda s, i, j, h: 0.0 * s)  # pairs out of reach stay so
+    x = np.arange(4.0, dtype=np.float32)[:, None]
+    weights = ak.attention_weights(x, x, kernel=ak.Boxcar(1.5), prior=compact)
+    np.testing.assert_array_equal(np.asarray(weights) > 0, np.abs(x - x.T) <= 1)
+
+
+def test_scores_are_never_stored_for_all_pairs():
+    def used(n):
+        def value(q):
+            prior = ak.Causal() * ScoreFunction(lambda s, i, j, h: s * jnp.cos(0.1 * (i - j)))
+            return jnp.sum(
+                ak.attend(q, q, q, kernel=ak.DotProduct(), prior=prior, method=ak.Blockwise(64, 64))
+            )
+
+        shape = jax.ShapeDtypeStruct((n, 2), jnp.float32)
+        program = jax.jit(jax.grad(value)).lower(shape).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    assert used(4096) - used(2048) < 2**20  # all scores would be 64 and 16 MiB
+
+
+def test_decoding_with_a_cache_equals_the_full_pass():
+    prior = ak.PerHead(ScoreFunction(lambda s, i, j, h: s * (1 + h) - 0.3 * (i - j), heads=2))
+    module = ak.MultiheadAttention(2, 4, prior=prior, key=jax.random.PRNGKey(0))
+    x = jax.random.normal(jax.random.PRNGKey(1), (6, 4))
+    whole = module(x, x, x, prior=ak.Causal())
+    cache, rows = module.cache(8), []
+    for part in (x[:3], x[3:4], x[4:]):
+        out, cache = module.step(part, cache)
+        rows.append(out)
+    np.testing.assert_allclose(np.concatenate(rows), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_a_function_that_computes_the_same_compiles_nothing(programs):
+    q, k, v = (jnp.asarray(array, jnp.float32) for array in (Q, K, V))
+    counts = []
+    for scale in (2.0, 2.0, 3.0):
+        programs.clear()
+        prior = ScoreFunction(lambda s, i, j, h, scale=scale: scale * s)
+        ak.attend(q, k, v, kernel=ak.DotProduct(), prior=prior, method=ak.Blockwise(4, 4))
+        counts.append(len(programs))
+    assert counts == [1, 0, 1]
+
+
+FUNCTION = ScoreFunction(lambda s, i, j, h: s)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(
+            ({"prior": FUNCTION, "method": method, "kernel": kernel}, "got ScoreFunction")
+            for method, kernel in (
+                (ak.Sorted(), ak.Laplace(1.0)),
+                (ak.Linear(), ak.EluFeatures()),
+                (ak.Fused(platform="cuda"), ak.Gaussian(1.0)),
+                (ak.Fourier(), ak.Gaussian(1.0)),
+            )
+        ),
+        ({"prior": ScoreFunction(lambda s, i, j, h: s, heads=3)}, "3 heads goes into ak.PerHead"),
+        ({"prior": ScoreFunction(lambda s, i, j, h: s[None])}, r"function must .*shape \(1,\)"),
+    ],
+)
+def test_what_is_refused(options, message):
+    x = np.ones((3, 1), np.float32)
+    with pytest.raises(ValueError, match=message):
+        ak.attend(x, x, x, **{"kernel": ak.DotProduct(), "method": ak.Dense()} | options)
+
+
+def test_a_product_has_one_score_function_and_no_log_prior():
+    with pytest.raises(ValueError, match=r"must not both have a score function.*g\(f\(s"):
+        FUNCTION * ak.Causal() * FUNCTION
+    with pytest.raises(ValueError, match=r"no log π\(i, j\).*ak\.attend"):
+        FUNCTION.pairwise(jnp.arange(2), jnp.arange(2))
