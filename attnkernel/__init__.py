@@ -29,6 +29,7 @@ from .attention import (
     attend as attend,
     attention_weights as attention_weights,
     select_method as select_method,
+    softmax_state as softmax_state,
 )
 from .families import Binomial as Binomial, Gamma as Gamma, Poisson as Poisson
 from .fitting import (

@@ -18,12 +18,29 @@ from .host_arrays import index_on_host, is_concrete
 
 MAX_MERGED_SHARE = 0.01  # of the distinct numbers of a column, by rounding
 MAX_CLUSTER_GAP_STEPS = 1e3  # of the narrower dtype, between neighbours of a cluster
+PRECISIONS = ("default", "high", "highest")  # of products on accelerators, as JAX names them
 MAX_CHECKED_STEPS = 1e5  # of the narrower dtype, over the range of a cluster
 
 
-def precise_matmul(a: Array, b: Array) -> Array:
-    """Returns the matrix product in the full precision of its dtype, on any device."""
-    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+def precise_matmul(a: Array, b: Array, precision: str | None = None) -> Array:
+    """Returns the matrix product in the full precision of its dtype, on any device.
+
+    `precision`: "default" or "high", to take less. None: "highest".
+    """
+    return jnp.matmul(a, b, precision=precision or "highest")
+
+
+def as_precision(name: str, precision: Any) -> str | None:
+    """Returns the precision of a product, a `jax.lax.Precision` or its name, as a name or None."""
+    if precision is None:
+        return None
+    given = precision.name.lower() if isinstance(precision, jax.lax.Precision) else precision
+    if not isinstance(given, str) or given not in PRECISIONS:
+        raise ValueError(
+            f"{name} must be a jax.lax.Precision, or one of {', '.join(map(repr, PRECISIONS))}; "
+            f"got {value_text(precision)}."
+        )
+    return given
 
 
 def inverse_or_zero(numbers: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -6,3 +6,4 @@ from ._local_fit import ExtrapolationWarning as ExtrapolationWarning, LocalFit a
 from ._local_likelihood import LikelihoodFit as LikelihoodFit
 from ._local_quantile import QuantileFit as QuantileFit
 from ._per_head import PerHead as PerHead
+from ._softmax_state import softmax_state as softmax_state

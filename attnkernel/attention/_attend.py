@@ -99,8 +99,24 @@ def attend(
     left_out = ak.attend(x, x, x, kernel=ak.Gaussian(0.3), prior=ak.priors.ExcludeSelf())
     ```
     """
-    require_instance("method", method, Method, "ak.Auto() or ak.Blockwise()")
     require_bool("return_log_mass", return_log_mass)
+    dtype, parts, arrays = check_call(q, k, v, kernel, prior, rule, method)
+    value, log_mass = jit_if_pure(_attend_over_batch, parts, *arrays)
+    if return_log_mass:
+        return value.astype(dtype), log_mass.astype(dtype)
+    return value.astype(dtype)
+
+
+def check_call(
+    q: Any, k: Any, v: Any, kernel: Any, prior: Any, rule: Any, method: Any
+) -> tuple[Any, tuple[Method, int | None, KernelPriorRule], list[Array]]:
+    """Returns the dtype of q, the parts of a call, and its arrays in the dtype of the sum.
+
+    The parts are the resolved method, its batch size, and (kernel, prior, rule).
+
+    **Raises:** `ValueError` if an argument does not fit, or the method refuses.
+    """
+    require_instance("method", method, Method, "ak.Auto() or ak.Blockwise()")
     arrays, task = check_arguments(q, k, v, kernel, prior, rule)
     for name, array in zip("qkv", arrays, strict=True):
         require_finite(name, array)
@@ -108,12 +124,7 @@ def attend(
         raise ValueError(f"{type(method).__name__} cannot evaluate this: {reason}")
     dtype, method = arrays[0].dtype, method.resolve(task)
     parts, *arrays = vary_alike(_cast_floating_arrays(((kernel, prior, rule), *arrays), task.dtype))
-    value, log_mass = jit_if_pure(
-        _attend_over_batch, (method, method.batch_size(task), parts), *arrays
-    )
-    if return_log_mass:
-        return value.astype(dtype), log_mass.astype(dtype)
-    return value.astype(dtype)
+    return dtype, (method, method.batch_size(task), parts), arrays
 
 
 def attention_weights(
@@ -157,10 +168,6 @@ def _attend_over_batch(
 
     Both are NaN for a query that is not finite.
     """
-    kernel, prior, rule = parts
-    if prior is not None and not has_heads(prior):
-        task = task_of(q, k, v, *map(first_head, parts))
-        parts = kernel, method.precomputed_prior(prior, task), rule
 
     def of_member(parts: KernelPriorRule, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
         kernel, prior, rule = parts
@@ -169,7 +176,19 @@ def _attend_over_batch(
         state = method.softmax_state(q, k, v, kernel, prior, rule)
         return _value_and_log_mass(state, valid)
 
+    parts = with_shared_prior(method, parts, q, k, v)
     return map_batch(of_member, batch_size, parts, q, k, v)
+
+
+def with_shared_prior(
+    method: Method, parts: KernelPriorRule, q: Array, k: Array, v: Array
+) -> KernelPriorRule:
+    """Returns the parts; what all members of the batch share of the prior is computed once."""
+    kernel, prior, rule = parts
+    if prior is None or has_heads(prior):
+        return parts
+    task = task_of(q, k, v, *map(first_head, parts))
+    return kernel, method.precomputed_prior(prior, task), rule
 
 
 def _weights_over_batch(

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_real_array, precise_matmul, require_finite
+from .._core.arrays import as_precision, as_real_array, precise_matmul, require_finite
 from .._core.mesh_axes import vary_alike
 from .._core.parameter_arguments import Number, fixed, real
 from .._core.parameters import Parameter, described
@@ -37,7 +37,14 @@ class DotProduct(Kernel):
 
     $$ \log K(q, k) = c\, q \cdot k, \qquad q, k \in \mathbb{R}^d $$
 
-    **Arguments:** `scale`: c. trained if it is given. Default None: fixed at $1/\sqrt d$.
+    **Arguments:**
+
+    - `scale`: c, trained if it is given. Default None: fixed at $1/\sqrt d$.
+    - `precision`: of the products on accelerators, a `jax.lax.Precision` or its name: "default",
+      the fastest, "high" or "highest". Default None: "highest". That of weights and values is
+      `precision` of the method.
+
+    **Raises:** `ValueError` if `precision` is another.
 
     **Source:** Vaswani et al., *Attention is all you need* (2017).
 
@@ -50,10 +57,17 @@ class DotProduct(Kernel):
     """
 
     scale_parameter: Parameter | None
+    precision: str | None = eqx.field(static=True)
     __pdoc__ = described
 
-    def __init__(self, scale: Number | None = None):
+    def __init__(
+        self,
+        scale: Number | None = None,
+        *,
+        precision: str | jax.lax.Precision | None = None,
+    ):
         self.scale_parameter = None if scale is None else real("scale", scale)
+        self.precision = as_precision("precision", precision)
 
     @property
     def scale(self) -> float | Float[Array, "..."] | None:
@@ -69,7 +83,7 @@ class DotProduct(Kernel):
         self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
     ) -> Float[Array, "queries keys"]:
         scale = 1.0 / math.sqrt(q.shape[1]) if self.scale is None else self.scale
-        return precise_matmul(q * scale, k.T)
+        return precise_matmul(q * scale, k.T, self.precision)
 
 
 class Polynomial(Kernel):

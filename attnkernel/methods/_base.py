@@ -101,6 +101,23 @@ class Method(eqx.Module):
         """
         raise NotImplementedError
 
+    @property
+    def has_row_maximum(self) -> bool:
+        """Whether it finds the highest log-weight of each query, `row_maximum`."""
+        return type(self).row_maximum is not Method.row_maximum
+
+    def row_maximum(
+        self,
+        q: Float[Array, "queries dim"],
+        k: Float[Array, "keys dim"],
+        kernel: Kernel,
+        prior: Prior | None,
+        rule: Rule,
+    ) -> Float[Array, " queries"]:
+        """The highest log-weight of each query, -inf without keys; optional. No rule of sparse
+        weights."""
+        raise NotImplementedError
+
     @abc.abstractmethod
     def softmax_state(
         self,

@@ -10,6 +10,7 @@ are plain sums over blocks, and what JAX derives from them is what is wanted, be
 T/Z and L + log Z do not depend on L.
 """
 
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -17,9 +18,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._core.arrays import precise_matmul
+from .._core.arrays import as_precision, precise_matmul
 from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
+from .._core.parameters import described
 from .._core.symbolic_sizes import is_at_most
 from .._core.tuning import MAX_BLOCK_ROWS, MAX_BLOCK_ROWS_TABULATED, MIN_PAIRS_OF_SINGLE_MEMBER
 from .._core.validation import as_integer
@@ -43,7 +45,7 @@ from ._blocks import (
     split_numbers,
     sums_have_headroom,
 )
-from ._entmax import thresholds
+from ._entmax import row_maxima, thresholds
 from ._softmax_state import SoftmaxState, finite_shift
 
 RAISE, ADD, DONE = range(3)  # stages of the addition of a block
@@ -71,16 +73,27 @@ class Blockwise(Method):
     ```
 
     **Arguments:** `block_q`, `block_k`: $b_q$, $b_k$. Default: chosen from the shapes.
+    `precision`: of the products of weights and values on accelerators, as for `Dense`.
     """
 
-    block_q: int | None = eqx.field(default=None, static=True)
-    block_k: int | None = eqx.field(default=None, static=True)
+    block_q: int | None = eqx.field(static=True)
+    block_k: int | None = eqx.field(static=True)
+    precision: str | None = eqx.field(static=True)
+    __pdoc__ = described
 
-    def __check_init__(self):
-        for name in ("block_q", "block_k"):
-            size = getattr(self, name)
+    def __init__(
+        self,
+        block_q: int | None = None,
+        block_k: int | None = None,
+        *,
+        precision: str | jax.lax.Precision | None = None,
+    ):
+        hint = "Or None: it is then chosen from the shapes."
+        for name, size in (("block_q", block_q), ("block_k", block_k)):
             if size is not None:
-                as_integer(name, size, 1, "Or None: it is then chosen from the shapes.")
+                as_integer(name, size, 1, hint)
+        self.block_q, self.block_k = block_q, block_k
+        self.precision = as_precision("precision", precision)
 
     def unsupported_reason(self, task: Task) -> str | None:
         return None
@@ -104,7 +117,7 @@ class Blockwise(Method):
         if queries == 0 or keys == 0:
             state = SoftmaxState.from_log_weights(jnp.zeros((queries, keys), q.dtype), v)
         elif self.block_k is None and query_blocks.takes_all_keys(task):
-            return query_blocks.softmax_state(q, k, v, kernel, rule, self.block_q)
+            return query_blocks.softmax_state(q, k, v, kernel, rule, self.block_q, self.precision)
         else:
             # the mass is the sum of the values 1
             values = jnp.concatenate([v, jnp.ones((keys, 1), v.dtype)], axis=1)
@@ -112,9 +125,24 @@ class Blockwise(Method):
             parts = kernel, self.precomputed_prior(prior, task), rule
             threshold = None if rule.entmax_exponent is None else thresholds(q, k, parts, sizes)
             of_queries = q[:, :0] if threshold is None else threshold[:, None]
-            shift, sums = _sums(q, k, values, of_queries, parts, sizes, unmaterialised_sizes)
+            sizes_and_precision = sizes, unmaterialised_sizes, self.precision
+            shift, sums = _sums(q, k, values, of_queries, parts, *sizes_and_precision)
             state = SoftmaxState(shift, sums[:, -1], sums[:, :-1]).shifted(threshold)
         return state.with_sink(rule.log_sink())
+
+    def row_maximum(
+        self,
+        q: Float[Array, "queries dim"],
+        k: Float[Array, "keys dim"],
+        kernel: Kernel,
+        prior: Prior | None,
+        rule: Rule,
+    ) -> Float[Array, " queries"]:
+        if len(q) == 0 or len(k) == 0:
+            return jnp.full(len(q), -jnp.inf, q.dtype)
+        task = Task(kernel, prior, rule, len(q), len(k), q.shape[1], 0, q.dtype)
+        parts = kernel, self.precomputed_prior(prior, task), rule
+        return row_maxima(q, k, parts, self._block_sizes(task)[0])
 
     def precomputed_prior(self, prior: Prior | None, task: Task) -> Prior | None:
         sizes, unmaterialised_sizes = self._block_sizes(task)
@@ -153,12 +181,14 @@ def _sums(
     parts: Parts,
     sizes: tuple[int, int],
     unmaterialised_sizes: tuple[int, int] | None = None,
+    precision: str | None = None,
 ) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
     """Returns L = log Z and Σ exp(s − L) v of each query; both are 0 if it sees no key.
 
     `values`: v, its last column 1. `thresholds`: a column of those of entmax, or no column.
     `parts`: the kernel, prior and rule. `sizes`: (queries, keys) of a block;
-    `unmaterialised_sizes`: if given, used instead, and no weight is stored.
+    `unmaterialised_sizes`: if given, used instead, and no weight is stored. `precision`: of the
+    products of weights and values.
     """
     sizes = sizes if unmaterialised_sizes is None else unmaterialised_sizes
     rows, columns = split_blocks(q, thresholds, sizes[0]), split_blocks(k, values, sizes[1])
@@ -190,13 +220,12 @@ def _sums(
                 scores = block_log_weights(row, column, parts, k.shape[0])
                 new = jnp.maximum(shift, jnp.max(scores, axis=1))
                 kept = jnp.exp(shift - finite_shift(new))
-                more = _weighted_sums(scores, new, column.values)
+                more = _weighted_sums(scores, new, column.values, precision)
                 return vary_alike(jnp.array(DONE), shift), new, sums * kept[:, None] + more
 
             def added(shift: Array, sums: Array) -> tuple[Array, Array, Array]:
-                more = _weighted_sums(
-                    block_log_weights(row, column, parts, k.shape[0]), shift, column.values
-                )
+                scores = block_log_weights(row, column, parts, k.shape[0])
+                more = _weighted_sums(scores, shift, column.values, precision)
                 fits = ~any_in_batch(~sums_have_headroom(more))
                 return jnp.where(fits, DONE, RAISE), shift, jnp.where(fits, sums + more, sums)
 
@@ -231,9 +260,16 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[Array
     out = _sums(*primals)
 
     def sums(
-        q: Array, k: Array, values: Array, thresholds: Array, parts: Parts, sizes: Any, _: Any
+        q: Array,
+        k: Array,
+        values: Array,
+        thresholds: Array,
+        parts: Parts,
+        sizes: Any,
+        _: Any,
+        precision: str | None,
     ) -> Array:
-        return sums_at_shift(q, k, values, thresholds, parts, sizes, out[0])
+        return sums_at_shift(q, k, values, thresholds, parts, sizes, out[0], precision)
 
     return out, (None, jvp_with_constants(sums, primals, tangents))
 
@@ -246,6 +282,7 @@ def sums_at_shift(
     parts: Parts,
     sizes: tuple[int, int],
     shift: Float[Array, " queries"],
+    precision: str | None = None,
 ) -> Float[Array, "queries width"]:
     """Returns Σ exp(s − shift) v of each query, by checkpointed scans; arguments as in `_sums`."""
     rows, columns = split_blocks(q, thresholds, sizes[0]), split_blocks(k, values, sizes[1])
@@ -256,7 +293,7 @@ def sums_at_shift(
 
     def add(row: Block, column: Block, shift: Array, sums: Array) -> Array:
         scores = block_log_weights(row, column, parts, k.shape[0])
-        return sums + _weighted_sums(scores, shift, column.values)
+        return sums + _weighted_sums(scores, shift, column.values, precision)
 
     # rows of padding weigh nothing
     shifts = split_numbers(shift, sizes[0], jnp.finfo(shift.dtype).max)
@@ -264,35 +301,41 @@ def sums_at_shift(
     return fold_blocks(rows, columns, shifts, start, parts, needs, add)[: q.shape[0]]
 
 
-def _weighted_sums(scores: Array, shift: Array, values: Array) -> Float[Array, "rows width"]:
+def _weighted_sums(
+    scores: Array, shift: Array, values: Array, precision: str | None
+) -> Float[Array, "rows width"]:
     """Returns Σ exp(s − shift) v for a block; `values` has a column per key, its last row is 1."""
     weights = jnp.exp(scores - finite_shift(shift)[:, None])
     if len(values) <= 2:
-        return _weights_times_values(weights, values)
+        return _weights_times_values(weights, values, precision)
     # the mass is a sum: a matrix product with one column more than 2ⁿ is much slower
     mass = jnp.sum(weights, axis=1, keepdims=True)
-    return jnp.concatenate([_weights_times_values(weights, values[:-1]), mass], axis=1)
+    total = _weights_times_values(weights, values[:-1], precision)
+    return jnp.concatenate([total, mass], axis=1)
 
 
-@jax.custom_jvp
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _weights_times_values(
-    weights: Float[Array, "rows columns"], values: Float[Array, "width columns"]
+    weights: Float[Array, "rows columns"],
+    values: Float[Array, "width columns"],
+    precision: str | None,
 ) -> Float[Array, "rows width"]:
-    """Returns weights @ values.T, at full precision."""
+    """Returns weights @ values.T, at this precision."""
     # the right factor is wide, and so is its cotangent: XLA on CPU is slow with tall ones
     wide = jax.lax.optimization_barrier(values)
-    return precise_matmul(weights, wide.T)
+    return precise_matmul(weights, wide.T, precision)
 
 
 @_weights_times_values.defjvp
-def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+def _(
+    precision: str | None, primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
     """Returns weights @ values.T and its tangent."""
     (weights, values), (of_weights, of_values) = primals, tangents
-    out = _weights_times_values(weights, values)
+    out = _weights_times_values(weights, values, precision)
+    along_values = _weights_times_values(weights, of_values, precision)
     if len(values) > 2:
-        return out, _weights_times_values(of_weights, values) + _weights_times_values(
-            weights, of_values
-        )
+        return out, _weights_times_values(of_weights, values, precision) + along_values
     # one column at a time, so that the cotangent of the weights is no matrix product
     few = [jnp.sum(of_weights * value[None, :], axis=1) for value in values]
-    return out, jnp.stack(few, axis=1) + _weights_times_values(weights, of_values)
+    return out, jnp.stack(few, axis=1) + along_values

@@ -1,8 +1,12 @@
 """The readable reference: all scores at once, in O(queries × keys) memory."""
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._core.arrays import as_precision
+from .._core.parameters import described
 from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import Rule
@@ -18,11 +22,23 @@ class Dense(Method):
 
     Takes any kernel, prior and rule. O(nm) time and memory.
 
+    **Arguments:** `precision`: of the products of weights and values on accelerators, a
+    `jax.lax.Precision` or its name: "default", the fastest, "high" or "highest". Default None:
+    "highest". That of queries and keys is `precision` of `ak.DotProduct`.
+
+    **Raises:** `ValueError` if `precision` is another.
+
     ```python
     x = jnp.linspace(0.0, 1.0, 5)[:, None]
     assert ak.attend(x, x, x, kernel=ak.Gaussian(0.3), method=ak.Dense()).shape == (5, 1)
     ```
     """
+
+    precision: str | None = eqx.field(static=True)
+    __pdoc__ = described
+
+    def __init__(self, *, precision: str | jax.lax.Precision | None = None):
+        self.precision = as_precision("precision", precision)
 
     def unsupported_reason(self, task: Task) -> str | None:
         return None
@@ -41,10 +57,21 @@ class Dense(Method):
     ) -> SoftmaxState:
         log_weights, threshold = _log_weights(q, k, kernel, prior, rule)
         return (
-            SoftmaxState.from_log_weights(log_weights, v)
+            SoftmaxState.from_log_weights(log_weights, v, self.precision)
             .shifted(threshold)
             .with_sink(rule.log_sink())
         )
+
+    def row_maximum(
+        self,
+        q: Float[Array, "queries dim"],
+        k: Float[Array, "keys dim"],
+        kernel: Kernel,
+        prior: Prior | None,
+        rule: Rule,
+    ) -> Float[Array, " queries"]:
+        log_weights, _ = _log_weights(q, k, kernel, prior, rule)
+        return jnp.max(log_weights, axis=1, initial=-jnp.inf)
 
 
 def dense_weights(

@@ -32,18 +32,7 @@ def thresholds(
 
     `parts`: the kernel, prior and rule. `sizes`: the number of queries and of keys of a block.
     """
-    rows, columns = split_blocks(q, q[:, :0], sizes[0]), split_blocks(k, k[:, :0], sizes[1])
-
-    def needs(bound: Array, _: Array, highest: Array) -> Bool[Array, ""]:
-        return ~(bound <= jnp.min(highest))
-
-    def add(row: Block, column: Block, _: Array, highest: Array) -> Array:
-        scores = block_log_weights(row, column, parts, k.shape[0])
-        return jnp.maximum(highest, jnp.max(scores, axis=1))
-
-    lowest = jnp.full(sizes[0], -jnp.inf, q.dtype)
-    unused = jnp.zeros((rows.low.shape[0], sizes[0]), q.dtype)
-    highest = fold_blocks(rows, columns, unused, lowest, parts, needs, add)[: q.shape[0]]
+    highest = row_maxima(q, k, parts, sizes)
     assert parts[2].entmax_exponent is not None
     return find_threshold(
         lambda threshold: _sums(q, k, threshold, parts, sizes), highest, parts[2].entmax_exponent
@@ -60,6 +49,27 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
     slope = jvp_with_constants(lambda *primals: sums(*primals)[0], primals, tangents)
     return threshold, threshold_tangent(sums(*primals), slope)
+
+
+def row_maxima(
+    q: Float[Array, "queries dim"],
+    k: Float[Array, "keys dim"],
+    parts: Parts,
+    sizes: tuple[int, int],
+) -> Float[Array, " queries"]:
+    """Returns the highest scaled score of each query, log π included; -inf if it sees no key."""
+    rows, columns = split_blocks(q, q[:, :0], sizes[0]), split_blocks(k, k[:, :0], sizes[1])
+
+    def needs(bound: Array, _: Array, highest: Array) -> Bool[Array, ""]:
+        return ~(bound <= jnp.min(highest))
+
+    def add(row: Block, column: Block, _: Array, highest: Array) -> Array:
+        scores = block_log_weights(row, column, parts, k.shape[0])
+        return jnp.maximum(highest, jnp.max(scores, axis=1))
+
+    lowest = jnp.full(sizes[0], -jnp.inf, q.dtype)
+    unused = jnp.zeros((rows.low.shape[0], sizes[0]), q.dtype)
+    return fold_blocks(rows, columns, unused, lowest, parts, needs, add)[: q.shape[0]]
 
 
 def _sums(

@@ -34,11 +34,12 @@ def softmax_state(
     kernel: Kernel,
     rule: Rule,
     block_q: int | None,
+    precision: str | None,
 ) -> SoftmaxState:
     """Returns the state of all keys, for every query. Derivatives recompute the blocks.
 
     `block_q`: the number of queries of a block; None: as many as have at most `MAX_DENSE_PAIRS`
-    pairs.
+    pairs. `precision`: as of `Dense`.
     """
     queries, dim = q.shape
     size = block_q or even_block_size(queries, MAX_DENSE_PAIRS // k.shape[0])
@@ -47,7 +48,8 @@ def softmax_state(
     def of_block(q: Float[Array, "size dim"]) -> SoftmaxState:
         # twice transposed, so that their cotangents are wide: XLA on CPU is slow with tall products
         wide_k, wide_v = jax.lax.optimization_barrier((k.T, v.T))
-        return Dense().softmax_state(q, wide_k.T, wide_v.T, kernel, None, rule)
+        dense = Dense(precision=precision)
+        return dense.softmax_state(q, wide_k.T, wide_v.T, kernel, None, rule)
 
     state = jax.lax.map(of_block, pad_rows(q, size).reshape(-(-queries // size), size, dim))
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:queries], state)

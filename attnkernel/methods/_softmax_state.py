@@ -21,8 +21,8 @@ class SoftmaxState(eqx.Module):
     log Z, is valid too: the results T/Z and m + log Z do not depend on it. m is constant to
     differentiation.
 
-    **Arguments:** `maximum`: m, shape (queries,). `mass`: Z, shape (queries,). `total`: T, shape
-    (queries, dim_v).
+    **Arguments:** `maximum`: m, shape (*batch, queries). `mass`: Z, of the same shape. `total`: T,
+    shape (*batch, queries, dim_v). `ak.softmax_state` returns them.
 
     ```python
     scores, v = jnp.zeros((2, 4)), jnp.arange(4.0)[:, None]
@@ -32,37 +32,49 @@ class SoftmaxState(eqx.Module):
     ```
     """
 
-    maximum: Float[Array, " queries"]
-    mass: Float[Array, " queries"]
-    total: Float[Array, "queries dim_v"]
+    maximum: Float[Array, "*batch queries"]
+    mass: Float[Array, "*batch queries"]
+    total: Float[Array, "*batch queries dim_v"]
 
     @classmethod
     def from_log_weights(
-        cls, log_weights: Float[Array, "queries keys"], v: Float[Array, "keys dim_v"]
+        cls,
+        log_weights: Float[Array, "queries keys"],
+        v: Float[Array, "keys dim_v"],
+        precision: str | None = None,
     ) -> "SoftmaxState":
-        """The state of one set of keys."""
-        maximum = finite_shift(jnp.max(log_weights, axis=1, initial=-jnp.inf))
-        weights = jnp.exp(log_weights - maximum[:, None])
-        total = precise_matmul(weights, v)
-        return cls(maximum, jnp.sum(weights, axis=1), total)
+        """The state of one set of keys; `precision`: as of `ak.Dense`."""
+        maximum = finite_shift(jnp.max(log_weights, axis=-1, initial=-jnp.inf))
+        weights = jnp.exp(log_weights - maximum[..., None])
+        total = precise_matmul(weights, v, precision)
+        return cls(maximum, jnp.sum(weights, axis=-1), total)
 
     @classmethod
-    def from_sink(cls, log_mass: Float[Array, ""], queries: int, dim_v: int) -> "SoftmaxState":
-        """The state of one pseudo-key of value 0 and the given log-mass; of no key at -inf."""
-        dtype = log_mass.dtype
-        maximum = jnp.broadcast_to(finite_shift(log_mass), (queries,))
-        return cls(maximum, jnp.exp(log_mass - maximum), jnp.zeros((queries, dim_v), dtype))
+    def from_sink(cls, log_mass: Float[Array, "*heads"], *shape: int) -> "SoftmaxState":
+        """The state of one pseudo-key of value 0 and the given log-mass; of no key at -inf.
 
-    def shifted(self, shift: Float[Array, " queries"] | None) -> "SoftmaxState":
+        `shape`: (*batch, queries, dim_v), whose batch axes end with those of heads.
+        """
+        log_mass = jnp.broadcast_to(log_mass[..., None], shape[:-1])
+        maximum = finite_shift(log_mass)
+        return cls(maximum, jnp.exp(log_mass - maximum), jnp.zeros(shape, log_mass.dtype))
+
+    def shifted(self, shift: Float[Array, "*batch queries"] | None) -> "SoftmaxState":
         """The state with `shift` added to every log-weight of a query; None adds nothing."""
         return self if shift is None else SoftmaxState(self.maximum + shift, self.mass, self.total)
 
-    def with_sink(self, log_mass: Float[Array, ""] | None) -> "SoftmaxState":
+    def with_sink(self, log_mass: Float[Array, "*heads"] | None) -> "SoftmaxState":
         """The state with a sink of this log-mass merged in; None: the state itself."""
         if log_mass is None:
             return self
         sink = SoftmaxState.from_sink(log_mass.astype(self.total.dtype), *self.total.shape)
         return self.merge(sink)
+
+    def relative_to(self, maximum: Float[Array, "*batch queries"]) -> "SoftmaxState":
+        """The same state, its sums relative to another m; at -inf, of a query without keys, 0."""
+        maximum = finite_shift(maximum)
+        scale = jnp.exp(jnp.where(self.mass != 0, self.maximum - maximum, -jnp.inf))
+        return SoftmaxState(maximum, self.mass * scale, self.total * scale[..., None])
 
     def merge(self, other: "SoftmaxState") -> "SoftmaxState":
         """The state of the union of two disjoint sets of keys."""
@@ -70,33 +82,22 @@ class SoftmaxState(eqx.Module):
             jnp.where(self.mass != 0, self.maximum, -jnp.inf),
             jnp.where(other.mass != 0, other.maximum, -jnp.inf),
         )
-        maximum = finite_shift(maximum)
-
-        def scale(part: "SoftmaxState") -> Float[Array, " queries"]:
-            return jnp.exp(jnp.where(part.mass != 0, part.maximum - maximum, -jnp.inf))
-
-        ours, theirs = scale(self), scale(other)
-        return SoftmaxState(
-            maximum,
-            self.mass * ours + other.mass * theirs,
-            self.total * ours[:, None] + other.total * theirs[:, None],
-        )
+        ours, theirs = self.relative_to(maximum), other.relative_to(maximum)
+        return SoftmaxState(ours.maximum, ours.mass + theirs.mass, ours.total + theirs.total)
 
     def merge_over_axis(self, axis: str) -> "SoftmaxState":
         """The state of the union of the sets of all devices along an axis of a mesh."""
         highest = jnp.where(self.mass != 0, jax.lax.stop_gradient(self.maximum), -jnp.inf)
-        maximum = finite_shift(jax.lax.pmax(highest, axis))
-        scale = jnp.exp(jnp.where(self.mass != 0, self.maximum - maximum, -jnp.inf))
-        sums = self.mass * scale, self.total * scale[:, None]
-        return SoftmaxState(maximum, *jax.lax.psum(sums, axis))
+        part = self.relative_to(jax.lax.pmax(highest, axis))
+        return SoftmaxState(part.maximum, *jax.lax.psum((part.mass, part.total), axis))
 
     @property
-    def value(self) -> Float[Array, "queries dim_v"]:
+    def value(self) -> Float[Array, "*batch queries dim_v"]:
         """$\\sum_i w_i v_i / \\sum_i w_i$; 0 if no key has weight."""
-        return self.total / jnp.where(self.mass != 0, self.mass, 1.0)[:, None]
+        return self.total / jnp.where(self.mass != 0, self.mass, 1.0)[..., None]
 
     @property
-    def log_mass(self) -> Float[Array, " queries"]:
+    def log_mass(self) -> Float[Array, "*batch queries"]:
         """$\\log \\sum_i w_i$; -inf if no key has weight."""
         some = self.mass != 0
         return jnp.where(some, self.maximum + jnp.log(jnp.where(some, self.mass, 1.0)), -jnp.inf)
