@@ -8,6 +8,7 @@ from .benchmarks.attention import BenchAttention
 from .benchmarks.gcv import BenchGCV
 from .benchmarks.gpu import BenchGPU
 from .benchmarks.latency import BenchLatency
+from .benchmarks.masks import BenchMasks
 from .benchmarks.memory import BenchMemory
 from .benchmarks.million import Million
 from .benchmarks.modules import BenchModules
@@ -48,6 +49,7 @@ AnyStudy = Annotated[
     | BenchGCV
     | BenchGPU
     | BenchLatency
+    | BenchMasks
     | BenchMemory
     | BenchModules
     | BenchRecurrent

@@ -1,0 +1,170 @@
+r"""How much of the time of full attention a mask takes, against its share of the blocks of pairs.
+
+q, k, v ∈ ℝ^{heads × T × d}, standard normal. Masks and score functions are those of the examples of
+flex attention (Dong et al., 2024). A block is skipped if its mask excludes all of its pairs; the
+predicted time is that of full attention, in the same blocks, times the share of the other blocks.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Array, PRNGKeyArray
+
+import attnkernel as ak
+
+from ..config_fields import Name
+from .attention_contenders import draw_arrays
+from .benchmark import Benchmark, Results
+from .driver import Case, Contender, Unavailable, agree, compiled
+from .reports import target
+
+OURS, FULL, JAX_NN = "masked", "full", "jax.nn"
+Tokens = Annotated[int, pydantic.Field(ge=64, le=1_000_000)]
+Example = Literal[
+    "causal",
+    "sliding window",
+    "prefix",
+    "documents",
+    "causal documents",
+    "ALiBi",
+    "soft cap",
+    "neighbourhood",
+    "tiled neighbourhood",
+    "dilated window",
+]
+
+
+class BenchMasks(Benchmark):
+    """Seconds of each mask, of full attention, and of jax.nn with the mask as an array."""
+
+    study: Literal["bench_masks"]
+    name: Name = "bench_masks"
+    examples: Annotated[list[Example], pydantic.Field(min_length=1)] = ["causal", "sliding window"]
+    length: Tokens = pydantic.Field(default=4096, description="T, a square number")
+    block: Annotated[int, pydantic.Field(ge=1, le=4096)] = pydantic.Field(
+        default=512, description="queries, and keys, of a block"
+    )
+    heads: Annotated[int, pydantic.Field(ge=1, le=1000)] = 8
+    dim: Annotated[int, pydantic.Field(ge=1, le=1000)] = 64
+    looks: ClassVar = {
+        OURS: {"color": ak.plot.BLUE, "marker": "o"},
+        FULL: {"color": ak.plot.GREEN, "marker": "D"},
+        JAX_NN: {"color": ak.plot.ORANGE, "marker": "^"},
+    }
+
+    @pydantic.field_validator("length")
+    @classmethod
+    def _is_square(cls, length: int) -> int:
+        if math.isqrt(length) ** 2 != length:
+            raise ValueError(f"must be a square number, such as 4096; got {length}")
+        return length
+
+    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
+        return [functools.partial(self._make_case, example) for example in self.examples]
+
+    def _make_case(self, example: str) -> Case:
+        """Returns the `Case` that times one example."""
+        arrays = draw_arrays(self.heads, self.length, self.dim, self.seed)[:3]
+        prior = prior_of(example, self.length, self.heads)
+        method = ak.Blockwise(self.block, self.block)
+
+        def ours(prior: Any) -> Contender:
+            def attend(q: Array, k: Array, v: Array) -> Array:
+                return ak.attend(q, k, v, kernel=ak.DotProduct(), prior=prior, method=method)
+
+            return compiled(attend, *arrays)[0]
+
+        def jax_nn() -> Contender:
+            if not isinstance(prior, ak.Mask):
+                raise Unavailable("it takes a mask as an array; this is a bias or a score function")
+            mask = _dense_mask(prior, self.length)
+
+            def attend(q: Array, k: Array, v: Array) -> Array:
+                tokens_first = (a.swapaxes(0, 1) for a in (q, k, v))
+                out = jax.nn.dot_product_attention(*tokens_first, mask=mask[None])
+                return out.swapaxes(0, 1)
+
+            return compiled(attend, *arrays)[0]
+
+        def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+            same = agree(OURS, 1e-4, (OURS, JAX_NN))(results, row)
+            share = share_of_blocks(prior, self.length, self.block)
+            times = row["median"][OURS] / (share * row["median"][FULL])
+            return {**same, "blocks": share, "times_predicted": times}
+
+        contenders = {
+            OURS: lambda: ours(prior),
+            FULL: lambda: ours(None),
+            JAX_NN: jax_nn,
+        }
+        return Case({"example": example}, example, contenders, check)
+
+    def columns(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """The share of blocks that are not skipped, and the time over that predicted by it."""
+        return {"blocks": f"{row['blocks']:.0%}", "× predicted": f"{row['times_predicted']:.2f}"}
+
+    def targets(self, results: Results) -> list[dict[str, Any]]:
+        times = {row["label"]: row["times_predicted"] for row in results.table}
+        return [target("times that the share of blocks predicts", 1.3, times, at_most=True)]
+
+
+def prior_of(example: str, length: int, heads: int) -> Any:
+    """Returns the prior of an example: distances are a share of `length`, the number of tokens."""
+    near, side = length // 16, math.isqrt(length)
+    documents = np.random.default_rng(0).multinomial(length, np.full(8, 1 / 8))
+    tile, reach = max(1, side // 8), max(1, side // 10)
+
+    def neighbourhood(place: Callable[[Array], tuple[Array, Array]]) -> ak.Mask:
+        """Returns the mask of keys within reach of a query on a square of tokens."""
+
+        def is_near(i: Array, j: Array) -> Array:
+            pairs = zip(place(i), place(j), strict=True)
+            near = [jnp.abs(jnp.clip(a, reach, side - 1 - reach) - b) <= reach for a, b in pairs]
+            return near[0] & near[1]
+
+        return ak.priors.Where(is_near)
+
+    def by_rows(i: Array) -> tuple[Array, Array]:
+        return i // side, i % side
+
+    def by_tiles(i: Array) -> tuple[Array, Array]:
+        number, within = i // tile**2, i % tile**2
+        across = side // tile
+        return number // across * tile + within // tile, number % across * tile + within % tile
+
+    def capped(score: Array, i: Array, j: Array, h: Array) -> Array:
+        return 20.0 * jnp.tanh(score / 20.0)
+
+    return {
+        "causal": ak.Causal(),
+        "sliding window": ak.priors.Where(lambda i, j: (i >= j) & (i - j <= near)),
+        "prefix": ak.priors.Prefix(4 * near),
+        "documents": ak.priors.Segments.from_lengths(documents),
+        "causal documents": ak.Causal() & ak.priors.Segments.from_lengths(documents),
+        "ALiBi": ak.PerHead(ak.Alibi(heads=heads)),
+        "soft cap": ak.priors.ScoreFunction(capped),
+        "neighbourhood": neighbourhood(by_rows),
+        "tiled neighbourhood": neighbourhood(by_tiles),
+        "dilated window": ak.priors.Where(lambda i, j: (abs(i - j) <= near) & ((i - j) % 4 == 0)),
+    }[example]
+
+
+def _dense_mask(mask: ak.Mask, length: int) -> Array:
+    """Returns the mask of all pairs of tokens."""
+    rows = jnp.arange(length)
+    return jax.jit(lambda: mask.pairwise(rows, rows) == 0)()
+
+
+def share_of_blocks(prior: Any, length: int, block: int) -> float:
+    """Returns the share of blocks with an allowed pair."""
+    if not isinstance(prior, ak.Mask):
+        return 1.0
+    dense = np.asarray(_dense_mask(prior, length))
+    low = np.arange(0, length, block)
+    return float(np.mean(np.add.reduceat(np.add.reduceat(dense, low, 0, int), low, 1) > 0))
