@@ -29,7 +29,7 @@ UNLINKED = re.compile(
     "Literal|Fixed|Matrix|Mesh|Number|PRNGKeyArray|Path|PathLike|PyTree|Sequence|"
     "ShapeDtypeStruct|ndarray|"
     "Callback|History|InfluenceSums|Kept|LocalFit|Numbers|OfHeads|OnEmpty|ProcessHeads|Projection|"
-    "QueryFrame|Rows|Tree"
+    "Precision|QueryFrame|Rows|ScoreOfPair|Tree"
 )
 
 

@@ -21,6 +21,7 @@ def of_class(name: str, **arguments: Any) -> dict[str, tuple[Any, Arguments]]:
 
 
 LENGTH, KERNEL = ("positive", 0.3), ("kernel", ak.Gaussian(0.3))
+PRECISION = ("choice?", "default")
 PARTS = {
     "kernel": KERNEL,
     "prior": ("prior?", None),

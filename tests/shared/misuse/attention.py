@@ -18,6 +18,16 @@ ATTENTION: dict[str, tuple[Any, Arguments]] = {
             "return_log_mass": ("flag", False),
         },
     ),
+    "softmax_state": (
+        ak.softmax_state,
+        {
+            "q": ("points", POINTS),
+            "k": ("paired", POINTS),
+            "v": ("paired", POINTS),
+            **PARTS,
+            "exact_maximum": ("flag", False),
+        },
+    ),
     "attention_weights": (
         ak.attention_weights,
         {

@@ -7,7 +7,7 @@ import numpy as np
 import attnkernel as ak
 from attnkernel import kernels
 
-from .arguments import KERNEL, LENGTH, METRIC, RADIAL, SEEDED, Arguments, of_class
+from .arguments import KERNEL, LENGTH, METRIC, PRECISION, RADIAL, SEEDED, Arguments, of_class
 
 KERNELS: dict[str, tuple[Any, Arguments]] = {
     **{name: (getattr(ak, name), {"lengthscale": LENGTH, "metric": METRIC}) for name in RADIAL},
@@ -17,7 +17,7 @@ KERNELS: dict[str, tuple[Any, Arguments]] = {
     **of_class("LiRacine", bandwidth=("not negative", 0.1)),
     **of_class("LiRacineOrdered", bandwidth=("not negative", 0.1)),
     **of_class("WangVanRyzin", bandwidth=("not negative", 0.1)),
-    **of_class("DotProduct", scale=("real?", 1.0)),
+    **of_class("DotProduct", scale=("real?", 1.0), precision=PRECISION),
     **of_class("Polynomial", degree=("natural", 2), offset=("real", 1.0), scale=("real?", 1.0)),
     **of_class("Additive", weight=("points", np.ones(2))),
     **of_class("Bilinear", matrix=("points", np.eye(2))),

@@ -3,7 +3,7 @@
 # public, and not called with arguments that could be misused
 EXCLUDED = {
     "no arguments": (
-        "Dense Sorted Auto Uniform EluFeatures Taylor priors.ExcludeSelf plot.ink plot.paper "
+        "Sorted Auto Uniform EluFeatures Taylor priors.ExcludeSelf plot.ink plot.paper "
         "Binomial Poisson Gamma recurrent.DeltaRule"
     ),
     "abstract: its subclasses are called": (
@@ -51,6 +51,7 @@ LEGAL = {
             ("Alibi", "slope"),
             ("Softmax", "temperature"),
             ("Softmax", "sink_mass"),
+            ("Softmax of a logarithm", "log_sink_mass"),
             ("Entmax", "temperature"),
             ("Kerple", "rate"),
             ("Kerple", "scale"),

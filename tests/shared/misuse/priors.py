@@ -7,9 +7,15 @@ import numpy as np
 import attnkernel as ak
 from attnkernel import priors
 
-from .arguments import LENGTH, Arguments, of_class
+from .arguments import LENGTH, PRECISION, Arguments, of_class
 from .values import STACK
 
+PACKED: Arguments = {
+    "queries": ("codes", np.array([2, 1])),
+    "keys": ("codes?", np.array([1, 2])),
+    "num_queries": ("natural?", 4),
+    "num_keys": ("natural?", 4),
+}
 PRIORS: dict[str, tuple[Any, Arguments]] = {
     **of_class("Alibi", slope=("real?", 0.5)),
     "Alibi of heads": (ak.Alibi, {"heads": ("natural?", 2)}),
@@ -28,6 +34,12 @@ PRIORS: dict[str, tuple[Any, Arguments]] = {
     **of_class("HeldOut", held_out=("flags", np.array([True, False]))),
     **of_class("Given", allowed=("flags", np.eye(2, dtype=bool))),
     **of_class("Segments", queries=("codes", np.array([0, 1])), keys=("codes?", np.array([0, 1]))),
+    "Segments.from_lengths": (priors.Segments.from_lengths, PACKED),
+    "Segments.from_offsets": (
+        priors.Segments.from_offsets,
+        PACKED
+        | {"queries": ("codes", np.array([0, 2, 3])), "keys": ("codes?", np.array([0, 2, 3]))},
+    ),
     **of_class(
         "At",
         prior=("prior", ak.Causal()),
@@ -39,6 +51,7 @@ PRIORS: dict[str, tuple[Any, Arguments]] = {
     **of_class("Prefix", length=("whole from 0", 1)),
     **of_class("Lengths", queries=("whole from 0?", 1), keys=("whole from 0?", 1)),
     **of_class("Where", function=("function", lambda i, j: j <= i)),
+    **of_class("ScoreFunction", function=("function", lambda s, i, j, h: s), heads=("natural?", 2)),
     "priors.Product": (
         priors.Product,
         {"first": ("prior", ak.Causal()), "second": ("prior", ak.Causal())},
@@ -49,8 +62,10 @@ PRIORS: dict[str, tuple[Any, Arguments]] = {
     **of_class("PerHead", stack=("kernel", STACK), axes=("natural", 1)),
     "fixed": (ak.fixed, {"value": ("real", 0.3)}),
     **of_class("Softmax", temperature=LENGTH, sink_mass=("positive", 0.1)),
+    "Softmax of a logarithm": (ak.Softmax, {"log_sink_mass": ("real?", 0.1)}),
     **of_class("Entmax", alpha=("positive", 1.5), temperature=LENGTH),
-    **of_class("Blockwise", block_q=("natural?", 8), block_k=("natural?", 8)),
+    **of_class("Dense", precision=PRECISION),
+    **of_class("Blockwise", block_q=("natural?", 8), block_k=("natural?", 8), precision=PRECISION),
     **of_class("Fourier", tol=("level", 1e-6)),
     **of_class(
         "Fused", dtype=("choice?", None), platform=("choice?", None), interpret=("flag", False)
