@@ -65,6 +65,7 @@ class MultiheadAttention(CachedLayer):
     - `order`: 1 for local linear attention: a head returns the value at the query of the line in
       k − q with the least weighted squared error. Default 0: the weighted mean of values.
     - `ridge`: λ of its slopes: $\sum_j a_{ij} (k_j - q)(k_j - q)^\top + \lambda I$ is inverted.
+      Zuo et al. (2025) add theirs to sums of weights that are not normalised.
     - `rotary`: rotates queries and keys by their positions: `ak.Rotary()`. Default: none.
     - `qk_norm`: whether queries and keys of heads have an RMS norm with a learned scale.
 

@@ -42,6 +42,26 @@ def test_local_linear_attention(x64, kv_heads):
     np.testing.assert_allclose(decoded, expected, rtol=1e-9, atol=1e-11)
 
 
+def test_the_estimator_of_local_linear_attention_as_published(x64):
+    r"""$\sum_j w_j (1 - d_j^\top \rho) v_j / (\omega - \mu^\top \rho)$ with $d_j = k_j - q$,
+    $\omega = \sum w$, $\mu = \sum w d$, $\rho = (\sum w d d^\top + \lambda I)^{-1} \mu$.
+
+    There λ is added to sums of weights that do not sum to 1; here it is `ridge` times ω.
+    """
+    rows, size, ridge = 9, 3, 0.3
+    module = built(ak.MultiheadAttention, 1, size, order=1, ridge=ridge, prior=ak.Causal())
+    x = rows_of((rows, size), seed=1)
+    q, k, v = (part[:, 0] for part in projected(module, x))
+    found = eqx.filter_jit(module)(x, x, x)
+    for i in range(rows):
+        w, d = np.exp(k[: i + 1] @ q[i] / np.sqrt(size)), k[: i + 1] - q[i]
+        omega, mu = w.sum(), w @ d
+        rho = np.linalg.solve((w[:, None] * d).T @ d + ridge * omega * np.eye(size), mu)
+        out = (w * (1 - d @ rho)) @ v[: i + 1] / (omega - mu @ rho)
+        expected = np.asarray(module.output_proj.weight) @ out
+        np.testing.assert_allclose(found[i], expected, rtol=1e-9, atol=1e-11)
+
+
 def test_gradients_of_every_projection_equal_finite_differences(x64):
     """The slope at a query follows the query: its projection is trained too."""
     module = built(ak.MultiheadAttention, 1, 2, order=1, ridge=0.1)

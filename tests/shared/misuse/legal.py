@@ -122,7 +122,10 @@ LEGAL = {
     ("MultiheadAttention", "dropout_p", "zero"): "no dropout",
     **{
         (f"{layer}.__call__", "mask", "numbers"): "0 is False, as Equinox reads integers"
-        for layer in ("MultiheadAttention", "LatentAttention")
+        for layer in (
+            *("MultiheadAttention", "LatentAttention"),
+            *("nn.PersistentMemory", "nn.BiasReducedAttention"),
+        )
     },
     ("Sharded", "axis", "misspelt"): "without a mesh it names the axis of a new one",
     ("quantiles", "levels", "two"): "several levels",

@@ -20,7 +20,7 @@ from .arguments import (
     later,
     of_class,
 )
-from .values import MULTIHEAD, POINTS, SELF, SEQUENCE, Later, N, now
+from .values import MEMORY, MULTIHEAD, POINTS, SELF, SEQUENCE, TWICING, Later, N, now
 
 CAPACITY: Arguments = {
     "capacity": ("natural", 8),
@@ -49,6 +49,7 @@ RECURRENT = Later(
 )
 ONES = jnp.ones((3, 1, 1))
 CACHE = Later(lambda: ak.nn.KVCache(4, 1, 1, 1).append(ONES, ONES)[1])
+STATE = {"in_proj_weight": np.tile(np.eye(4), (3, 1)), "out_proj.weight": np.eye(4)}
 
 NN: dict[str, tuple[Any, Arguments]] = {
     **of_class(
@@ -111,6 +112,45 @@ NN: dict[str, tuple[Any, Arguments]] = {
         {"x": ("points", SEQUENCE), "prior": ("prior?", None)},
     ),
     "MultiheadAttention.step": (later(STEP), STEPPED),
+    "nn.from_torch": (
+        ak.nn.from_torch,
+        {
+            "weights": ("object", STATE),
+            "num_heads": ("natural", 2),
+            "prefix": ("names", ""),
+            "add_zero_attn": ("flag?", False),
+        },
+    ),
+    "nn.PersistentMemory": (
+        ak.nn.PersistentMemory,
+        {
+            "attention": ("object", MULTIHEAD),
+            "keys": ("paired", np.ones((2, 2, 2))),
+            "values": ("paired", np.ones((2, 2, 2))),
+        },
+    ),
+    "nn.PersistentMemory.__call__": (
+        later(MEMORY),
+        {
+            "query": ("points", SEQUENCE),
+            "key_": ("paired", SEQUENCE),
+            "value": ("paired", SEQUENCE),
+            "mask": ("flags?", np.tri(4, dtype=bool)),
+            "prior": ("prior?", None),
+        },
+    ),
+    "nn.BiasReducedAttention": (
+        ak.nn.BiasReducedAttention,
+        {"attention": ("object", MULTIHEAD), "iterations": ("natural", 2)},
+    ),
+    "nn.BiasReducedAttention.__call__": (
+        later(TWICING),
+        {
+            "x": ("points", SEQUENCE),
+            "mask": ("flags?", np.tri(4, dtype=bool)),
+            "prior": ("prior?", None),
+        },
+    ),
     **of_class(
         "LatentAttention",
         num_heads=("natural", 2),

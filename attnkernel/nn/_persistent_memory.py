@@ -1,0 +1,119 @@
+"""Persistent memory: learned keys and values of each head, which every query sees."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from .._core.arrays import as_real_array, require_finite
+from .._core.validation import require_instance
+from ..attention import PerHead, attend
+from ..priors import Prior
+from ..rules import Softmax
+from ._heads import as_sequences, mask_as_prior, multiply_priors
+from ._multihead import MultiheadAttention
+from ._projections import project_heads
+
+
+class PersistentMemory(eqx.Module):
+    r"""Attention with further learned keys and values, which no mask and no prior hides.
+
+    $$ \mathrm{out}_i = \sum_h W_o^h \,
+       \frac{\sum_j w^h_{ij} v^h_j + \sum_m e^h_{im} u^h_m}{\sum_j w^h_{ij} + \sum_m e^h_{im}},
+       \qquad e^h_{im} = K(q^h_i, p^h_m)^{1/\tau} $$
+
+    $q^h_i, v^h_j$ are the projected heads of the module and $w^h_{ij}$ its weights before they are
+    normalised; $p^h_m \in \mathbb{R}^{d_{qk}}$, $u^h_m \in \mathbb{R}^{d_{vo}}$ are the learned
+    keys and values. One row is `add_bias_kv` of PyTorch. A query without other keys gets the mean
+    of the memory. The two sums merge as those of disjoint sets of keys.
+
+    **Arguments:**
+
+    - `attention`: a `MultiheadAttention` of order 0 and a softmax, without dropout or shared keys.
+    - `keys`, `values`: p and u, shapes (memory, heads, qk_size) and (memory, heads, vo_size).
+
+    **Raises:** `ValueError` for other modules and shapes.
+
+    **Source:** Sukhbaatar, Grave, Lample, Jegou and Joulin, *Augmenting self-attention with
+    persistent memory* (2019).
+
+    ```python
+    attention = ak.MultiheadAttention(2, 8, prior=ak.Causal(), key=jax.random.PRNGKey(0))
+    memory = ak.nn.PersistentMemory(attention, *jnp.zeros((2, 1, 2, 4)))
+    x = jax.random.normal(jax.random.PRNGKey(1), (5, 8))
+    assert memory(x, x, x).shape == (5, 8)
+    ```
+    """
+
+    attention: MultiheadAttention
+    keys: Float[Array, "memory heads qk_size"]
+    values: Float[Array, "memory heads vo_size"]
+
+    def __init__(self, attention: MultiheadAttention, keys: ArrayLike, values: ArrayLike):
+        example = "ak.MultiheadAttention(2, 8, key=jax.random.PRNGKey(0))"
+        require_instance("attention", attention, MultiheadAttention, example)
+        rule = attention.rule.stack if isinstance(attention.rule, PerHead) else attention.rule
+        is_plain = attention.order == 0 and isinstance(rule, Softmax) and not attention.dropout.p
+        if not is_plain or attention.num_kv_heads != attention.num_heads:
+            raise ValueError(
+                "attention must have order 0, the rule ak.Softmax(), no dropout, and as many heads "
+                "of keys as of queries, so that the sums over keys and memory merge."
+            )
+        arrays = []
+        for name, given, size in (
+            ("keys", keys, attention.qk_size),
+            ("values", values, attention.vo_size),
+        ):
+            array = as_real_array(name, given)
+            if array.ndim != 3 or not len(array) or array.shape[1:] != (attention.num_heads, size):
+                raise ValueError(
+                    f"{name} must have shape (memory, {attention.num_heads}, {size}), with memory "
+                    f"from 1; got {array.shape}."
+                )
+            require_finite(name, array)
+            arrays.append(array)
+        if len(arrays[0]) != len(arrays[1]):
+            raise ValueError(
+                f"keys and values must have the same number of rows; got {len(arrays[0])} and "
+                f"{len(arrays[1])}."
+            )
+        self.attention = attention
+        self.keys, self.values = arrays
+
+    def __call__(
+        self,
+        query: Float[Array, "queries query_size"],
+        key_: Float[Array, "keys key_size"],
+        value: Float[Array, "values value_size"],
+        mask: ArrayLike | None = None,
+        *,
+        prior: Prior | PerHead | None = None,
+    ) -> Float[Array, "queries output_size"]:
+        """The output; arguments as for `MultiheadAttention`. `mask` and `prior` hide no memory."""
+        module = self.attention
+        sizes = (module.query_size, module.key_size, module.value_size)
+        query, key_, value = as_sequences(query, key_, value, sizes)
+        for name, rows in (("query", query), ("key_", key_), ("value", value)):
+            require_finite(name, rows)
+        heads = project_heads(module, query, key_, value)
+        mask_prior = mask_as_prior(mask, module.num_heads, query.shape[0], key_.shape[0])
+        prior = multiply_priors(module.prior, prior, mask_prior)
+        q, k, v = (part.swapaxes(0, 1) for part in heads)
+        parts = {"kernel": module.kernel, "method": module.method, "return_log_mass": True}
+        seen, log_mass = attend(q, k, v, prior=prior, rule=module.rule, **parts)
+        p, u = (part.astype(q.dtype).swapaxes(0, 1) for part in (self.keys, self.values))
+        kept, log_kept = attend(q, p, u, rule=_without_sink(module.rule), **parts)
+        share = jax.nn.sigmoid(log_kept - log_mass)[..., None]  # of the memory, in the mass
+        merged = (1 - share) * seen + share * kept
+        rows = merged.swapaxes(0, 1).reshape(query.shape[0], -1)
+        return jax.vmap(module.output_proj)(rows.astype(query.dtype))
+
+
+def _without_sink(rule: Any) -> Any:
+    """Returns the rule, or each of a `PerHead`, without its sink, which the other sum has."""
+    if not isinstance(rule, PerHead):
+        return rule.without_sink()
+    stack: Any = rule.stack
+    return PerHead(stack.without_sink(), rule.axes)

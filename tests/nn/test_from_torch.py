@@ -1,0 +1,115 @@
+"""Weights of PyTorch: results of its modules, stored by `torch_modules.py`."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from torch_modules import CASES, HEADS, rows_of_case, state_of
+
+import attnkernel as ak
+
+RESULTS = json.loads(Path(__file__).with_name("torch_modules.json").read_text())
+
+
+class Tensor:
+    """What a tensor of PyTorch answers."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def detach(self):
+        return self
+
+    def cpu(self):
+        return self
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
+def module_like_torch(case):
+    """What a module of PyTorch answers."""
+    state = {name: Tensor(array) for name, array in state_of(case).items()}
+    zeros = CASES[case].get("add_zero_attn", False)
+    return SimpleNamespace(state_dict=lambda: state, num_heads=HEADS, add_zero_attn=zeros)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_are_those_of_pytorch(x64, case):
+    *rows, mask = rows_of_case(case)
+    attention = ak.nn.from_torch(module_like_torch(case))
+    assert isinstance(attention, ak.nn.PersistentMemory) == ("add_bias_kv" in CASES[case])
+    found = eqx.filter_jit(attention)(*map(jnp.asarray, rows), jnp.asarray(mask))
+    np.testing.assert_allclose(found, RESULTS[case], rtol=1e-12, atol=1e-13)
+
+
+def test_a_layer_of_a_larger_model_in_float32():
+    case = "packed"
+    *rows, mask = map(jnp.asarray, rows_of_case(case))
+    state = {
+        f"layers.0.attn.{name}": array.astype(np.float32) for name, array in state_of(case).items()
+    }
+    state["layers.0.norm.weight"] = np.ones(3, np.float32)
+    attention = ak.nn.from_torch(state, HEADS, prefix="layers.0.attn.", method=ak.Dense())
+    assert attention.query_proj.weight.dtype == jnp.float32
+    found = attention(*rows, mask)
+    np.testing.assert_allclose(found, RESULTS[case], atol=1e-4)
+    with pytest.raises(ValueError, match=r"must have 'layers.0.out_proj.weight'; .*attn.in_proj"):
+        ak.nn.from_torch(state, HEADS, prefix="layers.0.")
+
+
+def test_memory_is_seen_by_every_query_and_trained(x64):
+    """A query that sees no key gets the mean of the memory, with finite gradients."""
+    case = "row of bias, other sizes"
+    module = ak.nn.from_torch(state_of(case), HEADS)
+    rows = [jnp.asarray(part) for part in rows_of_case(case)[:3]]
+
+    @eqx.filter_jit
+    def loss_and_slope(memory, prior):
+        def loss(memory):
+            out = memory(*rows, prior=prior)
+            return jnp.sum(out**2), out
+
+        return eqx.filter_value_and_grad(loss, has_aux=True)(memory)
+
+    hidden = ak.priors.HeldOut(jnp.ones(7, bool))
+    (_, out), slope = loss_and_slope(module, hidden)
+    values = module.values.reshape(1, -1)
+    np.testing.assert_allclose(out, np.repeat(jax.vmap(module.attention.output_proj)(values), 5, 0))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slope))
+    assert np.abs(slope.values).min() > 0
+
+
+WRONG = {
+    "num_heads": ({}, None, "give it, such as num_heads=8"),
+    "divides": ({}, 4, "num_heads must divide the size of the weights, 6"),
+    "out_proj.weight": ({"out_proj.weight": None}, 2, r"must have 'out_proj.weight'"),
+    "in_proj_bias": ({"in_proj_bias": np.ones(6)}, 2, r"in_proj_bias must have shape \(18,\)"),
+    "bias_v": ({"bias_k": np.ones((1, 1, 6))}, 2, r"bias_v must have shape \(1, 1, 6\); got none"),
+    "more": ({"norm.weight": np.ones(6)}, 2, "has names that .* has not"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_does_not_fit_is_refused(name):
+    changes, heads, sentence = WRONG[name]
+    state = {name: array.astype(np.float32) for name, array in state_of("packed").items()}
+    state = {name: array for name, array in (state | changes).items() if array is not None}
+    with pytest.raises(ValueError, match=sentence):
+        ak.nn.from_torch(state, heads)
+
+
+def test_options_that_the_weights_decide_are_refused():
+    state = {name: array.astype(np.float32) for name, array in state_of("packed").items()}
+    with pytest.raises(ValueError, match="The weights decide qk_size"):
+        ak.nn.from_torch(state, 2, qk_size=4)
+    with pytest.raises(ValueError, match="add_zero_attn sets rule"):
+        ak.nn.from_torch(state, 2, add_zero_attn=True, rule=ak.Softmax(2.0))
+    one = ak.MultiheadAttention(2, 6, order=1, key=jax.random.PRNGKey(0))
+    with pytest.raises(ValueError, match="attention must have order 0"):
+        ak.nn.PersistentMemory(one, *np.ones((2, 1, 2, 3)))
