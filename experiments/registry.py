@@ -19,6 +19,7 @@ from .benchmarks.selection import BenchSelection
 from .benchmarks.sweeps import BenchSweep
 from .benchmarks.training import BenchTraining
 from .studies.additive import Additive
+from .studies.associative_recall import AssociativeRecall
 from .studies.boundary import Boundary
 from .studies.cache import Cache
 from .studies.coverage import Coverage
@@ -40,11 +41,13 @@ from .studies.scaling import Scaling
 from .studies.seeds import Seeds
 from .studies.sentence import Sentences
 from .studies.temperature import Temperature
+from .studies.test_time_regression import TestTimeRegression
 from .studies.zoo import Zoo
 from .study import Study
 
 AnyStudy = Annotated[
     Additive
+    | AssociativeRecall
     | BenchAttention
     | BenchGCV
     | BenchGPU
@@ -80,6 +83,7 @@ AnyStudy = Annotated[
     | Sentences
     | ShowData
     | Temperature
+    | TestTimeRegression
     | Zoo,
     pydantic.Field(discriminator="study"),
 ]

@@ -50,13 +50,15 @@ def train(
     learning_rate: float,
     key: Array,
     chunk: int = 100,
+    name: str = "training",
 ) -> tuple[Model, np.ndarray]:
     """AdamW with warm-up, cosine decay and clipped gradients; a chunk of steps is one program.
 
     The members of a batch are split over all devices of all processes; the model is replicated.
-    A resumed run starts from its last checkpoint, `checkpoints/training-STEP.ckpt`.
+    A resumed run starts from its last checkpoint, `checkpoints/NAME-STEP.ckpt`.
 
-    **Arguments:** `loss`: of a model, and the fresh key of one member of a batch.
+    **Arguments:** `loss`: of a model, and the fresh key of one member of a batch. `name`: of the
+    model, one for each training of a run.
 
     **Returns:** the model, and the loss of every step.
 
@@ -91,23 +93,26 @@ def train(
 
         return jax.lax.with_sharding_constraint(jax.lax.scan(step, state, keys), whole)
 
-    checkpoints = monitor.checkpoints("training")
+    checkpoints = monitor.checkpoints(name.replace(" ", "_"))
+    member = "model" if name == "training" else name
     state, losses = (moving, optimizer.init(moving), jnp.ones((), bool)), []
     keys = jax.random.split(key, steps)
-    with monitor.progress("training", steps) as tick, monitor.timed("training"):
+    with monitor.progress(name, steps) as tick, monitor.timed(name):
         kept = None if checkpoints is None else checkpoints.load(state)
         if begun := int(distributed.broadcast(np.array(0 if kept is None else kept.done))):
             found = np.zeros(begun, jnp.result_type(float))
             state, found = distributed.broadcast((state, found) if kept is None else kept[1:])
             losses = [np.asarray(found)]
-            monitor.step_metrics(begun, "model", ["model"], loss=losses[0][None])
+            monitor.step_metrics(begun, "model", [member], loss=losses[0][None])
             tick(begun, f"loss {losses[0][-chunk:].mean():.4f}")
+        if jax.process_count() == 1:  # as a chunk returns it: else the second compiles again
+            state = jax.device_put(state, whole)
         for start in range(begun, steps, chunk):
             state, (found, sound) = advance(state, keys[start : start + chunk])
             found, sound = np.asarray(found), np.asarray(sound)
             losses.append(found)
             done = start + len(found)
-            monitor.step_metrics(done, "model", ["model"], loss=found[None])
+            monitor.step_metrics(done, "model", [member], loss=found[None])
             if not sound.all():
                 first = int(np.argmin(sound))
                 monitor.save("last_finite", eqx.combine(state[0], fixed))

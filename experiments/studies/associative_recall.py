@@ -1,0 +1,308 @@
+"""Multi-query associative recall: pairs of keys and values, then keys whose values are asked for.
+
+A sequence is k₁ v₁ … kₙ vₙ, then the n keys in another order; the label of a query is its value.
+One layer with short convolutions suffices: at the row of a value, its key is one row back.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pydantic
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+from ..config_fields import Name, Positive
+from ..monitor import NO_MONITOR, Monitor
+from ..run import Run
+from ..study import Study
+from ..training import require_equal_shards, train
+from .recall_layers import LAYERS
+
+LayerName = Literal[
+    "softmax", "window", "order 1", "linear", "decay", "delta", "gated delta", "Mesa"
+]
+ALL_LAYERS: tuple[LayerName, ...] = get_args(LayerName)
+
+
+class OneLayer(eqx.Module):
+    """Embedding, one layer added to the stream, and a linear read-out of values."""
+
+    embedding: eqx.nn.Embedding
+    layer: Any
+    norms: list[eqx.nn.RMSNorm]
+    readout: eqx.nn.Linear
+
+    def __init__(self, study: "AssociativeRecall", layer: str, *, key: Array):
+        of_embedding, of_layer, of_readout = jax.random.split(key, 3)
+        size = study.size
+        self.embedding = eqx.nn.Embedding(
+            study.key_tokens + study.value_tokens, size, key=of_embedding
+        )
+        self.layer = LAYERS[layer](size, study.qk_size, of_layer)
+        self.norms = [eqx.nn.RMSNorm(size, use_bias=False) for _ in range(3)]
+        self.readout = eqx.nn.Linear(size, study.value_tokens, use_bias=False, key=of_readout)
+
+    def __call__(self, tokens: Int[Array, " rows"]) -> Float[Array, "rows values"]:
+        """Logits of the value at each row."""
+        x = jax.vmap(self.embedding)(tokens)
+        before, after, last = map(jax.vmap, self.norms)
+        return jax.vmap(self.readout)(last(x + after(self.layer(before(x)))))
+
+
+class Sequence(NamedTuple):
+    """Tokens, the value asked for at each row, and which rows are queries."""
+
+    tokens: Int[Array, " rows"]
+    labels: Int[Array, " rows"]
+    asked: Float[Array, " rows"]
+
+
+class AssociativeRecall(Study):
+    """Layers with the same number of parameters learn to recall a growing number of pairs."""
+
+    study: Literal["associative_recall"]
+    name: Name = "associative_recall"
+    layers: Annotated[list[LayerName], pydantic.Field(min_length=1)] = list(ALL_LAYERS)
+    pairs: Annotated[
+        list[Annotated[int, pydantic.Field(ge=1, le=256)]], pydantic.Field(min_length=1)
+    ] = [4, 8, 16]
+    key_tokens: Annotated[int, pydantic.Field(ge=2, le=4096)] = 64
+    value_tokens: Annotated[int, pydantic.Field(ge=2, le=4096)] = 64
+    size: Annotated[int, pydantic.Field(ge=4, le=1024)] = 32
+    qk_size: Annotated[int, pydantic.Field(ge=2, le=1024)] = 8
+    seeds: Annotated[int, pydantic.Field(ge=2, le=100)] = 5
+    batch: Annotated[int, pydantic.Field(ge=1, le=4096)] = 16
+    steps: Annotated[int, pydantic.Field(ge=2)] = 800
+    learning_rate: Positive = 1e-2
+    tested: Annotated[int, pydantic.Field(ge=1, le=10_000)] = pydantic.Field(
+        default=200, description="new sequences for each number of pairs and each seed"
+    )
+    distributed: ClassVar[bool] = True
+
+    @pydantic.model_validator(mode="after")
+    def _require_enough_keys(self) -> "AssociativeRecall":
+        """Raises `ValueError` unless the keys of a sequence can differ."""
+        if max(self.pairs) > self.key_tokens:
+            raise ValueError(
+                f"expected at most as many pairs as keys, so that the keys of a sequence differ; "
+                f"got {max(self.pairs)} and {self.key_tokens}"
+            )
+        return self
+
+    def check(self) -> None:
+        require_equal_shards(self.batch)
+
+    def draw(self, key: Array, pairs: Any) -> Sequence:
+        """A sequence of `pairs` pairs and as many queries; rows after them have no label."""
+        of_keys, of_values, of_order = jax.random.split(key, 3)
+        most = max(self.pairs)
+        stored = jax.random.permutation(of_keys, self.key_tokens)[:most]
+        values = jax.random.randint(of_values, (most,), 0, self.value_tokens)
+        # a random order of the first pairs, before those that are not there
+        order = jnp.argsort(jax.random.uniform(of_order, (most,)) + (jnp.arange(most) >= pairs))
+        at = jnp.arange(3 * most)
+        pair = jnp.minimum(at // 2, most - 1)
+        stored_at = jnp.where(at % 2, self.key_tokens + values[pair], stored[pair])
+        query = order[jnp.clip(at - 2 * pairs, 0, most - 1)]
+        asked = (at >= 2 * pairs) & (at < 3 * pairs)
+        tokens = jnp.where(at < 2 * pairs, stored_at, stored[query])
+        return Sequence(tokens, values[query], asked.astype(float))
+
+    def loss(self, models: OneLayer, key: Array) -> Array:
+        """The mean over seeds of the cross-entropy of one sequence each."""
+        moving, fixed = eqx.partition(models, eqx.is_array)
+
+        def of_seed(moving: Any, key: Array) -> Array:
+            of_pairs, of_sequence = jax.random.split(key)
+            pairs = jax.random.choice(of_pairs, jnp.asarray(self.pairs))
+            tokens, labels, asked = self.draw(of_sequence, pairs)
+            logits = eqx.combine(moving, fixed)(tokens)
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+            return jnp.sum(losses * asked) / jnp.sum(asked)
+
+        return jnp.mean(jax.vmap(of_seed)(moving, jax.random.split(key, self.seeds)))
+
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> list[dict[str, Any]]:
+        of_models, of_training, of_tests = jax.random.split(key, 3)  # the same for every layer
+        found = []
+        for name in self.layers:
+            models = eqx.filter_vmap(lambda key, name=name: OneLayer(self, name, key=key))(
+                jax.random.split(of_models, self.seeds)
+            )
+            models, losses = train(
+                monitor,
+                models,
+                self.loss,
+                batch=self.batch,
+                steps=self.steps,
+                learning_rate=self.learning_rate,
+                key=of_training,
+                name=name,
+            )
+            leaves = jax.tree.leaves(eqx.filter(models, eqx.is_inexact_array))
+            found.append(
+                {
+                    "layer": name,
+                    "parameters": sum(leaf.size for leaf in leaves) // self.seeds,
+                    "accuracy": self.accuracies(models, of_tests),
+                    "losses": losses,
+                }
+            )
+        return found
+
+    def accuracies(self, models: OneLayer, key: Array) -> Float[np.ndarray, "pairs seeds"]:
+        """The share of queries answered with their value, for each number of pairs and seed."""
+        moving, fixed = eqx.partition(models, eqx.is_array)
+
+        @jax.jit
+        def of_pairs(moving: Any, pairs: Array, keys: Array) -> Array:
+            def of_seed(moving: Any) -> Array:
+                def one(key: Array) -> Array:
+                    tokens, labels, asked = self.draw(key, pairs)
+                    right = jnp.argmax(eqx.combine(moving, fixed)(tokens), axis=1) == labels
+                    return jnp.sum(right * asked) / jnp.sum(asked)
+
+                return jnp.mean(jax.lax.map(one, keys, batch_size=20))
+
+            return jax.vmap(of_seed)(moving)
+
+        keys = jax.random.split(key, self.tested)
+        return np.stack(
+            [np.asarray(of_pairs(moving, jnp.asarray(pairs), keys)) for pairs in self.pairs]
+        )
+
+    def report(self, results: list[dict[str, Any]], run: Run) -> None:
+        rows = []
+        for found in results:
+            accuracy = np.asarray(found["accuracy"])
+            width = 1.96 * accuracy.std(axis=1, ddof=1) / self.seeds**0.5
+            rows.append(
+                {
+                    "layer": found["layer"],
+                    "parameters": found["parameters"],
+                    "accuracy": accuracy.mean(axis=1).tolist(),
+                    "half_width": width.tolist(),
+                    "of_seeds": accuracy.tolist(),
+                    "last_loss": float(np.asarray(found["losses"])[-50:].mean()),
+                }
+            )
+        differences = paired_differences(rows, self.pairs)
+        draw_accuracies(run, rows, self)
+        run.table(
+            f"Share of queries recalled, {self.seeds} seeds, 95 % intervals",
+            ["layer", "parameters", *(f"{pairs} pairs" for pairs in self.pairs)],
+            [
+                [
+                    row["layer"],
+                    str(row["parameters"]),
+                    *(
+                        f"{mean:.1%} ± {half:.1%}"
+                        for mean, half in zip(row["accuracy"], row["half_width"], strict=True)
+                    ),
+                ]
+                for row in rows
+            ],
+        )
+        run.table_of(
+            "Paired differences, in points of per cent",
+            differences,
+            {
+                "layers": "{first} less {second}",
+                "pairs": "{pairs}",
+                "difference": "{difference:.1%} ± {half_width:.1%}",
+            },
+        )
+        run.summary(
+            {
+                "pairs": self.pairs,
+                "chance": 1 / self.value_tokens,
+                "rows": rows,
+                "differences": differences,
+                "predicted": PREDICTED,
+            }
+        )
+
+
+PREDICTED = (
+    "softmax and order 1 recall all pairs; the delta rules and Mesa recall more than linear "
+    "attention, and lose pairs beyond the size of a key; a window recalls what is inside of it"
+)
+COMPARED = (
+    ("softmax", "linear"),
+    ("delta", "linear"),
+    ("gated delta", "decay"),
+    ("Mesa", "gated delta"),
+    ("softmax", "Mesa"),
+    ("order 1", "softmax"),
+)
+
+
+def paired_differences(rows: list[dict[str, Any]], pairs: list[int]) -> list[dict[str, Any]]:
+    """Differences of the accuracy of layers, seed by seed, with half widths of 95 % intervals."""
+    accuracy = {row["layer"]: np.asarray(row["of_seeds"]) for row in rows}
+    found = []
+    for first, second in COMPARED:
+        if first not in accuracy or second not in accuracy:
+            continue
+        for number, values in zip(pairs, accuracy[first] - accuracy[second], strict=True):
+            found.append(
+                {
+                    "first": first,
+                    "second": second,
+                    "pairs": number,
+                    "difference": float(values.mean()),
+                    "half_width": float(1.96 * values.std(ddof=1) / len(values) ** 0.5),
+                }
+            )
+    return found
+
+
+def draw_accuracies(run: Run, rows: list[dict[str, Any]], study: AssociativeRecall) -> None:
+    """Accuracy against the number of pairs: attention left, recurrent layers right."""
+    figure = Figure(figsize=(8.4, 3.4))
+    axes = figure.subplots(1, 2, sharey=True)
+    looks = [
+        ("o-", ak.plot.BLUE),
+        ("s--", ak.plot.ORANGE),
+        ("^:", ak.plot.GREEN),
+        ("D-.", ak.plot.PURPLE),
+        ("v-", ak.plot.ink()),
+    ]
+    is_attention = {"softmax", "window", "order 1"}
+    titles = (
+        "attention: all rows are kept",
+        f"recurrent: a state of {study.qk_size} × {study.size}",
+    )
+    for ax, wanted, title in zip(axes, (True, False), titles, strict=True):
+        here = [row for row in rows if (row["layer"] in is_attention) == wanted]
+        for row, (style, color) in zip(here, looks, strict=False):
+            ax.errorbar(
+                study.pairs,
+                row["accuracy"],
+                row["half_width"],
+                fmt=style,
+                color=color,
+                label=row["layer"],
+                capsize=2,
+                markersize=4,
+            )
+        ax.axhline(1 / study.value_tokens, color=ak.plot.GREY, linewidth=0.8)
+        ax.set(xscale="log", xlabel="pairs in the sequence", title=title, ylim=(-0.03, 1.05))
+        ax.set_xticks(study.pairs, map(str, study.pairs))
+        ax.minorticks_off()
+        ax.legend(loc="lower left")
+    axes[0].set_ylabel("share of queries recalled")
+    run.figure(
+        "recall",
+        figure,
+        pairs=study.pairs,
+        layers=[row["layer"] for row in rows],
+        accuracy=[row["accuracy"] for row in rows],
+        half_width=[row["half_width"] for row in rows],
+    )

@@ -1,0 +1,150 @@
+r"""Sequence layers as estimators of one sequence, with a few scalars chosen on that sequence.
+
+The scalars have the least squared error one step ahead: the layer that has seen rows up to t
+predicts $v_{t+1}$ at $k_{t+1}$. No truth and no other sequence enters the choice.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+import attnkernel as ak
+from attnkernel.attention._local_polynomial import local_polynomial
+
+ORACLE = "oracle"
+RIDGE = 1e-2  # of the slopes of order 1, whose weights sum to 1
+
+
+class Layer(NamedTuple):
+    """A layer as an estimator, and the values that its scalars may take.
+
+    `predict(scalars, q, k, v)`: q of shape (2, rows, dim), and the predictions at row t of both
+    sets of queries, by the rows up to t.
+    """
+
+    predict: Callable[[dict[str, Array], Array, Array, Array], Array]
+    scalars: Mapping[str, tuple[float, ...]]
+
+
+def _grid(low: float, high: float, number: int) -> tuple[float, ...]:
+    return tuple(np.geomspace(low, high, number))
+
+
+LENGTHSCALE = {"lengthscale": _grid(0.1, 4.0, 9)}
+MEMORY = {"memory": (4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 512.0)}  # rows until e⁻¹ of a weight
+RATE = {"rate": _grid(0.03, 1.0, 9)}
+RIDGES = {"ridge": _grid(1e-2, 3.0, 5)}
+
+
+def _softmax(prior: Callable[[dict[str, Array], int], Any], order: int) -> Callable[..., Array]:
+    """Returns the predictions of attention with a Gaussian kernel, of this order."""
+
+    def predict(scalars: dict[str, Array], q: Array, k: Array, v: Array) -> Array:
+        kernel, of_rows = ak.Gaussian(scalars["lengthscale"]), prior(scalars, len(k))
+        parts = {"kernel": kernel, "prior": of_rows, "rule": ak.Softmax(), "method": ak.Dense()}
+        if not order:
+            return ak.attend(q, k, v, **parts)
+        k, v = (jnp.broadcast_to(part[None], (len(q), *part.shape)) for part in (k, v))
+        local = local_polynomial(q, k, v, **parts, order=order, ridge=RIDGE)
+        return local.coefficients[..., 0, :]
+
+    return predict
+
+
+def _causal(scalars: dict[str, Array], rows: int) -> ak.Prior:
+    return ak.Causal()
+
+
+def _forgetting(scalars: dict[str, Array], rows: int) -> ak.Prior:
+    return ak.priors.Forget(jnp.full(rows, -1.0) / scalars["memory"])
+
+
+def _window(scalars: dict[str, Array], rows: int) -> ak.Prior:
+    distance = jnp.arange(rows)[:, None] - jnp.arange(rows)[None]
+    return ak.priors.Given((distance >= 0) & (distance < scalars["window"]))
+
+
+def _linear(scalars: dict[str, Array], q: Array, k: Array, v: Array) -> Array:
+    """Sums of k vᵀ over the sum of the weights of rows, times the factor that fits v best."""
+    decay = -1.0 / scalars["memory"] if "memory" in scalars else jnp.zeros(())
+    sums, _ = ak.recurrent.regress(
+        q, k, v, estimator=ak.recurrent.LinearAttention(), log_decay=decay
+    )
+    ages = jnp.arange(len(k))
+    means = sums / jnp.cumsum(jnp.exp(decay * ages))[None, :, None]
+    ahead = _late(means[1, :-1])
+    return means * jnp.sum(ahead * _late(v[1:])) / jnp.sum(ahead**2)
+
+
+def _recurrent(make: Callable[[dict[str, Array]], Any]) -> Callable[..., Array]:
+    """Returns the predictions of `regress` with an estimator, its rate and its decay."""
+
+    def predict(scalars: dict[str, Array], q: Array, k: Array, v: Array) -> Array:
+        out, _ = ak.recurrent.regress(
+            q,
+            k,
+            v,
+            estimator=make(scalars),
+            rate=scalars.get("rate"),
+            log_decay=-1.0 / scalars["memory"] if "memory" in scalars else None,
+        )
+        return out
+
+    return predict
+
+
+def _delta(scalars: dict[str, Array]) -> ak.recurrent.Estimator:
+    return ak.recurrent.DeltaRule()
+
+
+def _mesa(scalars: dict[str, Array]) -> ak.recurrent.Estimator:
+    return ak.recurrent.RecursiveLeastSquares(scalars["ridge"])
+
+
+LAYERS: dict[str, Layer] = {
+    "softmax": Layer(_softmax(_causal, 0), LENGTHSCALE),
+    "window": Layer(
+        _softmax(_window, 0), LENGTHSCALE | {"window": (4.0, 8.0, 16.0, 32.0, 64.0, 128.0)}
+    ),
+    "softmax, forgetting": Layer(_softmax(_forgetting, 0), LENGTHSCALE | MEMORY),
+    "linear": Layer(_linear, {}),
+    "decay": Layer(_linear, MEMORY),
+    "delta": Layer(_recurrent(_delta), RATE),
+    "gated delta": Layer(_recurrent(_delta), RATE | MEMORY),
+    "Mesa": Layer(_recurrent(_mesa), RIDGES),
+    "Mesa, forgetting": Layer(_recurrent(_mesa), RIDGES | MEMORY),
+    "order 1": Layer(_softmax(_causal, 1), LENGTHSCALE),
+    "order 1, forgetting": Layer(_softmax(_forgetting, 1), LENGTHSCALE | MEMORY),
+}
+
+
+def _late(rows: Float[Array, "rows *rest"]) -> Float[Array, "late *rest"]:
+    """Returns the second half of the rows."""
+    return rows[rows.shape[0] // 2 :]
+
+
+def errors_of_layer(layer: Layer) -> Callable[..., tuple[Array, dict[str, Array]]]:
+    """Returns a function of (k, v, q, truth): the mean squared error at the queries over the second
+    half of the rows, and the scalars chosen by the error one step ahead over the same rows."""
+    names, values = list(layer.scalars), list(itertools.product(*layer.scalars.values()))
+    table = np.array(values, float).reshape(len(values), len(names))
+
+    def errors(k: Array, v: Array, q: Array, truth: Array) -> tuple[Array, dict[str, Array]]:
+        queries = jnp.stack([q, jnp.roll(k, -1, axis=0)])
+
+        def of_scalars(row: Array) -> tuple[Array, Array]:
+            scalars = dict(zip(names, row, strict=True))
+            now, next_row = layer.predict(scalars, queries, k, v)
+            ahead = jnp.mean((_late(next_row[:-1]) - _late(v[1:])) ** 2)
+            return ahead, jnp.mean((_late(now) - _late(truth)) ** 2)
+
+        ahead, error = jax.lax.map(of_scalars, jnp.asarray(table))
+        best = jnp.argmin(ahead)
+        return error[best], dict(zip(names, jnp.asarray(table)[best], strict=True))
+
+    return errors

@@ -1,0 +1,309 @@
+r"""The error of each sequence layer as an estimator of a function that drifts, without training.
+
+$$ v_t = f_t(k_t) + \sigma \varepsilon_t, \qquad
+   \mathrm{Cov}\big(f_t(k), f_s(k')\big) = C(k, k')\, (1 + \omega^2 \min(t, s)) $$
+
+$C(k, k') = k \cdot k'$ are linear functions $f_t(k) = S_t^\top k$ whose coefficients are random
+walks of speed ω; a Gaussian C gives nonlinear ones. Keys and queries are uniform on the unit
+sphere. At row t each layer has seen the rows up to t, and predicts $f_t$ at a query of its own.
+"""
+
+from typing import Annotated, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Array, Float, PRNGKeyArray
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+from ..config_fields import Name, Positive
+from ..figures import legend
+from ..monitor import NO_MONITOR, Monitor
+from ..run import Run
+from ..study import Study
+from .sequence_estimators import LAYERS, ORACLE, errors_of_layer
+
+JITTER = 1e-9  # of the variance of a function, so that its covariance is positive definite
+STYLES = {"linear": "linear functions", "nonlinear": "nonlinear functions"}
+
+
+class Sequence(NamedTuple):
+    """Rows of one sequence; queries, and the function there at the time of their row."""
+
+    k: Float[Array, "rows dim"]
+    v: Float[Array, "rows dim_v"]
+    q: Float[Array, "rows dim"]
+    truth: Float[Array, "rows dim_v"]
+
+
+class TestTimeRegression(Study):
+    """Errors of sequence layers on drifting functions, against the posterior mean."""
+
+    study: Literal["test_time_regression"]
+    name: Name = "test_time_regression"
+    functions: Annotated[list[Literal["linear", "nonlinear"]], pydantic.Field(min_length=1)] = [
+        "linear",
+        "nonlinear",
+    ]
+    speeds: Annotated[
+        list[Annotated[float, pydantic.Field(ge=0, le=10)]], pydantic.Field(min_length=1)
+    ] = [0.0, 0.03, 0.1]
+    noises: Annotated[list[Positive], pydantic.Field(min_length=1)] = [0.1, 0.5]
+    lengthscale: Positive = pydantic.Field(default=0.7, description="of nonlinear functions")
+    rows: Annotated[int, pydantic.Field(ge=16, le=4096)] = 256
+    dim: Annotated[int, pydantic.Field(ge=1, le=64)] = 4
+    dim_v: Annotated[int, pydantic.Field(ge=1, le=64)] = 4
+    sequences: Annotated[int, pydantic.Field(ge=2, le=10_000)] = 40
+
+    def cases(self) -> list[dict[str, Any]]:
+        return [
+            {"function": function, "noise": noise, "speed": speed}
+            for function in self.functions
+            for noise in self.noises
+            for speed in self.speeds
+        ]
+
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> list[dict[str, Any]]:
+        cases = self.cases()
+        programs = {
+            name: jax.jit(jax.vmap(errors_of_layer(layer))) for name, layer in LAYERS.items()
+        }
+
+        def errors(i: int) -> dict[str, Any]:
+            case = cases[i]
+            keys = jax.random.split(jax.random.fold_in(key, i), self.sequences)
+            data = jax.lax.map(lambda key: self.draw(key, **case), keys)
+            found = {ORACLE: np.asarray(self.oracle_errors(data, case))}
+            scalars = {}
+            for name, program in programs.items():
+                found[name], chosen = jax.tree.map(np.asarray, program(*data))
+                scalars[name] = {
+                    scalar: float(np.median(values)) for scalar, values in chosen.items()
+                }
+            return {"errors": found, "scalars": scalars}
+
+        rows = []
+        with monitor.progress("cases", len(cases)) as tick, monitor.timed("estimators"):
+            for case, found in zip(cases, monitor.each("cases", len(cases), errors), strict=True):
+                rows.append({**case, **found})
+                tick(len(rows), f"{case['function']}, noise {case['noise']:g}")
+        return rows
+
+    def covariance(
+        self, function: str, speed: Any, a: Array, at: Array, b: Array, bt: Array
+    ) -> Float[Array, "rows columns"]:
+        """The covariance of a function at points a and times `at` with it at b and `bt`."""
+        if function == "linear":
+            in_space = a @ b.T
+        else:
+            in_space = jnp.exp(ak.Gaussian(self.lengthscale).pairwise(a, b))
+        return in_space * (1.0 + speed**2 * jnp.minimum(at[:, None], bt[None]))
+
+    def draw(self, key: Array, function: str, noise: float, speed: float) -> Sequence:
+        """Rows, queries and the function at the queries."""
+        of_points, of_function, of_noise = jax.random.split(key, 3)
+        points = jax.random.normal(of_points, (2 * self.rows, self.dim))
+        points = points / jnp.linalg.norm(points, axis=1, keepdims=True)
+        times = jnp.tile(jnp.arange(self.rows), 2)
+        covariance = self.covariance(function, speed, points, times, points, times)
+        covariance = covariance + JITTER * (1 + speed**2 * self.rows) * jnp.eye(len(points))
+        values = jnp.linalg.cholesky(covariance) @ jax.random.normal(
+            of_function, (len(points), self.dim_v)
+        )
+        v = values[: self.rows] + noise * jax.random.normal(of_noise, (self.rows, self.dim_v))
+        return Sequence(points[: self.rows], v, points[self.rows :], values[self.rows :])
+
+    def posterior(
+        self, data: Sequence, function: str, noise: float, speed: float
+    ) -> Float[Array, "rows dim_v"]:
+        """The posterior mean at each query given the rows up to its own: of linear functions, the
+        Kalman filter of the random walk, which is the recursive least squares that knows the drift.
+
+        Forward substitution solves all leading blocks of the covariance by one factor.
+        """
+        times = jnp.arange(self.rows)
+        covariance = self.covariance(function, speed, data.k, times, data.k, times)
+        factor = jnp.linalg.cholesky(covariance + noise**2 * jnp.eye(self.rows))
+        of_queries = self.covariance(function, speed, data.k, times, data.q, times)
+        solve = jax.scipy.linalg.solve_triangular
+        left, right = (solve(factor, part, lower=True) for part in (of_queries, data.v))
+        return jnp.triu(left).T @ right  # row t of a query's column enters where t ≤ its own row
+
+    def oracle_errors(self, data: Sequence, case: dict[str, Any]) -> Float[Array, " sequences"]:
+        """The mean squared error of the posterior mean over the second half of each sequence."""
+
+        def error(data: Sequence) -> Array:
+            late = (self.posterior(data, **case) - data.truth)[self.rows // 2 :]
+            return jnp.mean(late**2)
+
+        return jax.lax.map(error, data)
+
+    def report(self, results: list[dict[str, Any]], run: Run) -> None:
+        rows = [self.summarised(found) for found in results]
+        predictions = judge(rows)
+        draw_errors(run, rows, self)
+        for row in rows:
+            title = f"{row['function']}, noise {row['noise']:g}, speed {row['speed']:g}"
+            run.table(
+                f"Mean squared error, {title}; 95 % intervals over {self.sequences} sequences",
+                ["layer", "error", "÷ oracle", "less the best layer"],
+                [
+                    [
+                        name,
+                        f"{one['error']:.4f} ± {one['half_width']:.4f}",
+                        f"{one['ratio']:.2f} ± {one['ratio_half_width']:.2f}",
+                        f"{one['above_best']:.4f} ± {one['above_best_half_width']:.4f}",
+                    ]
+                    for name, one in row["layers"].items()
+                ],
+            )
+        run.table(
+            "Predicted beforehand",
+            ["", "held in", "not in"],
+            [
+                [one["claim"], str(len(one["held"])), "; ".join(one["failed"]) or "–"]
+                for one in predictions
+            ],
+        )
+        run.summary({"rows": rows, "predictions": predictions})
+
+    def summarised(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Means with half widths of 95 % intervals, ratios to the oracle, and paired differences
+        from the layer of the least mean."""
+        errors = {name: np.asarray(values) for name, values in found["errors"].items()}
+        layers = [name for name in errors if name != ORACLE]
+        best = min(layers, key=lambda name: errors[name].mean())
+        oracle, width = errors[ORACLE], 1.96 / self.sequences**0.5
+        table = {}
+        for name, values in errors.items():
+            ratio = values.mean() / oracle.mean()
+            above = values - errors[best]
+            table[name] = {
+                "error": float(values.mean()),
+                "half_width": float(width * values.std(ddof=1)),
+                "ratio": float(ratio),
+                "ratio_half_width": float(
+                    width * (values - ratio * oracle).std(ddof=1) / oracle.mean()
+                ),
+                "above_best": float(above.mean()),
+                "above_best_half_width": float(width * above.std(ddof=1)),
+                "scalars": found["scalars"].get(name, {}),
+            }
+        case = {name: found[name] for name in ("function", "noise", "speed")}
+        return {**case, "best": best, "layers": table}
+
+
+def judge(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What was predicted before the first run, and in which cases it held."""
+
+    def error(row: dict[str, Any], name: str) -> float:
+        return row["layers"][name]["error"]
+
+    def least(row: dict[str, Any], *names: str) -> float:
+        return min(error(row, name) for name in names)
+
+    recursive = "Mesa, forgetting"
+    others = [name for name in LAYERS if name != recursive]
+    local = ("softmax", "window", "softmax, forgetting", "order 1", "order 1, forgetting")
+    claims = [
+        (
+            "linear: Mesa with forgetting has the least error",
+            lambda row: row["function"] == "linear",
+            lambda row: error(row, recursive) <= least(row, *others),
+        ),
+        (
+            "linear: Mesa with forgetting is within 10 % of the oracle",
+            lambda row: row["function"] == "linear",
+            lambda row: row["layers"][recursive]["ratio"] <= 1.1,
+        ),
+        (
+            "linear, no drift: the delta rule has twice the error of Mesa or more",
+            lambda row: row["function"] == "linear" and not row["speed"],
+            lambda row: error(row, "delta") >= 2 * error(row, "Mesa"),
+        ),
+        (
+            "linear, drift: gates change the error of the delta rule by less than 5 %",
+            lambda row: row["function"] == "linear" and row["speed"],
+            lambda row: abs(error(row, "gated delta") / error(row, "delta") - 1) < 0.05,
+        ),
+        (
+            "linear: order 1 has less error than softmax",
+            lambda row: row["function"] == "linear",
+            lambda row: error(row, "order 1") < error(row, "softmax"),
+        ),
+        (
+            "drift: forgetting lowers the error of every layer that has it",
+            lambda row: row["speed"],
+            lambda row: all(
+                error(row, after) <= error(row, before)
+                for before, after in (
+                    ("softmax", "softmax, forgetting"),
+                    ("linear", "decay"),
+                    ("Mesa", recursive),
+                    ("order 1", "order 1, forgetting"),
+                )
+            ),
+        ),
+        (
+            "nonlinear: a local layer (softmax or order 1) has the least error",
+            lambda row: row["function"] == "nonlinear",
+            lambda row: row["best"] in local,
+        ),
+        (
+            "linear attention has the largest error",
+            lambda row: True,
+            lambda row: error(row, "linear") >= max(error(row, name) for name in LAYERS),
+        ),
+    ]
+    found = []
+    for claim, concerns, holds in claims:
+        held: dict[bool, list[str]] = {True: [], False: []}
+        for row in filter(concerns, rows):
+            where = f"{row['function']}, noise {row['noise']:g}, speed {row['speed']:g}"
+            held[bool(holds(row))].append(where)
+        found.append({"claim": claim, "held": held[True], "failed": held[False]})
+    return found
+
+
+def draw_errors(run: Run, rows: list[dict[str, Any]], study: TestTimeRegression) -> None:
+    """The ratio of each layer's error to the oracle's, a panel for each function and noise."""
+    shape = len(study.functions), len(study.noises)
+    figure = Figure(figsize=(1.4 + 3.4 * shape[1], 0.8 + 3.0 * shape[0]))
+    axes = figure.subplots(*shape, sharex=True, sharey=True, squeeze=False)
+    names, arrays = list(LAYERS), {}
+    colors = (ak.plot.BLUE, ak.plot.ORANGE, ak.plot.GREEN, ak.plot.PURPLE, ak.plot.ink())
+    looks = list(zip(("o", "s", "^", "D", "v"), colors, strict=True))
+    for (i, function), (j, noise) in (
+        (a, b) for a in enumerate(study.functions) for b in enumerate(study.noises)
+    ):
+        ax = axes[i, j]
+        here = [row for row in rows if (row["function"], row["noise"]) == (function, noise)]
+        for place, row in enumerate(here):
+            ratios, widths = (
+                np.array([row["layers"][name][part] for name in names])
+                for part in ("ratio", "ratio_half_width")
+            )
+            marker, color = looks[place % len(looks)]
+            at = np.arange(len(names)) + 0.22 * (place - (len(here) - 1) / 2)
+            ax.errorbar(
+                ratios,
+                at,
+                xerr=np.minimum(widths, 0.9 * ratios),
+                fmt=marker,
+                color=color,
+                markersize=4,
+                linewidth=1.0,
+                label=f"speed {row['speed']:g}",
+            )
+            arrays[f"{function}_{j}_{place}"] = np.stack([ratios, widths])
+        ax.axvline(1.0, color=ak.plot.ink(), linewidth=0.8)
+        ax.set(xscale="log", title=f"{STYLES[function]}, noise {noise:g}")
+        ax.set_yticks(np.arange(len(names)), names)
+    axes[0, 0].invert_yaxis()
+    for ax in axes[-1]:
+        ax.set_xlabel("squared error ÷ oracle's")
+    legend(figure, [axes[0, 0]])
+    run.figure("errors", figure, **arrays)
