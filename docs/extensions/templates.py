@@ -126,9 +126,14 @@ def render(template: str, pages: dict[str, str] | None = None) -> str:
         runs=runs(),
         configs=configs(),
         faults=json.loads((DOCS / "faults.json").read_text()),
-        notebooks=sorted(path.stem for path in NOTEBOOKS.glob("*.py")),
+        notebooks=sorted((path.stem for path in NOTEBOOKS.glob("*.py")), key=_number),
         pages=pages or {},
     )
+
+
+def _number(notebook: str) -> int:
+    """The number that the name of a notebook begins with."""
+    return int(notebook.partition("_")[0])
 
 
 def render_page(app, docname, source):
