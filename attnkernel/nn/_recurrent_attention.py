@@ -247,13 +247,13 @@ class RecurrentAttention(CachedLayer):
             mask=there,
             state=None if cache is None else cache.state,
         )
-        out = out.swapaxes(0, 1)
+        out = out.swapaxes(0, 1).astype(dtype)
         if self.output_norm is not None:
             out = jax.vmap(jax.vmap(self.output_norm))(out)
         out = out.reshape(len(x), -1)
         if self.gate_proj is not None:
             out = out * jax.nn.silu(jax.vmap(self.gate_proj)(x))
-        return jax.vmap(self.output_proj)(out.astype(dtype)), state
+        return jax.vmap(self.output_proj)(out), state
 
     def _state_size(self) -> int:
         """Returns the number of coordinates of a key of the estimator."""

@@ -160,6 +160,19 @@ def test_a_float64_cache_sums_float32_rows_in_float64(x64):
     np.testing.assert_allclose(out, eqx.filter_jit(layer)(x), rtol=1e-5, atol=1e-6)
 
 
+def test_bfloat16_where_implicit_promotion_is_forbidden():
+    """The state and the gates are in float32, the rows in bfloat16."""
+    options = {"estimator": DeltaRule(), "decay": "channel", "max_rate": 1.0, "qk_norm": True}
+    with jax.numpy_dtype_promotion("strict"):
+        layer = built(RecurrentAttention, 2, 4, **options, output_gate=True, dtype=jnp.bfloat16)
+        x = jnp.asarray(rows_of((5, 4)), jnp.bfloat16)
+        out, cache = eqx.filter_jit(layer.step)(x, layer.cache(dtype=jnp.bfloat16))
+    assert (out.dtype, cache.state.matrix.dtype) == (jnp.bfloat16, jnp.float32)
+    wide = jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_array(a) else a, (layer, x))
+    expected = eqx.filter_jit(lambda layer, x: layer(x))(*wide)
+    np.testing.assert_allclose(out.astype(jnp.float32), expected, rtol=0.03, atol=0.03)
+
+
 class Last(Estimator):
     """Returns the last value."""
 
