@@ -160,22 +160,21 @@ def batch_size_within_memory(task: Task) -> int | None:
     return max(1, MAX_BATCH_PAIRS // max(1, task.queries * task.keys))
 
 
-def mask_unsupported_reason(
-    prior: Prior | None, *, excludes_self: bool = False, is_causal: bool = False
-) -> str | None:
+def mask_unsupported_reason(prior: Prior | None, *factors: str) -> str | None:
     """Returns why a method that supports only masks of keys rejects this prior, or None.
 
-    `excludes_self`, `is_causal`: whether the method also supports `ExcludeSelf` and `Causal()`.
+    `factors`: of a `KeyMask`, those which the method also supports, such as "is_causal".
     """
-    mask = key_mask_of(prior)
-    names = ["HeldOut"] + ["ExcludeSelf"] * excludes_self + ["Causal()"] * is_causal
-    got = mask.unsupported_reason
-    if got is None and mask.excludes_self and not excludes_self:
-        got = "a mask that excludes the row of each query"
-    if got is None and mask.is_causal and not is_causal:
-        got = "a causal mask"
+    got = key_mask_of(prior).reason_beyond(*factors)
     if got is None:
         return None
+    priors = {
+        "excludes_self": "ExcludeSelf",
+        "is_causal": "Causal()",
+        "window": "Window",
+        "segments": "Segments",
+    }
+    names = ["HeldOut", *(priors[factor] for factor in factors)]
     masks = " and ".join(names)
     joined = ", also joined by &" if len(names) > 1 else ""
     return f"it takes no prior, or masks of keys such as {masks}{joined}; got {got}"

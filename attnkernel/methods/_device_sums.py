@@ -61,7 +61,7 @@ def prior_of_device(
     mask = key_mask_of(prior)
     number = first_key + jnp.arange(-(-keys // devices))
     padding = number >= keys if keys % devices else None
-    if not (mask.unsupported_reason or mask.excludes_self or mask.is_causal):
+    if mask.reason_beyond() is None:
         if mask.allowed is None:
             return None if padding is None else HeldOut(padding)
         hidden = ~mask.allowed[jnp.minimum(number, keys - 1)]

@@ -15,10 +15,11 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_float_dtype
+from .._core.parameters import Constant
 from .._core.symbolic_sizes import NO_SYMBOLIC_SIZES, is_symbolic
 from .._core.tuning import MAX_BLOCK_ROWS
 from .._core.validation import require_bool, require_choice
-from ..kernels import DotProduct, Gaussian, Kernel, Laplace, Matern32, Matern52
+from ..kernels import DotProduct, Gaussian, Kernel, Laplace, Matern32, Matern52, SoftCapped
 from ..priors import Prior
 from ..priors._base import key_mask_of
 from ..rules import Rule, Softmax
@@ -26,9 +27,9 @@ from ._base import Method, Task, mask_unsupported_reason
 from ._blocks import jvp_with_constants
 from ._blockwise import Blockwise, sums_at_shift
 from ._half_precision import (
-    BIAS_COLUMNS,
     HALF_DTYPES,
     MAX_HEAD_COLUMNS,
+    bias_columns,
     centre_of,
     sums_by_cudnn,
     sums_by_splash,
@@ -43,7 +44,11 @@ class Fused(Method):
 
     In half precision, on NVIDIA's GPUs (cuDNN) and on TPUs (JAX's splash attention), of `Gaussian`
     and `DotProduct`; in float32, on NVIDIA's GPUs, by a kernel of our own, of `Gaussian`, `Laplace`
-    and `Matern`. Takes the rule `Softmax`, and the priors `HeldOut` and `Causal()`, also joined.
+    and `Matern`. Takes the rule `Softmax`, and the priors `HeldOut`, `Causal()`, `Window` and, but
+    for cuDNN, `Segments`, also joined; cuDNN has windows to the left alone. On TPUs also
+    `SoftCapped(DotProduct(), ak.fixed(c))`. Blocks outside a window or above the diagonal cost
+    nothing. Heads have up to 128 columns; three of them hold biases where the kernel is a Gaussian,
+    and on GPUs where keys are held out.
 
     Products of half precision are off by up to $2 \varepsilon |u_q| |u_k|$ in a log-weight, with u
     the points in lengthscales from the mean of the keys (of `DotProduct`, the points), and
@@ -114,18 +119,27 @@ class Fused(Method):
         if not half and importlib.util.find_spec("jax.experimental.pallas.triton") is None:
             return "this version of JAX lowers no Triton; in float32 use ak.Blockwise()"
         known = (Gaussian, DotProduct) if half else RADIAL_KERNELS
-        if type(task.kernel) not in known:
+        if type(task.kernel) not in known and not (platform == "tpu" and is_capped(task.kernel)):
             names = ", ".join(kernel.__name__ for kernel in known)
-            return f"in {dtype.name} it takes the kernels {names}; got {type(task.kernel).__name__}"
+            more = " and SoftCapped(DotProduct(), ak.fixed(c))" if platform == "tpu" else ""
+            got = type(task.kernel).__name__
+            return f"in {dtype.name} it takes the kernels {names}{more}; got {got}"
         if type(task.rule) is not Softmax:
             return f"it takes the rule Softmax; got {type(task.rule).__name__}"
-        if (reason := mask_unsupported_reason(task.prior, is_causal=True)) is not None:
+        if is_capped(task.kernel) and not task.rule.temperature_parameter.is_fixed:
+            return "it takes a soft cap with a temperature that is fixed alone: ak.fixed(1.0)"
+        is_cudnn = half and platform == "cuda"
+        factors = ("is_causal", "window", "segments")[: 2 if is_cudnn else 3]
+        if (reason := mask_unsupported_reason(task.prior, *factors)) is not None:
             return reason
-        columns = max(task.dim + BIAS_COLUMNS, task.dim_v)
+        left, right = key_mask_of(task.prior).limits
+        if is_cudnn and left is not None and right != 0:
+            return "cuDNN has windows to the left alone: join ak.Causal()"
+        own = bias_columns(task.kernel, task.prior, platform)
+        columns = max(task.dim + own, task.dim_v)
         if half and columns > MAX_HEAD_COLUMNS:
             return (
-                f"heads have up to {MAX_HEAD_COLUMNS} columns, {BIAS_COLUMNS} of them its own; got "
-                f"{columns}"
+                f"heads have up to {MAX_HEAD_COLUMNS} columns, {own} of them its own; got {columns}"
             )
         return None
 
@@ -155,6 +169,13 @@ class Fused(Method):
             values = jnp.concatenate([v, jnp.ones((len(v), 1), v.dtype)], axis=1)
             shift, sums = _sums(q, k, values, (kernel, prior, rule), self)
         return SoftmaxState(shift, sums[:, -1], sums[:, :-1]).with_sink(rule.log_sink())
+
+
+def is_capped(kernel: Kernel) -> bool:
+    """Whether it is a dot product with a cap that no program computes."""
+    if not isinstance(kernel, SoftCapped) or type(kernel.kernel) is not DotProduct:
+        return False
+    return isinstance(kernel.cap_parameter, Constant)
 
 
 def _resolved_platform(named: str | None) -> str:
@@ -188,7 +209,8 @@ def _sums(
     if kernel.metric is not None:
         centre, inverse = centre_of(k), jnp.ones_like(inverse)
         q, k = (kernel.in_lengthscales(points - centre) for points in (q, k))
-    options = {"causal": mask.is_causal, "interpret": method.interpret}
+    options = {"limits": mask.limits, "interpret": method.interpret}
+    options["segments"] = mask.segments or (jnp.zeros(len(q), int), jnp.zeros(len(k), int))
     return _pallas.sums(kernel, q, k, v, inverse, log_prior, 1.0 / rule.temperature, **options)
 
 

@@ -5,8 +5,9 @@ A Gaussian is one: with points u in lengthscales from a common centre,
 $$ -\tfrac12 \|u_q - u_k\|^2 = -\tfrac12 \|u_q\|^2 + (u_q, 1) \cdot (u_k, -\tfrac12 \|u_k\|^2) $$
 
 The first term depends on the query alone, and is added to the log-mass. The bias of a key, its last
-term or the log of 0 for a hidden key, is held as a sum of three half-precision numbers, which keeps
-its digits.
+term or for cuDNN the log of 0 of a hidden key, is held as a sum of three half-precision numbers,
+which keeps its digits. Dot products of which no key is hidden have no bias, and heads of 128.
+Splash attention hides keys by the numbers of segments.
 """
 
 import functools
@@ -16,14 +17,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..kernels import Gaussian
+from ..kernels import DotProduct, Gaussian, Kernel, SoftCapped
 from ..kernels._features import in_units
+from ..priors import KeyMask, Prior
 from ..priors._base import key_mask_of
 
 HALF_DTYPES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
 MAX_HEAD_COLUMNS = 128  # those that cuDNN takes on every GPU
 BIAS_COLUMNS = 3  # half-precision numbers whose sum is one of single precision
 BIAS_UNIT = 128.0  # biases are stored in this unit: float16 ends at 65504
+
+NO_MASS = -1e37  # splash attention has masses below it where a query sees no key
 
 Sums = tuple[Float[Array, " queries"], Float[Array, "queries width"]]
 
@@ -35,7 +39,7 @@ class _Features(NamedTuple):
     k: Float[Array, "keys head"]
     v: Float[Array, "keys head"]
     query_term: Float[Array, " queries"]
-    hidden_bias: float
+    no_mass: float  # log-masses up to it are those of queries that see no key
 
 
 def centre_of(points: Float[Array, "points dim"]) -> Float[Array, "1 dim"]:
@@ -43,20 +47,31 @@ def centre_of(points: Float[Array, "points dim"]) -> Float[Array, "1 dim"]:
     return jax.lax.stop_gradient(jnp.mean(points, axis=0, keepdims=True))
 
 
+def bias_columns(kernel: Kernel, prior: Prior | None, platform: str) -> int:
+    """Returns the number of columns of heads that hold biases of keys."""
+    is_hidden = platform == "cuda" and key_mask_of(prior).allowed is not None
+    return BIAS_COLUMNS if isinstance(kernel, Gaussian) or is_hidden else 0
+
+
 def _padded_features(
-    q: Array, k: Array, v: Array, parts: Any, dtype: Any, multiple: int
+    q: Array, k: Array, v: Array, parts: Any, dtype: Any, platform: str
 ) -> _Features:
     """Returns queries and keys whose inner products are the scores, and the values, in `dtype`.
 
     A term of the score that depends on the query alone is returned separately. `parts`: the
-    kernel, prior and rule. `multiple`: divides all padded sizes. Keys of padding are hidden.
+    kernel, prior and rule. Where keys have biases, those of padding are hidden by them.
     """
     kernel, prior, rule = parts
+    kernel = kernel.kernel if isinstance(kernel, SoftCapped) else kernel
+    columns = bias_columns(kernel, prior, platform)
+    unit = 8 if platform == "cuda" else 128  # of columns, and of rows
+    multiple = unit if columns or platform == "tpu" else 1
     if isinstance(kernel, Gaussian):
         centre = centre_of(k)
         q, k = in_units(kernel, q - centre, k - centre, rule.temperature)
         query_term, bias = (-0.5 * jnp.sum(points**2, axis=1) for points in (q, k))
     else:
+        assert isinstance(kernel, DotProduct)  # as unsupported_reason says
         q, k = in_units(kernel, q, k, rule.temperature)
         query_term, bias = jnp.zeros(len(q), q.dtype), jnp.zeros(len(k), k.dtype)
     allowed = key_mask_of(prior).allowed
@@ -65,22 +80,21 @@ def _padded_features(
     # so low that its weight is 0, and so high that differences of two do not overflow
     hidden = -(2.0**15) if dtype == jnp.float16 else -(2.0**34)
     bias = jnp.maximum(bias / BIAS_UNIT, hidden)
-    bias_columns = []
-    for i in range(BIAS_COLUMNS):
+    biases = []
+    for i in range(columns):
         rounded = bias.astype(dtype).astype(bias.dtype)
         bias = bias - rounded
-        bias_columns.append(jnp.where(allowed, rounded, 0.0 if i else hidden)[:, None])
-    head = -(-max(q.shape[1] + BIAS_COLUMNS, v.shape[1]) // multiple) * multiple
+        biases.append(jnp.where(allowed, rounded, 0.0 if i else hidden)[:, None])
+    head = -(-max(q.shape[1] + columns, v.shape[1]) // unit) * unit
 
     def padded(rows: Array, *more: Array) -> Array:
         rows = jnp.pad(rows, ((0, -len(rows) % multiple), (0, 0)))
         rows = jnp.concatenate([rows, *more], axis=1)
         return jnp.pad(rows, ((0, 0), (0, head - rows.shape[1]))).astype(dtype)
 
-    units = jnp.full((len(q) + -len(q) % multiple, BIAS_COLUMNS), BIAS_UNIT, q.dtype)
-    return _Features(
-        padded(q, units), padded(k, *bias_columns), padded(v), query_term, hidden * BIAS_UNIT
-    )
+    units = jnp.full((len(q) + -len(q) % multiple, columns), BIAS_UNIT, q.dtype)
+    no_mass = 0.5 * hidden * BIAS_UNIT if columns and platform == "cuda" else NO_MASS
+    return _Features(padded(q, units), padded(k, *biases), padded(v), query_term, no_mass)
 
 
 def sums_by_cudnn(q: Array, k: Array, v: Array, parts: Any, dtype: Any) -> Sums:
@@ -88,14 +102,17 @@ def sums_by_cudnn(q: Array, k: Array, v: Array, parts: Any, dtype: Any) -> Sums:
 
     `parts`: the kernel, prior and rule. `dtype`: of the products, bfloat16 or float16.
     """
-    features = _padded_features(q, k, v, parts, dtype, 8)
-    call = functools.partial(_attend_by_cudnn, causal=key_mask_of(parts[1]).is_causal)
+    features = _padded_features(q, k, v, parts, dtype, "cuda")
+    limits = key_mask_of(parts[1]).limits
+    call = functools.partial(_attend_by_cudnn, limits=limits)
     out, log_mass = call(features.q, features.k, features.v)
     # cuDNN has no gradient of the log-mass: it is the mean slope of the scores at constant weights
     fixed_q, fixed_k = map(jax.lax.stop_gradient, (features.q, features.k))
     mean_key, _ = call(fixed_q, fixed_k, features.k)
     slope = jnp.sum(features.q.astype(q.dtype) * mean_key.astype(q.dtype), axis=1)
     log_mass = jax.lax.stop_gradient(log_mass.astype(q.dtype))
+    if limits[0] is not None:  # queries whose window lies behind the last key
+        log_mass = jnp.where(jnp.arange(len(log_mass)) - limits[0] < len(k), log_mass, -jnp.inf)
     return _unpadded_sums(features, log_mass + slope - jax.lax.stop_gradient(slope), out, v)
 
 
@@ -112,14 +129,36 @@ def sums_by_splash(
         splash_attention_mask as masks,
     )
 
-    features = _padded_features(q, k, v, parts, dtype, 128)
-    shape = len(features.q), len(features.k)
-    mask = masks.CausalMask(shape) if key_mask_of(parts[1]).is_causal else masks.FullMask(shape)
+    kernel, prior, rule = parts
+    features, key_mask = _padded_features(q, k, v, parts, dtype, "tpu"), key_mask_of(prior)
+    shape, limits = (len(features.q), len(features.k)), key_mask.limits
+    mask = masks.FullMask(shape) if limits == (None, None) else masks.LocalMask(shape, limits, 0)
+    is_capped = isinstance(kernel, SoftCapped)
     program = splash.make_splash_mha_single_device(
-        masks.MultiHeadMask([mask]), save_residuals=True, interpret=interpret
+        masks.MultiHeadMask([mask]),
+        save_residuals=True,
+        attn_logits_soft_cap=kernel.cap / rule.temperature if is_capped else None,
+        interpret=interpret,
     )
-    out, (log_mass,) = program(features.q[None], features.k[None], features.v[None])
+    segments = splash.SegmentIds(*_segments(key_mask, (len(q), len(k)), shape))
+    out, (log_mass,) = program(features.q[None], features.k[None], features.v[None], segments)
     return _unpadded_sums(features, log_mass[0].astype(q.dtype), out[0], v)
+
+
+def _segments(mask: KeyMask, sizes: tuple[int, int], padded: tuple[int, int]) -> list[Array]:
+    """Returns numbers of the segments of queries and of keys; −1 for a key that none sees."""
+    queries, keys = (jnp.zeros(size, int) for size in sizes)
+    if mask.segments is not None:
+        ordered = jnp.sort(mask.segments[0])
+        queries, keys = (jnp.searchsorted(ordered, part) for part in mask.segments)
+        is_known = ordered[jnp.minimum(keys, len(ordered) - 1)] == mask.segments[1]
+        keys = jnp.where(is_known, keys, -1)
+    if mask.allowed is not None:
+        keys = jnp.where(mask.allowed, keys, -1)
+    return [
+        jnp.pad(part, (0, size - len(part)), constant_values=-1).astype(jnp.int32)
+        for part, size in zip((queries, keys), padded, strict=True)
+    ]
 
 
 def _unpadded_sums(features: _Features, log_mass: Array, out: Array, v: Array) -> Sums:
@@ -129,14 +168,21 @@ def _unpadded_sums(features: _Features, log_mass: Array, out: Array, v: Array) -
     the weighted mean of the values.
     """
     queries = len(features.query_term)
-    some = log_mass[:queries] > 0.5 * features.hidden_bias
+    some = log_mass[:queries] > features.no_mass
     total = jnp.where(some[:, None], out[:queries, : v.shape[1]].astype(v.dtype), 0.0)
     shift = jnp.where(some, log_mass[:queries] + features.query_term, 0.0)
     return shift, jnp.concatenate([total, some.astype(v.dtype)[:, None]], axis=1)
 
 
-def _attend_by_cudnn(q: Array, k: Array, v: Array, *, causal: bool) -> tuple[Array, Array]:
-    """Returns softmax(q kᵀ) v and the log-sum-exp of each row of q kᵀ, by cuDNN's attention."""
+def _attend_by_cudnn(
+    q: Array, k: Array, v: Array, *, limits: tuple[int | None, int | None]
+) -> tuple[Array, Array]:
+    """Returns softmax(q kᵀ) v and the log-sum-exp of each row of q kᵀ, by cuDNN's attention.
+
+    `limits`: the most keys before and after its own that a query sees; it has a left one only
+    beside a right one of 0.
+    """
+    left, right = limits
     # under `vmap`, batched all or none: JAX's rule for cuDNN assumes it until 0.10
     never = jnp.any(jnp.stack([jnp.isnan(x[0, 0]) for x in (q, k, v)])) & False
     q, k, v = (jnp.where(never, 0, x) for x in (q, k, v))
@@ -145,7 +191,8 @@ def _attend_by_cudnn(q: Array, k: Array, v: Array, *, causal: bool) -> tuple[Arr
         k[:, None, :],
         v[:, None, :],
         scale=1.0,
-        is_causal=causal,
+        is_causal=right == 0,
+        local_window_size=None if left is None else (left, 0),
         implementation="cudnn",
         return_residual=True,
     )

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from ..kernels import Radial
 from ._softmax_state import finite_shift
@@ -31,13 +31,16 @@ def sums(
     log_prior: Float[Array, " keys"],
     inverse_temperature: float | Array,
     *,
-    causal: bool,
+    limits: tuple[int | None, int | None],
+    segments: tuple[Int[Array, " queries"], Int[Array, " keys"]],
     interpret: bool = False,
 ) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
     """Returns L = log Z and Σ exp(s − L) (v, 1) of each query; both are 0 if it sees no key.
 
     **Arguments:** `inverse`: 1 / ℓ of each dimension, whatever the kernel itself says. `log_prior`:
-    of each key; -inf hides it. `inverse_temperature`: 1 / τ.
+    of each key; -inf hides it. `inverse_temperature`: 1 / τ. `limits`: the most keys before and
+    after its own that a query sees; None: all. `segments`: numbers of queries and of keys, which
+    see each other where they are equal.
     """
     queries, (keys, dim_v) = len(q), v.shape
     width = (
@@ -49,6 +52,10 @@ def sums(
     )
     v = jnp.pad(v, ((0, len(k) - keys), (0, width - dim_v)))
     log_prior = jnp.pad(log_prior, (0, len(k) - keys), constant_values=-jnp.inf)
+    query_segments, key_segments = (
+        jnp.pad(numbers, (0, len(x) - len(numbers)))
+        for numbers, x in zip(segments, (q, k), strict=True)
+    )
 
     def whole_array(array: Array) -> pl.BlockSpec:
         return pl.BlockSpec(array.shape, lambda i: (0,) * array.ndim)
@@ -60,13 +67,16 @@ def sums(
         inverse,
         log_prior,
         jnp.reshape(jnp.asarray(inverse_temperature, q.dtype), 1),
+        key_segments,
+        query_segments,
     )
     shift, mass, total = pl.pallas_call(
-        functools.partial(_sum_block_of_queries, kernel=kernel, causal=causal),
+        functools.partial(_sum_block_of_queries, kernel=kernel, limits=limits),
         grid=(len(q) // BLOCK_QUERIES,),
         in_specs=[
             pl.BlockSpec((q.shape[1], BLOCK_QUERIES), lambda i: (0, i)),
-            *(whole_array(operand) for operand in operands[1:]),
+            *(whole_array(operand) for operand in operands[1:-1]),
+            pl.BlockSpec((BLOCK_QUERIES,), lambda i: (i,)),
         ],
         out_specs=[
             pl.BlockSpec((BLOCK_QUERIES,), lambda i: (i,)),
@@ -95,19 +105,24 @@ def _sum_block_of_queries(
     inverse: Any,
     log_prior: Any,
     inverse_temperature: Any,
+    key_segments: Any,
+    query_segments: Any,
     *results: Any,
     kernel: Radial,
-    causal: bool,
+    limits: tuple[int | None, int | None],
 ) -> None:
     """Writes the shift, mass and total of one block of queries to the three refs `results`.
 
     `q`, `k`, `v`: refs to the transposed arrays, (dim, block of queries), (dim, keys) and
     (width, keys). `inverse`: 1 / ℓ of each dimension. `log_prior`: of each key.
     """
-    dim, width, blocks = q.shape[0], v.shape[0], k.shape[1] // BLOCK_KEYS
-    first = pl.program_id(0) * BLOCK_QUERIES
-    if causal:  # blocks of keys after the last query are skipped
-        blocks = jnp.minimum(blocks, (first + BLOCK_QUERIES + BLOCK_KEYS - 1) // BLOCK_KEYS)
+    dim, width = q.shape[0], v.shape[0]
+    first, (left, right) = pl.program_id(0) * BLOCK_QUERIES, limits
+    start_block, end_block = jnp.int32(0), jnp.int32(k.shape[1] // BLOCK_KEYS)
+    if left is not None:  # blocks that no query of these sees are skipped
+        start_block = jnp.minimum(jnp.maximum(first - left, 0) // BLOCK_KEYS, end_block)
+    if right is not None:
+        end_block = jnp.minimum(end_block, (first + BLOCK_QUERIES - 1 + right) // BLOCK_KEYS + 1)
 
     def scores_of(block: Array) -> Array:
         here = pl.ds(block * BLOCK_KEYS, BLOCK_KEYS)
@@ -124,10 +139,13 @@ def _sum_block_of_queries(
         scores = (
             kernel.log_of(squares * kernel.unit) * inverse_temperature[0] + log_prior[here][None, :]
         )
-        if causal:
-            i, j = first + jnp.arange(BLOCK_QUERIES), block * BLOCK_KEYS + jnp.arange(BLOCK_KEYS)
-            scores = jnp.where(j[None, :] <= i[:, None], scores, -jnp.inf)
-        return scores
+        seen = query_segments[:][:, None] == key_segments[here][None, :]
+        i, j = first + jnp.arange(BLOCK_QUERIES), block * BLOCK_KEYS + jnp.arange(BLOCK_KEYS)
+        if left is not None:
+            seen = seen & (i[:, None] - j[None, :] <= left)
+        if right is not None:
+            seen = seen & (j[None, :] - i[:, None] <= right)
+        return jnp.where(seen, scores, -jnp.inf)
 
     def step(block: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
         shift, mass, *total = state
@@ -151,7 +169,7 @@ def _sum_block_of_queries(
         else [jnp.zeros((width, BLOCK_QUERIES), jnp.float32)]
     )
     shift, mass, *total = jax.lax.fori_loop(
-        0, blocks, step, (jnp.full((BLOCK_QUERIES,), -jnp.inf), nothing, *start)
+        start_block, end_block, step, (jnp.full((BLOCK_QUERIES,), -jnp.inf), nothing, *start)
     )
     results[0][:], results[1][:] = shift, mass
     if width < MIN_MATMUL_COLUMNS:

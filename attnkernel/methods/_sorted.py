@@ -64,7 +64,7 @@ class Sorted(Method):
             return f"it takes the kernels {names}; got {type(kernel).__name__}"
         if task.dim != 1:
             return f"it sorts points of one dimension; got {task.dim}"
-        if (reason := mask_unsupported_reason(task.prior, excludes_self=True)) is not None:
+        if (reason := mask_unsupported_reason(task.prior, "excludes_self")) is not None:
             return reason
         if key_mask_of(task.prior).excludes_self and task.queries != task.keys:
             return (

@@ -171,7 +171,7 @@ class BiasReduced(SmootherWrapper, LinearSmoother):
             prior.check(q.shape[0], k.shape[0])
         mask = key_mask_of(prior)
         # whether all queries see the same labels
-        is_shared = not (mask.unsupported_reason or mask.excludes_self or mask.is_causal)
+        is_shared = mask.reason_beyond() is None
         if is_shared:
             whole = with_weights(None, weights, k)
             if mask.allowed is not None:

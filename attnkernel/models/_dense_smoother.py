@@ -120,7 +120,7 @@ class DenseSmoother(LinearSmoother):
         require_prior("prior", prior)
         prior.check(len(q), len(k))
         mask = key_mask_of(prior)
-        if mask.unsupported_reason or mask.excludes_self or mask.is_causal:
+        if mask.reason_beyond() is not None:
             raise ValueError(
                 f"{type(self).__name__} takes a prior only if it hides the same rows from every "
                 f"query, as that of ak.HoldOut; got {prior!r}. Leave-one-out needs a fit for each "

@@ -134,6 +134,9 @@ class Window(Mask):
             block.j_low - block.i_high <= self.right
         )
 
+    def as_key_mask(self) -> KeyMask:
+        return KeyMask(window=(self.left, self.right))
+
 
 class Prefix(Mask):
     r"""The first keys, and those up to the query's: $\pi(i, j) = 1\{j < p\ \text{or}\ j \le i\}$.

@@ -12,6 +12,7 @@ from .._core.host_arrays import AnyArray, as_numpy_if_concrete, is_concrete, nam
 from .._core.validation import as_integer
 from ._base import Mask
 from ._block import PositionBlock
+from ._key_mask import KeyMask
 from ._positions import range_of, require_lengths, row_of_whole_numbers
 
 
@@ -144,6 +145,9 @@ class Segments(Mask):
             range_of(self.keys, block.j_low, block.j_high),
         )
         return (low_q <= high_k) & (low_k <= high_q)
+
+    def as_key_mask(self) -> KeyMask:
+        return KeyMask(segments=(self.queries, self.keys))
 
 
 def _ends_of_lengths(name: str, lengths: ArrayLike | Sequence[int]) -> Int[AnyArray, " sequences"]:

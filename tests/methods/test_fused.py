@@ -24,17 +24,23 @@ PRIORS = {
     "held out": priors.HeldOut(HIDDEN),
     "causal": ak.Causal(),
     "causal, and held out": priors.HeldOut(HIDDEN | (np.arange(KEYS) < 5)) & ak.Causal(),
+    "window": ak.Window(20, 7),
+    "causal window": ak.Window(30, 7) & ak.Causal(),
+    "segments": priors.Segments(np.arange(QUERIES) // 50 - 1, np.arange(KEYS) // 40 - 1),
 }
+PRIORS["all"] = PRIORS["causal, and held out"] & PRIORS["window"] & PRIORS["segments"]
 
 
 @pytest.fixture
 def emulated_cudnn(monkeypatch):
     """Computes cuDNN's sum by its documented formula."""
 
-    def cudnn(q, k, v, *, causal):
+    def cudnn(q, k, v, *, limits):
         scores = jnp.matmul(q, k.T, preferred_element_type=jnp.float32)
-        if causal:
-            scores = jnp.where(jnp.tri(*scores.shape, dtype=bool), scores, -jnp.inf)
+        (left, right), (i, j) = limits, np.indices(scores.shape)
+        assert right == 0 if left is not None else right in (0, None)
+        if right == 0:
+            scores = jnp.where((j <= i) & (i - j <= (left or KEYS)), scores, -jnp.inf)
         weights = jax.nn.softmax(scores, axis=1).astype(v.dtype)
         out = jnp.matmul(weights, v, preferred_element_type=jnp.float32).astype(v.dtype)
         return out, jax.lax.stop_gradient(jax.nn.logsumexp(scores, axis=1))
@@ -63,10 +69,10 @@ def rows(dim, dim_v, dtype=jnp.float32, seed=0):
     ("kernel", "prior", "dim", "dim_v"),
     [
         slow(ak.Gaussian(0.7), "none", 1, 1),
-        (ak.Gaussian(jnp.array([0.5, 1.1, 0.8])), "causal, and held out", 3, 5),
+        (ak.Gaussian(jnp.array([0.5, 1.1, 0.8])), "all", 3, 5),
         slow(ak.Matern32(0.9), "held out", 2, 17),
         slow(ak.Matern52(2.5), "causal", 11, 3),
-        slow(ak.Laplace(0.9), "none", 2, 2),
+        slow(ak.Laplace(0.9), "window", 2, 2),
         slow(
             ak.Gaussian(0.8, metric=jnp.array([[2.0, 0.3], [0.3, 0.5]])),
             "none",
@@ -98,9 +104,13 @@ def test_common_shift_of_points_changes_nothing():
 @pytest.mark.parametrize(
     ("platform", "kernel", "prior", "dtype", "dim", "dim_v"),
     [
-        ("tpu", ak.Gaussian(0.9), "causal, and held out", jnp.bfloat16, 3, 5),
+        ("tpu", ak.Gaussian(0.9), "all", jnp.bfloat16, 3, 5),
+        ("tpu", ak.SoftCapped(ak.DotProduct(), ak.fixed(2.0)), "segments", jnp.bfloat16, 128, 9),
         ("cuda", ak.Gaussian(0.9), "none", jnp.float16, 5, 2),
-        ("cuda", ak.DotProduct(), "causal", jnp.bfloat16, 16, 11),
+        ("cuda", ak.DotProduct(), "causal", jnp.bfloat16, 128, 11),
+        ("cuda", ak.DotProduct(), "causal window", jnp.bfloat16, 7, 128),
+        slow("tpu", ak.DotProduct(), "window", jnp.bfloat16, 128, 128),
+        slow("tpu", ak.Gaussian(0.9), "segments", jnp.bfloat16, 125, 2),
         slow("cuda", ak.Gaussian(0.9), "causal, and held out", jnp.bfloat16, 3, 5),
         slow("tpu", ak.DotProduct(), "causal", jnp.bfloat16, 16, 11),
         slow("cuda", ak.DotProduct(), "held out", jnp.float16, 7, 7),
@@ -280,7 +290,7 @@ def test_fused_lowers_to_the_named_call(monkeypatch, platform, dtype, call, deri
     cudnn = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
     monkeypatch.setattr(cudnn, lambda: 91100)
     method = ak.Fused(platform=platform)
-    prior = PRIORS["causal, and held out"]
+    prior = PRIORS["causal, and held out"] & ak.Window(64, 9)
     # a batch of two, and three heads
     data = [jnp.stack([x, x])[:, None] for x in rows(3, 5, dtype)]
     kernel = ak.PerHead(eqx.filter_vmap(ak.Gaussian)(jnp.array([0.2, 0.3, 0.4])))
@@ -302,7 +312,22 @@ def test_fused_lowers_to_the_named_call(monkeypatch, platform, dtype, call, deri
         ),
         (ak.Fused(platform="cuda"), {"rule": ak.Uniform()}, "Softmax.*Uniform"),
         (ak.Fused(platform="cuda"), {"prior": ak.Causal(1)}, "got Causal of another offset"),
-        (ak.Fused(platform="cuda"), {"prior": ak.Window(3, 3)}, "got Window"),
+        (ak.Fused("bfloat16", platform="cuda"), {"prior": ak.Window(3, 3)}, "to the left alone"),
+        (
+            ak.Fused("bfloat16", platform="cuda"),
+            {"prior": PRIORS["segments"]},
+            "Window.*got packed sequences",
+        ),
+        (
+            ak.Fused("bfloat16", platform="tpu"),
+            {"kernel": ak.SoftCapped(ak.DotProduct(), 50.0)},
+            r"ak\.fixed.*got SoftCapped",
+        ),
+        (
+            ak.Fused("bfloat16", platform="tpu"),
+            {"kernel": ak.SoftCapped(ak.DotProduct(), ak.fixed(2.0)), "rule": ak.Softmax(2.0)},
+            "temperature that is fixed",
+        ),
         (ak.Fused(platform="cuda"), {"prior": priors.ExcludeSelf()}, "excludes the row"),
         (ak.Fused("float16", platform="cuda"), {"dim": 127}, "128.*130"),
     ],
@@ -312,6 +337,14 @@ def test_unsupported_tasks_are_refused(method, changes, message):
     data = rows(changes.pop("dim"), 1)
     with pytest.raises(ValueError, match=message):
         ak.attend(*data, **changes, method=method)
+
+
+def test_queries_whose_window_lies_behind_the_last_key(emulated_cudnn):
+    q, k, v = rows(3, 2, jnp.bfloat16)
+    named = {"kernel": ak.DotProduct(), "prior": ak.Window(5, 0), "return_log_mass": True}
+    value, log_mass = ak.attend(q, k[:40], v[:40], **named, method=interpreted())
+    np.testing.assert_array_equal(np.isneginf(log_mass), np.arange(QUERIES) > 44)
+    assert not np.any(np.asarray(value[45:], float))
 
 
 def test_float64_is_refused(x64):

@@ -70,7 +70,16 @@ def test_a_prior_of_the_users_own_is_taken_as_a_key_mask(x64, method, kernel, pr
 def test_masks_of_keys_intersect():
     mask = (priors.HeldOut(EVEN) & priors.ExcludeSelf() & ak.Causal()).as_key_mask()
     np.testing.assert_array_equal(mask.allowed, ~EVEN)
-    assert mask[1:] == (True, True, None)
+    assert mask.excludes_self
+    assert mask.is_causal
+    assert mask.reason_beyond("excludes_self") == "a causal mask"
+    assert mask.reason_beyond("excludes_self", "is_causal") is None
+    windows = (ak.Window(5, 2) & ak.Window(3, 4)).as_key_mask()
+    assert windows.limits == (3, 2)
+    assert (ak.Window(5, 2) & ak.Causal()).as_key_mask().limits == (5, 0)
+    segments = priors.Segments(EVEN.astype(int))
+    assert (segments * ak.Window(1, 1)).as_key_mask().reason_beyond("window") == "packed sequences"
+    assert "two Segments" in (segments & segments).as_key_mask().unsupported_reason
     both = (priors.HeldOut(EVEN) * priors.HeldOut(np.arange(N) > 4)).as_key_mask()
     np.testing.assert_array_equal(both.allowed, ~EVEN & (np.arange(N) <= 4))
 
@@ -78,7 +87,6 @@ def test_masks_of_keys_intersect():
 @pytest.mark.parametrize(
     ("prior", "reason"),
     [
-        (ak.Window(2, 1), "Window"),
         (ak.Alibi(0.3) * ak.Causal(), "Alibi"),
         (priors.HeldOut(EVEN) & ~priors.ExcludeSelf(), "Not"),
         (ak.Causal(3), "Causal of another offset than the number 0"),
@@ -95,6 +103,8 @@ def test_other_priors_are_no_key_masks(prior, reason):
         (ak.Linear(), ak.EluFeatures(), OTHERS, "got a mask that excludes the row of each query"),
         (ak.Sorted(), ak.Laplace(), UpToNow(), "got a causal mask"),
         (ak.Sorted(), ak.Laplace(), OWN * ak.Alibi(0.1), "got Alibi"),
+        (ak.Fourier(), ak.Gaussian(), ak.Window(2, 1), "got a window"),
+        (ak.Linear(), ak.EluFeatures(), priors.Segments(EVEN * 1), "got packed sequences"),
     ],
 )
 def test_factors_that_a_method_does_not_take_are_named(method, kernel, prior, message):
