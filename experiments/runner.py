@@ -17,6 +17,7 @@ import matplotlib as mpl
 
 from attnkernel import FitWarning
 from attnkernel._core.program_cache import without_program_cache
+from attnkernel.fitting import CostWarning
 
 from . import config as configs, config_source, distributed
 from .registry import STUDIES
@@ -40,6 +41,9 @@ def settings(study: Study) -> Iterator[None]:
     ):
         # studies put these among the notes of the run
         warnings.simplefilter("ignore", FitWarning)
+        # but one comes before a search that is slow, and is for who waits
+        warnings.simplefilter("default", CostWarning)
+        warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
         yield
 
 

@@ -9,6 +9,6 @@ from ._checkpoints import (
 from ._choose import Choice as Choice, choose as choose
 from ._fit import fit as fit
 from ._fit_many import fit_many as fit_many
-from ._fit_warnings import FitWarning as FitWarning
+from ._fit_warnings import CostWarning as CostWarning, FitWarning as FitWarning
 from ._outcome import Result as Result, Starts as Starts
 from ._result import Fit as Fit

@@ -34,7 +34,7 @@ from ..objectives._rows import drop_zero_weight_rows
 from ._checkpoints import Checkpoints
 from ._chunks import History
 from ._cost_warning import cost_warnings
-from ._fit_warnings import FitWarning, category_warnings
+from ._fit_warnings import CostWarning, FitWarning, category_warnings
 from ._minimise import minimise
 from ._options import Callback, Options
 from ._problem import Data
@@ -153,7 +153,7 @@ def fit(
     )
     if optimizer is None and is_concrete(data.x, data.y):
         for sentence in cost_warnings(model, data):
-            warnings.warn(sentence, FitWarning, stacklevel=2)
+            warnings.warn(sentence, CostWarning, stacklevel=2)
     driver = minimise if optimizer is None else train
     outcome = driver(model, data._replace(objective=data.objective.comparable()), options)
     outcome = outcome._replace(objective=data.objective)  # weights in the order of rows

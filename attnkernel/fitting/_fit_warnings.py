@@ -16,6 +16,10 @@ class FitWarning(UserWarning):
     """The end of a fit may be no optimum, the kernel does not suit a column, or the fit is slow."""
 
 
+class CostWarning(FitWarning):
+    """The fit that begins will be slow: what it costs, and what would be faster."""
+
+
 def result_warnings(starts: Starts, x_names: Names | None) -> list[str]:
     """Returns one sentence for each reason why the best end may be no optimum."""
     best = find_best_start(starts)
