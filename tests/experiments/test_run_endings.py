@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 from paths import ROOT
 
+from attnkernel.fitting import CostWarning, FitWarning
 from experiments.__main__ import main
 from experiments.progress import Ticker
 from experiments.results import status_of
@@ -37,6 +39,11 @@ def home(tmp_path, monkeypatch):
     for study, text in CONFIGS.items():
         (tmp_path / f"{study}.yaml").write_text(text)
     return tmp_path
+
+
+def warn_of_cost_and_end(self, run):
+    warnings.warn("this search is slow", CostWarning, stacklevel=1)
+    warnings.warn("a minimum at a bound", FitWarning, stacklevel=1)
 
 
 @pytest.fixture
@@ -212,6 +219,12 @@ def test_interrupt_while_a_program_compiles(home):
 
 
 # --- failed ---
+
+
+def test_the_cost_of_a_search_is_printed_before_it(monkeypatch, capsys):
+    monkeypatch.setattr(ShowData, "run", warn_of_cost_and_end)
+    assert main(["run", "data.yaml", "--quiet"]) == 0
+    assert capsys.readouterr().err == "warning: this search is slow\n"
 
 
 def test_traceback_of_a_failed_run_is_in_a_file_only(home, broken, capsys):

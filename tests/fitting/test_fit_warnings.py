@@ -75,7 +75,15 @@ def test_one_warning_names_the_columns_of_categories_and_a_product_kernel():
         (60_000, 1, ak.Cauchy, 0, r"not Sorted: .*Cauchy"),
         (50_000, 4, ak.Gaussian, 0, None),
         (60_000, 1, ak.Epanechnikov, 0, None),
-        (60_000, 4, ak.Gaussian, 1, None),
+        (
+            60_000,
+            4,
+            ak.Gaussian,
+            1,
+            r" 36 s .*not Fourier: .*Faster: ak.Gaussian in 1 dim.*order 0",
+        ),
+        (60_000, 1, ak.Gaussian, 1, None),
+        (30_000, 4, ak.Gaussian, 2, None),
     ],
 )
 def test_sentence_about_the_cost_of_all_pairs(rows, dim, kernel, order, said):
