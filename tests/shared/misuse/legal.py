@@ -21,7 +21,9 @@ EXCLUDED = {
         "methods.SoftmaxState methods.Moments recurrent.MatrixState recurrent.LeastSquaresState "
         "methods.LinearState methods.Task models.DataSupport models.LinearCoefficients data.Dataset"
     ),
-    "an error or a warning": "FitWarning ExtrapolationWarning CheckpointWarning SavedFileError",
+    "an error or a warning": (
+        "FitWarning CostWarning ExtrapolationWarning CheckpointWarning SavedFileError"
+    ),
     "for authors of kernels, methods and training loops, inside jit": (
         "kernels.unbounded kernels.PointBoxes kernels.Features priors.PositionBlock priors.KeyMask "
         "methods.dense_weights methods.advance fitting.identity_of recurrent.Row"
