@@ -221,7 +221,7 @@ def draw(query):
         colors = np.where(weights < 0, ak.plot.ORANGE, ak.plot.BLUE)
         ax.bar(np.arange(ROWS), weights, color=colors)
         ax.axvline(query, color=ak.plot.ink(), linestyle=":", linewidth=1.0)
-        ax.set_title(f"{name}: sum {weights.sum():.2f}", fontsize=9)
+        ax.set_title(f"{name}: sum {round(weights.sum(), 2) + 0.0:.2f}", fontsize=9)
     for ax in axes[-1]:
         ax.set_xlabel("row")
     for ax in axes[:, 0]:
