@@ -89,7 +89,7 @@ WEIGHTS["differential"] = WEIGHTS["softmax"] - 0.5 * normalised(
     np.asarray(k @ k.T) / np.sqrt(DIM), causal
 )
 for name, weights in WEIGHTS.items():
-    print(f"{name:14s} deviation {np.abs(LINES[name](v) - weights @ v).max():.0e}")
+    print(f"{name:14s} deviation {np.abs(LINES[name](v) - weights @ v).max():.1e}")
 
 # %% [markdown]
 # ## A line at each query: local linear attention
@@ -121,7 +121,7 @@ def local_linear_weights(q, k):
 
 expected = local_linear_weights(*projected) @ (v @ local.value_proj.weight.T)
 found = local(v, v, v)
-print(f"local linear   deviation {np.abs(found - expected @ local.output_proj.weight.T).max():.0e}")
+print(f"local linear   deviation {np.abs(found - expected @ local.output_proj.weight.T).max():.1e}")
 WEIGHTS["local linear"] = local_linear_weights(np.asarray(q), np.asarray(k))
 
 # %% [markdown]
@@ -172,7 +172,7 @@ def by_steps(name, v):
 
 
 for name, line in STEPS.items():
-    print(f"{name:14s} deviation {np.abs(line(v) - by_steps(name, v)).max():.0e}")
+    print(f"{name:14s} deviation {np.abs(line(v) - by_steps(name, v)).max():.1e}")
 
 # %% [markdown]
 # ## All rows at each step, exactly: Mesa
@@ -197,7 +197,7 @@ for name, layer in EXACT.items():
         w = np.where(causal[t], rate * np.exp(ages[t] - ages), 0.0)
         solution = np.linalg.solve((w[:, None] * x).T @ x + penalty, (w[:, None] * x).T @ v)
         expected.append(at[t] @ solution)
-    print(f"{name:15s} deviation {np.abs(layer(v) - np.array(expected)).max():.0e}")
+    print(f"{name:15s} deviation {np.abs(layer(v) - np.array(expected)).max():.1e}")
 
 # %% [markdown]
 # ## The weight of each row
