@@ -29,6 +29,7 @@ class Bands(eqx.Module):
     - `is_bias_corrected`: whether the centre is that of the robust bias correction.
     - `derivative`: the order along each column of the derivative that is estimated, in units of y
       over those of x, or None for a band of the mean. The effective count is that of the mean.
+    - `component`: the column of an additive fit whose curve is estimated, or None.
 
     `print` shows a table of the rows, and `frame()` returns them as a `DataFrame`.
 
@@ -53,16 +54,24 @@ class Bands(eqx.Module):
     reliable: Bool[Array, " m"] | None = None
     is_bias_corrected: bool = eqx.field(static=True, default=False)
     derivative: tuple[int, ...] | None = eqx.field(static=True, default=None)
+    component: int | None = eqx.field(static=True, default=None)
     rows: QueryFrame | None = eqx.field(static=True, repr=False, default=None)
     x_names: tuple[Hashable, ...] | None = eqx.field(static=True, repr=False, default=None)
     y_name: Hashable = eqx.field(static=True, repr=False, default=None)
 
     @property
     def description(self) -> str:
-        """The level and the kind: `95 % pointwise, bias-corrected`, and the derivative."""
+        """The level and the kind: `95 % pointwise, bias-corrected`, and what is not the mean."""
         corrected = ", bias-corrected" if self.is_bias_corrected else ""
-        derivative = "" if self.derivative is None else f", {self.derivative_name}"
-        return f"{100 * self.level:.4g} % {self.kind}{corrected}{derivative}"
+        estimated = f", {self.estimated}" if self.estimated else ""
+        return f"{100 * self.level:.4g} % {self.kind}{corrected}{estimated}"
+
+    @property
+    def estimated(self) -> str:
+        """`derivative_name`, or such as `curve of age`; empty for the mean."""
+        if self.component is None:
+            return self.derivative_name
+        return f"curve of {display_names(self.x_names, self.x.shape[1])[self.component]}"
 
     @property
     def derivative_name(self) -> str:

@@ -6,11 +6,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._core.regression_data import count_rows
 from .._core.validation import as_integer_tuple
+from ..fitting._result import Fit
 from ..models import LinearSmoother
 
 MAX_SIMULATED_NUMBERS = 2**24  # at a time
@@ -74,3 +76,30 @@ def as_derivative(derivative: Any, model: Any, dim: int, corrected: bool) -> tup
         )
     found.check_columns(dim)
     return orders
+
+
+def as_component(component: Any, fit: Fit) -> int:
+    """Returns the number of a column, given by number or name; `ValueError` where there is no such
+    column, or the model is no sum of curves."""
+    dim, names = fit.x.shape[1], fit.x_names or ()
+    if isinstance(component, str) and component in names:
+        column = names.index(component)
+    elif (
+        isinstance(component, int | np.integer)
+        and not isinstance(component, bool)
+        and component in range(dim)
+    ):
+        column = int(component)
+    else:
+        known = f", or one of {list(names)}" if names else ""
+        raise ValueError(
+            f"component must be the number of a column, from 0 to {dim - 1}{known}; got "
+            f"{component!r}."
+        )
+    model = fit.model
+    if not isinstance(model, LinearSmoother) or model.component(column) is None:
+        raise ValueError(
+            f"component= is defined for an AdditiveRegression; this fit is of a "
+            f"{type(model).__name__}. Leave it out for a band of the mean."
+        )
+    return column

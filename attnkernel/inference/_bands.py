@@ -5,7 +5,7 @@ variance is $\sum_j L_j(x)^2 \sigma_j^2$. No standard error includes the choice 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, get_args
 
 import jax
@@ -22,7 +22,13 @@ from ..attention._local_fit import warn_of_extrapolation
 from ..fitting._result import Fit
 from ..models import DataSupport, LinearSmoother, LocalLikelihood
 from ._band_table import Bands
-from ._band_width import MIN_RELIABLE_COUNT, as_derivative, bias_corrected, critical_value
+from ._band_width import (
+    MIN_RELIABLE_COUNT,
+    as_component,
+    as_derivative,
+    bias_corrected,
+    critical_value,
+)
 from ._clusters import Clusters, cluster_errors, require_clustered
 from ._likelihood_bands import compute_likelihood_bands
 from ._variance import Noise, RowVariance, padded_rows, require_smoother_fit
@@ -35,6 +41,7 @@ def bands(
     level: float = 0.95,
     kind: str = "pointwise",
     derivative: int | Sequence[int] | None = None,
+    component: int | Hashable | None = None,
     noise: str | None = None,
     clusters: ArrayLike | Any | None = None,
     corrected: bool = True,
@@ -73,6 +80,8 @@ def bands(
       noise, each divided by its own standard error, and needs a `key`.
     - `derivative`: the order of the derivative along each column of x, such as `(1, 0)`; an integer
       for one column. Their sum is 1 or 2. Default: the mean itself.
+    - `component`: of an `AdditiveRegression`, the column, by number or name, whose curve
+      $\hat m_j(x_j)$ gets a band; without correction. `x_new` has all columns. Default: the mean.
     - `noise`: the estimate of $\hat\sigma_j^2$, from the residuals of the fit itself. `"local"`
       (default): `noise_variance`. `"rows"`: the squared leave-one-out residual of each row, which
       assumes nothing and needs many neighbours. `"constant"`: one σ² for all labels,
@@ -139,15 +148,23 @@ def bands(
         clusters = Clusters.of_rows(clusters, fit, level, len(arrays[1]))
     is_linear = isinstance(fit.model, LinearSmoother)
     compute = compute_linear_bands if is_linear else compute_likelihood_bands
+    if component is not None:
+        component = as_component(component, fit)
+        if derivative is not None or corrected:
+            raise ValueError(
+                "component= takes no derivative=, and needs corrected=False: the bias of the "
+                "curves of an additive fit is not corrected."
+            )
     if derivative is not None:
         derivative = as_derivative(derivative, fit.model, fit.x.shape[1], corrected)
-    parts = (fit.model, weight_kwargs, nominal, noise, clusters, corrected, derivative, *simulation)
+    parts = (fit.model, weight_kwargs, nominal, noise, clusters, corrected)
+    parts = (*parts, *([derivative, component] if is_linear else [derivative]), *simulation)
     found = cut_rows(jit_if_pure(compute, parts, *arrays, is_forward=True), len(at))
     curves, count, reliable, support = found
     flags = (support.deficient, support.extrapolates)
     warn_of_extrapolation(fit.model.description, *flags, at.dtype)
     parts = (at, *curves, level, kind, count, reliable)
-    named = {"is_bias_corrected": corrected, "derivative": derivative}
+    named = {"is_bias_corrected": corrected, "derivative": derivative, "component": component}
     return Bands.of_fit(fit, x_new, *parts, **named)
 
 
@@ -159,6 +176,7 @@ def compute_linear_bands(
     clusters: Clusters | None,
     corrected: bool,
     derivative: tuple[int, ...] | None,
+    component: int | None,
     draws: int,
     key: PRNGKeyArray | None,
     at: Float[Array, "m dim"],
@@ -168,7 +186,8 @@ def compute_linear_bands(
     """Returns (centre, standard error, lower, upper), effective count, `reliable`, data support.
 
     `at`: the new inputs; `weight_kwargs`: `{"weights": w}` or `{}`; `level`, `noise`, `clusters`,
-    `corrected`, `derivative`, `draws`: as for `bands`. Without a `key` the band is pointwise.
+    `corrected`, `derivative`, `component`, `draws`: as for `bands`. Without a `key` the band is
+    pointwise.
     """
     rule, squared_residuals = RowVariance.of_fit(model, weight_kwargs, x, y, noise or "local")
     if corrected:
@@ -176,6 +195,7 @@ def compute_linear_bands(
     variance = rule(squared_residuals)
     one_and_variance = jnp.pad(variance, ((0, 0), (1, 0)), constant_values=1.0)
     curve = model if derivative is None else model.derivative(derivative)
+    curve = curve if component is None else model.component(component)
     centre, squares, support = curve.predict_with_variance(
         at, x, y, one_and_variance, **weight_kwargs
     )

@@ -18,6 +18,7 @@ from .._core.validation import as_integer, require_instance
 from ..attention._jit import jit_if_pure
 from ..kernels import Kernel
 from ..priors import Prior
+from ._additive_component import AdditiveComponent
 from ._backfitting import over_columns, solve_backfitting, weights_of_column
 from ._data import read_data, with_bounds_of
 from ._dense_smoother import DenseSmoother
@@ -39,7 +40,8 @@ class AdditiveRegression(DenseSmoother):
 
     The fit is linear in the labels: `ak.AICc` and `ak.GCV` choose the lengthscales, and
     `ak.degrees_of_freedom`, `ak.summarise` and `ak.bands(fit, x_new, corrected=False,
-    noise="constant")` work. Leave-one-out would need a fit for each row, and is refused.
+    noise="constant")` work, the last with `component=j` for the curve of a column. Leave-one-out
+    would need a fit for each row, and is refused.
 
     **Arguments:**
 
@@ -145,12 +147,30 @@ class AdditiveRegression(DenseSmoother):
         weights: ArrayLike | None = None,
     ) -> DataSupport:
         """How well the data determine all curves at each new input."""
-        q, k = as_points("x_new", x_new), as_points("x", x)
         found = [
-            each.data_support(q[:, j : j + 1], k[:, j : j + 1], prior=prior, weights=weights)
-            for j, each in enumerate(self._smoothers())
+            self.column_support(j, x_new, x, prior=prior, weights=weights)
+            for j in range(len(self.kernels))
         ]
         return DataSupport(*(functools.reduce(operator.or_, of) for of in zip(*found, strict=True)))
+
+    def column_support(
+        self,
+        column: int,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        *,
+        prior: Prior | None = None,
+        weights: ArrayLike | None = None,
+    ) -> DataSupport:
+        """How well the data determine the curve of a column at each new input."""
+        own = slice(column, column + 1)
+        q, k = as_points("x_new", x_new)[:, own], as_points("x", x)[:, own]
+        mean = KernelRegression(self.kernels[column])
+        return mean.data_support(q, k, prior=prior, weights=weights)
+
+    def component(self, column: int) -> AdditiveComponent:
+        r"""The curve $\hat m_j$ of a column."""
+        return AdditiveComponent(self, column)
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
         """The columns of x that hold codes of categories."""
@@ -172,10 +192,6 @@ class AdditiveRegression(DenseSmoother):
         ]
         lower, upper = zip(*boxes, strict=True)
         return with_bounds_of("kernels", self, (lower, upper))
-
-    def _smoothers(self) -> list[KernelRegression]:
-        """Returns the local mean of each column."""
-        return [KernelRegression(kernel) for kernel in self.kernels]
 
     def _require_columns(self, dim: int) -> None:
         """Raises `ValueError` unless there are as many columns as kernels."""

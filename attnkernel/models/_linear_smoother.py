@@ -169,6 +169,15 @@ class LinearSmoother(Smoother):
         """
         return None
 
+    def component(self, column: int) -> Any:
+        """The curve of one column, where the regression is a sum of curves of columns.
+
+        None, the default: it is none, and `ak.bands` refuses `component=`.
+
+        **Arguments:** `column`: its number, from 0.
+        """
+        return None
+
     def local_mean(self, factor: ArrayLike) -> "LinearSmoother | None":
         """The local mean by which `ak.noise_variance` averages squared residuals.
 

@@ -46,14 +46,15 @@ def band(bands: Bands, *, ax: Axes | None = None, label: str | None = None) -> A
     column, ax = int(varying[0]), axes(ax)
     along = x[:, column]
     order = np.argsort(along)
-    if bands.derivative is not None:
+    if bands.estimated:
         ax.axhline(0.0, color=ink(), linewidth=0.6)
     centre = np.asarray(bands.centre)[order]
     ax.plot(along[order], centre, color=ORANGE, label=label or "estimate", zorder=3)
     shade(along, bands, ax, BLUE, "-", zorder=0.1)
     legend(ax)
     name = "y" if bands.y_name is None else str(bands.y_name)
-    of = f"{bands.derivative_name} of {name}" if bands.derivative is not None else name
+    of = f"{bands.estimated} {'in' if bands.derivative is None else 'of'} {name}"
+    of = of if bands.estimated else name
     names = display_names(bands.x_names, x.shape[1])
     ax.set(xlabel=literal(names[column]), ylabel=literal(of))
     return ax

@@ -134,10 +134,10 @@ def _require_drawable(result: Fit, bands: list[Bands]) -> None:
                 f"A band must be of one column and one label, as the fit is; got one of inputs "
                 f"{band.x.shape} and limits {band.centre.shape}."
             )
-        if band.derivative is not None:
+        if band.estimated:
             raise ValueError(
-                "A band of a derivative has other units than the labels: draw it by "
-                "ak.plot.band(band)."
+                f"A band of the mean can be drawn about the labels; got one of the "
+                f"{band.estimated}. Draw it by ak.plot.band(band)."
             )
         require_finite_limits(band)
 

@@ -110,6 +110,33 @@ def test_bands_and_reports_of_an_additive_fit(x64):
     assert "lengthscale of b" in report
 
 
+def test_bands_of_the_curves_of_an_additive_fit(x64):
+    x, y, weights = sample()
+    given = {"objective": ak.AICc(), "optimizer": optax.sgd(0.0), "steps": 1}
+    fit = ak.fit(additive(), x, y, **given, weights=weights).named(("a", "b", "c"), "wage")
+    named = {"corrected": False, "noise": "constant"}
+    bands = [ak.bands(fit, AT(), component=which, **named) for which in ("b", 1)]
+    whole = ak.bands(fit, AT(), **named)
+    curves = fit.model.components(AT(), x, y, weights=weights)[:, 1]
+    rows = np.asarray(fit.model.component_weights(AT(), x, weights=weights)[1])
+    own = np.asarray(fit.model.effective_weights(AT(), x, weights=weights))
+    ratio = np.sqrt(np.sum(rows**2 / weights, axis=1) / np.sum(own**2 / weights, axis=1))
+    for band in bands:
+        np.testing.assert_allclose(band.centre, curves, rtol=1e-9)
+        np.testing.assert_allclose(band.standard_error, ratio * whole.standard_error, rtol=1e-8)
+        assert band.description == "95 % pointwise, curve of b"
+    for options, sentence in (
+        (named | {"component": "d"}, "from 0 to 2, or one of .'a', 'b', 'c'"),
+        (named | {"component": 3}, "got 3"),
+        ({"component": 0, "noise": "constant"}, "corrected=False"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            ak.bands(fit, AT(), **options)
+    plain = ak.fit(ak.KernelRegression(ak.Gaussian(0.3)), x, y, **given)
+    with pytest.raises(ValueError, match="AdditiveRegression; this fit is of a KernelRegression"):
+        ak.bands(plain, AT(), component=0, corrected=False)
+
+
 @pytest.mark.slow
 def test_lengthscales_by_aicc(x64):
     """The lengthscale of a column without effect is as long as can be."""

@@ -42,5 +42,5 @@ def test_bands_that_are_refused(fit):
         ak.plot.band(band)
     along = dataclasses.replace(band, x=band.x[:, :1], derivative=(1,))
     one_column = dataclasses.replace(fit, x=fit.x[:, :1], x_names=None)
-    with pytest.raises(ValueError, match=r"other units.*ak\.plot\.band\(band\)"):
+    with pytest.raises(ValueError, match=r"of the first derivative.*ak\.plot\.band\(band\)"):
         ak.plot.fit(one_column, along)

@@ -7,7 +7,7 @@ import numpy as np
 import attnkernel as ak
 
 from .arguments import DATA, SEEDED, Arguments
-from .values import FIT, KEY, N, X, Y, now
+from .values import ADDITIVE_FIT, FIT, KEY, N, X, Y, now
 
 INFERENCE: dict[str, tuple[Any, Arguments]] = {
     "bands": (
@@ -28,6 +28,10 @@ INFERENCE: dict[str, tuple[Any, Arguments]] = {
     "bands, simultaneous": (
         lambda **given: ak.bands(now(FIT), X, kind="simultaneous", draws=20, **given),
         {"key": ("key", KEY)},
+    ),
+    "bands, of a curve": (
+        lambda **given: ak.bands(now(ADDITIVE_FIT), X, corrected=False, noise="constant", **given),
+        {"component": ("whole from 0?", 0)},
     ),
     "inference.average_derivative": (
         ak.inference.average_derivative,
