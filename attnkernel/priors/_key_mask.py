@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Int
 WORDS = {
     "excludes_self": "a mask that excludes the row of each query",
     "is_causal": "a causal mask",
-    "window": "a window",
-    "segments": "packed sequences",
+    "window": "Window",
+    "segments": "Segments",
 }
 
 

@@ -316,7 +316,7 @@ def test_fused_lowers_to_the_named_call(monkeypatch, platform, dtype, call, deri
         (
             ak.Fused("bfloat16", platform="cuda"),
             {"prior": PRIORS["segments"]},
-            "Window.*got packed sequences",
+            "Window.*got Segments",
         ),
         (
             ak.Fused("bfloat16", platform="tpu"),

@@ -78,7 +78,7 @@ def test_masks_of_keys_intersect():
     assert windows.limits == (3, 2)
     assert (ak.Window(5, 2) & ak.Causal()).as_key_mask().limits == (5, 0)
     segments = priors.Segments(EVEN.astype(int))
-    assert (segments * ak.Window(1, 1)).as_key_mask().reason_beyond("window") == "packed sequences"
+    assert (segments * ak.Window(1, 1)).as_key_mask().reason_beyond("window") == "Segments"
     assert "two Segments" in (segments & segments).as_key_mask().unsupported_reason
     both = (priors.HeldOut(EVEN) * priors.HeldOut(np.arange(N) > 4)).as_key_mask()
     np.testing.assert_array_equal(both.allowed, ~EVEN & (np.arange(N) <= 4))
@@ -103,8 +103,8 @@ def test_other_priors_are_no_key_masks(prior, reason):
         (ak.Linear(), ak.EluFeatures(), OTHERS, "got a mask that excludes the row of each query"),
         (ak.Sorted(), ak.Laplace(), UpToNow(), "got a causal mask"),
         (ak.Sorted(), ak.Laplace(), OWN * ak.Alibi(0.1), "got Alibi"),
-        (ak.Fourier(), ak.Gaussian(), ak.Window(2, 1), "got a window"),
-        (ak.Linear(), ak.EluFeatures(), priors.Segments(EVEN * 1), "got packed sequences"),
+        (ak.Fourier(), ak.Gaussian(), ak.Window(2, 1), "got Window"),
+        (ak.Linear(), ak.EluFeatures(), priors.Segments(EVEN * 1), "got Segments"),
     ],
 )
 def test_factors_that_a_method_does_not_take_are_named(method, kernel, prior, message):
