@@ -168,7 +168,7 @@ class AdditiveRegression(DenseSmoother):
         mean = KernelRegression(self.kernels[column])
         return mean.data_support(q, k, prior=prior, weights=weights)
 
-    def component(self, column: int) -> AdditiveComponent:
+    def component(self, column: int) -> Any:
         r"""The curve $\hat m_j$ of a column."""
         return AdditiveComponent(self, column)
 
