@@ -29,7 +29,7 @@ INFERENCE: dict[str, tuple[Any, Arguments]] = {
         lambda **given: ak.bands(now(FIT), X, kind="simultaneous", draws=20, **given),
         {"key": ("key", KEY)},
     ),
-    "bands, of a curve": (
+    "bands of a curve": (
         lambda **given: ak.bands(now(ADDITIVE_FIT), X, corrected=False, noise="constant", **given),
         {"component": ("whole from 0?", 0)},
     ),
