@@ -40,10 +40,10 @@ def softmax_state(
     **Arguments:** as for `attend`, and
 
     - `exact_maximum`: whether m is the maximum itself, which takes another pass of `Blockwise`.
-      Default: no; m is then the maximum for `Dense`, log Z or another number near it else. Products
-      such as $e^{m} Z$ do not depend on it.
+      Default: no; m is then the maximum for `Dense`, and for other methods log Z or a number near
+      it. Products such as $e^{m} Z$ do not depend on it.
 
-    **Returns:** a `ak.methods.SoftmaxState`, in at least float32: `maximum` and `mass` of shape
+    **Returns:** an `ak.methods.SoftmaxState`, in at least float32: `maximum` and `mass` of shape
     (*batch, queries), `total` (*batch, queries, dim_v). m is constant to differentiation.
 
     **Raises:** `ValueError` as `attend`; for an `Entmax`, whose weights depend on all keys at once;

@@ -157,8 +157,8 @@ def bands(
             )
     if derivative is not None:
         derivative = as_derivative(derivative, fit.model, fit.x.shape[1], corrected)
-    parts = (fit.model, weight_kwargs, nominal, noise, clusters, corrected)
-    parts = (*parts, *([derivative, component] if is_linear else [derivative]), *simulation)
+    estimated = (corrected, derivative, component)
+    parts = (fit.model, weight_kwargs, nominal, noise, clusters, *estimated, *simulation)
     found = cut_rows(jit_if_pure(compute, parts, *arrays, is_forward=True), len(at))
     curves, count, reliable, support = found
     flags = (support.deficient, support.extrapolates)

@@ -35,6 +35,7 @@ def compute_likelihood_bands(
     clusters: None,
     corrected: bool,
     derivative: None,
+    component: None,
     draws: int,
     key: PRNGKeyArray | None,
     at: Float[Array, "m dim"],
@@ -43,7 +44,8 @@ def compute_likelihood_bands(
 ) -> tuple[tuple[Array, Array, Array, Array], Float[Array, " m"], Bool[Array, " m"], DataSupport]:
     """Returns (centre, standard error, lower, upper), effective count, `reliable`, data support.
 
-    Arguments as for `compute_linear_bands`; there are no `clusters` and no `derivative`.
+    Arguments as for `compute_linear_bands`; there are no `clusters`, no `derivative` and no
+    `component`.
     """
     noise = noise or "family"
     require_choice("noise", noise, get_args(LikelihoodNoise))

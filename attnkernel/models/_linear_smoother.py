@@ -170,9 +170,9 @@ class LinearSmoother(Smoother):
         return None
 
     def component(self, column: int) -> Any:
-        """The curve of one column, where the regression is a sum of curves of columns.
+        """The curve of one column, where the regression is a sum of one curve for each column.
 
-        None, the default: it is none, and `ak.bands` refuses `component=`.
+        None, the default: the model is no such sum, and `ak.bands` refuses `component=`.
 
         **Arguments:** `column`: its number, from 0.
         """

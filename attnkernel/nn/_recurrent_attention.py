@@ -72,8 +72,8 @@ class RecurrentAttention(CachedLayer):
     - `output_norm`: whether what heads read has an RMS norm with a learned scale. Default: yes.
     - `output_gate`: whether it is multiplied by g. Default: no.
 
-    **Raises:** `ValueError` if an argument is none of these, or the estimator does not take such
-    keys, rates or decays.
+    **Raises:** `ValueError` for a size, number or choice outside these ranges, and where the
+    estimator refuses such keys, rates or decays.
 
     **Source:** Sun et al., *Retentive network* (2023); Yang et al., *Gated linear attention
     transformers* (2024), *Gated delta networks* (2025); Dao and Gu, *Transformers are SSMs* (2024);

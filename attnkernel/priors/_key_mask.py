@@ -1,7 +1,7 @@
 r"""Masks that a method can be told without reading them pair by pair.
 
-A method that sums over all keys at once asks the prior for its `KeyMask`, and refuses the prior if
-there is none, or if it has a factor that the method does not take.
+A method that sums over all keys at once asks the prior for its `KeyMask`. It refuses a prior that
+is no such mask, and a mask with a factor that the method does not support.
 """
 
 import functools
