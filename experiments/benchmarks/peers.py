@@ -201,7 +201,11 @@ class Peers(Benchmark):
         table("R² of left-out labels", of_folds(lambda folds: f"{folds['r_squared']:.3f}"))
         table(
             f"Seconds to choose and fit, median of up to {self.repeats} runs (first run)",
-            lambda row, name: f"{row['median'][name]:.2g} ({row['first'][name]:.2g})",
+            lambda row, name: (
+                f"{row['median'][name]:.2g} ({row['first'][name]:.2g})"
+                if name in row["median"]
+                else "not run"
+            ),
         )
         table(
             f"Share of left-out labels in their {100 * self.level:g} % interval (mean width)",
