@@ -100,7 +100,7 @@ class Causal(Mask):
 
     def as_key_mask(self) -> KeyMask:
         if isinstance(self.offset, int) and self.offset == 0:
-            return KeyMask(is_causal=True)
+            return KeyMask(limits=(None, 0))
         return KeyMask(unsupported_reason="Causal of another offset than the number 0")
 
 
@@ -135,7 +135,7 @@ class Window(Mask):
         )
 
     def as_key_mask(self) -> KeyMask:
-        return KeyMask(window=(self.left, self.right))
+        return KeyMask(limits=(self.left, self.right))
 
 
 class Prefix(Mask):

@@ -34,7 +34,7 @@ class UpToNow(priors.Mask):
         return j <= i
 
     def as_key_mask(self):
-        return priors.KeyMask(is_causal=True)
+        return priors.KeyMask(limits=(None, 0))
 
 
 OWN = FromFirst(jnp.asarray(EVEN))
@@ -76,7 +76,10 @@ def test_masks_of_keys_intersect():
     assert mask.reason_beyond("excludes_self", "is_causal") is None
     windows = (ak.Window(5, 2) & ak.Window(3, 4)).as_key_mask()
     assert windows.limits == (3, 2)
-    assert (ak.Window(5, 2) & ak.Causal()).as_key_mask().limits == (5, 0)
+    both = (ak.Causal() & ak.Window(5, 2)).as_key_mask()
+    assert both.limits == (5, 0)
+    assert both.reason_beyond("is_causal") == "Window"
+    assert (ak.Causal() & ak.Causal()).as_key_mask().is_causal
     segments = priors.Segments(EVEN.astype(int))
     assert (segments * ak.Window(1, 1)).as_key_mask().reason_beyond("window") == "Segments"
     assert "two Segments" in (segments & segments).as_key_mask().unsupported_reason
