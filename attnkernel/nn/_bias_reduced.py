@@ -3,6 +3,8 @@ r"""Iterated bias reduction of self-attention: residuals of the values are atten
 $$ (I - (I - A)^k)\, V $$
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,12 +15,15 @@ from .._core.arrays import require_finite
 from .._core.validation import as_integer, require_instance
 from ..attention import PerHead
 from ..priors import Prior
-from ._heads import as_sequence, mask_as_prior, multiply_priors
+from ._cached_layer import CachedLayer, NewRows
+from ._decoding import project_next_rows
+from ._heads import OfHeads, as_sequence, mask_as_prior, multiply_priors
+from ._kv_cache import KVCache
 from ._multihead import MultiheadAttention
 from ._projections import project_heads
 
 
-class BiasReducedAttention(eqx.Module):
+class BiasReducedAttention(CachedLayer):
     r"""Self-attention whose residuals are attended to again: `ak.BiasReduced` for attention.
 
     $$ \mathrm{out} = \sum_h W_o^h \big( I - (I - A_h)^k \big) V_h, \qquad
@@ -28,6 +33,9 @@ class BiasReducedAttention(eqx.Module):
     keys are those of the same rows, so that A maps values at rows to values at rows. As a kernel
     regression A has a bias of order ℓ², and k iterations one of order ℓ²ᵏ; the powers of A flatten
     values less with depth. Computed as k sums $A z$; A is never formed.
+
+    `step` decodes where A is causal: the cache holds the keys, and as values the k residuals
+    $z_0 = V, \; z_{l+1} = z_l - A z_l$ of each row, of which the output is $A \sum_l z_l$.
 
     **Arguments:**
 
@@ -49,6 +57,7 @@ class BiasReducedAttention(eqx.Module):
 
     attention: MultiheadAttention
     iterations: int = eqx.field(static=True)
+    query_size: int = eqx.field(static=True)
 
     def __init__(self, attention: MultiheadAttention, iterations: int = 2):
         example = "ak.MultiheadAttention(2, 8, key=jax.random.PRNGKey(0))"
@@ -59,7 +68,7 @@ class BiasReducedAttention(eqx.Module):
                 "attention must take queries, keys and values of one size, those of one sequence, "
                 "and have no dropout."
             )
-        self.attention = attention
+        self.attention, self.query_size = attention, attention.query_size
         hint = "One iteration is the module itself."
         self.iterations = as_integer("iterations", iterations, 2, hint)
 
@@ -77,12 +86,10 @@ class BiasReducedAttention(eqx.Module):
         q, k, v = project_heads(module, x, x, x)
         rows, heads = x.shape[0], module.num_heads
         prior = multiply_priors(module.prior, prior, mask_as_prior(mask, heads, rows, rows))
-        # residuals differ between the queries that share a head of keys
-        k, v = (jnp.repeat(part, heads // module.num_kv_heads, axis=1) for part in (k, v))
-        sums = module._make_head_sums()._replace(num_kv_heads=heads)
+        k, v = self._repeat_shared(k, v)
 
         def smooth(values: Array) -> Array:
-            return sums.values(q, k, values, prior)[0].reshape(values.shape).astype(values.dtype)
+            return self._smooth(q, k, values, prior)
 
         def iterate(carried: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
             total, residual = carried
@@ -91,3 +98,44 @@ class BiasReducedAttention(eqx.Module):
 
         (total, _), _ = jax.lax.scan(iterate, (v, v), None, length=self.iterations - 1)
         return jax.vmap(module.output_proj)(smooth(total).reshape(rows, -1).astype(x.dtype))
+
+    def cache(
+        self, capacity: int, *, ring: bool = False, sinks: int = 0, spare: int = 0, dtype=None
+    ) -> KVCache:
+        """An empty cache for `step`; arguments as in `KVCache`."""
+        module = self.attention
+        sizes = (module.num_heads, module.qk_size, self.iterations * module.vo_size)
+        return KVCache(capacity, *sizes, ring=ring, sinks=sinks, spare=spare, dtype=dtype)
+
+    def _next_rows(self, new: NewRows, cache: Any) -> tuple[Array, KVCache]:
+        require_instance("cache", cache, KVCache, "layer.cache(100)")
+        module = self.attention
+        (q, k, v), positions = project_next_rows(module, new, cache)
+        k, v = self._repeat_shared(k, v)
+        residuals = [v, *[jnp.zeros_like(v)] * (self.iterations - 1)]
+
+        def rows_with_residuals() -> tuple[Array, list[Array], Any, KVCache]:
+            values = jnp.concatenate(residuals, axis=-1)
+            seen, after = cache.append(k, values, count=new.count, positions=positions)
+            prior = cache._prior(seen, new, positions, module.prior)
+            return seen.parts[0], jnp.split(seen.parts[1], self.iterations, axis=-1), prior, after
+
+        for i in range(1, self.iterations):
+            keys, of_rows, prior, _ = rows_with_residuals()
+            residuals[i] = residuals[i - 1] - self._smooth(q, keys, of_rows[i - 1], prior)
+        keys, of_rows, prior, after = rows_with_residuals()
+        out = self._smooth(q, keys, sum(of_rows[1:], of_rows[0]), prior)
+        return jax.vmap(module.output_proj)(out.reshape(len(out), -1).astype(new.x.dtype)), after
+
+    def _repeat_shared(self, k: OfHeads, v: OfHeads) -> tuple[OfHeads, OfHeads]:
+        """Returns keys and values of each head of queries: those that share keys differ in their
+        residuals."""
+        group = self.attention.num_heads // self.attention.num_kv_heads
+        return jnp.repeat(k, group, axis=1), jnp.repeat(v, group, axis=1)
+
+    def _smooth(self, q: OfHeads, k: OfHeads, values: OfHeads, prior: Any) -> OfHeads:
+        """Returns A z of each head, for the rows z of `values`."""
+        heads = self.attention.num_heads
+        sums = self.attention._make_head_sums()._replace(num_kv_heads=heads)
+        smoothed = sums.values(q, k, values, prior)[0].reshape(len(q), heads, -1)
+        return smoothed.astype(values.dtype)

@@ -3,11 +3,11 @@
 from typing import Any
 
 import jax
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
 from .._core.validation import require_instance
 from ._cached_layer import NewRows
-from ._heads import as_positions
+from ._heads import OfHeads, as_positions
 from ._kv_cache import KVCache
 from ._linear_decoding import add_rows_to_sums
 from ._projections import project_heads
@@ -19,16 +19,22 @@ def attend_next_rows(
 ) -> tuple[Array, KVCache | RecurrentCache]:
     """Returns the output of new rows of a `MultiheadAttention`, and the cache with them."""
     require_instance("cache", cache, (KVCache, RecurrentCache), "attention.cache(100)")
-    x, axes = new.x, attention.rotary.axes if attention.rotary else 1
-    numbers = cache.next_positions(x.shape[0])
-    angles = numbers
-    if new.positions is not None or axes > 1:
-        angles = as_positions("positions", new.positions, x.shape[0], axes)
-    q, k, v = project_heads(attention, x, x, x, None, angles, angles)
+    (q, k, v), positions = project_next_rows(attention, new, cache)
     if isinstance(cache, RecurrentCache):
         out, cache = add_rows_to_sums(attention, q, k, v, new, cache)
-        return jax.vmap(attention.output_proj)(out.reshape(x.shape[0], -1)), cache
-    positions = angles if axes == 1 else numbers
+        return jax.vmap(attention.output_proj)(out.reshape(len(out), -1)), cache
     seen, after = cache.append(k, v, count=new.count, positions=positions)
     prior = cache._prior(seen, new, positions, attention.prior)
     return attention.output_of_heads(q, *seen.parts, prior)[0], after
+
+
+def project_next_rows(
+    attention: Any, new: NewRows, cache: KVCache | RecurrentCache
+) -> tuple[tuple[OfHeads, OfHeads, OfHeads], Int[Array, " new"]]:
+    """Returns queries, keys and values of new rows, and the positions of the rows for priors."""
+    x, axes = new.x, attention.rotary.axes if attention.rotary else 1
+    angles = numbers = cache.next_positions(x.shape[0])
+    if new.positions is not None or axes > 1:
+        angles = as_positions("positions", new.positions, x.shape[0], axes)
+    heads = project_heads(attention, x, x, x, None, angles, angles)
+    return heads, angles if axes == 1 else numbers

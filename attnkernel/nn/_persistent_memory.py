@@ -12,12 +12,15 @@ from .._core.validation import require_instance
 from ..attention import PerHead, attend
 from ..priors import Prior
 from ..rules import Softmax
-from ._heads import as_sequences, mask_as_prior, multiply_priors
+from ._cached_layer import CachedLayer, NewRows
+from ._decoding import project_next_rows
+from ._heads import OfHeads, as_sequences, mask_as_prior, multiply_priors
+from ._kv_cache import KVCache
 from ._multihead import MultiheadAttention
 from ._projections import project_heads
 
 
-class PersistentMemory(eqx.Module):
+class PersistentMemory(CachedLayer):
     r"""Attention with further learned keys and values, which no mask and no prior hides.
 
     $$ \mathrm{out}_i = \sum_h W_o^h \,
@@ -28,6 +31,8 @@ class PersistentMemory(eqx.Module):
     normalised; $p^h_m \in \mathbb{R}^{d_{qk}}$, $u^h_m \in \mathbb{R}^{d_{vo}}$ are the learned
     keys and values. One row is `add_bias_kv` of PyTorch. A query without other keys gets the mean
     of the memory. The two sums merge as those of disjoint sets of keys.
+
+    `step` decodes as that of the module: the memory is no row, and in no cache.
 
     **Arguments:**
 
@@ -50,6 +55,7 @@ class PersistentMemory(eqx.Module):
     attention: MultiheadAttention
     keys: Float[Array, "memory heads qk_size"]
     values: Float[Array, "memory heads vo_size"]
+    query_size: int = eqx.field(static=True)
 
     def __init__(self, attention: MultiheadAttention, keys: ArrayLike, values: ArrayLike):
         example = "ak.MultiheadAttention(2, 8, key=jax.random.PRNGKey(0))"
@@ -79,7 +85,7 @@ class PersistentMemory(eqx.Module):
                 f"keys and values must have the same number of rows; got {len(arrays[0])} and "
                 f"{len(arrays[1])}."
             )
-        self.attention = attention
+        self.attention, self.query_size = attention, attention.query_size
         self.keys, self.values = arrays
 
     def __call__(
@@ -100,15 +106,36 @@ class PersistentMemory(eqx.Module):
         heads = project_heads(module, query, key_, value)
         mask_prior = mask_as_prior(mask, module.num_heads, query.shape[0], key_.shape[0])
         prior = multiply_priors(module.prior, prior, mask_prior)
-        q, k, v = (part.swapaxes(0, 1) for part in heads)
+        return self._output(*heads, prior)
+
+    def cache(
+        self, capacity: int, *, ring: bool = False, sinks: int = 0, spare: int = 0, dtype=None
+    ) -> KVCache:
+        """An empty cache for `step`; arguments as in `KVCache`."""
+        return self.attention.cache(capacity, ring=ring, sinks=sinks, spare=spare, dtype=dtype)
+
+    def _next_rows(self, new: NewRows, cache: Any) -> tuple[Array, KVCache]:
+        require_instance("cache", cache, KVCache, "memory.cache(100)")
+        (q, k, v), positions = project_next_rows(self.attention, new, cache)
+        seen, after = cache.append(k, v, count=new.count, positions=positions)
+        prior = cache._prior(seen, new, positions, self.attention.prior)
+        keys, values = seen.parts
+        return self._output(q, keys, values, prior), after
+
+    def _output(
+        self, q: OfHeads, k: OfHeads, v: OfHeads, prior: Any
+    ) -> Float[Array, "_rows output_size"]:
+        """Returns the output of heads that attend to keys, which the prior may hide, and memory."""
+        module = self.attention
+        q, k, v = (part.swapaxes(0, 1) for part in (q, k, v))
         parts = {"kernel": module.kernel, "method": module.method, "return_log_mass": True}
         seen, log_mass = attend(q, k, v, prior=prior, rule=module.rule, **parts)
         p, u = (part.astype(q.dtype).swapaxes(0, 1) for part in (self.keys, self.values))
         kept, log_kept = attend(q, p, u, rule=_without_sink(module.rule), **parts)
         share = jax.nn.sigmoid(log_kept - log_mass)[..., None]  # of the memory, in the mass
         merged = (1 - share) * seen + share * kept
-        rows = merged.swapaxes(0, 1).reshape(query.shape[0], -1)
-        return jax.vmap(module.output_proj)(rows.astype(query.dtype))
+        rows = merged.swapaxes(0, 1).reshape(merged.shape[1], -1)
+        return jax.vmap(module.output_proj)(rows.astype(q.dtype))
 
 
 def _without_sink(rule: Any) -> Any:

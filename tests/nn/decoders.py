@@ -1,6 +1,7 @@
 """Layers, caches, and the full pass that equals decoding with each cache."""
 
 import equinox as eqx
+import jax
 import numpy as np
 from attention_modules import built
 
@@ -10,9 +11,24 @@ from attnkernel import recurrent
 SIZE = 4
 ROTARY = {"rotary": ak.Rotary(base=50.0)}
 SLOPES = ak.PerHead(eqx.filter_vmap(ak.Alibi)(ak.priors.alibi_slopes(2)))
-DELTA = {"decay": "row", "max_rate": 1.5, "qk_norm": True, "output_gate": True}
+DELTA = {"decay": "row", "max_rate": 1.5, "qk_norm": True, "output_gate": True, "conv_width": 3}
+
+
+def with_memory(heads, size, *, key):
+    attention = ak.MultiheadAttention(heads, size, **ROTARY, key=key)
+    arrays = jax.random.normal(key, (2, 3, heads, size // heads))
+    return ak.nn.PersistentMemory(attention, *arrays)
+
+
+def bias_reduced(heads, size, *, key, **options):
+    attention = ak.MultiheadAttention(heads, size, **options, key=key)
+    return ak.nn.BiasReducedAttention(attention, iterations=3)
+
+
 LAYERS = {
     "multi-head": (ak.MultiheadAttention, (2, SIZE), {"num_kv_heads": 1, **ROTARY}),
+    "memory": (with_memory, (2, SIZE), {}),
+    "bias reduced": (bias_reduced, (2, SIZE), {"num_kv_heads": 1, **ROTARY}),
     "latent": (ak.nn.LatentAttention, (2, SIZE, 3, 5), {"rotary_size": 2, "prior": SLOPES}),
     "linear": (
         ak.MultiheadAttention,
@@ -72,7 +88,8 @@ def seen(cache):
 def full_pass(layer, x, prior):
     if isinstance(layer, ak.nn.RecurrentAttention):
         return layer(x)
-    arrays = (x, x, x) if isinstance(layer, ak.MultiheadAttention) else (x,)
+    takes_three = isinstance(layer, ak.MultiheadAttention | ak.nn.PersistentMemory)
+    arrays = (x, x, x) if takes_three else (x,)
     return layer(*arrays, prior=prior)
 
 
