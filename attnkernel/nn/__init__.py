@@ -20,3 +20,4 @@ from ._rotary_frequencies import (
     yarn_frequencies as yarn_frequencies,
 )
 from ._self_attention import SelfAttention as SelfAttention
+from ._short_convolution import ShortConvolution as ShortConvolution

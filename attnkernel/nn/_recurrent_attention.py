@@ -1,6 +1,6 @@
 """Layers whose heads are online regressions: linear attention, the delta rule, least squares."""
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -29,8 +29,16 @@ from ._decay_gate import DecayGate
 from ._heads import as_sequence, head_size, require_bools
 from ._recurrent_cache import RecurrentCache
 from ._recurrent_keys import divided_by_length, feature_values, require_estimator_takes
+from ._short_convolution import ShortConvolution
 
 DECAYS = ("head", "row", "channel")
+
+
+class ConvolvedState(NamedTuple):
+    """The states of heads, and the last rows of queries, keys and values without convolution."""
+
+    heads: Any
+    recent: tuple[Float[Array, "recent columns"], ...]
 
 
 class RecurrentAttention(CachedLayer):
@@ -54,8 +62,9 @@ class RecurrentAttention(CachedLayer):
     | Kimi delta attention | `DeltaRule()` | "channel" | 1.0 | True |
     | Mesa | `RecursiveLeastSquares(1.0)` | "row" | 1.0 | True |
 
-    Time is O(rows), and the cache of `step` has a fixed size. Layers have no short convolution and
-    no positions.
+    Time is O(rows), and the cache of `step` has a fixed size. Most of the published layers convolve
+    q, k and v before $\varphi$, over the row and three before it: `conv_width=4`. Layers have no
+    positions.
 
     **Arguments:** `num_heads`, `query_size`, `output_size`, `qk_size`, `vo_size`, `use_*_bias` and
     `dtype` as in `ak.MultiheadAttention`, and by keyword
@@ -71,6 +80,8 @@ class RecurrentAttention(CachedLayer):
       `ak.EluFeatures()`. Default: φ(z) = z.
     - `output_norm`: whether what heads read has an RMS norm with a learned scale. Default: yes.
     - `output_gate`: whether it is multiplied by g. Default: no.
+    - `conv_width`: of an `ak.nn.ShortConvolution` each of queries, keys and values. Default None:
+      no convolution. `conv_silu`: whether silu follows it. Default: yes.
 
     **Raises:** `ValueError` for a size, number or choice outside these ranges, and where the
     estimator refuses such keys, rates or decays.
@@ -100,6 +111,7 @@ class RecurrentAttention(CachedLayer):
     decay: DecayGate | None
     estimator: Estimator
     kernel: FiniteRank | None
+    convolutions: tuple[ShortConvolution, ...] | None
 
     num_heads: int = eqx.field(static=True)
     query_size: int = eqx.field(static=True)
@@ -129,6 +141,8 @@ class RecurrentAttention(CachedLayer):
         kernel: FiniteRank | None = None,
         output_norm: bool = True,
         output_gate: bool = False,
+        conv_width: int | None = None,
+        conv_silu: bool = True,
         key: PRNGKeyArray,
     ):
         self.num_heads = heads = as_integer("num_heads", num_heads, 1)
@@ -144,7 +158,8 @@ class RecurrentAttention(CachedLayer):
             "use_value_bias": use_value_bias,
             "use_output_bias": use_output_bias,
         }
-        require_bools(**biases, qk_norm=qk_norm, output_norm=output_norm, output_gate=output_gate)
+        flags = {"output_norm": output_norm, "output_gate": output_gate, "conv_silu": conv_silu}
+        require_bools(**biases, qk_norm=qk_norm, **flags)
         require_instance("estimator", estimator, Estimator, "ak.recurrent.DeltaRule()")
         if kernel is not None:
             require_instance("kernel", kernel, FiniteRank, "ak.EluFeatures()")
@@ -160,7 +175,7 @@ class RecurrentAttention(CachedLayer):
         self.estimator, self.kernel = estimator, kernel
         self.qk_norm, self.max_rate = qk_norm, None if max_rate is None else float(max_rate)
         require_estimator_takes(estimator, self._state_size(), decay, self.max_rate, qk_norm)
-        keys = jax.random.split(key, 7)
+        keys = jax.random.split(key, 8)
 
         def linear(size: int, out: int, use_bias: bool, key: PRNGKeyArray) -> eqx.nn.Linear:
             return eqx.nn.Linear(size, out, use_bias=use_bias, dtype=dtype, key=key)
@@ -176,6 +191,13 @@ class RecurrentAttention(CachedLayer):
         self.output_norm, self.decay = norm, None
         if decay is not None:
             self.decay = DecayGate(decay, size, heads, self._state_size(), dtype, keys[6])
+        self.convolutions = None
+        if conv_width is not None:
+            width = as_integer("conv_width", conv_width, 1)
+            self.convolutions = tuple(
+                ShortConvolution(columns, width, silu=conv_silu, dtype=dtype, key=one)
+                for columns, one in zip((qk, qk, vo), jax.random.split(keys[7], 3), strict=True)
+            )
 
     def __call__(
         self, x: Float[Array, "rows query_size"], mask: ArrayLike | None = None
@@ -206,9 +228,10 @@ class RecurrentAttention(CachedLayer):
         dtype = wider_dtype(as_float_dtype("dtype", dtype))
         empty = self.estimator.empty(self._state_size(), self.vo_size, dtype)
         heads = self.num_heads
-        return RecurrentCache(
-            jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (heads, *leaf.shape)), empty)
-        )
+        state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (heads, *leaf.shape)), empty)
+        if self.convolutions is not None:
+            state = ConvolvedState(state, tuple(part.empty(dtype) for part in self.convolutions))
+        return RecurrentCache(state)
 
     def _next_rows(self, new: NewRows, cache: Any) -> tuple[Array, RecurrentCache]:
         require_instance("cache", cache, RecurrentCache, "layer.cache()")
@@ -221,11 +244,13 @@ class RecurrentAttention(CachedLayer):
         self, x: Array, there: Array | None, cache: RecurrentCache | None
     ) -> tuple[Array, Any]:
         """Returns the output of rows that follow those of the cache, and the state after them."""
-
-        def project(linear: eqx.nn.Linear) -> Array:
-            return jax.vmap(linear)(x).reshape(len(x), self.num_heads, -1).swapaxes(0, 1)
-
-        q, k, v = (project(linear) for linear in (self.query_proj, self.key_proj, self.value_proj))
+        linears = (self.query_proj, self.key_proj, self.value_proj)
+        parts = [jax.vmap(linear)(x) for linear in linears]
+        before, recent = None if cache is None else cache.state, ()
+        if self.convolutions is not None:
+            parts, recent = self._convolve(parts, before, there)
+            before = None if before is None else before.heads
+        q, k, v = (part.reshape(len(x), self.num_heads, -1).swapaxes(0, 1) for part in parts)
         if self.kernel is not None:
             q, k = (feature_values(self.kernel, part) for part in (q, k))
         if self.qk_norm:
@@ -245,7 +270,7 @@ class RecurrentAttention(CachedLayer):
             log_decay=None if self.decay is None else self.decay(x),
             rate=rate,
             mask=there,
-            state=None if cache is None else cache.state,
+            state=before,
         )
         out = out.swapaxes(0, 1).astype(dtype)
         if self.output_norm is not None:
@@ -253,7 +278,25 @@ class RecurrentAttention(CachedLayer):
         out = out.reshape(len(x), -1)
         if self.gate_proj is not None:
             out = out * jax.nn.silu(jax.vmap(self.gate_proj)(x))
+        if self.convolutions is not None:
+            state = ConvolvedState(state, recent)
         return jax.vmap(self.output_proj)(out), state
+
+    def _convolve(
+        self, parts: list[Array], before: ConvolvedState | None, there: Array | None
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """Returns queries, keys and values after their convolutions, and the last rows of each."""
+        assert self.convolutions is not None
+        if before is None:
+            recent = [convolution.empty(parts[0].dtype) for convolution in self.convolutions]
+        else:
+            recent = before.recent
+        found = (
+            convolution.next_rows(part, rows, there)
+            for convolution, part, rows in zip(self.convolutions, parts, recent, strict=True)
+        )
+        convolved, last = zip(*found, strict=True)
+        return convolved, last
 
     def _state_size(self) -> int:
         """Returns the number of coordinates of a key of the estimator."""

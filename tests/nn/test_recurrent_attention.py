@@ -26,9 +26,12 @@ def linear(layer, x):
 def by_row(layer, x, update, activation=lambda x: x):
     """The equations, a head and a row at a time; `update` returns the state and its read."""
     rows = len(x)
-    q, k = (activation(linear(p, x)) for p in (layer.query_proj, layer.key_proj))
-    q, k = (part.reshape(rows, HEADS, -1) for part in (q, k))
-    v = linear(layer.value_proj, x).reshape(rows, HEADS, VO)
+    q, k, v = (linear(p, x) for p in (layer.query_proj, layer.key_proj, layer.value_proj))
+    if layer.convolutions is not None:
+        parts = zip(layer.convolutions, (q, k, v), strict=True)
+        q, k, v = (convolved(convolution, part) for convolution, part in parts)
+    q, k = (activation(part).reshape(rows, HEADS, -1) for part in (q, k))
+    v = v.reshape(rows, HEADS, VO)
     if layer.qk_norm:
         q, k = (part / np.linalg.norm(part, axis=-1, keepdims=True) for part in (q, k))
     alpha = np.ones((rows, HEADS, 1))
@@ -58,6 +61,14 @@ def by_row(layer, x, update, activation=lambda x: x):
     return linear(layer.output_proj, read)
 
 
+def convolved(convolution, x):
+    """Each row from itself and those before, from NumPy's convolution of each column."""
+    weight = np.asarray(convolution.weight)
+    columns = [np.convolve(x[:, c], weight[:, c])[: len(x)] for c in range(x.shape[1])]
+    out = np.stack(columns, axis=1)
+    return out / (1 + np.exp(-out)) if convolution.silu else out
+
+
 def delta(state, k, v, beta):
     return state + beta * np.outer(k, v - k @ state)
 
@@ -78,12 +89,19 @@ CASES = {
             "max_rate": 1.5,
             "qk_norm": True,
             "output_gate": True,
+            "conv_width": 3,
             **BIASES,
         },
         delta,
     ),
     "gated linear attention": (
-        {"estimator": LinearAttention(), "decay": "channel", "output_gate": True},
+        {
+            "estimator": LinearAttention(),
+            "decay": "channel",
+            "output_gate": True,
+            "conv_width": 2,
+            "conv_silu": False,
+        },
         added,
     ),
     "retention without a norm": (
@@ -163,11 +181,12 @@ def test_a_float64_cache_sums_float32_rows_in_float64(x64):
 def test_bfloat16_where_implicit_promotion_is_forbidden():
     """The state and the gates are in float32, the rows in bfloat16."""
     options = {"estimator": DeltaRule(), "decay": "channel", "max_rate": 1.0, "qk_norm": True}
+    options["conv_width"] = 2
     with jax.numpy_dtype_promotion("strict"):
         layer = built(RecurrentAttention, 2, 4, **options, output_gate=True, dtype=jnp.bfloat16)
         x = jnp.asarray(rows_of((5, 4)), jnp.bfloat16)
         out, cache = eqx.filter_jit(layer.step)(x, layer.cache(dtype=jnp.bfloat16))
-    assert (out.dtype, cache.state.matrix.dtype) == (jnp.bfloat16, jnp.float32)
+    assert (out.dtype, cache.state.heads.matrix.dtype) == (jnp.bfloat16, jnp.float32)
     wide = jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_array(a) else a, (layer, x))
     expected = eqx.filter_jit(lambda layer, x: layer(x))(*wide)
     np.testing.assert_allclose(out.astype(jnp.float32), expected, rtol=0.03, atol=0.03)
@@ -212,6 +231,11 @@ def made(**options):
         ),
         (lambda: made(estimator=ak.Linear()), "estimator must be a Estimator"),
         (lambda: made(decay="rows"), "decay must be one of 'head', 'row', 'channel'"),
+        (lambda: made(conv_width=0), "conv_width must be an integer, at least 1; got 0"),
+        (
+            lambda: ak.nn.ShortConvolution(4, 2, key=KEY).step(jnp.ones((3, 4)), jnp.ones((2, 4))),
+            r"recent must be the last rows before x, shape \(1, 4\); got \(2, 4\)",
+        ),
         (lambda: made(max_rate=0.0), r"max_rate must be a number above 0.*0\.0"),
         (lambda: made(kernel=ak.Gaussian()), "kernel must be a FiniteRank"),
         (lambda: made()(jnp.ones((3, 5))), r"x must be one sequence, shape \(rows, 4\)"),

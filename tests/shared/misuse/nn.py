@@ -47,6 +47,7 @@ LATENT = Later(lambda: ak.nn.LatentAttention(2, 4, 3, key=SEEDED[1]))
 RECURRENT = Later(
     lambda: ak.nn.RecurrentAttention(2, 4, estimator=recurrent.LinearAttention(), key=SEEDED[1])
 )
+CONVOLUTION = Later(lambda: ak.nn.ShortConvolution(4, 2, key=SEEDED[1]))
 ONES = jnp.ones((3, 1, 1))
 CACHE = Later(lambda: ak.nn.KVCache(4, 1, 1, 1).append(ONES, ONES)[1])
 STATE = {"in_proj_weight": np.tile(np.eye(4), (3, 1)), "out_proj.weight": np.eye(4)}
@@ -195,7 +196,29 @@ NN: dict[str, tuple[Any, Arguments]] = {
         kernel=("kernel?", ak.EluFeatures()),
         output_norm=("flag", True),
         output_gate=("flag", False),
+        conv_width=("natural?", 4),
+        conv_silu=("flag", True),
         key=SEEDED,
+    ),
+    **of_class(
+        "ShortConvolution",
+        channels=("natural", 4),
+        width=("natural", 2),
+        silu=("flag", True),
+        dtype=("choice?", None),
+        key=SEEDED,
+    ),
+    "nn.ShortConvolution.__call__": (
+        later(CONVOLUTION),
+        {"x": ("points", SEQUENCE), "mask": ("flags?", np.ones(4, bool))},
+    ),
+    "nn.ShortConvolution.step": (
+        lambda **given: now(CONVOLUTION).step(**given),
+        {
+            "x": ("points", SEQUENCE),
+            "recent": ("points", SEQUENCE[:1]),
+            "mask": ("flags?", np.ones(4, bool)),
+        },
     ),
     "RecurrentAttention.__call__": (
         later(RECURRENT),
