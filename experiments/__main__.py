@@ -201,6 +201,14 @@ def _index(options: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
+def _export(options: argparse.Namespace, _: list[str]) -> int:
+    """The command `export`: copies runs into the format of another tool; returns the exit code."""
+    from . import export  # noqa: PLC0415
+
+    print("\n".join(export.export(options.runs, options.to, options.out)))
+    return 0
+
+
 def _page(options: argparse.Namespace, overrides: list[str]) -> int:
     """The command `page`: writes the interactive page of a study as one HTML file; returns the exit
     code.
@@ -303,6 +311,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "sweep": _sweep,
     "compare": _compare,
     "index": _index,
+    "export": _export,
     "page": _page,
     "show": _show,
     "validate": _validate,

@@ -143,3 +143,7 @@ def _add_commands_on_runs(commands: Any) -> None:
     compare.add_argument("--out", type=Path, metavar="DIR", help="default: results/compare/TIME")
     index = commands.add_parser("index", help="write index.csv, a line for each run in a folder")
     index.add_argument("folder", nargs="?", type=Path, default=Path("results"), metavar="FOLDER")
+    export = commands.add_parser("export", help="copy runs into TensorBoard, MLflow or CSV files")
+    export.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="directories of runs")
+    export.add_argument("--to", required=True, choices=["tensorboard", "mlflow", "csv"])
+    export.add_argument("--out", type=Path, metavar="DIR", help="default: results/FORMAT")
