@@ -40,6 +40,7 @@ def test_mappings_merge_and_lists_are_replaced(resolved):
     assert (config.name, config.seed, config.data.n) == ("own", 5, 20)
     assert (config.training.steps, config.training.learning_rate) == (7, 0.25)
     assert config.hold_out == [4]
+    assert resolved(OWN).training.learning_rate == 0.5
 
 
 def test_base_of_a_base_is_the_last_to_be_asked(resolved, tmp_path):
