@@ -1,4 +1,4 @@
-"""The commands of `python -m experiments`."""
+"""`python -m experiments`: run, fit, resume, sweep, compare, index, page, explain, ..."""
 
 import argparse
 import io
@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import sys
+import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 
 from .arguments import make_parser
 
 EXTRA = ("pydantic", "yaml", "rich", "matplotlib")  # packages beyond those of the library
-_COMPUTING = ("run", "fit", "resume", "reproduce", "sweep", "page")  # commands
+COMPILING = ("run", "fit", "resume", "sweep", "page", "explain")  # their programs are kept on disk
 
 
 def _is_option(word: str) -> bool:
@@ -34,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     if strays := [word for word in rest if _is_option(word) or "overrides" not in options]:
         parser.error(f"unrecognized arguments: {' '.join(strays)}")
     try:
-        if arguments is None and options.command in _COMPUTING:
+        if arguments is None and options.command in COMPILING:
             # on some CPUs XLA logs an error for each program that it loads, though none is wrong:
             # its own tuning flags, such as prefer-no-gather, are no features of the CPU
             if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":  # JAX's own default
@@ -105,16 +106,6 @@ def _resume(options: argparse.Namespace, _: list[str]) -> int:
     return runner.resume(options.directory, quiet=options.quiet)
 
 
-def _reproduce(options: argparse.Namespace, _: list[str]) -> int:
-    """The command `reproduce`: runs a finished run again and compares the files; returns the exit
-    code, 1 if they differ.
-    """
-    from . import reproduce  # noqa: PLC0415
-
-    _load_user_kernels(options)
-    return reproduce.reproduce(options.directory, options.out, options.kernels, quiet=options.quiet)
-
-
 def _load_user_kernels(options: argparse.Namespace) -> None:
     """Registers the kernels of the Python file `options.kernels`, if one is given."""
     from . import kernels  # noqa: PLC0415
@@ -125,7 +116,7 @@ def _load_user_kernels(options: argparse.Namespace) -> None:
 
 def _sweep(options: argparse.Namespace, arguments: list[str]) -> int:
     """The command `sweep`: runs a config for all combinations of values in `arguments`, such as
-    "seed=0..9", and of its section `sweep`, or submits them to Slurm; returns the exit code.
+    "seed=0..9", or submits them to Slurm; returns the exit code.
     """
     import matplotlib as mpl  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
@@ -156,14 +147,9 @@ def _submit(options: argparse.Namespace, arguments: list[str]) -> int:
     """Submits a sweep to Slurm as an array of `options.submit` jobs, and prints the command that
     reports on it; returns the exit code.
     """
-    from . import results, slurm, sweep  # noqa: PLC0415
+    from . import slurm, sweep  # noqa: PLC0415
 
-    plan = sweep.read_plan(options.config, arguments)
-    if plan.rounds is not None:
-        raise results.OutputError(
-            "--submit starts all jobs at once, and rounds come one after the other: use --jobs N"
-        )
-    members = plan.members()
+    members, _ = sweep.members_of(options.config, arguments)
     out = sweep.directory_of(members, options.out)
     whole = [os.fspath(options.config), *arguments]
     if options.kernels is not None:
@@ -201,28 +187,44 @@ def _index(options: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
-def _export(options: argparse.Namespace, _: list[str]) -> int:
-    """The command `export`: copies runs into the format of another tool; returns the exit code."""
-    from . import export  # noqa: PLC0415
-
-    print("\n".join(export.export(options.runs, options.to, options.out)))
-    return 0
-
-
 def _page(options: argparse.Namespace, overrides: list[str]) -> int:
-    """The command `page`: writes the interactive page of a study as one HTML file; returns the exit
-    code.
+    """The command `page`: writes the interactive pages of a study, one HTML file each; returns the
+    exit code.
     """
-    from attnkernel._core.atomic_files import write_atomically  # noqa: PLC0415
-
-    from . import config_source, pages, results, runner  # noqa: PLC0415
+    from . import config_source, pages, runner  # noqa: PLC0415
 
     _load_user_kernels(options)
     source = config_source.read(options.config, overrides)
     study = runner.load(options.config, overrides)
     command = ["python", "-m", "experiments", "page", options.config.as_posix(), *overrides]
-    content = pages.make(study, source, command)
+    made = pages.make(study, source, command)
     out = options.out if options.out is not None else Path("results") / f"{study.name}.html"
+    for ending, content in made.items():
+        _write_page(out.with_stem(out.stem + ending), content)
+    return 0
+
+
+def _explain(options: argparse.Namespace, _: list[str]) -> int:
+    """The command `explain`: writes the story from an average to attention as one HTML file, with
+    links to the interactive pages that lie beside it; returns the exit code.
+    """
+    from . import pages  # noqa: PLC0415
+
+    out = options.out if options.out is not None else Path("results") / "explain.html"
+    beside = [path.stem for path in sorted(out.parent.glob("*.html")) if path != out]
+    content = pages.make_story(["python", "-m", "experiments", "explain"], beside)
+    _write_page(out, content)
+    if options.open:
+        webbrowser.open(out.resolve().as_uri())
+    return 0
+
+
+def _write_page(out: Path, content: str) -> None:
+    """Writes an HTML file; `OutputError` if it cannot be written."""
+    from attnkernel._core.atomic_files import write_atomically  # noqa: PLC0415
+
+    from . import results  # noqa: PLC0415
+
     whole = content.encode()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -230,34 +232,29 @@ def _page(options: argparse.Namespace, overrides: list[str]) -> int:
     except OSError as error:
         raise results.OutputError(f"cannot write {out}: {error.strerror}") from None
     print(f"{out}: {len(whole) / 1000:.0f} kB; open it in a browser")
-    return 0
 
 
 def _show(options: argparse.Namespace, overrides: list[str]) -> int:
     """The command `show`: prints a config with all defaults and `overrides`, such as "seed=1";
     returns the exit code.
     """
-    from . import config_yaml, runner  # noqa: PLC0415
+    from . import config_source, runner  # noqa: PLC0415
 
     _load_user_kernels(options)
-    print(config_yaml.dump(runner.load(options.config, overrides)), end="")
+    print(config_source.dump(runner.load(options.config, overrides)), end="")
     return 0
 
 
 def _validate(options: argparse.Namespace, _: list[str]) -> int:
     """The command `validate`: checks configs without running them; returns the exit code."""
-    from . import config_source, runner, sweep_members  # noqa: PLC0415
+    from . import config_source, runner  # noqa: PLC0415
 
     _load_user_kernels(options)
     code = 0
     for path in options.configs:
         try:
-            if "sweep" in config_source.read(path).values:
-                members = sweep_members.read_plan(path, []).members()
-                print(f"{path}: valid, a sweep of {len(members)} members")
-            else:
-                runner.load(path, [])
-                print(f"{path}: valid")
+            runner.load(path, [])
+            print(f"{path}: valid")
         except config_source.ConfigError as error:
             print(error, file=sys.stderr)
             code = 2
@@ -269,18 +266,8 @@ def _schema(*_: object) -> int:
     from pydantic import TypeAdapter  # noqa: PLC0415
 
     from .registry import AnyStudy  # noqa: PLC0415
-    from .sweep_file import Sweep  # noqa: PLC0415
 
-    studies = TypeAdapter(AnyStudy).json_schema()
-    definitions = studies.pop("$defs")
-    sweep = Sweep.model_json_schema()
-    definitions |= sweep.pop("$defs") | {"Sweep": sweep}
-    # one that extends a file, or is of a sweep, may lack fields of its study
-    part = {
-        "properties": {"extends": {"type": "string"}, "sweep": {"$ref": "#/$defs/Sweep"}},
-        "anyOf": [{"required": ["extends"]}, {"required": ["sweep"]}],
-    }
-    print(json.dumps({"anyOf": [studies, part], "$defs": definitions}, indent=2))
+    print(json.dumps(TypeAdapter(AnyStudy).json_schema(), indent=2))
     return 0
 
 
@@ -307,12 +294,11 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "run": _run,
     "fit": _fit,
     "resume": _resume,
-    "reproduce": _reproduce,
     "sweep": _sweep,
     "compare": _compare,
     "index": _index,
-    "export": _export,
     "page": _page,
+    "explain": _explain,
     "show": _show,
     "validate": _validate,
     "schema": _schema,

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,7 @@ from rich.table import Table
 from attnkernel._core.atomic_files import write_atomically
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, literal
 
-from .config_source import read
-from .config_yaml import ConfigError
+from .config_source import ConfigError, read
 from .number_labels import in_words, labels
 from .results import (
     OutputError,
@@ -50,8 +49,9 @@ class Result:
         self.summary = read_json(directory / "summary.json")
         self.numbers = numbers_of(self.summary)
 
-    def rows(self) -> Iterator[tuple[float, str, dict[str, Any]]]:
-        """Metrics by line: the step, the member of the run, as "hold_out 7", and its values."""
+    def paths(self) -> dict[tuple[str, str], np.ndarray]:
+        """Metrics by step, shape (steps, 2): of each number and each member of the run."""
+        found: dict[tuple[str, str], list[tuple[float, float]]] = {}
         path = self.directory / "metrics.jsonl"
         for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
             try:
@@ -60,16 +60,10 @@ class Result:
                 continue  # damaged, as the last line of a run that was killed
             if not isinstance(row, dict) or len(row) < 2 or not is_number(row.get("step")):
                 continue
-            (who, member), *values = ((k, v) for k, v in row.items() if k != "step")
-            yield row["step"], f"{who} {member}", dict(values)
-
-    def paths(self) -> dict[tuple[str, str], np.ndarray]:
-        """Metrics by step, shape (steps, 2): of each number and each member of the run."""
-        found: dict[tuple[str, str], list[tuple[float, float]]] = {}
-        for step, member, values in self.rows():
-            for name, value in values.items():
+            (who, member), *numbers = ((k, v) for k, v in row.items() if k != "step")
+            for name, value in numbers:
                 if is_number(value):
-                    found.setdefault((name, member), []).append((step, value))
+                    found.setdefault((name, f"{who} {member}"), []).append((row["step"], value))
         return {key: np.array(rows, float) for key, rows in found.items()}
 
 

@@ -151,7 +151,7 @@ def _title(page: Path) -> str:
 
 
 def write_pages(app):
-    """Writes `pages/NAME.html` for each config that has one, as `python -m experiments page`."""
+    """Writes `pages/NAME.html` for each config that has one, and the story that links to them."""
     folder = Path(app.outdir) / "pages"
     shutil.rmtree(folder, ignore_errors=True)  # pages of configs that are gone
     for name, config in configs().items():
@@ -159,6 +159,8 @@ def write_pages(app):
             out = folder / f"{name}.html"
             if main(["page", str(CONFIGS / f"{name}.yaml"), "--out", str(out)]):
                 raise ExtensionError(f"no page was made of {name}")
+    if main(["explain", "--out", str(folder / "explain.html")]):  # last: it links to the others
+        raise ExtensionError("the story was not made")
 
 
 def setup(app):

@@ -22,22 +22,27 @@ from ..study import Study
 from ._cache import cache
 from ._dial import dial
 from ._page import Page
+from ._positions import positions
 from ._retrieval import retrieval
+from ._story_page import make_story as make_story
 from ._zoo import zoo
 
-PAGES: dict[str, Callable[[Any], Page]] = {
-    "cache": cache,
-    "holdout": dial,
-    "lengthscales": dial,
-    "leave_one_out": dial,
-    "retrieval_rule": retrieval,
-    "temperature": dial,
-    "zoo": zoo,
+PAGES: dict[str, tuple[Callable[[Any], Page], ...]] = {
+    "cache": (cache,),
+    "holdout": (dial,),
+    "lengthscales": (dial,),
+    "leave_one_out": (dial,),
+    "retrieval_rule": (retrieval,),
+    "temperature": (dial,),
+    "zoo": (zoo, positions),
 }
+"""By study; one idea a page. The file of the first has the name of the config, that of another also
+the name of its page."""
 
 
-def make(study: Study, source: Source, command: list[str]) -> str:
-    """The page of a study, as HTML; `command`: what made it, for its last line.
+def make(study: Study, source: Source, command: list[str]) -> dict[str, str]:
+    """The pages of a study, as HTML, by what is added to the name of the file: "" for the first,
+    then "_NAME". `command`: what made them, for their last line.
 
     **Raises:** `ConfigError`: this study has no page, or its data cannot be drawn in one.
     """
@@ -46,9 +51,17 @@ def make(study: Study, source: Source, command: list[str]) -> str:
         if name not in PAGES:
             raise FieldError(("study",), f"{name} has no page; these have: {', '.join(PAGES)}")
         with settings(study):
-            page = PAGES[name](study)
+            pages = [make_page(study) for make_page in PAGES[name]]
     except FieldError as error:
         raise config_error(source, [error.fault]) from None
+
+    return {
+        f"_{page.name}" if place else "": _html(page, command) for place, page in enumerate(pages)
+    }
+
+
+def _html(page: Page, command: list[str]) -> str:
+    """The HTML of a page; `command`: what made it."""
 
     def read(file: str) -> str:
         return (resources.files(__name__) / file).read_text(encoding="utf-8")

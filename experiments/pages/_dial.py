@@ -1,4 +1,4 @@
-"""The lengthscale and the query, on one-dimensional data."""
+"""The lengthscale, or the temperature, and the query, on one-dimensional data."""
 
 from typing import Any
 
@@ -33,7 +33,8 @@ def dial(study: Any) -> Page:
 
 def _make_page(data: ak.data.Dataset, settings: Model, factor: float, study: Any) -> Page:
     """Makes the page on which readers move the lengthscale and the query. `settings`: the model of
-    the config; `factor`: lengthscales of its convention over ours.
+    the config; `factor`: lengthscales of its convention over ours. A study of temperatures has a
+    dial of τ, the square of our lengthscale.
     """
     x, y = (np.asarray(part, float) for part in (data.x, data.y))
     begin = settings.make()
@@ -42,8 +43,14 @@ def _make_page(data: ak.data.Dataset, settings: Model, factor: float, study: Any
     )
     fit = ak.fit(begin, x, y, objective=ak.LeaveOneOut())
     best = float(fit.model.kernel.lengthscale)
-    if hasattr(study, "temperature"):
+    dial_name = "temperature" if hasattr(study, "temperature") else "lengthscale"
+    if dial_name == "temperature":
         lower, upper = np.sqrt([study.lowest, study.highest])
+
+    def shown(lengthscale: Any) -> Any:
+        """What the dial shows."""
+        return lengthscale**2 if dial_name == "temperature" else lengthscale * factor
+
     lengthscales = np.geomspace(lower, upper, 161)
     queries = np.quantile(x, [0.0, 0.31, 1.0])
 
@@ -57,7 +64,7 @@ def _make_page(data: ak.data.Dataset, settings: Model, factor: float, study: Any
         error = ak.LeaveOneOut()(model, jnp.asarray(x), jnp.asarray(y))
         marks += [
             {
-                "at": {"lengthscale": lengthscale * factor, "query": query},
+                "at": {dial_name: shown(lengthscale), "query": query},
                 "numbers": {
                     "prediction": predictions[i],
                     "entropy": entropies[i],
@@ -72,9 +79,9 @@ def _make_page(data: ak.data.Dataset, settings: Model, factor: float, study: Any
         name="dial",
         title=f"{study.name}: attention as kernel regression",
         lead=f"One query, {len(x)} keys, their labels as values. {name} kernel; move its "
-        "lengthscale and the query, by the controls, the arrow keys, or in the figures.",
+        f"{dial_name} and the query, by the controls, the arrow keys, or in the figures.",
         content={
-            "begin": {"lengthscale": best * factor, "query": float(np.quantile(x, 0.6))},
+            "begin": {dial_name: shown(best), "query": float(np.quantile(x, 0.6))},
             "marks": marks,
             "x": x[:, 0],
             "y": y,
@@ -84,8 +91,9 @@ def _make_page(data: ak.data.Dataset, settings: Model, factor: float, study: Any
             "alpha": getattr(fit.model.kernel, "alpha", None),
             "sink": settings.sink_mass,
             "factor": factor,
-            "bounds": [lower * factor, upper * factor],
-            "best": best * factor,
-            "curve": {"x": lengthscales * factor, "y": curve},
+            "dial": dial_name,
+            "bounds": [shown(lower), shown(upper)],
+            "best": shown(best),
+            "curve": {"x": shown(lengthscales), "y": curve},
         },
     )

@@ -1,11 +1,10 @@
-"""A zoo: kernels of the distance on data, and what attention makes of positions."""
+"""A zoo of kernels of the distance, on one data set."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 import attnkernel as ak
 
@@ -13,35 +12,18 @@ from ..kernels import BUILT_IN
 from ..study import load
 from ._page import Page, require_drawable
 
-TOKENS, SIZE = 24, 8
 DISTANCES = np.linspace(0.0, 2.0, 9)
 
 
 def zoo(study: Any) -> Page:
-    keys = study.keys()
-    data = load(study.data, keys.next())
+    data = load(study.data, study.keys().next())
     require_drawable(data)
-    x = jax.random.normal(keys.next(), (TOKENS, SIZE))
     with jax.enable_x64(True):
-        return _make_page(study, data, np.asarray(x, float))
+        return _make_page(data)
 
 
-def attentions(table: Array, window: int, slope: float) -> dict[str, dict[str, Any]]:
-    """Kernel and prior of each kind of causal attention."""
-    causal, dot = ak.Causal(), ak.DotProduct()
-    return {
-        "softmax": {"kernel": dot, "prior": causal},
-        "linear": {"kernel": ak.EluFeatures(), "prior": causal},
-        "window": {"kernel": dot, "prior": ak.Window(window, 0)},
-        "alibi": {"kernel": dot, "prior": causal * ak.Alibi(slope)},
-        "t5": {"kernel": dot, "prior": causal * ak.RelativeBias(table, bidirectional=False)},
-    }
-
-
-def _make_page(study: Any, data: ak.data.Dataset, tokens: np.ndarray) -> Page:
-    """Makes the page that compares kernels by their fits to `data`, and kinds of attention between
-    `tokens`, shape (tokens, size).
-    """
+def _make_page(data: ak.data.Dataset) -> Page:
+    """Makes the page that compares kernels by their fits to `data`."""
     x, y = np.asarray(data.x, float), np.asarray(data.y, float)
     queries = np.quantile(x, [0.1, 0.62])
     best, bounds, marks = {}, [], []
@@ -62,33 +44,15 @@ def _make_page(study: Any, data: ak.data.Dataset, tokens: np.ndarray) -> Page:
             }
             for query, prediction in zip(queries, predictions, strict=True)
         ]
-    table = 1.5 * jnp.cos(0.25 * jnp.arange(32.0))  # such as training may find
-    for window, slope in ((study.window, study.slope), (2, 1.0)):
-        for name, parts in attentions(table, window, slope).items():
-            weights = np.asarray(ak.attention_weights(jnp.asarray(tokens), tokens, **parts))
-            marks += [
-                {
-                    "at": {"attention": name, "window": window, "slope": slope, "token": row + 1},
-                    "numbers": {"row": weights[row, : row + 1]},
-                }
-                for row in (0, TOKENS // 2, TOKENS - 1)
-            ]
-    back = jnp.arange(TOKENS)
-    bias = ak.RelativeBias(table, bidirectional=False)
     return Page(
         name="zoo",
         title="A zoo of kernels",
-        lead="Kernels of regression on one data set, and kinds of attention on random tokens: "
-        "the same sum, with other weights.",
+        lead="Kernels of regression on one data set: the same mean, with other weights.",
         content={
             "begin": {
                 "kernel": "gaussian",
                 "lengthscale": best["gaussian"],
                 "query": float(np.quantile(x, 0.6)),
-                "attention": "softmax",
-                "window": study.window,
-                "slope": study.slope,
-                "token": TOKENS,
             },
             "marks": marks,
             "best": best,
@@ -98,8 +62,5 @@ def _make_page(study: Any, data: ak.data.Dataset, tokens: np.ndarray) -> Page:
             "truth": None if data.mean is None else data.mean,
             "names": {"x": data.x_names[0], "y": data.y_name},
             "distances": DISTANCES,
-            "tokens": tokens,
-            "t5": bias.pairwise(jnp.full(1, TOKENS - 1), TOKENS - 1 - back)[0],
-            "dim": study.dim,
         },
     )

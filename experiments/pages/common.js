@@ -114,12 +114,12 @@ function limits(...values) {
 }
 
 class Plot {
-  constructor(id, { title, kind = "half", height = 240, onDrag }) {
+  constructor(id, { title, kind = "half", height = 240, onDrag, parent = document.querySelector(".figures") }) {
     this.figure = document.createElement("figure");
     this.figure.className = kind;
     this.figure.innerHTML = `<figcaption>${escaped(title)}<div class="legend"></div></figcaption>
       <svg id="${id}" role="img"></svg>`;
-    document.querySelector(".figures").append(this.figure);
+    parent.append(this.figure);
     this.svg = this.figure.querySelector("figcaption ~ svg");
     this.heights = [height].flat();  // of a narrow page, of a wide one
     if (onDrag) {
@@ -151,6 +151,7 @@ class Plot {
       return v => from + (to - from) * (f(v) - low) / (high - low);
     };
     const sx = scale(x, left, right), sy = scale(y, bottom, top);
+    Object.assign(this, { sx, sy });
     const [low, high] = x.log ? x.domain.map(Math.log) : x.domain;
     this.valueAt = at => {
       const share = Math.min(1, Math.max(0, (at - left) / (right - left)));
@@ -237,11 +238,13 @@ const MARKS = {
 const state = {}, said = {};  // said: how the value of each control is written
 let current, timer;
 
-function addControl({ id, label, unit = "", kind = "range", low, high, log, step, options, show }) {
-  const box = document.createElement("div"), form = document.querySelector(".controls");
+/** A control of the number `name` of the state; `id`: its own, where several set the same number. */
+function addControl({ id, name = id, form = document.querySelector(".controls"), label, unit = "",
+  kind = "range", low, high, log, step, options, show }) {
+  const box = document.createElement("div");
   const steps = log ? Math.expm1(Math.log(high / low) / 1000) : (high - low) / 1000;
   const count = digits(log ? 1 : Math.max(Math.abs(low), Math.abs(high)), step ?? steps);
-  said[id] = value => (show ?? shown)(value, count);
+  said[name] = value => (show ?? shown)(value, count);
   if (kind === "select") {
     box.innerHTML = `<label for="${id}">${escaped(label)}</label><select id="${id}">${
       options.map(([value, name]) => `<option value="${value}">${escaped(name)}</option>`).join("")
@@ -255,19 +258,19 @@ function addControl({ id, label, unit = "", kind = "range", low, high, log, step
   form.append(box);
   const input = box.querySelector("input, select");
   input.addEventListener("input", () => set({
-    [id]: kind === "select" ? input.value
+    [name]: kind === "select" ? input.value
       : log ? low * (high / low) ** (input.value / 1000) : Number(input.value),
   }));
   return () => {  // the control follows the state
-    if (kind === "select") { input.value = state[id]; return; }
-    input.value = log ? 1000 * Math.log(state[id] / low) / Math.log(high / low) : state[id];
-    const words = `${said[id](state[id])}${unit && ` ${unit}`}`;
+    if (kind === "select") { input.value = state[name]; return; }
+    input.value = log ? 1000 * Math.log(state[name] / low) / Math.log(high / low) : state[name];
+    const words = `${said[name](state[name])}${unit && ` ${unit}`}`;
     box.querySelector("output").textContent = words;
     input.setAttribute("aria-valuetext", words);
   };
 }
 
-function addButtons(buttons) {
+function addButtons(buttons, form = document.querySelector(".controls")) {
   const box = document.createElement("div");
   box.className = "buttons";
   for (const [id, label, press] of buttons) {
@@ -276,21 +279,29 @@ function addButtons(buttons) {
     button.addEventListener("click", press);
     box.append(button);
   }
-  document.querySelector(".controls").append(box);
+  form.append(box);
 }
 
 function set(changes) {
   Object.assign(state, changes);
   current.follow.forEach(follow => follow());
+  (current.render ?? render)(changes);
+}
+
+function render() {
   const numbers = current.numbers(state), list = document.querySelector(".numbers");
   list.innerHTML = Object.entries(current.table(numbers, state)).map(([name, value]) =>
     `<div><dt>${escaped(name)}</dt><dd>${escaped(shown(value))}</dd></div>`).join("");
   current.draw(state, numbers);
-  clearTimeout(timer);  // a screen reader hears of the place where a control came to rest
-  timer = setTimeout(() => {
-    document.querySelector(".sentence").textContent = current.sentence(numbers, state);
-  }, current.spoken ? 300 : 0);
-  current.spoken = true;
+  const words = current.sentence(numbers, state);
+  document.querySelector(".sentence").textContent = words;
+  speak(words);
+}
+
+/** A screen reader hears of the place where a control came to rest. */
+function speak(words) {
+  clearTimeout(timer);
+  timer = setTimeout(() => { document.querySelector(".spoken").textContent = words; }, 300);
 }
 
 // ---- the library's own numbers

@@ -1,6 +1,11 @@
 // The lengthscale and the query: the kernel's bump, the weights, the estimate, leave-one-out.
 
-const { x, y, kernel, sink, factor, names, bounds, best, curve, truth } = content;
+const { x, y, kernel, sink, factor, names, dial, bounds, best, curve, truth } = content;
+const DIALS = {  // what is moved: its name, its sign, and the lengthscale that it stands for
+  lengthscale: { label: "lengthscale ℓ", unit: " (units of x)", lengthscaleOf: value => value },
+  temperature: { label: "temperature τ", unit: " (units of x, squared)", lengthscaleOf: value => factor * Math.sqrt(value) },
+};
+const { label, unit, lengthscaleOf } = DIALS[dial];
 const estimate = (lengthscale, query) => regress(kernel, lengthscale / factor, query, x, y, sink);
 const ends = [Math.min(...x), Math.max(...x)];
 const grid = spaced(...ends, 201);
@@ -8,10 +13,10 @@ const plots = {}, errors = new Map();  // errors: by lengthscale, for a query th
 
 const page = {
   controls: [
-    { id: "lengthscale", label: "lengthscale ℓ", log: true, low: bounds[0], high: bounds[1] },
+    { id: dial, label, log: true, low: bounds[0], high: bounds[1] },
     { id: "query", label: `query: ${names.x}`, low: ends[0], high: ends[1] },
   ],
-  buttons: [["best", "Minimum leave-one-out error", () => set({ lengthscale: best })]],
+  buttons: [["best", "Minimum leave-one-out error", () => set({ [dial]: best })]],
 
   build() {
     for (const only of document.querySelectorAll("[data-kernel]")) {
@@ -21,12 +26,13 @@ const page = {
     plots.fit = new Plot("fit", { title: "Points, kernel, estimate", kind: "wide", height: 300, onDrag });
     plots.criterion = new Plot("criterion", {
       title: "Leave-one-out error", kind: "narrow tall", height: [300, 540],
-      onDrag: lengthscale => set({ lengthscale }),
+      onDrag: value => set({ [dial]: value }),
     });
     plots.weights = new Plot("weights", { title: "Weights at the query", kind: "wide", height: 180, onDrag });
   },
 
-  numbers({ lengthscale, query }) {
+  numbers({ [dial]: value, query }) {
+    const lengthscale = lengthscaleOf(value);
     const { weights, prediction } = estimate(lengthscale, query);
     if (!errors.has(lengthscale)) {
       if (errors.size > 1000) errors.clear();
@@ -37,10 +43,10 @@ const page = {
     };
   },
 
-  table: ({ prediction, weights, entropy, leave_one_out }, { lengthscale, query }) => ({
-    "lengthscale ℓ (units of x)": said.lengthscale(lengthscale),
-    ...(kernel === "gaussian"
-      ? { "temperature τ = σ² (σ: its standard deviation)": (lengthscale / factor) ** 2 } : {}),
+  table: ({ prediction, weights, entropy, leave_one_out }, { [dial]: value, query }) => ({
+    [`${label}${unit}`]: said[dial](value),
+    ...(dial === "temperature" ? { "lengthscale ℓ = √τ (units of x)": lengthscaleOf(value) / factor }
+      : kernel === "gaussian" ? { "temperature τ = σ² (σ: its standard deviation)": (value / factor) ** 2 } : {}),
     [`query (${names.x})`]: said.query(query),
     [`estimate (${names.y})`]: prediction,
     "entropy of the weights (nats)": entropy,
@@ -61,7 +67,8 @@ const page = {
           : `${shown(leave_one_out / minimum, 3)} times the minimum`}.`);
   },
 
-  draw({ lengthscale, query }, { prediction, weights, leave_one_out }) {
+  draw({ [dial]: value, query }, { prediction, weights, leave_one_out }) {
+    const lengthscale = lengthscaleOf(value);
     const domain = limits(ends), height = limits(y);
     const most = Math.max(0, ...weights.filter(w => w > 0)), bump = 0.25 * (height[1] - height[0]);
     const line = grid.map(at => estimate(lengthscale, at).prediction);
@@ -85,7 +92,7 @@ const page = {
         ["at the query", "ink", true],
       ],
       describe: `${x.length} points of ${names.y} against ${names.x}, with the estimate at `
-        + `lengthscale ${said.lengthscale(lengthscale)}; at ${said.query(query)} it is ${shown(prediction)}.`,
+        + `${label} = ${said[dial](value)}; at ${said.query(query)} it is ${shown(prediction)}.`,
     });
     plots.weights.draw({
       x: { domain, label: names.x }, y: { domain: [0, 1.06 * most || 1], label: "weight" },
@@ -96,16 +103,16 @@ const page = {
       describe: `Weights of the points at ${said.query(query)}; the largest is ${shown(most)}.`,
     });
     plots.criterion.draw({
-      x: { domain: bounds, log: true, label: "lengthscale ℓ (units of x)" },
+      x: { domain: bounds, log: true, label: label + unit },
       y: { domain: limits(curve.y), label: "mean squared error" },
       marks: [
         { type: "line", x: curve.x, y: curve.y, of: "blue" },
         { type: "upright", x: best, of: "quiet dashed" },
         ...(Number.isFinite(leave_one_out)
-          ? [{ type: "dots", x: [lengthscale], y: [leave_one_out], of: "orange", size: 6 }] : []),
+          ? [{ type: "dots", x: [value], y: [leave_one_out], of: "orange", size: 6 }] : []),
       ],
-      legend: [["all lengthscales", "blue"], ["minimum", "quiet dashed"], ["here", "orange", true]],
-      describe: `Leave-one-out error against the lengthscale: minimum at ${shown(best)}, where it is `
+      legend: [[`all ${dial}s`, "blue"], ["minimum", "quiet dashed"], ["here", "orange", true]],
+      describe: `Leave-one-out error against the ${dial}: minimum at ${shown(best)}, where it is `
         + `${shown(Math.min(...curve.y.filter(Number.isFinite)))}; here it is ${shown(leave_one_out)}.`,
     });
   },

@@ -1,91 +1,42 @@
-// Kernels of the distance on data; kinds of attention over positions.
+// Kernels of the distance: their shapes, and their estimates on one data set.
 
-const { x, y, names, truth, best, bounds, tokens } = content;
-const count = tokens.length, ends = [Math.min(...x), Math.max(...x)];
-const grid = spaced(...ends, 301), lengths = range(12).map(i => 2 ** (i + 6));
-const title = name => name.replace("_", " ");
-const KINDS = {
-  softmax: "softmax of a dot product", linear: "linear attention", window: "local window",
-  alibi: "ALiBi: linear decay", t5: "T5: a table of distances",
-};
-const STYLES = { softmax: "ink", linear: "green dotted", window: "orange", alibi: "purple dashdot", t5: "blue dashed" };
+const { x, y, names, truth, best, bounds } = content, ends = [Math.min(...x), Math.max(...x)];
+const grid = spaced(...ends, 301), title = name => name.replace("_", " ");
 const plots = {};
-
-const dot = (a, b) => total(a.map((value, i) => value * b[i]));
-const feature = a => a.map(value => value > 0 ? value + 1 : Math.exp(value));
-
-/** log π of a kind of attention against the distance back, and log K of two tokens. */
-function logPrior({ attention, window, slope }, back) {
-  if (attention === "window") return back <= window ? 0 : -Infinity;
-  if (attention === "alibi") return -slope * back;
-  return attention === "t5" ? content.t5[back] : 0;
-}
-
-function logKernel({ attention }, q, k) {
-  return attention === "linear" ? Math.log(dot(feature(q), feature(k))) : dot(q, k) / Math.sqrt(q.length);
-}
-
-const rowOf = (state, t) => normalise(range(t + 1).map(i =>
-  logKernel(state, tokens[t], tokens[i]) + logPrior(state, t - i))).weights;
-
-/** Multiplications of one head over N tokens: two products of d for each pair, or for each feature. */
-const cost = {
-  softmax: (n, d) => n * (n + 1) / 2 * 2 * d,
-  window: (n, d, w) => n * Math.min(n, w + 1) * 2 * d,
-  linear: (n, d) => n * 2 * d * d,
-};
 
 const page = {
   controls: [
     { id: "kernel", label: "kernel of the distance", kind: "select", options: Object.keys(best).map(name => [name, title(name)]) },
     { id: "lengthscale", label: "lengthscale ℓ", log: true, low: bounds[0], high: bounds[1] },
     { id: "query", label: `query: ${names.x}`, low: ends[0], high: ends[1] },
-    { id: "attention", label: "attention", kind: "select", options: Object.entries(KINDS) },
-    { id: "window", label: "window, tokens back", low: 0, high: count - 1, step: 1 },
-    { id: "slope", label: "slope of ALiBi", log: true, low: 0.01, high: 3 },
-    { id: "token", label: "token that asks", low: 1, high: count, step: 1 },
   ],
   buttons: [["best", "Minimum leave-one-out error", () => set({ lengthscale: best[state.kernel] })]],
 
   build() {
     const onDrag = query => set({ query });
-    plots.fit = new Plot("fit", { title: "Estimate", kind: "wide", height: 280, onDrag });
-    plots.shape = new Plot("shape", { title: "Kernel", kind: "narrow", height: 280 });
-    plots.rows = new Plot("rows", { title: "Attention: weights of all tokens", kind: "narrow", height: 380 });
-    plots.row = new Plot("row", { title: "Attention: weights of the token that asks", kind: "wide", height: 380 });
-    plots.prior = new Plot("prior", { title: "Prior of the position", height: 240 });
-    plots.cost = new Plot("cost", { title: "Cost as the sequence grows", height: 240 });
+    plots.fit = new Plot("fit", { title: "Estimate", kind: "wide", height: 320, onDrag });
+    plots.shape = new Plot("shape", { title: "Kernel", kind: "narrow tall", height: [320, 560] });
+    plots.weights = new Plot("weights", { title: "Weights at the query", kind: "wide", height: 180, onDrag });
   },
 
-  numbers(state) {
-    const { kernel, lengthscale, query, token } = state;
+  numbers({ kernel, lengthscale, query }) {
     const { weights, prediction } = regress(kernel, lengthscale, query, x, y);
-    return {
-      weights, prediction, row: rowOf(state, token - 1),
-      shape: content.distances.map(r => Math.exp(KERNELS[kernel](r))),
-    };
+    return { weights, prediction, shape: content.distances.map(r => Math.exp(KERNELS[kernel](r))) };
   },
 
-  table: ({ weights, prediction, row }, { kernel, lengthscale, query }) => ({
+  table: ({ weights, prediction }, { kernel, lengthscale, query }) => ({
     "kernel": title(kernel),
     "lengthscale ℓ (units of x)": said.lengthscale(lengthscale),
     [`estimate (${names.y}) at ${said.query(query)}`]: prediction,
     "points with weight": weights.filter(w => w > 0).length,
     "points that share the weight": share(weights),
-    "tokens that share the weight": Math.exp(entropy(row)),
-    "largest weight of a token": Math.max(...row),
   }),
 
-  sentence({ prediction, row }, { kernel, query, attention, token }) {
-    const first = row.indexOf(Math.max(...row)) + 1;
-    const estimate = Number.isFinite(prediction)
-      ? `the estimate is ${shown(prediction)}` : "no point is in reach";
-    return `${title(kernel)}: at ${said.query(query)} ${estimate}. `
-      + `${KINDS[attention]}: token ${token} looks most at token ${first}, with ${shown(Math.max(...row), 2)}.`;
-  },
+  sentence: ({ prediction, weights }, { kernel, query }) => `${title(kernel)}: at ${said.query(query)} `
+    + (Number.isFinite(prediction) ? `the estimate is ${shown(prediction)}, of ${weights.filter(w => w > 0).length} points.`
+      : "no point is in reach."),
 
-  draw(state, { weights, prediction, row }) {
-    const { kernel, lengthscale, query, window, slope, token } = state;
+  draw({ kernel, lengthscale, query }, { weights, prediction }) {
     const domain = limits(ends), height = limits(y);
     const most = Math.max(0, ...weights.filter(w => w > 0));
     const line = grid.map(at => regress(kernel, lengthscale, at, x, y).prediction);
@@ -113,42 +64,13 @@ const page = {
       legend: [[title(kernel), "orange"], ["the others", "quiet dotted"]],
       describe: `Shape of the ${title(kernel)} kernel against the distance.`,
     });
-    const rows = range(count).map(t => range(count).map(i => i <= t ? rowOf(state, t)[i] : null));
-    const places = [1, 6, 12, 18, 24].filter(i => i <= count);
-    const axis = { domain: [0.5, count + 0.5], ticks: places };
-    plots.rows.draw({
-      x: { ...axis, label: "key" }, y: { domain: [count + 0.5, 0.5], ticks: places, label: "query" },
+    plots.weights.draw({
+      x: { domain, label: names.x }, y: { domain: [0, 1.06 * most || 1], label: "weight" },
       marks: [
-        { type: "cells", rows, most: 0.5, of: "blue" },
-        { type: "level", y: token, of: "orange" },
+        { type: "stems", x, y: weights.map(w => w > 0 ? w : 0), of: "green" },
+        { type: "upright", x: query, of: "ink dotted" },
       ],
-      legend: [["weight: 0 empty, 0.5 and more full", "blue", true], ["token that asks", "orange"]],
-      describe: `Weights of ${count} queries for ${count} keys, causal, by ${KINDS[state.attention]}.`,
-    });
-    plots.row.draw({
-      x: { ...axis, label: "key" }, y: { domain: [0, Math.max(0.1, 1.1 * Math.max(...row))], label: "weight" },
-      marks: [{ type: "bars", x: range(row.length).map(i => i + 1), y: row, of: "blue", width: 0.7 }],
-      describe: `Weights of token ${token} for the tokens up to it.`,
-    });
-    const back = range(count), edges = back.flatMap(b => [b - 0.5, b + 0.5]);
-    const shapes = Object.keys(KINDS).filter(kind => kind !== "linear").map(kind => [kind, back.flatMap(b => {
-      const value = Math.exp(logPrior({ attention: kind, window, slope }, b));
-      return [value, value];
-    })]);
-    plots.prior.draw({
-      x: { domain: [-0.5, count - 0.5], label: "distance back, tokens" },
-      y: { domain: [0, 1.05 * Math.max(1, ...shapes.flatMap(([, s]) => s))], label: "π" },
-      marks: shapes.map(([kind, s]) => ({ type: "line", x: edges, y: s, of: STYLES[kind] })),
-      legend: shapes.map(([kind]) => [{ softmax: "none", window: "window", alibi: "ALiBi", t5: "T5" }[kind], STYLES[kind]]),
-      describe: "What each prior gives a position against its distance.",
-    });
-    const d = content.dim, costs = Object.entries(cost).map(([kind, f]) => [kind, lengths.map(n => f(n, d, window))]);
-    plots.cost.draw({
-      x: { domain: [lengths[0], lengths.at(-1)], log: true, label: "tokens N" },
-      y: { domain: [costs[0][1][0] / 50, 2 * costs[0][1].at(-1)], log: true, label: "multiplications" },
-      marks: costs.map(([kind, s]) => ({ type: "line", x: lengths, y: s, of: STYLES[kind] })),
-      legend: costs.map(([kind]) => [`${kind}, d = ${d}`, STYLES[kind]]),
-      describe: "Multiplications of one head: with the square of N by softmax, with N by a window and by linear attention.",
+      describe: `Weights of the points at ${said.query(query)}; the largest is ${shown(most)}.`,
     });
   },
 };

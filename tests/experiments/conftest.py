@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,6 +22,8 @@ from experiments import sweep
 from experiments.__main__ import main
 from experiments.run import Run
 from experiments.runner import load
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 def save_blank(self, path, **_):
@@ -189,3 +192,44 @@ def assert_legible(figure, style, name):
             greys = sorted(lightness(line.get_color()) for line in alike)
             labels = [line.get_label() for line in alike]
             assert min(np.diff(greys), default=100.0) > 12, f"{where}: {labels} are one grey"
+
+
+# --- pages in a browser ---
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on the path; on Debian: apt install chromium")
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_file(browser):
+    """Opens an HTML file; fails on any message of its console and on anything that it loads."""
+    messages, contexts = [], []
+
+    def opened(path, view="", size=(1200, 900), **options):
+        viewport = dict(zip(("width", "height"), size, strict=True))
+        context = browser.new_context(viewport=viewport, **options)
+        contexts.append(context)
+        page = context.new_page()
+
+        def own(url):
+            return url.partition("#")[0] == path.as_uri()
+
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
+        page.on("request", lambda request: own(request.url) or messages.append(request.url))
+        page.goto(path.as_uri() + view)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not messages

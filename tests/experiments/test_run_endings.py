@@ -135,13 +135,14 @@ def test_terminal_without_greek_letters_fails_no_run(monkeypatch):
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory, blank_figures):
     """The directory of a hold-out run interrupted at its second step, and what it printed."""
-    folder, tick = tmp_path_factory.mktemp("interrupted"), Ticker.__call__
+    folder, calls, tick = tmp_path_factory.mktemp("interrupted"), [], Ticker.__call__
     (folder / "holdout.yaml").write_text(CONFIGS["holdout"])
 
-    def interrupt(self, done, state):
-        if done == 2:
+    def interrupt(self, *arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
             raise KeyboardInterrupt
-        tick(self, done, state)
+        tick(self, *arguments)
 
     out, err = io.StringIO(), io.StringIO()
     with (

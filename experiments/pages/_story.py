@@ -1,0 +1,97 @@
+"""The story: from an average to a transformer on one data set, with the library's numbers."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.stats import norm
+
+import attnkernel as ak
+
+from ._story_fits import (
+    ATTENTION_STEPS,
+    HEAD_LENGTHSCALES,
+    KEY_STEPS,
+    fit_heads,
+    train_attention,
+    train_keys,
+)
+from ._story_marks import (
+    LEVELS,
+    marks_of_attention,
+    marks_of_heads,
+    marks_of_lines,
+    marks_of_means,
+    marks_of_plane,
+)
+
+MOST_LAYERS = 12
+
+
+def story() -> dict[str, Any]:
+    """What the page of the story reads: rows, what was fitted or trained, and the library's marks.
+
+    The data are `ethanol`: 88 runs of an engine, NOx in the exhaust against the mixture E and the
+    compression ratio C. The mean over E alone has a steep edge at both ends, and C explains much of
+    what is left, so that one data set shows every step.
+    """
+    with jax.enable_x64(True):
+        return _story()
+
+
+def _story() -> dict[str, Any]:
+    data = ak.data.load("ethanol", x=("E", "C"))
+    points, y = (np.asarray(part, float) for part in (data.x, data.y))
+    x = points[:, :1]
+    mean = ak.fit(ak.KernelRegression(ak.Gaussian(0.1)), x, y)
+    line = ak.fit(ak.KernelRegression(ak.Gaussian(0.1), order=1), x, y, objective=ak.AICc())
+    keys, heads, trained = train_keys(points, y), fit_heads(x, y), train_attention(points, y)
+    plane = ak.fit(ak.KernelRegression(ak.Gaussian(jnp.array([0.1, 5.0]))), points, y)
+    best_plane = np.asarray(plane.model.kernel.lengthscale)
+    begin = {
+        "step": "data",
+        "query": 0.85,
+        "width": 0.06,
+        "lengthscale": 0.06,
+        "point": 55,
+        "itself": "no",
+        "edge": float(np.min(x)),
+        "smooth": float(line.model.kernel.lengthscale),
+        "level": "95",
+        "corrected": "yes",
+        "rich": 0.8,
+        "compression": 15.0,
+        "along": float(best_plane[0]),
+        "across": float(best_plane[1]),
+        "training": len(KEY_STEPS) - 1,
+        "heads": "2",
+        "seen": 30,
+        "epoch": len(ATTENTION_STEPS) - 1,
+        "layers": 3,
+        "broad": 0.1,
+    }
+    return {
+        "begin": begin,
+        "marks": [
+            *marks_of_means(x, y),
+            *marks_of_lines(line, x, y),
+            *marks_of_plane(points, y, keys, best_plane),
+            *marks_of_heads(heads, points, y),
+            *marks_of_attention(trained, points, y),
+        ],
+        "rows": {"x": x[:, 0], "c": points[:, 1], "y": y},
+        "names": {"x": "mixture E", "c": "compression C", "y": "NOx (µg/J)"},
+        "best": float(mean.model.kernel.lengthscale),
+        "quantiles": {str(level): float(norm.ppf(0.5 + level / 200)) for level in LEVELS},
+        "keys": {name: keys[name] for name in ("centre", "scale", "steps", "metrics")},
+        "heads": {
+            str(count): {
+                "lengthscales": HEAD_LENGTHSCALES[:count],
+                "coefficients": np.asarray(model.coefficients)[:count],
+            }
+            for count, model in heads.items()
+        },
+        "attention": {name: value for name, value in trained.items() if name != "models"},
+        "most_layers": MOST_LAYERS,
+    }

@@ -1,0 +1,152 @@
+"""The library's numbers at some views of the story, with which the page compares its own."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+import attnkernel as ak
+
+from ._story_fits import ATTENTION_STEPS, KEY_STEPS, features, standardise
+
+LEVELS = (80, 90, 95, 99)
+
+Marks = list[dict[str, Any]]
+
+
+def _mark(step: str, numbers: dict[str, Any], **at: Any) -> dict[str, Any]:
+    return {"at": {"step": step, **at}, "numbers": numbers}
+
+
+def _mean_square(predicted: Any, y: np.ndarray) -> float:
+    return float(np.mean((np.asarray(predicted) - y) ** 2))
+
+
+def marks_of_means(x: np.ndarray, y: np.ndarray) -> Marks:
+    """Average, window, kernel, softmax, votes, and errors with and without a point's own vote."""
+    query, marks = 0.85, []
+    at, rows = jnp.array([[query]]), jnp.asarray(x)
+    mean = ak.attend(at, rows, jnp.asarray(y)[:, None], kernel=ak.Gaussian(1.0), rule=ak.Uniform())
+    marks.append(_mark("average", {"estimate": mean[0, 0]}, query=query))
+    window = np.asarray(ak.attention_weights(at, rows, kernel=ak.Boxcar(0.0613)))[0]
+    numbers = {"estimate": window @ y, "weights": window, "count": np.sum(window > 0)}
+    marks.append(_mark("window", numbers, query=query, width=0.0613))
+    for lengthscale in (0.02, 0.06, 0.2):
+        place = {"query": query, "lengthscale": lengthscale}
+        model = ak.KernelRegression(ak.Gaussian(lengthscale))
+        rule = ak.Softmax(lengthscale**2)
+        weights = np.asarray(ak.attention_weights(at, rows, kernel=ak.Gaussian(lengthscale)))[0]
+        softmax = ak.attention_weights(at, rows, kernel=ak.Gaussian(1.0), rule=rule)[0]
+        estimate = model(at, rows, y)[0]
+        marks.append(_mark("kernel", {"weights": weights, "estimate": estimate}, **place))
+        marks.append(_mark("softmax", {"weights": softmax, "estimate": estimate}, **place))
+        marks.append(_mark("votes", {"votes": weights * y, "estimate": estimate}, **place))
+        fitted = np.asarray(model(x, x, y))
+        left = np.asarray(model(x, x, y, prior=ak.priors.ExcludeSelf()))
+        numbers = {
+            "own": fitted[30],
+            "others": left[30],
+            "self_error": _mean_square(fitted, y),
+            "error": ak.LeaveOneOut()(model, rows, jnp.asarray(y)),
+        }
+        marks.append(_mark("itself", numbers, point=31, lengthscale=lengthscale))
+        earlier = np.asarray(model(x, x, y, prior=ak.Causal() & ak.priors.ExcludeSelf()))
+        numbers = {"predicted": earlier, "estimate": earlier[30]}
+        marks.append(_mark("mask", numbers, seen=30, lengthscale=lengthscale))
+        layered = ak.BiasReduced(model, iterations=5)
+        numbers = {"estimate": layered(at, rows, y)[0], "first": estimate}
+        marks.append(_mark("layers", numbers, layers=5, broad=lengthscale, query=query))
+    return marks
+
+
+def marks_of_lines(line: ak.Fit, x: np.ndarray, y: np.ndarray) -> Marks:
+    """Weighted lines at the edges, and bands about them."""
+    marks, edges = [], np.array([np.min(x), 0.9, np.max(x)])
+    smooth = float(line.model.kernel.lengthscale)
+    for lengthscale in (0.03, 0.1):
+        models = [ak.KernelRegression(ak.Gaussian(lengthscale), order=order) for order in (0, 1)]
+        found = [model(edges[:, None], x, y) for model in models]
+        errors = [ak.LeaveOneOut()(model, jnp.asarray(x), jnp.asarray(y)) for model in models]
+        for i, edge in enumerate(edges):
+            numbers = {"constant": found[0][i], "line": found[1][i], "errors": errors}
+            marks.append(_mark("edges", numbers, edge=edge, lengthscale=lengthscale))
+    for level in (LEVELS[0], LEVELS[2]):
+        for corrected in (True, False):
+            options = {"level": level / 100, "corrected": corrected, "noise": "constant"}
+            band = ak.bands(line, edges, **options)
+            for i, query in enumerate(edges):
+                numbers = {"centre": band.centre[i], "low": band.lower[i], "high": band.upper[i]}
+                place = {"query": query, "level": str(level), "smooth": smooth}
+                correction = "yes" if corrected else "no"
+                marks.append(_mark("bands", numbers, **place, corrected=correction))
+    return marks
+
+
+def marks_of_plane(
+    points: np.ndarray, y: np.ndarray, keys: dict[str, Any], lengthscales: np.ndarray
+) -> Marks:
+    """Two inputs, with a lengthscale for each, and with a metric while it is trained."""
+    marks, place = [], {"rich": 0.8, "compression": 15.0}
+    query = np.array([[0.8, 15.0]])
+    at = (query - keys["centre"]) / keys["scale"]
+    for factor in (0.5, 1.0, 3.0):
+        model = ak.KernelRegression(ak.Gaussian(factor * lengthscales))
+        numbers = {
+            "estimate": model(query, points, y)[0],
+            "error": ak.LeaveOneOut()(model, jnp.asarray(points), jnp.asarray(y)),
+        }
+        widths = dict(zip(("along", "across"), factor * lengthscales, strict=True))
+        marks.append(_mark("inputs", numbers, **place, **widths))
+    for training in (0, len(KEY_STEPS) // 2, len(KEY_STEPS) - 1):
+        metric = keys["metrics"][training]
+        model = ak.KernelRegression(ak.Gaussian(ak.fixed(1.0), metric=metric))
+        numbers = {
+            "estimate": model(at, keys["z"], y)[0],
+            "error": ak.LeaveOneOut()(model, jnp.asarray(keys["z"]), jnp.asarray(y)),
+        }
+        marks.append(_mark("keys", numbers, **place, training=training))
+    return marks
+
+
+def marks_of_heads(
+    heads: dict[int, ak.MultiheadKernelRegression], points: np.ndarray, y: np.ndarray
+) -> Marks:
+    x, marks = points[:, :1], []
+    for count, model in heads.items():
+        numbers = {
+            "each": np.asarray(model.heads(np.array([[0.8]]), x, y))[:count, 0],
+            "estimate": model(np.array([[0.8]]), x, y)[0],
+            "error": ak.LeaveOneOut()(model, jnp.asarray(x), jnp.asarray(y)),
+        }
+        marks.append(_mark("heads", numbers, heads=str(count), rich=0.8))
+    return marks
+
+
+def marks_of_attention(trained: dict[str, Any], points: np.ndarray, y: np.ndarray) -> Marks:
+    """The trained attention and the kernel regression: at one query, and on the rows held out."""
+    query, train, test = np.array([[0.8, 15.0]]), trained["train"], trained["test"]
+    _, centre, scale = standardise(points)
+    inputs, (e, c) = features(points), ((query - centre) / scale)[0]
+    at = np.array([[1.0, e, c, e * e, c * c, e * c]])
+    attention, plain = trained["models"]
+    marks = []
+    for epoch in (0, len(ATTENTION_STEPS) - 1):
+        sides = [trained[side][epoch] for side in ("query", "key")]
+        kernel = eqx.tree_at(
+            lambda kernel: (kernel.query_proj.weight, kernel.key_proj.weight),
+            attention.kernel,
+            tuple(map(jnp.asarray, sides)),
+        )
+        model = dataclasses.replace(attention, kernel=kernel)
+        rows = (inputs[train], y[train])
+        numbers = {
+            "weights": ak.attention_weights(jnp.asarray(at), inputs[train], kernel=kernel)[0],
+            "estimate": model(at, *rows)[0],
+            "kernel_estimate": plain(query, points[train], y[train])[0],
+            "error": _mean_square(model(inputs[test], *rows), y[test]),
+            "kernel_error": _mean_square(plain(points[test], points[train], y[train]), y[test]),
+        }
+        marks.append(_mark("attention", numbers, epoch=epoch, rich=0.8, compression=15.0))
+    return marks

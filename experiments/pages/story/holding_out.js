@@ -1,0 +1,94 @@
+// Why a point may not vote for itself; a lengthscale by eye, and by leave-one-out.
+
+/** The figure of errors against the lengthscale; a click in it takes that lengthscale. */
+const CRITERION = {
+  id: "criterion", height: [230, 240], title: "Mean squared error against the lengthscale",
+  at: state => [state.lengthscale],
+};
+
+function criterion(state, curves, rest) {
+  return {
+    x: { domain: [tried[0], tried.at(-1)], log: true, label: "lengthscale ℓ" },
+    y: { domain: [0, 1.06 * Math.max(3 * Math.min(...curves.at(-1).y), rest.error)], label: "error" },
+    marks: [...curves.map(({ y, of }) => ({ type: "line", x: tried, y, of })), ...rest.marks],
+    legend: [...curves.map(({ name, of }) => [name, of]), ...rest.legend], describe: rest.describe,
+  };
+}
+
+STEPS.push({
+  name: "itself", controls: ["point", "itself", "lengthscale"],
+  figures: [{ ...SCENE, title: "One point, predicted with and without its own vote", onQuery: undefined,
+    at: state => [state.rows.x[state.point - 1]], hint: "Hover over a point to see its vote; drag a point." },
+    CRITERION],
+  numbers({ rows, lengthscale, point }) {
+    const at = rows.x[point - 1], both = [-1, point - 1].map(out => polynomialWeights(0, lengthscale, at, rows.x, out));
+    const [own, others] = both.map(weights => mean(weights, rows.y));
+    return { at, own, others, both, self_error: errorAt(0, lengthscale, rows, true), error: errorAt(0, lengthscale, rows) };
+  },
+  sentence: ({ own, others, both }, { point, rows }) => `Point ${point} measured ${shown(rows.y[point - 1])}. With its own vote, `
+    + `of weight ${percent(both[0][point - 1])}, it is predicted as ${shown(own)}; from the others alone as ${shown(others)}.`,
+  draw(state, { at, own, others, both, self_error, error }) {
+    const { rows, point, itself, lengthscale } = state, isOut = itself === "no", out = isOut ? point - 1 : -1;
+    const without = { ...rows, x: rows.x.filter((_, i) => i !== out), y: rows.y.filter((_, i) => i !== out) };
+    const estimate = isOut ? others : own;
+    return {
+      scene: scene(state, {
+        query: at, weights: both[isOut ? 1 : 0], estimate,
+        curves: [{ y: curveOf(place => estimateAt(0, lengthscale, place, without)), of: "orange", name: isOut ? "without the point" : "with the point" }],
+        after: [{ type: "ring", x: at, y: rows.y[point - 1], of: "purple" },
+          { type: "line", x: [at, at], y: [rows.y[point - 1], estimate], of: "purple" }],
+        legend: [[`point ${point} and its error`, "purple"]],
+        describe: `Point ${point} is predicted as ${shown(estimate)} ${isOut ? "without" : "with"} its own vote.`,
+      }),
+      criterion: criterion(state, [
+        { y: errorCurve(rows, 0, true), of: "orange dashed", name: "each point votes for itself" },
+        { y: errorCurve(rows, 0, false), of: "blue", name: "no point votes for itself" },
+      ], {
+        error, marks: [{ type: "dots", x: [lengthscale, lengthscale], y: [self_error, error], of: "ink", size: 5 }],
+        legend: [["at this ℓ", "ink", true]],
+        describe: `With votes for itself the error falls to 0 as the lengthscale shrinks; without, it has a lowest value. `
+          + `At ${said.lengthscale(lengthscale)} they are ${shown(self_error)} and ${shown(error)}.`,
+      }),
+    };
+  },
+});
+
+STEPS.push({
+  name: "choose", controls: ["lengthscale"], figures: [{ ...SCENE, title: "Which curve is right?" }],
+  numbers: ({ rows, lengthscale, query }) => ({ estimate: estimateAt(0, lengthscale, query, rows) }),
+  sentence: (_, { lengthscale }) => `You have chosen ℓ = ${said.lengthscale(lengthscale)}. The next step says how good that is.`,
+  draw: state => ({ scene: scene(state, {
+    query: null, curves: [{ y: kernelCurve(state), of: "orange", name: "your curve" }],
+    describe: `Your curve has lengthscale ${said.lengthscale(state.lengthscale)}.`,
+  }) }),
+});
+
+STEPS.push({
+  name: "reveal", controls: ["lengthscale"],
+  buttons: [["best", "Take the best ℓ", () => set({ lengthscale: bestLengthscale(state.rows, 0) })]],
+  figures: [{ ...CRITERION, onQuery: x => set({ lengthscale: x }), hint: "Click or drag to take that lengthscale." },
+    { ...SCENE, title: "Your curve and the best one" }],
+  numbers({ rows, lengthscale }) {
+    const best = bestLengthscale(rows, 0), error = errorAt(0, lengthscale, rows), least = errorAt(0, best, rows);
+    return { error, best, least };
+  },
+  sentence: ({ error, best, least }, { lengthscale }) => `Leave-one-out takes ℓ = ${shown(best, 3)}, with error ${shown(least, 3)}. `
+    + (error / least < 1.005 ? "Your ℓ is as good." : `Yours, ${said.lengthscale(lengthscale)}, has error ${shown(error, 3)}: ${
+      shown(error / least, 3)} times as much. It is ${lengthscale > best ? "too long: the curve is too stiff" : "too short: the curve follows the noise"}.`),
+  draw(state, { error, best, least }) {
+    const { rows, lengthscale } = state;
+    return {
+      criterion: criterion(state, [{ y: errorCurve(rows, 0, false), of: "blue", name: "leave-one-out error" }], {
+        error, marks: [{ type: "upright", x: best, of: "green dashed" }, { type: "dots", x: [best], y: [least], of: "green", size: 5 },
+          { type: "dots", x: [lengthscale], y: [error], of: "orange", size: 6 }],
+        legend: [["lowest", "green dashed"], ["your choice", "orange", true]],
+        describe: `The leave-one-out error is lowest, ${shown(least, 3)}, at ${shown(best, 3)}; yours is ${shown(error, 3)}.`,
+      }),
+      scene: scene(state, {
+        query: null, curves: [{ y: kernelCurve(state), of: "orange", name: "your curve" },
+          { y: curveOf(at => estimateAt(0, best, at, rows)), of: "green dashed", name: "the best of leave-one-out" }],
+        describe: `Your curve of lengthscale ${said.lengthscale(lengthscale)} beside that of ${shown(best, 3)}.`,
+      }),
+    };
+  },
+});

@@ -1,0 +1,248 @@
+"""The story in Chromium: each step is scrolled to, its numbers are compared with the library's."""
+
+import re
+
+import numpy as np
+import pytest
+
+from experiments.__main__ import main
+from experiments.pages._story_page import _section
+
+pytestmark = pytest.mark.browser
+
+# what a newcomer asks, written down before the story was: the step that answers, and its words
+QUESTIONS = {
+    "What do the dots show, and what is to be predicted?": ("data", "Each dot is one run"),
+    "Why is one average not enough?": ("average", "NOx depends on the mixture"),
+    "What is a weight, and what do all weights add up to?": ("kernel", "weights add up to one"),
+    "Where does the exponential of a softmax come from?": ("softmax", "exponential is what turns"),
+    "What are query, key and value?": ("softmax", "The value of a run is its value"),
+    "A token attends to itself: why may a point not?": ("itself", "no contradiction"),
+    "Can the choice of a lengthscale be trusted?": ("reveal", "Do not take it for the truth"),
+    "Does the band hold 95 of 100 points?": ("bands", "not of the runs"),
+    "How are inputs with different units compared?": ("inputs", "different units"),
+    "When do I need a transformer, and when not?": ("layers", "When is the plain estimator"),
+}
+STEPS = 17
+
+
+@pytest.fixture(scope="module")
+def story_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("story") / "explain.html"
+    path.with_name("temperature.html").write_text("a page beside the story, which links to it")
+    assert main(["explain", "--out", str(path)]) == 0
+    return path
+
+
+@pytest.fixture
+def open_story(open_file, story_file):
+    """Opens the story; `view`: the part of the address after #."""
+    return lambda view="", **options: open_file(story_file, f"#{view}" if view else "", **options)
+
+
+def numbers_of(page, step):
+    return page.evaluate(f"page.numbers({{...state, step: '{step}'}})")
+
+
+def sentence(page, step):
+    return page.inner_text(f"#{step} .sentence")
+
+
+def test_story_is_one_small_file_that_agrees_with_the_library(open_story, story_file):
+    page = open_story()
+    assert story_file.stat().st_size < 900_000
+    assert page.evaluate("page.deviation") < 1e-9
+    assert "agree with the library's" in page.inner_text(".check")
+    train, test = page.evaluate("[content.attention.train, content.attention.test]")
+    assert sorted(train + test) == list(range(88))  # no run is in both
+    marked = {mark["at"]["step"] for mark in page.evaluate("content.marks")}
+    assert marked == set(page.evaluate("STEPS.map(step => step.name)")) - {
+        "data",  # has no estimate
+        "choose",  # that of `kernel`
+        "reveal",  # the errors of `itself`
+    }
+    # and where no mark can be: the minimum found by the page is that of the library's search
+    best = page.evaluate("[bestLengthscale(state.rows, 0), content.best]")
+    assert best[0] == pytest.approx(best[1], rel=1e-4)
+    best = page.evaluate("[lowest(l => aicc(state.rows, l)), content.begin.smooth]")
+    assert best[0] == pytest.approx(best[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [(390, 844), (1280, 800)], ids=["phone", "wide"])
+def test_each_step_asks_shows_and_answers_when_scrolled_to(open_story, size):
+    page = open_story(size=size)
+    assert page.locator("section.step").count() == STEPS
+    for section in page.locator("section.step").all():
+        section.scroll_into_view_if_needed()
+        name = section.get_attribute("id")
+        page.wait_for_function("name => document.querySelector(`#${name} svg path`)", arg=name)
+        assert section.locator("h2").inner_text().endswith("?")
+        assert section.locator(".answer").inner_text().endswith(".")
+        assert sentence(page, name).endswith(".")
+        assert not re.search(r"NaN|undefined|null", section.inner_html())
+        for picture in section.locator("figure svg[role=img]").all():
+            assert len(picture.get_attribute("aria-label")) > 20
+        for control in section.locator("input, select").all():
+            label = section.locator(f"label[for={control.get_attribute('id')}]")
+            assert label.inner_text().strip()
+    assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+
+
+def test_a_newcomer_finds_an_answer_to_each_question(open_story):
+    page = open_story()
+    for question, (step, words) in QUESTIONS.items():
+        text = " ".join(page.inner_text(f"#{step}").split())
+        assert words in text, question
+
+
+def test_points_are_dragged_by_pointer_and_by_key(open_story):
+    page = open_story("step=kernel")
+    figure = page.locator("#kernel-scene")
+    figure.scroll_into_view_if_needed()
+    before = numbers_of(page, "kernel")["estimate"]
+    place = page.evaluate(
+        "(() => { const {sx, sy, svg} = STEPS[3].plots.scene, box = svg.getBoundingClientRect();"
+        "return [box.left + sx(state.rows.x[30]), box.top + sy(state.rows.y[30])]; })()"
+    )
+    page.mouse.move(*place)
+    assert page.inner_text("#kernel .who").startswith("Point 31:")
+    page.mouse.down()
+    page.mouse.move(place[0], place[1] - 40)
+    page.mouse.up()
+    moved = page.evaluate("state.rows.y[30]")
+    assert moved > page.evaluate("published.y[30]") + 0.3
+    assert numbers_of(page, "kernel")["estimate"] != before
+    page.focus("#kernel figure")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("state.query") > 0.85
+    page.keyboard.press("Enter")
+    picked = page.evaluate("state.picked")
+    assert picked >= 0
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("i => state.rows.y[i] - published.y[i]", picked) > 0
+    page.keyboard.press("Delete")
+    assert page.evaluate("i => state.rows.y[i] - published.y[i]", picked) == 0
+    page.keyboard.press("Escape")
+    assert page.evaluate("state.picked") == -1
+
+
+def test_address_keeps_the_view(open_story):
+    page = open_story("step=bands&level=99&query=0.7&moved=3:1.1:2&lengthscale=none&point=999")
+    assert page.evaluate("[state.level, state.query]") == ["99", 0.7]
+    assert page.evaluate("[state.rows.x[3], state.rows.y[3]]") == [1.1, 2]
+    assert page.evaluate("[state.lengthscale, state.point]") == [0.06, 55]  # what is wrong is left
+    assert page.evaluate("document.querySelector('#bands').getBoundingClientRect().top < 400")
+    page.select_option("#bands-level", "80")
+    page.wait_for_timeout(400)  # the address follows the controls when they rest
+    assert "level=80" in page.evaluate("location.hash")
+    again = open_story(page.evaluate("location.hash.slice(1)"))
+    kept = "JSON.stringify([toHash(state), state.rows])"
+    assert again.evaluate(kept) == page.evaluate(kept)
+
+
+WRONG_TABLES = {
+    "": "There is no text",
+    "1, 2\n3, four": 'Line 2 is "3, four": two numbers are expected',
+    "1, 2, 3": 'Line 1 is "1, 2, 3": two numbers are expected',
+    "1 2\n2 3": "There are 2 rows of numbers: from 8 to 300",
+    "\n".join(f"{i % 2} {i}" for i in range(9)): "fewer than 5 different",
+    "\n".join(f"{i} 7" for i in range(9)): "are the same",
+}
+
+
+def test_pasted_rows_replace_those_of_the_engine_or_a_sentence_says_why_not(open_story):
+    page = open_story()
+    page.click("#own summary")
+    for text, message in WRONG_TABLES.items():
+        page.fill("#paste-text", text)
+        page.click("#paste-draw")
+        assert message in page.inner_text("#paste-error")
+    x = np.linspace(0.0, 6.0, 40)
+    rows = [f"{a:.3f};{b:.4f}".replace(".", ",") for a, b in zip(x, np.sin(x), strict=True)]
+    page.fill("#paste-text", "\n".join(["hours;<b>marks", *rows]))
+    with page.expect_navigation():
+        page.click("#paste-draw")
+    page.wait_for_load_state()
+    assert page.evaluate("state.rows.x.length") == 40
+    page.evaluate("showAll()")
+    assert "<b>marks" in page.inner_text("#kernel")
+    assert not re.search(r"NaN|undefined", page.inner_html("main"))
+    assert page.evaluate("page.deviation") < 1e-9  # of the library's own rows
+    near = page.evaluate("estimateAt(1, bestLengthscale(state.rows, 1), 2, state.rows)")
+    assert near == pytest.approx(np.sin(2.0), abs=0.05)
+
+
+def test_story_that_deviates_from_the_library_reports_it(story_file, browser, tmp_path):
+    text = story_file.read_text()
+    right = "normalise(squares.map((d, i) => i === without ? -Infinity : -d / 2))"
+    assert right in text
+    wrong = tmp_path / "wrong.html"
+    wrong.write_text(text.replace(right, right.replace("-d / 2", "-d / 2.001")))
+    page, messages = browser.new_page(), []
+    page.on("console", lambda message: messages.append(message.text))
+    page.goto(wrong.as_uri())
+    assert "deviate" in page.inner_text(".check")
+    assert messages
+    page.close()
+
+
+def test_pages_beside_the_story_are_linked_and_no_others(open_story):
+    page = open_story()
+    assert page.evaluate("content.pages") == ["temperature"]
+    links = [link.get_attribute("href") for link in page.locator(".lab:visible a").all()]
+    assert links == ["temperature.html"]
+
+
+def test_step_without_an_answer_is_refused():
+    with pytest.raises(ValueError, match="paragraphs and '> answer'"):
+        _section("kernel | Why?\n<p>Because.</p>")
+
+
+@pytest.mark.slow
+def test_every_control_moves_its_step_by_keyboard(open_story):
+    page = open_story()
+    page.evaluate("showAll()")
+    for control in page.locator("section.step input[type=range]").all():
+        place = control.get_attribute("id")
+        step, name = place.split("-")
+        control.focus()
+        seen, pictures = [], []
+        for key in ("Home", "PageUp", "End"):
+            page.keyboard.press(key)
+            seen.append(page.evaluate(f"state.{name}"))
+            pictures.append(page.inner_html(f"#{step} .figures") + sentence(page, step))
+            assert control.get_attribute("aria-valuetext") == page.inner_text(
+                f"output[for={place}]"
+            )
+        assert seen == sorted(set(seen)), place
+        assert len(set(pictures)) == 3, place
+        page.click("#outset")
+    for control in page.locator("section.step select").all():
+        step, name = control.get_attribute("id").split("-")
+        for value in control.locator("option").evaluate_all("all => all.map(one => one.value)"):
+            control.select_option(value)
+            assert page.evaluate(f"state.{name}") == value
+            assert sentence(page, step).endswith(".")
+
+
+@pytest.mark.slow
+def test_button_takes_the_best_lengthscale_and_the_sentence_says_so(open_story):
+    page = open_story("step=reveal")
+    assert "too long" in sentence(page, "reveal")
+    page.click("#best")
+    assert sentence(page, "reveal").endswith("Your ℓ is as good.")
+
+
+@pytest.mark.slow
+def test_story_prints_in_order_and_is_legible_in_the_dark(open_story):
+    light, dark = open_story(color_scheme="light"), open_story(color_scheme="dark")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    assert light.evaluate(paper) == "rgb(255, 255, 255)"
+    assert dark.evaluate(paper) == "rgb(20, 23, 27)"
+    light.emulate_media(media="print")
+    assert not light.locator("#own").is_visible()
+    assert not light.locator("#theme").is_visible()
+    assert len(light.pdf()) > 100_000
+    assert light.evaluate("page.waiting.size") == 0  # all figures are drawn
+    calm = open_story(reduced_motion="reduce")
+    assert calm.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "auto"
