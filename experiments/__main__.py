@@ -1,4 +1,4 @@
-"""`python -m experiments`: run, fit, resume, sweep, compare, index, page, explain, ..."""
+"""The commands of `python -m experiments`."""
 
 import argparse
 import io
@@ -13,7 +13,7 @@ from pathlib import Path
 from .arguments import make_parser
 
 EXTRA = ("pydantic", "yaml", "rich", "matplotlib")  # packages beyond those of the library
-COMPILING = ("run", "fit", "resume", "sweep", "page", "explain")  # their programs are kept on disk
+_COMPUTING = ("run", "fit", "resume", "reproduce", "sweep", "page", "explain")  # commands
 
 
 def _is_option(word: str) -> bool:
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     if strays := [word for word in rest if _is_option(word) or "overrides" not in options]:
         parser.error(f"unrecognized arguments: {' '.join(strays)}")
     try:
-        if arguments is None and options.command in COMPILING:
+        if arguments is None and options.command in _COMPUTING:
             # on some CPUs XLA logs an error for each program that it loads, though none is wrong:
             # its own tuning flags, such as prefer-no-gather, are no features of the CPU
             if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":  # JAX's own default
@@ -106,6 +106,16 @@ def _resume(options: argparse.Namespace, _: list[str]) -> int:
     return runner.resume(options.directory, quiet=options.quiet)
 
 
+def _reproduce(options: argparse.Namespace, _: list[str]) -> int:
+    """The command `reproduce`: runs a finished run again and compares the files; returns the exit
+    code, 1 if they differ.
+    """
+    from . import reproduce  # noqa: PLC0415
+
+    _load_user_kernels(options)
+    return reproduce.reproduce(options.directory, options.out, options.kernels, quiet=options.quiet)
+
+
 def _load_user_kernels(options: argparse.Namespace) -> None:
     """Registers the kernels of the Python file `options.kernels`, if one is given."""
     from . import kernels  # noqa: PLC0415
@@ -116,7 +126,7 @@ def _load_user_kernels(options: argparse.Namespace) -> None:
 
 def _sweep(options: argparse.Namespace, arguments: list[str]) -> int:
     """The command `sweep`: runs a config for all combinations of values in `arguments`, such as
-    "seed=0..9", or submits them to Slurm; returns the exit code.
+    "seed=0..9", and of its section `sweep`, or submits them to Slurm; returns the exit code.
     """
     import matplotlib as mpl  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
@@ -147,9 +157,14 @@ def _submit(options: argparse.Namespace, arguments: list[str]) -> int:
     """Submits a sweep to Slurm as an array of `options.submit` jobs, and prints the command that
     reports on it; returns the exit code.
     """
-    from . import slurm, sweep  # noqa: PLC0415
+    from . import results, slurm, sweep  # noqa: PLC0415
 
-    members, _ = sweep.members_of(options.config, arguments)
+    plan = sweep.read_plan(options.config, arguments)
+    if plan.rounds is not None:
+        raise results.OutputError(
+            "--submit starts all jobs at once, and rounds come one after the other: use --jobs N"
+        )
+    members = plan.members()
     out = sweep.directory_of(members, options.out)
     whole = [os.fspath(options.config), *arguments]
     if options.kernels is not None:
@@ -184,6 +199,14 @@ def _index(options: argparse.Namespace, _: list[str]) -> int:
     from . import compare  # noqa: PLC0415
 
     compare.index(options.folder, Console(highlight=False, markup=False, soft_wrap=True))
+    return 0
+
+
+def _export(options: argparse.Namespace, _: list[str]) -> int:
+    """The command `export`: copies runs into the format of another tool; returns the exit code."""
+    from . import export  # noqa: PLC0415
+
+    print("\n".join(export.export(options.runs, options.to, options.out)))
     return 0
 
 
@@ -238,23 +261,27 @@ def _show(options: argparse.Namespace, overrides: list[str]) -> int:
     """The command `show`: prints a config with all defaults and `overrides`, such as "seed=1";
     returns the exit code.
     """
-    from . import config_source, runner  # noqa: PLC0415
+    from . import config_yaml, runner  # noqa: PLC0415
 
     _load_user_kernels(options)
-    print(config_source.dump(runner.load(options.config, overrides)), end="")
+    print(config_yaml.dump(runner.load(options.config, overrides)), end="")
     return 0
 
 
 def _validate(options: argparse.Namespace, _: list[str]) -> int:
     """The command `validate`: checks configs without running them; returns the exit code."""
-    from . import config_source, runner  # noqa: PLC0415
+    from . import config_source, runner, sweep_members  # noqa: PLC0415
 
     _load_user_kernels(options)
     code = 0
     for path in options.configs:
         try:
-            runner.load(path, [])
-            print(f"{path}: valid")
+            if "sweep" in config_source.read(path).values:
+                members = sweep_members.read_plan(path, []).members()
+                print(f"{path}: valid, a sweep of {len(members)} members")
+            else:
+                runner.load(path, [])
+                print(f"{path}: valid")
         except config_source.ConfigError as error:
             print(error, file=sys.stderr)
             code = 2
@@ -266,8 +293,18 @@ def _schema(*_: object) -> int:
     from pydantic import TypeAdapter  # noqa: PLC0415
 
     from .registry import AnyStudy  # noqa: PLC0415
+    from .sweep_file import Sweep  # noqa: PLC0415
 
-    print(json.dumps(TypeAdapter(AnyStudy).json_schema(), indent=2))
+    studies = TypeAdapter(AnyStudy).json_schema()
+    definitions = studies.pop("$defs")
+    sweep = Sweep.model_json_schema()
+    definitions |= sweep.pop("$defs") | {"Sweep": sweep}
+    # one that extends a file, or is of a sweep, may lack fields of its study
+    part = {
+        "properties": {"extends": {"type": "string"}, "sweep": {"$ref": "#/$defs/Sweep"}},
+        "anyOf": [{"required": ["extends"]}, {"required": ["sweep"]}],
+    }
+    print(json.dumps({"anyOf": [studies, part], "$defs": definitions}, indent=2))
     return 0
 
 
@@ -294,9 +331,11 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "run": _run,
     "fit": _fit,
     "resume": _resume,
+    "reproduce": _reproduce,
     "sweep": _sweep,
     "compare": _compare,
     "index": _index,
+    "export": _export,
     "page": _page,
     "explain": _explain,
     "show": _show,

@@ -83,12 +83,43 @@ def make_parser() -> argparse.ArgumentParser:
     )
     resume.add_argument("directory", type=Path, metavar="RUN", help="the directory of the run")
     resume.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    reproduce = commands.add_parser(
+        "reproduce", parents=[own], help="run a finished run again, and compare every byte"
+    )
+    reproduce.add_argument("directory", type=Path, metavar="RUN", help="the directory of the run")
+    reproduce.add_argument("--out", type=Path, metavar="DIR", help="default: RUN_reproduced")
+    reproduce.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    _add_sweep(commands, own)
+    _add_commands_on_runs(commands)
+    page = commands.add_parser(
+        "page", parents=[overrides], help="write an interactive page, one HTML file"
+    )
+    page.add_argument("--out", type=Path, metavar="FILE", help="default: results/NAME.html")
+    explain = commands.add_parser(
+        "explain", help="write the story from an average to attention, one HTML file"
+    )
+    explain.add_argument("--out", type=Path, metavar="FILE", help="default: results/explain.html")
+    explain.add_argument("--open", action="store_true", help="open it in a browser")
+    commands.add_parser("show", parents=[overrides], help="print the resolved config")
+    validate = commands.add_parser(
+        "validate", parents=[own], help="check configs and their data; run nothing"
+    )
+    validate.add_argument("configs", nargs="+", type=Path, metavar="CONFIG")
+    commands.add_parser("schema", help="print the JSON schema of configs, for editors")
+    commands.add_parser("list", help="print what configs can name")
+    return parser
+
+
+def _add_sweep(commands: Any, own: argparse.ArgumentParser) -> None:
+    """Adds the command `sweep`; `own`: the parser of the option `--kernels`."""
     sweep = commands.add_parser(
-        "sweep", parents=[own], help="run a config for many values: field=a,b seed=0..99"
+        "sweep",
+        parents=[own],
+        help="run a config for many values: field=a,b seed=0..99, or its section sweep",
     )
     sweep.add_argument("config", type=Path, metavar="CONFIG", help="a YAML file")
     sweep.add_argument(
-        "overrides", nargs="+", metavar="field=a,b,c", help="values; of a range: seed=0..99"
+        "overrides", nargs="*", metavar="field=a,b,c", help="values; of a range: seed=0..99"
     )
     sweep.add_argument(
         "--jobs", type=_parse_positive_integer, default=1, metavar="N", help="processes at a time"
@@ -108,30 +139,16 @@ def make_parser() -> argparse.ArgumentParser:
     )
     sweep.add_argument("--out", type=Path, metavar="DIR", help="default: results/NAME-sweep")
     sweep.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def _add_commands_on_runs(commands: Any) -> None:
+    """Adds the commands that read runs."""
     compare = commands.add_parser("compare", help="runs side by side: tables and a figure")
     compare.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="directories of runs")
     compare.add_argument("--out", type=Path, metavar="DIR", help="default: results/compare/TIME")
     index = commands.add_parser("index", help="write index.csv, a line for each run in a folder")
     index.add_argument("folder", nargs="?", type=Path, default=Path("results"), metavar="FOLDER")
-    _add_page_parsers(commands, overrides)
-    commands.add_parser("show", parents=[overrides], help="print the resolved config")
-    validate = commands.add_parser(
-        "validate", parents=[own], help="check configs and their data; run nothing"
-    )
-    validate.add_argument("configs", nargs="+", type=Path, metavar="CONFIG")
-    commands.add_parser("schema", help="print the JSON schema of configs, for editors")
-    commands.add_parser("list", help="print what configs can name")
-    return parser
-
-
-def _add_page_parsers(commands: Any, overrides: argparse.ArgumentParser) -> None:
-    """Adds the parsers of the commands that write interactive HTML."""
-    page = commands.add_parser(
-        "page", parents=[overrides], help="write an interactive page, one HTML file"
-    )
-    page.add_argument("--out", type=Path, metavar="FILE", help="default: results/NAME.html")
-    explain = commands.add_parser(
-        "explain", help="write the story from an average to attention, one HTML file"
-    )
-    explain.add_argument("--out", type=Path, metavar="FILE", help="default: results/explain.html")
-    explain.add_argument("--open", action="store_true", help="open it in a browser")
+    export = commands.add_parser("export", help="copy runs into TensorBoard, MLflow or CSV files")
+    export.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="directories of runs")
+    export.add_argument("--to", required=True, choices=["tensorboard", "mlflow", "csv"])
+    export.add_argument("--out", type=Path, metavar="DIR", help="default: results/FORMAT")

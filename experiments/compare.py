@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from rich.table import Table
 from attnkernel._core.atomic_files import write_atomically
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, literal
 
-from .config_source import ConfigError, read
+from .config_source import read
+from .config_yaml import ConfigError
 from .number_labels import in_words, labels
 from .results import (
     OutputError,
@@ -49,9 +50,8 @@ class Result:
         self.summary = read_json(directory / "summary.json")
         self.numbers = numbers_of(self.summary)
 
-    def paths(self) -> dict[tuple[str, str], np.ndarray]:
-        """Metrics by step, shape (steps, 2): of each number and each member of the run."""
-        found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    def rows(self) -> Iterator[tuple[float, str, dict[str, Any]]]:
+        """Metrics by line: the step, the member of the run, as "hold_out 7", and its values."""
         path = self.directory / "metrics.jsonl"
         for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
             try:
@@ -60,10 +60,16 @@ class Result:
                 continue  # damaged, as the last line of a run that was killed
             if not isinstance(row, dict) or len(row) < 2 or not is_number(row.get("step")):
                 continue
-            (who, member), *numbers = ((k, v) for k, v in row.items() if k != "step")
-            for name, value in numbers:
+            (who, member), *values = ((k, v) for k, v in row.items() if k != "step")
+            yield row["step"], f"{who} {member}", dict(values)
+
+    def paths(self) -> dict[tuple[str, str], np.ndarray]:
+        """Metrics by step, shape (steps, 2): of each number and each member of the run."""
+        found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        for step, member, values in self.rows():
+            for name, value in values.items():
                 if is_number(value):
-                    found.setdefault((name, f"{who} {member}"), []).append((row["step"], value))
+                    found.setdefault((name, member), []).append((step, value))
         return {key: np.array(rows, float) for key, rows in found.items()}
 
 

@@ -7,7 +7,8 @@ from typing import Any, cast, get_args
 
 import pydantic
 
-from .config_source import ConfigError, Fault, Field, Source, dotted, shortened
+from .config_source import Fault, Source
+from .config_yaml import ConfigError, Field, dotted, shortened
 
 
 def config_error(source: Source, faults: Sequence[Fault]) -> ConfigError:

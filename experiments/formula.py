@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from attnkernel.data._records import Records
 
-from .config_source import ConfigError, Source, apply
+from .config_source import Source, apply
+from .config_yaml import ConfigError
 
 EXAMPLE = "'wage ~ age + sex', 'wage ~ .' for all other columns, or 'wage ~ . - id'"
 OVERRIDE = re.compile(r"[a-z_]+(?:\.[a-z_]+)*=.*", re.DOTALL)

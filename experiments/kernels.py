@@ -15,7 +15,7 @@ from typing import Any
 import attnkernel as ak
 
 from .config import nearest
-from .config_source import ConfigError
+from .config_yaml import ConfigError
 
 Scaled = ak.kernels.Scaled
 
@@ -116,14 +116,28 @@ def require_known(name: str) -> str:
 
 def user_kernel(study: Any) -> dict[str, str]:
     """The user's kernel that a study names, and a digest of the file that it is from."""
-    name = getattr(getattr(study, "model", None), "kernel", None)
-    if name in BUILT_IN or name not in KERNELS:
+    name = _name_of_user_kernel(study)
+    if name is None:
         return {}
+    text = source_of_kernel(study)  # none: typed into a notebook or a shell
+    return {name: "of no file" if text is None else hashlib.sha256(text).hexdigest()}
+
+
+def source_of_kernel(study: Any) -> bytes | None:
+    """The file of the user's kernel that a study names; None without one."""
+    name = _name_of_user_kernel(study)
+    if name is None:
+        return None
     try:
-        text = Path(inspect.getfile(KERNELS[name])).read_bytes()
-    except (OSError, TypeError):  # typed into a notebook or a shell
-        return {name: "of no file"}
-    return {name: hashlib.sha256(text).hexdigest()}
+        return Path(inspect.getfile(KERNELS[name])).read_bytes()
+    except (OSError, TypeError):
+        return None
+
+
+def _name_of_user_kernel(study: Any) -> str | None:
+    """Returns the name of the kernel of a study, if a user has registered it."""
+    name = getattr(getattr(study, "model", None), "kernel", None)
+    return None if name in BUILT_IN or name not in KERNELS else name
 
 
 def _is_kernel_class(value: Any) -> bool:

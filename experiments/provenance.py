@@ -4,7 +4,6 @@ import functools
 import hashlib
 import os
 import platform
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ import jax
 
 from attnkernel._core.saving import package_versions
 
-from .config_source import dump
+from .config_yaml import dump
 from .kernels import user_kernel
 
 # entries of meta.json that numbers depend on
@@ -26,14 +25,24 @@ DETERMINING = (
     "git",
     "devices",
     "platform",
+    "environment",
     "kernels",
     "data",
 )
 _PACKAGES = ("attnkernel", "jax", "jaxlib", "equinox", "optax", "numpy", "matplotlib")
+# environment variables that change the programs of JAX
+_VARIABLES = (
+    "JAX_DEFAULT_MATMUL_PRECISION",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS",
+    "JAX_NUM_CPU_DEVICES",
+    "JAX_PLATFORMS",
+    "NVIDIA_TF32_OVERRIDE",
+    "XLA_FLAGS",
+)
 
 
-def meta_of(config: Any) -> dict[str, Any]:
-    """The content of `meta.json` at the start of a run."""
+def meta_of(config: Any, sources: dict[str, Any] | None) -> dict[str, Any]:
+    """The content of `meta.json` at the start of a run; `sources`: the record of `read_sources`."""
     return {
         "command": sys.argv,
         "started": now(),
@@ -47,7 +56,8 @@ def meta_of(config: Any) -> dict[str, Any]:
         "devices": [str(device) for device in jax.devices()],
         "versions": package_versions(_PACKAGES),
         "caches_programs": _caches_programs(),
-        "git": _git_commit(),
+        "environment": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        "git": sources,
     }
 
 
@@ -94,20 +104,3 @@ def _cached_digest(path: str, changed: int, size: int) -> str:
     `size` is new.
     """
     return digest_of_file(Path(path))
-
-
-def _git_commit() -> dict[str, Any] | None:
-    """Returns {"commit": hash, "changed": whether `git status` lists any file, untracked ones too}
-    of the checkout that holds this code; None where git cannot tell.
-    """
-    here = Path(__file__).parent
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", *arguments], cwd=here, capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
-
-    try:
-        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
-    except (OSError, subprocess.SubprocessError):
-        return None

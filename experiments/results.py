@@ -4,6 +4,7 @@ import errno
 import itertools
 import json
 import os
+import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,16 @@ except ImportError:  # not on Windows: there two processes are not kept apart
 
 class OutputError(Exception):
     """The output directory exists, or cannot be written."""
+
+
+_RECORDS = re.compile(r"(meta|status)\.json|output\.log|sources(_\d+)?\.patch|kernels\.py")
+
+
+def is_record(name: str) -> bool:
+    """Whether a file of a run says how it was made: it has no checksum, and may differ when the run
+    is repeated.
+    """
+    return _RECORDS.fullmatch(name) is not None
 
 
 def default_directory(name: str) -> Path:

@@ -9,11 +9,15 @@
 | `metrics.jsonl` | one line per step and fit |
 | `summary.json` | the numbers of the figures and tables |
 | `report.html` | of a regression: figures and tables in one file for a browser |
+| `output.log` | what the run printed, with `--quiet` too |
+| `sources.patch` | what the sources differ in from the commit of `meta.json`, if they do |
+| `kernels.py` | the file of the user's kernel, if the config names one |
 | `figures/` | each as `.png` and `.pdf`, with the plotted arrays beside it as `.npz` |
 | `checkpoints/` | where a run that was stopped goes on: see `attnkernel.Checkpoints` |
 
 Times go to `meta.json` only: all other files are byte-identical when a run is repeated, and when it
-was stopped and resumed. A resumed run writes all its files again, from its checkpoints.
+was stopped and resumed; but then `output.log` has the lines of each part. A resumed run writes all
+other files again, from its checkpoints.
 """
 
 import contextlib
@@ -27,18 +31,19 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from rich.console import Console
 from rich.table import Table
 
 import attnkernel as ak
 from attnkernel._core.atomic_files import fsync, write_atomically
 
-from .config_source import dump
+from .config_yaml import dump
+from .kernels import source_of_kernel
 from .monitor import Monitor, Tick
-from .progress import show_progress
+from .output_log import OutputLog
 from .provenance import DETERMINING, digest_of, digest_of_file, meta_of, now
 from .results import (
     OutputError,
+    is_record,
     locked,
     numbered_places,
     plain,
@@ -48,6 +53,7 @@ from .results import (
     save_figure,
     write_json,
 )
+from .sources import read_sources
 
 
 class Run(Monitor):
@@ -70,24 +76,19 @@ class Run(Monitor):
         **Raises:** `OutputError` if it exists or cannot be written; to resume, if it is running.
         """
         self.directory = directory
-        self.console = Console(
-            quiet=quiet,
-            highlight=False,
-            markup=False,
-            emoji=False,
-            soft_wrap=not sys.stdout.isatty(),
-        )
         self.stop_requested = False  # by Ctrl-C: `progress` raises it after the current chunk
         self._started = time.time()
-        self._meta = meta_of(config)
+        self._sources = read_sources()
+        self._meta = meta_of(config, self._sources.record)
         self._timings: dict[str, float] = {}
         self._notes: list[str] = []
         self._written = ["config.yaml", "metrics.jsonl"]
         self._digest = digest_of(config)
         try:
-            self._claim_stopped_run() if resume else self._claim_directory(config, numbered)
+            self._claim_stopped_run(config) if resume else self._claim_directory(config, numbered)
             directory = self.directory
             self._metrics = (directory / "metrics.jsonl").open("w", encoding="utf-8")
+            self._output = OutputLog(directory / "output.log", quiet=quiet)
         except (FileExistsError, NotADirectoryError):
             raise OutputError(
                 f"{directory} cannot be written: something above it is a file"
@@ -105,6 +106,10 @@ class Run(Monitor):
             made = Path(draft) / "run"
             made.mkdir()
             write_atomically(made / "config.yaml", dump(config).encode())
+            if self._sources.patch:
+                write_atomically(made / "sources.patch", self._sources.patch)
+            if kernel := source_of_kernel(config):
+                write_atomically(made / "kernels.py", kernel)
             write_json(made / "meta.json", self._meta)
             write_json(made / "status.json", {"state": "running", "reason": None})
             self._lock = locked(made)
@@ -120,7 +125,7 @@ class Run(Monitor):
                 )
         fsync(self.directory.parent)
 
-    def _claim_stopped_run(self) -> None:
+    def _claim_stopped_run(self, config: Any) -> None:
         """Locks the directory of a stopped run, and records its previous status and what has
         changed since in `meta.json`.
         """
@@ -140,6 +145,11 @@ class Run(Monitor):
         resumed = before.get("resumed")
         resumed = resumed if isinstance(resumed, list) else []
         self._meta["resumed"] = [*resumed, {**how, "changed": changed}]
+        if "git" in changed and self._sources.patch:
+            name = f"sources_{len(self._meta['resumed']) + 1}.patch"
+            write_atomically(self.directory / name, self._sources.patch)
+        if "kernels" in changed and (kernel := source_of_kernel(config)):
+            write_atomically(self.directory / "kernels.py", kernel)
         write_json(self.directory / "meta.json", self._meta)
         write_json(self.directory / "status.json", {"state": "running", "reason": None})
         (self.directory / "error.log").unlink(missing_ok=True)
@@ -195,7 +205,7 @@ class Run(Monitor):
         """Keeps sentences that a reader of the results must know, and prints them."""
         for sentence in sentences:
             self._notes.append(sentence)
-            self.console.print(f"note: {sentence}")
+            self.print(f"note: {sentence}")
 
     @property
     def notes(self) -> list[str]:
@@ -207,12 +217,23 @@ class Run(Monitor):
         with self.timed("figures"):
             save_figure(self.directory / "figures", name, figure, arrays)
 
+    def print(self, what: Any) -> None:
+        """Prints text or a table, and writes it to `output.log`."""
+        self._output.print(what)
+
+    @contextlib.contextmanager
+    def keeps_output(self) -> Iterator[None]:
+        """What other code prints in the block goes to `output.log`, too, which ends with it."""
+        with self._output.streams():
+            yield
+        self._output.close()
+
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Prints a table."""
         table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False)
         for row in rows:
             table.add_row(*row)
-        self.console.print(table)
+        self.print(table)
 
     def table_of(
         self, title: str, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]
@@ -229,7 +250,7 @@ class Run(Monitor):
 
     @contextlib.contextmanager
     def progress(self, what: str, total: int) -> Iterator[Tick]:
-        with show_progress(self.console, what, total) as ticker:
+        with self._output.progress(what, total) as ticker:
 
             def tick(done: int, state: str) -> None:
                 ticker(done, state)
@@ -268,7 +289,7 @@ class Run(Monitor):
             files = sorted(
                 path
                 for path in (*self.directory.glob("*"), *self.directory.glob("figures/*"))
-                if path.is_file() and path.name not in ("meta.json", "status.json")
+                if path.is_file() and not is_record(path.name)
             )
             for name in self._written:
                 if self.directory / name not in files:

@@ -73,6 +73,11 @@ def load(path: Path, overrides: list[str]) -> Any:
     **Raises:** `ConfigError` with all faults at once.
     """
     source = config_source.read(path, overrides)
+    if "sweep" in source.values:
+        raise config_source.ConfigError(
+            f"{source.location(('sweep',))}: sweep: this config is of many runs: "
+            f"python -m experiments sweep {path}"
+        )
     study = study_of(source)
     check(study, source)
     return study
@@ -119,7 +124,11 @@ def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False
     """
     if jax.process_count() > 1 and not study.distributed:
         raise distributed.JoinError(f"{study.name}: this study is for one process")
-    with settings(study), _run_directory(out, study.name) as directory:
+    with (
+        settings(study),
+        _run_directory(out, study.name) as directory,
+        contextlib.ExitStack() as stack,
+    ):
         first = jax.process_index() == 0
         try:
             run = Run(
@@ -134,6 +143,7 @@ def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False
             raise
         if not distributed.all_succeeded(True):
             return 2
+        stack.enter_context(run.keeps_output())
         try:
             with stop_at_interrupt(run):
                 study.run(run)
@@ -158,10 +168,10 @@ def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False
             _write_ending(run, "failed", reason)
             return 1
     for path in sorted((run.directory / "figures").glob("*.png")):
-        run.console.print(f"figure  {os.fspath(path)}")
+        run.print(f"figure  {os.fspath(path)}")
     if (run.directory / "report.html").exists():
-        run.console.print(f"report  {os.fspath(run.directory / 'report.html')}")
-    run.console.print(f"numbers {os.fspath(run.directory / 'summary.json')}")
+        run.print(f"report  {os.fspath(run.directory / 'report.html')}")
+    run.print(f"numbers {os.fspath(run.directory / 'summary.json')}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Many runs of one config: `field=a,b,c` and `seed=0..99` for every combination of them.
+"""Many runs of one config: `field=a,b,c`, `seed=0..99` and the section `sweep` of a config.
 
 A member is one run of the sweep: one combination of the values.
 
@@ -33,12 +33,13 @@ from rich.console import Console
 
 from attnkernel._core.atomic_files import write_atomically
 
-from .config_source import dump
+from .config_yaml import dump
 from .results import OutputError, flat, plain, read_json, status_of
 from .runner import settings
 from .study import HoldOutSizes, Study, tables_as_rows, with_fields
-from .sweep_members import Member, members_of, words
+from .sweep_members import Member, read_plan, words
 from .sweep_report import report
+from .sweep_rounds import halve, lines_of
 
 _MEMBERS_AT_A_TIME = 64  # in one program
 
@@ -62,23 +63,40 @@ def sweep(
 
     `kernels`: the file that processes of members are to load too.
     """
-    members, axes = members_of(path, arguments)
+    plan = read_plan(path, arguments)
+    members = plan.members()
     out = directory_of(members, out)
     place, shards = shard
-    mine = members[place::shards]
-    try:
-        (out / "batches").mkdir(parents=True, exist_ok=True)
+    rounds, records = plan.rounds, None
+    if rounds is not None and shards > 1:
+        raise OutputError("a round needs the numbers of all members: leave --shard out")
+
+    def compute(some: Sequence[Member], title: str = "") -> dict[str, dict[str, Any]]:
         before = _read_recorded_results(out)
-        missing = [member for member in mine if before.get(member.id, {}).get("state") != "done"]
-        console.print(
-            f"{len(members)} members, {len(mine)} of this shard, {len(missing)} of them to do"
-        )
+        missing = [member for member in some if before.get(member.id, {}).get("state") != "done"]
+        title = title or f"a round of {len(some)} members"
+        console.print(f"{title}, {len(missing)} of them to do")
         alone = []
         for group, numbers in _group_by_program(missing):
             if len(group) == 1 or not _try_one_program(out, group, numbers, console):
                 alone += group
         _run_in_processes(out, alone, jobs, kernels, console)
-        return report(out, members, mine, axes, _read_recorded_results(out), console)
+        return _read_recorded_results(out)
+
+    try:
+        (out / "batches").mkdir(parents=True, exist_ok=True)
+        axes = plan.axes
+        if rounds is None:
+            mine = members[place::shards]
+            found = compute(mine, f"{len(members)} members, {len(mine)} of this shard")
+        else:
+            members, records = halve(plan, rounds, compute)
+            mine, found = members, _read_recorded_results(out)
+            axes = axes | {rounds.budget: [str(budget) for budget, _ in rounds.schedule(1)]}
+        code = report(out, members, mine, axes, found, console, records)
+        for line in [] if rounds is None or records is None else lines_of(rounds, records):
+            console.print(line)
+        return code
     except OSError as error:
         where = error.filename or out
         raise OutputError(f"{where} cannot be used: {error.strerror or error}") from None

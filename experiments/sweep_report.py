@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from scipy.stats import t as student
 
 from attnkernel._core.atomic_files import write_atomically
@@ -30,8 +30,12 @@ def report(
     axes: dict[str, list[str]],
     found: dict[str, dict[str, Any]],
     console: Console,
+    rounds: Sequence[Mapping[str, Any]] | None = None,
 ) -> int:
-    """Tables, figure and files of all members that are there; the exit code of this shard."""
+    """Tables, figure and files of all members that are there; the exit code of this shard.
+
+    `rounds`: the records of successive halving.
+    """
     rows = []
     for member in members:
         known = found.get(member.id, {"state": "missing"})
@@ -44,7 +48,8 @@ def report(
     writer.writerow([*axes, "id", "state", "reason", *names])
     for member, row, numbers in rows:
         values = [numbers.get(name, "") for name in names]
-        writer.writerow([*member.asked.values(), *row.values(), *values])
+        asked = [member.asked.get(field, "") for field in axes]  # "": as in the config
+        writer.writerow([*asked, *row.values(), *values])
     write_atomically(out / "members.csv", text.getvalue().encode())
     groups = _summarise_over_seeds(rows)
     state = [row["state"] for _, row, _ in rows]
@@ -53,13 +58,14 @@ def report(
         "states": {name: state.count(name) for name in dict.fromkeys(state)},
         "axes": axes,
         "groups": groups,
+        **({} if rounds is None else {"rounds": rounds}),
     }
     write_atomically(out / "summary.json", (json.dumps(plain(content), indent=2) + "\n").encode())
     shown = _names_of_varying_numbers(groups)
     summaries = [found[m.id].get("summary") or {} for m in members if m.id in found]
     text_of = labels(names, summaries)
     table = Table(
-        "",
+        Column(overflow="fold"),
         "members",
         *(text_of[name] for name in shown),
         title="Mean, and its 95 % interval over seeds",
@@ -142,7 +148,9 @@ def _draw_sweep(
 
     `rows` and `groups`: the argument and the result of `_summarise_over_seeds`.
     """
-    figure = Figure(figsize=(1.4 + 2.4 * len(label_of), 1.3 + 0.32 * min(len(groups), 60)))
+    rows_of = [words(group["asked"]) or "all" for group in groups]
+    left = max(1.4, 0.09 * max(map(len, rows_of)))  # inches
+    figure = Figure(figsize=(left + 2.4 * len(label_of), 1.3 + 0.32 * min(len(groups), 60)))
     axes = figure.subplots(1, len(label_of), squeeze=False, sharey=True)[0]
     place = {tuple(group["asked"].items()): i for i, group in enumerate(groups)}
     arrays = {}
@@ -176,7 +184,7 @@ def _draw_sweep(
         ax.set_xlabel(literal(label))
         ax.margins(y=0.5 / (len(groups) + 1))
         arrays |= {f"{name}/points": points, f"{name}/means": means}
-    axes[0].set_yticks(range(len(groups)), [literal(words(g["asked"]) or "all") for g in groups])
+    axes[0].set_yticks(range(len(groups)), [literal(text) for text in rows_of])
     axes[0].invert_yaxis()
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)

@@ -51,7 +51,12 @@ def test_status_of_a_run_that_is_done_holds_the_checksums_of_its_files(run):
     status = read_json(run / "status.json")
     assert status["state"] == "done"
     expected = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
-    assert status["files"].keys() == expected - {"meta.json", "status.json"}
+    assert status["files"].keys() == expected - {
+        "meta.json",
+        "status.json",
+        "output.log",
+        "sources.patch",
+    }
     assert status_of(run) == status
 
 

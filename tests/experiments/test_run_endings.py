@@ -135,14 +135,13 @@ def test_terminal_without_greek_letters_fails_no_run(monkeypatch):
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory, blank_figures):
     """The directory of a hold-out run interrupted at its second step, and what it printed."""
-    folder, calls, tick = tmp_path_factory.mktemp("interrupted"), [], Ticker.__call__
+    folder, tick = tmp_path_factory.mktemp("interrupted"), Ticker.__call__
     (folder / "holdout.yaml").write_text(CONFIGS["holdout"])
 
-    def interrupt(self, *arguments):
-        calls.append(arguments)
-        if len(calls) == 2:
+    def interrupt(self, done, state):
+        if done == 2:
             raise KeyboardInterrupt
-        tick(self, *arguments)
+        tick(self, done, state)
 
     out, err = io.StringIO(), io.StringIO()
     with (

@@ -22,7 +22,7 @@ from experiments.config_source import ConfigError
 from experiments.registry import STUDIES
 from experiments.results import numbers_of
 from experiments.study import Keys
-from experiments.sweep_members import axes_of, members_of
+from experiments.sweep_members import axes_of, read_plan
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
@@ -99,7 +99,7 @@ def test_values_of_a_field_are_split_at_commas_and_ranges():
 )
 def test_errors_are_reported_before_anything_runs(home, capsys, arguments, message):
     with pytest.raises(ConfigError, match=message):
-        members_of(Path("c.yaml"), arguments)
+        read_plan(Path("c.yaml"), arguments).members()
     assert main(["sweep", "c.yaml", *arguments]) == 2
     assert "Traceback" not in capsys.readouterr().err
     assert not (home / "results").exists()
@@ -363,7 +363,7 @@ def test_members_run_the_config_that_was_read(home):
     """Even if the file changes while members are at work."""
     path = home / "d.yaml"
     path.write_text(DATA)
-    members, _ = members_of(path, ["seed=1,2"])
+    members = read_plan(path, ["seed=1,2"]).members()
     path.write_text(DATA.replace("20", "33"))
     (home / "s").mkdir()
     sweep._run_in_processes(home / "s", members, 1, None, Console(quiet=True))

@@ -267,6 +267,17 @@ def test_config_of_a_run_is_read_again_with_the_file(capsys):
     assert "unknown name 'round_top'" in error_of(capsys, "resume", "out")
 
 
+def test_run_keeps_the_file_of_its_kernel_and_is_reproduced_with_it(capsys):
+    run("lengthscales", "model.kernel=round_top", "--kernels", "mine.py")
+    assert Path("out/kernels.py").read_text() == MINE
+    KERNELS.pop("round_top")
+    Path("mine.py").unlink()
+    capsys.readouterr()
+    assert "add --kernels out/kernels.py" in error_of(capsys, "reproduce", "out")
+    assert "round_top" not in KERNELS  # nothing was run
+    assert main(["reproduce", "out", "--quiet", "--kernels", "out/kernels.py"]) == 0
+
+
 def test_changed_kernel_is_reported_by_resume(capsys):
     first = run("lengthscales", "model.kernel=round_top", "--kernels", "mine.py")
     for source, changed in ((MINE, False), (MINE.replace("0.5 *", "0.25 *"), True)):

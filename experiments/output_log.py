@@ -1,0 +1,116 @@
+"""The output of a run: what it prints on the terminal is kept in `output.log` too.
+
+The log has lines also where the terminal shows a moving bar, and with `--quiet`, which leaves the
+terminal empty. It has no colours. What other programs print past Python is not in it.
+"""
+
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+
+from .progress import show_progress
+
+WIDTH = 120  # columns of a table in the log, whatever the terminal has
+
+
+class OutputLog:
+    """A terminal, and the log of a run."""
+
+    def __init__(self, path: Path, *, quiet: bool):
+        plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+        self.terminal = Console(
+            file=sys.stdout, quiet=quiet, soft_wrap=not sys.stdout.isatty(), **plain
+        )
+        self._log = _Log(path.open("a", encoding="utf-8", errors="replace", buffering=1))
+        self._transcript = Console(
+            file=_as_stream(self._log),
+            width=WIDTH,
+            soft_wrap=True,
+            color_system=None,
+            force_terminal=False,
+            force_jupyter=False,
+            **plain,
+        )
+
+    def print(self, what: Any) -> None:
+        """Prints text or a table."""
+        self.terminal.print(what)
+        self._transcript.print(what)
+
+    @contextlib.contextmanager
+    def progress(self, what: str, total: int) -> Iterator[Callable[[int, str], None]]:
+        """Yields a function of how many of the total are done, and of words such as the loss."""
+        with (
+            show_progress(self.terminal, what, total) as shown,
+            show_progress(self._transcript, what, total) as written,
+            self.streams(),  # the bar has put streams of its own in their place
+        ):
+
+            def tick(done: int, state: str) -> None:
+                shown(done, state)
+                written(done, state)
+
+            yield tick
+
+    @contextlib.contextmanager
+    def streams(self) -> Iterator[None]:
+        """Keeps what other code prints to the standard output and error in the block, too."""
+        with contextlib.ExitStack() as stack:
+            for stream, redirect in (
+                (sys.stdout, contextlib.redirect_stdout),
+                (sys.stderr, contextlib.redirect_stderr),
+            ):
+                if not isinstance(stream, _Tee):
+                    stack.enter_context(redirect(_as_stream(_Tee(stream, self._log))))
+            yield
+
+    def close(self) -> None:
+        """Ends the log; what is printed later is shown on the terminal alone."""
+        self._log.close()
+
+
+def _as_stream(stream: Any) -> Any:
+    """Returns the object, for functions whose types ask for all methods of a text file."""
+    return stream
+
+
+class _Log(io.TextIOBase):
+    """The file of the log. A full disk, which ends the run at its next number, ends only the log
+    here: the message of that end must still reach the terminal.
+    """
+
+    def __init__(self, file: TextIO):
+        self._file = file
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):  # ValueError: closed
+            self._file.write(text)
+        return len(text)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+class _Tee:
+    """A stream whose text goes to a log too."""
+
+    def __init__(self, stream: Any, log: _Log):
+        self._stream, self._log = stream, log
+
+    def write(self, text: str) -> int:
+        written = self._stream.write(text)
+        self._log.write(text)
+        return written
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -1,0 +1,235 @@
+"""`reproduce`: a run again from its own config, every byte compared, every difference named."""
+
+import json
+import shutil
+from pathlib import Path
+
+import equinox as eqx
+import matplotlib.image
+import numpy as np
+import pytest
+
+from experiments.__main__ import main
+from experiments.file_differences import differences
+from experiments.reproduce import compare
+from experiments.studies.data import ShowData
+
+pytestmark = pytest.mark.usefixtures("blank_figures")
+
+CONFIG = "study: data\nseed: 3\ndata: {source: heteroskedastic, n: 20}\n"
+COMPARED = {
+    "config.yaml",
+    "metrics.jsonl",
+    "summary.json",
+    "figures/data.npz",
+    "figures/data.pdf",
+    "figures/data.png",
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, blank_figures):
+    """The directory of a finished run."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "c.yaml").write_text(CONFIG)
+    out = ["--out", str(folder / "run"), "--quiet"]
+    assert main(["run", str(folder / "c.yaml"), "data.n=21", *out]) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def run(finished, tmp_path, monkeypatch):
+    """A copy of it in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+def read(path):
+    return json.loads(Path(path).read_text())
+
+
+def edit(path, **entries):
+    Path(path).write_text(json.dumps(read(path) | entries))
+
+
+def test_run_without_its_first_config_is_reproduced_byte_by_byte(run, capsys):
+    edit(run / "meta.json", started="2020-01-01T00:00:00+0000")
+    assert main(["reproduce", "run"]) == 0
+    report = read("run_reproduced/reproduction.json")
+    assert (report["run"], report["reproduced"], report["different"]) == ("run", True, {})
+    assert set(report["equal"]) - {"output.log", "sources.patch"} == COMPARED
+    # times are named one by one
+    times = report["set_aside"]["meta.json"]
+    assert times["started"].startswith('"2020-01-01T00:00:00+0000" -> ')
+    assert "seconds.total" in times
+    assert {name.partition(".")[0] for name in times} <= {"command", "started", "ended", "seconds"}
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "run_reproduced equals run; see run_reproduced/reproduction.json"
+    assert main(["reproduce", "run", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert Path("run_reproduced_2/reproduction.json").is_file()
+
+
+@pytest.fixture
+def altered(monkeypatch):
+    """The study draws another fourth label than it did."""
+    compute = ShowData.compute
+
+    def shifted(self, *arguments):
+        data = compute(self, *arguments)
+        return eqx.tree_at(lambda data: data.y, data, data.y.at[3].add(2.0))
+
+    monkeypatch.setattr(ShowData, "compute", shifted)
+
+
+@pytest.mark.usefixtures("altered")
+def test_differences_are_named_with_what_may_be_their_cause(run, capsys):
+    versions = read(run / "meta.json")["versions"]
+    edit(run / "meta.json", versions=versions | {"jax": "0.0.1"}, devices=["an abacus"])
+    assert main(["reproduce", "run", "--out", "again"]) == 1
+    printed = capsys.readouterr().out
+    for text in (
+        "  summary.json: y.3: ",
+        "  figures/data.npz: y: 1 of 21 values differ, by up to 2\n",
+        "a difference may come from:\n",
+        f'  versions.jax: "0.0.1" -> "{versions["jax"]}"\n',
+        '  devices.0: "an abacus" -> ',
+        "again differs from run",
+    ):
+        assert text in printed
+    assert "y.2" not in printed
+    report = read("again/reproduction.json")
+    assert report["reproduced"] is False
+    assert report["different"].keys() == {"summary.json", "figures/data.npz"}
+
+
+@pytest.mark.usefixtures("altered")
+def test_difference_without_a_known_cause_is_said_to_have_none(run, capsys):
+    meta = read(run / "meta.json")
+    assert main(["reproduce", "run", "--out", "again", "--quiet"]) == 1
+    assert capsys.readouterr() == ("", "again differs from run; see again/reproduction.json\n")
+    if read("again/meta.json")["git"] == meta["git"]:
+        assert read("again/reproduction.json")["causes"] == {}
+
+
+def test_failed_repetition_is_no_comparison(run, monkeypatch, capsys):
+    def fail(self, run):
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(ShowData, "run", fail)
+    assert main(["reproduce", "run", "--out", "again"]) == 1
+    printed = capsys.readouterr()
+    assert "RuntimeError: out of luck" in printed.err
+    assert "compared" not in printed.out
+    assert not Path("again/reproduction.json").exists()
+
+
+def test_only_a_finished_run_is_reproduced(run, capsys):
+    def refused(*command):
+        assert main(["reproduce", *command]) == 2
+        return capsys.readouterr().err
+
+    assert "nowhere is no run" in refused("nowhere")
+    Path("sweep").mkdir()
+    Path("sweep/members.csv").touch()
+    assert "name one of its members/ID" in refused("sweep")
+    assert "run exists already" in refused("run", "--out", "run")
+    shutil.copytree(run, "stopped")
+    edit("stopped/status.json", state="interrupted", reason="Ctrl-C")
+    assert "To finish it: python -m experiments resume stopped" in refused("stopped")
+    (run / "summary.json").write_text("{}")
+    assert "run is damaged (summary.json is not as it was written)" in refused("run")
+    assert sorted(path.name for path in Path().iterdir()) == ["run", "stopped", "sweep"]
+
+
+# --- files ---
+
+
+def make_run(folder, seconds, figure=b"one"):
+    """A directory as that of a run, whose summary has times."""
+    (folder / "figures").mkdir(parents=True)
+    (folder / "figures" / "a.pdf").write_bytes(figure)
+    for name, content in (
+        ("summary", {"seconds": seconds, "rows": 7}),
+        ("meta", {"seconds": {"total": seconds}, "versions": {"jax": "1"}}),
+        ("status", {"state": "done"}),
+    ):
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_times_of_a_benchmark_are_set_aside_and_named(tmp_path):
+    one, two = make_run(tmp_path / "one", 1.5), make_run(tmp_path / "two", 2.0, b"two")
+    found = compare(one, two, is_benchmark=True)
+    assert found.different == {}
+    assert found.set_aside["summary.json"] == {"seconds": "1.5 -> 2.0 (0.3 of it)"}
+    assert found.set_aside.keys() == {"meta.json", "summary.json", "figures/a.pdf"}
+    assert compare(one, two).different.keys() == {"summary.json", "figures/a.pdf"}
+
+
+@pytest.mark.parametrize("is_benchmark", [False, True])
+def test_missing_and_further_files_are_differences(tmp_path, is_benchmark):
+    one, two = make_run(tmp_path / "one", 1.0), make_run(tmp_path / "two", 1.0)
+    (one / "figures" / "a.pdf").unlink()
+    (two / "summary.json").unlink()
+    (two / "output.log").touch()  # of a run by an older version
+    found = compare(one, two, is_benchmark=is_benchmark)
+    assert found.different == {
+        "figures/a.pdf": {"file": "only in its repetition"},
+        "summary.json": {"file": "only in the run"},
+    }
+    assert found.set_aside["output.log"] == {"file": "only in its repetition"}
+
+
+def save_pixels(path, value):
+    pixels = np.zeros((2, 3, 3), np.uint8)
+    pixels[1, 2, 0] = value
+    matplotlib.image.imsave(path, pixels)
+
+
+def save_text(path, text):
+    path.write_text(text)
+
+
+def save_arrays(path, arrays):
+    np.savez(path, **arrays)
+
+
+NAN = float("nan")
+PAIRS = {
+    "json": (".json", save_text, '{"a": [1, {"b": 2}], "c": 0}', '{"a": [1, {"b": 3}], "d": 0}'),
+    "jsonl": (".jsonl", save_text, '{"a": 1}\n{"a": 2.5}\n', '{"a": 1}\n{"a": 5.0}\n'),
+    "yaml": (".yaml", save_text, "a: {b: x}\n", "a: {b: y}\n"),
+    "npz": (
+        ".npz",
+        save_arrays,
+        {"a": [1.0, NAN, 3], "w": ["x"]},
+        {"a": [1.0, NAN, 4], "w": ["y"]},
+    ),
+    "shape": (".npz", save_arrays, {"a": np.zeros(2)}, {"a": np.zeros(3, np.float32)}),
+    "png": (".png", save_pixels, 0, 255),
+    "spaces": (".json", save_text, '{"a":1}', '{"a": 1}'),
+    "unreadable": (".json", save_text, "{", '{"a": 1}'),
+    "unknown": (".pdf", save_text, "abc", "abdc"),
+}
+EXPECTED = {
+    "json": {"a.1.b": "2 -> 3 (0.5 of it)", "c": "only before: 0", "d": "only now: 0"},
+    "jsonl": {"line 2: a": "2.5 -> 5.0 (1 of it)"},
+    "yaml": {"a.b": '"x" -> "y"'},
+    "npz": {"a": "1 of 3 values differ, by up to 1", "w": "1 of 1 values differ"},
+    "shape": {"a": "float64[2] -> float32[3]"},
+    "png": {"pixels": "1 of 24 values differ, by up to 1"},
+    "spaces": {"bytes": "the same values, differ from byte 5 on, of 7 -> 8"},
+    "unreadable": {"bytes": "differ from byte 1 on, of 1 -> 8"},
+    "unknown": {"bytes": "differ from byte 2 on, of 3 -> 4"},
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_differences_are_said_in_the_words_of_the_format(tmp_path, pair):
+    ending, save, before, now = PAIRS[pair]
+    paths = [tmp_path / f"{name}{ending}" for name in ("before", "now", "same")]
+    for path, content in zip(paths, (before, now, before), strict=True):
+        save(path, content)
+    assert differences(paths[0], paths[1]) == EXPECTED[pair]
+    assert differences(paths[0], paths[2]) == {}
