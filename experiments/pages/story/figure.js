@@ -13,7 +13,7 @@ MARKS.ring = ({ x, y, of }, sx, sy) =>
   `<circle class="stroke ${of}" cx="${sx(x).toFixed(2)}" cy="${sy(y).toFixed(2)}" r="9"/>`;
 
 const GRASP = 16;  // pixels about a point in which a pointer asks for it
-const HINT = "Hover over a point to see its vote; drag a point, or the dotted line.";
+const HINT = "Hover over a point, or tap it, to see its vote. Drag it, or the dotted line.";
 const KEYS = "Arrow keys move the dotted line. Enter picks the nearest point: arrow keys then move it, "
   + "Delete puts it back, Escape lets it go.";
 

@@ -47,7 +47,7 @@ const fromEarlier = remembered((rows, lengthscale) => rows.x.map((at, t) =>
 STEPS.push({
   name: "mask", controls: ["seen", "lengthscale"],
   figures: [{ ...SCENE, title: "The next run, predicted from the runs made so far", onQuery: undefined,
-    at: state => [state.rows.x[state.seen]], hint: "Hover over a point to see its vote; drag a point." },
+    at: state => [state.rows.x[state.seen]], hint: "Hover over a point, or tap it, to see its vote. Drag it." },
     { id: "matrix", title: "Who may vote for whom: a row for each run", height: [300, 340] }],
   numbers({ rows, lengthscale, seen }) {
     const weights = polynomialWeights(0, lengthscale, rows.x[seen], rows.x.slice(0, seen)), predicted = fromEarlier(rows, lengthscale);

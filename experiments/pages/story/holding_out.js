@@ -18,7 +18,7 @@ function criterion(state, curves, rest) {
 STEPS.push({
   name: "itself", controls: ["point", "itself", "lengthscale"],
   figures: [{ ...SCENE, title: "One point, predicted with and without its own vote", onQuery: undefined,
-    at: state => [state.rows.x[state.point - 1]], hint: "Hover over a point to see its vote; drag a point." },
+    at: state => [state.rows.x[state.point - 1]], hint: "Hover over a point, or tap it, to see its vote. Drag it." },
     CRITERION],
   numbers({ rows, lengthscale, point }) {
     const at = rows.x[point - 1], both = [-1, point - 1].map(out => polynomialWeights(0, lengthscale, at, rows.x, out));

@@ -3,8 +3,8 @@
 STEPS.push({
   name: "data", controls: ["query"], figures: [{ ...SCENE, title: isPublished ? "88 runs of an engine" : `${rowCount} points` }],
   numbers: ({ rows }) => ({ count: rows.x.length }),
-  sentence: ({ count }, { query, rows }) => `${count} points, and none to be read off at ${said.query(query)}: `
-    + `the nearest is at ${shown(nearestTo(rows.x, query))}.`,
+  sentence: ({ count }, { query, rows }) => `${count} points. The nearest to the dotted line, at `
+    + `${said.query(query)}, is at ${shown(nearestTo(rows.x, query))}.`,
   draw: state => ({ scene: scene(state, { describe: `A dotted line stands at ${said.query(state.query)}.` }) }),
 });
 

@@ -86,7 +86,7 @@ function buildLinks() {
     const { page: name } = place.dataset;
     if (content.pages.includes(name)) {
       place.hidden = false;
-      place.querySelector("a").href = `${name}.html`;
+      Object.assign(place.querySelector("a"), { href: `${name}.html`, target: "_top" });
     }
   }
 }

@@ -23,7 +23,7 @@ function planeScene(state, { weights, marks = [], legend = [], describe }) {
 const PLANE = {
   id: "plane", points: state => ({ x: planeRows(state).x, y: planeRows(state).c }), at: state => [state.rich, state.compression],
   onQuery: (x, c) => set({ rich: x, compression: Math.min(compression[1], Math.max(compression[0], c)) }),
-  hint: "Drag where the dotted lines cross, or use the arrow keys; hover over a point to see its vote.",
+  hint: "Drag where the dotted lines cross, or use the arrow keys. Hover over a point to see its vote.",
 };
 
 /** Curves along the mixture at several compressions, over the runs near the chosen one. */

@@ -32,6 +32,9 @@ STEPS.push({
   },
 });
 
+/** The point under the pointer, or else that of the control. */
+const chosen = state => noticed(state) >= 0 ? noticed(state) : state.point - 1;
+
 STEPS.push({
   name: "votes", controls: ["point", "query"],
   figures: [
@@ -42,13 +45,13 @@ STEPS.push({
     const { weights, prediction } = regress("gaussian", lengthscale, query, rows.x, rows.y);
     return { weights, votes: weights.map((w, i) => w * rows.y[i]), estimate: prediction };
   },
-  sentence({ weights, votes, estimate }, { point, query }) {
-    const i = point - 1;
-    return `At ${said.query(query)} point ${point} has weight ${percent(weights[i])} and adds ${shown(votes[i], 3)}; `
+  sentence({ weights, votes, estimate }, state) {
+    const i = chosen(state);
+    return `At ${said.query(state.query)} point ${i + 1} has weight ${percent(weights[i])} and adds ${shown(votes[i], 3)}; `
       + `all points together add up to ${shown(estimate)}, the estimate.`;
   },
   draw(state, { weights, estimate }) {
-    const { rows, lengthscale, query } = state, i = noticed(state) >= 0 ? noticed(state) : state.point - 1;
+    const { rows, lengthscale, query } = state, i = chosen(state);
     const most = Math.max(...weights);
     const influence = grid.map(at => regress("gaussian", lengthscale, at, rows.x, rows.y).weights[i]);
     return {
