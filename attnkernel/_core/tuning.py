@@ -25,10 +25,13 @@ MIN_PAIRS_OF_SINGLE_MEMBER = 2**18
 # 269 ms of 512, 348 ms of 256.
 MAX_BLOCK_ROWS = 1024
 
-# The same for a prior with a table of blocks: the smaller they are, the more can be skipped. A mask
-# by a function at T = 4096, 8 heads x 64, in blocks of 256, 512, 1024: a window of 256 keys 60, 75,
-# 118 ms; causal 292, 185, 199 ms.
-MAX_BLOCK_ROWS_TABULATED = 512
+# The same for a prior that excludes blocks: the smaller they are, the more are skipped. A mask by a
+# function at T = 4096, 8 heads x 64, in blocks of 256, 512, 1024: a window of 256 keys 60, 75,
+# 118 ms; causal 292, 185, 199 ms. CPU time of causal attention in blocks of 512 and 1024, and with
+# its gradient: T = 1024 24 and 29 ms, 81 and 94; T = 2048 73 and 84, 263 and 286; T = 4096 253 and
+# 265, 930 and 976; without gradient T = 8192 911 and 904, T = 16384 3543 and 3399.
+MAX_BLOCK_ROWS_EXCLUDED = 512
+MAX_KEYS_OF_SMALL_BLOCKS = 4096  # of causal masks and windows; with a table blocks stay small
 
 # Keys that Blockwise sums at once, without a prior and for kernels that are not light. T = 2048,
 # 8 heads x 32, gradient: CPU time to compile 0.8 s, in blocks of keys 1.9 s; to run 131 and 140 ms.

@@ -67,8 +67,10 @@ def tabulate_blocks(
         # rows of padding repeat the last row
         i = jnp.minimum(i_low + jnp.arange(sizes[0]), queries - 1)
         j = jnp.minimum(j_low + jnp.arange(sizes[1]), keys - 1)
-        of_query = jax.vmap(prior.may_allow, in_axes=(None, 0))
-        return jnp.any(jax.vmap(of_query, in_axes=(0, None))(i, j))
+        of_key = jax.vmap(prior.may_allow, in_axes=(0, None))
+        allowed = jax.vmap(of_key, in_axes=(None, 0))(i, j)
+        # T = 4096: a mask of tiles in 6 ms, `any` in 10; in 14 along keys
+        return jnp.max(allowed.astype(jnp.int32)) > 0
 
     table = jax.lax.map(lambda i: jax.lax.map(lambda j: is_any_allowed(i, j), columns), rows)
     return TabulatedPrior(prior, table, sizes)

@@ -23,10 +23,16 @@ from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
 from .._core.parameters import described
 from .._core.symbolic_sizes import is_at_most
-from .._core.tuning import MAX_BLOCK_ROWS, MAX_BLOCK_ROWS_TABULATED, MIN_PAIRS_OF_SINGLE_MEMBER
+from .._core.tuning import (
+    MAX_BLOCK_ROWS,
+    MAX_BLOCK_ROWS_EXCLUDED,
+    MAX_KEYS_OF_SMALL_BLOCKS,
+    MIN_PAIRS_OF_SINGLE_MEMBER,
+)
 from .._core.validation import as_integer
 from ..kernels import Kernel
 from ..priors import Prior
+from ..priors._base import key_mask_of
 from ..rules import Rule
 from . import _blockwise_unmaterialised as unmaterialised, _query_blocks as query_blocks
 from ._base import Method, Task, batch_size_within_memory
@@ -72,7 +78,7 @@ class Blockwise(Method):
     assert jnp.allclose(out, ak.attend(x, x, x, method=ak.Dense(), **options), atol=1e-5)
     ```
 
-    **Arguments:** `block_q`, `block_k`: $b_q$, $b_k$. Default: chosen from the shapes.
+    **Arguments:** `block_q`, `block_k`: $b_q$, $b_k$. Default: chosen from the shapes and prior.
     `precision`: of the products of weights and values on accelerators, as for `Dense`.
     """
 
@@ -151,8 +157,7 @@ class Blockwise(Method):
     def _block_sizes(self, task: Task) -> tuple[tuple[int, int], tuple[int, int] | None]:
         """Returns (queries, keys) of a block with stored weights; of one without, or None."""
         queries, keys = task.queries, task.keys
-        tabulated = task.prior is not None and task.prior.needs_block_table
-        rows = MAX_BLOCK_ROWS_TABULATED if tabulated else MAX_BLOCK_ROWS
+        rows = MAX_BLOCK_ROWS_EXCLUDED if _has_small_blocks(task) else MAX_BLOCK_ROWS
         sizes = self._balanced_sizes(queries, keys, (rows, rows))
         if (
             task.rule.entmax_exponent is not None
@@ -170,6 +175,18 @@ class Blockwise(Method):
         """
         block_q = self.block_q or even_block_size(queries, limits[0])
         return block_q, self.block_k or even_block_size(keys, limits[1])
+
+
+def _has_small_blocks(task: Task) -> bool:
+    """Whether the prior excludes so many more small blocks than large ones that they are faster.
+
+    It does if it has a table of blocks, or limits which keys a query sees, of at most 4096 keys.
+    """
+    prior = task.prior
+    if prior is None or prior.needs_block_table:
+        return prior is not None
+    is_limited = key_mask_of(prior).limits != (None, None)
+    return is_limited and is_at_most(task.keys, MAX_KEYS_OF_SMALL_BLOCKS)
 
 
 @eqx.filter_custom_jvp

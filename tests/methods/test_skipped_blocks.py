@@ -265,7 +265,7 @@ def test_blocks_that_any_mask_excludes_are_not_evaluated(monkeypatch, name, batc
     excluded = ~dense.reshape(8, 8, 8, 8).any(axis=(1, 3))
     poisoned = np.argmax(excluded.sum(axis=0))
     clean = np.repeat(excluded[:, poisoned], 8)
-    monkeypatch.setattr("attnkernel.methods._blockwise.MAX_BLOCK_ROWS_TABULATED", 8)
+    monkeypatch.setattr("attnkernel.methods._blockwise.MAX_BLOCK_ROWS_EXCLUDED", 8)
     x = jnp.broadcast_to(jnp.sin(index)[:, None], (*batch, 64, 1))
     v = jnp.where(poisoned == BLOCK, jnp.nan, jnp.cos(index))[:, None]
 
@@ -286,6 +286,15 @@ def test_blocks_that_any_mask_excludes_are_not_evaluated(monkeypatch, name, batc
     expected = weights @ np.nan_to_num(v) / np.where(mass > 0, mass, 1)
     found = np.asarray(results[0]).reshape(-1, 64, 1)[:, clean]
     np.testing.assert_allclose(found, np.broadcast_to(expected[clean], found.shape), atol=1e-6)
+
+
+def test_few_keys_of_a_causal_mask_are_several_blocks():
+    """Values of NaN in the second block of keys do not reach the first block of queries."""
+    x = jnp.sin(jnp.arange(1024.0))[:, None]
+    v = jnp.where(jnp.arange(1024)[:, None] < 512, jnp.ones((1, 2)), jnp.nan)
+    options = {"kernel": ak.DotProduct(), "prior": ak.Causal(), "method": ak.Blockwise()}
+    out = jax.jit(lambda x, v: ak.attend(x, x, v, **options))(x, v)
+    np.testing.assert_array_equal(np.isfinite(out[:, 0]), np.arange(1024) < 512)
 
 
 class OneMember(ak.Blockwise):
