@@ -233,3 +233,17 @@ def open_file(browser):
     for context in contexts:
         context.close()
     assert not messages
+
+
+@pytest.fixture(scope="session")
+def story_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("story") / "explain.html"
+    path.with_name("temperature.html").write_text("a page beside the story, which links to it")
+    assert main(["explain", "--out", str(path)]) == 0
+    return path
+
+
+@pytest.fixture
+def open_story(open_file, story_file):
+    """Opens the story; `view`: the part of the address after #."""
+    return lambda view="", **options: open_file(story_file, f"#{view}" if view else "", **options)

@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pytest
 
-from experiments.__main__ import main
 from experiments.pages._story_page import _section
 
 pytestmark = pytest.mark.browser
@@ -26,20 +25,6 @@ QUESTIONS = {
     "How are inputs with different units compared?": ("inputs", "different units"),
     "When do I need a transformer, and when not?": ("layers", "When is the plain estimator"),
 }
-
-
-@pytest.fixture(scope="module")
-def story_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("story") / "explain.html"
-    path.with_name("temperature.html").write_text("a page beside the story, which links to it")
-    assert main(["explain", "--out", str(path)]) == 0
-    return path
-
-
-@pytest.fixture
-def open_story(open_file, story_file):
-    """Opens the story; `view`: the part of the address after #."""
-    return lambda view="", **options: open_file(story_file, f"#{view}" if view else "", **options)
 
 
 def numbers_of(page, step):
@@ -199,52 +184,3 @@ def test_pages_beside_the_story_are_linked_and_no_others(open_story):
 def test_step_without_an_answer_is_refused():
     with pytest.raises(ValueError, match="paragraphs and '> answer'"):
         _section("kernel | Why?\n<p>Because.</p>")
-
-
-@pytest.mark.slow
-def test_every_control_moves_its_step_by_keyboard(open_story):
-    page = open_story()
-    page.evaluate("showAll()")
-    for control in page.locator("section.step input[type=range]").all():
-        place = control.get_attribute("id")
-        step, name = place.split("-")
-        control.focus()
-        seen, pictures = [], []
-        for key in ("Home", "PageUp", "End"):
-            page.keyboard.press(key)
-            seen.append(page.evaluate(f"state.{name}"))
-            pictures.append(page.inner_html(f"#{step} .figures") + sentence(page, step))
-            assert control.get_attribute("aria-valuetext") == page.inner_text(
-                f"output[for={place}]"
-            )
-        assert seen == sorted(set(seen)), place
-        assert len(set(pictures)) == 3, place
-        page.click("#outset")
-    for control in page.locator("section.step select").all():
-        step, name = control.get_attribute("id").split("-")
-        for value in control.locator("option").evaluate_all("all => all.map(one => one.value)"):
-            control.select_option(value)
-            assert page.evaluate(f"state.{name}") == value
-            assert sentence(page, step).endswith(".")
-
-
-@pytest.mark.slow
-def test_button_takes_the_best_lengthscale_and_the_sentence_says_so(open_story):
-    page = open_story("step=reveal")
-    assert "too long" in sentence(page, "reveal")
-    page.click("#best")
-    assert sentence(page, "reveal").endswith("Your ℓ is as good.")
-
-
-@pytest.mark.slow
-def test_story_prints_in_order_and_is_legible_in_the_dark(open_story):
-    light, dark = open_story(color_scheme="light"), open_story(color_scheme="dark")
-    paper = "getComputedStyle(document.body).backgroundColor"
-    assert light.evaluate(paper) == "rgb(255, 255, 255)"
-    assert dark.evaluate(paper) == "rgb(20, 23, 27)"
-    light.emulate_media(media="print")
-    assert not light.locator("#own, #theme").filter(visible=True).count()
-    assert len(light.pdf()) > 100_000
-    assert light.evaluate("page.waiting.size") == 0  # all figures are drawn
-    calm = open_story(reduced_motion="reduce")
-    assert calm.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "auto"

@@ -37,7 +37,7 @@ STEPS.push({
   name: "attention", controls: ["epoch", "rich", "compression"], note: OF_PLANE,
   figures: [{ ...PLANE, kind: "half", title: "Weights of the attention", points: undefined, hint: "Drag the crossing, or use the arrow keys." },
     { ...PLANE, kind: "half", id: "kernel", title: "Weights of the kernel", points: undefined, hint: " " },
-    { id: "sections", title: "Their estimates along the mixture, at the chosen compression" }],
+    { ...SECTIONS, title: "Their estimates along the mixture, at the chosen compression" }],
   numbers(state) {
     const { train } = parts(state), at = [state.rich, state.compression];
     const weights = attentionWeights(state.epoch, at, train.points);

@@ -29,12 +29,12 @@ class Figure extends Plot {
     this.line.className = "who";
     this.line.setAttribute("aria-hidden", "true");
     this.figure.append(this.line);
-    if (onQuery || onMove) {
+    if (onQuery) this.svg.classList.add("draggable");
+    if (options.at) {  // elsewhere the slider takes the keys
       this.figure.tabIndex = 0;
       this.figure.setAttribute("role", "group");
       this.figure.setAttribute("aria-label", `${options.title}. ${onMove ? KEYS : "Arrow keys move the query."}`);
       this.figure.addEventListener("keydown", event => this.press(event));
-      this.svg.classList.add("draggable");
     }
     this.listen();
   }
@@ -106,7 +106,8 @@ class Figure extends Plot {
     super.draw(spec);
     this.axes = [spec.x, spec.y];
     const [low, high] = spec.y.domain, [bottom, top] = [low, high].map(this.sy);
-    this.valueUp = up => Math.min(high, Math.max(low, low + (high - low) * (up - bottom) / (top - bottom)));
+    const share = up => Math.min(1, Math.max(0, (up - bottom) / (top - bottom)));
+    this.valueUp = up => low + (high - low) * share(up);
     const points = this.options.points?.(state);
     if (points && this.options.onMove) {  // a finger on a point moves it; elsewhere it scrolls
       this.svg.insertAdjacentHTML("beforeend", points.x.map((at, i) =>

@@ -44,11 +44,15 @@ STEPS.push({
 const fromEarlier = remembered((rows, lengthscale) => rows.x.map((at, t) =>
   t === 0 ? NaN : regress("gaussian", lengthscale, at, rows.x.slice(0, t), rows.y.slice(0, t)).prediction));
 
+/** The first of the runs in the figure of weights, which shows 24 at a time. */
+const firstShown = ({ rows, seen }) => Math.max(0, Math.min(rows.x.length - 24, 24 * Math.floor(seen / 24)));
+
 STEPS.push({
   name: "mask", controls: ["seen", "lengthscale"],
   figures: [{ ...SCENE, title: "The next run, predicted from the runs made so far", onQuery: undefined,
     at: state => [state.rows.x[state.seen]], hint: "Hover over a point, or tap it, to see its vote. Drag it." },
-    { id: "matrix", title: "Who may vote for whom: a row for each run", height: [300, 340] }],
+    { id: "matrix", title: "Who may vote for whom: a row for each run", height: [300, 340], hint: "Click or drag to predict that run.",
+      onQuery: (_, row) => set({ seen: Math.min(rowCount - 1, Math.max(1, firstShown(state) + Math.round(row) - 1)) }) }],
   numbers({ rows, lengthscale, seen }) {
     const weights = polynomialWeights(0, lengthscale, rows.x[seen], rows.x.slice(0, seen)), predicted = fromEarlier(rows, lengthscale);
     const misses = predicted.map((p, t) => (p - rows.y[t]) ** 2).slice(1), half = Math.floor(misses.length / 2);
@@ -59,7 +63,7 @@ STEPS.push({
     shown(estimate, 3)}; it measured ${shown(rows.y[seen], 3)}. The mean squared error of the first half of the runs is ${shown(early, 3)}, of the second half ${shown(late, 3)}.`,
   draw(state, { weights, estimate }) {
     const { rows, lengthscale, seen } = state, past = { x: rows.x.slice(0, seen), y: rows.y.slice(0, seen) };
-    const first = Math.max(0, Math.min(rows.x.length, seen + 6) - 24), shownRows = range(Math.min(24, rows.x.length)).map(i => first + i);
+    const first = firstShown(state), shownRows = range(Math.min(24, rows.x.length)).map(i => first + i);
     const cells = shownRows.map(t => {
       const found = polynomialWeights(0, lengthscale, rows.x[t], rows.x.slice(0, Math.max(1, t)));
       return shownRows.map(i => i >= t || t > seen ? null : found[i]);

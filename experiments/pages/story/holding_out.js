@@ -19,7 +19,7 @@ STEPS.push({
   name: "itself", controls: ["point", "itself", "lengthscale"],
   figures: [{ ...SCENE, title: "One point, predicted with and without its own vote", onQuery: undefined,
     at: state => [state.rows.x[state.point - 1]], hint: "Hover over a point, or tap it, to see its vote. Drag it." },
-    CRITERION],
+    { ...CRITERION, onQuery: x => set({ lengthscale: x }), hint: "Click or drag to take that lengthscale." }],
   numbers({ rows, lengthscale, point }) {
     const at = rows.x[point - 1], both = [-1, point - 1].map(out => polynomialWeights(0, lengthscale, at, rows.x, out));
     const [own, others] = both.map(weights => mean(weights, rows.y));

@@ -26,6 +26,8 @@ const PLANE = {
   hint: "Drag where the dotted lines cross, or use the arrow keys. Hover over a point to see its vote.",
 };
 
+const SECTIONS = { id: "sections", at: state => [state.rich], onQuery: x => set({ rich: x }) };
+
 /** Curves along the mixture at several compressions, over the runs near the chosen one. */
 function sections(state, curves, describe) {
   const { x, c, y } = planeRows(state), at = spaced(...rich, 121);
@@ -42,7 +44,7 @@ function sections(state, curves, describe) {
 
 STEPS.push({
   name: "inputs", controls: ["along", "across", "rich", "compression"], note: OF_PLANE,
-  figures: [{ ...PLANE, title: "Both inputs from above" }, { id: "sections", title: "Cuts through the surface" }],
+  figures: [{ ...PLANE, title: "Both inputs from above" }, { ...SECTIONS, title: "Cuts through the surface" }],
   numbers(state) {
     const rows = planeRows(state), points = pointsOf(rows), squares = scaledSquares([state.along, state.across]);
     const weights = weightsOfSquares(points.map(p => squares([state.rich, state.compression], p)));
@@ -69,11 +71,15 @@ STEPS.push({
   },
 });
 
+/** The place in the list of the kept step of training that is nearest. */
+const nearestStep = at => content.keys.steps.indexOf(nearestTo(content.keys.steps, at));
+
 const standard = point => point.map((value, k) => (value - content.keys.centre[k]) / content.keys.scale[k]);
 
 STEPS.push({
   name: "keys", controls: ["training", "rich", "compression"], note: OF_PLANE,
-  figures: [{ ...PLANE, title: "What counts as near, while it is trained" }, { id: "errors", title: "Error while training", height: [190, 220] }],
+  figures: [{ ...PLANE, title: "What counts as near, while it is trained" }, { id: "errors", title: "Error while training", height: [190, 220], onQuery: x => set({ training: nearestStep(x) }),
+      hint: "Click or drag to go to that step." }],
   numbers(state) {
     const rows = planeRows(state), points = pointsOf(rows).map(standard), squares = metricSquares(content.keys.metrics[state.training]);
     const weights = weightsOfSquares(points.map(p => squares(standard([state.rich, state.compression]), p)));
