@@ -4,8 +4,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
-from ..attention import Auto, select_method
+from .._core.host_arrays import AnyArray
+from ..attention import Auto, Selection, select_method
 from ..methods import Blockwise
 from ..models import KernelRegression
 from ..priors import ExcludeSelf, KeyWeights
@@ -31,14 +33,7 @@ def cost_warnings(model: Any, data: Data) -> list[str]:
     seconds = n**2 / PAIRS_PER_SECOND[order]
     if seconds < MIN_SECONDS:
         return []
-    weights = data.objective.weights
-    prior = ExcludeSelf()
-    if weights is not None:
-        prior = prior * KeyWeights(jnp.log(weights))
-    labels = jax.ShapeDtypeStruct((n, 1), data.y.dtype)
-    points = jax.ShapeDtypeStruct(data.x.shape, data.x.dtype)
-    parts = {"kernel": model.kernel, "prior": prior, "rule": model.rule, "order": order}
-    selection = select_method(points, points, labels, **parts)
+    selection = select_for_leave_one_out(model, data.x, data.objective.weights)
     if jax.default_backend() != "cpu" or not isinstance(selection.method, Blockwise):
         return []
     reasons = "; ".join(f"not {name}: {why}" for name, why in selection.skipped if name != "Dense")
@@ -54,3 +49,18 @@ def cost_warnings(model: Any, data: Data) -> list[str]:
         f"{faster} of rows; a fit to a random part of the rows; or objective=ak.HoldOut(1000) with "
         f"an optimizer and a key, which sums {1000 * n:.1e} pairs a step."
     ]
+
+
+def select_for_leave_one_out(
+    model: KernelRegression,
+    x: Float[AnyArray, "n dim"],
+    weights: Float[AnyArray, " n"] | None,
+) -> Selection:
+    """Returns the method that sums leave-one-out of all rows; only shapes matter."""
+    prior = ExcludeSelf()
+    if weights is not None:
+        prior = prior * KeyWeights(jnp.log(weights))
+    labels = jax.ShapeDtypeStruct((len(x), 1), x.dtype)
+    points = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    parts = {"kernel": model.kernel, "prior": prior, "rule": model.rule, "order": model.order}
+    return select_method(points, points, labels, **parts)

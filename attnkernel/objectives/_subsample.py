@@ -44,15 +44,19 @@ def sample_of_leave_one_out(
     keys, terms = KEYS, TERMS if x.shape[1] == 1 else None
     if n >= MIN_ROWS_OF_ONE_START:
         keys, terms = KEYS_OF_ONE_START, None
-    # evenly spaced along the first input, so that the order of rows does not matter
-    rows = np.asarray(input_order(x))[_even_indices(keys, n)]
+    # spread along the first input, so that the order of rows does not matter
+    rows = np.asarray(input_order(x))[spread_indices(keys, n)]
     objective = _SubsampledLeaveOneOut(jnp.asarray(n, x.dtype), terms, score)
     return Sample(objective, index_on_host(x, rows), index_on_host(y, rows))
 
 
-def _even_indices(size: int, n: int) -> Int[np.ndarray, " size"]:
-    """Returns `size` evenly spaced row indices from 0 to n − 1."""
-    return np.arange(size) * n // size + n // (2 * size)
+def spread_indices(size: int, n: int) -> Int[np.ndarray, " size"]:
+    """Returns one index at random, from a fixed seed, of each of `size` equal parts of n rows.
+
+    Evenly spaced rows of a grid would hold one value of its second input only.
+    """
+    ends = np.arange(size + 1) * n // size
+    return np.random.default_rng(0).integers(ends[:-1], ends[1:])
 
 
 class _SubsampledLeaveOneOut(Objective):
@@ -83,7 +87,7 @@ class _SubsampledLeaveOneOut(Objective):
         if self.terms is None:
             predicted, labels = rescaled(x, x, y, prior=ExcludeSelf()), as_real_array("y", y)
         else:
-            rows = jnp.asarray(_even_indices(self.terms, len(x)))
+            rows = jnp.asarray(spread_indices(self.terms, len(x)))
             predicted = rescaled(x[rows], x, y, prior=_ExcludeOwnRow(rows))
             labels = as_real_array("y", y)[rows]
         score = default_score(model) if self.score is None else self.score

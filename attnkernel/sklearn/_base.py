@@ -20,9 +20,12 @@ from .._core.arrays import as_float64
 from .._core.double_precision import enable_x64
 from .._core.validation import as_integer, require_bool
 from ..fitting import Fit, fit
+from ..fitting._cost_warning import select_for_leave_one_out
+from ..methods import Blockwise, Dense
 from ..models import BiasReduced, KernelRegression
 from ..models._empty import known_policy
 from ..objectives import GCV, AICc, LeaveOneOut, Objective
+from ..objectives._subsample import spread_indices
 from ._candidates import AUTO, fit_candidates, require_comparable
 from ._deduplicate import merge_duplicates
 
@@ -44,6 +47,7 @@ KERNELS = {
 OBJECTIVES = {"leave-one-out": LeaveOneOut, "gcv": GCV, "aicc": AICc}
 
 Matrix = Float[np.ndarray, "rows columns"]
+SearchData = tuple[Matrix, np.ndarray, np.ndarray | None]  # inputs, labels, weights
 
 
 class KernelEstimator(BaseEstimator):
@@ -62,6 +66,7 @@ class KernelEstimator(BaseEstimator):
         per_dimension: Any = AUTO,
         on_empty: Any = "nearest",
         starts: Any = None,
+        subsample: Any = 2048,
     ):  # Any: scikit-learn validates parameters in `fit`
         self.kernel = kernel
         self.order = order
@@ -71,6 +76,7 @@ class KernelEstimator(BaseEstimator):
         self.per_dimension = per_dimension
         self.on_empty = on_empty
         self.starts = starts
+        self.subsample = subsample
 
     def _fit_smoother(self, x: Matrix, y: np.ndarray, sample_weight: Any) -> None:
         """Sets `model_`, `fit_` and `lengthscale_` from numeric inputs and labels."""
@@ -102,30 +108,60 @@ class KernelEstimator(BaseEstimator):
             has_parameters = jax.tree.leaves(eqx.filter(kernel, eqx.is_inexact_array))
             searches = self.lengthscale is None and varies and len(rows.x) >= 3
             if objective is not None and searches and has_parameters:
-                x, y, weights = self._rows[:3]
+                data = self._search_rows(kernel)
                 # a criterion needs a finite prediction for an empty neighbourhood
                 policy = "mean" if on_empty == "mean" else "nearest"
                 if is_auto and not isinstance(self.kernel, kernels.Kernel):
-                    found = self._choose(objective, policy)
+                    found = self._choose(data, objective, policy)
                 else:
-                    start = self.smoother(kernel, policy)
+                    start, (x, y, weights) = self.smoother(kernel, policy), data
                     parts = {"objective": objective, "weights": weights, "starts": self.starts}
                     self.fit_ = fit(start, x, y, **parts)
                     found = self.fit_.model.kernel
-                self.model_ = self.smoother(found, on_empty)
+                self.model_ = self.smoother(self._for_all_rows(found, len(data[0])), on_empty)
             self._set_lengthscale()
 
-    def _choose(self, objective: Objective, policy: Any) -> kernels.Kernel:
+    def _search_rows(self, kernel: kernels.Kernel) -> SearchData:
+        """Returns the distinct rows from which a search selects: all, or a sample of them.
+
+        A sample if there are more than `subsample` and the criterion of a candidate sums all pairs.
+        """
+        x, y, weights = self._rows[:3]
+        size = None if self.subsample is None else as_integer("subsample", self.subsample, 3)
+        if size is None or len(x) <= size:
+            return x, y, weights
+        models = [self.smoother(kernel, "nearest", order) for order in self._orders()]
+        if not any(_sums_all_pairs(model, x, weights) for model in models):
+            return x, y, weights
+        rows = spread_indices(size, len(x))  # of rows sorted by the first column
+        return x[rows], y[rows], None if weights is None else weights[rows]
+
+    def _for_all_rows(self, kernel: kernels.Kernel, rows: int) -> kernels.Kernel:
+        r"""Returns the kernel selected on so many rows with the lengthscales that suit all n.
+
+        $$ \ell_n = \ell_m \Big( \frac m n \Big)^{1/(d + 2b)}, \qquad
+           b = 2 k \Big( \Big\lfloor \frac p 2 \Big\rfloor + 1 \Big) $$
+
+        b is the power of ℓ in the bias of a fit of order p after k iterations of bias reduction.
+        """
+        n, dim = self._rows.x.shape
+        if rows == n:
+            return kernel
+        columns = dim - len(self.model_.category_counts(dim))
+        bias = 2 * self.iterations * (self.order_ // 2 + 1)
+        return kernel.rescaled((rows / n) ** (1 / (columns + 2 * bias)))
+
+    def _choose(self, data: SearchData, objective: Objective, policy: Any) -> kernels.Kernel:
         """Returns the kernel of the best candidate, and sets `fit_` and `order_`.
 
-        `policy`: the prediction where no row has weight, during the search.
+        `data`: the rows of the search; `policy`: the prediction where no row has weight during it.
         """
         sides = (False, True) if self._is_auto(self.per_dimension) else (self.per_dimension,)
         sides = sides if self._rows.x.shape[1] > 1 else (True,)
         best = fit_candidates(
             lambda kernel, order: self.smoother(kernel, policy, order),
             KERNELS[self.kernel],
-            self._rows[:3],
+            data,
             self._orders(),
             sides,
             objective,
@@ -243,6 +279,13 @@ def _to_packed(leaf: Any) -> Any:
 def _from_packed(leaf: Any) -> Any:
     """Returns a JAX array from a `_Packed` one; other leaves unchanged."""
     return jnp.asarray(leaf.array) if isinstance(leaf, _Packed) else leaf
+
+
+def _sums_all_pairs(model: Any, x: Matrix, weights: np.ndarray | None) -> bool:
+    """Whether leave-one-out of all rows sums all pairs: no faster method applies."""
+    if isinstance(model, BiasReduced):
+        return True
+    return isinstance(select_for_leave_one_out(model, x, weights).method, Dense | Blockwise)
 
 
 def _class_of_name(argument: str, name: Any, known: dict[str, Any]) -> Any:

@@ -63,6 +63,14 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
       input, in the units of X), `"mean"` (the weighted mean of all labels), `"nan"` or `"raise"`.
     - `starts`: number of starts of a search. Default: 10; with "auto" 1, from the best ℓ for all
       columns, which is found on a grid.
+    - `subsample`: m, the number of distinct rows from which the lengthscales are selected where
+      there are more and no fast sum applies (a Gaussian kernel in 1 column, or with `order=0` in
+      up to 3, selects from all). One row is drawn, from a fixed seed, of each of m equal parts of
+      the rows in the order of the first column. Then $\ell_k$ is multiplied by
+      $(m/n)^{1/(d + 2b)}$, b = 2 for orders 0 and 1, 4 for order 2, each times `iterations`: the
+      rate at which the best lengthscale falls. Default: 2048. None: all rows, whose time grows
+      as n². Predictions are from all rows. Friedman's function of 8 columns and 16 000 rows: R² of
+      new rows is 0.9576, 0.9577, 0.9581 with 1024, 2048, 4096 rows, in 29, 44, 131 CPU seconds.
 
     "auto" fits up to four candidates and takes the one with the least $\log L + p \log(n) / n$: L
     is the criterion, p the number of lengthscales, n that of distinct inputs (for AICc, itself in
@@ -76,7 +84,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
 
     **Attributes:** `lengthscale_`, ℓ in the units of X (one number or one per column, infinite for
     an excluded one; missing if the kernel has none); `model_`, a `KernelRegression` or a
-    `BiasReduced`; `fit_`, the `Fit` to the distinct inputs, or None without a search; `order_`;
+    `BiasReduced`; `fit_`, the `Fit` to the distinct inputs, or to the `subsample` of them (with the
+    lengthscales that suit those), None without a search; `order_`;
     `X_`, `y_`; `n_features_in_`, `feature_names_in_`. Their arrays of JAX are in float64: use them
     inside `jax.enable_x64(True)`.
 
@@ -84,7 +93,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     ends on its upper bound, ten times the range.
 
     **Source:** Nadaraya, *On estimating regression* (1964); Fan and Gijbels, *Local polynomial
-    modelling and its applications* (1996).
+    modelling and its applications* (1996). Subsample: Marron, *Partitioned cross-validation*
+    (1987).
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelRegressor":

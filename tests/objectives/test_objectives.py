@@ -139,17 +139,22 @@ def test_hold_out_needs_a_key():
         ak.HoldOut(2)(ak.KernelRegression(ak.Gaussian(1.0)), x, y)
 
 
+def one_of_each_part(n, parts):
+    """A row at random of each of equal parts of n rows, by the generator with seed 0."""
+    ends = np.arange(parts + 1) * n // parts
+    return np.random.default_rng(0).integers(ends[:-1], ends[1:])
+
+
 @pytest.mark.parametrize("n", [1024, 3001])
 def test_sample_of_leave_one_out_is_some_of_its_terms_in_any_order_of_rows(x64, n):
     """Compares a model of one kernel, and a model of one head with that kernel."""
     rng = np.random.default_rng(0)
     x, y = rng.uniform(-2, 2, size=(n, 1)), rng.normal(size=n)
     model = ak.KernelRegression(ak.Gaussian(0.3))
-    keys = np.argsort(x[:, 0])
-    keys = keys[np.arange(1024) * n // 1024 + n // 2048]
+    keys = np.argsort(x[:, 0])[one_of_each_part(n, 1024)]
     longer = (n / len(keys)) ** 0.2
     error = []
-    for k in np.arange(128) * len(keys) // 128 + len(keys) // 256:
+    for k in one_of_each_part(1024, 128):
         others = np.delete(keys, k)
         at = x[keys[k]]
         error.append(predict(at, x[others, 0], y[others], 0.3 * longer)[0] - y[keys[k]])
@@ -170,7 +175,7 @@ def test_sample_for_one_start_is_leave_one_out_of_fewer_rows(x64):
     n, fewer = 2**17, 4000
     x = np.random.default_rng(0).uniform(-2, 2, size=(n, 2))
     y = np.sin(2 * x[:, 0])
-    rows = np.argsort(x[:, 0])[np.arange(fewer) * n // fewer + n // (2 * fewer)]
+    rows = np.argsort(x[:, 0])[one_of_each_part(n, fewer)]
     longer = (n / fewer) ** (1 / 6)
     errors = []
     for some in np.split(np.arange(fewer), 40):

@@ -58,6 +58,7 @@ SKLEARN = {
     "per_dimension": ("flag", True),
     "on_empty": ("choice", "nearest"),
     "starts": ("natural?", 1),
+    "subsample": ("natural?", 100),
 }
 
 
