@@ -15,7 +15,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .._core.compiler_options import GRADIENT_OPTIONS, can_use_options
-from .._core.host_arrays import is_on_host
+from .._core.host_arrays import AnyArray, as_numpy_if_concrete, is_on_host, namespace_of
 from ._checkpoints import identity_of
 from ._chunks import History, Record, join_history, run_chunks
 from ._options import Options
@@ -65,6 +65,9 @@ def train(model: Any, data: Data, options: Options, axes: Problem | None = None)
         raise ValueError(
             "checkpoints= need an optimizer= and a call outside jit: inside there is no disk."
         )
+    if on_host and axes is None and data.objective.is_stochastic:  # compiles nothing
+        begin, end, history = as_numpy_if_concrete((state.z, end, history))
+        return _collect_training(begin, end, history, problem)
     history = jax.tree.map(jnp.asarray, history)
     return _outcome_of_training(state.z, end, history, problem, axes)
 
@@ -197,11 +200,13 @@ def _outcome_of_training(
     `begin`: the initial free variables; `end`: the final states; `axes`: the batched axes of fits.
     """
 
-    def finish(begin: PyTree, end: Training, history: History, problem: Problem) -> Outcome:
-        loss: Float[Array, " starts"] = history["loss"][:, -1]
-        if not problem.objective.is_stochastic:  # that of the end, not of one step before
-            loss = jax.vmap(problem.loss)(end.z)
-        result = jnp.where(end.diverged, Result.DIVERGED, Result.TRAINED)
-        return collect_outcome(problem, begin, end.z, loss, end.steps, result, history)
+    return vmap_over_fits(_collect_training, axes, 3)(begin, end, history, problem)
 
-    return vmap_over_fits(finish, axes, 3)(begin, end, history, problem)
+
+def _collect_training(begin: PyTree, end: Training, history: History, problem: Problem) -> Outcome:
+    """Returns the `Outcome` of one fit; NumPy arrays will do for a stochastic objective."""
+    loss: Float[AnyArray, " starts"] = history["loss"][:, -1]
+    if not problem.objective.is_stochastic:  # that of the end, not of one step before
+        loss = jax.vmap(problem.loss)(end.z)
+    result = namespace_of(loss).where(end.diverged, Result.DIVERGED, Result.TRAINED)
+    return collect_outcome(problem, begin, end.z, loss, end.steps, result, history)
