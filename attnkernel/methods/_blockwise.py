@@ -165,6 +165,7 @@ class Blockwise(Method):
             or not unmaterialised.is_faster(task.kernel, queries, keys, task.dim)
         ):
             return sizes, None
+        sizes = self._balanced_sizes(queries, keys, unmaterialised.MAX_BLOCK_ROWS_OF_DERIVATIVES)
         block_q, block_k = self._balanced_sizes(queries, keys, unmaterialised.MAX_BLOCK_ROWS)
         return sizes, (unmaterialised.rounded_up(block_q), unmaterialised.rounded_up(block_k))
 
