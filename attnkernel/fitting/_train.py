@@ -66,8 +66,8 @@ def train(model: Any, data: Data, options: Options, axes: Problem | None = None)
             "checkpoints= need an optimizer= and a call outside jit: inside there is no disk."
         )
     if on_host and axes is None and data.objective.is_stochastic:  # compiles nothing
-        begin, end, history = as_numpy_if_concrete((state.z, end, history))
-        return _collect_training(begin, end, history, problem)
+        ends = as_numpy_if_concrete((state.z, end.z, end.steps, end.diverged, history))
+        return _collect_training(*ends, problem=problem)
     history = jax.tree.map(jnp.asarray, history)
     return _outcome_of_training(state.z, end, history, problem, axes)
 
@@ -200,13 +200,23 @@ def _outcome_of_training(
     `begin`: the initial free variables; `end`: the final states; `axes`: the batched axes of fits.
     """
 
-    return vmap_over_fits(_collect_training, axes, 3)(begin, end, history, problem)
+    def finish(begin: PyTree, end: Training, history: History, problem: Problem) -> Outcome:
+        return _collect_training(begin, end.z, end.steps, end.diverged, history, problem)
+
+    return vmap_over_fits(finish, axes, 3)(begin, end, history, problem)
 
 
-def _collect_training(begin: PyTree, end: Training, history: History, problem: Problem) -> Outcome:
+def _collect_training(
+    begin: PyTree,
+    end: PyTree,
+    steps: Int[AnyArray, " starts"],
+    diverged: Bool[AnyArray, " starts"],
+    history: History,
+    problem: Problem,
+) -> Outcome:
     """Returns the `Outcome` of one fit; NumPy arrays will do for a stochastic objective."""
     loss: Float[AnyArray, " starts"] = history["loss"][:, -1]
     if not problem.objective.is_stochastic:  # that of the end, not of one step before
-        loss = jax.vmap(problem.loss)(end.z)
-    result = namespace_of(loss).where(end.diverged, Result.DIVERGED, Result.TRAINED)
-    return collect_outcome(problem, begin, end.z, loss, end.steps, result, history)
+        loss = jax.vmap(problem.loss)(end)
+    result = namespace_of(loss).where(diverged, Result.DIVERGED, Result.TRAINED)
+    return collect_outcome(problem, begin, end, loss, steps, result, history)

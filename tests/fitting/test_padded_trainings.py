@@ -110,3 +110,10 @@ def test_rows_are_not_padded_where_random_bits_depend_on_their_number():
     assert ak.HoldOut(5).can_pad_rows
     with jax.threefry_partitionable(False):
         assert not ak.HoldOut(5).can_pad_rows
+
+
+def test_a_training_that_holds_out_another_number_compiles_only_its_steps(programs):
+    train(300, steps=7)
+    programs.clear()
+    train(300, size=6, steps=8)
+    assert programs == ["jit(_advance_training)"]
