@@ -22,15 +22,18 @@ from .studies.additive import Additive
 from .studies.associative_recall import AssociativeRecall
 from .studies.boundary import Boundary
 from .studies.cache import Cache
+from .studies.context_temperature import ContextTemperature
 from .studies.coverage import Coverage
 from .studies.data import ShowData
 from .studies.derivation import Derivation
+from .studies.head_ensemble import HeadEnsemble
 from .studies.heads import Heads
 from .studies.heteroskedastic import Heteroskedasticity
 from .studies.holdout import HoldOut
 from .studies.hypothesis_tests import HypothesisTests
 from .studies.in_context import InContext
 from .studies.induction import Induction
+from .studies.learned_window import LearnedWindow
 from .studies.leave_one_out import LeaveOneOut
 from .studies.lengthscales import Lengthscales
 from .studies.projection import Projection
@@ -62,14 +65,17 @@ AnyStudy = Annotated[
     | BenchTraining
     | Boundary
     | Cache
+    | ContextTemperature
     | Coverage
     | Derivation
+    | HeadEnsemble
     | Heads
     | Heteroskedasticity
     | HoldOut
     | HypothesisTests
     | InContext
     | Induction
+    | LearnedWindow
     | LeaveOneOut
     | Lengthscales
     | Million

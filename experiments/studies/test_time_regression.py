@@ -22,6 +22,7 @@ import attnkernel as ak
 from ..config_fields import Name, Positive
 from ..figures import legend
 from ..monitor import NO_MONITOR, Monitor
+from ..predictions import Claim, judge, write_predictions
 from ..run import Run
 from ..study import Study
 from .sequence_estimators import LAYERS, ORACLE, errors_of_layer
@@ -143,7 +144,8 @@ class TestTimeRegression(Study):
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:
         rows = [self.summarised(found) for found in results]
-        predictions = judge(rows)
+        name = lambda row: f"{row['function']}, noise {row['noise']:g}, speed {row['speed']:g}"  # noqa: E731
+        predictions = judge(claims(), rows, name)
         draw_errors(run, rows, self)
         for row in rows:
             title = f"{row['function']}, noise {row['noise']:g}, speed {row['speed']:g}"
@@ -160,14 +162,7 @@ class TestTimeRegression(Study):
                     for name, one in row["layers"].items()
                 ],
             )
-        run.table(
-            "Predicted beforehand",
-            ["", "held in", "not in"],
-            [
-                [one["claim"], str(len(one["held"])), "; ".join(one["failed"]) or "–"]
-                for one in predictions
-            ],
-        )
+        write_predictions(run, predictions)
         run.summary({"rows": rows, "predictions": predictions})
 
     def summarised(self, found: dict[str, Any]) -> dict[str, Any]:
@@ -196,8 +191,8 @@ class TestTimeRegression(Study):
         return {**case, "best": best, "layers": table}
 
 
-def judge(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What was predicted before the first run, and in which cases it held."""
+def claims() -> list[Claim]:
+    """What was predicted before the first run."""
 
     def error(row: dict[str, Any], name: str) -> float:
         return row["layers"][name]["error"]
@@ -208,33 +203,33 @@ def judge(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     recursive = "Mesa, forgetting"
     others = [name for name in LAYERS if name != recursive]
     local = ("softmax", "window", "softmax, forgetting", "order 1", "order 1, forgetting")
-    claims = [
-        (
+    return [
+        Claim(
             "linear: Mesa with forgetting has the least error",
             lambda row: row["function"] == "linear",
             lambda row: error(row, recursive) <= least(row, *others),
         ),
-        (
+        Claim(
             "linear: Mesa with forgetting is within 10 % of the oracle",
             lambda row: row["function"] == "linear",
             lambda row: row["layers"][recursive]["ratio"] <= 1.1,
         ),
-        (
+        Claim(
             "linear, no drift: the delta rule has twice the error of Mesa or more",
             lambda row: row["function"] == "linear" and not row["speed"],
             lambda row: error(row, "delta") >= 2 * error(row, "Mesa"),
         ),
-        (
+        Claim(
             "linear, drift: gates change the error of the delta rule by less than 5 %",
             lambda row: row["function"] == "linear" and row["speed"],
             lambda row: abs(error(row, "gated delta") / error(row, "delta") - 1) < 0.05,
         ),
-        (
+        Claim(
             "linear: order 1 has less error than softmax",
             lambda row: row["function"] == "linear",
             lambda row: error(row, "order 1") < error(row, "softmax"),
         ),
-        (
+        Claim(
             "drift: forgetting lowers the error of every layer that has it",
             lambda row: row["speed"],
             lambda row: all(
@@ -247,25 +242,17 @@ def judge(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 )
             ),
         ),
-        (
+        Claim(
             "nonlinear: a local layer (softmax or order 1) has the least error",
             lambda row: row["function"] == "nonlinear",
             lambda row: row["best"] in local,
         ),
-        (
+        Claim(
             "linear attention has the largest error",
             lambda row: True,
             lambda row: error(row, "linear") >= max(error(row, name) for name in LAYERS),
         ),
     ]
-    found = []
-    for claim, concerns, holds in claims:
-        held: dict[bool, list[str]] = {True: [], False: []}
-        for row in filter(concerns, rows):
-            where = f"{row['function']}, noise {row['noise']:g}, speed {row['speed']:g}"
-            held[bool(holds(row))].append(where)
-        found.append({"claim": claim, "held": held[True], "failed": held[False]})
-    return found
 
 
 def draw_errors(run: Run, rows: list[dict[str, Any]], study: TestTimeRegression) -> None:

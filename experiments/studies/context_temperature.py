@@ -1,0 +1,220 @@
+"""The temperature of attention that regresses in context: its best value, and who finds it.
+
+The attention suits inputs of covariance I, as one trained on such prompts. It is used as it is on
+prompts of other covariances, noise and length: with the temperature that is best for the prompts
+that it suits, with the best one of two approximations of the error, and with the temperature that
+minimises a criterion on the context alone.
+"""
+
+from typing import Annotated, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Float, PRNGKeyArray
+
+from ..config_fields import Name, Positive
+from ..intervals import mean_of, of_interval
+from ..monitor import NO_MONITOR, Monitor
+from ..predictions import Claim, judge, write_predictions
+from ..run import Run
+from ..study import Study
+from .context_errors import IN_N, IN_TAU, Case, in_closed_form, simulate
+from .context_figures import (
+    FIXED,
+    HOLD_OUT,
+    LEAVE_ONE_OUT,
+    OF_CASE,
+    OF_PROMPT,
+    draw_choices,
+    draw_errors,
+)
+
+CRITERIA = (LEAVE_ONE_OUT, HOLD_OUT)
+CHOICES = (FIXED, IN_TAU, IN_N, HOLD_OUT, LEAVE_ONE_OUT, OF_CASE, OF_PROMPT)
+
+
+class ContextTemperature(Study):
+    """The error of in-context attention at each temperature, and of ways to choose one."""
+
+    study: Literal["context_temperature"]
+    name: Name = "context_temperature"
+    dim: Annotated[int, pydantic.Field(ge=1, le=64)] = 8
+    contexts: Annotated[
+        list[Annotated[int, pydantic.Field(ge=8, le=1024)]], pydantic.Field(min_length=1)
+    ] = [16, 64, 256]
+    noise: Positive = pydantic.Field(default=0.5, description="that the attention suits")
+    shift: Annotated[float, pydantic.Field(gt=1)] = pydantic.Field(
+        default=2.0, description="the factor by which a standard deviation differs in a case"
+    )
+    lowest: Positive = 0.25
+    highest: Positive = 64.0
+    temperatures: Annotated[int, pydantic.Field(ge=3, le=1000)] = 81
+    prompts: Annotated[int, pydantic.Field(ge=2, le=10_000)] = 400
+    queries: Annotated[int, pydantic.Field(ge=1, le=1024)] = 64
+
+    def cases(self) -> dict[str, Case]:
+        one, c = np.ones(self.dim), self.shift
+        unequal = np.geomspace(1 / c**2, c**2, self.dim)
+        unequal *= self.dim / unequal.sum()
+        return {
+            "as suited": Case(one, one, self.noise),
+            "more noise": Case(one, one, c * self.noise),
+            "less noise": Case(one, one, self.noise / c),
+            "wider inputs": Case(c**2 * one, c**2 * one, self.noise),
+            "narrower inputs": Case(one / c**2, one / c**2, self.noise),
+            "unequal inputs": Case(unequal, unequal, self.noise),
+            "wider queries": Case(one, c**2 * one, self.noise),
+        }
+
+    def grid(self) -> Float[np.ndarray, " temperatures"]:
+        return np.geomspace(self.lowest, self.highest, self.temperatures)
+
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> list[dict[str, Any]]:
+        cases = self.cases()
+        at = [(n, name) for n in self.contexts for name in cases]
+
+        def errors(i: int) -> dict[str, Any]:
+            n, name = at[i]
+            keys = jax.random.split(jax.random.fold_in(key, i), self.prompts)
+            case = jax.tree.map(jnp.asarray, cases[name])
+            prompts = simulate(keys, case, n, self.queries, jnp.asarray(self.grid()))
+            return {"n": n, "case": name, "prompts": jax.tree.map(np.asarray, prompts)}
+
+        rows = []
+        with monitor.progress("cases", len(at)) as tick, monitor.timed("prompts"):
+            for row in monitor.each("cases", len(at), errors):
+                rows.append(row)
+                tick(len(rows), f"{row['case']}, {row['n']} rows")
+        return rows
+
+    def report(self, results: list[dict[str, Any]], run: Run) -> None:
+        rows = self.summarised(results)
+        name = lambda row: f"{row['case']}, {row['n']} rows"  # noqa: E731
+        predictions = judge(claims(), rows, name)
+        draw_errors(run, results, rows, self.cases(), self.grid())
+        draw_choices(run, rows)
+        for n in self.contexts:
+            here = [row for row in rows if row["n"] == n]
+            run.table(
+                f"Squared error ÷ variance of the function, {n} rows; 95 % intervals",
+                ["prompts", *CHOICES, "leave-one-out − fixed"],
+                [
+                    [
+                        row["case"],
+                        *(of_interval(row["error"][name]) for name in CHOICES),
+                        of_interval(row["less_fixed"]),
+                    ]
+                    for row in here
+                ],
+            )
+        run.table(
+            "Temperatures: the best of the case, in closed form, and chosen (quartiles)",
+            ["rows", "prompts", "best", IN_TAU, IN_N, LEAVE_ONE_OUT, HOLD_OUT],
+            [
+                [str(row["n"]), row["case"], f"{row['best']:.2f}"]
+                + [f"{row['in_closed_form'][name]:.2f}" for name in (IN_TAU, IN_N)]
+                + ["{:.2f} ({:.2f}–{:.2f})".format(*row["chosen"][name]) for name in CRITERIA]
+                for row in rows
+            ],
+        )
+        write_predictions(run, predictions)
+        run.summary({"rows": rows, "predictions": predictions})
+
+    def summarised(self, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The mean error of each choice with half widths of 95 % intervals over prompts."""
+        grid, cases = self.grid(), self.cases()
+        suited = {
+            row["n"]: np.argmin(row["prompts"].softmax.mean(0))
+            for row in results
+            if row["case"] == "as suited"
+        }
+        rows = []
+        for found in results:
+            n, prompts = found["n"], found["prompts"]
+            softmax, each = prompts.softmax, np.arange(self.prompts)
+            closed = in_closed_form(cases[found["case"]], n, grid)
+            of_case = np.argmin(softmax.mean(0))
+            picked = {
+                FIXED: suited[n],
+                **{name: np.argmin(values) for name, values in closed.items()},
+                HOLD_OUT: np.argmin(prompts.hold_out, 1),
+                LEAVE_ONE_OUT: np.argmin(prompts.leave_one_out, 1),
+                OF_CASE: of_case,
+                OF_PROMPT: np.argmin(softmax, 1),
+            }
+            errors = {name: softmax[each, place] for name, place in picked.items()}
+            gap = np.abs(prompts.first_order.mean(0) - closed[IN_TAU])
+            spread = prompts.first_order.std(0, ddof=1) / self.prompts**0.5
+            rows.append(
+                {
+                    "n": n,
+                    "case": found["case"],
+                    "best": float(grid[of_case]),
+                    "in_closed_form": {name: float(grid[picked[name]]) for name in closed},
+                    "first_order_gap_in_standard_errors": float(np.max(gap / spread)),
+                    "error": {name: mean_of(values) for name, values in errors.items()},
+                    "less_fixed": mean_of(errors[LEAVE_ONE_OUT] - errors[FIXED]),
+                    "less_best": mean_of(errors[LEAVE_ONE_OUT] - errors[OF_CASE]),
+                    "chosen": {
+                        name: np.quantile(grid[picked[name]], [0.5, 0.25, 0.75]).tolist()
+                        for name in CRITERIA
+                    },
+                }
+            )
+        return rows
+
+
+def claims() -> list[Claim]:
+    """What was predicted before the first run."""
+    error = lambda row, name: row["error"][name]["mean"]  # noqa: E731
+    queries = "wider queries"
+    return [
+        Claim(
+            "first order in 1/τ: the simulated error is within four standard errors of the formula",
+            lambda row: True,
+            lambda row: row["first_order_gap_in_standard_errors"] < 4,
+        ),
+        Claim(
+            "the best temperature of softmax is 1.5 to 3 times that of first order in 1/τ",
+            lambda row: row["case"] == "as suited",
+            lambda row: 1.5 < row["best"] / row["in_closed_form"][IN_TAU] < 3.0,
+        ),
+        Claim(
+            "64 rows or more: it is within 15 % of that of first order in 1/n",
+            lambda row: row["n"] >= 64,
+            lambda row: abs(np.log(row["best"] / row["in_closed_form"][IN_N])) < np.log(1.15),
+        ),
+        Claim(
+            "64 rows or more, as suited: leave-one-out is within 5 % of the fixed temperature",
+            lambda row: row["n"] >= 64 and row["case"] == "as suited",
+            lambda row: error(row, LEAVE_ONE_OUT) < 1.05 * error(row, FIXED),
+        ),
+        Claim(
+            "64 rows or more, other inputs: leave-one-out has less error than the fixed one",
+            lambda row: row["n"] >= 64 and row["case"].endswith("inputs"),
+            lambda row: row["less_fixed"]["mean"] + row["less_fixed"]["half_width"] < 0,
+        ),
+        Claim(
+            "64 rows or more, like queries: leave-one-out is within 5 % of the best of the case",
+            lambda row: row["n"] >= 64 and row["case"] != queries,
+            lambda row: error(row, LEAVE_ONE_OUT) < 1.05 * error(row, OF_CASE),
+        ),
+        Claim(
+            "16 rows, as suited: leave-one-out has more error than the fixed temperature",
+            lambda row: row["n"] == 16 and row["case"] == "as suited",
+            lambda row: row["less_fixed"]["mean"] - row["less_fixed"]["half_width"] > 0,
+        ),
+        Claim(
+            "wider queries: leave-one-out, which sees only the context, is 5 % or more above the "
+            "best of the case",
+            lambda row: row["case"] == queries,
+            lambda row: error(row, LEAVE_ONE_OUT) > 1.05 * error(row, OF_CASE),
+        ),
+        Claim(
+            "leave-one-out has less error than one hold-out",
+            lambda row: True,
+            lambda row: error(row, LEAVE_ONE_OUT) < error(row, HOLD_OUT),
+        ),
+    ]

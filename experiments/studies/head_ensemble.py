@@ -1,0 +1,246 @@
+"""Heads as an ensemble of smoothers: how many heads of which size, and with which weights.
+
+D coordinates are divided among H heads of $d_k = D / H$. Many small heads have less variance, few
+large ones less bias.
+"""
+
+from typing import Annotated, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Array, Float, PRNGKeyArray
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+from ..config_fields import Name, Positive
+from ..config_source import FieldError
+from ..figures import legend
+from ..intervals import mean_of, of_interval
+from ..monitor import NO_MONITOR, Monitor
+from ..predictions import Claim, judge, write_predictions
+from ..run import Run
+from ..study import Study
+from .head_errors import Decomposition, fit_data_sets
+
+Function = Literal["additive", "one direction", "rough"]
+
+
+class HeadEnsemble(Study):
+    """Bias, variance and covariance of heads, by their number and the number of rows."""
+
+    study: Literal["head_ensemble"]
+    name: Name = "head_ensemble"
+    functions: Annotated[list[Function], pydantic.Field(min_length=1)] = [
+        "additive",
+        "one direction",
+        "rough",
+    ]
+    dim: Annotated[int, pydantic.Field(ge=2, le=64)] = 8
+    heads: Annotated[
+        list[Annotated[int, pydantic.Field(ge=1, le=64)]], pydantic.Field(min_length=2)
+    ] = [1, 2, 4, 8]
+    rows: Annotated[
+        list[Annotated[int, pydantic.Field(ge=16, le=8192)]], pydantic.Field(min_length=1)
+    ] = [64, 256, 1024]
+    rotated: bool = pydantic.Field(
+        default=True, description="whether heads see random directions, not columns"
+    )
+    noise: Positive = 0.3
+    queries: Annotated[int, pydantic.Field(ge=2, le=4096)] = 128
+    sets: Annotated[int, pydantic.Field(ge=3, le=10_000)] = 60
+    lengthscales: Annotated[int, pydantic.Field(ge=2, le=100)] = 13
+
+    def check(self) -> None:
+        for heads in self.heads:
+            if self.dim % heads:
+                raise FieldError(("heads",), f"expected divisors of dim, {self.dim}; got {heads}")
+
+    def function(self, name: Function, x: Float[Array, "rows dim"]) -> Float[Array, " rows"]:
+        """A function of standard normal inputs with a variance near 1."""
+        if name == "additive":
+            return (2 / self.dim) ** 0.5 * jnp.sum(jnp.sin(1.5 * x), axis=1)
+        if name == "one direction":
+            return 2**0.5 * jnp.sin(1.5 * jnp.sum(x, axis=1) / self.dim**0.5)
+        frequency = jax.random.normal(jax.random.PRNGKey(7), (self.dim, 64)) / self.dim**0.5
+        phase = jnp.linspace(0.0, 2 * jnp.pi, 64, endpoint=False)
+        return 32**-0.5 * jnp.sum(jnp.cos(1.5 * x @ frequency + phase), axis=1)
+
+    def cases(self) -> list[tuple[Function, int, int]]:
+        return [(f, n, heads) for f in self.functions for n in self.rows for heads in self.heads]
+
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> list[dict[str, Any]]:
+        of_queries, of_rotation, of_sets = jax.random.split(key, 3)
+        queries = jax.random.normal(of_queries, (self.queries, self.dim))
+        rotation = jnp.eye(self.dim)
+        if self.rotated:
+            rotation = jnp.linalg.qr(jax.random.normal(of_rotation, (self.dim, self.dim)))[0]
+        cases = self.cases()
+
+        def found(i: int) -> dict[str, Any]:
+            name, n, heads = cases[i]
+            size = (self.dim // heads) ** 0.5
+            fitted = fit_data_sets(
+                jax.random.fold_in(of_sets, n),
+                lambda x: self.function(name, x),
+                queries,
+                rotation,
+                heads,
+                size * jnp.geomspace(0.05, 2.0, self.lengthscales),
+                n,
+                self.noise,
+                self.sets,
+            )
+            truth = self.function(name, queries)
+            return jax.tree.map(np.asarray, {"fitted": fitted._asdict(), "truth": truth})
+
+        rows = []
+        with monitor.progress("cases", len(cases)) as tick, monitor.timed("fits"):
+            for case, one in zip(cases, monitor.each("cases", len(cases), found), strict=True):
+                rows.append(dict(zip(("function", "n", "heads"), case, strict=True)) | one)
+                tick(len(rows), f"{case[0]}, {case[1]} rows, {case[2]} heads")
+        return rows
+
+    def report(self, results: list[dict[str, Any]], run: Run) -> None:
+        rows = [self.summarised(found) for found in results]
+        best = self.best(rows)
+        for name in self.functions:
+            run.table_of(
+                f"{name}: the error of the mean of heads, and of weighted ones; 95 % intervals",
+                [row for row in rows if row["function"] == name],
+                {
+                    "rows": "{n}",
+                    "heads": "{heads}",
+                    "d_k": "{size}",
+                    "bias²": "{bias:.4f}",
+                    "variance": "{variance:.4f}",
+                    "covariance": "{covariance:.4f}",
+                    "error": "{shown_equal}",
+                    "weighted": "{shown_weighted}",
+                    "sum of weights": "{mass:.2f}",
+                },
+            )
+        run.table_of(
+            "The best size of heads",
+            best,
+            {"function": "{function}", "rows": "{n}", "d_k, equal weights": "{equal}"}
+            | {"d_k, weights by leave-one-out": "{weighted}"},
+        )
+        predictions = judge(claims(max(self.rows)), [*rows, *best], lambda row: row["name"])
+        write_predictions(run, predictions)
+        draw_terms(run, rows)
+        run.summary({"rows": rows, "best": best, "predictions": predictions})
+
+    def summarised(self, found: dict[str, Any]) -> dict[str, Any]:
+        fitted, truth, heads = found["fitted"], found["truth"], found["heads"]
+        terms = Decomposition.of(fitted["each"], truth)
+        equal = np.mean((fitted["each"].mean(axis=1) - truth) ** 2, axis=1)
+        weighted = np.mean((fitted["weighted"] - truth) ** 2, axis=1)
+        parts = terms.bias + terms.variance + terms.covariance
+        return {
+            "kind": "heads",
+            **{part: found[part] for part in ("function", "n", "heads")},
+            "name": f"{found['function']}, {found['n']} rows, {heads} heads",
+            "size": self.dim // heads,
+            **terms._asdict(),
+            "deviation": abs(parts / terms.error - 1),
+            "equal": mean_of(equal),
+            "weighted": mean_of(weighted),
+            "less": mean_of(weighted - equal),
+            "shown_equal": of_interval(mean_of(equal)),
+            "shown_weighted": of_interval(mean_of(weighted)),
+            "mass": float(fitted["weights"].sum(axis=1).mean()),
+            "lengthscale": float(np.median(fitted["lengthscale"])),
+        }
+
+    def best(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The size of heads with the least error, by function and number of rows."""
+        found = []
+        for name in self.functions:
+            for n in self.rows:
+                here = [row for row in rows if (row["function"], row["n"]) == (name, n)]
+                sizes = {
+                    kind: min(here, key=lambda row, kind=kind: row[kind]["mean"])["size"]
+                    for kind in ("equal", "weighted")
+                }
+                found.append({"kind": "best", "function": name, "n": n, **sizes})
+                found[-1]["name"] = f"{name}, {n} rows"
+                fewer = [one for one in found if one["function"] == name and one["n"] < n]
+                found[-1]["grows"] = all(one["equal"] <= sizes["equal"] for one in fewer)
+        return found
+
+
+def claims(longest: int) -> list[Claim]:
+    """What was predicted before the first run."""
+    of_heads = lambda row: row["kind"] == "heads"  # noqa: E731
+    return [
+        Claim(
+            "bias², variance and covariance add up to the error, to 1e-9",
+            of_heads,
+            lambda row: row["deviation"] < 1e-9,
+        ),
+        Claim(
+            "with four heads or more, the covariance is larger than the variance",
+            lambda row: of_heads(row) and row["heads"] >= 4,
+            lambda row: row["covariance"] > row["variance"],
+        ),
+        Claim(
+            "the best size of heads with equal weights does not fall as rows are added",
+            lambda row: row["kind"] == "best",
+            lambda row: row["grows"],
+        ),
+        Claim(
+            f"{longest} rows, one direction: the best size is all columns",
+            lambda row: (
+                row["kind"] == "best" and row["function"] == "one direction" and row["n"] == longest
+            ),
+            lambda row: row["equal"] == 8,
+        ),
+        Claim(
+            "several heads, 256 rows or more: weights by leave-one-out have less error than equal "
+            "ones",
+            lambda row: of_heads(row) and row["heads"] > 1 and row["n"] >= 256,
+            lambda row: row["less"]["mean"] + row["less"]["half_width"] < 0,
+        ),
+        Claim(
+            "several heads: these weights sum to more than 1",
+            lambda row: of_heads(row) and row["heads"] > 1,
+            lambda row: row["mass"] > 1,
+        ),
+    ]
+
+
+def draw_terms(run: Run, rows: list[dict[str, Any]]) -> None:
+    """The terms of the error against the number of heads, by function and number of rows."""
+    functions = list(dict.fromkeys(row["function"] for row in rows))
+    lengths = sorted({row["n"] for row in rows})
+    figure = Figure(figsize=(1.4 + 2.8 * len(lengths), 0.8 + 2.4 * len(functions)))
+    axes = figure.subplots(len(functions), len(lengths), sharex=True, sharey="row", squeeze=False)
+    parts = {
+        "bias": ("bias²", ak.plot.BLUE, ""),
+        "variance": ("variance ÷ heads", ak.plot.GREEN, "///"),
+        "covariance": ("covariance", ak.plot.PURPLE, "..."),
+    }
+    arrays: dict[str, Any] = {}
+    for (i, name), (j, n) in ((a, b) for a in enumerate(functions) for b in enumerate(lengths)):
+        ax = axes[i, j]
+        here = [row for row in rows if (row["function"], row["n"]) == (name, n)]
+        at, below = np.arange(len(here)), np.zeros(len(here))
+        for part, (label, color, hatch) in parts.items():
+            values = np.array([row[part] for row in here])
+            ax.bar(at, values, bottom=below, color=color, hatch=hatch, alpha=0.8, label=label)
+            below = below + values
+            arrays[f"{name.replace(' ', '_')}_{n}_{part}"] = values
+        weighted = [row["weighted"]["mean"] for row in here]
+        ax.plot(at, weighted, "o", color=ak.plot.ORANGE, label="weights by leave-one-out")
+        arrays[f"{name.replace(' ', '_')}_{n}_weighted"] = weighted
+        ax.set(title=f"{name}, {n} rows")
+        ax.set_xticks(at, [f"{row['heads']} of {row['size']}" for row in here])
+    for ax in axes[-1]:
+        ax.set_xlabel("heads of d_k columns")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("squared error")
+    legend(figure, [axes[0, 0]])
+    run.figure("terms", figure, **arrays)

@@ -1,0 +1,279 @@
+"""The window that attention learns over many tasks, beside the lengthscale that each one chooses.
+
+For equally dense inputs the best lengthscale of a task of lengthscale L, noise σ and n rows is
+proportional to $\\sigma^{2/5} L^{4/5} n^{-1/5}$, for long contexts. The window of attention that is
+trained over such tasks is compared with that, with leave-one-out and the plug-in rule on each
+context alone, and with the best window of all tasks of a kind.
+"""
+
+import functools
+from typing import Annotated, Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Array, Float, PRNGKeyArray
+
+import attnkernel as ak
+
+from ..config_fields import Name, Positive
+from ..intervals import mean_of, of_interval
+from ..monitor import NO_MONITOR, Monitor
+from ..predictions import judge, write_predictions
+from ..run import Run
+from ..study import Keys, Study
+from ..training import train
+from .window_report import CLAIMS, draw_windows, exponents
+from .window_tasks import Family, Linear, Warp, draw, mean_error, predict
+
+Lengths = Annotated[list[Positive], pydantic.Field(min_length=2)]
+
+
+class LearnedWindow(Study):
+    """Windows of attention trained over tasks, by smoothness, noise and length of the context."""
+
+    study: Literal["learned_window"]
+    name: Name = "learned_window"
+    orders: Annotated[list[Literal[0, 1]], pydantic.Field(min_length=1)] = [0, 1]
+    lengthscales: Lengths = pydantic.Field(default=[0.25, 0.5, 1.0], description="of functions")
+    noises: Lengths = [0.1, 0.3, 0.9]
+    contexts: Annotated[
+        list[Annotated[int, pydantic.Field(ge=16, le=1024)]], pydantic.Field(min_length=2)
+    ] = [32, 96, 288]
+    growth: Positive = pydantic.Field(
+        default=1.0, description="of the logarithm of the noise along an input, heteroskedastic"
+    )
+    angle: float = pydantic.Field(
+        default=30.0, description="of the one direction that matters of two inputs, in degrees"
+    )
+    batch: Annotated[int, pydantic.Field(ge=1, le=1024)] = 16
+    targets: Annotated[int, pydantic.Field(ge=1, le=512)] = 16
+    steps: Annotated[int, pydantic.Field(ge=2)] = 500
+    learning_rate: Positive = 0.05
+    windows: Annotated[int, pydantic.Field(ge=3, le=400)] = pydantic.Field(
+        default=31, description="candidates of each task"
+    )
+    tested: Annotated[int, pydantic.Field(ge=2, le=10_000)] = pydantic.Field(
+        default=100, description="new tasks of each kind"
+    )
+
+    def grid(self) -> Float[np.ndarray, " windows"]:
+        return np.geomspace(0.02, 4.0, self.windows)
+
+    def families(self, growth: float = 0.0, dim: int = 1) -> Family:
+        """All pairs of smoothness and noise, stacked; in two dimensions along `angle`."""
+        lengthscale, noise = (
+            part.ravel() for part in np.meshgrid(self.lengthscales, self.noises, indexing="ij")
+        )
+        angle = np.deg2rad(self.angle)
+        direction = np.ones(1) if dim == 1 else np.array([np.cos(angle), np.sin(angle)])
+        columns = np.tile(direction, (len(noise), 1))
+        return Family(*map(jnp.asarray, (lengthscale, noise, np.full_like(noise, growth), columns)))
+
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> dict[str, Any]:
+        keys, found = Keys(key), []
+        alone = self.families()
+        for order in self.orders:
+            for n in self.contexts:
+                start = Linear.of_windows(jnp.full(len(alone.noise), 0.25))
+                trained = self.train(monitor, start, alone, n, order, keys.next())
+                learned = 1.0 / np.abs(np.asarray(trained.scaled())[:, 0, 0])
+                with monitor.timed("tasks"):
+                    tested = self.test(keys.next(), alone, jnp.asarray(learned), n, order)
+                found.append({"order": order, "n": n, "learned": learned, "tested": tested})
+        longest, kinds = max(self.contexts), len(alone.noise)
+        of_direction, of_noise = (
+            self.train(monitor, start, families, longest, 0, keys.next())
+            for start, families in (
+                (Linear.of_windows(jnp.full(kinds, 0.25), 2), self.families(dim=2)),
+                (Warp(jnp.full(kinds, -1.4), jnp.full(kinds, 0.1)), self.families(self.growth)),
+            )
+        )
+        return {
+            "windows": found,
+            "matrices": np.asarray(of_direction.scaled()),
+            "warps": np.asarray(of_noise.b),
+        }
+
+    def train(
+        self, monitor: Monitor, start: Any, families: Family, n: int, order: int, key: Array
+    ) -> Any:
+        """One program trains the attention of all kinds of task at once."""
+
+        def loss(embeds: Any, key: Array) -> Array:
+            return mean_error(embeds, key, families, n, self.targets, order)
+
+        kind = {Linear: "", Warp: ", noise that grows"}[type(start)]
+        if families.direction.shape[1] == 2:
+            kind = ", two inputs"
+        return train(
+            monitor,
+            start,
+            loss,
+            batch=self.batch,
+            steps=self.steps,
+            learning_rate=self.learning_rate,
+            key=key,
+            name=f"order {order}, {n} rows{kind}",
+        )[0]
+
+    def test(
+        self, key: Array, families: Family, learned: Array, n: int, order: int
+    ) -> dict[str, Float[np.ndarray, "kinds tasks *windows"]]:
+        """Errors and criteria of new tasks at each window, and at the learned and plug-in ones."""
+        grid = jnp.asarray(self.grid())
+
+        def of_task(family: Family, window: Array, key: Array) -> dict[str, Array]:
+            task = draw(key, family, n, 4 * self.targets)
+
+            def error(window: Array) -> Array:
+                found = predict(Linear.of_windows(window), task, order)
+                return jnp.mean((found - task.truth) ** 2)
+
+            def criterion(window: Array) -> Array:
+                model = ak.KernelRegression(ak.Gaussian(window), order=order)
+                return ak.LeaveOneOut()(model, task.x, task.y)
+
+            plug_in = ak.plug_in(task.x[:, 0], task.y)
+            return {
+                "errors": jax.lax.map(error, grid),
+                "criteria": jax.lax.map(criterion, grid),
+                "learned": error(window),
+                "plug_in": plug_in,
+                "plug_in_error": error(plug_in),
+            }
+
+        @eqx.filter_jit
+        def of_families(families: Family, learned: Array, keys: Array) -> dict[str, Array]:
+            def of_family(part: tuple[Family, Array, Array]) -> dict[str, Array]:
+                return jax.lax.map(functools.partial(of_task, *part[:2]), part[2])
+
+            return jax.lax.map(of_family, (families, learned, keys))
+
+        keys = jax.random.split(key, (len(learned), self.tested))
+        return jax.tree.map(np.asarray, of_families(families, learned, keys))
+
+    def report(self, results: dict[str, Any], run: Run) -> None:
+        rows, powers = self.summarised(results), []
+        for order in self.orders:
+            here = [row for row in rows if row["order"] == order]
+            powers += [
+                {"order": order, "of": name, **exponents(here, name)}
+                for name in ("learned", "best", "leave_one_out", "plug_in")
+            ]
+            run.table_of(
+                f"Windows and squared errors, order {order}; 95 % intervals",
+                here,
+                {
+                    "rows": "{n}",
+                    "L": "{lengthscale:g}",
+                    "σ": "{noise:g}",
+                    "learned": "{windows[learned]:.3f}",
+                    "best": "{windows[best]:.3f}",
+                    "leave-one-out": "{windows[leave_one_out]:.3f}",
+                    "its middle half": "{low:.2f}–{high:.2f}",
+                    "plug-in": "{windows[plug_in]:.3f}",
+                    "error, learned": "{learned}",
+                    "leave-one-out ÷ learned": "{ratio:.2f}",
+                    "leave-one-out − learned": "{more}",
+                },
+            )
+        run.table_of(
+            "Powers of the window: −0.2, 0.4 and 0.8 for long contexts",
+            powers,
+            {"order": "{order}", "window": "{of}"}
+            | {name: f"{{{name}:.2f}}" for name in ("n", "noise", "lengthscale")},
+        )
+        directions, warps = self.directions(results["matrices"]), self.warps(results["warps"])
+        run.table_of(
+            f"Two inputs of which one direction matters, {max(self.contexts)} rows",
+            directions,
+            {"L": "{lengthscale:g}", "σ": "{noise:g}", "window along": "{along:.3f}"}
+            | {"window across": "{across:.3g}", "angle from it, degrees": "{angle:.1f}"},
+        )
+        run.table_of(
+            "Noise that grows: the power of σ(x) in the window at x, 0.4 for long contexts",
+            warps,
+            {"L": "{lengthscale:g}", "σ": "{noise:g}", "power": "{power:.2f}"},
+        )
+        predictions = judge(CLAIMS, [*rows, *powers, *directions, *warps], lambda row: row["name"])
+        write_predictions(run, predictions)
+        draw_windows(run, rows, powers)
+        run.summary(
+            {
+                "rows": rows,
+                "powers": powers,
+                "directions": directions,
+                "warps": warps,
+                "predictions": predictions,
+            }
+        )
+
+    def kinds(self) -> list[dict[str, float]]:
+        return [
+            {"lengthscale": float(a), "noise": float(b)}
+            for a in self.lengthscales
+            for b in self.noises
+        ]
+
+    def summarised(self, results: dict[str, Any]) -> list[dict[str, Any]]:
+        """Windows and mean errors of each kind of task, order and length."""
+        grid, rows = self.grid(), []
+        for found in results["windows"]:
+            for i, kind in enumerate(self.kinds()):
+                tested = {name: values[i] for name, values in found["tested"].items()}
+                chosen = np.argmin(tested["criteria"], axis=1)
+                errors = tested["errors"][np.arange(self.tested), chosen]
+                best = np.argmin(tested["errors"].mean(axis=0))
+                low, middle, high = np.quantile(grid[chosen], [0.25, 0.5, 0.75])
+                of_setting = f"order {found['order']}, {found['n']} rows"
+                rows.append(
+                    {
+                        "kind": "window",
+                        "order": found["order"],
+                        "n": found["n"],
+                        **kind,
+                        "name": f"{of_setting}, L {kind['lengthscale']:g}, σ {kind['noise']:g}",
+                        "windows": {
+                            "learned": float(found["learned"][i]),
+                            "best": float(grid[best]),
+                            "leave_one_out": float(middle),
+                            "plug_in": float(np.median(tested["plug_in"])),
+                        },
+                        "low": float(low),
+                        "high": float(high),
+                        "error": {
+                            "learned": mean_of(tested["learned"]),
+                            "best": mean_of(tested["errors"][:, best]),
+                            "leave_one_out": mean_of(errors),
+                            "plug_in": mean_of(tested["plug_in_error"]),
+                            "more": mean_of(errors - tested["learned"]),
+                        },
+                        "learned": of_interval(mean_of(tested["learned"])),
+                        "more": of_interval(mean_of(errors - tested["learned"])),
+                        "ratio": float(errors.mean() / tested["learned"].mean()),
+                    }
+                )
+        return rows
+
+    def directions(self, matrices: Float[np.ndarray, "kinds 2 2"]) -> list[dict[str, Any]]:
+        """The longest and shortest window of each learned matrix, and where the shortest points."""
+        rows, (x, y) = [], (np.cos(np.deg2rad(self.angle)), np.sin(np.deg2rad(self.angle)))
+        for kind, matrix in zip(self.kinds(), matrices, strict=True):
+            _, sizes, right = np.linalg.svd(matrix)
+            cosine = np.clip(abs(right[0] @ (x, y)), 0.0, 1.0)
+            name = f"two inputs, L {kind['lengthscale']:g}, σ {kind['noise']:g}"
+            rows.append(
+                {"kind": "direction", **kind, "name": name, "along": float(1 / sizes[0])}
+                | {"across": float(1 / sizes[1]), "angle": float(np.rad2deg(np.arccos(cosine)))}
+            )
+        return rows
+
+    def warps(self, slopes: Float[np.ndarray, " kinds"]) -> list[dict[str, Any]]:
+        return [
+            {"kind": "warp", **kind, "power": float(slope / self.growth)}
+            | {"name": f"noise that grows, L {kind['lengthscale']:g}, σ {kind['noise']:g}"}
+            for kind, slope in zip(self.kinds(), slopes, strict=True)
+        ]

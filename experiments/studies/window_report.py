@@ -1,0 +1,110 @@
+"""Tables, predictions and the figure of the study of windows that attention learns."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import attnkernel as ak
+
+from ..figures import legend
+from ..predictions import Claim
+from ..run import Run
+
+EXPECTED = {"n": -0.2, "noise": 0.4, "lengthscale": 0.8}  # powers of the best window
+
+
+def exponents(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """The powers of n, σ and L in a window over all kinds of task, by least squares."""
+    logs = {part: np.log([row[part] for row in rows]) for part in EXPECTED}
+    terms = np.column_stack([np.ones(len(rows)), *logs.values()])
+    found = np.linalg.lstsq(terms, np.log([row["windows"][name] for row in rows]), rcond=None)[0]
+    powers = dict(zip(EXPECTED, map(float, found[1:]), strict=True))
+    return {"kind": "powers", "name": f"{name}, order {rows[0]['order']}", **powers}
+
+
+CLAIMS = [
+    Claim(
+        "the powers of the learned window are within 0.15 of −0.2, 0.4 and 0.8",
+        lambda row: row["kind"] == "powers" and row["of"] == "learned",
+        lambda row: all(abs(row[part] - power) < 0.15 for part, power in EXPECTED.items()),
+    ),
+    Claim(
+        "the learned window is within 15 % of the best of its kind of task",
+        lambda row: row["kind"] == "window",
+        lambda row: abs(np.log(row["windows"]["learned"] / row["windows"]["best"])) < np.log(1.15),
+    ),
+    Claim(
+        "32 rows: leave-one-out has at least 10 % more error than the learned window",
+        lambda row: row["kind"] == "window" and row["n"] == 32,
+        lambda row: row["ratio"] > 1.1,
+    ),
+    Claim(
+        "288 rows: leave-one-out has at most 5 % more error than the learned window",
+        lambda row: row["kind"] == "window" and row["n"] == 288,
+        lambda row: row["ratio"] < 1.05,
+    ),
+    Claim(
+        "order 1: the plug-in rule has less error than leave-one-out",
+        lambda row: row["kind"] == "window" and row["order"] == 1,
+        lambda row: row["error"]["plug_in"]["mean"] < row["error"]["leave_one_out"]["mean"],
+    ),
+    Claim(
+        "two inputs: the learned window is five times as long across the direction as along it",
+        lambda row: row["kind"] == "direction",
+        lambda row: row["across"] > 5 * row["along"],
+    ),
+    Claim(
+        "two inputs: the learned direction is within 5 degrees",
+        lambda row: row["kind"] == "direction",
+        lambda row: row["angle"] < 5,
+    ),
+    Claim(
+        "noise that grows: the learned window grows with its power 0.4, within 0.15",
+        lambda row: row["kind"] == "warp",
+        lambda row: abs(row["power"] - 0.4) < 0.15,
+    ),
+]
+
+
+def draw_windows(run: Run, rows: list[dict[str, Any]], powers: list[dict[str, Any]]) -> None:
+    """Windows against the length of the context, a panel for each order and noise."""
+    orders = sorted({row["order"] for row in rows})
+    noises = sorted({row["noise"] for row in rows})
+    figure = Figure(figsize=(1.4 + 2.9 * len(noises), 0.8 + 2.8 * len(orders)))
+    axes = figure.subplots(len(orders), len(noises), sharex=True, sharey=True, squeeze=False)
+    colors = (ak.plot.BLUE, ak.plot.ORANGE, ak.plot.GREEN, ak.plot.PURPLE, ak.plot.ink())
+    arrays: dict[str, Any] = {}
+    for (i, order), (j, noise) in ((a, b) for a in enumerate(orders) for b in enumerate(noises)):
+        ax = axes[i, j]
+        here = [row for row in rows if (row["order"], row["noise"]) == (order, noise)]
+        for place, lengthscale in enumerate(sorted({row["lengthscale"] for row in here})):
+            of_kind = [row for row in here if row["lengthscale"] == lengthscale]
+            n = [row["n"] for row in of_kind]
+            learned, best, left_out = (
+                np.array([row["windows"][name] for row in of_kind])
+                for name in ("learned", "best", "leave_one_out")
+            )
+            ends = np.array([[row["low"], row["high"]] for row in of_kind]).T
+            color = colors[place % len(colors)]
+            ax.plot(n, learned, "o-", color=color, label=f"learned, L = {lengthscale:g}")
+            ax.plot(n, best, "x", color=color, markersize=8)
+            shifted = np.array(n) * 1.04 ** (place + 1)
+            ax.errorbar(
+                shifted, left_out, np.abs(ends - left_out), fmt="s", color=color,
+                markersize=3, linewidth=0.8,
+            )  # fmt: skip
+            key = f"order{order}_noise{noise:g}_L{lengthscale:g}"
+            arrays[key] = np.stack([n, learned, best, left_out, *ends])
+        ax.set(xscale="log", yscale="log", title=f"order {order}, σ = {noise:g}")
+    grey = ak.plot.ink()
+    axes[0, 0].plot([], [], "x", color=grey, label="best of its kind")
+    axes[0, 0].plot([], [], "s", color=grey, markersize=3, label="leave-one-out, middle half")
+    for ax in axes[-1]:
+        ax.set_xlabel("rows of the context")
+        ax.set_xticks(sorted({row["n"] for row in rows}), sorted({row["n"] for row in rows}))
+        ax.minorticks_off()
+    for ax in axes[:, 0]:
+        ax.set_ylabel("window ℓ")
+    legend(figure, [axes[0, 0]])
+    run.figure("windows", figure, **arrays)
