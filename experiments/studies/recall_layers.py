@@ -53,11 +53,13 @@ def _attention(prior: ak.Prior, order: int) -> Callable[..., Any]:
 
 
 def _recurrent(
-    estimator: ak.recurrent.Estimator, has_rate: bool, has_decay: bool
+    make_estimator: Callable[[], ak.recurrent.Estimator], has_rate: bool, has_decay: bool
 ) -> Callable[..., Any]:
-    """A layer of one head, whose queries and keys have length 1."""
+    """A layer of one head, whose queries and keys have length 1.
+
+    The estimator is made with the layer: an import makes no array.
+    """
     options = {
-        "estimator": estimator,
         "max_rate": 1.0 if has_rate else None,
         "decay": "row" if has_decay else None,
         "qk_norm": True,
@@ -67,7 +69,8 @@ def _recurrent(
     }
 
     def layer(size: int, qk_size: int, key: Array) -> ak.nn.RecurrentAttention:
-        return ak.nn.RecurrentAttention(1, size, qk_size=qk_size, vo_size=size, **options, key=key)
+        sizes = {"qk_size": qk_size, "vo_size": size, "estimator": make_estimator()}
+        return ak.nn.RecurrentAttention(1, size, **sizes, **options, key=key)
 
     return layer
 
@@ -76,9 +79,9 @@ LAYERS: dict[str, Callable[..., Any]] = {
     "softmax": _attention(ak.Causal(), 0),
     "window": _attention(ak.Window(WINDOW - 1, 0), 0),
     "order 1": _attention(ak.Causal(), 1),
-    "linear": _recurrent(ak.recurrent.LinearAttention(), False, False),
-    "decay": _recurrent(ak.recurrent.LinearAttention(), False, True),
-    "delta": _recurrent(ak.recurrent.DeltaRule(), True, False),
-    "gated delta": _recurrent(ak.recurrent.DeltaRule(), True, True),
-    "Mesa": _recurrent(ak.recurrent.RecursiveLeastSquares(1.0), True, True),
+    "linear": _recurrent(ak.recurrent.LinearAttention, False, False),
+    "decay": _recurrent(ak.recurrent.LinearAttention, False, True),
+    "delta": _recurrent(ak.recurrent.DeltaRule, True, False),
+    "gated delta": _recurrent(ak.recurrent.DeltaRule, True, True),
+    "Mesa": _recurrent(lambda: ak.recurrent.RecursiveLeastSquares(1.0), True, True),
 }
