@@ -26,13 +26,13 @@ def test_bias_variance_and_covariance_add_up_to_the_error():
 
 def test_weights_have_the_least_leave_one_out_error_by_refits(x64):
     rng = np.random.default_rng(1)
-    predictions = rng.normal(size=(25, 3))
-    y = predictions @ [0.9, 0.5, 0.1] + 0.4 * rng.normal(size=25)
+    predictions = rng.normal(size=(25, 8))  # the noise is large: the residuals would shrink least
+    y = predictions @ np.full(8, 0.2) + 2.0 * rng.normal(size=25)
 
     def solve(rows, shrinkage):
         p = predictions[rows]
-        gram = p.T @ p + shrinkage * 25 * np.eye(3)
-        return 1 / 3 + np.linalg.solve(gram, p.T @ (y[rows] - p @ np.full(3, 1 / 3)))
+        gram = p.T @ p + shrinkage * 25 * np.eye(8)
+        return 1 / 8 + np.linalg.solve(gram, p.T @ (y[rows] - p @ np.full(8, 1 / 8)))
 
     errors = []
     for shrinkage in SHRINKAGE:
@@ -40,6 +40,7 @@ def test_weights_have_the_least_leave_one_out_error_by_refits(x64):
         left = [y[i] - predictions[i] @ solve(rows, shrinkage) for i, rows in enumerate(seen)]
         errors.append(np.mean(np.square(left)))
     best = SHRINKAGE[np.argmin(errors)]
+    assert best > SHRINKAGE[0]
     expected = solve(np.full(25, True), best)
     found = shrunken_weights(jnp.asarray(predictions), jnp.asarray(y))
     np.testing.assert_allclose(found, expected, rtol=1e-9)
