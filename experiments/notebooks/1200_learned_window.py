@@ -64,7 +64,7 @@ def error(log_lengthscale, key, n, noise):
     return jnp.mean((model(at, x, y) - truth) ** 2)
 
 
-def learn(n, steps=200):
+def learn(n, steps=300):
     optimizer = optax.adam(0.05)
 
     def loss(logs, key):
@@ -92,8 +92,8 @@ print(f"power of n {powers[1]:.2f} (−0.2 for large n), power of σ {powers[2]:
 # %% [markdown]
 # ## Beside a lengthscale for each data set
 #
-# Leave-one-out sees one data set only. For short contexts its choice scatters around the learned
-# window, and costs error; for long ones the two are alike.
+# Leave-one-out sees one data set only. Its choice scatters around the learned window, most for
+# large noise and short contexts, and that costs error.
 
 # %%
 GRID = jnp.geomspace(0.03, 2.0, 25)
