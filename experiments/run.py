@@ -20,6 +20,7 @@ was stopped and resumed; but then `output.log` has the lines of each part. A res
 other files again, from its checkpoints.
 """
 
+import collections
 import contextlib
 import json
 import os
@@ -304,7 +305,11 @@ class Run(Monitor):
             }
             for name in {path.name[:-15] for path in self.directory.glob("checkpoints/*.ckpt")}:
                 self.checkpoints(name).keep(1)
-        self._meta["seconds"] = {**self._timings, "total": time.time() - self._started}
+        spent = collections.Counter(self._timings, total=time.time() - self._started)
+        earlier = self._meta.get("seconds")  # of the parts of a resumed run that ended
+        if isinstance(earlier, dict):
+            spent.update({k: v for k, v in earlier.items() if isinstance(v, float)})
+        self._meta["seconds"] = dict(spent)
         self._meta["ended"] = now()
         write_json(self.directory / "meta.json", self._meta)
         write_json(self.directory / "status.json", ended)

@@ -187,6 +187,8 @@ def test_interrupted_run_is_resumed_to_the_same_bits(runs, capsys, monkeypatch):
     ]
     assert state(stopped) == "interrupted"
     before = json.loads((stopped / "meta.json").read_text())
+    before["seconds"] |= {"total": 1000.0, "an earlier part": 900.0}
+    (stopped / "meta.json").write_text(json.dumps(before))
     monkeypatch.setattr(sys, "argv", ["experiments", "resume"])
     (stopped / "checkpoints" / ".training-000000030.ckpt.17.part").write_bytes(b"half")
     assert main(["resume", "stopped", "--quiet"]) == 0
@@ -194,6 +196,8 @@ def test_interrupted_run_is_resumed_to_the_same_bits(runs, capsys, monkeypatch):
     meta = json.loads((stopped / "meta.json").read_text())
     assert meta["command"] == before["command"] != sys.argv
     assert meta["started"] == before["started"]
+    assert 1000.0 < meta["seconds"]["total"] < 1100.0
+    assert meta["seconds"]["an earlier part"] == 900.0
     assert main(["resume", "stopped"]) == 0
     assert "stopped is done" in capsys.readouterr().out
     for path in ("c.yaml", "none"):
