@@ -66,7 +66,7 @@ class HeadEnsemble(Study):
             return 2**0.5 * jnp.sin(1.5 * jnp.sum(x, axis=1) / self.dim**0.5)
         frequency = jax.random.normal(jax.random.PRNGKey(7), (self.dim, 64)) / self.dim**0.5
         phase = jnp.linspace(0.0, 2 * jnp.pi, 64, endpoint=False)
-        return 32**-0.5 * jnp.sum(jnp.cos(1.5 * x @ frequency + phase), axis=1)
+        return 32**-0.5 * jnp.sum(jnp.cos(1.5 * x @ frequency + phase[None]), axis=1)
 
     def cases(self) -> list[tuple[Function, int, int]]:
         return [(f, n, heads) for f in self.functions for n in self.rows for heads in self.heads]

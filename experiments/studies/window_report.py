@@ -74,6 +74,7 @@ def draw_windows(run: Run, rows: list[dict[str, Any]], powers: list[dict[str, An
     figure = Figure(figsize=(1.4 + 2.9 * len(noises), 0.8 + 2.8 * len(orders)))
     axes = figure.subplots(len(orders), len(noises), sharex=True, sharey=True, squeeze=False)
     colors = (ak.plot.BLUE, ak.plot.ORANGE, ak.plot.GREEN, ak.plot.PURPLE, ak.plot.ink())
+    lines = ("-", "--", ":", "-.")
     arrays: dict[str, Any] = {}
     for (i, order), (j, noise) in ((a, b) for a in enumerate(orders) for b in enumerate(noises)):
         ax = axes[i, j]
@@ -86,8 +87,11 @@ def draw_windows(run: Run, rows: list[dict[str, Any]], powers: list[dict[str, An
                 for name in ("learned", "best", "leave_one_out")
             )
             ends = np.array([[row["low"], row["high"]] for row in of_kind]).T
-            color = colors[place % len(colors)]
-            ax.plot(n, learned, "o-", color=color, label=f"learned, L = {lengthscale:g}")
+            color, line = colors[place % len(colors)], lines[place % len(lines)]
+            ax.plot(
+                n, learned, marker="o", linestyle=line, color=color,
+                label=f"learned, L = {lengthscale:g}",
+            )  # fmt: skip
             ax.plot(n, best, "x", color=color, markersize=8)
             shifted = np.array(n) * 1.04 ** (place + 1)
             ax.errorbar(
