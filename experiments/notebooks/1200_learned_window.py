@@ -38,7 +38,7 @@ plt.rcParams.update(ak.plot.STYLE)
 LENGTHSCALE, TARGETS = 0.5, 16
 
 
-def draw(key, n, noise):
+def draw_task(key, n, noise):
     """A context of one random function with lengthscale L, other inputs, and the function there."""
     of_x, of_frequency, of_phase, of_noise = jax.random.split(key, 4)
     x = jax.random.uniform(of_x, (n + TARGETS, 1), minval=-1.0, maxval=1.0)
@@ -59,7 +59,7 @@ NOISES = jnp.array([0.1, 0.3, 0.9])
 
 
 def error(log_lengthscale, key, n, noise):
-    x, y, at, truth = draw(key, n, noise)
+    x, y, at, truth = draw_task(key, n, noise)
     model = ak.KernelRegression(ak.Gaussian(jnp.exp(log_lengthscale)))
     return jnp.mean((model(at, x, y) - truth) ** 2)
 
@@ -105,30 +105,40 @@ def criterion(lengthscale, x, y):
 
 def choose(key, n, noise, window):
     """The choice by leave-one-out, and the errors of that and of the learned window."""
-    x, y, _, _ = draw(key, n, noise)
+    x, y, _, _ = draw_task(key, n, noise)
     chosen = GRID[jnp.argmin(jax.lax.map(lambda one: criterion(one, x, y), GRID))]
     errors = [error(jnp.log(one), key, n, noise) for one in (chosen, window)]
     return chosen, *errors
 
 
-figure, axes = plt.subplots(1, 3, figsize=(9.0, 3.2), sharey=True)
-for i, (ax, noise) in enumerate(zip(axes, NOISES, strict=True)):
+of_tasks = jax.jit(jax.vmap(choose, (0, None, None, None)), static_argnums=1)
+choices = {}
+for i, noise in enumerate(NOISES):
     for n, window in zip(LENGTHS, learned[:, i], strict=True):
         keys = jax.random.split(jax.random.PRNGKey(5), 60)
-        of_all = jax.jit(jax.vmap(choose, (0, None, None, None)), static_argnums=1)
-        chosen, by_leave_one_out, by_window = map(np.asarray, of_all(keys, n, noise, window))
+        chosen, by_leave_one_out, by_window = map(np.asarray, of_tasks(keys, n, noise, window))
         ratio = by_leave_one_out.mean() / by_window.mean()
         print(f"σ = {noise:.1f}, {n:3d} rows: leave-one-out has {ratio:.2f} times the error")
-        ax.plot(np.full(60, n), chosen, "_", color=ak.plot.GREEN, alpha=0.5)
-    ax.plot(LENGTHS, learned[:, i], "o-", color=ak.plot.ORANGE, label="learned")
-    ax.plot([], [], "_", color=ak.plot.GREEN, label="leave-one-out, one task each")
-    ax.set(xscale="log", yscale="log", xlabel="rows of the context", title=f"σ = {noise:.1f}")
-    ax.set_xticks(LENGTHS, LENGTHS)
-    ax.minorticks_off()
-axes[0].set_ylabel("window ℓ")
-axes[0].legend()
-plt.show()
+        choices[i, n] = chosen
 
 # %% [markdown]
-# The config `learned_window` adds other smoothness, local lines, two inputs of which one direction
-# matters, and noise that grows along an input.
+# In a live notebook, choose the noise. The config `learned_window` adds other smoothness, local
+# lines, two inputs of which one direction matters, and noise that grows along an input.
+
+
+# %%
+def draw(noise):
+    _, ax = plt.subplots(figsize=(5.0, 3.4))
+    for n in LENGTHS:
+        ax.plot(np.full(60, n), choices[noise, n], "_", color=ak.plot.GREEN, alpha=0.5)
+    ax.plot(LENGTHS, learned[:, noise], "o-", color=ak.plot.ORANGE, label="learned")
+    ax.plot([], [], "_", color=ak.plot.GREEN, label="leave-one-out, one task each")
+    ax.set(xscale="log", yscale="log", xlabel="rows of the context", ylabel="window ℓ")
+    ax.set_title(f"σ = {NOISES[noise]:.1f}")
+    ax.set_xticks(LENGTHS, LENGTHS)
+    ax.minorticks_off()
+    ax.legend()
+    plt.show()
+
+
+ak.plot.interact(draw, noise=(2, 0, 2))

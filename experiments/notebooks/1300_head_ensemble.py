@@ -97,30 +97,32 @@ def terms_of(n, heads):
 
 # %% [markdown]
 # ## How many heads?
+#
+# The more heads, the more bias: a head of few columns sees little of the function, and what it
+# misses is noise to it. The variance of each head is small beside that. Weights by leave-one-out
+# mend a part of the bias. In a live notebook, change the number of rows. The config `head_ensemble`
+# runs three functions and up to 1024 rows, with intervals.
 
 # %%
 HEADS = (1, 2, 4, 8)
-figure, axes = plt.subplots(1, 2, figsize=(9.0, 3.4), sharey=True)
-for ax, n in zip(axes, (64, 512), strict=True):
-    found = np.array([terms_of(n, heads) for heads in HEADS])
+
+
+def draw(rows):
+    found = np.array([terms_of(rows, heads) for heads in HEADS])
+    equal, weighted = found[:, :3].sum(axis=1), found[:, 3]
+    print(f"{rows} rows: equal weights {equal.round(2)}, by leave-one-out {weighted.round(2)}")
+    _, ax = plt.subplots(figsize=(5.0, 3.4))
     below = np.zeros(len(HEADS))
     names = ("bias²", "variance ÷ H", "covariance")
     colors = (ak.plot.BLUE, ak.plot.GREEN, ak.plot.PURPLE)
     for name, color, part in zip(names, colors, found.T[:3], strict=True):
         ax.bar(range(4), part, bottom=below, color=color, label=name)
         below = below + part
-    ax.plot(range(4), found[:, 3], "o", color=ak.plot.ORANGE, label="weights by leave-one-out")
+    ax.plot(range(4), weighted, "o", color=ak.plot.ORANGE, label="weights by leave-one-out")
     ax.set_xticks(range(4), [f"{h} of {DIM // h}" for h in HEADS])
-    ax.set(title=f"{n} rows", xlabel="heads of d_k columns")
-    equal, weighted = found[:, :3].sum(axis=1), found[:, 3]
-    print(f"{n} rows: equal weights {equal.round(2)}, by leave-one-out {weighted.round(2)}")
-axes[0].set_ylabel("squared error")
-axes[0].legend()
-plt.show()
+    ax.set(title=f"{rows} rows", xlabel="heads of d_k columns", ylabel="squared error")
+    ax.legend()
+    plt.show()
 
-# %% [markdown]
-# The more heads, the more bias: a head of few columns sees little of the function, and what it
-# misses is noise to it. The variance of each head is small beside that. Weights by leave-one-out
-# sum to more than 1, which mends a part of the bias.
-#
-# The config `head_ensemble` runs three functions and up to 1024 rows, with intervals.
+
+ak.plot.interact(draw, rows=(256, 64, 512))
