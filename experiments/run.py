@@ -20,7 +20,6 @@ was stopped and resumed; but then `output.log` has the lines of each part. A res
 other files again, from its checkpoints.
 """
 
-import collections
 import contextlib
 import json
 import os
@@ -305,11 +304,12 @@ class Run(Monitor):
             }
             for name in {path.name[:-15] for path in self.directory.glob("checkpoints/*.ckpt")}:
                 self.checkpoints(name).keep(1)
-        spent = collections.Counter(self._timings, total=time.time() - self._started)
+        spent = {**self._timings, "total": time.time() - self._started}
         earlier = self._meta.get("seconds")  # of the parts of a resumed run that ended
-        if isinstance(earlier, dict):
-            spent.update({k: v for k, v in earlier.items() if isinstance(v, float)})
-        self._meta["seconds"] = dict(spent)
+        for name, value in (earlier if isinstance(earlier, dict) else {}).items():
+            if isinstance(value, float):
+                spent[name] = spent.get(name, 0.0) + value
+        self._meta["seconds"] = spent
         self._meta["ended"] = now()
         write_json(self.directory / "meta.json", self._meta)
         write_json(self.directory / "status.json", ended)
