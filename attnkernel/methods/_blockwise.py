@@ -165,7 +165,9 @@ class Blockwise(Method):
             or not unmaterialised.is_faster(task.kernel, queries, keys, task.dim)
         ):
             return sizes, None
-        sizes = self._balanced_sizes(queries, keys, unmaterialised.MAX_BLOCK_ROWS_OF_DERIVATIVES)
+        if not _excludes_blocks(task.prior):
+            limits = unmaterialised.MAX_BLOCK_ROWS_OF_DERIVATIVES
+            sizes = self._balanced_sizes(queries, keys, limits)
         block_q, block_k = self._balanced_sizes(queries, keys, unmaterialised.MAX_BLOCK_ROWS)
         return sizes, (unmaterialised.rounded_up(block_q), unmaterialised.rounded_up(block_k))
 
@@ -178,16 +180,21 @@ class Blockwise(Method):
         return block_q, self.block_k or even_block_size(keys, limits[1])
 
 
+def _excludes_blocks(prior: Prior | None) -> bool:
+    """Whether a prior has a table of blocks, or limits which keys a query sees."""
+    if prior is None:
+        return False
+    return prior.needs_block_table or key_mask_of(prior).limits != (None, None)
+
+
 def _has_small_blocks(task: Task) -> bool:
     """Whether the prior excludes so many more small blocks than large ones that they are faster.
 
-    It does if it has a table of blocks, or limits which keys a query sees, of at most 4096 keys.
+    It does if it has a table of blocks, or limits which of at most 4096 keys a query sees.
     """
-    prior = task.prior
-    if prior is None or prior.needs_block_table:
-        return prior is not None
-    is_limited = key_mask_of(prior).limits != (None, None)
-    return is_limited and is_at_most(task.keys, MAX_KEYS_OF_SMALL_BLOCKS)
+    has_table = task.prior is not None and task.prior.needs_block_table
+    is_small = is_at_most(task.keys, MAX_KEYS_OF_SMALL_BLOCKS)
+    return has_table or (_excludes_blocks(task.prior) and is_small)
 
 
 @eqx.filter_custom_jvp

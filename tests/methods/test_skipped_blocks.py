@@ -329,3 +329,13 @@ def test_a_table_of_other_blocks_is_made_anew(n):
     dense = np.triu(np.ones((n, n), bool), 1)
     expected = [[dense[i : i + 8, j : j + 7].any() for j in range(0, n, 7)] for i in range(0, n, 8)]
     np.testing.assert_array_equal(table.any_allowed, expected)
+
+
+@pytest.mark.parametrize("prior", [None, priors.ExcludeSelf(), ak.Causal(), ak.Window(9, 0)])
+def test_a_prior_that_excludes_blocks_keeps_them_short_in_derivatives(prior):
+    task = ak.methods.Task(
+        ak.Gaussian(0.3), prior, ak.Softmax(), 10_000, 10_000, 1, 1, jnp.dtype("float32")
+    )
+    excludes = isinstance(prior, ak.Causal | ak.Window)
+    queries, keys = ak.Blockwise()._block_sizes(task)[0]
+    assert (queries, keys) == ((1000, 1000) if excludes else (2000, 1000))
