@@ -104,7 +104,7 @@ def read_record(run: Path) -> Record:
 
 
 def _seconds(time: Any, default: float = 0.0) -> float:
-    """Returns an ISO time of `meta.json` as seconds since 1970; the default if there is none."""
+    """Returns an ISO time as seconds since 1970, or `default` if `time` is not one."""
     try:
         return datetime.datetime.fromisoformat(time).timestamp()
     except (TypeError, ValueError):

@@ -3,7 +3,7 @@
 | file | how it is compared |
 |---|---|
 | config, metrics, summary, report, figures, checkpoints | byte by byte |
-| `meta.json` | what numbers depend on: it may be the reason of a difference, and is none itself |
+| `meta.json`: versions, devices, sources | reported as possible causes of a difference |
 | `meta.json`: times, dates and the command | set aside |
 | `status.json` | its state; its checksums are those of the other files |
 | `output.log`, `sources.patch`, `kernels.py` | set aside; the report says whether they differ |

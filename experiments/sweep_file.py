@@ -230,8 +230,9 @@ class _Config(Part):
 
 
 def take_section(source: Source) -> Sweep | None:
-    """Removes the section from a config, and returns it; None if there is none. The locations of
-    its lines stay.
+    """Removes the section `sweep` from a config; returns it, or None if the config has none.
+
+    The source still knows the lines of the section, for errors.
 
     **Raises:** `ConfigError`.
     """
