@@ -1,14 +1,20 @@
-"""Means over independent tasks with their 95 % intervals."""
+"""Means over independent repetitions with their 95 % intervals, by Student's t."""
+
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
 
-def mean_of(values: Float[np.ndarray, " tasks"]) -> dict[str, float]:
-    """The mean, and the half width of its 95 % interval."""
-    half_width = stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)
-    return {"mean": float(values.mean()), "half_width": float(half_width)}
+def half_width(values: Float[np.ndarray, "*shape"], axis: int = 0) -> Any:
+    """The half width of the 95 % interval of the mean along an axis of repetitions."""
+    return stats.sem(values, axis=axis) * stats.t.ppf(0.975, values.shape[axis] - 1)
+
+
+def mean_of(values: Float[np.ndarray, " repetitions"]) -> dict[str, float]:
+    """The mean, and the half width of its interval."""
+    return {"mean": float(values.mean()), "half_width": float(half_width(values))}
 
 
 def of_interval(found: dict[str, float]) -> str:

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 import attnkernel as ak
 
 from ..config_fields import Name, Positive
+from ..intervals import half_width
 from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Study
@@ -181,13 +182,12 @@ class AssociativeRecall(Study):
         rows = []
         for found in results:
             accuracy = np.asarray(found["accuracy"])
-            width = 1.96 * accuracy.std(axis=1, ddof=1) / self.seeds**0.5
             rows.append(
                 {
                     "layer": found["layer"],
                     "parameters": found["parameters"],
                     "accuracy": accuracy.mean(axis=1).tolist(),
-                    "half_width": width.tolist(),
+                    "half_width": half_width(accuracy, axis=1).tolist(),
                     "of_seeds": accuracy.tolist(),
                     "last_loss": float(np.asarray(found["losses"])[-50:].mean()),
                 }
@@ -257,7 +257,7 @@ def paired_differences(rows: list[dict[str, Any]], pairs: list[int]) -> list[dic
                     "second": second,
                     "pairs": number,
                     "difference": float(values.mean()),
-                    "half_width": float(1.96 * values.std(ddof=1) / len(values) ** 0.5),
+                    "half_width": float(half_width(values)),
                 }
             )
     return found

@@ -21,6 +21,7 @@ import attnkernel as ak
 
 from ..config_fields import Name, Positive
 from ..figures import legend
+from ..intervals import half_width
 from ..monitor import NO_MONITOR, Monitor
 from ..predictions import Claim, judge, write_predictions
 from ..run import Run
@@ -171,20 +172,18 @@ class TestTimeRegression(Study):
         errors = {name: np.asarray(values) for name, values in found["errors"].items()}
         layers = [name for name in errors if name != ORACLE]
         best = min(layers, key=lambda name: errors[name].mean())
-        oracle, width = errors[ORACLE], 1.96 / self.sequences**0.5
+        oracle = errors[ORACLE]
         table = {}
         for name, values in errors.items():
             ratio = values.mean() / oracle.mean()
             above = values - errors[best]
             table[name] = {
                 "error": float(values.mean()),
-                "half_width": float(width * values.std(ddof=1)),
+                "half_width": float(half_width(values)),
                 "ratio": float(ratio),
-                "ratio_half_width": float(
-                    width * (values - ratio * oracle).std(ddof=1) / oracle.mean()
-                ),
+                "ratio_half_width": float(half_width(values - ratio * oracle) / oracle.mean()),
                 "above_best": float(above.mean()),
-                "above_best_half_width": float(width * above.std(ddof=1)),
+                "above_best_half_width": float(half_width(above)),
                 "scalars": found["scalars"].get(name, {}),
             }
         case = {name: found[name] for name in ("function", "noise", "speed")}
