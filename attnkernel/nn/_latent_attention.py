@@ -36,12 +36,13 @@ class LatentAttention(CachedLayer):
 
     $$ c_j = \mathrm{norm}(W_c x_j) \in \mathbb{R}^r, \quad
        k^h_j = (W_k^h c_j,\ R_j W_r x_j), \quad v^h_j = W_v^h c_j, \quad
-       q^h_i = W_q^h x_i, \text{ its last } d_r \text{ numbers rotated by } R_i $$
+       q^h_i = W_q^h u_i, \text{ its last } d_r \text{ numbers rotated by } R_i $$
 
     $$ \mathrm{out}_i = \sum_h W_o^h \sum_j a^h_{ij} v^h_j, \qquad
        a^h_{ij} \propto \exp\big(q^h_i \cdot k^h_j / \sqrt{d + d_r}\big)\, \pi(i, j) $$
 
-    $R_i$ are rotary positions; the rotated part of a key is shared by all heads. Decoding needs
+    $R_i$ are rotary positions; the rotated part of a key is shared by all heads. $u_i = x_i$, or
+    with latents of queries $\mathrm{norm}(W_u x_i)$, which takes fewer parameters. Decoding needs
     no keys and values: $q \cdot W_k c = (W_k^\top q) \cdot c$, and $\sum a_j W_v c_j = W_v \sum a_j
     c_j$. The cache of `step` holds $r + d_r$ numbers for each row, and heads share them.
 
@@ -53,12 +54,12 @@ class LatentAttention(CachedLayer):
     - `rotary_size`: $d_r$, even. Default: 0, no positions.
     - `rotary`: R, along one axis. Default: `ak.Rotary()`.
     - `latent_norm`: whether latents have an RMS norm with a learned scale. Default: yes.
+    - `query_latent_size`: of u. Default None: u is x, as in DeepSeek-V2-Lite.
     - `prior`, `rule`, `method`: as in `ak.attend`; prior and rule may be `ak.PerHead`.
 
     **Raises:** `ValueError` if sizes are not positive integers, or $d_r$ is odd.
 
-    **Source:** DeepSeek-AI, *DeepSeek-V2* (2024), section 2.1; queries without a latent, as in its
-    Lite form.
+    **Source:** DeepSeek-AI, *DeepSeek-V2* (2024), section 2.1.
 
     ```python
     layer = ak.nn.LatentAttention(2, 8, 3, rotary_size=2, key=jax.random.PRNGKey(0))
@@ -76,6 +77,8 @@ class LatentAttention(CachedLayer):
     value_proj: eqx.nn.Linear
     output_proj: eqx.nn.Linear
     latent_norm: eqx.nn.RMSNorm | None
+    query_latent_proj: eqx.nn.Linear | None
+    query_latent_norm: eqx.nn.RMSNorm | None
     prior: Prior | PerHead | None
     rule: Rule | PerHead
     method: Method
@@ -103,6 +106,7 @@ class LatentAttention(CachedLayer):
         *,
         rotary: Rotary = Rotary(),
         latent_norm: bool = True,
+        query_latent_size: int | None = None,
         prior: Prior | PerHead | None = None,
         rule: Rule | PerHead = Softmax(),
         method: Method = Auto(),
@@ -129,20 +133,28 @@ class LatentAttention(CachedLayer):
         require_bools(use_output_bias=use_output_bias, latent_norm=latent_norm)
         require_key("key", key)
         dtype = as_float_dtype("dtype", dtype)
-        keys = iter(jax.random.split(key, 6))
+        keys = iter(jax.random.split(key, 7))
 
         def linear(size: int, out: int, use_bias: bool = False) -> eqx.nn.Linear:
             return eqx.nn.Linear(size, out, use_bias=use_bias, dtype=dtype, key=next(keys))
 
-        latent, both = self.latent_size, self.qk_size + self.rotary_size
-        self.query_proj = linear(size, heads * both)
+        def norm(size: int) -> eqx.nn.RMSNorm | None:
+            return eqx.nn.RMSNorm(size, use_bias=False, dtype=dtype) if latent_norm else None
+
+        latent, both, of_queries = self.latent_size, self.qk_size + self.rotary_size, size
+        if query_latent_size is not None:
+            of_queries = as_integer("query_latent_size", query_latent_size, 1)
+        self.query_proj = linear(of_queries, heads * both)
         self.latent_proj = linear(size, latent)
         self.key_proj = linear(latent, heads * self.qk_size)
         self.value_proj = linear(latent, heads * self.vo_size)
         self.output_proj = linear(heads * self.vo_size, self.output_size, use_output_bias)
         self.rotary_proj = linear(size, self.rotary_size) if self.rotary_size else None
-        norm = eqx.nn.RMSNorm(latent, use_bias=False, dtype=dtype) if latent_norm else None
-        self.latent_norm = norm
+        self.latent_norm = norm(latent)
+        self.query_latent_proj = self.query_latent_norm = None
+        if query_latent_size is not None:
+            self.query_latent_proj = linear(size, of_queries)
+            self.query_latent_norm = norm(of_queries)
         self.prior, self.rule, self.method, self.rotary = prior, rule, method, rotary
 
     def __call__(
@@ -210,16 +222,15 @@ class LatentAttention(CachedLayer):
 
     def _latents(self, x: Array, positions: Array) -> tuple[Array, Array]:
         """Returns the latent of each row, and the rotated part of its key."""
-        latents = jax.vmap(self.latent_proj)(x)
-        if self.latent_norm is not None:
-            latents = jax.vmap(self.latent_norm)(latents)
+        latents = _project_and_norm(x, self.latent_proj, self.latent_norm)
         if self.rotary_proj is None:
             return latents, latents[:, :0]
         return latents, self.rotary(jax.vmap(self.rotary_proj)(x), positions)
 
     def _queries(self, x: Array, positions: Array) -> Float[Array, "heads _rows _size"]:
         """Returns the queries of heads, their last numbers rotated."""
-        q = jax.vmap(self.query_proj)(x).reshape(len(x), self.num_heads, -1).swapaxes(0, 1)
+        latents = _project_and_norm(x, self.query_latent_proj, self.query_latent_norm)
+        q = jax.vmap(self.query_proj)(latents).reshape(len(x), self.num_heads, -1).swapaxes(0, 1)
         if not self.rotary_size:
             return q
         plain, turned = q[..., : self.qk_size], q[..., self.qk_size :]
@@ -228,6 +239,15 @@ class LatentAttention(CachedLayer):
     def _output(self, heads: Float[Array, "heads rows vo_size"]) -> Array:
         """Returns the output of the values that heads attend to."""
         return jax.vmap(self.output_proj)(heads.swapaxes(0, 1).reshape(heads.shape[1], -1))
+
+
+def _project_and_norm(
+    x: Float[Array, "rows size"], proj: eqx.nn.Linear | None, norm: eqx.nn.RMSNorm | None
+) -> Float[Array, "rows _latent_size"]:
+    """Returns norm(W x) of each row; what is None leaves the rows as they are."""
+    for layer in (proj, norm):
+        x = x if layer is None else jax.vmap(layer)(x)
+    return x
 
 
 def _product(subscripts: str, a: Array, b: Array) -> Array:

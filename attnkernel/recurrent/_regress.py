@@ -12,6 +12,7 @@ from jaxtyping import Array
 from .._core.arrays import as_numpy_or_none, as_real_array, require_finite, wider_dtype
 from .._core.host_arrays import is_concrete
 from .._core.mesh_axes import vary_alike
+from .._core.symbolic_sizes import is_symbolic
 from .._core.validation import require_choice, require_instance
 from ._base import Estimator, Row
 
@@ -67,6 +68,8 @@ def regress(
     **Returns:** the results, shape (*batch, rows, dim_v), in the dtype of q; the state after the
     last row, with the batch axes first, in at least float32.
 
+    Batch axes may be symbolic (`jax.export`), with "recurrent" also the number of rows.
+
     **Raises:** `ValueError` if shapes do not fit together, the estimator refuses, or (where values
     are known, outside `jit`) a number is not finite or a log-decay positive.
 
@@ -82,6 +85,11 @@ def regress(
     require_instance("estimator", estimator, Estimator, "ak.recurrent.DeltaRule()")
     require_choice("method", method, METHODS)
     arguments, batch = _checked(q, k, v, log_decay, rate, mask)
+    if method == "chunked" and is_symbolic(arguments.q.shape[-2]):
+        raise ValueError(
+            "method='chunked' cuts a known number of rows into chunks: for the symbolic numbers of "
+            "jax.export use method='recurrent'."
+        )
     estimator.check(arguments.k, arguments.log_decay, arguments.rate)
     dtype = wider_dtype(jnp.result_type(*arguments[:3]))
     state = _checked_state(state, estimator, arguments, batch)
@@ -189,7 +197,7 @@ def _checked(
             f"q and k must have the same last axis, and q, k and v as many rows; got {shapes}."
         )
     try:
-        batch = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+        batch = jnp.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
     except ValueError:
         raise ValueError(f"The batch axes must broadcast; got {shapes}.") from None
     rows, dim = q.shape[-2:]

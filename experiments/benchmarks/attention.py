@@ -30,9 +30,19 @@ from .attention_contenders import (
     one_call,
 )
 from .benchmark import Benchmark, Results
-from .driver import GIB, MIB, Case, Unavailable, agree, growth_of_memory, in_fresh_process
+from .driver import (
+    GIB,
+    MIB,
+    Case,
+    Unavailable,
+    agree,
+    growth_of_later_call,
+    growth_of_memory,
+    in_fresh_process,
+)
 from .reports import draw_bars, note_unavailable, ratios, target
 
+MEMORY = ("growth_bytes", "later_growth_bytes")  # of the first call, and of a later one
 Tokens = Annotated[int, pydantic.Field(ge=2, le=1_000_000)]
 
 
@@ -72,7 +82,8 @@ class BenchAttention(Benchmark):
         )
 
     def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
-        """Memory: bytes of one call, compilation included, over the idle process."""
+        """Memory over the idle process: bytes of the first call, which compiles, and of a later
+        one."""
         places = list(itertools.product(WORKS, LOOKS)) if self.memory_length else []
 
         def measure_memory(i: int) -> dict[str, Any]:
@@ -83,9 +94,10 @@ class BenchAttention(Benchmark):
             row |= {"causal": causal, "phase": phase}
             try:
                 grown, _ = in_fresh_process(growth_of_memory, self.precision, *call)
+                later = in_fresh_process(growth_of_later_call, self.precision, *call)
             except Unavailable as reason:
-                return row | {"growth_bytes": None, "unavailable": str(reason)}
-            return row | {"growth_bytes": grown, "unavailable": None}
+                return row | dict.fromkeys(MEMORY) | {"unavailable": str(reason)}
+            return row | dict(zip(MEMORY, (grown, later), strict=True)) | {"unavailable": None}
 
         rows = []
         with monitor.progress("memory", len(places)) as tick:
@@ -104,7 +116,8 @@ class BenchAttention(Benchmark):
         return in_words(row["causal"], row["phase"])
 
     def targets(self, results: Results) -> list[dict[str, Any]]:
-        table, grown = results.table, _memory_by_contender(results)
+        table, grown = results.table, _memory_by_contender(results, "growth_bytes")
+        later = _memory_by_contender(results, "later_growth_bytes").get(OURS, {})
         saved = {
             work: grown[JAX_NN][work] / ours
             for work, ours in grown.get(OURS, {}).items()
@@ -124,6 +137,7 @@ class BenchAttention(Benchmark):
         return [
             target("times as fast as jax.nn, T = 4096", 4.0, at_4096),
             target(f"times less memory than jax.nn, T = {self.memory_length}", 10.0, saved),
+            target("MiB of a later call, with gradients too", 150.0, later, at_most=True),
             target("times as fast as PyTorch, causal", 1.0, of_torch(True)),
             target("times as fast as PyTorch, full", 0.8, of_torch(False)),
             target("causal, in times of full", 0.6, causal_part, at_most=True),
@@ -137,20 +151,19 @@ class BenchAttention(Benchmark):
         super().draw(results, run)
         if results.more["memory"]:
             label = f"MiB over an idle process, T = {self.memory_length}"
-            draw_bars(
-                run, "bench_attention_memory", _memory_by_contender(results), label, looks=LOOKS
-            )
+            bars = _memory_by_contender(results, "growth_bytes")
+            draw_bars(run, "bench_attention_memory", bars, label, looks=LOOKS)
 
 
-def _memory_by_contender(results: Results) -> dict[str, dict[str, float]]:
+def _memory_by_contender(results: Results, of_call: str) -> dict[str, dict[str, float]]:
     """Returns the measured MiB of one call, by contender and then by work, such as "causal
-    forward".
+    forward". `of_call`: one of `MEMORY`.
     """
     found: dict[str, dict[str, float]] = {}
     for row in results.more["memory"]:
-        if row["growth_bytes"] is not None:
+        if row[of_call] is not None:
             work = in_words(row["causal"], row["phase"])
-            found.setdefault(row["contender"], {})[work] = row["growth_bytes"] / MIB
+            found.setdefault(row["contender"], {})[work] = row[of_call] / MIB
     return found
 
 

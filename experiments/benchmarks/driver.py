@@ -6,6 +6,8 @@ after the other in one process, round by round, so that a disturbance falls on a
 is measured in a process of its own.
 """
 
+import ctypes
+import gc
 import importlib
 import multiprocessing
 import os
@@ -271,6 +273,24 @@ def growth_of_memory(precision: str, prepare: Callable, *arguments: Any) -> tupl
         idle = peak_bytes()
         result = call()
         return peak_bytes() - idle, result
+
+
+def growth_of_later_call(precision: str, prepare: Callable, *arguments: Any) -> int | None:
+    """Bytes that a second call of `prepare(*arguments)` takes: nothing is compiled in it.
+
+    In a fresh process. None outside Linux, where no peak of memory can be forgotten.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    with jax.enable_x64(precision == "float64"):
+        call = prepare(*arguments)
+        call()
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # memory that was freed goes back to the system
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is what is held now
+        idle = peak_bytes()
+        call()
+        return peak_bytes() - idle
 
 
 def peak_bytes() -> int:

@@ -1,5 +1,7 @@
 """The driver of benchmarks: comparison of arrays, timing, extrapolation, memory, targets."""
 
+import sys
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from experiments.benchmarks.driver import (
     agreement,
     compiled,
     extrapolate,
+    growth_of_later_call,
     growth_of_memory,
     in_fresh_process,
     interleaved,
@@ -112,6 +115,15 @@ def test_memory_of_one_call():
     assert grown >= 0
     with pytest.raises(Unavailable, match="needs "):
         growth_of_memory("float32", call, "jax.nn", False, "forward", sizes, 1)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others forget no peak of memory")
+def test_memory_of_a_later_call_leaves_out_the_first():
+    def calls():
+        sizes = iter((2**27, 2**26))
+        return lambda: np.ones(next(sizes), np.uint8).sum()
+
+    assert growth_of_later_call("float32", calls) == pytest.approx(2**26, rel=0.1)
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """LatentAttention: its equations in NumPy, head by head; decoding never forms keys or values."""
 
+import operator
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -20,11 +22,16 @@ def by_head(layer, x, seen, positions):
     def weight(name):
         return np.asarray(getattr(layer, name).weight)
 
-    latents = x @ weight("latent_proj").T
-    if layer.latent_norm is not None:
+    def latents_of(name, norm):
+        latents = x @ weight(name).T
+        if norm is None:
+            return latents
         squares = np.mean(latents**2, axis=1, keepdims=True)
-        latents = latents / np.sqrt(squares + layer.latent_norm.eps)
-        latents = latents * np.asarray(layer.latent_norm.weight)
+        return latents / np.sqrt(squares + norm.eps) * np.asarray(norm.weight)
+
+    latents, of_queries = latents_of("latent_proj", layer.latent_norm), x
+    if layer.query_latent_proj is not None:
+        of_queries = latents_of("query_latent_proj", layer.query_latent_norm)
 
     def turned(points):
         """One pair of coordinates at frequency 1, as complex numbers."""
@@ -34,7 +41,7 @@ def by_head(layer, x, seen, positions):
     shared = turned(x @ weight("rotary_proj").T)
     heads = []
     for h in range(HEADS):
-        q = x @ weight("query_proj").reshape(HEADS, QK + TURNED, SIZE)[h].T
+        q = of_queries @ weight("query_proj").reshape(HEADS, QK + TURNED, -1)[h].T
         q = np.concatenate([q[:, :QK], turned(q[:, QK:])], axis=1)
         k = latents @ weight("key_proj").reshape(HEADS, QK, LATENT)[h].T
         v = latents @ weight("value_proj").reshape(HEADS, VO, LATENT)[h].T
@@ -42,13 +49,16 @@ def by_head(layer, x, seen, positions):
     return np.concatenate(heads, axis=1) @ weight("output_proj").T
 
 
-@pytest.mark.parametrize("norm", [True, slow(False)])
-def test_equal_to_the_equations_with_keys_and_without(x64, norm):
+@pytest.mark.parametrize(("norm", "of_queries"), [(True, 4), slow(False, 4), slow(True, None)])
+def test_equal_to_the_equations_with_keys_and_without(x64, norm, of_queries):
     """The full pass has keys and values; `step` has their products with queries and outputs."""
-    layer, x = built(ak.nn.LatentAttention, *SIZES, latent_norm=norm), rows_of((ROWS, SIZE))
-    if norm:
-        scale = rows_of(LATENT, seed=2)
-        layer = eqx.tree_at(lambda layer: layer.latent_norm.weight, layer, scale)
+    options = {"latent_norm": norm, "query_latent_size": of_queries}
+    layer, x = built(ak.nn.LatentAttention, *SIZES, **options), rows_of((ROWS, SIZE))
+    for name in ("latent_norm", "query_latent_norm"):
+        if (of_name := getattr(layer, name)) is not None:  # a scale other than 1
+            scale = rows_of(len(of_name.weight), seed=2)
+            scaled = eqx.tree_at(lambda norm: norm.weight, of_name, scale)
+            layer = eqx.tree_at(operator.attrgetter(name), layer, scaled)
     at = 3 * np.arange(ROWS) + 40
     expected = by_head(layer, x, np.tri(ROWS, dtype=bool), at)
 
@@ -96,6 +106,10 @@ KEY = jax.random.PRNGKey(0)
     ("call", "message"),
     [
         (lambda layer: layer(2, 4, 0, key=KEY), "latent_size must be an integer, at least 1"),
+        (
+            lambda layer: layer(2, 4, 3, query_latent_size=0, key=KEY),
+            "query_latent_size must be an integer, at least 1",
+        ),
         (lambda layer: layer(2, 4, 3, rotary_size=3, key=KEY), "rotary_size 3.*even"),
         (
             lambda layer: layer(2, 4, 3, rotary_size=2, rotary=ak.Rotary(np.eye(2)), key=KEY),

@@ -164,6 +164,7 @@ NN: dict[str, tuple[Any, Arguments]] = {
         dtype=("choice?", None),
         rotary=("rotary", ak.Rotary()),
         latent_norm=("flag", True),
+        query_latent_size=("natural?", 4),
         prior=("prior?", None),
         rule=PARTS["rule"],
         method=PARTS["method"],

@@ -1,0 +1,77 @@
+"""Online regression exported with symbolic sizes, and within `jax.shard_map` over its batch."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+from jax import export
+from jax.sharding import AxisType, PartitionSpec
+from marks import slow
+
+from attnkernel.recurrent import DeltaRule, LinearAttention, RecursiveLeastSquares, regress
+
+BATCH, ROWS, DIM = 4, 70, 3  # 70 rows: a chunk of 64, and a part of one
+CASES: dict[str, Any] = {
+    "linear": LinearAttention,
+    "normalised": lambda: LinearAttention(True),
+    "delta": DeltaRule,
+    "least squares": lambda: RecursiveLeastSquares(0.3),
+}
+
+
+def value_and_gradients(name, q, k, v, **more):
+    """The results, the last state, and gradients of a sum of the results."""
+    q, k = (array / jnp.linalg.norm(array, axis=-1, keepdims=True) for array in (q, k))
+    options = {"log_decay": jnp.array(-0.1), "rate": jnp.array(0.5), "estimator": CASES[name]()}
+
+    def number(q, k, v):
+        found = regress(q, k, v, **options, **more)
+        return jnp.sum(jnp.sin(found[0])), found
+
+    return jax.grad(number, (0, 1, 2), has_aux=True)(q, k, v)
+
+
+def data(batch=BATCH, rows=ROWS):
+    return tuple(np.abs(np.random.default_rng(0).normal(size=(3, batch, rows, DIM))))
+
+
+def assert_close(found, expected):
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(one), other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.multi_device
+@pytest.mark.parametrize("name", ["delta", *(slow(name) for name in CASES if name != "delta")])
+def test_shard_map_over_the_batch(x64, name):
+    options = {"axis_types": (AxisType.Auto,), "devices": jax.devices()[:2]}
+    mesh, each = jax.make_mesh((2,), ("d",), **options), PartitionSpec("d")
+    within = jax.shard_map(
+        lambda *arrays: value_and_gradients(name, *arrays),
+        mesh=mesh,
+        in_specs=(each, each, each),
+        out_specs=each,
+    )
+    assert_close(jax.jit(within)(*data()), value_and_gradients(name, *data()))
+
+
+@pytest.mark.parametrize("name", ["delta", *(slow(name) for name in CASES if name != "delta")])
+def test_one_exported_program_takes_every_size(x64, name, monkeypatch):
+    """Any batch by chunks of a known number of rows; any batch and number of rows row by row."""
+    # jaxtyping compares the axes of batches as integers, which symbolic sizes are not
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    batch, rows = export.symbolic_shape("b, n")
+    for length, options in ((ROWS, {}), (rows, {"method": "recurrent"})):
+        shape = jax.ShapeDtypeStruct((batch, length, DIM), float)
+
+        def run(*arrays, options=options):
+            return value_and_gradients(name, *arrays, **options)
+
+        program = export.export(jax.jit(run))(shape, shape, shape)
+        for size, count in ((1, ROWS), (3, ROWS if length is ROWS else 5)):
+            arrays = data(size, count)
+            assert_close(program.call(*arrays), value_and_gradients(name, *arrays))
+    with pytest.raises(ValueError, match=r"chunked.*symbolic.*'recurrent'"):
+        export.export(jax.jit(lambda *of: value_and_gradients(name, *of)))(shape, shape, shape)
