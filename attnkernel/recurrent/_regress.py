@@ -197,7 +197,7 @@ def _checked(
             f"q and k must have the same last axis, and q, k and v as many rows; got {shapes}."
         )
     try:
-        batch = jnp.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+        batch: Any = jnp.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
     except ValueError:
         raise ValueError(f"The batch axes must broadcast; got {shapes}.") from None
     rows, dim = q.shape[-2:]
