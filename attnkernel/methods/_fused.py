@@ -5,6 +5,7 @@ In half precision, those of cuDNN and of JAX for TPUs (`_half_precision`); in fl
 """
 
 import importlib.util
+import math
 from typing import Any
 
 import equinox as eqx
@@ -36,19 +37,24 @@ from ._half_precision import (
 )
 from ._softmax_state import SoftmaxState
 
-RADIAL_KERNELS = (Gaussian, Laplace, Matern32, Matern52)  # of our own kernel
+FLOAT32_KERNELS = (Gaussian, Laplace, Matern32, Matern52, DotProduct)  # of our own kernel
 
 
 class Fused(Method):
     r"""One kernel of the accelerator for the whole sum: O(n + m) memory, and no pass over it twice.
 
     In half precision, on NVIDIA's GPUs (cuDNN) and on TPUs (JAX's splash attention), of `Gaussian`
-    and `DotProduct`; in float32, on NVIDIA's GPUs, by a kernel of our own, of `Gaussian`, `Laplace`
-    and `Matern`. Takes the rule `Softmax`, and the priors `HeldOut`, `Causal()`, `Window` and, but
-    for cuDNN, `Segments`, also joined; cuDNN has windows to the left alone. On TPUs also
-    `SoftCapped(DotProduct(), ak.fixed(c))`. Blocks outside a window or above the diagonal cost
-    nothing. Heads have up to 128 columns; three of them hold biases where the kernel is a Gaussian,
-    and on GPUs where keys are held out.
+    and `DotProduct`; in float32, on NVIDIA's GPUs, by a kernel of our own, of these, `Laplace` and
+    `Matern`. Takes the rule `Softmax`, and the priors `HeldOut`, `Causal()`, `Window` and, but for
+    cuDNN, `Segments`, also joined; cuDNN has windows to the left alone. All but cuDNN also take
+    `SoftCapped(DotProduct(), ak.fixed(c))`: on GPUs with `dtype=jnp.float32`, whatever q, k and v
+    have. Blocks outside a window or above the diagonal cost nothing. Heads have up to 128 columns;
+    three of them hold biases where the kernel is a Gaussian, and on GPUs where keys are held out.
+
+    Heads of queries that share keys and values read the same ones: no copies are made, also not in
+    `jax.grad`. They are shared along batch axes that k and v lack, or where these have size 1, and
+    along axes of `jax.vmap` with `in_axes=None` for k and v; in `nn`, by `num_kv_heads`. In half
+    precision, heads whose kernel, prior or rule is `PerHead` have keys of their own.
 
     Products of half precision are off by up to $2 \varepsilon |u_q| |u_k|$ in a log-weight, with u
     the points in lengthscales from the mean of the keys (of `DotProduct`, the points), and
@@ -118,17 +124,18 @@ class Fused(Method):
             )
         if not half and importlib.util.find_spec("jax.experimental.pallas.triton") is None:
             return "this version of JAX lowers no Triton; in float32 use ak.Blockwise()"
-        known = (Gaussian, DotProduct) if half else RADIAL_KERNELS
-        if type(task.kernel) not in known and not (platform == "tpu" and is_capped(task.kernel)):
+        is_cudnn = half and platform == "cuda"
+        known = (Gaussian, DotProduct) if half else FLOAT32_KERNELS
+        if type(task.kernel) not in known and (is_cudnn or not is_capped(task.kernel)):
             names = ", ".join(kernel.__name__ for kernel in known)
-            more = " and SoftCapped(DotProduct(), ak.fixed(c))" if platform == "tpu" else ""
+            more = "" if is_cudnn else " and SoftCapped(DotProduct(), ak.fixed(c))"
             got = type(task.kernel).__name__
-            return f"in {dtype.name} it takes the kernels {names}{more}; got {got}"
+            hint = ": that one takes dtype=jnp.float32" if is_capped(task.kernel) else ""
+            return f"in {dtype.name} it takes the kernels {names}{more}; got {got}{hint}"
         if type(task.rule) is not Softmax:
             return f"it takes the rule Softmax; got {type(task.rule).__name__}"
-        if is_capped(task.kernel) and not task.rule.temperature_parameter.is_fixed:
-            return "it takes a soft cap with a temperature that is fixed alone: ak.fixed(1.0)"
-        is_cudnn = half and platform == "cuda"
+        if half and is_capped(task.kernel) and not task.rule.temperature_parameter.is_fixed:
+            return "on TPUs a soft cap needs a temperature that is fixed: ak.fixed(1.0)"
         factors = ("is_causal", "window", "segments")[: 2 if is_cudnn else 3]
         if (reason := mask_unsupported_reason(task.prior, *factors)) is not None:
             return reason
@@ -205,13 +212,19 @@ def _sums(
     log_prior = jnp.zeros(len(k), k.dtype)
     if mask.allowed is not None:
         log_prior = jnp.where(mask.allowed, log_prior, -jnp.inf)
-    inverse = jnp.broadcast_to(jnp.divide(1.0, kernel.lengthscale), q.shape[1:]).astype(q.dtype)
-    if kernel.metric is not None:
-        centre, inverse = centre_of(k), jnp.ones_like(inverse)
-        q, k = (kernel.in_lengthscales(points - centre) for points in (q, k))
+    score = _pallas.score_of(kernel)
+    inner: Any = kernel.kernel if isinstance(kernel, SoftCapped) else kernel
+    if isinstance(inner, DotProduct):
+        factor = 1.0 / math.sqrt(q.shape[1]) if inner.scale is None else inner.scale
+    elif inner.metric is None:
+        factor = jnp.divide(1.0, inner.lengthscale)
+    else:
+        centre, factor = centre_of(k), 1.0
+        q, k = (inner.in_lengthscales(points - centre) for points in (q, k))
+    factor = jnp.broadcast_to(jnp.asarray(factor, q.dtype), q.shape[1:])
     options = {"limits": mask.limits, "interpret": method.interpret}
     options["segments"] = mask.segments or (jnp.zeros(len(q), int), jnp.zeros(len(k), int))
-    return _pallas.sums(kernel, q, k, v, inverse, log_prior, 1.0 / rule.temperature, **options)
+    return _pallas.sums(score, q, k, v, factor, log_prior, 1.0 / rule.temperature, **options)
 
 
 @_sums.def_jvp

@@ -21,6 +21,7 @@ from ..kernels import DotProduct, Gaussian, Kernel, SoftCapped
 from ..kernels._features import in_units
 from ..priors import KeyMask, Prior
 from ..priors._base import key_mask_of
+from ._cudnn import attend_by_cudnn
 
 HALF_DTYPES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
 MAX_HEAD_COLUMNS = 128  # those that cuDNN takes on every GPU
@@ -104,7 +105,7 @@ def sums_by_cudnn(q: Array, k: Array, v: Array, parts: Any, dtype: Any) -> Sums:
     """
     features = _padded_features(q, k, v, parts, dtype, "cuda")
     limits = key_mask_of(parts[1]).limits
-    call = functools.partial(_attend_by_cudnn, limits=limits)
+    call = functools.partial(attend_by_cudnn, limits=limits)
     out, log_mass = call(features.q, features.k, features.v)
     # cuDNN has no gradient of the log-mass: it is the mean slope of the scores at constant weights
     fixed_q, fixed_k = map(jax.lax.stop_gradient, (features.q, features.k))
@@ -172,28 +173,3 @@ def _unpadded_sums(features: _Features, log_mass: Array, out: Array, v: Array) -
     total = jnp.where(some[:, None], out[:queries, : v.shape[1]].astype(v.dtype), 0.0)
     shift = jnp.where(some, log_mass[:queries] + features.query_term, 0.0)
     return shift, jnp.concatenate([total, some.astype(v.dtype)[:, None]], axis=1)
-
-
-def _attend_by_cudnn(
-    q: Array, k: Array, v: Array, *, limits: tuple[int | None, int | None]
-) -> tuple[Array, Array]:
-    """Returns softmax(q kᵀ) v and the log-sum-exp of each row of q kᵀ, by cuDNN's attention.
-
-    `limits`: the most keys before and after its own that a query sees; it has a left one only
-    beside a right one of 0.
-    """
-    left, right = limits
-    # under `vmap`, batched all or none: JAX's rule for cuDNN assumes it until 0.10
-    never = jnp.any(jnp.stack([jnp.isnan(x[0, 0]) for x in (q, k, v)])) & False
-    q, k, v = (jnp.where(never, 0, x) for x in (q, k, v))
-    out, log_mass = jax.nn.dot_product_attention(
-        q[:, None, :],
-        k[:, None, :],
-        v[:, None, :],
-        scale=1.0,
-        is_causal=right == 0,
-        local_window_size=None if left is None else (left, 0),
-        implementation="cudnn",
-        return_residual=True,
-    )
-    return out[:, 0], log_mass[:, 0]

@@ -1,12 +1,14 @@
-r"""Our own kernel for GPUs: sums of a radial kernel in float32, no weight ever in memory.
+r"""Our own kernel for GPUs: sums in float32 with no weight ever in memory.
 
 Of each block of queries one program goes through all blocks of keys with a running shift
 (Milakov and Gimelshein, 2018), in Pallas, lowered by Triton. Differences are taken before they are
 squared, in any dimension: where matrix units round, a common shift of the points would be lost.
+`vmap` over queries alone reads the same keys for each head: its index maps of keys have no batch.
 """
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int
 
-from ..kernels import Radial
+from ..kernels import DotProduct, Kernel, Radial, SoftCapped
 from ._softmax_state import finite_shift
 
 BLOCK_QUERIES, BLOCK_KEYS = 128, 64  # powers of two, as Triton requires
@@ -22,12 +24,39 @@ MAX_UNROLLED_DIM = 8
 MIN_MATMUL_COLUMNS = 16  # the smallest matrix product of Triton
 
 
+class Score(NamedTuple):
+    """log K of pairs: `log_of` of the sum of `term` over the dimensions of the points.
+
+    `term`: of a coordinate of queries, the same one of keys, and the factor of that dimension.
+    """
+
+    term: Callable[[Array, Array, Array], Array]
+    log_of: Callable[[Array], Array]
+
+
+def score_of(kernel: Kernel) -> Score:
+    """Returns the score of a radial kernel, a dot product, or a dot product with a fixed cap.
+
+    The factor of a dimension is 1 / ℓ, or the scale of the dot product.
+    """
+    if isinstance(kernel, Radial):
+        return Score(
+            lambda q, k, inverse: ((q - k) * inverse) ** 2,
+            lambda squares: kernel.log_of(squares * kernel.unit),
+        )
+    if isinstance(kernel, SoftCapped):
+        inner, cap = score_of(kernel.kernel), kernel.cap
+        return Score(inner.term, lambda total: cap * jnp.tanh(inner.log_of(total) / cap))
+    assert isinstance(kernel, DotProduct)  # as unsupported_reason says
+    return Score(lambda q, k, scale: (q * scale) * k, lambda total: total)
+
+
 def sums(
-    kernel: Radial,
+    score: Score,
     q: Float[Array, "queries dim"],
     k: Float[Array, "keys dim"],
     v: Float[Array, "keys dim_v"],
-    inverse: Float[Array, " dim"],
+    factor: Float[Array, " dim"],
     log_prior: Float[Array, " keys"],
     inverse_temperature: float | Array,
     *,
@@ -37,10 +66,10 @@ def sums(
 ) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
     """Returns L = log Z and Σ exp(s − L) (v, 1) of each query; both are 0 if it sees no key.
 
-    **Arguments:** `inverse`: 1 / ℓ of each dimension, whatever the kernel itself says. `log_prior`:
-    of each key; -inf hides it. `inverse_temperature`: 1 / τ. `limits`: the most keys before and
-    after its own that a query sees; None: all. `segments`: numbers of queries and of keys, which
-    see each other where they are equal.
+    **Arguments:** `factor`: of each dimension, see `score_of`. `log_prior`: of each key; -inf hides
+    it. `inverse_temperature`: 1 / τ. `limits`: the most keys before and after its own that a query
+    sees; None: all. `segments`: numbers of queries and of keys, which see each other where they are
+    equal.
     """
     queries, (keys, dim_v) = len(q), v.shape
     width = (
@@ -64,14 +93,14 @@ def sums(
         q.T,
         k.T,
         v.T,
-        inverse,
+        factor,
         log_prior,
         jnp.reshape(jnp.asarray(inverse_temperature, q.dtype), 1),
         key_segments,
         query_segments,
     )
     shift, mass, total = pl.pallas_call(
-        functools.partial(_sum_block_of_queries, kernel=kernel, limits=limits),
+        functools.partial(_sum_block_of_queries, score=score, limits=limits),
         grid=(len(q) // BLOCK_QUERIES,),
         in_specs=[
             pl.BlockSpec((q.shape[1], BLOCK_QUERIES), lambda i: (0, i)),
@@ -102,19 +131,19 @@ def _sum_block_of_queries(
     q: Any,
     k: Any,
     v: Any,
-    inverse: Any,
+    factor: Any,
     log_prior: Any,
     inverse_temperature: Any,
     key_segments: Any,
     query_segments: Any,
     *results: Any,
-    kernel: Radial,
+    score: Score,
     limits: tuple[int | None, int | None],
 ) -> None:
     """Writes the shift, mass and total of one block of queries to the three refs `results`.
 
     `q`, `k`, `v`: refs to the transposed arrays, (dim, block of queries), (dim, keys) and
-    (width, keys). `inverse`: 1 / ℓ of each dimension. `log_prior`: of each key.
+    (width, keys). `factor`: of each dimension. `log_prior`: of each key.
     """
     dim, width = q.shape[0], v.shape[0]
     first, (left, right) = pl.program_id(0) * BLOCK_QUERIES, limits
@@ -127,18 +156,16 @@ def _sum_block_of_queries(
     def scores_of(block: Array) -> Array:
         here = pl.ds(block * BLOCK_KEYS, BLOCK_KEYS)
 
-        def add(a: Array | int, squares: Array) -> Array:
-            return squares + ((q[a, :][:, None] - k[a, here][None, :]) * inverse[a]) ** 2
+        def add(a: Array | int, total: Array) -> Array:
+            return total + score.term(q[a, :][:, None], k[a, here][None, :], factor[a])
 
-        squares = jnp.zeros((BLOCK_QUERIES, BLOCK_KEYS), jnp.float32)
+        total = jnp.zeros((BLOCK_QUERIES, BLOCK_KEYS), jnp.float32)
         if dim <= MAX_UNROLLED_DIM:
             for a in range(dim):
-                squares = add(a, squares)
+                total = add(a, total)
         else:
-            squares = jax.lax.fori_loop(0, dim, add, squares)
-        scores = (
-            kernel.log_of(squares * kernel.unit) * inverse_temperature[0] + log_prior[here][None, :]
-        )
+            total = jax.lax.fori_loop(0, dim, add, total)
+        scores = score.log_of(total) * inverse_temperature[0] + log_prior[here][None, :]
         seen = query_segments[:][:, None] == key_segments[here][None, :]
         i, j = first + jnp.arange(BLOCK_QUERIES), block * BLOCK_KEYS + jnp.arange(BLOCK_KEYS)
         if left is not None:

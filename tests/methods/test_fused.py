@@ -1,21 +1,17 @@
 """`Fused` without an accelerator: its kernels interpreted, or lowered for GPU and TPU."""
 
-import contextlib
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
-from jax import export
-from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
+from accelerators import interpreted, lowered
 from laws import assert_agree, evaluate, to_float64
 from marks import slow
 
 import attnkernel as ak
 from attnkernel import priors
-from attnkernel.methods import _half_precision
 
 QUERIES, KEYS = 131, 149  # more than one block of each, and neither whole
 HIDDEN = np.arange(KEYS) % 3 == 1
@@ -31,32 +27,8 @@ PRIORS = {
 PRIORS["all"] = PRIORS["causal, and held out"] & PRIORS["window"] & PRIORS["segments"]
 
 
-@pytest.fixture
-def emulated_cudnn(monkeypatch):
-    """Computes cuDNN's sum by its documented formula."""
-
-    def cudnn(q, k, v, *, limits):
-        scores = jnp.matmul(q, k.T, preferred_element_type=jnp.float32)
-        (left, right), (i, j) = limits, np.indices(scores.shape)
-        assert right == 0 if left is not None else right in (0, None)
-        if right == 0:
-            scores = jnp.where((j <= i) & (i - j <= (left or KEYS)), scores, -jnp.inf)
-        weights = jax.nn.softmax(scores, axis=1).astype(v.dtype)
-        out = jnp.matmul(weights, v, preferred_element_type=jnp.float32).astype(v.dtype)
-        return out, jax.lax.stop_gradient(jax.nn.logsumexp(scores, axis=1))
-
-    monkeypatch.setattr(_half_precision, "_attend_by_cudnn", cudnn)
-    jax.clear_caches()
-    yield
-    jax.clear_caches()
-
-
 # Other tests run these methods on a CPU, and lower some for a TPU.
 PLATFORMS = [slow("cpu"), "cuda", slow("tpu")]
-
-
-def interpreted(dtype=None, platform="cuda"):
-    return ak.Fused(dtype, platform=platform, interpret=True)
 
 
 def rows(dim, dim_v, dtype=jnp.float32, seed=0):
@@ -73,6 +45,8 @@ def rows(dim, dim_v, dtype=jnp.float32, seed=0):
         slow(ak.Matern32(0.9), "held out", 2, 17),
         slow(ak.Matern52(2.5), "causal", 11, 3),
         slow(ak.Laplace(0.9), "window", 2, 2),
+        (ak.SoftCapped(ak.DotProduct(1.7), ak.fixed(0.5)), "all", 11, 3),
+        slow(ak.DotProduct(), "causal", 3, 17),
         slow(
             ak.Gaussian(0.8, metric=jnp.array([[2.0, 0.3], [0.3, 0.5]])),
             "none",
@@ -217,32 +191,14 @@ def test_gradients_in_half_precision(emulated_cudnn, platform):
         assert np.abs(one - other).max() < 0.05 * np.abs(other).max()
 
 
-def abstract_gpu():
-    """Names the GPU that Triton lowers for, without one."""
-    gpu = AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
-    return use_abstract_mesh(AbstractMesh((), (), abstract_device=gpu))
+def lowered_attend(platform, method, kernel, *data, derivative, prior=None):
+    """Returns the program of a sum of squares of `attend`, or of its gradient."""
 
-
-CHECKS = [  # custom calls that are not promised to mean the same in other versions
-    export.DisabledSafetyCheck.custom_call(name)
-    for name in (
-        "__gpu$xla.gpu.triton",
-        "__cudnn$fmhaSoftmax",
-        "__cudnn$fmhaSoftmaxBackward",
-        "tpu_custom_call",
-    )
-]
-
-
-def lowered(platform, method, kernel, q, k, v, *, derivative, prior=None):
     def number(q, k, v):
         out = ak.attend(q, k, v, kernel=kernel, prior=prior, method=method)
         return jnp.sum(out.astype(jnp.float32) ** 2)
 
-    function = jax.jit(jax.grad(number, (0, 1, 2)) if derivative else number)
-    where = abstract_gpu() if platform == "cuda" else contextlib.nullcontext()
-    with where:
-        return export.export(function, platforms=[platform], disabled_checks=CHECKS)(q, k, v)
+    return lowered(platform, jax.grad(number, (0, 1, 2)) if derivative else number, *data)
 
 
 @pytest.mark.parametrize("derivative", [slow(False), True])
@@ -259,7 +215,7 @@ def lowered(platform, method, kernel, q, k, v, *, derivative, prior=None):
 )
 def test_methods_lower_for_every_platform(platform, method, kernel, derivative):
     data = rows(1, 3)
-    found = lowered(platform, method, kernel, *data, derivative=derivative)
+    found = lowered_attend(platform, method, kernel, *data, derivative=derivative)
     assert found.platforms == (platform,)
     if platform == "cpu":
         out = found.call(*data)
@@ -272,7 +228,7 @@ def test_methods_lower_for_every_platform(platform, method, kernel, derivative):
 @pytest.mark.parametrize("ring", [False, True])
 def test_sharded_lowers_for_every_platform(platform, ring, derivative):
     method = ak.Sharded(ring=ring)
-    found = lowered(platform, method, ak.Gaussian(0.3), *rows(2, 3), derivative=derivative)
+    found = lowered_attend(platform, method, ak.Gaussian(0.3), *rows(2, 3), derivative=derivative)
     assert found.nr_devices == 8
 
 
@@ -286,15 +242,13 @@ def test_sharded_lowers_for_every_platform(platform, ring, derivative):
         ("tpu", jnp.bfloat16, "tpu_custom_call"),
     ],
 )
-def test_fused_lowers_to_the_named_call(monkeypatch, platform, dtype, call, derivative):
-    cudnn = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
-    monkeypatch.setattr(cudnn, lambda: 91100)
+def test_fused_lowers_to_the_named_call(platform, dtype, call, derivative):
     method = ak.Fused(platform=platform)
     prior = PRIORS["causal, and held out"] & ak.Window(64, 9)
     # a batch of two, and three heads
     data = [jnp.stack([x, x])[:, None] for x in rows(3, 5, dtype)]
     kernel = ak.PerHead(eqx.filter_vmap(ak.Gaussian)(jnp.array([0.2, 0.3, 0.4])))
-    found = lowered(platform, method, kernel, *data, derivative=derivative, prior=prior)
+    found = lowered_attend(platform, method, kernel, *data, derivative=derivative, prior=prior)
     assert call in str(found.mlir_module())
 
 
@@ -304,7 +258,16 @@ def test_fused_lowers_to_the_named_call(monkeypatch, platform, dtype, call, deri
         (ak.Fused(), {}, "cpu.*ak.Blockwise"),
         (ak.Fused(platform="tpu"), {}, "TPU.*bfloat16.*float32"),
         (ak.Fused("float16", platform="tpu"), {}, "TPU.*bfloat16.*float16"),
-        (ak.Fused(platform="cuda"), {"kernel": ak.DotProduct()}, "float32.*DotProduct"),
+        (
+            ak.Fused(platform="cuda"),
+            {"kernel": ak.Epanechnikov(0.3)},
+            "float32.*DotProduct and SoftCapped.*got Epanechnikov$",
+        ),
+        (
+            ak.Fused("bfloat16", platform="cuda"),
+            {"kernel": ak.SoftCapped(ak.DotProduct(), ak.fixed(2.0))},
+            "bfloat16.*got SoftCapped.*dtype=jnp.float32",
+        ),
         (
             ak.Fused("bfloat16", platform="cuda"),
             {"kernel": ak.Laplace(0.3)},

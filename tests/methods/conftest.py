@@ -1,0 +1,16 @@
+"""A fixture in place of cuDNN."""
+
+import jax
+import pytest
+from accelerators import cudnn_by_formula
+
+from attnkernel.methods import _cudnn
+
+
+@pytest.fixture
+def emulated_cudnn(monkeypatch):
+    """Computes cuDNN's sum by its documented formula."""
+    monkeypatch.setattr(_cudnn, "_call_cudnn", cudnn_by_formula)
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
