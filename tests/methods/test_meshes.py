@@ -48,20 +48,25 @@ def test_explicit_axes(x64, name, axis, devices):
     """Value and gradients; the value is laid out as the queries are."""
     mesh = mesh_of(devices, AxisType.Explicit)
     spec = PartitionSpec("d") if axis == "members" else PartitionSpec(None, "d")
-
-    def both(q, k, v):
-        def number(q, k, v):
-            out = ak.attend(q, k, v, **CASES[name])
-            return jnp.sum(jnp.sin(out)), out
-
-        return jax.grad(number, (0, 1, 2), has_aux=True)(q, k, v)
-
-    expected = jax.jit(both)(*data())
     with jax.set_mesh(mesh):
         on_mesh = [jax.device_put(part, NamedSharding(mesh, spec)) for part in data()]
-        found = jax.jit(both)(*on_mesh)
+        found = jax.jit(functools.partial(value_and_slopes, name))(*on_mesh)
     assert tuple(found[1].sharding.spec)[: len(spec)] == tuple(spec)
-    assert_close(found, expected)
+    assert_close(found, off_mesh(name))
+
+
+def value_and_slopes(name, q, k, v):
+    def number(q, k, v):
+        out = ak.attend(q, k, v, **CASES[name])
+        return jnp.sum(jnp.sin(out)), out
+
+    return jax.grad(number, (0, 1, 2), has_aux=True)(q, k, v)
+
+
+@functools.cache
+def off_mesh(name):
+    """The reference of a case, compiled once for all meshes."""
+    return jax.device_get(jax.jit(functools.partial(value_and_slopes, name))(*data()))
 
 
 EACH, WHOLE = PartitionSpec("d"), PartitionSpec()
@@ -157,13 +162,13 @@ def test_functions_on_explicit_axes(x64, name, axis):
     """Of models and weights the value and gradients; the value is laid out as the queries are."""
     mesh = mesh_of(2, AxisType.Explicit)
     spec = EACH if axis == "members" else PartitionSpec(None, "d")
-    function, parts = WHOLE_FUNCTIONS[name]
-    run = jax.jit(functools.partial(value_and_gradients, function, parts, parts["kernel"]))
-    expected = run(*data())
+    case = WHOLE_FUNCTIONS[name]
+    run = jax.jit(functools.partial(value_and_gradients, *case))
     with jax.set_mesh(mesh):
-        found = run(*(jax.device_put(part, NamedSharding(mesh, spec)) for part in data()))
+        arrays = (jax.device_put(part, NamedSharding(mesh, spec)) for part in data())
+        found = run(case[1]["kernel"], *arrays)
     assert tuple(found[1].sharding.spec)[: len(spec)] == tuple(spec)
-    assert_close(found, expected)
+    assert_close(found, direct("whole", name))
 
 
 @pytest.mark.parametrize("devices", [2, slow(8)])
@@ -192,5 +197,12 @@ def assert_mapped_is_direct(name, devices, of_arrays, of_output):
     run = functools.partial(value_and_gradients, *WITHIN[name])
     specs = (WHOLE, *of_arrays)
     within = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=(specs, of_output))
-    kernel, arrays = WITHIN[name][1]["kernel"], data()
-    assert_close(jax.jit(within)(kernel, *arrays), jax.jit(run)(kernel, *arrays))
+    assert_close(jax.jit(within)(WITHIN[name][1]["kernel"], *data()), direct("within", name))
+
+
+@functools.cache
+def direct(table, name):
+    """Value and gradients without a mesh, compiled once for all meshes."""
+    case = {"within": WITHIN, "whole": WHOLE_FUNCTIONS}[table][name]
+    run = jax.jit(functools.partial(value_and_gradients, *case))
+    return jax.device_get(run(case[1]["kernel"], *data()))
