@@ -5,6 +5,7 @@ In half precision, those of cuDNN and of JAX for TPUs (`_half_precision`); in fl
 """
 
 import importlib.util
+import inspect
 import math
 from typing import Any
 
@@ -65,7 +66,8 @@ class Fused(Method):
     that Triton, of which our own kernel is made, will leave it.
 
     Derivatives: of float32 and on TPUs all, by `Blockwise`'s recomputation; of cuDNN its own, that
-    is gradients alone, and of these the first.
+    is gradients alone, and of these the first. Without columns of biases, JAX takes gradients of
+    cuDNN for even numbers of queries and of keys alone.
 
     **Arguments:**
 
@@ -125,6 +127,8 @@ class Fused(Method):
         if not half and importlib.util.find_spec("jax.experimental.pallas.triton") is None:
             return "this version of JAX lowers no Triton; in float32 use ak.Blockwise()"
         is_cudnn = half and platform == "cuda"
+        if is_cudnn and not _has_log_mass_of_cudnn():
+            return "this version of JAX returns no log-mass of cuDNN: use ak.Blockwise()"
         known = (Gaussian, DotProduct) if half else FLOAT32_KERNELS
         if type(task.kernel) not in known and (is_cudnn or not is_capped(task.kernel)):
             names = ", ".join(kernel.__name__ for kernel in known)
@@ -183,6 +187,11 @@ def is_capped(kernel: Kernel) -> bool:
     if not isinstance(kernel, SoftCapped) or type(kernel.kernel) is not DotProduct:
         return False
     return isinstance(kernel.cap_parameter, Constant)
+
+
+def _has_log_mass_of_cudnn() -> bool:
+    """Whether JAX returns the log-sum-exp of cuDNN's attention: versions up to 0.8.0 do not."""
+    return "return_residual" in inspect.signature(jax.nn.dot_product_attention).parameters
 
 
 def _resolved_platform(named: str | None) -> str:
