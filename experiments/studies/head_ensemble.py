@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pydantic
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
@@ -23,9 +23,7 @@ from ..monitor import NO_MONITOR, Monitor
 from ..predictions import Claim, judge, write_predictions
 from ..run import Run
 from ..study import Study
-from .head_errors import Decomposition, fit_data_sets
-
-Function = Literal["additive", "one direction", "rough"]
+from .head_errors import FUNCTIONS, Decomposition, Function, fit_data_sets
 
 
 class HeadEnsemble(Study):
@@ -58,16 +56,6 @@ class HeadEnsemble(Study):
             if self.dim % heads:
                 raise FieldError(("heads",), f"expected divisors of dim, {self.dim}; got {heads}")
 
-    def function(self, name: Function, x: Float[Array, "rows dim"]) -> Float[Array, " rows"]:
-        """A function of standard normal inputs with a variance near 1."""
-        if name == "additive":
-            return (2 / self.dim) ** 0.5 * jnp.sum(jnp.sin(1.5 * x), axis=1)
-        if name == "one direction":
-            return 2**0.5 * jnp.sin(1.5 * jnp.sum(x, axis=1) / self.dim**0.5)
-        frequency = jax.random.normal(jax.random.PRNGKey(7), (self.dim, 64)) / self.dim**0.5
-        phase = jnp.linspace(0.0, 2 * jnp.pi, 64, endpoint=False)
-        return 32**-0.5 * jnp.sum(jnp.cos(1.5 * x @ frequency + phase[None]), axis=1)
-
     def cases(self) -> list[tuple[Function, int, int]]:
         return [(f, n, heads) for f in self.functions for n in self.rows for heads in self.heads]
 
@@ -84,16 +72,17 @@ class HeadEnsemble(Study):
             size = (self.dim // heads) ** 0.5
             fitted = fit_data_sets(
                 jax.random.fold_in(of_sets, n),
-                lambda x: self.function(name, x),
+                jnp.asarray(list(FUNCTIONS).index(name)),
                 queries,
                 rotation,
                 heads,
                 size * jnp.geomspace(0.05, 2.0, self.lengthscales),
-                n,
-                self.noise,
+                jnp.asarray(n),
+                max(self.rows),
+                jnp.asarray(self.noise),
                 self.sets,
             )
-            truth = self.function(name, queries)
+            truth = FUNCTIONS[name](queries)
             return jax.tree.map(np.asarray, {"fitted": fitted._asdict(), "truth": truth})
 
         rows = []

@@ -7,21 +7,62 @@ $$ E\,(\bar f - f)^2 = \big(E \bar f - f\big)^2 + \frac1H\, \overline{\mathrm{Va
 Head h is the local constant fit on $W_h x$, d_k of D rotated coordinates, with $H d_k = D$; one
 lengthscale for all heads is chosen by leave-one-out of their mean.
 
+Data sets of n rows are padded to the longest, and the sums skip blocks of padding, so that one
+program fits all lengths and functions.
+
 **Source:** Ueda and Nakano, *Generalization error of ensemble estimators* (1996).
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 import attnkernel as ak
 
 SHRINKAGE = np.geomspace(1e-3, 1e3, 13)  # of weights towards equal ones, over n
+BLOCK_ROWS = 256  # of 1024 rows, those without data are then skipped
+
+Function = Literal["additive", "one direction", "rough"]
+
+
+def additive(x: Float[Array, "rows dim"]) -> Float[Array, " rows"]:
+    return (2 / x.shape[1]) ** 0.5 * jnp.sum(jnp.sin(1.5 * x), axis=1)
+
+
+def one_direction(x: Float[Array, "rows dim"]) -> Float[Array, " rows"]:
+    return 2**0.5 * jnp.sin(1.5 * jnp.sum(x, axis=1) / x.shape[1] ** 0.5)
+
+
+def rough(x: Float[Array, "rows dim"]) -> Float[Array, " rows"]:
+    frequency = jax.random.normal(jax.random.PRNGKey(7), (x.shape[1], 64)) / x.shape[1] ** 0.5
+    phase = jnp.linspace(0.0, 2 * jnp.pi, 64, endpoint=False)
+    return 32**-0.5 * jnp.sum(jnp.cos(1.5 * x @ frequency + phase[None]), axis=1)
+
+
+# functions of standard normal inputs with a variance near 1
+FUNCTIONS = {"additive": additive, "one direction": one_direction, "rough": rough}
+
+
+def evaluate(function: Int[Array, ""], x: Float[Array, "rows dim"]) -> Float[Array, " rows"]:
+    """The function of this number, in the order of `FUNCTIONS`."""
+    return jax.lax.switch(function, list(FUNCTIONS.values()), x)
+
+
+class FirstRows(ak.Mask):
+    """The first queries see the first keys; all later rows are padding."""
+
+    queries: Int[Array, ""] | int
+    keys: Int[Array, ""] | int
+
+    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return (i < self.queries) & (j < self.keys)
+
+    def any_allowed(self, block: ak.priors.PositionBlock) -> Bool[Array, ""]:
+        return (block.i_low < self.queries) & (block.j_low < self.keys)
 
 
 class Heads(NamedTuple):
@@ -59,41 +100,48 @@ class Decomposition(NamedTuple):
 
 
 def fit_heads(
-    x: Float[Array, "n dim"],
-    y: Float[Array, " n"],
+    x: Float[Array, "rows dim"],
+    y: Float[Array, " rows"],
     queries: Float[Array, "queries dim"],
     rotation: Float[Array, "dim dim"],
     heads: int,
     lengthscales: Float[Array, " candidates"],
+    n: Int[Array, ""] | int,
 ) -> Heads:
-    """Fits heads on blocks of the rotated coordinates."""
+    """Fits heads on blocks of the rotated coordinates, to the first n rows."""
     keys, at = (
         jnp.swapaxes((rows @ rotation).reshape(len(rows), heads, -1), 0, 1) for rows in (x, queries)
     )
+    is_row = jnp.arange(len(x)) < n
+    y = jnp.where(is_row, y, 0.0)
+    method = ak.Blockwise(BLOCK_ROWS, BLOCK_ROWS)
 
-    def predict(lengthscale: Array, at: Array, prior: ak.priors.Prior | None = None) -> Array:
-        model = ak.KernelRegression(ak.Gaussian(lengthscale))
+    def predict(lengthscale: Array, at: Array, prior: ak.priors.Prior) -> Array:
+        model = ak.KernelRegression(ak.Gaussian(lengthscale), method=method)
         return jax.vmap(lambda q, k: model(q, k, y, prior=prior))(at, keys)
 
-    def left_out(lengthscale: Array) -> Float[Array, "heads n"]:
-        return predict(lengthscale, keys, ak.priors.ExcludeSelf())
+    def left_out(lengthscale: Array) -> Float[Array, "heads rows"]:
+        others = ak.priors.ExcludeSelf() & FirstRows(n, n)
+        return jnp.where(is_row[None], predict(lengthscale, keys, others), 0.0)
 
     criteria = jax.lax.map(
-        lambda one: jnp.mean((jnp.mean(left_out(one), axis=0) - y) ** 2), lengthscales
+        lambda one: jnp.sum((jnp.mean(left_out(one), axis=0) - y) ** 2) / n, lengthscales
     )
     chosen = lengthscales[jnp.argmin(criteria)]
-    weights = shrunken_weights(left_out(chosen).T, y)
-    each = predict(chosen, at)
+    weights = shrunken_weights(left_out(chosen).T, y, n)
+    each = predict(chosen, at, FirstRows(len(queries), n))
     return Heads(each, weights @ each, weights, chosen)
 
 
 def shrunken_weights(
-    predictions: Float[Array, "n heads"], y: Float[Array, " n"]
+    predictions: Float[Array, "rows heads"], y: Float[Array, " rows"], n: Int[Array, ""] | int
 ) -> Float[Array, " heads"]:
     r"""$\arg\min_w \lVert y - P w \rVert^2 + \lambda \lVert w - 1/H \rVert^2$, with the λ that has
     the least leave-one-out error of this regression, from its hat matrix.
+
+    All rows but the first n are 0.
     """
-    n, heads = predictions.shape
+    heads = predictions.shape[1]
     equal = jnp.full(heads, 1.0 / heads)
     residual = y - predictions @ equal
 
@@ -103,7 +151,7 @@ def shrunken_weights(
         change = solved @ residual
         leverage = jnp.sum(predictions * solved.T, axis=1)
         error = (residual - predictions @ change) / (1.0 - leverage)
-        return jnp.mean(error**2), equal + change
+        return jnp.sum(error**2) / n, equal + change
 
     errors, weights = jax.lax.map(of, jnp.asarray(SHRINKAGE))
     return weights[jnp.argmin(errors)]
@@ -112,21 +160,26 @@ def shrunken_weights(
 @eqx.filter_jit
 def fit_data_sets(
     key: PRNGKeyArray,
-    function: Callable[[Array], Array],
+    function: Int[Array, ""],
     queries: Float[Array, "queries dim"],
     rotation: Float[Array, "dim dim"],
     heads: int,
     lengthscales: Float[Array, " candidates"],
-    n: int,
-    noise: float,
+    n: Int[Array, ""],
+    longest: int,
+    noise: Float[Array, ""],
     sets: int,
 ) -> Heads:
-    """Fits the heads to many data sets of standard normal inputs."""
+    """Fits the heads to many data sets of n standard normal inputs.
+
+    It draws `longest` rows and uses the first n. These are the same for any `longest`, since random
+    bits do not depend on the number of rows (`jax_threefry_partitionable`).
+    """
 
     def one(key: PRNGKeyArray) -> Heads:
         of_x, of_noise = jax.random.split(key)
-        x = jax.random.normal(of_x, (n, queries.shape[1]))
-        y = function(x) + noise * jax.random.normal(of_noise, (n,))
-        return fit_heads(x, y, queries, rotation, heads, lengthscales)
+        x = jax.random.normal(of_x, (longest, queries.shape[1]))
+        y = evaluate(function, x) + noise * jax.random.normal(of_noise, (longest,))
+        return fit_heads(x, y, queries, rotation, heads, lengthscales, n)
 
     return jax.lax.map(one, jax.random.split(key, sets))
