@@ -42,6 +42,7 @@ def train_keys(points: np.ndarray, y: np.ndarray) -> dict[str, Any]:
         objective=ak.LeaveOneOut(),
         optimizer=optax.adam(0.1),
         steps=KEY_STEPS[-1] + 1,
+        chunk=KEY_STEPS[-1] + 1,  # one program
         record=lambda model: {"metric": model.kernel.metric},
     )
     metrics = np.asarray(fit.history["metric"])[list(KEY_STEPS)]
@@ -86,6 +87,7 @@ def train_attention(points: np.ndarray, y: np.ndarray) -> dict[str, Any]:
         objective=ak.HoldOut(8),
         optimizer=optax.adam(0.02),
         steps=ATTENTION_STEPS[-1] + 1,
+        chunk=ATTENTION_STEPS[-1] + 1,  # one program
         key=jax.random.PRNGKey(1),
         record=lambda model: {
             "query": model.kernel.query_proj.weight,

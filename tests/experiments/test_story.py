@@ -55,24 +55,76 @@ def test_story_is_one_small_file_that_agrees_with_the_library(open_story, story_
     assert best[0] == pytest.approx(best[1], rel=1e-4)
 
 
+# what a step says, and its controls and figures
+STEP = """name => {
+    const step = document.getElementById(name);
+    const all = (places, read) => [...step.querySelectorAll(places)].map(read);
+    const text = place => step.querySelector(place).innerText;
+    return {
+        title: text("h2"), answer: text(".answer"), sentence: text(".sentence"),
+        html: step.innerHTML,
+        pictures: all("figure svg[role=img]", svg => svg.getAttribute("aria-label")),
+        labels: all("form label", label => label.innerText),
+        controls: all("input, select", input => [input.id, input.type]),
+        figures: all("figure", figure => [figure.querySelector("[role=img]").id, figure.tabIndex,
+            figure.getAttribute("aria-label")]),
+    };
+}"""
+# the view; the figures, the sentence and the numbers of a step; whether a control is at its end
+SHOWN = """([name, id]) => {
+    const root = document.getElementById(name), control = document.getElementById(id);
+    return [
+        toHash(state), root.querySelector(".figures").innerHTML,
+        root.querySelector(".sentence").innerText,
+        JSON.stringify(page.numbers({...state, step: name})),
+        control.value === control.max || control.selectedIndex > 0,
+        control.getAttribute("aria-valuetext"), root.querySelector(`output[for=${id}]`)?.innerText,
+    ];
+}"""
+PICTURE = """id => {
+    document.getElementById(id).closest("figure").focus();
+    return [document.getElementById(id).innerHTML, toHash(state)];
+}"""
+
+
 @pytest.mark.parametrize("size", [(390, 844), (1280, 800)], ids=["phone", "wide"])
-def test_each_step_asks_shows_and_answers_when_scrolled_to(open_story, size):
-    page = open_story(size=size)
-    assert page.locator("section.step").count() == 17
-    for section in page.locator("section.step").all():
-        section.scroll_into_view_if_needed()
-        name = section.get_attribute("id")
+def test_each_step_asks_shows_answers_and_moves_by_keyboard(open_story, size):
+    page, figures = open_story(size=size, reduced_motion="reduce"), []
+    for name in page.evaluate("STEPS.map(step => step.name)"):
+        page.locator(f"#{name}").scroll_into_view_if_needed()
         page.wait_for_function("name => document.querySelector(`#${name} svg path`)", arg=name)
-        assert section.locator("h2").inner_text().endswith("?")
-        assert section.locator(".answer").inner_text().endswith(".")
-        assert sentence(page, name).endswith(".")
-        assert not re.search(r"NaN|undefined|null", section.inner_html())
-        for picture in section.locator("figure svg[role=img]").all():
-            assert len(picture.get_attribute("aria-label")) > 20
-        labels = section.locator("form label")
-        assert all(text.strip() for text in labels.all_inner_texts())
-        assert labels.count() == section.locator("input, select").count()
+        step = page.evaluate(STEP, name)
+        assert step["title"].endswith("?")
+        assert step["answer"].endswith(".")
+        assert step["sentence"].endswith(".")
+        assert not re.search(r"NaN|undefined|null", step["html"])
+        assert all(len(label) > 20 for label in step["pictures"])
+        assert len(list(filter(str.strip, step["labels"]))) == len(step["controls"])
+        for place, kind in step["controls"]:
+            was = page.evaluate(SHOWN, [name, place])
+            keys = ("PageUp", "PageDown") if kind == "range" else ("ArrowDown", "ArrowUp")
+            page.press(f"#{place}", keys[was[4]])
+            now = page.evaluate(SHOWN, [name, place])
+            assert now[0] != was[0], place
+            assert now[1] != was[1], place
+            assert now[2:4] != was[2:4] or place == "itself-itself"  # whose sentence says both
+            assert not re.search(r"NaN|undefined", now[1] + now[2])
+            assert now[5] == now[6]
+        for picture, index, label in step["figures"]:
+            assert index == 0
+            assert "rrow keys" in label
+            seen = [page.evaluate(PICTURE, picture)]
+            for _ in range(2):
+                page.keyboard.press("ArrowLeft")
+                seen.append(page.evaluate(PICTURE, picture))
+            assert all(len(set(part)) == 3 for part in zip(*seen, strict=True)), picture
+        figures += step["figures"]
+    assert len(figures) == 26
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    x, y, query, ell = page.evaluate("[state.rows.x, state.rows.y, state.query, state.lengthscale]")
+    weights = np.exp(-0.5 * ((np.array(x) - query) / ell) ** 2)
+    expected = pytest.approx(weights @ y / weights.sum(), rel=1e-12)
+    assert numbers_of(page, "kernel")["estimate"] == expected
 
 
 def test_a_newcomer_finds_an_answer_to_each_question(open_story):
@@ -121,8 +173,7 @@ def test_address_keeps_the_view(open_story):
     assert page.evaluate("[state.lengthscale, state.point]") == [0.06, 55]  # what is wrong is left
     assert page.evaluate("document.querySelector('#bands').getBoundingClientRect().top < 400")
     page.select_option("#bands-level", "80")
-    page.wait_for_timeout(400)  # the address follows the controls when they rest
-    assert "level=80" in page.evaluate("location.hash")
+    page.wait_for_function("() => location.hash.includes('level=80')")  # once the controls rest
     again = open_story(page.evaluate("location.hash.slice(1)"))
     kept = "JSON.stringify([toHash(state), state.rows])"
     assert again.evaluate(kept) == page.evaluate(kept)

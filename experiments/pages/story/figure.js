@@ -14,28 +14,25 @@ MARKS.ring = ({ x, y, of }, sx, sy) =>
 
 const GRASP = 16;  // pixels about a point in which a pointer asks for it
 const HINT = "Hover over a point, or tap it, to see its vote. Drag it, or the dotted line.";
-const KEYS = "Arrow keys move the dotted line. Enter picks the nearest point: arrow keys then move it, "
-  + "Delete puts it back, Escape lets it go.";
+const KEYS = "Enter picks the nearest point: arrow keys then move it, Delete puts it back, Escape lets it go.";
 
 class Figure extends Plot {
   /** `step`: the name of the step; `points(state)`: {x, y} of what can be hovered; `onQuery(x, y)`,
-   *  `onMove(i, x, y)`: a query or a point was moved, where it can be. */
+   *  `onMove(i, x, y)`: a query or a point was moved, where it can be. Arrow keys move the query from
+   *  `at(state)`, or change the whole number of the state that `counted` names; `keys` says so. */
   constructor(step, options) {
     super(`${step.name}-${options.id}`, { height: [230, 300], kind: "wide", ...options, parent: step.root.querySelector(".figures") });
     Object.assign(this, { step, options });
-    const { points, onQuery, onMove } = options;
-    if (!points && !onQuery) return;
+    const { onQuery, onMove, keys = "Arrow keys move the dotted line." } = options;
     this.line = document.createElement("p");
     this.line.className = "who";
     this.line.setAttribute("aria-hidden", "true");
     this.figure.append(this.line);
     if (onQuery) this.svg.classList.add("draggable");
-    if (options.at) {  // elsewhere the slider takes the keys
-      this.figure.tabIndex = 0;
-      this.figure.setAttribute("role", "group");
-      this.figure.setAttribute("aria-label", `${options.title}. ${onMove ? KEYS : "Arrow keys move the query."}`);
-      this.figure.addEventListener("keydown", event => this.press(event));
-    }
+    this.figure.tabIndex = 0;
+    this.figure.setAttribute("role", "group");
+    this.figure.setAttribute("aria-label", [`${options.title}.`, keys, ...(onMove ? [KEYS] : [])].join(" "));
+    this.figure.addEventListener("keydown", event => this.press(event));
     this.listen();
   }
 
@@ -80,7 +77,7 @@ class Figure extends Plot {
 
   press(event) {
     const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowDown: [0, -1], ArrowUp: [0, 1] }[event.key];
-    const { points, onQuery, onMove, at } = this.options, i = state.picked;
+    const { points, onQuery, onMove, at, counted } = this.options, i = state.picked;
     const moved = values => values.map((value, k) => {
       const { domain: [low, high], log } = this.axes[k], share = step[k] * (event.shiftKey ? 0.1 : 0.01);
       return Math.min(high, Math.max(low, log ? value * (high / low) ** share : value + (high - low) * share));
@@ -89,9 +86,13 @@ class Figure extends Plot {
     if (step && i >= 0 && onMove) {
       const now = points(state);
       onMove(i, ...moved([now.x[i], now.y[i]]));
-    } else if (step && onQuery) {
+    } else if (step && counted) {
+      if (step[1]) return;  // up and down scroll the page
+      const { low, high } = CONTROLS[counted], more = step[0] * (event.shiftKey ? 10 : 1);
+      set({ [counted]: Math.min(high, Math.max(low, state[counted] + more)) });
+    } else if (step) {
       const now = at(state);
-      if (now.length === 1 && step[1]) return;  // up and down scroll the page
+      if (now.length === 1 && step[1]) return;
       onQuery(...moved(now));
     } else if (event.key === "Enter" && onMove && i < 0) {
       const gaps = points(state).x.map(place => Math.abs(place - at(state)[0]));
@@ -113,7 +114,7 @@ class Figure extends Plot {
       this.svg.insertAdjacentHTML("beforeend", points.x.map((at, i) =>
         `<circle class="hit" cx="${this.sx(at).toFixed(1)}" cy="${this.sy(points.y[i]).toFixed(1)}" r="11"/>`).join(""));
     }
-    if (this.line) this.line.textContent = spec.who ?? this.options.hint ?? (this.options.onMove ? HINT : "");
+    this.line.textContent = spec.who ?? this.options.hint ?? (this.options.onMove ? HINT : "");
   }
 }
 
@@ -159,7 +160,7 @@ function scene(state, { curves = [], weights, query = state.query, estimate, bef
       ...before,
       { type: "dots", x, y, of: "quiet", size: 4, strength },
       ...curves.map(({ y, of }) => ({ type: "line", x: grid, y, of })),
-      ...(query === null ? [] : [{ type: "upright", x: query, of: "ink dotted" }]),
+      { type: "upright", x: query, of: "ink dotted" },
       ...(Number.isFinite(estimate) ? [{ type: "dots", x: [query], y: [estimate], of: "ink", size: 6 }] : []),
       ...after,
       ...(i >= 0 && i < x.length ? [{ type: "ring", x: x[i], y: y[i], of: "purple" }] : []),

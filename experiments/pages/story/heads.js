@@ -47,11 +47,14 @@ const fromEarlier = remembered((rows, lengthscale) => rows.x.map((at, t) =>
 /** The first of the runs in the figure of weights, which shows 24 at a time. */
 const firstShown = ({ rows, seen }) => Math.max(0, Math.min(rows.x.length - 24, 24 * Math.floor(seen / 24)));
 
+const NEXT_RUN = { counted: "seen", keys: "Left and right arrow keys choose the next run." };
+
 STEPS.push({
   name: "mask", controls: ["seen", "lengthscale"],
   figures: [{ ...SCENE, title: "The next run, predicted from the runs made so far", onQuery: undefined,
-    at: state => [state.rows.x[state.seen]], hint: "Hover over a point, or tap it, to see its vote. Drag it." },
-    { id: "matrix", title: "Who may vote for whom: a row for each run", height: [300, 340], hint: "Click or drag to predict that run.",
+    at: state => [state.rows.x[state.seen]], ...NEXT_RUN, hint: "Hover over a point, or tap it, to see its vote. Drag it." },
+    { id: "matrix", title: "Who may vote for whom: a row for each run", height: [300, 340], ...NEXT_RUN,
+      hint: "Click or drag to predict that run, or use the arrow keys.",
       onQuery: (_, row) => set({ seen: Math.min(rowCount - 1, Math.max(1, firstShown(state) + Math.round(row) - 1)) }) }],
   numbers({ rows, lengthscale, seen }) {
     const weights = polynomialWeights(0, lengthscale, rows.x[seen], rows.x.slice(0, seen)), predicted = fromEarlier(rows, lengthscale);

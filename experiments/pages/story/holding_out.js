@@ -3,7 +3,8 @@
 /** The figure of errors against the lengthscale; a click in it takes that lengthscale. */
 const CRITERION = {
   id: "criterion", height: [230, 240], title: "Mean squared error against the lengthscale",
-  at: state => [state.lengthscale],
+  at: state => [state.lengthscale], onQuery: x => set({ lengthscale: x }), keys: "Arrow keys change the lengthscale.",
+  hint: "Click or drag to take that lengthscale, or use the arrow keys.",
 };
 
 function criterion(state, curves, rest) {
@@ -18,8 +19,8 @@ function criterion(state, curves, rest) {
 STEPS.push({
   name: "itself", controls: ["point", "itself", "lengthscale"],
   figures: [{ ...SCENE, title: "One point, predicted with and without its own vote", onQuery: undefined,
-    at: state => [state.rows.x[state.point - 1]], hint: "Hover over a point, or tap it, to see its vote. Drag it." },
-    { ...CRITERION, onQuery: x => set({ lengthscale: x }), hint: "Click or drag to take that lengthscale." }],
+    at: state => [state.rows.x[state.point - 1]], counted: "point", keys: "Left and right arrow keys choose the point.",
+    hint: "Hover over a point, or tap it, to see its vote. Drag it." }, CRITERION],
   numbers({ rows, lengthscale, point }) {
     const at = rows.x[point - 1], both = [-1, point - 1].map(out => polynomialWeights(0, lengthscale, at, rows.x, out));
     const [own, others] = both.map(weights => mean(weights, rows.y));
@@ -57,17 +58,16 @@ STEPS.push({
   name: "choose", controls: ["lengthscale"], figures: [{ ...SCENE, title: "Which curve is right?" }],
   numbers: ({ rows, lengthscale, query }) => ({ estimate: estimateAt(0, lengthscale, query, rows) }),
   sentence: (_, { lengthscale }) => `You have chosen ℓ = ${said.lengthscale(lengthscale)}. The next step says how good that is.`,
-  draw: state => ({ scene: scene(state, {
-    query: null, curves: [{ y: kernelCurve(state), of: "orange", name: "your curve" }],
-    describe: `Your curve has lengthscale ${said.lengthscale(state.lengthscale)}.`,
+  draw: (state, { estimate }) => ({ scene: scene(state, {
+    estimate, curves: [{ y: kernelCurve(state), of: "orange", name: "your curve" }],
+    describe: `Your curve has lengthscale ${said.lengthscale(state.lengthscale)}. At ${said.query(state.query)} it is ${shown(estimate)}.`,
   }) }),
 });
 
 STEPS.push({
   name: "reveal", controls: ["lengthscale"],
   buttons: [["best", "Take the best ℓ", () => set({ lengthscale: bestLengthscale(state.rows, 0) })]],
-  figures: [{ ...CRITERION, onQuery: x => set({ lengthscale: x }), hint: "Click or drag to take that lengthscale." },
-    { ...SCENE, title: "Your curve and the best one" }],
+  figures: [CRITERION, { ...SCENE, title: "Your curve and the best one" }],
   numbers({ rows, lengthscale }) {
     const best = bestLengthscale(rows, 0), error = errorAt(0, lengthscale, rows), least = errorAt(0, best, rows);
     return { error, best, least };
@@ -76,7 +76,7 @@ STEPS.push({
     + (error / least < 1.005 ? "Your ℓ is as good." : `Yours, ${said.lengthscale(lengthscale)}, has error ${shown(error, 3)}: ${
       shown(error / least, 3)} times as much. It is ${lengthscale > best ? "too long: the curve is too stiff" : "too short: the curve follows the noise"}.`),
   draw(state, { error, best, least }) {
-    const { rows, lengthscale } = state;
+    const { rows, lengthscale, query } = state, estimates = [lengthscale, best].map(l => estimateAt(0, l, query, rows));
     return {
       criterion: criterion(state, [{ y: errorCurve(rows, 0, false), of: "blue", name: "leave-one-out error" }], {
         error, marks: [{ type: "upright", x: best, of: "green dashed" }, { type: "dots", x: [best], y: [least], of: "green", size: 5 },
@@ -85,9 +85,10 @@ STEPS.push({
         describe: `The leave-one-out error is lowest, ${shown(least, 3)}, at ${shown(best, 3)}; yours is ${shown(error, 3)}.`,
       }),
       scene: scene(state, {
-        query: null, curves: [{ y: kernelCurve(state), of: "orange", name: "your curve" },
+        estimate: estimates[0], curves: [{ y: kernelCurve(state), of: "orange", name: "your curve" },
           { y: curveOf(at => estimateAt(0, best, at, rows)), of: "green dashed", name: "the best of leave-one-out" }],
-        describe: `Your curve of lengthscale ${said.lengthscale(lengthscale)} beside that of ${shown(best, 3)}.`,
+        describe: `Your curve of lengthscale ${said.lengthscale(lengthscale)} beside that of ${shown(best, 3)}. `
+          + `At ${said.query(query)} they are ${shown(estimates, 3).replace(",", " and")}.`,
       }),
     };
   },

@@ -23,6 +23,7 @@ function planeScene(state, { weights, marks = [], legend = [], describe }) {
 const PLANE = {
   id: "plane", points: state => ({ x: planeRows(state).x, y: planeRows(state).c }), at: state => [state.rich, state.compression],
   onQuery: (x, c) => set({ rich: x, compression: Math.min(compression[1], Math.max(compression[0], c)) }),
+  keys: "Arrow keys move the crossing of the dotted lines.",
   hint: "Drag where the dotted lines cross, or use the arrow keys. Hover over a point to see its vote.",
 };
 
@@ -79,7 +80,8 @@ const standard = point => point.map((value, k) => (value - content.keys.centre[k
 STEPS.push({
   name: "keys", controls: ["training", "rich", "compression"], note: OF_PLANE,
   figures: [{ ...PLANE, title: "What counts as near, while it is trained" }, { id: "errors", title: "Error while training", height: [190, 220], onQuery: x => set({ training: nearestStep(x) }),
-      hint: "Click or drag to go to that step." }],
+      counted: "training", keys: "Left and right arrow keys choose the step of training.",
+      hint: "Click or drag to go to that step, or use the arrow keys." }],
   numbers(state) {
     const rows = planeRows(state), points = pointsOf(rows).map(standard), squares = metricSquares(content.keys.metrics[state.training]);
     const weights = weightsOfSquares(points.map(p => squares(standard([state.rich, state.compression]), p)));
