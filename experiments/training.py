@@ -70,6 +70,8 @@ def train(
     )
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
     moving, fixed = eqx.partition(model, eqx.is_inexact_array)
+    # no weak types: the state of a chunk has none, and the next chunk would compile again
+    moving = jax.tree.map(lambda leaf: leaf.astype(leaf.dtype), moving)
     devices = jax.make_mesh((jax.device_count(),), ("batch",), axis_types=(AxisType.Auto,))
     whole, cut = (NamedSharding(devices, PartitionSpec(*axes)) for axes in ((), ("batch",)))
 

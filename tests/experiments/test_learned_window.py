@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.monitor import NO_MONITOR
 from experiments.studies.window_report import exponents
 from experiments.studies.window_tasks import Family, Linear, Warp, draw, predict
+from experiments.training import train
 
 
 def family(lengthscale=0.5, noise=0.3, growth=0.0, direction=(1.0,)):
@@ -73,6 +75,24 @@ def test_powers_are_those_of_a_product_of_powers():
     np.testing.assert_allclose(
         [found[part] for part in ("n", "noise", "lengthscale")], [-0.3, 0.1, 1.0], rtol=1e-9
     )
+
+
+def test_all_chunks_of_a_training_share_a_program(x64, programs):
+    start = Linear.of_windows(jnp.full(2, 0.25))  # of a weak type, as `jnp.full` returns it
+    trained, losses = train(
+        NO_MONITOR,
+        start,
+        lambda model, key: jnp.sum(model.log_scale**2),
+        batch=8,
+        steps=6,
+        learning_rate=0.1,
+        key=jax.random.PRNGKey(0),
+        chunk=2,
+    )
+    assert sum("advance" in name for name in programs) == 1
+    assert len(losses) == 6
+    assert losses[-1] < losses[0]
+    assert np.all(np.abs(trained.log_scale) < np.abs(start.log_scale))
 
 
 @pytest.mark.slow
