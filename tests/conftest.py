@@ -20,7 +20,7 @@ import pytest
 from jaxtyping import install_import_hook
 
 # Must come before anything imports attnkernel; warnings are errors by pyproject.toml.
-install_import_hook("attnkernel", "beartype.beartype")
+install_import_hook("attnkernel", "cached_beartype.check")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Before the first computation: eight virtual devices, and threads for their collectives.
 os.environ["NPROC"] = "12"
