@@ -41,6 +41,12 @@ def result_warnings(starts: Starts, x_names: Names | None) -> list[str]:
             np.asarray(result == Result.NO_SLOPE) & bool(flat),
             f"{Result.NO_SLOPE.message} {compared}: {' and '.join(flat)}.",
         ),
+        (
+            _is_constant(starts),
+            "the objective is the same at all starts, to rounding: these data do not determine the "
+            "parameters, and those of any start fit as well. Inputs of two values at order 1, or "
+            "a different category in each row, do so.",
+        ),
     )
     found = []
     for flags, sentence in reasons:
@@ -51,6 +57,16 @@ def result_warnings(starts: Starts, x_names: Names | None) -> list[str]:
                 sentence = f"{np.sum(flags)} of {flags.size} fits, first fit {first}: {sentence}"
             found.append(sentence)
     return found
+
+
+def _is_constant(starts: Starts) -> Any:
+    """Returns, for each fit, whether no start took a step and all have the same loss."""
+    loss = np.asarray(starts.loss)
+    if loss.shape[-1] < 2:
+        return np.zeros(loss.shape[:-1], bool)
+    stayed = np.all((np.asarray(starts.steps) == 0) & np.asarray(starts.converged), axis=-1)
+    tolerance = 100 * np.finfo(loss.dtype).eps * np.max(np.abs(loss), axis=-1)
+    return stayed & (np.ptp(loss, axis=-1) <= tolerance)
 
 
 def find_best_start(starts: Starts) -> Any:

@@ -47,6 +47,22 @@ def test_parameters_on_bounds_are_named_by_the_columns_of_their_kernel(order, ad
     assert fit.on_bounds() == named
 
 
+@pytest.mark.parametrize("kind", ["two values", "categories"])
+def test_a_constant_criterion_is_reported(kind):
+    """A line through two means is the same at each lengthscale; so is the mean of all others."""
+    rng = np.random.default_rng(0)
+    x = np.arange(24) % 2 if kind == "two values" else np.arange(24)
+    kernel = ak.Gaussian(0.5) if kind == "two values" else ak.AitchisonAitken(0.4, 24)
+    model = ak.KernelRegression(kernel, order=int(kind == "two values"))
+    y = x % 2 + 0.3 * rng.normal(size=24)
+    with pytest.warns(ak.FitWarning, match="do not determine the parameters"):
+        ak.fit(model, x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ak.FitWarning)
+        inputs = rng.uniform(0, 3, 24)
+        ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), inputs, np.sin(3 * inputs), starts=3)
+
+
 def test_one_warning_names_the_columns_of_categories_and_a_product_kernel():
     rng = np.random.default_rng(1)
     size = rng.uniform(0, 3, 31)
