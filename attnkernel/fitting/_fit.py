@@ -210,6 +210,8 @@ def as_objective(objective: Any) -> Objective:
 def require_fittable(model: Any, x: Array, y: Array, advice_for_nan: str = "") -> None:
     """Raises `ValueError` unless the model can be fitted to the data, as far as they are known."""
     require_regression_data(x, y, advice_for_nan)
+    if isinstance(model, DensityModel):
+        model.check_points(x, x)
     if isinstance(model, Smoother):
         require_category_codes("x", x, model.category_counts(x.shape[1]))
         model.check_labels(y)

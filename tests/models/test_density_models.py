@@ -156,6 +156,8 @@ def test_densities_that_do_not_exist_are_refused(x64):
         ak.KernelDensity(ak.Gaussian(2.0), support=(0.0, 1.0))
     with pytest.raises(ValueError, match="x must lie in the support, between 1 and inf"):
         ak.KernelDensity(ak.Gaussian(1.0), support=(1.0, np.inf))(X, X)
+    with pytest.raises(ValueError, match="x must lie in the support, between 1 and inf"):
+        ak.fit(ak.KernelDensity(ak.Gaussian(1.0), support=(1.0, np.inf)), X)
     with pytest.raises(ValueError, match=r"support is of one column; x has 2"):
         ak.KernelDensity(ak.Gaussian(1.0), support=(0.0, np.inf))(PAIRS, PAIRS)
     with pytest.raises(ValueError, match=r"label in its last column.*\(40, 1\)"):
