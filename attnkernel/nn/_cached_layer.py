@@ -99,6 +99,8 @@ class CachedLayer(eqx.Module):
         has no room (inside `jit`, at run time).
         """
         x = as_sequence("x", x, self.query_size)
+        if x.shape[0] == 0:
+            raise ValueError("x has no rows: a step takes one or more new rows.")
         if mask is not None:
             mask = as_boolean_array("mask", mask, 2, "(new, new), True = attend")
             if mask.shape != (len(x), len(x)):

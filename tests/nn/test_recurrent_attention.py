@@ -248,6 +248,7 @@ def made(**options):
             lambda: made().step(jnp.ones((2, 4)), made().cache(), positions=[0, 1]),
             "positions must be None",
         ),
+        (lambda: made().step(jnp.ones((0, 4)), made().cache()), "x has no rows"),
         (lambda: made().step(jnp.ones((2, 4)), ak.nn.KVCache(4, 2, 2, 2)), "a RecurrentCache"),
         (lambda: made().cache().rollback(0), "cannot give rows back: keep the earlier cache"),
         (lambda: ak.nn.RecurrentCache(None), "state must be a tree of arrays"),
