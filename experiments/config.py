@@ -74,7 +74,10 @@ def _explain_pydantic_error(detail: Any, model: type[pydantic.BaseModel], values
     if kind == "union_tag_not_found":
         return Fault(field, f"needs the field {detail['ctx']['discriminator']}")
     if kind == "literal_error":
-        names = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
+        expected = detail["ctx"]["expected"]
+        names = re.findall(r"'([^']*)'", expected)
+        if not names:
+            return Fault(field, f"expected {expected}; got {shortened(repr(came))}")
         return Fault(field, f"unknown name {shortened(repr(came))}{nearest(str(came), names)}")
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return Fault(field, f"expected a group of fields; got {shortened(repr(came))}")

@@ -116,6 +116,7 @@ FAULTS = [
     ("kind ~ day", ["data.delimiter=;"], r"column 'kind': expected a finite number, got 'ash'"),
     ("width ~ dai", ["data.delimiter=;"], r"no column for x: 'dai'; its columns are 'day', "),
     ("width day", [], r"expected a formula, such as 'wage ~ age \+ sex'.*got 'width day'"),
+    ("width ~ day", ["model.order=3"], r"model\.order: expected 0, 1 or 2; got 3"),
     ("width ~ day", ["model.ordr=1"], r"model\.ordr: unknown field; did you mean 'order'"),
 ]
 
