@@ -132,7 +132,18 @@ def table_of_values(values: Sequence[dict[str, Any]], level: float) -> Table:
     for row in values:
         at = row.get("date", row["at"])
         at = at if isinstance(at, str) else f"{at:.5g}"
-        numbers = [f"{row[name]:.5g}" for name in ("fit", "standard_error", "lower", "upper")]
-        rows.append([row["column"], at, *numbers, "" if row["reliable"] else "few labels near"])
+        error = row["standard_error"]
+        fit, lower, upper = (_to_digits_of(error, row[name]) for name in ("fit", "lower", "upper"))
+        note = "" if row["reliable"] else "few labels near"
+        rows.append([row["column"], at, fit, f"{error:.5g}", lower, upper, note])
     share = f"{100 * level:.4g} %"
     return ["column", "at", "fit", "standard error", f"lower {share}", f"upper {share}", ""], rows
+
+
+def _to_digits_of(error: float, number: float) -> str:
+    """Returns a number to three digits of its standard error: 5 to 15 digits of its own."""
+    digits = 5
+    if error > 0 and number and np.isfinite(error) and np.isfinite(number):
+        beyond = np.floor(np.log10(abs(number))) - np.floor(np.log10(error))
+        digits = int(np.clip(3 + beyond, 5, 15))
+    return f"{number:#.{digits}g}"

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 
 from .progress import show_progress
 
 WIDTH = 120  # columns of a table in the log, whatever the terminal has
+MAX_WIDTH = 10_000  # of a table whose numbers do not fit
 
 
 class OutputLog:
@@ -38,9 +41,13 @@ class OutputLog:
         )
 
     def print(self, what: Any) -> None:
-        """Prints text or a table."""
-        self.terminal.print(what)
-        self._transcript.print(what)
+        """Prints text or a table; a table is as wide as its numbers, so that none is cut."""
+        for console in (self.terminal, self._transcript):
+            if isinstance(what, Table):
+                options = console.options.update(max_width=MAX_WIDTH)
+                needed = Measurement.get(console, options, what).minimum
+                what.width = needed if needed > console.width else None
+            console.print(what, crop=False)
 
     @contextlib.contextmanager
     def progress(self, what: str, total: int) -> Iterator[Callable[[int, str], None]]:

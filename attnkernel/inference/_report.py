@@ -181,7 +181,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         is_search=not np.any(results == Result.TRAINED),
         bounds=tuple(fit.on_bounds()),
         minima=tuple(_other_minima(fit)),
-        warnings=tuple(fit.warnings()),
+        warnings=(*fit.warnings(), *_warn_of_interpolation(float(found.freedom.residual))),
         dropped_rows=fit.dropped_rows,
     )
 
@@ -210,6 +210,17 @@ def _summarise_rows(
         rows.support,
         model.data_support(x, x, prior=ExcludeSelf(), **kwargs),
         inverse_or_zero(rows.squares),
+    )
+
+
+def _warn_of_interpolation(residual: float) -> tuple[str, ...]:
+    """Returns a warning if fewer than one degree of freedom is left for the residuals."""
+    if residual >= 1.0:
+        return ()
+    return (
+        f"residual degrees of freedom {residual:.2f}: the fit passes through nearly all labels, so "
+        f"that standard errors and limits tell nothing about new ones. Try more rows, fewer "
+        f"columns, a lower order, or objective=ak.LeaveOneOut().",
     )
 
 

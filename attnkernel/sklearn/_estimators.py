@@ -49,7 +49,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     - `kernel`: `"gaussian"`, `"laplace"`, `"matern32"`, `"matern52"`, `"rational-quadratic"`,
       `"cauchy"`, `"boxcar"`, `"triangular"`, `"epanechnikov"`, `"biweight"`, `"triweight"`,
       `"tricube"`, `"cosine"`; or a kernel of attnkernel, from which the search starts.
-    - `order`: p, 0 (Nadaraya-Watson), 1 (local linear) or 2; "auto" (default) chooses 0 or 1.
+    - `order`: p, 0 (Nadaraya-Watson), 1 (local linear) or 2; "auto" chooses 0 or 1. Default
+      None: "auto".
     - `iterations`: k, of bias reduction, see `ak.BiasReduced`. Default 1: none. For more, choose
       `"aicc"` or `"gcv"`: leave-one-out then takes k n³ operations.
     - `objective`: what the search minimises: `"leave-one-out"`, `"gcv"`, `"aicc"`, or any
@@ -61,8 +62,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
       (default) chooses between that and one ℓ for all columns, in their standard deviations.
     - `on_empty`: the prediction where no row has weight: `"nearest"` (the label of the nearest
       input, in the units of X), `"mean"` (the weighted mean of all labels), `"nan"` or `"raise"`.
-    - `starts`: number of starts of a search. Default: 10; with "auto" 1, from the best ℓ for all
-      columns, which is found on a grid.
+    - `starts`: number of starts of a search. Default None: 10; with "auto" 1, from the best ℓ for
+      all columns, which is found on a grid.
     - `subsample`: m, the number of distinct rows from which the lengthscales are selected where
       there are more and no fast sum applies (a Gaussian kernel in 1 column, or with `order=0` in
       up to 3, selects from all). One row is drawn, from a fixed seed, of each of m equal parts of

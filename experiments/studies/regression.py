@@ -133,7 +133,8 @@ class Regression(Study):
         columns, cells = table_of_values(values, self.level)
         run.table(f"{self.name}: {found.smoother}, {found.rows} rows", ["", ""], shown[1])
         run.table("parameters", *table_of_parameters(parameters))
-        run.table(f"fitted values, {VALUES_AT}", columns, cells)
+        words = self._words_of_values(results)
+        run.table(f"fitted values, {words[0].lower()}{words[1:]}", columns, cells)
         run.summary(
             {
                 "data": {**describe(data), "dropped": data.dropped},

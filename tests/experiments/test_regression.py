@@ -12,10 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from paths import ROOT
+from rich.table import Table
 
 import attnkernel as ak
 from experiments.__main__ import main
 from experiments.column_model import ColumnModel
+from experiments.effects import table_of_values
+from experiments.output_log import OutputLog
 from experiments.runner import load
 
 START = date(2020, 5, 1)
@@ -207,3 +210,24 @@ def test_one_column_is_drawn_with_its_band_and_equals_its_own_study(run_study):
     assert np.all(arrays["lower"] < arrays["centre"])
     labels = run.figures["fit"].legends[0].get_texts()
     assert "90 % pointwise band, bias-corrected" in [text.get_text() for text in labels]
+
+
+@pytest.mark.parametrize("centre", [0.0, 1e9])
+def test_values_have_the_digits_of_their_errors(centre):
+    row = {"column": "x", "at": 1.0, "fit": centre + 0.51849, "standard_error": 0.17533}
+    row |= {"lower": centre + 0.08988, "upper": centre + 0.77715, "reliable": True}
+    _, [[_, _, *numbers, _]] = table_of_values([row], 0.95)
+    shown = [float(numbers[i]) - centre for i in (0, 2, 3)]
+    np.testing.assert_allclose(shown, [0.51849, 0.08988, 0.77715], atol=5e-4)
+    assert numbers[1] == "0.17533"
+
+
+def test_no_number_of_a_table_is_cut(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    output = OutputLog(tmp_path / "output.log", quiet=False)
+    table = Table(*"abcdef", box=None)
+    table.add_row(*["-9.0078e+08"] * 6)
+    output.print(table)
+    output.close()
+    for text in (capsys.readouterr().out, (tmp_path / "output.log").read_text()):
+        assert text.split() == [*"abcdef", *["-9.0078e+08"] * 6]
