@@ -64,7 +64,9 @@ def _is_constant(starts: Starts) -> Any:
     loss = np.asarray(starts.loss)
     if loss.shape[-1] < 2:
         return np.zeros(loss.shape[:-1], bool)
-    stayed = np.all((np.asarray(starts.steps) == 0) & np.asarray(starts.converged), axis=-1)
+    # not `starts.converged`, whose comparisons compile programs
+    converged = np.isin(np.asarray(starts.result), (Result.CONVERGED, Result.AT_BOUND))
+    stayed = np.all((np.asarray(starts.steps) == 0) & converged, axis=-1)
     tolerance = 100 * np.finfo(loss.dtype).eps * np.max(np.abs(loss), axis=-1)
     return stayed & (np.ptp(loss, axis=-1) <= tolerance)
 
