@@ -98,12 +98,12 @@ def _batch(
 ) -> tuple[list[Array], list[int]]:
     """Returns the results for a batch, and its axis in each of them."""
     q, k, v = arrays
-    if axes[1] is batching.not_mapped and axes[2] is batching.not_mapped:
+    if axes[1] is None and axes[2] is None:
         q = jnp.moveaxis(q, axes[0], 3)
         found = _bind(q.reshape(*q.shape[:2], -1, q.shape[4]), k, v, limits=limits)
         return [out.reshape(*q.shape[:4], -1) for out in found], [3, 3]
     pairs = list(zip(arrays, axes, strict=True))
-    size = next(x.shape[axis] for x, axis in pairs if axis is not batching.not_mapped)
+    size = next(x.shape[axis] for x, axis in pairs if axis is not None)
     full = [batching.bdim_at_front(x, axis, size) for x, axis in pairs]
     found = _bind(*(x.reshape(-1, *x.shape[2:]) for x in full), limits=limits)
     return [out.reshape(size, -1, *out.shape[1:]) for out in found], [0, 0]
