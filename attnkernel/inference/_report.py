@@ -181,7 +181,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         is_search=not np.any(results == Result.TRAINED),
         bounds=tuple(fit.on_bounds()),
         minima=tuple(_other_minima(fit)),
-        warnings=(*fit.warnings(), *_warn_of_interpolation(float(found.freedom.residual))),
+        warnings=(*fit.warnings(), *_warnings_of_interpolation(float(found.freedom.residual))),
         dropped_rows=fit.dropped_rows,
     )
 
@@ -213,7 +213,7 @@ def _summarise_rows(
     )
 
 
-def _warn_of_interpolation(residual: float) -> tuple[str, ...]:
+def _warnings_of_interpolation(residual: float) -> tuple[str, ...]:
     """Returns a warning if fewer than one degree of freedom is left for the residuals."""
     if residual >= 1.0:
         return ()
