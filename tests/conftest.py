@@ -1,4 +1,4 @@
-"""Settings of every test: strict checks, cheap compilation, `--all`, and a count of programs.
+"""Settings of every test: strict checks, cheap compilation, `--all`, and a budget of programs.
 
 Tests compile with XLA's optimisations off, in the commands that they start too: compilation is
 most of their time. `pytest --optimised` compiles as users do.
@@ -46,6 +46,10 @@ def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="run the tests marked slow too")
     parser.addoption("--optimised", action="store_true", help="compile as users do")
     parser.addoption("--fuzz", type=int, default=200, help="number of broken configs to try")
+    parser.addoption("--reversed", action="store_true", help="run the last test first")
+    parser.addoption("--costliest", type=int, default=0, help="list so many tests by programs")
+    for unit in ("programs", "cpu-seconds"):
+        parser.addoption(f"--max-{unit}", type=int, help="fail if the run takes more")
 
 
 def pytest_configure(config):
@@ -61,7 +65,7 @@ def pytest_configure(config):
             )
             if known.returncode == 0:
                 os.environ["XLA_FLAGS"] = flags
-    config.pluginmanager.register(Costs())
+    config.pluginmanager.register(Costs(config))
 
 
 def pytest_collection_modifyitems(config, items):
@@ -70,6 +74,8 @@ def pytest_collection_modifyitems(config, items):
     if slow and not config.getoption("--all"):
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in set(slow)]
+    if config.getoption("--reversed"):
+        items.reverse()
     items.sort(key=lambda item: item.get_closest_marker("docs") is None)
 
 
@@ -101,11 +107,13 @@ def pytest_collection_finish(session):
 
 
 class Costs:
-    """Counts the programs that each test compiles; the summary adds them and the seconds up."""
+    """Counts the programs of each test, prints the cost of the run, and holds it to a budget."""
 
-    def __init__(self):
+    def __init__(self, config):
+        self.config = config
         self.programs = 0
-        self.totals = Counter()
+        self.by_test = Counter()
+        self.seconds = Counter()
         jax.monitoring.register_event_duration_secs_listener(self.count)
 
     def count(self, event, seconds, **_):
@@ -127,19 +135,45 @@ class Costs:
 
     def pytest_runtest_logreport(self, report):
         properties = dict(report.user_properties)
-        self.totals["programs"] += properties.get("programs", 0)
+        self.by_test[report.nodeid] += properties.get("programs", 0)
         for mark in properties.get("marks", []):
-            self.totals[mark] += report.duration
+            self.seconds[mark] += report.duration
+
+    def spent(self):
+        """Programs and CPU seconds of the run, its workers and its commands."""
+        return {"programs": self.by_test.total(), "cpu-seconds": round(sum(os.times()[:4]))}
+
+    def excesses(self):
+        """What the run took more of than its budget allows, a sentence each."""
+        limits = {unit: self.config.getoption(f"--max-{unit}") for unit in self.spent()}
+        return [
+            f"The run took {spent} {unit}; its budget is {limits[unit]}."
+            for unit, spent in self.spent().items()
+            if limits[unit] is not None and spent > limits[unit]
+        ]
+
+    @pytest.hookimpl(wrapper=True, trylast=True)  # after the workers have ended
+    def pytest_sessionfinish(self, session):
+        result = yield
+        if "PYTEST_XDIST_WORKER" not in os.environ and self.excesses():
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+        return result
 
     def pytest_terminal_summary(self, terminalreporter):
+        for test, programs in self.by_test.most_common(self.config.getoption("--costliest")):
+            terminalreporter.write_line(f"{programs:5} {test}")
         seconds = ", ".join(
-            f"{mark} {self.totals[mark]:.0f}"
+            f"{mark} {self.seconds[mark]:.0f}"
             for mark in (*MARKS, "no mark")
-            if round(self.totals[mark])
+            if round(self.seconds[mark])
         )
+        spent = self.spent()
         terminalreporter.write_line(
-            f"{self.totals['programs']} programs compiled; seconds by mark: {seconds}"
+            f"{spent['programs']} programs compiled in {spent['cpu-seconds']} CPU seconds; "
+            f"seconds by mark: {seconds}"
         )
+        for sentence in self.excesses():
+            terminalreporter.write_line(sentence, red=True)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Runs the default tests as other machines would: with other instruction sets of XLA, NumPy and
+# OpenBLAS, other hash seeds, orders and numbers of workers, and with a home that cannot be written.
+#
+#     tests/anywhere.sh                   # every row of the table below, about five minutes each
+#     tests/anywhere.sh sse4.2 reversed   # these rows
+#     PYTHON=.venv-newest/bin/python tests/anywhere.sh avx2
+#
+# Prints what each run took; fails if one of them does.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-.venv/bin/python}
+
+features() {  # those above NumPy's baseline that this processor has and whose names match
+  "$python" -c "import re, numpy
+found = numpy.show_config(mode='dicts')['SIMD Extensions'].get('found', [])
+print(*(name for name in found if re.search('$1', name)))"
+}
+
+declare -A rows=(
+  [sse4.2]="XLA_FLAGS=--xla_cpu_max_isa=SSE4_2"
+  [avx]="XLA_FLAGS=--xla_cpu_max_isa=AVX"
+  [avx2]="XLA_FLAGS=--xla_cpu_max_isa=AVX2"
+  [avx512]="XLA_FLAGS=--xla_cpu_max_isa=AVX512"
+  [numpy-baseline]="NPY_DISABLE_CPU_FEATURES=$(features .)"
+  [numpy-avx2]="NPY_DISABLE_CPU_FEATURES=$(features '512|V4')"
+  [prescott]="OPENBLAS_CORETYPE=Prescott"
+  [haswell]="OPENBLAS_CORETYPE=Haswell"
+  [hash1]="PYTHONHASHSEED=1"
+  [hash2]="PYTHONHASHSEED=2"
+  [hash3]="PYTHONHASHSEED=3"
+  [reversed]="PYTEST_ADDOPTS=--reversed"
+  [one-worker]="WORKERS=1"
+  [four-workers]="WORKERS=4"
+  [no-home]="HOME=/dev/null"  # a file: no folder can be made in it, not even by root
+)
+order=(sse4.2 avx avx2 avx512 numpy-baseline numpy-avx2 prescott haswell hash1 hash2 hash3
+  reversed one-worker four-workers no-home)
+has_avx512=$(grep -c avx512f /proc/cpuinfo)
+
+[ "$#" -gt 0 ] && order=("$@")
+failed=0
+for name in "${order[@]}"; do
+  setting=${rows[$name]-}
+  [ -n "$setting" ] || { echo "no row is named $name; rows: ${!rows[*]}"; exit 2; }
+  if [ "$name" = avx512 ] && [ "$has_avx512" = 0 ]; then
+    echo "avx512: this processor has none"
+    continue
+  fi
+  unset_caches=()
+  [ "$name" = no-home ] && unset_caches=(-u XDG_CACHE_HOME -u XDG_CONFIG_HOME -u MPLCONFIGDIR)
+  if output=$(env "${unset_caches[@]}" WORKERS=2 "$setting" \
+    bash -c "exec '$python' -m pytest -q -n \$WORKERS" 2>&1); then
+    result=passed
+  else
+    result=FAILED failed=1
+    grep -E '^(FAILED|ERROR|[0-9]+ programs)' <<<"$output" || tail -n 20 <<<"$output"
+  fi
+  echo "$name ($setting): $result, $(grep -oE '[0-9]+ programs compiled in [0-9]+ CPU seconds' \
+    <<<"$output"), $(tail -n 1 <<<"$output")"
+done
+exit "$failed"
