@@ -57,8 +57,11 @@ _in_float64 = Primitive("in_float64")
 _in_float64.multiple_results = True
 
 
-def _call(function: Callable[..., Sequence[Array]], arrays: Sequence[Array]) -> list[Array]:
-    """Returns `function(*arrays)`, traced in double precision, as one equation."""
+def _call(function: Callable[..., Sequence[Array]], arrays: Sequence[Any]) -> list[Array]:
+    """Returns `function(*arrays)`, traced in double precision, as one equation.
+
+    JAX may pass constants of NumPy among the arrays.
+    """
     with enable_x64(True):
         shapes = [jax.ShapeDtypeStruct(jnp.shape(array), array.dtype) for array in arrays]
         traced = _Traced(jax.make_jaxpr(function)(*shapes))
@@ -98,7 +101,7 @@ def _lower(context: Any, *arrays: Any, function: _Traced) -> Any:
 
 
 def _differentiate(
-    primals: Sequence[Array], tangents: Sequence[Any], *, function: _Traced
+    primals: Sequence[Any], tangents: Sequence[Any], *, function: _Traced
 ) -> tuple[Sequence[Array], Sequence[Array]]:
     """Returns the results and their tangents, which are a function of primals and tangents.
 
@@ -145,7 +148,7 @@ def _transpose(cotangents: Sequence[Any], *arrays: Any, function: _Traced) -> li
 
 
 def _batch(
-    arrays: Sequence[Array], axes: Sequence[Any], *, function: _Traced
+    arrays: Sequence[Any], axes: Sequence[Any], *, function: _Traced
 ) -> tuple[Sequence[Array], list[int]]:
     """Returns the results for a batch, and its axis in each of them: the first."""
     mapped = [axis if isinstance(axis, int) else None for axis in axes]

@@ -18,8 +18,8 @@ QUERIES, KEYS, DIM, DIM_V = 29, 37, 2, 3
 
 KERNELS = {
     "gaussian": ak.Gaussian(0.7),
-    "gaussian per dimension": ak.Gaussian(jnp.array([0.5, 1.1])),
-    "gaussian, full metric": ak.Gaussian(0.8, metric=jnp.array([[2.0, 0.3], [0.3, 0.5]])),
+    "gaussian per dimension": ak.Gaussian(np.array([0.5, 1.1])),
+    "gaussian, full metric": ak.Gaussian(0.8, metric=np.array([[2.0, 0.3], [0.3, 0.5]])),
     "laplace": ak.Laplace(0.5),
     "matern32": ak.Matern32(0.5),
     "matern52": ak.Matern52(0.5),
@@ -35,8 +35,8 @@ KERNELS = {
     "cosine": ak.Cosine(1.1),
     "product": ak.Gaussian(0.7) * ak.Epanechnikov(1.5),
     "dot product": ak.DotProduct(),
-    "cosine similarity": ak.CosineSimilarity(jnp.asarray(2.0)),
-    "polynomial": ak.Polynomial(4, offset=jnp.asarray(0.3)),
+    "cosine similarity": ak.CosineSimilarity(np.asarray(2.0)),
+    "polynomial": ak.Polynomial(4, offset=np.asarray(0.3)),
     "bilinear": ak.Bilinear([[0.5, -1.0], [0.3, 0.8]]),
     "additive": ak.Additive([1.5, -0.7]),
     "projected": ak.Projected(
@@ -44,11 +44,11 @@ KERNELS = {
         eqx.nn.Linear(DIM, 3, key=jax.random.PRNGKey(0)),
         eqx.nn.Linear(DIM, 3, use_bias=False, key=jax.random.PRNGKey(1)),
     ),
-    "soft-capped": ak.SoftCapped(ak.Epanechnikov(1.1), jnp.asarray(2.0)),
+    "soft-capped": ak.SoftCapped(ak.Epanechnikov(1.1), np.asarray(2.0)),
     "on columns": ak.Matern52(0.7).on(1) * ak.Triweight(2.5).on(0),
     "categories": ak.Projected(ak.AitchisonAitken(0.3, 5), jnp.round, jnp.round).on(0)
     * ak.Gaussian(0.8).on(1),
-    "ordered categories": ak.WangVanRyzin(jnp.array([0.2, 0.6])),
+    "ordered categories": ak.WangVanRyzin(np.array([0.2, 0.6])),
 }
 # one smooth and positive everywhere, one compact, one of inner products
 REPRESENTATIVE_KERNELS = ("gaussian", "epanechnikov", "dot product")
@@ -61,34 +61,41 @@ PRIORS = {
     "causal": ak.Causal(offset=4),
     "window without held out": ak.Window(5, 3) & ~priors.HeldOut(~HELD_OUT),
     "function": priors.Where(lambda i, j: (i + j) % 5 > 0) | ak.Causal(),
-    "bias in segments": ak.Alibi(jnp.asarray(0.2)) * priors.Segments(ROW[:QUERIES] // 9, ROW // 9),
+    "bias in segments": ak.Alibi(0.2) * priors.Segments(ROW[:QUERIES] // 9, ROW // 9),
     "relative bias at given positions": priors.At(
-        ak.RelativeBias(jnp.linspace(-1.0, 1.0, 8), 20) * ak.Causal(), 2 * ROW[:QUERIES], ROW[::-1]
+        ak.RelativeBias(np.linspace(-1.0, 1.0, 8), 20) * ak.Causal(), 2 * ROW[:QUERIES], ROW[::-1]
     ),
-    "key weights": priors.KeyWeights(jnp.sin(jnp.arange(1.0 * KEYS))) * priors.Prefix(9),
+    "key weights": priors.KeyWeights(np.sin(np.arange(1.0 * KEYS))) * priors.Prefix(9),
 }
 RULES = {
     "softmax": ak.Softmax(),
     "constant temperature": ak.Softmax(ak.fixed(0.6)),
-    "trainable temperature": ak.Softmax(jnp.asarray(1.4)),
+    "trainable temperature": ak.Softmax(1.4),
     "sink": ak.Softmax(sink_mass=ak.fixed(0.02)),
     "uniform": ak.Uniform(),
     "sparsemax": ak.Entmax(ak.fixed(2.0)),
-    "trainable entmax": ak.Entmax(jnp.asarray(1.4), jnp.asarray(0.8)),
+    "trainable entmax": ak.Entmax(1.4, 0.8),
 }
 
 
 def random_arrays(seed=0, queries=QUERIES, keys=KEYS, dim=DIM):
-    """Queries, keys and values in the default precision."""
+    """Queries, keys and values of NumPy, in the default precision of JAX."""
     rng = np.random.default_rng(seed)
     shapes = ((queries, dim), (keys, dim), (keys, DIM_V))
-    return tuple(jnp.asarray(rng.normal(size=shape), float) for shape in shapes)
+    dtype = jax.dtypes.canonicalize_dtype(float)
+    return tuple(rng.normal(size=shape).astype(dtype) for shape in shapes)
 
 
 def to_float64(tree):
-    return jax.tree.map(
-        lambda leaf: leaf.astype(float) if eqx.is_inexact_array(leaf) else leaf, tree
-    )
+    """Floating-point arrays in float64; compiles nothing."""
+
+    def wide(leaf):
+        if not eqx.is_inexact_array(leaf):
+            return leaf
+        array = np.asarray(leaf, np.float64)
+        return array if isinstance(leaf, np.ndarray) else jax.device_put(array)
+
+    return jax.tree.map(wide, tree)
 
 
 class OneOfKernels(ak.kernels.Kernel):
@@ -139,42 +146,49 @@ class OneOfPriors(priors.Prior):
 
 
 def derivatives_too(outputs: Callable, arguments):
-    """Value and log-mass, their JVP along fixed tangents, and the gradient of a scalar of both.
+    """Value and log-mass, the gradient of a scalar of both, and their JVP along fixed tangents.
 
-    With respect to every floating-point array in `arguments`.
+    With respect to every floating-point array in `arguments`. The scalar is the sum of sines of
+    the value and of squares of the finite log-masses.
     """
     moving, fixed = eqx.partition(arguments, eqx.is_inexact_array)
 
     def of(moving):
         return outputs(*eqx.combine(moving, fixed))
 
-    def scalar(moving):
-        value, log_mass = of(moving)
-        return jnp.sum(jnp.sin(value)) + jnp.sum(
-            jnp.where(jnp.isneginf(log_mass), 0, log_mass) ** 2
-        )
+    def wave(leaf):
+        return jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape)
 
-    along = jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape), moving)
-    tangent = jax.jvp(of, (moving,), (jax.tree.map(jnp.asarray, along),))[1]
-    return of(moving), jax.grad(scalar)(moving), tangent
+    (value, log_mass), pull_back = jax.vjp(of, moving)
+    slopes = jnp.cos(value), 2 * jnp.where(jnp.isneginf(log_mass), 0, log_mass)
+    tangent = jax.jvp(of, (moving,), (jax.tree.map(wave, moving),))[1]
+    return (value, log_mass), pull_back(slopes)[0], tangent
 
 
 def evaluate(method, kernel, prior, rule, q, k, v, derivatives=True):
-    """Value and log-mass of one case, with gradient and JVP; one program."""
+    """Value and log-mass of one case, with gradient and JVP; one program.
 
-    def outputs(kernel, prior, rule, q, k, v):
-        return ak.attend(
-            q, k, v, kernel=kernel, prior=prior, rule=rule, method=method, return_log_mass=True
-        )
-
+    `method` may be a tuple of methods: the results are a tuple then.
+    """
+    methods = method if isinstance(method, tuple) else (method,)
     moving, fixed = eqx.partition((kernel, prior, rule, q, k, v), eqx.is_inexact_array)
 
     @jax.jit
     def program(moving):
-        arguments = eqx.combine(moving, fixed)
-        return derivatives_too(outputs, arguments) if derivatives else outputs(*arguments)
+        def of_method(method):
+            def outputs(kernel, prior, rule, q, k, v):
+                return ak.attend(
+                    q, k, v, kernel=kernel, prior=prior, rule=rule, method=method,
+                    return_log_mass=True,
+                )  # fmt: skip
 
-    return jax.device_get(program(moving))
+            arguments = eqx.combine(moving, fixed)
+            return derivatives_too(outputs, arguments) if derivatives else outputs(*arguments)
+
+        return tuple(map(of_method, methods))
+
+    found = jax.device_get(program(moving))
+    return found if isinstance(method, tuple) else found[0]
 
 
 def evaluate_table(method, kernels, prior_names, rule, q, k, v, derivatives=True):
@@ -214,6 +228,11 @@ def assert_agree(a, b, rtol=1e-10, atol=1e-10, case=""):
     for one, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         assert not np.isnan(one).any(), case
         np.testing.assert_allclose(one, other, rtol=rtol, atol=atol, err_msg=str(case))
+
+
+def assert_equals_dense(method, *parts, derivatives=True, rtol=1e-10, atol=1e-10):
+    """Checks `evaluate(method, *parts)` against `Dense`, in one program."""
+    assert_agree(*evaluate((method, ak.Dense()), *parts, derivatives=derivatives), rtol, atol)
 
 
 def assert_tables_agree(found, expected, rtol=1e-10, atol=1e-10):
