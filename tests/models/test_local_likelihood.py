@@ -1,12 +1,11 @@
-"""Local likelihood against Newton's method in NumPy, and removal of rows."""
+"""Local likelihood against Newton's method in NumPy, and where windows do not determine a fit."""
 
-import functools
-import itertools
-
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from least_squares import monomials
 from marks import slow
 
 import attnkernel as ak
@@ -16,6 +15,40 @@ FAMILIES = {"binomial": ak.Binomial(), "poisson": ak.Poisson(), "gamma": ak.Gamm
 N, M = 61, 11
 
 
+class OneOfFamilies(ak.families.Family):
+    """The family of the given index: all of them are one program."""
+
+    index: jax.Array
+
+    def _call(self, name, *arguments):
+        branches = [
+            lambda *arguments, family=family: getattr(family, name)(*arguments)
+            for family in FAMILIES.values()
+        ]
+        return jax.lax.switch(self.index, branches, *arguments)
+
+    def log_likelihood(self, y, eta):
+        return self._call("log_likelihood", y, eta)
+
+    def score_and_curvature(self, y, eta):
+        return self._call("score_and_curvature", y, eta)
+
+    def link(self, mean):
+        return self._call("link", mean)
+
+    def mean(self, eta):
+        return self._call("mean", eta)
+
+    def variance(self, mean):
+        return self._call("variance", mean)
+
+    def deviance(self, mean, y):
+        return self._call("deviance", mean, y)
+
+    def inside(self, mean):
+        return self._call("inside", mean)
+
+
 def labels_of(name, eta, rng):
     """Labels of a family whose linear predictor is η."""
     if name == "binomial":
@@ -23,178 +56,222 @@ def labels_of(name, eta, rng):
     return rng.poisson(np.exp(eta)) * 1.0 if name == "poisson" else rng.gamma(2.0, np.exp(eta) / 2)
 
 
-def sample(name, dim=2, n=N, m=M):
-    rng = np.random.default_rng(len(name) + dim)
-    x = rng.uniform(-2, 2, (n, dim))
+def sample(name):
+    """Inputs, labels, weights with 0 among them, new inputs."""
+    rng = np.random.default_rng(len(name) + 2)
+    x = rng.uniform(-2, 2, (N, 2))
     y = labels_of(name, 0.5 + np.sin(x[:, 0]), rng)
-    weights = rng.integers(1, 4, n) * (rng.uniform(size=n) < 0.9)
-    return x, y, weights.astype(float), rng.uniform(-1.8, 1.8, (m, dim))
+    weights = rng.integers(1, 4, N) * (rng.uniform(size=N) < 0.9)
+    return x, y, weights.astype(float), rng.uniform(-1.8, 1.8, (M, 2))
 
 
-# ---------------------------------------------------------------------------- the formula
-
-
-def design(differences, order):
-    """The monomials of k - q up to a degree, along a new last axis."""
-    terms = [np.ones(differences.shape[:-1])]
-    for degree in range(1, order + 1):
-        for columns in itertools.combinations_with_replacement(
-            range(differences.shape[-1]), degree
-        ):
-            terms.append(np.prod(differences[..., columns], axis=-1))
-    return np.stack(terms, axis=-1)
-
-
-# of y and η: the score, its negative derivative; of η: the mean
+# of y and η: the score, its negative derivative; of η: the mean; of the mean: the link
 FORMULAS = {
     "binomial": (
         lambda y, eta: (y - 1 / (1 + np.exp(-eta)), 1 / (2 + 2 * np.cosh(eta))),
         lambda eta: 1 / (1 + np.exp(-eta)),
         lambda mean: np.log(mean / (1 - mean)),
     ),
-    "poisson": (lambda y, eta: (y - np.exp(eta), np.exp(eta)), np.exp, np.log),
-    "gamma": (lambda y, eta: (y * np.exp(-eta) - 1, y * np.exp(-eta)), np.exp, np.log),
+    "poisson": (
+        lambda y, eta: (y - np.exp(eta), np.exp(eta)),
+        np.exp,
+        np.log,
+    ),
+    "gamma": (
+        lambda y, eta: (y * np.exp(-eta) - 1, y * np.exp(-eta)),
+        np.exp,
+        np.log,
+    ),
 }
 
 
 def newton(name, x_new, x, y, lengthscale, order, weights):
-    """Coefficients at new inputs, (queries, terms); `weights` broadcast against (queries, keys)."""
+    """Coefficients at new inputs, (queries, terms); `weights` broadcast against (queries, keys).
+
+    Steps are at most 1 long, as far as that is known; the last ones are 0 to rounding.
+    """
     derivatives, _, link = FORMULAS[name]
-    weights = np.broadcast_to(weights, (len(x_new), len(x)))
-    found = []
-    for point, w in zip(x_new, weights, strict=True):
-        w = w * np.exp(-0.5 * np.sum(((x - point) / lengthscale) ** 2, axis=1))
-        terms = design(x - point, order)
-        beta = np.zeros(terms.shape[1])
-        beta[0] = link(np.sum(w * y) / np.sum(w))
-        for _ in range(60):
-            score, curvature = derivatives(y, terms @ beta)
-            step = np.linalg.solve((terms.T * (w * curvature)) @ terms, terms.T @ (w * score))
-            beta = beta + min(1.0, 1.0 / np.max(np.abs(step))) * step
-        found.append(beta)
-    return np.array(found)
+    away = x - x_new[:, None]
+    w = weights * np.exp(-0.5 * np.sum((away / lengthscale) ** 2, axis=-1))
+    terms = monomials(away, order)
+    beta = np.zeros(terms.shape[::2])
+    beta[:, 0] = link(np.sum(w * y, axis=1) / np.sum(w, axis=1))
+    for _ in range(40):
+        score, curvature = derivatives(y, np.einsum("qkt,qt->qk", terms, beta))
+        hessian = np.einsum("qk,qks,qkt->qst", w * curvature, terms, terms, optimize=True)
+        slope = np.einsum("qk,qkt->qt", w * score, terms)
+        step = np.linalg.solve(hessian, slope[..., None])[..., 0]
+        beta += step / np.maximum(1.0, np.max(np.abs(step), axis=1, keepdims=True))
+    return beta
 
 
-@pytest.mark.parametrize(
-    ("name", "order"),
-    [("binomial", 1), ("poisson", 2), slow("binomial", 2), slow("poisson", 1), ("gamma", 1)],
-)
-def test_coefficients_maximise_the_local_likelihood(x64, name, order):
-    """At new inputs, at rows with each left out, and with weights of rows, 0 among them."""
-    x, y, weights, x_new = sample(name)
-    model = ak.LocalLikelihood(ak.Gaussian(0.9), family=FAMILIES[name], order=order)
+@eqx.filter_jit
+def local_fit(order, index, x_new, x, y, weights):
+    """The fit at the rows, each left out, and at new inputs."""
+    model = ak.LocalLikelihood(ak.Gaussian(0.9), family=OneOfFamilies(index), order=order)
+    at = jnp.concatenate([x, x_new])
+    return model.local_fit(at, x, y, prior=ExcludeSelf(), weights=weights)
 
+
+@pytest.mark.parametrize("order", [1, slow(2)])
+def test_coefficients_maximise_the_local_likelihood(x64, order):
+    """Of two columns of labels; a row of weight 0 is none, whatever its label."""
+    for index, name in enumerate(FAMILIES):
+        x, y, weights, x_new = sample(name)
+        labels = np.stack([y, y[::-1]], axis=1)
+        spoilt = np.where(weights[:, None] > 0, labels, 1.0)
+        found = jax.device_get(local_fit(order, np.array(index), x_new, x, spoilt, weights))
+        assert not np.any(found.deficient | found.empty)
+        visible = weights * np.r_[1 - np.eye(N), np.ones((M, N))]
+        for column in range(2):
+            expected = newton(name, np.r_[x, x_new], x, labels[:, column], 0.9, order, visible)
+            np.testing.assert_allclose(
+                found.coefficients[..., column], expected, rtol=1e-9, atol=1e-10, err_msg=name
+            )
+
+
+def test_order_0_is_the_local_mean(x64):
     @jax.jit
-    def computed(x_new, x, y, weights):
-        at_new = model.local_fit(x_new, x, y, weights=weights)
-        left_out = model.local_fit(x, x, y, prior=ExcludeSelf(), weights=weights)
-        loss = ak.LeaveOneOut(weights=weights)(model, x, y)
-        return at_new, left_out, model(x_new, x, y, weights=weights), loss
+    def computed(samples):
+        found = {}
+        for name, (x, y, weights, x_new) in samples.items():
+            model = ak.LocalLikelihood(ak.Gaussian(0.9), family=FAMILIES[name])
+            at = x_new, x, y
+            found[name] = (
+                model(*at, weights=weights),
+                model.local_fit(*at, weights=weights).coefficients[:, 0, 0],
+            )
+        return found
 
-    at_new, left_out, mean, loss = computed(x_new, x, y, weights)
-    expected = newton(name, x_new, x, y, 0.9, order, weights)
-    close = functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-10)
-    close(at_new.coefficients[..., 0], expected)
-    close(mean, FORMULAS[name][1](expected[:, 0]))
-    others = weights * (1 - np.eye(N))
-    removed = newton(name, x, x, y, 0.9, order, others)
-    close(left_out.coefficients[..., 0], removed)
-    deviance = FAMILIES[name].deviance(
-        jnp.asarray(FORMULAS[name][1](removed[:, 0])), jnp.asarray(y)
-    )
-    close(loss, np.average(deviance, weights=weights))
-    assert not np.any(at_new.deficient | at_new.empty)
+    samples = {name: sample(name) for name in FAMILIES}
+    for name, (mean, eta) in jax.device_get(computed(samples)).items():
+        x, y, weights, x_new = samples[name]
+        w = weights * np.exp(-0.5 * np.sum(((x - x_new[:, None]) / 0.9) ** 2, axis=-1))
+        np.testing.assert_allclose(mean, w @ y / w.sum(axis=1), rtol=1e-12)
+        np.testing.assert_allclose(FORMULAS[name][1](eta), mean, rtol=1e-12)
 
 
-# ---------------------------------------------------------------------------- properties
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_order_0_is_the_local_mean(x64, name):
-    x, y, weights, x_new = sample(name)
-    model = ak.LocalLikelihood(ak.Gaussian(0.9), family=FAMILIES[name])
-    mean = ak.KernelRegression(ak.Gaussian(0.9))(x_new, x, y, weights=weights)
-    np.testing.assert_allclose(model(x_new, x, y, weights=weights), mean, rtol=1e-14)
-    eta = model.local_fit(x_new, x, y, weights=weights).coefficients[:, 0, 0]
-    np.testing.assert_allclose(FAMILIES[name].mean(eta), mean, rtol=1e-12)
-
-
-def test_a_weight_of_k_is_k_equal_rows_and_of_0_none(x64):
-    x, y, weights, x_new = sample("binomial")
-    model = ak.LocalLikelihood(ak.Gaussian(0.9), family=ak.Binomial(), order=1)
-    found = model(x_new, x, y, weights=weights)
-    repeated = np.repeat(np.arange(N), weights.astype(int))
-    np.testing.assert_allclose(found, model(x_new, x[repeated], y[repeated]), rtol=1e-10)
-    others = np.where(weights > 0, y, 1.0 - y)
-    np.testing.assert_array_equal(found, model(x_new, x, others, weights=weights))
-    kept = weights > 0
-    np.testing.assert_allclose(found, model(x_new, x[kept], y[kept], weights=weights[kept]))
-
-
-def test_labels_and_queries_are_fitted_one_by_one(x64):
-    x, y, _, x_new = sample("poisson")
-    both = np.stack([y, y[::-1] + 1.0], axis=1)
-    model = ak.LocalLikelihood(ak.Gaussian(0.9), family=ak.Poisson(), order=1)
-    found = model(x_new, x, both)
-    assert found.shape == (M, 2)
-    for column in range(2):
-        np.testing.assert_allclose(found[:, column], model(x_new, x, both[:, column]), rtol=1e-12)
-    assert model(x_new[:0], x, both).shape == (0, 2)
-
-
-def test_chunks_of_queries_do_not_change_the_fit(x64, monkeypatch):
-    x, y, _, x_new = sample("gamma")
-    model = ak.LocalLikelihood(ak.Gaussian(0.9), family=ak.Gamma(), order=1)
-    whole = model(x_new, x, y)
+def test_float32_in_chunks_of_queries(x64, monkeypatch):
+    """The number of queries is one of its own: what is compiled knows how many go at a time."""
     monkeypatch.setattr("attnkernel.attention._windows.MAX_CHUNK_NUMBERS", 1000)
-    jax.clear_caches()
-    np.testing.assert_allclose(model(x_new, x, y), whole, rtol=1e-13)
-    jax.clear_caches()
+    x, y, _, x_new = sample("gamma")
+    x_new = np.r_[x_new, 0.5 * x_new]
+    model = ak.LocalLikelihood(ak.Gaussian(0.9), family=ak.Gamma(), order=1)
+    found = model(*(part.astype(np.float32) for part in (x_new, x, y)))
+    assert found.dtype == np.float32
+    expected = np.exp(newton("gamma", x_new, x, y, 0.9, 1, 1.0)[:, 0])
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
 
 
-@pytest.mark.parametrize(("name", "order"), [("binomial", 1), ("gamma", 1), slow("poisson", 2)])
-def test_derivatives_equal_finite_differences(x64, name, order):
-    """First in the lengthscale, inputs, labels and queries; second in the lengthscale."""
-    x, y, _, x_new = sample(name)
-    y = 0.1 + 0.8 * y
+@eqx.filter_jit
+def derivatives(order, index, log_lengthscale, x, y, x_new):
+    """Slopes of a loss in its last four arguments, and the second derivative in the first."""
 
-    @jax.jit
-    def computed(log_lengthscale, x, y, x_new):
+    def slopes(log_lengthscale):
         def loss(log_lengthscale, x, y, x_new):
             kernel = ak.Gaussian(jnp.exp(log_lengthscale))
-            model = ak.LocalLikelihood(kernel, family=FAMILIES[name], order=order)
+            model = ak.LocalLikelihood(kernel, family=OneOfFamilies(index), order=order)
             return jnp.sum(jnp.sin(model(x_new, x, y)))
 
-        arguments = log_lengthscale, x, y, x_new
-        return jax.grad(loss, (0, 1, 2, 3))(*arguments), jax.hessian(loss)(*arguments)
+        return jax.grad(loss, (0, 1, 2, 3))(log_lengthscale, x, y, x_new)
 
-    def expected_loss(log_lengthscale, x, y, x_new):
-        beta = newton(name, x_new, x, y, np.exp(log_lengthscale), order, 1.0)
-        return np.sum(np.sin(FORMULAS[name][1](beta[:, 0])))
+    found, along = jax.jvp(slopes, (log_lengthscale,), (jnp.ones_like(log_lengthscale),))
+    return found, along[0]
 
-    at = (np.float64(0.1), x, y, x_new)
-    slopes, curvature = computed(*map(jnp.asarray, at))
-    rng = np.random.default_rng(1)
-    for argument, slope in enumerate(slopes):
-        direction = rng.normal(size=np.shape(at[argument]))
 
-        def moved(step, argument=argument, direction=direction):
-            changed = list(at)
-            changed[argument] = at[argument] + step * direction
-            return expected_loss(*changed)
+@pytest.mark.parametrize("order", [1, slow(2)])
+def test_derivatives_equal_finite_differences(x64, order):
+    """First in the lengthscale, inputs, labels and queries; second in the lengthscale."""
+    for index, name in enumerate(FAMILIES):
+        x, y, _, x_new = sample(name)
+        at = (np.float64(0.1), x, 0.1 + 0.8 * y, x_new)
 
-        expected = (moved(1e-5) - moved(-1e-5)) / 2e-5
-        np.testing.assert_allclose(np.sum(slope * direction), expected, rtol=1e-6, atol=1e-8)
-    low, middle, high = (expected_loss(0.1 + step, x, y, x_new) for step in (-1e-3, 0, 1e-3))
-    np.testing.assert_allclose(curvature, (low - 2 * middle + high) / 1e-6, rtol=1e-4, atol=1e-5)
+        def loss(log_lengthscale, x, y, x_new, name=name):
+            beta = newton(name, x_new, x, y, np.exp(log_lengthscale), order, 1.0)
+            return np.sum(np.sin(FORMULAS[name][1](beta[:, 0])))
+
+        slopes, curvature = jax.device_get(derivatives(order, np.array(index), *at))
+        rng = np.random.default_rng(1)
+        for argument, slope in enumerate(slopes):
+            direction = rng.normal(size=np.shape(at[argument]))
+            ahead, behind = (
+                loss(*at[:argument], at[argument] + step * direction, *at[argument + 1 :])
+                for step in (1e-5, -1e-5)
+            )
+            expected = (ahead - behind) / 2e-5
+            np.testing.assert_allclose(np.sum(slope * direction), expected, rtol=1e-6, atol=1e-8)
+        low, middle, high = (loss(0.1 + step, *at[1:]) for step in (-1e-3, 0, 1e-3))
+        second = (low - 2 * middle + high) / 1e-6
+        np.testing.assert_allclose(curvature, second, rtol=1e-4, atol=1e-5)
 
 
 # ---------------------------------------------------------------------------- hard windows
 
 
-def test_float32_is_near_float64(x64):
-    x, y, _, x_new = sample("binomial")
-    model = ak.LocalLikelihood(ak.Gaussian(0.9), family=ak.Binomial(), order=1)
-    single = model(*(part.astype(np.float32) for part in (x_new, x, y)))
-    assert single.dtype == jnp.float32
-    np.testing.assert_allclose(single, model(x_new, x, y), atol=1e-5)
+@pytest.mark.parametrize(
+    ("dtype", "least", "order"),
+    [("float32", 1e-5, 1), slow("float64", 1e-13, 1), slow("float64", 1e-13, 2)],
+)
+def test_separated_labels_have_a_bounded_fit_and_finite_derivatives(x64, dtype, least, order):
+    """Labels 0 left of 1 and 1 right of it, within a hole of the design: the maximum is at
+    infinity in windows of both, and where all labels are equal. Left-out rows too."""
+    x = np.concatenate([np.linspace(0.0, 0.8, 9), np.linspace(1.2, 2.0, 9)]).astype(dtype)
+    y = (x > 1).astype(dtype)
+    x_new = np.array([0.0, 0.9, 1.1, 2.0], dtype)
+
+    @jax.jit
+    def computed(lengthscale, y):
+        def mean_and_loss(lengthscale, y):
+            kernel = ak.Epanechnikov(lengthscale)
+            model = ak.LocalLikelihood(kernel, family=ak.Binomial(), order=order)
+            mean = model(np.r_[x, x_new], x, y, prior=ExcludeSelf())
+            loss = jnp.mean(model.deviance(mean[: len(x)], y))
+            return jnp.append(mean[len(x) :], loss), mean[len(x) :]
+
+        return jax.jacrev(mean_and_loss, (0, 1), has_aux=True)(lengthscale, y)
+
+    slopes, mean = jax.device_get(computed(np.asarray(0.7, dtype), y))
+    assert mean.dtype == dtype
+    assert 0.0 <= mean[0] < least
+    assert mean[1] < 0.5 < mean[2]
+    assert 1.0 - least < mean[3] <= 1.0
+    assert all(np.all(np.isfinite(part)) for part in slopes)
+
+
+def test_windows_that_do_not_determine_a_fit(x64):
+    """Counts that are all 0 in reach predict 0; two rows at one input their mean, with a flag and
+    a warning; no row in reach the label of the nearest one."""
+    x = np.r_[np.linspace(0.0, 4.0, 41), 8.0, 8.0, 9.0]
+    y = np.r_[np.where(x[:41] > 2, 5.0, 0.0), 2.0, 4.0, 1.0]
+    at = np.array([1.0, 3.0, 8.0, 12.0])
+    model = ak.LocalLikelihood(
+        ak.Epanechnikov(0.5), family=ak.Poisson(), order=1, on_empty="nearest"
+    )
+    with pytest.warns(ak.ExtrapolationWarning, match="local linear, Poisson"):
+        mean = model(at, x, y)
+    np.testing.assert_allclose(mean, [0.0, 5.0, 3.0, 1.0], rtol=1e-12, atol=1e-100)
+
+    @jax.jit
+    def fit_and_loss(x, y):
+        return model.local_fit(at, x, y), ak.LeaveOneOut()(model, x[:, None], y)
+
+    fit, loss = jax.device_get(fit_and_loss(x, y))
+    assert np.isfinite(loss)
+    assert (fit.deficient[2], fit.empty.tolist()) == (True, [False, False, False, True])
+    least = np.log(np.asarray(ak.Poisson().inside(jnp.asarray(0.0))))
+    np.testing.assert_allclose(fit.coefficients[0, :, 0], [least, 0.0], rtol=1e-14)
+    np.testing.assert_allclose(fit.coefficients[2, 0, 0], np.log(3.0), rtol=1e-12)
+
+
+def test_empty_windows_of_order_0_follow_the_policy(x64):
+    x, y = np.linspace(0.0, 1.0, 11), np.linspace(1.0, 2.0, 11)
+
+    def model(on_empty):
+        return ak.LocalLikelihood(ak.Boxcar(0.25), family=ak.Gamma(), on_empty=on_empty)
+
+    policies = ("nan", "nearest", "mean")
+    at = np.array([0.5, 7.0])
+    found = jax.jit(lambda: [model(on_empty)(at, x, y) for on_empty in policies])()
+    np.testing.assert_allclose(found, [[1.5, np.nan], [1.5, 2.0], [1.5, 1.5]], rtol=1e-12)
+    with pytest.raises(Exception, match="no label within reach"):
+        jax.block_until_ready(model("raise")(at, x, y))

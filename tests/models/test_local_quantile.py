@@ -1,39 +1,39 @@
 """Local quantiles against linear programs (HiGHS), R's quantreg, and quantiles of order 0."""
 
-import itertools
+import functools
 import subprocess
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from known_fits import known_fit
+from least_squares import monomials
 from marks import slow
 from scipy.optimize import linprog
 
 import attnkernel as ak
+from attnkernel.models._data import with_weights
 from attnkernel.priors import ExcludeSelf
 
 HERE = Path(__file__).parent
 CSV_FOLDER = Path(ak.__file__).parent / "data" / "csv"
-N, M = 61, 7
+N, M = 41, 7
+LEVELS = np.array([0.1, 0.5, 0.8])
 
 
-def sample(dim=1, n=N, m=M):
+def sample(dim=1):
     rng = np.random.default_rng(dim)
-    x = rng.uniform(-1, 1, (n, dim))
-    y = np.sin(3 * x[:, 0]) + 0.3 * rng.standard_t(2, n)
-    weights = rng.integers(1, 4, n) * (rng.uniform(size=n) < 0.9)
-    return x, y, weights * 1.0, rng.uniform(-0.9, 0.9, (m, dim))
+    x = rng.uniform(-1, 1, (N, dim))
+    y = np.sin(3 * x[:, 0]) + 0.3 * rng.standard_t(2, N)
+    weights = rng.integers(1, 4, N) * (rng.uniform(size=N) < 0.9)
+    return x, y, weights * 1.0, rng.uniform(-0.9, 0.9, (M, dim))
 
 
-def design(differences, order):
-    """The monomials of k − q up to a degree, along a new last axis."""
-    terms = [np.ones(len(differences))]
-    for degree in range(1, order + 1):
-        for columns in itertools.combinations_with_replacement(range(differences.shape[1]), degree):
-            terms.append(np.prod(differences[:, columns], axis=1))
-    return np.stack(terms, axis=1)
+def gaussian_weights(x_new, x, lengthscale):
+    return np.exp(-0.5 * np.sum(((x - x_new[:, None]) / lengthscale) ** 2, axis=2))
 
 
 def check_loss(residuals, weights, level):
@@ -52,47 +52,36 @@ def highs(terms, y, weights, level):
     return found.x[:count] - found.x[count : 2 * count], found.fun * scale
 
 
+def at_levels(model, levels, *data, prior=None):
+    """The local fits at several levels."""
+    return jax.vmap(lambda level: model.fitted(*data, prior, level)[1])(levels)
+
+
 @pytest.mark.parametrize(("dim", "order"), [(1, 1), slow(1, 2), slow(2, 1), slow(1, 0)])
 def test_coefficients_are_those_of_the_linear_program(x64, dim, order):
-    """At new inputs, with weights of rows, 0 among them; with each row left out; at three levels.
-    The loss of the criterion is that of a loop. In one program."""
+    """At the rows, each left out, and at new inputs, at three levels, with weights of rows. The
+    loss of the criterion is that of the left-out quantiles."""
     x, y, weights, x_new = sample(dim)
-    levels, kernel = (0.1, 0.5, 0.8), ak.Gaussian(0.4)
+    at = np.r_[x, x_new]
+    model = ak.LocalQuantile(ak.Gaussian(0.4), level=LEVELS[0], order=order)
 
     @jax.jit
-    def computed(x_new, x, y, weights):
-        found = []
-        for level in levels:
-            model = ak.LocalQuantile(kernel, level=level, order=order)
-            at_new = model.local_fit(x_new, x, y, weights=weights)
-            left_out = model.local_fit(x[:M], x, y, prior=ExcludeSelf(), weights=weights)
-            loss = ak.LeaveOneOut(weights=weights)(model, x, y)
-            found.append((at_new, left_out, model(x_new, x, y, weights=weights), loss))
-        return found
+    def computed(at, x, y, weights):
+        prior = with_weights(ExcludeSelf(), weights, x)
+        fits = at_levels(model, LEVELS, at, x, y[:, None], prior=prior)
+        return fits, ak.LeaveOneOut(weights=weights)(model, x, y)
 
-    for level, (at_new, left_out, out, loss) in zip(
-        levels, computed(*map(jnp.asarray, (x_new, x, y, weights))), strict=True
-    ):
-        np.testing.assert_allclose(out, at_new.coefficients[:, 0, 0], rtol=1e-12)
-        assert np.max(at_new.gap) < 4e-12
-        for points, local, hidden in (
-            (x_new, at_new, np.full(M, -1)),
-            (x[:M], left_out, np.arange(M)),
-        ):
-            for point, beta, row in zip(points, local.coefficients[..., 0], hidden, strict=True):
-                w = weights * np.exp(-0.5 * np.sum(((x - point) / 0.4) ** 2, axis=1))
-                w = w * (np.arange(N) != row)
-                terms = design(x - point, order)
-                expected, least = highs(terms, y, w, level)
-                assert check_loss(y - terms @ beta, w, level) <= least * (1 + 1e-12)
-                np.testing.assert_allclose(beta, expected, rtol=1e-9, atol=1e-9)
-        predicted = []
-        for i in range(N):
-            w = weights * np.exp(-0.5 * np.sum(((x - x[i]) / 0.4) ** 2, axis=1))
-            terms = design(x - x[i], order)
-            predicted.append(highs(terms, y, w * (np.arange(N) != i), level)[0][0])
-        losses = [check_loss(y[i] - predicted[i], 1.0, level) for i in range(N)]
-        np.testing.assert_allclose(loss, np.average(losses, weights=weights), rtol=1e-9)
+    fits, loss = jax.device_get(computed(at, x, y, weights))
+    assert np.max(fits.gap) < 4e-12
+    visible = weights * np.r_[1 - np.eye(N), np.ones((M, N))] * gaussian_weights(at, x, 0.4)
+    terms = monomials(x - at[:, None], order)
+    for level, coefficients in zip(LEVELS, fits.coefficients[..., 0], strict=True):
+        for w, basis, beta in zip(visible, terms, coefficients, strict=True):
+            expected, least = highs(basis, y, w, level)
+            assert check_loss(y - basis @ beta, w, level) <= least * (1 + 1e-12)
+            np.testing.assert_allclose(beta, expected, rtol=1e-9, atol=1e-9)
+    left_out = fits.coefficients[0, :N, 0, 0]
+    np.testing.assert_allclose(loss, check_loss(y - left_out, weights, 0.1) / weights.sum())
 
 
 def table(text):
@@ -103,12 +92,13 @@ def table(text):
 
 def test_local_linear_quantiles_of_quantreg(x64):
     """quantreg's simplex method ends at a vertex too."""
-    data = ak.data.load("mcycle")
-    for rows in table((HERE / "lprq.csv").read_text()):
-        level, at, fit, slope = rows.T
-        local = ak.LocalQuantile(ak.Gaussian(2.5), level=level[0]).local_fit(at, data.x, data.y)
-        np.testing.assert_allclose(local.coefficients[:, 0, 0], fit, rtol=0, atol=1e-8)
-        np.testing.assert_allclose(local.coefficients[:, 1, 0], slope, rtol=0, atol=1e-8)
+    data, rows = ak.data.load("mcycle"), table((HERE / "lprq.csv").read_text())
+    x, y = (np.asarray(part, float).reshape(-1, 1) for part in (data.x, data.y))
+    model, levels, at = ak.LocalQuantile(ak.Gaussian(2.5)), rows[:, 0, 0], rows[0, :, 1:2]
+    np.testing.assert_array_equal(rows[:, :, 1], np.tile(at.T, (3, 1)))
+    fits = jax.jit(functools.partial(at_levels, model))(levels, at, x, y)
+    found = np.asarray(fits.coefficients)[..., 0]
+    np.testing.assert_allclose(found, rows[:, :, 2:], rtol=0, atol=1e-8)
 
 
 @pytest.mark.cli
@@ -120,71 +110,91 @@ def test_the_table_is_what_quantreg_prints():
     np.testing.assert_allclose(now, kept, rtol=1e-8, atol=1e-10)
 
 
-def test_many_ties_reach_the_least_loss(x64):
+@eqx.filter_jit
+def local_fit(model, x_new, x, y):
+    return model.local_fit(x_new, x, y)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "order"), [("boxcar", 1), slow("gaussian", 1), slow("gaussian", 2)]
+)
+def test_many_ties_reach_the_least_loss(x64, kernel, order):
     """Eleven inputs, integer labels, a kernel of equal weights: many polynomials are minima."""
     rng = np.random.default_rng(0)
-    x, at = np.round(rng.uniform(-1, 1, 200) * 5) / 5, np.linspace(-0.7, 0.7, 5)
-    y = np.round(2 * x + rng.normal(size=200))
-    for kernel, order in ((ak.Gaussian(0.3), 1), (ak.Boxcar(0.5), 1), (ak.Gaussian(0.3), 2)):
-        local = ak.LocalQuantile(kernel, level=0.3, order=order).local_fit(at, x, y)
-        of_rows = np.exp(kernel.pairwise(jnp.asarray(at)[:, None], jnp.asarray(x)[:, None]))
-        for point, beta, w in zip(at, local.coefficients[..., 0], of_rows, strict=True):
-            terms = design((x - point)[:, None], order)
-            loss = check_loss(y - terms @ beta, w, 0.3)
-            assert loss <= highs(terms, y, w, 0.3)[1] * (1 + 1e-11)
+    x, at = np.round(rng.uniform(-1, 1, (200, 1)) * 5) / 5, np.linspace(-0.7, 0.7, 5)[:, None]
+    y = np.round(2 * x[:, 0] + rng.normal(size=200))
+    # no distance of an input is the width
+    kernel, weights = {
+        "boxcar": (ak.Boxcar(0.51), 1.0 * (np.abs(at - x.T) <= 0.51)),
+        "gaussian": (ak.Gaussian(0.3), gaussian_weights(at, x, 0.3)),
+    }[kernel]
+    model = ak.LocalQuantile(kernel, level=0.3, order=order)
+    local = local_fit(model, at, x, y)
+    coefficients = np.asarray(local.coefficients)[..., 0]
+    parts = monomials(x - at[:, None], order), coefficients, weights
+    for terms, beta, w in zip(*parts, strict=True):
+        loss = check_loss(y - terms @ beta, w, 0.3)
+        assert loss <= highs(terms, y, w, 0.3)[1] * (1 + 1e-11)
 
 
 def test_order_0_is_the_quantile_of_weights(x64):
     x, y, weights, x_new = sample()
-    fit = ak.fit(ak.KernelRegression(ak.Gaussian(0.3)), x, y, weights=weights)
-    expected = ak.quantiles(fit, x_new, [0.2, 0.7])
-    for column, level in enumerate((0.2, 0.7)):
-        model = ak.LocalQuantile(fit.model.kernel, level=level, order=0)
-        found = model(x_new, x, y, weights=weights)
-        np.testing.assert_allclose(found, expected[:, column], rtol=1e-12)
+    model = ak.LocalQuantile(ak.Gaussian(0.3), order=0)
+
+    @jax.jit
+    def computed(x_new, x, y, weights):
+        return at_levels(model, LEVELS, x_new, x, y, prior=with_weights(None, weights, x))
+
+    fits = computed(x_new, x, y[:, None], weights)
+    order = np.argsort(y)
+    share = np.cumsum((weights * gaussian_weights(x_new, x, 0.3))[:, order], axis=1)
+    share = share / share[:, -1:]
+    assert np.min(np.abs(share - LEVELS[:, None, None])) > 1e-9  # no level is a tie
+    expected = y[order][np.argmax(share > LEVELS[:, None, None], axis=2)]
+    np.testing.assert_allclose(np.asarray(fits.coefficients)[:, :, 0, 0], expected, rtol=1e-12)
 
 
 def test_quantiles_of_a_fit_of_order_1_are_local_linear(x64):
-    """Each level that of `LocalQuantile`; a weight of k is k rows."""
+    """A weight of k is k rows. Those of a `LocalQuantile` have all levels too."""
     x, y, weights, x_new = sample()
-    levels = [0.1, 0.5, 0.9]
-    fit = ak.fit(ak.KernelRegression(ak.Gaussian(0.3), order=1), x, y, weights=weights)
-    found = ak.quantiles(fit, x_new, levels)
+    kernel = ak.Gaussian(0.3)
+    fit = known_fit(ak.KernelRegression(kernel, order=1), x, y, weights)
+    found = ak.quantiles(fit, x_new, LEVELS)
     rows = np.repeat(np.arange(N), weights.astype(int))
-    for column, level in enumerate(levels):
-        model = ak.LocalQuantile(fit.model.kernel, level=level)
-        expected = model(x_new, x[rows], y[rows])
-        np.testing.assert_allclose(found[:, column], expected, rtol=1e-9)
-    median = ak.LocalQuantile(fit.model.kernel)
+    expected = np.asarray(ak.LocalQuantile(kernel)(x_new, x[rows], y[rows]))
+    np.testing.assert_allclose(np.asarray(found)[:, 1], expected, rtol=1e-9)
+    own = known_fit(ak.LocalQuantile(kernel), x, y, weights)
+    np.testing.assert_allclose(ak.quantiles(own, x_new, LEVELS), found, rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_fit_of_a_local_quantile_minimises_its_loss_on_a_grid(x64):
+    x, y, _, _ = sample()
+    median = ak.LocalQuantile(ak.Gaussian(0.3))
     with pytest.warns(ak.FitWarning, match="has no slope"):
         own = ak.fit(median, x, y)
-    np.testing.assert_allclose(ak.quantiles(own, x_new, 0.5)[:, 0], own(x_new), rtol=1e-9)
     assert own.loss <= ak.LeaveOneOut()(median, jnp.asarray(x), jnp.asarray(y))
-    with pytest.raises(ValueError, match="a LocalQuantile, or a smoother whose weights"):
-        ak.quantiles(ak.fit(ak.BiasReduced(fit.model, 2), x, y, starts=1), x_new, levels)
 
 
 def test_derivatives_are_those_of_the_polynomial_through_its_labels(x64):
     x, y, _, x_new = sample()
-    model = ak.LocalQuantile(ak.Gaussian(0.3), level=0.3)
 
     @jax.jit
-    def slopes(q, lengthscale, y):
+    def total_and_slopes(q, lengthscale, y):
         def total(q, lengthscale, y):
-            return jnp.sum(ak.LocalQuantile(ak.Gaussian(lengthscale), level=0.3)(q, x, y))
+            fit = ak.LocalQuantile(ak.Gaussian(lengthscale), level=0.3).local_fit(q, x, y)
+            return jnp.sum(fit.coefficients[:, 0]), fit.coefficients[:, 1, 0]
 
-        return jax.grad(total, argnums=(0, 1, 2))(q, lengthscale, y)
+        return jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True)(q, lengthscale, y)
 
-    by_query, by_lengthscale, by_label = slopes(jnp.asarray(x_new), 0.3, jnp.asarray(y))
-    np.testing.assert_allclose(
-        by_query[:, 0], model.local_fit(x_new, x, y).coefficients[:, 1, 0], rtol=1e-9
-    )
+    at = (x_new, np.float64(0.3))
+    (value, slopes), (by_query, by_lengthscale, by_label) = jax.device_get(total_and_slopes(*at, y))
+    np.testing.assert_allclose(by_query[:, 0], slopes, rtol=1e-9)
     assert by_lengthscale == 0
     assert np.sum(by_label != 0) <= 2 * M
     np.testing.assert_allclose(np.sum(by_label), M, rtol=1e-9)  # a constant is reproduced
-    ahead = np.sum(model(x_new, x, y + 1e-6 * np.asarray(by_label)))
-    change = 1e-6 * np.sum(np.asarray(by_label) ** 2)
-    np.testing.assert_allclose(ahead - np.sum(model(x_new, x, y)), change, rtol=1e-4)
+    (ahead, _), _ = jax.device_get(total_and_slopes(*at, y + 1e-6 * by_label))
+    np.testing.assert_allclose(ahead - value, 1e-6 * np.sum(by_label**2), rtol=1e-4)
 
 
 def test_windows_without_labels_and_with_one_input(x64):
@@ -196,14 +206,14 @@ def test_windows_without_labels_and_with_one_input(x64):
     np.testing.assert_allclose(found, [3.0, np.nan, 7.5], rtol=1e-9)
 
 
-def test_float32_several_labels_and_maps(x64):
+def test_several_labels_in_float32(x64):
     x, y, _, x_new = sample()
-    model = ak.LocalQuantile(ak.Gaussian(0.3), level=0.7)
     both = np.stack([y, -y], axis=1)
-    expected = model(x_new, x, both)
-    low = [part.astype(np.float32) for part in (x_new, x, both)]
-    found = model(*low)
+    model = ak.LocalQuantile(ak.Gaussian(0.3), level=0.7)
+    found = model(*(part.astype(np.float32) for part in (x_new, x, both)))
     assert found.dtype == np.float32
+    expected = [
+        [highs(monomials(x - at, 1), label, w, 0.7)[0][0] for label in (y, -y)]
+        for at, w in zip(x_new, gaussian_weights(x_new, x, 0.3), strict=True)
+    ]
     np.testing.assert_allclose(found, expected, atol=1e-4)
-    mapped = jax.jit(jax.vmap(lambda y: model(x_new, x, y), in_axes=1, out_axes=1))(both)
-    np.testing.assert_allclose(mapped, expected, rtol=1e-9)
