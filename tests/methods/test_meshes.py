@@ -9,23 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from marks import slow
+from marks import needs_finufft, slow
 
 import attnkernel as ak
 
 pytestmark = pytest.mark.multi_device
 BATCH, ROWS, DIM = 8, 16, 3
-DOT = {"kernel": ak.DotProduct()}
-CASES = {
-    "dense": DOT | {"method": ak.Dense()},
-    "blocks": DOT | {"method": ak.Blockwise(4, 4), "prior": ak.Causal()},
-    "entmax": DOT | {"method": ak.Blockwise(4, 4), "rule": ak.Entmax(1.5)},
-    "heads": {
-        "kernel": ak.PerHead(jax.vmap(ak.Gaussian)(jnp.linspace(0.5, 2.0, BATCH))),
-        "method": ak.Blockwise(4, 4),
-    },
-    "linear": {"kernel": ak.EluFeatures(), "method": ak.Linear()},
-}
+EACH, WHOLE = PartitionSpec("d"), PartitionSpec()
+EACH_ROW = PartitionSpec(None, "d")
 
 
 def mesh_of(devices, kind):
@@ -34,42 +25,6 @@ def mesh_of(devices, kind):
 
 def data():
     return tuple(np.random.default_rng(0).normal(size=(3, BATCH, ROWS, DIM)))
-
-
-def assert_close(found, expected):
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(np.asarray(one), other, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("devices", [2, slow(8)])
-@pytest.mark.parametrize("axis", ["members", "rows"])
-@pytest.mark.parametrize("name", ["blocks", *(slow(n) for n in CASES if n != "blocks")])
-def test_explicit_axes(x64, name, axis, devices):
-    """Value and gradients; the value is laid out as the queries are."""
-    mesh = mesh_of(devices, AxisType.Explicit)
-    spec = PartitionSpec("d") if axis == "members" else PartitionSpec(None, "d")
-    with jax.set_mesh(mesh):
-        on_mesh = [jax.device_put(part, NamedSharding(mesh, spec)) for part in data()]
-        found = jax.jit(functools.partial(value_and_slopes, name))(*on_mesh)
-    assert tuple(found[1].sharding.spec)[: len(spec)] == tuple(spec)
-    assert_close(found, off_mesh(name))
-
-
-def value_and_slopes(name, q, k, v):
-    def number(q, k, v):
-        out = ak.attend(q, k, v, **CASES[name])
-        return jnp.sum(jnp.sin(out)), out
-
-    return jax.grad(number, (0, 1, 2), has_aux=True)(q, k, v)
-
-
-@functools.cache
-def off_mesh(name):
-    """The reference of a case, compiled once for all meshes."""
-    return jax.device_get(jax.jit(functools.partial(value_and_slopes, name))(*data()))
-
-
-EACH, WHOLE = PartitionSpec("d"), PartitionSpec()
 
 
 def line(q, k, v, **parts):
@@ -93,116 +48,155 @@ def regression(q, k, v, **parts):
     return jax.vmap(ak.KernelRegression(order=1, **parts))(q, k, v)
 
 
-def heads(q, k, v, **parts):
-    """The heads of `MultiheadAttention`, by its default method, of each member of the batch."""
-    module = ak.MultiheadAttention(3, DIM, key=jax.random.key(0), **parts)
-    return jax.vmap(module)(q, k, v)
-
-
-GAUSS = {"kernel": ak.Gaussian(0.7)}
-WITHIN = {
-    "dense": (ak.attend, GAUSS | {"method": ak.Dense()}),
-    "blocks": (ak.attend, GAUSS | {"method": ak.Blockwise(4, 4)}),
-    "causal": (ak.attend, GAUSS | {"method": ak.Blockwise(4, 4), "prior": ak.Causal()}),
-    "entmax": (ak.attend, GAUSS | {"method": ak.Blockwise(4, 4), "rule": ak.Entmax(1.5)}),
-    "dense entmax": (ak.attend, GAUSS | {"method": ak.Dense(), "rule": ak.Entmax(1.5)}),
-    "unmaterialised": (one_value, GAUSS | {"method": ak.Blockwise(8, 8)}),
-    "sorted": (line, {"kernel": ak.Laplace(0.7), "method": ak.Sorted()}),
-    "sorted compact": (line, {"kernel": ak.Triweight(0.7), "method": ak.Sorted()}),
-    "fourier": (line, GAUSS | {"method": ak.Fourier()}),
-    "additive": (ak.attend, {"kernel": ak.Additive(jnp.arange(1.0, DIM + 1))}),
-    "many columns": (many_columns, {"kernel": ak.Gaussian(jnp.linspace(0.7, 3.0, 2 * DIM))}),
-    "neighbours": (ak.attend, {"kernel": ak.NearestNeighbours(ak.Gaussian(0.7), 0.5)}),
-    "linear": (ak.attend, {"kernel": ak.EluFeatures(), "method": ak.Linear()}),
-    "causal linear": (
-        ak.attend,
-        {"kernel": ak.EluFeatures(), "method": ak.Linear(), "prior": ak.Causal()},
-    ),
-    "linear in blocks": (ak.attend, {"kernel": ak.EluFeatures(), "method": ak.Blockwise(4, 4)}),
-    "local linear": (regression, GAUSS),
-    "local linear in blocks": (regression, GAUSS | {"method": ak.Blockwise(4, 4)}),
-    "heads": (heads, {"kernel": ak.DotProduct()}),
-    "local linear heads": (heads, GAUSS | {"order": 1}),
-}
-
-
-def value_and_gradients(function, parts, kernel, q, k, v):
-    """The outputs, and the gradients of a sum of them in the kernel, q, k and v."""
-    moving, fixed = eqx.partition(kernel, eqx.is_inexact_array)
-
-    def number(moving, q, k, v):
-        out = function(q, k, v, **parts | {"kernel": eqx.combine(moving, fixed)})
-        return jnp.sum(jnp.sin(out)), out
-
-    return jax.grad(number, (0, 1, 2, 3), has_aux=True)(moving, q, k, v)
-
-
 def nearest(q, k, v, **parts):
     """Regression where many queries are out of reach of all labels: each takes the nearest."""
     return jax.vmap(ak.KernelRegression(on_empty="nearest", **parts))(q, k, v)
 
 
+def heads(q, k, v, **parts):
+    """The heads of `MultiheadAttention` of each member of the batch."""
+    module = ak.MultiheadAttention(3, DIM, key=jax.random.key(0), **parts)
+    return jax.vmap(module)(q, k, v)
+
+
 def weights(q, k, v, **parts):
-    return ak.attention_weights(q, k, **parts)
+    return ak.attention_weights(q, k, **{name: parts[name] for name in parts if name != "method"})
 
 
-WHOLE_FUNCTIONS = {
-    "local linear": (regression, GAUSS),
-    "nearest": (nearest, {"kernel": ak.Triweight(0.3)}),
-    "heads": (heads, {"kernel": ak.DotProduct()}),
-    "local linear heads": (heads, GAUSS | {"order": 1}),
-    "weights": (weights, GAUSS),
+GAUSS, DOT, ELU = ({"kernel": k} for k in (ak.Gaussian(0.7), ak.DotProduct(), ak.EluFeatures()))
+BLOCKS, CAUSAL, ENTMAX = (
+    {"method": ak.Blockwise(4, 4)},
+    {"prior": ak.Causal()},
+    {"rule": ak.Entmax(1.5)},
+)
+WITHIN = {
+    "causal": {"causal": (ak.attend, GAUSS | BLOCKS | CAUSAL)},
+    "blocks": {
+        "blocks": (ak.attend, GAUSS | BLOCKS),
+        "entmax": (ak.attend, GAUSS | BLOCKS | ENTMAX),
+        "dense entmax": (ak.attend, GAUSS | ENTMAX | {"method": ak.Dense()}),
+    },
+    "unmaterialised": {"unmaterialised": (one_value, GAUSS | {"method": ak.Blockwise(8, 8)})},
+    "sorted": {
+        "laplace": (line, {"kernel": ak.Laplace(0.7), "method": ak.Sorted()}),
+        "compact": (line, {"kernel": ak.Triweight(0.7), "method": ak.Sorted()}),
+    },
+    "fourier": {"fourier": (line, GAUSS | {"method": ak.Fourier()})},
+    "kernels": {
+        "additive": (ak.attend, {"kernel": ak.Additive(np.arange(1.0, DIM + 1))}),
+        "many columns": (many_columns, {"kernel": ak.Gaussian(np.linspace(0.7, 3.0, 2 * DIM))}),
+        "neighbours": (ak.attend, {"kernel": ak.NearestNeighbours(ak.Gaussian(0.7), 0.5)}),
+    },
+    "linear": {
+        "linear": (ak.attend, ELU | {"method": ak.Linear()}),
+        "causal linear": (ak.attend, ELU | CAUSAL | {"method": ak.Linear()}),
+        "linear in blocks": (ak.attend, ELU | BLOCKS),
+    },
+    "models": {
+        "local linear in blocks": (regression, GAUSS | BLOCKS),
+        "heads": (heads, DOT),
+        "local linear heads": (heads, GAUSS | {"order": 1}),
+    },
+}
+OVER_QUERIES = WITHIN["causal"] | {"laplace": WITHIN["sorted"]["laplace"]}
+EXPLICIT = {
+    "blocks": {"blocks": (ak.attend, DOT | BLOCKS | CAUSAL)},
+    "sums": {
+        "dense": (ak.attend, DOT | {"method": ak.Dense()}),
+        "entmax": (ak.attend, DOT | BLOCKS | ENTMAX),
+        "heads": (
+            ak.attend,
+            {"kernel": ak.PerHead(ak.Gaussian(np.linspace(0.5, 2.0, BATCH)))} | BLOCKS,
+        ),
+        "linear": (ak.attend, ELU | {"method": ak.Linear()}),
+    },
+    "functions": {
+        "local linear": (regression, GAUSS),
+        "nearest": (nearest, {"kernel": ak.Triweight(0.3)}),
+        "heads of a module": (heads, DOT),
+        "weights": (weights, GAUSS),
+    },
 }
 
 
-@pytest.mark.parametrize("axis", ["members", "rows"])
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WHOLE_FUNCTIONS)
-def test_functions_on_explicit_axes(x64, name, axis):
-    """Of models and weights the value and gradients; the value is laid out as the queries are."""
-    mesh = mesh_of(2, AxisType.Explicit)
-    spec = EACH if axis == "members" else PartitionSpec(None, "d")
-    case = WHOLE_FUNCTIONS[name]
-    run = jax.jit(functools.partial(value_and_gradients, *case))
+def values_and_gradients(cases, kernels, q, k, v):
+    """By case the outputs, and the gradients of a sum of them in the kernel, q, k and v."""
+
+    def of_case(name):
+        function, parts = cases[name]
+        moving, fixed = eqx.partition(kernels[name], eqx.is_inexact_array)
+
+        def number(moving, q, k, v):
+            out = function(q, k, v, **parts | {"kernel": eqx.combine(moving, fixed)})
+            return jnp.sum(jnp.sin(out)), out
+
+        return jax.grad(number, (0, 1, 2, 3), has_aux=True)(moving, q, k, v)
+
+    return {name: of_case(name) for name in cases}
+
+
+def kernels_of(cases):
+    return {name: parts["kernel"] for name, (_, parts) in cases.items()}
+
+
+def assert_equal_to_dense(found, cases):
+    """Checks results on a mesh against the dense reference without one."""
+    dense = {
+        name: (function, parts | {"method": ak.Dense()})
+        for name, (function, parts) in cases.items()
+    }
+    expected = jax.jit(functools.partial(values_and_gradients, dense))(kernels_of(cases), *data())
+    tolerance = {"rtol": 1e-6, "atol": 1e-7} if "fourier" in cases else {"rtol": 1e-9, "atol": 1e-9}
+    for name in cases:
+        for one, other in zip(*map(jax.tree.leaves, (found[name], expected[name])), strict=True):
+            np.testing.assert_allclose(np.asarray(one), other, **tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("spec", [EACH, EACH_ROW], ids=["members", "rows"])
+@pytest.mark.parametrize("group", ["blocks", slow("sums"), slow("functions")])
+def test_explicit_axes(x64, group, spec):
+    """Values and gradients; the value is laid out as the queries are."""
+    mesh, cases = mesh_of(2, AxisType.Explicit), EXPLICIT[group]
     with jax.set_mesh(mesh):
-        arrays = (jax.device_put(part, NamedSharding(mesh, spec)) for part in data())
-        found = run(case[1]["kernel"], *arrays)
-    assert tuple(found[1].sharding.spec)[: len(spec)] == tuple(spec)
-    assert_close(found, direct("whole", name))
+        on_mesh = [jax.device_put(part, NamedSharding(mesh, spec)) for part in data()]
+        run = jax.jit(functools.partial(values_and_gradients, cases))
+        found = run(kernels_of(cases), *on_mesh)
+    for name, (_, value) in found.items():
+        assert tuple(value.sharding.spec)[: len(spec)] == tuple(spec), name
+    assert_equal_to_dense(found, cases)
 
 
-@pytest.mark.parametrize("devices", [2, slow(8)])
-@pytest.mark.parametrize("name", ["blocks", *(slow(name) for name in WITHIN if name != "blocks")])
-def test_shard_map(x64, name, devices, request, monkeypatch):
+@pytest.mark.parametrize(
+    ("group", "devices"),
+    [
+        ("causal", 2),
+        slow("causal", 8),
+        *(slow(name, 2) for name in WITHIN if name not in ("causal", "fourier")),
+        pytest.param("fourier", 2, marks=[pytest.mark.slow, needs_finufft]),
+    ],
+)
+def test_shard_map(x64, group, devices, request, monkeypatch):
     """Within `jax.shard_map` over the batch, which checks along which axes arrays vary."""
-    if name == "unmaterialised":
+    if group == "unmaterialised":
         request.getfixturevalue("force_unmaterialised")
-    if name == "many columns":
+    if group == "kernels":
         monkeypatch.setattr("attnkernel.kernels._radial.MAX_UNROLLED_PAIRS", 0)
-    with jax.numpy_rank_promotion("allow" if name == "fourier" else "raise"):
-        assert_mapped_is_direct(name, devices, (EACH, EACH, EACH), EACH)
+    with jax.numpy_rank_promotion("allow" if group == "fourier" else "raise"):
+        assert_mapped_is_dense(WITHIN[group], devices, (EACH, EACH, EACH), EACH)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["dense", "blocks", "entmax", "sorted"])
-def test_shard_map_over_the_queries(x64, name):
+def test_shard_map_over_the_queries(x64):
     """Keys and values are whole on every device."""
-    queries = PartitionSpec(None, "d")
-    assert_mapped_is_direct(name, 2, (queries, WHOLE, WHOLE), queries)
+    assert_mapped_is_dense(OVER_QUERIES, 2, (EACH_ROW, WHOLE, WHOLE), EACH_ROW)
 
 
-def assert_mapped_is_direct(name, devices, of_arrays, of_output):
+def assert_mapped_is_dense(cases, devices, of_arrays, of_output):
     """Values and gradients; those in what is whole on every device are summed over the devices."""
-    mesh = mesh_of(devices, AxisType.Auto)
-    run = functools.partial(value_and_gradients, *WITHIN[name])
-    specs = (WHOLE, *of_arrays)
-    within = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=(specs, of_output))
-    assert_close(jax.jit(within)(WITHIN[name][1]["kernel"], *data()), direct("within", name))
-
-
-@functools.cache
-def direct(table, name):
-    """Value and gradients without a mesh, compiled once for all meshes."""
-    case = {"within": WITHIN, "whole": WHOLE_FUNCTIONS}[table][name]
-    run = jax.jit(functools.partial(value_and_gradients, *case))
-    return jax.device_get(run(case[1]["kernel"], *data()))
+    within = jax.shard_map(
+        functools.partial(values_and_gradients, cases),
+        mesh=mesh_of(devices, AxisType.Auto),
+        in_specs=(WHOLE, *of_arrays),
+        out_specs=dict.fromkeys(cases, ((WHOLE, *of_arrays), of_output)),
+    )
+    assert_equal_to_dense(jax.jit(within)(kernels_of(cases), *data()), cases)
