@@ -1,0 +1,318 @@
+"""Every function of inference on weighted rows: its formula in NumPy, one program for all data sets
+of similar size, rows of weight 0 and a factor of all weights that change nothing."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from known_fits import known_fit
+from least_squares import local_polynomial
+from marks import slow
+from scipy import stats
+
+import attnkernel as ak
+from attnkernel.objectives._hold_out import permuted_rows
+
+N, DROPPED, LENGTHSCALE, LEVEL = 27, 5, 0.15, 0.8
+AT = np.linspace(0.05, 0.95, 7)
+KEYS = [jax.device_put(np.array([0, seed], np.uint32)) for seed in range(2)]
+RNG = np.random.default_rng(4)
+X = (RNG.permutation(N) + RNG.uniform(size=N)) / N
+WEIGHTS = RNG.uniform(0.5, 2.0, size=N)
+NOISE = 0.2 * RNG.normal(size=N)
+Y = np.sin(6 * X) + 3 * X**2 * NOISE
+CLUSTERS = np.arange(N) // 2
+close = functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-14)
+smoother = functools.partial(local_polynomial, x=X, lengthscale=LENGTHSCALE, weights=WEIGHTS)
+
+
+def fitted(order, rows=N, factor=1.0, dropped=0, y=Y):
+    """The first rows, and some of weight 0 between them."""
+    at = np.linspace(0, rows, dropped).astype(int)
+    x, y = np.insert(X[:rows], at, 0.5), np.insert(y[:rows], at, 1e3)
+    weights = np.insert(factor * WEIGHTS[:rows], at, 0.0)
+    model = ak.KernelRegression(ak.Gaussian(LENGTHSCALE), order=order)
+    return known_fit(model, x, y, weights, ak.LeaveOneOut)
+
+
+def positive_rows(fit):
+    return np.count_nonzero(np.asarray(fit.objective.weights))
+
+
+def residuals_and_expectations(order, y=Y):
+    """Residuals, and the expectation of their weighted squares where the noise has variance 1."""
+    hat = smoother(X, order=order)
+    norms = WEIGHTS * np.sum(hat**2 / WEIGHTS, axis=1)
+    return y - hat @ y, 1 - 2 * np.diag(hat) + norms
+
+
+def left_out(order, group=None, lengthscale=LENGTHSCALE):
+    """Labels less their predictions from the rows of other groups."""
+    found, group = [], np.arange(N) if group is None else group
+    for i in range(N):
+        other = group != group[i]
+        row = local_polynomial(X[[i]], X[other], lengthscale, order, weights=WEIGHTS[other])
+        found.append(Y[i] - row[0] @ Y[other])
+    return np.array(found)
+
+
+def local_variances(at, order, y=Y):
+    """σ² of a label of weight 1 at new inputs, and at each row from all others."""
+    residuals, expected = residuals_and_expectations(order, y)
+    squares = WEIGHTS * residuals**2
+
+    def ratio(at, factor, seen=1.0):
+        kernel = np.exp(-0.5 * ((at[:, None] - X) / (factor * LENGTHSCALE)) ** 2) * WEIGHTS * seen
+        return kernel @ squares / (kernel @ expected)
+
+    factors, others = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0), 1 - np.eye(N)
+    variances = [ratio(X, factor, others) for factor in factors]
+    deviances = [np.mean(np.log(each) + squares / expected / each) for each in variances]
+    best = int(np.argmin(deviances))
+    assert np.diff(np.sort(deviances))[0] > 1e-6  # no near tie
+    return ratio(at, factors[best]), variances[best], factors[best]
+
+
+def average(order):
+    """The average derivative of a local line with shorter lengthscales, constant noise."""
+    shorter = LENGTHSCALE * N ** (1 / 5 - 2 / 7)
+    row = np.mean(smoother(X, lengthscale=shorter, order=1, term=1), axis=0)
+    residuals, expected = residuals_and_expectations(order)
+    variance = WEIGHTS @ residuals**2 / np.sum(expected) / WEIGHTS
+    return {"estimate": [row @ Y], "standard_error": [np.sqrt(row**2 @ variance)], "rows": N}
+
+
+def band(order, noise, corrected=True):
+    shorter = N ** (1 / 5 - 1 / 4) if corrected else 1.0
+    rows = smoother(AT, lengthscale=shorter * LENGTHSCALE, order=2 if corrected else order)
+    if noise == "clusters":
+        sums = (rows * left_out(order, CLUSTERS)) @ np.eye(N)[CLUSTERS]
+        variance, c = np.sum(sums**2, axis=1), stats.t.ppf(0.5 + 0.5 * LEVEL, CLUSTERS.max())
+    else:
+        residuals, expected = residuals_and_expectations(order)
+        variances = WEIGHTS @ residuals**2 / np.sum(expected)
+        if noise == "local":
+            variances = local_variances(X, order)[0]
+        variances = left_out(order) ** 2 if noise == "rows" else variances / WEIGHTS
+        variance, c = rows**2 @ variances, stats.norm.ppf(0.5 + 0.5 * LEVEL)
+    error, centre = np.sqrt(variance), rows @ Y
+    limits = {"lower": centre - c * error, "upper": centre + c * error}
+    count = 1 / np.sum(rows**2, axis=1)
+    return {"centre": centre, "standard_error": error, "effective_count": count} | limits
+
+
+def conformal(order, local=False):
+    scores, spread = np.abs(left_out(order)), np.ones(len(AT))
+    if local:
+        at_new, at_rows, _ = local_variances(AT, order)
+        scores, spread = scores / np.sqrt(at_rows / WEIGHTS), np.sqrt(at_new)
+    centre = smoother(AT, order=order) @ Y
+    width = np.sort(scores)[int(np.ceil((N + 1) * LEVEL)) - 1] * spread
+    return {"centre": centre, "lower": centre - width, "upper": centre + width}
+
+
+def degrees_of_freedom(order):
+    hat, (_, expected) = smoother(X, order=order), residuals_and_expectations(order)
+    return {
+        "trace": np.trace(hat),
+        "trace_of_squares": np.sum(WEIGHTS[:, None] * hat**2 / WEIGHTS),
+        "residual": np.sum(expected),
+    }
+
+
+def density(order):
+    kernel = np.exp(-0.5 * ((AT[:, None] - X) / LEVEL) ** 2)
+    return np.mean(kernel, axis=1) / (LEVEL * np.sqrt(2 * np.pi))
+
+
+def losses(order):
+    errors = [left_out(order, None, lengthscale) for lengthscale in (LENGTHSCALE, LEVEL)]
+    return np.average(np.square(errors), axis=1, weights=WEIGHTS)
+
+
+# the call of a fit at inputs with a level and a key; the expected result at LEVEL
+FUNCTIONS = {
+    "bands": (
+        lambda fit, at, level, key: ak.bands(fit, at, level=level),
+        functools.partial(band, noise="local"),
+    ),
+    "bands, constant noise": (
+        lambda fit, at, level, key: ak.bands(
+            fit, at, level=level, noise="constant", corrected=False
+        ),
+        functools.partial(band, noise="constant", corrected=False),
+    ),
+    "bands, noise of rows": (
+        lambda fit, at, level, key: ak.bands(fit, at, level=level, noise="rows"),
+        functools.partial(band, noise="rows"),
+    ),
+    "bands of clusters": (
+        lambda fit, at, level, key: ak.bands(
+            fit, at, level=level, clusters=[f"village {c}" for c in CLUSTERS[: positive_rows(fit)]]
+        ),
+        functools.partial(band, noise="clusters"),
+    ),
+    "average_derivative": (
+        lambda fit, at, level, key: ak.inference.average_derivative(
+            fit, level=level, noise="constant"
+        ),
+        average,
+    ),
+    "conformal": (lambda fit, at, level, key: ak.conformal(fit, at, level=level), conformal),
+    "local conformal": (
+        lambda fit, at, level, key: ak.conformal(fit, at, level=level, local=True),
+        functools.partial(conformal, local=True),
+    ),
+    "noise_variance": (
+        lambda fit, at, level, key: ak.noise_variance(fit, at),
+        lambda order: local_variances(AT, order)[0],
+    ),
+    "effective_count": (
+        lambda fit, at, level, key: ak.effective_count(fit, at),
+        lambda order: 1 / np.sum(smoother(AT, order=order) ** 2, axis=1),
+    ),
+    "degrees_of_freedom": (
+        lambda fit, at, level, key: ak.degrees_of_freedom(fit),
+        degrees_of_freedom,
+    ),
+    "density": (
+        lambda fit, at, level, key: ak.density(
+            at, np.asarray(fit.x)[np.asarray(fit.objective.weights) > 0], kernel=ak.Gaussian(level)
+        ),
+        density,
+    ),
+    "profile": (
+        lambda fit, at, level, key: ak.profile(
+            fit.model, fit.x, fit.y, np.array([LENGTHSCALE, level]), objective=fit.objective
+        ),
+        losses,
+    ),
+    "quantiles": (lambda fit, at, level, key: ak.quantiles(fit, at, [level]), None),
+    "relevance_test": (
+        lambda fit, at, level, key: ak.inference.relevance_test(
+            fit, 0, draws=7, key=key, reselect=False
+        ),
+        None,
+    ),
+    "wild_bootstrap": (
+        lambda fit, at, level, key: ak.wild_bootstrap(fit, at, draws=7, key=key),
+        None,
+    ),
+    "summarise": (
+        lambda fit, at, level, key: [v for v in ak.summarise(fit) if isinstance(v, int | float)],
+        None,
+    ),
+    "simultaneous bands": (
+        lambda fit, at, level, key: ak.bands(
+            fit, AT, level=level, kind="simultaneous", draws=40, key=key
+        ),
+        None,
+    ),
+    "bands of a derivative": (
+        lambda fit, at, level, key: ak.bands(fit, at, level=level, derivative=1),
+        None,
+    ),
+    "bands, hc1": (lambda fit, at, level, key: ak.bands(fit, at, level=level, noise="hc1"), None),
+    "relevance_test, reselected": (
+        lambda fit, at, level, key: ak.inference.relevance_test(fit, 0, draws=7, key=key),
+        None,
+    ),
+}
+SLOW = set(list(FUNCTIONS)[-4:])
+ORDERS = dict.fromkeys(
+    ("degrees_of_freedom", "effective_count", "noise_variance", "bands, noise of rows"), 1
+)  # others: 0
+OF_WEIGHT_ONE = {"noise_variance": 7.0, "local conformal": 7.0**0.5}  # times 7 ** 1 and 7 ** 0.5
+
+
+@pytest.mark.parametrize("name", [slow(n) if n in SLOW else n for n in FUNCTIONS])
+def test_functions_of_weighted_rows(x64, programs, name):
+    (call, reference), order = FUNCTIONS[name], ORDERS.get(name, 0)
+    found = call(fitted(order), AT, LEVEL, KEYS[0])
+    assert len(programs) <= 1, programs
+    if reference is not None:
+        expected = reference(order)
+        if isinstance(expected, dict):
+            found_parts = {part: getattr(found, part) for part in expected}
+        else:
+            found_parts = found
+        jax.tree.map(close, found_parts, expected)
+    programs.clear()
+    with_others = call(fitted(order, dropped=DROPPED), AT, LEVEL, KEYS[0])
+    jax.tree.map(close, with_others, found)
+    scaled = call(fitted(order, factor=7.0), AT, LEVEL, KEYS[0])
+    if name in OF_WEIGHT_ONE:
+        scaled, found = (
+            np.asarray(getattr(each, "standard_error", each)) for each in (scaled, found)
+        )
+    jax.tree.map(close, scaled, OF_WEIGHT_ONE[name] * found if name in OF_WEIGHT_ONE else found)
+    call(fitted(order, rows=N - 2), AT[:5], 0.9, KEYS[1])
+    assert not programs
+
+
+def test_the_noise_is_averaged_as_far_as_it_is_constant(x64):
+    """A row is compared with the variance from all others."""
+    factors = []
+    for y in (Y, np.sin(6 * X) + NOISE):
+        expected, _, factor = local_variances(AT, 1, y)
+        close(ak.noise_variance(fitted(1, y=y), AT), expected)
+        factors.append(factor)
+    assert factors[0] < factors[1] == 64
+
+
+def split_by_definition(found, fit, at, level, key):
+    """The half-width is a residual of the rows that were held out, by their rank."""
+    x, y = np.asarray(fit.x)[:, 0], np.asarray(fit.y)
+    rows, n = np.asarray(permuted_rows(key, len(x))), len(x) // 2
+    of_fit, held = rows[:n], rows[n:]
+    first = ak.fit(fit.model, x[of_fit], y[of_fit], objective=fit.objective)
+    lengthscale = float(first.model.kernel.lengthscale)
+    hat = local_polynomial(x[held], x[of_fit], lengthscale, 0)
+    rank = int(np.ceil((len(held) + 1) * level))
+    width = np.sort(np.abs(y[held] - hat @ y[of_fit]))[rank - 1]
+    close(np.asarray(found.upper) - np.asarray(found.centre), np.full(len(at), width))
+
+
+# the call, the most programs that it compiles, and the check of its result
+UNWEIGHTED = {
+    "split conformal": (
+        lambda fit, at, level, key: ak.conformal(fit, at, level=level, kind="split", key=key),
+        3,  # a permutation, a fit, and the intervals
+        split_by_definition,
+    ),
+    "normal_reference": (lambda fit, at, level, key: ak.normal_reference(fit.x), 1, None),
+    "specification_test": (
+        lambda fit, at, level, key: ak.inference.specification_test(fit.x, fit.y, draws=7, key=key),
+        1,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNWEIGHTED)
+def test_functions_of_rows_without_weights(x64, programs, name):
+    call, most, check = UNWEIGHTED[name]
+    model = ak.KernelRegression(ak.Gaussian(LENGTHSCALE))
+    first, second = (known_fit(model, X[:n], Y[:n], None, ak.LeaveOneOut) for n in (N, N - 2))
+    found = call(first, AT, LEVEL, KEYS[0])
+    assert len(programs) <= most, programs
+    programs.clear()
+    if check:
+        for level in (0.2, 0.5, LEVEL):
+            found = call(first, AT, level, KEYS[0])
+            check(found, first, AT, level, KEYS[0])
+    call(second, AT[:5], 0.9, KEYS[1])
+    assert not programs
+
+
+def test_a_factor_of_all_weights_changes_no_criterion(x64):
+    model = ak.KernelRegression(ak.Gaussian(LENGTHSCALE))
+
+    @jax.jit
+    def criteria(weights, x, y):
+        kinds = (ak.LeaveOneOut, ak.KFold, ak.GCV, ak.AICc)
+        return [jax.vmap(lambda w: kind(weights=w)(model, x, y))(weights) for kind in kinds]  # noqa: B023
+
+    for one, seven in np.asarray(criteria(np.array([WEIGHTS, 7.0 * WEIGHTS]), X[:, None], Y)):
+        close(seven, one)
