@@ -4,8 +4,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
+from known_fits import known_fit
+from marks import slow
 
 import attnkernel as ak
 
@@ -53,12 +54,7 @@ def matrix(penalty, x_new=X):
     return b @ np.linalg.solve(a.T @ a + penalty * np.eye(3), a.T)
 
 
-def fitted(model):
-    """A fit whose parameters are those given: the optimiser does not move them."""
-    return ak.fit(model, X, Y, objective=ak.AICc(), optimizer=optax.sgd(0.0), steps=1)
-
-
-@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("order", [0, slow(1)])
 def test_defaults_equal_the_formulas_of_kernel_regression(x64, order):
     model = ak.KernelRegression(ak.Epanechnikov(0.4), order=order)
     weights = np.where(np.arange(N) % 5 == 2, 0.0, 1.0 + np.arange(N) % 3)
@@ -84,12 +80,13 @@ def test_defaults_equal_the_formulas_of_kernel_regression(x64, order):
 
 
 def test_criteria_and_inference_take_a_smoother_of_a_user(x64):
-    fit = fitted(Ridge(jnp.log(0.3)))
+    fit = known_fit(Ridge(np.log(0.3)), X, Y, objective=ak.AICc)
     hat, rows = matrix(0.3), matrix(0.3, AT)
     residuals, trace = Y - hat @ Y, np.trace(hat)
     freedom = np.trace((np.eye(N) - hat).T @ (np.eye(N) - hat))
     aicc = np.log(np.mean(residuals**2)) + (1 + trace / N) / (1 - (trace + 2) / N)
-    np.testing.assert_allclose(fit.loss, aicc, rtol=1e-9)
+    loss = jax.jit(ak.AICc())(fit.model, fit.x, fit.y)
+    np.testing.assert_allclose(loss, aicc, rtol=1e-9)
     np.testing.assert_allclose(ak.degrees_of_freedom(fit).residual, freedom, rtol=1e-9)
     counts = 1 / np.sum(rows**2, axis=1)
     np.testing.assert_allclose(ak.effective_count(fit, AT), counts, rtol=1e-9)
@@ -108,17 +105,16 @@ def test_criteria_and_inference_take_a_smoother_of_a_user(x64):
 
 
 def test_a_smoother_of_a_user_is_fitted_and_chosen(x64):
-    models = [Ridge(jnp.array(1.0)), ak.KernelRegression(ak.Gaussian(0.3))]
+    models = [Ridge(np.array(1.0)), ak.KernelRegression(ak.Gaussian(0.3))]
     choice = ak.choose(models, X, Y, objective=ak.GCV(), starts=1)
-    assert float(choice.fits[0].loss) <= float(
-        ak.GCV()(models[0], *map(jnp.asarray, (X[:, None], Y)))
-    )
+    at_start = jax.jit(ak.GCV())(models[0], X[:, None], Y)
+    assert float(choice.fits[0].loss) < float(at_start)
     assert "Ridge(" in str(choice)
     assert "local constant, Gaussian(" in str(choice)
 
 
 def test_what_a_smoother_does_not_have_is_refused(x64):
-    fit = fitted(Ridge(jnp.log(0.3)))
+    fit = known_fit(Ridge(np.log(0.3)), X, Y, objective=ak.AICc)
     with pytest.raises(ValueError, match=r"bias correction.*Ridge.*corrected=False"):
         ak.bands(fit, AT, noise="constant")
     with pytest.raises(ValueError, match=r"local_mean.*Ridge.*noise=\"constant\""):
@@ -131,14 +127,22 @@ def test_what_a_smoother_does_not_have_is_refused(x64):
 
 def test_one_matrix_of_weights_gives_the_sums_of_a_streaming_method(x64):
     at, weights = np.array([-0.7, 0.05, 9.0]), np.arange(N) % 3
-    found, streamed = (
-        (
-            model.predict_with_variance(at, X, Y, 1.0 + X**2, weights=weights),
-            model.fitted_with_variance(X, Y, 1.0 + X**2, weights=weights),
-        )
-        for method in (ak.Dense(), ak.Blockwise(8, 8))
-        for model in [ak.KernelRegression(ak.Tricube(0.4), method=method, on_empty="nearest")]
-    )
+
+    @jax.jit
+    def results(x, y):
+        found = []
+        for method in (ak.Dense(), ak.Blockwise(8, 8)):
+            model = ak.KernelRegression(ak.Tricube(0.4), method=method, on_empty="nearest")
+            data = {"variance": 1.0 + x**2, "weights": weights}
+            found.append(
+                (
+                    model.predict_with_variance(at, x, y, **data),
+                    model.fitted_with_variance(x, y, **data),
+                )
+            )
+        return found
+
+    found, streamed = jax.device_get(results(X, Y))
     assert found[0][2].empty.tolist() == [False, False, True]
     for part, other in zip(jax.tree.leaves(found), jax.tree.leaves(streamed), strict=True):
-        np.testing.assert_allclose(part, other, rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(part, other, rtol=1e-12, atol=1e-14)
