@@ -1,4 +1,4 @@
-"""Every public callable with every argument misused: a sentence that names the argument, or none.
+"""Every public callable with every argument misused: a sentence that names the argument.
 
 Run alone, `PYTHONPATH=tests/shared python -m misuse`, it prints a table: for each callable,
 how many calls raised a sentence, raised something else, or returned.
@@ -6,17 +6,14 @@ how many calls raised a sentence, raised something else, or returned.
 
 import importlib
 import inspect
-import warnings
 
-import marks
-import matplotlib.pyplot as plt
 import pytest
+from marks import slow
+from misuse.attention import ATTENTION
 from misuse.kinds import KINDS
-from misuse.legal import EXCLUDED, LEAST_SHARE, UNNAMED
-from misuse.values import AX, made, now
-from misuse.verdict import CALLABLES, verdicts
-
-import attnkernel as ak
+from misuse.legal import EXCLUDED, LEAST_SHARE, UNNAMED, WITHOUT_RESULT
+from misuse.models import MODELS
+from misuse.verdict import CALLABLES, misuses_of, valid_result, verdicts
 
 MODULES = (
     "",
@@ -38,52 +35,30 @@ def public_names() -> set[str]:
     return set(found.values())
 
 
-SLOW = {
-    "plot.fit",
-    "Fit.__call__",
-    "noise_variance",
-    "fit",
-    "fit_many",
-    "bands",
-    "bands, simultaneous",
-    "choose",
-    "conformal, split",
-    "density",
-    "HoldOut",
-    "MeanVarianceRegression.__call__",
-    "MultiheadAttention",
-    "MultiheadAttention.__call__",
-    "BiasReduced.__call__",
-    "MultiheadKernelRegression.__call__",
-    "plot.criterion",
-    "plot.partial",
-    "plug_in",
-    "sklearn.KernelClassifier",
-    "sklearn.KernelRegressor",
+# by default one argument of each kind, and of every argument with `--all`
+ONE_OF_EACH_KIND = {
+    kind.rstrip("?"): (name, argument)
+    for name, (_, arguments) in reversed((MODELS | ATTENTION | CALLABLES).items())
+    for argument, (kind, _) in arguments.items()
 }
+CASES = [
+    *(pytest.param(name, [of], id=f"kind {kind}") for kind, (name, of) in ONE_OF_EACH_KIND.items()),
+    *(slow(name, list(arguments), id=name) for name, (_, arguments) in CALLABLES.items()),
+]
 
 
-@pytest.mark.parametrize("name", [marks.slow(name) if name in SLOW else name for name in CALLABLES])
-def test_misuse_is_answered_by_a_sentence_that_names_the_argument(as_users_run_it, name):
-    found = verdicts(name)
+@pytest.mark.parametrize(("name", "arguments"), CASES)
+def test_misuse_is_answered_by_a_sentence_that_names_the_argument(as_users_run_it, name, arguments):
+    """The call without the misuse is valid: else each misuse could pass for another reason."""
+    assert (valid_result(name) is None) == (name in WITHOUT_RESULT)
+    found = verdicts(name, arguments)
     assert [verdict for verdict in found if verdict.what == "silent"] == []
     others = [verdict for verdict in found if verdict.what == "other error"]
     assert [one for one in others if (one.name, one.argument, one.misuse) not in UNNAMED] == []
 
 
-WITHOUT_RESULT = {"plot.interact", "save"}
-
-
-@pytest.mark.parametrize("name", [marks.slow(name) if name in SLOW else name for name in CALLABLES])
-def test_the_call_that_is_misused_is_itself_valid(as_users_run_it, name):
-    """It returns: else every misuse of it would pass for a reason of its own."""
-    function, arguments = CALLABLES[name]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ak.FitWarning)
-        found = function(**{argument: now(valid) for argument, (_, valid) in arguments.items()})
-    assert (found is None) == (name in WITHOUT_RESULT)
-    plt.close("all")
-    made.pop(AX.make, None)
+def test_every_kind_of_argument_is_misused():
+    assert set(ONE_OF_EACH_KIND) == set(KINDS)
 
 
 def test_every_public_callable_is_misused_or_excluded():
@@ -119,7 +94,7 @@ def test_every_argument_of_a_callable_is_misused():
 
 def test_few_errors_are_no_sentences():
     calls = sum(
-        len(wrong(now(valid)) if callable(wrong := KINDS[kind.rstrip("?")]) else wrong)
+        len(misuses_of(kind, valid))
         for _, arguments in CALLABLES.values()
         for kind, valid in arguments.values()
     )

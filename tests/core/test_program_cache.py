@@ -1,73 +1,87 @@
 """Compiled programs are kept on disk, and a folder that cannot hold them does no harm."""
 
-import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import jax
 import matplotlib as mpl
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from paths import CONFIGS, ROOT
 
 import attnkernel as ak
 from attnkernel._core.program_cache import without_program_cache
+from experiments import __main__ as command_line, provenance, runner
+from experiments.registry import STUDIES
 
-SCRIPT = """
-import sys
-import jax
-import numpy as np
-import attnkernel as ak
+JAX: Any = cast(Any, jax.config)
+ENABLED, FOLDER = "jax_enable_compilation_cache", "jax_compilation_cache_dir"
+
+
+@pytest.fixture(autouse=True)
+def settings_of_jax():
+    """Restores the cache of this process."""
+    names = (ENABLED, FOLDER, "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(JAX, name) for name in names}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture
+def user(tmp_path, monkeypatch):
+    """A user whose folders are in `tmp_path`, also in the processes that the test starts."""
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "1")  # the default of JAX
+    monkeypatch.setenv("MPLCONFIGDIR", mpl.get_cachedir())
+    monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "true")
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    jax.config.update(FOLDER, None)
+    return tmp_path
+
+
+def output(script, *arguments):
+    """The lines that a script of Python prints, and what it prints of errors."""
+    command = [sys.executable, "-W", "ignore", "-c", script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    return done.stdout.splitlines(), done.stderr
+
+
+# a fit, the same fit, and once more after the largest entry is damaged
+FITS = """
+import jax, numpy as np, attnkernel as ak
 events = []
 jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
+folder = ak.cache_programs()
+print(folder)
 x = np.linspace(0.0, 1.0, 20)
-assert str(ak.cache_programs(sys.argv[1])) == sys.argv[1]
-fit = ak.fit(ak.KernelRegression(ak.Gaussian(0.3)), x, np.sin(6.0 * x))
-misses, hits = (events.count(f"/jax/compilation_cache/cache_{e}") for e in ("misses", "hits"))
-print(misses, hits, float(fit.loss).hex())
+for _ in range(2):
+    events.clear()
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(0.3)), x, np.sin(6.0 * x), starts=1)
+    counts = (events.count(f"/jax/compilation_cache/cache_{name}") for name in ("misses", "hits"))
+    print(*counts, float(fit.loss).hex())
+    jax.clear_caches()
+    if damages:
+        largest = max(folder.glob("*-cache"), key=lambda path: path.stat().st_size)
+        largest.write_bytes(largest.read_bytes()[:100])
 """
 
 
-def run_python(home, *arguments, **environment):
-    """The completed process of `python ARGUMENTS`; `home` is the user's cache folder."""
-    places = {
-        "XDG_CACHE_HOME": str(home),
-        "LOCALAPPDATA": str(home),
-        "MPLCONFIGDIR": mpl.get_cachedir(),
-    }
-    environment = {"JAX_ENABLE_COMPILATION_CACHE": "true"} | places | environment
-    inherited = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-        env=inherited | environment,
-    )
-
-
-def output(home, *arguments, **environment):
-    """What `python ARGUMENTS` prints."""
-    return run_python(home, *arguments, **environment).stdout
-
-
-def run(folder):
-    misses, hits, loss = output(folder, "-c", SCRIPT, str(folder)).split()
-    return int(misses), int(hits), loss
-
-
-def test_a_second_process_compiles_nothing_and_a_damaged_entry_is_compiled_anew(tmp_path):
-    misses, hits, loss = run(tmp_path)
-    assert misses == 1  # a fit is one program
-    assert hits == 0
-    assert run(tmp_path) == (0, misses, loss)
-    damaged = max(tmp_path.glob("*-cache"), key=lambda path: path.stat().st_size)
-    damaged.write_bytes(damaged.read_bytes()[:100])
-    assert run(tmp_path)[2] == loss
+def test_a_second_process_compiles_nothing_and_a_damaged_entry_is_compiled_anew(user):
+    (folder, first, again), _ = output(f"damages = False{FITS}")
+    assert Path(folder).is_relative_to(user)
+    assert Path(folder).parts[-2:] == ("attnkernel", "programs")
+    loss = first.split()[-1]
+    assert (first, again) == (f"1 0 {loss}", f"0 1 {loss}")  # a fit is one program
+    (_, second, damaged), _ = output(f"damages = True{FITS}")
+    assert second == f"0 1 {loss}"
+    assert damaged.split()[-1] == loss
 
 
 def test_a_folder_that_cannot_be_written_leaves_programs_uncached(tmp_path):
@@ -75,73 +89,88 @@ def test_a_folder_that_cannot_be_written_leaves_programs_uncached(tmp_path):
     assert ak.cache_programs(tmp_path / "file" / "folder") is None
 
 
-def test_the_default_folder_is_in_the_cache_folder_of_the_user(tmp_path):
-    script = "import attnkernel as ak; print(ak.cache_programs())"
-    found = Path(output(tmp_path, "-c", script).strip())
-    assert found.parts[-2:] == ("attnkernel", "programs")
-    assert found.is_dir()
-
-
 def test_entries_that_a_full_disk_left_empty_are_removed(tmp_path):
-    script = "import sys, attnkernel as ak; ak.cache_programs(sys.argv[1])"
     for name, content in (("empty-cache", ""), ("full-cache", "a"), ("other", "")):
         (tmp_path / name).write_text(content)
-    output(tmp_path, "-c", script, str(tmp_path))
+    assert ak.cache_programs(tmp_path) == tmp_path
     assert {path.name for path in tmp_path.iterdir()} == {"full-cache", "other"}
 
 
-def test_a_user_without_a_home_has_uncached_programs(monkeypatch):
+def test_a_user_without_a_home_has_uncached_programs(user, monkeypatch):
     def no_home():
         raise RuntimeError("Could not determine home directory.")
 
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name)
     monkeypatch.setattr(Path, "home", no_home)
-    before = cast(Any, jax.config).jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", None)
-    try:
-        assert ak.cache_programs() is None
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before)
+    assert ak.cache_programs() is None
 
 
-def test_without_program_cache_turns_it_off_here_and_in_new_processes(tmp_path, monkeypatch):
-    monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "1")
+@pytest.mark.parametrize(("variable", "is_on"), [("1", True), ("false", False), (None, False)])
+def test_without_program_cache_turns_it_off_here_and_in_new_processes(
+    user, monkeypatch, variable, is_on
+):
+    name = "JAX_ENABLE_COMPILATION_CACHE"
+    monkeypatch.setenv(name, variable) if variable else monkeypatch.delenv(name)
+    jax.config.update(ENABLED, is_on)
     with without_program_cache():
-        assert os.environ["JAX_ENABLE_COMPILATION_CACHE"] == "false"
-        assert ak.cache_programs(tmp_path / "programs") is None
-    assert not (tmp_path / "programs").exists()
-    assert os.environ["JAX_ENABLE_COMPILATION_CACHE"] == "1"
-    assert cast(Any, jax.config).jax_enable_compilation_cache
+        assert os.environ[name] == "false"
+        assert ak.cache_programs(user / "programs") is None
+    assert not (user / "programs").exists()
+    assert os.environ.get(name) == variable
+    assert getattr(JAX, ENABLED) == is_on
 
 
-def run_study(home, config, *overrides, **environment):
-    """Runs a config by the command line; returns its `meta.json` and the number of kept programs.
-
-    `home`: the user's cache folder.
-    """
-    out = tempfile.mkdtemp(dir=home)
-    command = ["-m", "experiments", "run", str(CONFIGS / f"{config}.yaml"), "--quiet", *overrides]
-    assert run_python(home, *command, "--out", f"{out}/run", **environment).stderr == ""
-    meta = json.loads(Path(f"{out}/run/meta.json").read_text())
-    return meta, len(list(home.glob("attnkernel/programs/*-cache")))
+@pytest.mark.parametrize(("command", "is_cached"), [("run holdout.yaml", True), ("list", False)])
+def test_commands_that_compute_keep_programs(user, monkeypatch, command, is_cached):
+    monkeypatch.setattr(sys, "argv", ["experiments", *command.split()])
+    monkeypatch.setattr(command_line, "_run_command", lambda *_: getattr(JAX, FOLDER))
+    folder = command_line.main()
+    assert (folder is not None) == provenance._caches_programs() == is_cached
+    assert not folder or Path(folder).is_relative_to(user)
+    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == ("3" if is_cached else "1")
 
 
+@pytest.mark.parametrize(("config", "is_cached"), [("holdout", True), ("cache", False)])
+def test_a_benchmark_runs_without_the_cache_that_another_study_has(user, config, is_cached):
+    ak.cache_programs()
+    study: Any = SimpleNamespace(
+        is_benchmark=STUDIES[config].is_benchmark,
+        precision="float32",
+        legacy_prng=False,
+        style="light",
+    )
+    with runner.settings(study):
+        assert provenance._caches_programs() == is_cached
+        assert getattr(JAX, ENABLED) == is_cached
+    jax.config.update(ENABLED, False)
+    assert not provenance._caches_programs()
+
+
+# runs each config by the command line, and prints the number of programs that are kept after it
+RUNS = """
+import json, sys
+from pathlib import Path
+from experiments.__main__ import main
+folder, *lines = sys.argv[1:]
+for i, line in enumerate(lines):
+    out = Path(folder, str(i))
+    sys.argv = ["experiments", "run", *line.split(), "--quiet", "--out", str(out)]
+    assert main() == 0
+    meta = json.loads((out / "meta.json").read_text())
+    print(meta["caches_programs"], len(list(Path(folder).rglob("*-cache"))))
+    import jax
+    jax.clear_caches()
+"""
+
+
+@pytest.mark.slow
 @pytest.mark.cli
-def test_command_line_keeps_programs_in_the_cache_folder_of_the_user(tmp_path):
-    holdout = ("holdout", "training.steps=2", "hold_out=[1]")
-    meta, programs = run_study(tmp_path, *holdout, JAX_ENABLE_COMPILATION_CACHE="false")
-    assert (meta["caches_programs"], programs) == (False, 0)
-    meta, programs = run_study(tmp_path, *holdout)
-    assert meta["caches_programs"]
-    assert programs > 3
-    assert run_study(tmp_path, *holdout)[1] == programs
-
-
-@pytest.mark.cli
-def test_benchmark_keeps_no_programs(tmp_path):
-    sizes = ("cache", "size=8", "compared=8", "window=4", "lengths=[16,32]", "repeats=1")
-    own = tmp_path / "own"
-    meta, programs = run_study(tmp_path, *sizes, JAX_COMPILATION_CACHE_DIR=str(own))
-    assert (meta["caches_programs"], programs) == (False, 0)
-    assert not list(own.iterdir())
+def test_runs_of_studies_keep_programs_and_those_of_benchmarks_keep_none(user):
+    benchmark = f"{CONFIGS}/cache.yaml size=8 compared=8 window=4 lengths=[16] repeats=1"
+    study = f"{CONFIGS}/holdout.yaml training.steps=2 hold_out=[1]"
+    (without, first, again), errors = output(RUNS, user, benchmark, study, study)
+    assert errors == ""  # programs are loaded without the messages of XLA
+    assert without == "False 0"
+    assert int(first.removeprefix("True ")) > 3
+    assert again == first

@@ -22,7 +22,7 @@ def main() -> None:
     print(f"{'callable':36} {'calls':>6} " + " ".join(f"{kind:>12}" for kind in kinds))
     odd = []
     for name in wanted:
-        found = verdicts(name)
+        found = verdicts(name, CALLABLES[name][1])
         counts = Counter(verdict.what for verdict in found)
         total += counts
         odd += [verdict for verdict in found if verdict.what in ("other error", "silent")]

@@ -1,9 +1,11 @@
 """Every misuse of every argument of a callable: a sentence that names the argument, or none."""
 
+import inspect
 import linecache
 import re
 import traceback
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +30,8 @@ from .priors import PRIORS
 from .values import AX, made, now
 
 PACKAGE = str(Path(ak.__file__).parent)
+# need the numbers of their results; all others are only traced: compiling them takes 30 s
+CONCRETE = {*FILES, "choose", "inference.average_derivative", "summarise"}
 CALLABLES = KERNELS | PRIORS | ATTENTION | MODELS | NN | DENSITIES | FITTING | INFERENCE | FILES
 
 
@@ -69,18 +73,48 @@ def called(function: Any, given: dict[str, Any], argument: str, value: Any) -> A
     return jax.eval_shape(inside, jnp.asarray(value.value))
 
 
-def is_legal(name: str, argument: str, kind: str, misuse: str) -> bool:
-    return (kind.endswith("?") and misuse == "None") or (name, argument, misuse) in LEGAL
+def forget_axes() -> None:
+    plt.close("all")
+    made.pop(AX.make, None)
 
 
-def verdicts(name: str) -> list[Verdict]:
-    """Every misuse of every argument of a callable, one at a time."""
+def valid_result(name: str) -> Any:
+    """The result of the valid call of a callable; its arrays may be tracers."""
+    function, arguments = CALLABLES[name]
+    results = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ak.FitWarning)
+        given = {argument: now(valid) for argument, (_, valid) in arguments.items()}
+        if inspect.isfunction(function):  # what it reads is made before the call is traced
+            read = inspect.getclosurevars(function)
+            for value in (*read.globals.values(), *read.nonlocals.values()):
+                now(value)
+
+        def call() -> int:
+            results.append(function(**given))
+            return 0
+
+        call() if name in CONCRETE else jax.eval_shape(call)
+    forget_axes()
+    return results[0]
+
+
+def misuses_of(kind: str, valid: Any) -> dict[str, Any]:
+    """What may be wrong with an argument; None is right where it is the default."""
+    wrong = KINDS[kind.rstrip("?")]
+    found = dict(wrong(now(valid)) if callable(wrong) else wrong)
+    if kind.endswith("?"):
+        found.pop("None", None)
+    return found
+
+
+def verdicts(name: str, wanted: Iterable[str]) -> list[Verdict]:
+    """Every misuse of each wanted argument of a callable, one at a time."""
     function, arguments = CALLABLES[name]
     given = {argument: valid for argument, (_, valid) in arguments.items()}
     found = []
-    for argument, (kind, valid) in arguments.items():
-        wrong = KINDS[kind.rstrip("?")]
-        for misuse, value in (wrong(now(valid)) if callable(wrong) else wrong).items():
+    for argument in wanted:
+        for misuse, value in misuses_of(*arguments[argument]).items():
             what, said = "legal", ""
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
@@ -93,9 +127,8 @@ def verdicts(name: str) -> list[Verdict]:
                     says = any(argument in str(warning.message) for warning in caught)
                     if (name, argument, misuse) in NOT_FINITE:
                         what = "silent" if np.all(np.isfinite(result)) else "legal"
-                    elif not is_legal(name, argument, kind, misuse):
+                    elif (name, argument, misuse) not in LEGAL:
                         what = "warning" if says else "silent"
-            plt.close("all")
-            made.pop(AX.make, None)
+            forget_axes()
             found.append(Verdict(what, name, argument, misuse, said))
     return found
