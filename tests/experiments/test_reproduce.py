@@ -165,6 +165,10 @@ def test_times_of_a_benchmark_are_set_aside_and_named(tmp_path):
     assert found.set_aside["summary.json"] == {"seconds": "1.5 -> 2.0 (0.3 of it)"}
     assert found.set_aside.keys() == {"meta.json", "summary.json", "figures/a.pdf"}
     assert compare(one, two).different.keys() == {"summary.json", "figures/a.pdf"}
+    for run, seed in ((one, 1), (two, 2)):
+        (run / "config.yaml").write_text(f"seed: {seed}\n")
+    found = compare(one, two, is_benchmark=True)
+    assert found.different == {"config.yaml": {"seed": "1 -> 2 (1 of it)"}}
 
 
 @pytest.mark.parametrize("is_benchmark", [False, True])

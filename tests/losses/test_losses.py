@@ -32,3 +32,10 @@ def test_cutoffs_are_positive_numbers(loss):
         with pytest.raises(ValueError, match="cutoff must be a positive number"):
             loss(cutoff)
     assert loss() == loss(loss().cutoff) != loss(3.0)
+
+
+def test_losses_are_summed_over_the_labels_of_a_row():
+    y, prediction = np.float32([[1.0, 2.0], [0.0, 3.0]]), np.float32([[3.0, 1.0], [0.0, 7.0]])
+    losses = (ak.squared_error, ak.absolute_error, ak.losses.CheckLoss(0.25))
+    found = jax.jit(lambda p, y: [loss(p, y) for loss in losses])(prediction, y)
+    np.testing.assert_array_equal(found, [[5.0, 16.0], [3.0, 4.0], [1.75, 3.0]])

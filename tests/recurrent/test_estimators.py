@@ -24,6 +24,12 @@ def test_without_decay_a_normalised_sum_is_causal_linear_attention(x64):
     np.testing.assert_allclose(found, ak.attend(Q, K, V, **options), rtol=1e-12)
 
 
+def test_a_normalised_sum_without_mass_is_0_of_no_row_and_else_nan():
+    k, v = np.float32([[0.0], [1.0], [-1.0]]), np.float32([[1.0], [2.0], [5.0]])
+    found, _ = regress(np.ones_like(k), k, v, estimator=LinearAttention(normalised=True))
+    np.testing.assert_array_equal(found[:, 0], [0.0, 2.0, np.nan])
+
+
 def test_a_full_step_of_the_delta_rule_interpolates_the_last_row(x64):
     out, state = regress(K, K, V, estimator=DeltaRule(), rate=1 / np.sum(K**2, axis=1))
     np.testing.assert_allclose(out, V, rtol=1e-10, atol=1e-12)
