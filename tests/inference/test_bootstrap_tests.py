@@ -9,24 +9,26 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from known_fits import known_fit
 from marks import slow
 
 import attnkernel as ak
+from attnkernel._core.row_buckets import bucket_size
 from attnkernel.inference._specification_test import two_point_multipliers
 
-N, DRAWS = 24, 5  # rows that need no padding, so that signs can be drawn here
+N, DRAWS = 24, 5
 ELL = np.array([0.3, 0.5])
-KEY = jax.random.PRNGKey(7)
+KEY = jax.device_put(np.array([0, 7], np.uint32))
 DEFAULT = {"draws": DRAWS, "key": KEY}
-STILL = {"optimizer": optax.sgd(0.0), "steps": 1}  # a fit whose lengthscales are known
+multipliers = jax.jit(two_point_multipliers, static_argnums=(1, 2))
 
 
-def sample(levels=None):
+def sample(levels=None, n=N):
     rng = np.random.default_rng(3)
-    x = rng.uniform(size=(N, 2))
+    x = rng.uniform(size=(n, 2))
     if levels is not None:
-        x[:, 1] = np.arange(N) % levels
-    return x, np.sin(4 * x[:, 0]) + 0.3 * x[:, 1] ** 2 + 0.2 * rng.normal(size=N)
+        x[:, 1] = np.arange(n) % levels
+    return x, np.sin(4 * x[:, 0]) + 0.3 * x[:, 1] ** 2 + 0.2 * rng.normal(size=n)
 
 
 def kernel_matrix(at, x, ell, bandwidth=None):
@@ -46,14 +48,20 @@ def left_out(x, labels, ell, bandwidth=None):
     return labels - (k / k.sum(axis=1, keepdims=True)) @ labels
 
 
-def null_labels(x, y, ell, bandwidth=None):
+def null_labels(x, y, ell, bandwidth=None, draws=DRAWS):
     """The labels and those of the bootstrap, of which the fit has no second column."""
-    without = np.c_[x[:, 0], np.zeros(N)]
+    without = np.c_[x[:, 0], np.zeros(len(x))]
     hat = smoother(without, without, ell, bandwidth)
     fitted = hat @ y + hat @ (y - hat @ y)
-    signs = np.asarray(jax.random.rademacher(KEY, (N, DRAWS), float))
+    signs = np.asarray(jax.random.rademacher(KEY, (bucket_size(len(x)), draws), float))[: len(x)]
     residuals = left_out(without, y, ell, bandwidth)
     return np.c_[y, fitted[:, None] + residuals[:, None] * signs]
+
+
+def close(found, expected, rtol=1e-10):
+    """Compares the statistics of the labels and of the bootstrap."""
+    np.testing.assert_allclose(found.statistic, expected[0], rtol=rtol)
+    np.testing.assert_allclose(found.bootstrap_statistics, expected[1:], rtol=rtol)
 
 
 def relevance(x, labels, ell):
@@ -63,132 +71,109 @@ def relevance(x, labels, ell):
     return np.mean((d @ labels) ** 2 / (d**2 @ left_out(x, labels, ell) ** 2), axis=0)
 
 
-@functools.cache
-def fitted(order=0, **options):
-    x, y = sample()
-    model = ak.KernelRegression(ak.Gaussian(jnp.asarray(ELL)), order=order)
-    return ak.fit(model, x, y, objective=ak.LeaveOneOut(), **STILL, **options)
+def fitted(**options):
+    model = ak.KernelRegression(ak.Gaussian(ELL))
+    return known_fit(model, *sample(**options), None, ak.LeaveOneOut)
 
 
 def test_relevance_of_a_quantity(x64):
     x, y = sample()
     expected = relevance(x, null_labels(x, y, ELL), ELL)
-    found = ak.inference.relevance_test(fitted(), 1, reselect=False, **DEFAULT)
-    np.testing.assert_allclose(found.statistic, expected[0], rtol=1e-10)
-    np.testing.assert_allclose(found.bootstrap_statistics, expected[1:], rtol=1e-10)
+    fit = fitted().named(["age", "income"])
+    found = ak.inference.relevance_test(fit, "income", reselect=False, **DEFAULT)
+    close(found, expected)
     above = np.sum(expected[1:] >= expected[0])
     assert float(found.p_value) == pytest.approx((1 + above) / (DRAWS + 1))
+    assert re.search(r"hypothesis +the mean does not depend on income\n", str(found))
+    assert f"p-value            {float(found.p_value):.4f}" in str(found)
 
 
 def test_the_lengthscale_is_chosen_again_for_each_sample(x64):
     x, y = sample()
     labels = null_labels(x, y, ELL)
-    box = ak.Gaussian(jnp.asarray(ELL)).search_box(x)
+    box = ak.Gaussian(ELL).search_box(x)
     low, high = (np.asarray(each.lengthscale)[1] for each in box)
     criteria, statistics = [], []
     for each in np.geomspace(low, high, 20):
         ell = np.array([ELL[0], each])
         criteria.append(np.mean(left_out(x, labels, ell) ** 2, axis=0))
         statistics.append(relevance(x, labels, ell))
+    assert np.min(np.diff(np.sort(criteria, axis=0)[:2], axis=0)) > 1e-9  # no near tie
     best = np.argmin(criteria, axis=0)
     assert len(set(best)) > 1
     expected = np.array(statistics)[best, np.arange(DRAWS + 1)]
-    found = ak.inference.relevance_test(fitted(), 1, **DEFAULT)
-    np.testing.assert_allclose(found.statistic, expected[0], rtol=1e-9)
-    np.testing.assert_allclose(found.bootstrap_statistics, expected[1:], rtol=1e-9)
+    close(ak.inference.relevance_test(fitted(), 1, **DEFAULT), expected, rtol=1e-9)
 
 
 def test_relevance_of_a_category(x64):
     """Differences from the first category, all else equal; a fixed bandwidth is not chosen."""
     x, y = sample(levels=3)
     model = ak.KernelRegression(ak.Gaussian(0.3).on(0) * ak.LiRacine(ak.fixed(0.4)).on(1))
-    fit = ak.fit(model, x, y, objective=ak.LeaveOneOut(), **STILL)
-    labels, expected = null_labels(x, y, 0.3 + 0 * ELL, 0.4), 0.0
-    squares = left_out(x, labels, np.array([0.3, 1.0]), 0.4) ** 2
-    rows = [
-        smoother(np.c_[x[:, 0], np.full(N, level)], x, np.array([0.3, 1.0]), 0.4)
-        for level in range(3)
-    ]
+    ell, expected = np.array([0.3, 1.0]), 0.0
+    labels = null_labels(x, y, ell, 0.4)
+    squares = left_out(x, labels, ell, 0.4) ** 2
+    rows = [smoother(np.c_[x[:, 0], np.full(N, level)], x, ell, 0.4) for level in range(3)]
     for row in rows[1:]:
         d = row - rows[0]
         expected = expected + np.mean((d @ labels) ** 2 / (d**2 @ squares), axis=0)
-    found = ak.inference.relevance_test(fit, 1, **DEFAULT)
-    np.testing.assert_allclose(found.statistic, expected[0], rtol=1e-10)
-    np.testing.assert_allclose(found.bootstrap_statistics, expected[1:], rtol=1e-10)
+    close(ak.inference.relevance_test(known_fit(model, x, y), 1, **DEFAULT), expected)
+
+
+def specification(x, y, kernel=None, draws=DRAWS):
+    """T of the labels and of the bootstrap, with a Gaussian kernel or log K."""
+    n, z = len(x), np.c_[np.ones(len(x)), x]
+    hat = z @ np.linalg.pinv(z)
+    u = y - hat @ y
+    signs = multipliers(KEY, (bucket_size(n), draws), jnp.dtype(float))
+    samples = np.c_[u, (np.eye(n) - hat) @ (u[:, None] * np.asarray(signs)[:n])]
+    quartiles = np.subtract(*np.quantile(x, [0.75, 0.25], axis=0)) / 1.349
+    reference = np.minimum(np.std(x, axis=0, ddof=1), quartiles) * n ** (-1 / 6)
+    k = kernel_matrix(x, x, reference) if kernel is None else np.exp(kernel)
+    k = k * (1 - np.eye(n))
+    i_n = np.sum(samples * (k @ samples), axis=0) / n**2
+    omega = 2 * np.sum(samples**2 * (k**2 @ samples**2), axis=0) / n**2
+    return n * i_n / np.sqrt(omega)
 
 
 @pytest.mark.parametrize("kernel", [None, slow(ak.Laplace(0.2))])
 def test_specification(x64, kernel):
     x, y = sample()
-    z = np.c_[np.ones(N), x]
-    hat = z @ np.linalg.pinv(z)
-    u = y - hat @ y
-    v = np.asarray(two_point_multipliers(KEY, (N, DRAWS), jnp.dtype(float)))
-    samples = np.c_[u, (np.eye(N) - hat) @ (u[:, None] * v)]
-    ell = np.asarray(ak.normal_reference(x))
-    k = (
-        kernel_matrix(x, x, ell)
-        if kernel is None
-        else np.exp(kernel.pairwise(*2 * [jnp.asarray(x)]))
-    )
-    k = k * (1 - np.eye(N))
-    i_n = np.sum(samples * (k @ samples), axis=0) / N**2
-    omega = 2 * np.sum(samples**2 * (k**2 @ samples**2), axis=0) / N**2
-    found = ak.inference.specification_test(x, y, kernel=kernel, **DEFAULT)
-    expected = N * i_n / np.sqrt(omega)
-    np.testing.assert_allclose(found.statistic, expected[0], rtol=1e-10)
-    np.testing.assert_allclose(found.bootstrap_statistics, expected[1:], rtol=1e-10)
+    scores = -np.sum(np.abs(x[:, None] - x), axis=2) / 0.2
+    expected = specification(x, y, kernel=None if kernel is None else scores)
+    close(ak.inference.specification_test(x, y, kernel=kernel, **DEFAULT), expected)
     if kernel is None:  # a column more that is a sum of others changes nothing
-        design = np.c_[z, x.sum(axis=1)]
+        design = np.c_[np.ones(N), x, x.sum(axis=1)]
         same = ak.inference.specification_test(x, y, design=design, **DEFAULT)
-        np.testing.assert_allclose(same.bootstrap_statistics, expected[1:], rtol=1e-8)
+        close(same, expected, rtol=1e-8)
 
 
 def test_multipliers_have_the_moments_of_the_two_points():
-    v = np.asarray(two_point_multipliers(KEY, (10**5,), jnp.dtype("float32")), float)
+    v = np.asarray(multipliers(KEY, (10**5,), jnp.dtype("float32")), float)
     assert len(np.unique(v)) == 2
     for power, moment in ((1, 0.0), (2, 1.0), (3, 1.0)):
         assert np.mean(v**power) == pytest.approx(moment, abs=0.03)
 
 
-def test_results_do_not_depend_on_blocks_or_padding(x64, monkeypatch):
-    """30 rows are padded to 32; in blocks of 2 rows the sums are the same."""
-    rng = np.random.default_rng(0)
-    x = rng.uniform(size=(30, 2))
-    y = np.sin(5 * x[:, 0]) + 0.1 * rng.normal(size=30)
-    model = ak.KernelRegression(ak.Gaussian(jnp.asarray(ELL)))
-    fit = ak.fit(model, x, y, objective=ak.LeaveOneOut(), **STILL)
-    run = [
-        lambda: ak.inference.relevance_test(fit, 1, reselect=False, **DEFAULT),
-        lambda: ak.inference.specification_test(x, y, **DEFAULT),
-    ]
-    whole = [each() for each in run]
-    np.testing.assert_allclose(whole[0].statistic, relevance(x, y, ELL), rtol=1e-10)
-    jax.clear_caches()
+def test_padded_rows_in_blocks(x64, monkeypatch):
+    """30 rows are padded to 32, and taken 2 at a time."""
     for module in ("_relevance_test", "_specification_test"):
         monkeypatch.setattr(f"attnkernel.inference.{module}.MAX_DENSE_PAIRS", 64)
-    for each, expected in zip(run, whole, strict=True):
-        found = each().bootstrap_statistics
-        np.testing.assert_allclose(found, expected.bootstrap_statistics, rtol=1e-9)
-    jax.clear_caches()
-
-
-def test_names_and_the_table(x64):
-    fit = fitted().named(["age", "income"])
-    found = ak.inference.relevance_test(fit, "income", reselect=False, **DEFAULT)
-    assert re.search(r"hypothesis +the mean does not depend on income\n", str(found))
-    assert f"p-value            {float(found.p_value):.4f}" in str(found)
+    (x, y), options = sample(n=30), {"draws": 3, "key": KEY}  # programs know the size of a block
+    expected = relevance(x, null_labels(x, y, ELL, draws=3), ELL)
+    close(ak.inference.relevance_test(fitted(n=30), 1, reselect=False, **options), expected)
+    expected = specification(x, y, draws=3)
+    close(ak.inference.specification_test(x, y, **options), expected)
 
 
 def test_what_cannot_be_tested_is_refused(x64):
     x, y = sample()
-    boxes = ak.KernelRegression(ak.Boxcar(jnp.array([0.5, 0.5])))
+    boxes = ak.KernelRegression(ak.Boxcar(np.array([0.5, 0.5])))
     neighbours = ak.KernelRegression(ak.NearestNeighbours(ak.Tricube(1.0), fraction=0.5))
     flat, other = (dataclasses.replace(fitted(), model=each) for each in (boxes, neighbours))
     relevance_test = functools.partial(ak.inference.relevance_test, **DEFAULT)
     specification_test = functools.partial(ak.inference.specification_test, **DEFAULT)
     for sentence, call in {
-        "flat along column 1": lambda: relevance_test(flat, 1),
+        "flat along column 1": lambda: relevance_test(flat, 1, reselect=False),
         "reselect=False": lambda: relevance_test(other, 1),
         "column must be from 0 to 1": lambda: relevance_test(fitted(), 2),
         "fits all labels exactly": lambda: specification_test(x, 1.0 + x[:, 0]),
@@ -201,26 +186,26 @@ def test_what_cannot_be_tested_is_refused(x64):
 
 @pytest.mark.slow
 def test_size_and_power_of_both(x64):
-    """Rejections of 200 data sets at 5 %: 10 are expected under the hypothesis, 2 to 20 allowed."""
+    """Rejections of 100 data sets at 5 %: 5 are expected under the hypothesis, 1 to 12 allowed."""
 
     def p_values(key):
         keys = jax.random.split(key, 3)
         x = jax.random.uniform(keys[0], (40, 2), float)
         noise = 0.3 * jax.random.normal(keys[1], (40,), float)
         y = x[:, 0] + noise
-        model = ak.KernelRegression(ak.Gaussian(jnp.asarray([0.3, 0.3])))
-        fit = ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=1, steps=20)
+        model = ak.KernelRegression(ak.Gaussian(np.array([0.3, 0.3])))
+        still = {"optimizer": optax.sgd(0.0), "steps": 1}  # the lengthscales are those given
+        fit = ak.fit(model, x, y, objective=ak.LeaveOneOut(), **still)
         options = {"draws": 99, "key": keys[2]}
         return jnp.stack(
             [
-                ak.inference.relevance_test(fit, 1, **options).p_value,
-                ak.inference.relevance_test(fit, 0, **options).p_value,
+                *(ak.inference.relevance_test(fit, c, **options).p_value for c in (1, 0)),
                 ak.inference.specification_test(x, y, **options).p_value,
                 ak.inference.specification_test(x, y + 4.0 * x[:, 0] ** 2, **options).p_value,
             ]
         )
 
     many = jax.jit(lambda keys: jax.lax.map(p_values, keys, batch_size=20))
-    rejected = np.sum(np.asarray(many(jax.random.split(KEY, 200))) <= 0.05, axis=0)
-    assert np.all((rejected[[0, 2]] >= 2) & (rejected[[0, 2]] <= 20)), rejected
-    assert np.all(rejected[[1, 3]] > 120), rejected
+    rejected = np.sum(np.asarray(many(jax.random.split(KEY, 100))) <= 0.05, axis=0)
+    assert np.all((rejected[[0, 2]] >= 1) & (rejected[[0, 2]] <= 12)), rejected
+    assert np.all(rejected[[1, 3]] > 60), rejected
