@@ -18,11 +18,17 @@ N = 19
 def sample(n=N):
     rng = np.random.default_rng(0)
     x = np.sort(rng.uniform(-2, 2, size=n))
-    return jnp.asarray(x[:, None]), jnp.asarray(np.sin(2 * x) + 0.2 * rng.normal(size=n))
+    return jax.device_put((x[:, None], np.sin(2 * x) + 0.2 * rng.normal(size=n)))
 
 
 def model(lengthscale=1.0):
     return ak.KernelRegression(ak.Gaussian(lengthscale))
+
+
+def leave_one_out(x, y, lengthscale):
+    weights = np.exp(-0.5 * ((x - x.T) / lengthscale) ** 2)
+    np.fill_diagonal(weights, 0.0)
+    return np.mean((y - weights @ y / weights.sum(axis=1)) ** 2)
 
 
 @pytest.mark.parametrize(
@@ -49,8 +55,9 @@ def test_faithful_has_two_minima(x64):
     minima = fitted.minima()
     found = [float(m.kernel.lengthscale) for m, _ in minima]
     np.testing.assert_allclose(found, [0.2614, 0.5843], rtol=1e-3)
-    grid = np.geomspace(0.1, 2.0, 400)
-    curve = np.asarray(ak.profile(model(), data.x, data.y, grid, objective=ak.LeaveOneOut()))
+    grid = np.geomspace(0.1, 2.0, 300)
+    x, y = np.asarray(data.x), np.asarray(data.y)
+    curve = np.array([leave_one_out(x, y, lengthscale) for lengthscale in grid])
     lowest = (curve[1:-1] < curve[:-2]) & (curve[1:-1] < curve[2:])
     np.testing.assert_allclose(grid[1:-1][lowest], found, rtol=0.01)
     assert minima[0][1] == pytest.approx(float(fitted.loss))
@@ -74,8 +81,8 @@ def test_lengthscale_of_a_column_without_effect_ends_on_its_bound(x64):
     x = rng.uniform(-2, 2, size=(60, 2))
     y = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=60)
     with pytest.warns(ak.FitWarning, match="bound"):
-        fitted = ak.fit(model(jnp.ones(2)), x, y, objective=ak.LeaveOneOut())
-    first, second = fitted.model.kernel.lengthscale
+        fitted = ak.fit(model(np.ones(2)), x, y, objective=ak.LeaveOneOut())
+    first, second = np.asarray(fitted.model.kernel.lengthscale)
     assert first < 0.5
     assert second > 10
 
@@ -91,7 +98,7 @@ def test_bounds_hold_and_are_reported(x64):
     with jax.enable_x64(False):  # codes of 64 bits would be truncated with a warning
         (sentence,) = fitted.warnings()
         assert "bound" in sentence
-        assert fitted.starts.at_bound.any()
+    assert np.any(np.asarray(fitted.starts.at_bound))
 
 
 @pytest.mark.slow
@@ -109,7 +116,7 @@ def test_bounds_hold_for_a_hundred_small_samples(x64):
         lower, upper = jax.vmap(lambda x: model().search_box(x))(x)
         return [m.kernel.lengthscale for m in (fitted.starts.end, lower, upper)]
 
-    found, lower, upper = computed(x, y)
+    found, lower, upper = jax.device_get(computed(x, y))
     assert np.isfinite(found).all()
     assert (found >= lower[:, None] * (1 - 1e-9)).all()
     assert (found <= upper[:, None] * (1 + 1e-9)).all()
@@ -121,26 +128,23 @@ def test_derivatives_of_a_search_are_those_of_its_minimum(x64):
 
     def fitted(x, y):
         result = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
-        return jnp.stack(
-            [result.model.kernel.lengthscale, result.loss, result(jnp.array([0.3]))[0]]
-        )
+        return jnp.stack([result.model.kernel.lengthscale, result.loss, result(np.array([0.3]))[0]])
 
-    directions = (np.sin(np.arange(N))[:, None] / 10, np.cos(np.arange(N)))
+    x, y = np.asarray(x), np.asarray(y)
+    directions, step = (np.sin(np.arange(N))[:, None] / 10, np.cos(np.arange(N))), 1e-5
 
     @jax.jit
     def computed(x, y):
         value, along = jax.linearize(fitted, x, y)
         backward = jax.linear_transpose(along, x, y)
-        return value, along(*directions), jax.vmap(backward)(jnp.eye(3))
+        return value, along(*directions), jax.vmap(backward)(np.eye(3))
 
-    value, forward, (by_x, by_y) = computed(x, y)
-    np.testing.assert_allclose(value, fitted(x, y), rtol=1e-6)
+    value, forward, (by_x, by_y) = jax.device_get(computed(x, y))
+    steps = step * np.array([0.0, 1.0, -1.0])
+    several = (x + steps[:, None, None] * directions[0], y + steps[:, None] * directions[1])
+    same, up, down = jax.device_get(jax.jit(jax.vmap(fitted))(*several))
+    np.testing.assert_allclose(value, same, rtol=1e-6)
     backward = by_x[..., 0] @ directions[0][:, 0] + by_y @ directions[1]
-    step = 1e-5
-    up, down = (
-        fitted(np.asarray(x) + s * directions[0], np.asarray(y) + s * directions[1])
-        for s in (step, -step)
-    )
     np.testing.assert_allclose(forward, (up - down) / (2 * step), rtol=1e-5)
     np.testing.assert_allclose(backward, forward, rtol=1e-8)
 
@@ -165,9 +169,10 @@ def test_search_of_known_data_inside_a_traced_program(x64):
 )
 def test_search_takes_data_of_another_precision_than_the_model(x64, of_data, of_model):
     x, y = sample()
-    log = jnp.zeros((), of_model)
+    log = jax.device_put(np.zeros((), of_model))
     begin = eqx.tree_at(lambda m: m.kernel.lengthscale_parameter.z, model(), log)
-    fitted = ak.fit(begin, x.astype(of_data), y.astype(of_data), objective=ak.LeaveOneOut())
+    data = (np.asarray(part).astype(of_data) for part in (x, y))
+    fitted = ak.fit(begin, *data, objective=ak.LeaveOneOut())
     assert fitted.loss.dtype == of_data
     whole = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
     np.testing.assert_allclose(fitted.loss, whole.loss, rtol=1e-5)
@@ -177,8 +182,8 @@ def test_fixed_numbers_of_a_rule_are_not_fitted(x64):
     rule = ak.Softmax(ak.fixed(np.float64(1.0)), sink_mass=ak.fixed(np.float32(0.0)))
     begin = ak.KernelRegression(ak.Gaussian(1.0), rule=rule)
     fitted = ak.fit(begin, *sample(), objective=ak.LeaveOneOut())
-    assert fitted.model.rule.temperature == 1.0
-    assert fitted.model.kernel.lengthscale != 1.0
+    assert float(fitted.model.rule.temperature) == 1.0
+    assert float(fitted.model.kernel.lengthscale) != 1.0
 
 
 @pytest.mark.slow
@@ -189,7 +194,7 @@ def test_without_bounds_there_is_one_start(x64):
         def log_pair(self, q, k):
             return -jnp.sum((q - k) ** 2) * jnp.exp(self.rate)
 
-    begin = ak.KernelRegression(Exponential(jnp.asarray(0.0)))
+    begin = ak.KernelRegression(Exponential(jax.device_put(0.0)))
     fitted = ak.fit(begin, *sample(), objective=ak.LeaveOneOut())
     assert fitted.starts.loss.shape == (1,)
     assert len(fitted.minima()) == 1
@@ -215,18 +220,19 @@ def test_search_goes_by_the_gradient_where_rounding_hides_the_loss(x64):
             hidden = 5e-15 * jnp.sin(1e10 * log + self.phase)  # 23 roundings
             return jnp.cosh(log + 1e-3 * self.phase) + jax.lax.stop_gradient(hidden)
 
-    phases = jnp.arange(400.0)
-    axes, objective = (None, None, 0), Rough(phases)
+    phases = np.arange(400.0)
+    axes, objective = (None, None, 0), Rough(jax.device_put(phases))
     fits = ak.fit_many(model(), *sample(), objective=objective, in_axes=axes, starts=1)
-    assert fits.starts.converged.all()
-    assert np.max(fits.starts.steps) <= 10
+    assert np.all(np.asarray(fits.starts.converged))
+    assert np.max(np.asarray(fits.starts.steps)) <= 10
     np.testing.assert_allclose(fits.model.kernel.lengthscale_parameter.z, -1e-3 * phases, atol=1e-9)
 
 
 def test_starts_are_a_latin_hypercube_of_all_parameters(x64):
     """Each parameter takes evenly spaced values, in an order of its own; start 0 is given."""
-    one, given = jnp.ones(()), (jnp.asarray(0.1), jnp.asarray(0.2), jnp.array([0.3, 0.4]))
-    box = Box((-one, 0.0 * one, jnp.zeros(2)), (one, one, jnp.ones(2)))
+    given = tuple(map(np.asarray, (0.1, 0.2, [0.3, 0.4])))
+    lower, upper = (-np.ones(()), np.zeros(()), np.zeros(2)), (np.ones(()), np.ones(()), np.ones(2))
+    box = Box(*jax.device_put((lower, upper)))
     first, second, both = jax.device_get(jax.jit(lambda given: box.starts(given, 8))(given))
     levels = (np.arange(7) + 0.5) / 7
     units = np.column_stack([(first + 1) / 2, second, both])
@@ -237,24 +243,24 @@ def test_starts_are_a_latin_hypercube_of_all_parameters(x64):
 
 def test_trials_are_accepted_by_armijo_and_negative_curvature_does_not_update_the_hessian(x64):
     """From z = 0, with slope 1, a trial at z = -1 promises to lower the loss of 1 by 1."""
-    begun = take(0, Bfgs.start(jnp.zeros((1, 1))))
-    state = begun._replace(
-        loss=jnp.ones(()),
-        gradient=jnp.ones(1),
-        direction=-jnp.ones(1),
-        length=jnp.ones(()),
-        accepted=begun.accepted + 1,
-    )
 
     @jax.jit
     @jax.vmap
     def updated(found, slope):
+        begun = take(0, Bfgs.start(jnp.zeros((1, 1))))
+        state = begun._replace(
+            loss=jnp.ones(()),
+            gradient=jnp.ones(1),
+            direction=-jnp.ones(1),
+            length=jnp.ones(()),
+            accepted=begun.accepted + 1,
+        )
         after = state.update(found, slope[None], 1e-9)
         return after.z[0], after.trial()[0], after.inverse[0, 0]
 
     # a gain below the limit of Armijo, a rise, and two gains with curvatures -1 and 0.5
     found = np.array([1 - 0.5e-4, 1 + 0.5e-4, 0.0, 0.0])
-    z, trial, inverse = updated(found, np.array([2.0, 2.0, 2.0, 0.5]))
+    z, trial, inverse = jax.device_get(updated(found, np.array([2.0, 2.0, 2.0, 0.5])))
     np.testing.assert_array_equal(z, [0.0, 0.0, -1.0, -1.0])
     np.testing.assert_allclose(trial[2:], [-2.0, -2.0], rtol=1e-12)  # downhill, by the longest step
     np.testing.assert_allclose(inverse, [1.0, 1.0, 1.0, 2.0], rtol=1e-12)
@@ -275,5 +281,5 @@ def test_a_search_of_one_parameter_ends_at_a_kink(x64):
     x = np.linspace(0.0, 1.0, 50)
     fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), x, np.sin(x), objective=KinkAt())
     assert set(np.asarray(fit.starts.result)) <= {ak.fitting.Result.CONVERGED}
-    assert np.max(fit.starts.steps) < 60
+    assert np.max(np.asarray(fit.starts.steps)) < 60
     np.testing.assert_allclose(fit.model.kernel.lengthscale, 0.3, rtol=1e-7)

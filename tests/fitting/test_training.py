@@ -9,6 +9,7 @@ import pytest
 
 import attnkernel as ak
 
+KEY = jax.device_put(np.zeros(2, np.uint32))  # jax.random.PRNGKey(0)
 ADAM = optax.adam(0.1)
 N = 19
 
@@ -16,7 +17,7 @@ N = 19
 def sample():
     rng = np.random.default_rng(0)
     x = np.sort(rng.uniform(-2, 2, size=N))
-    return jnp.asarray(x[:, None]), jnp.asarray(np.sin(2 * x) + 0.2 * rng.normal(size=N))
+    return jax.device_put((x[:, None], np.sin(2 * x) + 0.2 * rng.normal(size=N)))
 
 
 def model(lengthscale=1.0):
@@ -28,7 +29,7 @@ def hold_out_fit(**changes):
         "objective": ak.HoldOut(4),
         "optimizer": ADAM,
         "steps": 13,
-        "key": jax.random.PRNGKey(0),
+        "key": KEY,
     }
     return ak.fit(model(), *sample(), **(arguments | changes))
 
@@ -59,8 +60,8 @@ def test_fit_equals_a_hand_written_loop(x64):
         updates, state = ADAM.update(gradient, state, theta)
         return optax.apply_updates(theta, updates), state, key, value
 
-    theta, key, losses, path = jnp.zeros(()), jax.random.PRNGKey(0), [], []
-    state = ADAM.init(theta)
+    theta, key, losses, path = np.zeros(()), KEY, [], []
+    state = jax.jit(ADAM.init)(theta)
     for _ in range(13):
         path.append(np.exp(theta))
         theta, state, key, value = step(theta, state, key)
@@ -75,7 +76,8 @@ def test_chunks_do_not_change_a_bit_and_the_callback_sees_each():
     whole = hold_out_fit()
     parts = hold_out_fit(chunk=5, callback=lambda done, history: seen.append((done, history)))
     np.testing.assert_array_equal(whole.history["loss"], parts.history["loss"])
-    assert whole.model.kernel.lengthscale_parameter.z == parts.model.kernel.lengthscale_parameter.z
+    ends = (float(fit.model.kernel.lengthscale_parameter.z) for fit in (whole, parts))
+    assert len(set(ends)) == 1
     assert [done for done, _ in seen] == [5, 10, 13]
     losses = np.concatenate([history["loss"][0] for _, history in seen])
     np.testing.assert_array_equal(losses, whole.history["loss"])
@@ -94,7 +96,7 @@ def test_fit_can_be_jitted_vmapped_and_differentiated(x64):
             objective=ak.HoldOut(4),
             optimizer=ADAM,
             steps=5,
-            key=jax.random.PRNGKey(0),
+            key=KEY,
         )
         return result.model.kernel.lengthscale
 
@@ -105,16 +107,18 @@ def test_fit_can_be_jitted_vmapped_and_differentiated(x64):
         _, slope = jax.jvp(lambda y: fitted(1.0, y), (labels[0],), (direction,))
         return jax.vmap(fitted)(starts, labels), slope, jax.grad(fitted, 1)(1.0, labels[0])
 
+    y = np.asarray(y)
     labels = np.stack([y, y, y + step * direction, y - step * direction])
-    ends, slope, gradient = computed(np.array([1.0, 0.5, 1.0, 1.0]), labels)
+    found = jax.device_get(computed(np.array([1.0, 0.5, 1.0, 1.0]), labels))
+    ends, slope, gradient = found
     np.testing.assert_allclose(ends[:2], [fitted(start, y) for start in (1.0, 0.5)], rtol=1e-9)
     np.testing.assert_allclose(slope, (ends[2] - ends[3]) / (2 * step), rtol=1e-6)
     np.testing.assert_allclose(gradient @ direction, slope, rtol=1e-9)
 
 
 def test_new_style_keys_give_the_same_fit():
-    old = hold_out_fit(key=jax.random.PRNGKey(5))
-    new = hold_out_fit(key=jax.random.key(5))
+    old = hold_out_fit()
+    new = hold_out_fit(key=jax.random.key(0))
     np.testing.assert_array_equal(old.history["loss"], new.history["loss"])
 
 
@@ -131,17 +135,15 @@ def test_temperature_is_fitted_by_lbfgs(x64):
     by_lengthscale = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
     np.testing.assert_allclose(by_temperature.loss, by_lengthscale.loss, rtol=1e-6)
     np.testing.assert_allclose(
-        np.sqrt(by_temperature.model.rule.temperature),
+        float(by_temperature.model.rule.temperature) ** 0.5,
         by_lengthscale.model.kernel.lengthscale,
         rtol=1e-3,
     )
-    assert by_temperature.model.kernel.lengthscale == 1.0
+    assert float(by_temperature.model.kernel.lengthscale) == 1.0
 
 
 def test_only_trainable_leaves_change():
-    heads = ak.MultiheadKernelRegression(
-        ak.PerHead(eqx.filter_vmap(ak.Gaussian)(jnp.array([0.3, 1.0])))
-    )
+    heads = ak.MultiheadKernelRegression(ak.PerHead([ak.Gaussian(0.3), ak.Gaussian(1.0)]))
     only = eqx.tree_at(lambda m: m.coefficients, jax.tree.map(lambda _: False, heads), True)
     fitted = ak.fit(
         heads,
@@ -149,7 +151,7 @@ def test_only_trainable_leaves_change():
         objective=ak.HoldOut(3),
         optimizer=ADAM,
         steps=5,
-        key=jax.random.PRNGKey(0),
+        key=KEY,
         trainable=only,
     )
     before, after = np.asarray(heads.coefficients), np.asarray(fitted.model.coefficients)
@@ -171,8 +173,8 @@ def test_bounds_hold_for_any_optimiser():
 def test_divergence_is_reported_and_the_last_finite_state_kept():
     options = {"optimizer": optax.sgd(0.1), "steps": 50}
     with pytest.warns(ak.FitWarning, match=r"diverged at step 3.*learning rate"):
-        fitted = ak.fit(model(), *sample(), objective=NanBelow(jnp.asarray(0.8)), **options)
-    assert 0.8 < fitted.model.kernel.lengthscale < 0.9
+        fitted = ak.fit(model(), *sample(), objective=NanBelow(jax.device_put(0.8)), **options)
+    assert 0.8 < float(fitted.model.kernel.lengthscale) < 0.9
     assert np.isfinite(fitted.history["loss"][:3]).all()
     assert np.isnan(fitted.history["loss"][3])
 
@@ -180,11 +182,12 @@ def test_divergence_is_reported_and_the_last_finite_state_kept():
 def test_best_start_is_never_one_without_a_finite_loss():
     """The loss is NaN at two of five starts, the given one among them."""
     options = {"optimizer": optax.sgd(0.01), "steps": 1, "bounds": (model(0.5), model(2.0))}
-    objective = NanBelow(jnp.asarray(0.8))
+    objective = NanBelow(jax.device_put(0.8))
     fitted = ak.fit(model(0.6), *sample(), objective=objective, starts=5, **options)
-    assert np.isnan(fitted.starts.loss[0])
-    assert np.sum(np.isnan(fitted.starts.loss)) == 2
-    assert fitted.loss == np.nanmin(fitted.starts.loss)
+    losses = np.asarray(fitted.starts.loss)
+    assert np.isnan(losses[0])
+    assert np.sum(np.isnan(losses)) == 2
+    assert float(fitted.loss) == np.nanmin(losses)
 
 
 def test_divergence_stops_only_the_fit_that_diverged():
@@ -192,12 +195,12 @@ def test_divergence_stops_only_the_fit_that_diverged():
         fitted = ak.fit_many(
             model(),
             *sample(),
-            objective=NanBelow(jnp.array([0.0, 0.8])),
+            objective=NanBelow(jax.device_put(np.array([0.0, 0.8]))),
             in_axes=(None, None, 0),
             optimizer=optax.sgd(0.1),
             steps=9,
         )
-    assert fitted.starts.steps[:, 0].tolist() == [9, 3]
+    np.testing.assert_array_equal(np.asarray(fitted.starts.steps)[:, 0], [9, 3])
 
 
 @pytest.mark.slow
@@ -212,7 +215,7 @@ def test_given_optimiser_finds_the_minima_of_the_search(x64):
         objective=ak.LeaveOneOut(),
         optimizer=optax.adam(0.05),
         steps=300,
-        bounds=model().search_box(x),
+        bounds=model().search_box(np.asarray(x)),
         starts=4,
     )
     assert len(search.minima()) == len(given.minima())
