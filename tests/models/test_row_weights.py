@@ -147,6 +147,6 @@ def test_heads_of_a_rule_and_of_a_kernel(x64):
 
 def test_policies_that_need_one_prior_are_refused_with_priors_of_heads():
     alibi = ak.PerHead([ak.Alibi(0.5), ak.Alibi(1.0)])
-    options = {"num_heads": 2, "prior": alibi, "on_empty": "mean", "key": jax.random.PRNGKey(0)}
+    options = {"num_heads": 2, "prior": alibi, "on_empty": "mean"}
     with pytest.raises(ValueError, match=r"on_empty='mean'.*prior"):
-        ak.LearnedKernelRegression(1, **options)
+        jax.eval_shape(lambda: ak.LearnedKernelRegression(1, **options, key=jax.random.PRNGKey(0)))
