@@ -1,7 +1,6 @@
 """Robust losses against their formulas and those of statsmodels."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from statsmodels.robust import norms
@@ -20,10 +19,19 @@ import attnkernel as ak
 )
 def test_weights_and_influence_equal_those_of_statsmodels(x64, loss, theirs):
     u = np.r_[np.linspace(-7.1, 7.1, 57), 0.0, loss.cutoff]
-    np.testing.assert_allclose(loss.weight(jnp.asarray(u)), theirs.weights(u), atol=1e-14)
-    np.testing.assert_allclose(loss.influence(jnp.asarray(u)), theirs.psi(u), atol=1e-14)
-    slopes = jax.vmap(jax.grad(loss.influence))(jnp.asarray(u[:57]))
-    np.testing.assert_allclose(slopes, theirs.psi_deriv(u[:57]), atol=1e-13)
+
+    @jax.jit
+    def computed(u):
+        return loss.weight(u), loss.influence(u), jax.vmap(jax.grad(loss.influence))(u)
+
+    weights, influence, slopes = computed(u)
+    tolerance = 100 * np.finfo(np.float64).eps
+    np.testing.assert_allclose(weights, theirs.weights(u), atol=tolerance)
+    np.testing.assert_allclose(influence, theirs.psi(u), atol=10 * tolerance)
+    # not at the cutoff, where the influence has a kink
+    np.testing.assert_allclose(
+        np.asarray(slopes)[:-1], theirs.psi_deriv(u[:-1]), atol=10 * tolerance
+    )
 
 
 @pytest.mark.parametrize("loss", [ak.Bisquare, ak.Huber])

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from marks import needs_finufft
+from marks import needs_finufft, slow
 
 import attnkernel as ak
 
@@ -32,7 +32,13 @@ CASES = {
     "Linear": (ak.Linear(), ak.EluFeatures(), np.log(elu(Q) * elu(K.T))),
     "Sharded": (ak.Sharded(TWO_DEVICES), ak.DotProduct(), Q * K.T),
 }
-MARKS = {"Fourier": needs_finufft, "Sharded": pytest.mark.multi_device}
+MARKS = {
+    "Blockwise": [pytest.mark.slow],
+    "Sorted": [pytest.mark.slow],
+    "Fourier": [pytest.mark.slow, needs_finufft],
+    "Linear": [pytest.mark.slow],
+    "Sharded": [pytest.mark.multi_device],
+}
 
 
 def by_hand(scores, sink):
@@ -67,24 +73,39 @@ def test_sinks_of_heads_are_their_formula_and_are_learned(x64, name):
 
 
 def test_a_log_sink_is_its_mass(x64):
-    for sink in (0.4, ak.fixed(0.4)):
-        rule = ak.Softmax(0.7, log_sink_mass=sink)
-        mass = ak.Softmax(0.7, sink_mass=ak.fixed(np.exp(0.4)))
-        assert len(jax.tree.leaves(rule)) == (1 if sink == 0.4 else 0) + 1
-        np.testing.assert_allclose(rule.sink_mass, mass.sink_mass)
-        np.testing.assert_allclose(rule.log_sink_mass, mass.log_sink_mass)
-        weights = [ak.attention_weights(Q, K, kernel=ak.DotProduct(), rule=r) for r in (rule, mass)]
-        np.testing.assert_allclose(*weights, rtol=1e-12)
-    assert rule.without_sink().log_sink() is None
+    learned, fixed = (ak.Softmax(0.7, log_sink_mass=sink) for sink in (0.4, ak.fixed(0.4)))
+    mass = ak.Softmax(0.7, sink_mass=ak.fixed(np.exp(0.4)))
+    assert [len(jax.tree.leaves(rule)) for rule in (learned, fixed)] == [2, 1]
+
+    @jax.jit
+    def computed(q, k):
+        stacked = ak.PerHead([ak.Softmax(log_sink_mass=sink) for sink in SINKS])
+        figures = [
+            (
+                rule.sink_mass,
+                rule.log_sink_mass,
+                ak.attention_weights(q, k, kernel=ak.DotProduct(), rule=rule),
+            )
+            for rule in (learned, fixed, mass)
+        ]
+        return figures, stacked.stack.log_sink(), stacked.head(1).log_sink()
+
+    figures, of_all, of_one = jax.device_get(computed(Q, K))
+    for found in figures[:2]:
+        for part, expected in zip(found, figures[2], strict=True):
+            np.testing.assert_allclose(part, expected, rtol=1e-12)
+    np.testing.assert_allclose(figures[2][:2], [np.exp(0.4), 0.4], rtol=1e-12)
+    np.testing.assert_allclose(of_all, SINKS)
+    np.testing.assert_allclose(of_one, SINKS[1])
+    assert fixed.without_sink().log_sink() is None
     assert repr(ak.Softmax(log_sink_mass=0.4)) == (
         "Softmax(temperature=fixed(1.0), log_sink_mass=0.4)"
     )
-    stacked = ak.PerHead([ak.Softmax(log_sink_mass=sink) for sink in SINKS])
-    np.testing.assert_allclose(stacked.stack.log_sink(), SINKS)
-    np.testing.assert_allclose(stacked.head(1).log_sink(), SINKS[1])
 
 
-@pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(2, 3)], ids=["Dense", "Blockwise"])
+@pytest.mark.parametrize(
+    "method", [slow(ak.Dense(), id="Dense"), pytest.param(ak.Blockwise(2, 3), id="Blockwise")]
+)
 def test_sinks_far_from_the_scores(method):
     """Those of -inf are none, with a gradient of 0; high ones take all weight; a query that sees
     no key has the mass of its sink."""
@@ -94,12 +115,13 @@ def test_sinks_far_from_the_scores(method):
     def value(sinks):
         rule = ak.PerHead(ak.Softmax(log_sink_mass=sinks))
         options = {"kernel": ak.DotProduct(), "method": method, "return_log_mass": True}
-        q, k, v = (jnp.asarray(array, jnp.float32) for array in (Q, K, V))
+        q, k, v = (array.astype(np.float32) for array in (Q, K, V))
         prior = ak.priors.Where(lambda i, j: i > 0)
         out, log_mass = ak.attend(q, k, v, prior=prior, rule=rule, **options)
         return jnp.sum(out), (out, log_mass)
 
-    (_, (out, log_mass)), gradient = value(jnp.array([-jnp.inf, -200.0, 300.0], jnp.float32))
+    sinks = np.array([-np.inf, -200.0, 300.0], np.float32)
+    (_, (out, log_mass)), gradient = jax.device_get(value(sinks))
     expected = np.exp(Q * K.T) @ V / np.exp(Q * K.T).sum(axis=1, keepdims=True)
     for head in (0, 1):
         np.testing.assert_allclose(out[head, 1:], expected[1:], rtol=1e-5)
