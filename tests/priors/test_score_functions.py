@@ -122,7 +122,8 @@ def test_functions_and_products_with_biases(x64):
         np.testing.assert_allclose(found, softmax(log_weights) @ V, rtol=1e-9, atol=1e-9)
 
 
-def test_derivatives_in_what_a_function_reads(x64):
+@pytest.mark.parametrize("is_compiled", [True, slow(False)])
+def test_derivatives_in_what_a_function_reads(x64, is_compiled):
     """Arrays of an outer transformation, in place of those of a module."""
 
     def total(scale, method):
@@ -135,11 +136,12 @@ def test_derivatives_in_what_a_function_reads(x64):
     out = shares @ V
     slope = shares * (COTANGENT[0] @ V.T - np.sum(COTANGENT[0] * out, axis=1, keepdims=True))
     expected = [np.sum((slope * SCORES)[parity::2]) for parity in (0, 1)]
-    for method in (ak.Dense(), ak.Blockwise(3, 4)):
-        found = jax.jit(jax.grad(functools.partial(total, method=method)))(scale)
-        np.testing.assert_allclose(found, expected, rtol=1e-9)
-    eager = jax.grad(functools.partial(total, method=ak.Dense()))(scale)
-    np.testing.assert_allclose(eager, expected, rtol=1e-9)
+
+    def slopes(scale):
+        return [jax.grad(total)(scale, method) for method in (ak.Dense(), ak.Blockwise(3, 4))]
+
+    found = (jax.jit(slopes) if is_compiled else slopes)(scale)
+    np.testing.assert_allclose(found, [expected, expected], rtol=1e-9)
 
 
 def test_masked_blocks_are_skipped_and_masked_pairs_stay_so():
@@ -147,7 +149,7 @@ def test_masked_blocks_are_skipped_and_masked_pairs_stay_so():
     v = np.where(J.T < 8, V, np.nan).astype(np.float32)
     prior = Where(lambda i, j: j < 8) * ScoreFunction(lambda s, i, j, h: jnp.tanh(s))
     options = {"kernel": ak.DotProduct(), "prior": prior, "method": ak.Blockwise(4, 4)}
-    q, k = (jnp.asarray(array, jnp.float32) for array in (Q, K))
+    q, k = Q.astype(np.float32), K.astype(np.float32)
     out = jax.jit(lambda v: ak.attend(q, k, v, **options))(v)  # outside `jit` NaN is refused
     expected = softmax(np.tanh(SCORES[:, :8])) @ V[:8]
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
@@ -174,18 +176,23 @@ def test_scores_are_never_stored_for_all_pairs():
 
 def test_decoding_with_a_cache_equals_the_full_pass():
     prior = ak.PerHead(ScoreFunction(lambda s, i, j, h: s * (1 + h) - 0.3 * (i - j), heads=2))
-    module = ak.MultiheadAttention(2, 4, prior=prior, key=jax.random.PRNGKey(0))
-    x = jax.random.normal(jax.random.PRNGKey(1), (6, 4))
-    whole = module(x, x, x, prior=ak.Causal())
-    cache, rows = module.cache(8), []
-    for part in (x[:3], x[3:4], x[4:]):
-        out, cache = module.step(part, cache)
-        rows.append(out)
-    np.testing.assert_allclose(np.concatenate(rows), whole, rtol=1e-4, atol=1e-5)
+    x = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
+
+    @jax.jit
+    def full_and_decoded(key, x):
+        module = ak.MultiheadAttention(2, 4, prior=prior, key=key)
+        cache, rows = module.cache(8), []
+        for part in (x[:3], x[3:4], x[4:]):
+            out, cache = module.step(part, cache)
+            rows.append(out)
+        return module(x, x, x, prior=ak.Causal()), jnp.concatenate(rows)
+
+    whole, decoded = full_and_decoded(jax.random.PRNGKey(0), x)
+    np.testing.assert_allclose(decoded, whole, rtol=1e-4, atol=1e-5)
 
 
 def test_a_function_that_computes_the_same_compiles_nothing(programs):
-    q, k, v = (jnp.asarray(array, jnp.float32) for array in (Q, K, V))
+    q, k, v = (array.astype(np.float32) for array in (Q, K, V))
     counts = []
     for scale in (2.0, 2.0, 3.0):
         programs.clear()

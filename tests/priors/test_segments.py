@@ -2,6 +2,7 @@
 
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,33 +32,38 @@ def dense():
 
 
 ROWS = {"num_queries": NUM_QUERIES, "num_keys": NUM_KEYS}
-MADE = {
-    "lengths": lambda: Segments.from_lengths(OF_QUERIES, OF_KEYS, **ROWS),
-    "lists": lambda: Segments.from_lengths(OF_QUERIES.tolist(), OF_KEYS.tolist(), **ROWS),
-    "offsets": lambda: Segments.from_offsets(offsets(OF_QUERIES), offsets(OF_KEYS), **ROWS),
-    "lengths at run time": lambda: jax.jit(
-        functools.partial(Segments.from_lengths, **ROWS)
-    )(OF_QUERIES, OF_KEYS),
-    "offsets at run time": lambda: jax.jit(
-        functools.partial(Segments.from_offsets, **ROWS)
-    )(offsets(OF_QUERIES), offsets(OF_KEYS)),
-}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MADE)
-def test_a_query_sees_the_keys_of_its_sequence(name):
-    mask = MADE[name]()
-    found = np.exp(mask.pairwise(jnp.arange(NUM_QUERIES), jnp.arange(NUM_KEYS)))
-    np.testing.assert_array_equal(found, dense())
+@jax.jit
+def masks_at_run_time(lengths, offsets):
+    return Segments.from_lengths(*lengths, **ROWS), Segments.from_offsets(*offsets, **ROWS)
+
+
+@eqx.filter_jit
+def pairwise(masks):
+    """log π of all pairs, of each mask."""
+    return [m.pairwise(jnp.arange(len(m.queries)), jnp.arange(len(m.keys))) for m in masks]
+
+
+def test_a_query_sees_the_keys_of_its_sequence():
+    lengths, starts = (OF_QUERIES, OF_KEYS), (offsets(OF_QUERIES), offsets(OF_KEYS))
+    masks = [
+        Segments.from_lengths(*lengths, **ROWS),
+        Segments.from_lengths(*(side.tolist() for side in lengths), **ROWS),
+        Segments.from_offsets(*starts, **ROWS),
+        *masks_at_run_time(lengths, starts),
+    ]
+    for log_prior in pairwise(masks):
+        np.testing.assert_array_equal(np.exp(log_prior), dense())
 
 
 def test_without_padding_queries_are_keys():
     for mask in (Segments.from_lengths([2, 1]), Segments.from_offsets([0, 2, 3])):
         np.testing.assert_array_equal(mask.queries, [0, 0, 1])
         np.testing.assert_array_equal(mask.keys, [0, 0, 1])
-    padded = Segments.from_lengths([2, 1], num_queries=5)
-    found = np.exp(padded.pairwise(jnp.arange(5), jnp.arange(5)))
-    np.testing.assert_array_equal(found[3:], np.zeros((2, 5)))  # padding does not see padding
+    (padded,) = pairwise([Segments.from_lengths([2, 1], num_queries=5)])
+    # padding does not see padding
+    np.testing.assert_array_equal(np.exp(padded)[3:], np.zeros((2, 5)))
     none = Segments.from_lengths(np.zeros(0, int), num_queries=2)
     np.testing.assert_array_equal(none.queries, [-1, -1])
 
@@ -97,9 +103,10 @@ def test_blocks_of_two_sequences_are_skipped():
     mask = Segments.from_lengths([4, 8, 4])
     low = 4 * np.arange(4)
     i, j = (side.reshape(-1) for side in np.meshgrid(low, low, indexing="ij"))
-    blocks = ak.priors.PositionBlock(*map(jnp.asarray, (i, i + 3, j, j + 3)))
+    blocks = ak.priors.PositionBlock(i, i + 3, j, j + 3)
     expected = [[1, 0, 0, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]]
-    np.testing.assert_array_equal(jax.vmap(mask.any_allowed)(blocks).reshape(4, 4), expected)
+    found = np.asarray(jax.jit(jax.vmap(mask.any_allowed))(blocks))
+    np.testing.assert_array_equal(found.reshape(4, 4), expected)
 
 
 @pytest.mark.parametrize(
