@@ -10,20 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from accelerators import interpreted, lowered
-from laws import to_float64
 from marks import slow
 
 import attnkernel as ak
 
 QUERIES, KEYS = 96, 384  # of keys whole blocks, so that only copies make their arrays larger
 KEY_HEADS, SHARING, HEAD = 2, 3, 128  # heads of keys, heads of queries of each, columns
-PATHS = [("cuda", jnp.float32), ("cuda", jnp.bfloat16), ("tpu", jnp.bfloat16)]
+PATHS = [slow("cuda", jnp.float32), ("cuda", jnp.bfloat16), slow("tpu", jnp.bfloat16)]
 
 
 def grouped(dim, dim_v, dtype):
     rng = np.random.default_rng(0)
     shapes = (SHARING, QUERIES, dim), (1, KEYS, dim), (1, KEYS, dim_v)
-    return [jnp.asarray(rng.normal(size=(KEY_HEADS, *shape)), dtype) for shape in shapes]
+    return [rng.normal(size=(KEY_HEADS, *shape)).astype(dtype) for shape in shapes]
 
 
 def of_sines(method, *data, **parts):
@@ -44,16 +43,16 @@ def assert_near(found, dense, off):
 def check_against_dense(function, method, data):
     """Checks `function(method, *data)` against `Dense` in float64."""
     run = jax.jit(function, static_argnums=0)
-    found = run(method, *data)
+    found = jax.device_get(run(method, *data))
     with jax.enable_x64(True):
-        dense = run(ak.Dense(), *map(to_float64, data))
+        dense = run(ak.Dense(), *(x.astype(np.float64) for x in data))
     assert_near(found, dense, 1e-4 if data[0].dtype == jnp.float32 else 0.05)
 
 
 @pytest.mark.parametrize(("platform", "dtype"), PATHS)
 def test_heads_that_share_keys_equal_dense(emulated_cudnn, platform, dtype):
     slopes = jax.grad(functools.partial(of_sines, prior=ak.Causal()), (1, 2, 3), has_aux=True)
-    batch = [jnp.stack([x, -x, 2 * x]) for x in grouped(5, 3, dtype)]
+    batch = [np.stack([x, -x, 2 * x]) for x in grouped(5, 3, dtype)]
     check_against_dense(slopes, interpreted(platform=platform), batch)
 
 
@@ -94,21 +93,20 @@ def of_module(method, dtype):
     module = ak.MultiheadAttention(
         KEY_HEADS * SHARING, 7, **sizes, **options, key=jax.random.PRNGKey(0)
     )
-    rows = jnp.zeros((QUERIES, 7), dtype), jnp.zeros((KEYS, 7), dtype), jnp.zeros((KEYS, 7), dtype)
+    rows = [np.zeros((count, 7)).astype(dtype) for count in (QUERIES, KEYS, KEYS)]
     return eqx.filter_jit(module), rows
 
 
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
-@pytest.mark.parametrize("derivative", [False, True])
 @pytest.mark.parametrize(("platform", "dtype"), PATHS)
 @pytest.mark.parametrize("way", [of_axes, slow(of_vmap), slow(of_module)])
-def test_no_array_holds_the_keys_of_each_head(way, platform, dtype, derivative):
+def test_no_array_holds_the_keys_of_each_head(way, platform, dtype):
     call, data = way(ak.Fused(platform=platform), dtype)
 
     def number(*data):
         return jnp.sum(call(*data).astype(jnp.float32) ** 2)
 
-    found = lowered(platform, jax.grad(number, (0, 1, 2)) if derivative else number, *data)
+    found = lowered([platform], jax.grad(number, (0, 1, 2)), *data)
     shapes = re.findall(r"tensor<((?:\d+x)+)[a-z]", str(found.mlir_module()))
     sizes = [math.prod(int(axis) for axis in shape[:-1].split("x")) for shape in shapes]
     assert KEY_HEADS * KEYS * HEAD <= max(sizes) < KEY_HEADS * SHARING * KEYS * HEAD
@@ -120,12 +118,17 @@ def test_soft_caps_in_half_precision_on_gpus():
     kernel = ak.SoftCapped(ak.DotProduct(), ak.fixed(0.8))
     q, k, v = (x[0, 0] for x in grouped(5, 3, jnp.bfloat16))
     call = functools.partial(ak.attend, kernel=kernel)
-    found = call(q, k, v, method=interpreted("float32"))
+
+    @jax.jit
+    def both(*data):
+        dense = call(*(x.astype(jnp.float32) for x in data), method=ak.Dense())
+        return call(*data, method=interpreted("float32")), dense.astype(jnp.bfloat16)
+
+    found, dense = jax.device_get(both(q, k, v))
     assert found.dtype == jnp.bfloat16
-    dense = call(*(x.astype(jnp.float32) for x in (q, k, v)), method=ak.Dense())
     # but for a sum in float32 that lies at the edge between two numbers of bfloat16
-    assert np.mean(np.asarray(found == dense.astype(jnp.bfloat16))) > 0.99
+    assert np.mean(found == dense) > 0.99
     program = lowered(
-        "cuda", functools.partial(call, method=ak.Fused("float32", platform="cuda")), q, k, v
+        ["cuda"], functools.partial(call, method=ak.Fused("float32", platform="cuda")), q, k, v
     )
     assert "xla.gpu.triton" in str(program.mlir_module())

@@ -12,14 +12,14 @@ from attnkernel.methods import SoftmaxState
 QUERIES, KEYS, DIM_V = 3, 4, 2
 
 
-def part(seed: int, seen: int, shift: float, blank: bool) -> tuple[jax.Array, jax.Array]:
+def part(seed: int, seen: int, shift: float, blank: bool) -> tuple[np.ndarray, np.ndarray]:
     """Log weights and values of `KEYS` keys, of which only the first `seen` have a weight."""
     rng = np.random.default_rng(seed)
     log_weights = rng.normal(size=(QUERIES, KEYS)) * 3 + shift
     log_weights[:, seen:] = -np.inf
     if blank:
         log_weights[1] = -np.inf  # a query that sees none of these keys
-    return jnp.asarray(log_weights), jnp.asarray(rng.normal(size=(KEYS, DIM_V)))
+    return log_weights, rng.normal(size=(KEYS, DIM_V))
 
 
 PARTS = st.tuples(
@@ -30,9 +30,13 @@ PARTS = st.tuples(
 )
 
 
-def assert_close(a: SoftmaxState, b: SoftmaxState) -> None:
-    np.testing.assert_allclose(a.value, b.value, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(a.log_mass, b.log_mass, rtol=1e-12, atol=1e-12)
+def results(*states: SoftmaxState) -> list[tuple[jax.Array, jax.Array]]:
+    return [(state.value, state.log_mass) for state in states]
+
+
+def assert_close(a, b) -> None:
+    for one, other in zip(a, b, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
 @jax.jit
@@ -42,7 +46,7 @@ def merged(parts):
     union = SoftmaxState.from_log_weights(
         jnp.concatenate(log_weights, axis=1), jnp.concatenate(values)
     )
-    return x.merge(y), y.merge(x), x.merge(y).merge(z), x.merge(y.merge(z)), union
+    return results(x.merge(y), y.merge(x), x.merge(y).merge(z), x.merge(y.merge(z)), union)
 
 
 @given(PARTS, PARTS, PARTS)
@@ -55,22 +59,29 @@ def test_merge_is_associative_commutative_and_the_union(a, b, c):
 
 
 def test_state_of_no_keys_is_the_identity(x64):
-    some = SoftmaxState.from_log_weights(*part(0, 4, 0.0, blank=True))
-    none = SoftmaxState.from_log_weights(jnp.zeros((QUERIES, 0)), jnp.zeros((0, DIM_V)))
-    assert_close(some.merge(none), some)
-    assert np.isneginf(none.log_mass).all()
-    assert (np.asarray(none.value) == 0).all()
+    @jax.jit
+    def states(log_weights, v):
+        some = SoftmaxState.from_log_weights(log_weights, v)
+        none = SoftmaxState.from_log_weights(log_weights[:, :0], v[:0])
+        return results(some.merge(none), some, none)
+
+    merged, some, (value, log_mass) = jax.device_get(states(*part(0, 4, 0.0, blank=True)))
+    assert_close(merged, some)
+    assert np.isneginf(log_mass).all()
+    assert (value == 0).all()
 
 
 def test_gradients_of_an_empty_row_are_finite(x64):
-    log_weights, v = part(0, 4, 0.0, blank=True)
+    @jax.jit
+    def gradients(log_weights, v):
+        def total(log_weights, v):
+            state = SoftmaxState.from_log_weights(log_weights, v)
+            seen = jnp.where(jnp.isfinite(state.log_mass), state.log_mass, 0.0)
+            return jnp.sum(state.value) + jnp.sum(seen)
 
-    def total(log_weights, v):
-        state = SoftmaxState.from_log_weights(log_weights, v)
-        seen = jnp.where(jnp.isfinite(state.log_mass), state.log_mass, 0.0)
-        return jnp.sum(state.value) + jnp.sum(seen)
+        return jax.grad(total, (0, 1))(log_weights, v)
 
-    for gradient in jax.grad(total, (0, 1))(log_weights, v):
+    for gradient in gradients(*part(0, 4, 0.0, blank=True)):
         assert np.isfinite(gradient).all()
 
 
@@ -91,26 +102,38 @@ def test_nan_is_not_taken_for_an_empty_row(method):
         options = {"kernel": ak.Gaussian(1.0), "method": method, "return_log_mass": True}
         return ak.attend(q[:, None], k[:, None], k[:, None], **options)
 
-    x = jnp.arange(5.0)
-    value, log_mass = sums(jnp.array([0.5, jnp.nan, jnp.inf]), x)
-    np.testing.assert_array_equal(jnp.isnan(log_mass), [False, True, True])
-    np.testing.assert_array_equal(jnp.isnan(value[:, 0]), [False, True, True])
-    assert np.all(np.isnan(sums(x, x.at[2].set(jnp.nan))[1]))
-    merged = ak.methods.SoftmaxState(*(jnp.full(s, jnp.nan) for s in ((1,), (1,), (1, 1)))).merge(
-        ak.methods.SoftmaxState.from_log_weights(jnp.zeros((1, 2)), jnp.ones((2, 1)))
-    )
-    assert np.isnan(merged.log_mass[0])
-    assert np.isnan(merged.value[0, 0])
+    x, q = np.arange(5, dtype=np.float32), np.float32([0.5, np.nan, np.inf])
+    value, log_mass = jax.device_get(sums(q, x))
+    np.testing.assert_array_equal(np.isnan(log_mass), [False, True, True])
+    np.testing.assert_array_equal(np.isnan(value[:, 0]), [False, True, True])
+    assert np.all(np.isnan(sums(q, np.where(x == 2, np.nan, x))[1]))
+
+
+def test_nan_is_merged_into_nan():
+    @jax.jit
+    def merged(nan, log_weights, v):
+        some = SoftmaxState.from_log_weights(log_weights, v)
+        spoilt = jax.tree.map(lambda leaf: jnp.full_like(leaf, nan), some)
+        return results(spoilt.merge(some))
+
+    for result in merged(np.nan, np.zeros((1, 2), np.float32), np.ones((2, 1), np.float32))[0]:
+        assert np.isnan(result).all()
 
 
 def test_models_return_nan_for_a_nan_query():
-    x, nan = jnp.arange(5.0), jnp.array([jnp.nan])
-    assert np.isnan(jax.jit(lambda q: ak.density(q, x, kernel=ak.Gaussian(1.0)))(nan)[0])
-    model = ak.KernelRegression(ak.Gaussian(1.0), on_empty="mean")
-    assert np.isnan(jax.jit(lambda q: model(q, x, x))(nan)[0])
-    tokens = jnp.ones((5, 2)).at[2].set(jnp.nan)
-    for order in (0, 1):
-        module = ak.MultiheadAttention(
-            1, 2, kernel=ak.Gaussian(1.0), order=order, key=jax.random.PRNGKey(0)
-        )
-        assert np.all(np.isnan(module(tokens, tokens, tokens))), order
+    x, nan, kernel = np.arange(5, dtype=np.float32), np.float32([np.nan]), ak.Gaussian(1.0)
+
+    @jax.jit
+    def predictions(q, x, tokens):
+        def attended(order):
+            key = jax.random.PRNGKey(0)
+            module = ak.MultiheadAttention(1, 2, kernel=kernel, order=order, key=key)
+            return module(tokens, tokens, tokens)
+
+        regression = ak.KernelRegression(kernel, on_empty="mean")(q, x, x)
+        return ak.density(q, x, kernel=kernel), regression, attended(0), attended(1)
+
+    tokens = np.ones((5, 2), np.float32)
+    tokens[2] = np.nan
+    for result in predictions(nan, x, tokens):
+        assert np.isnan(result).all()

@@ -97,10 +97,10 @@ def part_of(options, rows):
     return options | {"log_decay": log_decay, "rate": options["rate"][:, rows]}
 
 
-SLOW = {"linear", "linear, row", "linear, channel", "normalised", "delta", "delta, channel"}
+DEFAULT = {"delta, row", "with intercept"}
 
 
-@pytest.mark.parametrize("name", [slow(name) if name in SLOW else name for name in CASES])
+@pytest.mark.parametrize("name", [name if name in DEFAULT else slow(name) for name in CASES])
 def test_chunks_steps_and_rows_equal_the_recurrence(x64, name):
     options, formula, decay = options_of(name)
     decay = np.broadcast_to(decay, (HEADS, ROWS, decay.shape[2]))
@@ -116,7 +116,7 @@ def test_chunks_steps_and_rows_equal_the_recurrence(x64, name):
     for t in (ROWS - 2, ROWS - 1):
         at = slice(t, t + 1)
         out, now = regress(Q[:, at], K[:, at], V[:, at], **part_of(options, at), state=now)
-        np.testing.assert_allclose(out[:, 0], expected[:, t], **tolerance)
+        np.testing.assert_allclose(np.asarray(out)[:, 0], expected[:, t], **tolerance)
     for found in (last, now):
         for ours, leaf in zip(jax.tree.leaves(found), jax.tree.leaves(state), strict=True):
             np.testing.assert_allclose(ours, leaf, rtol=1e-9, atol=1e-12)
@@ -125,9 +125,8 @@ def test_chunks_steps_and_rows_equal_the_recurrence(x64, name):
 @pytest.mark.parametrize(
     "name",
     [
-        *map(slow, ("linear, channel", "normalised", "delta, row")),
         "delta, strong",
-        "with intercept",
+        *map(slow, ("linear, channel", "normalised", "with intercept")),
     ],
 )
 def test_derivatives_equal_those_of_the_recurrence(x64, name):
@@ -137,7 +136,7 @@ def test_derivatives_equal_those_of_the_recurrence(x64, name):
     # a difference needs finite logarithms, a sum of weights one sign
     log_decay = np.maximum(options["log_decay"], -1e3)
     _, start = regress(Q[0] ** 2, K[0] ** 2, V[0], estimator=estimator, rate=0.01)
-    arguments = (estimator, Q**2, K**2, V, log_decay, rate / 50, start)
+    arguments = jax.device_get((estimator, Q**2, K**2, V, log_decay, rate / 50, start))
 
     def loss(arguments, method):
         estimator, q, k, v, log_decay, rate, start = arguments
@@ -156,7 +155,7 @@ def test_derivatives_equal_those_of_the_recurrence(x64, name):
         return found
 
     def wave(leaf):
-        return jnp.cos(jnp.arange(leaf.size, dtype=float).reshape(leaf.shape))
+        return np.cos(np.arange(leaf.size, dtype=float).reshape(leaf.shape))
 
     tangents = (*jax.tree.map(wave, arguments[:-1]), start)  # a Gram matrix stays symmetric
     chunked, recurrent = (
@@ -164,7 +163,7 @@ def test_derivatives_equal_those_of_the_recurrence(x64, name):
             leaf + leaf.T if leaf.shape == (DIM + 1, DIM + 1) else leaf
             for leaf in jax.tree.leaves(found)
         ]
-        for found in derivatives(arguments, tangents)
+        for found in jax.device_get(derivatives(arguments, tangents))
     )
     for ours, theirs in zip(chunked, recurrent, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-9)
@@ -181,22 +180,20 @@ def test_batch_axes_broadcast_and_map():
     q = np.broadcast_to(Q[:, None], (HEADS, 3, ROWS, DIM)).astype(np.float32)
     k, v = K[:, None].astype(np.float32), V[:, None].astype(np.float32)
     options = {"estimator": DeltaRule(), "log_decay": -0.1, "rate": 0.05}
-    found, state = regress(q, k, v, **options)
+    found, state = jax.device_get(regress(q, k, v, **options))
     assert found.shape == (HEADS, 3, ROWS, DIM_V)
     assert found.dtype == np.float32
     assert state.matrix.shape == (HEADS, 3, DIM, DIM_V)
-    mapped, _ = jax.vmap(lambda q, k, v: regress(q, k, v, **options))(q[:, 0], k[:, 0], v[:, 0])
+    each = jax.jit(jax.vmap(lambda q, k, v: regress(q, k, v, **options)[0]))
+    mapped = each(q[:, 0], k[:, 0], v[:, 0])
     for copy in range(3):
         np.testing.assert_allclose(found[:, copy], mapped, rtol=1e-5, atol=1e-6)
 
 
-def test_a_call_is_one_program_and_a_new_equal_estimator_none():
+def test_a_call_is_one_program_and_a_new_equal_estimator_none(programs):
     arrays = [part[0, :17].astype(np.float32) for part in (Q, K, V)]
-    counted = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, *_, **__: counted.append(event) if "backend_compile" in event else None
-    )
+    jax.clear_caches()
     regress(*arrays, estimator=LinearAttention(), log_decay=-0.2)
-    first = len(counted)
+    assert len(programs) == 1
     regress(*arrays, estimator=LinearAttention(), log_decay=-0.3)
-    assert (first, len(counted)) == (1, 1)
+    assert len(programs) == 1

@@ -53,9 +53,9 @@ def abstract_gpu():
         yield
 
 
-def lowered(platform, function, *arrays):
-    """Returns the program of `function(*arrays)` for a platform."""
-    where = abstract_gpu() if platform == "cuda" else contextlib.nullcontext()
+def lowered(platforms, function, *arrays):
+    """Returns the program of `function(*arrays)` for some platforms."""
+    where = abstract_gpu() if "cuda" in platforms else contextlib.nullcontext()
     with where:
-        exported = export.export(jax.jit(function), platforms=[platform], disabled_checks=CHECKS)
+        exported = export.export(jax.jit(function), platforms=platforms, disabled_checks=CHECKS)
         return exported(*arrays)
