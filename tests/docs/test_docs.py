@@ -8,9 +8,10 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from markdown_it import MarkdownIt
+from marks import slow
 from paths import DOCS, ROOT
 
-from experiments import runner
+from experiments import config_source, runner
 from experiments.__main__ import _COMMANDS
 from experiments.arguments import make_parser
 
@@ -79,7 +80,8 @@ def commands():
             yield page, rest
 
 
-def test_commands_can_be_run():
+@pytest.mark.parametrize("sees_data", [False, slow(True)], ids=["without data", "with data"])
+def test_commands_can_be_run(sees_data):
     tried = 0
     parser = make_parser()
     for command, page in {command: page for page, command in commands()}.items():
@@ -90,7 +92,11 @@ def test_commands_can_be_run():
         options, rest = parser.parse_known_args(words)
         assert not [word for word in rest if word.startswith("-")], (page, command)
         if options.command == "run" and not re.search(r"\b[A-Z]{2,}\b", command):
-            runner.load(ROOT / options.config, [*options.overrides, *rest])
+            overrides = [*options.overrides, *rest]
+            study = runner.study_of(config_source.read(ROOT / options.config, overrides))
+            if sees_data:
+                with runner.settings(study):
+                    study.check()
             tried += 1
     assert tried > 10
 

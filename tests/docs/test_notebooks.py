@@ -1,32 +1,12 @@
-"""Notebooks: the files are in jupytext's format, and the first one runs as a script.
+"""Notebooks: the files are in jupytext's format. The build of the documentation executes them."""
 
-The build of the documentation executes all of them (`test_build.py`).
-"""
-
-import os
 import re
-import subprocess
-import sys
 
 import jupytext
 import pytest
 from paths import ROOT
 
 NOTEBOOKS = sorted((ROOT / "experiments" / "notebooks").glob("*.py"))
-
-
-@pytest.mark.notebooks
-def test_first_notebook_runs_as_a_script(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(NOTEBOOKS[0])],
-        cwd=tmp_path,
-        env=os.environ | {"MPLBACKEND": "agg", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"\d\.\d", done.stdout)  # it prints the numbers that its text names
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
