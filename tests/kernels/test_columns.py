@@ -75,7 +75,7 @@ def test_a_kernel_on_columns_is_that_of_those_columns(x64):
 
 
 def test_one_kernel_on_columns_is_summed_as_that_kernel():
-    x, v = jnp.zeros((3000, 5)), jnp.zeros((3000, 1))
+    x, v = (jax.ShapeDtypeStruct((3000, size), np.float32) for size in (5, 1))
     assert ak.select_method(x, x, v, kernel=ak.Epanechnikov(0.3).on(2)).method == ak.Sorted()
     both = ak.Epanechnikov(0.3).on(2) * ak.Epanechnikov(0.3).on(1)
     assert ak.select_method(x, x, v, kernel=both).method == ak.Blockwise()
@@ -90,7 +90,7 @@ def test_columns_must_be_whole_numbers(bad):
 def test_missing_or_repeated_columns_are_refused():
     with pytest.raises(ValueError, match=r"once; got \(1, 1\)"):
         ak.Gaussian().on(1, 1)
-    x, kernel = jnp.ones((5, 2)), ak.Gaussian().on(0, 2)
+    x, kernel = jax.device_put(np.ones((5, 2))), ak.Gaussian().on(0, 2)
     for refused in (
         lambda: kernel.pairwise(x, x),
         lambda: kernel.search_box(x),
@@ -99,7 +99,7 @@ def test_missing_or_repeated_columns_are_refused():
         with pytest.raises(ValueError, match=r"columns 0, 2.*at least 3 dimensions; got 2"):
             refused()
     with pytest.raises(ValueError, match=r"same dimension; got 2 and 3"):
-        ak.attend(x, jnp.ones((5, 3)), x, kernel=ak.Gaussian().on(0))
+        ak.attend(x, np.ones((5, 3)), x, kernel=ak.Gaussian().on(0))
 
 
 # --- mixed data ---
@@ -166,30 +166,42 @@ def test_blocks_of_other_categories_cost_nothing():
     category, t = np.repeat(10.0 * np.arange(8), 16), rng.normal(size=128)
     x = np.stack([category, t], axis=1).astype(np.float32)
     kernel = NanFarAway(ak.fixed(0.0)).on(0) * ak.DotProduct().on(1)
-    out = ak.attend(x, x, x[:, 1:], kernel=kernel, method=ak.Blockwise(16, 16))
+    both = ak.DotProduct() * ak.Gaussian()
+
+    @jax.jit
+    def results(x):
+        out = ak.attend(x, x, x[:, 1:], kernel=kernel, method=ak.Blockwise(16, 16))
+        boxes = ak.kernels.PointBoxes(x[0], x[0], x[-1], x[-1])
+        return out, kernel.score_upper_bound(boxes), both.score_upper_bound(boxes)
+
+    out, bound, of_both = jax.device_get(results(x))
     weights = np.where(category[:, None] == category, np.exp(t[:, None] * t), 0.0)
     expected = weights @ t / weights.sum(axis=1)
     np.testing.assert_allclose(out[:, 0], expected, rtol=1e-5, atol=1e-6)
     # a bound of +inf, that of DotProduct, does not hide one of -inf
-    first, last = jnp.asarray(x[0]), jnp.asarray(x[-1])
-    boxes = ak.kernels.PointBoxes(first, first, last, last)
-    assert np.isneginf(kernel.score_upper_bound(boxes))
-    both = ak.DotProduct() * ak.Gaussian()
-    assert both.score_upper_bound(boxes) == np.inf
+    assert np.isneginf(bound)
+    assert of_both == np.inf
 
 
 def test_bounds_stretch_and_categories_are_those_of_the_columns(x64):
-    x = jnp.asarray(sample()[0])
-    kernel = mixed(ak.LiRacine)
-    lower, upper = kernel.search_box(x)
-    alone = ak.Gaussian(0.5).search_box(x[:, 1:2])
-    for side, expected, share in zip((lower, upper), alone, (1e-4, 1 - 1e-4), strict=True):
-        assert side.second.kernel.lengthscale == expected.lengthscale
-        np.testing.assert_allclose(side.first.kernel.bandwidth, share, rtol=1e-12)
+    x, kernel = sample()[0], mixed(ak.LiRacine)
+
+    @eqx.filter_jit
+    def results(kernel, x):
+        alone = ak.Gaussian(0.5).search_box(x[:, 1:2])
+        lengths = [side.lengthscale for side in alone]
+        sides = kernel.search_box(x)
+        found = [(s.second.kernel.lengthscale, s.first.kernel.bandwidth) for s in sides]
+        return sides, lengths, found, kernel.rescaled(3.0)
+
+    sides, lengths, found, longer = results(kernel, x)
+    for side in sides:
         assert jax.tree.structure(side) == jax.tree.structure(kernel)
-    longer = kernel.rescaled(3.0)
+    np.testing.assert_allclose([length for length, _ in found], lengths, rtol=1e-12)
+    np.testing.assert_allclose([share for _, share in found], [1e-4, 1 - 1e-4], rtol=1e-12)
     np.testing.assert_allclose(longer.second.kernel.lengthscale, 1.5, rtol=1e-14)
-    assert longer.first.kernel.bandwidth_parameter.z == kernel.first.kernel.bandwidth_parameter.z
+    same = (k.first.kernel.bandwidth_parameter.z for k in (longer, kernel))
+    np.testing.assert_array_equal(*same)
     assert set(kernel.category_counts(3)) == {0, 2}
     assert set(ak.LiRacine(0.1).on(4, 1).category_counts(5)) == {1, 4}
     assert set(ak.SoftCapped(kernel, 5.0).category_counts(3)) == {0, 2}

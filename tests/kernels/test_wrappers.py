@@ -1,8 +1,9 @@
 """Kernels that hold other kernels: what is known of the parts is known of the whole."""
 
+import functools
+
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,11 +12,15 @@ from attnkernel import kernels
 
 N, DIM = 23, 3
 X = np.random.default_rng(0).normal(size=(N, DIM)).astype(np.float32)
+WEIGHTS = np.random.default_rng(1).normal(size=(2, DIM, DIM)).astype(np.float32)
 
 
 def projected(kernel):
+    make = lambda: eqx.nn.Linear(DIM, DIM, use_bias=False, key=jax.random.PRNGKey(0))  # noqa: E731
+    empty = eqx.filter_eval_shape(make)
     query, key = (
-        eqx.nn.Linear(DIM, DIM, use_bias=False, key=jax.random.key(seed)) for seed in (0, 1)
+        eqx.tree_at(lambda linear: linear.weight, empty, jax.device_put(weight))
+        for weight in WEIGHTS
     )
     return ak.kernels.Projected(kernel, query, key)
 
@@ -36,10 +41,10 @@ WRAPPERS = {
     "columns": (lambda kernel: kernel.on(2, 0), lambda x: x[:, [2, 0]]),
     "soft cap": (lambda kernel: ak.SoftCapped(kernel, 3.0), lambda x: x),
     "rescaled": (lambda kernel: kernels.Rescaled(kernel, 4.0), lambda x: x / 4.0),
-    "projected": (projected, lambda x: x @ projected(ak.Gaussian()).key_proj.weight.T),
+    "projected": (projected, lambda x: x @ WEIGHTS[1].T),
     "nearest": (
         lambda kernel: ak.NearestNeighbours(kernel, neighbours=2),
-        lambda x: jnp.broadcast_to(jnp.arange(N)[:, None] / 2.0, (N, DIM)),
+        lambda x: np.tile(np.arange(N, dtype=x.dtype)[:, None] / 2, DIM),
     ),
     "of a wrapper": (lambda kernel: ak.SoftCapped(kernel.on(1), 3.0), lambda x: x[:, [1]]),
     "user's": (Shifted, lambda x: x),
@@ -59,13 +64,28 @@ def test_every_wrapper_is_tested():
     assert {w for w in public if issubclass(w, kernels.Wrapper)} - {kernels.Wrapper} <= made
 
 
+@functools.cache
+def evaluated():
+    """Of every wrapper: its search box, that of the part, and the wrapper stretched."""
+    table = {name: wrap(ak.Gaussian(0.5)) for name, (wrap, _) in WRAPPERS.items()}
+    points = {name: seen(X) for name, (_, seen) in WRAPPERS.items()}
+
+    @eqx.filter_jit
+    def program(table, points, x):
+        part = ak.Gaussian(0.5)
+        return {
+            name: (kernel.search_box(x), part.search_box(points[name]), kernel.rescaled(3.0))
+            for name, kernel in table.items()
+        }
+
+    return table, program(table, points, X)
+
+
 @each_wrapper
 def test_the_search_box_is_that_of_the_part(name):
-    wrap, seen = WRAPPERS[name]
-    kernel, x = wrap(ak.Gaussian(0.5)), jnp.asarray(X)
-    for side, expected in zip(
-        kernel.search_box(x), ak.Gaussian(0.5).search_box(jnp.asarray(seen(x))), strict=True
-    ):
+    table, results = evaluated()
+    kernel = table[name]
+    for side, expected in zip(*results[name][:2], strict=True):
         assert jax.tree.structure(side) == jax.tree.structure(kernel)
         length = gaussian_of(side).lengthscale
         assert np.isfinite(length)
@@ -74,9 +94,9 @@ def test_the_search_box_is_that_of_the_part(name):
 
 @each_wrapper
 def test_rescaled_multiplies_the_lengthscale_of_the_part(name):
-    kernel = WRAPPERS[name][0](ak.Gaussian(0.5))
-    longer = kernel.rescaled(3.0)
-    assert type(longer) is type(kernel)
+    table, results = evaluated()
+    longer = results[name][2]
+    assert type(longer) is type(table[name])
     np.testing.assert_allclose(gaussian_of(longer).lengthscale, 1.5, rtol=1e-6)
 
 
@@ -96,8 +116,11 @@ def test_a_product_with_nearest_neighbours_sums_over_all_keys_in_blocks(x64):
     """The distance to the m-th nearest key is that of all keys, not of the keys of one block."""
     x = X.astype(np.float64)
     kernel = ak.NearestNeighbours(ak.Tricube(1.5), 0.5).on(0, 1) * ak.Gaussian(2.0).on(2)
-    dense, streamed = (
-        ak.attend(x, x, x, kernel=kernel, method=method)
-        for method in (ak.Dense(), ak.Blockwise(5, 4))
-    )
+
+    @jax.jit
+    def by_both(x):
+        methods = ak.Dense(), ak.Blockwise(5, 4)
+        return [ak.attend(x, x, x, kernel=kernel, method=method) for method in methods]
+
+    dense, streamed = by_both(x)
     np.testing.assert_allclose(streamed, dense, rtol=1e-10)
