@@ -58,6 +58,7 @@ def test_configs_numbers_and_metrics_are_compared(folder, tmp_path, monkeypatch,
     np.testing.assert_allclose(path[:, 1], own[1], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_runs_of_different_lengths_and_series_share_a_figure(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     longer = ["training.steps=9", "hold_out=[7, 11]", "--out", str(tmp_path / "longer")]

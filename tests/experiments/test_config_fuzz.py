@@ -1,6 +1,6 @@
 """Broken configs: refused with an error, in little time and memory, without writing a file.
 
-`pytest tests/experiments/test_config_fuzz.py --fuzz 10000` tries 10,000.
+`pytest tests/experiments/test_config_fuzz.py --all --fuzz 10000` tries 10,000.
 """
 
 import contextlib
@@ -48,14 +48,17 @@ SNIPPETS = [
 ]
 
 
-def mutated(rng: random.Random) -> bytes:
-    """A shipped config, changed in one to eight places."""
+KINDS = range(7)
+
+
+def mutated(rng: random.Random, places: int, kinds=KINDS) -> bytes:
+    """A shipped config, changed in so many places."""
     text = bytearray(rng.choice(SHIPPED))
-    for _ in range(rng.choice([1, 1, 1, 2, 3, 8])):
+    for _ in range(places):
         i, j = sorted(rng.randrange(len(text) + 1) for _ in range(2))
         lines = bytes(text).split(b"\n")
         line = rng.randrange(len(lines))
-        match rng.randrange(7):
+        match rng.choice(kinds):
             case 0 if text:
                 text[i % len(text)] ^= 1 << rng.randrange(8)
             case 1:
@@ -75,6 +78,20 @@ def mutated(rng: random.Random) -> bytes:
     return bytes(text)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_config_with_a_fault_of_each_kind_is_loaded_or_refused(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    path, rng, refused = tmp_path / "c.yaml", random.Random(kind), 0
+    while not refused:
+        path.write_bytes(mutated(rng, 1, [kind]))
+        try:
+            runner.load(path, [])
+        except ConfigError:
+            refused += 1
+    assert [file.name for file in tmp_path.iterdir()] == ["c.yaml"]
+
+
+@pytest.mark.slow
 def test_mutated_configs_are_loaded_or_refused(tmp_path, monkeypatch, request):
     monkeypatch.chdir(tmp_path)
     path, rng = tmp_path / "c.yaml", random.Random(0)
@@ -84,7 +101,7 @@ def test_mutated_configs_are_loaded_or_refused(tmp_path, monkeypatch, request):
     before, refused = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0
     number = request.config.getoption("--fuzz")
     for _ in range(number):
-        text = mutated(rng)
+        text = mutated(rng, rng.choice([1, 1, 1, 2, 3, 8]))
         path.write_bytes(text)
         began, bad = time.process_time(), True
         with contextlib.suppress(ConfigError):

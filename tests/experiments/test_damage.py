@@ -7,6 +7,7 @@ import re
 import shutil
 
 import pytest
+from marks import slow
 from small_configs import HOLDOUT
 
 from experiments.__main__ import main
@@ -68,6 +69,7 @@ def damage(path, how):
         path.write_text(how)
 
 
+TEXTS = ('{"state": [1], "seconds": 3, "git": "x"}', "[" * 100_000, "7")
 DAMAGES = {
     "cut": '{"n": 2',
     "empty": "",
@@ -78,7 +80,9 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize(
+    "name", [one if one in ("cut", "removed") else slow(one) for one in DAMAGES]
+)
 def test_damaged_summary_is_known_and_made_again_by_resume(run, home, capsys, name):
     before = (run / "summary.json").read_bytes()
     damage(run / "summary.json", DAMAGES[name])
@@ -90,8 +94,19 @@ def test_damaged_summary_is_known_and_made_again_by_resume(run, home, capsys, na
     assert status_of(run)["state"] == "done"
 
 
-@pytest.mark.parametrize("file", ["status.json", "meta.json", "summary.json", "metrics.jsonl"])
-@pytest.mark.parametrize("text", ['{"state": [1], "seconds": 3, "git": "x"}', "[" * 100_000, "7"])
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("status.json", TEXTS[0]),
+        ("meta.json", TEXTS[1]),
+        ("metrics.jsonl", TEXTS[2]),
+        *(
+            slow(file, text)
+            for file in ("status.json", "meta.json", "summary.json", "metrics.jsonl")
+            for text in TEXTS
+        ),
+    ],
+)
 def test_any_damaged_json_is_read_without_a_traceback(run, home, capsys, file, text):
     shutil.copytree(run, home / "other")
     (run / file).write_text(text)
@@ -139,7 +154,7 @@ def test_runs_started_in_the_same_second_each_have_a_directory(home, monkeypatch
     assert status_of(home / "results" / "data" / names[1])["state"] == "done"
 
 
-@pytest.mark.parametrize("removed", ["", "config.yaml", "metrics.jsonl"])
+@pytest.mark.parametrize("removed", ["", slow("config.yaml"), slow("metrics.jsonl")])
 def test_run_whose_files_are_removed_midway_is_not_done(home, monkeypatch, capsys, removed):
     study = ShowData.run
 

@@ -17,7 +17,7 @@ STUDIES = {
     ("holdout", "dark"): ["data.n=20", "training.steps=5"],
     ("heads", "dark"): ["data.n=20", "training.steps=5"],
 }
-SLOW = {("holdout", "dark"), ("heads", "dark")}
+SLOW = STUDIES.keys() - {("lengthscales", "dark")}
 
 
 @pytest.mark.parametrize(
