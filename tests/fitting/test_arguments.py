@@ -1,7 +1,6 @@
 """Data and arguments of `fit` that are refused, each named with its value and a remedy."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -60,6 +59,6 @@ def test_data_that_are_refused(x, y, message):
 )
 def test_arguments_that_are_refused(changes, message):
     arguments = {"objective": ak.HoldOut(4), "optimizer": ADAM, "steps": 13}
-    arguments |= {"key": jax.random.PRNGKey(0)} | changes
+    arguments |= {"key": jax.device_put(np.zeros(2, np.uint32))} | changes
     with pytest.raises(ValueError, match=f"(?is){message}"):
-        ak.fit(model(), jnp.asarray(X), jnp.asarray(Y), **arguments)
+        ak.fit(model(), X, Y, **arguments)

@@ -15,7 +15,7 @@ N = 19
 def sample(n=N):
     rng = np.random.default_rng(0)
     x = np.sort(rng.uniform(-2, 2, size=n))
-    return jnp.asarray(x[:, None]), jnp.asarray(np.sin(2 * x) + 0.2 * rng.normal(size=n))
+    return jax.device_put((x[:, None], np.sin(2 * x) + 0.2 * rng.normal(size=n)))
 
 
 def model(lengthscale=1.0):
@@ -27,8 +27,8 @@ def test_search_that_begins_on_a_sample_ends_at_the_minima_of_all_rows(x64):
     """The best is that of the criterion in NumPy on a grid; the slope is 0 at all ends."""
     x, y = map(np.asarray, sample(1100))
     fitted = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
-    assert fitted.starts.converged.all()
-    assert np.max(fitted.starts.steps) <= 10  # most were taken on the sample
+    assert np.all(np.asarray(fitted.starts.converged))
+    assert np.max(np.asarray(fitted.starts.steps)) <= 10  # most were taken on the sample
     squares = (x - x.T) ** 2
 
     def criterion(log):
@@ -36,13 +36,13 @@ def test_search_that_begins_on_a_sample_ends_at_the_minima_of_all_rows(x64):
         np.fill_diagonal(weights, 0.0)
         return np.mean((y - weights @ y / weights.sum(1)) ** 2)
 
-    grid = np.linspace(np.log(0.02), np.log(5.0), 60)
+    grid = np.linspace(np.log(0.02), np.log(5.0), 40)
     curve = [criterion(log) for log in grid]
     best = float(fitted.model.kernel.lengthscale_parameter.z)
     np.testing.assert_allclose(fitted.loss, criterion(best), rtol=1e-12)
-    assert fitted.loss <= min(curve)
+    assert float(fitted.loss) <= min(curve)
     assert abs(grid[np.argmin(curve)] - best) <= grid[1] - grid[0]
-    for end in np.unique(fitted.starts.end.kernel.lengthscale_parameter.z):
+    for end in np.unique(np.asarray(fitted.starts.end.kernel.lengthscale_parameter.z)):
         assert abs(criterion(end + 1e-4) - criterion(end - 1e-4)) < 2e-10  # a slope of 1e-6
 
 
@@ -55,7 +55,7 @@ def test_search_from_one_start_of_many_rows_begins_on_a_sample(x64):
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0), n=2**17)
     objective = ak.LeaveOneOut()
     fitted = ak.fit(begin, data.x, data.y, objective=objective, bounds=tuple(bounds), starts=1)
-    assert fitted.starts.converged.all()
+    assert np.all(np.asarray(fitted.starts.converged))
     assert fitted.starts.steps[0] <= 6
     np.testing.assert_allclose(fitted.starts.begin.kernel.lengthscale, [5.0], rtol=1e-12)
     log = fitted.model.kernel.lengthscale_parameter.z
@@ -76,19 +76,19 @@ class Parabola(ak.Objective):
         return jnp.where(log > self.edge, 1.0 + (log - self.at) ** 2, jnp.nan)
 
     def subsample(self, x, y, starts):
-        return Sample(Parabola(jnp.asarray(-1.0), jnp.asarray(-jnp.inf)), x, y)
+        return Sample(Parabola(jax.device_put(-1.0), jax.device_put(-np.inf)), x, y)
 
 
 @pytest.mark.slow
 def test_search_begins_anew_where_the_minima_of_the_sample_diverge(x64):
     bounds = (model(0.1), model(10.0))
-    objective = Parabola(jnp.asarray(0.5), jnp.asarray(-0.5))
+    objective = Parabola(jax.device_put(0.5), jax.device_put(-0.5))
     fitted = ak.fit(model(), *sample(), objective=objective, bounds=bounds)
     np.testing.assert_allclose(fitted.model.kernel.lengthscale_parameter.z, 0.5, rtol=1e-6)
     np.testing.assert_allclose(
-        fitted.starts.begin.kernel.lengthscale_parameter.z[0], 0.0, atol=1e-12
+        np.asarray(fitted.starts.begin.kernel.lengthscale_parameter.z)[0], 0.0, atol=1e-12
     )
-    assert fitted.starts.diverged.any()  # those that began below the edge
+    assert np.any(np.asarray(fitted.starts.diverged))  # those that began below the edge
 
 
 def test_starts_continue_from_the_minima_of_the_sample(x64):
@@ -97,7 +97,7 @@ def test_starts_continue_from_the_minima_of_the_sample(x64):
     fitted = ak.fit(
         model(),
         *sample(),
-        objective=Parabola(jnp.asarray(0.5), jnp.asarray(-jnp.inf)),
+        objective=Parabola(jax.device_put(0.5), jax.device_put(-np.inf)),
         bounds=bounds,
         starts=4,
         record=lambda model: {"log": model.kernel.lengthscale_parameter.z},
@@ -108,5 +108,5 @@ def test_starts_continue_from_the_minima_of_the_sample(x64):
     assert len(fitted.minima()) == 1
     # an end is no minimum if a Newton step from it is longer than the tolerance
     end = lambda fit: fit.starts.end.kernel.lengthscale_parameter.z  # noqa: E731
-    unfinished = eqx.tree_at(end, fitted, jnp.array([0.49, 0.52, 0.5004, 0.6]))
+    unfinished = eqx.tree_at(end, fitted, jax.device_put(np.array([0.49, 0.52, 0.5004, 0.6])))
     assert [float(m.kernel.lengthscale_parameter.z) for m, _ in unfinished.minima()] == [0.5004]

@@ -3,8 +3,7 @@
 import warnings
 
 import equinox as eqx
-import jax.numpy as jnp
-import marks
+import jax
 import numpy as np
 import pytest
 
@@ -26,17 +25,12 @@ def searched(seed: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.filterwarnings("ignore:the best value found lies on a bound")
-# the best of six hypercubes; 10 points of the first miss that of four columns by 3 %
-@pytest.mark.parametrize(
-    ("seed", "dim", "order", "best"), [marks.slow(7, 5, 0, 2.4112), (6, 4, 0, 1.6576605)]
-)
-def test_search_of_several_lengthscales_finds_the_lowest_of_many_minima(
-    x64, seed, dim, order, best
-):
-    x, y = searched(seed, dim)
-    model = ak.KernelRegression(ak.Gaussian(jnp.full(dim, 0.5)), order=order)
+def test_search_of_several_lengthscales_finds_the_lowest_of_many_minima(x64):
+    """The best of six hypercubes is 1.6576605; 10 points of the first miss it by 3 %."""
+    x, y = searched(6, 4)
+    model = ak.KernelRegression(ak.Gaussian(np.full(4, 0.5)))
     found = ak.fit(model, x, y, objective=ak.LeaveOneOut())
-    assert found.loss < 1.01 * best
+    assert float(found.loss) < 1.01 * 1.6576605
     assert len(found.starts.loss) == 10
     # after 20 steps 5 of 10 searches go on, after 40 steps 3, then 2
     steps, loss = map(np.asarray, (found.starts.steps, found.starts.loss))
@@ -54,18 +48,24 @@ def test_sample_of_several_columns_predicts_all_of_its_rows(x64):
     rng = np.random.default_rng(5)
     n, model = 1300, ak.KernelRegression(ak.Gaussian(0.4))
     x, y = rng.normal(size=(n, 2)), rng.normal(size=n)
-    sample = ak.LeaveOneOut().subsample(jnp.asarray(x), jnp.asarray(y), starts=10)
+    sample = ak.LeaveOneOut().subsample(*jax.device_put((x, y)), starts=10)
     longer = (n / 1024) ** (1 / 6)  # more rows have a shorter lengthscale
     rescaled = ak.KernelRegression(ak.Gaussian(0.4 * longer))
-    expected = longer**-4 * ak.LeaveOneOut()(rescaled, sample.x, sample.y)
-    np.testing.assert_allclose(sample.objective(model, sample.x, sample.y), expected, rtol=1e-9)
+
+    @eqx.filter_jit
+    def computed(sample):
+        whole = ak.LeaveOneOut()(rescaled, sample.x, sample.y)
+        return sample.objective(model, sample.x, sample.y), whole
+
+    found, whole = jax.device_get(computed(sample))
+    np.testing.assert_allclose(found, longer**-4 * whole, rtol=1e-9)
 
 
 def test_one_warning_names_the_columns_on_a_bound(x64):
     rng = np.random.default_rng(4)
     x = rng.uniform(-1.0, 1.0, (41, 3))
     y = np.sin(3.0 * x[:, 1]) + 0.1 * rng.normal(size=41)
-    model = ak.KernelRegression(ak.Gaussian(jnp.full(3, 0.5)))
+    model = ak.KernelRegression(ak.Gaussian(np.full(3, 0.5)))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = ak.fit(model, x, y, objective=ak.LeaveOneOut())
@@ -79,9 +79,9 @@ def test_one_warning_names_the_columns_on_a_bound(x64):
 def test_rounding_makes_no_minimum_far_below_the_spacing():
     """There the criterion is flat, and its second derivatives in float32 are rounding."""
     rng = np.random.default_rng(0)
-    x = jnp.asarray(rng.uniform(0, 10, (100_000, 1)))
-    y = jnp.sin(3 * x[:, 0]) + 0.3 * rng.normal(size=len(x)).astype(np.float32)
-    sample = ak.LeaveOneOut().subsample(x, y, starts=10)
+    x = rng.uniform(0, 10, (100_000, 1)).astype(np.float32)
+    y = np.sin(3 * x[:, 0]) + 0.3 * rng.normal(size=len(x)).astype(np.float32)
+    sample = ak.LeaveOneOut().subsample(*jax.device_put((x, y)), starts=10)
     assert sample is not None
     model = ak.KernelRegression(ak.Gaussian(1.0))
     options = Options(starts=10).with_defaults(model, sample.objective, len(sample.x))
