@@ -289,7 +289,7 @@ def test_a_file_of_one_endless_line(tmp_path):
 
 @pytest.mark.slow
 def test_memory_of_reading_a_large_file_is_as_documented(tmp_path):
-    rows, line = 30_000, "%d,0.5,some more words that nobody asked for\n"
+    rows, line = 12_000, "%d,0.5,some more words that nobody asked for\n"
     with (tmp_path / "large.csv").open("w") as file:
         file.write("x,y,words\n")
         file.writelines(line % i for i in range(rows))
