@@ -37,8 +37,6 @@ def estimates(model, q, x, y, many, variance, weights=None):
         (0, 9, True),
         slow(1, 4, True),
         slow(2, 3, False),
-        slow(0, 9, False),
-        slow(1, 4, False),
     ],
 )
 def test_iterations_sum_powers_of_the_residual_matrix(data, order, iterations, weighted):
@@ -70,20 +68,13 @@ MIXED = ak.Gaussian(0.8).on(0) * ak.AitchisonAitken(0.2, 3).on(1)
     ("kernel", "options"),
     [
         pytest.param(MIXED, {"order": 1}, id="numbers and categories"),
-        pytest.param(
-            ak.NearestNeighbours(ak.Tricube(1.0), fraction=0.6), {}, id="nearest neighbours"
-        ),
-        pytest.param(
-            ak.Gaussian(0.8),
-            {"rule": ak.Softmax(sink_mass=ak.fixed(2.0))},
-            id="sink",
-        ),
+        slow(ak.NearestNeighbours(ak.Tricube(1.0), fraction=0.6), {}, id="nearest neighbours"),
         slow(
             ak.Gaussian(0.8),
             {"rule": ak.Softmax(sink_mass=ak.fixed(2.0)), "order": 1},
             id="sink, order 1",
         ),
-        pytest.param(ak.Gaussian(0.8), {"rule": ak.Entmax(1.5)}, id="entmax"),
+        slow(ak.Gaussian(0.8), {"rule": ak.Entmax(1.5)}, id="entmax"),
         slow(ak.Gaussian(0.8), {"method": ak.Blockwise()}, id="blockwise"),
     ],
 )
@@ -113,7 +104,7 @@ def test_a_row_of_weight_zero_within_reach_of_no_other(x64):
         total = jax.value_and_grad(lambda y: model(x[:3], x, y, weights=weights).sum())
         return *total(jnp.asarray(y)), model(x[:3], x[:3], y[:3]).sum()
 
-    found, slope, expected = results(model_of(kernel=ak.Epanechnikov(0.5)))
+    found, slope, expected = jax.device_get(results(model_of(kernel=ak.Epanechnikov(0.5))))
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     assert np.isfinite(slope).all()
     assert np.all(slope[3:] == 0)
@@ -157,10 +148,8 @@ def criterion_by_matrices(objective, order, lengthscale, x, y):
 @pytest.mark.parametrize(
     ("objective", "order"),
     [
-        (ak.AICc(), 0),
         (ak.LeaveOneOut(), 0),
-        slow(ak.AICc(), 1),
-        slow(ak.GCV(), 1),
+        slow(ak.AICc(), 0),
         slow(ak.LeaveOneOut(), 1),
         slow(ak.KFold(N), 1),
     ],
@@ -208,6 +197,7 @@ def test_iterations_keep_a_wave_by_its_closed_form(x64):
             np.testing.assert_allclose(found, kept * np.sin(6 * inside), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_iterations_of_a_positive_definite_kernel_converge_to_the_labels(x64):
     x = np.linspace(0, 1, 10)
     y = np.sin(6 * x)
@@ -270,17 +260,19 @@ def test_iterations_that_store_no_weights(x64, order):
         np.testing.assert_allclose(one, weights @ labels, rtol=rtol)
 
 
+@pytest.mark.slow
 def test_gradients_under_leave_one_out_keep_no_matrix_for_each_query(x64):
-    x = jnp.linspace(0, 1, 200)
+    x = np.linspace(0, 1, 200)
 
     def loss(log):
         model = model_of(0, 4, ak.Gaussian(jnp.exp(log)))
         return jnp.sum(model(x, x, x, prior=ExcludeSelf()) ** 2)
 
-    needed = jax.jit(jax.grad(loss)).lower(jnp.array(-2.0)).compile().memory_analysis()
+    needed = jax.jit(jax.grad(loss)).lower(np.float64(-2.0)).compile().memory_analysis()
     assert needed.temp_size_in_bytes < 30 * 200 * 200 * 8  # and not 200 of them
 
 
+@pytest.mark.slow
 def test_labels_far_from_zero_in_float32():
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 1, 60).astype("float32")

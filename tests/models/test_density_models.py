@@ -87,7 +87,7 @@ def test_unbiased_cross_validation_equals_that_of_r(x64):
     np.testing.assert_allclose(fit.model.kernel.lengthscale, 3.8443900798049, rtol=2e-7)
 
 
-@pytest.mark.parametrize("ends", [(0.0, 12.0), slow(None), slow((0.0, np.inf))])
+@pytest.mark.parametrize("ends", [slow((0.0, 12.0)), slow(None)])
 def test_unbiased_cross_validation_equals_its_integral(x64, ends):
     """A row of weight 0 is none."""
     at = np.linspace(0.0 if ends else -4.0, 12.0 if ends else 16.0, 4001)
