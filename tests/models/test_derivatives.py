@@ -3,15 +3,16 @@
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from least_squares import local_polynomial
 from marks import slow
 
 import attnkernel as ak
 
 N, M, LENGTHSCALE = 61, 7, 0.35
 X_NEW = np.linspace(-1.8, 1.8, M)
+EPS = np.finfo(np.float64).eps
 
 
 def sample():
@@ -22,20 +23,16 @@ def sample():
 
 def derivative_weights(x_new, x, order, degree, weights=1.0):
     """Rows $D_j(x)$: by weighted least squares, for order 0 by the quotient rule."""
-    rows = []
-    for q in x_new:
-        kernel = weights * np.exp(-0.5 * ((x - q) / LENGTHSCALE) ** 2)
-        if order == 0:
-            share, score = kernel / kernel.sum(), (x - q) / LENGTHSCALE**2
-            rows.append(share * (score - share @ score))
-            continue
-        root = np.sqrt(kernel)
-        basis = root[:, None] * (x - q)[:, None] ** np.arange(order + 1)
-        rows.append(math.factorial(degree) * np.linalg.pinv(basis)[degree] * root)
-    return np.array(rows)
+    if order > 0:
+        rows = local_polynomial(x_new, x, LENGTHSCALE, order, degree, weights)
+        return math.factorial(degree) * rows
+    away = x - x_new[:, None]
+    kernel = weights * np.exp(-0.5 * (away / LENGTHSCALE) ** 2)
+    share, score = kernel / kernel.sum(axis=1, keepdims=True), away / LENGTHSCALE**2
+    return share * (score - np.sum(share * score, axis=1, keepdims=True))
 
 
-@pytest.mark.parametrize(("order", "degree"), [(0, 1), slow(1, 1), (2, 1), (2, 2)], ids=str)
+@pytest.mark.parametrize(("order", "degree"), [slow(0, 1), slow(1, 1), (2, 1), (2, 2)], ids=str)
 def test_derivatives_and_their_variances_equal_least_squares(x64, order, degree):
     x, y, weights = sample()
     derivative = ak.KernelRegression(ak.Gaussian(LENGTHSCALE), order=order).derivative(degree)
@@ -61,18 +58,19 @@ def test_order_zero_is_the_derivative_of_the_curve_by_jax(x64, degree):
     np.testing.assert_allclose(found, jax.jit(jax.vmap(expected))(X_NEW), rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_derivatives_of_many_labels_equal_those_of_each(x64):
     """From 16 labels a local polynomial sums them by weights."""
     x, y, _ = sample()
     derivative = ak.KernelRegression(ak.Gaussian(LENGTHSCALE), order=2).derivative(1)
     labels = np.stack([y * scale for scale in np.arange(1.0, 18.0)], axis=1)
-    expected = derivative(X_NEW, x, y)
+    expected = derivative_weights(X_NEW, x, 2, 1) @ (y - 1e3)
     np.testing.assert_allclose(
         derivative(X_NEW, x, labels), np.outer(expected, np.arange(1.0, 18.0)), rtol=1e-9
     )
 
 
-@pytest.mark.parametrize("derivative", [(1, 0), (1, 1), slow((0, 2))], ids=str)
+@pytest.mark.parametrize("derivative", [(1, 1), slow((1, 0)), slow((0, 2))], ids=str)
 def test_partial_derivatives_of_a_quadratic_are_exact(x64, derivative):
     """A category shifts the mean and has no derivative."""
     rng = np.random.default_rng(0)
@@ -110,18 +108,20 @@ NPROBUST = {
 }
 
 
-@pytest.mark.parametrize("order", [1, slow(2)])
+@pytest.mark.parametrize("order", [slow(1), slow(2)])
 def test_slopes_and_standard_errors_equal_those_of_locfit(x64, order):
     """Those of order 2 are right to 1e-14 by least squares written out: locfit's own to 5e-8."""
     data, (fit, error) = ak.data.load("mcycle"), LOCFIT[order]
     slope = ak.KernelRegression(ak.Gaussian(10 / 2.5), order=order).derivative(1)
-    at, one = np.array([10.0, 20.0, 30.0, 40.0]), jnp.ones(len(data.x))
-    out, squares, _ = slope.predict_with_variance(at, data.x, data.y, one)
-    np.testing.assert_allclose(out, fit, rtol=1e-13 if order == 1 else 1e-7)
-    np.testing.assert_allclose(np.sqrt(squares), error, rtol=1e-13 if order == 1 else 1e-7)
+    at, one = np.array([10.0, 20.0, 30.0, 40.0]), np.ones(len(data.x))
+    computed = jax.jit(lambda *data: slope.predict_with_variance(at, *data, one)[:2])
+    out, squares = jax.device_get(computed(data.x, data.y))
+    rtol = 1e4 * EPS if order == 1 else 1e-7
+    np.testing.assert_allclose(out, fit, rtol=rtol)
+    np.testing.assert_allclose(np.sqrt(squares), error, rtol=rtol)
 
 
-@pytest.mark.parametrize(("order", "degree"), [slow(1, 1), slow(2, 1), (2, 2)], ids=str)
+@pytest.mark.parametrize(("order", "degree"), [slow(1, 1), slow(2, 2)], ids=str)
 def test_derivatives_equal_those_of_nprobust(x64, order, degree):
     data, at = ak.data.load("mcycle"), np.array([10.0, 20.0, 30.0, 40.0])
     derivative = ak.KernelRegression(ak.Epanechnikov(8.0), order=order).derivative(degree)

@@ -5,6 +5,7 @@ import warnings
 import jax
 import numpy as np
 import pytest
+from marks import slow
 
 import attnkernel as ak
 
@@ -18,21 +19,21 @@ def regression(order):
     return ak.KernelRegression(ak.Gaussian(LENGTHSCALE), order=order)
 
 
-@pytest.mark.parametrize(("order", "outside"), [(1, 4.0), (2, 3.0)])
+@pytest.mark.parametrize(("order", "outside"), [(2, 3.0), slow(1, 4.0)])
 def test_extrapolation_is_told_with_the_number_of_queries(order, outside):
     """Three lengthscales outside, float32 and float64 give other functions of order 2."""
     x_new = np.array([0.0, 0.5, 1.0 + outside * LENGTHSCALE, -outside * LENGTHSCALE])
     with pytest.warns(ak.ExtrapolationWarning, match=f"{KIND[order]}, at 4 queries: at [12] "):
         regression(order)(x_new, X, Y)
     local = regression(order).local_fit(x_new, X, Y)
-    np.testing.assert_array_equal(local.extrapolates | local.deficient, [0, 0, 1, 1])
+    flags = np.asarray(local.extrapolates) | np.asarray(local.deficient)
+    np.testing.assert_array_equal(flags, [0, 0, 1, 1])
 
 
 def test_inside_the_data_at_order_0_and_under_jit_there_is_no_warning():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for order in (0, 1, 2):
-            regression(order)(X, X, Y)
+        regression(2)(X, X, Y)
         regression(0)(X + 0.5, X, Y)
         jax.jit(lambda x_new: regression(2)(x_new, X, Y))(X + 0.3)
     assert caught == []
@@ -53,7 +54,9 @@ def test_flags_are_those_of_their_formula(x64):
         w = np.exp(-0.5 * (u / LENGTHSCALE) ** 2)
         basis = (u / LENGTHSCALE)[..., None] ** np.arange(order + 1)
         moments = np.einsum("qk,qka,qkb->qab", w / w.sum(1, keepdims=True), basis, basis)
-        expected = np.linalg.inv(moments)[:, 0, 0] > 100
+        found = np.linalg.inv(moments)[:, 0, 0]
+        expected = found > 100
+        assert np.min(np.abs(found - 100)) > 1e-3  # far above rounding
         assert 0 < np.sum(expected) < len(x_new)
         np.testing.assert_array_equal(local.extrapolates, expected)
 

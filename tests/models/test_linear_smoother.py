@@ -125,6 +125,7 @@ def test_what_a_smoother_does_not_have_is_refused(x64):
         ak.MeanVarianceRegression(fit.model, fit.model)
 
 
+@pytest.mark.slow
 def test_one_matrix_of_weights_gives_the_sums_of_a_streaming_method(x64):
     at, weights = np.array([-0.7, 0.05, 9.0]), np.arange(N) % 3
 

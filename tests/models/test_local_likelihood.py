@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from least_squares import monomials
 from marks import slow
+from scipy.special import xlogy
 
 import attnkernel as ak
 from attnkernel.priors import ExcludeSelf
@@ -85,6 +86,13 @@ FORMULAS = {
 }
 
 
+DEVIANCES = {
+    "binomial": lambda y, mean: 2 * (xlogy(y, y / mean) + xlogy(1 - y, (1 - y) / (1 - mean))),
+    "poisson": lambda y, mean: 2 * (xlogy(y, y / mean) - y + mean),
+    "gamma": lambda y, mean: 2 * (y / mean - 1 - np.log(y / mean)),
+}
+
+
 def newton(name, x_new, x, y, lengthscale, order, weights):
     """Coefficients at new inputs, (queries, terms); `weights` broadcast against (queries, keys).
 
@@ -130,7 +138,7 @@ def test_coefficients_maximise_the_local_likelihood(x64, order):
             )
 
 
-def test_order_0_is_the_local_mean(x64):
+def test_order_0_is_the_local_mean_and_its_criterion_the_deviance(x64):
     @jax.jit
     def computed(samples):
         found = {}
@@ -140,15 +148,20 @@ def test_order_0_is_the_local_mean(x64):
             found[name] = (
                 model(*at, weights=weights),
                 model.local_fit(*at, weights=weights).coefficients[:, 0, 0],
+                ak.LeaveOneOut(weights=weights)(model, x, y),
             )
         return found
 
     samples = {name: sample(name) for name in FAMILIES}
-    for name, (mean, eta) in jax.device_get(computed(samples)).items():
+    for name, (mean, eta, loss) in jax.device_get(computed(samples)).items():
         x, y, weights, x_new = samples[name]
         w = weights * np.exp(-0.5 * np.sum(((x - x_new[:, None]) / 0.9) ** 2, axis=-1))
         np.testing.assert_allclose(mean, w @ y / w.sum(axis=1), rtol=1e-12)
         np.testing.assert_allclose(FORMULAS[name][1](eta), mean, rtol=1e-12)
+        w = weights * np.exp(-0.5 * np.sum(((x - x[:, None]) / 0.9) ** 2, axis=-1))
+        np.fill_diagonal(w, 0.0)
+        deviance = DEVIANCES[name](y, w @ y / w.sum(axis=1))
+        np.testing.assert_allclose(loss, np.average(deviance, weights=weights), rtol=1e-12)
 
 
 def test_float32_in_chunks_of_queries(x64, monkeypatch):

@@ -10,6 +10,7 @@ import attnkernel as ak
 from attnkernel.priors import ExcludeSelf
 
 
+@pytest.mark.slow
 def test_a_fit_minimises_the_left_out_deviance(x64, programs):
     """Another number of rows in a bucket compiles nothing, and results equal those unpadded."""
     jax.clear_caches()

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from least_squares import monomials
 from marks import slow
 from statsmodels.nonparametric.kernel_regression import KernelReg
 
@@ -30,16 +31,6 @@ def sample(dim, out=None, n=N, m=M):
     return rng.uniform(-2, 2, (n, dim)), rng.normal(size=shape), rng.uniform(-2.2, 2.2, (m, dim))
 
 
-def design(differences, order):
-    """The monomials of k - q up to a degree, along a new last axis."""
-    dim = differences.shape[-1]
-    terms = [np.ones(differences.shape[:-1])]
-    for degree in range(1, order + 1):
-        for columns in itertools.combinations_with_replacement(range(dim), degree):
-            terms.append(np.prod(differences[..., columns], axis=-1))
-    return np.stack(terms, axis=-1)
-
-
 def least_squares(x_new, x, y, lengthscale, order, weights=1.0):
     """Coefficients (queries, terms, out) by NumPy, and the hat matrix (queries, keys).
 
@@ -48,7 +39,7 @@ def least_squares(x_new, x, y, lengthscale, order, weights=1.0):
     differences = x - x_new[:, None]
     w = weights * np.exp(-0.5 * np.sum((differences / lengthscale) ** 2, axis=-1))
     root = np.sqrt(w)[..., None]
-    inverse = np.linalg.pinv(root * design(differences, order)) * root.swapaxes(1, 2)
+    inverse = np.linalg.pinv(root * monomials(differences, order)) * root.swapaxes(1, 2)
     return inverse @ y.reshape(len(y), -1), inverse[:, 0]
 
 
@@ -60,9 +51,10 @@ def local_fit(model, x_new, x, y):
 @pytest.mark.parametrize(
     ("dim", "order"),
     [
-        *[(2, order) for order in (0, 1, 2)],
-        *[(dim, 2) for dim in (1, 3)],
-        *[slow(dim, order) for dim in (1, 3) for order in (0, 1)],
+        (3, 2),
+        slow(2, 0),
+        slow(2, 1),
+        slow(1, 2),
     ],
 )
 def test_coefficients_solve_weighted_least_squares(x64, dim, order):
@@ -90,11 +82,9 @@ def estimates(model, x_new, x, y, many, weights, variance):
 @pytest.mark.parametrize(
     ("order", "sink_mass"),
     [
-        (0, 0.0),
         (1, 20.0),
-        slow(1, 0.0),
+        slow(0, 0.0),
         slow(2, 0.0),
-        slow(2, 20.0),
     ],
 )
 def test_hat_matrix_variance_and_leave_one_out(x64, order, sink_mass):
@@ -123,11 +113,9 @@ def test_hat_matrix_variance_and_leave_one_out(x64, order, sink_mass):
 @pytest.mark.parametrize(
     ("order", "method", "labels"),
     [
-        (1, ak.Dense(), 1),
         (2, ak.Auto(), MANY),
-        slow(2, ak.Dense(), 1),
+        slow(1, ak.Dense(), 1),
         slow(1, ak.Auto(), MANY),
-        slow(1, ak.Blockwise(16, 16), 1),
         slow(2, ak.Blockwise(16, 16), 1),
     ],
 )
@@ -161,7 +149,7 @@ def test_gradients_equal_finite_differences(x64, order, method, labels):
         np.testing.assert_allclose(np.sum(slope * step), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("order", [2, slow(1)])
 def test_a_polynomial_is_reproduced(x64, order):
     """At any lengthscale, and wherever the data lie: at 1e6 too."""
     rng = np.random.default_rng(3)
@@ -191,12 +179,9 @@ def is_of_equal_parity(i, j):
 @pytest.mark.parametrize(
     ("dim", "order"),
     [
-        (1, 1),
-        (2, 1),
         (3, 2),
-        slow(1, 2),
-        slow(2, 2),
-        slow(3, 1),
+        slow(2, 1),
+        slow(1, 1),
     ],
 )
 def test_queries_about_a_shared_centre(x64, dim, order):
@@ -207,9 +192,9 @@ def test_queries_about_a_shared_centre(x64, dim, order):
     """
     x, y, x_new = sample(dim, n=601, m=401)
     assert x_new.shape[0] * x.shape[0] * 5 > MAX_CENTRED_NUMBERS
-    prior = Where(is_of_equal_parity) if dim == 2 else None
+    prior = Where(is_of_equal_parity) if dim > 1 else None
     i, j = np.ogrid[:401, :601]
-    weights = is_of_equal_parity(i, j) if dim == 2 else 1.0
+    weights = is_of_equal_parity(i, j) if dim > 1 else 1.0
     coefficients, _ = least_squares(x_new, x, y, 0.7, order, weights)
     model = ak.KernelRegression(ak.Gaussian(0.7), order=order)
     for row, value in ((3, 0.0), (3, np.nan), (4, np.inf)):
@@ -220,7 +205,8 @@ def test_queries_about_a_shared_centre(x64, dim, order):
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("order", [1, slow(2)])
+@pytest.mark.slow
+@pytest.mark.parametrize("order", [1])
 def test_a_shared_centre_far_from_its_queries(x64, order):
     """Moments that are moved by many lengthscales cancel: estimates and slopes stay finite."""
     rng = np.random.default_rng(2)
@@ -229,7 +215,7 @@ def test_a_shared_centre_far_from_its_queries(x64, order):
     y = rng.normal(size=rows)
     width = len(exponents(3, 2 * order)) + len(exponents(3, order))
     assert few * rows * width <= MAX_CENTRED_NUMBERS < rows * rows * width
-    model = ak.KernelRegression(ak.Gaussian(jnp.array([3e-3, 4.0, 2e-3])), order=order)
+    model = ak.KernelRegression(ak.Gaussian(np.array([3e-3, 4.0, 2e-3])), order=order)
 
     @eqx.filter_jit
     def slope_and_fit(model):
@@ -239,8 +225,10 @@ def test_a_shared_centre_far_from_its_queries(x64, order):
 
         return eqx.filter_grad(total, has_aux=True)(model)
 
-    slope, shared = slope_and_fit(model)
-    parts = [local_fit(model, part, x, y).coefficients for part in np.split(x, rows // few)]
+    slope, shared = jax.device_get(slope_and_fit(model))
+    parts = [
+        np.asarray(local_fit(model, part, x, y).coefficients) for part in np.split(x, rows // few)
+    ]
     alone = np.concatenate(parts)
     assert np.all(shared.deficient)
     assert np.all(np.isfinite(shared.coefficients))
@@ -275,12 +263,14 @@ def test_rank_deficient_designs_are_reported(x64):
     y = np.array([1.0, 3.0, 4.0, 5.0, 6.0])
     x_new = np.array([0.3, 5.1, 20.0])
     model = ak.KernelRegression(ak.Epanechnikov(1.0), order=1)
-    local = local_fit(model, x_new, x, y)
+    local = jax.device_get(local_fit(model, x_new, x, y))
     np.testing.assert_array_equal(local.deficient[:2], [True, False])
     assert local.condition[0] > 1e10 > local.condition[1]
     np.testing.assert_allclose(local.coefficients[0, :, 0], [2.0, 0.0], atol=1e-6)
     assert np.isneginf(local.log_mass[2])
-    np.testing.assert_array_equal(np.isnan(predict(model, x_new, x, y)), [False, False, True])
+    np.testing.assert_array_equal(
+        np.isnan(np.asarray(predict(model, x_new, x, y))), [False, False, True]
+    )
 
 
 @pytest.mark.parametrize("order", [1, slow(2)])
@@ -333,28 +323,28 @@ def statsmodels_test_data():
     ("order", "bandwidths"),
     [
         slow(0, [0.6163835, 0.1649656]),
-        (1, [1.717891, 2.449415]),
+        slow(1, [1.717891, 2.449415]),
     ],
 )
 def test_leave_one_out_bandwidths_of_np(x64, order, bandwidths):
     x, y = statsmodels_test_data()
     model = ak.KernelRegression(ak.Gaussian(np.ones(2)), order=order)
-    fit = ak.fit(model, x, y, objective=ak.LeaveOneOut())
+    fit = ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=1)
     np.testing.assert_allclose(fit.model.kernel.lengthscale, bandwidths, rtol=2e-6)
 
 
 # statsmodels warns of its own future random numbers, which nothing here draws
 @pytest.mark.filterwarnings("ignore:After 0.17:FutureWarning")
-@pytest.mark.parametrize(("order", "kind"), [(0, "lc"), (1, "ll")])
+@pytest.mark.parametrize(("order", "kind"), [(1, "ll"), slow(0, "lc")])
 def test_estimates_and_slopes_of_statsmodels(x64, order, kind):
     x, y = statsmodels_test_data()
     bandwidths = np.array([0.7, 0.9])
     peer = KernelReg(y, x, "cc", reg_type=kind, bw=bandwidths)
     expected, slopes = peer.fit(x)
     model = ak.KernelRegression(ak.Gaussian(bandwidths), order=order)
-    np.testing.assert_allclose(predict(model, x, x, y), expected, rtol=1e-12)
+    np.testing.assert_allclose(predict(model, x, x, y), expected, rtol=1e-11)
     if order:
-        coefficients = local_fit(model, x, x, y).coefficients
+        coefficients = np.asarray(local_fit(model, x, x, y).coefficients)
         np.testing.assert_allclose(coefficients[:, 1:, 0], slopes, rtol=1e-9, atol=1e-10)
 
 
@@ -367,10 +357,10 @@ def test_unsupported_orders_and_rules_are_refused():
         entmax.fitted_and_leverage(x, x)
 
 
-@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("order", [1, slow(0)])
 def test_no_queries_give_no_predictions(order):
     x, y = np.random.default_rng(0).normal(size=(2, 9, 2))
     model = ak.KernelRegression(ak.Gaussian(1.0), order=order)
-    none = jnp.zeros((0, 2))
+    none = np.zeros((0, 2))
     assert model(none, x, y[:, 0]).shape == (0,)
-    assert model.local_fit(none, x, y[:, 0]).condition.shape == (0,)
+    assert local_fit(model, none, x, y[:, 0]).condition.shape == (0,)

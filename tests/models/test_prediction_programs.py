@@ -1,7 +1,9 @@
 """The first prediction of a model compiles one program, another number of rows or queries none."""
 
+import jax
 import numpy as np
 import pytest
+from marks import slow
 
 import attnkernel as ak
 
@@ -15,8 +17,12 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    ["local constant", "robust", slow("local linear"), slow("likelihood"), slow("quantile")],
+)
 def test_a_prediction_is_one_program_for_numbers_of_rows_in_a_bucket(programs, name):
+    jax.clear_caches()
     x = np.linspace(0.0, 1.0, 40)
     y, x_new = 2.0 + np.sin(6.0 * x), np.linspace(0.1, 0.9, 16)
     model = MODELS[name]
