@@ -17,6 +17,7 @@ from attnkernel.kernels import convert_lengthscale
 from attnkernel.kernels._conventions import _CONVENTIONS
 
 QUERIES, KEYS = 7, 53
+EPS = np.finfo(np.float64).eps
 RNG = np.random.default_rng(0)
 # no query is further than 4 lengthscales from a key, where ksmooth would stop
 Q, K, V = np.sort(RNG.uniform(size=QUERIES)), RNG.uniform(size=KEYS), RNG.normal(size=KEYS)
@@ -56,33 +57,40 @@ def weights_of(kernel):
     return jnp.exp(kernel.pairwise(jnp.asarray(Q)[:, None], jnp.asarray(K)[:, None]))
 
 
-@pytest.mark.parametrize("name", list(TABLE))
-@pytest.mark.parametrize("number", [0.21, 0.8])
-def test_a_number_names_its_kernel(x64, name, number):
-    weights = weights_of(kernel_of(name, number))
-    np.testing.assert_allclose(weights, TABLE[name][1](number), rtol=1e-11, atol=1e-12)
-
-
-@pytest.mark.parametrize(("source", "target"), list(itertools.product(TABLE, TABLE)))
-def test_conversions_go_there_and_back_or_are_refused(x64, source, target):
+def test_numbers_name_their_kernels_and_convert_there_and_back_or_are_refused(x64):
     numbers = np.array([0.21, 0.8, 3.0])
-    if TABLE[source][0] is not TABLE[target][0]:
+    pairs = list(itertools.product(TABLE, TABLE))
+    possible = [(a, b) for a, b in pairs if TABLE[a][0] is TABLE[b][0]]
+
+    @jax.jit
+    def results(numbers):
+        def both_ways(source, target):
+            there = convert_lengthscale(numbers, source=source, target=target)
+            own = [
+                convert_lengthscale(each, source=name, target=OWN[TABLE[name][0].__name__])
+                for each, name in ((numbers, source), (there, target))
+            ]
+            return there, convert_lengthscale(there, source=target, target=source), own
+
+        kernels = {(name, h): kernel_of(name, h) for name in TABLE for h in (0.21, 0.8)}
+        weights = {case: weights_of(kernel) for case, kernel in kernels.items()}
+        return weights, {pair: both_ways(*pair) for pair in possible}
+
+    weights, conversions = jax.device_get(results(numbers))
+    for (name, h), found in weights.items():
+        expected = TABLE[name][1](h)
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12, err_msg=name)
+    for (source, target), (there, back, own) in conversions.items():
+        np.testing.assert_allclose(back, numbers, rtol=64 * EPS)
+        np.testing.assert_allclose(*own, rtol=64 * EPS)
+        if source == target:
+            np.testing.assert_array_equal(there, numbers)
+    for source, target in set(pairs) - set(possible):
         with pytest.raises(ValueError, match=rf"'{source}'.*'{target}'"):
             convert_lengthscale(numbers, source=source, target=target)
-        return
-    there = convert_lengthscale(numbers, source=source, target=target)
-    back = convert_lengthscale(there, source=target, target=source)
-    np.testing.assert_allclose(back, numbers, rtol=1e-14)
-    for number, same in zip(numbers, np.asarray(there), strict=True):
-        one, other = kernel_of(source, number), kernel_of(target, same)
-        np.testing.assert_allclose(one.lengthscale, other.lengthscale, rtol=1e-14)
 
 
-def test_a_conversion_to_the_same_convention_changes_nothing():
-    numbers = jnp.linspace(0.1, 3.0, 97)
-    for name in TABLE:
-        same = convert_lengthscale(numbers, source=name, target=name)
-        np.testing.assert_array_equal(same, numbers)
+def test_results_have_the_default_dtype():
     assert convert_lengthscale(2).dtype == jnp.float32
     assert jax.jit(lambda h: convert_lengthscale(h, source="sklearn_gamma"))(2.0) == 0.5
 

@@ -1,7 +1,5 @@
 """Law 2: kernels of the distance. Formulas in NumPy, large blocks, derivatives, lengthscales."""
 
-import itertools
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -288,10 +286,8 @@ SCALES = {
     ("dim", "scale"),
     [
         (2, "one"),
-        slow(2, "per dimension"),
-        slow(2, "metric"),
-        (7, "one"),
         (7, "per dimension"),
+        slow(2, "per dimension"),
         slow(7, "metric"),
     ],
 )
@@ -324,11 +320,9 @@ def test_large_blocks_are_the_pairs_one_by_one(x64, dim, scale, monkeypatch):
     ("dim", "scale"),
     [
         (7, "one"),
-        *(
-            slow(dim, scale)
-            for dim, scale in itertools.product([1, 7], SCALES)
-            if (dim, scale) != (7, "one")
-        ),
+        slow(1, "one"),
+        slow(7, "per dimension"),
+        slow(7, "metric"),
     ],
 )
 def test_derivatives_of_points_many_lengthscales_apart(x64, dim, scale):
