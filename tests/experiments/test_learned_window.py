@@ -12,29 +12,35 @@ from experiments.training import train
 
 
 def family(lengthscale=0.5, noise=0.3, growth=0.0, direction=(1.0,)):
-    return Family(*map(jnp.asarray, (lengthscale, noise, growth, np.array(direction))))
+    return Family(
+        *(jnp.asarray(np.array(part)) for part in (lengthscale, noise, growth, direction))
+    )
 
 
 def test_functions_have_their_covariance_and_labels_their_noise(x64):
     kind = family(growth=1.5, direction=(0.6, 0.8))
-    tasks = jax.vmap(lambda key: draw(key, kind, 4, 2))(
-        jax.random.split(jax.random.PRNGKey(0), 40_000)
-    )
+
+    @jax.jit
+    def draw_tasks():
+        keys = jax.random.split(jax.random.PRNGKey(0), 10_000)
+        return jax.vmap(lambda key: draw(key, kind, 4, 2))(keys)
+
+    tasks = draw_tasks()
     along = np.array(tasks.at) @ [0.6, 0.8]
     gap = np.square(along[:, 0] - along[:, 1])
     near, product = gap < 0.05, np.prod(np.array(tasks.truth), axis=1)
     expected = np.exp(-gap / (2 * 0.5**2))
-    assert abs(np.mean(product[near] - expected[near])) < 0.03
-    assert abs(np.mean(product[~near] - expected[~near])) < 0.03
+    assert abs(np.mean(product[near] - expected[near])) < 0.06
+    assert abs(np.mean(product[~near] - expected[~near])) < 0.06
     x = np.array(tasks.x) @ [0.6, 0.8]
     variance = 1 + np.square(0.3 * np.exp(1.5 * x))
-    assert abs(np.mean(np.square(np.array(tasks.y)) / variance) - 1) < 0.03
+    assert abs(np.mean(np.square(np.array(tasks.y)) / variance) - 1) < 0.06
 
 
 @pytest.mark.parametrize("order", [0, 1])
 def test_attention_on_embedded_inputs_is_kernel_regression_with_that_window(x64, order):
-    task = draw(jax.random.PRNGKey(1), family(), 30, 5)
-    x, y, at = (np.array(part) for part in (task.x[:, 0], task.y, task.at[:, 0]))
+    task = jax.jit(lambda: draw(jax.random.PRNGKey(1), family(), 30, 5))()
+    x, y, at = np.array(task.x)[:, 0], np.array(task.y), np.array(task.at)[:, 0]
 
     def expected(distance):
         out = []
@@ -44,7 +50,7 @@ def test_attention_on_embedded_inputs_is_kernel_regression_with_that_window(x64,
         return np.array(out)
 
     coefficients = expected((at[:, None] - x) / 0.2)
-    found = predict(Linear.of_windows(jnp.array(0.2)), task, order)
+    found = jax.jit(lambda: predict(Linear.of_windows(jnp.array(0.2)), task, order))()
     np.testing.assert_allclose(
         found, sum(coefficients[:, p] * at**p for p in range(order + 1)), rtol=1e-8
     )
@@ -54,7 +60,7 @@ def test_attention_on_embedded_inputs_is_kernel_regression_with_that_window(x64,
         phi = np.concatenate([[0.0], np.cumsum(np.exp(-a - b * (steps[1:] + steps[:-1]) / 2))])
         phi *= steps[1] - steps[0]
         between = np.interp(at, steps, phi)[:, None] - np.interp(x, steps, phi)
-        found = predict(Warp(jnp.array(a), jnp.array(b)), task, 0)
+        found = jax.jit(lambda: predict(Warp(jnp.array(a), jnp.array(b)), task, 0))()
         np.testing.assert_allclose(found, expected(between)[:, 0], rtol=1e-6)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from marks import slow
 from paths import CONFIGS
 
 import attnkernel as ak
+from experiments import pages
 from experiments.__main__ import main
 from experiments.kernels import BUILT_IN
 from experiments.pages._cache import patterns
@@ -18,7 +18,11 @@ from experiments.pages._positions import attentions
 from experiments.studies.retrieval_rule import weigh
 
 OTHERS = ["lengthscales", "temperature", "retrieval_rule", "zoo", "zoo_positions", "cache"]
-every_page = pytest.mark.parametrize("name", ["cps71", *(slow(name) for name in OTHERS)])
+every_page = pytest.mark.parametrize("name", ["cps71", *OTHERS])
+
+
+def in_chromium(test):
+    return pytest.mark.browser(pytest.mark.slow(test))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +59,7 @@ def read(page):
     )
 
 
-@pytest.mark.browser
+@in_chromium
 @every_page
 def test_page_is_one_small_file_that_agrees_with_the_library(name, open_page, page_file):
     page = open_page(name)
@@ -65,8 +69,7 @@ def test_page_is_one_small_file_that_agrees_with_the_library(name, open_page, pa
     assert page.locator("figure svg[role=img]").count() >= 3
 
 
-@pytest.mark.browser
-@pytest.mark.slow
+@in_chromium
 @every_page
 def test_every_control_moves_by_keyboard(name, open_page):
     page = open_page(name)
@@ -162,8 +165,7 @@ LIBRARY_NUMBERS = {
 }
 
 
-@pytest.mark.browser
-@pytest.mark.slow
+@in_chromium
 @every_page
 def test_numbers_equal_those_of_the_library_for_random_controls(name, open_page, x64):
     page, rng = open_page(name), np.random.default_rng(0)
@@ -180,7 +182,7 @@ def test_numbers_equal_those_of_the_library_for_random_controls(name, open_page,
             np.testing.assert_allclose(ours, np.asarray(value), rtol=1e-9, atol=1e-9, err_msg=key)
 
 
-@pytest.mark.browser
+@in_chromium
 def test_text_has_the_computed_numbers(open_page):
     page = open_page("cps71")
     page.fill("#query", "30")
@@ -192,8 +194,7 @@ def test_text_has_the_computed_numbers(open_page):
     assert estimate in page.get_attribute("#fit", "aria-label")
 
 
-@pytest.mark.browser
-@pytest.mark.slow
+@in_chromium
 def test_button_moves_to_the_minimum_of_the_criterion(open_page):
     page = open_page("cps71")
     page.focus("#lengthscale")
@@ -207,8 +208,7 @@ def test_button_moves_to_the_minimum_of_the_criterion(open_page):
     assert near["leave_one_out"] == pytest.approx(0.316055, abs=1e-6)  # as R's np prints it
 
 
-@pytest.mark.slow
-@pytest.mark.browser
+@in_chromium
 def test_query_follows_mouse_and_touch(open_page):
     page = open_page("cps71")
     box = page.locator("#fit").bounding_box()
@@ -229,8 +229,7 @@ def test_query_follows_mouse_and_touch(open_page):
     assert read(touched)[0]["lengthscale"] < touched.evaluate("content.best")
 
 
-@pytest.mark.slow
-@pytest.mark.browser
+@in_chromium
 def test_tokens_are_stepped_and_played(open_page):
     page = open_page("cache")
     page.clock.install()
@@ -246,8 +245,7 @@ def test_tokens_are_stepped_and_played(open_page):
     assert page.inner_text("#play") == "Play"
 
 
-@pytest.mark.browser
-@pytest.mark.slow
+@in_chromium
 @every_page
 def test_page_is_legible_light_dark_printed_and_on_phones(name, open_page):
     light, dark = open_page(name, color_scheme="light"), open_page(name, color_scheme="dark")
@@ -282,7 +280,7 @@ def contrast(page, *names):
     return (max(levels) + 0.05) / (min(levels) + 0.05)
 
 
-@pytest.mark.browser
+@in_chromium
 @every_page
 def test_controls_and_figures_are_labelled_for_screen_readers(name, open_page):
     page = open_page(name)
@@ -294,7 +292,7 @@ def test_controls_and_figures_are_labelled_for_screen_readers(name, open_page):
     assert page.locator("button:not([id])").count() == 0
 
 
-@pytest.mark.browser
+@in_chromium
 def test_page_that_deviates_from_the_library_reports_it(page_file, browser, tmp_path):
     path = tmp_path / "wrong.html"
     text = page_file("cps71").read_text()
@@ -307,8 +305,7 @@ def test_page_that_deviates_from_the_library_reports_it(page_file, browser, tmp_
     page.close()
 
 
-@pytest.mark.browser
-@pytest.mark.slow
+@in_chromium
 def test_names_of_columns_are_not_read_as_html(page_file, browser, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = "\n".join(f"{i},{math.sin(i)}" for i in range(20))
@@ -338,8 +335,7 @@ def open_csv_page(browser, folder, x, *settings):
     return page, messages
 
 
-@pytest.mark.slow
-@pytest.mark.browser
+@in_chromium
 @pytest.mark.parametrize("begin", [2019.0, 1.6e9])
 def test_inputs_far_from_zero_have_distinct_labels(browser, tmp_path, begin):
     page, messages = open_csv_page(browser, tmp_path, begin + np.arange(21) / 10)
@@ -356,8 +352,7 @@ def test_inputs_far_from_zero_have_distinct_labels(browser, tmp_path, begin):
     page.close()
 
 
-@pytest.mark.slow
-@pytest.mark.browser
+@in_chromium
 def test_query_without_points_in_the_support_has_no_estimate(browser, tmp_path):
     x = np.r_[np.arange(10) / 10, 50 + np.arange(10) / 10]
     page, messages = open_csv_page(browser, tmp_path, x, "model.kernel=epanechnikov")
@@ -378,11 +373,11 @@ def test_query_without_points_in_the_support_has_no_estimate(browser, tmp_path):
 
 
 def test_windows_of_the_zoo_page_include_the_query():
-    tokens = jnp.linspace(-1.0, 1.0, 7)[:, None]
-    parts = attentions(jnp.zeros(32), 3, 0.2)["window"]
+    tokens = jnp.asarray(np.linspace(-1.0, 1.0, 7, dtype=np.float32)[:, None])
+    parts = attentions(jnp.asarray(np.zeros(32, np.float32)), 3, 0.2)["window"]
     distance = np.subtract.outer(np.arange(7), np.arange(7))
     weights = ak.attention_weights(tokens, tokens, **parts)
-    np.testing.assert_array_equal(weights > 0, (distance >= 0) & (distance <= 3))
+    np.testing.assert_array_equal(np.asarray(weights) > 0, (distance >= 0) & (distance <= 3))
 
 
 @pytest.mark.parametrize(
@@ -414,7 +409,8 @@ def test_page_of_a_users_kernel_is_refused(tmp_path, capsys):
     assert "a page knows these alone" in capsys.readouterr().err
 
 
-def test_page_that_cannot_be_written_is_reported(tmp_path, capsys):
+def test_page_that_cannot_be_written_is_reported(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(pages, "make", lambda *_: {"": "a page"})
     (tmp_path / "file").write_text("")
     out = str(tmp_path / "file" / "page.html")
     assert main(["page", str(CONFIGS / "retrieval_rule.yaml"), "--out", out]) == 2

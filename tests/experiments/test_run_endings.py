@@ -63,10 +63,10 @@ def read_json(path):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def start(*arguments):
+def start(*arguments, program=("-m", "experiments")):
     """Starts `python -m experiments ...` in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "experiments", *arguments],
+        [sys.executable, *program, *arguments],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -77,12 +77,27 @@ def start(*arguments):
 # --- done ---
 
 
+# `python -m experiments`, once it is seen that importing all studies starts no device: else flags
+# of XLA come too late, and several processes cannot find each other
+LATE = """
+import runpy
+import experiments.registry, experiments.runner
+from jax._src import xla_bridge
+
+print("devices started:", bool(xla_bridge._backends), flush=True)
+runpy.run_module("experiments", run_name="__main__", alter_sys=True)
+"""
+
+
 @pytest.mark.cli
 def test_run_in_a_process_of_its_own(home):
-    with start("run", "data.yaml", "--out", "out", "seed=3") as process:
+    arguments = ("run", "data.yaml", "--out", "out", "seed=3")
+    with start(*arguments, program=("-c", LATE)) as process:
         out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, "")
-    assert [line.split() for line in out.splitlines()] == [
+    first, *lines = out.splitlines()
+    assert first == "devices started: False"
+    assert [line.split() for line in lines] == [
         ["figure", os.path.join("out", "figures", "data.png")],
         ["numbers", os.path.join("out", "summary.json")],
     ]

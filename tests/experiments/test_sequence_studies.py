@@ -2,7 +2,6 @@
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -20,7 +19,13 @@ def drifting(**fields):
 @pytest.mark.parametrize("speed", [0.0, 0.2])
 def test_the_oracle_of_linear_functions_is_the_kalman_filter(x64, speed):
     study, noise = drifting(), 0.3
-    data = study.draw(jax.random.PRNGKey(0), "linear", noise, speed)
+
+    @jax.jit
+    def drawn():
+        data = study.draw(jax.random.PRNGKey(0), "linear", noise, speed)
+        return data, study.posterior(data, "linear", noise, speed)
+
+    data, found = drawn()
     k, v, q = map(np.asarray, data[:3])
     state, spread, expected = np.zeros((3, 2)), np.eye(3), []
     for t in range(study.rows):
@@ -30,7 +35,6 @@ def test_the_oracle_of_linear_functions_is_the_kalman_filter(x64, speed):
         state = state + np.outer(gain, v[t] - k[t] @ state)
         spread = spread - np.outer(gain, k[t] @ spread)
         expected.append(q[t] @ state)
-    found = study.posterior(data, "linear", noise, speed)
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
 
 
@@ -48,7 +52,8 @@ def by_rows(name, q, k, v, memory, rate):
 def test_scalars_have_the_least_error_one_step_ahead(x64, name):
     """Against all combinations, of recurrences in NumPy."""
     study = drifting()
-    k, v, q, truth = map(np.asarray, study.draw(jax.random.PRNGKey(1), "nonlinear", 0.2, 0.1))
+    drawn = jax.jit(lambda: study.draw(jax.random.PRNGKey(1), "nonlinear", 0.2, 0.1))()
+    k, v, q, truth = map(np.asarray, drawn)
     half, layer, best = study.rows // 2, LAYERS[name], (np.inf, None, None)
     for memory in layer.scalars["memory"]:
         for rate in layer.scalars.get("rate", (1.0,)):
@@ -64,7 +69,7 @@ def test_scalars_have_the_least_error_one_step_ahead(x64, name):
             if error < best[0]:
                 best = error, np.mean((now[half:] - truth[half:]) ** 2), {"memory": memory}
                 best[2].update({"rate": rate} if "rate" in layer.scalars else {})
-    error, scalars = jax.jit(errors_of_layer(layer))(*map(jnp.asarray, (k, v, q, truth)))
+    error, scalars = jax.jit(errors_of_layer(layer))(k, v, q, truth)
     np.testing.assert_allclose(error, best[1], rtol=1e-9)
     assert {name: float(value) for name, value in scalars.items()} == pytest.approx(best[2])
 
@@ -93,8 +98,10 @@ def recall(**fields):
 
 def test_each_query_asks_for_the_value_of_its_key():
     study = recall(pairs=[2, 5], key_tokens=7, value_tokens=9)
+    draw = jax.jit(lambda pairs, key: study.draw(key, pairs), static_argnums=0)
     for pairs in (2, 5):
-        tokens, labels, asked = map(np.asarray, study.draw(jax.random.PRNGKey(pairs), pairs))
+        drawn = draw(pairs, jax.random.PRNGKey(pairs))
+        tokens, labels, asked = map(np.asarray, drawn)
         keys, values = tokens[: 2 * pairs : 2], tokens[1 : 2 * pairs : 2]
         assert len(set(keys)) == pairs
         assert (keys < 7).all()

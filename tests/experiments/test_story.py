@@ -1,13 +1,19 @@
 """The story in Chromium: each step is scrolled to, its numbers are compared with the library's."""
 
 import re
+import types
 
 import numpy as np
 import pytest
 
+import attnkernel as ak
+from experiments.pages import _story_fits, _story_marks
 from experiments.pages._story_page import _section
 
-pytestmark = pytest.mark.browser
+
+def in_chromium(test):
+    return pytest.mark.browser(pytest.mark.slow(test))
+
 
 # what a newcomer asks, written down before the story was: the step that answers, and its words
 QUESTIONS = {
@@ -35,6 +41,7 @@ def sentence(page, step):
     return page.inner_text(f"#{step} .sentence")
 
 
+@in_chromium
 def test_story_is_one_small_file_that_agrees_with_the_library(open_story, story_file):
     page = open_story()
     assert story_file.stat().st_size < 900_000
@@ -89,6 +96,7 @@ PICTURE = """id => {
 
 
 @pytest.mark.parametrize("size", [(390, 844), (1280, 800)], ids=["phone", "wide"])
+@in_chromium
 def test_each_step_asks_shows_answers_and_moves_by_keyboard(open_story, size):
     page, figures = open_story(size=size, reduced_motion="reduce"), []
     for name in page.evaluate("STEPS.map(step => step.name)"):
@@ -128,6 +136,7 @@ def test_each_step_asks_shows_answers_and_moves_by_keyboard(open_story, size):
     assert numbers_of(page, "kernel")["estimate"] == expected
 
 
+@in_chromium
 def test_a_newcomer_finds_an_answer_to_each_question(open_story):
     page = open_story()
     for question, (step, words) in QUESTIONS.items():
@@ -135,6 +144,7 @@ def test_a_newcomer_finds_an_answer_to_each_question(open_story):
         assert words in text, question
 
 
+@in_chromium
 def test_points_are_dragged_by_pointer_and_by_key(open_story):
     page = open_story("step=kernel")
     page.locator("#kernel-scene").scroll_into_view_if_needed()
@@ -167,6 +177,7 @@ def test_points_are_dragged_by_pointer_and_by_key(open_story):
     assert page.evaluate("state.picked") == -1
 
 
+@in_chromium
 def test_address_keeps_the_view(open_story):
     page = open_story("step=bands&level=99&query=0.7&moved=3:1.1:2&lengthscale=none&point=999")
     assert page.evaluate("[state.level, state.query]") == ["99", 0.7]
@@ -190,6 +201,7 @@ WRONG_TABLES = {
 }
 
 
+@in_chromium
 def test_pasted_rows_replace_those_of_the_engine_or_a_sentence_says_why_not(open_story):
     page = open_story()
     page.click("#own summary")
@@ -212,6 +224,7 @@ def test_pasted_rows_replace_those_of_the_engine_or_a_sentence_says_why_not(open
     assert near == pytest.approx(np.sin(2.0), abs=0.05)
 
 
+@in_chromium
 def test_story_that_deviates_from_the_library_reports_it(story_file, browser, tmp_path):
     text = story_file.read_text()
     right = "normalise(squares.map((d, i) => i === without ? -Infinity : -d / 2))"
@@ -226,11 +239,50 @@ def test_story_that_deviates_from_the_library_reports_it(story_file, browser, tm
     page.close()
 
 
+@in_chromium
 def test_pages_beside_the_story_are_linked_and_no_others(open_story):
     page = open_story()
     assert page.evaluate("content.pages") == ["temperature"]
     links = [link.get_attribute("href") for link in page.locator(".lab:visible a").all()]
     assert links == ["temperature.html"]
+
+
+def rows():
+    data = ak.data.load("ethanol", x=("E", "C"))
+    return np.asarray(data.x, float), np.asarray(data.y, float)
+
+
+def test_the_attention_of_the_story_is_trained_on_other_rows_than_those_that_judge_it(monkeypatch):
+    """Both fits are replaced: they keep the rows that they are given."""
+    given = []
+
+    def fit(model, x, y, **_):
+        given.append((x, y))
+        sides = dict.fromkeys(("query", "key"), np.zeros((1501, 4, 6)))
+        return types.SimpleNamespace(model=model, history=sides)
+
+    monkeypatch.setattr(_story_fits.ak, "fit", fit)
+    points, y = rows()
+    found = _story_fits.train_attention(points, y)
+    assert sorted([*found["train"], *found["test"]]) == list(range(88))  # no run is in both
+    assert len(found["test"]) == 22
+    (inputs, labels), (plain, plain_labels) = given
+    np.testing.assert_array_equal(inputs, _story_fits.features(points)[found["train"]])
+    np.testing.assert_array_equal(plain, points[found["train"]])
+    for seen in (labels, plain_labels):
+        np.testing.assert_array_equal(seen, y[found["train"]])
+
+
+def test_a_masked_run_of_the_story_sees_earlier_runs_alone(x64):
+    points, y = rows()
+    x = points[:, :1]
+    marks = [one for one in _story_marks.marks_of_means(x, y) if one["at"]["step"] == "mask"]
+    assert [one["at"]["lengthscale"] for one in marks] == [0.02, 0.06, 0.2]
+    for mark in marks:
+        weights = np.tril(np.exp(-0.5 * ((x - x.T) / mark["at"]["lengthscale"]) ** 2), -1)
+        expected = weights[1:] @ y / weights[1:].sum(axis=1)
+        np.testing.assert_allclose(mark["numbers"]["predicted"][1:], expected, rtol=1e-7)
+        assert mark["numbers"]["estimate"] == mark["numbers"]["predicted"][30]
 
 
 def test_step_without_an_answer_is_refused():
