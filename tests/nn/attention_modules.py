@@ -1,5 +1,8 @@
 """Modules, arrays and the formula of attention that the tests of attention modules share."""
 
+import contextlib
+from unittest import mock
+
 import equinox as eqx
 import jax
 import numpy as np
@@ -12,9 +15,33 @@ def rows_of(*shapes, seed=0):
     return arrays if len(arrays) > 1 else arrays[0]
 
 
-@eqx.filter_jit
+@contextlib.contextmanager
+def drawn_by_numpy():
+    """Inside, NumPy draws the weights of modules, which compiles nothing."""
+    rng = np.random.default_rng(0)
+
+    def uniform(key, shape, dtype, minval, maxval):
+        return jax.device_put(rng.uniform(minval, maxval, shape).astype(dtype))
+
+    def normal(key, shape):
+        return jax.device_put(rng.normal(size=shape).astype(jax.dtypes.canonicalize_dtype(float)))
+
+    def split(key, num):
+        return [key] * num
+
+    with mock.patch.multiple(jax.random, uniform=uniform, normal=normal, split=split):
+        yield
+
+
 def built(cls, *args, **options):
-    """A module of random weights, made by one program; those of one key for all classes."""
+    """A module whose weights NumPy draws."""
+    with drawn_by_numpy():
+        return cls(*args, **options, key=jax.device_put(np.zeros(2, np.uint32)))
+
+
+@eqx.filter_jit
+def built_by_key(cls, *args, **options):
+    """A module whose weights JAX draws from a key."""
     return cls(*args, **options, key=jax.random.PRNGKey(0))
 
 

@@ -1,5 +1,7 @@
 """Layers, caches, and the full pass that equals decoding with each cache."""
 
+import functools
+
 import equinox as eqx
 import jax
 import numpy as np
@@ -10,7 +12,12 @@ from attnkernel import recurrent
 
 SIZE = 4
 ROTARY = {"rotary": ak.Rotary(base=50.0)}
-SLOPES = ak.PerHead(eqx.filter_vmap(ak.Alibi)(ak.priors.alibi_slopes(2)))
+
+
+def slopes(heads):
+    return ak.PerHead(eqx.filter_vmap(ak.Alibi)(ak.priors.alibi_slopes(heads)))
+
+
 DELTA = {"decay": "row", "max_rate": 1.5, "qk_norm": True, "output_gate": True, "conv_width": 3}
 
 
@@ -26,10 +33,26 @@ def bias_reduced(heads, size, *, key, **options):
 
 
 LAYERS = {
-    "multi-head": (ak.MultiheadAttention, (2, SIZE), {"num_kv_heads": 1, **ROTARY}),
+    "plain": (ak.MultiheadAttention, (4, SIZE), {}),
+    "multi-head": (
+        ak.MultiheadAttention,
+        (4, SIZE),
+        {"num_kv_heads": 2, "qk_size": 2, "qk_norm": True, **ROTARY},
+    ),
+    "alibi": (ak.MultiheadAttention, (4, SIZE), {"prior": slopes(4)}),
+    "gaussian, window": (
+        ak.MultiheadAttention,
+        (4, SIZE),
+        {"kernel": ak.Gaussian(0.8), "prior": ak.Window(2, 0)},
+    ),
+    "entmax, capped": (
+        ak.MultiheadAttention,
+        (4, SIZE),
+        {"rule": ak.Entmax(1.5), "kernel": ak.SoftCapped(ak.DotProduct(), 3.0)},
+    ),
     "memory": (with_memory, (2, SIZE), {}),
     "bias reduced": (bias_reduced, (2, SIZE), {"num_kv_heads": 1, **ROTARY}),
-    "latent": (ak.nn.LatentAttention, (2, SIZE, 3, 5), {"rotary_size": 2, "prior": SLOPES}),
+    "latent": (ak.nn.LatentAttention, (2, SIZE, 3, 5), {"rotary_size": 2, "prior": slopes(2)}),
     "linear": (
         ak.MultiheadAttention,
         (2, SIZE),
@@ -56,16 +79,19 @@ LAYERS = {
     ),
 }
 CACHES = {
-    "full": {"capacity": 16},
+    "full": {"capacity": 22},
     "ring": {"capacity": 4, "ring": True},
     "sinks": {"capacity": 7, "ring": True, "sinks": 2, "spare": 1},
     "spare": {"capacity": 11, "ring": True, "sinks": 1, "spare": 5},
 }
 
 
+@functools.cache
 def layer_of(name):
+    """The layer of a name, in float64."""
     kind, sizes, options = LAYERS[name]
-    return built(kind, *sizes, **options)
+    with jax.enable_x64(True):
+        return built(kind, *sizes, **options)
 
 
 def empty(layer, cache):
@@ -84,18 +110,12 @@ def seen(cache):
     return ak.Window(options["capacity"] - sinks - spare - 1, 0) | first
 
 
-@eqx.filter_jit
 def full_pass(layer, x, prior):
     if isinstance(layer, ak.nn.RecurrentAttention):
         return layer(x)
     takes_three = isinstance(layer, ak.MultiheadAttention | ak.nn.PersistentMemory)
     arrays = (x, x, x) if takes_three else (x,)
     return layer(*arrays, prior=prior)
-
-
-@eqx.filter_jit
-def step(layer, x, cache, **options):
-    return layer.step(x, cache, **options)
 
 
 def assert_close(found, expected):

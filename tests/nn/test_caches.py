@@ -5,9 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_modules import built, numpy_attention, rows_of
+from attention_modules import built, numpy_attention
 
 import attnkernel as ak
+
 
 def seen_by(capacity, ring):
     return ak.Window(capacity - 1, 0) if ring else ak.Causal()

@@ -31,15 +31,17 @@ def test_local_linear_attention(x64, kv_heads):
         slope = np.linalg.solve(gram, mean)
         out[i, h] = (w * (1 - d @ slope)) @ v[: i + 1, of] / (1 - mean @ slope)
     expected = out.reshape(rows, -1) @ np.asarray(module.output_proj.weight).T
-    found = eqx.filter_jit(lambda module, x: module(x, x, x))(module, x)
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
-    step = eqx.filter_jit(lambda module, row, cache: module.step(row, cache))
-    cache, decoded = module.cache(rows), []
-    for row in x:
-        one, cache = step(module, row[None], cache)
-        decoded.append(one)
-    decoded = np.concatenate(jax.device_get(decoded))
-    np.testing.assert_allclose(decoded, expected, rtol=1e-9, atol=1e-11)
+
+    @eqx.filter_jit
+    def results(module, x):
+        def one_row(cache, row):
+            out, cache = module.step(row[None], cache)
+            return cache, out[0]
+
+        return module(x, x, x), jax.lax.scan(one_row, module.cache(rows), x)[1]
+
+    for found in results(module, x):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
 
 
 def test_the_estimator_of_local_linear_attention_as_published(x64):
@@ -65,7 +67,7 @@ def test_the_estimator_of_local_linear_attention_as_published(x64):
 def test_gradients_of_every_projection_equal_finite_differences(x64):
     """The slope at a query follows the query: its projection is trained too."""
     module = built(ak.MultiheadAttention, 1, 2, order=1, ridge=0.1)
-    x = jnp.asarray(rows_of((7, 2)))
+    x = jax.device_put(rows_of((7, 2)))
     leaves, structure = jax.tree.flatten(eqx.filter(module, eqx.is_inexact_array))
     steps = [np.cos(np.arange(leaf.size)).reshape(leaf.shape) for leaf in leaves]
 
@@ -77,10 +79,11 @@ def test_gradients_of_every_projection_equal_finite_differences(x64):
 
         return jax.value_and_grad(loss)(leaves)
 
-    _, slopes = loss_and_slopes(leaves)
+    slopes = jax.device_get(loss_and_slopes(leaves)[1])
     for i, (leaf, step) in enumerate(zip(leaves, steps, strict=True)):
         low, high = (
-            loss_and_slopes([*leaves[:i], leaf + size * step, *leaves[i + 1 :]])[0]
+            loss_and_slopes([*leaves[:i], np.asarray(leaf) + size * step, *leaves[i + 1 :]])[0]
             for size in (-1e-6, 1e-6)
         )
+        low, high = float(low), float(high)
         np.testing.assert_allclose(np.sum(slopes[i] * step), (high - low) / 2e-6, rtol=1e-6)

@@ -150,8 +150,8 @@ def test_rows_that_are_masked_are_not_there(x64):
         (_, out), slopes = eqx.filter_value_and_grad(loss, has_aux=True)(layer)
         return out, jax.tree.leaves(slopes)
 
-    out, slopes = value_and_slopes(layer, padded, there)
-    alone, expected = value_and_slopes(layer, x[there], None)
+    out, slopes = jax.device_get(value_and_slopes(layer, padded, there))
+    alone, expected = jax.device_get(value_and_slopes(layer, x[there], None))
     np.testing.assert_allclose(out[there], alone, rtol=1e-9)
     assert np.all(out[~there] == 0.0)
     for both in zip(slopes, expected, strict=True):
@@ -161,7 +161,7 @@ def test_rows_that_are_masked_are_not_there(x64):
 def test_decays_start_with_a_memory_of_10_to_1000_rows():
     for of, sizes in (("head", (5, 1)), ("row", (5, 1)), ("channel", (5, 2))):
         layer = built(RecurrentAttention, 5, 10, estimator=LinearAttention(), decay=of)
-        log_decay = layer.decay(jnp.zeros((1, 10)))
+        log_decay = eqx.filter_jit(layer.decay)(np.zeros((1, 10), np.float32))
         assert log_decay.shape == (5, 1, sizes[1])
         memory = np.sort(np.unique(np.round(-1 / np.asarray(log_decay), 3)))
         assert memory[0] > 10
@@ -173,9 +173,10 @@ def test_a_float64_cache_sums_float32_rows_in_float64(x64):
     """The carry of a scan keeps its dtypes."""
     layer = built(RecurrentAttention, 2, 4, estimator=LinearAttention(), dtype=jnp.float32)
     x = rows_of((3, 4)).astype(np.float32)
-    out, cache = eqx.filter_jit(layer.step)(x, layer.cache())
+    step = eqx.filter_jit(lambda layer, x: (*layer.step(x, layer.cache()), layer(x)))
+    out, cache, whole = step(layer, x)
     assert (out.dtype, cache.state.matrix.dtype) == (jnp.float32, jnp.float64)
-    np.testing.assert_allclose(out, eqx.filter_jit(layer)(x), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(out, whole, rtol=1e-5, atol=1e-6)
 
 
 def test_bfloat16_where_implicit_promotion_is_forbidden():
@@ -184,12 +185,18 @@ def test_bfloat16_where_implicit_promotion_is_forbidden():
     options["conv_width"] = 2
     with jax.numpy_dtype_promotion("strict"):
         layer = built(RecurrentAttention, 2, 4, **options, output_gate=True, dtype=jnp.bfloat16)
-        x = jnp.asarray(rows_of((5, 4)), jnp.bfloat16)
-        out, cache = eqx.filter_jit(layer.step)(x, layer.cache(dtype=jnp.bfloat16))
+        x = rows_of((5, 4)).astype(jnp.bfloat16)
+        step = eqx.filter_jit(lambda layer, x: layer.step(x, layer.cache(dtype=jnp.bfloat16)))
+        out, cache = jax.device_get(step(layer, x))
     assert (out.dtype, cache.state.heads.matrix.dtype) == (jnp.bfloat16, jnp.float32)
-    wide = jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_array(a) else a, (layer, x))
-    expected = eqx.filter_jit(lambda layer, x: layer(x))(*wide)
-    np.testing.assert_allclose(out.astype(jnp.float32), expected, rtol=0.03, atol=0.03)
+
+    @eqx.filter_jit
+    def in_float32(layer, x):
+        wide = jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_array(a) else a, (layer, x))
+        return wide[0](wide[1])
+
+    expected = in_float32(layer, x)
+    np.testing.assert_allclose(out.astype(np.float32), expected, rtol=0.03, atol=0.03)
 
 
 class Last(Estimator):
@@ -212,11 +219,12 @@ def test_an_estimator_of_the_user():
     np.testing.assert_allclose(eqx.filter_jit(layer)(x), expected, rtol=1e-5, atol=1e-6)
 
 
-KEY = jax.random.PRNGKey(0)
-
-
 def made(**options):
-    return RecurrentAttention(2, 4, **{"estimator": LinearAttention(), **options}, key=KEY)
+    return built(RecurrentAttention, 2, 4, **{"estimator": LinearAttention(), **options})
+
+
+def rows(count, size=4):
+    return np.ones((count, size), np.float32)
 
 
 @pytest.mark.parametrize(
@@ -233,23 +241,23 @@ def made(**options):
         (lambda: made(decay="rows"), "decay must be one of 'head', 'row', 'channel'"),
         (lambda: made(conv_width=0), "conv_width must be an integer, at least 1; got 0"),
         (
-            lambda: ak.nn.ShortConvolution(4, 2, key=KEY).step(jnp.ones((3, 4)), jnp.ones((2, 4))),
+            lambda: built(ak.nn.ShortConvolution, 4, 2).step(rows(3), rows(2)),
             r"recent must be the last rows before x, shape \(1, 4\); got \(2, 4\)",
         ),
         (lambda: made(max_rate=0.0), r"max_rate must be a number above 0.*0\.0"),
         (lambda: made(kernel=ak.Gaussian()), "kernel must be a FiniteRank"),
-        (lambda: made()(jnp.ones((3, 5))), r"x must be one sequence, shape \(rows, 4\)"),
-        (lambda: made()(jnp.ones((3, 4)), np.ones(2, bool)), r"mask .*\(3,\); got \(2,\)"),
+        (lambda: made()(rows(3, 5)), r"x must be one sequence, shape \(rows, 4\)"),
+        (lambda: made()(rows(3), np.ones(2, bool)), r"mask .*\(3,\); got \(2,\)"),
         (
-            lambda: made().step(jnp.ones((2, 4)), made().cache(), mask=np.tri(2, dtype=bool)),
+            lambda: made().step(rows(2), made().cache(), mask=np.tri(2, dtype=bool)),
             "mask must be None: a recurrent state holds all rows",
         ),
         (
-            lambda: made().step(jnp.ones((2, 4)), made().cache(), positions=[0, 1]),
+            lambda: made().step(rows(2), made().cache(), positions=[0, 1]),
             "positions must be None",
         ),
-        (lambda: made().step(jnp.ones((0, 4)), made().cache()), "x has no rows"),
-        (lambda: made().step(jnp.ones((2, 4)), ak.nn.KVCache(4, 2, 2, 2)), "a RecurrentCache"),
+        (lambda: made().step(rows(0), made().cache()), "x has no rows"),
+        (lambda: made().step(rows(2), ak.nn.KVCache(4, 2, 2, 2)), "a RecurrentCache"),
         (lambda: made().cache().rollback(0), "cannot give rows back: keep the earlier cache"),
         (lambda: ak.nn.RecurrentCache(None), "state must be a tree of arrays"),
     ],

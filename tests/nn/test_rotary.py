@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attention_modules import built, rows_of
 
 import attnkernel as ak
 from attnkernel import nn
@@ -47,9 +48,8 @@ def test_pairs_are_turned_and_the_rest_is_kept(x64, interleaved):
         expected[..., :6:2], expected[..., 1:6:2] = turned.real, turned.imag
     else:
         expected[..., :3], expected[..., 3:6] = turned.real, turned.imag
-    for frequencies in (theta, ak.fixed(theta)):
-        rotary = ak.Rotary(frequencies, interleaved=interleaved)
-        found = eqx.filter_jit(rotary)(jnp.asarray(x), jnp.asarray(at))
+    rotaries = [ak.Rotary(each, interleaved=interleaved) for each in (theta, ak.fixed(theta))]
+    for found in eqx.filter_jit(lambda turn, x, at: [one(x, at) for one in turn])(rotaries, x, at):
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
 
 
@@ -66,13 +66,15 @@ def test_angles_of_points_in_half_precision_are_not_rounded():
 
 
 def test_frequencies_are_trained_if_given_and_fixed_if_held():
-    x, at, given = jnp.ones((3, 4)), jnp.arange(3), np.array([0.3, 0.2])
+    x, at, given = np.ones((3, 4), np.float32), np.arange(3), np.array([0.3, 0.2])
     leaves = [
         jax.tree.leaves(eqx.filter(ak.Rotary(frequencies), eqx.is_inexact_array))
         for frequencies in (None, ak.fixed(given), given)
     ]
     assert [len(of) for of in leaves] == [0, 0, 1]
-    slope_of = eqx.filter_jit(eqx.filter_grad(lambda rotary: rotary(x, at)[2, 0]))
+    slope_of = eqx.filter_jit(
+        eqx.filter_grad(lambda rotary: rotary(jnp.asarray(x), jnp.asarray(at))[2, 0])
+    )
     slope = slope_of(ak.Rotary(given))
     expected = [2 * (-np.sin(0.6) - np.cos(0.6)), 0.0]  # of cos 2θ − sin 2θ
     np.testing.assert_allclose(slope.frequencies_parameter.value, expected, rtol=1e-5)
@@ -81,26 +83,33 @@ def test_frequencies_are_trained_if_given_and_fixed_if_held():
 def test_decoding_equals_the_full_pass_with_frequencies_of_two_axes(x64):
     """As of the patches of an image: only distances count, and a step takes their positions."""
     rotary = ak.Rotary(ak.fixed(nn.axial_frequencies([2, 4], 50.0)), interleaved=True)
-    key = jax.random.PRNGKey(0)
-    attention = ak.MultiheadAttention(2, 6, qk_size=7, rotary=rotary, prior=ak.Alibi(0.1), key=key)
-    x = jax.random.normal(jax.random.PRNGKey(1), (6, 6))
-    at = jnp.stack(jnp.divmod(jnp.arange(6), 3), axis=1)
-    where = {"positions": at, "key_positions": at}
-    whole = attention(x, x, x, prior=ak.Causal(), **where)
-    moved = attention(x, x, x, prior=ak.Causal(), **dict.fromkeys(where, at + 5))
-    np.testing.assert_allclose(moved, whole, rtol=1e-11)
-    cache, rows = attention.cache(6), []
-    for i in range(0, 6, 2):
-        out, cache = attention.step(x[i : i + 2], cache, positions=at[i : i + 2])
-        rows.append(out)
-    np.testing.assert_allclose(jnp.concatenate(rows), whole, rtol=1e-11)
+    options = {"qk_size": 7, "rotary": rotary, "prior": ak.Alibi(0.1)}
+    attention, x = built(ak.MultiheadAttention, 2, 6, **options), rows_of((6, 6))
+    at = np.stack(np.divmod(np.arange(6), 3), axis=1)
+
+    @eqx.filter_jit
+    def results(attention, x):
+        def whole(at):
+            options = {"positions": at, "key_positions": at, "prior": ak.Causal()}
+            return attention(x, x, x, **options)
+
+        def two_rows(cache, given):
+            rows, at = given
+            out, cache = attention.step(rows, cache, positions=at)
+            return cache, out
+
+        pairs = x.reshape(3, 2, 6), jnp.asarray(at).reshape(3, 2, 2)
+        decoded = jax.lax.scan(two_rows, attention.cache(6), pairs)[1]
+        return jax.vmap(whole)(jnp.stack([at, at + 5])), decoded.reshape(6, 6)
+
+    (whole, moved), decoded = jax.device_get(results(attention, x))
+    np.testing.assert_allclose(moved, whole, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(decoded, whole, rtol=1e-11, atol=1e-12)
+    x = jax.device_put(x)
     with pytest.raises(ValueError, match=r"positions must have one number per row and each of"):
         attention(x, x, x)
-    with pytest.raises(ValueError, match=r"positions must have .*\(1, 2\); got None"):
-        attention.step(x[:1], attention.cache(6))
-
-
-KEY = jax.random.PRNGKey(0)
+    with pytest.raises(ValueError, match=r"positions must have .*\(6, 2\); got None"):
+        attention.step(x, attention.cache(6))
 
 
 @pytest.mark.parametrize(
@@ -110,17 +119,17 @@ KEY = jax.random.PRNGKey(0)
         (lambda: ak.Rotary(base=-1.0), r"base must be above 0.*-1\.0"),
         (lambda: ak.Rotary(np.ones((2, 2, 2))), r"frequencies .*\(pairs,\).*\(2, 2, 2\)"),
         (lambda: ak.Rotary([np.nan]), "frequencies must be finite"),
-        (lambda: ak.Rotary([1.0, 2.0])(jnp.ones((2, 3)), [0, 1]), "4 coordinates.*size 3"),
-        (lambda: ak.Rotary()(jnp.ones((2, 4)), [0, 1, 2]), r"positions one number .*\(3,\)"),
-        (lambda: ak.Rotary(np.eye(2))(jnp.ones((2, 4)), [0, 1]), r"\(rows, axes\), here \(2, 2\)"),
+        (lambda: ak.Rotary([1.0, 2.0])(np.ones((2, 3)), [0, 1]), "4 coordinates.*size 3"),
+        (lambda: ak.Rotary()(np.ones((2, 4)), [0, 1, 2]), r"positions one number .*\(3,\)"),
+        (lambda: ak.Rotary(np.eye(2))(np.ones((2, 4)), [0, 1]), r"\(rows, axes\), here \(2, 2\)"),
         (lambda: nn.ntk_frequencies(8, 0.5), r"factor must be at least 1.*0\.5"),
         (lambda: nn.llama3_frequencies(8, 8.0, 64, low=4.0, high=1.0), "high must be above 4"),
         (lambda: nn.yarn_frequencies(8, 8.0, 64, fast=0.5), "fast must be above 1"),
         (lambda: nn.axial_frequencies(4), r"sizes must be an even number for each axis.*4"),
-        (lambda: ak.MultiheadAttention(2, 4, rotary=1e4, key=KEY), r"rotary must be .*Rotary"),
+        (lambda: built(ak.MultiheadAttention, 2, 4, rotary=1e4), r"rotary must be .*Rotary"),
         (
-            lambda: ak.MultiheadAttention(2, 4, key=KEY).step(
-                jnp.ones((1, 4)), ak.nn.KVCache(3, 2, 2, 2), positions=[[0, 0]]
+            lambda: built(ak.MultiheadAttention, 2, 4).step(
+                np.ones((1, 4), np.float32), ak.nn.KVCache(3, 2, 2, 2), positions=[[0, 0]]
             ),
             r"positions must have one number per row, shape \(1,\); got \(1, 2\)",
         ),
