@@ -132,6 +132,7 @@ LOESS_ERROR = (0.0889709405335, 0.0550068079301, 0.0535593055692)
 LOESS_DELTA, LOESS_TRACE = 55.5405571734, 4.57786968757
 
 
+@pytest.mark.slow
 def test_standard_errors_are_those_of_loess(x64):
     """But for R's divisor, the trace of (I - L)(I - L)ᵀ: with weights it is not the mean of the
     weighted sum of squares, by which ours divides it."""

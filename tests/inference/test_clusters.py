@@ -80,7 +80,8 @@ NPROBUST = {
 }
 
 
-@pytest.mark.parametrize("noise", [slow("hc0"), "hc1", slow("hc2"), slow("hc3")])
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", NPROBUST)
 def test_standard_errors_of_a_line_equal_those_of_nprobust(x64, noise):
     data, (independent, by_cluster) = ak.data.load("mcycle"), NPROBUST[noise]
     x = np.asarray(data.x)[:, 0]

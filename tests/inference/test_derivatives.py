@@ -27,7 +27,7 @@ def fitted(order):
     ("corrected", "degree"),
     [
         pytest.param(True, 2, id="corrected, second derivative"),
-        pytest.param(False, 1, id="not corrected"),
+        slow(False, 1, id="not corrected"),
     ],
 )
 def test_a_band_of_a_derivative(x64, corrected, degree):

@@ -163,7 +163,7 @@ def test_simultaneous_bands_are_wider_and_have_the_same_centre(x64):
     np.testing.assert_allclose(width / error, np.full(len(AT), c), rtol=0.02)
 
 
-@pytest.mark.parametrize("order", [0, 1, slow(2)])
+@pytest.mark.parametrize("order", [0, slow(1), slow(2)])
 def test_standard_errors_equal_those_of_locfit(x64, order):
     wage = np.genfromtxt(WAGE, delimiter=",", names=True, dtype=None)
     x, group = np.unique(wage["exper"], return_inverse=True)
