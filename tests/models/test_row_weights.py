@@ -107,6 +107,7 @@ def test_a_learned_regression_follows_on_empty(x64):
     np.testing.assert_allclose(results(X, Y), list(expected.values()), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_raise_is_an_error_in_every_regressor():
     """One program, in which a regressor is chosen by its number."""
 
