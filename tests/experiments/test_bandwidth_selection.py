@@ -78,6 +78,7 @@ def test_missing_libraries_are_reported_without_numbers(run, monkeypatch):
     assert printed.count("not measured") == len(PEERS)
 
 
+@pytest.mark.slow
 def test_invalid_bandwidths_are_counted():
     x = np.linspace(0.0, 1.0, 11)[:, None]
     results = [np.array([h]) for h in (0.2, -0.2, 0.0, np.nan, 100.0)] + [None]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from marks import slow
 from paths import CONFIGS
 
 from experiments.__main__ import main
@@ -15,6 +16,7 @@ from experiments.registry import STUDIES
 from experiments.runner import load
 
 SHIPPED = sorted(CONFIGS.glob("*.yaml"))
+SHOWN = ("bench_latency", "heads", "holdout", "induction", "mcycle", "peers", "zoo")
 SIMULATED = "data: {source: heteroskedastic, n: 20}\n"
 HOLDOUT = f"study: holdout\n{SIMULATED}training: {{steps: 4}}\nhold_out: [1, 0.5]\n"
 DATA = f"study: data\n{SIMULATED}"
@@ -83,7 +85,11 @@ def show(home, capsys, *arguments):
     return load(Path("shown.yaml"), [])
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [path if path.stem in SHOWN else slow(path) for path in SHIPPED],
+    ids=lambda path: path.stem,
+)
 def test_shipped_config_is_valid_and_shown_in_whole(home, capsys, path):
     shown = show(home, capsys, str(path))
     assert shown == load(path, [])

@@ -5,6 +5,7 @@
 
 import matplotlib as mpl
 import pytest
+from marks import slow
 
 import attnkernel as ak
 from experiments.benchmarks.selection import BenchSelection
@@ -17,15 +18,11 @@ STUDIES = {
     ("holdout", "dark"): ["data.n=20", "training.steps=5"],
     ("heads", "dark"): ["data.n=20", "training.steps=5"],
 }
-SLOW = STUDIES.keys() - {("lengthscales", "dark")}
 
 
 @pytest.mark.parametrize(
     ("name", "style"),
-    [
-        pytest.param(*case, marks=[pytest.mark.slow] if case in SLOW else [], id=" ".join(case))
-        for case in STUDIES
-    ],
+    [slow(*case, id=" ".join(case)) for case in STUDIES],
 )
 def test_figures_of_studies(name, style, run_study):
     assert run_study(name, *STUDIES[name, style], style=style).figures

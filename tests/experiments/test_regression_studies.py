@@ -251,6 +251,7 @@ def test_modelling_the_noise_helps_where_it_grows(run_study):
     assert rows["true weights"]["error_over_one_sd"] < 1.0
 
 
+@pytest.mark.slow
 def test_robust_fits_bear_outliers_that_move_least_squares(run_study):
     overrides = ("n=120", "data_sets=3", "batch=3", "shares=[0.0, 0.08]")
     clean, moved = run_study("robust", *overrides).summary["errors"]
@@ -260,6 +261,7 @@ def test_robust_fits_bear_outliers_that_move_least_squares(run_study):
     assert moved["local median"] < 0.5 * moved["least squares"]
 
 
+@pytest.mark.slow
 def test_hypothesis_tests_reject_where_there_is_an_effect(run_study):
     found = run_study(
         "hypothesis_tests",

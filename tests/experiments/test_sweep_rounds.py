@@ -184,6 +184,7 @@ def test_wrong_rounds_are_reported_with_their_line(old, new, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_members_of_rounds_equal_single_runs(capsys):
     """Trained in one program a round; a run of more steps begins as one of fewer does."""
     text = CONFIG.replace("max_budget: 9", "max_budget: 4")
