@@ -236,6 +236,7 @@ def test_a_sweep_is_validated_and_not_run_or_shown_as_one_config(capsys):
         )
 
 
+@pytest.mark.slow
 def test_sweep_of_a_file_computes_its_members(capsys):
     Path("d.yaml").write_text(
         "extends: base.yaml\ntraining: {optimizer: sgd}\n"
