@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from attention_modules import built, rows_of
-from decoders import SIZE, assert_close, empty, full_pass, layer_of, seen, step
+from decoders import SIZE, assert_close, empty, full_pass, layer_of, seen
 from marks import slow
 
 import attnkernel as ak
@@ -20,6 +20,37 @@ def path_to(draft):
     return [] if draft < 0 else [*path_to(PARENTS[draft]), draft]
 
 
+PATHS = [path_to(draft) for draft in range(6)]
+MASK = np.array([[j in path for j in range(6)] for path in PATHS])
+DEPTH = np.array([len(path) - 1 for path in PATHS])
+RIGHT = np.array([4, 1, 0, 3, 4, 4])  # drafts that are right, four drafts at a time
+KEPT = np.array([[0, 1, 4], [0, 2, 0]]), np.array([3, 2])  # rows of the tree, and how many
+
+
+@eqx.filter_jit
+def draft(layer, cache, x, drafts, sequences, tree):
+    """Full passes; steps that go back to the right drafts; and a tree, of which paths are kept."""
+    full = jax.vmap(lambda x: full_pass(layer, x, seen(cache)))(sequences)
+    start = empty(layer, cache)
+
+    def four_drafts(now, given):
+        rows, length = given
+        out, now = layer.step(rows, now)
+        now = now.rollback(length)
+        return now, (out, now.length)
+
+    rejected = jax.lax.scan(four_drafts, start, (drafts, np.cumsum(RIGHT)))[1]
+    before = layer.step(x[:7], start)[1]
+    of_tree, drafted = layer.step(tree, before, mask=MASK, positions=7 + DEPTH)
+
+    def go_on(rows, count):
+        after = drafted.keep(before.length, rows, count)
+        out, last = layer.step(jnp.stack([x[7], x[8]]), after)
+        return out, last.length
+
+    return full, rejected, of_tree, jax.vmap(go_on)(*KEPT)
+
+
 @pytest.mark.parametrize(
     ("name", "cache"),
     [
@@ -29,70 +60,56 @@ def path_to(draft):
         slow("latent", "spare"),
     ],
 )
-def test_rejected_drafts_leave_no_trace(x64, name, cache):
-    """Four drafts at a time, of which 0 to 4 are right; the others are other rows."""
-    layer, x = layer_of(name), rows_of((19, SIZE))[:16]
-    other = rows_of((4, SIZE), seed=1)
-    expected = full_pass(layer, x, seen(cache))
-    rollback = eqx.filter_jit(lambda cache, length: cache.rollback(length))
-    now, length = empty(layer, cache), 0
-    for accepted in (4, 1, 0, 3, 4, 4):
-        right = np.arange(4)[:, None] < accepted
-        drafts = np.where(right, x[length : length + 4], other)
-        out, now = step(layer, drafts, now)
-        assert_close(out[:accepted], expected[length : length + accepted])
-        length += accepted
-        now = rollback(now, length)
-    assert length == int(now.length) == 16
+def test_rejected_drafts_leave_no_trace_and_paths_of_a_tree_go_on(x64, name, cache):
+    """Each draft is the last row of the sequence along its path."""
+    x, other, tree = rows_of((16, SIZE), (4, SIZE), (6, SIZE))
+    ends = np.cumsum(RIGHT)
+    drafts = np.stack(
+        [
+            np.where(np.arange(4)[:, None] < right, x[end - right :][:4], other)
+            if len(x[end - right :]) >= 4
+            else x[-4:]
+            for right, end in zip(RIGHT, ends, strict=True)
+        ]
+    )
+    kept = [rows[:count] for rows, count in zip(*KEPT, strict=True)]
+    sequences = [np.concatenate([x[:7], tree[rows], x[7:]])[:16] for rows in (*PATHS, *kept)]
+    found = draft(layer_of(name), cache, x, drafts, np.stack([x, *sequences]), tree)
+    full, (rejected, lengths), of_tree, (after, last) = jax.device_get(found)
+    np.testing.assert_array_equal(lengths, ends)
+    for out, right, end in zip(rejected, RIGHT, ends, strict=True):
+        assert_close(out[:right], full[0, end - right : end])
+    for j, depth in enumerate(DEPTH):
+        assert_close(of_tree[j], full[1 + j, 7 + depth])
+    for out, whole, rows in zip(after, full[7:], kept, strict=True):
+        assert_close(out, whole[7 + len(rows) : 9 + len(rows)])
+    np.testing.assert_array_equal(last, 9 + KEPT[1])
 
 
 @pytest.mark.parametrize("name", ["linear", slow("gated delta rule")])
 def test_a_recurrent_layer_repeats_the_step_of_the_accepted_drafts(x64, name):
-    layer, x = layer_of(name), rows_of((12, SIZE))
-    expected = full_pass(layer, x, ak.Causal())
-    now = empty(layer, None)
-    for start, accepted in ((0, 4), (4, 1), (5, 3)):
-        drafts = np.where(np.arange(4)[:, None] < accepted, x[start : start + 4], 7.0)
-        out, _ = step(layer, drafts, now, count=jnp.asarray(4))
-        assert_close(out[:accepted], expected[start : start + accepted])
-        _, now = step(layer, drafts, now, count=jnp.asarray(accepted))
-    out, _ = step(layer, x[8:], now, count=jnp.asarray(4))
-    assert_close(out, expected[8:])
+    x, accepted = rows_of((12, SIZE)), np.array([4, 1, 3, 4])
+    starts = np.cumsum(accepted) - accepted
+    right = np.arange(4)[:, None] < accepted[:, None, None]
+    drafts = np.where(right, np.stack([x[start : start + 4] for start in starts]), 7.0)
+
+    @eqx.filter_jit
+    def results(layer, x):
+        def four_drafts(now, given):
+            rows, count = given
+            step = jax.vmap(lambda count: layer.step(rows, now, count=count))
+            out, after = step(jnp.stack([jnp.full_like(count, 4), count]))
+            return jax.tree.map(lambda leaf: leaf[1], after), out[0]
+
+        drafted = jax.lax.scan(four_drafts, empty(layer, None), (drafts, accepted))[1]
+        return drafted, full_pass(layer, x, ak.Causal())
+
+    out, full = jax.device_get(results(layer_of(name), x))
+    for one, start, count in zip(out, starts, accepted, strict=True):
+        assert_close(one[:count], full[start : start + count])
 
 
-@pytest.mark.parametrize(
-    ("name", "cache"),
-    [
-        ("multi-head", "full"),
-        ("latent", "spare"),
-        slow("multi-head", "spare"),
-        slow("latent", "full"),
-    ],
-)
-def test_a_tree_of_drafts(x64, name, cache):
-    """Each draft is the last row of the sequence along its path; the accepted path goes on."""
-    layer, x, drafts = layer_of(name), *rows_of((12, SIZE), (6, SIZE))
-    paths = [path_to(draft) for draft in range(6)]
-    mask = np.array([[j in path for j in range(6)] for path in paths])
-    depth = np.array([len(path) - 1 for path in paths])
-    sequences = np.stack([np.concatenate([x[:7], drafts[p], x[:3]])[:10] for p in paths])
-    along_paths = jax.vmap(lambda x: full_pass(layer, x, seen(cache)))(sequences)
-    keep = eqx.filter_jit(lambda cache, *given: cache.keep(*given))
-    _, before = step(layer, x[:7], empty(layer, cache))
-    out, drafted = step(layer, drafts, before, mask=mask, positions=7 + depth)
-    assert_close(out, along_paths[np.arange(6), 7 + depth])
-    for accepted in ([0, 1, 4], [0, 2]):
-        rows = np.pad(accepted, (0, 3 - len(accepted)))
-        after = keep(drafted, before.length, rows, np.asarray(len(accepted)))
-        whole = np.concatenate([x[:7], drafts[accepted], x[7:]])[:12]
-        out, last = step(layer, whole[7 + len(accepted) : 9 + len(accepted)], after)
-        assert_close(
-            out, full_pass(layer, whole, seen(cache))[7 + len(accepted) : 9 + len(accepted)]
-        )
-        assert int(last.length) == 9 + len(accepted)
-
-
-X = jnp.ones((3, 4))
+X = jax.device_put(np.ones((3, 4), np.float32))
 
 
 @functools.cache
@@ -106,10 +123,12 @@ def latent():
 
 
 @functools.cache
-def filled(rows, **options):
-    """A cache of four places, to which rows were added."""
-    ones = jnp.ones((rows, 1, 1))
-    return ak.nn.KVCache(4, 1, 1, 1, **options).append(ones, ones)[1]
+def filled(rows, back_to=None, **options):
+    """A cache of four places, to which rows were added, and of which some were given back."""
+    ones = jax.device_put(np.ones((rows, 1, 1), np.float32))
+    cache = ak.nn.KVCache(4, 1, 1, 1, **options)
+    back = lambda cache: cache if back_to is None else cache.rollback(back_to)  # noqa: E731
+    return eqx.filter_jit(lambda cache: back(cache.append(ones, ones)[1]))(cache)
 
 
 @pytest.mark.parametrize(
@@ -130,13 +149,16 @@ def filled(rows, **options):
         ),
         (lambda: heads().cache(9, sinks=2), "sinks and spare are rows of a ring: pass ring=True"),
         (lambda: heads().cache(4, ring=True, sinks=2, spare=2), "must leave a row of the ring"),
-        (lambda: filled(3).rollback(4), r"The cache of 3 rows cannot go back to 4 and keep \[\]"),
+        (
+            lambda: filled(3).keep(4, [0, 1]),
+            r"The cache of 3 rows cannot go back to 4 and keep \[0,",
+        ),
         (lambda: filled(3).keep(1, [1, 0]), r"rows increasing.*go back to 1 and keep \[1, 0\]"),
         (lambda: filled(3).keep(1, [0, 2]), r"cannot go back to 1 and keep \[0, 2\]"),
-        (lambda: filled(3).keep(1, [-1]), r"cannot go back to 1 and keep \[-1\]"),
-        (lambda: filled(3).rollback(1).keep(1, [0]), r"cannot go back to 1 and keep \[0\]"),
+        (lambda: filled(3).keep(1, [-1, 0]), r"cannot go back to 1 and keep \[-1, 0\]"),
+        (lambda: filled(3, 1).keep(1, [0, 1]), r"cannot go back to 1 and keep \[0, 1\]"),
         (
-            lambda: filled(6, ring=True).rollback(4),
+            lambda: filled(6, ring=True).keep(2, [0, 1]),
             r"A ring overwrites its oldest rows: make it with spare=",
         ),
     ],
@@ -147,8 +169,12 @@ def test_invalid_arguments_are_refused(as_users_run_it, call, message):
 
 
 def test_errors_inside_jit_are_raised_at_run_time():
-    with pytest.raises(Exception, match="length and rows must name rows that the cache holds"):
-        jax.block_until_ready(eqx.filter_jit(lambda cache: cache.rollback(4))(filled(6, ring=True)))
+    back = eqx.filter_jit(lambda cache, length: cache.rollback(length))
+    ring = filled(6, ring=True)
+    for cache in (ring, filled(3)):
+        with pytest.raises(Exception, match="length and rows must name rows that the cache holds"):
+            jax.block_until_ready(back(cache, jax.device_put(4)))
+    assert int(back(ring, jax.device_put(5)).length) == 5  # one row less is always in the ring
+    step = eqx.filter_jit(lambda cache, count: heads().step(X, cache, count=count))
     with pytest.raises(Exception, match="count must be an integer from 0 to 3"):
-        jax.block_until_ready(step(heads(), X, heads().cache(9), count=jnp.asarray(4)))
-    filled(6, ring=True).rollback(5)  # one row less is always in the ring
+        jax.block_until_ready(step(heads().cache(9), jax.device_put(4)))
