@@ -91,7 +91,10 @@ def test_k_fold_leaves_out_folds_that_are_spread_over_the_inputs(x64):
     np.testing.assert_allclose(of_each_row, left_out)
 
 
-def test_rows_of_weight_zero_do_not_count(x64):
+@pytest.mark.parametrize(
+    "criteria", [[(ak.GCV, 0), (ak.KFold, 0)], slow([(ak.AICc, 1), (ak.LeaveOneOut, 1)])]
+)
+def test_rows_of_weight_zero_do_not_count(x64, criteria):
     """Nor where they have no neighbour, in value and in gradient."""
     x, y, weights = sample()
 
@@ -102,8 +105,8 @@ def test_rows_of_weight_zero_do_not_count(x64):
             return objective(model, x, y)
 
         return [
-            jax.value_and_grad(criterion)(jnp.log(2.0), kind(weights=weights), order)
-            for kind, order in ((ak.GCV, 0), (ak.AICc, 1), (ak.LeaveOneOut, 1), (ak.KFold, 0))
+            jax.value_and_grad(criterion)(np.log(2.0), kind(weights=weights), order)
+            for kind, order in criteria
         ]
 
     more = (np.concatenate([x, x + 0.1, x + 99.0]), np.concatenate([y, y, y]))
@@ -114,8 +117,8 @@ def test_rows_of_weight_zero_do_not_count(x64):
 def test_gcv_and_aicc_are_infinite_where_every_label_is_fitted(x64):
     x, y, _ = sample()
     exact = ak.KernelRegression(ak.Gaussian(1e-3))
-    assert np.isposinf(ak.AICc()(exact, jnp.asarray(x), jnp.asarray(y)))
-    assert np.isposinf(ak.GCV()(exact, jnp.asarray(x), jnp.asarray(y)))
+    found = jax.jit(lambda x, y: (ak.AICc()(exact, x, y), ak.GCV()(exact, x, y)))(x, y)
+    assert np.all(np.isposinf(found))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +142,7 @@ def test_weights_of_a_fit_are_those_of_its_criterion_and_of_its_predictions(x64,
     @jax.jit
     def computed(model, x_new, x, y, weights):
         log = model.kernel.lengthscale_parameter.z
-        steps = jnp.array([[0.0, 0.0], [0.01, 0.0], [-0.01, 0.0], [0.0, 0.01], [0.0, -0.01]])
+        steps = np.array([[0.0, 0.0], [0.01, 0.0], [-0.01, 0.0], [0.0, 0.01], [0.0, -0.01]])
 
         def criterion(step, weights):
             moved = eqx.tree_at(lambda m: m.kernel.lengthscale_parameter.z, model, log + step)
@@ -149,10 +152,10 @@ def test_weights_of_a_fit_are_those_of_its_criterion_and_of_its_predictions(x64,
         return criteria, model(x_new, x, y, weights=weights[0])
 
     both = np.stack([weights, np.ones(N)])
-    (weighted, unweighted), predicted = computed(fit.model, x_new, x, y, both)
+    (weighted, unweighted), predicted = jax.device_get(computed(fit.model, x_new, x, y, both))
     np.testing.assert_allclose(fit.loss, weighted[0], rtol=1e-9)
     assert np.argmin(weighted) == 0
-    assert abs(float(unweighted[0] - weighted[0])) > 1e-6
+    assert abs(unweighted[0] - weighted[0]) > 1e-6
     np.testing.assert_allclose(fit(x_new), predicted, rtol=1e-12)
     expected = smoother(x_new, x, np.asarray(fit.model.kernel.lengthscale), weights) @ y
     np.testing.assert_allclose(predicted, expected, rtol=1e-9)
@@ -160,14 +163,17 @@ def test_weights_of_a_fit_are_those_of_its_criterion_and_of_its_predictions(x64,
 
 def test_hold_out_takes_weights_of_rows(x64):
     x, y, weights = sample()
-    key = jax.random.PRNGKey(4)
-    rows = np.asarray(jax.random.permutation(key, N))[:9]
+    model = ak.KernelRegression(ak.Gaussian(0.7))
+
+    @jax.jit
+    def computed(key, x, y, weights):
+        objective = ak.HoldOut(9).with_weights(weights)
+        return objective(model, x, y, key=key), jax.random.permutation(key, N)[:9]
+
+    found, rows = jax.device_get(computed(np.array([0, 4], np.uint32), x, y, weights))
     kept = np.setdiff1d(np.arange(N), rows)
     predicted = smoother(x[rows], x[kept], 0.7, weights[kept]) @ y[kept]
     expected = np.sum(weights[rows] * (y[rows] - predicted) ** 2) / np.sum(weights[rows])
-    objective = ak.HoldOut(9).with_weights(jnp.asarray(weights))
-    model = ak.KernelRegression(ak.Gaussian(0.7))
-    found = objective(model, jnp.asarray(x), jnp.asarray(y), key=key)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
@@ -183,9 +189,9 @@ def test_aicc_of_wage1_equals_that_of_np(x64):
     )
     model = ak.KernelRegression(kernel, order=1)
     x, y = np.asarray(data.x), np.asarray(data.y)
-    found, fitted = jax.jit(
-        lambda x, y: (ak.AICc()(model, x, y), model.fitted_and_leverage(x, y)[0])
-    )(x, y)
+    found, fitted = jax.device_get(
+        jax.jit(lambda x, y: (ak.AICc()(model, x, y), model.fitted_and_leverage(x, y)[0]))(x, y)
+    )
     np.testing.assert_allclose(found, -0.85702836, rtol=1e-8)
     np.testing.assert_allclose(np.sqrt(np.mean((y - fitted) ** 2)), 0.370342, rtol=2e-6)
     a, b = y - np.mean(y), fitted - np.mean(y)
@@ -215,6 +221,6 @@ def test_criteria_that_are_refused():
         ak.KFold(1)
     with pytest.raises(ValueError, match=r"KFold\(60\).*53"):
         ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), x, y, objective=ak.KFold(60))
-    heads = ak.MultiheadKernelRegression(ak.PerHead(ak.Gaussian(jnp.array([0.3, 0.5]))))
+    heads = ak.MultiheadKernelRegression(ak.PerHead(ak.Gaussian(np.array([0.3, 0.5]))))
     with pytest.raises(ValueError, match=r"GCV.*MultiheadKernelRegression.*LeaveOneOut"):
-        ak.GCV()(heads, jnp.asarray(x), jnp.asarray(y))
+        ak.GCV()(heads, *jax.device_put((x, y)))
