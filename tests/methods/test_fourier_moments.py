@@ -20,7 +20,7 @@ from attnkernel.priors import ExcludeSelf
 
 pytestmark = needs_finufft
 
-N, M = 1009, 151
+N, M = 2003, 311
 TOL = 1e-6
 
 
@@ -31,7 +31,7 @@ def sample(shift=0.0):
     x[:60] = x[60:120]
     x = rng.permutation(x)
     y = np.sin(3 * x) + 0.3 * rng.normal(size=N)
-    q = np.concatenate([x[:100], np.linspace(-3.2, 3.3, M - 100)])
+    q = np.concatenate([x[:200], np.linspace(-3.2, 3.3, M - 200)])
     hidden = rng.uniform(size=N) < 0.1
     y[hidden] = 1e9
     return q + shift, x + shift, y, hidden

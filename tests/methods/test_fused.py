@@ -221,11 +221,10 @@ def lowered_gradient(platforms, method, kernel, *data, prior=None):
 @pytest.mark.parametrize(
     ("method", "kernel"),
     [
-        (ak.Dense(), ak.Gaussian(0.3)),
         (ak.Blockwise(), ak.Matern52(0.3)),
-        (ak.Sorted(), ak.Epanechnikov(0.3)),
-        (ak.Linear(), ak.EluFeatures()),
         (ak.Auto(), ak.Gaussian(0.3)),
+        slow(ak.Sorted(), ak.Epanechnikov(0.3)),
+        slow(ak.Linear(), ak.EluFeatures()),
     ],
 )
 def test_methods_lower_for_every_platform(method, kernel):
@@ -233,6 +232,7 @@ def test_methods_lower_for_every_platform(method, kernel):
     assert set(found.platforms) == set(PLATFORMS)
 
 
+@pytest.mark.slow
 @pytest.mark.multi_device
 @pytest.mark.parametrize("ring", [False, True])
 def test_sharded_lowers_for_every_platform(ring):
@@ -246,7 +246,7 @@ def test_sharded_lowers_for_every_platform(ring):
 @pytest.mark.parametrize(
     ("platform", "dtype", "call"),
     [
-        ("cuda", jnp.float32, "xla.gpu.triton"),
+        slow("cuda", jnp.float32, "xla.gpu.triton"),
         ("cuda", jnp.bfloat16, "cudnn$fmhaSoftmax"),
         ("tpu", jnp.bfloat16, "tpu_custom_call"),
     ],

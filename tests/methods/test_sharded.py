@@ -63,7 +63,7 @@ def test_value_gradient_and_jvp(x64, kernel, prior, rule, method, derivatives):
     assert_equals_dense(MODES[method], *parts, derivatives=derivatives)
 
 
-@pytest.mark.parametrize("method", BOTH)
+@pytest.mark.parametrize("method", [slow("keys"), "ring"])
 def test_every_prior(x64, method):
     """Positions are those of the whole arrays, not of the part on a device."""
     of_values = ("additive",), False
@@ -159,7 +159,8 @@ def test_distant_parts_and_empty_rows(x64, method):
     assert np.isneginf(ours[1][2])
 
 
-@pytest.mark.parametrize("method", ["ring", slow("keys")])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", BOTH)
 def test_heads_and_batches(x64, method):
     data = [np.stack([rows, rows + 0.1, -rows])[:, None] for rows in random_arrays()]
     kernel = ak.PerHead(to_float64(ak.Gaussian(np.array([0.3, 1.0]))))
@@ -178,7 +179,8 @@ def test_heads_and_batches(x64, method):
     assert_agree(*jax.device_get(gradients(*data)))
 
 
-@pytest.mark.parametrize("ring", [False, slow(True)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ring", [False, True])
 def test_batch_over_another_mesh_axis(x64, ring):
     both = mesh(2, 4, names=("data", "devices"))
     data = tuple(np.stack([rows, rows + 0.1]) for rows in random_arrays(queries=32, keys=40))
