@@ -13,7 +13,7 @@ import attnkernel as ak
 
 KEYS = 7
 RULES = {
-    "softmax": ak.Softmax(0.7),
+    "softmax": ak.Softmax(ak.fixed(0.7)),
     "uniform": ak.Uniform(),
     "sparsemax": ak.Entmax(ak.fixed(2.0), temperature=1.3),
     "entmax 1.5": ak.Entmax(1.5),
