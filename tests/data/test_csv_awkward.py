@@ -17,7 +17,9 @@ def read(tmp_path, cells, **options):
 def test_dashes_are_missing_among_numbers_and_dates(tmp_path):
     for cells in (["-", "1", "2", "?", "4"], ["–", "2021-01-02", "2021-01-03", "-", "2021-01-05"]):
         data = read(tmp_path, cells, missing="drop")
-        np.testing.assert_array_equal(data.x[:, 0] - data.x[0, 0], [0, 1, 3])
+        np.testing.assert_array_equal(
+            np.asarray(data.x)[:, 0] - np.asarray(data.x)[0, 0], [0, 1, 3]
+        )
         np.testing.assert_array_equal(data.y, [2, 3, 5])
         assert data.dropped == 2
         with pytest.raises(OptionError, match=r"got '.'\. Try missing='drop'"):

@@ -60,7 +60,7 @@ def test_a_gap_in_a_column_that_is_not_requested_drops_no_row(written):
 def test_dates_become_days_since_the_earliest(written, x64, dates, cells):
     rows = "".join(f"{cell},{i}\n" for i, cell in enumerate(reversed(cells)))
     data = read(written("x,y\n" + rows), "x", dates=dates, names={"x": "day"})
-    np.testing.assert_allclose(data.x[:, 0], [4.25, 1.5, 0.0], atol=1e-9)
+    np.testing.assert_allclose(np.asarray(data.x)[:, 0], [4.25, 1.5, 0.0], atol=1e-9)
     assert data.x_names == ("day (days since 2021-03-28)",)
 
 
@@ -75,7 +75,7 @@ def test_labels_may_be_dates(written):
 def test_codes_that_are_numbers_are_categories_where_asked(written):
     path = written("a,kind,y\n1,10,1\n2,9,2\n3,10,3\n4,2,4\n")
     data = read(path, ("a", "kind"), categories=["kind"])
-    np.testing.assert_array_equal(data.x[:, 1], [2, 1, 2, 0])
+    np.testing.assert_array_equal(np.asarray(data.x)[:, 1], [2, 1, 2, 0])
     assert data.categories == (None, ("2", "9", "10"))
     assert read(path, ("a", "kind"), find_categories=True).categories == ()
 
@@ -83,7 +83,7 @@ def test_codes_that_are_numbers_are_categories_where_asked(written):
 def test_a_word_for_missing_that_is_a_given_level_is_a_word(written):
     path = written("a,land,y\n1,NA,1\n2,DE,2\n3,,3\n4,DE,4\n5,NA,5\n6,DE,6\n")
     data = read(path, ("a", "land"), categories={"land": ["DE", "NA"]}, missing="drop")
-    np.testing.assert_array_equal(data.x[:, 1], [1, 0, 0, 1, 0])
+    np.testing.assert_array_equal(np.asarray(data.x)[:, 1], [1, 0, 0, 1, 0])
     assert (data.dropped, data.ordered) == (1, (False, True))
     data = read(path, ("a", "land"), categories={"land": None, "a": None}, missing="drop")
     assert (data.dropped, data.ordered) == (3, (False, False))

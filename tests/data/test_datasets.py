@@ -20,7 +20,7 @@ def test_heteroskedastic_is_its_formula(x64, programs):
     sd = 0.2 + 0.05 * np.abs(x)
     noise = np.asarray(jax.random.normal(key, (31,), dtype=jnp.float32), float)
     assert data.x.shape == (31, 1)
-    np.testing.assert_allclose(data.x[:, 0], x, rtol=1e-14, atol=1e-14)
+    np.testing.assert_allclose(np.asarray(data.x)[:, 0], x, rtol=1e-14, atol=1e-14)
     np.testing.assert_allclose(data.mean, mean, rtol=1e-13, atol=1e-13)
     np.testing.assert_allclose(data.sd, sd, rtol=1e-14)
     np.testing.assert_allclose(data.y, mean + sd * noise, rtol=1e-13, atol=1e-13)
@@ -46,7 +46,7 @@ def test_bundled_data_are_complete(name):
 def test_other_columns_of_a_bundled_data_set():
     data = ak.data.load("ethanol", x=["E", "C"])
     assert data.x_names == ("equivalence ratio", "compression ratio")
-    assert set(np.unique(np.asarray(data.x[:, 1])).tolist()) == {7.5, 9, 12, 15, 18}
+    assert set(np.unique(np.asarray(data.x)[:, 1]).tolist()) == {7.5, 9, 12, 15, 18}
 
 
 def test_an_unknown_bundled_data_set_lists_the_known():

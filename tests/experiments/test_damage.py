@@ -121,7 +121,7 @@ def test_any_damaged_json_is_read_without_a_traceback(run, home, capsys, file, t
 
 
 @pytest.mark.slow
-@pytest.mark.cli
+@pytest.mark.usefixtures("member_processes_in_process")
 def test_damaged_member_of_a_sweep_is_computed_again(home, capsys):
     """Also where `status.json` says that it is done."""
     sweep = ["sweep", "data.yaml", "seed=0,1", "--out", "swept"]
