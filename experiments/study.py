@@ -157,12 +157,13 @@ def hold_out_sizes(sizes: Sequence[int | float], n: int) -> list[int]:
 
 def leave_one_out_errors(models: Any, data: ak.data.Dataset) -> Array:
     """The leave-one-out error of each of a stack of models."""
+    return _leave_one_out_errors(models, data.x, data.y)
+
+
+@eqx.filter_jit
+def _leave_one_out_errors(models: Any, x: Array, y: Array) -> Array:
     arrays, rest = eqx.partition(models, eqx.is_array)
-
-    def error(arrays: Any) -> Array:
-        return ak.LeaveOneOut()(eqx.combine(arrays, rest), data.x, data.y)
-
-    return jax.lax.map(error, arrays)
+    return jax.lax.map(lambda each: ak.LeaveOneOut()(eqx.combine(each, rest), x, y), arrays)
 
 
 def describe(data: ak.data.Dataset) -> dict[str, Any]:

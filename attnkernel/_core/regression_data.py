@@ -79,7 +79,7 @@ def require_category_codes(
     if not is_concrete(rows):
         return
     for column, count in categories.items():
-        codes = np.asarray(rows[:, column])
+        codes = np.asarray(rows)[:, column]
         invalid = codes != np.round(codes)
         if count is not None:
             invalid |= (codes < 0) | (codes >= count)

@@ -241,7 +241,7 @@ def _restore_array_kind(path: Path, array: np.ndarray, entry: dict[str, Any]) ->
     or a NumPy scalar. `SavedFileError` where JAX would make 64 bits 32."""
     if entry["kind"] != "jax":
         return array[()] if entry["kind"] == "scalar" else array
-    on_device = jnp.asarray(array)
+    on_device = jax.device_put(array)
     if on_device.dtype != array.dtype:
         raise SavedFileError(
             f"{path} holds numbers of {array.dtype} at {entry['path']}, and JAX has "

@@ -5,9 +5,8 @@ from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import jax.numpy as jnp
+import jax
 import numpy as np
-from jaxtyping import Array
 
 from .._core.arrays import precision_loss
 from .._core.validation import as_names, as_path
@@ -103,13 +102,14 @@ def read_csv(
             f"{path}: the input {', '.join(options.x)} is constant ({table[0, :-1].tolist()} in "
             f"every row); it does not identify a lengthscale."
         )
-    values = _as_arrays(path, table, columns, places)
+    values = _rounded_to_float_of_jax(path, table, columns, places)
     *inputs, label = [name for name, _ in found]
     levels = tuple(words for _, words in found[:-1])
     is_categorical = any(words is not None for words in levels)
+    x, y = jax.device_put((values[:, :-1], values[:, -1]))
     return Dataset(
-        values[:, :-1],
-        values[:, -1],
+        x,
+        y,
         tuple(inputs),
         label,
         categories=levels if is_categorical else (),
@@ -181,10 +181,12 @@ def _require_columns(path: Path, names: list[str], options: CsvOptions) -> None:
             raise ValueError(f"{path} has column {column!r} twice; rename one of them.")
 
 
-def _as_arrays(path: Path, table: np.ndarray, columns: Sequence[Column], places: _Places) -> Array:
-    """Returns a table as an array of JAX; `ValueError` unless its dtype holds the numbers."""
+def _rounded_to_float_of_jax(
+    path: Path, table: np.ndarray, columns: Sequence[Column], places: _Places
+) -> np.ndarray:
+    """Returns a table in JAX's floating dtype; `ValueError` unless that holds the numbers."""
     with np.errstate(over="ignore"):
-        values = jnp.asarray(table)
+        values = table.astype(jax.dtypes.canonicalize_dtype(float))
     if not np.all(np.isfinite(values)):
         row, column = np.argwhere(~np.isfinite(values))[0]
         raise ValueError(
@@ -192,7 +194,7 @@ def _as_arrays(path: Path, table: np.ndarray, columns: Sequence[Column], places:
             f"too large for {values.dtype}. Use float64 (precision: float64, or jax_enable_x64)."
         )
     for index, column in enumerate(columns[:-1]):
-        if loss := precision_loss(table[:, index], np.asarray(values)[:, index]):
+        if loss := precision_loss(table[:, index], values[:, index]):
             raise ValueError(
                 f"{path}, column {column.name!r}: {loss} Use float64 (precision: float64, or "
                 f"jax_enable_x64), or subtract a common offset."

@@ -4,9 +4,10 @@ import operator
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import as_points, require_finite
 from .._core.pandas_frames import require_same_index
@@ -56,9 +57,17 @@ def read_data(
         for each, rows in (("x", k), ("x_new", q)):
             require_category_codes(each, rows, kernel.category_counts(k.shape[1]))
     if weights is not None:
-        has_weight = is_positive(as_weights(weights, k.shape[0]))
-        v = jnp.where(has_weight[:, None], v, v[jnp.argmax(has_weight)][None])
+        v = _with_label_of_weighted_row(v, as_weights(weights, k.shape[0]))
     return q, k, v
+
+
+@jax.jit
+def _with_label_of_weighted_row(
+    v: Float[Array, "n out"], weights: Float[Array, " n"] | Bool[Array, " n"]
+) -> Float[Array, "n out"]:
+    """Returns labels, those of rows without weight replaced by that of a row with weight."""
+    has_weight = is_positive(weights)
+    return jnp.where(has_weight[:, None], v, v[jnp.argmax(has_weight)][None])
 
 
 def with_weights(
@@ -75,10 +84,15 @@ def with_weights(
         if prior is None:
             return held_out
         return prior & held_out if isinstance(prior, Mask) else prior * held_out
-    zero = weights == 0
-    log_weights = jnp.where(zero, -jnp.inf, jnp.log(jnp.where(zero, 1, weights)))
-    row_prior = KeyWeights(log_weights)  # NaN for a weight below 0, which only `jit` lets pass
+    row_prior = KeyWeights(_log_of_weights(weights))
     return row_prior if prior is None else prior * row_prior
+
+
+@jax.jit
+def _log_of_weights(weights: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Returns log w, -inf where w = 0, and NaN for w < 0, which only `jit` lets pass."""
+    zero = weights == 0
+    return jnp.where(zero, -jnp.inf, jnp.log(jnp.where(zero, 1, weights)))
 
 
 def with_bounds_of(field: str, model: Any, bounds: tuple[Any, Any]) -> tuple[Any, Any]:

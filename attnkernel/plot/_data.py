@@ -65,11 +65,11 @@ def data(dataset: Dataset, *, ax: Axes | None = None) -> Axes:
     if dataset.mean is not None:
         ax.plot(x, np.asarray(dataset.mean), color=BLUE, label="true mean f(x)", zorder=3)
     if dataset.mean is not None and dataset.sd is not None:
-        low, high = dataset.mean - 2 * dataset.sd, dataset.mean + 2 * dataset.sd
+        mean, sd = np.asarray(dataset.mean), np.asarray(dataset.sd)
         ax.fill_between(
             x,
-            np.asarray(low),
-            np.asarray(high),
+            mean - 2 * sd,
+            mean + 2 * sd,
             color=SKY,
             alpha=0.25,
             linewidth=0,

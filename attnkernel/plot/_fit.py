@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
@@ -85,7 +84,7 @@ def fit(
         return ax
     predicted = result.model(result.x, result.x, result.y, prior=ExcludeSelf())
     points(predicted, result.y, ax=ax)
-    ends = [float(jnp.min(result.y)), float(jnp.max(result.y))]
+    ends = [np.min(result.y), np.max(result.y)]
     ax.plot(ends, ends, color=ORANGE, linestyle="--", linewidth=1.0, label="observed = predicted")
     of = "" if result.y_name is None else f" {y_label(result)}"
     ax.set(xlabel=f"leave-one-out prediction{of and ' of'}{of}", ylabel=f"observed{of}")

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 from sklearn.base import BaseEstimator
@@ -278,7 +277,7 @@ def _to_packed(leaf: Any) -> Any:
 
 def _from_packed(leaf: Any) -> Any:
     """Returns a JAX array from a `_Packed` one; other leaves unchanged."""
-    return jnp.asarray(leaf.array) if isinstance(leaf, _Packed) else leaf
+    return jax.device_put(leaf.array) if isinstance(leaf, _Packed) else leaf
 
 
 def _sums_all_pairs(model: Any, x: Matrix, weights: np.ndarray | None) -> bool:

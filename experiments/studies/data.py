@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PRNGKeyArray
 from matplotlib.figure import Figure
 
@@ -32,12 +32,12 @@ class ShowData(Study):
         figure = Figure(figsize=(6.0, 3.6))
         ax = ak.plot.data(data, ax=figure.subplots())
         figure.legend(loc="outside lower center", ncols=3)
-        arrays = {"x": data.x[:, 0], "y": data.y}
+        arrays = {"x": np.asarray(data.x)[:, 0], "y": np.asarray(data.y)}
         if data.mean is not None and data.sd is not None:
-            arrays |= {"mean": data.mean, "sd": data.sd}
+            arrays |= {"mean": np.asarray(data.mean), "sd": np.asarray(data.sd)}
         title = f"{self.name}: {len(data.y)} observations"
         if data.mean is not None and data.sd is not None:
-            inside = jnp.mean(jnp.abs(data.y - data.mean) <= 2 * data.sd)
+            inside = np.mean(np.abs(arrays["y"] - arrays["mean"]) <= 2 * arrays["sd"])
             title += f", {inside:.0%} within two standard deviations"
         ax.set_title(title)
         run.figure("data", figure, **arrays)
