@@ -106,10 +106,9 @@ def read_csv(
     *inputs, label = [name for name, _ in found]
     levels = tuple(words for _, words in found[:-1])
     is_categorical = any(words is not None for words in levels)
-    x, y = jax.device_put((values[:, :-1], values[:, -1]))
     return Dataset(
-        x,
-        y,
+        jax.device_put(values[:, :-1]),
+        jax.device_put(values[:, -1]),
         tuple(inputs),
         label,
         categories=levels if is_categorical else (),
