@@ -16,6 +16,7 @@ import hypothesis
 import jax
 import jax.monitoring
 import jaxtyping
+import numpy as np
 import pytest
 from jaxtyping import install_import_hook
 
@@ -39,7 +40,7 @@ hypothesis.settings.load_profile("repeatable")
 # the old code generator of fusions too, 3.0 with one LLVM module per program.
 CHEAP_XLA_FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 MAX_MEMORY_MAPPINGS = 30_000  # Linux allows a process 65,530; each program takes some
-MARKS = ("slow", "docs", "notebooks", "cli", "browser", "multi_device")
+MARKS = ("slow", "docs", "cli", "browser", "multi_device")
 
 
 def pytest_addoption(parser):
@@ -80,10 +81,22 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_runtest_setup(item):
-    """Skips the tests with the mark `needs_r` where their package of R is not installed."""
+    """Skips a test that needs what this machine has not: a package of R, or float16."""
     for marker in item.iter_markers("needs_r"):
         if reason := reason_without_r(*marker.args):
             pytest.skip(reason)
+    if item.get_closest_marker("needs_float16") and not compiles_float16():
+        pytest.skip("XLA compiles no float16 for processors without AVX")
+
+
+@functools.cache
+def compiles_float16():
+    """Whether XLA compiles a sum in float16."""
+    try:
+        jax.jit(lambda x: x + x)(jax.device_put(np.ones(3, np.float16)))
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
 
 
 @functools.cache

@@ -171,6 +171,7 @@ def test_a_weight_that_rounds_to_0_is_no_row_left_out():
         )
 
 
+@pytest.mark.needs_float16
 def test_half_precision_sums_squares_labels_and_weights_in_float32():
     half = np.float16
     x, y = np.linspace(0.0, 1.0, 40), np.sin(np.arange(40.0))
