@@ -16,7 +16,7 @@ from experiments.registry import STUDIES
 from experiments.runner import load
 
 SHIPPED = sorted(CONFIGS.glob("*.yaml"))
-SHOWN = ("bench_latency", "heads", "holdout", "induction", "mcycle", "peers", "zoo")
+SHOWN = ("bench_latency", "holdout", "induction", "mcycle")
 SIMULATED = "data: {source: heteroskedastic, n: 20}\n"
 HOLDOUT = f"study: holdout\n{SIMULATED}training: {{steps: 4}}\nhold_out: [1, 0.5]\n"
 DATA = f"study: data\n{SIMULATED}"

@@ -49,12 +49,17 @@ def test_the_error_of_softmax_approaches_the_first_order_in_the_rows():
 
 def test_simulated_errors_and_criteria_are_those_of_softmax_in_numpy(x64):
     key, n, queries, tau = jax.random.PRNGKey(3), 9, 4, 2.0
-    found = simulate(key[None], jax.tree.map(jnp.asarray, CASE), n, queries, jnp.array([tau]))
-    of_w, of_x, of_q, of_noise, _ = jax.random.split(key, 5)
-    w = np.array(jax.random.normal(of_w, (3,))) / 3**0.5
-    x = np.sqrt(CASE.context) * np.array(jax.random.normal(of_x, (n, 3)))
-    q = np.sqrt(CASE.queries) * np.array(jax.random.normal(of_q, (queries, 3)))
-    y = x @ w + CASE.noise * np.array(jax.random.normal(of_noise, (n,)))
+
+    @jax.jit
+    def results(key):
+        found = simulate(key[None], jax.tree.map(jnp.asarray, CASE), n, queries, jnp.array([tau]))
+        shapes = (3,), (n, 3), (queries, 3), (n,)
+        keys = jax.random.split(key, 5)[:4]
+        return found, [jax.random.normal(*one) for one in zip(keys, shapes, strict=True)]
+
+    found, (w, x, q, noise) = jax.device_get(results(key))
+    w, x, q = w / 3**0.5, np.sqrt(CASE.context) * x, np.sqrt(CASE.queries) * q
+    y = x @ w + CASE.noise * noise
 
     def predict(at, x, y):
         weights = np.exp(at @ x.T / tau)

@@ -38,6 +38,7 @@ def test_colours_stand_out_from_light_and_dark(contrast_ratio):
                 assert contrast_ratio(color, ak.plot.paper()) > 2
 
 
+@pytest.mark.slow
 def test_titles_of_a_study_state_its_findings(run_study):
     figures = run_study("lengthscales", "lengthscales=[3.0, 0.25, 0.05]").figures
     titles = [ax.get_title() for ax in figures["lengthscales"].axes]

@@ -75,6 +75,7 @@ def test_heads_are_kernel_regressions_on_blocks_of_rotated_columns(x64):
     np.testing.assert_allclose(found.weighted, weighted, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_all_lengths_and_functions_share_a_program_and_have_the_results_of_their_own(
     x64, programs, monkeypatch
 ):

@@ -83,6 +83,7 @@ def test_powers_are_those_of_a_product_of_powers():
     )
 
 
+@pytest.mark.slow
 def test_all_chunks_of_a_training_share_a_program(x64, programs):
     start = Linear.of_windows(jnp.full(2, 0.25))  # of a weak type, as `jnp.full` returns it
     trained, losses = train(

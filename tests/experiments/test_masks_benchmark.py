@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from marks import slow
 
 from experiments.__main__ import main
 from experiments.benchmarks.masks import prior_of, share_of_blocks
@@ -15,8 +14,9 @@ TINY = "study: bench_masks\nlength: 64\nblock: 8\nheads: 2\ndim: 4\nrepeats: 1\n
 OTHERS = ["causal", "prefix", "documents", "ALiBi", "neighbourhood", "dilated window"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("blank_figures")
-@pytest.mark.parametrize("examples", [["tiled neighbourhood", "soft cap"], slow(OTHERS)])
+@pytest.mark.parametrize("examples", [["tiled neighbourhood", "soft cap"], OTHERS])
 def test_each_example_is_timed_and_has_a_share_of_blocks(tmp_path, examples):
     (tmp_path / "tiny.yaml").write_text(TINY.format(", ".join(examples)))
     out = tmp_path / "run"

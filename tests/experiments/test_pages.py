@@ -7,6 +7,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 from paths import CONFIGS
 
 import attnkernel as ak
@@ -384,8 +385,8 @@ def test_windows_of_the_zoo_page_include_the_query():
     ("arguments", "message"),
     [
         (["heads.yaml"], "has no page; these have: cache, holdout"),
-        (["cps71.yaml", "data.name=wage1", "data.x=[educ, exper]"], "a page draws one input"),
-        (["lengthscales.yaml", "data.n=5000"], "a page takes up to 2000 rows"),
+        slow(["cps71.yaml", "data.name=wage1", "data.x=[educ, exper]"], "a page draws one input"),
+        slow(["lengthscales.yaml", "data.n=5000"], "a page takes up to 2000 rows"),
         (["zoo.yaml", "data.n=5000"], "a page takes up to 2000 rows"),
         (["cps71.yaml", "model.lengthscal=1"], "lengthscale"),
     ],

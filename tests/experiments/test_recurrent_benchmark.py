@@ -3,15 +3,15 @@
 import json
 
 import pytest
-from marks import slow
 
 from experiments.__main__ import main
 
 TINY = "study: bench_recurrent\nlength: [16]\nlayers: [{}]\nheads: 2\ndim: 4\nrepeats: 1\n"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("blank_figures")
-@pytest.mark.parametrize("layers", [["linear"], slow(["channel decay", "gated delta", "Mesa"])])
+@pytest.mark.parametrize("layers", [["linear"], ["channel decay", "gated delta", "Mesa"]])
 def test_each_layer_is_timed_in_chunks_and_by_a_scan(tmp_path, layers):
     (tmp_path / "tiny.yaml").write_text(TINY.format(", ".join(layers)))
     out = tmp_path / "run"

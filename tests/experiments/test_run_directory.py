@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 import yaml
+from marks import slow
 
 import attnkernel as ak
 from experiments.__main__ import main
@@ -180,7 +181,7 @@ def test_another_seed_gives_other_numbers(home):
 
 
 @pytest.mark.usefixtures("blank_figures")
-@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("legacy", [False, slow(True)])
 def test_data_are_drawn_with_the_first_key_of_the_seed(home, legacy):
     words = ["seed=3", f"legacy_prng={str(legacy).lower()}"]
     assert main(["run", "data.yaml", "--quiet", "--out", "out", *words]) == 0

@@ -89,6 +89,7 @@ runpy.run_module("experiments", run_name="__main__", alter_sys=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.cli
 def test_run_in_a_process_of_its_own(home):
     arguments = ("run", "data.yaml", "--out", "out", "seed=3")

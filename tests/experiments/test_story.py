@@ -273,6 +273,7 @@ def test_the_attention_of_the_story_is_trained_on_other_rows_than_those_that_jud
         np.testing.assert_array_equal(seen, y[found["train"]])
 
 
+@pytest.mark.slow
 def test_a_masked_run_of_the_story_sees_earlier_runs_alone(x64):
     points, y = rows()
     x = points[:, :1]

@@ -99,9 +99,8 @@ def test_categorical_kernels_are_their_formulas(x64):
         np.testing.assert_allclose(of_kernel, given, rtol=1e-14)
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in ("Aitchison and Aitken", "Wang and van Ryzin") else slow(n) for n in TABLE]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLE)
 def test_ends_of_the_domain_are_exact(x64, name):
     make, formula, limit = TABLE[name]
     for bandwidth in (0.0, limit):
@@ -149,7 +148,7 @@ def test_a_stack_of_categorical_kernels(x64, name):
     ("name", "method"),
     [
         ("Aitchison and Aitken", ak.Dense()),
-        ("Li and Racine, ordered", ak.Dense()),
+        slow("Li and Racine, ordered", ak.Dense()),
         slow("Li and Racine", ak.Dense()),
         slow("Wang and van Ryzin", ak.Blockwise(8, 16)),
     ],

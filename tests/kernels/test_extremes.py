@@ -96,7 +96,7 @@ CASES = [
         ak.Dense(),
         id="dense, others",
     ),
-    pytest.param((ak.Gaussian,), BLOCKWISE, id="gaussian, blockwise"),
+    slow((ak.Gaussian,), BLOCKWISE, id="gaussian, blockwise"),
     pytest.param((ak.Epanechnikov,), ak.Sorted(), id="epanechnikov, sorted"),
     slow(KERNELS, BLOCKWISE, id="blockwise"),
     *(
@@ -153,7 +153,7 @@ def test_float32_agrees_with_float64(makes, method):
     ("method", "path"),
     [
         (ak.Dense(), None),
-        (BLOCKWISE, None),
+        slow(BLOCKWISE, None),
         slow(BLOCKWISE, "force_unmaterialised"),
     ],
 )
@@ -174,7 +174,9 @@ def test_one_key_and_a_single_far_query(method, path, request):
     np.testing.assert_array_equal(gradient, 0.0)
 
 
-@pytest.fixture(scope="module", params=["dense", "blockwise", "blockwise, weights never stored"])
+@pytest.fixture(
+    scope="module", params=["dense", "blockwise", slow("blockwise, weights never stored")]
+)
 def attend(request):
     """Attention with a Gaussian kernel, of N queries and N keys; compiled once for a method."""
     method = ak.Dense() if request.param == "dense" else BLOCKWISE

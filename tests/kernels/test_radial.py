@@ -286,7 +286,7 @@ SCALES = {
     ("dim", "scale"),
     [
         (2, "one"),
-        (7, "per dimension"),
+        slow(7, "per dimension"),
         slow(2, "per dimension"),
         slow(7, "metric"),
     ],

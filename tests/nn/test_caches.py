@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from attention_modules import built, numpy_attention
+from marks import slow
 
 import attnkernel as ak
 
@@ -14,7 +15,7 @@ def seen_by(capacity, ring):
     return ak.Window(capacity - 1, 0) if ring else ak.Causal()
 
 
-@pytest.mark.parametrize(("capacity", "ring"), [(13, False), (5, True)], ids=["full", "ring"])
+@pytest.mark.parametrize(("capacity", "ring"), [(13, False), slow(5, True)], ids=["full", "ring"])
 def test_a_bfloat16_cache_rounds_keys_and_values_alone(capacity, ring):
     """Against the formula in float64 with keys and values rounded; scores up to 1e4."""
     plain = built(ak.MultiheadAttention, 2, 6, qk_size=5, vo_size=7)

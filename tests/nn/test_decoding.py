@@ -51,12 +51,12 @@ def decode(layer, cache, x, parts):
 @pytest.mark.parametrize(
     ("name", "cache"),
     [
-        ("multi-head", "full"),
+        slow("multi-head", "full"),
         ("alibi", "ring"),
         ("latent", "sinks"),
         ("memory", "ring"),
         ("bias reduced", "full"),
-        ("linear", None),
+        slow("linear", None),
         ("gated delta rule", None),
         slow("plain", "full"),
         slow("gaussian, window", "full"),

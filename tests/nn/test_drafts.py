@@ -149,15 +149,15 @@ def filled(rows, back_to=None, **options):
         ),
         (lambda: heads().cache(9, sinks=2), "sinks and spare are rows of a ring: pass ring=True"),
         (lambda: heads().cache(4, ring=True, sinks=2, spare=2), "must leave a row of the ring"),
-        (
+        slow(
             lambda: filled(3).keep(4, [0, 1]),
             r"The cache of 3 rows cannot go back to 4 and keep \[0,",
         ),
-        (lambda: filled(3).keep(1, [1, 0]), r"rows increasing.*go back to 1 and keep \[1, 0\]"),
-        (lambda: filled(3).keep(1, [0, 2]), r"cannot go back to 1 and keep \[0, 2\]"),
-        (lambda: filled(3).keep(1, [-1, 0]), r"cannot go back to 1 and keep \[-1, 0\]"),
-        (lambda: filled(3, 1).keep(1, [0, 1]), r"cannot go back to 1 and keep \[0, 1\]"),
-        (
+        slow(lambda: filled(3).keep(1, [1, 0]), r"rows increasing.*go back to 1 and keep \[1, 0\]"),
+        slow(lambda: filled(3).keep(1, [0, 2]), r"cannot go back to 1 and keep \[0, 2\]"),
+        slow(lambda: filled(3).keep(1, [-1, 0]), r"cannot go back to 1 and keep \[-1, 0\]"),
+        slow(lambda: filled(3, 1).keep(1, [0, 1]), r"cannot go back to 1 and keep \[0, 1\]"),
+        slow(
             lambda: filled(6, ring=True).keep(2, [0, 1]),
             r"A ring overwrites its oldest rows: make it with spare=",
         ),
@@ -170,10 +170,14 @@ def test_invalid_arguments_are_refused(as_users_run_it, call, message):
 
 def test_errors_inside_jit_are_raised_at_run_time():
     back = eqx.filter_jit(lambda cache, length: cache.rollback(length))
-    ring = filled(6, ring=True)
+    ring, message = filled(6, ring=True), "length and rows must name rows that the cache holds"
     for cache in (ring, filled(3)):
-        with pytest.raises(Exception, match="length and rows must name rows that the cache holds"):
+        with pytest.raises(Exception, match=message):
             jax.block_until_ready(back(cache, jax.device_put(4)))
+    keep = eqx.filter_jit(lambda cache, length, rows: cache.keep(length, rows))
+    for length, rows in ((1, [1, 0]), (1, [0, 2]), (1, [-1, 0]), (4, [0, 1])):
+        with pytest.raises(Exception, match=message):
+            jax.block_until_ready(keep(filled(3), *jax.device_put((length, np.array(rows)))))
     assert int(back(ring, jax.device_put(5)).length) == 5  # one row less is always in the ring
     step = eqx.filter_jit(lambda cache, count: heads().step(X, cache, count=count))
     with pytest.raises(Exception, match="count must be an integer from 0 to 3"):

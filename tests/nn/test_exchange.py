@@ -50,7 +50,7 @@ def call(module, *args, **options):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"use_query_bias": True, "use_output_bias": True, "dropout_p": 0.0}]
+    "options", [slow({}), {"use_query_bias": True, "use_output_bias": True, "dropout_p": 0.0}]
 )
 def test_checkpoints_go_both_ways(options):
     """Fixed numbers, such as a temperature of 1, are no leaves that a checkpoint would hold."""
@@ -64,7 +64,7 @@ def test_checkpoints_go_both_ways(options):
         assert np.abs(before - expected).max() > 0.01
 
 
-@pytest.mark.parametrize("shape", [(ROWS, ROWS), (HEADS, ROWS, ROWS)])
+@pytest.mark.parametrize("shape", [slow((ROWS, ROWS)), (HEADS, ROWS, ROWS)])
 def test_masks_of_integers_are_read_as_equinox_reads_them(shape):
     theirs, ours = (block.attention for block in pair())
     ours = eqx.tree_at(
@@ -134,7 +134,7 @@ def results(names, dtype, x):
 @pytest.mark.parametrize(
     ("names", "dtype", "atol"),
     [
-        (DEFAULT, jnp.bfloat16, 0.1),
+        slow(DEFAULT, jnp.bfloat16, 0.1),
         slow(OTHERS, jnp.bfloat16, 0.1),
         slow(tuple(CALLS), jnp.float16, 0.02),
     ],

@@ -50,6 +50,7 @@ def test_results_are_those_of_pytorch(x64, case):
     np.testing.assert_allclose(found, RESULTS[case], rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_a_layer_of_a_larger_model_in_float32():
     case = "packed"
     *rows, mask = rows_of_case(case)

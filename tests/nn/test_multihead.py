@@ -119,6 +119,7 @@ def test_the_same_key_gives_the_same_module_and_dropout(x64):
         attend_to_self(ours, x)
 
 
+@pytest.mark.slow
 def test_process_heads_and_rotary_positions_are_those_of_equinox(x64):
     theirs = built(eqx.nn.MultiheadAttention, 2, 8)
     ours, turned = with_weights(theirs), with_weights(theirs, rotary=ak.Rotary(base=100.0))

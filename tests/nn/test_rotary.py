@@ -107,9 +107,9 @@ def test_decoding_equals_the_full_pass_with_frequencies_of_two_axes(x64):
     np.testing.assert_allclose(decoded, whole, rtol=1e-11, atol=1e-12)
     x = jax.device_put(x)
     with pytest.raises(ValueError, match=r"positions must have one number per row and each of"):
-        attention(x, x, x)
+        jax.eval_shape(lambda x: attention(x, x, x), x)
     with pytest.raises(ValueError, match=r"positions must have .*\(6, 2\); got None"):
-        attention.step(x, attention.cache(6))
+        jax.eval_shape(lambda x: attention.step(x, attention.cache(6)), x)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ METHODS = {
     "sharded": ak.Sharded(TWO_DEVICES),
     "ring": ak.Sharded(TWO_DEVICES, ring=True),
 }
-DEVICES = pytest.mark.multi_device
+DEVICES = pytest.mark.multi_device, pytest.mark.slow
 
 
 class CappedBias(eqx.Module):
@@ -159,6 +159,7 @@ def test_masked_blocks_are_skipped_and_masked_pairs_stay_so():
     np.testing.assert_array_equal(np.asarray(weights) > 0, np.abs(x - x.T) <= 1)
 
 
+@pytest.mark.slow
 def test_scores_are_never_stored_for_all_pairs():
     def used(n):
         def value(q):
