@@ -45,6 +45,7 @@ def test_bias_and_variance_at_a_boundary_equal_the_asymptotic_ones(run_study):
     assert not bias
 
 
+@pytest.mark.slow
 def test_asymptotic_bias_and_variance_of_the_epanechnikov_kernel(x64):
     """At the boundary the moments of 1 - u² are μ = 2/3, 1/4, 2/15, 1/12; variances: the book's."""
     at, h = np.array([0.0, 0.5]), 0.01

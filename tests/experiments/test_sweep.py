@@ -321,6 +321,7 @@ def test_changed_data_are_other_members(home, capsys):
     assert read("s")[0]["fits.0.loss"] != before[0]["fits.0.loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("untrained", "member_processes_in_process")
 def test_damaged_lines_are_reported_and_computed_again(home, capsys):
     assert main(["sweep", "c.yaml", "seed=1,2", "--out", "s"]) == 0

@@ -251,6 +251,7 @@ def test_file_may_register_a_kernel_by_itself(capsys):
     assert KERNELS["other"] is ak.Cauchy
 
 
+@pytest.mark.slow
 def test_config_of_a_run_is_read_again_with_the_file(capsys):
     first = run("lengthscales", "model.kernel=round_top", "--kernels", "mine.py")
     again = ["run", "out/config.yaml", "--out", "again", "--quiet"]
