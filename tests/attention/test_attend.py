@@ -239,6 +239,7 @@ def test_invalid_arguments(changes, message, monkeypatch):
         ak.attend(np.zeros((3, 2)), np.zeros((5, 2)), np.zeros((5, 1)), **arguments)
 
 
+@pytest.mark.slow
 def test_output_dtype_ignores_the_dtype_of_kernel_and_rule(x64):
     q, k, v = (a[:, :1].astype(np.float32) for a in arrays())
 

@@ -60,6 +60,7 @@ def test_heads_equal_a_loop_over_heads(x64, method, batches):
         np.testing.assert_allclose(found[1], np.log(mass), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_chunked_members_equal_all_at_once(x64, monkeypatch):
     """Large members of a batch are processed in chunks."""
     q, k, v = arrays(2, 1)

@@ -129,6 +129,7 @@ def test_every_rule(x64, kernel, rule, method, derivatives):
     assert_equals_dense(method, *parts, derivatives=derivatives)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernels", "derivatives"),
     [

@@ -242,6 +242,7 @@ def test_state_is_summed_in_at_least_float32(of_module, of_cache, size):
         assert away < close * np.abs(full[part]).max()
 
 
+@pytest.mark.slow
 def test_float32_state_takes_float64_rows(x64):
     """The features of a float32 state and float64 rows are summed in float64, and then stored."""
     module = made_module(2, 6, kernel=ak.EluFeatures(), method=ak.Linear())

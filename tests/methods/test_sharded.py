@@ -191,6 +191,7 @@ def test_batch_over_another_mesh_axis(x64, ring):
     np.testing.assert_allclose(ours(*laid_out), call(*data, method=ak.Dense()), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_ring_keeps_the_sharding_of_queries(x64):
     ring = ak.Sharded(mesh(8), ring=True)
     places = NamedSharding(ring.mesh, PartitionSpec("devices"))

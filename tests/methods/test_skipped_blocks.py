@@ -94,6 +94,7 @@ def temporary_bytes(function, *shapes):
     return jax.jit(function).lower(*arguments).compile().memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("derivative", ["gradient", slow("jvp"), slow("hessian-vector product")])
 def test_memory_grows_with_rows_not_with_pairs(derivative):
     def value(q, k, v):
@@ -125,6 +126,7 @@ def test_mask_blocks_are_not_stored_per_head():
     assert used(ak.Causal()) - used(None) < 3 * 512**2 * 4
 
 
+@pytest.mark.slow
 def test_large_batch_is_processed_one_member_at_a_time():
     def streamed(q, k, v, method=ak.Blockwise()):
         return ak.attend(q, k, v, kernel=ak.Gaussian(0.3), method=method)

@@ -169,6 +169,7 @@ def test_digits_of_many_keys_far_from_zero(x64):
             assert abs(np.exp(log_mass[i].astype(np.longdouble)) / w.sum() - 1) < 500 * EPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "makes", [KERNELS[-1:], slow(KERNELS[:-1])], ids=["Laplace", "compact kernels"]
 )

@@ -61,6 +61,7 @@ def test_auto_takes_the_least_criterion_penalised_by_the_number_of_lengthscales(
     assert pickle.loads(pickle.dumps(model)).order_ == model.order_
 
 
+@pytest.mark.slow
 def test_auto_compiles_one_program_for_each_order(programs):
     x = np.random.default_rng(5).uniform(size=(37, 3))
     y = np.sin(6 * x[:, 0]) + x[:, 1]

@@ -54,6 +54,7 @@ def test_a_sample_of_a_grid_holds_every_value_of_its_second_column():
     assert min(counts) > 5
 
 
+@pytest.mark.slow
 def test_rows_are_sampled_only_where_no_fast_sum_applies():
     x, y = draw(2500, 1)
     few = {"starts": 1, "subsample": M}
@@ -69,6 +70,7 @@ def test_another_number_of_rows_compiles_nothing_in_the_search(programs):
     assert len(programs) == 0
 
 
+@pytest.mark.slow
 def test_a_classifier_and_a_kernel_object_are_sampled():
     x, y = draw(N, 2)
     labels = np.where(y > np.median(y), "high", "low")
