@@ -26,7 +26,7 @@ def vary_alike(tree: Any, *others: Any) -> Any:
     )
 
 
-def _varying_axes(array: Array) -> frozenset[str]:
+def _varying_axes(array: Any) -> frozenset[str]:
     """Returns the names of the mesh axes along which `jax.shard_map` lets the array differ between
     devices; outside it, none."""
     abstract = jax.typeof(array)
@@ -35,7 +35,7 @@ def _varying_axes(array: Array) -> frozenset[str]:
     return getattr(abstract, "vma", frozenset())
 
 
-def _mark_as_varying(array: Array, axes: frozenset[str]) -> Array:
+def _mark_as_varying(array: Any, axes: frozenset[str]) -> Array:
     """Returns the same numbers, which `jax.shard_map` then lets differ between devices along these
     mesh axes too."""
     missing = tuple(sorted(axes - _varying_axes(array)))

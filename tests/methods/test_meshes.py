@@ -98,7 +98,7 @@ WITHIN = {
         "local linear heads": (heads, GAUSS | {"order": 1}),
     },
 }
-OVER_QUERIES = WITHIN["causal"] | {"laplace": WITHIN["sorted"]["laplace"]}
+OVER_QUERIES = WITHIN["blocks"] | {"laplace": WITHIN["sorted"]["laplace"]}
 EXPLICIT = {
     "blocks": {"blocks": (ak.attend, DOT | BLOCKS | CAUSAL)},
     "sums": {
