@@ -21,6 +21,7 @@ def model(lengthscale=1.0):
     return ak.KernelRegression(ak.Gaussian(lengthscale))
 
 
+@pytest.mark.slow
 def test_trainings_of_several_hold_out_sizes_equal_single_fits(x64, programs):
     x, y = sample()
     keys = np.array([[0, 1], [1, 2], [2, 3]], np.uint32)

@@ -65,6 +65,7 @@ def evaluated(cases):
     return rows, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", [0, slow(1)])
 def test_a_padded_fit_minimises_the_criterion_of_the_rows_alone(x64, monkeypatch, turn):
     """With and without weights: from the same starts, in the same box."""

@@ -24,6 +24,7 @@ def searched(seed: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
     return x, f + rng.choice([0.1, 0.3, 1.0]) * rng.normal(size=60)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the best value found lies on a bound")
 def test_search_of_several_lengthscales_finds_the_lowest_of_many_minima(x64):
     """The best of six hypercubes is 1.6576605; 10 points of the first miss it by 3 %."""

@@ -221,6 +221,7 @@ def test_derivatives_equal_finite_differences(x64, order):
 # ---------------------------------------------------------------------------- hard windows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "least", "order"),
     [("float32", 1e-5, 1), slow("float64", 1e-13, 1), slow("float64", 1e-13, 2)],

@@ -102,6 +102,7 @@ def test_local_linear_quantiles_of_quantreg(x64):
     np.testing.assert_allclose(found, rows[:, :, 2:], rtol=0, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.cli
 @pytest.mark.needs_r("quantreg")
 def test_the_table_is_what_quantreg_prints():
@@ -175,6 +176,7 @@ def test_a_fit_of_a_local_quantile_minimises_its_loss_on_a_grid(x64):
     assert own.loss <= ak.LeaveOneOut()(median, jnp.asarray(x), jnp.asarray(y))
 
 
+@pytest.mark.slow
 def test_derivatives_are_those_of_the_polynomial_through_its_labels(x64):
     x, y, _, x_new = sample()
 

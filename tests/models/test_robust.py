@@ -244,6 +244,7 @@ def test_medians(x64):
 # ---------------------------------------------------------------------------- properties
 
 
+@pytest.mark.slow
 def test_derivatives_are_those_of_differences(x64):
     """By the lengthscale and by a label, through all iterations."""
     x, y, _, x_new = sample()

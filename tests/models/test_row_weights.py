@@ -53,6 +53,7 @@ def test_a_weight_of_k_is_k_rows_and_a_weight_of_0_none(x64):
         np.testing.assert_allclose(found[name], out, rtol=1e-9, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [bool, slow(float)])
 def test_search_boxes_ignore_rows_of_weight_zero(x64, dtype):
     """The boxes of every kernel and of the models."""
