@@ -11,7 +11,7 @@ Y = np.sin(6.0 * X) + 0.1 * np.cos(70.0 * X)
 
 
 def results():
-    """Of a fit and of its predictions, which are compiled with options if any is."""
+    """Results of a fit and of its predictions, which are compiled with options if any is."""
     fit = ak.fit(ak.KernelRegression(ak.Gaussian(0.2)), X, Y, objective=ak.LeaveOneOut(), starts=1)
     return fit.loss, fit.model.kernel.lengthscale, fit(X[::5])
 

@@ -253,7 +253,7 @@ def test_unknown_convention_names_the_known():
 
 
 def test_bounds_are_half_a_gap_and_ten_ranges(x64):
-    """Of each dimension; constant columns have none."""
+    """The scale of each dimension; constant columns have no scale."""
     x = np.array([0.0, 1.0, 2.0, 4.0, 8.0])[:, None]  # the mean gap is 2, the median gap 1.5
     constant = np.stack([np.arange(5.0), np.full(5, 3.0)], axis=1)
 

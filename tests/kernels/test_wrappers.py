@@ -66,7 +66,7 @@ def test_every_wrapper_is_tested():
 
 @functools.cache
 def evaluated():
-    """Of every wrapper: its search box, that of the part, and the wrapper stretched."""
+    """For every wrapper: its search box, that of the part, and the wrapper rescaled."""
     table = {name: wrap(ak.Gaussian(0.5)) for name, (wrap, _) in WRAPPERS.items()}
     points = {name: seen(X) for name, (_, seen) in WRAPPERS.items()}
 

@@ -115,7 +115,7 @@ TRANSFORMED = {
 
 
 def test_every_transformation_of_jax():
-    """Of a function that float32 has no digits for: it stays in float64, the results do not."""
+    """The function has no digits in float32: it stays in float64, the results do not."""
     x, y = np.random.default_rng(2).normal(size=(2, 5)).astype(np.float32)
 
     @functools.partial(jax.jit, static_argnums=0)

@@ -41,7 +41,7 @@ def expected_kernel(q, length, ends):
 
 @pytest.mark.parametrize("ends", [None, slow((0.0, np.inf)), slow((0.0, 12.0))])
 def test_densities_and_left_out_likelihoods_equal_their_formulas(x64, ends):
-    """A row of weight 0 is none, wherever it lies."""
+    """Rows with zero weight are ignored, wherever they lie."""
     at, more, zero = np.array([0.0, 0.4, 3.0, 11.0]), np.r_[X, 11.9], np.r_[WEIGHTS, 0.0]
 
     @jax.jit
@@ -89,7 +89,7 @@ def test_unbiased_cross_validation_equals_that_of_r(x64):
 
 @pytest.mark.parametrize("ends", [slow((0.0, 12.0)), slow(None)])
 def test_unbiased_cross_validation_equals_its_integral(x64, ends):
-    """A row of weight 0 is none."""
+    """Rows with zero weight are ignored."""
     at = np.linspace(0.0 if ends else -4.0, 12.0 if ends else 16.0, 4001)
     more, zero = np.r_[X, 11.0], np.r_[np.ones(40), 0.0]
 

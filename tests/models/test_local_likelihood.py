@@ -123,7 +123,7 @@ def local_fit(order, index, x_new, x, y, weights):
 
 @pytest.mark.parametrize("order", [1, slow(2)])
 def test_coefficients_maximise_the_local_likelihood(x64, order):
-    """Of two columns of labels; a row of weight 0 is none, whatever its label."""
+    """Two columns of labels; rows with zero weight are ignored, whatever their labels."""
     for index, name in enumerate(FAMILIES):
         x, y, weights, x_new = sample(name)
         labels = np.stack([y, y[::-1]], axis=1)

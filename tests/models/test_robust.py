@@ -128,7 +128,7 @@ def reweighted(smoother, x_new, x, y, loss, iterations, weights, hidden=False):
 
 
 def test_predictions_are_those_of_the_formula(x64):
-    """Of two columns of labels and of both losses, with weights of rows, 0 among them, one of them
+    """Two columns of labels and both losses, with weights of rows, 0 among them, one of them
     of a wild label; each row left out; rows held out, as if these were removed. In one program."""
     x, y, weights, x_new = sample()
     y[np.flatnonzero(weights == 0)[0]] = 1e6
