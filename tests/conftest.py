@@ -15,6 +15,7 @@ from pathlib import Path
 import hypothesis
 import jax
 import jax.monitoring
+import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
@@ -85,7 +86,9 @@ def pytest_runtest_setup(item):
     for marker in item.iter_markers("needs_r"):
         if reason := reason_without_r(*marker.args):
             pytest.skip(reason)
-    if item.get_closest_marker("needs_float16") and not compiles_float16():
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    float16 = any(value is jnp.float16 for value in parameters)
+    if (float16 or item.get_closest_marker("needs_float16")) and not compiles_float16():
         pytest.skip("XLA compiles no float16 for processors without AVX")
 
 
