@@ -22,7 +22,7 @@ import pytest
 from jaxtyping import install_import_hook
 
 # Must come before anything imports attnkernel; warnings are errors by pyproject.toml.
-install_import_hook("attnkernel", "beartype.beartype")
+install_import_hook("attnkernel", "annotations.checked")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Operations do not name the lines that they come from: 4 % of the CPU time of tests of inference.
 jax.config.update("jax_traceback_in_locations_limit", 0)
