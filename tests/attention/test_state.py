@@ -89,7 +89,7 @@ def test_states_of_two_sets_of_keys_merge_into_attention(x64, methods):
     [
         (ak.Laplace(0.5), ak.Sorted()),
         (ak.EluFeatures(), ak.Linear()),
-        pytest.param(ak.Gaussian(0.5), ak.Fourier(1e-12), marks=needs_finufft),
+        pytest.param(ak.Gaussian(0.5), ak.Fourier(1e-12), marks=[pytest.mark.slow, needs_finufft]),
     ],
     ids=["Sorted", "Linear", "Fourier"],
 )

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 import attnkernel as ak
 from attnkernel._core.compiler_options import can_use_options
@@ -16,6 +17,7 @@ def results():
     return fit.loss, fit.model.kernel.lengthscale, fit(X[::5])
 
 
+@pytest.mark.slow
 def test_options_change_no_result(x64, request):
     assert not can_use_options(jax.device_put(X))
     expected = jax.device_get(results())

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pandas
 import pytest
+from marks import slow
 
 import attnkernel as ak
 from attnkernel.fitting import Result, _cost_warning
@@ -27,7 +28,8 @@ def test_default_objective_is_leave_one_out_and_is_named():
 
 
 @pytest.mark.parametrize(
-    ("order", "advice"), [(0, r"hardly depends on a column: drop it\."), (1, r"is linear in a col")]
+    ("order", "advice"),
+    [(0, r"hardly depends on a column: drop it\."), slow(1, r"is linear in a col")],
 )
 def test_parameters_on_bounds_are_named_by_the_columns_of_their_kernel(order, advice):
     rng = np.random.default_rng(5)
@@ -63,6 +65,7 @@ def test_a_constant_criterion_is_reported(kind):
         ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), inputs, np.sin(3 * inputs), starts=3)
 
 
+@pytest.mark.slow
 def test_one_warning_names_the_columns_of_categories_and_a_product_kernel():
     rng = np.random.default_rng(1)
     size = rng.uniform(0, 3, 31)

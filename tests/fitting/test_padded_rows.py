@@ -82,6 +82,7 @@ def test_a_padded_fit_minimises_the_criterion_of_the_rows_alone(x64, monkeypatch
             np.testing.assert_allclose(one, other, atol=1e4 * EPS * scale, err_msg=str(case))
 
 
+@pytest.mark.slow
 def test_a_padded_fit_of_weighted_rows_equals_one_of_the_rows_alone(x64, monkeypatch):
     padded = fit(37, "GCV in two columns", weighted=True)
     assert padded.x.shape[0] == len(padded.objective.weights) == 37

@@ -79,6 +79,7 @@ def least_on_a_grid(x, y, lengthscales):
     return np.min(np.mean((y - total[has_all] / mass[has_all]) ** 2, axis=1))
 
 
+@pytest.mark.slow
 def test_starts_alone_are_compared_inside_transformations_and_of_many_fits(x64):
     x, y = sample(0)
     fit = jax.jit(lambda x, y: ak.fit(BOXCAR, x, y, objective=ak.LeaveOneOut()))(x, y)

@@ -125,7 +125,7 @@ def by_formula(name, noise, corrected):
     [
         ("binomial", None, True),
         ("gamma", None, False),
-        ("poisson", "rows", False),
+        slow("poisson", "rows", False),
         slow("binomial", "constant", False),
     ],
 )
@@ -149,6 +149,7 @@ def test_bands_are_symmetric_on_the_scale_of_the_link(x64, programs, name, noise
     close(dropped.upper, np.asarray(found.upper)[:5], rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_simultaneous_bands_are_wider_and_have_the_same_centre(x64):
     """c is a quantile of the largest of correlated normal variables, drawn here by NumPy."""
     parts = {"kind": "simultaneous", "key": KEY, "draws": 20000}

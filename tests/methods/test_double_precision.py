@@ -159,6 +159,7 @@ def test_hard_inputs_equal_float64():
             np.testing.assert_allclose(log_mass, exact_log_mass, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_recomputed_counts_the_same_queries_as_in_float64(programs):
     (q, k, v), kernel = data(), ak.Gaussian(0.01)
     jax.clear_caches()

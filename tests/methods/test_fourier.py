@@ -278,6 +278,7 @@ def test_error_of_one_source_stays_within_its_bound(x64, allow_rank_promotion, d
         assert bound[0, 0] < 1e-9  # the frequencies did suffice
 
 
+@pytest.mark.slow
 def test_selected_queries_are_recomputed_exactly(x64, monkeypatch):
     """None, one, some and all of 37 queries, in groups of four."""
     monkeypatch.setattr(_fallback, "CHUNK_QUERIES", 4)

@@ -115,7 +115,7 @@ def test_second_derivatives(x64):
     ("inner", "kernel", "prior", "tolerance", "ring"),
     [
         (ak.Sorted(), ak.Epanechnikov(0.8), priors.HeldOut(HIDDEN), 1e-12, True),
-        (ak.Linear(), ak.EluFeatures(), None, 1e-12, False),
+        slow(ak.Linear(), ak.EluFeatures(), None, 1e-12, False),
         slow(ak.Auto(), ak.Gaussian(0.6), ak.Window(4, 2), 1e-12, True),
         slow(ak.Sorted(), ak.Laplace(0.8), None, 1e-12, False),
         slow(ak.Linear(), ak.EluFeatures(), None, 1e-12, True),

@@ -67,7 +67,7 @@ MIXED = ak.Gaussian(0.8).on(0) * ak.AitchisonAitken(0.2, 3).on(1)
 @pytest.mark.parametrize(
     ("kernel", "options"),
     [
-        pytest.param(MIXED, {"order": 1}, id="numbers and categories"),
+        slow(MIXED, {"order": 1}, id="numbers and categories"),
         slow(ak.NearestNeighbours(ak.Tricube(1.0), fraction=0.6), {}, id="nearest neighbours"),
         slow(
             ak.Gaussian(0.8),
@@ -238,6 +238,7 @@ def test_queries_without_neighbours_and_rows_of_weight_zero(x64, order):
     np.testing.assert_allclose(weighted[1], hat, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [0, slow(1)])
 def test_iterations_that_store_no_weights(x64, order):
     """Above the limit of stored weights: one label; many at order 1; float32."""

@@ -55,7 +55,7 @@ def decode(layer, cache, x, parts):
         ("alibi", "ring"),
         ("latent", "sinks"),
         ("memory", "ring"),
-        ("bias reduced", "full"),
+        slow("bias reduced", "full"),
         slow("linear", None),
         ("gated delta rule", None),
         slow("plain", "full"),

@@ -80,6 +80,7 @@ def test_frequencies_are_trained_if_given_and_fixed_if_held():
     np.testing.assert_allclose(slope.frequencies_parameter.value, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_decoding_equals_the_full_pass_with_frequencies_of_two_axes(x64):
     """As of the patches of an image: only distances count, and a step takes their positions."""
     rotary = ak.Rotary(ak.fixed(nn.axial_frequencies([2, 4], 50.0)), interleaved=True)

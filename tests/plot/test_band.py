@@ -21,6 +21,7 @@ def fit():
     return found.named(["age", "height"], "cost in $")
 
 
+@pytest.mark.slow
 def test_a_band_of_a_derivative_along_one_column(fit):
     at = np.stack([np.linspace(0.8, -0.8, 9), np.zeros(9)], axis=1)
     band = ak.bands(fit, at, derivative=(1, 0), corrected=False)

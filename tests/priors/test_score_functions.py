@@ -175,6 +175,7 @@ def test_scores_are_never_stored_for_all_pairs():
     assert used(4096) - used(2048) < 2**20  # all scores would be 64 and 16 MiB
 
 
+@pytest.mark.slow
 def test_decoding_with_a_cache_equals_the_full_pass():
     prior = ak.PerHead(ScoreFunction(lambda s, i, j, h: s * (1 + h) - 0.3 * (i - j), heads=2))
     x = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)

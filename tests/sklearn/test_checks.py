@@ -19,12 +19,9 @@ REPRESENTATIVE = {
     "check_set_params",
     # validation of data
     "check_complex_data",
-    "check_estimators_nan_inf",
     "check_estimators_unfitted",
-    # fits: of weights of rows, and twice
+    # a fit of weights of rows
     "check_classifiers_one_label_sample_weights",
-    "check_dict_unchanged",
-    "check_fit_idempotent",
 }
 EVERY_CHECK = parametrize_with_checks(ESTIMATORS)
 CASES = [

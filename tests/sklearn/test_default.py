@@ -29,6 +29,7 @@ def ripple(x, rng):  # without the penalty, two lengthscales would be chosen
     return np.sin(6 * np.hypot(*(x.T - 0.5))) + 0.1 * rng.normal(size=len(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("of", "is_common", "order"), [(ripple, True, 1), slow(curve, False, None)]
 )

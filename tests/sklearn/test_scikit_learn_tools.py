@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pandas
 import pytest
+from marks import slow
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -64,8 +65,8 @@ def by_pickle(model):
 @pytest.mark.parametrize(
     "model",
     [
-        KernelRegressor(starts=2),
-        KernelRegressor(ak.Gaussian(0.7) * ak.Laplace(2.0), starts=2),
+        slow(KernelRegressor(starts=2)),
+        KernelRegressor(ak.Gaussian(0.7) * ak.Laplace(2.0), starts=1),
         KernelClassifier(lengthscale=0.3),
     ],
     ids=["named kernel", "product of kernels", "classifier"],

@@ -21,7 +21,11 @@ def draw(n, dim, seed=0):
 
 @pytest.mark.parametrize(
     ("options", "bias"),
-    [({"order": 0}, 2), ({"order": 2}, 4), ({"order": 1, "iterations": 2, "objective": "gcv"}, 4)],
+    [
+        ({"order": 0}, 2),
+        slow({"order": 2}, 4),
+        slow({"order": 1, "iterations": 2, "objective": "gcv"}, 4),
+    ],
 )
 def test_lengthscales_of_a_sample_shrink_at_the_rate_of_the_best_ones(options, bias):
     x, y = draw(N, 2)
@@ -38,6 +42,7 @@ def test_lengthscales_of_a_sample_shrink_at_the_rate_of_the_best_ones(options, b
     np.testing.assert_allclose(model.lengthscale_, shrunk, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_predictions_are_from_all_rows():
     x, y = draw(N, 2)
     model = KernelRegressor(order=1, starts=1, subsample=M).fit(x, y)
@@ -46,6 +51,7 @@ def test_predictions_are_from_all_rows():
     np.testing.assert_allclose(model.predict(at), expected, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_a_sample_of_a_grid_holds_every_value_of_its_second_column():
     grid = np.stack(np.meshgrid(np.arange(60.0), np.arange(4.0), indexing="ij"), -1).reshape(-1, 2)
     model = KernelRegressor(order=0, starts=1, subsample=60).fit(grid, grid[:, 1] ** 2)
