@@ -54,7 +54,8 @@ for name in "${order[@]}"; do
     result=passed
   else
     result=FAILED failed=1
-    grep -E '^(FAILED|ERROR|[0-9]+ programs)' <<<"$output" || tail -n 20 <<<"$output"
+    grep -q '^=* FAILURES =' <<<"$output" && sed -n '/^=* FAILURES =/,$p' <<<"$output" ||
+      tail -n 20 <<<"$output"
   fi
   echo "$name ($setting): $result, $(grep -oE '[0-9]+ programs compiled in [0-9]+ CPU seconds' \
     <<<"$output"), $(tail -n 1 <<<"$output")"
