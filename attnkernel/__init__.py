@@ -52,7 +52,6 @@ from .inference import (
     plug_in as plug_in,
     quantiles as quantiles,
     summarise as summarise,
-    wild_bootstrap as wild_bootstrap,
 )
 from .kernels import (
     Additive as Additive,

@@ -22,4 +22,3 @@ from ._rules_of_thumb import normal_reference as normal_reference, plug_in as pl
 from ._sheather_jones import sheather_jones as sheather_jones
 from ._specification_test import specification_test as specification_test
 from ._variance import noise_variance as noise_variance
-from ._wild_bootstrap import wild_bootstrap as wild_bootstrap

@@ -51,10 +51,6 @@ MISUSES = {
         lambda: ak.bands(fitted(), X, kind="simultaneous", draws=1, key=KEY),
         "draws=1 do not tell a quantile of 0.95: take at least 20",
     ),
-    "wild_bootstrap(draws=0)": (
-        lambda: ak.wild_bootstrap(fitted(), X, draws=0, key=KEY),
-        "draws must be an integer, at least 1",
-    ),
     "alibi_slopes(0)": (lambda: priors.alibi_slopes(0), "heads must be an integer, at least 1"),
 }
 

@@ -63,17 +63,6 @@ def test_bands_are_nan_where_no_label_has_weight(x64, order, options):
     np.testing.assert_array_equal(np.isnan(found.standard_error), [False, True])
 
 
-@pytest.mark.parametrize("corrected", [True, slow(False)])
-def test_wild_bootstrap_has_the_centre_and_the_variance_of_the_band(x64, corrected):
-    draws = np.asarray(ak.wild_bootstrap(fitted(), X_NEW, corrected=corrected, draws=4000, key=KEY))
-    hat = local_polynomial(X, X, LENGTHSCALE, 0)
-    rows = local_polynomial(X_NEW, X, *((SHORTER, 2) if corrected else (LENGTHSCALE, 0)))
-    sd = (Y - hat @ Y) / (1 - np.diag(hat))
-    assert draws.shape == (4000, M)
-    np.testing.assert_allclose(np.mean(draws, axis=0), rows @ Y, atol=0.02)
-    np.testing.assert_allclose(np.var(draws, axis=0), rows**2 @ sd**2, rtol=0.1)
-
-
 def test_bands_tell_where_they_are_not_reliable(x64):
     """35 inputs in [-2, 0] and 5 in [1.5, 2]: the effective count is small between and outside."""
     rng = np.random.default_rng(0)

@@ -195,10 +195,6 @@ FUNCTIONS = {
         ),
         None,
     ),
-    "wild_bootstrap": (
-        lambda fit, at, level, key: ak.wild_bootstrap(fit, at, draws=7, key=key),
-        None,
-    ),
     "summarise": (
         lambda fit, at, level, key: [v for v in ak.summarise(fit) if isinstance(v, int | float)],
         None,

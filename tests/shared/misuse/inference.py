@@ -102,14 +102,4 @@ INFERENCE: dict[str, tuple[Any, Arguments]] = {
             "key": SEEDED,
         },
     ),
-    "wild_bootstrap": (
-        ak.wild_bootstrap,
-        {
-            "fit": ("fit", FIT),
-            "x_new": ("points", X),
-            "draws": ("natural", 2),
-            "key": SEEDED,
-            "corrected": ("flag", True),
-        },
-    ),
 }
