@@ -1,12 +1,6 @@
-"""Sums by the kernels of accelerators, which keep no weight in memory.
+"""Sums in half precision by the kernels of accelerators, which keep no weight in memory."""
 
-In half precision, those of cuDNN and of JAX for TPUs (`_half_precision`); in float32, our own
-(`_pallas`).
-"""
-
-import importlib.util
 import inspect
-import math
 from typing import Any
 
 import equinox as eqx
@@ -21,7 +15,7 @@ from .._core.parameters import Constant
 from .._core.symbolic_sizes import NO_SYMBOLIC_SIZES, is_symbolic
 from .._core.tuning import MAX_BLOCK_ROWS
 from .._core.validation import require_bool, require_choice
-from ..kernels import DotProduct, Gaussian, Kernel, Laplace, Matern32, Matern52, SoftCapped
+from ..kernels import DotProduct, Gaussian, Kernel, SoftCapped
 from ..priors import Prior
 from ..priors._base import key_mask_of
 from ..rules import Rule, Softmax
@@ -32,59 +26,53 @@ from ._half_precision import (
     HALF_DTYPES,
     MAX_HEAD_COLUMNS,
     bias_columns,
-    centre_of,
     sums_by_cudnn,
     sums_by_splash,
 )
 from ._softmax_state import SoftmaxState
 
-FLOAT32_KERNELS = (Gaussian, Laplace, Matern32, Matern52, DotProduct)  # of our own kernel
-
 
 class Fused(Method):
     r"""One kernel of the accelerator for the whole sum: O(n + m) memory, and no pass over it twice.
 
-    In half precision, on NVIDIA's GPUs (cuDNN) and on TPUs (JAX's splash attention), of `Gaussian`
-    and `DotProduct`; in float32, on NVIDIA's GPUs, by a kernel of our own, of these, `Laplace` and
-    `Matern`. Takes the rule `Softmax`, and the priors `HeldOut`, `Causal()`, `Window` and, but for
-    cuDNN, `Segments`, also joined; cuDNN has windows to the left alone. All but cuDNN also take
-    `SoftCapped(DotProduct(), ak.fixed(c))`: on GPUs with `dtype=jnp.float32`, whatever q, k and v
-    have. Blocks outside a window or above the diagonal cost nothing. Heads have up to 128 columns;
-    three of them hold biases where the kernel is a Gaussian, and on GPUs where keys are held out.
+    In half precision, on NVIDIA's GPUs by cuDNN, and on TPUs by JAX's splash attention. Takes the
+    kernels `Gaussian` and `DotProduct`, the rule `Softmax`, and the priors `HeldOut`, `Causal()`
+    and `Window`, also joined; cuDNN has windows to the left alone. On TPUs it also takes
+    `Segments`, and `SoftCapped(DotProduct(), ak.fixed(c))`. Blocks outside a window or above the
+    diagonal cost nothing. Heads have up to 128 columns; three of them hold biases where the kernel
+    is a Gaussian, and on GPUs where keys are held out.
 
     Heads of queries that share keys and values read the same ones: no copies are made, also not in
     `jax.grad`. They are shared along batch axes that k and v lack, or where these have size 1, and
-    along axes of `jax.vmap` with `in_axes=None` for k and v; in `nn`, by `num_kv_heads`. In half
-    precision, heads whose kernel, prior or rule is `PerHead` have keys of their own.
+    along axes of `jax.vmap` with `in_axes=None` for k and v; in `nn`, by `num_kv_heads`. Heads of
+    which the kernel, prior or rule is `PerHead` have keys of their own.
 
-    Products of half precision are off by up to $2 \varepsilon |u_q| |u_k|$ in a log-weight, with u
+    Log-weights are off by up to $2 \varepsilon |u_q| |u_k|$, with u
     the points in lengthscales from the mean of the keys (of `DotProduct`, the points), and
     values by ε; ε is 2⁻⁹ for bfloat16 and 2⁻¹² for float16, which holds values up to 65504 only,
     and of the Gaussian points up to 2000 lengthscales from that mean.
-    Float32 is float32, differences first. `Auto` never takes this method: its parts are checked
-    step by step and lowered for each platform, but it was not timed on any. JAX from 0.11 on warns
-    that Triton, of which our own kernel is made, will leave it.
+    `Auto` never takes this method: its parts are checked step by step and lowered for each
+    platform, but it was not timed on any.
 
-    Derivatives: of float32 and on TPUs all, by `Blockwise`'s recomputation; of cuDNN its own, that
-    is gradients alone, and of these the first. Without columns of biases, JAX takes gradients of
+    Derivatives: on TPUs all, by `Blockwise`'s recomputation; of cuDNN its own, that is gradients
+    alone, and of these the first. Without columns of biases, JAX takes gradients of
     cuDNN for even numbers of queries and of keys alone.
 
     **Arguments:**
 
-    - `dtype`: of the products. Default None: that of q, k and v; it is never less than theirs
-      unless named here.
+    - `dtype`: of the products: bfloat16, or on GPUs float16. Default None: that of q, k and v,
+      which are rounded only where it is named here.
     - `platform`: "cuda" or "tpu". Default None: that of JAX's default device. To name one lowers
       for it on any machine, by `jax.export`.
-    - `interpret`: whether the kernels written in Pallas (all but cuDNN's) are interpreted, on any
-      device, to test them. Default: no.
+    - `interpret`: whether splash attention is interpreted, on any device, to test it. Default: no.
 
     **Raises:** `ValueError` if `dtype`, `platform` or `interpret` is another.
 
     ```python
     x = jnp.linspace(0.0, 1.0, 5)[:, None]
-    method = ak.Fused(platform="cuda", interpret=True)
+    method = ak.Fused("bfloat16", platform="tpu", interpret=True)
     out = ak.attend(x, x, x, kernel=ak.Gaussian(0.3), method=method)
-    assert jnp.allclose(out, ak.attend(x, x, x, kernel=ak.Gaussian(0.3)), atol=1e-5)
+    assert jnp.allclose(out, ak.attend(x, x, x, kernel=ak.Gaussian(0.3)), atol=1e-2)
     ```
     """
 
@@ -100,8 +88,8 @@ class Fused(Method):
         interpret: bool = False,
     ):
         require_bool("interpret", interpret)
-        if dtype is not None and as_float_dtype("dtype", dtype) not in (*HALF_DTYPES, jnp.float32):
-            raise ValueError(f"dtype must be bfloat16, float16, float32 or None; got {dtype!r}.")
+        if dtype is not None and as_float_dtype("dtype", dtype) not in HALF_DTYPES:
+            raise ValueError(f"dtype must be bfloat16, float16 or None; got {dtype!r}.")
         if platform is not None:
             require_choice("platform", platform, ("cuda", "tpu"))
         self.dtype = None if dtype is None else jnp.dtype(dtype)
@@ -116,30 +104,24 @@ class Fused(Method):
                 f"it runs on NVIDIA's GPUs and on TPUs, and the default device is a {platform}: "
                 f"use ak.Blockwise(), or name the platform that it is lowered for"
             )
-        if dtype == jnp.float64:
-            return "accelerators sum no float64; use ak.Blockwise()"
-        half = dtype in HALF_DTYPES
-        if dtype != jnp.bfloat16 and platform == "tpu":
+        if dtype not in HALF_DTYPES or (dtype != jnp.bfloat16 and platform == "tpu"):
+            taken = "bfloat16" if platform == "tpu" else "bfloat16 and float16"
             return (
-                f"on TPUs it takes bfloat16, not {dtype.name}: give such arrays, or "
-                f"dtype=jnp.bfloat16 where the loss of digits is known to be harmless"
+                f"it takes {taken}, not {dtype.name}: use ak.Blockwise(), or dtype=jnp.bfloat16 "
+                f"where the loss of digits is known to be harmless"
             )
-        if not half and importlib.util.find_spec("jax.experimental.pallas.triton") is None:
-            return "this version of JAX lowers no Triton; in float32 use ak.Blockwise()"
-        is_cudnn = half and platform == "cuda"
+        is_cudnn = platform == "cuda"
         if is_cudnn and not _has_log_mass_of_cudnn():
             return "this version of JAX returns no log-mass of cuDNN: use ak.Blockwise()"
-        known = (Gaussian, DotProduct) if half else FLOAT32_KERNELS
-        if type(task.kernel) not in known and (is_cudnn or not is_capped(task.kernel)):
-            names = ", ".join(kernel.__name__ for kernel in known)
-            more = "" if is_cudnn else " and SoftCapped(DotProduct(), ak.fixed(c))"
+        capped = not is_cudnn and is_capped(task.kernel)
+        if type(task.kernel) not in (Gaussian, DotProduct) and not capped:
+            more = "" if is_cudnn else ", and SoftCapped(DotProduct(), ak.fixed(c))"
             got = type(task.kernel).__name__
-            hint = ": that one takes dtype=jnp.float32" if is_capped(task.kernel) else ""
-            return f"in {dtype.name} it takes the kernels {names}{more}; got {got}{hint}"
+            return f"it takes the kernels Gaussian and DotProduct{more}; got {got}"
         if type(task.rule) is not Softmax:
             return f"it takes the rule Softmax; got {type(task.rule).__name__}"
-        if half and is_capped(task.kernel) and not task.rule.temperature_parameter.is_fixed:
-            return "on TPUs a soft cap needs a temperature that is fixed: ak.fixed(1.0)"
+        if capped and not task.rule.temperature_parameter.is_fixed:
+            return "a soft cap needs a temperature that is fixed: ak.fixed(1.0)"
         factors = ("is_causal", "window", "segments")[: 2 if is_cudnn else 3]
         if (reason := mask_unsupported_reason(task.prior, *factors)) is not None:
             return reason
@@ -148,7 +130,7 @@ class Fused(Method):
             return "cuDNN has windows to the left alone: join ak.Causal()"
         own = bias_columns(task.kernel, task.prior, platform)
         columns = max(task.dim + own, task.dim_v)
-        if half and columns > MAX_HEAD_COLUMNS:
+        if columns > MAX_HEAD_COLUMNS:
             return (
                 f"heads have up to {MAX_HEAD_COLUMNS} columns, {own} of them its own; got {columns}"
             )
@@ -174,11 +156,12 @@ class Fused(Method):
         assert isinstance(rule, Softmax)  # as unsupported_reason says
         if len(q) == 0 or len(k) == 0:
             return Blockwise().softmax_state(q, k, v, kernel, prior, rule)
-        if self.dtype in HALF_DTYPES and self.platform == "cuda":
-            shift, sums = sums_by_cudnn(q, k, v, (kernel, prior, rule), self.dtype)
+        parts = (kernel, prior, rule)
+        if self.platform == "cuda":
+            shift, sums = sums_by_cudnn(q, k, v, parts, self.dtype)
         else:
             values = jnp.concatenate([v, jnp.ones((len(v), 1), v.dtype)], axis=1)
-            shift, sums = _sums(q, k, values, (kernel, prior, rule), self)
+            shift, sums = _sums_on_tpu(q, k, values, parts, self)
         return SoftmaxState(shift, sums[:, -1], sums[:, :-1]).with_sink(rule.log_sink())
 
 
@@ -201,7 +184,7 @@ def _resolved_platform(named: str | None) -> str:
 
 
 @eqx.filter_custom_jvp
-def _sums(
+def _sums_on_tpu(
     q: Float[Array, "queries dim"],
     k: Float[Array, "keys dim"],
     values: Float[Array, "keys width"],
@@ -212,34 +195,14 @@ def _sums(
 
     `values`: v, its last column 1. `parts`: the kernel, prior and rule.
     """
-    (kernel, prior, rule), v = parts, values[:, :-1]
-    if method.dtype in HALF_DTYPES:
-        return sums_by_splash(q, k, v, parts, method.dtype, interpret=method.interpret)
-    from . import _pallas  # noqa: PLC0415  it takes long to import, and GPUs alone want it
-
-    mask = key_mask_of(prior)
-    log_prior = jnp.zeros(len(k), k.dtype)
-    if mask.allowed is not None:
-        log_prior = jnp.where(mask.allowed, log_prior, -jnp.inf)
-    score = _pallas.score_of(kernel)
-    inner: Any = kernel.kernel if isinstance(kernel, SoftCapped) else kernel
-    if isinstance(inner, DotProduct):
-        factor = 1.0 / math.sqrt(q.shape[1]) if inner.scale is None else inner.scale
-    elif inner.metric is None:
-        factor = jnp.divide(1.0, inner.lengthscale)
-    else:
-        centre, factor = centre_of(k), 1.0
-        q, k = (inner.in_lengthscales(points - centre) for points in (q, k))
-    factor = jnp.broadcast_to(jnp.asarray(factor, q.dtype), q.shape[1:])
-    options = {"limits": mask.limits, "interpret": method.interpret}
-    options["segments"] = mask.segments or (jnp.zeros(len(q), int), jnp.zeros(len(k), int))
-    return _pallas.sums(score, q, k, v, factor, log_prior, 1.0 / rule.temperature, **options)
+    v = values[:, :-1]
+    return sums_by_splash(q, k, v, parts, method.dtype, interpret=method.interpret)
 
 
-@_sums.def_jvp
+@_sums_on_tpu.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None, Array]]:
-    """Returns `_sums` and its tangents; that of L is None, since L is held constant."""
-    out = _sums(*primals)
+    """Returns `_sums_on_tpu` and its tangents; that of L is None, since L is held constant."""
+    out = _sums_on_tpu(*primals)
 
     def sums(q: Array, k: Array, values: Array, parts: Any, _: Any) -> Array:
         sizes = min(len(q), MAX_BLOCK_ROWS), min(len(k), MAX_BLOCK_ROWS)

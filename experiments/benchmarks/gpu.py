@@ -46,7 +46,7 @@ PRECISIONS: dict[str, dict[str, Any]] = {  # arguments of a product of matrices,
     "bfloat16": {"dtype": jnp.bfloat16, "precision": None, "linestyle": "--"},
 }
 FAMILIES = {
-    "Fused": (ak.plot.BLUE, "o", ("bfloat16", "float32")),
+    "Fused": (ak.plot.BLUE, "o", ("bfloat16",)),
     "Blockwise": (ak.plot.SKY, "s", ("float32",)),
     "dense XLA": (ak.plot.ORANGE, "^", ("float32", "tf32", "bfloat16")),
     "cuDNN": (ak.plot.GREEN, "D", ("bfloat16",)),
@@ -144,7 +144,6 @@ class BenchGPU(Benchmark):
 
         makers: dict[str, Callable[[], Contender]] = {
             "Fused, bfloat16": lambda: ours(ak.Fused(), jnp.bfloat16),
-            "Fused, float32": lambda: ours(ak.Fused(), jnp.float32),
             "Blockwise, float32": lambda: ours(ak.Blockwise(), jnp.float32),
             "dense XLA, float32": lambda: dense(jnp.float32, "highest"),
             "dense XLA, tf32": lambda: dense(jnp.float32, "tensorfloat32"),

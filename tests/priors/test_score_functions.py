@@ -215,7 +215,7 @@ FUNCTION = ScoreFunction(lambda s, i, j, h: s)
             for method, kernel in (
                 (ak.Sorted(), ak.Laplace(1.0)),
                 (ak.Linear(), ak.EluFeatures()),
-                (ak.Fused(platform="cuda"), ak.Gaussian(1.0)),
+                (ak.Fused("bfloat16", platform="cuda"), ak.Gaussian(1.0)),
                 (ak.Fourier(), ak.Gaussian(1.0)),
             )
         ),

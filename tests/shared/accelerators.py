@@ -14,7 +14,6 @@ import attnkernel as ak
 CHECKS = [  # custom calls that are not promised to mean the same in other versions
     export.DisabledSafetyCheck.custom_call(name)
     for name in (
-        "__gpu$xla.gpu.triton",
         "__cudnn$fmhaSoftmax",
         "__cudnn$fmhaSoftmaxBackward",
         "tpu_custom_call",
@@ -45,7 +44,7 @@ def cudnn_by_formula(q, k, v, *, limits):
 
 @contextlib.contextmanager
 def abstract_gpu():
-    """Names the GPU that Triton lowers for and the version of cuDNN, without either."""
+    """Names a GPU and the version of cuDNN, without either."""
     gpu = AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
     version = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
     mesh = AbstractMesh((), (), abstract_device=gpu)
