@@ -125,9 +125,8 @@ def fit(
     measures distances between codes of categories, or, before the search, if one evaluation sums
     all pairs of rows for more than about 10 s on a CPU.
 
-    Calls of the same shapes share one compiled program if their optimisers, records and scores have
-    the same code and read the same values at the call, as two `optax.adam(0.1)` do. A function that
-    reads an object of a class of your own equals only itself: use one for all calls.
+    Calls of the same shapes share one compiled program if their optimisers compute the same, as two
+    `optax.adam(0.1)` do, and their functions (`record`, `trainable`, the score) are the same ones.
 
     Can be jitted, vmapped and differentiated; all steps are then one scan. Derivatives go through
     every step of a given optimiser; those of the search are of its minimum, by the implicit
@@ -155,7 +154,7 @@ def fit(
         for sentence in cost_warnings(model, data):
             warnings.warn(sentence, CostWarning, stacklevel=2)
     driver = minimise if optimizer is None else train
-    outcome = driver(model, data._replace(objective=data.objective.comparable()), options)
+    outcome = driver(model, data, options)
     outcome = outcome._replace(objective=data.objective)  # weights in the order of rows
     found = Fit(*outcome, data.x, data.y, **names._asdict(), dropped_rows=dropped)
     return warn_if_no_optimum(found)

@@ -82,7 +82,7 @@ def fit_many(
     of_model, of_data, of_objective = (eqx.if_array(0) if axis == 0 else None for axis in in_axes)
     axes = Problem._make((of_model, of_data, of_data, of_objective, eqx.if_array(0)))
     driver = minimise if optimizer is None else train
-    outcome = driver(model, Data(x, y, objective.comparable()), options, axes)
+    outcome = driver(model, Data(x, y, objective), options, axes)
     if in_axes[2] is None:
         objective = _repeated(objective, fits)
     return warn_if_no_optimum(Fit(*outcome._replace(objective=objective), x, y))

@@ -9,7 +9,6 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from .._core.comparable_functions import comparable_by_value
 from .._core.host_arrays import is_concrete
 from .._core.validation import as_integer, require_function, require_instance
 from ..objectives._objective import Objective
@@ -51,10 +50,7 @@ class Options(NamedTuple):
         return Space(self.trainable, self.bounds, self.starts)
 
     def with_defaults(self, model: Any, objective: Objective, n: int) -> "Options":
-        """Returns the options with their defaults for n rows; `ValueError` if they conflict.
-
-        Functions that become part of a compiled program are comparable by value.
-        """
+        """Returns the options with their defaults for n rows; `ValueError` if they conflict."""
         _require_types(model, objective, self)
         steps, starts = (
             None if value is None else as_integer(name, value, 1)
@@ -79,18 +75,7 @@ class Options(NamedTuple):
             starts = starts or (DEFAULT_STARTS if bounds else 1)
             size = sum(leaf.size for leaf in params)
             steps = steps or SEARCH_STEPS + SEARCH_STEPS_PER_PARAMETER * (size - 1)
-        optimizer, record, trainable = comparable_by_value(
-            (self.optimizer, self.record, self.trainable)
-        )
-        return self._replace(
-            optimizer=optimizer,
-            steps=steps,
-            starts=starts or 1,
-            trainable=trainable,
-            record=record,
-            chunk=chunk,
-            bounds=bounds,
-        )
+        return self._replace(steps=steps, starts=starts or 1, chunk=chunk, bounds=bounds)
 
 
 def _require_types(model: Any, objective: Any, options: Options) -> None:

@@ -173,7 +173,7 @@ class Fit(eqx.Module):
         bounds = None if self.starts.edges is None else "default"
         options = Options(starts=len(self.starts.loss))
         options = options.with_defaults(self.model, self.objective, len(self.x))
-        data = Data(self.x, self.y, self.objective.comparable())
+        data = Data(self.x, self.y, self.objective)
         return prepare_searches(self.model, data, options._replace(bounds=bounds))
 
     def warnings(self) -> list[str]:

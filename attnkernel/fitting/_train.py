@@ -14,6 +14,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from .._core.comparable_functions import comparable_by_program
 from .._core.compiler_options import GRADIENT_OPTIONS, can_use_options
 from .._core.host_arrays import AnyArray, as_numpy_if_concrete, is_on_host, namespace_of
 from ._checkpoints import identity_of
@@ -48,9 +49,9 @@ def train(model: Any, data: Data, options: Options, axes: Problem | None = None)
     """
     on_host = is_on_host(model, data, options.key, options.bounds)
     key = jax.random.PRNGKey(0) if options.key is None else options.key
-    optimizer = options.optimizer
-    assert optimizer is not None
+    assert options.optimizer is not None
     z, problem = build_problem(model, data, options._replace(key=key), axes)
+    optimizer = comparable_optimizer(options.optimizer, z, 1 if axes is None else 2)
     state = _start_trainings(optimizer, z, key, axes)
     compiled = _advance_on_cpu if can_use_options(problem.x, problem.y) else _advance_anywhere
 
@@ -70,6 +71,26 @@ def train(model: Any, data: Data, options: Options, axes: Problem | None = None)
         return _collect_training(*ends, problem=problem)
     history = jax.tree.map(jnp.asarray, history)
     return _outcome_of_training(state.z, end, history, problem, axes)
+
+
+def comparable_optimizer(
+    optimizer: optax.GradientTransformation, z: PyTree, batched: int
+) -> optax.GradientTransformation:
+    """Returns the optimiser as one that equals those which compute the same.
+
+    `z`: free variables, with `batched` leading axes of fits and starts.
+    """
+    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[batched:], leaf.dtype), z)
+    gradient = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
+    # what an optimiser with a line search also reads, as in `train_step`
+    more = {"grad": gradient, "value_fn": optax.tree.sum}
+    more["value"] = np.zeros((), jnp.result_type(*jax.tree.leaves(like)))
+    update = optax.with_extra_args_support(optimizer).update
+    state = jax.eval_shape(optimizer.init, like)
+    return type(optimizer)(
+        comparable_by_program(optimizer.init, like),
+        comparable_by_program(update, like, state, like, **more),
+    )
 
 
 @eqx.filter_jit

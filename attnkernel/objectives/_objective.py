@@ -1,7 +1,6 @@
 """Objectives: the criterion that a fit minimises, one number for a model and labelled data."""
 
 import abc
-import copy
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,7 +10,6 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.comparable_functions import comparable_by_value
 from .._core.host_arrays import index_on_host
 from .._core.pandas_frames import is_frame
 from .._core.regression_data import as_valid_weights, is_positive
@@ -134,10 +132,6 @@ class Objective(eqx.Module):
         has_weight, weights = is_positive(self.weights), self.weights.astype(scores.dtype)
         return jnp.sum(jnp.where(has_weight, weights * scores, 0.0)) / jnp.sum(weights)
 
-    def comparable(self) -> "Objective":
-        """Returns the objective with functions that equal those of the same value."""
-        return self
-
     def subsample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> "Sample | None":
         """Returns a cheaper objective with nearly the same minima and curvature, or None.
 
@@ -182,13 +176,6 @@ class Validation(Objective):
     def __check_init__(self):
         if self.score is not None:
             require_function("score", self.score)
-
-    def comparable(self) -> "Validation":
-        if self._has_own_score():
-            return self
-        objective = copy.copy(self)
-        object.__setattr__(objective, "score", comparable_by_value(self.score))
-        return objective
 
     @property
     def can_pad_rows(self) -> bool:

@@ -68,7 +68,7 @@ def profile(
     require_finite("y", index_on_host(labels, np.s_[:, None]) if labels.ndim == 1 else labels)
     points, labels, objective = sorted_by_input(points, labels, objective)
     points, labels, objective = pad_data(model, points, labels, objective)
-    parts = (model, objective.comparable(), log_of(at, jnp.result_type(float)))
+    parts = (model, objective, log_of(at, jnp.result_type(float)))
     return jit_if_pure(_losses, parts, points, labels, is_forward=True)
 
 

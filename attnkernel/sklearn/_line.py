@@ -41,7 +41,7 @@ def fit_on_line(
     """
     low, high = np.log(interval)
     options = Options(starts=1).with_defaults(models(float(np.exp(low))), objective, len(x))
-    data = Data(x, y, objective.comparable())
+    data = Data(x, y, objective)
     searches = prepare_searches(models(float(np.exp(low))), data, options)
     box, losses = searches.problem.box, []
     assert box is not None

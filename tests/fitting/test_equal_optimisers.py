@@ -1,4 +1,4 @@
-"""Fits with new but equal optimisers, records and scores share one compiled program."""
+"""Fits with new but equal optimisers share one compiled program."""
 
 import jax
 import numpy as np
@@ -7,6 +7,7 @@ import pytest
 from marks import slow
 
 import attnkernel as ak
+from attnkernel.fitting._train import comparable_optimizer
 
 KEYS = np.array([[0, 1], [2, 3]], np.uint32)
 X = np.linspace(0.0, 1.0, 23)
@@ -47,37 +48,37 @@ def test_an_equal_optimiser_compiles_nothing_and_another_its_own_program(program
     assert np.any(np.asarray(other.history["loss"]) != np.asarray(same.history["loss"]))
 
 
-@pytest.mark.parametrize("run", [fits, slow(fit)])
-def test_equal_records_scores_and_filters_compile_nothing(programs, run):
-    """And the fit holds the score that was given."""
-
-    def with_functions(power):
-        score = lambda predicted, y: abs(predicted - y) ** power  # noqa: E731
-        found = run(
-            optax.sgd(0.1),
-            record=lambda model: {"power": model.kernel.lengthscale**power},
-            score=score,
-            trainable=lambda leaf: bool(power) and hasattr(leaf, "dtype"),
-        )
-        assert found.objective.score is score
-        return found
-
-    first = with_functions(2)
-    programs.clear()
-    same = with_functions(2)
-    assert not programs
-    np.testing.assert_array_equal(first.history["power"], same.history["power"])
-    other = with_functions(3)
-    assert programs
-    lengthscale = np.asarray(MODEL.kernel.lengthscale)
-    powers = np.asarray(other.history["power"])
-    np.testing.assert_allclose(powers[..., 0], lengthscale**3, rtol=1e-6)
+def labels(tree):
+    return jax.tree.map(lambda _: "trained", tree)
 
 
-def test_a_list_that_changes_between_calls_changes_the_program(programs):
-    powers = [1.0]
-    record = lambda model: {"power": model.kernel.lengthscale ** powers[-1]}  # noqa: E731
-    optimizer = optax.sgd(0.0)
-    np.testing.assert_allclose(fit(optimizer, record=record).history["power"], 0.2, rtol=1e-6)
-    powers.append(2.0)
-    np.testing.assert_allclose(fit(optimizer, record=record).history["power"], 0.04, rtol=1e-6)
+OPTIMIZERS = {
+    "adam": optax.adam,
+    "sgd": lambda rate: optax.sgd(rate, momentum=0.9, nesterov=True),
+    "chain": scheduled,
+    "own schedule": lambda rate: optax.sgd(lambda step: rate / (1 + step)),
+    "array": lambda rate: optax.sgd(np.float32(rate)),
+    "inject_hyperparams": lambda rate: optax.inject_hyperparams(optax.adam)(learning_rate=rate),
+    "multi_transform": lambda rate: optax.multi_transform(
+        {"trained": optax.adam(rate), "fixed": optax.set_to_zero()}, labels
+    ),
+    "line search": lambda rate: optax.lbfgs(rate, linesearch=None),
+    "zoom": lambda rate: optax.lbfgs(memory_size=int(100 * rate)),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimisers_are_equal_if_their_numbers_are(name):
+    make, z = OPTIMIZERS[name], {"a": np.zeros((1, 2)), "b": np.zeros(1)}
+    one, same, other = (comparable_optimizer(make(rate), z, 1) for rate in (0.1, 0.1, 0.2))
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != other
+
+
+def test_a_schedule_that_reads_another_number_changes_the_program():
+    rates = [0.0]
+    optimizer = optax.sgd(lambda step: rates[-1])
+    assert float(fit(optimizer).model.kernel.lengthscale) == float(MODEL.kernel.lengthscale)
+    rates.append(0.1)
+    assert float(fit(optimizer).model.kernel.lengthscale) != float(MODEL.kernel.lengthscale)

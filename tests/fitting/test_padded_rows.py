@@ -46,7 +46,7 @@ def problem_of(case, weighted):
     x, y, weights = data(37, CASES[case][2])
     x, y, weights = jax.device_put((x, y, weights))
     objective = CASES[case][0].with_weights(weights) if weighted else CASES[case][0]
-    parts = Data(x, y, objective.comparable())
+    parts = Data(x, y, objective)
     options = Options(starts=3).with_defaults(model_of(case), objective, 37)
     return build_problem(model_of(case), parts, options, None)
 
