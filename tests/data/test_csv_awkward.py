@@ -1,4 +1,4 @@
-"""Cells of awkward files: dashes, dates in two formats, thousands, units."""
+"""Dashes in the cells of files: missing values, or words among words."""
 
 import numpy as np
 import pytest
@@ -33,17 +33,3 @@ def test_dashes_are_words_among_words(tmp_path):
     assert read(tmp_path, ["yes", "-", "yes", "-"], **found).dropped == 0
     with pytest.raises(OptionError, match=r"row 2 .*'yes', and '-'.*Try categories=\['x'\]"):
         read(tmp_path, ["-", "yes", "yes", "-"], **found)
-
-
-@pytest.mark.parametrize(
-    ("cells", "sentence"),
-    [
-        (["2021-01-02", "1/3/2021"], r"row 2.*as in the rows before.*in one format\.$"),
-        (["1,250", "2,500"], r"If ',' is between thousands, remove it\. Try decimal=','"),
-        (["12%", "3%"], r"'12%'\. Write the number alone, without its unit\.$"),
-        (["$ 1200"], r"Write the number alone, without its unit\.$"),
-    ],
-)
-def test_errors_say_what_to_change(tmp_path, cells, sentence):
-    with pytest.raises(OptionError, match=sentence):
-        read(tmp_path, cells)
