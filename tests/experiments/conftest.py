@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import functools
 import io
 import json
 import os
@@ -39,6 +40,15 @@ def blank_figures():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", save_blank)
         yield
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch, request):
+    """The current directory: empty, but for what the module of the test lists as FILES."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in getattr(request.module, "FILES", {}).items():
+        Path(name).write_text(text)
+    return tmp_path
 
 
 class StudyRun(NamedTuple):
@@ -84,6 +94,21 @@ def run_study(tmp_path_factory):
     return run
 
 
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory):
+    """The directory of the run of a config, which is made once."""
+
+    @functools.cache
+    def run(text, *overrides):
+        folder = tmp_path_factory.mktemp("finished")
+        (folder / "c.yaml").write_text(text)
+        out = ["--out", str(folder / "run"), "--quiet"]
+        assert main(["run", str(folder / "c.yaml"), *overrides, *out]) == 0
+        return folder / "run"
+
+    return run
+
+
 @pytest.fixture
 def member_processes_in_process(monkeypatch):
     """The processes that a sweep starts for its members run in this one, one after the other."""
@@ -103,9 +128,22 @@ def member_processes_in_process(monkeypatch):
 
 
 @pytest.fixture
-def resolved(tmp_path, monkeypatch):
-    """A config in a temporary folder as it is after reading it, with overrides."""
-    monkeypatch.chdir(tmp_path)
+def error_of(capsys):
+    """What a wrong command prints, with exit code 2 and nothing else."""
+
+    def read_error(*command):
+        capsys.readouterr()
+        assert main([*map(str, command)]) == 2
+        out, err = capsys.readouterr()
+        assert (out, "Traceback" in err) == ("", False)
+        return err
+
+    return read_error
+
+
+@pytest.fixture
+def resolved():
+    """A config in the current directory as it is after reading it, with overrides."""
 
     def resolve(text, *overrides):
         Path("config.yaml").write_text(text, encoding="utf-8")
@@ -115,18 +153,13 @@ def resolved(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def errors_of(tmp_path, capsys, monkeypatch):
-    """The lines that `show` prints for a wrong config, with exit code 2 and nothing else."""
-    monkeypatch.chdir(tmp_path)
+def errors_of(error_of):
+    """The lines that `show` prints for a wrong config."""
 
     def read_errors(content, *overrides):
         data = content if isinstance(content, bytes) else content.encode()
         Path("config.yaml").write_bytes(data)
-        code = main(["show", "config.yaml", *overrides])
-        out, err = capsys.readouterr()
-        assert (code, out) == (2, "")
-        assert "Traceback" not in err
-        return err.splitlines()
+        return error_of("show", "config.yaml", *overrides).splitlines()
 
     return read_errors
 

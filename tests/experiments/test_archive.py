@@ -2,12 +2,13 @@
 
 import hashlib
 import io
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from outputs import read_json
+from small_configs import DATA
 
 from experiments import sources
 from experiments.__main__ import main
@@ -17,15 +18,7 @@ from experiments.studies.data import ShowData
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
-CONFIG = "study: data\ndata: {source: heteroskedastic, n: 20}\n"
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    """The current directory, with a config in it."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "c.yaml").write_text(CONFIG)
-    return tmp_path
+FILES = {"c.yaml": DATA}
 
 
 # --- output ---
@@ -140,15 +133,9 @@ def test_patch_turns_the_commit_into_the_sources(checkout, home):
     change(checkout)
     listed = git("status", "--porcelain", cwd=checkout)
     record, patch = read_sources(checkout)
-    assert record == {
-        "commit": git("rev-parse", "HEAD", cwd=checkout).strip(),
-        "changed": True,
-        "patch": {
-            "sha256": hashlib.sha256(patch).hexdigest(),
-            "bytes": len(patch),
-            "complete": True,
-        },
-    }
+    commit, digest = git("rev-parse", "HEAD", cwd=checkout), hashlib.sha256(patch).hexdigest()
+    kept = {"sha256": digest, "bytes": len(patch), "complete": True}
+    assert record == {"commit": commit.strip(), "changed": True, "patch": kept}
     assert git("status", "--porcelain", cwd=checkout) == listed
     (home / "sources.patch").write_bytes(patch)
     git("clone", "-q", str(checkout), "copy", cwd=home)
@@ -180,9 +167,8 @@ def test_patch_is_kept_in_the_run_and_another_when_it_is_resumed(monkeypatch):
     monkeypatch.setattr("experiments.run.read_sources", lambda: state)
     assert main(["run", "c.yaml", "--out", "out", "--quiet"]) == 0
     assert Path("out/sources.patch").read_bytes() == b"first"
-    assert json.loads(Path("out/meta.json").read_text())["git"] == state.record
-    status = {"state": "interrupted", "reason": "Ctrl-C"}
-    Path("out/status.json").write_text(json.dumps(status))
+    assert read_json("out/meta.json")["git"] == state.record
+    Path("out/status.json").write_text('{"state": "interrupted", "reason": "Ctrl-C"}')
     state = Sources({"commit": "d", "changed": True}, b"second")
     assert main(["resume", "out", "--quiet"]) == 0
     assert Path("out/sources.patch").read_bytes() == b"first"

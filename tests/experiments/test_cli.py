@@ -10,25 +10,16 @@ import pytest
 import yaml
 from marks import slow
 from paths import CONFIGS
+from small_configs import DATA, HOLDOUT
 
 from experiments.__main__ import main
+from experiments.kernels import BUILT_IN
 from experiments.registry import STUDIES
 from experiments.runner import load
 
 SHIPPED = sorted(CONFIGS.glob("*.yaml"))
 SHOWN = ("bench_latency", "holdout", "induction", "mcycle")
-SIMULATED = "data: {source: heteroskedastic, n: 20}\n"
-HOLDOUT = f"study: holdout\n{SIMULATED}training: {{steps: 4}}\nhold_out: [1, 0.5]\n"
-DATA = f"study: data\n{SIMULATED}"
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    """The current directory, with two configs in it."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "holdout.yaml").write_text(HOLDOUT)
-    (tmp_path / "data.yaml").write_text(DATA)
-    return tmp_path
+FILES = {"holdout.yaml": HOLDOUT, "data.yaml": DATA}
 
 
 def names(directory):
@@ -99,9 +90,9 @@ def test_shipped_config_is_valid_and_shown_in_whole(home, capsys, path):
 
 
 def test_show_applies_overrides(home, capsys):
-    words = ["seed=7", "training.learning_rate=1e-2"]
+    words = ["seed=7", "training.learning_rate=1e-2", 'name="1e-2"']
     shown = show(home, capsys, "holdout.yaml", *words)
-    assert (shown.seed, shown.training.learning_rate) == (7, 0.01)
+    assert (shown.seed, shown.training.learning_rate, shown.name) == (7, 0.01, "1e-2")
 
 
 @pytest.mark.parametrize(
@@ -109,15 +100,9 @@ def test_show_applies_overrides(home, capsys):
 )
 def test_show_quotes_a_column_name_that_looks_like_something_else(home, capsys, column):
     (home / "mine.csv").write_text(f'"{column}",b\n1,2\n2,3\n3,4\n', encoding="utf-8")
-    (home / "csv.yaml").write_text(
-        f"study: data\ndata: {{source: csv, path: mine.csv, x: '{column}', y: b}}\n",
-        encoding="utf-8",
-    )
+    text = f"study: data\ndata: {{source: csv, path: mine.csv, x: '{column}', y: b}}\n"
+    (home / "csv.yaml").write_text(text, encoding="utf-8")
     assert show(home, capsys, "csv.yaml").data.x == column
-
-
-def test_show_quotes_a_name_that_looks_like_a_number(home, capsys):
-    assert show(home, capsys, "data.yaml", 'name="1e-2"').name == "1e-2"
 
 
 def test_schema_has_every_field_of_every_study(capsys):
@@ -128,6 +113,8 @@ def test_schema_has_every_field_of_every_study(capsys):
     }
     for study in STUDIES.values():
         assert schema["$defs"][study.__name__]["properties"].keys() == study.model_fields.keys()
+    kernel = schema["$defs"]["Model"]["properties"]["kernel"]
+    assert kernel["anyOf"][0]["enum"] == list(BUILT_IN)
 
 
 @pytest.mark.parametrize(

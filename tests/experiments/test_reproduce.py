@@ -1,5 +1,6 @@
 """`reproduce`: a run again from its own config, every byte compared, every difference named."""
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -8,6 +9,8 @@ import equinox as eqx
 import matplotlib.image
 import numpy as np
 import pytest
+from outputs import read_json
+from small_configs import DATA
 
 from experiments.__main__ import main
 from experiments.file_differences import differences
@@ -16,7 +19,7 @@ from experiments.studies.data import ShowData
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
-CONFIG = "study: data\nseed: 3\ndata: {source: heteroskedastic, n: 20}\n"
+CONFIG = f"{DATA}seed: 3\n"
 COMPARED = {
     "config.yaml",
     "metrics.jsonl",
@@ -27,35 +30,20 @@ COMPARED = {
 }
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory, blank_figures):
-    """The directory of a finished run."""
-    folder = tmp_path_factory.mktemp("finished")
-    (folder / "c.yaml").write_text(CONFIG)
-    out = ["--out", str(folder / "run"), "--quiet"]
-    assert main(["run", str(folder / "c.yaml"), "data.n=21", *out]) == 0
-    return folder / "run"
-
-
 @pytest.fixture
-def run(finished, tmp_path, monkeypatch):
-    """A copy of it in the current directory."""
-    monkeypatch.chdir(tmp_path)
-    return shutil.copytree(finished, tmp_path / "run")
-
-
-def read(path):
-    return json.loads(Path(path).read_text())
+def run(finished_run, home):
+    """A finished run in the current directory."""
+    return shutil.copytree(finished_run(CONFIG, "data.n=21"), home / "run")
 
 
 def edit(path, **entries):
-    Path(path).write_text(json.dumps(read(path) | entries))
+    Path(path).write_text(json.dumps(read_json(path) | entries))
 
 
 def test_run_without_its_first_config_is_reproduced_byte_by_byte(run, capsys):
     edit(run / "meta.json", started="2020-01-01T00:00:00+0000")
     assert main(["reproduce", "run"]) == 0
-    report = read("run_reproduced/reproduction.json")
+    report = read_json("run_reproduced/reproduction.json")
     assert (report["run"], report["reproduced"], report["different"]) == ("run", True, {})
     assert set(report["equal"]) - {"output.log", "sources.patch"} == COMPARED
     # times are named one by one
@@ -84,7 +72,7 @@ def altered(monkeypatch):
 
 @pytest.mark.usefixtures("altered")
 def test_differences_are_named_with_what_may_be_their_cause(run, capsys):
-    versions = read(run / "meta.json")["versions"]
+    versions = read_json(run / "meta.json")["versions"]
     edit(run / "meta.json", versions=versions | {"jax": "0.0.1"}, devices=["an abacus"])
     assert main(["reproduce", "run", "--out", "again"]) == 1
     printed = capsys.readouterr().out
@@ -98,18 +86,18 @@ def test_differences_are_named_with_what_may_be_their_cause(run, capsys):
     ):
         assert text in printed
     assert "y.2" not in printed
-    report = read("again/reproduction.json")
+    report = read_json("again/reproduction.json")
     assert report["reproduced"] is False
     assert report["different"].keys() == {"summary.json", "figures/data.npz"}
 
 
 @pytest.mark.usefixtures("altered")
 def test_difference_without_a_known_cause_is_said_to_have_none(run, capsys):
-    meta = read(run / "meta.json")
+    meta = read_json(run / "meta.json")
     assert main(["reproduce", "run", "--out", "again", "--quiet"]) == 1
     assert capsys.readouterr() == ("", "again differs from run; see again/reproduction.json\n")
-    if read("again/meta.json")["git"] == meta["git"]:
-        assert read("again/reproduction.json")["causes"] == {}
+    if read_json("again/meta.json")["git"] == meta["git"]:
+        assert read_json("again/reproduction.json")["causes"] == {}
 
 
 def test_failed_repetition_is_no_comparison(run, monkeypatch, capsys):
@@ -124,11 +112,8 @@ def test_failed_repetition_is_no_comparison(run, monkeypatch, capsys):
     assert not Path("again/reproduction.json").exists()
 
 
-def test_only_a_finished_run_is_reproduced(run, capsys):
-    def refused(*command):
-        assert main(["reproduce", *command]) == 2
-        return capsys.readouterr().err
-
+def test_only_a_finished_run_is_reproduced(run, error_of):
+    refused = functools.partial(error_of, "reproduce")
     assert "nowhere is no run" in refused("nowhere")
     Path("sweep").mkdir()
     Path("sweep/members.csv").touch()

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from marks import slow
-from paths import ROOT
+from outputs import read_json, start
+from small_configs import DATA
 
 import attnkernel as ak
 from experiments import runner
@@ -91,17 +92,11 @@ for kill in json.loads(sys.argv[1]):
 """
 
 
-def start(folder, *arguments, before=(), program=("-m", "experiments")):
-    """Runs `python -m experiments ...` in its own process; returns it once it has ended."""
-    return subprocess.run(
-        [*before, sys.executable, *program, *map(str, arguments)],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+def run_command(folder, *arguments, **options):
+    """Runs `python -m experiments ...` in a process: its exit code, its output, its errors."""
+    with start(*arguments, cwd=folder, **options) as process:
+        out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
 
 
 def assert_same_run(a, b):
@@ -123,7 +118,7 @@ def assert_same_run(a, b):
 
 
 def state(run):
-    return json.loads((run / "status.json").read_text())["state"]
+    return read_json(run / "status.json")["state"]
 
 
 @pytest.fixture(scope="module")
@@ -148,11 +143,10 @@ def made(tmp_path_factory, blank_figures):
 
 
 @pytest.fixture
-def runs(made, tmp_path, monkeypatch):
+def runs(made, home):
     """A copy of both, to be damaged."""
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "whole", tmp_path / "stopped"
+    shutil.copytree(made, home, dirs_exist_ok=True)
+    return home / "whole", home / "stopped"
 
 
 # what a killed run leaves -> the call at which it is killed: owner, function, 1 for the first call
@@ -173,33 +167,33 @@ def test_run_killed_in_every_state_is_resumed_to_the_same_bits(runs):
     whole, _ = runs
     killed = whole.with_name("killed")
     kills = json.dumps(list(KILLS.values()))
-    done = start(whole.parent, kills, killed, program=("-c", KILLED))
-    left = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [one["signal"] for one in left] == [signal.SIGKILL] * len(KILLS), done.stderr
+    _, out, err = run_command(whole.parent, kills, killed, program=("-c", KILLED))
+    left = [json.loads(line) for line in out.splitlines()]
+    assert [one["signal"] for one in left] == [signal.SIGKILL] * len(KILLS), err
     assert [one["state"] for one in left] == [None, *["running"] * (len(KILLS) - 1)]
     assert [one["checkpoints"] for one in left] == [0, 0, 1, 1, 2, 2]
     assert [one["drafts"] for one in left] == [0, 0, 0, 1, 0, 0]
     assert main(["resume", "killed", "--quiet"]) == 0
     assert_same_run(killed, whole)
-    resumed = json.loads((killed / "meta.json").read_text())["resumed"]
+    resumed = read_json(killed / "meta.json")["resumed"]
     assert [found["found"]["state"] for found in resumed] == ["running"] * (len(KILLS) - 1)
 
 
-def test_interrupted_run_is_resumed_to_the_same_bits(runs, capsys, monkeypatch):
+def test_interrupted_run_is_resumed_to_the_same_bits(runs, capsys, error_of, monkeypatch):
     whole, stopped = runs
     assert [path.stem for path in sorted((stopped / "checkpoints").iterdir())] == [
         "training-000000010",
         "training-000000020",
     ]
     assert state(stopped) == "interrupted"
-    before = json.loads((stopped / "meta.json").read_text())
+    before = read_json(stopped / "meta.json")
     before["seconds"] |= {"total": 1000.0, "an earlier part": 900.0}
     (stopped / "meta.json").write_text(json.dumps(before))
     monkeypatch.setattr(sys, "argv", ["experiments", "resume"])
     (stopped / "checkpoints" / ".training-000000030.ckpt.17.part").write_bytes(b"half")
     assert main(["resume", "stopped", "--quiet"]) == 0
     assert_same_run(whole, stopped)
-    meta = json.loads((stopped / "meta.json").read_text())
+    meta = read_json(stopped / "meta.json")
     assert meta["command"] == before["command"] != sys.argv
     assert meta["started"] == before["started"]
     assert 1000.0 < meta["seconds"]["total"] < 1100.0
@@ -207,8 +201,7 @@ def test_interrupted_run_is_resumed_to_the_same_bits(runs, capsys, monkeypatch):
     assert main(["resume", "stopped"]) == 0
     assert "stopped is done" in capsys.readouterr().out
     for path in ("c.yaml", "none"):
-        assert main(["resume", path]) == 2
-        assert f"{path} is no run" in capsys.readouterr().err
+        assert f"{path} is no run" in error_of("resume", path)
 
 
 @pytest.mark.parametrize(
@@ -227,17 +220,16 @@ def test_damaged_checkpoint_is_reported_and_the_one_before_used(runs, capsys, da
     assert main(["resume", "stopped", "--quiet"]) == 0
     assert f"{newest.name} is" in capsys.readouterr().err
     quarantined = stopped / "checkpoints" / f"{newest.name}.aside"
-    assert json.loads((stopped / "meta.json").read_text())["damaged"]
+    assert read_json(stopped / "meta.json")["damaged"]
     quarantined.unlink()  # kept for the user to look at
     assert_same_run(whole, stopped)
 
 
-def test_running_run_cannot_be_resumed(runs, capsys):
+def test_running_run_cannot_be_resumed(runs, error_of):
     _, stopped = runs
     study = runner.load(stopped / "config.yaml", [])
     run = Run(stopped, study, quiet=True, resume=True)
-    assert main(["resume", "stopped"]) == 2
-    assert "stopped is running" in capsys.readouterr().err
+    assert "stopped is running" in error_of("resume", "stopped")
     run.close("interrupted")
     assert main(["resume", "stopped", "--quiet"]) == 0
 
@@ -248,10 +240,9 @@ def test_full_disk_fails_the_run_and_it_can_be_resumed(runs):
     """No file may grow beyond 5 kB: to one file, a full disk."""
     whole, stopped = runs
     limit = ["sh", "-c", 'ulimit -f 10; exec "$@"', "sh"]
-    done = start(stopped.parent, "resume", "stopped", before=limit)
-    assert done.returncode == 1
-    assert "failed: OSError: [Errno 27] File too large" in done.stderr
-    assert "Traceback" not in done.stderr
+    code, _, err = run_command(stopped.parent, "resume", "stopped", before=limit)
+    assert (code, "Traceback" in err) == (1, False)
+    assert "failed: OSError: [Errno 27] File too large" in err
     assert main(["resume", "stopped", "--quiet"]) == 0
     assert_same_run(whole, stopped)
 
@@ -268,10 +259,9 @@ def test_run_on_a_full_file_system_is_resumed_on_a_larger_one(runs):
     if not shutil.which("unshare") or subprocess.run([*prefix, "true"], check=False).returncode:
         pytest.skip("no tmpfs can be mounted: needs Linux, user namespaces and util-linux")
     shutil.rmtree(folder / "saved")
-    done = start(folder, "run", "c.yaml", "--out", "disk/run", before=prefix)
-    assert done.returncode == 1
-    assert "No space left on device" in done.stderr
-    assert "Traceback" not in done.stderr
+    code, _, err = run_command(folder, "run", "c.yaml", "--out", "disk/run", before=prefix)
+    assert (code, "Traceback" in err) == (1, False)
+    assert "No space left on device" in err
     assert main(["resume", "saved/run", "--quiet"]) == 0
     assert_same_run(whole, folder / "saved" / "run")
 
@@ -288,12 +278,11 @@ def test_read_only_run_is_reported_and_can_be_resumed_once_writable(runs):
     modes = {path: path.stat().st_mode for path in (stopped, *stopped.rglob("*"))}
     for path, mode in modes.items():
         path.chmod(mode & ~0o222)
-    done = start(stopped.parent, "resume", "stopped", before=prefix)
+    code, _, err = run_command(stopped.parent, "resume", "stopped", before=prefix)
     for path, mode in modes.items():
         path.chmod(mode)
-    assert done.returncode == 2
-    assert "stopped cannot be written: Permission denied" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (code, "Traceback" in err) == (2, False)
+    assert "stopped cannot be written: Permission denied" in err
     assert main(["resume", "stopped", "--quiet"]) == 0
     assert_same_run(whole, stopped)
 
@@ -342,8 +331,7 @@ def test_checkpoint_of_another_part_is_not_used(tmp_path):
     run.close("done")
 
 
-def test_checkpoint_of_other_data_is_not_used(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_checkpoint_of_other_data_is_not_used(tmp_path):
     config = Path("d.yaml")
     config.write_text("study: data\ndata: {source: csv, path: m.csv, x: a, y: b}\n")
     found = []
@@ -355,7 +343,7 @@ def test_checkpoint_of_other_data_is_not_used(tmp_path, monkeypatch):
     assert found == [0, 1, 1]  # computed again after the data changed, and then kept
 
 
-def test_all_files_are_on_the_disk_before_the_run_is_done(tmp_path, monkeypatch):
+def test_all_files_are_on_the_disk_before_the_run_is_done(home, monkeypatch):
     """After a loss of power, a run whose state is `done` has all its files."""
     synced, fsync = [], os.fsync
 
@@ -364,9 +352,9 @@ def test_all_files_are_on_the_disk_before_the_run_is_done(tmp_path, monkeypatch)
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", record)
-    (tmp_path / "h.yaml").write_text(HOLDOUT)
-    assert main(["run", str(tmp_path / "h.yaml"), "--out", str(tmp_path / "run"), "--quiet"]) == 0
-    run = tmp_path / "run"
+    (home / "c.yaml").write_text(DATA)
+    assert main(["run", "c.yaml", "--out", str(home / "run"), "--quiet"]) == 0
+    run = home / "run"
     last = max(i for i, path in enumerate(synced) if path.name.startswith(".status.json"))
     before = set(synced[:last])
     assert {run / "metrics.jsonl", run / "figures", *(run / "figures").iterdir()} <= before
@@ -375,8 +363,7 @@ def test_all_files_are_on_the_disk_before_the_run_is_done(tmp_path, monkeypatch)
         assert any(path.name.startswith(f".{written}.") for path in before), written
 
 
-def test_changed_data_are_reported(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_changed_data_are_reported(tmp_path, capsys):
     lines = ["a,b", *(f"{i},{i % 5}" for i in range(37))]
     (tmp_path / "m.csv").write_text("\n".join(lines))
     data = "{source: csv, path: m.csv, x: a, y: b}"

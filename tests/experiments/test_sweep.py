@@ -1,9 +1,6 @@
 """Sweeps: members as one program or as processes, each computed once; their means."""
 
-import csv
-import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from marks import slow
-from paths import ROOT
+from outputs import read_csv, read_json, start
 from rich.console import Console
 from scipy import stats
+from small_configs import DATA
 
 from experiments import sweep
 from experiments.__main__ import main
@@ -34,15 +32,7 @@ data: {source: heteroskedastic, n: 31}
 training: {steps: 7, optimizer: sgd}
 hold_out: [5]
 """
-DATA = "study: data\ndata: {source: heteroskedastic, n: 20}\n"
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    """The current directory, with a config in it."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "c.yaml").write_text(CONFIG)
-    return tmp_path
+FILES = {"c.yaml": CONFIG}
 
 
 @pytest.fixture
@@ -62,8 +52,7 @@ def untrained(monkeypatch):
 
 
 def read(out):
-    with (Path(out) / "members.csv").open() as file:
-        return list(csv.DictReader(file))
+    return read_csv(Path(out, "members.csv"))
 
 
 def states(out):
@@ -98,11 +87,10 @@ def test_values_of_a_field_are_split_at_commas_and_ranges():
         (["sed=1,2"], "unknown field.*'seed'"),
     ],
 )
-def test_errors_are_reported_before_anything_runs(home, capsys, arguments, message):
+def test_errors_are_reported_before_anything_runs(home, error_of, arguments, message):
     with pytest.raises(ConfigError, match=message):
         read_plan(Path("c.yaml"), arguments).members()
-    assert main(["sweep", "c.yaml", *arguments]) == 2
-    assert "Traceback" not in capsys.readouterr().err
+    error_of("sweep", "c.yaml", *arguments)
     assert not (home / "results").exists()
 
 
@@ -135,29 +123,23 @@ def assert_equals_single_run(row, config, fields, *shared, table="fits"):
     overrides = [f"{field}={row[field]}" for field in fields]
     out = f"single_{row['id']}"
     assert main(["run", config, *overrides, *shared, "--out", out, "--quiet"]) == 0
-    summary = json.loads((Path(out) / "summary.json").read_text())
-    single = numbers_of({table: summary[table]})
+    single = numbers_of({table: read_json(f"{out}/summary.json")[table]})
     assert {name for name, value in row.items() if name.startswith(table) and value} == set(single)
     for name, value in single.items():
         assert float(row[name]) == pytest.approx(value, rel=1e-9)
 
 
-def test_members_of_one_program_equal_single_runs(swept):
+@pytest.mark.parametrize("member", [-1, slow(0)])
+def test_members_of_one_program_equal_single_runs(swept, member):
     assert len(list((swept / "batches").iterdir())) == 1
     rows = read(swept)
     assert len(rows) == 12
     fields = ("seed", "hold_out", "training.learning_rate")
-    assert_equals_single_run(rows[-1], "c.yaml", fields, START)
-
-
-@pytest.mark.slow
-def test_first_member_of_one_program_equals_a_single_run(swept):
-    fields = ("seed", "hold_out", "training.learning_rate")
-    assert_equals_single_run(read(swept)[0], "c.yaml", fields, START)
+    assert_equals_single_run(rows[member], "c.yaml", fields, START)
 
 
 def test_means_and_intervals_over_seeds(swept):
-    summary = json.loads((swept / "summary.json").read_text())
+    summary = read_json(swept / "summary.json")
     assert summary["states"] == {"done": 12}
     assert len(summary["groups"]) == 4
     for group in summary["groups"]:
@@ -176,34 +158,26 @@ def test_means_and_intervals_over_seeds(swept):
         assert arrays["fits.0.lengthscale/points"].shape == (12, 2)
 
 
+HEADS = CONFIG.replace("holdout", "heads").replace("hold_out: [5]", "heads: [1, 3]")
+SWEEPS = {  # the config, what varies, what all members share, and the table of their numbers
+    "adam": (
+        *(CONFIG, ["seed=0,1", "training.learning_rate=0.1,0.3"]),
+        *(["training.optimizer=adam"], "fits"),
+    ),
+    "heads": (HEADS, ["seed=0,1", "hold_out=1,4", "longest=2,3"], [], "table"),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("optimised")
-def test_members_of_one_program_trained_by_adam_equal_single_runs(capsys):
-    grid = ["seed=0,1", "training.learning_rate=0.1,0.3"]
-    adam = "training.optimizer=adam"
-    assert main(["sweep", "c.yaml", *grid, adam, "--out", "s"]) == 0
-    assert "4 members as one program" in capsys.readouterr().out
-    fields = ("seed", "training.learning_rate")
-    assert_equals_single_run(read("s")[-1], "c.yaml", fields, adam)
-
-
-HEADS = """
-study: heads
-precision: float64
-data: {source: heteroskedastic, n: 31}
-training: {steps: 7, optimizer: sgd}
-heads: [1, 3]
-"""
-
-
-@pytest.mark.slow
-def test_members_of_one_program_of_heads_equal_single_runs(home, capsys):
-    (home / "h.yaml").write_text(HEADS)
-    grid = ["seed=0,1", "hold_out=1,4", "longest=2,3"]
-    assert main(["sweep", "h.yaml", *grid, "--out", "s"]) == 0
-    assert "8 members as one program" in capsys.readouterr().out
-    fields = ("seed", "hold_out", "longest")
-    assert_equals_single_run(read("s")[-1], "h.yaml", fields, table="table")
+@pytest.mark.parametrize("case", SWEEPS)
+def test_members_of_one_program_of_other_fits_equal_single_runs(capsys, case):
+    config, grid, shared, table = SWEEPS[case]
+    Path("m.yaml").write_text(config)
+    assert main(["sweep", "m.yaml", *grid, *shared, "--out", "s"]) == 0
+    assert f"{2 ** len(grid)} members as one program" in capsys.readouterr().out
+    fields = [values.partition("=")[0] for values in grid]
+    assert_equals_single_run(read("s")[-1], "m.yaml", fields, *shared, table=table)
 
 
 @pytest.mark.slow
@@ -218,7 +192,7 @@ def test_members_of_one_program_of_leave_one_out_equal_single_runs(home, capsys)
     row = read("s")[-1]
     overrides = [f"{field}={row[field]}" for field in ("seed", "model.lengthscale")]
     assert main(["run", "l.yaml", *overrides, "--out", "single", "--quiet"]) == 0
-    single = json.loads(Path("single/summary.json").read_text())
+    single = read_json("single/summary.json")
     for name in ("lengthscale", "criterion", "r_squared", "residual_sd"):
         assert float(row[name]) == pytest.approx(single[name], rel=1e-7)
 
@@ -422,13 +396,7 @@ def slurm(home, monkeypatch):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-
-
-def start(*command):
-    """Runs Python in a process of its own: submitit does not work with captured streams."""
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
@@ -437,9 +405,10 @@ def test_sweep_is_submitted_as_an_array_of_slurm(slurm):
     sizes = "hold_out=[3],[5]"
     command = ["sweep", "c.yaml", "seed=1..3", sizes, "--out", "s"]
     options = ["--submit", "2", "--slurm", "timeout_min=7", "--slurm", "slurm_partition=night"]
-    done = start("-m", "experiments", *command, *options)
-    assert done.returncode == 0, done.stderr
-    assert "6 members in 2 jobs of the array 4242; logs in s/slurm" in done.stdout
+    with start(*command, *options) as process:  # submitit does not work with captured streams
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert "6 members in 2 jobs of the array 4242; logs in s/slurm" in out
     text = Path("array.sh").read_text()
     for line in ("--array=0-1", "--time=7", "--partition=night"):
         assert f"#SBATCH {line}" in text
@@ -464,9 +433,10 @@ print(*codes, main(submit))
 @pytest.mark.slow
 @pytest.mark.cli
 def test_wrong_submissions_are_refused(slurm):
-    done = start("-c", SUBMISSIONS)
-    assert done.stdout.split() == ["2", "2", "2"], done.stderr
-    unknown, incomplete, no_slurm = done.stderr.splitlines()
+    with start(program=("-c", SUBMISSIONS)) as process:
+        out, err = process.communicate()
+    assert out.split() == ["2", "2", "2"], err
+    unknown, incomplete, no_slurm = err.splitlines()
     assert "Slurm did not take the array" in unknown
     assert "minutes" in unknown
     assert "--slurm timeout_min: expected KEY=VALUE" in incomplete
@@ -474,9 +444,8 @@ def test_wrong_submissions_are_refused(slurm):
     assert "--jobs" in no_slurm
 
 
-def test_options_of_slurm_need_submit_and_submitit(capsys, monkeypatch):
-    assert main(["sweep", "c.yaml", "seed=1,2", "--slurm", "timeout_min=7"]) == 2
-    assert "--slurm goes with --submit" in capsys.readouterr().err
+def test_options_of_slurm_need_submit_and_submitit(error_of, monkeypatch):
+    command = ["sweep", "c.yaml", "seed=1,2"]
+    assert "--slurm goes with --submit" in error_of(*command, "--slurm", "timeout_min=7")
     monkeypatch.setitem(sys.modules, "submitit", None)
-    assert main(["sweep", "c.yaml", "seed=1,2", "--submit", "2"]) == 2
-    assert 'pip install "attnkernel[slurm]"' in capsys.readouterr().err
+    assert 'pip install "attnkernel[slurm]"' in error_of(*command, "--submit", "2")

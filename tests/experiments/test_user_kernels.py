@@ -1,12 +1,12 @@
 """Kernels in configs: built-in ones by name, and the user's, registered in Python or by a file."""
 
-import csv
-import json
+import inspect
 from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
 from marks import slow
+from outputs import read_csv, read_json
 from paths import ROOT
 
 import attnkernel as ak
@@ -18,72 +18,39 @@ from experiments.runner import load
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
-HOLDOUT = """\
-study: holdout
-precision: float64
-data: {source: heteroskedastic, n: 20}
-training: {steps: 4}
-hold_out: [1, 5]
-"""
-LEAVE_ONE_OUT = """\
-study: leave_one_out
-data: {source: bundled, name: mcycle}
-starts: 2
-"""
-OTHERS = {
-    "heads": "study: heads\ndata: {source: heteroskedastic, n: 20}\ntraining: {steps: 4}\n"
-    "heads: [1, 2]\n",
-    "seeds": "study: seeds\ndata: {source: heteroskedastic, n: 20}\ntraining: {steps: 4}\n"
-    "hold_out: [5]\nseeds: 2\n",
-    "lengthscales": "study: lengthscales\ndata: {source: heteroskedastic, n: 20}\n"
-    "lengthscales: [0.5, 1]\n",
+DATA = "data: {source: heteroskedastic, n: 20}"
+TRAINED = f"{DATA}\ntraining: {{steps: 4}}"
+CONFIGS = {
+    "holdout": f"study: holdout\nprecision: float64\n{TRAINED}\nhold_out: [1, 5]\n",
+    "leave_one_out": "study: leave_one_out\ndata: {source: bundled, name: mcycle}\nstarts: 2\n",
+    "heads": f"study: heads\n{TRAINED}\nheads: [1, 2]\n",
+    "seeds": f"study: seeds\n{TRAINED}\nhold_out: [5]\nseeds: 2\n",
+    "lengthscales": f"study: lengthscales\n{DATA}\nlengthscales: [0.5, 1]\n",
 }
-MINE = """\
-import jax.numpy as jnp
-import attnkernel as ak
-
-class RoundTop(ak.kernels.Scaled):
-    def log_pair(self, q, k):
-        half = 0.5 * (q - k) / self.lengthscale
-        return -2.0 * jnp.sum(jnp.logaddexp(half, -half))
-"""
 
 
 class RoundTop(ak.kernels.Scaled):
     def log_pair(self, q, k):
         half = 0.5 * (q - k) / self.lengthscale
         return -2.0 * jnp.sum(jnp.logaddexp(half, -half))
+
+
+MINE = "import jax.numpy as jnp\nimport attnkernel as ak\n\n" + inspect.getsource(RoundTop)
+FILES = {f"{name}.yaml": text for name, text in CONFIGS.items()} | {"mine.py": MINE}
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    """The current directory, with configs and a file of kernels; registered kernels are removed."""
+def forget_kernels():
+    """Removes the kernels that a test registers."""
     known = dict(KERNELS)
-    monkeypatch.chdir(tmp_path)
-    for name, text in {"holdout": HOLDOUT, "leave_one_out": LEAVE_ONE_OUT, **OTHERS}.items():
-        Path(f"{name}.yaml").write_text(text)
-    Path("mine.py").write_text(MINE)
     yield
     KERNELS.clear()
     KERNELS.update(known)
 
 
-def read(path):
-    return json.loads(Path(path).read_text())
-
-
 def run(study, *more, out="out", code=0):
     assert main(["run", f"{study}.yaml", "--out", out, "--quiet", *more]) == code
-    return read(f"{out}/summary.json")
-
-
-def error_of(capsys, *command):
-    """The one line that a wrong command prints, with exit code 2 and nothing else."""
-    assert main(list(command)) == 2
-    out, err = capsys.readouterr()
-    assert (out, "Traceback" in err) == ("", False)
-    (line,) = err.splitlines()
-    return line
+    return read_json(f"{out}/summary.json")
 
 
 # --- built in ---
@@ -127,15 +94,14 @@ def test_bounds_are_of_the_lengthscale_only():
 
 
 @pytest.mark.parametrize("study", ["holdout", "leave_one_out", "heads", "seeds"])
-def test_boxcar_cannot_be_fitted(study, capsys):
-    line = error_of(capsys, "show", f"{study}.yaml", "model.kernel=boxcar")
-    assert "model.kernel: boxcar" in line
+def test_boxcar_cannot_be_fitted(study, error_of):
+    assert "model.kernel: boxcar" in error_of("show", f"{study}.yaml", "model.kernel=boxcar")
 
 
-def test_conventions_are_refused_for_other_kernels_than_the_gaussian(capsys):
+def test_conventions_are_refused_for_other_kernels_than_the_gaussian(error_of):
     with Path("holdout.yaml").open("a") as file:
         file.write("model:\n  convention: unhalved\n  kernel: cauchy\n")
-    line = error_of(capsys, "show", "holdout.yaml")
+    line = error_of("show", "holdout.yaml")
     assert line.startswith("holdout.yaml:7: model.convention: unhalved ")
     assert "cauchy" in line
     assert main(["show", "holdout.yaml", "model.kernel=gaussian"]) == 0
@@ -148,12 +114,6 @@ def test_compact_kernel_needs_a_prediction_for_queries_without_keys():
     assert any("diverged" in note for note in notes)
     fits = run("holdout", *start, "model.on_empty=nearest", out="nearest")
     assert not any("diverged" in note for note in fits["notes"])
-
-
-def test_schema_lists_the_built_in_names(capsys):
-    assert main(["schema"]) == 0
-    of_kernel = json.loads(capsys.readouterr().out)["$defs"]["Model"]["properties"]["kernel"]
-    assert of_kernel["anyOf"][0]["enum"] == list(BUILT_IN)
 
 
 # --- the user's ---
@@ -212,10 +172,10 @@ def test_wrong_name_or_class_is_not_registered(name, kernel, message):
     assert known == KERNELS
 
 
-def test_unknown_name_is_reported_with_the_names_of_the_users_kernels(capsys):
+def test_unknown_name_is_reported_with_the_names_of_the_users_kernels(error_of):
     command = ["show", "holdout.yaml", "model.kernel=round_tip"]
-    assert "--kernels FILE.py" in error_of(capsys, *command)
-    line = error_of(capsys, *command, "--kernels", "mine.py")
+    assert "--kernels FILE.py" in error_of(*command)
+    line = error_of(*command, "--kernels", "mine.py")
     assert "did you mean 'round_top'?" in line
     assert "known here: gaussian, " in line
 
@@ -232,11 +192,11 @@ def test_unknown_name_is_reported_with_the_names_of_the_users_kernels(capsys):
         (MINE.replace("RoundTop", "Laplace"), "'laplace' is the name of a built-in kernel"),
     ],
 )
-def test_file_without_a_kernel_is_refused(text, message, capsys):
+def test_file_without_a_kernel_is_refused(text, message, error_of):
     if text is not None:
         Path("wrong.py").write_text(text)
     for command in (["run", "holdout.yaml"], ["validate", "holdout.yaml"], ["resume", "nothing"]):
-        line = error_of(capsys, *command, "--kernels", "wrong.py")
+        (line,) = error_of(*command, "--kernels", "wrong.py").splitlines()
         assert line.startswith("--kernels wrong.py: ")
         assert message in line
     assert not Path("results").exists()
@@ -252,26 +212,24 @@ def test_file_may_register_a_kernel_by_itself(capsys):
 
 
 @pytest.mark.slow
-def test_config_of_a_run_is_read_again_with_the_file(capsys):
+def test_config_of_a_run_is_read_again_with_the_file(error_of):
     first = run("lengthscales", "model.kernel=round_top", "--kernels", "mine.py")
     again = ["run", "out/config.yaml", "--out", "again", "--quiet"]
     assert main([*again, "--kernels", "mine.py"]) == 0
-    assert read("again/summary.json") == first
-    assert list(read("out/meta.json")["kernels"]) == ["round_top"]
+    assert read_json("again/summary.json") == first
+    assert list(read_json("out/meta.json")["kernels"]) == ["round_top"]
     assert main(["validate", "out/config.yaml", "--kernels", "mine.py"]) == 0
     KERNELS.pop("round_top")
-    capsys.readouterr()
-    assert "unknown name 'round_top'" in error_of(capsys, "validate", "out/config.yaml")
-    assert "unknown name 'round_top'" in error_of(capsys, "resume", "out")
+    assert "unknown name 'round_top'" in error_of("validate", "out/config.yaml")
+    assert "unknown name 'round_top'" in error_of("resume", "out")
 
 
-def test_run_keeps_the_file_of_its_kernel_and_is_reproduced_with_it(capsys):
+def test_run_keeps_the_file_of_its_kernel_and_is_reproduced_with_it(error_of):
     run("lengthscales", "model.kernel=round_top", "--kernels", "mine.py")
     assert Path("out/kernels.py").read_text() == MINE
     KERNELS.pop("round_top")
     Path("mine.py").unlink()
-    capsys.readouterr()
-    assert "add --kernels out/kernels.py" in error_of(capsys, "reproduce", "out")
+    assert "add --kernels out/kernels.py" in error_of("reproduce", "out")
     assert "round_top" not in KERNELS  # nothing was run
     assert main(["reproduce", "out", "--quiet", "--kernels", "out/kernels.py"]) == 0
 
@@ -284,7 +242,7 @@ def test_changed_kernel_is_reported_by_resume(capsys):
         Path("out/status.json").write_text('{"state": "interrupted", "reason": "Ctrl-C"}')
         assert main(["resume", "out", "--quiet", "--kernels", "mine.py"]) == 0
         assert ("kernels changed" in capsys.readouterr().err) == changed
-        assert (read("out/summary.json") != first) == changed
+        assert (read_json("out/summary.json") != first) == changed
 
 
 @pytest.fixture
@@ -310,7 +268,7 @@ def test_stopped_run_is_resumed_with_the_same_kernel(stopped, capsys):
     whole = run("holdout", *USERS)
     stopped("b", *USERS)
     assert main(["resume", "b", "--quiet", "--kernels", "mine.py"]) == 0
-    assert read("b/summary.json") == whole
+    assert read_json("b/summary.json") == whole
     assert "changed" not in capsys.readouterr().err
 
 
@@ -324,7 +282,7 @@ def test_checkpoints_of_a_changed_kernel_are_not_used(stopped, capsys):
     error = capsys.readouterr().err
     assert "kernels changed" in error
     assert "training-000000008.ckpt belongs to another fit" in error
-    assert read("c/summary.json") == whole
+    assert read_json("c/summary.json") == whole
 
 
 @pytest.mark.slow
@@ -343,12 +301,11 @@ def test_sweep_of_kernels(monkeypatch, capsys):
         ("together", "holdout", "round_top"),
         ("separate", "lengthscales", "round_top"),
     ):
-        with Path(out, "members.csv").open() as file:
-            (row,) = (
-                row
-                for row in csv.DictReader(file)
-                if (row["seed"], row.get("model.kernel", kernel)) == ("2", kernel)
-            )
+        (row,) = (
+            row
+            for row in read_csv(Path(out, "members.csv"))
+            if (row["seed"], row.get("model.kernel", kernel)) == ("2", kernel)
+        )
         single = run(study, f"model.kernel={kernel}", "seed=2", out=f"{study}_{kernel}")
         expected = single["fits"][0]["leave_one_out"]
         assert float(row["fits.0.leave_one_out"]) == pytest.approx(expected, rel=1e-9)
