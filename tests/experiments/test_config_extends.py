@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from small_configs import HOLDOUT, assert_one_error
+from small_configs import DATA, HOLDOUT, assert_one_error, places
 
 from experiments.__main__ import main
 
@@ -27,12 +27,7 @@ training:
   steps: 7
 hold_out: [4]
 """
-
-
-@pytest.fixture(autouse=True)
-def base(tmp_path):
-    """The base of a config, in the folder of the config."""
-    (tmp_path / "base.yaml").write_text(BASE)
+FILES = {"base.yaml": BASE}
 
 
 def test_mappings_merge_and_lists_are_replaced(resolved):
@@ -66,9 +61,8 @@ def test_value_replaces_a_mapping_and_the_other_way_round(resolved, tmp_path, er
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_run_has_the_whole_config_and_needs_no_base(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("base.yaml").write_text("study: data\ndata: {source: heteroskedastic, n: 20}\n")
+def test_run_has_the_whole_config_and_needs_no_base():
+    Path("base.yaml").write_text(DATA)
     Path("own.yaml").write_text("extends: base.yaml\nseed: 3\n")
     assert main(["run", "own.yaml", "--quiet", "--out", "out"]) == 0
     written = yaml.safe_load(Path("out/config.yaml").read_text())
@@ -95,8 +89,7 @@ def test_errors_name_the_file_that_has_the_line(errors_of, tmp_path):
 def test_missing_field_is_reported_at_the_group_of_the_file(errors_of, tmp_path):
     (tmp_path / "base.yaml").write_text("study: holdout\ndata: {source: csv}\nhold_out: [1]\n")
     lines = errors_of("extends: base.yaml\nname: own\ndata:\n  x: a\n")
-    places = [": ".join(line.split(": ")[:2]) for line in lines]
-    assert places == ["config.yaml:3: data.path", "config.yaml:3: data.y"]
+    assert places(lines) == ["config.yaml:3: data.path: ", "config.yaml:3: data.y: "]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Overrides of configs on the command line: `field.sub=value`."""
 
 import pytest
-from small_configs import HOLDOUT, LEAVE_ONE_OUT, assert_one_error
+from small_configs import HOLDOUT, LEAVE_ONE_OUT, assert_one_error, places
 
 
 def test_override_replaces_a_field_and_keeps_its_neighbours(resolved):
@@ -9,17 +9,11 @@ def test_override_replaces_a_field_and_keeps_its_neighbours(resolved):
     assert (config.training.learning_rate, config.training.steps, config.seed) == (0.01, 4, 3)
 
 
-def test_override_adds_a_group(resolved):
-    assert resolved(HOLDOUT, "model.lengthscale=2").model.lengthscale == 2.0
-
-
-def test_override_takes_lists_and_groups(resolved):
-    config = resolved(HOLDOUT, "hold_out=[2, 3]", "training={steps: 5}")
+def test_override_adds_and_replaces_lists_and_groups_and_the_last_counts(resolved):
+    groups = ["hold_out=[2, 3]", "training={steps: 5}", "model.lengthscale=2"]
+    config = resolved(HOLDOUT, *groups, "seed=1", "seed=2")
     assert (config.hold_out, config.training.steps) == ([2, 3], 5)
-
-
-def test_last_override_of_a_field_counts(resolved):
-    assert resolved(HOLDOUT, "seed=1", "seed=2").seed == 2
+    assert (config.model.lengthscale, config.seed) == (2.0, 2)
 
 
 def test_another_source_drops_the_fields_of_the_old_one(resolved, tmp_path):
@@ -31,12 +25,9 @@ def test_another_source_drops_the_fields_of_the_old_one(resolved, tmp_path):
     assert data == {"source": "csv", "path": "mine.csv", "x": "a", "y": "b"}
 
 
-def test_another_source_keeps_the_fields_of_the_command_line(resolved):
+def test_source_keeps_the_fields_of_the_command_line_and_its_own(resolved):
     config = resolved(HOLDOUT, "data.name=mcycle", "data.source=bundled")
     assert config.data.name == "mcycle"
-
-
-def test_the_same_source_keeps_its_fields(resolved):
     assert resolved(HOLDOUT, "data.source=heteroskedastic").data.n == 20
 
 
@@ -52,35 +43,18 @@ def test_the_same_source_keeps_its_fields(resolved):
         ("data.source=cvs", "data.source: ", "'csv'"),
         ("study=head", "study: ", "'heads'"),
         ("lengthscale=1", "lengthscale: unknown field", "known here"),
+        ("hold_out.0=3", "hold_out is not a group", ""),
+        ("training.steps.a=3", "training.steps is not a group", ""),
+        *(
+            (override, "expected field=value", "")
+            for override in ("training.steps", "=3", ".steps=3", "training.=3", "a..b=3")
+        ),
+        *((override, "", "not YAML") for override in ("name=[a", "name=@a", "seed=*a")),
+        *((override, "", "tags") for override in ("seed=!!int 3", "seed=!!bool abc")),
     ],
 )
 def test_wrong_override_is_reported_as_it_was_written(errors_of, override, field, fragment):
     assert_one_error(errors_of(HOLDOUT, override), f"command line '{override}': {field}", fragment)
-
-
-@pytest.mark.parametrize("override", ["training.steps", "=3", ".steps=3", "training.=3", "a..b=3"])
-def test_override_must_be_field_and_value(errors_of, override):
-    assert_one_error(
-        errors_of(HOLDOUT, override), f"command line '{override}': expected field=value"
-    )
-
-
-@pytest.mark.parametrize(
-    ("override", "field"), [("hold_out.0=3", "hold_out"), ("training.steps.a=3", "training.steps")]
-)
-def test_override_cannot_go_into_a_value(errors_of, override, field):
-    assert_one_error(
-        errors_of(HOLDOUT, override), f"command line '{override}': {field} is not a group"
-    )
-
-
-@pytest.mark.parametrize("override", ["name=[a", "name=@a", "seed=*a"])
-def test_override_must_be_yaml(errors_of, override):
-    assert_one_error(errors_of(HOLDOUT, override), f"command line '{override}'", "not YAML")
-
-
-def places(lines):
-    return [": ".join(line.split(": ")[:2]) + ": " for line in lines]
 
 
 def test_missing_fields_of_another_source_are_reported_at_the_group(errors_of):

@@ -42,3 +42,8 @@ def assert_one_error(lines, start, *fragments):
     (line,) = lines
     assert line.startswith(start)
     assert [fragment for fragment in fragments if fragment not in line] == []
+
+
+def places(lines):
+    """The file, the line and the field that each line begins with."""
+    return [": ".join(line.split(": ")[:2]) + ": " for line in lines]
