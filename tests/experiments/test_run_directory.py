@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 from marks import slow
+from outputs import read_json, read_lines
 
 import attnkernel as ak
 from experiments.__main__ import main
@@ -30,28 +31,9 @@ TINY = {
     "lengthscales": f"study: lengthscales\n{SIMULATED}lengthscales: [1.0, 0.3]\n",
     "data": f"study: data\n{SIMULATED}",
 }
-FIGURES = {
-    "holdout": {"holdout", "training"},
-    "heads": {"heads"},
-    "leave_one_out": {"leave_one_out"},
-    "lengthscales": {"lengthscales"},
-    "data": {"data"},
-}
+FILES = {f"{study}.yaml": text for study, text in TINY.items()}
+FIGURES = {study: {study} for study in TINY} | {"holdout": {"holdout", "training"}}
 CHECKPOINTS = {"holdout": {"training-000000004.ckpt"}, "heads": {"training-000000004.ckpt"}}
-SLOW = TINY.keys() - {"holdout"}
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    """The current directory, with a config of each tiny study in it."""
-    monkeypatch.chdir(tmp_path)
-    for study, text in TINY.items():
-        (tmp_path / f"{study}.yaml").write_text(text)
-    return tmp_path
-
-
-def read_json(path):
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def files(directory):
@@ -64,10 +46,7 @@ def files(directory):
 
 
 @pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(study, marks=[pytest.mark.slow] if study in SLOW else []) for study in TINY
-    ],
+    scope="module", params=[study if study == "holdout" else slow(study) for study in TINY]
 )
 def twice(request, tmp_path_factory):
     """A study, the directory of its run, and that of a run of the first one's `config.yaml`."""
@@ -128,7 +107,7 @@ def test_times_are_in_meta_only(twice):
 
 def test_metrics_have_a_line_per_step_and_fit(twice):
     study, first, _ = twice
-    rows = [json.loads(line) for line in (first / "metrics.jsonl").read_text().splitlines()]
+    rows = read_lines(first / "metrics.jsonl")
     expected = {"holdout": ("hold_out", [1, 10]), "heads": ("heads", [1, 2])}
     if study in expected:
         name, fits = expected[study]
@@ -164,8 +143,7 @@ def test_overrides_before_and_after_an_option_are_those_of_the_run(home):
     assert main(["run", "holdout.yaml", *before, "--out", "out", "seed=3", "--quiet", *after]) == 0
     config = yaml.safe_load((home / "out" / "config.yaml").read_text())
     assert (config["training"]["learning_rate"], config["seed"]) == (0.3, 3)
-    lines = (home / "out" / "metrics.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows = read_lines(home / "out" / "metrics.jsonl")
     assert [row["lengthscale"] for row in rows[:2]] == [pytest.approx(0.5)] * 2
     fits = read_json(home / "out" / "summary.json")["fits"]
     assert [fit["hold_out"] for fit in fits] == [8, 10]
@@ -229,53 +207,45 @@ def test_two_runs_in_one_second_have_two_directories(monkeypatch):
         directory.mkdir(parents=True)
 
 
-def occupy(path, kind):
-    if kind == "directory":
-        path.mkdir()
-    elif kind == "file":
-        path.write_text("mine")
-    else:
-        path.symlink_to("nowhere")
+OCCUPY = {
+    "directory": Path.mkdir,
+    "file": lambda path: path.write_text("mine"),
+    "dangling link": lambda path: path.symlink_to("nowhere"),
+}
 
 
 def names(directory):
     return sorted(os.listdir(directory))
 
 
-@pytest.mark.parametrize("kind", ["directory", "file", "dangling link"])
-def test_run_does_not_replace_what_exists(home, capsys, kind):
-    occupy(home / "out", kind)
+@pytest.mark.parametrize("kind", OCCUPY)
+def test_run_does_not_replace_what_exists(home, error_of, kind):
+    OCCUPY[kind](home / "out")
     before = names(home)
-    assert main(["run", "data.yaml", "--out", "out"]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.startswith("out exists already")) == ("", True)
-    assert "Traceback" not in err
+    assert error_of("run", "data.yaml", "--out", "out").startswith("out exists already")
     assert names(home) == before
     assert (home / "out").is_symlink() or files(home).get("out", b"mine") == b"mine"
 
 
 @pytest.mark.parametrize("out", ["data.yaml/out", "data.yaml/deep/out", "x" * 300])
-def test_directory_that_cannot_be_written_is_reported(home, capsys, out):
+def test_directory_that_cannot_be_written_is_reported(home, error_of, out):
     before = names(home)
-    assert main(["run", "data.yaml", "--out", out]) == 2
-    printed, err = capsys.readouterr()
-    assert (printed, err.startswith(f"{out} cannot be written: ")) == ("", True)
-    assert "Traceback" not in err
+    error = error_of("run", "data.yaml", "--out", out)
+    assert error.startswith(f"{out} cannot be written: ")
     assert names(home) == before
 
 
-def test_full_disk_at_the_start_leaves_nothing(home, capsys, monkeypatch):
+def test_full_disk_at_the_start_leaves_nothing(home, error_of, monkeypatch):
     def full(path, content):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("experiments.run.write_json", full)
     before = names(home)
-    assert main(["run", "data.yaml", "--out", "out"]) == 2
-    assert capsys.readouterr().err == "out cannot be written: No space left on device\n"
+    error = error_of("run", "data.yaml", "--out", "out")
+    assert error == "out cannot be written: No space left on device\n"
     assert names(home) == before
 
 
-def test_wrong_config_makes_no_directory(home, capsys):
-    assert main(["run", "data.yaml", "--out", "out", "data.n=1"]) == 2
-    assert "data.n" in capsys.readouterr().err
+def test_wrong_config_makes_no_directory(home, error_of):
+    assert "data.n" in error_of("run", "data.yaml", "--out", "out", "data.n=1")
     assert not (home / "out").exists()

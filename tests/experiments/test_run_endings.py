@@ -2,18 +2,17 @@
 
 import contextlib
 import io
-import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 import warnings
 from pathlib import Path
 
 import pytest
-from paths import ROOT
+from outputs import read_json, read_lines, start
+from small_configs import DATA, HOLDOUT
 
 from attnkernel.fitting import CostWarning, FitWarning
 from experiments.__main__ import main
@@ -25,20 +24,11 @@ pytestmark = pytest.mark.usefixtures("blank_figures")
 
 
 SIMULATED = "data: {source: heteroskedastic, n: 20}\n"
-CONFIGS = {
-    "holdout": f"study: holdout\n{SIMULATED}training: {{steps: 4}}\nhold_out: [1, 0.5]\n",
-    "lengthscales": f"study: lengthscales\n{SIMULATED}lengthscales: [1.0, 0.3]\n",
-    "data": f"study: data\n{SIMULATED}",
+FILES = {
+    "holdout.yaml": HOLDOUT,
+    "lengthscales.yaml": f"study: lengthscales\n{SIMULATED}lengthscales: [1.0, 0.3]\n",
+    "data.yaml": DATA,
 }
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    """The current directory, with a config of each of three studies."""
-    monkeypatch.chdir(tmp_path)
-    for study, text in CONFIGS.items():
-        (tmp_path / f"{study}.yaml").write_text(text)
-    return tmp_path
 
 
 def warn_of_cost_and_end(self, run):
@@ -57,21 +47,6 @@ def broken(monkeypatch):
         monkeypatch.setattr(ShowData, "run", run)
 
     return make
-
-
-def read_json(path):
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def start(*arguments, program=("-m", "experiments")):
-    """Starts `python -m experiments ...` in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, *program, *arguments],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 # --- done ---
@@ -106,11 +81,6 @@ def test_run_in_a_process_of_its_own(home):
     assert read_json(home / "out" / "meta.json")["seed"] == 3
     assert (home / "out" / "figures" / "data.png").read_bytes().startswith(b"\x89PNG")
     assert len(read_json(home / "out" / "summary.json")["y"]) == 20
-
-
-def test_quiet_run_prints_nothing(capsys):
-    assert main(["run", "holdout.yaml", "--quiet", "--out", "out"]) == 0
-    assert capsys.readouterr() == ("", "")
 
 
 def test_run_without_a_terminal_prints_plain_lines_with_the_loss(capsys):
@@ -152,7 +122,7 @@ def test_terminal_without_greek_letters_fails_no_run(monkeypatch):
 def interrupted(tmp_path_factory, blank_figures):
     """The directory of a hold-out run interrupted at its second step, and what it printed."""
     folder, tick = tmp_path_factory.mktemp("interrupted"), Ticker.__call__
-    (folder / "holdout.yaml").write_text(CONFIGS["holdout"])
+    (folder / "holdout.yaml").write_text(HOLDOUT)
 
     def interrupt(self, done, state):
         if done == 2:
@@ -178,14 +148,10 @@ def test_interrupted_run_is_reported_with_how_to_resume(interrupted):
     assert f"python -m experiments resume {directory}" in err
 
 
-def test_interrupted_run_keeps_its_metrics(interrupted):
+def test_interrupted_run_keeps_its_metrics_and_seconds(interrupted):
     directory, _ = interrupted
-    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    rows = read_lines(directory / "metrics.jsonl")
     assert [(row["step"], row["hold_out"]) for row in rows] == [(1, 1), (1, 10), (2, 1), (2, 10)]
-
-
-def test_interrupted_run_has_its_seconds(interrupted):
-    directory, _ = interrupted
     assert read_json(directory / "meta.json")["seconds"]["total"] > 0
 
 
@@ -254,24 +220,13 @@ def test_traceback_of_a_failed_run_is_in_a_file_only(home, broken, capsys):
     assert status == {"state": "failed", "reason": "RuntimeError: out of luck"}
 
 
-@pytest.mark.parametrize("message", ["got [inf] and [/b]", "[bold]axis"])
-def test_square_brackets_of_an_error_are_printed(broken, capsys, message):
+@pytest.mark.parametrize("message", ["got [inf] and [/b]", "[bold]axis", "\nwhat is wrong\n"])
+def test_quiet_run_prints_and_keeps_its_failure(home, broken, capsys, message):
+    """With its square brackets, and without empty lines."""
     broken(ValueError(message))
-    assert main(["run", "data.yaml", "--out", "out"]) == 1
-    printed = capsys.readouterr()
-    assert message in printed.out + printed.err
-
-
-def test_reason_of_a_failure_skips_empty_lines(home, broken):
-    broken(ValueError("\nwhat is wrong\n"))
     assert main(["run", "data.yaml", "--quiet", "--out", "out"]) == 1
-    assert "what is wrong" in read_json(home / "out" / "status.json")["reason"]
-
-
-def test_quiet_run_prints_its_failure(broken, capsys):
-    broken(RuntimeError("out of luck"))
-    assert main(["run", "data.yaml", "--quiet", "--out", "out"]) == 1
-    assert "out of luck" in capsys.readouterr().err
+    assert message.strip() in capsys.readouterr().err
+    assert message.strip() in read_json(home / "out" / "status.json")["reason"]
 
 
 def test_diverged_training_is_reported_with_its_cause(capsys):
