@@ -1,12 +1,12 @@
 """`compare`: runs side by side; `index`: a table of the runs in a folder."""
 
-import csv
-import json
 import shutil
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from outputs import read_csv, read_json
+from small_configs import DATA
 
 from experiments.__main__ import main
 from experiments.number_labels import labels
@@ -34,17 +34,20 @@ def folder(tmp_path_factory, blank_figures):
     return folder
 
 
-def test_configs_numbers_and_metrics_are_compared(folder, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def runs(folder, monkeypatch):
+    """That folder as the current one."""
     monkeypatch.chdir(folder)
+    return folder / "results"
+
+
+def test_configs_numbers_and_metrics_are_compared(runs, tmp_path, capsys):
     out = tmp_path / "both"
     assert main(["compare", "results/slow", "results/fast", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    content = json.loads((out / "compare.json").read_text())
+    content = read_json(out / "compare.json")
     assert content["config"] == {"training.learning_rate": [0.05, 0.3]}
-    summaries = [
-        json.loads((folder / "results" / name / "summary.json").read_text())
-        for name in ("slow", "fast")
-    ]
+    summaries = [read_json(runs / name / "summary.json") for name in ("slow", "fast")]
     expected = [summary["fits"][1]["lengthscale"] for summary in summaries]
     assert content["numbers"]["fits.1.lengthscale"] == expected
     texts = ("training.learning_rate", "slow", "fast", f"{expected[1]:.6g}", "done")
@@ -54,13 +57,13 @@ def test_configs_numbers_and_metrics_are_compared(folder, tmp_path, monkeypatch,
     assert {key.split("/")[0] for key in arrays} == {"loss", "lengthscale"}
     path = arrays["lengthscale/1/hold_out 7"]
     np.testing.assert_array_equal(path[:, 0], [1, 2, 3, 4, 5])
-    own = np.load(folder / "results" / "fast" / "figures" / "training.npz")["lengthscale"]
+    own = np.load(runs / "fast" / "figures" / "training.npz")["lengthscale"]
     np.testing.assert_allclose(path[:, 1], own[1], rtol=1e-6)
 
 
 @pytest.mark.slow
-def test_runs_of_different_lengths_and_series_share_a_figure(folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(folder)
+@pytest.mark.usefixtures("runs")
+def test_runs_of_different_lengths_and_series_share_a_figure(tmp_path, monkeypatch):
     longer = ["training.steps=9", "hold_out=[7, 11]", "--out", str(tmp_path / "longer")]
     assert main(["run", "c.yaml", *longer, "--quiet"]) == 0
     out, figures = tmp_path / "all", []
@@ -98,47 +101,41 @@ def test_labels_that_are_not_unique_stay_dotted_names():
     assert labels(["fits.0.loss", "fits.1.loss"], [rows])["fits.0.loss"] == "fits.0.loss"
 
 
-def test_index_has_a_line_for_each_run(folder, monkeypatch, capsys):
-    monkeypatch.chdir(folder)
+def test_index_has_a_line_for_each_run(runs, capsys):
     assert main(["index"]) == 0
     head, fast, slow, last = capsys.readouterr().out.splitlines()
     assert head.split() == ["run", "study", "state", "seed", "started", "seconds"]
     assert fast.split()[:4] == ["fast", "holdout", "done", "2024"]
     assert slow.split()[0] == "slow"
     assert last.endswith("index.csv: 2 runs")
-    with (folder / "results" / "index.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(runs / "index.csv")
     assert [(row["run"], row["state"], row["study"]) for row in rows] == [
         ("fast", "done", "holdout"),
         ("slow", "done", "holdout"),
     ]
-    summary = json.loads((folder / "results" / "fast" / "summary.json").read_text())
+    summary = read_json(runs / "fast" / "summary.json")
     assert float(rows[0]["fits.0.loss"]) == summary["fits"][0]["loss"]
 
 
-def test_missing_runs_and_folders_are_reported(folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(folder)
-    for arguments, message in (
-        (["compare", "results/slow", "nowhere"], "nowhere is no run"),
-        (["compare", "results/slow", "--out", "results/slow"], "cannot be made: File exists"),
-        (["index", "nowhere"], "nowhere is no folder"),
-    ):
-        assert main(arguments) == 2
-        assert message in capsys.readouterr().err
+@pytest.mark.usefixtures("runs")
+def test_missing_runs_and_folders_are_reported(error_of):
+    one = "results/slow"
+    assert "nowhere is no run" in error_of("compare", one, "nowhere")
+    assert "cannot be made: File exists" in error_of("compare", one, "--out", one)
+    assert "nowhere is no folder" in error_of("index", "nowhere")
 
 
-def test_names_that_yaml_reads_as_dates_and_booleans(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "d.yaml").write_text("study: data\ndata: {source: heteroskedastic, n: 20}\n")
+def test_names_that_yaml_reads_as_dates_and_booleans(tmp_path, capsys):
+    (tmp_path / "d.yaml").write_text(DATA)
     names = ["2026-13-45", "2026-01-01", "on"]
     for name, seed in zip(names, (1, 1, 2), strict=True):
         values = [f"name={name}", f"seed={seed}"]
         assert main(["run", "d.yaml", *values, "--out", f"results/{name}", "--quiet"]) == 0
     assert main(["index"]) == 0
-    with (tmp_path / "results" / "index.csv").open() as file:
-        assert sorted(row["name"] for row in csv.DictReader(file)) == sorted(names)
+    index = read_csv(tmp_path / "results" / "index.csv")
+    assert sorted(row["name"] for row in index) == sorted(names)
     assert main(["compare", *(f"results/{name}" for name in names), "--out", "all"]) == 0
-    compared = json.loads((tmp_path / "all" / "compare.json").read_text())
+    compared = read_json(tmp_path / "all" / "compare.json")
     assert compared["config"] == {"name": names, "seed": [1, 1, 2]}
     (tmp_path / "results" / "on" / "config.yaml").write_text("study: [")
     assert main(["index"]) == 0  # of the others
@@ -148,9 +145,7 @@ def test_names_that_yaml_reads_as_dates_and_booleans(tmp_path, monkeypatch, caps
     assert main(["compare", "results/on", "results/2026-01-01"]) == 2
 
 
-def test_incomplete_lines_of_metrics_are_skipped(folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(folder)
-    damaged = tmp_path / "damaged"
-    shutil.copytree(folder / "results" / "fast", damaged)
+def test_incomplete_lines_of_metrics_are_skipped(runs, tmp_path):
+    damaged = shutil.copytree(runs / "fast", tmp_path / "damaged")
     (damaged / "metrics.jsonl").write_text('{"step": 1}\n{"step": "x", "a": 1, "loss": 2}\n[1]\n')
     assert main(["compare", str(damaged), "results/slow", "--out", str(tmp_path / "both")]) == 0

@@ -1,13 +1,14 @@
 """The section `sweep` of a config: grids, points and draws; the command line wins over it."""
 
-import csv
 import itertools
 import json
+import operator
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from outputs import read_csv
 from paths import CONFIGS, ROOT
 from scipy import stats
 
@@ -41,14 +42,7 @@ sweep:
       training.learning_rate: {log_uniform: [1e-3, 1]}
       model.kernel: {choice: [gaussian, laplace]}
 """
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    """The current directory, with a config and a sweep of it."""
-    monkeypatch.chdir(tmp_path)
-    Path("base.yaml").write_text(CONFIG)
-    Path("s.yaml").write_text(SWEEP)
+FILES = {"base.yaml": CONFIG, "s.yaml": SWEEP}
 
 
 def asked(*arguments, path="s.yaml"):
@@ -66,14 +60,8 @@ def test_members_take_one_of_each_part():
     assert trained == {(8, "sgd"), (9, "adam")}  # what a point leaves out is as in the config
     drawn = {(m.study.training.learning_rate, m.study.model.kernel) for m in members}
     assert len(drawn) == 4
-    assert list(plan.axes) == [
-        "seed",
-        "hold_out",
-        "training.steps",
-        "training.optimizer",
-        "training.learning_rate",
-        "model.kernel",
-    ]
+    of_training = [f"training.{name}" for name in ("steps", "optimizer", "learning_rate")]
+    assert list(plan.axes) == ["seed", "hold_out", *of_training, "model.kernel"]
     assert plan.axes["hold_out"] == ["[1]", "[2, 9]"]
 
 
@@ -172,68 +160,54 @@ def test_values_are_written_as_overrides(value):
 # --- errors ---
 
 
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ("{}", "a sweep needs a field of several values"),
-        ("{grd: {seed: [1]}}", r"s.yaml:2: sweep.grd: unknown field; did you mean 'grid'"),
-        ("\n  grid:\n    seed: 3", r"s.yaml:4: sweep.grid.seed: expected .*; got 3"),
-        (
-            "\n  grid:\n    seed: some",
-            r"s.yaml:4: sweep.grid.seed: .*range such as 0\.\.9; got 'some'",
-        ),
-        ("\n  grid:\n    seed: 5..3", r"s.yaml:4: sweep.grid.seed: expected a range upwards"),
-        ("\n  grid:\n    seed: []", r"s.yaml:4: sweep.grid.seed: expected a list of values"),
-        ("\n  grid:\n    seed: [1, x]", r"s.yaml:4: seed: .*'x'"),
-        ("\n  grid:\n    sed: [1, 2]", r"s.yaml:4: sed: unknown field; did you mean 'seed'"),
-        ("\n  grid:\n    hold_out: [[31], [5]]", r"s.yaml:4: hold_out.0: .*31 rows"),
-        ("\n  points:\n    - {}", r"s.yaml:4: sweep.points.0: expected at least 1"),
-        ("\n  points:\n    - {seed: x}", r"s.yaml:4: seed: .*'x'"),
-        (
-            "{grid: {seed: 0..9999}, "
-            "random: {number: 99, fields: {model.lengthscale: {uniform: [1, 2]}}}}",
-            "this sweep has 990000 members; expected up to 100000",
-        ),
-        (
-            "{grid: {seed: [1]}, points: [{seed: 2}]}",
-            "s.yaml:2: sweep: seed is set by grid and by points",
-        ),
-        (
-            "\n  random:\n    number: 3\n    fields:\n      seed: {unifrm: [0, 1]}",
-            r"s.yaml:6: sweep.random.fields.seed.unifrm: unknown field; did you mean 'uniform'",
-        ),
-        (
-            "\n  random:\n    number: 3\n    fields:\n      seed: {uniform: [0, 1], choice: [1]}",
-            r"s.yaml:6: sweep.random.fields.seed: expected one of uniform",
-        ),
-        (
-            "\n  random:\n    number: 3\n    fields:\n      seed: {log_uniform: [0, 1]}",
-            r"s.yaml:6: sweep.random.fields.seed: log_uniform: expected positive",
-        ),
-        (
-            "\n  random:\n    number: 3\n    fields:\n      seed: {integers: [3, 1]}",
-            r"s.yaml:6: sweep.random.fields.seed.integers: expected \[lowest, highest\]",
-        ),
-        ("\n  random: {number: 3}", r"s.yaml:3: sweep.random.fields: is required"),
-    ],
-)
-def test_errors_name_the_file_and_the_line(section, message, capsys):
+RANDOM = "\n  random:\n    number: 3\n    fields:\n      seed: "
+WRONG = [  # a section, and the error: its line and field after "s.yaml:"
+    ("{}", "a sweep needs a field of several values"),
+    ("{grd: {seed: [1]}}", "2: sweep.grd: unknown field; did you mean 'grid'"),
+    ("\n  grid:\n    seed: 3", "4: sweep.grid.seed: expected .*; got 3"),
+    ("\n  grid:\n    seed: some", r"4: sweep.grid.seed: .*range such as 0\.\.9; got 'some'"),
+    ("\n  grid:\n    seed: 5..3", "4: sweep.grid.seed: expected a range upwards"),
+    ("\n  grid:\n    seed: []", "4: sweep.grid.seed: expected a list of values"),
+    ("\n  grid:\n    seed: [1, x]", "4: seed: .*'x'"),
+    ("\n  grid:\n    sed: [1, 2]", "4: sed: unknown field; did you mean 'seed'"),
+    ("\n  grid:\n    hold_out: [[31], [5]]", "4: hold_out.0: .*31 rows"),
+    ("\n  points:\n    - {}", "4: sweep.points.0: expected at least 1"),
+    ("\n  points:\n    - {seed: x}", "4: seed: .*'x'"),
+    (
+        "\n  grid: {seed: 0..9999}"
+        "\n  random: {number: 99, fields: {model.lengthscale: {uniform: [1, 2]}}}",
+        "this sweep has 990000 members; expected up to 100000",
+    ),
+    ("{grid: {seed: [1]}, points: [{seed: 2}]}", "2: sweep: seed is set by grid and by points"),
+    (RANDOM + "{unifrm: [0, 1]}", "6: sweep.random.fields.seed.unifrm: unknown .* 'uniform'"),
+    (RANDOM + "{uniform: [0, 1], choice: [1]}", "6: sweep.random.fields.seed: expected one of uni"),
+    (
+        RANDOM + "{log_uniform: [0, 1]}",
+        "6: sweep.random.fields.seed: log_uniform: expected positiv",
+    ),
+    (
+        RANDOM + "{integers: [3, 1]}",
+        r"6: sweep.random.fields.seed.integers: expected \[lowest, hig",
+    ),
+    ("\n  random: {number: 3}", "3: sweep.random.fields: is required"),
+]
+
+
+@pytest.mark.parametrize(("section", "message"), WRONG)
+def test_errors_name_the_file_and_the_line(section, message, error_of):
     Path("s.yaml").write_text(f"extends: base.yaml\nsweep: {section}\n")
+    message = f"s.yaml:{message}" if message[0].isdigit() else message
     with pytest.raises(ConfigError, match=message):
         read_plan(Path("s.yaml"), []).members()
-    assert main(["validate", "s.yaml"]) == 2
-    assert re.search(message, capsys.readouterr().err)
+    assert re.search(message, error_of("validate", "s.yaml"))
 
 
-def test_a_sweep_is_validated_and_not_run_or_shown_as_one_config(capsys):
+def test_a_sweep_is_validated_and_not_run_or_shown_as_one_config(error_of, capsys):
     assert main(["validate", "s.yaml", "base.yaml"]) == 0
     assert capsys.readouterr().out == ("s.yaml: valid, a sweep of 48 members\nbase.yaml: valid\n")
     for command in ("run", "show", "page"):
-        assert main([command, "s.yaml"]) == 2
-        said = capsys.readouterr().err
-        assert said == (
-            "s.yaml:2: sweep: this config is of many runs: python -m experiments sweep s.yaml\n"
-        )
+        expected = "this config is of many runs: python -m experiments sweep s.yaml"
+        assert error_of(command, "s.yaml") == f"s.yaml:2: sweep: {expected}\n"
 
 
 @pytest.mark.slow
@@ -245,16 +219,10 @@ def test_sweep_of_a_file_computes_its_members(capsys):
     )
     assert main(["sweep", "d.yaml", "--out", "s"]) == 0
     assert "4 members as one program" in capsys.readouterr().out
-    with Path("s/members.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [
-        (row["seed"], row["training.learning_rate"], row["model.lengthscale"]) for row in rows
-    ] == [
-        ("1", "0.1", ""),
-        ("1", "", "2"),
-        ("2", "0.1", ""),
-        ("2", "", "2"),
-    ]
+    rows = read_csv("s/members.csv")
+    fields = operator.itemgetter("seed", "training.learning_rate", "model.lengthscale")
+    expected = [(seed, *point) for seed in "12" for point in (("0.1", ""), ("", "2"))]
+    assert [fields(row) for row in rows] == expected
     assert {row["state"] for row in rows} == {"done"}
 
 
