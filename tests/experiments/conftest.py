@@ -58,6 +58,11 @@ class StudyRun(NamedTuple):
     directory: Path
     figures: dict[str, Figure]
 
+    @property
+    def output(self) -> str:
+        """What the run printed."""
+        return (self.directory / "output.log").read_text("utf-8")
+
     def arrays(self, figure: str) -> dict[str, np.ndarray]:
         """The arrays that a figure shows."""
         with np.load(self.directory / "figures" / f"{figure}.npz") as arrays:

@@ -1,32 +1,14 @@
 """The study of bandwidth selection, at small sizes; its criterion against a loop."""
 
-import json
 import sys
 
 import numpy as np
 import pytest
 
-from experiments.__main__ import main
 from experiments.benchmarks.selection import PEERS, criterion
 from experiments.benchmarks.small_samples import count, small_sample
 
-pytestmark = pytest.mark.usefixtures("blank_figures")
-
-TINY = "study: bench_selection\nn: [20, 30]\ndims: [1]\nstarts: 2\nrepeats: 1\nsamples: 12\n"
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Runs the tiny study; returns its directory, its summary, and what it printed."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tiny.yaml").write_text(TINY)
-
-    def go(*words):
-        assert main(["run", "tiny.yaml", "--out", "out", *words]) == 0
-        printed = capsys.readouterr().out
-        return tmp_path / "out", json.loads((tmp_path / "out/summary.json").read_text()), printed
-
-    return go
+TINY = ("n=[20, 30]", "dims=[1]", "starts=2", "repeats=1", "samples=12")
 
 
 def hide(monkeypatch, *names):
@@ -46,9 +28,10 @@ def test_criterion_equals_leave_one_out_in_a_loop():
 
 
 @pytest.mark.slow
-def test_optimum_equals_that_of_statsmodels_and_is_inside_the_bounds(run, monkeypatch):
+def test_optimum_equals_that_of_statsmodels_and_is_inside_the_bounds(run_study, monkeypatch):
     hide(monkeypatch, "kerneljax", "hessband")
-    directory, summary, _ = run()
+    run = run_study("bench_selection", *TINY)
+    summary = run.summary
     for row, n in zip(summary["table"], (20, 30), strict=True):
         bandwidth = row["bandwidth"]
         assert row["n"] == n
@@ -62,20 +45,20 @@ def test_optimum_equals_that_of_statsmodels_and_is_inside_the_bounds(run, monkey
     assert (ours["contender"], ours["run"], ours["errors"]) == ("attnkernel", 12, 0)
     assert ours["not finite"] == ours["not positive"] == ours["outside"] == 0
     for end in ("png", "pdf", "npz"):
-        assert (directory / f"figures/bench_selection.{end}").is_file()
+        assert (run.directory / f"figures/bench_selection.{end}").is_file()
 
 
 @pytest.mark.slow
-def test_missing_libraries_are_reported_without_numbers(run, monkeypatch):
+def test_missing_libraries_are_reported_without_numbers(run_study, monkeypatch):
     hide(monkeypatch, "kerneljax", "statsmodels.nonparametric.kernel_regression")
-    _, summary, printed = run("samples=0", "n=[20]")
-    (row,) = summary["table"]
+    run = run_study("bench_selection", *TINY, "samples=0", "n=[20]")
+    (row,) = run.summary["table"]
     assert row["median"].keys() == {"attnkernel"}
     assert row["extrapolated"] == {}
-    for name, note in zip(PEERS, summary["notes"], strict=True):
+    for name, note in zip(PEERS, run.summary["notes"], strict=True):
         assert note.startswith(f"no {name} ({name}: not installed")
-        assert printed.count(note) == 1
-    assert printed.count("not measured") == len(PEERS)
+        assert run.output.count(note) == 1
+    assert run.output.count("not measured") == len(PEERS)
 
 
 @pytest.mark.slow
@@ -83,14 +66,8 @@ def test_invalid_bandwidths_are_counted():
     x = np.linspace(0.0, 1.0, 11)[:, None]
     results = [np.array([h]) for h in (0.2, -0.2, 0.0, np.nan, 100.0)] + [None]
     counted = count("it", [(x, x[:, 0])] * 7, results)
-    assert counted == {
-        "contender": "it",
-        "run": 6,
-        "errors": 1,
-        "not finite": 1,
-        "not positive": 2,
-        "outside": 1,
-    }
+    kinds = {"errors": 1, "not finite": 1, "not positive": 2, "outside": 1}
+    assert counted == {"contender": "it", "run": 6} | kinds
 
 
 @pytest.mark.parametrize("dim", [1, 2])

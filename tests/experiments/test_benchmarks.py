@@ -1,7 +1,7 @@
 """Benchmarks: contenders agree or fail, and missing ones are reported; no time is asserted."""
 
-import json
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -19,24 +19,21 @@ ATTENTION = ("length=[19]", "memory_length=null", "heads=2", "dim=5", "repeats=2
 
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch, capsys):
-    """Runs a benchmark as if some packages were not there: its summary, and what it printed."""
+def bench(run_study, monkeypatch):
+    """Runs a benchmark as if some packages were not there."""
 
-    def run(name, *overrides, without, code=0):
+    def run(name, *overrides, without):
         for module in without:
             monkeypatch.setitem(sys.modules, module, None)
-        command = ["run", str(CONFIGS / f"{name}.yaml"), "--out", str(tmp_path / name)]
-        assert main([*command, *overrides]) == code
-        found = tmp_path / name / ("error.log" if code else "summary.json")
-        text = found.read_text(encoding="utf-8")
-        return text if code else json.loads(text), capsys.readouterr().out
+        return run_study(name, *overrides)
 
     return run
 
 
 @pytest.mark.slow
 def test_contenders_of_regression_agree(bench):
-    found, printed = bench("bench_regression", *REGRESSION, without=["pykeops.numpy"])
+    run = bench("bench_regression", *REGRESSION, without=["pykeops.numpy"])
+    found = run.summary
     assert [(row["n"], row["dim"]) for row in found["table"]] == [(41, 1), (41, 3)]
     for row in found["table"]:
         assert row["deviation"].keys() == {"attnkernel, Blockwise", "dense XLA", "scikit-learn"}
@@ -57,7 +54,7 @@ def test_contenders_of_regression_agree(bench):
     assert bound["worst"] == pytest.approx(min(ratios.values()))
     assert ratios[bound["at"]] == min(ratios.values())
     assert gradient["at_most"] == 4.0
-    assert "(× attnkernel, Blockwise; ~: extrapolated)" in printed
+    assert "(× attnkernel, Blockwise; ~: extrapolated)" in run.output
 
 
 def test_upper_bounds_compute_sums_of_exponentials():
@@ -82,7 +79,8 @@ def test_upper_bounds_compute_sums_of_exponentials():
 )
 @pytest.mark.slow
 def test_missing_contenders_are_reported(bench, name, sizes, contenders):
-    found, printed = bench(name, *sizes, without=contenders.values())
+    run = bench(name, *sizes, without=contenders.values())
+    found = run.summary
     for contender, module in contenders.items():
         sentence = f"{module.partition('.')[0]}: not installed"
         for row in found["table"]:
@@ -90,21 +88,21 @@ def test_missing_contenders_are_reported(bench, name, sizes, contenders):
             assert contender not in row["median"]
         named = [note for note in found["notes"] if note.startswith(f"no {contender} ({sentence}")]
         assert len(named) == 1
-        assert f"note: {named[0]}" in printed
+        assert f"note: {named[0]}" in run.output
 
 
 @pytest.mark.slow
 def test_contenders_that_need_too_much_memory_are_reported(bench):
     tiny = ("n=[41]", "dim=[2]", "repeats=1", "max_memory_gib=2e-6")
-    found, _ = bench("bench_regression", *tiny, without=["pykeops.numpy"])
-    (row,) = found["table"]
+    run = bench("bench_regression", *tiny, without=["pykeops.numpy"])
+    (row,) = run.summary["table"]
     assert row["unavailable"]["dense XLA"].startswith("needs ")
     assert row["unavailable"]["scikit-learn"].startswith("needs a matrix of")
 
 
 @pytest.mark.slow
 def test_contenders_of_attention_agree(bench):
-    found, _ = bench("bench_attention", *ATTENTION, without=["torch"])
+    found = bench("bench_attention", *ATTENTION, without=["torch"]).summary
     works = [(row["causal"], row["phase"]) for row in found["table"]]
     phases = (attention_contenders.FORWARD, attention_contenders.BACKWARD)
     assert works == [(causal, phase) for causal in (False, True) for phase in phases]
@@ -120,7 +118,7 @@ def test_contenders_of_attention_agree(bench):
 
 @pytest.mark.slow
 def test_contenders_of_modules_agree(bench):
-    found, _ = bench("bench_modules", *MODULES, without=["torch"])
+    found = bench("bench_modules", *MODULES, without=["torch"]).summary
     phases = (modules.FORWARD, modules.BACKWARD)
     works = [(row["length"], row["causal"], row["phase"]) for row in found["table"]]
     assert works == [(n, c, phase) for n in (13, 19) for c in (False, True) for phase in phases]
@@ -142,50 +140,46 @@ def test_contenders_of_modules_agree(bench):
     assert times["reached"] == (min(ratios.values()) >= 3)
 
 
-@pytest.mark.slow
-def test_module_with_another_mask_fails_the_benchmark(bench, monkeypatch):
-    monkeypatch.setattr(modules.ak, "Causal", lambda: Causal(1))
-    error, _ = bench("bench_modules", *MODULES, without=["torch"], code=1)
-    assert "Equinox is" in error
+def assert_disagrees(name, overrides, contender):
+    """The benchmark fails, since a contender has other numbers than attnkernel."""
+    assert main(["run", str(CONFIGS / f"{name}.yaml"), "--out", "out", *overrides]) == 1
+    error = Path("out/error.log").read_text()
+    assert f"{contender} is" in error
     assert "away from attnkernel; expected at most 1e-04" in error
 
 
-def test_contender_with_other_numbers_fails_the_benchmark(bench, monkeypatch):
+@pytest.mark.slow
+def test_module_with_another_mask_fails_the_benchmark(monkeypatch):
+    monkeypatch.setattr(modules.ak, "Causal", lambda: Causal(1))
+    assert_disagrees("bench_modules", MODULES, "Equinox")
+
+
+def test_contender_with_other_numbers_fails_the_benchmark(monkeypatch):
     monkeypatch.setitem(
         attention_contenders.JAX_CONTENDERS, "jax.nn", lambda q, k, v, causal: v + 0.0 * (q + k)
     )
-    error, _ = bench("bench_attention", *ATTENTION, without=["torch"], code=1)
-    assert "jax.nn is" in error
-    assert "away from attnkernel; expected at most 1e-04" in error
+    assert_disagrees("bench_attention", ATTENTION, "jax.nn")
 
 
 @pytest.mark.slow
 @pytest.mark.cli
-def test_sweep_agrees_with_runs_in_processes_of_their_own(bench):
-    found, printed = bench(
-        "bench_sweep",
-        *("seeds=2", "hold_out=[2, 5]", "n=23", "repeats=1"),
-        *("training.optimizer=sgd", "training.steps=7"),
-        without=[],
-    )
-    (row,) = found["table"]
+def test_sweep_agrees_with_runs_in_processes_of_their_own(run_study):
+    sizes = ("seeds=2", "hold_out=[2, 5]", "n=23", "repeats=1")
+    run = run_study("bench_sweep", *sizes, "training.optimizer=sgd", "training.steps=7")
+    (row,) = run.summary["table"]
     assert row["members"] == 4
     assert [len(seconds) for seconds in row["seconds"].values()] == [1, 1]
     assert row["deviation"] < 1e-9
-    assert "extrapolated" in printed
+    assert "extrapolated" in run.output
 
 
 @pytest.mark.slow
-def test_bench_gpu_reports_missing_devices_and_checks_the_rest(tmp_path, capsys):
-    config = tmp_path / "gpu.yaml"
-    config.write_text(
-        "study: bench_gpu\nn: [128]\nmatrix: 64\nrepeats: 1\njobs:\n"
-        "  - {score: Gaussian, dim: 3}\n  - {score: attention, dim: 8, dim_v: 5}\n"
-    )
-    assert main(["run", str(config), "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().out
-    assert "no Fused, bfloat16 (Fused cannot evaluate this: it runs on NVIDIA's GPUs" in said
-    rows = json.loads((tmp_path / "out" / "summary.json").read_text())["table"]
+def test_bench_gpu_reports_missing_devices_and_checks_the_rest(run_study):
+    jobs = "jobs=[{score: Gaussian, dim: 3}, {score: attention, dim: 8, dim_v: 5}]"
+    run = run_study("bench_gpu", "n=[128]", "matrix=64", "repeats=1", jobs)
+    said = "no Fused, bfloat16 (Fused cannot evaluate this: it runs on NVIDIA's GPUs"
+    assert said in run.output
+    rows = run.summary["table"]
     assert len(rows) == 2 * 2  # jobs, phases
     for row in rows:
         assert len(row["error"]) == 4  # contenders of any device

@@ -1,6 +1,5 @@
 """The benchmark of bandwidths by GCV: its criterion and error against NumPy, its peer replaced."""
 
-import json
 import types
 
 import jax
@@ -9,10 +8,8 @@ import pytest
 from marks import needs_finufft
 
 import attnkernel as ak
-from experiments.__main__ import main
 from experiments.benchmarks import gcv
 
-TINY = "study: bench_gcv\nn: [200]\nrepeats: 1\n"
 OFFSET, FACTOR = 0.01, 1.02  # of the curve and the criterion of the peer, by which they are wrong
 
 
@@ -54,13 +51,9 @@ def stand_in():
 
 @pytest.mark.slow
 @needs_finufft
-@pytest.mark.usefixtures("blank_figures")
-def test_criteria_and_errors_are_those_of_numpy(x64, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_criteria_and_errors_are_those_of_numpy(x64, run_study, monkeypatch):
     monkeypatch.setattr(gcv, "optional_import", lambda name: stand_in())
-    (tmp_path / "tiny.yaml").write_text(TINY)
-    assert main(["run", "tiny.yaml", "--out", "out", "--quiet"]) == 0
-    rows = json.loads((tmp_path / "out/summary.json").read_text())["table"]
+    rows = run_study("bench_gcv", "n=[200]", "repeats=1").summary["table"]
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(2024), n=200)
     x, y = np.asarray(data.x[:, 0]), np.asarray(data.y)
     assert [row["order"] for row in rows] == [0, 1]

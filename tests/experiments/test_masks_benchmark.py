@@ -1,27 +1,18 @@
 """The benchmark of masks: every example is timed, and agrees with `jax.nn` where that takes it."""
 
-import json
-
 import numpy as np
 import pytest
 
-from experiments.__main__ import main
 from experiments.benchmarks.masks import prior_of, share_of_blocks
 
-TINY = "study: bench_masks\nlength: 64\nblock: 8\nheads: 2\ndim: 4\nrepeats: 1\nexamples: [{}]\n"
-
-
+TINY = ("length=64", "block=8", "heads=2", "dim=4", "repeats=1")
 OTHERS = ["causal", "prefix", "documents", "ALiBi", "neighbourhood", "dilated window"]
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("blank_figures")
 @pytest.mark.parametrize("examples", [["tiled neighbourhood", "soft cap"], OTHERS])
-def test_each_example_is_timed_and_has_a_share_of_blocks(tmp_path, examples):
-    (tmp_path / "tiny.yaml").write_text(TINY.format(", ".join(examples)))
-    out = tmp_path / "run"
-    assert main(["run", str(tmp_path / "tiny.yaml"), "--out", str(out), "--quiet"]) == 0
-    table = json.loads((out / "summary.json").read_text())["table"]
+def test_each_example_is_timed_and_has_a_share_of_blocks(run_study, examples):
+    table = run_study("bench_masks", *TINY, f"examples={examples}").summary["table"]
     assert [row["example"] for row in table] == examples
     for row in table:
         is_mask = row["example"] not in ("soft cap", "ALiBi")

@@ -1,6 +1,5 @@
 """The study of a million points, with 300, against the dense criterion and R."""
 
-import json
 import shutil
 
 import jax
@@ -10,31 +9,20 @@ import pytest
 from marks import needs_finufft
 
 import attnkernel as ak
-from experiments.__main__ import main
 from experiments.benchmarks import million
 from experiments.benchmarks.driver import SelfTimed, Unavailable
 from experiments.benchmarks.kernsmooth import kernsmooth
 
-TINY = """
-study: million
-fits: [{n: 300, dim: 1}]
-curve: 5
-sizes: [200]
-dims: [1]
-repeats: 1
-"""
+TINY = ("fits=[{n: 300, dim: 1}]", "curve=5", "sizes=[200]", "dims=[1]", "repeats=1")
 
 
 @pytest.mark.slow
 @needs_finufft
-@pytest.mark.usefixtures("blank_figures")
-def test_fit_equals_that_of_the_dense_criterion(x64, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_fit_equals_that_of_the_dense_criterion(x64, run_study, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(million, "keops", lambda *arguments: lambda: SelfTimed(0.01, None))
-    (tmp_path / "tiny.yaml").write_text(TINY)
-    assert main(["run", "tiny.yaml", "--out", "out"]) == 0
-    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    run = run_study("million", *TINY)
+    summary = run.summary
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(2024), n=300)
     start = 1.06 * jnp.std(data.x) * 300**-0.2
     model, low, high = (
@@ -52,10 +40,10 @@ def test_fit_equals_that_of_the_dense_criterion(x64, tmp_path, monkeypatch, caps
     assert row["median"][million.KEOPS] == 0.01
     assert fit["unavailable"] == {million.R: "Rscript: not installed"}
     assert summary["targets"][0]["reached"] is None
-    assert f"no {million.R} (Rscript: not installed)" in capsys.readouterr().out
+    assert f"no {million.R} (Rscript: not installed)" in run.output
     for name in ("million", "million_fit"):
         for end in ("png", "pdf", "npz"):
-            assert (tmp_path / f"out/figures/{name}.{end}").is_file()
+            assert (run.directory / f"figures/{name}.{end}").is_file()
 
 
 def test_missing_r_is_reported(monkeypatch):
@@ -74,10 +62,3 @@ def test_kernsmooth_of_r_smooths_with_its_own_bandwidth():
     at, curve = found.curve
     middle = np.abs(at) < 1.5
     np.testing.assert_allclose(curve[middle], np.sin(2 * at[middle]), atol=0.1)
-
-
-def test_float32_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tiny.yaml").write_text(TINY + "precision: float32\n")
-    assert main(["validate", "tiny.yaml"]) == 2
-    assert "expected float64" in capsys.readouterr().err
