@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -87,6 +88,23 @@ def test_shipped_config_is_valid_and_shown_in_whole(home, capsys, path):
     assert (
         yaml.safe_load((home / "shown.yaml").read_text()).keys() == type(shown).model_fields.keys()
     )
+
+
+WRONG_FIELDS = [  # a shipped config, a field whose value does not suit the study, and the error
+    ("boundary", "lengthscales=[0.0001, 0.01]", r"lengthscales: .*0\.0005.*20000.*0\.125"),
+    ("peers", "folds=80", r"folds: .*58.*data\.1.*88.*80"),
+    ("retrieval_rule", "prior=[1.0, 2.0]", "priors.*2 and 5"),
+    ("sentence", "sentences=[{tokens: [a, b, c], roles: [noun, verb]}]", "2 roles and 3 tokens"),
+    ("associative_recall", "key_tokens=4", "expected at most as many pairs as keys"),
+    ("bench_latency", "calls=[fit, fits]", r"calls\.1: expected one of import, fit"),
+    ("bench_latency", "calls=[]", "calls"),
+    ("million", "precision=float32", "expected float64"),
+]
+
+
+@pytest.mark.parametrize(("name", "override", "message"), WRONG_FIELDS)
+def test_field_that_does_not_suit_its_study_is_refused(name, override, message, error_of):
+    assert re.search(message, error_of("show", CONFIGS / f"{name}.yaml", override))
 
 
 def test_show_applies_overrides(home, capsys):

@@ -1,17 +1,15 @@
 """Two processes of two devices each, on this machine, against one process."""
 
-import json
-import os
 import re
 import socket
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from paths import ROOT
+from outputs import read_json, read_lines, start
+from small_configs import DATA
 
 from experiments.__main__ import main
+from experiments.results import numbers_of
 
 IN_CONTEXT = """
 study: in_context
@@ -26,7 +24,6 @@ steps: 30
 tested: 6
 """
 UNEVEN = IN_CONTEXT.replace("batch: 8", "batch: 6")
-DATA = "study: data\ndata: {source: heteroskedastic, n: 20}\n"
 
 
 def free_port():
@@ -35,26 +32,17 @@ def free_port():
         return free.getsockname()[1]
 
 
-def start_two(folder, *arguments, **env):
-    """Runs Python twice at once, `{i}` being 0 and 1; returns code, output and errors of both."""
+def start_two(folder, *arguments, program=("-m", "experiments"), **env):
+    """Starts Python twice at once, `{i}` being 0 and 1; returns code, output and errors of both."""
     (folder / "temporary").mkdir(exist_ok=True)
-    shared = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "JAX_NUM_CPU_DEVICES": "2",
-        "NPROC": "8",
-        "TMPDIR": str(folder / "temporary"),
-    }
-    started = [
-        subprocess.Popen(
-            [sys.executable, *(argument.replace("{i}", str(i)) for argument in arguments)],
-            cwd=folder,
-            env=shared | {name: value.replace("{i}", str(i)) for name, value in env.items()},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(2)
-    ]
+    shared = {"JAX_NUM_CPU_DEVICES": "2", "NPROC": "8", "TMPDIR": str(folder / "temporary")}
+
+    def start_one(i):
+        parts = [argument.replace("{i}", str(i)) for argument in arguments]
+        own = {name: value.replace("{i}", str(i)) for name, value in (env | shared).items()}
+        return start(*parts, program=program, cwd=folder, env=own)
+
+    started = [start_one(i) for i in range(2)]
     try:
         printed = [process.communicate(timeout=500) for process in started]
     finally:
@@ -65,23 +53,15 @@ def start_two(folder, *arguments, **env):
 
 def numbers(run):
     """All numbers of a summary, in order, and the losses of the training."""
-
-    def leaves(node):
-        if isinstance(node, dict | list):
-            for inner in node.values() if isinstance(node, dict) else node:
-                yield from leaves(inner)
-        elif isinstance(node, float):
-            yield node
-
-    found = list(leaves(json.loads((run / "summary.json").read_text())))
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return np.array(found + [json.loads(line)["loss"] for line in lines])
+    losses = [row["loss"] for row in read_lines(run / "metrics.jsonl")]
+    return np.array([*numbers_of(read_json(run / "summary.json")).values(), *losses])
 
 
 # Several commands of the same two processes, which meet at the first of them; then attention.
 COMMANDS = """
 import sys
 from experiments.__main__ import main
+from experiments.results import numbers_of
 
 def command(*arguments):
     print("#", arguments[1], flush=True)
@@ -131,7 +111,7 @@ def two_processes(tmp_path_factory):
         (folder / f"{name}.yaml").write_text(text)
     coordinator = f"127.0.0.1:{free_port()}"
     parts = []
-    for code, out, err in start_two(folder, "-c", COMMANDS, coordinator, "{i}/2"):
+    for code, out, err in start_two(folder, coordinator, "{i}/2", program=("-c", COMMANDS)):
         assert code == 0, err
         parts.append([dict(re.findall(r"^# (\w+)\n([^#]*)", text, re.M)) for text in (out, err)])
     return folder, parts
@@ -152,7 +132,7 @@ def test_run_of_two_processes_equals_the_run_of_one(two_processes, tmp_path):
     assert "numbers both/summary.json" in first["both"]
     assert "numbers" not in second["both"]
     np.testing.assert_allclose(numbers(both), expected, rtol=1e-6)
-    assert len(json.loads((both / "meta.json").read_text())["devices"]) == 4
+    assert len(read_json(both / "meta.json")["devices"]) == 4
 
     (both / "summary.json").unlink()
     (both / "status.json").write_text('{"state": "interrupted", "reason": "Ctrl-C"}')
@@ -165,7 +145,7 @@ def test_run_of_two_processes_equals_the_run_of_one(two_processes, tmp_path):
         "SLURM_LOCALID": "{i}",
         "SLURM_STEP_NUM_NODES": "1",
     }
-    again = start_two(folder, "-m", "experiments", "resume", "both", "--distributed", **slurm)
+    again = start_two(folder, "resume", "both", "--distributed", **slurm)
     assert [code for code, _, _ in again] == [0, 0], again
     assert (both / "metrics.jsonl").read_bytes() == before
     np.testing.assert_allclose(numbers(both), expected, rtol=1e-6)
@@ -177,10 +157,7 @@ def test_run_of_two_processes_equals_the_run_of_one(two_processes, tmp_path):
 @pytest.mark.multi_device
 @pytest.mark.parametrize(
     ("run", "message"),
-    [
-        ("data", "data: this study is for one process"),
-        ("uneven", r"batch: 6 .*\b4 devices"),
-    ],
+    [("data", "data: this study is for one process"), ("uneven", r"batch: 6 .*\b4 devices")],
 )
 def test_what_two_processes_cannot_share_is_refused_by_each(two_processes, run, message):
     folder, parts = two_processes
@@ -202,10 +179,9 @@ def test_attention_of_two_processes_equals_dense(two_processes):
 
 
 @pytest.mark.multi_device
-def test_batch_that_devices_cannot_share_evenly_is_refused(tmp_path, capsys):
-    (tmp_path / "uneven.yaml").write_text(UNEVEN)
-    assert main(["validate", str(tmp_path / "uneven.yaml")]) == 2
-    assert re.search(r"batch: 6 .*\b8 devices", capsys.readouterr().err)
+def test_batch_that_devices_cannot_share_evenly_is_refused(home, error_of):
+    (home / "uneven.yaml").write_text(UNEVEN)
+    assert re.search(r"batch: 6 .*\b8 devices", error_of("validate", "uneven.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -215,6 +191,5 @@ def test_batch_that_devices_cannot_share_evenly_is_refused(tmp_path, capsys):
         (["--distributed", "--process", "0/2"], "--coordinator HOST:PORT"),
     ],
 )
-def test_processes_that_cannot_meet_are_refused(capsys, options, message):
-    assert main(["run", "none.yaml", *options]) == 2
-    assert message in capsys.readouterr().err
+def test_processes_that_cannot_meet_are_refused(error_of, options, message):
+    assert message in error_of("run", "none.yaml", *options)

@@ -113,15 +113,6 @@ def test_call_without_its_package_has_no_numbers(run, measured, monkeypatch):
     assert [one["reached"] for one in targets] == [None, None]
 
 
-@pytest.mark.parametrize(
-    ("calls", "sentence"),
-    [("[fit, fits]", "calls.1: expected one of import, fit"), ("[]", "calls")],
-)
-def test_unknown_calls_are_refused(capsys, calls, sentence):
-    assert main(["show", CONFIG, f"calls={calls}"]) == 2
-    assert sentence in capsys.readouterr().err
-
-
 def test_scripts_of_r_belong_to_calls():
     assert SCRIPTS.keys() <= make_calls(8, 300, 6).keys()
 

@@ -1,12 +1,14 @@
 """Published numbers, of Czyż (2024), of R and of the documentation, from the shipped configs."""
 
 import functools
-import json
 
 import numpy as np
 import pytest
 from matplotlib.testing.compare import compare_images
+from outputs import read_json, read_lines
 from paths import DOCS
+
+from experiments.results import numbers_of
 
 pytestmark = pytest.mark.slow
 
@@ -32,22 +34,10 @@ def shipped(run_study):
     return functools.cache(lambda name: run_study(name, pictures=True))
 
 
-def numbers(tree, place=""):
+def numbers(summary):
     """All numbers of a summary by their place, except those of time."""
-    if isinstance(tree, dict):
-        return {
-            at: value
-            for key, inner in tree.items()
-            if key not in ("seconds", "starts")
-            for at, value in numbers(inner, f"{place}.{key}").items()
-        }
-    if isinstance(tree, list):
-        return {
-            at: value
-            for i, inner in enumerate(tree)
-            for at, value in numbers(inner, f"{place}[{i}]").items()
-        }
-    return {place: tree} if isinstance(tree, int | float) and not isinstance(tree, bool) else {}
+    found = numbers_of(summary)
+    return {name: x for name, x in found.items() if not {"seconds", "starts"} & {*name.split(".")}}
 
 
 @pytest.mark.parametrize(
@@ -64,8 +54,7 @@ def numbers(tree, place=""):
 def test_fresh_run_equals_kept_run(name, shipped):
     run = shipped(name)
     fresh = numbers(run.summary)
-    kept = json.loads((DOCS / "summaries" / f"{name}.json").read_text(encoding="utf-8"))
-    kept = numbers(kept["summary"])
+    kept = numbers(read_json(DOCS / "summaries" / f"{name}.json")["summary"])
     assert fresh.keys() == kept.keys()
     assert len(fresh) > 5
     figure = DOCS / "figures" / f"{name}.png"
@@ -127,14 +116,9 @@ def test_two_minima_are_both_reported(run_study):
 def test_seeds_compare_every_method_with_hindsight(run_study):
     study = run_study("seeds", "seeds=3", "batch=2", "hold_out=[3, 0.5]", "data.n=20")
     found = study.summary
-    assert [row["method"] for row in found["methods"]] == [
-        "hold out 3",
-        "hold out 10",
-        "leave one out",
-        "hindsight",
-    ]
-    lines = (study.directory / "metrics.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
+    expected = ["hold out 3", "hold out 10", "leave one out", "hindsight"]
+    assert [row["method"] for row in found["methods"]] == expected
+    rows = read_lines(study.directory / "metrics.jsonl")
     assert len(rows) == 3 * 4
     for data_set in range(3):
         errors = [row["error"] for row in rows if row["data_set"] == data_set]
@@ -142,14 +126,8 @@ def test_seeds_compare_every_method_with_hindsight(run_study):
 
 
 def test_contenders_of_the_training_benchmark_agree(run_study):
-    found = run_study(
-        "bench_training",
-        "repeats=1",
-        "hold_out=[1, 7]",
-        "hold_out_steps=3",
-        "heads=[1, 2]",
-        "head_steps=3",
-    ).summary
+    overrides = ("hold_out=[1, 7]", "hold_out_steps=3", "heads=[1, 2]", "head_steps=3")
+    found = run_study("bench_training", "repeats=1", *overrides).summary
     assert len(found["table"]) == 4
     for row in found["table"]:
         assert max(row["deviation"]) < 1e-5

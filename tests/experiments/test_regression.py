@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import io
-import json
 import os
 import re
 from datetime import date, datetime, timedelta
@@ -11,7 +10,8 @@ from datetime import date, datetime, timedelta
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from paths import ROOT
+from outputs import read_json
+from paths import DOCS
 from rich.table import Table
 
 import attnkernel as ak
@@ -62,7 +62,7 @@ def fitted(trees):
         assert main(["fit", "trees.csv", *words, *options, "--out", "run"]) == 0
     assert err.getvalue() == ""
     run = trees[0] / "run"
-    return run, json.loads((run / "summary.json").read_text()), out.getvalue()
+    return run, read_json(run / "summary.json"), out.getvalue()
 
 
 def test_a_fit_from_the_shell_says_what_it_read_and_can_be_run_again(trees, fitted, monkeypatch):
@@ -76,7 +76,7 @@ def test_a_fit_from_the_shell_says_what_it_read_and_can_be_run_again(trees, fitt
     study = load(run / "config.yaml", [])  # that of `run`
     assert (study.study, study.name, study.model.order) == ("regression", "trees", 1)
     assert study.data.x == ["day", "kind", "stem height"]
-    assert "report.html" in json.loads((run / "status.json").read_text())["files"]
+    assert "report.html" in read_json(run / "status.json")["files"]
 
 
 def test_report_is_one_file_that_loads_and_runs_nothing(fitted):
@@ -150,30 +150,18 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("words", "overrides", "sentence"), FAULTS)
-def test_wrong_fits_are_one_sentence(trees, monkeypatch, capsys, words, overrides, sentence):
-    monkeypatch.chdir(trees[0])
-    assert main(["fit", "trees.csv", words, *overrides]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert len(err.splitlines()) == 1
-    assert re.search(sentence, err)
+def test_wrong_fits_are_one_sentence(trees, error_of, words, overrides, sentence):
+    (line,) = error_of("fit", trees[0] / "trees.csv", words, *overrides).splitlines()
+    assert re.search(sentence, line)
 
 
-def test_constant_columns_are_refused_by_name(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "few.csv").write_text("x,c,y\n1,5,2\n2,5,3\n3,5,5\n4,5,4\n")
-    assert main(["fit", "few.csv", "y ~ ."]) == 2
-    assert "one value in all rows of 'c'" in (error := capsys.readouterr().err)
-    assert "as in 'y ~ . - c'" in error
-
-
-def test_a_word_among_numbers_names_the_option_that_makes_it_a_category(
-    tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "few.csv").write_text("size,y\n1,2\n2,3\nlarge,4\n5,7\n")
-    assert main(["fit", "few.csv", "y ~ size"]) == 2
-    assert "got 'large'. Correct that cell. Try --category size." in capsys.readouterr().err
+def test_constant_columns_and_words_among_numbers_are_refused_with_what_to_write(home, error_of):
+    (home / "constant.csv").write_text("x,c,y\n1,5,2\n2,5,3\n3,5,5\n4,5,4\n")
+    error = error_of("fit", "constant.csv", "y ~ .")
+    assert re.search(r"one value in all rows of 'c'.*as in 'y ~ \. - c'", error)
+    (home / "word.csv").write_text("size,y\n1,2\n2,3\nlarge,4\n5,7\n")
+    error = error_of("fit", "word.csv", "y ~ size")
+    assert "got 'large'. Correct that cell. Try --category size." in error
 
 
 def test_each_column_has_the_kernel_of_its_kind(x64):
@@ -202,7 +190,7 @@ def test_one_column_is_drawn_with_its_band_and_equals_its_own_study(run_study):
     assert (found["kernel"], found["data"]["dropped"]) == ("Gaussian", 0)
     assert set(run.figures) == {"fit", "residuals"}
     arrays = run.arrays("fit")
-    kept = json.loads((ROOT / "docs" / "summaries" / "mcycle.json").read_text())["summary"]
+    kept = read_json(DOCS / "summaries" / "mcycle.json")["summary"]
     assert found["criterion"] == pytest.approx(kept["criterion"], rel=1e-9)
     assert found["parameters"][0]["value"] == pytest.approx(kept["lengthscale"], rel=1e-6)
     assert np.all(arrays["lower"] < arrays["centre"])
