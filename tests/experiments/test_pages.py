@@ -7,23 +7,19 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from marks import slow
+from marks import in_chromium, slow
 from paths import CONFIGS
 
 import attnkernel as ak
 from experiments import pages
 from experiments.__main__ import main
-from experiments.kernels import BUILT_IN
+from experiments.kernels import BUILT_IN, KERNELS
 from experiments.pages._cache import patterns
 from experiments.pages._positions import attentions
 from experiments.studies.retrieval_rule import weigh
 
 OTHERS = ["lengthscales", "temperature", "retrieval_rule", "zoo", "zoo_positions", "cache"]
 every_page = pytest.mark.parametrize("name", ["cps71", *OTHERS])
-
-
-def in_chromium(test):
-    return pytest.mark.browser(pytest.mark.slow(test))
 
 
 @pytest.fixture(scope="module")
@@ -248,14 +244,15 @@ def test_tokens_are_stepped_and_played(open_page):
 
 @in_chromium
 @every_page
-def test_page_is_legible_light_dark_printed_and_on_phones(name, open_page):
+def test_page_is_legible_light_dark_printed_and_on_phones(name, open_page, contrast_ratio):
     light, dark = open_page(name, color_scheme="light"), open_page(name, color_scheme="dark")
     paper = "getComputedStyle(document.body).backgroundColor"
     assert light.evaluate(paper) == "rgb(255, 255, 255)"
     assert dark.evaluate(paper) == "rgb(20, 23, 27)"
     for page in (light, dark):  # text and lines stand out from the paper
         for colour in COLOURS:
-            assert contrast(page, colour, "--paper") >= (4.5 if colour in TEXT else 3.0), colour
+            ratio = contrast_ratio(colour_of(page, colour), colour_of(page, "--paper"))
+            assert ratio >= (4.5 if colour in TEXT else 3.0), colour
     light.emulate_media(media="print")
     assert not light.locator("#theme").is_visible()
     assert len(light.pdf()) > 10_000
@@ -268,17 +265,9 @@ TEXT = ("--ink", "--quiet")
 COLOURS = (*TEXT, "--blue", "--orange", "--green", "--purple", "--sky")
 
 
-def contrast(page, *names):
-    """The contrast ratio of WCAG 2 of two colours of the page."""
-    levels = []
-    for name in names:
-        code = page.evaluate(
-            f"getComputedStyle(document.documentElement).getPropertyValue('{name}')"
-        )
-        parts = [int(code.strip()[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        levels.append(float(np.dot([0.2126, 0.7152, 0.0722], linear)))
-    return (max(levels) + 0.05) / (min(levels) + 0.05)
+def colour_of(page, name):
+    style = "getComputedStyle(document.documentElement)"
+    return page.evaluate(f"{style}.getPropertyValue('{name}')").strip()
 
 
 @in_chromium
@@ -294,52 +283,36 @@ def test_controls_and_figures_are_labelled_for_screen_readers(name, open_page):
 
 
 @in_chromium
-def test_page_that_deviates_from_the_library_reports_it(page_file, browser, tmp_path):
-    path = tmp_path / "wrong.html"
-    text = page_file("cps71").read_text()
-    path.write_text(text.replace("gaussian: r => -r * r / 2", "gaussian: r => -r * r / 2.001"))
-    page, messages = browser.new_page(), []
-    page.on("console", lambda message: messages.append(message.text))
-    page.goto(path.as_uri())
-    assert "deviate" in page.inner_text(".check")
-    assert messages
-    page.close()
+def test_page_that_deviates_from_the_library_reports_it(page_file, check_of):
+    right = "gaussian: r => -r * r / 2"
+    assert "deviate" in check_of(page_file("cps71"), right, f"{right}.001")
 
 
 @in_chromium
-def test_names_of_columns_are_not_read_as_html(page_file, browser, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rows = "\n".join(f"{i},{math.sin(i)}" for i in range(20))
-    Path("mine.csv").write_text(f"</script><b>x,<i>y&amp;\n{rows}\n")
-    config = str(CONFIGS / "cps71.yaml")
-    data = ["data.source=csv", "data.path=mine.csv", "data.x=</script><b>x", "data.y=<i>y&amp;"]
-    assert main(["page", config, *data, "name=mine"]) == 0
-    page, messages = browser.new_page(), []
-    page.on("pageerror", lambda error: messages.append(str(error)))
-    page.goto((tmp_path / "results" / "mine.html").as_uri())
+def test_names_of_columns_are_not_read_as_html(open_csv_page):
+    page = open_csv_page(range(20), names=("</script><b>x", "<i>y&amp;"))
     assert "</script><b>x" in page.locator(".controls").inner_text()
-    assert not messages
-    page.close()
 
 
-def open_csv_page(browser, folder, x, *settings):
-    """The page of a CSV file, opened, and the messages of its console."""
-    rows = "\n".join(f"{at},{math.sin(at)}" for at in x)
-    (folder / "mine.csv").write_text(f"year,level\n{rows}\n")
-    data = ["data.source=csv", f"data.path={folder}/mine.csv", "data.x=year", "data.y=level"]
-    out = ["--out", str(folder / "mine.html")]
-    assert main(["page", str(CONFIGS / "cps71.yaml"), *data, *settings, *out]) == 0
-    page, messages = browser.new_page(), []
-    page.on("console", lambda message: messages.append(message.text))
-    page.on("pageerror", lambda error: messages.append(str(error)))
-    page.goto((folder / "mine.html").as_uri())
-    return page, messages
+@pytest.fixture
+def open_csv_page(open_file, home):
+    """Opens the page of a CSV file."""
+
+    def opened(x, *settings, names=("year", "level")):
+        rows = "\n".join(f"{at},{math.sin(at)}" for at in x)
+        (home / "mine.csv").write_text(f"{','.join(names)}\n{rows}\n")
+        data = ["data.source=csv", "data.path=mine.csv", f"data.x={names[0]}", f"data.y={names[1]}"]
+        out = ["--out", "mine.html"]
+        assert main(["page", str(CONFIGS / "cps71.yaml"), *data, *settings, *out]) == 0
+        return open_file(home / "mine.html")
+
+    return opened
 
 
 @in_chromium
 @pytest.mark.parametrize("begin", [2019.0, 1.6e9])
-def test_inputs_far_from_zero_have_distinct_labels(browser, tmp_path, begin):
-    page, messages = open_csv_page(browser, tmp_path, begin + np.arange(21) / 10)
+def test_inputs_far_from_zero_have_distinct_labels(open_csv_page, begin):
+    page = open_csv_page(begin + np.arange(21) / 10)
     ticks = page.locator("#weights text[text-anchor=middle]:not([transform])").all_text_contents()
     assert len(set(ticks)) == len(ticks) > 3
     page.focus("#query")
@@ -349,14 +322,12 @@ def test_inputs_far_from_zero_have_distinct_labels(browser, tmp_path, begin):
         texts.add(page.get_attribute("#query", "aria-valuetext"))
         assert page.get_attribute("#query", "aria-valuetext") in page.inner_text(".numbers")
     assert len(texts) == 5
-    assert not messages
-    page.close()
 
 
 @in_chromium
-def test_query_without_points_in_the_support_has_no_estimate(browser, tmp_path):
+def test_query_without_points_in_the_support_has_no_estimate(open_csv_page):
     x = np.r_[np.arange(10) / 10, 50 + np.arange(10) / 10]
-    page, messages = open_csv_page(browser, tmp_path, x, "model.kernel=epanechnikov")
+    page = open_csv_page(x, "model.kernel=epanechnikov")
     page.focus("#lengthscale")
     page.keyboard.press("Home")
     page.fill("#query", "25")
@@ -369,8 +340,6 @@ def test_query_without_points_in_the_support_has_no_estimate(browser, tmp_path):
     assert "NaN" not in page.inner_html(".figures")
     assert not page.locator("[data-kernel=gaussian]").is_visible()  # true of a Gaussian alone
     assert "temperature" not in page.inner_text(".numbers")
-    assert not messages
-    page.close()
 
 
 def test_windows_of_the_zoo_page_include_the_query():
@@ -391,28 +360,20 @@ def test_windows_of_the_zoo_page_include_the_query():
         (["cps71.yaml", "model.lengthscal=1"], "lengthscale"),
     ],
 )
-def test_config_without_a_page_is_refused(arguments, message, tmp_path, capsys):
+def test_config_without_a_page_is_refused(arguments, message, home, error_of):
     config, *rest = arguments
-    out = ["--out", str(tmp_path / "page.html")]
-    assert main(["page", str(CONFIGS / config), *rest, *out]) == 2
-    assert message in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+    assert message in error_of("page", CONFIGS / config, *rest, "--out", "page.html")
+    assert not list(home.iterdir())
 
 
-def test_page_of_a_users_kernel_is_refused(tmp_path, capsys):
-    (tmp_path / "own.py").write_text(
-        "import attnkernel as ak\n\n\nclass Mine(ak.kernels.Scaled):\n"
-        "    def log_pair(self, q, k):\n        return -abs(q - k).sum() / self.lengthscale\n"
-    )
-    config, out = str(CONFIGS / "cps71.yaml"), str(tmp_path / "page.html")
-    kernels = ["--kernels", str(tmp_path / "own.py")]
-    assert main(["page", config, "model.kernel=mine", *kernels, "--out", out]) == 2
-    assert "a page knows these alone" in capsys.readouterr().err
+def test_page_of_a_users_kernel_is_refused(error_of, monkeypatch):
+    monkeypatch.setitem(KERNELS, "mine", ak.Laplace)
+    error = error_of("page", CONFIGS / "cps71.yaml", "model.kernel=mine", "--out", "page.html")
+    assert "a page knows these alone" in error
 
 
-def test_page_that_cannot_be_written_is_reported(tmp_path, capsys, monkeypatch):
+def test_page_that_cannot_be_written_is_reported(error_of, monkeypatch):
     monkeypatch.setattr(pages, "make", lambda *_: {"": "a page"})
-    (tmp_path / "file").write_text("")
-    out = str(tmp_path / "file" / "page.html")
-    assert main(["page", str(CONFIGS / "retrieval_rule.yaml"), "--out", out]) == 2
-    assert "cannot write" in capsys.readouterr().err
+    Path("file").touch()
+    error = error_of("page", CONFIGS / "retrieval_rule.yaml", "--out", "file/page.html")
+    assert "cannot write" in error

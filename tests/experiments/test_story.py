@@ -5,15 +5,11 @@ import types
 
 import numpy as np
 import pytest
+from marks import in_chromium
 
 import attnkernel as ak
 from experiments.pages import _story_fits, _story_marks
 from experiments.pages._story_page import _section
-
-
-def in_chromium(test):
-    return pytest.mark.browser(pytest.mark.slow(test))
-
 
 # what a newcomer asks, written down before the story was: the step that answers, and its words
 QUESTIONS = {
@@ -225,18 +221,9 @@ def test_pasted_rows_replace_those_of_the_engine_or_a_sentence_says_why_not(open
 
 
 @in_chromium
-def test_story_that_deviates_from_the_library_reports_it(story_file, browser, tmp_path):
-    text = story_file.read_text()
+def test_story_that_deviates_from_the_library_reports_it(story_file, check_of):
     right = "normalise(squares.map((d, i) => i === without ? -Infinity : -d / 2))"
-    assert right in text
-    wrong = tmp_path / "wrong.html"
-    wrong.write_text(text.replace(right, right.replace("-d / 2", "-d / 2.001")))
-    page, messages = browser.new_page(), []
-    page.on("console", lambda message: messages.append(message.text))
-    page.goto(wrong.as_uri())
-    assert "deviate" in page.inner_text(".check")
-    assert messages
-    page.close()
+    assert "deviate" in check_of(story_file, right, right.replace("-d / 2", "-d / 2.001"))
 
 
 @in_chromium

@@ -1,4 +1,4 @@
-"""Marks of tests: cases that run with `--all` only, and tests that need jax-finufft."""
+"""Marks of tests: those that run with `--all` only, in Chromium too, or need jax-finufft."""
 
 import importlib.util
 
@@ -12,3 +12,7 @@ needs_finufft = pytest.mark.skipif(
 
 def slow(*case, **named):
     return pytest.param(*case, marks=pytest.mark.slow, **named)
+
+
+def in_chromium(test):
+    return pytest.mark.browser(pytest.mark.slow(test))
