@@ -35,37 +35,24 @@ def assert_names(line, *fragments):
 # --- what is read ---
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "a,b\n1,2\n2.5,3\n-3e0,5\n",
-        "a,b\n1,2\n2.5,3\n-3e0,5",
-        "\ufeffa,b\n1,2\n2.5,3\n-3e0,5\n",
-        " a , b \n 1 , 2 \n2.5,3\n-3e0,5\n",
-        '"a","b"\n"1","2"\n"2.5",3\n-3e0,"5"\n',
-        "a,b\n\n1,2\n2.5,3\n\n  \n-3e0,5\n\n",
-        "\n\na,b\n1,2\n2.5,3\n-3e0,5\n",
-        "a,b\r\n1,2\r\n2.5,3\r\n-3e0,5\r\n",
-        "b,text,a\n2,anything,1\n3,,2.5\n5,nan,-3e0\n",
-        'b,text,a\n2,"a, b",1\n3,"two\nlines",2.5\n5,"""",-3e0\n',
-        "b,text,a\n2,one\u2028two,1\n3,one\x0ctwo,2.5\n5,x,-3e0\n",
-    ],
-    ids=[
-        "plain",
-        "no last newline",
-        "byte order mark",
-        "spaces",
-        "quotes",
-        "blank lines",
-        "blank lines first",
-        "windows line ends",
-        "another column is text",
-        "quoted separators",
-        "odd line separators in text",
-    ],
-)
-def test_ways_of_writing_the_same_numbers(written, content):
-    data = ak.data.read_csv(written(content), x="a", y="b")
+SAME_NUMBERS = {
+    "plain": "a,b\n1,2\n2.5,3\n-3e0,5\n",
+    "no last newline": "a,b\n1,2\n2.5,3\n-3e0,5",
+    "byte order mark": "\ufeffa,b\n1,2\n2.5,3\n-3e0,5\n",
+    "spaces": " a , b \n 1 , 2 \n2.5,3\n-3e0,5\n",
+    "quotes": '"a","b"\n"1","2"\n"2.5",3\n-3e0,"5"\n',
+    "blank lines": "a,b\n\n1,2\n2.5,3\n\n  \n-3e0,5\n\n",
+    "blank lines first": "\n\na,b\n1,2\n2.5,3\n-3e0,5\n",
+    "windows line ends": "a,b\r\n1,2\r\n2.5,3\r\n-3e0,5\r\n",
+    "another column is text": "b,text,a\n2,anything,1\n3,,2.5\n5,nan,-3e0\n",
+    "quoted separators": 'b,text,a\n2,"a, b",1\n3,"two\nlines",2.5\n5,"""",-3e0\n',
+    "odd line separators in text": "b,text,a\n2,one\u2028two,1\n3,one\x0ctwo,2.5\n5,x,-3e0\n",
+}
+
+
+@pytest.mark.parametrize("way", SAME_NUMBERS)
+def test_ways_of_writing_the_same_numbers(written, way):
+    data = ak.data.read_csv(written(SAME_NUMBERS[way]), x="a", y="b")
     np.testing.assert_array_equal(data.x, [[1.0], [2.5], [-3.0]])
     np.testing.assert_array_equal(data.y, [2.0, 3.0, 5.0])
     assert (data.x_names, data.y_name) == (("a",), "b")

@@ -1,10 +1,9 @@
 """Fits of configs to CSV files of users: rows that are counted, notes, names that are drawn."""
 
-import json
-
 import numpy as np
 import pytest
 from marks import slow
+from outputs import read_json
 from small_configs import CSV, FIT_OF_CSV
 
 from experiments.__main__ import main
@@ -46,7 +45,7 @@ def test_fit_to_a_file(written, tmp_path, config, columns):
     (tmp_path / "config.yaml").write_text(config)
     inputs = f"data.x=[{', '.join(columns)}]"
     assert main(["run", "config.yaml", "--quiet", "--out", "out", inputs]) == 0
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    summary = read_json("out/summary.json")
     assert summary["data"] == {"rows": 60, "inputs": columns, "label": "b"}
     fits = summary.get("fits", [summary])
     assert all(0 < fit["lengthscale"] < 10 for fit in fits)
@@ -58,7 +57,7 @@ def test_a_lengthscale_on_a_bound_is_a_note_and_not_a_warning(written, tmp_path)
     written(CSV)  # rising and no more: the lengthscale ends on a bound
     (tmp_path / "config.yaml").write_text(FIT)
     assert main(["run", "config.yaml", "--quiet", "--out", "out"]) == 0
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    summary = read_json("out/summary.json")
     assert summary["data"] == {"rows": 8, "inputs": ["a"], "label": "b"}
     assert any("bound" in note for note in summary["notes"])
 

@@ -1,12 +1,12 @@
 """The benchmark of first calls: what it measures in fresh processes, and how it is tabulated."""
 
-import json
 import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from outputs import read_json
 from paths import CONFIGS
 
 import attnkernel as ak
@@ -30,14 +30,13 @@ SMALL = ("repeats=1", "length=8", "rows=300", "fits=6")
 
 
 @pytest.fixture
-def run(tmp_path, capsys):
+def run(capsys):
     """Runs some calls of the benchmark: its summary by call, its targets, and what it printed."""
 
     def run(calls, *overrides):
-        out = tmp_path / "out"
-        command = ["run", CONFIG, "--out", str(out), f"calls=[{calls}]", *SMALL, *overrides]
+        command = ["run", CONFIG, "--out", "out", f"calls=[{calls}]", *SMALL, *overrides]
         assert main(command) == 0
-        summary = json.loads((out / "summary.json").read_text())
+        summary = read_json("out/summary.json")
         rows = {row["call"]: row for row in summary["table"]}
         return rows, summary["targets"], capsys.readouterr().out
 
