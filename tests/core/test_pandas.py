@@ -1,6 +1,6 @@
 """Data frames of pandas: names are kept, categories become codes, bad frames are refused."""
 
-import copy
+import operator
 import pickle
 import re
 
@@ -115,15 +115,9 @@ def test_bands_become_a_frame(fit):
     by_arrays = ak.conformal(fit, fit.inputs(asked))
     np.testing.assert_array_equal(band.lower, by_arrays.lower)
     assert list(by_arrays.frame().columns[:3]) == ["x1", "x2", "centre"]
+    parts = operator.attrgetter("x", "centre", "standard_error", "lower", "upper", "level", "kind")
     with pytest.raises(ValueError, match=r"\['lower'\]"):
         ak.Bands.of_fit(fit, asked.rename(columns={"age": "lower"}), *parts(band)).frame()
-
-
-def parts(band):
-    return [
-        getattr(band, name)
-        for name in ("x", "centre", "standard_error", "lower", "upper", "level", "kind")
-    ]
 
 
 @pytest.mark.slow
@@ -223,6 +217,8 @@ def test_names_and_categories_can_be_given(fit):
     frame, _ = table()
     frame.columns = ["years", "colour"]
     np.testing.assert_array_equal(named(frame), fit(table()[0]))
+    with pytest.raises(ValueError, match=r"x_names.* 2"):
+        fit.named(["a"])
     for wrong in ([None], "ab", [None, "red"]):
         with pytest.raises(ValueError, match=r"x_categories must be 2, a list or None"):
             fit.named(["years", "colour"], "pay", wrong)
@@ -272,13 +268,6 @@ def test_names_reach_plots_and_reports(fit, monkeypatch):
     ak.plot.fit(fit, ax=ax)
     assert ax.get_xlabel() == "leave-one-out prediction of wage"
     assert ax.get_ylabel() == "observed wage"
-
-
-def test_a_fit_of_arrays_can_be_named_afterwards(fit):
-    named = copy.copy(fit).named(["a", "b"], "c")
-    assert (named.x_names, named.y_name) == (("a", "b"), "c")
-    with pytest.raises(ValueError, match=r"x_names.* 2"):
-        fit.named(["a"])
 
 
 def test_a_model_matches_rows_by_their_index(as_users_run_it):

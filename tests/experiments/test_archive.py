@@ -73,6 +73,7 @@ def test_output_of_a_run_is_kept_as_lines(monkeypatch, capsys, where):
     assert ("\x1b" in printed) == (where == "terminal")
     assert ("note: kept" in printed) == (where != "quiet")
     assert "printed meanwhile" in printed
+    assert (printed == "printed\nprinted meanwhile\n") == (where == "quiet")
 
 
 def test_parts_of_a_resumed_run_add_to_the_output(monkeypatch):

@@ -183,8 +183,3 @@ def test_commands_to_type_are_quoted(home, capsys):
     assert main(["run", "data.yaml", "--out", "a run; of $mine", "--quiet"]) == 0
     assert main(["run", "data.yaml", "--out", "a run; of $mine", "--quiet"]) == 2
     assert "python -m experiments resume 'a run; of $mine'" in capsys.readouterr().err
-
-
-def test_kept_json_is_the_same_when_a_run_is_repeated(run, home):
-    assert main(["run", "data.yaml", "--out", "again", "--quiet"]) == 0
-    assert read_json(run / "status.json") == read_json(home / "again/status.json")

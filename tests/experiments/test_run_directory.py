@@ -151,14 +151,6 @@ def test_overrides_before_and_after_an_option_are_those_of_the_run(home):
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_another_seed_gives_other_numbers(home):
-    for seed in ("1", "2"):
-        assert main(["run", "data.yaml", "--quiet", "--out", seed, f"seed={seed}"]) == 0
-    one, two = (read_json(home / seed / "summary.json")["y"] for seed in ("1", "2"))
-    assert one != two
-
-
-@pytest.mark.usefixtures("blank_figures")
 @pytest.mark.parametrize("legacy", [False, slow(True)])
 def test_data_are_drawn_with_the_first_key_of_the_seed(home, legacy):
     words = ["seed=3", f"legacy_prng={str(legacy).lower()}"]
