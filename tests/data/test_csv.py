@@ -163,7 +163,9 @@ REFUSED = {  # the file, overrides of the config, and what the error says
     "equal in float32": (
         "a,b\n" + "".join(f"{1000 + i / 1e6},{i}\n" for i in range(100)),
         FLOAT32,
-        *("'a'", "100 different numbers become 3", "float64"),
+        "'a'",
+        "100 different numbers become 3",
+        "float64",
     ),
     "beyond float32": ("a,b\n1,1\n2,1e39\n3,3\n", FLOAT32, "row 2 (line 3), column 'b'", "1e+39"),
     "label as input": (CSV, ["data.x=b"], "'b' is both input and label"),

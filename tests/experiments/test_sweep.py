@@ -159,11 +159,9 @@ def test_means_and_intervals_over_seeds(swept):
 
 
 HEADS = CONFIG.replace("holdout", "heads").replace("hold_out: [5]", "heads: [1, 3]")
+ADAM = ["training.optimizer=adam"]
 SWEEPS = {  # the config, what varies, what all members share, and the table of their numbers
-    "adam": (
-        *(CONFIG, ["seed=0,1", "training.learning_rate=0.1,0.3"]),
-        *(["training.optimizer=adam"], "fits"),
-    ),
+    "adam": (CONFIG, ["seed=0,1", "training.learning_rate=0.1,0.3"], ADAM, "fits"),
     "heads": (HEADS, ["seed=0,1", "hold_out=1,4", "longest=2,3"], [], "table"),
 }
 
