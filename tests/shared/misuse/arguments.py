@@ -10,37 +10,83 @@ import numpy as np
 import attnkernel as ak
 from attnkernel import kernels, methods, priors, recurrent
 
-from .values import AX, KEY, MODEL, POINTS, Later, N, X, Y, now
+from .values import AX, FIT, KEY, MODEL, POINTS, SEQUENCE, Later, N, X, Y, now
 
 Arguments = dict[str, tuple[str, Any]]  # name: kind ("?": None is the default), valid value
 
 
-def of_class(name: str, **arguments: Any) -> dict[str, tuple[Any, Arguments]]:
-    where = next(m for m in (ak, kernels, priors, methods, ak.nn, recurrent) if hasattr(m, name))
-    return {name: (getattr(where, name), arguments)}
-
-
 LENGTH, KERNEL = ("positive", 0.3), ("kernel", ak.Gaussian(0.3))
-PRECISION = ("choice?", "default")
-PARTS = {
-    "kernel": KERNEL,
-    "prior": ("prior?", None),
-    "rule": ("rule", ak.Softmax()),
-    "method": ("method", ak.Dense()),
-}
-DATA: Arguments = {"x": ("paired", X), "y": ("paired", Y)}
-CALL: Arguments = {"x_new": ("points", X), **DATA}
-OF_MODEL: Arguments = {**CALL, "prior": ("prior?", None), "weights": ("weights?", np.ones(N))}
-AXES = {"ax": ("axes", AX)}
-SIZES = {"qk_size": ("natural?", 2), "vo_size": ("natural?", 2)}
-METRIC = ("paired?", np.eye(1))
-SEEDED = ("key", KEY)
-ROTARY_BASE: Arguments = {"base": ("positive", 100.0)}
-LONGER: Arguments = {
-    "size": ("natural", 4),
+# what an argument of this name nearly always is
+USUAL: Arguments = {
+    "ax": ("axes", AX),
+    "base": ("positive", 100.0),
+    "capacity": ("natural", 8),
+    "chunk": ("natural", 100),
+    "clusters": ("paired?", np.arange(N) // 2),
+    "column": ("whole from 0", 0),
+    "corrected": ("flag", True),
+    "count": ("whole from 0?", 2),
+    "draws": ("natural", 2),
+    "dtype": ("choice?", None),
     "factor": ("positive", 2.0),
+    "fit": ("fit", FIT),
+    "folds": ("natural?", 4),
+    "iterations": ("natural", 2),
+    "kernel": KERNEL,
+    "key": ("key", KEY),
+    "key_": ("paired", SEQUENCE),
     "length": ("natural", 64),
+    "lengthscale": LENGTH,
+    "level": ("level", 0.95),
+    "mask": ("flags?", np.tri(4, dtype=bool)),
+    "method": ("method", ak.Dense()),
+    "metric": ("paired?", np.eye(1)),
+    "model": ("model", MODEL),
+    "noise": ("choice?", "rows"),
+    "num_heads": ("natural", 2),
+    "objective": ("objective", ak.LeaveOneOut()),
+    "on_empty": ("choice", "nan"),
+    "order": ("whole from 0", 0),
+    "output_size": ("natural?", 4),
+    "positions": ("codes?", np.arange(4)),
+    "precision": ("choice?", "default"),
+    "prior": ("prior?", None),
+    "qk_size": ("natural?", 2),
+    "query": ("points", SEQUENCE),
+    "query_size": ("natural", 4),
+    "result": ("fit", FIT),
+    "ring": ("flag", True),
+    "rule": ("rule", ak.Softmax()),
+    "score": ("function?", ak.squared_error),
+    "sinks": ("whole from 0", 1),
+    "size": ("natural", 4),
+    "spare": ("whole from 0", 1),
+    "starts": ("natural?", 1),
+    "steps": ("natural?", 2),
+    "use_key_bias": ("flag", False),
+    "use_output_bias": ("flag", False),
+    "use_query_bias": ("flag", False),
+    "use_value_bias": ("flag", False),
+    "value": ("paired", SEQUENCE),
+    "vo_size": ("natural?", 2),
+    "weights": ("weights?", np.ones(N)),
+    "x": ("paired", X),
+    "x_new": ("points", X),
+    "y": ("paired", Y),
 }
+
+
+def usual(names: str, /, **others: tuple[str, Any]) -> Arguments:
+    """The usual values of the named arguments, and others."""
+    return {name: USUAL[name] for name in names.split()} | others
+
+
+def of_class(name: str, names: str = "", /, **others: Any) -> dict[str, tuple[Any, Arguments]]:
+    """The constructor of a public class, with its arguments as `usual` takes them."""
+    where = next(m for m in (ak, kernels, priors, methods, ak.nn, recurrent) if hasattr(m, name))
+    return {name: (getattr(where, name), usual(names, **others))}
+
+
 OPTIONS = {
     "optimizer": ("object?", None),
     "bounds": ("object?", None),

@@ -4,46 +4,22 @@ from typing import Any
 
 import attnkernel as ak
 
-from .arguments import PARTS, Arguments
+from .arguments import Arguments, usual
 from .values import POINTS
 
+ROWS: Arguments = {"q": ("points", POINTS), "k": ("paired", POINTS), "v": ("paired", POINTS)}
 ATTENTION: dict[str, tuple[Any, Arguments]] = {
     "attend": (
         ak.attend,
-        {
-            "q": ("points", POINTS),
-            "k": ("paired", POINTS),
-            "v": ("paired", POINTS),
-            **PARTS,
-            "return_log_mass": ("flag", False),
-        },
+        ROWS | usual("kernel prior rule method", return_log_mass=("flag", False)),
     ),
     "softmax_state": (
         ak.softmax_state,
-        {
-            "q": ("points", POINTS),
-            "k": ("paired", POINTS),
-            "v": ("paired", POINTS),
-            **PARTS,
-            "exact_maximum": ("flag", False),
-        },
+        ROWS | usual("kernel prior rule method", exact_maximum=("flag", False)),
     ),
     "attention_weights": (
         ak.attention_weights,
-        {
-            "q": ("points", POINTS),
-            "k": ("points", POINTS),
-            **{name: PARTS[name] for name in ("kernel", "prior", "rule")},
-        },
+        usual("kernel prior rule", q=("points", POINTS), k=("points", POINTS)),
     ),
-    "select_method": (
-        ak.select_method,
-        {
-            "q": ("points", POINTS),
-            "k": ("paired", POINTS),
-            "v": ("paired", POINTS),
-            **{name: PARTS[name] for name in ("kernel", "prior", "rule")},
-            "order": ("whole from 0", 0),
-        },
-    ),
+    "select_method": (ak.select_method, ROWS | usual("kernel prior rule order")),
 }

@@ -8,60 +8,35 @@ import numpy as np
 
 import attnkernel as ak
 
-from .arguments import DATA, OPTIONS, Arguments, later, scored
+from .arguments import OPTIONS, Arguments, later, scored, usual
 from .kinds import uncached_programs
-from .values import FIT, FOLDER, KEY, MODEL, N, X, Y, now
+from .values import FIT, FOLDER, KEY, MODEL, N, Y, now
 
+ERRORS: Arguments = {"prediction": ("paired", Y), "y": ("paired", Y)}
 FITTING: dict[str, tuple[Any, Arguments]] = {
-    "squared_error": (ak.squared_error, {"prediction": ("paired", Y), "y": ("paired", Y)}),
-    "absolute_error": (ak.absolute_error, {"prediction": ("paired", Y), "y": ("paired", Y)}),
+    "squared_error": (ak.squared_error, ERRORS),
+    "absolute_error": (ak.absolute_error, ERRORS),
     "CheckLoss": (ak.CheckLoss, {"level": ("level", 0.8)}),
-    "CheckLoss.__call__": (
-        ak.CheckLoss(0.8),
-        {"prediction": ("paired", Y), "y": ("paired", Y)},
-    ),
+    "CheckLoss.__call__": (ak.CheckLoss(0.8), ERRORS),
     "log_score": (
         ak.log_score,
         {"prediction": ("object", (jnp.ones(N), jnp.ones(N))), "y": ("paired", jnp.asarray(Y))},
     ),
-    "AICc": (scored(ak.AICc), {"weights": ("weights?", np.ones(N))}),
-    "GCV": (scored(ak.GCV), {"weights": ("weights?", np.ones(N))}),
-    "LeaveOneOut": (
-        scored(ak.LeaveOneOut),
-        {"weights": ("weights?", np.ones(N)), "score": ("function?", ak.squared_error)},
-    ),
-    "KFold": (
-        scored(ak.KFold),
-        {
-            "folds": ("natural", 4),
-            "weights": ("weights?", np.ones(N)),
-            "score": ("function?", ak.squared_error),
-        },
-    ),
+    "AICc": (scored(ak.AICc), usual("weights")),
+    "GCV": (scored(ak.GCV), usual("weights")),
+    "LeaveOneOut": (scored(ak.LeaveOneOut), usual("weights score")),
+    "KFold": (scored(ak.KFold), usual("weights score", folds=("natural", 4))),
     "GroupKFold": (
         scored(ak.GroupKFold),
-        {
-            "groups": ("paired", np.arange(N) // 2),
-            "folds": ("natural?", 4),
-            "score": ("function?", ak.squared_error),
-        },
+        usual("folds score", groups=("paired", np.arange(N) // 2)),
     ),
     "BlockedKFold": (
         scored(ak.BlockedKFold),
-        {
-            "times": ("paired", np.arange(N)),
-            "folds": ("natural?", 4),
-            "gap": ("not negative", 1.0),
-            "score": ("function?", ak.squared_error),
-        },
+        usual("folds score", times=("paired", np.arange(N)), gap=("not negative", 1.0)),
     ),
     "HoldOut": (
         scored(ak.HoldOut),
-        {
-            "size": ("natural", 2),
-            "at_most": ("natural?", 4),
-            "score": ("function?", ak.squared_error),
-        },
+        usual("score", size=("natural", 2), at_most=("natural?", 4)),
     ),
     "cache_programs": (uncached_programs, {"folder": ("path?", FOLDER / "programs")}),
     "Checkpoints": (
@@ -74,55 +49,29 @@ FITTING: dict[str, tuple[Any, Arguments]] = {
     ),
     "fit": (
         ak.fit,
-        {
-            "model": ("model", MODEL),
-            **DATA,
-            "objective": ("objective?", ak.LeaveOneOut()),
-            "steps": ("natural?", 2),
-            "key": ("key?", KEY),
-            "starts": ("natural?", 1),
-            "chunk": ("natural", 100),
-            "weights": ("weights?", np.ones(N)),
-            "na": ("choice", "error"),
+        usual(
+            "model x y steps starts chunk weights",
+            objective=("objective?", ak.LeaveOneOut()),
+            key=("key?", KEY),
+            na=("choice", "error"),
             **OPTIONS,
-        },
+        ),
     ),
     "fit_many": (
         ak.fit_many,
-        {
-            "model": ("model", MODEL),
-            "x": ("paired", X),
-            "y": ("paired", Y),
-            "objective": ("objective?", ak.LeaveOneOut()),
-            "in_axes": ("object", (None, None, None)),
-            "steps": ("natural?", 2),
-            "key": ("key", jax.random.split(KEY, 2)),
-            "starts": ("natural?", 1),
-            "chunk": ("natural", 100),
+        usual(
+            "model x y steps starts chunk",
+            objective=("objective?", ak.LeaveOneOut()),
+            in_axes=("object", (None, None, None)),
+            key=("key", jax.random.split(KEY, 2)),
             **OPTIONS,
-        },
+        ),
     ),
-    "Fit.__call__": (later(FIT), {"x_new": ("points", X)}),
-    "Fit.named": (
-        lambda **given: now(FIT).named(**given),
-        {"x_names": ("names", ["x"])},
-    ),
-    "choose": (
-        ak.choose,
-        {
-            "models": ("object", [MODEL]),
-            **DATA,
-            "objective": ("objective", ak.LeaveOneOut()),
-            "starts": ("natural?", 1),
-        },
-    ),
+    "Fit.__call__": (later(FIT), usual("x_new")),
+    "Fit.named": (lambda **given: now(FIT).named(**given), {"x_names": ("names", ["x"])}),
+    "choose": (ak.choose, usual("x y objective starts", models=("object", [MODEL]))),
     "profile": (
         ak.profile,
-        {
-            "model": ("model", MODEL),
-            **DATA,
-            "lengthscales": ("positive", np.array([0.1, 0.2])),
-            "objective": ("objective", ak.LeaveOneOut()),
-        },
+        usual("model x y objective", lengthscales=("positive", np.array([0.1, 0.2]))),
     ),
 }

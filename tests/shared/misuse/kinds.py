@@ -32,18 +32,12 @@ def masked(array: Any) -> Any:
     return np.ma.masked_array(np.asarray(array), mask)
 
 
-NO_NUMBERS: dict[str, Any] = {
-    "None": None,
-    "a word": "abc",
-    "an object": object(),
-    "a class": ak.Gaussian,
-    "complex": 1.0 + 2.0j,
-    "words": ["a", "b"],
-    "a dictionary": {"a": 1.0},
-}
+A_CLASS = {"a class": ak.Gaussian}
+NO_ARRAY: dict[str, Any] = A_CLASS | {"None": None, "a word": "abc", "an object": object()}
+NO_NUMBERS = NO_ARRAY | {"complex": 1.0 + 2.0j, "words": ["a", "b"], "a dictionary": {"a": 1.0}}
+NOT_FINITE = {"NaN": NAN, "inf": INF}
 NUMBER = NO_NUMBERS | {
-    "NaN": NAN,
-    "inf": INF,
+    **NOT_FINITE,
     "-inf": -INF,
     "masked": np.ma.masked_array(1.0, mask=True),
     "a Series with a gap": pd.Series([1.0, NAN]),
@@ -52,8 +46,7 @@ NUMBER = NO_NUMBERS | {
     "huge": 1e300,
 }
 WHOLE = NO_NUMBERS | {
-    "NaN": NAN,
-    "inf": INF,
+    **NOT_FINITE,
     "a digit": "3",
     "a fraction": 2.5,
     "a Boolean": True,
@@ -65,42 +58,34 @@ WHOLE = NO_NUMBERS | {
     "traced": Traced(3),
 }
 LEVEL = NO_NUMBERS | {
+    **NOT_FINITE,
     "zero": 0.0,
     "one": 1.0,
     "above one": 1.5,
     "negative": -0.1,
-    "NaN": NAN,
-    "inf": INF,
     "a digit": "0.9",
     "two": np.array([0.5, 0.6]),
     "masked": np.ma.masked_array(0.5, mask=True),
     "traced": Traced(0.5),
 }
-FLAG = {
+FLAG = A_CLASS | {
     "None": None,
     "a word": "no",
     "a number": 2,
     "NaN": NAN,
     "several": np.array([True, False]),
-    "a class": ak.Gaussian,
     "traced": Traced(True),
 }
-CHOICE = {
-    "None": None,
-    "misspelt": "pointwize",
-    "a number": 3,
-    "a class": ak.Gaussian,
-    "a list": ["a"],
-    "an array": np.ones(2),
-}
-RANDOM_KEY = {
+PATH = A_CLASS | {"None": None, "a number": 3, "an array": np.ones(2)}
+CHOICE = PATH | {"misspelt": "pointwize", "a list": ["a"]}
+NAMES = A_CLASS | {"a number": 3, "an array": np.ones(2), "numbers": [1, 2]}
+RANDOM_KEY = A_CLASS | {
     "None": None,
     "a word": "abc",
     "a seed": 0,
     "a fraction": 0.5,
     "floats": np.zeros(2, np.float32),
     "three numbers": np.zeros(3, np.uint32),
-    "a class": ak.Gaussian,
 }
 OBJECT = {
     "None": None,
@@ -113,8 +98,6 @@ OBJECT = {
     "another object": 3.0 + 1j,
 }
 FUNCTION = {"None": None, "a word": "abc", "a number": 0.3, "an array": np.ones(2)}
-PATH = {"None": None, "a number": 3, "an array": np.ones(2), "a class": ak.Gaussian}
-NAMES = {"a number": 3, "an array": np.ones(2), "a class": ak.Gaussian, "numbers": [1, 2]}
 
 
 def uncached_programs(folder: Any) -> Any:
@@ -129,11 +112,7 @@ def uncached_programs(folder: Any) -> Any:
 def points(valid: Any) -> dict[str, Any]:
     """Misuses of points or labels, in the shape of the valid ones."""
     shape = np.shape(valid)
-    return {
-        "None": None,
-        "a word": "abc",
-        "an object": object(),
-        "a class": ak.Gaussian,
+    return NO_ARRAY | {
         "a dictionary": {"a": 1.0},
         "a single number": 3.0,
         "digits": np.full(shape, "1"),
@@ -170,11 +149,7 @@ def instance(of: type, other: Any) -> dict[str, Any]:
 
 def flags(valid: Any) -> dict[str, Any]:
     """Misuses of an array of Booleans."""
-    return {
-        "None": None,
-        "a word": "abc",
-        "an object": object(),
-        "a class": ak.Gaussian,
+    return NO_ARRAY | {
         "fractions": np.full(np.shape(valid), 0.5),
         "numbers": np.full(np.shape(valid), 2),
         "words": np.full(np.shape(valid), "a"),

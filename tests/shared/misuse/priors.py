@@ -7,7 +7,7 @@ import numpy as np
 import attnkernel as ak
 from attnkernel import priors
 
-from .arguments import LENGTH, PRECISION, Arguments, of_class
+from .arguments import LENGTH, Arguments, of_class
 from .values import STACK
 
 PACKED: Arguments = {
@@ -16,6 +16,7 @@ PACKED: Arguments = {
     "num_queries": ("natural?", 4),
     "num_keys": ("natural?", 4),
 }
+ROWS: Arguments = {"queries": ("codes", np.array([0, 1])), "keys": ("codes?", np.array([0, 1]))}
 PRIORS: dict[str, tuple[Any, Arguments]] = {
     **of_class("Alibi", slope=("real?", 0.5)),
     "Alibi of heads": (ak.Alibi, {"heads": ("natural?", 2)}),
@@ -33,19 +34,14 @@ PRIORS: dict[str, tuple[Any, Arguments]] = {
     **of_class("KeyWeights", log_weights=("points", np.zeros(2))),
     **of_class("HeldOut", held_out=("flags", np.array([True, False]))),
     **of_class("Given", allowed=("flags", np.eye(2, dtype=bool))),
-    **of_class("Segments", queries=("codes", np.array([0, 1])), keys=("codes?", np.array([0, 1]))),
+    **of_class("Segments", **ROWS),
     "Segments.from_lengths": (priors.Segments.from_lengths, PACKED),
     "Segments.from_offsets": (
         priors.Segments.from_offsets,
         PACKED
         | {"queries": ("codes", np.array([0, 2, 3])), "keys": ("codes?", np.array([0, 2, 3]))},
     ),
-    **of_class(
-        "At",
-        prior=("prior", ak.Causal()),
-        queries=("codes", np.array([0, 1])),
-        keys=("codes?", np.array([0, 1])),
-    ),
+    **of_class("At", prior=("prior", ak.Causal()), **ROWS),
     **of_class("Causal", offset=("whole", 0)),
     **of_class("Window", left=("whole from 0", 1), right=("whole from 0", 1)),
     **of_class("Prefix", length=("whole from 0", 1)),
@@ -64,12 +60,10 @@ PRIORS: dict[str, tuple[Any, Arguments]] = {
     **of_class("Softmax", temperature=LENGTH, sink_mass=("positive", 0.1)),
     "Softmax of a logarithm": (ak.Softmax, {"log_sink_mass": ("real?", 0.1)}),
     **of_class("Entmax", alpha=("positive", 1.5), temperature=LENGTH),
-    **of_class("Dense", precision=PRECISION),
-    **of_class("Blockwise", block_q=("natural?", 8), block_k=("natural?", 8), precision=PRECISION),
+    **of_class("Dense", "precision"),
+    **of_class("Blockwise", "precision", block_q=("natural?", 8), block_k=("natural?", 8)),
     **of_class("Fourier", tol=("level", 1e-6)),
-    **of_class(
-        "Fused", dtype=("choice?", None), platform=("choice?", None), interpret=("flag", False)
-    ),
+    **of_class("Fused", "dtype", platform=("choice?", None), interpret=("flag", False)),
     **of_class("Linear", features=("object?", None)),
     **of_class(
         "Sharded",
