@@ -1,12 +1,13 @@
 """Bands of derivatives and average derivatives, against their formulas in NumPy."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
 import pytest
 from known_fits import known_fit
-from least_squares import local_polynomial, monomials
+from least_squares import local_polynomial
 from marks import slow
 from scipy import stats
 
@@ -101,19 +102,15 @@ def test_average_derivatives_of_weighted_rows(x64, order):
     x, lengthscale = rng.uniform(-1, 1, (30, 2)), np.array([0.5, 0.6])
     y = np.sin(2 * x[:, 0]) + x[:, 0] * x[:, 1] + 0.1 * rng.normal(size=30)
     weights, share = rng.uniform(0.5, 2.0, 30), rng.uniform(0, 1, 30)
-    hat, slopes = [], []
-    for q in x:
-        away = (x - q) / lengthscale
-        root = np.exp(-0.25 * np.sum(away**2, axis=1)) * np.sqrt(weights)
-        coefficients = np.linalg.pinv(root[:, None] * monomials(x - q, order)) * root
-        hat.append(coefficients[0])
-        if order:
-            slopes.append(coefficients[1:3])
-        else:  # the derivative of the weights, by the quotient rule
-            means = coefficients[0] @ away
-            slopes.append(coefficients[0] * ((away - means) / lengthscale).T)
-    hat = np.array(hat)
-    rows = np.tensordot(share / share.sum(), slopes, axes=1)
+    smoother = functools.partial(local_polynomial, x, x, lengthscale, order, weights=weights)
+    hat = smoother()
+    if order:
+        slopes = [smoother(term=1), smoother(term=2)]
+    else:  # the derivative of the weights, by the quotient rule
+        away = (x - x[:, None]) / lengthscale**2
+        means = np.einsum("qk,qkc->qc", hat, away)
+        slopes = np.einsum("qk,qkc->cqk", hat, away - means[:, None])
+    rows = share / share.sum() @ slopes
     residuals = (y - hat @ y) / (1 - np.diag(hat))
     model = ak.KernelRegression(ak.Gaussian(lengthscale), order=order)
     part = known_fit(model, x, y, weights)

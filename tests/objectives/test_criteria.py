@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from least_squares import local_polynomial
 from marks import slow
 
 import attnkernel as ak
@@ -22,24 +23,13 @@ def sample():
     return x, y, rng.uniform(0.3, 2.0, N)
 
 
-def smoother(q, x, lengthscale, weights, order=0):
-    """The rows L(q) of a local polynomial with a Gaussian kernel, by least squares at each q."""
-    rows = []
-    for point in q:
-        w = weights * np.exp(-0.5 * np.sum(((point - x) / lengthscale) ** 2, axis=1))
-        terms = np.ones((len(x), 1)) if order == 0 else np.c_[np.ones(len(x)), x - point]
-        root = np.sqrt(w)[:, None]
-        rows.append((np.linalg.pinv(root * terms) * root.T)[0])
-    return np.array(rows)
-
-
 def test_gcv_and_aicc_equal_their_formulas(x64):
     """For one label and for three, with weights of rows and without."""
     x, y, weights = sample()
     labels = {"one label": y, "three labels": np.stack([y, y**2, x[:, 1]], axis=1)}
 
     def expected(y, weights):
-        hat = smoother(x, x, 0.7, weights)
+        hat = local_polynomial(x, x, 0.7, weights=weights)
         residuals = (y - hat @ y).reshape(N, -1)
         mean_square = np.sum(weights[:, None] * residuals**2) / np.sum(weights)
         trace = np.trace(hat)
@@ -84,7 +74,7 @@ def test_k_fold_leaves_out_folds_that_are_spread_over_the_inputs(x64):
         errors = np.empty(N)
         for f in range(folds):
             inside = fold == f
-            rows = smoother(x[inside], x[~inside], 0.7, weights[~inside], order=1)
+            rows = local_polynomial(x[inside], x[~inside], 0.7, 1, weights=weights[~inside])
             errors[inside] = y[inside] - rows @ y[~inside]
         expected = np.sum(weights * errors**2) / np.sum(weights)
         np.testing.assert_allclose(found, expected, rtol=1e-9)
@@ -157,7 +147,8 @@ def test_weights_of_a_fit_are_those_of_its_criterion_and_of_its_predictions(x64,
     assert np.argmin(weighted) == 0
     assert abs(unweighted[0] - weighted[0]) > 1e-6
     np.testing.assert_allclose(fit(x_new), predicted, rtol=1e-12)
-    expected = smoother(x_new, x, np.asarray(fit.model.kernel.lengthscale), weights) @ y
+    lengthscale = np.asarray(fit.model.kernel.lengthscale)
+    expected = local_polynomial(x_new, x, lengthscale, weights=weights) @ y
     np.testing.assert_allclose(predicted, expected, rtol=1e-9)
 
 
@@ -172,7 +163,7 @@ def test_hold_out_takes_weights_of_rows(x64):
 
     found, rows = jax.device_get(computed(np.array([0, 4], np.uint32), x, y, weights))
     kept = np.setdiff1d(np.arange(N), rows)
-    predicted = smoother(x[rows], x[kept], 0.7, weights[kept]) @ y[kept]
+    predicted = local_polynomial(x[rows], x[kept], 0.7, weights=weights[kept]) @ y[kept]
     expected = np.sum(weights[rows] * (y[rows] - predicted) ** 2) / np.sum(weights[rows])
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 

@@ -1,9 +1,9 @@
 """Iterated bias reduction by powers of matrices, for the tests of it."""
 
 import numpy as np
+from least_squares import local_polynomial
 
 import attnkernel as ak
-import attnkernel.plot
 
 N, K = 24, 5
 
@@ -20,26 +20,11 @@ def model_of(order=0, iterations=4, kernel=None, **options):
     return model if iterations == 1 else ak.BiasReduced(model, iterations)
 
 
-def weights_of(order, q, x, lengthscale=(0.9, 1.4), counts=1.0):
-    """Weights of one iteration, by least squares at each query: shape (queries, keys)."""
-    away = (x - q[:, None]) / lengthscale
-    w = np.exp(-0.5 * np.sum(away**2, axis=-1)) * counts
-    columns = list(np.moveaxis(away, -1, 0))
-    terms = [np.ones(w.shape)]
-    if order:
-        terms += columns
-    if order == 2:
-        terms += [columns[0] ** 2, columns[0] * columns[1], columns[1] ** 2]
-    design, root = np.stack(terms, axis=-1), np.sqrt(w)[..., None]
-    return np.linalg.pinv(root * design)[:, 0] * root[..., 0]
-
-
-def by_matrices(order, iterations, q, x, y, **options):
+def by_matrices(order, iterations, q, x, y, lengthscale=(0.9, 1.4), counts=1.0):
     """The fit as the sum of powers, and its weights."""
-    left = np.eye(len(x)) - weights_of(order, x, x, **options)
-    powers = sum(np.linalg.matrix_power(left, i) for i in range(iterations))
-    weights = weights_of(order, q, x, **options) @ powers
-    return weights @ y, weights
+    own, new = (local_polynomial(at, x, lengthscale, order, weights=counts) for at in (x, q))
+    powers = sum(np.linalg.matrix_power(np.eye(len(x)) - own, i) for i in range(iterations))
+    return new @ powers @ y, new @ powers
 
 
 def left_out_by_matrices(order, iterations, x, y, **options):

@@ -16,23 +16,12 @@ def monomials(differences, order):
     return np.stack(terms, axis=-1)
 
 
-def smoother(q, x, lengthscale, order=0, weights=None):
-    """The weights L(q) of all labels, by least squares at each query."""
+def local_polynomial(q, x, lengthscale, order=0, term=0, weights=1.0):
+    """The weights of all labels in a coefficient of the polynomials about each row of q."""
+    q, x = (np.reshape(points, (len(points), -1)) for points in (q, x))
     rows = []
     for point in q:
-        w = np.exp(-0.5 * np.sum(((point - x) / lengthscale) ** 2, axis=1))
-        w = w if weights is None else w * weights
-        terms = np.ones((len(x), 1)) if order == 0 else np.c_[np.ones(len(x)), x - point]
-        root = np.sqrt(w)[:, None]
-        rows.append((np.linalg.pinv(root * terms) * root.T)[0])
-    return np.array(rows)
-
-
-def local_polynomial(q, x, lengthscale, order, term=0, weights=1.0):
-    """The weights of all labels in a coefficient of the polynomials about q, one column."""
-    rows = []
-    for point in q:
-        root = np.exp(-0.25 * ((x - point) / lengthscale) ** 2) * np.sqrt(weights)
-        basis = root[:, None] * (x - point)[:, None] ** np.arange(order + 1)
-        rows.append(np.linalg.pinv(basis)[term] * root)
+        away = (x - point) / lengthscale
+        root = np.exp(-0.25 * np.sum(away**2, axis=1)) * np.sqrt(weights)
+        rows.append(np.linalg.pinv(root[:, None] * monomials(x - point, order))[term] * root)
     return np.array(rows)

@@ -5,7 +5,7 @@ import pickle
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from least_squares import smoother
+from least_squares import local_polynomial
 from marks import slow
 
 import attnkernel as ak
@@ -57,7 +57,7 @@ def test_auto_takes_the_least_criterion_penalised_by_the_number_of_lengthscales(
     relative = model.lengthscale_ / (units * deviation)
     assert np.isclose(*relative, rtol=1e-12, atol=0) == is_common
     inside = draw.uniform(0.3, 0.7, (M, 2))
-    expected = smoother(inside, x, relative * deviation, model.order_) @ y
+    expected = local_polynomial(inside, x, relative * deviation, model.order_) @ y
     np.testing.assert_allclose(model.predict(inside * units), expected, rtol=1e-6)
     assert pickle.loads(pickle.dumps(model)).order_ == model.order_
 
@@ -74,7 +74,8 @@ def test_auto_compiles_one_program_for_each_order(programs):
     for factor in np.geomspace(0.1, 30.0, 200):
         seen = [np.arange(37) != i for i in range(37)]
         rows = [
-            smoother(x[i : i + 1], x[s], factor * deviation, 1) @ y[s] for i, s in enumerate(seen)
+            local_polynomial(x[i : i + 1], x[s], factor * deviation, 1) @ y[s]
+            for i, s in enumerate(seen)
         ]
         least = min(least, np.mean((np.ravel(rows) - y) ** 2))
     assert np.log(model.fit_.loss) + 3 * np.log(37) / 37 <= np.log(least) + np.log(37) / 37 + 1e-6

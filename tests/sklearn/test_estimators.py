@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from least_squares import smoother
+from least_squares import local_polynomial
 from marks import slow
 from sklearn.base import clone
 
@@ -28,7 +28,7 @@ def test_predictions_equal_least_squares_at_the_fitted_lengthscales(order):
     assert model.lengthscale_.shape == (D,)
     found = model.predict(X_NEW)
     assert found.dtype == np.float64
-    expected = smoother(X_NEW, X, model.lengthscale_, order) @ Y
+    expected = local_polynomial(X_NEW, X, model.lengthscale_, order) @ Y
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
     assert model.score(X, Y) > 0.9
 
@@ -38,7 +38,7 @@ def test_search_minimises_the_error_of_left_out_rows():
 
     def loss(lengthscale):
         seen = [np.arange(N) != i for i in range(N)]
-        out = [smoother(X[i : i + 1], X[s], lengthscale) @ Y[s] for i, s in enumerate(seen)]
+        out = [local_polynomial(X[i : i + 1], X[s], lengthscale) @ Y[s] for i, s in enumerate(seen)]
         return np.mean((np.ravel(out) - Y) ** 2)
 
     assert isinstance(model.lengthscale_, float)
@@ -61,11 +61,12 @@ def test_standard_deviations_are_sums_of_squared_weights(order):
     model = KernelRegressor(order=order, lengthscale=[0.8, 1.5]).fit(X, y)
     left_out = np.array(
         [
-            smoother(X[i : i + 1], np.delete(X, i, 0), [0.8, 1.5], order)[0] @ np.delete(y, i, 0)
+            local_polynomial(X[i : i + 1], np.delete(X, i, 0), [0.8, 1.5], order)[0]
+            @ np.delete(y, i, 0)
             for i in range(N)
         ]
     )
-    weights = smoother(X_NEW, X, [0.8, 1.5], order)
+    weights = local_polynomial(X_NEW, X, [0.8, 1.5], order)
     mean, std = model.predict(X_NEW, return_std=True)
     np.testing.assert_allclose(mean, weights @ y, rtol=1e-9)
     np.testing.assert_allclose(std, np.sqrt(weights**2 @ (y - left_out) ** 2), rtol=1e-8)
@@ -78,9 +79,12 @@ def test_standard_deviations_of_rows_of_the_same_input():
     model = KernelRegressor(lengthscale=0.7).fit(x, y, w)
     near = np.array([0, 0, 1, 2])
     unseen = np.array(
-        [smoother(x[i : i + 1], x, 0.7, weights=w * (near != near[i]))[0] @ y for i in range(4)]
+        [
+            local_polynomial(x[i : i + 1], x, 0.7, weights=w * (near != near[i]))[0] @ y
+            for i in range(4)
+        ]
     )
-    expected = smoother([[0.4]], x, 0.7, weights=w) ** 2 @ (y - unseen) ** 2
+    expected = local_polynomial([[0.4]], x, 0.7, weights=w) ** 2 @ (y - unseen) ** 2
     _, std = model.predict([[0.4]], return_std=True)
     np.testing.assert_allclose(std, np.sqrt(expected), rtol=1e-9)
 
@@ -116,7 +120,7 @@ def test_weight_of_two_equals_a_row_given_twice(objective):
     weighted = KernelRegressor(**parts).fit(X, Y, counts)
     repeated = KernelRegressor(**parts).fit(X.repeat(counts, 0), Y.repeat(counts))
     np.testing.assert_allclose(weighted.lengthscale_, repeated.lengthscale_, rtol=1e-12)
-    weights = smoother(X_NEW, X, weighted.lengthscale_, weights=counts)
+    weights = local_polynomial(X_NEW, X, weighted.lengthscale_, weights=counts)
     np.testing.assert_allclose(weighted.predict(X_NEW), weights @ Y, rtol=1e-9)
     times_ten = clone(weighted).fit(X, Y, 10.0 * counts)
     np.testing.assert_allclose(times_ten.lengthscale_, weighted.lengthscale_, rtol=1e-6)
@@ -205,11 +209,11 @@ def test_probabilities_are_weighted_frequencies_of_classes():
     np.testing.assert_array_equal(model.classes_, ["a", "b", "c"])
     assert model.classes_.dtype == object
     one_hot = (KIND[:, None] == model.classes_).astype(float)
-    expected = smoother(X_NEW, X, model.lengthscale_) @ one_hot
+    expected = local_polynomial(X_NEW, X, model.lengthscale_) @ one_hot
     found = model.predict_proba(X_NEW)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-15)
     np.testing.assert_array_equal(model.predict(X_NEW), model.classes_[expected.argmax(1)])
-    left_out = smoother(X, X, model.lengthscale_)
+    left_out = local_polynomial(X, X, model.lengthscale_)
     left_out[np.diag_indices(N)] = 0
     left_out /= left_out.sum(1, keepdims=True)
     brier = np.mean(np.sum((left_out @ one_hot - one_hot) ** 2, axis=1))
@@ -219,7 +223,7 @@ def test_probabilities_are_weighted_frequencies_of_classes():
 @pytest.mark.filterwarnings("ignore::attnkernel.ExtrapolationWarning")  # far enough to be clipped
 def test_probabilities_of_local_lines_are_clipped():
     proba = KernelClassifier(order=1, lengthscale=1.0).fit(X, KIND).predict_proba(3 * X_NEW)
-    raw = smoother(3 * X_NEW, X, 1.0, 1) @ (KIND[:, None] == ["a", "b", "c"])
+    raw = local_polynomial(3 * X_NEW, X, 1.0, 1) @ (KIND[:, None] == ["a", "b", "c"])
     assert raw.min() < 0
     cut = np.clip(raw, 0, 1)
     np.testing.assert_allclose(proba, cut / cut.sum(1, keepdims=True), rtol=1e-8, atol=1e-12)

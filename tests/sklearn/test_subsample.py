@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from least_squares import smoother
+from least_squares import local_polynomial
 from marks import slow
 
 import attnkernel as ak
@@ -47,7 +47,7 @@ def test_predictions_are_from_all_rows():
     x, y = draw(N, 2)
     model = KernelRegressor(order=1, starts=1, subsample=M).fit(x, y)
     at = np.random.default_rng(2).uniform(0.3, 0.7, (5, 2))
-    expected = smoother(at, x, np.broadcast_to(model.lengthscale_, 2), 1) @ y
+    expected = local_polynomial(at, x, np.broadcast_to(model.lengthscale_, 2), 1) @ y
     np.testing.assert_allclose(model.predict(at), expected, rtol=1e-7)
 
 
