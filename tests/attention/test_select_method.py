@@ -4,7 +4,6 @@ import re
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import pytest
 from marks import needs_finufft
 
@@ -46,8 +45,7 @@ def test_select_method_in_one_dimension(x64):
         ({"v": jax.ShapeDtypeStruct((4, 1), jnp.float32)}, "Each key needs one value"),
     ],
 )
-def test_select_method_rejects_invalid_arguments(changes, message, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_select_method_rejects_invalid_arguments(as_users_run_it, changes, message):
     arguments = {"kernel": ak.Gaussian(1.0)} | {name: jnp.zeros((5, 1)) for name in "qkv"}
     with pytest.raises(ValueError, match=message):
         ak.select_method(**(arguments | changes))

@@ -4,7 +4,6 @@ import itertools
 import math
 import statistics
 import subprocess
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -119,15 +118,6 @@ def test_gamma_is_that_of_scikit_learn(x64):
     expected = rbf_kernel(Q[:, None], K[:, None], gamma=3.7)
     ours = weights_of(kernel_of("sklearn_gamma", 3.7))
     np.testing.assert_allclose(ours, expected, rtol=1e-13)
-
-
-def test_standard_is_that_of_statsmodels(x64):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its own future random numbers
-        from statsmodels.nonparametric.kernel_regression import KernelReg  # noqa: PLC0415
-
-        expected, _ = KernelReg(V, K, "c", reg_type="lc", bw=np.array([0.17])).fit(Q)
-    np.testing.assert_allclose(estimate(kernel_of("standard", 0.17)), expected, rtol=1e-12)
 
 
 @pytest.mark.cli

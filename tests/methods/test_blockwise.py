@@ -275,7 +275,6 @@ def test_values_without_columns(x64, kernel, method, prior):
     ("block_q", "block_k", "pattern"),
     [(0, None, r"block_q.*\b0\b"), (None, -1, r"block_k.*-1"), (1, 2.5, r"block_k.*2\.5")],
 )
-def test_block_size_out_of_range(monkeypatch, block_q, block_k, pattern):
-    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # as users run it
+def test_block_size_out_of_range(as_users_run_it, block_q, block_k, pattern):
     with pytest.raises(ValueError, match=pattern):
         ak.Blockwise(block_q, block_k)

@@ -2,23 +2,16 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from jax import export
 
 import attnkernel as ak
 
+# checked annotations compare the axes of batches as integers, which symbolic sizes are not
+pytestmark = pytest.mark.usefixtures("as_users_run_it")
 SIZES = (2, 5, 7), (1, 40, 1)  # batch, queries, keys
 SMALL_BLOCKS = ak.Blockwise(block_q=8, block_k=16)
-
-
-@pytest.fixture(autouse=True)
-def _no_checks_of_shapes():
-    """jaxtyping compares the axes of batches as integers, which symbolic sizes are not."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def assert_exports(function, shapes, sizes, rtol, reference=None):

@@ -4,7 +4,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from accelerators import interpreted, lowered
@@ -298,7 +297,6 @@ def test_float64_is_refused(x64):
         ({"interpret": None}, "interpret.*None"),
     ],
 )
-def test_invalid_options(options, message, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it
+def test_invalid_options(as_users_run_it, options, message):
     with pytest.raises(ValueError, match=message):
         ak.Fused(**options)

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from jax import export
@@ -67,10 +66,9 @@ def test_shard_map_over_the_batch(x64, name):
 
 
 @pytest.mark.parametrize("name", ["delta", *(slow(name) for name in CASES if name != "delta")])
-def test_one_exported_program_takes_every_size(x64, name, monkeypatch):
+def test_one_exported_program_takes_every_size(as_users_run_it, x64, name):
     """Any batch by chunks of a known number of rows; any batch and number of rows row by row."""
-    # jaxtyping compares the axes of batches as integers, which symbolic sizes are not
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    # checked annotations compare the axes of batches as integers, which symbolic sizes are not
     batch, rows = export.symbolic_shape("b, n")
     for length, count, options in ((ROWS, ROWS, {}), (rows, 5, {"method": "recurrent"})):
         shape = jax.ShapeDtypeStruct((batch, length, DIM), float)
