@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 from laws import assert_agree, derivatives_too, to_float64
 from marks import needs_finufft, slow
 
@@ -166,12 +167,8 @@ def primitives(jaxpr, name):
     for equation in jaxpr.eqns:
         if equation.primitive.name == name:
             yield equation
-        for part in jax.tree.leaves(
-            list(equation.params.values()), is_leaf=lambda part: hasattr(part, "eqns")
-        ):
-            inner = getattr(part, "jaxpr", part)
-            if hasattr(inner, "eqns"):
-                yield from primitives(inner, name)
+        for inner in jaxprs_in_params(equation.params):
+            yield from primitives(inner, name)
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import json
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -15,6 +14,7 @@ from laws import (
     PRIORS,
     RULES,
     assert_agree,
+    assert_equals_dense,
     assert_tables_agree,
     evaluate,
     evaluate_table,
@@ -132,14 +132,9 @@ def test_every_inner_method(x64, inner, kernel, prior, tolerance, ring):
     q, k, v = random_arrays(dim=1)
     if isinstance(inner, ak.Linear):
         q, k = np.abs(q), np.abs(k)
-    parts = {"kernel": to_float64(kernel), "prior": prior}
-
-    @jax.jit
-    def both(*data):
-        methods = ak.Sharded(mesh(3), ring=ring, inner=inner), ak.Dense()
-        return [ak.attend(*data, **parts, method=method) for method in methods]
-
-    np.testing.assert_allclose(*both(q, k, v), rtol=tolerance, atol=tolerance)
+    method = ak.Sharded(mesh(3), ring=ring, inner=inner)
+    parts = to_float64(kernel), prior, ak.Softmax(), q, k, v
+    assert_equals_dense(method, *parts, derivatives=False, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("method", BOTH)
@@ -147,14 +142,8 @@ def test_distant_parts_and_empty_rows(x64, method):
     """Parts whose weights differ by e^-50000, and a query that sees no key of any part."""
     q, v = np.array([[1.0], [99.0], [50.0]]), np.arange(16.0)[:, None]
     k = np.repeat([[0.0], [100.0]], 8, axis=0)
-    parts = {"kernel": to_float64(ak.Gaussian(0.3)), "prior": priors.Where(lambda i, j: i < 2)}
-
-    @jax.jit
-    def both(*data):
-        methods = MODES[method], ak.Dense()
-        return [ak.attend(*data, **parts, method=m, return_log_mass=True) for m in methods]
-
-    ours, dense = jax.device_get(both(q, k, v))
+    parts = to_float64(ak.Gaussian(0.3)), priors.Where(lambda i, j: i < 2), ak.Softmax(), q, k, v
+    ours, dense = evaluate((MODES[method], ak.Dense()), *parts, derivatives=False)
     np.testing.assert_allclose(ours[0], [[3.5], [11.5], [0.0]], rtol=1e-12)
     np.testing.assert_allclose(ours[1], dense[1], rtol=1e-6)
     assert np.isneginf(ours[1][2])
@@ -165,19 +154,7 @@ def test_distant_parts_and_empty_rows(x64, method):
 def test_heads_and_batches(x64, method):
     data = [np.stack([rows, rows + 0.1, -rows])[:, None] for rows in random_arrays()]
     kernel = ak.PerHead(to_float64(ak.Gaussian(np.array([0.3, 1.0]))))
-
-    @jax.jit
-    def gradients(*data):
-        def of_method(method):
-            def number(*data):
-                out = ak.attend(*data, kernel=kernel, prior=ak.Causal(), method=method)
-                return jnp.sum(jnp.sin(out))
-
-            return jax.value_and_grad(number, (0, 1, 2))(*data)
-
-        return of_method(MODES[method]), of_method(ak.Dense())
-
-    assert_agree(*jax.device_get(gradients(*data)))
+    assert_equals_dense(MODES[method], kernel, ak.Causal(), ak.Softmax(), *data)
 
 
 @pytest.mark.slow
@@ -272,8 +249,7 @@ def test_self_attention_on_a_mesh():
         (lambda: ak.Sharded(mesh(2), inner=ak.Sharded(mesh(2))), "inner.*Blockwise.*Sharded"),
     ],
 )
-def test_invalid_meshes(make, message, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it
+def test_invalid_meshes(as_users_run_it, make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -297,14 +273,9 @@ def test_unsupported_tasks_are_refused(rule, inner, message):
 
 def test_default_mesh_is_all_devices():
     assert ak.Sharded().devices == 8
-    q, k, v = random_arrays(keys=5)  # fewer keys than devices: some hold padding alone
-
-    @jax.jit
-    def both(*data):
-        methods = ak.Sharded(), ak.Dense()
-        return [ak.attend(*data, kernel=ak.Gaussian(0.3), method=method) for method in methods]
-
-    np.testing.assert_allclose(*both(q, k, v), rtol=1e-5, atol=1e-6)
+    data = random_arrays(keys=5)  # fewer keys than devices: some hold padding alone
+    parts = ak.Gaussian(0.3), None, ak.Softmax(), *data
+    assert_equals_dense(ak.Sharded(), *parts, derivatives=False, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
