@@ -94,7 +94,7 @@ def test_a_sample_of_two_rows_is_refused():
         KernelRegressor(subsample=2).fit(*draw(N, 1))
 
 
-@slow
+@pytest.mark.slow
 def test_the_default_selects_from_many_rows_as_well_as_from_all():
     """The squared error over that of the fit to all rows is below 1.02."""
     x, y = draw(5000, 4)
