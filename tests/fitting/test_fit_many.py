@@ -4,21 +4,11 @@ import jax
 import numpy as np
 import optax
 import pytest
+from noisy_sine import model, sample
 
 import attnkernel as ak
 
 ADAM = optax.adam(0.1)
-N = 19
-
-
-def sample(seed=0):
-    rng = np.random.default_rng(seed)
-    x = np.sort(rng.uniform(-2, 2, size=N))
-    return jax.device_put((x[:, None], np.sin(2 * x) + 0.2 * rng.normal(size=N)))
-
-
-def model(lengthscale=1.0):
-    return ak.KernelRegression(ak.Gaussian(lengthscale))
 
 
 @pytest.mark.slow
@@ -46,7 +36,7 @@ def test_trainings_of_several_hold_out_sizes_equal_single_fits(x64, programs):
 
 @pytest.mark.slow
 def test_searches_of_several_data_sets_equal_single_fits(x64):
-    data = [sample(seed) for seed in range(2)]
+    data = [sample(seed=seed) for seed in range(2)]
     x, y = (np.stack(parts) for parts in zip(*data, strict=True))
     many = ak.fit_many(model(), x, y, objective=ak.LeaveOneOut(), in_axes=(None, 0, None))
     for i in range(2):

@@ -6,23 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from marks import slow
+from noisy_sine import N, model, sample
 
 import attnkernel as ak
 from attnkernel.fitting._bfgs import Bfgs
 from attnkernel.fitting._bounds import Box
 from attnkernel.fitting._problem import take
-
-N = 19
-
-
-def sample(n=N):
-    rng = np.random.default_rng(0)
-    x = np.sort(rng.uniform(-2, 2, size=n))
-    return jax.device_put((x[:, None], np.sin(2 * x) + 0.2 * rng.normal(size=n)))
-
-
-def model(lengthscale=1.0):
-    return ak.KernelRegression(ak.Gaussian(lengthscale))
 
 
 def leave_one_out(x, y, lengthscale):

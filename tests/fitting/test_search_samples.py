@@ -5,21 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from noisy_sine import model, sample
 
 import attnkernel as ak
 from attnkernel.objectives import Sample
-
-N = 19
-
-
-def sample(n=N):
-    rng = np.random.default_rng(0)
-    x = np.sort(rng.uniform(-2, 2, size=n))
-    return jax.device_put((x[:, None], np.sin(2 * x) + 0.2 * rng.normal(size=n)))
-
-
-def model(lengthscale=1.0):
-    return ak.KernelRegression(ak.Gaussian(lengthscale))
 
 
 @pytest.mark.slow

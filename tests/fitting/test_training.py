@@ -6,22 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from noisy_sine import N, model, sample
 
 import attnkernel as ak
 
 KEY = jax.device_put(np.zeros(2, np.uint32))  # jax.random.PRNGKey(0)
 ADAM = optax.adam(0.1)
-N = 19
-
-
-def sample():
-    rng = np.random.default_rng(0)
-    x = np.sort(rng.uniform(-2, 2, size=N))
-    return jax.device_put((x[:, None], np.sin(2 * x) + 0.2 * rng.normal(size=N)))
-
-
-def model(lengthscale=1.0):
-    return ak.KernelRegression(ak.Gaussian(lengthscale))
 
 
 def hold_out_fit(**changes):
