@@ -152,22 +152,6 @@ def test_weights_of_a_fit_are_those_of_its_criterion_and_of_its_predictions(x64,
     np.testing.assert_allclose(predicted, expected, rtol=1e-9)
 
 
-def test_hold_out_takes_weights_of_rows(x64):
-    x, y, weights = sample()
-    model = ak.KernelRegression(ak.Gaussian(0.7))
-
-    @jax.jit
-    def computed(key, x, y, weights):
-        objective = ak.HoldOut(9).with_weights(weights)
-        return objective(model, x, y, key=key), jax.random.permutation(key, N)[:9]
-
-    found, rows = jax.device_get(computed(np.array([0, 4], np.uint32), x, y, weights))
-    kept = np.setdiff1d(np.arange(N), rows)
-    predicted = local_polynomial(x[rows], x[kept], 0.7, weights=weights[kept]) @ y[kept]
-    expected = np.sum(weights[rows] * (y[rows] - predicted) ** 2) / np.sum(weights[rows])
-    np.testing.assert_allclose(found, expected, rtol=1e-10)
-
-
 @pytest.mark.slow
 def test_aicc_of_wage1_equals_that_of_np(x64):
     """Mixed local linear regression: R's np prints these figures for these bandwidths."""
