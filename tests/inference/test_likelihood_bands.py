@@ -1,13 +1,14 @@
 """Bands of local likelihood fits: their formula in NumPy, locfit's standard errors, coverage."""
 
-import csv
 import functools
 from pathlib import Path
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 from known_fits import known_fit
+from local_likelihoods import FAMILIES, MEANS, newton
 from marks import slow
 from scipy.special import expit, logit
 from scipy.stats import norm
@@ -18,27 +19,15 @@ LOCFIT = Path(__file__).parents[1] / "models" / "locfit.csv"
 WAGE = Path(ak.__file__).parent / "data" / "csv" / "wage1.csv"
 N, LENGTHSCALE = 60, 0.6
 AT = np.linspace(-1.5, 1.5, 7)
-FAMILIES = {"binomial": ak.Binomial(), "poisson": ak.Poisson(), "gamma": ak.Gamma()}
 WEIGHTS = (1.0 + np.arange(N) % 3) * (np.arange(N) % 7 > 0)
 KEPT = WEIGHTS > 0
 KEY = jax.device_put(np.array([0, 0], np.uint32))
-# μ of η, and the reverse
-MEANS = {"binomial": expit, "poisson": np.exp, "gamma": np.exp}
-LINKS = {"binomial": logit, "poisson": np.log, "gamma": np.log}
 # of μ: dμ/dη and V(μ)
 SCALES = {
     "binomial": lambda mean: (mean * (1 - mean), mean * (1 - mean)),
     "poisson": lambda mean: (mean, mean),
     "gamma": lambda mean: (mean, mean**2),
 }
-# of y and μ: the first derivative of the log-likelihood in η, and minus the second
-SCORES = {
-    "binomial": lambda y, mean: (y - mean, mean * (1 - mean)),
-    "poisson": lambda y, mean: (y - mean, mean),
-    "gamma": lambda y, mean: (y / mean - 1, y / mean),
-}
-
-
 LABELS = {
     "binomial": lambda rng, eta: rng.binomial(1, expit(eta)) * 1.0,
     "poisson": lambda rng, eta: rng.poisson(np.exp(eta)) * 1.0,
@@ -56,23 +45,6 @@ def fitted(name, order=1, rows=slice(None)):
     model = ak.LocalLikelihood(ak.Gaussian(LENGTHSCALE), family=FAMILIES[name], order=order)
     x, y = sample(name)
     return known_fit(model, x[rows], y[rows], WEIGHTS[rows])
-
-
-def local_fit(name, at, x, y, weights, lengthscale, order):
-    """Coefficients of the local polynomial of η at each query, by Newton's method."""
-    found = []
-    for q in at:
-        kernel = weights * np.exp(-0.5 * ((x - q) / lengthscale) ** 2)
-        terms = (x - q)[:, None] ** np.arange(order + 1)
-        beta = np.zeros(order + 1)
-        beta[0] = LINKS[name](np.average(y, weights=kernel))
-        for _ in range(30):
-            score, curvature = SCORES[name](y, MEANS[name](terms @ beta))
-            beta = beta + np.linalg.solve(
-                (terms.T * (kernel * curvature)) @ terms, terms.T @ (kernel * score)
-            )
-        found.append(beta)
-    return np.array(found)
 
 
 def influence(name, at, x, weights, beta, lengthscale):
@@ -94,9 +66,9 @@ def by_formula(name, noise, corrected):
     """η at the inputs, its standard error, the effective counts, and the standardised weights."""
     (x, y), weights = (part[KEPT] for part in sample(name)), WEIGHTS[KEPT]
     lengthscale = LENGTHSCALE * (len(x) ** (1 / 5 - 1 / 4) if corrected else 1.0)
-    beta = local_fit(name, AT, x, y, weights, lengthscale, 2 if corrected else 1)
+    beta = newton(name, AT, x, y, lengthscale, 2 if corrected else 1, weights)
     of_label, means = influence(name, AT, x, weights, beta, lengthscale)
-    own_beta = local_fit(name, x, x, y, weights, LENGTHSCALE, 1)
+    own_beta = newton(name, x, x, y, LENGTHSCALE, 1, weights)
     own, own_means = influence(name, x, x, weights, own_beta, LENGTHSCALE)
     fitted_means = MEANS[name](own_beta[:, 0])
     slope, variance = SCALES[name](fitted_means)
@@ -105,7 +77,7 @@ def by_formula(name, noise, corrected):
         sd = np.empty(len(x))
         for i in range(len(x)):
             others = weights * (np.arange(len(x)) != i)
-            left_out = local_fit(name, x[[i]], x, y, others, LENGTHSCALE, 1)[0, 0]
+            left_out = newton(name, x[[i]], x, y, LENGTHSCALE, 1, others)[0, 0]
             sd[i] = np.abs(y[i] - MEANS[name](left_out))
     else:
         sd = np.sqrt(SCALES[name](means)[1] / weights)
@@ -171,17 +143,13 @@ def test_standard_errors_equal_those_of_locfit(x64, order):
     trials = np.bincount(group).astype(float)
     y = np.bincount(group, wage["married"] == "Married") / trials
     model = ak.LocalLikelihood(ak.Gaussian(20 / 2.5), family=ak.Binomial(), order=order)
-    table = [
-        (int(line["row"]), float(line["se"]))
-        for line in csv.DictReader(LOCFIT.read_text().splitlines())
-        if line["family"] == "binomial" and line["order"] == str(order)
-    ]
-    rows, expected = map(np.array, zip(*table, strict=True))
-    found = ak.bands(known_fit(model, x, y, trials), x[rows], corrected=False)
+    table = pd.read_csv(LOCFIT)
+    expected = table[(table["family"] == "binomial") & (table["order"] == order)]
+    found = ak.bands(known_fit(model, x, y, trials), x[expected["row"]], corrected=False)
     centre = np.asarray(found.centre)
     on_link = np.asarray(found.standard_error) / (centre * (1 - centre))
     # locfit's Newton steps of order 1 and 2 end with an error of 1e-6
-    np.testing.assert_allclose(on_link, expected, rtol=2e-6 if order else 1e-12)
+    np.testing.assert_allclose(on_link, expected["se"], rtol=2e-6 if order else 1e-12)
 
 
 def test_bands_where_labels_are_all_zero_or_out_of_reach(x64):

@@ -5,14 +5,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from least_squares import monomials
+from local_likelihoods import FAMILIES, MEANS, newton
 from marks import slow
 from scipy.special import xlogy
 
 import attnkernel as ak
 from attnkernel.priors import ExcludeSelf
 
-FAMILIES = {"binomial": ak.Binomial(), "poisson": ak.Poisson(), "gamma": ak.Gamma()}
 N, M = 61, 11
 
 
@@ -66,51 +65,11 @@ def sample(name):
     return x, y, weights.astype(float), rng.uniform(-1.8, 1.8, (M, 2))
 
 
-# of y and η: the score, its negative derivative; of η: the mean; of the mean: the link
-FORMULAS = {
-    "binomial": (
-        lambda y, eta: (y - 1 / (1 + np.exp(-eta)), 1 / (2 + 2 * np.cosh(eta))),
-        lambda eta: 1 / (1 + np.exp(-eta)),
-        lambda mean: np.log(mean / (1 - mean)),
-    ),
-    "poisson": (
-        lambda y, eta: (y - np.exp(eta), np.exp(eta)),
-        np.exp,
-        np.log,
-    ),
-    "gamma": (
-        lambda y, eta: (y * np.exp(-eta) - 1, y * np.exp(-eta)),
-        np.exp,
-        np.log,
-    ),
-}
-
-
 DEVIANCES = {
     "binomial": lambda y, mean: 2 * (xlogy(y, y / mean) + xlogy(1 - y, (1 - y) / (1 - mean))),
     "poisson": lambda y, mean: 2 * (xlogy(y, y / mean) - y + mean),
     "gamma": lambda y, mean: 2 * (y / mean - 1 - np.log(y / mean)),
 }
-
-
-def newton(name, x_new, x, y, lengthscale, order, weights):
-    """Coefficients at new inputs, (queries, terms); `weights` broadcast against (queries, keys).
-
-    Steps are at most 1 long, as far as that is known; the last ones are 0 to rounding.
-    """
-    derivatives, _, link = FORMULAS[name]
-    away = x - x_new[:, None]
-    w = weights * np.exp(-0.5 * np.sum((away / lengthscale) ** 2, axis=-1))
-    terms = monomials(away, order)
-    beta = np.zeros(terms.shape[::2])
-    beta[:, 0] = link(np.sum(w * y, axis=1) / np.sum(w, axis=1))
-    for _ in range(40):
-        score, curvature = derivatives(y, np.einsum("qkt,qt->qk", terms, beta))
-        hessian = np.einsum("qk,qks,qkt->qst", w * curvature, terms, terms, optimize=True)
-        slope = np.einsum("qk,qkt->qt", w * score, terms)
-        step = np.linalg.solve(hessian, slope[..., None])[..., 0]
-        beta += step / np.maximum(1.0, np.max(np.abs(step), axis=1, keepdims=True))
-    return beta
 
 
 @eqx.filter_jit
@@ -157,7 +116,7 @@ def test_order_0_is_the_local_mean_and_its_criterion_the_deviance(x64):
         x, y, weights, x_new = samples[name]
         w = weights * np.exp(-0.5 * np.sum(((x - x_new[:, None]) / 0.9) ** 2, axis=-1))
         np.testing.assert_allclose(mean, w @ y / w.sum(axis=1), rtol=1e-12)
-        np.testing.assert_allclose(FORMULAS[name][1](eta), mean, rtol=1e-12)
+        np.testing.assert_allclose(MEANS[name](eta), mean, rtol=1e-12)
         w = weights * np.exp(-0.5 * np.sum(((x - x[:, None]) / 0.9) ** 2, axis=-1))
         np.fill_diagonal(w, 0.0)
         deviance = DEVIANCES[name](y, w @ y / w.sum(axis=1))
@@ -201,7 +160,7 @@ def test_derivatives_equal_finite_differences(x64, order):
 
         def loss(log_lengthscale, x, y, x_new, name=name):
             beta = newton(name, x_new, x, y, np.exp(log_lengthscale), order, 1.0)
-            return np.sum(np.sin(FORMULAS[name][1](beta[:, 0])))
+            return np.sum(np.sin(MEANS[name](beta[:, 0])))
 
         slopes, curvature = jax.device_get(derivatives(order, np.array(index), *at))
         rng = np.random.default_rng(1)

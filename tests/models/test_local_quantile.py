@@ -1,13 +1,13 @@
 """Local quantiles against linear programs (HiGHS), R's quantreg, and quantiles of order 0."""
 
 import functools
-import subprocess
 from pathlib import Path
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from known_fits import known_fit
 from least_squares import monomials
@@ -18,8 +18,6 @@ import attnkernel as ak
 from attnkernel.models._data import with_weights
 from attnkernel.priors import ExcludeSelf
 
-HERE = Path(__file__).parent
-CSV_FOLDER = Path(ak.__file__).parent / "data" / "csv"
 N, M = 41, 7
 LEVELS = np.array([0.1, 0.5, 0.8])
 
@@ -84,32 +82,18 @@ def test_coefficients_are_those_of_the_linear_program(x64, dim, order):
     np.testing.assert_allclose(loss, check_loss(y - left_out, weights, 0.1) / weights.sum())
 
 
-def table(text):
-    """The rows of `lprq.csv`, of shape (levels, inputs, (level, x, fit, slope))."""
-    lines = text.splitlines()[1:]
-    return np.array([line.split(",") for line in lines], float).reshape(3, 25, 4)
-
-
 @pytest.mark.slow
 def test_local_linear_quantiles_of_quantreg(x64):
     """quantreg's simplex method ends at a vertex too."""
-    data, rows = ak.data.load("mcycle"), table((HERE / "lprq.csv").read_text())
+    data = ak.data.load("mcycle")
+    # levels, inputs, (level, x, fit, slope)
+    rows = pd.read_csv(Path(__file__).with_name("lprq.csv")).to_numpy().reshape(3, 25, 4)
     x, y = (np.asarray(part, float).reshape(-1, 1) for part in (data.x, data.y))
     model, levels, at = ak.LocalQuantile(ak.Gaussian(2.5)), rows[:, 0, 0], rows[0, :, 1:2]
     np.testing.assert_array_equal(rows[:, :, 1], np.tile(at.T, (3, 1)))
     fits = jax.jit(functools.partial(at_levels, model))(levels, at, x, y)
     found = np.asarray(fits.coefficients)[..., 0]
     np.testing.assert_allclose(found, rows[:, :, 2:], rtol=0, atol=1e-8)
-
-
-@pytest.mark.slow
-@pytest.mark.cli
-@pytest.mark.needs_r("quantreg")
-def test_the_table_is_what_quantreg_prints():
-    command = ["Rscript", "--vanilla", str(HERE / "lprq.R"), str(CSV_FOLDER)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    kept, now = table((HERE / "lprq.csv").read_text()), table(done.stdout)
-    np.testing.assert_allclose(now, kept, rtol=1e-8, atol=1e-10)
 
 
 @eqx.filter_jit
