@@ -9,60 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from categorical_kernels import LEVELS, TABLE, aitchison_aitken, mixed, sample
 from marks import slow
 
 import attnkernel as ak
 from attnkernel import priors
 
-QUERIES, KEYS, DIM, LEVELS = 11, 13, 3, 5
+QUERIES, KEYS, DIM = 11, 13, 3
 EPS = np.finfo(np.float64).eps
 RNG = np.random.default_rng(0)
 Q = RNG.integers(0, LEVELS, (QUERIES, DIM)).astype(float)
 K = RNG.integers(0, LEVELS, (KEYS, DIM)).astype(float)
 STEPS = np.abs(Q[:, None] - K[None])
-
-
-# K of each column, from the number of steps between two categories
-
-
-def aitchison_aitken(bandwidth, steps, levels=LEVELS):
-    return np.where(steps == 0, 1 - bandwidth, bandwidth / (np.asarray(levels) - 1))
-
-
-def li_racine(bandwidth, steps):
-    return np.where(steps == 0, 1.0, bandwidth)
-
-
-def wang_van_ryzin(bandwidth, steps):
-    return np.where(steps == 0, 1 - bandwidth, (1 - bandwidth) / 2 * bandwidth**steps)
-
-
-def li_racine_ordered(bandwidth, steps):
-    return np.asarray(bandwidth**steps)
-
-
-# how to make it, its formula, the largest bandwidth
-TABLE = {
-    "Aitchison and Aitken": (
-        functools.partial(ak.AitchisonAitken, categories=LEVELS),
-        aitchison_aitken,
-        (LEVELS - 1) / LEVELS,
-    ),
-    "Li and Racine": (ak.LiRacine, li_racine, 1.0),
-    "Wang and van Ryzin": (ak.WangVanRyzin, wang_van_ryzin, 1.0),
-    "Li and Racine, ordered": (ak.LiRacineOrdered, li_racine_ordered, 1.0),
-}
-
-
-def mixed(make, bandwidth=0.3):
-    """Categories in two columns, a quantity between them."""
-    return make(bandwidth).on(0, 2) * ak.Gaussian(0.5).on(1)
-
-
-def sample(seed=0, n=29):
-    rng = np.random.default_rng(seed)
-    x = np.stack([rng.integers(0, 3, n), rng.normal(size=n), rng.integers(0, 5, n)], axis=1)
-    return x.astype(float), rng.normal(size=(n, 2))
 
 
 @eqx.filter_jit

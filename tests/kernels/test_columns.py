@@ -5,35 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from categorical_kernels import TABLE, mixed, sample
 from marks import slow
 
 import attnkernel as ak
-
-# log K of one column of names, from whether two are the same and how many steps they are apart
-CATEGORICAL = {
-    "Aitchison and Aitken": (
-        lambda bandwidth: ak.AitchisonAitken(bandwidth, 5),
-        lambda steps: np.where(steps == 0, 1 - 0.3, 0.3 / 4),
-    ),
-    "Li and Racine": (ak.LiRacine, lambda steps: np.where(steps == 0, 1.0, 0.3)),
-    "Wang and van Ryzin": (
-        ak.WangVanRyzin,
-        lambda steps: np.where(steps == 0, 1 - 0.3, (1 - 0.3) / 2 * 0.3**steps),
-    ),
-    "Li and Racine, ordered": (ak.LiRacineOrdered, lambda steps: 0.3**steps),
-}
-
-
-def mixed(make, bandwidth=0.3):
-    """Categories in two columns, a quantity between them."""
-    return make(bandwidth).on(0, 2) * ak.Gaussian(0.5).on(1)
-
-
-def sample(n=29):
-    rng = np.random.default_rng(0)
-    x = np.stack([rng.integers(0, 3, n), rng.normal(size=n), rng.integers(0, 5, n)], axis=1)
-    return x.astype(float), rng.normal(size=(n, 2))
-
 
 # --- a kernel of some columns ---
 
@@ -115,10 +90,10 @@ def test_missing_or_repeated_columns_are_refused():
     ],
 )
 def test_mixed_data_are_a_product_over_columns(x64, name, method):
-    (make, formula), (x, v) = CATEGORICAL[name], sample()
+    (make, formula, _), (x, v) = TABLE[name], sample()
     queries = x[:17]
     steps = np.abs(queries[:, None] - x[None])
-    weights = formula(steps[..., 0]) * formula(steps[..., 2])
+    weights = formula(0.3, steps[..., 0]) * formula(0.3, steps[..., 2])
     weights = weights * np.exp(-0.5 * (steps[..., 1] / 0.5) ** 2)
     expected = weights @ v / weights.sum(axis=1, keepdims=True)
 
