@@ -28,23 +28,28 @@ def fitted(order=0, x=X, y=Y):
 
 
 @pytest.mark.slow
-def test_simultaneous_bands_cover_all_inputs_at_once(x64):
+@pytest.mark.parametrize(
+    ("order", "options", "rows"),
+    [
+        (0, {}, local_polynomial(X_NEW, X, SHORTER, 2)),
+        (1, {"derivative": 1, "corrected": False}, local_polynomial(X_NEW, X, LENGTHSCALE, 1, 1)),
+    ],
+    ids=["of the curve", "of its derivative"],
+)
+def test_simultaneous_bands_cover_all_inputs_at_once(x64, order, options, rows):
     """c is a quantile of the largest of M correlated Student t variables, drawn here by NumPy."""
-    fit, simulation = fitted(), {"kind": "simultaneous", "noise": "constant", "key": KEY}
-    found = ak.bands(fit, X_NEW, draws=20000, **simulation)
-    rows = local_polynomial(X_NEW, X, SHORTER, 2)
+    options = {"kind": "simultaneous", "noise": "constant", "key": KEY, "draws": 20000} | options
+    found = ak.bands(fitted(order), X_NEW, **options)
     units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     noise = np.random.default_rng(1).normal(size=(N, 20000))
-    left = np.eye(N) - local_polynomial(X, X, LENGTHSCALE, 0)
+    left = np.eye(N) - local_polynomial(X, X, LENGTHSCALE, order)
     sd = np.sqrt(np.sum((left @ noise) ** 2, axis=0) / np.trace(left.T @ left))
     expected = np.quantile(np.max(np.abs(units @ noise), axis=0) / sd, 0.95)
     assert expected > 1.01 * np.quantile(np.max(np.abs(units @ noise), axis=0), 0.95)
     c = (np.asarray(found.upper) - np.asarray(found.centre)) / np.asarray(found.standard_error)
     np.testing.assert_allclose(c, np.full(M, expected), rtol=0.02)
-    column = ak.bands(fitted(y=Y[:, None]), X_NEW, draws=20000, **simulation).upper
+    column = ak.bands(fitted(order, y=Y[:, None]), X_NEW, **options).upper
     np.testing.assert_allclose(column, np.asarray(found.upper)[:, None], rtol=1e-9)
-    with pytest.raises(ValueError, match="key="):
-        ak.bands(fit, X_NEW, kind="simultaneous")
 
 
 @pytest.mark.parametrize(
@@ -174,6 +179,7 @@ def test_arguments_of_bands_that_are_refused(x64):
         (None, {"level": 95.0}, r"level.*between 0 and 1.*got 95"),
         (None, {"kind": "uniform"}, r"kind.*simultaneous.*uniform"),
         (None, {"noise": "white"}, r"noise.*constant.*white"),
+        (None, {"kind": "simultaneous"}, "key="),
         (heads, {}, r"linear smoother.*MultiheadKernelRegression"),
     ):
         fit = fitted() if model is None else dataclasses.replace(fitted(), model=model)

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 
-import jax
 import numpy as np
 import pytest
 from known_fits import known_fit
@@ -51,22 +50,6 @@ def test_a_band_of_a_derivative(x64, corrected, degree):
     assert found.derivative == (degree,)
     name = f"{('first', 'second')[degree - 1]} derivative"
     assert str(found).splitlines()[0].endswith(f"{name}, {M} inputs")
-
-
-@pytest.mark.slow
-def test_a_simultaneous_band_of_a_derivative(x64):
-    """c is a quantile of the largest of M correlated variables, drawn here by NumPy."""
-    key = jax.random.PRNGKey(0)
-    options = {"noise": "constant", "draws": 20000, "key": key, "corrected": False}
-    found = ak.bands(fitted(1), X_NEW, kind="simultaneous", derivative=1, **options)
-    rows = local_polynomial(X_NEW, X, LENGTHSCALE, 1, 1)
-    units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    noise = np.random.default_rng(1).normal(size=(N, 20000))
-    left = np.eye(N) - local_polynomial(X, X, LENGTHSCALE, 1)
-    sd = np.sqrt(np.sum((left @ noise) ** 2, axis=0) / np.trace(left.T @ left))
-    expected = np.quantile(np.max(np.abs(units @ noise), axis=0) / sd, 0.95)
-    c = (np.asarray(found.upper) - np.asarray(found.centre)) / np.asarray(found.standard_error)
-    np.testing.assert_allclose(c, np.full(M, expected), rtol=0.02)
 
 
 def test_a_derivative_whose_weights_are_zero_has_no_standard_error(x64):

@@ -83,7 +83,7 @@ def average(order):
     return {"estimate": [row @ Y], "standard_error": [np.sqrt(row**2 @ variance)], "rows": N}
 
 
-def band(order, noise, corrected=True):
+def band(order, noise="local", corrected=True):
     shorter = N ** (1 / 5 - 1 / 4) if corrected else 1.0
     rows = smoother(AT, lengthscale=shorter * LENGTHSCALE, order=2 if corrected else order)
     if noise == "clusters":
@@ -131,22 +131,19 @@ def losses(order):
     return np.average(np.square(errors), axis=1, weights=WEIGHTS)
 
 
+def bands_with(**options):
+    """The call of `ak.bands` with options, as the functions below have it."""
+    return lambda fit, at, level, key: ak.bands(fit, at, level=level, **options)
+
+
 # the call of a fit at inputs with a level and a key; the expected result at LEVEL
 FUNCTIONS = {
-    "bands": (
-        lambda fit, at, level, key: ak.bands(fit, at, level=level),
-        functools.partial(band, noise="local"),
-    ),
+    "bands": (bands_with(), band),
     "bands, constant noise": (
-        lambda fit, at, level, key: ak.bands(
-            fit, at, level=level, noise="constant", corrected=False
-        ),
+        bands_with(noise="constant", corrected=False),
         functools.partial(band, noise="constant", corrected=False),
     ),
-    "bands, noise of rows": (
-        lambda fit, at, level, key: ak.bands(fit, at, level=level, noise="rows"),
-        functools.partial(band, noise="rows"),
-    ),
+    "bands, noise of rows": (bands_with(noise="rows"), functools.partial(band, noise="rows")),
     "bands of clusters": (
         lambda fit, at, level, key: ak.bands(
             fit, at, level=level, clusters=[f"village {c}" for c in CLUSTERS[: positive_rows(fit)]]
@@ -205,11 +202,8 @@ FUNCTIONS = {
         ),
         None,
     ),
-    "bands of a derivative": (
-        lambda fit, at, level, key: ak.bands(fit, at, level=level, derivative=1),
-        None,
-    ),
-    "bands, hc1": (lambda fit, at, level, key: ak.bands(fit, at, level=level, noise="hc1"), None),
+    "bands of a derivative": (bands_with(derivative=1), None),
+    "bands, hc1": (bands_with(noise="hc1"), None),
     "relevance_test, reselected": (
         lambda fit, at, level, key: ak.inference.relevance_test(fit, 0, draws=7, key=key),
         None,
