@@ -11,11 +11,10 @@ from laws import (
     DIM_V,
     KERNELS,
     PRIORS,
-    OneOfKernels,
-    OneOfPriors,
     assert_agree,
+    assert_tables_agree,
+    evaluate_table,
     random_arrays,
-    to_float64,
 )
 from marks import slow
 
@@ -29,39 +28,11 @@ LIGHT_KERNELS = ("matern52", "periodic", "tricube", "gaussian per dimension", "p
 
 def assert_unmaterialised_is_dense(kernels, prior_names, method):
     """Far and near queries side by side: shifts are raised for all of a batch if for any."""
-    kernels = to_float64(tuple(KERNELS[name] for name in kernels))
-    given = to_float64(tuple(PRIORS[name] for name in prior_names))
+    assert all(KERNELS[name].is_light(DIM) for name in kernels)
     q, k, v = random_arrays()
-    cases = [(i, j) for i in range(len(kernels)) for j in range(len(given))]
-
-    @jax.jit
-    def values(cases, shifts):
-        def of_case(case):
-            kernel, prior = OneOfKernels(kernels, case[0]), OneOfPriors(given, case[1])
-            assert kernel.is_light(DIM)
-
-            def of_shift(shift):
-                return [
-                    ak.attend(
-                        q + shift,
-                        k,
-                        v[:, :1],
-                        kernel=kernel,
-                        prior=prior,
-                        method=m,
-                        return_log_mass=True,
-                    )
-                    for m in (method, ak.Dense())
-                ]
-
-            return jax.vmap(of_shift)(shifts)
-
-        return jax.lax.map(of_case, cases)
-
-    found, dense = jax.device_get(values(np.array(cases), np.array([0.0, 3.0, 30.0])))
-    for case, results in enumerate(zip(found[0], found[1], dense[0], dense[1], strict=True)):
-        names = cases[case]
-        assert_agree(results[:2], results[2:], case=names)
+    arrays = np.stack([q, q + 3.0, q + 30.0]), k, v[:, :1]
+    parts = kernels, prior_names, ak.Softmax(), *arrays
+    assert_tables_agree(*evaluate_table((method, ak.Dense()), *parts, derivatives=False))
 
 
 @pytest.fixture

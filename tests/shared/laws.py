@@ -4,6 +4,7 @@ A table is one program: inside it a kernel is chosen among many by `jax.lax.swit
 too, so that 27 kernels times 9 priors compile in a ninth of the time of a program for each pair.
 """
 
+import functools
 from collections.abc import Callable
 
 import equinox as eqx
@@ -165,27 +166,25 @@ def derivatives_too(outputs: Callable, arguments):
     return (value, log_mass), pull_back(slopes)[0], tangent
 
 
+def outputs(method, kernel, prior, rule, q, k, v):
+    """Value and log-mass by a method."""
+    parts = {"kernel": kernel, "prior": prior, "rule": rule, "method": method}
+    return ak.attend(q, k, v, **parts, return_log_mass=True)
+
+
 def evaluate(method, kernel, prior, rule, q, k, v, derivatives=True):
     """Value and log-mass of one case, with gradient and JVP; one program.
 
-    `method` may be a tuple of methods: the results are a tuple then.
+    `method` may be a tuple of methods: the results are a list then.
     """
     methods = method if isinstance(method, tuple) else (method,)
     moving, fixed = eqx.partition((kernel, prior, rule, q, k, v), eqx.is_inexact_array)
+    call = derivatives_too if derivatives else lambda function, arguments: function(*arguments)
 
     @jax.jit
     def program(moving):
-        def of_method(method):
-            def outputs(kernel, prior, rule, q, k, v):
-                return ak.attend(
-                    q, k, v, kernel=kernel, prior=prior, rule=rule, method=method,
-                    return_log_mass=True,
-                )  # fmt: skip
-
-            arguments = eqx.combine(moving, fixed)
-            return derivatives_too(outputs, arguments) if derivatives else outputs(*arguments)
-
-        return tuple(map(of_method, methods))
+        arguments = eqx.combine(moving, fixed)
+        return [call(functools.partial(outputs, each), arguments) for each in methods]
 
     found = jax.device_get(program(moving))
     return found if isinstance(method, tuple) else found[0]
@@ -194,34 +193,38 @@ def evaluate(method, kernel, prior, rule, q, k, v, derivatives=True):
 def evaluate_table(method, kernels, prior_names, rule, q, k, v, derivatives=True):
     """As `evaluate`, for all pairs of named kernels and priors; one program.
 
-    **Returns:** a dict from (kernel, prior) to the results.
+    **Returns:** a dict from (kernel, prior) to the results; of several methods, a list of them.
     """
+    methods = method if isinstance(method, tuple) else (method,)
     parts = tuple(KERNELS[name] for name in kernels), tuple(PRIORS[name] for name in prior_names)
     if q.dtype == np.float64:
         parts, rule = to_float64((parts, rule))
     moving, fixed = eqx.partition((*parts, rule, q, k, v), eqx.is_inexact_array)
+    call = derivatives_too if derivatives else lambda function, arguments: function(*arguments)
 
     @jax.jit
     def program(moving, pairs):
-        def of_pair(pair):
-            def outputs(kernels, priors, rule, q, k, v):
-                kernel, prior = OneOfKernels(kernels, pair[0]), OneOfPriors(priors, pair[1])
-                return ak.attend(
-                    q, k, v, kernel=kernel, prior=prior, rule=rule, method=method,
-                    return_log_mass=True,
-                )  # fmt: skip
+        arguments = eqx.combine(moving, fixed)
 
-            arguments = eqx.combine(moving, fixed)
-            return derivatives_too(outputs, arguments) if derivatives else outputs(*arguments)
+        def of_pair(pair):
+            def of_method(method, kernels, priors, *others):
+                chosen = OneOfKernels(kernels, pair[0]), OneOfPriors(priors, pair[1])
+                return outputs(method, *chosen, *others)
+
+            return [call(functools.partial(of_method, each), arguments) for each in methods]
 
         return jax.lax.map(of_pair, pairs)
 
     pairs = [(i, j) for i in range(len(kernels)) for j in range(len(prior_names))]
-    found = jax.device_get(program(moving, np.array(pairs)))
-    return {
-        (kernels[i], prior_names[j]): jax.tree.map(lambda leaf, case=case: leaf[case], found)
-        for case, (i, j) in enumerate(pairs)
-    }
+    names = [(kernels[i], prior_names[j]) for i, j in pairs]
+    tables = [
+        {
+            name: jax.tree.map(lambda leaf, row=row: leaf[row], found)
+            for row, name in enumerate(names)
+        }
+        for found in jax.device_get(program(moving, np.array(pairs)))
+    ]
+    return tables if isinstance(method, tuple) else tables[0]
 
 
 def assert_agree(a, b, rtol=1e-10, atol=1e-10, case=""):
