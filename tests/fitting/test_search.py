@@ -6,18 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from marks import slow
-from noisy_sine import N, model, sample
+from noisy_sine import N, leave_one_out, model, sample
 
 import attnkernel as ak
 from attnkernel.fitting._bfgs import Bfgs
 from attnkernel.fitting._bounds import Box
 from attnkernel.fitting._problem import take
-
-
-def leave_one_out(x, y, lengthscale):
-    weights = np.exp(-0.5 * ((x - x.T) / lengthscale) ** 2)
-    np.fill_diagonal(weights, 0.0)
-    return np.mean((y - weights @ y / weights.sum(axis=1)) ** 2)
 
 
 @pytest.mark.parametrize(
