@@ -10,9 +10,9 @@ import pytest
 from paths import ROOT
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 20_782, "experiments": 15_003, "tests": 25_700}
-FILES = 264
-MODULE_NUMBERS = 143
+CODE_LINES = {"attnkernel": 20_641, "experiments": 15_003, "tests": 24_312}
+FILES = 263
+MODULE_NUMBERS = 142
 PRIVATE_DOORS = 125
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef

@@ -96,7 +96,7 @@ def run_tests(
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return "out of time", None
-        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", said, re.MULTILINE)
+        failed = re.search(r"^(?:FAILED|ERROR) ([^\s\[]+(?:\[.*?\](?= - |$))?)", said, re.MULTILINE)
         if process.returncode in (1, 2) and failed:
             return "caught", failed[1]
         if process.returncode < 0:
