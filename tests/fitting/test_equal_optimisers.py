@@ -69,7 +69,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimisers_are_equal_if_their_numbers_are(name):
-    make, z = OPTIMIZERS[name], {"a": np.zeros((1, 2)), "b": np.zeros(1)}
+    make, z = OPTIMIZERS[name], {"a": np.zeros((1, 2), np.float32), "b": np.zeros(1, np.float32)}
     one, same, other = (comparable_optimizer(make(rate), z, 1) for rate in (0.1, 0.1, 0.2))
     assert one == same
     assert hash(one) == hash(same)
