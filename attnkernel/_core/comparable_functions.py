@@ -24,15 +24,17 @@ class ComparableFunction:
         return self.hash
 
 
-def comparable_by_program(function: Callable, *arguments: Any, **constants: Any) -> Callable:
+def comparable_by_program(
+    function: Callable, *arguments: Any, call: Callable | None = None
+) -> Callable:
     """Returns the function as one that equals those with the same StableHLO program of these
     arguments and the same structure of results, or unchanged if its program is incomplete.
 
     It is traced anew (5 ms), so that a change of what it reads, such as a global, is noticed. Not
     comparable: one that reads an array of an outer `jit` or `vmap`, or calls back into Python.
 
-    **Arguments:** `arguments`: trees of `jax.ShapeDtypeStruct`. `constants`: its keyword arguments
-    that are no arrays.
+    **Arguments:** `arguments`: trees of `jax.ShapeDtypeStruct`. `call`: calls the function with
+    these and with what is no array. Default: the function itself.
 
     ```python
     >>> from attnkernel._core.comparable_functions import comparable_by_program
@@ -47,7 +49,7 @@ def comparable_by_program(function: Callable, *arguments: Any, **constants: Any)
     """
 
     def traced_anew(*arguments: Any) -> Any:  # `jit` keeps the trace of a function that it knows
-        return function(*arguments, **constants)
+        return (call or function)(*arguments)
 
     traced = jax.jit(traced_anew).trace(*arguments)
     # the others are arrays of outer transformations

@@ -81,15 +81,17 @@ def comparable_optimizer(
     `z`: free variables, with `batched` leading axes of fits and starts.
     """
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[batched:], leaf.dtype), z)
-    gradient = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
-    # what an optimiser with a line search also reads, as in `train_step`
-    more = {"grad": gradient, "value_fn": optax.tree.sum}
-    more["value"] = np.zeros((), jnp.result_type(*jax.tree.leaves(like)))
-    update = optax.with_extra_args_support(optimizer).update
+    loss = jax.ShapeDtypeStruct((), jnp.result_type(*jax.tree.leaves(like)))
     state = jax.eval_shape(optimizer.init, like)
+    update = optax.with_extra_args_support(optimizer).update
+
+    def step(gradient: PyTree, state: PyTree, z: PyTree, loss: Array) -> tuple[PyTree, PyTree]:
+        """Takes a step with all that an optimiser may read, as `train_step` does."""
+        return update(gradient, state, z, value=loss, grad=gradient, value_fn=optax.tree.sum)
+
     return type(optimizer)(
         comparable_by_program(optimizer.init, like),
-        comparable_by_program(update, like, state, like, **more),
+        comparable_by_program(update, like, state, like, loss, call=step),
     )
 
 

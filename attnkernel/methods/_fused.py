@@ -47,16 +47,17 @@ class Fused(Method):
     along axes of `jax.vmap` with `in_axes=None` for k and v; in `nn`, by `num_kv_heads`. Heads of
     which the kernel, prior or rule is `PerHead` have keys of their own.
 
-    Log-weights are off by up to $2 \varepsilon |u_q| |u_k|$, with u
-    the points in lengthscales from the mean of the keys (of `DotProduct`, the points), and
-    values by ε; ε is 2⁻⁹ for bfloat16 and 2⁻¹² for float16, which holds values up to 65504 only,
-    and of the Gaussian points up to 2000 lengthscales from that mean.
+    Log-weights are off by up to $2 \varepsilon |u_q| |u_k|$, with u the points in lengthscales from
+    the mean of the keys (of `DotProduct`, the points), and values by ε; ε is 2⁻⁹ for bfloat16 and
+    2⁻¹² for float16, which holds values up to 65504 only, and of the Gaussian points up to 2000
+    lengthscales from that mean.
+
     `Auto` never takes this method: its parts are checked step by step and lowered for each
     platform, but it was not timed on any.
 
     Derivatives: on TPUs all, by `Blockwise`'s recomputation; of cuDNN its own, that is gradients
-    alone, and of these the first. Without columns of biases, JAX takes gradients of
-    cuDNN for even numbers of queries and of keys alone.
+    alone, and of these the first. Without columns of biases, JAX takes gradients of cuDNN for even
+    numbers of queries and of keys alone.
 
     **Arguments:**
 

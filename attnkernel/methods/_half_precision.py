@@ -43,11 +43,6 @@ class _Features(NamedTuple):
     no_mass: float  # log-masses up to it are those of queries that see no key
 
 
-def centre_of(points: Float[Array, "points dim"]) -> Float[Array, "1 dim"]:
-    """The mean of the points, as a constant."""
-    return jax.lax.stop_gradient(jnp.mean(points, axis=0, keepdims=True))
-
-
 def bias_columns(kernel: Kernel, prior: Prior | None, platform: str) -> int:
     """Returns the number of columns of heads that hold biases of keys."""
     is_hidden = platform == "cuda" and key_mask_of(prior).allowed is not None
@@ -68,7 +63,7 @@ def _padded_features(
     unit = 8 if platform == "cuda" else 128  # of columns, and of rows
     multiple = unit if columns or platform == "tpu" else 1
     if isinstance(kernel, Gaussian):
-        centre = centre_of(k)
+        centre = jax.lax.stop_gradient(jnp.mean(k, axis=0, keepdims=True))
         q, k = in_units(kernel, q - centre, k - centre, rule.temperature)
         query_term, bias = (-0.5 * jnp.sum(points**2, axis=1) for points in (q, k))
     else:

@@ -52,6 +52,13 @@ def labels(tree):
     return jax.tree.map(lambda _: "trained", tree)
 
 
+def of_named_gradient(rate):
+    def update(updates, state, params=None, *, grad, value, **_):
+        return jax.tree.map(lambda leaf: -rate * value * leaf, grad), state
+
+    return optax.GradientTransformationExtraArgs(lambda z: (), update)
+
+
 OPTIMIZERS = {
     "adam": optax.adam,
     "sgd": lambda rate: optax.sgd(rate, momentum=0.9, nesterov=True),
@@ -62,8 +69,9 @@ OPTIMIZERS = {
     "multi_transform": lambda rate: optax.multi_transform(
         {"trained": optax.adam(rate), "fixed": optax.set_to_zero()}, labels
     ),
-    "line search": lambda rate: optax.lbfgs(rate, linesearch=None),
-    "zoom": lambda rate: optax.lbfgs(memory_size=int(100 * rate)),
+    "lbfgs": lambda rate: optax.lbfgs(rate, linesearch=None),
+    "named gradient": of_named_gradient,
+    "lbfgs with a line search": lambda rate: optax.lbfgs(memory_size=int(100 * rate)),
 }
 
 

@@ -282,13 +282,6 @@ def test_queries_whose_window_lies_behind_the_last_key(emulated_cudnn):
     assert not np.any(value[45:].astype(float))
 
 
-def test_float64_is_refused(x64):
-    with pytest.raises(ValueError, match="not float64"):
-        ak.attend(
-            *rows(2, 1, np.float64), kernel=ak.Gaussian(0.3), method=ak.Fused(platform="cuda")
-        )
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
