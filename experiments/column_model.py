@@ -27,7 +27,7 @@ class ColumnModel(Part):
         """The model where its search starts: at rules of thumb."""
         return ak.KernelRegression(self._kernel_of_columns(data), order=self.order)
 
-    def _kernel_of_columns(self, data: ak.data.Dataset) -> ak.Kernel:
+    def _kernel_of_columns(self, data: ak.data.Dataset) -> ak.kernels.Kernel:
         """Returns the product of kernels of the columns: of quantities this one, of categories that
         of Aitchison and Aitken, of ordered categories that of Li and Racine."""
         dim = data.x.shape[1]
@@ -36,7 +36,7 @@ class ColumnModel(Part):
         quantities = [c for c in range(dim) if levels[c] is None]
         factors: list[Any] = []
         if quantities:
-            lengths = np.asarray(ak.normal_reference(data.x[:, np.array(quantities)]))
+            lengths = np.asarray(ak.inference.normal_reference(data.x[:, np.array(quantities)]))
             if dim == 1:
                 return kind(lengths[0])
             if kind is ak.Gaussian:  # the product over its columns is one of their distance
@@ -47,9 +47,9 @@ class ColumnModel(Part):
             if words is not None:
                 half = 0.5 * (1.0 - 1.0 / len(words))
                 kernel = (
-                    ak.LiRacineOrdered(0.5)
+                    ak.kernels.LiRacineOrdered(0.5)
                     if ordered[column]
-                    else ak.AitchisonAitken(half, len(words))
+                    else ak.kernels.AitchisonAitken(half, len(words))
                 )
                 factors.append(kernel.on(column))
         product = factors[0]

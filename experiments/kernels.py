@@ -30,17 +30,17 @@ BUILT_IN: dict[str, type[Scaled]] = {
     for kernel in (
         ak.Gaussian,
         ak.Laplace,
-        ak.Matern32,
+        ak.kernels.Matern32,
         ak.Matern52,
-        ak.RationalQuadratic,
-        ak.Cauchy,
-        ak.Boxcar,
-        ak.Triangular,
+        ak.kernels.RationalQuadratic,
+        ak.kernels.Cauchy,
+        ak.kernels.Boxcar,
+        ak.kernels.Triangular,
         ak.Epanechnikov,
-        ak.Biweight,
-        ak.Triweight,
-        ak.Tricube,
-        ak.Cosine,
+        ak.kernels.Biweight,
+        ak.kernels.Triweight,
+        ak.kernels.Tricube,
+        ak.kernels.Cosine,
     )
 }
 KERNELS = dict(BUILT_IN)

@@ -13,7 +13,7 @@
 | `sources.patch` | what the sources differ in from the commit of `meta.json`, if they do |
 | `kernels.py` | the file of the user's kernel, if the config names one |
 | `figures/` | each as `.png` and `.pdf`, with the plotted arrays beside it as `.npz` |
-| `checkpoints/` | where a run that was stopped goes on: see `attnkernel.Checkpoints` |
+| `checkpoints/` | where a run that was stopped goes on: see `attnkernel.fitting.Checkpoints` |
 
 Times go to `meta.json` only: all other files are byte-identical when a run is repeated, and when it
 was stopped and resumed; but then `output.log` has the lines of each part. A resumed run writes all
@@ -166,9 +166,9 @@ class Run(Monitor):
         path.parent.mkdir(exist_ok=True)
         return path
 
-    def checkpoints(self, name: str) -> ak.Checkpoints:
+    def checkpoints(self, name: str) -> ak.fitting.Checkpoints:
         """The checkpoints of a training or loop of this run, in `checkpoints/NAME-*.ckpt`."""
-        return ak.Checkpoints(
+        return ak.fitting.Checkpoints(
             self.directory / "checkpoints" / name,
             of=f"{self._digest} {name}",
             report=self._record_damage,

@@ -198,8 +198,8 @@ def _numeric_column_to_float64(column: Any, where: str) -> np.ndarray:
     first = "" if not len(column) else f", the first {column.iloc[0]!r} in row {column.index[0]!r}"
     raise ValueError(
         f"{where} must be numeric; its dtype is {column.dtype}{first}. Turn names into categories "
-        f'with .astype("category") before the fit, for a categorical kernel such as ak.LiRacine; '
-        f"turn dates into numbers by subtracting one of them."
+        f'with .astype("category") before the fit, for a categorical kernel such as '
+        f"ak.kernels.LiRacine; turn dates into numbers by subtracting one of them."
     )
 
 

@@ -1,9 +1,12 @@
-"""Attention: `attend`, the choice of a method, heads, and local polynomials as attention."""
+"""Attention: `attend`, the choice of its method, and several heads."""
 
-from ._attend import attend as attend, attention_weights as attention_weights
+from ._arguments import as_order, task_of
+from ._attend import (
+    attend as attend,
+    attention_weights as attention_weights,
+    zero_nonfinite_queries,
+)
 from ._auto import Auto as Auto, Selection as Selection, select_method as select_method
-from ._local_fit import ExtrapolationWarning as ExtrapolationWarning, LocalFit as LocalFit
-from ._local_likelihood import LikelihoodFit as LikelihoodFit
-from ._local_quantile import QuantileFit as QuantileFit
-from ._per_head import PerHead as PerHead
+from ._jit import jit_if_pure, with_automatic_axes
+from ._per_head import KernelPriorRule, PerHead as PerHead, batch_shape, first_head, map_batch
 from ._softmax_state import softmax_state as softmax_state

@@ -116,7 +116,7 @@ def check_call(
 
     **Raises:** `ValueError` if an argument does not fit, or the method refuses.
     """
-    require_instance("method", method, Method, "ak.Auto() or ak.Blockwise()")
+    require_instance("method", method, Method, "ak.attention.Auto() or ak.methods.Blockwise()")
     arrays, task = check_arguments(q, k, v, kernel, prior, rule)
     for name, array in zip("qkv", arrays, strict=True):
         require_finite(name, array)

@@ -99,7 +99,7 @@ def select_method(
     ```python
     x = jax.ShapeDtypeStruct((2000, 1), jnp.float32)
     print(ak.select_method(x, x, x, kernel=ak.Epanechnikov(0.3)))
-    assert ak.select_method(x, x, x, kernel=ak.Epanechnikov(0.3)).method == ak.Sorted()
+    assert ak.select_method(x, x, x, kernel=ak.Epanechnikov(0.3)).method == ak.methods.Sorted()
     ```
     """
     degree = 2 * as_order(order)

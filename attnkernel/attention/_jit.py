@@ -11,7 +11,7 @@ from jaxtyping import Array
 from .._core.comparable_functions import ComparableFunction
 from .._core.compiler_options import FORWARD_OPTIONS, can_use_options
 from .._core.tuning import MAX_DENSE_PAIRS
-from ..priors import ScoreFunction, Where
+from ..priors import MaskFunction, ScoreFunction
 from ._per_head import batch_shape
 
 
@@ -19,15 +19,15 @@ def jit_if_pure(function: Any, parts: tuple, *arrays: Array, is_forward: bool = 
     """Calls `function(*parts, *arrays)` as one compiled program.
 
     If parts hold a Python function, whose result may change between calls, they run uncompiled;
-    that of a `Where` or `ScoreFunction` is compared with those of earlier calls. `is_forward`:
-    whether the program is seldom differentiated; outside transformations it is then compiled
-    faster, if it is small.
+    that of a `MaskFunction` or `ScoreFunction` is compared with those of earlier calls.
+    `is_forward`: whether the program is seldom differentiated; outside transformations it is then
+    compiled faster, if it is small.
     """
     if not _is_pure(parts):
         parts = jax.tree.map(
             lambda node: _comparable(node, arrays[0].dtype),
             parts,
-            is_leaf=lambda node: isinstance(node, Where | ScoreFunction),
+            is_leaf=lambda node: isinstance(node, MaskFunction | ScoreFunction),
         )
     call = _call_on_arrays
     if _is_pure(parts):
@@ -79,7 +79,7 @@ def _comparable(node: Any, dtype: Any) -> Any:
     it is. `dtype`: of the scores."""
     if isinstance(node, ScoreFunction):
         return node.comparable(dtype)
-    return node.comparable() if isinstance(node, Where) else node
+    return node.comparable() if isinstance(node, MaskFunction) else node
 
 
 def _is_pure(node: Any) -> bool:

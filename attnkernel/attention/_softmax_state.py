@@ -35,7 +35,7 @@ def softmax_state(
     States of disjoint sets of keys merge into that of their union: `first.merge(second)`. Then
     `.value` is T / Z, the result of `attend`, and `.log_mass` is m + log Z, the log-sum-exp. A sink
     is added once, at the end: `.with_sink(rule.log_sink())`. Positions count the rows of the call;
-    `ak.priors.At` puts a prior at those of the whole sequence.
+    `ak.priors.AtPositions` puts a prior at those of the whole sequence.
 
     **Arguments:** as for `attend`, and
 
@@ -54,7 +54,7 @@ def softmax_state(
     ```python
     x = jnp.linspace(0.0, 1.0, 6)[:, None]
     first, second = (
-        ak.softmax_state(x, x[part], x[part], kernel=ak.DotProduct())
+        ak.attention.softmax_state(x, x[part], x[part], kernel=ak.DotProduct())
         for part in (slice(0, 2), slice(2, 6))
     )
     whole = ak.attend(x, x, x, kernel=ak.DotProduct())
@@ -71,7 +71,7 @@ def softmax_state(
         )
     if exact_maximum and not method.has_row_maximum:
         raise ValueError(
-            f"exact_maximum=True needs method=ak.Dense() or ak.Blockwise(); got "
+            f"exact_maximum=True needs method=ak.methods.Dense() or ak.methods.Blockwise(); got "
             f"{type(method).__name__}."
         )
     parts = (exact_maximum, method, batch_size, parts)

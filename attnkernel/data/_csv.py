@@ -51,9 +51,9 @@ def read_csv(
     - `x`: the input column, or several; `y`: the label column.
     - `names`: axis labels by column name, such as `{"age": "age (years)"}`.
     - `categories`: the input columns whose cells are words. They become codes 0, 1, ... in
-      alphabetical order, for categorical kernels such as `ak.AitchisonAitken`. Or a dictionary
-      from columns to their words, in order from the least, such as `{"size": ["small", "large"]}`,
-      for ordered ones such as `ak.LiRacineOrdered`; or to None.
+      alphabetical order, for categorical kernels such as `ak.kernels.AitchisonAitken`. Or a
+      dictionary from columns to their words, in order from the least, such as `{"size": ["small",
+      "large"]}`, for ordered ones such as `ak.kernels.LiRacineOrdered`; or to None.
     - `find_categories`: whether other input columns of words are categories too. By default words
       are refused there, as a kernel of distances would take their codes for quantities.
     - `dates`: the columns that hold dates, or a dictionary from them to their format, such as

@@ -40,7 +40,7 @@ class Checkpoints:
     ```python
     data = ak.data.load("mcycle")
     options = {"objective": ak.HoldOut(10), "optimizer": optax.adam(0.1), "steps": 20}
-    options |= {"key": jax.random.PRNGKey(0), "checkpoints": ak.Checkpoints("results/fit")}
+    options |= {"key": jax.random.PRNGKey(0), "checkpoints": ak.fitting.Checkpoints("results/fit")}
     fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y, **options)
     ```
 

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from .._core.host_arrays import is_concrete
 from .._core.text_tables import align_columns
 from ..models import Smoother
-from ..objectives._objective import Objective
+from ..objectives import Objective
 from ._fit import fit as fit_model
 from ._fit_warnings import FitWarning
 from ._result import Fit

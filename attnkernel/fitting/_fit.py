@@ -26,11 +26,9 @@ from .._core.regression_data import (
     require_regression_shapes,
 )
 from .._core.validation import require_choice, require_instance, require_key
-from ..kernels._columns import number_columns
+from ..kernels import number_columns
 from ..models import DensityModel, Smoother
-from ..objectives import LeaveOneOut
-from ..objectives._objective import Objective
-from ..objectives._rows import drop_zero_weight_rows
+from ..objectives import LeaveOneOut, Objective, drop_zero_weight_rows
 from ._checkpoints import Checkpoints
 from ._chunks import History
 from ._cost_warning import cost_warnings
@@ -113,8 +111,8 @@ def fit(
     - `na`: what becomes of rows in which a value of x or y is missing: in arrays NaN, or masked.
       `"error"` (default): an error counts them and names the first. `"drop"`: they are left out,
       with their weights; `fit.dropped_rows` and `ak.summarise` tell how many.
-    - `checkpoints`: `ak.Checkpoints("results/fit")`: a training resumes from there if it was
-      stopped before, and `callback` is first called with all that was done. Default: none.
+    - `checkpoints`: `ak.fitting.Checkpoints("results/fit")`: a training resumes from there if it
+      was stopped before, and `callback` is first called with all that was done. Default: none.
 
     **Returns:** a `Fit`: `model`, `history["loss"]`, `starts.result`, `minima()`, `warnings()`.
 

@@ -13,7 +13,7 @@ from jaxtyping import Array
 from .._core.arrays import as_points, as_real_array
 from .._core.host_arrays import as_numpy_if_concrete, index_on_host, namespace_of, to_jax
 from .._core.validation import require_key
-from ..objectives._objective import Objective
+from ..objectives import Objective
 from ._checkpoints import Checkpoints
 from ._chunks import History
 from ._fit import as_objective, require_fittable, warn_if_no_optimum

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from .._core.pandas_frames import Categories, Names
-from ..kernels import On
+from ..kernels import OnColumns
 from ..models import Smoother
 from ._outcome import Result, Starts
 
@@ -100,9 +100,9 @@ def parameters_on_bounds(starts: Starts, x_names: Names | None) -> list[tuple[st
 
 def _columns_of_parameter(model: Any, path: Any, names: Names) -> Names:
     """Returns the names of the columns that the kernel with a parameter sees: those of the last
-    `On` on the way from the model to the parameter. `path`: its JAX key path."""
+    `OnColumns` on the way from the model to the parameter. `path`: its JAX key path."""
     for key in path:
-        columns = model.columns if isinstance(model, On) and names else None
+        columns = model.columns if isinstance(model, OnColumns) and names else None
         names = names if columns is None else tuple(names[int(column)] for column in columns)
         model = _child(model, key)
     return names
@@ -178,8 +178,10 @@ def _product_kernel_expression(categories: Categories, columns: Sequence[int]) -
     counts = categories[first]
     assert counts is not None
     others = [c for c, among in enumerate(categories) if among is None]
-    parts = [f"ak.AitchisonAitken(0.1, {len(counts)}).on({first})"]
-    parts += [f"ak.AitchisonAitken(0.1, {len(categories[c] or ())}).on({c})" for c in columns[1:]]
+    parts = [f"ak.kernels.AitchisonAitken(0.1, {len(counts)}).on({first})"]
+    parts += [
+        f"ak.kernels.AitchisonAitken(0.1, {len(categories[c] or ())}).on({c})" for c in columns[1:]
+    ]
     if others:
         parts.append(f"ak.Gaussian(1.0).on({', '.join(map(str, others))})")
     return " * ".join(parts)

@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from .._core.host_arrays import is_concrete
 from .._core.validation import as_integer, require_function, require_instance
-from ..objectives._objective import Objective
+from ..objectives import Objective
 from ._bounds import Box
 from ._checkpoints import Checkpoints
 
@@ -102,7 +102,7 @@ def _require_types(model: Any, objective: Any, options: Options) -> None:
         if function is not None:
             require_function(name, function)
     if options.checkpoints is not None:
-        example = 'ak.Checkpoints("results/fit")'
+        example = 'ak.fitting.Checkpoints("results/fit")'
         require_instance("checkpoints", options.checkpoints, Checkpoints, example)
 
 

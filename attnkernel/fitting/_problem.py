@@ -16,8 +16,7 @@ from .._core.host_arrays import (
     namespace_of,
 )
 from .._core.validation import require_shape
-from ..objectives._objective import Objective
-from ..objectives._rows import pad_data, sorted_by_input
+from ..objectives import Objective, pad_data, sorted_by_input
 from ._bounds import Box
 from ._options import Options, Space
 

@@ -16,7 +16,7 @@ from .._core.host_arrays import index_on_host, is_concrete
 from .._core.pandas_frames import Categories, Names, as_pandas, is_frame, query_to_numbers
 from .._core.regression_data import require_category_codes
 from ..models import Smoother
-from ..objectives._objective import Objective
+from ..objectives import Objective
 from ._chunks import History
 from ._fit_warnings import find_best_start, parameters_on_bounds, result_warnings
 from ._minima import (

@@ -30,7 +30,7 @@ import numpy as np
 from jaxtyping import Float, Int, PyTree
 
 from .._core.host_arrays import as_numpy_if_concrete
-from ..objectives._objective import Sample
+from ..objectives import Sample
 from ._bfgs import Bfgs
 from ._chunks import History, join_history, run_chunks
 from ._minima import is_minimum

@@ -1,14 +1,10 @@
 """The compiled program of searches: a scan over steps of BFGS for each start."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from .._core.compiler_options import FORWARD_OPTIONS, GRADIENT_OPTIONS, can_use_options
-from ..kernels import Gaussian
-from ..models import KernelRegression, PartiallyLinear
 from ._bfgs import Bfgs
 from ._chunks import History, Record
 from ._problem import Problem, vmap_over_fits
@@ -38,16 +34,8 @@ def advance_searches(
     advance = _advance_anywhere
     if axes is None and can_use_options(problem.x, problem.y):
         is_small = len(problem.x) ** 2 <= MAX_FAST_PAIRS
-        is_fast = is_small and _is_fast_without_emitters(problem.frozen)
-        advance = _advance_compiled_fast if is_fast else _advance_on_cpu
+        advance = _advance_compiled_fast if is_small else _advance_on_cpu
     return advance(state, problem, tolerance, record, steps, axes)
-
-
-def _is_fast_without_emitters(model: Any) -> bool:
-    """Whether searches of a model run nearly as fast without fusion emitters."""
-    model = model.model if isinstance(model, PartiallyLinear) else model
-    is_mean = isinstance(model, KernelRegression) and isinstance(model.kernel, Gaussian)
-    return is_mean or getattr(model, "order", 0) > 0
 
 
 def _advance(

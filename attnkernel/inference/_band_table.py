@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 from .._core.host_arrays import is_concrete
 from .._core.pandas_frames import QueryFrame, display_names, is_frame, is_series, join_columns
 from .._core.text_tables import align_columns
-from ..fitting._result import Fit
+from ..fitting import Fit
 
 MAX_PRINTED_ROWS = 10  # of a longer band the first and the last rows are printed
 

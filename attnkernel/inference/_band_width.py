@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._core.regression_data import count_rows
 from .._core.validation import as_integer_tuple
-from ..fitting._result import Fit
+from ..fitting import Fit
 from ..models import LinearSmoother
 
 MAX_SIMULATED_NUMBERS = 2**24  # at a time

@@ -17,9 +17,9 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from .._core.arrays import inverse_or_zero
 from .._core.row_buckets import cut_rows
 from .._core.validation import as_integer, require_bool, require_choice, require_key, require_level
-from ..attention._jit import jit_if_pure
-from ..attention._local_fit import warn_of_extrapolation
-from ..fitting._result import Fit
+from ..attention import jit_if_pure
+from ..fitting import Fit
+from ..local import warn_of_extrapolation
 from ..models import DataSupport, LinearSmoother, LocalLikelihood
 from ._band_table import Bands
 from ._band_width import (
@@ -107,7 +107,7 @@ def bands(
     the tail of a design and outside it. For a `LocalLikelihood` it is false also where the
     standard error on the scale of the link is above 5, as where all labels in reach are 0. A
     derivative is NaN where the data do not determine it (rank-deficient design), and its error
-    where all its weights are 0, as everywhere with `ak.Boxcar` and order 0.
+    where all its weights are 0, as everywhere with `ak.kernels.Boxcar` and order 0.
 
     **Raises:** `ValueError` for a fit of another model, or a correction, a derivative or a noise
     that the model does not have.

@@ -14,10 +14,9 @@ from jaxtyping import Array, Float, Int
 
 from .._core.row_buckets import bucket_size
 from .._core.validation import require_choice
-from ..fitting._result import Fit
+from ..fitting import Fit
 from ..models import LinearSmoother
-from ..objectives._dependent_rows import as_group_codes
-from ..objectives._validation import OtherFolds
+from ..objectives import OtherFolds, as_group_codes
 from ._variance import RowVariance
 
 CLUSTERED_NOISE = ("rows", "hc0", "hc1", "hc2", "hc3")

@@ -19,11 +19,10 @@ from .._core.validation import (
     require_key,
     require_level,
 )
-from ..attention._jit import jit_if_pure
-from ..fitting._fit import fit as fit_model
-from ..fitting._result import Fit
+from ..attention import jit_if_pure
+from ..fitting import Fit, fit as fit_model
 from ..models import MeanVarianceRegression
-from ..objectives._hold_out import permuted_rows
+from ..objectives import permuted_rows
 from ..priors import ExcludeSelf, Mask
 from ._band_table import Bands
 from ._variance import RowVariance, drop_weightless, padded_rows

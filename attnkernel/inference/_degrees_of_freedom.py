@@ -13,8 +13,8 @@ from jaxtyping import Array, Float
 from .._core.arrays import inverse_or_zero
 from .._core.pandas_frames import as_pandas
 from .._core.row_buckets import cut_rows
-from ..attention._jit import jit_if_pure
-from ..fitting._result import Fit
+from ..attention import jit_if_pure
+from ..fitting import Fit
 from ..models import LinearSmoother
 from ._variance import RowDiagnostics, padded_rows, require_smoother_fit, row_diagnostics
 
@@ -86,7 +86,7 @@ def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | An
     ```python
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0))
     fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), data.x, data.y, objective=ak.LeaveOneOut())
-    print(ak.effective_count(fit, np.array([-1.0, 1.0])))
+    print(ak.inference.effective_count(fit, np.array([-1.0, 1.0])))
     ```
     """
     fit = require_smoother_fit(fit)

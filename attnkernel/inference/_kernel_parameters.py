@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from .._core.parameters import Parameter
-from ..kernels import Kernel, On, Product
+from ..kernels import Kernel, OnColumns, Product
 
 MAX_LISTED_NUMBERS = 16  # of one array; larger ones, such as those of projections, are left out
 
@@ -18,7 +18,7 @@ def kernel_expression(kernel: Kernel) -> str:
     """The kernel as a formula without numbers: `Gaussian.on(0) * AitchisonAitken.on(1)`."""
     if isinstance(kernel, Product):
         return f"{kernel_expression(kernel.first)} * {kernel_expression(kernel.second)}"
-    if isinstance(kernel, On):
+    if isinstance(kernel, OnColumns):
         columns = ", ".join(map(repr, kernel.columns))
         return f"{kernel_expression(kernel.kernel)}.on({columns})"
     inner = ", ".join(map(kernel_expression, _inner_kernels(kernel)))
@@ -41,7 +41,7 @@ def _named_numbers(kernel: Kernel, names: tuple[str, ...]) -> Iterator[tuple[str
 
     `names`: those of the columns that the kernel sees.
     """
-    if isinstance(kernel, On):
+    if isinstance(kernel, OnColumns):
         names = tuple(c if isinstance(c, str) else names[c] for c in kernel.columns)
     owner = type(kernel).__name__
     for name, value in _own_parameters(kernel):

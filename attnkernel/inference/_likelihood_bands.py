@@ -13,10 +13,8 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._core.arrays import inverse_or_zero
 from .._core.validation import require_choice
-from ..attention._likelihood_influence import InfluenceSums
-from ..models import DataSupport, LocalLikelihood
-from ..models._data import with_weights
-from ..models._local_regression import support_of
+from ..local import InfluenceSums
+from ..models import DataSupport, LocalLikelihood, support_of, with_weights
 from ..priors import ExcludeSelf
 from ._band_width import MIN_RELIABLE_COUNT, bias_corrected, critical_value
 

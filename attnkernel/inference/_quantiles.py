@@ -11,10 +11,9 @@ from jaxtyping import Array, Float
 from .._core.arrays import as_real_array, require_finite
 from .._core.host_arrays import is_concrete
 from .._core.row_buckets import cut_rows
-from ..attention._jit import jit_if_pure
-from ..fitting._result import Fit
-from ..models import KernelRegression, LinearSmoother, LocalQuantile
-from ..models._data import with_weights
+from ..attention import jit_if_pure
+from ..fitting import Fit
+from ..models import KernelRegression, LinearSmoother, LocalQuantile, with_weights
 from ._variance import padded_rows, require_smoother_fit
 
 CHUNK_WEIGHTS = 2**20  # of queries and labels, at a time

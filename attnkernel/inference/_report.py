@@ -12,9 +12,8 @@ from .._core.pandas_frames import display_names
 from .._core.row_buckets import cut_rows
 from .._core.text_tables import align_columns
 from .._core.validation import as_names
-from ..attention._jit import jit_if_pure
-from ..fitting import Fit, Result
-from ..fitting._minima import ended_inside, model_of_start, parameter_distance
+from ..attention import jit_if_pure
+from ..fitting import Fit, Result, ended_inside, model_of_start, parameter_distance
 from ..kernels import Kernel
 from ..models import DataSupport, LinearSmoother
 from ..priors import ExcludeSelf

@@ -16,8 +16,8 @@ from .._core.regression_data import require_regression_data
 from .._core.row_buckets import pad_rows
 from .._core.validation import require_bool
 from ..attention import Auto
-from ..attention._local_polynomial import local_polynomial
 from ..kernels import Gaussian, Kernel
+from ..local import local_polynomial
 from ..models import KernelRegression
 from ..rules import Softmax
 
@@ -50,7 +50,7 @@ def normal_reference(x: ArrayLike, *, robust: bool = True) -> Float[Array, " dim
     3.30; the factor is `silverman` of `scipy.stats.gaussian_kde`.
 
     ```python
-    print(ak.normal_reference(np.random.default_rng(0).normal(size=(100, 2))))
+    print(ak.inference.normal_reference(np.random.default_rng(0).normal(size=(100, 2))))
     ```
     """
     require_bool("robust", robust)
@@ -141,7 +141,7 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
 
     ```python
     data = ak.data.load("cps71")
-    print(ak.plug_in(data.x, data.y))
+    print(ak.inference.plug_in(data.x, data.y))
     ```
     """
     points, labels = as_points("x", x), as_real_array("y", y)
@@ -151,7 +151,7 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
     if points.shape[1] != 1 or labels.ndim != 1:
         raise ValueError(
             f"The plug-in needs one input and one label; got x {points.shape} and y "
-            f"{labels.shape}. For several inputs try ak.normal_reference(x), or a fit."
+            f"{labels.shape}. For several inputs try ak.inference.normal_reference(x), or a fit."
         )
     column = index_on_host(points, np.s_[:, 0])
     if is_concrete(column):

@@ -77,7 +77,7 @@ def sheather_jones(x: ArrayLike, *, kind: str = "ste") -> Float[Array, ""]:
     if points.shape[1] != 1:
         raise ValueError(
             f"x must be one column; got {points.shape}. For several columns try "
-            f"ak.normal_reference(x), or a fit of ak.KernelDensity."
+            f"ak.inference.normal_reference(x), or a fit of ak.KernelDensity."
         )
     if len(points) < 2:
         raise ValueError(f"x must have at least 2 rows, for a spread; got {len(points)}.")
@@ -92,7 +92,7 @@ def sheather_jones(x: ArrayLike, *, kind: str = "ste") -> Float[Array, ""]:
     if is_concrete(found) and not (np.isfinite(found) and float(found) > 0):
         raise ValueError(
             "x has too many points at few places: no lengthscale solves the equation of Sheather "
-            "and Jones. Try ak.normal_reference(x)."
+            "and Jones. Try ak.inference.normal_reference(x)."
         )
     return found
 

@@ -13,10 +13,10 @@ from .._core.host_arrays import is_on_one_device
 from .._core.pandas_frames import as_pandas
 from .._core.row_buckets import cut_rows, pad_rows
 from .._core.validation import require_choice
-from ..attention._jit import jit_if_pure
-from ..fitting._result import Fit
+from ..attention import jit_if_pure
+from ..fitting import Fit
 from ..models import DataSupport, LinearSmoother, Smoother
-from ..objectives._rows import drop_zero_weight_rows
+from ..objectives import drop_zero_weight_rows
 from ..priors import ExcludeSelf, Mask
 
 Noise = Literal["local", "rows", "constant", "hc0", "hc1", "hc2", "hc3"]

@@ -4,6 +4,7 @@ from ._adaptive import NearestNeighbours as NearestNeighbours
 from ._base import (
     Embedded as Embedded,
     Kernel as Kernel,
+    checked_log_pair,
     unbounded as unbounded,
 )
 from ._boxes import PointBoxes as PointBoxes
@@ -14,7 +15,7 @@ from ._categorical import (
     LiRacineOrdered as LiRacineOrdered,
     WangVanRyzin as WangVanRyzin,
 )
-from ._columns import On as On
+from ._columns import OnColumns as OnColumns, number_columns
 from ._compact import (
     Biweight as Biweight,
     Boxcar as Boxcar,
@@ -25,13 +26,14 @@ from ._compact import (
     Tricube as Tricube,
     Triweight as Triweight,
 )
-from ._conventions import convert_lengthscale as convert_lengthscale
+from ._conventions import CONVENTIONS, convert_lengthscale as convert_lengthscale
 from ._features import (
     EluFeatures as EluFeatures,
     Features as Features,
     FiniteRank as FiniteRank,
     RandomFeatures as RandomFeatures,
     Taylor as Taylor,
+    in_units,
 )
 from ._gaussian import (
     Cauchy as Cauchy,
@@ -39,7 +41,7 @@ from ._gaussian import (
     RationalQuadratic as RationalQuadratic,
 )
 from ._inner import (
-    Additive as Additive,
+    AdditiveScore as AdditiveScore,
     Bilinear as Bilinear,
     CosineSimilarity as CosineSimilarity,
     DotProduct as DotProduct,

@@ -40,7 +40,7 @@ class NearestNeighbours(Embedded, Wrapper):
 
     ```python
     >>> x = jnp.array([[0.0], [1.0], [2.0], [10.0]])
-    >>> kernel = ak.NearestNeighbours(ak.Triangular(2.0), neighbours=2)
+    >>> kernel = ak.NearestNeighbours(ak.kernels.Triangular(2.0), neighbours=2)
     >>> np.exp(kernel.pairwise(x, x)).round(3)
     array([[1.   , 0.5  , 0.   , 0.   ],
            [0.5  , 1.   , 0.5  , 0.   ],
@@ -59,7 +59,7 @@ class NearestNeighbours(Embedded, Wrapper):
     ):
         if (fraction is None) == (neighbours is None):
             raise ValueError("Say one of fraction=, of all keys, and neighbours=, their number.")
-        require_instance("kernel", kernel, Kernel, "ak.Tricube(1.0)")
+        require_instance("kernel", kernel, Kernel, "ak.kernels.Tricube(1.0)")
         if fraction is not None:
             fraction = _as_fraction(fraction)
         if neighbours is not None:

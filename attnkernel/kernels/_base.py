@@ -33,7 +33,7 @@ class Kernel(eqx.Module):
     are written without their normalising factor.
 
     ```python
-    class Manhattan(ak.Kernel):
+    class Manhattan(ak.kernels.Kernel):
         def log_pair(self, q, k):
             return -jnp.sum(jnp.abs(q - k))
 
@@ -58,7 +58,7 @@ class Kernel(eqx.Module):
         if dim_q != dim_k:
             raise ValueError(
                 f"Queries and keys must have the same dimension; got {dim_q} and {dim_k}. Others "
-                f"can be compared after projections: ak.Projected."
+                f"can be compared after projections: ak.kernels.Projected."
             )
 
     def precomputed(
@@ -112,8 +112,8 @@ class Kernel(eqx.Module):
         """
         raise ValueError(
             f"{type(self).__name__} is no density of points: its integral is not known, or depends "
-            f"on the query. Those of the distance have one, such as ak.Gaussian, and of columns "
-            f"their products, such as ak.Gaussian(0.3).on(0) * ak.AitchisonAitken(0.1, 3).on(1)."
+            f"on the query. Those of the distance have one, such as ak.Gaussian, and products of "
+            f"columns, such as ak.Gaussian(0.3).on(0) * ak.kernels.AitchisonAitken(0.1, 3).on(1)."
         )
 
     def rescaled(self, factor: ArrayLike) -> "Kernel":
@@ -131,12 +131,12 @@ class Kernel(eqx.Module):
         return {}
 
     def on(self, *columns: int | str | Sequence[int] | Sequence[str]) -> "Kernel":
-        """This kernel of some columns of the points, by number or name: `On(self, columns)`."""
-        from ._columns import On  # noqa: PLC0415  it is a kernel itself
+        """This kernel of some columns, by number or name: `OnColumns(self, columns)`."""
+        from ._columns import OnColumns  # noqa: PLC0415  it is a kernel itself
 
         first = columns[0] if columns else ()
         listed = first if len(columns) == 1 and isinstance(first, Sequence) else columns
-        return On(self, cast(Sequence[int] | Sequence[str], listed))
+        return OnColumns(self, cast(Sequence[int] | Sequence[str], listed))
 
     def __mul__(self, other: "Kernel") -> "Kernel":
         from ._product import Product  # noqa: PLC0415  it is a kernel itself
@@ -193,7 +193,7 @@ def unbounded(tree: Tree) -> tuple[Tree, Tree]:
     """Bounds that bind nothing: every inexact leaf of `tree` at -inf, and at +inf.
 
     ```python
-    >>> lower, upper = ak.kernels.unbounded(ak.Bilinear(jnp.eye(2)))
+    >>> lower, upper = ak.kernels.unbounded(ak.kernels.Bilinear(jnp.eye(2)))
     >>> lower.matrix[0], upper.matrix[0]
     (Array([-inf, -inf], dtype=float32), Array([inf, inf], dtype=float32))
 

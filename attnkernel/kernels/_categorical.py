@@ -169,7 +169,7 @@ class AitchisonAitken(Categorical):
 
     ```python
     >>> x = jnp.array([[0.0], [1.0], [2.0]])
-    >>> np.exp(ak.AitchisonAitken(0.2, categories=3).pairwise(x[:1], x)).round(3)
+    >>> np.exp(ak.kernels.AitchisonAitken(0.2, categories=3).pairwise(x[:1], x)).round(3)
     array([[0.8, 0.1, 0.1]], dtype=float32)
 
     ```
@@ -213,7 +213,7 @@ class LiRacine(Categorical):
 
     ```python
     >>> x = jnp.array([[0.0], [1.0], [2.0]])
-    >>> np.exp(ak.LiRacine(0.2).pairwise(x[:1], x)).round(3)
+    >>> np.exp(ak.kernels.LiRacine(0.2).pairwise(x[:1], x)).round(3)
     array([[1. , 0.2, 0.2]], dtype=float32)
 
     ```
@@ -238,7 +238,7 @@ class WangVanRyzin(Categorical):
 
     ```python
     >>> x = jnp.array([[0.0], [1.0], [2.0]])
-    >>> np.exp(ak.WangVanRyzin(0.2).pairwise(x[:1], x)).round(3)
+    >>> np.exp(ak.kernels.WangVanRyzin(0.2).pairwise(x[:1], x)).round(3)
     array([[0.8  , 0.08 , 0.016]], dtype=float32)
 
     ```
@@ -266,7 +266,7 @@ class LiRacineOrdered(Categorical):
 
     ```python
     >>> x = jnp.array([[0.0], [1.0], [2.0]])
-    >>> np.exp(ak.LiRacineOrdered(0.2).pairwise(x[:1], x)).round(3)
+    >>> np.exp(ak.kernels.LiRacineOrdered(0.2).pairwise(x[:1], x)).round(3)
     array([[1.  , 0.2 , 0.04]], dtype=float32)
 
     ```

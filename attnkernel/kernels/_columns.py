@@ -17,7 +17,7 @@ from ._wrapper import Wrapper
 Tree = TypeVar("Tree")
 
 
-class On(Embedded, Wrapper):
+class OnColumns(Embedded, Wrapper):
     r"""A kernel of some columns of the points: mixed data are a product of these.
 
     $$ \log K(q, k) = \log K'(q_C, k_C), \qquad q, k \in \mathbb{R}^d,\
@@ -29,14 +29,14 @@ class On(Embedded, Wrapper):
     - `columns`: C, counted from 0, in the order in which K′ takes them; or one number. Or names
       of the columns of a frame of pandas, which `fit` replaces by their numbers.
 
-    `kernel.on(0, 2)` is `On(kernel, (0, 2))`.
+    `kernel.on(0, 2)` is `OnColumns(kernel, (0, 2))`.
 
     **Raises:** `ValueError` if a column is neither an integer from 0 nor a name, comes twice, is
     not among the columns of the points, or has a name but the points are no frame.
 
     ```python
     >>> import attnkernel as ak
-    >>> kernel = ak.Gaussian(2.0).on("temperature") * ak.LiRacine(0.3).on("month")
+    >>> kernel = ak.Gaussian(2.0).on("temperature") * ak.kernels.LiRacine(0.3).on("month")
 
     ```
     """
@@ -98,7 +98,7 @@ class On(Embedded, Wrapper):
         parts = [x[..., c : c + 1] for c in map(int, self.columns)]
         return namespace_of(x).concatenate(parts, axis=-1)
 
-    def numbered(self, names: Sequence[Hashable]) -> "On":
+    def numbered(self, names: Sequence[Hashable]) -> "OnColumns":
         """The kernel with the numbers of its columns in place of their names."""
         unknown = [c for c in self.columns if isinstance(c, str) and names.count(c) != 1]
         if unknown:
@@ -107,8 +107,8 @@ class On(Embedded, Wrapper):
                 f"has {list(names)}."
             )
         columns = tuple(names.index(c) if isinstance(c, str) else c for c in self.columns)
-        On(self.kernel, columns)._require_columns(len(names))
-        return On(number_columns(self.kernel, [names[c] for c in columns]), columns)
+        OnColumns(self.kernel, columns)._require_columns(len(names))
+        return OnColumns(number_columns(self.kernel, [names[c] for c in columns]), columns)
 
     def _require_columns(self, dim: int) -> None:
         """Raises `ValueError` unless all columns of the kernel are numbers below `dim`, the number
@@ -127,9 +127,9 @@ class On(Embedded, Wrapper):
 
 
 def number_columns(tree: Tree, names: Sequence[Hashable]) -> Tree:
-    """Returns the tree with the numbers of columns in place of their names in every `On`."""
+    """Returns the tree with the numbers of columns in place of their names in every `OnColumns`."""
 
     def number(node: Any) -> Any:
-        return node.numbered(names) if isinstance(node, On) else node
+        return node.numbered(names) if isinstance(node, OnColumns) else node
 
-    return jax.tree.map(number, tree, is_leaf=lambda node: isinstance(node, On))
+    return jax.tree.map(number, tree, is_leaf=lambda node: isinstance(node, OnColumns))

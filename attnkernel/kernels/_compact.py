@@ -57,7 +57,7 @@ class Boxcar(Compact):
 
     ```python
     >>> x = jnp.array([[0.0], [0.5], [2.0]])
-    >>> np.exp(ak.Boxcar(1.0).pairwise(x[:1], x)).round(3)
+    >>> np.exp(ak.kernels.Boxcar(1.0).pairwise(x[:1], x)).round(3)
     array([[1., 1., 0.]], dtype=float32)
 
     ```
@@ -74,7 +74,7 @@ class Triangular(Compact):
 
     ```python
     >>> x = jnp.array([[0.0], [0.5], [2.0]])
-    >>> np.exp(ak.Triangular(1.0).pairwise(x[:1], x)).round(3)
+    >>> np.exp(ak.kernels.Triangular(1.0).pairwise(x[:1], x)).round(3)
     array([[1. , 0.5, 0. ]], dtype=float32)
 
     ```
@@ -113,7 +113,7 @@ class Biweight(Compact):
 
     ```python
     >>> x = jnp.array([[0.0], [0.5], [2.0]])
-    >>> np.exp(ak.Biweight(1.0).pairwise(x[:1], x)).round(3)
+    >>> np.exp(ak.kernels.Biweight(1.0).pairwise(x[:1], x)).round(3)
     array([[1.   , 0.562, 0.   ]], dtype=float32)
 
     ```
@@ -130,7 +130,7 @@ class Triweight(Compact):
 
     ```python
     >>> x = jnp.array([[0.0], [0.5], [2.0]])
-    >>> np.exp(ak.Triweight(1.0).pairwise(x[:1], x)).round(3)
+    >>> np.exp(ak.kernels.Triweight(1.0).pairwise(x[:1], x)).round(3)
     array([[1.   , 0.422, 0.   ]], dtype=float32)
 
     ```
@@ -149,7 +149,7 @@ class Tricube(Compact):
 
     ```python
     >>> x = jnp.array([[0.0], [0.5], [2.0]])
-    >>> np.exp(ak.Tricube(1.0).pairwise(x[:1], x)).round(3)
+    >>> np.exp(ak.kernels.Tricube(1.0).pairwise(x[:1], x)).round(3)
     array([[1.  , 0.67, 0.  ]], dtype=float32)
 
     ```
@@ -168,7 +168,7 @@ class Cosine(Compact):
 
     ```python
     >>> x = jnp.array([[0.0], [0.5], [2.0]])
-    >>> np.exp(ak.Cosine(1.0).pairwise(x[:1], x)).round(3)
+    >>> np.exp(ak.kernels.Cosine(1.0).pairwise(x[:1], x)).round(3)
     array([[1.   , 0.707, 0.   ]], dtype=float32)
 
     ```

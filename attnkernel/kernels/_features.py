@@ -26,7 +26,7 @@ class Features(NamedTuple):
     """$\\varphi_m(x) = g_m e^{a_m}$ of each row.
 
     ```python
-    >>> ak.EluFeatures().features(jnp.array([[0.0, -2.0]]))
+    >>> ak.kernels.EluFeatures().features(jnp.array([[0.0, -2.0]]))
     Features(log=Array([[ 0., -2.]], dtype=float32), factor=Array([[1., 1.]], dtype=float32))
 
     ```
@@ -51,7 +51,7 @@ class FiniteRank(Kernel):
             return jnp.log(1.0 + q @ k.T)
 
     x = jnp.linspace(0.0, 1.0, 5)[:, None]
-    out = ak.attend(x, x, x, kernel=Affine(), method=ak.Linear())
+    out = ak.attend(x, x, x, kernel=Affine(), method=ak.methods.Linear())
     assert jnp.allclose(out, ak.attend(x, x, x, kernel=Affine()), atol=1e-5)
     ```
     """
@@ -76,7 +76,7 @@ class EluFeatures(FiniteRank):
 
     ```python
     >>> q, k = jnp.array([[1.0, 2.0]]), jnp.array([[0.5, 1.0], [-2.0, 1.0]])
-    >>> np.exp(ak.EluFeatures().pairwise(q, k)).round(3)
+    >>> np.exp(ak.kernels.EluFeatures().pairwise(q, k)).round(3)
     array([[9.   , 6.271]], dtype=float32)
 
     ```
@@ -117,7 +117,7 @@ class Taylor(FiniteRank):
 
     ```python
     >>> q, k = jnp.array([[1.0, 2.0]]), jnp.array([[0.5, 1.0], [-2.0, 1.0]])
-    >>> np.exp(ak.Taylor().pairwise(q, k)).round(3)
+    >>> np.exp(ak.kernels.Taylor().pairwise(q, k)).round(3)
     array([[4.33, 1.  ]], dtype=float32)
 
     ```
@@ -163,8 +163,8 @@ class RandomFeatures(eqx.Module):
 
     ```python
     q, k = jnp.array([[0.0, 0.5]]), jnp.array([[0.5, 0.5], [-1.0, 0.0]])
-    features = ak.RandomFeatures(2000, 2, key=jax.random.PRNGKey(0))
-    out = ak.attend(q, k, k, kernel=ak.Gaussian(1.0), method=ak.Linear(features))
+    features = ak.kernels.RandomFeatures(2000, 2, key=jax.random.PRNGKey(0))
+    out = ak.attend(q, k, k, kernel=ak.Gaussian(1.0), method=ak.methods.Linear(features))
     assert jnp.allclose(out, ak.attend(q, k, k, kernel=ak.Gaussian(1.0)), atol=0.1)
     ```
     """

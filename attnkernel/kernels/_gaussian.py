@@ -45,7 +45,7 @@ class RationalQuadratic(Radial):
 
     ```python
     >>> x = jnp.array([[0.0], [0.5], [2.0]])
-    >>> np.exp(ak.RationalQuadratic(1.0, alpha=2.0).pairwise(x[:1], x)).round(3)
+    >>> np.exp(ak.kernels.RationalQuadratic(1.0, alpha=2.0).pairwise(x[:1], x)).round(3)
     array([[1.   , 0.886, 0.25 ]], dtype=float32)
 
     ```
@@ -85,7 +85,7 @@ class Cauchy(Radial):
 
     ```python
     >>> x = jnp.array([[0.0], [0.5], [2.0]])
-    >>> np.exp(ak.Cauchy(1.0).pairwise(x[:1], x)).round(3)
+    >>> np.exp(ak.kernels.Cauchy(1.0).pairwise(x[:1], x)).round(3)
     array([[1. , 0.8, 0.2]], dtype=float32)
 
     ```

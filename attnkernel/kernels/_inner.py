@@ -103,7 +103,7 @@ class Polynomial(Kernel):
 
     ```python
     >>> q, k = jnp.array([[1.0, 2.0]]), jnp.array([[0.5, 1.0], [-2.0, 1.0]])
-    >>> np.exp(ak.Polynomial(2, offset=3.0, scale=1.0).pairwise(q, k)).round(3)
+    >>> np.exp(ak.kernels.Polynomial(2, offset=3.0, scale=1.0).pairwise(q, k)).round(3)
     array([[30.25,  9.  ]], dtype=float32)
 
     ```
@@ -147,7 +147,7 @@ class Polynomial(Kernel):
         return jnp.where(some, log, -jnp.inf)
 
 
-class Additive(Kernel):
+class AdditiveScore(Kernel):
     r"""A perceptron of the sum of query and key.
 
     $$ \log K(q, k) = w \cdot \tanh(q + k), \qquad q, k, w \in \mathbb{R}^d $$
@@ -162,7 +162,7 @@ class Additive(Kernel):
 
     ```python
     >>> q, k = jnp.array([[1.0, 2.0]]), jnp.array([[0.5, 1.0], [-2.0, 1.0]])
-    >>> np.exp(ak.Additive(jnp.array([1.0, -1.0])).pairwise(q, k)).round(3)
+    >>> np.exp(ak.kernels.AdditiveScore(jnp.array([1.0, -1.0])).pairwise(q, k)).round(3)
     array([[0.914, 0.173]], dtype=float32)
 
     ```
@@ -177,10 +177,10 @@ class Additive(Kernel):
             raise ValueError(
                 f"Additive compares queries and keys of the dimension of its weight, "
                 f"{self.weight.shape[0]}; got {dim_q} and {dim_k}. Put projections before it: "
-                f"ak.Projected(ak.Additive(weight), query_proj, key_proj)."
+                f"ak.kernels.Projected(ak.kernels.AdditiveScore(weight), query_proj, key_proj)."
             )
 
-    def rescaled(self, factor: ArrayLike) -> "Additive":
+    def rescaled(self, factor: ArrayLike) -> "AdditiveScore":
         return self
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
@@ -212,7 +212,7 @@ class CosineSimilarity(Embedded):
 
     ```python
     >>> q, k = jnp.array([[1.0, 2.0]]), jnp.array([[0.5, 1.0], [-2.0, 1.0]])
-    >>> np.exp(ak.CosineSimilarity(2.0).pairwise(q, k)).round(3)
+    >>> np.exp(ak.kernels.CosineSimilarity(2.0).pairwise(q, k)).round(3)
     array([[7.389, 1.   ]], dtype=float32)
 
     ```
@@ -250,7 +250,7 @@ class Bilinear(Embedded):
 
     ```python
     >>> q, k = jnp.array([[1.0, 2.0]]), jnp.array([[0.5], [-2.0]])
-    >>> ak.Bilinear(jnp.array([[2.0], [1.0]])).pairwise(q, k)
+    >>> ak.kernels.Bilinear(jnp.array([[2.0], [1.0]])).pairwise(q, k)
     Array([[ 2., -8.]], dtype=float32)
 
     ```

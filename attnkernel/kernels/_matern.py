@@ -40,7 +40,7 @@ class Matern32(Radial):
 
     ```python
     >>> x = jnp.array([[0.0], [0.5], [2.0]])
-    >>> np.exp(ak.Matern32(1.0).pairwise(x[:1], x)).round(3)
+    >>> np.exp(ak.kernels.Matern32(1.0).pairwise(x[:1], x)).round(3)
     array([[1.   , 0.785, 0.14 ]], dtype=float32)
 
     ```

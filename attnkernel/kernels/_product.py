@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from .._core.validation import require_instance
 from ._base import Kernel
 from ._boxes import PointBoxes
-from ._columns import On
+from ._columns import OnColumns
 from ._wrapper import Wrapper
 
 
@@ -20,7 +20,7 @@ class Product(Wrapper):
     Either may be an `ak.PerHead` of kernels.
 
     ```python
-    >>> ak.Gaussian(0.3).on(0) * ak.LiRacine(0.2).on(1)
+    >>> ak.Gaussian(0.3).on(0) * ak.kernels.LiRacine(0.2).on(1)
     Product(
       first=On(kernel=Gaussian(lengthscale=0.3), columns=(0,)),
       second=On(kernel=LiRacine(bandwidth=0.2), columns=(1,))
@@ -53,13 +53,13 @@ class Product(Wrapper):
         factors = (self.first, self.second)
         simpler = [factor.precomputed(q, k) for factor in factors]
         if all(
-            found[0] is (factor.kernel if isinstance(factor, On) else factor)
+            found[0] is (factor.kernel if isinstance(factor, OnColumns) else factor)
             for factor, found in zip(factors, simpler, strict=True)
         ):
             return self, q, k
         (first, q_first, k_first), (second, q_second, k_second) = simpler
         dim, more = q_first.shape[-1], q_second.shape[-1]
-        joined = Product(On(first, range(dim)), On(second, range(dim, dim + more)))
+        joined = Product(OnColumns(first, range(dim)), OnColumns(second, range(dim, dim + more)))
         return (
             joined,
             jnp.concatenate([q_first, q_second], axis=-1),
@@ -78,12 +78,12 @@ class Product(Wrapper):
             node = nodes.pop()
             nodes += [node.first, node.second] if isinstance(node, Product) else []
             factors += [] if isinstance(node, Product) else [node]
-        columns = [f.columns if isinstance(f, On) else tuple(range(dim)) for f in factors]
+        columns = [f.columns if isinstance(f, OnColumns) else tuple(range(dim)) for f in factors]
         if sorted(sum(columns, ())) != list(range(dim)):
             raise ValueError(
                 f"The integral of a product is known where each column is of one factor; of {dim} "
                 f"columns, counted from 0, the factors take {', '.join(map(str, columns))}."
             )
-        kernels = [f.kernel if isinstance(f, On) else f for f in factors]
+        kernels = [f.kernel if isinstance(f, OnColumns) else f for f in factors]
         volumes = [f.log_normaliser(len(c)) for f, c in zip(kernels, columns, strict=True)]
         return functools.reduce(operator.add, volumes)

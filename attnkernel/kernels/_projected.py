@@ -38,7 +38,7 @@ class Projected(Embedded, Wrapper):
     >>> key_q, key_k = jax.random.split(jax.random.PRNGKey(0))
     >>> query_proj = eqx.nn.Linear(3, 2, key=key_q)
     >>> key_proj = eqx.nn.Linear(4, 2, key=key_k)
-    >>> kernel = ak.Projected(ak.DotProduct(), query_proj, key_proj)
+    >>> kernel = ak.kernels.Projected(ak.DotProduct(), query_proj, key_proj)
     >>> ak.attention_weights(jnp.ones((5, 3)), jnp.ones((6, 4)), kernel=kernel).shape
     (5, 6)
 
@@ -114,7 +114,7 @@ class SoftCapped(Wrapper):
 
     ```python
     >>> q, k = jnp.array([[10.0]]), jnp.array([[1.0], [30.0]])
-    >>> np.asarray(ak.SoftCapped(ak.DotProduct(), 50.0).pairwise(q, k)).round(2)
+    >>> np.asarray(ak.kernels.SoftCapped(ak.DotProduct(), 50.0).pairwise(q, k)).round(2)
     array([[ 9.87, 50.  ]], dtype=float32)
 
     ```

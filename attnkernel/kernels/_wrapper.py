@@ -21,7 +21,7 @@ class Wrapper(Kernel):
 
     ```python
     class SquareRoot(ak.kernels.Wrapper):
-        kernel: ak.Kernel
+        kernel: ak.kernels.Kernel
 
         def log_pair(self, q, k):
             return 0.5 * self.kernel.log_pair(q, k)

@@ -16,7 +16,7 @@ class Bisquare(Tuned):
     iterations start at least squares, and go to a minimum near it.
 
     ```python
-    >>> ak.Bisquare(4.0).weight(jnp.array([0.0, 2.0, 4.0]))
+    >>> ak.losses.Bisquare(4.0).weight(jnp.array([0.0, 2.0, 4.0]))
     Array([1.    , 0.5625, 0.    ], dtype=float32)
 
     ```

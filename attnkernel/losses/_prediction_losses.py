@@ -34,7 +34,7 @@ def absolute_error(prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
     least squares is moved by outliers whatever the score.
 
     ```python
-    >>> ak.absolute_error(jnp.array([1.0, 2.0]), jnp.array([1.0, 4.0]))
+    >>> ak.losses.absolute_error(jnp.array([1.0, 2.0]), jnp.array([1.0, 4.0]))
     Array([0., 2.], dtype=float32)
     ```
 
@@ -55,7 +55,7 @@ class CheckLoss(eqx.Module):
     In units of y. The check loss of level 1/2 is half the absolute error.
 
     ```python
-    >>> ak.CheckLoss(0.75)(jnp.array([1.0, 2.0]), jnp.array([0.0, 4.0]))
+    >>> ak.losses.CheckLoss(0.75)(jnp.array([1.0, 2.0]), jnp.array([0.0, 4.0]))
     Array([0.25, 1.5 ], dtype=float32)
     ```
 

@@ -12,8 +12,7 @@ from .._core.double_precision import in_float64
 from .._core.symbolic_sizes import is_symbolic
 from .._core.tuning import MAX_BATCH_PAIRS
 from ..kernels import Kernel
-from ..priors import Prior
-from ..priors._base import key_mask_of
+from ..priors import Prior, key_mask_of
 from ..rules import Rule
 from ._moments import Moments
 from ._softmax_state import SoftmaxState
@@ -24,7 +23,7 @@ class Task(NamedTuple):
 
     ```python
     task = ak.methods.Task(ak.Gaussian(0.3), None, ak.Softmax(), 5, 5, 1, 1, jnp.dtype("float32"))
-    print(ak.Sorted().unsupported_reason(task))
+    print(ak.methods.Sorted().unsupported_reason(task))
     ```
     """
 
@@ -52,8 +51,9 @@ class Method(eqx.Module):
 
         def softmax_state(self, q, k, v, kernel, prior, rule):
             half = len(k) // 2
-            first = ak.Dense().softmax_state(q, k[:half], v[:half], kernel, None, rule)
-            return first.merge(ak.Dense().softmax_state(q, k[half:], v[half:], kernel, None, rule))
+            dense = ak.methods.Dense()
+            first = dense.softmax_state(q, k[:half], v[:half], kernel, None, rule)
+            return first.merge(dense.softmax_state(q, k[half:], v[half:], kernel, None, rule))
 
     x = jnp.linspace(0.0, 1.0, 5)[:, None]
     out = ak.attend(x, x, x, kernel=ak.Gaussian(0.3), method=Halves())

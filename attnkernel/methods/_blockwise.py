@@ -31,8 +31,7 @@ from .._core.tuning import (
 )
 from .._core.validation import as_integer
 from ..kernels import Kernel
-from ..priors import Prior
-from ..priors._base import key_mask_of
+from ..priors import Prior, key_mask_of
 from ..rules import Rule
 from . import _blockwise_unmaterialised as unmaterialised, _query_blocks as query_blocks
 from ._base import Method, Task, batch_size_within_memory
@@ -68,14 +67,15 @@ class Blockwise(Method):
     such blocks many. Without a prior, up to 4096 keys are one block, except for a kernel that is
     light (`Kernel.is_light`): the program is then a smaller one.
 
-    A mask that gives no bound on a block, such as `Given`, `Where` or `~Causal()`, is read once
-    in a call, for all heads, for a table of the blocks in which it allows a pair.
+    A mask that gives no bound on a block, such as `MaskArray`, `MaskFunction` or `~Causal()`, is
+    read once in a call, for all heads, for a table of the blocks in which it allows a pair.
 
     ```python
     x = jnp.linspace(0.0, 1.0, 100)[:, None]
-    options = {"kernel": ak.Gaussian(0.1), "prior": ak.priors.Where(lambda i, j: abs(i - j) < 10)}
-    out = ak.attend(x, x, x, method=ak.Blockwise(20, 20), **options)
-    assert jnp.allclose(out, ak.attend(x, x, x, method=ak.Dense(), **options), atol=1e-5)
+    near = ak.priors.MaskFunction(lambda i, j: abs(i - j) < 10)
+    options = {"kernel": ak.Gaussian(0.1), "prior": near}
+    out = ak.attend(x, x, x, method=ak.methods.Blockwise(20, 20), **options)
+    assert jnp.allclose(out, ak.attend(x, x, x, method=ak.methods.Dense(), **options), atol=1e-5)
     ```
 
     **Arguments:** `block_q`, `block_k`: $b_q$, $b_k$. Default: chosen from the shapes and prior.

@@ -9,8 +9,7 @@ from .._core.arrays import as_precision
 from .._core.parameters import described
 from ..kernels import Kernel
 from ..priors import Prior
-from ..rules import Rule
-from ..rules._entmax_threshold import entmax_threshold
+from ..rules import Rule, entmax_threshold
 from ._base import Method, Task, apply_prior, batch_size_within_memory
 from ._softmax_state import SoftmaxState
 
@@ -30,7 +29,7 @@ class Dense(Method):
 
     ```python
     x = jnp.linspace(0.0, 1.0, 5)[:, None]
-    assert ak.attend(x, x, x, kernel=ak.Gaussian(0.3), method=ak.Dense()).shape == (5, 1)
+    assert ak.attend(x, x, x, kernel=ak.Gaussian(0.3), method=ak.methods.Dense()).shape == (5, 1)
     ```
     """
 

@@ -9,8 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from ..kernels import Kernel
-from ..priors import HeldOut, KeyMask, PositionBlock, Prior
-from ..priors._base import key_mask_of
+from ..priors import HeldOut, KeyMask, PositionBlock, Prior, key_mask_of
 from ..rules import Rule
 from ._base import Method
 from ._blocks import jvp_with_constants

@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ..rules._entmax_threshold import (
+from ..rules import (
     MassAndSlope,
     find_threshold,
     threshold_sums,

@@ -11,8 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
-from ..priors import Mask, PositionBlock
-from ..priors._base import key_mask_of
+from ..priors import Mask, PositionBlock, key_mask_of
 from ._blocks import Parts
 from ._blockwise import Blockwise
 from ._softmax_state import SoftmaxState

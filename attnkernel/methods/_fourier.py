@@ -17,8 +17,7 @@ from .._core.arrays import as_points, precise_matmul
 from .._core.double_precision import in_float64
 from .._core.symbolic_sizes import NO_SYMBOLIC_SIZES, is_symbolic
 from ..kernels import Gaussian, Kernel
-from ..priors import Prior
-from ..priors._base import key_mask_of
+from ..priors import Prior, key_mask_of
 from ..rules import Rule, Softmax
 from ._base import Method, Task, mask_unsupported_reason, softmax_state_in_float64
 from ._blocks import Parts
@@ -63,7 +62,7 @@ class Fourier(Method):
     ```python
     with jax.enable_x64(True):
         x = jnp.linspace(0.0, 1.0, 5)[:, None]
-        out = ak.attend(x, x, x, kernel=ak.Gaussian(0.3), method=ak.Fourier())
+        out = ak.attend(x, x, x, kernel=ak.Gaussian(0.3), method=ak.methods.Fourier())
         assert jnp.allclose(out, ak.attend(x, x, x, kernel=ak.Gaussian(0.3)), rtol=1e-6)
     ```
     """

@@ -16,8 +16,7 @@ from .._core.symbolic_sizes import NO_SYMBOLIC_SIZES, is_symbolic
 from .._core.tuning import MAX_BLOCK_ROWS
 from .._core.validation import require_bool, require_choice
 from ..kernels import DotProduct, Gaussian, Kernel, SoftCapped
-from ..priors import Prior
-from ..priors._base import key_mask_of
+from ..priors import Prior, key_mask_of
 from ..rules import Rule, Softmax
 from ._base import Method, Task, mask_unsupported_reason
 from ._blocks import jvp_with_constants
@@ -71,7 +70,7 @@ class Fused(Method):
 
     ```python
     x = jnp.linspace(0.0, 1.0, 5)[:, None]
-    method = ak.Fused("bfloat16", platform="tpu", interpret=True)
+    method = ak.methods.Fused("bfloat16", platform="tpu", interpret=True)
     out = ak.attend(x, x, x, kernel=ak.Gaussian(0.3), method=method)
     assert jnp.allclose(out, ak.attend(x, x, x, kernel=ak.Gaussian(0.3)), atol=1e-2)
     ```
@@ -103,17 +102,17 @@ class Fused(Method):
         if platform not in ("cuda", "tpu"):
             return (
                 f"it runs on NVIDIA's GPUs and on TPUs, and the default device is a {platform}: "
-                f"use ak.Blockwise(), or name the platform that it is lowered for"
+                f"use ak.methods.Blockwise(), or name the platform that it is lowered for"
             )
         if dtype not in HALF_DTYPES or (dtype != jnp.bfloat16 and platform == "tpu"):
             taken = "bfloat16" if platform == "tpu" else "bfloat16 and float16"
             return (
-                f"it takes {taken}, not {dtype.name}: use ak.Blockwise(), or dtype=jnp.bfloat16 "
-                f"where the loss of digits is known to be harmless"
+                f"it takes {taken}, not {dtype.name}: use ak.methods.Blockwise(), or "
+                f"dtype=jnp.bfloat16 where the loss of digits is known to be harmless"
             )
         is_cudnn = platform == "cuda"
         if is_cudnn and not _has_log_mass_of_cudnn():
-            return "this version of JAX returns no log-mass of cuDNN: use ak.Blockwise()"
+            return "this version of JAX returns no log-mass of cuDNN: use ak.methods.Blockwise()"
         capped = not is_cudnn and is_capped(task.kernel)
         if type(task.kernel) not in (Gaussian, DotProduct) and not capped:
             more = "" if is_cudnn else ", and SoftCapped(DotProduct(), ak.fixed(c))"

@@ -17,10 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..kernels import DotProduct, Gaussian, Kernel, SoftCapped
-from ..kernels._features import in_units
-from ..priors import KeyMask, Prior
-from ..priors._base import key_mask_of
+from ..kernels import DotProduct, Gaussian, Kernel, SoftCapped, in_units
+from ..priors import KeyMask, Prior, key_mask_of
 from ._cudnn import attend_by_cudnn
 
 HALF_DTYPES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))

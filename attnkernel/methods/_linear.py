@@ -15,10 +15,8 @@ from .._core.arrays import precise_matmul
 from .._core.mesh_axes import vary_alike
 from .._core.symbolic_sizes import is_symbolic
 from .._core.validation import require_instance
-from ..kernels import DotProduct, FiniteRank, Gaussian, Kernel, RandomFeatures
-from ..kernels._features import Features, in_units
-from ..priors import Prior
-from ..priors._base import key_mask_of
+from ..kernels import DotProduct, Features, FiniteRank, Gaussian, Kernel, RandomFeatures, in_units
+from ..priors import Prior, key_mask_of
 from ..rules import Rule, Softmax
 from ._base import Method, Task, mask_unsupported_reason
 from ._softmax_state import SoftmaxState, finite_shift
@@ -61,8 +59,8 @@ class Linear(Method):
 
     ```python
     x = jnp.linspace(0.0, 1.0, 5)[:, None]
-    out = ak.attend(x, x, x, kernel=ak.EluFeatures(), method=ak.Linear())
-    assert jnp.allclose(out, ak.attend(x, x, x, kernel=ak.EluFeatures()), atol=1e-5)
+    out = ak.attend(x, x, x, kernel=ak.kernels.EluFeatures(), method=ak.methods.Linear())
+    assert jnp.allclose(out, ak.attend(x, x, x, kernel=ak.kernels.EluFeatures()), atol=1e-5)
     ```
 
     **Arguments:** `features`: `RandomFeatures`, for kernels that are not of finite rank.
@@ -72,7 +70,7 @@ class Linear(Method):
 
     def __check_init__(self):
         if self.features is not None:
-            example = "ak.RandomFeatures(64, 2, key=jax.random.PRNGKey(0))"
+            example = "ak.kernels.RandomFeatures(64, 2, key=jax.random.PRNGKey(0))"
             require_instance("features", self.features, RandomFeatures, example)
 
     def unsupported_reason(self, task: Task) -> str | None:
@@ -89,7 +87,7 @@ class Linear(Method):
             )
         elif self.features is None:
             name = type(kernel).__name__
-            return f"{name} is not of finite rank: pass features=ak.RandomFeatures(...)"
+            return f"{name} is not of finite rank: pass features=ak.kernels.RandomFeatures(...)"
         elif self.features.directions.shape[-1] != task.dim:
             dim = self.features.directions.shape[-1]
             return f"its features are of points of {dim} dimensions; got {task.dim}"
@@ -190,7 +188,7 @@ def advance(
     **Arguments:** `queries`, `keys`: features of the rows. `values`: (v, 1) of each.
 
     ```python
-    rows = ak.EluFeatures().features(jnp.ones((2, 3)))
+    rows = ak.kernels.EluFeatures().features(jnp.ones((2, 3)))
     empty = ak.methods.LinearState.empty(features=3, dim_v=1)
     softmax, state = ak.methods.advance(empty, rows, rows, jnp.ones((2, 2)))
     assert jnp.allclose(softmax.value, 1.0) and state.sums.shape == (3, 2)

@@ -40,7 +40,7 @@ class Sharded(Method):
     are those of the whole arrays. Arrays may come from one device, or laid out on the mesh. Other
     axes of the mesh are left to XLA: batches may be cut over them. A mesh is of one machine, and no
     file holds it: save a model with another method, `eqx.tree_at(lambda model: model.method, model,
-    ak.Auto())`.
+    ak.attention.Auto())`.
 
     Virtual devices of a CPU wait for each other in one pool of threads, as many as cores: set
     `NPROC`, before JAX starts, to more than there are devices, or they may wait forever.
@@ -56,7 +56,7 @@ class Sharded(Method):
 
     ```python
     x = jnp.linspace(0.0, 1.0, 5)[:, None]
-    out = ak.attend(x, x, x, kernel=ak.Gaussian(0.3), method=ak.Sharded())
+    out = ak.attend(x, x, x, kernel=ak.Gaussian(0.3), method=ak.methods.Sharded())
     assert jnp.allclose(out, ak.attend(x, x, x, kernel=ak.Gaussian(0.3)), atol=1e-5)
     ```
     """
@@ -89,7 +89,8 @@ class Sharded(Method):
             raise ValueError(f"The axis {axis!r} must be Auto; it is {kind.name}. Try {_ADVICE}.")
         if not isinstance(inner, Method) or isinstance(inner, Sharded):
             raise ValueError(
-                f"inner must be a Method for one device, such as ak.Blockwise(); got {inner!r}."
+                f"inner must be a Method for one device, such as ak.methods.Blockwise(); "
+                f"got {inner!r}."
             )
         self.mesh, self.axis, self.ring, self.inner = mesh, axis, ring, inner
 

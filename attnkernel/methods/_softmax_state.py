@@ -22,7 +22,7 @@ class SoftmaxState(eqx.Module):
     differentiation.
 
     **Arguments:** `maximum`: m, shape (*batch, queries). `mass`: Z, of the same shape. `total`: T,
-    shape (*batch, queries, dim_v). `ak.softmax_state` returns them.
+    shape (*batch, queries, dim_v). `ak.attention.softmax_state` returns them.
 
     ```python
     scores, v = jnp.zeros((2, 4)), jnp.arange(4.0)[:, None]
@@ -43,7 +43,7 @@ class SoftmaxState(eqx.Module):
         v: Float[Array, "keys dim_v"],
         precision: str | None = None,
     ) -> "SoftmaxState":
-        """The state of one set of keys; `precision`: as of `ak.Dense`."""
+        """The state of one set of keys; `precision`: as of `ak.methods.Dense`."""
         maximum = finite_shift(jnp.max(log_weights, axis=-1, initial=-jnp.inf))
         weights = jnp.exp(log_weights - maximum[..., None])
         total = precise_matmul(weights, v, precision)

@@ -21,8 +21,7 @@ from ..kernels import (
     Triangular,
     Triweight,
 )
-from ..priors import KeyMask, Prior
-from ..priors._base import key_mask_of
+from ..priors import KeyMask, Prior, key_mask_of
 from ..rules import Rule, Softmax
 from ._base import Method, Task, mask_unsupported_reason
 from ._softmax_state import SoftmaxState
@@ -50,7 +49,7 @@ class Sorted(Method):
 
     ```python
     x = jnp.linspace(0.0, 1.0, 5)[:, None]
-    out = ak.attend(x, x, x, kernel=ak.Epanechnikov(0.3), method=ak.Sorted())
+    out = ak.attend(x, x, x, kernel=ak.Epanechnikov(0.3), method=ak.methods.Sorted())
     assert jnp.allclose(out, ak.attend(x, x, x, kernel=ak.Epanechnikov(0.3)), atol=1e-5)
     ```
     """

@@ -15,7 +15,7 @@ from .._core.arrays import as_points
 from .._core.host_arrays import AnyArray, is_concrete
 from .._core.regression_data import as_weights
 from .._core.validation import as_integer, require_instance
-from ..attention._jit import jit_if_pure
+from ..attention import jit_if_pure
 from ..kernels import Kernel
 from ..priors import Prior
 from ._additive_component import AdditiveComponent
@@ -46,7 +46,7 @@ class AdditiveRegression(DenseSmoother):
     **Arguments:**
 
     - `kernels`: one for each column, of points of one dimension, such as
-      `[ak.Gaussian(0.3), ak.LiRacine(0.1)]`.
+      `[ak.Gaussian(0.3), ak.kernels.LiRacine(0.1)]`.
     - `order`: of the local polynomials of quantities, 0 or 1 (default). That of categories is 0.
 
     **Raises:** `ValueError` for another order, no kernel, or columns that are linear combinations

@@ -10,11 +10,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.validation import as_integer, require_instance
-from ..attention import LocalFit
-from ..attention._jit import jit_if_pure
-from ..attention._local_fit import warn_of_extrapolation
-from ..priors import HeldOut, KeyWeights, Prior
-from ..priors._base import key_mask_of
+from ..attention import jit_if_pure
+from ..local import LocalFit, warn_of_extrapolation
+from ..priors import HeldOut, KeyWeights, Prior, key_mask_of
 from ._data import read_data, with_weights
 from ._linear_smoother import LinearSmoother
 from ._regression import KernelRegression
@@ -57,7 +55,7 @@ class BiasReduced(SmootherWrapper, LinearSmoother):
 
     ```python
     x = np.linspace(0.0, 1.0, 50)
-    model = ak.BiasReduced(ak.KernelRegression(ak.Gaussian(0.2)), iterations=4)
+    model = ak.models.BiasReduced(ak.KernelRegression(ak.Gaussian(0.2)), iterations=4)
     print(model(np.array([0.25, 0.5]), x, np.sin(6 * x)))
     ```
     """

@@ -58,7 +58,7 @@ class ConditionalDensity(DensityModel):
     def __init__(self, kernel: Kernel, label_kernel: Kernel, *, method: Method = Auto()):
         require_instance("kernel", kernel, Kernel, "ak.Gaussian(0.3)")
         require_instance("label_kernel", label_kernel, Kernel, "ak.Gaussian(0.3)")
-        require_instance("method", method, Method, "ak.Auto()")
+        require_instance("method", method, Method, "ak.attention.Auto()")
         self.kernel, self.label_kernel, self.method = kernel, label_kernel, method
 
     def check_points(self, q: Float[Array, "m columns"], k: Float[Array, "n columns"]) -> None:

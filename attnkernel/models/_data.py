@@ -15,8 +15,7 @@ from .._core.regression_data import as_weights, is_positive, require_category_co
 from .._core.validation import require_instance
 from ..kernels import Kernel, unbounded
 from ..methods import Method
-from ..priors import HeldOut, KeyWeights, Mask, Prior
-from ..priors._base import require_prior
+from ..priors import HeldOut, KeyWeights, Mask, Prior, require_prior
 from ..rules import Rule
 
 
@@ -24,7 +23,7 @@ def require_parts(kernel: Any, rule: Any, method: Any) -> None:
     """Raises `ValueError` unless they are a kernel, a rule and a method."""
     require_instance("kernel", kernel, Kernel, "ak.Gaussian(0.3)")
     require_instance("rule", rule, Rule, "ak.Softmax()")
-    require_instance("method", method, Method, "ak.Auto()")
+    require_instance("method", method, Method, "ak.attention.Auto()")
 
 
 def read_data(

@@ -10,9 +10,8 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import as_points, as_real_array
 from .._core.regression_data import as_weights, require_category_codes
-from ..attention._jit import jit_if_pure
-from ..priors import Prior
-from ..priors._base import key_mask_of, require_prior
+from ..attention import jit_if_pure
+from ..priors import Prior, key_mask_of, require_prior
 from ._data import read_data
 from ._linear_smoother import LinearSmoother
 from ._prediction import on_padded_rows

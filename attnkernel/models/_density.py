@@ -54,7 +54,7 @@ def density(
 
     ```python
     x = np.random.default_rng(0).normal(size=100)
-    print(ak.density(np.array([0.0, 1.0]), x, kernel=ak.Gaussian(ak.normal_reference(x))))
+    print(ak.density(np.array([0.0, 1.0]), x, kernel=ak.Gaussian(ak.inference.normal_reference(x))))
     ```
     """
     k, q = as_points("x", x), as_points("x_new", x_new)

@@ -12,8 +12,7 @@ from .._core.arrays import as_points, as_real_array, require_finite, wider_dtype
 from .._core.host_arrays import AnyArray, namespace_of
 from .._core.regression_data import as_weights, is_positive
 from ..attention import attend
-from ..kernels import Gaussian, Kernel
-from ..kernels._radial import Radial
+from ..kernels import Gaussian, Kernel, Radial
 from ..methods import Method
 from ..priors import ExcludeSelf, Prior
 from ._data import with_weights

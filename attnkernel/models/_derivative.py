@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import wider_dtype
 from .._core.validation import as_integer_tuple, require_instance
-from ..attention._local_fit import warn_of_extrapolation
+from ..local import warn_of_extrapolation
 from ..priors import Prior
 from ._data import read_data, with_weights
 from ._local_regression import support_of

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._core.arrays import wider_dtype
 from .._core.symbolic_sizes import is_symbolic
 from .._core.validation import require_choice
-from ..attention._jit import with_automatic_axes
+from ..attention import with_automatic_axes
 from ..priors import Prior
 
 OnEmpty = Literal["nan", "nearest", "mean", "raise"]

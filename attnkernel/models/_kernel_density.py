@@ -12,8 +12,7 @@ from jaxtyping import Array, Float
 from .._core.host_arrays import AnyArray, is_concrete, namespace_of
 from .._core.validation import is_real_number, require_instance, value_text
 from ..attention import Auto
-from ..kernels import Compact, Gaussian, Kernel
-from ..kernels._radial import Radial
+from ..kernels import Compact, Gaussian, Kernel, Radial
 from ..methods import Method
 from ..priors import Prior
 from ._data import with_bounds_of
@@ -67,7 +66,7 @@ class KernelDensity(DensityModel):
         method: Method = Auto(),
     ):
         require_instance("kernel", kernel, Kernel, "ak.Gaussian(0.3)")
-        require_instance("method", method, Method, "ak.Auto()")
+        require_instance("method", method, Method, "ak.attention.Auto()")
         self.kernel, self.method = kernel, method
         self.support = None if support is None else _as_support(support, kernel)
 

@@ -12,8 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._core.validation import as_integer, require_function
 from ..attention import PerHead
-from ..nn._heads import multiply_priors
-from ..nn._multihead import MultiheadAttention
+from ..nn import MultiheadAttention, multiply_priors
 from ..priors import Prior
 from ._data import read_data, with_weights
 from ._empty import OnEmpty, fill_empty, known_policy

@@ -7,15 +7,18 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array, wider_dtype
 from .._core.validation import require_instance
-from ..attention import LikelihoodFit
-from ..attention._arguments import as_order
-from ..attention._auto import Auto
-from ..attention._likelihood_influence import InfluenceSums, influence_sums
-from ..attention._local_likelihood import LikelihoodParts, local_likelihood
-from ..attention._local_polynomial import local_polynomial
+from ..attention import Auto, as_order
 from ..families import Family
 from ..kernels import Kernel
-from ..losses._prediction_losses import require_same_shape, sum_over_labels
+from ..local import (
+    InfluenceSums,
+    LikelihoodFit,
+    LikelihoodParts,
+    influence_sums,
+    local_likelihood,
+    local_polynomial,
+)
+from ..losses import require_same_shape, sum_over_labels
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._data import read_data, require_parts, with_weights

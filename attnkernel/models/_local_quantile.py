@@ -9,11 +9,9 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import wider_dtype
 from .._core.validation import require_level
-from ..attention import QuantileFit
-from ..attention._arguments import as_order
-from ..attention._auto import Auto
-from ..attention._local_quantile import local_quantile
+from ..attention import Auto, as_order
 from ..kernels import Kernel
+from ..local import QuantileFit, local_quantile
 from ..losses import CheckLoss
 from ..priors import Prior
 from ..rules import Rule, Softmax
@@ -127,7 +125,7 @@ class LocalQuantile(LocalRegression):
         return self.fitted(q, k, v, with_weights(prior, weights, k))[1]
 
     def deviance(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
-        """The `ak.CheckLoss` of each row: what a fit averages."""
+        """The `ak.losses.CheckLoss` of each row: what a fit averages."""
         return CheckLoss(self.level)(prediction, y)
 
     def fitted(

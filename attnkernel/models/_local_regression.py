@@ -9,8 +9,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.host_arrays import AnyArray
-from ..attention import LikelihoodFit, LocalFit, QuantileFit
 from ..kernels import Kernel
+from ..local import LikelihoodFit, LocalFit, QuantileFit
 from ..priors import Prior
 from ..rules import Rule
 from ._data import with_bounds_of

@@ -13,11 +13,8 @@ from .._core.arrays import precise_matmul, wider_dtype
 from .._core.symbolic_sizes import is_at_most
 from .._core.tuning import MAX_DENSE_PAIRS
 from ..attention import Auto, attention_weights
-from ..attention._effective_kernel import apply_effective_kernel, factorial
-from ..attention._local_fit import LocalFit
-from ..attention._local_polynomial import local_polynomial
-from ..attention._monomials import exponents
-from ..kernels._base import checked_log_pair
+from ..kernels import checked_log_pair
+from ..local import LocalFit, apply_effective_kernel, exponents, factorial, local_polynomial
 from ..methods import Dense, Method
 from ..priors import Prior
 from ..rules import Softmax

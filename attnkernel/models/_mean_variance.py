@@ -9,8 +9,7 @@ from .._core.arrays import as_real_array
 from .._core.host_arrays import AnyArray
 from .._core.regression_data import as_weights, require_finite_squares
 from .._core.validation import require_instance
-from ..priors import ExcludeSelf, Prior
-from ..priors._base import require_prior
+from ..priors import ExcludeSelf, Prior, require_prior
 from ._linear_smoother import LinearSmoother
 
 
@@ -23,7 +22,7 @@ class MeanVarianceRegression(eqx.Module):
     L are the weights of `mean`, w those of `variance`, which sum to 1, and $\hat\mu_{-j}$ is the
     mean without row j. $\hat\sigma^2$ is the variance of a new label about its prediction, and
     includes the error of the prediction. Both lengthscales are fitted at once by
-    `objective=ak.HoldOut(h, score=ak.log_score)`.
+    `objective=ak.HoldOut(h, score=ak.objectives.log_score)`.
 
     **Arguments:**
 

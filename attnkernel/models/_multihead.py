@@ -9,8 +9,7 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array, require_finite
 from .._core.host_arrays import AnyArray
-from ..attention import Auto, PerHead, attend
-from ..attention._per_head import batch_shape, first_head
+from ..attention import Auto, PerHead, attend, batch_shape, first_head
 from ..kernels import Kernel
 from ..methods import Method
 from ..priors import Prior

@@ -11,8 +11,8 @@ from .._core.arrays import wider_dtype
 from .._core.host_arrays import is_on_one_device
 from .._core.regression_data import as_weights
 from .._core.row_buckets import cut_rows, pad_rows
-from ..attention._jit import jit_if_pure
-from ..attention._local_fit import warn_of_extrapolation
+from ..attention import jit_if_pure
+from ..local import warn_of_extrapolation
 from ..priors import Prior
 from ._data import read_data, with_weights
 from ._local_regression import LocalRegression, support_of

@@ -9,10 +9,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array
-from ..attention import Auto, attention_weights
-from ..attention._arguments import as_order
-from ..attention._local_fit import LocalFit
+from ..attention import Auto, as_order, attention_weights
 from ..kernels import Kernel
+from ..local import LocalFit
 from ..methods import Blockwise, Dense, Method
 from ..priors import Prior
 from ..rules import Rule, Softmax

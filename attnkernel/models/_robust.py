@@ -12,10 +12,9 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import wider_dtype
 from .._core.validation import as_integer, require_instance
-from ..attention._local_fit import warn_of_extrapolation
+from ..local import warn_of_extrapolation
 from ..losses import Bisquare, RobustLoss, absolute_error
-from ..priors import Prior
-from ..priors._base import key_mask_of, require_prior
+from ..priors import Prior, key_mask_of, require_prior
 from ._data import read_data
 from ._linear_smoother import LinearSmoother
 from ._prediction import on_padded_rows
@@ -32,12 +31,13 @@ class RobustRegression(SmootherWrapper):
        r_j = y_j - \hat f(x_j), \qquad \hat\sigma = \frac{\operatorname{med}_j |r_j|}{0.6745} $$
 
     The first fit has $\delta_j = 1$; w is the weight function of the loss. Each column of labels
-    has δ of its own. `ak.KernelRegression(ak.NearestNeighbours(ak.Tricube(1.0), fraction=f),
-    order=1)` as the model, with the defaults, is R's `lowess(f = f, iter = 3)`. A row with no other
-    label in reach keeps its δ of 1. Where more than half of the residuals are 0 to rounding, there
-    is no scale, and δ stay as they are. The iterations start at least squares: where far outliers
-    on one side are more than one label in seven, the first fit is so near them that they keep some
-    weight. The config `robust.yaml` measures the error by the share of outliers.
+    has δ of its own. `ak.KernelRegression(ak.NearestNeighbours(ak.kernels.Tricube(1.0),
+    fraction=f), order=1)` as the model, with the defaults, is R's `lowess(f = f, iter = 3)`. A row
+    with no other label in reach keeps its δ of 1. Where more than half of the residuals are 0 to
+    rounding, there is no scale, and δ stay as they are. The iterations start at least squares:
+    where far outliers on one side are more than one label in seven, the first fit is so near them
+    that they keep some weight. The config `robust.yaml` measures the error by the share of
+    outliers.
 
     *Rows left out.* $\delta_j$ come from fits to all rows that `prior` does not hide from every
     query. So held-out rows (`ak.HoldOut`) never enter δ. In `ak.LeaveOneOut` and `ak.KFold` each
@@ -72,7 +72,7 @@ class RobustRegression(SmootherWrapper):
         self, model: LinearSmoother, *, loss: RobustLoss = Bisquare(), iterations: int = 3
     ):
         require_instance("model", model, LinearSmoother, "ak.KernelRegression(ak.Gaussian(0.3))")
-        require_instance("loss", loss, RobustLoss, "ak.Bisquare()")
+        require_instance("loss", loss, RobustLoss, "ak.losses.Bisquare()")
         hint = "Without any it is the model itself."
         self.model, self.loss = model, loss
         self.iterations = as_integer("iterations", iterations, 1, hint)
@@ -117,7 +117,7 @@ class RobustRegression(SmootherWrapper):
         return on_padded_rows(_robustness_weights, self, None, weights, *data, has_one_label)
 
     def deviance(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
-        """The `ak.absolute_error` of each row: what a fit averages."""
+        """The `ak.losses.absolute_error` of each row: what a fit averages."""
         return absolute_error(prediction, y)
 
     @property

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._core.regression_data import is_positive
-from ..losses import RobustLoss
-from ..losses._base import MEDIAN_OF_ABSOLUTE_NORMAL
+from ..losses import MEDIAN_OF_ABSOLUTE_NORMAL, RobustLoss
 from ._linear_smoother import LinearSmoother
 
 # A median of |r| that is smaller than this share of their mean tells no scale: R's lowess stops

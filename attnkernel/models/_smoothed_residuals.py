@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import precise_matmul
 from .._core.symbolic_sizes import is_at_most
-from ..attention import LocalFit
+from ..local import LocalFit
 from ..priors import KeyWeights, Prior
 from ._regression import KernelRegression
 

@@ -20,7 +20,7 @@ class DataSupport(NamedTuple):
     - `extrapolates`: the prediction extrapolates outside the data; see `LocalFit`.
 
     ```python
-    >>> model = ak.KernelRegression(ak.Boxcar(0.3))
+    >>> model = ak.KernelRegression(ak.kernels.Boxcar(0.3))
     >>> model.data_support(np.array([0.5, 9.0]), np.linspace(0.0, 1.0, 5)).empty
     Array([False,  True], dtype=bool)
 

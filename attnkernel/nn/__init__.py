@@ -4,6 +4,7 @@ from ._bias_reduced import BiasReducedAttention as BiasReducedAttention
 from ._cache import Cache as Cache
 from ._cached_layer import CachedLayer as CachedLayer
 from ._from_torch import from_torch as from_torch
+from ._heads import multiply_priors
 from ._kv_cache import KVCache as KVCache
 from ._latent_attention import LatentAttention as LatentAttention
 from ._latent_cache import LatentCache as LatentCache

@@ -24,7 +24,7 @@ from ._projections import project_heads
 
 
 class BiasReducedAttention(CachedLayer):
-    r"""Self-attention whose residuals are attended to again: `ak.BiasReduced` for attention.
+    r"""Self-attention whose residuals are attended to again: `ak.models.BiasReduced` for attention.
 
     $$ \mathrm{out} = \sum_h W_o^h \big( I - (I - A_h)^k \big) V_h, \qquad
        k = 2: \quad 2 A_h - A_h^2 $$

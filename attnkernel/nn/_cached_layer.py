@@ -11,8 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import as_boolean_array, require_finite
 from ..attention import PerHead
-from ..priors import Prior
-from ..priors._base import require_prior
+from ..priors import Prior, require_prior
 from ._cache import Cache, as_count
 from ._heads import as_sequence
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ..attention import PerHead, attention_weights
-from ..attention._local_polynomial import local_polynomial
 from ..kernels import Kernel
+from ..local import local_polynomial
 from ..methods import Method
 from ..rules import Rule
 from ._heads import OfHeads, group_heads, group_per_head

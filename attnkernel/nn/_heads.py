@@ -16,8 +16,7 @@ from .._core.validation import as_integer, is_real_number, require_bool, require
 from ..attention import PerHead
 from ..kernels import Kernel
 from ..methods import Method
-from ..priors import Given, Prior
-from ..priors._base import require_prior
+from ..priors import MaskArray, Prior, require_prior
 from ..rules import Rule
 from ._rotary import Rotary
 
@@ -41,7 +40,7 @@ def require_attention_parts(kernel: Any, prior: Any, rule: Any, method: Any) -> 
     for name, part, kind, example in (
         ("kernel", kernel, Kernel, "ak.DotProduct()"),
         ("rule", rule, Rule, "ak.Softmax()"),
-        ("method", method, Method, "ak.Auto()"),
+        ("method", method, Method, "ak.attention.Auto()"),
     ):
         each = part.stack if isinstance(part, PerHead) else part
         require_instance(name, each, kind, example)
@@ -122,7 +121,7 @@ def mask_as_prior(
             f"= {shapes[0]} or (heads, queries, keys) = {shapes[1]}; got dtype {mask.dtype}, shape "
             f"{mask.shape}."
         )
-    return Given(mask) if mask.ndim == 2 else PerHead(jax.vmap(Given)(mask))
+    return MaskArray(mask) if mask.ndim == 2 else PerHead(jax.vmap(MaskArray)(mask))
 
 
 def multiply_priors(*priors: Any) -> Any:

@@ -14,7 +14,7 @@ from .._core.validation import as_integer, require_instance, require_key
 from ..attention import Auto, PerHead, attend
 from ..kernels import DotProduct
 from ..methods import Method
-from ..priors import At, Prior
+from ..priors import AtPositions, Prior
 from ..rules import Rule, Softmax
 from ._cached_layer import CachedLayer, NewRows
 from ._heads import (
@@ -178,7 +178,7 @@ class LatentAttention(CachedLayer):
         rows, own = len(x), self.prior
         at = jnp.arange(rows) if positions is None else as_positions("positions", positions, rows)
         if own is not None and positions is not None:
-            own = At(own, at)
+            own = AtPositions(own, at)
         of_mask = mask_as_prior(mask, self.num_heads, rows, rows)
         latents, rotated = self._latents(x, at)
 

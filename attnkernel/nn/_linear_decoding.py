@@ -8,12 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._core.arrays import as_float_dtype, wider_dtype
-from ..attention import PerHead
-from ..attention._arguments import task_of
+from ..attention import PerHead, task_of
 from ..kernels import Features, Kernel
 from ..methods import Linear, LinearState, advance
-from ..priors import Causal, Prior
-from ..priors._base import key_mask_of
+from ..priors import Causal, Prior, key_mask_of
 from ..rules import Rule
 from ._cached_layer import NewRows
 from ._heads import OfHeads
@@ -21,7 +19,7 @@ from ._recurrent_cache import RecurrentCache
 
 NO_LINEAR_ATTENTION = (
     "A recurrent cache needs linear attention with the same parts for all heads: make the module "
-    "with method=ak.Linear(...), or use cache(capacity)."
+    "with method=ak.methods.Linear(...), or use cache(capacity)."
 )
 
 

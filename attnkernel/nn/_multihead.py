@@ -13,11 +13,10 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._core.arrays import as_float_dtype
 from .._core.validation import as_integer, require_key
-from ..attention import Auto, PerHead
-from ..attention._arguments import as_order
+from ..attention import Auto, PerHead, as_order
 from ..kernels import DotProduct, Kernel
 from ..methods import Method
-from ..priors import At, Prior
+from ..priors import AtPositions, Prior
 from ..rules import Rule, Softmax
 from ._cached_layer import CachedLayer, NewRows
 from ._decoding import attend_next_rows
@@ -59,7 +58,7 @@ class MultiheadAttention(CachedLayer):
     - `num_kv_heads`: the number of heads of keys and values; consecutive query heads share one.
       Default: `num_heads`.
     - `kernel`: K, of a query and a key of one head. Default: `ak.DotProduct()`, at $1/\sqrt{d}$.
-      A soft cap on scores is `ak.SoftCapped(ak.DotProduct(), ak.fixed(50.0))`.
+      A soft cap on scores is `ak.kernels.SoftCapped(ak.DotProduct(), ak.fixed(50.0))`.
     - `prior`, `rule`: as in `attend`. They and `kernel` may be `ak.PerHead`, of `num_heads` heads.
     - `method`: how sums are evaluated. Default: `Auto()`. Dropout alone forms all weights.
     - `order`: 1 for local linear attention: a head returns the value at the query of the line in
@@ -225,7 +224,7 @@ class MultiheadAttention(CachedLayer):
         own = self.prior
         has_positions = positions is not None or key_positions is not None
         if own is not None and has_positions and (self.rotary is None or self.rotary.axes == 1):
-            own = At(own, *read_positions(heads, positions, key_positions))
+            own = AtPositions(own, *read_positions(heads, positions, key_positions))
         mask_prior = mask_as_prior(mask, self.num_heads, query.shape[0], key_.shape[0])
         prior = multiply_priors(own, prior, mask_prior)
         if not self.dropout.p or (self.dropout.inference if inference is None else inference):
@@ -268,7 +267,7 @@ class MultiheadAttention(CachedLayer):
         return KVCache(capacity, *sizes, ring=ring, sinks=sinks, spare=spare, dtype=dtype)
 
     def recurrent_cache(self, *, dtype=None) -> RecurrentCache:
-        """An empty cache for `step` of linear attention: `method=ak.Linear(...)`.
+        """An empty cache for `step` of linear attention: `method=ak.methods.Linear(...)`.
 
         Its sums have at least float32: in bfloat16 a sum of equal numbers stops growing after a few
         hundred of them.

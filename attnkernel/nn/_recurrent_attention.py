@@ -77,7 +77,7 @@ class RecurrentAttention(CachedLayer):
     - `qk_norm`: whether queries and keys of heads are divided by their lengths. Default: no. The
       delta rule needs it: its steps are stable where β‖k‖² ≤ 2.
     - `kernel`: one of finite rank, whose features φ replace queries and keys, such as
-      `ak.EluFeatures()`. Default: φ(z) = z.
+      `ak.kernels.EluFeatures()`. Default: φ(z) = z.
     - `output_norm`: whether what heads read has an RMS norm with a learned scale. Default: yes.
     - `output_gate`: whether it is multiplied by g. Default: no.
     - `conv_width`: of an `ak.nn.ShortConvolution` each of queries, keys and values. Default None:
@@ -162,7 +162,7 @@ class RecurrentAttention(CachedLayer):
         require_bools(**biases, qk_norm=qk_norm, **flags)
         require_instance("estimator", estimator, Estimator, "ak.recurrent.DeltaRule()")
         if kernel is not None:
-            require_instance("kernel", kernel, FiniteRank, "ak.EluFeatures()")
+            require_instance("kernel", kernel, FiniteRank, "ak.kernels.EluFeatures()")
         if decay is not None:
             require_choice("decay", decay, DECAYS)
         if max_rate is not None and not (is_real_number(max_rate) and max_rate > 0):

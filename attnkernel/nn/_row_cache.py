@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Int
 from .._core.arrays import as_float_dtype, as_integer_array, as_real_array, require_finite
 from .._core.host_arrays import is_concrete
 from .._core.validation import MAX_INTEGER, as_integer, require_bool, require_integer
-from ..priors import At, Causal, Given, Window
+from ..priors import AtPositions, Causal, MaskArray, Window
 from ._cache import Cache, as_count
 from ._heads import as_positions, multiply_priors
 
@@ -151,18 +151,18 @@ class RowCache(Cache):
         """
         rows = len(positions)
         if new.mask is None:
-            visible = At(Causal(), self.next_positions(rows), seen.numbers)
+            visible = AtPositions(Causal(), self.next_positions(rows), seen.numbers)
         else:
             which = seen.numbers - self.length  # of the new rows; negative for those before
             among_new = new.mask[:, jnp.clip(which, 0, rows - 1)] & (which < rows)[None]
-            visible = Given(jnp.where((which < 0)[None], True, among_new))
+            visible = MaskArray(jnp.where((which < 0)[None], True, among_new))
         window = given = None
         if self.ring:
             # a window without an end on the right, in which the first rows always are
             places = jnp.where(seen.numbers < self.sinks, EMPTY, seen.positions)
-            window = At(Window(self.window - 1, EMPTY), positions, places)
+            window = AtPositions(Window(self.window - 1, EMPTY), positions, places)
         if (prior := multiply_priors(own, new.prior)) is not None:
-            given = At(prior, positions, seen.positions)
+            given = AtPositions(prior, positions, seen.positions)
         return multiply_priors(given, visible, window)
 
     def _places(self, numbers: Int[Array, " rows"]) -> Int[Array, " rows"]:

@@ -11,8 +11,7 @@ from .._core.validation import as_integer, require_bool, require_key
 from ..attention import Auto, attend, attention_weights
 from ..kernels import DotProduct, Kernel
 from ..methods import Method
-from ..priors import Prior
-from ..priors._base import require_prior
+from ..priors import Prior, require_prior
 from ..rules import Rule, Softmax
 from ._heads import as_sequence, multiply_priors, require_attention_parts
 

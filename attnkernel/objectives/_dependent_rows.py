@@ -29,7 +29,8 @@ class GroupKFold(FoldValidation):
 
     ```python
     data = ak.data.load("mcycle")
-    objective = ak.GroupKFold(np.round(data.x[:, 0]), folds=10)  # rows of one millisecond
+    milliseconds = np.round(data.x[:, 0])
+    objective = ak.objectives.GroupKFold(milliseconds, folds=10)
     loss = objective(ak.KernelRegression(ak.Gaussian(3.0)), data.x, data.y)
     ```
 
@@ -93,7 +94,7 @@ class BlockedKFold(FoldValidation):
 
     ```python
     data = ak.data.load("mcycle")
-    objective = ak.BlockedKFold(data.x[:, 0], folds=None, gap=1.0)  # 1 ms on each side
+    objective = ak.objectives.BlockedKFold(data.x[:, 0], folds=None, gap=1.0)  # 1 ms on each side
     loss = objective(ak.KernelRegression(ak.Gaussian(3.0)), data.x, data.y)
     ```
 

@@ -27,9 +27,9 @@ class HoldOut(Validation):
     $$ L = \frac1h \sum_{i \in \mathcal{H}} \big\| y_i - \hat f_{-\mathcal{H}}(x_i) \big\|^2,
        \qquad \mathcal{H} \text{ the first } h \text{ of a random permutation of the rows} $$
 
-    Another `score` replaces the square: `score=ak.log_score` is the Gaussian likelihood. The
-    default of a `LocalLikelihood` is the deviance of its family, that of a `RobustRegression` the
-    absolute error.
+    Another `score` replaces the square: `score=ak.objectives.log_score` is the Gaussian likelihood.
+    The default of a `LocalLikelihood` is the deviance of its family, that of a `RobustRegression`
+    the absolute error.
 
     The held-out rows are masked, not removed, so that shapes do not change: `size` may be an
     array, and several sizes then share one compiled program. Only h queries are evaluated.

@@ -36,7 +36,7 @@ class Objective(eqx.Module):
     To add one, subclass it, set `is_stochastic` and write `__call__`:
 
     ```python
-    class AbsoluteError(ak.Objective):
+    class AbsoluteError(ak.objectives.Objective):
         is_stochastic = False
 
         def __call__(self, model, x, y, *, key=None):

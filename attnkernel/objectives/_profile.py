@@ -14,7 +14,7 @@ from .._core.host_arrays import index_on_host
 from .._core.parameters import Positive, log_of
 from .._core.regression_data import require_regression_shapes
 from .._core.validation import require_instance, require_positive
-from ..attention._jit import jit_if_pure
+from ..attention import jit_if_pure
 from ._objective import Objective
 from ._rows import pad_data, sorted_by_input
 

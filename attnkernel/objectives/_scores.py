@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array
-from ..losses import squared_error
-from ..losses._prediction_losses import require_same_shape, sum_over_labels
+from ..losses import require_same_shape, squared_error, sum_over_labels
 
 
 def log_score(prediction: Any, y: Float[Array, "..."]) -> Float[Array, " n"]:
@@ -18,7 +17,7 @@ def log_score(prediction: Any, y: Float[Array, "..."]) -> Float[Array, " n"]:
     $$ S_i = \tfrac12 \log 2 \pi \hat\sigma_i^2 + \frac{(y_i - \hat\mu_i)^2}{2 \hat\sigma_i^2} $$
 
     ```python
-    >>> ak.log_score((jnp.zeros(1), jnp.ones(1)), jnp.zeros(1))
+    >>> ak.objectives.log_score((jnp.zeros(1), jnp.ones(1)), jnp.zeros(1))
     Array([0.9189385], dtype=float32)
     ```
 

@@ -8,12 +8,9 @@ from matplotlib.axes import Axes
 
 from .._core.validation import require_choice, require_instance, require_positive
 from ..fitting import Fit
-from ..kernels import convert_lengthscale
-from ..kernels._conventions import CONVENTIONS
+from ..kernels import CONVENTIONS, convert_lengthscale
 from ..losses import squared_error
-from ..objectives import GCV, KFold, LeaveOneOut, Objective, profile
-from ..objectives._objective import Validation
-from ..objectives._scores import default_score
+from ..objectives import GCV, KFold, LeaveOneOut, Objective, Validation, default_score, profile
 from ._style import BLUE, ORANGE, axes, paper
 
 

@@ -77,7 +77,7 @@ def effective_count(result: Fit, *, ax: Axes | None = None) -> Axes:
     r"""The effective number of labels in each prediction, $1 / \sum_j L_j(x)^2$ (no unit).
 
     For one column it is drawn against x, with a tick at each row; for several columns it is a
-    histogram over the rows. It is 0 where no label has weight. See `ak.effective_count`.
+    histogram over the rows. It is 0 where no label has weight. See `ak.inference.effective_count`.
 
     ```python
     >>> data = ak.data.load("faithful")

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from .._core.validation import as_integer, require_instance
-from ..inference import Discontinuity
+from ..econometrics import Discontinuity
 from ._fit import shade
 from ._style import BLUE, ORANGE, axes, ink, legend, literal, paper
 
@@ -23,15 +23,17 @@ def discontinuity(result: Discontinuity, *, bins: int = 20, ax: Axes | None = No
     rng = np.random.default_rng(0)
     x = rng.uniform(-1.0, 1.0, 500)
     y = np.sin(2.0 * x) + 0.5 * (x >= 0.0) + 0.3 * rng.normal(size=500)
-    ak.plot.discontinuity(ak.inference.discontinuity(x, y, cutoff=0.0))
+    ak.plot.discontinuity(ak.econometrics.discontinuity(x, y, cutoff=0.0))
     ```
 
-    **Arguments:** `result`: of `ak.inference.discontinuity`; `bins`: the number of bins on each
+    **Arguments:** `result`: of `ak.econometrics.discontinuity`; `bins`: the number of bins on each
     side, equally wide.
 
     **Raises:** `ValueError` for another result.
     """
-    require_instance("result", result, Discontinuity, "ak.inference.discontinuity(x, y, cutoff=0)")
+    require_instance(
+        "result", result, Discontinuity, "ak.econometrics.discontinuity(x, y, cutoff=0)"
+    )
     bins = as_integer("bins", bins, 1)
     ax = axes(ax)
     cutoff = float(result.cutoff)

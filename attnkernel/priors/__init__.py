@@ -7,13 +7,15 @@ from ._base import (
     Or as Or,
     Prior as Prior,
     Product as Product,
+    key_mask_of,
+    require_prior,
 )
 from ._biases import (
     Alibi as Alibi,
+    BiasTable as BiasTable,
     Kerple as Kerple,
     KeyWeights as KeyWeights,
     RelativeBias as RelativeBias,
-    Table as Table,
     alibi_slopes as alibi_slopes,
 )
 from ._block import PositionBlock as PositionBlock
@@ -23,11 +25,11 @@ from ._masks import (
     Causal as Causal,
     ExcludeSelf as ExcludeSelf,
     Lengths as Lengths,
+    MaskFunction as MaskFunction,
     Prefix as Prefix,
-    Where as Where,
     Window as Window,
 )
-from ._positions import At as At
+from ._positions import AtPositions as AtPositions
 from ._score_function import ScoreFunction as ScoreFunction
 from ._segments import Segments as Segments
-from ._stored_masks import Given as Given, HeldOut as HeldOut
+from ._stored_masks import HeldOut as HeldOut, MaskArray as MaskArray

@@ -3,7 +3,7 @@
 Masks are its 0/1 case, closed under `&`, `|` and `~`. Priors of any kind multiply, as kernels do:
 `first * second`. To add a prior, subclass `Prior` and write
 `log_pair`; to add a mask, subclass `Mask` and write `allows`. Indices count the rows of q and of k
-in one call; `At` puts any prior at other positions.
+in one call; `AtPositions` puts any prior at other positions.
 """
 
 import abc
@@ -23,7 +23,7 @@ class Prior(eqx.Module):
     r"""A non-negative weight $\pi(i, j)$ of a pair of positions, held as its logarithm.
 
     ```python
-    class Decay(ak.Prior):
+    class Decay(ak.priors.Prior):
         rate: float
 
         def log_pair(self, i, j):

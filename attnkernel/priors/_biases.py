@@ -153,7 +153,7 @@ class RelativeBias(Prior):
 
     ```python
     >>> i = jnp.arange(3)
-    >>> ak.RelativeBias(jnp.array([0.0, -1.0, 0.0, -2.0]), max_distance=2).pairwise(i, i)
+    >>> ak.priors.RelativeBias(jnp.array([0.0, -1.0, 0.0, -2.0]), max_distance=2).pairwise(i, i)
     Array([[ 0., -2., -2.],
            [-1.,  0., -2.],
            [-1., -1.,  0.]], dtype=float32)
@@ -212,14 +212,14 @@ class RelativeBias(Prior):
         return jnp.max(self.table)
 
 
-class Table(Prior):
+class BiasTable(Prior):
     """A bias that is stored: log π itself. It takes O(queries x keys) memory.
 
     **Arguments:** `bias`: shape (queries, keys), a parameter to fit; -inf forbids a pair.
 
     ```python
     >>> i = jnp.arange(3)
-    >>> ak.priors.Table(jnp.array([[0.0, -1.0, -jnp.inf]] * 3)).pairwise(i, i)
+    >>> ak.priors.BiasTable(jnp.array([[0.0, -1.0, -jnp.inf]] * 3)).pairwise(i, i)
     Array([[  0.,  -1., -inf],
            [  0.,  -1., -inf],
            [  0.,  -1., -inf]], dtype=float32)
@@ -235,7 +235,7 @@ class Table(Prior):
             raise ValueError(
                 f"bias must be floating numbers, shape (queries, keys); got dtype "
                 f"{_dtype_as_given(bias)} and shape {array.shape}. For a Boolean mask use "
-                f"ak.priors.Given."
+                f"ak.priors.MaskArray."
             )
         require_log_values("bias", array, "A pair is forbidden by -inf.")
         self.bias = array

@@ -39,8 +39,8 @@ class ExcludeSelf(Mask):
         return KeyMask(excludes_self=True)
 
 
-class Where(Mask):
-    """Any mask that a function of two indices says: `Where(lambda i, j: j <= i)`.
+class MaskFunction(Mask):
+    """Any mask that a function of two indices says: `MaskFunction(lambda i, j: j <= i)`.
 
     Outside `jit` the function is traced at each call; calls with functions that compute the same
     share one compiled program.
@@ -49,7 +49,7 @@ class Where(Mask):
 
     ```python
     >>> i = jnp.arange(3)
-    >>> np.exp(ak.priors.Where(lambda i, j: (i + j) % 2 == 0).pairwise(i, i))
+    >>> np.exp(ak.priors.MaskFunction(lambda i, j: (i + j) % 2 == 0).pairwise(i, i))
     array([[1., 0., 1.],
            [0., 1., 0.],
            [1., 0., 1.]], dtype=float32)
@@ -65,10 +65,10 @@ class Where(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.function(i, j)
 
-    def comparable(self) -> "Where":
+    def comparable(self) -> "MaskFunction":
         """The mask with a function that equals those which compute the same, where it can tell."""
         position = jax.ShapeDtypeStruct((), jnp.int32)
-        return Where(comparable_by_program(self.function, position, position))
+        return MaskFunction(comparable_by_program(self.function, position, position))
 
 
 class Causal(Mask):

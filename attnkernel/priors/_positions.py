@@ -12,7 +12,7 @@ from ._base import Prior, require_prior
 from ._block import PositionBlock
 
 
-class At(Prior):
+class AtPositions(Prior):
     r"""Any prior at given positions: $\log \pi(p_i, r_j)$ in place of $\log \pi(i, j)$.
 
     Queries and keys then need not be numbered as rows: a cache that wraps keeps the position of
@@ -29,7 +29,8 @@ class At(Prior):
 
     ```python
     >>> i = jnp.arange(2)
-    >>> np.exp(ak.priors.At(ak.Causal(), jnp.array([2, 5]), jnp.array([5, 3])).pairwise(i, i))
+    >>> prior = ak.priors.AtPositions(ak.Causal(), jnp.array([2, 5]), jnp.array([5, 3]))
+    >>> np.exp(prior.pairwise(i, i))
     array([[0., 0.],
            [1., 1.]], dtype=float32)
 
@@ -47,7 +48,7 @@ class At(Prior):
         self.keys = self.queries if keys is None else row_of_whole_numbers("keys", keys)
 
     def check(self, queries: int, keys: int) -> None:
-        require_lengths("At", (self.queries, self.keys), (queries, keys))
+        require_lengths("AtPositions", (self.queries, self.keys), (queries, keys))
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.prior.log_pair(self.queries[i], self.keys[j])

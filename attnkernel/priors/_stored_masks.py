@@ -55,14 +55,14 @@ class HeldOut(Mask):
         return KeyMask(allowed=~self.held_out)
 
 
-class Given(Mask):
-    """A mask that is stored: True = attend. It takes O(queries x keys) memory, as `Table` does.
+class MaskArray(Mask):
+    """A mask that is stored: True = attend. It takes O(queries x keys) memory, as `BiasTable` does.
 
     **Arguments:** `allowed`: a Boolean array, shape (queries, keys).
 
     ```python
     >>> i = jnp.arange(3)
-    >>> np.exp(ak.priors.Given(np.tri(3, dtype=bool)).pairwise(i, i))
+    >>> np.exp(ak.priors.MaskArray(np.tri(3, dtype=bool)).pairwise(i, i))
     array([[1., 0., 0.],
            [1., 1., 0.],
            [1., 1., 1.]], dtype=float32)

@@ -26,8 +26,8 @@ class LinearAttention(Estimator):
     \mathbb{R}^{d \times d_v}$, D diagonal. The kernel is $K(q_i, k_j) = \sum_m q_{im} k_{jm}
     e^{c_{im} - c_{jm}}$ with $c = \sum \log \alpha$. Normalised, it is the Nadaraya–Watson
     estimator of this kernel; not normalised, one gradient step for each row on the loss
-    $-v^\top S^\top k$. With α = 1 and β = 1, normalised, it is `ak.attend` with `ak.Linear()` and
-    `ak.Causal()`.
+    $-v^\top S^\top k$. With α = 1 and β = 1, normalised, it is `ak.attend` with
+    `ak.methods.Linear()` and `ak.Causal()`.
 
     RetNet is a decay α per head, Mamba-2 one per row, gated linear attention one per row and
     channel. A row's weight is its `rate` β, of any sign; default 1.

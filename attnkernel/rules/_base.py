@@ -32,7 +32,7 @@ class Rule(eqx.Module):
             return jnp.where(scores < -0.5, -jnp.inf, 0.0)
 
         def objective(self, weights, scores, log_prior=None):
-            return ak.Uniform().objective(weights, self.scaled_scores(scores), log_prior)
+            return ak.rules.Uniform().objective(weights, self.scaled_scores(scores), log_prior)
 
     x = jnp.linspace(0.0, 1.0, 5)[:, None]
     assert ak.attention_weights(x, x, kernel=ak.Gaussian(0.3), rule=Hard())[0, 4] == 0.0

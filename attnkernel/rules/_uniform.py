@@ -16,7 +16,7 @@ class Uniform(Rule):
 
     ```python
     x = jnp.linspace(0.0, 1.0, 7)[:, None]
-    ak.attend(x, x, x, kernel=ak.Boxcar(0.2), rule=ak.Uniform())
+    ak.attend(x, x, x, kernel=ak.kernels.Boxcar(0.2), rule=ak.rules.Uniform())
     ```
     """
 

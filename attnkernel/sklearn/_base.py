@@ -18,13 +18,10 @@ from .. import kernels
 from .._core.arrays import as_float64
 from .._core.double_precision import enable_x64
 from .._core.validation import as_integer, require_bool
-from ..fitting import Fit, fit
-from ..fitting._cost_warning import select_for_leave_one_out
+from ..fitting import Fit, fit, select_for_leave_one_out
 from ..methods import Blockwise, Dense
-from ..models import BiasReduced, KernelRegression
-from ..models._empty import known_policy
-from ..objectives import GCV, AICc, LeaveOneOut, Objective
-from ..objectives._subsample import spread_indices
+from ..models import BiasReduced, KernelRegression, known_policy
+from ..objectives import GCV, AICc, LeaveOneOut, Objective, spread_indices
 from ._candidates import AUTO, fit_candidates, require_comparable
 from ._deduplicate import merge_duplicates
 

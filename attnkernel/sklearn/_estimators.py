@@ -51,8 +51,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
       `"tricube"`, `"cosine"`; or a kernel of attnkernel, from which the search starts.
     - `order`: p, 0 (Nadaraya-Watson), 1 (local linear) or 2; "auto" chooses 0 or 1. Default
       None: "auto".
-    - `iterations`: k, of bias reduction, see `ak.BiasReduced`. Default 1: none. For more, choose
-      `"aicc"` or `"gcv"`: leave-one-out then takes k n³ operations.
+    - `iterations`: k, of bias reduction, see `ak.models.BiasReduced`. Default 1: none. For more,
+      choose `"aicc"` or `"gcv"`: leave-one-out then takes k n³ operations.
     - `objective`: what the search minimises: `"leave-one-out"`, `"gcv"`, `"aicc"`, or any
       deterministic objective of attnkernel, such as `ak.KFold(5)`. None: no search; a given kernel
       is used as it is, and a named one with $\ell_k = s_k n^{-1/(d+4)}$, Scott's rule.

@@ -15,11 +15,17 @@ from jaxtyping import Array
 from scipy.optimize import minimize_scalar
 
 from .._core.host_arrays import as_numpy_if_concrete
-from ..fitting import Fit
-from ..fitting._minimise import prepare_searches
-from ..fitting._options import Options
-from ..fitting._outcome import Result, collect_outcome
-from ..fitting._problem import Data, flat_rows, take, unravel_rows
+from ..fitting import (
+    Data,
+    Fit,
+    Options,
+    Result,
+    collect_outcome,
+    flat_rows,
+    prepare_searches,
+    take,
+    unravel_rows,
+)
 from ..objectives import Objective
 
 GRID_POINTS = 13  # of log t

@@ -20,8 +20,8 @@ from sphinx.util.docutils import SphinxRole
 PACKAGES = (
     "",
     *(".data", ".kernels", ".priors", ".rules", ".families", ".losses"),
-    *(".methods", ".recurrent", ".attention", ".nn", ".models"),
-    *(".objectives", ".fitting", ".inference", ".plot", ".sklearn"),
+    *(".methods", ".recurrent", ".attention", ".local", ".nn", ".models"),
+    *(".objectives", ".fitting", ".inference", ".econometrics", ".plot", ".sklearn"),
 )
 # names in signatures that get no link: types of other packages, and private aliases
 UNLINKED = re.compile(
@@ -115,7 +115,7 @@ def link_literals(app, doctree):
 def add_source_anchors(app, doctree):
     """Adds the anchors to which viewcode links from a source file.
 
-    viewcode assumes one package for all names of a file, but `attnkernel.Kernel` and
+    viewcode assumes one package for all names of a file, but `attnkernel.kernels.Kernel` and
     `attnkernel.kernels.Product` share a file.
     """
     here = app.env.current_document.docname

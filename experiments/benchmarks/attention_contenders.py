@@ -29,7 +29,7 @@ Heads = Float[Array, "heads tokens dim"]
 
 def blockwise(q: Heads, k: Heads, v: Heads, causal: bool) -> Heads:
     prior = ak.Causal() if causal else None
-    return ak.attend(q, k, v, kernel=ak.DotProduct(), prior=prior, method=ak.Blockwise())
+    return ak.attend(q, k, v, kernel=ak.DotProduct(), prior=prior, method=ak.methods.Blockwise())
 
 
 def jax_nn(q: Heads, k: Heads, v: Heads, causal: bool) -> Heads:

@@ -80,7 +80,7 @@ class BenchGCV(Benchmark):
         bandwidths = np.geomspace(low, high, BANDWIDTHS)
         exact = exact_method(n)
 
-        def gcv(bandwidths: np.ndarray, method: ak.Method) -> np.ndarray:
+        def gcv(bandwidths: np.ndarray, method: ak.methods.Method) -> np.ndarray:
             model = ak.KernelRegression(ak.Gaussian(start), order=order, method=method)
             return np.asarray(ak.profile(model, x, y, bandwidths, objective=ak.GCV()))
 
@@ -90,7 +90,7 @@ class BenchGCV(Benchmark):
             criteria = dict(zip(results, values, strict=False))
             of_grid = np.array(values[len(found) :])
             curves = {name: curve.criteria for name, curve in results.items()}
-            curves[OURS] = gcv(bandwidths, ak.Fourier(self.tol))
+            curves[OURS] = gcv(bandwidths, ak.methods.Fourier(self.tol))
             return {
                 "criterion_error": {
                     name: float(np.max(np.abs(curve / of_grid - 1.0)))
@@ -117,7 +117,7 @@ class BenchGCV(Benchmark):
 
     def _fit(self, x: Array, y: Array, order: int, grid: np.ndarray, start: float) -> Curve:
         """Returns the curve of attnkernel: GCV by `Fourier`, from Scott's rule."""
-        fourier = ak.Fourier(self.tol)
+        fourier = ak.methods.Fourier(self.tol)
         model, low, high = (
             ak.KernelRegression(ak.Gaussian(start * factor), order=order, method=fourier)
             for factor in (1.0, *BOUNDS)
@@ -183,9 +183,9 @@ def fastlpr(
     return choose_and_fit
 
 
-def exact_method(n: int) -> ak.Method:
+def exact_method(n: int) -> ak.methods.Method:
     """Returns the method of exact criteria: all pairs, or a tolerance far below the differences."""
-    return ak.Blockwise() if n <= MAX_PAIRWISE_ROWS else ak.Fourier(EXACT_TOLERANCE)
+    return ak.methods.Blockwise() if n <= MAX_PAIRWISE_ROWS else ak.methods.Fourier(EXACT_TOLERANCE)
 
 
 def curve_error(
@@ -193,5 +193,5 @@ def curve_error(
 ) -> float:
     """Returns the greatest difference between a curve and the exact fit of its bandwidth."""
     kernel = ak.Gaussian(curve.bandwidth)
-    exact = ak.KernelRegression(kernel, order=order, method=ak.Blockwise())
+    exact = ak.KernelRegression(kernel, order=order, method=ak.methods.Blockwise())
     return float(np.max(np.abs(np.asarray(exact(grid, x, y)) - curve.values)))

@@ -131,7 +131,7 @@ class BenchGPU(Benchmark):
         data = [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes]
         max_bytes = self.max_memory_gib * GIB
 
-        def ours(method: ak.Method, dtype: Any) -> Contender:
+        def ours(method: ak.methods.Method, dtype: Any) -> Contender:
             def forward(q: Array, k: Array, v: Array) -> Array:
                 return ak.attend(q, k, v, kernel=job.kernel, prior=job.prior, method=method)
 
@@ -143,8 +143,8 @@ class BenchGPU(Benchmark):
                 return make_contender(forward, phase, data, dtype, max_bytes)
 
         makers: dict[str, Callable[[], Contender]] = {
-            "Fused, bfloat16": lambda: ours(ak.Fused(), jnp.bfloat16),
-            "Blockwise, float32": lambda: ours(ak.Blockwise(), jnp.float32),
+            "Fused, bfloat16": lambda: ours(ak.methods.Fused(), jnp.bfloat16),
+            "Blockwise, float32": lambda: ours(ak.methods.Blockwise(), jnp.float32),
             "dense XLA, float32": lambda: dense(jnp.float32, "highest"),
             "dense XLA, tf32": lambda: dense(jnp.float32, "tensorfloat32"),
             "dense XLA, bfloat16": lambda: dense(jnp.bfloat16),

@@ -32,12 +32,12 @@ class Job(Part):
         return f"{self.score}, d = {self.dim}, {self.dim_v} label{'s' * (self.dim_v > 1)}"
 
     @property
-    def kernel(self) -> ak.Kernel:
+    def kernel(self) -> ak.kernels.Kernel:
         # lengthscales such that some keys are near, whatever the dimension
         return ak.Gaussian(0.3 * self.dim**0.5) if self.score == GAUSSIAN else ak.DotProduct()
 
     @property
-    def prior(self) -> ak.Prior | None:
+    def prior(self) -> ak.priors.Prior | None:
         return None if self.score == GAUSSIAN else ak.Causal()
 
     def operations(self, n: int, phase: str) -> float:
@@ -156,10 +156,10 @@ def float64_reference(
         q, k, v, cotangent = (jnp.asarray(np.asarray(x.astype(given)), float) for x in data)
         prior = None
         if job.prior is not None:
-            prior = ak.priors.At(job.prior, rows, np.arange(len(k)))
+            prior = ak.priors.AtPositions(job.prior, rows, np.arange(len(k)))
 
         def forward(q: Array) -> Array:
-            named = {"kernel": job.kernel, "prior": prior, "method": ak.Blockwise()}
+            named = {"kernel": job.kernel, "prior": prior, "method": ak.methods.Blockwise()}
             return ak.attend(q, k, v, **named)
 
         if phase == FORWARD:

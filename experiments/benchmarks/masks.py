@@ -72,7 +72,7 @@ class BenchMasks(Benchmark):
         """Returns the `Case` that times one example."""
         arrays = draw_arrays(self.heads, self.length, self.dim, self.seed)[:3]
         prior = prior_of(example, self.length, self.heads)
-        method = ak.Blockwise(self.block, self.block)
+        method = ak.methods.Blockwise(self.block, self.block)
 
         def ours(prior: Any) -> Contender:
             def attend(q: Array, k: Array, v: Array) -> Array:
@@ -128,7 +128,7 @@ def prior_of(example: str, length: int, heads: int) -> Any:
             near = [jnp.abs(jnp.clip(a, reach, side - 1 - reach) - b) <= reach for a, b in pairs]
             return near[0] & near[1]
 
-        return ak.priors.Where(is_near)
+        return ak.priors.MaskFunction(is_near)
 
     def by_rows(i: Array) -> tuple[Array, Array]:
         return i // side, i % side
@@ -143,7 +143,7 @@ def prior_of(example: str, length: int, heads: int) -> Any:
 
     return {
         "causal": ak.Causal(),
-        "sliding window": ak.priors.Where(lambda i, j: (i >= j) & (i - j <= near)),
+        "sliding window": ak.priors.MaskFunction(lambda i, j: (i >= j) & (i - j <= near)),
         "prefix": ak.priors.Prefix(4 * near),
         "documents": ak.priors.Segments.from_lengths(documents),
         "causal documents": ak.Causal() & ak.priors.Segments.from_lengths(documents),
@@ -151,7 +151,9 @@ def prior_of(example: str, length: int, heads: int) -> Any:
         "soft cap": ak.priors.ScoreFunction(capped),
         "neighbourhood": neighbourhood(by_rows),
         "tiled neighbourhood": neighbourhood(by_tiles),
-        "dilated window": ak.priors.Where(lambda i, j: (abs(i - j) <= near) & ((i - j) % 4 == 0)),
+        "dilated window": ak.priors.MaskFunction(
+            lambda i, j: (abs(i - j) <= near) & ((i - j) % 4 == 0)
+        ),
     }[example]
 
 

@@ -75,7 +75,7 @@ def value_and_gradient(
 
     def loss(lengthscale: Array, x: Array, y: Array) -> Float[Array, ""]:
         kernel = ak.Gaussian(lengthscale)
-        return jnp.mean((ak.attend(x, x, y, kernel=kernel, method=ak.Blockwise()) - y) ** 2)
+        return jnp.mean((ak.attend(x, x, y, kernel=kernel, method=ak.methods.Blockwise()) - y) ** 2)
 
     def call() -> tuple[float, int]:
         numbers = np.random.default_rng(seed).normal(size=(n, dim)).astype(precision)

@@ -113,7 +113,7 @@ class Million(Benchmark):
         """
         x, y = self._simulate_data(key, size.n, size.dim)
         start = rule_of_thumb(x)
-        fourier = ak.Fourier(self.tol)
+        fourier = ak.methods.Fourier(self.tol)
         model, *bounds = (
             ak.KernelRegression(ak.Gaussian(start * factor), method=fourier)
             for factor in (1.0, 0.05, 3.0)
@@ -151,23 +151,23 @@ class Million(Benchmark):
         x, y = self._simulate_data(key, n, dim)
         lengthscale = rule_of_thumb(x) * TYPICAL_LENGTHSCALE[dim]
 
-        def compile_criterion(method: ak.Method) -> Callable[..., Any]:
+        def compile_criterion(method: ak.methods.Method) -> Callable[..., Any]:
             return criterion(ak.Gaussian, method, lengthscale, x, y)
 
         def dense() -> Callable[..., Any]:
             if n > MAX_DENSE_ROWS:
                 raise Unavailable(f"at most {MAX_DENSE_ROWS} rows")
-            return compile_criterion(ak.Dense())
+            return compile_criterion(ak.methods.Dense())
 
         makers: dict[str, Callable[[], Callable[[], Any]]] = {
-            "Fourier": lambda: compile_criterion(ak.Fourier(self.tol)),
-            "Blockwise": lambda: compile_criterion(ak.Blockwise()),
+            "Fourier": lambda: compile_criterion(ak.methods.Fourier(self.tol)),
+            "Blockwise": lambda: compile_criterion(ak.methods.Blockwise()),
             "Dense": dense,
             KEOPS: lambda: keops(jnp.asarray(lengthscale), x, y[:, None]),
         }
         if dim == 1:
             makers["Sorted"] = lambda: criterion(
-                ak.Epanechnikov, ak.Sorted(), 2 * lengthscale, x, y
+                ak.Epanechnikov, ak.methods.Sorted(), 2 * lengthscale, x, y
             )
             makers[R] = lambda: kernsmooth(x[:, 0], y)
 

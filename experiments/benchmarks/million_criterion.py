@@ -18,7 +18,11 @@ def rule_of_thumb(x: Float[Array, "n dim"]) -> float:
 
 
 def criterion(
-    kernel: Callable[[Array], ak.Kernel], method: ak.Method, lengthscale: float, x: Array, y: Array
+    kernel: Callable[[Array], ak.kernels.Kernel],
+    method: ak.methods.Method,
+    lengthscale: float,
+    x: Array,
+    y: Array,
 ) -> Callable[..., Any]:
     """Leave-one-out and its derivative in log ℓ, compiled: a function of a factor of ℓ."""
 
@@ -32,7 +36,7 @@ def criterion(
 
 def newton_step(tol: float, lengthscale: Array, x: Array, y: Array) -> float:
     """The distance to the minimum by one Newton step in log ℓ: gradient over curvature."""
-    gradient = criterion(ak.Gaussian, ak.Fourier(tol), float(lengthscale), x, y)
+    gradient = criterion(ak.Gaussian, ak.methods.Fourier(tol), float(lengthscale), x, y)
     step = 0.01
     low, here, high = (float(gradient(factor)[1]) for factor in (1 / (1 + step), 1.0, 1 + step))
     return abs(here) * 2 * float(np.log1p(step)) / (high - low)

@@ -23,7 +23,7 @@ def curves_of(
     fit: Mapping[str, Any], x: Array, y: Array, tol: float, points: int
 ) -> dict[str, np.ndarray]:
     """All that the figure shows, the criterion at `points` lengthscales; R's curve if R is here."""
-    model = ak.KernelRegression(ak.Gaussian(fit["lengthscale"]), method=ak.Fourier(tol))
+    model = ak.KernelRegression(ak.Gaussian(fit["lengthscale"]), method=ak.methods.Fourier(tol))
     at = np.geomspace(fit["lengthscale"] / 4, 4 * fit["lengthscale"], points)
     grid = np.linspace(float(jnp.min(x)), float(jnp.max(x)), GRID_POINTS)
     counts, x_edges, y_edges = np.histogram2d(np.asarray(x[:, 0]), np.asarray(y), bins=(300, 200))

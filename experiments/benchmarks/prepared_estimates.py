@@ -33,7 +33,9 @@ def fit_model(name: str) -> Timed:
             labels,
         ),
         "PartiallyLinear": lambda: (
-            ak.PartiallyLinear(ak.KernelRegression(ak.Gaussian(0.2), order=1), linear=1),
+            ak.econometrics.PartiallyLinear(
+                ak.KernelRegression(ak.Gaussian(0.2), order=1), linear=1
+            ),
             wide,
             labels,
         ),
@@ -52,27 +54,27 @@ def fit_model(name: str) -> Timed:
 
 
 def estimate(name: str) -> Timed:
-    """A function of `ak.inference`, of data or of a fit of order 0."""
+    """A function of `ak.inference` or `ak.econometrics`, of data or of a fit of order 0."""
     import jax
 
     import attnkernel as ak
 
     x, y, grid = load_cps71()
-    key, inference = jax.random.PRNGKey(SEED), ak.inference
+    key, tests = jax.random.PRNGKey(SEED), ak.econometrics
     calls: dict[str, Callable[[], list[Any]]] = {
-        "specification_test": lambda: [inference.specification_test(x, y, key=key).p_value],
-        "discontinuity": lambda: [inference.discontinuity(x, y, cutoff=40.0).estimate],
-        "sheather_jones": lambda: [inference.sheather_jones(x)],
-        "normal_reference": lambda: [ak.normal_reference(x)],
-        "plug_in": lambda: [ak.plug_in(x, y)],
+        "specification_test": lambda: [tests.specification_test(x, y, key=key).p_value],
+        "discontinuity": lambda: [tests.discontinuity(x, y, cutoff=40.0).estimate],
+        "sheather_jones": lambda: [ak.inference.sheather_jones(x)],
+        "normal_reference": lambda: [ak.inference.normal_reference(x)],
+        "plug_in": lambda: [ak.inference.plug_in(x, y)],
         "density": lambda: [ak.density(grid, x, kernel=ak.Gaussian(5.0))],
     }
     if name in calls:
         return calls[name]
     fitted = fit_cps71(0, x, y)
     of_fit: dict[str, Callable[[], list[Any]]] = {
-        "relevance_test": lambda: [inference.relevance_test(fitted, 0, key=key).p_value],
-        "average_derivative": lambda: [inference.average_derivative(fitted).estimate],
+        "relevance_test": lambda: [tests.relevance_test(fitted, 0, key=key).p_value],
+        "average_derivative": lambda: [tests.average_derivative(fitted).estimate],
         "derivative_bands": lambda: [ak.bands(fitted, grid, derivative=1).lower],
         "quantiles": lambda: [ak.quantiles(fitted, grid, [0.1, 0.9])],
     }

@@ -73,10 +73,12 @@ class BenchRegression(Benchmark):
         max_bytes = self.max_memory_gib * GIB
 
         def blockwise(lengthscale: Array, x: Array, y: Array) -> Array:
-            return ak.attend(x, x, y, kernel=ak.Gaussian(lengthscale), method=ak.Blockwise())
+            return ak.attend(
+                x, x, y, kernel=ak.Gaussian(lengthscale), method=ak.methods.Blockwise()
+            )
 
         def dense(lengthscale: Array, x: Array, y: Array) -> Array:
-            return ak.attend(x, x, y, kernel=ak.Gaussian(lengthscale), method=ak.Dense())
+            return ak.attend(x, x, y, kernel=ak.Gaussian(lengthscale), method=ak.methods.Dense())
 
         def loss(lengthscale: Array, x: Array, y: Array) -> Float[Array, ""]:
             return jnp.mean((blockwise(lengthscale, x, y) - y) ** 2)

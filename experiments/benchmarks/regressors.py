@@ -51,7 +51,7 @@ def attnkernel_bias_reduced(iterations: Sequence[int], starts: int) -> Regressor
             kernel = _rule_of_thumb_kernel(x)
             for number in iterations:
                 model = ak.KernelRegression(kernel, order=order)
-                model = model if number == 1 else ak.BiasReduced(model, number)
+                model = model if number == 1 else ak.models.BiasReduced(model, number)
                 fits.append(ak.fit(model, x, y, objective=ak.AICc(), starts=starts))
                 kernel = fits[-1].model.kernel.rescaled(1.3)
         return _select_best_fit(fits)

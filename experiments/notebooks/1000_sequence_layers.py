@@ -61,7 +61,7 @@ _, nearest = jax.lax.top_k(q @ means.T, 1)
 chosen = own | (nearest == blocks)
 
 options = {"kernel": ak.DotProduct()}
-in_blocks = ak.priors.Where(lambda i, j: chosen[i, j // BLOCK])
+in_blocks = ak.priors.MaskFunction(lambda i, j: chosen[i, j // BLOCK])
 LINES = {
     "softmax": lambda v: ak.attend(q, k, v, prior=ak.Causal(), **options),
     "FoX": lambda v: ak.attend(q, k, v, prior=ak.priors.Forget(decay[:, 0]), **options),

@@ -74,7 +74,7 @@ compare(1, weights, ak.attention_weights(q, k, kernel=gaussian))
 # %%
 u = x[0]
 additive = softmax(jnp.tanh(q[:, None] + k[None]) @ u)
-compare(2, additive, ak.attention_weights(q, k, kernel=ak.Additive(u)))
+compare(2, additive, ak.attention_weights(q, k, kernel=ak.kernels.AdditiveScore(u)))
 
 # %% [markdown]
 # ## 3. Other names
@@ -143,7 +143,7 @@ compare(7, softmax(x @ x.T / d**0.5) @ x, plain(x))
 # %%
 w_q, w_k, w_v = projections(module)
 written = softmax((x @ w_q.T) @ (x @ w_k.T).T / d**0.5) @ (x @ w_v.T)
-projected = ak.Projected(ak.DotProduct(), module.query_proj, module.key_proj)
+projected = ak.kernels.Projected(ak.DotProduct(), module.query_proj, module.key_proj)
 compare(8, written, ak.attend(x, x, x @ w_v.T, kernel=projected))
 
 # %% [markdown]

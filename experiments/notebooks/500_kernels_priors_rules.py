@@ -48,8 +48,13 @@ plt.rcParams.update(ak.plot.STYLE)
 # $r = 1$ on. We print $K$ at a few distances.
 
 # %%
-smooth = [ak.Gaussian(1.0), ak.Laplace(1.0), ak.Matern32(1.0), ak.Cauchy(1.0)]
-compact = [ak.Boxcar(1.0), ak.Triangular(1.0), ak.Epanechnikov(1.0), ak.Tricube(1.0)]
+smooth = [ak.Gaussian(1.0), ak.Laplace(1.0), ak.kernels.Matern32(1.0), ak.kernels.Cauchy(1.0)]
+compact = [
+    ak.kernels.Boxcar(1.0),
+    ak.kernels.Triangular(1.0),
+    ak.Epanechnikov(1.0),
+    ak.kernels.Tricube(1.0),
+]
 
 origin, some = jnp.zeros((1, 1)), jnp.array([[0.0], [0.5], [0.99], [2.0], [4.0]])
 print(f"{'r':14s}", *(f"{r:9.2f}" for r in some[:, 0]))
@@ -76,7 +81,7 @@ plt.show()
 # place and a category: one lengthscale in kilometres, and a factor of 0.2 if the category differs.
 
 # %%
-mixed = ak.Gaussian(2.0).on(0) * ak.LiRacine(0.2).on(1)
+mixed = ak.Gaussian(2.0).on(0) * ak.kernels.LiRacine(0.2).on(1)
 here = jnp.array([[0.0, 1.0]])
 others = jnp.array([[0.0, 1.0], [2.0, 1.0], [2.0, 0.0]])  # kilometres, category
 print("K =", jnp.exp(mixed.pairwise(here, others))[0].round(4))
@@ -97,7 +102,7 @@ print("K =", jnp.exp(mixed.pairwise(here, others))[0].round(4))
 
 # %%
 causal, window = ak.Causal(), ak.Window(3, 3)
-first = ak.priors.Where(lambda i, j: j < 2)  # any function of two positions
+first = ak.priors.MaskFunction(lambda i, j: j < 2)  # any function of two positions
 priors = {
     "causal": causal,
     "window": window,
@@ -138,7 +143,7 @@ rules = {
     "softmax": ak.Softmax(),
     "entmax, α = 1.5": ak.Entmax(1.5),
     "entmax, α = 2": ak.Entmax(ak.fixed(2.0)),
-    "uniform": ak.Uniform(),
+    "uniform": ak.rules.Uniform(),
 }
 k = jnp.linspace(-3.0, 3.0, 61)[:, None]
 q = jnp.zeros((1, 1))
@@ -165,7 +170,7 @@ for name, a in weights.items():
 of_q, of_k = jax.random.split(jax.random.PRNGKey(0))
 queries, keys = jax.random.normal(of_q, (40, 1)), jax.random.normal(of_k, (200, 1))
 gaussian = ak.Gaussian(1.0)
-for n, kernel in {1: ak.Epanechnikov, 2: ak.Biweight, 3: ak.Triweight}.items():
+for n, kernel in {1: ak.Epanechnikov, 2: ak.kernels.Biweight, 3: ak.kernels.Triweight}.items():
     rule = ak.Entmax(ak.fixed(1 + 1 / n))
     ours = ak.attention_weights(queries, keys, kernel=gaussian, rule=rule)
     _, level = ak.attend(queries, keys, keys, kernel=gaussian, rule=rule, return_log_mass=True)
@@ -189,7 +194,7 @@ for n, kernel in {1: ak.Epanechnikov, 2: ak.Biweight, 3: ak.Triweight}.items():
 
 
 # %%
-from_minus_one = ak.priors.Given((k[:, 0] >= -1.0)[None, :])
+from_minus_one = ak.priors.MaskArray((k[:, 0] >= -1.0)[None, :])
 
 
 def draw(log10_temperature):

@@ -43,7 +43,7 @@ plt.rcParams.update(ak.plot.STYLE)
 # %% [markdown]
 # ## Which method?
 #
-# The default, `method=ak.Auto()`, decides by sizes, dtype, kernel, prior and rule.
+# The default, `method=ak.attention.Auto()`, decides by sizes, dtype, kernel, prior and rule.
 # `ak.select_method` takes the same arguments as `ak.attend`, runs nothing, and says why each method
 # before its choice was passed over.
 
@@ -88,13 +88,16 @@ def left_out(x, y, kernel, method):
 
 
 few = ak.data.heteroskedastic(key=jax.random.PRNGKey(1), n=8000)
-for kernel, method in ((ak.Gaussian(0.02), ak.Fourier()), (ak.Epanechnikov(0.05), ak.Sorted())):
-    exact = left_out(few.x, few.y, kernel, ak.Dense())
+for kernel, method in (
+    (ak.Gaussian(0.02), ak.methods.Fourier()),
+    (ak.Epanechnikov(0.05), ak.methods.Sorted()),
+):
+    exact = left_out(few.x, few.y, kernel, ak.methods.Dense())
     fast = left_out(few.x, few.y, kernel, method)
     worst = jnp.max(jnp.abs(fast - exact) / jnp.abs(exact))
     print(f"{type(method).__name__:8s} {kernel}: largest relative deviation {worst:.1e}")
 
-again = ak.Fourier().recomputed(
+again = ak.methods.Fourier().recomputed(
     few.x, few.x, few.y[:, None], kernel=ak.Gaussian(0.02), prior=ak.priors.ExcludeSelf()
 )
 print(f"queries that Fourier summed again: {int(again)} of {len(few.x)}")
@@ -108,7 +111,7 @@ print(f"queries that Fourier summed again: {int(again)} of {len(few.x)}")
 # includes compilation, the second does not.
 
 # %%
-start = float(ak.normal_reference(data.x)[0])
+start = float(ak.inference.normal_reference(data.x)[0])
 models = [ak.KernelRegression(ak.Gaussian(start * factor)) for factor in (1.0, 0.05, 3.0)]
 
 
@@ -166,7 +169,7 @@ def seconds(n, kernel, method):
 sizes = {"Dense": [500, 2000, 8000], "Fourier": [8000, 1_000_000], "Sorted": [8000, 1_000_000]}
 spent = {}
 for name, counts in sizes.items():
-    method = getattr(ak, name)()
+    method = getattr(ak.methods, name)()
     kind = ak.Epanechnikov if name == "Sorted" else ak.Gaussian
     spent[name] = [seconds(m, kind(0.016 * (1e6 / m) ** 0.2), method) for m in counts]
     times = ", ".join(f"{m}: {s:.4f} s" for m, s in zip(counts, spent[name], strict=True))

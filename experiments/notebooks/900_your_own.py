@@ -81,9 +81,9 @@ of_q, of_k, of_v = jax.random.split(jax.random.PRNGKey(0), 3)
 q = jax.random.normal(of_q, (50, 1))
 k, v = jax.random.normal(of_k, (400, 1)), jax.random.normal(of_v, (400, 2))
 mine = Logistic(0.3)
-exact = ak.attend(q, k, v, kernel=mine, method=ak.Dense())
-others = (ak.Blockwise(), ak.Sharded(), ak.Auto())
-others += (ak.Fourier(), ak.Sorted(), ak.Linear(), ak.Fused())
+exact = ak.attend(q, k, v, kernel=mine, method=ak.methods.Dense())
+others = (ak.methods.Blockwise(), ak.methods.Sharded(), ak.attention.Auto())
+others += (ak.methods.Fourier(), ak.methods.Sorted(), ak.methods.Linear(), ak.methods.Fused())
 for method in others:
     name = type(method).__name__
     try:
@@ -181,32 +181,34 @@ print("files:", *sorted(path.name for path in (folder / "run" / "figures").iterd
 
 
 # %%
-class Weekly(ak.Prior):
+class Weekly(ak.priors.Prior):
     strength: jax.Array
 
     def log_pair(self, i, j):
         return -self.strength * jnp.sin(jnp.pi * (i - j) / 7) ** 2
 
 
-same_parity = ak.priors.Where(lambda i, j: (i - j) % 2 == 0)
+same_parity = ak.priors.MaskFunction(lambda i, j: (i - j) % 2 == 0)
 prior = (ak.Causal() & same_parity) * Weekly(jnp.asarray(3.0))
 days = jnp.arange(28.0)[:, None]
 weights = ak.attention_weights(days, days, kernel=Logistic(5.0), prior=prior)
 print("the last day looks at days", jnp.argsort(-weights[-1])[:5])
-streamed = ak.attend(days, days, days, kernel=Logistic(5.0), prior=prior, method=ak.Blockwise())
+streamed = ak.attend(
+    days, days, days, kernel=Logistic(5.0), prior=prior, method=ak.methods.Blockwise()
+)
 print(f"streamed, off by {jnp.max(jnp.abs(streamed - weights @ days)):.0e}")
 
 # %% [markdown]
 # ## A method
 #
-# A method subclasses `ak.Method`. `unsupported_reason` returns why it cannot evaluate a task, or
-# None. `softmax_state` returns the state of all keys: maximum, mass and total of each query. The
-# states of disjoint sets of keys merge into the state of their union, which is all that streaming,
-# sharding and caches need. Here the keys come in two halves, as from two files.
+# A method subclasses `ak.methods.Method`. `unsupported_reason` returns why it cannot evaluate a
+# task, or None. `softmax_state` returns the state of all keys: maximum, mass and total of each
+# query. The states of disjoint sets of keys merge into the state of their union, which is all that
+# streaming, sharding and caches need. Here the keys come in two halves, as from two files.
 
 
 # %%
-class Halves(ak.Method):
+class Halves(ak.methods.Method):
     def unsupported_reason(self, task):
         if task.prior is not None or type(task.rule) is not ak.Softmax:
             return "it takes no prior, and the rule Softmax"

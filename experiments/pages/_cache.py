@@ -46,9 +46,9 @@ def _make_page(random: np.ndarray) -> Page:
             "full": {"kernel": ak.DotProduct(), "prior": ak.Causal()},
             "ring": {"kernel": ak.DotProduct(), "prior": ak.Window(ring - 1, 0)},
             "sum": {
-                "kernel": ak.EluFeatures(),
+                "kernel": ak.kernels.EluFeatures(),
                 "prior": ak.Causal(),
-                "method": ak.Linear(),
+                "method": ak.methods.Linear(),
             },
         }.items():
             out = ak.attend(jnp.asarray(q), jnp.asarray(k), jnp.asarray(values), **parts)

@@ -27,10 +27,10 @@ def attentions(table: Array, window: int, slope: float) -> dict[str, dict[str, A
     causal, dot = ak.Causal(), ak.DotProduct()
     return {
         "softmax": {"kernel": dot, "prior": causal},
-        "linear": {"kernel": ak.EluFeatures(), "prior": causal},
+        "linear": {"kernel": ak.kernels.EluFeatures(), "prior": causal},
         "window": {"kernel": dot, "prior": ak.Window(window, 0)},
         "alibi": {"kernel": dot, "prior": causal * ak.Alibi(slope)},
-        "t5": {"kernel": dot, "prior": causal * ak.RelativeBias(table, bidirectional=False)},
+        "t5": {"kernel": dot, "prior": causal * ak.priors.RelativeBias(table, bidirectional=False)},
     }
 
 
@@ -49,7 +49,7 @@ def _make_page(study: Any, tokens: np.ndarray) -> Page:
                 for row in (0, TOKENS // 2, TOKENS - 1)
             ]
     back = jnp.arange(TOKENS)
-    bias = ak.RelativeBias(table, bidirectional=False)
+    bias = ak.priors.RelativeBias(table, bidirectional=False)
     return Page(
         name="positions",
         title="Attention over positions",

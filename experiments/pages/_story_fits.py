@@ -79,7 +79,7 @@ def train_attention(points: np.ndarray, y: np.ndarray) -> dict[str, Any]:
         eqx.nn.Linear(inputs.shape[1], QK_SIZE, use_bias=False, key=key)
         for key in jax.random.split(jax.random.PRNGKey(0))
     ]
-    model = ak.KernelRegression(ak.Projected(ak.DotProduct(), *sides))
+    model = ak.KernelRegression(ak.kernels.Projected(ak.DotProduct(), *sides))
     fit = ak.fit(
         model,
         inputs[train],

@@ -28,9 +28,11 @@ def marks_of_means(x: np.ndarray, y: np.ndarray) -> Marks:
     """Average, window, kernel, softmax, votes, and errors with and without a point's own vote."""
     query, marks = 0.85, []
     at, rows = jnp.array([[query]]), jnp.asarray(x)
-    mean = ak.attend(at, rows, jnp.asarray(y)[:, None], kernel=ak.Gaussian(1.0), rule=ak.Uniform())
+    mean = ak.attend(
+        at, rows, jnp.asarray(y)[:, None], kernel=ak.Gaussian(1.0), rule=ak.rules.Uniform()
+    )
     marks.append(_mark("average", {"estimate": mean[0, 0]}, query=query))
-    window = np.asarray(ak.attention_weights(at, rows, kernel=ak.Boxcar(0.0613)))[0]
+    window = np.asarray(ak.attention_weights(at, rows, kernel=ak.kernels.Boxcar(0.0613)))[0]
     numbers = {"estimate": window @ y, "weights": window, "count": np.sum(window > 0)}
     marks.append(_mark("window", numbers, query=query, width=0.0613))
     for lengthscale in (0.02, 0.06, 0.2):
@@ -55,7 +57,7 @@ def marks_of_means(x: np.ndarray, y: np.ndarray) -> Marks:
         earlier = np.asarray(model(x, x, y, prior=ak.Causal() & ak.priors.ExcludeSelf()))
         numbers = {"predicted": earlier, "estimate": earlier[30]}
         marks.append(_mark("mask", numbers, seen=30, lengthscale=lengthscale))
-        layered = ak.BiasReduced(model, iterations=5)
+        layered = ak.models.BiasReduced(model, iterations=5)
         numbers = {"estimate": layered(at, rows, y)[0], "first": estimate}
         marks.append(_mark("layers", numbers, layers=5, broad=lengthscale, query=query))
     return marks

@@ -78,7 +78,7 @@ class Additive(Study):
             with warnings.catch_warnings():
                 # lengthscales of columns without effect end on their upper bounds
                 warnings.simplefilter("ignore", ak.fitting.FitWarning)
-                warnings.simplefilter("ignore", ak.ExtrapolationWarning)
+                warnings.simplefilter("ignore", ak.local.ExtrapolationWarning)
                 predicted = fit(x[:n], labels)(x[n:])
             row[name] = float(np.sqrt(np.mean((predicted - truth[n:]) ** 2)))
         return row

@@ -231,7 +231,7 @@ def measured(name: str, order: int, h: float, at: np.ndarray, n: int) -> np.ndar
 
 @functools.partial(jax.jit, static_argnames="order")
 def _predict_mean_and_variance(
-    kernel: ak.Kernel, order: int, queries: Array, x: Array, y: Array
+    kernel: ak.kernels.Kernel, order: int, queries: Array, x: Array, y: Array
 ) -> tuple[Array, Array]:
     """Returns local polynomial predictions at `queries` from inputs x and labels y, and their
     variances for noise of variance 1.
@@ -240,7 +240,7 @@ def _predict_mean_and_variance(
     return model(queries, x, y), model.prediction_variance(queries, x, jnp.ones(len(x)))
 
 
-def _kernel_by_name(name: str, h: float) -> ak.Kernel:
+def _kernel_by_name(name: str, h: float) -> ak.kernels.Kernel:
     """Returns the kernel "gaussian" or "epanechnikov" with the lengthscale h."""
     return ak.Gaussian(h) if name == "gaussian" else ak.Epanechnikov(h)
 

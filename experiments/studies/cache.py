@@ -12,6 +12,8 @@ from jaxtyping import Array, PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
+from attnkernel.kernels import EluFeatures
+from attnkernel.methods import Linear
 
 from ..benchmarks.driver import interleaved, medians
 from ..config_fields import Name
@@ -107,7 +109,7 @@ class Cache(Study):
         """The same attention for two caches; linear attention for the state."""
         options: dict[str, Any] = {"rotary": ak.Rotary()}
         if kind == "recurrent":
-            options = {"kernel": ak.EluFeatures(), "prior": ak.Causal(), "method": ak.Linear()}
+            options = {"kernel": EluFeatures(), "prior": ak.Causal(), "method": Linear()}
         return ak.MultiheadAttention(self.heads, self.size, **options, key=key)
 
     def empty(self, kind: str, module: ak.MultiheadAttention, length: int) -> Any:
@@ -174,7 +176,7 @@ def draw_patterns(run: Run, tokens: int = 12, subject: int = 1) -> None:
     priors = {
         "broadcast": ak.Causal(),
         "subject pointer": ak.Causal() * ak.priors.KeyWeights(loud),
-        "previous token": ak.Causal() * ak.priors.Table(before),
+        "previous token": ak.Causal() * ak.priors.BiasTable(before),
     }
     figure = Figure(figsize=(8.0, 2.9))
     axes = figure.subplots(1, 3, sharey=True)

@@ -94,14 +94,14 @@ class Derivation(Study):
         ours = ak.attention_weights(q, k, kernel=gaussian)
         identity = "Nadaraya–Watson weights = softmax of −|x − xᵢ|²/2σ²"
         score = jnp.tanh(q[:, None, :] + k[None, :, :]) @ x[0]
-        additive = ak.Additive(x[0])
+        additive = ak.kernels.AdditiveScore(x[0])
         bias = ak.priors.KeyWeights(-jnp.sum(k**2, axis=1) / (2 * sigma**2))
         rows = [jax.nn.softmax(row @ k.T / jnp.sqrt(d)) @ v for row in q]
         module = ak.SelfAttention(d, key=module_key)
         projections = lambda m: [m.query_proj.weight, m.key_proj.weight, m.value_proj.weight]  # noqa: E731
         plain = eqx.tree_at(projections, module, [jnp.eye(d)] * 3)
         w_q, w_k, w_v = projections(module)
-        before = ak.Projected(ak.DotProduct(), module.query_proj, module.key_proj)
+        before = ak.kernels.Projected(ak.DotProduct(), module.query_proj, module.key_proj)
         return [
             Step("B1", identity, weights, ours, ours),
             Step(

@@ -114,7 +114,7 @@ def fit_heads(
     )
     is_row = jnp.arange(len(x)) < n
     y = jnp.where(is_row, y, 0.0)
-    method = ak.Blockwise(BLOCK_ROWS, BLOCK_ROWS)
+    method = ak.methods.Blockwise(BLOCK_ROWS, BLOCK_ROWS)
 
     def predict(lengthscale: Array, at: Array, prior: ak.priors.Prior) -> Array:
         model = ak.KernelRegression(ak.Gaussian(lengthscale), method=method)

@@ -170,7 +170,7 @@ def _simulate_and_fit(
         ak.MeanVarianceRegression(plain.model, ak.KernelRegression(ak.Gaussian(1.0))),
         x,
         y,
-        objective=ak.HoldOut(study.hold_out, score=ak.log_score),
+        objective=ak.HoldOut(study.hold_out, score=ak.objectives.log_score),
         optimizer=optax.adam(study.learning_rate),
         steps=study.steps,
         key=fit_key,
@@ -201,7 +201,7 @@ def _simulate_and_fit(
     kernels = [getattr(fit.model, "mean", fit.model).kernel for fit in fits]
     means, sds, variances = (jnp.stack(part) for part in zip(*methods.values(), strict=True))
     squares = ((means - truth[None, :]) / (0.2 + growth * jnp.abs(at))[None, :]) ** 2
-    scores = jax.vmap(lambda m, v: jnp.mean(ak.log_score((m, v), new)))(means, variances)
+    scores = jax.vmap(lambda m, v: jnp.mean(ak.objectives.log_score((m, v), new)))(means, variances)
     return {
         "lengthscale": jnp.stack([kernel.lengthscale for kernel in kernels]),
         "error": jnp.trapezoid(squares, dx=1.0 / (study.points - 1), axis=1),

@@ -10,6 +10,7 @@ import pydantic
 from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
+from attnkernel.kernels import AitchisonAitken, Kernel
 
 from ..config_fields import Name, Positive
 from ..figures import label_outer, legend, panels
@@ -157,27 +158,27 @@ def _simulate_and_test(
         y = 1.0 + x[:, 0] + x[:, 1] + effect * jnp.sin(5.0 * x[:, 0]) + noise
         kernel = _fit(study, ak.Gaussian(0.3 * jnp.ones(2)), 0, x, y).model.kernel
         found = [
-            ak.inference.specification_test(x, y, **options),
-            ak.inference.specification_test(x, y, kernel=kernel, **options),
+            ak.econometrics.specification_test(x, y, **options),
+            ak.econometrics.specification_test(x, y, kernel=kernel, **options),
         ]
         return jnp.stack([each.p_value for each in found])
     mean, kernel = jnp.sin(3.0 * x[:, 0]), ak.Gaussian(0.3 * jnp.ones(2))
     if case == "category":
         x = x.at[:, 1].set(jnp.floor(1.5 * (x[:, 1] + 1.0)))  # 0, 1 or 2
-        kernel = ak.Gaussian(0.3).on(0) * ak.AitchisonAitken(0.3, categories=3).on(1)
+        kernel = ak.Gaussian(0.3).on(0) * AitchisonAitken(0.3, categories=3).on(1)
         mean = mean + 2.0 * effect * (x[:, 1] == 1.0)
     else:
         mean = mean + effect * jnp.sin(3.0 * x[:, 1])
     order = 1 if case == "column, order 1" else 0
     fit = _fit(study, kernel, order, x, mean + noise)
     found = [
-        ak.inference.relevance_test(fit, 1, reselect=reselect, **options)
+        ak.econometrics.relevance_test(fit, 1, reselect=reselect, **options)
         for reselect in (True, False)
     ]
     return jnp.stack([each.p_value for each in found])
 
 
-def _fit(study: HypothesisTests, kernel: ak.Kernel, order: int, x: Array, y: Array) -> ak.Fit:
+def _fit(study: HypothesisTests, kernel: Kernel, order: int, x: Array, y: Array) -> ak.Fit:
     """Fits local polynomials of degree `order` by leave-one-out."""
     model = ak.KernelRegression(kernel, order=order)
     return ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=study.starts, steps=30)

@@ -136,7 +136,7 @@ class LearnedWindow(Study):
                 model = ak.KernelRegression(ak.Gaussian(window), order=order)
                 return ak.LeaveOneOut()(model, task.x, task.y)
 
-            plug_in = ak.plug_in(task.x[:, 0], task.y)
+            plug_in = ak.inference.plug_in(task.x[:, 0], task.y)
             return {
                 "errors": jax.lax.map(error, grid),
                 "criteria": jax.lax.map(criterion, grid),

@@ -20,7 +20,7 @@ class Attention(eqx.Module):
     attention: ak.MultiheadAttention
     convolutions: list[ak.nn.ShortConvolution]
 
-    def __init__(self, size: int, qk_size: int, *, prior: ak.Prior, order: int, key: Array):
+    def __init__(self, size: int, qk_size: int, *, prior: ak.priors.Prior, order: int, key: Array):
         of_attention, of_convolutions = jax.random.split(key)
         self.attention = ak.MultiheadAttention(
             1,
@@ -29,7 +29,7 @@ class Attention(eqx.Module):
             prior=prior,
             order=order,
             ridge=RIDGE if order else 0.0,
-            method=ak.Dense(),
+            method=ak.methods.Dense(),
             key=of_attention,
         )
         keys = jax.random.split(of_convolutions, 3)
@@ -48,7 +48,7 @@ class Attention(eqx.Module):
         return self.attention(x, x, x, process_heads=convolve)
 
 
-def _attention(prior: ak.Prior, order: int) -> Callable[..., Any]:
+def _attention(prior: ak.priors.Prior, order: int) -> Callable[..., Any]:
     return lambda size, qk_size, key: Attention(size, qk_size, prior=prior, order=order, key=key)
 
 

@@ -18,14 +18,14 @@ from ..monitor import NO_MONITOR, Monitor
 from ..run import Run
 from ..study import Keys, Study
 
-RULES: dict[str, ak.Rule] = {
+RULES: dict[str, ak.rules.Rule] = {
     "softmax": ak.Softmax(),
     "entmax 1.25": ak.Entmax(ak.fixed(1.25)),
     "entmax 1.5": ak.Entmax(ak.fixed(1.5)),
     "sparsemax": ak.Entmax(ak.fixed(2.0)),
-    "uniform": ak.Uniform(),
+    "uniform": ak.rules.Uniform(),
 }
-COMPACT = {1: ak.Epanechnikov, 2: ak.Biweight, 3: ak.Triweight}
+COMPACT = {1: ak.Epanechnikov, 2: ak.kernels.Biweight, 3: ak.kernels.Triweight}
 
 
 class Results(NamedTuple):
@@ -131,21 +131,21 @@ class RetrievalRule(Study):
         return {"temperature": temperatures, **found}
 
 
-class Given(ak.Kernel):
+class MaskArray(ak.kernels.Kernel):
     """Scores that are given, as keys of the one query."""
 
     def log_pair(self, q: Array, k: Array) -> Array:
         return k[0] + 0.0 * q[0]
 
 
-def weigh(rule: ak.Rule, scores: Array, log_prior: Array | None = None) -> Array:
+def weigh(rule: ak.rules.Rule, scores: Array, log_prior: Array | None = None) -> Array:
     """The weights of one query with these scores."""
     prior = None if log_prior is None else ak.priors.KeyWeights(log_prior)
     one = jnp.zeros((1, 1))
-    return ak.attention_weights(one, scores[:, None], kernel=Given(), prior=prior, rule=rule)[0]
+    return ak.attention_weights(one, scores[:, None], kernel=MaskArray(), prior=prior, rule=rule)[0]
 
 
-def optimiser(rule: ak.Rule) -> Callable[[Array, Array | None], Array]:
+def optimiser(rule: ak.rules.Rule) -> Callable[[Array, Array | None], Array]:
     """The maximum of the rule's objective on the simplex, by sequential quadratic programming."""
     from scipy.optimize import LinearConstraint, minimize  # noqa: PLC0415  0.3 s of each command
 

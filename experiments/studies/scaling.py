@@ -56,7 +56,7 @@ _ACCELERATORS = [
 
 
 class Scaling(Study):
-    """`ak.Sharded`: memory of each device, agreement with one, and arithmetic of communication."""
+    """`ak.methods.Sharded`: memory of each device, agreement with one, and communication."""
 
     study: Literal["scaling"]
     name: Name = "scaling"
@@ -180,7 +180,7 @@ def measure(counts: list[int], n: int, dim: int, checked: int, seed: int) -> lis
                 axis_types=(AxisType.Auto,),
                 devices=jax.devices()[:count],
             )
-            method = ak.Sharded(mesh, ring=ring)
+            method = ak.methods.Sharded(mesh, ring=ring)
             found: dict[str, Any] = {"devices": count, "layout": "ring" if ring else "keys cut"}
             for what in ("value", "gradient"):
                 found[f"{what}_mib"] = held(method, n, dim, gradient=what == "gradient") / MIB
@@ -190,14 +190,14 @@ def measure(counts: list[int], n: int, dim: int, checked: int, seed: int) -> lis
     return rows
 
 
-def number(method: ak.Method, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+def number(method: ak.methods.Method, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
     """A number that depends on all values of causal Gaussian attention; and these."""
     kernel = ak.Gaussian(q.shape[1] ** 0.5)
     out = ak.attend(q, k, v, kernel=kernel, prior=ak.Causal(), method=method)
     return jnp.sum(jnp.sin(out)), out
 
 
-def held(method: ak.Sharded, n: int, dim: int, *, gradient: bool) -> int:
+def held(method: ak.methods.Sharded, n: int, dim: int, *, gradient: bool) -> int:
     """Bytes of each device: arguments, results and all between."""
     cut, whole = (NamedSharding(method.mesh, PartitionSpec(*axes)) for axes in (("devices",), ()))
     places = (cut if method.ring else whole, cut, cut)
@@ -220,7 +220,7 @@ def held(method: ak.Sharded, n: int, dim: int, *, gradient: bool) -> int:
     return plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
 
 
-def errors(method: ak.Sharded, n: int, dim: int, seed: int) -> dict[str, float]:
+def errors(method: ak.methods.Sharded, n: int, dim: int, seed: int) -> dict[str, float]:
     """The largest difference from the dense sum, over the largest number there."""
     rng = np.random.default_rng(seed)
     data = [jnp.asarray(rng.normal(size=(n, dim))) for _ in range(3)]
@@ -228,7 +228,7 @@ def errors(method: ak.Sharded, n: int, dim: int, seed: int) -> dict[str, float]:
         jax.jit(jax.value_and_grad(lambda *of, how=how: number(how, *of), (0, 1, 2), has_aux=True))(
             *data
         )
-        for how in (method, ak.Dense())
+        for how in (method, ak.methods.Dense())
     )
 
     def error(ours: Array, theirs: Array) -> float:

@@ -18,7 +18,7 @@ from ..run import Run
 from ..study import HoldOutSizes, Keys, Study, hold_out_sizes
 
 
-class IntegratedSquaredError(ak.Objective):
+class IntegratedSquaredError(ak.objectives.Objective):
     r"""The distance to the truth, $\int_{-3}^{3} (\hat f(x) - f(x))^2 dx$, by the trapezoid rule.
 
     Minimised over ℓ it gives the best lengthscale in hindsight, a bound for every method.

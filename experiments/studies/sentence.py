@@ -10,6 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import attnkernel as ak
+from attnkernel.kernels import Bilinear
+from attnkernel.priors import Prior
 
 from ..config_fields import Name, Part, Positive
 from ..monitor import NO_MONITOR, Monitor
@@ -91,12 +93,14 @@ class Sentences(Study):
         pairs = np.zeros((len(ROLES), len(ROLES)))
         for query, key in LOOKS.get(head, ()):
             pairs[ROLES.index(query), ROLES.index(key)] = self.contrast
-        prior: ak.Prior = ak.Causal()
+        prior: Prior = ak.Causal()
         if head == "previous token":
-            prior = ak.Window(1, 0) * ak.priors.Table(_own_token_bias(len(roles), self.contrast))
+            prior = ak.Window(1, 0) * ak.priors.BiasTable(
+                _own_token_bias(len(roles), self.contrast)
+            )
         if head != "previous token":
             prior = prior * ak.Alibi(self.decay)
-        weights = ak.attention_weights(roles, roles, kernel=ak.Bilinear(pairs), prior=prior)
+        weights = ak.attention_weights(roles, roles, kernel=Bilinear(pairs), prior=prior)
         return np.asarray(weights)
 
     def last_pronoun(self, weights: list[dict[str, np.ndarray]]) -> tuple[int | None, np.ndarray]:

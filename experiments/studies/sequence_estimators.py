@@ -14,7 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 import attnkernel as ak
-from attnkernel.attention._local_polynomial import local_polynomial
+from attnkernel.local._polynomial import local_polynomial
+from attnkernel.methods import Dense
+from attnkernel.priors import Prior
 
 ORACLE = "oracle"
 RIDGE = 1e-2  # of the slopes of order 1, whose weights sum to 1
@@ -46,7 +48,7 @@ def _softmax(prior: Callable[[dict[str, Array], int], Any], order: int) -> Calla
 
     def predict(scalars: dict[str, Array], q: Array, k: Array, v: Array) -> Array:
         kernel, of_rows = ak.Gaussian(scalars["lengthscale"]), prior(scalars, len(k))
-        parts = {"kernel": kernel, "prior": of_rows, "rule": ak.Softmax(), "method": ak.Dense()}
+        parts = {"kernel": kernel, "prior": of_rows, "rule": ak.Softmax(), "method": Dense()}
         if not order:
             return ak.attend(q, k, v, **parts)
         k, v = (jnp.broadcast_to(part[None], (len(q), *part.shape)) for part in (k, v))
@@ -56,17 +58,17 @@ def _softmax(prior: Callable[[dict[str, Array], int], Any], order: int) -> Calla
     return predict
 
 
-def _causal(scalars: dict[str, Array], rows: int) -> ak.Prior:
+def _causal(scalars: dict[str, Array], rows: int) -> Prior:
     return ak.Causal()
 
 
-def _forgetting(scalars: dict[str, Array], rows: int) -> ak.Prior:
+def _forgetting(scalars: dict[str, Array], rows: int) -> Prior:
     return ak.priors.Forget(jnp.full(rows, -1.0) / scalars["memory"])
 
 
-def _window(scalars: dict[str, Array], rows: int) -> ak.Prior:
+def _window(scalars: dict[str, Array], rows: int) -> Prior:
     distance = jnp.arange(rows)[:, None] - jnp.arange(rows)[None]
-    return ak.priors.Given((distance >= 0) & (distance < scalars["window"]))
+    return ak.priors.MaskArray((distance >= 0) & (distance < scalars["window"]))
 
 
 def _linear(scalars: dict[str, Array], q: Array, k: Array, v: Array) -> Array:

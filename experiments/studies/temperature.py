@@ -12,6 +12,7 @@ from jaxtyping import Array, PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
+from attnkernel.rules import Uniform
 
 from ..config_fields import Heteroskedastic, Name, Positive
 from ..figures import legend
@@ -103,7 +104,7 @@ class Temperature(Study):
             return learned.attention.weights(queries, rows)[0]
 
         weigh = {
-            "fixed": lambda x: ak.attention_weights(x, data.x, kernel=kernel, rule=ak.Uniform()),
+            "fixed": lambda x: ak.attention_weights(x, data.x, kernel=kernel, rule=Uniform()),
             "kernel": lambda x: ak.attention_weights(x, data.x, kernel=kernel, rule=rule),
             "learned": of_learned,
         }

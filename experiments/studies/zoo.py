@@ -11,6 +11,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
+from attnkernel.kernels import Boxcar, EluFeatures, RandomFeatures, Triangular
+from attnkernel.methods import Linear
+from attnkernel.priors import RelativeBias
 
 from ..benchmarks.driver import interleaved, medians
 from ..config_fields import Data, Name
@@ -21,8 +24,8 @@ from ..study import Keys, Study, describe, require_one_input
 
 KERNELS: dict[str, type[ak.kernels.Radial]] = {
     "Gaussian": ak.Gaussian,
-    "boxcar": ak.Boxcar,
-    "triangular": ak.Triangular,
+    "boxcar": Boxcar,
+    "triangular": Triangular,
     "Epanechnikov": ak.Epanechnikov,
 }
 
@@ -139,10 +142,10 @@ class Zoo(Study):
         causal, dot = ak.Causal(), ak.DotProduct()
         return {
             "softmax": {"kernel": dot, "prior": causal},
-            "linear": {"kernel": ak.EluFeatures(), "prior": causal, "method": ak.Linear()},
+            "linear": {"kernel": EluFeatures(), "prior": causal, "method": Linear()},
             "window": {"kernel": dot, "prior": ak.Window(window, 0)},
             "ALiBi": {"kernel": dot, "prior": causal * ak.Alibi(self.slope)},
-            "T5": {"kernel": dot, "prior": causal * ak.RelativeBias(table, bidirectional=False)},
+            "T5": {"kernel": dot, "prior": causal * RelativeBias(table, bidirectional=False)},
         }
 
     def draw_heat_maps(self, run: Run, x: Array) -> None:
@@ -184,8 +187,8 @@ class Zoo(Study):
             for count in self.counts:
                 squares = []
                 for draw_key in draw_keys:
-                    features = ak.RandomFeatures(count, 4, key=draw_key)
-                    out = ak.attend(q, k, v, kernel=kernel, method=ak.Linear(features))
+                    features = RandomFeatures(count, 4, key=draw_key)
+                    out = ak.attend(q, k, v, kernel=kernel, method=Linear(features))
                     squares.append(jnp.mean((out - exact) ** 2))
                 errors.append(float(jnp.sqrt(jnp.mean(jnp.stack(squares)))))
             slope = float(np.polyfit(np.log(self.counts), np.log(errors), 1)[0])
@@ -261,7 +264,7 @@ def draw_shapes(run: Run) -> None:
         "causal": ak.Causal(),
         "window": ak.Window(8, 0),
         "ALiBi": ak.Alibi(0.2),
-        "T5 (a table)": ak.RelativeBias(table, bidirectional=False),
+        "T5 (a table)": RelativeBias(table, bidirectional=False),
     }
     for (name, prior), style in zip(priors.items(), ("-", "--", ":", "-."), strict=True):
         weight = jnp.exp(prior.pairwise(here, 32 - back))[0]

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import attnkernel as ak
-from attnkernel.priors import ExcludeSelf, Where
+from attnkernel.kernels import Boxcar
+from attnkernel.methods import Blockwise, Dense, Sorted
+from attnkernel.priors import ExcludeSelf, MaskFunction
 
 QUERIES, KEYS, DIM, DIM_V = 5, 7, 3, 2
 
@@ -38,7 +40,7 @@ def by_hand(q, k, v, lengthscale, allowed=lambda i, j: True, temperature=1.0, si
     [
         (None, lambda i, j: True),
         (ExcludeSelf(), lambda i, j: i != j),
-        (Where(lambda i, j: j < i), lambda i, j: j < i),  # the first query sees nothing
+        (MaskFunction(lambda i, j: j < i), lambda i, j: j < i),  # the first query sees nothing
     ],
 )
 def test_attend_equals_its_formula(x64, prior, allowed):
@@ -55,7 +57,7 @@ def test_attend_equals_its_formula(x64, prior, allowed):
                 kernel=ak.Gaussian(0.8),
                 prior=prior,
                 rule=ak.Softmax(ak.fixed(temperature), sink_mass=ak.fixed(sink)),
-                method=ak.Dense(),
+                method=Dense(),
                 return_log_mass=True,
             )
             for temperature, sink in rules
@@ -183,7 +185,7 @@ def test_rule_out_of_its_domain(arguments, message):
 
 
 def test_reason_of_a_method_is_reported():
-    class Picky(ak.Dense):
+    class Picky(Dense):
         def unsupported_reason(self, task):
             return "no such task"
 
@@ -197,7 +199,7 @@ def test_reason_of_a_method_is_reported():
         ({"kernel": 0.3}, "kernel must be a Kernel"),
         ({"rule": None}, "rule must be a Rule"),
         ({"method": "auto"}, "method must be a Method of attnkernel.*; got 'auto'"),
-        ({"method": ak.Dense}, "method must be a Method of attnkernel"),
+        ({"method": Dense}, "method must be a Method of attnkernel"),
         ({"prior": ak.LeaveOneOut()}, "prior must be a Prior"),  # the objective of that name
         ({"prior": ak.priors.HeldOut(np.zeros(4, bool))}, r"shape \(5,\); got \(4,\)"),
         (
@@ -218,8 +220,8 @@ def test_output_dtype_ignores_the_dtype_of_kernel_and_rule(x64):
 
     @jax.jit
     def computed(q, k, v):
-        kernel, rule = ak.Boxcar(np.float64(2.0)), ak.Softmax(np.float64(0.7))
-        methods = (ak.Dense(), ak.Blockwise(4, 4), ak.Sorted())
+        kernel, rule = Boxcar(np.float64(2.0)), ak.Softmax(np.float64(0.7))
+        methods = (Dense(), Blockwise(4, 4), Sorted())
         return [ak.attend(q, k, v, kernel=kernel, rule=rule, method=method) for method in methods]
 
     inside = np.abs(q - k.T) < 2.0
@@ -232,7 +234,7 @@ def test_output_dtype_ignores_the_dtype_of_kernel_and_rule(x64):
 def test_a_second_call_compiles_nothing(programs):
     jax.clear_caches()
     q, k, v = arrays(np.float32)
-    method = ak.Blockwise(2, 2)
+    method = Blockwise(2, 2)
     for lengthscale in (1.0, 2.0):
         programs.clear()
         ak.attend(q, k, v, kernel=ak.Gaussian(lengthscale), method=method)
@@ -241,7 +243,7 @@ def test_a_second_call_compiles_nothing(programs):
     # the first call compiles; a new function that computes the same does not
     for width in (1, 1, 2):
         programs.clear()
-        prior = ~Where(lambda i, j, width=width: i - j < width)
+        prior = ~MaskFunction(lambda i, j, width=width: i - j < width)
         ak.attend(q, k, v, kernel=ak.Gaussian(1.0), prior=prior, method=method)
         counts.append(len(programs))
     assert counts == [1, 0, 1]
@@ -251,8 +253,8 @@ def test_mask_functions_may_read_arrays_of_outer_transformations():
     q, k, v = arrays(np.float32)
 
     def value(width):
-        prior = Where(lambda i, j: jnp.abs(i - j) < width)
-        return ak.attend(q, k, v, kernel=ak.Gaussian(1.0), prior=prior, method=ak.Blockwise(2, 2))
+        prior = MaskFunction(lambda i, j: jnp.abs(i - j) < width)
+        return ak.attend(q, k, v, kernel=ak.Gaussian(1.0), prior=prior, method=Blockwise(2, 2))
 
     expected = {
         width: by_hand(q, k, v, 1.0, lambda i, j, width=width: abs(i - j) < width)[0]
@@ -266,9 +268,9 @@ def test_mask_functions_may_read_arrays_of_outer_transformations():
 def test_variables_read_by_a_mask_function_may_change():
     q, k, v = arrays(np.float32)
     seen = {"keys": 2}
-    prior = Where(lambda i, j: j < seen["keys"])
+    prior = MaskFunction(lambda i, j: j < seen["keys"])
     for seen["keys"] in (2, 5):
-        out = ak.attend(q, k, v, kernel=ak.Gaussian(1.0), prior=prior, method=ak.Blockwise(2, 2))
+        out = ak.attend(q, k, v, kernel=ak.Gaussian(1.0), prior=prior, method=Blockwise(2, 2))
         expected, _ = by_hand(q, k[: seen["keys"]], v[: seen["keys"]], 1.0)
         np.testing.assert_allclose(out, expected, rtol=1e-5)
 
@@ -276,11 +278,11 @@ def test_variables_read_by_a_mask_function_may_change():
 def test_large_batch_is_processed_in_chunks():
     members, n = 64, 1024
     shape = jax.ShapeDtypeStruct((members, n, 2), jnp.float32)
-    program = jax.jit(lambda x: ak.attend(x, x, x, kernel=ak.Gaussian(1.0), method=ak.Dense()))
+    program = jax.jit(lambda x: ak.attend(x, x, x, kernel=ak.Gaussian(1.0), method=Dense()))
     used = program.lower(shape).compile().memory_analysis().temp_size_in_bytes
     assert used < 2**27  # all scores are 2**28 bytes
     x = np.random.default_rng(0).normal(size=(5, 2, n, 1)).astype(np.float32)
-    out = np.asarray(ak.attend(x, x[:, :1], x, kernel=ak.Gaussian(1.0), method=ak.Dense()))
+    out = np.asarray(ak.attend(x, x[:, :1], x, kernel=ak.Gaussian(1.0), method=Dense()))
     q, k, v = x[3, 1], x[3, 0], x[3, 1]
     weights = np.exp(-0.5 * (q - k.T).astype(float) ** 2)
     np.testing.assert_allclose(

@@ -8,6 +8,9 @@ from laws import OneOfKernels
 from marks import slow
 
 import attnkernel as ak
+from attnkernel.kernels import Boxcar, Matern32, Triangular, Tricube
+from attnkernel.methods import Blockwise, Dense
+from attnkernel.rules import Uniform
 
 KEYS = np.linspace(0.0, 1.0, 11)[:, None]
 VALUES = np.arange(11.0)[:, None]
@@ -15,17 +18,15 @@ QUERIES = np.array([[np.nan], [0.5], [np.inf]])
 SEVERAL = (
     ak.Gaussian(0.3),
     ak.Laplace(0.3),
-    ak.Matern32(0.3),
+    Matern32(0.3),
     ak.Epanechnikov(0.3),
-    ak.Tricube(0.3),
+    Tricube(0.3),
 )
-NEAREST = ak.NearestNeighbours(ak.Boxcar(1.0), neighbours=3)
-RULES = (ak.Softmax(), ak.Entmax(1.5), ak.Uniform())
+NEAREST = ak.NearestNeighbours(Boxcar(1.0), neighbours=3)
+RULES = (ak.Softmax(), ak.Entmax(1.5), Uniform())
 
 
-@pytest.mark.parametrize(
-    ("method", "rules"), [(ak.Blockwise(2, 3), RULES[:1]), slow(ak.Dense(), RULES)]
-)
+@pytest.mark.parametrize(("method", "rules"), [(Blockwise(2, 3), RULES[:1]), slow(Dense(), RULES)])
 def test_a_query_that_is_not_finite_is_nan_in_its_own_row_alone(x64, method, rules):
     @jax.jit
     def rows(queries):
@@ -45,9 +46,9 @@ def test_a_query_that_is_not_finite_is_nan_in_its_own_row_alone(x64, method, rul
     assert np.all(np.isfinite(valid))
 
 
-@pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(2, 3)])
+@pytest.mark.parametrize("method", [Dense(), Blockwise(2, 3)])
 def test_a_key_that_is_not_a_number_is_not_ignored(x64, method):
-    kernels = (ak.Epanechnikov(0.3), ak.Matern32(0.3), ak.Triangular(0.3), ak.Tricube(0.3))
+    kernels = (ak.Epanechnikov(0.3), Matern32(0.3), Triangular(0.3), Tricube(0.3))
 
     @jax.jit
     def both(keys):
@@ -75,6 +76,6 @@ def test_weights_of_an_infinite_query_are_nan():
 
 @pytest.mark.parametrize("policy", ["nearest", "mean"])
 def test_a_policy_for_empty_rows_does_not_answer_for_an_invalid_query(policy):
-    model = ak.KernelRegression(ak.Boxcar(0.05), on_empty=policy)
+    model = ak.KernelRegression(Boxcar(0.05), on_empty=policy)
     found = np.asarray(jax.jit(lambda q: model(q, KEYS, VALUES))(QUERIES))
     assert np.all(np.isnan(found[np.array([0, 2])]))

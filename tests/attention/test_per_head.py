@@ -8,6 +8,8 @@ import pytest
 from marks import slow
 
 import attnkernel as ak
+from attnkernel.kernels import Cosine, Polynomial
+from attnkernel.methods import Blockwise, Dense
 
 HEADS, QUERIES, KEYS, DIM, DIM_V = 3, 7, 11, 2, 5
 EPS = np.finfo(np.float64).eps
@@ -30,10 +32,10 @@ BATCHES = ((), (HEADS,), (2, HEADS), (2, 1))
 @pytest.mark.parametrize(
     ("method", "batches"),
     [
-        (ak.Dense(), BATCHES[:1]),
-        (ak.Blockwise(4, 4), BATCHES[2:3]),
-        slow(ak.Dense(), BATCHES[1:]),
-        slow(ak.Blockwise(4, 4), BATCHES),
+        (Dense(), BATCHES[:1]),
+        (Blockwise(4, 4), BATCHES[2:3]),
+        slow(Dense(), BATCHES[1:]),
+        slow(Blockwise(4, 4), BATCHES),
     ],
 )
 def test_heads_equal_a_loop_over_heads(x64, method, batches):
@@ -67,8 +69,8 @@ def test_chunked_members_equal_all_at_once(x64, monkeypatch):
     kernel = each(ak.Gaussian)
     at_once = ak.attend(q, k, v, kernel=kernel)
     for members in (1, 2, 4):
-        monkeypatch.setattr(ak.Dense, "batch_size", lambda self, task, members=members: members)
-        chunked = ak.attend(q, k, v, kernel=kernel, method=ak.Dense())
+        monkeypatch.setattr(Dense, "batch_size", lambda self, task, members=members: members)
+        chunked = ak.attend(q, k, v, kernel=kernel, method=Dense())
         np.testing.assert_allclose(chunked, at_once, rtol=1e-12)
 
 
@@ -119,7 +121,7 @@ def test_a_list_of_heads_is_stacked(x64):
     """Lengthscales, products, fixed temperatures, masks and fixed slopes."""
     cases = [
         ("kernel", [ak.Gaussian(0.1), ak.Gaussian(1.0)]),
-        ("kernel", [ak.Cosine(0.9) * ak.Gaussian(2.0), ak.Cosine(1.5) * ak.Gaussian()]),
+        ("kernel", [Cosine(0.9) * ak.Gaussian(2.0), Cosine(1.5) * ak.Gaussian()]),
         ("rule", [ak.Softmax(0.5), ak.Softmax(2.0)]),
         ("prior", [ak.Window(1, 1) & ak.Causal(1), ak.Window(2, 0) & ak.Causal()]),
         ("prior", [ak.Alibi(0.5), ak.Alibi(0.1)]),
@@ -149,7 +151,7 @@ def test_a_list_of_heads_is_stacked(x64):
         ([ak.Softmax(ak.fixed(0.5)), ak.Softmax(0.5)], "temperature.*fixed.*trained"),
         ([ak.Gaussian(0.1), ak.Gaussian(np.ones(2))], r"same shape.*\(\) and \(2,\)"),
         ([ak.Gaussian(), ak.Gaussian(metric=np.eye(2))], "metric.*None in some"),
-        ([ak.Polynomial(2), ak.Polynomial(4)], "Polynomial.degree.*got 2, 4"),
+        ([Polynomial(2), Polynomial(4)], "Polynomial.degree.*got 2, 4"),
         ([ak.Gaussian(), ak.Gaussian() * ak.Laplace()], "got Gaussian and Product"),
     ],
 )

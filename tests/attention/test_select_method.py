@@ -14,10 +14,10 @@ def test_select_method_does_not_run():
     def shapes(n):
         return [jax.ShapeDtypeStruct((n, 4), jnp.float32)] * 3
 
-    assert ak.select_method(*shapes(1024), kernel=ak.Gaussian(1.0)) == (ak.Dense(), ())
-    assert ak.select_method(*shapes(1025), kernel=ak.Gaussian(1.0)).method == ak.Blockwise()
+    assert ak.select_method(*shapes(1024), kernel=ak.Gaussian(1.0)) == (ak.methods.Dense(), ())
+    assert ak.select_method(*shapes(1025), kernel=ak.Gaussian(1.0)).method == ak.methods.Blockwise()
     large = ak.select_method(*shapes(10**6), kernel=ak.Gaussian(1.0))
-    assert large.method == ak.Blockwise()
+    assert large.method == ak.methods.Blockwise()
     chosen, *refused = str(large).splitlines()
     assert chosen == "Blockwise()"
     for line, pattern in zip(
@@ -32,8 +32,8 @@ def test_select_method_in_one_dimension(x64):
     def selected(n, kernel):
         return ak.select_method(*[jax.ShapeDtypeStruct((n, 1), jnp.float64)] * 3, kernel=kernel)
 
-    assert selected(2000, ak.Epanechnikov(0.3)).method == ak.Sorted()
-    assert selected(2000, ak.Gaussian(0.3)).method == ak.Blockwise()
+    assert selected(2000, ak.Epanechnikov(0.3)).method == ak.methods.Sorted()
+    assert selected(2000, ak.Gaussian(0.3)).method == ak.methods.Blockwise()
     assert re.search(r"4000000 .* 4194304", str(selected(2000, ak.Gaussian(0.3))))
 
 
@@ -54,4 +54,4 @@ def test_select_method_rejects_invalid_arguments(as_users_run_it, changes, messa
 @needs_finufft
 def test_select_method_treats_integers_as_floats(x64):
     shapes = (jax.ShapeDtypeStruct((20_000, 1), int),) * 3
-    assert ak.select_method(*shapes, kernel=ak.Gaussian(1.0)).method == ak.Fourier()
+    assert ak.select_method(*shapes, kernel=ak.Gaussian(1.0)).method == ak.methods.Fourier()

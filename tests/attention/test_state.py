@@ -9,7 +9,10 @@ import pytest
 from marks import needs_finufft, slow
 
 import attnkernel as ak
-from attnkernel.priors import At
+from attnkernel.attention import softmax_state
+from attnkernel.kernels import EluFeatures
+from attnkernel.methods import Blockwise, Dense, Fourier, Linear, Sorted
+from attnkernel.priors import AtPositions
 
 QUERIES, KEYS, DIM_V, CUT = 5, 11, 3, 4
 RNG = np.random.default_rng(0)
@@ -25,17 +28,17 @@ LOG_WEIGHTS = Q * K.T + LOG_PRIOR
 
 
 def prior_of(keys):
-    mask = ak.priors.Where(lambda i, j: (j <= 2 * i) & ((i < 4) | (j >= CUT)))
-    return At(ak.PerHead(ak.Alibi(ak.fixed(SLOPES))) * mask, I, keys)
+    mask = ak.priors.MaskFunction(lambda i, j: (j <= 2 * i) & ((i < 4) | (j >= CUT)))
+    return AtPositions(ak.PerHead(ak.Alibi(ak.fixed(SLOPES))) * mask, I, keys)
 
 
-@pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(2, 3)], ids=["Dense", "Blockwise"])
+@pytest.mark.parametrize("method", [Dense(), Blockwise(2, 3)], ids=["Dense", "Blockwise"])
 def test_the_state_is_its_formula(x64, method):
     @jax.jit
     def states():
         options = {"kernel": ak.DotProduct(), "prior": prior_of(J), "method": method}
-        exact = ak.softmax_state(Q, K, V, **options, exact_maximum=True)
-        any_maximum = ak.softmax_state(Q, K, V, **options, exact_maximum=False)
+        exact = softmax_state(Q, K, V, **options, exact_maximum=True)
+        any_maximum = softmax_state(Q, K, V, **options, exact_maximum=False)
         return exact, (any_maximum.log_mass, any_maximum.value)
 
     maximum = LOG_WEIGHTS.max(axis=2)
@@ -53,7 +56,7 @@ def test_the_state_is_its_formula(x64, method):
 
 @pytest.mark.parametrize(
     "methods",
-    [(ak.Dense(), ak.Blockwise(2, 3)), slow((ak.Blockwise(4, 4), ak.Blockwise(2, 2)))],
+    [(Dense(), Blockwise(2, 3)), slow((Blockwise(4, 4), Blockwise(2, 2)))],
     ids=["dense and blockwise", "blockwise"],
 )
 def test_states_of_two_sets_of_keys_merge_into_attention(x64, methods):
@@ -64,7 +67,7 @@ def test_states_of_two_sets_of_keys_merge_into_attention(x64, methods):
     def gradient(q):
         rule = ak.PerHead(ak.Softmax(log_sink_mass=SINKS))
         states = [
-            ak.softmax_state(
+            softmax_state(
                 q, K[part], V[part],
                 kernel=ak.DotProduct(), prior=prior_of(J[part]), rule=rule, method=method,
             )
@@ -87,9 +90,9 @@ def test_states_of_two_sets_of_keys_merge_into_attention(x64, methods):
 @pytest.mark.parametrize(
     ("kernel", "method"),
     [
-        (ak.Laplace(0.5), ak.Sorted()),
-        (ak.EluFeatures(), ak.Linear()),
-        pytest.param(ak.Gaussian(0.5), ak.Fourier(1e-12), marks=[pytest.mark.slow, needs_finufft]),
+        (ak.Laplace(0.5), Sorted()),
+        (EluFeatures(), Linear()),
+        pytest.param(ak.Gaussian(0.5), Fourier(1e-12), marks=[pytest.mark.slow, needs_finufft]),
     ],
     ids=["Sorted", "Linear", "Fourier"],
 )
@@ -98,9 +101,9 @@ def test_states_of_other_methods_merge(x64, kernel, method):
     def merged(q):
         parts = (slice(0, CUT), slice(CUT, None))
         first, second = (
-            ak.softmax_state(q, K[part], V[part], kernel=kernel, method=method) for part in parts
+            softmax_state(q, K[part], V[part], kernel=kernel, method=method) for part in parts
         )
-        whole = ak.attend(q, K, V, kernel=kernel, method=ak.Dense(), return_log_mass=True)
+        whole = ak.attend(q, K, V, kernel=kernel, method=Dense(), return_log_mass=True)
         union = first.merge(second)
         return (union.value, union.log_mass), whole
 
@@ -114,8 +117,8 @@ def test_half_precision_is_summed_in_float32_and_invalid_queries_are_nan():
 
     @jax.jit
     def computed(q, invalid, k, v):
-        state = ak.softmax_state(invalid, k, v, kernel=ak.DotProduct())
-        none = ak.softmax_state(q, k[:0], v[:0], kernel=ak.DotProduct(), exact_maximum=True)
+        state = softmax_state(invalid, k, v, kernel=ak.DotProduct())
+        none = softmax_state(q, k[:0], v[:0], kernel=ak.DotProduct(), exact_maximum=True)
         return state, state.log_mass, state.value, none
 
     state, log_mass, value, none = computed(q, invalid, k, v)
@@ -131,12 +134,12 @@ def test_half_precision_is_summed_in_float32_and_invalid_queries_are_nan():
     [
         ({"rule": ak.Entmax(1.5)}, "rule must weigh each key by itself.*Entmax"),
         (
-            {"kernel": ak.Laplace(0.5), "method": ak.Sorted(), "exact_maximum": True},
+            {"kernel": ak.Laplace(0.5), "method": Sorted(), "exact_maximum": True},
             r"exact_maximum=True needs method=ak\.Dense\(\) or ak\.Blockwise\(\); got Sorted",
         ),
-        ({"method": ak.Sorted()}, "Sorted cannot evaluate this"),
+        ({"method": Sorted()}, "Sorted cannot evaluate this"),
     ],
 )
 def test_what_has_no_state_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        ak.softmax_state(Q[0], K, V, **{"kernel": ak.DotProduct()} | options)
+        softmax_state(Q[0], K, V, **{"kernel": ak.DotProduct()} | options)

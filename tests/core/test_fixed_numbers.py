@@ -19,11 +19,11 @@ def fixed_and_trained():
     both = ak.Gaussian(ak.fixed(0.3)).on(0) * ak.Gaussian(0.5).on(1)
     vector = ak.Gaussian(ak.fixed(np.array([0.3, 2.0])))
     yield both, lambda k: k.first.kernel.lengthscale, lambda k: k.second.kernel.lengthscale
-    yield ak.RationalQuadratic(ak.fixed(0.3)), lambda k: k.lengthscale, lambda k: k.alpha
+    yield ak.kernels.RationalQuadratic(ak.fixed(0.3)), lambda k: k.lengthscale, lambda k: k.alpha
     yield ak.Periodic(0.5, ak.fixed(3.0)), lambda k: k.period, lambda k: k.lengthscale
     yield ak.Gaussian(metric=ak.fixed(np.eye(2) + 0.2)), lambda k: k.metric, lambda k: k.lengthscale
     yield vector * ak.Laplace(2.0), lambda k: k.first.lengthscale, lambda k: k.second.lengthscale
-    mixed = ak.LiRacine(ak.fixed(0.2)).on(0) * ak.Gaussian(0.5).on(1)
+    mixed = ak.kernels.LiRacine(ak.fixed(0.2)).on(0) * ak.Gaussian(0.5).on(1)
     yield mixed, lambda k: k.first.kernel.bandwidth, lambda k: k.second.kernel.lengthscale
 
 
@@ -100,7 +100,7 @@ def test_fixed_lengthscales_of_dimensions_and_of_heads(x64):
         kernel = ak.Gaussian(ak.fixed(lengths[0]))
         of_method = [
             ak.attend(*single, kernel=kernel, method=method)
-            for method in (ak.Dense(), ak.Blockwise(2, 2))
+            for method in (ak.methods.Dense(), ak.methods.Blockwise(2, 2))
         ]
         return [ak.attend(x, x, v, kernel=heads) for heads in (trained, fixed, metric)], of_method
 
@@ -131,7 +131,7 @@ HEADS, ROWS, DIM = 4, 5, 3
     ],
     ids=["slopes", "temperatures"],
 )
-@pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(2, 2)], ids=repr)
+@pytest.mark.parametrize("method", [ak.methods.Dense(), ak.methods.Blockwise(2, 2)], ids=repr)
 def test_fixed_numbers_of_heads(x64, part, of_head, method):
     """They are those of each head, summed at once, and no optimiser sees them."""
     rng = np.random.default_rng(1)
@@ -143,7 +143,7 @@ def test_fixed_numbers_of_heads(x64, part, of_head, method):
     @jax.jit
     def both(q, k, v):
         together = ak.attend(q, k, v, kernel=kernel, method=method, **given)
-        alone = {"kernel": kernel, "method": ak.Dense()}
+        alone = {"kernel": kernel, "method": ak.methods.Dense()}
         heads = [ak.attend(q[h], k[h], v[h], **alone, **of_head(h)) for h in range(HEADS)]
         return together, jnp.stack(heads)
 

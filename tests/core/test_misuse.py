@@ -34,9 +34,9 @@ MISUSES = {
     "Window(1, -1)": (lambda: ak.Window(1, -1), "right must be an integer, at least 0; got -1"),
     "KeyWeights(inf)": (lambda: priors.KeyWeights(np.array([0.0, np.inf])), "log_weights must be"),
     "KeyWeights(nan)": (lambda: priors.KeyWeights(np.array([0.0, np.nan])), "log_weights must be"),
-    "Table(nan)": (lambda: priors.Table(np.array([[0.0, np.nan]])), "bias must be below"),
+    "Table(nan)": (lambda: priors.BiasTable(np.array([[0.0, np.nan]])), "bias must be below"),
     "At of large numbers": (
-        lambda: priors.At(ak.Causal(), LARGE, LARGE),
+        lambda: priors.AtPositions(ak.Causal(), LARGE, LARGE),
         "queries has integers too large for int32",
     ),
     "Segments of large numbers": (

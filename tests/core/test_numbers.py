@@ -52,8 +52,8 @@ FUNCTIONS = {
     "heads": lambda x, y, w: HEADS(x, x, y),
     "mean and variance": lambda x, y, w: PAIR(x, x, y),
     "density": lambda x, y, w: ak.density(x, x, kernel=KERNEL, weights=w),
-    "normal_reference": lambda x, y, w: ak.normal_reference(x),
-    "plug_in": lambda x, y, w: ak.plug_in(x, y),
+    "normal_reference": lambda x, y, w: ak.inference.normal_reference(x),
+    "plug_in": lambda x, y, w: ak.inference.plug_in(x, y),
     "an objective": lambda x, y, w: in_jit(ak.LeaveOneOut(weights=w), x, y),
     "a criterion": lambda x, y, w: in_jit(ak.AICc(weights=w), x, y),
     "profile": lambda x, y, w: ak.profile(
@@ -61,7 +61,7 @@ FUNCTIONS = {
     ),
     "fit": lambda x, y, w: fitted(x, y, w).loss,
     "bands": lambda x, y, w: ak.bands(fitted(x, y), x).standard_error,
-    "effective_count": lambda x, y, w: ak.effective_count(fitted(x, y), x),
+    "effective_count": lambda x, y, w: ak.inference.effective_count(fitted(x, y), x),
 }
 
 
@@ -113,7 +113,7 @@ def test_many_random_numbers_are_not_taken_for_equal_ones():
     """Of a million numbers in [0, 1) float32 merges 3 in 100: their spacing harms nobody."""
     x = np.random.default_rng(0).random(1_000_000)
     assert len(np.unique(np.float32(x))) < 0.985 * len(x)
-    assert ak.normal_reference(x).shape == (1,)
+    assert ak.inference.normal_reference(x).shape == (1,)
     lattice = np.repeat(1e7 + np.arange(5.0), 3)  # exact in float32
     assert np.isfinite(MODEL(lattice, lattice, lattice)).all()
 
@@ -176,8 +176,8 @@ def test_half_precision_sums_squares_labels_and_weights_in_float32():
     half = np.float16
     x, y = np.linspace(0.0, 1.0, 40), np.sin(np.arange(40.0))
     model, kernel = ak.KernelRegression(ak.Gaussian(0.1)), ak.Gaussian(0.1)
-    far = ak.KernelRegression(ak.Boxcar(1.0), on_empty="nearest")
-    mean = ak.KernelRegression(ak.Boxcar(1e-3), on_empty="mean")
+    far = ak.KernelRegression(ak.kernels.Boxcar(1.0), on_empty="nearest")
+    mean = ak.KernelRegression(ak.kernels.Boxcar(1e-3), on_empty="mean")
 
     @jax.jit
     def results(x, y, thousandth, counts, at, points, labels, many):
@@ -188,7 +188,7 @@ def test_half_precision_sums_squares_labels_and_weights_in_float32():
             ak.density(x[:2], x, kernel=kernel),
             far(at, points, labels),
             mean(at, jnp.zeros_like(many), many),
-            ak.plug_in(x, y),
+            ak.inference.plug_in(x, y),
         )
 
     small, large, weighted, plain, nearest, of_many, bandwidth = results(
@@ -204,7 +204,7 @@ def test_half_precision_sums_squares_labels_and_weights_in_float32():
 
 @pytest.mark.parametrize("unit", [1e-25, 1e25])
 def test_the_nearest_label_is_found_in_any_unit(unit):
-    model = ak.KernelRegression(ak.Boxcar(0.1 * unit), on_empty="nearest")
+    model = ak.KernelRegression(ak.kernels.Boxcar(0.1 * unit), on_empty="nearest")
     found = model(
         np.array([10.0 * unit]), np.array([1.0, 2.0, 3.0]) * unit, np.array([1.0, 2.0, 3.0])
     )

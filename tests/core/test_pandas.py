@@ -34,7 +34,7 @@ def table():
 
 
 def fitted(x, y, columns=(0, 1), **options):
-    kernel = ak.Gaussian(5.0).on(columns[0]) * ak.LiRacine(0.2).on(columns[1])
+    kernel = ak.Gaussian(5.0).on(columns[0]) * ak.kernels.LiRacine(0.2).on(columns[1])
     return ak.fit(
         ak.KernelRegression(kernel),
         x,
@@ -117,7 +117,7 @@ def test_bands_become_a_frame(fit):
     assert list(by_arrays.frame().columns[:3]) == ["x1", "x2", "centre"]
     parts = operator.attrgetter("x", "centre", "standard_error", "lower", "upper", "level", "kind")
     with pytest.raises(ValueError, match=r"\['lower'\]"):
-        ak.Bands.of_fit(fit, asked.rename(columns={"age": "lower"}), *parts(band)).frame()
+        ak.inference.Bands.of_fit(fit, asked.rename(columns={"age": "lower"}), *parts(band)).frame()
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_the_noise_variance_of_a_frame_is_a_series(fit):
 
 def test_the_effective_count_of_a_frame_is_a_series(fit):
     frame, _ = table()
-    counts = ak.effective_count(fit, frame.iloc[:2])
+    counts = ak.inference.effective_count(fit, frame.iloc[:2])
     assert (counts.name, list(counts.index)) == ("effective_count", ["row 0", "row 1"])
 
 

@@ -29,26 +29,26 @@ PARTS = {
     "slope": (ak.Alibi, "slope", POSITIVE, 0.3),
     "rate": (priors.Kerple, "rate", POSITIVE, 0.3),
     "scale of distances": (lambda r: priors.Kerple(scale=r), "scale", POSITIVE, 0.3),
-    "cap": (lambda c: ak.SoftCapped(ak.DotProduct(), c), "cap", POSITIVE, 20.0),
+    "cap": (lambda c: ak.kernels.SoftCapped(ak.DotProduct(), c), "cap", POSITIVE, 20.0),
     "scale": (ak.DotProduct, "scale", REAL, 0.4),
-    "scale of a cosine": (ak.CosineSimilarity, "scale", REAL, 0.4),
-    "offset": (lambda b: ak.Polynomial(2, b), "offset", REAL, 0.4),
-    "scale of a polynomial": (lambda c: ak.Polynomial(2, scale=c), "scale", REAL, 0.4),
-    "mixture": (lambda a: ak.RationalQuadratic(ak.fixed(1.0), a), "alpha", POSITIVE, 2.0),
+    "scale of a cosine": (ak.kernels.CosineSimilarity, "scale", REAL, 0.4),
+    "offset": (lambda b: ak.kernels.Polynomial(2, b), "offset", REAL, 0.4),
+    "scale of a polynomial": (lambda c: ak.kernels.Polynomial(2, scale=c), "scale", REAL, 0.4),
+    "mixture": (lambda a: ak.kernels.RationalQuadratic(ak.fixed(1.0), a), "alpha", POSITIVE, 2.0),
     "chord": (lambda a: ak.Periodic(a, ak.fixed(1.0)), "lengthscale", POSITIVE, 0.4),
     "period": (lambda p: ak.Periodic(ak.fixed(1.0), p), "period", POSITIVE, 2.0),
     "bandwidth of 5 categories": (
-        functools.partial(ak.AitchisonAitken, categories=5),
+        functools.partial(ak.kernels.AitchisonAitken, categories=5),
         "bandwidth",
         (0.0, 0.8),
         0.3,
     ),
 }
-for kind in (ak.LiRacine, ak.WangVanRyzin, ak.LiRacineOrdered):
+for kind in (ak.kernels.LiRacine, ak.kernels.WangVanRyzin, ak.kernels.LiRacineOrdered):
     PARTS[f"bandwidth of {kind.__name__}"] = (kind, "bandwidth", (0.0, 1.0), 0.3)
 for kind in vars(kernels).values():
     if inspect.isclass(kind) and issubclass(kind, kernels.Scaled) and not inspect.isabstract(kind):
-        held = {"alpha": ak.fixed(1.0)} if kind is ak.RationalQuadratic else {}
+        held = {"alpha": ak.fixed(1.0)} if kind is ak.kernels.RationalQuadratic else {}
         make = functools.partial(kind, **held)
         PARTS[f"lengthscale of {kind.__name__}"] = (make, "lengthscale", POSITIVE, 0.4)
 
@@ -71,8 +71,8 @@ def test_a_fixed_number_is_no_leaf(name):
         lambda: ak.Alibi(heads=1),
         priors.Kerple,
         ak.DotProduct,
-        ak.CosineSimilarity,
-        ak.Polynomial,
+        ak.kernels.CosineSimilarity,
+        ak.kernels.Polynomial,
     ],
 )
 def test_a_default_is_fixed(make):

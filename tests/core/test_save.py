@@ -16,7 +16,7 @@ import attnkernel as ak
 from attnkernel._core.saving import read_tree, write_tree
 
 
-class Own(ak.Kernel):
+class Own(ak.kernels.Kernel):
     """A kernel that a user defines."""
 
     scale: jax.Array
@@ -37,7 +37,7 @@ def models():
 
 @eqx.filter_jit
 def make_models(key):
-    mixed = ak.On(ak.Gaussian(0.5), 0) * ak.On(ak.AitchisonAitken(0.2, 3), 1)
+    mixed = ak.OnColumns(ak.Gaussian(0.5), 0) * ak.OnColumns(ak.kernels.AitchisonAitken(0.2, 3), 1)
     stack = eqx.filter_vmap(ak.Gaussian)(jnp.linspace(0.1, 3.0, 5))
     return {
         "gaussian": ak.Gaussian(0.3),
@@ -150,7 +150,7 @@ def test_a_class_of_the_user_must_be_given_to_load(tmp_path):
 
 def test_functions_tracers_and_objects_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"\.function is <function.*eqx\.Module"):
-        ak.save(tmp_path / "f", ak.priors.Where(lambda i, j: i > j))
+        ak.save(tmp_path / "f", ak.priors.MaskFunction(lambda i, j: i > j))
     with pytest.raises(ValueError, match="outside"):
         jax.jit(lambda scale: ak.save(tmp_path / "f", ak.Gaussian(scale)))(1.0)
     with pytest.raises(ValueError, match="objects of Python"):

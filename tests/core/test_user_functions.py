@@ -32,7 +32,7 @@ class Allowed(priors.Mask):
         return (i >= j)[None]
 
 
-class OfRows(ak.Objective):
+class OfRows(ak.objectives.Objective):
     is_stochastic = False
 
     def __call__(self, model, x, y, *, key=None):
@@ -53,7 +53,7 @@ OF_PAIR = r"{} must return one number for one pair.*; got shape \(1,\)"
         lambda: MODEL.fitted_and_leverage(X, Y),
         lambda: MODEL.local_fit(X, X, Y),
         lambda: ak.KernelRegression(KERNEL, order=1)(X, X, Y),
-        lambda: ak.BiasReduced(MODEL, iterations=2)(X, X, Y),
+        lambda: ak.models.BiasReduced(MODEL, iterations=2)(X, X, Y),
         lambda: ak.KernelRegression(KERNEL * ak.Gaussian(1.0))(X, X, Y),
         lambda: ak.KernelRegression(KERNEL.on(0))(X, X, Y),
         lambda: ak.attention_weights(COLUMN, COLUMN, kernel=KERNEL),
@@ -61,7 +61,7 @@ OF_PAIR = r"{} must return one number for one pair.*; got shape \(1,\)"
         lambda: ak.fit(MODEL, X, Y, objective=ak.GCV()),
         *(
             lambda method=method: ak.attend(COLUMN, COLUMN, COLUMN, kernel=KERNEL, method=method)
-            for method in (ak.Dense(), ak.Blockwise(4, 4), ak.Sharded())
+            for method in (ak.methods.Dense(), ak.methods.Blockwise(4, 4), ak.methods.Sharded())
         ),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_kernel_that_returns_no_number_is_refused(call):
 @pytest.mark.parametrize(
     ("prior", "name"), [(Column(), r"Column\.log_pair"), (Allowed(), r"Allowed\.allows")]
 )
-@pytest.mark.parametrize("method", [ak.Dense(), ak.Blockwise(4, 4)], ids=repr)
+@pytest.mark.parametrize("method", [ak.methods.Dense(), ak.methods.Blockwise(4, 4)], ids=repr)
 def test_a_prior_that_returns_no_number_is_refused(prior, name, method):
     with pytest.raises(ValueError, match=OF_PAIR.format(name)):
         ak.attend(COLUMN, COLUMN, COLUMN, kernel=ak.Gaussian(0.2), prior=prior, method=method)

@@ -87,13 +87,13 @@ def number(method, *data):
     return jnp.sum(jnp.sin(out)), out
 
 for ring in (False, True):
-    method = ak.Sharded(ring=ring)
+    method = ak.methods.Sharded(ring=ring)
     rows = NamedSharding(method.mesh, PartitionSpec("devices"))
     cut = [jax.make_array_from_callback(x.shape, rows, lambda part, x=x: x[part]) for x in data]
     differences = []
     for given in (data, cut):
         found = jax.grad(lambda *d: number(method, *d), (0, 1, 2), has_aux=True)(*given)
-        dense = jax.grad(lambda *d: number(ak.Dense(), *d), (0, 1, 2), has_aux=True)(*data)
+        dense = jax.grad(lambda *d: number(ak.methods.Dense(), *d), (0, 1, 2), has_aux=True)(*data)
         for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(dense), strict=True):
             for shard in ours.addressable_shards:
                 differences.append(np.abs(np.asarray(shard.data) - theirs[shard.index]).max())

@@ -26,7 +26,7 @@ def test_fit_equals_that_of_the_dense_criterion(x64, run_study, monkeypatch):
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(2024), n=300)
     start = 1.06 * jnp.std(data.x) * 300**-0.2
     model, low, high = (
-        ak.KernelRegression(ak.Gaussian(start * factor), method=ak.Dense())
+        ak.KernelRegression(ak.Gaussian(start * factor), method=ak.methods.Dense())
         for factor in (1.0, 0.05, 3.0)
     )
     dense = ak.fit(model, data.x, data.y, objective=ak.LeaveOneOut(), bounds=(low, high), starts=1)

@@ -144,7 +144,7 @@ def cache_numbers(page, state):
     parts = {
         "full": {"kernel": ak.DotProduct(), "prior": ak.Causal()},
         "ring": {"kernel": ak.DotProduct(), "prior": ak.Window(3, 0)},
-        "sum": {"kernel": ak.EluFeatures(), "prior": ak.Causal()},
+        "sum": {"kernel": ak.kernels.EluFeatures(), "prior": ak.Causal()},
     }[state["cache"]]
     t = round(state["token"]) - 1
     weights = ak.attention_weights(jnp.asarray(q), jnp.asarray(k), **parts)[t]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from outputs import read_json
 from paths import DOCS
-from rich.table import Table
+from rich.table import BiasTable
 
 import attnkernel as ak
 from experiments.__main__ import main
@@ -115,8 +115,8 @@ def test_lengthscale_at_its_bound_and_dates_are_said_everywhere(trees, fitted):
 def test_a_fit_from_the_shell_equals_that_of_arrays(trees, fitted, x64):
     """The numbers of a summary are those of `ak.fit`, `ak.summarise` and `ak.bands`."""
     summary, x, y = fitted[1], trees[1][:, :3], trees[1][:, 3]
-    quantities = ak.Gaussian(jnp.asarray(ak.normal_reference(x[:, [0, 2]]))).on(0, 2)
-    model = ak.KernelRegression(quantities * ak.AitchisonAitken(1 / 3, 3).on(1), order=1)
+    quantities = ak.Gaussian(jnp.asarray(ak.inference.normal_reference(x[:, [0, 2]]))).on(0, 2)
+    model = ak.KernelRegression(quantities * ak.kernels.AitchisonAitken(1 / 3, 3).on(1), order=1)
     with pytest.warns(ak.fitting.FitWarning, match="upper bound"):
         fit = ak.fit(model, x, y)
     report = ak.summarise(fit)
@@ -211,7 +211,7 @@ def test_values_have_the_digits_of_their_errors(centre):
 def test_no_number_of_a_table_is_cut(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "40")
     output = OutputLog(tmp_path / "output.log", quiet=False)
-    table = Table(*"abcdef", box=None)
+    table = BiasTable(*"abcdef", box=None)
     table.add_row(*["-9.0078e+08"] * 6)
     output.print(table)
     output.close()

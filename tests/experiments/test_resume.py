@@ -209,7 +209,7 @@ def test_interrupted_run_is_resumed_to_the_same_bits(runs, capsys, error_of, mon
 )
 def test_damaged_checkpoint_is_reported_and_the_one_before_used(runs, capsys, damage):
     whole, stopped = runs
-    older, newest = ak.Checkpoints(stopped / "checkpoints" / "training").files()
+    older, newest = ak.fitting.Checkpoints(stopped / "checkpoints" / "training").files()
     content = newest.read_bytes()
     if damage == "truncated":
         newest.write_bytes(content[:-100])
@@ -287,7 +287,7 @@ def test_read_only_run_is_reported_and_can_be_resumed_once_writable(runs):
     assert_same_run(whole, stopped)
 
 
-class Slope(ak.Kernel):
+class Slope(ak.kernels.Kernel):
     """log K(q, k) = slope · q·k."""
 
     slope: jnp.ndarray

@@ -10,6 +10,7 @@ import pytest
 from marks import slow
 
 import attnkernel as ak
+from attnkernel.fitting import Checkpoints, CheckpointWarning
 
 MODULE = importlib.import_module("attnkernel.fitting._checkpoints")  # `ak.fit` is a function
 ADAM = optax.adam(0.05)
@@ -41,7 +42,7 @@ def trained(path=None, *, stop=None, many=False, steps=53, report=None, of="", s
 
     options = {"optimizer": ADAM, "steps": steps, "callback": callback, "chunk": 10}
     if path is not None:
-        options["checkpoints"] = ak.Checkpoints(path, of=of, report=report)
+        options["checkpoints"] = Checkpoints(path, of=of, report=report)
     model, key = ak.KernelRegression(ak.Gaussian(1.0)), jax.device_put(KEYS[0])
     if many:
         options |= {"in_axes": (None, None, 0), "key": jax.device_put(KEYS)}
@@ -76,7 +77,7 @@ def test_stopped_training_resumes_to_the_same_bits(tmp_path, many):
 @pytest.mark.usefixtures("save_every_chunk")
 def test_last_two_checkpoints_are_kept_and_continued(tmp_path):
     trained(tmp_path / "fit")
-    assert [file.name for file in ak.Checkpoints(tmp_path / "fit").files()] == [
+    assert [file.name for file in Checkpoints(tmp_path / "fit").files()] == [
         "fit-000000050.ckpt",
         "fit-000000053.ckpt",
     ]
@@ -110,7 +111,7 @@ def damage(how, older, newest):
 def test_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, how):
     whole, _ = trained()
     trained(tmp_path / "fit", steps=50)
-    files = ak.Checkpoints(tmp_path / "fit").files()
+    files = Checkpoints(tmp_path / "fit").files()
     damage(how, *files)
     reports = []
     again, seen = trained(tmp_path / "fit", report=reports.append)
@@ -125,7 +126,7 @@ def test_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, how):
 @pytest.mark.usefixtures("save_every_chunk")
 def test_checkpoints_of_another_label_are_not_used(tmp_path):
     trained(tmp_path / "fit", steps=20, of="adam 0.05")
-    with pytest.warns(ak.CheckpointWarning, match=r"fit-.*\.ckpt"):
+    with pytest.warns(CheckpointWarning, match=r"fit-.*\.ckpt"):
         _, seen = trained(tmp_path / "fit", steps=20, of="adam 0.1")
     assert seen[0] == (10, 10)
     assert len(list(tmp_path.glob("*.aside"))) == 2
@@ -137,7 +138,7 @@ def test_checkpoints_take_at_most_a_twentieth_of_the_time(tmp_path, monkeypatch)
     monkeypatch.setattr(
         MODULE, "write_tree", lambda path, tree, about: written.append(about["done"])
     )
-    checkpoints = ak.Checkpoints(tmp_path / "fit")
+    checkpoints = Checkpoints(tmp_path / "fit")
     for done in range(100):  # each look at the clock, and each write, takes a second
         checkpoints.save(done, np.zeros(2), [])
     assert written[:3] == [0, 20, 40]
@@ -146,7 +147,7 @@ def test_checkpoints_take_at_most_a_twentieth_of_the_time(tmp_path, monkeypatch)
 
 
 def test_checkpoints_of_a_search_are_refused(tmp_path):
-    model, checkpoints = ak.KernelRegression(ak.Gaussian(1.0)), ak.Checkpoints(tmp_path / "fit")
+    model, checkpoints = ak.KernelRegression(ak.Gaussian(1.0)), Checkpoints(tmp_path / "fit")
     with pytest.raises(ValueError, match=r"checkpoints=.*optimizer"):
         ak.fit(model, *rows(0), objective=ak.LeaveOneOut(), checkpoints=checkpoints)
 
@@ -188,8 +189,8 @@ def test_checkpoints_of_another_model_or_objective_are_not_used(tmp_path, model,
         "key": jax.device_put(KEYS[0]),
         "objective": objective,
     }
-    with pytest.warns(ak.CheckpointWarning, match=r"fit-.*\.ckpt"):
-        again = ak.fit(model, x, y, checkpoints=ak.Checkpoints(tmp_path / "fit"), **options)
+    with pytest.warns(CheckpointWarning, match=r"fit-.*\.ckpt"):
+        again = ak.fit(model, x, y, checkpoints=Checkpoints(tmp_path / "fit"), **options)
     alone = ak.fit(model, x, y, **options)
     for got, expected in zip(*map(jax.tree.leaves, (again, alone)), strict=True):
         np.testing.assert_array_equal(got, expected)

@@ -54,7 +54,7 @@ def test_candidates_that_cannot_be_compared_are_refused():
         ak.choose([model], x, y, objective=ak.HoldOut(10))
     with pytest.raises(ValueError, match=r"models.*got \[\]"):
         ak.choose([], x, y, objective=ak.GCV())
-    narrow = [ak.KernelRegression(ak.Boxcar(length)) for length in (1e-6, 2e-6, 3e-6)]
+    narrow = [ak.KernelRegression(ak.kernels.Boxcar(length)) for length in (1e-6, 2e-6, 3e-6)]
     options = {"bounds": (narrow[0], narrow[2]), "starts": 1}
     with (
         pytest.warns(ak.FitWarning, match="diverged"),

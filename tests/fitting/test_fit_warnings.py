@@ -40,7 +40,7 @@ def test_parameters_on_bounds_are_named_by_the_columns_of_their_kernel(order, ad
 
     def model(age, hours, kind):
         quantities = ak.Gaussian(np.array([age, hours])).on("age", "hours")
-        return ak.KernelRegression(quantities * ak.LiRacine(kind).on("kind"), order=order)
+        return ak.KernelRegression(quantities * ak.kernels.LiRacine(kind).on("kind"), order=order)
 
     bounds = (model(0.1, 0.1, 0.1), model(5.0, 2.0, 0.3))
     with pytest.warns(ak.FitWarning, match=advice):
@@ -54,7 +54,7 @@ def test_a_constant_criterion_is_reported(kind):
     """A line through two means is the same at each lengthscale; so is the mean of all others."""
     rng = np.random.default_rng(0)
     x = np.arange(24) % 2 if kind == "two values" else np.arange(24)
-    kernel = ak.Gaussian(0.5) if kind == "two values" else ak.AitchisonAitken(0.4, 24)
+    kernel = ak.Gaussian(0.5) if kind == "two values" else ak.kernels.AitchisonAitken(0.4, 24)
     model = ak.KernelRegression(kernel, order=int(kind == "two values"))
     y = x % 2 + 0.3 * rng.normal(size=24)
     with pytest.warns(ak.FitWarning, match="do not determine the parameters"):
@@ -82,7 +82,7 @@ def test_one_warning_names_the_columns_of_categories_and_a_product_kernel():
 
     (sentence,) = said(ak.Gaussian(np.array([0.5, 0.5])))
     assert "column 'colour' of x holds categories" in sentence
-    product = "ak.AitchisonAitken(0.1, 2).on(0) * ak.Gaussian(1.0).on(1)"
+    product = "ak.kernels.AitchisonAitken(0.1, 2).on(0) * ak.Gaussian(1.0).on(1)"
     assert product in sentence
     assert said(eval(product)) == []
 
@@ -91,7 +91,7 @@ def test_one_warning_names_the_columns_of_categories_and_a_product_kernel():
     ("rows", "dim", "kernel", "order", "said"),
     [
         (60_000, 4, ak.Gaussian, 0, r"3\.6e\+09 pairs.* 12 s .*not Fourier: .*not 4.*HoldOut"),
-        (60_000, 1, ak.Cauchy, 0, r"not Sorted: .*Cauchy"),
+        (60_000, 1, ak.kernels.Cauchy, 0, r"not Sorted: .*Cauchy"),
         (50_000, 4, ak.Gaussian, 0, None),
         (60_000, 1, ak.Epanechnikov, 0, None),
         (

@@ -32,7 +32,7 @@ def data(n, dim=1):
 def model_of(case):
     _, order, dim = CASES[case]
     model = ak.KernelRegression(ak.Gaussian(np.full(dim, 0.3)), order=order)
-    return ak.BiasReduced(model, 4) if "bias-reduced" in case else model
+    return ak.models.BiasReduced(model, 4) if "bias-reduced" in case else model
 
 
 def fit(n, case, weighted=False):
@@ -122,7 +122,7 @@ def test_bias_reduced_fits_share_a_program_too(programs):
     assert float(first.loss) != float(second.loss)
 
 
-class MeanOfAll(ak.Objective):
+class MeanOfAll(ak.objectives.Objective):
     """An objective of a user's own, which reads every row and no weights."""
 
     is_stochastic = False
@@ -140,7 +140,7 @@ def test_rows_are_not_padded_where_something_may_read_them(x64):
     np.testing.assert_allclose(alone.loss, padded.loss, rtol=1e-9)
     assert padded.x.shape[0] == 37
     assert padded.objective.weights is None
-    kernel = ak.NearestNeighbours(ak.Tricube(1.0), fraction=0.3)
+    kernel = ak.NearestNeighbours(ak.kernels.Tricube(1.0), fraction=0.3)
     model = ak.KernelRegression(kernel.on(0) * ak.Gaussian(0.5))
     assert not model.can_pad_rows
     found, expected = jax.jit(

@@ -171,7 +171,7 @@ def test_fixed_numbers_of_a_rule_are_not_fitted(x64):
 
 @pytest.mark.slow
 def test_without_bounds_there_is_one_start(x64):
-    class Exponential(ak.Kernel):
+    class Exponential(ak.kernels.Kernel):
         rate: jax.Array
 
         def log_pair(self, q, k):
@@ -194,7 +194,7 @@ def test_starts_that_end_in_a_shallow_minimum_count_as_one(x64):
 
 
 def test_search_goes_by_the_gradient_where_rounding_hides_the_loss(x64):
-    class Rough(ak.Objective):
+    class Rough(ak.objectives.Objective):
         phase: jax.Array
         is_stochastic = False
 
@@ -249,7 +249,7 @@ def test_trials_are_accepted_by_armijo_and_negative_curvature_does_not_update_th
     np.testing.assert_allclose(inverse, [1.0, 1.0, 1.0, 2.0], rtol=1e-12)
 
 
-class KinkAt(ak.Objective):
+class KinkAt(ak.objectives.Objective):
     """A loss of log ℓ whose slopes left and right of its minimum are −72 and 0.5."""
 
     is_stochastic = False

@@ -37,7 +37,7 @@ def test_search_from_one_start_of_many_rows_begins_on_a_sample(x64, monkeypatch)
     n = 2**14
     monkeypatch.setattr("attnkernel.objectives._subsample.MIN_ROWS_OF_ONE_START", n)
     begin, *bounds = (
-        ak.KernelRegression(ak.Triweight(half_width), method=ak.Sorted())
+        ak.KernelRegression(ak.kernels.Triweight(half_width), method=ak.methods.Sorted())
         for half_width in (5.0, 0.01, 10.0)
     )
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0), n=n)
@@ -53,7 +53,7 @@ def test_search_from_one_start_of_many_rows_begins_on_a_sample(x64, monkeypatch)
     assert abs(low - high) < 0.01 * (low - 2 * here + high)  # within 5e-6 of a minimum
 
 
-class Parabola(ak.Objective):
+class Parabola(ak.objectives.Objective):
     """(log ℓ − a)², not a number below `edge`; its sample has a = −1 and no edge."""
 
     at: jax.Array

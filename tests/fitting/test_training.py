@@ -24,7 +24,7 @@ def hold_out_fit(**changes):
     return ak.fit(model(), *sample(), **(arguments | changes))
 
 
-class NanBelow(ak.Objective):
+class NanBelow(ak.objectives.Objective):
     """The lengthscale, not a number below a limit."""
 
     limit: jax.Array

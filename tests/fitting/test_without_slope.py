@@ -9,7 +9,7 @@ from marks import slow
 
 import attnkernel as ak
 
-BOXCAR = ak.KernelRegression(ak.Boxcar(0.3))
+BOXCAR = ak.KernelRegression(ak.kernels.Boxcar(0.3))
 SAID = "no slope in a parameter.*: kernel.lengthscale"
 
 
@@ -48,7 +48,7 @@ def test_boxcar_is_fitted_over_all_its_widths(x64, seed):
 @pytest.mark.slow
 def test_nearest_neighbours_of_a_boxcar_are_fitted_over_all_its_widths(x64):
     x, y = sample(1)
-    model = ak.KernelRegression(ak.NearestNeighbours(ak.Boxcar(1.0), neighbours=8))
+    model = ak.KernelRegression(ak.NearestNeighbours(ak.kernels.Boxcar(1.0), neighbours=8))
     with pytest.warns(ak.FitWarning, match="no slope in a parameter.*: kernel.kernel.lengthscale"):
         fit = ak.fit(model, x, y, objective=ak.LeaveOneOut())
     distances = np.abs(x[:, None] - x)
@@ -60,7 +60,7 @@ def test_nearest_neighbours_of_a_boxcar_are_fitted_over_all_its_widths(x64):
 def test_a_grid_along_one_parameter_and_a_search_along_the_other(x64):
     x = np.random.default_rng(0).random((50, 2))
     y = np.sin(6 * x[:, 0]) + np.cos(3 * x[:, 1]) + 0.2 * np.random.default_rng(1).normal(size=50)
-    model = ak.KernelRegression(ak.Boxcar(0.3).on(0) * ak.Gaussian(0.3).on(1))
+    model = ak.KernelRegression(ak.kernels.Boxcar(0.3).on(0) * ak.Gaussian(0.3).on(1))
     fit = ak.fit(model, x, y, objective=ak.LeaveOneOut())
     (sentence,) = fit.warnings()
     assert sentence.endswith(": kernel.first.kernel.lengthscale.")

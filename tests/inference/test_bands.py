@@ -74,7 +74,7 @@ def test_bands_tell_where_they_are_not_reliable(x64):
     x = np.sort(np.r_[rng.uniform(-2, 0, 35), rng.uniform(1.5, 2, 5)])
     fit = fitted(x=x, y=np.sin(2 * x) + 0.1 * rng.normal(size=40))
     at = np.array([-1.0, -0.5, 0.75, 1.75, 3.0])
-    with pytest.warns(ak.ExtrapolationWarning, match="at 5 queries: at 1 it extrapolates"):
+    with pytest.warns(ak.local.ExtrapolationWarning, match="at 5 queries: at 1 it extrapolates"):
         found = ak.bands(fit, at, noise="rows")
     count = 1 / np.sum(local_polynomial(at, x, LENGTHSCALE * 40 ** (1 / 5 - 1 / 4), 2) ** 2, axis=1)
     np.testing.assert_allclose(found.effective_count, count, rtol=1e-6)
@@ -99,7 +99,7 @@ def test_bands_of_many_labels_are_not_reliable_where_the_polynomial_is_not(x64, 
     x, at = np.repeat(inputs, 15, axis=0), np.array([[0.5, 0.5], [0.5, 1.4]])
     model = ak.KernelRegression(ak.Gaussian(LENGTHSCALE), order=1)
     fit = known_fit(model, x, np.random.default_rng(0).normal(size=len(x)))
-    with pytest.warns(ak.ExtrapolationWarning):
+    with pytest.warns(ak.local.ExtrapolationWarning):
         found = ak.bands(fit, at, corrected=False, noise="constant")
     assert np.all(np.asarray(found.effective_count) > 3)
     np.testing.assert_array_equal(found.reliable, reliable)
@@ -132,7 +132,7 @@ def test_standard_errors_are_those_of_loess(x64):
     weighted sum of squares, by which ours divides it."""
     x, weights = np.sqrt(np.arange(60) / 59), 1.0 + np.arange(60) % 3
     y = np.sin(6 * x) + 0.3 * np.cos(37 * x**2)
-    kernel = ak.NearestNeighbours(ak.Tricube(1.0), fraction=0.5)
+    kernel = ak.NearestNeighbours(ak.kernels.Tricube(1.0), fraction=0.5)
     fit = known_fit(ak.KernelRegression(kernel, order=1), x, y, weights)
     rows = []
     for q in x:

@@ -62,7 +62,7 @@ def test_average_derivatives_of_clustered_rows(x64):
         errors[i] = Y[i] - local_polynomial(X[[i]], X[others], LENGTHSCALE, 0)[0] @ Y[others]
     shorter = LENGTHSCALE * N ** (1 / 5 - 2 / 7)
     average = np.mean(local_polynomial(X, X, shorter, 1, 1), axis=0, keepdims=True)
-    found = ak.inference.average_derivative(fitted(0), clusters=CLUSTERS)
+    found = ak.econometrics.average_derivative(fitted(0), clusters=CLUSTERS)
     expected = np.sqrt(clustered(average, errors))
     np.testing.assert_allclose(found.standard_error, expected, rtol=1e-9)
     c = (np.asarray(found.upper) - np.asarray(found.estimate)) / expected
@@ -85,7 +85,7 @@ NPROBUST = {
 def test_standard_errors_of_a_line_equal_those_of_nprobust(x64, noise):
     data, (independent, by_cluster) = ak.data.load("mcycle"), NPROBUST[noise]
     x = np.asarray(data.x)[:, 0]
-    fit = known_fit(ak.KernelRegression(ak.Boxcar(1000.0), order=1), x, np.asarray(data.y))
+    fit = known_fit(ak.KernelRegression(ak.kernels.Boxcar(1000.0), order=1), x, np.asarray(data.y))
     for clusters, expected in ((None, independent), (np.round(x) // 5, by_cluster)):
         options = {"noise": noise, "corrected": False, "clusters": clusters}
         found = ak.bands(fit, np.array([10.0, 30.0]), **options)
@@ -97,7 +97,7 @@ def test_clusters_that_are_refused(x64):
     with pytest.raises(ValueError, match="each of the 48 rows of the fit; got 11 of 47 rows"):
         ak.bands(fit, X_NEW, clusters=CLUSTERS[1:])
     with pytest.raises(ValueError, match="got 1 of 48 rows"):
-        ak.inference.average_derivative(fit, clusters=np.zeros(N))
+        ak.econometrics.average_derivative(fit, clusters=np.zeros(N))
     with pytest.raises(ValueError, match=r"noise must be one of 'rows', 'hc0'.*got 'local'"):
         ak.bands(fit, X_NEW, clusters=CLUSTERS, noise="local")
     key = jax.device_put(np.array([0, 0], np.uint32))

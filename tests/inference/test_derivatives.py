@@ -54,7 +54,7 @@ def test_a_band_of_a_derivative(x64, corrected, degree):
 
 def test_a_derivative_whose_weights_are_zero_has_no_standard_error(x64):
     """The local mean of a boxcar kernel is constant between inputs: its slope says nothing."""
-    fit = known_fit(ak.KernelRegression(ak.Boxcar(0.5)), X, Y)
+    fit = known_fit(ak.KernelRegression(ak.kernels.Boxcar(0.5)), X, Y)
     found = ak.bands(fit, X_NEW, derivative=1, corrected=False, noise="constant")
     assert np.all(np.isnan(found.standard_error))
     assert not np.any(found.reliable)
@@ -75,7 +75,7 @@ def test_bands_of_derivatives_that_are_refused(x64):
         with pytest.raises(ValueError, match=sentence):
             ak.bands(fit, X_NEW, **options)
     with pytest.raises(ValueError, match="undersmoothed=False"):
-        ak.inference.average_derivative(fitted(2))
+        ak.econometrics.average_derivative(fitted(2))
 
 
 @pytest.mark.parametrize("order", [0, slow(1), slow(2)])
@@ -99,10 +99,10 @@ def test_average_derivatives_of_weighted_rows(x64, order):
     part = known_fit(model, x, y, weights)
     whole = known_fit(model, np.r_[x, x + 0.1], np.r_[y, y], np.r_[weights, np.zeros(30)])
     options = {"row_weights": share, "undersmoothed": False, "noise": "rows"}
-    found = ak.inference.average_derivative(whole, **options)
+    found = ak.econometrics.average_derivative(whole, **options)
     np.testing.assert_allclose(found.estimate, rows @ y, rtol=1e-9)
     np.testing.assert_allclose(found.standard_error, np.sqrt(rows**2 @ residuals**2), rtol=1e-9)
-    again = ak.inference.average_derivative(part, **options)
+    again = ak.econometrics.average_derivative(part, **options)
     np.testing.assert_allclose(found.upper, again.upper, rtol=1e-9)
     frame = found.frame()
     assert frame.index.tolist() == ["x1", "x2"]
@@ -123,9 +123,9 @@ def test_rows_whose_slope_is_not_determined_are_left_out_of_an_average(x64):
         slopes.append((np.linalg.pinv(root[:, None] * np.c_[apart**0, apart - q]) * root)[1] @ Y)
     fit = known_fit(ak.KernelRegression(ak.Epanechnikov(0.8), order=1), apart, Y)
     options = {"undersmoothed": False, "noise": "constant"}
-    with pytest.warns(ak.ExtrapolationWarning, match=f"at {N} queries: at 1 the data do not"):
-        found = ak.inference.average_derivative(fit, **options)
+    with pytest.warns(ak.local.ExtrapolationWarning, match=f"at {N} queries: at 1 the data do not"):
+        found = ak.econometrics.average_derivative(fit, **options)
     assert found.rows == N - 1
     np.testing.assert_allclose(found.estimate, [np.mean(slopes)], rtol=1e-9)
-    without = ak.inference.average_derivative(fit, row_weights=(apart < 9.0) * 1.0, **options)
+    without = ak.econometrics.average_derivative(fit, row_weights=(apart < 9.0) * 1.0, **options)
     np.testing.assert_allclose(without.upper, found.upper, rtol=1e-12)

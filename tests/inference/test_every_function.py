@@ -12,6 +12,7 @@ from marks import slow
 from scipy import stats
 
 import attnkernel as ak
+from attnkernel.inference import effective_count, normal_reference
 from attnkernel.objectives._hold_out import permuted_rows
 
 N, DROPPED, LENGTHSCALE, LEVEL = 27, 5, 0.15, 0.8
@@ -151,7 +152,7 @@ FUNCTIONS = {
         functools.partial(band, noise="clusters"),
     ),
     "average_derivative": (
-        lambda fit, at, level, key: ak.inference.average_derivative(
+        lambda fit, at, level, key: ak.econometrics.average_derivative(
             fit, level=level, noise="constant"
         ),
         average,
@@ -166,7 +167,7 @@ FUNCTIONS = {
         lambda order: local_variances(AT, order)[0],
     ),
     "effective_count": (
-        lambda fit, at, level, key: ak.effective_count(fit, at),
+        lambda fit, at, level, key: effective_count(fit, at),
         lambda order: 1 / np.sum(smoother(AT, order=order) ** 2, axis=1),
     ),
     "degrees_of_freedom": (
@@ -187,7 +188,7 @@ FUNCTIONS = {
     ),
     "quantiles": (lambda fit, at, level, key: ak.quantiles(fit, at, [level]), None),
     "relevance_test": (
-        lambda fit, at, level, key: ak.inference.relevance_test(
+        lambda fit, at, level, key: ak.econometrics.relevance_test(
             fit, 0, draws=7, key=key, reselect=False
         ),
         None,
@@ -205,7 +206,7 @@ FUNCTIONS = {
     "bands of a derivative": (bands_with(derivative=1), None),
     "bands, hc1": (bands_with(noise="hc1"), None),
     "relevance_test, reselected": (
-        lambda fit, at, level, key: ak.inference.relevance_test(fit, 0, draws=7, key=key),
+        lambda fit, at, level, key: ak.econometrics.relevance_test(fit, 0, draws=7, key=key),
         None,
     ),
 }
@@ -271,9 +272,11 @@ UNWEIGHTED = {
         3,  # a permutation, a fit, and the intervals
         split_by_definition,
     ),
-    "normal_reference": (lambda fit, at, level, key: ak.normal_reference(fit.x), 1, None),
+    "normal_reference": (lambda fit, at, level, key: normal_reference(fit.x), 1, None),
     "specification_test": (
-        lambda fit, at, level, key: ak.inference.specification_test(fit.x, fit.y, draws=7, key=key),
+        lambda fit, at, level, key: ak.econometrics.specification_test(
+            fit.x, fit.y, draws=7, key=key
+        ),
         1,
         None,
     ),

@@ -16,7 +16,7 @@ def test_nearest_neighbour_bandwidths_equal_those_of_locfit(x64):
     By least squares written out our numbers are right to 1e-12: locfit's own are to 1e-8.
     """
     data = load("ethanol")
-    model = ak.KernelRegression(ak.NearestNeighbours(ak.Tricube(1.0), 0.5), order=2)
+    model = ak.KernelRegression(ak.NearestNeighbours(ak.kernels.Tricube(1.0), 0.5), order=2)
 
     @jax.jit
     def computed(x, y):

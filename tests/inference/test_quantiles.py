@@ -58,7 +58,7 @@ def test_quantiles_of_equal_weights_are_sorted_labels(x64, n):
     """Sums that equal p up to rounding count as p."""
     rng = np.random.default_rng(n)
     x, y = rng.uniform(size=n), rng.normal(size=n)
-    fit = fitted(ak.Boxcar(5.0), x, y)
+    fit = fitted(ak.kernels.Boxcar(5.0), x, y)
     levels = np.arange(1, n) / n
     expected = np.sort(y)[: n - 1]
     np.testing.assert_array_equal(ak.quantiles(fit, np.array([0.5]), levels), expected[None])

@@ -123,7 +123,7 @@ def test_bound_is_named_by_its_parameter(x64):
     assert list(report.parameters) == ["lengthscale of age", "lengthscale of nothing"]
 
 
-class Waves(ak.Kernel):
+class Waves(ak.kernels.Kernel):
     """A kernel of a user's: a field `log_a` is the logarithm of a."""
 
     log_width: object
@@ -135,7 +135,7 @@ class Waves(ak.Kernel):
 
 def test_parameters_of_products_and_of_kernels_of_users_are_natural(x64):
     """Named by the columns that they belong to; a name comes once."""
-    mixed = ak.Gaussian(0.3).on(0) * ak.AitchisonAitken(0.1, 3).on(1)
+    mixed = ak.Gaussian(0.3).on(0) * ak.kernels.AitchisonAitken(0.1, 3).on(1)
     assert kernel_expression(mixed) == "Gaussian.on(0) * AitchisonAitken.on(1)"
     found = natural_parameters(mixed, ["age", "kind"])
     assert list(found) == ["lengthscale of age", "bandwidth of kind"]
@@ -154,7 +154,7 @@ def test_parameters_of_products_and_of_kernels_of_users_are_natural(x64):
     found = natural_parameters(waves, ["a", "b"])
     assert list(found) == ["width of a, b", "shift of a", "shift of b"]
     np.testing.assert_allclose(list(found.values()), [0.2, 1.0, 2.0], rtol=1e-12)
-    near = ak.NearestNeighbours(ak.Tricube(1.0), fraction=0.5)
+    near = ak.NearestNeighbours(ak.kernels.Tricube(1.0), fraction=0.5)
     assert kernel_expression(near) == "NearestNeighbours(Tricube)"
 
 
@@ -162,7 +162,7 @@ def test_report_prints_each_parameter_of_a_product(x64):
     rng = np.random.default_rng(0)
     x = np.column_stack([rng.uniform(size=40), np.arange(40) % 3])
     y = np.sin(5 * x[:, 0]) + x[:, 1]
-    kernel = ak.Gaussian(0.3).on(0) * ak.AitchisonAitken(0.1, 3).on(1)
+    kernel = ak.Gaussian(0.3).on(0) * ak.kernels.AitchisonAitken(0.1, 3).on(1)
     fit = known_fit(ak.KernelRegression(kernel), x, y)
     lines = str(ak.summarise(fit, names=["age", "kind"])).splitlines()
     assert lines[0].split(maxsplit=1)[1] == (

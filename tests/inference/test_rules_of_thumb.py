@@ -7,7 +7,9 @@ from scipy import stats
 
 import attnkernel as ak
 from attnkernel.data import load
+from attnkernel.inference import normal_reference, plug_in
 from attnkernel.inference._rules_of_thumb import _estimate_from_quartics, _plug_in_lengthscale
+from attnkernel.kernels import Boxcar
 
 
 @pytest.mark.parametrize("dim", [1, 3])
@@ -15,27 +17,27 @@ def test_normal_reference_equals_silverman_of_scipy(x64, dim):
     x = np.random.default_rng(2).normal(size=(101, dim)) * np.arange(1, dim + 1)
     factor = stats.gaussian_kde(x.T, "silverman").factor
     expected = factor * np.std(x, axis=0, ddof=1)
-    np.testing.assert_allclose(ak.normal_reference(x, robust=False), expected, rtol=1e-12)
+    np.testing.assert_allclose(normal_reference(x, robust=False), expected, rtol=1e-12)
 
 
 def test_normal_reference_equals_that_of_statsmodels(x64):
     """statsmodels 0.15: nonparametric.bandwidths.bw_normal_reference of a column of faithful."""
     faithful = load("faithful")
-    found = [ak.normal_reference(column) for column in (faithful.x, faithful.y)]
+    found = [normal_reference(column) for column in (faithful.x, faithful.y)]
     np.testing.assert_allclose(found, [[0.394004240378], [4.6930193098]], rtol=1e-9)
 
 
 def test_normal_reference_of_an_outlier_is_that_of_the_quartiles(x64):
     x = np.r_[np.arange(99.0), 1e4]
     expected = 49.5 / 1.349 * (4 / 300) ** 0.2
-    np.testing.assert_allclose(ak.normal_reference(x), [expected], rtol=1e-9)
-    assert np.asarray(ak.normal_reference(x, robust=False)) > 10 * expected
+    np.testing.assert_allclose(normal_reference(x), [expected], rtol=1e-9)
+    assert np.asarray(normal_reference(x, robust=False)) > 10 * expected
 
 
 def test_normal_reference_of_equal_quartiles_is_that_of_the_standard_deviation(x64):
     x = np.r_[np.zeros(30), np.arange(7.0)]
     expected = np.std(x, ddof=1) * (4 / 3 / 37) ** 0.2
-    np.testing.assert_allclose(ak.normal_reference(x), [expected])
+    np.testing.assert_allclose(normal_reference(x), [expected])
 
 
 # R 4.2, KernSmooth 2.23: dpill(x, y, gridsize = 20001), and = 401 as by default
@@ -53,7 +55,7 @@ DPILL = {
 def test_plug_in_equals_dpill_of_kernsmooth(x64, name):
     """With the kernel cut off at 4ℓ, as in R, whose sums are on a grid."""
     data, (fine, coarse) = load(name), DPILL[name]
-    cut = lambda length: ak.Gaussian(length) * ak.Boxcar(4.0 * length)  # noqa: E731
+    cut = lambda length: ak.Gaussian(length) * Boxcar(4.0 * length)  # noqa: E731
     x, y = jax.device_put((np.asarray(data.x)[:, 0], np.asarray(data.y)))
     found = _plug_in_lengthscale(x, y, cut)
     np.testing.assert_allclose(found, fine, rtol=4e-7)
@@ -63,17 +65,17 @@ def test_plug_in_equals_dpill_of_kernsmooth(x64, name):
 def test_plug_in_changes_with_the_units(x64):
     data = load("faithful")
     x, y, expected = np.asarray(data.x), np.asarray(data.y), DPILL["faithful"][0]
-    found = float(ak.plug_in(x, y))
+    found = float(plug_in(x, y))
     assert 0.02 < abs(found / expected - 1) < 0.024  # R cuts the kernel off at 4ℓ
-    moved = ak.plug_in(1e3 + 100.0 * x, 7.0 - 3.0 * y)
+    moved = plug_in(1e3 + 100.0 * x, 7.0 - 3.0 * y)
     np.testing.assert_allclose(moved, 100.0 * found, rtol=1e-7)
 
 
 @pytest.mark.slow
 def test_plug_in_can_be_jitted(x64):
     data = load("ethanol")
-    found = jax.jit(ak.plug_in)(data.x, data.y)
-    np.testing.assert_allclose(found, ak.plug_in(data.x, data.y), rtol=1e-9)
+    found = jax.jit(plug_in)(data.x, data.y)
+    np.testing.assert_allclose(found, plug_in(data.x, data.y), rtol=1e-9)
 
 
 def test_quartics_of_the_plug_in_use_blocks_of_at_least_six_inputs(x64):
@@ -93,24 +95,24 @@ def test_quartics_of_the_plug_in_use_blocks_of_at_least_six_inputs(x64):
 def test_inputs_without_a_rule_of_thumb_are_refused(x64):
     x = np.linspace(0.0, 1.0, 40)
     with pytest.raises(ValueError, match=r"Column 1 of x.*constant"):
-        ak.normal_reference(np.stack([x, np.ones(40)], axis=1))
+        normal_reference(np.stack([x, np.ones(40)], axis=1))
     with pytest.raises(ValueError, match=r"2 rows.*got 1"):
-        ak.normal_reference(np.ones(1))
+        normal_reference(np.ones(1))
     with pytest.raises(ValueError, match=r"x \(40, 2\).*normal_reference"):
-        ak.plug_in(np.stack([x, x**2], axis=1), x)
+        plug_in(np.stack([x, x**2], axis=1), x)
     with pytest.raises(ValueError, match=r"6 different inputs.*5"):
-        ak.plug_in(np.repeat(np.arange(5.0), 8), x)
+        plug_in(np.repeat(np.arange(5.0), 8), x)
     with pytest.raises(ValueError, match=r"curvature.*LeaveOneOut"):
-        ak.plug_in(np.arange(272.0), np.arange(272) == 0)  # the ends are left out
+        plug_in(np.arange(272.0), np.arange(272) == 0)  # the ends are left out
 
 
 @pytest.mark.parametrize("value", [0.1, 0.3, 1 / 3, 123.456])
 def test_a_constant_column_has_no_spread_however_its_mean_rounds(value):
     with pytest.raises(ValueError, match=r"Column 0 of x .* is constant"):
-        ak.normal_reference(np.full(100, value))
+        normal_reference(np.full(100, value))
 
 
 def test_the_spread_of_small_numbers_does_not_vanish():
     x = np.random.default_rng(0).uniform(size=50)
-    found, scaled = (np.asarray(ak.normal_reference(each), float) for each in (x, 1e-25 * x))
+    found, scaled = (np.asarray(normal_reference(each), float) for each in (x, 1e-25 * x))
     np.testing.assert_allclose(scaled * 1e25, found, rtol=1e-5)

@@ -4,13 +4,14 @@ import jax
 import numpy as np
 
 import attnkernel as ak
+from attnkernel.kernels import Tricube
 
 
 def test_the_unit_of_a_query_is_its_distance_to_the_nearest_keys(x64):
     rng = np.random.default_rng(0)
     q, k = rng.normal(size=(7, 2)), rng.normal(size=(19, 2))
     options = {4: {"neighbours": 4}, 5: {"fraction": 0.29}, 1: {"fraction": 0.01}}
-    kernels = {m: ak.NearestNeighbours(ak.Tricube(1.3), **each) for m, each in options.items()}
+    kernels = {m: ak.NearestNeighbours(Tricube(1.3), **each) for m, each in options.items()}
 
     @jax.jit
     def weights(q, k):

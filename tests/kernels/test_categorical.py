@@ -14,6 +14,8 @@ from marks import slow
 
 import attnkernel as ak
 from attnkernel import priors
+from attnkernel.kernels import AitchisonAitken, Kernel, LiRacine, LiRacineOrdered, WangVanRyzin
+from attnkernel.methods import Blockwise, Dense
 
 QUERIES, KEYS, DIM = 11, 13, 3
 EPS = np.finfo(np.float64).eps
@@ -26,7 +28,7 @@ STEPS = np.abs(Q[:, None] - K[None])
 @eqx.filter_jit
 def scores_of(kernel, q, k):
     """All pairs at once, and one by one."""
-    return kernel.pairwise(q, k), ak.Kernel.pairwise(kernel, q, k)
+    return kernel.pairwise(q, k), Kernel.pairwise(kernel, q, k)
 
 
 # --- values ---
@@ -43,7 +45,7 @@ def test_categorical_kernels_are_their_formulas(x64):
     levels = (2, 5, 7)
     for bandwidth in (0.3, np.array([0.2, 0.5, 0.4])):
         expected = np.log(aitchison_aitken(bandwidth, STEPS, levels)).sum(axis=2)
-        cases.append((ak.AitchisonAitken(bandwidth, levels), bandwidth, expected))
+        cases.append((AitchisonAitken(bandwidth, levels), bandwidth, expected))
 
     @eqx.filter_jit
     def results(kernels):
@@ -73,8 +75,8 @@ def test_ends_of_the_domain_are_exact(x64, name):
 
 def test_weights_of_all_categories_add_up_to_one(x64):
     cases = [
-        (ak.AitchisonAitken(0.4, 7), np.arange(7.0)[:, None], 0),
-        (ak.WangVanRyzin(0.8), np.arange(-200.0, 201.0)[:, None], 200),
+        (AitchisonAitken(0.4, 7), np.arange(7.0)[:, None], 0),
+        (WangVanRyzin(0.8), np.arange(-200.0, 201.0)[:, None], 200),
     ]
     for kernel, levels, at in cases:
         scores, _ = scores_of(kernel, levels[at : at + 1], levels)
@@ -105,10 +107,10 @@ def test_a_stack_of_categorical_kernels(x64, name):
 @pytest.mark.parametrize(
     ("name", "method"),
     [
-        ("Aitchison and Aitken", ak.Dense()),
-        slow("Li and Racine, ordered", ak.Dense()),
-        slow("Li and Racine", ak.Dense()),
-        slow("Wang and van Ryzin", ak.Blockwise(8, 16)),
+        ("Aitchison and Aitken", Dense()),
+        slow("Li and Racine, ordered", Dense()),
+        slow("Li and Racine", Dense()),
+        slow("Wang and van Ryzin", Blockwise(8, 16)),
     ],
 )
 def test_derivatives_are_finite_at_the_ends(name, method):
@@ -190,10 +192,10 @@ def test_upper_bound_is_the_largest_of_two_boxes(x64):
 
 def test_bounds_in_the_share_of_the_limit(x64):
     x, _ = sample()
-    lower, upper = ak.AitchisonAitken(0.1, (3, 5)).search_box(jax.device_put(x[:, [0, 2]]))
+    lower, upper = AitchisonAitken(0.1, (3, 5)).search_box(jax.device_put(x[:, [0, 2]]))
     np.testing.assert_allclose(lower.bandwidth, [1e-4 * 2 / 3, 1e-4 * 4 / 5], rtol=1e-12)
     np.testing.assert_allclose(upper.bandwidth, [0.9999 * 2 / 3, 0.9999 * 4 / 5], rtol=1e-12)
-    kernel = ak.LiRacine(0.3)
+    kernel = LiRacine(0.3)
     assert kernel.rescaled(3.0) is kernel
     assert set(kernel.category_counts(3)) == {0, 1, 2}
 
@@ -201,23 +203,23 @@ def test_bounds_in_the_share_of_the_limit(x64):
 @pytest.mark.parametrize("bad", [-0.1, 1.1, float("nan"), np.array([0.2, 2.0])])
 def test_bandwidth_outside_its_domain_is_refused(bad):
     with pytest.raises(ValueError, match=r"bandwidth must be above 0, and below 1\.0 to be fitted"):
-        ak.LiRacine(bad)
+        LiRacine(bad)
     with pytest.raises(ValueError, match=r"must be (at least 0, and at most 1\.0|a finite).*; got"):
-        ak.LiRacine(ak.fixed(bad))
+        LiRacine(ak.fixed(bad))
 
 
 def test_wrong_numbers_of_categories_or_bandwidths_are_refused():
     with pytest.raises(ValueError, match=r"bandwidth must be .* below 0\.75 .*; got 0\.8"):
-        ak.AitchisonAitken(0.8, 4)
+        AitchisonAitken(0.8, 4)
     for bad in (1, 0, (3, 1), (), True):
         with pytest.raises(ValueError, match=r"categories.*integer, at least 2"):
-            ak.AitchisonAitken(0.1, bad)
+            AitchisonAitken(0.1, bad)
     with pytest.raises(ValueError, match=r"one per dimension, shape \(3,\); got shape \(2,\)"):
-        ak.AitchisonAitken(np.array([0.1, 0.2]), (2, 3, 4))
+        AitchisonAitken(np.array([0.1, 0.2]), (2, 3, 4))
     with pytest.raises(ValueError, match=r"one per dimension.*\(2, 2\)"):
-        ak.LiRacine(np.ones((2, 2)))
+        LiRacine(np.ones((2, 2)))
     x, v = sample()
-    kernel = ak.LiRacine(np.array([0.1, 0.2]))
+    kernel = LiRacine(np.array([0.1, 0.2]))
     for refused in (
         lambda: kernel.pairwise(jax.device_put(x), jax.device_put(x)),
         lambda: ak.attend(x, x, v, kernel=kernel),
@@ -227,13 +229,13 @@ def test_wrong_numbers_of_categories_or_bandwidths_are_refused():
 
 
 def test_repr_shows_bandwidths():
-    assert repr(ak.LiRacine(0.25)) == "LiRacine(bandwidth=0.25)"
-    assert repr(ak.WangVanRyzin(np.array([0.2, 0.4]))) == "WangVanRyzin(bandwidth=[0.2, 0.4])"
-    ends = ak.LiRacine(ak.fixed(np.array([0.0, 1.0])))
+    assert repr(LiRacine(0.25)) == "LiRacine(bandwidth=0.25)"
+    assert repr(WangVanRyzin(np.array([0.2, 0.4]))) == "WangVanRyzin(bandwidth=[0.2, 0.4])"
+    ends = LiRacine(ak.fixed(np.array([0.0, 1.0])))
     assert repr(ends) == "LiRacine(bandwidth=fixed([0.0, 1.0]))"
-    assert repr(ak.AitchisonAitken(0.5, 4)) == "AitchisonAitken(bandwidth=0.5, categories=4)"
+    assert repr(AitchisonAitken(0.5, 4)) == "AitchisonAitken(bandwidth=0.5, categories=4)"
     inside = []
-    jax.jit(lambda v: inside.append(repr(ak.LiRacine(v))))(0.5)
+    jax.jit(lambda v: inside.append(repr(LiRacine(v))))(0.5)
     assert inside == ["LiRacine(bandwidth=f32[])"]
 
 
@@ -243,7 +245,7 @@ def test_repr_shows_bandwidths():
 def test_a_local_polynomial_of_categories_alone_is_a_constant(x64):
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 3, (29, 2)).astype(float), rng.normal(size=29)
-    kernel = ak.LiRacine(np.array([0.3, 0.6]))
+    kernel = LiRacine(np.array([0.3, 0.6]))
     constant, linear = (ak.KernelRegression(kernel, order=order) for order in (0, 1))
 
     @jax.jit
@@ -265,13 +267,13 @@ def test_a_local_polynomial_of_categories_alone_is_a_constant(x64):
 def test_codes_outside_the_categories_are_refused(x64):
     x = np.c_[np.linspace(0, 1, 9), np.arange(9) % 2]
     y = np.sin(x[:, 0])
-    model = ak.KernelRegression(ak.Gaussian(0.3).on(0) * ak.AitchisonAitken(0.2, 2).on(1))
+    model = ak.KernelRegression(ak.Gaussian(0.3).on(0) * AitchisonAitken(0.2, 2).on(1))
     message = r"Column 1 of {} .*0 to 1; row 2 .*{}"
     with pytest.raises(ValueError, match=message.format("x_new", "7")):
         model(np.array([[0.1, 0.0], [0.2, 1.0], [0.3, 7.0]]), x, y)
     with pytest.raises(ValueError, match=message.format("x", "0.5")):
         model(x, np.where(np.arange(18).reshape(9, 2) == 5, 0.5, x), y)
-    ordered = ak.KernelRegression(ak.Gaussian(0.3).on(0) * ak.LiRacineOrdered(0.2).on(1))
+    ordered = ak.KernelRegression(ak.Gaussian(0.3).on(0) * LiRacineOrdered(0.2).on(1))
     assert np.all(np.isfinite(ordered(x + np.array([0.0, 5.0]), x, y)))
     with pytest.raises(ValueError, match="categories, integers; row 0"):
         ordered(x + np.array([0.0, 0.5]), x, y)
@@ -292,9 +294,9 @@ def test_kernels_are_those_of_statsmodels(x64):
     # it counts the categories in the sample, where their number is not given
     cases = [
         (TABLE["Aitchison and Aitken"][0], "aitchison_aitken", {"num_levels": LEVELS}),
-        (ak.WangVanRyzin, "wang_ryzin", {}),
-        (ak.LiRacine, "aitchison_aitken_reg", {}),
-        (ak.LiRacineOrdered, "wang_ryzin_reg", {}),
+        (WangVanRyzin, "wang_ryzin", {}),
+        (LiRacine, "aitchison_aitken_reg", {}),
+        (LiRacineOrdered, "wang_ryzin_reg", {}),
     ]
     q, k, bandwidths = Q[:, 0], K[:, 0], (0.0, 0.3, 0.7)
     kernels = [make(ak.fixed(bandwidth)) for make, *_ in cases for bandwidth in bandwidths]
@@ -315,6 +317,6 @@ def test_regression_on_mixed_data_is_that_of_statsmodels(x64):
             v[:, 0], x, "uco", reg_type="lc", bw=np.array([0.2, 0.4, 0.6])
         )
         expected, _ = regression.fit()
-    kernel = ak.AitchisonAitken(0.2, 3).on(0) * ak.Gaussian(0.4).on(1) * ak.WangVanRyzin(0.6).on(2)
+    kernel = AitchisonAitken(0.2, 3).on(0) * ak.Gaussian(0.4).on(1) * WangVanRyzin(0.6).on(2)
     ours = ak.KernelRegression(kernel)(x, x, v[:, 0])
     np.testing.assert_allclose(ours, expected, rtol=1e-10)

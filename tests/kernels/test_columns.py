@@ -10,6 +10,8 @@ from marks import slow
 from noisy_sine import leave_one_out
 
 import attnkernel as ak
+from attnkernel.kernels import Kernel, LiRacine, SoftCapped
+from attnkernel.methods import Blockwise, Dense, Sorted
 
 # --- a kernel of some columns ---
 
@@ -29,12 +31,12 @@ def test_a_kernel_on_columns_is_that_of_those_columns(x64):
         for kernel, formula in ((ak.Gaussian(lengths), gaussian), (ak.DotProduct(), dot_product))
         for columns in ((0, 3), (4, 1), np.array([2, 3]))
     ]
-    kernels = [ak.On(kernel, columns) for kernel, columns, _ in cases]
+    kernels = [ak.OnColumns(kernel, columns) for kernel, columns, _ in cases]
     nested = [ak.Gaussian().on(1).on(3, 0), ak.Gaussian().on(0)]
 
     @eqx.filter_jit
     def scores(kernels, q, k):
-        return [(kernel.pairwise(q, k), ak.Kernel.pairwise(kernel, q[:2], k)) for kernel in kernels]
+        return [(kernel.pairwise(q, k), Kernel.pairwise(kernel, q[:2], k)) for kernel in kernels]
 
     *found, of_nested, of_plain = scores(kernels + nested, q, k)
     for (all_pairs, one_by_one), on, (kernel, columns, formula) in zip(
@@ -46,21 +48,21 @@ def test_a_kernel_on_columns_is_that_of_those_columns(x64):
         np.testing.assert_allclose(one_by_one, expected[:2], rtol=1e-14, atol=1e-14)
         assert on.columns == kernel.on(a, b).columns == (a, b)
     np.testing.assert_allclose(of_nested[0], of_plain[0])
-    assert ak.On(ak.Gaussian(), 2).columns == (2,)
+    assert ak.OnColumns(ak.Gaussian(), 2).columns == (2,)
     assert ak.Gaussian(1.0).on((0, 2)).columns == ak.Gaussian(1.0).on(0, 2).columns == (0, 2)
 
 
 def test_one_kernel_on_columns_is_summed_as_that_kernel():
     x, v = (jax.ShapeDtypeStruct((3000, size), np.float32) for size in (5, 1))
-    assert ak.select_method(x, x, v, kernel=ak.Epanechnikov(0.3).on(2)).method == ak.Sorted()
+    assert ak.select_method(x, x, v, kernel=ak.Epanechnikov(0.3).on(2)).method == Sorted()
     both = ak.Epanechnikov(0.3).on(2) * ak.Epanechnikov(0.3).on(1)
-    assert ak.select_method(x, x, v, kernel=both).method == ak.Blockwise()
+    assert ak.select_method(x, x, v, kernel=both).method == Blockwise()
 
 
 @pytest.mark.parametrize("bad", [-1, True, (), (0, -3), np.array([0.5])])
 def test_columns_must_be_whole_numbers(bad):
     with pytest.raises(ValueError, match=r"columns must be.*integer, at least 0"):
-        ak.On(ak.Gaussian(), bad)
+        ak.OnColumns(ak.Gaussian(), bad)
 
 
 def test_missing_or_repeated_columns_are_refused():
@@ -84,10 +86,10 @@ def test_missing_or_repeated_columns_are_refused():
 @pytest.mark.parametrize(
     ("name", "method"),
     [
-        ("Aitchison and Aitken", ak.Dense()),
-        ("Wang and van Ryzin", ak.Dense()),
-        slow("Li and Racine", ak.Blockwise(8, 16)),
-        slow("Li and Racine, ordered", ak.Dense()),
+        ("Aitchison and Aitken", Dense()),
+        ("Wang and van Ryzin", Dense()),
+        slow("Li and Racine", Blockwise(8, 16)),
+        slow("Li and Racine, ordered", Dense()),
     ],
 )
 def test_mixed_data_are_a_product_over_columns(x64, name, method):
@@ -126,16 +128,16 @@ def test_mixed_data_are_a_product_over_columns(x64, name, method):
     np.testing.assert_allclose(gradient[0].first.kernel.bandwidth_parameter.z, slope, rtol=1e-6)
 
 
-class NanFarAway(ak.LiRacine):
+class NanFarAway(LiRacine):
     """NaN of categories more than 20 steps apart, which its bound rules out."""
 
-    __init__ = ak.LiRacine.__init__
+    __init__ = LiRacine.__init__
 
     def log_of(self, steps, share, rest, column):
         return jnp.where(steps > 20, jnp.nan, super().log_of(steps, share, rest, column))
 
     def score_upper_bound(self, boxes):
-        return ak.LiRacine(ak.fixed(0.0)).score_upper_bound(boxes)
+        return LiRacine(ak.fixed(0.0)).score_upper_bound(boxes)
 
 
 def test_blocks_of_other_categories_cost_nothing():
@@ -148,7 +150,7 @@ def test_blocks_of_other_categories_cost_nothing():
 
     @jax.jit
     def results(x):
-        out = ak.attend(x, x, x[:, 1:], kernel=kernel, method=ak.Blockwise(16, 16))
+        out = ak.attend(x, x, x[:, 1:], kernel=kernel, method=Blockwise(16, 16))
         boxes = ak.kernels.PointBoxes(x[0], x[0], x[-1], x[-1])
         return out, kernel.score_upper_bound(boxes), both.score_upper_bound(boxes)
 
@@ -162,7 +164,7 @@ def test_blocks_of_other_categories_cost_nothing():
 
 
 def test_bounds_stretch_and_categories_are_those_of_the_columns(x64):
-    x, kernel = sample()[0], mixed(ak.LiRacine)
+    x, kernel = sample()[0], mixed(LiRacine)
 
     @eqx.filter_jit
     def results(kernel, x):
@@ -181,8 +183,8 @@ def test_bounds_stretch_and_categories_are_those_of_the_columns(x64):
     same = (k.first.kernel.bandwidth_parameter.z for k in (longer, kernel))
     np.testing.assert_array_equal(*same)
     assert set(kernel.category_counts(3)) == {0, 2}
-    assert set(ak.LiRacine(0.1).on(4, 1).category_counts(5)) == {1, 4}
-    assert set(ak.SoftCapped(kernel, 5.0).category_counts(3)) == {0, 2}
+    assert set(LiRacine(0.1).on(4, 1).category_counts(5)) == {1, 4}
+    assert set(SoftCapped(kernel, 5.0).category_counts(3)) == {0, 2}
     assert set(ak.kernels.Rescaled(kernel, 2.0).category_counts(3)) == {0, 2}
     assert set(ak.Gaussian().category_counts(3)) == set()
 
@@ -191,7 +193,7 @@ def test_a_fit_to_mixed_data_stays_in_its_domain(x64):
     rng = np.random.default_rng(5)
     group, x = rng.integers(0, 3, 61), rng.uniform(-2, 2, 61)
     y = np.sin(2 * x) + np.array([0.0, 0.1, 3.0])[group] + 0.1 * rng.normal(size=61)
-    kernel = ak.LiRacine(1e-3).on(0) * ak.Gaussian(0.5).on(1)
+    kernel = LiRacine(1e-3).on(0) * ak.Gaussian(0.5).on(1)
     points = np.stack([group, x], axis=1)
     fit = ak.fit(ak.KernelRegression(kernel), points, y, objective=ak.LeaveOneOut(), starts=2)
     first, second = fit.model.kernel.first.kernel, fit.model.kernel.second.kernel

@@ -9,7 +9,7 @@ X = np.array([0.0, 1.0, 2.0, 4.0, 8.0])[:, None]
 
 
 def test_each_input_has_a_neighbour_at_the_lower_bound(x64):
-    kinds = ak.Boxcar, ak.Epanechnikov, ak.Tricube
+    kinds = ak.kernels.Boxcar, ak.Epanechnikov, ak.kernels.Tricube
     weights = np.array([1.0, 1.0, 2.0, 0.0, 1.0])
     cases = {
         "rows": ((X, None), 1.01 * 4.0),
@@ -19,7 +19,7 @@ def test_each_input_has_a_neighbour_at_the_lower_bound(x64):
     }
     search = jax.jit(lambda *parts: [kind(1.0).search_box(*parts) for kind in kinds])
     for name, (parts, expected) in cases.items():
-        for lower, upper in (*search(*parts), ak.Tricube(1.0).search_box(*parts)):
+        for lower, upper in (*search(*parts), ak.kernels.Tricube(1.0).search_box(*parts)):
             np.testing.assert_allclose(lower.lengthscale, expected, rtol=1e-12, err_msg=name)
             np.testing.assert_allclose(upper.lengthscale, 80.0, rtol=1e-12, err_msg=name)
 

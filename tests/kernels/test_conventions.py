@@ -30,8 +30,8 @@ TABLE = {
     "sklearn_gamma": (ak.Gaussian, lambda h: np.exp(-h * D**2)),
     "locfit_gauss": (ak.Gaussian, lambda h: np.exp(-((2.5 * D / h) ** 2) / 2)),
     "ksmooth_normal": (ak.Gaussian, lambda h: np.exp(-((D / (QUARTER * h)) ** 2) / 2)),
-    "boxcar": (ak.Boxcar, lambda h: 1.0 * np.less(D, h)),
-    "ksmooth_box": (ak.Boxcar, lambda h: 1.0 * np.less(D, h / 2)),
+    "boxcar": (ak.kernels.Boxcar, lambda h: 1.0 * np.less(D, h)),
+    "ksmooth_box": (ak.kernels.Boxcar, lambda h: 1.0 * np.less(D, h / 2)),
     "epanechnikov": (ak.Epanechnikov, lambda h: np.maximum(1 - (D / h) ** 2, 0)),
     "np_epanechnikov": (ak.Epanechnikov, lambda h: np.maximum(1 - (D / h) ** 2 / 5, 0)),
 }
@@ -159,9 +159,9 @@ def test_ksmooth_of_a_motorcycle_crash(x64):
         np.testing.assert_allclose(fitted, expected, rtol=rtol)
 
     box = convert_lengthscale(5.0, source="ksmooth_box", target="boxcar")
-    assert_near(ak.Boxcar(box), BOX_5, 5e-10)
+    assert_near(ak.kernels.Boxcar(box), BOX_5, 5e-10)
     sd = convert_lengthscale(2.0, source="ksmooth_normal")
     assert_near(ak.Gaussian(sd), NORMAL_2, 1e-3)
-    assert_near(ak.Gaussian(sd) * ak.Boxcar(4 * sd), NORMAL_2, 2e-7)
+    assert_near(ak.Gaussian(sd) * ak.kernels.Boxcar(4 * sd), NORMAL_2, 2e-7)
     rounded = 2.0 * 0.3706506
-    assert_near(ak.Gaussian(rounded) * ak.Boxcar(4 * rounded), NORMAL_2, 5e-10)
+    assert_near(ak.Gaussian(rounded) * ak.kernels.Boxcar(4 * rounded), NORMAL_2, 5e-10)

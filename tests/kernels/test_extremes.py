@@ -12,28 +12,40 @@ from marks import slow
 
 import attnkernel as ak
 from attnkernel import priors
+from attnkernel.kernels import (
+    Biweight,
+    Boxcar,
+    Cauchy,
+    Cosine,
+    Matern32,
+    RationalQuadratic,
+    Triangular,
+    Tricube,
+    Triweight,
+)
+from attnkernel.methods import Blockwise, Dense, Sorted
 
 N = 17
 LENGTHSCALES = (1e-30, 1e-15, 1e-6, 1e-2, 1.0, 1e6, 1e15, 1e30)
 KERNELS = (
     ak.Gaussian,
     ak.Laplace,
-    ak.Matern32,
+    Matern32,
     ak.Matern52,
-    ak.RationalQuadratic,
-    ak.Cauchy,
+    RationalQuadratic,
+    Cauchy,
     ak.Periodic,
-    ak.Boxcar,
-    ak.Triangular,
+    Boxcar,
+    Triangular,
     ak.Epanechnikov,
-    ak.Triweight,
-    ak.Tricube,
-    ak.Cosine,
+    Triweight,
+    Tricube,
+    Cosine,
 )
 # a formula of each kind: of squares, of roots, of logarithms, of sines, and compact ones
-REPRESENTATIVE = (ak.Gaussian, ak.Matern52, ak.Cauchy, ak.Periodic, ak.Boxcar, ak.Tricube)
-SORTED = (ak.Laplace, ak.Boxcar, ak.Triangular, ak.Epanechnikov, ak.Biweight, ak.Triweight)
-BLOCKWISE = ak.Blockwise(4, 8)
+REPRESENTATIVE = (ak.Gaussian, ak.Matern52, Cauchy, ak.Periodic, Boxcar, Tricube)
+SORTED = (ak.Laplace, Boxcar, Triangular, ak.Epanechnikov, Biweight, Triweight)
+BLOCKWISE = Blockwise(4, 8)
 
 
 def sample(shift):
@@ -90,17 +102,17 @@ def assert_finite(function, x, y):
 
 
 CASES = [
-    pytest.param(REPRESENTATIVE, ak.Dense(), id="dense"),
+    pytest.param(REPRESENTATIVE, Dense(), id="dense"),
     slow(
         tuple(make for make in KERNELS if make not in REPRESENTATIVE),
-        ak.Dense(),
+        Dense(),
         id="dense, others",
     ),
     slow((ak.Gaussian,), BLOCKWISE, id="gaussian, blockwise"),
-    pytest.param((ak.Epanechnikov,), ak.Sorted(), id="epanechnikov, sorted"),
+    pytest.param((ak.Epanechnikov,), Sorted(), id="epanechnikov, sorted"),
     slow(KERNELS, BLOCKWISE, id="blockwise"),
     *(
-        slow((make,), ak.Sorted(), id=f"{make.__name__}, sorted")
+        slow((make,), Sorted(), id=f"{make.__name__}, sorted")
         for make in SORTED
         if make is not ak.Epanechnikov
     ),
@@ -117,9 +129,9 @@ FORMULAS = {
     ak.Gaussian: lambda r: -0.5 * r**2,
     ak.Matern52: lambda r: np.log1p(np.sqrt(5) * r + 5 / 3 * r**2) - np.sqrt(5) * r,
     ak.Laplace: lambda r: -r,
-    ak.Triangular: lambda r: np.log(np.maximum(1 - r, 0)),
+    Triangular: lambda r: np.log(np.maximum(1 - r, 0)),
     ak.Epanechnikov: lambda r: np.log(np.maximum(1 - r**2, 0)),
-    ak.Triweight: lambda r: 3 * np.log(np.maximum(1 - r**2, 0)),
+    Triweight: lambda r: 3 * np.log(np.maximum(1 - r**2, 0)),
 }
 
 
@@ -152,7 +164,7 @@ def test_float32_agrees_with_float64(makes, method):
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        (ak.Dense(), None),
+        (Dense(), None),
         slow(BLOCKWISE, None),
         slow(BLOCKWISE, "force_unmaterialised"),
     ],
@@ -179,7 +191,7 @@ def test_one_key_and_a_single_far_query(method, path, request):
 )
 def attend(request):
     """Attention with a Gaussian kernel, of N queries and N keys; compiled once for a method."""
-    method = ak.Dense() if request.param == "dense" else BLOCKWISE
+    method = Dense() if request.param == "dense" else BLOCKWISE
 
     @jax.jit
     def function(lengthscale, q, k, v):

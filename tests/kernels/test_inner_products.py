@@ -7,6 +7,16 @@ import numpy as np
 import pytest
 
 import attnkernel as ak
+from attnkernel.kernels import (
+    AdditiveScore,
+    Bilinear,
+    CosineSimilarity,
+    Kernel,
+    Polynomial,
+    Projected,
+    SoftCapped,
+)
+from attnkernel.methods import Blockwise, Dense, Sorted
 
 QUERIES, KEYS, DIM = 5, 7, 3
 RNG = np.random.default_rng(0)
@@ -31,12 +41,12 @@ def gaussian(q, k, length):
 TABLE = {
     "dot product": (ak.DotProduct, PRODUCTS / np.sqrt(DIM)),
     "dot product, scaled": (lambda: ak.DotProduct(0.3), 0.3 * PRODUCTS),
-    "cosine": (lambda: ak.CosineSimilarity(4.0), 4.0 * PRODUCTS / LENGTHS),
-    "polynomial": (lambda: ak.Polynomial(4, 0.5, 2.0), np.log((2.0 * PRODUCTS + 0.5) ** 4)),
-    "bilinear": (lambda: ak.Bilinear(MATRIX), Q @ MATRIX @ K.T),
-    "additive": (lambda: ak.Additive(WEIGHT), np.tanh(Q[:, None] + K[None]) @ WEIGHT),
+    "cosine": (lambda: CosineSimilarity(4.0), 4.0 * PRODUCTS / LENGTHS),
+    "polynomial": (lambda: Polynomial(4, 0.5, 2.0), np.log((2.0 * PRODUCTS + 0.5) ** 4)),
+    "bilinear": (lambda: Bilinear(MATRIX), Q @ MATRIX @ K.T),
+    "additive": (lambda: AdditiveScore(WEIGHT), np.tanh(Q[:, None] + K[None]) @ WEIGHT),
     "soft cap": (
-        lambda: ak.SoftCapped(ak.DotProduct(1.0), 2.0),
+        lambda: SoftCapped(ak.DotProduct(1.0), 2.0),
         2.0 * np.tanh(PRODUCTS / 2.0),
     ),
 }
@@ -49,7 +59,7 @@ def test_kernels_are_their_formulas(x64):
     def scores(kernels, q, k):
         def of_kernel(kernel):
             simpler, a, b = kernel.precomputed(q, k)
-            one_by_one = ak.Kernel.pairwise(kernel, q, k)
+            one_by_one = Kernel.pairwise(kernel, q, k)
             return kernel.pairwise(q, k), one_by_one, simpler.pairwise(a, b)
 
         return {name: of_kernel(kernel) for name, kernel in kernels.items()}
@@ -71,7 +81,7 @@ def test_kernels_are_their_formulas(x64):
 def test_projections_before_any_kernel(x64, make, formula):
     """Queries of three inputs, keys of four; by dense and by streaming sums."""
     keys = np.concatenate([K, K[:, :1] ** 2], axis=1)
-    before = ak.Projected(make(), linear(2), linear(2, False, 1, into=4))
+    before = Projected(make(), linear(2), linear(2, False, 1, into=4))
     q = Q @ np.asarray(before.query_proj.weight).T + np.asarray(before.query_proj.bias)
     k = keys @ np.asarray(before.key_proj.weight).T
     weights = np.exp(formula(q, k))
@@ -80,7 +90,7 @@ def test_projections_before_any_kernel(x64, make, formula):
 
     @eqx.filter_jit
     def by_both(kernel, q, k, v):
-        methods = ak.Dense(), ak.Blockwise(2, 3)
+        methods = Dense(), Blockwise(2, 3)
         return [ak.attend(q, k, v, kernel=kernel, method=method) for method in methods]
 
     for ours in by_both(before, Q, keys, v):
@@ -90,17 +100,17 @@ def test_projections_before_any_kernel(x64, make, formula):
 def test_a_projected_kernel_takes_the_method_of_the_kernel_within(x64):
     """For the dimension after the projection."""
     v = RNG.normal(size=(KEYS, 1))
-    before = ak.Projected(ak.Laplace(0.5), linear(1), linear(1, seed=1))
+    before = Projected(ak.Laplace(0.5), linear(1), linear(1, seed=1))
     q, k = (
         points @ np.asarray(proj.weight).T + np.asarray(proj.bias)
         for points, proj in ((Q, before.query_proj), (K, before.key_proj))
     )
     weights = np.exp(-np.abs(q - k.T) / 0.5)
     expected = weights @ v / weights.sum(axis=1, keepdims=True)
-    ours = ak.attend(Q, K, v, kernel=before, method=ak.Sorted())
+    ours = ak.attend(Q, K, v, kernel=before, method=Sorted())
     np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-14)
     rows = jax.ShapeDtypeStruct((4000, DIM), jnp.float64)
-    assert isinstance(ak.select_method(rows, rows, rows, kernel=before).method, ak.Sorted)
+    assert isinstance(ak.select_method(rows, rows, rows, kernel=before).method, Sorted)
 
 
 def test_derivatives_where_formulas_have_none(x64):
@@ -114,7 +124,7 @@ def test_derivatives_where_formulas_have_none(x64):
 
         return kernel.pairwise(q, k), jax.grad(total)(q), jax.hessian(total)(q)
 
-    kernels = ak.CosineSimilarity(), ak.Polynomial(2, offset=0.0)
+    kernels = CosineSimilarity(), Polynomial(2, offset=0.0)
     points = np.zeros((1, DIM)), K
     found = eqx.filter_jit(lambda kernels: [derivatives(one, *points) for one in kernels])(kernels)
     for (scores, slopes, second), expected in zip(found, (0.0, -np.inf), strict=True):
@@ -125,13 +135,13 @@ def test_derivatives_where_formulas_have_none(x64):
 
 def test_the_cosine_of_vectors_of_any_length(x64):
     """No square overflows, none vanishes."""
-    cosine = eqx.filter_jit(ak.CosineSimilarity().pairwise)
+    cosine = eqx.filter_jit(CosineSimilarity().pairwise)
     for scale in (1e-200, 1e200):
         np.testing.assert_allclose(cosine(scale * Q, K), PRODUCTS / LENGTHS, rtol=1e-12, atol=1e-14)
 
 
 def test_a_soft_cap_leaves_pairs_without_weight_without():
-    kernel = ak.SoftCapped(ak.Epanechnikov(1.0), 2.0)
+    kernel = SoftCapped(ak.Epanechnikov(1.0), 2.0)
     x = np.array([[0.0], [0.5], [3.0]], np.float32)
 
     @eqx.filter_jit
@@ -149,18 +159,18 @@ def test_a_soft_cap_leaves_pairs_without_weight_without():
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
-        (lambda: ak.Polynomial(3), r"degree.*even.*at least 2.*got 3"),
-        (lambda: ak.SoftCapped(ak.DotProduct(), 0.0), r"cap.*positive.*0\.0"),
-        (lambda: ak.Bilinear(np.ones((3, 2))), r"shape \(dim_q, dim_k\) = \(3, 4\); got \(3, 2\)"),
-        (lambda: ak.Additive(np.ones(3)), r"Additive.* 3; got 3 and 4"),
+        (lambda: Polynomial(3), r"degree.*even.*at least 2.*got 3"),
+        (lambda: SoftCapped(ak.DotProduct(), 0.0), r"cap.*positive.*0\.0"),
+        (lambda: Bilinear(np.ones((3, 2))), r"shape \(dim_q, dim_k\) = \(3, 4\); got \(3, 2\)"),
+        (lambda: AdditiveScore(np.ones(3)), r"Additive.* 3; got 3 and 4"),
         (ak.DotProduct, r"same dimension; got 3 and 4"),
         (lambda: ak.DotProduct() * ak.Gaussian(), r"same dimension; got 3 and 4"),
         (
-            lambda: ak.Projected(ak.DotProduct(), linear(2), linear(5, into=4)),
+            lambda: Projected(ak.DotProduct(), linear(2), linear(5, into=4)),
             r"same dimension; got 2 and 5",
         ),
         (
-            lambda: ak.Projected(ak.DotProduct(), linear(2), linear(2)),
+            lambda: Projected(ak.DotProduct(), linear(2), linear(2)),
             r"key_proj.*\(4,\)",
         ),
     ],

@@ -20,7 +20,7 @@ def points(seed: int, *shape: int) -> np.ndarray:
 @eqx.filter_jit
 def scores_of(kernels, q, k):
     """All pairs at once, and one by one, of each kernel."""
-    return [(kernel.pairwise(q, k), ak.Kernel.pairwise(kernel, q, k)) for kernel in kernels]
+    return [(kernel.pairwise(q, k), ak.kernels.Kernel.pairwise(kernel, q, k)) for kernel in kernels]
 
 
 def compact(formula):
@@ -32,17 +32,17 @@ def compact(formula):
 FORMULAS = {
     ak.Gaussian: lambda r: -(r**2) / 2,
     ak.Laplace: lambda r: -r,
-    ak.Matern32: lambda r: np.log(1 + np.sqrt(3) * r) - np.sqrt(3) * r,
+    ak.kernels.Matern32: lambda r: np.log(1 + np.sqrt(3) * r) - np.sqrt(3) * r,
     ak.Matern52: lambda r: np.log(1 + np.sqrt(5) * r + 5 * r**2 / 3) - np.sqrt(5) * r,
-    ak.RationalQuadratic: lambda r: -np.log(1 + r**2 / 2),
-    ak.Cauchy: lambda r: -np.log(1 + r**2),
-    ak.Boxcar: compact(np.ones_like),
-    ak.Triangular: compact(lambda r: 1 - r),
+    ak.kernels.RationalQuadratic: lambda r: -np.log(1 + r**2 / 2),
+    ak.kernels.Cauchy: lambda r: -np.log(1 + r**2),
+    ak.kernels.Boxcar: compact(np.ones_like),
+    ak.kernels.Triangular: compact(lambda r: 1 - r),
     ak.Epanechnikov: compact(lambda r: 1 - r**2),
-    ak.Biweight: compact(lambda r: (1 - r**2) ** 2),
-    ak.Triweight: compact(lambda r: (1 - r**2) ** 3),
-    ak.Tricube: compact(lambda r: (1 - r**3) ** 3),
-    ak.Cosine: compact(lambda r: np.cos(np.pi / 2 * r)),
+    ak.kernels.Biweight: compact(lambda r: (1 - r**2) ** 2),
+    ak.kernels.Triweight: compact(lambda r: (1 - r**2) ** 3),
+    ak.kernels.Tricube: compact(lambda r: (1 - r**3) ** 3),
+    ak.kernels.Cosine: compact(lambda r: np.cos(np.pi / 2 * r)),
 }
 
 
@@ -77,7 +77,7 @@ def test_gaussian_and_products_to_the_last_digits_and_periodic(x64):
             np.testing.assert_allclose(scores, log_weights, rtol=rtol)
 
 
-@pytest.mark.parametrize("kernel", [ak.Gaussian, ak.Tricube, ak.Periodic])
+@pytest.mark.parametrize("kernel", [ak.Gaussian, ak.kernels.Tricube, ak.Periodic])
 def test_a_rescaled_kernel_has_a_longer_lengthscale(x64, kernel):
     @eqx.filter_jit
     def rescaled(lengths):
@@ -92,7 +92,7 @@ def test_a_rescaled_kernel_has_a_longer_lengthscale(x64, kernel):
 
 
 def test_custom_kernel_is_one_method(x64):
-    class Exponential(ak.Kernel):
+    class Exponential(ak.kernels.Kernel):
         rate: float
 
         def log_pair(self, q, k):
@@ -173,7 +173,7 @@ def test_upper_bounds_are_above_the_scores_of_two_boxes(x64):
     q, k = points(0, QUERIES, DIM), points(1, KEYS, DIM)
     metric = np.array([[3.0, 0.2, 0.0], [0.2, 0.4, 0.1], [0.0, 0.1, 1.5]])
     kernels = [make(2.0) for make in FORMULAS] + [ak.Gaussian(np.array([0.8, 1.3, 5.0]))]
-    kernels += [ak.Gaussian(2.0, metric=metric), ak.SoftCapped(ak.Gaussian(0.5), 3.0)]
+    kernels += [ak.Gaussian(2.0, metric=metric), ak.kernels.SoftCapped(ak.Gaussian(0.5), 3.0)]
     # of each two boxes the rows of q and of k: single points, neighbours, all
     rows = [(slice(i, i + 1), slice(j, j + 1)) for i, j in np.ndindex(QUERIES, KEYS)]
     rows += [(slice(i, i + 2), slice(j, j + 2)) for i, j in np.ndindex(QUERIES - 1, KEYS - 1)]
@@ -202,7 +202,7 @@ def test_derivatives_finite_at_coincident_points():
     """To second order, in the point and in what a kernel can learn."""
     lengths = np.array([0.5, 1.0, 2.0])
     kernels = [make(0.5) for make in (*FORMULAS, ak.Periodic)]
-    kernels += [ak.Gaussian(lengths), ak.Matern32(0.5, metric=np.eye(DIM) + 0.2)]
+    kernels += [ak.Gaussian(lengths), ak.kernels.Matern32(0.5, metric=np.eye(DIM) + 0.2)]
 
     @jax.jit
     def derivatives(kernels, x):
@@ -294,7 +294,7 @@ SCALES = {
 def test_large_blocks_are_the_pairs_one_by_one(x64, dim, scale, monkeypatch):
     """The code path of large blocks: products of matrices, in the value and in derivatives."""
     monkeypatch.setattr("attnkernel.kernels._radial.MAX_UNROLLED_PAIRS", 0)
-    kernel = ak.Matern32(**SCALES[scale](dim))
+    kernel = ak.kernels.Matern32(**SCALES[scale](dim))
     q, k = points(0, QUERIES, dim), points(1, KEYS, dim)
 
     @jax.jit
@@ -308,7 +308,7 @@ def test_large_blocks_are_the_pairs_one_by_one(x64, dim, scale, monkeypatch):
             gradient = jax.grad(lambda *a: jnp.sum(jnp.sin(function(*a))), (0, 1, 2))(*arguments)
             return jax.tree.leaves((value, change, gradient))
 
-        return derivatives(type(kernel).pairwise), derivatives(ak.Kernel.pairwise)
+        return derivatives(type(kernel).pairwise), derivatives(ak.kernels.Kernel.pairwise)
 
     for factor in (3.0, 0.1):  # points close to the centre, and far from it, in lengthscales
         ours, expected = jax.device_get(both(kernel.rescaled(factor), q, k))

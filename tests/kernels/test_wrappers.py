@@ -9,6 +9,8 @@ import pytest
 
 import attnkernel as ak
 from attnkernel import kernels
+from attnkernel.kernels import LiRacine, SoftCapped, Tricube
+from attnkernel.methods import Blockwise, Dense
 
 N, DIM = 23, 3
 X = np.random.default_rng(0).normal(size=(N, DIM)).astype(np.float32)
@@ -39,14 +41,14 @@ WRAPPERS = {
     "product": (lambda kernel: kernel * ak.DotProduct(), lambda x: x),
     "product of user's": (lambda kernel: ak.DotProduct() * Shifted(kernel), lambda x: x),
     "columns": (lambda kernel: kernel.on(2, 0), lambda x: x[:, [2, 0]]),
-    "soft cap": (lambda kernel: ak.SoftCapped(kernel, 3.0), lambda x: x),
+    "soft cap": (lambda kernel: SoftCapped(kernel, 3.0), lambda x: x),
     "rescaled": (lambda kernel: kernels.Rescaled(kernel, 4.0), lambda x: x / 4.0),
     "projected": (projected, lambda x: x @ WEIGHTS[1].T),
     "nearest": (
         lambda kernel: ak.NearestNeighbours(kernel, neighbours=2),
         lambda x: np.tile(np.arange(N, dtype=x.dtype)[:, None] / 2, DIM),
     ),
-    "of a wrapper": (lambda kernel: ak.SoftCapped(kernel.on(1), 3.0), lambda x: x[:, [1]]),
+    "of a wrapper": (lambda kernel: SoftCapped(kernel.on(1), 3.0), lambda x: x[:, [1]]),
     "user's": (Shifted, lambda x: x),
 }
 each_wrapper = pytest.mark.parametrize("name", WRAPPERS)
@@ -101,8 +103,8 @@ def test_rescaled_multiplies_the_lengthscale_of_the_part(name):
 
 
 def test_categories_and_checks_are_those_of_the_parts():
-    mixed = ak.LiRacine(0.3).on(2) * ak.Gaussian(np.ones(2)).on(0, 1)
-    for kernel in (mixed, Shifted(mixed), kernels.Rescaled(mixed, 2.0), ak.SoftCapped(mixed, 2.0)):
+    mixed = LiRacine(0.3).on(2) * ak.Gaussian(np.ones(2)).on(0, 1)
+    for kernel in (mixed, Shifted(mixed), kernels.Rescaled(mixed, 2.0), SoftCapped(mixed, 2.0)):
         assert set(kernel.category_counts(DIM)) == {2}
         with pytest.raises(ValueError, match="at least 3 dimensions"):
             kernel.check(2, 2)
@@ -115,11 +117,11 @@ def test_categories_and_checks_are_those_of_the_parts():
 def test_a_product_with_nearest_neighbours_sums_over_all_keys_in_blocks(x64):
     """The distance to the m-th nearest key is that of all keys, not of the keys of one block."""
     x = X.astype(np.float64)
-    kernel = ak.NearestNeighbours(ak.Tricube(1.5), 0.5).on(0, 1) * ak.Gaussian(2.0).on(2)
+    kernel = ak.NearestNeighbours(Tricube(1.5), 0.5).on(0, 1) * ak.Gaussian(2.0).on(2)
 
     @jax.jit
     def by_both(x):
-        methods = ak.Dense(), ak.Blockwise(5, 4)
+        methods = Dense(), Blockwise(5, 4)
         return [ak.attend(x, x, x, kernel=kernel, method=method) for method in methods]
 
     dense, streamed = by_both(x)

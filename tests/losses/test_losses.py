@@ -11,8 +11,8 @@ import attnkernel as ak
 @pytest.mark.parametrize(
     ("loss", "theirs"),
     [
-        (ak.Bisquare(), norms.TukeyBiweight(6.0 * 0.6744897501960817)),
-        (ak.Bisquare(4.685), norms.TukeyBiweight(4.685)),
+        (ak.losses.Bisquare(), norms.TukeyBiweight(6.0 * 0.6744897501960817)),
+        (ak.losses.Bisquare(4.685), norms.TukeyBiweight(4.685)),
         (ak.Huber(), norms.HuberT(1.345)),
         (ak.Huber(2.0), norms.HuberT(2.0)),
     ],
@@ -34,7 +34,7 @@ def test_weights_and_influence_equal_those_of_statsmodels(x64, loss, theirs):
     )
 
 
-@pytest.mark.parametrize("loss", [ak.Bisquare, ak.Huber])
+@pytest.mark.parametrize("loss", [ak.losses.Bisquare, ak.Huber])
 def test_cutoffs_are_positive_numbers(loss):
     for cutoff in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="cutoff must be a positive number"):
@@ -44,6 +44,6 @@ def test_cutoffs_are_positive_numbers(loss):
 
 def test_losses_are_summed_over_the_labels_of_a_row():
     y, prediction = np.float32([[1.0, 2.0], [0.0, 3.0]]), np.float32([[3.0, 1.0], [0.0, 7.0]])
-    losses = (ak.squared_error, ak.absolute_error, ak.losses.CheckLoss(0.25))
+    losses = (ak.squared_error, ak.losses.absolute_error, ak.losses.CheckLoss(0.25))
     found = jax.jit(lambda p, y: [loss(p, y) for loss in losses])(prediction, y)
     np.testing.assert_array_equal(found, [[5.0, 16.0], [3.0, 4.0], [1.75, 3.0]])

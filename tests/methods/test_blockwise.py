@@ -25,9 +25,11 @@ from laws import (
 from marks import needs_finufft, slow
 
 import attnkernel as ak
+from attnkernel.kernels import Biweight, EluFeatures, Tricube
+from attnkernel.methods import Blockwise, Dense, Fourier, Linear, Sorted
 
-BLOCKS = ak.Blockwise(8, 16)  # of 29 queries and 37 keys: the last ones are short
-ONE_BLOCK = ak.Blockwise()
+BLOCKS = Blockwise(8, 16)  # of 29 queries and 37 keys: the last ones are short
+ONE_BLOCK = Blockwise()
 # of kernels that differ in a formula of a distance alone, one
 KINDS_OF_KERNELS = (
     *("gaussian, full metric", "periodic", "triangular", "product", "polynomial", "additive"),
@@ -38,7 +40,7 @@ KINDS_OF_PRIORS = ("window without held out", "relative bias at given positions"
 
 def assert_table_is_dense(method, kernels, prior_names, rule, derivatives=True):
     parts = list(kernels), list(prior_names), RULES[rule], *random_arrays()
-    assert_tables_agree(*evaluate_table((method, ak.Dense()), *parts, derivatives=derivatives))
+    assert_tables_agree(*evaluate_table((method, Dense()), *parts, derivatives=derivatives))
 
 
 @pytest.mark.slow
@@ -70,7 +72,7 @@ def test_all_keys_at_once_in_blocks_of_queries(x64, rule):
     kernel = KERNELS["polynomial"]
     assert not kernel.is_light(DIM)
     parts = *to_float64((kernel, None, RULES[rule])), *random_arrays()
-    assert_equals_dense(ak.Blockwise(8), *parts)
+    assert_equals_dense(Blockwise(8), *parts)
 
 
 def test_program_of_few_keys_has_half_the_operations():
@@ -82,7 +84,7 @@ def test_program_of_few_keys_has_half_the_operations():
 
         return jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, x, x).as_text().count("\n")
 
-    assert 2 * count_operations(ak.Blockwise()) < count_operations(ak.Blockwise(block_k=1024))
+    assert 2 * count_operations(Blockwise()) < count_operations(Blockwise(block_k=1024))
 
 
 @pytest.mark.slow
@@ -102,7 +104,7 @@ def test_every_kernel_that_transforms_its_points_first(x64):
         return {
             name: [
                 ak.attend(q, k, v, kernel=kernel, prior=prior, method=method, return_log_mass=True)
-                for method in (BLOCKS, ak.Dense())
+                for method in (BLOCKS, Dense())
             ]
             for name, kernel in kernels.items()
         }
@@ -143,7 +145,7 @@ def test_float32(kernels, derivatives):
     single = evaluate_table(BLOCKS, *parts, *random_arrays(), derivatives=derivatives)
     with jax.enable_x64(True):
         arrays = to_float64(random_arrays())
-        double = evaluate_table(ak.Dense(), *parts, *arrays, derivatives=derivatives)
+        double = evaluate_table(Dense(), *parts, *arrays, derivatives=derivatives)
     assert_tables_agree(single, double, rtol=2e-4, atol=2e-4)
 
 
@@ -165,7 +167,7 @@ def scalar(method, kernel, q, k, v):
 @pytest.mark.slow
 def test_hessian_by_every_order_of_differentiation(x64):
     data = random_arrays(queries=3, keys=5)
-    kernel, methods = to_float64(ak.Matern52(0.6)), (ak.Dense(), ak.Blockwise(2, 3))
+    kernel, methods = to_float64(ak.Matern52(0.6)), (Dense(), Blockwise(2, 3))
     dense, ours = (functools.partial(scalar, method, kernel) for method in methods)
 
     @jax.jit
@@ -191,7 +193,7 @@ def test_vmapped_kernels(x64):
     @jax.jit
     def per_head(heads):
         def of_one(kernel):
-            return [ak.attend(q, k, v, kernel=kernel, method=m) for m in (BLOCKS, ak.Dense())]
+            return [ak.attend(q, k, v, kernel=kernel, method=m) for m in (BLOCKS, Dense())]
 
         return jax.vmap(of_one)(heads)
 
@@ -207,21 +209,21 @@ def test_batches_whose_members_need_different_blocks(x64, kernel, derivatives):
     stacked = np.stack([q, q + 1.0, 2.0 * q, q - 30.0]).reshape(2, 2, QUERIES, DIM)
     # keys in order, so that blocks differ in what they reach
     parts = KERNELS[kernel], ak.Causal(offset=4), ak.Softmax(), stacked, np.sort(k, axis=0), v
-    assert_equals_dense(ak.Blockwise(8, 8), *to_float64(parts), derivatives=derivatives)
+    assert_equals_dense(Blockwise(8, 8), *to_float64(parts), derivatives=derivatives)
 
 
 @pytest.mark.slow
 def test_block_size_and_row_order_do_not_matter(x64):
     q, k, v = random_arrays()
     order = np.random.default_rng(1).permutation(KEYS)
-    kernel = ak.Biweight(1.0)
+    kernel = Biweight(1.0)
 
     @jax.jit
     def values(q, k, v):
         return [
-            ak.attend(q, k, v, kernel=kernel, method=ak.Blockwise(4, 4)),
+            ak.attend(q, k, v, kernel=kernel, method=Blockwise(4, 4)),
             *(
-                ak.attend(q, k[order], v[order], kernel=kernel, method=ak.Blockwise(size, size))
+                ak.attend(q, k[order], v[order], kernel=kernel, method=Blockwise(size, size))
                 for size in (1, 5, 100)
             ),
         ]
@@ -233,10 +235,10 @@ def test_block_size_and_row_order_do_not_matter(x64):
 
 def test_no_queries_and_no_keys():
     q, k, v = random_arrays()
-    none = ak.attend(q[:0], k, v, kernel=ak.Gaussian(1.0), method=ak.Blockwise())
+    none = ak.attend(q[:0], k, v, kernel=ak.Gaussian(1.0), method=Blockwise())
     assert none.shape == (0, DIM_V)
     value, log_mass = ak.attend(
-        q, k[:0], v[:0], kernel=ak.Gaussian(1.0), method=ak.Blockwise(), return_log_mass=True
+        q, k[:0], v[:0], kernel=ak.Gaussian(1.0), method=Blockwise(), return_log_mass=True
     )
     assert (np.asarray(value) == 0).all()
     assert np.isneginf(log_mass).all()
@@ -245,11 +247,11 @@ def test_no_queries_and_no_keys():
 @pytest.mark.parametrize(
     ("kernel", "method", "prior"),
     [
-        (ak.Tricube(0.7), ak.Blockwise(block_q=8, block_k=8), None),
-        slow(ak.Epanechnikov(0.7), ak.Sorted(), None),
-        slow(ak.Laplace(0.7), ak.Sorted(), None),
-        pytest.param(ak.Gaussian(0.1), ak.Fourier(), None, marks=[pytest.mark.slow, needs_finufft]),
-        slow(ak.EluFeatures(), ak.Linear(), ak.Causal()),
+        (Tricube(0.7), Blockwise(block_q=8, block_k=8), None),
+        slow(ak.Epanechnikov(0.7), Sorted(), None),
+        slow(ak.Laplace(0.7), Sorted(), None),
+        pytest.param(ak.Gaussian(0.1), Fourier(), None, marks=[pytest.mark.slow, needs_finufft]),
+        slow(EluFeatures(), Linear(), ak.Causal()),
     ],
     ids=lambda part: type(part).__name__,
 )
@@ -262,7 +264,7 @@ def test_values_without_columns(x64, kernel, method, prior):
         parts = {"kernel": kernel, "prior": prior, "return_log_mass": True}
         return (
             ak.attend(x, x, x[:, :0], method=method, **parts),
-            ak.attend(x, x, x, method=ak.Dense(), **parts),
+            ak.attend(x, x, x, method=Dense(), **parts),
         )
 
     (value, log_mass), (_, dense) = both(x)
@@ -276,4 +278,4 @@ def test_values_without_columns(x64, kernel, method, prior):
 )
 def test_block_size_out_of_range(as_users_run_it, block_q, block_k, pattern):
     with pytest.raises(ValueError, match=pattern):
-        ak.Blockwise(block_q, block_k)
+        Blockwise(block_q, block_k)

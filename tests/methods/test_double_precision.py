@@ -12,6 +12,7 @@ from marks import needs_finufft
 import attnkernel as ak
 from attnkernel import priors
 from attnkernel._core.double_precision import in_float64
+from attnkernel.methods import Dense, Fourier
 
 pytestmark = needs_finufft
 
@@ -59,7 +60,7 @@ def test_gradient_equals_that_of_float64():
     """Along a direction in each of the arguments."""
     at = np.float32(0.3), *data()
     with jax.numpy_rank_promotion("allow"):  # jax-finufft broadcasts ranks in its derivatives
-        gradient = jax.jit(jax.grad(functools.partial(number, method=ak.Fourier()), (0, 1, 2, 3)))
+        gradient = jax.jit(jax.grad(functools.partial(number, method=Fourier()), (0, 1, 2, 3)))
         slopes = jax.device_get(gradient(*at))
     wide = [np.asarray(array, np.float64) for array in at]
     rng = np.random.default_rng(7)
@@ -83,7 +84,7 @@ def test_gradient_equals_that_of_float64():
 def test_second_derivative_equals_that_of_float64(derivative):
     at = np.float32(0.3), *data()
     with jax.numpy_rank_promotion("allow"):
-        found = jax.jit(derivative(functools.partial(number, method=ak.Fourier())))(*at)
+        found = jax.jit(derivative(functools.partial(number, method=Fourier())))(*at)
     wide = [np.asarray(array, np.float64) for array in at]
     slope = lambda move: slope_by_numpy(wide[0] + 0.1 * move, *wide[1:])  # noqa: E731
     np.testing.assert_allclose(found, difference(slope) / 0.1, rtol=2e-6)
@@ -150,10 +151,10 @@ def test_hard_inputs_equal_float64():
         k, v = (a[:, None].astype(np.float32) for a in (x, y))
         q = np.concatenate([k[::3], k[:3] + 1e-3, [[-9e3], [9e4]]]).astype(np.float32)
         for lengthscale in (1e-30, 1e-4, 0.03, 1.0, 1e3, 1e30):
-            ours, log_mass = predicted(np.float32(lengthscale), q, k, v, ak.Fourier())
+            ours, log_mass = predicted(np.float32(lengthscale), q, k, v, Fourier())
             with jax.enable_x64(True):
                 wide = (np.float64(a) for a in (np.float32(lengthscale), q, k, v))
-                exact, exact_log_mass = predicted(*wide, ak.Dense())
+                exact, exact_log_mass = predicted(*wide, Dense())
             np.testing.assert_allclose(ours, exact, rtol=2e-6, atol=2e-9)
             exact_log_mass = np.maximum(exact_log_mass, np.finfo(np.float32).min)
             np.testing.assert_allclose(log_mass, exact_log_mass, rtol=2e-6, atol=2e-6)
@@ -164,17 +165,17 @@ def test_recomputed_counts_the_same_queries_as_in_float64(programs):
     (q, k, v), kernel = data(), ak.Gaussian(0.01)
     jax.clear_caches()
     programs.clear()
-    ours = ak.Fourier().recomputed(q, k, v, kernel=kernel)
+    ours = Fourier().recomputed(q, k, v, kernel=kernel)
     assert programs == ["jit(_count_uncertified)"]
     with jax.enable_x64(True):
         wide = (np.float64(a) for a in (q, k, v))
-        exact = ak.Fourier().recomputed(*wide, kernel=ak.Gaussian(np.float32(0.01)))
+        exact = Fourier().recomputed(*wide, kernel=ak.Gaussian(np.float32(0.01)))
     assert 0 < int(ours) == int(exact)
 
 
 def test_auto_takes_it_from_float32_shapes():
     shapes = (jax.ShapeDtypeStruct((10**5, 1), jnp.float32),) * 3
-    assert ak.select_method(*shapes, kernel=ak.Gaussian(0.3)).method == ak.Fourier()
+    assert ak.select_method(*shapes, kernel=ak.Gaussian(0.3)).method == Fourier()
 
 
 def test_integers_booleans_and_modules_pass_through():

@@ -7,11 +7,15 @@ import pytest
 from jax import export
 
 import attnkernel as ak
+from attnkernel.attention import Auto
+from attnkernel.kernels import Boxcar, RandomFeatures
+from attnkernel.methods import Blockwise, Dense, Fourier, Fused, Linear, Sharded, Sorted
+from attnkernel.models import BiasReduced
 
 # checked annotations compare the axes of batches as integers, which symbolic sizes are not
 pytestmark = pytest.mark.usefixtures("as_users_run_it")
 SIZES = (2, 5, 7), (1, 40, 1)  # batch, queries, keys
-SMALL_BLOCKS = ak.Blockwise(block_q=8, block_k=16)
+SMALL_BLOCKS = Blockwise(block_q=8, block_k=16)
 
 
 def assert_exports(function, shapes, sizes, rtol, reference=None):
@@ -64,17 +68,17 @@ def test_attention_of_any_batch_and_length():
 def test_other_attention_of_any_batch_and_length():
     dot, causal, entmax = ak.DotProduct(), {"prior": ak.Causal()}, {"rule": ak.Entmax(1.5)}
 
-    def attended(q, k, v, *, blocks=ak.Blockwise(), small_blocks=SMALL_BLOCKS):
+    def attended(q, k, v, *, blocks=Blockwise(), small_blocks=SMALL_BLOCKS):
         to_itself = {"kernel": GAUSS, "method": blocks} | causal
         return {
-            "dense": ak.attend(q, k, v, kernel=dot, method=ak.Dense()),
+            "dense": ak.attend(q, k, v, kernel=dot, method=Dense()),
             "small blocks": ak.attend(q, k, v, kernel=dot, method=small_blocks),
             "blocks, causal": ak.attend(k, k, v, **to_itself),
             "entmax": ak.attend(q, k, v, kernel=GAUSS, method=blocks, **entmax),
         }
 
     def dense(*arrays):
-        return attended(*arrays, blocks=ak.Dense(), small_blocks=ak.Dense())
+        return attended(*arrays, blocks=Dense(), small_blocks=Dense())
 
     shapes = [("b", "n", 4), ("b", "m", 4), ("b", "m", 3)]
     assert_exports(attended, shapes, SIZES, 1e-5, jax.jit(dense))
@@ -84,7 +88,7 @@ def test_other_attention_of_any_batch_and_length():
 @pytest.mark.parametrize("length", [16, 1100])  # chunks of the batch: many members, and single ones
 def test_attention_of_any_batch_and_one_length(length):
     def attended(q, k, v):
-        return {"blocks": ak.attend(q, k, v, kernel=GAUSS, method=ak.Blockwise())}
+        return {"blocks": ak.attend(q, k, v, kernel=GAUSS, method=Blockwise())}
 
     def by_numpy(*arrays):
         return {"blocks": gaussian_attention(*arrays)}
@@ -101,11 +105,11 @@ def test_gradients_of_any_batch_and_length():
         return dict(zip("qkv", jax.grad(loss)(arrays), strict=True))
 
     def gradients(*arrays):
-        return {"auto": slopes(ak.Auto(), *arrays), "small blocks": slopes(SMALL_BLOCKS, *arrays)}
+        return {"auto": slopes(Auto(), *arrays), "small blocks": slopes(SMALL_BLOCKS, *arrays)}
 
     @jax.jit
     def dense(*arrays):
-        return dict.fromkeys(("auto", "small blocks"), slopes(ak.Dense(), *arrays))
+        return dict.fromkeys(("auto", "small blocks"), slopes(Dense(), *arrays))
 
     shapes = [("b", "n", 2), ("b", "m", 2), ("b", "m", 3)]
     assert_exports(gradients, shapes, [(3, 5, 33)], 1e-4, dense)
@@ -132,7 +136,7 @@ def test_multihead_attention_of_any_batch_and_length():
 
 @pytest.mark.slow
 def test_regression_and_linear_attention_of_any_length():
-    features = ak.RandomFeatures(16, 2, key=jax.random.key(0))
+    features = RandomFeatures(16, 2, key=jax.random.key(0))
 
     def predictions(q, x, y):
         orders = {
@@ -141,11 +145,11 @@ def test_regression_and_linear_attention_of_any_length():
             )
             for p in (1, 2)
         }
-        linear = ak.Linear(features=features)
+        linear = Linear(features=features)
         causal = ak.attend(x, x, y, kernel=ak.Gaussian(1.0), prior=ak.Causal(), method=linear)
         others = {
-            "bias reduced": ak.BiasReduced(ak.KernelRegression(ak.Gaussian(1.0)), 2)(q, x, y[:, 0]),
-            "nearest": ak.KernelRegression(ak.Boxcar(0.2), on_empty="nearest")(q, x, y[:, 0]),
+            "bias reduced": BiasReduced(ak.KernelRegression(ak.Gaussian(1.0)), 2)(q, x, y[:, 0]),
+            "nearest": ak.KernelRegression(Boxcar(0.2), on_empty="nearest")(q, x, y[:, 0]),
         }
         return orders | others | {"linear": causal}
 
@@ -155,10 +159,10 @@ def test_regression_and_linear_attention_of_any_length():
 @pytest.mark.parametrize(
     ("method", "kernel"),
     [
-        (ak.Sorted(), ak.Laplace(0.5)),
-        (ak.Fourier(), ak.Gaussian(0.5)),
-        (ak.Fused(), ak.DotProduct()),
-        (ak.Sharded(), ak.Gaussian(0.5)),
+        (Sorted(), ak.Laplace(0.5)),
+        (Fourier(), ak.Gaussian(0.5)),
+        (Fused(), ak.DotProduct()),
+        (Sharded(), ak.Gaussian(0.5)),
     ],
 )
 def test_other_methods_refuse_symbolic_sizes(method, kernel):
@@ -176,5 +180,5 @@ def test_auto_selects_blockwise_for_symbolic_sizes():
     n, m = export.symbolic_shape("n, m")
     q, k = (jax.ShapeDtypeStruct((rows, 1), jnp.float32) for rows in (n, m))
     selection = ak.select_method(q, k, k, kernel=ak.Gaussian(0.3))
-    assert isinstance(selection.method, ak.Blockwise)
+    assert isinstance(selection.method, Blockwise)
     assert "not Dense: the number of scores is symbolic" in str(selection)

@@ -13,7 +13,7 @@ from marks import needs_finufft, slow
 
 import attnkernel as ak
 from attnkernel import priors
-from attnkernel.methods import _fallback, _nufft
+from attnkernel.methods import Blockwise, Dense, Fourier, _fallback, _nufft
 
 pytestmark = needs_finufft
 
@@ -51,7 +51,7 @@ def test_the_module_of_jax_finufft_stays_as_it_is(x64):
     q, k, v = data(1)
 
     def total(q):
-        return ak.attend(q, k, v, kernel=ak.Gaussian(0.7), method=ak.Fourier()).sum()
+        return ak.attend(q, k, v, kernel=ak.Gaussian(0.7), method=Fourier()).sum()
 
     assert jax.eval_shape(jax.vmap(total), np.stack([q, q + 1])).shape == (2,)
     if not hasattr(batching, "not_mapped"):
@@ -79,7 +79,7 @@ def test_value_gradient_and_jvp(x64, allow_rank_promotion, case, derivatives):
 
     @jax.jit
     def both(*moving):
-        methods = ak.Fourier(), ak.Dense()
+        methods = Fourier(), Dense()
         evaluate = derivatives_too if derivatives else lambda function, moving: function(*moving)
         return [evaluate(functools.partial(outputs, m), moving) for m in methods]
 
@@ -100,13 +100,13 @@ def error_in_tolerances(ours, exact, v, tol):
 @pytest.fixture(scope="module")
 def results_of_400():
     """Predictions of 400 rows by both methods, and the number of queries that are recomputed."""
-    fourier = ak.Fourier(1e-6)
+    fourier = Fourier(1e-6)
 
     @jax.jit
     def results(q, k, v, lengthscale):
         kernel = ak.Gaussian(lengthscale)
         options = {"kernel": kernel, "return_log_mass": True}
-        ours, dense = (ak.attend(q, k, v, **options, method=m) for m in (fourier, ak.Dense()))
+        ours, dense = (ak.attend(q, k, v, **options, method=m) for m in (fourier, Dense()))
         return ours, dense, fourier.recomputed(q, k, v, kernel=kernel)
 
     return lambda *arguments: jax.device_get(results(*arguments))
@@ -142,10 +142,10 @@ def test_tolerance_holds_at_every_query_and_lengthscale(x64, results_of_400, har
 def test_looser_tolerance_recomputes_fewer_queries(x64):
     q, k, v = data(1, 200, 300)
     kernel = ak.Gaussian(0.02)
-    exact = np.asarray(ak.attend(q, k, v, kernel=kernel, method=ak.Dense()))
+    exact = np.asarray(ak.attend(q, k, v, kernel=kernel, method=Dense()))
     numbers = []
     for tol in (1e-10, 1e-3):
-        fourier = ak.Fourier(tol)
+        fourier = Fourier(tol)
         ours = np.asarray(ak.attend(q, k, v, kernel=kernel, method=fourier))
         assert error_in_tolerances(ours, exact, v, tol) <= 1
         numbers.append(int(fourier.recomputed(q, k, v, kernel=kernel)))
@@ -156,7 +156,7 @@ def test_only_a_prediction_of_zero_needs_a_thousandth_of_a_typical_value(x64):
     """The bound on the error is 3e-13: below 1e-11, but not below the 1e-14 asked for at 0."""
     half = np.random.default_rng(4).uniform(0.1, 3.0, 200)
     k, v = (np.concatenate([a, -a])[:, None] for a in (half, np.ones(200)))  # v is its own sign
-    q, fourier = np.array([[-1.0], [0.0], [1.5]]), ak.Fourier(1e-11)
+    q, fourier = np.array([[-1.0], [0.0], [1.5]]), Fourier(1e-11)
     recomputed = jax.jit(lambda q: fourier.recomputed(q, k, v, kernel=ak.Gaussian(0.5)))
     assert int(recomputed(q)) == 1
     assert int(recomputed(q + 0.5)) == 0
@@ -185,12 +185,12 @@ def test_one_transform_of_the_keys_serves_all_heads(x64):
             values = heads(method, kernels)
             return jnp.sum(values**2), values
 
-        methods = ak.Fourier(), ak.Dense()
+        methods = Fourier(), Dense()
         return [jax.value_and_grad(number, has_aux=True)(kernels, method) for method in methods]
 
     ours, dense = jax.device_get(values_and_slopes(kernels))
     assert_agree(ours, dense, rtol=1e-6, atol=1e-8)
-    jaxpr = jax.make_jaxpr(functools.partial(heads, ak.Fourier()))(kernels).jaxpr
+    jaxpr = jax.make_jaxpr(functools.partial(heads, Fourier()))(kernels).jaxpr
     of_keys, of_queries = (list(primitives(jaxpr, name)) for name in ("nufft1", "nufft2"))
     pairs = 2  # two columns of v and the mass, two by two
     assert {equation.invars[0].aval.size for equation in of_keys} == {pairs * KEYS}
@@ -204,7 +204,7 @@ def test_rows_that_are_not_numbers_change_only_what_reads_them(x64):
     @jax.jit
     def call(q, v, hidden):
         prior = priors.HeldOut(hidden)
-        return ak.attend(q, k, v, kernel=ak.Gaussian(0.5), prior=prior, method=ak.Fourier())
+        return ak.attend(q, k, v, kernel=ak.Gaussian(0.5), prior=prior, method=Fourier())
 
     none = np.zeros(KEYS, bool)
     spoilt_q, spoilt_v = q.copy(), v.copy()
@@ -230,27 +230,27 @@ def test_unsupported_tasks_are_refused(x64, change, reason):
     kernel = change.get("kernel", lambda: ak.Gaussian(0.3))()
     q, k, v = data(change.get("dim", 1))
     arguments = {"kernel": kernel, "prior": change.get("prior")}
-    for call in (functools.partial(ak.attend, method=ak.Fourier()), ak.Fourier().recomputed):
+    for call in (functools.partial(ak.attend, method=Fourier()), Fourier().recomputed):
         with pytest.raises(ValueError, match=f"Fourier cannot evaluate this: .*{reason}"):
             call(q, k, v, **arguments)
 
 
 def test_missing_package_is_named(x64, monkeypatch):
     shapes = (jax.ShapeDtypeStruct((10**5, 1), jnp.float64),) * 3
-    assert ak.select_method(*shapes, kernel=ak.Gaussian(0.3)).method == ak.Fourier()
+    assert ak.select_method(*shapes, kernel=ak.Gaussian(0.3)).method == Fourier()
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "jax_finufft" else found(name)
     )
     selection = ak.select_method(*shapes, kernel=ak.Gaussian(0.3))
-    assert selection.method == ak.Blockwise()
+    assert selection.method == Blockwise()
     assert "jax-finufft" in str(selection)
 
 
 @pytest.mark.parametrize("tol", [0.0, 1e-13, 1.0])
 def test_invalid_tolerance(tol):
     with pytest.raises(ValueError, match=r"tol.*1e-12.*1"):
-        ak.Fourier(tol)
+        Fourier(tol)
 
 
 @pytest.mark.parametrize("dim", [1, 2, slow(3)])
@@ -287,7 +287,7 @@ def test_selected_queries_are_recomputed_exactly(x64, monkeypatch):
 
     def dense(kernel, selected, *arrays):
         value, log_mass = ak.attend(
-            *arrays, kernel=kernel, prior=prior, method=ak.Dense(), return_log_mass=True
+            *arrays, kernel=kernel, prior=prior, method=Dense(), return_log_mass=True
         )
         return jnp.where(selected[:, None], value, 0.0), jnp.where(selected, log_mass, 0.0)
 

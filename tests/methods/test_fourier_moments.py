@@ -14,7 +14,7 @@ import pytest
 from marks import needs_finufft, slow
 
 import attnkernel as ak
-from attnkernel.methods import _nufft
+from attnkernel.methods import Blockwise, Dense, Fourier, _nufft
 from attnkernel.models._local_smoother import MIN_LABELS_BY_WEIGHTS
 from attnkernel.priors import ExcludeSelf
 
@@ -122,7 +122,7 @@ def test_fits_leverages_and_slopes_are_within_the_tolerance(x64, order):
     for lengthscale, shift in ((0.05, 0.0), (0.05, 1e4), (0.004, 0.0), (0.4, 0.0), (30.0, 0.0)):
         q, x, y, hidden = sample(shift)
         at = np.log(lengthscale)
-        local, slope = jax.device_get(evaluate(at, q, x, y, hidden, ak.Fourier(TOL), order))
+        local, slope = jax.device_get(evaluate(at, q, x, y, hidden, Fourier(TOL), order))
         beta, influence, log_mass, _, condition = reference(q, x, y, hidden, lengthscale, order)
         np.testing.assert_allclose(local.log_mass, log_mass, rtol=1e-9, atol=TOL)
         # beyond, rounding in float64 exceeds the tolerance: no method does better
@@ -149,7 +149,7 @@ def test_variances_are_sums_of_squared_weights(x64, order):
     @jax.jit
     def variances(lengthscale):
         kernel = ak.Gaussian(lengthscale)
-        model = ak.KernelRegression(kernel, order=order, method=ak.Fourier(TOL))
+        model = ak.KernelRegression(kernel, order=order, method=Fourier(TOL))
         return model.prediction_variance(q, x, variance)
 
     for lengthscale in (0.05, 0.01, 1.0):
@@ -173,7 +173,7 @@ def test_many_labels_are_summed_by_the_weights_of_the_fit(x64):
         slopes, squares, _ = slope.predict_with_variance(q, x, labels, np.ones(N))
         return model(q, x, labels), slopes, squares
 
-    for found, expected in zip(both(ak.Fourier(TOL)), both(ak.Dense()), strict=True):
+    for found, expected in zip(both(Fourier(TOL)), both(Dense()), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
 
 
@@ -210,7 +210,7 @@ def test_error_of_one_source_stays_within_its_bound_for_each_degree(x64, monkeyp
     ],
 )
 def test_unsupported_moments_are_refused(x, kernel, rule, reason):
-    model = ak.KernelRegression(kernel, order=1, rule=rule, method=ak.Fourier())
+    model = ak.KernelRegression(kernel, order=1, rule=rule, method=Fourier())
     with pytest.raises(ValueError, match=f"Fourier cannot evaluate this: .*{reason}.*Auto"):
         model(x, x, np.zeros(5))
 
@@ -220,8 +220,8 @@ def test_auto_takes_moments_above_a_number_of_pairs():
         shape = jax.ShapeDtypeStruct((n, dim), jnp.float32)
         return ak.select_method(shape, shape, shape, kernel=kernel, order=order)
 
-    assert selected(2048, 1, 1).method == ak.Blockwise()
+    assert selected(2048, 1, 1).method == Blockwise()
     for order in (1, 2):
-        assert selected(2049, 1, order).method == ak.Fourier()
+        assert selected(2049, 1, order).method == Fourier()
     assert "one dimension, not 2" in str(selected(10**6, 2, 1))
     assert "no moments" in str(selected(10**6, 1, 1, ak.Laplace(0.3)))

@@ -12,6 +12,10 @@ from marks import slow
 
 import attnkernel as ak
 from attnkernel import priors
+from attnkernel.attention import Auto
+from attnkernel.kernels import EluFeatures, SoftCapped
+from attnkernel.methods import Blockwise, Dense, Fused, Linear, Sharded, Sorted
+from attnkernel.rules import Uniform
 
 QUERIES, KEYS = 131, 149  # more than one block of each, and neither whole
 HIDDEN = np.arange(KEYS) % 3 == 1
@@ -27,7 +31,7 @@ PRIORS = {
 PRIORS["all"] = PRIORS["causal, and held out"] & PRIORS["window"] & PRIORS["segments"]
 
 
-CAPPED = ak.SoftCapped(ak.DotProduct(), ak.fixed(2.0))
+CAPPED = SoftCapped(ak.DotProduct(), ak.fixed(2.0))
 PLATFORMS = ("cpu", "cuda", "tpu")
 EPS = float(np.finfo(np.float32).eps)
 
@@ -46,7 +50,7 @@ def compare(method, *data, dense_dtype=None, **parts):
         wide = [x.astype(dense_dtype or x.dtype) for x in data]
         options = parts | {"return_log_mass": True}
         return ak.attend(*data, **options, method=method), ak.attend(
-            *wide, **options, method=ak.Dense()
+            *wide, **options, method=Dense()
         )
 
     return jax.device_get(both(*data))
@@ -79,7 +83,7 @@ def test_half_precision_error_bound(emulated_cudnn, platform, kernel, prior, dty
     assert value.dtype == dtype
     with jax.enable_x64(True):
         wide = (x.astype(np.float64) for x in (q, k, v))
-        dense, dense_mass = jax.device_get(call(ak.Dense(), *wide))
+        dense, dense_mass = jax.device_get(call(Dense(), *wide))
     unit = float(jnp.finfo(dtype).eps) / 2
     near = [np.asarray(x, float) for x in (q, k)]
     if isinstance(kernel, ak.Gaussian):
@@ -163,7 +167,7 @@ def test_gradients_in_half_precision(emulated_cudnn, platform):
     gradient = jax.jit(jax.grad(number, (1, 2, 3, 4)), static_argnums=0)
     ours = gradient(interpreted(platform=platform), ak.Gaussian(0.9), q, k, v)
     with jax.enable_x64(True):
-        dense = gradient(ak.Dense(), *map(to_float64, (ak.Gaussian(0.9), q, k, v)))
+        dense = gradient(Dense(), *map(to_float64, (ak.Gaussian(0.9), q, k, v)))
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(dense), strict=True):
         one, other = np.asarray(one, float), np.asarray(other)
         assert np.abs(one - other).max() < 0.05 * np.abs(other).max()
@@ -182,10 +186,10 @@ def lowered_gradient(platforms, method, kernel, *data, prior=None):
 @pytest.mark.parametrize(
     ("method", "kernel"),
     [
-        (ak.Blockwise(), ak.Matern52(0.3)),
-        (ak.Auto(), ak.Gaussian(0.3)),
-        slow(ak.Sorted(), ak.Epanechnikov(0.3)),
-        slow(ak.Linear(), ak.EluFeatures()),
+        (Blockwise(), ak.Matern52(0.3)),
+        (Auto(), ak.Gaussian(0.3)),
+        slow(Sorted(), ak.Epanechnikov(0.3)),
+        slow(Linear(), EluFeatures()),
     ],
 )
 def test_methods_lower_for_every_platform(method, kernel):
@@ -197,7 +201,7 @@ def test_methods_lower_for_every_platform(method, kernel):
 @pytest.mark.multi_device
 @pytest.mark.parametrize("ring", [False, True])
 def test_sharded_lowers_for_every_platform(ring):
-    method = ak.Sharded(ring=ring)
+    method = Sharded(ring=ring)
     found = lowered_gradient(PLATFORMS, method, ak.Gaussian(0.3), *rows(2, 3))
     assert set(found.platforms) == set(PLATFORMS)
     assert found.nr_devices == 8
@@ -209,55 +213,55 @@ def test_sharded_lowers_for_every_platform(ring):
 def test_fused_lowers_to_the_named_call(platform, call):
     prior = PRIORS["causal, and held out"] & ak.Window(64, 9)
     data, kernel = heads_and_batches()
-    found = lowered_gradient([platform], ak.Fused(platform=platform), kernel, *data, prior=prior)
+    found = lowered_gradient([platform], Fused(platform=platform), kernel, *data, prior=prior)
     assert call in str(found.mlir_module())
 
 
 @pytest.mark.parametrize(
     ("method", "changes", "message"),
     [
-        (ak.Fused(), {}, "cpu.*ak.Blockwise"),
-        (ak.Fused(platform="tpu"), {}, "takes bfloat16, not float32.*Blockwise"),
-        (ak.Fused("float16", platform="tpu"), {}, "takes bfloat16, not float16"),
-        (ak.Fused(platform="cuda"), {}, "takes bfloat16 and float16, not float32.*Blockwise"),
+        (Fused(), {}, "cpu.*ak.methods.Blockwise"),
+        (Fused(platform="tpu"), {}, "takes bfloat16, not float32.*Blockwise"),
+        (Fused("float16", platform="tpu"), {}, "takes bfloat16, not float16"),
+        (Fused(platform="cuda"), {}, "takes bfloat16 and float16, not float32.*Blockwise"),
         (
-            ak.Fused("bfloat16", platform="tpu"),
+            Fused("bfloat16", platform="tpu"),
             {"kernel": ak.Epanechnikov(0.3)},
             "DotProduct, and SoftCapped.*got Epanechnikov$",
         ),
         (
-            ak.Fused("bfloat16", platform="cuda"),
+            Fused("bfloat16", platform="cuda"),
             {"kernel": CAPPED},
             "Gaussian and DotProduct; got SoftCapped$",
         ),
-        (ak.Fused("bfloat16", platform="cuda"), {"rule": ak.Uniform()}, "Softmax.*Uniform"),
+        (Fused("bfloat16", platform="cuda"), {"rule": Uniform()}, "Softmax.*Uniform"),
         (
-            ak.Fused("bfloat16", platform="cuda"),
+            Fused("bfloat16", platform="cuda"),
             {"prior": ak.Causal(1)},
             "got Causal of another offset",
         ),
-        (ak.Fused("bfloat16", platform="cuda"), {"prior": ak.Window(3, 3)}, "to the left alone"),
+        (Fused("bfloat16", platform="cuda"), {"prior": ak.Window(3, 3)}, "to the left alone"),
         (
-            ak.Fused("bfloat16", platform="cuda"),
+            Fused("bfloat16", platform="cuda"),
             {"prior": PRIORS["segments"]},
             "Window.*got Segments",
         ),
         (
-            ak.Fused("bfloat16", platform="tpu"),
-            {"kernel": ak.SoftCapped(ak.DotProduct(), 50.0)},
+            Fused("bfloat16", platform="tpu"),
+            {"kernel": SoftCapped(ak.DotProduct(), 50.0)},
             r"ak\.fixed.*got SoftCapped",
         ),
         (
-            ak.Fused("bfloat16", platform="tpu"),
+            Fused("bfloat16", platform="tpu"),
             {"kernel": CAPPED, "rule": ak.Softmax(2.0)},
             "temperature that is fixed",
         ),
         (
-            ak.Fused("bfloat16", platform="cuda"),
+            Fused("bfloat16", platform="cuda"),
             {"prior": priors.ExcludeSelf()},
             "excludes the row",
         ),
-        (ak.Fused("float16", platform="cuda"), {"dim": 127}, "128.*130"),
+        (Fused("float16", platform="cuda"), {"dim": 127}, "128.*130"),
     ],
 )
 def test_unsupported_tasks_are_refused(method, changes, message):
@@ -270,7 +274,7 @@ def test_unsupported_tasks_are_refused(method, changes, message):
 def test_versions_of_jax_without_the_log_mass_of_cudnn_are_refused(monkeypatch):
     monkeypatch.setattr(jax.nn, "dot_product_attention", lambda q, k, v: v)
     with pytest.raises(ValueError, match="no log-mass of cuDNN"):
-        ak.attend(*rows(2, 1), kernel=ak.Gaussian(0.3), method=ak.Fused("float16", platform="cuda"))
+        ak.attend(*rows(2, 1), kernel=ak.Gaussian(0.3), method=Fused("float16", platform="cuda"))
 
 
 def test_queries_whose_window_lies_behind_the_last_key(emulated_cudnn):
@@ -292,4 +296,4 @@ def test_queries_whose_window_lies_behind_the_last_key(emulated_cudnn):
 )
 def test_invalid_options(as_users_run_it, options, message):
     with pytest.raises(ValueError, match=message):
-        ak.Fused(**options)
+        Fused(**options)

@@ -45,7 +45,7 @@ def check_against_dense(function, method, data):
     run = jax.jit(function, static_argnums=0)
     found = jax.device_get(run(method, *data))
     with jax.enable_x64(True):
-        dense = run(ak.Dense(), *(x.astype(np.float64) for x in data))
+        dense = run(ak.methods.Dense(), *(x.astype(np.float64) for x in data))
     assert_near(found, dense, 0.05)
 
 
@@ -98,7 +98,7 @@ def of_module(method):
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("way", [of_axes, slow(of_vmap), slow(of_module)])
 def test_no_array_holds_the_keys_of_each_head(way, platform):
-    call, data = way(ak.Fused(platform=platform))
+    call, data = way(ak.methods.Fused(platform=platform))
 
     def number(*data):
         return jnp.sum(call(*data).astype(jnp.float32) ** 2)

@@ -9,6 +9,8 @@ from marks import needs_finufft
 
 import attnkernel as ak
 from attnkernel import priors
+from attnkernel.kernels import EluFeatures
+from attnkernel.methods import Fourier, Linear, Sharded, Sorted
 
 N = 23
 EVEN = np.arange(N) % 2 == 0
@@ -45,11 +47,11 @@ OTHERS = FromFirst(jnp.asarray(EVEN), excludes_self=True)
 @pytest.mark.parametrize(
     ("method", "kernel", "prior"),
     [
-        (ak.Sorted(), ak.Laplace(0.3), OTHERS),
-        (ak.Linear(), ak.EluFeatures(), OWN * (UpToNow() & priors.HeldOut(np.arange(N) > 19))),
-        (ak.Sharded(ring=True), ak.Gaussian(0.3), OWN),
+        (Sorted(), ak.Laplace(0.3), OTHERS),
+        (Linear(), EluFeatures(), OWN * (UpToNow() & priors.HeldOut(np.arange(N) > 19))),
+        (Sharded(ring=True), ak.Gaussian(0.3), OWN),
         pytest.param(
-            *(ak.Fourier(), ak.Gaussian(0.3), OWN * priors.HeldOut(~EVEN) * priors.ExcludeSelf()),
+            *(Fourier(), ak.Gaussian(0.3), OWN * priors.HeldOut(~EVEN) * priors.ExcludeSelf()),
             marks=[pytest.mark.slow, needs_finufft],
         ),
     ],
@@ -87,7 +89,7 @@ def test_masks_of_keys_intersect():
         (ak.Alibi(0.3) * ak.Causal(), "Alibi"),
         (priors.HeldOut(EVEN) & ~priors.ExcludeSelf(), "Not"),
         (ak.Causal(3), "Causal of another offset than the number 0"),
-        (priors.At(ak.Causal(), np.arange(N)), "At"),
+        (priors.AtPositions(ak.Causal(), np.arange(N)), "AtPositions"),
     ],
 )
 def test_other_priors_are_no_key_masks(prior, reason):
@@ -97,11 +99,11 @@ def test_other_priors_are_no_key_masks(prior, reason):
 @pytest.mark.parametrize(
     ("method", "kernel", "prior", "message"),
     [
-        (ak.Linear(), ak.EluFeatures(), OTHERS, "got a mask that excludes the row of each query"),
-        (ak.Sorted(), ak.Laplace(), UpToNow(), "got a causal mask"),
-        (ak.Sorted(), ak.Laplace(), OWN * ak.Alibi(0.1), "got Alibi"),
-        (ak.Fourier(), ak.Gaussian(), ak.Window(2, 1), "got Window"),
-        (ak.Linear(), ak.EluFeatures(), priors.Segments(EVEN * 1), "got Segments"),
+        (Linear(), EluFeatures(), OTHERS, "got a mask that excludes the row of each query"),
+        (Sorted(), ak.Laplace(), UpToNow(), "got a causal mask"),
+        (Sorted(), ak.Laplace(), OWN * ak.Alibi(0.1), "got Alibi"),
+        (Fourier(), ak.Gaussian(), ak.Window(2, 1), "got Window"),
+        (Linear(), EluFeatures(), priors.Segments(EVEN * 1), "got Segments"),
     ],
 )
 def test_factors_that_a_method_does_not_take_are_named(method, kernel, prior, message):

@@ -11,6 +11,8 @@ from laws import assert_equals_dense, evaluate
 from marks import slow
 
 import attnkernel as ak
+from attnkernel.kernels import Cauchy, EluFeatures, RandomFeatures, Taylor
+from attnkernel.methods import Blockwise, Dense, Linear
 
 N, DIM, DIM_V = 137, 3, 5  # more than two chunks, the last of them short
 HIDDEN = np.arange(N) % 3 == 0
@@ -28,7 +30,7 @@ def random_features(count, dim, seed=0, **options):
 
     @eqx.filter_jit
     def made(seed):
-        return ak.RandomFeatures(count, dim, **options, key=jax.random.PRNGKey(seed))
+        return RandomFeatures(count, dim, **options, key=jax.random.PRNGKey(seed))
 
     return made(seed)
 
@@ -43,16 +45,16 @@ def made_module(*sizes, **options):
 @pytest.mark.parametrize(
     ("kernel", "prior"),
     [
-        (ak.EluFeatures(), ak.priors.HeldOut(HIDDEN) & ak.Causal()),
-        (ak.Taylor(), ak.priors.HeldOut(HIDDEN)),
-        slow(ak.EluFeatures(), None),
-        slow(ak.Taylor(), ak.Causal()),
+        (EluFeatures(), ak.priors.HeldOut(HIDDEN) & ak.Causal()),
+        (Taylor(), ak.priors.HeldOut(HIDDEN)),
+        slow(EluFeatures(), None),
+        slow(Taylor(), ak.Causal()),
     ],
 )
 def test_value_gradient_and_jvp_for_finite_rank(x64, kernel, prior):
     """Value, log-mass, gradient and JVP, with a sink."""
     rule = ak.Softmax(sink_mass=ak.fixed(0.1))
-    assert_equals_dense(ak.Linear(), kernel, prior, rule, *arrays(), rtol=1e-11, atol=1e-11)
+    assert_equals_dense(Linear(), kernel, prior, rule, *arrays(), rtol=1e-11, atol=1e-11)
 
 
 def test_finite_rank_kernels_equal_their_formulas(x64):
@@ -67,7 +69,7 @@ def test_finite_rank_kernels_equal_their_formulas(x64):
             of_q, of_k = (f.factor * jnp.exp(f.log) for f in map(kernel.features, (q, k)))
             return kernel.pairwise(q, k), jnp.log(of_q @ of_k.T)
 
-        return [of(kernel) for kernel in (ak.EluFeatures(), ak.Taylor())]
+        return [of(kernel) for kernel in (EluFeatures(), Taylor())]
 
     for (scores, of_features), formula in zip(results(q, k), expected, strict=True):
         np.testing.assert_allclose(scores, formula, rtol=1e-12, atol=1e-13)
@@ -91,8 +93,8 @@ def test_random_features_are_unbiased(x64, kernel, positive):
     @jax.jit
     def estimates(q, k):
         def of(key, count):
-            features = ak.RandomFeatures(count, DIM, positive=positive, key=key)
-            of_q, of_k = ak.Linear(features).both(q, k, kernel, ak.Softmax())
+            features = RandomFeatures(count, DIM, positive=positive, key=key)
+            of_q, of_k = Linear(features).both(q, k, kernel, ak.Softmax())
             return (of_q.factor * jnp.exp(of_q.log)) @ (of_k.factor * jnp.exp(of_k.log)).T
 
         keys = jax.random.split(jax.random.PRNGKey(3), 400)
@@ -123,7 +125,7 @@ def test_random_features_divide_by_the_temperature_and_get_no_gradient(x64):
         slopes = eqx.filter_grad(lambda method: jnp.sum(outputs(method, same[0][0])[0] ** 2))
         return found, slopes(method)
 
-    method = ak.Linear(random_features(11, DIM, 8))
+    method = Linear(random_features(11, DIM, 8))
     found, slopes = both_and_slopes(method)
     for at_temperature, rescaled in found:
         for one, other in zip(at_temperature, rescaled, strict=True):
@@ -138,7 +140,7 @@ def test_orthogonal_features_have_less_variance(x64):
     @jax.jit
     def errors(seed, q):
         def one(key, orthogonal):
-            features = ak.RandomFeatures(DIM, DIM, orthogonal=orthogonal, key=key)
+            features = RandomFeatures(DIM, DIM, orthogonal=orthogonal, key=key)
             f = features(q, True)
             both = f.factor * jnp.exp(f.log)
             return jnp.mean((both @ both.T - exact) ** 2)
@@ -147,7 +149,7 @@ def test_orthogonal_features_have_less_variance(x64):
         means = [
             jnp.mean(jax.vmap(functools.partial(one, orthogonal=o))(keys)) for o in (True, False)
         ]
-        return *means, ak.RandomFeatures(DIM, DIM, key=keys[0]).directions
+        return *means, RandomFeatures(DIM, DIM, key=keys[0]).directions
 
     orthogonal, independent, rows = jax.device_get(errors(5, points))
     assert orthogonal < 0.9 * independent
@@ -159,8 +161,8 @@ def test_orthogonal_features_have_less_variance(x64):
 def test_causal_sums_do_not_depend_on_later_keys(dtype):
     """Features that grow by e^600 within a chunk: none of the first rows comes out empty."""
     x = np.broadcast_to(np.linspace(-300, 300, N)[:, None], (N, DIM)).astype(dtype)
-    parts = ak.EluFeatures(), ak.Causal(), ak.Softmax(), x, x, arrays()[2].astype(dtype)
-    (ours, _), (dense, _) = evaluate((ak.Linear(), ak.Dense()), *parts, derivatives=False)
+    parts = EluFeatures(), ak.Causal(), ak.Softmax(), x, x, arrays()[2].astype(dtype)
+    (ours, _), (dense, _) = evaluate((Linear(), Dense()), *parts, derivatives=False)
     assert ours.dtype == dtype
     ours, dense = (np.asarray(out, np.float32) for out in (ours, dense))
     np.testing.assert_allclose(ours, dense, atol=2e-6 if dtype == jnp.float32 else 2e-2)
@@ -175,10 +177,10 @@ def test_causal_sums_do_not_depend_on_later_keys(dtype):
 )
 def test_decoding_with_a_state_equals_the_full_pass(x64, kernel, first):
     options = {
-        "elu": {"kernel": ak.EluFeatures(), "method": ak.Linear(), "num_kv_heads": 2},
+        "elu": {"kernel": EluFeatures(), "method": Linear(), "num_kv_heads": 2},
         "gaussian": {
             "kernel": ak.Gaussian(0.9),
-            "method": ak.Linear(random_features(11, 2, 1)),
+            "method": Linear(random_features(11, 2, 1)),
             "rotary": ak.Rotary(base=9.0),
         },
     }[kernel]
@@ -204,7 +206,7 @@ def test_decoding_with_a_state_equals_the_full_pass(x64, kernel, first):
 )
 def test_state_is_summed_in_at_least_float32(of_module, of_cache, size):
     """After hundreds of rows a sum in bfloat16 no longer grows; one program serves all rows."""
-    options = {"kernel": ak.EluFeatures(), "method": ak.Linear(), "dtype": of_module}
+    options = {"kernel": EluFeatures(), "method": Linear(), "dtype": of_module}
     module = made_module(4, 8, num_kv_heads=2, **options)
     x = (size * np.random.default_rng(1).normal(size=(401, 8))).astype(of_module or np.float32)
     wide = jax.tree.map(
@@ -239,7 +241,7 @@ def test_state_is_summed_in_at_least_float32(of_module, of_cache, size):
 @pytest.mark.slow
 def test_float32_state_takes_float64_rows(x64):
     """The features of a float32 state and float64 rows are summed in float64, and then stored."""
-    module = made_module(2, 6, kernel=ak.EluFeatures(), method=ak.Linear())
+    module = made_module(2, 6, kernel=EluFeatures(), method=Linear())
     x = np.random.default_rng(7).normal(size=(5, 6))
     step = eqx.filter_jit(module.step)
     out, cache = step(x, module.recurrent_cache(dtype=jnp.float32))
@@ -253,7 +255,7 @@ def test_float32_state_takes_float64_rows(x64):
     ("call", "message"),
     [
         ({"kernel": ak.Gaussian()}, "Gaussian.*features="),
-        ({"kernel": ak.Cauchy()}, "random features.*Cauchy"),
+        ({"kernel": Cauchy()}, "random features.*Cauchy"),
         ({"prior": ak.Window(2, 0)}, r"HeldOut and Causal\(\).*got Window"),
         ({"prior": ak.Causal(3)}, "got Causal of another offset"),
         ({"rule": ak.Entmax(1.5)}, "Softmax.*Entmax"),
@@ -261,7 +263,7 @@ def test_float32_state_takes_float64_rows(x64):
         (
             {
                 "kernel": ak.Gaussian(),
-                "method": ak.Linear(random_features(4, 2)),
+                "method": Linear(random_features(4, 2)),
             },
             "2 dimensions.*3",
         ),
@@ -269,13 +271,13 @@ def test_float32_state_takes_float64_rows(x64):
 )
 def test_unsupported_tasks_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
-        ak.attend(*arrays(), **({"kernel": ak.EluFeatures(), "method": ak.Linear()} | call))
+        ak.attend(*arrays(), **({"kernel": EluFeatures(), "method": Linear()} | call))
 
 
 def test_auto_never_selects_linear():
     rows = jax.ShapeDtypeStruct((4096, DIM), jnp.float32)
-    chosen = ak.select_method(rows, rows, rows, kernel=ak.EluFeatures())
-    assert isinstance(chosen.method, ak.Blockwise)
+    chosen = ak.select_method(rows, rows, rows, kernel=EluFeatures())
+    assert isinstance(chosen.method, Blockwise)
 
 
 def test_recurrent_cache_needs_linear_attention():
@@ -283,7 +285,7 @@ def test_recurrent_cache_needs_linear_attention():
     with pytest.raises(ValueError, match=r"make the module with method=ak\.Linear"):
         ak.MultiheadAttention(2, 4, key=key).recurrent_cache()
     windowed = ak.MultiheadAttention(
-        2, 4, kernel=ak.EluFeatures(), prior=ak.Window(2, 0), method=ak.Linear(), key=key
+        2, 4, kernel=EluFeatures(), prior=ak.Window(2, 0), method=Linear(), key=key
     )
     with pytest.raises(ValueError, match=r"Linear cannot evaluate this: .*got Window"):
         windowed.recurrent_cache()
@@ -296,7 +298,7 @@ def test_negative_mass_gives_nan():
 
     @jax.jit
     def results(q, k, v):
-        options = {"kernel": ak.Gaussian(1.0), "method": ak.Linear(features)}
+        options = {"kernel": ak.Gaussian(1.0), "method": Linear(features)}
         rules = ak.Softmax(), ak.Softmax(sink_mass=1.0)
         return [ak.attend(q, k, v, **options, rule=r, return_log_mass=True) for r in rules]
 
@@ -309,11 +311,11 @@ def test_products_of_features_that_underflow():
     """Both keys are far below what float32 holds, and one of them is the nearer by far."""
     q, v = np.float32([[0.0, -200.0]]), np.float32([[0.0], [1.0]])
     k = np.float32([[-200.0, 0.0], [-150.0, 0.0]])
-    kernel = ak.EluFeatures()
+    kernel = EluFeatures()
 
     @jax.jit
     def results(q, k, v):
-        methods = ak.Dense(), ak.Blockwise(1, 1), ak.Linear()
+        methods = Dense(), Blockwise(1, 1), Linear()
         means = [ak.attend(q, k, v, kernel=kernel, method=method) for method in methods]
         pairs = kernel.pairwise(q, k)
         slope = jax.grad(lambda q: kernel.pairwise(q, k)[0, 1])(q)
@@ -337,7 +339,7 @@ def test_random_features_of_a_scaled_dot_product(x64):
     @jax.jit
     @jax.vmap
     def totals_and_slopes(scale):
-        return [jax.value_and_grad(total)(scale, m) for m in (ak.Linear(features), ak.Dense())]
+        return [jax.value_and_grad(total)(scale, m) for m in (Linear(features), Dense())]
 
     for ours, exact in zip(*totals_and_slopes(np.array([-0.7, 0.0, 0.7])), strict=True):
         np.testing.assert_allclose(ours, exact, rtol=0.1, atol=0.1)

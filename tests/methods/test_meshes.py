@@ -12,6 +12,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from marks import needs_finufft, slow
 
 import attnkernel as ak
+from attnkernel.kernels import Additive, EluFeatures, Triweight
+from attnkernel.methods import Blockwise, Dense, Fourier, Linear, Sorted
 
 pytestmark = pytest.mark.multi_device
 BATCH, ROWS, DIM = 8, 16, 3
@@ -63,9 +65,9 @@ def weights(q, k, v, **parts):
     return ak.attention_weights(q, k, **{name: parts[name] for name in parts if name != "method"})
 
 
-GAUSS, DOT, ELU = ({"kernel": k} for k in (ak.Gaussian(0.7), ak.DotProduct(), ak.EluFeatures()))
+GAUSS, DOT, ELU = ({"kernel": k} for k in (ak.Gaussian(0.7), ak.DotProduct(), EluFeatures()))
 BLOCKS, CAUSAL, ENTMAX = (
-    {"method": ak.Blockwise(4, 4)},
+    {"method": Blockwise(4, 4)},
     {"prior": ak.Causal()},
     {"rule": ak.Entmax(1.5)},
 )
@@ -74,22 +76,22 @@ WITHIN = {
     "blocks": {
         "blocks": (ak.attend, GAUSS | BLOCKS),
         "entmax": (ak.attend, GAUSS | BLOCKS | ENTMAX),
-        "dense entmax": (ak.attend, GAUSS | ENTMAX | {"method": ak.Dense()}),
+        "dense entmax": (ak.attend, GAUSS | ENTMAX | {"method": Dense()}),
     },
-    "unmaterialised": {"unmaterialised": (one_value, GAUSS | {"method": ak.Blockwise(8, 8)})},
+    "unmaterialised": {"unmaterialised": (one_value, GAUSS | {"method": Blockwise(8, 8)})},
     "sorted": {
-        "laplace": (line, {"kernel": ak.Laplace(0.7), "method": ak.Sorted()}),
-        "compact": (line, {"kernel": ak.Triweight(0.7), "method": ak.Sorted()}),
+        "laplace": (line, {"kernel": ak.Laplace(0.7), "method": Sorted()}),
+        "compact": (line, {"kernel": Triweight(0.7), "method": Sorted()}),
     },
-    "fourier": {"fourier": (line, GAUSS | {"method": ak.Fourier()})},
+    "fourier": {"fourier": (line, GAUSS | {"method": Fourier()})},
     "kernels": {
-        "additive": (ak.attend, {"kernel": ak.Additive(np.arange(1.0, DIM + 1))}),
+        "additive": (ak.attend, {"kernel": Additive(np.arange(1.0, DIM + 1))}),
         "many columns": (many_columns, {"kernel": ak.Gaussian(np.linspace(0.7, 3.0, 2 * DIM))}),
         "neighbours": (ak.attend, {"kernel": ak.NearestNeighbours(ak.Gaussian(0.7), 0.5)}),
     },
     "linear": {
-        "linear": (ak.attend, ELU | {"method": ak.Linear()}),
-        "causal linear": (ak.attend, ELU | CAUSAL | {"method": ak.Linear()}),
+        "linear": (ak.attend, ELU | {"method": Linear()}),
+        "causal linear": (ak.attend, ELU | CAUSAL | {"method": Linear()}),
         "linear in blocks": (ak.attend, ELU | BLOCKS),
     },
     "models": {
@@ -102,17 +104,17 @@ OVER_QUERIES = WITHIN["blocks"] | {"laplace": WITHIN["sorted"]["laplace"]}
 EXPLICIT = {
     "blocks": {"blocks": (ak.attend, DOT | BLOCKS | CAUSAL)},
     "sums": {
-        "dense": (ak.attend, DOT | {"method": ak.Dense()}),
+        "dense": (ak.attend, DOT | {"method": Dense()}),
         "entmax": (ak.attend, DOT | BLOCKS | ENTMAX),
         "heads": (
             ak.attend,
             {"kernel": ak.PerHead(ak.Gaussian(np.linspace(0.5, 2.0, BATCH)))} | BLOCKS,
         ),
-        "linear": (ak.attend, ELU | {"method": ak.Linear()}),
+        "linear": (ak.attend, ELU | {"method": Linear()}),
     },
     "functions": {
         "local linear": (regression, GAUSS),
-        "nearest": (nearest, {"kernel": ak.Triweight(0.3)}),
+        "nearest": (nearest, {"kernel": Triweight(0.3)}),
         "heads of a module": (heads, DOT),
         "weights": (weights, GAUSS),
     },
@@ -142,8 +144,7 @@ def kernels_of(cases):
 def assert_equal_to_dense(found, cases):
     """Checks results on a mesh against the dense reference without one."""
     dense = {
-        name: (function, parts | {"method": ak.Dense()})
-        for name, (function, parts) in cases.items()
+        name: (function, parts | {"method": Dense()}) for name, (function, parts) in cases.items()
     }
     expected = jax.jit(functools.partial(values_and_gradients, dense))(kernels_of(cases), *data())
     tolerance = {"rtol": 1e-6, "atol": 1e-7} if "fourier" in cases else {"rtol": 1e-9, "atol": 1e-9}

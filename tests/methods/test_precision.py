@@ -6,6 +6,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 import attnkernel as ak
+from attnkernel.methods import Blockwise, Dense
 
 X = jnp.ones((6, 3))
 
@@ -31,9 +32,9 @@ def precisions(kernel, method, prior=None):
 
 
 METHODS = {
-    "dense": (ak.Dense, None),
-    "blockwise": (lambda **options: ak.Blockwise(2, 3, **options), ak.Causal()),
-    "blocks of queries": (ak.Blockwise, None),
+    "dense": (Dense, None),
+    "blockwise": (lambda **options: Blockwise(2, 3, **options), ak.Causal()),
+    "blocks of queries": (Blockwise, None),
 }
 
 
@@ -47,8 +48,8 @@ def test_each_product_has_its_precision(name):
 
 
 def test_what_is_shown_and_refused():
-    assert repr(ak.Dense()) == "Dense()"
-    assert repr(ak.Blockwise(8, precision="default")) == "Blockwise(block_q=8, precision='default')"
-    for make in (ak.Dense, ak.Blockwise, ak.DotProduct):
+    assert repr(Dense()) == "Dense()"
+    assert repr(Blockwise(8, precision="default")) == "Blockwise(block_q=8, precision='default')"
+    for make in (Dense, Blockwise, ak.DotProduct):
         with pytest.raises(ValueError, match=r"precision must be .*'highest'; got 'lowest'"):
             make(precision="lowest")

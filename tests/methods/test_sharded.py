@@ -34,12 +34,11 @@ def mesh(*sizes, names=("devices",)):
     return Mesh(np.array(jax.devices()[: np.prod(sizes)]).reshape(sizes), names)
 
 
+INNER = {"": ak.methods.Dense(), ", blockwise": ak.methods.Blockwise(4, 8)}
 MODES = {
-    f"{'ring' if ring else 'keys'}{'' if inner == ak.Dense() else ', blockwise'}": ak.Sharded(
-        mesh(4), ring=ring, inner=inner
-    )
+    f"{'ring' if ring else 'keys'}{name}": ak.methods.Sharded(mesh(4), ring=ring, inner=inner)
     for ring in (False, True)
-    for inner in (ak.Dense(), ak.Blockwise(4, 8))
+    for name, inner in INNER.items()
 }
 BOTH = ["keys", "ring"]
 HIDDEN = np.arange(37) % 3 == 1
@@ -61,7 +60,7 @@ def test_value_gradient_and_jvp(x64, kernel, prior, rule, method, derivatives):
     """29 queries and 37 keys on four devices: the last parts are padded."""
     parts = *to_float64((KERNELS[kernel], PRIORS[prior], RULES[rule])), *random_arrays()
     found = evaluate(MODES[method], *parts, derivatives=derivatives)
-    assert_agree(found, evaluate(ak.Dense(), *parts, derivatives=derivatives))
+    assert_agree(found, evaluate(ak.methods.Dense(), *parts, derivatives=derivatives))
 
 
 @pytest.mark.parametrize("method", [slow("keys"), "ring"])
@@ -86,7 +85,7 @@ def table(method, kernels, derivatives):
 @functools.cache
 def dense_table(kernels, derivatives):
     """The reference, compiled once for both layouts of the keys."""
-    return table(ak.Dense(), kernels, derivatives)
+    return table(ak.methods.Dense(), kernels, derivatives)
 
 
 @pytest.mark.slow
@@ -103,8 +102,11 @@ def test_second_derivatives(x64):
 
             return jax.hessian(number)(k)
 
-        sharded = (ak.Sharded(mesh(2), ring=ring, inner=ak.Dense()) for ring in (False, True))
-        return [hessian(method) for method in (*sharded, ak.Dense())]
+        sharded = (
+            ak.methods.Sharded(mesh(2), ring=ring, inner=ak.methods.Dense())
+            for ring in (False, True)
+        )
+        return [hessian(method) for method in (*sharded, ak.methods.Dense())]
 
     of_keys, of_ring, dense = hessians(k)
     np.testing.assert_allclose(of_keys, dense, rtol=1e-9, atol=1e-9)
@@ -114,14 +116,14 @@ def test_second_derivatives(x64):
 @pytest.mark.parametrize(
     ("inner", "kernel", "prior", "tolerance", "ring"),
     [
-        (ak.Sorted(), ak.Epanechnikov(0.8), priors.HeldOut(HIDDEN), 1e-12, True),
-        slow(ak.Linear(), ak.EluFeatures(), None, 1e-12, False),
-        slow(ak.Auto(), ak.Gaussian(0.6), ak.Window(4, 2), 1e-12, True),
-        slow(ak.Sorted(), ak.Laplace(0.8), None, 1e-12, False),
-        slow(ak.Linear(), ak.EluFeatures(), None, 1e-12, True),
+        (ak.methods.Sorted(), ak.Epanechnikov(0.8), priors.HeldOut(HIDDEN), 1e-12, True),
+        slow(ak.methods.Linear(), ak.kernels.EluFeatures(), None, 1e-12, False),
+        slow(ak.attention.Auto(), ak.Gaussian(0.6), ak.Window(4, 2), 1e-12, True),
+        slow(ak.methods.Sorted(), ak.Laplace(0.8), None, 1e-12, False),
+        slow(ak.methods.Linear(), ak.kernels.EluFeatures(), None, 1e-12, True),
         *(
             pytest.param(
-                *(ak.Fourier(), ak.Gaussian(0.6), None, 1e-6, ring),
+                *(ak.methods.Fourier(), ak.Gaussian(0.6), None, 1e-6, ring),
                 marks=[pytest.mark.slow, needs_finufft],
             )
             for ring in (False, True)
@@ -130,9 +132,9 @@ def test_second_derivatives(x64):
 )
 def test_every_inner_method(x64, inner, kernel, prior, tolerance, ring):
     q, k, v = random_arrays(dim=1)
-    if isinstance(inner, ak.Linear):
+    if isinstance(inner, ak.methods.Linear):
         q, k = np.abs(q), np.abs(k)
-    method = ak.Sharded(mesh(3), ring=ring, inner=inner)
+    method = ak.methods.Sharded(mesh(3), ring=ring, inner=inner)
     parts = to_float64(kernel), prior, ak.Softmax(), q, k, v
     assert_equals_dense(method, *parts, derivatives=False, rtol=tolerance, atol=tolerance)
 
@@ -142,8 +144,15 @@ def test_distant_parts_and_empty_rows(x64, method):
     """Parts whose weights differ by e^-50000, and a query that sees no key of any part."""
     q, v = np.array([[1.0], [99.0], [50.0]]), np.arange(16.0)[:, None]
     k = np.repeat([[0.0], [100.0]], 8, axis=0)
-    parts = to_float64(ak.Gaussian(0.3)), priors.Where(lambda i, j: i < 2), ak.Softmax(), q, k, v
-    ours, dense = evaluate((MODES[method], ak.Dense()), *parts, derivatives=False)
+    parts = (
+        to_float64(ak.Gaussian(0.3)),
+        priors.MaskFunction(lambda i, j: i < 2),
+        ak.Softmax(),
+        q,
+        k,
+        v,
+    )
+    ours, dense = evaluate((MODES[method], ak.methods.Dense()), *parts, derivatives=False)
     np.testing.assert_allclose(ours[0], [[3.5], [11.5], [0.0]], rtol=1e-12)
     np.testing.assert_allclose(ours[1], dense[1], rtol=1e-6)
     assert np.isneginf(ours[1][2])
@@ -165,13 +174,13 @@ def test_batch_over_another_mesh_axis(x64, ring):
     places = NamedSharding(both, PartitionSpec("data", "devices"))
     laid_out = [jax.device_put(rows, places) for rows in data]
     call = jax.jit(functools.partial(ak.attend, kernel=ak.Gaussian(0.6), prior=ak.Causal()))
-    ours = functools.partial(call, method=ak.Sharded(both, ring=ring))
-    np.testing.assert_allclose(ours(*laid_out), call(*data, method=ak.Dense()), rtol=1e-12)
+    ours = functools.partial(call, method=ak.methods.Sharded(both, ring=ring))
+    np.testing.assert_allclose(ours(*laid_out), call(*data, method=ak.methods.Dense()), rtol=1e-12)
 
 
 @pytest.mark.slow
 def test_ring_keeps_the_sharding_of_queries(x64):
-    ring = ak.Sharded(mesh(8), ring=True)
+    ring = ak.methods.Sharded(mesh(8), ring=True)
     places = NamedSharding(ring.mesh, PartitionSpec("devices"))
     data = random_arrays(queries=32, keys=40)
     out = ak.attend(
@@ -179,14 +188,14 @@ def test_ring_keeps_the_sharding_of_queries(x64):
     )
     assert out.sharding.is_equivalent_to(places, 2)
     np.testing.assert_allclose(
-        out, ak.attend(*data, kernel=ak.Gaussian(0.6), method=ak.Dense()), rtol=1e-12
+        out, ak.attend(*data, kernel=ak.Gaussian(0.6), method=ak.methods.Dense()), rtol=1e-12
     )
 
 
 @pytest.mark.slow
 def test_ring_memory_per_device_falls_with_devices():
     def used(devices):
-        ring = ak.Sharded(mesh(devices), ring=True, inner=ak.Blockwise(32, 32))
+        ring = ak.methods.Sharded(mesh(devices), ring=True, inner=ak.methods.Blockwise(32, 32))
         places = NamedSharding(ring.mesh, PartitionSpec("devices"))
         shape = jax.ShapeDtypeStruct((16384, 16), jnp.float32, sharding=places)
 
@@ -215,8 +224,8 @@ def test_fit_on_a_mesh(x64, ring, order):
         found = ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=1)
         return found.model.kernel.lengthscale
 
-    ours = lengthscale(ak.Sharded(mesh(2), ring=ring, inner=ak.Dense()))
-    np.testing.assert_allclose(ours, lengthscale(ak.Dense()), rtol=1e-7)
+    ours = lengthscale(ak.methods.Sharded(mesh(2), ring=ring, inner=ak.methods.Dense()))
+    np.testing.assert_allclose(ours, lengthscale(ak.methods.Dense()), rtol=1e-7)
 
 
 @pytest.mark.slow
@@ -230,9 +239,9 @@ def test_self_attention_on_a_mesh():
     def made(method):
         return ak.SelfAttention(12, prior=ak.Causal(), method=method, key=jax.random.key(3))
 
-    ours = gradients(made(ak.Sharded(mesh(4), ring=True)))
+    ours = gradients(made(ak.methods.Sharded(mesh(4), ring=True)))
     for one, other in zip(
-        jax.tree.leaves(ours), jax.tree.leaves(gradients(made(ak.Dense()))), strict=True
+        jax.tree.leaves(ours), jax.tree.leaves(gradients(made(ak.methods.Dense()))), strict=True
     ):
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-4)
 
@@ -240,13 +249,18 @@ def test_self_attention_on_a_mesh():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ak.Sharded(mesh(2), "rows"), "axis.*devices.*'rows'"),
-        (lambda: ak.Sharded("all"), "mesh.*'all'"),
+        (lambda: ak.methods.Sharded(mesh(2), "rows"), "axis.*devices.*'rows'"),
+        (lambda: ak.methods.Sharded("all"), "mesh.*'all'"),
         (
-            lambda: ak.Sharded(jax.make_mesh((2,), ("devices",), axis_types=(AxisType.Explicit,))),
+            lambda: ak.methods.Sharded(
+                jax.make_mesh((2,), ("devices",), axis_types=(AxisType.Explicit,))
+            ),
             "devices.*Auto.*Explicit",
         ),
-        (lambda: ak.Sharded(mesh(2), inner=ak.Sharded(mesh(2))), "inner.*Blockwise.*Sharded"),
+        (
+            lambda: ak.methods.Sharded(mesh(2), inner=ak.methods.Sharded(mesh(2))),
+            "inner.*Blockwise.*Sharded",
+        ),
     ],
 )
 def test_invalid_meshes(as_users_run_it, make, message):
@@ -257,8 +271,8 @@ def test_invalid_meshes(as_users_run_it, make, message):
 @pytest.mark.parametrize(
     ("rule", "inner", "message"),
     [
-        (ak.Entmax(1.5), ak.Blockwise(), "Sharded.*Entmax.*keys"),
-        (ak.Softmax(), ak.Sorted(), "Sorted.*kernels"),
+        (ak.Entmax(1.5), ak.methods.Blockwise(), "Sharded.*Entmax.*keys"),
+        (ak.Softmax(), ak.methods.Sorted(), "Sorted.*kernels"),
     ],
 )
 def test_unsupported_tasks_are_refused(rule, inner, message):
@@ -267,15 +281,15 @@ def test_unsupported_tasks_are_refused(rule, inner, message):
             *random_arrays(),
             kernel=ak.Gaussian(0.3),
             rule=rule,
-            method=ak.Sharded(mesh(2), inner=inner),
+            method=ak.methods.Sharded(mesh(2), inner=inner),
         )
 
 
 def test_default_mesh_is_all_devices():
-    assert ak.Sharded().devices == 8
+    assert ak.methods.Sharded().devices == 8
     data = random_arrays(keys=5)  # fewer keys than devices: some hold padding alone
     parts = ak.Gaussian(0.3), None, ak.Softmax(), *data
-    assert_equals_dense(ak.Sharded(), *parts, derivatives=False, rtol=1e-5, atol=1e-6)
+    assert_equals_dense(ak.methods.Sharded(), *parts, derivatives=False, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow

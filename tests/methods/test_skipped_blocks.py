@@ -20,6 +20,8 @@ from marks import slow
 
 import attnkernel as ak
 from attnkernel import priors
+from attnkernel.kernels import Boxcar
+from attnkernel.methods import Blockwise, Dense
 from attnkernel.methods._block_table import tabulate_blocks
 
 # one of each formula: smooth, with a root, compact, of several columns, and a product of two
@@ -32,7 +34,7 @@ def assert_unmaterialised_is_dense(kernels, prior_names, method):
     q, k, v = random_arrays()
     arrays = np.stack([q, q + 3.0, q + 30.0]), k, v[:, :1]
     parts = kernels, prior_names, ak.Softmax(), *arrays
-    assert_tables_agree(*evaluate_table((method, ak.Dense()), *parts, derivatives=False))
+    assert_tables_agree(*evaluate_table((method, Dense()), *parts, derivatives=False))
 
 
 @pytest.fixture
@@ -43,17 +45,17 @@ def four_keys_unrolled(force_unmaterialised, monkeypatch):
 
 @pytest.mark.slow
 def test_unmaterialised_weights(x64, force_unmaterialised):
-    assert_unmaterialised_is_dense(["gaussian"], ["none"], ak.Blockwise(16, 16))
+    assert_unmaterialised_is_dense(["gaussian"], ["none"], Blockwise(16, 16))
 
 
 def test_unmaterialised_weights_for_every_prior(x64, four_keys_unrolled):
     """In blocks of 8 keys, the last of them short."""
-    assert_unmaterialised_is_dense(["gaussian"], list(PRIORS), ak.Blockwise(6, 7))
+    assert_unmaterialised_is_dense(["gaussian"], list(PRIORS), Blockwise(6, 7))
 
 
 @pytest.mark.slow
 def test_unmaterialised_weights_for_every_kernel(x64, four_keys_unrolled):
-    assert_unmaterialised_is_dense(LIGHT_KERNELS, ["none"], ak.Blockwise(8, 8))
+    assert_unmaterialised_is_dense(LIGHT_KERNELS, ["none"], Blockwise(8, 8))
 
 
 def scalar(method, q, k, v, kernel, prior=None):
@@ -69,7 +71,7 @@ def temporary_bytes(function, *shapes):
 @pytest.mark.parametrize("derivative", ["gradient", slow("jvp"), slow("hessian-vector product")])
 def test_memory_grows_with_rows_not_with_pairs(derivative):
     def value(q, k, v):
-        return scalar(ak.Blockwise(256, 256), q, k, v, ak.Gaussian(0.3))
+        return scalar(Blockwise(256, 256), q, k, v, ak.Gaussian(0.3))
 
     gradient = jax.grad(value, (0, 1, 2))
     function = {
@@ -89,7 +91,7 @@ def test_mask_blocks_are_not_stored_per_head():
 
     def used(prior):
         def value(q, k, v):
-            return scalar(ak.Blockwise(512, 512), q, k, v, ak.DotProduct(), prior)
+            return scalar(Blockwise(512, 512), q, k, v, ak.DotProduct(), prior)
 
         shapes = [(heads, n, DIM), (heads, n, DIM), (heads, n, DIM_V)]
         return temporary_bytes(jax.grad(value, (0, 1, 2)), *shapes)
@@ -99,7 +101,7 @@ def test_mask_blocks_are_not_stored_per_head():
 
 @pytest.mark.slow
 def test_large_batch_is_processed_one_member_at_a_time():
-    def streamed(q, k, v, method=ak.Blockwise()):
+    def streamed(q, k, v, method=Blockwise()):
         return ak.attend(q, k, v, kernel=ak.Gaussian(0.3), method=method)
 
     n = 1024
@@ -111,7 +113,7 @@ def test_large_batch_is_processed_one_member_at_a_time():
     )
     rng = np.random.default_rng(0)
     q, k, v = (rng.normal(size=s).astype(np.float32) for s in ((3, n, 2), (n, 2), (n, 5)))
-    dense = ak.attend(q, k, v, kernel=ak.Gaussian(0.3), method=ak.Dense())
+    dense = ak.attend(q, k, v, kernel=ak.Gaussian(0.3), method=Dense())
     assert_agree(streamed(q, k, v), dense, rtol=1e-4, atol=1e-5)
 
 
@@ -128,12 +130,12 @@ def test_blocks_out_of_reach_are_not_evaluated():
             return jnp.where(squares > 100.0, jnp.nan, super().log_of(squares))
 
         def score_upper_bound(self, boxes):
-            return ak.Boxcar(1.0).score_upper_bound(boxes)
+            return Boxcar(1.0).score_upper_bound(boxes)
 
     x = np.linspace(0.0, 64.0, 512, dtype=np.float32)[:, None]
 
     def attended(x, size=8):
-        return ak.attend(x, x, x, kernel=Poisoned(1.0), method=ak.Blockwise(size, size))
+        return ak.attend(x, x, x, kernel=Poisoned(1.0), method=Blockwise(size, size))
 
     out = np.asarray(attended(x))
     np.testing.assert_allclose(out[100:-100], x[100:-100], rtol=1e-5)
@@ -145,7 +147,7 @@ def test_blocks_out_of_reach_are_not_evaluated():
 def test_blocks_negligible_to_one_query_alone_are_evaluated():
     """The second block of keys is the nearest one to the second query of a block."""
     q, k, v = (np.float32(x)[:, None] for x in ([0, 30], [0, 1, 40, 41], [1, 1, 2, 2]))
-    out = ak.attend(q, k, v, kernel=ak.Gaussian(1.0), method=ak.Blockwise(2, 2))
+    out = ak.attend(q, k, v, kernel=ak.Gaussian(1.0), method=Blockwise(2, 2))
     np.testing.assert_allclose(np.asarray(out)[:, 0], [1.0, 2.0], rtol=1e-6)
 
 
@@ -158,7 +160,7 @@ def test_blocks_excluded_by_a_mask_are_not_evaluated(batch):
     @jax.jit
     def value_and_change(x, v):
         def heads(q):
-            options = {"prior": ak.Causal(), "method": ak.Blockwise(8, 8)}
+            options = {"prior": ak.Causal(), "method": Blockwise(8, 8)}
             return ak.attend(q, x, v, kernel=ak.DotProduct(), **options)
 
         return jax.jvp(heads, (x,), (x,))
@@ -214,7 +216,7 @@ def test_loops_over_pairs_vectorise(columns):
     """XLA emits scalar code, ten times slower, where a loop over pairs slices its block of keys
     for each pair, or rows end within a vector."""
     x, y = np.ones((9001, 3), np.float32), np.ones((9001, columns), np.float32)
-    program = jax.jit(lambda x: ak.attend(x, x, y, kernel=ak.Gaussian(), method=ak.Blockwise()))
+    program = jax.jit(lambda x: ak.attend(x, x, y, kernel=ak.Gaussian(), method=Blockwise()))
     text = program.lower(x).compile().as_text()
     by_key = [int(rows) for rows in re.findall(r"c64\[(\d+)\]", text)]
     assert bool(by_key) == (columns == 1)
@@ -227,13 +229,13 @@ def test_loops_over_pairs_vectorise(columns):
 
 BLOCK = np.arange(64) // 8
 ARBITRARY_MASKS = {
-    "stored": priors.Given((BLOCK[:, None] == BLOCK) | (BLOCK == 2)),
-    "complement of stored": ~priors.Given(BLOCK[:, None] != BLOCK),
-    "function": priors.Where(lambda i, j: jnp.abs(i - j) < 3),
+    "stored": priors.MaskArray((BLOCK[:, None] == BLOCK) | (BLOCK == 2)),
+    "complement of stored": ~priors.MaskArray(BLOCK[:, None] != BLOCK),
+    "function": priors.MaskFunction(lambda i, j: jnp.abs(i - j) < 3),
     "not causal": ~ak.Causal(),
-    "at positions": priors.At(priors.Where(lambda i, j: j >= i), np.arange(64)),
+    "at positions": priors.AtPositions(priors.MaskFunction(lambda i, j: j >= i), np.arange(64)),
     "with a bias": ak.Alibi(0.1) * ~ak.Causal(3),
-    "union": ~ak.Causal() | priors.Where(lambda i, j: j == 0),
+    "union": ~ak.Causal() | priors.MaskFunction(lambda i, j: j == 0),
 }
 
 
@@ -262,7 +264,7 @@ def test_blocks_that_any_mask_excludes_are_not_evaluated(monkeypatch, name, batc
     @jax.jit
     def value_and_jvp(x, v):
         def value(x):
-            return ak.attend(x, x, v, kernel=ak.DotProduct(), prior=prior, method=ak.Blockwise())
+            return ak.attend(x, x, v, kernel=ak.DotProduct(), prior=prior, method=Blockwise())
 
         return jax.jvp(value, (x,), (x,))
 
@@ -282,12 +284,12 @@ def test_few_keys_of_a_causal_mask_are_several_blocks():
     """Values of NaN in the second block of keys do not reach the first block of queries."""
     x = np.sin(np.arange(1024, dtype=np.float32))[:, None]
     v = np.where(np.arange(1024)[:, None] < 512, np.ones((1, 2), np.float32), np.float32(np.nan))
-    options = {"kernel": ak.DotProduct(), "prior": ak.Causal(), "method": ak.Blockwise()}
+    options = {"kernel": ak.DotProduct(), "prior": ak.Causal(), "method": Blockwise()}
     out = np.asarray(jax.jit(lambda x, v: ak.attend(x, x, v, **options))(x, v))
     np.testing.assert_array_equal(np.isfinite(out[:, 0]), np.arange(1024) < 512)
 
 
-class OneMember(ak.Blockwise):
+class OneMember(Blockwise):
     """One head after the other, as large heads are."""
 
     def batch_size(self, task):
@@ -303,7 +305,7 @@ def test_a_mask_is_read_once_for_all_heads_and_once_in_each_block_of_a_head():
 
     n, heads = 32, 5
     x = np.ones((heads, n, 1), np.float32)
-    prior = priors.Where(function)
+    prior = priors.MaskFunction(function)
     method = OneMember(8, 8)
     jax.jit(lambda x: ak.attend(x, x, x, kernel=ak.Gaussian(), prior=prior, method=method))(x)
     jax.effects_barrier()
@@ -313,7 +315,7 @@ def test_a_mask_is_read_once_for_all_heads_and_once_in_each_block_of_a_head():
 
 @pytest.mark.parametrize("n", [29, 64])
 def test_a_table_of_other_blocks_is_made_anew(n):
-    prior = priors.Where(lambda i, j: j > i)
+    prior = priors.MaskFunction(lambda i, j: j > i)
 
     @jax.jit
     def allowed_blocks():
@@ -332,5 +334,5 @@ def test_a_prior_that_excludes_blocks_keeps_them_short_in_derivatives(prior):
         ak.Gaussian(0.3), prior, ak.Softmax(), 10_000, 10_000, 1, 1, jnp.dtype("float32")
     )
     excludes = isinstance(prior, ak.Causal | ak.Window)
-    queries, keys = ak.Blockwise()._block_sizes(task)[0]
+    queries, keys = Blockwise()._block_sizes(task)[0]
     assert (queries, keys) == ((1000, 1000) if excludes else (2000, 1000))

@@ -88,14 +88,14 @@ def test_gradients_of_an_empty_row_are_finite(x64):
 @pytest.mark.parametrize(
     "method",
     [
-        ak.Dense(),
-        ak.Blockwise(2, 2),
+        ak.methods.Dense(),
+        ak.methods.Blockwise(2, 2),
         pytest.param(None, id="Sharded", marks=pytest.mark.multi_device),
     ],
 )
 def test_nan_is_not_taken_for_an_empty_row(method):
     """Inside `jit`, where it is not refused: a query of NaN or infinity, a NaN among the keys."""
-    method = ak.Sharded() if method is None else method
+    method = ak.methods.Sharded() if method is None else method
 
     @jax.jit
     def sums(q, k):

@@ -12,11 +12,12 @@ from marks import slow
 
 import attnkernel as ak
 from attnkernel import priors
-from attnkernel.methods import Task
+from attnkernel.kernels import Biweight, Boxcar, Triangular, Triweight
+from attnkernel.methods import Dense, Sorted, Task
 
 N, DIM_V = 37, 2
 EPS = np.finfo(np.float64).eps
-KERNELS = (ak.Boxcar, ak.Triangular, ak.Epanechnikov, ak.Biweight, ak.Triweight, ak.Laplace)
+KERNELS = (Boxcar, Triangular, ak.Epanechnikov, Biweight, Triweight, ak.Laplace)
 LENGTHSCALES = (0.05, 0.25, 0.73, 3.0, 1e3)  # 0.25 is the spacing of the lattice
 
 
@@ -50,7 +51,7 @@ def by_both_methods(make, leave_one_out, hessian_in, log_lengthscale, q, k, v, h
         found = derivatives_too(functools.partial(outputs, method), moving)
         return found, jax.hessian(number, hessian_in)(*moving) if hessian_in else ()
 
-    return of_method(ak.Sorted()), of_method(ak.Dense())
+    return of_method(Sorted()), of_method(Dense())
 
 
 @pytest.mark.parametrize(
@@ -59,13 +60,13 @@ def by_both_methods(make, leave_one_out, hessian_in, log_lengthscale, q, k, v, h
         # by default a smooth kernel and one without end
         (ak.Epanechnikov, False, ()),
         (ak.Laplace, False, ()),
-        slow(ak.Triangular, True, ()),
-        slow(ak.Boxcar, False, ()),
-        slow(ak.Biweight, False, ()),
-        slow(ak.Triweight, True, ()),
+        slow(Triangular, True, ()),
+        slow(Boxcar, False, ()),
+        slow(Biweight, False, ()),
+        slow(Triweight, True, ()),
         slow(ak.Laplace, False, (0,)),
         slow(ak.Epanechnikov, False, (0, 1, 2, 3)),
-        slow(ak.Triangular, True, (0, 1, 2, 3)),
+        slow(Triangular, True, (0, 1, 2, 3)),
     ],
 )
 def test_value_and_derivatives(x64, make, leave_one_out, hessian_in):
@@ -94,7 +95,7 @@ def test_value_and_derivatives(x64, make, leave_one_out, hessian_in):
         (ak.Laplace, None, ak.Softmax(ak.fixed(0.6), sink_mass=ak.fixed(0.02))),
         (ak.Epanechnikov, priors.ExcludeSelf(), ak.Softmax(sink_mass=0.02)),
         slow(ak.Laplace, priors.ExcludeSelf(), ak.Softmax(1.4)),
-        slow(ak.Boxcar, None, ak.Softmax(1.4, sink_mass=0.02)),
+        slow(Boxcar, None, ak.Softmax(1.4, sink_mass=0.02)),
     ],
 )
 def test_rules_and_metrics(x64, make, prior, rule):
@@ -108,7 +109,7 @@ def test_rules_and_metrics(x64, make, prior, rule):
             out = ak.attend(x, x, v, kernel=kernel, prior=prior, rule=rule, method=method)
             return jnp.sum(jnp.sin(out))
 
-        return [eqx.filter_value_and_grad(number)(parts, m) for m in (ak.Sorted(), ak.Dense())]
+        return [eqx.filter_value_and_grad(number)(parts, m) for m in (Sorted(), Dense())]
 
     assert_agree(*jax.device_get(results(parts)))
 
@@ -123,7 +124,7 @@ def test_heads_and_batches(x64, make):
     def per_head(log_lengthscales):
         def one(log_lengthscale):
             parts = {"kernel": with_lengthscale(make, log_lengthscale)}
-            return [ak.attend(stacked, k, v, **parts, method=m) for m in (ak.Sorted(), ak.Dense())]
+            return [ak.attend(stacked, k, v, **parts, method=m) for m in (Sorted(), Dense())]
 
         return jax.vmap(one)(log_lengthscales)
 
@@ -131,11 +132,11 @@ def test_heads_and_batches(x64, make):
 
 
 EXACT = {
-    ak.Boxcar: np.ones_like,
-    ak.Triangular: lambda r: 1 - r,
+    Boxcar: np.ones_like,
+    Triangular: lambda r: 1 - r,
     ak.Epanechnikov: lambda r: 1 - r**2,
-    ak.Biweight: lambda r: (1 - r**2) ** 2,
-    ak.Triweight: lambda r: (1 - r**2) ** 3,
+    Biweight: lambda r: (1 - r**2) ** 2,
+    Triweight: lambda r: (1 - r**2) ** 3,
     ak.Laplace: lambda r: np.exp(-r),
 }
 
@@ -149,7 +150,7 @@ def test_digits_of_many_keys_far_from_zero(x64):
     y = 2.0 + np.sin(20.0 * (x - 1e4)) + rng.normal(size=(n, 1))
     q = rng.choice(x, 50) + 1e-3 * rng.normal(size=(50, 1))
     kernels = [make(lengthscale) for make in EXACT]
-    method = ak.Sorted()
+    method = Sorted()
 
     @jax.jit  # one program: they share the sorting
     def sums(q, x, y):
@@ -184,13 +185,13 @@ def test_float32_far_from_zero(makes):
         kernels = [make(lengthscale) for make in makes]
         return [ak.attend(x, x, y, kernel=kernel, prior=prior, method=method) for kernel in kernels]
 
-    single = values(ak.Sorted(), x, y)
+    single = values(Sorted(), x, y)
     with jax.enable_x64(True):
-        double = values(ak.Dense(), np.float64(x), np.float64(y))
+        double = values(Dense(), np.float64(x), np.float64(y))
     for make, *both in zip(makes, single, double, strict=True):
         # at the jump of a boxcar the two precisions may differ by a key
         np.testing.assert_allclose(
-            *both, atol=0.1 if make is ak.Boxcar else 2e-5, err_msg=make.__name__
+            *both, atol=0.1 if make is Boxcar else 2e-5, err_msg=make.__name__
         )
 
 
@@ -198,14 +199,14 @@ def test_log_mass_far_from_all_keys(x64):
     k, v = np.array([[0.0], [1.0], [3.0]]), np.array([[1.0], [2.0], [5.0]])
     q = np.array([[1e5], [-1e6], [2.0]])
     value, log_mass = ak.attend(
-        q, k, v, kernel=ak.Laplace(0.01), method=ak.Sorted(), return_log_mass=True
+        q, k, v, kernel=ak.Laplace(0.01), method=Sorted(), return_log_mass=True
     )
     np.testing.assert_allclose(np.asarray(value)[:, 0], [5.0, 1.0, 3.5], rtol=1e-12)
     expected = [-(1e5 - 3) / 0.01, -1e8, -100 + np.log(2)]
     np.testing.assert_allclose(log_mass, expected, rtol=50 * EPS)
 
 
-@pytest.mark.parametrize("make", [ak.Biweight, slow(ak.Laplace)])
+@pytest.mark.parametrize("make", [Biweight, slow(ak.Laplace)])
 def test_labels_of_hidden_and_unreached_keys_are_not_read(x64, make):
     x = np.arange(10.0)[:, None]
     hidden = np.arange(10) == 3
@@ -215,8 +216,8 @@ def test_labels_of_hidden_and_unreached_keys_are_not_read(x64, make):
     @jax.jit
     def both(x, x_nan, y):
         parts = {"kernel": make(1.5), "prior": priors.HeldOut(hidden)}
-        ours = ak.attend(x, x_nan, y, **parts, method=ak.Sorted())
-        return ours, ak.attend(x, x, x, **parts, method=ak.Dense())
+        ours = ak.attend(x, x_nan, y, **parts, method=Sorted())
+        return ours, ak.attend(x, x, x, **parts, method=Dense())
 
     out, clean = jax.device_get(both(x, x_nan, y))
     reached = np.arange(10) < (10 if make is ak.Laplace else 2)
@@ -238,7 +239,7 @@ def test_end_of_the_support_agrees_with_the_kernel(x64):
                 return ak.attend(q, key.reshape(1, 1), label, kernel=kernel, method=method)[0, 0]
 
             keys = end, jnp.nextafter(end, 0.0)
-            return [[at(key, method) for key in keys] for method in (ak.Sorted(), ak.Dense())]
+            return [[at(key, method) for key in keys] for method in (Sorted(), Dense())]
 
         return jax.vmap(one)(log_lengthscales)
 
@@ -248,12 +249,12 @@ def test_end_of_the_support_agrees_with_the_kernel(x64):
     assert np.any(dense[0] == 0)
 
 
-@pytest.mark.parametrize("make", [ak.Triangular, slow(ak.Epanechnikov)])
+@pytest.mark.parametrize("make", [Triangular, slow(ak.Epanechnikov)])
 def test_left_out_key_apart_from_its_query_gives_nan(x64, make):
     k = np.array([[0.0], [1.0], [2.0], [9.0]])
     q = np.array([[0.0], [1.1], [2.0], [2.1]])
     parts = make(1.5), priors.ExcludeSelf(), ak.Softmax(), q, k, k
-    (out, _), (dense, _) = evaluate((ak.Sorted(), ak.Dense()), *parts, derivatives=False)
+    (out, _), (dense, _) = evaluate((Sorted(), Dense()), *parts, derivatives=False)
     dense = dense.copy()
     dense[1] = np.nan  # 9 is out of reach
     np.testing.assert_allclose(out, dense, rtol=1e-12)
@@ -278,20 +279,20 @@ def test_left_out_key_apart_from_its_query_gives_nan(x64, make):
     ],
 )
 def test_unsupported_tasks_are_refused(changes, reason):
-    task = Task(ak.Biweight(), None, ak.Softmax(), 5, 5, 1, 1, jnp.float32)
-    assert ak.Sorted().unsupported_reason(task) is None
+    task = Task(Biweight(), None, ak.Softmax(), 5, 5, 1, 1, jnp.float32)
+    assert Sorted().unsupported_reason(task) is None
     task = task._replace(**changes)
     arrays = (
         np.zeros((rows, task.dim), np.float32) for rows in (task.queries, task.keys, task.keys)
     )
     with pytest.raises(ValueError, match=f"Sorted cannot evaluate this: .*{reason}"):
-        ak.attend(*arrays, kernel=task.kernel, prior=task.prior, rule=task.rule, method=ak.Sorted())
+        ak.attend(*arrays, kernel=task.kernel, prior=task.prior, rule=task.rule, method=Sorted())
 
 
 @pytest.mark.slow
 def test_memory_grows_with_rows_not_with_pairs():
     def value(x, y):
-        return jnp.sum(ak.attend(x, x, y, kernel=ak.Epanechnikov(0.3), method=ak.Sorted()))
+        return jnp.sum(ak.attend(x, x, y, kernel=ak.Epanechnikov(0.3), method=Sorted()))
 
     n = 16384  # n x n numbers would be 1 GiB
     shape = jax.ShapeDtypeStruct((n, 1), jnp.float32)
@@ -299,12 +300,12 @@ def test_memory_grows_with_rows_not_with_pairs():
     assert compiled.memory_analysis().temp_size_in_bytes < 4 * n * 1000
 
 
-@pytest.mark.parametrize("kernel", [ak.Triweight(), slow(ak.Laplace())])
+@pytest.mark.parametrize("kernel", [Triweight(), slow(ak.Laplace())])
 def test_no_queries_and_no_keys_and_one_key(kernel):
     @jax.jit
     def results(x):
         def sums(*arrays, **options):
-            options |= {"kernel": kernel, "method": ak.Sorted(), "return_log_mass": True}
+            options |= {"kernel": kernel, "method": Sorted(), "return_log_mass": True}
             return ak.attend(*arrays, **options)
 
         itself = sums(x[:1], x[:1], x[:1], prior=priors.ExcludeSelf())

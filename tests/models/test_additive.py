@@ -11,6 +11,8 @@ from least_squares import local_polynomial
 from marks import slow
 
 import attnkernel as ak
+from attnkernel.econometrics import PartiallyLinear
+from attnkernel.kernels import LiRacine
 from attnkernel.priors import ExcludeSelf, HeldOut
 
 N = 30  # padded to 32
@@ -147,7 +149,7 @@ def test_lengthscales_by_aicc(x64):
 
 def test_leave_one_out_is_refused(x64):
     x, y, _ = sample()
-    for model in (additive(), ak.PartiallyLinear(ak.KernelRegression(ak.Gaussian(0.2)), linear=0)):
+    for model in (additive(), PartiallyLinear(ak.KernelRegression(ak.Gaussian(0.2)), linear=0)):
         with pytest.raises(ValueError, match=r"objective=ak\.AICc"):
             model(x, x, y, prior=ExcludeSelf())
 
@@ -156,7 +158,7 @@ def test_categories_enter_as_their_means(x64):
     """A bandwidth of 0 fits each category by itself: least squares with a mean for each."""
     x = np.c_[np.arange(N) % 2, np.arange(N) // 2 % 3].astype(float)
     y = np.random.default_rng(0).normal(size=N)
-    model = ak.AdditiveRegression([ak.LiRacine(ak.fixed(0.0))] * 2)
+    model = ak.AdditiveRegression([LiRacine(ak.fixed(0.0))] * 2)
     design = np.c_[x[:, :1] == 0, x[:, :1] == 1, x[:, 1:] == 1, x[:, 1:] == 2].astype(float)
     expected = design @ np.linalg.lstsq(design, y)[0]
     np.testing.assert_allclose(model(x, x, y), expected, atol=1e-4)  # (I − S) is singular
@@ -164,7 +166,7 @@ def test_categories_enter_as_their_means(x64):
 
 def test_what_is_not_identified_is_refused(x64):
     x, y, _ = sample()
-    model = ak.PartiallyLinear(ak.KernelRegression(ak.Gaussian(0.2)), linear=(0, 1))
+    model = PartiallyLinear(ak.KernelRegression(ak.Gaussian(0.2)), linear=(0, 1))
     twice = np.c_[x[:, 0], 2.0 * x[:, 0] + 1.0, x[:, 2]]
     for sentence, call in {
         "linear combinations": lambda: additive()(x, twice, y),
@@ -181,7 +183,7 @@ def test_what_is_not_identified_is_refused(x64):
 def test_coefficients_are_those_of_robinson(x64):
     x, y, weights = sample()
     z = x[:, [0, 2]]
-    model = ak.PartiallyLinear(ak.KernelRegression(ak.Gaussian(0.2), order=1), linear=(0, 2))
+    model = PartiallyLinear(ak.KernelRegression(ak.Gaussian(0.2), order=1), linear=(0, 2))
 
     @jax.jit
     def computed(x, y, weights):
@@ -211,7 +213,7 @@ def test_coefficients_are_those_of_robinson(x64):
 def test_standard_errors_are_those_of_repeated_samples(x64):
     x, _, _ = sample()
     noise = 0.3 * np.random.default_rng(0).normal(size=(N, 400))
-    model = ak.PartiallyLinear(ak.KernelRegression(ak.Gaussian(0.2), order=1), linear=(0, 2))
+    model = PartiallyLinear(ak.KernelRegression(ak.Gaussian(0.2), order=1), linear=(0, 2))
     labels = 2.0 * x[:, :1] + 3.0 * x[:, 1:2] + noise
     found = jax.jit(jax.vmap(lambda y: model.coefficients(x, y)))(jnp.asarray(labels.T))
     estimate, error = map(np.asarray, (found.estimate, found.standard_error))

@@ -9,7 +9,10 @@ from bias_reduction import K, N, by_matrices, left_out_by_matrices, model_of, sa
 from marks import slow
 
 import attnkernel as ak
-from attnkernel.models import _smoothed_residuals
+from attnkernel.kernels import AitchisonAitken, Tricube
+from attnkernel.methods import Blockwise
+from attnkernel.models import BiasReduced, _smoothed_residuals
+from attnkernel.objectives import Objective
 from attnkernel.priors import ExcludeSelf, HeldOut
 
 
@@ -61,21 +64,21 @@ def test_iterations_sum_powers_of_the_residual_matrix(data, order, iterations, w
     assert np.all(found["hat"][~rows] == 0)
 
 
-MIXED = ak.Gaussian(0.8).on(0) * ak.AitchisonAitken(0.2, 3).on(1)
+MIXED = ak.Gaussian(0.8).on(0) * AitchisonAitken(0.2, 3).on(1)
 
 
 @pytest.mark.parametrize(
     ("kernel", "options"),
     [
         slow(MIXED, {"order": 1}, id="numbers and categories"),
-        slow(ak.NearestNeighbours(ak.Tricube(1.0), fraction=0.6), {}, id="nearest neighbours"),
+        slow(ak.NearestNeighbours(Tricube(1.0), fraction=0.6), {}, id="nearest neighbours"),
         slow(
             ak.Gaussian(0.8),
             {"rule": ak.Softmax(sink_mass=ak.fixed(2.0)), "order": 1},
             id="sink, order 1",
         ),
         slow(ak.Gaussian(0.8), {"rule": ak.Entmax(1.5)}, id="entmax"),
-        slow(ak.Gaussian(0.8), {"method": ak.Blockwise()}, id="blockwise"),
+        slow(ak.Gaussian(0.8), {"method": Blockwise()}, id="blockwise"),
     ],
 )
 def test_iterations_of_other_kernels_rules_and_methods(data, kernel, options):
@@ -88,7 +91,7 @@ def test_iterations_of_other_kernels_rules_and_methods(data, kernel, options):
         return once(np.concatenate([x, q]), x, np.eye(N)), model(q, x, y)
 
     once = ak.KernelRegression(kernel, **options)
-    models = [once, ak.BiasReduced(once, 4)]
+    models = [once, BiasReduced(once, 4)]
     weights, found = jax.device_get(weights_and_fit(*models))
     left = np.eye(N) - weights[:N]
     powers = sum(np.linalg.matrix_power(left, i) for i in range(4))
@@ -153,7 +156,7 @@ def criterion_by_matrices(objective, order, lengthscale, x, y):
         slow(ak.LeaveOneOut(), 1),
         slow(ak.KFold(N), 1),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, ak.Objective) else None,
+    ids=lambda value: type(value).__name__ if isinstance(value, Objective) else None,
 )
 def test_criteria_and_their_slopes(data, objective, order):
     """Against matrices of fits without the rows, and finite differences of them."""

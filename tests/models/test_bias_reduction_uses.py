@@ -24,7 +24,7 @@ def choice():
     y = y + 0.2 * np.random.default_rng(1).standard_normal(N)
     with jax.enable_x64(True):
         model = ak.KernelRegression(ak.Gaussian(1.0))
-        models = [model, ak.BiasReduced(model, iterations=4)]
+        models = [model, ak.models.BiasReduced(model, iterations=4)]
         return ak.choose(models, x, y, objective=ak.AICc(), starts=1)
 
 
@@ -50,7 +50,7 @@ def test_iterations_are_chosen_and_reported(data, choice):
     _, weights = by_matrices(0, 4, q, x, y, **options)
     norms = np.sum(weights**2, axis=1)
     np.testing.assert_allclose(band.standard_error, np.sqrt(variance * norms), rtol=1e-6)
-    np.testing.assert_allclose(ak.effective_count(fit, q), 1 / norms, rtol=1e-7)
+    np.testing.assert_allclose(ak.inference.effective_count(fit, q), 1 / norms, rtol=1e-7)
     residuals = fit.model.left_out_residuals(fit.x, fit.y)
     expected = y - left_out_by_matrices(0, 4, x, y, **options)
     np.testing.assert_allclose(residuals, expected, rtol=1e-8)
@@ -69,7 +69,7 @@ def test_unsupported_uses_are_refused(data):
         ak.MeanVarianceRegression(model_of(), model_of())
     for iterations in (1, 0, -1, True):
         with pytest.raises(ValueError, match=f"iterations.*at least 2.*{iterations}"):
-            ak.BiasReduced(model_of(iterations=1), iterations)
+            ak.models.BiasReduced(model_of(iterations=1), iterations)
     for labels in (y[:1], y[:-1]):
         with pytest.raises(ValueError, match=f"24 inputs and {len(labels)} labels"):
             model_of()(q, x, labels)

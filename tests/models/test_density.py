@@ -12,15 +12,29 @@ from scipy import integrate, special, stats
 from sklearn.neighbors import KernelDensity
 
 import attnkernel as ak
+from attnkernel.kernels import (
+    AitchisonAitken,
+    Biweight,
+    Boxcar,
+    Cauchy,
+    Cosine,
+    LiRacine,
+    Matern32,
+    RationalQuadratic,
+    Triangular,
+    Tricube,
+    Triweight,
+    WangVanRyzin,
+)
 
 N, M = 61, 7
 SKLEARN = {
     "gaussian": ak.Gaussian,
-    "tophat": ak.Boxcar,
+    "tophat": Boxcar,
     "epanechnikov": ak.Epanechnikov,
     "exponential": ak.Laplace,
-    "linear": ak.Triangular,
-    "cosine": ak.Cosine,
+    "linear": Triangular,
+    "cosine": Cosine,
 }
 
 
@@ -72,7 +86,7 @@ def test_a_full_metric_is_the_covariance_of_scipy(x64):
 def test_the_log_density_does_not_underflow(x64):
     @jax.jit
     def logs(q, x):
-        kernels = ak.Gaussian(0.5), ak.Tricube(0.5)
+        kernels = ak.Gaussian(0.5), Tricube(0.5)
         return [ak.density(q, x, kernel=kernel, log=True) for kernel in kernels]
 
     q = np.array([200.0])
@@ -88,23 +102,23 @@ def test_integrals_by_their_closed_forms(x64, dim):
     expected = [
         (ak.Gaussian(1.0), 2 ** (h - 1) * g(h)),
         (ak.Laplace(1.0), g(dim)),
-        (ak.Matern32(1.0), 3**-h * (g(dim) + g(dim + 1))),
+        (Matern32(1.0), 3**-h * (g(dim) + g(dim + 1))),
         (ak.Matern52(1.0), 5**-h * (g(dim) + g(dim + 1) + g(dim + 2) / 3)),
-        (ak.Boxcar(1.0), 1 / dim),
-        (ak.Triangular(1.0), 1 / dim - 1 / (dim + 1)),
+        (Boxcar(1.0), 1 / dim),
+        (Triangular(1.0), 1 / dim - 1 / (dim + 1)),
         (ak.Epanechnikov(1.0), special.beta(h, 2) / 2),
-        (ak.Biweight(1.0), special.beta(h, 3) / 2),
-        (ak.Triweight(1.0), special.beta(h, 4) / 2),
-        (ak.Tricube(1.0), special.beta(dim / 3, 4) / 3),
+        (Biweight(1.0), special.beta(h, 3) / 2),
+        (Triweight(1.0), special.beta(h, 4) / 2),
+        (Tricube(1.0), special.beta(dim / 3, 4) / 3),
     ]
     if dim == 1:
-        expected.append((ak.Cauchy(1.0), np.pi / 2))
+        expected.append((Cauchy(1.0), np.pi / 2))
     alphas = np.array([h + 0.01, h + 0.99, h + 1.01, 100.0])
     of_alphas = 0.5 * (2 * alphas) ** h * special.beta(h, alphas - h)
 
     @jax.jit
     def log_normalisers(kernels, alphas):
-        of_alpha = jax.vmap(lambda alpha: ak.RationalQuadratic(1.0, alpha).log_normaliser(dim))
+        of_alpha = jax.vmap(lambda alpha: RationalQuadratic(1.0, alpha).log_normaliser(dim))
         return jnp.stack([kernel.log_normaliser(dim) for kernel in kernels]), of_alpha(alphas)
 
     kernels, integrals = zip(*expected, strict=True)
@@ -134,7 +148,7 @@ def test_densities_of_mixed_columns_sum_to_one(x64):
 
     @jax.jit
     def density(q):
-        names = ak.AitchisonAitken(0.2, 3).on(1) * ak.WangVanRyzin(0.3).on(2)
+        names = AitchisonAitken(0.2, 3).on(1) * WangVanRyzin(0.3).on(2)
         return ak.density(q, x, kernel=ak.Gaussian(0.4).on(0) * names)
 
     found = np.sum(np.asarray(density(cells.reshape(-1, 3))))
@@ -148,7 +162,7 @@ def test_the_likelihood_of_lengthscale_and_shape_has_slopes(x64):
     @jax.vmap
     def value_and_slopes(scale, alpha):
         def log_likelihood(scale, alpha):
-            kernel = ak.RationalQuadratic(scale, alpha)
+            kernel = RationalQuadratic(scale, alpha)
             return jnp.sum(ak.density(q, x, kernel=kernel, log=True))
 
         value, slopes = jax.value_and_grad(log_likelihood, argnums=(0, 1))(scale, alpha)
@@ -165,11 +179,11 @@ def test_the_likelihood_of_lengthscale_and_shape_has_slopes(x64):
 def test_kernels_and_data_without_a_density_are_refused():
     q, x, weights = points(2)
     for kernel, pattern in [
-        (ak.Cauchy(1.0), r"Cauchy\(lengthscale=1\).* 2 dimensions"),
-        (ak.RationalQuadratic(1.0, 1.0), "RationalQuadratic.* 2 dimensions"),
+        (Cauchy(1.0), r"Cauchy\(lengthscale=1\).* 2 dimensions"),
+        (RationalQuadratic(1.0, 1.0), "RationalQuadratic.* 2 dimensions"),
         (ak.Periodic(), "Periodic .*density"),
         (ak.DotProduct(), "DotProduct .*density"),
-        (ak.LiRacine(0.1), "LiRacine .*density"),
+        (LiRacine(0.1), "LiRacine .*density"),
         (ak.Gaussian(1.0).on(1), "constant along"),
         (ak.Gaussian(1.0) * ak.Laplace(1.0), r"\(0, 1\), \(0, 1\)"),
         (ak.Gaussian(1.0).on(0) * ak.Laplace(1.0).on(0), r"\(0,\), \(0,\)"),
@@ -184,5 +198,5 @@ def test_kernels_and_data_without_a_density_are_refused():
         ak.density(q, x[:, 0], kernel=ak.Gaussian(1.0))
     with pytest.raises(ValueError, match=r"weights.* from -"):
         ak.density(q, x, kernel=ak.Gaussian(1.0), weights=-weights)
-    inside = jax.jit(lambda scale: ak.density(q, x, kernel=ak.Cauchy(scale)))(1.0)
+    inside = jax.jit(lambda scale: ak.density(q, x, kernel=Cauchy(scale)))(1.0)
     assert np.all(np.isnan(inside))

@@ -77,7 +77,7 @@ def test_partial_derivatives_of_a_quadratic_are_exact(x64, derivative):
     a, b, group = rng.normal(size=(2, 80)), None, rng.integers(0, 2, 80)
     a, b = a
     y = 1.0 + 2.0 * a - b + 3.0 * a * b + 0.5 * b**2
-    kernel = ak.Gaussian(np.array([0.8, 0.8])).on((0, 1)) * ak.LiRacine(0.2).on(2)
+    kernel = ak.Gaussian(np.array([0.8, 0.8])).on((0, 1)) * ak.kernels.LiRacine(0.2).on(2)
     model = ak.KernelRegression(kernel, order=2)
     x = np.stack([a, b, group], axis=1)
     expected = {(1, 0): 2.0 + 3.0 * b, (1, 1): 3.0 + 0.0 * b, (0, 2): 1.0 + 0.0 * b}[derivative]
@@ -136,7 +136,7 @@ def test_derivatives_are_nan_where_the_data_do_not_determine_them(x64):
     np.testing.assert_array_equal(np.isnan(constant(np.array([0.0, 9.0]), x, y)), [False, True])
     linear = ak.KernelRegression(ak.Gaussian(1.0), order=1).derivative((1, 0))
     twice = np.stack([x, x], axis=1)
-    with pytest.warns(ak.ExtrapolationWarning, match=r"derivative \(1, 0\) of local linear"):
+    with pytest.warns(ak.local.ExtrapolationWarning, match=r"derivative \(1, 0\) of local linear"):
         assert np.all(np.isnan(linear(twice[:3], twice, y)))
 
 

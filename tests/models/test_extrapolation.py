@@ -8,6 +8,7 @@ import pytest
 from marks import slow
 
 import attnkernel as ak
+from attnkernel.local import ExtrapolationWarning
 
 X = np.linspace(0.0, 1.0, 60)
 Y = np.sin(6.0 * X)
@@ -23,7 +24,7 @@ def regression(order):
 def test_extrapolation_is_told_with_the_number_of_queries(order, outside):
     """Three lengthscales outside, float32 and float64 give other functions of order 2."""
     x_new = np.array([0.0, 0.5, 1.0 + outside * LENGTHSCALE, -outside * LENGTHSCALE])
-    with pytest.warns(ak.ExtrapolationWarning, match=f"{KIND[order]}, at 4 queries: at [12] "):
+    with pytest.warns(ExtrapolationWarning, match=f"{KIND[order]}, at 4 queries: at [12] "):
         regression(order)(x_new, X, Y)
     local = regression(order).local_fit(x_new, X, Y)
     flags = np.asarray(local.extrapolates) | np.asarray(local.deficient)
@@ -41,7 +42,7 @@ def test_inside_the_data_at_order_0_and_under_jit_there_is_no_warning():
 
 def test_terms_that_the_data_do_not_determine_are_told():
     two = np.r_[np.zeros(5), np.ones(5)]
-    with pytest.warns(ak.ExtrapolationWarning, match="at 3 the data do not determine all terms"):
+    with pytest.warns(ExtrapolationWarning, match="at 3 the data do not determine all terms"):
         ak.KernelRegression(ak.Gaussian(1.0), order=2)(np.array([0.2, 0.5, 0.8]), two, two)
 
 

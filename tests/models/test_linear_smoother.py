@@ -89,7 +89,7 @@ def test_criteria_and_inference_take_a_smoother_of_a_user(x64):
     np.testing.assert_allclose(loss, aicc, rtol=1e-9)
     np.testing.assert_allclose(ak.degrees_of_freedom(fit).residual, freedom, rtol=1e-9)
     counts = 1 / np.sum(rows**2, axis=1)
-    np.testing.assert_allclose(ak.effective_count(fit, AT), counts, rtol=1e-9)
+    np.testing.assert_allclose(ak.inference.effective_count(fit, AT), counts, rtol=1e-9)
     left_out = residuals / (1 - np.diag(hat))  # holds for penalised least squares
     for noise, variance in (("constant", np.sum(residuals**2) / freedom), ("rows", left_out**2)):
         band = ak.bands(fit, AT, noise=noise, corrected=False)
@@ -132,8 +132,8 @@ def test_one_matrix_of_weights_gives_the_sums_of_a_streaming_method(x64):
     @jax.jit
     def results(x, y):
         found = []
-        for method in (ak.Dense(), ak.Blockwise(8, 8)):
-            model = ak.KernelRegression(ak.Tricube(0.4), method=method, on_empty="nearest")
+        for method in (ak.methods.Dense(), ak.methods.Blockwise(8, 8)):
+            model = ak.KernelRegression(ak.kernels.Tricube(0.4), method=method, on_empty="nearest")
             data = {"variance": 1.0 + x**2, "weights": weights}
             found.append(
                 (

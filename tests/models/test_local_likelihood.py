@@ -125,7 +125,7 @@ def test_order_0_is_the_local_mean_and_its_criterion_the_deviance(x64):
 
 def test_float32_in_chunks_of_queries(x64, monkeypatch):
     """The number of queries is one of its own: what is compiled knows how many go at a time."""
-    monkeypatch.setattr("attnkernel.attention._windows.MAX_CHUNK_NUMBERS", 1000)
+    monkeypatch.setattr("attnkernel.local._windows.MAX_CHUNK_NUMBERS", 1000)
     x, y, _, x_new = sample("gamma")
     x_new = np.r_[x_new, 0.5 * x_new]
     model = ak.LocalLikelihood(ak.Gaussian(0.9), family=ak.Gamma(), order=1)
@@ -220,7 +220,7 @@ def test_windows_that_do_not_determine_a_fit(x64):
     model = ak.LocalLikelihood(
         ak.Epanechnikov(0.5), family=ak.Poisson(), order=1, on_empty="nearest"
     )
-    with pytest.warns(ak.ExtrapolationWarning, match="local linear, Poisson"):
+    with pytest.warns(ak.local.ExtrapolationWarning, match="local linear, Poisson"):
         mean = model(at, x, y)
     np.testing.assert_allclose(mean, [0.0, 5.0, 3.0, 1.0], rtol=1e-12, atol=1e-100)
 
@@ -240,7 +240,7 @@ def test_empty_windows_of_order_0_follow_the_policy(x64):
     x, y = np.linspace(0.0, 1.0, 11), np.linspace(1.0, 2.0, 11)
 
     def model(on_empty):
-        return ak.LocalLikelihood(ak.Boxcar(0.25), family=ak.Gamma(), on_empty=on_empty)
+        return ak.LocalLikelihood(ak.kernels.Boxcar(0.25), family=ak.Gamma(), on_empty=on_empty)
 
     policies = ("nan", "nearest", "mean")
     at = np.array([0.5, 7.0])

@@ -13,11 +13,13 @@ from marks import slow
 from statsmodels.nonparametric.kernel_regression import KernelReg
 
 import attnkernel as ak
-from attnkernel.attention._local_moments import MAX_CENTRED_NUMBERS
-from attnkernel.attention._local_polynomial import local_polynomial
-from attnkernel.attention._monomials import exponents
+from attnkernel.attention import Auto
+from attnkernel.local._moments import MAX_CENTRED_NUMBERS
+from attnkernel.local._monomials import exponents
+from attnkernel.local._polynomial import local_polynomial
+from attnkernel.methods import Blockwise, Dense
 from attnkernel.models import _local_smoother
-from attnkernel.priors import ExcludeSelf, Where
+from attnkernel.priors import ExcludeSelf, MaskFunction
 
 N, M = 83, 31
 MANY = (
@@ -113,10 +115,10 @@ def test_hat_matrix_variance_and_leave_one_out(x64, order, sink_mass):
 @pytest.mark.parametrize(
     ("order", "method", "labels"),
     [
-        (2, ak.Auto(), MANY),
-        slow(1, ak.Dense(), 1),
-        slow(1, ak.Auto(), MANY),
-        slow(2, ak.Blockwise(16, 16), 1),
+        (2, Auto(), MANY),
+        slow(1, Dense(), 1),
+        slow(1, Auto(), MANY),
+        slow(2, Blockwise(16, 16), 1),
     ],
 )
 def test_gradients_equal_finite_differences(x64, order, method, labels):
@@ -192,7 +194,7 @@ def test_queries_about_a_shared_centre(x64, dim, order):
     """
     x, y, x_new = sample(dim, n=601, m=401)
     assert x_new.shape[0] * x.shape[0] * 5 > MAX_CENTRED_NUMBERS
-    prior = Where(is_of_equal_parity) if dim > 1 else None
+    prior = MaskFunction(is_of_equal_parity) if dim > 1 else None
     i, j = np.ogrid[:401, :601]
     weights = is_of_equal_parity(i, j) if dim > 1 else 1.0
     coefficients, _ = least_squares(x_new, x, y, 0.7, order, weights)
@@ -299,7 +301,7 @@ def test_variance_where_the_design_is_nearly_singular(order):
 def test_batch_axes_of_queries_and_keys(x64):
     x, y, x_new = sample(2, out=3)
     solve = functools.partial(
-        local_polynomial, kernel=ak.Gaussian(0.9), rule=ak.Softmax(), method=ak.Auto(), order=1
+        local_polynomial, kernel=ak.Gaussian(0.9), rule=ak.Softmax(), method=Auto(), order=1
     )
     queries, keys = np.stack([x_new, x_new + 0.1])[:, None], np.stack([x, 0.9 * x, x[::-1]])
     found = jax.jit(solve)(queries, keys, y).coefficients

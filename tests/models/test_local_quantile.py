@@ -109,7 +109,7 @@ def test_many_ties_reach_the_least_loss(x64, kernel, order):
     y = np.round(2 * x[:, 0] + rng.normal(size=200))
     # no distance of an input is the width
     kernel, weights = {
-        "boxcar": (ak.Boxcar(0.51), 1.0 * (np.abs(at - x.T) <= 0.51)),
+        "boxcar": (ak.kernels.Boxcar(0.51), 1.0 * (np.abs(at - x.T) <= 0.51)),
         "gaussian": (ak.Gaussian(0.3), gaussian_weights(at, x, 0.3)),
     }[kernel]
     model = ak.LocalQuantile(kernel, level=0.3, order=order)
@@ -185,8 +185,8 @@ def test_derivatives_are_those_of_the_polynomial_through_its_labels(x64):
 def test_windows_without_labels_and_with_one_input(x64):
     x = np.r_[np.zeros(5), 4.0, 4.5]
     y = np.r_[1.0, 5.0, 2.0, 3.0, 4.0, 7.0, 8.0]
-    model = ak.LocalQuantile(ak.Boxcar(1.0))
-    with pytest.warns(ak.ExtrapolationWarning, match="do not determine all terms"):
+    model = ak.LocalQuantile(ak.kernels.Boxcar(1.0))
+    with pytest.warns(ak.local.ExtrapolationWarning, match="do not determine all terms"):
         found = model(np.array([0.2, 9.0, 4.25]), x, y)
     np.testing.assert_allclose(found, [3.0, np.nan, 7.5], rtol=1e-9)
 

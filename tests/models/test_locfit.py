@@ -27,7 +27,7 @@ def locfit_cases():
     trials = np.bincount(group).astype(float)
     return {
         "binomial": (distinct, np.bincount(group, married) / trials, trials, ak.Gaussian(20 / 2.5)),
-        "poisson": (exper, educ, np.ones_like(exper), ak.Tricube(15.0)),
+        "poisson": (exper, educ, np.ones_like(exper), ak.kernels.Tricube(15.0)),
         "gamma": (
             faithful["eruptions"],
             faithful["waiting"] * 1.0,

@@ -67,7 +67,7 @@ def test_the_likelihood_of_held_out_rows_and_its_slopes(x64):
         key = jax.random.PRNGKey(4)
 
         def loss(logs):
-            objective = ak.HoldOut(9, score=ak.log_score)
+            objective = ak.HoldOut(9, score=ak.objectives.log_score)
             return objective(
                 model(*jnp.exp(logs)), jnp.asarray(X)[:, None], jnp.asarray(Y), key=key
             )
@@ -112,7 +112,7 @@ def test_the_likelihood_fits_a_variance_that_grows(x64):
         model(1.0, 0.05, order=1),
         x,
         y,
-        objective=ak.HoldOut(40, score=ak.log_score),
+        objective=ak.HoldOut(40, score=ak.objectives.log_score),
         optimizer=optax.adam(0.1),
         steps=60,
         key=jax.random.PRNGKey(0),
@@ -128,7 +128,7 @@ def test_the_likelihood_fits_a_variance_that_grows(x64):
 
 def test_unsupported_scores_and_orders_are_refused():
     with pytest.raises(ValueError, match=r"mean.*variance.*\(5,\)"):
-        ak.log_score(*map(jnp.asarray, np.zeros((2, 5))))
+        ak.objectives.log_score(*map(jnp.asarray, np.zeros((2, 5))))
     with pytest.raises(ValueError, match=r"variance.*order 0.*local linear"):
         ak.MeanVarianceRegression(
             ak.KernelRegression(ak.Gaussian(1.0)), ak.KernelRegression(ak.Gaussian(1.0), order=1)

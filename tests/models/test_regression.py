@@ -11,7 +11,7 @@ from statsmodels.nonparametric.kernel_regression import KernelReg
 
 import attnkernel as ak
 from attnkernel.models._empty import known_policy
-from attnkernel.priors import HeldOut, Where
+from attnkernel.priors import HeldOut, MaskFunction
 
 N, M = 23, 7
 
@@ -82,7 +82,7 @@ def test_invalid_heads_and_policies_are_refused(make, message):
 
 
 EMPTY = HeldOut(np.ones(N, bool))
-FAR = Where(lambda i, j: j < 3)
+FAR = MaskFunction(lambda i, j: j < 3)
 
 
 def test_without_visible_labels_a_prediction_is_nan():

@@ -30,7 +30,7 @@ def sample():
 
 
 def loess(fraction, order, iterations):
-    kernel = ak.NearestNeighbours(ak.Tricube(1.0), fraction=fraction)
+    kernel = ak.NearestNeighbours(ak.kernels.Tricube(1.0), fraction=fraction)
     return ak.RobustRegression(ak.KernelRegression(kernel, order=order), iterations=iterations)
 
 
@@ -181,7 +181,7 @@ def test_any_linear_smoother_maps_over_labels(x64):
 
     cases = {
         line: Line(),
-        twice: ak.BiasReduced(ak.KernelRegression(ak.Gaussian(0.2)), 2),
+        twice: ak.models.BiasReduced(ak.KernelRegression(ak.Gaussian(0.2)), 2),
     }
 
     @jax.jit
@@ -274,7 +274,7 @@ def test_labels_that_are_fitted_exactly_have_no_scale(x64):
 
     @jax.jit
     def computed(x, y):
-        model = ak.RobustRegression(ak.KernelRegression(ak.Boxcar(1.5)))
+        model = ak.RobustRegression(ak.KernelRegression(ak.kernels.Boxcar(1.5)))
         return model.robustness_weights(x, y), model(x, x, y)
 
     weights, found = jax.device_get(computed(x, y))
@@ -286,7 +286,7 @@ def test_labels_that_are_fitted_exactly_have_no_scale(x64):
 def test_rows_out_of_reach_are_empty_and_refusals_name_what_to_use(x64):
     x, y, _, _ = sample()
     y = y[:, 0]
-    model = ak.RobustRegression(ak.KernelRegression(ak.Boxcar(0.2)))
+    model = ak.RobustRegression(ak.KernelRegression(ak.kernels.Boxcar(0.2)))
     found = model(np.array([0.5, 9.0]), x, y)
     np.testing.assert_array_equal(np.isnan(np.asarray(found)), [False, True])
     with pytest.raises(ValueError, match=r"Without any it is the model itself"):

@@ -9,7 +9,7 @@ from laws import KERNELS
 from marks import slow
 
 import attnkernel as ak
-from attnkernel.priors import HeldOut, Where
+from attnkernel.priors import HeldOut, MaskFunction
 
 N = 12
 X = np.linspace(0.0, 1.0, N)
@@ -25,7 +25,7 @@ def regressors(on_empty="nan"):
     return {
         "local constant": constant,
         "local linear": ak.KernelRegression(kernel, order=1, on_empty=on_empty),
-        "bias-reduced": ak.BiasReduced(constant, 3),
+        "bias-reduced": ak.models.BiasReduced(constant, 3),
         "heads": ak.MultiheadKernelRegression(heads, on_empty=on_empty),
         "learned": ak.LearnedKernelRegression(1, 2, kernel=ak.Gaussian(1.0), **options),
         "mean and variance": ak.MeanVarianceRegression(constant, constant),
@@ -83,7 +83,7 @@ def test_predictions_without_a_label_follow_on_empty(x64, on_empty):
     """The prior hides all rows from the first query, and the last rows from the others."""
     weights = 1.0 + np.arange(N) % 3
     far = np.array([9.0, 30.0])
-    options = {"prior": Where(lambda i, j: (i > 0) & (j < 7)), "weights": weights}
+    options = {"prior": MaskFunction(lambda i, j: (i > 0) & (j < 7)), "weights": weights}
     # the kernel of the learned regression reaches everywhere
     found = jax.device_get(predict("learned", far, X, Y, on_empty=on_empty, **options))
     mean = np.average(Y[:7], axis=0, weights=weights[:7])
@@ -100,8 +100,8 @@ def test_a_learned_regression_follows_on_empty(x64):
 
     @jax.jit
     def results(x, y):
-        prior, key = Where(lambda i, j: j < 7), jax.random.PRNGKey(0)
-        options = {"kernel": ak.Boxcar(0.1), "prior": prior, "key": key}
+        prior, key = MaskFunction(lambda i, j: j < 7), jax.random.PRNGKey(0)
+        options = {"kernel": ak.kernels.Boxcar(0.1), "prior": prior, "key": key}
         models = [ak.LearnedKernelRegression(1, 2, on_empty=each, **options) for each in expected]
         return [model(np.array([1e3]), x, y)[0] for model in models]
 

@@ -48,7 +48,7 @@ LAYERS = {
     "entmax, capped": (
         ak.MultiheadAttention,
         (4, SIZE),
-        {"rule": ak.Entmax(1.5), "kernel": ak.SoftCapped(ak.DotProduct(), 3.0)},
+        {"rule": ak.Entmax(1.5), "kernel": ak.kernels.SoftCapped(ak.DotProduct(), 3.0)},
     ),
     "memory": (with_memory, (2, SIZE), {}),
     "bias reduced": (bias_reduced, (2, SIZE), {"num_kv_heads": 1, **ROTARY}),
@@ -56,7 +56,7 @@ LAYERS = {
     "linear": (
         ak.MultiheadAttention,
         (2, SIZE),
-        {"kernel": ak.EluFeatures(), "method": ak.Linear(), **ROTARY},
+        {"kernel": ak.kernels.EluFeatures(), "method": ak.methods.Linear(), **ROTARY},
     ),
     "gated delta rule": (
         ak.nn.RecurrentAttention,
@@ -69,7 +69,7 @@ LAYERS = {
         {
             "estimator": recurrent.LinearAttention(normalised=True),
             "decay": "head",
-            "kernel": ak.EluFeatures(),
+            "kernel": ak.kernels.EluFeatures(),
         },
     ),
     "mesa": (

@@ -43,7 +43,7 @@ def test_it_is_the_bias_reduced_regression(x64):
         module = eqx.tree_at(where, module, eye)
     x, mask = rows_of((ROWS, size)), np.tile(np.arange(ROWS) != 3, (ROWS, 1))
     seen = mask[0]  # no row sees row 3
-    model = ak.BiasReduced(ak.KernelRegression(ak.Gaussian(0.7)), iterations)
+    model = ak.models.BiasReduced(ak.KernelRegression(ak.Gaussian(0.7)), iterations)
 
     @eqx.filter_jit
     def results(module, x):

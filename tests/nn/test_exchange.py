@@ -97,10 +97,10 @@ CALLS = {
     "dot product": lambda x: ak.attend(x, x, x, kernel=ak.DotProduct()),
     "gaussian": lambda x: ak.attend(x, x, x, kernel=ak.Gaussian(1.0)),
     "blocks": lambda x: ak.attend(
-        x, x, x, kernel=ak.DotProduct(), method=ak.Blockwise(2, 2), prior=ak.Causal()
+        x, x, x, kernel=ak.DotProduct(), method=ak.methods.Blockwise(2, 2), prior=ak.Causal()
     ),
     "sorted": lambda x: ak.attend(
-        x[:, :1], x[:, :1], x, kernel=ak.Laplace(1.0), method=ak.Sorted()
+        x[:, :1], x[:, :1], x, kernel=ak.Laplace(1.0), method=ak.methods.Sorted()
     ),
     "temperature": lambda x: ak.attend(
         x, x, x, kernel=ak.DotProduct(), rule=ak.Softmax(jnp.asarray(2.0))

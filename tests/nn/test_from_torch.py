@@ -13,6 +13,7 @@ from attention_modules import built, drawn_by_numpy
 from torch_modules import CASES, HEADS, rows_of_case, state_of
 
 import attnkernel as ak
+from attnkernel.methods import Dense
 
 RESULTS = json.loads(Path(__file__).with_name("torch_modules.json").read_text())
 
@@ -59,7 +60,7 @@ def test_a_layer_of_a_larger_model_in_float32():
     }
     state["layers.0.norm.weight"] = np.ones(3, np.float32)
     with drawn_by_numpy():
-        attention = ak.nn.from_torch(state, HEADS, prefix="layers.0.attn.", method=ak.Dense())
+        attention = ak.nn.from_torch(state, HEADS, prefix="layers.0.attn.", method=Dense())
     assert attention.query_proj.weight.dtype == jnp.float32
     found = eqx.filter_jit(attention)(*rows, mask)
     np.testing.assert_allclose(found, RESULTS[case], atol=1e-4)

@@ -20,6 +20,8 @@ from attention_modules import (
 from marks import slow
 
 import attnkernel as ak
+from attnkernel.attention import Auto
+from attnkernel.methods import Blockwise, Dense
 
 QUERIES, KEYS, HEADS = 5, 7, 3
 SIZES = {
@@ -96,7 +98,7 @@ def test_equal_to_equinox_weight_for_weight(x64, mask, biases):
         mask = mask.copy()
         mask[..., 0] = True  # where no key is seen, the two differ
     expected = jax.tree.leaves(value_and_slopes(theirs, inputs(), mask))
-    for method in (ak.Auto(), ak.Blockwise(2, 3)):
+    for method in (Auto(), Blockwise(2, 3)):
         found = jax.tree.leaves(
             value_and_slopes(with_weights(theirs, method=method), inputs(), mask)
         )
@@ -268,7 +270,11 @@ def test_rows_that_see_no_key(x64):
             return jnp.sum(out**2), out
 
         (_, out), slopes = jax.value_and_grad(loss, has_aux=True)(x)
-        return out, slopes, module.attended(x, x, x, prior=ak.priors.Given(jnp.asarray(mask)))[1]
+        return (
+            out,
+            slopes,
+            module.attended(x, x, x, prior=ak.priors.MaskArray(jnp.asarray(mask)))[1],
+        )
 
     out, slopes, empty = jax.device_get(results(module, x))
     assert np.isfinite(out).all()
@@ -280,9 +286,9 @@ def test_rows_that_see_no_key(x64):
 @pytest.mark.parametrize(
     ("dtype", "method"),
     [
-        (jnp.bfloat16, ak.Blockwise(2, 4)),
-        slow(jnp.float16, ak.Dense()),
-        slow(jnp.float16, ak.Blockwise(2, 4)),
+        (jnp.bfloat16, Blockwise(2, 4)),
+        slow(jnp.float16, Dense()),
+        slow(jnp.float16, Blockwise(2, 4)),
     ],
 )
 def test_half_precision_at_scores_of_ten_thousand(dtype, method):

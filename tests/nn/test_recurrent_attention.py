@@ -109,7 +109,7 @@ CASES = {
         added,
     ),
     "rates and elu features": (
-        {"estimator": LinearAttention(), "max_rate": 0.5, "kernel": ak.EluFeatures()},
+        {"estimator": LinearAttention(), "max_rate": 0.5, "kernel": ak.kernels.EluFeatures()},
         added,
     ),
     "kimi delta attention": (
@@ -237,7 +237,7 @@ def rows(count, size=4):
             lambda: made(estimator=RecursiveLeastSquares(1.0), decay="channel"),
             "one decay per row",
         ),
-        (lambda: made(estimator=ak.Linear()), "estimator must be a Estimator"),
+        (lambda: made(estimator=ak.methods.Linear()), "estimator must be a Estimator"),
         (lambda: made(decay="rows"), "decay must be one of 'head', 'row', 'channel'"),
         (lambda: made(conv_width=0), "conv_width must be an integer, at least 1; got 0"),
         (

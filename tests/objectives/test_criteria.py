@@ -158,8 +158,8 @@ def test_aicc_of_wage1_equals_that_of_np(x64):
     data = load("wage1", x=("female", "married", "educ", "exper", "tenure"))
     assert data.categories == (("Female", "Male"), ("Married", "Notmarried"), None, None, None)
     kernel = (
-        ak.AitchisonAitken(0.0197827503, 2).on(0)
-        * ak.AitchisonAitken(0.152288866, 2).on(1)
+        ak.kernels.AitchisonAitken(0.0197827503, 2).on(0)
+        * ak.kernels.AitchisonAitken(0.152288866, 2).on(1)
         * ak.Gaussian(np.array([7.84663015, 8.43548175, 41.6054606])).on(2, 3, 4)
     )
     model = ak.KernelRegression(kernel, order=1)

@@ -52,9 +52,9 @@ def test_folds_of_groups_are_those_of_scikit_learn(x64):
     for folds in (3, 5):
         may_see = seen_by_splits(GroupKFold(folds).split(x, y, groups))
         given = (groups, words, words.astype(object))
-        found = values([ak.GroupKFold(each, folds=folds) for each in given], x, y)
+        found = values([ak.objectives.GroupKFold(each, folds=folds) for each in given], x, y)
         np.testing.assert_allclose(found, criterion(x, y, may_see), rtol=1e-12)
-    (found,) = values([ak.GroupKFold(groups, folds=None)], x, y)
+    (found,) = values([ak.objectives.GroupKFold(groups, folds=None)], x, y)
     expected = criterion(x, y, groups[:, None] != groups[None, :])
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
@@ -63,7 +63,7 @@ def test_blocks_without_a_gap_are_the_folds_of_scikit_learn(x64):
     x, y, _ = sample()
     rows = np.random.default_rng(1).permutation(N)  # the times are not sorted
     times, numbers = np.argsort(rows), (2, 4, 7)
-    found = values([ak.BlockedKFold(times, folds=folds) for folds in numbers], x, y)
+    found = values([ak.objectives.BlockedKFold(times, folds=folds) for folds in numbers], x, y)
     for folds, value in zip(numbers, found, strict=True):
         splits = [(rows[train], rows[test]) for train, test in KFold(folds).split(x)]
         expected = criterion(x, y, seen_by_splits(splits))
@@ -80,14 +80,14 @@ def test_blocks_with_a_gap_hide_the_rows_on_both_sides(x64):
     for i in range(N):
         own = times[block == block[i]]
         may_see[i] = (times < own.min() - 1.0) | (times > own.max() + 1.0)
-    (found,) = values([ak.BlockedKFold(times, folds=4, gap=1.0)], x, y)
+    (found,) = values([ak.objectives.BlockedKFold(times, folds=4, gap=1.0)], x, y)
     np.testing.assert_allclose(found, criterion(x, y, may_see), rtol=1e-12)
 
 
 def test_leaving_out_neighbours_in_time_is_that_of_chu_and_marron(x64):
     x, y, _ = sample()
     times = np.arange(N)
-    (found,) = values([ak.BlockedKFold(times, folds=None, gap=3)], x, y)
+    (found,) = values([ak.objectives.BlockedKFold(times, folds=None, gap=3)], x, y)
     may_see = np.abs(times[:, None] - times[None, :]) > 3
     np.testing.assert_allclose(found, criterion(x, y, may_see), rtol=1e-12)
 
@@ -101,8 +101,8 @@ def test_fits_sort_pad_and_drop_rows_with_their_groups_and_times(x64, kind):
 
     def objective(rows):
         if kind == "groups":
-            return ak.GroupKFold(groups[rows], folds=4)
-        return ak.BlockedKFold(np.arange(N)[rows], folds=4, gap=2)
+            return ak.objectives.GroupKFold(groups[rows], folds=4)
+        return ak.objectives.BlockedKFold(np.arange(N)[rows], folds=4, gap=2)
 
     still = {"optimizer": optax.sgd(0.0), "steps": 1, "key": KEY}
     every_row = {"objective": objective(slice(None)), "weights": weights}
@@ -125,28 +125,28 @@ def test_fits_sort_pad_and_drop_rows_with_their_groups_and_times(x64, kind):
 def test_a_search_compiles_once_for_other_groups(x64, programs):
     x, y, groups = sample()
     fits = [
-        ak.fit(model(), x, y, objective=ak.GroupKFold(given, folds=3), starts=1)
+        ak.fit(model(), x, y, objective=ak.objectives.GroupKFold(given, folds=3), starts=1)
         for given in (groups, np.roll(groups, 1))
     ]
     assert len({float(fit.loss) for fit in fits}) == 2
     programs.clear()
-    ak.fit(model(), x, y, objective=ak.GroupKFold(np.roll(groups, 2), folds=3), starts=1)
+    ak.fit(model(), x, y, objective=ak.objectives.GroupKFold(np.roll(groups, 2), folds=3), starts=1)
     assert programs == []
 
 
 def test_groups_and_times_that_are_refused():
     x, y, groups = sample()
     with pytest.raises(ValueError, match="groups must be an array in the order of the rows"):
-        ak.GroupKFold(pd.Series(groups))
+        ak.objectives.GroupKFold(pd.Series(groups))
     with pytest.raises(ValueError, match="none missing"):
-        ak.GroupKFold(np.where(groups > 3, np.nan, groups))
+        ak.objectives.GroupKFold(np.where(groups > 3, np.nan, groups))
     with pytest.raises(ValueError, match="got 12 groups and folds=14"):
-        ak.GroupKFold(groups, folds=14)
+        ak.objectives.GroupKFold(groups, folds=14)
     with pytest.raises(ValueError, match=r"groups of shape \(40,\), and there are 41 rows"):
-        ak.fit(model(), x, y, objective=ak.GroupKFold(groups[1:]))
+        ak.fit(model(), x, y, objective=ak.objectives.GroupKFold(groups[1:]))
     with pytest.raises(ValueError, match="gap=40 hides all rows from a block: the times span 40"):
-        ak.BlockedKFold(np.arange(N), gap=40)
+        ak.objectives.BlockedKFold(np.arange(N), gap=40)
     with pytest.raises(ValueError, match="gap must be a number from 0"):
-        ak.BlockedKFold(np.arange(N), gap=-1)
+        ak.objectives.BlockedKFold(np.arange(N), gap=-1)
     with pytest.raises(ValueError, match="outside jit"):
-        jax.jit(lambda groups: ak.GroupKFold(groups)(model(), x[:, None], y))(groups)
+        jax.jit(lambda groups: ak.objectives.GroupKFold(groups)(model(), x[:, None], y))(groups)

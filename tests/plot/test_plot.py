@@ -33,7 +33,7 @@ def fit_with_category():
     rng = np.random.default_rng(0)
     x = np.stack([rng.uniform(-1, 1, 40), 2.0 * (rng.uniform(size=40) < 0.6)], axis=1)
     y = np.sin(3 * x[:, 0]) + x[:, 1] + 0.2 * rng.normal(size=40)
-    kernel = ak.Gaussian(0.3).on(0) * ak.LiRacine(0.2).on(1)
+    kernel = ak.Gaussian(0.3).on(0) * ak.kernels.LiRacine(0.2).on(1)
     return ak.fit(
         ak.KernelRegression(kernel),
         x,
@@ -137,7 +137,7 @@ def test_criterion_of_several_lengthscales_is_refused(fitted, ax):
 
 
 def test_criterion_of_a_fixed_lengthscale_needs_lengthscales(fitted, ax):
-    model = ak.KernelRegression(ak.RationalQuadratic(ak.fixed(0.3)))
+    model = ak.KernelRegression(ak.kernels.RationalQuadratic(ak.fixed(0.3)))
     result = dataclasses.replace(fitted, model=model)
     with pytest.raises(ValueError, match=r"lengthscale is fixed.*pass lengthscales="):
         ak.plot.criterion(result, ax=ax)
@@ -175,7 +175,7 @@ def bands_between(low, high, x, *, level=0.95, kind="pointwise"):
     x, low, high = (np.asarray(side, np.float32) for side in (x, low, high))
     with np.errstate(invalid="ignore"):  # of infinite limits
         columns = on_device(x[:, None], 0.5 * (low + high), high - low, low, high)
-    return ak.Bands(*columns, level, kind)
+    return ak.inference.Bands(*columns, level, kind)
 
 
 def corners(area):
@@ -217,7 +217,7 @@ def test_bands_that_cannot_be_drawn_are_refused(fitted, fit_with_category, ax):
 def test_no_curve_is_drawn_over_categories(fitted, ax):
     codes = np.arange(30) % 3
     x, y = on_device(codes[:, None], codes**2)
-    kernel = ak.AitchisonAitken(0.2, categories=3)
+    kernel = ak.kernels.AitchisonAitken(0.2, categories=3)
     for model in (ak.KernelRegression(kernel), ak.LocalQuantile(kernel)):
         fit = dataclasses.replace(fitted, model=model, x=x, y=y)
         with pytest.raises(ValueError, match=r"categories.*ak\.plot\.partial"):
@@ -255,7 +255,7 @@ def test_residuals_of_several_columns_are_drawn_over_fitted_values(
 def test_effective_count_is_drawn_over_one_column(fitted, ax):
     ak.plot.effective_count(fitted, ax=ax)
     at, count = ax.lines[0].get_data()
-    np.testing.assert_allclose(count, ak.effective_count(fitted, at), rtol=1e-5)
+    np.testing.assert_allclose(count, ak.inference.effective_count(fitted, at), rtol=1e-5)
     np.testing.assert_array_equal(lines(ax)["rows"].get_xdata(), np.asarray(fitted.x)[:, 0])
     assert ax.get_ylim()[0] == 0.0
 
@@ -263,7 +263,7 @@ def test_effective_count_is_drawn_over_one_column(fitted, ax):
 def test_effective_counts_of_several_columns_are_a_histogram(fit_with_category, ax):
     ak.plot.effective_count(fit_with_category, ax=ax)
     assert sum(bar.get_height() for bar in ax.patches) == len(fit_with_category.x)
-    median = np.median(ak.effective_count(fit_with_category, fit_with_category.x))
+    median = np.median(ak.inference.effective_count(fit_with_category, fit_with_category.x))
     assert ax.lines[0].get_xdata()[0] == pytest.approx(float(median))
 
 

@@ -11,19 +11,21 @@ from laws import evaluate
 from marks import slow
 
 import attnkernel as ak
+from attnkernel.methods import Blockwise, Dense
 from attnkernel.priors import (
-    At,
+    AtPositions,
+    BiasTable,
     ExcludeSelf,
     Forget,
-    Given,
     HeldOut,
     Kerple,
     KeyWeights,
     Lengths,
+    MaskArray,
+    MaskFunction,
     Prefix,
+    RelativeBias,
     Segments,
-    Table,
-    Where,
 )
 
 QUERIES, KEYS = 5, 7
@@ -33,7 +35,7 @@ HIDDEN = np.array([True, False, False, True, False, True, False])
 LEAVES = {
     "held out": (HeldOut(HIDDEN), ~HIDDEN[J]),
     "leave one out": (ExcludeSelf(), I != J),
-    "causal": (Where(lambda i, j: j <= i), J <= I),
+    "causal": (MaskFunction(lambda i, j: j <= i), J <= I),
 }
 
 
@@ -65,7 +67,7 @@ def test_algebra_is_boolean():
 
 
 def test_blocks_are_parts_of_the_whole():
-    mask = ExcludeSelf() & Where(lambda i, j: j <= i)
+    mask = ExcludeSelf() & MaskFunction(lambda i, j: j <= i)
     i, j = np.arange(2, 4), np.arange(1, 6)
     (block,) = pairwise([mask], i, j)
     allowed = (i[:, None] != j) & (j <= i[:, None])
@@ -101,9 +103,9 @@ MORE = {
     "lengths": (Lengths(queries=3, keys=5), (I < 3) & (J < 5)),
     "keys alone": (Lengths(keys=jnp.array(4)), J < 4),
     "segments": (Segments(SEGMENTS[:QUERIES], SEGMENTS), SEGMENTS[I] == SEGMENTS[J]),
-    "given": (Given(SEEN), SEEN),
+    "given": (MaskArray(SEEN), SEEN),
     "causal, elsewhere": (
-        At(ak.Causal(), np.array([9, 3, 4, 8, 0]), np.array([5, 6, 0, 1, 9, 3, 4])),
+        AtPositions(ak.Causal(), np.array([9, 3, 4, 8, 0]), np.array([5, 6, 0, 1, 9, 3, 4])),
         np.array([5, 6, 0, 1, 9, 3, 4])[J] <= np.array([9, 3, 4, 8, 0])[I],
     ),
 }
@@ -150,7 +152,7 @@ def bucket(distance, buckets, most, both):
     ("buckets", "most", "both"), [(32, 128, True), (32, 128, False), (6, 20, True)]
 )
 def test_buckets_of_distances(buckets, most, both):
-    prior = ak.RelativeBias(buckets, most, both)
+    prior = RelativeBias(buckets, most, both)
     i = np.arange(300)
     ours = np.asarray(eqx.filter_jit(prior.bucket)(i[:, None], i[None, :]))
     for row in (0, 150, 299):
@@ -173,16 +175,16 @@ BIASES = {
     "alibi": (ak.Alibi(0.3), -0.3 * np.abs(I - J)),
     "growing": (ak.Alibi(ak.fixed(-0.3)), 0.3 * np.abs(I - J)),
     "kerple": (Kerple(0.7, 1.3), -0.7 * np.log(1 + 1.3 * np.abs(I - J))),
-    "table": (Table(TABLE), TABLE),
+    "table": (BiasTable(TABLE), TABLE),
     "weights of keys": (KeyWeights(TABLE[0]), TABLE[0][J]),
     "forget gates": (Forget(-1.0 - np.abs(TABLE[0])), FORGOTTEN),
     "relative": (
-        ak.RelativeBias(np.arange(8.0) / 3, 10),
+        RelativeBias(np.arange(8.0) / 3, 10),
         np.array([[bucket(j - i, 8, 10, True) / 3 for j in range(KEYS)] for i in range(QUERIES)]),
     ),
     "masked bias": (ak.Causal() * ak.Alibi(0.3), np.where(J <= I, -0.3 * np.abs(I - J), -np.inf)),
     "elsewhere": (
-        At(ak.Alibi(0.5) * ak.Causal(), np.arange(QUERIES) + 4, np.arange(KEYS)),
+        AtPositions(ak.Alibi(0.5) * ak.Causal(), np.arange(QUERIES) + 4, np.arange(KEYS)),
         np.where(J <= I + 4, -0.5 * np.abs(I + 4 - J), -np.inf),
     ),
 }
@@ -190,7 +192,7 @@ BIASES = {
 
 SAYS = np.full((QUERIES, KEYS), 0.5, np.float32)
 SAYS[0, 1:], SAYS[1, 0] = np.inf, -np.inf
-TRAINED = eqx.tree_at(lambda table: table.bias, Table(np.zeros_like(SAYS)), SAYS)
+TRAINED = eqx.tree_at(lambda table: table.bias, BiasTable(np.zeros_like(SAYS)), SAYS)
 
 
 def test_priors_are_their_formulas_and_bound_their_blocks():
@@ -242,11 +244,11 @@ def test_a_bias_multiplies_the_weights():
     weights = np.exp(-0.5 * ((q[:, None] - k[None]) ** 2).sum(axis=2)) * np.exp(BIASES["alibi"][1])
     expected = weights @ v / weights.sum(axis=1, keepdims=True)
     parts = ak.Gaussian(1.0), ak.Alibi(0.3), ak.Softmax(), q, k, v
-    for ours, _ in evaluate((ak.Dense(), ak.Blockwise(2, 3)), *parts, derivatives=False):
+    for ours, _ in evaluate((Dense(), Blockwise(2, 3)), *parts, derivatives=False):
         np.testing.assert_allclose(ours, expected, rtol=2e-5)
 
 
-@pytest.mark.parametrize("method", [ak.Dense(), slow(ak.Blockwise(2, 3))])
+@pytest.mark.parametrize("method", [Dense(), slow(Blockwise(2, 3))])
 def test_biases_are_learned(x64, method):
     """Slopes of every parameter, against differences."""
     rng = np.random.default_rng(4)
@@ -254,9 +256,9 @@ def test_biases_are_learned(x64, method):
     priors = [
         ak.Alibi(np.asarray(0.3)),
         Kerple(0.7, 1.3),
-        Table(np.asarray(TABLE, float)),
+        BiasTable(np.asarray(TABLE, float)),
         KeyWeights(np.asarray(TABLE[0], float)),
-        ak.RelativeBias(np.arange(8.0) / 3, 10),
+        RelativeBias(np.arange(8.0) / 3, 10),
         Forget(-np.asarray(TABLE[0] ** 2, float)),
     ]
     moving, fixed = eqx.partition(priors, eqx.is_inexact_array)
@@ -292,18 +294,18 @@ def test_biases_are_learned(x64, method):
     ("make", "message"),
     [
         (lambda: ak.Window(-1, 0), r"left.*at least 0; got -1"),
-        (lambda: Given(np.ones((2, 3))), r"Boolean.*\(queries, keys\).*float"),
-        (lambda: Given(np.ones((2, 3), bool)).check(2, 4), r"\(queries, keys\) = \(2, 4\)"),
+        (lambda: MaskArray(np.ones((2, 3))), r"Boolean.*\(queries, keys\).*float"),
+        (lambda: MaskArray(np.ones((2, 3), bool)).check(2, 4), r"\(queries, keys\) = \(2, 4\)"),
         (lambda: Segments(np.ones((2, 3), int)), r"integers, one per row"),
         (
             lambda: Segments(np.ones(3, int)).check(3, 4),
             r"per query and per key, 3 and 4",
         ),
-        (lambda: At(ak.Causal(), np.ones(3)), r"queries must be integers"),
-        (lambda: At(3, np.ones(3, int)), "prior must be a Prior"),
-        (lambda: ak.RelativeBias(7), r"even number"),
-        (lambda: ak.RelativeBias(32, 8), r"max_distance.*more than the 8"),
-        (lambda: Table(SEEN), r"ak\.priors\.Given"),
+        (lambda: AtPositions(ak.Causal(), np.ones(3)), r"queries must be integers"),
+        (lambda: AtPositions(3, np.ones(3, int)), "prior must be a Prior"),
+        (lambda: RelativeBias(7), r"even number"),
+        (lambda: RelativeBias(32, 8), r"max_distance.*more than the 8"),
+        (lambda: BiasTable(SEEN), r"ak\.priors\.Given"),
         (lambda: KeyWeights(TABLE[0]).check(2, 3), r"per key, shape \(3,\)"),
         (lambda: Kerple(-1.0), "rate must be positive"),
         (lambda: Forget(np.ones(3)), "log_gates must be at most 0.*maximum is 1"),
@@ -331,8 +333,8 @@ def test_positions_of_short_and_unsigned_integers_do_not_wrap():
         (ak.priors.Kerple(1.0, 1.0), np.uint16),
         (ak.Causal(100), np.int8),
     ]
-    shifted = [At(prior, positions.astype(dtype)) for prior, dtype in cases]
-    shifted += [At(prior, positions.astype(np.int32)) for prior, _ in cases]
+    shifted = [AtPositions(prior, positions.astype(dtype)) for prior, dtype in cases]
+    shifted += [AtPositions(prior, positions.astype(np.int32)) for prior, _ in cases]
     found = np.reshape(pairwise([*shifted, *(prior for prior, _ in cases)], i, i), (3, 5, 4, 4))
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])  # all depend on distances alone

@@ -10,7 +10,9 @@ import pytest
 from marks import slow
 
 import attnkernel as ak
-from attnkernel.priors import At, ScoreFunction, Where
+from attnkernel.kernels import Boxcar, EluFeatures
+from attnkernel.methods import Blockwise, Dense, Fourier, Fused, Linear, Sharded, Sorted
+from attnkernel.priors import AtPositions, MaskFunction, ScoreFunction
 
 HEADS, N, DIM, DIM_V = 3, 11, 2, 3
 RNG = np.random.default_rng(0)
@@ -23,10 +25,10 @@ CAUSAL = np.where(J <= I, 0.0, -np.inf)
 CAP, TABLE = 1.3, RNG.normal(size=(HEADS, N))
 TWO_DEVICES = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("devices",))
 METHODS = {
-    "dense": ak.Dense(),
-    "blockwise": ak.Blockwise(3, 4),
-    "sharded": ak.Sharded(TWO_DEVICES),
-    "ring": ak.Sharded(TWO_DEVICES, ring=True),
+    "dense": Dense(),
+    "blockwise": Blockwise(3, 4),
+    "sharded": Sharded(TWO_DEVICES),
+    "ring": Sharded(TWO_DEVICES, ring=True),
 }
 DEVICES = pytest.mark.multi_device, pytest.mark.slow
 
@@ -103,7 +105,7 @@ def test_functions_and_products_with_biases(x64):
             ak.PerHead(ours),
             ak.Alibi(0.4) * ak.PerHead(ours) * ak.Causal(),
             ak.Causal() * ak.PerHead(ours) * ak.Alibi(0.4),
-            At(ak.PerHead(ours), np.arange(N)[::-1].copy(), np.arange(N)[::-1].copy()),
+            AtPositions(ak.PerHead(ours), np.arange(N)[::-1].copy(), np.arange(N)[::-1].copy()),
         ]
         reversed_scores = in_numpy(SCORES[::-1, ::-1])[::-1, ::-1]
         expected += [
@@ -115,7 +117,7 @@ def test_functions_and_products_with_biases(x64):
 
     @jax.jit
     def of_last_head(q):
-        options = {"kernel": ak.DotProduct(), "method": ak.Dense()}
+        options = {"kernel": ak.DotProduct(), "method": Dense()}
         return [ak.attend(q, K, V, prior=prior, **options)[1] for prior in parts]
 
     for found, log_weights in zip(of_last_head(Q), expected, strict=True):
@@ -138,7 +140,7 @@ def test_derivatives_in_what_a_function_reads(x64, is_compiled):
     expected = [np.sum((slope * SCORES)[parity::2]) for parity in (0, 1)]
 
     def slopes(scale):
-        return [jax.grad(total)(scale, method) for method in (ak.Dense(), ak.Blockwise(3, 4))]
+        return [jax.grad(total)(scale, method) for method in (Dense(), Blockwise(3, 4))]
 
     found = (jax.jit(slopes) if is_compiled else slopes)(scale)
     np.testing.assert_allclose(found, [expected, expected], rtol=1e-9)
@@ -147,15 +149,15 @@ def test_derivatives_in_what_a_function_reads(x64, is_compiled):
 def test_masked_blocks_are_skipped_and_masked_pairs_stay_so():
     """Values of NaN in blocks that a mask excludes reach no query, although f is finite there."""
     v = np.where(J.T < 8, V, np.nan).astype(np.float32)
-    prior = Where(lambda i, j: j < 8) * ScoreFunction(lambda s, i, j, h: jnp.tanh(s))
-    options = {"kernel": ak.DotProduct(), "prior": prior, "method": ak.Blockwise(4, 4)}
+    prior = MaskFunction(lambda i, j: j < 8) * ScoreFunction(lambda s, i, j, h: jnp.tanh(s))
+    options = {"kernel": ak.DotProduct(), "prior": prior, "method": Blockwise(4, 4)}
     q, k = Q.astype(np.float32), K.astype(np.float32)
     out = jax.jit(lambda v: ak.attend(q, k, v, **options))(v)  # outside `jit` NaN is refused
     expected = softmax(np.tanh(SCORES[:, :8])) @ V[:8]
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
     compact = ScoreFunction(lambda s, i, j, h: 0.0 * s)  # pairs out of reach stay so
     x = np.arange(4.0, dtype=np.float32)[:, None]
-    weights = ak.attention_weights(x, x, kernel=ak.Boxcar(1.5), prior=compact)
+    weights = ak.attention_weights(x, x, kernel=Boxcar(1.5), prior=compact)
     np.testing.assert_array_equal(np.asarray(weights) > 0, np.abs(x - x.T) <= 1)
 
 
@@ -165,7 +167,7 @@ def test_scores_are_never_stored_for_all_pairs():
         def value(q):
             prior = ak.Causal() * ScoreFunction(lambda s, i, j, h: s * jnp.cos(0.1 * (i - j)))
             return jnp.sum(
-                ak.attend(q, q, q, kernel=ak.DotProduct(), prior=prior, method=ak.Blockwise(64, 64))
+                ak.attend(q, q, q, kernel=ak.DotProduct(), prior=prior, method=Blockwise(64, 64))
             )
 
         shape = jax.ShapeDtypeStruct((n, 2), jnp.float32)
@@ -199,7 +201,7 @@ def test_a_function_that_computes_the_same_compiles_nothing(programs):
     for scale in (2.0, 2.0, 3.0):
         programs.clear()
         prior = ScoreFunction(lambda s, i, j, h, scale=scale: scale * s)
-        ak.attend(q, k, v, kernel=ak.DotProduct(), prior=prior, method=ak.Blockwise(4, 4))
+        ak.attend(q, k, v, kernel=ak.DotProduct(), prior=prior, method=Blockwise(4, 4))
         counts.append(len(programs))
     assert counts == [1, 0, 1]
 
@@ -213,10 +215,10 @@ FUNCTION = ScoreFunction(lambda s, i, j, h: s)
         *(
             ({"prior": FUNCTION, "method": method, "kernel": kernel}, "got ScoreFunction")
             for method, kernel in (
-                (ak.Sorted(), ak.Laplace(1.0)),
-                (ak.Linear(), ak.EluFeatures()),
-                (ak.Fused("bfloat16", platform="cuda"), ak.Gaussian(1.0)),
-                (ak.Fourier(), ak.Gaussian(1.0)),
+                (Sorted(), ak.Laplace(1.0)),
+                (Linear(), EluFeatures()),
+                (Fused("bfloat16", platform="cuda"), ak.Gaussian(1.0)),
+                (Fourier(), ak.Gaussian(1.0)),
             )
         ),
         ({"prior": ScoreFunction(lambda s, i, j, h: s, heads=3)}, "3 heads goes into ak.PerHead"),
@@ -226,7 +228,7 @@ FUNCTION = ScoreFunction(lambda s, i, j, h: s)
 def test_what_is_refused(options, message):
     x = np.ones((3, 1), np.float32)
     with pytest.raises(ValueError, match=message):
-        ak.attend(x, x, x, **{"kernel": ak.DotProduct(), "method": ak.Dense()} | options)
+        ak.attend(x, x, x, **{"kernel": ak.DotProduct(), "method": Dense()} | options)
 
 
 def test_a_product_has_one_score_function_and_no_log_prior():

@@ -91,7 +91,7 @@ def test_packed_sequences_attend_as_they_do_alone(x64):
     parts = [alone(*part) for part in zip(*(
         np.split(array, np.cumsum(lengths)[:-1]) for array in (x, cotangent)
     ), strict=True)]  # fmt: skip
-    for method in (ak.Dense(), ak.Blockwise(4, 4)):
+    for method in (ak.methods.Dense(), ak.methods.Blockwise(4, 4)):
         options = {"x": x, "cotangent": cotangent, "prior": mask, "method": method}
         slope, out = jax.jit(jax.grad(functools.partial(total, **options), has_aux=True))(x)
         for found, place in ((out, 0), (slope, 1)):

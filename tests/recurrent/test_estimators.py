@@ -27,10 +27,10 @@ def regressed(*arrays, **options):
 
 
 def test_without_decay_a_normalised_sum_is_causal_linear_attention(x64):
-    kernel = ak.EluFeatures()
+    kernel = ak.kernels.EluFeatures()
     q, k = (np.where(x > 0, x + 1, np.exp(x)) for x in (Q, K))
     found, _ = regressed(q, k, V, estimator=LinearAttention(normalised=True), log_decay=0.0)
-    options = {"kernel": kernel, "prior": ak.Causal(), "method": ak.Linear()}
+    options = {"kernel": kernel, "prior": ak.Causal(), "method": ak.methods.Linear()}
     np.testing.assert_allclose(found, ak.attend(Q, K, V, **options), rtol=1e-12)
 
 

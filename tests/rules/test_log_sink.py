@@ -9,6 +9,8 @@ import pytest
 from marks import needs_finufft, slow
 
 import attnkernel as ak
+from attnkernel.kernels import EluFeatures
+from attnkernel.methods import Blockwise, Dense, Fourier, Linear, Sharded, Sorted
 
 QUERIES, KEYS, DIM_V = 5, 7, 2
 SINKS = np.array([-1.5, 0.3, 2.0])
@@ -25,12 +27,12 @@ def elu(x):
 
 # each method with a kernel that it supports, and log K in NumPy
 CASES = {
-    "Dense": (ak.Dense(), ak.DotProduct(), Q * K.T),
-    "Blockwise": (ak.Blockwise(2, 3), ak.DotProduct(), Q * K.T),
-    "Sorted": (ak.Sorted(), ak.Laplace(ak.fixed(0.5)), -np.abs(Q - K.T) / 0.5),
-    "Fourier": (ak.Fourier(1e-12), ak.Gaussian(ak.fixed(0.7)), -((Q - K.T) ** 2) / 0.98),
-    "Linear": (ak.Linear(), ak.EluFeatures(), np.log(elu(Q) * elu(K.T))),
-    "Sharded": (ak.Sharded(TWO_DEVICES), ak.DotProduct(), Q * K.T),
+    "Dense": (Dense(), ak.DotProduct(), Q * K.T),
+    "Blockwise": (Blockwise(2, 3), ak.DotProduct(), Q * K.T),
+    "Sorted": (Sorted(), ak.Laplace(ak.fixed(0.5)), -np.abs(Q - K.T) / 0.5),
+    "Fourier": (Fourier(1e-12), ak.Gaussian(ak.fixed(0.7)), -((Q - K.T) ** 2) / 0.98),
+    "Linear": (Linear(), EluFeatures(), np.log(elu(Q) * elu(K.T))),
+    "Sharded": (Sharded(TWO_DEVICES), ak.DotProduct(), Q * K.T),
 }
 MARKS = {
     "Blockwise": [pytest.mark.slow],
@@ -104,7 +106,7 @@ def test_a_log_sink_is_its_mass(x64):
 
 
 @pytest.mark.parametrize(
-    "method", [slow(ak.Dense(), id="Dense"), pytest.param(ak.Blockwise(2, 3), id="Blockwise")]
+    "method", [slow(Dense(), id="Dense"), pytest.param(Blockwise(2, 3), id="Blockwise")]
 )
 def test_sinks_far_from_the_scores(method):
     """Those of -inf are none, with a gradient of 0; high ones take all weight; a query that sees
@@ -116,7 +118,7 @@ def test_sinks_far_from_the_scores(method):
         rule = ak.PerHead(ak.Softmax(log_sink_mass=sinks))
         options = {"kernel": ak.DotProduct(), "method": method, "return_log_mass": True}
         q, k, v = (array.astype(np.float32) for array in (Q, K, V))
-        prior = ak.priors.Where(lambda i, j: i > 0)
+        prior = ak.priors.MaskFunction(lambda i, j: i > 0)
         out, log_mass = ak.attend(q, k, v, prior=prior, rule=rule, **options)
         return jnp.sum(out), (out, log_mass)
 

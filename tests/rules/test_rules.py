@@ -14,14 +14,14 @@ import attnkernel as ak
 KEYS = 7
 RULES = {
     "softmax": ak.Softmax(ak.fixed(0.7)),
-    "uniform": ak.Uniform(),
+    "uniform": ak.rules.Uniform(),
     "sparsemax": ak.Entmax(ak.fixed(2.0), temperature=1.3),
     "entmax 1.5": ak.Entmax(1.5),
     "entmax near softmax": ak.Entmax(1.05),
 }
 
 
-class GivenScores(ak.Kernel):
+class GivenScores(ak.kernels.Kernel):
     """log K = the key itself: scores of one query, given as keys."""
 
     def log_pair(self, q, k):
@@ -108,7 +108,7 @@ def test_entmax_against_a_root_finder(x64):
             np.testing.assert_allclose(weights, expected, atol=1e-9 * exponent**0.5)
 
 
-@pytest.mark.parametrize("method", [ak.Dense(), slow(ak.Blockwise(4, 8))])
+@pytest.mark.parametrize("method", [ak.methods.Dense(), slow(ak.methods.Blockwise(4, 8))])
 def test_entmax_of_a_gaussian_is_a_compact_kernel_of_adaptive_width(x64, method):
     """The Epanechnikov, the biweight and the triweight: (1 − d² / b²)₊ᵖ."""
     rng, exponents = np.random.default_rng(7), (1, 2, 3)
@@ -139,9 +139,9 @@ def test_limits_of_rules(x64):
         gaussian = functools.partial(ak.attend, q, k, v, kernel=ak.Gaussian(0.8))
         return (
             gaussian(rule=ak.Entmax(1 + 1e-7), return_log_mass=True),
-            [gaussian(prior=prior, rule=rule) for rule in (ak.Softmax(1e9), ak.Uniform())],
+            [gaussian(prior=prior, rule=rule) for rule in (ak.Softmax(1e9), ak.rules.Uniform())],
             # over what a compact kernel reaches, its plain mean
-            ak.attend(q[:, :1], k[:, :1], v, kernel=ak.Epanechnikov(0.9), rule=ak.Uniform()),
+            ak.attend(q[:, :1], k[:, :1], v, kernel=ak.Epanechnikov(0.9), rule=ak.rules.Uniform()),
         )
 
     (near, threshold), (hot, uniform), reached = computed(q, k, v)

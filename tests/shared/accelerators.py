@@ -22,7 +22,7 @@ CHECKS = [  # custom calls that are not promised to mean the same in other versi
 
 
 def interpreted(dtype=None, platform="cuda"):
-    return ak.Fused(dtype, platform=platform, interpret=True)
+    return ak.methods.Fused(dtype, platform=platform, interpret=True)
 
 
 def cudnn_by_formula(q, k, v, *, limits):

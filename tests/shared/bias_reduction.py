@@ -17,7 +17,7 @@ def sample():
 def model_of(order=0, iterations=4, kernel=None, **options):
     kernel = ak.Gaussian(np.array([0.9, 1.4])) if kernel is None else kernel
     model = ak.KernelRegression(kernel, order=order, **options)
-    return model if iterations == 1 else ak.BiasReduced(model, iterations)
+    return model if iterations == 1 else ak.models.BiasReduced(model, iterations)
 
 
 def by_matrices(order, iterations, q, x, y, lengthscale=(0.9, 1.4), counts=1.0):

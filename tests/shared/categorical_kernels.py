@@ -31,13 +31,13 @@ def li_racine_ordered(bandwidth, steps):
 # how to make it, its formula, the largest bandwidth
 TABLE = {
     "Aitchison and Aitken": (
-        functools.partial(ak.AitchisonAitken, categories=LEVELS),
+        functools.partial(ak.kernels.AitchisonAitken, categories=LEVELS),
         aitchison_aitken,
         (LEVELS - 1) / LEVELS,
     ),
-    "Li and Racine": (ak.LiRacine, li_racine, 1.0),
-    "Wang and van Ryzin": (ak.WangVanRyzin, wang_van_ryzin, 1.0),
-    "Li and Racine, ordered": (ak.LiRacineOrdered, li_racine_ordered, 1.0),
+    "Li and Racine": (ak.kernels.LiRacine, li_racine, 1.0),
+    "Wang and van Ryzin": (ak.kernels.WangVanRyzin, wang_van_ryzin, 1.0),
+    "Li and Racine, ordered": (ak.kernels.LiRacineOrdered, li_racine_ordered, 1.0),
 }
 
 

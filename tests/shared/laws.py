@@ -14,6 +14,28 @@ import numpy as np
 
 import attnkernel as ak
 from attnkernel import priors
+from attnkernel.kernels import (
+    Additive,
+    AitchisonAitken,
+    Bilinear,
+    Biweight,
+    Boxcar,
+    Cauchy,
+    Cosine,
+    CosineSimilarity,
+    Matern32,
+    Polynomial,
+    Projected,
+    RationalQuadratic,
+    SoftCapped,
+    Triangular,
+    Tricube,
+    Triweight,
+    WangVanRyzin,
+)
+from attnkernel.methods import Dense
+from attnkernel.priors import RelativeBias
+from attnkernel.rules import Uniform
 
 QUERIES, KEYS, DIM, DIM_V = 29, 37, 2, 3
 
@@ -22,34 +44,34 @@ KERNELS = {
     "gaussian per dimension": ak.Gaussian(np.array([0.5, 1.1])),
     "gaussian, full metric": ak.Gaussian(0.8, metric=np.array([[2.0, 0.3], [0.3, 0.5]])),
     "laplace": ak.Laplace(0.5),
-    "matern32": ak.Matern32(0.5),
+    "matern32": Matern32(0.5),
     "matern52": ak.Matern52(0.5),
-    "rational quadratic": ak.RationalQuadratic(0.4, 1.7),
-    "cauchy": ak.Cauchy(0.3),
+    "rational quadratic": RationalQuadratic(0.4, 1.7),
+    "cauchy": Cauchy(0.3),
     "periodic": ak.Periodic(0.6, 2.3),
-    "boxcar": ak.Boxcar(1.1),
-    "triangular": ak.Triangular(1.2),
+    "boxcar": Boxcar(1.1),
+    "triangular": Triangular(1.2),
     "epanechnikov": ak.Epanechnikov(1.1),
-    "biweight": ak.Biweight(1.3),
-    "triweight": ak.Triweight(0.9),
-    "tricube": ak.Tricube(1.2),
-    "cosine": ak.Cosine(1.1),
+    "biweight": Biweight(1.3),
+    "triweight": Triweight(0.9),
+    "tricube": Tricube(1.2),
+    "cosine": Cosine(1.1),
     "product": ak.Gaussian(0.7) * ak.Epanechnikov(1.5),
     "dot product": ak.DotProduct(),
-    "cosine similarity": ak.CosineSimilarity(np.asarray(2.0)),
-    "polynomial": ak.Polynomial(4, offset=np.asarray(0.3)),
-    "bilinear": ak.Bilinear([[0.5, -1.0], [0.3, 0.8]]),
-    "additive": ak.Additive([1.5, -0.7]),
-    "projected": ak.Projected(
+    "cosine similarity": CosineSimilarity(np.asarray(2.0)),
+    "polynomial": Polynomial(4, offset=np.asarray(0.3)),
+    "bilinear": Bilinear([[0.5, -1.0], [0.3, 0.8]]),
+    "additive": Additive([1.5, -0.7]),
+    "projected": Projected(
         ak.Matern52(0.5),
         eqx.nn.Linear(DIM, 3, key=jax.random.PRNGKey(0)),
         eqx.nn.Linear(DIM, 3, use_bias=False, key=jax.random.PRNGKey(1)),
     ),
-    "soft-capped": ak.SoftCapped(ak.Epanechnikov(1.1), np.asarray(2.0)),
-    "on columns": ak.Matern52(0.7).on(1) * ak.Triweight(2.5).on(0),
-    "categories": ak.Projected(ak.AitchisonAitken(0.3, 5), jnp.round, jnp.round).on(0)
+    "soft-capped": SoftCapped(ak.Epanechnikov(1.1), np.asarray(2.0)),
+    "on columns": ak.Matern52(0.7).on(1) * Triweight(2.5).on(0),
+    "categories": Projected(AitchisonAitken(0.3, 5), jnp.round, jnp.round).on(0)
     * ak.Gaussian(0.8).on(1),
-    "ordered categories": ak.WangVanRyzin(np.array([0.2, 0.6])),
+    "ordered categories": WangVanRyzin(np.array([0.2, 0.6])),
 }
 # one smooth and positive everywhere, one compact, one of inner products
 REPRESENTATIVE_KERNELS = ("gaussian", "epanechnikov", "dot product")
@@ -61,10 +83,10 @@ PRIORS = {
     "held out": priors.HeldOut(HELD_OUT),
     "causal": ak.Causal(offset=4),
     "window without held out": ak.Window(5, 3) & ~priors.HeldOut(~HELD_OUT),
-    "function": priors.Where(lambda i, j: (i + j) % 5 > 0) | ak.Causal(),
+    "function": priors.MaskFunction(lambda i, j: (i + j) % 5 > 0) | ak.Causal(),
     "bias in segments": ak.Alibi(0.2) * priors.Segments(ROW[:QUERIES] // 9, ROW // 9),
-    "relative bias at given positions": priors.At(
-        ak.RelativeBias(np.linspace(-1.0, 1.0, 8), 20) * ak.Causal(), 2 * ROW[:QUERIES], ROW[::-1]
+    "relative bias at given positions": priors.AtPositions(
+        RelativeBias(np.linspace(-1.0, 1.0, 8), 20) * ak.Causal(), 2 * ROW[:QUERIES], ROW[::-1]
     ),
     "key weights": priors.KeyWeights(np.sin(np.arange(1.0 * KEYS))) * priors.Prefix(9),
 }
@@ -73,7 +95,7 @@ RULES = {
     "constant temperature": ak.Softmax(ak.fixed(0.6)),
     "trainable temperature": ak.Softmax(1.4),
     "sink": ak.Softmax(sink_mass=ak.fixed(0.02)),
-    "uniform": ak.Uniform(),
+    "uniform": Uniform(),
     "sparsemax": ak.Entmax(ak.fixed(2.0)),
     "trainable entmax": ak.Entmax(1.4, 0.8),
 }
@@ -235,7 +257,7 @@ def assert_agree(a, b, rtol=1e-10, atol=1e-10, case=""):
 
 def assert_equals_dense(method, *parts, derivatives=True, rtol=1e-10, atol=1e-10):
     """Checks `evaluate(method, *parts)` against `Dense`, in one program."""
-    assert_agree(*evaluate((method, ak.Dense()), *parts, derivatives=derivatives), rtol, atol)
+    assert_agree(*evaluate((method, Dense()), *parts, derivatives=derivatives), rtol, atol)
 
 
 def assert_tables_agree(found, expected, rtol=1e-10, atol=1e-10):

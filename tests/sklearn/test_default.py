@@ -106,7 +106,7 @@ def test_the_minimum_on_a_line_is_that_of_its_profile(x64, is_inside):
 
 
 def test_auto_compares_criteria_with_a_logarithm():
-    class Shifted(ak.Objective):
+    class Shifted(ak.objectives.Objective):
         is_stochastic = False
 
         def __call__(self, model, x, y, *, key=None):

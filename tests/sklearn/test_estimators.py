@@ -220,7 +220,9 @@ def test_probabilities_are_weighted_frequencies_of_classes():
     np.testing.assert_allclose(model.fit_.loss, brier, rtol=1e-9)
 
 
-@pytest.mark.filterwarnings("ignore::attnkernel.ExtrapolationWarning")  # far enough to be clipped
+@pytest.mark.filterwarnings(
+    "ignore::attnkernel.local.ExtrapolationWarning"
+)  # far enough to be clipped
 def test_probabilities_of_local_lines_are_clipped():
     proba = KernelClassifier(order=1, lengthscale=1.0).fit(X, KIND).predict_proba(3 * X_NEW)
     raw = local_polynomial(3 * X_NEW, X, 1.0, 1) @ (KIND[:, None] == ["a", "b", "c"])

@@ -25,7 +25,7 @@ Y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=N)
 KIND = np.array(["a", "b", "c"], object)[np.digitize(Y, [-0.5, 0.5])]
 
 
-@pytest.mark.filterwarnings("ignore::attnkernel.ExtrapolationWarning")  # of unshuffled folds
+@pytest.mark.filterwarnings("ignore::attnkernel.local.ExtrapolationWarning")  # of unshuffled folds
 @pytest.mark.slow
 def test_grid_search_over_order_and_kernel():
     grid = {"order": [0, 1], "kernel": ["gaussian", "epanechnikov"]}

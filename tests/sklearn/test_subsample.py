@@ -82,7 +82,7 @@ def test_a_classifier_and_a_kernel_object_are_sampled():
     labels = np.where(y > np.median(y), "high", "low")
     for model, target in (
         (KernelClassifier(starts=1, subsample=M), labels),
-        (KernelRegressor(ak.Matern32(0.3), order=0, starts=1, subsample=M), y),
+        (KernelRegressor(ak.kernels.Matern32(0.3), order=0, starts=1, subsample=M), y),
     ):
         fitted = model.fit(x, target)
         assert len(fitted.fit_.x) == M

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import attnkernel as ak
-from attnkernel import kernels, methods, priors, recurrent
 
 from .values import AX, FIT, KEY, MODEL, POINTS, SEQUENCE, Later, N, X, Y, now
 
@@ -39,7 +38,7 @@ USUAL: Arguments = {
     "lengthscale": LENGTH,
     "level": ("level", 0.95),
     "mask": ("flags?", np.tri(4, dtype=bool)),
-    "method": ("method", ak.Dense()),
+    "method": ("method", ak.methods.Dense()),
     "metric": ("paired?", np.eye(1)),
     "model": ("model", MODEL),
     "noise": ("choice?", "rows"),
@@ -81,9 +80,13 @@ def usual(names: str, /, **others: tuple[str, Any]) -> Arguments:
     return {name: USUAL[name] for name in names.split()} | others
 
 
+PACKAGES = (ak.kernels, ak.priors, ak.rules, ak.methods, ak.nn, ak.recurrent, ak.losses, ak.models)
+PACKAGES += (ak.objectives, ak.econometrics)
+
+
 def of_class(name: str, names: str = "", /, **others: Any) -> dict[str, tuple[Any, Arguments]]:
     """The constructor of a public class, with its arguments as `usual` takes them."""
-    where = next(m for m in (ak, kernels, priors, methods, ak.nn, recurrent) if hasattr(m, name))
+    where = next(m for m in (ak, *PACKAGES) if hasattr(m, name))
     return {name: (getattr(where, name), usual(names, **others))}
 
 

@@ -14,7 +14,7 @@ ATTENTION: dict[str, tuple[Any, Arguments]] = {
         ROWS | usual("kernel prior rule method", return_log_mass=("flag", False)),
     ),
     "softmax_state": (
-        ak.softmax_state,
+        ak.attention.softmax_state,
         ROWS | usual("kernel prior rule method", exact_maximum=("flag", False)),
     ),
     "attention_weights": (

@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 import attnkernel as ak
+from attnkernel.inference import normal_reference, plug_in
 
 from .arguments import KERNEL, Arguments, later, of_class, usual
 from .values import CONDITIONAL, DENSITY, POINTS, X, Y, now
@@ -29,10 +30,10 @@ DENSITIES: dict[str, tuple[Any, Arguments]] = {
         lambda **given: ak.objectives.UnbiasedCV(**given)(now(DENSITY), jnp.asarray(X)[:, None], Y),
         usual("weights"),
     ),
-    "normal_reference": (ak.normal_reference, {"x": ("points", X), "robust": ("flag", True)}),
+    "normal_reference": (normal_reference, {"x": ("points", X), "robust": ("flag", True)}),
     "inference.sheather_jones": (
         ak.inference.sheather_jones,
         {"x": ("points", X), "kind": ("choice", "ste")},
     ),
-    "plug_in": (ak.plug_in, usual("x y")),
+    "plug_in": (plug_in, usual("x y")),
 }

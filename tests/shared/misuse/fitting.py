@@ -15,11 +15,11 @@ from .values import FIT, FOLDER, KEY, MODEL, N, Y, now
 ERRORS: Arguments = {"prediction": ("paired", Y), "y": ("paired", Y)}
 FITTING: dict[str, tuple[Any, Arguments]] = {
     "squared_error": (ak.squared_error, ERRORS),
-    "absolute_error": (ak.absolute_error, ERRORS),
-    "CheckLoss": (ak.CheckLoss, {"level": ("level", 0.8)}),
-    "CheckLoss.__call__": (ak.CheckLoss(0.8), ERRORS),
+    "absolute_error": (ak.losses.absolute_error, ERRORS),
+    "CheckLoss": (ak.losses.CheckLoss, {"level": ("level", 0.8)}),
+    "CheckLoss.__call__": (ak.losses.CheckLoss(0.8), ERRORS),
     "log_score": (
-        ak.log_score,
+        ak.objectives.log_score,
         {"prediction": ("object", (jnp.ones(N), jnp.ones(N))), "y": ("paired", jnp.asarray(Y))},
     ),
     "AICc": (scored(ak.AICc), usual("weights")),
@@ -27,11 +27,11 @@ FITTING: dict[str, tuple[Any, Arguments]] = {
     "LeaveOneOut": (scored(ak.LeaveOneOut), usual("weights score")),
     "KFold": (scored(ak.KFold), usual("weights score", folds=("natural", 4))),
     "GroupKFold": (
-        scored(ak.GroupKFold),
+        scored(ak.objectives.GroupKFold),
         usual("folds score", groups=("paired", np.arange(N) // 2)),
     ),
     "BlockedKFold": (
-        scored(ak.BlockedKFold),
+        scored(ak.objectives.BlockedKFold),
         usual("folds score", times=("paired", np.arange(N)), gap=("not negative", 1.0)),
     ),
     "HoldOut": (
@@ -40,7 +40,7 @@ FITTING: dict[str, tuple[Any, Arguments]] = {
     ),
     "cache_programs": (uncached_programs, {"folder": ("path?", FOLDER / "programs")}),
     "Checkpoints": (
-        ak.Checkpoints,
+        ak.fitting.Checkpoints,
         {
             "path": ("path", FOLDER / "fit"),
             "of": ("names", "adam"),

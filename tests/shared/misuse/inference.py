@@ -28,8 +28,8 @@ INFERENCE: dict[str, tuple[Any, Arguments]] = {
         lambda **given: ak.bands(now(ADDITIVE_FIT), X, corrected=False, noise="constant", **given),
         {"component": ("whole from 0?", 0)},
     ),
-    "inference.average_derivative": (
-        ak.inference.average_derivative,
+    "econometrics.average_derivative": (
+        ak.econometrics.average_derivative,
         usual(
             "fit level noise clusters",
             undersmoothed=("flag", True),
@@ -50,28 +50,28 @@ INFERENCE: dict[str, tuple[Any, Arguments]] = {
         lambda **given: ak.conformal(now(FIT), X, kind="split", level=0.5, **given),
         usual("key"),
     ),
-    "inference.discontinuity": (
-        ak.inference.discontinuity,
+    "econometrics.discontinuity": (
+        ak.econometrics.discontinuity,
         usual(
             "x y order level weights",
             cutoff=("real", 0.5),
             treatment=("paired?", Y),
-            kernel=("choice", ak.Triangular),
+            kernel=("choice", ak.kernels.Triangular),
             lengthscale=("positive?", 0.6),
             bias_lengthscale=("positive?", 0.8),
         ),
     ),
     "degrees_of_freedom": (ak.degrees_of_freedom, usual("fit")),
-    "effective_count": (ak.effective_count, usual("fit x_new")),
+    "effective_count": (ak.inference.effective_count, usual("fit x_new")),
     "noise_variance": (ak.noise_variance, usual("fit x_new")),
     "quantiles": (ak.quantiles, usual("fit x_new", levels=("level", 0.5))),
     "summarise": (ak.summarise, usual("fit", names=("names", ["x"]))),
-    "inference.relevance_test": (
-        ak.inference.relevance_test,
+    "econometrics.relevance_test": (
+        ak.econometrics.relevance_test,
         usual("fit column draws key", reselect=("flag", False)),
     ),
-    "inference.specification_test": (
-        ak.inference.specification_test,
+    "econometrics.specification_test": (
+        ak.econometrics.specification_test,
         usual("x y draws key", design=("paired?", X), kernel=("kernel?", ak.Gaussian(0.3))),
     ),
 }

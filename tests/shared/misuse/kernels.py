@@ -11,7 +11,7 @@ from .arguments import KERNEL, LENGTH, RADIAL, Arguments, of_class, usual
 
 BANDWIDTH = ("not negative", 0.1)
 KERNELS: dict[str, tuple[Any, Arguments]] = {
-    **{name: (getattr(ak, name), usual("lengthscale metric")) for name in RADIAL},
+    **{name: (getattr(ak.kernels, name), usual("lengthscale metric")) for name in RADIAL},
     **of_class("RationalQuadratic", "lengthscale metric", alpha=LENGTH),
     **of_class("Periodic", "lengthscale", period=LENGTH),
     **of_class("AitchisonAitken", bandwidth=BANDWIDTH, categories=("natural", 3)),
@@ -20,7 +20,7 @@ KERNELS: dict[str, tuple[Any, Arguments]] = {
     **of_class("WangVanRyzin", bandwidth=BANDWIDTH),
     **of_class("DotProduct", "precision", scale=("real?", 1.0)),
     **of_class("Polynomial", degree=("natural", 2), offset=("real", 1.0), scale=("real?", 1.0)),
-    **of_class("Additive", weight=("points", np.ones(2))),
+    **of_class("AdditiveScore", weight=("points", np.ones(2))),
     **of_class("Bilinear", matrix=("points", np.eye(2))),
     **of_class("CosineSimilarity", scale=("real", 1.0)),
     **of_class("NearestNeighbours", "kernel", fraction=("level?", 0.5)),
@@ -28,7 +28,7 @@ KERNELS: dict[str, tuple[Any, Arguments]] = {
         ak.NearestNeighbours,
         usual("kernel", neighbours=("natural?", 3)),
     ),
-    **of_class("On", "kernel", columns=("whole from 0", 0)),
+    **of_class("OnColumns", "kernel", columns=("whole from 0", 0)),
     **of_class("Product", first=KERNEL, second=KERNEL),
     **of_class("Rescaled", "kernel", factor=LENGTH),
     **of_class(

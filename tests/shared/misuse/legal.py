@@ -3,30 +3,29 @@
 # public, and not called with arguments that could be misused
 EXCLUDED = {
     "no arguments": (
-        "Sorted Auto Uniform EluFeatures Taylor priors.ExcludeSelf plot.ink plot.paper "
-        "Binomial Poisson Gamma recurrent.DeltaRule"
+        "Sorted Auto Uniform EluFeatures Taylor ExcludeSelf ink paper "
+        "Binomial Poisson Gamma DeltaRule"
     ),
     "abstract: its subclasses are called": (
-        "LinearSmoother models.Smoother families.Family losses.RobustLoss objectives.HasDeviance "
-        "Kernel Prior Mask Rule Method Objective models.DensityModel "
-        "kernels.Categorical kernels.Compact recurrent.Estimator nn.Cache nn.CachedLayer "
-        "kernels.Embedded kernels.Wrapper kernels.FiniteRank kernels.Radial kernels.Scaled"
+        "LinearSmoother Smoother Family RobustLoss HasDeviance "
+        "Kernel Prior Mask Rule Method Objective DensityModel "
+        "Categorical Compact Estimator Cache CachedLayer "
+        "Embedded Wrapper FiniteRank Radial Scaled"
     ),
     "what a function returns": (
-        "Fit Bands Selection attention.LocalFit attention.LikelihoodFit "
-        "attention.QuantileFit "
-        "fitting.Box fitting.Choice fitting.Result "
-        "fitting.Starts inference.AverageDerivative inference.BootstrapTest "
-        "inference.DegreesOfFreedom inference.Discontinuity inference.Report objectives.Sample "
-        "methods.SoftmaxState methods.Moments recurrent.MatrixState recurrent.LeastSquaresState "
-        "methods.LinearState methods.Task models.DataSupport models.LinearCoefficients data.Dataset"
+        "Fit Bands Selection LocalFit LikelihoodFit "
+        "QuantileFit "
+        "Box Choice Result "
+        "Starts AverageDerivative BootstrapTest "
+        "DegreesOfFreedom Discontinuity Report Sample "
+        "SoftmaxState Moments MatrixState LeastSquaresState "
+        "LinearState Task DataSupport LinearCoefficients Dataset"
     ),
     "an error or a warning": (
         "FitWarning CostWarning ExtrapolationWarning CheckpointWarning SavedFileError"
     ),
     "for authors of kernels, methods and training loops, inside jit": (
-        "kernels.unbounded kernels.PointBoxes kernels.Features priors.PositionBlock priors.KeyMask "
-        "methods.dense_weights methods.advance fitting.identity_of recurrent.Row"
+        "unbounded PointBoxes Features PositionBlock KeyMask dense_weights advance identity_of Row"
     ),
 }
 
@@ -111,12 +110,12 @@ LEGAL = {
         for name, argument in (
             ("GroupKFold", "groups"),
             ("bands", "clusters"),
-            ("inference.average_derivative", "clusters"),
+            ("econometrics.average_derivative", "clusters"),
         )
     },
-    ("On", "columns", "two"): "several columns",
+    ("OnColumns", "columns", "two"): "several columns",
     **{
-        ("On", "columns", misuse): "the name of a column of a frame"
+        ("OnColumns", "columns", misuse): "the name of a column of a frame"
         for misuse in ("a word", "words", "a digit")
     },
     ("NearestNeighbours", "fraction", "one"): "all keys",

@@ -28,12 +28,12 @@ PRIORS: dict[str, tuple[Any, Arguments]] = {
         max_distance=("natural", 128),
         bidirectional=("flag", True),
     ),
-    "RelativeBias of a number": (ak.RelativeBias, {"table": ("natural", 8)}),
-    **of_class("Table", bias=("points", np.zeros((2, 2)))),
+    "RelativeBias of a number": (ak.priors.RelativeBias, {"table": ("natural", 8)}),
+    **of_class("BiasTable", bias=("points", np.zeros((2, 2)))),
     **of_class("Forget", log_gates=("points", -np.ones(2))),
     **of_class("KeyWeights", log_weights=("points", np.zeros(2))),
     **of_class("HeldOut", held_out=("flags", np.array([True, False]))),
-    **of_class("Given", allowed=("flags", np.eye(2, dtype=bool))),
+    **of_class("MaskArray", allowed=("flags", np.eye(2, dtype=bool))),
     **of_class("Segments", **ROWS),
     "Segments.from_lengths": (priors.Segments.from_lengths, PACKED),
     "Segments.from_offsets": (
@@ -41,12 +41,12 @@ PRIORS: dict[str, tuple[Any, Arguments]] = {
         PACKED
         | {"queries": ("codes", np.array([0, 2, 3])), "keys": ("codes?", np.array([0, 2, 3]))},
     ),
-    **of_class("At", prior=("prior", ak.Causal()), **ROWS),
+    **of_class("AtPositions", prior=("prior", ak.Causal()), **ROWS),
     **of_class("Causal", offset=("whole", 0)),
     **of_class("Window", left=("whole from 0", 1), right=("whole from 0", 1)),
     **of_class("Prefix", length=("whole from 0", 1)),
     **of_class("Lengths", queries=("whole from 0?", 1), keys=("whole from 0?", 1)),
-    **of_class("Where", function=("function", lambda i, j: j <= i)),
+    **of_class("MaskFunction", function=("function", lambda i, j: j <= i)),
     **of_class("ScoreFunction", function=("function", lambda s, i, j, h: s), heads=("natural?", 2)),
     "priors.Product": (
         priors.Product,
@@ -70,6 +70,6 @@ PRIORS: dict[str, tuple[Any, Arguments]] = {
         mesh=("object?", None),
         axis=("choice", "devices"),
         ring=("flag", False),
-        inner=("method", ak.Blockwise()),
+        inner=("method", ak.methods.Blockwise()),
     ),
 }

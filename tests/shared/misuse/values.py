@@ -62,7 +62,7 @@ def _saved():
 
 
 def _discontinuity():
-    return ak.inference.discontinuity(X, Y, cutoff=0.5, lengthscale=0.6)
+    return ak.econometrics.discontinuity(X, Y, cutoff=0.5, lengthscale=0.6)
 
 
 DISCONTINUITY = Later(_discontinuity)
@@ -77,11 +77,11 @@ PER_HEAD = Later(lambda: ak.PerHead(now(STACK)))
 HEADS_OF_REGRESSION = Later(lambda: ak.MultiheadKernelRegression(now(PER_HEAD)))
 DENSITY = Later(lambda: ak.KernelDensity(ak.Gaussian(0.3)))
 CONDITIONAL = Later(lambda: ak.ConditionalDensity(ak.Gaussian(0.3), ak.Gaussian(0.3)))
-REDUCED = ak.BiasReduced(MODEL, 2)
+REDUCED = ak.models.BiasReduced(MODEL, 2)
 LIKELIHOOD = ak.LocalLikelihood(ak.Gaussian(0.2), family=ak.Binomial(), order=1)
 ROBUST = ak.RobustRegression(MODEL)
 ADDITIVE = ak.AdditiveRegression([ak.Gaussian(0.2)])
 ADDITIVE_FIT = Later(lambda: ak.fit(ADDITIVE, X, Y, objective=ak.AICc(), starts=1))
-PARTIALLY_LINEAR = ak.PartiallyLinear(MODEL, linear=0)
+PARTIALLY_LINEAR = ak.econometrics.PartiallyLinear(MODEL, linear=0)
 QUANTILE = ak.LocalQuantile(ak.Gaussian(0.2), level=0.8)
 LEARNED = Later(lambda: ak.LearnedKernelRegression(1, key=KEY))

@@ -31,7 +31,7 @@ from .values import AX, made, now
 
 PACKAGE = str(Path(ak.__file__).parent)
 # need the numbers of their results; all others are only traced: compiling them takes 30 s
-CONCRETE = {*FILES, "choose", "inference.average_derivative", "summarise"}
+CONCRETE = {*FILES, "choose", "econometrics.average_derivative", "summarise"}
 CALLABLES = KERNELS | PRIORS | ATTENTION | MODELS | NN | DENSITIES | FITTING | INFERENCE | FILES
 
 

@@ -51,7 +51,7 @@ OPTIONS = {
     "coarse epanechnikov": {"step": 0.05, "kernel": ak.Epanechnikov},
     "triangular": {},
     "epanechnikov": {"kernel": ak.Epanechnikov},
-    "uniform": {"kernel": ak.Boxcar},
+    "uniform": {"kernel": ak.kernels.Boxcar},
     "order 0": {"order": 0},
     "order 2": {"order": 2},
     "repeated": {"step": 0.01},
@@ -59,7 +59,7 @@ OPTIONS = {
     "fuzzy": {"treatment": True},
     "given": {"lengthscale": 0.3, "bias_lengthscale": 0.5},
     "cutoff": {"cutoff": 0.1, "level": 0.9},
-    "repeated uniform": {"step": 0.01, "kernel": ak.Boxcar},
+    "repeated uniform": {"step": 0.01, "kernel": ak.kernels.Boxcar},
 }
 OF_ONE_PROGRAM = ("triangular", "coarse", "repeated", "cutoff")
 
@@ -207,7 +207,7 @@ def test_data_without_a_discontinuity_are_refused(x64):
     with pytest.raises(ValueError, match=r"too few different inputs, \[2, 2\]"):
         discontinuity(np.sign(x) * (1.0 + (y > 0.5)), y, cutoff=0.0)
     with pytest.raises(ValueError, match=r"kernel must be the class.*Cosine"):
-        discontinuity(x, y, cutoff=0.0, kernel=ak.Cosine)
+        discontinuity(x, y, cutoff=0.0, kernel=ak.kernels.Cosine)
     with pytest.raises(ValueError, match="order must be 0, 1 or 2; got 3"):
         discontinuity(x, y, cutoff=0.0, order=3)
     with pytest.raises(ValueError, match="treatment has no jump"):

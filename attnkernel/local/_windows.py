@@ -8,13 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.symbolic_sizes import is_symbolic
-from ..priors import At
-from ._attend import attention_weights
-from ._local_moments import MAX_CHUNK_NUMBERS
-from ._local_polynomial import MAX_INVERSE_GRAM
+from ..attention import KernelPriorRule, attention_weights
+from ..priors import AtPositions
+from ._moments import MAX_CHUNK_NUMBERS
 from ._monomials import Basis, monomials
 from ._normal_equations import solve_normal_equations
-from ._per_head import KernelPriorRule
+from ._polynomial import MAX_INVERSE_GRAM
 
 
 class Windows(NamedTuple):
@@ -67,7 +66,7 @@ def map_windows(
     columns = list(basis.columns)
 
     def apply_to_chunk(rows: Int[Array, " size"]) -> Any:
-        seen = None if prior is None else At(prior, rows, jnp.arange(n))
+        seen = None if prior is None else AtPositions(prior, rows, jnp.arange(n))
         weights = attention_weights(q[rows], k, kernel=kernel, prior=seen, rule=rule)
         total = jnp.sum(weights, axis=1, keepdims=True)  # less than 1 beside a sink
         weights = weights / jnp.where(total > 0, total, 1.0)

@@ -14,10 +14,10 @@ from .._core.regression_data import require_regression_data
 from .._core.row_buckets import pad_rows
 from .._core.tuning import MAX_DENSE_PAIRS
 from .._core.validation import as_integer, require_instance, require_key
-from ..attention._jit import jit_if_pure
+from ..attention import jit_if_pure
+from ..inference import reference_lengthscales, require_varying
 from ..kernels import Gaussian, Kernel
 from ._bootstrap_test import BootstrapTest, statistic_with_p_value
-from ._rules_of_thumb import reference_lengthscales, require_varying
 
 
 def specification_test(
@@ -54,7 +54,7 @@ def specification_test(
       of x. Columns that are combinations of others are allowed. Add a column of ones for an
       intercept.
     - `kernel`: K. Default: a `Gaussian` with the lengthscales `normal_reference(x)`. For columns of
-      categories pass one, such as `ak.Gaussian(0.3).on(0) * ak.LiRacine(0.1).on(1)`.
+      categories pass one, such as `ak.Gaussian(0.3).on(0) * ak.kernels.LiRacine(0.1).on(1)`.
     - `draws`: the number of bootstrap samples; `key`: a PRNG key, of the samples.
 
     **Returns:** a `BootstrapTest`.
@@ -70,7 +70,7 @@ def specification_test(
     ```python
     x = np.random.default_rng(0).uniform(size=100)
     y = 1.0 + x + 0.1 * np.random.default_rng(1).normal(size=100)
-    print(ak.inference.specification_test(x, y, key=jax.random.PRNGKey(0)))
+    print(ak.econometrics.specification_test(x, y, key=jax.random.PRNGKey(0)))
     ```
     """
     draws = as_integer("draws", draws, 1)

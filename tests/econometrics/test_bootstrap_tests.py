@@ -14,7 +14,7 @@ from marks import slow
 
 import attnkernel as ak
 from attnkernel._core.row_buckets import bucket_size
-from attnkernel.inference._specification_test import two_point_multipliers
+from attnkernel.econometrics._specification_test import two_point_multipliers
 
 N, DRAWS = 24, 5
 ELL = np.array([0.3, 0.5])
@@ -80,7 +80,7 @@ def test_relevance_of_a_quantity(x64):
     x, y = sample()
     expected = relevance(x, null_labels(x, y, ELL), ELL)
     fit = fitted().named(["age", "income"])
-    found = ak.inference.relevance_test(fit, "income", reselect=False, **DEFAULT)
+    found = ak.econometrics.relevance_test(fit, "income", reselect=False, **DEFAULT)
     close(found, expected)
     above = np.sum(expected[1:] >= expected[0])
     assert float(found.p_value) == pytest.approx((1 + above) / (DRAWS + 1))
@@ -102,13 +102,13 @@ def test_the_lengthscale_is_chosen_again_for_each_sample(x64):
     best = np.argmin(criteria, axis=0)
     assert len(set(best)) > 1
     expected = np.array(statistics)[best, np.arange(DRAWS + 1)]
-    close(ak.inference.relevance_test(fitted(), 1, **DEFAULT), expected, rtol=1e-9)
+    close(ak.econometrics.relevance_test(fitted(), 1, **DEFAULT), expected, rtol=1e-9)
 
 
 def test_relevance_of_a_category(x64):
     """Differences from the first category, all else equal; a fixed bandwidth is not chosen."""
     x, y = sample(levels=3)
-    model = ak.KernelRegression(ak.Gaussian(0.3).on(0) * ak.LiRacine(ak.fixed(0.4)).on(1))
+    model = ak.KernelRegression(ak.Gaussian(0.3).on(0) * ak.kernels.LiRacine(ak.fixed(0.4)).on(1))
     ell, expected = np.array([0.3, 1.0]), 0.0
     labels = null_labels(x, y, ell, 0.4)
     squares = left_out(x, labels, ell, 0.4) ** 2
@@ -116,7 +116,7 @@ def test_relevance_of_a_category(x64):
     for row in rows[1:]:
         d = row - rows[0]
         expected = expected + np.mean((d @ labels) ** 2 / (d**2 @ squares), axis=0)
-    close(ak.inference.relevance_test(known_fit(model, x, y), 1, **DEFAULT), expected)
+    close(ak.econometrics.relevance_test(known_fit(model, x, y), 1, **DEFAULT), expected)
 
 
 def specification(x, y, kernel=None, draws=DRAWS):
@@ -141,10 +141,10 @@ def test_specification(x64, lengthscale):
     x, y = sample()
     scores = -np.linalg.norm(x[:, None] - x, axis=2) / 0.2
     expected = specification(x, y, kernel=None if kernel is None else scores)
-    close(ak.inference.specification_test(x, y, kernel=kernel, **DEFAULT), expected)
+    close(ak.econometrics.specification_test(x, y, kernel=kernel, **DEFAULT), expected)
     if kernel is None:  # a column more that is a sum of others changes nothing
         design = np.c_[np.ones(N), x, x.sum(axis=1)]
-        same = ak.inference.specification_test(x, y, design=design, **DEFAULT)
+        same = ak.econometrics.specification_test(x, y, design=design, **DEFAULT)
         close(same, expected, rtol=1e-8)
 
 
@@ -161,18 +161,18 @@ def test_padded_rows_in_blocks(x64, monkeypatch):
         monkeypatch.setattr(f"attnkernel.inference.{module}.MAX_DENSE_PAIRS", 64)
     (x, y), options = sample(n=30), {"draws": 3, "key": KEY}  # programs know the size of a block
     expected = relevance(x, null_labels(x, y, ELL, draws=3), ELL)
-    close(ak.inference.relevance_test(fitted(n=30), 1, reselect=False, **options), expected)
+    close(ak.econometrics.relevance_test(fitted(n=30), 1, reselect=False, **options), expected)
     expected = specification(x, y, draws=3)
-    close(ak.inference.specification_test(x, y, **options), expected)
+    close(ak.econometrics.specification_test(x, y, **options), expected)
 
 
 def test_what_cannot_be_tested_is_refused(x64):
     x, y = sample()
-    boxes = ak.KernelRegression(ak.Boxcar(np.array([0.5, 0.5])))
-    neighbours = ak.KernelRegression(ak.NearestNeighbours(ak.Tricube(1.0), fraction=0.5))
+    boxes = ak.KernelRegression(ak.kernels.Boxcar(np.array([0.5, 0.5])))
+    neighbours = ak.KernelRegression(ak.NearestNeighbours(ak.kernels.Tricube(1.0), fraction=0.5))
     flat, other = (dataclasses.replace(fitted(), model=each) for each in (boxes, neighbours))
-    relevance_test = functools.partial(ak.inference.relevance_test, **DEFAULT)
-    specification_test = functools.partial(ak.inference.specification_test, **DEFAULT)
+    relevance_test = functools.partial(ak.econometrics.relevance_test, **DEFAULT)
+    specification_test = functools.partial(ak.econometrics.specification_test, **DEFAULT)
     for sentence, call in {
         "flat along column 1": lambda: relevance_test(flat, 1, reselect=False),
         "reselect=False": lambda: relevance_test(other, 1),
@@ -200,9 +200,9 @@ def test_size_and_power_of_both(x64):
         options = {"draws": 99, "key": keys[2]}
         return jnp.stack(
             [
-                *(ak.inference.relevance_test(fit, c, **options).p_value for c in (1, 0)),
-                ak.inference.specification_test(x, y, **options).p_value,
-                ak.inference.specification_test(x, y + 4.0 * x[:, 0] ** 2, **options).p_value,
+                *(ak.econometrics.relevance_test(fit, c, **options).p_value for c in (1, 0)),
+                ak.econometrics.specification_test(x, y, **options).p_value,
+                ak.econometrics.specification_test(x, y + 4.0 * x[:, 0] ** 2, **options).p_value,
             ]
         )
 

@@ -10,8 +10,8 @@ from jax.scipy.stats import norm
 from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import precise_matmul
+from ..inference import MIN_RELIABLE_COUNT
 from ..kernels import Compact
-from ._band_width import MIN_RELIABLE_COUNT
 from ._discontinuity_lengthscales import select_lengthscales
 from ._one_sided_fits import Design, sided_fit
 

@@ -12,9 +12,9 @@ from .._core.arrays import as_points, require_finite
 from .._core.host_arrays import is_concrete, is_on_one_device
 from .._core.row_buckets import cut_rows, pad_rows
 from .._core.text_tables import align_columns
-from ..attention._jit import jit_if_pure
+from ..attention import jit_if_pure
+from ..inference import Bands
 from ..kernels import Compact
-from ._band_table import Bands
 from ._discontinuity_figures import compute_curves, normal_quantile
 
 
@@ -34,7 +34,7 @@ class Discontinuity(eqx.Module):
     rng = np.random.default_rng(0)
     x = rng.uniform(-1.0, 1.0, 500)
     y = np.sin(2.0 * x) + 0.5 * (x >= 0.0) + 0.3 * rng.normal(size=500)
-    found = ak.inference.discontinuity(x, y, cutoff=0.0)
+    found = ak.econometrics.discontinuity(x, y, cutoff=0.0)
     print(found(np.array([-0.1, 0.1])), found.bands(np.array([-0.1, 0.1])))
     ```
     """

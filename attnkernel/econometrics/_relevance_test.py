@@ -11,13 +11,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._core.host_arrays import is_concrete
 from .._core.tuning import MAX_DENSE_PAIRS
 from .._core.validation import as_integer, require_bool, require_key
-from ..attention._jit import jit_if_pure
-from ..fitting._result import Fit
+from ..attention import jit_if_pure
+from ..fitting import Fit
+from ..inference import padded_rows, require_smoother_fit
 from ..models import LinearSmoother
 from ..priors import ExcludeSelf
 from ._bootstrap_test import BootstrapTest, statistic_with_p_value
 from ._column_lengthscales import move_along_column
-from ._variance import padded_rows, require_smoother_fit
 
 LENGTHSCALES = 20  # among which that of the column is chosen again
 
@@ -64,7 +64,7 @@ def relevance_test(
     memory for each sample.
 
     **Raises:** `ValueError` for another model, an unknown column, or a fit that is flat along it,
-    as with `ak.Boxcar`.
+    as with `ak.kernels.Boxcar`.
 
     **Source:** Racine, *Consistent significance testing for nonparametric regression* (1997);
     Racine, Hart and Li, *Testing the significance of categorical predictor variables in
@@ -74,7 +74,7 @@ def relevance_test(
     x = np.random.default_rng(0).uniform(size=(80, 2))
     y = np.sin(6 * x[:, 0]) + 0.3 * np.random.default_rng(1).normal(size=80)
     fit = ak.fit(ak.KernelRegression(ak.Gaussian(0.3 * jnp.ones(2))), x, y)
-    print(ak.inference.relevance_test(fit, 1, key=jax.random.PRNGKey(0)))
+    print(ak.econometrics.relevance_test(fit, 1, key=jax.random.PRNGKey(0)))
     ```
     """
     fit = require_smoother_fit(fit)
@@ -129,7 +129,7 @@ def _find_categories(fit: Fit, column: int) -> Float[Array, " levels"] | None:
     else:
         raise ValueError(
             f"Inside jit the categories of column {column} must be known from its kernel: take "
-            f"ak.AitchisonAitken(0.1, categories=3), or call outside jit."
+            f"ak.kernels.AitchisonAitken(0.1, categories=3), or call outside jit."
         )
     if len(found) < 2:
         raise ValueError(f"Column {column} has one category, so that there is nothing to test.")

@@ -14,7 +14,7 @@ from .._core.pandas_frames import is_frame, is_series, require_same_index
 from .._core.regression_data import as_weights, require_regression_data
 from .._core.row_buckets import pad_rows
 from .._core.validation import as_integer, require_level, require_positive, value_text
-from ..attention._jit import jit_if_pure
+from ..attention import jit_if_pure
 from ..kernels import Compact, Triangular
 from ._discontinuity_figures import compute_figures, normal_quantile
 from ._discontinuity_lengthscales import PILOT_FACTORS
@@ -59,8 +59,8 @@ def discontinuity(
     - `treatment`: t, shape (n,), for a fuzzy design: the jump of y is then divided by that of t,
       $\hat\tau_y / \hat\tau_t$, with standard errors by the delta method. h and b are those of y.
     - `order`: p, 0, 1 (default) or 2.
-    - `kernel`: the class `ak.Triangular` (default), `ak.Epanechnikov` or `ak.Boxcar`; h and b are
-      its half-widths.
+    - `kernel`: the class `ak.kernels.Triangular` (default), `ak.Epanechnikov` or
+      `ak.kernels.Boxcar`; h and b are its half-widths.
     - `lengthscale`, `bias_lengthscale`: h and b, in the units of x. Default: estimated; b = h where
       only h is given.
     - `level`: of the interval, between 0 and 1.
@@ -73,7 +73,7 @@ def discontinuity(
 
     The figures are those of rdrobust for Python and R with its defaults, `bwselect = "mserd"` and
     `vce = "nn"`, for a fuzzy design with `sharpbw = True`. A row at exactly the distance h has no
-    weight under `ak.Boxcar`; there it has.
+    weight under `ak.kernels.Boxcar`; there it has.
 
     **Source:** Calonico, Cattaneo and Titiunik, *Robust nonparametric confidence intervals for
     regression-discontinuity designs* (2014); Calonico, Cattaneo, Farrell and Titiunik, *rdrobust:
@@ -83,7 +83,7 @@ def discontinuity(
     rng = np.random.default_rng(0)
     x = rng.uniform(-1.0, 1.0, 500)
     y = np.sin(2.0 * x) + 0.5 * (x >= 0.0) + 0.3 * rng.normal(size=500)
-    print(ak.inference.discontinuity(x, y, cutoff=0.0))
+    print(ak.econometrics.discontinuity(x, y, cutoff=0.0))
     ```
     """
     order = as_integer("order", order, 0)
@@ -91,8 +91,9 @@ def discontinuity(
         raise ValueError(f"order must be 0, 1 or {MAX_ORDER}; got {order}.")
     if not isinstance(kernel, type) or kernel not in PILOT_FACTORS:
         raise ValueError(
-            f"kernel must be the class ak.Triangular, ak.Epanechnikov or ak.Boxcar; got "
-            f"{value_text(kernel)}. Its lengthscale is another argument, lengthscale=."
+            f"kernel must be the class ak.kernels.Triangular, ak.Epanechnikov or "
+            f"ak.kernels.Boxcar; got {value_text(kernel)}. "
+            f"Its lengthscale is another argument, lengthscale=."
         )
     require_level("level", level)
     columns = {"y": y} if treatment is None else {"y": y, "treatment": treatment}

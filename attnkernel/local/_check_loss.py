@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ..losses._prediction_losses import check_losses
+from ..losses import check_losses
 from ._newton import solve_positive_definite
 
 MAX_STEPS = 60  # 10 to 25 in most windows

@@ -17,14 +17,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..methods import Method
-from ..methods._exact_moments import exact_polynomial_sums
-from ..methods._fallback import map_selected_queries
-from ..methods._standardise import Standardised
-from ..priors._base import key_mask_of
-from ._attend import zero_nonfinite_queries
+from ..attention import KernelPriorRule, zero_nonfinite_queries
+from ..methods import Method, Standardised, exact_polynomial_sums, map_selected_queries
+from ..priors import key_mask_of
 from ._monomials import Basis
-from ._per_head import KernelPriorRule
 
 
 def sum_by_moments(

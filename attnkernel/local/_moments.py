@@ -12,13 +12,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._core.symbolic_sizes import is_at_most, is_symbolic
+from ..attention import Auto, KernelPriorRule, attend
 from ..methods import Blockwise, Dense, Method
-from ..priors import At
-from ._attend import attend
-from ._auto import Auto
+from ..priors import AtPositions
 from ._bounded_moments import bounded_moments, method_of_moments
 from ._monomials import Basis, monomials, with_rank_of
-from ._per_head import KernelPriorRule
 
 # Numbers, queries x keys x width of the values, up to which each query is the centre of its own
 # chunk, which leaves no rounding: 5 times slower than chunks at 500 queries and keys (2 ms).
@@ -85,7 +83,7 @@ def local_moments(
             k,
             _broadcast_and_concatenate(products, of_terms),
             kernel=kernel,
-            prior=None if prior is None else At(prior, rows, jnp.arange(keys)),
+            prior=None if prior is None else AtPositions(prior, rows, jnp.arange(keys)),
             rule=rule,
             method=method,
             return_log_mass=True,

@@ -15,14 +15,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import wider_dtype
+from ..attention import KernelPriorRule, attend, jit_if_pure
 from ..methods import Method
-from ._attend import attend
-from ._jit import jit_if_pure
-from ._local_fit import LocalFit
-from ._local_moments import local_moments
+from ._fit import LocalFit
+from ._moments import local_moments
 from ._monomials import Basis, with_rank_of
 from ._normal_equations import solve_normal_equations
-from ._per_head import KernelPriorRule
 
 MAX_INVERSE_GRAM = 100.0  # (S⁻¹)₁₁: 1 for a local mean, and at most 41 inside uniform designs
 

@@ -21,7 +21,7 @@ class BootstrapTest(eqx.Module):
 
     ```python
     data = ak.data.load("mcycle")
-    test = ak.inference.specification_test(data.x, data.y, key=jax.random.PRNGKey(0))
+    test = ak.econometrics.specification_test(data.x, data.y, key=jax.random.PRNGKey(0))
     assert test.p_value <= 0.05  # the acceleration is no linear function of time
     ```
     """

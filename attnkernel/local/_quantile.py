@@ -14,10 +14,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import wider_dtype
+from ..attention import KernelPriorRule, jit_if_pure
 from ._check_loss import Minimum, minimise_check_loss
-from ._jit import jit_if_pure
 from ._monomials import Basis
-from ._per_head import KernelPriorRule
 from ._windows import Windows, map_windows
 
 MINIMUM = "check loss minimum"  # the name by which derivatives find it

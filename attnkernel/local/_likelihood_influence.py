@@ -14,12 +14,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ..attention import KernelPriorRule, jit_if_pure
 from ..families import Family
-from ._jit import jit_if_pure
-from ._local_likelihood import LikelihoodFit, LikelihoodParts
+from ._likelihood import LikelihoodFit, LikelihoodParts
 from ._monomials import Basis
 from ._newton import solve_positive_definite
-from ._per_head import KernelPriorRule
 from ._windows import Windows, map_windows
 
 

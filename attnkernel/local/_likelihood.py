@@ -20,11 +20,10 @@ from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import wider_dtype
 from .._core.stop_gradients import stop_gradients
+from ..attention import KernelPriorRule, jit_if_pure
 from ..families import Family
-from ._jit import jit_if_pure
 from ._monomials import Basis
 from ._newton import Expansion, maximise, with_derivatives
-from ._per_head import KernelPriorRule
 from ._windows import Windows, map_windows
 
 MAXIMUM = "local likelihood maximum"  # the name by which derivatives find it

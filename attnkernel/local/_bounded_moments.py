@@ -19,17 +19,18 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._core.stop_gradients import stop_gradients
-from ..methods import Method, Moments
-from ..methods._exact_moments import exact_moments
-from ..methods._fallback import map_selected_queries
-from ..methods._standardise import Standardised
-from ..priors._base import key_mask_of
-from ._arguments import task_of
-from ._attend import zero_nonfinite_queries
-from ._auto import Auto
+from ..attention import (
+    Auto,
+    KernelPriorRule,
+    first_head,
+    map_batch,
+    task_of,
+    zero_nonfinite_queries,
+)
+from ..methods import Method, Moments, Standardised, exact_moments, map_selected_queries
+from ..priors import key_mask_of
 from ._monomials import Basis
 from ._normal_equations import cholesky_solver
-from ._per_head import KernelPriorRule, first_head, map_batch
 
 MAX_CONTRACTION = 0.5  # ρ of a certified query
 
@@ -47,7 +48,7 @@ def method_of_moments(
         return None
     if (reason := method.unsupported_reason(task)) is not None:
         name = type(method).__name__
-        raise ValueError(f"{name} cannot evaluate this: {reason}. Try method=ak.Auto().")
+        raise ValueError(f"{name} cannot evaluate this: {reason}. Try method=ak.attention.Auto().")
     return method
 
 

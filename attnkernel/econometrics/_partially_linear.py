@@ -13,12 +13,9 @@ from .._core.arrays import as_points, inverse_or_zero
 from .._core.host_arrays import AnyArray, is_concrete
 from .._core.regression_data import as_weights
 from .._core.validation import as_integer_tuple, require_choice, require_instance
-from ..attention._jit import jit_if_pure
+from ..attention import jit_if_pure
+from ..models import DataSupport, DenseSmoother, LinearSmoother, read_data, with_bounds_of
 from ..priors import Prior
-from ._data import read_data, with_bounds_of
-from ._dense_smoother import DenseSmoother
-from ._linear_smoother import LinearSmoother
-from ._smoother import DataSupport
 
 
 class LinearCoefficients(NamedTuple):
@@ -26,7 +23,8 @@ class LinearCoefficients(NamedTuple):
 
     ```python
     x = np.random.default_rng(0).uniform(size=(60, 2))
-    model = ak.PartiallyLinear(ak.KernelRegression(ak.Gaussian(0.2), order=1), linear=(0,))
+    inner = ak.KernelRegression(ak.Gaussian(0.2), order=1)
+    model = ak.econometrics.PartiallyLinear(inner, linear=(0,))
     found = model.coefficients(x, 3.0 * x[:, 0] + np.sin(6 * x[:, 1]))
     print(found.estimate, found.standard_error)
     ```
@@ -66,7 +64,8 @@ class PartiallyLinear(DenseSmoother):
     ```python
     x = np.random.default_rng(0).uniform(size=(60, 2))
     y = 3.0 * x[:, 0] + np.sin(6 * x[:, 1])
-    model = ak.PartiallyLinear(ak.KernelRegression(ak.Gaussian(0.1), order=1), linear=(0,))
+    inner = ak.KernelRegression(ak.Gaussian(0.1), order=1)
+    model = ak.econometrics.PartiallyLinear(inner, linear=(0,))
     print(model.coefficients(x, y))
     ```
     """

@@ -22,14 +22,19 @@ from .._core.regression_data import count_rows
 from .._core.row_buckets import cut_rows
 from .._core.text_tables import align_columns
 from .._core.validation import require_bool, require_choice, require_level
-from ..attention._jit import jit_if_pure
-from ..attention._local_fit import warn_of_extrapolation
-from ..fitting._result import Fit
-from ..models import DataSupport, KernelRegression
-from ..models._data import with_weights
-from ..models._local_regression import support_of
-from ._clusters import Clusters, cluster_errors, require_clustered
-from ._variance import Noise, RowVariance, padded_rows, require_smoother_fit
+from ..attention import jit_if_pure
+from ..fitting import Fit
+from ..inference import (
+    Clusters,
+    Noise,
+    RowVariance,
+    cluster_errors,
+    padded_rows,
+    require_clustered,
+    require_smoother_fit,
+)
+from ..local import warn_of_extrapolation
+from ..models import DataSupport, KernelRegression, support_of, with_weights
 
 
 class AverageDerivative(eqx.Module):
@@ -46,7 +51,7 @@ class AverageDerivative(eqx.Module):
     ```python
     data = ak.data.load("mcycle")
     fit = ak.fit(ak.KernelRegression(ak.Gaussian(1.0), order=1), data.x, data.y)
-    print(ak.inference.average_derivative(fit))
+    print(ak.econometrics.average_derivative(fit))
     ```
     """
 
@@ -137,7 +142,7 @@ def average_derivative(
     ```python
     data = ak.data.load("cps71")
     fit = ak.fit(ak.KernelRegression(ak.Gaussian(5.0), order=1), data.x, data.y)
-    print(ak.inference.average_derivative(fit))
+    print(ak.econometrics.average_derivative(fit))
     ```
     """
     require_level("level", level)

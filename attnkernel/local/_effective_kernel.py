@@ -10,16 +10,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._core.arrays import wider_dtype
+from ..attention import KernelPriorRule, attend, attention_weights, jit_if_pure
 from ..methods import Method
-from ..priors import At
-from ._attend import attend, attention_weights
+from ..priors import AtPositions
 from ._bounded_moments import method_of_moments
 from ._effective_sums import sum_by_moments
-from ._jit import jit_if_pure
-from ._local_fit import LocalFit
-from ._local_moments import MAX_CHUNK_NUMBERS
+from ._fit import LocalFit
+from ._moments import MAX_CHUNK_NUMBERS
 from ._monomials import Basis, monomials
-from ._per_head import KernelPriorRule
 
 
 def apply_effective_kernel(
@@ -102,7 +100,7 @@ def _sum_by_effective_kernel(
     def apply_at_query(query: tuple[Array, Array]) -> Array:
         row, slope = query
         point = q[row][None]
-        seen = None if prior is None else At(prior, row[None], keys)
+        seen = None if prior is None else AtPositions(prior, row[None], keys)
         share = attention_weights(point, k, kernel=kernel, prior=seen, rule=rule)[0]
         part = jnp.sum(share)  # less than 1 beside a sink, which has no value to fit
         share = share / jnp.where(part > 0, part, 1.0)
@@ -132,7 +130,7 @@ def _sum_by_differentiated_mean(
     (kernel, prior, rule), keys = parts, jnp.arange(k.shape[0])
 
     def apply_at_query(row: Array) -> Array:
-        seen = None if prior is None else At(prior, row[None], keys)
+        seen = None if prior is None else AtPositions(prior, row[None], keys)
 
         def weights_at(point: Array) -> Array:
             return attention_weights(point[None], k, kernel=kernel, prior=seen, rule=rule)[0]
