@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 import attnkernel as ak
-from attnkernel.plot._dates import date_column
+from attnkernel.plot._data import date_column
 from attnkernel.plot._partial import Slice, has_bias_correction, slice_along
 
 from .report_page import Table

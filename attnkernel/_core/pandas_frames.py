@@ -87,9 +87,8 @@ def query_to_numbers(frame: Any, names: Names | None, categories: Categories | N
     return frame_to_numbers("x_new", frame, categories).numbers
 
 
-def labels_to_numbers(what: str, labels: Any, x: Any) -> tuple[np.ndarray, Hashable]:
-    """Returns the labels or weights of the rows of x, and their name; for several, a tuple."""
-    require_same_index(what, labels, x)
+def labels_to_numbers(what: str, labels: Any) -> tuple[np.ndarray, Hashable]:
+    """Returns labels or weights of rows, and their name; for several, a tuple."""
     table = frame_to_numbers(what, labels, (None,) * len(column_names(labels)))
     return (table.numbers[:, 0], labels.name) if is_series(labels) else table[:2]
 
@@ -105,8 +104,6 @@ def drop_missing_rows(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any, int]
             'na="drop" needs the values of x and y, which have none inside jit and vmap: drop the '
             "rows before."
         )
-    for what, part in (("y", y), ("weights", weights)):
-        require_same_index(what, part, x)
     given = [part for part in (x, y, weights) if part is not None]
     given = [part if is_frame(part) else np.asanyarray(part) for part in given]
     if not all(map(np.ndim, given)) or len(set(map(len, given))) > 1:

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from .arrays import as_real_array, require_finite, wider_dtype
 from .host_arrays import AnyArray, is_concrete
@@ -44,11 +43,6 @@ def as_valid_weights(weights: ArrayLike) -> Float[Array, "..."] | Bool[Array, ".
 def is_positive(weights: Float[AnyArray, "..."] | Bool[AnyArray, "..."]) -> Bool[AnyArray, "..."]:
     """Returns which rows have weight; weights may be Booleans."""
     return weights if weights.dtype == bool else weights > 0
-
-
-def count_rows(x: Float[Array, "n dim"], weights: Array | None) -> int | Int[Array, ""]:
-    """Returns the number of rows of x whose weight is above 0."""
-    return len(x) if weights is None else jnp.sum(is_positive(weights))
 
 
 def require_valid_weights(weights: Float[Array, "..."] | Bool[Array, "..."]) -> None:
@@ -93,15 +87,6 @@ def require_category_codes(
             )
 
 
-def require_regression_shapes(x: Float[Array, "..."], y: Float[Array, "..."]) -> None:
-    """Raises `ValueError` unless x and y are tables with the same number of rows."""
-    if x.ndim != 2 or y.ndim not in (1, 2) or x.shape[0] != y.shape[0]:
-        raise ValueError(
-            f"x must have shape (n,) or (n, dim) and y shape (n,) or (n, out), with the same n; "
-            f"got x {x.shape} and y {y.shape}."
-        )
-
-
 def require_finite_squares(name: str, values: Float[Array, "..."]) -> None:
     """Raises `ValueError`, with the name of the argument, where squares of differences of the
     values would overflow or be subnormal."""
@@ -126,7 +111,11 @@ def require_regression_data(
     Expected: the same number of rows, at least three; every number finite; neither x nor y
     constant. `advice_for_nan`: added to the error where numbers are NaN.
     """
-    require_regression_shapes(x, y)
+    if x.ndim != 2 or y.ndim not in (1, 2) or x.shape[0] != y.shape[0]:
+        raise ValueError(
+            f"x must have shape (n,) or (n, dim) and y shape (n,) or (n, out), with the same n; "
+            f"got x {x.shape} and y {y.shape}."
+        )
     if x.shape[0] < MIN_FIT_ROWS:
         raise ValueError(
             f"A fit needs at least {MIN_FIT_ROWS} rows; got {x.shape[0]}. Each row is predicted "

@@ -6,7 +6,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array
 
 from .._core.comparable_functions import ComparableFunction
 from .._core.compiler_options import FORWARD_OPTIONS, can_use_options
@@ -15,7 +14,7 @@ from ..priors import MaskFunction, ScoreFunction
 from ._per_head import batch_shape
 
 
-def jit_if_pure(function: Any, parts: tuple, *arrays: Array, is_forward: bool = False) -> Any:
+def jit_if_pure(function: Any, parts: tuple, *arrays: Any, is_forward: bool = False) -> Any:
     """Calls `function(*parts, *arrays)` as one compiled program.
 
     If parts hold a Python function, whose result may change between calls, they run uncompiled;
@@ -32,12 +31,12 @@ def jit_if_pure(function: Any, parts: tuple, *arrays: Array, is_forward: bool = 
     call = _call_on_arrays
     if _is_pure(parts):
         has_options = is_forward and can_use_options(parts, arrays)
-        is_small = has_options and max(map(len, arrays)) ** 2 <= MAX_DENSE_PAIRS
+        is_small = has_options and max(map(len, jax.tree.leaves(arrays))) ** 2 <= MAX_DENSE_PAIRS
         call = _call_forward if is_small else _call_compiled
     return with_automatic_axes(lambda *of: call(function, of[0], of[1:]), parts, *arrays)
 
 
-def with_automatic_axes(run: Any, parts: tuple, *arrays: Array) -> Any:
+def with_automatic_axes(run: Any, parts: tuple, *arrays: Any) -> Any:
     """`run(parts, *arrays)`, with the sharding of intermediate arrays left to XLA on a mesh of
     explicit axes.
 
@@ -45,15 +44,16 @@ def with_automatic_axes(run: Any, parts: tuple, *arrays: Array) -> Any:
     sharded along them as that array is.
     """
     of_rows = jax.typeof(arrays[0]).sharding
-    kinds = {kind for array in arrays for kind in jax.typeof(array).sharding.mesh.axis_types}
+    leaves = jax.tree.leaves(arrays)
+    kinds = {kind for leaf in leaves for kind in jax.typeof(leaf).sharding.mesh.axis_types}
     if jax.sharding.AxisType.Explicit not in kinds:
         return run(parts, *arrays)
     spec = tuple(of_rows.spec)
     spec += (None,) * (arrays[0].ndim - len(spec))
-    shared = (None,) * (len(batch_shape(parts, *arrays)) + 2 - len(spec))
+    shared = (None,) * (len(batch_shape(parts, *leaves)) + 2 - len(spec))
     moving, fixed = eqx.partition(parts, eqx.is_array)
 
-    def inside(moving: Any, *arrays: Array) -> Any:
+    def inside(moving: Any, *arrays: Any) -> Any:
         return run(eqx.combine(moving, fixed), *arrays)
 
     rows = jax.sharding.PartitionSpec(*shared, *spec[:-1])

@@ -5,8 +5,7 @@ from ._average_derivative import (
     average_derivative as average_derivative,
 )
 from ._bootstrap_test import BootstrapTest as BootstrapTest
-from ._discontinuity import discontinuity as discontinuity
-from ._discontinuity_result import Discontinuity as Discontinuity
+from ._discontinuity import Discontinuity as Discontinuity, discontinuity as discontinuity
 from ._partially_linear import (
     LinearCoefficients as LinearCoefficients,
     PartiallyLinear as PartiallyLinear,

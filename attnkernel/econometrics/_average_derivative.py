@@ -18,8 +18,8 @@ from jaxtyping import Array, Float, Int
 from .._core.arrays import as_real_array, precise_matmul, value_text
 from .._core.host_arrays import is_concrete
 from .._core.pandas_frames import display_names
-from .._core.regression_data import count_rows
 from .._core.row_buckets import cut_rows
+from .._core.rows import Rows
 from .._core.text_tables import align_columns
 from .._core.validation import require_bool, require_choice, require_level
 from ..attention import jit_if_pure
@@ -167,12 +167,12 @@ def average_derivative(
     columns = fit.model.columns_of_quantities(dim)
     if not columns:
         raise ValueError("All columns hold categories, along which there is no derivative.")
-    weight_kwargs, padded, x, y = padded_rows(fit, jax.device_put(omega[:, None]))
+    arrays = padded_rows(fit, jax.device_put(omega[:, None]))
     nominal = jax.device_put(np.asarray(level, fit.y.dtype))
     if clusters is not None:
-        clusters = Clusters.of_rows(clusters, fit, level, len(x))
-    parts = (fit.model, weight_kwargs, nominal, noise or "local", clusters, undersmoothed)
-    found, support = jit_if_pure(_average_slopes, parts, padded, x, y, is_forward=True)
+        clusters = Clusters.of_rows(clusters, fit, level, len(arrays[1].x))
+    parts = (fit.model, nominal, noise or "local", clusters, undersmoothed)
+    found, support = jit_if_pure(_average_slopes, parts, *arrays, is_forward=True)
     support = cut_rows(support, len(fit.x))
     flags = (support.deficient, support.extrapolates)
     warn_of_extrapolation(fit.model.description, *flags, fit.y.dtype)
@@ -195,38 +195,42 @@ def _as_row_weights(row_weights: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
 
 def _average_slopes(
     model: KernelRegression,
-    weight_kwargs: dict[str, Any],
     level: Float[Array, ""],
     noise: str,
     clusters: Clusters | None,
     undersmoothed: bool,
     omega: Float[Array, "n 1"],
-    x: Float[Array, "n dim"],
-    y: Float[Array, " n"],
+    rows: Rows,
 ) -> tuple[tuple[Array, Array, Array, Array, Array], DataSupport]:
     """Returns (estimate, standard error, lower, upper) of each column with the number of rows that
     are averaged, and the data support.
 
     `omega`: the weight of each row in the average; the others as for `compute_linear_bands`.
     """
-    rule, squares = RowVariance.of_fit(model, weight_kwargs, x, y, noise)
-    of_clusters = None if clusters is None else cluster_errors(rule, clusters, y)
+    rule, squares = RowVariance.of_fit(model, rows, noise)
+    of_clusters = None if clusters is None else cluster_errors(rule, clusters)
+    columns = model.columns_of_quantities(rows.x.shape[1])
     if undersmoothed:
-        n = count_rows(x, weight_kwargs.get("weights"))
-        d = len(model.columns_of_quantities(x.shape[1]))
-        shorter = jnp.asarray(n, float) ** (1.0 / (d + 4) - 2.0 / (d + 6))
+        d = len(columns)
+        shorter = jnp.asarray(rows.count, float) ** (1.0 / (d + 4) - 2.0 / (d + 6))
         model = dataclasses.replace(model, kernel=model.kernel.rescaled(shorter), order=1)
     omega = jnp.where(rule.weights > 0, omega[:, 0], 0.0)
-    prior = with_weights(None, weight_kwargs.get("weights"), x)
+    prior, unit = with_weights(None, rows), np.eye(rows.x.shape[1], dtype=int).tolist()
 
     def average(labels: Float[Array, " n"]) -> tuple[Float[Array, " columns"], DataSupport]:
-        slopes, local = model.slopes_at_rows(x, labels[:, None], prior)
-        share = jnp.where(local.empty | local.deficient, 0.0, omega)
-        counted = jnp.where((share > 0)[:, None], slopes[..., 0], 0.0)
-        return precise_matmul(share[None, :], counted)[0] / jnp.sum(share), support_of(local)
+        if model.order:  # the slopes of one polynomial
+            local = model.polynomials(rows.x, rows.x, labels[:, None], prior)
+            slopes, support = local.coefficients[:, 1 : 1 + len(columns), 0], support_of(local)
+        else:
+            own = rows.with_labels(labels)
+            found = [model.derivative(unit[column]).estimate(None, own) for column in columns]
+            slopes, support = jnp.stack([each.value for each in found], axis=1), found[0].support
+        share = jnp.where(support.empty | support.deficient, 0.0, omega)
+        counted = jnp.where((share > 0)[:, None], slopes, 0.0)
+        return precise_matmul(share[None, :], counted)[0] / jnp.sum(share), support
 
-    estimate, support = average(y)
-    influence = jax.jacrev(lambda labels: average(labels)[0])(y)
+    estimate, support = average(rows.labels)
+    influence = jax.jacrev(lambda labels: average(labels)[0])(rows.labels)
     if clusters is None:
         variance = precise_matmul(influence**2, rule(squares))[:, 0]
         half_width = norm.ppf(0.5 + 0.5 * level)
@@ -237,5 +241,5 @@ def _average_slopes(
     error = jnp.sqrt(variance)
     width = half_width * error
     support = jax.tree.map(lambda flags: flags & (omega > 0), support)
-    rows = jnp.sum((omega > 0) & ~(support.empty | support.deficient))
-    return (estimate, error, estimate - width, estimate + width, rows), support
+    count = jnp.sum((omega > 0) & ~(support.empty | support.deficient))
+    return (estimate, error, estimate - width, estimate + width, count), support

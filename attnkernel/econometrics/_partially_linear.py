@@ -9,13 +9,12 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_points, inverse_or_zero
+from .._core.arrays import inverse_or_zero, precise_matmul
 from .._core.host_arrays import AnyArray, is_concrete
-from .._core.regression_data import as_weights
+from .._core.rows import Rows
 from .._core.validation import as_integer_tuple, require_choice, require_instance
 from ..attention import jit_if_pure
-from ..models import DataSupport, DenseSmoother, LinearSmoother, read_data, with_bounds_of
-from ..priors import Prior
+from ..models import DataSupport, DenseSmoother, LinearSmoother, with_bounds_of
 
 
 class LinearCoefficients(NamedTuple):
@@ -105,12 +104,11 @@ class PartiallyLinear(DenseSmoother):
         **Raises:** `ValueError` also where β is not identified.
         """
         require_choice("noise", noise, ("constant", "rows"))
-        _, k, v = read_data(x, x, y, weights)
-        self._check_inputs(k, k)
-        if np.ndim(y) != 1:
+        rows = Rows.read(x, y, weights)
+        self.check_inputs(rows.x, rows.x)
+        if not rows.has_one_label:
             raise ValueError(f"Coefficients are of one label per row; y has shape {np.shape(y)}.")
-        of_rows = None if weights is None else as_weights(weights, len(k))
-        found = jit_if_pure(_estimate_coefficients, (self, of_rows, noise), k, v)
+        found = jit_if_pure(_estimate_coefficients, (self, noise), rows.x, rows)
         if is_concrete(found.estimate) and not np.all(np.isfinite(found.estimate)):
             raise ValueError(
                 f"The coefficients of the columns {self.linear} are not identified: one is "
@@ -119,28 +117,24 @@ class PartiallyLinear(DenseSmoother):
         return found
 
     def hat_rows(
-        self, q: Float[Array, "m dim"], k: Float[Array, "n dim"], weights: Float[Array, " n"]
+        self,
+        q: Float[Array, "m dim"] | None,
+        k: Float[Array, "n dim"],
+        weights: Float[Array, " n"],
     ) -> Float[Array, "m n"]:
-        """$L_j(x)$ at queries q, from checked data; 0 where no label has weight."""
+        """$L_j(x)$ at queries q, from checked data; 0 where no label has weight. None: at k."""
         z, rest = self._split(k)
-        z_new, rest_new = self._split(q)
-        of_labels = self._coefficient_rows(k, weights)
-        plain = self.model.effective_weights(rest_new, rest, weights=weights)
-        away = z_new - jnp.matmul(plain, z, precision="highest")
-        rows = plain + jnp.matmul(away, of_labels, precision="highest")
+        z_new, rest_new = self._split(k if q is None else q)
+        plain = self._smooth(None if q is None else rest_new, rest, weights)
+        away = z_new - precise_matmul(plain, z)
+        rows = plain + precise_matmul(away, self._coefficient_rows(k, weights))
         return jnp.where(jnp.any(plain != 0, axis=1)[:, None], rows, 0.0)
 
-    def data_support(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> DataSupport:
+    def support_at(self, q: Float[Array, "m dim"], rows: Rows) -> DataSupport:
         """That of the smoother, in its columns."""
-        q, k = self._split(as_points("x_new", x_new))[1], self._split(as_points("x", x))[1]
-        return self.model.data_support(q, k, prior=prior, weights=weights)
+        rest = self._split(rows.x)[1]
+        inner = Rows(rest, rows.y, rows.weights, rows.has_one_label)
+        return self.model.estimate(self._split(q)[1], inner).support
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
         """The columns of x that hold codes of categories, those of the smoother."""
@@ -174,48 +168,49 @@ class PartiallyLinear(DenseSmoother):
         rest = self._columns_of_model(x.shape[1])
         return x[:, np.asarray(self.linear)], x[:, np.asarray(rest)]
 
+    def _smooth(
+        self, q: Float[Array, "m rest"] | None, k: Float[Array, "n rest"], weights: Array
+    ) -> Float[Array, "m n"]:
+        """Returns the weights of the smoother at queries, in its columns; None: at k."""
+        return self.model.estimate(q, Rows(k, k[:, :1], weights)).weights
+
     def _coefficient_rows(
         self, k: Float[Array, "n dim"], weights: Float[Array, " n"]
     ) -> Float[Array, "linear n"]:
         """Returns B, which maps labels to β; NaN where β is not identified."""
         z, rest = self._split(k)
         z = z - jnp.average(z, axis=0, weights=weights)[None, :]
-        smooth = self.model.effective_weights(rest, rest, weights=weights)
+        smooth = self._smooth(None, rest, weights)
         left_over = jnp.eye(len(k), dtype=k.dtype) - smooth
         root = jnp.sqrt(weights)[:, None]
-        residuals = root * jnp.matmul(left_over, z, precision="highest")
+        residuals = root * precise_matmul(left_over, z)
         basis, upper = jnp.linalg.qr(residuals)
         size = jnp.sqrt(jnp.sum((root * z) ** 2, axis=0))
         least = len(k) * jnp.finfo(k.dtype).eps * size
         is_known = jnp.all(jnp.abs(jnp.diag(upper)) > least)
         upper = jnp.where(is_known, upper, jnp.eye(len(upper), dtype=k.dtype))
-        right = jnp.matmul((basis * root).T, left_over, precision="highest")
+        right = precise_matmul((basis * root).T, left_over)
         found = jnp.linalg.solve(upper, right)
         return jnp.where(is_known, found, jnp.nan)
 
 
 def _estimate_coefficients(
-    model: PartiallyLinear,
-    weights: Array | None,
-    noise: str,
-    k: Float[Array, "n dim"],
-    v: Float[Array, "n out"],
+    model: PartiallyLinear, noise: str, k: Float[Array, "n dim"], rows: Rows
 ) -> LinearCoefficients:
-    """Returns β and its standard errors, from checked data; `v`: labels, one column."""
-    of_rows = jnp.ones(len(k)) if weights is None else jnp.asarray(weights)
-    of_rows = of_rows.astype(k.dtype)
+    """Returns β and its standard errors, from checked data of one label."""
+    of_rows = rows.row_weights(k.dtype)
     has_weight = of_rows > 0
     b = model._coefficient_rows(k, of_rows)
-    hat = model.hat_rows(k, k, of_rows)
-    y = v[:, 0] - jnp.mean(v)
-    residuals = y - jnp.matmul(hat, y, precision="highest")
+    hat = model.hat_rows(None, k, of_rows)
+    y = rows.labels - jnp.mean(rows.y)
+    residuals = y - precise_matmul(hat, y)
     inverse = inverse_or_zero(of_rows)
-    norms = of_rows * jnp.matmul(hat**2, inverse, precision="highest")
+    norms = of_rows * precise_matmul(hat**2, inverse)
     expected = jnp.where(has_weight, 1.0 - 2.0 * jnp.diag(hat) + norms, 0.0)
     if noise == "rows":
         variance = residuals**2 / jnp.maximum(expected, jnp.finfo(k.dtype).eps ** 0.5)
         variance = jnp.where(has_weight, variance, 0.0)
     else:
         variance = jnp.sum(of_rows * residuals**2) / jnp.sum(expected) * inverse
-    error = jnp.sqrt(jnp.matmul(b**2, variance, precision="highest"))
-    return LinearCoefficients(jnp.matmul(b, y, precision="highest"), error)
+    error = jnp.sqrt(precise_matmul(b**2, variance))
+    return LinearCoefficients(precise_matmul(b, y), error)

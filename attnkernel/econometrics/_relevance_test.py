@@ -1,14 +1,21 @@
-"""A test whether the mean depends on a column, from the slope of a fit along it."""
+"""A test whether the mean depends on a column, from the slope of a fit along it.
+
+The lengthscale of one column, between the bounds of a fit: what bootstraps choose it among.
+"""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._core.host_arrays import is_concrete
+from .._core.regression_data import is_positive
+from .._core.rows import Rows
 from .._core.tuning import MAX_DENSE_PAIRS
 from .._core.validation import as_integer, require_bool, require_key
 from ..attention import jit_if_pure
@@ -17,7 +24,50 @@ from ..inference import padded_rows, require_smoother_fit
 from ..models import LinearSmoother
 from ..priors import ExcludeSelf
 from ._bootstrap_test import BootstrapTest, statistic_with_p_value
-from ._column_lengthscales import move_along_column
+
+SMALL_STEP = 0.01  # of the range of a column
+
+
+def move_along_column(
+    model: LinearSmoother,
+    weights: Array | None,
+    column: Int[Array, ""],
+    holds_categories: bool,
+    x: Float[Array, "n dim"],
+) -> Callable[[Float[Array, ""]], LinearSmoother]:
+    r"""Returns the model as a function of a share, from 0 to 1, of the way between two bounds.
+
+    $$ z(s) = z_{\mathrm{low}} + s\, (z_{\mathrm{high}} - z_{\mathrm{low}}) $$
+
+    z are the unconstrained parameters, such as log ℓ, on which the kernel of two points depends
+    that differ in this column alone. All others stay as they are, as do those without bounds.
+    """
+    lower, upper = model.search_box(x, weights)
+    inside = x if weights is None else jnp.where(is_positive(weights)[:, None], x, x[:1])
+    extent = jnp.max(inside[:, column]) - jnp.min(inside[:, column])
+    step = jnp.ones((), x.dtype) if holds_categories else SMALL_STEP * extent
+
+    def drop_of_score(model: Any) -> Float[Array, ""]:
+        kernel, point = model.kernel, x[0]
+        moved = point.at[column].add(step)
+        return kernel.log_pair(point, moved) - kernel.log_pair(point, point)
+
+    slopes = eqx.filter_grad(drop_of_score)(model)
+
+    def at(share: Float[Array, ""]) -> LinearSmoother:
+        def move(z: Array, slope: Array | None, low: Array, high: Array) -> Array:
+            if slope is None:
+                return z
+            is_moved = (slope != 0) & jnp.isfinite(low) & jnp.isfinite(high)
+            low, high = (jnp.where(is_moved, bound, z) for bound in (low, high))
+            return (low + share * (high - low)).astype(z.dtype)
+
+        parameters, rest = eqx.partition(model, eqx.is_inexact_array)
+        parts = (eqx.filter(each, eqx.is_inexact_array) for each in (slopes, lower, upper))
+        return eqx.combine(jax.tree.map(move, parameters, *parts), rest)
+
+    return at
+
 
 LENGTHSCALES = 20  # among which that of the column is chosen again
 
@@ -87,10 +137,8 @@ def relevance_test(
     levels = _find_categories(fit, place)
     if reselect:
         _require_pairwise_kernel(fit.model)
-    weight_kwargs, _, x, y = padded_rows(fit)
-    parts = (fit.model, weight_kwargs, levels, reselect, draws, key)
-    number = jax.device_put(np.asarray(place))
-    found = jit_if_pure(_compute_statistics, (*parts, number), x, y, is_forward=True)
+    parts = (fit.model, levels, reselect, draws, key, jax.device_put(np.asarray(place)))
+    found = jit_if_pure(_compute_statistics, parts, *padded_rows(fit), is_forward=True)
     statistic, p_value, samples = found
     if is_concrete(statistic) and not np.any(np.append(samples, statistic) > 0):
         raise ValueError(
@@ -149,37 +197,36 @@ def _require_pairwise_kernel(model: LinearSmoother) -> None:
 
 def _compute_statistics(
     model: LinearSmoother,
-    weight_kwargs: dict[str, Any],
     levels: Float[Array, " levels"] | None,
     reselect: bool,
     draws: int,
     key: PRNGKeyArray,
     column: Int[Array, ""],
-    x: Float[Array, "n dim"],
-    y: Float[Array, " n"],
+    _: Array,
+    rows: Rows,
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, " draws"]]:
     """Returns T of the labels, its p-value, and T of the labels of the bootstrap, from checked
     data.
 
     `levels`: the categories of the column, None for quantities; the rest as for `relevance_test`.
     """
-    weights = jnp.asarray(weight_kwargs.get("weights", jnp.ones(len(x))), y.dtype)
-    y = jnp.where(weights > 0, y, 0.0)
+    x, weights = rows.x, rows.row_weights(rows.y.dtype)
+    y = jnp.where(weights > 0, rows.labels, 0.0)
     middle = jnp.nanquantile(jnp.where(weights > 0, x[:, column], jnp.nan), 0.5, method="lower")
     without = x.at[:, column].set(middle)
-    fitted = model(without, without, y, **weight_kwargs)
-    null = fitted + model(without, without, y - fitted, **weight_kwargs)
-    residuals = model.left_out_residuals(without, y, **weight_kwargs)
+    found = model.estimate(None, Rows(without, y[:, None], rows.weights))
+    null = found.value + model(without, without, y - found.value, **rows.kwargs)
+    residuals = found.loo_residuals
     signs = jax.random.rademacher(key, (len(x), draws), y.dtype)
     labels = jnp.concatenate([y[:, None], null[:, None] + residuals[:, None] * signs], axis=1)
     labels = jnp.where(weights[:, None] > 0, labels, 0.0)
     if not reselect:
         return statistic_with_p_value(
-            _squared_slopes(model, weight_kwargs, levels, column, x, labels, weights)[1]
+            _squared_slopes(model, levels, column, rows.with_labels(labels))[1]
         )
-    at = move_along_column(model, weight_kwargs.get("weights"), column, levels is not None, x)
+    at = move_along_column(model, rows.weights, column, levels is not None, x)
     criteria, statistics = jax.lax.map(
-        lambda share: _squared_slopes(at(share), weight_kwargs, levels, column, x, labels, weights),
+        lambda share: _squared_slopes(at(share), levels, column, rows.with_labels(labels)),
         jnp.linspace(0.0, 1.0, LENGTHSCALES, dtype=y.dtype),
     )
     best = jnp.argmin(criteria, axis=0)
@@ -188,19 +235,17 @@ def _compute_statistics(
 
 def _squared_slopes(
     model: LinearSmoother,
-    weight_kwargs: dict[str, Any],
     levels: Float[Array, " levels"] | None,
     column: Int[Array, ""],
-    x: Float[Array, "n dim"],
-    labels: Float[Array, "n out"],
-    weights: Float[Array, " n"],
+    rows: Rows,
 ) -> tuple[Float[Array, " out"], Float[Array, " out"]]:
     """Returns the leave-one-out criterion and T of each column of labels.
 
     A row that has no other in reach is predicted by the mean of all labels.
     """
+    x, labels, weights = rows.x, rows.y, rows.row_weights(rows.y.dtype)
     mean = jnp.average(labels, axis=0, weights=weights)[None, :]
-    others = model(x, x, labels, prior=ExcludeSelf(), **weight_kwargs)
+    others = model(x, x, labels, prior=ExcludeSelf(), **rows.kwargs)
     residuals = labels - jnp.where(jnp.isnan(others), mean, others)
     criterion = jnp.average(residuals**2, axis=0, weights=weights)
     n = len(x)
@@ -219,7 +264,7 @@ def _squared_slopes(
 
         def rows_at(value: Array) -> Float[Array, "size n"]:
             points = x[at].at[:, column].set(value)
-            return model.effective_weights(points, x, **weight_kwargs)
+            return model.estimate(points, rows).weights
 
         if levels is None:
             values = x[at, column]

@@ -7,13 +7,16 @@ from ._checkpoints import (
     identity_of as identity_of,
 )
 from ._choose import Choice as Choice, choose as choose
-from ._cost_warning import select_for_leave_one_out
 from ._fit import fit as fit
 from ._fit_many import fit_many as fit_many
-from ._fit_warnings import CostWarning as CostWarning, FitWarning as FitWarning
+from ._fit_warnings import (
+    CostWarning as CostWarning,
+    FitWarning as FitWarning,
+    select_for_leave_one_out,
+)
 from ._minima import ended_inside, model_of_start, parameter_distance
 from ._minimise import prepare_searches
 from ._options import Options
 from ._outcome import Result as Result, Starts as Starts, collect_outcome
-from ._problem import Data, flat_rows, take, unravel_rows
+from ._problem import flat_rows, take, unravel_rows
 from ._result import Fit as Fit

@@ -1,41 +1,26 @@
 """`fit`: any model, any objective, any optax optimiser or the default search."""
 
 import warnings
-from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray
 
-from .._core.arrays import as_points, as_real_array
 from .._core.host_arrays import is_concrete
-from .._core.pandas_frames import (
-    Categories,
-    Names,
-    drop_missing_rows,
-    frame_to_numbers,
-    is_frame,
-    labels_to_numbers,
-)
-from .._core.regression_data import (
-    as_weights,
-    require_category_codes,
-    require_regression_data,
-    require_regression_shapes,
-)
+from .._core.regression_data import require_category_codes, require_regression_data
+from .._core.rows import parse_rows
 from .._core.validation import require_choice, require_instance, require_key
 from ..kernels import number_columns
 from ..models import DensityModel, Smoother
-from ..objectives import LeaveOneOut, Objective, drop_zero_weight_rows
+from ..objectives import LeaveOneOut, Objective, Sample
 from ._checkpoints import Checkpoints
 from ._chunks import History
-from ._cost_warning import cost_warnings
-from ._fit_warnings import CostWarning, FitWarning, category_warnings
+from ._fit_warnings import CostWarning, FitWarning, category_warnings, cost_warnings
 from ._minimise import minimise
 from ._options import Callback, Options
-from ._problem import Data
 from ._result import Fit
 from ._train import train
 
@@ -133,12 +118,13 @@ def fit(
     if key is not None:
         require_key("key", key)
     require_choice("na", na, ("error", "drop"))
-    dropped = 0
-    if y is None:
-        y = _labels_of_density(model, x)
-    if na == "drop":
-        x, y, weights, dropped = drop_missing_rows(x, y, weights)
-    data, names = _validated_inputs(x, y, weights, objective)
+    x, y, weights, names = parse_rows(
+        x, _labels_of_density(model, x) if y is None else y, weights, na
+    )
+    objective = as_objective(objective)
+    objective = objective if weights is None else objective.with_weights(weights)
+    objective.check_row_fields(len(x))
+    data = Sample(x, y, objective).without_weightless_rows()
     if names.x_names is not None:
         model, bounds = number_columns((model, bounds), names.x_names)
     options = Options(
@@ -154,8 +140,7 @@ def fit(
     driver = minimise if optimizer is None else train
     outcome = driver(model, data, options)
     outcome = outcome._replace(objective=data.objective)  # weights in the order of rows
-    found = Fit(*outcome, data.x, data.y, **names._asdict(), dropped_rows=dropped)
-    return warn_if_no_optimum(found)
+    return warn_if_no_optimum(Fit(*outcome, data.x, data.y, *names))
 
 
 def _labels_of_density(model: Any, x: Any) -> Any:
@@ -163,37 +148,6 @@ def _labels_of_density(model: Any, x: Any) -> Any:
     if not isinstance(model, DensityModel):
         raise ValueError(f"y must be the labels of x: only a density has none; model is {model}.")
     return x
-
-
-class FrameNames(NamedTuple):
-    """The names of the columns of frames; None for arrays."""
-
-    x_names: Names | None = None
-    x_categories: Categories | None = None
-    y_name: Hashable = None
-
-
-def _validated_inputs(x: Any, y: Any, weights: Any, objective: Any) -> tuple[Data, FrameNames]:
-    """Returns x, y and the objective as `Data`, without zero-weight rows, and the column names.
-
-    The arguments are those of `fit`; the objective then holds the weights.
-    """
-    names = FrameNames()
-    if is_frame(weights):
-        weights, _ = labels_to_numbers("weights", weights, x)
-    if is_frame(y):
-        y, y_name = labels_to_numbers("y", y, x)
-        names = names._replace(y_name=y_name)
-    if is_frame(x):
-        x, x_names, x_categories = frame_to_numbers("x", x)
-        names = names._replace(x_names=x_names, x_categories=x_categories)
-    x, y = as_points("x", x), as_real_array("y", y)
-    require_regression_shapes(x, y)
-    objective = as_objective(objective)
-    if weights is not None:
-        objective = objective.with_weights(as_weights(weights, len(x)))
-    objective.check_row_fields(len(x))
-    return Data(*drop_zero_weight_rows(x, y, objective)), names
 
 
 def as_objective(objective: Any) -> Objective:

@@ -10,16 +10,17 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from .._core.arrays import as_points, as_real_array
+from .._core.arrays import as_real_array
 from .._core.host_arrays import as_numpy_if_concrete, index_on_host, namespace_of, to_jax
+from .._core.rows import parse_rows
 from .._core.validation import require_key
-from ..objectives import Objective
+from ..objectives import Objective, Sample
 from ._checkpoints import Checkpoints
 from ._chunks import History
 from ._fit import as_objective, require_fittable, warn_if_no_optimum
 from ._minimise import minimise
 from ._options import Callback, Options
-from ._problem import Data, Problem
+from ._problem import Problem
 from ._result import Fit
 from ._train import train
 
@@ -82,7 +83,7 @@ def fit_many(
     of_model, of_data, of_objective = (eqx.if_array(0) if axis == 0 else None for axis in in_axes)
     axes = Problem._make((of_model, of_data, of_data, of_objective, eqx.if_array(0)))
     driver = minimise if optimizer is None else train
-    outcome = driver(model, Data(x, y, objective), options, axes)
+    outcome = driver(model, Sample(x, y, objective), options, axes)
     if in_axes[2] is None:
         objective = _repeated(objective, fits)
     return warn_if_no_optimum(Fit(*outcome._replace(objective=objective), x, y))
@@ -108,7 +109,7 @@ def _validated_data(model: Any, x: Any, y: Any, *, is_batched: bool) -> tuple[Ar
     `is_batched`: whether x and y have a leading axis, one data set per fit.
     """
     if not is_batched:
-        x, y = as_points("x", x), as_real_array("y", y)
+        x, y, _, _ = parse_rows(x, y, None)
         require_fittable(model, x, y)
         return x, y
     x, y = as_real_array("x", x), as_real_array("y", y)

@@ -16,13 +16,13 @@ from jaxtyping import Array, PyTree
 
 from .._core.host_arrays import as_numpy_if_concrete, is_on_host, namespace_of
 from .._core.stop_gradients import stop_gradients
+from ..objectives import Sample
 from ._bfgs import Bfgs
 from ._chunks import History
 from ._grid import find_unmoved, search_grids
 from ._options import Options
 from ._outcome import Outcome, Result, collect_outcome
 from ._problem import (
-    Data,
     Problem,
     build_problem,
     take,
@@ -32,7 +32,7 @@ from ._problem import (
 from ._search import Searches, SearchResult, count_points
 
 
-def minimise(model: Any, data: Data, options: Options, axes: Problem | None = None) -> Outcome:
+def minimise(model: Any, data: Sample, options: Options, axes: Problem | None = None) -> Outcome:
     """Searches from every start, and returns the best end.
 
     `axes`: the batched axes of several fits; None: one fit.
@@ -52,7 +52,7 @@ def minimise(model: Any, data: Data, options: Options, axes: Problem | None = No
 
 
 def prepare_searches(
-    model: Any, data: Data, options: Options, axes: Problem | None = None
+    model: Any, data: Sample, options: Options, axes: Problem | None = None
 ) -> Searches:
     """Returns the searches of a fit: their problem, and the points from which they begin.
 
@@ -71,7 +71,7 @@ def prepare_searches(
     return Searches(problem, options, tolerance, z, axes)
 
 
-def _search_one_fit(searches: Searches, data: Data) -> tuple[SearchResult, np.ndarray | None]:
+def _search_one_fit(searches: Searches, data: Sample) -> tuple[SearchResult, np.ndarray | None]:
     """Runs the searches of a single fit; returns them and which parameters have zero slope.
 
     `data`: the rows that were given, without padding.

@@ -16,17 +16,9 @@ from .._core.host_arrays import (
     namespace_of,
 )
 from .._core.validation import require_shape
-from ..objectives import Objective, pad_data, sorted_by_input
+from ..objectives import Objective, Sample
 from ._bounds import Box
 from ._options import Options, Space
-
-
-class Data(NamedTuple):
-    """Labelled rows and the objective that is minimised on them."""
-
-    x: Float[Array, "*batch n dim"]
-    y: Float[Array, "*rows"]
-    objective: Objective
 
 
 class Problem(NamedTuple):
@@ -58,7 +50,7 @@ class Problem(NamedTuple):
 
 def build_problem(
     model: Any,
-    data: Data,
+    data: Sample,
     options: Options,
     axes: Problem | None,
 ) -> tuple[PyTree, Problem]:
@@ -70,12 +62,12 @@ def build_problem(
     """
     space, objectives = options.space, None
     if axes is None and not data.objective.is_stochastic:
-        data = Data(*sorted_by_input(*data))
+        data = data.sorted_by_input()
     if axes is not None and axes.objective is not None:
         assert options.key is not None
         objectives = len(options.key)
     if is_on_one_device(options.key, options.bounds):
-        data = Data(*pad_data(model, *data, objectives))
+        data = data.padded(model, objectives)
     x, weights = data.x, data.objective.weights
     if axes is not None:
         z, box = _spread_starts_of_fits(model, x, weights, options.key, space, axes)

@@ -15,8 +15,9 @@ from .._core.arrays import as_points, as_real_array, require_finite
 from .._core.host_arrays import index_on_host, is_concrete
 from .._core.pandas_frames import Categories, Names, as_pandas, is_frame, query_to_numbers
 from .._core.regression_data import require_category_codes
+from .._core.rows import Rows
 from ..models import Smoother
-from ..objectives import Objective
+from ..objectives import Objective, Sample
 from ._chunks import History
 from ._fit_warnings import find_best_start, parameters_on_bounds, result_warnings
 from ._minima import (
@@ -28,7 +29,6 @@ from ._minima import (
 from ._minimise import prepare_searches
 from ._options import Options
 from ._outcome import Starts
-from ._problem import Data
 from ._search import Searches
 
 
@@ -60,6 +60,12 @@ class Fit(eqx.Module):
     x_categories: Categories | None = eqx.field(static=True, repr=False, default=None)
     y_name: Hashable = eqx.field(static=True, repr=False, default=None)  # several: a tuple
     dropped_rows: int = eqx.field(static=True, repr=False, default=0)  # by na="drop" of `fit`
+
+    @property
+    def rows(self) -> Rows:
+        """The fitted rows, with the weights of the objective; of one fit."""
+        labels = index_on_host(self.y, np.s_[:, None]) if self.y.ndim == 1 else self.y
+        return Rows(self.x, labels, self.objective.weights, self.y.ndim == 1)
 
     def __call__(self, x_new: ArrayLike | Any) -> Any:
         """Predicts at new inputs, shape (m, dim) or (m,), from the fitted data.
@@ -173,7 +179,7 @@ class Fit(eqx.Module):
         bounds = None if self.starts.edges is None else "default"
         options = Options(starts=len(self.starts.loss))
         options = options.with_defaults(self.model, self.objective, len(self.x))
-        data = Data(self.x, self.y, self.objective)
+        data = Sample(self.x, self.y, self.objective)
         return prepare_searches(self.model, data, options._replace(bounds=bounds))
 
     def warnings(self) -> list[str]:

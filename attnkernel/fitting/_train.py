@@ -17,11 +17,12 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from .._core.comparable_functions import comparable_by_program
 from .._core.compiler_options import GRADIENT_OPTIONS, can_use_options
 from .._core.host_arrays import AnyArray, as_numpy_if_concrete, is_on_host, namespace_of
+from ..objectives import Sample
 from ._checkpoints import identity_of
 from ._chunks import History, Record, join_history, run_chunks
 from ._options import Options
 from ._outcome import Outcome, Result, collect_outcome
-from ._problem import Data, Problem, build_problem, vmap_over_fits
+from ._problem import Problem, build_problem, vmap_over_fits
 
 
 class Training(eqx.Module):
@@ -42,7 +43,7 @@ class Training(eqx.Module):
         return cls(z, z, optimizer.init(z), key, jnp.zeros((), int), jnp.zeros((), bool))
 
 
-def train(model: Any, data: Data, options: Options, axes: Problem | None = None) -> Outcome:
+def train(model: Any, data: Sample, options: Options, axes: Problem | None = None) -> Outcome:
     """Takes all steps of the given optimiser from every start, and returns the best end.
 
     `axes`: the batched axes of several fits; None: one fit.

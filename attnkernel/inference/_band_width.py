@@ -10,7 +10,7 @@ import numpy as np
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._core.regression_data import count_rows
+from .._core.rows import Rows
 from .._core.validation import as_integer_tuple
 from ..fitting import Fit
 from ..models import LinearSmoother
@@ -21,7 +21,7 @@ MIN_RELIABLE_COUNT = 3.0  # labels, from which nominal 95 % bands covered .93 to
 
 def critical_value(
     level: Float[Array, ""],
-    y: Float[Array, "n"] | Float[Array, "n out"],
+    rows: Rows,
     draws: int,
     key: PRNGKeyArray | None,
     noise_and_error: Callable[[Float[Array, "n size"]], tuple[Array, Array]],
@@ -36,7 +36,8 @@ def critical_value(
     """
     if key is None:
         return norm.ppf(0.5 + 0.5 * level)
-    if y.size != len(y):
+    y = rows.y
+    if y.shape[1] != 1:
         raise ValueError(f"Simultaneous bands are of one label per row; y has shape {y.shape}.")
     size = max(1, min(draws, MAX_SIMULATED_NUMBERS // len(y)))
 
@@ -48,10 +49,10 @@ def critical_value(
     return jnp.nanquantile(found.ravel()[:draws], level)
 
 
-def bias_corrected(model: Any, x: Float[Array, "n dim"], weight_kwargs: dict[str, Any]) -> Any:
-    """Returns the model of the robust bias correction for inputs x; `ValueError` where there is
-    none. `weight_kwargs`: `{"weights": w}` or `{}`; rows of weight 0 are not counted."""
-    corrected = model.bias_corrected(count_rows(x, weight_kwargs.get("weights")), x.shape[1])
+def bias_corrected(model: Any, rows: Rows) -> Any:
+    """Returns the model of the robust bias correction for rows, of which those of weight 0 are not
+    counted; `ValueError` where there is none."""
+    corrected = model.bias_corrected(rows.count, rows.x.shape[1])
     if corrected is None:
         raise ValueError(
             f"The robust bias correction needs a local polynomial of a higher order than the fit, "

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._core.arrays import inverse_or_zero
 from .._core.row_buckets import cut_rows
+from .._core.rows import Rows
 from .._core.validation import as_integer, require_bool, require_choice, require_key, require_level
 from ..attention import jit_if_pure
 from ..fitting import Fit
@@ -143,9 +144,9 @@ def bands(
         noise = noise or "rows"
     at, nominal = fit.inputs(x_new), jax.device_put(np.asarray(level, fit.y.dtype))
     simulation = (draws, key) if kind == "simultaneous" else (0, None)
-    weight_kwargs, *arrays = padded_rows(fit, at)
+    arrays = padded_rows(fit, at)
     if clusters is not None:
-        clusters = Clusters.of_rows(clusters, fit, level, len(arrays[1]))
+        clusters = Clusters.of_rows(clusters, fit, level, len(arrays[1].x))
     is_linear = isinstance(fit.model, LinearSmoother)
     compute = compute_linear_bands if is_linear else compute_likelihood_bands
     if component is not None:
@@ -158,7 +159,7 @@ def bands(
     if derivative is not None:
         derivative = as_derivative(derivative, fit.model, fit.x.shape[1], corrected)
     estimated = (corrected, derivative, component)
-    parts = (fit.model, weight_kwargs, nominal, noise, clusters, *estimated, *simulation)
+    parts = (fit.model, nominal, noise, clusters, *estimated, *simulation)
     found = cut_rows(jit_if_pure(compute, parts, *arrays, is_forward=True), len(at))
     curves, count, reliable, support = found
     flags = (support.deficient, support.extrapolates)
@@ -170,7 +171,6 @@ def bands(
 
 def compute_linear_bands(
     model: LinearSmoother,
-    weight_kwargs: dict[str, Any],
     level: Float[Array, ""],
     noise: str | None,
     clusters: Clusters | None,
@@ -180,36 +180,35 @@ def compute_linear_bands(
     draws: int,
     key: PRNGKeyArray | None,
     at: Float[Array, "m dim"],
-    x: Float[Array, "n dim"],
-    y: Float[Array, "n"] | Float[Array, "n out"],
+    rows: Rows,
 ) -> tuple[tuple[Array, Array, Array, Array], Float[Array, " m"], Bool[Array, " m"], DataSupport]:
     """Returns (centre, standard error, lower, upper), effective count, `reliable`, data support.
 
-    `at`: the new inputs; `weight_kwargs`: `{"weights": w}` or `{}`; `level`, `noise`, `clusters`,
-    `corrected`, `derivative`, `component`, `draws`: as for `bands`. Without a `key` the band is
-    pointwise.
+    `at`: the new inputs; `level`, `noise`, `clusters`, `corrected`, `derivative`, `component`,
+    `draws`: as for `bands`. Without a `key` the band is pointwise.
     """
-    rule, squared_residuals = RowVariance.of_fit(model, weight_kwargs, x, y, noise or "local")
+    rule, squared_residuals = RowVariance.of_fit(model, rows, noise or "local")
     if corrected:
-        model = bias_corrected(model, x, weight_kwargs)
+        model = bias_corrected(model, rows)
     variance = rule(squared_residuals)
     one_and_variance = jnp.pad(variance, ((0, 0), (1, 0)), constant_values=1.0)
     curve = model if derivative is None else model.derivative(derivative)
     curve = curve if component is None else model.component(component)
-    centre, squares, support = curve.predict_with_variance(
-        at, x, y, one_and_variance, **weight_kwargs
-    )
+    estimate = curve.estimate(at, rows)
+    centre, support = estimate.value, estimate.support
+    squares = estimate.variance_of(one_and_variance)
     # where no label has weight the error is unknown, whatever `on_empty` predicts
     unknown, of_fit = support.empty, squares[:, 0]
     if derivative is not None:
         unknown = unknown | support.deficient | (of_fit == 0)
-        of_fit = model.prediction_variance(at, x, jnp.ones(len(x), y.dtype), **weight_kwargs)
+        of_fit = model.estimate(at, rows).variance_of(jnp.ones(len(rows.x), rows.y.dtype))
     count = inverse_or_zero(jnp.where(support.empty, 0.0, of_fit))
     reliable = (count >= MIN_RELIABLE_COUNT) & ~unknown & ~support.deficient & ~support.extrapolates
     found = squares[:, 1:]
     if clusters is not None:
-        errors = cluster_errors(rule, clusters, y)
-        found = clusters.sum_of_squares(lambda v: curve(at, x, v, **weight_kwargs), errors)
+        errors = cluster_errors(rule, clusters)
+        predict = lambda v: curve.estimate(at, rows.with_labels(v)).value  # noqa: E731
+        found = clusters.sum_of_squares(predict, errors)
     error = jnp.where(unknown[:, None], jnp.nan, jnp.sqrt(found)).reshape(centre.shape)
     if clusters is not None:
         width = clusters.half_width * error
@@ -217,11 +216,9 @@ def compute_linear_bands(
 
     def noise_and_error(z: Float[Array, "n size"]) -> tuple[Array, Array]:
         labels = jnp.sqrt(variance) * z
+        found = curve.estimate(at, rows.with_labels(labels))
         # errors are estimated anew: a quantile for noise of known variance would be too low
-        fitted, squares, _ = curve.predict_with_variance(
-            at, x, labels, rule(rule.squares(labels)), **weight_kwargs
-        )
-        return fitted, jnp.sqrt(squares)
+        return found.value, jnp.sqrt(found.variance_of(rule(rule.squares(labels))))
 
-    width = critical_value(level, y, draws, key, noise_and_error) * error
+    width = critical_value(level, rows, draws, key, noise_and_error) * error
     return (centre, error, centre - width, centre + width), count, reliable, support

@@ -75,18 +75,17 @@ class Clusters(eqx.Module):
         return jnp.sum(jax.lax.map(of_chunk, jnp.arange(0, self.count, size)), axis=0)
 
 
-def cluster_errors(
-    rule: RowVariance, clusters: Clusters, y: Float[Array, "n"] | Float[Array, "n out"]
-) -> Float[Array, "n out"]:
+def cluster_errors(rule: RowVariance, clusters: Clusters) -> Float[Array, "n out"]:
     """Returns the errors of labels whose sums over clusters are squared, times their factor."""
+    rows = rule.rows
     if rule.noise != "rows":
         factor = clusters.factor(jnp.sum(rule.weights > 0), jnp.sum(rule.leverage))
-        return rule.errors(y) * jnp.sqrt(factor)
-    others = rule.model(rule.x, rule.x, y, prior=OtherFolds(clusters.codes), **rule.weight_kwargs)
-    labels, others = y.reshape(len(y), -1), others.reshape(len(y), -1)
+        return rule.errors(rows.labels) * jnp.sqrt(factor)
+    prior = OtherFolds(clusters.codes)
+    others = rule.model(rows.x, rows.x, rows.y, prior=prior, **rows.kwargs)
     # where no other cluster is in reach the prediction is the mean of all labels
-    mean = jnp.mean(labels, axis=0, keepdims=True)
-    return labels - jnp.where(jnp.isnan(others), mean, others)
+    mean = jnp.mean(rows.y, axis=0, keepdims=True)
+    return rows.y - jnp.where(jnp.isnan(others), mean, others)
 
 
 def require_clustered(model: Any, kind: str, noise: str | None) -> None:

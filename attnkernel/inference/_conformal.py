@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._core.host_arrays import index_on_host, is_concrete
-from .._core.regression_data import is_positive
-from .._core.row_buckets import cut_rows, pad_rows
+from .._core.row_buckets import cut_rows
+from .._core.rows import Rows
 from .._core.validation import (
     require_bool,
     require_choice,
@@ -54,7 +54,7 @@ def conformal(
       fitted again, and the other half gives the residuals; the coverage is at least the level for
       any n.
     - `local`: whether the width follows the noise: ŝ² is `noise_variance`, for a row without its
-      own residual. It needs a smoother with a `local_mean`, such as `KernelRegression`. With
+      own residual. It needs a smoother with a `variance_smoother`, such as `KernelRegression`. With
       weights of rows, intervals are for a new label of weight 1. Default: one width, ŝ = 1.
     - `key`: a PRNG key, of the split.
 
@@ -87,7 +87,7 @@ def conformal(
             "fit with weights outside jit, vmap and grad."
         )
     fit = drop_weightless(fit)
-    at, kwargs = fit.inputs(x_new), fit.objective.weight_kwargs()
+    at = fit.inputs(x_new)
     if isinstance(fit.model, MeanVarianceRegression):
         raise ValueError(
             "Conformal intervals are of models that predict one number, and MeanVarianceRegression "
@@ -95,61 +95,57 @@ def conformal(
         )
     if kind == "leave-one-out":
         model, held, prior, n = fit.model, None, ExcludeSelf(), len(fit.x)
-        kwargs, *arrays = padded_rows(fit, at)
+        arrays = padded_rows(fit, at)
     else:
         if key is None:
             raise ValueError("A split is drawn at random: pass key=jax.random.PRNGKey(0).")
-        if kwargs:
+        if fit.rows.weights is not None:
             raise ValueError("A split with weights is not exchangeable: use leave-one-out.")
         half, prior, n = len(fit.x) // 2, None, -(-len(fit.x) // 2)
         order = permuted_rows(key, len(fit.x))
-        of_fit, (x_held, y_held) = (
-            [index_on_host(part, rows) for part in (fit.x, fit.y)]
-            for rows in (order[:half], order[half:])
+        of_fit, others = (
+            [index_on_host(part, chosen) for part in (fit.x, fit.y)]
+            for chosen in (order[:half], order[half:])
         )
         first = fit_model(fit.model, *of_fit, objective=fit.objective)
-        model, held = first.model, (x_held, y_held, None)
-        kwargs, *arrays = padded_rows(first, at)
-        if kwargs:
-            held = pad_rows(x_held, y_held, None)
+        model, held = first.model, Rows.read(*others)
+        arrays = padded_rows(first, at)
+        if arrays[1].weights is not None:
+            (held,) = held.padded()
     rank = jax.device_put(np.asarray(math.ceil((1 + n) * level - 1e-9)))  # 100 * 0.55 is above 55
-    parts = (model, kwargs, rank, local, prior, held)
+    parts = (model, rank, local, prior, held)
     curves = cut_rows(jit_if_pure(_compute_intervals, parts, *arrays, is_forward=True), len(at))
     return Bands.of_fit(fit, x_new, at, *curves, level, "conformal")
 
 
 def _compute_intervals(
     model: Any,
-    weight_kwargs: dict[str, Any],
     rank: Int[Array, ""],
     local: bool,
     prior: Mask | None,
-    held: tuple[Array, Array, Bool[Array, " held"] | None] | None,
+    held: Rows | None,
     at: Float[Array, "m dim"],
-    x: Float[Array, "n dim"],
-    y: Float[Array, " n"],
+    rows: Rows,
 ) -> tuple[Array, Array, Array, Array]:
     """Returns centre, spread, lower and upper limit at the new inputs `at`.
 
     `rank`: of the residual that gives the width, from 1; above their number it is infinite.
-    `held`: inputs and labels that give the residuals, those of the fit if None, and which of them
-    do, None for all; `prior`: masks rows from their predictions; `local`: whether residuals are
-    divided by a local standard deviation.
+    `held`: the rows that give the residuals, those of the fit if None; `prior`: masks rows from
+    their predictions; `local`: whether residuals are divided by a local standard deviation.
     """
-    x_held, y_held, weights = held or (x, y, weight_kwargs.get("weights"))
-    centre = model(at, x, y, **weight_kwargs)
-    residuals = jnp.abs(y_held - model(x_held, x, y, prior=prior, **weight_kwargs))
+    own = rows if held is None else held
+    of_fit = (rows.x, rows.labels)
+    centre = model(at, *of_fit, **rows.kwargs)
+    residuals = jnp.abs(own.labels - model(own.x, *of_fit, prior=prior, **rows.kwargs))
     spread, spread_new = jnp.ones_like(residuals), jnp.ones_like(centre)
     if local:
-        rule, squares = RowVariance.of_fit(model, weight_kwargs, x, y, "local")
-        spread = rule.at(x_held, squares, prior)[:, 0]
+        rule, squares = RowVariance.of_fit(model, rows, "local")
+        spread = rule.at(own.x, squares, prior)[:, 0]
         if held is None:
             spread = spread / rule.weights
         spread, spread_new = jnp.sqrt(spread), jnp.sqrt(rule.at(at, squares)[:, 0])
     scores = residuals / spread  # NaN where no other label has weight
-    unknown = jnp.isnan(scores)
-    if weights is not None:
-        unknown |= ~is_positive(weights)
+    unknown = jnp.isnan(scores) | ~own.has_weight
     scores = jnp.sort(jnp.where(unknown, jnp.inf, scores))
     q = jnp.where(rank <= len(scores), scores[jnp.minimum(rank, len(scores)) - 1], jnp.inf)
     width = q * spread_new

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from .._core.arrays import inverse_or_zero
 from .._core.pandas_frames import as_pandas
 from .._core.row_buckets import cut_rows
+from .._core.rows import Rows
 from ..attention import jit_if_pure
 from ..fitting import Fit
 from ..models import LinearSmoother
@@ -55,15 +56,12 @@ def degrees_of_freedom(fit: Fit) -> DegreesOfFreedom:
     ```
     """
     fit = require_smoother_fit(fit)
-    weight_kwargs, _, x, y = padded_rows(fit)
-    return jit_if_pure(count_degrees_of_freedom, (fit.model, weight_kwargs), x, y, is_forward=True)
+    return jit_if_pure(_count, (fit.model,), *padded_rows(fit), is_forward=True)
 
 
-def count_degrees_of_freedom(
-    model: LinearSmoother, weight_kwargs: dict[str, Any], x: Array, y: Array
-) -> DegreesOfFreedom:
-    """Returns `degrees_of_freedom` from checked data; `weight_kwargs`: `{"weights": w}` or `{}`."""
-    return sum_degrees_of_freedom(row_diagnostics(model, weight_kwargs, x, y))
+def _count(model: LinearSmoother, _: Array, rows: Rows) -> DegreesOfFreedom:
+    """Returns `degrees_of_freedom` from checked data."""
+    return sum_degrees_of_freedom(row_diagnostics(model, rows))
 
 
 def sum_degrees_of_freedom(rows: RowDiagnostics) -> DegreesOfFreedom:
@@ -91,17 +89,13 @@ def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | An
     """
     fit = require_smoother_fit(fit)
     inputs = fit.inputs(x_new)
-    weight_kwargs, at, x, _ = padded_rows(fit, inputs)
-    count = jit_if_pure(count_effective_labels, (fit.model, weight_kwargs), at, x, is_forward=True)
+    count = jit_if_pure(_count_labels, (fit.model,), *padded_rows(fit, inputs), is_forward=True)
     return as_pandas(cut_rows(count, len(inputs)), x_new, "effective_count")
 
 
-def count_effective_labels(
-    model: LinearSmoother, weight_kwargs: dict[str, Any], at: Array, x: Array
+def _count_labels(
+    model: LinearSmoother, at: Float[Array, "m dim"], rows: Rows
 ) -> Float[Array, " m"]:
-    """Returns `effective_count` at the new inputs `at`, from checked data.
-
-    `weight_kwargs`: `{"weights": w}` or `{}`.
-    """
-    ones = jnp.ones(len(x), at.dtype)
-    return inverse_or_zero(model.prediction_variance(at, x, ones, **weight_kwargs))
+    """Returns `effective_count` at the new inputs `at`, from checked data."""
+    found = model.estimate(at, rows)
+    return inverse_or_zero(found.variance_of(jnp.ones(len(rows.x), at.dtype)))

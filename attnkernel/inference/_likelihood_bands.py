@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._core.arrays import inverse_or_zero
+from .._core.rows import Rows
 from .._core.validation import require_choice
 from ..local import InfluenceSums
 from ..models import DataSupport, LocalLikelihood, support_of, with_weights
@@ -27,7 +28,6 @@ MAX_RELIABLE_ERROR = 5.0
 
 def compute_likelihood_bands(
     model: LocalLikelihood,
-    weight_kwargs: dict[str, Any],
     level: Float[Array, ""],
     noise: str | None,
     clusters: None,
@@ -37,8 +37,7 @@ def compute_likelihood_bands(
     draws: int,
     key: PRNGKeyArray | None,
     at: Float[Array, "m dim"],
-    x: Float[Array, "n dim"],
-    y: Float[Array, "n"] | Float[Array, "n out"],
+    rows: Rows,
 ) -> tuple[tuple[Array, Array, Array, Array], Float[Array, " m"], Bool[Array, " m"], DataSupport]:
     """Returns (centre, standard error, lower, upper), effective count, `reliable`, data support.
 
@@ -47,14 +46,12 @@ def compute_likelihood_bands(
     """
     noise = noise or "family"
     require_choice("noise", noise, get_args(LikelihoodNoise))
-    labels, family = y.reshape(len(y), -1), model.family
-    prior = with_weights(None, weight_kwargs.get("weights"), x)
-    weights = jnp.asarray(weight_kwargs.get("weights", jnp.ones(len(x))), labels.dtype)
-    sd, dispersion = _label_errors(model, prior, weights, x, labels, noise)
+    x, family, prior = rows.x, model.family, with_weights(None, rows)
+    sd, dispersion = _label_errors(model, prior, rows, noise)
     if corrected:
-        model = bias_corrected(model, x, weight_kwargs)
-    mean, local = model.fitted(at, x, labels, prior)
-    mean = model.filled(mean, local, at, x, labels, prior)
+        model = bias_corrected(model, rows)
+    mean, local = model.fitted(at, x, rows.y, prior)
+    mean = model.filled(mean, local.empty, at, rows, prior)
 
     def influence(z: Float[Array, "n size"]) -> InfluenceSums:
         return model.influence(at, x, sd, z, local, prior, is_relative=noise != "rows")
@@ -66,13 +63,13 @@ def compute_likelihood_bands(
     found = influence(jnp.zeros((len(x), 0), x.dtype))
     empty = local.empty[:, None]
     error = jnp.where(empty, jnp.nan, jnp.sqrt(dispersion[None] * found.variance))
-    width = critical_value(level, y, draws, key, noise_and_error) * error
+    width = critical_value(level, rows, draws, key, noise_and_error) * error
     at_query = family.mean(local.coefficients[:, 0])
     inside = family.inside(at_query)  # where no mean has this link, the nearest that has one
     eta = jnp.where(at_query == inside, local.coefficients[:, 0], family.link(inside))
     slope = family.mean_slope(eta)
     parts = (mean, slope * error, family.mean(eta - width), family.mean(eta + width))
-    centre, of_mean, lower, upper = (part.reshape(-1, *y.shape[1:]) for part in parts)
+    centre, of_mean, lower, upper = map(rows.shaped, parts)
     count = inverse_or_zero(jnp.max(jnp.where(empty, 0.0, found.squares), axis=1))
     is_small = jnp.all(error <= MAX_RELIABLE_ERROR, axis=1)
     reliable = (count >= MIN_RELIABLE_COUNT) & is_small & ~local.deficient & ~local.extrapolates
@@ -80,19 +77,15 @@ def compute_likelihood_bands(
 
 
 def _label_errors(
-    model: LocalLikelihood,
-    prior: Any,
-    weights: Float[Array, " n"],
-    x: Float[Array, "n dim"],
-    labels: Float[Array, "n out"],
-    noise: str,
+    model: LocalLikelihood, prior: Any, rows: Rows, noise: str
 ) -> tuple[Float[Array, "n out"], Float[Array, " out"]]:
     r"""Returns the standard deviations $\sigma_j$ of the labels, and the dispersion φ.
 
     With `noise="rows"` they are the left-out residuals; else φ is 1 or estimated, and $\sigma_j$ is
     in units of $\sqrt{\phi V(\mu_j)}$: one over the root of the weight.
     """
-    family, has_weight = model.family, (weights > 0)[:, None]
+    family, x, labels, has_weight = model.family, rows.x, rows.y, rows.has_weight[:, None]
+    weights = rows.row_weights(labels.dtype)
     one = jnp.ones(labels.shape[1], labels.dtype)
     if noise == "rows":
         others = ExcludeSelf() if prior is None else prior * ExcludeSelf()

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from .._core.arrays import as_real_array, require_finite
 from .._core.host_arrays import is_concrete
 from .._core.row_buckets import cut_rows
+from .._core.rows import Rows
 from ..attention import jit_if_pure
 from ..fitting import Fit
 from ..models import KernelRegression, LinearSmoother, LocalQuantile, with_weights
@@ -78,48 +79,37 @@ def quantiles(
         )
     at = fit.inputs(x_new)
     require_finite("x_new", at)
-    weight_kwargs, *arrays = padded_rows(fit, at)
-    parts = (model, weight_kwargs.get("weights"))
     compute = _polynomial_quantiles if is_polynomial else _weighted_quantiles
-    return cut_rows(jit_if_pure(compute, parts, *arrays, p, is_forward=True), len(at))
+    found = jit_if_pure(compute, (model,), *padded_rows(fit, at), p, is_forward=True)
+    return cut_rows(found, len(at))
 
 
 def _polynomial_quantiles(
-    model: LocalQuantile,
-    row_weights: Array | None,
-    q: Float[Array, "m dim"],
-    x: Float[Array, "n dim"],
-    y: Float[Array, " n"],
-    p: Float[Array, " levels"],
+    model: LocalQuantile, q: Float[Array, "m dim"], rows: Rows, p: Float[Array, " levels"]
 ) -> Float[Array, "m levels"]:
     """Returns `_weighted_quantiles` by local polynomials."""
-    prior = with_weights(None, row_weights, x)
+    prior = with_weights(None, rows)
 
     def of_level(level: Float[Array, ""]) -> Float[Array, " m"]:
-        found, local = model.fitted(q, x, y[:, None], prior, level)
+        found, local = model.fitted(q, rows.x, rows.y, prior, level)
         return jnp.where(local.empty, jnp.nan, found[:, 0])
 
     return jax.lax.map(of_level, p).T
 
 
 def _weighted_quantiles(
-    model: LinearSmoother,
-    row_weights: Array | None,
-    q: Float[Array, "m dim"],
-    x: Float[Array, "n dim"],
-    y: Float[Array, " n"],
-    p: Float[Array, " levels"],
+    model: LinearSmoother, q: Float[Array, "m dim"], rows: Rows, p: Float[Array, " levels"]
 ) -> Float[Array, "m levels"]:
     """Returns the quantiles of the label at each query.
 
     `q`: the queries; `p`: the levels, between 0 and 1. NaN where no label has weight.
     """
-    order = jnp.argsort(y)
-    labels = y[order]
+    order = jnp.argsort(rows.labels)
+    labels = rows.labels[order]
     least = p * (1.0 - 16.0 * jnp.finfo(p.dtype).eps)
 
     def quantiles_of_chunk(chunk: Float[Array, "chunk dim"]) -> Float[Array, "chunk levels"]:
-        weights = model.effective_weights(chunk, x, weights=row_weights)[:, order]
+        weights = model.estimate(chunk, rows).weights[:, order]
         below = jnp.cumsum(weights, axis=1)
         total = below[:, -1:]
 
@@ -130,6 +120,6 @@ def _weighted_quantiles(
 
         return jax.lax.map(quantile, least).T
 
-    m, size = len(q), max(1, min(len(q), CHUNK_WEIGHTS // len(x)))
+    m, size = len(q), max(1, min(len(q), CHUNK_WEIGHTS // len(rows.x)))
     chunks = jnp.pad(q, ((0, -m % size), (0, 0)), mode="edge").reshape(-1, size, q.shape[1])
     return jax.lax.map(quantiles_of_chunk, chunks).reshape(-1, len(p))[:m]

@@ -14,6 +14,7 @@ from .._core.arrays import as_points, as_real_array, require_finite, wider_dtype
 from .._core.host_arrays import index_on_host, is_concrete, is_on_one_device
 from .._core.regression_data import require_regression_data
 from .._core.row_buckets import pad_rows
+from .._core.rows import Rows
 from .._core.validation import require_bool
 from ..attention import Auto
 from ..kernels import Gaussian, Kernel
@@ -203,10 +204,10 @@ def _plug_in_lengthscale(
     constant = (4.0 * constant / math.sqrt(2.0 * math.pi)) ** (1 / 9)
     of_noise = kernel(constant * (variance / (theta_22 * n)) ** (2 / 9))
     lines = KernelRegression(of_noise, order=1)
-    fitted, leverage = lines.fitted_and_leverage(points, y)
-    squares = lines.prediction_variance(points, points, jnp.ones_like(y))
-    freedom = n - 2.0 * jnp.sum(leverage) + jnp.sum(squares)
-    variance = jnp.sum((y - fitted) ** 2) / freedom
+    found = lines.estimate(None, Rows(points, y[:, None]))
+    squares = found.variance_of(jnp.ones_like(y))
+    freedom = n - 2.0 * jnp.sum(found.leverage) + jnp.sum(squares)
+    variance = jnp.sum((y - found.value) ** 2) / freedom
     return width * (variance / (2.0 * math.sqrt(math.pi) * theta_22 * n)) ** 0.2
 
 

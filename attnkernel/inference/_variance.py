@@ -9,14 +9,15 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.host_arrays import is_on_one_device
+from .._core.arrays import inverse_or_zero
 from .._core.pandas_frames import as_pandas
-from .._core.row_buckets import cut_rows, pad_rows
+from .._core.row_buckets import cut_rows
+from .._core.rows import Rows
 from .._core.validation import require_choice
 from ..attention import jit_if_pure
 from ..fitting import Fit
-from ..models import DataSupport, LinearSmoother, Smoother
-from ..objectives import drop_zero_weight_rows
+from ..models import DataSupport, Estimate, LinearSmoother, Smoother
+from ..objectives import Sample
 from ..priors import ExcludeSelf, Mask
 
 Noise = Literal["local", "rows", "constant", "hc0", "hc1", "hc2", "hc3"]
@@ -49,25 +50,16 @@ def noise_variance(fit: Fit, x_new: ArrayLike | Any) -> Any:
     """
     fit = require_smoother_fit(fit)
     at = fit.inputs(x_new)
-    weight_kwargs, *arrays = padded_rows(fit, at)
-    out = jit_if_pure(_noise_variance, (fit.model, weight_kwargs), *arrays, is_forward=True)
+    out = jit_if_pure(_noise_variance, (fit.model,), *padded_rows(fit, at), is_forward=True)
     return as_pandas(cut_rows(out, len(at)), x_new, fit.y_name)
 
 
 def _noise_variance(
-    model: LinearSmoother,
-    weight_kwargs: dict[str, Any],
-    at: Float[Array, "m dim"],
-    x: Float[Array, "n dim"],
-    y: Float[Array, "n"] | Float[Array, "n out"],
+    model: LinearSmoother, at: Float[Array, "m dim"], rows: Rows
 ) -> Float[Array, "m"] | Float[Array, "m out"]:
-    """Returns the noise variance of a label of weight 1 at new inputs `at`, from checked data.
-
-    `weight_kwargs`: `{"weights": w}` or `{}`.
-    """
-    rule, squares = RowVariance.of_fit(model, weight_kwargs, x, y, "local")
-    out = rule.at(at, squares)
-    return out[:, 0] if y.ndim == 1 else out
+    """Returns the noise variance of a label of weight 1 at new inputs `at`, from checked data."""
+    rule, squares = RowVariance.of_fit(model, rows, "local")
+    return rows.shaped(rule.at(at, squares))
 
 
 class RowVariance(eqx.Module):
@@ -78,8 +70,7 @@ class RowVariance(eqx.Module):
     """
 
     model: LinearSmoother
-    x: Float[Array, "n dim"]
-    weight_kwargs: dict[str, Any]
+    rows: Rows
     weights: Float[Array, " n"]  # of variances σ²(x) / w
     expected: Float[Array, " n"]  # of the weighted squared residual, where σ is 1
     factor: Float[Array, ""]
@@ -88,32 +79,27 @@ class RowVariance(eqx.Module):
 
     @classmethod
     def of_fit(
-        cls,
-        model: LinearSmoother,
-        weight_kwargs: dict[str, Any],
-        x: Float[Array, "n dim"],
-        y: Float[Array, "n"] | Float[Array, "n out"],
-        noise: str,
+        cls, model: LinearSmoother, rows: Rows, noise: str
     ) -> tuple["RowVariance", Float[Array, "n out"]]:
-        """Returns the rule of a fit, and the `squares` of its labels y."""
+        """Returns the rule of a fit, and the `squares` of its labels."""
         require_choice("noise", noise, get_args(Noise))
-        fitted, leverage, norms, _, weights, _ = row_diagnostics(model, weight_kwargs, x, y)
+        fitted, leverage, norms, _, weights, _ = row_diagnostics(model, rows)
         # a row that the fit interpolates, alone in its neighbourhood, does not identify its noise
         least = jnp.finfo(leverage.dtype).eps ** 0.5
         expected = jnp.maximum(1.0 - 2.0 * leverage + norms, least)
         expected = jnp.where(weights > 0, expected, 0.0)
         factors = jnp.asarray(RESCALING_FACTORS, leverage.dtype)
-        parts = (model, x, weight_kwargs, weights, expected, factors[0], leverage)
+        parts = (model, rows, weights, expected, factors[0], leverage)
         rule = cls(*parts, cast(Noise, noise))
         if rule.is_of_rows:
-            return rule, rule.squares(y)
-        squares = rule.weighted_squares(y - fitted)
+            return rule, rule.squares(rows.labels)
+        squares = rule.weighted_squares(rows.labels - fitted)
         if noise == "constant":
             return rule, squares
-        if model.local_mean(1.0) is None:
+        if model.variance_smoother(1.0) is None:
             raise ValueError(
-                f'noise="local" averages squared residuals with the local_mean of a smoother, and '
-                f'{type(model).__name__} has none: pass noise="constant" or noise="rows".'
+                f'noise="local" averages squared residuals with the variance_smoother of a model, '
+                f'and {type(model).__name__} has none: pass noise="constant" or noise="rows".'
             )
         best = _max_likelihood_factor(rule, factors, squares)
         return eqx.tree_at(lambda rule: rule.factor, rule, best), squares
@@ -122,9 +108,7 @@ class RowVariance(eqx.Module):
         """Squared residuals times the weights; where the noise is of rows, the `errors` squared."""
         if self.is_of_rows:
             return self.errors(y) ** 2
-        return self.weighted_squares(
-            y - self.model.fitted_and_leverage(self.x, y, **self.weight_kwargs)[0]
-        )
+        return self.weighted_squares(y - self._estimate(y).value)
 
     @property
     def is_of_rows(self) -> bool:
@@ -136,15 +120,14 @@ class RowVariance(eqx.Module):
         $e_i = y_i - \hat f(x_i)$ (`"hc0"`), $e_i \sqrt{n / (n - \nu)}$ (`"hc1"`),
         $e_i / \sqrt{1 - L_{ii}}$ (`"hc2"`) or $e_i / (1 - L_{ii})$ (`"hc3"`).
         """
+        found = self._estimate(y)
         if self.noise == "rows":
-            found = self.model.left_out_residuals(self.x, y, **self.weight_kwargs)
-            return found.reshape(len(y), -1)
-        fitted = self.model.fitted_and_leverage(self.x, y, **self.weight_kwargs)[0]
+            return found.loo_residuals.reshape(len(y), -1)
         n, least = jnp.sum(self.weights > 0), jnp.finfo(self.leverage.dtype).eps ** 0.5
         left = jnp.maximum(1.0 - self.leverage, least)
         of_all = jnp.maximum(1.0 - jnp.sum(self.leverage) / n, least)
         power = {"hc0": left**0, "hc1": of_all**0.5 + 0 * left, "hc2": left**0.5, "hc3": left}
-        return (y - fitted).reshape(len(y), -1) / power[self.noise][:, None]
+        return (y - found.value).reshape(len(y), -1) / power[self.noise][:, None]
 
     def weighted_squares(self, residuals: Array) -> Float[Array, "n out"]:
         """$w_i r_i^2$ of residuals, shape (n,) or (n, out)."""
@@ -155,10 +138,10 @@ class RowVariance(eqx.Module):
         if self.is_of_rows:
             return squares
         if self.noise == "local":
-            at_weight_one = self.at(self.x, squares)
+            at_weight_one = self.at(self.rows.x, squares)
         else:
             at_weight_one = jnp.sum(squares, axis=0, keepdims=True) / jnp.sum(self.expected)
-        return at_weight_one * _inverse_or_zero(self.weights)[:, None]
+        return at_weight_one * inverse_or_zero(self.weights)[:, None]
 
     def at(
         self,
@@ -170,14 +153,18 @@ class RowVariance(eqx.Module):
 
         `prior`: masks rows from the average, such as each row from its own.
         """
-        smoother = self.model.local_mean(self.factor)
+        smoother = self.model.variance_smoother(self.factor)
         assert smoother is not None
         both = jnp.concatenate([squares, self.expected[:, None]], axis=1)
-        means = smoother(x_new, self.x, both, prior=prior, **self.weight_kwargs)
+        means = smoother(x_new, self.rows.x, both, prior=prior, **self.rows.kwargs)
         total, count = jnp.sum(squares, axis=0, keepdims=True), jnp.sum(self.weights > 0)
         floor = jnp.finfo(squares.dtype).eps * total / count.astype(squares.dtype)
         local, overall = means[:, :-1] / means[:, -1:], total / jnp.sum(self.expected)
         return jnp.maximum(jnp.where(jnp.isnan(local), overall, local), floor)
+
+    def _estimate(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Estimate:
+        """Returns the estimate of the fit at its inputs, of other labels."""
+        return self.model.estimate(None, self.rows.with_labels(y))
 
 
 def _max_likelihood_factor(
@@ -194,7 +181,7 @@ def _max_likelihood_factor(
 
     def deviance(factor: Array) -> Array:
         moved = eqx.tree_at(lambda rule: rule.factor, rule, factor)
-        others = moved.at(rule.x, squares, ExcludeSelf())
+        others = moved.at(rule.rows.x, squares, ExcludeSelf())
         return jnp.mean(jnp.log(others) + scaled / others, where=has_weight)
 
     return factors[jnp.argmin(jax.lax.map(deviance, factors))]
@@ -215,23 +202,13 @@ class RowDiagnostics(NamedTuple):
     support: DataSupport
 
 
-def row_diagnostics(
-    model: LinearSmoother,
-    weight_kwargs: dict[str, Any],
-    x: Float[Array, "n dim"],
-    y: Float[Array, "n"] | Float[Array, "n out"],
-) -> RowDiagnostics:
-    """Returns the diagnostics of the rows of a fit; `weight_kwargs`: `{"weights": w}` or `{}`."""
-    weights = jnp.asarray(weight_kwargs.get("weights", jnp.ones(len(x))), y.dtype)
-    variances = jnp.stack([_inverse_or_zero(weights), jnp.ones_like(weights)], axis=1)
-    fitted, leverage, sums, support = model.fitted_with_variance(x, y, variances, **weight_kwargs)
-    return RowDiagnostics(fitted, leverage, weights * sums[:, 0], sums[:, 1], weights, support)
-
-
-def _inverse_or_zero(weights: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Returns 1 / w for each weight w, and 0 where w is 0."""
-    has_weight = weights > 0
-    return jnp.where(has_weight, 1.0 / jnp.where(has_weight, weights, 1.0), 0.0)
+def row_diagnostics(model: LinearSmoother, rows: Rows) -> RowDiagnostics:
+    """Returns the diagnostics of the rows of a fit."""
+    weights = rows.row_weights(rows.y.dtype)
+    found = model.estimate(None, rows)
+    sums = found.variance_of(jnp.stack([inverse_or_zero(weights), jnp.ones_like(weights)], axis=1))
+    norms, squares = weights * sums[:, 0], sums[:, 1]
+    return RowDiagnostics(found.value, found.leverage, norms, squares, weights, found.support)
 
 
 def require_smoother_fit(fit: Any, kinds: tuple[type, ...] = (LinearSmoother,)) -> Fit:
@@ -255,15 +232,14 @@ def require_smoother_fit(fit: Any, kinds: tuple[type, ...] = (LinearSmoother,)) 
 
 def padded_rows(
     fit: Fit, at: Float[Array, "m dim"] | None = None
-) -> tuple[dict[str, Any], Array, Array, Array]:
-    """Returns `{"weights": w}` or `{}`, new inputs `at` (default: x), x and y of a fit, all padded
-    to a `bucket_size` where the model allows it. `cut_rows` undoes it for the results."""
-    x, y, weights, at = fit.x, fit.y, fit.objective.weights, fit.x if at is None else at
-    model = fit.model
+) -> tuple[Float[Array, "padded dim"], Rows]:
+    """Returns new inputs `at` (default: x) and the rows of a fit, all padded to a `bucket_size`
+    where the model allows it. `cut_rows` undoes it for the results."""
+    model, rows, at = fit.model, fit.rows, fit.x if at is None else at
     can_pad = isinstance(model, Smoother) and model.can_pad_rows
-    if can_pad and is_on_one_device(model, at, x, y, weights):
-        x, y, weights, at = pad_rows(x, y, weights, at)
-    return {} if weights is None else {"weights": weights}, at, x, y
+    if can_pad and rows.is_on_one_device(model, at):
+        rows, at = rows.padded(at)
+    return at, rows
 
 
 def drop_weightless(fit: Fit) -> Fit:
@@ -271,5 +247,5 @@ def drop_weightless(fit: Fit) -> Fit:
 
     Inside `jit`, where the values of weights are not known, all rows stay.
     """
-    x, y, objective = drop_zero_weight_rows(fit.x, fit.y, fit.objective)
-    return dataclasses.replace(fit, x=x, y=y, objective=objective)
+    kept = Sample(fit.x, fit.y, fit.objective).without_weightless_rows()
+    return dataclasses.replace(fit, **kept._asdict())

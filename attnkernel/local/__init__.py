@@ -1,13 +1,18 @@
 """Local polynomials: their weights, moments and solves, and local likelihoods and quantiles."""
 
 from ._effective_kernel import apply_effective_kernel, factorial
-from ._fit import (
+from ._likelihood import (
+    InfluenceSums,
+    LikelihoodFit as LikelihoodFit,
+    LikelihoodParts,
+    influence_sums,
+    local_likelihood,
+)
+from ._monomials import exponents
+from ._polynomial import (
     ExtrapolationWarning as ExtrapolationWarning,
     LocalFit as LocalFit,
+    local_polynomial,
     warn_of_extrapolation,
 )
-from ._likelihood import LikelihoodFit as LikelihoodFit, LikelihoodParts, local_likelihood
-from ._likelihood_influence import InfluenceSums, influence_sums
-from ._monomials import exponents
-from ._polynomial import local_polynomial
 from ._quantile import QuantileFit as QuantileFit, local_quantile

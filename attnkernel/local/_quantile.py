@@ -3,21 +3,191 @@ r"""Local polynomial quantiles: at each query the polynomial with the least weig
 $$ \hat\beta(q) = \arg\min_\beta
    \sum_j w_j(q)\, \rho_\tau\big(v_j - \beta^\top \varphi(k_j - q)\big), \qquad
    \rho_\tau(r) = r\, (\tau - 1\{r < 0\}) $$
+
+Quantile regression on weighted rows: an interior point method, with the gap as a certificate.
+
+$$ \min_\beta \sum_j w_j\, \rho_\tau(y_j - \varphi_j^\top \beta) \;=\; \max_a \sum_j w_j y_j
+   (a_j - (1 - \tau)), \qquad \sum_j w_j \varphi_j (a_j - (1 - \tau)) = 0, \quad 0 \le a_j \le 1 $$
+
+Portnoy and Koenker, *The Gaussian hare and the Laplacian tortoise* (1997): steps of Newton's method
+with a predictor and a corrector. Each solves a system of as many equations as there are terms.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import wider_dtype
 from ..attention import KernelPriorRule, jit_if_pure
-from ._check_loss import Minimum, minimise_check_loss
+from ..losses import check_losses
 from ._monomials import Basis
+from ._newton import solve_positive_definite
 from ._windows import Windows, map_windows
+
+MAX_STEPS = 60  # 10 to 25 in most windows
+SHARE_OF_STEP = 0.99  # of the way to the boundary
+
+
+class _Search(NamedTuple):
+    """A point inside the bounds: a, 1 − a, their multipliers, β; the gap, and whether to stop."""
+
+    a: Float[Array, " rows"]
+    rest: Float[Array, " rows"]
+    beta: Float[Array, " terms"]
+    lower: Float[Array, " rows"]
+    upper: Float[Array, " rows"]
+    gap: Float[Array, ""]
+    steps: Int[Array, ""]
+    is_last: Bool[Array, ""]
+
+
+class Minimum(NamedTuple):
+    """Coefficients of the least check loss, rows whose residual is 0 there, and the duality gap.
+
+    `is_vertex`: whether the polynomial through these rows, as many as terms, is the minimum. The
+    gap is relative to the mean absolute deviation of the labels.
+    """
+
+    beta: Float[Array, " terms"]
+    rows: Int[Array, " terms"]
+    is_vertex: Bool[Array, ""]
+    gap: Float[Array, ""]
+
+
+def minimise_check_loss(
+    terms: Float[Array, "rows terms"],
+    y: Float[Array, " rows"],
+    weights: Float[Array, " rows"],
+    level: Float[Array, ""],
+) -> Minimum:
+    """Returns a minimum, in one `while_loop`, which has no derivative in reverse mode.
+
+    `weights` sum to 1, or are all 0; rows with weight 0 are ignored.
+    """
+    eps = float(jnp.finfo(y.dtype).eps)
+    centre = jnp.sum(weights * y)
+    spread = jnp.sum(weights * jnp.abs(y - centre))
+    unit = jnp.where(spread > 0, spread, 1.0)
+    labels = jnp.where(weights > 0, (y - centre) / unit, 0.0)
+    search = _begin(terms, labels, weights, level)
+    tolerance = eps**0.75
+
+    def goes_on(search: _Search) -> Bool[Array, ""]:
+        return ~search.is_last & (search.gap > tolerance) & (search.steps < MAX_STEPS)
+
+    search = jax.lax.while_loop(goes_on, lambda old: _step(old, terms, labels, weights), search)
+    beta = search.beta
+    # the minimum is at a vertex: the polynomial through as many rows as terms
+    residuals = labels - jnp.sum(terms * beta[None, :], axis=1)
+    sizes = jnp.where(weights > 0, jnp.abs(residuals), jnp.inf)
+    _, rows = jax.lax.top_k(-sizes, terms.shape[1])
+    corner = jnp.linalg.solve(terms[rows], labels[rows])  # not finite through equal inputs
+    is_vertex = check_loss(labels - jnp.sum(terms * corner[None, :], axis=1), weights, level)
+    loss = check_loss(residuals, weights, level)
+    is_vertex = is_vertex <= loss + 8.0 * eps * jnp.maximum(loss, eps)
+    beta = jnp.where(is_vertex, corner, beta) * unit
+    beta = beta + jnp.where(jnp.arange(len(beta)) == 0, centre, 0.0)
+    return Minimum(beta, rows, is_vertex, search.gap)
+
+
+def check_loss(
+    residuals: Float[Array, " rows"], weights: Float[Array, " rows"], level: Float[Array, ""]
+) -> Float[Array, ""]:
+    """Returns the weighted sum of the check losses of residuals."""
+    return jnp.sum(jnp.where(weights > 0, weights * check_losses(residuals, level), 0.0))
+
+
+def _begin(
+    terms: Float[Array, "rows terms"],
+    y: Float[Array, " rows"],
+    weights: Float[Array, " rows"],
+    level: Float[Array, ""],
+) -> _Search:
+    """Returns the start: a = 1 − τ, which is feasible, and β of weighted least squares."""
+    scaled = weights[:, None] * terms
+    gram = jnp.sum(scaled[:, :, None] * terms[:, None, :], axis=0)
+    beta = solve_positive_definite(gram, jnp.sum(scaled * y[:, None], axis=0))
+    residuals = weights * (y - jnp.sum(terms * beta[None, :], axis=1))
+    size = jnp.sum(jnp.abs(residuals))
+    least = weights * jnp.where(size > 0, size, 1.0)
+    # multipliers of a ≥ 0 and of a ≤ 1, whose difference is minus the weighted residual
+    upper = jnp.maximum(residuals, 0.0) + least
+    lower = upper - residuals
+    a = jnp.full_like(y, 1.0) * (1.0 - level)
+    gap = jnp.sum(jnp.where(weights > 0, lower * a + upper * (1.0 - a), 0.0))
+    return _Search(a, 1.0 - a, beta, lower, upper, gap, jnp.zeros((), int), ~jnp.any(weights > 0))
+
+
+def _step(
+    now: _Search,
+    terms: Float[Array, "rows terms"],
+    y: Float[Array, " rows"],
+    weights: Float[Array, " rows"],
+) -> _Search:
+    """Returns the point after one step of the predictor and the corrector."""
+    counts = weights > 0
+    number = 2.0 * jnp.sum(counts)
+    inner = lambda value: jnp.sum(jnp.where(counts, value, 0.0))  # noqa: E731
+    over = lambda top, below: jnp.where(counts, top / jnp.where(counts, below, 1.0), 0.0)  # noqa: E731
+    scaled = jnp.where(counts, weights, 0.0)[:, None] * terms
+    bend = over(now.lower, now.a) + over(now.upper, now.rest)
+    inverse = over(jnp.ones_like(bend), bend)
+    residuals = now.lower - now.upper  # minus the weighted residuals
+    gram = jnp.sum((inverse[:, None] * scaled)[:, :, None] * scaled[:, None, :], axis=0)
+
+    def solve(force: Float[Array, " rows"]) -> tuple[Array, Array]:
+        """Returns the steps of β and a: that of a keeps its constraint."""
+        right = jnp.sum((inverse * force)[:, None] * scaled, axis=0)
+        of_beta = solve_positive_definite(gram, right)
+        return of_beta, inverse * (jnp.sum(scaled * of_beta[None, :], axis=1) - force)
+
+    _, da = solve(residuals)
+    d_lower = -now.lower * (1.0 + over(da, now.a))
+    d_upper = -now.upper * (1.0 - over(da, now.rest))
+    primal, dual = _lengths(now, da, d_lower, d_upper, counts)
+    complementarity = inner(now.lower * now.a + now.upper * now.rest)
+    after = inner(
+        (now.lower + dual * d_lower) * (now.a + primal * da)
+        + (now.upper + dual * d_upper) * (now.rest - primal * da)
+    )
+    ratio = after / jnp.where(complementarity > 0, complementarity, 1.0)
+    target = complementarity * ratio**3 / number
+    # second-order terms of the predictor, and the centre of the corrector
+    of_lower, of_upper = da * d_lower, -da * d_upper
+    pull_lower, pull_upper = over(target - of_lower, now.a), over(target - of_upper, now.rest)
+    d_beta, da = solve(residuals - pull_lower + pull_upper)
+    d_lower = pull_lower - now.lower - over(now.lower * da, now.a)
+    d_upper = pull_upper - now.upper + over(now.upper * da, now.rest)
+    primal, dual = _lengths(now, da, d_lower, d_upper, counts)
+    a, rest = now.a + primal * da, now.rest - primal * da
+    lower, upper = now.lower + dual * d_lower, now.upper + dual * d_upper
+    beta = now.beta - dual * d_beta
+    gap = inner(lower * a + upper * rest)
+    found = _Search(a, rest, beta, lower, upper, gap, now.steps + 1, jnp.zeros((), bool))
+    is_finite = jnp.all(jnp.isfinite(beta)) & jnp.isfinite(gap)
+    stopped = now._replace(is_last=jnp.ones((), bool))
+    return jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), found, stopped)
+
+
+def _lengths(
+    now: _Search, da: Array, d_lower: Array, d_upper: Array, counts: Bool[Array, " rows"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Returns the lengths of the steps of a and of the multipliers, which stay positive."""
+
+    def length(*pairs: tuple[Array, Array]) -> Float[Array, ""]:
+        ratios = []
+        for value, move in pairs:
+            ratio = value / jnp.where(move < 0, -move, 1.0)
+            ratios.append(jnp.min(jnp.where(counts & (move < 0), ratio, jnp.inf)))
+        return jnp.minimum(1.0, SHARE_OF_STEP * jnp.minimum(*ratios))
+
+    primal = length((now.a, da), (now.rest, -da))
+    return primal, length((now.lower, d_lower), (now.upper, d_upper))
+
 
 MINIMUM = "check loss minimum"  # the name by which derivatives find it
 

@@ -11,8 +11,7 @@ from .._core.symbolic_sizes import is_symbolic
 from ..attention import KernelPriorRule, attention_weights
 from ..priors import AtPositions
 from ._moments import MAX_CHUNK_NUMBERS
-from ._monomials import Basis, monomials
-from ._normal_equations import solve_normal_equations
+from ._monomials import Basis, monomials, solve_normal_equations
 from ._polynomial import MAX_INVERSE_GRAM
 
 

@@ -11,19 +11,18 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_points
+from .._core.arrays import precise_matmul
 from .._core.host_arrays import AnyArray, is_concrete
-from .._core.regression_data import as_weights
+from .._core.rows import Rows
 from .._core.validation import as_integer, require_instance
 from ..attention import jit_if_pure
 from ..kernels import Kernel
-from ..priors import Prior
-from ._additive_component import AdditiveComponent
 from ._backfitting import over_columns, solve_backfitting, weights_of_column
-from ._data import read_data, with_bounds_of
+from ._data import read_data, with_bounds_of, with_weights
 from ._dense_smoother import DenseSmoother
+from ._estimate import DataSupport, WeightsEstimate
+from ._local_regression import support_of
 from ._regression import KernelRegression
-from ._smoother import DataSupport
 
 
 class AdditiveRegression(DenseSmoother):
@@ -102,73 +101,69 @@ class AdditiveRegression(DenseSmoother):
 
         Their sum and the mean of the labels are the prediction.
         """
-        _, _, v = read_data(x_new, x, y, weights)
-        if np.ndim(y) != 1:
+        q, rows = read_data(x_new, x, y, weights)
+        if not rows.has_one_label:
             raise ValueError(f"Components are of one label per row; y has shape {np.shape(y)}.")
-        rows = self.component_weights(x_new, x, weights=weights)
-        return jnp.matmul(rows, v[:, 0] - jnp.mean(v), precision="highest").T
-
-    def component_weights(
-        self, x_new: ArrayLike, x: ArrayLike, *, weights: ArrayLike | None = None
-    ) -> Float[Array, "dim m n"]:
-        r"""The weight of each label in each curve: $\hat m_j(x_j) = \sum_i L_{ji}(x_j)\, y_i$.
-
-        With the variance σ² of labels, that of a curve is $\sigma^2 \sum_i L_{ji}(x_j)^2$.
-        """
-        q, k = as_points("x_new", x_new), as_points("x", x)
-        self._check_inputs(q, k)
-        of_rows = None if weights is None else as_weights(weights, len(k))
-        return jit_if_pure(_component_rows, (self, of_rows), q, k)
+        self.check_inputs(q, rows.x)
+        found = jit_if_pure(_component_rows, (self,), q, rows)
+        return precise_matmul(found, rows.labels - jnp.mean(rows.y)).T
 
     def hat_rows(
-        self, q: Float[Array, "m dim"], k: Float[Array, "n dim"], weights: Float[Array, " n"]
+        self,
+        q: Float[Array, "m dim"] | None,
+        k: Float[Array, "n dim"],
+        weights: Float[Array, " n"],
     ) -> Float[Array, "m n"]:
-        """$L_j(x)$ at queries q, from checked data; 0 where no label has weight."""
-        rows = jnp.sum(self._components(q, k, weights), axis=0)
-        empty = self.data_support(q, k, weights=weights).empty
+        """$L_j(x)$ at queries q, from checked data; 0 where no label has weight.
+
+        At the rows it is $I - R$, of the matrix R from labels to residuals.
+        """
+        if q is None:
+            residuals = solve_backfitting(self.kernels, self._have_lines(), k, weights).residuals
+            return jnp.eye(len(k), dtype=k.dtype) - residuals
+        rows = jnp.sum(self.component_weights(q, k, weights), axis=0)
+        empty = self.support_at(q, Rows(k, k[:, :0], weights)).empty
         return jnp.where(empty[:, None], 0.0, rows + (weights / jnp.sum(weights))[None, :])
 
-    def fitted_and_leverage(
-        self, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
-    ) -> tuple[Float[Array, "n"] | Float[Array, "n out"], Float[Array, " n"]]:
-        """Predictions at the labelled inputs, and the diagonal of L, from the residuals alone."""
-        _, k, v = read_data(x, x, y, weights)
-        self._check_inputs(k, k)
-        of_rows = None if weights is None else as_weights(weights, len(k))
-        out, leverage = jit_if_pure(_fit_rows, (self, of_rows), k, v)
-        return (out[:, 0] if np.ndim(y) == 1 else out), leverage
+    def component_weights(
+        self, q: Float[Array, "m dim"], k: Float[Array, "n dim"], weights: Float[Array, " n"]
+    ) -> Float[Array, "dim m n"]:
+        r"""$L_{ji}(x_j)$ of curves $\hat m_j(x_j) = \sum_i L_{ji}(x_j)\, y_i$; checked arrays."""
+        have_lines = self._have_lines()
+        solved = solve_backfitting(self.kernels, have_lines, k, weights)
 
-    def data_support(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> DataSupport:
-        """How well the data determine all curves at each new input."""
-        found = [
-            self.column_support(j, x_new, x, prior=prior, weights=weights)
-            for j in range(len(self.kernels))
-        ]
+        def column(
+            kernel: Kernel,
+            is_line: bool,
+            q: Array,
+            k: Array,
+            curve: Array,
+            line: Array,
+            mean: Array,
+            slope: Array,
+        ) -> Array:
+            fitted = precise_matmul(curve, solved.residuals)
+            partial = solved.residuals + fitted + line[:, None] * slope[None, :]
+            at = weights_of_column(kernel, is_line, q, k, weights)
+            return precise_matmul(at - mean[None, :], partial)
+
+        columns = q.T, k.T, solved.curves, solved.lines, solved.means, solved.slopes
+        return over_columns(column, self.kernels, have_lines, *columns)
+
+    def support_at(self, q: Float[Array, "m dim"], rows: Rows) -> DataSupport:
+        """How well the data determine all curves at each query."""
+        found = [self.column_support(j, q, rows) for j in range(len(self.kernels))]
         return DataSupport(*(functools.reduce(operator.or_, of) for of in zip(*found, strict=True)))
 
-    def column_support(
-        self,
-        column: int,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> DataSupport:
-        """How well the data determine the curve of a column at each new input."""
-        own = slice(column, column + 1)
-        q, k = as_points("x_new", x_new)[:, own], as_points("x", x)[:, own]
+    def column_support(self, column: int, q: Float[Array, "m dim"], rows: Rows) -> DataSupport:
+        """How well the data determine the curve of a column at each query."""
+        own, k = slice(column, column + 1), rows.x
         mean = KernelRegression(self.kernels[column])
-        return mean.data_support(q, k, prior=prior, weights=weights)
+        return support_of(
+            mean.polynomials(q[:, own], k[:, own], k[:, :0], with_weights(None, rows))
+        )
 
-    def component(self, column: int) -> Any:
+    def component(self, column: int) -> "AdditiveComponent":
         r"""The curve $\hat m_j$ of a column."""
         return AdditiveComponent(self, column)
 
@@ -201,10 +196,10 @@ class AdditiveRegression(DenseSmoother):
                 f"has {dim} columns."
             )
 
-    def _check_inputs(self, q: Float[Array, "m dim"], k: Float[Array, "n dim"]) -> None:
+    def check_inputs(self, q: Float[Array, "m dim"], k: Float[Array, "n dim"]) -> None:
         self._require_columns(k.shape[1])
         self._require_columns(q.shape[1])
-        super()._check_inputs(q, k)
+        super().check_inputs(q, k)
         lines = list(set(range(k.shape[1])) - set(self.category_counts(k.shape[1])))
         if self.order == 1 and len(lines) > 1 and is_concrete(k):
             columns = np.asarray(k, float)[:, lines]
@@ -216,56 +211,39 @@ class AdditiveRegression(DenseSmoother):
                     "their curves are not identified. Leave one of them out, or take order=0."
                 )
 
-    def _components(
-        self, q: Float[Array, "m dim"], k: Float[Array, "n dim"], weights: Float[Array, " n"]
-    ) -> Float[Array, "dim m n"]:
-        """Returns the weights of labels in each curve at queries, from checked data."""
-        have_lines = self._have_lines()
-        solved = solve_backfitting(self.kernels, have_lines, k, weights)
-
-        def column(
-            kernel: Kernel,
-            is_line: bool,
-            q: Array,
-            k: Array,
-            curve: Array,
-            line: Array,
-            mean: Array,
-            slope: Array,
-        ) -> Array:
-            fitted = jnp.matmul(curve, solved.residuals, precision="highest")
-            partial = solved.residuals + fitted + line[:, None] * slope[None, :]
-            at = weights_of_column(kernel, is_line, q, k, weights)
-            return jnp.matmul(at - mean[None, :], partial, precision="highest")
-
-        columns = q.T, k.T, solved.curves, solved.lines, solved.means, solved.slopes
-        return over_columns(column, self.kernels, have_lines, *columns)
-
     def _have_lines(self) -> tuple[bool, ...]:
         """Returns whether the fit of each column is of order 1."""
         return tuple(self.order == 1 and not each.category_counts(1) for each in self.kernels)
 
 
+class AdditiveComponent(eqx.Module):
+    r"""The curve of one column, $\hat m_j(x_j) = \sum_i L_{ji}(x_j)\, y_i$, $\sum_i L_{ji} = 0$.
+
+    **Arguments:** `model`: an `AdditiveRegression`. `column`: j. Inputs have all columns, of which
+    the curve reads its own.
+    """
+
+    model: AdditiveRegression
+    column: int = eqx.field(static=True)
+
+    def __call__(
+        self, x_new: ArrayLike, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
+    ) -> Float[Array, "m"] | Float[Array, "m out"]:
+        """The curve at new inputs; arguments as for the model."""
+        return self.estimate(x_new, Rows.read(x, y, weights)).value
+
+    def estimate(self, x_new: ArrayLike | None, rows: Rows) -> WeightsEstimate:
+        """The curve, its variances and its support."""
+        q = rows.x if x_new is None else rows.queries(x_new, {})
+        self.model.check_inputs(q, rows.x)
+        weights = self.model.component_weights(q, rows.x, rows.row_weights(q.dtype))[self.column]
+        out = precise_matmul(weights, rows.y - jnp.mean(rows.y, axis=0, keepdims=True))
+        support = self.model.column_support(self.column, q, rows)
+        return WeightsEstimate(self, rows, rows.shaped(out), support, weights)
+
+
 def _component_rows(
-    model: AdditiveRegression,
-    weights: Array | None,
-    q: Float[Array, "m dim"],
-    k: Float[Array, "n dim"],
+    model: AdditiveRegression, q: Float[Array, "m dim"], rows: Rows
 ) -> Float[Array, "dim m n"]:
-    """Returns the weights of labels in each curve; `weights`: of rows, None: 1."""
-    ones = jnp.ones(len(k), k.dtype)
-    return model._components(q, k, ones if weights is None else jnp.asarray(weights, k.dtype))
-
-
-def _fit_rows(
-    model: AdditiveRegression,
-    weights: Array | None,
-    k: Float[Array, "n dim"],
-    v: Float[Array, "n out"],
-) -> tuple[Float[Array, "n out"], Float[Array, " n"]]:
-    """Returns predictions and leverages at the rows, from $L = I - R$."""
-    ones = jnp.ones(len(k), k.dtype)
-    of_rows = ones if weights is None else jnp.asarray(weights, k.dtype)
-    residual = solve_backfitting(model.kernels, model._have_lines(), k, of_rows).residuals
-    centred = v - jnp.mean(v, axis=0, keepdims=True)
-    return v - jnp.matmul(residual, centred, precision="highest"), 1.0 - jnp.diag(residual)
+    """Returns `component_weights`."""
+    return model.component_weights(q, rows.x, rows.row_weights(q.dtype))

@@ -3,27 +3,30 @@ r"""Iterated bias reduction: residuals of a smoother are smoothed again and adde
 $$ \hat y_k = \big( I - (I - L)^k \big)\, y $$
 """
 
+import functools
+from typing import Any
+
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.arrays import precise_matmul
+from .._core.rows import Rows
+from .._core.symbolic_sizes import is_at_most
 from .._core.validation import as_integer, require_instance
 from ..attention import jit_if_pure
 from ..local import LocalFit, warn_of_extrapolation
 from ..priors import HeldOut, KeyWeights, Prior, key_mask_of
 from ._data import read_data, with_weights
+from ._estimate import DataSupport, Estimate
 from ._linear_smoother import LinearSmoother
+from ._local_regression import support_of
 from ._regression import KernelRegression
-from ._smoothed_residuals import (
-    fit_reduced,
-    reduced_fitted_and_leverage,
-    reduced_variance,
-    reduced_weights,
-)
-from ._smoother import DataSupport
-from ._smoother_wrapper import SmootherWrapper
+from ._smoother import SmootherWrapper
+
+MAX_STORED_WEIGHTS = 2**20  # entries of L that later iterations keep
 
 
 class BiasReduced(SmootherWrapper, LinearSmoother):
@@ -85,13 +88,11 @@ class BiasReduced(SmootherWrapper, LinearSmoother):
         weights: ArrayLike | None = None,
     ) -> Float[Array, "m"] | Float[Array, "m out"]:
         """Predictions at new inputs; arguments as for `KernelRegression`."""
-        q, k, v = read_data(x_new, x, y, weights, self.kernel)
-        out, local = self._fitted(q, k, v, prior, weights, wants_slopes=False)
-        if self.model.order > 0:
-            flags = local.deficient, local.extrapolates
-            warn_of_extrapolation(self.description, *flags, local.log_mass.dtype)
-        out = self.model.filled(out, local, q, k, v, with_weights(prior, weights, k))
-        return out[:, 0] if np.ndim(y) == 1 else out
+        q, rows = read_data(x_new, x, y, weights, self.kernel)
+        out, local = self._fitted(q, rows, prior, wants_slopes=False)
+        flags = local.deficient, local.extrapolates
+        warn_of_extrapolation(self.description, *flags, local.log_mass.dtype)
+        return rows.shaped(self.model.filled(out, local.empty, q, rows, with_weights(prior, rows)))
 
     def local_fit(
         self,
@@ -103,79 +104,141 @@ class BiasReduced(SmootherWrapper, LinearSmoother):
         weights: ArrayLike | None = None,
     ) -> LocalFit:
         """The local polynomials of the last smooth, to the labels z; arguments as for the call."""
-        q, k, v = read_data(x_new, x, y, weights, self.kernel)
-        return self._fitted(q, k, v, prior, weights, wants_slopes=True)[1]
+        q, rows = read_data(x_new, x, y, weights, self.kernel)
+        return self._fitted(q, rows, prior, wants_slopes=True)[1]
 
-    def effective_weights(
-        self, x_new: ArrayLike, x: ArrayLike, *, weights: ArrayLike | None = None
-    ) -> Float[Array, "m n"]:
-        """$L_j(x)$ of all iterations; 0 where no label has weight."""
-        q, k, _ = read_data(x_new, x, x, weights, self.kernel, "x")
-        parts = (self.model, self.iterations, with_weights(None, weights, k))
-        return jit_if_pure(reduced_weights, parts, q, k)
-
-    def fitted_and_leverage(
-        self, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
-    ) -> tuple[Float[Array, "n"] | Float[Array, "n out"], Float[Array, " n"]]:
-        """Predictions at the labelled inputs, and the diagonal of $I - (I - L)^k$."""
-        _, k, v = read_data(x, x, y, weights, self.kernel)
+    def estimate(
+        self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
+    ) -> "ReducedEstimate":
+        """Predictions, with the weights and variances of all iterations together."""
         self.model.require_softmax()
-        parts = (self.model, self.iterations, with_weights(None, weights, k))
-        out, leverage = jit_if_pure(reduced_fitted_and_leverage, parts, k, v)
-        return (out[:, 0] if np.ndim(y) == 1 else out), leverage
+        categories = self.category_counts(rows.x.shape[1])
+        q = rows.x if x_new is None else rows.queries(x_new, categories)
+        out, local = self._fitted(q, rows, prior, wants_slopes=False)
+        whole = with_weights(prior, rows)
+        if x_new is not None:  # a row with weight sees itself
+            out = self.model.filled(out, local.empty, q, rows, whole)
+        return ReducedEstimate(self, rows, rows.shaped(out), support_of(local), q, whole)
 
-    def prediction_variance(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        variance: ArrayLike,
-        *,
-        weights: ArrayLike | None = None,
-    ) -> Float[Array, "m"] | Float[Array, "m out"]:
-        r"""$\sum_j L_j(x)^2 \sigma_j^2$; arguments as for `KernelRegression`."""
-        q, k, v = read_data(x_new, x, variance, weights, self.kernel, "variance")
-        self.model.require_softmax()
-        parts = (self.model, self.iterations, with_weights(None, weights, k))
-        out = jit_if_pure(reduced_variance, parts, q, k, v)
-        return out[:, 0] if np.ndim(variance) == 1 else out
-
-    def data_support(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> DataSupport:
-        """That of the model: iterations do not change which labels have weight."""
-        return self.model.data_support(x_new, x, prior=prior, weights=weights)
-
-    def local_mean(self, factor: ArrayLike) -> KernelRegression:
+    def variance_smoother(self, factor: ArrayLike) -> KernelRegression:
         """The regression of order 0 with `factor` times the lengthscale of the model."""
-        return self.model.local_mean(factor)
+        return self.model.variance_smoother(factor)
 
     def _fitted(
-        self,
-        q: Float[Array, "m dim"],
-        k: Float[Array, "n dim"],
-        v: Float[Array, "n out"],
-        prior: Prior | None,
-        weights: ArrayLike | None,
-        wants_slopes: bool,
+        self, q: Float[Array, "m dim"], rows: Rows, prior: Prior | None, wants_slopes: bool
     ) -> tuple[Float[Array, "m out"], LocalFit]:
         """Returns predictions at queries q, 0 where no label has weight, and local polynomials."""
-        whole = with_weights(prior, weights, k)
+        k, whole = rows.x, with_weights(prior, rows)
         if prior is not None:
             prior.check(q.shape[0], k.shape[0])
         mask = key_mask_of(prior)
         # whether all queries see the same labels
         is_shared = mask.reason_beyond() is None
         if is_shared:
-            whole = with_weights(None, weights, k)
+            whole = with_weights(None, rows)
             if mask.allowed is not None:
                 held_out = HeldOut(~mask.allowed)
                 whole = held_out if whole is None else held_out * whole
                 log_weights = whole.pairwise(jnp.zeros(1, int), jnp.arange(len(k)))[0]
                 whole = KeyWeights(log_weights.astype(k.dtype))
         parts = (self.model, self.iterations, whole, is_shared, wants_slopes)
-        return jit_if_pure(fit_reduced, parts, q, k, v)
+        return jit_if_pure(_fit_reduced, parts, q, k, rows.y)
+
+
+class ReducedEstimate(Estimate):
+    """The estimate of iterated bias reduction."""
+
+    model: BiasReduced
+    rows: Rows
+    value: Float[Array, "m"] | Float[Array, "m out"]
+    support: DataSupport
+    q: Float[Array, "m dim"]
+    prior: Prior | None  # with the weights of rows
+
+    @property
+    def weights(self) -> Float[Array, "m n"]:
+        """$L_j(x)$ of all iterations; 0 where no label has weight."""
+        k, model = self.rows.x, self.model.model
+        eye = jnp.eye(len(k), dtype=k.dtype)
+        labels = _add_residuals(model, self.model.iterations, self.prior, k, eye)
+        return model.fitted(self.q, k, labels, self.prior)[0]
+
+    @property
+    def leverage(self) -> Float[Array, " n"]:
+        """The diagonal of $I - (I - L)^k$, by the powers of a matrix."""
+        k, iterations = self.rows.x, self.model.iterations
+        left = jnp.eye(len(k), dtype=k.dtype) - _smoother_matrix(self.model.model, self.prior, k)
+        with jax.default_matmul_precision("highest"):
+            half = jnp.linalg.matrix_power(left, iterations // 2)
+            rest = half @ left if iterations % 2 else half
+        return 1.0 - jnp.sum(half * rest.T, axis=1)
+
+
+def _fit_reduced(
+    model: KernelRegression,
+    iterations: int,
+    prior: Prior | None,
+    is_shared: bool,
+    wants_slopes: bool,
+    q: Float[Array, "m dim"],
+    k: Float[Array, "n dim"],
+    v: Float[Array, "n out"],
+) -> tuple[Float[Array, "m out"], LocalFit]:
+    """Returns predictions and local polynomials; `is_shared`: all queries see the same labels."""
+
+    def fit(q: Array, k: Array, v: Array, prior: Prior | None) -> tuple[Array, LocalFit]:
+        if not wants_slopes:
+            return model.fitted(q, k, v, prior)
+        local = model.polynomials(q, k, v, prior)
+        return local.coefficients[:, 0], local
+
+    if is_shared:
+        return fit(q, k, _add_residuals(model, iterations, prior, k, v), prior)
+    assert prior is not None
+
+    def fit_query(i: Array) -> tuple[Array, LocalFit]:
+        seen = KeyWeights(prior.pairwise(i[None], jnp.arange(k.shape[0]))[0].astype(k.dtype))
+        labels = _add_residuals(model, iterations, seen, k, v)
+        fitted = fit(q[i][None], k, labels, seen)
+        return jax.tree.map(lambda leaf: leaf[0], fitted)
+
+    # a derivative stores only the index of each query
+    return jax.lax.map(jax.checkpoint(fit_query, prevent_cse=False), jnp.arange(q.shape[0]))
+
+
+def _add_residuals(
+    model: KernelRegression,
+    iterations: int,
+    prior: Any,
+    k: Float[Array, "n dim"],
+    v: Float[Array, "n out"],
+) -> Float[Array, "n out"]:
+    """Returns z, the labels v plus the residuals of all iterations but the last; k: the inputs."""
+    v = _zero_hidden(prior, v)
+    smooth = lambda rest: model.fitted(k, k, rest, prior)[0].astype(v.dtype)  # noqa: E731
+    rest = _zero_hidden(prior, v - smooth(v))  # labels far from 0 are smoothed centred, only here
+    if is_at_most(k.shape[0] ** 2, MAX_STORED_WEIGHTS) and iterations > 2:
+        matrix = _smoother_matrix(model, prior, k).astype(v.dtype)
+        smooth = functools.partial(precise_matmul, matrix)
+
+    def iterate(carried: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
+        z, rest = carried
+        rest = _zero_hidden(prior, rest - smooth(rest))
+        return (z + rest, rest), None
+
+    return jax.lax.scan(iterate, (v + rest, rest), None, length=iterations - 2)[0][0]
+
+
+def _zero_hidden(prior: Any, v: Float[Array, "n out"]) -> Float[Array, "n out"]:
+    """Returns the labels v with 0 in the rows whose weight in the prior is zero."""
+    if prior is None:
+        return v
+    log_weights = prior.pairwise(jnp.zeros(1, int), jnp.arange(len(v)))[0]
+    return jnp.where(jnp.isneginf(log_weights)[:, None], 0.0, v)
+
+
+def _smoother_matrix(
+    model: KernelRegression, prior: Prior | None, k: Float[Array, "n dim"]
+) -> Float[Array, "n n"]:
+    """Returns the hat matrix L of the model at the inputs k, without bias reduction."""
+    return model.fitted(k, k, jnp.eye(k.shape[0], dtype=k.dtype), prior)[0]

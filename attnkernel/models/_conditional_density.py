@@ -8,17 +8,15 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
-from .._core.arrays import as_points, require_finite
-from .._core.host_arrays import AnyArray, is_on_one_device
-from .._core.regression_data import as_weights
-from .._core.row_buckets import cut_rows, pad_rows
+from .._core.host_arrays import AnyArray
+from .._core.row_buckets import cut_rows
 from .._core.validation import require_instance
 from ..attention import Auto
 from ..kernels import Gaussian, Kernel
 from ..methods import Method
 from ..priors import Prior
-from ._data import with_bounds_of
-from ._density_model import DensityModel, density_box, log_mean_kernel
+from ._data import read_data, with_bounds_of
+from ._kernel_density import DensityModel, density_box, log_mean_kernel
 
 MAX_STEPS = 1000  # of mean shift
 
@@ -104,14 +102,12 @@ class ConditionalDensity(DensityModel):
             raise ValueError(
                 f"The mode is found for a Gaussian label_kernel; got {self.label_kernel}."
             )
-        q, k = as_points("x_new", x_new), as_points("x", x)
-        require_finite("x_new", q)
-        require_finite("x", k)
-        self.kernel.check(q.shape[1], k.shape[1] - 1)
-        each, m = None if weights is None else as_weights(weights, len(k)), len(q)
-        if is_on_one_device(self, q, k, each):
-            k, _, each, q = pad_rows(k, k, each, q)
-        return cut_rows(_find_modes(self, q, k, each), m)
+        q, rows = read_data(x_new, x, x, weights)
+        self.kernel.check(q.shape[1], rows.x.shape[1] - 1)
+        m = len(q)
+        if rows.is_on_one_device(self, q):
+            rows, q = rows.padded(q)
+        return cut_rows(_find_modes(self, q, rows.x, rows.weights), m)
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
         found = dict(self.kernel.category_counts(dim - 1))

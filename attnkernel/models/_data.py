@@ -7,11 +7,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from .._core.arrays import as_points, require_finite
-from .._core.pandas_frames import require_same_index
-from .._core.regression_data import as_weights, is_positive, require_category_codes
+from .._core.rows import Rows
 from .._core.validation import require_instance
 from ..kernels import Kernel, unbounded
 from ..methods import Method
@@ -30,54 +28,26 @@ def read_data(
     x_new: ArrayLike,
     x: ArrayLike,
     y: ArrayLike,
-    weights: ArrayLike | None,
+    weights: ArrayLike | None = None,
     kernel: Kernel | None = None,
-    name: str = "y",
-) -> tuple[Float[Array, "m dim"], Float[Array, "n dim"], Float[Array, "n out"]]:
-    """Returns queries, keys and values as matrices.
+) -> tuple[Float[Array, "m dim"], Rows]:
+    """Returns the queries and the labelled rows of the call of a model.
 
-    The label of a row with weight 0 is replaced by that of a row with weight, so that it cannot
-    enter a mean about which sums are centred.
-
-    **Raises:** `ValueError` unless the data are finite, one label a row, with the same index where
-    they are of pandas, and valid codes in the columns of `kernel.categories`.
+    **Raises:** `ValueError` as `Rows.read`, and for invalid codes in the columns of categories of
+    the kernel.
     """
-    require_same_index(name, y, x)
-    require_same_index("weights", weights, x)
-    k, q, v = as_points("x", x), as_points("x_new", x_new), as_points(name, y)
-    if k.shape[0] != v.shape[0]:
-        raise ValueError(
-            f"x and {name} must have the same number of rows; got {k.shape[0]} inputs and "
-            f"{v.shape[0]} labels."
-        )
-    for each, rows in (("x", k), ("x_new", q), (name, v)):
-        require_finite(each, rows)
-    if kernel is not None and q.shape[1] == k.shape[1]:
-        for each, rows in (("x", k), ("x_new", q)):
-            require_category_codes(each, rows, kernel.category_counts(k.shape[1]))
-    if weights is not None:
-        v = _with_label_of_weighted_row(v, as_weights(weights, k.shape[0]))
-    return q, k, v
+    rows = Rows.read(x, y, weights)
+    categories = {} if kernel is None else kernel.category_counts(rows.x.shape[1])
+    return rows.queries(x_new, categories), rows
 
 
-@jax.jit
-def _with_label_of_weighted_row(
-    v: Float[Array, "n out"], weights: Float[Array, " n"] | Bool[Array, " n"]
-) -> Float[Array, "n out"]:
-    """Returns labels, those of rows without weight replaced by that of a row with weight."""
-    has_weight = is_positive(weights)
-    return jnp.where(has_weight[:, None], v, v[jnp.argmax(has_weight)][None])
-
-
-def with_weights(
-    prior: Prior | None, weights: ArrayLike | None, k: Float[Array, "n dim"]
-) -> Prior | None:
+def with_weights(prior: Prior | None, rows: Rows) -> Prior | None:
     """Returns a prior and the weights of rows as one prior."""
     if prior is not None:
         require_prior("prior", prior)
+    weights = rows.weights
     if weights is None:
         return prior
-    weights = as_weights(weights, k.shape[0])
     if weights.dtype == bool:
         held_out = HeldOut(~weights)
         if prior is None:

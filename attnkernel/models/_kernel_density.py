@@ -1,22 +1,163 @@
-"""Kernel densities as models: lengthscales by likelihood cross-validation, bounded supports."""
+"""Kernel densities as models: lengthscales by likelihood cross-validation, bounded supports.
 
+Densities as models: what they share, and the bounds of their lengthscales.
+
+Kernel density: the log-mass of attention, without values.
+"""
+
+import abc
 import math
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.arrays import as_real_array, wider_dtype
 from .._core.host_arrays import AnyArray, is_concrete, namespace_of
-from .._core.validation import is_real_number, require_instance, value_text
-from ..attention import Auto
+from .._core.regression_data import is_positive
+from .._core.rows import Rows
+from .._core.validation import is_real_number, require_bool, require_instance, value_text
+from ..attention import Auto, attend
 from ..kernels import Compact, Gaussian, Kernel, Radial
 from ..methods import Method
-from ..priors import Prior
-from ._data import with_bounds_of
-from ._density_model import DensityModel, density_box, log_mean_kernel, with_lengthscale
+from ..priors import ExcludeSelf, Prior
+from ._data import read_data, with_bounds_of, with_weights
+from ._prediction import on_padded_rows
+from ._smoother import Smoother
+
+SHORTEST_SHARE = 0.1  # of the lengthscale beyond which every density is oversmoothed
+
+
+def log_mean_kernel(
+    q: Float[Array, "m dim"],
+    k: Float[Array, "n dim"],
+    kernel: Kernel,
+    prior: Prior | None,
+    weights: Array | None,
+    method: Method,
+) -> Float[Array, " m"]:
+    """Returns the logarithm of the weighted mean of K(q, k_j) over the points that q sees."""
+    parts: dict[str, Any] = {"method": method, "return_log_mass": True}
+    empty, both = k[:, :0], with_weights(prior, Rows(k, k, weights))
+    log_mass = attend(q, k, empty, kernel=kernel, prior=both, **parts)[1]
+    return log_mass - _log_seen(q, k, prior, weights, parts).astype(log_mass.dtype)
+
+
+def _log_seen(
+    q: Float[Array, "m dim"],
+    k: Float[Array, "n dim"],
+    prior: Prior | None,
+    weights: Array | None,
+    parts: dict[str, Any],
+) -> Float[Array, "..."]:
+    """Returns the logarithm of the sum of the weights that each query sees."""
+    dtype = wider_dtype(k.dtype)  # a sum of weights may overflow half precision
+    each = Rows(k, k, weights).row_weights(dtype)
+    if prior is None:
+        return jnp.log(jnp.sum(each))
+    if isinstance(prior, ExcludeSelf) and len(q) == len(k):
+        return jnp.log(jnp.sum(each) - each)
+    flat = Gaussian(1.0)  # of points at one place: K = 1
+    both = with_weights(prior, Rows(k, k, weights))
+    return attend(0.0 * q, 0.0 * k, k[:, :0], kernel=flat, prior=both, **parts)[1]
+
+
+class DensityModel(Smoother):
+    """A density of points x, fitted without labels: `ak.fit(model, x)`.
+
+    The prediction is the logarithm of the density, and the default score of left-out rows minus
+    that: `ak.LeaveOneOut()` is likelihood cross-validation.
+
+    ```python
+    >>> isinstance(ak.KernelDensity(ak.Gaussian(0.3)), ak.models.DensityModel)
+    True
+
+    ```
+    """
+
+    method: eqx.AbstractVar[Method]
+
+    def __call__(
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        y: ArrayLike | None = None,
+        *,
+        prior: Prior | None = None,
+        weights: ArrayLike | None = None,
+    ) -> Float[Array, " m"]:
+        """The logarithm of the density at new points; -inf where none is in reach.
+
+        **Arguments:** `x_new`: shape (m,) or (m, dim); `x`: points, shape (n,) or (n, dim); `y`:
+        ignored; `prior`: which points each query sees; `weights`: of points, shape (n,), from 0.
+        """
+        q, rows = read_data(x_new, x, x, weights)
+        if not len(rows.x):
+            raise ValueError("A density needs at least one point: x has none.")
+        self.check_points(q, rows.x)
+        return on_padded_rows(_log_density, self, prior, q, rows)
+
+    @abc.abstractmethod
+    def check_points(self, q: Float[Array, "m dim"], k: Float[Array, "n dim"]) -> None:
+        """Raises `ValueError` for new points q or points k that the model cannot have."""
+
+    @abc.abstractmethod
+    def log_density(
+        self,
+        q: Float[Array, "m dim"],
+        k: Float[Array, "n dim"],
+        prior: Prior | None,
+        weights: Array | None,
+    ) -> Float[Array, " m"]:
+        """Returns the logarithm of the density at checked points q, from points k."""
+
+    @property
+    def can_pad_rows(self) -> bool:
+        return True
+
+    def deviance(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
+        """Minus the log-density of each row: what a fit averages."""
+        return -as_real_array("prediction", prediction)
+
+
+def _log_density(
+    model: DensityModel, prior: Prior | None, q: Float[Array, "m dim"], rows: Rows
+) -> Float[Array, " m"]:
+    """Returns `log_density` from checked data."""
+    return model.log_density(q, rows.x, prior, rows.weights)
+
+
+def density_box(
+    kernel: Kernel, x: Float[AnyArray, "n dim"], weights: AnyArray | None
+) -> tuple[Any, Any]:
+    """Returns the box of a kernel, whose lengthscale, if it is of the distance, is not below a
+    tenth of 1.144 σ n^(−1/(d + 4)): repeated points would make 0 the best."""
+    lower, upper = kernel.search_box(x, weights)
+    if not isinstance(kernel, Radial) or kernel.metric_parameter is not None:
+        return lower, upper
+    xp = namespace_of(x)
+    here = xp.ones(len(x), bool) if weights is None else is_positive(weights)
+    count = xp.sum(here).astype(x.dtype)
+    centre = xp.sum(xp.where(here[:, None], x, 0.0), axis=0) / count
+    squares = xp.where(here[:, None], (x - centre[None, :]) ** 2, 0.0)
+    spread = xp.sqrt(xp.sum(squares, axis=0) / (count - 1.0))
+    least = SHORTEST_SHARE * 1.144 * spread * count ** (-1.0 / (x.shape[1] + 4))
+    if kernel.lengthscale_parameter.shape == ():
+        least = xp.min(xp.where(spread > 0, least, xp.inf))
+    return with_lengthscale(
+        lower, xp.maximum(xp.asarray(cast(Any, lower).lengthscale), least)
+    ), upper
+
+
+def with_lengthscale(kernel: Any, lengthscale: AnyArray) -> Any:
+    """Returns the kernel with another lengthscale."""
+    parameter = kernel.lengthscale_parameter.at(lengthscale)
+    return eqx.tree_at(lambda kernel: kernel.lengthscale_parameter, kernel, parameter)
+
 
 IMAGE_PERIODS = 3  # on either side; beyond, a Gaussian of the length of the support has 3e-12 left
 
@@ -154,3 +295,70 @@ def _as_support(support: Any, kernel: Kernel) -> tuple[float, float]:
                 f"must be at most the length of the support, {high - low:.6g}."
             )
     return low, high
+
+
+def density(
+    x_new: ArrayLike,
+    x: ArrayLike,
+    *,
+    kernel: Kernel,
+    weights: ArrayLike | None = None,
+    log: bool = False,
+    method: Method = Auto(),
+) -> Float[Array, " m"]:
+    r"""The kernel density estimate of points, at new points.
+
+    $$ \hat p(q) = \frac{\sum_j a_j K(q, x_j)}{\sum_j a_j \int K(q, u)\, \mathrm{d}u},
+       \qquad q, x_j \in \mathbb{R}^d $$
+
+    **Arguments:**
+
+    - `x_new`: q, shape (m, dim) or (m,); `x`: shape (n, dim) or (n,), n at least 1.
+    - `kernel`: K, a function of the distance, such as `Gaussian(normal_reference(x))`. Over columns
+      of categories the integral is a sum: `AitchisonAitken`, `WangVanRyzin`. Mixed data take a
+      product, one factor for each column: `Gaussian(0.3).on(0) * AitchisonAitken(0.1, 3).on(1)`.
+    - `weights`: a, of each point, shape (n,), from 0. A weight of 2 counts as two points.
+      Default: 1.
+    - `log`: whether to return $\log \hat p$, which does not underflow far away. Default: no.
+    - `method`: how the sum is evaluated. Default: `Auto()`, which may sum many pairs to a relative
+      1e-6; `Blockwise()` is exact.
+
+    **Returns:** shape (m,), in the inverse of the product of the units of x; its logarithm is -inf
+    beyond the support of compact kernels.
+
+    **Raises:** `ValueError` for a kernel without a finite known integral: infinite, as `Cauchy` in
+    two dimensions or `RationalQuadratic` with α ≤ d/2 (inside `jit`, NaN), or unknown, as
+    `Periodic` or `DotProduct`; for no points, or invalid weights.
+
+    **Source:** Parzen, *On estimation of a probability density function and mode* (1962);
+    Silverman, *Density estimation for statistics and data analysis* (1986).
+
+    ```python
+    x = np.random.default_rng(0).normal(size=100)
+    print(ak.density(np.array([0.0, 1.0]), x, kernel=ak.Gaussian(ak.inference.normal_reference(x))))
+    ```
+    """
+    require_bool("log", log)
+    q, rows = read_data(x_new, x, x, weights)
+    if not len(rows.x):
+        raise ValueError("A density needs at least one point: x has none.")
+    model = KernelDensity(kernel, method=method)
+    model.kernel.check(q.shape[1], rows.x.shape[1])
+    found = on_padded_rows(_log_density if log else _density, model, None, q, rows)
+    if is_concrete(found) and np.any(np.isnan(found)):
+        kernel.log_normaliser(rows.x.shape[1])  # raises where it is infinite
+    return found
+
+
+def _log_density(
+    model: KernelDensity, prior: Prior | None, q: Float[Array, "m dim"], rows: Rows
+) -> Float[Array, " m"]:
+    """Returns the logarithm of the density from checked data."""
+    return model.log_density(q, rows.x, prior, rows.weights)
+
+
+def _density(
+    model: KernelDensity, prior: Prior | None, q: Float[Array, "m dim"], rows: Rows
+) -> Float[Array, " m"]:
+    """Returns the density from checked data."""
+    return jnp.exp(_log_density(model, prior, q, rows))

@@ -6,10 +6,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .._core.rows import Rows
 from .._core.validation import as_integer, require_function
 from ..attention import PerHead
 from ..nn import MultiheadAttention, multiply_priors
@@ -106,24 +106,25 @@ class LearnedKernelRegression(eqx.Module):
         weights: ArrayLike | None = None,
     ) -> Float[Array, "m"] | Float[Array, "m out"]:
         """Predictions at new inputs; arguments as for `KernelRegression`."""
-        q, k, v = read_data(x_new, x, y, weights)
-        prior = with_weights(prior, weights, k)
-        queries, rows = self._project_inputs(q, k, v)
-        out, empty = self.attention.attended(queries, rows, rows, prior=prior)
+        q, rows = read_data(x_new, x, y, weights)
+        prior = with_weights(prior, rows)
+        queries, keys = self._project_inputs(q, rows)
+        out, empty = self.attention.attended(queries, keys, keys, prior=prior)
         seen = multiply_priors(self.attention.prior, prior)
-        out = fill_empty(out, empty, q, k, v.astype(out.dtype), seen, self.on_empty)
-        return out[:, 0] if np.ndim(y) == 1 else out
+        labels = rows.y.astype(out.dtype)
+        return rows.shaped(fill_empty(out, empty, q, rows.x, labels, seen, self.on_empty))
 
     def attention_inputs(
         self, x_new: ArrayLike, x: ArrayLike, y: ArrayLike
     ) -> tuple[Float[Array, "m features"], Float[Array, "n size"]]:
         """The queries φ(x_new) of the attention, and its keys and values (φ(x), y)."""
-        return self._project_inputs(*read_data(x_new, x, y, None))
+        return self._project_inputs(*read_data(x_new, x, y))
 
     def _project_inputs(
-        self, q: Float[Array, "m dim"], k: Float[Array, "n dim"], v: Float[Array, "n out"]
+        self, q: Float[Array, "m dim"], rows: Rows
     ) -> tuple[Float[Array, "m features"], Float[Array, "n size"]]:
-        """Returns φ(q), and the matrix [φ(k), v] of keys and labels; `size`: features + out."""
+        """Returns φ(q), and the matrix [φ(x), y] of keys and labels; `size`: features + out."""
+        k = rows.x
         if self.embedding is not None:
             q, k = jax.vmap(self.embedding)(q), jax.vmap(self.embedding)(k)
-        return q, jnp.concatenate([k, v.astype(k.dtype)], axis=1)
+        return q, jnp.concatenate([k, rows.y.astype(k.dtype)], axis=1)

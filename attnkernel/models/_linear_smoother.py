@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
 
-from .._core.arrays import as_points, as_real_array
-from ..priors import ExcludeSelf, Prior
-from ._smoother import DataSupport, Smoother
+from .._core.arrays import as_points
+from .._core.rows import Rows
+from ..priors import Prior
+from ._estimate import DataSupport, Estimate, WeightsEstimate
+from ._smoother import Smoother
 
 
 class LinearSmoother(Smoother):
@@ -51,114 +51,24 @@ class LinearSmoother(Smoother):
         """Whether no $L_j(x)$ is negative, so that a fit is a distribution over labels."""
         return False
 
-    def effective_weights(
-        self, x_new: ArrayLike, x: ArrayLike, *, weights: ArrayLike | None = None
-    ) -> Float[Array, "m n"]:
-        """$L_j(x)$ at new inputs; 0 where no label has weight."""
-        keys = as_points("x", x)
-        found = self(x_new, x, jnp.eye(len(keys), dtype=keys.dtype), weights=weights)
-        return jnp.where(jnp.isnan(found), 0.0, found)
+    def estimate(
+        self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
+    ) -> Estimate:
+        """Predictions with their weights, variances and support, from the same rows.
 
-    def fitted_and_leverage(
-        self, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
-    ) -> tuple[Float[Array, "n"] | Float[Array, "n out"], Float[Array, " n"]]:
-        r"""Predictions at the labelled inputs, $L y$, and the leverages, $L_{ii}$.
+        Default: two calls, one of them for the columns of the identity. Override it if one pass
+        over the data gives all.
 
-        **Returns:** shapes (n,) or (n, out), in the units of y, and (n,), without a unit.
+        **Arguments:** `x_new`: shape (m, dim) or (m,); None: the inputs of the rows, where there
+        are leverages too. `rows`: `Rows.read(x, y, weights)`. `prior`: as for the call.
         """
-        return self(x, x, y, weights=weights), jnp.diag(
-            self.effective_weights(x, x, weights=weights)
-        )
-
-    def prediction_variance(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        variance: ArrayLike,
-        *,
-        weights: ArrayLike | None = None,
-    ) -> Float[Array, "m"] | Float[Array, "m out"]:
-        r"""The variance of predictions, $\sum_j L_j(x)^2 \sigma_j^2$, of independent labels.
-
-        **Arguments:** `variance`: $\sigma_j^2$ of each label, shape (n,) or (n, out), in squared
-        units of y; the rest as for the call. With `variance` 1, the squared norm of the weights.
-        """
-        rows = self.effective_weights(x_new, x, weights=weights)
-        return jnp.matmul(rows**2, as_real_array("variance", variance), precision="highest")
-
-    def predict_with_variance(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        y: ArrayLike,
-        variance: ArrayLike,
-        *,
-        weights: ArrayLike | None = None,
-    ) -> tuple[Array, Array, DataSupport]:
-        """Predictions, `prediction_variance` and `data_support` at the same new inputs.
-
-        Default: three calls. Override it if one pass over the data gives all three.
-        """
-        return (
-            self(x_new, x, y, weights=weights),
-            self.prediction_variance(x_new, x, variance, weights=weights),
-            self.data_support(x_new, x, weights=weights),
-        )
-
-    def fitted_with_variance(
-        self, x: ArrayLike, y: ArrayLike, variance: ArrayLike, *, weights: ArrayLike | None = None
-    ) -> tuple[Array, Float[Array, " n"], Array, DataSupport]:
-        """Predictions and leverages at the labelled inputs, as `fitted_and_leverage`, with
-        `prediction_variance` and `data_support` there.
-
-        Default: three calls. Override it if one pass over the data gives all four.
-        """
-        return (
-            *self.fitted_and_leverage(x, y, weights=weights),
-            self.prediction_variance(x, x, variance, weights=weights),
-            self.data_support(x, x, weights=weights),
-        )
-
-    def predict_with_support(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        y: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> tuple[Array, DataSupport]:
-        """Predictions, and `data_support` at the same new inputs; arguments as for the call.
-
-        Default: two calls. Override it if one pass over the data gives both.
-        """
-        return (
-            self(x_new, x, y, prior=prior, weights=weights),
-            self.data_support(x_new, x, prior=prior, weights=weights),
-        )
-
-    def left_out_residuals(
-        self, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
-    ) -> Float[Array, "n"] | Float[Array, "n out"]:
-        r"""Each label less its prediction from all others, $y_i - \hat f_{-i}(x_i)$."""
-        return as_real_array("y", y) - self(x, x, y, prior=ExcludeSelf(), weights=weights)
-
-    def data_support(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> DataSupport:
-        """How well the data determine the prediction at each new input.
-
-        Default: `empty` where a prediction is NaN, and neither `deficient` nor `extrapolates`.
-        """
-        zeros = jnp.zeros(np.shape(x)[0])
-        empty = jnp.isnan(self(x_new, x, zeros, prior=prior, weights=weights))
-        no = jnp.zeros_like(empty)
-        return DataSupport(empty, no, no)
+        at = rows.x if x_new is None else as_points("x_new", x_new)
+        value = self(at, rows.x, rows.labels, prior=prior, **rows.kwargs)
+        eye = jnp.eye(len(rows.x), dtype=rows.x.dtype)
+        found = self(at, rows.x, eye, prior=prior, **rows.kwargs)
+        empty = jnp.any(jnp.isnan(found), axis=1)
+        weights = jnp.where(empty[:, None], 0.0, found)
+        return WeightsEstimate(self, rows, value, DataSupport.of_empty(empty), weights)
 
     def derivative(self, derivative: int | Sequence[int]) -> Any:
         """The derivative of the regression, as `Derivative` is that of a `KernelRegression`.
@@ -178,7 +88,7 @@ class LinearSmoother(Smoother):
         """
         return None
 
-    def local_mean(self, factor: ArrayLike) -> "LinearSmoother | None":
+    def variance_smoother(self, factor: ArrayLike) -> "LinearSmoother | None":
         """The local mean by which `ak.noise_variance` averages squared residuals.
 
         Its weights are non-negative and sum to 1; its predictions are NaN where no label has

@@ -21,11 +21,9 @@ from ..local import (
 from ..losses import require_same_shape, sum_over_labels
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._data import read_data, require_parts, with_weights
+from ._data import require_parts
 from ._empty import OnEmpty, known_policy
-from ._local_regression import LocalRegression, support_of
-from ._prediction import predict
-from ._smoother import DataSupport
+from ._local_regression import LocalRegression
 
 
 class LocalLikelihood(LocalRegression):
@@ -46,6 +44,10 @@ class LocalLikelihood(LocalRegression):
     labels in reach are 0 (of proportions: or 1) the likelihood has no maximum, and the prediction
     is 0 (or 1) to rounding. Where a polynomial separates the labels 0 and 1, its slopes are
     bounded by a penalty of the size of rounding.
+
+    Called with `weights`, of each row, they are the numbers of trials of proportions, the exposures
+    of rates: a weight of k is k equal rows. Where all labels in reach are 0, the slopes of
+    `local_fit` are 0 too, and its value is the link of the nearest mean that has one.
 
     **Arguments:**
 
@@ -93,49 +95,6 @@ class LocalLikelihood(LocalRegression):
         self.rule = rule
         self.on_empty = known_policy(on_empty)
 
-    def __call__(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        y: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> Float[Array, "m"] | Float[Array, "m out"]:
-        """Predicted means at new inputs from labelled ones.
-
-        **Arguments:**
-
-        - `weights`: of each row, shape (n,), from 0: the numbers of trials of proportions, the
-          exposures of rates. A weight of k is k equal rows. Rows with weight 0 are ignored.
-          Default: 1.
-        - The others as for `KernelRegression`.
-
-        **Returns:** shape (m,) or (m, out), in the units of y and the dtype of `x_new`.
-
-        **Raises:** `ValueError` if shapes do not fit together, a weight is negative, or the family
-        has no such label.
-        """
-        return predict(self, x_new, x, y, prior, weights)
-
-    def local_fit(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        y: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> LikelihoodFit:
-        """The local polynomials at new inputs, on the scale of the link; arguments as for the call.
-
-        Where all labels in reach are 0 the slopes are 0 too, and the value is the link of the
-        nearest mean that has one.
-        """
-        q, k, v = read_data(x_new, x, y, weights, self.kernel)
-        self.check_labels(v)
-        return self.fitted(q, k, v, with_weights(prior, weights, k))[1]
-
     def deviance(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
         r"""The deviance $d(y_i, \hat\mu_i)$ of each row, summed over labels: what a fit averages.
 
@@ -178,20 +137,6 @@ class LocalLikelihood(LocalRegression):
     ) -> InfluenceSums:
         """Sums of the influence of labels at queries; arguments as for `influence_sums`."""
         return influence_sums(q, k, sd, z, local, self._parts(k, prior), is_relative)
-
-    def data_support(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> DataSupport:
-        """How well the inputs determine the local polynomial at each new input."""
-        q, k, _ = read_data(x_new, x, x, weights, self.kernel, "x")
-        middle = self.family.inside(jnp.full((len(k), 1), 0.5, k.dtype))
-        _, local = self.fitted(q, k, middle, with_weights(prior, weights, k))
-        return support_of(local)
 
     def check_labels(self, y: ArrayLike) -> None:
         """Raises `ValueError` for labels that the family does not have."""

@@ -15,10 +15,9 @@ from ..local import QuantileFit, local_quantile
 from ..losses import CheckLoss
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._data import read_data, require_parts, with_weights
+from ._data import require_parts
 from ._empty import OnEmpty, known_policy
 from ._local_regression import LocalRegression
-from ._prediction import predict
 
 
 class LocalQuantile(LocalRegression):
@@ -42,6 +41,8 @@ class LocalQuantile(LocalRegression):
     inputs and labels are those of the polynomial through its labels. Without a search, the rule of
     Yu and Jones: from the lengthscale h of a mean,
     $h_\tau = h\, \big(\tau (1 - \tau) / \phi(\Phi^{-1}(\tau))^2\big)^{1/5}$ in one dimension.
+
+    Called with `weights`, of each row, a weight of k is k equal rows. `local_fit` returns the gaps.
 
     **Arguments:**
 
@@ -87,42 +88,6 @@ class LocalQuantile(LocalRegression):
         self.level = float(level)
         self.order = as_order(order)
         self.on_empty = known_policy(on_empty)
-
-    def __call__(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        y: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> Float[Array, "m"] | Float[Array, "m out"]:
-        """Quantiles at new inputs from labelled ones.
-
-        **Arguments:**
-
-        - `weights`: of each row, shape (n,), from 0. A weight of k is k equal rows. Rows with
-          weight 0 are ignored. Default: 1.
-        - The others as for `KernelRegression`.
-
-        **Returns:** shape (m,) or (m, out), in the units of y and the dtype of `x_new`.
-
-        **Raises:** `ValueError` if shapes do not fit together, or a weight is negative.
-        """
-        return predict(self, x_new, x, y, prior, weights)
-
-    def local_fit(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        y: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> QuantileFit:
-        """The local polynomials at new inputs, and their gaps; arguments as for the call."""
-        q, k, v = read_data(x_new, x, y, weights, self.kernel)
-        return self.fitted(q, k, v, with_weights(prior, weights, k))[1]
 
     def deviance(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
         """The `ak.losses.CheckLoss` of each row: what a fit averages."""

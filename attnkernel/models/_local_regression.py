@@ -1,5 +1,6 @@
 """What regressions by local polynomials share: least squares, likelihoods and quantiles."""
 
+import abc
 import dataclasses
 from typing import Any
 
@@ -9,13 +10,16 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.host_arrays import AnyArray
+from .._core.rows import Rows
 from ..kernels import Kernel
 from ..local import LikelihoodFit, LocalFit, QuantileFit
 from ..priors import Prior
 from ..rules import Rule
-from ._data import with_bounds_of
+from ._data import read_data, with_bounds_of, with_weights
 from ._empty import OnEmpty, fill_empty
-from ._smoother import DataSupport, Smoother
+from ._estimate import DataSupport
+from ._prediction import predict_with_warning
+from ._smoother import Smoother
 
 
 class LocalRegression(Smoother):
@@ -25,6 +29,64 @@ class LocalRegression(Smoother):
     rule: eqx.AbstractVar[Rule]
     order: eqx.AbstractVar[int]
     on_empty: eqx.AbstractVar[OnEmpty]
+
+    def __call__(
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        prior: Prior | None = None,
+        weights: ArrayLike | None = None,
+    ) -> Float[Array, "m"] | Float[Array, "m out"]:
+        """Predictions at new inputs from labelled ones.
+
+        **Arguments:**
+
+        - `x_new`: shape (m, dim) or (m,); `x`: shape (n, dim) or (n,).
+        - `y`: labels, shape (n,) or (n, out).
+        - `prior`: which labels each prediction may see, for example `ak.priors.ExcludeSelf()` for
+          predictions at x itself. Default: all.
+        - `weights`: of each row, shape (n,), from 0; what they mean, the class says. Rows with
+          weight 0 are ignored. Default: 1.
+
+        **Returns:** shape (m,) or (m, out), in the units of y and the dtype of `x_new`.
+
+        **Raises:** `ValueError` if shapes do not fit together, a weight is negative, or the model
+        has no such label.
+        """
+        q, rows = read_data(x_new, x, y, weights, self.kernel)
+        self.check_labels(rows.y)
+        return predict_with_warning(_predict, self, prior, q, rows)
+
+    def local_fit(
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        prior: Prior | None = None,
+        weights: ArrayLike | None = None,
+    ) -> Any:
+        """The local polynomials at new inputs; arguments as for the call.
+
+        Where no label has weight, coefficients are 0.
+
+        **Returns:** a `LocalFit`, a `QuantileFit`, or a `LikelihoodFit` on the scale of the link.
+        """
+        q, rows = read_data(x_new, x, y, weights, self.kernel)
+        self.check_labels(rows.y)
+        return self.polynomials(q, rows.x, rows.y, with_weights(prior, rows))
+
+    @abc.abstractmethod
+    def fitted(
+        self, q: Array, k: Array, v: Array, prior: Prior | None
+    ) -> tuple[Float[Array, "m out"], LocalFit | LikelihoodFit | QuantileFit]:
+        """Predictions at queries, of checked arrays, and their polynomials."""
+
+    def polynomials(self, q: Array, k: Array, v: Array, prior: Prior | None) -> Any:
+        """The local polynomials at queries, of checked arrays."""
+        return self.fitted(q, k, v, prior)[1]
 
     @property
     def description(self) -> str:
@@ -61,14 +123,13 @@ class LocalRegression(Smoother):
     def filled(
         self,
         out: Float[Array, "m out"],
-        local: LocalFit | LikelihoodFit | QuantileFit,
+        empty: Array,
         q: Float[Array, "m dim"],
-        k: Float[Array, "n dim"],
-        v: Float[Array, "n out"],
+        rows: Rows,
         prior: Prior | None,
     ) -> Float[Array, "m out"]:
-        """Predictions with `on_empty` applied where no label has weight."""
-        return fill_empty(out, local.empty, q, k, v, prior, self.on_empty).astype(q.dtype)
+        """Predictions with `on_empty` applied where no label has weight; `prior`: with weights."""
+        return fill_empty(out, empty, q, rows.x, rows.y, prior, self.on_empty).astype(q.dtype)
 
     def columns_of_quantities(self, dim: int) -> tuple[int, ...]:
         """The variables of the polynomials among `dim` columns: those that hold no categories."""
@@ -79,3 +140,12 @@ class LocalRegression(Smoother):
 def support_of(local: LocalFit | LikelihoodFit | QuantileFit) -> DataSupport:
     """Returns how well the data determine local polynomials."""
     return DataSupport(local.empty, local.deficient, local.extrapolates)
+
+
+def _predict(
+    model: LocalRegression, prior: Prior | None, q: Float[Array, "m dim"], rows: Rows
+) -> tuple[Float[Array, "m"] | Float[Array, "m out"], DataSupport]:
+    """Returns predictions from checked data, and how well the data determine them."""
+    prior = with_weights(prior, rows)
+    out, local = model.fitted(q, rows.x, rows.y, prior)
+    return rows.shaped(model.filled(out, local.empty, q, rows, prior)), support_of(local)

@@ -3,7 +3,6 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -92,16 +91,15 @@ class MultiheadKernelRegression(eqx.Module):
         weights: ArrayLike | None = None,
     ) -> Float[Array, "heads m"] | Float[Array, "heads m out"]:
         """The prediction of each head alone; arguments as for `KernelRegression`."""
-        q, k, v = read_data(x_new, x, y, weights, first_head(self.kernel))
-        prior = with_weights(prior, weights, k)
+        q, rows = read_data(x_new, x, y, weights, first_head(self.kernel))
+        k, v, prior = rows.x, rows.y, with_weights(prior, rows)
         parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule, "method": self.method}
         out, log_mass = attend(q, k, v, **parts, return_log_mass=True)
 
         def fill(out: Array, log_mass: Array) -> Array:
             return fill_empty(out, jnp.isneginf(log_mass), q, k, v, prior, self.on_empty)
 
-        out = jax.vmap(fill)(out, log_mass).astype(q.dtype)
-        return out[..., 0] if np.ndim(y) == 1 else out
+        return rows.shaped(jax.vmap(fill)(out, log_mass).astype(q.dtype))
 
     def __call__(
         self,

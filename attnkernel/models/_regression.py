@@ -1,30 +1,41 @@
-"""Local polynomial regression as an Equinox module: attention from new inputs to labelled ones."""
+r"""Local polynomial regression as an Equinox module: attention from new inputs to labelled ones.
 
+Its derivatives are linear in the labels too, $\widehat{\partial^a f}(x) = \sum_j D_j(x)\, y_j$ with
+$\sum_j D_j(x) = 0$.
+"""
+
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_real_array
+from .._core.arrays import precise_matmul, wider_dtype
+from .._core.rows import Rows
+from .._core.symbolic_sizes import is_at_most
+from .._core.tuning import MAX_DENSE_PAIRS
+from .._core.validation import as_integer_tuple, require_instance
 from ..attention import Auto, as_order, attention_weights
-from ..kernels import Kernel
-from ..local import LocalFit
+from ..kernels import Kernel, checked_log_pair
+from ..local import LocalFit, apply_effective_kernel, exponents, factorial, local_polynomial
 from ..methods import Blockwise, Dense, Method
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._data import read_data, require_parts, with_weights
-from ._derivative import Derivative
-from ._empty import OnEmpty, fill_empty, known_policy
-from ._local_regression import support_of
-from ._local_smoother import LocalSmoother, sum_weights
-from ._prediction import predict
-from ._smoother import DataSupport
+from ._empty import OnEmpty, known_policy
+from ._estimate import DataSupport, Estimate
+from ._linear_smoother import LinearSmoother
+from ._local_regression import LocalRegression, support_of
+from ._prediction import predict_with_warning
+
+MIN_LABELS_BY_WEIGHTS = 16  # labels of a row, from which a local polynomial sums them by weights
 
 
-class KernelRegression(LocalSmoother):
+class KernelRegression(LocalRegression, LinearSmoother):
     r"""Local polynomial regression; order 0 is the mean of labels, weighted by a kernel.
 
     $$ \hat f(x) = \hat\beta_0, \qquad \hat\beta = \arg\min_\beta \sum_j
@@ -46,6 +57,9 @@ class KernelRegression(LocalSmoother):
       `"nearest"` (the label of the nearest input that the query may see), `"mean"` (the mean of
       the labels that it may see, by their weights and biases) or `"raise"` (an error, inside `jit`
       too). Where it may see no label at all, `"nearest"` and `"mean"` are NaN. Never a silent 0.
+
+    Called with `weights`, of each row, they are in proportion to the inverse variance of its label,
+    $1/\sigma_i^2$.
 
     **Raises:** `ValueError` for another order or an unknown policy.
 
@@ -81,6 +95,215 @@ class KernelRegression(LocalSmoother):
         self.method = method
         self.on_empty = known_policy(on_empty)
 
+    def estimate(
+        self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
+    ) -> "PolynomialEstimate":
+        """Predictions with their variances and support, from the same polynomials."""
+        self.require_softmax()
+        q = rows.x if x_new is None else rows.queries(x_new, self.category_counts(rows.x.shape[1]))
+        k, v, prior = rows.x, rows.y, with_weights(prior, rows)
+        dense = self._dense_weights(q, k, v, prior)
+        if dense is None:
+            out, local = self.fitted(q, k, v, prior)
+            support = support_of(local)
+        else:
+            out, local = precise_matmul(dense, v), None
+            support = DataSupport.of_empty(~jnp.any(dense > 0, axis=1))
+        if x_new is not None:  # a row with weight sees itself
+            out = self.filled(out, support.empty, q, rows, prior)
+        return PolynomialEstimate(self, rows, rows.shaped(out), support, q, prior, local, dense)
+
+    def fitted(
+        self, q: Array, k: Array, v: Array, prior: Prior | None
+    ) -> tuple[Float[Array, "m out"], LocalFit]:
+        """Fits at queries, of checked arrays, 0 where no label has weight, and their polynomials.
+
+        The polynomials of many labels have no coefficients.
+        """
+        if self.order == 0 or v.shape[1] < MIN_LABELS_BY_WEIGHTS:
+            local = self.polynomials(q, k, v, prior)
+            return local.coefficients[:, 0], local
+        local = self.polynomials(q, k, v[:, :0], prior)
+        centre = jax.lax.stop_gradient(jnp.mean(v, axis=0, keepdims=True))
+        out = centre + self.sum_by_weights(q, k, v - centre, local, prior)
+        return jnp.where(local.empty[:, None], 0.0, out), local
+
+    def polynomials(
+        self, q: Array, k: Array, v: Array, prior: Prior | None, term: int = 0
+    ) -> LocalFit:
+        """The local polynomials at queries, of checked arrays, with the influence of a term."""
+        return local_polynomial(q, k, v, term=term, **self._polynomial_kwargs(k, prior))
+
+    def sum_by_weights(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        local: LocalFit,
+        prior: Prior | None,
+        *,
+        power: int = 1,
+        derivative: tuple[int, ...] | None = None,
+    ) -> Float[Array, "m out"]:
+        r"""$\sum_j L_j(x)^p\, v_j$ at queries, p = `power`, from their polynomials, or those of a
+        derivative."""
+        parts = self._polynomial_kwargs(k, prior)
+        return apply_effective_kernel(q, k, v, local, power=power, derivative=derivative, **parts)
+
+    def require_softmax(self) -> None:
+        """Raises `ValueError` unless weights are independent of each other up to their sum."""
+        if not isinstance(self.rule, Softmax):
+            raise ValueError(
+                f"The hat matrix needs weights whose unnormalised values do not depend on each "
+                f"other: rule=ak.Softmax(); got {self.rule!r}."
+            )
+
+    @property
+    def has_nonnegative_weights(self) -> bool:
+        """Whether the order is 0."""
+        return self.order == 0
+
+    def derivative(self, derivative: int | Sequence[int]) -> "Derivative":
+        """The derivative of this order along each column of x."""
+        return Derivative(self, derivative)
+
+    def variance_smoother(self, factor: ArrayLike) -> "KernelRegression":
+        """The regression of order 0 with `factor` times the lengthscale."""
+        return KernelRegression(self.kernel.rescaled(factor), rule=self.rule)
+
+    @property
+    def can_pad_rows(self) -> bool:
+        """Whether the kernel is pairwise, and the method one that takes any mask."""
+        return super().can_pad_rows and isinstance(self.method, Auto | Dense | Blockwise)
+
+    def _polynomial_kwargs(self, k: Float[Array, "n dim"], prior: Prior | None) -> dict[str, Any]:
+        """Returns the keyword arguments of `local_polynomial`; k: the labelled inputs."""
+        parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule, "method": self.method}
+        return parts | {"order": self.order, "columns": self.columns_of_quantities(k.shape[1])}
+
+    def _dense_weights(
+        self, q: Array, k: Array, v: Array, prior: Prior | None
+    ) -> Float[Array, "m n"] | None:
+        """Returns $L_j(x)$ of all pairs, at least as precise as the labels v, where the fit is a
+        mean that `Dense` sums; else None. One matrix then gives sums of $L_j$ and of $L_j^2$."""
+        is_dense = isinstance(self.method, Auto | Dense)
+        if self.order or not (is_dense and is_at_most(len(q) * len(k), MAX_DENSE_PAIRS)):
+            return None
+        dtype = wider_dtype(jnp.result_type(q, k, v))
+        q, k = q.astype(dtype), k.astype(dtype)
+        return attention_weights(q, k, kernel=self.kernel, prior=prior, rule=self.rule)
+
+
+class PolynomialEstimate(Estimate):
+    """An estimate from the local polynomials of queries, or from the stored weights of a mean."""
+
+    model: KernelRegression
+    rows: Rows
+    value: Float[Array, "m"] | Float[Array, "m out"]
+    support: DataSupport
+    q: Float[Array, "m dim"]
+    prior: Prior | None  # with the weights of rows
+    local: LocalFit | None
+    dense: Float[Array, "m n"] | None
+
+    @property
+    def weights(self) -> Float[Array, "m n"]:
+        """$L_j(x)$; 0 where no label has weight."""
+        if self.dense is not None:
+            return self.dense
+        k = self.rows.x
+        if self.model.order == 0:
+            parts = {"kernel": self.model.kernel, "prior": self.prior, "rule": self.model.rule}
+            return attention_weights(self.q, k, **parts)
+        return self.model.fitted(self.q, k, jnp.eye(len(k), dtype=k.dtype), self.prior)[0]
+
+    @property
+    def leverage(self) -> Float[Array, " n"]:
+        r"""$L_{ii} = w_{ii} (S_i^{-1})_{11} / \sum_j w_{ij}$; 0 for a row of weight 0."""
+        if self.local is None:
+            return super().leverage
+        own = self._log_weight_of_self()
+        has_weight = own > -jnp.inf  # a row of weight 0 may have no neighbour either
+        own, log_mass = (jnp.where(has_weight, log, 0.0) for log in (own, self.local.log_mass))
+        return jnp.where(has_weight, jnp.exp(own - log_mass) * self.local.influence[:, 0], 0.0)
+
+    def sum_of_squares(self, variances: Float[Array, "n columns"]) -> Float[Array, "m columns"]:
+        r"""$\sum_j L_j(x)^2 \sigma_j^2$, without the weights themselves."""
+        if self.local is None:
+            return super().sum_of_squares(variances)
+        arrays = self.q, self.rows.x, variances, self.local, self.prior
+        return self.model.sum_by_weights(*arrays, power=2)
+
+    @property
+    def loo_residuals(self) -> Float[Array, "n"] | Float[Array, "n out"]:
+        r"""$(y_i - \hat f(x_i)) / (1 - L_{ii})$, each label less its prediction from all others."""
+        leverage = self.leverage
+        left = jnp.maximum(1.0 - leverage, jnp.finfo(leverage.dtype).eps ** 0.5)
+        residuals = self.rows.labels - self.value
+        return residuals / (left if residuals.ndim == 1 else left[:, None])
+
+    def _log_weight_of_self(self) -> Float[Array, " n"]:
+        """Returns $\\log w_{ii}$, the unnormalised log-weight of each row at its own input."""
+        model, k = self.model, self.rows.x
+        kernel, q, k = model.kernel.precomputed(k, k)
+        own = model.rule.scaled_scores(jax.vmap(functools.partial(checked_log_pair, kernel))(q, k))
+        rows = jnp.arange(len(own))
+        return own if self.prior is None else own + jax.vmap(self.prior.log_pair)(rows, rows)
+
+
+class Derivative(eqx.Module):
+    r"""A partial derivative of a local polynomial regression.
+
+    $$ \widehat{\partial^a f}(x) = a!\, \hat\beta_a \ \ (p \ge 1), \qquad
+       \widehat{\partial^a f}(x) = \partial^a \sum_j L_j(x)\, y_j \ \ (p = 0), \qquad
+       a! = \textstyle\prod_c a_c! $$
+
+    $\hat\beta_a$ is the coefficient of $(x_j - x)^a$ in the local polynomial at x, and not the
+    derivative of the curve $\hat f$; it is the estimate of locfit, of nprobust, and of np with
+    `regtype = "ll"`. For p = 0 there is no such coefficient, and the curve of Nadaraya and Watson
+    itself is differentiated, as np does.
+
+    **Arguments:**
+
+    - `model`: a `KernelRegression` of order p.
+    - `derivative`: a, the order of the derivative along each column of x; an integer for one
+      column. Its sum is 1 or 2, and at most p where p ≥ 1.
+
+    Called as the model. NaN where no label has weight, and where the local design is
+    rank-deficient, so that the data do not determine a derivative.
+
+    **Raises:** `ValueError` for another model, another number of columns, an order above p, and a
+    column that holds categories.
+
+    **Source:** Fan and Gijbels, *Local polynomial modelling and its applications* (1996), 3.1;
+    Hayfield and Racine, *Nonparametric econometrics: the np package* (2008).
+
+    ```python
+    x = jnp.linspace(0.0, 1.0, 50)
+    model = ak.KernelRegression(ak.Gaussian(0.1), order=2)
+    slope = ak.models.Derivative(model, 1)(jnp.array([0.5]), x, jnp.sin(6 * x))  # near 6 cos 3
+    ```
+    """
+
+    model: KernelRegression
+    derivative: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, model: KernelRegression, derivative: int | Sequence[int]):
+        require_instance("model", model, KernelRegression, "ak.KernelRegression(ak.Gaussian(0.3))")
+        self.model = model
+        self.derivative = as_integer_tuple("derivative", derivative, 0)
+        total, order = sum(self.derivative), model.order
+        if not 1 <= total <= 2:
+            raise ValueError(
+                f"The orders of a derivative must add up to 1 or {2}; got "
+                f"derivative={self.derivative}."
+            )
+        if 0 < order < total:
+            raise ValueError(
+                f"A local polynomial of order {order} has no derivative of order {total}; got "
+                f"derivative={self.derivative}. Take a model of order {total}."
+            )
+
     def __call__(
         self,
         x_new: ArrayLike,
@@ -90,173 +313,93 @@ class KernelRegression(LocalSmoother):
         prior: Prior | None = None,
         weights: ArrayLike | None = None,
     ) -> Float[Array, "m"] | Float[Array, "m out"]:
-        """Predictions at new inputs from labelled ones.
-
-        **Arguments:**
-
-        - `x_new`: shape (m, dim) or (m,); `x`: shape (n, dim) or (n,).
-        - `y`: labels, shape (n,) or (n, out).
-        - `prior`: which labels each prediction may see, for example `ak.priors.ExcludeSelf()` for
-          predictions at x itself. Default: all.
-        - `weights`: of each row, shape (n,), from 0, in proportion to the inverse variance of its
-          label, $1/\\sigma_i^2$. Rows with weight 0 are ignored. Default: 1.
-
-        **Returns:** shape (m,) or (m, out), in the dtype of `x_new`.
-
-        **Raises:** `ValueError` if shapes do not fit together, or a weight is negative.
-        """
-        return predict(self, x_new, x, y, prior, weights)
-
-    def local_fit(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        y: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> LocalFit:
-        """The local polynomials at new inputs: coefficients, slopes included, and their condition.
-
-        Arguments as for the call. Where no label has weight, coefficients are 0.
-        """
-        q, k, v = read_data(x_new, x, y, weights, self.kernel)
-        return self.polynomials(q, k, v, with_weights(prior, weights, k))
-
-    def effective_weights(
-        self, x_new: ArrayLike, x: ArrayLike, *, weights: ArrayLike | None = None
-    ) -> Float[Array, "m n"]:
-        """$L_j(x)$ at new inputs; 0 where no label has weight."""
-        q, k, _ = read_data(x_new, x, x, weights, self.kernel, "x")
-        prior = with_weights(None, weights, k)
-        if self.order == 0:
-            return attention_weights(q, k, kernel=self.kernel, prior=prior, rule=self.rule)
-        return self.fitted(q, k, jnp.eye(k.shape[0], dtype=k.dtype), prior)[0]
-
-    def fitted_and_leverage(
-        self, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
-    ) -> tuple[Float[Array, "n"] | Float[Array, "n out"], Float[Array, " n"]]:
-        r"""Predictions at the labelled inputs, and the diagonal of the hat matrix.
-
-        $$ \hat y = L y, \qquad L_{ii} = \frac{w_{ii}}{\sum_j w_{ij}}\, \big(S_i^{-1}\big)_{11} $$
-        """
-        _, k, v = read_data(x, x, y, weights, self.kernel)
-        prior = with_weights(None, weights, k)
-        out, local = self.fitted(k, k, v, prior)
-        return (out[:, 0] if np.ndim(y) == 1 else out), self.leverage(k, local, prior)
-
-    def prediction_variance(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        variance: ArrayLike,
-        *,
-        weights: ArrayLike | None = None,
-    ) -> Float[Array, "m"] | Float[Array, "m out"]:
-        r"""The variance of predictions, $\sum_j L_j(x)^2 \sigma_j^2$, of independent labels.
-
-        **Arguments:** `variance`: $\sigma_j^2$ of each label, shape (n,) or (n, out), in squared
-        units of y; the rest as for the call. With `variance` 1, the squared norm of the weights.
-        """
-        q, k, v = read_data(x_new, x, variance, weights, self.kernel, "variance")
-        prior = with_weights(None, weights, k)
-        self.require_softmax()
-        out = self.sum_of_squares(q, k, v, self.polynomials(q, k, v[:, :0], prior), prior)
-        return out[:, 0] if np.ndim(variance) == 1 else out
-
-    def predict_with_variance(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        y: ArrayLike,
-        variance: ArrayLike,
-        *,
-        weights: ArrayLike | None = None,
-    ) -> tuple[Array, Array, DataSupport]:
-        """Predictions, `prediction_variance` and `data_support`, from the same polynomials."""
-        q, k, v = read_data(x_new, x, y, weights, self.kernel)
-        _, _, variances = read_data(x_new, x, variance, weights, self.kernel, "variance")
-        prior = with_weights(None, weights, k)
-        self.require_softmax()
-        if (rows := self.dense_weights(q, k, v, prior)) is not None:
-            out, squares, support = sum_weights(rows, v, variances)
-        else:
-            out, local = self.fitted(q, k, v, prior)
-            squares = self.sum_of_squares(q, k, variances, local, prior)
-            support = support_of(local)
-        out = fill_empty(out, support.empty, q, k, v, prior, self.on_empty).astype(q.dtype)
-        squares = squares[:, 0] if np.ndim(variance) == 1 else squares
-        return (out[:, 0] if np.ndim(y) == 1 else out), squares, support
-
-    def fitted_with_variance(
-        self, x: ArrayLike, y: ArrayLike, variance: ArrayLike, *, weights: ArrayLike | None = None
-    ) -> tuple[Array, Float[Array, " n"], Array, DataSupport]:
-        """`fitted_and_leverage`, `prediction_variance` and `data_support` at x, from the same
-        polynomials."""
-        _, k, v = read_data(x, x, y, weights, self.kernel)
-        _, _, variances = read_data(x, x, variance, weights, self.kernel, "variance")
-        prior = with_weights(None, weights, k)
-        self.require_softmax()
-        if (rows := self.dense_weights(k, k, v, prior)) is not None:
-            out, squares, support = sum_weights(rows, v, variances)
-            leverage = jnp.diagonal(rows)
-        else:
-            out, local = self.fitted(k, k, v, prior)
-            squares = self.sum_of_squares(k, k, variances, local, prior)
-            leverage, support = self.leverage(k, local, prior), support_of(local)
-        squares = squares[:, 0] if np.ndim(variance) == 1 else squares
-        return (out[:, 0] if np.ndim(y) == 1 else out), leverage, squares, support
-
-    def predict_with_support(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        y: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> tuple[Array, DataSupport]:
-        """Predictions and `data_support`, from the same polynomials."""
-        q, k, v = read_data(x_new, x, y, weights, self.kernel)
-        prior = with_weights(prior, weights, k)
-        out, local = self.fitted(q, k, v, prior)
-        out = self.filled(out, local, q, k, v, prior)
-        return (out[:, 0] if np.ndim(y) == 1 else out), support_of(local)
-
-    def left_out_residuals(
-        self, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
-    ) -> Float[Array, "n"] | Float[Array, "n out"]:
-        r"""$(y_i - \hat f(x_i)) / (1 - L_{ii})$, each label less its prediction from all others."""
-        fitted, leverage = self.fitted_and_leverage(x, y, weights=weights)
-        left = jnp.maximum(1.0 - leverage, jnp.finfo(leverage.dtype).eps ** 0.5)
-        return (as_real_array("y", y) - fitted) / (left if fitted.ndim == 1 else left[:, None])
-
-    def data_support(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> DataSupport:
-        """How well the data determine the local polynomial at each new input."""
-        q, k, v = read_data(x_new, x, x, weights, self.kernel, "x")
-        return support_of(self.polynomials(q, k, v[:, :0], with_weights(prior, weights, k)))
+        """Derivatives at new inputs, in units of y over those of x; arguments as for the model."""
+        q, rows = read_data(x_new, x, y, weights, self.model.kernel)
+        self.check_columns(rows.x.shape[1])
+        return predict_with_warning(_differentiate, self, prior, q, rows)
 
     @property
-    def has_nonnegative_weights(self) -> bool:
-        """Whether the order is 0."""
-        return self.order == 0
-
-    def derivative(self, derivative: int | Sequence[int]) -> Derivative:
-        """The derivative of this order along each column of x."""
-        return Derivative(self, derivative)
-
-    def local_mean(self, factor: ArrayLike) -> "KernelRegression":
-        """The regression of order 0 with `factor` times the lengthscale."""
-        return KernelRegression(self.kernel.rescaled(factor), rule=self.rule)
+    def description(self) -> str:
+        """Such as `derivative (1, 0) of local linear`."""
+        return f"derivative {self.derivative} of {self.model.description}"
 
     @property
     def can_pad_rows(self) -> bool:
-        """Whether the kernel is pairwise, and the method one that takes any mask."""
-        return super().can_pad_rows and isinstance(self.method, Auto | Dense | Blockwise)
+        """Whether the model can."""
+        return self.model.can_pad_rows
+
+    def estimate(
+        self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
+    ) -> "DerivativeEstimate":
+        r"""Derivatives, their variances $\sum_j D_j(x)^2 \sigma_j^2$, and their support."""
+        self.model.require_softmax()
+        self.check_columns(rows.x.shape[1])
+        categories = self.model.category_counts(rows.x.shape[1])
+        q = rows.x if x_new is None else rows.queries(x_new, categories)
+        prior = with_weights(prior, rows)
+        out, local = self.fitted(q, rows.x, rows.y, prior)
+        return DerivativeEstimate(self, rows, rows.shaped(out), support_of(local), q, prior, local)
+
+    def fitted(
+        self, q: Array, k: Array, v: Array, prior: Prior | None
+    ) -> tuple[Float[Array, "m out"], LocalFit]:
+        """Derivatives at queries, NaN where the data do not determine them, and polynomials."""
+        model, used = self.model, self.model.columns_of_quantities(k.shape[1])
+        exponent = tuple(self.derivative[column] for column in used)
+        term = exponents(len(used), model.order).index(exponent) if model.order else 0
+        by_weights = model.order == 0 or v.shape[1] >= MIN_LABELS_BY_WEIGHTS
+        local = model.polynomials(q, k, v[:, :0] if by_weights else v, prior, term)
+        if by_weights:
+            centred = v - jax.lax.stop_gradient(jnp.mean(v, axis=0, keepdims=True))
+            out = model.sum_by_weights(q, k, centred, local, prior, derivative=self.derivative)
+        else:
+            out = factorial(self.derivative) * local.coefficients[:, term]
+        is_known = ~(local.empty | local.deficient)
+        return jnp.where(is_known[:, None], out, jnp.nan).astype(q.dtype), local
+
+    def check_columns(self, dim: int) -> None:
+        """Raises `ValueError` unless there is one order per column, 0 for those of categories."""
+        if len(self.derivative) != dim:
+            example = (1,) + (0,) * (dim - 1)
+            raise ValueError(
+                f"derivative must have one order for each of {dim} columns, such as {example}; got "
+                f"{self.derivative}."
+            )
+        for column in self.model.category_counts(dim):
+            if self.derivative[column]:
+                raise ValueError(
+                    f"Column {column} holds categories, along which there is no derivative; got "
+                    f"derivative={self.derivative}. Compare predictions of two categories."
+                )
+
+
+class DerivativeEstimate(Estimate):
+    """The estimate of a derivative, from the local polynomials of queries."""
+
+    model: Derivative
+    rows: Rows
+    value: Float[Array, "m"] | Float[Array, "m out"]
+    support: DataSupport
+    q: Float[Array, "m dim"]
+    prior: Prior | None  # with the weights of rows
+    local: LocalFit
+
+    @property
+    def weights(self) -> Float[Array, "m n"]:
+        """$D_j(x)$; NaN where the data do not determine them."""
+        eye = jnp.eye(len(self.rows.x), dtype=self.q.dtype)
+        return self.model.fitted(self.q, self.rows.x, eye, self.prior)[0]
+
+    def sum_of_squares(self, variances: Float[Array, "n columns"]) -> Float[Array, "m columns"]:
+        r"""$\sum_j D_j(x)^2 \sigma_j^2$, without the weights themselves."""
+        arrays = self.q, self.rows.x, variances, self.local, self.prior
+        own = self.model.derivative
+        return self.model.model.sum_by_weights(*arrays, power=2, derivative=own)
+
+
+def _differentiate(
+    derivative: Derivative, prior: Prior | None, q: Float[Array, "m dim"], rows: Rows
+) -> tuple[Array, DataSupport]:
+    """Returns derivatives from checked data, and how well the data determine them."""
+    out, local = derivative.fitted(q, rows.x, rows.y, with_weights(prior, rows))
+    return rows.shaped(out), support_of(local)

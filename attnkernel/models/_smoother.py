@@ -1,35 +1,19 @@
-"""Smoothers: regressions that predict from labelled inputs in reach of a kernel, or of all."""
+"""Smoothers: regressions that predict from labelled inputs in reach of a kernel, or of all.
+
+Smoothers around another one, from which they have kernel, bounds and categories.
+"""
 
 import abc
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from .._core.host_arrays import AnyArray
 from ..kernels import unbounded
 from ..priors import Prior
-
-
-class DataSupport(NamedTuple):
-    """How well the data determine predictions at m inputs: three Booleans of each.
-
-    - `empty`: no label has weight.
-    - `deficient`: the local design is rank-deficient, so that the fit is of lower order.
-    - `extrapolates`: the prediction extrapolates outside the data; see `LocalFit`.
-
-    ```python
-    >>> model = ak.KernelRegression(ak.kernels.Boxcar(0.3))
-    >>> model.data_support(np.array([0.5, 9.0]), np.linspace(0.0, 1.0, 5)).empty
-    Array([False,  True], dtype=bool)
-
-    ```
-    """
-
-    empty: Bool[Array, " m"]
-    deficient: Bool[Array, " m"]
-    extrapolates: Bool[Array, " m"]
+from ._data import with_bounds_of
 
 
 class Smoother(eqx.Module):
@@ -92,3 +76,29 @@ class Smoother(eqx.Module):
     ) -> tuple[Any, Any]:
         """The box for a fit, as two models; rows with weight 0 are ignored. Default: no bounds."""
         return unbounded(self)
+
+
+class SmootherWrapper(Smoother):
+    """A smoother that holds another one, its `model`."""
+
+    model: eqx.AbstractVar[Any]  # a `LinearSmoother`
+
+    @property
+    def kernel(self) -> Any:
+        """The kernel of the model; None if it has none."""
+        return getattr(self.model, "kernel", None)
+
+    def category_counts(self, dim: int) -> dict[int, int | None]:
+        """The columns of x that hold codes of categories, those of the model."""
+        return self.model.category_counts(dim)
+
+    @property
+    def can_pad_rows(self) -> bool:
+        """Whether the model can."""
+        return self.model.can_pad_rows
+
+    def search_box(
+        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
+    ) -> tuple[Any, Any]:
+        """The box for a fit, as two models: that of the model, all else free."""
+        return with_bounds_of("model", self, self.model.search_box(x, weights))

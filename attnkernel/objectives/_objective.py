@@ -1,21 +1,85 @@
-"""Objectives: the criterion that a fit minimises, one number for a model and labelled data."""
+"""Objectives: the criterion that a fit minimises, one number for a model and labelled data.
+
+Scores by which objectives judge a model: the log-likelihood of each row, or a deviance.
+"""
 
 import abc
+import math
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.host_arrays import index_on_host
+from .._core.arrays import as_real_array
+from .._core.host_arrays import index_on_host, is_concrete, is_on_one_device
 from .._core.pandas_frames import is_frame
 from .._core.regression_data import as_valid_weights, is_positive
+from .._core.row_buckets import pad_rows
 from .._core.validation import require_function, require_shape
-from ..losses import CheckLoss, absolute_error, squared_error
-from ._scores import default_score, log_score
+from ..losses import CheckLoss, absolute_error, require_same_shape, squared_error, sum_over_labels
+from ..models import Smoother
+
+
+def log_score(prediction: Any, y: Float[Array, "..."]) -> Float[Array, " n"]:
+    r"""The negative log-likelihood of each row under a normal distribution, in nats.
+
+    $$ S_i = \tfrac12 \log 2 \pi \hat\sigma_i^2 + \frac{(y_i - \hat\mu_i)^2}{2 \hat\sigma_i^2} $$
+
+    ```python
+    >>> ak.objectives.log_score((jnp.zeros(1), jnp.ones(1)), jnp.zeros(1))
+    Array([0.9189385], dtype=float32)
+    ```
+
+    **Arguments:** `prediction`: (means, variances), as `MeanVarianceRegression` returns them, each
+    of the shape of `y`, (n,) or (n, out); labels are summed.
+
+    **Raises:** `ValueError` if the prediction is no such pair, or the shapes differ.
+
+    **Source:** Gneiting and Raftery, *Strictly proper scoring rules, prediction, and estimation*
+    (2007).
+    """
+    if not isinstance(prediction, tuple | list) or len(prediction) != 2:
+        raise ValueError(
+            f"log_score needs a model that predicts a mean and a variance, such as "
+            f"ak.MeanVarianceRegression; the prediction is {_shape_or_class_name(prediction)}."
+        )
+    y = as_real_array("y", y)
+    mean, variance = (require_same_shape(part, y) for part in prediction)
+    scores = 0.5 * (jnp.log(2.0 * math.pi * variance) + (y - mean) ** 2 / variance)
+    return sum_over_labels(scores)
+
+
+@runtime_checkable
+class HasDeviance(Protocol):
+    """A model with a score of its own, by which `LeaveOneOut`, `KFold` and `HoldOut` judge it.
+
+    ```python
+    >>> model = ak.LocalLikelihood(ak.Gaussian(0.3), family=ak.Poisson())
+    >>> isinstance(model, ak.objectives.HasDeviance)
+    True
+
+    ```
+    """
+
+    def deviance(self, prediction: Any, y: Array) -> Float[Array, " n"]:
+        """Returns the score of each row, from predictions and labels; lower is better."""
+        ...
+
+
+def default_score(model: Any) -> Callable[[Any, Array], Array]:
+    """Returns the deviance of a model that has one, else `squared_error`."""
+    return model.deviance if isinstance(model, HasDeviance) else squared_error
+
+
+def _shape_or_class_name(prediction: Any) -> str:
+    """Returns text for an error: `an array of shape (3,)`, or the class of another object."""
+    shape = getattr(prediction, "shape", None)
+    return type(prediction).__name__ if shape is None else f"an array of shape {shape}"
 
 
 def _as_row_weights(weights: ArrayLike | None) -> Float[Array, "*fits n"] | None:
@@ -141,7 +205,7 @@ class Objective(eqx.Module):
 
 
 class Sample(NamedTuple):
-    """An objective and the labelled data on which it is evaluated.
+    """Labelled rows, and the objective that is evaluated on them.
 
     ```python
     >>> x = jnp.linspace(0.0, 1.0, 2000)[:, None]
@@ -150,9 +214,59 @@ class Sample(NamedTuple):
     ```
     """
 
+    x: Float[Array, "*batch n dim"]
+    y: Float[Array, "*rows"]
     objective: Objective
-    x: Float[Array, "rows dim"]
-    y: Array
+
+    def sorted_by_input(self) -> "Sample":
+        """Sorts the rows, and their weights, by input, so that neighbours are adjacent.
+
+        A deterministic objective keeps its value; streaming sums then skip blocks of distant pairs.
+        """
+        return self._at_rows(input_order(self.x))
+
+    def padded(self, model: Any, objectives: int | None = None) -> "Sample":
+        """Appends rows of weight 0, up to a `bucket_size`.
+
+        Unchanged where the model or the objective may read such rows, and inside `jit`.
+        `objectives`: how many are stacked along the leading axis of the arrays of the objective;
+        None: it is one.
+        """
+        x, y, objective = self
+        can_pad = isinstance(model, Smoother) and model.can_pad_rows and objective.can_pad_rows
+        if not (can_pad and is_on_one_device(model, x, y, objective)):
+            return self
+        axis, n = x.ndim - 2, x.shape[-2]
+        x, y, weights = pad_rows(x, y, objective.weights, axis=axis)
+        if weights is None:
+            return self
+        if x.shape[-2] > n:
+            objective = objective.with_rows(np.minimum(np.arange(x.shape[-2]), n - 1))
+        if objectives is not None and objective.weights is None:
+            weights = jax.device_put(np.tile(np.asarray(weights), (objectives, 1)))
+        return Sample(x, y, objective.with_weights(weights))
+
+    def without_weightless_rows(self) -> "Sample":
+        """Keeps the rows with positive weight; all of them inside `jit`, where weights are
+        traced."""
+        weights = self.objective.weights
+        if weights is None or not is_concrete(weights):
+            return self
+        if not len(weights) == len(self.x) == len(self.y):
+            return self
+        rows = np.flatnonzero(np.asarray(weights) > 0)
+        return self if len(rows) == len(self.x) else self._at_rows(rows)
+
+    def _at_rows(self, rows: Any) -> "Sample":
+        x, y, objective = self
+        return Sample(index_on_host(x, rows), index_on_host(y, rows), objective.with_rows(rows))
+
+
+def input_order(x: Float[Array, "n dim"]) -> Int[Array, " n"]:
+    """Returns the indices that sort the rows by their first input, ties by the next ones."""
+    if is_concrete(x):  # NumPy sorts many times faster than XLA
+        return jax.device_put(np.lexsort(np.asarray(x).T[::-1]))
+    return jnp.lexsort(jax.lax.stop_gradient(x.T[::-1]))
 
 
 class Validation(Objective):

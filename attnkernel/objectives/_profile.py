@@ -9,14 +9,12 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_points, as_real_array, require_finite
-from .._core.host_arrays import index_on_host
+from .._core.arrays import as_real_array
 from .._core.parameters import Positive, log_of
-from .._core.regression_data import require_regression_shapes
+from .._core.rows import Rows
 from .._core.validation import require_instance, require_positive
 from ..attention import jit_if_pure
-from ._objective import Objective
-from ._rows import pad_data, sorted_by_input
+from ._objective import Objective, Sample
 
 
 def profile(
@@ -62,12 +60,9 @@ def profile(
         raise ValueError(f"{type(objective).__name__} draws rows at random: it has no profile.")
     if model.kernel.lengthscale_parameter.shape:
         raise ValueError("A profile is over one lengthscale; this kernel has several.")
-    points, labels = as_points("x", x), as_real_array("y", y)
-    require_regression_shapes(points, labels)
-    require_finite("x", points)
-    require_finite("y", index_on_host(labels, np.s_[:, None]) if labels.ndim == 1 else labels)
-    points, labels, objective = sorted_by_input(points, labels, objective)
-    points, labels, objective = pad_data(model, points, labels, objective)
+    rows = Rows.read(x, y)
+    sample = Sample(rows.x, rows.labels, objective).sorted_by_input().padded(model)
+    points, labels, objective = sample
     parts = (model, objective, log_of(at, jnp.result_type(float)))
     return jit_if_pure(_losses, parts, points, labels, is_forward=True)
 

@@ -1,18 +1,108 @@
-"""Cross-validation: the mean error of predictions at rows that they have not seen."""
+r"""Cross-validation: the mean error of predictions at rows that they have not seen.
+
+Leave-one-out on a subsample, rescaled so that its minima are near those of all n rows.
+
+With d columns besides those of categories, the best lengthscale falls as $n^{-1/(d+4)}$: with N
+rows it is $(n/N)^{1/(d+4)}$ times as long. The gain of the criterion falls as $n^{-4/(d+4)}$; the
+criterion of the subsample is scaled by this factor, so that its curvature is that of all rows.
+(Marron, *Partitioned cross-validation*, 1987.)
+"""
 
 import abc
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._core.arrays import as_real_array
+from .._core.host_arrays import index_on_host
 from .._core.validation import as_integer
+from ..kernels import Kernel
+from ..models import Smoother
 from ..priors import ExcludeSelf, Mask
-from ._objective import Sample, Validation
-from ._rows import input_order
-from ._subsample import sample_of_leave_one_out
+from ._objective import Objective, Sample, Validation, default_score, input_order
+
+MIN_ROWS = 1024  # from which several starts begin on a sample
+MIN_ROWS_OF_ONE_START = 2**17  # 4000 full terms then cost as much as 128 terms of all rows
+KEYS = 1024
+TERMS = 128  # in one dimension; in several the minima of 128 terms are far from those of all rows
+KEYS_OF_ONE_START = 4000
+
+
+def sample_of_leave_one_out(
+    x: Float[Array, "n dim"],
+    y: Array,
+    starts: int,
+    score: Callable[[Any, Array], Array] | None,
+) -> Sample | None:
+    """Returns the subsampled criterion by a score; None where all rows are cheap enough."""
+    n = len(x)
+    if n < MIN_ROWS_OF_ONE_START and (n < MIN_ROWS or starts == 1):
+        return None
+    keys, terms = KEYS, TERMS if x.shape[1] == 1 else None
+    if n >= MIN_ROWS_OF_ONE_START:
+        keys, terms = KEYS_OF_ONE_START, None
+    # spread along the first input, so that the order of rows does not matter
+    rows = np.asarray(input_order(x))[spread_indices(keys, n)]
+    objective = _SubsampledLeaveOneOut(jnp.asarray(n, x.dtype), terms, score)
+    return Sample(index_on_host(x, rows), index_on_host(y, rows), objective)
+
+
+def spread_indices(size: int, n: int) -> Int[np.ndarray, " size"]:
+    """Returns one index at random, from a fixed seed, of each of `size` equal parts of n rows.
+
+    Evenly spaced rows of a grid would hold one value of its second input only.
+    """
+    ends = np.arange(size + 1) * n // size
+    return np.random.default_rng(0).integers(ends[:-1], ends[1:])
+
+
+class _SubsampledLeaveOneOut(Objective):
+    """`LeaveOneOut` of a sample of n rows, for the model whose lengthscales suit all n."""
+
+    n: Float[Array, ""]
+    terms: int | None = eqx.field(static=True)  # how many rows are predicted; None: all
+    score: Callable[[Any, Array], Array] | None = eqx.field(default=None, static=True)
+    is_stochastic: ClassVar[bool] = False
+
+    def __call__(
+        self,
+        model: Any,
+        x: Float[Array, "rows dim"],
+        y: Float[Array, "rows"] | Float[Array, "rows out"],
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, ""]:
+        dim = x.shape[1]
+        categories = len(model.category_counts(dim)) if isinstance(model, Smoother) else 0
+        longer = (self.n / len(x)) ** (1.0 / (dim - categories + 4))
+        is_kernel = lambda node: isinstance(node, Kernel)  # noqa: E731
+        rescaled = jax.tree.map(
+            lambda node: node.rescaled(longer) if is_kernel(node) else node,
+            model,
+            is_leaf=is_kernel,
+        )
+        if self.terms is None:
+            predicted, labels = rescaled(x, x, y, prior=ExcludeSelf()), as_real_array("y", y)
+        else:
+            rows = jnp.asarray(spread_indices(self.terms, len(x)))
+            predicted = rescaled(x[rows], x, y, prior=_ExcludeOwnRow(rows))
+            labels = as_real_array("y", y)[rows]
+        score = default_score(model) if self.score is None else self.score
+        return longer**-4 * jnp.sum(score(predicted, labels)) / len(labels)
+
+
+class _ExcludeOwnRow(Mask):
+    """Query i does not see its own row, which is `rows[i]`."""
+
+    rows: Int[Array, " queries"]
+
+    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return j != self.rows[i]
 
 
 class LeaveOneOut(Validation):

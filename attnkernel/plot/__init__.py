@@ -9,7 +9,7 @@ from ._data import data as data, points as points
 from ._diagnostics import effective_count as effective_count, residuals as residuals
 from ._discontinuity import discontinuity as discontinuity
 from ._fit import fit as fit
-from ._partial import partial as partial
+from ._partial import interact as interact, partial as partial
 from ._style import (
     BLUE as BLUE,
     DARK as DARK,
@@ -25,4 +25,3 @@ from ._style import (
     paper as paper,
 )
 from ._weights import weights as weights
-from ._widgets import interact as interact

@@ -1,13 +1,85 @@
-"""Observations, and the true mean of simulated data."""
+"""Observations, and the true mean of simulated data.
+
+Axes of dates, for columns of days whose name states the unit `(days since 2020-05-01)`.
+
+The unit is that of `ak.data.read_csv`, of UDUNITS and of the CF conventions.
+"""
+
+import re
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, num2date
 
 from .._core.arrays import as_points
+from .._core.pandas_frames import display_names
 from .._core.validation import require_instance, require_string
 from ..data import Dataset
-from ._style import BLUE, SKY, axes, ink, literal
+from ..fitting import Fit
+from ._style import BLUE, SKY, axes, ink, literal, x_label
+
+UNIT = re.compile(r"(.*\S)\s*\(days since (\d{4}-\d{2}-\d{2})\)", re.DOTALL)
+MAX_TICKS = 6
+
+
+class DateColumn(NamedTuple):
+    """A column of days since a date."""
+
+    name: str
+    first_day: datetime
+
+    def text(self, days: float) -> str:
+        """Returns a number of days as a date, with the time unless that is midnight."""
+        return _shown(self._moment(days))
+
+    def set_ticks(self, ax: Axes) -> None:
+        """Sets the ticks of the horizontal axis to dates within its limits."""
+        low, high = ax.get_xlim()
+        try:
+            ends: Any = self._moment(low), self._moment(high)
+        except OverflowError:  # a margin before the year 1
+            return
+        locator = AutoDateLocator(minticks=3, maxticks=MAX_TICKS)
+        moments = [num2date(at).replace(tzinfo=None) for at in locator.tick_values(*ends)]
+        moments = [moment for moment in moments if ends[0] <= moment <= ends[1]]
+        places = [(moment - self.first_day) / timedelta(days=1) for moment in moments]
+        ax.set_xticks(places, [_shown(moment) for moment in moments])
+
+    def _moment(self, days: float) -> datetime:
+        """Returns the date and time after a number of days, to the nearest second."""
+        return self.first_day + timedelta(seconds=round(86400.0 * float(days)))
+
+
+def date_column(result: Fit, column: int) -> DateColumn | None:
+    """Returns a column of a fit as one of dates; None if its name states no such unit."""
+    found = UNIT.fullmatch(display_names(result.x_names, result.x.shape[1])[column])
+    if found is None:
+        return None
+    try:
+        return DateColumn(found[1], datetime.fromisoformat(found[2]))
+    except ValueError:  # as in days since 2020-99-99
+        return None
+
+
+def label_inputs(ax: Axes, result: Fit, column: int = 0) -> None:
+    """Labels the horizontal axis by a column of inputs, and one of days by dates."""
+    dates = date_column(result, column)
+    if dates is None:
+        ax.set_xlabel(x_label(result, column))
+        return
+    ax.set_xlabel(literal(dates.name))
+    dates.set_ticks(ax)
+
+
+def _shown(moment: datetime) -> str:
+    """Returns a date in ISO 8601, with the time unless it is midnight."""
+    parts = ("hour", "minute", "second")
+    if not any(getattr(moment, part) for part in parts):
+        return moment.date().isoformat()
+    return moment.isoformat(" ", "seconds" if moment.second else "minutes")
 
 
 def points(

@@ -8,8 +8,7 @@ from matplotlib.axes import Axes
 from ..fitting import Fit
 from ..inference import effective_count as count_labels, noise_variance
 from ..models import LinearSmoother
-from ._data import points
-from ._dates import label_inputs
+from ._data import label_inputs, points
 from ._style import (
     BLUE,
     ORANGE,
@@ -30,8 +29,8 @@ def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
        \pm \hat\sigma(x) $$
 
     in units of y, with $\hat\sigma^2$ of `ak.noise_variance`: for one column two curves, for
-    several a pair of dashes at each row. $\hat\sigma$ is drawn for smoothers with a `local_mean`,
-    such as `KernelRegression`.
+    several a pair of dashes at each row. $\hat\sigma$ is drawn for smoothers with a
+    `variance_smoother`, such as `KernelRegression`.
 
     ```python
     >>> data = ak.data.load("faithful")
@@ -70,7 +69,7 @@ def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
 
 def _has_local_noise(model: Any) -> bool:
     """Whether the noise variance can be estimated at each input."""
-    return isinstance(model, LinearSmoother) and model.local_mean(1.0) is not None
+    return isinstance(model, LinearSmoother) and model.variance_smoother(1.0) is not None
 
 
 def effective_count(result: Fit, *, ax: Axes | None = None) -> Axes:

@@ -11,8 +11,7 @@ from .._core.validation import require_instance, require_string
 from ..fitting import Fit
 from ..inference import Bands
 from ..priors import ExcludeSelf
-from ._data import points
-from ._dates import label_inputs
+from ._data import label_inputs, points
 from ._style import (
     BLUE,
     GREEN,

@@ -8,6 +8,8 @@ Imported on demand, with the extra `sklearn`.
 
 from typing import Any, ClassVar
 
+import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 
 try:
@@ -20,6 +22,7 @@ except ModuleNotFoundError as missing:
         name=missing.name,
     ) from missing
 
+from .._core.rows import Rows
 from ..models import KernelRegression
 from ..priors import ExcludeSelf
 from ._base import KernelEstimator, Matrix, enable_x64
@@ -127,7 +130,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
             error = (rows.labels - left_out[rows.group]).reshape(len(rows.group), -1)
             variance = rows.variance_of_means(error**2)
             with_ones = np.hstack([variance, np.ones((len(x), 1))])
-            found = np.array(self.model_.prediction_variance(q, x, with_ones, weights=weights))
+            of_model = Rows.read(x, y, weights)
+            found = np.array(_sum_of_squares(self.model_, jnp.asarray(q), of_model, with_ones))
             out, is_empty = found[:, :-1], found[:, -1] == 0  # no label has weight
             if np.any(is_empty):
                 if self.on_empty == "mean":
@@ -190,3 +194,9 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         """Returns the class with the highest probability, shape (m,)."""
         probabilities = self.predict_proba(X)
         return self.classes_[np.argmax(probabilities, axis=1)]
+
+
+@eqx.filter_jit
+def _sum_of_squares(model: Any, q: Any, rows: Rows, variances: Any) -> Any:
+    """Returns the variances of predictions at queries, from those of the labels."""
+    return model.estimate(q, rows).variance_of(variances)

@@ -76,15 +76,15 @@ print(f"{len(y)} labels, {x[1, 0] - x[0, 0]:.4f} apart; mean of s(x)²: {jnp.mea
 #   $\ell = 0.25$.
 
 # %%
-at = ak.plot.grid(x)
+at, rows = ak.plot.grid(x), ak.models.Rows.read(x, y)
 _, axes = plt.subplots(2, 2, figsize=(7.6, 5.2), sharex=True, sharey=True)
 for ax, length in zip(axes.flat, [3.0, 0.5, 0.25, 0.05], strict=True):
     model = regression(length)
-    fitted, hat = model.fitted_and_leverage(x, y)
+    fitted = model.estimate(None, rows)  # at the rows
     error = ak.LeaveOneOut()(model, x, y)
     print(
-        f"ℓ = {length:<4}  residual sd {jnp.std(y - fitted):.4f}"
-        f"  degrees of freedom {hat.sum():5.1f}  leave-one-out error {error:.4f}"
+        f"ℓ = {length:<4}  residual sd {jnp.std(y - fitted.value):.4f}"
+        f"  degrees of freedom {fitted.leverage.sum():5.1f}  leave-one-out error {error:.4f}"
     )
     ak.plot.points(x, y, ax=ax)
     ax.plot(x[:, 0], data.mean, "--", color=ak.plot.BLUE, label="true mean")
@@ -113,9 +113,9 @@ plt.show()
 # %%
 model = regression(0.25)
 masked = model(x, x, y, prior=ak.priors.ExcludeSelf())
-fitted, hat = model.fitted_and_leverage(x, y)
+fitted = model.estimate(None, rows)
 print(f"masked:           {jnp.mean((y - masked) ** 2):.7f}")
-print(f"from one fit:     {jnp.mean(((y - fitted) / (1 - hat)) ** 2):.7f}")
+print(f"from one fit:     {jnp.mean(((y - fitted.value) / (1 - fitted.leverage)) ** 2):.7f}")
 print(f"ak.LeaveOneOut(): {ak.LeaveOneOut()(model, x, y):.7f}")
 
 # %% [markdown]

@@ -237,7 +237,8 @@ def _predict_mean_and_variance(
     variances for noise of variance 1.
     """
     model = ak.KernelRegression(kernel, order=order)
-    return model(queries, x, y), model.prediction_variance(queries, x, jnp.ones(len(x)))
+    found = model.estimate(queries, ak.models.Rows.read(x, y))
+    return found.value, found.variance_of(jnp.ones(len(x)))
 
 
 def _kernel_by_name(name: str, h: float) -> ak.kernels.Kernel:

@@ -12,8 +12,8 @@ from jaxtyping import PRNGKeyArray
 from matplotlib.figure import Figure
 
 import attnkernel as ak
-from attnkernel.fitting._bounds import EDGE_WIDTH
-from attnkernel.inference._kernel_parameters import natural_parameters
+from attnkernel.fitting._problem import EDGE_WIDTH
+from attnkernel.inference._report import natural_parameters
 from attnkernel.plot._partial import draw_slice, held_text
 
 from ..column_model import ColumnModel

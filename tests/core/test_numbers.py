@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from estimates import fitted_and_leverage, prediction_variance
 from marks import slow
 
 import attnkernel as ak
@@ -46,9 +47,9 @@ FUNCTIONS = {
     "attend": lambda x, y, w: ak.attend(column(x), column(x), column(y), kernel=KERNEL),
     "attention_weights": lambda x, y, w: ak.attention_weights(column(x), column(x), kernel=KERNEL),
     "a model": lambda x, y, w: MODEL(x, x, y, weights=w),
-    "fitted_and_leverage": lambda x, y, w: MODEL.fitted_and_leverage(x, y, weights=w),
+    "fitted_and_leverage": lambda x, y, w: fitted_and_leverage(MODEL, x, y, weights=w),
     "local_fit": lambda x, y, w: MODEL.local_fit(x, x, y, weights=w).coefficients,
-    "prediction_variance": lambda x, y, w: MODEL.prediction_variance(x, x, y, weights=w),
+    "prediction_variance": lambda x, y, w: prediction_variance(MODEL, x, x, y, weights=w),
     "heads": lambda x, y, w: HEADS(x, x, y),
     "mean and variance": lambda x, y, w: PAIR(x, x, y),
     "density": lambda x, y, w: ak.density(x, x, kernel=KERNEL, weights=w),

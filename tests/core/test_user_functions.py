@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from estimates import fitted_and_leverage
 
 import attnkernel as ak
 from attnkernel import kernels, priors
@@ -50,7 +51,7 @@ OF_PAIR = r"{} must return one number for one pair.*; got shape \(1,\)"
     "call",
     [
         lambda: MODEL(X, X, Y),
-        lambda: MODEL.fitted_and_leverage(X, Y),
+        lambda: fitted_and_leverage(MODEL, X, Y),
         lambda: MODEL.local_fit(X, X, Y),
         lambda: ak.KernelRegression(KERNEL, order=1)(X, X, Y),
         lambda: ak.models.BiasReduced(MODEL, iterations=2)(X, X, Y),

@@ -10,7 +10,7 @@ import pytest
 from marks import slow
 
 import attnkernel as ak
-from attnkernel.inference import discontinuity
+from attnkernel.econometrics import discontinuity
 
 FIGURES = (
     "lengthscale",

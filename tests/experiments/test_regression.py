@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from outputs import read_json
 from paths import DOCS
-from rich.table import BiasTable
+from rich.table import Table
 
 import attnkernel as ak
 from experiments.__main__ import main
@@ -211,7 +211,7 @@ def test_values_have_the_digits_of_their_errors(centre):
 def test_no_number_of_a_table_is_cut(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "40")
     output = OutputLog(tmp_path / "output.log", quiet=False)
-    table = BiasTable(*"abcdef", box=None)
+    table = Table(*"abcdef", box=None)
     table.add_row(*["-9.0078e+08"] * 6)
     output.print(table)
     output.close()

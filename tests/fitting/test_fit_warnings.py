@@ -10,8 +10,8 @@ import pytest
 from marks import slow
 
 import attnkernel as ak
-from attnkernel.fitting import Result, _cost_warning
-from attnkernel.fitting._problem import Data
+from attnkernel.fitting import Result, _fit_warnings
+from attnkernel.objectives import Sample
 
 
 def test_default_objective_is_leave_one_out_and_is_named():
@@ -107,15 +107,15 @@ def test_one_warning_names_the_columns_of_categories_and_a_product_kernel():
     ],
 )
 def test_sentence_about_the_cost_of_all_pairs(rows, dim, kernel, order, said):
-    data = Data(*jax.device_put((np.zeros((rows, dim)), np.zeros(rows))), ak.LeaveOneOut())
-    found = _cost_warning.cost_warnings(ak.KernelRegression(kernel(1.0), order=order), data)
+    data = Sample(*jax.device_put((np.zeros((rows, dim)), np.zeros(rows))), ak.LeaveOneOut())
+    found = _fit_warnings.cost_warnings(ak.KernelRegression(kernel(1.0), order=order), data)
     assert len(found) == (said is not None)
     if said is not None:
         assert re.search(said, found[0])
 
 
 def test_fit_warns_of_its_cost_before_the_search(monkeypatch):
-    monkeypatch.setattr(_cost_warning, "MIN_SECONDS", 0.0)
+    monkeypatch.setattr(_fit_warnings, "MIN_SECONDS", 0.0)
     x = np.random.default_rng(0).normal(size=(1100, 4))
     model = ak.KernelRegression(ak.Gaussian(1.0))
 

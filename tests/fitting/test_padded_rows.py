@@ -8,7 +8,8 @@ from marks import slow
 import attnkernel as ak
 from attnkernel._core import row_buckets
 from attnkernel.fitting._options import Options
-from attnkernel.fitting._problem import Data, build_problem
+from attnkernel.fitting._problem import build_problem
+from attnkernel.objectives import Sample
 
 EPS = np.finfo(np.float64).eps
 CASES = {  # objective, order, columns
@@ -46,7 +47,7 @@ def problem_of(case, weighted):
     x, y, weights = data(37, CASES[case][2])
     x, y, weights = jax.device_put((x, y, weights))
     objective = CASES[case][0].with_weights(weights) if weighted else CASES[case][0]
-    parts = Data(x, y, objective)
+    parts = Sample(x, y, objective)
     options = Options(starts=3).with_defaults(model_of(case), objective, 37)
     return build_problem(model_of(case), parts, options, None)
 

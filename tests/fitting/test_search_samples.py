@@ -35,7 +35,7 @@ def test_search_that_begins_on_a_sample_ends_at_the_minima_of_all_rows(x64):
 @pytest.mark.slow
 def test_search_from_one_start_of_many_rows_begins_on_a_sample(x64, monkeypatch):
     n = 2**14
-    monkeypatch.setattr("attnkernel.objectives._subsample.MIN_ROWS_OF_ONE_START", n)
+    monkeypatch.setattr("attnkernel.objectives._validation.MIN_ROWS_OF_ONE_START", n)
     begin, *bounds = (
         ak.KernelRegression(ak.kernels.Triweight(half_width), method=ak.methods.Sorted())
         for half_width in (5.0, 0.01, 10.0)

@@ -11,7 +11,7 @@ import attnkernel as ak
 from attnkernel.fitting._minima import is_minimum
 from attnkernel.fitting._minimise import prepare_searches
 from attnkernel.fitting._options import Options
-from attnkernel.fitting._problem import Data
+from attnkernel.objectives import Sample
 
 
 def searched(seed: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
@@ -86,7 +86,7 @@ def test_rounding_makes_no_minimum_far_below_the_spacing():
     assert sample is not None
     model = ak.KernelRegression(ak.Gaussian(1.0))
     options = Options(starts=10).with_defaults(model, sample.objective, len(sample.x))
-    searches = prepare_searches(model, Data(sample.x, sample.y, sample.objective), options)
+    searches = prepare_searches(model, Sample(sample.x, sample.y, sample.objective), options)
     for lengthscale in (7.6e-5, 7.8e-5, 7.95e-5, 8.1e-5):
         params = eqx.filter(ak.KernelRegression(ak.Gaussian(lengthscale)), eqx.is_inexact_array)
         assert not is_minimum(searches, params, tolerance=np.inf)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from estimates import fitted_and_leverage, prediction_variance
 
 import attnkernel as ak
 from attnkernel.data import load
@@ -21,8 +22,8 @@ def test_nearest_neighbour_bandwidths_equal_those_of_locfit(x64):
     @jax.jit
     def computed(x, y):
         return (
-            model.fitted_and_leverage(x, y),
-            model.prediction_variance(x, x, jnp.ones(88)),
+            fitted_and_leverage(model, x, y),
+            prediction_variance(model, x, x, jnp.ones(88)),
             ak.GCV()(model, x, y),
         )
 

@@ -9,7 +9,7 @@ from known_fits import known_fit
 from least_squares import local_polynomial
 
 import attnkernel as ak
-from attnkernel.inference._kernel_parameters import kernel_expression, natural_parameters
+from attnkernel.inference._report import kernel_expression, natural_parameters
 
 
 def test_figures_of_a_report_equal_their_formulas(x64):

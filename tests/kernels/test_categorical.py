@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from categorical_kernels import LEVELS, TABLE, aitchison_aitken, mixed, sample
+from estimates import fitted_and_leverage, prediction_variance
 from marks import slow
 
 import attnkernel as ak
@@ -254,8 +255,8 @@ def test_a_local_polynomial_of_categories_alone_is_a_constant(x64):
         return [
             (
                 model(x, x, y),
-                *model.fitted_and_leverage(x, y),
-                model.prediction_variance(x, x, variance),
+                *fitted_and_leverage(model, x, y),
+                prediction_variance(model, x, x, variance),
             )
             for model in (constant, linear)
         ]

@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from estimates import prediction_variance
 from marks import needs_finufft, slow
 
 import attnkernel as ak
 from attnkernel.methods import Blockwise, Dense, Fourier, _nufft
-from attnkernel.models._local_smoother import MIN_LABELS_BY_WEIGHTS
+from attnkernel.models._regression import MIN_LABELS_BY_WEIGHTS
 from attnkernel.priors import ExcludeSelf
 
 pytestmark = needs_finufft
@@ -150,7 +151,7 @@ def test_variances_are_sums_of_squared_weights(x64, order):
     def variances(lengthscale):
         kernel = ak.Gaussian(lengthscale)
         model = ak.KernelRegression(kernel, order=order, method=Fourier(TOL))
-        return model.prediction_variance(q, x, variance)
+        return prediction_variance(model, q, x, variance)
 
     for lengthscale in (0.05, 0.01, 1.0):
         *_, norms, condition = reference(q, x, x, no, lengthscale, order, excludes_self=False)
@@ -170,7 +171,8 @@ def test_many_labels_are_summed_by_the_weights_of_the_fit(x64):
     def both(method):
         model = ak.KernelRegression(ak.Gaussian(0.2), order=1, method=method)
         slope = model.derivative(1)
-        slopes, squares, _ = slope.predict_with_variance(q, x, labels, np.ones(N))
+        found = slope.estimate(q, ak.models.Rows.read(x, labels))
+        slopes, squares = found.value, found.variance_of(np.ones(N))
         return model(q, x, labels), slopes, squares
 
     for found, expected in zip(both(Fourier(TOL)), both(Dense()), strict=True):

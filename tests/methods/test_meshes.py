@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from marks import needs_finufft, slow
 
 import attnkernel as ak
-from attnkernel.kernels import Additive, EluFeatures, Triweight
+from attnkernel.kernels import AdditiveScore, EluFeatures, Triweight
 from attnkernel.methods import Blockwise, Dense, Fourier, Linear, Sorted
 
 pytestmark = pytest.mark.multi_device
@@ -85,7 +85,7 @@ WITHIN = {
     },
     "fourier": {"fourier": (line, GAUSS | {"method": Fourier()})},
     "kernels": {
-        "additive": (ak.attend, {"kernel": Additive(np.arange(1.0, DIM + 1))}),
+        "additive": (ak.attend, {"kernel": AdditiveScore(np.arange(1.0, DIM + 1))}),
         "many columns": (many_columns, {"kernel": ak.Gaussian(np.linspace(0.7, 3.0, 2 * DIM))}),
         "neighbours": (ak.attend, {"kernel": ak.NearestNeighbours(ak.Gaussian(0.7), 0.5)}),
     },

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from estimates import fitted_and_leverage
 from known_fits import known_fit
 from least_squares import local_polynomial
 from marks import slow
@@ -73,7 +74,7 @@ def test_an_additive_fit_is_the_limit_of_backfitting(x64, order):
         return {
             "prediction": model(AT, x, y, weights=weights),
             "curves": model.components(jnp.concatenate([x, AT]), x, y, weights=weights),
-            "fitted": model.fitted_and_leverage(x, y, weights=weights),
+            "fitted": fitted_and_leverage(model, x, y, weights=weights),
             "held out": model(AT, x, held_out, prior=HeldOut(hidden), weights=weights),
         }
 

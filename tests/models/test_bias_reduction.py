@@ -6,12 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from bias_reduction import K, N, by_matrices, left_out_by_matrices, model_of, sample
+from estimates import fitted_and_leverage, prediction_variance
 from marks import slow
 
 import attnkernel as ak
 from attnkernel.kernels import AitchisonAitken, Tricube
 from attnkernel.methods import Blockwise
-from attnkernel.models import BiasReduced, _smoothed_residuals
+from attnkernel.models import BiasReduced, _bias_reduced
 from attnkernel.objectives import Objective
 from attnkernel.priors import ExcludeSelf, HeldOut
 
@@ -23,11 +24,11 @@ def data(x64):
 
 @eqx.filter_jit
 def estimates(model, q, x, y, many, variance, weights=None):
-    fitted, hat = model.fitted_and_leverage(x, y, weights=weights)
+    fitted, hat = fitted_and_leverage(model, x, y, weights=weights)
     return {
         "predicted": model(q, x, y, weights=weights),
         "many labels": None if many is None else model(q, x, many, weights=weights),
-        "variance": model.prediction_variance(q, x, variance, weights=weights),
+        "variance": prediction_variance(model, q, x, variance, weights=weights),
         "fitted": fitted,
         "hat": hat,
     }
@@ -226,9 +227,9 @@ def test_queries_without_neighbours_and_rows_of_weight_zero(x64, order):
     def results(model, narrow):
         return (
             model(away, x, x),
-            model.prediction_variance(away, x, np.ones(40)),
-            narrow.fitted_and_leverage(x, spoilt, weights=near.astype(float)),
-            narrow.fitted_and_leverage(x[near], spoilt[near]),
+            prediction_variance(model, away, x, np.ones(40)),
+            fitted_and_leverage(narrow, x, spoilt, weights=near.astype(float)),
+            fitted_and_leverage(narrow, x[near], spoilt[near]),
         )
 
     kernels = ak.Epanechnikov(0.5), ak.Epanechnikov(0.04)
@@ -246,7 +247,7 @@ def test_queries_without_neighbours_and_rows_of_weight_zero(x64, order):
 def test_iterations_that_store_no_weights(x64, order):
     """Above the limit of stored weights: one label; many at order 1; float32."""
     rows = 1031
-    assert rows**2 > _smoothed_residuals.MAX_STORED_WEIGHTS
+    assert rows**2 > _bias_reduced.MAX_STORED_WEIGHTS
     rng = np.random.default_rng(2)
     x, q = rng.uniform(-2, 2, (rows, 1)), rng.uniform(-2, 2, (K, 1))
     y = np.sin(2 * x[:, 0]) + 3.0

@@ -51,7 +51,7 @@ def test_iterations_are_chosen_and_reported(data, choice):
     norms = np.sum(weights**2, axis=1)
     np.testing.assert_allclose(band.standard_error, np.sqrt(variance * norms), rtol=1e-6)
     np.testing.assert_allclose(ak.inference.effective_count(fit, q), 1 / norms, rtol=1e-7)
-    residuals = fit.model.left_out_residuals(fit.x, fit.y)
+    residuals = fit.model.estimate(None, fit.rows).loo_residuals
     expected = y - left_out_by_matrices(0, 4, x, y, **options)
     np.testing.assert_allclose(residuals, expected, rtol=1e-8)
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnkernel.models._block_inverse import BLOCK_ROWS, inverse
+from attnkernel.models._backfitting import BLOCK_ROWS, inverse
 
 N = BLOCK_ROWS + 5
 

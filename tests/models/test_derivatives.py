@@ -38,9 +38,14 @@ def test_derivatives_and_their_variances_equal_least_squares(x64, order, degree)
     derivative = ak.KernelRegression(ak.Gaussian(LENGTHSCALE), order=order).derivative(degree)
     rows = derivative_weights(X_NEW, x, order, degree, weights)
     variance = 0.1 + x**2
-    out, squares, _ = jax.jit(
-        lambda at: derivative.predict_with_variance(at, x, y, variance, weights=weights)
-    )(X_NEW)
+    of_rows = ak.models.Rows.read(x, y, weights)
+
+    @jax.jit
+    def estimate(at):
+        found = derivative.estimate(at, of_rows)
+        return found.value, found.variance_of(variance)
+
+    out, squares = estimate(X_NEW)
     np.testing.assert_allclose(out, rows @ (y - 1e3), rtol=1e-9)
     np.testing.assert_allclose(squares, rows**2 @ variance, rtol=1e-9)
 
@@ -113,8 +118,13 @@ def test_slopes_and_standard_errors_equal_those_of_locfit(x64, order):
     """Those of order 2 are right to 1e-14 by least squares written out: locfit's own to 5e-8."""
     data, (fit, error) = ak.data.load("mcycle"), LOCFIT[order]
     slope = ak.KernelRegression(ak.Gaussian(10 / 2.5), order=order).derivative(1)
-    at, one = np.array([10.0, 20.0, 30.0, 40.0]), np.ones(len(data.x))
-    computed = jax.jit(lambda *data: slope.predict_with_variance(at, *data, one)[:2])
+    at = np.array([10.0, 20.0, 30.0, 40.0])
+
+    @jax.jit
+    def computed(x, y):
+        found = slope.estimate(at, ak.models.Rows.read(x, y))
+        return found.value, found.variance_of(np.ones(len(x)))
+
     out, squares = jax.device_get(computed(data.x, data.y))
     rtol = 1e4 * EPS if order == 1 else 1e-7
     np.testing.assert_allclose(out, fit, rtol=rtol)

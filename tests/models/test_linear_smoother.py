@@ -5,10 +5,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from estimates import fitted_and_leverage
 from known_fits import known_fit
 from marks import slow
 
 import attnkernel as ak
+from attnkernel.models import Rows
 
 N = 23
 X = np.linspace(-1.0, 1.0, N)
@@ -62,14 +64,15 @@ def test_defaults_equal_the_formulas_of_kernel_regression(x64, order):
 
     @eqx.filter_jit
     def results(model):
+        new = model.estimate(at, Rows.read(X, Y, weights))
         return {
-            "fitted": model.fitted_and_leverage(X, Y, weights=weights),
-            "fitted to many": model.fitted_and_leverage(X, many, weights=weights),
-            "variance": model.prediction_variance(at, X, 1.0 + X**2, weights=weights),
-            "at the rows": model.fitted_with_variance(X, Y, 1.0 + X**2, weights=weights)[:3],
-            "effective weights": model.effective_weights(at, X, weights=weights),
-            "left out": model.left_out_residuals(X, Y),
-            "empty": model.data_support(at, X, weights=weights).empty,
+            "fitted": fitted_and_leverage(model, X, Y, weights=weights),
+            "fitted to many": fitted_and_leverage(model, X, many, weights=weights),
+            "value": new.value,
+            "variance": new.variance_of(1.0 + X**2),
+            "weights": new.weights,
+            "left out": model.estimate(None, Rows.read(X, Y)).loo_residuals,
+            "empty": new.support.empty,
         }
 
     expected, found = jax.device_get([results(model), results(OnlyTheCall(model))])
@@ -117,7 +120,7 @@ def test_what_a_smoother_does_not_have_is_refused(x64):
     fit = known_fit(Ridge(np.log(0.3)), X, Y, objective=ak.AICc)
     with pytest.raises(ValueError, match=r"bias correction.*Ridge.*corrected=False"):
         ak.bands(fit, AT, noise="constant")
-    with pytest.raises(ValueError, match=r"local_mean.*Ridge.*noise=\"constant\""):
+    with pytest.raises(ValueError, match=r"variance_smoother.*Ridge.*noise=\"constant\""):
         ak.bands(fit, AT, corrected=False)
     with pytest.raises(ValueError, match=r"weights are not negative.*Ridge"):
         ak.quantiles(fit, AT, 0.5)
@@ -134,14 +137,12 @@ def test_one_matrix_of_weights_gives_the_sums_of_a_streaming_method(x64):
         found = []
         for method in (ak.methods.Dense(), ak.methods.Blockwise(8, 8)):
             model = ak.KernelRegression(ak.kernels.Tricube(0.4), method=method, on_empty="nearest")
-            data = {"variance": 1.0 + x**2, "weights": weights}
-            found.append(
-                (
-                    model.predict_with_variance(at, x, y, **data),
-                    model.fitted_with_variance(x, y, **data),
-                )
-            )
-        return found
+            for x_new in (at, None):
+                new = model.estimate(x_new, Rows.read(x, y, weights))
+                leverage = None if x_new is not None else new.leverage
+                parts = new.value, new.variance_of(1.0 + x**2), new.support, new.weights, leverage
+                found.append(parts)
+        return found[:2], found[2:]
 
     found, streamed = jax.device_get(results(X, Y))
     assert found[0][2].empty.tolist() == [False, False, True]

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from estimates import fitted_and_leverage, prediction_variance
 from least_squares import monomials
 from marks import slow
 from statsmodels.nonparametric.kernel_regression import KernelReg
@@ -18,12 +19,12 @@ from attnkernel.local._moments import MAX_CENTRED_NUMBERS
 from attnkernel.local._monomials import exponents
 from attnkernel.local._polynomial import local_polynomial
 from attnkernel.methods import Blockwise, Dense
-from attnkernel.models import _local_smoother
+from attnkernel.models import _regression
 from attnkernel.priors import ExcludeSelf, MaskFunction
 
 N, M = 83, 31
 MANY = (
-    _local_smoother.MIN_LABELS_BY_WEIGHTS + 1
+    _regression.MIN_LABELS_BY_WEIGHTS + 1
 )  # labels of a row that are summed by the weights of the fit
 
 
@@ -70,14 +71,14 @@ def test_coefficients_solve_weighted_least_squares(x64, dim, order):
 
 @eqx.filter_jit
 def estimates(model, x_new, x, y, many, weights, variance):
-    fitted, hat = model.fitted_and_leverage(x, y, weights=weights)
+    fitted, hat = fitted_and_leverage(model, x, y, weights=weights)
     seen = {"prior": ExcludeSelf(), "weights": weights}
     return {
         "fitted": fitted,
         "hat": hat,
         "left out": model(x, x, y, **seen),
         "many labels left out": model(x, x, many, **seen),
-        "variance": model.prediction_variance(x_new, x, variance, weights=weights),
+        "variance": prediction_variance(model, x_new, x, variance, weights=weights),
     }
 
 
@@ -286,7 +287,7 @@ def test_variance_where_the_design_is_nearly_singular(order):
     def results(model, x_new, x):
         return (
             model(x_new, x, np.eye(23, dtype="f")),
-            model.prediction_variance(x_new, x, np.ones(23, "f")),
+            prediction_variance(model, x_new, x, np.ones(23, "f")),
             model(x_new, x, np.full(23, 1e6, "f")),
         )
 
@@ -353,7 +354,7 @@ def test_unsupported_orders_and_rules_are_refused():
     x = np.arange(3.0)
     entmax = ak.KernelRegression(ak.Gaussian(1.0), rule=ak.Entmax(1.5))
     with pytest.raises(ValueError, match=r"Softmax.*got Entmax"):
-        entmax.fitted_and_leverage(x, x)
+        fitted_and_leverage(entmax, x, x)
 
 
 @pytest.mark.parametrize("order", [1, slow(0)])

@@ -12,7 +12,7 @@ from marks import slow
 from statsmodels.nonparametric.smoothers_lowess import lowess
 
 import attnkernel as ak
-from attnkernel.models._robustness_weights import weighted_median
+from attnkernel.models._robust import weighted_median
 from attnkernel.priors import ExcludeSelf, HeldOut
 
 CSV_FOLDER = Path(ak.__file__).parent / "data" / "csv"

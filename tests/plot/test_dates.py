@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import attnkernel as ak
-from attnkernel.plot._dates import DateColumn, date_column
+from attnkernel.plot._data import DateColumn, date_column
 
 NAME = "day (days since 2020-05-01)"
 

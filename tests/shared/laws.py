@@ -15,7 +15,7 @@ import numpy as np
 import attnkernel as ak
 from attnkernel import priors
 from attnkernel.kernels import (
-    Additive,
+    AdditiveScore,
     AitchisonAitken,
     Bilinear,
     Biweight,
@@ -61,7 +61,7 @@ KERNELS = {
     "cosine similarity": CosineSimilarity(np.asarray(2.0)),
     "polynomial": Polynomial(4, offset=np.asarray(0.3)),
     "bilinear": Bilinear([[0.5, -1.0], [0.3, 0.8]]),
-    "additive": Additive([1.5, -0.7]),
+    "additive": AdditiveScore([1.5, -0.7]),
     "projected": Projected(
         ak.Matern52(0.5),
         eqx.nn.Linear(DIM, 3, key=jax.random.PRNGKey(0)),

@@ -10,7 +10,7 @@ from marks import slow
 
 import attnkernel as ak
 from attnkernel.sklearn import KernelRegressor
-from attnkernel.sklearn._line import fit_on_line
+from attnkernel.sklearn._candidates import fit_on_line
 
 # the lengthscale of a column without effect ends on its upper bound, which is a warning
 pytestmark = pytest.mark.filterwarnings("ignore::attnkernel.FitWarning")

@@ -9,7 +9,7 @@ from sklearn.base import clone
 
 import attnkernel as ak
 from attnkernel.sklearn import KernelClassifier, KernelRegressor
-from attnkernel.sklearn._deduplicate import merge_duplicates
+from attnkernel.sklearn._base import merge_duplicates
 
 # the lengthscale of a column without effect ends on its upper bound, which is a warning
 pytestmark = pytest.mark.filterwarnings("ignore::attnkernel.FitWarning")

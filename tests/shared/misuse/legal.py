@@ -19,7 +19,7 @@ EXCLUDED = {
         "Starts AverageDerivative BootstrapTest "
         "DegreesOfFreedom Discontinuity Report Sample "
         "SoftmaxState Moments MatrixState LeastSquaresState "
-        "LinearState Task DataSupport LinearCoefficients Dataset"
+        "LinearState Task Rows Estimate DataSupport LinearCoefficients Dataset"
     ),
     "an error or a warning": (
         "FitWarning CostWarning ExtrapolationWarning CheckpointWarning SavedFileError"

@@ -19,7 +19,6 @@ from .values import (
     QUANTILE,
     REDUCED,
     ROBUST,
-    N,
     X,
 )
 
@@ -30,11 +29,7 @@ MODELS: dict[str, tuple[Any, Arguments]] = {
     **of_class("KernelRegression", "kernel order rule method on_empty"),
     "KernelRegression.__call__": (MODEL, LABELLED),
     "KernelRegression.local_fit": (MODEL.local_fit, LABELLED),
-    "KernelRegression.fitted_and_leverage": (MODEL.fitted_and_leverage, usual("x y weights")),
-    "KernelRegression.prediction_variance": (
-        MODEL.prediction_variance,
-        usual("x_new x weights", variance=("paired", np.ones(N))),
-    ),
+    "Rows.read": (ak.models.Rows.read, usual("x y weights")),
     **of_class("LocalLikelihood", "kernel order rule on_empty", family=("family", ak.Binomial())),
     "LocalLikelihood.__call__": (LIKELIHOOD, BINARY),
     "LocalLikelihood.local_fit": (LIKELIHOOD.local_fit, BINARY),
