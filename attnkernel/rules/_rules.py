@@ -1,0 +1,304 @@
+r"""Rules: how the scores of one query become the weights of its keys.
+
+A rule is the solution of a problem on the simplex, and says of which (`objective`):
+
+$$ a = \arg\max_{a \in \Delta^n} \sum_j a_j s_j + \tau\, \Omega(a) $$
+
+The scores s are log K. The temperature τ divides log K alone: the prior is the weights where all
+scores are equal.
+"""
+
+import abc
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax.scipy.special import xlogy
+from jaxtyping import Array, Float
+
+from .._core.parameter_arguments import Number, between, fixed, positive, real
+from .._core.parameters import Constant, Parameter, PositiveParameter, described
+from ._entmax_threshold import Exponent, log_entmax_weights
+
+OfKeys = Float[Array, "*queries keys"]  # one number of each key, for each query
+
+TRY_TEMPERATURE = "It divides the scores: try 1."
+NO_SINK = fixed(0.0)
+
+
+class Rule(eqx.Module):
+    """From the scores of one query to the weights of its keys.
+
+    To add one, write `scaled_scores` and `objective`.
+
+    ```python
+    class Hard(ak.rules.Rule):  # equal weights near the query
+        def scaled_scores(self, scores):
+            return jnp.where(scores < -0.5, -jnp.inf, 0.0)
+
+        def objective(self, weights, scores, log_prior=None):
+            return ak.rules.Uniform().objective(weights, self.scaled_scores(scores), log_prior)
+
+    x = jnp.linspace(0.0, 1.0, 5)[:, None]
+    assert ak.attention_weights(x, x, kernel=ak.Gaussian(0.3), rule=Hard())[0, 4] == 0.0
+    ```
+    """
+
+    @abc.abstractmethod
+    def scaled_scores(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Scores of the kernel, at the temperature of the rule; -inf stays -inf."""
+
+    @property
+    def entmax_exponent(self) -> Exponent | None:
+        """p, if the weights are $(1 + (s - \\lambda) / p)_+^p$, which a threshold λ of each query
+        makes sum to 1. None: the weights are exp(s)."""
+        return None
+
+    def log_weights(
+        self,
+        scores: Float[Array, "queries keys"],
+        threshold: Float[Array, " queries"] | None,
+    ) -> Float[Array, "queries keys"]:
+        """Log-weights before normalisation, of scaled scores and log π together.
+
+        **Arguments:** `threshold`: λ, of a rule that has an `entmax_exponent`.
+        """
+        if threshold is None or self.entmax_exponent is None:
+            return scores
+        return log_entmax_weights(scores - threshold[:, None], self.entmax_exponent)
+
+    def log_sink(self) -> Float[Array, "*heads"] | None:
+        """Log-mass of a pseudo-key of value 0 that every query also sees; None if the rule has no
+        sink."""
+        return None
+
+    def without_sink(self) -> "Rule":
+        """This rule without its sink, for a part of the keys: the caller adds `log_sink` once."""
+        return self
+
+    @abc.abstractmethod
+    def objective(
+        self, weights: OfKeys, scores: OfKeys, log_prior: OfKeys | None = None
+    ) -> Float[Array, "*queries"]:
+        """The objective that the weights of this rule maximise among all weights that sum to 1.
+
+        **Arguments:** `weights`: a, on the simplex. `scores`: log K. `log_prior`: log π.
+        """
+
+
+def divided_by_temperature(
+    scores: Float[Array, "..."], temperature: Parameter
+) -> Float[Array, "..."]:
+    """Returns the scores divided by the temperature; the derivative in it is 0 where s = -inf."""
+    if temperature.is_fixed:
+        return scores / temperature.value
+    seen = ~jnp.isneginf(scores)
+    return jnp.where(seen, jnp.where(seen, scores, 0.0) / temperature.value, -jnp.inf)
+
+
+def weighted_mean(weights: OfKeys, numbers: OfKeys | None) -> Float[Array, "*queries"]:
+    """Returns $\\sum_j a_j x_j$ with 0 · -inf = 0; `numbers`: x, or None for zeros."""
+    if numbers is None:
+        return jnp.zeros(weights.shape[:-1], weights.dtype)
+    return jnp.sum(jnp.where(weights > 0, weights * numbers, 0.0), axis=-1)
+
+
+def entropy(weights: OfKeys) -> Float[Array, "*queries"]:
+    """Returns the entropy $-\\sum_j a_j \\log a_j$ of the weights of each query."""
+    return -jnp.sum(xlogy(weights, weights), axis=-1)
+
+
+class Softmax(Rule):
+    r"""The softmax at temperature τ, with an optional sink of mass ε.
+
+    $$ a_j = \frac{\pi_j \exp(s_j / \tau)}{\varepsilon + \sum_l \pi_l \exp(s_l / \tau)},
+       \qquad s \in [-\infty, \infty)^n,\ \tau > 0,\ \varepsilon \ge 0 $$
+
+    It is the maximum of $\sum_j a_j s_j - \tau\, \mathrm{KL}(a \,\|\, \pi)$; with a prior of ones,
+    of $\sum_j a_j s_j + \tau H(a)$. The sink is a pseudo-key of value 0. It is what "divide by
+    (sum + 1e-16)" does: weights of a query far from all keys then fade to 0 instead of summing to
+    1. Use no sink for regression.
+
+    **Arguments:**
+
+    - `temperature`: τ, trained if it is given; default, fixed at 1.
+    - `sink_mass`: ε, trained if it is given, then above 0; default, fixed at 0, which normalises
+      exactly. To hold either: `ak.fixed(0.5)`.
+    - `log_sink_mass`: log ε in its place, any number, trained: a score that joins the sum. It is
+      not divided by τ. The learned sinks of heads, an array of one number per head, go into
+      `ak.PerHead(ak.Softmax(log_sink_mass=sinks))`.
+
+    **Raises:** `ValueError` if τ is not positive, or ε negative, or 0 and not fixed; if log ε is
+    not finite, or both are given.
+
+    **Source:** of learned sinks, OpenAI, *gpt-oss-120b and gpt-oss-20b model card* (2025).
+
+    ```python
+    rule = ak.Softmax(0.5, sink_mass=ak.fixed(1e-16))
+    x = jnp.linspace(0.0, 1.0, 7)[:, None]
+    ak.attend(x, x, x, kernel=ak.Gaussian(0.2), rule=rule)
+    heads = ak.PerHead(ak.Softmax(log_sink_mass=jnp.array([-1.0, 2.0])))
+    assert ak.attend(x, x, x, kernel=ak.DotProduct(), rule=heads).shape == (2, 7, 1)
+    ```
+    """
+
+    temperature_parameter: PositiveParameter
+    sink_mass_parameter: PositiveParameter | None
+    log_sink_mass_parameter: Parameter | None
+    __pdoc__ = described
+
+    def __init__(
+        self,
+        temperature: Number = fixed(1.0),
+        sink_mass: Number = NO_SINK,
+        *,
+        log_sink_mass: Number | None = None,
+    ):
+        if sink_mass is not NO_SINK and log_sink_mass is not None:
+            raise ValueError(
+                "Say one of sink_mass=, such as 0.1, and log_sink_mass=, its logarithm; got both."
+            )
+        self.temperature_parameter = positive("temperature", temperature, TRY_TEMPERATURE)
+        self.sink_mass_parameter = self.log_sink_mass_parameter = None
+        if log_sink_mass is None:
+            hint = "For no sink: ak.fixed(0.0)."
+            self.sink_mass_parameter = positive("sink_mass", sink_mass, hint, or_zero=True)
+        else:
+            hint = "For no sink, leave it out."
+            self.log_sink_mass_parameter = real("log_sink_mass", log_sink_mass, hint)
+
+    @property
+    def temperature(self) -> float | Float[Array, "..."]:
+        return self.temperature_parameter.value
+
+    @property
+    def sink_mass(self) -> float | Float[Array, "..."]:
+        if self.sink_mass_parameter is None:
+            return jnp.exp(self.log_sink_mass)
+        return self.sink_mass_parameter.value
+
+    @property
+    def log_sink_mass(self) -> Float[Array, "..."]:
+        """log ε; -inf without a sink."""
+        if self.log_sink_mass_parameter is not None:
+            return jnp.asarray(self.log_sink_mass_parameter.value, float)
+        assert self.sink_mass_parameter is not None
+        return self.sink_mass_parameter.log()
+
+    def scaled_scores(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
+        return divided_by_temperature(scores, self.temperature_parameter)
+
+    def log_sink(self) -> Float[Array, "*heads"] | None:
+        mass = self.sink_mass_parameter
+        return None if mass is not None and mass.equals(0.0) else self.log_sink_mass
+
+    @property
+    def has_unit_temperature(self) -> bool:
+        """Whether the temperature is fixed at 1, so that scores are those of the kernel."""
+        return self.temperature_parameter.equals(1.0)
+
+    def with_temperature_times(self, factor: float) -> "Softmax":
+        """The softmax at τ times a positive factor."""
+        temperature = self.temperature_parameter.times(factor)
+        return eqx.tree_at(lambda rule: rule.temperature_parameter, self, temperature)
+
+    def without_sink(self) -> "Softmax":
+        return eqx.tree_at(
+            lambda rule: (rule.sink_mass_parameter, rule.log_sink_mass_parameter),
+            self,
+            (Constant(0.0), None),
+            is_leaf=lambda node: node is None or isinstance(node, Parameter),
+        )
+
+    def objective(
+        self, weights: OfKeys, scores: OfKeys, log_prior: OfKeys | None = None
+    ) -> Float[Array, "*queries"]:
+        """$\\sum_j a_j s_j - \\tau\\, \\mathrm{KL}(a \\,\\|\\, \\pi)$, of a rule without a sink."""
+        relative = entropy(weights) + weighted_mean(weights, log_prior)
+        return weighted_mean(weights, scores) + self.temperature * relative
+
+
+class Entmax(Rule):
+    r"""The α-entmax: weights that are exactly 0 from some score down.
+
+    $$ a_j = \big(1 + (s_j / \tau + \log \pi_j - \lambda) / p\big)_+^{\,p}, \qquad
+       p = \frac{1}{\alpha - 1}, \qquad \lambda \text{ such that } \sum_j a_j = 1 $$
+
+    It is the maximum of $\sum_j a_j (s_j + \tau \log \pi_j) + \tau H_\alpha(a)$, with the entropy
+    of Tsallis, $H_\alpha(a) = \sum_j (a_j - a_j^\alpha) / (\alpha (\alpha - 1))$. α = 2 is the
+    sparsemax; for α → 1 it is the softmax, and λ its log-mass, which is what λ is returned as.
+
+    With the Gaussian kernel of lengthscale 1, α = 1 + 1/p is the regression with the compact kernel
+    $(1 - \|q - k\|^2 / b^2)_+^p$ whose width $b^2 = 2 (p - \lambda)$ adapts to the query: for
+    p = 1 the Epanechnikov, 2 the biweight, 3 the triweight.
+
+    **Arguments:**
+
+    - `alpha`: α, trained, above 1 and below 2; fixed, such as `ak.fixed(2.0)`, it may be 2.
+    - `temperature`: τ, trained if it is given; default, fixed at 1.
+
+    **Raises:** `ValueError` if α or τ is out of range.
+
+    ```python
+    x = jnp.linspace(0.0, 1.0, 7)[:, None]
+    sparse = ak.attention_weights(x, x, kernel=ak.Gaussian(0.2), rule=ak.Entmax(1.5))
+    ```
+
+    **Source:** Peters, Niculae and Martins, *Sparse sequence-to-sequence models* (2019).
+    """
+
+    alpha_parameter: Parameter
+    temperature_parameter: Parameter
+    __pdoc__ = described
+
+    def __init__(self, alpha: Number, temperature: Number = fixed(1.0)):
+        hint = "The sparsemax is ak.fixed(2.0); for 1 use ak.Softmax()."
+        self.alpha_parameter = between("alpha", alpha, 1.0, 2.0, hint)
+        self.temperature_parameter = positive("temperature", temperature, TRY_TEMPERATURE)
+
+    @property
+    def alpha(self) -> float | Float[Array, "..."]:
+        return self.alpha_parameter.value
+
+    @property
+    def temperature(self) -> float | Float[Array, "..."]:
+        return self.temperature_parameter.value
+
+    def scaled_scores(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
+        return divided_by_temperature(scores, self.temperature_parameter)
+
+    @property
+    def entmax_exponent(self) -> Exponent:
+        return 1.0 / (self.alpha - 1.0)
+
+    def objective(
+        self, weights: OfKeys, scores: OfKeys, log_prior: OfKeys | None = None
+    ) -> Float[Array, "*queries"]:
+        """$\\sum_j a_j (s_j + \\tau \\log \\pi_j) + \\tau H_\\alpha(a)$."""
+        tsallis = jnp.sum(weights - weights**self.alpha, axis=-1)
+        tsallis = tsallis / (self.alpha * (self.alpha - 1.0)) + weighted_mean(weights, log_prior)
+        return weighted_mean(weights, scores) + self.temperature * tsallis
+
+
+class Uniform(Rule):
+    r"""Weights by the prior alone: the softmax at infinite temperature.
+
+    $$ a_j = \frac{\pi_j\, 1\{s_j > -\infty\}}{\sum_l \pi_l\, 1\{s_l > -\infty\}} $$
+
+    The mean of the keys that the mask allows and a compact kernel reaches. It is the maximum of
+    $-\mathrm{KL}(a \,\|\, \pi)$ there.
+
+    ```python
+    x = jnp.linspace(0.0, 1.0, 7)[:, None]
+    ak.attend(x, x, x, kernel=ak.kernels.Boxcar(0.2), rule=ak.rules.Uniform())
+    ```
+    """
+
+    def scaled_scores(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jnp.where(jnp.isneginf(scores) | jnp.isnan(scores), scores, 0.0).astype(scores.dtype)
+
+    def objective(
+        self, weights: OfKeys, scores: OfKeys, log_prior: OfKeys | None = None
+    ) -> Float[Array, "*queries"]:
+        """$-\\mathrm{KL}(a \\,\\|\\, \\pi)$; -inf, where weight is on a key without any."""
+        kept = weighted_mean(weights, self.scaled_scores(scores))
+        return entropy(weights) + weighted_mean(weights, log_prior) + kept
