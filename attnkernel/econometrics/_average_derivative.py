@@ -33,6 +33,7 @@ from ..inference import (
     require_clustered,
     require_smoother_fit,
 )
+from ..kernels import rescaled
 from ..local import warn_of_extrapolation
 from ..models import DataSupport, KernelRegression, support_of, with_weights
 
@@ -213,7 +214,7 @@ def _average_slopes(
     if undersmoothed:
         d = len(columns)
         shorter = jnp.asarray(rows.count, float) ** (1.0 / (d + 4) - 2.0 / (d + 6))
-        model = dataclasses.replace(model, kernel=model.kernel.rescaled(shorter), order=1)
+        model = dataclasses.replace(model, kernel=rescaled(model.kernel, shorter), order=1)
     omega = jnp.where(rule.weights > 0, omega[:, 0], 0.0)
     prior, unit = with_weights(None, rows), np.eye(rows.x.shape[1], dtype=int).tolist()
 

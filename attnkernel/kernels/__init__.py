@@ -4,10 +4,12 @@ from ._adaptive import NearestNeighbours as NearestNeighbours
 from ._base import (
     Embedded as Embedded,
     Kernel as Kernel,
+    PointBoxes as PointBoxes,
+    Wrapper as Wrapper,
+    category_counts as category_counts,
     checked_log_pair,
     unbounded as unbounded,
 )
-from ._boxes import PointBoxes as PointBoxes
 from ._categorical import (
     AitchisonAitken as AitchisonAitken,
     Categorical as Categorical,
@@ -15,7 +17,6 @@ from ._categorical import (
     LiRacineOrdered as LiRacineOrdered,
     WangVanRyzin as WangVanRyzin,
 )
-from ._columns import OnColumns as OnColumns, number_columns
 from ._compact import (
     Biweight as Biweight,
     Boxcar as Boxcar,
@@ -35,11 +36,6 @@ from ._features import (
     Taylor as Taylor,
     in_units,
 )
-from ._gaussian import (
-    Cauchy as Cauchy,
-    Gaussian as Gaussian,
-    RationalQuadratic as RationalQuadratic,
-)
 from ._inner import (
     AdditiveScore as AdditiveScore,
     Bilinear as Bilinear,
@@ -47,11 +43,22 @@ from ._inner import (
     DotProduct as DotProduct,
     Polynomial as Polynomial,
 )
-from ._matern import Laplace as Laplace, Matern32 as Matern32, Matern52 as Matern52
-from ._periodic import Periodic as Periodic
-from ._product import Product as Product
-from ._projected import Projected as Projected, SoftCapped as SoftCapped
 from ._radial import Radial as Radial
-from ._rescaled import Rescaled as Rescaled
-from ._scaled import Scaled as Scaled
-from ._wrapper import Wrapper as Wrapper
+from ._radial_kernels import (
+    Cauchy as Cauchy,
+    Gaussian as Gaussian,
+    Laplace as Laplace,
+    Matern32 as Matern32,
+    Matern52 as Matern52,
+    RationalQuadratic as RationalQuadratic,
+)
+from ._scaled import Periodic as Periodic, Scaled as Scaled
+from ._wrappers import (
+    OnColumns as OnColumns,
+    Product as Product,
+    Projected as Projected,
+    Rescaled as Rescaled,
+    SoftCapped as SoftCapped,
+    number_columns,
+    rescaled as rescaled,
+)

@@ -4,20 +4,15 @@ $$ \log K(q, k_j) = \log K'\Big(\frac{k_j - q}{h(q)},\, 0\Big), \qquad
    h(q) = \text{the distance from } q \text{ to its } m\text{-th nearest key} $$
 """
 
-from typing import Any
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._core.host_arrays import AnyArray
 from .._core.validation import as_integer, is_real_number, require_instance
-from ._base import Embedded, Kernel
-from ._boxes import PointBoxes
-from ._wrapper import Wrapper
-
-QUERIES_PER_CHUNK = 64
+from ._base import BatchOfKeys, BatchOfQueries, Embedded, Inputs, Kernel, PointBoxes, Wrapper
 
 
 class NearestNeighbours(Embedded, Wrapper):
@@ -50,6 +45,10 @@ class NearestNeighbours(Embedded, Wrapper):
     ```
     """
 
+    # the unit of a query depends on all keys
+    is_pairwise: ClassVar[bool] = False  # type: ignore[override]
+    is_cheap: ClassVar[bool] = False  # type: ignore[override]
+
     kernel: Kernel
     fraction: float | None = eqx.field(static=True)
     neighbours: int | None = eqx.field(static=True)
@@ -61,14 +60,14 @@ class NearestNeighbours(Embedded, Wrapper):
             raise ValueError("Say one of fraction=, of all keys, and neighbours=, their number.")
         require_instance("kernel", kernel, Kernel, "ak.kernels.Tricube(1.0)")
         if fraction is not None:
-            fraction = _as_fraction(fraction)
+            if not is_real_number(fraction) or not 0 < fraction <= 1:
+                raise ValueError(f"fraction must be above 0 and at most 1; got {fraction!r}.")
+            fraction = float(fraction)
         if neighbours is not None:
             neighbours = as_integer("neighbours", neighbours, 1)
         self.kernel, self.fraction, self.neighbours = kernel, fraction, neighbours
 
-    def embed(
-        self, q: Float[Array, "*batch queries dim"], k: Float[Array, "*batch_k keys dim"]
-    ) -> tuple[Kernel, Array, Array]:
+    def embed(self, q: BatchOfQueries, k: BatchOfKeys) -> tuple[Kernel, Array, Array]:
         """The points, and beside each query the distance that is its unit."""
         reach = jnp.vectorize(self._distance_to_neighbour, signature="(n,d),(m,d)->(n)")(q, k)
         return (
@@ -92,7 +91,7 @@ class NearestNeighbours(Embedded, Wrapper):
             distance = unit * jnp.sqrt(jnp.sum((steps / unit[:, None]) ** 2, axis=1))
             return jnp.sort(jnp.where(largest > 0, distance, 0.0))[m - 1]
 
-        return jax.lax.map(of_query, q, batch_size=min(QUERIES_PER_CHUNK, max(1, q.shape[0])))
+        return jax.lax.map(of_query, q, batch_size=min(64, max(1, q.shape[0])))
 
     def _count_neighbours(self, keys: int) -> int:
         """Returns m, for this number of keys: `neighbours`, or `fraction` times the number rounded
@@ -103,26 +102,10 @@ class NearestNeighbours(Embedded, Wrapper):
             raise ValueError(f"There are {keys} keys; got neighbours={m}.")
         return m
 
-    @property
-    def is_pairwise(self) -> bool:
-        """False: the unit of a query depends on all keys."""
-        return False
-
-    def is_light(self, dim: int) -> bool:
-        """No: the distance to the m-th nearest key takes all keys."""
-        return False
-
-    def points_of_parts(self, x: Float[AnyArray, "n dim"]) -> Float[AnyArray, "n dim"]:
+    def points_of_parts(self, x: Inputs) -> Inputs:
         """As many points in even steps, m of which are a unit long: the search box of K'."""
         steps = jnp.arange(len(x), dtype=x.dtype) / self._count_neighbours(len(x))
         return jnp.broadcast_to(steps[:, None], x.shape)
-
-
-def _as_fraction(fraction: Any) -> float:
-    """Returns the fraction of keys, m / n, as a float; `ValueError` unless it is in (0, 1]."""
-    if not is_real_number(fraction) or not 0 < fraction <= 1:
-        raise ValueError(f"fraction must be above 0 and at most 1; got {fraction!r}.")
-    return float(fraction)
 
 
 class _PerQuery(Kernel):

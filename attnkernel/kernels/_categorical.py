@@ -7,23 +7,20 @@ much other categories count: at 0 the same one alone does.
 import abc
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.host_arrays import AnyArray
 from .._core.parameter_arguments import Number, between
 from .._core.parameters import Between, Constant, ConstantOfHeads, described
 from .._core.validation import as_integer_tuple
-from ._base import Kernel, unbounded
-from ._boxes import PointBoxes
-from ._distances import MIN_PRODUCT_DIM, add_up, broadcast_columns
-
-SEARCH_MARGIN = 1e-4  # of λ_max: as close as a search comes to either end
+from ._base import Inputs, Kernel, Keys, PointBoxes, Queries, Scores, unbounded
+from ._distances import add_up, broadcast_columns
 
 
 class Categorical(Kernel):
@@ -54,6 +51,8 @@ class Categorical(Kernel):
     ```
     """
 
+    is_cheap: ClassVar[bool] = True
+    has_length: ClassVar[bool] = False
     bandwidth_parameter: Between | Constant | ConstantOfHeads
     __pdoc__ = described
 
@@ -82,9 +81,7 @@ class Categorical(Kernel):
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
         return self._sum_over_columns(tuple(q), tuple(k))
 
-    def pairwise(
-        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
-    ) -> Float[Array, "queries keys"]:
+    def pairwise(self, q: Queries, k: Keys) -> Scores:
         return self._sum_over_columns(*broadcast_columns(q, k))
 
     def _sum_over_columns(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
@@ -111,9 +108,6 @@ class Categorical(Kernel):
         super().check(dim_q, dim_k)
         self._require_parameter_shape(dim_q)
 
-    def is_light(self, dim: int) -> bool:
-        return dim < MIN_PRODUCT_DIM
-
     def category_counts(self, dim: int) -> dict[int, int | None]:
         """All columns."""
         return dict.fromkeys(range(dim))
@@ -124,7 +118,7 @@ class Categorical(Kernel):
         return self.log_pair(steps, jnp.zeros_like(steps))
 
     def search_box(
-        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
+        self, x: Inputs, weights: AnyArray | None = None
     ) -> tuple["Categorical", "Categorical"]:
         r"""$\lambda / \lambda_{\max}$ from 1e-4 to 1 − 1e-4, whatever x: finite in the logit.
 
@@ -135,12 +129,9 @@ class Categorical(Kernel):
             return unbounded(self)
         where = lambda kernel: kernel.bandwidth_parameter.z  # noqa: E731
         z = where(self)
-        ends = np.full(z.shape, math.log(1.0 / SEARCH_MARGIN - 1.0), z.dtype)
+        ends = np.full(z.shape, math.log(1.0 / 1e-4 - 1.0), z.dtype)
         lower, upper = (eqx.tree_at(where, self, jax.device_put(end)) for end in (-ends, ends))
         return lower, upper
-
-    def rescaled(self, factor: ArrayLike) -> "Categorical":
-        return self  # it has no length
 
     def _require_parameter_shape(self, dim: int) -> None:
         """Raises `ValueError` unless there is one bandwidth, or one for each of `dim` columns."""

@@ -8,11 +8,12 @@ import abc
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .._core.host_arrays import AnyArray, namespace_of
-from ._integrals import log_integral_to_one
 from ._radial import Radial
+from ._radial_kernels import function_of_root, square_root
 from ._scaled import SortedGaps
 
 
@@ -42,8 +43,14 @@ class Compact(Radial):
         return jnp.where(outside, -jnp.inf, self.log_inside(jnp.where(outside, 0.0, squares)))
 
     def _log_radial_integral(self, dim: int) -> Float[Array, ""]:
-        """Returns $\\log \\int_0^1 r^{d - 1} K(r)\\, \\mathrm{d}r$, d = `dim`: K is 0 beyond 1."""
-        return log_integral_to_one(self.log_inside, dim, self.lengthscale_parameter.log().dtype)
+        r"""Returns $\log \int_0^1 r^{d - 1} K(r)\, \mathrm{d}r$, d = `dim`: by Gauss–Legendre
+        quadrature, for a K that is smooth up to r = 1."""
+        dtype = self.lengthscale_parameter.log().dtype
+        nodes, weights = np.polynomial.legendre.leggauss(64 + dim // 2)
+        r = 0.5 * (1.0 + nodes)
+        terms = np.log(0.5 * weights) + (dim - 1) * np.log(r)
+        logs = self.log_inside(jnp.asarray(r**2, dtype))
+        return jax.nn.logsumexp(logs + jnp.asarray(terms, dtype))
 
     def _shortest_lengthscale(self, gaps: SortedGaps) -> Float[AnyArray, " dim"]:
         """Returns the lower end of a search for ℓ, per dimension: at least 1.01 times the largest
@@ -84,8 +91,7 @@ class Triangular(Compact):
     __init__ = Radial.__init__
 
     def log_inside(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
-        zero = squares == 0
-        return jnp.where(zero, 0.0, jnp.log1p(-jnp.sqrt(jnp.where(zero, 0.25, squares))))
+        return jnp.log1p(-square_root(squares))
 
 
 class Epanechnikov(Compact):
@@ -158,9 +164,7 @@ class Tricube(Compact):
     __init__ = Radial.__init__
 
     def log_inside(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
-        zero = squares == 0
-        cubes = jnp.where(zero, 0.0, jnp.where(zero, 1.0, squares) ** 1.5)
-        return 3.0 * jnp.log1p(-cubes)
+        return 3.0 * jnp.log1p(-(square_root(squares) ** 3))
 
 
 class Cosine(Compact):
@@ -177,21 +181,11 @@ class Cosine(Compact):
     __init__ = Radial.__init__
 
     def log_inside(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
-        return _log_cosine(squares)
+        def log_kernel(r: Array) -> Array:  # log cos(π r / 2), without its cancellation near r = 1
+            return jnp.log(jnp.sin(0.5 * jnp.pi * (1.0 - r)))
 
+        def slope(r: Array) -> Array:  # −(π² / 8) tan(a) / a, a = π r / 2
+            angle = 0.5 * jnp.pi * jnp.where(r > 0, r, 0.5)
+            return -0.125 * jnp.pi**2 * jnp.where(r > 0, jnp.tan(angle) / angle, 1.0)
 
-@jax.custom_jvp
-def _log_cosine(squares: Array) -> Array:
-    """Returns log cos(π r / 2) from `squares` = r² < 1; its derivative in r² is finite at 0."""
-    # cos(πr/2), without its cancellation near r = 1
-    return jnp.log(jnp.sin(0.5 * jnp.pi * (1.0 - jnp.sqrt(squares))))
-
-
-@_log_cosine.defjvp
-def _log_cosine_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    """Returns log cos(a), a = π r / 2, and its tangent: −(π² / 8) (tan(a) / a) d(r²)."""
-    (squares,), (tangent,) = primals, tangents
-    positive = squares > 0
-    angle = 0.5 * jnp.pi * jnp.sqrt(jnp.where(positive, squares, 0.25))
-    ratio = jnp.where(positive, jnp.tan(angle) / angle, 1.0)  # finite where √'s slope is not
-    return _log_cosine(squares), -0.125 * jnp.pi**2 * ratio * tangent
+        return function_of_root(log_kernel, slope, squares)

@@ -30,20 +30,15 @@ def broadcast_columns(
 
 
 def scaled_squares(
-    q: tuple[Array, ...],
-    k: tuple[Array | float, ...],
-    inverse: Float[Array, "*dim"],
-    factor: Float[Array, "dim dim"] | None,
-    unit: float,
+    steps: list[Array], inverse: Float[Array, "*dim"], factor: Float[Array, "dim dim"] | None
 ) -> Array:
-    r"""Returns `unit` times $r^2 = \|A (q - k) / \ell\|^2$. `q` and `k` hold one array for each
-    coordinate; `inverse` is 1/ℓ, `factor` is A, None for the identity."""
-    steps = [a - b for a, b in zip(q, k, strict=True)]
+    r"""Returns $r^2 = \|A (q - k) / \ell\|^2$. `steps` holds one array q − k for each coordinate;
+    `inverse` is 1/ℓ, `factor` is A, None for the identity."""
     if inverse.ndim:
-        return add_up([(step * c) ** 2 for step, c in zip(steps, inverse, strict=True)]) * unit
+        return add_up([(step * c) ** 2 for step, c in zip(steps, inverse, strict=True)])
     if factor is not None:
         steps = [add_up([a * step for a, step in zip(row, steps, strict=True)]) for row in factor]
-    return add_up([step**2 for step in steps]) * (inverse**2 * unit)
+    return add_up([step**2 for step in steps]) * inverse**2
 
 
 MIN_PRODUCT_DIM = 6  # from which a product of matrices is faster than differences
@@ -61,18 +56,17 @@ def pairwise_squares(
     k: Float[Array, "keys dim"],
     inverse: Float[Array, "*dim"],
     factor: Float[Array, "dim dim"] | None,
-    unit: float,
     by_product: bool,
 ) -> Float[Array, "queries keys"]:
-    r"""Returns `unit` times $r^2 = \|A (q - k) / \ell\|^2$ of all pairs. `inverse` is 1/ℓ, `factor`
-    is A, None for the identity; `by_product` allows a product of matrices.
+    r"""Returns $r^2 = \|A (q - k) / \ell\|^2$ of all pairs. `inverse` is 1/ℓ, `factor` is A, None
+    for the identity; `by_product` allows a product of matrices.
 
     For points u (in lengthscales) of many dimensions, close to their centre, it is
     $|u_q|^2 + |u_k|^2 - 2 u_q \cdot u_k$: its absolute error is ε times the two squares.
     """
 
     def by_differences() -> Array:
-        return scaled_squares(*broadcast_columns(q, k), inverse, factor, unit)
+        return scaled_squares(_steps(q, k), inverse, factor)
 
     if not by_product or q.shape[1] < MIN_PRODUCT_DIM:
         return by_differences()
@@ -80,10 +74,9 @@ def pairwise_squares(
     squares_a, squares_b = (jnp.sum(u * u, axis=1, keepdims=True) for u in (a, b))
 
     def by_matrices() -> Array:
-        left = jnp.concatenate([-2.0 * a, squares_a, jnp.ones_like(squares_a)], axis=1) * unit
+        left = jnp.concatenate([-2.0 * a, squares_a, jnp.ones_like(squares_a)], axis=1)
         right = jnp.concatenate([b, jnp.ones_like(squares_b), squares_b], axis=1)
-        squares = precise_matmul(left, right.T)
-        return jnp.minimum(squares, 0.0) if unit < 0 else jnp.maximum(squares, 0.0)
+        return jnp.maximum(precise_matmul(left, right.T), 0.0)
 
     return jax.lax.cond(
         _squared_norms_are_within(_MAX_SQUARED_NORMS, a, b), by_matrices, by_differences
@@ -92,13 +85,13 @@ def pairwise_squares(
 
 @pairwise_squares.def_jvp
 def _pairwise_squares_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    r"""Returns `pairwise_squares(*primals)` and its tangent, `unit` times $\mathrm{d} r^2 =
+    r"""Returns `pairwise_squares(*primals)` and its tangent, $\mathrm{d} r^2 =
     2 (u_q - u_k) \cdot (\mathrm{d} u_q - \mathrm{d} u_k)$, with u the points in lengthscales.
 
     Along one lengthscale it is $2 r^2\, \mathrm{d} \log(1/\ell)$. Otherwise, with points close to
     their centre, it is multiplied out: it is products of matrices, and so is its transpose.
     """
-    out, (*arrays, unit, _) = pairwise_squares(*primals), primals
+    out, arrays = pairwise_squares(*primals), list(primals[:4])
     moves, inverse = list(tangents[:4]), arrays[2]
     change = jnp.zeros_like(out)
     if not inverse.ndim and moves[2] is not None:
@@ -111,20 +104,27 @@ def _pairwise_squares_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array
         for array, move in zip(arrays, moves, strict=True)
     ]
     q, k, *scale = arrays
+    if q.shape[1] < MIN_PRODUCT_DIM:
+        far = jnp.isinf(out)
+
+        def by_differences(q: Array, k: Array, *scale: Array) -> Array:
+            return scaled_squares([jnp.where(far, 0.0, step) for step in _steps(q, k)], *scale)
+
+        return out, change + jax.jvp(by_differences, tuple(arrays), tuple(moves))[1]
     a, b = (_centre_and_scale(points, _box_centre(k), *scale) for points in (q, k))
-    functions = (
-        functools.partial(function, unit)
-        for function in (_tangents_by_matrices, _tangents_by_coordinate)
-    )
+    near = _squared_norms_are_within(_MAX_SQUARED_NORMS_TANGENTS, a, b)
     return out, change + jax.lax.cond(
-        _squared_norms_are_within(_MAX_SQUARED_NORMS_TANGENTS, a, b), *functions, arrays, moves
+        near, _tangents_by_matrices, _tangents_by_coordinate, arrays, moves
     )
 
 
-def _tangents_by_matrices(
-    unit: float, primals: list, tangents: list
-) -> Float[Array, "queries keys"]:
-    r"""Returns `unit` times $2 (u_q - u_k) \cdot (\mathrm{d} u_q - \mathrm{d} u_k)$ of all pairs,
+def _steps(q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]) -> list[Array]:
+    """Returns q − k of all pairs, one array for each coordinate."""
+    return [a - b for a, b in zip(*broadcast_columns(q, k), strict=True)]
+
+
+def _tangents_by_matrices(primals: list, tangents: list) -> Float[Array, "queries keys"]:
+    r"""Returns $2 (u_q - u_k) \cdot (\mathrm{d} u_q - \mathrm{d} u_k)$ of all pairs,
     multiplied out into products of matrices, with u the points in lengthscales.
     `primals` are q, k, 1/ℓ, and A of the metric AᵀA or None; `tangents` are theirs."""
     q, k, *scale = primals
@@ -149,13 +149,11 @@ def _tangents_by_matrices(
     one_a, one_b = jnp.ones_like(a[:, :1]), jnp.ones_like(b[:, :1])
     of_q = precise_matmul(tall(-a_dot, along(a, a_dot)), wide(b, one_b))
     of_k = precise_matmul(tall(a, one_a), wide(-b_dot, along(b, b_dot)))
-    return (2.0 * unit) * (of_q + of_k)
+    return 2.0 * (of_q + of_k)
 
 
-def _tangents_by_coordinate(
-    unit: float, primals: list, tangents: list
-) -> Float[Array, "queries keys"]:
-    """Returns `unit` times d(r²) of all pairs, one coordinate at a time: it and its transpose hold
+def _tangents_by_coordinate(primals: list, tangents: list) -> Float[Array, "queries keys"]:
+    """Returns d(r²) of all pairs, one coordinate at a time: it and its transpose hold
     one array of pairs. `primals` are q, k, 1/ℓ, and A of the metric AᵀA or None; `tangents` are
     theirs."""
     rows, keys, most = primals[0].shape[0], primals[1].shape[0], largest_squarable(primals[0].dtype)
@@ -181,7 +179,7 @@ def _tangents_by_coordinate(
     def add(total: Array, at: Array) -> tuple[Array, None]:
         def square(q: Array, k: Array, inverse: Array, factor: Array | None) -> Array:
             scale = inverse[at] if inverse.ndim else inverse
-            return (coordinate(q, k, factor, at) * scale) ** 2 * unit
+            return (coordinate(q, k, factor, at) * scale) ** 2
 
         return total + jax.jvp(square, tuple(primals), tuple(tangents))[1], None
 

@@ -6,7 +6,7 @@ underflows before the largest is known.
 
 import abc
 import math
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,9 +17,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from .._core.arrays import precise_matmul
 from .._core.batching import any_in_batch
 from .._core.validation import as_integer, require_bool, require_key
-from ._base import Kernel
-from ._gaussian import Gaussian
+from ._base import Kernel, Keys, Queries, Scores
 from ._inner import DotProduct
+from ._radial_kernels import Gaussian
 
 
 class Features(NamedTuple):
@@ -56,12 +56,11 @@ class FiniteRank(Kernel):
     ```
     """
 
+    has_length: ClassVar[bool] = False
+
     @abc.abstractmethod
     def features(self, x: Float[Array, "rows dim"]) -> Features:
         """φ(x) of each row."""
-
-    def rescaled(self, factor: ArrayLike) -> "FiniteRank":
-        return self  # it has no lengthscale
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
         return self.pairwise(q[None], k[None])[0, 0]
@@ -86,9 +85,7 @@ class EluFeatures(FiniteRank):
         log = jnp.where(x > 0, jnp.log1p(jnp.maximum(x, 0.0)), x)
         return Features(log, jnp.ones_like(log))
 
-    def pairwise(
-        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
-    ) -> Float[Array, "queries keys"]:
+    def pairwise(self, q: Queries, k: Keys) -> Scores:
         a, b = self.features(q).log, self.features(k).log
         high_a, high_b = (jax.lax.stop_gradient(jnp.max(x, axis=1, keepdims=True)) for x in (a, b))
         products = precise_matmul(jnp.exp(a - high_a), jnp.exp(b - high_b).T)
@@ -129,9 +126,7 @@ class Taylor(FiniteRank):
         factor = jnp.concatenate([jnp.ones_like(x[:, :1]), x, squares], axis=1)
         return Features(jnp.zeros_like(factor), factor)
 
-    def pairwise(
-        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
-    ) -> Float[Array, "queries keys"]:
+    def pairwise(self, q: Queries, k: Keys) -> Scores:
         scores = DotProduct().pairwise(q, k)
         return jnp.log1p(scores + 0.5 * scores**2)
 

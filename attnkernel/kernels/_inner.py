@@ -5,12 +5,11 @@ Their logarithm is any real score. The transformer's is the scaled inner product
 
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_precision, as_real_array, precise_matmul, require_finite
@@ -18,7 +17,7 @@ from .._core.mesh_axes import vary_alike
 from .._core.parameter_arguments import Number, fixed, real
 from .._core.parameters import Parameter, described
 from .._core.validation import as_integer
-from ._base import Embedded, Kernel
+from ._base import BatchOfKeys, BatchOfQueries, Embedded, Kernel, Keys, Queries, Scores
 
 
 def _as_finite_array(name: str, axes: int, values: Any) -> Float[Array, "..."]:
@@ -56,6 +55,7 @@ class DotProduct(Kernel):
     ```
     """
 
+    has_length: ClassVar[bool] = False
     scale_parameter: Parameter | None
     precision: str | None = eqx.field(static=True)
     __pdoc__ = described
@@ -73,15 +73,10 @@ class DotProduct(Kernel):
     def scale(self) -> float | Float[Array, "..."] | None:
         return None if self.scale_parameter is None else self.scale_parameter.value
 
-    def rescaled(self, factor: ArrayLike) -> "DotProduct":
-        return self  # it has no lengthscale
-
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
         return self.pairwise(q[None], k[None])[0, 0]
 
-    def pairwise(
-        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
-    ) -> Float[Array, "queries keys"]:
+    def pairwise(self, q: Queries, k: Keys) -> Scores:
         scale = 1.0 / math.sqrt(q.shape[1]) if self.scale is None else self.scale
         return precise_matmul(q * scale, k.T, self.precision)
 
@@ -109,6 +104,7 @@ class Polynomial(Kernel):
     ```
     """
 
+    has_length: ClassVar[bool] = False
     degree: int = eqx.field(static=True)
     offset_parameter: Parameter
     product: DotProduct
@@ -132,15 +128,10 @@ class Polynomial(Kernel):
     def scale(self) -> float | Float[Array, "..."] | None:
         return self.product.scale
 
-    def rescaled(self, factor: ArrayLike) -> "Polynomial":
-        return self
-
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
         return self.pairwise(q[None], k[None])[0, 0]
 
-    def pairwise(
-        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
-    ) -> Float[Array, "queries keys"]:
+    def pairwise(self, q: Queries, k: Keys) -> Scores:
         base = self.product.pairwise(q, k) + self.offset
         some = base != 0
         log = self.degree * jnp.log(jnp.abs(jnp.where(some, base, 1.0)))
@@ -152,8 +143,8 @@ class AdditiveScore(Kernel):
 
     $$ \log K(q, k) = w \cdot \tanh(q + k), \qquad q, k, w \in \mathbb{R}^d $$
 
-    With projections before it, `Projected(Additive(w), query_proj, key_proj)`, it is the score of
-    the first attention: $w \cdot \tanh(W_q q + W_k k)$.
+    With projections before it, `Projected(AdditiveScore(w), query_proj, key_proj)`, it is the score
+    of the first attention: $w \cdot \tanh(W_q q + W_k k)$.
 
     **Arguments:** `weight`: w, shape (dim,), a parameter to fit.
 
@@ -168,6 +159,7 @@ class AdditiveScore(Kernel):
     ```
     """
 
+    has_length: ClassVar[bool] = False
     weight: Float[Array, " dim"] = eqx.field(
         converter=functools.partial(_as_finite_array, "weight", 1)
     )
@@ -175,20 +167,15 @@ class AdditiveScore(Kernel):
     def check(self, dim_q: int, dim_k: int) -> None:
         if not dim_q == dim_k == self.weight.shape[0]:
             raise ValueError(
-                f"Additive compares queries and keys of the dimension of its weight, "
+                f"AdditiveScore compares queries and keys of the dimension of its weight, "
                 f"{self.weight.shape[0]}; got {dim_q} and {dim_k}. Put projections before it: "
                 f"ak.kernels.Projected(ak.kernels.AdditiveScore(weight), query_proj, key_proj)."
             )
 
-    def rescaled(self, factor: ArrayLike) -> "AdditiveScore":
-        return self
-
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
         return jnp.sum(self.weight * jnp.tanh(q + k))
 
-    def pairwise(
-        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
-    ) -> Float[Array, "queries keys"]:
+    def pairwise(self, q: Queries, k: Keys) -> Scores:
         """One coordinate at a time: never an array of queries x keys x dim."""
 
         @functools.partial(jax.checkpoint, prevent_cse=False)
@@ -218,6 +205,7 @@ class CosineSimilarity(Embedded):
     ```
     """
 
+    has_length: ClassVar[bool] = False
     product: DotProduct
     __pdoc__ = described
 
@@ -229,12 +217,7 @@ class CosineSimilarity(Embedded):
     def scale(self) -> float | Float[Array, "..."] | None:
         return self.product.scale
 
-    def rescaled(self, factor: ArrayLike) -> "CosineSimilarity":
-        return self
-
-    def embed(
-        self, q: Float[Array, "*batch queries dim"], k: Float[Array, "*batch_k keys dim"]
-    ) -> tuple[Kernel, Array, Array]:
+    def embed(self, q: BatchOfQueries, k: BatchOfKeys) -> tuple[Kernel, Array, Array]:
         return self.product, _normalise_rows(q), _normalise_rows(k)
 
 
@@ -256,6 +239,7 @@ class Bilinear(Embedded):
     ```
     """
 
+    has_length: ClassVar[bool] = False
     matrix: Float[Array, "dim_q dim_k"] = eqx.field(
         converter=functools.partial(_as_finite_array, "matrix", 2)
     )
@@ -267,12 +251,7 @@ class Bilinear(Embedded):
                 f"{self.matrix.shape}."
             )
 
-    def rescaled(self, factor: ArrayLike) -> "Bilinear":
-        return self
-
-    def embed(
-        self, q: Float[Array, "*batch queries dim_q"], k: Float[Array, "*batch_k keys dim_k"]
-    ) -> tuple[Kernel, Array, Array]:
+    def embed(self, q: BatchOfQueries, k: BatchOfKeys) -> tuple[Kernel, Array, Array]:
         matrix = self.matrix.astype(q.dtype)
         return DotProduct(fixed(1.0)), precise_matmul(q, matrix), k
 

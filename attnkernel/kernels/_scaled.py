@@ -1,20 +1,20 @@
 """Kernels with a lengthscale: what a fit needs of one, so that a new one is `log_pair` alone."""
 
+import math
 import warnings
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.host_arrays import AnyArray, namespace_of
 from .._core.parameter_arguments import Number, positive
 from .._core.parameters import PositiveParameter, described
 from .._core.regression_data import is_positive
-from ._base import Kernel, unbounded
-
-TRY_LENGTHSCALE = "It is a distance in the units of x: try a tenth of the range of x."
+from ._base import Inputs, Kernel, Keys, Queries, Scores, unbounded
+from ._distances import add_up, broadcast_columns, largest_squarable
 
 
 class SortedGaps(NamedTuple):
@@ -80,9 +80,8 @@ class Scaled(Kernel):
     __pdoc__ = described
 
     def __init__(self, lengthscale: Number = 1.0):
-        self.lengthscale_parameter = positive(
-            "lengthscale", lengthscale, TRY_LENGTHSCALE, per_dimension=True
-        )
+        hint = "It is a distance in the units of x: try a tenth of the range of x."
+        self.lengthscale_parameter = positive("lengthscale", lengthscale, hint, per_dimension=True)
 
     @property
     def lengthscale(self) -> float | Float[Array, "..."]:
@@ -93,9 +92,7 @@ class Scaled(Kernel):
         super().check(dim_q, dim_k)
         self._require_parameter_shape(dim_k)
 
-    def search_box(
-        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
-    ) -> tuple["Scaled", "Scaled"]:
+    def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple["Scaled", "Scaled"]:
         r"""Lengthscales that inputs x can tell apart: from half a typical gap to ten ranges.
 
         Below half the gap between neighbours the estimate is that of the nearest neighbour
@@ -125,10 +122,6 @@ class Scaled(Kernel):
         """Returns the lower end of a search for ℓ, per dimension: half a typical gap."""
         return 0.5 * namespace_of(gaps.mean).minimum(gaps.mean, gaps.median)
 
-    def rescaled(self, factor: ArrayLike) -> "Scaled":
-        longer = self.lengthscale_parameter.times(factor)
-        return eqx.tree_at(lambda kernel: kernel.lengthscale_parameter, self, longer)
-
     def _require_parameter_shape(self, dim: int) -> None:
         """Raises `ValueError` unless there is one lengthscale, or one per dimension of points of
         `dim` dimensions."""
@@ -139,3 +132,74 @@ class Scaled(Kernel):
                 f"dimension, but the points have {dim} dimensions. Give one number, or {dim} "
                 f"of them."
             )
+
+
+class Periodic(Kernel):
+    r"""The periodic kernel, a Gaussian of the chord between points on a circle.
+
+    $$ \log K(q, k) = -2 \sum_{c=1}^{d} \frac{\sin^2\big(\pi (q_c - k_c) / p\big)}{\ell^2} $$
+
+    **Arguments:** `lengthscale`: ℓ, in units of $p / \pi$ for points close together: no unit.
+    `period`: p, in the units of x. Both are one positive number, default 1, and trained;
+    `ak.fixed(1.0)` holds either fixed.
+
+    **Source:** MacKay, *Introduction to Gaussian processes* (1998), 5.5.
+
+    ```python
+    >>> x = jnp.array([[0.0], [0.5], [2.0]])
+    >>> np.exp(ak.Periodic(1.0, period=2.0).pairwise(x[:1], x)).round(3)
+    array([[1.   , 0.368, 1.   ]], dtype=float32)
+
+    ```
+    """
+
+    is_cheap: ClassVar[bool] = True
+    lengthscale_parameter: PositiveParameter
+    period_parameter: PositiveParameter
+    __pdoc__ = described
+
+    def __init__(self, lengthscale: Number = 1.0, period: Number = 1.0):
+        self.lengthscale_parameter = positive("lengthscale", lengthscale, "Try 1.")
+        self.period_parameter = positive("period", period, "It is in the units of x.")
+
+    @property
+    def lengthscale(self) -> float | Float[Array, "..."]:
+        return self.lengthscale_parameter.value
+
+    @property
+    def period(self) -> float | Float[Array, "..."]:
+        """p, in the units of x."""
+        return self.period_parameter.value
+
+    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
+        return self._sum_over_columns(tuple(q), tuple(k))
+
+    def pairwise(self, q: Queries, k: Keys) -> Scores:
+        return self._sum_over_columns(*broadcast_columns(q, k))
+
+    def _sum_over_columns(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
+        """Returns log K(q, k) = −2 Σ_c sin²(π (q_c − k_c) / p) / ℓ².
+        `q` and `k` hold one array for each coordinate c; these broadcast against each other."""
+        per_unit = math.pi / self.period
+        inverse = jnp.exp(-self.lengthscale_parameter.log()).astype(q[0].dtype)
+
+        def square(a: Array, b: Array) -> Array:
+            chord = jnp.sin((a - b) * per_unit) * inverse
+            overflows = jnp.abs(chord) > largest_squarable(chord.dtype)
+            return jnp.where(overflows, jnp.inf, jnp.where(overflows, 0.0, chord) ** 2)
+
+        return -2.0 * add_up(list(map(square, q, k)))
+
+    def search_box(
+        self, x: Inputs, weights: AnyArray | None = None
+    ) -> tuple["Periodic", "Periodic"]:
+        """ℓ from 0.01 to 10; periods from twice a typical gap of x to twice its range."""
+        gaps = SortedGaps.of(x, weights)
+        spread, mean = gaps.spread.max(), gaps.mean.max()
+        where = lambda kernel: (kernel.lengthscale_parameter, kernel.period_parameter)  # noqa: E731
+        ends = (0.01, 2.0 * mean), (10.0, 2.0 * spread)
+        lower, upper = (
+            eqx.tree_at(where, self, [p.at(end) for p, end in zip(where(self), side, strict=True)])
+            for side in ends
+        )
+        return lower, upper

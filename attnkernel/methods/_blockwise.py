@@ -65,7 +65,7 @@ class Blockwise(Method):
     weights vanish: masked by the prior, out of reach of a compact kernel, or too small to be seen
     beside the sum (by 1/ε of the precision, with room). Sorted or clustered keys make
     such blocks many. Without a prior, up to 4096 keys are one block, except for a kernel that is
-    light (`Kernel.is_light`): the program is then a smaller one.
+    cheap (`Kernel.is_cheap`): the program is then a smaller one.
 
     A mask that gives no bound on a block, such as `MaskArray`, `MaskFunction` or `~Causal()`, is
     read once in a call, for all heads, for a table of the blocks in which it allows a pair.

@@ -21,10 +21,10 @@ def takes_all_keys(task: Task) -> bool:
     """Whether a block of queries is best summed over all keys at once, instead of in blocks.
 
     True up to `MAX_KEYS_OF_SINGLE_BLOCK` keys, without a prior, which may exclude blocks. False
-    for a light kernel, since the maximum of a block would take a large share of the time.
+    for a cheap kernel, since the maximum of a block would take a large share of the time.
     """
     is_small = is_at_most(task.keys, MAX_KEYS_OF_SINGLE_BLOCK)
-    return is_small and task.prior is None and not task.kernel.is_light(task.dim)
+    return is_small and task.prior is None and not (task.kernel.is_cheap and task.dim <= 12)
 
 
 def softmax_state(

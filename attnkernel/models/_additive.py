@@ -169,7 +169,7 @@ class AdditiveRegression(DenseSmoother):
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
         """The columns of x that hold codes of categories."""
-        found = {j: kernel.category_counts(1) for j, kernel in enumerate(self.kernels)}
+        found = {j: category_counts(kernel, 1) for j, kernel in enumerate(self.kernels)}
         return {j: counts[0] for j, counts in found.items() if counts}
 
     @property
@@ -213,7 +213,7 @@ class AdditiveRegression(DenseSmoother):
 
     def _have_lines(self) -> tuple[bool, ...]:
         """Returns whether the fit of each column is of order 1."""
-        return tuple(self.order == 1 and not each.category_counts(1) for each in self.kernels)
+        return tuple(self.order == 1 and not category_counts(each, 1) for each in self.kernels)
 
 
 class AdditiveComponent(eqx.Module):

@@ -12,7 +12,7 @@ from .._core.host_arrays import AnyArray
 from .._core.row_buckets import cut_rows
 from .._core.validation import require_instance
 from ..attention import Auto
-from ..kernels import Gaussian, Kernel
+from ..kernels import Gaussian, Kernel, category_counts
 from ..methods import Method
 from ..priors import Prior
 from ._data import read_data, with_bounds_of
@@ -110,8 +110,8 @@ class ConditionalDensity(DensityModel):
         return cut_rows(_find_modes(self, q, rows.x, rows.weights), m)
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
-        found = dict(self.kernel.category_counts(dim - 1))
-        if label := self.label_kernel.category_counts(1):
+        found = dict(category_counts(self.kernel, dim - 1))
+        if label := category_counts(self.label_kernel, 1):
             found[dim - 1] = label[0]
         return found
 

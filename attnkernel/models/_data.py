@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from .._core.rows import Rows
 from .._core.validation import require_instance
-from ..kernels import Kernel, unbounded
+from ..kernels import Kernel, category_counts, unbounded
 from ..methods import Method
 from ..priors import HeldOut, KeyWeights, Mask, Prior, require_prior
 from ..rules import Rule
@@ -37,7 +37,7 @@ def read_data(
     the kernel.
     """
     rows = Rows.read(x, y, weights)
-    categories = {} if kernel is None else kernel.category_counts(rows.x.shape[1])
+    categories = {} if kernel is None else category_counts(kernel, rows.x.shape[1])
     return rows.queries(x_new, categories), rows
 
 

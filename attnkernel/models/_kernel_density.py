@@ -250,7 +250,7 @@ class KernelDensity(DensityModel):
         return [each + shift for each in (q, 2.0 * low - q) for shift in shifts.tolist()]
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
-        return self.kernel.category_counts(dim)
+        return category_counts(self.kernel, dim)
 
     def search_box(
         self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from .._core.host_arrays import AnyArray
 from .._core.rows import Rows
-from ..kernels import Kernel
+from ..kernels import Kernel, rescaled
 from ..local import LikelihoodFit, LocalFit, QuantileFit
 from ..priors import Prior
 from ..rules import Rule
@@ -102,12 +102,12 @@ class LocalRegression(Smoother):
         if self.order == 2:
             return None
         n, d = jnp.asarray(rows, float), len(self.columns_of_quantities(dim))
-        kernel = self.kernel.rescaled(n ** (1.0 / (d + 4) - 1.0 / (d + 3)))
+        kernel = rescaled(self.kernel, n ** (1.0 / (d + 4) - 1.0 / (d + 3)))
         return dataclasses.replace(self, kernel=kernel, order=2)
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
         """The columns of x that hold codes of categories, those of the kernel."""
-        return self.kernel.category_counts(dim)
+        return category_counts(self.kernel, dim)
 
     @property
     def can_pad_rows(self) -> bool:
@@ -133,7 +133,7 @@ class LocalRegression(Smoother):
 
     def columns_of_quantities(self, dim: int) -> tuple[int, ...]:
         """The variables of the polynomials among `dim` columns: those that hold no categories."""
-        names = self.kernel.category_counts(dim)
+        names = category_counts(self.kernel, dim)
         return tuple(column for column in range(dim) if column not in names)
 
 

@@ -20,7 +20,7 @@ from .._core.symbolic_sizes import is_at_most
 from .._core.tuning import MAX_DENSE_PAIRS
 from .._core.validation import as_integer_tuple, require_instance
 from ..attention import Auto, as_order, attention_weights
-from ..kernels import Kernel, checked_log_pair
+from ..kernels import Kernel, checked_log_pair, rescaled
 from ..local import LocalFit, apply_effective_kernel, exponents, factorial, local_polynomial
 from ..methods import Blockwise, Dense, Method
 from ..priors import Prior
@@ -50,7 +50,7 @@ class KernelRegression(LocalRegression, LinearSmoother):
     - `kernel`: log K, for example `Gaussian(0.3)`. `fit` fits its lengthscale.
     - `order`: p, 0 (default), 1 or 2. Directions that the labels with weight do not determine are
       dropped (rank-deficient design), as where there are fewer rows than terms; `local_fit` tells
-      where. The polynomial uses the columns that are quantities, not `Kernel.category_counts`.
+      where. The polynomial uses the columns that are quantities, not `ak.kernels.category_counts`.
     - `rule`: scores to weights. Default: softmax, exactly normalised.
     - `method`: how sums are evaluated. Default: `Auto()`.
     - `on_empty`: the prediction at a query to which no label has weight: `"nan"` (default),
@@ -169,7 +169,7 @@ class KernelRegression(LocalRegression, LinearSmoother):
 
     def variance_smoother(self, factor: ArrayLike) -> "KernelRegression":
         """The regression of order 0 with `factor` times the lengthscale."""
-        return KernelRegression(self.kernel.rescaled(factor), rule=self.rule)
+        return KernelRegression(rescaled(self.kernel, factor), rule=self.rule)
 
     @property
     def can_pad_rows(self) -> bool:

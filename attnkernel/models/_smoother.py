@@ -50,7 +50,7 @@ class Smoother(eqx.Module):
         """Raises `ValueError` for labels that the model cannot have. Default: none."""
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
-        """The columns of x that hold codes of categories, as `Kernel.category_counts` has them."""
+        """The columns of x that hold codes of categories, as in `ak.kernels.category_counts`."""
         return {}
 
     def bias_corrected(self, rows: ArrayLike, dim: int) -> "Smoother | None":

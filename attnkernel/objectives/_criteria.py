@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._core.rows import Rows
-from ..kernels import Gaussian
+from ..kernels import Gaussian, rescaled
 from ..models import KernelDensity, LinearSmoother
 from ..priors import ExcludeSelf
 from ._objective import Objective
@@ -154,7 +154,7 @@ class UnbiasedCV(Objective):
                 f"UnbiasedCV is for ak.KernelDensity(ak.Gaussian(...)), whose squares have a known "
                 f"integral; model is {model}. Try ak.LeaveOneOut(), likelihood cross-validation."
             )
-        kernel = model.kernel.rescaled(math.sqrt(2.0))
+        kernel = rescaled(model.kernel, math.sqrt(2.0))
         wider = eqx.tree_at(lambda model: model.kernel, model, kernel)
         squares = self.mean(jnp.exp(wider(x, x, **self.weight_kwargs())))
         left_out = jnp.exp(model(x, x, prior=ExcludeSelf(), **self.weight_kwargs()))

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from .._core.arrays import as_real_array
 from .._core.host_arrays import index_on_host
 from .._core.validation import as_integer
-from ..kernels import Kernel
+from ..kernels import Kernel, rescaled
 from ..models import Smoother
 from ..priors import ExcludeSelf, Mask
 from ._objective import Objective, Sample, Validation, default_score, input_order
@@ -81,16 +81,16 @@ class _SubsampledLeaveOneOut(Objective):
         categories = len(model.category_counts(dim)) if isinstance(model, Smoother) else 0
         longer = (self.n / len(x)) ** (1.0 / (dim - categories + 4))
         is_kernel = lambda node: isinstance(node, Kernel)  # noqa: E731
-        rescaled = jax.tree.map(
-            lambda node: node.rescaled(longer) if is_kernel(node) else node,
+        longer_model = jax.tree.map(
+            lambda node: rescaled(node, longer) if is_kernel(node) else node,
             model,
             is_leaf=is_kernel,
         )
         if self.terms is None:
-            predicted, labels = rescaled(x, x, y, prior=ExcludeSelf()), as_real_array("y", y)
+            predicted, labels = longer_model(x, x, y, prior=ExcludeSelf()), as_real_array("y", y)
         else:
             rows = jnp.asarray(spread_indices(self.terms, len(x)))
-            predicted = rescaled(x[rows], x, y, prior=_ExcludeOwnRow(rows))
+            predicted = longer_model(x[rows], x, y, prior=_ExcludeOwnRow(rows))
             labels = as_real_array("y", y)[rows]
         score = default_score(model) if self.score is None else self.score
         return longer**-4 * jnp.sum(score(predicted, labels)) / len(labels)

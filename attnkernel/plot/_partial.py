@@ -100,7 +100,7 @@ def partial(
     $$ t \mapsto \hat f(\ldots, \tilde x_{c-1}, t, \tilde x_{c+1}, \ldots) $$
 
     $\tilde x_k$ is the median of column k; for a column of categories
-    (`Kernel.category_counts`) it is the most frequent one. If column c holds categories, points
+    (`ak.kernels.category_counts`) it is the most frequent one. If column c holds categories, points
     with bars are drawn. The curve is a slice through the fit at one point, not an average over the
     other columns (which is a partial dependence plot).
 

@@ -27,6 +27,7 @@ from .._core.arrays import as_float64
 from .._core.double_precision import enable_x64
 from .._core.validation import as_integer, require_bool
 from ..fitting import Fit, fit, select_for_leave_one_out
+from ..kernels import rescaled
 from ..methods import Blockwise, Dense
 from ..models import BiasReduced, KernelRegression, known_policy
 from ..objectives import GCV, AICc, LeaveOneOut, Objective, spread_indices
@@ -207,7 +208,7 @@ class KernelEstimator(BaseEstimator):
             return kernel
         columns = dim - len(self.model_.category_counts(dim))
         bias = 2 * self.iterations * (self.order_ // 2 + 1)
-        return kernel.rescaled((rows / n) ** (1 / (columns + 2 * bias)))
+        return rescaled(kernel, (rows / n) ** (1 / (columns + 2 * bias)))
 
     def _choose(self, data: SearchData, objective: Objective, policy: Any) -> kernels.Kernel:
         """Returns the kernel of the best candidate, and sets `fit_` and `order_`.

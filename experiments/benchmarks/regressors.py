@@ -53,7 +53,7 @@ def attnkernel_bias_reduced(iterations: Sequence[int], starts: int) -> Regressor
                 model = ak.KernelRegression(kernel, order=order)
                 model = model if number == 1 else ak.models.BiasReduced(model, number)
                 fits.append(ak.fit(model, x, y, objective=ak.AICc(), starts=starts))
-                kernel = fits[-1].model.kernel.rescaled(1.3)
+                kernel = ak.kernels.rescaled(fits[-1].model.kernel, 1.3)
         return _select_best_fit(fits)
 
     return fit

@@ -56,7 +56,7 @@ def _make_page(data: ak.data.Dataset, settings: Model, factor: float, study: Any
 
     marks = []
     for lengthscale in (lower, best, upper, *np.geomspace(lower, upper, 7)[1:-1]):
-        kernel = fit.model.kernel.rescaled(lengthscale / best)
+        kernel = ak.kernels.rescaled(fit.model.kernel, lengthscale / best)
         model = eqx.tree_at(lambda model: model.kernel, fit.model, kernel)
         parts = {"kernel": model.kernel, "rule": model.rule}
         weights = ak.attention_weights(queries[:, None], x, **parts)

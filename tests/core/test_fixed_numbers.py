@@ -52,7 +52,7 @@ def test_a_fixed_number_of_a_kernel_stays_in_a_fit_in_which_others_move(x64, opt
 def test_a_fixed_number_of_a_kernel_is_rescaled(x64):
     kernels = [kernel for kernel, _, _ in fixed_and_trained()]
     q = np.stack([[0, 2, 1, 1], np.random.default_rng(0).random(4)], axis=1)
-    longer = [kernel.rescaled(2.0) for kernel in kernels]
+    longer = [ak.kernels.rescaled(kernel, 2.0) for kernel in kernels]
     assert [len(jax.tree.leaves(each)) for each in longer] == [
         len(jax.tree.leaves(each)) for each in kernels
     ]
@@ -63,7 +63,7 @@ def test_a_fixed_number_of_a_kernel_is_rescaled(x64):
     @eqx.filter_jit
     def scores(longer, factor, q):
         found = [kernel.pairwise(q, q) for kernel in longer]
-        traced = [kernel.rescaled(factor).pairwise(q, q) for kernel in kernels]
+        traced = [ak.kernels.rescaled(kernel, factor).pairwise(q, q) for kernel in kernels]
         expected = [kernel.pairwise(0.5 * q, 0.5 * q) for kernel in kernels]
         expected[2] = chord.pairwise(q, q)
         return found, traced, expected

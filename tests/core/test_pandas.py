@@ -14,7 +14,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import attnkernel as ak
-from attnkernel.kernels._columns import number_columns
+from attnkernel.kernels import number_columns
 
 mpl.use("Agg")
 N = 41

@@ -197,8 +197,8 @@ def test_bounds_in_the_share_of_the_limit(x64):
     np.testing.assert_allclose(lower.bandwidth, [1e-4 * 2 / 3, 1e-4 * 4 / 5], rtol=1e-12)
     np.testing.assert_allclose(upper.bandwidth, [0.9999 * 2 / 3, 0.9999 * 4 / 5], rtol=1e-12)
     kernel = LiRacine(0.3)
-    assert kernel.rescaled(3.0) is kernel
-    assert set(kernel.category_counts(3)) == {0, 1, 2}
+    assert ak.kernels.rescaled(kernel, 3.0) is kernel
+    assert set(ak.kernels.category_counts(kernel, 3)) == {0, 1, 2}
 
 
 @pytest.mark.parametrize("bad", [-0.1, 1.1, float("nan"), np.array([0.2, 2.0])])

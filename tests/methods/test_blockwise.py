@@ -70,7 +70,7 @@ def test_gradient_and_jvp_for_every_kind_of_kernel(x64):
 def test_all_keys_at_once_in_blocks_of_queries(x64, rule):
     """Without a prior, and of a kernel that is not light."""
     kernel = KERNELS["polynomial"]
-    assert not kernel.is_light(DIM)
+    assert not kernel.is_cheap
     parts = *to_float64((kernel, None, RULES[rule])), *random_arrays()
     assert_equals_dense(Blockwise(8), *parts)
 

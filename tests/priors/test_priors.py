@@ -305,7 +305,7 @@ def test_biases_are_learned(x64, method):
         (lambda: AtPositions(3, np.ones(3, int)), "prior must be a Prior"),
         (lambda: RelativeBias(7), r"even number"),
         (lambda: RelativeBias(32, 8), r"max_distance.*more than the 8"),
-        (lambda: BiasTable(SEEN), r"ak\.priors\.Given"),
+        (lambda: BiasTable(SEEN), r"ak\.priors\.MaskArray"),
         (lambda: KeyWeights(TABLE[0]).check(2, 3), r"per key, shape \(3,\)"),
         (lambda: Kerple(-1.0), "rate must be positive"),
         (lambda: Forget(np.ones(3)), "log_gates must be at most 0.*maximum is 1"),

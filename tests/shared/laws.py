@@ -136,8 +136,9 @@ class OneOfKernels(ak.kernels.Kernel):
     def score_upper_bound(self, boxes):
         return self._call("score_upper_bound", boxes)
 
-    def is_light(self, dim):
-        return all(kernel.is_light(dim) for kernel in self.kernels)
+    @property
+    def is_cheap(self):
+        return all(kernel.is_cheap for kernel in self.kernels)
 
     def _call(self, name, *arguments):
         branches = [
