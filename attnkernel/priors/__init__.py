@@ -2,9 +2,11 @@
 
 from ._base import (
     And as And,
+    KeyMask as KeyMask,
     Mask as Mask,
     Not as Not,
     Or as Or,
+    PositionBlock as PositionBlock,
     Prior as Prior,
     Product as Product,
     key_mask_of,
@@ -13,23 +15,21 @@ from ._base import (
 from ._biases import (
     Alibi as Alibi,
     BiasTable as BiasTable,
+    Forget as Forget,
     Kerple as Kerple,
     KeyWeights as KeyWeights,
     RelativeBias as RelativeBias,
     alibi_slopes as alibi_slopes,
 )
-from ._block import PositionBlock as PositionBlock
-from ._forget import Forget as Forget
-from ._key_mask import KeyMask as KeyMask
 from ._masks import (
     Causal as Causal,
     ExcludeSelf as ExcludeSelf,
+    HeldOut as HeldOut,
     Lengths as Lengths,
+    MaskArray as MaskArray,
     MaskFunction as MaskFunction,
     Prefix as Prefix,
     Window as Window,
 )
-from ._positions import AtPositions as AtPositions
+from ._positions import AtPositions as AtPositions, Segments as Segments
 from ._score_function import ScoreFunction as ScoreFunction
-from ._segments import Segments as Segments
-from ._stored_masks import HeldOut as HeldOut, MaskArray as MaskArray

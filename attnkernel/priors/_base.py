@@ -7,16 +7,121 @@ in one call; `AtPositions` puts any prior at other positions.
 """
 
 import abc
-from typing import Any
+import functools
+import operator
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.validation import require_instance, require_shape
-from ._block import PositionBlock
-from ._key_mask import KeyMask
+
+
+class PositionBlock(NamedTuple):
+    """All pairs with i_low ≤ i ≤ i_high and j_low ≤ j ≤ j_high.
+
+    ```python
+    >>> block = ak.priors.PositionBlock(i_low=0, i_high=3, j_low=8, j_high=11)
+    >>> [int(distance) for distance in block.distance_range()]
+    [5, 11]
+
+    ```
+    """
+
+    i_low: Int[Array, ""]
+    i_high: Int[Array, ""]
+    j_low: Int[Array, ""]
+    j_high: Int[Array, ""]
+
+    def shifted(self, queries: ArrayLike, keys: ArrayLike) -> "PositionBlock":
+        """The block with all i plus one number, and all j plus another."""
+        i_low, i_high, j_low, j_high = self
+        return PositionBlock(i_low + queries, i_high + queries, j_low + keys, j_high + keys)
+
+    def distance_range(self) -> tuple[Int[Array, ""], Int[Array, ""]]:
+        """The least and the greatest |i − j|."""
+        i_low, i_high, j_low, j_high = self
+        least = jnp.maximum(jnp.maximum(j_low - i_high, i_low - j_high), 0)
+        return least, jnp.maximum(j_high - i_low, i_high - j_low)
+
+
+class KeyMask(NamedTuple):
+    r"""A mask that a method can be told without reading it pair by pair, of at most four factors:
+
+    $$ \pi(i, j) = 1\{j \in \mathcal{S}\} \; 1\{j \ne i\} \;
+       1\{i - l \le j \le i + r\} \; 1\{a_i = b_j\} $$
+
+    A method that sums over all keys at once asks the prior for it, and refuses a factor that it
+    does not support.
+
+    **Arguments:**
+
+    - `allowed`: whether key j is in $\mathcal{S}$, shape (keys,). Default None: all keys.
+    - `excludes_self`: whether the second factor is there. Default: no.
+    - `limits`: (l, r), the most keys before and after its own position that a query sees; None is
+      all. (None, 0) is a causal mask. Default: (None, None).
+    - `segments`: (a, b) of the fourth, integers of shapes (queries,) and (keys,). Default: none.
+    - `unsupported_reason`: why the prior is no such mask, to follow "got". Default None: it is one.
+
+    ```python
+    held_out = ak.priors.HeldOut(np.array([True, False]))
+    mask = (held_out & ak.priors.ExcludeSelf()).as_key_mask()
+    assert mask.allowed.tolist() == [False, True] and mask.excludes_self
+    ```
+    """
+
+    allowed: Bool[Array, " keys"] | None = None
+    excludes_self: bool = False
+    limits: tuple[int | None, int | None] = (None, None)
+    segments: tuple[Int[Array, " queries"], Int[Array, " keys"]] | None = None
+    unsupported_reason: str | None = None
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a query sees all keys up to its own position, and no others."""
+        return self.limits == (None, 0)
+
+    @property
+    def window(self) -> tuple[int | None, int | None] | None:
+        """The limits, unless they are those of all keys or of a causal mask."""
+        return None if self.limits == (None, None) or self.is_causal else self.limits
+
+    def intersect(self, other: "KeyMask") -> "KeyMask":
+        """The mask that allows the pairs that both masks allow."""
+        allowed = [mask.allowed for mask in (self, other) if mask.allowed is not None]
+        segments = [mask.segments for mask in (self, other) if mask.segments is not None]
+        twice = "a product of two Segments" if len(segments) == 2 else None
+        return KeyMask(
+            functools.reduce(operator.and_, allowed) if allowed else None,
+            self.excludes_self or other.excludes_self,
+            (_least(self.limits[0], other.limits[0]), _least(self.limits[1], other.limits[1])),
+            segments[0] if segments else None,
+            self.unsupported_reason or other.unsupported_reason or twice,
+        )
+
+    def reason_beyond(self, *factors: str) -> str | None:
+        """Why this is no mask of the first factor and of those named alone; None if it is.
+
+        `factors`: names of fields or properties, such as "is_causal".
+        """
+        if self.unsupported_reason is not None:
+            return self.unsupported_reason
+        words = {
+            "excludes_self": "a mask that excludes the row of each query",
+            "is_causal": "a causal mask",
+            "window": "Window",
+            "segments": "Segments",
+        }
+        present = (name for name in words if getattr(self, name) not in (None, False))
+        return next((words[name] for name in present if name not in factors), None)
+
+
+def _least(*limits: int | None) -> int | None:
+    """Returns the least of these numbers; None, no limit, if all are."""
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 class Prior(eqx.Module):
@@ -50,8 +155,7 @@ class Prior(eqx.Module):
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         """A number that log π(i, j) does not exceed for i_low ≤ i ≤ i_high, j_low ≤ j ≤ j_high.
 
-        -inf says that no pair of the block is allowed: it then costs a streaming method nothing.
-        Default: +inf, which says nothing.
+        -inf: no pair of the block is allowed, and the block is skipped. Default: +inf, no bound.
         """
         return jnp.full((), jnp.inf)
 
@@ -216,7 +320,22 @@ class Mask(Prior):
         return Not(self)
 
 
-class And(Mask):
+class _Pair(Mask):
+    """A mask made of two."""
+
+    first: Mask
+    second: Mask
+
+    def __check_init__(self):
+        require_instance("first", self.first, Mask, "ak.Causal()")
+        require_instance("second", self.second, Mask, "ak.Causal()")
+
+    @property
+    def needs_block_table(self) -> bool:
+        return self.first.needs_block_table or self.second.needs_block_table
+
+
+class And(_Pair):
     """True where both masks are; written `first & second`.
 
     ```python
@@ -229,13 +348,6 @@ class And(Mask):
     ```
     """
 
-    first: Mask
-    second: Mask
-
-    def __check_init__(self):
-        require_instance("first", self.first, Mask, "ak.Causal()")
-        require_instance("second", self.second, Mask, "ak.Causal()")
-
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.first.allows(i, j) & self.second.allows(i, j)
 
@@ -245,15 +357,11 @@ class And(Mask):
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return self.first.any_allowed(block) & self.second.any_allowed(block)
 
-    @property
-    def needs_block_table(self) -> bool:
-        return self.first.needs_block_table or self.second.needs_block_table
-
     def as_key_mask(self) -> KeyMask:
         return self.first.as_key_mask().intersect(self.second.as_key_mask())
 
 
-class Or(Mask):
+class Or(_Pair):
     """True where either mask is; written `first | second`.
 
     ```python
@@ -266,22 +374,11 @@ class Or(Mask):
     ```
     """
 
-    first: Mask
-    second: Mask
-
-    def __check_init__(self):
-        require_instance("first", self.first, Mask, "ak.Causal()")
-        require_instance("second", self.second, Mask, "ak.Causal()")
-
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.first.allows(i, j) | self.second.allows(i, j)
 
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return self.first.any_allowed(block) | self.second.any_allowed(block)
-
-    @property
-    def needs_block_table(self) -> bool:
-        return self.first.needs_block_table or self.second.needs_block_table
 
 
 class Not(Mask):
@@ -330,3 +427,10 @@ def key_mask_of(prior: Any) -> KeyMask:
     if isinstance(prior, Prior):
         return prior.as_key_mask()
     return KeyMask(unsupported_reason=type(prior).__name__)
+
+
+def require_entries(name: str, array: Array, shape: tuple[int, ...]) -> None:
+    """Raises `ValueError` unless an array of a prior has one entry per key, or per pair."""
+    if array.shape != shape:
+        per = "key" if len(shape) == 1 else "query and key"
+        raise ValueError(f"{name} must have one entry per {per}, shape {shape}; got {array.shape}.")

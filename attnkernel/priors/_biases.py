@@ -1,4 +1,4 @@
-r"""Biases: priors that are neither 0 nor 1, of the distance i − j or of a table.
+r"""Biases: priors that are neither 0 nor 1, of the distance i − j, of gates or of a table.
 
 What such a bias adds to a score is log π. It is not divided by the temperature of the rule.
 """
@@ -13,11 +13,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from .._core.arrays import as_real_array, require_finite, require_log_values
+from .._core.host_arrays import is_concrete
+from .._core.log_decay import CumulativeDecay, cumulative_decay
 from .._core.parameter_arguments import Fixed, Number, fixed, positive, real
 from .._core.parameters import Parameter, described
 from .._core.validation import as_integer, require_bool
-from ._base import Prior
-from ._block import PositionBlock
+from ._base import PositionBlock, Prior, require_entries
 
 
 class Alibi(Prior):
@@ -74,7 +75,7 @@ class Alibi(Prior):
 
 
 def alibi_slopes(heads: int) -> Float[np.ndarray, " heads"]:
-    r"""$m_h = 2^{-8h/H}$, h = 1 … H, of so many heads: as trained with, for powers of two.
+    r"""$m_h = 2^{-8h/H}$, h = 1 … H, of `heads` heads: as trained with, for powers of two.
 
     An array of NumPy: slopes that `Alibi` holds fixed, as the paper does.
 
@@ -230,25 +231,82 @@ class BiasTable(Prior):
     bias: Float[Array, "queries keys"]
 
     def __init__(self, bias: ArrayLike):
-        array = as_real_array("bias", bias)
-        if array.ndim != 2 or not jnp.issubdtype(_dtype_as_given(bias), jnp.floating):
-            raise ValueError(
-                f"bias must be floating numbers, shape (queries, keys); got dtype "
-                f"{_dtype_as_given(bias)} and shape {array.shape}. For a Boolean mask use "
-                f"ak.priors.MaskArray."
-            )
-        require_log_values("bias", array, "A pair is forbidden by -inf.")
-        self.bias = array
+        hint = "A pair is forbidden by -inf; for a Boolean mask use ak.priors.MaskArray."
+        self.bias = _as_log_values("bias", bias, "(queries, keys)", hint)
 
     def check(self, queries: int, keys: int) -> None:
-        if self.bias.shape != (queries, keys):
-            raise ValueError(
-                f"bias must have shape (queries, keys) = ({queries}, {keys}); got "
-                f"{self.bias.shape}."
-            )
+        require_entries("bias", self.bias, (queries, keys))
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.bias[i, j]
+
+
+class Forget(Prior):
+    r"""Decay by forget gates, causal: the product of the gates of all rows after the key.
+
+    $$ \log \pi(i, j) = \sum_{l = j + 1}^{i} \log f_l, \quad j \le i, \qquad
+       \pi(i, j) = 0, \quad j > i $$
+
+    $f_l \in [0, 1]$ is the gate of row l; a gate of 0 hides all earlier rows. Later keys are
+    hidden: `Causal()` beside it changes nothing. Softmax attention with gates computed from the
+    rows is the forgetting transformer; gates of one value are `Alibi` and `Causal()`.
+
+    **Arguments:** `log_gates`: log f ≤ 0, shape (keys,), a parameter to fit; if a fit moves one
+    above 0, it counts as 0. Gates of heads, shape (heads, keys):
+    `ak.PerHead(eqx.filter_vmap(ak.priors.Forget)(log_gates))`.
+
+    **Raises:** `ValueError` if a gate is above 1 or none at all.
+
+    **Source:** Lin, Nikishin, He and Courville, *Forgetting transformer: softmax attention with a
+    forget gate* (2025).
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> np.exp(ak.priors.Forget(jnp.log(jnp.array([0.9, 0.5, 0.25]))).pairwise(i, i))
+    array([[1.   , 0.   , 0.   ],
+           [0.5  , 1.   , 0.   ],
+           [0.125, 0.25 , 1.   ]], dtype=float32)
+
+    ```
+    """
+
+    log_gates: Float[Array, " keys"]
+
+    def __init__(self, log_gates: ArrayLike):
+        array = as_real_array("log_gates", log_gates)
+        if array.ndim != 1:
+            raise ValueError(
+                f"log_gates must have one number per key, shape (keys,); got shape {array.shape}. "
+                f"For heads: ak.PerHead(eqx.filter_vmap(ak.priors.Forget)(log_gates))."
+            )
+        if is_concrete(array) and not np.all(np.asarray(array) <= 0):
+            raise ValueError(
+                f"log_gates must be at most 0, and none NaN; their maximum is "
+                f"{np.max(np.asarray(array)):.4g}. Pass logarithms, such as jax.nn.log_sigmoid(x)."
+            )
+        self.log_gates = array
+
+    def check(self, queries: int, keys: int) -> None:
+        if self.log_gates.shape != (keys,) or queries > keys:
+            raise ValueError(
+                f"log_gates must have one number per key, and each query be one of their rows; got "
+                f"shape {self.log_gates.shape} for {queries} queries and {keys} keys."
+            )
+
+    def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
+        decay = self._decay()
+        later = jnp.maximum(i, j)  # above the diagonal 0, without a derivative
+        return jnp.where(j > i, -jnp.inf, decay.at(later).minus(decay.at(j)))
+
+    def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
+        decay = self._decay()
+        nearest = decay.at(block.i_low).minus(decay.at(block.j_high))
+        bound = jnp.where(block.i_low > block.j_high, nearest, 0.0)
+        return jnp.where(block.i_high < block.j_low, -jnp.inf, bound)
+
+    def _decay(self) -> CumulativeDecay:
+        """Returns the cumulative sums of the logarithms."""
+        return cumulative_decay(jnp.minimum(self.log_gates, 0.0))
 
 
 class KeyWeights(Prior):
@@ -272,26 +330,27 @@ class KeyWeights(Prior):
     log_weights: Float[Array, " keys"]
 
     def __init__(self, log_weights: ArrayLike):
-        array = as_real_array("log_weights", log_weights)
-        if array.ndim != 1 or not jnp.issubdtype(_dtype_as_given(log_weights), jnp.floating):
-            raise ValueError(
-                f"log_weights must be floating numbers, one per key, shape (keys,); got dtype "
-                f"{_dtype_as_given(log_weights)} and shape {array.shape}."
-            )
-        require_log_values("log_weights", array, "A key is hidden by -inf.")
-        self.log_weights = array
+        hint = "A key is hidden by -inf."
+        self.log_weights = _as_log_values("log_weights", log_weights, "(keys,)", hint)
 
     def check(self, queries: int, keys: int) -> None:
-        if self.log_weights.shape != (keys,):
-            raise ValueError(
-                f"log_weights must have one entry per key, shape ({keys},); got "
-                f"{self.log_weights.shape}."
-            )
+        require_entries("log_weights", self.log_weights, (keys,))
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.log_weights[j]
 
 
-def _dtype_as_given(values: ArrayLike) -> np.dtype:
-    """Returns the dtype of a user's values, before Booleans and integers are made floats."""
-    return values.dtype if isinstance(values, jax.Array) else np.asarray(values).dtype
+def _as_log_values(name: str, values: ArrayLike, shape: str, hint: str) -> Float[Array, "..."]:
+    """Returns logarithms, -inf included, as an array; `ValueError` unless they are given as
+    floating numbers with one axis for each name in `shape`."""
+    array = as_real_array(name, values)
+    # Booleans and integers are made floats
+    dtype = values.dtype if isinstance(values, jax.Array) else np.asarray(values).dtype
+    is_floating = jnp.issubdtype(dtype, jnp.floating)
+    if array.ndim != len(shape.rstrip(",)").split(",")) or not is_floating:
+        raise ValueError(
+            f"{name} must be floating numbers, shape {shape}; got dtype {dtype} and shape "
+            f"{array.shape}. {hint}"
+        )
+    require_log_values(name, array, hint)
+    return array

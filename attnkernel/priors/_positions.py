@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import as_integer_array
-from ._base import Prior, require_prior
-from ._block import PositionBlock
+from .._core.host_arrays import AnyArray, as_numpy_if_concrete, is_concrete, namespace_of
+from .._core.validation import as_integer
+from ._base import KeyMask, Mask, PositionBlock, Prior, require_prior
 
 
 class AtPositions(Prior):
@@ -44,11 +47,11 @@ class AtPositions(Prior):
     def __init__(self, prior: Any, queries: ArrayLike, keys: ArrayLike | None = None):
         require_prior("prior", prior)
         self.prior = prior
-        self.queries = row_of_whole_numbers("queries", queries)
-        self.keys = self.queries if keys is None else row_of_whole_numbers("keys", keys)
+        self.queries = _as_positions("queries", queries)
+        self.keys = self.queries if keys is None else _as_positions("keys", keys)
 
     def check(self, queries: int, keys: int) -> None:
-        require_lengths("AtPositions", (self.queries, self.keys), (queries, keys))
+        _require_lengths("AtPositions", (self.queries, self.keys), (queries, keys))
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.prior.log_pair(self.queries[i], self.keys[j])
@@ -68,13 +71,186 @@ class AtPositions(Prior):
         return getattr(self.prior, "needs_block_table", False)
 
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
-        queries = range_of(self.queries, block.i_low, block.i_high)
-        keys = range_of(self.keys, block.j_low, block.j_high)
+        queries = _range_of(self.queries, block.i_low, block.i_high)
+        keys = _range_of(self.keys, block.j_low, block.j_high)
         return self.prior.score_upper_bound(PositionBlock(*queries, *keys))
 
 
-def row_of_whole_numbers(name: str, numbers: ArrayLike | Sequence[int]) -> Int[Array, " n"]:
-    """An array of shape (n,) of integers, or a sentence."""
+class Segments(Mask):
+    r"""Sequences packed into one: $\pi(i, j) = 1\{a_i = b_j\}$; none sees into another.
+
+    **Arguments:** `queries`: a, the number of the sequence of each query, shape (queries,).
+    `keys`: b, shape (keys,). Default: a.
+
+    ```python
+    >>> i = jnp.arange(3)
+    >>> np.exp(ak.priors.Segments(np.array([0, 0, 1])).pairwise(i, i))
+    array([[1., 1., 0.],
+           [1., 1., 0.],
+           [0., 0., 1.]], dtype=float32)
+
+    ```
+    """
+
+    queries: Int[Array, " queries"]
+    keys: Int[Array, " keys"]
+
+    def __init__(self, queries: ArrayLike, keys: ArrayLike | None = None):
+        self.queries = _as_positions("queries", queries)
+        self.keys = self.queries if keys is None else _as_positions("keys", keys)
+
+    @classmethod
+    def from_lengths(
+        cls,
+        queries: ArrayLike | Sequence[int],
+        keys: ArrayLike | Sequence[int] | None = None,
+        *,
+        num_queries: int | None = None,
+        num_keys: int | None = None,
+    ) -> "Segments":
+        r"""Sequences of these lengths, one after the other: row i belongs to sequence s if
+
+        $$ \textstyle\sum_{r < s} n_r \le i < \sum_{r \le s} n_r, \qquad n_s \ge 0 $$
+
+        Rows from the sum of the lengths on are padding: they see nothing and are not seen.
+
+        **Arguments:**
+
+        - `queries`: n, the number of queries of each sequence, shape (sequences,), integers.
+        - `keys`: of keys, of as many sequences. Default: n.
+        - `num_queries`, `num_keys`: the numbers of rows, padding included. Default: the sums, which
+          must then be known outside `jit`.
+
+        **Raises:** `ValueError` if a length is negative, the sum exceeds the number of rows, or
+        the two have different numbers of sequences.
+
+        ```python
+        >>> ak.priors.Segments.from_lengths([2, 0, 1], num_queries=4).queries
+        Array([ 0,  0,  2, -1], dtype=int32)
+
+        ```
+        """
+        ends = {"queries": _ends_of_lengths("queries", queries)}
+        if keys is not None:
+            ends["keys"] = _ends_of_lengths("keys", keys)
+        return cls._from_ends(ends, num_queries, num_keys)
+
+    @classmethod
+    def from_offsets(
+        cls,
+        queries: ArrayLike | Sequence[int],
+        keys: ArrayLike | Sequence[int] | None = None,
+        *,
+        num_queries: int | None = None,
+        num_keys: int | None = None,
+    ) -> "Segments":
+        """Sequences that begin at these rows, one after the other: `cu_seqlens` of other packages.
+
+        **Arguments:**
+
+        - `queries`: the cumulative lengths of queries, shape (sequences + 1,): 0 first, the sum
+          of all lengths last.
+        - `keys`: those of keys, of as many sequences. Default: those of queries.
+        - `num_queries`, `num_keys`: as for `from_lengths`.
+
+        **Raises:** `ValueError` if offsets do not begin at 0 or fall, and as `from_lengths`.
+
+        ```python
+        >>> ak.priors.Segments.from_offsets([0, 2, 2, 3]).queries
+        Array([0, 0, 2], dtype=int32)
+
+        ```
+        """
+        ends = {"queries": _ends_of_offsets("queries", queries)}
+        if keys is not None:
+            ends["keys"] = _ends_of_offsets("keys", keys)
+        return cls._from_ends(ends, num_queries, num_keys)
+
+    @classmethod
+    def _from_ends(
+        cls,
+        ends: dict[str, Int[AnyArray, " sequences"]],
+        num_queries: int | None,
+        num_keys: int | None,
+    ) -> "Segments":
+        """Returns the mask of sequences that end before these rows; `ends`: of "queries", and of
+        "keys" if they are not the same."""
+        of_queries, of_keys = ends["queries"], ends.get("keys", ends["queries"])
+        if of_keys.shape != of_queries.shape:
+            raise ValueError(
+                f"queries and keys must be of the same sequences; got {of_queries.shape[0]} of "
+                f"queries and {of_keys.shape[0]} of keys."
+            )
+        if "keys" not in ends and num_keys is None:
+            num_keys = num_queries
+        return cls(
+            _number_sequences("queries", of_queries, num_queries, padding=-1),
+            _number_sequences("keys", of_keys, num_keys, padding=-2),
+        )
+
+    def check(self, queries: int, keys: int) -> None:
+        _require_lengths("Segments", (self.queries, self.keys), (queries, keys))
+
+    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
+        return self.queries[i] == self.keys[j]
+
+    def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
+        # read once per row: XLA would gather two numbers for each pair
+        a, b = jax.lax.optimization_barrier((self.queries[i], self.keys[j]))
+        return jnp.where(a[:, None] == b[None, :], scores, -jnp.inf)
+
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
+        (low_q, high_q), (low_k, high_k) = (
+            _range_of(self.queries, block.i_low, block.i_high),
+            _range_of(self.keys, block.j_low, block.j_high),
+        )
+        return (low_q <= high_k) & (low_k <= high_q)
+
+    def as_key_mask(self) -> KeyMask:
+        return KeyMask(segments=(self.queries, self.keys))
+
+
+def _ends_of_lengths(name: str, lengths: ArrayLike | Sequence[int]) -> Int[AnyArray, " sequences"]:
+    """Returns the row after the last of each sequence; `ValueError` for a negative length."""
+    array = as_numpy_if_concrete(_as_positions(name, lengths))
+    if is_concrete(array) and np.any(array < 0):
+        raise ValueError(f"{name} must be lengths, at least 0; got {array.tolist()}.")
+    return namespace_of(array).cumsum(array)
+
+
+def _ends_of_offsets(name: str, offsets: ArrayLike | Sequence[int]) -> Int[AnyArray, " sequences"]:
+    """Returns the row after the last of each sequence; `ValueError` unless the offsets begin at 0
+    and never fall."""
+    array = as_numpy_if_concrete(_as_positions(name, offsets))
+    known = array if is_concrete(array) else np.zeros(array.shape, int)
+    if not known.size or known[0] != 0 or np.any(np.diff(known) < 0):
+        raise ValueError(
+            f"{name} must be cumulative lengths, such as [0, 3, 5] of lengths 3 and 2: 0 first, "
+            f"and never falling; got {known.tolist()}."
+        )
+    return array[1:]
+
+
+def _number_sequences(
+    name: str, ends: Int[AnyArray, " sequences"], rows: int | None, padding: int
+) -> Int[AnyArray, " rows"]:
+    """Returns the number of the sequence of each row; `padding` for rows after the last.
+
+    `ends`: the row after the last of each sequence. `rows`: their number; None for no padding.
+    """
+    count, xp = f"num_{name}", namespace_of(ends)
+    if rows is None and not is_concrete(ends):
+        raise ValueError(f"{count} must be given where lengths are known at run time alone.")
+    total = int(ends[-1]) if is_concrete(ends) and len(ends) else 0
+    rows = total if rows is None else as_integer(count, rows, 0)
+    if total > rows:
+        raise ValueError(f"{count} must be at least {total}, the sum of all lengths; got {rows}.")
+    number = xp.searchsorted(ends, xp.arange(rows), side="right")
+    return xp.where(number < len(ends), number, padding)
+
+
+def _as_positions(name: str, numbers: ArrayLike | Sequence[int]) -> Int[Array, " n"]:
+    """Returns an array of integers, shape (n,); `ValueError` for any other."""
     array = as_integer_array(name, numbers)
     if array.ndim != 1 or not jnp.issubdtype(array.dtype, jnp.integer):
         raise ValueError(
@@ -84,8 +260,8 @@ def row_of_whole_numbers(name: str, numbers: ArrayLike | Sequence[int]) -> Int[A
     return array
 
 
-def require_lengths(who: str, held: tuple[Array, Array], wanted: tuple[int, int]) -> None:
-    """Raise `ValueError` unless a prior holds one number per query and per key."""
+def _require_lengths(who: str, held: tuple[Array, Array], wanted: tuple[int, int]) -> None:
+    """Raises `ValueError` unless a prior holds one number per query and per key."""
     got = (held[0].shape[0], held[1].shape[0])
     if got != wanted:
         raise ValueError(
@@ -94,10 +270,10 @@ def require_lengths(who: str, held: tuple[Array, Array], wanted: tuple[int, int]
         )
 
 
-def range_of(
+def _range_of(
     numbers: Int[Array, " n"], low: Int[Array, ""], high: Int[Array, ""]
 ) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """The least and greatest of the numbers of rows low to high."""
+    """Returns the least and greatest of the numbers of rows low to high."""
     rows = jnp.arange(numbers.shape[0])
     inside = (low <= rows) & (rows <= high)
     limits = jnp.iinfo(numbers.dtype)
