@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float
 from .._core.arrays import precise_matmul
 from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
+from .._core.symbolic_sizes import is_at_most
 
 
 def broadcast_columns(
@@ -41,6 +42,9 @@ def scaled_squares(
     return add_up([step**2 for step in steps]) * inverse**2
 
 
+# Up to which all is differences of coordinates: derivatives compile in 1.2 s instead of 2.5 s. For
+# 2000² pairs in 3 dimensions, derivatives by products of matrices take 0.6 times as long.
+MAX_UNROLLED_PAIRS = 2**15
 MIN_PRODUCT_DIM = 6  # from which a product of matrices is faster than differences
 # The sum over a pair of its squared distances to the centre, in squared lengthscales. Up to it the
 # product rounds no worse in float32; in float64 up to 512 times as far the error of log K is below
@@ -68,7 +72,7 @@ def pairwise_squares(
     def by_differences() -> Array:
         return scaled_squares(_steps(q, k), inverse, factor)
 
-    if not by_product or q.shape[1] < MIN_PRODUCT_DIM:
+    if not by_product or q.shape[1] < MIN_PRODUCT_DIM or _is_small(q, k):
         return by_differences()
     a, b = (_centre_and_scale(points, _box_centre(k), inverse, factor) for points in (q, k))
     squares_a, squares_b = (jnp.sum(u * u, axis=1, keepdims=True) for u in (a, b))
@@ -104,7 +108,7 @@ def _pairwise_squares_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array
         for array, move in zip(arrays, moves, strict=True)
     ]
     q, k, *scale = arrays
-    if q.shape[1] < MIN_PRODUCT_DIM:
+    if _is_small(q, k):
         far = jnp.isinf(out)
 
         def by_differences(q: Array, k: Array, *scale: Array) -> Array:
@@ -116,6 +120,10 @@ def _pairwise_squares_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array
     return out, change + jax.lax.cond(
         near, _tangents_by_matrices, _tangents_by_coordinate, arrays, moves
     )
+
+
+def _is_small(q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]) -> bool:
+    return is_at_most(q.shape[0] * k.shape[0], MAX_UNROLLED_PAIRS)
 
 
 def _steps(q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]) -> list[Array]:

@@ -291,8 +291,9 @@ SCALES = {
         slow(7, "metric"),
     ],
 )
-def test_large_blocks_are_the_pairs_one_by_one(x64, dim, scale):
+def test_large_blocks_are_the_pairs_one_by_one(x64, dim, scale, monkeypatch):
     """The code path of large blocks: products of matrices, in the value and in derivatives."""
+    monkeypatch.setattr("attnkernel.kernels._distances.MAX_UNROLLED_PAIRS", 0)
     kernel = ak.kernels.Matern32(**SCALES[scale](dim))
     q, k = points(0, QUERIES, dim), points(1, KEYS, dim)
 
