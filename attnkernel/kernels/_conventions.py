@@ -2,7 +2,6 @@
 
 import math
 import statistics
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -13,36 +12,24 @@ from .._core.validation import require_choice, require_positive
 
 
 class _Convention(NamedTuple):
-    """A number h that names a kernel of this package by another rule than its lengthscale ℓ."""
+    """A number h that names a kernel by another rule than its lengthscale ℓ: $\\ell = (c h)^p$."""
 
     kernel: str
-    to_lengthscale: Callable[[Array], Array]
-    from_lengthscale: Callable[[Array], Array]
+    factor: float
+    power: float = 1.0
 
-
-def _proportional_convention(kernel: str, factor: float) -> _Convention:
-    """Returns the convention ℓ = c h, with c the factor and ℓ the lengthscale of the class that
-    `kernel` names."""
-    return _Convention(kernel, lambda h: h * factor, lambda length: length * (1.0 / factor))
-
-
-_QUARTILE = statistics.NormalDist().inv_cdf(0.75)
 
 _CONVENTIONS = {
-    "standard": _proportional_convention("Gaussian", 1.0),
-    "unhalved": _proportional_convention("Gaussian", 1.0 / math.sqrt(2.0)),
-    "sklearn_gamma": _Convention(
-        "Gaussian", lambda h: jnp.sqrt(0.5 / h), lambda length: 0.5 / length / length
-    ),
-    "locfit_gauss": _proportional_convention("Gaussian", 1.0 / 2.5),
-    "ksmooth_normal": _proportional_convention("Gaussian", 0.25 / _QUARTILE),
-    "boxcar": _proportional_convention("Boxcar", 1.0),
-    "ksmooth_box": _proportional_convention("Boxcar", 0.5),
-    "epanechnikov": _proportional_convention("Epanechnikov", 1.0),
-    "np_epanechnikov": _proportional_convention("Epanechnikov", math.sqrt(5.0)),
+    "standard": _Convention("Gaussian", 1.0),
+    "unhalved": _Convention("Gaussian", 1.0 / math.sqrt(2.0)),
+    "sklearn_gamma": _Convention("Gaussian", 2.0, -0.5),
+    "locfit_gauss": _Convention("Gaussian", 1.0 / 2.5),
+    "ksmooth_normal": _Convention("Gaussian", 0.25 / statistics.NormalDist().inv_cdf(0.75)),
+    "boxcar": _Convention("Boxcar", 1.0),
+    "ksmooth_box": _Convention("Boxcar", 0.5),
+    "epanechnikov": _Convention("Epanechnikov", 1.0),
+    "np_epanechnikov": _Convention("Epanechnikov", math.sqrt(5.0)),
 }
-
-
 CONVENTIONS = tuple(_CONVENTIONS)
 
 
@@ -96,4 +83,7 @@ def convert_lengthscale(
         )
     array = jnp.asarray(lengthscale) * 1.0
     require_positive("lengthscale", array)  # also once rounded
-    return array if source == target else other.from_lengthscale(one.to_lengthscale(array))
+    if source == target:
+        return array
+    lengthscale = (one.factor * array) ** one.power
+    return lengthscale ** (1.0 / other.power) / other.factor
