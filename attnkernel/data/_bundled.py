@@ -7,43 +7,34 @@ from .._core.validation import as_names, require_choice
 from ._csv import read_csv
 from ._dataset import Dataset
 
-# name: (input columns, label column, axis labels)
-FILES = {
-    "cps71": (("age",), "logwage", {"age": "age (years)", "logwage": "log of wage"}),
-    "ethanol": (
-        ("E",),
-        "NOx",
-        {"E": "equivalence ratio", "C": "compression ratio", "NOx": "NOx (µg/J)"},
-    ),
-    "faithful": (
-        ("eruptions",),
-        "waiting",
-        {"eruptions": "eruption (min)", "waiting": "waiting (min)"},
-    ),
-    "geyser": (
-        ("waiting",),
-        "duration",
-        {"waiting": "waiting (min)", "duration": "duration (min)"},
-    ),
-    "mcycle": (
-        ("times",),
-        "accel",
-        {"times": "time after impact (ms)", "accel": "head acceleration (g)"},
-    ),
-    "wage1": (
-        ("educ", "exper", "tenure"),
-        "lwage",
-        {
-            "educ": "education (years)",
-            "exper": "experience (years)",
-            "tenure": "tenure (years)",
-            "lwage": "log of wage",
-        },
-    ),
+# the input columns and the label column of each file
+COLUMNS = {
+    "cps71": (("age",), "logwage"),
+    "ethanol": (("E",), "NOx"),
+    "faithful": (("eruptions",), "waiting"),
+    "geyser": (("waiting",), "duration"),
+    "mcycle": (("times",), "accel"),
+    "wage1": (("educ", "exper", "tenure"), "lwage"),
+}
+AXIS_LABELS = {
+    "age": "age (years)",
+    "logwage": "log of wage",
+    "E": "equivalence ratio",
+    "C": "compression ratio",
+    "NOx": "NOx (µg/J)",
+    "eruptions": "eruption (min)",
+    "waiting": "waiting (min)",
+    "duration": "duration (min)",
+    "times": "time after impact (ms)",
+    "accel": "head acceleration (g)",
+    "educ": "education (years)",
+    "exper": "experience (years)",
+    "tenure": "tenure (years)",
+    "lwage": "log of wage",
 }
 CATEGORIES = ("female", "married")  # columns of words, in wage1
 
-BUNDLED: tuple[str, ...] = tuple(FILES)
+BUNDLED: tuple[str, ...] = tuple(COLUMNS)
 
 
 def load(name: str, *, x: str | Sequence[str] | None = None, y: str | None = None) -> Dataset:
@@ -63,8 +54,10 @@ def load(name: str, *, x: str | Sequence[str] | None = None, y: str | None = Non
     **Source:** see the README beside the files.
     """
     require_choice("name", name, BUNDLED)
-    inputs, label, names = FILES[name]
+    inputs, label = COLUMNS[name]
     wanted = inputs if x is None else as_names("x", x)
     words = tuple(column for column in wanted if name == "wage1" and column in CATEGORIES)
     with resources.as_file(resources.files("attnkernel.data") / "csv" / f"{name}.csv") as path:
-        return read_csv(path, x=wanted, y=label if y is None else y, names=names, categories=words)
+        return read_csv(
+            path, x=wanted, y=label if y is None else y, names=AXIS_LABELS, categories=words
+        )
