@@ -130,10 +130,19 @@ class Segments(Mask):
 
         ```
         """
-        ends = {"queries": _ends_of_lengths("queries", queries)}
-        if keys is not None:
-            ends["keys"] = _ends_of_lengths("keys", keys)
-        return cls._from_ends(ends, num_queries, num_keys)
+        of_queries = _ends_of_lengths("queries", queries)
+        of_keys = of_queries if keys is None else _ends_of_lengths("keys", keys)
+        if of_keys.shape != of_queries.shape:
+            raise ValueError(
+                f"queries and keys must be of the same sequences; got {of_queries.shape[0]} of "
+                f"queries and {of_keys.shape[0]} of keys."
+            )
+        if keys is None and num_keys is None:
+            num_keys = num_queries
+        return cls(
+            _number_sequences("queries", of_queries, num_queries, padding=-1),
+            _number_sequences("keys", of_keys, num_keys, padding=-2),
+        )
 
     @classmethod
     def from_offsets(
@@ -161,32 +170,9 @@ class Segments(Mask):
 
         ```
         """
-        ends = {"queries": _ends_of_offsets("queries", queries)}
-        if keys is not None:
-            ends["keys"] = _ends_of_offsets("keys", keys)
-        return cls._from_ends(ends, num_queries, num_keys)
-
-    @classmethod
-    def _from_ends(
-        cls,
-        ends: dict[str, Int[AnyArray, " sequences"]],
-        num_queries: int | None,
-        num_keys: int | None,
-    ) -> "Segments":
-        """Returns the mask of sequences that end before these rows; `ends`: of "queries", and of
-        "keys" if they are not the same."""
-        of_queries, of_keys = ends["queries"], ends.get("keys", ends["queries"])
-        if of_keys.shape != of_queries.shape:
-            raise ValueError(
-                f"queries and keys must be of the same sequences; got {of_queries.shape[0]} of "
-                f"queries and {of_keys.shape[0]} of keys."
-            )
-        if "keys" not in ends and num_keys is None:
-            num_keys = num_queries
-        return cls(
-            _number_sequences("queries", of_queries, num_queries, padding=-1),
-            _number_sequences("keys", of_keys, num_keys, padding=-2),
-        )
+        lengths = _lengths_of_offsets("queries", queries)
+        of_keys = None if keys is None else _lengths_of_offsets("keys", keys)
+        return cls.from_lengths(lengths, of_keys, num_queries=num_queries, num_keys=num_keys)
 
     def check(self, queries: int, keys: int) -> None:
         _require_lengths("Segments", (self.queries, self.keys), (queries, keys))
@@ -218,9 +204,10 @@ def _ends_of_lengths(name: str, lengths: ArrayLike | Sequence[int]) -> Int[AnyAr
     return namespace_of(array).cumsum(array)
 
 
-def _ends_of_offsets(name: str, offsets: ArrayLike | Sequence[int]) -> Int[AnyArray, " sequences"]:
-    """Returns the row after the last of each sequence; `ValueError` unless the offsets begin at 0
-    and never fall."""
+def _lengths_of_offsets(
+    name: str, offsets: ArrayLike | Sequence[int]
+) -> Int[AnyArray, " sequences"]:
+    """Returns the length of each sequence; `ValueError` unless offsets rise from 0."""
     array = as_numpy_if_concrete(_as_positions(name, offsets))
     known = array if is_concrete(array) else np.zeros(array.shape, int)
     if not known.size or known[0] != 0 or np.any(np.diff(known) < 0):
@@ -228,7 +215,7 @@ def _ends_of_offsets(name: str, offsets: ArrayLike | Sequence[int]) -> Int[AnyAr
             f"{name} must be cumulative lengths, such as [0, 3, 5] of lengths 3 and 2: 0 first, "
             f"and never falling; got {known.tolist()}."
         )
-    return array[1:]
+    return namespace_of(array).diff(array)
 
 
 def _number_sequences(
