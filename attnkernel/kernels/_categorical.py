@@ -19,8 +19,7 @@ from .._core.host_arrays import AnyArray
 from .._core.parameter_arguments import Number, between
 from .._core.parameters import Between, Constant, ConstantOfHeads, described
 from .._core.validation import as_integer_tuple
-from ._base import Inputs, Kernel, Keys, PointBoxes, Queries, Scores, unbounded
-from ._distances import add_up, broadcast_columns
+from ._base import Inputs, Kernel, PointBoxes, unbounded
 
 
 class Categorical(Kernel):
@@ -29,7 +28,7 @@ class Categorical(Kernel):
     $$ \log K(q, k) = \sum_{c=1}^{d} \log K_c(|q_c - k_c|), \qquad q, k \in \mathbb{Z}^d,\
        0 \le \lambda_c \le \lambda_{\max} $$
 
-    To add one, subclass and write `log_of`: log K of one column, which falls with the steps.
+    To add one, subclass and write `log_of`: log K of each column, which falls with the steps.
 
     Categories are whole numbers, held as floats: the same where the floats are equal, which is
     exact up to 2²⁴ in float32. They are names: derivatives in q and k are 0. There is no length:
@@ -43,7 +42,7 @@ class Categorical(Kernel):
 
     ```python
     class SameOrNext(ak.kernels.Categorical):
-        def log_of(self, steps, share, rest, column):
+        def log_of(self, steps, share, rest):
             return jnp.where(steps == 0, 0.0, jnp.where(steps == 1, share, -jnp.inf))
 
     x = jnp.array([[0.0], [1.0], [2.0]])
@@ -65,8 +64,8 @@ class Categorical(Kernel):
         )
 
     @abc.abstractmethod
-    def log_of(self, steps: Array, share: Array, rest: Array, column: int) -> Array:
-        """log K of a column, from |q − k| of pairs and log(λ / λ_max), log(1 − λ / λ_max)."""
+    def log_of(self, steps: Array, share: Array, rest: Array) -> Array:
+        """log K of each column, from |q − k|, log(λ / λ_max) and log(1 − λ / λ_max) of each."""
 
     @property
     def limit(self) -> np.ndarray:
@@ -79,22 +78,12 @@ class Categorical(Kernel):
         return self.bandwidth_parameter.value
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
-        return self._sum_over_columns(tuple(q), tuple(k))
-
-    def pairwise(self, q: Queries, k: Keys) -> Scores:
-        return self._sum_over_columns(*broadcast_columns(q, k))
-
-    def _sum_over_columns(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
-        """Returns log K(q, k) = Σ_c log K_c(|q_c − k_c|).
-        `q` and `k` hold one array for each column c; q_c and k_c broadcast against each other."""
-        dim = len(q)
-        self._require_parameter_shape(dim)
-        dtype = q[0].dtype
-        shares, rests = (
-            jnp.broadcast_to(log, (dim,)).astype(dtype) for log in self._log_bandwidth_shares()
+        self._require_parameter_shape(len(q))
+        steps = jax.lax.stop_gradient(jnp.abs(q - k))
+        shares = (
+            jnp.broadcast_to(log, q.shape).astype(q.dtype) for log in self._log_bandwidth_shares()
         )
-        steps = [jax.lax.stop_gradient(jnp.abs(a - b)) for a, b in zip(q, k, strict=True)]
-        return add_up([self.log_of(steps[c], shares[c], rests[c], c) for c in range(dim)])
+        return jnp.sum(self.log_of(steps, *shares))
 
     def _log_bandwidth_shares(self) -> tuple[Float[Array, "*dim"], Float[Array, "*dim"]]:
         """Returns log(λ / λ_max) and log(1 − λ / λ_max), with λ the bandwidth and λ_max its upper
@@ -177,11 +166,11 @@ class AitchisonAitken(Categorical):
     def limit(self) -> np.ndarray:
         return np.asarray(1.0 - 1.0 / np.asarray(self.categories, float))
 
-    def log_of(self, steps: Array, share: Array, rest: Array, column: int) -> Array:
-        m = self.categories[column] if isinstance(self.categories, tuple) else self.categories
+    def log_of(self, steps: Array, share: Array, rest: Array) -> Array:
+        m = jnp.asarray(self.categories, share.dtype)
         # 1 − λ = (1 + (m − 1)(1 − λ/λ_max)) / m
         same = jnp.log1p((m - 1) * jnp.exp(rest))
-        return jnp.where(steps == 0, same, share) - math.log(m)
+        return jnp.where(steps == 0, same, share) - jnp.log(m)
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
         """All columns."""
@@ -212,7 +201,7 @@ class LiRacine(Categorical):
 
     __init__ = Categorical.__init__
 
-    def log_of(self, steps: Array, share: Array, rest: Array, column: int) -> Array:
+    def log_of(self, steps: Array, share: Array, rest: Array) -> Array:
         return jnp.where(steps == 0, 0.0, share)
 
 
@@ -237,7 +226,7 @@ class WangVanRyzin(Categorical):
 
     __init__ = Categorical.__init__
 
-    def log_of(self, steps: Array, share: Array, rest: Array, column: int) -> Array:
+    def log_of(self, steps: Array, share: Array, rest: Array) -> Array:
         return rest + jnp.where(steps == 0, 0.0, _log_of_power(steps, share) - math.log(2.0))
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
@@ -265,7 +254,7 @@ class LiRacineOrdered(Categorical):
 
     __init__ = Categorical.__init__
 
-    def log_of(self, steps: Array, share: Array, rest: Array, column: int) -> Array:
+    def log_of(self, steps: Array, share: Array, rest: Array) -> Array:
         return jnp.where(steps == 0, 0.0, _log_of_power(steps, share))
 
 

@@ -19,17 +19,6 @@ from .._core.mesh_axes import vary_alike
 from .._core.symbolic_sizes import is_at_most
 
 
-def broadcast_columns(
-    q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
-) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-    """Returns each coordinate of q with shape (queries, 1), and of k with shape (1, keys).
-
-    Each is made an array of its own: a loop over keys then reads it in order, and vectorises.
-    """
-    down, across = jax.lax.optimization_barrier((q.T, k.T))
-    return tuple(a[:, None] for a in down), tuple(b[None, :] for b in across)
-
-
 def scaled_squares(
     steps: list[Array], inverse: Float[Array, "*dim"], factor: Float[Array, "dim dim"] | None
 ) -> Array:
@@ -127,8 +116,13 @@ def _is_small(q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]) -> bo
 
 
 def _steps(q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]) -> list[Array]:
-    """Returns q − k of all pairs, one array for each coordinate."""
-    return [a - b for a, b in zip(*broadcast_columns(q, k), strict=True)]
+    """Returns q − k of all pairs, one array for each coordinate.
+
+    Each coordinate is made an array of its own: a loop over keys then reads it in order, and
+    vectorises.
+    """
+    down, across = jax.lax.optimization_barrier((q.T, k.T))
+    return [a[:, None] - b[None, :] for a, b in zip(down, across, strict=True)]
 
 
 def _tangents_by_matrices(primals: list, tangents: list) -> Float[Array, "queries keys"]:

@@ -13,8 +13,8 @@ from .._core.host_arrays import AnyArray, namespace_of
 from .._core.parameter_arguments import Number, positive
 from .._core.parameters import PositiveParameter, described
 from .._core.regression_data import is_positive
-from ._base import Inputs, Kernel, Keys, Queries, Scores, unbounded
-from ._distances import add_up, broadcast_columns, largest_squarable
+from ._base import Inputs, Kernel, unbounded
+from ._distances import largest_squarable
 
 
 class SortedGaps(NamedTuple):
@@ -172,23 +172,11 @@ class Periodic(Kernel):
         return self.period_parameter.value
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
-        return self._sum_over_columns(tuple(q), tuple(k))
-
-    def pairwise(self, q: Queries, k: Keys) -> Scores:
-        return self._sum_over_columns(*broadcast_columns(q, k))
-
-    def _sum_over_columns(self, q: tuple[Array, ...], k: tuple[Array, ...]) -> Float[Array, "..."]:
-        """Returns log K(q, k) = −2 Σ_c sin²(π (q_c − k_c) / p) / ℓ².
-        `q` and `k` hold one array for each coordinate c; these broadcast against each other."""
-        per_unit = math.pi / self.period
-        inverse = jnp.exp(-self.lengthscale_parameter.log()).astype(q[0].dtype)
-
-        def square(a: Array, b: Array) -> Array:
-            chord = jnp.sin((a - b) * per_unit) * inverse
-            overflows = jnp.abs(chord) > largest_squarable(chord.dtype)
-            return jnp.where(overflows, jnp.inf, jnp.where(overflows, 0.0, chord) ** 2)
-
-        return -2.0 * add_up(list(map(square, q, k)))
+        inverse = jnp.exp(-self.lengthscale_parameter.log()).astype(q.dtype)
+        chord = jnp.sin((q - k) * (math.pi / self.period)) * inverse
+        overflows = jnp.abs(chord) > largest_squarable(chord.dtype)
+        squares = jnp.where(overflows, 0.0, chord) ** 2
+        return -2.0 * jnp.sum(jnp.where(overflows, jnp.inf, squares))
 
     def search_box(
         self, x: Inputs, weights: AnyArray | None = None
