@@ -58,32 +58,32 @@ def test_ways_of_writing_the_same_numbers(written, way):
     assert (data.x_names, data.y_name) == (("a",), "b")
 
 
-def test_several_inputs_keep_the_order_they_are_named_in(written):
-    data = ak.data.read_csv(written(CSV), x=["c", "a"], y="b")
-    np.testing.assert_array_equal(
-        np.asarray(data.x)[:2], np.array([[0.5, 1], [1.5, 2]], np.float32)
-    )
-    assert data.x_names == ("c", "a")
+READ = {  # the file, x, the names of its axes, and the first rows
+    "order": (CSV, ["c", "a"], {}, ("c", "a"), [[0.5, 1], [1.5, 2]]),
+    "names": (CSV, "a", {"a": "age (years)"}, ("age (years)",), [[1], [2]]),
+    "one of two inputs constant": ("a,b,c\n1,2,0\n2,3,0\n3,4,0\n", "ac", {}, ("a", "c"), [[1, 0]]),
+    "long cell": (
+        "a,b,text\n1,2,x\n2,3,x\n3,4," + "x" * 200_000 + "\n",
+        "a",
+        {},
+        ("a",),
+        [[1], [2], [3]],
+    ),
+    "unused column": (CSV.replace("1.5", "x"), "a", {}, ("a",), np.arange(1, 9)[:, None]),
+}
 
 
-def test_axes_can_be_named(written):
-    data = ak.data.read_csv(written(CSV), x="a", y="b", names={"a": "age (years)"})
-    assert (data.x_names, data.y_name) == (("age (years)",), "b")
+@pytest.mark.parametrize("case", READ)
+def test_inputs_are_read_with_their_names(written, case):
+    content, x, names, x_names, rows = READ[case]
+    data = ak.data.read_csv(written(content), x=list(x), y="b", names=names)
+    np.testing.assert_array_equal(np.asarray(data.x)[: len(rows)], np.array(rows, np.float32))
+    assert (data.x_names, data.y_name) == (x_names, "b")
 
 
 def test_numbers_keep_their_digits_in_float64(written, x64):
     data = ak.data.read_csv(written("a,b\n0.1,1\n0.2,2\n0.30000000000000004,3\n"), x="a", y="b")
     assert np.asarray(data.x)[:, 0].tolist() == [0.1, 0.2, 0.1 + 0.2]
-
-
-def test_one_constant_input_of_several_is_kept(written):
-    data = ak.data.read_csv(written("a,b,c\n1,2,0\n2,3,0\n3,4,0\n"), x=["a", "c"], y="b")
-    assert data.x.shape == (3, 2)
-
-
-def test_a_very_long_cell_is_accepted(written):
-    content = "a,b,text\n1,2,x\n2,3,x\n3,4," + "x" * 200_000 + "\n"
-    assert ak.data.read_csv(written(content), x="a", y="b").x.shape == (3, 1)
 
 
 # --- what is refused ---
@@ -122,11 +122,6 @@ def test_cell_that_is_no_number_is_reported_with_row_line_and_column(
     assert_names(
         error_line(), "mine.csv, row 3 (line 7), column 'b'", "finite number", f"got {came}"
     )
-
-
-def test_bad_cell_of_an_unused_column_is_accepted(written):
-    data = ak.data.read_csv(written(CSV.replace("1.5", "x")), x="a", y="b")
-    assert len(data.y) == 8
 
 
 EMPTY = "mine.csv is empty", "header"

@@ -201,32 +201,37 @@ def test_bounds_in_the_share_of_the_limit(x64):
     assert set(ak.kernels.category_counts(kernel, 3)) == {0, 1, 2}
 
 
-@pytest.mark.parametrize("bad", [-0.1, 1.1, float("nan"), np.array([0.2, 2.0])])
-def test_bandwidth_outside_its_domain_is_refused(bad):
-    with pytest.raises(ValueError, match=r"bandwidth must be above 0, and below 1\.0 to be fitted"):
-        LiRacine(bad)
-    with pytest.raises(ValueError, match=r"must be (at least 0, and at most 1\.0|a finite).*; got"):
-        LiRacine(ak.fixed(bad))
+TRAINED = r"bandwidth must be above 0, and below 1\.0 to be fitted"
+FIXED = r"must be (at least 0, and at most 1\.0|a finite).*; got"
+X, V = sample()
+TWO = LiRacine(np.array([0.1, 0.2]))
 
 
-def test_wrong_numbers_of_categories_or_bandwidths_are_refused():
-    with pytest.raises(ValueError, match=r"bandwidth must be .* below 0\.75 .*; got 0\.8"):
-        AitchisonAitken(0.8, 4)
-    for bad in (1, 0, (3, 1), (), True):
-        with pytest.raises(ValueError, match=r"categories.*integer, at least 2"):
-            AitchisonAitken(0.1, bad)
-    with pytest.raises(ValueError, match=r"one per dimension, shape \(3,\); got shape \(2,\)"):
-        AitchisonAitken(np.array([0.1, 0.2]), (2, 3, 4))
-    with pytest.raises(ValueError, match=r"one per dimension.*\(2, 2\)"):
-        LiRacine(np.ones((2, 2)))
-    x, v = sample()
-    kernel = LiRacine(np.array([0.1, 0.2]))
-    for refused in (
-        lambda: kernel.pairwise(jax.device_put(x), jax.device_put(x)),
-        lambda: ak.attend(x, x, v, kernel=kernel),
-    ):
-        with pytest.raises(ValueError, match=r"2 bandwidths.* 3 columns"):
-            refused()
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        *(
+            (lambda bad=bad, of=of: LiRacine(of(bad)), message)
+            for bad in (-0.1, 1.1, float("nan"), np.array([0.2, 2.0]))
+            for of, message in ((lambda bad: bad, TRAINED), (ak.fixed, FIXED))
+        ),
+        *(
+            (lambda bad=bad: AitchisonAitken(0.1, bad), r"categories.*integer, at least 2")
+            for bad in (1, 0, (3, 1), (), True)
+        ),
+        (lambda: AitchisonAitken(0.8, 4), r"bandwidth must be .* below 0\.75 .*; got 0\.8"),
+        (
+            lambda: AitchisonAitken(np.array([0.1, 0.2]), (2, 3, 4)),
+            r"one per dimension, shape \(3,\); got shape \(2,\)",
+        ),
+        (lambda: LiRacine(np.ones((2, 2))), r"one per dimension.*\(2, 2\)"),
+        (lambda: TWO.pairwise(*(jax.device_put(X),) * 2), r"2 bandwidths.* 3 columns"),
+        (lambda: ak.attend(X, X, V, kernel=TWO), r"2 bandwidths.* 3 columns"),
+    ],
+)
+def test_wrong_bandwidths_and_numbers_of_categories_are_refused(refused, message):
+    with pytest.raises(ValueError, match=message):
+        refused()
 
 
 def test_repr_shows_bandwidths():

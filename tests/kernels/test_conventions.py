@@ -98,6 +98,8 @@ def test_a_refused_conversion_names_the_possible_ones():
     pattern = "'standard'.*Gaussian.*'ksmooth_box'.*Boxcar.*'unhalved', .*'ksmooth_normal'"
     with pytest.raises(ValueError, match=pattern):
         convert_lengthscale(0.3, target="ksmooth_box")
+    with pytest.raises(ValueError, match=r"source must be one of 'standard', 'unhalved'.*'fwhm'"):
+        convert_lengthscale(1.0, source="fwhm")
 
 
 def test_definitions_by_quartiles_and_by_variance(x64):

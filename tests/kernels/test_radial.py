@@ -221,22 +221,37 @@ def test_derivatives_finite_at_coincident_points():
         assert np.isfinite(leaf).all()
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf"), np.array([1.0, -2.0])])
-def test_lengthscale_must_be_positive(bad):
-    with pytest.raises(ValueError, match=r"lengthscale must be positive and finite; got .*try"):
-        ak.Gaussian(bad)
+class Logistic(ak.kernels.Scaled):
+    """1 / cosh² of half the difference, per column."""
+
+    def log_pair(self, q, k):
+        half = 0.5 * (q - k) / self.lengthscale
+        return -2.0 * jnp.sum(jnp.logaddexp(half, -half))
 
 
-def test_number_of_lengthscales_must_fit():
-    with pytest.raises(ValueError, match=r"has 2 lengthscales.*3 dimensions"):
-        ak.Gaussian(np.ones(2)).pairwise(
-            *(jax.device_put(points(seed, rows, DIM)) for seed, rows in ((0, QUERIES), (1, KEYS)))
-        )
+POINTS = [jax.device_put(points(seed, rows, DIM)) for seed, rows in ((0, QUERIES), (1, KEYS))]
+NOT_POSITIVE = 0.0, -1.0, float("nan"), float("inf"), np.array([1.0, -2.0])
 
 
-def test_matrix_of_lengthscales_is_refused():
-    with pytest.raises(ValueError, match="one per dimension"):
-        ak.Gaussian(np.ones((2, 2)))
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        *(
+            (lambda bad=bad: ak.Gaussian(bad), r"lengthscale must be positive and .*; got .*try")
+            for bad in NOT_POSITIVE
+        ),
+        (lambda: Logistic(-1.0), "lengthscale must be"),
+        (lambda: ak.Gaussian(np.ones((2, 2))), "one per dimension"),
+        (lambda: ak.Gaussian(np.ones(2)).pairwise(*POINTS), r"has 2 lengthscales.*3 dimensions"),
+        (
+            lambda: ak.attend(*POINTS, POINTS[1], kernel=Logistic(np.ones(2))),
+            r"2 lengthscales.*3 dimensions",
+        ),
+    ],
+)
+def test_wrong_lengthscales_are_refused(refused, message):
+    with pytest.raises(ValueError, match=message):
+        refused()
 
 
 def test_repr_shows_lengthscales():
@@ -247,14 +262,11 @@ def test_repr_shows_lengthscales():
     assert inside == ["Gaussian(lengthscale=f32[])"]
 
 
-def test_unknown_convention_names_the_known():
-    with pytest.raises(ValueError, match=r"source must be one of 'standard', 'unhalved'.*'fwhm'"):
-        ak.kernels.convert_lengthscale(1.0, source="fwhm")
+GAPS = np.array([0.0, 1.0, 2.0, 4.0, 8.0])[:, None]  # the mean gap is 2, the median gap 1.5
 
 
 def test_bounds_are_half_a_gap_and_ten_ranges(x64):
     """The scale of each dimension; constant columns have no scale."""
-    x = np.array([0.0, 1.0, 2.0, 4.0, 8.0])[:, None]  # the mean gap is 2, the median gap 1.5
     constant = np.stack([np.arange(5.0), np.full(5, 3.0)], axis=1)
 
     @jax.jit
@@ -263,10 +275,32 @@ def test_bounds_are_half_a_gap_and_ten_ranges(x64):
         boxes = one.search_box(x), two.search_box(constant), one.search_box(constant)
         return [[side.lengthscale for side in box] for box in boxes]
 
-    of_one, of_two, of_both = jax.device_get(results(x, constant))
+    of_one, of_two, of_both = jax.device_get(results(GAPS, constant))
     np.testing.assert_allclose(of_one, [0.75, 80.0])
     np.testing.assert_allclose(of_two, [[0.5, 1.0], [40.0, 1.0]])
     np.testing.assert_allclose(of_both, [0.5, 40.0])
+
+
+def test_each_input_has_a_neighbour_at_the_lower_bound(x64):
+    kinds = ak.kernels.Boxcar, ak.Epanechnikov, ak.kernels.Tricube
+    weights = np.array([1.0, 1.0, 2.0, 0.0, 1.0])
+    cases = {
+        "rows": ((GAPS, None), 1.01 * 4.0),
+        "a row without weight": ((GAPS, weights), 1.01 * 6.0),
+        "booleans": ((GAPS, weights > 0), 1.01 * 6.0),
+        "every row twice": ((np.repeat(GAPS, 2, axis=0), None), 0.5 * 8 / 9),
+    }
+    search = jax.jit(lambda *parts: [kind(1.0).search_box(*parts) for kind in kinds])
+    for name, (parts, expected) in cases.items():
+        for lower, upper in (*search(*parts), ak.kernels.Tricube(1.0).search_box(*parts)):
+            np.testing.assert_allclose(lower.lengthscale, expected, rtol=1e-12, err_msg=name)
+            np.testing.assert_allclose(upper.lengthscale, 80.0, rtol=1e-12, err_msg=name)
+
+
+def test_each_column_has_a_bound_of_its_own(x64):
+    x = np.concatenate([GAPS, GAPS[::-1] ** 2], axis=1)
+    lower, _ = ak.Epanechnikov(np.ones(2)).search_box(x)
+    np.testing.assert_allclose(lower.lengthscale, [4.04, 1.01 * 48.0], rtol=1e-12)
 
 
 def test_lengthscales_may_come_in_low_precision():
@@ -352,14 +386,6 @@ def test_derivatives_of_points_many_lengthscales_apart(x64, dim, scale):
         np.testing.assert_allclose(got, exact, rtol=1e-4, atol=1e-5 * float(np.abs(exact).max()))
 
 
-class Logistic(ak.kernels.Scaled):
-    """1 / cosh² of half the difference, per column."""
-
-    def log_pair(self, q, k):
-        half = 0.5 * (q - k) / self.lengthscale
-        return -2.0 * jnp.sum(jnp.logaddexp(half, -half))
-
-
 def test_a_kernel_with_a_lengthscale_is_one_method_too(x64):
     x, y = points(0, KEYS, 1), points(1, KEYS, 1)[:, 0]
     model = ak.KernelRegression(Logistic(5.0))
@@ -382,8 +408,22 @@ def test_a_kernel_with_a_lengthscale_is_one_method_too(x64):
     np.testing.assert_allclose(*wide, rtol=1e-13)
 
 
-def test_a_kernel_with_a_lengthscale_refuses_wrong_lengthscales(x64):
-    with pytest.raises(ValueError, match="lengthscale must be"):
-        Logistic(-1.0)
-    with pytest.raises(ValueError, match=r"2 lengthscales.*3 dimensions"):
-        ak.attend(*(points(i, KEYS, DIM) for i in range(3)), kernel=Logistic(np.ones(2)))
+def test_the_unit_of_a_query_is_its_distance_to_the_nearest_keys(x64):
+    rng = np.random.default_rng(0)
+    q, k = rng.normal(size=(7, 2)), rng.normal(size=(19, 2))
+    options = {4: {"neighbours": 4}, 5: {"fraction": 0.29}, 1: {"fraction": 0.01}}
+    kernels = {
+        m: ak.NearestNeighbours(ak.kernels.Tricube(1.3), **each) for m, each in options.items()
+    }
+
+    @jax.jit
+    def weights(q, k):
+        return {m: ak.attention_weights(q, k, kernel=kernel) for m, kernel in kernels.items()}
+
+    distance = np.linalg.norm(q[:, None] - k, axis=-1)
+    for m, found in jax.device_get(weights(q, k)).items():
+        unit = 1.3 * np.sort(distance, axis=1)[:, [m - 1]]
+        expected = np.where(distance < unit, 1 - (distance / unit) ** 3, 0.0) ** 3
+        expected /= expected.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-15)
+        assert ((found > 0).sum(axis=1) >= m).all()
