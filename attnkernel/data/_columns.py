@@ -1,5 +1,6 @@
 """The columns of a CSV file, cell by cell: numbers, dates and words become numbers."""
 
+import dataclasses
 import math
 import re
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ class OptionError(ValueError):
         super().__init__(f"{sentence} Try {hint}." if hint else sentence)
 
 
+@dataclasses.dataclass
 class Column:
     """A column that is read cell by cell, each cell as a number.
 
@@ -38,32 +40,25 @@ class Column:
     categories, where the kind is not given.
     """
 
-    def __init__(
-        self,
-        name: str,
-        decimal: str,
-        *,
-        kind: Literal["date", "category"] | None = None,
-        levels: Sequence[str] | None = None,
-        date_format: str | None = None,
-        may_hold_words: bool = False,
-        is_label: bool = False,
-    ):
-        self.name = name
-        self._kind: Literal["number", "date", "category"] | None = kind
-        self._is_given, self._is_label = kind is not None, is_label
-        self._decimal, self._date_format = decimal, date_format
-        self._may_hold_words = may_hold_words
-        self.is_ordered = levels is not None
-        self._codes = {word: code for code, word in enumerate(levels or ())}
+    name: str
+    decimal: str
+    kind: Literal["number", "date", "category"] | None = None
+    levels: Sequence[str] | None = None
+    date_format: str | None = None
+    may_hold_words: bool = False
+    is_label: bool = False
+
+    def __post_init__(self) -> None:
+        self._is_given, self.is_ordered = self.kind is not None, self.levels is not None
+        self._codes = {word: code for code, word in enumerate(self.levels or ())}
         self._has_zone: bool | None = None
         self._first_dash: str | None = None  # before the kind is known
 
     def is_missing(self, cell: str) -> bool:
         """Whether a cell holds nothing, or a word or a dash for that; in a column of categories a
         dash is a word, as a level that was given is."""
-        if cell in DASHES and self._kind != "category":
-            if self._kind is None:
+        if cell in DASHES and self.kind != "category":
+            if self.kind is None:
                 self._first_dash = cell
             return True
         return cell in MISSING and not (self.is_ordered and cell in self._codes)
@@ -75,19 +70,19 @@ class Column:
 
         **Raises:** `OptionError` for a cell that is missing, or of another kind.
         """
-        if self._kind is None and not self.is_missing(cell):
-            self._kind = self._kind_of(cell)
-            if self._kind == "category" and self._first_dash is not None:
+        if self.kind is None and not self.is_missing(cell):
+            self.kind = self._kind_of(cell)
+            if self.kind == "category" and self._first_dash is not None:
                 raise OptionError(
                     f"{place}: got the word {cell!r}, and {self._first_dash!r} in the rows before, "
                     f"which is a word or a missing cell. Write NA where it is missing.",
                     categories=[self.name],
                 )
-        if self._kind == "category":
+        if self.kind == "category":
             return self._code(cell, place)
-        if self._kind == "date":
+        if self.kind == "date":
             return self._days(cell, place)
-        value = _number(cell, self._decimal)
+        value = _number(cell, self.decimal)
         if not math.isfinite(value):
             raise self._number_error(cell, place)
         return value
@@ -98,7 +93,7 @@ class Column:
 
         Returns the name of the axis, from the `label` without a unit, and the word of each code.
         """
-        if self._kind == "category":
+        if self.kind == "category":
             words = list(self._codes)
             if not self._is_given and len(words) == len(values):
                 raise ValueError(
@@ -110,7 +105,7 @@ class Column:
             code[list(order)] = np.arange(len(words))
             values[:] = code[values.astype(int)]
             return label, tuple(words[i] for i in order)
-        if self._kind == "date":
+        if self.kind == "date":
             origin = math.floor(values.min())
             values -= origin
             day = (FIRST_DAY + timedelta(days=origin)).date().isoformat()
@@ -119,7 +114,7 @@ class Column:
 
     def _kind_of(self, cell: str) -> Literal["number", "date", "category"]:
         """Returns the kind of a column by its first cell; a number also where it is no kind."""
-        if math.isfinite(_number(cell, self._decimal)):
+        if math.isfinite(_number(cell, self.decimal)):
             return "number"
         if "-" in cell and _date(cell, None) is not None:
             return "date"
@@ -127,7 +122,7 @@ class Column:
             "inf",
             "infinity",
         )
-        return "category" if self._may_hold_words and is_word else "number"
+        return "category" if self.may_hold_words and is_word else "number"
 
     def _code(self, cell: str, place: str) -> float:
         """Returns the code of a word, from 0; a new one for a new word, unless all were given."""
@@ -138,7 +133,7 @@ class Column:
                 f"{place}: expected one of {', '.join(map(repr, self._codes))}; got {cell!r}. Add "
                 f"it to the words of {self.name!r}, at its place in their order."
             )
-        if not self._is_given and math.isfinite(_number(cell, self._decimal)):
+        if not self._is_given and math.isfinite(_number(cell, self.decimal)):
             raise OptionError(
                 f"{place}: expected a word, as in the rows before; got the number {cell!r}.",
                 categories=[self.name],
@@ -147,8 +142,8 @@ class Column:
 
     def _days(self, cell: str, place: str) -> float:
         """Returns a date as days since 0001-01-01, in UTC if it has a time zone."""
-        form = f"of the form {self._date_format!r}" if self._date_format else "such as 2021-03-28"
-        moment = _date(cell, self._date_format)
+        form = f"of the form {self.date_format!r}" if self.date_format else "such as 2021-03-28"
+        moment = _date(cell, self.date_format)
         if self.is_missing(cell):
             raise OptionError(f"{place}: expected a date, got {_shown(cell)}.", missing="drop")
         if moment is None:
@@ -159,7 +154,7 @@ class Column:
                     f"{place}: expected a date {form}, as in the rows before; got {cell!r}. Write "
                     f"all dates of the column in one format."
                 )
-            options = {"dates": {self.name: guess}} if guess and guess != self._date_format else {}
+            options = {"dates": {self.name: guess}} if guess and guess != self.date_format else {}
             raise OptionError(f"{place}: expected a date {form}; got {cell!r}.", **options)
         has_zone = moment.tzinfo is not None
         if self._has_zone not in (None, has_zone):
@@ -181,7 +176,7 @@ class Column:
             return OptionError(sentence, dates={self.name: guess})
         marks = re.sub(r"[^.,]", "", cell)
         if marks and NUMBER_WITH_MARKS.fullmatch(cell):
-            is_decimal = marks[-1] != self._decimal and marks.count(marks[-1]) == 1
+            is_decimal = marks[-1] != self.decimal and marks.count(marks[-1]) == 1
             if len(marks) > 1:
                 sentence += " Remove the marks between thousands."
             elif THOUSANDS.fullmatch(cell):
@@ -191,7 +186,7 @@ class Column:
             return OptionError(f"{sentence} Drop or fill that row.")
         if WITH_SIGN.fullmatch(cell):
             return OptionError(f"{sentence} Write the number alone, without its unit.")
-        if self._is_label:
+        if self.is_label:
             return OptionError(f"{sentence} The label is a number: drop that row, or write codes.")
         return OptionError(f"{sentence} Correct that cell.", categories=[self.name])
 

@@ -4,14 +4,14 @@ import re
 from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from .._core.arrays import precision_loss
-from .._core.validation import as_names, as_path
+from .._core.validation import as_names, as_path, require_bool, require_choice
 from ._columns import Column, OptionError
-from ._csv_options import CsvOptions, as_mapping
 from ._dataset import Dataset
 from ._records import Records
 
@@ -73,12 +73,12 @@ def read_csv(
     that helps), there are fewer than 3 rows, or all inputs are equal.
     """
     path = Path(as_path("path", path))
-    options = CsvOptions(
+    options = _Options(
         as_names("x", x),
         y,
-        as_mapping("categories", categories),
+        _as_mapping("categories", categories),
         find_categories,
-        as_mapping("dates", dates),
+        _as_mapping("dates", dates),
         delimiter,
         decimal,
         missing,
@@ -86,12 +86,11 @@ def read_csv(
     if names is not None and not isinstance(names, Mapping):
         raise ValueError(f"names must be a dictionary, from columns to text; got {names!r}.")
     options.check()
-    table, columns, places = _read_columns(path, options)
-    dropped = len(places.dropped)
-    if len(places) < 3:
+    table, columns, places, dropped = _read_columns(path, options)
+    if len(table) < 3:
         and_dropped = f", after {dropped} with missing cells were dropped" if dropped else ""
         raise ValueError(
-            f"{path} has {len(places)} rows of data{and_dropped}; a fit needs at least 3."
+            f"{path} has {len(table)} rows of data{and_dropped}; a fit needs at least 3."
         )
     found = [
         column.finish(values, (names or {}).get(column.name, column.name))
@@ -117,36 +116,122 @@ def read_csv(
     )
 
 
-class _Places:
+class _Options(NamedTuple):
+    """The arguments of `read_csv` that say which columns are read, and how their cells."""
+
+    x: tuple[str, ...]
+    y: str
+    categories: Mapping[str, Any]
+    find_categories: bool
+    dates: Mapping[str, Any]
+    delimiter: str
+    decimal: str
+    missing: str
+
+    def check(self) -> None:
+        """Raises `ValueError` unless all are valid, and go together."""
+        if not isinstance(self.y, str):
+            raise ValueError(f"y must be the name of a column; got {self.y!r}.")
+        if not self.x:
+            raise ValueError("x is empty: name at least one input column.")
+        if self.y in self.x:
+            raise ValueError(
+                f"Column {self.y!r} is both input and label; choose another for one of them."
+            )
+        if len(set(self.x)) < len(self.x):
+            raise ValueError(
+                f"An input column is named twice among {', '.join(map(repr, self.x))}."
+            )
+        for what, named, known in (
+            ("categories", self.categories, self.x),
+            ("dates", self.dates, (*self.x, self.y)),
+        ):
+            if unknown := [column for column in named if column not in known]:
+                raise ValueError(
+                    f"{what} must be among the {'input ' if known is self.x else ''}columns "
+                    f"{', '.join(map(repr, known))}; got {', '.join(map(repr, unknown))}."
+                )
+        for column, words in self.categories.items():
+            if words is not None:
+                _require_levels(column, words)
+            if column in self.dates:
+                raise ValueError(f"Column {column!r} is named in both categories and dates.")
+        require_bool("find_categories", self.find_categories)
+        require_choice("decimal", self.decimal, (".", ","))
+        require_choice("missing", self.missing, ("error", "drop"))
+        is_character = isinstance(self.delimiter, str) and len(self.delimiter) == 1
+        if not is_character or self.delimiter in '\n\r" ':
+            raise ValueError(
+                f'delimiter must be one character, such as ";" or "\\t"; got {self.delimiter!r}.'
+            )
+        if self.delimiter == self.decimal:
+            raise ValueError(f"delimiter and decimal must differ; both are {self.decimal!r}.")
+
+    def columns(self) -> list[Column]:
+        """Returns the columns to read: the inputs, then the label."""
+        return [
+            Column(
+                name,
+                self.decimal,
+                "category" if name in self.categories else "date" if name in self.dates else None,
+                self.categories.get(name),
+                self.dates.get(name),
+                may_hold_words=self.find_categories and name != self.y,
+                is_label=name == self.y,
+            )
+            for name in (*self.x, self.y)
+        ]
+
+
+def _require_levels(column: str, words: Any) -> None:
+    """Raises `ValueError` unless `words` lists two words or more, each once."""
+    if isinstance(words, str) or len(as_names("categories", words)) < 2:
+        raise ValueError(
+            f"categories must list the words of {column!r} in order, two or more; got {words!r}."
+        )
+    for word in words:
+        if list(words).count(word) > 1:
+            raise ValueError(f"categories list {word!r} twice for the column {column!r}.")
+
+
+def _as_mapping(name: str, value: Any) -> Mapping[str, Any]:
+    """Returns a dictionary from column names, with None for the names of a list."""
+    if isinstance(value, Mapping):
+        as_names(name, list(value))
+        if name == "dates" and not all(isinstance(each, str | None) for each in value.values()):
+            raise ValueError(
+                f'dates must map columns to formats, such as "%d.%m.%Y"; got {value!r}.'
+            )
+        return value
+    return dict.fromkeys(as_names(name, value))
+
+
+class _Places(NamedTuple):
     """Where the rows of a table are in their file, as errors name it."""
 
-    def __init__(self) -> None:
-        self.lines, self.dropped = array("q"), array("q")  # line of each row; rows left out
+    rows: array  # the number of each row, from 0, with those that are left out counted
+    lines: array  # the line of each row, from 1
 
-    def __len__(self) -> int:
-        return len(self.lines)
-
-    def __getitem__(self, i: int) -> str:
-        row = i
-        for left_out in self.dropped:
-            row += left_out <= row
-        return _describe_place(row, self.lines[i])
+    def describe(self, row: int) -> str:
+        return _describe_place(self.rows[row], self.lines[row])
 
 
-def _read_columns(path: Path, options: CsvOptions) -> tuple[np.ndarray, Sequence[Column], _Places]:
+def _read_columns(
+    path: Path, options: _Options
+) -> tuple[np.ndarray, Sequence[Column], _Places, int]:
     """Returns the numbers of the requested columns, shape (rows, columns), with the columns, which
-    are to `finish` them, and the places of the rows."""
+    are to `finish` them, the places of the rows, and how many rows were left out."""
     records = Records(path, options.delimiter)
     header = next(records, None)
     if header is None:
         raise ValueError(f"{path} is empty; expected a header line with the names of the columns.")
     names = [name.strip() for name in header]
     _require_columns(path, names, options)
-    columns, numbers, places, row = options.columns(), array("d"), _Places(), 0
+    columns, numbers, places = options.columns(), array("d"), _Places(array("q"), array("q"))
+    row = -1
     wanted = [names.index(column.name) for column in columns]
-    for cells in records:
+    for row, cells in enumerate(records):
         place = f"{path}, {_describe_place(row, records.line)}"
-        row += 1
         if len(cells) != len(names):
             raise ValueError(
                 f"{place}: {len(cells)} cells where the header has {len(names)}. Is the delimiter "
@@ -154,17 +239,18 @@ def _read_columns(path: Path, options: CsvOptions) -> tuple[np.ndarray, Sequence
             )
         found = [cells[i].strip() for i in wanted]
         if options.missing == "drop" and any(map(Column.is_missing, columns, found)):
-            places.dropped.append(row - 1)
             continue
         numbers.extend(
             column.read(cell, f"{place}, column {column.name!r}")
             for column, cell in zip(columns, found, strict=True)
         )
+        places.rows.append(row)
         places.lines.append(records.line)
-    return np.asarray(numbers).reshape(len(places), len(columns)), columns, places
+    table = np.asarray(numbers).reshape(len(places.rows), len(columns))
+    return table, columns, places, row + 1 - len(table)
 
 
-def _require_columns(path: Path, names: list[str], options: CsvOptions) -> None:
+def _require_columns(path: Path, names: list[str], options: _Options) -> None:
     """Raises `ValueError` unless the header `names` each requested column once."""
     wanted = (*options.x, options.y)
     if missing := [column for column in wanted if column not in names]:
@@ -187,10 +273,11 @@ def _rounded_to_float_of_jax(
     with np.errstate(over="ignore"):
         values = table.astype(jax.dtypes.canonicalize_dtype(float))
     if not np.all(np.isfinite(values)):
-        row, column = np.argwhere(~np.isfinite(values))[0]
+        row, column = np.argwhere(~np.isfinite(values))[0].tolist()
+        place = f"{places.describe(row)}, column {columns[column].name!r}"
         raise ValueError(
-            f"{path}, {places[int(row)]}, column {columns[column].name!r}: {table[row, column]} is "
-            f"too large for {values.dtype}. Use float64 (precision: float64, or jax_enable_x64)."
+            f"{path}, {place}: {table[row, column]} is too large for {values.dtype}. Use "
+            f"float64 (precision: float64, or jax_enable_x64)."
         )
     for index, column in enumerate(columns[:-1]):
         if loss := precision_loss(table[:, index], values[:, index]):
