@@ -143,8 +143,8 @@ class NanFarAway(LiRacine):
 
     __init__ = LiRacine.__init__
 
-    def log_of(self, steps, share, rest):
-        return jnp.where(steps > 20, jnp.nan, super().log_of(steps, share, rest))
+    def log_of(self, steps, share, rest, column):
+        return jnp.where(steps > 20, jnp.nan, super().log_of(steps, share, rest, column))
 
     def score_upper_bound(self, boxes):
         return LiRacine(ak.fixed(0.0)).score_upper_bound(boxes)
