@@ -35,12 +35,6 @@ def scaled_squares(
 # 2000² pairs in 3 dimensions, derivatives by products of matrices take 0.6 times as long.
 MAX_UNROLLED_PAIRS = 2**15
 MIN_PRODUCT_DIM = 6  # from which a product of matrices is faster than differences
-# The sum over a pair of its squared distances to the centre, in squared lengthscales. Up to it the
-# product rounds no worse in float32; in float64 up to 512 times as far the error of log K is below
-# 2e-11.
-_MAX_SQUARED_NORMS = 128.0
-_MAX_SQUARED_NORMS_TANGENTS = 1024.0  # derivatives are sums over many pairs
-_FACTOR_OF_FLOAT64 = 512.0
 
 
 @eqx.filter_custom_jvp
@@ -71,9 +65,8 @@ def pairwise_squares(
         right = jnp.concatenate([b, jnp.ones_like(squares_b), squares_b], axis=1)
         return jnp.maximum(precise_matmul(left, right.T), 0.0)
 
-    return jax.lax.cond(
-        _squared_norms_are_within(_MAX_SQUARED_NORMS, a, b), by_matrices, by_differences
-    )
+    # up to 128 squared lengthscales the product rounds no worse in float32
+    return jax.lax.cond(_squared_norms_are_within(128.0, a, b), by_matrices, by_differences)
 
 
 @pairwise_squares.def_jvp
@@ -105,7 +98,7 @@ def _pairwise_squares_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array
 
         return out, change + jax.jvp(by_differences, tuple(arrays), tuple(moves))[1]
     a, b = (_centre_and_scale(points, _box_centre(k), *scale) for points in (q, k))
-    near = _squared_norms_are_within(_MAX_SQUARED_NORMS_TANGENTS, a, b)
+    near = _squared_norms_are_within(1024.0, a, b)  # derivatives are sums over many pairs
     return out, change + jax.lax.cond(
         near, _tangents_by_matrices, _tangents_by_coordinate, arrays, moves
     )
@@ -193,10 +186,10 @@ def _squared_norms_are_within(
 ) -> Bool[Array, ""]:
     """Whether ‖aᵢ‖² + ‖bⱼ‖² ≤ `limit` for all rows of a and b; under `vmap`, in the whole batch.
 
-    In float64 the limit is 512 times as high.
+    In float64 the limit is 512 times as high: the error of log K is then below 2e-11.
     """
     squares_a, squares_b = (jnp.max(jnp.sum(u * u, axis=1)) for u in (a, b))
-    limit = limit * (_FACTOR_OF_FLOAT64 if a.dtype == jnp.float64 else 1.0)
+    limit = limit * (512.0 if a.dtype == jnp.float64 else 1.0)
     return ~any_in_batch(~(squares_a + squares_b <= limit))
 
 

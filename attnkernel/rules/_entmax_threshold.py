@@ -15,8 +15,6 @@ from jaxtyping import Array, Float
 
 from .._core.mesh_axes import vary_alike
 
-MAX_NEWTON_STEPS = 100  # about seven are taken
-
 Exponent = float | Float[Array, ""]
 MassAndSlope = tuple[Float[Array, " queries"], Float[Array, " queries"]]
 
@@ -57,6 +55,7 @@ def find_threshold(
     **Arguments:** `sums`: from thresholds to S and −dS/dλ of each query. `highest`: the highest
     score of each query, where the iteration starts. `exponent`: p.
     """
+    max_steps = 100  # about seven are taken
     some = ~jnp.isneginf(highest)
     start = jnp.where(some, highest, 0.0)
     least = 4.0 * jnp.finfo(highest.dtype).eps
@@ -68,10 +67,10 @@ def find_threshold(
         # (S^(1/p) − 1) over its slope; 0 where rounding has gone beyond the root
         rise = -exponent * jnp.expm1(-log_mass / exponent) * mass / jnp.where(slope > 0, slope, 1.0)
         more = jnp.any(rise > least * jnp.maximum(1.0, jnp.abs(threshold)))
-        return jnp.where(more, count + 1, MAX_NEWTON_STEPS), threshold + rise
+        return jnp.where(more, count + 1, max_steps), threshold + rise
 
     first = vary_alike((jnp.array(0), start))
-    return jax.lax.while_loop(lambda state: state[0] < MAX_NEWTON_STEPS, step, first)[1]
+    return jax.lax.while_loop(lambda state: state[0] < max_steps, step, first)[1]
 
 
 def threshold_tangent(
