@@ -16,7 +16,7 @@ from .._core.host_arrays import AnyArray, is_concrete
 from .._core.rows import Rows
 from .._core.validation import as_integer, require_instance
 from ..attention import jit_if_pure
-from ..kernels import Kernel
+from ..kernels import Kernel, category_counts
 from ._backfitting import over_columns, solve_backfitting, weights_of_column
 from ._data import read_data, with_bounds_of, with_weights
 from ._dense_smoother import DenseSmoother

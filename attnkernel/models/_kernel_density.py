@@ -22,7 +22,7 @@ from .._core.regression_data import is_positive
 from .._core.rows import Rows
 from .._core.validation import is_real_number, require_bool, require_instance, value_text
 from ..attention import Auto, attend
-from ..kernels import Compact, Gaussian, Kernel, Radial
+from ..kernels import Compact, Gaussian, Kernel, Radial, category_counts
 from ..methods import Method
 from ..priors import ExcludeSelf, Prior
 from ._data import read_data, with_bounds_of, with_weights

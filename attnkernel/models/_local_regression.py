@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from .._core.host_arrays import AnyArray
 from .._core.rows import Rows
-from ..kernels import Kernel, rescaled
+from ..kernels import Kernel, category_counts, rescaled
 from ..local import LikelihoodFit, LocalFit, QuantileFit
 from ..priors import Prior
 from ..rules import Rule
