@@ -1,19 +1,16 @@
 """Attention layers for Equinox models, what decodes them row by row, and rotary positions."""
 
 from ._bias_reduced import BiasReducedAttention as BiasReducedAttention
-from ._cache import Cache as Cache
+from ._cache import Cache as Cache, KVCache as KVCache, RecurrentCache as RecurrentCache
 from ._cached_layer import CachedLayer as CachedLayer
 from ._from_torch import from_torch as from_torch
-from ._heads import multiply_priors
-from ._kv_cache import KVCache as KVCache
+from ._inputs import multiply_priors
 from ._latent_attention import LatentAttention as LatentAttention
-from ._latent_cache import LatentCache as LatentCache
 from ._multihead import MultiheadAttention as MultiheadAttention
 from ._persistent_memory import PersistentMemory as PersistentMemory
 from ._recurrent_attention import RecurrentAttention as RecurrentAttention
-from ._recurrent_cache import RecurrentCache as RecurrentCache
-from ._rotary import Rotary as Rotary
-from ._rotary_frequencies import (
+from ._rotary import (
+    Rotary as Rotary,
     axial_frequencies as axial_frequencies,
     llama3_frequencies as llama3_frequencies,
     ntk_frequencies as ntk_frequencies,

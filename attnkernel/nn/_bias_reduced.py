@@ -15,12 +15,10 @@ from .._core.arrays import require_finite
 from .._core.validation import as_integer, require_instance
 from ..attention import PerHead
 from ..priors import Prior
+from ._cache import KVCache
 from ._cached_layer import CachedLayer, NewRows
-from ._decoding import project_next_rows
-from ._heads import OfHeads, as_sequence, mask_as_prior, multiply_priors
-from ._kv_cache import KVCache
+from ._inputs import Heads, as_sequence, multiply_priors
 from ._multihead import MultiheadAttention
-from ._projections import project_heads
 
 
 class BiasReducedAttention(CachedLayer):
@@ -80,62 +78,52 @@ class BiasReducedAttention(CachedLayer):
         prior: Prior | PerHead | None = None,
     ) -> Float[Array, "rows output_size"]:
         """The output of one sequence. `mask`, `prior`: as for `MultiheadAttention`."""
-        module = self.attention
-        x = as_sequence("x", x, module.query_size)
+        x = as_sequence("x", x, self.query_size)
         require_finite("x", x)
-        q, k, v = project_heads(module, x, x, x)
-        rows, heads = x.shape[0], module.num_heads
-        prior = multiply_priors(module.prior, prior, mask_as_prior(mask, heads, rows, rows))
+        q, k, v, prior = self.attention._read(x, x, x, mask, prior)
         k, v = self._repeat_shared(k, v)
-
-        def smooth(values: Array) -> Array:
-            return self._smooth(q, k, values, prior)
 
         def iterate(carried: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
             total, residual = carried
-            residual = residual - smooth(residual)
+            residual = residual - self._smooth(q, k, residual, prior)
             return (total + residual, residual), None
 
         (total, _), _ = jax.lax.scan(iterate, (v, v), None, length=self.iterations - 1)
-        return jax.vmap(module.output_proj)(smooth(total).reshape(rows, -1).astype(x.dtype))
+        return self.attention._output(self._smooth(q, k, total, prior))
 
-    def cache(
-        self, capacity: int, *, ring: bool = False, sinks: int = 0, spare: int = 0, dtype=None
-    ) -> KVCache:
-        """An empty cache for `step`; arguments as in `KVCache`."""
+    def cache(self, capacity: int, **options: Any) -> KVCache:
+        """An empty cache for `step`; `options` as in `KVCache`."""
         module = self.attention
-        sizes = (module.num_heads, module.qk_size, self.iterations * module.vo_size)
-        return KVCache(capacity, *sizes, ring=ring, sinks=sinks, spare=spare, dtype=dtype)
+        values = self.iterations * module.vo_size
+        return KVCache(capacity, module.num_heads, module.qk_size, values, **options)
 
-    def _next_rows(self, new: NewRows, cache: Any) -> tuple[Array, KVCache]:
+    def _decode_rows(self, new: NewRows, cache: Any) -> tuple[Array, KVCache]:
         require_instance("cache", cache, KVCache, "layer.cache(100)")
         module = self.attention
-        (q, k, v), positions = project_next_rows(module, new, cache)
+        (q, k, v), positions = module._project_rows(new, cache)
         k, v = self._repeat_shared(k, v)
+        own = multiply_priors(module.prior, new.prior)
         residuals = [v, *[jnp.zeros_like(v)] * (self.iterations - 1)]
 
-        def rows_with_residuals() -> tuple[Array, list[Array], Any, KVCache]:
+        def append() -> tuple[Heads, list[Heads], Any, KVCache]:
             values = jnp.concatenate(residuals, axis=-1)
-            seen, after = cache.append(k, values, count=new.count, positions=positions)
-            prior = cache._prior(seen, new, positions, module.prior)
-            return seen.parts[0], jnp.split(seen.parts[1], self.iterations, axis=-1), prior, after
+            seen, after = cache.append(k, values, count=new.rows, positions=positions)
+            prior = cache.visible_prior(seen, positions, new.mask, own)
+            return seen.keys, jnp.split(seen.values, self.iterations, axis=-1), prior, after
 
         for i in range(1, self.iterations):
-            keys, of_rows, prior, _ = rows_with_residuals()
+            keys, of_rows, prior, _ = append()
             residuals[i] = residuals[i - 1] - self._smooth(q, keys, of_rows[i - 1], prior)
-        keys, of_rows, prior, after = rows_with_residuals()
-        out = self._smooth(q, keys, sum(of_rows[1:], of_rows[0]), prior)
-        return jax.vmap(module.output_proj)(out.reshape(len(out), -1).astype(new.x.dtype)), after
+        keys, of_rows, prior, after = append()
+        return module._output(self._smooth(q, keys, sum(of_rows[1:], of_rows[0]), prior)), after
 
-    def _repeat_shared(self, k: OfHeads, v: OfHeads) -> tuple[OfHeads, OfHeads]:
+    def _repeat_shared(self, k: Heads, v: Heads) -> tuple[Heads, Heads]:
         """Returns keys and values of each head of queries: those that share keys differ in their
         residuals."""
         group = self.attention.num_heads // self.attention.num_kv_heads
         return jnp.repeat(k, group, axis=1), jnp.repeat(v, group, axis=1)
 
-    def _smooth(self, q: OfHeads, k: OfHeads, values: OfHeads, prior: Any) -> OfHeads:
+    def _smooth(self, q: Heads, k: Heads, values: Heads, prior: Any) -> Heads:
         """Returns A z of each head, for the rows z of `values`."""
-        heads = self.attention.num_heads
-        sums = self.attention._make_head_sums()._replace(num_kv_heads=heads)
-        smoothed = sums.values(q, k, values, prior)[0].reshape(len(q), heads, -1)
-        return smoothed.astype(values.dtype)
+        smoothed, _ = self.attention._attend(q, k, values, prior)
+        return smoothed.reshape(*q.shape[:2], -1).astype(values.dtype)

@@ -1,15 +1,27 @@
-"""The protocol of caches: what a layer keeps of the rows so far, to go on with the next ones."""
+"""Caches: what a layer keeps of the rows so far, to compute the rows that follow."""
 
 import abc
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from .._core.arrays import (
+    as_float_dtype,
+    as_integer_array,
+    as_real_array,
+    require_finite,
+    value_text,
+)
 from .._core.host_arrays import is_concrete
-from .._core.validation import require_integer
+from .._core.validation import MAX_INTEGER, as_integer, require_bool, require_integer
+from ..priors import AtPositions, Causal, MaskArray, Prior, Window
+from ._inputs import as_positions, multiply_priors
+
+EMPTY = MAX_INTEGER  # the number of an empty place: no query is behind it
 
 
 class Cache(eqx.Module):
@@ -20,9 +32,8 @@ class Cache(eqx.Module):
 
     | cache | keeps | memory | goes back by |
     |---|---|---|---|
-    | `KVCache` | keys and values of all rows | O(rows) | `rollback`, `keep` |
+    | `KVCache` | keys and values, or latents, of all rows | O(rows) | `rollback`, `keep` |
     | `KVCache`, a ring | those of the first and the last rows | O(1) | the same, a few rows |
-    | `LatentCache` | one latent for each row, or in a ring | as above, smaller | the same |
     | `RecurrentCache` | a state of fixed size | O(1) | the earlier cache |
 
     ```python
@@ -63,8 +74,286 @@ class Cache(eqx.Module):
         """
 
 
+class CachedRows(NamedTuple):
+    """Keys and values of rows, the number of each row in the sequence, and its position."""
+
+    keys: Float[Array, "rows heads qk_size"]
+    values: Float[Array, "rows heads vo_size"]
+    numbers: Int[Array, " rows"]
+    positions: Int[Array, " rows"]
+
+
+class KVCache(Cache):
+    r"""The keys and values of the rows so far, in arrays of a fixed size.
+
+    - A full cache keeps every row, up to its capacity. To write past its end is an error.
+    - A ring keeps the last rows in O(1) memory, with their positions, so that masks, biases and
+      rotary angles stay right when it wraps. A query sees a window of rows, its own included.
+    - A ring with sinks keeps the first rows for ever, too. Positions stay those of the sequence,
+      and the first rows recede; StreamingLLM counts positions within the cache instead.
+
+    **Arguments:**
+
+    - `capacity`: the number of rows.
+    - `heads`, `qk_size`: of keys. `vo_size`: of values; 0 where the keys hold them, as the latents
+      of `LatentAttention` do.
+    - `ring`: whether new rows overwrite the oldest ones. Default: no.
+    - `sinks`: the number of first rows that a ring never overwrites. Default: 0.
+    - `spare`: rows of a ring beyond the window, so that after a draft of up to `spare + 1` rows it
+      can go back to any of them. Default: 0. The window has capacity − sinks − spare rows.
+    - `dtype`: of keys and values. Default: the default floating type. In bfloat16 they take half
+      the memory; sums over them are still formed in at least float32.
+
+    **Raises:** `ValueError` if sizes are not positive integers, or a ring has no window.
+
+    **Source:** Xiao et al., *Efficient streaming language models with attention sinks* (2024).
+
+    ```python
+    attention = ak.MultiheadAttention(2, 8, key=jax.random.PRNGKey(0))
+    cache = attention.cache(100, ring=True, sinks=4)
+    for row in jax.random.normal(jax.random.PRNGKey(1), (3, 1, 8)):
+        out, cache = attention.step(row, cache)
+    ```
+    """
+
+    rows: CachedRows
+    length: Int[Array, ""]
+    ring: bool = eqx.field(static=True)
+    sinks: int = eqx.field(static=True)
+    spare: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        capacity: int,
+        heads: int,
+        qk_size: int,
+        vo_size: int,
+        *,
+        ring: bool = False,
+        sinks: int = 0,
+        spare: int = 0,
+        dtype=None,
+    ):
+        capacity, heads = as_integer("capacity", capacity, 1), as_integer("heads", heads, 1)
+        sizes = as_integer("qk_size", qk_size, 1), as_integer("vo_size", vo_size, 0)
+        require_bool("ring", ring)
+        self.ring, self.length = bool(ring), jnp.array(0)
+        self.sinks, self.spare = as_integer("sinks", sinks, 0), as_integer("spare", spare, 0)
+        if not ring and (self.sinks or self.spare):
+            raise ValueError(
+                f"sinks and spare are rows of a ring: pass ring=True; a full cache keeps every "
+                f"row. Got sinks={sinks}, spare={spare}."
+            )
+        if self.sinks + self.spare >= capacity:
+            raise ValueError(
+                f"sinks and spare must leave a row of the ring to attend to; got capacity "
+                f"{capacity}, sinks={sinks}, spare={spare}."
+            )
+        dtype = as_float_dtype("dtype", dtype)
+        keys, values = (jnp.zeros((capacity, heads, size), dtype) for size in sizes)
+        self.rows = CachedRows(keys, values, jnp.full(capacity, EMPTY), jnp.full(capacity, 0))
+
+    @property
+    def capacity(self) -> int:
+        """The number of rows that fit."""
+        return len(self.rows.numbers)
+
+    @property
+    def window(self) -> int:
+        """The number of last rows that a query sees in a ring, its own included."""
+        return self.capacity - self.sinks - self.spare
+
+    @property
+    def keys(self) -> Float[Array, "capacity heads qk_size"]:
+        """The keys, at the places of their rows."""
+        return self.rows.keys
+
+    @property
+    def values(self) -> Float[Array, "capacity heads vo_size"]:
+        """The values, at the places of their rows."""
+        return self.rows.values
+
+    def keep(self, length: ArrayLike, rows: ArrayLike, count: ArrayLike | None = None) -> "KVCache":
+        require_integer("length", length, 0)
+        rows = as_integer_array("rows", rows)
+        if rows.ndim != 1:
+            raise ValueError(f"rows must be numbers of rows, shape (rows,); got {rows.shape}.")
+        count = as_count("count", count, len(rows))
+        start: Any = jnp.asarray(length, self.length.dtype)
+        read = jnp.arange(len(rows)) < count
+        source, target = start + rows, start + jnp.arange(len(rows))
+        at, numbers = self._places(source), self.rows.numbers
+        held = numbers < start
+        lowest = jnp.clip(start + count - self.window + 1, 0, start) if self.ring else 0
+        missing = (
+            (start > self.length)
+            | (jnp.sum(held & (numbers >= lowest)) < start - lowest)
+            | jnp.any(read & ((rows < 0) | (numbers[at] != source)))
+            | jnp.any(read[1:] & (jnp.diff(rows) <= 0))
+        )
+        message = (
+            "length and rows must name rows that the cache holds, rows increasing, and all that "
+            "the next query sees. A ring overwrites its oldest rows: make it with spare=, the most "
+            "rows of a draft, or keep the earlier cache"
+        )
+        if is_concrete(missing):
+            if bool(missing):
+                raise ValueError(
+                    f"{message}. The cache of {int(self.length)} rows cannot go back to "
+                    f"{int(start)} and keep {rows[: int(count)].tolist()}."
+                )
+        else:
+            start = eqx.error_if(start, missing, f"{message}.")
+        kept = jax.tree.map(lambda part: part[at], self.rows)._replace(numbers=target)
+        before = self.rows._replace(numbers=jnp.where(held, numbers, EMPTY))
+        return self._write(before, kept, read, start + count)
+
+    def append(
+        self,
+        keys: Float[Array, "new heads qk_size"],
+        values: Float[Array, "new heads vo_size"],
+        *,
+        count: ArrayLike | None = None,
+        positions: ArrayLike | None = None,
+    ) -> tuple[CachedRows, "KVCache"]:
+        """Returns the rows that new rows may attend to, themselves included, and the new cache.
+
+        **Arguments:** `keys`, `values`: of the new rows. `count`: how many of them are valid.
+        Default: all. `positions`: of each. Default: its number in the sequence.
+
+        **Raises:** `ValueError` if a full cache has no room for them; inside `jit` the error is
+        one of run time.
+        """
+        keys, values = as_real_array("keys", keys), as_real_array("values", values)
+        new = keys.shape[0] if keys.ndim else 0
+        for name, given, held in (("keys", keys, self.keys), ("values", values, self.values)):
+            if given.shape != (new, *held.shape[1:]):
+                raise ValueError(
+                    f"keys and values must have as many rows, in the sizes of the cache: {name} "
+                    f"of shape {(new, *held.shape[1:])}; got {given.shape}."
+                )
+            require_finite(name, given)
+        count = as_count("count", count, new)
+        numbers = self.next_positions(new)
+        positions = numbers if positions is None else as_positions("positions", positions, new)
+        if not self.ring:
+            advice = "Make it larger, or a ring, which overwrites the oldest rows."
+            left = f"A cache of {self.capacity} rows cannot take {new} more"
+            if is_concrete(self.length, count):
+                if int(self.length) + int(count) > self.capacity:
+                    raise ValueError(f"{left}: it holds {int(self.length)}. {advice}")
+            else:
+                over = self.length + count > self.capacity
+                numbers = eqx.error_if(numbers, over, f"{left} than it holds. {advice}")
+        valid = jnp.arange(new) < count
+        keys, values = keys.astype(self.keys.dtype), values.astype(self.values.dtype)
+        rows = CachedRows(keys, values, jnp.where(valid, numbers, EMPTY), positions)
+        if self.ring:  # where new rows exceed the ring, the last ones are kept
+            last = numbers >= self.length + count - (self.capacity - self.sinks)
+            valid = valid & (last | (numbers < self.sinks))
+        cache = self._write(self.rows, rows, valid, self.length + count)
+        if self.ring and new > 1:  # the first of them may see rows that the last overwrite
+            return jax.tree.map(lambda *both: jnp.concatenate(both), self.rows, rows), cache
+        return cache.rows, cache
+
+    def visible_prior(
+        self, seen: CachedRows, positions: Int[Array, " new"], mask: Array | None, prior: Any
+    ) -> Prior:
+        """The prior of new rows over the rows that `append` returned; `self` is the cache before.
+
+        **Arguments:** `positions`: of the new rows. `mask`: which new row sees which new row.
+        Default: each sees those before it and itself. `prior`: further, at positions.
+        """
+        rows = len(positions)
+        if mask is None:
+            visible = AtPositions(Causal(), self.next_positions(rows), seen.numbers)
+        else:
+            which = seen.numbers - self.length  # of the new rows; negative for those before
+            among_new = mask[:, jnp.clip(which, 0, rows - 1)] & (which < rows)[None]
+            visible = MaskArray(jnp.where((which < 0)[None], True, among_new))
+        window = None
+        if self.ring:
+            # a window without an end on the right, in which the first rows always are
+            places = jnp.where(seen.numbers < self.sinks, EMPTY, seen.positions)
+            window = AtPositions(Window(self.window - 1, EMPTY), positions, places)
+        given = None if prior is None else AtPositions(prior, positions, seen.positions)
+        return multiply_priors(given, visible, window)
+
+    def _places(self, numbers: Int[Array, " rows"]) -> Int[Array, " rows"]:
+        """Returns the place of each row of the sequence."""
+        if not self.ring:
+            return numbers
+        around = (numbers - self.sinks) % (self.capacity - self.sinks)
+        return jnp.where(numbers < self.sinks, numbers, self.sinks + around)
+
+    def _write(
+        self, held: CachedRows, rows: CachedRows, valid: Bool[Array, " rows"], length: Array
+    ) -> "KVCache":
+        """Returns the cache with `held` at its places, and the valid ones of `rows` at theirs."""
+        places = jnp.where(valid, self._places(rows.numbers), self.capacity)
+        after = jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), held, rows)
+        return eqx.tree_at(lambda cache: (cache.rows, cache.length), self, (after, length))
+
+
+class RecurrentCache(Cache):
+    """The state of a recurrent layer, of fixed size at any number of rows.
+
+    It cannot go back: keep the earlier cache, and repeat the step with `count=`, the number of
+    accepted rows.
+
+    **Arguments:** `state`: a tree of arrays, as `ak.recurrent.regress` returns it. Layers
+    make it by `cache()` or `recurrent_cache()`.
+
+    **Raises:** `ValueError` if it is no such tree.
+
+    ```python
+    layer = ak.nn.RecurrentAttention(
+        2, 8, estimator=ak.recurrent.LinearAttention(), key=jax.random.PRNGKey(0)
+    )
+    x = jax.random.normal(jax.random.PRNGKey(1), (5, 8))
+    before = layer.cache()
+    out, drafted = layer.step(x, before)
+    _, cache = layer.step(x, before, count=3)  # three of the five drafts are accepted
+    assert cache.length == 3 and cache.state.matrix.shape == (2, 4, 4)
+    ```
+    """
+
+    state: Any
+    length: Int[Array, ""]
+
+    def __init__(self, state: Any):
+        leaves = jax.tree.leaves(state)
+        if not leaves or not all(map(eqx.is_array, leaves)):
+            raise ValueError(
+                f"state must be a tree of arrays, as ak.recurrent.regress returns it; got "
+                f"{value_text(state)}."
+            )
+        self.state = state
+        self.length = jnp.array(0)
+
+    @property
+    def dtype(self) -> Any:
+        """The widest dtype of the state."""
+        return jnp.result_type(*jax.tree.leaves(self.state))
+
+    def keep(self, length: ArrayLike, rows: ArrayLike, count: ArrayLike | None = None) -> "Cache":
+        raise ValueError(
+            "A recurrent state cannot give rows back: keep the earlier cache, and repeat the step "
+            "with count=, the number of accepted rows."
+        )
+
+    def advanced(self, state: Any, rows: Int[Array, ""] | int) -> "RecurrentCache":
+        """Returns the cache of another state, in the dtypes of this one, with more rows."""
+        state = jax.tree.map(lambda new, old: new.astype(old.dtype), state, self.state)
+        where = lambda cache: (cache.state, cache.length)  # noqa: E731
+        return eqx.tree_at(where, self, (state, self.length + rows))
+
+
 def as_count(name: str, count: Any, most: int) -> Int[Array, ""] | int:
-    """Returns a number of rows from 0 to `most`; `ValueError` for another, in `jit` at run time."""
+    """Returns a number of rows from 0 to `most`, for None all of them; `ValueError` for another, in
+    `jit` at run time."""
+    if count is None:
+        return most
     require_integer(name, count, 0)
     message = f"{name} must be an integer from 0 to {most}, the number of rows given"
     if is_concrete(count):

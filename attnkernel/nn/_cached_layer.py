@@ -1,8 +1,7 @@
 """Layers that can go on from a cache: one signature of `step` for all of them."""
 
 import abc
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -13,23 +12,18 @@ from .._core.arrays import as_boolean_array, require_finite
 from ..attention import PerHead
 from ..priors import Prior, require_prior
 from ._cache import Cache, as_count
-from ._heads import as_sequence
+from ._inputs import as_sequence, zero_invalid
 
 
-@dataclass(frozen=True)
-class NewRows:
+class NewRows(NamedTuple):
     """The arguments of `step`, checked; rows of padding are 0."""
 
     x: Float[Array, "new size"]
+    valid: Bool[Array, " new"] | None
+    rows: Int[Array, ""] | int  # that are valid
     mask: Bool[Array, "new new"] | None
     prior: Prior | PerHead | None
     positions: ArrayLike | None
-    count: Int[Array, ""] | int | None
-
-    @property
-    def are_there(self) -> Bool[Array, " new"] | None:
-        """Which rows are no padding; None for all."""
-        return None if self.count is None else jnp.arange(self.x.shape[0]) < self.count
 
     def refuse(self, reason: str, *names: str) -> None:
         """Raises `ValueError` if one of the named arguments is given."""
@@ -91,7 +85,7 @@ class CachedLayer(eqx.Module):
         - `prior`: multiplied by the layer's own, at the positions of queries and keys.
         - `positions`: of the new rows, shape (new,); (new, axes) where `rotary` has several axes.
           Default: the cache counts rows.
-        - `count`: how many of the new rows are there. The rest are padding: they do not enter the
+        - `count`: how many of the new rows are valid. The rest are padding: they do not enter the
           cache, and their output is 0. Default: all.
 
         **Raises:** `ValueError` for arguments that the cache does not support, and if a full cache
@@ -110,15 +104,13 @@ class CachedLayer(eqx.Module):
                 )
         if prior is not None:
             require_prior("prior", prior)
-        count = None if count is None else as_count("count", count, len(x))
-        new = NewRows(x, mask, prior, positions, count)
-        there = new.are_there
-        if there is not None:  # padding may hold anything
-            new = replace(new, x=jnp.where(there[:, None], x, 0))
-        require_finite("x", new.x)
-        out, cache = self._next_rows(new, cache)
-        return out if there is None else jnp.where(there[:, None], out, 0), cache
+        rows = as_count("count", count, len(x))
+        valid = None if count is None else jnp.arange(len(x)) < rows
+        x = zero_invalid(x, valid)
+        require_finite("x", x)
+        out, cache = self._decode_rows(NewRows(x, valid, rows, mask, prior, positions), cache)
+        return zero_invalid(out, valid), cache
 
     @abc.abstractmethod
-    def _next_rows(self, new: NewRows, cache: Any) -> tuple[Array, Cache]:
+    def _decode_rows(self, new: NewRows, cache: Any) -> tuple[Array, Cache]:
         """Returns the output of new rows, that of padding included, and the cache with them."""

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from .._core.arrays import as_real_array, require_finite
 from .._core.parameter_arguments import fixed
@@ -81,138 +81,108 @@ def from_torch(
     heads = as_integer("num_heads", num_heads, 1)
     add_zero_attn = False if add_zero_attn is None else add_zero_attn
     require_bool("add_zero_attn", add_zero_attn)
-    arrays = _Arrays(weights, prefix)
-    linears = _projections(arrays, heads)
-    bias_k, bias_v = (arrays.find(name) for name in ("bias_k", "bias_v"))
-    arrays.require_none_left()
     if add_zero_attn:
         if "rule" in options:
             raise ValueError(
                 "add_zero_attn sets rule to ak.Softmax(sink_mass=ak.fixed(1.0)): give one of them."
             )
         options["rule"] = Softmax(sink_mass=fixed(1.0))
-    attention = _module_of(linears, heads, options)
-    if bias_k is None and bias_v is None:
+    arrays = _read_arrays(weights, prefix, heads)
+    attention = _with_weights(arrays, heads, options)
+    if "bias_k" not in arrays:
         return attention
-    size = attention.query_size
-    for name, row in (("bias_k", bias_k), ("bias_v", bias_v)):
-        if row is None or row.shape != (1, 1, size):
-            got = "none" if row is None else f"shape {row.shape}"
-            raise ValueError(f"{prefix}{name} must have shape (1, 1, {size}); got {got}.")
-    rows = (row.reshape(1, heads, -1) for row in (bias_k, bias_v) if row is not None)
-    return PersistentMemory(attention, *rows)
+    keys, values = (arrays[name].reshape(1, heads, -1) for name in ("bias_k", "bias_v"))
+    return PersistentMemory(attention, keys, values)
 
 
-class _Arrays:
-    """The arrays of a state_dict, each taken once."""
-
-    def __init__(self, weights: Mapping, prefix: str):
-        self.prefix = prefix
-        self.left = {
-            str(name).removeprefix(prefix): value
-            for name, value in weights.items()
-            if str(name).startswith(prefix)
-        }
-
-    def take(self, name: str) -> Array:
-        """Returns the array of this name; `ValueError` if it is missing."""
-        array = self.find(name)
-        if array is None:
-            raise ValueError(
-                f"weights must have {self.prefix + name!r}; got the names "
-                f"{sorted(self.left) or 'none'} after prefix {self.prefix!r}."
-            )
-        return array
-
-    def find(self, name: str) -> Array | None:
-        """Returns the array of this name, or None if it is missing."""
-        value = self.left.pop(name, None)
-        if value is None:
-            return None
-        if hasattr(value, "detach"):
-            value = value.detach().cpu()
-        try:
-            array = as_real_array(f"weights[{self.prefix + name!r}]", np.asarray(value))
-        except TypeError:
-            raise ValueError(
-                f"{self.prefix + name} has a dtype that NumPy does not have: convert the module, "
-                f"such as module.float()."
-            ) from None
-        require_finite(f"weights[{self.prefix + name!r}]", jnp.atleast_2d(array))
-        return array
-
-    def require_none_left(self) -> None:
-        """Raises `ValueError` for names that are no weights of attention."""
-        if self.left:
-            raise ValueError(
-                f"weights has names that a torch.nn.MultiheadAttention has not: "
-                f"{sorted(self.left)}. For one layer of a larger model give prefix=, such as "
-                f'"layers.0.self_attn.".'
-            )
-
-
-Projection = tuple[Float[Array, "_out _size"], Float[Array, " _out"] | None]
-
-
-def _projections(arrays: _Arrays, heads: int) -> list[Projection]:
-    """Returns weight and bias of queries, keys, values and output; `ValueError` unless they fit."""
-    packed, out = arrays.find("in_proj_weight"), arrays.take("out_proj.weight")
-    size, prefix = out.shape[0], arrays.prefix
-    if packed is not None:
-        _require_shape(f"{prefix}in_proj_weight", packed, (3 * size, size))
-        weights = jnp.split(packed, 3)
-    else:
-        weights = [arrays.take(f"{part}_proj_weight") for part in "qkv"]
-        for part, weight in zip("qkv", weights, strict=True):
-            inputs = weight.shape[1] if weight.ndim == 2 and part != "q" else size
-            _require_shape(f"{prefix}{part}_proj_weight", weight, (size, inputs))
-    _require_shape(f"{prefix}out_proj.weight", out, (size, size))
+def _read_arrays(weights: Mapping, prefix: str, heads: int) -> dict[str, Array]:
+    """Returns the arrays whose names have the prefix, which is removed; `ValueError` unless they
+    are those of a `torch.nn.MultiheadAttention`, in their shapes."""
+    arrays = {
+        str(name).removeprefix(prefix): _as_array(str(name), value)
+        for name, value in weights.items()
+        if str(name).startswith(prefix) and value is not None
+    }
+    is_packed = "in_proj_weight" in arrays
+    split = [f"{part}_proj_weight" for part in "qkv"]
+    needed = ["out_proj.weight", *(["in_proj_weight"] if is_packed else split)]
+    needed += ["bias_k", "bias_v"] if arrays.keys() & {"bias_k", "bias_v"} else []
+    if missing := [name for name in needed if name not in arrays]:
+        raise ValueError(
+            f"weights must have {prefix + missing[0]!r}; got the names "
+            f"{sorted(arrays) or 'none'} after prefix {prefix!r}."
+        )
+    if left := sorted(arrays.keys() - {*needed, "in_proj_bias", "out_proj.bias"}):
+        raise ValueError(
+            f"weights has names that a torch.nn.MultiheadAttention has not: {left}. For one layer "
+            f'of a larger model give prefix=, such as "layers.0.self_attn.".'
+        )
+    size = len(arrays["out_proj.weight"])
     if size % heads:
         raise ValueError(
             f"num_heads must divide the size of the weights, {size}; got num_heads {heads}."
         )
-    bias, of_output = arrays.find("in_proj_bias"), arrays.find("out_proj.bias")
-    if bias is not None:
-        _require_shape(f"{prefix}in_proj_bias", bias, (3 * size,))
-    if of_output is not None:
-        _require_shape(f"{prefix}out_proj.bias", of_output, (size,))
-    biases = [None] * 3 if bias is None else jnp.split(bias, 3)
-    return [*zip(weights, biases, strict=True), (out, of_output)]
+    shapes = {
+        "in_proj_weight": (3 * size, size),
+        "in_proj_bias": (3 * size,),
+        "out_proj.bias": (size,),
+        "bias_k": (1, 1, size),
+        "bias_v": (1, 1, size),
+    }
+    for name, array in arrays.items():
+        any_size = array.shape[-1:] if name in split[1:] else (size,)  # of keys and values
+        shape = shapes.get(name, (size, *any_size))
+        if array.shape != shape:
+            raise ValueError(f"{prefix}{name} must have shape {shape}; got {array.shape}.")
+    return arrays
 
 
-def _require_shape(name: str, array: Array, shape: tuple[int, ...]) -> None:
-    """Raises `ValueError` unless the array has this shape."""
-    if array.shape != shape:
-        raise ValueError(f"{name} must have shape {shape}; got {array.shape}.")
+def _as_array(name: str, value: Any) -> Array:
+    """Returns a tensor of PyTorch, or an array, as one of JAX."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    try:
+        array = as_real_array(f"weights[{name!r}]", np.asarray(value))
+    except TypeError:
+        raise ValueError(
+            f"{name} has a dtype that NumPy does not have: convert the module, such as "
+            f"module.float()."
+        ) from None
+    require_finite(f"weights[{name!r}]", jnp.atleast_2d(array))
+    return array
 
 
-def _module_of(
-    linears: list[Projection], heads: int, options: dict[str, Any]
+def _with_weights(
+    arrays: dict[str, Array], heads: int, options: dict[str, Any]
 ) -> MultiheadAttention:
-    """Returns the module of these projections."""
+    """Returns the module with these weights and biases."""
     taken = {"use_query_bias", "use_key_bias", "use_value_bias", "use_output_bias", "key_size"}
     taken |= {"value_size", "output_size", "qk_size", "vo_size", "num_kv_heads", "dtype", "key"}
     if wrong := sorted(taken & set(options)):
         raise ValueError(f"The weights decide {', '.join(wrong)}: leave them out.")
-    names = ("query", "key", "value", "output")
-    biases = {
-        f"use_{name}_bias": bias is not None for name, (_, bias) in zip(names, linears, strict=True)
-    }
-    size, key_size, value_size = (int(weight.shape[1]) for weight, _ in linears[:3])
+    packed, bias = arrays.get("in_proj_weight"), arrays.get("in_proj_bias")
+    if packed is not None:
+        weights = jnp.split(packed, 3)
+    else:
+        weights = [arrays[f"{part}_proj_weight"] for part in "qkv"]
+    biases = [None] * 3 if bias is None else jnp.split(bias, 3)
+    size, key_size, value_size = (weight.shape[1] for weight in weights)
+    names = ("query", "key", "value")
     module = MultiheadAttention(
         heads,
         size,
         key_size=key_size,
         value_size=value_size,
-        dtype=linears[0][0].dtype,
+        use_output_bias="out_proj.bias" in arrays,
+        dtype=weights[0].dtype,
         key=jax.random.PRNGKey(0),
-        **biases,
+        **{f"use_{name}_bias": bias is not None for name in names},
         **options,
     )
-    for name, (weight, bias) in zip(names, linears, strict=True):
-        linear = getattr(module, f"{name}_proj")
-        linear = eqx.tree_at(lambda part: part.weight, linear, weight)
-        if bias is not None:
-            linear = eqx.tree_at(lambda part: part.bias, linear, bias)
-        module = eqx.tree_at(lambda m, name=name: getattr(m, f"{name}_proj"), module, linear)
-    return module
+
+    def leaves(module: MultiheadAttention) -> list[Array | None]:
+        linears = [getattr(module, f"{name}_proj") for name in (*names, "output")]
+        return [linear.weight for linear in linears] + [linear.bias for linear in linears]
+
+    found = [*weights, arrays["out_proj.weight"], *biases, arrays.get("out_proj.bias")]
+    return eqx.tree_at(leaves, module, found, is_leaf=lambda leaf: leaf is None)

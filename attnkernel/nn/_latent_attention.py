@@ -1,5 +1,6 @@
 """Multi-head latent attention: keys and values of all heads are products of one latent a row."""
 
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -16,8 +17,9 @@ from ..kernels import DotProduct
 from ..methods import Method
 from ..priors import AtPositions, Prior
 from ..rules import Rule, Softmax
+from ._cache import KVCache
 from ._cached_layer import CachedLayer, NewRows
-from ._heads import (
+from ._inputs import (
     as_positions,
     as_sequence,
     head_size,
@@ -25,10 +27,9 @@ from ._heads import (
     multiply_priors,
     require_attention_parts,
     require_bools,
-    require_rotary,
+    size_or,
 )
-from ._latent_cache import LatentCache
-from ._rotary import Rotary
+from ._rotary import Rotary, require_rotary
 
 
 class LatentAttention(CachedLayer):
@@ -66,7 +67,7 @@ class LatentAttention(CachedLayer):
     x = jax.random.normal(jax.random.PRNGKey(1), (5, 8))
     out, cache = layer.step(x, layer.cache(100))
     assert jnp.allclose(out, layer(x, prior=ak.Causal()), atol=1e-5)
-    assert cache.latents.shape == (100, 3) and cache.rotated_keys.shape == (100, 2)
+    assert cache.keys.shape == (100, 1, 5) and cache.values.size == 0
     ```
     """
 
@@ -115,9 +116,7 @@ class LatentAttention(CachedLayer):
         self.num_heads = heads = as_integer("num_heads", num_heads, 1)
         self.query_size = size = as_integer("query_size", query_size, 1)
         self.latent_size = as_integer("latent_size", latent_size, 1)
-        self.output_size = (
-            size if output_size is None else as_integer("output_size", output_size, 1)
-        )
+        self.output_size = size_or("output_size", output_size, size)
         self.qk_size = head_size("qk_size", qk_size, size, heads)
         self.vo_size = head_size("vo_size", vo_size, size, heads)
         self.rotary_size = as_integer("rotary_size", rotary_size, 0)
@@ -133,28 +132,25 @@ class LatentAttention(CachedLayer):
         require_bools(use_output_bias=use_output_bias, latent_norm=latent_norm)
         require_key("key", key)
         dtype = as_float_dtype("dtype", dtype)
-        keys = iter(jax.random.split(key, 7))
+        keys = jax.random.split(key, 7)
 
-        def linear(size: int, out: int, use_bias: bool = False) -> eqx.nn.Linear:
-            return eqx.nn.Linear(size, out, use_bias=use_bias, dtype=dtype, key=next(keys))
-
-        def norm(size: int) -> eqx.nn.RMSNorm | None:
-            return eqx.nn.RMSNorm(size, use_bias=False, dtype=dtype) if latent_norm else None
-
-        latent, both, of_queries = self.latent_size, self.qk_size + self.rotary_size, size
+        linear = functools.partial(eqx.nn.Linear, use_bias=False, dtype=dtype)
+        norm = functools.partial(eqx.nn.RMSNorm, use_bias=False, dtype=dtype)
+        latent = self.latent_size
+        of_queries = size_or("query_latent_size", query_latent_size, size)
+        self.query_proj = linear(of_queries, heads * (self.qk_size + self.rotary_size), key=keys[0])
+        self.latent_proj = linear(size, latent, key=keys[1])
+        self.key_proj = linear(latent, heads * self.qk_size, key=keys[2])
+        self.value_proj = linear(latent, heads * self.vo_size, key=keys[3])
+        out = self.output_size
+        self.output_proj = linear(heads * self.vo_size, out, use_bias=use_output_bias, key=keys[4])
+        self.rotary_proj = self.query_latent_proj = self.query_latent_norm = None
+        self.latent_norm = norm(latent) if latent_norm else None
+        if self.rotary_size:
+            self.rotary_proj = linear(size, self.rotary_size, key=keys[5])
         if query_latent_size is not None:
-            of_queries = as_integer("query_latent_size", query_latent_size, 1)
-        self.query_proj = linear(of_queries, heads * both)
-        self.latent_proj = linear(size, latent)
-        self.key_proj = linear(latent, heads * self.qk_size)
-        self.value_proj = linear(latent, heads * self.vo_size)
-        self.output_proj = linear(heads * self.vo_size, self.output_size, use_output_bias)
-        self.rotary_proj = linear(size, self.rotary_size) if self.rotary_size else None
-        self.latent_norm = norm(latent)
-        self.query_latent_proj = self.query_latent_norm = None
-        if query_latent_size is not None:
-            self.query_latent_proj = linear(size, of_queries)
-            self.query_latent_norm = norm(of_queries)
+            self.query_latent_proj = linear(size, of_queries, key=keys[6])
+            self.query_latent_norm = norm(of_queries) if latent_norm else None
         self.prior, self.rule, self.method, self.rotary = prior, rule, method, rotary
 
     def __call__(
@@ -176,10 +172,10 @@ class LatentAttention(CachedLayer):
         x = as_sequence("x", x, self.query_size)
         require_finite("x", x)
         rows, own = len(x), self.prior
-        at = jnp.arange(rows) if positions is None else as_positions("positions", positions, rows)
+        at = as_positions("positions", positions, rows)
         if own is not None and positions is not None:
             own = AtPositions(own, at)
-        of_mask = mask_as_prior(mask, self.num_heads, rows, rows)
+        prior = multiply_priors(own, prior, mask_as_prior(mask, self.num_heads, rows, rows))
         latents, rotated = self._latents(x, at)
 
         def of_heads(linear: eqx.nn.Linear) -> Array:
@@ -187,38 +183,35 @@ class LatentAttention(CachedLayer):
 
         shared = jnp.broadcast_to(rotated, (self.num_heads, *rotated.shape))
         k = jnp.concatenate([of_heads(self.key_proj), shared], axis=-1)
-        parts = {"rule": self.rule, "prior": multiply_priors(own, prior, of_mask)}
+        parts = {"rule": self.rule, "prior": prior, "method": self.method}
         q, v = self._queries(x, at), of_heads(self.value_proj)
-        return self._output(attend(q, k, v, kernel=DotProduct(), **parts, method=self.method))
+        return self._output(attend(q, k, v, kernel=DotProduct(), **parts))
 
-    def cache(
-        self, capacity: int, *, ring: bool = False, sinks: int = 0, spare: int = 0, dtype=None
-    ) -> LatentCache:
-        """An empty cache for `step`; arguments as in `LatentCache`."""
-        sizes = (self.latent_size, self.rotary_size)
-        return LatentCache(capacity, *sizes, ring=ring, sinks=sinks, spare=spare, dtype=dtype)
+    def cache(self, capacity: int, **options: Any) -> KVCache:
+        """An empty cache for `step`, of one head, whose keys are the latents and the rotated parts
+        of keys; `options` as in `KVCache`."""
+        return KVCache(capacity, 1, self.latent_size + self.rotary_size, 0, **options)
 
-    def _next_rows(self, new: NewRows, cache: Any) -> tuple[Array, LatentCache]:
+    def _decode_rows(self, new: NewRows, cache: Any) -> tuple[Array, KVCache]:
         """Returns the output of new rows and the cache with them, without keys or values."""
-        require_instance("cache", cache, LatentCache, "layer.cache(100)")
+        require_instance("cache", cache, KVCache, "layer.cache(100)")
         rows, at = len(new.x), new.positions
         at = cache.next_positions(rows) if at is None else as_positions("positions", at, rows)
-        seen, after = cache.append(*self._latents(new.x, at), count=new.count, positions=at)
+        latents = jnp.concatenate(self._latents(new.x, at), axis=1)[:, None]
+        seen, after = cache.append(latents, latents[..., :0], count=new.rows, positions=at)
         q = self._queries(new.x, at)
         of_keys, of_values = (
             linear.weight.reshape(self.num_heads, -1, self.latent_size)
             for linear in (self.key_proj, self.value_proj)
         )
-        size = q.shape[-1]
+        kernel = DotProduct(fixed(q.shape[-1] ** -0.5))
         absorbed = _product("hnd,hdr->hnr", q[..., : self.qk_size], of_keys)
         q = jnp.concatenate([absorbed, q[..., self.qk_size :]], axis=-1)
-        shared = seen.parts[0][None]  # keys, and values in their first columns
-        parts = {"rule": self.rule, "prior": cache._prior(seen, new, at, self.prior)}
-        kernel = DotProduct(fixed(size**-0.5))
-        mean = attend(q, shared, shared, kernel=kernel, **parts, method=self.method)
-        return self._output(
-            _product("hnr,hdr->hnd", mean[..., : self.latent_size], of_values)
-        ), after
+        shared = seen.keys.swapaxes(0, 1)  # keys, and values in their first columns
+        prior = cache.visible_prior(seen, at, new.mask, multiply_priors(self.prior, new.prior))
+        parts = {"rule": self.rule, "prior": prior, "method": self.method}
+        mean = attend(q, shared, shared, kernel=kernel, **parts)[..., : self.latent_size]
+        return self._output(_product("hnr,hdr->hnd", mean, of_values)), after
 
     def _latents(self, x: Array, positions: Array) -> tuple[Array, Array]:
         """Returns the latent of each row, and the rotated part of its key."""

@@ -11,34 +11,35 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.arrays import as_float_dtype
-from .._core.validation import as_integer, require_key
-from ..attention import Auto, PerHead, as_order
-from ..kernels import DotProduct, Kernel
-from ..methods import Method
-from ..priors import AtPositions, Prior
+from .._core.arrays import as_float_dtype, wider_dtype
+from .._core.validation import (
+    as_integer,
+    is_real_number,
+    require_function,
+    require_instance,
+    require_key,
+)
+from ..attention import Auto, PerHead, as_order, attention_weights, task_of
+from ..kernels import DotProduct, Features, Kernel
+from ..local import local_polynomial
+from ..methods import Linear, LinearState, Method, advance
+from ..priors import AtPositions, Causal, Prior, key_mask_of
 from ..rules import Rule, Softmax
+from ._cache import KVCache, RecurrentCache
 from ._cached_layer import CachedLayer, NewRows
-from ._decoding import attend_next_rows
-from ._head_sums import HeadSums
-from ._heads import (
-    OfHeads,
+from ._inputs import (
+    Heads,
+    as_positions,
     as_sequence,
     head_size,
     mask_as_prior,
     multiply_priors,
-    read_positions,
     require_attention_parts,
+    require_biases,
     require_bools,
-    require_divisible,
-    require_dropout_and_ridge,
-    require_rotary,
+    size_or,
 )
-from ._kv_cache import KVCache
-from ._linear_decoding import empty_sums
-from ._projections import project_heads
-from ._recurrent_cache import RecurrentCache
-from ._rotary import Rotary
+from ._rotary import Rotary, require_rotary
 
 ProcessHeads = Callable[[Array, Array, Array], tuple[Array, Array, Array]]
 
@@ -139,52 +140,49 @@ class MultiheadAttention(CachedLayer):
         qk_norm: bool = False,
         key: PRNGKeyArray,
     ):
-        def size_of(name: str, size: int | None) -> int:
-            return self.query_size if size is None else as_integer(name, size, 1)
-
         self.num_heads = num_heads = as_integer("num_heads", num_heads, 1)
-        self.num_kv_heads = num_heads
-        if num_kv_heads is not None:
-            self.num_kv_heads = as_integer("num_kv_heads", num_kv_heads, 1)
+        self.num_kv_heads = size_or("num_kv_heads", num_kv_heads, num_heads)
         self.query_size = query_size = as_integer("query_size", query_size, 1)
-        self.key_size = size_of("key_size", key_size)
-        self.value_size = size_of("value_size", value_size)
-        self.output_size = size_of("output_size", output_size)
+        self.key_size = size_or("key_size", key_size, query_size)
+        self.value_size = size_or("value_size", value_size, query_size)
+        self.output_size = size_or("output_size", output_size, query_size)
         self.qk_size = head_size("qk_size", qk_size, query_size, num_heads)
         self.vo_size = head_size("vo_size", vo_size, query_size, num_heads)
-        require_divisible(num_heads, self.num_kv_heads)
+        if num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads must be a multiple of num_kv_heads, so that each head of keys serves "
+                f"the same number of query heads; got {num_heads} and {num_kv_heads}."
+            )
         require_attention_parts(kernel, prior, rule, method)
-        require_bools(
-            use_query_bias=use_query_bias,
-            use_key_bias=use_key_bias,
-            use_value_bias=use_value_bias,
-            use_output_bias=use_output_bias,
-            inference=inference,
-            qk_norm=qk_norm,
-        )
+        require_biases(use_query_bias, use_key_bias, use_value_bias, use_output_bias)
+        require_bools(inference=inference, qk_norm=qk_norm)
         require_key("key", key)
-        dtype = as_float_dtype("dtype", dtype)
         order = as_order(order)
-        require_dropout_and_ridge(dropout_p, ridge, order)
+        if not is_real_number(dropout_p) or not 0 <= dropout_p < 1:
+            raise ValueError(f"dropout_p must be a share from 0 to below 1; got {dropout_p!r}.")
+        if not is_real_number(ridge) or ridge < 0:
+            raise ValueError(f"ridge must be a finite number from 0; got {ridge!r}.")
+        if order and dropout_p:
+            raise ValueError(
+                f"Dropout acts on weights, and needs order 0; got order={order!r}, "
+                f"dropout_p={dropout_p!r}."
+            )
         require_rotary(rotary, self.qk_size)
         self.use_query_bias, self.use_key_bias = use_query_bias, use_key_bias
         self.use_value_bias, self.use_output_bias = use_value_bias, use_output_bias
-        of_queries, of_keys, of_values, of_output = jax.random.split(key, 4)
-
-        def linear(size: int, out: int, use_bias: bool, key: PRNGKeyArray) -> eqx.nn.Linear:
-            return eqx.nn.Linear(size, out, use_bias=use_bias, dtype=dtype, key=key)
-
-        kv_heads, qk, vo = self.num_kv_heads, self.qk_size, self.vo_size
-        self.query_proj = linear(self.query_size, num_heads * qk, use_query_bias, of_queries)
-        self.key_proj = linear(self.key_size, kv_heads * qk, use_key_bias, of_keys)
-        self.value_proj = linear(self.value_size, kv_heads * vo, use_value_bias, of_values)
-        self.output_proj = linear(num_heads * vo, self.output_size, use_output_bias, of_output)
+        dtype = as_float_dtype("dtype", dtype)
+        keys = jax.random.split(key, 4)
+        linear = functools.partial(eqx.nn.Linear, dtype=dtype)
+        qk, vo, kv_heads = self.qk_size, self.vo_size, self.num_kv_heads
+        self.query_proj = linear(query_size, num_heads * qk, use_query_bias, key=keys[0])
+        self.key_proj = linear(self.key_size, kv_heads * qk, use_key_bias, key=keys[1])
+        self.value_proj = linear(self.value_size, kv_heads * vo, use_value_bias, key=keys[2])
+        self.output_proj = linear(num_heads * vo, self.output_size, use_output_bias, key=keys[3])
         self.dropout = eqx.nn.Dropout(dropout_p, inference=inference)
         norm = functools.partial(eqx.nn.RMSNorm, qk, use_bias=False, dtype=dtype)
         self.query_norm, self.key_norm = (norm(), norm()) if qk_norm else (None, None)
         self.kernel, self.prior, self.rule, self.method = kernel, prior, rule, method
-        self.rotary = rotary
-        self.order, self.ridge = order, ridge
+        self.rotary, self.order, self.ridge = rotary, order, ridge
 
     def __call__(
         self,
@@ -220,17 +218,11 @@ class MultiheadAttention(CachedLayer):
         if deterministic is not None:
             warnings.warn("deterministic= is the older name of inference=.", stacklevel=2)
             inference = deterministic
-        heads = project_heads(self, query, key_, value, process_heads, positions, key_positions)
-        own = self.prior
-        has_positions = positions is not None or key_positions is not None
-        if own is not None and has_positions and (self.rotary is None or self.rotary.axes == 1):
-            own = AtPositions(own, *read_positions(heads, positions, key_positions))
-        mask_prior = mask_as_prior(mask, self.num_heads, query.shape[0], key_.shape[0])
-        prior = multiply_priors(own, prior, mask_prior)
+        at = positions, key_positions
+        heads = self._read(query, key_, value, mask, prior, *at, process_heads)
         if not self.dropout.p or (self.dropout.inference if inference is None else inference):
-            return self.output_of_heads(*heads, prior)[0]
-        out = self._make_head_sums().values_with_dropout(*heads, prior, self.dropout, key)
-        return jax.vmap(self.output_proj)(out.astype(query.dtype))
+            return self._output(self._attend(*heads)[0])
+        return self._output(self._attend_with_dropout(*heads, key).astype(heads[0].dtype))
 
     def attended(
         self,
@@ -241,8 +233,8 @@ class MultiheadAttention(CachedLayer):
         prior: Prior | PerHead | None = None,
     ) -> tuple[Float[Array, "queries output_size"], Bool[Array, " queries"]]:
         """The output without dropout, and the queries for which no head sees a key."""
-        heads = project_heads(self, query, key_, value)
-        return self.output_of_heads(*heads, multiply_priors(self.prior, prior))
+        out, empty = self._attend(*self._read(query, key_, value, prior=prior))
+        return self._output(out), empty
 
     def weights(
         self,
@@ -254,17 +246,13 @@ class MultiheadAttention(CachedLayer):
     ) -> Float[Array, "heads queries keys"]:
         """The weights of each head: an array of all pairs."""
         key_ = as_sequence("key_", key_, self.key_size)
-        values = jnp.zeros((key_.shape[0], self.value_size), key_.dtype)
-        q, k, _ = project_heads(self, query, key_, values)
-        mask_prior = mask_as_prior(mask, self.num_heads, query.shape[0], key_.shape[0])
-        return self._make_head_sums().weights(q, k, multiply_priors(self.prior, prior, mask_prior))
+        values = jnp.zeros((len(key_), self.value_size), key_.dtype)
+        q, k, _, prior = self._read(query, key_, values, mask, prior)
+        return self._weights(q, k, prior)
 
-    def cache(
-        self, capacity: int, *, ring: bool = False, sinks: int = 0, spare: int = 0, dtype=None
-    ) -> KVCache:
-        """An empty cache for `step`; arguments as in `KVCache`."""
-        sizes = (self.num_kv_heads, self.qk_size, self.vo_size)
-        return KVCache(capacity, *sizes, ring=ring, sinks=sinks, spare=spare, dtype=dtype)
+    def cache(self, capacity: int, **options: Any) -> KVCache:
+        """An empty cache for `step`; `options` as in `KVCache`."""
+        return KVCache(capacity, self.num_kv_heads, self.qk_size, self.vo_size, **options)
 
     def recurrent_cache(self, *, dtype=None) -> RecurrentCache:
         """An empty cache for `step` of linear attention: `method=ak.methods.Linear(...)`.
@@ -274,19 +262,194 @@ class MultiheadAttention(CachedLayer):
 
         **Raises:** `ValueError` if the module has another method, a prior, or heads that differ.
         """
-        return empty_sums(self, dtype)
+        method, kernel, rule, prior = self._linear_parts()
+        one = jax.ShapeDtypeStruct((1, self.qk_size), jnp.result_type(float))
+        reason = method.unsupported_reason(task_of(one, one, one, kernel, prior, rule))
+        if reason is not None:
+            raise ValueError(f"Linear cannot evaluate this: {reason}")
+        mask = key_mask_of(prior)
+        if not mask.is_causal or mask.allowed is not None:
+            raise ValueError(f"A recurrent cache takes no prior but ak.Causal(); got {prior!r}.")
+        features = eqx.filter_eval_shape(method.both, one, one, kernel, rule)[1].log.shape[1]
+        dtype = wider_dtype(as_float_dtype("dtype", dtype))
+        empty = LinearState.empty(features, self.vo_size, dtype)
+        return RecurrentCache(jax.tree.map(lambda leaf: jnp.stack([leaf] * self.num_heads), empty))
 
-    def _next_rows(self, new: NewRows, cache: Any) -> tuple[Array, KVCache | RecurrentCache]:
-        return attend_next_rows(self, new, cache)
+    def _read(
+        self,
+        query: Array,
+        key_: Array,
+        value: Array,
+        mask: ArrayLike | None = None,
+        prior: Prior | PerHead | None = None,
+        positions: Any = None,
+        key_positions: Any = None,
+        process_heads: ProcessHeads | None = None,
+    ) -> tuple[Heads, Heads, Heads, Prior | PerHead | None]:
+        """Returns the heads of queries, keys and values, normalised, processed and rotated, and
+        the product of all priors."""
+        query = as_sequence("query", query, self.query_size)
+        key_ = as_sequence("key_", key_, self.key_size)
+        value = as_sequence("value", value, self.value_size)
+        if len(key_) != len(value):
+            raise ValueError(
+                f"key_ and value must have the same number of rows; got {len(key_)} keys and "
+                f"{len(value)} values."
+            )
 
-    def _make_head_sums(self) -> HeadSums:
-        """Returns a `HeadSums` of the module's kernel, rule, method, order, ridge and heads."""
-        parts = (self.kernel, self.rule, self.method, self.order, self.ridge)
-        return HeadSums(*parts, self.num_heads, self.num_kv_heads)
+        def project(
+            linear: eqx.nn.Linear, rows: Array, heads: int, norm: eqx.nn.RMSNorm | None = None
+        ) -> Heads:
+            out = jax.vmap(linear)(rows).reshape(len(rows), heads, -1)
+            return out if norm is None else jax.vmap(jax.vmap(norm))(out)
 
-    def output_of_heads(
-        self, q: OfHeads, k: OfHeads, v: OfHeads, prior: Any
-    ) -> tuple[Float[Array, "_rows output_size"], Bool[Array, " _rows"]]:
-        """The output, and the queries for which no head sees a key."""
-        rows, empty = self._make_head_sums().values(q, k, v, prior)
-        return jax.vmap(self.output_proj)(rows), empty
+        q = project(self.query_proj, query, self.num_heads, self.query_norm)
+        k = project(self.key_proj, key_, self.num_kv_heads, self.key_norm)
+        v = project(self.value_proj, value, self.num_kv_heads)
+        if process_heads is not None:
+            require_function("process_heads", process_heads)
+            shapes = (q.shape, k.shape, v.shape)
+            q, k, v = process_heads(q, k, v)
+            if (found := (q.shape, k.shape, v.shape)) != shapes:
+                raise ValueError(
+                    f"process_heads must not change the shapes of the heads, {shapes}; it gave "
+                    f"{found}."
+                )
+        axes, own = self.rotary.axes if self.rotary else 1, self.prior
+        at = as_positions("positions", positions, len(q), axes)
+        key_at = as_positions("key_positions", key_positions, len(k), axes)
+        if self.rotary is not None:
+            q = self.rotary(q.swapaxes(0, 1), at).swapaxes(0, 1)
+            k = self.rotary(k.swapaxes(0, 1), key_at).swapaxes(0, 1)
+        if own is not None and axes == 1 and not (positions is None and key_positions is None):
+            own = AtPositions(own, at, key_at)
+        mask_prior = mask_as_prior(mask, self.num_heads, len(q), len(k))
+        return q, k, v, multiply_priors(own, prior, mask_prior)
+
+    def _attend(
+        self, q: Heads, k: Heads, v: Heads, prior: Any
+    ) -> tuple[Float[Array, "_rows _width"], Bool[Array, " _rows"]]:
+        """Returns the values of all heads side by side, and the queries for which no head sees a
+        key."""
+        heads = (_group_heads(part, k.shape[1]) for part in (q, k, v))
+        named = {"method": self.method, "order": self.order, "ridge": self.ridge}
+        local = local_polynomial(*heads, **self._attend_kwargs(prior, k.shape[1]), **named)
+        rows = jnp.moveaxis(local.coefficients[..., 0, :], 2, 0).reshape(len(q), -1)
+        return rows, jnp.all(local.empty, axis=(0, 1))
+
+    def _attend_with_dropout(
+        self, q: Heads, k: Heads, v: Heads, prior: Any, key: PRNGKeyArray | None
+    ) -> Float[Array, "_rows _width"]:
+        """Returns the values of all heads side by side, with dropout on their weights."""
+        if key is None:
+            raise ValueError(
+                "Dropout draws random numbers: pass key=, a PRNG key; or inference=True."
+            )
+        keys = jax.random.split(key, self.num_heads)
+        drop = functools.partial(self.dropout, inference=False)
+        weights = jax.vmap(lambda of, key: drop(of, key=key))(self._weights(q, k, prior), keys)
+        v = jnp.repeat(v, self.num_heads // self.num_kv_heads, axis=1)
+        out = jnp.einsum("hqk,khd->qhd", weights, v, precision=jax.lax.Precision.HIGHEST)
+        return out.reshape(len(q), -1)
+
+    def _weights(self, q: Heads, k: Heads, prior: Any) -> Float[Array, "heads queries keys"]:
+        """Returns the weights of each head: an array of all pairs."""
+        heads = (_group_heads(part, k.shape[1]) for part in (q, k))
+        weights = attention_weights(*heads, **self._attend_kwargs(prior, k.shape[1]))
+        return weights.reshape(self.num_heads, *weights.shape[2:])
+
+    def _attend_kwargs(self, prior: Any, kv_heads: int) -> dict[str, Any]:
+        """Returns `kernel`, `prior` and `rule`, the keyword arguments of `attend`, with the heads
+        of each `PerHead` in two axes: key heads, and the query heads that share each of them."""
+        heads = self.num_heads
+        groups = (kv_heads, heads // kv_heads)
+
+        def regroup(node: Any) -> Any:
+            if not isinstance(node, PerHead):
+                return node
+            if node.shape != (heads,):
+                raise ValueError(
+                    f"A PerHead of this module must have {heads} heads; got {node.shape}."
+                )
+            split = lambda leaf: leaf.reshape(*groups, *leaf.shape[1:])  # noqa: E731
+            arrays, rest = eqx.partition(node.stack, eqx.is_array)
+            return PerHead(eqx.combine(jax.tree.map(split, arrays), rest), axes=2)
+
+        parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule}
+        return jax.tree.map(regroup, parts, is_leaf=lambda node: isinstance(node, PerHead))
+
+    def _output(self, heads: Float[Array, "_rows *_heads"]) -> Float[Array, "_rows output_size"]:
+        """Returns the output of the values that heads attend to."""
+        return jax.vmap(self.output_proj)(heads.reshape(len(heads), -1))
+
+    def _decode_rows(self, new: NewRows, cache: Any) -> tuple[Array, KVCache | RecurrentCache]:
+        require_instance("cache", cache, (KVCache, RecurrentCache), "attention.cache(100)")
+        if isinstance(cache, RecurrentCache):
+            return self._decode_linear(new, cache)
+        heads, after = self._seen_by(new, cache)
+        return self._output(self._attend(*heads)[0]), after
+
+    def _seen_by(
+        self, new: NewRows, cache: KVCache
+    ) -> tuple[tuple[Heads, Heads, Heads, Prior], KVCache]:
+        """Returns the queries of new rows, the keys and values that they see, their prior, and the
+        new cache."""
+        (q, k, v), positions = self._project_rows(new, cache)
+        seen, after = cache.append(k, v, count=new.rows, positions=positions)
+        own = multiply_priors(self.prior, new.prior)
+        prior = cache.visible_prior(seen, positions, new.mask, own)
+        return (q, seen.keys, seen.values, prior), after
+
+    def _project_rows(
+        self, new: NewRows, cache: KVCache | RecurrentCache
+    ) -> tuple[tuple[Heads, Heads, Heads], Int[Array, " new"]]:
+        """Returns queries, keys and values of new rows, and the positions of rows for priors."""
+        x, at = new.x, cache.next_positions(len(new.x))
+        axes, numbers = self.rotary.axes if self.rotary else 1, at
+        if new.positions is not None or axes > 1:
+            at = as_positions("positions", new.positions, len(x), axes)
+        q, k, v, _ = self._read(x, x, x, positions=at, key_positions=at)
+        return (q, k, v), at if axes == 1 else numbers
+
+    def _decode_linear(self, new: NewRows, cache: RecurrentCache) -> tuple[Array, RecurrentCache]:
+        """Returns the output of new rows by linear attention to themselves and all rows before."""
+        new.refuse("sums of linear attention hold all rows before, in their order", "mask", "prior")
+        require_instance("cache.state", cache.state, LinearState, "attention.recurrent_cache()")
+        method, kernel, rule, _ = self._linear_parts()
+        valid = new.valid
+        (q, k, v), _ = self._project_rows(new, cache)
+        dtype = wider_dtype(jnp.result_type(q, k, v), cache.dtype)
+
+        def in_dtype(tree: Any) -> Any:
+            return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)
+
+        def head(state: LinearState, q: Array, k: Array, v: Array) -> tuple[Array, LinearState]:
+            values = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=1)
+            of_queries, of_keys = method.both(q, k, kernel, rule)
+            if valid is not None:
+                log = jnp.where(valid[:, None], of_keys.log, -jnp.inf)
+                of_keys = Features(log, jnp.where(valid[:, None], of_keys.factor, 0.0))
+            # parts of the kernel may be wider than its points
+            softmax, state = advance(*in_dtype((state, of_queries, of_keys, values)))
+            return softmax.with_sink(rule.log_sink()).value, state
+
+        group = self.num_heads // self.num_kv_heads
+        heads = in_dtype((q, jnp.repeat(k, group, axis=1), jnp.repeat(v, group, axis=1)))
+        out, state = jax.vmap(head)(cache.state, *(part.swapaxes(0, 1) for part in heads))
+        return self._output(out.swapaxes(0, 1).astype(q.dtype)), cache.advanced(state, new.rows)
+
+    def _linear_parts(self) -> tuple[Linear, Kernel, Rule, Prior]:
+        """Returns method, kernel, rule and prior; `ValueError` unless they are of linear attention,
+        the same for all heads."""
+        parts: Any = (self.method, self.kernel, self.rule, self.prior or Causal())
+        if not all(map(isinstance, parts, (Linear, Kernel, Rule, Prior))):
+            raise ValueError(
+                "A recurrent cache needs linear attention with the same parts for all heads: make "
+                "the module with method=ak.methods.Linear(...), or use cache(capacity)."
+            )
+        return parts
+
+
+def _group_heads(x: Heads, kv_heads: int) -> Float[Array, "_kv_heads _group _rows _size"]:
+    """Moves the axis of heads to the front, grouped by the keys that they share."""
+    return x.swapaxes(0, 1).reshape(kv_heads, -1, x.shape[0], x.shape[2])

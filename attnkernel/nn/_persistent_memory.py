@@ -12,12 +12,10 @@ from .._core.validation import require_instance
 from ..attention import PerHead, attend
 from ..priors import Prior
 from ..rules import Softmax
+from ._cache import KVCache
 from ._cached_layer import CachedLayer, NewRows
-from ._decoding import project_next_rows
-from ._heads import OfHeads, as_sequences, mask_as_prior, multiply_priors
-from ._kv_cache import KVCache
+from ._inputs import Heads
 from ._multihead import MultiheadAttention
-from ._projections import project_heads
 
 
 class PersistentMemory(CachedLayer):
@@ -67,26 +65,19 @@ class PersistentMemory(CachedLayer):
                 "attention must have order 0, the rule ak.Softmax(), no dropout, and as many heads "
                 "of keys as of queries, so that the sums over keys and memory merge."
             )
-        arrays = []
-        for name, given, size in (
-            ("keys", keys, attention.qk_size),
-            ("values", values, attention.vo_size),
+        self.attention, self.query_size = attention, attention.query_size
+        self.keys, self.values = as_real_array("keys", keys), as_real_array("values", values)
+        rows = self.keys.shape[:1]
+        for name, array, size in (
+            ("keys", self.keys, attention.qk_size),
+            ("values", self.values, attention.vo_size),
         ):
-            array = as_real_array(name, given)
-            if array.ndim != 3 or not len(array) or array.shape[1:] != (attention.num_heads, size):
+            if not array.size or array.shape != (*rows, attention.num_heads, size):
                 raise ValueError(
-                    f"{name} must have shape (memory, {attention.num_heads}, {size}), with memory "
-                    f"from 1; got {array.shape}."
+                    f"keys and values must have as many rows, from 1: {name} of shape (memory, "
+                    f"{attention.num_heads}, {size}); got {array.shape}."
                 )
             require_finite(name, array)
-            arrays.append(array)
-        if len(arrays[0]) != len(arrays[1]):
-            raise ValueError(
-                f"keys and values must have the same number of rows; got {len(arrays[0])} and "
-                f"{len(arrays[1])}."
-            )
-        self.attention, self.query_size = attention, attention.query_size
-        self.keys, self.values = arrays
 
     def __call__(
         self,
@@ -98,32 +89,20 @@ class PersistentMemory(CachedLayer):
         prior: Prior | PerHead | None = None,
     ) -> Float[Array, "queries output_size"]:
         """The output; arguments as for `MultiheadAttention`. `mask` and `prior` hide no memory."""
-        module = self.attention
-        sizes = (module.query_size, module.key_size, module.value_size)
-        query, key_, value = as_sequences(query, key_, value, sizes)
-        for name, rows in (("query", query), ("key_", key_), ("value", value)):
-            require_finite(name, rows)
-        heads = project_heads(module, query, key_, value)
-        mask_prior = mask_as_prior(mask, module.num_heads, query.shape[0], key_.shape[0])
-        prior = multiply_priors(module.prior, prior, mask_prior)
-        return self._output(*heads, prior)
+        heads = self.attention._read(query, key_, value, mask, prior)
+        return self._attend(*heads)
 
-    def cache(
-        self, capacity: int, *, ring: bool = False, sinks: int = 0, spare: int = 0, dtype=None
-    ) -> KVCache:
-        """An empty cache for `step`; arguments as in `KVCache`."""
-        return self.attention.cache(capacity, ring=ring, sinks=sinks, spare=spare, dtype=dtype)
+    def cache(self, capacity: int, **options: Any) -> KVCache:
+        """An empty cache for `step`; `options` as in `KVCache`."""
+        return self.attention.cache(capacity, **options)
 
-    def _next_rows(self, new: NewRows, cache: Any) -> tuple[Array, KVCache]:
+    def _decode_rows(self, new: NewRows, cache: Any) -> tuple[Array, KVCache]:
         require_instance("cache", cache, KVCache, "memory.cache(100)")
-        (q, k, v), positions = project_next_rows(self.attention, new, cache)
-        seen, after = cache.append(k, v, count=new.count, positions=positions)
-        prior = cache._prior(seen, new, positions, self.attention.prior)
-        keys, values = seen.parts
-        return self._output(q, keys, values, prior), after
+        heads, after = self.attention._seen_by(new, cache)
+        return self._attend(*heads), after
 
-    def _output(
-        self, q: OfHeads, k: OfHeads, v: OfHeads, prior: Any
+    def _attend(
+        self, q: Heads, k: Heads, v: Heads, prior: Any
     ) -> Float[Array, "_rows output_size"]:
         """Returns the output of heads that attend to keys, which the prior may hide, and memory."""
         module = self.attention
@@ -131,16 +110,15 @@ class PersistentMemory(CachedLayer):
         parts = {"kernel": module.kernel, "method": module.method, "return_log_mass": True}
         seen, log_mass = attend(q, k, v, prior=prior, rule=module.rule, **parts)
         p, u = (part.astype(q.dtype).swapaxes(0, 1) for part in (self.keys, self.values))
-        kept, log_kept = attend(q, p, u, rule=_without_sink(module.rule), **parts)
+        kept, log_kept = attend(q, p, u, rule=self._rule_of_memory(), **parts)
         share = jax.nn.sigmoid(log_kept - log_mass)[..., None]  # of the memory, in the mass
         merged = (1 - share) * seen + share * kept
-        rows = merged.swapaxes(0, 1).reshape(merged.shape[1], -1)
-        return jax.vmap(module.output_proj)(rows.astype(q.dtype))
+        return module._output(merged.swapaxes(0, 1).astype(q.dtype))
 
-
-def _without_sink(rule: Any) -> Any:
-    """Returns the rule, or each of a `PerHead`, without its sink, which the other sum has."""
-    if not isinstance(rule, PerHead):
-        return rule.without_sink()
-    stack: Any = rule.stack
-    return PerHead(stack.without_sink(), rule.axes)
+    def _rule_of_memory(self) -> Any:
+        """Returns the rule, or each of a `PerHead`, without its sink, which the other sum has."""
+        rule = self.attention.rule
+        if not isinstance(rule, PerHead):
+            return rule.without_sink()
+        stack: Any = rule.stack
+        return PerHead(stack.without_sink(), rule.axes)

@@ -1,20 +1,16 @@
 """Layers whose heads are online regressions: linear attention, the delta rule, least squares."""
 
+import functools
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._core.arrays import (
-    as_boolean_array,
-    as_float_dtype,
-    require_finite,
-    value_text,
-    wider_dtype,
-)
+from .._core.arrays import as_float_dtype, require_finite, value_text, wider_dtype
 from .._core.validation import (
     as_integer,
     is_real_number,
@@ -24,18 +20,65 @@ from .._core.validation import (
 )
 from ..kernels import FiniteRank
 from ..recurrent import Estimator, regress
+from ._cache import RecurrentCache
 from ._cached_layer import CachedLayer, NewRows
-from ._decay_gate import DecayGate
-from ._heads import as_sequence, head_size, require_bools
-from ._recurrent_cache import RecurrentCache
-from ._recurrent_keys import divided_by_length, feature_values, require_estimator_takes
+from ._inputs import (
+    as_row_mask,
+    as_sequence,
+    head_size,
+    require_biases,
+    require_bools,
+    size_or,
+    zero_invalid,
+)
 from ._short_convolution import ShortConvolution
 
 DECAYS = ("head", "row", "channel")
 
 
+class DecayGate(eqx.Module):
+    r"""$\log \alpha_t = -\mathrm{softplus}(W x_t + b)$, at most 0 for all weights.
+
+    b starts where softplus(b) is one over a number of rows, from 10 to 1000 in equal ratios: along
+    the heads, or for decays of channels along the channels of each head.
+    """
+
+    proj: eqx.nn.Linear | None
+    bias: Float[Array, "heads channels"]
+
+    def __init__(
+        self,
+        of: Literal["head", "row", "channel"],
+        size: int,
+        heads: int,
+        channels: int,
+        dtype: Any,
+        key: PRNGKeyArray,
+    ):
+        channels = channels if of == "channel" else 1
+        count = channels if of == "channel" else heads
+        share = (np.arange(count) + 0.5) / count
+        memory = 10.0 * 100.0**share  # rows
+        bias = jnp.asarray(np.log(np.expm1(1.0 / memory)), dtype)
+        rows = bias[None] if of == "channel" else bias[:, None]
+        self.bias = jnp.broadcast_to(rows, (heads, channels))
+        self.proj = None
+        if of != "head":
+            outputs = heads * channels
+            self.proj = eqx.nn.Linear(size, outputs, use_bias=False, dtype=dtype, key=key)
+
+    def __call__(self, x: Float[Array, "rows size"]) -> Float[Array, "heads _rows channels"]:
+        """Returns log α in at least float32; one row stands for all where rows do not differ."""
+        dtype = wider_dtype(x.dtype)
+        logits = self.bias[:, None].astype(dtype)
+        if self.proj is not None:
+            of_rows = jax.vmap(self.proj)(x).reshape(len(x), *self.bias.shape)
+            logits = logits + of_rows.swapaxes(0, 1).astype(dtype)
+        return -jax.nn.softplus(logits)
+
+
 class ConvolvedState(NamedTuple):
-    """The states of heads, and the last rows of queries, keys and values without convolution."""
+    """The states of heads, and the last rows of queries, keys and values before convolution."""
 
     heads: Any
     recent: tuple[Float[Array, "recent columns"], ...]
@@ -147,19 +190,12 @@ class RecurrentAttention(CachedLayer):
     ):
         self.num_heads = heads = as_integer("num_heads", num_heads, 1)
         self.query_size = size = as_integer("query_size", query_size, 1)
-        self.output_size = (
-            size if output_size is None else as_integer("output_size", output_size, 1)
-        )
+        self.output_size = size_or("output_size", output_size, size)
         self.qk_size = head_size("qk_size", qk_size, size, heads)
         self.vo_size = head_size("vo_size", vo_size, size, heads)
-        biases = {
-            "use_query_bias": use_query_bias,
-            "use_key_bias": use_key_bias,
-            "use_value_bias": use_value_bias,
-            "use_output_bias": use_output_bias,
-        }
+        require_biases(use_query_bias, use_key_bias, use_value_bias, use_output_bias)
         flags = {"output_norm": output_norm, "output_gate": output_gate, "conv_silu": conv_silu}
-        require_bools(**biases, qk_norm=qk_norm, **flags)
+        require_bools(qk_norm=qk_norm, **flags)
         require_instance("estimator", estimator, Estimator, "ak.recurrent.DeltaRule()")
         if kernel is not None:
             require_instance("kernel", kernel, FiniteRank, "ak.kernels.EluFeatures()")
@@ -174,21 +210,22 @@ class RecurrentAttention(CachedLayer):
         dtype = as_float_dtype("dtype", dtype)
         self.estimator, self.kernel = estimator, kernel
         self.qk_norm, self.max_rate = qk_norm, None if max_rate is None else float(max_rate)
-        require_estimator_takes(estimator, self._state_size(), decay, self.max_rate, qk_norm)
+        self._require_estimator_takes(decay)
         keys = jax.random.split(key, 8)
 
-        def linear(size: int, out: int, use_bias: bool, key: PRNGKeyArray) -> eqx.nn.Linear:
-            return eqx.nn.Linear(size, out, use_bias=use_bias, dtype=dtype, key=key)
-
+        linear = functools.partial(eqx.nn.Linear, size, dtype=dtype)
         qk, vo = heads * self.qk_size, heads * self.vo_size
-        self.query_proj = linear(size, qk, use_query_bias, keys[0])
-        self.key_proj = linear(size, qk, use_key_bias, keys[1])
-        self.value_proj = linear(size, vo, use_value_bias, keys[2])
-        self.output_proj = linear(vo, self.output_size, use_output_bias, keys[3])
-        self.rate_proj = None if max_rate is None else linear(size, heads, True, keys[4])
-        self.gate_proj = linear(size, vo, False, keys[5]) if output_gate else None
-        norm = eqx.nn.RMSNorm(self.vo_size, use_bias=False, dtype=dtype) if output_norm else None
-        self.output_norm, self.decay = norm, None
+        self.query_proj = linear(qk, use_query_bias, key=keys[0])
+        self.key_proj = linear(qk, use_key_bias, key=keys[1])
+        self.value_proj = linear(vo, use_value_bias, key=keys[2])
+        self.output_proj = eqx.nn.Linear(
+            vo, self.output_size, use_output_bias, dtype=dtype, key=keys[3]
+        )
+        self.rate_proj = None if max_rate is None else linear(heads, key=keys[4])
+        self.gate_proj = linear(vo, use_bias=False, key=keys[5]) if output_gate else None
+        norm = functools.partial(eqx.nn.RMSNorm, use_bias=False, dtype=dtype)
+        self.output_norm = norm(self.vo_size) if output_norm else None
+        self.decay = None
         if decay is not None:
             self.decay = DecayGate(decay, size, heads, self._state_size(), dtype, keys[6])
         self.convolutions = None
@@ -204,24 +241,17 @@ class RecurrentAttention(CachedLayer):
     ) -> Float[Array, "rows output_size"]:
         """The output of each row, from the rows before and its own.
 
-        **Arguments:** `x`: one sequence. `mask`: True = the row is there, shape (rows,); the others
-        are padding, which changes no other row, and whose output is 0. Default: all are.
+        **Arguments:** `x`: one sequence. `mask`: True = valid row, shape (rows,); the others are
+        padding, which changes no other row, and whose output is 0. Default: all are valid.
 
         **Raises:** `ValueError` if x or the mask has another shape.
         """
         x = as_sequence("x", x, self.query_size)
-        if mask is None:
-            require_finite("x", x)
-            return self._outputs(x, None, None)[0]
-        there = as_boolean_array("mask", mask, 1, "(rows,), True where a row is there")
-        if there.shape != x.shape[:1]:
-            raise ValueError(
-                f"mask must have one Boolean per row of x, shape {x.shape[:1]}; got {there.shape}."
-            )
-        x = jnp.where(there[:, None], x, 0)  # padding may hold anything
+        valid = as_row_mask(mask, len(x))
+        x = zero_invalid(x, valid)
         require_finite("x", x)
-        out, _ = self._outputs(x, there, None)
-        return jnp.where(there[:, None], out, 0)
+        out, _ = self._outputs(x, valid, self.cache(dtype=x.dtype))
+        return zero_invalid(out, valid)
 
     def cache(self, *, dtype=None) -> RecurrentCache:
         """An empty cache for `step`, its numbers in at least float32."""
@@ -233,31 +263,33 @@ class RecurrentAttention(CachedLayer):
             state = ConvolvedState(state, tuple(part.empty(dtype) for part in self.convolutions))
         return RecurrentCache(state)
 
-    def _next_rows(self, new: NewRows, cache: Any) -> tuple[Array, RecurrentCache]:
+    def _decode_rows(self, new: NewRows, cache: Any) -> tuple[Array, RecurrentCache]:
         require_instance("cache", cache, RecurrentCache, "layer.cache()")
         reason = "a recurrent state holds all rows before, in their order"
         new.refuse(reason, "mask", "prior", "positions")
-        out, state = self._outputs(new.x, new.are_there, cache)
-        return out, cache._advanced(state, len(new.x) if new.count is None else new.count)
+        out, state = self._outputs(new.x, new.valid, cache)
+        return out, cache.advanced(state, new.rows)
 
-    def _outputs(
-        self, x: Array, there: Array | None, cache: RecurrentCache | None
-    ) -> tuple[Array, Any]:
+    def _outputs(self, x: Array, valid: Array | None, cache: RecurrentCache) -> tuple[Array, Any]:
         """Returns the output of rows that follow those of the cache, and the state after them."""
         linears = (self.query_proj, self.key_proj, self.value_proj)
-        parts = [jax.vmap(linear)(x) for linear in linears]
-        before, recent = None if cache is None else cache.state, ()
+        parts, before, recent = [jax.vmap(linear)(x) for linear in linears], cache.state, ()
         if self.convolutions is not None:
-            parts, recent = self._convolve(parts, before, there)
-            before = None if before is None else before.heads
+            before, recent = before
+            found = [
+                convolution.next_rows(part, rows, valid)
+                for convolution, part, rows in zip(self.convolutions, parts, recent, strict=True)
+            ]
+            parts, recent = zip(*found, strict=True)
         q, k, v = (part.reshape(len(x), self.num_heads, -1).swapaxes(0, 1) for part in parts)
         if self.kernel is not None:
-            q, k = (feature_values(self.kernel, part) for part in (q, k))
+            features = [jax.vmap(self.kernel.features)(part) for part in (q, k)]
+            q, k = (part.factor * jnp.exp(part.log) for part in features)
         if self.qk_norm:
-            q, k = divided_by_length(q), divided_by_length(k)
+            q, k = l2_normalise(q), l2_normalise(k)
         dtype = q.dtype
-        if cache is not None:  # sums are formed in the dtype in which they are kept, or a wider one
-            q, k, v = (part.astype(wider_dtype(part.dtype, cache.dtype)) for part in (q, k, v))
+        # sums are formed in the dtype in which they are kept, or a wider one
+        q, k, v = (part.astype(wider_dtype(part.dtype, cache.dtype)) for part in (q, k, v))
         rate = None
         if self.rate_proj is not None and self.max_rate is not None:
             logits = jax.vmap(self.rate_proj)(x).T
@@ -269,7 +301,7 @@ class RecurrentAttention(CachedLayer):
             estimator=self.estimator,
             log_decay=None if self.decay is None else self.decay(x),
             rate=rate,
-            mask=there,
+            mask=valid,
             state=before,
         )
         out = out.swapaxes(0, 1).astype(dtype)
@@ -282,25 +314,32 @@ class RecurrentAttention(CachedLayer):
             state = ConvolvedState(state, recent)
         return jax.vmap(self.output_proj)(out), state
 
-    def _convolve(
-        self, parts: list[Array], before: ConvolvedState | None, there: Array | None
-    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """Returns queries, keys and values after their convolutions, and the last rows of each."""
-        assert self.convolutions is not None
-        if before is None:
-            recent = [convolution.empty(parts[0].dtype) for convolution in self.convolutions]
-        else:
-            recent = before.recent
-        found = (
-            convolution.next_rows(part, rows, there)
-            for convolution, part, rows in zip(self.convolutions, parts, recent, strict=True)
-        )
-        convolved, last = zip(*found, strict=True)
-        return convolved, last
-
     def _state_size(self) -> int:
         """Returns the number of coordinates of a key of the estimator."""
         if self.kernel is None:
             return self.qk_size
         one = jax.ShapeDtypeStruct((1, self.qk_size), jnp.result_type(float))
         return eqx.filter_eval_shape(self.kernel.features, one).log.shape[1]
+
+    def _require_estimator_takes(self, decay: str | None) -> None:
+        """Raises `ValueError` if the estimator refuses the keys, decays and rates of the layer:
+        keys of length 1, or without a norm of any length."""
+        size = self._state_size()
+        key = np.full((1, 1, size), (1.0 if self.qk_norm else 1e3) / np.sqrt(size))
+        channels = size if decay == "channel" else 1
+        log_decay = None if decay is None else np.full((1, 1, channels), -0.1)
+        rate = None if self.max_rate is None else np.full((1, 1), self.max_rate)
+        try:
+            self.estimator.check(key, log_decay, rate)
+        except ValueError as error:
+            raise ValueError(
+                f"estimator cannot be used like this: {error} In this layer max_rate=1.0 gives "
+                f"each row a rate of at most 1, and qk_norm=True gives keys the length 1."
+            ) from None
+
+
+def l2_normalise(points: Float[Array, "*rows dim"]) -> Float[Array, "*rows dim"]:
+    """Returns points of length 1, or a little less; 0 stays 0, with a finite derivative."""
+    wide = points.astype(wider_dtype(points.dtype))
+    squares = jnp.sum(wide**2, axis=-1, keepdims=True)
+    return (wide * jax.lax.rsqrt(squares + 1e-12)).astype(points.dtype)

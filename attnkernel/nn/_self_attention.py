@@ -1,5 +1,6 @@
 """Self-attention with one head."""
 
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -11,9 +12,9 @@ from .._core.validation import as_integer, require_bool, require_key
 from ..attention import Auto, attend, attention_weights
 from ..kernels import DotProduct, Kernel
 from ..methods import Method
-from ..priors import Prior, require_prior
+from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._heads import as_sequence, multiply_priors, require_attention_parts
+from ._inputs import as_sequence, multiply_priors, require_attention_parts, size_or
 
 
 class SelfAttention(eqx.Module):
@@ -62,46 +63,34 @@ class SelfAttention(eqx.Module):
         key: PRNGKeyArray,
     ):
         size = as_integer("size", size, 1)
-        qk_size = size if qk_size is None else as_integer("qk_size", qk_size, 1)
-        vo_size = size if vo_size is None else as_integer("vo_size", vo_size, 1)
+        qk_size, vo_size = size_or("qk_size", qk_size, size), size_or("vo_size", vo_size, size)
         require_bool("use_bias", use_bias)
         require_attention_parts(kernel, prior, rule, method)
         require_key("key", key)
         keys = jax.random.split(key, 3)
-        sizes = (qk_size, qk_size, vo_size)
-        self.query_proj, self.key_proj, self.value_proj = (
-            eqx.nn.Linear(size, out, use_bias=use_bias, key=key)
-            for out, key in zip(sizes, keys, strict=True)
-        )
+        linear = functools.partial(eqx.nn.Linear, size, use_bias=use_bias)
+        self.query_proj, self.key_proj = linear(qk_size, key=keys[0]), linear(qk_size, key=keys[1])
+        self.value_proj = linear(vo_size, key=keys[2])
         self.kernel, self.prior, self.rule, self.method = kernel, prior, rule, method
 
     def __call__(
         self, x: Float[Array, "rows size"], *, prior: Prior | None = None
     ) -> Float[Array, "rows vo_size"]:
         """The context of each row. `prior` is multiplied by the module's own."""
-        return attend(*self._project(x), **self._attend_kwargs(prior), method=self.method)
+        q, k, v, parts = self._read(x, prior)
+        return attend(q, k, v, **parts, method=self.method)
 
     def weights(
         self, x: Float[Array, "rows size"], *, prior: Prior | None = None
     ) -> Float[Array, "rows rows"]:
         """The weights $a_{ij}$."""
-        return attention_weights(*self._project(x)[:2], **self._attend_kwargs(prior))
+        q, k, _, parts = self._read(x, prior)
+        return attention_weights(q, k, **parts)
 
-    def _project(self, x: Float[Array, "rows size"]) -> tuple[Array, Array, Array]:
-        """Returns queries, keys and values: the learned projections of each row of x."""
+    def _read(self, x: Array, prior: Prior | None) -> tuple[Array, Array, Array, dict[str, Any]]:
+        """Returns queries, keys, values, and the arguments of `attend` that weights depend on."""
         x = as_sequence("x", x, int(self.query_proj.in_features))
         require_finite("x", x)
         q, k, v = (jax.vmap(p)(x) for p in (self.query_proj, self.key_proj, self.value_proj))
-        return q, k, v
-
-    def _attend_kwargs(self, prior: Prior | None) -> dict[str, Any]:
-        """Returns `kernel`, `prior` and `rule`, the keyword arguments of `attend`. The given prior
-        is multiplied by the module's own.
-        """
-        if prior is not None:
-            require_prior("prior", prior)
-        return {
-            "kernel": self.kernel,
-            "prior": multiply_priors(self.prior, prior),
-            "rule": self.rule,
-        }
+        prior = multiply_priors(self.prior, prior)
+        return q, k, v, {"kernel": self.kernel, "prior": prior, "rule": self.rule}

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from .._core.arrays import as_boolean_array, as_float_dtype, require_finite
+from .._core.arrays import as_float_dtype, require_finite
 from .._core.validation import as_integer, require_bool, require_key
-from ._heads import as_sequence
+from ._inputs import as_row_mask, as_sequence, zero_invalid
 
 
 class ShortConvolution(eqx.Module):
@@ -60,8 +60,8 @@ class ShortConvolution(eqx.Module):
     ) -> Float[Array, "rows channels"]:
         """The convolution of one sequence.
 
-        **Arguments:** `x`: the rows. `mask`: True = the row is there, shape (rows,). The others are
-        skipped, and their output is 0. Default: all are there.
+        **Arguments:** `x`: the rows. `mask`: True = valid row, shape (rows,). The others are
+        skipped, and their output is 0. Default: all are valid.
         """
         return self.step(x, self.empty(), mask)[0]
 
@@ -85,15 +85,8 @@ class ShortConvolution(eqx.Module):
         """
         width, channels = self.weight.shape
         x = as_sequence("x", x, channels)
-        there = None
-        if mask is not None:
-            there = as_boolean_array("mask", mask, 1, "(rows,), True where a row is there")
-            if there.shape != x.shape[:1]:
-                raise ValueError(
-                    f"mask must have one Boolean per row of x, shape {x.shape[:1]}; got "
-                    f"{there.shape}."
-                )
-            x = jnp.where(there[:, None], x, 0)  # padding may hold anything
+        valid = as_row_mask(mask, len(x))
+        x = zero_invalid(x, valid)
         recent = as_sequence("recent", recent, channels)
         if len(recent) != width - 1:
             raise ValueError(
@@ -102,24 +95,21 @@ class ShortConvolution(eqx.Module):
             )
         for name, rows in (("x", x), ("recent", recent)):
             require_finite(name, rows)
-        return self.next_rows(x, recent, there)
+        return self.next_rows(x, recent, valid)
 
     def next_rows(
-        self, x: Array, recent: Array, there: Bool[Array, " rows"] | None
+        self, x: Array, recent: Array, valid: Bool[Array, " rows"] | None
     ) -> tuple[Array, Array]:
-        """`step` of arrays that are checked; `there`: the mask, or None."""
+        """`step` of arrays that are checked; `valid`: the mask, or None."""
         rows = len(x)
-        order = jnp.arange(rows) if there is None else jnp.argsort(~there, stable=True)
-        if there is not None:  # the rows that are there, side by side
-            x = jnp.where(there[order, None], x[order], 0)
+        order = jnp.arange(rows) if valid is None else jnp.argsort(~valid, stable=True)
+        x = zero_invalid(x, valid)[order]  # the valid rows first
         padded = jnp.concatenate([recent.astype(x.dtype), x])
         out = jnp.zeros_like(x)
         for first, weight in enumerate(self.weight[::-1].astype(x.dtype)):
             out = out + padded[first : first + rows] * weight[None]
-        if self.silu:
-            out = jax.nn.silu(out)
-        if there is not None:
-            out = jnp.where(there[:, None], jnp.zeros_like(out).at[order].set(out), 0)
-        count = rows if there is None else jnp.sum(there)
+        out = jax.nn.silu(out) if self.silu else out
+        out = zero_invalid(jnp.zeros_like(out).at[order].set(out), valid)
+        count = rows if valid is None else jnp.sum(valid)
         last = jax.lax.dynamic_slice_in_dim(padded, count, len(recent))
         return out, last.astype(recent.dtype)

@@ -141,8 +141,9 @@ def filled(rows, back_to=None, **options):
             lambda: heads().step(X, heads().cache(9), positions=[0, 1]),
             r"positions .*\(3,\); got \(2,",
         ),
-        (lambda: heads().step(X, latent().cache(9)), "cache must be a KVCache or RecurrentCache"),
-        (lambda: latent().step(X, heads().cache(9)), "cache must be a LatentCache"),
+        (lambda: heads().step(X, None), "cache must be a KVCache or RecurrentCache"),
+        (lambda: latent().step(X, ak.nn.RecurrentCache(X)), "cache must be a KVCache"),
+        (lambda: latent().step(X, heads().cache(9)), r"keys of shape \(3, 2, 2\); got \(3, 1, 3\)"),
         (
             lambda: heads().step(X, ak.nn.KVCache(9, 2, 3, 2)),
             r"keys and values must have .* keys of shape \(3, 2, 3\)",

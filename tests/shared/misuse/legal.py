@@ -74,7 +74,6 @@ LEGAL = {
             ("KVCache.append", "count"),
             ("KVCache.keep", "count"),
             ("KVCache.keep", "length"),
-            ("LatentCache.append", "count"),
             ("quantiles", "levels"),
         )
     },

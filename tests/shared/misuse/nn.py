@@ -127,7 +127,7 @@ NN: dict[str, tuple[Any, Arguments]] = {
         CAPACITY,
         heads=("natural", 2),
         qk_size=("natural", 2),
-        vo_size=("natural", 2),
+        vo_size=("whole from 0", 2),
     ),
     "KVCache.append": (
         lambda **given: ak.nn.KVCache(4, 2, 4, 4).append(**given),
@@ -137,18 +137,6 @@ NN: dict[str, tuple[Any, Arguments]] = {
     "KVCache.keep": (
         lambda **given: now(CACHE).keep(**given),
         usual("count", length=("whole from 0", 1), rows=("codes", np.array([0, 1]))),
-    ),
-    **of_class(
-        "LatentCache", CAPACITY, latent_size=("natural", 2), rotary_size=("whole from 0", 2)
-    ),
-    "LatentCache.append": (
-        lambda **given: ak.nn.LatentCache(4, 3, 4).append(**given),
-        usual(
-            "count",
-            latents=("paired", jnp.ones((2, 3))),
-            rotated_keys=("paired", jnp.ones((2, 4))),
-        )
-        | PAIR,
     ),
     **of_class("RecurrentCache", state=("object", jnp.zeros(2))),
     **of_class("LinearAttention", normalised=("flag", False)),

@@ -1,0 +1,137 @@
+"""Arguments of attention layers: sequences, positions, masks, sizes of heads."""
+
+import functools
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int
+
+from .._core.arrays import as_boolean_array, as_integer_array, as_real_array
+from .._core.validation import as_integer, require_bool, require_instance
+from ..attention import PerHead
+from ..kernels import Kernel
+from ..methods import Method
+from ..priors import MaskArray, Prior, require_prior
+from ..rules import Rule
+
+Heads = Float[Array, "_rows _heads _size"]
+
+
+def size_or(name: str, size: int | None, default: int) -> int:
+    """Returns the size, from 1, or the default where it is None."""
+    return default if size is None else as_integer(name, size, 1)
+
+
+def head_size(name: str, size: int | None, query_size: int, heads: int) -> int:
+    """Returns the size of a head: as given, or an equal share of the size of queries."""
+    if size is None and query_size < heads:
+        raise ValueError(
+            f"{name} is query_size // num_heads unless given, and that must be at least 1; got "
+            f"query_size {query_size} and num_heads {heads}."
+        )
+    return size_or(name, size, query_size // heads)
+
+
+def require_bools(**flags: Any) -> None:
+    """Raises `ValueError` unless each argument is True or False."""
+    for name, flag in flags.items():
+        require_bool(name, flag)
+
+
+def require_biases(query: Any, key: Any, value: Any, output: Any) -> None:
+    """Raises `ValueError` unless each projection has a bias or not."""
+    require_bools(use_query_bias=query, use_key_bias=key)
+    require_bools(use_value_bias=value, use_output_bias=output)
+
+
+def require_attention_parts(kernel: Any, prior: Any, rule: Any, method: Any) -> None:
+    """Raises `ValueError` unless each has its class; kernel, prior and rule may be `PerHead`."""
+    for name, part, kind, example in (
+        ("kernel", kernel, Kernel, "ak.DotProduct()"),
+        ("rule", rule, Rule, "ak.Softmax()"),
+        ("method", method, Method, "ak.attention.Auto()"),
+    ):
+        each = part.stack if isinstance(part, PerHead) else part
+        require_instance(name, each, kind, example)
+    if prior is not None:
+        require_prior("prior", prior)
+
+
+def as_sequence(name: str, rows: Any, size: int) -> Float[Array, "rows size"]:
+    """Returns the rows of one sequence; `ValueError` unless they are real and of this size."""
+    array = as_real_array(name, rows)
+    if array.ndim != 2 or array.shape[1] != size:
+        raise ValueError(
+            f"{name} must be one sequence, shape (rows, {size}); got {array.shape}. For a batch "
+            f"use jax.vmap."
+        )
+    return array
+
+
+def as_row_mask(mask: ArrayLike | None, rows: int) -> Bool[Array, " rows"] | None:
+    """Returns the mask of valid rows; `ValueError` unless it has one Boolean per row."""
+    if mask is None:
+        return None
+    valid = as_boolean_array("mask", mask, 1, "(rows,), True = valid row")
+    if len(valid) != rows:
+        raise ValueError(
+            f"mask must have one Boolean per row of x, shape ({rows},); got {valid.shape}."
+        )
+    return valid
+
+
+def zero_invalid(
+    x: Float[Array, "rows size"], valid: Bool[Array, " rows"] | None
+) -> Float[Array, "rows size"]:
+    """Returns x with 0 in the rows that are not valid, whatever they hold."""
+    return x if valid is None else jnp.where(valid[:, None], x, 0)
+
+
+def as_positions(name: str, given: Any, rows: int, axes: int = 1) -> Int[Array, "rows *axes"]:
+    """Returns positions as given, or along one axis 0, 1, 2, ...; `ValueError` unless there is one
+    for each row and axis."""
+    if given is None and axes == 1:
+        return jnp.arange(rows)
+    shape = (rows,) if axes == 1 else (rows, axes)
+    array = None if given is None else as_integer_array(name, given)
+    if array is None or array.shape != shape:
+        each = "row" if axes == 1 else f"row and each of the {axes} axes of rotary"
+        got = None if array is None else array.shape
+        raise ValueError(f"{name} must have one number per {each}, shape {shape}; got {got}.")
+    return array
+
+
+def mask_as_prior(
+    mask: ArrayLike | None, heads: int, queries: int, keys: int
+) -> Prior | PerHead | None:
+    """Converts a mask array to a prior."""
+    if mask is None:
+        return None
+    if not isinstance(mask, jax.Array):
+        read = None if isinstance(mask, str) or np.ma.is_masked(mask) else np.asarray(mask)
+        if read is None or read.dtype.kind not in "biuf":
+            raise ValueError(f"mask must be an array of Booleans; got {mask!r}.")
+        mask = read
+    mask = jnp.asarray(mask)
+    if jnp.issubdtype(mask.dtype, jnp.integer):  # as Equinox does
+        mask = mask != 0
+    shapes = ((queries, keys), (heads, queries, keys))
+    if mask.dtype != bool or mask.shape not in shapes:
+        raise ValueError(
+            f"mask must be Boolean, True = attend, or integers, 0 = not, of shape (queries, keys) "
+            f"= {shapes[0]} or (heads, queries, keys) = {shapes[1]}; got dtype {mask.dtype}, shape "
+            f"{mask.shape}."
+        )
+    return MaskArray(mask) if mask.ndim == 2 else PerHead(jax.vmap(MaskArray)(mask))
+
+
+def multiply_priors(*priors: Any) -> Any:
+    """Returns the product of the priors that are not None; None if all are."""
+    given = [prior for prior in priors if prior is not None]
+    for prior in given:
+        require_prior("prior", prior)
+    return functools.reduce(operator.mul, given) if given else None
