@@ -10,11 +10,7 @@ r"""Regression that forgets: sequence layers as online least squares, a state an
 Gated DeltaNet) or per row and channel (GLA, KDA).
 """
 
-from ._base import (
-    Estimator as Estimator,
-    MatrixState as MatrixState,
-    Row as Row,
-)
+from ._base import Estimator as Estimator, MatrixState as MatrixState, Row as Row
 from ._delta_rule import DeltaRule as DeltaRule
 from ._least_squares import (
     LeastSquaresState as LeastSquaresState,

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 class Row(NamedTuple):
     """One row, or several along a first axis, as an `Estimator` gets them.
 
-    `log_decay`: log α ≤ 0, one number, or one of each channel. `rate`: β. A row that is not there
+    `log_decay`: log α ≤ 0, one number, or one of each channel. `rate`: β. A row that is not valid
     has the key 0, the value 0, the log-decay 0 and the rate 0.
 
     ```python
@@ -75,21 +75,14 @@ class Estimator(eqx.Module):
 
     @abc.abstractmethod
     def update(self, state: Any, row: Row) -> Any:
-        """The state with one more row; unchanged by a row that is not there."""
+        """The state with one more row; unchanged by one that is not valid."""
 
     @abc.abstractmethod
     def read(self, state: Any, q: Float[Array, " dim"]) -> Float[Array, " dim_v"]:
         """The prediction at a query."""
 
-    @property
-    def chunk_rows(self) -> int:
-        """The most rows that `advance` gets at a time, a power of two."""
-        # CPU ms at T = 4096, 8 heads of 64, forward and with gradients; chunks of 32, 64, 128:
-        # linear 34 and 100, 39 and 103, 50 and 153; delta rule 48 and 150, 47 and 159, 73 and 278
-        return 64
-
     def advance(self, state: Any, rows: Row) -> tuple[Float[Array, "rows dim_v"], Any]:
-        """The predictions at the queries of a chunk of rows, and the state after them.
+        """The predictions at the queries of a chunk of rows, a power of two, and the state after.
 
         Each query sees the rows before its own, and its own. Default: one row after another.
         """

@@ -17,9 +17,6 @@ from .._core.arrays import precise_matmul
 from .._core.batching import any_in_batch
 from .._core.log_decay import CumulativeDecay
 
-LEAF_ROWS = 8  # rows whose pairs have exponentials of their own
-MAX_EXPONENT = 20.0  # of one product: a rounding error of 2e-6 in float32
-
 
 def decay_products(
     q: Float[Array, "rows dim"], k: Float[Array, "rows dim"], decay: CumulativeDecay
@@ -27,7 +24,9 @@ def decay_products(
     """Returns A, with 0 above its diagonal. `rows`: a power of two."""
     if decay.rest.shape[1] == 1:
         return precise_matmul(q, k.T) * decay_ratios(decay.at(np.s_[:, 0]))
-    is_strong = jax.lax.stop_gradient(jnp.any(decay.at(-1).total() < -MAX_EXPONENT))
+    # one product has exponents up to 20, and a rounding error of 2e-6 in float32; the delta rule
+    # takes 0.73 times the CPU time of products of halves, linear attention 0.78 times
+    is_strong = jax.lax.stop_gradient(jnp.any(decay.at(-1).total() < -20.0))
     return jax.lax.cond(
         any_in_batch(is_strong), _products_of_halves, _products_from_start, q, k, decay
     )
@@ -44,33 +43,26 @@ def _products_from_start(
 def _products_of_halves(
     q: Float[Array, "rows dim"], k: Float[Array, "rows dim"], decay: CumulativeDecay
 ) -> Float[Array, "rows rows"]:
-    """Returns A for any decays: pairs of close rows have exponentials of their own, and other pairs
-    are split at a row between them."""
-    rows = q.shape[0]
-    size = min(rows, LEAF_ROWS)
-
-    def cut(array: Array, size: int) -> Array:
-        return array.reshape(rows // size, size, -1)
-
-    def all_pairs(q: Array, k: Array, decay: CumulativeDecay) -> Array:
-        return jnp.sum(q[:, None] * k[None] * decay_ratios(decay), axis=-1)
-
-    leaves = CumulativeDecay(*(cut(part, size) for part in decay))
-    found = jax.vmap(all_pairs)(cut(q, size), cut(k, size), leaves)
+    """Returns A for any decays: pairs are split at a row between them."""
+    rows, size = q.shape[0], 1
+    found = jnp.sum(q * k, axis=1)[:, None, None]
     while size < rows:
-        halves = CumulativeDecay(*(cut(part, 2 * size) for part in decay))
+
+        def cut(array: Array, pair: int = 2 * size) -> Array:
+            return array.reshape(rows // pair, pair, -1)
+
+        halves = CumulativeDecay(*map(cut, decay))
         between = halves.at(np.s_[:, size - 1 : size])
-        right = cut(q, 2 * size)[:, size:] * jnp.exp(halves.at(np.s_[:, size:]).minus(between))
-        left = cut(k, 2 * size)[:, :size] * jnp.exp(between.minus(halves.at(np.s_[:, :size])))
+        right = cut(q)[:, size:] * jnp.exp(halves.at(np.s_[:, size:]).minus(between))
+        left = cut(k)[:, :size] * jnp.exp(between.minus(halves.at(np.s_[:, :size])))
         found = join_triangular(found, precise_matmul(right, left.swapaxes(1, 2)))
         size *= 2
     return found[0]
 
 
-def decay_ratios(decay: CumulativeDecay) -> Float[Array, "rows rows *channels"]:
+def decay_ratios(decay: CumulativeDecay) -> Float[Array, "rows rows"]:
     r"""Returns $e^{c_i - c_j}$ where j ≤ i, else 0."""
-    rows = np.arange(decay.rest.shape[0])
-    lower = (rows[:, None] >= rows).reshape(len(rows), len(rows), *(1,) * (decay.rest.ndim - 1))
+    lower = np.tri(len(decay.rest), dtype=bool)
     exponents = decay.at(np.s_[:, None]).minus(decay.at(None))
     return jnp.exp(jnp.where(lower, exponents, -jnp.inf))
 

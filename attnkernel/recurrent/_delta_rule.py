@@ -9,7 +9,6 @@ $$ u_t + \beta_t \sum_{j < t} \big(k_t^\top D(e^{c_t - c_j}) k_j\big)\, u_j
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -20,9 +19,6 @@ from .._core.log_decay import cumulative_decay
 from ._base import Estimator, MatrixState, Row, decayed
 from ._decay_products import decay_products, join_triangular
 from ._linear_attention import decayed_sums
-
-LEAF_ROWS = 8  # of the inverse by substitution; larger ones are of blocks
-MAX_STEP = 2.0  # β‖k‖² above which a step of gradient descent overshoots
 
 
 class DeltaRule(Estimator):
@@ -80,7 +76,7 @@ class DeltaRule(Estimator):
         keys, steps = np.asarray(k, float), np.asarray(rate, float)
         steps = steps * np.sum(keys**2, axis=-1)
         slack = 1 + 100 * float(jnp.finfo(k.dtype).eps)
-        if np.any(wrong := ~((steps >= 0) & (steps <= MAX_STEP * slack))):
+        if np.any(wrong := ~((steps >= 0) & (steps <= 2 * slack))):
             raise ValueError(
                 f"rate must satisfy 0 ≤ β‖k‖² ≤ 2, where steps of the delta rule are stable; got "
                 f"β‖k‖² = {steps[wrong].flat[0]:.4g} in {np.count_nonzero(wrong)} of {steps.size} "
@@ -88,44 +84,20 @@ class DeltaRule(Estimator):
             )
 
 
-@jax.custom_jvp
-def inverse_of_unit_lower(
-    below: Float[Array, "rows rows"],
-) -> Float[Array, "rows rows"]:
+def inverse_of_unit_lower(below: Float[Array, "rows rows"]) -> Float[Array, "rows rows"]:
     r"""Returns $(I + N)^{-1}$ of a strictly lower triangular N, of a power of two of rows.
 
-    Diagonal blocks by substitution, then of twice their size: the block below is −D⁻¹BA⁻¹. The
-    product $\prod_i (I + (-N)^{2^i})$ needs fewer steps, but its powers are binomial coefficients:
-    for 64 equal keys it has no right digit in float32. XLA's `triangular_solve` is 7 times slower.
+    Diagonal blocks of one row, then of twice their size: the block below is −D⁻¹BA⁻¹. The product
+    $\prod_i (I + (-N)^{2^i})$ needs fewer steps, but its powers are binomial coefficients: for 64
+    equal keys it has no right digit in float32. XLA's `triangular_solve` is 7 times slower.
     """
-    rows = below.shape[0]
-    size = min(rows, LEAF_ROWS)
-    eye = jnp.eye(size, dtype=below.dtype)
-    blocks = _diagonal_blocks(below, size)
-    solved = [jnp.broadcast_to(eye[0], blocks.shape[:2])]
-    for i in range(1, size):
-        earlier = jnp.stack(solved, axis=1)
-        solved.append(eye[None, i] - precise_matmul(blocks[:, i, None, :i], earlier)[:, 0])
-    inverse = jnp.stack(solved, axis=1)
+    rows, size = below.shape[0], 1
+    inverse = jnp.ones((rows, 1, 1), below.dtype)
     while size < rows:
-        between = _diagonal_blocks(below, 2 * size)[:, size:, :size]
-        first, second = inverse[0::2], inverse[1::2]
-        corner = -precise_matmul(second, precise_matmul(between, first))
+        count = rows // (2 * size)
+        each = np.arange(count)
+        blocks = below.reshape(count, 2 * size, count, 2 * size)
+        between = blocks[each, size:, each, :size]
+        corner = -precise_matmul(inverse[1::2], precise_matmul(between, inverse[0::2]))
         inverse, size = join_triangular(inverse, corner), 2 * size
     return inverse[0]
-
-
-@inverse_of_unit_lower.defjvp
-def _inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    """Returns the inverse X and its tangent $-X\\, dN\\, X$."""
-    inverse = inverse_of_unit_lower(*primals)
-    return inverse, -precise_matmul(inverse, precise_matmul(tangents[0], inverse))
-
-
-def _diagonal_blocks(
-    matrix: Float[Array, "rows rows"], size: int
-) -> Float[Array, "blocks size size"]:
-    """Returns the blocks of this size along the diagonal."""
-    count = matrix.shape[0] // size
-    each = np.arange(count)
-    return matrix.reshape(count, size, count, size)[each, :, each, :]

@@ -86,10 +86,6 @@ class RecursiveLeastSquares(Estimator):
     def ridge(self) -> float | Float[Array, "..."]:
         return self.ridge_parameter.value
 
-    @property
-    def chunk_rows(self) -> int:
-        return 16
-
     def empty(self, dim: int, dim_v: int, dtype: Any = None) -> LeastSquaresState:
         terms = dim + self.intercept
         shapes = (terms, terms), (terms, dim_v), (dim,), (dim_v,)
