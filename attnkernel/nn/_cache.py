@@ -1,7 +1,9 @@
 """Caches: what a layer keeps of the rows so far, to compute the rows that follow."""
 
 import abc
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -74,7 +76,7 @@ class Cache(eqx.Module):
         """
 
 
-class CachedRows(NamedTuple):
+class CachedRows(eqx.Module):
     """Keys and values of rows, the number of each row in the sequence, and its position."""
 
     keys: Float[Array, "rows heads qk_size"]
@@ -196,16 +198,17 @@ class KVCache(Cache):
             "the next query sees. A ring overwrites its oldest rows: make it with spare=, the most "
             "rows of a draft, or keep the earlier cache"
         )
-        if is_concrete(missing):
-            if bool(missing):
-                raise ValueError(
-                    f"{message}. The cache of {int(self.length)} rows cannot go back to "
-                    f"{int(start)} and keep {rows[: int(count)].tolist()}."
-                )
-        else:
-            start = eqx.error_if(start, missing, f"{message}.")
-        kept = jax.tree.map(lambda part: part[at], self.rows)._replace(numbers=target)
-        before = self.rows._replace(numbers=jnp.where(held, numbers, EMPTY))
+        start = error_if(
+            start,
+            missing,
+            message,
+            lambda: (
+                f". The cache of {self.length} rows cannot go back to {start} and keep "
+                f"{rows[:count].tolist()}"
+            ),
+        )
+        kept = replace(jax.tree.map(lambda part: part[at], self.rows), numbers=target)
+        before = replace(self.rows, numbers=jnp.where(held, numbers, EMPTY))
         return self._write(before, kept, read, start + count)
 
     def append(
@@ -237,14 +240,12 @@ class KVCache(Cache):
         numbers = self.next_positions(new)
         positions = numbers if positions is None else as_positions("positions", positions, new)
         if not self.ring:
-            advice = "Make it larger, or a ring, which overwrites the oldest rows."
-            left = f"A cache of {self.capacity} rows cannot take {new} more"
-            if is_concrete(self.length, count):
-                if int(self.length) + int(count) > self.capacity:
-                    raise ValueError(f"{left}: it holds {int(self.length)}. {advice}")
-            else:
-                over = self.length + count > self.capacity
-                numbers = eqx.error_if(numbers, over, f"{left} than it holds. {advice}")
+            message = (
+                f"A cache of {self.capacity} rows cannot take {new} more: make it larger, or a "
+                f"ring, which overwrites the oldest rows"
+            )
+            over = self.length + count > self.capacity
+            numbers = error_if(numbers, over, message, lambda: f". It holds {self.length}")
         valid = jnp.arange(new) < count
         keys, values = keys.astype(self.keys.dtype), values.astype(self.values.dtype)
         rows = CachedRows(keys, values, jnp.where(valid, numbers, EMPTY), positions)
@@ -355,10 +356,16 @@ def as_count(name: str, count: Any, most: int) -> Int[Array, ""] | int:
     if count is None:
         return most
     require_integer(name, count, 0)
+    count = int(count) if is_concrete(count) else jnp.asarray(count, jnp.result_type(int))
     message = f"{name} must be an integer from 0 to {most}, the number of rows given"
-    if is_concrete(count):
-        if int(count) > most:
-            raise ValueError(f"{message}; got {int(count)}.")
-        return int(count)
-    count = jnp.asarray(count, jnp.result_type(int))
-    return eqx.error_if(count, (count < 0) | (count > most), f"{message}.")
+    return error_if(count, (count < 0) | (count > most), message, lambda: f"; got {count}")
+
+
+def error_if(value: Any, wrong: Any, message: str, details: Callable[[], str] = lambda: "") -> Any:
+    """Returns the value; raises `ValueError` if `wrong`, inside `jit` an error at run time, which
+    has no details."""
+    if not is_concrete(wrong):
+        return eqx.error_if(value, wrong, f"{message}.")
+    if wrong:
+        raise ValueError(f"{message}{details()}.")
+    return value

@@ -9,10 +9,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import as_boolean_array, require_finite
+from .._core.validation import as_integer
 from ..attention import PerHead
 from ..priors import Prior, require_prior
 from ._cache import Cache, as_count
-from ._inputs import as_sequence, zero_invalid
+from ._inputs import as_sequence, size_or, zero_invalid
 
 
 class NewRows(NamedTuple):
@@ -114,3 +115,35 @@ class CachedLayer(eqx.Module):
     @abc.abstractmethod
     def _decode_rows(self, new: NewRows, cache: Any) -> tuple[Array, Cache]:
         """Returns the output of new rows, that of padding included, and the cache with them."""
+
+
+class HeadsLayer(CachedLayer):
+    """A layer with a cache whose heads have queries and keys of one size, and values of one."""
+
+    num_heads: int = eqx.field(static=True)
+    query_size: int = eqx.field(static=True)
+    output_size: int = eqx.field(static=True)
+    qk_size: int = eqx.field(static=True)
+    vo_size: int = eqx.field(static=True)
+
+    def _set_sizes(
+        self,
+        num_heads: int,
+        query_size: int,
+        output_size: int | None,
+        qk_size: int | None,
+        vo_size: int | None,
+    ) -> None:
+        """Sets the sizes, those of a head by default to an equal share of the size of queries."""
+        self.num_heads = as_integer("num_heads", num_heads, 1)
+        self.query_size = as_integer("query_size", query_size, 1)
+        self.output_size = size_or("output_size", output_size, self.query_size)
+        for name, size in (("qk_size", qk_size), ("vo_size", vo_size)):
+            if size is None and self.query_size < self.num_heads:
+                raise ValueError(
+                    f"{name} is query_size // num_heads unless given, and that must be at least 1; "
+                    f"got query_size {query_size} and num_heads {num_heads}."
+                )
+        share = self.query_size // self.num_heads
+        self.qk_size = size_or("qk_size", qk_size, share)
+        self.vo_size = size_or("vo_size", vo_size, share)

@@ -10,7 +10,12 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.arrays import as_boolean_array, as_integer_array, as_real_array
+from .._core.arrays import (
+    as_boolean_array,
+    as_integer_array,
+    as_numpy_or_none,
+    as_real_array,
+)
 from .._core.validation import as_integer, require_bool, require_instance
 from ..attention import PerHead
 from ..kernels import Kernel
@@ -24,16 +29,6 @@ Heads = Float[Array, "_rows _heads _size"]
 def size_or(name: str, size: int | None, default: int) -> int:
     """Returns the size, from 1, or the default where it is None."""
     return default if size is None else as_integer(name, size, 1)
-
-
-def head_size(name: str, size: int | None, query_size: int, heads: int) -> int:
-    """Returns the size of a head: as given, or an equal share of the size of queries."""
-    if size is None and query_size < heads:
-        raise ValueError(
-            f"{name} is query_size // num_heads unless given, and that must be at least 1; got "
-            f"query_size {query_size} and num_heads {heads}."
-        )
-    return size_or(name, size, query_size // heads)
 
 
 def require_bools(**flags: Any) -> None:
@@ -111,21 +106,16 @@ def mask_as_prior(
     """Converts a mask array to a prior."""
     if mask is None:
         return None
-    if not isinstance(mask, jax.Array):
-        read = None if isinstance(mask, str) or np.ma.is_masked(mask) else np.asarray(mask)
-        if read is None or read.dtype.kind not in "biuf":
-            raise ValueError(f"mask must be an array of Booleans; got {mask!r}.")
-        mask = read
-    mask = jnp.asarray(mask)
-    if jnp.issubdtype(mask.dtype, jnp.integer):  # as Equinox does
-        mask = mask != 0
     shapes = ((queries, keys), (heads, queries, keys))
-    if mask.dtype != bool or mask.shape not in shapes:
+    if not isinstance(mask, jax.Array):
+        mask = None if np.ma.is_masked(mask) else as_numpy_or_none(mask)
+    if mask is None or mask.dtype.kind not in "biu" or mask.shape not in shapes:
+        got = "no array" if mask is None else f"dtype {mask.dtype}, shape {mask.shape}"
         raise ValueError(
             f"mask must be Boolean, True = attend, or integers, 0 = not, of shape (queries, keys) "
-            f"= {shapes[0]} or (heads, queries, keys) = {shapes[1]}; got dtype {mask.dtype}, shape "
-            f"{mask.shape}."
+            f"= {shapes[0]} or (heads, queries, keys) = {shapes[1]}; got {got}."
         )
+    mask = jnp.asarray(mask.astype(bool))  # integers as Equinox reads them
     return MaskArray(mask) if mask.ndim == 2 else PerHead(jax.vmap(MaskArray)(mask))
 
 

@@ -18,11 +18,10 @@ from ..methods import Method
 from ..priors import AtPositions, Prior
 from ..rules import Rule, Softmax
 from ._cache import KVCache
-from ._cached_layer import CachedLayer, NewRows
+from ._cached_layer import HeadsLayer, NewRows
 from ._inputs import (
     as_positions,
     as_sequence,
-    head_size,
     mask_as_prior,
     multiply_priors,
     require_attention_parts,
@@ -32,7 +31,7 @@ from ._inputs import (
 from ._rotary import Rotary, require_rotary
 
 
-class LatentAttention(CachedLayer):
+class LatentAttention(HeadsLayer):
     r"""Multi-head latent attention (MLA): keys and values are products of one latent for each row.
 
     $$ c_j = \mathrm{norm}(W_c x_j) \in \mathbb{R}^r, \quad
@@ -85,12 +84,7 @@ class LatentAttention(CachedLayer):
     method: Method
     rotary: Rotary
 
-    num_heads: int = eqx.field(static=True)
-    query_size: int = eqx.field(static=True)
     latent_size: int = eqx.field(static=True)
-    output_size: int = eqx.field(static=True)
-    qk_size: int = eqx.field(static=True)
-    vo_size: int = eqx.field(static=True)
     rotary_size: int = eqx.field(static=True)
 
     def __init__(
@@ -113,12 +107,9 @@ class LatentAttention(CachedLayer):
         method: Method = Auto(),
         key: PRNGKeyArray,
     ):
-        self.num_heads = heads = as_integer("num_heads", num_heads, 1)
-        self.query_size = size = as_integer("query_size", query_size, 1)
+        self._set_sizes(num_heads, query_size, output_size, qk_size, vo_size)
+        heads, size = self.num_heads, self.query_size
         self.latent_size = as_integer("latent_size", latent_size, 1)
-        self.output_size = size_or("output_size", output_size, size)
-        self.qk_size = head_size("qk_size", qk_size, size, heads)
-        self.vo_size = head_size("vo_size", vo_size, size, heads)
         self.rotary_size = as_integer("rotary_size", rotary_size, 0)
         require_instance("rotary", rotary, Rotary, "ak.Rotary()")
         if self.rotary_size:

@@ -12,13 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._core.arrays import as_float_dtype, wider_dtype
-from .._core.validation import (
-    as_integer,
-    is_real_number,
-    require_function,
-    require_instance,
-    require_key,
-)
+from .._core.validation import is_real_number, require_function, require_instance, require_key
 from ..attention import Auto, PerHead, as_order, attention_weights, task_of
 from ..kernels import DotProduct, Features, Kernel
 from ..local import local_polynomial
@@ -26,12 +20,11 @@ from ..methods import Linear, LinearState, Method, advance
 from ..priors import AtPositions, Causal, Prior, key_mask_of
 from ..rules import Rule, Softmax
 from ._cache import KVCache, RecurrentCache
-from ._cached_layer import CachedLayer, NewRows
+from ._cached_layer import HeadsLayer, NewRows
 from ._inputs import (
     Heads,
     as_positions,
     as_sequence,
-    head_size,
     mask_as_prior,
     multiply_priors,
     require_attention_parts,
@@ -44,7 +37,7 @@ from ._rotary import Rotary, require_rotary
 ProcessHeads = Callable[[Array, Array, Array], tuple[Array, Array, Array]]
 
 
-class MultiheadAttention(CachedLayer):
+class MultiheadAttention(HeadsLayer):
     r"""Multi-head attention with learned projections of queries, keys, values and outputs.
 
     $$ \mathrm{out}_i = \sum_{h=1}^{H} W_o^h \sum_j a^h_{ij}\, W_v^h v_j, \qquad
@@ -97,14 +90,9 @@ class MultiheadAttention(CachedLayer):
     method: Method
     rotary: Rotary | None
 
-    num_heads: int = eqx.field(static=True)
     num_kv_heads: int = eqx.field(static=True)
-    query_size: int = eqx.field(static=True)
     key_size: int = eqx.field(static=True)
     value_size: int = eqx.field(static=True)
-    output_size: int = eqx.field(static=True)
-    qk_size: int = eqx.field(static=True)
-    vo_size: int = eqx.field(static=True)
     use_query_bias: bool = eqx.field(static=True)
     use_key_bias: bool = eqx.field(static=True)
     use_value_bias: bool = eqx.field(static=True)
@@ -140,14 +128,11 @@ class MultiheadAttention(CachedLayer):
         qk_norm: bool = False,
         key: PRNGKeyArray,
     ):
-        self.num_heads = num_heads = as_integer("num_heads", num_heads, 1)
+        self._set_sizes(num_heads, query_size, output_size, qk_size, vo_size)
+        num_heads, query_size = self.num_heads, self.query_size
         self.num_kv_heads = size_or("num_kv_heads", num_kv_heads, num_heads)
-        self.query_size = query_size = as_integer("query_size", query_size, 1)
         self.key_size = size_or("key_size", key_size, query_size)
         self.value_size = size_or("value_size", value_size, query_size)
-        self.output_size = size_or("output_size", output_size, query_size)
-        self.qk_size = head_size("qk_size", qk_size, query_size, num_heads)
-        self.vo_size = head_size("vo_size", vo_size, query_size, num_heads)
         if num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads must be a multiple of num_kv_heads, so that each head of keys serves "
@@ -331,9 +316,9 @@ class MultiheadAttention(CachedLayer):
     ) -> tuple[Float[Array, "_rows _width"], Bool[Array, " _rows"]]:
         """Returns the values of all heads side by side, and the queries for which no head sees a
         key."""
-        heads = (_group_heads(part, k.shape[1]) for part in (q, k, v))
+        heads, parts = self._grouped((q, k, v), prior)
         named = {"method": self.method, "order": self.order, "ridge": self.ridge}
-        local = local_polynomial(*heads, **self._attend_kwargs(prior, k.shape[1]), **named)
+        local = local_polynomial(*heads, **parts, **named)
         rows = jnp.moveaxis(local.coefficients[..., 0, :], 2, 0).reshape(len(q), -1)
         return rows, jnp.all(local.empty, axis=(0, 1))
 
@@ -354,29 +339,30 @@ class MultiheadAttention(CachedLayer):
 
     def _weights(self, q: Heads, k: Heads, prior: Any) -> Float[Array, "heads queries keys"]:
         """Returns the weights of each head: an array of all pairs."""
-        heads = (_group_heads(part, k.shape[1]) for part in (q, k))
-        weights = attention_weights(*heads, **self._attend_kwargs(prior, k.shape[1]))
+        heads, parts = self._grouped((q, k), prior)
+        weights = attention_weights(*heads, **parts)
         return weights.reshape(self.num_heads, *weights.shape[2:])
 
-    def _attend_kwargs(self, prior: Any, kv_heads: int) -> dict[str, Any]:
-        """Returns `kernel`, `prior` and `rule`, the keyword arguments of `attend`, with the heads
-        of each `PerHead` in two axes: key heads, and the query heads that share each of them."""
-        heads = self.num_heads
-        groups = (kv_heads, heads // kv_heads)
+    def _grouped(self, heads: tuple[Heads, ...], prior: Any) -> tuple[list[Array], dict[str, Any]]:
+        """Returns heads, and `kernel`, `prior` and `rule`, as `attend` takes them, their heads in
+        two axes: key heads, and the query heads that share each of them."""
+        kv_heads = heads[1].shape[1]
+        groups = (kv_heads, self.num_heads // kv_heads)
 
         def regroup(node: Any) -> Any:
             if not isinstance(node, PerHead):
                 return node
-            if node.shape != (heads,):
+            if node.shape != (self.num_heads,):
                 raise ValueError(
-                    f"A PerHead of this module must have {heads} heads; got {node.shape}."
+                    f"A PerHead of this module must have {self.num_heads} heads; got {node.shape}."
                 )
             split = lambda leaf: leaf.reshape(*groups, *leaf.shape[1:])  # noqa: E731
             arrays, rest = eqx.partition(node.stack, eqx.is_array)
             return PerHead(eqx.combine(jax.tree.map(split, arrays), rest), axes=2)
 
         parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule}
-        return jax.tree.map(regroup, parts, is_leaf=lambda node: isinstance(node, PerHead))
+        parts = jax.tree.map(regroup, parts, is_leaf=lambda node: isinstance(node, PerHead))
+        return [x.swapaxes(0, 1).reshape(kv_heads, -1, len(x), x.shape[2]) for x in heads], parts
 
     def _output(self, heads: Float[Array, "_rows *_heads"]) -> Float[Array, "_rows output_size"]:
         """Returns the output of the values that heads attend to."""
@@ -448,8 +434,3 @@ class MultiheadAttention(CachedLayer):
                 "the module with method=ak.methods.Linear(...), or use cache(capacity)."
             )
         return parts
-
-
-def _group_heads(x: Heads, kv_heads: int) -> Float[Array, "_kv_heads _group _rows _size"]:
-    """Moves the axis of heads to the front, grouped by the keys that they share."""
-    return x.swapaxes(0, 1).reshape(kv_heads, -1, x.shape[0], x.shape[2])

@@ -1,7 +1,7 @@
 """Layers whose heads are online regressions: linear attention, the delta rule, least squares."""
 
 import functools
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -21,19 +21,9 @@ from .._core.validation import (
 from ..kernels import FiniteRank
 from ..recurrent import Estimator, regress
 from ._cache import RecurrentCache
-from ._cached_layer import CachedLayer, NewRows
-from ._inputs import (
-    as_row_mask,
-    as_sequence,
-    head_size,
-    require_biases,
-    require_bools,
-    size_or,
-    zero_invalid,
-)
+from ._cached_layer import HeadsLayer, NewRows
+from ._inputs import as_row_mask, as_sequence, require_biases, require_bools, zero_invalid
 from ._short_convolution import ShortConvolution
-
-DECAYS = ("head", "row", "channel")
 
 
 class DecayGate(eqx.Module):
@@ -55,17 +45,13 @@ class DecayGate(eqx.Module):
         dtype: Any,
         key: PRNGKeyArray,
     ):
-        channels = channels if of == "channel" else 1
-        count = channels if of == "channel" else heads
-        share = (np.arange(count) + 0.5) / count
-        memory = 10.0 * 100.0**share  # rows
-        bias = jnp.asarray(np.log(np.expm1(1.0 / memory)), dtype)
-        rows = bias[None] if of == "channel" else bias[:, None]
-        self.bias = jnp.broadcast_to(rows, (heads, channels))
+        shape = (1, channels) if of == "channel" else (heads, 1)
+        memory = 10.0 * 100.0 ** ((np.arange(max(shape)) + 0.5) / max(shape))  # rows
+        bias = jnp.asarray(np.log(np.expm1(1.0 / memory)), dtype).reshape(shape)
+        self.bias = jnp.broadcast_to(bias, (heads, shape[1]))
         self.proj = None
         if of != "head":
-            outputs = heads * channels
-            self.proj = eqx.nn.Linear(size, outputs, use_bias=False, dtype=dtype, key=key)
+            self.proj = eqx.nn.Linear(size, self.bias.size, use_bias=False, dtype=dtype, key=key)
 
     def __call__(self, x: Float[Array, "rows size"]) -> Float[Array, "heads _rows channels"]:
         """Returns log α in at least float32; one row stands for all where rows do not differ."""
@@ -77,14 +63,14 @@ class DecayGate(eqx.Module):
         return -jax.nn.softplus(logits)
 
 
-class ConvolvedState(NamedTuple):
+class ConvolvedState(eqx.Module):
     """The states of heads, and the last rows of queries, keys and values before convolution."""
 
     heads: Any
-    recent: tuple[Float[Array, "recent columns"], ...]
+    recent: tuple[Float[Array, "recent _columns"], ...]
 
 
-class RecurrentAttention(CachedLayer):
+class RecurrentAttention(HeadsLayer):
     r"""Multi-head online regression: each head updates a state by each row, and reads it.
 
     $$ S^h_t = \mathrm{update}_{\alpha^h_t, \beta^h_t}(S^h_{t-1}, k^h_t, v^h_t), \qquad
@@ -156,11 +142,6 @@ class RecurrentAttention(CachedLayer):
     kernel: FiniteRank | None
     convolutions: tuple[ShortConvolution, ...] | None
 
-    num_heads: int = eqx.field(static=True)
-    query_size: int = eqx.field(static=True)
-    output_size: int = eqx.field(static=True)
-    qk_size: int = eqx.field(static=True)
-    vo_size: int = eqx.field(static=True)
     max_rate: float | None = eqx.field(static=True)
     qk_norm: bool = eqx.field(static=True)
 
@@ -188,11 +169,8 @@ class RecurrentAttention(CachedLayer):
         conv_silu: bool = True,
         key: PRNGKeyArray,
     ):
-        self.num_heads = heads = as_integer("num_heads", num_heads, 1)
-        self.query_size = size = as_integer("query_size", query_size, 1)
-        self.output_size = size_or("output_size", output_size, size)
-        self.qk_size = head_size("qk_size", qk_size, size, heads)
-        self.vo_size = head_size("vo_size", vo_size, size, heads)
+        self._set_sizes(num_heads, query_size, output_size, qk_size, vo_size)
+        heads, size = self.num_heads, self.query_size
         require_biases(use_query_bias, use_key_bias, use_value_bias, use_output_bias)
         flags = {"output_norm": output_norm, "output_gate": output_gate, "conv_silu": conv_silu}
         require_bools(qk_norm=qk_norm, **flags)
@@ -200,7 +178,7 @@ class RecurrentAttention(CachedLayer):
         if kernel is not None:
             require_instance("kernel", kernel, FiniteRank, "ak.kernels.EluFeatures()")
         if decay is not None:
-            require_choice("decay", decay, DECAYS)
+            require_choice("decay", decay, ("head", "row", "channel"))
         if max_rate is not None and not (is_real_number(max_rate) and max_rate > 0):
             raise ValueError(
                 f"max_rate must be a number above 0, such as 1.0, or None; got "
@@ -275,7 +253,7 @@ class RecurrentAttention(CachedLayer):
         linears = (self.query_proj, self.key_proj, self.value_proj)
         parts, before, recent = [jax.vmap(linear)(x) for linear in linears], cache.state, ()
         if self.convolutions is not None:
-            before, recent = before
+            before, recent = before.heads, before.recent
             found = [
                 convolution.next_rows(part, rows, valid)
                 for convolution, part, rows in zip(self.convolutions, parts, recent, strict=True)
@@ -294,16 +272,9 @@ class RecurrentAttention(CachedLayer):
         if self.rate_proj is not None and self.max_rate is not None:
             logits = jax.vmap(self.rate_proj)(x).T
             rate = self.max_rate * jax.nn.sigmoid(logits.astype(wider_dtype(x.dtype)))
-        out, state = regress(
-            q,
-            k,
-            v,
-            estimator=self.estimator,
-            log_decay=None if self.decay is None else self.decay(x),
-            rate=rate,
-            mask=valid,
-            state=before,
-        )
+        log_decay = None if self.decay is None else self.decay(x)
+        options = {"log_decay": log_decay, "rate": rate, "mask": valid, "state": before}
+        out, state = regress(q, k, v, estimator=self.estimator, **options)
         out = out.swapaxes(0, 1).astype(dtype)
         if self.output_norm is not None:
             out = jax.vmap(jax.vmap(self.output_norm))(out)

@@ -40,13 +40,7 @@ class ShortConvolution(eqx.Module):
     silu: bool = eqx.field(static=True)
 
     def __init__(
-        self,
-        channels: int,
-        width: int = 4,
-        *,
-        silu: bool = True,
-        dtype=None,
-        key: PRNGKeyArray,
+        self, channels: int, width: int = 4, *, silu: bool = True, dtype=None, key: PRNGKeyArray
     ):
         channels, width = as_integer("channels", channels, 1), as_integer("width", width, 1)
         require_bool("silu", silu)

@@ -45,12 +45,6 @@ def built_by_key(cls, *args, **options):
     return cls(*args, **options, key=jax.random.PRNGKey(0))
 
 
-def pytorch_arrays():
-    """Rows, the four weights and biases of a module of two heads, and (q, k, v) of two heads."""
-    rows, weights, biases = rows_of((5, 6), (4, 6, 6), (4, 6))
-    return rows, weights, biases, rows_of((2, 5, 6), (2, 7, 6), (2, 7, 3), seed=2)
-
-
 def numpy_attention(q, k, v, mask=None):
     """The formula of one head."""
     scores = q @ k.T / np.sqrt(q.shape[1])

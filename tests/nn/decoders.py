@@ -5,78 +5,61 @@ import functools
 import equinox as eqx
 import jax
 import numpy as np
-from attention_modules import built
+from attention_modules import built, rows_of
 
 import attnkernel as ak
 from attnkernel import recurrent
 
 SIZE = 4
 ROTARY = {"rotary": ak.Rotary(base=50.0)}
+ELU = {"kernel": ak.kernels.EluFeatures()}
+DELTA = {"decay": "row", "max_rate": 1.5, "qk_norm": True, "output_gate": True, "conv_width": 3}
+attention = functools.partial(built, ak.MultiheadAttention)
+regression = functools.partial(built, ak.nn.RecurrentAttention, 2, SIZE)
 
 
 def slopes(heads):
-    return ak.PerHead(eqx.filter_vmap(ak.Alibi)(ak.priors.alibi_slopes(heads)))
+    return {"prior": ak.PerHead(eqx.filter_vmap(ak.Alibi)(ak.priors.alibi_slopes(heads)))}
 
 
-DELTA = {"decay": "row", "max_rate": 1.5, "qk_norm": True, "output_gate": True, "conv_width": 3}
+def with_memory():
+    memory = map(jax.device_put, rows_of((3, 2, 2), (3, 2, 2)))
+    return ak.nn.PersistentMemory(attention(2, SIZE, **ROTARY), *memory)
 
 
-def with_memory(heads, size, *, key):
-    attention = ak.MultiheadAttention(heads, size, **ROTARY, key=key)
-    arrays = jax.random.normal(key, (2, 3, heads, size // heads))
-    return ak.nn.PersistentMemory(attention, *arrays)
+def bias_reduced():
+    return ak.nn.BiasReducedAttention(attention(2, SIZE, num_kv_heads=1, **ROTARY), iterations=3)
 
 
-def bias_reduced(heads, size, *, key, **options):
-    attention = ak.MultiheadAttention(heads, size, **options, key=key)
-    return ak.nn.BiasReducedAttention(attention, iterations=3)
+def entmax():
+    kernel = ak.kernels.SoftCapped(ak.DotProduct(), 3.0)
+    return attention(4, SIZE, rule=ak.Entmax(1.5), kernel=kernel)
+
+
+def retention():
+    estimator = recurrent.LinearAttention(normalised=True)
+    return regression(estimator=estimator, decay="head", **ELU)
+
+
+def mesa():
+    return regression(estimator=recurrent.RecursiveLeastSquares(0.5), max_rate=1.0, decay="row")
 
 
 LAYERS = {
-    "plain": (ak.MultiheadAttention, (4, SIZE), {}),
-    "multi-head": (
-        ak.MultiheadAttention,
-        (4, SIZE),
-        {"num_kv_heads": 2, "qk_size": 2, "qk_norm": True, **ROTARY},
+    "plain": lambda: attention(4, SIZE),
+    "multi-head": lambda: attention(4, SIZE, num_kv_heads=2, qk_size=2, qk_norm=True, **ROTARY),
+    "alibi": lambda: attention(4, SIZE, **slopes(4)),
+    "gaussian, window": lambda: attention(4, SIZE, kernel=ak.Gaussian(0.8), prior=ak.Window(2, 0)),
+    "entmax, capped": entmax,
+    "memory": with_memory,
+    "bias reduced": bias_reduced,
+    "latent": lambda: built(ak.nn.LatentAttention, 2, SIZE, 3, 5, rotary_size=2, **slopes(2)),
+    "linear": lambda: attention(2, SIZE, method=ak.methods.Linear(), **ROTARY, **ELU),
+    "gated delta rule": lambda: regression(
+        3, estimator=recurrent.DeltaRule(), use_output_bias=True, **DELTA
     ),
-    "alibi": (ak.MultiheadAttention, (4, SIZE), {"prior": slopes(4)}),
-    "gaussian, window": (
-        ak.MultiheadAttention,
-        (4, SIZE),
-        {"kernel": ak.Gaussian(0.8), "prior": ak.Window(2, 0)},
-    ),
-    "entmax, capped": (
-        ak.MultiheadAttention,
-        (4, SIZE),
-        {"rule": ak.Entmax(1.5), "kernel": ak.kernels.SoftCapped(ak.DotProduct(), 3.0)},
-    ),
-    "memory": (with_memory, (2, SIZE), {}),
-    "bias reduced": (bias_reduced, (2, SIZE), {"num_kv_heads": 1, **ROTARY}),
-    "latent": (ak.nn.LatentAttention, (2, SIZE, 3, 5), {"rotary_size": 2, "prior": slopes(2)}),
-    "linear": (
-        ak.MultiheadAttention,
-        (2, SIZE),
-        {"kernel": ak.kernels.EluFeatures(), "method": ak.methods.Linear(), **ROTARY},
-    ),
-    "gated delta rule": (
-        ak.nn.RecurrentAttention,
-        (2, SIZE, 3),
-        {"estimator": recurrent.DeltaRule(), "use_output_bias": True, **DELTA},
-    ),
-    "retention": (
-        ak.nn.RecurrentAttention,
-        (2, SIZE),
-        {
-            "estimator": recurrent.LinearAttention(normalised=True),
-            "decay": "head",
-            "kernel": ak.kernels.EluFeatures(),
-        },
-    ),
-    "mesa": (
-        ak.nn.RecurrentAttention,
-        (2, SIZE),
-        {"estimator": recurrent.RecursiveLeastSquares(0.5), "max_rate": 1.0, "decay": "row"},
-    ),
+    "retention": retention,
+    "mesa": mesa,
 }
 CACHES = {
     "full": {"capacity": 22},
@@ -89,9 +72,8 @@ CACHES = {
 @functools.cache
 def layer_of(name):
     """The layer of a name, in float64."""
-    kind, sizes, options = LAYERS[name]
     with jax.enable_x64(True):
-        return built(kind, *sizes, **options)
+        return LAYERS[name]()
 
 
 def empty(layer, cache):

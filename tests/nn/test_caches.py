@@ -1,4 +1,4 @@
-"""Key-value caches in half precision."""
+"""Key-value caches in half precision, and rings that are written at once."""
 
 import equinox as eqx
 import jax
@@ -56,3 +56,10 @@ def test_a_bfloat16_cache_rounds_keys_and_values_alone(capacity, ring):
         if scores == 1.0:
             assert 1e-6 < np.abs(out - full).max() < 2**-8 * np.abs(full).max()
     assert len(programs) == 1
+
+
+def test_a_ring_keeps_the_last_rows_before_the_padding():
+    """Eight rows, five of them valid, at once in a ring of four."""
+    module = built(ak.MultiheadAttention, 2, 4)
+    after = jax.jit(lambda x: module.step(x, module.cache(4, ring=True), count=5)[1])
+    assert sorted(np.asarray(after(np.ones((8, 4), np.float32)).rows.numbers)) == [1, 2, 3, 4]

@@ -131,6 +131,27 @@ def filled(rows, back_to=None, **options):
     return eqx.filter_jit(lambda cache: back(cache.append(ones, ones)[1]))(cache)
 
 
+# the cache, the length to go back to, and the rows to keep
+LOST = [
+    ({"rows": 3}, 4, [0, 1]),
+    ({"rows": 3}, 1, [1, 0]),
+    ({"rows": 3}, 1, [0, 2]),
+    ({"rows": 3}, 1, [-1, 0]),
+    ({"rows": 3, "back_to": 1}, 1, [0, 1]),
+    ({"rows": 6, "ring": True}, 2, [0, 1]),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cache", "length", "rows"), LOST)
+def test_rows_that_a_cache_does_not_hold_are_refused(as_users_run_it, cache, length, rows):
+    asked = (
+        rf"rows increasing.*spare=.*cannot go back to {length} and keep \[{rows[0]}, {rows[1]}\]"
+    )
+    with pytest.raises(ValueError, match=asked):
+        filled(**cache).keep(length, rows)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -150,18 +171,6 @@ def filled(rows, back_to=None, **options):
         ),
         (lambda: heads().cache(9, sinks=2), "sinks and spare are rows of a ring: pass ring=True"),
         (lambda: heads().cache(4, ring=True, sinks=2, spare=2), "must leave a row of the ring"),
-        slow(
-            lambda: filled(3).keep(4, [0, 1]),
-            r"The cache of 3 rows cannot go back to 4 and keep \[0,",
-        ),
-        slow(lambda: filled(3).keep(1, [1, 0]), r"rows increasing.*go back to 1 and keep \[1, 0\]"),
-        slow(lambda: filled(3).keep(1, [0, 2]), r"cannot go back to 1 and keep \[0, 2\]"),
-        slow(lambda: filled(3).keep(1, [-1, 0]), r"cannot go back to 1 and keep \[-1, 0\]"),
-        slow(lambda: filled(3, 1).keep(1, [0, 1]), r"cannot go back to 1 and keep \[0, 1\]"),
-        slow(
-            lambda: filled(6, ring=True).keep(2, [0, 1]),
-            r"A ring overwrites its oldest rows: make it with spare=",
-        ),
     ],
 )
 def test_invalid_arguments_are_refused(as_users_run_it, call, message):
@@ -170,15 +179,17 @@ def test_invalid_arguments_are_refused(as_users_run_it, call, message):
 
 
 def test_errors_inside_jit_are_raised_at_run_time():
+    message = "length and rows must name rows that the cache holds"
+    keep = eqx.filter_jit(lambda cache, length, rows: cache.keep(length, rows))
     back = eqx.filter_jit(lambda cache, length: cache.rollback(length))
-    ring, message = filled(6, ring=True), "length and rows must name rows that the cache holds"
+    for cache, length, rows in LOST:
+        given = jax.device_put((length, np.array(rows)))
+        with pytest.raises(Exception, match=message):
+            jax.block_until_ready(keep(filled(**cache), *given))
+    ring = filled(6, ring=True)
     for cache in (ring, filled(3)):
         with pytest.raises(Exception, match=message):
             jax.block_until_ready(back(cache, jax.device_put(4)))
-    keep = eqx.filter_jit(lambda cache, length, rows: cache.keep(length, rows))
-    for length, rows in ((1, [1, 0]), (1, [0, 2]), (1, [-1, 0]), (4, [0, 1])):
-        with pytest.raises(Exception, match=message):
-            jax.block_until_ready(keep(filled(3), *jax.device_put((length, np.array(rows)))))
     assert int(back(ring, jax.device_put(5)).length) == 5  # one row less is always in the ring
     step = eqx.filter_jit(lambda cache, count: heads().step(X, cache, count=count))
     with pytest.raises(Exception, match="count must be an integer from 0 to 3"):

@@ -67,11 +67,8 @@ def test_checkpoints_go_both_ways(options):
 @pytest.mark.parametrize("shape", [slow((ROWS, ROWS)), (HEADS, ROWS, ROWS)])
 def test_masks_of_integers_are_read_as_equinox_reads_them(shape):
     theirs, ours = (block.attention for block in pair())
-    ours = eqx.tree_at(
-        lambda a: [a.query_proj, a.key_proj, a.value_proj, a.output_proj],
-        ours,
-        [theirs.query_proj, theirs.key_proj, theirs.value_proj, theirs.output_proj],
-    )
+    linears = lambda a: [a.query_proj, a.key_proj, a.value_proj, a.output_proj]  # noqa: E731
+    ours = eqx.tree_at(linears, ours, linears(theirs))
     mask = np.random.default_rng(1).integers(0, 3, shape)
     mask[..., 0] = 1
     expected = call(theirs, X, X, X, mask=mask != 0)
@@ -93,31 +90,32 @@ def in_dtype(tree, dtype):
     return jax.tree.map(cast, tree)
 
 
+def attend(x, **options):
+    return ak.attend(x, x, x, **{"kernel": ak.DotProduct()} | options)
+
+
+def multihead(x):
+    return in_dtype(built(ak.MultiheadAttention, HEADS, SIZE, rotary=ak.Rotary()), x.dtype)(x, x, x)
+
+
+def regression(x, **options):
+    return ak.KernelRegression(ak.Gaussian(1.0), **options)(x, x, x[:, 0])
+
+
+SORTED = {"kernel": ak.Laplace(1.0), "method": ak.methods.Sorted()}
 CALLS = {
-    "dot product": lambda x: ak.attend(x, x, x, kernel=ak.DotProduct()),
-    "gaussian": lambda x: ak.attend(x, x, x, kernel=ak.Gaussian(1.0)),
-    "blocks": lambda x: ak.attend(
-        x, x, x, kernel=ak.DotProduct(), method=ak.methods.Blockwise(2, 2), prior=ak.Causal()
-    ),
-    "sorted": lambda x: ak.attend(
-        x[:, :1], x[:, :1], x, kernel=ak.Laplace(1.0), method=ak.methods.Sorted()
-    ),
-    "temperature": lambda x: ak.attend(
-        x, x, x, kernel=ak.DotProduct(), rule=ak.Softmax(jnp.asarray(2.0))
-    ),
-    "entmax": lambda x: ak.attend(x, x, x, kernel=ak.DotProduct(), rule=ak.Entmax(1.5)),
-    "bias": lambda x: ak.attend(x, x, x, kernel=ak.DotProduct(), prior=ak.Alibi(0.5)),
-    "table": lambda x: ak.attend(
-        x, x, x, kernel=ak.DotProduct(), prior=priors.RelativeBias(8, max_distance=16)
-    ),
-    "regression": lambda x: ak.KernelRegression(ak.Gaussian(1.0))(x, x, x[:, 0]),
-    "local lines": lambda x: ak.KernelRegression(ak.Gaussian(1.0), order=1)(x, x, x[:, 0]),
-    "module": lambda x: in_dtype(
-        built(ak.MultiheadAttention, HEADS, SIZE, rotary=ak.Rotary()), x.dtype
-    )(x, x, x),
+    "dot product": attend,
+    "gaussian": lambda x: attend(x, kernel=ak.Gaussian(1.0)),
+    "blocks": lambda x: attend(x, method=ak.methods.Blockwise(2, 2), prior=ak.Causal()),
+    "sorted": lambda x: ak.attend(x[:, :1], x[:, :1], x, **SORTED),
+    "temperature": lambda x: attend(x, rule=ak.Softmax(jnp.asarray(2.0))),
+    "entmax": lambda x: attend(x, rule=ak.Entmax(1.5)),
+    "bias": lambda x: attend(x, prior=ak.Alibi(0.5)),
+    "table": lambda x: attend(x, prior=priors.RelativeBias(8, max_distance=16)),
+    "regression": regression,
+    "local lines": lambda x: regression(x, order=1),
+    "module": multihead,
 }
-
-
 DEFAULT = ("dot product", "blocks", "local lines", "module")
 OTHERS = tuple(name for name in CALLS if name not in DEFAULT)
 
