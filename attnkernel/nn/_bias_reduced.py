@@ -112,10 +112,10 @@ class BiasReducedAttention(CachedLayer):
             return seen.keys, jnp.split(seen.values, self.iterations, axis=-1), prior, after
 
         for i in range(1, self.iterations):
-            keys, of_rows, prior, _ = append()
-            residuals[i] = residuals[i - 1] - self._smooth(q, keys, of_rows[i - 1], prior)
-        keys, of_rows, prior, after = append()
-        return module._output(self._smooth(q, keys, sum(of_rows[1:], of_rows[0]), prior)), after
+            keys, held, prior, _ = append()
+            residuals[i] = residuals[i - 1] - self._smooth(q, keys, held[i - 1], prior)
+        keys, held, prior, after = append()
+        return module._output(self._smooth(q, keys, sum(held[1:], held[0]), prior)), after
 
     def _repeat_shared(self, k: Heads, v: Heads) -> tuple[Heads, Heads]:
         """Returns keys and values of each head of queries: those that share keys differ in their

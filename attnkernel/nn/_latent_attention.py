@@ -128,8 +128,10 @@ class LatentAttention(HeadsLayer):
         linear = functools.partial(eqx.nn.Linear, use_bias=False, dtype=dtype)
         norm = functools.partial(eqx.nn.RMSNorm, use_bias=False, dtype=dtype)
         latent = self.latent_size
-        of_queries = size_or("query_latent_size", query_latent_size, size)
-        self.query_proj = linear(of_queries, heads * (self.qk_size + self.rotary_size), key=keys[0])
+        query_input = size_or("query_latent_size", query_latent_size, size)
+        self.query_proj = linear(
+            query_input, heads * (self.qk_size + self.rotary_size), key=keys[0]
+        )
         self.latent_proj = linear(size, latent, key=keys[1])
         self.key_proj = linear(latent, heads * self.qk_size, key=keys[2])
         self.value_proj = linear(latent, heads * self.vo_size, key=keys[3])
@@ -140,8 +142,8 @@ class LatentAttention(HeadsLayer):
         if self.rotary_size:
             self.rotary_proj = linear(size, self.rotary_size, key=keys[5])
         if query_latent_size is not None:
-            self.query_latent_proj = linear(size, of_queries, key=keys[6])
-            self.query_latent_norm = norm(of_queries) if latent_norm else None
+            self.query_latent_proj = linear(size, query_input, key=keys[6])
+            self.query_latent_norm = norm(query_input) if latent_norm else None
         self.prior, self.rule, self.method, self.rotary = prior, rule, method, rotary
 
     def __call__(
@@ -169,13 +171,13 @@ class LatentAttention(HeadsLayer):
         prior = multiply_priors(own, prior, mask_as_prior(mask, self.num_heads, rows, rows))
         latents, rotated = self._latents(x, at)
 
-        def of_heads(linear: eqx.nn.Linear) -> Array:
+        def project(linear: eqx.nn.Linear) -> Array:
             return jax.vmap(linear)(latents).reshape(rows, self.num_heads, -1).swapaxes(0, 1)
 
         shared = jnp.broadcast_to(rotated, (self.num_heads, *rotated.shape))
-        k = jnp.concatenate([of_heads(self.key_proj), shared], axis=-1)
+        k = jnp.concatenate([project(self.key_proj), shared], axis=-1)
         parts = {"rule": self.rule, "prior": prior, "method": self.method}
-        q, v = self._queries(x, at), of_heads(self.value_proj)
+        q, v = self._queries(x, at), project(self.value_proj)
         return self._output(attend(q, k, v, kernel=DotProduct(), **parts))
 
     def cache(self, capacity: int, **options: Any) -> KVCache:
@@ -191,18 +193,18 @@ class LatentAttention(HeadsLayer):
         latents = jnp.concatenate(self._latents(new.x, at), axis=1)[:, None]
         seen, after = cache.append(latents, latents[..., :0], count=new.rows, positions=at)
         q = self._queries(new.x, at)
-        of_keys, of_values = (
+        key_weights, value_weights = (
             linear.weight.reshape(self.num_heads, -1, self.latent_size)
             for linear in (self.key_proj, self.value_proj)
         )
         kernel = DotProduct(fixed(q.shape[-1] ** -0.5))
-        absorbed = _product("hnd,hdr->hnr", q[..., : self.qk_size], of_keys)
+        absorbed = _product("hnd,hdr->hnr", q[..., : self.qk_size], key_weights)
         q = jnp.concatenate([absorbed, q[..., self.qk_size :]], axis=-1)
         shared = seen.keys.swapaxes(0, 1)  # keys, and values in their first columns
         prior = cache.visible_prior(seen, at, new.mask, multiply_priors(self.prior, new.prior))
         parts = {"rule": self.rule, "prior": prior, "method": self.method}
         mean = attend(q, shared, shared, kernel=kernel, **parts)[..., : self.latent_size]
-        return self._output(_product("hnr,hdr->hnd", mean, of_values)), after
+        return self._output(_product("hnr,hdr->hnd", mean, value_weights)), after
 
     def _latents(self, x: Array, positions: Array) -> tuple[Array, Array]:
         """Returns the latent of each row, and the rotated part of its key."""

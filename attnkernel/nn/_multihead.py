@@ -411,12 +411,12 @@ class MultiheadAttention(HeadsLayer):
 
         def head(state: LinearState, q: Array, k: Array, v: Array) -> tuple[Array, LinearState]:
             values = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=1)
-            of_queries, of_keys = method.both(q, k, kernel, rule)
+            query_features, key_features = method.both(q, k, kernel, rule)
             if valid is not None:
-                log = jnp.where(valid[:, None], of_keys.log, -jnp.inf)
-                of_keys = Features(log, jnp.where(valid[:, None], of_keys.factor, 0.0))
+                log = jnp.where(valid[:, None], key_features.log, -jnp.inf)
+                key_features = Features(log, jnp.where(valid[:, None], key_features.factor, 0.0))
             # parts of the kernel may be wider than its points
-            softmax, state = advance(*in_dtype((state, of_queries, of_keys, values)))
+            softmax, state = advance(*in_dtype((state, query_features, key_features, values)))
             return softmax.with_sink(rule.log_sink()).value, state
 
         group = self.num_heads // self.num_kv_heads

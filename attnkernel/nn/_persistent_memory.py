@@ -89,8 +89,9 @@ class PersistentMemory(CachedLayer):
         prior: Prior | PerHead | None = None,
     ) -> Float[Array, "queries output_size"]:
         """The output; arguments as for `MultiheadAttention`. `mask` and `prior` hide no memory."""
-        heads = self.attention._read(query, key_, value, mask, prior)
-        return self._attend(*heads)
+        for name, rows in (("query", query), ("key_", key_), ("value", value)):
+            require_finite(name, as_real_array(name, rows))
+        return self._attend(*self.attention._read(query, key_, value, mask, prior))
 
     def cache(self, capacity: int, **options: Any) -> KVCache:
         """An empty cache for `step`; `options` as in `KVCache`."""

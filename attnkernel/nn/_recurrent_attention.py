@@ -58,8 +58,8 @@ class DecayGate(eqx.Module):
         dtype = wider_dtype(x.dtype)
         logits = self.bias[:, None].astype(dtype)
         if self.proj is not None:
-            of_rows = jax.vmap(self.proj)(x).reshape(len(x), *self.bias.shape)
-            logits = logits + of_rows.swapaxes(0, 1).astype(dtype)
+            row_logits = jax.vmap(self.proj)(x).reshape(len(x), *self.bias.shape)
+            logits = logits + row_logits.swapaxes(0, 1).astype(dtype)
         return -jax.nn.softplus(logits)
 
 

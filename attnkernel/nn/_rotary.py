@@ -15,12 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._core.arrays import as_real_array, require_finite, wider_dtype
+from .._core.arrays import as_integer_array, as_real_array, require_finite, wider_dtype
 from .._core.host_arrays import is_concrete
 from .._core.parameter_arguments import Fixed, Number, as_trained, constant
 from .._core.parameters import Free, Parameter, described
 from .._core.validation import as_integer, is_real_number, require_bool, require_instance
-from ._inputs import as_positions
 
 
 class Rotary(eqx.Module):
@@ -106,10 +105,14 @@ class Rotary(eqx.Module):
 
         **Raises:** `ValueError` if x has too few coordinates, or positions another shape.
         """
-        x = as_real_array("x", x)
-        if x.ndim < 2:
-            raise ValueError(f"x must have shape (*batch, rows, size); got {x.shape}.")
-        positions = as_positions("positions", positions, x.shape[-2], self.axes)
+        x, positions = as_real_array("x", x), as_integer_array("positions", positions)
+        axes = () if self.axes == 1 else (self.axes,)
+        if x.ndim < 2 or positions.shape != (x.shape[-2], *axes):
+            needed = "one number per row" if self.axes == 1 else f"shape (rows, {self.axes})"
+            raise ValueError(
+                f"x must have shape (*batch, rows, size), and positions {needed}; got {x.shape} "
+                f"and {positions.shape}."
+            )
         require_finite("x", x)
         dtype = wider_dtype(x.dtype)
         frequencies = self.frequencies_of(x.shape[-1]).astype(dtype)

@@ -145,7 +145,7 @@ def _scan_chunks(estimator: Estimator, is_chunked: bool, state: Any, row: Row) -
     # linear 34 and 100, 39 and 103, 50 and 153; delta rule 48 and 150, 47 and 159, 73 and 278
     size = min(64, 2 ** (rows - 1).bit_length())
     chunks = -(-rows // size)
-    if chunks * size > rows:  # rows that are not there
+    if chunks * size > rows:  # rows of padding
         row = jax.tree.map(
             lambda leaf: jnp.pad(leaf, ((0, chunks * size - rows),) + ((0, 0),) * (leaf.ndim - 1)),
             row,
