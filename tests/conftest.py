@@ -245,16 +245,6 @@ def legacy_prng():
 
 
 @pytest.fixture
-def force_unmaterialised(monkeypatch):
-    """Takes the code path of large sums, which store no weights, for small ones too."""
-    for name in ("MIN_QUERIES", "MIN_PAIRS"):
-        monkeypatch.setattr(f"attnkernel.methods._blockwise_unmaterialised.{name}", 0)
-    jax.clear_caches()  # programs compiled before took the other path
-    yield
-    jax.clear_caches()
-
-
-@pytest.fixture
 def as_users_run_it():
     """Annotations are checked in tests alone: here they are not."""
     before = jaxtyping.config.jaxtyping_disable

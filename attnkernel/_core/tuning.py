@@ -17,22 +17,6 @@ MIN_FOURIER_PAIRS = {1: 2**22, 2: 2**23, 3: 2**30}
 # 688 ms.
 MAX_BATCH_PAIRS = 2**24
 
-# Blockwise takes one member of a batch at a time from here on. Gradient, one at a time against all:
-# 32 members of 256² pairs 27 against 26 ms, 16 of 512² 33 against 63, 8 of 1024² 64 against 141.
-MIN_PAIRS_OF_SINGLE_MEMBER = 2**18
-
 # Rows of a block of queries or of keys. T = 4096, 8 heads x 64, no mask: 238 ms in blocks of 1024,
 # 269 ms of 512, 348 ms of 256.
 MAX_BLOCK_ROWS = 1024
-
-# The same for a prior that excludes blocks: the smaller they are, the more are skipped. A mask by a
-# function at T = 4096, 8 heads x 64, in blocks of 256, 512, 1024: a window of 256 keys 60, 75,
-# 118 ms; causal 292, 185, 199 ms. CPU time of causal attention in blocks of 512 and 1024, and with
-# its gradient: T = 1024 24 and 29 ms, 81 and 94; T = 2048 73 and 84, 263 and 286; T = 4096 253 and
-# 265, 930 and 976; without gradient T = 8192 911 and 904, T = 16384 3543 and 3399.
-MAX_BLOCK_ROWS_EXCLUDED = 512
-MAX_KEYS_OF_SMALL_BLOCKS = 4096  # of causal masks and windows; with a table blocks stay small
-
-# Keys that Blockwise sums at once, without a prior and for kernels that are not light. T = 2048,
-# 8 heads x 32, gradient: CPU time to compile 0.8 s, in blocks of keys 1.9 s; to run 131 and 140 ms.
-MAX_KEYS_OF_SINGLE_BLOCK = 4096

@@ -22,8 +22,6 @@ from ._base import apply_prior
 
 Parts = tuple[Kernel, Prior | None, Rule]
 
-MAX_BLOCK_MASS = 1e15  # of the weights of a block: 10⁴ such blocks stay below 1e38, float32's end
-
 
 class Block(NamedTuple):
     """Consecutive queries or keys, from row `low` to row `high`, and the box that holds them."""
@@ -186,12 +184,3 @@ def is_block_needed(bound: Array, shift: Array, negligible: float) -> Bool[Array
     `shift`: the running shift of each query. `negligible`: the gap that `negligible_gap` returns.
     """
     return ~jnp.isneginf(bound) & ~(bound < jnp.min(shift) - negligible)
-
-
-def sums_have_headroom(more: Float[Array, "rows width"]) -> Bool[Array, ""]:
-    """Whether the sums of a block are so small that 10⁴ times them do not overflow.
-
-    `more`: the sums of one block of keys; its last column is the mass, the sum of the weights.
-    """
-    limit = 1e-4 * jnp.finfo(more.dtype).max
-    return jnp.all(more[:, -1] < MAX_BLOCK_MASS) & jnp.all(jnp.abs(more) < limit)

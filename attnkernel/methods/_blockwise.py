@@ -2,16 +2,16 @@ r"""Streaming: one block of queries against one block of keys at a time, in O(n 
 
 The sums are formed in blocks with a running shift (Milakov and Gimelshein, *Online normalizer
 calculation for softmax*, 2018; Rabe and Staats, *Self-attention does not need O(n²) memory*,
-2021). Derivatives of every order recompute the blocks: with the shift L = log Z known, the sums
+2021). Derivatives of every order recompute the blocks: with the last shift m known, the sums
 
-$$ Z_i = \sum_j e^{s_{ij} - L_i}, \qquad T_i = \sum_j e^{s_{ij} - L_i}\, v_j $$
+$$ Z_i = \sum_j e^{s_{ij} - m_i}, \qquad T_i = \sum_j e^{s_{ij} - m_i}\, v_j $$
 
 are plain sums over blocks, and what JAX derives from them is what is wanted, because the results
-T/Z and L + log Z do not depend on L.
+T/Z and m + log Z do not depend on m.
 """
 
 import functools
-from typing import Any
+import math
 
 import equinox as eqx
 import jax
@@ -22,18 +22,13 @@ from .._core.arrays import as_precision, precise_matmul
 from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
 from .._core.parameters import described
+from .._core.recompute import recomputed
 from .._core.symbolic_sizes import is_at_most
-from .._core.tuning import (
-    MAX_BLOCK_ROWS,
-    MAX_BLOCK_ROWS_EXCLUDED,
-    MAX_KEYS_OF_SMALL_BLOCKS,
-    MIN_PAIRS_OF_SINGLE_MEMBER,
-)
+from .._core.tuning import MAX_BLOCK_ROWS, MAX_DENSE_PAIRS
 from .._core.validation import as_integer
 from ..kernels import Kernel
 from ..priors import Prior, key_mask_of
 from ..rules import Rule
-from . import _blockwise_unmaterialised as unmaterialised, _query_blocks as query_blocks
 from ._base import Method, Task, batch_size_within_memory
 from ._block_table import tabulate_blocks
 from ._blocks import (
@@ -46,14 +41,13 @@ from ._blocks import (
     jvp_with_constants,
     log_weight_upper_bound,
     negligible_gap,
+    pad_rows,
     split_blocks,
     split_numbers,
-    sums_have_headroom,
 )
+from ._dense import Dense
 from ._entmax import row_maxima, thresholds
 from ._softmax_state import SoftmaxState, finite_shift
-
-RAISE, ADD, DONE = range(3)  # stages of the addition of a block
 
 
 class Blockwise(Method):
@@ -106,7 +100,9 @@ class Blockwise(Method):
 
     def batch_size(self, task: Task) -> int | None:
         """One for members of many pairs: their blocks fill a core and stay in its caches."""
-        is_small = is_at_most(task.queries * task.keys, MIN_PAIRS_OF_SINGLE_MEMBER - 1)
+        # gradient, one at a time against all: 32 members of 256² pairs 27 against 26 ms, 16 of 512²
+        # 33 against 63, 8 of 1024² 64 against 141
+        is_small = is_at_most(task.queries * task.keys, 2**18 - 1)
         return batch_size_within_memory(task) if is_small else 1
 
     def softmax_state(
@@ -122,18 +118,16 @@ class Blockwise(Method):
         task = Task(kernel, prior, rule, queries, keys, q.shape[1], width, v.dtype)
         if queries == 0 or keys == 0:
             state = SoftmaxState.from_log_weights(jnp.zeros((queries, keys), q.dtype), v)
-        elif self.block_k is None and query_blocks.takes_all_keys(task):
-            return query_blocks.softmax_state(q, k, v, kernel, rule, self.block_q, self.precision)
-        else:
-            # the mass is the sum of the values 1
-            values = jnp.concatenate([v, jnp.ones((keys, 1), v.dtype)], axis=1)
-            sizes, unmaterialised_sizes = self._block_sizes(task)
-            parts = kernel, self.precomputed_prior(prior, task), rule
-            threshold = None if rule.entmax_exponent is None else thresholds(q, k, parts, sizes)
-            of_queries = q[:, :0] if threshold is None else threshold[:, None]
-            sizes_and_precision = sizes, unmaterialised_sizes, self.precision
-            shift, sums = _sums(q, k, values, of_queries, parts, *sizes_and_precision)
-            state = SoftmaxState(shift, sums[:, -1], sums[:, :-1]).shifted(threshold)
+            return state.with_sink(rule.log_sink())
+        if self.block_k is None and _takes_all_keys(task):
+            return self._state_of_query_blocks(q, k, v, kernel, rule)
+        # the mass is the sum of the values 1
+        values = jnp.concatenate([v, jnp.ones((keys, 1), v.dtype)], axis=1)
+        sizes, parts = self._block_sizes(task), (kernel, self.precomputed_prior(prior, task), rule)
+        threshold = None if rule.entmax_exponent is None else thresholds(q, k, parts, sizes)
+        of_queries = q[:, :0] if threshold is None else threshold[:, None]
+        shift, sums = _sums(q, k, values, of_queries, parts, sizes, self.precision)
+        state = SoftmaxState(shift, sums[:, -1], sums[:, :-1]).shifted(threshold)
         return state.with_sink(rule.log_sink())
 
     def row_maximum(
@@ -148,43 +142,56 @@ class Blockwise(Method):
             return jnp.full(len(q), -jnp.inf, q.dtype)
         task = Task(kernel, prior, rule, len(q), len(k), q.shape[1], 0, q.dtype)
         parts = kernel, self.precomputed_prior(prior, task), rule
-        return row_maxima(q, k, parts, self._block_sizes(task)[0])
+        return row_maxima(q, k, parts, self._block_sizes(task))
 
     def precomputed_prior(self, prior: Prior | None, task: Task) -> Prior | None:
-        sizes, unmaterialised_sizes = self._block_sizes(task)
-        return tabulate_blocks(prior, task.queries, task.keys, unmaterialised_sizes or sizes)
+        return tabulate_blocks(prior, task.queries, task.keys, self._block_sizes(task))
 
-    def _block_sizes(self, task: Task) -> tuple[tuple[int, int], tuple[int, int] | None]:
-        """Returns (queries, keys) of a block with stored weights; of one without, or None."""
-        queries, keys = task.queries, task.keys
-        rows = MAX_BLOCK_ROWS_EXCLUDED if _has_small_blocks(task) else MAX_BLOCK_ROWS
-        sizes = self._balanced_sizes(queries, keys, (rows, rows))
-        if (
-            task.rule.entmax_exponent is not None
-            or task.dim_v != 1
-            or not unmaterialised.is_faster(task.kernel, queries, keys, task.dim)
-        ):
-            return sizes, None
-        if not _excludes_blocks(task.prior):
-            limits = unmaterialised.MAX_BLOCK_ROWS_OF_DERIVATIVES
-            sizes = self._balanced_sizes(queries, keys, limits)
-        block_q, block_k = self._balanced_sizes(queries, keys, unmaterialised.MAX_BLOCK_ROWS)
-        return sizes, (unmaterialised.rounded_up(block_q), unmaterialised.rounded_up(block_k))
+    def _block_sizes(self, task: Task) -> tuple[int, int]:
+        """Returns the numbers of queries and of keys of a block.
 
-    def _balanced_sizes(self, queries: int, keys: int, limits: tuple[int, int]) -> tuple[int, int]:
-        """Returns `block_q` and `block_k`; if None, the size of the fewest equal blocks instead.
-
-        `limits`: the largest numbers of queries and keys of a block; symbolic sizes use these.
+        Those not given are of the fewest equal blocks of at most `MAX_BLOCK_ROWS` rows, or of half
+        as many where the prior excludes blocks: the smaller they are, the more are skipped.
         """
-        block_q = self.block_q or even_block_size(queries, limits[0])
-        return block_q, self.block_k or even_block_size(keys, limits[1])
+        limit = MAX_BLOCK_ROWS // 2 if _has_small_blocks(task) else MAX_BLOCK_ROWS
+        block_q = self.block_q or even_block_size(task.queries, limit)
+        return block_q, self.block_k or even_block_size(task.keys, limit)
+
+    def _state_of_query_blocks(
+        self,
+        q: Float[Array, "queries dim"],
+        k: Float[Array, "keys dim_k"],
+        v: Float[Array, "keys dim_v"],
+        kernel: Kernel,
+        rule: Rule,
+    ) -> SoftmaxState:
+        """Returns the state of all keys, for every query, a block of queries at a time by `Dense`.
+
+        It skips no block and raises no shift. Derivatives recompute the blocks.
+        """
+        queries, dim = q.shape
+        size = self.block_q or even_block_size(queries, MAX_DENSE_PAIRS // k.shape[0])
+
+        @recomputed
+        def of_block(q: Float[Array, "size dim"]) -> SoftmaxState:
+            # twice transposed, so that their cotangents are wide: XLA on CPU is slow with tall ones
+            wide_k, wide_v = jax.lax.optimization_barrier((k.T, v.T))
+            dense = Dense(precision=self.precision)
+            return dense.softmax_state(q, wide_k.T, wide_v.T, kernel, None, rule)
+
+        state = jax.lax.map(of_block, pad_rows(q, size).reshape(-(-queries // size), size, dim))
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:queries], state)
 
 
-def _excludes_blocks(prior: Prior | None) -> bool:
-    """Whether a prior has a table of blocks, or limits which keys a query sees."""
-    if prior is None:
-        return False
-    return prior.needs_block_table or key_mask_of(prior).limits != (None, None)
+def _takes_all_keys(task: Task) -> bool:
+    """Whether a block of queries is best summed over all keys at once, instead of in blocks.
+
+    Not with a prior, which may exclude blocks, nor for a light kernel, since the maximum of a block
+    would take a large share of the time.
+    """
+    # T = 2048, 8 heads x 32, gradient: CPU time to compile 0.8 s, in blocks of keys 1.9 s
+    is_small = is_at_most(task.keys, 4096)
+    return is_small and task.prior is None and not task.kernel.is_cheap
 
 
 def _has_small_blocks(task: Task) -> bool:
@@ -192,9 +199,10 @@ def _has_small_blocks(task: Task) -> bool:
 
     It does if it has a table of blocks, or limits which of at most 4096 keys a query sees.
     """
-    has_table = task.prior is not None and task.prior.needs_block_table
-    is_small = is_at_most(task.keys, MAX_KEYS_OF_SMALL_BLOCKS)
-    return has_table or (_excludes_blocks(task.prior) and is_small)
+    if task.prior is None or task.prior.needs_block_table:
+        return task.prior is not None
+    # T = 4096, 8 heads x 64, in blocks of 256, 512, 1024: a window of 256 keys 60, 75, 118 ms
+    return key_mask_of(task.prior).limits != (None, None) and is_at_most(task.keys, 4096)
 
 
 @eqx.filter_custom_jvp
@@ -205,20 +213,21 @@ def _sums(
     thresholds: Float[Array, "queries few"],
     parts: Parts,
     sizes: tuple[int, int],
-    unmaterialised_sizes: tuple[int, int] | None = None,
     precision: str | None = None,
 ) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
-    """Returns L = log Z and Σ exp(s − L) v of each query; both are 0 if it sees no key.
+    """Returns a shift m near the maximum and Σ exp(s − m) v of each query; 0 if it sees no key.
 
     `values`: v, its last column 1. `thresholds`: a column of those of entmax, or no column.
-    `parts`: the kernel, prior and rule. `sizes`: (queries, keys) of a block;
-    `unmaterialised_sizes`: if given, used instead, and no weight is stored. `precision`: of the
+    `parts`: the kernel, prior and rule. `sizes`: (queries, keys) of a block. `precision`: of the
     products of weights and values.
     """
-    sizes = sizes if unmaterialised_sizes is None else unmaterialised_sizes
     rows, columns = split_blocks(q, thresholds, sizes[0]), split_blocks(k, values, sizes[1])
     number, width, dtype = columns.low.shape[0], values.shape[1], values.dtype
     negligible = negligible_gap(k.shape[0], dtype)
+    # weights up to e¹⁰ need no new shift, unless their sums overflow. Gaussian in 8 dimensions,
+    # 10 000² pairs: 139 ms, with a new maximum in each block 193 ms
+    largest = jnp.max(jnp.sum(jnp.abs(values), axis=0))
+    headroom = jnp.minimum(10.0, math.log(float(jnp.finfo(dtype).max)) - jnp.log(largest))
 
     def of_row(row: Block) -> tuple[Array, Array]:
         bounds = jax.vmap(lambda column: log_weight_upper_bound(row, column, parts))(columns)
@@ -230,37 +239,20 @@ def _sums(
         def step(t: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             j = (first + t) % number
             needed = any_in_batch(is_block_needed(bounds[j], state[0], negligible))
+            rises = any_in_batch(~(bounds[j] <= jnp.min(state[0]) + headroom))
+            branches = [lambda _, *state: state, add, raise_shift_and_add]
             # the block is an operand, so that XLA slices it once and not for each pair
-            return jax.lax.cond(needed, add, lambda _, *state: state, at(j), *state)
+            return jax.lax.switch(jnp.where(needed, 1 + rises, 0), branches, at(j), *state)
 
         def add(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
-            if unmaterialised_sizes is not None:
-                return unmaterialised.add_block(row, column, parts, k.shape[0], shift, sums)
-            return add_block(column, shift, sums)
+            scores = block_log_weights(row, column, parts, k.shape[0])
+            return shift, sums + _weighted_sums(scores, shift, column.values, precision)
 
-        def add_block(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
-            """Adds at the current shift; if that overflows, or the shift is -inf, raises it."""
-
-            def raised(shift: Array, sums: Array) -> tuple[Array, Array, Array]:
-                scores = block_log_weights(row, column, parts, k.shape[0])
-                new = jnp.maximum(shift, jnp.max(scores, axis=1))
-                kept = jnp.exp(shift - finite_shift(new))
-                more = _weighted_sums(scores, new, column.values, precision)
-                return vary_alike(jnp.array(DONE), shift), new, sums * kept[:, None] + more
-
-            def added(shift: Array, sums: Array) -> tuple[Array, Array, Array]:
-                scores = block_log_weights(row, column, parts, k.shape[0])
-                more = _weighted_sums(scores, shift, column.values, precision)
-                fits = ~any_in_batch(~sums_have_headroom(more))
-                return jnp.where(fits, DONE, RAISE), shift, jnp.where(fits, sums + more, sums)
-
-            # a loop, so that the compiled program holds each of the two once
-            def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-                return jax.lax.cond(state[0] == RAISE, raised, added, *state[1:])
-
-            start = jnp.where(any_in_batch(jnp.any(jnp.isneginf(shift))), RAISE, ADD)
-            state = vary_alike((start, shift, sums))
-            return jax.lax.while_loop(lambda state: state[0] != DONE, step, state)[1:]
+        def raise_shift_and_add(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
+            scores = block_log_weights(row, column, parts, k.shape[0])
+            new = jnp.maximum(shift, jnp.max(scores, axis=1))
+            kept = sums * jnp.exp(shift - finite_shift(new))[:, None]
+            return new, kept + _weighted_sums(scores, new, column.values, precision)
 
         empty = jnp.full(sizes[0], -jnp.inf, dtype), jnp.zeros((sizes[0], width), dtype)
         return jax.lax.fori_loop(0, number, step, vary_alike(empty, row, columns, parts))
@@ -268,20 +260,12 @@ def _sums(
     shift, sums = (
         leaf.reshape(-1, *leaf.shape[2:])[: q.shape[0]] for leaf in jax.lax.map(of_row, rows)
     )
-    mass = sums[:, -1]
-    some = mass > 0
-    log_mass = jnp.where(some, finite_shift(shift) + jnp.log(jnp.where(some, mass, 1.0)), 0.0)
-    log_mass = jnp.where(jnp.isnan(mass), jnp.nan, log_mass)
-    unit = jnp.where(mass == 0, 1.0, mass)
-    # a large L is rounded: the sums are relative to the L that is returned
-    is_large = some & (jnp.abs(shift) * jnp.finfo(dtype).eps ** 0.5 > 1.0)
-    unit = jnp.where(is_large, jnp.exp(log_mass - finite_shift(shift)), unit)
-    return log_mass, sums / unit[:, None]
+    return finite_shift(shift), sums
 
 
 @_sums.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[Array | None, Array]]:
-    """Returns `_sums` and its tangents; that of L is None, since L is held constant."""
+    """Returns `_sums` and its tangents; that of m is None, since m is held constant."""
     out = _sums(*primals)
 
     def sums(
@@ -290,8 +274,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[Array
         values: Array,
         thresholds: Array,
         parts: Parts,
-        sizes: Any,
-        _: Any,
+        sizes: tuple[int, int],
         precision: str | None,
     ) -> Array:
         return sums_at_shift(q, k, values, thresholds, parts, sizes, out[0], precision)

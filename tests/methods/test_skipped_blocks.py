@@ -28,34 +28,19 @@ from attnkernel.methods._block_table import tabulate_blocks
 LIGHT_KERNELS = ("matern52", "periodic", "tricube", "gaussian per dimension", "product")
 
 
-def assert_unmaterialised_is_dense(kernels, prior_names, method):
-    """Far and near queries side by side: shifts are raised for all of a batch if for any."""
+@pytest.mark.parametrize(
+    ("kernels", "prior_names"),
+    [(["gaussian"], list(PRIORS)), slow(LIGHT_KERNELS, ["none"])],
+    ids=["priors", "kernels"],
+)
+def test_far_and_near_queries_side_by_side(x64, kernels, prior_names):
+    """Shifts are raised for all of a batch if for any."""
     assert all(KERNELS[name].is_cheap for name in kernels)
     q, k, v = random_arrays()
     arrays = np.stack([q, q + 3.0, q + 30.0]), k, v[:, :1]
     parts = kernels, prior_names, ak.Softmax(), *arrays
-    assert_tables_agree(*evaluate_table((method, Dense()), *parts, derivatives=False))
-
-
-@pytest.fixture
-def four_keys_unrolled(force_unmaterialised, monkeypatch):
-    """Unrolls 4 keys instead of 16: the same sums, in a quarter of the compilation."""
-    monkeypatch.setattr("attnkernel.methods._blockwise_unmaterialised.UNROLLED_KEYS", 4)
-
-
-@pytest.mark.slow
-def test_unmaterialised_weights(x64, force_unmaterialised):
-    assert_unmaterialised_is_dense(["gaussian"], ["none"], Blockwise(16, 16))
-
-
-def test_unmaterialised_weights_for_every_prior(x64, four_keys_unrolled):
-    """In blocks of 8 keys, the last of them short."""
-    assert_unmaterialised_is_dense(["gaussian"], list(PRIORS), Blockwise(6, 7))
-
-
-@pytest.mark.slow
-def test_unmaterialised_weights_for_every_kernel(x64, four_keys_unrolled):
-    assert_unmaterialised_is_dense(LIGHT_KERNELS, ["none"], Blockwise(8, 8))
+    methods = Blockwise(6, 7), Dense()
+    assert_tables_agree(*evaluate_table(methods, *parts, derivatives=False))
 
 
 def scalar(method, q, k, v, kernel, prior=None):
@@ -255,7 +240,7 @@ def test_blocks_that_any_mask_excludes_are_not_evaluated(monkeypatch, name, batc
     excluded = ~dense.reshape(8, 8, 8, 8).any(axis=(1, 3))
     poisoned = np.argmax(excluded.sum(axis=0))
     clean = np.repeat(excluded[:, poisoned], 8)
-    monkeypatch.setattr("attnkernel.methods._blockwise.MAX_BLOCK_ROWS_EXCLUDED", 8)
+    monkeypatch.setattr("attnkernel.methods._blockwise.MAX_BLOCK_ROWS", 16)
     sines = np.sin(index).astype(np.float32)
     x = np.broadcast_to(sines[:, None], (*batch, 64, 1))
     v = np.where(poisoned == BLOCK, np.float32(np.nan), np.cos(index))[:, None]
@@ -326,13 +311,3 @@ def test_a_table_of_other_blocks_is_made_anew(n):
     dense = np.triu(np.ones((n, n), bool), 1)
     expected = [[dense[i : i + 8, j : j + 7].any() for j in range(0, n, 7)] for i in range(0, n, 8)]
     np.testing.assert_array_equal(allowed_blocks(), expected)
-
-
-@pytest.mark.parametrize("prior", [None, priors.ExcludeSelf(), ak.Causal(), ak.Window(9, 0)])
-def test_a_prior_that_excludes_blocks_keeps_them_short_in_derivatives(prior):
-    task = ak.methods.Task(
-        ak.Gaussian(0.3), prior, ak.Softmax(), 10_000, 10_000, 1, 1, jnp.dtype("float32")
-    )
-    excludes = isinstance(prior, ak.Causal | ak.Window)
-    queries, keys = Blockwise()._block_sizes(task)[0]
-    assert (queries, keys) == ((1000, 1000) if excludes else (2000, 1000))
