@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from .._core.stop_gradients import stop_gradients
 from .._core.validation import require_bool
 from ..kernels import Kernel
-from ..methods import Method, SoftmaxState
+from ..methods import Blockwise, Dense, Method, SoftmaxState
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._attend import check_call, with_shared_prior, zero_nonfinite_queries
@@ -69,7 +69,7 @@ def softmax_state(
             f"rule must weigh each key by itself, such as ak.Softmax(): the weights of "
             f"{type(one).__name__} depend on all keys of a query at once."
         )
-    if exact_maximum and not method.has_row_maximum:
+    if exact_maximum and not isinstance(method, Dense | Blockwise):
         raise ValueError(
             f"exact_maximum=True needs method=ak.methods.Dense() or ak.methods.Blockwise(); got "
             f"{type(method).__name__}."
@@ -94,7 +94,7 @@ def _states_over_batch(
         kernel, q, k = kernel.precomputed(q, k)
         q, valid = zero_nonfinite_queries(q)
         state = method.softmax_state(q, k, v, kernel, prior, rule.without_sink())
-        if exact_maximum:
+        if exact_maximum and isinstance(method, Blockwise):
             constant = stop_gradients((q, k, kernel, prior, rule))
             state = state.relative_to(method.row_maximum(*constant))
         return tuple(

@@ -39,8 +39,8 @@ from ..methods import (
     Blockwise,
     Dense,
     Method,
-    Moments,
     Standardised,
+    WeightedPowerMeans,
     exact_moments,
     map_selected_queries,
 )
@@ -113,7 +113,9 @@ def bounded_moments(
     return map_batch(of_member, batch_size, parts, q, k, v, centre)
 
 
-def is_certified(found: Moments, values: Standardised, order: int) -> Bool[Array, " queries"]:
+def is_certified(
+    found: WeightedPowerMeans, values: Standardised, order: int
+) -> Bool[Array, " queries"]:
     """Whether all that is solved from the moments of a query is within its tolerance.
 
     `found.tol` bounds four kinds of errors:

@@ -2,14 +2,13 @@
 
 from ._base import Method as Method, Task as Task
 from ._blockwise import Blockwise as Blockwise
+from ._certified import Standardised, WeightedPowerMeans as WeightedPowerMeans
 from ._dense import Dense as Dense, dense_weights as dense_weights
 from ._exact_moments import exact_moments, exact_polynomial_sums
 from ._fallback import map_selected_queries
 from ._fourier import Fourier as Fourier
 from ._fused import Fused as Fused
 from ._linear import Linear as Linear, LinearState as LinearState, advance as advance
-from ._moments import Moments as Moments
 from ._sharded import Sharded as Sharded
 from ._softmax_state import SoftmaxState as SoftmaxState
 from ._sorted import Sorted as Sorted
-from ._standardise import Standardised

@@ -14,7 +14,7 @@ from .._core.tuning import MAX_BATCH_PAIRS
 from ..kernels import Kernel
 from ..priors import Prior, key_mask_of
 from ..rules import Rule
-from ._moments import Moments
+from ._certified import WeightedPowerMeans
 from ._softmax_state import SoftmaxState
 
 
@@ -92,30 +92,13 @@ class Method(eqx.Module):
         rule: Rule,
         degree: int,
         scale: Float[Array, ""],
-    ) -> Moments:
+    ) -> WeightedPowerMeans:
         """The moments about each query up to a degree, with bounds on their errors; optional.
 
         **Arguments:** `v`: of root mean square near 1, 0 for a key that the prior hides. `scale`: s
-        in `Moments`, constant; others as for `softmax_state`. Only for tasks of this `degree` that
-        `unsupported_reason` does not refuse.
+        in `WeightedPowerMeans`, constant; others as for `softmax_state`. Only for tasks of this
+        `degree` that `unsupported_reason` does not refuse.
         """
-        raise NotImplementedError
-
-    @property
-    def has_row_maximum(self) -> bool:
-        """Whether it finds the highest log-weight of each query, `row_maximum`."""
-        return type(self).row_maximum is not Method.row_maximum
-
-    def row_maximum(
-        self,
-        q: Float[Array, "queries dim"],
-        k: Float[Array, "keys dim"],
-        kernel: Kernel,
-        prior: Prior | None,
-        rule: Rule,
-    ) -> Float[Array, " queries"]:
-        """The highest log-weight of each query, -inf without keys; optional. No rule of sparse
-        weights."""
         raise NotImplementedError
 
     @abc.abstractmethod

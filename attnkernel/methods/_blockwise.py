@@ -30,7 +30,6 @@ from ..kernels import Kernel
 from ..priors import Prior, key_mask_of
 from ..rules import Rule
 from ._base import Method, Task, batch_size_within_memory
-from ._block_table import tabulate_blocks
 from ._blocks import (
     Block,
     Parts,
@@ -44,6 +43,7 @@ from ._blocks import (
     pad_rows,
     split_blocks,
     split_numbers,
+    tabulate_blocks,
 )
 from ._dense import Dense
 from ._entmax import row_maxima, thresholds
@@ -138,6 +138,7 @@ class Blockwise(Method):
         prior: Prior | None,
         rule: Rule,
     ) -> Float[Array, " queries"]:
+        """The highest log-weight of each query, -inf without keys. No rule of sparse weights."""
         if len(q) == 0 or len(k) == 0:
             return jnp.full(len(q), -jnp.inf, q.dtype)
         task = Task(kernel, prior, rule, len(q), len(k), q.shape[1], 0, q.dtype)

@@ -61,17 +61,6 @@ class Dense(Method):
             .with_sink(rule.log_sink())
         )
 
-    def row_maximum(
-        self,
-        q: Float[Array, "queries dim"],
-        k: Float[Array, "keys dim"],
-        kernel: Kernel,
-        prior: Prior | None,
-        rule: Rule,
-    ) -> Float[Array, " queries"]:
-        log_weights, _ = _log_weights(q, k, kernel, prior, rule)
-        return jnp.max(log_weights, axis=1, initial=-jnp.inf)
-
 
 def dense_weights(
     q: Float[Array, "queries dim"],

@@ -6,10 +6,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from ..kernels import Kernel
-from ..priors import HeldOut, KeyMask, PositionBlock, Prior, key_mask_of
+from ..priors import AtPositions, HeldOut, Prior, key_mask_of
 from ..rules import Rule
 from ._base import Method
 from ._blocks import jvp_with_constants
@@ -18,44 +18,19 @@ from ._softmax_state import SoftmaxState
 Parts = tuple[Method, Kernel, Prior | None, Rule]
 
 
-class _ShiftedPrior(Prior):
-    """A prior at positions that are shifted by those of the first query and key of a device."""
-
-    prior: Prior
-    first_query: ArrayLike
-    first_key: ArrayLike
-
-    def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
-        return self.prior.log_pair(i + self.first_query, j + self.first_key)
-
-    def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
-        return self.prior.add_to_scores(scores, i + self.first_query, j + self.first_key)
-
-    def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
-        return self.prior.may_allow(i + self.first_query, j + self.first_key)
-
-    @property
-    def is_additive(self) -> bool:
-        return self.prior.is_additive
-
-    def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
-        return self.prior.score_upper_bound(block.shifted(self.first_query, self.first_key))
-
-    @property
-    def needs_block_table(self) -> bool:
-        return self.prior.needs_block_table
-
-    def as_key_mask(self) -> KeyMask:
-        return KeyMask(unsupported_reason=f"{type(self.prior).__name__} on several devices")
-
-
 def prior_of_device(
-    prior: Prior | None, first_query: ArrayLike, first_key: ArrayLike, keys: int, devices: int
+    prior: Prior | None,
+    first_query: ArrayLike,
+    queries: int,
+    first_key: ArrayLike,
+    keys: int,
+    devices: int,
 ) -> Prior | None:
     """Returns the prior of the queries and keys of one device; None if it allows all pairs.
 
-    `first_query`, `first_key`: the positions of the first query and key of the device. `keys`:
-    the number of all keys of all devices; the positions from there on are padding and hidden.
+    `first_query`, `first_key`: the positions of the first query and key of the device. `queries`:
+    their number on the device. `keys`: the number of all keys of all devices; the positions from
+    there on are padding and hidden.
     """
     mask = key_mask_of(prior)
     number = first_key + jnp.arange(-(-keys // devices))
@@ -66,7 +41,7 @@ def prior_of_device(
         hidden = ~mask.allowed[jnp.minimum(number, keys - 1)]
         return HeldOut(hidden if padding is None else hidden | padding)
     assert prior is not None
-    part = _ShiftedPrior(prior, first_query, first_key)
+    part = AtPositions(prior, first_query + jnp.arange(queries), number)
     return part if padding is None else part * HeldOut(padding)
 
 
@@ -86,7 +61,7 @@ def _state_of_device(
     the number of devices.
     """
     method, kernel, prior, rule = parts
-    prior = prior_of_device(prior, first_query, owner * len(k), *total)
+    prior = prior_of_device(prior, first_query, len(q), owner * len(k), *total)
     return method.softmax_state(q, k, v, kernel, prior, rule)
 
 

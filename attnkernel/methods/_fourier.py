@@ -22,11 +22,10 @@ from ..rules import Rule, Softmax
 from ._base import Method, Task, mask_unsupported_reason, softmax_state_in_float64
 from ._blocks import Parts
 from ._blockwise import Blockwise
+from ._certified import Standardised, WeightedPowerMeans
 from ._fallback import recompute_exactly
-from ._moments import Moments
 from ._nufft import MAX_DEGREE, convolve
 from ._softmax_state import SoftmaxState
-from ._standardise import Standardised
 
 
 class Fourier(Method):
@@ -129,14 +128,14 @@ class Fourier(Method):
         rule: Rule,
         degree: int,
         scale: Float[Array, ""],
-    ) -> Moments:
+    ) -> WeightedPowerMeans:
         if v.dtype != jnp.float64:
 
             def arrays(scale: Array, *parts: Any) -> tuple[Array, Array, Array]:
                 return self.moments(*parts, degree=degree, scale=scale)[:3]
 
             found = in_float64(arrays, scale, q, k, v, kernel, prior, rule)
-            return Moments(*found, tol=self.tol)
+            return WeightedPowerMeans(*found, tol=self.tol)
         sums, error = self._bounded_sums(q, k, v, (kernel, prior, rule), degree)
         assert isinstance(kernel, Gaussian)
         assert isinstance(rule, Softmax)
@@ -146,7 +145,7 @@ class Fourier(Method):
         mass = jnp.where(known, sums[:1, :, 0], 1.0)
         means = jnp.where(known[:, :, None], sums / mass[:, :, None], 0.0)
         relative = jnp.where(known, error / (mass - jnp.where(known, error[:1], 0.0)), jnp.inf)
-        return Moments(
+        return WeightedPowerMeans(
             jnp.where(known, jnp.log(mass), 0.0)[0],
             (means * units[:, :, None]).swapaxes(0, 1),
             jax.lax.stop_gradient(relative * units).T,

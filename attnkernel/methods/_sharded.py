@@ -121,7 +121,7 @@ class Sharded(Method):
         """Returns the task that `inner` evaluates on one device: its share of queries and keys."""
         queries = -(-task.queries // self.devices) if self.ring else task.queries
         keys = -(-task.keys // self.devices)
-        prior = prior_of_device(task.prior, 0, 0, task.keys, self.devices)
+        prior = prior_of_device(task.prior, 0, queries, 0, task.keys, self.devices)
         return task._replace(prior=prior, rule=task.rule.without_sink(), queries=queries, keys=keys)
 
     def softmax_state(

@@ -135,7 +135,7 @@ def test_half_precision_is_summed_in_float32_and_invalid_queries_are_nan():
         ({"rule": ak.Entmax(1.5)}, "rule must weigh each key by itself.*Entmax"),
         (
             {"kernel": ak.Laplace(0.5), "method": Sorted(), "exact_maximum": True},
-            r"exact_maximum=True needs method=ak\.Dense\(\) or ak\.Blockwise\(\); got Sorted",
+            r"exact_maximum=True needs method=.*Dense\(\) or .*Blockwise\(\); got Sorted",
         ),
         ({"method": Sorted()}, "Sorted cannot evaluate this"),
     ],

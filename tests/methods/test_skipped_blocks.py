@@ -22,7 +22,7 @@ import attnkernel as ak
 from attnkernel import priors
 from attnkernel.kernels import Boxcar
 from attnkernel.methods import Blockwise, Dense
-from attnkernel.methods._block_table import tabulate_blocks
+from attnkernel.methods._blocks import tabulate_blocks
 
 # one of each formula: smooth, with a root, compact, of several columns, and a product of two
 LIGHT_KERNELS = ("matern52", "periodic", "tricube", "gaussian per dimension", "product")

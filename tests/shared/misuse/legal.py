@@ -18,7 +18,7 @@ EXCLUDED = {
         "Box Choice Result "
         "Starts AverageDerivative BootstrapTest "
         "DegreesOfFreedom Discontinuity Report Sample "
-        "SoftmaxState Moments MatrixState LeastSquaresState "
+        "SoftmaxState WeightedPowerMeans MatrixState LeastSquaresState "
         "LinearState Task Rows Estimate DataSupport LinearCoefficients Dataset"
     ),
     "an error or a warning": (
