@@ -1,6 +1,7 @@
 """A call as one compiled program, on a mesh of explicit axes too."""
 
 import dataclasses
+import math
 from typing import Any
 
 import equinox as eqx
@@ -8,19 +9,17 @@ import jax
 import numpy as np
 
 from .._core.comparable_functions import ComparableFunction
-from .._core.compiler_options import FORWARD_OPTIONS, can_use_options
-from .._core.tuning import MAX_DENSE_PAIRS
+from .._core.compiler_options import SMALL_PROGRAM_OPTIONS, can_use_options
 from ..priors import MaskFunction, ScoreFunction
 from ._per_head import batch_shape
 
 
-def jit_if_pure(function: Any, parts: tuple, *arrays: Any, is_forward: bool = False) -> Any:
+def jit_if_pure(function: Any, parts: tuple, *arrays: Any) -> Any:
     """Calls `function(*parts, *arrays)` as one compiled program.
 
     If parts hold a Python function, whose result may change between calls, they run uncompiled;
-    that of a `MaskFunction` or `ScoreFunction` is compared with those of earlier calls.
-    `is_forward`: whether the program is seldom differentiated; outside transformations it is then
-    compiled faster, if it is small.
+    that of a `MaskFunction` or `ScoreFunction` is compared with those of earlier calls. Small
+    programs are compiled faster.
     """
     if not _is_pure(parts):
         parts = jax.tree.map(
@@ -30,10 +29,16 @@ def jit_if_pure(function: Any, parts: tuple, *arrays: Any, is_forward: bool = Fa
         )
     call = _call_on_arrays
     if _is_pure(parts):
-        has_options = is_forward and can_use_options(parts, arrays)
-        is_small = has_options and max(map(len, jax.tree.leaves(arrays))) ** 2 <= MAX_DENSE_PAIRS
-        call = _call_forward if is_small else _call_compiled
+        call = _call_small if _is_small(parts, arrays) else _call_compiled
     return with_automatic_axes(lambda *of: call(function, of[0], of[1:]), parts, *arrays)
+
+
+def _is_small(parts: tuple, arrays: tuple) -> bool:
+    """Whether a call may set options of the compiler, and has few pairs of rows of all batches."""
+    if not can_use_options(parts, arrays):
+        return False
+    shapes = [array.shape for array in jax.tree.leaves(arrays)]
+    return max(math.prod(shape[:-1] or shape) for shape in shapes) ** 2 <= 2**20
 
 
 def with_automatic_axes(run: Any, parts: tuple, *arrays: Any) -> Any:
@@ -69,8 +74,8 @@ def _call_on_arrays(function: Any, parts: tuple, arrays: tuple) -> Any:
 
 
 _call_compiled = eqx.filter_jit(_call_on_arrays)
-_call_forward: Any = eqx.filter_jit(  # pyright: ignore[reportCallIssue]  passed to `jax.jit`
-    _call_on_arrays, compiler_options=FORWARD_OPTIONS
+_call_small: Any = eqx.filter_jit(  # pyright: ignore[reportCallIssue]  passed to `jax.jit`
+    _call_on_arrays, compiler_options=SMALL_PROGRAM_OPTIONS
 )
 
 

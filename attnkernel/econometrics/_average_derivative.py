@@ -173,7 +173,7 @@ def average_derivative(
     if clusters is not None:
         clusters = Clusters.of_rows(clusters, fit, level, len(arrays[1].x))
     parts = (fit.model, nominal, noise or "local", clusters, undersmoothed)
-    found, support = jit_if_pure(_average_slopes, parts, *arrays, is_forward=True)
+    found, support = jit_if_pure(_average_slopes, parts, *arrays)
     support = cut_rows(support, len(fit.x))
     flags = (support.deficient, support.extrapolates)
     warn_of_extrapolation(fit.model.description, *flags, fit.y.dtype)

@@ -100,7 +100,7 @@ class Discontinuity(eqx.Module):
         lengthscales = (self.lengthscale, self.bias_lengthscale)
         quantile = normal_quantile(self.level, x.dtype)
         parts = (self.kernel, self.order, lengthscales, self.cutoff, quantile, weights)
-        return cut_rows(jit_if_pure(compute_curves, parts, at, x, y, is_forward=True), count)
+        return cut_rows(jit_if_pure(compute_curves, parts, at, x, y), count)
 
     def __str__(self) -> str:
         if not all(is_concrete(leaf) for leaf in jax.tree.leaves(self)):
@@ -232,7 +232,7 @@ def discontinuity(
         inputs, first, padded, *others = pad_rows(points, labels[0], row_weights, *labels[1:])
         arrays = (inputs, first, *others)
     parts = (kernel, order, lengthscales, at, normal_quantile(level, points.dtype), padded)
-    figures = jit_if_pure(compute_figures, parts, *arrays, is_forward=True)
+    figures = jit_if_pure(compute_figures, parts, *arrays)
     found = Discontinuity(
         **figures,
         cutoff=at,

@@ -138,7 +138,7 @@ def relevance_test(
     if reselect:
         _require_pairwise_kernel(fit.model)
     parts = (fit.model, levels, reselect, draws, key, jax.device_put(np.asarray(place)))
-    found = jit_if_pure(_compute_statistics, parts, *padded_rows(fit), is_forward=True)
+    found = jit_if_pure(_compute_statistics, parts, *padded_rows(fit))
     statistic, p_value, samples = found
     if is_concrete(statistic) and not np.any(np.append(samples, statistic) > 0):
         raise ValueError(

@@ -108,7 +108,7 @@ def specification_test(
         points, labels, is_row, *others = pad_rows(*x_and_y, None, *others)
         arrays = (points, labels, *others)
     parts = (kernel, is_row, draws, key)
-    found = jit_if_pure(_compute_statistics, parts, *arrays, is_forward=True)
+    found = jit_if_pure(_compute_statistics, parts, *arrays)
     statistic, p_value, samples = found
     if is_concrete(statistic) and not np.isfinite(statistic):
         raise ValueError(

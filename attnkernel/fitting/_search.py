@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PyTree
 
-from .._core.compiler_options import FORWARD_OPTIONS, GRADIENT_OPTIONS, can_use_options
+from .._core.compiler_options import SMALL_PROGRAM_OPTIONS, can_use_options
 from .._core.host_arrays import as_numpy_if_concrete
 from ..objectives import Sample
 from ._bfgs import Bfgs
@@ -64,10 +64,9 @@ def advance_searches(
     loss (`Bfgs.update`). `axes`: the batched axes of several fits, whose searches are vmapped.
     None: one fit, whose searches run one after the other. `record`: see `fit`.
     """
-    advance = _advance_anywhere
-    if axes is None and can_use_options(problem.x, problem.y):
-        is_small = len(problem.x) ** 2 <= MAX_FAST_PAIRS
-        advance = _advance_compiled_fast if is_small else _advance_on_cpu
+    is_small = axes is None and len(problem.x) ** 2 <= MAX_FAST_PAIRS
+    has_options = is_small and can_use_options(problem.x, problem.y)
+    advance = _advance_small if has_options else _advance_anywhere
     return advance(state, problem, tolerance, record, steps, axes)
 
 
@@ -89,9 +88,9 @@ def _advance(
 
 
 _advance_anywhere = eqx.filter_jit(_advance)
-_advance_on_cpu, _advance_compiled_fast = (
-    eqx.filter_jit(_advance, compiler_options=options)  # pyright: ignore[reportCallIssue]
-    for options in (GRADIENT_OPTIONS, FORWARD_OPTIONS)
+_advance_small = eqx.filter_jit(
+    _advance,
+    compiler_options=SMALL_PROGRAM_OPTIONS,  # pyright: ignore[reportCallIssue]
 )
 
 

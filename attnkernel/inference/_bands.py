@@ -160,7 +160,7 @@ def bands(
         derivative = as_derivative(derivative, fit.model, fit.x.shape[1], corrected)
     estimated = (corrected, derivative, component)
     parts = (fit.model, nominal, noise, clusters, *estimated, *simulation)
-    found = cut_rows(jit_if_pure(compute, parts, *arrays, is_forward=True), len(at))
+    found = cut_rows(jit_if_pure(compute, parts, *arrays), len(at))
     curves, count, reliable, support = found
     flags = (support.deficient, support.extrapolates)
     warn_of_extrapolation(fit.model.description, *flags, at.dtype)

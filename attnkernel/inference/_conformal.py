@@ -114,7 +114,7 @@ def conformal(
             (held,) = held.padded()
     rank = jax.device_put(np.asarray(math.ceil((1 + n) * level - 1e-9)))  # 100 * 0.55 is above 55
     parts = (model, rank, local, prior, held)
-    curves = cut_rows(jit_if_pure(_compute_intervals, parts, *arrays, is_forward=True), len(at))
+    curves = cut_rows(jit_if_pure(_compute_intervals, parts, *arrays), len(at))
     return Bands.of_fit(fit, x_new, at, *curves, level, "conformal")
 
 

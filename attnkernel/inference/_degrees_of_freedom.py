@@ -56,7 +56,7 @@ def degrees_of_freedom(fit: Fit) -> DegreesOfFreedom:
     ```
     """
     fit = require_smoother_fit(fit)
-    return jit_if_pure(_count, (fit.model,), *padded_rows(fit), is_forward=True)
+    return jit_if_pure(_count, (fit.model,), *padded_rows(fit))
 
 
 def _count(model: LinearSmoother, _: Array, rows: Rows) -> DegreesOfFreedom:
@@ -89,7 +89,7 @@ def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | An
     """
     fit = require_smoother_fit(fit)
     inputs = fit.inputs(x_new)
-    count = jit_if_pure(_count_labels, (fit.model,), *padded_rows(fit, inputs), is_forward=True)
+    count = jit_if_pure(_count_labels, (fit.model,), *padded_rows(fit, inputs))
     return as_pandas(cut_rows(count, len(inputs)), x_new, "effective_count")
 
 

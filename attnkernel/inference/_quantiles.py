@@ -80,7 +80,7 @@ def quantiles(
     at = fit.inputs(x_new)
     require_finite("x_new", at)
     compute = _polynomial_quantiles if is_polynomial else _weighted_quantiles
-    found = jit_if_pure(compute, (model,), *padded_rows(fit, at), p, is_forward=True)
+    found = jit_if_pure(compute, (model,), *padded_rows(fit, at), p)
     return cut_rows(found, len(at))
 
 

@@ -248,7 +248,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     names = as_names("names", names)
     if len(names) != dim:
         raise ValueError(f"names must be {dim}, one for each column; got {list(names)}.")
-    found = jit_if_pure(_summarise_rows, (fit.model,), *padded_rows(fit), is_forward=True)
+    found = jit_if_pure(_summarise_rows, (fit.model,), *padded_rows(fit))
     found = jax.tree.map(np.asarray, cut_rows(found, n))
     model, results, y = fit.model, np.asarray(fit.starts.result), np.asarray(fit.y, float)
     weights = np.asarray(fit.rows.row_weights(float))

@@ -50,7 +50,7 @@ def noise_variance(fit: Fit, x_new: ArrayLike | Any) -> Any:
     """
     fit = require_smoother_fit(fit)
     at = fit.inputs(x_new)
-    out = jit_if_pure(_noise_variance, (fit.model,), *padded_rows(fit, at), is_forward=True)
+    out = jit_if_pure(_noise_variance, (fit.model,), *padded_rows(fit, at))
     return as_pandas(cut_rows(out, len(at)), x_new, fit.y_name)
 
 

@@ -46,5 +46,5 @@ def on_padded_rows(
     can_pad = prior is None and model.can_pad_rows and rows.is_on_one_device(model, q)
     if can_pad:
         rows, q = rows.padded(q)
-    found = jit_if_pure(function, (model, prior), q, rows, is_forward=True)
+    found = jit_if_pure(function, (model, prior), q, rows)
     return cut_rows(found, m) if can_pad else found

@@ -64,7 +64,7 @@ def profile(
     sample = Sample(rows.x, rows.labels, objective).sorted_by_input().padded(model)
     points, labels, objective = sample
     parts = (model, objective, log_of(at, jnp.result_type(float)))
-    return jit_if_pure(_losses, parts, points, labels, is_forward=True)
+    return jit_if_pure(_losses, parts, points, labels)
 
 
 def _losses(
