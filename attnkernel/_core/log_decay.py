@@ -17,7 +17,6 @@ from jaxtyping import Array, Float, Int
 from .arrays import precise_matmul
 
 UNITS = 64  # integers a unit of log α: remainders are at most 1/128 a row
-MAX_PRODUCT_ROWS = 128  # summed by a matrix product: half the time of XLA's cumulative sum
 
 
 class CumulativeDecay(NamedTuple):
@@ -49,7 +48,7 @@ def cumulative_decay(log_decay: Float[Array, "rows *columns"]) -> CumulativeDeca
     finite = jnp.maximum(log_decay, np.log(limits.smallest_subnormal).item() - 1.0)
     whole = jax.lax.stop_gradient(jnp.round(finite * UNITS))
     rest = finite - whole / UNITS
-    if len(finite) <= MAX_PRODUCT_ROWS:
+    if len(finite) <= 128:  # a product of matrices takes half the time of XLA's cumulative sum
         lower = jnp.tri(len(finite), dtype=finite.dtype)
         return CumulativeDecay(*(_apply(lower, part) for part in (whole, rest)))
     count = whole.astype(jnp.result_type(int))

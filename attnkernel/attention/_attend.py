@@ -1,4 +1,4 @@
-"""The one verb. Attention, Nadaraya–Watson regression and everything between are this call."""
+"""`attend`: the entry point. Attention, Nadaraya–Watson regression and everything between are this call."""
 
 from typing import Any, Literal, overload
 
@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import require_finite
 from .._core.mesh_axes import vary_alike
-from .._core.recompute import recomputed
+from .._core.rematerialise import rematerialised
 from .._core.validation import require_bool, require_instance
 from ..kernels import Kernel
 from ..methods import Method, SoftmaxState, dense_weights
@@ -210,7 +210,7 @@ def _weights_over_batch(
     return map_batch(of_member, None, parts, q, k)
 
 
-@recomputed
+@rematerialised
 def _value_and_log_mass(
     state: SoftmaxState, valid: Bool[Array, " queries"]
 ) -> tuple[Float[Array, "queries dim_v"], Float[Array, " queries"]]:
@@ -230,7 +230,7 @@ def zero_nonfinite_queries(
     return _zero_invalid(q, valid), valid
 
 
-@recomputed
+@rematerialised
 def _zero_invalid(
     q: Float[Array, "queries dim"], valid: Bool[Array, " queries"]
 ) -> Float[Array, "queries dim"]:

@@ -38,7 +38,7 @@ def _is_small(parts: tuple, arrays: tuple) -> bool:
     if not can_use_options(parts, arrays):
         return False
     shapes = [array.shape for array in jax.tree.leaves(arrays)]
-    return max(math.prod(shape[:-1] or shape) for shape in shapes) ** 2 <= 2**20
+    return max(math.prod(shape[:-1] or shape) for shape in shapes) ** 2 <= 2**18
 
 
 def with_automatic_axes(run: Any, parts: tuple, *arrays: Any) -> Any:

@@ -1,5 +1,6 @@
 """Heads and batches: one kernel, prior or rule for each head, and one sum for each member."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -7,16 +8,18 @@ from typing import Any, cast
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from .. import kernels, priors
+from .._core.parameters import Constant, ConstantOfHeads, Parameter
 from .._core.symbolic_sizes import is_symbolic
 from .._core.validation import as_integer, require_instance
 from ..kernels import Kernel
 from ..priors import Prior, ScoreFunction
 from ..rules import Rule
-from ._stack_heads import EXAMPLE, stack_heads
 
+_EXAMPLE = "eqx.filter_vmap(ak.Gaussian)(jnp.linspace(0.1, 3.0, 8))"
 KernelPriorRule = tuple[Any, Any, Any]  # kernel, prior and rule, each for all heads or `PerHead`
 
 
@@ -53,16 +56,16 @@ class PerHead(eqx.Module):
             if self.axes != 1:
                 raise ValueError(
                     f"A list of heads has one axis; got axes={axes}. For more give one stack: "
-                    f"{EXAMPLE}."
+                    f"{_EXAMPLE}."
                 )
-            stack = stack_heads(stack)
-        require_instance("stack", stack, (Kernel, Prior, Rule), EXAMPLE)
+            stack = _stack_heads(stack)
+        require_instance("stack", stack, (Kernel, Prior, Rule), _EXAMPLE)
         self.stack = cast(Any, stack)
         shapes = {leaf.shape[: self.axes] for leaf in self._stacked_arrays()}
         if len(shapes) != 1 or len(next(iter(shapes))) < self.axes:
             raise ValueError(
                 f"Every array of the stack must have the same {self.axes} leading axes of heads; "
-                f"got {sorted(shapes) or 'no array'}. Try {EXAMPLE}."
+                f"got {sorted(shapes) or 'no array'}. Try {_EXAMPLE}."
             )
         is_function = lambda node: isinstance(node, ScoreFunction)  # noqa: E731
         self.stack = jax.tree.map(
@@ -194,3 +197,90 @@ def _vmap_over_axes(
     if sizes[0] == 1:
         return jax.tree.map(lambda leaf: leaf[None], inner(leaves))
     return jax.vmap(inner, in_axes=([None if one else 0 for one in shared],))(leaves)
+
+
+def _stack_heads(heads: Sequence[Any]) -> Any:
+    """The heads as one kernel, prior or rule, whose arrays have a leading axis of heads.
+
+    **Raises:** `ValueError` unless the heads are of one class and differ in numbers alone.
+    """
+    if not heads:
+        raise ValueError("stack must have at least one head; got an empty list.")
+    for h, head in enumerate(heads):
+        require_instance(f"stack[{h}]", head, (Kernel, Prior, Rule), "ak.Gaussian(0.1)")
+    one_class = len({*map(type, heads)}) == 1
+    return _stack_values(
+        heads, type(heads[0]).__name__ if one_class else "The kernel, prior or rule"
+    )
+
+
+def _stack_values(values: Sequence[Any], path: str) -> Any:
+    """Stacks `values`, those of one field in each head, along a new first axis: modules, tuples and
+    lists item by item. What is no number must be equal in all heads. `path`: the name of the field
+    in errors, such as "Gaussian.lengthscale".
+    """
+    first, classes = values[0], [type(value) for value in values]
+    if all(isinstance(value, jax.Array | np.ndarray | bool | int | float) for value in values):
+        return _stack_arrays(values, path)
+    if len(set(classes)) > 1:
+        raise ValueError(
+            f"{path} must have the same class in every head; {_describe_class_difference(classes)}."
+        )
+    if isinstance(first, Constant):
+        numbers = tuple(value.number for value in values)
+        return ConstantOfHeads(numbers, jnp.arange(len(values)))
+    if isinstance(first, tuple | list):
+        if len({len(value) for value in values}) > 1:
+            raise ValueError(f"{path} must have the same length in every head.")
+        return type(first)(
+            _stack_values(items, f"{path}[{i}]")
+            for i, items in enumerate(zip(*values, strict=True))
+        )
+    if isinstance(first, eqx.Module):
+        return _stack_modules(values, path)
+    if any(value is not first and value != first for value in values):
+        listed = ", ".join(map(repr, values))
+        raise ValueError(f"{path} is no number and must be the same in every head; got {listed}.")
+    return first
+
+
+def _describe_class_difference(classes: Sequence[type]) -> str:
+    """Returns in words how the classes of one field differ between heads, for an error."""
+    if all(issubclass(each, Parameter) for each in classes):
+        return "it is fixed in some and trained in others"
+    if type(None) in classes:
+        return "it is None in some and given in others"
+    return "got " + " and ".join(sorted({each.__name__ for each in classes}))
+
+
+def _stack_modules(modules: Sequence[Any], path: str) -> Any:
+    """Stacks modules of one class, one of each head, field by field; a static field must be equal
+    in all. `path` names the modules in errors.
+    """
+    first, stacked = modules[0], {}
+    for field in dataclasses.fields(first):
+        name = f"{path}.{field.name.removesuffix('_parameter')}"
+        values = [getattr(module, field.name) for module in modules]
+        if not field.metadata.get("static"):
+            stacked[field.name] = _stack_values(values, name)
+        elif any(value != values[0] for value in values):
+            listed = ", ".join(map(repr, values))
+            raise ValueError(f"{name} must be the same in every head; got {listed}.")
+    names = list(stacked)
+    return eqx.tree_at(
+        lambda module: [getattr(module, name) for name in names],
+        first,
+        [stacked[name] for name in names],
+        is_leaf=lambda node: node is None,
+    )
+
+
+def _stack_arrays(arrays: Sequence[Any], path: str) -> jax.Array:
+    """Stacks arrays or numbers of one shape, one of each head, along a new first axis; `path` names
+    them in errors.
+    """
+    shapes = {np.shape(array) for array in arrays}
+    if len(shapes) > 1:
+        listed = " and ".join(map(str, sorted(shapes)))
+        raise ValueError(f"{path} must have the same shape in every head; got {listed}.")
+    return jnp.stack([jnp.asarray(array) for array in arrays])

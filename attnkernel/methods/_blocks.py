@@ -96,16 +96,16 @@ def fold_blocks(
     from (upper bound of the log-weights, numbers, accumulator) to whether the pair of blocks must
     be added.
     """
-    recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
+    checkpointed = functools.partial(jax.checkpoint, prevent_cse=False)
 
-    @recomputed
+    @checkpointed
     def of_row(row: Block, number: Array) -> Array:
-        @recomputed
+        @checkpointed
         def step(state: Array, column: Block) -> tuple[Array, None]:
             needed = any_in_batch(needs(log_weight_upper_bound(row, column, parts), number, state))
             # checkpointed again: a branch of `cond` saves its blocks of weights for the derivative
             operands = row, column, number, state
-            return jax.lax.cond(needed, recomputed(add), lambda *of: of[-1], *operands), None
+            return jax.lax.cond(needed, checkpointed(add), lambda *of: of[-1], *operands), None
 
         return jax.lax.scan(step, start, columns)[0]
 

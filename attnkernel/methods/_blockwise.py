@@ -22,7 +22,7 @@ from .._core.arrays import as_precision, precise_matmul
 from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
 from .._core.parameters import described
-from .._core.recompute import recomputed
+from .._core.rematerialise import rematerialised
 from .._core.symbolic_sizes import is_at_most
 from .._core.tuning import MAX_BLOCK_ROWS, MAX_DENSE_PAIRS
 from .._core.validation import as_integer
@@ -173,7 +173,7 @@ class Blockwise(Method):
         queries, dim = q.shape
         size = self.block_q or even_block_size(queries, MAX_DENSE_PAIRS // k.shape[0])
 
-        @recomputed
+        @rematerialised
         def of_block(q: Float[Array, "size dim"]) -> SoftmaxState:
             # twice transposed, so that their cotangents are wide: XLA on CPU is slow with tall ones
             wide_k, wide_v = jax.lax.optimization_barrier((k.T, v.T))

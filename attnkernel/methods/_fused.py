@@ -23,7 +23,6 @@ from ._blocks import jvp_with_constants
 from ._blockwise import Blockwise, sums_at_shift
 from ._half_precision import (
     HALF_DTYPES,
-    MAX_HEAD_COLUMNS,
     bias_columns,
     sums_by_cudnn,
     sums_by_splash,
@@ -130,10 +129,8 @@ class Fused(Method):
             return "cuDNN has windows to the left alone: join ak.Causal()"
         own = bias_columns(task.kernel, task.prior, platform)
         columns = max(task.dim + own, task.dim_v)
-        if columns > MAX_HEAD_COLUMNS:
-            return (
-                f"heads have up to {MAX_HEAD_COLUMNS} columns, {own} of them its own; got {columns}"
-            )
+        if columns > 128:  # those that cuDNN takes on every GPU
+            return f"heads have up to 128 columns, {own} of them its own; got {columns}"
         return None
 
     def resolve(self, task: Task) -> "Fused":

@@ -24,11 +24,6 @@ from ..kernels import DotProduct, Gaussian, Kernel, SoftCapped, in_units
 from ..priors import KeyMask, Prior, key_mask_of
 
 HALF_DTYPES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
-MAX_HEAD_COLUMNS = 128  # those that cuDNN takes on every GPU
-BIAS_COLUMNS = 3  # half-precision numbers whose sum is one of single precision
-BIAS_UNIT = 128.0  # biases are stored in this unit: float16 ends at 65504
-
-NO_MASS = -1e37  # splash attention has masses below it where a query sees no key
 
 Sums = tuple[Float[Array, " queries"], Float[Array, "queries width"]]
 
@@ -46,7 +41,8 @@ class _Features(NamedTuple):
 def bias_columns(kernel: Kernel, prior: Prior | None, platform: str) -> int:
     """Returns the number of columns of heads that hold biases of keys."""
     is_hidden = platform == "cuda" and key_mask_of(prior).allowed is not None
-    return BIAS_COLUMNS if isinstance(kernel, Gaussian) or is_hidden else 0
+    # three numbers of half precision add up to one of single precision
+    return 3 if isinstance(kernel, Gaussian) or is_hidden else 0
 
 
 def _padded_features(
@@ -75,7 +71,8 @@ def _padded_features(
     allowed, bias = (jnp.pad(x, (0, -len(k) % multiple)) for x in (allowed, bias))
     # so low that its weight is 0, and so high that differences of two do not overflow
     hidden = -(2.0**15) if dtype == jnp.float16 else -(2.0**34)
-    bias = jnp.maximum(bias / BIAS_UNIT, hidden)
+    bias_unit = 128.0  # float16 ends at 65504
+    bias = jnp.maximum(bias / bias_unit, hidden)
     biases = []
     for i in range(columns):
         rounded = bias.astype(dtype).astype(bias.dtype)
@@ -88,8 +85,9 @@ def _padded_features(
         rows = jnp.concatenate([rows, *more], axis=1)
         return jnp.pad(rows, ((0, 0), (0, head - rows.shape[1]))).astype(dtype)
 
-    units = jnp.full((len(q) + -len(q) % multiple, columns), BIAS_UNIT, q.dtype)
-    no_mass = 0.5 * hidden * BIAS_UNIT if columns and platform == "cuda" else NO_MASS
+    units = jnp.full((len(q) + -len(q) % multiple, columns), bias_unit, q.dtype)
+    # splash attention has masses below -1e37 where a query sees no key
+    no_mass = 0.5 * hidden * bias_unit if columns and platform == "cuda" else -1e37
     return _Features(padded(q, units), padded(k, *biases), padded(v), query_term, no_mass)
 
 

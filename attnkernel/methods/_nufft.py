@@ -38,10 +38,10 @@ GRID_SIZES = {
 }
 # Pairs that are summed exactly in the time that one frequency takes, by the number of dimensions.
 PAIRS_PER_FREQUENCY = {1: 1, 2: 100, 3: 300}
-MAX_DEGREE = 6  # of moments
 # Bounds on the error of u^a K near the diagonal, a from 0 to 6, in units of `near`. Measured with ℓ
 # from 0.01 to 0.6 of inputs from -3 to 3: at most 0.16, 0.19, 0.17, 0.33, 0.64, 1.7, 4.9.
 ERROR_OF_DEGREE = (1.0, 2.0, 2.0, 3.0, 6.0, 15.0, 40.0)
+MAX_DEGREE = len(ERROR_OF_DEGREE) - 1  # of moments
 
 
 def convolve(

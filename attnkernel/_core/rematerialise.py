@@ -9,7 +9,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def recomputed(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+def rematerialised(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Returns the function; its derivatives save only its arguments, and run it again.
 
     For functions inside a scan and cheap ones: elsewhere XLA may merge the two runs.
