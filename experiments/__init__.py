@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .kernels import register as register
+    from .config.kernels import register as register
 
 
 def __getattr__(name: str):

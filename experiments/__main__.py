@@ -58,12 +58,13 @@ def _run_command(options: argparse.Namespace, overrides: list[str]) -> int:
     error. `overrides`: the arguments that are no options, such as "seed=1".
     """
     # imported here: `--help` answers at once
-    from . import config_source, results  # noqa: PLC0415
-    from .distributed import JoinError  # noqa: PLC0415
+    from .config import loading  # noqa: PLC0415
+    from .runs import files  # noqa: PLC0415
+    from .runs.distributed import JoinError  # noqa: PLC0415
 
     try:
         return _COMMANDS[options.command](options, overrides)
-    except (config_source.ConfigError, results.OutputError, JoinError) as error:
+    except (loading.ConfigError, files.OutputError, JoinError) as error:
         print(error, file=sys.stderr)
         return 2
 
@@ -72,7 +73,7 @@ def _run(options: argparse.Namespace, overrides: list[str]) -> int:
     """The command `run`: runs a config, with fields replaced by `overrides` such as "seed=1", into
     a run directory; returns the exit code.
     """
-    from . import distributed, runner  # noqa: PLC0415
+    from .runs import distributed, runner  # noqa: PLC0415
 
     distributed.start(options.distributed, options.coordinator, options.process)
     _load_user_kernels(options)
@@ -84,7 +85,8 @@ def _fit(options: argparse.Namespace, words: list[str]) -> int:
     """The command `fit`: runs the study `regression` of a CSV file, whose columns are those of a
     formula in `words`, such as "y ~ x1 + x2"; returns the exit code.
     """
-    from . import formula, runner  # noqa: PLC0415
+    from .config import formula  # noqa: PLC0415
+    from .runs import runner  # noqa: PLC0415
 
     _load_user_kernels(options)
     fields = {
@@ -99,7 +101,7 @@ def _fit(options: argparse.Namespace, words: list[str]) -> int:
 
 def _resume(options: argparse.Namespace, _: list[str]) -> int:
     """The command `resume`: continues the stopped run in a directory; returns the exit code."""
-    from . import distributed, runner  # noqa: PLC0415
+    from .runs import distributed, runner  # noqa: PLC0415
 
     distributed.start(options.distributed, options.coordinator, options.process)
     _load_user_kernels(options)
@@ -110,7 +112,7 @@ def _reproduce(options: argparse.Namespace, _: list[str]) -> int:
     """The command `reproduce`: runs a finished run again and compares the files; returns the exit
     code, 1 if they differ.
     """
-    from . import reproduce  # noqa: PLC0415
+    from .runs import reproduce  # noqa: PLC0415
 
     _load_user_kernels(options)
     return reproduce.reproduce(options.directory, options.out, options.kernels, quiet=options.quiet)
@@ -118,7 +120,7 @@ def _reproduce(options: argparse.Namespace, _: list[str]) -> int:
 
 def _load_user_kernels(options: argparse.Namespace) -> None:
     """Registers the kernels of the Python file `options.kernels`, if one is given."""
-    from . import kernels  # noqa: PLC0415
+    from .config import kernels  # noqa: PLC0415
 
     if options.kernels is not None:
         kernels.load(options.kernels)
@@ -133,14 +135,15 @@ def _sweep(options: argparse.Namespace, arguments: list[str]) -> int:
 
     from attnkernel.plot import STYLE  # noqa: PLC0415
 
-    from . import results, sweep  # noqa: PLC0415
+    from .runs import files  # noqa: PLC0415
+    from .sweeps import sweep  # noqa: PLC0415
 
     console = Console(highlight=False, markup=False, soft_wrap=True, quiet=options.quiet)
     _load_user_kernels(options)
     if options.submit:
         return _submit(options, arguments)
     if options.slurm:
-        raise results.OutputError("--slurm goes with --submit")
+        raise files.OutputError("--slurm goes with --submit")
     with mpl.rc_context(STYLE):
         return sweep.sweep(
             options.config,
@@ -157,11 +160,12 @@ def _submit(options: argparse.Namespace, arguments: list[str]) -> int:
     """Submits a sweep to Slurm as an array of `options.submit` jobs, and prints the command that
     reports on it; returns the exit code.
     """
-    from . import results, slurm, sweep  # noqa: PLC0415
+    from .runs import files  # noqa: PLC0415
+    from .sweeps import slurm, sweep  # noqa: PLC0415
 
     plan = sweep.read_plan(options.config, arguments)
     if plan.rounds is not None:
-        raise results.OutputError(
+        raise files.OutputError(
             "--submit starts all jobs at once, and rounds come one after the other: use --jobs N"
         )
     members = plan.members()
@@ -184,9 +188,10 @@ def _compare(options: argparse.Namespace, _: list[str]) -> int:
 
     from attnkernel.plot import STYLE  # noqa: PLC0415
 
-    from . import compare, results  # noqa: PLC0415
+    from .reports import compare  # noqa: PLC0415
+    from .runs import files  # noqa: PLC0415
 
-    out = options.out if options.out is not None else results.default_directory("compare")
+    out = options.out if options.out is not None else files.default_directory("compare")
     with mpl.rc_context(STYLE):
         compare.compare(options.runs, out, Console(highlight=False, markup=False, soft_wrap=True))
     return 0
@@ -196,7 +201,7 @@ def _index(options: argparse.Namespace, _: list[str]) -> int:
     """The command `index`: writes `index.csv` of all runs below a folder; returns the exit code."""
     from rich.console import Console  # noqa: PLC0415
 
-    from . import compare  # noqa: PLC0415
+    from .reports import compare  # noqa: PLC0415
 
     compare.index(options.folder, Console(highlight=False, markup=False, soft_wrap=True))
     return 0
@@ -204,7 +209,7 @@ def _index(options: argparse.Namespace, _: list[str]) -> int:
 
 def _export(options: argparse.Namespace, _: list[str]) -> int:
     """The command `export`: copies runs into the format of another tool; returns the exit code."""
-    from . import export  # noqa: PLC0415
+    from .reports import export  # noqa: PLC0415
 
     print("\n".join(export.export(options.runs, options.to, options.out)))
     return 0
@@ -214,10 +219,12 @@ def _page(options: argparse.Namespace, overrides: list[str]) -> int:
     """The command `page`: writes the interactive pages of a study, one HTML file each; returns the
     exit code.
     """
-    from . import config_source, pages, runner  # noqa: PLC0415
+    from . import pages  # noqa: PLC0415
+    from .config import loading  # noqa: PLC0415
+    from .runs import runner  # noqa: PLC0415
 
     _load_user_kernels(options)
-    source = config_source.read(options.config, overrides)
+    source = loading.read(options.config, overrides)
     study = runner.load(options.config, overrides)
     command = ["python", "-m", "experiments", "page", options.config.as_posix(), *overrides]
     made = pages.make(study, source, command)
@@ -246,14 +253,14 @@ def _write_page(out: Path, content: str) -> None:
     """Writes an HTML file; `OutputError` if it cannot be written."""
     from attnkernel._core.atomic_files import write_atomically  # noqa: PLC0415
 
-    from . import results  # noqa: PLC0415
+    from .runs import files  # noqa: PLC0415
 
     whole = content.encode()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, whole)
     except OSError as error:
-        raise results.OutputError(f"cannot write {out}: {error.strerror}") from None
+        raise files.OutputError(f"cannot write {out}: {error.strerror}") from None
     print(f"{out}: {len(whole) / 1000:.0f} kB; open it in a browser")
 
 
@@ -261,28 +268,31 @@ def _show(options: argparse.Namespace, overrides: list[str]) -> int:
     """The command `show`: prints a config with all defaults and `overrides`, such as "seed=1";
     returns the exit code.
     """
-    from . import config_yaml, runner  # noqa: PLC0415
+    from .config import plain_yaml  # noqa: PLC0415
+    from .runs import runner  # noqa: PLC0415
 
     _load_user_kernels(options)
-    print(config_yaml.dump(runner.load(options.config, overrides)), end="")
+    print(plain_yaml.dump(runner.load(options.config, overrides)), end="")
     return 0
 
 
 def _validate(options: argparse.Namespace, _: list[str]) -> int:
     """The command `validate`: checks configs without running them; returns the exit code."""
-    from . import config_source, runner, sweep_members  # noqa: PLC0415
+    from .config import loading  # noqa: PLC0415
+    from .runs import runner  # noqa: PLC0415
+    from .sweeps import members as sweep_members  # noqa: PLC0415
 
     _load_user_kernels(options)
     code = 0
     for path in options.configs:
         try:
-            if "sweep" in config_source.read(path).values:
+            if "sweep" in loading.read(path).values:
                 members = sweep_members.read_plan(path, []).members()
                 print(f"{path}: valid, a sweep of {len(members)} members")
             else:
                 runner.load(path, [])
                 print(f"{path}: valid")
-        except config_source.ConfigError as error:
+        except loading.ConfigError as error:
             print(error, file=sys.stderr)
             code = 2
     return code
@@ -292,8 +302,8 @@ def _schema(*_: object) -> int:
     """The command `schema`: prints the JSON schema of configs; returns the exit code."""
     from pydantic import TypeAdapter  # noqa: PLC0415
 
-    from .registry import AnyStudy  # noqa: PLC0415
-    from .sweep_file import Sweep  # noqa: PLC0415
+    from .config.registry import AnyStudy  # noqa: PLC0415
+    from .sweeps.section import Sweep  # noqa: PLC0415
 
     studies = TypeAdapter(AnyStudy).json_schema()
     definitions = studies.pop("$defs")
@@ -312,16 +322,16 @@ def _list(*_: object) -> int:
     """The command `list`: prints the names that configs may use; returns the exit code."""
     from attnkernel.data import BUNDLED  # noqa: PLC0415
 
-    from . import config_fields, kernels  # noqa: PLC0415
-    from .registry import STUDIES  # noqa: PLC0415
+    from .config import kernels, schema  # noqa: PLC0415
+    from .config.registry import STUDIES  # noqa: PLC0415
 
     for what, names in (
         ("study", STUDIES),
-        ("data.source", config_fields.SOURCES),
+        ("data.source", schema.SOURCES),
         ("data.name (bundled)", BUNDLED),
         ("model.kernel", kernels.KERNELS),
-        ("model.convention", config_fields.SYMBOL),
-        ("training.optimizer", config_fields.OPTIMIZERS),
+        ("model.convention", schema.SYMBOL),
+        ("training.optimizer", schema.OPTIMIZERS),
     ):
         print(f"{what}: {', '.join(names)}")
     return 0

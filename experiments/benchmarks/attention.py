@@ -14,9 +14,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import pydantic
 from jaxtyping import PRNGKeyArray
 
-from ..config_fields import Name
-from ..monitor import Monitor
-from ..run import Run
+from ..config.schema import Name
+from ..runs.directory import Run
+from ..runs.monitor import Monitor
 from .attention_contenders import (
     FORWARD,
     JAX_NN,

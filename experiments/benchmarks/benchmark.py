@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import pydantic
 from jaxtyping import PRNGKeyArray
 
-from ..config_fields import Positive
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Study
+from ..config.schema import Positive
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from ..studies.study import Study
 from .driver import Case, measure
 from .reports import draw_bars, draw_lines, note_unavailable, number, ratio, table_of_targets
 

@@ -18,8 +18,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..config_fields import Name, Positive
-from ..config_source import FieldError
+from ..config.loading import FieldError
+from ..config.schema import Name, Positive
 from .benchmark import Benchmark, Results
 from .driver import Case, optional_import
 from .million_criterion import rule_of_thumb

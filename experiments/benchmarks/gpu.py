@@ -21,9 +21,9 @@ from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..config_fields import Name, Positive
-from ..monitor import Monitor
-from ..run import Run
+from ..config.schema import Name, Positive
+from ..runs.directory import Run
+from ..runs.monitor import Monitor
 from .benchmark import Benchmark, Results
 from .driver import GIB, Case, Contender, compiled, interleaved, medians
 from .gpu_contenders import (

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 import attnkernel as ak
 
-from ..config_fields import Part
+from ..config.schema import Part
 from .driver import Contender, Unavailable, compiled, optional_import
 
 GAUSSIAN, ATTENTION = "Gaussian", "attention"

@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config_fields import Name, Positive
-from ..config_source import FieldError
-from ..figures import legend
-from ..run import Run
+from ..config.loading import FieldError
+from ..config.schema import Name, Positive
+from ..reports.figures import legend
+from ..runs.directory import Run
 from . import r_first_calls
 from .benchmark import Benchmark, Results
 from .driver import Case, Contender, SelfTimed, agreement, medians, optional_import

@@ -18,7 +18,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..config_fields import Name
+from ..config.schema import Name
 from .attention_contenders import draw_arrays
 from .benchmark import Benchmark, Results
 from .driver import Case, Contender, Unavailable, agree, compiled

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config_fields import Name
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Study
+from ..config.schema import Name
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from ..studies.study import Study
 from .driver import MIB, growth_of_memory, in_fresh_process, timed
 
 

@@ -17,10 +17,10 @@ from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..config_fields import Name, Part, Positive
-from ..config_source import FieldError
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
+from ..config.loading import FieldError
+from ..config.schema import Name, Part, Positive
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
 from .benchmark import Benchmark, Results
 from .driver import Case, Unavailable, agreement
 from .kernsmooth import kernsmooth

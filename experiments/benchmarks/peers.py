@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, ink
 
-from ..config_fields import Bundled, Name, Positive
-from ..config_source import FieldError
-from ..figures import legend
-from ..run import Run
-from ..study import Keys, load
+from ..config.loading import FieldError
+from ..config.schema import Bundled, Name, Positive
+from ..reports.figures import legend
+from ..runs.directory import Run
+from ..studies.study import Keys, load
 from .benchmark import Benchmark, Results
 from .driver import Case
 from .peers_targets import CLOSE, targets_of

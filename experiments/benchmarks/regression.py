@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..config_fields import Name
+from ..config.schema import Name
 from .benchmark import Benchmark, Results
 from .driver import GIB, Case, Contender, Unavailable, agree, compiled, optional_import
 from .reports import ratios, target

@@ -15,12 +15,7 @@ import attnkernel as ak
 
 from .driver import Unavailable, optional_import
 from .regressor import Fitted, Prediction, Regressor, format_numbers
-from .scikit_learn_regressors import (
-    gaussian_process,
-    kernel_regressor,
-    nearest_neighbours,
-    ridge,
-)
+from .scikit_learn_regressors import gaussian_process, kernel_regressor, nearest_neighbours, ridge
 
 
 def attnkernel(orders: Sequence[int], starts: int) -> Regressor:

@@ -13,7 +13,7 @@ from jaxtyping import PRNGKeyArray
 
 import attnkernel as ak
 
-from ..config_fields import Part
+from ..config.schema import Part
 
 
 class ScikitLearn(Part):

@@ -17,10 +17,10 @@ from jaxtyping import PRNGKeyArray
 
 import attnkernel as ak
 
-from ..config_fields import Name, Positive
-from ..monitor import Monitor
-from ..run import Run
-from ..study import Keys
+from ..config.schema import Name, Positive
+from ..runs.directory import Run
+from ..runs.monitor import Monitor
+from ..studies.study import Keys
 from .benchmark import Benchmark, Results
 from .driver import Case, available
 from .regressor import Regressor

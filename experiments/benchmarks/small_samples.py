@@ -10,7 +10,7 @@ import numpy as np
 
 import attnkernel as ak
 
-from ..monitor import Monitor
+from ..runs.monitor import Monitor
 
 Select = Callable[[np.ndarray, np.ndarray], np.ndarray]  # from x and y to bandwidths
 SAMPLE_SIZES = (3, 8, 30)

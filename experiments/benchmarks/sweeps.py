@@ -21,7 +21,7 @@ from jaxtyping import PRNGKeyArray
 
 from attnkernel.plot import BLUE, GREY, ORANGE
 
-from ..config_fields import HoldOutSize, Name, Positive, Training
+from ..config.schema import HoldOutSize, Name, Positive, Training
 from .benchmark import Benchmark, Results
 from .driver import Case
 from .reports import target

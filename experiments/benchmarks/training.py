@@ -21,12 +21,12 @@ from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..config_fields import Heteroskedastic, Model, Name, Positive, Training
-from ..config_source import FieldError
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
+from ..config.loading import FieldError
+from ..config.schema import Heteroskedastic, Model, Name, Positive, Training
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
 from ..studies.heads import Heads, stack
-from ..study import Keys
+from ..studies.study import Keys
 from .benchmark import Benchmark, Results
 from .driver import Case, interleaved, medians
 from .reports import number

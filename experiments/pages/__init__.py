@@ -14,11 +14,11 @@ from typing import Any
 
 import attnkernel as ak
 
-from ..config import config_error
-from ..config_source import FieldError, Source
-from ..results import plain
-from ..runner import settings
-from ..study import Study
+from ..config.errors import config_error
+from ..config.loading import FieldError, Source
+from ..runs.files import plain
+from ..runs.runner import settings
+from ..studies.study import Study
 from ._cache import cache
 from ._dial import dial
 from ._page import Page

@@ -9,10 +9,10 @@ import numpy as np
 
 import attnkernel as ak
 
-from ..config_fields import Model
-from ..config_source import FieldError
-from ..kernels import BUILT_IN
-from ..study import load
+from ..config.kernels import BUILT_IN
+from ..config.loading import FieldError
+from ..config.schema import Model
+from ..studies.study import load
 from ._page import Page, entropy, require_drawable
 
 

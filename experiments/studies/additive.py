@@ -16,12 +16,12 @@ from scipy import stats
 
 import attnkernel as ak
 
-from ..config_fields import Name, Positive
-from ..config_source import FieldError
-from ..figures import legend
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Keys, Study
+from ..config.loading import FieldError
+from ..config.schema import Name, Positive
+from ..reports.figures import legend
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import Keys, Study
 
 METHODS = ("additive", "surface", "gradient boosting", "histogram boosting")
 MEANS = ("additive", "product", "pure interaction")

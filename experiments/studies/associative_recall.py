@@ -17,13 +17,13 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config_fields import Name, Positive
-from ..intervals import half_width
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Study
-from ..training import require_equal_shards, train
+from ..config.schema import Name, Positive
+from ..reports.intervals import half_width
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
 from .recall_layers import LAYERS
+from .study import Study
+from .training import require_equal_shards, train
 
 LayerName = Literal[
     "softmax", "window", "order 1", "linear", "decay", "delta", "gated delta", "Mesa"

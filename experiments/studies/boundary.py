@@ -33,12 +33,12 @@ from matplotlib.figure import Figure
 import attnkernel as ak
 
 from ..benchmarks.reports import table_of_targets, target
-from ..config_fields import Name, Positive
-from ..config_source import FieldError
-from ..figures import legend
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Study
+from ..config.loading import FieldError
+from ..config.schema import Name, Positive
+from ..reports.figures import legend
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import Study
 
 REACH = {"gaussian": 12.0, "epanechnikov": 1.0}  # in lengthscales: the kernel is 0 beyond
 PLACES = {"boundary": 0, "interior": -1}  # among the inputs asked

@@ -16,11 +16,11 @@ from attnkernel.kernels import EluFeatures
 from attnkernel.methods import Linear
 
 from ..benchmarks.driver import interleaved, medians
-from ..config_fields import Name
-from ..figures import heat_map, legend
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Keys, Study
+from ..config.schema import Name
+from ..reports.figures import heat_map, legend
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import Keys, Study
 
 KINDS = ("full", "ring", "recurrent")
 

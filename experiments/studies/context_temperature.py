@@ -14,12 +14,11 @@ import numpy as np
 import pydantic
 from jaxtyping import Float, PRNGKeyArray
 
-from ..config_fields import Name, Positive
-from ..intervals import mean_of, of_interval
-from ..monitor import NO_MONITOR, Monitor
-from ..predictions import Claim, judge, write_predictions
-from ..run import Run
-from ..study import Study
+from ..config.schema import Name, Positive
+from ..reports.intervals import mean_of, of_interval
+from ..reports.predictions import Claim, judge, write_predictions
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
 from .context_errors import IN_N, IN_TAU, Case, in_closed_form, simulate
 from .context_figures import (
     FIXED,
@@ -30,6 +29,7 @@ from .context_figures import (
     draw_choices,
     draw_errors,
 )
+from .study import Study
 
 CRITERIA = (LEAVE_ONE_OUT, HOLD_OUT)
 CHOICES = (FIXED, IN_TAU, IN_N, HOLD_OUT, LEAVE_ONE_OUT, OF_CASE, OF_PROMPT)

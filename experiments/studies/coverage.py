@@ -13,11 +13,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..config_fields import Name
-from ..figures import label_outer, legend, panels
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Keys, Study
+from ..config.schema import Name
+from ..reports.figures import label_outer, legend, panels
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import Keys, Study
 
 Design = Literal["even", "boundary"]
 

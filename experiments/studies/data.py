@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config_fields import Data, Name, to_list
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Keys, Study, describe, require_one_input
+from ..config.schema import Data, Name, to_list
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import Keys, Study, describe, require_one_input
 
 
 class ShowData(Study):

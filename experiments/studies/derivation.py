@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config_fields import Name, Positive
-from ..figures import heat_map, legend
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Keys, Study
+from ..config.schema import Name, Positive
+from ..reports.figures import heat_map, legend
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import Keys, Study
 
 
 class Step(NamedTuple):

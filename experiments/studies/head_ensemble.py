@@ -15,15 +15,15 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config_fields import Name, Positive
-from ..config_source import FieldError
-from ..figures import legend
-from ..intervals import mean_of, of_interval
-from ..monitor import NO_MONITOR, Monitor
-from ..predictions import Claim, judge, write_predictions
-from ..run import Run
-from ..study import Study
+from ..config.loading import FieldError
+from ..config.schema import Name, Positive
+from ..reports.figures import legend
+from ..reports.intervals import mean_of, of_interval
+from ..reports.predictions import Claim, judge, write_predictions
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
 from .head_errors import FUNCTIONS, Decomposition, Function, fit_data_sets
+from .study import Study
 
 
 class HeadEnsemble(Study):

@@ -11,12 +11,12 @@ from jaxtyping import Array, Bool, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..config_fields import Data, HoldOutSize, Model, Name, Positive, Training, outside_bounds
-from ..figures import draw_fits
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import HoldOutSizes, Keys, Study, describe, leave_one_out_errors, load, tables_as_rows
-from ..training import require_finite
+from ..config.schema import Data, HoldOutSize, Model, Name, Positive, Training, outside_bounds
+from ..reports.figures import draw_fits
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import HoldOutSizes, Keys, Study, describe, leave_one_out_errors, load, tables_as_rows
+from .training import require_finite
 
 
 class PaddedHeads(eqx.Module):

@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config_fields import Name, Positive
-from ..figures import legend
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Keys, Study
+from ..config.schema import Name, Positive
+from ..reports.figures import legend
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import Keys, Study
 
 Results = dict[float, dict[str, np.ndarray]]  # by growth: arrays over the data sets
 METHODS = ("one sd", "local sd", "reweighted", "likelihood", "true weights")

@@ -12,11 +12,11 @@ from jaxtyping import Array, PRNGKeyArray
 import attnkernel as ak
 from attnkernel.kernels import AitchisonAitken, Kernel
 
-from ..config_fields import Name, Positive
-from ..figures import label_outer, legend, panels
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Keys, Study
+from ..config.schema import Name, Positive
+from ..reports.figures import label_outer, legend, panels
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import Keys, Study
 
 Case = Literal["column, order 0", "column, order 1", "category", "linear model"]
 KINDS = ("default", "of the fit")  # the lengthscale of the test: see `_simulate_and_test`

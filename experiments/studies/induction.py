@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config_fields import Name, Positive
-from ..figures import heat_map
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Keys, Study
-from ..training import require_equal_shards, train
+from ..config.schema import Name, Positive
+from ..reports.figures import heat_map
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import Keys, Study
+from .training import require_equal_shards, train
 
 
 class AttentionOnly(eqx.Module):

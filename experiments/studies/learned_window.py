@@ -18,13 +18,13 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..config_fields import Name, Positive
-from ..intervals import mean_of, of_interval
-from ..monitor import NO_MONITOR, Monitor
-from ..predictions import judge, write_predictions
-from ..run import Run
-from ..study import Keys, Study
-from ..training import train
+from ..config.schema import Name, Positive
+from ..reports.intervals import mean_of, of_interval
+from ..reports.predictions import judge, write_predictions
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import Keys, Study
+from .training import train
 from .window_report import CLAIMS, draw_windows, exponents
 from .window_tasks import Family, Linear, Warp, draw, mean_error, predict
 

@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config_fields import Data, Model, Name, Positive
-from ..config_source import FieldError
-from ..figures import legend
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Keys, Study, describe, load
-from ..training import require_finite
+from ..config.loading import FieldError
+from ..config.schema import Data, Model, Name, Positive
+from ..reports.figures import legend
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import Keys, Study, describe, load
+from .training import require_finite
 
 
 class Results(NamedTuple):

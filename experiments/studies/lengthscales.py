@@ -9,11 +9,11 @@ from jaxtyping import Float, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..config_fields import Data, Model, Name, Positive
-from ..figures import draw_curves, smoothing_verdicts
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Keys, Study, describe, require_one_input
+from ..config.schema import Data, Model, Name, Positive
+from ..reports.figures import draw_curves, smoothing_verdicts
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import Keys, Study, describe, require_one_input
 
 
 class Results(NamedTuple):

@@ -10,11 +10,11 @@ from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
 
-from ..config_fields import Data, HoldOutSize, Name, Training
-from ..figures import draw_fits
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import HoldOutSizes, Keys, Study, describe, load, rows_held_out
+from ..config.schema import Data, HoldOutSize, Name, Training
+from ..reports.figures import draw_fits
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import HoldOutSizes, Keys, Study, describe, load, rows_held_out
 
 
 class Results(NamedTuple):

@@ -16,10 +16,9 @@ from attnkernel.fitting._problem import EDGE_WIDTH
 from attnkernel.inference._report import natural_parameters
 from attnkernel.plot._partial import draw_slice, held_text
 
-from ..column_model import ColumnModel
-from ..config_fields import Data, Name
-from ..config_source import FieldError
-from ..effects import (
+from ..config.loading import FieldError
+from ..config.schema import Data, Name
+from ..reports.effects import (
     VALUES_AT,
     Effect,
     arrays_of,
@@ -31,11 +30,12 @@ from ..effects import (
     table_of_values,
     unreliable_effects,
 )
-from ..figures import legend
-from ..monitor import NO_MONITOR, Monitor
-from ..report_page import Picture, Section, Table, write_page
-from ..run import Run
-from ..study import Keys, Study, describe, load
+from ..reports.figures import legend
+from ..reports.page import Picture, Section, Table, write_page
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .column_model import ColumnModel
+from .study import Keys, Study, describe, load
 
 OBJECTIVES = {"leave_one_out": ak.LeaveOneOut, "aicc": ak.AICc, "gcv": ak.GCV}
 SHAPE = ("is constant", "is linear", "is a parabola")  # of ŷ along a column of infinite lengthscale

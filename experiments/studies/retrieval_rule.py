@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config_fields import Name, Positive
-from ..figures import legend
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Keys, Study
+from ..config.schema import Name, Positive
+from ..reports.figures import legend
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import Keys, Study
 
 RULES: dict[str, ak.rules.Rule] = {
     "softmax": ak.Softmax(),
@@ -131,7 +131,7 @@ class RetrievalRule(Study):
         return {"temperature": temperatures, **found}
 
 
-class MaskArray(ak.kernels.Kernel):
+class ScoresAsInputs(ak.kernels.Kernel):
     """Scores that are given, as keys of the one query."""
 
     def log_pair(self, q: Array, k: Array) -> Array:
@@ -142,7 +142,9 @@ def weigh(rule: ak.rules.Rule, scores: Array, log_prior: Array | None = None) ->
     """The weights of one query with these scores."""
     prior = None if log_prior is None else ak.priors.KeyWeights(log_prior)
     one = jnp.zeros((1, 1))
-    return ak.attention_weights(one, scores[:, None], kernel=MaskArray(), prior=prior, rule=rule)[0]
+    return ak.attention_weights(
+        one, scores[:, None], kernel=ScoresAsInputs(), prior=prior, rule=rule
+    )[0]
 
 
 def optimiser(rule: ak.rules.Rule) -> Callable[[Array, Array | None], Array]:

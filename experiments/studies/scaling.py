@@ -23,11 +23,11 @@ from matplotlib.figure import Figure
 import attnkernel as ak
 
 from ..benchmarks.driver import MIB, in_fresh_process
-from ..config_fields import Name
-from ..distributed import reserve_threads
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Study
+from ..config.schema import Name
+from ..runs.directory import Run
+from ..runs.distributed import reserve_threads
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import Study
 
 Count = Annotated[int, pydantic.Field(ge=1, le=64)]
 

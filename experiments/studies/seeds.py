@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config_fields import Heteroskedastic, HoldOutSize, Model, Name, Training
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import HoldOutSizes, Keys, Study, hold_out_sizes
+from ..config.schema import Heteroskedastic, HoldOutSize, Model, Name, Training
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import HoldOutSizes, Keys, Study, hold_out_sizes
 
 
 class IntegratedSquaredError(ak.objectives.Objective):

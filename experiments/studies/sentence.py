@@ -13,10 +13,10 @@ import attnkernel as ak
 from attnkernel.kernels import Bilinear
 from attnkernel.priors import Prior
 
-from ..config_fields import Name, Part, Positive
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Study
+from ..config.schema import Name, Part, Positive
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import Study
 
 Results = list[dict[str, np.ndarray]]  # of each sentence, by head: weights
 Role = Literal["determiner", "noun", "verb", "pronoun", "other"]

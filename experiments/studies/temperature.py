@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 import attnkernel as ak
 from attnkernel.rules import Uniform
 
-from ..config_fields import Heteroskedastic, Name, Positive
-from ..figures import legend
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Keys, Study
+from ..config.schema import Heteroskedastic, Name, Positive
+from ..reports.figures import legend
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import Keys, Study
 
 
 class Results(NamedTuple):

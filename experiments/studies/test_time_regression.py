@@ -19,14 +19,14 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config_fields import Name, Positive
-from ..figures import legend
-from ..intervals import half_width
-from ..monitor import NO_MONITOR, Monitor
-from ..predictions import Claim, judge, write_predictions
-from ..run import Run
-from ..study import Study
+from ..config.schema import Name, Positive
+from ..reports.figures import legend
+from ..reports.intervals import half_width
+from ..reports.predictions import Claim, judge, write_predictions
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
 from .sequence_estimators import LAYERS, ORACLE, errors_of_layer
+from .study import Study
 
 JITTER = 1e-9  # of the variance of a function, so that its covariance is positive definite
 STYLES = {"linear": "linear functions", "nonlinear": "nonlinear functions"}

@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..figures import legend
-from ..predictions import Claim
-from ..run import Run
+from ..reports.figures import legend
+from ..reports.predictions import Claim
+from ..runs.directory import Run
 
 EXPECTED = {"n": -0.2, "noise": 0.4, "lengthscale": 0.8}  # powers of the best window
 

@@ -16,11 +16,11 @@ from attnkernel.methods import Linear
 from attnkernel.priors import RelativeBias
 
 from ..benchmarks.driver import interleaved, medians
-from ..config_fields import Data, Name
-from ..figures import draw_fits, heat_map, legend
-from ..monitor import NO_MONITOR, Monitor
-from ..run import Run
-from ..study import Keys, Study, describe, require_one_input
+from ..config.schema import Data, Name
+from ..reports.figures import draw_fits, heat_map, legend
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+from .study import Keys, Study, describe, require_one_input
 
 KERNELS: dict[str, type[ak.kernels.Radial]] = {
     "Gaussian": ak.Gaussian,

@@ -15,8 +15,9 @@ from paths import CONFIGS, ROOT
 
 import attnkernel as ak
 from attnkernel._core.program_cache import without_program_cache
-from experiments import __main__ as command_line, provenance, runner
-from experiments.registry import STUDIES
+from experiments import __main__ as command_line
+from experiments.config.registry import STUDIES
+from experiments.runs import provenance, runner
 
 JAX: Any = cast(Any, jax.config)
 ENABLED, FOLDER = "jax_enable_compilation_cache", "jax_compilation_cache_dir"

@@ -11,9 +11,10 @@ from markdown_it import MarkdownIt
 from marks import slow
 from paths import DOCS, ROOT
 
-from experiments import config_source, runner
 from experiments.__main__ import _COMMANDS
 from experiments.arguments import make_parser
+from experiments.config import loading as config_source
+from experiments.runs import runner
 
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 TEMPLATES = [path for path in sorted(DOCS.glob("*.md")) if path.read_text("utf-8").startswith("{#")]

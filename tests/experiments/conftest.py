@@ -21,10 +21,10 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from paths import CONFIGS
 
-from experiments import sweep
 from experiments.__main__ import main
-from experiments.run import Run
-from experiments.runner import load
+from experiments.runs.directory import Run
+from experiments.runs.runner import load
+from experiments.sweeps import sweep
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 

@@ -10,10 +10,10 @@ import pytest
 from outputs import read_json
 from small_configs import DATA
 
-from experiments import sources
 from experiments.__main__ import main
-from experiments.output_log import OutputLog
-from experiments.sources import Sources, read_sources
+from experiments.runs import sources
+from experiments.runs.output_log import OutputLog
+from experiments.runs.sources import Sources, read_sources
 from experiments.studies.data import ShowData
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
@@ -165,7 +165,7 @@ def test_long_patch_is_cut_and_said_to_be_incomplete(checkout, monkeypatch):
 
 def test_patch_is_kept_in_the_run_and_another_when_it_is_resumed(monkeypatch):
     state = Sources({"commit": "c", "changed": True}, b"first")
-    monkeypatch.setattr("experiments.run.read_sources", lambda: state)
+    monkeypatch.setattr("experiments.runs.directory.read_sources", lambda: state)
     assert main(["run", "c.yaml", "--out", "out", "--quiet"]) == 0
     assert Path("out/sources.patch").read_bytes() == b"first"
     assert read_json("out/meta.json")["git"] == state.record

@@ -23,7 +23,7 @@ from experiments.benchmarks.driver import (
     peak_bytes,
 )
 from experiments.benchmarks.reports import target
-from experiments.monitor import NO_MONITOR
+from experiments.runs.monitor import NO_MONITOR
 
 
 @pytest.mark.parametrize("wrong", [1.0 + 1e-3, np.nan])

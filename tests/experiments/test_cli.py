@@ -14,9 +14,9 @@ from paths import CONFIGS
 from small_configs import DATA, HOLDOUT
 
 from experiments.__main__ import main
-from experiments.kernels import BUILT_IN
-from experiments.registry import STUDIES
-from experiments.runner import load
+from experiments.config.kernels import BUILT_IN
+from experiments.config.registry import STUDIES
+from experiments.runs.runner import load
 
 SHIPPED = sorted(CONFIGS.glob("*.yaml"))
 SHOWN = ("bench_latency", "holdout", "induction", "mcycle")

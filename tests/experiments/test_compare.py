@@ -9,7 +9,7 @@ from outputs import read_csv, read_json
 from small_configs import DATA
 
 from experiments.__main__ import main
-from experiments.number_labels import labels
+from experiments.reports.number_labels import labels
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from small_configs import BENCH, HEADS, HOLDOUT, LEAVE_ONE_OUT, assert_one_error, places
 
-from experiments.config_source import ConfigError
+from experiments.config.loading import ConfigError
 
 # --- names ---
 

@@ -14,8 +14,8 @@ import pytest
 from outputs import start
 from paths import CONFIGS
 
-from experiments import runner
-from experiments.config_source import ConfigError
+from experiments.config.loading import ConfigError
+from experiments.runs import runner
 
 SHIPPED = [path.read_bytes() for path in sorted(CONFIGS.iterdir())]
 SNIPPETS = [

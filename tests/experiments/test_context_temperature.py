@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.predictions import Claim, judge
+from experiments.reports.predictions import Claim, judge
 from experiments.studies.context_errors import IN_N, IN_TAU, Case, in_closed_form, simulate
 
 CASE = Case(np.array([0.5, 1.0, 2.0]), np.array([1.0, 0.3, 1.5]), 0.4)

@@ -10,7 +10,7 @@ from outputs import read_csv
 from small_configs import DATA, HOLDOUT
 
 from experiments.__main__ import main
-from experiments.results import read_json, status_of
+from experiments.runs.files import read_json, status_of
 from experiments.studies.data import ShowData
 
 FILES = {"data.yaml": DATA, "holdout.yaml": HOLDOUT}
@@ -119,7 +119,7 @@ def test_damaged_member_of_a_sweep_is_computed_again(home, capsys):
 
 def test_runs_started_in_the_same_second_each_have_a_directory(home, monkeypatch):
     """Another run takes the name after this one saw that it was free."""
-    monkeypatch.setattr("experiments.results.time.strftime", lambda _: "2026-01-01_00-00-00")
+    monkeypatch.setattr("experiments.runs.files.time.strftime", lambda _: "2026-01-01_00-00-00")
     lexists = os.path.lexists
 
     def seen_before_it_was_taken(path):
@@ -128,7 +128,7 @@ def test_runs_started_in_the_same_second_each_have_a_directory(home, monkeypatch
             (home / path / "figures").mkdir(parents=True)
         return found
 
-    monkeypatch.setattr("experiments.run.os.path.lexists", seen_before_it_was_taken)
+    monkeypatch.setattr("experiments.runs.directory.os.path.lexists", seen_before_it_was_taken)
     assert main(["run", "data.yaml", "--quiet"]) == 0
     names = sorted(path.name for path in (home / "results" / "data").iterdir())
     assert names == ["2026-01-01_00-00-00", "2026-01-01_00-00-00_2"]

@@ -9,7 +9,7 @@ from outputs import read_json, read_lines, start
 from small_configs import DATA
 
 from experiments.__main__ import main
-from experiments.results import numbers_of
+from experiments.runs.files import numbers_of
 
 IN_CONTEXT = """
 study: in_context
@@ -61,7 +61,7 @@ def numbers(run):
 COMMANDS = """
 import sys
 from experiments.__main__ import main
-from experiments.results import numbers_of
+from experiments.runs.files import numbers_of
 
 def command(*arguments):
     print("#", arguments[1], flush=True)

@@ -9,7 +9,7 @@ from marks import slow
 
 import attnkernel as ak
 from experiments.benchmarks.selection import BenchSelection
-from experiments.figures import smoothing_verdicts
+from experiments.reports.figures import smoothing_verdicts
 
 STUDIES = {
     ("data", "light"): [],

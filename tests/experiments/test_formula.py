@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import formula
-from experiments.config_source import ConfigError
+from experiments.config import formula
+from experiments.config.loading import ConfigError
 
 HEADER = ["y", "x1", "x2", "x-ray", "net income", "a+b", "c ~ d", "log(z)", "no - yes", "1"]
 OTHERS = HEADER[1:]

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.monitor import NO_MONITOR
+from experiments.runs.monitor import NO_MONITOR
+from experiments.studies.training import train
 from experiments.studies.window_report import exponents
 from experiments.studies.window_tasks import Family, Linear, Warp, draw, predict
-from experiments.training import train
 
 
 def family(lengthscale=0.5, noise=0.3, growth=0.0, direction=(1.0,)):

@@ -13,7 +13,7 @@ from paths import CONFIGS
 import attnkernel as ak
 from experiments import pages
 from experiments.__main__ import main
-from experiments.kernels import BUILT_IN, KERNELS
+from experiments.config.kernels import BUILT_IN, KERNELS
 from experiments.pages._cache import patterns
 from experiments.pages._positions import attentions
 from experiments.studies.retrieval_rule import weigh

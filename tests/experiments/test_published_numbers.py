@@ -8,7 +8,7 @@ from matplotlib.testing.compare import compare_images
 from outputs import read_json, read_lines
 from paths import DOCS
 
-from experiments.results import numbers_of
+from experiments.runs.files import numbers_of
 
 pytestmark = pytest.mark.slow
 

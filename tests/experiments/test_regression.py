@@ -16,10 +16,10 @@ from rich.table import Table
 
 import attnkernel as ak
 from experiments.__main__ import main
-from experiments.column_model import ColumnModel
-from experiments.effects import table_of_values
-from experiments.output_log import OutputLog
-from experiments.runner import load
+from experiments.reports.effects import table_of_values
+from experiments.runs.output_log import OutputLog
+from experiments.runs.runner import load
+from experiments.studies.column_model import ColumnModel
 
 START = date(2020, 5, 1)
 KINDS = ("ash", "elm", "oak")

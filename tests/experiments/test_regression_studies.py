@@ -8,7 +8,7 @@ import pytest
 
 from experiments.benchmarks.peers_targets import targets_of
 from experiments.benchmarks.regressor import Fitted, Prediction
-from experiments.registry import STUDIES
+from experiments.config.registry import STUDIES
 from experiments.studies import additive
 from experiments.studies.boundary import predicted
 

@@ -20,10 +20,10 @@ from outputs import read_json, start
 from small_configs import DATA
 
 import attnkernel as ak
-from experiments import runner
 from experiments.__main__ import main
-from experiments.run import Run
-from experiments.training import Diverged, train
+from experiments.runs import runner
+from experiments.runs.directory import Run
+from experiments.studies.training import Diverged, train
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
@@ -55,7 +55,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from experiments import run
 from experiments.__main__ import main
-import experiments.registry, experiments.runner
+import experiments.config.registry, experiments.runs.runner
 
 Figure.savefig = lambda self, path, **_: Path(path).write_bytes(b"")
 sys.modules["{CHECKPOINTS_MODULE}"].MAX_WRITE_SHARE = np.inf  # a checkpoint after each chunk

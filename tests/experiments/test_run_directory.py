@@ -17,10 +17,10 @@ from outputs import read_json, read_lines
 
 import attnkernel as ak
 from experiments.__main__ import main
-from experiments.registry import STUDIES
-from experiments.results import default_directory, status_of
+from experiments.config.registry import STUDIES
+from experiments.runs.files import default_directory, status_of
 from experiments.studies.data import ShowData
-from experiments.study import Keys
+from experiments.studies.study import Keys
 
 SIMULATED = "data:\n  source: heteroskedastic\n  n: 20\n"
 TINY = {
@@ -231,7 +231,7 @@ def test_full_disk_at_the_start_leaves_nothing(home, error_of, monkeypatch):
     def full(path, content):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("experiments.run.write_json", full)
+    monkeypatch.setattr("experiments.runs.directory.write_json", full)
     before = names(home)
     error = error_of("run", "data.yaml", "--out", "out")
     assert error == "out cannot be written: No space left on device\n"

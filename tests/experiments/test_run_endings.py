@@ -16,8 +16,8 @@ from small_configs import DATA, HOLDOUT
 
 from attnkernel.fitting import CostWarning, FitWarning
 from experiments.__main__ import main
-from experiments.progress import Ticker
-from experiments.results import status_of
+from experiments.runs.files import status_of
+from experiments.runs.progress import Ticker
 from experiments.studies.data import ShowData
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
@@ -56,7 +56,7 @@ def broken(monkeypatch):
 # of XLA come too late, and several processes cannot find each other
 LATE = """
 import runpy
-import experiments.registry, experiments.runner
+import experiments.config.registry, experiments.runs.runner
 from jax._src import xla_bridge
 
 print("devices started:", bool(xla_bridge._backends), flush=True)

@@ -5,8 +5,8 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.intervals import half_width
-from experiments.registry import STUDIES
+from experiments.config.registry import STUDIES
+from experiments.reports.intervals import half_width
 from experiments.studies.associative_recall import OneLayer
 from experiments.studies.sequence_estimators import LAYERS, errors_of_layer
 

@@ -15,13 +15,13 @@ from rich.console import Console
 from scipy import stats
 from small_configs import DATA
 
-from experiments import sweep
 from experiments.__main__ import main
-from experiments.config_source import ConfigError
-from experiments.registry import STUDIES
-from experiments.results import numbers_of
-from experiments.study import Keys
-from experiments.sweep_members import axes_of, read_plan
+from experiments.config.loading import ConfigError
+from experiments.config.registry import STUDIES
+from experiments.runs.files import numbers_of
+from experiments.studies.study import Keys
+from experiments.sweeps import sweep
+from experiments.sweeps.members import axes_of, read_plan
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 

@@ -13,11 +13,11 @@ from paths import CONFIGS, ROOT
 from scipy import stats
 
 from experiments.__main__ import main
-from experiments.config_source import Source, apply
-from experiments.config_yaml import ConfigError
-from experiments.runner import load
-from experiments.sweep_file import Draw, as_text
-from experiments.sweep_members import read_plan
+from experiments.config.loading import Source, apply
+from experiments.config.plain_yaml import ConfigError
+from experiments.runs.runner import load
+from experiments.sweeps.members import read_plan
+from experiments.sweeps.section import Draw, as_text
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 

@@ -9,9 +9,9 @@ import pytest
 from outputs import read_csv, read_json
 
 from experiments.__main__ import main
-from experiments.registry import STUDIES
-from experiments.results import numbers_of
-from experiments.sweep_file import Rounds
+from experiments.config.registry import STUDIES
+from experiments.runs.files import numbers_of
+from experiments.sweeps.section import Rounds
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 

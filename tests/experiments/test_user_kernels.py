@@ -12,9 +12,9 @@ from paths import ROOT
 import attnkernel as ak
 import experiments
 from experiments.__main__ import main
-from experiments.kernels import BUILT_IN, KERNELS
-from experiments.run import Run
-from experiments.runner import load
+from experiments.config.kernels import BUILT_IN, KERNELS
+from experiments.runs.directory import Run
+from experiments.runs.runner import load
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 

@@ -1,0 +1,146 @@
+"""Validates a config; every fault with its file, line, field, and the nearest valid name."""
+
+import difflib
+import re
+from collections.abc import Sequence
+from typing import Any, cast, get_args
+
+import pydantic
+
+from .loading import Fault, Source
+from .plain_yaml import ConfigError, Field, dotted, shortened
+
+
+def config_error(source: Source, faults: Sequence[Fault]) -> ConfigError:
+    """All faults as one error, in the order of the file."""
+    merged: dict[Field, str] = {}
+    for fault in faults:
+        merged[fault.field] = _merge_sentences(merged.get(fault.field), source.explain(fault))
+
+    def line(field: Field) -> float:
+        location, _, number = source.location(field).rpartition(":")
+        return float(number) if location and number.isdigit() else float("inf")  # overrides: last
+
+    return ConfigError(
+        "\n".join(
+            f"{source.location(field)}: {dotted(field)}: {merged[field]}"
+            for field in sorted(merged, key=line)
+        )
+    )
+
+
+def _merge_sentences(first: str | None, second: str) -> str:
+    """Returns two errors of one field, "expected A; got C" and "expected B; got C", as one
+    sentence: "expected A, or B; got C".
+    """
+    if first is None or first == second:
+        return second
+    expected, semicolon, _ = second.partition("; got ")
+    if not semicolon:
+        return first
+    return first.replace("; got ", f", or {expected.removeprefix('expected ')}; got ", 1)
+
+
+def build(source: Source, model: type[pydantic.BaseModel]) -> Any:
+    """The validated config.
+
+    **Raises:** `ConfigError` with all faults at once.
+    """
+    try:
+        return model.model_validate(source.values)
+    except pydantic.ValidationError as error:
+        faults = [
+            _explain_pydantic_error(detail, model, source.values) for detail in error.errors()
+        ]
+        raise config_error(source, faults) from None
+
+
+def _explain_pydantic_error(detail: Any, model: type[pydantic.BaseModel], values: Any) -> Fault:
+    """Returns a pydantic error as a sentence about its field: what was expected, what came, the
+    nearest valid name. `detail`: an item of `error.errors()`; `values`: the config as read.
+    """
+    field, owner = _locate_field(detail["loc"], model, values)
+    kind, came = detail["type"], detail["input"]
+    if kind == "extra_forbidden":
+        names = list(owner.model_fields) if owner else []
+        return Fault(field, f"unknown field{nearest(str(field[-1]), names)}")
+    if kind == "missing":
+        return Fault(field, "is required, but was not given")
+    if kind == "union_tag_invalid":
+        names = re.findall(r"'([^']*)'", detail["ctx"]["expected_tags"])
+        discriminator = detail["ctx"]["discriminator"].strip("'")
+        tag = detail["ctx"]["tag"]
+        return Fault((*field, discriminator), f"unknown name {tag!r}{nearest(tag, names)}")
+    if kind == "union_tag_not_found":
+        return Fault(field, f"needs the field {detail['ctx']['discriminator']}")
+    if kind == "literal_error":
+        expected = detail["ctx"]["expected"]
+        names = re.findall(r"'([^']*)'", expected)
+        if not names:
+            return Fault(field, f"expected {expected}; got {shortened(repr(came))}")
+        return Fault(field, f"unknown name {shortened(repr(came))}{nearest(str(came), names)}")
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return Fault(field, f"expected a group of fields; got {shortened(repr(came))}")
+    if kind == "too_short":
+        return Fault(
+            field,
+            f"expected at least {detail['ctx']['min_length']} of them; got {shortened(repr(came))}",
+        )
+    sentence = detail["msg"].removeprefix("Value error, ")
+    sentence = sentence.replace("Input should be", "expected", 1)
+    return Fault(
+        field, sentence if kind == "value_error" else f"{sentence}; got {shortened(repr(came))}"
+    )
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """A guess and the list of valid names, to be put behind a fault."""
+    close = difflib.get_close_matches(name[:100], known, n=1, cutoff=0.5)
+    guess = f"; did you mean {close[0]!r}?" if close else ";"
+    return f"{guess} known here: {', '.join(known)}"
+
+
+def _locate_field(
+    loc: Field, model: type[pydantic.BaseModel], values: Any
+) -> tuple[Field, type[pydantic.BaseModel] | None]:
+    """Returns the path in the config of a pydantic location, and the pydantic model that owns its
+    last part. `loc`: the location; `model`: of the whole config; `values`: the config as read.
+
+    pydantic puts the tags of unions and the names of union members among the parts; they are not in
+    the file.
+    """
+    field: list[str | int] = []
+    owner: type[pydantic.BaseModel] | None = model
+    choices: list[type[pydantic.BaseModel]] = []
+    for place, part in enumerate(loc):
+        last = place == len(loc) - 1
+        inside = (isinstance(values, dict) and part in values) or (
+            isinstance(values, list) and isinstance(part, int)
+        )
+        chosen = [choice for choice in choices if part in _source_names(choice)]
+        if chosen and not last:
+            owner, choices = chosen[0], []
+        elif inside or (last and owner is not None and part in owner.model_fields):
+            field.append(part)
+            if last:
+                break
+            info = owner.model_fields.get(str(part)) if owner else None
+            choices = _models_in_annotation(info.annotation) if info else choices
+            owner = choices[0] if len(choices) == 1 else owner
+            values = cast(Any, values)[part] if inside else None
+    return tuple(field), owner
+
+
+def _models_in_annotation(annotation: Any) -> list[type[pydantic.BaseModel]]:
+    """Returns the pydantic models in a type annotation: [A, B] for `list[A | B]`."""
+    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in _models_in_annotation(inner)]
+
+
+def _source_names(model: type[pydantic.BaseModel]) -> tuple[str, ...]:
+    """Returns the values that the field `source` of a model accepts, which select it from a union;
+    none if it has no such field.
+    """
+    field = model.model_fields.get("source")
+    return get_args(field.annotation) if field else ()

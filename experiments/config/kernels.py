@@ -1,0 +1,146 @@
+"""The kernels that a config may name: those with a lengthscale, and the user's own.
+
+A config names no file and runs no code. What a name beyond the built-in ones means is the user's
+word: `experiments.register("mine", Mine)` in Python, `--kernels FILE.py` on the command line.
+"""
+
+import hashlib
+import importlib.util
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import attnkernel as ak
+
+from .errors import nearest
+from .plain_yaml import ConfigError
+
+Scaled = ak.kernels.Scaled
+
+
+def name_of(kernel: type) -> str:
+    """`rational_quadratic` of `RationalQuadratic`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kernel.__name__).lower()
+
+
+BUILT_IN: dict[str, type[Scaled]] = {
+    name_of(kernel): kernel
+    for kernel in (
+        ak.Gaussian,
+        ak.Laplace,
+        ak.kernels.Matern32,
+        ak.Matern52,
+        ak.kernels.RationalQuadratic,
+        ak.kernels.Cauchy,
+        ak.kernels.Boxcar,
+        ak.kernels.Triangular,
+        ak.Epanechnikov,
+        ak.kernels.Biweight,
+        ak.kernels.Triweight,
+        ak.kernels.Tricube,
+        ak.kernels.Cosine,
+    )
+}
+KERNELS = dict(BUILT_IN)
+
+
+def register(name: str, kernel: type[Scaled]) -> None:
+    """Lets configs say `model.kernel: NAME`.
+
+    **Arguments:** `name`: in small letters, digits and `_`; a name of your own that is known
+    already then means this kernel. `kernel`: a subclass of `ak.kernels.Scaled`, made as
+    `kernel(lengthscale)`.
+
+    **Raises:** `ValueError` for another name or class, and for the name of a built-in kernel.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise ValueError(f"expected a name in small letters, digits and _; got {name!r}")
+    if name in BUILT_IN:
+        raise ValueError(f"{name!r} is the name of a built-in kernel; take another")
+    if not _is_kernel_class(kernel):
+        raise ValueError(
+            f"expected a subclass of ak.kernels.Scaled with a log_pair, such as ak.Gaussian; got "
+            f"{kernel!r}"
+        )
+    try:
+        kernel(1.0)
+    except Exception as error:
+        what = f"{kernel.__name__} must be made of a lengthscale alone, {kernel.__name__}(1.0)"
+        raise ValueError(f"{what}: {error}") from None
+    KERNELS[name] = kernel
+
+
+def load(path: Path) -> None:
+    """Runs a file of Python, and registers the kernels that it defines by their names.
+
+    `class RoundTop(ak.kernels.Scaled)` is `round_top`.
+
+    **Raises:** `ConfigError` if it cannot be run, or there is no kernel in it.
+    """
+    known = dict(KERNELS)
+    place = f"--kernels {path}"
+    spec = importlib.util.spec_from_file_location(f"kernels_of_{path.stem}", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise ConfigError(f"{place}: expected a file of Python, such as kernels.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # the module that its classes name
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        said = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+        raise ConfigError(f"{place}: cannot be run: {said}") from None
+    mine = [kernel for kernel in vars(module).values() if _is_kernel_class(kernel)]
+    try:
+        for kernel in mine:
+            if kernel.__module__ == spec.name and kernel not in KERNELS.values():
+                register(name_of(kernel), kernel)
+    except ValueError as error:
+        raise ConfigError(f"{place}: {error}") from None
+    if known == KERNELS:
+        raise ConfigError(
+            f"{place}: there is no kernel in it: expected a class that is an ak.kernels.Scaled, "
+            f"with a log_pair"
+        )
+
+
+def require_known(name: str) -> str:
+    """The name, of a kernel that is there; `ValueError` with the nearest else."""
+    if name not in KERNELS:
+        raise ValueError(
+            f"unknown name {name!r}{nearest(name, list(KERNELS))}; and yours, by --kernels FILE.py"
+        )
+    return name
+
+
+def user_kernel(study: Any) -> dict[str, str]:
+    """The user's kernel that a study names, and a digest of the file that it is from."""
+    name = _name_of_user_kernel(study)
+    if name is None:
+        return {}
+    text = source_of_kernel(study)  # none: typed into a notebook or a shell
+    return {name: "of no file" if text is None else hashlib.sha256(text).hexdigest()}
+
+
+def source_of_kernel(study: Any) -> bytes | None:
+    """The file of the user's kernel that a study names; None without one."""
+    name = _name_of_user_kernel(study)
+    if name is None:
+        return None
+    try:
+        return Path(inspect.getfile(KERNELS[name])).read_bytes()
+    except (OSError, TypeError):
+        return None
+
+
+def _name_of_user_kernel(study: Any) -> str | None:
+    """Returns the name of the kernel of a study, if a user has registered it."""
+    name = getattr(getattr(study, "model", None), "kernel", None)
+    return None if name in BUILT_IN or name not in KERNELS else name
+
+
+def _is_kernel_class(value: Any) -> bool:
+    """Whether a value is a class of kernels with a lengthscale (`Scaled`) that is not abstract."""
+    is_class = isinstance(value, type) and issubclass(value, Scaled)
+    return is_class and not inspect.isabstract(value)

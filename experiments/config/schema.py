@@ -1,0 +1,284 @@
+"""The parts of configs: data, model and training, and what each of them makes."""
+
+import functools
+from typing import Annotated, Any, Literal, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pydantic
+from jax.typing import ArrayLike
+from jaxtyping import Array, PRNGKeyArray
+
+import attnkernel as ak
+
+from .kernels import BUILT_IN, KERNELS, Scaled, require_known
+from .loading import FieldError
+
+
+def _require_float32_range(value: float) -> float:
+    """Returns the value; `ValueError` unless it is from 1e-30 to 1e30."""
+    if not 1e-30 <= value <= 1e30:
+        raise ValueError(f"expected a number from 1e-30 to 1e30; got {value!r}")
+    return value
+
+
+def _require_hold_out_size(value: int | float) -> int | float:
+    """Returns a number of rows or a fraction of them; `ValueError` for other numbers."""
+    if (isinstance(value, int) and value >= 1) or (isinstance(value, float) and 0 < value < 1):
+        return value
+    raise ValueError(
+        f"expected a number of rows from 1, or a fraction of them between 0 and 1; got {value!r}"
+    )
+
+
+Positive = Annotated[
+    float,
+    pydantic.Field(gt=0, allow_inf_nan=False),
+    pydantic.AfterValidator(_require_float32_range),
+]
+HoldOutSize = Annotated[int | float, pydantic.AfterValidator(_require_hold_out_size)]
+Seed = Annotated[int, pydantic.Field(ge=0, lt=2**32)]
+Name = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+Column = Annotated[str, pydantic.Field(min_length=1)]
+Columns = Column | Annotated[list[Column], pydantic.Field(min_length=1)]
+Convention = Literal["standard", "unhalved"]
+KernelName = Annotated[
+    str,
+    pydantic.AfterValidator(require_known),
+    pydantic.WithJsonSchema({"anyOf": [{"enum": list(BUILT_IN)}, {"type": "string"}]}),
+]
+SYMBOL: dict[str, str] = {"standard": "exp(−d²/2ℓ²)", "unhalved": "exp(−(d/ℓ)²)"}
+
+
+class Part(pydantic.BaseModel):
+    """A group of fields: nothing unknown, nothing converted, nothing changed later."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Heteroskedastic(Part):
+    """Simulated: y = f(x) + s(x) ε on [-3, 3]."""
+
+    source: Literal["heteroskedastic"]
+    n: Annotated[int, pydantic.Field(ge=3, le=10_000_000)] = 150
+    rounded_to: Literal["float32", "none"] = pydantic.Field(
+        default="none", description="round the data to this precision, whatever the run's own"
+    )
+
+    def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
+        data = ak.data.heteroskedastic(key=key, n=self.n)
+        if self.rounded_to == "none":
+            return data
+        return jax.tree.map(lambda leaf: leaf.astype(self.rounded_to).astype(leaf.dtype), data)
+
+
+class Bundled(Part):
+    """A data set that comes with attnkernel."""
+
+    source: Literal["bundled"]
+    name: Literal["cps71", "ethanol", "faithful", "geyser", "mcycle", "wage1"]
+    x: Columns | None = None
+    y: Column | None = None
+
+    def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
+        with jax.ensure_compile_time_eval():  # numbers, in a program that is being traced too
+            return ak.data.load(self.name, x=self.x, y=self.y)
+
+
+class Csv(Part):
+    """Named columns of a CSV file; its path counts from the current directory."""
+
+    source: Literal["csv"]
+    path: str
+    x: Columns
+    y: Column
+    delimiter: str = ","
+    decimal: Literal[".", ","] = "."
+    missing: Literal["error", "drop"] = pydantic.Field(
+        default="error", description="drop: leave out rows with an empty cell, NA or the like"
+    )
+    categories: list[Column] | dict[Column, list[str | int] | None] = pydantic.Field(
+        default=[],
+        description="columns of words are found; these too, or {column: [words, in, order]}",
+    )
+    dates: list[Column] | dict[Column, str | None] = pydantic.Field(
+        default=[], description='ISO dates are found; others as {column: "%d.%m.%Y"}'
+    )
+
+    def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
+        categories: Any = self.categories
+        if isinstance(categories, dict):
+            categories = {c: words and list(map(str, words)) for c, words in categories.items()}
+        options = self.model_dump(include={"x", "y", "dates", "delimiter", "decimal", "missing"})
+        with jax.ensure_compile_time_eval():
+            return ak.data.read_csv(
+                self.path, categories=categories, find_categories=True, **options
+            )
+
+
+Data = Annotated[Heteroskedastic | Bundled | Csv, pydantic.Field(discriminator="source")]
+
+
+class Model(Part):
+    """Kernel regression with one kernel of one lengthscale."""
+
+    kernel: KernelName = pydantic.Field(
+        default="gaussian", description="a built-in one, or one of --kernels FILE.py"
+    )
+    lengthscale: Positive = pydantic.Field(default=1.0, description="where the fit starts")
+    convention: Convention = pydantic.Field(
+        default="standard",
+        description="what a lengthscale of a gaussian means, here and in the results",
+    )
+    sink_mass: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)] = pydantic.Field(
+        default=0.0, description="divide by (sum of weights + this); 0 is exact"
+    )
+    on_empty: Literal["nan", "nearest", "mean"] = pydantic.Field(
+        default="nan", description="the prediction where a compact kernel reaches no label"
+    )
+
+    @pydantic.field_validator("convention")
+    @classmethod
+    def _require_gaussian(cls, convention: str, info: pydantic.ValidationInfo) -> str:
+        """Raises `ValueError` for a lengthscale convention other than "standard" with a kernel that
+        is not Gaussian.
+        """
+        kernel = info.data.get("kernel", "gaussian")  # an unknown name has an error of its own
+        if convention != "standard" and kernel != "gaussian":
+            raise ValueError(
+                f"{convention} is a convention of the gaussian alone; with kernel {kernel} leave "
+                f"it out, or say standard"
+            )
+        return convention
+
+    def make(self, lengthscale: Any = None) -> ak.KernelRegression:
+        """The model at a lengthscale of this convention (default: the start)."""
+        return self.with_kernel(self.kernel_at(lengthscale))
+
+    def with_kernel(self, kernel: Any) -> ak.KernelRegression:
+        """The model with a kernel as it is."""
+        return ak.KernelRegression(kernel, rule=self.rule(), on_empty=self.on_empty)
+
+    def kernel_at(self, lengthscale: Any = None) -> Scaled:
+        value = self.lengthscale if lengthscale is None else lengthscale
+        length = ak.kernels.convert_lengthscale(value, source=self.convention)
+        return KERNELS[self.kernel](length)
+
+    def rule(self) -> ak.Softmax:
+        return ak.Softmax(sink_mass=ak.fixed(self.sink_mass))
+
+    def shown(self, lengthscale: ArrayLike) -> Array:
+        """Lengthscales of this package, in the convention of this config."""
+        return jnp.asarray(lengthscale) * ak.kernels.convert_lengthscale(
+            1.0, target=self.convention
+        )
+
+    def parameters(self, kernel: Any) -> dict[str, Array]:
+        """All that was fitted of a kernel, or of a stack of them: the lengthscale as shown."""
+        found = {"lengthscale": self.shown(kernel.lengthscale)}
+        leaves, _ = jax.tree.flatten_with_path(eqx.filter(kernel, eqx.is_inexact_array))
+        for path, leaf in leaves:
+            name, natural, _ = jax.tree_util.keystr(path).lstrip(".").partition("_parameter.z")
+            found.setdefault(name, getattr(kernel, name) if natural else leaf)
+        return found
+
+    def words(self) -> str:
+        """The kernel, in the title of a table."""
+        return SYMBOL[self.convention] if self.kernel == "gaussian" else self.kernel
+
+    def label(self) -> str:
+        """What the curve of a figure is."""
+        return "prediction" if self.kernel == "gaussian" else f"prediction, kernel {self.kernel}"
+
+    def named(self) -> dict[str, str]:
+        """The kernel, in a summary."""
+        return {"kernel": self.kernel, "convention": self.convention}
+
+    def require_slope(self) -> None:
+        """Raise `FieldError` for a kernel whose gradient in the lengthscale is 0."""
+        if self.kernel == "boxcar":
+            raise FieldError(
+                ("model", "kernel"),
+                "boxcar has no slope in its lengthscale, so that no fit moves it: take another, "
+                "such as epanechnikov, or the study lengthscales",
+            )
+
+
+class Training(Part):
+    """Stochastic training: an optax optimiser, over a number of steps."""
+
+    optimizer: Literal["adam", "rmsprop", "sgd"] = "adam"
+    learning_rate: Positive = 0.2
+    steps: Annotated[int, pydantic.Field(ge=1)] = 100
+    float32_bias_correction: bool = pydantic.Field(
+        default=False,
+        description="Adam with 1 − β^t rounded to float32, as it is in float32 programs",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _require_adam(self) -> "Training":
+        """Raises `ValueError` if `float32_bias_correction` is set with another optimiser."""
+        if self.float32_bias_correction and self.optimizer != "adam":
+            raise ValueError("float32_bias_correction is of adam; leave it out, or use adam")
+        return self
+
+    def make(self) -> optax.GradientTransformation:
+        """The optimiser; its learning rate may be traced."""
+        rate: Any = self.learning_rate
+        if self.float32_bias_correction:
+            rate = functools.partial(_float32_adam_rate, rate)
+        return getattr(optax, self.optimizer)(rate)
+
+
+def _float32_adam_rate(rate: float, count: Array) -> Array:
+    r"""Returns the learning rate after `count` steps with which exact Adam equals Adam whose bias
+    correction is rounded to float32.
+
+    Adam divides its moments by $1 - \beta_1^t$ and $1 - \beta_2^t$ ($\beta$ = 0.9, 0.999). In
+    float32 the second loses half of its digits at small t (5e-5 of its value at t = 1); all other
+    roundings of float32 are random, this one is the same in every program. Multiplying the rate by
+
+    $$ \sqrt{\frac{1 - \beta_2^t|_{32}}{1 - \beta_2^t}} \Big/
+       \frac{1 - \beta_1^t|_{32}}{1 - \beta_1^t} $$
+
+    puts it into arithmetic that is otherwise exact.
+    """
+    step = count + 1
+
+    def rounding(beta: float) -> Array:
+        power = jnp.asarray(beta, jnp.float32) ** step.astype(jnp.float32)
+        exact = 1.0 - jnp.asarray(beta, float) ** step
+        return (1.0 - power).astype(exact.dtype) / exact
+
+    return rate * jnp.sqrt(rounding(0.999)) / rounding(0.9)
+
+
+def outside_bounds(lengthscales: Array, data: ak.data.Dataset, model: Model, who: str) -> list[str]:
+    """Returns a warning if a fitted lengthscale is outside the bounds that x identifies."""
+    bounds = model.kernel_at().search_box(np.asarray(data.x))  # of NumPy: nothing is compiled
+    lower, upper = (float(side.lengthscale) for side in bounds)
+    found = [float(length) for length in np.ravel(lengthscales) if not lower <= length <= upper]
+    if not found:
+        return []
+    ends = [f"{float(model.shown(length)):.4g}" for length in (*found, lower, upper)]
+    compact = issubclass(KERNELS[model.kernel], ak.kernels.Compact)
+    below = "rows have no neighbour" if compact else "is the nearest neighbour"
+    return [
+        f"{who}: ℓ = {', '.join(ends[:-2])} is outside {ends[-2]} to {ends[-1]}, where these "
+        f"inputs can tell lengthscales apart (below {below}, above is the mean): "
+        f"start nearer, or take more steps."
+    ]
+
+
+OPTIMIZERS = get_args(Training.model_fields["optimizer"].annotation)
+SOURCES = tuple(
+    get_args(kind.model_fields["source"].annotation)[0] for kind in (Heteroskedastic, Bundled, Csv)
+)
+
+
+def to_list(array: Any) -> Any:
+    """An array as plain numbers, for JSON."""
+    return np.asarray(array).tolist()

@@ -1,0 +1,149 @@
+"""The effect of each column on a fit, and the tables of a regression."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import attnkernel as ak
+from attnkernel.plot._data import date_column
+from attnkernel.plot._partial import Slice, has_bias_correction, slice_along
+
+from .page import Table
+
+VALUES_AT = (
+    "at the quartiles of each column, or at each category, the others at their median or most "
+    "frequent category"
+)
+
+
+class Effect(NamedTuple):
+    """The fit along one column, the others held at a typical value, with its band."""
+
+    line: Slice
+    predicted: np.ndarray
+    band: ak.inference.Bands
+
+
+def effects_of_columns(fit: ak.Fit, level: float) -> tuple[list[Effect], list[Effect]]:
+    """Returns the effect of each column along a grid, and at its quartiles, with bands of a level.
+
+    Predictions and bands of all are from one call of each.
+    """
+    lines = [slice_along(fit, column) for column in range(fit.x.shape[1])]
+    both = [*lines, *(at_quartiles(fit, line) for line in lines)]
+    rows = np.concatenate([line.rows for line in both])
+    predicted = np.asarray(fit(rows))
+    band = ak.bands(fit, rows, level=level, corrected=has_bias_correction(fit))
+    band = jax.tree.map(np.asarray, band)
+    ends = np.cumsum([len(line.rows) for line in both])
+    parts = [slice(end - len(line.rows), end) for line, end in zip(both, ends, strict=True)]
+    effects = [
+        Effect(line, predicted[part], jax.tree.map(lambda of, part=part: of[part], band))
+        for line, part in zip(both, parts, strict=True)
+    ]
+    return effects[: len(lines)], effects[len(lines) :]
+
+
+def unreliable_effects(fit: ak.Fit, effects: Sequence[Effect]) -> list[str]:
+    """Returns a sentence for each effect whose band has few labels near it somewhere."""
+    sentences = []
+    for effect in effects:
+        reliable = effect.band.reliable
+        if reliable is not None and not np.all(reliable):
+            sentences.append(
+                f"few labels are near {np.sum(~reliable)} of {len(reliable)} points of the effect "
+                f"of {column_name(fit, effect)}: do not rely on the band there."
+            )
+    return sentences
+
+
+def column_name(fit: ak.Fit, effect: Effect) -> str:
+    """Returns the name of the column of an effect; of dates, without the unit of days."""
+    dates = date_column(fit, effect.line.column)
+    return str((fit.x_names or ())[effect.line.column]) if dates is None else dates.name
+
+
+def at_quartiles(fit: ak.Fit, line: Slice) -> Slice:
+    """Returns a slice at the quartiles of its column; one of categories as it is."""
+    if line.is_category:
+        return line
+    values = np.unique(np.quantile(np.asarray(fit.x[:, line.column]), [0.25, 0.5, 0.75]))
+    rows = np.repeat(line.rows[:1], len(values), axis=0)
+    rows[:, line.column] = values
+    return line._replace(along=values, rows=rows)
+
+
+def arrays_of(effect: Effect) -> dict[str, Any]:
+    """Returns the arrays that the figure of an effect shows."""
+    band = effect.band
+    arrays = {"along": effect.line.along, "prediction": effect.predicted}
+    return arrays | {"centre": band.centre, "lower": band.lower, "upper": band.upper}
+
+
+def rows_of_values(fit: ak.Fit, effect: Effect) -> list[dict[str, Any]]:
+    """Returns the rows of the table of values that are along one column, with the date of days."""
+    column, band = effect.line.column, effect.band
+    dates = date_column(fit, column)
+    words = fit.x_categories and fit.x_categories[column]
+    reliable = np.ones(len(effect.predicted), bool) if band.reliable is None else band.reliable
+    return [
+        {
+            "column": column_name(fit, effect),
+            "at": words[int(at)] if words else float(at),
+            **({} if dates is None else {"date": dates.text(at)}),
+            "fit": float(effect.predicted[i]),
+            "standard_error": float(band.standard_error[i]),
+            "lower": float(band.lower[i]),
+            "upper": float(band.upper[i]),
+            "reliable": bool(reliable[i]),
+        }
+        for i, at in enumerate(effect.line.along)
+    ]
+
+
+def table_of_numbers(found: ak.inference.Report, objective: str) -> Table:
+    """Returns the numbers of a fit, as text."""
+    rows = [
+        [objective.replace("_", "-"), f"{found.loss:.6g}"],
+        ["R²", f"{found.r_squared:.4f}"],
+        ["residual sd", f"{found.residual_sd:.6g}"],
+        ["degrees of freedom", f"{found.trace:.2f}, residual {found.residual_df:.2f}"],
+        ["labels per value", f"least {found.least_count:.3g}, median {found.median_count:.3g}"],
+    ]
+    flags = (
+        ("no other row in reach", found.alone),
+        ("rank-deficient", found.deficient),
+        ("extrapolates", found.extrapolates),
+    )
+    return ["", ""], rows + [[name, f"at {count} rows"] for name, count in flags if count]
+
+
+def table_of_parameters(parameters: Sequence[dict[str, Any]]) -> Table:
+    """Returns the parameters of the kernel, as text."""
+    rows = [[row["parameter"], f"{row['value']:.6g}", row["at_bound"]] for row in parameters]
+    return ["", "value", ""], rows
+
+
+def table_of_values(values: Sequence[dict[str, Any]], level: float) -> Table:
+    """Returns the fitted values with their errors and limits, as text."""
+    rows = []
+    for row in values:
+        at = row.get("date", row["at"])
+        at = at if isinstance(at, str) else f"{at:.5g}"
+        error = row["standard_error"]
+        fit, lower, upper = (_to_digits_of(error, row[name]) for name in ("fit", "lower", "upper"))
+        note = "" if row["reliable"] else "few labels near"
+        rows.append([row["column"], at, fit, f"{error:.5g}", lower, upper, note])
+    share = f"{100 * level:.4g} %"
+    return ["column", "at", "fit", "standard error", f"lower {share}", f"upper {share}", ""], rows
+
+
+def _to_digits_of(error: float, number: float) -> str:
+    """Returns a number to three digits of its standard error: 5 to 15 digits of its own."""
+    digits = 5
+    if error > 0 and number and np.isfinite(error) and np.isfinite(number):
+        beyond = np.floor(np.log10(abs(number))) - np.floor(np.log10(error))
+        digits = int(np.clip(3 + beyond, 5, 15))
+    return f"{number:#.{digits}g}"

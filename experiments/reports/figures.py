@@ -1,0 +1,128 @@
+"""Figures of several panels that share their axes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+import attnkernel as ak
+
+from ..runs.directory import Run
+
+
+def panels(number: int, *, width: float = 3.4, height: float = 2.5) -> tuple[Figure, list[Axes]]:
+    """A figure with `number` panels, two in a row, on common axes."""
+    columns = min(2, number)
+    rows = -(-number // columns)
+    figure = Figure(figsize=(width * columns, height * rows))
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for ax in grid.ravel()[number:]:
+        ax.remove()
+    return figure, list(grid.ravel()[:number])
+
+
+def label_outer(axes: Sequence[Axes], x: str, y: str) -> None:
+    """Axis labels at the left and the bottom of the figure only."""
+    for ax in axes:
+        ax.set(xlabel=ak.plot.literal(x), ylabel=ak.plot.literal(y))
+        ax.label_outer()
+
+
+def legend(figure: Figure, axes: Sequence[Axes], *, columns: int | None = None) -> None:
+    """One legend for all panels, below them, in one row or in `columns` columns."""
+    entries = {}
+    for ax in axes:
+        handles, labels = ax.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    figure.legend(
+        list(entries.values()),
+        list(entries),
+        loc="outside lower center",
+        ncols=columns or len(entries),
+    )
+
+
+def heat_map(ax: Axes, weights: Any, *, most: float = 1.0) -> None:
+    """Weights, one row for each query: white for 0, dark for `most`."""
+    ax.imshow(np.asarray(weights), vmin=0.0, vmax=most, cmap="Blues", interpolation="nearest")
+    for axis in (ax.xaxis, ax.yaxis):  # of rows and columns, which are counted
+        axis.set_major_locator(MaxNLocator(integer=True))
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(True)
+
+
+def draw_curves(
+    run: Run,
+    name: str,
+    data: ak.data.Dataset,
+    curves: Sequence[np.ndarray],
+    titles: Sequence[str],
+    *,
+    label: str = "prediction",
+    **arrays: Any,
+) -> None:
+    """A figure with a panel for each curve over `ak.plot.grid(data.x)`: the curve, of this label
+    in the legend, the data, and the truth where it is known."""
+    figure, axes = panels(len(curves))
+    at = ak.plot.grid(data.x)
+    for ax, curve, title in zip(axes, curves, titles, strict=True):
+        ak.plot.points(data.x, data.y, ax=ax)
+        if data.mean is not None:
+            ax.plot(np.ravel(data.x), data.mean, "--", color=ak.plot.BLUE, label="true mean")
+        ax.plot(at, curve, color=ak.plot.ORANGE, label=label, zorder=3)
+        ax.set_title(title)
+    label_outer(axes, data.x_names[0], data.y_name)
+    legend(figure, axes)
+    arrays |= {"x": data.x[:, 0], "y": data.y, "grid": at, "predictions": np.stack(curves)}
+    run.figure(name, figure, **arrays)
+
+
+def draw_fits(
+    run: Run,
+    name: str,
+    data: ak.data.Dataset,
+    members: Sequence[ak.Fit],
+    titles: Sequence[str],
+    *,
+    label: str = "prediction",
+    **arrays: Any,
+) -> None:
+    """The same of fits; of several inputs, labels against leave-one-out predictions."""
+    if data.x.shape[1] == 1:
+        curves = [np.asarray(member(ak.plot.grid(data.x))) for member in members]
+        draw_curves(run, name, data, curves, titles, label=label, **arrays)
+        return
+    figure, axes = panels(len(members))
+    for ax, member, title in zip(axes, members, titles, strict=True):
+        ak.plot.fit(member, ax=ax, label=label)
+        ax.set_title(title)
+    label_outer(axes, "leave-one-out prediction", data.y_name)
+    legend(figure, axes)
+    arrays |= {"x": data.x, "y": data.y}
+    run.figure(name, figure, **arrays)
+
+
+def smoothing_verdicts(lengthscales: Sequence[Any], errors: Sequence[Any]) -> list[str]:
+    """For each fit, in words: whether it is over- or undersmoothed, by leave-one-out errors.
+
+    It is where its error is more than 5 % above the minimum of all, and its lengthscale longer or
+    shorter than the lengthscale there.
+    """
+    lengths, found = (np.asarray(column, float) for column in (lengthscales, errors))
+    if not np.isfinite(found).any():
+        return ["no leave-one-out error"] * len(found)
+    best = int(np.nanargmin(found))
+    words = []
+    for i, (length, error) in enumerate(zip(lengths, found, strict=True)):
+        if i == best:
+            words.append("lowest error" if len(found) > 1 else f"error {error:.3g}")
+        elif not np.isfinite(error):
+            words.append("no leave-one-out error")
+        elif error <= 1.05 * found[best]:
+            words.append("as good within 5 %")
+        else:
+            words.append("oversmoothed" if length > lengths[best] else "undersmoothed")
+    return words

@@ -1,0 +1,39 @@
+"""Predictions written down before a study was first run, and in which of its cases they held."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from ..runs.directory import Run
+
+
+class Claim(NamedTuple):
+    """A prediction in words, the cases that it concerns, and whether it holds in one."""
+
+    text: str
+    concerns: Callable[[Any], Any]
+    holds: Callable[[Any], Any]
+
+
+def judge(
+    claims: Iterable[Claim], cases: Iterable[Any], name: Callable[[Any], str]
+) -> list[dict[str, Any]]:
+    """Returns for each claim the names of the cases in which it held, and in which it failed."""
+    cases, found = list(cases), []
+    for claim in claims:
+        names: dict[bool, list[str]] = {True: [], False: []}
+        for case in filter(claim.concerns, cases):
+            names[bool(claim.holds(case))].append(name(case))
+        found.append({"claim": claim.text, "held": names[True], "failed": names[False]})
+    return found
+
+
+def write_predictions(run: Run, predictions: list[dict[str, Any]]) -> None:
+    """Writes the table of the predictions."""
+    run.table(
+        "Predicted beforehand",
+        ["", "held in", "not in"],
+        [
+            [one["claim"], str(len(one["held"])), "; ".join(one["failed"]) or "–"]
+            for one in predictions
+        ],
+    )

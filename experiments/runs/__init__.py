@@ -1,0 +1,1 @@
+"""A run: its directory, its ending, and how it is resumed and reproduced."""

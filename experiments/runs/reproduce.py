@@ -1,0 +1,156 @@
+"""Runs a run again from its own config, in this environment, and compares every byte.
+
+| file | how it is compared |
+|---|---|
+| config, metrics, summary, report, figures, checkpoints | byte by byte |
+| `meta.json`: versions, devices, sources | reported as possible causes of a difference |
+| `meta.json`: times, dates and the command | set aside |
+| `status.json` | its state; its checksums are those of the other files |
+| `output.log`, `sources.patch`, `kernels.py` | set aside; the report says whether they differ |
+
+The numbers of a benchmark are times and memory: the files of one that differ are set aside, too.
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from . import runner
+from .file_differences import differences, value_differences
+from .files import (
+    OutputError,
+    flat,
+    is_record,
+    numbered_places,
+    read_json,
+    resume_command,
+    status_of,
+    write_json,
+)
+
+# entries of meta.json that say when and how a run was started
+_TIMES = ("command", "started", "ended", "seconds", "caches_programs", "resumed", "damaged")
+_MAX_LINES = 20  # printed; reproduction.json has all
+
+
+class Comparison(NamedTuple):
+    """Two runs of one config."""
+
+    equal: list[str]  # files that were compared and have equal bytes
+    different: dict[str, dict[str, str]]  # by file, what differs
+    set_aside: dict[str, dict[str, str]]  # by file, what differs and is no matter
+    causes: dict[str, str]  # entries of meta.json that differ and may be the reason
+
+
+def reproduce(run: Path, out: Path | None, kernels: Path | None, *, quiet: bool) -> int:
+    """Runs the config of a finished run into `out` (default: `RUN_reproduced` beside it) and writes
+    `reproduction.json` there. Returns the exit code: 0 if every compared byte is equal.
+
+    **Raises:** `OutputError` if there is no finished run, or one that is damaged or names a kernel
+    of the user without `kernels`; `ConfigError`.
+    """
+    _require_finished(run, kernels)
+    study = runner.load(run / "config.yaml", [])
+    if out is None:
+        whole = run if run.name not in ("", "..") else run.resolve()
+        places = numbered_places(whole.with_name(f"{whole.name}_reproduced"))
+        out = next(place for place in places if not os.path.lexists(place))
+    code = runner.execute(study, out, quiet=quiet)
+    if code:
+        return code
+    found = compare(run, out, is_benchmark=study.is_benchmark)
+    equal = not found.different
+    write_json(
+        out / "reproduction.json",
+        {"run": os.fspath(run), "reproduced": equal, **found._asdict()},
+    )
+    lines = report_lines(run, out, found)
+    if not quiet:
+        print("\n".join(lines))
+    elif not equal:
+        print(lines[-1], file=sys.stderr)
+    return 0 if equal else 1
+
+
+def _require_finished(run: Path, kernels: Path | None) -> None:
+    """Raises `OutputError` unless a directory holds a finished run whose kernel is known."""
+    if not (run / "config.yaml").is_file():
+        hint = "" if not (run / "members.csv").is_file() else "; name one of its members/ID"
+        raise OutputError(f"{run} is no run: there is no config.yaml in it{hint}")
+    status = status_of(run)
+    if status["state"] != "done":
+        hint = "" if status["state"] == "damaged" else f" To finish it: {resume_command(run)}"
+        raise OutputError(
+            f"{run} is {status['state']} ({status.get('reason')}): expected one that is done.{hint}"
+        )
+    own = run / "kernels.py"
+    if own.is_file() and kernels is None:
+        raise OutputError(
+            f"{run} has a kernel of its own, and no code is run that is not named: after a look at "
+            f"it, add --kernels {shlex.quote(os.fspath(own))}"
+        )
+
+
+def compare(before: Path, now: Path, *, is_benchmark: bool = False) -> Comparison:
+    """Compares the files of two runs."""
+    names = {
+        path.relative_to(run).as_posix()
+        for run in (before, now)
+        for path in run.rglob("*")
+        if path.is_file() and path.name != "reproduction.json"
+    }
+    found = Comparison([], {}, {}, {})
+    for name in sorted(names - {"meta.json", "status.json"}):
+        old, new = before / name, now / name
+        if not (old.is_file() and new.is_file()):
+            where = "only in the run" if old.is_file() else "only in its repetition"
+            differ = {"file": where}
+        else:
+            differ = differences(old, new)
+        is_set_aside = is_record(name) or (is_benchmark and name != "config.yaml")
+        if not differ:
+            found.equal.append(name)
+        elif is_set_aside and (is_record(name) or "file" not in differ):
+            found.set_aside[name] = differ
+        else:
+            found.different[name] = differ
+    metas = [read_json(run / "meta.json") for run in (before, now)]
+    times = [flat({k: v for k, v in meta.items() if k in _TIMES}) for meta in metas]
+    rests = [flat({k: v for k, v in meta.items() if k not in _TIMES}) for meta in metas]
+    found.set_aside["meta.json"] = value_differences(*times)
+    found.causes.update(value_differences(*rests))
+    return found
+
+
+def report_lines(run: Path, out: Path, found: Comparison) -> list[str]:
+    """What was compared, what was set aside, what differs and why it may; last, the verdict."""
+    number = len(found.equal) + len(found.different)
+    lines = [f"{number} files compared byte by byte: {len(found.equal)} equal"]
+    lines += ["set aside:", *_lines_of(found.set_aside)]
+    if found.different:
+        lines += ["different:", *_lines_of(found.different)]
+    if found.causes:
+        lines.append("a difference may come from:" if found.different else "though these differ:")
+        lines += [f"  {name}: {phrase}" for name, phrase in found.causes.items()]
+    elif found.different:
+        lines.append(
+            "versions, device, settings and sources are the same: the study is not deterministic "
+            "here, or what is not recorded has changed, such as the driver of a device"
+        )
+    verb = "differs from" if found.different else "equals"
+    return [*lines, f"{out} {verb} {run}; see {out / 'reproduction.json'}"]
+
+
+def _lines_of(files: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Returns a line for each difference of each file, at most `_MAX_LINES`."""
+    lines = [
+        f"  {file}: {place}: {phrase}"
+        for file, places in files.items()
+        for place, phrase in places.items()
+    ]
+    rest = len(lines) - _MAX_LINES
+    more = [f"  and {rest} more in reproduction.json"] if rest > 0 else []
+    return lines[:_MAX_LINES] + more

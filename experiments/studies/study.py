@@ -1,0 +1,195 @@
+"""A study: the fields of a config, `compute` for numbers, `report` for tables and figures."""
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+from jaxtyping import Array, PRNGKeyArray
+
+import attnkernel as ak
+from attnkernel._core.regression_data import require_regression_data
+from attnkernel.data._columns import OptionError
+
+from ..config.loading import FieldError
+from ..config.schema import Name, Part, Seed
+from ..runs.directory import Run
+from ..runs.monitor import NO_MONITOR, Monitor
+
+
+class Study(Part, abc.ABC):
+    """What every config has. A study is a subclass: its fields, `check`, `compute` and `report`.
+
+    Where `varying` names fields, members of a sweep that differ in these alone are one program: it
+    calls `compute` of a copy whose fields are traced, and takes `numbers` and `diverged` of the
+    results.
+    """
+
+    name: Name
+    seed: Seed = 2024
+    precision: Literal["float32", "float64"] = "float32"
+    legacy_prng: bool = pydantic.Field(
+        default=False, description="JAX's random numbers as they were before 2025"
+    )
+    style: Literal["light", "dark"] = pydantic.Field(default="light", description="of the figures")
+    is_benchmark: ClassVar[bool] = False
+    distributed: ClassVar[bool] = False  # whether several processes can share the work
+    varying: ClassVar[tuple[str, ...]] = ()  # dotted names of numbers
+
+    def check(self) -> None:
+        """Raise `FieldError` for faults that need the data to be seen."""
+
+    @abc.abstractmethod
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Any:
+        """Computes the results, arrays and plain numbers; draws and prints nothing."""
+
+    @abc.abstractmethod
+    def report(self, results: Any, run: Run) -> None:
+        """Writes summary, tables and figures of the results."""
+
+    def run(self, run: Run) -> None:
+        """Computes and reports."""
+        self.report(self.compute(self.key(), run), run)
+
+    def key(self) -> PRNGKeyArray:
+        """The key of the seed."""
+        return jax.random.PRNGKey(self.seed)
+
+    def keys(self) -> "Keys":
+        """The chain of keys of the seed; data are drawn with the first."""
+        return Keys(self.key())
+
+    def resolved(self) -> Self:
+        """The same study with every varying field a number or `HoldOutSizes`, whatever the data."""
+        return self
+
+
+class HoldOutSizes(eqx.Module):
+    """Numbers of rows to hold out, which may be traced, and the largest: it fixes shapes."""
+
+    sizes: Any
+    largest: int = eqx.field(static=True)
+
+    @classmethod
+    def from_config(cls, hold_out: Any, n: int) -> "HoldOutSizes":
+        """From the field `hold_out`: numbers or fractions of n rows, or sizes as they are."""
+        if isinstance(hold_out, cls):
+            return hold_out
+        if isinstance(hold_out, list):
+            sizes = hold_out_sizes(hold_out, n)
+            return cls(np.array(sizes), max(sizes))
+        size = rows_held_out(hold_out, n, "hold_out")
+        return cls(size, size)
+
+    def objective(self) -> ak.HoldOut:
+        """The masked hold-out of these sizes."""
+        sizes = self.sizes if isinstance(self.sizes, int) else jnp.asarray(self.sizes)
+        return ak.HoldOut(sizes, at_most=self.largest)
+
+
+class Keys:
+    """The chain `key, sub = split(key)`: one sub-key after the other."""
+
+    def __init__(self, key: PRNGKeyArray):
+        self._key = key
+
+    def next(self) -> PRNGKeyArray:
+        self._key, key = jax.random.split(self._key)
+        return key
+
+    def stack(self, number: int) -> PRNGKeyArray:
+        """The next sub-keys, stacked."""
+        return jnp.stack([self.next() for _ in range(number)])
+
+
+def load(part: Any, key: PRNGKeyArray, *, with_words: bool = False) -> ak.data.Dataset:
+    """The data of a config, valid for regression.
+
+    `with_words`: whether columns of words, which a kernel of categories takes, are valid.
+
+    **Raises:** `FieldError` at the field `data`.
+    """
+    try:
+        data = part.load(key)
+        require_regression_data(data.x, data.y)
+    except OptionError as error:
+        advice = {f"data.{name}": value for name, value in error.options.items()}
+        raise FieldError(("data",), error.sentence, advice) from None
+    except ValueError as error:
+        raise FieldError(("data",), str(error)) from None
+    if any(data.categories) and not with_words:
+        named = zip(data.x_names, data.categories, strict=True)
+        words = ", ".join(repr(name) for name, levels in named if levels)
+        raise FieldError(
+            ("data", "x"),
+            f"this study takes the codes of words for quantities: leave {words} out, or use "
+            f"study: regression, which has kernels of categories",
+        )
+    return data
+
+
+def require_one_input(study: Any) -> None:
+    """Raise `FieldError` if the data of a study have several inputs."""
+    if load(study.data, study.keys().next()).x.shape[1] != 1:
+        raise FieldError(("data",), "this study draws one input; name one column in data.x")
+
+
+def rows_held_out(size: int | float, n: int, *field: str | int) -> int:
+    """A number of rows, or a fraction of n as one; it must leave a row to predict from."""
+    rows = size if isinstance(size, int) else max(1, round(size * n))
+    if rows >= n:
+        raise FieldError(
+            field,
+            f"holding out {rows} rows leaves none to predict from: the data have {n}. "
+            f"Expected 1 to {n - 1}, or a fraction such as 0.5",
+        )
+    return rows
+
+
+def hold_out_sizes(sizes: Sequence[int | float], n: int) -> list[int]:
+    """The numbers of rows of a list `hold_out`."""
+    return [rows_held_out(size, n, "hold_out", i) for i, size in enumerate(sizes)]
+
+
+def leave_one_out_errors(models: Any, data: ak.data.Dataset) -> Array:
+    """The leave-one-out error of each of a stack of models."""
+    return _leave_one_out_errors(models, data.x, data.y)
+
+
+@eqx.filter_jit
+def _leave_one_out_errors(models: Any, x: Array, y: Array) -> Array:
+    arrays, rest = eqx.partition(models, eqx.is_array)
+    return jax.lax.map(lambda each: ak.LeaveOneOut()(eqx.combine(each, rest), x, y), arrays)
+
+
+def describe(data: ak.data.Dataset) -> dict[str, Any]:
+    """The entry `data` of a summary."""
+    rows = {"rows": data.x.shape[0]} | ({"dropped": data.dropped} if data.dropped else {})
+    return {**rows, "inputs": list(data.x_names), "label": data.y_name}
+
+
+def tables_as_rows(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers for a summary: each table, which is a mapping of columns, as a list of rows."""
+    return {
+        name: _columns_to_rows(value) if isinstance(value, Mapping) else value
+        for name, value in numbers.items()
+    }
+
+
+def _columns_to_rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns a table, a mapping from names to columns, as one dictionary for each row."""
+    arrays = [np.atleast_1d(np.asarray(column)) for column in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*arrays, strict=True)]
+
+
+def with_fields(part: Any, values: Mapping[str, Any]) -> Any:
+    """A copy with fields, by dotted names, replaced as they are: by traced numbers too."""
+    for name, value in values.items():
+        first, _, rest = name.partition(".")
+        inner = with_fields(getattr(part, first), {rest: value}) if rest else value
+        part = part.model_copy(update={first: inner})
+    return part

@@ -1,0 +1,190 @@
+"""The members of a sweep: every combination of `field=a,b,c`, `seed=0..99` and the section `sweep`
+of the config. The command line wins: a field that it names is taken from there alone.
+"""
+
+import copy
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..config import loading
+from ..config.plain_yaml import ConfigError, dump
+from ..runs.provenance import digest_of
+from ..runs.runner import check, study_of
+from ..studies.study import Study
+from .section import MAX_MEMBERS, Rounds, Sweep, as_text, range_of, take_section
+
+
+class Member(NamedTuple):
+    """One run of a sweep."""
+
+    id: str
+    asked: dict[str, str]  # of each axis, as it was written
+    study: Study
+
+
+class Setting(NamedTuple):
+    """A value of a field, as an override has it, and where it is written."""
+
+    text: str
+    location: str | None = None  # None: on the command line
+
+
+Combination = dict[str, Setting]  # by field
+
+
+class Plan(NamedTuple):
+    """What a sweep computes."""
+
+    source: loading.Source  # of the config that the members share
+    axes: dict[str, list[str]]  # the values of each field that they differ in
+    combinations: list[Combination]
+    rounds: Rounds | None
+
+    def members(
+        self, combinations: Sequence[Combination] | None = None, budget: int | None = None
+    ) -> list[Member]:
+        """The members of combinations (default: of all), each a valid config; those of equal
+        configs are one. `budget`: the value of the field that grows with the rounds.
+
+        **Raises:** `ConfigError`.
+        """
+        combinations = self.combinations if combinations is None else combinations
+        more = {}
+        if self.rounds is not None:
+            budget = self.rounds.schedule(1)[0][0] if budget is None else budget
+            place = self.source.location(("sweep", "rounds", "budget"))
+            more = {self.rounds.budget: Setting(str(budget), place)}
+        members: dict[str, Member] = {}
+        checked = set()
+        for combination in combinations:
+            settings = combination | more
+            own = loading.Source(copy.deepcopy(self.source.values), dict(self.source.locations))
+            # the fields of another source are set after it
+            for field in sorted(settings, key=lambda field: field.split(".")[-1] != "source"):
+                text, location = settings[field]
+                loading.apply(f"{field}={text}", own, location)
+            study = study_of(own)
+            but_seed = dump(study.model_copy(update={"seed": 0}))
+            if but_seed not in checked:  # faults that need the data, of one seed
+                check(study, own)
+                checked.add(but_seed)
+            digest = digest_of(study)[:16]
+            asked = {field: setting.text for field, setting in settings.items()}
+            members.setdefault(digest, Member(digest, asked, study))
+        return list(members.values())
+
+
+def axes_of(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Overrides that all members share, and the values of each field that they differ in.
+
+    Commas inside brackets, braces or quotes belong to a value.
+    """
+    shared, axes = [], {}
+    for argument in arguments:
+        field, equals, text = argument.partition("=")
+        if not equals:
+            raise ConfigError(f"command line '{argument}': expected field=a,b,c or seed=0..99")
+        values = [
+            value for part in _split_at_commas(text) for value in _expand_range(argument, part)
+        ]
+        if len(values) == 1:
+            shared.append(f"{field}={values[0]}")
+        elif field in axes:
+            raise ConfigError(f"command line '{argument}': {field} is given twice")
+        else:
+            axes[field] = list(dict.fromkeys(values))
+    return shared, axes
+
+
+def _split_at_commas(text: str) -> list[str]:
+    """Splits text at the commas that are outside of brackets and quotes."""
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        depth += (letter in "[{") - (letter in "]}") if not quote else 0
+        if letter == "," and depth == 0 and not quote:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def _expand_range(argument: str, text: str) -> list[str]:
+    """Returns "0", "1", ..., "9" for the text "0..9"; other text as the only item. Raises
+    `ConfigError`, which quotes `argument` (the whole argument of the command line).
+    """
+    try:
+        numbers = range_of(text)
+    except ValueError as error:
+        raise ConfigError(f"command line '{argument}': {error}") from None
+    return [text] if numbers is None else list(map(str, numbers))
+
+
+def read_plan(path: Path, arguments: Sequence[str]) -> Plan:
+    """The plan of a sweep: the section `sweep` of a config, and the words of the command line.
+
+    **Raises:** `ConfigError`.
+    """
+    shared, axes = axes_of(arguments)
+    source = loading.read(path, shared)
+    section = take_section(source)
+    given = [argument.partition("=")[0] for argument in arguments]
+    parts = [] if section is None else _parts_of_section(section, source, given)
+    parts += [[{field: Setting(text)} for text in values] for field, values in axes.items()]
+    if not parts:
+        raise ConfigError(
+            "a sweep needs a field of several values, such as seed=0..9 or hold_out=[10],[50]"
+        )
+    number = int(np.prod([len(part) for part in parts], dtype=object))
+    if number > MAX_MEMBERS:
+        raise ConfigError(f"this sweep has {number} members; expected up to {MAX_MEMBERS}")
+    combinations = [
+        {field: setting for choice in choices for field, setting in choice.items()}
+        for choices in itertools.product(*parts)
+    ]
+    found: dict[str, dict[str, None]] = {}
+    for combination in combinations:
+        for field, setting in combination.items():
+            found.setdefault(field, {})[setting.text] = None
+    rounds = None if section is None else section.rounds
+    if rounds is not None and rounds.budget in given:
+        place = source.location(("sweep", "rounds", "budget"))
+        raise ConfigError(
+            f"{place}: sweep.rounds.budget: {rounds.budget} is set by the command line"
+        )
+    return Plan(
+        source, {field: list(texts) for field, texts in found.items()}, combinations, rounds
+    )
+
+
+def _parts_of_section(
+    section: Sweep, source: loading.Source, given: Sequence[str]
+) -> list[list[Combination]]:
+    """Returns the choices of each part of the section `sweep`, without the fields in `given` and
+    those within them."""
+    parts = []
+    for choices in section.parts():
+        kept: list[Combination] = [
+            {
+                field: Setting(as_text(value), source.location(("sweep", *place)))
+                for place, (field, value) in choice.items()
+                if not any(f"{field}.".startswith(f"{name}.") for name in given)
+            }
+            for choice in choices
+        ]
+        distinct = {tuple(choice.items()): choice for choice in kept if choice}
+        if distinct:
+            parts.append(list(distinct.values()))
+    return parts
+
+
+def words(asked: Mapping[str, str]) -> str:
+    """Values as `field=value`, with commas."""
+    return ", ".join(f"{field}={value}" for field, value in asked.items())

@@ -1,0 +1,191 @@
+"""The report of a sweep: a line per member, means and intervals over seeds, and their figure."""
+
+import csv
+import io
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Column, Table
+from scipy.stats import t as student
+
+from attnkernel._core.atomic_files import write_atomically
+from attnkernel.plot import BLUE, SKY, literal
+
+from ..reports.number_labels import labels
+from ..runs.files import numbers_of, plain, save_figure
+from .members import Member, words
+
+
+def report(
+    out: Path,
+    members: Sequence[Member],
+    mine: Sequence[Member],
+    axes: dict[str, list[str]],
+    found: dict[str, dict[str, Any]],
+    console: Console,
+    rounds: Sequence[Mapping[str, Any]] | None = None,
+) -> int:
+    """Tables, figure and files of all members that are there; the exit code of this shard.
+
+    `rounds`: the records of successive halving.
+    """
+    rows = []
+    for member in members:
+        known = found.get(member.id, {"state": "missing"})
+        numbers = numbers_of(known.get("summary") or {})
+        row = {"id": member.id, "state": known.get("state"), "reason": known.get("reason")}
+        rows.append((member, row, numbers))
+    names = list(dict.fromkeys(name for _, _, numbers in rows for name in numbers))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*axes, "id", "state", "reason", *names])
+    for member, row, numbers in rows:
+        values = [numbers.get(name, "") for name in names]
+        asked = [member.asked.get(field, "") for field in axes]  # "": as in the config
+        writer.writerow([*asked, *row.values(), *values])
+    write_atomically(out / "members.csv", text.getvalue().encode())
+    groups = _summarise_over_seeds(rows)
+    state = [row["state"] for _, row, _ in rows]
+    content = {
+        "members": len(members),
+        "states": {name: state.count(name) for name in dict.fromkeys(state)},
+        "axes": axes,
+        "groups": groups,
+        **({} if rounds is None else {"rounds": rounds}),
+    }
+    write_atomically(out / "summary.json", (json.dumps(plain(content), indent=2) + "\n").encode())
+    shown = _names_of_varying_numbers(groups)
+    summaries = [found[m.id].get("summary") or {} for m in members if m.id in found]
+    text_of = labels(names, summaries)
+    table = Table(
+        Column(overflow="fold"),
+        "members",
+        *(text_of[name] for name in shown),
+        title="Mean, and its 95 % interval over seeds",
+    )
+    table.title_justify, table.box, table.pad_edge = "left", None, False
+    for group in groups[:MAX_ROWS]:
+        cells = [_format_mean(group["numbers"].get(name)) for name in shown]
+        table.add_row(words(group["asked"]) or "all", str(group["members"]), *cells)
+    console.print(table)
+    if len(groups) > MAX_ROWS:
+        console.print(f"and {len(groups) - MAX_ROWS} more lines in {out / 'summary.json'}")
+    if shown:
+        console.print(
+            f"figure  {_draw_sweep(out, groups, rows, {name: text_of[name] for name in shown})}"
+        )
+    console.print(f"numbers {out / 'summary.json'}")
+    bad = [m for m in mine if found.get(m.id, {}).get("state") != "done"]
+    for member in bad:
+        reason = found.get(member.id, {}).get("reason") or "see its error.log"
+        print(f"not done: {words(member.asked)}: {reason}", file=sys.stderr)
+    return 1 if bad else 0
+
+
+MAX_ROWS = 30
+
+
+def _summarise_over_seeds(
+    rows: Sequence[tuple[Member, dict[str, Any], dict[str, Any]]],
+) -> list[Any]:
+    """Groups the finished runs that differ in their seeds alone; returns for each group the mean,
+    sd and 95 % interval of every number. `rows`: (member, its id and state, its numbers) of each
+    run.
+    """
+    together = defaultdict(list)
+    for member, row, numbers in rows:
+        if row["state"] == "done":
+            asked = tuple((k, v) for k, v in member.asked.items() if k != "seed")
+            together[asked].append(numbers)
+    groups = []
+    for asked, found in together.items():
+        names = dict.fromkeys(name for numbers in found for name in numbers)
+        numbers = {}
+        for name in names:
+            values = np.array([one[name] for one in found if name in one], float)
+            mean, n = values.mean(), len(values)
+            sd = values.std(ddof=1) if n > 1 else None
+            half = None if sd is None else student.ppf(0.975, n - 1) * sd / np.sqrt(n)
+            ends = {} if half is None else {"lower": mean - half, "upper": mean + half}
+            numbers[name] = {"mean": mean, "sd": sd, "n": n, **ends}
+        groups.append({"asked": dict(asked), "members": len(found), "numbers": numbers})
+    return groups
+
+
+def _names_of_varying_numbers(groups: Sequence[Any], limit: int = 4) -> list[str]:
+    """Returns the names of the first `limit` numbers that vary with the seed; if none does, of
+    those that differ between groups. `groups`: the result of `_summarise_over_seeds`.
+    """
+    names = dict.fromkeys(name for group in groups for name in group["numbers"])
+    means = {n: {g["numbers"][n]["mean"] for g in groups if n in g["numbers"]} for n in names}
+    spread = {n: any(g["numbers"].get(n, {}).get("sd") for g in groups) for n in names}
+    varied = [name for name in names if spread[name]]
+    return (varied or [name for name in names if len(means[name]) > 1])[:limit]
+
+
+def _format_mean(summary: dict[str, Any] | None) -> str:
+    """Returns "mean ± half the width of its 95 % interval", or the mean alone if that is unknown;
+    an empty text for None.
+    """
+    if summary is None:
+        return ""
+    half = summary["upper"] - summary["mean"] if "upper" in summary else None
+    return f"{summary['mean']:.4g}" + ("" if half is None else f" ± {half:.2g}")
+
+
+def _draw_sweep(
+    out: Path, groups: Sequence[Any], rows: Sequence[Any], label_of: Mapping[str, str]
+) -> Path:
+    """Draws a panel for each number in `label_of` (name to label): runs as ticks, means over seeds
+    with their 95 % intervals. Returns the path of the figure.
+
+    `rows` and `groups`: the argument and the result of `_summarise_over_seeds`.
+    """
+    rows_of = [words(group["asked"]) or "all" for group in groups]
+    left = max(1.4, 0.09 * max(map(len, rows_of)))  # inches
+    figure = Figure(figsize=(left + 2.4 * len(label_of), 1.3 + 0.32 * min(len(groups), 60)))
+    axes = figure.subplots(1, len(label_of), squeeze=False, sharey=True)[0]
+    place = {tuple(group["asked"].items()): i for i, group in enumerate(groups)}
+    arrays = {}
+    for ax, (name, label) in zip(axes, label_of.items(), strict=True):
+        points = [
+            (numbers[name], place[tuple((k, v) for k, v in m.asked.items() if k != "seed")])
+            for m, row, numbers in rows
+            if row["state"] == "done" and name in numbers
+        ]
+        ax.plot(*np.array(points).T, "|", color=SKY, markersize=7, label="members")
+        drawn = [
+            (i, group["numbers"][name])
+            for i, group in enumerate(groups)
+            if name in group["numbers"]
+        ]
+        means = [
+            (n["mean"], n.get("lower", n["mean"]), n.get("upper", n["mean"])) for _, n in drawn
+        ]
+        mean, lower, upper = np.array(means).T
+        ends = np.stack([mean - lower, upper - mean])
+        ax.errorbar(
+            mean,
+            [i for i, _ in drawn],
+            xerr=ends,
+            fmt="o",
+            color=BLUE,
+            capsize=3,
+            markersize=4,
+            label="mean, 95 % interval",
+        )
+        ax.set_xlabel(literal(label))
+        ax.margins(y=0.5 / (len(groups) + 1))
+        arrays |= {f"{name}/points": points, f"{name}/means": means}
+    axes[0].set_yticks(range(len(groups)), [literal(text) for text in rows_of])
+    axes[0].invert_yaxis()
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    return save_figure(out / "figures", "sweep", figure, arrays)
