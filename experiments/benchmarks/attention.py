@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-import pydantic
 from jaxtyping import PRNGKeyArray
+from pydantic import Field
 
 from ..config.schema import Name
 from ..runs.directory import Run
@@ -43,7 +43,7 @@ from .driver import (
 from .reports import draw_bars, note_unavailable, ratios, target
 
 MEMORY = ("growth_bytes", "later_growth_bytes")  # of the first call, and of a later one
-Tokens = Annotated[int, pydantic.Field(ge=2, le=1_000_000)]
+Tokens = Annotated[int, Field(ge=2, le=1_000_000)]
 
 
 class BenchAttention(Benchmark):
@@ -51,12 +51,12 @@ class BenchAttention(Benchmark):
 
     study: Literal["bench_attention"]
     name: Name = "bench_attention"
-    length: Annotated[list[Tokens], pydantic.Field(min_length=1)] = [1024, 2048, 4096, 8192, 16384]
-    memory_length: Tokens | None = pydantic.Field(
-        default=4096, description="T at which memory is measured; null: nowhere"
+    length: list[Tokens] = Field([1024, 2048, 4096, 8192, 16384], min_length=1)
+    memory_length: Tokens | None = Field(
+        4096, description="T at which memory is measured; null: nowhere"
     )
-    heads: Annotated[int, pydantic.Field(ge=1, le=1000)] = 8
-    dim: Annotated[int, pydantic.Field(ge=1, le=1000)] = 64
+    heads: int = Field(8, ge=1, le=1000)
+    dim: int = Field(64, ge=1, le=1000)
     looks: ClassVar = LOOKS
     along: ClassVar = "length"
     x_label: ClassVar = "tokens T"

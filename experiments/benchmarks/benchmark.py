@@ -2,10 +2,10 @@
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-import pydantic
 from jaxtyping import PRNGKeyArray
+from pydantic import Field
 
 from ..config.schema import Positive
 from ..runs.directory import Run
@@ -29,18 +29,16 @@ class Benchmark(Study):
     The first of `looks` is ours: the times of the others are divided by its own.
     """
 
-    repeats: Annotated[int, pydantic.Field(ge=1, le=1000)] = 5
-    max_seconds: Positive = pydantic.Field(
-        default=20.0, description="no further round of a contender starts after these"
+    repeats: int = Field(5, ge=1, le=1000)
+    max_seconds: Positive = Field(
+        20.0, description="no further round of a contender starts after these"
     )
-    max_run_seconds: Positive = pydantic.Field(
-        default=120.0,
+    max_run_seconds: Positive = Field(
+        120.0,
         description="a contender is not run where smaller sizes extrapolate to more, and not "
         "again where its first run took more",
     )
-    max_memory_gib: Positive = pydantic.Field(
-        default=6.0, description="contenders that need more are left out"
-    )
+    max_memory_gib: Positive = Field(6.0, description="contenders that need more are left out")
     is_benchmark: ClassVar[bool] = True
     looks: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # by contender, arguments of `Axes.plot`
     along: ClassVar[str | None] = None  # the field along the horizontal axis

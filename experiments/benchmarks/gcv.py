@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, Float, PRNGKeyArray
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -47,12 +47,12 @@ class BenchGCV(Benchmark):
     study: Literal["bench_gcv"]
     name: Name = "bench_gcv"
     precision: Literal["float32", "float64"] = "float64"
-    n: Annotated[
-        list[Annotated[int, pydantic.Field(ge=100, le=10_000_000)]], pydantic.Field(min_length=1)
-    ] = [1000, 10_000, 100_000]
-    orders: Annotated[list[Literal[0, 1, 2]], pydantic.Field(min_length=1)] = [0, 1]
-    tol: Annotated[float, pydantic.Field(ge=1e-12, le=1e-2)] = 1e-6
-    repeats: Annotated[int, pydantic.Field(ge=1, le=1000)] = 3
+    n: list[Annotated[int, Field(ge=100, le=10_000_000)]] = Field(
+        [1000, 10_000, 100_000], min_length=1
+    )
+    orders: list[Literal[0, 1, 2]] = Field([0, 1], min_length=1)
+    tol: float = Field(1e-6, ge=1e-12, le=1e-2)
+    repeats: int = Field(3, ge=1, le=1000)
     max_run_seconds: Positive = 60.0
     looks: ClassVar = {
         OURS: {"color": ak.plot.BLUE, "marker": "o"},

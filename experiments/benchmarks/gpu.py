@@ -16,8 +16,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, PRNGKeyArray
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -60,16 +60,17 @@ class BenchGPU(Benchmark):
 
     study: Literal["bench_gpu"]
     name: Name = "bench_gpu"
-    n: Annotated[
-        list[Annotated[int, pydantic.Field(ge=64, le=2**22)]], pydantic.Field(min_length=1)
-    ] = [16_384, 65_536, 262_144]
-    jobs: Annotated[list[Job], pydantic.Field(min_length=1)] = [
-        Job(score="Gaussian", dim=3),
-        Job(score="Gaussian", dim=64, dim_v=64),
-        Job(score="attention", dim=64, dim_v=64),
-    ]
-    matrix: Annotated[int, pydantic.Field(ge=64, le=2**15)] = pydantic.Field(
-        default=8192, description="rows of the product of matrices whose rate is the bound"
+    n: list[Annotated[int, Field(ge=64, le=2**22)]] = Field([16_384, 65_536, 262_144], min_length=1)
+    jobs: list[Job] = Field(
+        [
+            Job(score="Gaussian", dim=3),
+            Job(score="Gaussian", dim=64, dim_v=64),
+            Job(score="attention", dim=64, dim_v=64),
+        ],
+        min_length=1,
+    )
+    matrix: int = Field(
+        8192, ge=64, le=2**15, description="rows of the product of matrices whose rate is the bound"
     )
     max_seconds: Positive = 10.0
     max_memory_gib: Positive = 40.0

@@ -2,13 +2,13 @@
 
 import functools
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, Float
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -25,8 +25,8 @@ class Job(Part):
     """What is summed."""
 
     score: Literal["Gaussian", "attention"]
-    dim: Annotated[int, pydantic.Field(ge=1, le=256)]
-    dim_v: Annotated[int, pydantic.Field(ge=1, le=256)] = 1
+    dim: int = Field(ge=1, le=256)
+    dim_v: int = Field(1, ge=1, le=256)
 
     def __str__(self) -> str:
         return f"{self.score}, d = {self.dim}, {self.dim_v} label{'s' * (self.dim_v > 1)}"

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import pydantic
 from jaxtyping import PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -55,19 +55,13 @@ class BenchLatency(Benchmark):
 
     study: Literal["bench_latency"]
     name: Name = "bench_latency"
-    calls: Annotated[list[str], pydantic.Field(min_length=1)] | None = pydantic.Field(
-        default=None, description="names of calls, as in `experiments/benchmarks/first_calls.py`"
+    calls: Annotated[list[str], Field(min_length=1)] | None = Field(
+        None, description="names of calls, as in `experiments/benchmarks/first_calls.py`"
     )
-    length: Annotated[int, pydantic.Field(ge=2, le=100_000)] = pydantic.Field(
-        default=2048, description="tokens of MultiheadAttention"
-    )
-    rows: Annotated[int, pydantic.Field(ge=100, le=10_000_000)] = pydantic.Field(
-        default=100_000, description="of the fit that is timed warm"
-    )
-    fits: Annotated[int, pydantic.Field(ge=3, le=10_000)] = pydantic.Field(
-        default=300, description="in one process, whose memory should stay"
-    )
-    repeats: Annotated[int, pydantic.Field(ge=1, le=1000)] = 3
+    length: int = Field(2048, ge=2, le=100_000, description="tokens of MultiheadAttention")
+    rows: int = Field(100_000, ge=100, le=10_000_000, description="of the fit that is timed warm")
+    fits: int = Field(300, ge=3, le=10_000, description="in one process, whose memory should stay")
+    repeats: int = Field(3, ge=1, le=1000)
     max_seconds: Positive = 600.0
     looks: ClassVar = {
         OURS: {"color": ak.plot.BLUE, "marker": "o"},

@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, PRNGKeyArray
+from pydantic import Field, field_validator
 
 import attnkernel as ak
 
@@ -25,7 +25,7 @@ from .driver import Case, Contender, Unavailable, agree, compiled
 from .reports import target
 
 OURS, FULL, JAX_NN = "masked", "full", "jax.nn"
-Tokens = Annotated[int, pydantic.Field(ge=64, le=1_000_000)]
+Tokens = Annotated[int, Field(ge=64, le=1_000_000)]
 Example = Literal[
     "causal",
     "sliding window",
@@ -45,20 +45,18 @@ class BenchMasks(Benchmark):
 
     study: Literal["bench_masks"]
     name: Name = "bench_masks"
-    examples: Annotated[list[Example], pydantic.Field(min_length=1)] = ["causal", "sliding window"]
-    length: Tokens = pydantic.Field(default=4096, description="T, a square number")
-    block: Annotated[int, pydantic.Field(ge=1, le=4096)] = pydantic.Field(
-        default=512, description="queries, and keys, of a block"
-    )
-    heads: Annotated[int, pydantic.Field(ge=1, le=1000)] = 8
-    dim: Annotated[int, pydantic.Field(ge=1, le=1000)] = 64
+    examples: list[Example] = Field(["causal", "sliding window"], min_length=1)
+    length: Tokens = Field(4096, description="T, a square number")
+    block: int = Field(512, ge=1, le=4096, description="queries, and keys, of a block")
+    heads: int = Field(8, ge=1, le=1000)
+    dim: int = Field(64, ge=1, le=1000)
     looks: ClassVar = {
         OURS: {"color": ak.plot.BLUE, "marker": "o"},
         FULL: {"color": ak.plot.GREEN, "marker": "D"},
         JAX_NN: {"color": ak.plot.ORANGE, "marker": "^"},
     }
 
-    @pydantic.field_validator("length")
+    @field_validator("length")
     @classmethod
     def _is_square(cls, length: int) -> int:
         if math.isqrt(length) ** 2 != length:

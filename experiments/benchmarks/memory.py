@@ -6,9 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -24,10 +24,10 @@ class BenchMemory(Study):
 
     study: Literal["bench_memory"]
     name: Name = "bench_memory"
-    n: Annotated[
-        list[Annotated[int, pydantic.Field(ge=3, le=10_000_000)]], pydantic.Field(min_length=1)
-    ] = [50_000, 100_000, 200_000]
-    dim: Annotated[int, pydantic.Field(ge=1, le=1000)] = 8
+    n: list[Annotated[int, Field(ge=3, le=10_000_000)]] = Field(
+        [50_000, 100_000, 200_000], min_length=1
+    )
+    dim: int = Field(8, ge=1, le=1000)
     is_benchmark: ClassVar[bool] = True
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> list[dict[str, Any]]:

@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
-import pydantic
 from jaxtyping import Array, PRNGKeyArray
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -30,7 +30,7 @@ from .regression import keops
 from .reports import note_unavailable, ratios, target
 
 OURS, R, KEOPS = "attnkernel", "R: dpill + locpoly", "KeOps, a sum"
-Rows = Annotated[int, pydantic.Field(ge=100, le=100_000_000)]
+Rows = Annotated[int, Field(ge=100, le=100_000_000)]
 SAME_CRITERION = ("Fourier", "Blockwise", "Dense")  # the criterion of one Gaussian
 # by dimension, the lengthscale of a fit over that of the rule of thumb, about
 TYPICAL_LENGTHSCALE = {1: 0.2, 2: 0.25, 3: 0.4}
@@ -41,7 +41,7 @@ class FitOf(Part):
     """A whole leave-one-out fit of n points in some dimensions."""
 
     n: Rows
-    dim: Annotated[int, pydantic.Field(ge=1, le=3)] = 1
+    dim: int = Field(1, ge=1, le=3)
 
 
 class Million(Benchmark):
@@ -50,19 +50,22 @@ class Million(Benchmark):
     study: Literal["million"]
     name: Name = "million"
     precision: Literal["float32", "float64"] = "float64"
-    fits: Annotated[list[FitOf], pydantic.Field(min_length=1)] = [
-        FitOf(n=1_000_000),
-        FitOf(n=10_000_000),
-        FitOf(n=1_000_000, dim=2),
-        FitOf(n=1_000_000, dim=3),
-    ]
-    tol: Annotated[float, pydantic.Field(ge=1e-12, le=1e-2)] = 1e-6
-    curve: Annotated[int, pydantic.Field(ge=3, le=1000)] = pydantic.Field(
-        default=25, description="lengthscales at which the criterion is drawn"
+    fits: list[FitOf] = Field(
+        [
+            FitOf(n=1_000_000),
+            FitOf(n=10_000_000),
+            FitOf(n=1_000_000, dim=2),
+            FitOf(n=1_000_000, dim=3),
+        ],
+        min_length=1,
+    )
+    tol: float = Field(1e-6, ge=1e-12, le=1e-2)
+    curve: int = Field(
+        25, ge=3, le=1000, description="lengthscales at which the criterion is drawn"
     )
     sizes: list[Rows] = [1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 10_000_000]
-    dims: list[Annotated[int, pydantic.Field(ge=1, le=3)]] = [1, 2, 3]
-    repeats: Annotated[int, pydantic.Field(ge=1, le=1000)] = 3
+    dims: list[Annotated[int, Field(ge=1, le=3)]] = [1, 2, 3]
+    repeats: int = Field(3, ge=1, le=1000)
     max_seconds: Positive = 12.0
     looks: ClassVar = {
         "Fourier": {"color": ak.plot.BLUE, "marker": "o"},

@@ -13,8 +13,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, PRNGKeyArray
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -32,11 +32,9 @@ class BenchModules(Benchmark):
 
     study: Literal["bench_modules"]
     name: Name = "bench_modules"
-    length: Annotated[
-        list[Annotated[int, pydantic.Field(ge=2, le=100_000)]], pydantic.Field(min_length=1)
-    ] = [1024, 4096]
-    heads: Annotated[int, pydantic.Field(ge=1, le=256)] = 8
-    size: Annotated[int, pydantic.Field(ge=1, le=16384)] = 512
+    length: list[Annotated[int, Field(ge=2, le=100_000)]] = Field([1024, 4096], min_length=1)
+    heads: int = Field(8, ge=1, le=256)
+    size: int = Field(512, ge=1, le=16384)
     looks: ClassVar = {name: LOOKS[name] for name in (OURS, EQUINOX, TORCH)}
     along: ClassVar = "length"
     x_label: ClassVar = "tokens T"

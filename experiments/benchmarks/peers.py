@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
-import pydantic
 from jaxtyping import PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field
 
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, ink
 
@@ -50,33 +50,29 @@ class Peers(Benchmark):
     study: Literal["peers"]
     name: Name = "peers"
     precision: Literal["float32", "float64"] = "float64"
-    data: Annotated[
-        list[Annotated[Bundled | ScikitLearn, pydantic.Field(discriminator="source")]],
-        pydantic.Field(min_length=1, max_length=12),
-    ]
-    contenders: Annotated[list[Contender], pydantic.Field(min_length=1)] = pydantic.Field(
-        default=list(get_args(Contender)), description="the first is compared with the others"
+    data: list[Annotated[Bundled | ScikitLearn, Field(discriminator="source")]] = Field(
+        min_length=1, max_length=12
     )
-    folds: Annotated[int, pydantic.Field(ge=2, le=100)] = 5
-    level: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.95
-    orders: Annotated[list[Literal[0, 1, 2]], pydantic.Field(min_length=1)] = pydantic.Field(
-        default=[0, 1, 2], description="ours: the one of minimum leave-one-out error"
+    contenders: list[Contender] = Field(
+        list(get_args(Contender)), min_length=1, description="the first is compared with the others"
     )
-    iterations: Annotated[
-        list[Annotated[int, pydantic.Field(ge=1, le=1024)]],
-        pydantic.Field(min_length=1, max_length=12),
-    ] = pydantic.Field(
-        default=[1, 2, 8, 32],
+    folds: int = Field(5, ge=2, le=100)
+    level: float = Field(0.95, gt=0, lt=1)
+    orders: list[Literal[0, 1, 2]] = Field(
+        [0, 1, 2], min_length=1, description="ours: the one of minimum leave-one-out error"
+    )
+    iterations: list[Annotated[int, Field(ge=1, le=1024)]] = Field(
+        [1, 2, 8, 32],
+        min_length=1,
+        max_length=12,
         description="of bias reduction, ours too, orders 0 and 1: those of minimum AICc",
     )
-    starts: Annotated[int, pydantic.Field(ge=1, le=1000)] = 10
-    restarts: Annotated[int, pydantic.Field(ge=0, le=100)] = pydantic.Field(
-        default=3, description="of the Gaussian process"
-    )
-    repeats: Annotated[int, pydantic.Field(ge=1, le=1000)] = 15
+    starts: int = Field(10, ge=1, le=1000)
+    restarts: int = Field(3, ge=0, le=100, description="of the Gaussian process")
+    repeats: int = Field(15, ge=1, le=1000)
     max_seconds: Positive = 5.0
-    max_run_seconds: Positive = pydantic.Field(
-        default=40.0, description="another library that took more is not run again, nor its folds"
+    max_run_seconds: Positive = Field(
+        40.0, description="another library that took more is not run again, nor its folds"
     )
     looks: ClassVar = {
         name: {"color": color, "marker": marker}

@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, PRNGKeyArray
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -26,7 +26,7 @@ from .reports import ratios, target
 
 CHUNKED, SCAN, SOFTMAX = "chunks", "scan", "softmax"
 Layer = Literal["linear", "decay", "channel decay", "delta", "gated delta", "Kimi delta", "Mesa"]
-Tokens = Annotated[int, pydantic.Field(ge=2, le=1_000_000)]
+Tokens = Annotated[int, Field(ge=2, le=1_000_000)]
 
 
 class BenchRecurrent(Benchmark):
@@ -34,10 +34,10 @@ class BenchRecurrent(Benchmark):
 
     study: Literal["bench_recurrent"]
     name: Name = "bench_recurrent"
-    length: Annotated[list[Tokens], pydantic.Field(min_length=1)] = [1024, 4096]
-    layers: Annotated[list[Layer], pydantic.Field(min_length=1)] = ["linear", "decay", "delta"]
-    heads: Annotated[int, pydantic.Field(ge=1, le=1000)] = 8
-    dim: Annotated[int, pydantic.Field(ge=1, le=1000)] = 64
+    length: list[Tokens] = Field([1024, 4096], min_length=1)
+    layers: list[Layer] = Field(["linear", "decay", "delta"], min_length=1)
+    heads: int = Field(8, ge=1, le=1000)
+    dim: int = Field(64, ge=1, le=1000)
     looks: ClassVar = {
         CHUNKED: {"color": ak.plot.BLUE, "marker": "o"},
         SCAN: {"color": ak.plot.ORANGE, "marker": "^"},

@@ -17,8 +17,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, Float, PRNGKeyArray
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -39,13 +39,10 @@ class BenchRegression(Benchmark):
 
     study: Literal["bench_regression"]
     name: Name = "bench_regression"
-    n: Annotated[
-        list[Annotated[int, pydantic.Field(ge=3, le=10_000_000)]],
-        pydantic.Field(min_length=1, max_length=4),
-    ] = [10_000, 50_000]
-    dim: Annotated[
-        list[Annotated[int, pydantic.Field(ge=1, le=1000)]], pydantic.Field(min_length=1)
-    ] = [1, 3, 8, 32]
+    n: list[Annotated[int, Field(ge=3, le=10_000_000)]] = Field(
+        [10_000, 50_000], min_length=1, max_length=4
+    )
+    dim: list[Annotated[int, Field(ge=1, le=1000)]] = Field([1, 3, 8, 32], min_length=1)
     looks: ClassVar = {
         OURS: {"color": ak.plot.BLUE, "marker": "o"},
         GRADIENT: {"color": ak.plot.SKY, "marker": "s", "linestyle": "--"},

@@ -5,11 +5,11 @@ Sets for classification become ones for regression: one measurement from the oth
 
 import importlib
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
-import pydantic
 from jaxtyping import PRNGKeyArray
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -34,9 +34,7 @@ class ScikitLearn(Part):
         "swiss_roll",
         "s_curve",
     ]
-    rows: Annotated[int, pydantic.Field(ge=20, le=100_000)] = pydantic.Field(
-        default=300, description="of those that are drawn"
-    )
+    rows: int = Field(300, ge=20, le=100_000, description="of those that are drawn")
 
     def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
         x, y = map(jnp.asarray, _loaders(self.rows)[self.name]())

@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import numpy as np
-import pydantic
 from jaxtyping import PRNGKeyArray
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -28,7 +28,7 @@ from .regressors import hessband, kerneljax, statsmodels
 from .reports import number, ratios, target
 from .small_samples import SAMPLE_SIZES, Select, count_all
 
-Count = Annotated[int, pydantic.Field(ge=3, le=100_000)]
+Count = Annotated[int, Field(ge=3, le=100_000)]
 OURS, HESSBAND = "attnkernel", "hessband"
 PEERS: dict[str, Callable[[], Regressor]] = {
     "kerneljax": functools.partial(kerneljax, 0),
@@ -43,18 +43,14 @@ class BenchSelection(Benchmark):
     study: Literal["bench_selection"]
     name: Name = "bench_selection"
     precision: Literal["float32", "float64"] = "float64"
-    n: Annotated[list[Count], pydantic.Field(min_length=1)] = [250, 500, 1000, 2000, 4000]
-    dims: Annotated[
-        list[Annotated[int, pydantic.Field(ge=1, le=8)]], pydantic.Field(min_length=1)
-    ] = [1, 2]
-    starts: Annotated[int, pydantic.Field(ge=1, le=1000)] = 10
-    repeats: Annotated[int, pydantic.Field(ge=1, le=1000)] = 3
+    n: list[Count] = Field([250, 500, 1000, 2000, 4000], min_length=1)
+    dims: list[Annotated[int, Field(ge=1, le=8)]] = Field([1, 2], min_length=1)
+    starts: int = Field(10, ge=1, le=1000)
+    repeats: int = Field(3, ge=1, le=1000)
     max_run_seconds: Positive = 90.0
-    samples: Annotated[int, pydantic.Field(ge=0, le=100_000)] = pydantic.Field(
-        default=500, description="random small samples"
-    )
-    sample_seconds: Positive = pydantic.Field(
-        default=30.0, description="another library is given as many samples as this allows"
+    samples: int = Field(500, ge=0, le=100_000, description="random small samples")
+    sample_seconds: Positive = Field(
+        30.0, description="another library is given as many samples as this allows"
     )
     looks: ClassVar = {
         OURS: {"color": ak.plot.BLUE, "marker": "o"},

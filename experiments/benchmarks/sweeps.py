@@ -13,11 +13,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-import pydantic
 from jaxtyping import PRNGKeyArray
+from pydantic import Field
 
 from attnkernel.plot import BLUE, GREY, ORANGE
 
@@ -35,10 +35,10 @@ class BenchSweep(Benchmark):
     study: Literal["bench_sweep"]
     name: Name = "bench_sweep"
     precision: Literal["float32", "float64"] = "float64"
-    n: Annotated[int, pydantic.Field(ge=3, le=100_000)] = 150
+    n: int = Field(150, ge=3, le=100_000)
     training: Training = Training()
-    hold_out: Annotated[list[HoldOutSize], pydantic.Field(min_length=1)] = [1, 10, 75, 120]
-    seeds: Annotated[int, pydantic.Field(ge=2, le=25_000)] = 100
+    hold_out: list[HoldOutSize] = Field([1, 10, 75, 120], min_length=1)
+    seeds: int = Field(100, ge=2, le=25_000)
     max_seconds: Positive = 600.0
     looks: ClassVar = {SWEEP: {"color": BLUE}, ONE: {"color": GREY}, EACH: {"color": ORANGE}}
 

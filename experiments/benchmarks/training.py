@@ -16,8 +16,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pydantic
 from jaxtyping import Array, PRNGKeyArray
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -32,7 +32,7 @@ from .driver import Case, interleaved, medians
 from .reports import number
 from .training_loop import LEARNING_RATE, SINK_MASS, train_each
 
-Count = Annotated[int, pydantic.Field(ge=1)]
+Count = Annotated[int, Field(ge=1)]
 OURS, LOOP, KEPT = "attnkernel", "loop", "loop, steps kept"
 
 
@@ -42,11 +42,11 @@ class BenchTraining(Benchmark):
     study: Literal["bench_training"]
     name: Name = "bench_training"
     data: Heteroskedastic
-    hold_out: Annotated[list[Count], pydantic.Field(min_length=1)] = [1, 10, 75, 120]
-    hold_out_steps: Annotated[int, pydantic.Field(ge=1)] = 100
-    heads: Annotated[list[Count], pydantic.Field(min_length=1)] = [1, 2, 4, 8]
-    head_steps: Annotated[int, pydantic.Field(ge=1)] = 1000
-    repeats: Annotated[int, pydantic.Field(ge=1, le=1000)] = 3
+    hold_out: list[Count] = Field([1, 10, 75, 120], min_length=1)
+    hold_out_steps: int = Field(100, ge=1)
+    heads: list[Count] = Field([1, 2, 4, 8], min_length=1)
+    head_steps: int = Field(1000, ge=1)
+    repeats: int = Field(3, ge=1, le=1000)
     max_seconds: Positive = 600.0
     looks: ClassVar = {
         OURS: {"color": ak.plot.BLUE},

@@ -8,16 +8,16 @@ from typing import Any, cast, get_args
 import pydantic
 
 from .loading import Fault, Source
-from .plain_yaml import ConfigError, Field, dotted, shortened
+from .plain_yaml import ConfigError, FieldPath, dotted, shortened
 
 
 def config_error(source: Source, faults: Sequence[Fault]) -> ConfigError:
     """All faults as one error, in the order of the file."""
-    merged: dict[Field, str] = {}
+    merged: dict[FieldPath, str] = {}
     for fault in faults:
         merged[fault.field] = _merge_sentences(merged.get(fault.field), source.explain(fault))
 
-    def line(field: Field) -> float:
+    def line(field: FieldPath) -> float:
         location, _, number = source.location(field).rpartition(":")
         return float(number) if location and number.isdigit() else float("inf")  # overrides: last
 
@@ -101,8 +101,8 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 
 def _locate_field(
-    loc: Field, model: type[pydantic.BaseModel], values: Any
-) -> tuple[Field, type[pydantic.BaseModel] | None]:
+    loc: FieldPath, model: type[pydantic.BaseModel], values: Any
+) -> tuple[FieldPath, type[pydantic.BaseModel] | None]:
     """Returns the path in the config of a pydantic location, and the pydantic model that owns its
     last part. `loc`: the location; `model`: of the whole config; `values`: the config as read.
 

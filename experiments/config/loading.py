@@ -18,7 +18,7 @@ from .plain_yaml import (
     MAX_CONFIG_CHARACTERS,
     OVERRIDE,
     ConfigError,
-    Field,
+    FieldPath,
     dotted,
     line_number,
     parse,
@@ -30,7 +30,7 @@ from .plain_yaml import (
 class Fault(NamedTuple):
     """One thing wrong with a config."""
 
-    field: Field
+    field: FieldPath
     sentence: str
     advice: Mapping[str, Any] = {}  # fields by dotted name, and the values to try
 
@@ -38,7 +38,7 @@ class Fault(NamedTuple):
 class FieldError(ValueError):
     """A fault that a study finds in its own config, at a field, with fields that may settle it."""
 
-    def __init__(self, field: Field, sentence: str, advice: Mapping[str, Any] | None = None):
+    def __init__(self, field: FieldPath, sentence: str, advice: Mapping[str, Any] | None = None):
         super().__init__(sentence)
         self.fault = Fault(field, sentence, advice or {})
 
@@ -48,10 +48,10 @@ class Source(NamedTuple):
     line that set a field, by its dotted name."""
 
     values: dict[str, Any]
-    locations: dict[Field, str]
+    locations: dict[FieldPath, str]
     flags: Mapping[str, str] = {}
 
-    def location(self, field: Field) -> str:
+    def location(self, field: FieldPath) -> str:
         """The file and line of a field, or of the nearest field around it."""
         while field and field not in self.locations:
             field = field[:-1]
@@ -114,7 +114,7 @@ def _read_with_bases(path: Path, extended_by: tuple[Path, ...]) -> Source:
     return extended
 
 
-def _extend(base: Source, own: Source, field: Field = ()) -> None:
+def _extend(base: Source, own: Source, field: FieldPath = ()) -> None:
     """Puts the values of `own`, in the group at `field`, in the place of those of `base`."""
     old: Any = base.values
     new: Any = own.values
@@ -135,7 +135,7 @@ def _extend(base: Source, own: Source, field: Field = ()) -> None:
             base.locations.update({at: line for at, line in lines if at[: len(inner)] == inner})
 
 
-def _forget(source: Source, field: Field) -> None:
+def _forget(source: Source, field: FieldPath) -> None:
     """Removes the locations of a field and of all within it."""
     for known in [known for known in source.locations if known[: len(field)] == field]:
         del source.locations[known]
@@ -156,7 +156,7 @@ def _read_file(path: Path) -> Source:
     tree = parse(text, str(path))
     if not isinstance(tree, yaml.MappingNode):
         raise ConfigError(f"{path}:1: expected a mapping of fields, such as 'study: holdout'")
-    locations: dict[Field, str] = {}
+    locations: dict[FieldPath, str] = {}
     try:
         values = read_plain_values(tree, (), lambda node: f"{path}:{line_number(node)}", locations)
     except RecursionError:
@@ -172,7 +172,7 @@ def apply(override: str, source: Source, location: str | None = None) -> None:
     location = location or f"{OVERRIDE} '{shortened(override)}'"
     if not equals or not all(name.split(".")):
         raise ConfigError(f"{location}: expected field=value, for example training.steps=200")
-    field: Field = tuple(name.split("."))
+    field: FieldPath = tuple(name.split("."))
     if field[0] in ("extends", "sweep"):
         raise ConfigError(f"{location}: {field[0]} is written in a file, not on the command line")
     # the shell has taken the quotes of data.decimal=","

@@ -11,7 +11,7 @@ from typing import Any
 import pydantic
 import yaml
 
-Field = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
 OVERRIDE = "command line"  # with which the location of an override starts
 MAX_CONFIG_CHARACTERS = 2**15  # read in about a second
 
@@ -104,7 +104,10 @@ def line_number(node: yaml.Node) -> int:
 
 
 def read_plain_values(
-    node: yaml.Node, field: Field, location: Callable[[yaml.Node], str], locations: dict[Field, str]
+    node: yaml.Node,
+    field: FieldPath,
+    location: Callable[[yaml.Node], str],
+    locations: dict[FieldPath, str],
 ) -> Any:
     """Returns the YAML node of a field (its path in the config) as dictionaries, lists and scalars.
     Writes `location(node)`, such as "a.yaml:3", of every field within it to `locations`.
@@ -141,6 +144,6 @@ def read_plain_values(
         loader.dispose()
 
 
-def dotted(field: Field) -> str:
+def dotted(field: FieldPath) -> str:
     """A field as `key.sub`."""
     return ".".join(map(str, field)) or "(top)"

@@ -11,6 +11,7 @@ import optax
 import pydantic
 from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -36,14 +37,14 @@ def _require_hold_out_size(value: int | float) -> int | float:
 
 Positive = Annotated[
     float,
-    pydantic.Field(gt=0, allow_inf_nan=False),
+    Field(gt=0, allow_inf_nan=False),
     pydantic.AfterValidator(_require_float32_range),
 ]
 HoldOutSize = Annotated[int | float, pydantic.AfterValidator(_require_hold_out_size)]
-Seed = Annotated[int, pydantic.Field(ge=0, lt=2**32)]
-Name = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
-Column = Annotated[str, pydantic.Field(min_length=1)]
-Columns = Column | Annotated[list[Column], pydantic.Field(min_length=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+Column = Annotated[str, Field(min_length=1)]
+Columns = Column | Annotated[list[Column], Field(min_length=1)]
 Convention = Literal["standard", "unhalved"]
 KernelName = Annotated[
     str,
@@ -63,9 +64,9 @@ class Heteroskedastic(Part):
     """Simulated: y = f(x) + s(x) ε on [-3, 3]."""
 
     source: Literal["heteroskedastic"]
-    n: Annotated[int, pydantic.Field(ge=3, le=10_000_000)] = 150
-    rounded_to: Literal["float32", "none"] = pydantic.Field(
-        default="none", description="round the data to this precision, whatever the run's own"
+    n: int = Field(150, ge=3, le=10_000_000)
+    rounded_to: Literal["float32", "none"] = Field(
+        "none", description="round the data to this precision, whatever the run's own"
     )
 
     def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
@@ -97,15 +98,14 @@ class Csv(Part):
     y: Column
     delimiter: str = ","
     decimal: Literal[".", ","] = "."
-    missing: Literal["error", "drop"] = pydantic.Field(
-        default="error", description="drop: leave out rows with an empty cell, NA or the like"
+    missing: Literal["error", "drop"] = Field(
+        "error", description="drop: leave out rows with an empty cell, NA or the like"
     )
-    categories: list[Column] | dict[Column, list[str | int] | None] = pydantic.Field(
-        default=[],
-        description="columns of words are found; these too, or {column: [words, in, order]}",
+    categories: list[Column] | dict[Column, list[str | int] | None] = Field(
+        [], description="columns of words are found; these too, or {column: [words, in, order]}"
     )
-    dates: list[Column] | dict[Column, str | None] = pydantic.Field(
-        default=[], description='ISO dates are found; others as {column: "%d.%m.%Y"}'
+    dates: list[Column] | dict[Column, str | None] = Field(
+        [], description='ISO dates are found; others as {column: "%d.%m.%Y"}'
     )
 
     def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
@@ -119,25 +119,24 @@ class Csv(Part):
             )
 
 
-Data = Annotated[Heteroskedastic | Bundled | Csv, pydantic.Field(discriminator="source")]
+Data = Annotated[Heteroskedastic | Bundled | Csv, Field(discriminator="source")]
 
 
 class Model(Part):
     """Kernel regression with one kernel of one lengthscale."""
 
-    kernel: KernelName = pydantic.Field(
-        default="gaussian", description="a built-in one, or one of --kernels FILE.py"
+    kernel: KernelName = Field(
+        "gaussian", description="a built-in one, or one of --kernels FILE.py"
     )
-    lengthscale: Positive = pydantic.Field(default=1.0, description="where the fit starts")
-    convention: Convention = pydantic.Field(
-        default="standard",
-        description="what a lengthscale of a gaussian means, here and in the results",
+    lengthscale: Positive = Field(1.0, description="where the fit starts")
+    convention: Convention = Field(
+        "standard", description="what a lengthscale of a gaussian means, here and in the results"
     )
-    sink_mass: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)] = pydantic.Field(
-        default=0.0, description="divide by (sum of weights + this); 0 is exact"
+    sink_mass: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="divide by (sum of weights + this); 0 is exact"
     )
-    on_empty: Literal["nan", "nearest", "mean"] = pydantic.Field(
-        default="nan", description="the prediction where a compact kernel reaches no label"
+    on_empty: Literal["nan", "nearest", "mean"] = Field(
+        "nan", description="the prediction where a compact kernel reaches no label"
     )
 
     @pydantic.field_validator("convention")
@@ -212,10 +211,9 @@ class Training(Part):
 
     optimizer: Literal["adam", "rmsprop", "sgd"] = "adam"
     learning_rate: Positive = 0.2
-    steps: Annotated[int, pydantic.Field(ge=1)] = 100
-    float32_bias_correction: bool = pydantic.Field(
-        default=False,
-        description="Adam with 1 − β^t rounded to float32, as it is in float32 programs",
+    steps: int = Field(100, ge=1)
+    float32_bias_correction: bool = Field(
+        False, description="Adam with 1 − β^t rounded to float32, as it is in float32 programs"
     )
 
     @pydantic.model_validator(mode="after")

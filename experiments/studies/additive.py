@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 import jax
 import numpy as np
-import pydantic
 from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field
 from scipy import stats
 
 import attnkernel as ak
@@ -36,15 +36,11 @@ class Additive(Study):
     study: Literal["additive"]
     name: Name = "additive"
     precision: Literal["float32", "float64"] = "float64"
-    rows: Annotated[
-        list[Annotated[int, pydantic.Field(ge=30, le=2000)]], pydantic.Field(min_length=1)
-    ] = [200, 400]
-    dims: Annotated[
-        list[Annotated[int, pydantic.Field(ge=5, le=20)]], pydantic.Field(min_length=1)
-    ] = [5, 10]
+    rows: list[Annotated[int, Field(ge=30, le=2000)]] = Field([200, 400], min_length=1)
+    dims: list[Annotated[int, Field(ge=5, le=20)]] = Field([5, 10], min_length=1)
     noise: Positive = 1.0
-    test_rows: Annotated[int, pydantic.Field(ge=10, le=100_000)] = 1000
-    data_sets: Annotated[int, pydantic.Field(ge=2, le=1000)] = 5
+    test_rows: int = Field(1000, ge=10, le=100_000)
+    data_sets: int = Field(5, ge=2, le=1000)
 
     def check(self) -> None:
         try:

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pydantic
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field, model_validator
 
 import attnkernel as ak
 
@@ -69,24 +69,22 @@ class AssociativeRecall(Study):
 
     study: Literal["associative_recall"]
     name: Name = "associative_recall"
-    layers: Annotated[list[LayerName], pydantic.Field(min_length=1)] = list(ALL_LAYERS)
-    pairs: Annotated[
-        list[Annotated[int, pydantic.Field(ge=1, le=256)]], pydantic.Field(min_length=1)
-    ] = [4, 8, 16]
-    key_tokens: Annotated[int, pydantic.Field(ge=2, le=4096)] = 64
-    value_tokens: Annotated[int, pydantic.Field(ge=2, le=4096)] = 64
-    size: Annotated[int, pydantic.Field(ge=4, le=1024)] = 32
-    qk_size: Annotated[int, pydantic.Field(ge=2, le=1024)] = 8
-    seeds: Annotated[int, pydantic.Field(ge=2, le=100)] = 5
-    batch: Annotated[int, pydantic.Field(ge=1, le=4096)] = 16
-    steps: Annotated[int, pydantic.Field(ge=2)] = 800
+    layers: list[LayerName] = Field(list(ALL_LAYERS), min_length=1)
+    pairs: list[Annotated[int, Field(ge=1, le=256)]] = Field([4, 8, 16], min_length=1)
+    key_tokens: int = Field(64, ge=2, le=4096)
+    value_tokens: int = Field(64, ge=2, le=4096)
+    size: int = Field(32, ge=4, le=1024)
+    qk_size: int = Field(8, ge=2, le=1024)
+    seeds: int = Field(5, ge=2, le=100)
+    batch: int = Field(16, ge=1, le=4096)
+    steps: int = Field(800, ge=2)
     learning_rate: Positive = 1e-2
-    tested: Annotated[int, pydantic.Field(ge=1, le=10_000)] = pydantic.Field(
-        default=200, description="new sequences for each number of pairs and each seed"
+    tested: int = Field(
+        200, ge=1, le=10_000, description="new sequences for each number of pairs and each seed"
     )
     distributed: ClassVar[bool] = True
 
-    @pydantic.model_validator(mode="after")
+    @model_validator(mode="after")
     def _require_enough_keys(self) -> "AssociativeRecall":
         """Raises `ValueError` unless the keys of a sequence can differ."""
         if max(self.pairs) > self.key_tokens:

@@ -21,14 +21,14 @@ Inside, $\mu_1 = 0$: there both have a bias of h²; at the boundary order 0 has 
 
 import functools
 import itertools
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -52,15 +52,15 @@ class Boundary(Study):
     study: Literal["boundary"]
     name: Name = "boundary"
     precision: Literal["float32", "float64"] = "float64"
-    n: Annotated[int, pydantic.Field(ge=100, le=1_000_000)] = 20_000
-    kernels: Annotated[
-        list[Literal["gaussian", "epanechnikov"]], pydantic.Field(min_length=1, max_length=2)
-    ] = ["gaussian", "epanechnikov"]
-    lengthscales: list[Positive] = pydantic.Field(
-        default=[0.005, 0.01, 0.02, 0.04, 0.08], min_length=2, max_length=12, description="h"
+    n: int = Field(20_000, ge=100, le=1_000_000)
+    kernels: list[Literal["gaussian", "epanechnikov"]] = Field(
+        ["gaussian", "epanechnikov"], min_length=1, max_length=2
     )
-    points: Annotated[int, pydantic.Field(ge=2, le=1000)] = pydantic.Field(
-        default=101, description="inputs asked, from the boundary to the middle"
+    lengthscales: list[Positive] = Field(
+        [0.005, 0.01, 0.02, 0.04, 0.08], min_length=2, max_length=12, description="h"
+    )
+    points: int = Field(
+        101, ge=2, le=1000, description="inputs asked, from the boundary to the middle"
     )
 
     def check(self) -> None:

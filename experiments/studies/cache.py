@@ -7,9 +7,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field
 
 import attnkernel as ak
 from attnkernel.kernels import EluFeatures
@@ -38,16 +38,14 @@ class Cache(Study):
     study: Literal["cache"]
     name: Name = "cache"
     is_benchmark: ClassVar[bool] = True
-    size: Annotated[int, pydantic.Field(ge=2, le=4096)] = 64
-    heads: Annotated[int, pydantic.Field(ge=1, le=64)] = 4
-    window: Annotated[int, pydantic.Field(ge=1)] = 256
-    compared: Annotated[int, pydantic.Field(ge=2, le=4096)] = pydantic.Field(
-        default=300, description="tokens that are decoded and compared with the full pass"
+    size: int = Field(64, ge=2, le=4096)
+    heads: int = Field(4, ge=1, le=64)
+    window: int = Field(256, ge=1)
+    compared: int = Field(
+        300, ge=2, le=4096, description="tokens that are decoded and compared with the full pass"
     )
-    lengths: Annotated[
-        list[Annotated[int, pydantic.Field(ge=2, le=10**6)]], pydantic.Field(min_length=1)
-    ]
-    repeats: Annotated[int, pydantic.Field(ge=1)] = 50
+    lengths: list[Annotated[int, Field(ge=2, le=10**6)]] = Field(min_length=1)
+    repeats: int = Field(50, ge=1)
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)

@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 import numpy as np
-import pydantic
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -14,13 +14,13 @@ from ..config.schema import KernelName, Part
 class ColumnModel(Part):
     """Local polynomial regression by a product of kernels, one of each column."""
 
-    kernel: Literal["auto"] | KernelName = pydantic.Field(
-        default="auto",
+    kernel: Literal["auto"] | KernelName = Field(
+        "auto",
         description="of quantities, auto is gaussian; columns of words have kernels of categories",
         json_schema_extra={"anyOf": [{"enum": ["auto", *BUILT_IN]}, {"type": "string"}]},
     )
-    order: Literal[0, 1, 2] = pydantic.Field(
-        default=1, description="of the local polynomial: 0 constant, 1 linear, 2 quadratic"
+    order: Literal[0, 1, 2] = Field(
+        1, description="of the local polynomial: 0 constant, 1 linear, 2 quadratic"
     )
 
     def make(self, data: ak.data.Dataset) -> ak.KernelRegression:

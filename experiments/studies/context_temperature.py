@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Float, PRNGKeyArray
+from pydantic import Field
 
 from ..config.schema import Name, Positive
 from ..reports.intervals import mean_of, of_interval
@@ -40,19 +40,17 @@ class ContextTemperature(Study):
 
     study: Literal["context_temperature"]
     name: Name = "context_temperature"
-    dim: Annotated[int, pydantic.Field(ge=1, le=64)] = 8
-    contexts: Annotated[
-        list[Annotated[int, pydantic.Field(ge=8, le=1024)]], pydantic.Field(min_length=1)
-    ] = [16, 64, 256]
-    noise: Positive = pydantic.Field(default=0.5, description="that the attention suits")
-    shift: Annotated[float, pydantic.Field(gt=1)] = pydantic.Field(
-        default=2.0, description="the factor by which a standard deviation differs in a case"
+    dim: int = Field(8, ge=1, le=64)
+    contexts: list[Annotated[int, Field(ge=8, le=1024)]] = Field([16, 64, 256], min_length=1)
+    noise: Positive = Field(0.5, description="that the attention suits")
+    shift: float = Field(
+        2.0, gt=1, description="the factor by which a standard deviation differs in a case"
     )
     lowest: Positive = 0.25
     highest: Positive = 64.0
-    temperatures: Annotated[int, pydantic.Field(ge=3, le=1000)] = 81
-    prompts: Annotated[int, pydantic.Field(ge=2, le=10_000)] = 400
-    queries: Annotated[int, pydantic.Field(ge=1, le=1024)] = 64
+    temperatures: int = Field(81, ge=3, le=1000)
+    prompts: int = Field(400, ge=2, le=10_000)
+    queries: int = Field(64, ge=1, le=1024)
 
     def cases(self) -> dict[str, Case]:
         one, c = np.ones(self.dim), self.shift

@@ -3,13 +3,13 @@
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, Float, PRNGKeyArray
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -43,24 +43,20 @@ class Coverage(Study):
     study: Literal["coverage"]
     name: Name = "coverage"
     precision: Literal["float32", "float64"] = "float64"
-    n: Annotated[int, pydantic.Field(ge=20, le=2000)] = 150
-    designs: Annotated[list[Design], pydantic.Field(min_length=1)] = ["even", "boundary"]
-    orders: Annotated[list[Literal[0, 1]], pydantic.Field(min_length=1)] = [0, 1]
-    data_sets: Annotated[int, pydantic.Field(ge=2, le=100_000)] = 1000
-    level: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.95
-    points: Annotated[int, pydantic.Field(ge=3, le=1000)] = pydantic.Field(
-        default=61, description="at which bands are asked, evenly over [-3, 3]"
+    n: int = Field(150, ge=20, le=2000)
+    designs: list[Design] = Field(["even", "boundary"], min_length=1)
+    orders: list[Literal[0, 1]] = Field([0, 1], min_length=1)
+    data_sets: int = Field(1000, ge=2, le=100_000)
+    level: float = Field(0.95, gt=0, lt=1)
+    points: int = Field(
+        61, ge=3, le=1000, description="at which bands are asked, evenly over [-3, 3]"
     )
-    draws: Annotated[int, pydantic.Field(ge=20)] = pydantic.Field(
-        default=500, description="of noise, for each simultaneous band"
+    draws: int = Field(500, ge=20, description="of noise, for each simultaneous band")
+    derivative: bool = Field(
+        False, description="whether to add bands of the derivative of the mean"
     )
-    derivative: bool = pydantic.Field(
-        default=False, description="whether to add bands of the derivative of the mean"
-    )
-    starts: Annotated[int, pydantic.Field(ge=1)] = 3
-    batch: Annotated[int, pydantic.Field(ge=1)] = pydantic.Field(
-        default=25, description="data sets per call of the program"
-    )
+    starts: int = Field(3, ge=1)
+    batch: int = Field(25, ge=1, description="data sets per call of the program")
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys, results = Keys(key), {}

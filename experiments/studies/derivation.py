@@ -6,9 +6,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -41,14 +41,14 @@ class Derivation(Study):
 
     study: Literal["derivation"]
     name: Name = "derivation"
-    tokens: Annotated[int, pydantic.Field(ge=2, le=64)] = 12
-    dim: Annotated[int, pydantic.Field(ge=2, le=64)] = 5
+    tokens: int = Field(12, ge=2, le=64)
+    dim: int = Field(5, ge=2, le=64)
     bandwidth: Positive = 0.8
-    dims: Annotated[
-        list[Annotated[int, pydantic.Field(ge=1, le=65536)]], pydantic.Field(min_length=2)
-    ] = [2**power for power in range(2, 13)]
-    keys_each: Annotated[int, pydantic.Field(ge=2, le=4096)] = pydantic.Field(
-        default=64, description="keys that each query of the study of dimensions sees"
+    dims: list[Annotated[int, Field(ge=1, le=65536)]] = Field(
+        [2**power for power in range(2, 13)], min_length=2
+    )
+    keys_each: int = Field(
+        64, ge=2, le=4096, description="keys that each query of the study of dimensions sees"
     )
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:

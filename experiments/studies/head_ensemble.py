@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -31,25 +31,15 @@ class HeadEnsemble(Study):
 
     study: Literal["head_ensemble"]
     name: Name = "head_ensemble"
-    functions: Annotated[list[Function], pydantic.Field(min_length=1)] = [
-        "additive",
-        "one direction",
-        "rough",
-    ]
-    dim: Annotated[int, pydantic.Field(ge=2, le=64)] = 8
-    heads: Annotated[
-        list[Annotated[int, pydantic.Field(ge=1, le=64)]], pydantic.Field(min_length=2)
-    ] = [1, 2, 4, 8]
-    rows: Annotated[
-        list[Annotated[int, pydantic.Field(ge=16, le=8192)]], pydantic.Field(min_length=1)
-    ] = [64, 256, 1024]
-    rotated: bool = pydantic.Field(
-        default=True, description="whether heads see random directions, not columns"
-    )
+    functions: list[Function] = Field(["additive", "one direction", "rough"], min_length=1)
+    dim: int = Field(8, ge=2, le=64)
+    heads: list[Annotated[int, Field(ge=1, le=64)]] = Field([1, 2, 4, 8], min_length=2)
+    rows: list[Annotated[int, Field(ge=16, le=8192)]] = Field([64, 256, 1024], min_length=1)
+    rotated: bool = Field(True, description="whether heads see random directions, not columns")
     noise: Positive = 0.3
-    queries: Annotated[int, pydantic.Field(ge=2, le=4096)] = 128
-    sets: Annotated[int, pydantic.Field(ge=3, le=10_000)] = 60
-    lengthscales: Annotated[int, pydantic.Field(ge=2, le=100)] = 13
+    queries: int = Field(128, ge=2, le=4096)
+    sets: int = Field(60, ge=3, le=10_000)
+    lengthscales: int = Field(13, ge=2, le=100)
 
     def check(self) -> None:
         for heads in self.heads:

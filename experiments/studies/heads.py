@@ -6,8 +6,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, Bool, PRNGKeyArray
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -53,19 +53,12 @@ class Heads(Study):
     model: Model = Model()
     training: Training = Training(steps=1000)
     hold_out: HoldOutSize = 1
-    heads: Annotated[
-        list[Annotated[int, pydantic.Field(ge=1, le=64)]],
-        pydantic.Field(min_length=1, max_length=12),
-    ]
-    keys_spent: Annotated[int, pydantic.Field(ge=0, le=1000)] = pydantic.Field(
-        default=0, description="trainings that come before these in the chain of keys"
+    heads: list[Annotated[int, Field(ge=1, le=64)]] = Field(min_length=1, max_length=12)
+    keys_spent: int = Field(
+        0, ge=0, le=1000, description="trainings that come before these in the chain of keys"
     )
-    shortest: Positive = pydantic.Field(
-        default=0.1, description="lengthscale of the first head at start"
-    )
-    longest: Positive = pydantic.Field(
-        default=3.0, description="lengthscale of the last head at start"
-    )
+    shortest: Positive = Field(0.1, description="lengthscale of the first head at start")
+    longest: Positive = Field(3.0, description="lengthscale of the last head at start")
 
     varying: ClassVar = ("seed", "shortest", "longest", "training.learning_rate", "hold_out")
 

@@ -1,15 +1,15 @@
 """Noise that differs from place to place: what a fit gains by knowing it."""
 
 import functools
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pydantic
 from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -29,19 +29,20 @@ class Heteroskedasticity(Study):
     study: Literal["heteroskedastic"]
     name: Name = "heteroskedastic"
     precision: Literal["float32", "float64"] = "float64"
-    n: Annotated[int, pydantic.Field(ge=20, le=2000)] = 150
-    growth: Annotated[list[Positive], pydantic.Field(min_length=1, max_length=4)] = pydantic.Field(
-        default=[0.05, 0.5], description="g of the noise's sd 0.2 + g|x|; 0.05: Czyż (2024)"
+    n: int = Field(150, ge=20, le=2000)
+    growth: list[Positive] = Field(
+        [0.05, 0.5],
+        min_length=1,
+        max_length=4,
+        description="g of the noise's sd 0.2 + g|x|; 0.05: Czyż (2024)",
     )
     order: Literal[0, 1] = 1
-    data_sets: Annotated[int, pydantic.Field(ge=2, le=100_000)] = 200
-    batch: Annotated[int, pydantic.Field(ge=1)] = pydantic.Field(
-        default=25, description="data sets per call of the program"
-    )
-    hold_out: Annotated[int, pydantic.Field(ge=1)] = 30
-    steps: Annotated[int, pydantic.Field(ge=1)] = 150
+    data_sets: int = Field(200, ge=2, le=100_000)
+    batch: int = Field(25, ge=1, description="data sets per call of the program")
+    hold_out: int = Field(30, ge=1)
+    steps: int = Field(150, ge=1)
     learning_rate: Positive = 0.05
-    points: Annotated[int, pydantic.Field(ge=3, le=1000)] = 61
+    points: int = Field(61, ge=3, le=1000)
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys, found = Keys(key), {}

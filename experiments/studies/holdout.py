@@ -1,11 +1,11 @@
 """Masked hold-out: one lengthscale fitted per hold-out size, all sizes in one program."""
 
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, PRNGKeyArray
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -36,7 +36,7 @@ class HoldOut(Study):
     data: Data
     model: Model = Model()
     training: Training = Training()
-    hold_out: Annotated[list[HoldOutSize], pydantic.Field(min_length=1, max_length=12)]
+    hold_out: list[HoldOutSize] = Field(min_length=1, max_length=12)
 
     varying: ClassVar = ("seed", "model.lengthscale", "training.learning_rate", "hold_out")
 

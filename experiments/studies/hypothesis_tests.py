@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, PRNGKeyArray
+from pydantic import Field
 
 import attnkernel as ak
 from attnkernel.kernels import AitchisonAitken, Kernel
@@ -31,27 +31,20 @@ class HypothesisTests(Study):
     study: Literal["hypothesis_tests"]
     name: Name = "hypothesis_tests"
     precision: Literal["float32", "float64"] = "float64"
-    n: Annotated[int, pydantic.Field(ge=20, le=1000)] = 100
+    n: int = Field(100, ge=20, le=1000)
     noise: Positive = 0.5
-    cases: Annotated[list[Case], pydantic.Field(min_length=1)] = [
-        "column, order 0",
-        "column, order 1",
-        "category",
-        "linear model",
-    ]
-    effects: Annotated[
-        list[Annotated[float, pydantic.Field(ge=0)]], pydantic.Field(min_length=2, max_length=12)
-    ] = pydantic.Field(default=[0.0, 0.1, 0.2, 0.3, 0.4], description="from 0: the hypothesis")
-    level: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.05
-    data_sets: Annotated[int, pydantic.Field(ge=2, le=100_000)] = 1000
-    power_data_sets: Annotated[int, pydantic.Field(ge=2)] = pydantic.Field(
-        default=250, description="the first of them, for effects above 0"
+    cases: list[Case] = Field(
+        ["column, order 0", "column, order 1", "category", "linear model"], min_length=1
     )
-    draws: Annotated[int, pydantic.Field(ge=19)] = 399
-    starts: Annotated[int, pydantic.Field(ge=1)] = 3
-    batch: Annotated[int, pydantic.Field(ge=1)] = pydantic.Field(
-        default=25, description="data sets per call of the program"
+    effects: list[Annotated[float, Field(ge=0)]] = Field(
+        [0.0, 0.1, 0.2, 0.3, 0.4], min_length=2, max_length=12, description="from 0: the hypothesis"
     )
+    level: float = Field(0.05, gt=0, lt=1)
+    data_sets: int = Field(1000, ge=2, le=100_000)
+    power_data_sets: int = Field(250, ge=2, description="the first of them, for effects above 0")
+    draws: int = Field(399, ge=19)
+    starts: int = Field(3, ge=1)
+    batch: int = Field(25, ge=1, description="data sets per call of the program")
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         set_keys, results, done = Keys(key).stack(self.data_sets), {}, 0

@@ -6,9 +6,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -35,21 +35,17 @@ class InContext(Study):
 
     study: Literal["in_context"]
     name: Name = "in_context"
-    lengthscale: Positive = pydantic.Field(default=0.5, description="of the functions")
+    lengthscale: Positive = Field(0.5, description="of the functions")
     noise: Positive = 0.2
-    contexts: Annotated[
-        list[Annotated[int, pydantic.Field(ge=3, le=512)]], pydantic.Field(min_length=1)
-    ] = [8, 16, 32, 64]
-    heads: Annotated[int, pydantic.Field(ge=1, le=64)] = 8
-    qk_size: Annotated[int, pydantic.Field(ge=1, le=256)] = 8
-    hidden: Annotated[int, pydantic.Field(ge=1, le=1024)] = 64
-    batch: Annotated[int, pydantic.Field(ge=1, le=4096)] = 32
-    targets: Annotated[int, pydantic.Field(ge=1, le=512)] = 32
-    steps: Annotated[int, pydantic.Field(ge=2)] = 4000
+    contexts: list[Annotated[int, Field(ge=3, le=512)]] = Field([8, 16, 32, 64], min_length=1)
+    heads: int = Field(8, ge=1, le=64)
+    qk_size: int = Field(8, ge=1, le=256)
+    hidden: int = Field(64, ge=1, le=1024)
+    batch: int = Field(32, ge=1, le=4096)
+    targets: int = Field(32, ge=1, le=512)
+    steps: int = Field(4000, ge=2)
     learning_rate: Positive = 3e-3
-    tested: Annotated[int, pydantic.Field(ge=1, le=10_000)] = pydantic.Field(
-        default=200, description="new functions for each size of context"
-    )
+    tested: int = Field(200, ge=1, le=10_000, description="new functions for each size of context")
 
     distributed: ClassVar[bool] = True
 

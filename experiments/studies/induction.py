@@ -1,15 +1,15 @@
 """Two layers of attention learn to copy: a previous-token head and an induction head appear."""
 
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pydantic
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field, model_validator
 
 import attnkernel as ak
 
@@ -76,18 +76,18 @@ class Induction(Study):
 
     study: Literal["induction"]
     name: Name = "induction"
-    vocabulary: Annotated[int, pydantic.Field(ge=4, le=4096)] = 64
-    rows: Annotated[int, pydantic.Field(ge=8, le=1024)] = 64
-    shortest: Annotated[int, pydantic.Field(ge=2)] = 16
-    longest: Annotated[int, pydantic.Field(ge=2)] = 32
-    size: Annotated[int, pydantic.Field(ge=4, le=1024)] = 64
-    heads: Annotated[int, pydantic.Field(ge=1, le=32)] = 4
-    layers: Annotated[int, pydantic.Field(ge=1, le=8)] = 2
-    batch: Annotated[int, pydantic.Field(ge=1, le=4096)] = 64
-    steps: Annotated[int, pydantic.Field(ge=2)] = 2000
+    vocabulary: int = Field(64, ge=4, le=4096)
+    rows: int = Field(64, ge=8, le=1024)
+    shortest: int = Field(16, ge=2)
+    longest: int = Field(32, ge=2)
+    size: int = Field(64, ge=4, le=1024)
+    heads: int = Field(4, ge=1, le=32)
+    layers: int = Field(2, ge=1, le=8)
+    batch: int = Field(64, ge=1, le=4096)
+    steps: int = Field(2000, ge=2)
     learning_rate: Positive = 3e-3
 
-    @pydantic.model_validator(mode="after")
+    @model_validator(mode="after")
     def _require_periods_fit(self) -> "Induction":
         """Raises `ValueError` unless shortest ≤ longest ≤ min(vocabulary, rows / 2)."""
         if not self.shortest <= self.longest <= min(self.vocabulary, self.rows // 2):

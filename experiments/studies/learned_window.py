@@ -13,8 +13,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, Float, PRNGKeyArray
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -28,7 +28,7 @@ from .training import train
 from .window_report import CLAIMS, draw_windows, exponents
 from .window_tasks import Family, Linear, Warp, draw, mean_error, predict
 
-Lengths = Annotated[list[Positive], pydantic.Field(min_length=2)]
+Lengths = Annotated[list[Positive], Field(min_length=2)]
 
 
 class LearnedWindow(Study):
@@ -36,28 +36,22 @@ class LearnedWindow(Study):
 
     study: Literal["learned_window"]
     name: Name = "learned_window"
-    orders: Annotated[list[Literal[0, 1]], pydantic.Field(min_length=1)] = [0, 1]
-    lengthscales: Lengths = pydantic.Field(default=[0.25, 0.5, 1.0], description="of functions")
+    orders: list[Literal[0, 1]] = Field([0, 1], min_length=1)
+    lengthscales: Lengths = Field([0.25, 0.5, 1.0], description="of functions")
     noises: Lengths = [0.1, 0.3, 0.9]
-    contexts: Annotated[
-        list[Annotated[int, pydantic.Field(ge=16, le=1024)]], pydantic.Field(min_length=2)
-    ] = [32, 96, 288]
-    growth: Positive = pydantic.Field(
-        default=1.0, description="of the logarithm of the noise along an input, heteroskedastic"
+    contexts: list[Annotated[int, Field(ge=16, le=1024)]] = Field([32, 96, 288], min_length=2)
+    growth: Positive = Field(
+        1.0, description="of the logarithm of the noise along an input, heteroskedastic"
     )
-    angle: float = pydantic.Field(
-        default=30.0, description="of the one direction that matters of two inputs, in degrees"
+    angle: float = Field(
+        30.0, description="of the one direction that matters of two inputs, in degrees"
     )
-    batch: Annotated[int, pydantic.Field(ge=1, le=1024)] = 16
-    targets: Annotated[int, pydantic.Field(ge=1, le=512)] = 16
-    steps: Annotated[int, pydantic.Field(ge=2)] = 500
+    batch: int = Field(16, ge=1, le=1024)
+    targets: int = Field(16, ge=1, le=512)
+    steps: int = Field(500, ge=2)
     learning_rate: Positive = 0.05
-    windows: Annotated[int, pydantic.Field(ge=3, le=400)] = pydantic.Field(
-        default=31, description="candidates of each task"
-    )
-    tested: Annotated[int, pydantic.Field(ge=2, le=10_000)] = pydantic.Field(
-        default=100, description="new tasks of each kind"
-    )
+    windows: int = Field(31, ge=3, le=400, description="candidates of each task")
+    tested: int = Field(100, ge=2, le=10_000, description="new tasks of each kind")
 
     def grid(self) -> Float[np.ndarray, " windows"]:
         return np.geomspace(0.02, 4.0, self.windows)

@@ -1,13 +1,13 @@
 """The exact leave-one-out lengthscale of a data set, with all minima of the criterion."""
 
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -38,14 +38,11 @@ class LeaveOneOut(Study):
     precision: Literal["float32", "float64"] = "float64"
     data: Data
     model: Model = Model()
-    bounds: list[Positive] | None = pydantic.Field(
-        default=None,
-        min_length=2,
-        max_length=2,
-        description="smallest and largest lengthscale to try",
+    bounds: list[Positive] | None = Field(
+        None, min_length=2, max_length=2, description="smallest and largest lengthscale to try"
     )
-    starts: Annotated[int, pydantic.Field(ge=1, le=1000)] = 10
-    grid: Annotated[int, pydantic.Field(ge=10, le=10_000)] = 200
+    starts: int = Field(10, ge=1, le=1000)
+    grid: int = Field(200, ge=10, le=10_000)
 
     def check(self) -> None:
         self.model.require_slope()

@@ -1,11 +1,11 @@
 """Fixed lengthscales, from an oversmoothed to an undersmoothed curve."""
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Float, PRNGKeyArray
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -31,7 +31,7 @@ class Lengthscales(Study):
     name: Name = "lengthscales"
     data: Data
     model: Model = Model()
-    lengthscales: Annotated[list[Positive], pydantic.Field(min_length=1, max_length=12)]
+    lengthscales: list[Positive] = Field(min_length=1, max_length=12)
 
     def check(self) -> None:
         require_one_input(self)

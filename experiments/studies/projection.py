@@ -1,12 +1,12 @@
 """Learned projections as a regressor, against one fitted lengthscale and against eight heads."""
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import pydantic
 from jaxtyping import Array, PRNGKeyArray
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -33,11 +33,11 @@ class Projection(Study):
     hold_out: HoldOutSize = 0.1
     kernels: Training = Training(steps=1000)
     projections: Training = Training(learning_rate=0.01, steps=3000)
-    heads: Annotated[int, pydantic.Field(ge=1, le=64)] = 8
-    learned_heads: Annotated[int, pydantic.Field(ge=1, le=64)] = 4
-    qk_size: Annotated[int, pydantic.Field(ge=1, le=256)] = 8
-    hidden: Annotated[int, pydantic.Field(ge=1, le=1024)] = pydantic.Field(
-        default=32, description="width of the perceptron that embeds an input"
+    heads: int = Field(8, ge=1, le=64)
+    learned_heads: int = Field(4, ge=1, le=64)
+    qk_size: int = Field(8, ge=1, le=256)
+    hidden: int = Field(
+        32, ge=1, le=1024, description="width of the perceptron that embeds an input"
     )
 
     def check(self) -> None:

@@ -2,14 +2,14 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import numpy as np
-import pydantic
 from jaxtyping import PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field
 
 import attnkernel as ak
 from attnkernel.fitting._problem import EDGE_WIDTH
@@ -82,9 +82,7 @@ class Regression(Study):
     data: Data
     model: ColumnModel = ColumnModel()
     objective: Literal["leave_one_out", "aicc", "gcv"] = "leave_one_out"
-    level: Annotated[float, pydantic.Field(gt=0, lt=1)] = pydantic.Field(
-        default=0.95, description="of the pointwise bands"
-    )
+    level: float = Field(0.95, gt=0, lt=1, description="of the pointwise bands")
 
     def check(self) -> None:
         data = load(self.data, self.keys().next(), with_words=True)

@@ -1,14 +1,14 @@
 """Softmax as a retrieval rule: each rule is the maximum of an objective on the simplex."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field, model_validator
 
 import attnkernel as ak
 
@@ -41,16 +41,14 @@ class RetrievalRule(Study):
 
     study: Literal["retrieval_rule"]
     name: Name = "retrieval_rule"
-    scores: Annotated[list[float], pydantic.Field(min_length=2, max_length=12)]
-    prior: Annotated[list[Positive], pydantic.Field(min_length=2, max_length=12)]
+    scores: list[float] = Field(min_length=2, max_length=12)
+    prior: list[Positive] = Field(min_length=2, max_length=12)
     lowest: Positive = 0.05
     highest: Positive = 10.0
-    points: Annotated[int, pydantic.Field(ge=2, le=1000)] = 121
-    trials: Annotated[int, pydantic.Field(ge=1, le=200)] = pydantic.Field(
-        default=20, description="random problems for the optimiser"
-    )
+    points: int = Field(121, ge=2, le=1000)
+    trials: int = Field(20, ge=1, le=200, description="random problems for the optimiser")
 
-    @pydantic.model_validator(mode="after")
+    @model_validator(mode="after")
     def _require_one_prior_per_score(self) -> "RetrievalRule":
         """Raises `ValueError` unless there is one prior per score."""
         if len(self.scores) != len(self.prior):

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -29,16 +29,15 @@ class Robust(Study):
     study: Literal["robust"]
     name: Name = "robust"
     precision: Literal["float32", "float64"] = "float64"
-    n: Annotated[int, pydantic.Field(ge=20, le=2000)] = 150
+    n: int = Field(150, ge=20, le=2000)
     lengthscale: Positive = 0.2
-    shares: Annotated[
-        list[Annotated[float, pydantic.Field(ge=0, le=0.5)]],
-        pydantic.Field(min_length=2, max_length=12),
-    ] = pydantic.Field(default=[0.0, 0.04, 0.08, 0.12, 0.2, 0.3], description="of outliers")
-    shift: Positive = pydantic.Field(default=10.0, description="by which outliers are moved")
-    iterations: Annotated[int, pydantic.Field(ge=1, le=100)] = 3
-    data_sets: Annotated[int, pydantic.Field(ge=2, le=10_000)] = 100
-    batch: Annotated[int, pydantic.Field(ge=1)] = 25
+    shares: list[Annotated[float, Field(ge=0, le=0.5)]] = Field(
+        [0.0, 0.04, 0.08, 0.12, 0.2, 0.3], min_length=2, max_length=12, description="of outliers"
+    )
+    shift: Positive = Field(10.0, description="by which outliers are moved")
+    iterations: int = Field(3, ge=1, le=100)
+    data_sets: int = Field(100, ge=2, le=10_000)
+    batch: int = Field(25, ge=1)
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         set_keys = Keys(key).stack(self.data_sets)

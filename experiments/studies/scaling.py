@@ -15,10 +15,10 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array, PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -29,7 +29,7 @@ from ..runs.distributed import reserve_threads
 from ..runs.monitor import NO_MONITOR, Monitor
 from .study import Study
 
-Count = Annotated[int, pydantic.Field(ge=1, le=64)]
+Count = Annotated[int, Field(ge=1, le=64)]
 
 
 class Accelerators(NamedTuple):
@@ -60,11 +60,11 @@ class Scaling(Study):
 
     study: Literal["scaling"]
     name: Name = "scaling"
-    devices: Annotated[list[Count], pydantic.Field(min_length=1)] = [1, 2, 4, 8]
-    n: Annotated[int, pydantic.Field(ge=64, le=2**24)] = 2**18
-    dim: Annotated[int, pydantic.Field(ge=1, le=256)] = 64
-    checked: Annotated[int, pydantic.Field(ge=8, le=2**13)] = pydantic.Field(
-        default=1000, description="rows of the sum that is compared with the dense one"
+    devices: list[Count] = Field([1, 2, 4, 8], min_length=1)
+    n: int = Field(2**18, ge=64, le=2**24)
+    dim: int = Field(64, ge=1, le=256)
+    checked: int = Field(
+        1000, ge=8, le=2**13, description="rows of the sum that is compared with the dense one"
     )
     is_benchmark: ClassVar[bool] = True
 

@@ -1,14 +1,14 @@
 """Which hold-out size is best? Many data sets, every size and leave-one-out, in one program."""
 
 import functools
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -55,11 +55,9 @@ class Seeds(Study):
     data: Heteroskedastic
     model: Model = Model()
     training: Training = Training()
-    hold_out: Annotated[list[HoldOutSize], pydantic.Field(min_length=1, max_length=12)]
-    seeds: Annotated[int, pydantic.Field(ge=2, le=100_000)] = 100
-    batch: Annotated[int, pydantic.Field(ge=1)] = pydantic.Field(
-        default=20, description="data sets per call of the program"
-    )
+    hold_out: list[HoldOutSize] = Field(min_length=1, max_length=12)
+    seeds: int = Field(100, ge=2, le=100_000)
+    batch: int = Field(20, ge=1, description="data sets per call of the program")
 
     def check(self) -> None:
         self.model.require_slope()

@@ -1,13 +1,13 @@
 """Heads over sentences: what a kernel of roles and a prior of positions make a token look at."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, PRNGKeyArray
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from pydantic import Field, model_validator
 
 import attnkernel as ak
 from attnkernel.kernels import Bilinear
@@ -26,10 +26,10 @@ ROLES = ("determiner", "noun", "verb", "pronoun", "other")
 class Sentence(Part):
     """Tokens, and the role of each."""
 
-    tokens: Annotated[list[str], pydantic.Field(min_length=2, max_length=40)]
-    roles: Annotated[list[Role], pydantic.Field(min_length=2, max_length=40)]
+    tokens: list[str] = Field(min_length=2, max_length=40)
+    roles: list[Role] = Field(min_length=2, max_length=40)
 
-    @pydantic.model_validator(mode="after")
+    @model_validator(mode="after")
     def _require_one_role_per_token(self) -> "Sentence":
         """Raises `ValueError` unless there is one role per token."""
         if len(self.tokens) != len(self.roles):
@@ -45,11 +45,9 @@ class Sentences(Study):
 
     study: Literal["sentence"]
     name: Name = "sentence"
-    sentences: Annotated[list[Sentence], pydantic.Field(min_length=1, max_length=6)]
-    contrast: Positive = pydantic.Field(
-        default=6.0, description="score of a pair of roles that a head looks for"
-    )
-    decay: Positive = pydantic.Field(default=0.4, description="slope of the decay, per token")
+    sentences: list[Sentence] = Field(min_length=1, max_length=6)
+    contrast: Positive = Field(6.0, description="score of a pair of roles that a head looks for")
+    decay: Positive = Field(0.4, description="slope of the decay, per token")
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         return [{name: self.weigh(sentence, name) for name in HEADS} for sentence in self.sentences]

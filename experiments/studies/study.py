@@ -8,8 +8,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, PRNGKeyArray
+from pydantic import Field
 
 import attnkernel as ak
 from attnkernel._core.regression_data import require_regression_data
@@ -32,10 +32,8 @@ class Study(Part, abc.ABC):
     name: Name
     seed: Seed = 2024
     precision: Literal["float32", "float64"] = "float32"
-    legacy_prng: bool = pydantic.Field(
-        default=False, description="JAX's random numbers as they were before 2025"
-    )
-    style: Literal["light", "dark"] = pydantic.Field(default="light", description="of the figures")
+    legacy_prng: bool = Field(False, description="JAX's random numbers as they were before 2025")
+    style: Literal["light", "dark"] = Field("light", description="of the figures")
     is_benchmark: ClassVar[bool] = False
     distributed: ClassVar[bool] = False  # whether several processes can share the work
     varying: ClassVar[tuple[str, ...]] = ()  # dotted names of numbers

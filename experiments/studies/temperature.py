@@ -1,15 +1,15 @@
 """A weighted sum, three ways, and the dial from the nearest label to the mean of all."""
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pydantic
 from jaxtyping import Array, PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field
 
 import attnkernel as ak
 from attnkernel.rules import Uniform
@@ -38,17 +38,13 @@ class Temperature(Study):
     study: Literal["temperature"]
     name: Name = "temperature"
     data: Heteroskedastic
-    query: float = pydantic.Field(default=1.0, description="where the weights are shown")
-    temperature: Positive = pydantic.Field(default=0.03, description="of the kernel weights")
+    query: float = Field(1.0, description="where the weights are shown")
+    temperature: Positive = Field(0.03, description="of the kernel weights")
     lowest: Positive = 1e-6
     highest: Positive = 1e4
-    points: Annotated[int, pydantic.Field(ge=2, le=1000)] = 81
-    draws: Annotated[int, pydantic.Field(ge=2, le=10_000)] = pydantic.Field(
-        default=200, description="noisy data sets, for bias and variance"
-    )
-    steps: Annotated[int, pydantic.Field(ge=1)] = pydantic.Field(
-        default=1500, description="of the training of the learned weights"
-    )
+    points: int = Field(81, ge=2, le=1000)
+    draws: int = Field(200, ge=2, le=10_000, description="noisy data sets, for bias and variance")
+    steps: int = Field(1500, ge=1, description="of the training of the learned weights")
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)

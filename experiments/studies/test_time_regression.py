@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field
 
 import attnkernel as ak
 
@@ -46,19 +46,14 @@ class TestTimeRegression(Study):
 
     study: Literal["test_time_regression"]
     name: Name = "test_time_regression"
-    functions: Annotated[list[Literal["linear", "nonlinear"]], pydantic.Field(min_length=1)] = [
-        "linear",
-        "nonlinear",
-    ]
-    speeds: Annotated[
-        list[Annotated[float, pydantic.Field(ge=0, le=10)]], pydantic.Field(min_length=1)
-    ] = [0.0, 0.03, 0.1]
-    noises: Annotated[list[Positive], pydantic.Field(min_length=1)] = [0.1, 0.5]
-    lengthscale: Positive = pydantic.Field(default=0.7, description="of nonlinear functions")
-    rows: Annotated[int, pydantic.Field(ge=16, le=4096)] = 256
-    dim: Annotated[int, pydantic.Field(ge=1, le=64)] = 4
-    dim_v: Annotated[int, pydantic.Field(ge=1, le=64)] = 4
-    sequences: Annotated[int, pydantic.Field(ge=2, le=10_000)] = 40
+    functions: list[Literal["linear", "nonlinear"]] = Field(["linear", "nonlinear"], min_length=1)
+    speeds: list[Annotated[float, Field(ge=0, le=10)]] = Field([0.0, 0.03, 0.1], min_length=1)
+    noises: list[Positive] = Field([0.1, 0.5], min_length=1)
+    lengthscale: Positive = Field(0.7, description="of nonlinear functions")
+    rows: int = Field(256, ge=16, le=4096)
+    dim: int = Field(4, ge=1, le=64)
+    dim_v: int = Field(4, ge=1, le=64)
+    sequences: int = Field(40, ge=2, le=10_000)
 
     def cases(self) -> list[dict[str, Any]]:
         return [

@@ -6,9 +6,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pydantic
 from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
+from pydantic import Field
 
 import attnkernel as ak
 from attnkernel.kernels import Boxcar, EluFeatures, RandomFeatures, Triangular
@@ -54,21 +54,19 @@ class Zoo(Study):
     name: Name = "zoo"
     is_benchmark: ClassVar[bool] = True
     data: Data
-    tokens: Annotated[int, pydantic.Field(ge=4, le=256)] = 48
-    window: Annotated[int, pydantic.Field(ge=1)] = 6
-    slope: Annotated[float, pydantic.Field(gt=0)] = 0.2
-    dim: Annotated[int, pydantic.Field(ge=1, le=1024)] = 64
-    lengths: Annotated[
-        list[Annotated[int, pydantic.Field(ge=16, le=10**6)]], pydantic.Field(min_length=2)
-    ]
-    window_of_cost: Annotated[int, pydantic.Field(ge=1)] = 256
-    repeats: Annotated[int, pydantic.Field(ge=1)] = 3
-    spread: Annotated[float, pydantic.Field(gt=0)] = pydantic.Field(
-        default=0.3, description="sd of the points of the random features, in lengthscales"
+    tokens: int = Field(48, ge=4, le=256)
+    window: int = Field(6, ge=1)
+    slope: float = Field(0.2, gt=0)
+    dim: int = Field(64, ge=1, le=1024)
+    lengths: list[Annotated[int, Field(ge=16, le=10**6)]] = Field(min_length=2)
+    window_of_cost: int = Field(256, ge=1)
+    repeats: int = Field(3, ge=1)
+    spread: float = Field(
+        0.3, gt=0, description="sd of the points of the random features, in lengthscales"
     )
-    counts: Annotated[
-        list[Annotated[int, pydantic.Field(ge=1, le=10**6)]], pydantic.Field(min_length=2)
-    ] = [16, 64, 256, 1024, 4096]
+    counts: list[Annotated[int, Field(ge=1, le=10**6)]] = Field(
+        [16, 64, 256, 1024, 4096], min_length=2
+    )
 
     def check(self) -> None:
         require_one_input(self)

@@ -30,11 +30,11 @@ import random
 import re
 from typing import Annotated, Any, Literal
 
-import pydantic
+from pydantic import AfterValidator, Field, model_validator
 
 from ..config.errors import build
 from ..config.loading import Source
-from ..config.plain_yaml import Field
+from ..config.plain_yaml import FieldPath
 from ..config.schema import Column, Part, Seed
 
 MAX_MEMBERS = 100_000
@@ -79,11 +79,11 @@ def _require_ascending(ends: list[Any]) -> list[Any]:
     return ends
 
 
-_TWO = pydantic.Field(min_length=2, max_length=2)
-_ASCENDING = pydantic.AfterValidator(_require_ascending)
+_TWO = Field(min_length=2, max_length=2)
+_ASCENDING = AfterValidator(_require_ascending)
 Ends = Annotated[list[int | float], _TWO, _ASCENDING]
 WholeEnds = Annotated[list[int], _TWO, _ASCENDING]
-Values = Annotated[list[Any] | str, pydantic.AfterValidator(_require_values)]
+Values = Annotated[list[Any] | str, AfterValidator(_require_values)]
 
 
 class Draw(Part):
@@ -92,9 +92,9 @@ class Draw(Part):
     uniform: Ends | None = None
     log_uniform: Ends | None = None
     integers: WholeEnds | None = None
-    choice: Annotated[list[Any], pydantic.Field(min_length=1)] | None = None
+    choice: Annotated[list[Any], Field(min_length=1)] | None = None
 
-    @pydantic.model_validator(mode="after")
+    @model_validator(mode="after")
     def _require_one(self) -> "Draw":
         """Raises `ValueError` unless one distribution is given, and a logarithm exists."""
         names = list(type(self).model_fields)
@@ -131,9 +131,9 @@ class Draw(Part):
 class RandomDraws(Part):
     """Points that are drawn, independently in each field."""
 
-    number: Annotated[int, pydantic.Field(ge=1, le=MAX_MEMBERS)]
+    number: int = Field(ge=1, le=MAX_MEMBERS)
     seed: Seed = 0
-    fields: Annotated[dict[Column, Draw], pydantic.Field(min_length=1)]
+    fields: dict[Column, Draw] = Field(min_length=1)
 
 
 class Rounds(Part):
@@ -146,14 +146,14 @@ class Rounds(Part):
     for n candidates and budgets from r to R: one bracket of Hyperband (Li et al., 2018).
     """
 
-    budget: Column = pydantic.Field(description="the field that grows, such as training.steps")
-    min_budget: Annotated[int, pydantic.Field(ge=1)]
-    max_budget: Annotated[int, pydantic.Field(ge=1)]
-    factor: Annotated[int, pydantic.Field(ge=2)] = pydantic.Field(default=3, description="η")
-    metric: Column = pydantic.Field(description="a number of summary.json, as fits.0.loss")
+    budget: Column = Field(description="the field that grows, such as training.steps")
+    min_budget: int = Field(ge=1)
+    max_budget: int = Field(ge=1)
+    factor: int = Field(3, ge=2, description="η")
+    metric: Column = Field(description="a number of summary.json, as fits.0.loss")
     goal: Literal["minimise", "maximise"] = "minimise"
 
-    @pydantic.model_validator(mode="after")
+    @model_validator(mode="after")
     def _require_order(self) -> "Rounds":
         """Raises `ValueError` if the largest budget is below the smallest."""
         if self.max_budget < self.min_budget:
@@ -178,11 +178,11 @@ class Sweep(Part):
     """The section `sweep`."""
 
     grid: dict[Column, Values] = {}
-    points: list[Annotated[dict[Column, Any], pydantic.Field(min_length=1)]] = []
+    points: list[Annotated[dict[Column, Any], Field(min_length=1)]] = []
     random: RandomDraws | None = None
     rounds: Rounds | None = None
 
-    @pydantic.model_validator(mode="after")
+    @model_validator(mode="after")
     def _require_one_place_of_a_field(self) -> "Sweep":
         """Raises `ValueError` for a field that two parts of the section set."""
         places = [
@@ -196,11 +196,11 @@ class Sweep(Part):
                 raise ValueError(f"{both[0]} is set by {one} and by {other}: leave one out")
         return self
 
-    def parts(self) -> list[list[dict[Field, tuple[str, Any]]]]:
+    def parts(self) -> list[list[dict[FieldPath, tuple[str, Any]]]]:
         """The choices of each part, of which a member takes one: by the place in the section, the
         field and its value.
         """
-        parts: list[list[dict[Field, tuple[str, Any]]]] = [
+        parts: list[list[dict[FieldPath, tuple[str, Any]]]] = [
             [{("grid", field): (field, value)} for value in values]
             for field, values in self.grid.items()
         ]
