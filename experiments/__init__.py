@@ -1,6 +1,5 @@
 """Experiments: from a YAML config to a run directory with its figures and numbers."""
 
-import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,5 +9,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str):
     """`register` on first use: `python -m experiments --help` imports no JAX."""
     if name == "register":
-        return importlib.import_module(".kernels", __name__).register
+        from .config.kernels import register  # noqa: PLC0415
+
+        return register
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -300,12 +300,10 @@ def _validate(options: argparse.Namespace, _: list[str]) -> int:
 
 def _schema(*_: object) -> int:
     """The command `schema`: prints the JSON schema of configs; returns the exit code."""
-    from pydantic import TypeAdapter  # noqa: PLC0415
-
-    from .config.registry import AnyStudy  # noqa: PLC0415
+    from .config.registry import json_schema  # noqa: PLC0415
     from .sweeps.section import Sweep  # noqa: PLC0415
 
-    studies = TypeAdapter(AnyStudy).json_schema()
+    studies = json_schema()
     definitions = studies.pop("$defs")
     sweep = Sweep.model_json_schema()
     definitions |= sweep.pop("$defs") | {"Sweep": sweep}

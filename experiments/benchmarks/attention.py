@@ -14,9 +14,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from jaxtyping import PRNGKeyArray
 from pydantic import Field
 
-from ..config.schema import Name
-from ..runs.directory import Run
-from ..runs.monitor import Monitor
+from ..config import Name
+from ..runs import Monitor, Run
 from .attention_contenders import (
     FORWARD,
     JAX_NN,
@@ -51,12 +50,12 @@ class BenchAttention(Benchmark):
 
     study: Literal["bench_attention"]
     name: Name = "bench_attention"
-    length: list[Tokens] = Field([1024, 2048, 4096, 8192, 16384], min_length=1)
+    length: list[Tokens] = Field(default=[1024, 2048, 4096, 8192, 16384], min_length=1)
     memory_length: Tokens | None = Field(
-        4096, description="T at which memory is measured; null: nowhere"
+        default=4096, description="T at which memory is measured; null: nowhere"
     )
-    heads: int = Field(8, ge=1, le=1000)
-    dim: int = Field(64, ge=1, le=1000)
+    heads: int = Field(default=8, ge=1, le=1000)
+    dim: int = Field(default=64, ge=1, le=1000)
     looks: ClassVar = LOOKS
     along: ClassVar = "length"
     x_label: ClassVar = "tokens T"

@@ -7,10 +7,9 @@ from typing import Any, ClassVar, NamedTuple
 from jaxtyping import PRNGKeyArray
 from pydantic import Field
 
-from ..config.schema import Positive
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
-from ..studies.study import Study
+from ..config import Positive
+from ..runs import NO_MONITOR, Monitor, Run
+from ..studies import Study
 from .driver import Case, measure
 from .reports import draw_bars, draw_lines, note_unavailable, number, ratio, table_of_targets
 
@@ -29,16 +28,18 @@ class Benchmark(Study):
     The first of `looks` is ours: the times of the others are divided by its own.
     """
 
-    repeats: int = Field(5, ge=1, le=1000)
+    repeats: int = Field(default=5, ge=1, le=1000)
     max_seconds: Positive = Field(
-        20.0, description="no further round of a contender starts after these"
+        default=20.0, description="no further round of a contender starts after these"
     )
     max_run_seconds: Positive = Field(
-        120.0,
+        default=120.0,
         description="a contender is not run where smaller sizes extrapolate to more, and not "
         "again where its first run took more",
     )
-    max_memory_gib: Positive = Field(6.0, description="contenders that need more are left out")
+    max_memory_gib: Positive = Field(
+        default=6.0, description="contenders that need more are left out"
+    )
     is_benchmark: ClassVar[bool] = True
     looks: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # by contender, arguments of `Axes.plot`
     along: ClassVar[str | None] = None  # the field along the horizontal axis

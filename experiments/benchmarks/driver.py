@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..runs.monitor import Monitor
+from ..runs import Monitor
 
 Contender = Callable[[], Any]
 MIB, GIB = 2**20, 2**30

@@ -18,8 +18,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.loading import FieldError
-from ..config.schema import Name, Positive
+from ..config import FieldError, Name, Positive
 from .benchmark import Benchmark, Results
 from .driver import Case, optional_import
 from .million_criterion import rule_of_thumb
@@ -48,11 +47,11 @@ class BenchGCV(Benchmark):
     name: Name = "bench_gcv"
     precision: Literal["float32", "float64"] = "float64"
     n: list[Annotated[int, Field(ge=100, le=10_000_000)]] = Field(
-        [1000, 10_000, 100_000], min_length=1
+        default=[1000, 10_000, 100_000], min_length=1
     )
-    orders: list[Literal[0, 1, 2]] = Field([0, 1], min_length=1)
-    tol: float = Field(1e-6, ge=1e-12, le=1e-2)
-    repeats: int = Field(3, ge=1, le=1000)
+    orders: list[Literal[0, 1, 2]] = Field(default=[0, 1], min_length=1)
+    tol: float = Field(default=1e-6, ge=1e-12, le=1e-2)
+    repeats: int = Field(default=3, ge=1, le=1000)
     max_run_seconds: Positive = 60.0
     looks: ClassVar = {
         OURS: {"color": ak.plot.BLUE, "marker": "o"},

@@ -21,9 +21,8 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Name, Positive
-from ..runs.directory import Run
-from ..runs.monitor import Monitor
+from ..config import Name, Positive
+from ..runs import Monitor, Run
 from .benchmark import Benchmark, Results
 from .driver import GIB, Case, Contender, compiled, interleaved, medians
 from .gpu_contenders import (
@@ -60,9 +59,11 @@ class BenchGPU(Benchmark):
 
     study: Literal["bench_gpu"]
     name: Name = "bench_gpu"
-    n: list[Annotated[int, Field(ge=64, le=2**22)]] = Field([16_384, 65_536, 262_144], min_length=1)
+    n: list[Annotated[int, Field(ge=64, le=2**22)]] = Field(
+        default=[16_384, 65_536, 262_144], min_length=1
+    )
     jobs: list[Job] = Field(
-        [
+        default=[
             Job(score="Gaussian", dim=3),
             Job(score="Gaussian", dim=64, dim_v=64),
             Job(score="attention", dim=64, dim_v=64),
@@ -70,7 +71,10 @@ class BenchGPU(Benchmark):
         min_length=1,
     )
     matrix: int = Field(
-        8192, ge=64, le=2**15, description="rows of the product of matrices whose rate is the bound"
+        default=8192,
+        ge=64,
+        le=2**15,
+        description="rows of the product of matrices whose rate is the bound",
     )
     max_seconds: Positive = 10.0
     max_memory_gib: Positive = 40.0

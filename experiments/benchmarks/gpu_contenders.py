@@ -12,7 +12,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Part
+from ..config import Part
 from .driver import Contender, Unavailable, compiled, optional_import
 
 GAUSSIAN, ATTENTION = "Gaussian", "attention"
@@ -26,7 +26,7 @@ class Job(Part):
 
     score: Literal["Gaussian", "attention"]
     dim: int = Field(ge=1, le=256)
-    dim_v: int = Field(1, ge=1, le=256)
+    dim_v: int = Field(default=1, ge=1, le=256)
 
     def __str__(self) -> str:
         return f"{self.score}, d = {self.dim}, {self.dim_v} label{'s' * (self.dim_v > 1)}"

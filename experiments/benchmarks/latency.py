@@ -18,10 +18,9 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.loading import FieldError
-from ..config.schema import Name, Positive
-from ..reports.figures import legend
-from ..runs.directory import Run
+from ..config import FieldError, Name, Positive
+from ..reports import legend
+from ..runs import Run
 from . import r_first_calls
 from .benchmark import Benchmark, Results
 from .driver import Case, Contender, SelfTimed, agreement, medians, optional_import
@@ -56,12 +55,16 @@ class BenchLatency(Benchmark):
     study: Literal["bench_latency"]
     name: Name = "bench_latency"
     calls: Annotated[list[str], Field(min_length=1)] | None = Field(
-        None, description="names of calls, as in `experiments/benchmarks/first_calls.py`"
+        default=None, description="names of calls, as in `experiments/benchmarks/first_calls.py`"
     )
-    length: int = Field(2048, ge=2, le=100_000, description="tokens of MultiheadAttention")
-    rows: int = Field(100_000, ge=100, le=10_000_000, description="of the fit that is timed warm")
-    fits: int = Field(300, ge=3, le=10_000, description="in one process, whose memory should stay")
-    repeats: int = Field(3, ge=1, le=1000)
+    length: int = Field(default=2048, ge=2, le=100_000, description="tokens of MultiheadAttention")
+    rows: int = Field(
+        default=100_000, ge=100, le=10_000_000, description="of the fit that is timed warm"
+    )
+    fits: int = Field(
+        default=300, ge=3, le=10_000, description="in one process, whose memory should stay"
+    )
+    repeats: int = Field(default=3, ge=1, le=1000)
     max_seconds: Positive = 600.0
     looks: ClassVar = {
         OURS: {"color": ak.plot.BLUE, "marker": "o"},

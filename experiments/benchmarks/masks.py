@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 
 import attnkernel as ak
 
-from ..config.schema import Name
+from ..config import Name
 from .attention_contenders import draw_arrays
 from .benchmark import Benchmark, Results
 from .driver import Case, Contender, Unavailable, agree, compiled
@@ -45,11 +45,11 @@ class BenchMasks(Benchmark):
 
     study: Literal["bench_masks"]
     name: Name = "bench_masks"
-    examples: list[Example] = Field(["causal", "sliding window"], min_length=1)
-    length: Tokens = Field(4096, description="T, a square number")
-    block: int = Field(512, ge=1, le=4096, description="queries, and keys, of a block")
-    heads: int = Field(8, ge=1, le=1000)
-    dim: int = Field(64, ge=1, le=1000)
+    examples: list[Example] = Field(default=["causal", "sliding window"], min_length=1)
+    length: Tokens = Field(default=4096, description="T, a square number")
+    block: int = Field(default=512, ge=1, le=4096, description="queries, and keys, of a block")
+    heads: int = Field(default=8, ge=1, le=1000)
+    dim: int = Field(default=64, ge=1, le=1000)
     looks: ClassVar = {
         OURS: {"color": ak.plot.BLUE, "marker": "o"},
         FULL: {"color": ak.plot.GREEN, "marker": "D"},

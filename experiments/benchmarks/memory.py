@@ -12,10 +12,9 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Name
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
-from ..studies.study import Study
+from ..config import Name
+from ..runs import NO_MONITOR, Monitor, Run
+from ..studies import Study
 from .driver import MIB, growth_of_memory, in_fresh_process, timed
 
 
@@ -25,9 +24,9 @@ class BenchMemory(Study):
     study: Literal["bench_memory"]
     name: Name = "bench_memory"
     n: list[Annotated[int, Field(ge=3, le=10_000_000)]] = Field(
-        [50_000, 100_000, 200_000], min_length=1
+        default=[50_000, 100_000, 200_000], min_length=1
     )
-    dim: int = Field(8, ge=1, le=1000)
+    dim: int = Field(default=8, ge=1, le=1000)
     is_benchmark: ClassVar[bool] = True
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> list[dict[str, Any]]:

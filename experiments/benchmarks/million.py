@@ -17,10 +17,8 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.loading import FieldError
-from ..config.schema import Name, Part, Positive
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import FieldError, Name, Part, Positive
+from ..runs import NO_MONITOR, Monitor, Run
 from .benchmark import Benchmark, Results
 from .driver import Case, Unavailable, agreement
 from .kernsmooth import kernsmooth
@@ -41,7 +39,7 @@ class FitOf(Part):
     """A whole leave-one-out fit of n points in some dimensions."""
 
     n: Rows
-    dim: int = Field(1, ge=1, le=3)
+    dim: int = Field(default=1, ge=1, le=3)
 
 
 class Million(Benchmark):
@@ -51,7 +49,7 @@ class Million(Benchmark):
     name: Name = "million"
     precision: Literal["float32", "float64"] = "float64"
     fits: list[FitOf] = Field(
-        [
+        default=[
             FitOf(n=1_000_000),
             FitOf(n=10_000_000),
             FitOf(n=1_000_000, dim=2),
@@ -59,13 +57,13 @@ class Million(Benchmark):
         ],
         min_length=1,
     )
-    tol: float = Field(1e-6, ge=1e-12, le=1e-2)
+    tol: float = Field(default=1e-6, ge=1e-12, le=1e-2)
     curve: int = Field(
-        25, ge=3, le=1000, description="lengthscales at which the criterion is drawn"
+        default=25, ge=3, le=1000, description="lengthscales at which the criterion is drawn"
     )
     sizes: list[Rows] = [1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 10_000_000]
     dims: list[Annotated[int, Field(ge=1, le=3)]] = [1, 2, 3]
-    repeats: int = Field(3, ge=1, le=1000)
+    repeats: int = Field(default=3, ge=1, le=1000)
     max_seconds: Positive = 12.0
     looks: ClassVar = {
         "Fourier": {"color": ak.plot.BLUE, "marker": "o"},

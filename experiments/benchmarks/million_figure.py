@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator
 
 import attnkernel as ak
 
-from ..runs.directory import Run
+from ..runs import Run
 from .driver import Unavailable
 from .kernsmooth import kernsmooth
 

@@ -18,7 +18,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Name
+from ..config import Name
 from .attention_contenders import BACKWARD, EQUINOX, FORWARD, LOOKS, OURS, TORCH, in_words
 from .benchmark import Benchmark, Results
 from .driver import GIB, Case, Contender, agree, compiled, optional_import
@@ -32,9 +32,11 @@ class BenchModules(Benchmark):
 
     study: Literal["bench_modules"]
     name: Name = "bench_modules"
-    length: list[Annotated[int, Field(ge=2, le=100_000)]] = Field([1024, 4096], min_length=1)
-    heads: int = Field(8, ge=1, le=256)
-    size: int = Field(512, ge=1, le=16384)
+    length: list[Annotated[int, Field(ge=2, le=100_000)]] = Field(
+        default=[1024, 4096], min_length=1
+    )
+    heads: int = Field(default=8, ge=1, le=256)
+    size: int = Field(default=512, ge=1, le=16384)
     looks: ClassVar = {name: LOOKS[name] for name in (OURS, EQUINOX, TORCH)}
     along: ClassVar = "length"
     x_label: ClassVar = "tokens T"

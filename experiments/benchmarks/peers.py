@@ -16,11 +16,10 @@ from pydantic import Field
 
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, ink
 
-from ..config.loading import FieldError
-from ..config.schema import Bundled, Name, Positive
-from ..reports.figures import legend
-from ..runs.directory import Run
-from ..studies.study import Keys, load
+from ..config import Bundled, FieldError, Name, Positive
+from ..reports import legend
+from ..runs import Run
+from ..studies import Keys, load
 from .benchmark import Benchmark, Results
 from .driver import Case
 from .peers_targets import CLOSE, targets_of
@@ -54,25 +53,27 @@ class Peers(Benchmark):
         min_length=1, max_length=12
     )
     contenders: list[Contender] = Field(
-        list(get_args(Contender)), min_length=1, description="the first is compared with the others"
+        default=list(get_args(Contender)),
+        min_length=1,
+        description="the first is compared with the others",
     )
-    folds: int = Field(5, ge=2, le=100)
-    level: float = Field(0.95, gt=0, lt=1)
+    folds: int = Field(default=5, ge=2, le=100)
+    level: float = Field(default=0.95, gt=0, lt=1)
     orders: list[Literal[0, 1, 2]] = Field(
-        [0, 1, 2], min_length=1, description="ours: the one of minimum leave-one-out error"
+        default=[0, 1, 2], min_length=1, description="ours: the one of minimum leave-one-out error"
     )
     iterations: list[Annotated[int, Field(ge=1, le=1024)]] = Field(
-        [1, 2, 8, 32],
+        default=[1, 2, 8, 32],
         min_length=1,
         max_length=12,
         description="of bias reduction, ours too, orders 0 and 1: those of minimum AICc",
     )
-    starts: int = Field(10, ge=1, le=1000)
-    restarts: int = Field(3, ge=0, le=100, description="of the Gaussian process")
-    repeats: int = Field(15, ge=1, le=1000)
+    starts: int = Field(default=10, ge=1, le=1000)
+    restarts: int = Field(default=3, ge=0, le=100, description="of the Gaussian process")
+    repeats: int = Field(default=15, ge=1, le=1000)
     max_seconds: Positive = 5.0
     max_run_seconds: Positive = Field(
-        40.0, description="another library that took more is not run again, nor its folds"
+        default=40.0, description="another library that took more is not run again, nor its folds"
     )
     looks: ClassVar = {
         name: {"color": color, "marker": marker}

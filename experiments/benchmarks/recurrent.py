@@ -18,7 +18,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Name
+from ..config import Name
 from .attention_contenders import BACKWARD, FORWARD, blockwise, draw_arrays
 from .benchmark import Benchmark, Results
 from .driver import GIB, Case, Contender, agree, compiled
@@ -34,10 +34,10 @@ class BenchRecurrent(Benchmark):
 
     study: Literal["bench_recurrent"]
     name: Name = "bench_recurrent"
-    length: list[Tokens] = Field([1024, 4096], min_length=1)
-    layers: list[Layer] = Field(["linear", "decay", "delta"], min_length=1)
-    heads: int = Field(8, ge=1, le=1000)
-    dim: int = Field(64, ge=1, le=1000)
+    length: list[Tokens] = Field(default=[1024, 4096], min_length=1)
+    layers: list[Layer] = Field(default=["linear", "decay", "delta"], min_length=1)
+    heads: int = Field(default=8, ge=1, le=1000)
+    dim: int = Field(default=64, ge=1, le=1000)
     looks: ClassVar = {
         CHUNKED: {"color": ak.plot.BLUE, "marker": "o"},
         SCAN: {"color": ak.plot.ORANGE, "marker": "^"},

@@ -22,7 +22,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Name
+from ..config import Name
 from .benchmark import Benchmark, Results
 from .driver import GIB, Case, Contender, Unavailable, agree, compiled, optional_import
 from .reports import ratios, target
@@ -40,9 +40,9 @@ class BenchRegression(Benchmark):
     study: Literal["bench_regression"]
     name: Name = "bench_regression"
     n: list[Annotated[int, Field(ge=3, le=10_000_000)]] = Field(
-        [10_000, 50_000], min_length=1, max_length=4
+        default=[10_000, 50_000], min_length=1, max_length=4
     )
-    dim: list[Annotated[int, Field(ge=1, le=1000)]] = Field([1, 3, 8, 32], min_length=1)
+    dim: list[Annotated[int, Field(ge=1, le=1000)]] = Field(default=[1, 3, 8, 32], min_length=1)
     looks: ClassVar = {
         OURS: {"color": ak.plot.BLUE, "marker": "o"},
         GRADIENT: {"color": ak.plot.SKY, "marker": "s", "linestyle": "--"},

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..reports.figures import label_outer, legend, panels
-from ..runs.directory import Run
+from ..reports import label_outer, legend, panels
+from ..runs import Run
 
 MAX_TICKS = 6  # up to this number of sizes, each has a tick
 Values = Callable[[Mapping[str, Any]], Mapping[str, float]]

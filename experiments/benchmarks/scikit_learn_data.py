@@ -13,7 +13,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Part
+from ..config import Part
 
 
 class ScikitLearn(Part):
@@ -34,7 +34,7 @@ class ScikitLearn(Part):
         "swiss_roll",
         "s_curve",
     ]
-    rows: int = Field(300, ge=20, le=100_000, description="of those that are drawn")
+    rows: int = Field(default=300, ge=20, le=100_000, description="of those that are drawn")
 
     def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
         x, y = map(jnp.asarray, _loaders(self.rows)[self.name]())

@@ -17,10 +17,9 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Name, Positive
-from ..runs.directory import Run
-from ..runs.monitor import Monitor
-from ..studies.study import Keys
+from ..config import Name, Positive
+from ..runs import Monitor, Run
+from ..studies import Keys
 from .benchmark import Benchmark, Results
 from .driver import Case, available
 from .regressor import Regressor
@@ -43,14 +42,14 @@ class BenchSelection(Benchmark):
     study: Literal["bench_selection"]
     name: Name = "bench_selection"
     precision: Literal["float32", "float64"] = "float64"
-    n: list[Count] = Field([250, 500, 1000, 2000, 4000], min_length=1)
-    dims: list[Annotated[int, Field(ge=1, le=8)]] = Field([1, 2], min_length=1)
-    starts: int = Field(10, ge=1, le=1000)
-    repeats: int = Field(3, ge=1, le=1000)
+    n: list[Count] = Field(default=[250, 500, 1000, 2000, 4000], min_length=1)
+    dims: list[Annotated[int, Field(ge=1, le=8)]] = Field(default=[1, 2], min_length=1)
+    starts: int = Field(default=10, ge=1, le=1000)
+    repeats: int = Field(default=3, ge=1, le=1000)
     max_run_seconds: Positive = 90.0
-    samples: int = Field(500, ge=0, le=100_000, description="random small samples")
+    samples: int = Field(default=500, ge=0, le=100_000, description="random small samples")
     sample_seconds: Positive = Field(
-        30.0, description="another library is given as many samples as this allows"
+        default=30.0, description="another library is given as many samples as this allows"
     )
     looks: ClassVar = {
         OURS: {"color": ak.plot.BLUE, "marker": "o"},

@@ -10,7 +10,7 @@ import numpy as np
 
 import attnkernel as ak
 
-from ..runs.monitor import Monitor
+from ..runs import Monitor
 
 Select = Callable[[np.ndarray, np.ndarray], np.ndarray]  # from x and y to bandwidths
 SAMPLE_SIZES = (3, 8, 30)

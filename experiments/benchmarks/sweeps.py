@@ -21,7 +21,7 @@ from pydantic import Field
 
 from attnkernel.plot import BLUE, GREY, ORANGE
 
-from ..config.schema import HoldOutSize, Name, Positive, Training
+from ..config import HoldOutSize, Name, Positive, Training
 from .benchmark import Benchmark, Results
 from .driver import Case
 from .reports import target
@@ -35,10 +35,10 @@ class BenchSweep(Benchmark):
     study: Literal["bench_sweep"]
     name: Name = "bench_sweep"
     precision: Literal["float32", "float64"] = "float64"
-    n: int = Field(150, ge=3, le=100_000)
+    n: int = Field(default=150, ge=3, le=100_000)
     training: Training = Training()
-    hold_out: list[HoldOutSize] = Field([1, 10, 75, 120], min_length=1)
-    seeds: int = Field(100, ge=2, le=25_000)
+    hold_out: list[HoldOutSize] = Field(default=[1, 10, 75, 120], min_length=1)
+    seeds: int = Field(default=100, ge=2, le=25_000)
     max_seconds: Positive = 600.0
     looks: ClassVar = {SWEEP: {"color": BLUE}, ONE: {"color": GREY}, EACH: {"color": ORANGE}}
 

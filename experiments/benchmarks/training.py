@@ -21,12 +21,10 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.loading import FieldError
-from ..config.schema import Heteroskedastic, Model, Name, Positive, Training
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import FieldError, Heteroskedastic, Model, Name, Positive, Training
+from ..runs import NO_MONITOR, Monitor, Run
+from ..studies import Keys
 from ..studies.heads import Heads, stack
-from ..studies.study import Keys
 from .benchmark import Benchmark, Results
 from .driver import Case, interleaved, medians
 from .reports import number
@@ -42,11 +40,11 @@ class BenchTraining(Benchmark):
     study: Literal["bench_training"]
     name: Name = "bench_training"
     data: Heteroskedastic
-    hold_out: list[Count] = Field([1, 10, 75, 120], min_length=1)
-    hold_out_steps: int = Field(100, ge=1)
-    heads: list[Count] = Field([1, 2, 4, 8], min_length=1)
-    head_steps: int = Field(1000, ge=1)
-    repeats: int = Field(3, ge=1, le=1000)
+    hold_out: list[Count] = Field(default=[1, 10, 75, 120], min_length=1)
+    hold_out_steps: int = Field(default=100, ge=1)
+    heads: list[Count] = Field(default=[1, 2, 4, 8], min_length=1)
+    head_steps: int = Field(default=1000, ge=1)
+    repeats: int = Field(default=3, ge=1, le=1000)
     max_seconds: Positive = 600.0
     looks: ClassVar = {
         OURS: {"color": ak.plot.BLUE},

@@ -1,1 +1,23 @@
 """What a config may say: its fields, how it is read, and its errors."""
+# ruff: noqa: F401  names for the rooms above
+
+from .errors import build, config_error, nearest
+from .kernels import BUILT_IN, KERNELS, source_of_kernel, user_kernel
+from .loading import FieldError, Source, read
+from .plain_yaml import ConfigError, FieldPath, dump, shortened
+from .schema import (
+    Bundled,
+    Column,
+    Data,
+    Heteroskedastic,
+    HoldOutSize,
+    KernelName,
+    Model,
+    Name,
+    Part,
+    Positive,
+    Seed,
+    Training,
+    outside_bounds,
+    to_list,
+)

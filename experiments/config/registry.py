@@ -1,100 +1,81 @@
 """All studies and benchmarks by name: a config names one by `study:`."""
 
-from typing import Annotated, get_args
+import functools
+import importlib
+import operator
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pydantic
+from pydantic import Field, TypeAdapter
 
-from ..benchmarks.attention import BenchAttention
-from ..benchmarks.gcv import BenchGCV
-from ..benchmarks.gpu import BenchGPU
-from ..benchmarks.latency import BenchLatency
-from ..benchmarks.masks import BenchMasks
-from ..benchmarks.memory import BenchMemory
-from ..benchmarks.million import Million
-from ..benchmarks.modules import BenchModules
-from ..benchmarks.peers import Peers
-from ..benchmarks.recurrent import BenchRecurrent
-from ..benchmarks.regression import BenchRegression
-from ..benchmarks.selection import BenchSelection
-from ..benchmarks.sweeps import BenchSweep
-from ..benchmarks.training import BenchTraining
-from ..studies.additive import Additive
-from ..studies.associative_recall import AssociativeRecall
-from ..studies.boundary import Boundary
-from ..studies.cache import Cache
-from ..studies.context_temperature import ContextTemperature
-from ..studies.coverage import Coverage
-from ..studies.data import ShowData
-from ..studies.derivation import Derivation
-from ..studies.head_ensemble import HeadEnsemble
-from ..studies.heads import Heads
-from ..studies.heteroskedastic import Heteroskedasticity
-from ..studies.holdout import HoldOut
-from ..studies.hypothesis_tests import HypothesisTests
-from ..studies.in_context import InContext
-from ..studies.induction import Induction
-from ..studies.learned_window import LearnedWindow
-from ..studies.leave_one_out import LeaveOneOut
-from ..studies.lengthscales import Lengthscales
-from ..studies.projection import Projection
-from ..studies.regression import Regression
-from ..studies.retrieval_rule import RetrievalRule
-from ..studies.robust import Robust
-from ..studies.scaling import Scaling
-from ..studies.seeds import Seeds
-from ..studies.sentence import Sentences
-from ..studies.study import Study
-from ..studies.temperature import Temperature
-from ..studies.test_time_regression import TestTimeRegression
-from ..studies.zoo import Zoo
+if TYPE_CHECKING:
+    from ..studies import Study
 
-AnyStudy = Annotated[
-    Additive
-    | AssociativeRecall
-    | BenchAttention
-    | BenchGCV
-    | BenchGPU
-    | BenchLatency
-    | BenchMasks
-    | BenchMemory
-    | BenchModules
-    | BenchRecurrent
-    | BenchRegression
-    | BenchSelection
-    | BenchSweep
-    | BenchTraining
-    | Boundary
-    | Cache
-    | ContextTemperature
-    | Coverage
-    | Derivation
-    | HeadEnsemble
-    | Heads
-    | Heteroskedasticity
-    | HoldOut
-    | HypothesisTests
-    | InContext
-    | Induction
-    | LearnedWindow
-    | LeaveOneOut
-    | Lengthscales
-    | Million
-    | Peers
-    | Projection
-    | Regression
-    | RetrievalRule
-    | Robust
-    | Scaling
-    | Seeds
-    | Sentences
-    | ShowData
-    | Temperature
-    | TestTimeRegression
-    | Zoo,
-    pydantic.Field(discriminator="study"),
-]
-
-STUDIES: dict[str, type[Study]] = {
-    get_args(study.model_fields["study"].annotation)[0]: study
-    for study in get_args(get_args(AnyStudy)[0])
+_PLACES = {
+    "additive": "studies.additive.Additive",
+    "associative_recall": "studies.associative_recall.AssociativeRecall",
+    "bench_attention": "benchmarks.attention.BenchAttention",
+    "bench_gcv": "benchmarks.gcv.BenchGCV",
+    "bench_gpu": "benchmarks.gpu.BenchGPU",
+    "bench_latency": "benchmarks.latency.BenchLatency",
+    "bench_masks": "benchmarks.masks.BenchMasks",
+    "bench_memory": "benchmarks.memory.BenchMemory",
+    "bench_modules": "benchmarks.modules.BenchModules",
+    "bench_recurrent": "benchmarks.recurrent.BenchRecurrent",
+    "bench_regression": "benchmarks.regression.BenchRegression",
+    "bench_selection": "benchmarks.selection.BenchSelection",
+    "bench_sweep": "benchmarks.sweeps.BenchSweep",
+    "bench_training": "benchmarks.training.BenchTraining",
+    "boundary": "studies.boundary.Boundary",
+    "cache": "studies.cache.Cache",
+    "context_temperature": "studies.context_temperature.ContextTemperature",
+    "coverage": "studies.coverage.Coverage",
+    "data": "studies.data.ShowData",
+    "derivation": "studies.derivation.Derivation",
+    "head_ensemble": "studies.head_ensemble.HeadEnsemble",
+    "heads": "studies.heads.Heads",
+    "heteroskedastic": "studies.heteroskedastic.Heteroskedasticity",
+    "holdout": "studies.holdout.HoldOut",
+    "hypothesis_tests": "studies.hypothesis_tests.HypothesisTests",
+    "in_context": "studies.in_context.InContext",
+    "induction": "studies.induction.Induction",
+    "learned_window": "studies.learned_window.LearnedWindow",
+    "leave_one_out": "studies.leave_one_out.LeaveOneOut",
+    "lengthscales": "studies.lengthscales.Lengthscales",
+    "million": "benchmarks.million.Million",
+    "peers": "benchmarks.peers.Peers",
+    "projection": "studies.projection.Projection",
+    "regression": "studies.regression.Regression",
+    "retrieval_rule": "studies.retrieval_rule.RetrievalRule",
+    "robust": "studies.robust.Robust",
+    "scaling": "studies.scaling.Scaling",
+    "seeds": "studies.seeds.Seeds",
+    "sentence": "studies.sentence.Sentences",
+    "temperature": "studies.temperature.Temperature",
+    "test_time_regression": "studies.test_time_regression.TestTimeRegression",
+    "zoo": "studies.zoo.Zoo",
 }
+
+
+class _Studies(Mapping[str, "type[Study]"]):
+    """The class of each study; its module is imported as it is asked for."""
+
+    def __getitem__(self, name: str) -> "type[Study]":
+        module, _, kind = _PLACES[name].rpartition(".")
+        return getattr(importlib.import_module(f"experiments.{module}"), kind)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PLACES)
+
+    def __len__(self) -> int:
+        return len(_PLACES)
+
+
+STUDIES = _Studies()
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of a config of any study."""
+    annotated: Any = Annotated
+    study = functools.reduce(operator.or_, STUDIES.values())
+    return TypeAdapter(annotated[study, Field(discriminator="study")]).json_schema()

@@ -64,9 +64,9 @@ class Heteroskedastic(Part):
     """Simulated: y = f(x) + s(x) ε on [-3, 3]."""
 
     source: Literal["heteroskedastic"]
-    n: int = Field(150, ge=3, le=10_000_000)
+    n: int = Field(default=150, ge=3, le=10_000_000)
     rounded_to: Literal["float32", "none"] = Field(
-        "none", description="round the data to this precision, whatever the run's own"
+        default="none", description="round the data to this precision, whatever the run's own"
     )
 
     def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
@@ -99,13 +99,14 @@ class Csv(Part):
     delimiter: str = ","
     decimal: Literal[".", ","] = "."
     missing: Literal["error", "drop"] = Field(
-        "error", description="drop: leave out rows with an empty cell, NA or the like"
+        default="error", description="drop: leave out rows with an empty cell, NA or the like"
     )
     categories: list[Column] | dict[Column, list[str | int] | None] = Field(
-        [], description="columns of words are found; these too, or {column: [words, in, order]}"
+        default=[],
+        description="columns of words are found; these too, or {column: [words, in, order]}",
     )
     dates: list[Column] | dict[Column, str | None] = Field(
-        [], description='ISO dates are found; others as {column: "%d.%m.%Y"}'
+        default=[], description='ISO dates are found; others as {column: "%d.%m.%Y"}'
     )
 
     def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
@@ -126,17 +127,21 @@ class Model(Part):
     """Kernel regression with one kernel of one lengthscale."""
 
     kernel: KernelName = Field(
-        "gaussian", description="a built-in one, or one of --kernels FILE.py"
+        default="gaussian", description="a built-in one, or one of --kernels FILE.py"
     )
-    lengthscale: Positive = Field(1.0, description="where the fit starts")
+    lengthscale: Positive = Field(default=1.0, description="where the fit starts")
     convention: Convention = Field(
-        "standard", description="what a lengthscale of a gaussian means, here and in the results"
+        default="standard",
+        description="what a lengthscale of a gaussian means, here and in the results",
     )
     sink_mass: float = Field(
-        0.0, ge=0, allow_inf_nan=False, description="divide by (sum of weights + this); 0 is exact"
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="divide by (sum of weights + this); 0 is exact",
     )
     on_empty: Literal["nan", "nearest", "mean"] = Field(
-        "nan", description="the prediction where a compact kernel reaches no label"
+        default="nan", description="the prediction where a compact kernel reaches no label"
     )
 
     @pydantic.field_validator("convention")
@@ -211,9 +216,10 @@ class Training(Part):
 
     optimizer: Literal["adam", "rmsprop", "sgd"] = "adam"
     learning_rate: Positive = 0.2
-    steps: int = Field(100, ge=1)
+    steps: int = Field(default=100, ge=1)
     float32_bias_correction: bool = Field(
-        False, description="Adam with 1 − β^t rounded to float32, as it is in float32 programs"
+        default=False,
+        description="Adam with 1 − β^t rounded to float32, as it is in float32 programs",
     )
 
     @pydantic.model_validator(mode="after")

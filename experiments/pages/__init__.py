@@ -14,11 +14,9 @@ from typing import Any
 
 import attnkernel as ak
 
-from ..config.errors import config_error
-from ..config.loading import FieldError, Source
-from ..runs.files import plain
-from ..runs.runner import settings
-from ..studies.study import Study
+from ..config import FieldError, Source, config_error
+from ..runs import plain, settings
+from ..studies import Study
 from ._cache import cache
 from ._dial import dial
 from ._page import Page

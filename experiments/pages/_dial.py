@@ -9,10 +9,8 @@ import numpy as np
 
 import attnkernel as ak
 
-from ..config.kernels import BUILT_IN
-from ..config.loading import FieldError
-from ..config.schema import Model
-from ..studies.study import load
+from ..config import BUILT_IN, FieldError, Model
+from ..studies import load
 from ._page import Page, entropy, require_drawable
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 import attnkernel as ak
 
-from ..config.loading import FieldError
+from ..config import FieldError
 
 MOST_ROWS = 2000
 """A page looks at all pairs of rows each time that a control moves."""

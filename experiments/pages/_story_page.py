@@ -10,7 +10,7 @@ from importlib import resources
 
 import attnkernel as ak
 
-from ..runs.files import plain
+from ..runs import plain
 from ._story import story
 
 TITLE = "From an average to attention"

@@ -8,8 +8,8 @@ import numpy as np
 
 import attnkernel as ak
 
-from ..config.kernels import BUILT_IN
-from ..studies.study import load
+from ..config import BUILT_IN
+from ..studies import load
 from ._page import Page, require_drawable
 
 DISTANCES = np.linspace(0.0, 2.0, 9)

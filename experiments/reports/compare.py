@@ -17,9 +17,8 @@ from rich.table import Table
 from attnkernel._core.atomic_files import write_atomically
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, literal
 
-from ..config.loading import read
-from ..config.plain_yaml import ConfigError
-from ..runs.files import OutputError, flat, is_number, numbers_of, read_json, save_figure, status_of
+from ..config import ConfigError, read
+from ..runs import OutputError, flat, is_number, numbers_of, read_json, save_figure, status_of
 from .number_labels import in_words, labels
 
 MAX_ROWS = 40  # of a table

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..runs.files import OutputError, flat, is_number
+from ..runs import OutputError, flat, is_number
 from . import export_formats
 from .compare import Result
 

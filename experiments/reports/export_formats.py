@@ -12,7 +12,7 @@ from typing import Any
 
 from matplotlib.image import imread
 
-from ..runs.files import OutputError
+from ..runs import OutputError
 
 _BATCH = {"metrics": 1000, "params": 100}  # the most that MLflow takes at a time
 _MAX_PARAM = 6000  # characters

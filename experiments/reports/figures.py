@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 import attnkernel as ak
 
-from ..runs.directory import Run
+from ..runs import Run
 
 
 def panels(number: int, *, width: float = 3.4, height: float = 2.5) -> tuple[Figure, list[Axes]]:

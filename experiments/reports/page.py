@@ -10,7 +10,7 @@ from typing import NamedTuple
 import attnkernel as ak
 from attnkernel._core.atomic_files import write_atomically
 
-from ..runs.directory import Run
+from ..runs import Run
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # its columns, and its rows of text
 

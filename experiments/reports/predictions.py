@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from ..runs.directory import Run
+from ..runs import Run
 
 
 class Claim(NamedTuple):

@@ -1,1 +1,18 @@
 """A run: its directory, its ending, and how it is resumed and reproduced."""
+# ruff: noqa: F401  names for the rooms above
+
+from .directory import Run
+from .distributed import reserve_threads
+from .files import (
+    OutputError,
+    flat,
+    is_number,
+    numbers_of,
+    plain,
+    read_json,
+    save_figure,
+    status_of,
+)
+from .monitor import NO_MONITOR, Monitor
+from .provenance import digest_of
+from .runner import check, settings, study_of

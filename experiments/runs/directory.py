@@ -36,8 +36,7 @@ from rich.table import Table
 import attnkernel as ak
 from attnkernel._core.atomic_files import fsync, write_atomically
 
-from ..config.kernels import source_of_kernel
-from ..config.plain_yaml import dump
+from ..config import dump, source_of_kernel
 from .files import (
     OutputError,
     is_record,

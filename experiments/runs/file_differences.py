@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from matplotlib.image import imread
 
-from ..config.loading import read
-from ..config.plain_yaml import ConfigError, shortened
+from ..config import ConfigError, read, shortened
 from .files import flat, is_number
 
 _MISSING = object()

@@ -13,8 +13,7 @@ import jax
 
 from attnkernel._core.saving import package_versions
 
-from ..config.kernels import user_kernel
-from ..config.plain_yaml import dump
+from ..config import dump, user_kernel
 
 # entries of meta.json that numbers depend on
 DETERMINING = (

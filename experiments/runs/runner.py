@@ -10,7 +10,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import matplotlib as mpl
@@ -21,14 +21,16 @@ from attnkernel.fitting import CostWarning
 
 from ..config import errors, loading
 from ..config.registry import STUDIES
-from ..studies.study import Study
+
+if TYPE_CHECKING:
+    from ..studies import Study
 from . import distributed
 from .directory import Run
 from .files import OutputError, default_directory, resume_command, status_of
 
 
 @contextlib.contextmanager
-def settings(study: Study) -> Iterator[None]:
+def settings(study: "Study") -> Iterator[None]:
     """Sets JAX and matplotlib as configured, while the study runs."""
     from attnkernel.plot import DARK, STYLE  # noqa: PLC0415  matplotlib: not before it is wanted
 
@@ -84,7 +86,7 @@ def load(path: Path, overrides: list[str]) -> Any:
     return study
 
 
-def check(study: Study, source: loading.Source) -> None:
+def check(study: "Study", source: loading.Source) -> None:
     """Raise `ConfigError` for faults that need the data to be seen."""
     with settings(study):
         try:
@@ -117,7 +119,7 @@ def resume(directory: Path, *, quiet: bool) -> int:
     return execute(study, directory, quiet=quiet, resume=True)
 
 
-def execute(study: Study, out: Path | None, *, quiet: bool, resume: bool = False) -> int:
+def execute(study: "Study", out: Path | None, *, quiet: bool, resume: bool = False) -> int:
     """Runs a study into its directory; returns the exit code.
 
     0: done. 1: failed, with the traceback in `error.log`. 130: interrupted, with what was

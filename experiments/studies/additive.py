@@ -16,11 +16,9 @@ from scipy import stats
 
 import attnkernel as ak
 
-from ..config.loading import FieldError
-from ..config.schema import Name, Positive
-from ..reports.figures import legend
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import FieldError, Name, Positive
+from ..reports import legend
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
 METHODS = ("additive", "surface", "gradient boosting", "histogram boosting")
@@ -36,11 +34,11 @@ class Additive(Study):
     study: Literal["additive"]
     name: Name = "additive"
     precision: Literal["float32", "float64"] = "float64"
-    rows: list[Annotated[int, Field(ge=30, le=2000)]] = Field([200, 400], min_length=1)
-    dims: list[Annotated[int, Field(ge=5, le=20)]] = Field([5, 10], min_length=1)
+    rows: list[Annotated[int, Field(ge=30, le=2000)]] = Field(default=[200, 400], min_length=1)
+    dims: list[Annotated[int, Field(ge=5, le=20)]] = Field(default=[5, 10], min_length=1)
     noise: Positive = 1.0
-    test_rows: int = Field(1000, ge=10, le=100_000)
-    data_sets: int = Field(5, ge=2, le=1000)
+    test_rows: int = Field(default=1000, ge=10, le=100_000)
+    data_sets: int = Field(default=5, ge=2, le=1000)
 
     def check(self) -> None:
         try:

@@ -17,10 +17,9 @@ from pydantic import Field, model_validator
 
 import attnkernel as ak
 
-from ..config.schema import Name, Positive
-from ..reports.intervals import half_width
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Name, Positive
+from ..reports import half_width
+from ..runs import NO_MONITOR, Monitor, Run
 from .recall_layers import LAYERS
 from .study import Study
 from .training import require_equal_shards, train
@@ -69,18 +68,21 @@ class AssociativeRecall(Study):
 
     study: Literal["associative_recall"]
     name: Name = "associative_recall"
-    layers: list[LayerName] = Field(list(ALL_LAYERS), min_length=1)
-    pairs: list[Annotated[int, Field(ge=1, le=256)]] = Field([4, 8, 16], min_length=1)
-    key_tokens: int = Field(64, ge=2, le=4096)
-    value_tokens: int = Field(64, ge=2, le=4096)
-    size: int = Field(32, ge=4, le=1024)
-    qk_size: int = Field(8, ge=2, le=1024)
-    seeds: int = Field(5, ge=2, le=100)
-    batch: int = Field(16, ge=1, le=4096)
-    steps: int = Field(800, ge=2)
+    layers: list[LayerName] = Field(default=list(ALL_LAYERS), min_length=1)
+    pairs: list[Annotated[int, Field(ge=1, le=256)]] = Field(default=[4, 8, 16], min_length=1)
+    key_tokens: int = Field(default=64, ge=2, le=4096)
+    value_tokens: int = Field(default=64, ge=2, le=4096)
+    size: int = Field(default=32, ge=4, le=1024)
+    qk_size: int = Field(default=8, ge=2, le=1024)
+    seeds: int = Field(default=5, ge=2, le=100)
+    batch: int = Field(default=16, ge=1, le=4096)
+    steps: int = Field(default=800, ge=2)
     learning_rate: Positive = 1e-2
     tested: int = Field(
-        200, ge=1, le=10_000, description="new sequences for each number of pairs and each seed"
+        default=200,
+        ge=1,
+        le=10_000,
+        description="new sequences for each number of pairs and each seed",
     )
     distributed: ClassVar[bool] = True
 

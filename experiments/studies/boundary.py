@@ -33,11 +33,9 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..benchmarks.reports import table_of_targets, target
-from ..config.loading import FieldError
-from ..config.schema import Name, Positive
-from ..reports.figures import legend
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import FieldError, Name, Positive
+from ..reports import legend
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import Study
 
 REACH = {"gaussian": 12.0, "epanechnikov": 1.0}  # in lengthscales: the kernel is 0 beyond
@@ -52,15 +50,15 @@ class Boundary(Study):
     study: Literal["boundary"]
     name: Name = "boundary"
     precision: Literal["float32", "float64"] = "float64"
-    n: int = Field(20_000, ge=100, le=1_000_000)
+    n: int = Field(default=20_000, ge=100, le=1_000_000)
     kernels: list[Literal["gaussian", "epanechnikov"]] = Field(
-        ["gaussian", "epanechnikov"], min_length=1, max_length=2
+        default=["gaussian", "epanechnikov"], min_length=1, max_length=2
     )
     lengthscales: list[Positive] = Field(
-        [0.005, 0.01, 0.02, 0.04, 0.08], min_length=2, max_length=12, description="h"
+        default=[0.005, 0.01, 0.02, 0.04, 0.08], min_length=2, max_length=12, description="h"
     )
     points: int = Field(
-        101, ge=2, le=1000, description="inputs asked, from the boundary to the middle"
+        default=101, ge=2, le=1000, description="inputs asked, from the boundary to the middle"
     )
 
     def check(self) -> None:

@@ -16,10 +16,9 @@ from attnkernel.kernels import EluFeatures
 from attnkernel.methods import Linear
 
 from ..benchmarks.driver import interleaved, medians
-from ..config.schema import Name
-from ..reports.figures import heat_map, legend
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Name
+from ..reports import heat_map, legend
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
 KINDS = ("full", "ring", "recurrent")
@@ -38,14 +37,17 @@ class Cache(Study):
     study: Literal["cache"]
     name: Name = "cache"
     is_benchmark: ClassVar[bool] = True
-    size: int = Field(64, ge=2, le=4096)
-    heads: int = Field(4, ge=1, le=64)
-    window: int = Field(256, ge=1)
+    size: int = Field(default=64, ge=2, le=4096)
+    heads: int = Field(default=4, ge=1, le=64)
+    window: int = Field(default=256, ge=1)
     compared: int = Field(
-        300, ge=2, le=4096, description="tokens that are decoded and compared with the full pass"
+        default=300,
+        ge=2,
+        le=4096,
+        description="tokens that are decoded and compared with the full pass",
     )
     lengths: list[Annotated[int, Field(ge=2, le=10**6)]] = Field(min_length=1)
-    repeats: int = Field(50, ge=1)
+    repeats: int = Field(default=50, ge=1)
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)

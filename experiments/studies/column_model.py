@@ -7,20 +7,19 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.kernels import BUILT_IN, KERNELS
-from ..config.schema import KernelName, Part
+from ..config import BUILT_IN, KERNELS, KernelName, Part
 
 
 class ColumnModel(Part):
     """Local polynomial regression by a product of kernels, one of each column."""
 
     kernel: Literal["auto"] | KernelName = Field(
-        "auto",
+        default="auto",
         description="of quantities, auto is gaussian; columns of words have kernels of categories",
         json_schema_extra={"anyOf": [{"enum": ["auto", *BUILT_IN]}, {"type": "string"}]},
     )
     order: Literal[0, 1, 2] = Field(
-        1, description="of the local polynomial: 0 constant, 1 linear, 2 quadratic"
+        default=1, description="of the local polynomial: 0 constant, 1 linear, 2 quadratic"
     )
 
     def make(self, data: ak.data.Dataset) -> ak.KernelRegression:

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..reports.figures import legend
-from ..runs.directory import Run
+from ..reports import legend
+from ..runs import Run
 from .context_errors import IN_N, IN_TAU, Case, in_closed_form
 
 FIXED, HOLD_OUT, LEAVE_ONE_OUT = "fixed", "hold-out", "leave-one-out"

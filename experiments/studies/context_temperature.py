@@ -14,11 +14,9 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 from pydantic import Field
 
-from ..config.schema import Name, Positive
-from ..reports.intervals import mean_of, of_interval
-from ..reports.predictions import Claim, judge, write_predictions
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Name, Positive
+from ..reports import Claim, judge, mean_of, of_interval, write_predictions
+from ..runs import NO_MONITOR, Monitor, Run
 from .context_errors import IN_N, IN_TAU, Case, in_closed_form, simulate
 from .context_figures import (
     FIXED,
@@ -40,17 +38,19 @@ class ContextTemperature(Study):
 
     study: Literal["context_temperature"]
     name: Name = "context_temperature"
-    dim: int = Field(8, ge=1, le=64)
-    contexts: list[Annotated[int, Field(ge=8, le=1024)]] = Field([16, 64, 256], min_length=1)
-    noise: Positive = Field(0.5, description="that the attention suits")
+    dim: int = Field(default=8, ge=1, le=64)
+    contexts: list[Annotated[int, Field(ge=8, le=1024)]] = Field(
+        default=[16, 64, 256], min_length=1
+    )
+    noise: Positive = Field(default=0.5, description="that the attention suits")
     shift: float = Field(
-        2.0, gt=1, description="the factor by which a standard deviation differs in a case"
+        default=2.0, gt=1, description="the factor by which a standard deviation differs in a case"
     )
     lowest: Positive = 0.25
     highest: Positive = 64.0
-    temperatures: int = Field(81, ge=3, le=1000)
-    prompts: int = Field(400, ge=2, le=10_000)
-    queries: int = Field(64, ge=1, le=1024)
+    temperatures: int = Field(default=81, ge=3, le=1000)
+    prompts: int = Field(default=400, ge=2, le=10_000)
+    queries: int = Field(default=64, ge=1, le=1024)
 
     def cases(self) -> dict[str, Case]:
         one, c = np.ones(self.dim), self.shift

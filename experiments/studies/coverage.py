@@ -13,10 +13,9 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Name
-from ..reports.figures import label_outer, legend, panels
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Name
+from ..reports import label_outer, legend, panels
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
 Design = Literal["even", "boundary"]
@@ -43,20 +42,20 @@ class Coverage(Study):
     study: Literal["coverage"]
     name: Name = "coverage"
     precision: Literal["float32", "float64"] = "float64"
-    n: int = Field(150, ge=20, le=2000)
-    designs: list[Design] = Field(["even", "boundary"], min_length=1)
-    orders: list[Literal[0, 1]] = Field([0, 1], min_length=1)
-    data_sets: int = Field(1000, ge=2, le=100_000)
-    level: float = Field(0.95, gt=0, lt=1)
+    n: int = Field(default=150, ge=20, le=2000)
+    designs: list[Design] = Field(default=["even", "boundary"], min_length=1)
+    orders: list[Literal[0, 1]] = Field(default=[0, 1], min_length=1)
+    data_sets: int = Field(default=1000, ge=2, le=100_000)
+    level: float = Field(default=0.95, gt=0, lt=1)
     points: int = Field(
-        61, ge=3, le=1000, description="at which bands are asked, evenly over [-3, 3]"
+        default=61, ge=3, le=1000, description="at which bands are asked, evenly over [-3, 3]"
     )
-    draws: int = Field(500, ge=20, description="of noise, for each simultaneous band")
+    draws: int = Field(default=500, ge=20, description="of noise, for each simultaneous band")
     derivative: bool = Field(
-        False, description="whether to add bands of the derivative of the mean"
+        default=False, description="whether to add bands of the derivative of the mean"
     )
-    starts: int = Field(3, ge=1)
-    batch: int = Field(25, ge=1, description="data sets per call of the program")
+    starts: int = Field(default=3, ge=1)
+    batch: int = Field(default=25, ge=1, description="data sets per call of the program")
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys, results = Keys(key), {}

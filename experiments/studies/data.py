@@ -8,9 +8,8 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config.schema import Data, Name, to_list
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Data, Name, to_list
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, require_one_input
 
 

@@ -12,10 +12,9 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Name, Positive
-from ..reports.figures import heat_map, legend
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Name, Positive
+from ..reports import heat_map, legend
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
 
@@ -41,14 +40,17 @@ class Derivation(Study):
 
     study: Literal["derivation"]
     name: Name = "derivation"
-    tokens: int = Field(12, ge=2, le=64)
-    dim: int = Field(5, ge=2, le=64)
+    tokens: int = Field(default=12, ge=2, le=64)
+    dim: int = Field(default=5, ge=2, le=64)
     bandwidth: Positive = 0.8
     dims: list[Annotated[int, Field(ge=1, le=65536)]] = Field(
-        [2**power for power in range(2, 13)], min_length=2
+        default=[2**power for power in range(2, 13)], min_length=2
     )
     keys_each: int = Field(
-        64, ge=2, le=4096, description="keys that each query of the study of dimensions sees"
+        default=64,
+        ge=2,
+        le=4096,
+        description="keys that each query of the study of dimensions sees",
     )
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:

@@ -15,13 +15,9 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.loading import FieldError
-from ..config.schema import Name, Positive
-from ..reports.figures import legend
-from ..reports.intervals import mean_of, of_interval
-from ..reports.predictions import Claim, judge, write_predictions
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import FieldError, Name, Positive
+from ..reports import Claim, judge, legend, mean_of, of_interval, write_predictions
+from ..runs import NO_MONITOR, Monitor, Run
 from .head_errors import FUNCTIONS, Decomposition, Function, fit_data_sets
 from .study import Study
 
@@ -31,15 +27,17 @@ class HeadEnsemble(Study):
 
     study: Literal["head_ensemble"]
     name: Name = "head_ensemble"
-    functions: list[Function] = Field(["additive", "one direction", "rough"], min_length=1)
-    dim: int = Field(8, ge=2, le=64)
-    heads: list[Annotated[int, Field(ge=1, le=64)]] = Field([1, 2, 4, 8], min_length=2)
-    rows: list[Annotated[int, Field(ge=16, le=8192)]] = Field([64, 256, 1024], min_length=1)
-    rotated: bool = Field(True, description="whether heads see random directions, not columns")
+    functions: list[Function] = Field(default=["additive", "one direction", "rough"], min_length=1)
+    dim: int = Field(default=8, ge=2, le=64)
+    heads: list[Annotated[int, Field(ge=1, le=64)]] = Field(default=[1, 2, 4, 8], min_length=2)
+    rows: list[Annotated[int, Field(ge=16, le=8192)]] = Field(default=[64, 256, 1024], min_length=1)
+    rotated: bool = Field(
+        default=True, description="whether heads see random directions, not columns"
+    )
     noise: Positive = 0.3
-    queries: int = Field(128, ge=2, le=4096)
-    sets: int = Field(60, ge=3, le=10_000)
-    lengthscales: int = Field(13, ge=2, le=100)
+    queries: int = Field(default=128, ge=2, le=4096)
+    sets: int = Field(default=60, ge=3, le=10_000)
+    lengthscales: int = Field(default=13, ge=2, le=100)
 
     def check(self) -> None:
         for heads in self.heads:

@@ -11,10 +11,9 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Data, HoldOutSize, Model, Name, Positive, Training, outside_bounds
-from ..reports.figures import draw_fits
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Data, HoldOutSize, Model, Name, Positive, Training, outside_bounds
+from ..reports import draw_fits
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import HoldOutSizes, Keys, Study, describe, leave_one_out_errors, load, tables_as_rows
 from .training import require_finite
 
@@ -55,10 +54,13 @@ class Heads(Study):
     hold_out: HoldOutSize = 1
     heads: list[Annotated[int, Field(ge=1, le=64)]] = Field(min_length=1, max_length=12)
     keys_spent: int = Field(
-        0, ge=0, le=1000, description="trainings that come before these in the chain of keys"
+        default=0,
+        ge=0,
+        le=1000,
+        description="trainings that come before these in the chain of keys",
     )
-    shortest: Positive = Field(0.1, description="lengthscale of the first head at start")
-    longest: Positive = Field(3.0, description="lengthscale of the last head at start")
+    shortest: Positive = Field(default=0.1, description="lengthscale of the first head at start")
+    longest: Positive = Field(default=3.0, description="lengthscale of the last head at start")
 
     varying: ClassVar = ("seed", "shortest", "longest", "training.learning_rate", "hold_out")
 

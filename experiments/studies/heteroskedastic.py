@@ -13,10 +13,9 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Name, Positive
-from ..reports.figures import legend
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Name, Positive
+from ..reports import legend
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
 Results = dict[float, dict[str, np.ndarray]]  # by growth: arrays over the data sets
@@ -29,20 +28,20 @@ class Heteroskedasticity(Study):
     study: Literal["heteroskedastic"]
     name: Name = "heteroskedastic"
     precision: Literal["float32", "float64"] = "float64"
-    n: int = Field(150, ge=20, le=2000)
+    n: int = Field(default=150, ge=20, le=2000)
     growth: list[Positive] = Field(
-        [0.05, 0.5],
+        default=[0.05, 0.5],
         min_length=1,
         max_length=4,
         description="g of the noise's sd 0.2 + g|x|; 0.05: Czyż (2024)",
     )
     order: Literal[0, 1] = 1
-    data_sets: int = Field(200, ge=2, le=100_000)
-    batch: int = Field(25, ge=1, description="data sets per call of the program")
-    hold_out: int = Field(30, ge=1)
-    steps: int = Field(150, ge=1)
+    data_sets: int = Field(default=200, ge=2, le=100_000)
+    batch: int = Field(default=25, ge=1, description="data sets per call of the program")
+    hold_out: int = Field(default=30, ge=1)
+    steps: int = Field(default=150, ge=1)
     learning_rate: Positive = 0.05
-    points: int = Field(61, ge=3, le=1000)
+    points: int = Field(default=61, ge=3, le=1000)
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys, found = Keys(key), {}

@@ -9,10 +9,9 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Data, HoldOutSize, Model, Name, Training, outside_bounds
-from ..reports.figures import draw_fits, legend, panels, smoothing_verdicts
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Data, HoldOutSize, Model, Name, Training, outside_bounds
+from ..reports import draw_fits, legend, panels, smoothing_verdicts
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import HoldOutSizes, Keys, Study, describe, leave_one_out_errors, load, tables_as_rows
 from .training import require_finite
 

@@ -12,10 +12,9 @@ from pydantic import Field
 import attnkernel as ak
 from attnkernel.kernels import AitchisonAitken, Kernel
 
-from ..config.schema import Name, Positive
-from ..reports.figures import label_outer, legend, panels
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Name, Positive
+from ..reports import label_outer, legend, panels
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
 Case = Literal["column, order 0", "column, order 1", "category", "linear model"]
@@ -31,20 +30,25 @@ class HypothesisTests(Study):
     study: Literal["hypothesis_tests"]
     name: Name = "hypothesis_tests"
     precision: Literal["float32", "float64"] = "float64"
-    n: int = Field(100, ge=20, le=1000)
+    n: int = Field(default=100, ge=20, le=1000)
     noise: Positive = 0.5
     cases: list[Case] = Field(
-        ["column, order 0", "column, order 1", "category", "linear model"], min_length=1
+        default=["column, order 0", "column, order 1", "category", "linear model"], min_length=1
     )
     effects: list[Annotated[float, Field(ge=0)]] = Field(
-        [0.0, 0.1, 0.2, 0.3, 0.4], min_length=2, max_length=12, description="from 0: the hypothesis"
+        default=[0.0, 0.1, 0.2, 0.3, 0.4],
+        min_length=2,
+        max_length=12,
+        description="from 0: the hypothesis",
     )
-    level: float = Field(0.05, gt=0, lt=1)
-    data_sets: int = Field(1000, ge=2, le=100_000)
-    power_data_sets: int = Field(250, ge=2, description="the first of them, for effects above 0")
-    draws: int = Field(399, ge=19)
-    starts: int = Field(3, ge=1)
-    batch: int = Field(25, ge=1, description="data sets per call of the program")
+    level: float = Field(default=0.05, gt=0, lt=1)
+    data_sets: int = Field(default=1000, ge=2, le=100_000)
+    power_data_sets: int = Field(
+        default=250, ge=2, description="the first of them, for effects above 0"
+    )
+    draws: int = Field(default=399, ge=19)
+    starts: int = Field(default=3, ge=1)
+    batch: int = Field(default=25, ge=1, description="data sets per call of the program")
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         set_keys, results, done = Keys(key).stack(self.data_sets), {}, 0

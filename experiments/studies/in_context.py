@@ -12,9 +12,8 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Name, Positive
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Name, Positive
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 from .training import require_equal_shards, train
 
@@ -35,17 +34,21 @@ class InContext(Study):
 
     study: Literal["in_context"]
     name: Name = "in_context"
-    lengthscale: Positive = Field(0.5, description="of the functions")
+    lengthscale: Positive = Field(default=0.5, description="of the functions")
     noise: Positive = 0.2
-    contexts: list[Annotated[int, Field(ge=3, le=512)]] = Field([8, 16, 32, 64], min_length=1)
-    heads: int = Field(8, ge=1, le=64)
-    qk_size: int = Field(8, ge=1, le=256)
-    hidden: int = Field(64, ge=1, le=1024)
-    batch: int = Field(32, ge=1, le=4096)
-    targets: int = Field(32, ge=1, le=512)
-    steps: int = Field(4000, ge=2)
+    contexts: list[Annotated[int, Field(ge=3, le=512)]] = Field(
+        default=[8, 16, 32, 64], min_length=1
+    )
+    heads: int = Field(default=8, ge=1, le=64)
+    qk_size: int = Field(default=8, ge=1, le=256)
+    hidden: int = Field(default=64, ge=1, le=1024)
+    batch: int = Field(default=32, ge=1, le=4096)
+    targets: int = Field(default=32, ge=1, le=512)
+    steps: int = Field(default=4000, ge=2)
     learning_rate: Positive = 3e-3
-    tested: int = Field(200, ge=1, le=10_000, description="new functions for each size of context")
+    tested: int = Field(
+        default=200, ge=1, le=10_000, description="new functions for each size of context"
+    )
 
     distributed: ClassVar[bool] = True
 

@@ -13,10 +13,9 @@ from pydantic import Field, model_validator
 
 import attnkernel as ak
 
-from ..config.schema import Name, Positive
-from ..reports.figures import heat_map
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Name, Positive
+from ..reports import heat_map
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 from .training import require_equal_shards, train
 
@@ -76,15 +75,15 @@ class Induction(Study):
 
     study: Literal["induction"]
     name: Name = "induction"
-    vocabulary: int = Field(64, ge=4, le=4096)
-    rows: int = Field(64, ge=8, le=1024)
-    shortest: int = Field(16, ge=2)
-    longest: int = Field(32, ge=2)
-    size: int = Field(64, ge=4, le=1024)
-    heads: int = Field(4, ge=1, le=32)
-    layers: int = Field(2, ge=1, le=8)
-    batch: int = Field(64, ge=1, le=4096)
-    steps: int = Field(2000, ge=2)
+    vocabulary: int = Field(default=64, ge=4, le=4096)
+    rows: int = Field(default=64, ge=8, le=1024)
+    shortest: int = Field(default=16, ge=2)
+    longest: int = Field(default=32, ge=2)
+    size: int = Field(default=64, ge=4, le=1024)
+    heads: int = Field(default=4, ge=1, le=32)
+    layers: int = Field(default=2, ge=1, le=8)
+    batch: int = Field(default=64, ge=1, le=4096)
+    steps: int = Field(default=2000, ge=2)
     learning_rate: Positive = 3e-3
 
     @model_validator(mode="after")

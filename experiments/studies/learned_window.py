@@ -18,11 +18,9 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Name, Positive
-from ..reports.intervals import mean_of, of_interval
-from ..reports.predictions import judge, write_predictions
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Name, Positive
+from ..reports import judge, mean_of, of_interval, write_predictions
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 from .training import train
 from .window_report import CLAIMS, draw_windows, exponents
@@ -36,22 +34,24 @@ class LearnedWindow(Study):
 
     study: Literal["learned_window"]
     name: Name = "learned_window"
-    orders: list[Literal[0, 1]] = Field([0, 1], min_length=1)
-    lengthscales: Lengths = Field([0.25, 0.5, 1.0], description="of functions")
+    orders: list[Literal[0, 1]] = Field(default=[0, 1], min_length=1)
+    lengthscales: Lengths = Field(default=[0.25, 0.5, 1.0], description="of functions")
     noises: Lengths = [0.1, 0.3, 0.9]
-    contexts: list[Annotated[int, Field(ge=16, le=1024)]] = Field([32, 96, 288], min_length=2)
+    contexts: list[Annotated[int, Field(ge=16, le=1024)]] = Field(
+        default=[32, 96, 288], min_length=2
+    )
     growth: Positive = Field(
-        1.0, description="of the logarithm of the noise along an input, heteroskedastic"
+        default=1.0, description="of the logarithm of the noise along an input, heteroskedastic"
     )
     angle: float = Field(
-        30.0, description="of the one direction that matters of two inputs, in degrees"
+        default=30.0, description="of the one direction that matters of two inputs, in degrees"
     )
-    batch: int = Field(16, ge=1, le=1024)
-    targets: int = Field(16, ge=1, le=512)
-    steps: int = Field(500, ge=2)
+    batch: int = Field(default=16, ge=1, le=1024)
+    targets: int = Field(default=16, ge=1, le=512)
+    steps: int = Field(default=500, ge=2)
     learning_rate: Positive = 0.05
-    windows: int = Field(31, ge=3, le=400, description="candidates of each task")
-    tested: int = Field(100, ge=2, le=10_000, description="new tasks of each kind")
+    windows: int = Field(default=31, ge=3, le=400, description="candidates of each task")
+    tested: int = Field(default=100, ge=2, le=10_000, description="new tasks of each kind")
 
     def grid(self) -> Float[np.ndarray, " windows"]:
         return np.geomspace(0.02, 4.0, self.windows)

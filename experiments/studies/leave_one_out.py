@@ -11,11 +11,9 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.loading import FieldError
-from ..config.schema import Data, Model, Name, Positive
-from ..reports.figures import legend
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Data, FieldError, Model, Name, Positive
+from ..reports import legend
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, load
 from .training import require_finite
 
@@ -39,10 +37,13 @@ class LeaveOneOut(Study):
     data: Data
     model: Model = Model()
     bounds: list[Positive] | None = Field(
-        None, min_length=2, max_length=2, description="smallest and largest lengthscale to try"
+        default=None,
+        min_length=2,
+        max_length=2,
+        description="smallest and largest lengthscale to try",
     )
-    starts: int = Field(10, ge=1, le=1000)
-    grid: int = Field(200, ge=10, le=10_000)
+    starts: int = Field(default=10, ge=1, le=1000)
+    grid: int = Field(default=200, ge=10, le=10_000)
 
     def check(self) -> None:
         self.model.require_slope()

@@ -9,10 +9,9 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Data, Model, Name, Positive
-from ..reports.figures import draw_curves, smoothing_verdicts
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Data, Model, Name, Positive
+from ..reports import draw_curves, smoothing_verdicts
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, require_one_input
 
 

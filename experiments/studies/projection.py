@@ -10,10 +10,9 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Data, HoldOutSize, Name, Training
-from ..reports.figures import draw_fits
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Data, HoldOutSize, Name, Training
+from ..reports import draw_fits
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import HoldOutSizes, Keys, Study, describe, load, rows_held_out
 
 
@@ -33,11 +32,11 @@ class Projection(Study):
     hold_out: HoldOutSize = 0.1
     kernels: Training = Training(steps=1000)
     projections: Training = Training(learning_rate=0.01, steps=3000)
-    heads: int = Field(8, ge=1, le=64)
-    learned_heads: int = Field(4, ge=1, le=64)
-    qk_size: int = Field(8, ge=1, le=256)
+    heads: int = Field(default=8, ge=1, le=64)
+    learned_heads: int = Field(default=4, ge=1, le=64)
+    qk_size: int = Field(default=8, ge=1, le=256)
     hidden: int = Field(
-        32, ge=1, le=1024, description="width of the perceptron that embeds an input"
+        default=32, ge=1, le=1024, description="width of the perceptron that embeds an input"
     )
 
     def check(self) -> None:

@@ -16,8 +16,8 @@ from attnkernel.fitting._problem import EDGE_WIDTH
 from attnkernel.inference._report import natural_parameters
 from attnkernel.plot._partial import draw_slice, held_text
 
-from ..config.loading import FieldError
-from ..config.schema import Data, Name
+from ..config import Data, FieldError, Name
+from ..reports import legend
 from ..reports.effects import (
     VALUES_AT,
     Effect,
@@ -30,10 +30,8 @@ from ..reports.effects import (
     table_of_values,
     unreliable_effects,
 )
-from ..reports.figures import legend
 from ..reports.page import Picture, Section, Table, write_page
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..runs import NO_MONITOR, Monitor, Run
 from .column_model import ColumnModel
 from .study import Keys, Study, describe, load
 
@@ -82,7 +80,7 @@ class Regression(Study):
     data: Data
     model: ColumnModel = ColumnModel()
     objective: Literal["leave_one_out", "aicc", "gcv"] = "leave_one_out"
-    level: float = Field(0.95, gt=0, lt=1, description="of the pointwise bands")
+    level: float = Field(default=0.95, gt=0, lt=1, description="of the pointwise bands")
 
     def check(self) -> None:
         data = load(self.data, self.keys().next(), with_words=True)

@@ -12,10 +12,9 @@ from pydantic import Field, model_validator
 
 import attnkernel as ak
 
-from ..config.schema import Name, Positive
-from ..reports.figures import legend
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Name, Positive
+from ..reports import legend
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
 RULES: dict[str, ak.rules.Rule] = {
@@ -45,8 +44,8 @@ class RetrievalRule(Study):
     prior: list[Positive] = Field(min_length=2, max_length=12)
     lowest: Positive = 0.05
     highest: Positive = 10.0
-    points: int = Field(121, ge=2, le=1000)
-    trials: int = Field(20, ge=1, le=200, description="random problems for the optimiser")
+    points: int = Field(default=121, ge=2, le=1000)
+    trials: int = Field(default=20, ge=1, le=200, description="random problems for the optimiser")
 
     @model_validator(mode="after")
     def _require_one_prior_per_score(self) -> "RetrievalRule":

@@ -12,10 +12,9 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Name, Positive
-from ..reports.figures import legend
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Name, Positive
+from ..reports import legend
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
 METHODS = ("least squares", "Huber", "bisquare", "local median")
@@ -29,15 +28,18 @@ class Robust(Study):
     study: Literal["robust"]
     name: Name = "robust"
     precision: Literal["float32", "float64"] = "float64"
-    n: int = Field(150, ge=20, le=2000)
+    n: int = Field(default=150, ge=20, le=2000)
     lengthscale: Positive = 0.2
     shares: list[Annotated[float, Field(ge=0, le=0.5)]] = Field(
-        [0.0, 0.04, 0.08, 0.12, 0.2, 0.3], min_length=2, max_length=12, description="of outliers"
+        default=[0.0, 0.04, 0.08, 0.12, 0.2, 0.3],
+        min_length=2,
+        max_length=12,
+        description="of outliers",
     )
-    shift: Positive = Field(10.0, description="by which outliers are moved")
-    iterations: int = Field(3, ge=1, le=100)
-    data_sets: int = Field(100, ge=2, le=10_000)
-    batch: int = Field(25, ge=1)
+    shift: Positive = Field(default=10.0, description="by which outliers are moved")
+    iterations: int = Field(default=3, ge=1, le=100)
+    data_sets: int = Field(default=100, ge=2, le=10_000)
+    batch: int = Field(default=25, ge=1)
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         set_keys = Keys(key).stack(self.data_sets)

@@ -23,10 +23,8 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..benchmarks.driver import MIB, in_fresh_process
-from ..config.schema import Name
-from ..runs.directory import Run
-from ..runs.distributed import reserve_threads
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Name
+from ..runs import NO_MONITOR, Monitor, Run, reserve_threads
 from .study import Study
 
 Count = Annotated[int, Field(ge=1, le=64)]
@@ -60,11 +58,14 @@ class Scaling(Study):
 
     study: Literal["scaling"]
     name: Name = "scaling"
-    devices: list[Count] = Field([1, 2, 4, 8], min_length=1)
-    n: int = Field(2**18, ge=64, le=2**24)
-    dim: int = Field(64, ge=1, le=256)
+    devices: list[Count] = Field(default=[1, 2, 4, 8], min_length=1)
+    n: int = Field(default=2**18, ge=64, le=2**24)
+    dim: int = Field(default=64, ge=1, le=256)
     checked: int = Field(
-        1000, ge=8, le=2**13, description="rows of the sum that is compared with the dense one"
+        default=1000,
+        ge=8,
+        le=2**13,
+        description="rows of the sum that is compared with the dense one",
     )
     is_benchmark: ClassVar[bool] = True
 

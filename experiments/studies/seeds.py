@@ -12,9 +12,8 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Heteroskedastic, HoldOutSize, Model, Name, Training
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Heteroskedastic, HoldOutSize, Model, Name, Training
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import HoldOutSizes, Keys, Study, hold_out_sizes
 
 
@@ -56,8 +55,8 @@ class Seeds(Study):
     model: Model = Model()
     training: Training = Training()
     hold_out: list[HoldOutSize] = Field(min_length=1, max_length=12)
-    seeds: int = Field(100, ge=2, le=100_000)
-    batch: int = Field(20, ge=1, description="data sets per call of the program")
+    seeds: int = Field(default=100, ge=2, le=100_000)
+    batch: int = Field(default=20, ge=1, description="data sets per call of the program")
 
     def check(self) -> None:
         self.model.require_slope()

@@ -13,9 +13,8 @@ import attnkernel as ak
 from attnkernel.kernels import Bilinear
 from attnkernel.priors import Prior
 
-from ..config.schema import Name, Part, Positive
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Name, Part, Positive
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import Study
 
 Results = list[dict[str, np.ndarray]]  # of each sentence, by head: weights
@@ -46,8 +45,10 @@ class Sentences(Study):
     study: Literal["sentence"]
     name: Name = "sentence"
     sentences: list[Sentence] = Field(min_length=1, max_length=6)
-    contrast: Positive = Field(6.0, description="score of a pair of roles that a head looks for")
-    decay: Positive = Field(0.4, description="slope of the decay, per token")
+    contrast: Positive = Field(
+        default=6.0, description="score of a pair of roles that a head looks for"
+    )
+    decay: Positive = Field(default=0.4, description="slope of the decay, per token")
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         return [{name: self.weigh(sentence, name) for name in HEADS} for sentence in self.sentences]

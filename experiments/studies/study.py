@@ -15,10 +15,8 @@ import attnkernel as ak
 from attnkernel._core.regression_data import require_regression_data
 from attnkernel.data._columns import OptionError
 
-from ..config.loading import FieldError
-from ..config.schema import Name, Part, Seed
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import FieldError, Name, Part, Seed
+from ..runs import NO_MONITOR, Monitor, Run
 
 
 class Study(Part, abc.ABC):
@@ -32,8 +30,10 @@ class Study(Part, abc.ABC):
     name: Name
     seed: Seed = 2024
     precision: Literal["float32", "float64"] = "float32"
-    legacy_prng: bool = Field(False, description="JAX's random numbers as they were before 2025")
-    style: Literal["light", "dark"] = Field("light", description="of the figures")
+    legacy_prng: bool = Field(
+        default=False, description="JAX's random numbers as they were before 2025"
+    )
+    style: Literal["light", "dark"] = Field(default="light", description="of the figures")
     is_benchmark: ClassVar[bool] = False
     distributed: ClassVar[bool] = False  # whether several processes can share the work
     varying: ClassVar[tuple[str, ...]] = ()  # dotted names of numbers

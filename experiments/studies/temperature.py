@@ -14,10 +14,9 @@ from pydantic import Field
 import attnkernel as ak
 from attnkernel.rules import Uniform
 
-from ..config.schema import Heteroskedastic, Name, Positive
-from ..reports.figures import legend
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Heteroskedastic, Name, Positive
+from ..reports import legend
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
 
@@ -38,13 +37,15 @@ class Temperature(Study):
     study: Literal["temperature"]
     name: Name = "temperature"
     data: Heteroskedastic
-    query: float = Field(1.0, description="where the weights are shown")
-    temperature: Positive = Field(0.03, description="of the kernel weights")
+    query: float = Field(default=1.0, description="where the weights are shown")
+    temperature: Positive = Field(default=0.03, description="of the kernel weights")
     lowest: Positive = 1e-6
     highest: Positive = 1e4
-    points: int = Field(81, ge=2, le=1000)
-    draws: int = Field(200, ge=2, le=10_000, description="noisy data sets, for bias and variance")
-    steps: int = Field(1500, ge=1, description="of the training of the learned weights")
+    points: int = Field(default=81, ge=2, le=1000)
+    draws: int = Field(
+        default=200, ge=2, le=10_000, description="noisy data sets, for bias and variance"
+    )
+    steps: int = Field(default=1500, ge=1, description="of the training of the learned weights")
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)

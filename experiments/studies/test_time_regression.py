@@ -19,12 +19,9 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config.schema import Name, Positive
-from ..reports.figures import legend
-from ..reports.intervals import half_width
-from ..reports.predictions import Claim, judge, write_predictions
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Name, Positive
+from ..reports import Claim, half_width, judge, legend, write_predictions
+from ..runs import NO_MONITOR, Monitor, Run
 from .sequence_estimators import LAYERS, ORACLE, errors_of_layer
 from .study import Study
 
@@ -46,14 +43,18 @@ class TestTimeRegression(Study):
 
     study: Literal["test_time_regression"]
     name: Name = "test_time_regression"
-    functions: list[Literal["linear", "nonlinear"]] = Field(["linear", "nonlinear"], min_length=1)
-    speeds: list[Annotated[float, Field(ge=0, le=10)]] = Field([0.0, 0.03, 0.1], min_length=1)
-    noises: list[Positive] = Field([0.1, 0.5], min_length=1)
-    lengthscale: Positive = Field(0.7, description="of nonlinear functions")
-    rows: int = Field(256, ge=16, le=4096)
-    dim: int = Field(4, ge=1, le=64)
-    dim_v: int = Field(4, ge=1, le=64)
-    sequences: int = Field(40, ge=2, le=10_000)
+    functions: list[Literal["linear", "nonlinear"]] = Field(
+        default=["linear", "nonlinear"], min_length=1
+    )
+    speeds: list[Annotated[float, Field(ge=0, le=10)]] = Field(
+        default=[0.0, 0.03, 0.1], min_length=1
+    )
+    noises: list[Positive] = Field(default=[0.1, 0.5], min_length=1)
+    lengthscale: Positive = Field(default=0.7, description="of nonlinear functions")
+    rows: int = Field(default=256, ge=16, le=4096)
+    dim: int = Field(default=4, ge=1, le=64)
+    dim_v: int = Field(default=4, ge=1, le=64)
+    sequences: int = Field(default=40, ge=2, le=10_000)
 
     def cases(self) -> list[dict[str, Any]]:
         return [

@@ -13,9 +13,8 @@ from jaxtyping import Array
 
 import attnkernel as ak
 
-from ..config.loading import FieldError
-from ..runs import distributed
-from ..runs.monitor import Monitor
+from ..config import FieldError
+from ..runs import Monitor, distributed
 
 Model = TypeVar("Model")
 

@@ -7,9 +7,8 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..reports.figures import legend
-from ..reports.predictions import Claim
-from ..runs.directory import Run
+from ..reports import Claim, legend
+from ..runs import Run
 
 EXPECTED = {"n": -0.2, "noise": 0.4, "lengthscale": 0.8}  # powers of the best window
 

@@ -16,10 +16,9 @@ from attnkernel.methods import Linear
 from attnkernel.priors import RelativeBias
 
 from ..benchmarks.driver import interleaved, medians
-from ..config.schema import Data, Name
-from ..reports.figures import draw_fits, heat_map, legend
-from ..runs.directory import Run
-from ..runs.monitor import NO_MONITOR, Monitor
+from ..config import Data, Name
+from ..reports import draw_fits, heat_map, legend
+from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, require_one_input
 
 KERNELS: dict[str, type[ak.kernels.Radial]] = {
@@ -54,18 +53,18 @@ class Zoo(Study):
     name: Name = "zoo"
     is_benchmark: ClassVar[bool] = True
     data: Data
-    tokens: int = Field(48, ge=4, le=256)
-    window: int = Field(6, ge=1)
-    slope: float = Field(0.2, gt=0)
-    dim: int = Field(64, ge=1, le=1024)
+    tokens: int = Field(default=48, ge=4, le=256)
+    window: int = Field(default=6, ge=1)
+    slope: float = Field(default=0.2, gt=0)
+    dim: int = Field(default=64, ge=1, le=1024)
     lengths: list[Annotated[int, Field(ge=16, le=10**6)]] = Field(min_length=2)
-    window_of_cost: int = Field(256, ge=1)
-    repeats: int = Field(3, ge=1)
+    window_of_cost: int = Field(default=256, ge=1)
+    repeats: int = Field(default=3, ge=1)
     spread: float = Field(
-        0.3, gt=0, description="sd of the points of the random features, in lengthscales"
+        default=0.3, gt=0, description="sd of the points of the random features, in lengthscales"
     )
     counts: list[Annotated[int, Field(ge=1, le=10**6)]] = Field(
-        [16, 64, 256, 1024, 4096], min_length=2
+        default=[16, 64, 256, 1024, 4096], min_length=2
     )
 
     def check(self) -> None:

@@ -10,11 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..config import loading
-from ..config.plain_yaml import ConfigError, dump
-from ..runs.provenance import digest_of
-from ..runs.runner import check, study_of
-from ..studies.study import Study
+from ..config import ConfigError, dump, loading
+from ..runs import check, digest_of, study_of
+from ..studies import Study
 from .section import MAX_MEMBERS, Rounds, Sweep, as_text, range_of, take_section
 
 

@@ -18,8 +18,8 @@ from scipy.stats import t as student
 from attnkernel._core.atomic_files import write_atomically
 from attnkernel.plot import BLUE, SKY, literal
 
-from ..reports.number_labels import labels
-from ..runs.files import numbers_of, plain, save_figure
+from ..reports import labels
+from ..runs import numbers_of, plain, save_figure
 from .members import Member, words
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..config.errors import nearest
-from ..runs.files import OutputError, numbers_of
+from ..config import nearest
+from ..runs import OutputError, numbers_of
 from .members import Combination, Member, Plan, words
 from .section import Rounds
 

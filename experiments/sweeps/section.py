@@ -32,10 +32,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ..config.errors import build
-from ..config.loading import Source
-from ..config.plain_yaml import FieldPath
-from ..config.schema import Column, Part, Seed
+from ..config import Column, FieldPath, Part, Seed, Source, build
 
 MAX_MEMBERS = 100_000
 _RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})")
@@ -149,7 +146,7 @@ class Rounds(Part):
     budget: Column = Field(description="the field that grows, such as training.steps")
     min_budget: int = Field(ge=1)
     max_budget: int = Field(ge=1)
-    factor: int = Field(3, ge=2, description="η")
+    factor: int = Field(default=3, ge=2, description="η")
     metric: Column = Field(description="a number of summary.json, as fits.0.loss")
     goal: Literal["minimise", "maximise"] = "minimise"
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..runs.files import OutputError
+from ..runs import OutputError
 
 
 def submit(

@@ -33,10 +33,9 @@ from rich.console import Console
 
 from attnkernel._core.atomic_files import write_atomically
 
-from ..config.plain_yaml import dump
-from ..runs.files import OutputError, flat, plain, read_json, status_of
-from ..runs.runner import settings
-from ..studies.study import HoldOutSizes, Study, tables_as_rows, with_fields
+from ..config import dump
+from ..runs import OutputError, flat, plain, read_json, settings, status_of
+from ..studies import HoldOutSizes, Study, tables_as_rows, with_fields
 from .members import Member, read_plan, words
 from .report import report
 from .rounds import halve, lines_of
