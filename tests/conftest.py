@@ -106,7 +106,7 @@ def compiles_float16():
 def reason_without_r(package):
     """Returns what to install, so that R has a package; None if it has."""
     from experiments.benchmarks.driver import Unavailable  # noqa: PLC0415
-    from experiments.benchmarks.rscript import rscript_with  # noqa: PLC0415
+    from experiments.benchmarks.r_scripts import rscript_with  # noqa: PLC0415
 
     try:
         rscript_with(package)

@@ -14,7 +14,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from jaxtyping import PRNGKeyArray
 from pydantic import Field
 
-from ..config import Name
 from ..runs import Monitor, Run
 from .attention_contenders import (
     FORWARD,
@@ -49,7 +48,6 @@ class BenchAttention(Benchmark):
     """Seconds against the length T, full and causal, forward and backward; memory at one T."""
 
     study: Literal["bench_attention"]
-    name: Name = "bench_attention"
     length: list[Tokens] = Field(default=[1024, 2048, 4096, 8192, 16384], min_length=1)
     memory_length: Tokens | None = Field(
         default=4096, description="T at which memory is measured; null: nowhere"

@@ -18,10 +18,10 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import FieldError, Name, Positive
+from ..config import FieldError, Positive
 from .benchmark import Benchmark, Results
 from .driver import Case, optional_import
-from .million_criterion import rule_of_thumb
+from .million_curves import rule_of_thumb
 from .reports import number, ratios, target
 
 OURS, FASTLPR = "attnkernel", "fastLPR"
@@ -44,7 +44,6 @@ class BenchGCV(Benchmark):
     """Seconds, criteria and errors of curves whose bandwidth minimises GCV, for growing n."""
 
     study: Literal["bench_gcv"]
-    name: Name = "bench_gcv"
     precision: Literal["float32", "float64"] = "float64"
     n: list[Annotated[int, Field(ge=100, le=10_000_000)]] = Field(
         default=[1000, 10_000, 100_000], min_length=1

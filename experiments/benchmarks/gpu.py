@@ -21,7 +21,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Name, Positive
+from ..config import Positive
 from ..runs import Monitor, Run
 from .benchmark import Benchmark, Results
 from .driver import GIB, Case, Contender, compiled, interleaved, medians
@@ -58,7 +58,6 @@ class BenchGPU(Benchmark):
     """Seconds, rates and errors of every contender, for growing n."""
 
     study: Literal["bench_gpu"]
-    name: Name = "bench_gpu"
     n: list[Annotated[int, Field(ge=64, le=2**22)]] = Field(
         default=[16_384, 65_536, 262_144], min_length=1
     )

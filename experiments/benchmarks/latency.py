@@ -18,10 +18,10 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import FieldError, Name, Positive
+from ..config import FieldError, Positive
 from ..reports import legend
 from ..runs import Run
-from . import r_first_calls
+from . import r_scripts as r_first_calls
 from .benchmark import Benchmark, Results
 from .driver import Case, Contender, SelfTimed, agreement, medians, optional_import
 from .first_calls import (
@@ -42,7 +42,7 @@ from .first_calls import (
     make_calls,
 )
 from .fresh_process import Latency, measure
-from .r_first_calls import SCRIPTS, timed_script
+from .r_scripts import SCRIPTS, timed_script
 from .reports import number, ratio, target
 
 CACHED = ", from disk"
@@ -53,7 +53,6 @@ class BenchLatency(Benchmark):
     """CPU seconds, seconds and compiled programs of each first call."""
 
     study: Literal["bench_latency"]
-    name: Name = "bench_latency"
     calls: Annotated[list[str], Field(min_length=1)] | None = Field(
         default=None, description="names of calls, as in `experiments/benchmarks/first_calls.py`"
     )

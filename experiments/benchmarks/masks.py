@@ -18,7 +18,6 @@ from pydantic import Field, field_validator
 
 import attnkernel as ak
 
-from ..config import Name
 from .attention_contenders import draw_arrays
 from .benchmark import Benchmark, Results
 from .driver import Case, Contender, Unavailable, agree, compiled
@@ -44,7 +43,6 @@ class BenchMasks(Benchmark):
     """Seconds of each mask, of full attention, and of jax.nn with the mask as an array."""
 
     study: Literal["bench_masks"]
-    name: Name = "bench_masks"
     examples: list[Example] = Field(default=["causal", "sliding window"], min_length=1)
     length: Tokens = Field(default=4096, description="T, a square number")
     block: int = Field(default=512, ge=1, le=4096, description="queries, and keys, of a block")

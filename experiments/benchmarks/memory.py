@@ -12,7 +12,6 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Name
 from ..runs import NO_MONITOR, Monitor, Run
 from ..studies import Study
 from .driver import MIB, growth_of_memory, in_fresh_process, timed
@@ -22,7 +21,6 @@ class BenchMemory(Study):
     """Value and gradient (in ℓ, x and y) of a sum over all pairs of n points, for growing n."""
 
     study: Literal["bench_memory"]
-    name: Name = "bench_memory"
     n: list[Annotated[int, Field(ge=3, le=10_000_000)]] = Field(
         default=[50_000, 100_000, 200_000], min_length=1
     )

@@ -17,13 +17,12 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import FieldError, Name, Part, Positive
+from ..config import FieldError, Part, Positive
 from ..runs import NO_MONITOR, Monitor, Run
 from .benchmark import Benchmark, Results
 from .driver import Case, Unavailable, agreement
-from .kernsmooth import kernsmooth
-from .million_criterion import criterion, newton_step, rule_of_thumb
-from .million_figure import curves_of, draw_fit
+from .million_curves import criterion, curves_of, draw_fit, newton_step, rule_of_thumb
+from .r_scripts import kernsmooth
 from .regression import keops
 from .reports import note_unavailable, ratios, target
 
@@ -46,7 +45,6 @@ class Million(Benchmark):
     """Whole fits, their criterion and curve, and seconds of every contender against n."""
 
     study: Literal["million"]
-    name: Name = "million"
     precision: Literal["float32", "float64"] = "float64"
     fits: list[FitOf] = Field(
         default=[

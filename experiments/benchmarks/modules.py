@@ -18,7 +18,6 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Name
 from .attention_contenders import BACKWARD, EQUINOX, FORWARD, LOOKS, OURS, TORCH, in_words
 from .benchmark import Benchmark, Results
 from .driver import GIB, Case, Contender, agree, compiled, optional_import
@@ -31,7 +30,6 @@ class BenchModules(Benchmark):
     """Seconds of a module against the length T, full and causal, forward and backward."""
 
     study: Literal["bench_modules"]
-    name: Name = "bench_modules"
     length: list[Annotated[int, Field(ge=2, le=100_000)]] = Field(
         default=[1024, 4096], min_length=1
     )

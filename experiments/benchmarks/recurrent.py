@@ -18,7 +18,6 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Name
 from .attention_contenders import BACKWARD, FORWARD, blockwise, draw_arrays
 from .benchmark import Benchmark, Results
 from .driver import GIB, Case, Contender, agree, compiled
@@ -33,7 +32,6 @@ class BenchRecurrent(Benchmark):
     """Seconds of each layer against the length T, forward and backward."""
 
     study: Literal["bench_recurrent"]
-    name: Name = "bench_recurrent"
     length: list[Tokens] = Field(default=[1024, 4096], min_length=1)
     layers: list[Layer] = Field(default=["linear", "decay", "delta"], min_length=1)
     heads: int = Field(default=8, ge=1, le=1000)

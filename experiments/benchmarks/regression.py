@@ -22,7 +22,6 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Name
 from .benchmark import Benchmark, Results
 from .driver import GIB, Case, Contender, Unavailable, agree, compiled, optional_import
 from .reports import ratios, target
@@ -38,7 +37,6 @@ class BenchRegression(Benchmark):
     """Pairs per second of every contender, and their share of the bound."""
 
     study: Literal["bench_regression"]
-    name: Name = "bench_regression"
     n: list[Annotated[int, Field(ge=3, le=10_000_000)]] = Field(
         default=[10_000, 50_000], min_length=1, max_length=4
     )

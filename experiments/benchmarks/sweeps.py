@@ -21,7 +21,7 @@ from pydantic import Field
 
 from attnkernel.plot import BLUE, GREY, ORANGE
 
-from ..config import HoldOutSize, Name, Positive, Training
+from ..config import HoldOutSize, Positive, Training
 from .benchmark import Benchmark, Results
 from .driver import Case
 from .reports import target
@@ -33,7 +33,6 @@ class BenchSweep(Benchmark):
     """Masked hold-out of the simulated data: many seeds and sizes."""
 
     study: Literal["bench_sweep"]
-    name: Name = "bench_sweep"
     precision: Literal["float32", "float64"] = "float64"
     n: int = Field(default=150, ge=3, le=100_000)
     training: Training = Training()

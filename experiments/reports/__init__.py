@@ -10,6 +10,5 @@ from .figures import (
     panels,
     smoothing_verdicts,
 )
-from .intervals import half_width, mean_of, of_interval
 from .number_labels import labels
-from .predictions import Claim, judge, write_predictions
+from .predictions import Claim, half_width, judge, mean_of, of_interval, write_predictions

@@ -8,14 +8,160 @@
 | `figures/*.png` | images | artifacts | |
 """
 
+import csv
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+import importlib
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from matplotlib.image import imread
+
 from ..runs import OutputError, flat, is_number
-from . import export_formats
 from .compare import Result
+
+_BATCH = {"metrics": 1000, "params": 100}  # the most that MLflow takes at a time
+_MAX_PARAM = 6000  # characters
+
+
+def _require(package: str, target: str) -> Any:
+    """Returns a module; `OutputError` with what to install if it is not there."""
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise OutputError(
+            f'--to {target} needs {package}: pip install "attnkernel[export]"'
+        ) from None
+
+
+def _new_folder(folder: Path) -> Path:
+    """Makes a folder; `OutputError` if it exists."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise OutputError(
+            f"{folder} exists already: it was exported before; remove it, or take another --out"
+        ) from None
+    return folder
+
+
+def _tag(name: str) -> str:
+    """Returns a name with the letters that TensorBoard and MLflow both take."""
+    return re.sub(r"[^\w./-]", "_", name)
+
+
+def _text(value: Any) -> str:
+    """Returns a value as one text."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def to_tensorboard(record: Any, folder: Path) -> str:
+    """Writes event files to FOLDER/NAME."""
+    writer_class = _require("tensorboardX", "tensorboard").SummaryWriter
+    own = _new_folder(folder / record.name)
+    last = max((points[-1][0] for points in record.series.values()), default=0)
+    with writer_class(logdir=os.fspath(own), write_to_disk=True) as writer:
+        for name, points in record.series.items():
+            for step, value in points:
+                writer.add_scalar(_tag(name), value, global_step=step, walltime=record.started)
+        for name, value in record.numbers.items():
+            writer.add_scalar(
+                _tag(f"summary/{name}"), value, global_step=last, walltime=record.ended
+            )
+        config = (record.directory / "config.yaml").read_text(encoding="utf-8")
+        block = "\n".join(f"    {line}" for line in config.splitlines())
+        writer.add_text("config", block, global_step=0, walltime=record.started)
+        for figure in record.figures:
+            writer.add_image(
+                _tag(f"figures/{figure.stem}"),
+                imread(figure)[..., :3],
+                global_step=last,
+                walltime=record.ended,
+                dataformats="HWC",
+            )
+    return f"{own}: tensorboard --logdir {shlex.quote(os.fspath(folder))}"
+
+
+def to_mlflow(record: Any, folder: Path) -> str:
+    """Logs a run in the experiment of its study, in the local store FOLDER: a file of SQLite, since
+    MLflow refuses stores of plain files by default, and a folder of artifacts.
+    """
+    mlflow, *_ = (_require(package, "mlflow") for package in ("mlflow", "sqlalchemy", "alembic"))
+    entities = importlib.import_module("mlflow.entities")
+    folder.mkdir(parents=True, exist_ok=True)
+    store = (folder / "mlflow.db", (folder / "artifacts").resolve().as_uri())
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{store[0].resolve()}")
+    known = client.get_experiment_by_name(record.study)
+    if known is None:
+        experiment = client.create_experiment(record.study, artifact_location=store[1])
+    else:
+        experiment = known.experiment_id
+    digest = f"{record.meta.get('config')} {record.meta.get('started')}"
+    if client.search_runs([experiment], filter_string=f"tags.attnkernel = '{digest}'"):
+        raise OutputError(f"{record.directory} is in {folder} already, in {record.study}")
+    wanted = ("python", "platform", "precision", "git.commit")
+    words = {name: _text(record.meta[name]) for name in wanted if record.meta.get(name)}
+    words |= {k: str(v) for k, v in record.meta.items() if k.startswith("versions.")}
+    run = client.create_run(
+        experiment,
+        start_time=round(1000 * record.started),
+        tags={**words, "state": record.state, "attnkernel": digest},
+        run_name=record.name,
+    ).info.run_id
+    started, ended = (round(1000 * time) for time in (record.started, record.ended))
+    metrics = [
+        entities.Metric(_tag(name), value, started, step)
+        for name, points in record.series.items()
+        for step, value in points
+    ]
+    metrics += [entities.Metric(_tag(k), v, ended, 0) for k, v in record.numbers.items()]
+    params = [
+        entities.Param(_tag(name), _text(value)[:_MAX_PARAM])
+        for name, value in record.config.items()
+    ]
+    for some in _batches(metrics, _BATCH["metrics"]):
+        client.log_batch(run, metrics=some)
+    for some in _batches(params, _BATCH["params"]):
+        client.log_batch(run, params=some)
+    for name in ("config.yaml", "summary.json", "output.log", "report.html"):
+        if (record.directory / name).is_file():
+            client.log_artifact(run, os.fspath(record.directory / name))
+    for figure in record.figures:
+        client.log_artifact(run, os.fspath(figure), "figures")
+    status = "FINISHED" if record.state == "done" else "FAILED"
+    client.set_terminated(run, status=status, end_time=ended)
+    uri = shlex.quote(f"sqlite:///{os.fspath(store[0])}")
+    return f"{record.name} in {record.study}: mlflow ui --backend-store-uri {uri}"
+
+
+def _batches(items: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
+    """Returns the items, `size` at a time."""
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def to_csv(record: Any, folder: Path) -> str:
+    """Writes `config.csv`, `metrics.csv` and `summary.csv` to FOLDER/NAME."""
+    own = _new_folder(folder / record.name)
+    columns = list(dict.fromkeys(["step", "member", *(k for row in record.rows for k in row)]))
+    _write_table(
+        own / "metrics.csv", columns, [[row.get(k) for k in columns] for row in record.rows]
+    )
+    for name, values in (("config", record.config), ("summary", record.summary)):
+        rows = [[key, _text(value)] for key, value in values.items()]
+        _write_table(own / f"{name}.csv", ["name", "value"], rows)
+    return f"{own}: config.csv, metrics.csv, summary.csv"
+
+
+def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Writes a CSV file with a header line."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
 
 
 class Record(NamedTuple):
@@ -45,9 +191,9 @@ class Record(NamedTuple):
 
 
 WRITERS: Mapping[str, Callable[[Any, Path], str]] = {
-    "tensorboard": export_formats.to_tensorboard,
-    "mlflow": export_formats.to_mlflow,
-    "csv": export_formats.to_csv,
+    "tensorboard": to_tensorboard,
+    "mlflow": to_mlflow,
+    "csv": to_csv,
 }
 
 

@@ -51,8 +51,7 @@ from .files import (
 )
 from .monitor import Monitor, Tick
 from .output_log import OutputLog
-from .provenance import DETERMINING, digest_of, digest_of_file, meta_of, now
-from .sources import read_sources
+from .provenance import DETERMINING, digest_of, digest_of_file, meta_of, now, read_sources
 
 
 class Run(Monitor):

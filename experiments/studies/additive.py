@@ -16,7 +16,7 @@ from scipy import stats
 
 import attnkernel as ak
 
-from ..config import FieldError, Name, Positive
+from ..config import FieldError, Positive
 from ..reports import legend
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
@@ -32,7 +32,6 @@ class Additive(Study):
     """Errors of fits to simulated data of which five columns count and the others do not."""
 
     study: Literal["additive"]
-    name: Name = "additive"
     precision: Literal["float32", "float64"] = "float64"
     rows: list[Annotated[int, Field(ge=30, le=2000)]] = Field(default=[200, 400], min_length=1)
     dims: list[Annotated[int, Field(ge=5, le=20)]] = Field(default=[5, 10], min_length=1)

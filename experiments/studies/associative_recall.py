@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 import attnkernel as ak
 
-from ..config import Name, Positive
+from ..config import Positive
 from ..reports import half_width
 from ..runs import NO_MONITOR, Monitor, Run
 from .recall_layers import LAYERS
@@ -67,7 +67,6 @@ class AssociativeRecall(Study):
     """Layers with the same number of parameters learn to recall a growing number of pairs."""
 
     study: Literal["associative_recall"]
-    name: Name = "associative_recall"
     layers: list[LayerName] = Field(default=list(ALL_LAYERS), min_length=1)
     pairs: list[Annotated[int, Field(ge=1, le=256)]] = Field(default=[4, 8, 16], min_length=1)
     key_tokens: int = Field(default=64, ge=2, le=4096)

@@ -33,7 +33,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..benchmarks.reports import table_of_targets, target
-from ..config import FieldError, Name, Positive
+from ..config import FieldError, Positive
 from ..reports import legend
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Study
@@ -48,7 +48,6 @@ class Boundary(Study):
     """Bias and variance of local constant and local linear fits, measured and by theory."""
 
     study: Literal["boundary"]
-    name: Name = "boundary"
     precision: Literal["float32", "float64"] = "float64"
     n: int = Field(default=20_000, ge=100, le=1_000_000)
     kernels: list[Literal["gaussian", "epanechnikov"]] = Field(

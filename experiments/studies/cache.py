@@ -16,7 +16,6 @@ from attnkernel.kernels import EluFeatures
 from attnkernel.methods import Linear
 
 from ..benchmarks.driver import interleaved, medians
-from ..config import Name
 from ..reports import heat_map, legend
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
@@ -35,7 +34,6 @@ class Cache(Study):
     """Decoding against the full pass, and what a token costs as the sequence grows."""
 
     study: Literal["cache"]
-    name: Name = "cache"
     is_benchmark: ClassVar[bool] = True
     size: int = Field(default=64, ge=2, le=4096)
     heads: int = Field(default=4, ge=1, le=64)

@@ -13,7 +13,6 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Name
 from ..reports import label_outer, legend, panels
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
@@ -40,7 +39,6 @@ class Coverage(Study):
     """Coverage and width of bands and intervals, on an even and a boundary-heavy design."""
 
     study: Literal["coverage"]
-    name: Name = "coverage"
     precision: Literal["float32", "float64"] = "float64"
     n: int = Field(default=150, ge=20, le=2000)
     designs: list[Design] = Field(default=["even", "boundary"], min_length=1)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..config import Data, Name, to_list
+from ..config import Data, to_list
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, require_one_input
 
@@ -17,7 +17,6 @@ class ShowData(Study):
     """Points, and for simulated data f(x) and the band f(x) ± 2 s(x)."""
 
     study: Literal["data"]
-    name: Name = "data"
     data: Data
 
     def check(self) -> None:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Name, Positive
+from ..config import Positive
 from ..reports import heat_map, legend
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
@@ -39,7 +39,6 @@ class Derivation(Study):
     """Eight identities with their largest deviations, and why scores are divided by √d."""
 
     study: Literal["derivation"]
-    name: Name = "derivation"
     tokens: int = Field(default=12, ge=2, le=64)
     dim: int = Field(default=5, ge=2, le=64)
     bandwidth: Positive = 0.8

@@ -15,7 +15,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import FieldError, Name, Positive
+from ..config import FieldError, Positive
 from ..reports import Claim, judge, legend, mean_of, of_interval, write_predictions
 from ..runs import NO_MONITOR, Monitor, Run
 from .head_errors import FUNCTIONS, Decomposition, Function, fit_data_sets
@@ -26,7 +26,6 @@ class HeadEnsemble(Study):
     """Bias, variance and covariance of heads, by their number and the number of rows."""
 
     study: Literal["head_ensemble"]
-    name: Name = "head_ensemble"
     functions: list[Function] = Field(default=["additive", "one direction", "rough"], min_length=1)
     dim: int = Field(default=8, ge=2, le=64)
     heads: list[Annotated[int, Field(ge=1, le=64)]] = Field(default=[1, 2, 4, 8], min_length=2)

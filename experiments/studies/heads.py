@@ -11,7 +11,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Data, HoldOutSize, Model, Name, Positive, Training, outside_bounds
+from ..config import Data, HoldOutSize, Model, Positive, Training, outside_bounds
 from ..reports import draw_fits
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import HoldOutSizes, Keys, Study, describe, leave_one_out_errors, load, tables_as_rows
@@ -47,7 +47,6 @@ class Heads(Study):
     """Fits with several numbers of heads, all in one program, and the table of what they found."""
 
     study: Literal["heads"]
-    name: Name = "heads"
     data: Data
     model: Model = Model()
     training: Training = Training(steps=1000)

@@ -13,7 +13,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Name, Positive
+from ..config import Positive
 from ..reports import legend
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
@@ -26,7 +26,6 @@ class Heteroskedasticity(Study):
     """Fits with one sd, with sd(x), or weighted by it, over many data sets."""
 
     study: Literal["heteroskedastic"]
-    name: Name = "heteroskedastic"
     precision: Literal["float32", "float64"] = "float64"
     n: int = Field(default=150, ge=20, le=2000)
     growth: list[Positive] = Field(

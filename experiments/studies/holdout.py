@@ -9,7 +9,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Data, HoldOutSize, Model, Name, Training, outside_bounds
+from ..config import Data, HoldOutSize, Model, Training, outside_bounds
 from ..reports import draw_fits, legend, panels, smoothing_verdicts
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import HoldOutSizes, Keys, Study, describe, leave_one_out_errors, load, tables_as_rows
@@ -31,7 +31,6 @@ class HoldOut(Study):
     """How much to hold out? A fit for each size, and the curves that they give."""
 
     study: Literal["holdout"]
-    name: Name = "holdout"
     data: Data
     model: Model = Model()
     training: Training = Training()

@@ -12,7 +12,7 @@ from pydantic import Field
 import attnkernel as ak
 from attnkernel.kernels import AitchisonAitken, Kernel
 
-from ..config import Name, Positive
+from ..config import Positive
 from ..reports import label_outer, legend, panels
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
@@ -28,7 +28,6 @@ class HypothesisTests(Study):
     """The share of data sets in which `ak.inference` rejects a hypothesis, by the effect."""
 
     study: Literal["hypothesis_tests"]
-    name: Name = "hypothesis_tests"
     precision: Literal["float32", "float64"] = "float64"
     n: int = Field(default=100, ge=20, le=1000)
     noise: Positive = 0.5

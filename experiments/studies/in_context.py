@@ -12,7 +12,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Name, Positive
+from ..config import Positive
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 from .training import require_equal_shards, train
@@ -33,7 +33,6 @@ class InContext(Study):
     """
 
     study: Literal["in_context"]
-    name: Name = "in_context"
     lengthscale: Positive = Field(default=0.5, description="of the functions")
     noise: Positive = 0.2
     contexts: list[Annotated[int, Field(ge=3, le=512)]] = Field(

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 import attnkernel as ak
 
-from ..config import Name, Positive
+from ..config import Positive
 from ..reports import heat_map
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
@@ -74,7 +74,6 @@ class Induction(Study):
     """Random sequences that repeat, each with a period of its own: what follows is to be copied."""
 
     study: Literal["induction"]
-    name: Name = "induction"
     vocabulary: int = Field(default=64, ge=4, le=4096)
     rows: int = Field(default=64, ge=8, le=1024)
     shortest: int = Field(default=16, ge=2)

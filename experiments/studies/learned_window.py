@@ -18,7 +18,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Name, Positive
+from ..config import Positive
 from ..reports import judge, mean_of, of_interval, write_predictions
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
@@ -33,7 +33,6 @@ class LearnedWindow(Study):
     """Windows of attention trained over tasks, by smoothness, noise and length of the context."""
 
     study: Literal["learned_window"]
-    name: Name = "learned_window"
     orders: list[Literal[0, 1]] = Field(default=[0, 1], min_length=1)
     lengthscales: Lengths = Field(default=[0.25, 0.5, 1.0], description="of functions")
     noises: Lengths = [0.1, 0.3, 0.9]

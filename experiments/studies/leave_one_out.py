@@ -11,7 +11,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Data, FieldError, Model, Name, Positive
+from ..config import Data, FieldError, Model, Positive
 from ..reports import legend
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, load
@@ -32,7 +32,6 @@ class LeaveOneOut(Study):
     """The criterion against the lengthscale, its minima, and the curve at the best of them."""
 
     study: Literal["leave_one_out"]
-    name: Name = "leave_one_out"
     precision: Literal["float32", "float64"] = "float64"
     data: Data
     model: Model = Model()

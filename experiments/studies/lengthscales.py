@@ -9,7 +9,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Data, Model, Name, Positive
+from ..config import Data, Model, Positive
 from ..reports import draw_curves, smoothing_verdicts
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, require_one_input
@@ -27,7 +27,6 @@ class Lengthscales(Study):
     """The same data smoothed at several lengthscales."""
 
     study: Literal["lengthscales"]
-    name: Name = "lengthscales"
     data: Data
     model: Model = Model()
     lengthscales: list[Positive] = Field(min_length=1, max_length=12)

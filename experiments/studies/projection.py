@@ -10,7 +10,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Data, HoldOutSize, Name, Training
+from ..config import Data, HoldOutSize, Training
 from ..reports import draw_fits
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import HoldOutSizes, Keys, Study, describe, load, rows_held_out
@@ -27,7 +27,6 @@ class Projection(Study):
     """One chain of models, each trained by the same masked hold-out."""
 
     study: Literal["projection"]
-    name: Name = "projection"
     data: Data
     hold_out: HoldOutSize = 0.1
     kernels: Training = Training(steps=1000)

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 import attnkernel as ak
 
-from ..config import Name, Positive
+from ..config import Positive
 from ..reports import legend
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
@@ -39,7 +39,6 @@ class RetrievalRule(Study):
     """Rules against a numerical optimiser, entmax against compact kernels, and the regimes of τ."""
 
     study: Literal["retrieval_rule"]
-    name: Name = "retrieval_rule"
     scores: list[float] = Field(min_length=2, max_length=12)
     prior: list[Positive] = Field(min_length=2, max_length=12)
     lowest: Positive = 0.05

@@ -12,7 +12,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Name, Positive
+from ..config import Positive
 from ..reports import legend
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
@@ -26,7 +26,6 @@ class Robust(Study):
     """The error of fits of a given lengthscale to data of which a share is moved, to one side."""
 
     study: Literal["robust"]
-    name: Name = "robust"
     precision: Literal["float32", "float64"] = "float64"
     n: int = Field(default=150, ge=20, le=2000)
     lengthscale: Positive = 0.2

@@ -23,7 +23,6 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..benchmarks.driver import MIB, in_fresh_process
-from ..config import Name
 from ..runs import NO_MONITOR, Monitor, Run, reserve_threads
 from .study import Study
 
@@ -57,7 +56,6 @@ class Scaling(Study):
     """`ak.methods.Sharded`: memory of each device, agreement with one, and communication."""
 
     study: Literal["scaling"]
-    name: Name = "scaling"
     devices: list[Count] = Field(default=[1, 2, 4, 8], min_length=1)
     n: int = Field(default=2**18, ge=64, le=2**24)
     dim: int = Field(default=64, ge=1, le=256)

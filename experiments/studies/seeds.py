@@ -12,7 +12,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Heteroskedastic, HoldOutSize, Model, Name, Training
+from ..config import Heteroskedastic, HoldOutSize, Model, Training
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import HoldOutSizes, Keys, Study, hold_out_sizes
 
@@ -50,7 +50,6 @@ class Seeds(Study):
     """Distribution of fitted lengthscales, and what each costs against the best in hindsight."""
 
     study: Literal["seeds"]
-    name: Name = "seeds"
     data: Heteroskedastic
     model: Model = Model()
     training: Training = Training()

@@ -13,7 +13,7 @@ import attnkernel as ak
 from attnkernel.kernels import Bilinear
 from attnkernel.priors import Prior
 
-from ..config import Name, Part, Positive
+from ..config import Part, Positive
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Study
 
@@ -43,7 +43,6 @@ class Sentences(Study):
     """Stylised heads, made of kernels and priors, on a few sentences."""
 
     study: Literal["sentence"]
-    name: Name = "sentence"
     sentences: list[Sentence] = Field(min_length=1, max_length=6)
     contrast: Positive = Field(
         default=6.0, description="score of a pair of roles that a head looks for"

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 import attnkernel as ak
 from attnkernel._core.regression_data import require_regression_data
@@ -27,7 +27,7 @@ class Study(Part, abc.ABC):
     results.
     """
 
-    name: Name
+    name: Name = Field(default="", description="of the directory of a run; default: the study")
     seed: Seed = 2024
     precision: Literal["float32", "float64"] = "float32"
     legacy_prng: bool = Field(
@@ -37,6 +37,11 @@ class Study(Part, abc.ABC):
     is_benchmark: ClassVar[bool] = False
     distributed: ClassVar[bool] = False  # whether several processes can share the work
     varying: ClassVar[tuple[str, ...]] = ()  # dotted names of numbers
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_by_study(cls, fields: Any) -> Any:
+        return {"name": fields.get("study"), **fields} if isinstance(fields, dict) else fields
 
     def check(self) -> None:
         """Raise `FieldError` for faults that need the data to be seen."""

@@ -14,7 +14,7 @@ from pydantic import Field
 import attnkernel as ak
 from attnkernel.rules import Uniform
 
-from ..config import Heteroskedastic, Name, Positive
+from ..config import Heteroskedastic, Positive
 from ..reports import legend
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
@@ -35,7 +35,6 @@ class Temperature(Study):
     """
 
     study: Literal["temperature"]
-    name: Name = "temperature"
     data: Heteroskedastic
     query: float = Field(default=1.0, description="where the weights are shown")
     temperature: Positive = Field(default=0.03, description="of the kernel weights")

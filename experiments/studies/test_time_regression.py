@@ -19,7 +19,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Name, Positive
+from ..config import Positive
 from ..reports import Claim, half_width, judge, legend, write_predictions
 from ..runs import NO_MONITOR, Monitor, Run
 from .sequence_estimators import LAYERS, ORACLE, errors_of_layer
@@ -42,7 +42,6 @@ class TestTimeRegression(Study):
     """Errors of sequence layers on drifting functions, against the posterior mean."""
 
     study: Literal["test_time_regression"]
-    name: Name = "test_time_regression"
     functions: list[Literal["linear", "nonlinear"]] = Field(
         default=["linear", "nonlinear"], min_length=1
     )

@@ -16,7 +16,7 @@ from attnkernel.methods import Linear
 from attnkernel.priors import RelativeBias
 
 from ..benchmarks.driver import interleaved, medians
-from ..config import Data, Name
+from ..config import Data
 from ..reports import draw_fits, heat_map, legend
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, require_one_input
@@ -50,7 +50,6 @@ class Zoo(Study):
     """
 
     study: Literal["zoo"]
-    name: Name = "zoo"
     is_benchmark: ClassVar[bool] = True
     data: Data
     tokens: int = Field(default=48, ge=4, le=256)

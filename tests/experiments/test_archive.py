@@ -11,9 +11,8 @@ from outputs import read_json
 from small_configs import DATA
 
 from experiments.__main__ import main
-from experiments.runs import sources
 from experiments.runs.output_log import OutputLog
-from experiments.runs.sources import Sources, read_sources
+from experiments.runs.provenance import Sources, read_sources
 from experiments.studies.data import ShowData
 
 pytestmark = pytest.mark.usefixtures("blank_figures")

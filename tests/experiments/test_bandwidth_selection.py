@@ -5,8 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from experiments.benchmarks.selection import PEERS, criterion
-from experiments.benchmarks.small_samples import count, small_sample
+from experiments.benchmarks.selection import PEERS, count, criterion, small_sample
 
 TINY = ("n=[20, 30]", "dims=[1]", "starts=2", "repeats=1", "samples=12")
 

@@ -15,14 +15,7 @@ from experiments.benchmarks import latency
 from experiments.benchmarks.first_calls import EQUINOX, LOWESS, OURS, STATSMODELS, make_calls
 from experiments.benchmarks.fresh_process import Latency
 from experiments.benchmarks.latency import CACHED
-from experiments.benchmarks.r_first_calls import (
-    KERNSMOOTH,
-    LOCFIT,
-    NP,
-    PACKAGES,
-    SCRIPTS,
-    timed_script,
-)
+from experiments.benchmarks.r_scripts import KERNSMOOTH, LOCFIT, NP, PACKAGES, SCRIPTS, timed_script
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 CONFIG = str(CONFIGS / "bench_latency.yaml")

@@ -11,7 +11,7 @@ from marks import needs_finufft
 import attnkernel as ak
 from experiments.benchmarks import million
 from experiments.benchmarks.driver import SelfTimed, Unavailable
-from experiments.benchmarks.kernsmooth import kernsmooth
+from experiments.benchmarks.r_scripts import kernsmooth
 
 TINY = ("fits=[{n: 300, dim: 1}]", "curve=5", "sizes=[200]", "dims=[1]", "repeats=1")
 

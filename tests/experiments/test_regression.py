@@ -19,7 +19,7 @@ from experiments.__main__ import main
 from experiments.reports.effects import table_of_values
 from experiments.runs.output_log import OutputLog
 from experiments.runs.runner import load
-from experiments.studies.column_model import ColumnModel
+from experiments.studies.regression import ColumnModel
 
 START = date(2020, 5, 1)
 KINDS = ("ash", "elm", "oak")

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from experiments.benchmarks.peers_targets import targets_of
-from experiments.benchmarks.regressor import Fitted, Prediction
+from experiments.benchmarks.peers import targets_of
+from experiments.benchmarks.regressors import Fitted, Prediction
 from experiments.config.registry import STUDIES
 from experiments.studies import additive
 from experiments.studies.boundary import predicted

@@ -13,8 +13,7 @@ from outputs import read_json
 from small_configs import DATA
 
 from experiments.__main__ import main
-from experiments.runs.file_differences import differences
-from experiments.runs.reproduce import compare
+from experiments.runs.reproduce import compare, differences
 from experiments.studies.data import ShowData
 
 pytestmark = pytest.mark.usefixtures("blank_figures")

@@ -17,7 +17,7 @@ from small_configs import DATA, HOLDOUT
 from attnkernel.fitting import CostWarning, FitWarning
 from experiments.__main__ import main
 from experiments.runs.files import status_of
-from experiments.runs.progress import Ticker
+from experiments.runs.output_log import Ticker
 from experiments.studies.data import ShowData
 
 pytestmark = pytest.mark.usefixtures("blank_figures")

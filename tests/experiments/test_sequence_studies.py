@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.config.registry import STUDIES
-from experiments.reports.intervals import half_width
+from experiments.reports.predictions import half_width
 from experiments.studies.associative_recall import OneLayer
 from experiments.studies.sequence_estimators import LAYERS, errors_of_layer
 

@@ -1,12 +1,84 @@
-"""First calls in R: the scripts of its packages, timed by R itself."""
+"""Scripts of R, if R and the package that they need are installed: curves, and first calls."""
 
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from jax.typing import ArrayLike
 
+from .driver import SelfTimed, Unavailable
 from .fresh_process import Latency
-from .rscript import rscript_with, run_script
+
+_SCRIPT = r"""
+suppressPackageStartupMessages(library(KernSmooth))
+arguments <- commandArgs(TRUE)
+n <- as.numeric(arguments[2])
+numbers <- readBin(arguments[1], "double", 2 * n)
+x <- numbers[1:n]; y <- numbers[n + 1:n]
+bandwidth <- dpill(x, y); invisible(locpoly(x, y, bandwidth = bandwidth, degree = 0))
+started <- proc.time()[["elapsed"]]
+bandwidth <- dpill(x, y)
+curve <- locpoly(x, y, bandwidth = bandwidth, degree = 0)
+cat(proc.time()[["elapsed"]] - started, "\n")
+cat(bandwidth, "\n", curve$x, "\n", curve$y, "\n")
+"""
+
+
+class Smooth(NamedTuple):
+    """The plug-in bandwidth, and the curve: inputs and values."""
+
+    bandwidth: float
+    curve: np.ndarray
+
+
+def kernsmooth(x: ArrayLike, y: ArrayLike) -> Callable[[], SelfTimed]:
+    """`dpill` and `locpoly` in R, as a contender: reading the data is not in its seconds.
+
+    **Raises:** `Unavailable` where R or its package KernSmooth is not installed.
+    """
+    rscript = rscript_with("KernSmooth")
+    columns = np.stack([np.asarray(x, float), np.asarray(y, float)])
+
+    def smooth() -> SelfTimed:
+        with tempfile.TemporaryDirectory() as folder:
+            data = Path(folder) / "data"
+            columns.tofile(data)
+            printed = run_script(rscript, _SCRIPT, str(data), str(columns.shape[1]))
+        lines = [np.array(line.split(), float) for line in printed.splitlines() if line.strip()]
+        (seconds,), (bandwidth,), *curve = lines
+        return SelfTimed(float(seconds), Smooth(float(bandwidth), np.array(curve)))
+
+    return smooth
+
+
+def rscript_with(package: str) -> str:
+    """The path of Rscript. **Raises:** `Unavailable` without R or its package."""
+    rscript = shutil.which("Rscript")
+    if rscript is None:
+        raise Unavailable("Rscript: not installed")
+    found = subprocess.run(
+        [rscript, "-e", f"library({package})"], capture_output=True, text=True, check=False
+    )
+    if found.returncode:
+        raise Unavailable(f"{package}: not installed in R")
+    return rscript
+
+
+def run_script(rscript: str, script: str, *arguments: str) -> str:
+    """What the script prints. **Raises:** `RuntimeError` if it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "script.R"
+        path.write_text(script, encoding="utf-8")
+        command = [rscript, str(path), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    if done.returncode:
+        raise RuntimeError(f"R failed: {done.stderr.strip()}")
+    return done.stdout
+
 
 NP, KERNSMOOTH, LOCFIT = "R: np", "R: KernSmooth", "R: locfit"
 PACKAGES = {NP: "np", KERNSMOOTH: "KernSmooth", LOCFIT: "locfit"}
