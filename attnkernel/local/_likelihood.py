@@ -189,7 +189,7 @@ class _Problem(NamedTuple):
             self.family.log_likelihood(self.labels, eta),
             *self.family.score_and_curvature(self.labels, eta),
         )
-        # sums, not products of matrices: searches by `SMALL_PROGRAM_OPTIONS` take a third
+        # sums, not products of matrices: searches take a third of the time
         value, gradient, curvature = (
             jnp.sum((self.weights * row)[:, None] * self.products[:, :width], axis=0)
             for row, width in zip(of_rows, (1, count, self.products.shape[1]), strict=True)
