@@ -86,7 +86,8 @@ def read_csv(
     if names is not None and not isinstance(names, Mapping):
         raise ValueError(f"names must be a dictionary, from columns to text; got {names!r}.")
     options.check()
-    table, columns, places, dropped = _read_columns(path, options)
+    table, columns, places = _read_columns(path, options)
+    dropped = len(places.dropped)
     if len(table) < 3:
         and_dropped = f", after {dropped} with missing cells were dropped" if dropped else ""
         raise ValueError(
@@ -209,18 +210,19 @@ def _as_mapping(name: str, value: Any) -> Mapping[str, Any]:
 class _Places(NamedTuple):
     """Where the rows of a table are in their file, as errors name it."""
 
-    rows: array  # the number of each row, from 0, with those that are left out counted
-    lines: array  # the line of each row, from 1
+    lines: array  # of each row
+    dropped: array  # rows that are left out
 
-    def describe(self, row: int) -> str:
-        return _describe_place(self.rows[row], self.lines[row])
+    def describe(self, i: int) -> str:
+        row = i
+        for left_out in self.dropped:
+            row += left_out <= row
+        return _describe_place(row, self.lines[i])
 
 
-def _read_columns(
-    path: Path, options: _Options
-) -> tuple[np.ndarray, Sequence[Column], _Places, int]:
+def _read_columns(path: Path, options: _Options) -> tuple[np.ndarray, Sequence[Column], _Places]:
     """Returns the numbers of the requested columns, shape (rows, columns), with the columns, which
-    are to `finish` them, the places of the rows, and how many rows were left out."""
+    are to `finish` them, and the places of the rows."""
     records = Records(path, options.delimiter)
     header = next(records, None)
     if header is None:
@@ -228,7 +230,6 @@ def _read_columns(
     names = [name.strip() for name in header]
     _require_columns(path, names, options)
     columns, numbers, places = options.columns(), array("d"), _Places(array("q"), array("q"))
-    row = -1
     wanted = [names.index(column.name) for column in columns]
     for row, cells in enumerate(records):
         place = f"{path}, {_describe_place(row, records.line)}"
@@ -239,15 +240,14 @@ def _read_columns(
             )
         found = [cells[i].strip() for i in wanted]
         if options.missing == "drop" and any(map(Column.is_missing, columns, found)):
+            places.dropped.append(row)
             continue
         numbers.extend(
             column.read(cell, f"{place}, column {column.name!r}")
             for column, cell in zip(columns, found, strict=True)
         )
-        places.rows.append(row)
         places.lines.append(records.line)
-    table = np.asarray(numbers).reshape(len(places.rows), len(columns))
-    return table, columns, places, row + 1 - len(table)
+    return np.asarray(numbers).reshape(len(places.lines), len(columns)), columns, places
 
 
 def _require_columns(path: Path, names: list[str], options: _Options) -> None:
