@@ -1,4 +1,4 @@
-"""`attend`: the entry point. Attention, Nadaraya–Watson regression and everything between are this call."""
+"""`attend`: the entry point. Attention and Nadaraya–Watson regression are this call."""
 
 from typing import Any, Literal, overload
 

@@ -350,13 +350,6 @@ def density(
     return found
 
 
-def _log_density(
-    model: KernelDensity, prior: Prior | None, q: Float[Array, "m dim"], rows: Rows
-) -> Float[Array, " m"]:
-    """Returns the logarithm of the density from checked data."""
-    return model.log_density(q, rows.x, prior, rows.weights)
-
-
 def _density(
     model: KernelDensity, prior: Prior | None, q: Float[Array, "m dim"], rows: Rows
 ) -> Float[Array, " m"]:

@@ -158,7 +158,7 @@ def test_multipliers_have_the_moments_of_the_two_points():
 def test_padded_rows_in_blocks(x64, monkeypatch):
     """30 rows are padded to 32, and taken 2 at a time."""
     for module in ("_relevance_test", "_specification_test"):
-        monkeypatch.setattr(f"attnkernel.inference.{module}.MAX_DENSE_PAIRS", 64)
+        monkeypatch.setattr(f"attnkernel.econometrics.{module}.MAX_DENSE_PAIRS", 64)
     (x, y), options = sample(n=30), {"draws": 3, "key": KEY}  # programs know the size of a block
     expected = relevance(x, null_labels(x, y, ELL, draws=3), ELL)
     close(ak.econometrics.relevance_test(fitted(n=30), 1, reselect=False, **options), expected)

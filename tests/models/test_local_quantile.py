@@ -15,6 +15,7 @@ from marks import slow
 from scipy.optimize import linprog
 
 import attnkernel as ak
+from attnkernel.models import Rows
 from attnkernel.models._data import with_weights
 from attnkernel.priors import ExcludeSelf
 
@@ -65,7 +66,7 @@ def test_coefficients_are_those_of_the_linear_program(x64, dim, order):
 
     @jax.jit
     def computed(at, x, y, weights):
-        prior = with_weights(ExcludeSelf(), weights, x)
+        prior = with_weights(ExcludeSelf(), Rows(x, y[:, None], weights))
         fits = at_levels(model, LEVELS, at, x, y[:, None], prior=prior)
         return fits, ak.LeaveOneOut(weights=weights)(model, x, y)
 
@@ -127,7 +128,7 @@ def test_order_0_is_the_quantile_of_weights(x64):
 
     @jax.jit
     def computed(x_new, x, y, weights):
-        return at_levels(model, LEVELS, x_new, x, y, prior=with_weights(None, weights, x))
+        return at_levels(model, LEVELS, x_new, x, y, prior=with_weights(None, Rows(x, y, weights)))
 
     fits = computed(x_new, x, y[:, None], weights)
     order = np.argsort(y)

@@ -163,7 +163,7 @@ def test_sample_of_leave_one_out_is_some_of_its_terms_in_any_order_of_rows(x64, 
     expected = np.mean(np.square(error)) / longer**4
 
     @eqx.filter_jit
-    def computed(objective, x, y):
+    def computed(x, y, objective):
         heads = ak.MultiheadKernelRegression(ak.PerHead([ak.Gaussian(0.3)]), np.ones(1))
         return objective(model, x, y), objective(heads, x, y)
 
@@ -185,7 +185,7 @@ def test_sample_for_one_start_is_leave_one_out_of_fewer_rows(x64):
         weights[np.arange(len(some)), some] = 0.0
         errors.append(y[rows[some]] - weights @ y[rows] / weights.sum(1))
     expected = np.mean(np.square(errors)) / longer**4
-    objective, *data = ak.LeaveOneOut().subsample(*jax.device_put((x, y)), 1)
+    *data, objective = ak.LeaveOneOut().subsample(*jax.device_put((x, y)), 1)
     model = ak.KernelRegression(ak.Gaussian(0.1))
     found = eqx.filter_jit(lambda objective, *data: objective(model, *data))(objective, *data)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
