@@ -16,10 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .host_arrays import index_on_host, is_concrete
 
-MAX_MERGED_SHARE = 0.01  # of the distinct numbers of a column, by rounding
-MAX_CLUSTER_GAP_STEPS = 1e3  # of the narrower dtype, between neighbours of a cluster
 PRECISIONS = ("default", "high", "highest")  # of products on accelerators, as JAX names them
-MAX_CHECKED_STEPS = 1e5  # of the narrower dtype, over the range of a cluster
 
 
 def precise_matmul(a: Array, b: Array, precision: str | None = None) -> Array:
@@ -227,12 +224,15 @@ def precision_loss(given: np.ndarray, converted: np.ndarray) -> str | None:
     rounded = converted[place]
     step = np.spacing(np.abs(rounded)).astype(float)
     gaps = np.diff(numbers) / np.maximum(step[1:], step[:-1])
-    first = np.flatnonzero(np.append(True, gaps > MAX_CLUSTER_GAP_STEPS))
+    max_cluster_gap_steps = 1e3  # of the narrower dtype, between neighbours of a cluster
+    first = np.flatnonzero(np.append(True, gaps > max_cluster_gap_steps))
     last = np.append(first[1:], len(numbers)) - 1
     spans = (numbers[last] - numbers[first]) / np.maximum(step[first], step[last])
     merged = np.add.reduceat(np.append(np.diff(rounded) == 0, False), first)
-    lost = int(np.sum(merged[spans < MAX_CHECKED_STEPS]))
-    if lost <= MAX_MERGED_SHARE * len(numbers):
+    max_checked_steps = 1e5  # of the narrower dtype, over the range of a cluster
+    lost = int(np.sum(merged[spans < max_checked_steps]))
+    max_merged_share = 0.01  # of the distinct numbers of a column, by rounding
+    if lost <= max_merged_share * len(numbers):
         return None
     return (
         f"its {len(numbers)} different numbers become {len(numbers) - lost} in {converted.dtype}."

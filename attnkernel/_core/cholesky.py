@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-MAX_UNROLLED_TERMS = 4  # of a system that is solved by formulas
-
 
 def cholesky_solver(matrix: Float[Array, "*queries terms terms"]) -> Callable[[Array], Array]:
     r"""Returns the function $b \mapsto S^{-1} b$ by $S = L L^\top$, with S = `matrix`; its result
@@ -17,7 +15,8 @@ def cholesky_solver(matrix: Float[Array, "*queries terms terms"]) -> Callable[[A
     call of LAPACK for each.
     """
     terms = range(matrix.shape[-1])
-    if len(terms) > MAX_UNROLLED_TERMS:
+    max_unrolled_terms = 4  # of a system that is solved by formulas
+    if len(terms) > max_unrolled_terms:
         factor = jnp.linalg.cholesky(matrix)
         return lambda right: jax.scipy.linalg.cho_solve((factor, True), right)
     low: dict[tuple[int, int], Array] = {}  # of L; on its diagonal the inverses

@@ -24,8 +24,6 @@ from jaxtyping import Array, Float, Int
 
 from .host_arrays import as_numpy_if_concrete, is_concrete, namespace_of
 
-MAX_SHOWN = 16  # numbers of one parameter that its repr lists
-
 
 class Parameter(eqx.Module):
     """A number, or one per dimension or per head, in its natural unit: `value`."""
@@ -66,7 +64,8 @@ class Parameter(eqx.Module):
         if not all(map(eqx.is_array, jax.tree.leaves(self, is_leaf=lambda leaf: leaf is None))):
             return None
         value = self.value
-        if isinstance(value, jax.Array) and not (is_concrete(value) and value.size <= MAX_SHOWN):
+        max_shown = 16  # numbers of one parameter that its repr lists
+        if isinstance(value, jax.Array) and not (is_concrete(value) and value.size <= max_shown):
             return wl.pdoc(value, **kwargs)
         text = _format_to_four_digits(np.asarray(value).tolist())
         return wl.TextDoc(f"fixed({text})" if self.is_fixed else text)

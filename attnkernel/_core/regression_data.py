@@ -10,8 +10,6 @@ from jaxtyping import Array, Bool, Float
 from .arrays import as_real_array, require_finite, wider_dtype
 from .host_arrays import AnyArray, is_concrete
 
-MIN_FIT_ROWS = 3
-
 
 def as_weights(weights: ArrayLike, n: int) -> Float[Array, " n"] | Bool[Array, " n"]:
     """Returns the weights of n rows as an array; `ValueError` unless they are valid."""
@@ -116,9 +114,10 @@ def require_regression_data(
             f"x must have shape (n,) or (n, dim) and y shape (n,) or (n, out), with the same n; "
             f"got x {x.shape} and y {y.shape}."
         )
-    if x.shape[0] < MIN_FIT_ROWS:
+    min_fit_rows = 3
+    if x.shape[0] < min_fit_rows:
         raise ValueError(
-            f"A fit needs at least {MIN_FIT_ROWS} rows; got {x.shape[0]}. Each row is predicted "
+            f"A fit needs at least {min_fit_rows} rows; got {x.shape[0]}. Each row is predicted "
             f"from the others, and a single other row does not identify a lengthscale."
         )
     if not is_concrete(x, y):

@@ -13,8 +13,6 @@ from jaxtyping import Array
 from .host_arrays import is_concrete, put_like
 
 MAX_PADDED_ROWS = 2**13  # above, a fit takes many times as long as its compilation
-MIN_STEP = 8  # rows, between the sizes of up to 256 rows
-STEPS_PER_OCTAVE = 16  # above: at most 1/16 more rows, 1/8 more pairs
 
 
 def bucket_size(rows: int) -> int:
@@ -29,7 +27,9 @@ def bucket_size(rows: int) -> int:
     """
     if not 0 < rows <= MAX_PADDED_ROWS:
         return rows
-    step = max(MIN_STEP, 2 ** (rows.bit_length() - 1) // STEPS_PER_OCTAVE)
+    min_step = 8  # rows, between the sizes of up to 256 rows
+    steps_per_octave = 16  # above: at most 1/16 more rows, 1/8 more pairs
+    step = max(min_step, 2 ** (rows.bit_length() - 1) // steps_per_octave)
     return -(-rows // step) * step
 
 

@@ -32,7 +32,6 @@ from .tree_io import flatten, unflatten
 from .validation import as_path
 
 FORMAT_LINE = b"attnkernel 1\n"
-CHECKSUM_BYTES = 64  # of a SHA-256 in hexadecimal
 MAX_HEADER_BYTES = 2**24
 MAX_ARRAYS = 2**16
 PACKAGES = ("attnkernel", "jax", "jaxlib", "equinox", "numpy")
@@ -126,7 +125,8 @@ def write_tree(path: str | os.PathLike, tree: Any, metadata: dict[str, Any]) -> 
     }
     line = json.dumps(header, allow_nan=False).encode()
     # the limits of `read_tree`
-    if len(leaves) > MAX_ARRAYS or CHECKSUM_BYTES + len(line) + 2 > MAX_HEADER_BYTES:
+    checksum_bytes = 64  # of a SHA-256 in hexadecimal
+    if len(leaves) > MAX_ARRAYS or checksum_bytes + len(line) + 2 > MAX_HEADER_BYTES:
         raise ValueError(
             f"A file holds up to {MAX_ARRAYS} arrays and {MAX_HEADER_BYTES} bytes about them; got "
             f"{len(leaves)} arrays and {len(line)} bytes. Stack arrays of the same shape."

@@ -147,7 +147,6 @@ def _pair_text(pair: Array) -> str:
 
 
 MIN_ROWS = 20  # from which lengthscales are estimated
-MAX_ORDER = 2
 
 
 def discontinuity(
@@ -213,8 +212,9 @@ def discontinuity(
     ```
     """
     order = as_integer("order", order, 0)
-    if order > MAX_ORDER:
-        raise ValueError(f"order must be 0, 1 or {MAX_ORDER}; got {order}.")
+    max_order = 2
+    if order > max_order:
+        raise ValueError(f"order must be 0, 1 or {max_order}; got {order}.")
     if not isinstance(kernel, type) or kernel not in PILOT_FACTORS:
         raise ValueError(
             f"kernel must be the class ak.kernels.Triangular, ak.Epanechnikov or "

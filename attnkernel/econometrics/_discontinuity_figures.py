@@ -33,8 +33,6 @@ from ._one_sided_fits import (
 
 # of the rule of thumb c σ n^(-1/5) for a density of normal points
 PILOT_FACTORS: dict[type[Compact], float] = {Triangular: 2.576, Epanechnikov: 2.34, Boxcar: 1.843}
-REPEATED_SHARE = 0.2  # of the rows of a side, from which windows hold a minimum of inputs
-MIN_INPUTS = 10  # different inputs in the windows of the first steps, then
 
 
 class _Step(NamedTuple):
@@ -109,12 +107,14 @@ def _find_shortest(rows: Rows, sides: Bool[Array, "2 n"]) -> Float[Array, ""]:
     distance within which either side has ten different ones."""
     counts = jnp.sum(sides.astype(int), axis=1)
     distinct = jax.vmap(rows.count_distinct)(sides)
-    left, needed = distinct[0], jnp.minimum(MIN_INPUTS, distinct)
+    min_inputs = 10  # different inputs in the windows of the first steps, then
+    left, needed = distinct[0], jnp.minimum(min_inputs, distinct)
     groups = jnp.stack([left - needed[0], left + needed[1] - 1])
     first = jnp.searchsorted(rows.group, groups)
     # the row at the end has weight too
     ends = jnp.abs(rows.x[first]) * (1.0 + jnp.finfo(rows.x.dtype).eps ** 0.5)
-    is_repeated = jnp.any(distinct <= (1.0 - REPEATED_SHARE) * counts)
+    repeated_share = 0.2  # of the rows of a side, from which windows hold a minimum of inputs
+    is_repeated = jnp.any(distinct <= (1.0 - repeated_share) * counts)
     return jnp.where(is_repeated, jnp.max(ends), 0.0)
 
 

@@ -13,8 +13,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ..kernels import Compact
 
-MATCHES = 3  # other rows from which the variance of a label is estimated
-
 
 class Rows(NamedTuple):
     """Rows in the order of their inputs; those without weight come last, with the input 0."""
@@ -92,7 +90,8 @@ def matched_residuals(rows: Rows, inside: Bool[Array, " n"]) -> Float[Array, "n 
     count = jax.ops.segment_sum(here, rows.group, n)
     total = jax.ops.segment_sum(here[:, None] * rows.y, rows.group, n)
     place = jax.ops.segment_max(jnp.where(inside, rows.x, -jnp.inf), rows.group, n)
-    steps = jnp.arange(-MATCHES, MATCHES + 1)
+    matches = 3  # other rows from which the variance of a label is estimated
+    steps = jnp.arange(-matches, matches + 1)
     near = jnp.arange(n)[:, None] + steps[None, :]
     exists = (near >= 0) & (near < n)
     near = jnp.clip(near, 0, n - 1)
@@ -101,7 +100,7 @@ def matched_residuals(rows: Rows, inside: Bool[Array, " n"]) -> Float[Array, "n 
     distance = jnp.where(exists, jnp.abs(place[near] - place[:, None]), jnp.inf)
     as_near = distance[:, None, :] <= distance[:, :, None]
     others = jnp.sum(jnp.where(as_near, near_count[:, None, :], 0.0), axis=2) - 1.0
-    enough = others >= jnp.minimum(MATCHES, jnp.sum(here) - 1.0)
+    enough = others >= jnp.minimum(matches, jnp.sum(here) - 1.0)
     reach = jnp.min(jnp.where(enough, distance, jnp.inf), axis=1, keepdims=True)
     # distances that rounding tells apart are equal
     is_match = exists & (distance * (1.0 - jnp.finfo(distance.dtype).eps ** 0.5) <= reach)

@@ -25,8 +25,6 @@ from ..models import LinearSmoother
 from ..priors import ExcludeSelf
 from ._bootstrap_test import BootstrapTest, statistic_with_p_value
 
-SMALL_STEP = 0.01  # of the range of a column
-
 
 def move_along_column(
     model: LinearSmoother,
@@ -45,7 +43,8 @@ def move_along_column(
     lower, upper = model.search_box(x, weights)
     inside = x if weights is None else jnp.where(is_positive(weights)[:, None], x, x[:1])
     extent = jnp.max(inside[:, column]) - jnp.min(inside[:, column])
-    step = jnp.ones((), x.dtype) if holds_categories else SMALL_STEP * extent
+    small_step = 0.01  # of the range of a column
+    step = jnp.ones((), x.dtype) if holds_categories else small_step * extent
 
     def drop_of_score(model: Any) -> Float[Array, ""]:
         kernel, point = model.kernel, x[0]

@@ -28,10 +28,6 @@ from .._core.arrays import precise_matmul
 from .._core.host_arrays import AnyArray, as_numpy_if_concrete, namespace_of
 from ._problem import flat_rows
 
-FIRST_STEP_LENGTH = 0.1
-MAX_STEP_LENGTH = 1.0
-ARMIJO = 1e-4
-MAX_IDLE_STEPS = 3  # accepted steps in a row whose gain is below rounding
 MAX_HALVED_BRACKET = 0.1  # in units of z: longer than the last steps towards a smooth minimum
 
 
@@ -118,7 +114,7 @@ class Bfgs(NamedTuple):
         first = self.accepted == 0
         along = _inner_product(self.gradient, self.direction)  # negative
         rounding = 4.0 * eps * jnp.abs(self.loss)
-        low = found <= self.loss + ARMIJO * self.length * along + rounding
+        low = found <= self.loss + 1e-4 * self.length * along + rounding  # Armijo
         # below rounding of the loss the gradient still decides (Hager and Zhang, 2005)
         steepest, before = jnp.max(jnp.abs(gradient)), jnp.max(jnp.abs(self.gradient))
         low |= (found <= self.loss + 16.0 * rounding) & (steepest <= 0.5 * before)
@@ -134,9 +130,10 @@ class Bfgs(NamedTuple):
         ahead = -precise_matmul(inverse, gradient)
         longest = jnp.max(jnp.abs(ahead))
         # the first step is short; without positive curvature a step is twice as long as the last
-        size = jnp.where(first, FIRST_STEP_LENGTH, 2.0 * jnp.max(jnp.abs(step)))
+        first_step_length = 0.1
+        size = jnp.where(first, first_step_length, 2.0 * jnp.max(jnp.abs(step)))
         has_scale = updated | (first & self.has_curvature)
-        size = jnp.minimum(MAX_STEP_LENGTH, jnp.where(has_scale, longest, size))
+        size = jnp.minimum(1.0, jnp.where(has_scale, longest, size))
         bracket = self.bracket
         if len(flat) == 1:
             walked = jnp.max(jnp.abs(step))
@@ -162,7 +159,8 @@ class Bfgs(NamedTuple):
         below_rounding = -along * self.length <= eps * jnp.abs(self.loss)
         below_rounding &= before <= eps**0.5 * jnp.abs(self.loss)
         stuck = ~accepted & ~first & ((shortest <= 4.0 * eps) | (finite & below_rounding))
-        converged = (accepted & (is_flat | (idle >= MAX_IDLE_STEPS))) | stuck
+        max_idle_steps = 3  # accepted steps in a row whose gain is below rounding
+        converged = (accepted & (is_flat | (idle >= max_idle_steps))) | stuck
         converged |= bracket <= eps**0.5
         diverged = first & ~finite
         return self._replace(

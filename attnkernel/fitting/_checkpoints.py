@@ -19,7 +19,6 @@ from .._core.tree_io import is_prng_key
 from .._core.validation import as_path, require_function
 
 MAX_WRITE_SHARE = 0.05  # of the time of a training
-KEPT_FILES = 2
 
 
 class CheckpointWarning(UserWarning):
@@ -117,7 +116,7 @@ class Checkpoints:
         name = f"{self.path.name}-{done:09d}.ckpt"
         about = {"done": done, "of": self.of, "identity": identity}
         write_tree(self.path.with_name(name), {"state": leaves, "history": history}, about)
-        self.keep(KEPT_FILES)
+        self.keep(2)
         self._last_write = time.monotonic()
         self._write_seconds = self._last_write - begun
 

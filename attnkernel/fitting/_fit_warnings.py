@@ -201,7 +201,6 @@ def _product_kernel_expression(categories: Categories, columns: Sequence[int]) -
 # - order 0, 15 000 rows: Gaussian in 4 dimensions 0.6, Cauchy in 1 0.2, Matérn 3/2 in 4 0.15
 # - order 1, 8000 rows, Gaussian: in 2 dimensions 0.13, in 4 0.11, in 10 0.06
 # - order 2, 8000 rows, Gaussian: in 2 dimensions 0.12
-PAIRS_PER_SECOND = (3e8, 1e8, 1e8)  # of each order
 MIN_SECONDS = 10.0  # of one evaluation: the warning comes from here on
 
 
@@ -214,7 +213,8 @@ def cost_warnings(model: Any, data: Sample) -> list[str]:
     if not isinstance(model, KernelRegression) or not isinstance(model.method, Auto):
         return []
     n, order = len(data.x), model.order
-    seconds = n**2 / PAIRS_PER_SECOND[order]
+    pairs_per_second = (3e8, 1e8, 1e8)  # of each order
+    seconds = n**2 / pairs_per_second[order]
     if seconds < MIN_SECONDS:
         return []
     selection = select_for_leave_one_out(model, data.x, data.objective.weights)

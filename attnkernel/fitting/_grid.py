@@ -16,11 +16,6 @@ from ._bounds import Box
 from ._problem import flat_rows, take, unravel_rows
 from ._search import Searches, SearchResult
 
-GRID_LEVELS = 256  # over the whole box, evenly in the parameter (a lengthscale: its logarithm)
-REFINED_LEVELS = 8  # the best levels, around which the grid is refined
-REFINEMENT = 16  # finer levels on each side
-MAX_ROUNDS = 4  # of a grid along some parameters and a search along the others
-
 
 def search_grids(
     searched: SearchResult, searches: Searches
@@ -38,7 +33,8 @@ def search_grids(
     loss = np.where(np.isfinite(end.loss), end.loss, np.inf)
     best = int(np.argmin(loss))
     state, loss = take(best, end), loss[best]
-    for _ in range(MAX_ROUNDS):
+    max_rounds = 4  # of a grid along some parameters and a search along the others
+    for _ in range(max_rounds):
         z, least, without_slope = _grid_minimum(state.z, without_slope, searches)
         if not least < loss:
             break
@@ -81,15 +77,18 @@ def _grid_minimum(
     """
     point, without = flat_rows(z, 0).copy(), np.zeros(len(which), bool)
     least = np.inf
-    levels = np.linspace(-1.0, 1.0, GRID_LEVELS)
+    grid_levels = 256  # over the whole box, evenly in the parameter (a lengthscale: its logarithm)
+    levels = np.linspace(-1.0, 1.0, grid_levels)
+    refined_levels = 8  # the best levels, around which the grid is refined
+    refinement = 16  # finer levels on each side
     for j in map(int, np.flatnonzero(which)):
         values, slopes = _loss_along_parameter(point, j, levels, searches)
         without[j] = np.all(slopes == 0) and len(np.unique(values[np.isfinite(values)])) > 1
         if not without[j]:
             continue
-        best = np.argsort(values)[:REFINED_LEVELS]
+        best = np.argsort(values)[:refined_levels]
         step = levels[1] - levels[0]
-        finer = levels[best][:, None] + step * np.linspace(-1.0, 1.0, 2 * REFINEMENT + 1)
+        finer = levels[best][:, None] + step * np.linspace(-1.0, 1.0, 2 * refinement + 1)
         finer = np.clip(np.unique(finer), -1.0, 1.0)
         found, _ = _loss_along_parameter(point, j, finer, searches)
         values, places = np.append(values, found), np.append(levels, finer)

@@ -15,9 +15,7 @@ from ..objectives import Objective
 from ._bounds import Box
 from ._checkpoints import Checkpoints
 
-DEFAULT_STARTS = 10
 SEARCH_STEPS, SEARCH_STEPS_PER_PARAMETER = 100, 40  # at most; a search takes about 20 in all
-MAX_STARTS = 10**6
 
 Callback = Callable[[int, dict[str, Any]], None]
 
@@ -57,8 +55,9 @@ class Options(NamedTuple):
             for name, value in (("steps", self.steps), ("starts", self.starts))
         )
         chunk = as_integer("chunk", self.chunk, 1)
-        if starts is not None and starts > MAX_STARTS:
-            raise ValueError(f"starts must be at most {MAX_STARTS}; got {starts}.")
+        max_starts = 10**6
+        if starts is not None and starts > max_starts:
+            raise ValueError(f"starts must be at most {max_starts}; got {starts}.")
         objective.check(n)
         params = jax.tree.leaves(eqx.filter(model, self.trainable))
         if not params:
@@ -72,7 +71,7 @@ class Options(NamedTuple):
         if self.optimizer is None:
             if bounds is None and hasattr(model, "search_box"):
                 bounds = "default"
-            starts = starts or (DEFAULT_STARTS if bounds else 1)
+            starts = starts or (10 if bounds else 1)
             size = sum(leaf.size for leaf in params)
             steps = steps or SEARCH_STEPS + SEARCH_STEPS_PER_PARAMETER * (size - 1)
         return self._replace(steps=steps, starts=starts or 1, chunk=chunk, bounds=bounds)

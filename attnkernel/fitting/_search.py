@@ -129,20 +129,15 @@ def _search_step(state: Bfgs, problem: Problem, tolerance: float) -> Bfgs:
     return state.update(found, slope, tolerance)
 
 
-POINTS_PER_PARAMETER = 32
-POINTS_PER_START = 4  # at least
-MAX_POINTS = 256
 CHUNK_STEPS = 20  # between looks at whether all searches have stopped
-MIN_SEARCHES = 2  # not stopped for a high loss, with several parameters
-SAMPLE_TOLERANCE = 1e-5
 # at most, on a sample; a search that still moves then is on a plateau
 SAMPLE_STEPS, SAMPLE_STEPS_PER_PARAMETER = 30, 15
-SAME_MINIMUM = 1e-2  # of a parameter: ends on a sample that are closer count as one
 
 
 def count_points(starts: int, parameters: int) -> int:
     """Returns how many points are evaluated to choose this number of starts."""
-    return max(POINTS_PER_START * starts, min(POINTS_PER_PARAMETER * parameters, MAX_POINTS))
+    points_per_start = 4  # at least
+    return max(points_per_start * starts, min(32 * parameters, 256))
 
 
 class SearchResult(NamedTuple):
@@ -251,7 +246,7 @@ class Searches(NamedTuple):
         steps = min(self.options.steps, SAMPLE_STEPS + SAMPLE_STEPS_PER_PARAMETER * further)
         silent = self.options._replace(steps=steps, chunk=steps, record=None, callback=None)
         problem = self.problem._replace(**sample._asdict())
-        tolerance = max(self.tolerance, SAMPLE_TOLERANCE)
+        tolerance = max(self.tolerance, 1e-5)
         searches = Searches(problem, silent, tolerance, self.z)
         found = searches.run_lowest()
         searched = self.run(*_restart_at_sample_minima(found, searches))
@@ -278,7 +273,8 @@ def _stop_highest(state: Bfgs) -> Bfgs:
     here = jax.device_get(state)
     steps, loss, limit = here.steps, here.loss, here.max_steps
     rounds = min(int(np.max(steps)) // CHUNK_STEPS, 30)
-    kept = max(MIN_SEARCHES, -(-len(loss) // 2**rounds))
+    min_searches = 2  # not stopped for a high loss, with several parameters
+    kept = max(min_searches, -(-len(loss) // 2**rounds))
     rank = np.argsort(np.argsort(loss, kind="stable"), kind="stable")
     is_dropped = (rank >= kept) & ~here.is_stopped()
     return state._replace(max_steps=np.where(is_dropped, steps, limit))
@@ -300,13 +296,14 @@ def _restart_at_sample_minima(
     is_dropped = end.steps >= end.max_steps
     order = np.argsort(np.where(np.isfinite(loss), loss, np.inf))
     followed = np.arange(len(ends))
+    same_minimum = 1e-2  # of a parameter: ends on a sample that are closer count as one
     for rank, i in enumerate(order[1:], 1):
-        close = np.max(np.abs(ends[order[:rank]] - ends[i]), axis=1) < SAME_MINIMUM
+        close = np.max(np.abs(ends[order[:rank]] - ends[i]), axis=1) < same_minimum
         if np.any(close):
             followed[i] = followed[order[np.argmax(close)]]
         elif is_dropped[i]:
             followed[i] = order[0]
         else:
-            found = is_minimum(searches, take(i, params), SAME_MINIMUM)
+            found = is_minimum(searches, take(i, params), same_minimum)
             followed[i] = i if found else order[0]
     return end.restart()._replace(converged=followed != np.arange(len(ends))), followed

@@ -13,8 +13,6 @@ from .._core.pandas_frames import QueryFrame, display_names, is_frame, is_series
 from .._core.text_tables import align_columns
 from ..fitting import Fit
 
-MAX_PRINTED_ROWS = 10  # of a longer band the first and the last rows are printed
-
 
 class Bands(eqx.Module):
     r"""A curve between two limits at inputs x: shapes (m, dim), and (m,) or (m, out).
@@ -104,11 +102,12 @@ class Bands(eqx.Module):
             key: of for key, of in found if key.startswith(shown_parts)
         }
         m = len(self.x)
-        half = MAX_PRINTED_ROWS // 2
-        rows = range(m) if m <= MAX_PRINTED_ROWS else [*range(half), *range(m - half, m)]
+        max_printed_rows = 10  # of a longer band the first and the last rows are printed
+        half = max_printed_rows // 2
+        rows = range(m) if m <= max_printed_rows else [*range(half), *range(m - half, m)]
         cells = [[name, *(_cell_text(values[i]) for i in rows)] for name, values in columns.items()]
         table = list(zip(*cells, strict=True))
-        if m > MAX_PRINTED_ROWS:
+        if m > max_printed_rows:
             table.insert(1 + half, ("...",) * len(cells))
         lines = align_columns(table, str.rjust)
         return "\n".join([f"{self.description}, {m} inputs", *lines])

@@ -15,7 +15,6 @@ from .._core.validation import as_integer_tuple
 from ..fitting import Fit
 from ..models import LinearSmoother
 
-MAX_SIMULATED_NUMBERS = 2**24  # at a time
 MIN_RELIABLE_COUNT = 3.0  # labels, from which nominal 95 % bands covered .93 to .955
 
 
@@ -39,7 +38,8 @@ def critical_value(
     y = rows.y
     if y.shape[1] != 1:
         raise ValueError(f"Simultaneous bands are of one label per row; y has shape {y.shape}.")
-    size = max(1, min(draws, MAX_SIMULATED_NUMBERS // len(y)))
+    max_simulated_numbers = 2**24  # at a time
+    size = max(1, min(draws, max_simulated_numbers // len(y)))
 
     def simulate(key: PRNGKeyArray) -> Float[Array, " size"]:
         noise, error = noise_and_error(jax.random.normal(key, (len(y), size), y.dtype))

@@ -20,7 +20,6 @@ from ..objectives import OtherFolds, as_group_codes
 from ._variance import RowVariance
 
 CLUSTERED_NOISE = ("rows", "hc0", "hc1", "hc2", "hc3")
-MAX_LABELS = 2**22  # numbers of labels at a time, rows times clusters
 
 
 class Clusters(eqx.Module):
@@ -64,7 +63,8 @@ class Clusters(eqx.Module):
         `predict`: from labels, shape (n, columns), to predictions that are linear in them.
         """
         n, out = errors.shape
-        size = max(1, min(self.count, MAX_LABELS // (n * out)))
+        max_labels = 2**22  # numbers of labels at a time, rows times clusters
+        size = max(1, min(self.count, max_labels // (n * out)))
 
         def of_chunk(first: Int[Array, ""]) -> Float[Array, "m out"]:
             own = self.codes[:, None] == first + jnp.arange(size)[None, :]

@@ -27,8 +27,6 @@ from ..priors import ExcludeSelf
 from ._degrees_of_freedom import DegreesOfFreedom, sum_degrees_of_freedom
 from ._variance import padded_rows, require_smoother_fit, row_diagnostics
 
-MAX_LISTED_NUMBERS = 16  # of one array; larger ones, such as those of projections, are left out
-
 
 def kernel_expression(kernel: Kernel) -> str:
     """The kernel as a formula without numbers: `Gaussian.on(0) * AitchisonAitken.on(1)`."""
@@ -60,8 +58,9 @@ def _named_numbers(kernel: Kernel, names: tuple[str, ...]) -> Iterator[tuple[str
     if isinstance(kernel, OnColumns):
         names = tuple(c if isinstance(c, str) else names[c] for c in kernel.columns)
     owner = type(kernel).__name__
+    max_listed_numbers = 16  # of one array; larger ones, such as those of projections, are left out
     for name, value in _own_parameters(kernel):
-        if np.size(value) > MAX_LISTED_NUMBERS:
+        if np.size(value) > max_listed_numbers:
             continue
         if value.ndim == 0:
             yield owner, f"{name} of {', '.join(names)}", float(value)

@@ -31,11 +31,7 @@ from .._core.validation import require_choice
 KINDS = ("ste", "dpi")
 ROOT_FREQUENCIES = 2**7
 MAX_FREQUENCIES = ROOT_FREQUENCIES**2  # more are needed beside far outliers: pairs are then summed
-POINTS_OF_BLOCK = 2**12
-MAX_PAIRS_OF_BLOCK = 2**20
 REACH = 10.0  # in units of g: exp(-REACH² / 2) is 2e-22, below rounding also times REACH⁶
-MAX_SECANTS = 100
-MAX_WIDENINGS = 99
 
 
 def sheather_jones(x: ArrayLike, *, kind: str = "ste") -> Float[Array, ""]:
@@ -145,9 +141,11 @@ def _find_root(
     The ends are first widened in turn, as R does.
     """
 
+    max_widenings = 99
+
     def is_open(state: tuple[Array, Array, Array]) -> Array:
         count, low, high = state
-        return (count < MAX_WIDENINGS) & (function(low) * function(high) > 0)
+        return (count < max_widenings) & (function(low) * function(high) > 0)
 
     def widen(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         count, low, high = state
@@ -159,7 +157,7 @@ def _find_root(
     def is_wide(state: tuple[Array, ...]) -> Array:
         count, low, high, _, at_high = state
         wide = jnp.abs(high - low) > 4.0 * jnp.finfo(low.dtype).eps * jnp.abs(high)
-        return (count < MAX_SECANTS) & wide & (at_high != 0)
+        return (count < 100) & wide & (at_high != 0)
 
     def secant(state: tuple[Array, ...]) -> tuple[Array, ...]:
         count, low, high, at_low, at_high = state
@@ -171,7 +169,7 @@ def _find_root(
 
     start = (jnp.zeros((), int), low, high, function(low), function(high))
     root = jax.lax.while_loop(is_wide, secant, start)[2]
-    return jnp.where(count < MAX_WIDENINGS, root, jnp.nan)
+    return jnp.where(count < max_widenings, root, jnp.nan)
 
 
 class _Psi(NamedTuple):
@@ -185,7 +183,7 @@ class _Psi(NamedTuple):
     @classmethod
     def of_points(cls, x: Float[Array, " n"], is_point: Bool[Array, " n"]) -> "_Psi":
         spacing = 2.0 * math.pi / (1.0 + REACH)  # no g is above the range
-        rows = min(len(x), POINTS_OF_BLOCK)
+        rows = min(len(x), (2**12))
         spare = -len(x) % rows
         x_padded, padded = jnp.pad(x, (0, spare)), jnp.pad(is_point, (0, spare))
         steps = jnp.arange(ROOT_FREQUENCIES)
@@ -223,7 +221,7 @@ class _Psi(NamedTuple):
     def _by_pairs(self, order: int, g: Float[Array, ""]) -> Float[Array, ""]:
         """Returns Σ φ_g⁽ʳ⁾(x_i − x_j) as the sum over pairs."""
         n = len(self.x)
-        rows = max(1, min(n, MAX_PAIRS_OF_BLOCK // n))
+        rows = max(1, min(n, (2**20) // n))
         spare = -n % rows
         x, is_point = jnp.pad(self.x, (0, spare)), jnp.pad(self.is_point, (0, spare))
 

@@ -22,8 +22,6 @@ from ..priors import ExcludeSelf, Mask
 
 Noise = Literal["local", "rows", "constant", "hc0", "hc1", "hc2", "hc3"]
 
-RESCALING_FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # of the lengthscale of the fit
-
 
 def noise_variance(fit: Fit, x_new: ArrayLike | Any) -> Any:
     r"""The variance of the noise at new inputs: a local mean of the squared residuals.
@@ -88,7 +86,8 @@ class RowVariance(eqx.Module):
         least = jnp.finfo(leverage.dtype).eps ** 0.5
         expected = jnp.maximum(1.0 - 2.0 * leverage + norms, least)
         expected = jnp.where(weights > 0, expected, 0.0)
-        factors = jnp.asarray(RESCALING_FACTORS, leverage.dtype)
+        rescaling_factors = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # of the lengthscale of the fit
+        factors = jnp.asarray(rescaling_factors, leverage.dtype)
         parts = (model, rows, weights, expected, factors[0], leverage)
         rule = cls(*parts, cast(Noise, noise))
         if rule.is_of_rows:

@@ -47,8 +47,6 @@ from ..methods import (
 from ..priors import AtPositions, key_mask_of
 from ._monomials import Basis, cholesky_solver, monomials, with_rank_of
 
-MAX_CONTRACTION = 0.5  # ρ of a certified query
-
 
 def method_of_moments(
     q: Array, k: Array, v: Array, parts: KernelPriorRule, method: Method, degree: int
@@ -152,9 +150,10 @@ def is_certified(
     diagonal = jnp.sqrt(jnp.stack([inverse[:, i, i] for i in a], axis=1))
     accepted = [jnp.concatenate(of_beta, axis=1), diagonal[:, :, None] * diagonal[:, None, :]]
     within = jnp.all(delta <= found.tol * jnp.concatenate(accepted, axis=2), axis=(1, 2))
+    max_contraction = 0.5  # ρ of a certified query
     return (
         within
-        & (contraction < MAX_CONTRACTION)
+        & (contraction < max_contraction)
         & (error[:, 0] <= found.tol)
         & jnp.all(size > 0, axis=1)
     )
@@ -172,10 +171,6 @@ def _product(
 # Numbers, queries x keys x width of the values, up to which each query is the centre of its own
 # chunk, which leaves no rounding: 5 times slower than chunks at 500 queries and keys (2 ms).
 MAX_CENTRED_NUMBERS = 2**20
-# Beyond that, chunks have at least so many queries, and more if there would be too many chunks.
-# 2000 queries and keys, CPU time in chunks of 8: 5.0 ms, 32: 3.2 ms, 128: 3.0 ms.
-MIN_CHUNK_QUERIES = 32
-MAX_CHUNKS = 512
 # Evaluated at once: pairs of queries and keys, and values of keys. They bound the memory to 4 MB
 # each; from 2**16 to 2**24 the time is the same.
 MAX_CHUNK_PAIRS = 2**20
@@ -291,7 +286,10 @@ def _chunk_sizes(q: Array, k: Array, v: Array, basis: Basis) -> tuple[int, int]:
         # constant memory, and 6 times slower than chunks at 1300 queries and 1100 keys
         return 1, 1
     is_small = rows * keys * width <= MAX_CENTRED_NUMBERS
-    size = 1 if is_small else min(rows, max(MIN_CHUNK_QUERIES, -(-rows // MAX_CHUNKS)))
+    # Beyond that, chunks have at least so many queries, and more if there would be too many chunks.
+    # 2000 queries and keys, CPU time in chunks of 8: 5.0 ms, 32: 3.2 ms, 128: 3.0 ms.
+    max_chunks = 512
+    size = 1 if is_small else min(rows, max(32, -(-rows // max_chunks)))
     most = min(
         MAX_CHUNK_PAIRS // max(1, size * keys),
         MAX_CHUNK_NUMBERS // max(1, batch * keys * width),

@@ -13,9 +13,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.cholesky import cholesky_solver
 
-MAX_NEWTON_STEPS = 100  # 4 to 8 in most windows, about 40 where labels are separated
-SUFFICIENT_SHARE = 1e-4  # of the gain that the gradient promises, from which a step is accepted
-
 
 class Expansion(NamedTuple):
     """A concave function at a point: its value, its gradient, and its negative Hessian."""
@@ -59,11 +56,13 @@ def maximise(
     zero, none = jnp.zeros((), start.dtype), jnp.zeros_like(start)
     eye = jnp.eye(len(start), dtype=start.dtype)
 
+    sufficient_share = 1e-4  # of the gain that the gradient promises, from which a step is accepted
+
     def take_step(search: _Search) -> _Search:
         trial = search.point + search.length * search.step
         found = expand(trial)
         slack = 16.0 * eps * (1.0 + jnp.abs(search.value))
-        needed = SUFFICIENT_SHARE * search.length * search.gain - slack
+        needed = sufficient_share * search.length * search.gain - slack
         is_accepted = (search.steps == 0) | (found.value >= search.value + needed)
         inverse = solve_positive_definite(found.curvature, eye)
         step = jnp.sum(inverse * found.gradient[None, :], axis=1)
@@ -74,8 +73,10 @@ def maximise(
         halved = search._replace(length=0.5 * search.length, steps=count)
         return jax.tree.map(lambda a, b: jnp.where(is_accepted, a, b), accepted, halved)
 
+    max_newton_steps = 100  # 4 to 8 in most windows, about 40 where labels are separated
+
     def goes_on(search: _Search) -> Bool[Array, ""]:
-        return ~search.is_last & (search.steps < MAX_NEWTON_STEPS)
+        return ~search.is_last & (search.steps < max_newton_steps)
 
     begin = _Search(start, zero, eye, none, zero, zero, jnp.zeros((), int), jnp.zeros((), bool))
     end = jax.lax.while_loop(goes_on, take_step, begin)

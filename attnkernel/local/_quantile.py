@@ -29,7 +29,6 @@ from ._newton import solve_positive_definite
 from ._windows import Windows, map_windows
 
 MAX_STEPS = 60  # 10 to 25 in most windows
-SHARE_OF_STEP = 0.99  # of the way to the boundary
 
 
 class _Search(NamedTuple):
@@ -178,12 +177,14 @@ def _lengths(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Returns the lengths of the steps of a and of the multipliers, which stay positive."""
 
+    share_of_step = 0.99  # of the way to the boundary
+
     def length(*pairs: tuple[Array, Array]) -> Float[Array, ""]:
         ratios = []
         for value, move in pairs:
             ratio = value / jnp.where(move < 0, -move, 1.0)
             ratios.append(jnp.min(jnp.where(counts & (move < 0), ratio, jnp.inf)))
-        return jnp.minimum(1.0, SHARE_OF_STEP * jnp.minimum(*ratios))
+        return jnp.minimum(1.0, share_of_step * jnp.minimum(*ratios))
 
     primal = length((now.a, da), (now.rest, -da))
     return primal, length((now.lower, d_lower), (now.upper, d_upper))

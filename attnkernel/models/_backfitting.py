@@ -32,8 +32,6 @@ from ..kernels import Kernel
 from ._data import with_weights
 
 BLOCK_ROWS = 32
-PROBES = 4
-MAX_ROUNDINGS = 10.0
 
 
 @jax.custom_jvp
@@ -44,11 +42,12 @@ def inverse(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
     padded = jnp.pad(matrix, (0, more)) + jnp.diag(jnp.arange(n + more) >= n).astype(matrix.dtype)
     found = _eliminate(padded, BLOCK_ROWS)[:n, :n]
     # A X u = u for vectors u of random signs; both products round in proportion to |X u|
-    signs = jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], (n, PROBES)), matrix.dtype)
+    probes = 4
+    signs = jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], (n, probes)), matrix.dtype)
     solved = matmul(found, signs)
     error = jnp.max(jnp.abs(matmul(matrix, solved) - signs))
     rounding = n * jnp.finfo(matrix.dtype).eps * (1.0 + jnp.max(jnp.abs(solved)))
-    is_accurate = error <= MAX_ROUNDINGS * rounding
+    is_accurate = error <= 10.0 * rounding
     return jax.lax.cond(is_accurate, lambda: found, lambda: jnp.linalg.inv(matrix))
 
 

@@ -29,8 +29,6 @@ from ._data import read_data, with_bounds_of, with_weights
 from ._prediction import on_padded_rows
 from ._smoother import Smoother
 
-SHORTEST_SHARE = 0.1  # of the lengthscale beyond which every density is oversmoothed
-
 
 def log_mean_kernel(
     q: Float[Array, "m dim"],
@@ -145,7 +143,8 @@ def density_box(
     centre = xp.sum(xp.where(here[:, None], x, 0.0), axis=0) / count
     squares = xp.where(here[:, None], (x - centre[None, :]) ** 2, 0.0)
     spread = xp.sqrt(xp.sum(squares, axis=0) / (count - 1.0))
-    least = SHORTEST_SHARE * 1.144 * spread * count ** (-1.0 / (x.shape[1] + 4))
+    shortest_share = 0.1  # of the lengthscale beyond which every density is oversmoothed
+    least = shortest_share * 1.144 * spread * count ** (-1.0 / (x.shape[1] + 4))
     if kernel.lengthscale_parameter.shape == ():
         least = xp.min(xp.where(spread > 0, least, xp.inf))
     return with_lengthscale(

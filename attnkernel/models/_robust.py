@@ -28,10 +28,6 @@ from ._linear_smoother import LinearSmoother
 from ._prediction import on_padded_rows, predict_with_warning
 from ._smoother import SmootherWrapper
 
-# A median of |r| that is smaller than this share of their mean tells no scale: R's lowess stops
-# where six medians are below 1e-7 of the mean.
-MIN_MEDIAN_SHARE = 1e-7 / 6.0
-
 
 def iterate_weights(
     model: LinearSmoother,
@@ -71,7 +67,10 @@ def residual_scale(
     sizes = jnp.abs(residuals)
     median = weighted_median(sizes, counts)
     mean = jnp.sum(counts * sizes) / jnp.sum(counts)
-    has_scale = median > MIN_MEDIAN_SHARE * mean
+    # A median of |r| that is smaller than this share of their mean tells no scale: R's lowess stops
+    # where six medians are below 1e-7 of the mean.
+    min_median_share = 1e-7 / 6.0
+    has_scale = median > min_median_share * mean
     return jnp.where(has_scale, median / MEDIAN_OF_ABSOLUTE_NORMAL, 0.0), residuals
 
 

@@ -30,7 +30,6 @@ MIN_ROWS = 1024  # from which several starts begin on a sample
 MIN_ROWS_OF_ONE_START = 2**17  # 4000 full terms then cost as much as 128 terms of all rows
 KEYS = 1024
 TERMS = 128  # in one dimension; in several the minima of 128 terms are far from those of all rows
-KEYS_OF_ONE_START = 4000
 
 
 def sample_of_leave_one_out(
@@ -45,7 +44,7 @@ def sample_of_leave_one_out(
         return None
     keys, terms = KEYS, TERMS if x.shape[1] == 1 else None
     if n >= MIN_ROWS_OF_ONE_START:
-        keys, terms = KEYS_OF_ONE_START, None
+        keys, terms = 4000, None
     # spread along the first input, so that the order of rows does not matter
     rows = np.asarray(input_order(x))[spread_indices(keys, n)]
     objective = _SubsampledLeaveOneOut(jnp.asarray(n, x.dtype), terms, score)

@@ -10,8 +10,6 @@ from ..econometrics import Discontinuity
 from ._fit import shade
 from ._style import BLUE, ORANGE, axes, ink, legend, literal, paper
 
-CURVE_POINTS = 101  # of each side
-
 
 def discontinuity(result: Discontinuity, *, bins: int = 20, ax: Axes | None = None) -> Axes:
     r"""The means $\hat m_-$, $\hat m_+$ on both sides of a cutoff, with their bands, over the
@@ -42,6 +40,7 @@ def discontinuity(result: Discontinuity, *, bins: int = 20, ax: Axes | None = No
     x, y, weights = (part[weights > 0] for part in (x, y, weights))
     step = np.finfo(x.dtype).eps * max(np.ptp(x), abs(cutoff))
     before = np.asarray(cutoff - step, x.dtype)  # where the rows below the cutoff are taken
+    curve_points = 101  # of each side
     for color, dashes, (low, high) in (
         (BLUE, "-", (x.min(), before)),
         (ORANGE, "--", (np.asarray(cutoff, x.dtype), x.max())),
@@ -49,7 +48,7 @@ def discontinuity(result: Discontinuity, *, bins: int = 20, ax: Axes | None = No
         here = (x >= low) & (x <= high)
         middles, means = _bin_means(x[here], y[here], weights[here], (low, high), bins)
         ax.plot(middles, means, "o", color=color, markerfacecolor=paper(), markersize=3.6, zorder=1)
-        at = np.linspace(low, high, CURVE_POINTS, dtype=x.dtype)
+        at = np.linspace(low, high, curve_points, dtype=x.dtype)
         ax.plot(at, np.asarray(result(at)), color=color, zorder=3)
         shade(at, result.bands(at), ax, color, dashes, zorder=0.1)
     first_band = ax.collections[0].get_label()

@@ -83,9 +83,6 @@ def _ipywidgets_if_live() -> Any:
         return None
 
 
-MAX_NAMED_COLUMNS = 4  # of those held constant, in a legend
-
-
 def partial(
     result: Fit,
     column: int | str,
@@ -202,10 +199,11 @@ def draw_slice(
 
 def held_text(result: Fit, line: Slice) -> str:
     """Returns the values of the other columns, as in `age = 40, sex = female`."""
-    first = list(line.held.items())[:MAX_NAMED_COLUMNS]
+    max_named_columns = 4  # of those held constant, in a legend
+    first = list(line.held.items())[:max_named_columns]
     title = ", ".join(f"{_name(result, c)} = {_value_text(result, c, value)}" for c, value in first)
-    if len(line.held) > MAX_NAMED_COLUMNS:
-        title += f", and {len(line.held) - MAX_NAMED_COLUMNS} more"
+    if len(line.held) > max_named_columns:
+        title += f", and {len(line.held) - max_named_columns} more"
     return title
 
 
