@@ -4,7 +4,7 @@ A chunk of rows is evaluated as one, by matrix products; the default is one row 
 """
 
 import abc
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -50,7 +50,8 @@ class Estimator(eqx.Module):
     $$ S_t = \mathrm{update}(S_{t-1}, k_t, v_t), \qquad \mathrm{out}_t = \mathrm{read}(S_t, q_t) $$
 
     A subclass writes `empty`, `update` and `read`, of one sequence without batch axes. States are
-    trees of arrays and never change: to go back to an earlier row, keep its state.
+    trees of arrays and never change: to go back to an earlier row, keep its state. `chunk_rows` is
+    the most rows that `advance` gets at a time, a power of two; 64 by default.
 
     ```python
     class LastValue(ak.recurrent.Estimator):
@@ -68,6 +69,10 @@ class Estimator(eqx.Module):
     assert jnp.all(out == x)
     ```
     """
+
+    # CPU ms at T = 4096, 8 heads of 64, forward and with gradients; chunks of 32, 64, 128:
+    # linear 34 and 100, 39 and 103, 50 and 153; delta rule 48 and 150, 47 and 159, 73 and 278
+    chunk_rows: ClassVar[int] = 64
 
     @abc.abstractmethod
     def empty(self, dim: int, dim_v: int, dtype: Any = None) -> Any:

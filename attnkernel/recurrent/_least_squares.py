@@ -1,7 +1,7 @@
 r"""Recursive least squares: the ridge regression of all rows so far, solved at each row."""
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -74,6 +74,7 @@ class RecursiveLeastSquares(Estimator):
 
     ridge_parameter: PositiveParameter
     intercept: bool = eqx.field(static=True)
+    chunk_rows: ClassVar[int] = 16  # of 64: 1.3 times the CPU time, 4 heads of 16
     __pdoc__ = described
 
     def __init__(self, ridge: Number, intercept: bool = False):

@@ -141,9 +141,7 @@ def _scan_chunks(estimator: Estimator, is_chunked: bool, state: Any, row: Row) -
     rows = row.q.shape[0]
     if not is_chunked:
         return estimator.advance_by_row(state, row)
-    # CPU ms at T = 4096, 8 heads of 64, forward and with gradients; chunks of 32, 64, 128:
-    # linear 34 and 100, 39 and 103, 50 and 153; delta rule 48 and 150, 47 and 159, 73 and 278
-    size = min(64, 2 ** (rows - 1).bit_length())
+    size = min(estimator.chunk_rows, 2 ** (rows - 1).bit_length())
     chunks = -(-rows // size)
     if chunks * size > rows:  # rows of padding
         row = jax.tree.map(
