@@ -96,14 +96,15 @@ class ShortConvolution(eqx.Module):
     ) -> tuple[Array, Array]:
         """`step` of arrays that are checked; `valid`: the mask, or None."""
         rows = len(x)
-        order = jnp.arange(rows) if valid is None else jnp.argsort(~valid, stable=True)
-        x = zero_invalid(x, valid)[order]  # the valid rows first
+        order = None if valid is None else jnp.argsort(~valid, stable=True)  # valid rows first
+        x = x if order is None else x[order]
         padded = jnp.concatenate([recent.astype(x.dtype), x])
         out = jnp.zeros_like(x)
         for first, weight in enumerate(self.weight[::-1].astype(x.dtype)):
             out = out + padded[first : first + rows] * weight[None]
         out = jax.nn.silu(out) if self.silu else out
-        out = zero_invalid(jnp.zeros_like(out).at[order].set(out), valid)
+        if order is not None:
+            out = zero_invalid(jnp.zeros_like(out).at[order].set(out), valid)
         count = rows if valid is None else jnp.sum(valid)
         last = jax.lax.dynamic_slice_in_dim(padded, count, len(recent))
         return out, last.astype(recent.dtype)

@@ -197,17 +197,16 @@ def test_heads_that_share_keys(x64):
         np.testing.assert_allclose(with_norms[h], expected, rtol=1e-9)
 
 
+LENGTHS = {"query_seq_lengths": np.array([9]), "key_value_seq_lengths": np.array([7])}
+
+
 @pytest.mark.parametrize(
     ("prior", "options"),
     [
         (ak.Causal(), {"is_causal": True}),
         (ak.Window(2, 1), {"local_window_size": (2, 1)}),
-        (
-            ak.priors.Lengths(queries=9, keys=7),
-            {"query_seq_lengths": np.array([9]), "key_value_seq_lengths": np.array([7])},
-        ),
+        (ak.priors.Lengths(queries=9, keys=7), LENGTHS),
     ],
-    ids=["causal", "window", "lengths"],
 )
 def test_equal_to_jax_nn(prior, options):
     """Grouped queries, windows and lengths of `jax.nn.dot_product_attention`, in float32."""
@@ -245,14 +244,8 @@ def test_rows_that_see_no_key(x64):
     np.testing.assert_array_equal(empty, [False, True, False])
 
 
-@pytest.mark.parametrize(
-    ("dtype", "method"),
-    [
-        (jnp.bfloat16, Blockwise(2, 4)),
-        slow(jnp.float16, Dense()),
-        slow(jnp.float16, Blockwise(2, 4)),
-    ],
-)
+@pytest.mark.parametrize("method", [Blockwise(2, 4), slow(Dense())])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, slow(jnp.float16)])
 def test_half_precision_at_scores_of_ten_thousand(dtype, method):
     q, k, v = (x.astype(dtype) for x in rows_of((5, 7), (11, 7), (11, 3)))
     q, k = (np.asarray(100 * x, dtype) for x in (q, k))
