@@ -76,11 +76,11 @@ def attend(
       compare them, such as `Projected`.
     - `v`: values, shape (*batch, keys, dim_v). Leading batch axes broadcast as in NumPy.
     - `kernel`: log K(q, k), for example `Gaussian(0.3)`.
-    - `prior`: log π(i, j), for example `ExcludeSelf()`; None weighs all keys alike.
-    - `rule`: scores to weights. Default: softmax at temperature 1. Others than `Softmax` weigh as
-      they say. Kernel, prior and rule may each be `PerHead`: others for each head.
+    - `prior`: log π(i, j), for example `ExcludeSelf()`; None: all keys have equal prior weight.
+    - `rule`: scores to weights. Default: softmax at temperature 1. For other rules see their
+      docstrings. Kernel, prior and rule may each be `PerHead`: others for each head.
     - `method`: how the sum is evaluated. Default: `Auto()`, see `select_method`.
-    - `return_log_mass`: also return log Σ_j w_ij; of an `Entmax`, its λ.
+    - `return_log_mass`: also return log Σ_j w_ij; for `Entmax` the threshold λ is returned.
 
     **Returns:** shape (*batch, queries, dim_v) in the dtype of q; where a query sees no key, 0.
     With `return_log_mass`, also shape (*batch, queries); where a query sees no key, -inf. Sums

@@ -268,18 +268,7 @@ def _sums(
 def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[Array | None, Array]]:
     """Returns `_sums` and its tangents; that of m is None, since m is held constant."""
     out = _sums(*primals)
-
-    def sums(
-        q: Array,
-        k: Array,
-        values: Array,
-        thresholds: Array,
-        parts: Parts,
-        sizes: tuple[int, int],
-        precision: str | None,
-    ) -> Array:
-        return sums_at_shift(q, k, values, thresholds, parts, sizes, out[0], precision)
-
+    sums = functools.partial(sums_at_shift, shift=out[0])
     return out, (None, jvp_with_constants(sums, primals, tangents))
 
 
@@ -290,8 +279,9 @@ def sums_at_shift(
     thresholds: Float[Array, "queries few"],
     parts: Parts,
     sizes: tuple[int, int],
-    shift: Float[Array, " queries"],
     precision: str | None = None,
+    *,
+    shift: Float[Array, " queries"],
 ) -> Float[Array, "queries width"]:
     """Returns Σ exp(s − shift) v of each query, by checkpointed scans; arguments as in `_sums`."""
     rows, columns = split_blocks(q, thresholds, sizes[0]), split_blocks(k, values, sizes[1])
@@ -315,36 +305,10 @@ def _weighted_sums(
 ) -> Float[Array, "rows width"]:
     """Returns Σ exp(s − shift) v for a block; `values` has a column per key, its last row is 1."""
     weights = jnp.exp(scores - finite_shift(shift)[:, None])
-    if len(values) <= 2:
-        return _weights_times_values(weights, values, precision)
-    # the mass is a sum: a matrix product with one column more than 2ⁿ is much slower
-    mass = jnp.sum(weights, axis=1, keepdims=True)
-    total = _weights_times_values(weights, values[:-1], precision)
-    return jnp.concatenate([total, mass], axis=1)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _weights_times_values(
-    weights: Float[Array, "rows columns"],
-    values: Float[Array, "width columns"],
-    precision: str | None,
-) -> Float[Array, "rows width"]:
-    """Returns weights @ values.T, at this precision."""
     # the right factor is wide, and so is its cotangent: XLA on CPU is slow with tall ones
     wide = jax.lax.optimization_barrier(values)
-    return precise_matmul(weights, wide.T, precision)
-
-
-@_weights_times_values.defjvp
-def _(
-    precision: str | None, primals: tuple[Array, Array], tangents: tuple[Array, Array]
-) -> tuple[Array, Array]:
-    """Returns weights @ values.T and its tangent."""
-    (weights, values), (of_weights, of_values) = primals, tangents
-    out = _weights_times_values(weights, values, precision)
-    along_values = _weights_times_values(weights, of_values, precision)
-    if len(values) > 2:
-        return out, _weights_times_values(of_weights, values, precision) + along_values
-    # one column at a time, so that the cotangent of the weights is no matrix product
-    few = [jnp.sum(of_weights * value[None, :], axis=1) for value in values]
-    return out, jnp.stack(few, axis=1) + along_values
+    if len(values) <= 2:
+        return precise_matmul(weights, wide.T, precision)
+    # the mass is a sum: a matrix product with one column more than 2ⁿ is much slower
+    mass = jnp.sum(weights, axis=1, keepdims=True)
+    return jnp.concatenate([precise_matmul(weights, wide[:-1].T, precision), mass], axis=1)

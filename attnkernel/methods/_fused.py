@@ -203,6 +203,6 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None,
 
     def sums(q: Array, k: Array, values: Array, parts: Any, _: Any) -> Array:
         sizes = min(len(q), MAX_BLOCK_ROWS), min(len(k), MAX_BLOCK_ROWS)
-        return sums_at_shift(q, k, values, q[:, :0], parts, sizes, out[0])
+        return sums_at_shift(q, k, values, q[:, :0], parts, sizes, shift=out[0])
 
     return out, (None, jvp_with_constants(sums, primals, tangents))
