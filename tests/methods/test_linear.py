@@ -282,7 +282,7 @@ def test_auto_never_selects_linear():
 
 def test_recurrent_cache_needs_linear_attention():
     key = jax.random.PRNGKey(0)
-    with pytest.raises(ValueError, match=r"make the module with method=ak\.Linear"):
+    with pytest.raises(ValueError, match=r"make the module with method=ak\.methods\.Linear"):
         ak.MultiheadAttention(2, 4, key=key).recurrent_cache()
     windowed = ak.MultiheadAttention(
         2, 4, kernel=EluFeatures(), prior=ak.Window(2, 0), method=Linear(), key=key
