@@ -21,8 +21,8 @@ from . import (
     recurrent as recurrent,
     rules as rules,
 )
-from ._core.parameter_arguments import fixed as fixed
-from ._core.program_cache import cache_programs as cache_programs
+from ._core.compilation import cache_programs as cache_programs
+from ._core.parameters import fixed as fixed
 from ._core.saving import SavedFileError as SavedFileError, load as load, save as save
 from .attention import (
     PerHead as PerHead,

@@ -251,7 +251,7 @@ def _explain(options: argparse.Namespace, _: list[str]) -> int:
 
 def _write_page(out: Path, content: str) -> None:
     """Writes an HTML file; `OutputError` if it cannot be written."""
-    from attnkernel._core.atomic_files import write_atomically  # noqa: PLC0415
+    from attnkernel._core.saving import write_atomically  # noqa: PLC0415
 
     from .runs import files  # noqa: PLC0415
 

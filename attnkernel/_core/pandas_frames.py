@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .host_arrays import is_concrete
+from .arrays import is_concrete
 
 Names = tuple[Hashable, ...]
 Categories = tuple[tuple[Hashable, ...] | None, ...]  # one per column; None: a numeric column

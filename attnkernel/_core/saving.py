@@ -11,12 +11,15 @@ No pickle: reading a file runs no code and makes only arrays and registered modu
 safetensors: its NumPy interface (0.8.0) reads no bfloat16 and no 8-bit floats, writes no complex128
 and no int4, and has no checksum: it loads a file with a flipped bit. Nor the format of NumPy, which
 has no name for bfloat16.
+
+Files that are written whole or not at all, and are on the disk when the call returns.
 """
 
 import hashlib
 import json
 import math
 import os
+import secrets
 from collections.abc import Sequence
 from importlib import metadata as distributions
 from pathlib import Path
@@ -26,10 +29,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .atomic_files import write_atomically
-from .host_arrays import is_concrete
+from .arrays import is_concrete
 from .tree_io import flatten, unflatten
 from .validation import as_path
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes and fsyncs a draft beside the path, then renames it; an old file stays until then."""
+    # a process number is not unique: containers that share a disk number their processes alike
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    fsync(path.parent)  # the new name
+
+
+def fsync(path: Path) -> None:
+    """Flushes a file to the disk; for a folder, the names in it."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 FORMAT_LINE = b"attnkernel 1\n"
 MAX_HEADER_BYTES = 2**24

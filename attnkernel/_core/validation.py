@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .arrays import as_float64, value_text
-from .host_arrays import is_concrete
+from .arrays import as_float64, is_concrete, value_text
 
 MAX_INTEGER = 2**31 - 1
 

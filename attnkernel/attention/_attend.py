@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import require_finite
 from .._core.mesh_axes import vary_alike
-from .._core.rematerialise import rematerialised
+from .._core.tracing import rematerialised
 from .._core.validation import require_bool, require_instance
 from ..kernels import Kernel
 from ..methods import Method, SoftmaxState, dense_weights

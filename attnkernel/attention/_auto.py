@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.symbolic_sizes import is_symbolic
+from .._core.tracing import is_symbolic
 from .._core.tuning import MAX_DENSE_PAIRS
 from ..kernels import Kernel
 from ..methods import Blockwise, Dense, Fourier, Method, SoftmaxState, Sorted, Task

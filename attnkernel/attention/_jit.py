@@ -8,8 +8,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from .._core.comparable_functions import ComparableFunction
-from .._core.compiler_options import SMALL_PROGRAM_OPTIONS, can_use_options
+from .._core.compilation import SMALL_PROGRAM_OPTIONS, ComparableFunction, can_use_options
 from ..priors import MaskFunction, ScoreFunction
 from ._per_head import batch_shape
 

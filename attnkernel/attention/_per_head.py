@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from .. import kernels, priors
 from .._core.parameters import Constant, ConstantOfHeads, Parameter
-from .._core.symbolic_sizes import is_symbolic
+from .._core.tracing import is_symbolic
 from .._core.validation import as_integer, require_instance
 from ..kernels import Kernel
 from ..priors import Prior, ScoreFunction

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.stop_gradients import stop_gradients
+from .._core.tracing import stop_gradients
 from .._core.validation import require_bool
 from ..kernels import Kernel
 from ..methods import Blockwise, Dense, Method, SoftmaxState

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._core.host_arrays import is_concrete
+from .._core.arrays import is_concrete
 from .._core.text_tables import align_columns
 
 

@@ -13,11 +13,16 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.arrays import as_points, as_real_array, require_finite, wider_dtype
-from .._core.host_arrays import is_concrete, is_on_one_device
+from .._core.arrays import (
+    as_points,
+    as_real_array,
+    is_concrete,
+    is_on_one_device,
+    require_finite,
+    wider_dtype,
+)
 from .._core.pandas_frames import is_frame, is_series, require_same_index
-from .._core.regression_data import as_weights, require_regression_data
-from .._core.row_buckets import cut_rows, pad_rows
+from .._core.rows import as_weights, cut_rows, pad_rows, require_regression_data
 from .._core.text_tables import align_columns
 from .._core.validation import as_integer, require_level, require_positive, value_text
 from ..attention import jit_if_pure

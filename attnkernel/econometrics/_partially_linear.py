@@ -9,8 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import inverse_or_zero, precise_matmul
-from .._core.host_arrays import AnyArray, is_concrete
+from .._core.arrays import AnyArray, inverse_or_zero, is_concrete, precise_matmul
 from .._core.rows import Rows
 from .._core.validation import as_integer_tuple, require_choice, require_instance
 from ..attention import jit_if_pure

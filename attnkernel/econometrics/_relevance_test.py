@@ -13,9 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._core.host_arrays import is_concrete
-from .._core.regression_data import is_positive
-from .._core.rows import Rows
+from .._core.arrays import is_concrete
+from .._core.rows import Rows, is_positive
 from .._core.tuning import MAX_DENSE_PAIRS
 from .._core.validation import as_integer, require_bool, require_key
 from ..attention import jit_if_pure

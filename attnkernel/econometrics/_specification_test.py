@@ -8,10 +8,15 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from .._core.arrays import as_points, as_real_array, require_finite, wider_dtype
-from .._core.host_arrays import is_concrete, is_on_one_device
-from .._core.regression_data import require_regression_data
-from .._core.row_buckets import pad_rows
+from .._core.arrays import (
+    as_points,
+    as_real_array,
+    is_concrete,
+    is_on_one_device,
+    require_finite,
+    wider_dtype,
+)
+from .._core.rows import pad_rows, require_regression_data
 from .._core.tuning import MAX_DENSE_PAIRS
 from .._core.validation import as_integer, require_instance, require_key
 from ..attention import jit_if_pure

@@ -16,8 +16,7 @@ from jax.scipy.special import xlogy
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_float64
-from .._core.host_arrays import is_concrete
+from .._core.arrays import as_float64, is_concrete
 
 Numbers = Float[Array, "..."]
 

@@ -24,8 +24,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from .._core.arrays import precise_matmul
-from .._core.host_arrays import AnyArray, as_numpy_if_concrete, namespace_of
+from .._core.arrays import AnyArray, as_numpy_if_concrete, namespace_of, precise_matmul
 from ._problem import flat_rows
 
 MAX_HALVED_BRACKET = 0.1  # in units of z: longer than the last steps towards a smooth minimum

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from .._core.host_arrays import AnyArray, as_numpy_if_concrete, is_concrete, namespace_of
+from .._core.arrays import AnyArray, as_numpy_if_concrete, is_concrete, namespace_of
 
 EDGE_WIDTH = 1e-3  # in half-widths: a parameter closer to a bound counts as on it
 

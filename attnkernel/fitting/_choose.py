@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from jax.typing import ArrayLike
 
-from .._core.host_arrays import is_concrete
+from .._core.arrays import is_concrete
 from .._core.text_tables import align_columns
 from ..models import Smoother
 from ..objectives import Objective

@@ -9,9 +9,8 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray
 
-from .._core.host_arrays import is_concrete
-from .._core.regression_data import require_category_codes, require_regression_data
-from .._core.rows import parse_rows
+from .._core.arrays import is_concrete
+from .._core.rows import parse_rows, require_category_codes, require_regression_data
 from .._core.validation import require_choice, require_instance, require_key
 from ..kernels import number_columns
 from ..models import DensityModel, Smoother

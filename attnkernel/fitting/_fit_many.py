@@ -10,8 +10,7 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from .._core.arrays import as_real_array
-from .._core.host_arrays import as_numpy_if_concrete, index_on_host, namespace_of, to_jax
+from .._core.arrays import as_numpy_if_concrete, as_real_array, index_on_host, namespace_of, to_jax
 from .._core.rows import parse_rows
 from .._core.validation import require_key
 from ..objectives import Objective, Sample

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from .._core.host_arrays import AnyArray
+from .._core.arrays import AnyArray
 from .._core.pandas_frames import Categories, Names
 from ..attention import Auto, Selection, select_method
 from ..kernels import OnColumns

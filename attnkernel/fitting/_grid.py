@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool
 
-from .._core.host_arrays import as_numpy_if_concrete
+from .._core.arrays import as_numpy_if_concrete
 from ._bfgs import Bfgs
 from ._bounds import Box
 from ._problem import flat_rows, take, unravel_rows

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, PyTree
 
-from .._core.host_arrays import as_numpy_if_concrete
+from .._core.arrays import as_numpy_if_concrete
 from ._bounds import Box
 from ._outcome import Result, Starts
 from ._problem import flat_rows

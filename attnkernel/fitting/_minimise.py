@@ -14,8 +14,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
-from .._core.host_arrays import as_numpy_if_concrete, is_on_host, namespace_of
-from .._core.stop_gradients import stop_gradients
+from .._core.arrays import as_numpy_if_concrete, is_on_host, namespace_of
+from .._core.tracing import stop_gradients
 from ..objectives import Sample
 from ._bfgs import Bfgs
 from ._chunks import History

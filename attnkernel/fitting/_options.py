@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from .._core.host_arrays import is_concrete
+from .._core.arrays import is_concrete
 from .._core.validation import as_integer, require_function, require_instance
 from ..objectives import Objective
 from ._bounds import Box

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from .._core.host_arrays import AnyArray, namespace_of, to_jax
+from .._core.arrays import AnyArray, namespace_of, to_jax
 from ..objectives import Objective
 from ._chunks import History
 from ._problem import Problem, take

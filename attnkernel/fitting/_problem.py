@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from .._core.host_arrays import (
+from .._core.arrays import (
     AnyArray,
     as_numpy_if_concrete,
     is_on_host,

@@ -11,11 +11,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_points, as_real_array, require_finite
-from .._core.host_arrays import index_on_host, is_concrete
+from .._core.arrays import as_points, as_real_array, index_on_host, is_concrete, require_finite
 from .._core.pandas_frames import Categories, Names, as_pandas, is_frame, query_to_numbers
-from .._core.regression_data import require_category_codes
-from .._core.rows import Rows
+from .._core.rows import Rows, require_category_codes
 from ..models import Smoother
 from ..objectives import Objective, Sample
 from ._chunks import History

@@ -33,8 +33,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PyTree
 
-from .._core.compiler_options import SMALL_PROGRAM_OPTIONS, can_use_options
-from .._core.host_arrays import as_numpy_if_concrete
+from .._core.arrays import as_numpy_if_concrete
+from .._core.compilation import SMALL_PROGRAM_OPTIONS, can_use_options
 from ..objectives import Sample
 from ._bfgs import Bfgs
 from ._chunks import History, Record, join_history, run_chunks

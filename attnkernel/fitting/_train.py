@@ -14,8 +14,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from .._core.comparable_functions import comparable_by_program
-from .._core.host_arrays import AnyArray, as_numpy_if_concrete, is_on_host, namespace_of
+from .._core.arrays import AnyArray, as_numpy_if_concrete, is_on_host, namespace_of
+from .._core.compilation import comparable_by_program
 from ..objectives import Sample
 from ._checkpoints import identity_of
 from ._chunks import History, Record, join_history, run_chunks

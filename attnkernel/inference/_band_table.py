@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._core.host_arrays import is_concrete
+from .._core.arrays import is_concrete
 from .._core.pandas_frames import QueryFrame, display_names, is_frame, is_series, join_columns
 from .._core.text_tables import align_columns
 from ..fitting import Fit

@@ -15,8 +15,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._core.arrays import inverse_or_zero
-from .._core.row_buckets import cut_rows
-from .._core.rows import Rows
+from .._core.rows import Rows, cut_rows
 from .._core.validation import as_integer, require_bool, require_choice, require_key, require_level
 from ..attention import jit_if_pure
 from ..fitting import Fit

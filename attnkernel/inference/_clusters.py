@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._core.row_buckets import bucket_size
+from .._core.rows import bucket_size
 from .._core.validation import require_choice
 from ..fitting import Fit
 from ..models import LinearSmoother

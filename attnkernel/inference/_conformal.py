@@ -9,9 +9,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._core.host_arrays import index_on_host, is_concrete
-from .._core.row_buckets import cut_rows
-from .._core.rows import Rows
+from .._core.arrays import index_on_host, is_concrete
+from .._core.rows import Rows, cut_rows
 from .._core.validation import (
     require_bool,
     require_choice,

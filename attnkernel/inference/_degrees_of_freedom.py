@@ -12,8 +12,7 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import inverse_or_zero
 from .._core.pandas_frames import as_pandas
-from .._core.row_buckets import cut_rows
-from .._core.rows import Rows
+from .._core.rows import Rows, cut_rows
 from ..attention import jit_if_pure
 from ..fitting import Fit
 from ..models import LinearSmoother

@@ -8,10 +8,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_real_array, require_finite
-from .._core.host_arrays import is_concrete
-from .._core.row_buckets import cut_rows
-from .._core.rows import Rows
+from .._core.arrays import as_real_array, is_concrete, require_finite
+from .._core.rows import Rows, cut_rows
 from ..attention import jit_if_pure
 from ..fitting import Fit
 from ..models import KernelRegression, LinearSmoother, LocalQuantile, with_weights

@@ -10,11 +10,16 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.arrays import as_points, as_real_array, require_finite, wider_dtype
-from .._core.host_arrays import index_on_host, is_concrete, is_on_one_device
-from .._core.regression_data import require_regression_data
-from .._core.row_buckets import pad_rows
-from .._core.rows import Rows
+from .._core.arrays import (
+    as_points,
+    as_real_array,
+    index_on_host,
+    is_concrete,
+    is_on_one_device,
+    require_finite,
+    wider_dtype,
+)
+from .._core.rows import Rows, pad_rows, require_regression_data
 from .._core.validation import require_bool
 from ..attention import Auto
 from ..kernels import Gaussian, Kernel

@@ -22,10 +22,16 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
-from .._core.arrays import as_points, precise_matmul, require_finite, wider_dtype
+from .._core.arrays import (
+    as_points,
+    is_concrete,
+    is_on_one_device,
+    precise_matmul,
+    require_finite,
+    wider_dtype,
+)
 from .._core.double_precision import in_float64
-from .._core.host_arrays import is_concrete, is_on_one_device
-from .._core.row_buckets import pad_rows
+from .._core.rows import pad_rows
 from .._core.validation import require_choice
 
 KINDS = ("ste", "dpi")

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._core.host_arrays import AnyArray
+from .._core.arrays import AnyArray
 from .._core.validation import require_shape
 
 Tree = TypeVar("Tree")

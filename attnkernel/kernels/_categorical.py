@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._core.host_arrays import AnyArray
-from .._core.parameter_arguments import Number, between
-from .._core.parameters import Between, Constant, ConstantOfHeads, described
+from .._core.arrays import AnyArray
+from .._core.parameters import Between, Constant, ConstantOfHeads, Number, between, described
 from .._core.validation import as_integer_tuple
 from ._base import Inputs, Kernel, PointBoxes, unbounded
 from ._distances import add_up

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._core.host_arrays import AnyArray, namespace_of
+from .._core.arrays import AnyArray, namespace_of
 from ._radial import Radial
 from ._radial_kernels import function_of_root, square_root
 from ._scaled import SortedGaps

@@ -14,9 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import precise_matmul
-from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
-from .._core.symbolic_sizes import is_at_most
+from .._core.tracing import any_in_batch, is_at_most
 
 
 def scaled_squares(

@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._core.arrays import precise_matmul
-from .._core.batching import any_in_batch
+from .._core.tracing import any_in_batch
 from .._core.validation import as_integer, require_bool, require_key
 from ._base import Kernel, Keys, Queries, Scores
 from ._inner import DotProduct

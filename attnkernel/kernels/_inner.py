@@ -14,8 +14,7 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import as_precision, as_real_array, precise_matmul, require_finite
 from .._core.mesh_axes import vary_alike
-from .._core.parameter_arguments import Number, fixed, real
-from .._core.parameters import Parameter, described
+from .._core.parameters import Number, Parameter, described, fixed, real
 from .._core.validation import as_integer
 from ._base import BatchOfKeys, BatchOfQueries, Embedded, Kernel, Keys, Queries, Scores
 

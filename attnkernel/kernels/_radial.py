@@ -15,10 +15,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import precise_matmul
-from .._core.host_arrays import AnyArray, is_concrete
-from .._core.parameter_arguments import Fixed, Number, as_trained, constant, fixed
-from .._core.parameters import Free, Parameter
+from .._core.arrays import AnyArray, is_concrete, precise_matmul
+from .._core.parameters import Fixed, Free, Number, Parameter, as_trained, constant, fixed
 from ._base import Inputs, Keys, PointBoxes, Queries, Scores
 from ._distances import as_row, pairwise_squares, scaled_squares
 from ._scaled import Scaled

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from .._core.parameter_arguments import Number, positive
-from .._core.parameters import PositiveParameter
+from .._core.parameters import Number, PositiveParameter, positive
 from ._radial import Radial
 
 

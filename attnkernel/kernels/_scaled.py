@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._core.host_arrays import AnyArray, namespace_of
-from .._core.parameter_arguments import Number, positive
-from .._core.parameters import PositiveParameter, described
-from .._core.regression_data import is_positive
+from .._core.arrays import AnyArray, namespace_of
+from .._core.parameters import Number, PositiveParameter, described, positive
+from .._core.rows import is_positive
 from ._base import Inputs, Kernel, unbounded
 from ._distances import largest_squarable
 

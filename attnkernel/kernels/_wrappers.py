@@ -12,9 +12,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.host_arrays import AnyArray, namespace_of
-from .._core.parameter_arguments import Number, positive
-from .._core.parameters import Parameter, described
+from .._core.arrays import AnyArray, namespace_of
+from .._core.parameters import Number, Parameter, described, positive
 from .._core.validation import as_integer_tuple, require_function, require_instance
 from ._base import (
     BatchOfKeys,

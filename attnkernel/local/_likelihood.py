@@ -28,7 +28,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import wider_dtype
-from .._core.stop_gradients import stop_gradients
+from .._core.tracing import stop_gradients
 from ..attention import KernelPriorRule, jit_if_pure
 from ..families import Family
 from ._monomials import Basis

@@ -24,8 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.stop_gradients import stop_gradients
-from .._core.symbolic_sizes import is_at_most, is_symbolic
+from .._core.tracing import is_at_most, is_symbolic, stop_gradients
 from ..attention import (
     Auto,
     KernelPriorRule,

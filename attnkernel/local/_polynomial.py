@@ -19,8 +19,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
-from .._core.arrays import wider_dtype
-from .._core.host_arrays import is_concrete
+from .._core.arrays import is_concrete, wider_dtype
 from ..attention import KernelPriorRule, attend, jit_if_pure
 from ..methods import Method
 from ._moments import local_moments

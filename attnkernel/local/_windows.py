@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.symbolic_sizes import is_symbolic
+from .._core.tracing import is_symbolic
 from ..attention import KernelPriorRule, attention_weights
 from ..priors import AtPositions
 from ._moments import MAX_CHUNK_NUMBERS

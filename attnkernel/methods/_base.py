@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._core.double_precision import in_float64
-from .._core.symbolic_sizes import is_symbolic
+from .._core.tracing import is_symbolic
 from ..kernels import Kernel
 from ..priors import Prior, key_mask_of
 from ..rules import Rule

@@ -11,10 +11,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
-from .._core.stop_gradients import stop_gradients
-from .._core.symbolic_sizes import is_symbolic
+from .._core.tracing import any_in_batch, is_symbolic, stop_gradients
 from ..kernels import Kernel, PointBoxes
 from ..priors import KeyMask, PositionBlock, Prior
 from ..rules import Rule

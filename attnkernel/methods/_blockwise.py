@@ -19,11 +19,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_precision, precise_matmul
-from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
 from .._core.parameters import described
-from .._core.rematerialise import rematerialised
-from .._core.symbolic_sizes import is_at_most
+from .._core.tracing import any_in_batch, is_at_most, rematerialised
 from .._core.tuning import MAX_BLOCK_ROWS, MAX_DENSE_PAIRS
 from .._core.validation import as_integer
 from ..kernels import Kernel

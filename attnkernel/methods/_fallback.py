@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.batching import any_in_batch
 from .._core.mesh_axes import vary_alike
+from .._core.tracing import any_in_batch
 from ..priors import Mask, PositionBlock, key_mask_of
 from ._blocks import Parts
 from ._blockwise import Blockwise

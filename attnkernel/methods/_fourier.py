@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import as_points, precise_matmul
 from .._core.double_precision import in_float64
-from .._core.symbolic_sizes import NO_SYMBOLIC_SIZES, is_symbolic
+from .._core.tracing import NO_SYMBOLIC_SIZES, is_symbolic
 from ..kernels import Gaussian, Kernel
 from ..priors import Prior, key_mask_of
 from ..rules import Rule, Softmax

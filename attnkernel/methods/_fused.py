@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import as_float_dtype
 from .._core.parameters import Constant
-from .._core.symbolic_sizes import NO_SYMBOLIC_SIZES, is_symbolic
+from .._core.tracing import NO_SYMBOLIC_SIZES, is_symbolic
 from .._core.tuning import MAX_BLOCK_ROWS
 from .._core.validation import require_bool, require_choice
 from ..kernels import DotProduct, Gaussian, Kernel, SoftCapped

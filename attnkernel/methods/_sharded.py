@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, PartitionSpec
 from jaxtyping import Array, Float
 
-from .._core.symbolic_sizes import NO_SYMBOLIC_SIZES, is_symbolic
+from .._core.tracing import NO_SYMBOLIC_SIZES, is_symbolic
 from .._core.validation import require_bool
 from ..kernels import Kernel
 from ..priors import Prior

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.symbolic_sizes import NO_SYMBOLIC_SIZES, is_symbolic
+from .._core.tracing import NO_SYMBOLIC_SIZES, is_symbolic
 from ..kernels import (
     Biweight,
     Boxcar,

@@ -11,8 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import precise_matmul
-from .._core.host_arrays import AnyArray, is_concrete
+from .._core.arrays import AnyArray, is_concrete, precise_matmul
 from .._core.rows import Rows
 from .._core.validation import as_integer, require_instance
 from ..attention import jit_if_pure

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import precise_matmul
 from .._core.rows import Rows
-from .._core.symbolic_sizes import is_at_most
+from .._core.tracing import is_at_most
 from .._core.validation import as_integer, require_instance
 from ..attention import jit_if_pure
 from ..local import LocalFit, warn_of_extrapolation

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
-from .._core.host_arrays import AnyArray
-from .._core.row_buckets import cut_rows
+from .._core.arrays import AnyArray
+from .._core.rows import cut_rows
 from .._core.validation import require_instance
 from ..attention import Auto
 from ..kernels import Gaussian, Kernel, category_counts

@@ -7,8 +7,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import precise_matmul
-from .._core.regression_data import require_category_codes
-from .._core.rows import Rows
+from .._core.rows import Rows, require_category_codes
 from ..priors import Prior, key_mask_of, require_prior
 from ._data import read_data
 from ._estimate import DataSupport, WeightsEstimate

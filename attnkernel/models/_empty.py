@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import wider_dtype
-from .._core.symbolic_sizes import is_symbolic
+from .._core.tracing import is_symbolic
 from .._core.validation import require_choice
 from ..attention import with_automatic_axes
 from ..priors import Prior

@@ -16,10 +16,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_real_array, wider_dtype
-from .._core.host_arrays import AnyArray, is_concrete, namespace_of
-from .._core.regression_data import is_positive
-from .._core.rows import Rows
+from .._core.arrays import AnyArray, as_real_array, is_concrete, namespace_of, wider_dtype
+from .._core.rows import Rows, is_positive
 from .._core.validation import is_real_number, require_bool, require_instance, value_text
 from ..attention import Auto, attend
 from ..kernels import Compact, Gaussian, Kernel, Radial, category_counts

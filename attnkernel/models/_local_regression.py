@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.host_arrays import AnyArray
+from .._core.arrays import AnyArray
 from .._core.rows import Rows
 from ..kernels import Kernel, category_counts, rescaled
 from ..local import LikelihoodFit, LocalFit, QuantileFit

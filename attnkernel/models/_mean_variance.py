@@ -5,9 +5,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_real_array
-from .._core.host_arrays import AnyArray
-from .._core.regression_data import as_weights, require_finite_squares
+from .._core.arrays import AnyArray, as_real_array
+from .._core.rows import as_weights, require_finite_squares
 from .._core.validation import require_instance
 from ..priors import ExcludeSelf, Prior, require_prior
 from ._linear_smoother import LinearSmoother

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_real_array, require_finite
-from .._core.host_arrays import AnyArray
+from .._core.arrays import AnyArray, as_real_array, require_finite
 from ..attention import Auto, PerHead, attend, batch_shape, first_head
 from ..kernels import Kernel
 from ..methods import Method

@@ -6,8 +6,7 @@ from typing import Any
 from jaxtyping import Array, Float
 
 from .._core.arrays import wider_dtype
-from .._core.row_buckets import cut_rows
-from .._core.rows import Rows
+from .._core.rows import Rows, cut_rows
 from ..attention import jit_if_pure
 from ..local import warn_of_extrapolation
 from ..priors import Prior

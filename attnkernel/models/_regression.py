@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import precise_matmul, wider_dtype
 from .._core.rows import Rows
-from .._core.symbolic_sizes import is_at_most
+from .._core.tracing import is_at_most
 from .._core.tuning import MAX_DENSE_PAIRS
 from .._core.validation import as_integer_tuple, require_instance
 from ..attention import Auto, as_order, attention_weights

@@ -17,8 +17,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import wider_dtype
-from .._core.regression_data import is_positive
-from .._core.rows import Rows
+from .._core.rows import Rows, is_positive
 from .._core.validation import as_integer, require_instance
 from ..losses import MEDIAN_OF_ABSOLUTE_NORMAL, Bisquare, RobustLoss, absolute_error
 from ..priors import Prior, key_mask_of, require_prior

@@ -10,7 +10,7 @@ import equinox as eqx
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.host_arrays import AnyArray
+from .._core.arrays import AnyArray
 from ..kernels import unbounded
 from ..priors import Prior
 from ._data import with_bounds_of

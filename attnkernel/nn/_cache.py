@@ -15,10 +15,10 @@ from .._core.arrays import (
     as_float_dtype,
     as_integer_array,
     as_real_array,
+    is_concrete,
     require_finite,
     value_text,
 )
-from .._core.host_arrays import is_concrete
 from .._core.validation import MAX_INTEGER, as_integer, require_bool, require_integer
 from ..priors import AtPositions, Causal, MaskArray, Prior, Window
 from ._inputs import as_positions, multiply_priors

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._core.arrays import as_real_array, require_finite
-from .._core.parameter_arguments import fixed
+from .._core.parameters import fixed
 from .._core.validation import as_integer, require_bool
 from ..rules import Softmax
 from ._multihead import MultiheadAttention

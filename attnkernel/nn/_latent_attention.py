@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._core.arrays import as_float_dtype, require_finite
-from .._core.parameter_arguments import fixed
+from .._core.parameters import fixed
 from .._core.validation import as_integer, require_instance, require_key
 from ..attention import Auto, PerHead, attend
 from ..kernels import DotProduct

@@ -15,10 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._core.arrays import as_integer_array, as_real_array, require_finite, wider_dtype
-from .._core.host_arrays import is_concrete
-from .._core.parameter_arguments import Fixed, Number, as_trained, constant
-from .._core.parameters import Free, Parameter, described
+from .._core.arrays import as_integer_array, as_real_array, is_concrete, require_finite, wider_dtype
+from .._core.parameters import Fixed, Free, Number, Parameter, as_trained, constant, described
 from .._core.validation import as_integer, is_real_number, require_bool, require_instance
 
 

@@ -9,8 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.arrays import as_numpy_or_none, as_real_array, require_finite, value_text
-from .._core.host_arrays import is_concrete
+from .._core.arrays import as_numpy_or_none, as_real_array, is_concrete, require_finite, value_text
 from .._core.pandas_frames import is_frame
 from .._core.validation import as_integer, is_real_number
 from ..priors import Mask

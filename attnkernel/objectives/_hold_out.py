@@ -11,9 +11,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.host_arrays import AnyArray, is_concrete, is_on_one_device
-from .._core.regression_data import is_positive
-from .._core.row_buckets import bucket_size
+from .._core.arrays import AnyArray, is_concrete, is_on_one_device
+from .._core.rows import bucket_size, is_positive
 from .._core.validation import as_integer, as_integer_tuple
 from ..priors import HeldOut
 from ._objective import Validation

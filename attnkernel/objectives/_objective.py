@@ -15,11 +15,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.arrays import as_real_array
-from .._core.host_arrays import index_on_host, is_concrete, is_on_one_device
+from .._core.arrays import as_real_array, index_on_host, is_concrete, is_on_one_device
 from .._core.pandas_frames import is_frame
-from .._core.regression_data import as_valid_weights, is_positive
-from .._core.row_buckets import pad_rows
+from .._core.rows import as_valid_weights, is_positive, pad_rows
 from .._core.validation import require_function, require_shape
 from ..losses import CheckLoss, absolute_error, require_same_shape, squared_error, sum_over_labels
 from ..models import Smoother

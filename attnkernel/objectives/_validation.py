@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.arrays import as_real_array
-from .._core.host_arrays import index_on_host
+from .._core.arrays import as_real_array, index_on_host
 from .._core.validation import as_integer
 from ..kernels import Kernel, rescaled
 from ..models import Smoother

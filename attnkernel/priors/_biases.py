@@ -12,11 +12,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .._core.arrays import as_real_array, require_finite, require_log_values
-from .._core.host_arrays import is_concrete
+from .._core.arrays import as_real_array, is_concrete, require_finite, require_log_values
 from .._core.log_decay import CumulativeDecay, cumulative_decay
-from .._core.parameter_arguments import Fixed, Number, fixed, positive, real
-from .._core.parameters import Parameter, described
+from .._core.parameters import Fixed, Number, Parameter, described, fixed, positive, real
 from .._core.validation import as_integer, require_bool
 from ._base import PositionBlock, Prior, require_entries
 

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import as_boolean_array
-from .._core.comparable_functions import comparable_by_program
+from .._core.compilation import comparable_by_program
 from .._core.validation import require_function, require_integer
 from ._base import KeyMask, Mask, PositionBlock, require_entries
 

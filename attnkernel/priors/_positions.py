@@ -9,8 +9,13 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.arrays import as_integer_array
-from .._core.host_arrays import AnyArray, as_numpy_if_concrete, is_concrete, namespace_of
+from .._core.arrays import (
+    AnyArray,
+    as_integer_array,
+    as_numpy_if_concrete,
+    is_concrete,
+    namespace_of,
+)
 from .._core.validation import as_integer
 from ._base import KeyMask, Mask, PositionBlock, Prior, require_prior
 

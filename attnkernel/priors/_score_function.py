@@ -16,7 +16,7 @@ import numpy as np
 from jax.core import eval_jaxpr
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.comparable_functions import comparable_by_program
+from .._core.compilation import comparable_by_program
 from .._core.validation import as_integer, require_function, require_shape
 from ._base import Prior
 

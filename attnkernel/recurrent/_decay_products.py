@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._core.arrays import precise_matmul
-from .._core.batching import any_in_batch
 from .._core.log_decay import CumulativeDecay
+from .._core.tracing import any_in_batch
 
 
 def decay_products(

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._core.arrays import precise_matmul
-from .._core.host_arrays import is_concrete
+from .._core.arrays import is_concrete, precise_matmul
 from .._core.log_decay import cumulative_decay
 from ._base import Estimator, MatrixState, Row, decayed
 from ._decay_products import decay_products, join_triangular

@@ -9,12 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._core.arrays import precise_matmul
+from .._core.arrays import is_concrete, precise_matmul
 from .._core.cholesky import cholesky_solver
-from .._core.host_arrays import is_concrete
 from .._core.log_decay import cumulative_decay
-from .._core.parameter_arguments import Number, positive
-from .._core.parameters import PositiveParameter, described
+from .._core.parameters import Number, PositiveParameter, described, positive
 from .._core.validation import require_bool
 from ._base import Estimator, MatrixState, Row
 from ._decay_products import decay_ratios

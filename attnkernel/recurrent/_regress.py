@@ -13,12 +13,12 @@ from .._core.arrays import (
     as_boolean_array,
     as_numpy_or_none,
     as_real_array,
+    is_concrete,
     require_finite,
     wider_dtype,
 )
-from .._core.host_arrays import is_concrete
 from .._core.mesh_axes import vary_alike
-from .._core.symbolic_sizes import is_symbolic
+from .._core.tracing import is_symbolic
 from .._core.validation import require_choice, require_instance
 from ._base import Estimator, Row
 

@@ -15,8 +15,17 @@ import jax.numpy as jnp
 from jax.scipy.special import xlogy
 from jaxtyping import Array, Float
 
-from .._core.parameter_arguments import Number, between, fixed, positive, real
-from .._core.parameters import Constant, Parameter, PositiveParameter, described
+from .._core.parameters import (
+    Constant,
+    Number,
+    Parameter,
+    PositiveParameter,
+    between,
+    described,
+    fixed,
+    positive,
+    real,
+)
 from ._entmax_threshold import Exponent, log_entmax_weights
 
 OfKeys = Float[Array, "*queries keys"]  # one number of each key, for each query

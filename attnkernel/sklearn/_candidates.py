@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.optimize import minimize_scalar
 
-from .._core.host_arrays import as_numpy_if_concrete, to_jax
+from .._core.arrays import as_numpy_if_concrete, to_jax
 from ..fitting import (
     Fit,
     Options,

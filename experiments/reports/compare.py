@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from rich.console import Console
 from rich.table import Table
 
-from attnkernel._core.atomic_files import write_atomically
+from attnkernel._core.saving import write_atomically
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, literal
 
 from ..config import ConfigError, read

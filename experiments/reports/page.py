@@ -8,7 +8,7 @@ from importlib import resources
 from typing import NamedTuple
 
 import attnkernel as ak
-from attnkernel._core.atomic_files import write_atomically
+from attnkernel._core.saving import write_atomically
 
 from ..runs import Run
 

@@ -34,7 +34,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 import attnkernel as ak
-from attnkernel._core.atomic_files import fsync, write_atomically
+from attnkernel._core.saving import fsync, write_atomically
 
 from ..config import dump, source_of_kernel
 from .files import (

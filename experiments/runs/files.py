@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 
-from attnkernel._core.atomic_files import write_atomically
+from attnkernel._core.saving import write_atomically
 
 from .provenance import digest_of_file
 

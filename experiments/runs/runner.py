@@ -16,7 +16,7 @@ import jax
 import matplotlib as mpl
 
 from attnkernel import FitWarning
-from attnkernel._core.program_cache import without_program_cache
+from attnkernel._core.compilation import without_program_cache
 from attnkernel.fitting import CostWarning
 
 from ..config import errors, loading

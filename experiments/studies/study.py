@@ -12,7 +12,7 @@ from jaxtyping import Array, PRNGKeyArray
 from pydantic import Field, model_validator
 
 import attnkernel as ak
-from attnkernel._core.regression_data import require_regression_data
+from attnkernel._core.rows import require_regression_data
 from attnkernel.data._columns import OptionError
 
 from ..config import FieldError, Name, Part, Seed

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from scipy.stats import t as student
 
-from attnkernel._core.atomic_files import write_atomically
+from attnkernel._core.saving import write_atomically
 from attnkernel.plot import BLUE, SKY, literal
 
 from ..reports import labels

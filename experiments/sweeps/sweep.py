@@ -31,7 +31,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from attnkernel._core.atomic_files import write_atomically
+from attnkernel._core.saving import write_atomically
 
 from ..config import dump
 from ..runs import OutputError, flat, plain, read_json, settings, status_of

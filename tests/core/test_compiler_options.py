@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import attnkernel as ak
-from attnkernel._core.compiler_options import can_use_options
+from attnkernel._core.compilation import can_use_options
 
 X = np.linspace(0.0, 1.0, 30) ** 1.5
 Y = np.sin(6.0 * X) + 0.1 * np.cos(70.0 * X)

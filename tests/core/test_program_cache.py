@@ -14,7 +14,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from paths import CONFIGS, ROOT
 
 import attnkernel as ak
-from attnkernel._core.program_cache import without_program_cache
+from attnkernel._core.compilation import without_program_cache
 from experiments import __main__ as command_line
 from experiments.config.registry import STUDIES
 from experiments.runs import provenance, runner

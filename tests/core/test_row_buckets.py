@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from attnkernel._core.row_buckets import (
+from attnkernel._core.rows import (
     MAX_PADDED_ROWS,
     bucket_size,
     cut_rows,

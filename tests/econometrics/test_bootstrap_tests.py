@@ -13,7 +13,7 @@ from known_fits import known_fit
 from marks import slow
 
 import attnkernel as ak
-from attnkernel._core.row_buckets import bucket_size
+from attnkernel._core.rows import bucket_size
 from attnkernel.econometrics._specification_test import two_point_multipliers
 
 N, DRAWS = 24, 5

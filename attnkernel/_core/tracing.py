@@ -1,0 +1,76 @@
+"""Trees of constants: arrays through which no derivative passes.
+
+One decision for all elements of a batch: inside `vmap`, a scalar predicate over all of them.
+
+Functions that derivatives run again, instead of saving what they computed.
+
+Symbolic axis sizes: those that `jax.export` traces with, for programs of any size.
+
+Signatures say `int` for a size of either kind, as the shapes of JAX do.
+"""
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+
+@jax.custom_batching.custom_vmap
+def any_in_batch(needed: Bool[Array, ""]) -> Bool[Array, ""]:
+    """Whether any batch element needs a branch that is correct, if slower, for all of them.
+
+    Under `vmap` the result is not batched, so that a `cond` on it stays a `cond`: with a batched
+    predicate JAX runs both branches.
+    """
+    return needed
+
+
+@any_in_batch.def_vmap
+def _any_in_batch_vmap(
+    size: int, batched: list[bool], needed: Bool[Array, " batch"]
+) -> tuple[Array, bool]:
+    """Returns whether any element of `needed` is true, and False: the result has no batch axis.
+    JAX calls it under `vmap`, with the batch size and which arguments are batched."""
+    return any_in_batch(jnp.any(needed)), False
+
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def rematerialised(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Returns the function; its derivatives save only its arguments, and run it again.
+
+    For functions inside a scan and cheap ones: elsewhere XLA may merge the two runs.
+    """
+    # Twice: JAX inlines a single checkpoint, and moves the constant arrays of the first run out of
+    # the scan around it; XLA then compiles a loop for each of them.
+    return jax.checkpoint(jax.checkpoint(function, prevent_cse=False), prevent_cse=False)
+
+
+NO_SYMBOLIC_SIZES = (
+    "it does not support the symbolic sizes of jax.export; use Dense() or Blockwise()"
+)
+
+
+def is_symbolic(*sizes: Any) -> bool:
+    """Whether any size is symbolic: its order relative to an integer is then unknown."""
+    return not all(isinstance(size, int) for size in sizes)
+
+
+def is_at_most(size: Any, maximum: int) -> bool:
+    """Whether a size is known to be at most `maximum`; false for a symbolic size."""
+    return not is_symbolic(size) and size <= maximum
+
+
+Tree = TypeVar("Tree")
+
+
+def stop_gradients(tree: Tree) -> Tree:
+    """Returns the tree with `jax.lax.stop_gradient` of its real arrays; all else as it is."""
+    return jax.tree.map(
+        lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, tree
+    )
