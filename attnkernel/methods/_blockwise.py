@@ -185,12 +185,13 @@ class Blockwise(Method):
 def _takes_all_keys(task: Task) -> bool:
     """Whether a block of queries is best summed over all keys at once, instead of in blocks.
 
-    Not with a prior, which may exclude blocks, nor for a light kernel, since the maximum of a block
+    Not with a prior, which may exclude blocks, nor for a cheap kernel, since the maximum of a block
     would take a large share of the time.
     """
     # T = 2048, 8 heads x 32, gradient: CPU time to compile 0.8 s, in blocks of keys 1.9 s
     is_small = is_at_most(task.keys, 4096)
-    return is_small and task.prior is None and not task.kernel.is_cheap
+    is_cheap = task.kernel.is_cheap and task.dim <= 12
+    return is_small and task.prior is None and not is_cheap
 
 
 def _has_small_blocks(task: Task) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from marks import slow
 
 import attnkernel as ak
-from attnkernel._core import row_buckets
+from attnkernel._core import rows as row_buckets
 from attnkernel.fitting._options import Options
 from attnkernel.fitting._problem import build_problem
 from attnkernel.objectives import Sample

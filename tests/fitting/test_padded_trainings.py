@@ -10,7 +10,7 @@ import pytest
 from marks import slow
 
 import attnkernel as ak
-from attnkernel._core import row_buckets
+from attnkernel._core import rows as row_buckets
 from attnkernel.objectives._hold_out import draw_rows
 
 KEY = np.array([0, 3], np.uint32)
