@@ -156,7 +156,7 @@ def test_sources_without_changes_or_git_have_no_patch(checkout, home):
 def test_long_patch_is_cut_and_said_to_be_incomplete(checkout, monkeypatch):
     change(checkout)
     whole = read_sources(checkout)
-    monkeypatch.setattr(sources, "MAX_PATCH_BYTES", 10)
+    monkeypatch.setattr("experiments.runs.provenance.MAX_PATCH_BYTES", 10)
     cut = read_sources(checkout)
     assert cut.patch == whole.patch[:10]
     assert cut.record["patch"] == whole.record["patch"] | {"complete": False}
