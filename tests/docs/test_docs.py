@@ -11,8 +11,7 @@ from markdown_it import MarkdownIt
 from marks import slow
 from paths import DOCS, ROOT
 
-from experiments.__main__ import _COMMANDS
-from experiments.arguments import make_parser
+from experiments.__main__ import COMMANDS, make_parser
 from experiments.config import loading as config_source
 from experiments.runs import runner
 
@@ -88,7 +87,7 @@ def test_commands_can_be_run(sees_data):
     for command, page in {command: page for page, command in commands()}.items():
         words = shlex.split(re.sub(r"\[[^]]*\]", "", command.replace("...", " ")), comments=True)
         if len(words) == 1:  # a command's name in a sentence
-            assert words[0] in _COMMANDS, (page, command)
+            assert words[0] in COMMANDS, (page, command)
             continue
         options, rest = parser.parse_known_args(words)
         assert not [word for word in rest if word.startswith("-")], (page, command)

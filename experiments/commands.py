@@ -1,0 +1,208 @@
+"""What each command does: a function of its options and of its arguments that are no options, such
+as "seed=1". It returns an exit code; None is success.
+"""
+
+import json
+import os
+import sys
+import webbrowser
+from argparse import Namespace
+from pathlib import Path
+
+import matplotlib as mpl
+from rich.console import Console
+
+from attnkernel._core.saving import write_atomically
+from attnkernel.data import BUNDLED
+from attnkernel.plot import STYLE
+
+from .config import ConfigError, dump, formula, kernels, read, registry, schema as fields
+from .reports import compare as comparisons, export as exports
+from .runs import OutputError, check, distributed, runner, study_of
+from .runs.files import default_directory
+from .runs.reproduce import reproduce as reproduce_run
+from .sweeps import members as sweep_members, slurm, sweep as sweeps
+from .sweeps.section import Sweep
+
+EXPECTED_ERRORS = (ConfigError, OutputError, distributed.JoinError)
+
+
+def _load_kernels(options: Namespace) -> None:
+    """Registers the kernels of the Python file `options.kernels`, if one is given."""
+    if options.kernels is not None:
+        kernels.load(options.kernels)
+
+
+def _console(options: Namespace) -> Console:
+    quiet = getattr(options, "quiet", False)
+    return Console(highlight=False, markup=False, soft_wrap=True, quiet=quiet)
+
+
+def run(options: Namespace, overrides: list[str]) -> int:
+    distributed.start(options.distributed, options.coordinator, options.process)
+    _load_kernels(options)
+    study = runner.load(options.config, overrides)
+    return runner.execute(study, options.out, quiet=options.quiet)
+
+
+def fit(options: Namespace, words: list[str]) -> int:
+    """Runs the study `regression` of a CSV file; `words`: a formula, such as "y ~ x1 + x2"."""
+    _load_kernels(options)
+    given = {f"data.{name}": getattr(options, name) for name in ("delimiter", "decimal", "missing")}
+    given |= {"data.categories": options.category, "data.dates": formula.dates_of(options.date)}
+    source = formula.source_of(options.file, words, given | {"model.order": options.order})
+    study = study_of(source)
+    check(study, source)
+    return runner.execute(study, options.out, quiet=options.quiet)
+
+
+def resume(options: Namespace, _: list[str]) -> int:
+    distributed.start(options.distributed, options.coordinator, options.process)
+    _load_kernels(options)
+    return runner.resume(options.directory, quiet=options.quiet)
+
+
+def reproduce(options: Namespace, _: list[str]) -> int:
+    _load_kernels(options)
+    return reproduce_run(options.directory, options.out, options.kernels, quiet=options.quiet)
+
+
+def sweep(options: Namespace, arguments: list[str]) -> int:
+    _load_kernels(options)
+    if options.submit:
+        return _submit(options, arguments)
+    if options.slurm:
+        raise OutputError("--slurm goes with --submit")
+    with mpl.rc_context(STYLE):
+        return sweeps.sweep(
+            options.config,
+            arguments,
+            out=options.out,
+            jobs=options.jobs,
+            shard=options.shard,
+            kernels=options.kernels,
+            console=_console(options),
+        )
+
+
+def _submit(options: Namespace, arguments: list[str]) -> int:
+    """Submits a sweep to Slurm as an array of `options.submit` jobs, and prints the command that
+    reports on it; returns the exit code.
+    """
+    plan = sweep_members.read_plan(options.config, arguments)
+    if plan.rounds is not None:
+        raise OutputError(
+            "--submit starts all jobs at once, and rounds come one after the other: use --jobs N"
+        )
+    members = plan.members()
+    out = sweeps.directory_of(members, options.out)
+    whole = [os.fspath(options.config), *arguments]
+    if options.kernels is not None:
+        whole += ["--kernels", os.fspath(options.kernels)]
+    number, folder = slurm.submit(whole, out, options.submit, options.slurm, options.jobs)
+    print(
+        f"{len(members)} members in {options.submit} jobs of the array {number}; logs in {folder}"
+    )
+    print(f"when they are done: python -m experiments sweep {' '.join(whole)} --out {out}")
+    return 0
+
+
+def compare(options: Namespace, _: list[str]) -> None:
+    out = options.out if options.out is not None else default_directory("compare")
+    with mpl.rc_context(STYLE):
+        comparisons.compare(options.runs, out, _console(options))
+
+
+def index(options: Namespace, _: list[str]) -> None:
+    comparisons.index(options.folder, _console(options))
+
+
+def export(options: Namespace, _: list[str]) -> None:
+    print("\n".join(exports.export(options.runs, options.to, options.out)))
+
+
+def page(options: Namespace, overrides: list[str]) -> None:
+    """Writes the interactive pages of a study, one HTML file each."""
+    from . import pages  # noqa: PLC0415  the pages alone need it
+
+    _load_kernels(options)
+    source = read(options.config, overrides)
+    study = runner.load(options.config, overrides)
+    command = ["python", "-m", "experiments", "page", options.config.as_posix(), *overrides]
+    out = options.out if options.out is not None else Path("results") / f"{study.name}.html"
+    for ending, content in pages.make(study, source, command).items():
+        _write_page(out.with_stem(out.stem + ending), content)
+
+
+def explain(options: Namespace, _: list[str]) -> None:
+    """Writes the story from an average to attention as one HTML file, with links to the interactive
+    pages that lie beside it.
+    """
+    from . import pages  # noqa: PLC0415
+
+    out = options.out if options.out is not None else Path("results") / "explain.html"
+    beside = [path.stem for path in sorted(out.parent.glob("*.html")) if path != out]
+    _write_page(out, pages.make_story(["python", "-m", "experiments", "explain"], beside))
+    if options.open:
+        webbrowser.open(out.resolve().as_uri())
+
+
+def _write_page(out: Path, content: str) -> None:
+    """Writes an HTML file; `OutputError` if it cannot be written."""
+    whole = content.encode()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, whole)
+    except OSError as error:
+        raise OutputError(f"cannot write {out}: {error.strerror}") from None
+    print(f"{out}: {len(whole) / 1000:.0f} kB; open it in a browser")
+
+
+def show(options: Namespace, overrides: list[str]) -> None:
+    """Prints a config with all defaults."""
+    _load_kernels(options)
+    print(dump(runner.load(options.config, overrides)), end="")
+
+
+def validate(options: Namespace, _: list[str]) -> int:
+    """Checks configs without running them."""
+    _load_kernels(options)
+    code = 0
+    for path in options.configs:
+        try:
+            if "sweep" in read(path).values:
+                members = sweep_members.read_plan(path, []).members()
+                print(f"{path}: valid, a sweep of {len(members)} members")
+            else:
+                runner.load(path, [])
+                print(f"{path}: valid")
+        except ConfigError as error:
+            print(error, file=sys.stderr)
+            code = 2
+    return code
+
+
+def schema(*_: object) -> None:
+    """Prints the JSON schema of configs."""
+    studies, sweep = registry.json_schema(), Sweep.model_json_schema()
+    definitions = studies.pop("$defs")
+    definitions |= sweep.pop("$defs") | {"Sweep": sweep}
+    # one that extends a file, or is of a sweep, may lack fields of its study
+    part = {
+        "properties": {"extends": {"type": "string"}, "sweep": {"$ref": "#/$defs/Sweep"}},
+        "anyOf": [{"required": ["extends"]}, {"required": ["sweep"]}],
+    }
+    print(json.dumps({"anyOf": [studies, part], "$defs": definitions}, indent=2))
+
+
+def list(*_: object) -> None:
+    """Prints the names that configs may use."""
+    for what, names in (
+        ("study", registry.STUDIES),
+        ("data.source", fields.SOURCES),
+        ("data.name (bundled)", BUNDLED),
+        ("model.kernel", kernels.KERNELS),
+        ("model.convention", fields.SYMBOL),
+        ("training.optimizer", fields.OPTIMIZERS),
+    ):
+        print(f"{what}: {', '.join(names)}")
