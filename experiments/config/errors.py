@@ -1,4 +1,4 @@
-"""Validates a config; every fault with its file, line, field, and the nearest valid name."""
+"""Validates a config; every issue with its file, line, field, and the nearest valid name."""
 
 import difflib
 import re
@@ -7,15 +7,15 @@ from typing import Any, cast, get_args
 
 import pydantic
 
-from .loading import Fault, Source
+from .loading import ConfigIssue, Source
 from .plain_yaml import ConfigError, FieldPath, dotted, shortened
 
 
-def config_error(source: Source, faults: Sequence[Fault]) -> ConfigError:
-    """All faults as one error, in the order of the file."""
+def config_error(source: Source, issues: Sequence[ConfigIssue]) -> ConfigError:
+    """All issues as one error, in the order of the file."""
     merged: dict[FieldPath, str] = {}
-    for fault in faults:
-        merged[fault.field] = _merge_sentences(merged.get(fault.field), source.explain(fault))
+    for issue in issues:
+        merged[issue.field] = _merge_sentences(merged.get(issue.field), source.explain(issue))
 
     def line(field: FieldPath) -> float:
         location, _, number = source.location(field).rpartition(":")
@@ -44,18 +44,20 @@ def _merge_sentences(first: str | None, second: str) -> str:
 def build(source: Source, model: type[pydantic.BaseModel]) -> Any:
     """The validated config.
 
-    **Raises:** `ConfigError` with all faults at once.
+    **Raises:** `ConfigError` with all issues at once.
     """
     try:
         return model.model_validate(source.values)
     except pydantic.ValidationError as error:
-        faults = [
+        issues = [
             _explain_pydantic_error(detail, model, source.values) for detail in error.errors()
         ]
-        raise config_error(source, faults) from None
+        raise config_error(source, issues) from None
 
 
-def _explain_pydantic_error(detail: Any, model: type[pydantic.BaseModel], values: Any) -> Fault:
+def _explain_pydantic_error(
+    detail: Any, model: type[pydantic.BaseModel], values: Any
+) -> ConfigIssue:
     """Returns a pydantic error as a sentence about its field: what was expected, what came, the
     nearest valid name. `detail`: an item of `error.errors()`; `values`: the config as read.
     """
@@ -63,38 +65,40 @@ def _explain_pydantic_error(detail: Any, model: type[pydantic.BaseModel], values
     kind, came = detail["type"], detail["input"]
     if kind == "extra_forbidden":
         names = list(owner.model_fields) if owner else []
-        return Fault(field, f"unknown field{nearest(str(field[-1]), names)}")
+        return ConfigIssue(field, f"unknown field{nearest(str(field[-1]), names)}")
     if kind == "missing":
-        return Fault(field, "is required, but was not given")
+        return ConfigIssue(field, "is required, but was not given")
     if kind == "union_tag_invalid":
         names = re.findall(r"'([^']*)'", detail["ctx"]["expected_tags"])
         discriminator = detail["ctx"]["discriminator"].strip("'")
         tag = detail["ctx"]["tag"]
-        return Fault((*field, discriminator), f"unknown name {tag!r}{nearest(tag, names)}")
+        return ConfigIssue((*field, discriminator), f"unknown name {tag!r}{nearest(tag, names)}")
     if kind == "union_tag_not_found":
-        return Fault(field, f"needs the field {detail['ctx']['discriminator']}")
+        return ConfigIssue(field, f"needs the field {detail['ctx']['discriminator']}")
     if kind == "literal_error":
         expected = detail["ctx"]["expected"]
         names = re.findall(r"'([^']*)'", expected)
         if not names:
-            return Fault(field, f"expected {expected}; got {shortened(repr(came))}")
-        return Fault(field, f"unknown name {shortened(repr(came))}{nearest(str(came), names)}")
+            return ConfigIssue(field, f"expected {expected}; got {shortened(repr(came))}")
+        return ConfigIssue(
+            field, f"unknown name {shortened(repr(came))}{nearest(str(came), names)}"
+        )
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return Fault(field, f"expected a group of fields; got {shortened(repr(came))}")
+        return ConfigIssue(field, f"expected a group of fields; got {shortened(repr(came))}")
     if kind == "too_short":
-        return Fault(
+        return ConfigIssue(
             field,
             f"expected at least {detail['ctx']['min_length']} of them; got {shortened(repr(came))}",
         )
     sentence = detail["msg"].removeprefix("Value error, ")
     sentence = sentence.replace("Input should be", "expected", 1)
-    return Fault(
+    return ConfigIssue(
         field, sentence if kind == "value_error" else f"{sentence}; got {shortened(repr(came))}"
     )
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """A guess and the list of valid names, to be put behind a fault."""
+    """A guess and the list of valid names, to be put behind a issue."""
     close = difflib.get_close_matches(name[:100], known, n=1, cutoff=0.5)
     guess = f"; did you mean {close[0]!r}?" if close else ";"
     return f"{guess} known here: {', '.join(known)}"

@@ -27,7 +27,7 @@ from .plain_yaml import (
 )
 
 
-class Fault(NamedTuple):
+class ConfigIssue(NamedTuple):
     """One thing wrong with a config."""
 
     field: FieldPath
@@ -36,11 +36,11 @@ class Fault(NamedTuple):
 
 
 class FieldError(ValueError):
-    """A fault that a study finds in its own config, at a field, with fields that may settle it."""
+    """A issue that a study finds in its own config, at a field, with fields that may settle it."""
 
     def __init__(self, field: FieldPath, sentence: str, advice: Mapping[str, Any] | None = None):
         super().__init__(sentence)
-        self.fault = Fault(field, sentence, advice or {})
+        self.issue = ConfigIssue(field, sentence, advice or {})
 
 
 class Source(NamedTuple):
@@ -57,16 +57,16 @@ class Source(NamedTuple):
             field = field[:-1]
         return self.locations[field]
 
-    def explain(self, fault: Fault) -> str:
-        """Returns the sentence of a fault, with what to try in the words of the config or, where
+    def explain(self, issue: ConfigIssue) -> str:
+        """Returns the sentence of a issue, with what to try in the words of the config or, where
         there is one, as the option of the command line."""
         hints = [
             f"{name}: {json.dumps(value, ensure_ascii=False)}"
             if name not in self.flags
             else _as_option(self.flags[name], value)
-            for name, value in fault.advice.items()
+            for name, value in issue.advice.items()
         ]
-        return f"{fault.sentence} Try {' or '.join(hints)}." if hints else fault.sentence
+        return f"{issue.sentence} Try {' or '.join(hints)}." if hints else issue.sentence
 
 
 def _as_option(flag: str, value: Any) -> str:
@@ -146,7 +146,7 @@ def _read_file(path: Path) -> Source:
     try:
         mode = path.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a device or a pipe may have no end
-            raise ConfigError(f"{path}: expected a file; this is none: write it to one")
+            raise ConfigError(f"{path}: expected a regular file, which has an end: write it to one")
         with path.open(encoding="utf-8") as file:
             text = file.read(MAX_CONFIG_CHARACTERS + 1)
     except OSError as error:

@@ -51,7 +51,7 @@ def make(study: Study, source: Source, command: list[str]) -> dict[str, str]:
         with settings(study):
             pages = [make_page(study) for make_page in PAGES[name]]
     except FieldError as error:
-        raise config_error(source, [error.fault]) from None
+        raise config_error(source, [error.issue]) from None
 
     return {
         f"_{page.name}" if place else "": _html(page, command) for place, page in enumerate(pages)

@@ -1,4 +1,4 @@
-"""What a page is made of."""
+"""Parts of a page."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""Runs a study: settings of JAX before the first array, and every end written down."""
+"""Runs a study: settings of JAX before the first array, and records how the run ended."""
 
 import contextlib
 import os
@@ -73,7 +73,7 @@ def stop_at_interrupt(run: Run) -> Iterator[None]:
 def load(path: Path, overrides: list[str]) -> Any:
     """The validated config of a study, its data looked at.
 
-    **Raises:** `ConfigError` with all faults at once.
+    **Raises:** `ConfigError` with all issues at once.
     """
     source = loading.read(path, overrides)
     if "sweep" in source.values:
@@ -87,12 +87,12 @@ def load(path: Path, overrides: list[str]) -> Any:
 
 
 def check(study: "Study", source: loading.Source) -> None:
-    """Raise `ConfigError` for faults that need the data to be seen."""
+    """Raise `ConfigError` for issues that need the data to be seen."""
     with settings(study):
         try:
             study.check()
         except loading.FieldError as error:
-            raise errors.config_error(source, [error.fault]) from None
+            raise errors.config_error(source, [error.issue]) from None
 
 
 def study_of(source: loading.Source) -> Any:
@@ -101,7 +101,7 @@ def study_of(source: loading.Source) -> Any:
     if not isinstance(name, str) or name not in STUDIES:
         sentence = "is required, but was not given" if name is None else f"unknown name {name!r}"
         known = errors.nearest(str(name), list(STUDIES))
-        raise errors.config_error(source, [loading.Fault(("study",), sentence + known)])
+        raise errors.config_error(source, [loading.ConfigIssue(("study",), sentence + known)])
     return errors.build(source, STUDIES[name])
 
 
