@@ -96,12 +96,10 @@ class BenchAttention(Benchmark):
                 return row | dict.fromkeys(MEMORY) | {"unavailable": str(reason)}
             return row | dict(zip(MEMORY, (grown, later), strict=True)) | {"unavailable": None}
 
-        rows = []
-        with monitor.progress("memory", len(places)) as tick:
-            for row in monitor.each("memory", len(places), measure_memory):
-                rows.append(row)
-                tick(len(rows), f"{row['contender']}, {in_words(row['causal'], row['phase'])}")
-        return {"memory": rows}
+        def label(row: dict[str, Any]) -> str:
+            return f"{row['contender']}, {in_words(row['causal'], row['phase'])}"
+
+        return {"memory": monitor.collect("memory", len(places), measure_memory, label)}
 
     def columns(self, row: Mapping[str, Any]) -> dict[str, str]:
         """Operations a second of the products of matrices; causal: of the allowed pairs."""

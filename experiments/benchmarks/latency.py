@@ -13,13 +13,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
 
 import attnkernel as ak
 
 from ..config import FieldError, Positive
-from ..reports import legend
+from ..reports import legend, subplots
 from ..runs import Run
 from . import r_scripts as r_first_calls
 from .benchmark import Benchmark, Results
@@ -194,8 +193,7 @@ class BenchLatency(Benchmark):
     def draw(self, results: Results, run: Run) -> None:
         """Draws a row of CPU seconds for each call, with a marker for each contender."""
         rows = results.table
-        figure = Figure(figsize=(6.4, 1.6 + 0.3 * len(rows)))
-        ax = figure.subplots()
+        figure, ax = subplots(figsize=(6.4, 1.6 + 0.3 * len(rows)))
         arrays = {}
         for contender, look in self.looks.items():
             places = [i for i, row in enumerate(rows) if contender in row["median"]]

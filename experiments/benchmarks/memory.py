@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
 
 import attnkernel as ak
 
+from ..reports import subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from ..studies import Study
 from .driver import MIB, growth_of_memory, in_fresh_process, timed
@@ -28,7 +28,7 @@ class BenchMemory(Study):
     is_benchmark: ClassVar[bool] = True
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> list[dict[str, Any]]:
-        sizes, rows = sorted(set(self.n)), []
+        sizes = sorted(set(self.n))
 
         def measure(i: int) -> dict[str, Any]:
             work = (value_and_gradient, sizes[i], self.dim, self.seed, self.precision)
@@ -37,11 +37,10 @@ class BenchMemory(Study):
             row = {"n": sizes[i], "seconds": seconds, "growth_mib": growth / MIB}
             return row | {"buffers_mib": buffers / MIB, "matrix_of_scores_mib": scores / MIB}
 
-        with monitor.progress("benchmark", len(sizes)) as tick:
-            for row in monitor.each("sizes", len(sizes), measure):
-                rows.append(row)
-                tick(len(rows), f"n = {row['n']}: {row['growth_mib']:.0f} MiB")
-        return rows
+        def label(row: dict[str, Any]) -> str:
+            return f"n = {row['n']}: {row['growth_mib']:.0f} MiB"
+
+        return monitor.collect("sizes", len(sizes), measure, label)
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:
         series = {key: [row[key] for row in results] for key in results[0]}
@@ -50,8 +49,7 @@ class BenchMemory(Study):
             ["n = m", "seconds", "MiB", "of which buffers, MiB", "a matrix of scores, MiB"],
             [[f"{number:.4g}" for number in row.values()] for row in results],
         )
-        figure = Figure(figsize=(4.6, 3.2))
-        ax = figure.subplots()
+        figure, ax = subplots(figsize=(4.6, 3.2))
         ax.loglog(series["n"], series["matrix_of_scores_mib"], "--", label="a matrix of scores")
         ax.loglog(series["n"], series["growth_mib"], "o-", label="Blockwise, value and gradient")
         ax.loglog(series["n"], series["buffers_mib"], "s:", label="of which buffers")

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 import attnkernel as ak
 
+from ..reports import subplots
 from ..runs import Run
 from .driver import Unavailable
 from .r_scripts import kernsmooth
@@ -80,8 +80,7 @@ def curves_of(
 def draw_fit(run: Run, curves: Mapping[str, np.ndarray]) -> None:
     """The criterion, and the curve over the histogram."""
     length, error = curves["minimum"]
-    figure = Figure(figsize=(8.4, 3.5))
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = subplots(1, 2, figsize=(8.4, 3.5))
     left.semilogx(curves["lengthscales"], curves["criterion"], color=ak.plot.BLUE)
     left.plot(length, error, "o", color=ak.plot.BLUE, label=f"ℓ = {length:.4g}")
     left.set(

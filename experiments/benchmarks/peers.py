@@ -11,13 +11,12 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from jaxtyping import PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
 
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, ink
 
 from ..config import Bundled, FieldError, Positive
-from ..reports import legend
+from ..reports import legend, subplots
 from ..runs import Run
 from ..studies import Keys, load
 from .benchmark import Benchmark, Results
@@ -271,8 +270,7 @@ class Peers(Benchmark):
 
     def draw(self, results: Results, run: Run) -> None:
         rows = results.table
-        figure = Figure(figsize=(8.4, 1.6 + 0.42 * len(rows)))
-        left, right = figure.subplots(1, 2, sharey=True)
+        figure, (left, right) = subplots(1, 2, sharey=True, figsize=(8.4, 1.6 + 0.42 * len(rows)))
         places, arrays = np.arange(len(rows)), {}
         for i, (name, look) in enumerate(self.looks.items()):
             if not any(name in row["median"] for row in rows):

@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..reports import label_outer, legend, panels
+from ..reports import label_outer, legend, panels, subplots
 from ..runs import Run
 
 MAX_TICKS = 6  # up to this number of sizes, each has a tick
@@ -108,8 +107,7 @@ def draw_bars(
     """A figure on a logarithmic axis: by contender, a bar for each label that has a value."""
     labels = list(dict.fromkeys(label for of_label in bars.values() for label in of_label))
     height = 0.8 / len(bars)
-    figure = Figure(figsize=(6.4, 1.2 + 0.5 * len(labels) * max(1.0, len(bars) / 3)))
-    ax = figure.subplots()
+    figure, ax = subplots(figsize=(6.4, 1.2 + 0.5 * len(labels) * max(1.0, len(bars) / 3)))
     for i, (contender, of_label) in enumerate(bars.items()):
         places = np.arange(len(labels)) + (i - (len(bars) - 1) / 2) * height
         values = [of_label.get(label, np.nan) for label in labels]

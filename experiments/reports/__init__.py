@@ -9,6 +9,7 @@ from .figures import (
     legend,
     panels,
     smoothing_verdicts,
+    subplots,
 )
 from .number_labels import labels
 from .predictions import Claim, half_width, judge, mean_of, of_interval, write_predictions

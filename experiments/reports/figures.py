@@ -13,6 +13,14 @@ import attnkernel as ak
 from ..runs import Run
 
 
+def subplots(
+    rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **options: Any
+) -> tuple[Figure, Any]:
+    """A figure and its axes, as of `plt.subplots`, without pyplot's state."""
+    figure = Figure(figsize=figsize)
+    return figure, figure.subplots(rows, columns, **options)
+
+
 def panels(number: int, *, width: float = 3.4, height: float = 2.5) -> tuple[Figure, list[Axes]]:
     """A figure with `number` panels, two in a row, on common axes."""
     columns = min(2, number)

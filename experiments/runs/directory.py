@@ -53,6 +53,8 @@ from .monitor import Monitor, Tick
 from .output_log import OutputLog
 from .provenance import DETERMINING, digest_of, digest_of_file, meta_of, now, read_sources
 
+Column = str | Callable[[Mapping[str, Any]], str]  # of a table: a format of a row, or a function
+
 
 class Run(Monitor):
     """One run: its directory, its numbers, and its lines on the terminal."""
@@ -234,10 +236,16 @@ class Run(Monitor):
         self.print(table)
 
     def table_of(
-        self, title: str, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]
+        self, title: str, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]
     ) -> None:
-        """Prints rows of numbers; `columns`: by header, a format of a row such as `{loss:.3f}`."""
-        cells = [[form.format(**row) for form in columns.values()] for row in rows]
+        """Prints rows of numbers; `columns`: by header, a format of a row such as `{loss:.3f}`, or
+        a function of a row.
+        """
+
+        def cell(column: Column, row: Mapping[str, Any]) -> str:
+            return column.format(**row) if isinstance(column, str) else column(row)
+
+        cells = [[cell(column, row) for column in columns.values()] for row in rows]
         self.table(title, list(columns), cells)
 
     @contextlib.contextmanager

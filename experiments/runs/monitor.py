@@ -85,6 +85,21 @@ class Monitor:
         """
         yield from map(compute, range(number))
 
+    def collect(
+        self,
+        what: str,
+        number: int,
+        compute: Callable[[int], Any],
+        label: Callable[[Any], str] = str,
+    ) -> list[Any]:
+        """The results of `each`, with a display of the progress; `label`: of a result."""
+        rows = []
+        with self.progress(what, number) as tick, self.timed(what):
+            for row in self.each(what.replace(" ", "_"), number, compute):
+                rows.append(row)
+                tick(len(rows), label(row))
+        return rows
+
     def in_batches(
         self,
         name: str,

@@ -49,13 +49,13 @@ class Additive(Study):
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         places = list(itertools.product(self.rows, self.dims, MEANS, range(self.data_sets)))
         keys = Keys(key).stack(len(places))
-        found: Results = []
-        with monitor.progress("data sets", len(places)) as tick:
-            measure = functools.partial(self._measure, places, keys)
-            for row in monitor.each("data_sets", len(places), measure):
-                found.append(row)
-                monitor.metrics([row])
-                tick(len(found), f"{row['mean']}, n = {row['rows']}, d = {row['dim']}")
+
+        def label(row: dict[str, Any]) -> str:
+            return f"{row['mean']}, n = {row['rows']}, d = {row['dim']}"
+
+        measure = functools.partial(self._measure, places, keys)
+        found = monitor.collect("data sets", len(places), measure, label)
+        monitor.metrics(found)
         return found
 
     def _measure(

@@ -12,17 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field, model_validator
 
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import half_width
+from ..reports import half_width, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .recall_layers import LAYERS
 from .study import Study
-from .training import require_equal_shards, train
+from .training import require_equal_shards, sizes, train
 
 LayerName = Literal[
     "softmax", "window", "order 1", "linear", "decay", "delta", "gated delta", "Mesa"
@@ -136,24 +135,12 @@ class AssociativeRecall(Study):
                 jax.random.split(of_models, self.seeds)
             )
             models, losses = train(
-                monitor,
-                models,
-                self.loss,
-                batch=self.batch,
-                steps=self.steps,
-                learning_rate=self.learning_rate,
-                key=of_training,
-                name=name,
+                monitor, models, self.loss, **sizes(self), key=of_training, name=name
             )
             leaves = jax.tree.leaves(eqx.filter(models, eqx.is_inexact_array))
-            found.append(
-                {
-                    "layer": name,
-                    "parameters": sum(leaf.size for leaf in leaves) // self.seeds,
-                    "accuracy": self.accuracies(models, of_tests),
-                    "losses": losses,
-                }
-            )
+            parameters = sum(leaf.size for leaf in leaves) // self.seeds
+            row = {"layer": name, "parameters": parameters, "losses": losses}
+            found.append(row | {"accuracy": self.accuracies(models, of_tests)})
         return found
 
     def accuracies(self, models: OneLayer, key: Array) -> Float[np.ndarray, "pairs seeds"]:
@@ -183,8 +170,7 @@ class AssociativeRecall(Study):
             accuracy = np.asarray(found["accuracy"])
             rows.append(
                 {
-                    "layer": found["layer"],
-                    "parameters": found["parameters"],
+                    **{key: found[key] for key in ("layer", "parameters")},
                     "accuracy": accuracy.mean(axis=1).tolist(),
                     "half_width": half_width(accuracy, axis=1).tolist(),
                     "of_seeds": accuracy.tolist(),
@@ -193,45 +179,27 @@ class AssociativeRecall(Study):
             )
         differences = paired_differences(rows, self.pairs)
         draw_accuracies(run, rows, self)
-        run.table(
-            f"Share of queries recalled, {self.seeds} seeds, 95 % intervals",
-            ["layer", "parameters", *(f"{pairs} pairs" for pairs in self.pairs)],
-            [
-                [
-                    row["layer"],
-                    str(row["parameters"]),
-                    *(
-                        f"{mean:.1%} ± {half:.1%}"
-                        for mean, half in zip(row["accuracy"], row["half_width"], strict=True)
-                    ),
-                ]
-                for row in rows
-            ],
-        )
-        run.table_of(
-            "Paired differences, in points of per cent",
-            differences,
-            {
-                "layers": "{first} less {second}",
-                "pairs": "{pairs}",
-                "difference": "{difference:.1%} ± {half_width:.1%}",
-            },
-        )
-        run.summary(
-            {
-                "pairs": self.pairs,
-                "chance": 1 / self.value_tokens,
-                "rows": rows,
-                "differences": differences,
-                "predicted": PREDICTED,
-            }
-        )
+        recalled = {
+            f"{pairs} pairs": f"{{accuracy[{i}]:.1%}} ± {{half_width[{i}]:.1%}}"
+            for i, pairs in enumerate(self.pairs)
+        }
+        title = f"Share of queries recalled, {self.seeds} seeds, 95 % intervals"
+        run.table_of(title, rows, {"layer": "{layer}", "parameters": "{parameters}"} | recalled)
+        run.table_of("Paired differences, in points of per cent", differences, DIFFERENCES)
+        chance = 1 / self.value_tokens
+        found = {"pairs": self.pairs, "chance": chance, "rows": rows, "differences": differences}
+        run.summary(found | {"predicted": PREDICTED})
 
 
 PREDICTED = (
     "softmax and order 1 recall all pairs; the delta rules and Mesa recall more than linear "
     "attention, and lose pairs beyond the size of a key; a window recalls what is inside of it"
 )
+DIFFERENCES = {
+    "layers": "{first} less {second}",
+    "pairs": "{pairs}",
+    "difference": "{difference:.1%} ± {half_width:.1%}",
+}
 COMPARED = (
     ("softmax", "linear"),
     ("delta", "linear"),
@@ -251,21 +219,15 @@ def paired_differences(rows: list[dict[str, Any]], pairs: list[int]) -> list[dic
             continue
         for number, values in zip(pairs, accuracy[first] - accuracy[second], strict=True):
             found.append(
-                {
-                    "first": first,
-                    "second": second,
-                    "pairs": number,
-                    "difference": float(values.mean()),
-                    "half_width": float(half_width(values)),
-                }
+                {"first": first, "second": second, "pairs": number}
+                | {"difference": float(values.mean()), "half_width": float(half_width(values))}
             )
     return found
 
 
 def draw_accuracies(run: Run, rows: list[dict[str, Any]], study: AssociativeRecall) -> None:
     """Accuracy against the number of pairs: attention left, recurrent layers right."""
-    figure = Figure(figsize=(8.4, 3.4))
-    axes = figure.subplots(1, 2, sharey=True)
+    figure, axes = subplots(1, 2, sharey=True, figsize=(8.4, 3.4))
     looks = [
         ("o-", ak.plot.BLUE),
         ("s--", ak.plot.ORANGE),
@@ -281,27 +243,14 @@ def draw_accuracies(run: Run, rows: list[dict[str, Any]], study: AssociativeReca
     for ax, wanted, title in zip(axes, (True, False), titles, strict=True):
         here = [row for row in rows if (row["layer"] in is_attention) == wanted]
         for row, (style, color) in zip(here, looks, strict=False):
-            ax.errorbar(
-                study.pairs,
-                row["accuracy"],
-                row["half_width"],
-                fmt=style,
-                color=color,
-                label=row["layer"],
-                capsize=2,
-                markersize=4,
-            )
+            look = {"fmt": style, "color": color, "label": row["layer"], "capsize": 2}
+            ax.errorbar(study.pairs, row["accuracy"], row["half_width"], **look, markersize=4)
         ax.axhline(1 / study.value_tokens, color=ak.plot.GREY, linewidth=0.8)
         ax.set(xscale="log", xlabel="pairs in the sequence", title=title, ylim=(-0.03, 1.05))
         ax.set_xticks(study.pairs, map(str, study.pairs))
         ax.minorticks_off()
         ax.legend(loc="lower left")
     axes[0].set_ylabel("share of queries recalled")
-    run.figure(
-        "recall",
-        figure,
-        pairs=study.pairs,
-        layers=[row["layer"] for row in rows],
-        accuracy=[row["accuracy"] for row in rows],
-        half_width=[row["half_width"] for row in rows],
-    )
+    names = {"layers": "layer", "accuracy": "accuracy", "half_width": "half_width"}
+    arrays = {name: [row[key] for row in rows] for name, key in names.items()}
+    run.figure("recall", figure, pairs=study.pairs, **arrays)

@@ -71,25 +71,20 @@ class Boundary(Study):
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         lengthscales = np.sort(self.lengthscales)
-        at, found = np.linspace(0.0, 0.5, self.points), {}
+        at = np.linspace(0.0, 0.5, self.points)
         cases = list(itertools.product(self.kernels, ORDERS))
-        with monitor.timed("fits"), monitor.progress("fits", len(cases)) as tick:
 
-            def fit(i: int) -> np.ndarray:
-                """Of shape (lengthscales, (measured, predicted), (bias, variance), points)."""
-                (name, order), n = cases[i], self.n
-                return np.array(
-                    [
-                        (measured(name, order, h, at, n), predicted(name, order, h, at))
-                        for h in lengthscales
-                    ]
-                )
+        def fit(i: int) -> np.ndarray:
+            """Of shape (lengthscales, (measured, predicted), (bias, variance), points)."""
+            (name, order), n = cases[i], self.n
+            both = (
+                (measured(name, order, h, at, n), predicted(name, order, h, at))
+                for h in lengthscales
+            )
+            return np.array(list(both))
 
-            kept = monitor.each("fits", len(cases), fit)
-            for (name, order), values in zip(cases, kept, strict=True):
-                found[name, order] = values
-                tick(len(found), f"{name}, order {order}")
-        return found
+        fits = monitor.collect("fits", len(cases), fit, lambda _: "")
+        return dict(zip(cases, fits, strict=True))
 
     def report(self, results: Results, run: Run) -> None:
         lengthscales = np.sort(self.lengthscales)
@@ -98,32 +93,21 @@ class Boundary(Study):
             for (name, order), values in results.items()
             for place, column in PLACES.items()
         ]
-        shown = [f"{h:g}" for h in lengthscales]
-        whose = [[row["kernel"], ORDERS[row["order"]], row["place"]] for row in rows]
-        run.table(
+        local: dict[str, Any] = {"local": lambda row: ORDERS[row["order"]]}
+        who = {"kernel": "{kernel}", **local, "": "{place}"}
+        ratios = {f"{h:g}": f"{{ratio[{i}]:.3f}}" for i, h in enumerate(lengthscales)}
+        run.table_of(
             f"f(x) = sin(2x + ½), {self.n} points evenly on [0, 1]: bias ÷ theory at h, and its "
             f"power of h (of theory)",
-            ["kernel", "local", "", *shown, "power"],
-            [
-                [
-                    *who,
-                    *(f"{ratio:.3f}" for ratio in row["ratio"]),
-                    f"{row['power']:.3f} ({row['predicted_power']})",
-                ]
-                for who, row in zip(whose, rows, strict=True)
-            ],
+            rows,
+            {**who, **ratios, "power": "{power:.3f} ({predicted_power})"},
         )
-        run.table(
-            f"h = {shown[0]}; variance: n h times that for noise of variance 1",
-            ["kernel", "local", "", "bias", "theory", "variance", "theory"],
-            [
-                [
-                    *who,
-                    *(f"{row[what][0]:.4e}" for what in ("bias", "predicted_bias")),
-                    *(f"{row[what][0]:.4f}" for what in ("variance", "predicted_variance")),
-                ]
-                for who, row in zip(whose, rows, strict=True)
-            ],
+        run.table_of(
+            f"h = {lengthscales[0]:g}; variance: n h times that for noise of variance 1",
+            rows,
+            who
+            | {"bias": "{bias[0]:.4e}", "bias, theory": "{predicted_bias[0]:.4e}"}
+            | {"variance": "{variance[0]:.4f}", "theory": "{predicted_variance[0]:.4f}"},
         )
         where = ["{kernel}, order {order}, {place}".format(**row) for row in rows]
         misses = {

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
 
 import attnkernel as ak
@@ -16,7 +15,7 @@ from attnkernel.kernels import EluFeatures
 from attnkernel.methods import Linear
 
 from ..benchmarks.driver import interleaved, medians
-from ..reports import heat_map, legend
+from ..reports import heat_map, legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
@@ -83,24 +82,13 @@ class Cache(Study):
                 for kind in KINDS
             ],
         )
-        run.table(
-            "One more token",
-            ["tokens before", *(f"{kind}: {what}" for kind in KINDS for what in ("KiB", "ms"))],
-            [
-                [
-                    str(length),
-                    *(
-                        number
-                        for kind in KINDS
-                        for number in (
-                            f"{costs[kind]['bytes'][i] / 1024:.0f}",
-                            f"{1e3 * costs[kind]['seconds'][i]:.2f}",
-                        )
-                    ),
-                ]
-                for i, length in enumerate(self.lengths)
-            ],
-        )
+        columns: dict[str, Any] = {"tokens before": lambda row: str(self.lengths[row["i"]])}
+        for kind, cost in costs.items():
+            columns |= {
+                f"{kind}: KiB": lambda row, of=cost["bytes"]: f"{of[row['i']] / 1024:.0f}",
+                f"{kind}: ms": lambda row, of=cost["seconds"]: f"{1e3 * of[row['i']]:.2f}",
+            }
+        run.table_of("One more token", [{"i": i} for i in range(len(self.lengths))], columns)
         run.summary({"deviations": deviations, "lengths": self.lengths, "costs": costs})
 
     def module(self, kind: str, key: Array) -> ak.MultiheadAttention:
@@ -140,8 +128,7 @@ class Cache(Study):
         return held, lambda: step(x[-1:], cache)
 
     def draw(self, run: Run, costs: dict[str, dict[str, list[float]]]) -> None:
-        figure = Figure(figsize=(7.8, 3.2))
-        axes = figure.subplots(1, 2)
+        figure, axes = subplots(1, 2, figsize=(7.8, 3.2))
         labels = {"bytes": "memory of the cache, MiB", "seconds": "time of one token, ms"}
         units = {"bytes": 2.0**20, "seconds": 1e-3}
         styles = {"full": "s-", "ring": "o--", "recurrent": "^:"}
@@ -176,8 +163,7 @@ def draw_patterns(run: Run, tokens: int = 12, subject: int = 1) -> None:
         "subject pointer": ak.Causal() * ak.priors.KeyWeights(loud),
         "previous token": ak.Causal() * ak.priors.BiasTable(before),
     }
-    figure = Figure(figsize=(8.0, 2.9))
-    axes = figure.subplots(1, 3, sharey=True)
+    figure, axes = subplots(1, 3, sharey=True, figsize=(8.0, 2.9))
     arrays = {}
     for ax, (name, prior) in zip(axes, priors.items(), strict=True):
         weights = ak.attention_weights(one, one, kernel=ak.DotProduct(), prior=prior)

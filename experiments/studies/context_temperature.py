@@ -18,7 +18,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import Claim, judge, legend, mean_of, of_interval, write_predictions
+from ..reports import Claim, judge, legend, mean_of, of_interval, subplots, write_predictions
 from ..runs import NO_MONITOR, Monitor, Run
 from .context_errors import IN_N, IN_TAU, Case, in_closed_form, simulate
 from .study import Study
@@ -45,8 +45,7 @@ def draw_errors(
     lengths = sorted({row["n"] for row in rows})
     n = lengths[len(lengths) // 2]
     shown = ("as suited", "more noise", "wider inputs", "wider queries")
-    figure = Figure(figsize=(10.4, 3.4))
-    axes = figure.subplots(1, len(shown), sharey=True)
+    figure, axes = subplots(1, len(shown), sharey=True, figsize=(10.4, 3.4))
     arrays = {}
     for ax, case in zip(axes, shown, strict=True):
         found, row = (
@@ -159,42 +158,30 @@ class ContextTemperature(Study):
             prompts = simulate(keys, case, n, self.queries, jnp.asarray(self.grid()))
             return {"n": n, "case": name, "prompts": jax.tree.map(np.asarray, prompts)}
 
-        rows = []
-        with monitor.progress("cases", len(at)) as tick, monitor.timed("prompts"):
-            for row in monitor.each("cases", len(at), errors):
-                rows.append(row)
-                tick(len(rows), f"{row['case']}, {row['n']} rows")
-        return rows
+        return monitor.collect("cases", len(at), errors, _name)
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:
         rows = self.summarised(results)
-        name = lambda row: f"{row['case']}, {row['n']} rows"  # noqa: E731
-        predictions = judge(claims(), rows, name)
+        predictions = judge(claims(), rows, _name)
         draw_errors(run, results, rows, self.cases(), self.grid())
         draw_choices(run, rows)
+        choices: dict[str, Any] = {
+            name: lambda row, name=name: of_interval(row["error"][name]) for name in CHOICES
+        }
+        choices |= {"leave-one-out − fixed": lambda row: of_interval(row["less_fixed"])}
         for n in self.contexts:
-            here = [row for row in rows if row["n"] == n]
-            run.table(
+            run.table_of(
                 f"Squared error ÷ variance of the function, {n} rows; 95 % intervals",
-                ["prompts", *CHOICES, "leave-one-out − fixed"],
-                [
-                    [
-                        row["case"],
-                        *(of_interval(row["error"][name]) for name in CHOICES),
-                        of_interval(row["less_fixed"]),
-                    ]
-                    for row in here
-                ],
+                [row for row in rows if row["n"] == n],
+                {"prompts": "{case}", **choices},
             )
-        run.table(
+        quartiles = "{{chosen[{0}][0]:.2f}} ({{chosen[{0}][1]:.2f}}–{{chosen[{0}][2]:.2f}})"
+        run.table_of(
             "Temperatures: the best of the case, in closed form, and chosen (quartiles)",
-            ["rows", "prompts", "best", IN_TAU, IN_N, LEAVE_ONE_OUT, HOLD_OUT],
-            [
-                [str(row["n"]), row["case"], f"{row['best']:.2f}"]
-                + [f"{row['in_closed_form'][name]:.2f}" for name in (IN_TAU, IN_N)]
-                + ["{:.2f} ({:.2f}–{:.2f})".format(*row["chosen"][name]) for name in CRITERIA]
-                for row in rows
-            ],
+            rows,
+            {"rows": "{n}", "prompts": "{case}", "best": "{best:.2f}"}
+            | {name: f"{{in_closed_form[{name}]:.2f}}" for name in (IN_TAU, IN_N)}
+            | {name: quartiles.format(name) for name in CRITERIA},
         )
         write_predictions(run, predictions)
         run.summary({"rows": rows, "predictions": predictions})
@@ -241,6 +228,10 @@ class ContextTemperature(Study):
                 }
             )
         return rows
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['case']}, {row['n']} rows"
 
 
 def claims() -> list[Claim]:

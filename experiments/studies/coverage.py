@@ -14,7 +14,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..reports import label_outer, legend, panels
-from ..runs import NO_MONITOR, Monitor, Run
+from ..runs import NO_MONITOR, Column, Monitor, Run
 from .study import Keys, Study
 
 Design = Literal["even", "boundary"]
@@ -31,6 +31,18 @@ METHODS: dict[str, tuple[float, float] | None] = {
     "derivative, corrected": (0.93, 0.97),
 }
 Results = dict[tuple[Design, int], dict[str, dict[str, np.ndarray]]]  # by design, order, method
+VERDICTS = {None: "", True: "reached", False: "missed"}
+COLUMNS: dict[str, Column] = {
+    "design": "{design}",
+    "p": "{order}",
+    "": "{method}",
+    "coverage": "{coverage:.3f}",
+    "s.e.": "{standard_error:.3f}",
+    "worst x": lambda row: "" if row["worst"] is None else f"{row['worst']:.2f}",
+    "width": "{width:.2f}",
+    "expected": lambda row: "{:.2f}-{:.2f}".format(*row["expected"]) if row["expected"] else "",
+    "verdict": lambda row: VERDICTS[row["reached"]],
+}
 _POINTWISE = ("naive", "corrected", "conformal", "conformal, local")
 _EVERYWHERE = ("naive, everywhere", "corrected, everywhere")
 
@@ -81,23 +93,11 @@ class Coverage(Study):
             for name in METHODS
             if name in found
         ]
-        run.table(
+        run.table_of(
             f"Coverage of {100 * self.level:g} % bands, in {self.data_sets} data sets of {self.n} "
             f"points, of order p (s.e.: its standard error)",
-            ["design", "p", "", "coverage", "s.e.", "worst x", "width", "expected", ""],
-            [
-                [
-                    row["design"],
-                    str(row["order"]),
-                    row["method"],
-                    f"{row['coverage']:.3f}",
-                    f"{row['standard_error']:.3f}",
-                    "" if row["worst"] is None else f"{row['worst']:.2f}",
-                    f"{row['width']:.2f}",
-                    *_format_verdict(row),
-                ]
-                for row in rows
-            ],
+            rows,
+            COLUMNS,
         )
         self._draw_coverage(run, results)
         self._draw_example_bands(run)
@@ -248,13 +248,3 @@ def _summarise_coverage(
         "expected": expected,
         "reached": None if expected is None else bool(expected[0] <= coverage <= expected[1]),
     }
-
-
-def _format_verdict(row: dict[str, Any]) -> tuple[str, str]:
-    """Returns the expected coverage of a row of the table, such as "0.93-0.97", and "reached" or
-    "missed"; two empty texts if none is expected.
-    """
-    if row["expected"] is None:
-        return "", ""
-    low, high = row["expected"]
-    return f"{low:.2f}-{high:.2f}", "reached" if row["reached"] else "missed"

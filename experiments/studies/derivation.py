@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
 
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import heat_map, legend
+from ..reports import heat_map, legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
@@ -70,10 +69,7 @@ class Derivation(Study):
             f"A query and {self.keys_each} keys, all standard normal",
             ["d", "variance of the score", "entropy", "slope", "with 1/√d: variance", *COLUMNS[1:]],
             [
-                [
-                    str(d),
-                    *(f"{table[scaling][name][i]:.3g}" for scaling in SCALINGS for name in COLUMNS),
-                ]
+                [str(d), *(f"{table[s][name][i]:.3g}" for s in SCALINGS for name in COLUMNS)]
                 for i, d in enumerate(self.dims)
             ],
         )
@@ -182,8 +178,7 @@ def scales(dims: list[int], keys_each: int, key: Array) -> dict[str, dict[str, l
 
 
 def draw_steps(run: Run, steps: list[Step]) -> None:
-    figure = Figure(figsize=(9.0, 5.0))
-    axes = figure.subplots(2, 4)
+    figure, axes = subplots(2, 4, figsize=(9.0, 5.0))
     for ax, step in zip(axes.ravel(), steps, strict=True):
         heat_map(ax, step.weights)
         ax.set_title(f"{step.name}: {CAPTIONS[step.name]}")
@@ -211,8 +206,7 @@ CAPTIONS = {
 
 
 def draw_scales(run: Run, table: dict[str, dict[str, list[float]]], dims: list[int]) -> None:
-    figure = Figure(figsize=(9.0, 2.8))
-    axes = figure.subplots(1, 3)
+    figure, axes = subplots(1, 3, figsize=(9.0, 2.8))
     labels = ("variance of the score", "entropy of the weights, nats", "norm of softmax's slope")
     for ax, name, label in zip(axes, COLUMNS, labels, strict=True):
         ax.plot(dims, table["without"][name], "s--", color=ak.plot.ORANGE, label="q · k")

@@ -10,13 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
 
 import attnkernel as ak
 
 from ..config import FieldError, Positive
-from ..reports import Claim, judge, legend, mean_of, of_interval, write_predictions
+from ..reports import Claim, judge, legend, mean_of, of_interval, subplots, write_predictions
 from ..runs import NO_MONITOR, Monitor, Run
 from .head_errors import FUNCTIONS, Decomposition, Function, fit_data_sets
 from .study import Study
@@ -70,14 +69,10 @@ class HeadEnsemble(Study):
                 self.sets,
             )
             truth = FUNCTIONS[name](queries)
-            return jax.tree.map(np.asarray, {"fitted": fitted._asdict(), "truth": truth})
+            numbers = jax.tree.map(np.asarray, {"fitted": fitted._asdict(), "truth": truth})
+            return {"function": name, "n": n, "heads": heads, **numbers}
 
-        rows = []
-        with monitor.progress("cases", len(cases)) as tick, monitor.timed("fits"):
-            for case, one in zip(cases, monitor.each("cases", len(cases), found), strict=True):
-                rows.append(dict(zip(("function", "n", "heads"), case, strict=True)) | one)
-                tick(len(rows), f"{case[0]}, {case[1]} rows, {case[2]} heads")
-        return rows
+        return monitor.collect("cases", len(cases), found, _name)
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:
         rows = [self.summarised(found) for found in results]
@@ -118,7 +113,7 @@ class HeadEnsemble(Study):
         return {
             "kind": "heads",
             **{part: found[part] for part in ("function", "n", "heads")},
-            "name": f"{found['function']}, {found['n']} rows, {heads} heads",
+            "name": _name(found),
             "size": self.dim // heads,
             **terms._asdict(),
             "deviation": abs(parts / terms.error - 1),
@@ -146,6 +141,10 @@ class HeadEnsemble(Study):
                 fewer = [one for one in found if one["function"] == name and one["n"] < n]
                 found[-1]["grows"] = all(one["equal"] <= sizes["equal"] for one in fewer)
         return found
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['function']}, {row['n']} rows, {row['heads']} heads"
 
 
 def claims(longest: int) -> list[Claim]:
@@ -192,8 +191,14 @@ def draw_terms(run: Run, rows: list[dict[str, Any]]) -> None:
     """The terms of the error against the number of heads, by function and number of rows."""
     functions = list(dict.fromkeys(row["function"] for row in rows))
     lengths = sorted({row["n"] for row in rows})
-    figure = Figure(figsize=(1.4 + 2.8 * len(lengths), 0.8 + 2.4 * len(functions)))
-    axes = figure.subplots(len(functions), len(lengths), sharex=True, sharey="row", squeeze=False)
+    figure, axes = subplots(
+        len(functions),
+        len(lengths),
+        sharex=True,
+        sharey="row",
+        squeeze=False,
+        figsize=(1.4 + 2.8 * len(lengths), 0.8 + 2.4 * len(functions)),
+    )
     parts = {
         "bias": ("bias²", ak.plot.BLUE, ""),
         "variance": ("variance ÷ heads", ak.plot.GREEN, "///"),

@@ -1,6 +1,6 @@
 """Many heads: a linear combination of kernel regressions, each with its own lengthscale."""
 
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -14,7 +14,15 @@ import attnkernel as ak
 from ..config import Data, HoldOutSize, Model, Positive, Training, outside_bounds
 from ..reports import draw_fits
 from ..runs import NO_MONITOR, Monitor, Run
-from .study import HoldOutSizes, Keys, Study, describe, leave_one_out_errors, load, tables_as_rows
+from .study import (
+    Fits,
+    HoldOutSizes,
+    HoldOutStudy,
+    Keys,
+    describe,
+    leave_one_out_errors,
+    tables_as_rows,
+)
 from .training import require_finite
 
 
@@ -34,16 +42,7 @@ class PaddedHeads(eqx.Module):
         return model(*arguments, **keywords)
 
 
-class Results(NamedTuple):
-    """The fits, and the numbers that a summary and a sweep take from them."""
-
-    data: ak.data.Dataset
-    fits: ak.Fit
-    numbers: dict[str, Any]
-    diverged: Array
-
-
-class Heads(Study):
+class Heads(HoldOutStudy):
     """Fits with several numbers of heads, all in one program, and the table of what they found."""
 
     study: Literal["heads"]
@@ -63,15 +62,7 @@ class Heads(Study):
 
     varying: ClassVar = ("seed", "shortest", "longest", "training.learning_rate", "hold_out")
 
-    def check(self) -> None:
-        self.model.require_slope()
-        self.resolved()
-
-    def resolved(self) -> Self:
-        rows = HoldOutSizes.from_config(self.hold_out, len(load(self.data, self.keys().next()).y))
-        return self.model_copy(update={"hold_out": rows})
-
-    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Fits:
         """All numbers of heads at once."""
         keys = Keys(key)
         data = self.data.load(keys.next())
@@ -102,7 +93,7 @@ class Heads(Study):
                 key=keys.stack(len(self.heads)),
                 **following,
             )
-        return Results(
+        return Fits(
             data, fits, {"table": self._make_heads_table(fits, data)}, jnp.any(fits.starts.diverged)
         )
 
@@ -126,7 +117,7 @@ class Heads(Study):
             "leave_one_out": leave_one_out_errors(fits.model, data),
         }
 
-    def report(self, results: Results, run: Run) -> None:
+    def report(self, results: Fits, run: Run) -> None:
         data, fits = results.data, results.fits
         run.note(fits.warnings())
         (table,) = tables_as_rows(results.numbers).values()
@@ -146,19 +137,13 @@ class Heads(Study):
         ]
         label = self.model.label()
         draw_fits(run, "heads", data, members, titles, label=label, heads=self.heads)
-        run.table(
-            f"Heads, kernel {self.model.words()}",
-            ["heads", "combination u", "lengthscales ℓ", "leave-one-out error"],
-            [
-                [
-                    str(row["heads"]),
-                    ", ".join(f"{u:.2f}" for u in row["weights"]),
-                    ", ".join(f"{length:.2f}" for length in row["lengthscales"]),
-                    f"{row['leave_one_out']:.4f}",
-                ]
-                for row in rows
-            ],
-        )
+        columns: dict[str, Any] = {
+            "heads": "{heads}",
+            "combination u": lambda row: ", ".join(f"{u:.2f}" for u in row["weights"]),
+            "lengthscales ℓ": lambda row: ", ".join(f"{ell:.2f}" for ell in row["lengthscales"]),
+            "leave-one-out error": "{leave_one_out:.4f}",
+        }
+        run.table_of(f"Heads, kernel {self.model.words()}", rows, columns)
         run.summary({"data": describe(data), **self.model.named(), "table": rows})
         require_finite(fits)
 

@@ -1,10 +1,10 @@
 """Masked hold-out: one lengthscale fitted per hold-out size, all sizes in one program."""
 
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 from pydantic import Field
 
 import attnkernel as ak
@@ -12,22 +12,22 @@ import attnkernel as ak
 from ..config import Data, HoldOutSize, Model, Training, outside_bounds
 from ..reports import draw_fits, legend, panels, smoothing_verdicts
 from ..runs import NO_MONITOR, Monitor, Run
-from .study import HoldOutSizes, Keys, Study, describe, leave_one_out_errors, load, tables_as_rows
+from .study import (
+    Fits,
+    HoldOutSizes,
+    HoldOutStudy,
+    Keys,
+    describe,
+    leave_one_out_errors,
+    lengthscale_of,
+    tables_as_rows,
+)
 from .training import require_finite
 
 _LINES = ["-", "--", "-.", ":"]
 
 
-class Results(NamedTuple):
-    """The fits, and the numbers that a summary and a sweep take from them."""
-
-    data: ak.data.Dataset
-    fits: ak.Fit
-    numbers: dict[str, Any]
-    diverged: Array
-
-
-class HoldOut(Study):
+class HoldOut(HoldOutStudy):
     """How much to hold out? A fit for each size, and the curves that they give."""
 
     study: Literal["holdout"]
@@ -38,15 +38,7 @@ class HoldOut(Study):
 
     varying: ClassVar = ("seed", "model.lengthscale", "training.learning_rate", "hold_out")
 
-    def check(self) -> None:
-        self.model.require_slope()
-        self.resolved()
-
-    def resolved(self) -> Self:
-        rows = HoldOutSizes.from_config(self.hold_out, len(load(self.data, self.keys().next()).y))
-        return self.model_copy(update={"hold_out": rows})
-
-    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Fits:
         """All sizes at once: a hold-out is a mask, so the sizes are numbers of one program."""
         keys = Keys(key)
         data = self.data.load(keys.next())
@@ -61,7 +53,7 @@ class HoldOut(Study):
 
         chunk = min(100, max(1, steps // 4))
         with monitor.fit(
-            "training", steps, record=_recorded_parameters, log=log, chunk=chunk
+            "training", steps, record=lengthscale_of, log=log, chunk=chunk
         ) as following:
             fits = ak.fit_many(
                 self.model.make(),
@@ -80,9 +72,9 @@ class HoldOut(Study):
             "loss": fits.loss,
             "leave_one_out": leave_one_out_errors(fits.model, data),
         }
-        return Results(data, fits, {"fits": table}, jnp.any(fits.starts.diverged))
+        return Fits(data, fits, {"fits": table}, jnp.any(fits.starts.diverged))
 
-    def report(self, results: Results, run: Run) -> None:
+    def report(self, results: Fits, run: Run) -> None:
         data, fits = results.data, results.fits
         summary = tables_as_rows(results.numbers)
         rows = summary["fits"]
@@ -104,9 +96,7 @@ class HoldOut(Study):
         run.summary({"data": describe(data), **self.model.named(), **summary})
         require_finite(fits)
 
-    def _draw_fits_and_training(
-        self, run: Run, results: Results, rows: list[dict[str, Any]]
-    ) -> None:
+    def _draw_fits_and_training(self, run: Run, results: Fits, rows: list[dict[str, Any]]) -> None:
         """Draws the fit of each hold-out size, and the lengthscales against the training step;
         saves both figures in `run`. `rows`: those of the table.
         """
@@ -132,8 +122,3 @@ class HoldOut(Study):
         ax.set(xlabel="step", ylabel="lengthscale ℓ (units of x)", title=f"ℓ ends at {ends}")
         legend(figure, [ax])
         run.figure("training", figure, lengthscale=path, loss=fits.history["loss"])
-
-
-def _recorded_parameters(model: Any) -> dict[str, Array]:
-    """Returns the lengthscale of a model, which each step of training records."""
-    return {"lengthscale": model.kernel.lengthscale}

@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
 
 import attnkernel as ak
 
 from ..config import Positive
+from ..reports import subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
-from .training import require_equal_shards, train
+from .training import require_equal_shards, sizes, train
 
 
 class Results(NamedTuple):
@@ -57,13 +57,7 @@ class InContext(Study):
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)
         model, losses = train(
-            monitor,
-            self.model(keys.next()),
-            self.loss,
-            batch=self.batch,
-            steps=self.steps,
-            learning_rate=self.learning_rate,
-            key=keys.next(),
+            monitor, self.model(keys.next()), self.loss, **sizes(self), key=keys.next()
         )
         rows, example = [], None
         for size in self.contexts:
@@ -168,8 +162,7 @@ class InContext(Study):
         }
 
     def draw_errors(self, run: Run, rows: list[dict[str, Any]], example: Any) -> None:
-        figure = Figure(figsize=(8.4, 3.2))
-        left, right = figure.subplots(1, 2)
+        figure, (left, right) = subplots(1, 2, figsize=(8.4, 3.2))
         sizes = [row["context"] for row in rows]
         styles = {"tuned": "s--", "learned": "o-", "posterior": "^:"}
         colors = {"tuned": ak.plot.BLUE, "learned": ak.plot.ORANGE, "posterior": ak.plot.GREEN}

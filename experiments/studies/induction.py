@@ -8,16 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field, model_validator
 
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import heat_map
+from ..reports import heat_map, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
-from .training import require_equal_shards, train
+from .training import require_equal_shards, sizes, train
 
 
 class AttentionOnly(eqx.Module):
@@ -116,15 +115,7 @@ class Induction(Study):
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)
         model = AttentionOnly(self.vocabulary, self.size, self.heads, self.layers, key=keys.next())
-        model, losses = train(
-            monitor,
-            model,
-            self.loss,
-            batch=self.batch,
-            steps=self.steps,
-            learning_rate=self.learning_rate,
-            key=keys.next(),
-        )
+        model, losses = train(monitor, model, self.loss, **sizes(self), key=keys.next())
         measured = self.measure(model, jax.random.split(keys.next(), 256))
         tokens, period = self.draw(keys.next())
         return Results(losses, measured, model.weights(tokens), tokens, period)
@@ -170,12 +161,8 @@ class Induction(Study):
             followed = jnp.clip(place - period + 1, 0)
             hits = weights[:, :, place, followed]
             after = jnp.mean(hits, axis=2, where=(place >= period)[None, None, :])
-            return (
-                jnp.mean(right, where=repeats),
-                jnp.mean(right, where=~repeats),
-                before,
-                after,
-            )
+            accuracies = (jnp.mean(right, where=here) for here in (repeats, ~repeats))
+            return (*accuracies, before, after)
 
         found = jax.lax.map(one, keys)
         accuracy, first, before, after = (np.asarray(jnp.mean(part, axis=0)) for part in found)
@@ -200,8 +187,7 @@ class Induction(Study):
         return float((guess == np.asarray(tested)[:, 1:])[repeats].mean())
 
     def draw_losses(self, run: Run, losses: np.ndarray, accuracy: float) -> None:
-        figure = Figure(figsize=(5.0, 2.8))
-        ax = figure.subplots()
+        figure, ax = subplots(figsize=(5.0, 2.8))
         ax.plot(np.arange(1, len(losses) + 1), losses, color=ak.plot.BLUE)
         ax.axhline(
             np.log(self.vocabulary), color=ak.plot.ink(), linestyle=":", label="log of vocabulary"
@@ -225,8 +211,7 @@ class Induction(Study):
                 -1, after
             ],
         }
-        figure = Figure(figsize=(7.6, 3.8))
-        axes = figure.subplots(1, 2, sharey=True)
+        figure, axes = subplots(1, 2, sharey=True, figsize=(7.6, 3.8))
         for ax, (title, found) in zip(axes, chosen.items(), strict=True):
             ax.set_facecolor((ak.plot.GREY, 0.3))
             heat_map(ax, np.where(np.tri(self.rows, dtype=bool), found, np.nan))

@@ -22,7 +22,7 @@ from ..config import Positive
 from ..reports import judge, mean_of, of_interval, write_predictions
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
-from .training import train
+from .training import sizes, train
 from .window_report import CLAIMS, draw_windows, exponents
 from .window_tasks import Family, Linear, Warp, draw, mean_error, predict
 
@@ -102,14 +102,7 @@ class LearnedWindow(Study):
         if families.direction.shape[1] == 2:
             kind = ", two inputs"
         return train(
-            monitor,
-            start,
-            loss,
-            batch=self.batch,
-            steps=self.steps,
-            learning_rate=self.learning_rate,
-            key=key,
-            name=f"order {order}, {n} rows{kind}",
+            monitor, start, loss, **sizes(self), key=key, name=f"order {order}, {n} rows{kind}"
         )[0]
 
     def test(

@@ -6,15 +6,14 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
 
 import attnkernel as ak
 
 from ..config import Data, FieldError, Model, Positive
-from ..reports import legend
+from ..reports import legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
-from .study import Keys, Study, describe, load
+from .study import Keys, Study, describe, lengthscale_of, load
 from .training import require_finite
 
 
@@ -66,7 +65,7 @@ class LeaveOneOut(Study):
             monitor.step_metrics(done, "start", range(len(losses)), loss=losses, lengthscale=path)
             return f"best criterion {np.nanmin(losses[:, -1]):.6g}"
 
-        options = {"record": _recorded_parameters, "log": log, "resumable": False}
+        options = {"record": lengthscale_of, "log": log, "resumable": False}
         with monitor.fit("leave-one-out", 100, **options) as following:
             fit = ak.fit(
                 self.model.make(),
@@ -147,8 +146,7 @@ class LeaveOneOut(Study):
         that of the study.
         """
         data, fit = results.data, results.fit
-        figure = Figure(figsize=(8.4, 3.5))
-        left, right = figure.subplots(1, 2)
+        figure, (left, right) = subplots(1, 2, figsize=(8.4, 3.5))
         ak.plot.criterion(fit, lengthscales, convention=self.model.convention, ax=left)
         number = len(fit.minima())
         title = "one minimum" if number == 1 else f"{number} minima: the lowest is taken"
@@ -185,8 +183,3 @@ def r_squared(y: Float[Array, " n"], fitted: Float[Array, " n"]) -> Float[Array,
     """
     y, fitted = y - jnp.mean(y), fitted - jnp.mean(y)
     return jnp.sum(y * fitted) ** 2 / (jnp.sum(y**2) * jnp.sum(fitted**2))
-
-
-def _recorded_parameters(model: Any) -> dict[str, Any]:
-    """Returns the lengthscale of a model, which each step of the search records."""
-    return {"lengthscale": model.kernel.lengthscale}

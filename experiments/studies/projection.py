@@ -82,30 +82,20 @@ class Projection(Study):
             parameters = sum(
                 leaf.size for leaf in jax.tree.leaves(eqx.filter(fit.model, eqx.is_inexact_array))
             )
-            rows.append(
-                {
-                    "model": name,
-                    "parameters": parameters,
-                    "leave_one_out": leave_one_out,
-                    "error": error,
-                }
-            )
+            row = {"model": name, "parameters": parameters}
+            rows.append(row | {"leave_one_out": leave_one_out, "error": error})
         held_out = HoldOutSizes.from_config(self.hold_out, len(data.y)).largest
         titles = [f"{row['model']}: error {row['leave_one_out']:.3g}" for row in rows]
         draw_fits(run, "projection", data, list(fits.values()), titles)
-        run.table(
-            f"Masked hold-out of {held_out} of {len(data.y)} rows",
-            ["model", "parameters", "leave-one-out error", "error to the true mean"],
-            [
-                [
-                    row["model"],
-                    str(row["parameters"]),
-                    f"{float(row['leave_one_out']):.4f}",
-                    "–" if row["error"] is None else f"{float(row['error']):.4f}",
-                ]
-                for row in rows
-            ],
-        )
+        columns: dict[str, Any] = {
+            "model": "{model}",
+            "parameters": "{parameters}",
+            "leave-one-out error": "{leave_one_out:.4f}",
+            "error to the true mean": lambda row: (
+                "–" if row["error"] is None else f"{float(row['error']):.4f}"
+            ),
+        }
+        run.table_of(f"Masked hold-out of {held_out} of {len(data.y)} rows", rows, columns)
         run.summary({"data": describe(data), "table": rows})
 
     def models(self, dim: int, key: Array) -> dict[str, tuple[Any, Training]]:

@@ -17,7 +17,7 @@ from attnkernel.inference._report import natural_parameters
 from attnkernel.plot._partial import draw_slice, held_text
 
 from ..config import BUILT_IN, KERNELS, Data, FieldError, KernelName, Part
-from ..reports import legend
+from ..reports import legend, subplots
 from ..reports.effects import (
     VALUES_AT,
     Effect,
@@ -278,8 +278,7 @@ class Regression(Study):
             return []
         pictures = []
         for number, effect in enumerate(results.effects, start=1):
-            figure = Figure(figsize=(5.6, 3.6))
-            ax = figure.subplots()
+            figure, ax = subplots(figsize=(5.6, 3.6))
             draw_slice(results.fit, effect.line, effect.predicted, effect.band, ax)
             ax.set_title(f"effect of {ak.plot.literal(column_name(results.fit, effect))}")
             run.figure(f"effect_{number}", figure, **arrays_of(effect))

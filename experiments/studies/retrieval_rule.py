@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field, model_validator
 
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import legend
+from ..reports import legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
@@ -189,8 +188,7 @@ def against_compact_kernels(key: Array) -> dict[int, float]:
 
 
 def draw_rules(run: Run, scores: list[float], weights: dict[str, Array]) -> None:
-    figure = Figure(figsize=(9.0, 2.6))
-    axes = figure.subplots(1, len(weights), sharey=True)
+    figure, axes = subplots(1, len(weights), sharey=True, figsize=(9.0, 2.6))
     order = np.argsort(scores)[::-1]
     labels = [f"{scores[i]:g}" for i in order]
     for ax, (name, a) in zip(axes, weights.items(), strict=True):
@@ -208,8 +206,7 @@ def draw_rules(run: Run, scores: list[float], weights: dict[str, Array]) -> None
 
 
 def draw_regimes(run: Run, regimes: dict[str, Any]) -> None:
-    figure = Figure(figsize=(9.0, 4.8))
-    axes = figure.subplots(2, 2, sharex=True)
+    figure, axes = subplots(2, 2, sharex=True, figsize=(9.0, 4.8))
     tau = np.asarray(regimes["temperature"])
     titles = {
         "entropy": "maximum of Σ a s + τ H(a)",

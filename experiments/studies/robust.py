@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
 
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import legend
+from ..reports import legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
@@ -73,8 +72,7 @@ class Robust(Study):
         self, run: Run, error: Float[np.ndarray, "shares methods"], results: Results
     ) -> None:
         """Draws one data set with its fits, and errors against the share; saves the figure."""
-        figure = Figure(figsize=(9.4, 3.5))
-        left, right = figure.subplots(1, 2)
+        figure, (left, right) = subplots(1, 2, figsize=(9.4, 3.5))
         place = min(2, len(self.shares) - 1)
         x = np.linspace(-3.0, 3.0, self.n)
         y, curves = results["labels"][0, place], results["curves"][0, place]

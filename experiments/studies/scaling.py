@@ -17,12 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array, PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
 
 import attnkernel as ak
 
 from ..benchmarks.driver import MIB, in_fresh_process
+from ..reports import subplots
 from ..runs import NO_MONITOR, Monitor, Run, reserve_threads
 from .study import Study
 
@@ -111,8 +111,7 @@ class Scaling(Study):
         which a ring computes for longer than it sends; saves the figure in `run`. `rows`: those of
         `measure`.
         """
-        figure = Figure(figsize=(8.6, 3.8))
-        left, right = figure.subplots(1, 2)
+        figure, (left, right) = subplots(1, 2, figsize=(8.6, 3.8))
         arrays: dict[str, Any] = {}
         for layout, color in (("keys cut", ak.plot.BLUE), ("ring", ak.plot.ORANGE)):
             of_layout = [row for row in rows if row["layout"] == layout]

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from pydantic import Field, model_validator
 
 import attnkernel as ak
@@ -14,6 +13,7 @@ from attnkernel.kernels import Bilinear
 from attnkernel.priors import Prior
 
 from ..config import Part, Positive
+from ..reports import subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Study
 
@@ -112,8 +112,9 @@ class Sentences(Study):
 
     def draw(self, run: Run, weights: list[dict[str, np.ndarray]]) -> None:
         rows, columns = len(self.sentences), len(HEADS)
-        figure = Figure(figsize=(2.7 * columns + 0.8, 2.9 * rows))
-        axes = figure.subplots(rows, columns, squeeze=False)
+        figure, axes = subplots(
+            rows, columns, squeeze=False, figsize=(2.7 * columns + 0.8, 2.9 * rows)
+        )
         arrays = {}
         for number, (sentence, heads) in enumerate(zip(self.sentences, weights, strict=True)):
             for ax, (name, found) in zip(axes[number], heads.items(), strict=True):
@@ -131,8 +132,7 @@ class Sentences(Study):
 
     def draw_pronoun(self, run: Run, number: int, of_it: np.ndarray) -> None:
         tokens = self.sentences[number].tokens
-        figure = Figure(figsize=(0.42 * len(tokens) + 1.4, 2.4))
-        ax = figure.subplots()
+        figure, ax = subplots(figsize=(0.42 * len(tokens) + 1.4, 2.4))
         ax.bar(range(len(tokens)), of_it, color=ak.plot.BLUE)
         turned = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
         ax.set_xticks(range(len(tokens)), map(ak.plot.literal, tokens), **turned)

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -44,7 +44,7 @@ class Study(Part, abc.ABC):
         return {"name": fields.get("study"), **fields} if isinstance(fields, dict) else fields
 
     def check(self) -> None:
-        """Raise `FieldError` for faults that need the data to be seen."""
+        """Raise `FieldError` for issues that need the data to be seen."""
 
     @abc.abstractmethod
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Any:
@@ -69,6 +69,29 @@ class Study(Part, abc.ABC):
     def resolved(self) -> Self:
         """The same study with every varying field a number or `HoldOutSizes`, whatever the data."""
         return self
+
+
+class Fits(NamedTuple):
+    """Fits of a data set, and the numbers that a summary and a sweep take from them."""
+
+    data: ak.data.Dataset
+    fits: ak.Fit
+    numbers: dict[str, Any]
+    diverged: Array
+
+
+class HoldOutStudy(Study):
+    """A study of fits with the fields `data`, `model` and `hold_out`."""
+
+    def check(self) -> None:
+        study: Any = self
+        study.model.require_slope()
+        self.resolved()
+
+    def resolved(self) -> Self:
+        study: Any = self
+        n = len(load(study.data, self.keys().next()).y)
+        return self.model_copy(update={"hold_out": HoldOutSizes.from_config(study.hold_out, n)})
 
 
 class HoldOutSizes(eqx.Module):
@@ -167,6 +190,11 @@ def leave_one_out_errors(models: Any, data: ak.data.Dataset) -> Array:
 def _leave_one_out_errors(models: Any, x: Array, y: Array) -> Array:
     arrays, rest = eqx.partition(models, eqx.is_array)
     return jax.lax.map(lambda each: ak.LeaveOneOut()(eqx.combine(each, rest), x, y), arrays)
+
+
+def lengthscale_of(model: Any) -> dict[str, Array]:
+    """The lengthscale of a model, which each step of a training or search records."""
+    return {"lengthscale": model.kernel.lengthscale}
 
 
 def describe(data: ak.data.Dataset) -> dict[str, Any]:

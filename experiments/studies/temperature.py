@@ -8,14 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
 
 import attnkernel as ak
 from attnkernel.rules import Uniform
 
 from ..config import Heteroskedastic, Positive
-from ..reports import legend
+from ..reports import legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
@@ -179,8 +178,7 @@ def entropy(weights: np.ndarray) -> float:
 def draw_forms(
     run: Run, data: ak.data.Dataset, query: float, forms: dict[str, dict[str, Any]]
 ) -> None:
-    figure = Figure(figsize=(9.0, 4.6))
-    axes = figure.subplots(2, 3, sharex=True, sharey="row")
+    figure, axes = subplots(2, 3, sharex=True, sharey="row", figsize=(9.0, 4.6))
     x, at = np.ravel(data.x), ak.plot.grid(data.x)
     for (top, bottom), (name, form) in zip(axes.T, forms.items(), strict=True):
         ak.plot.points(data.x, data.y, ax=top)
@@ -202,8 +200,7 @@ def draw_forms(
 
 
 def draw_dial(run: Run, data: ak.data.Dataset, dial: dict[str, Any]) -> None:
-    figure = Figure(figsize=(9.6, 3.0))
-    left, middle, right = figure.subplots(1, 3)
+    figure, (left, middle, right) = subplots(1, 3, figsize=(9.6, 3.0))
     at, tau = ak.plot.grid(data.x), dial["temperature"]
     best = int(np.argmin(dial["error"]))
     ak.plot.points(data.x, data.y, ax=left)

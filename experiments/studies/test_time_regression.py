@@ -14,13 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
 
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import Claim, half_width, judge, legend, write_predictions
+from ..reports import Claim, half_width, judge, legend, subplots, write_predictions
 from ..runs import NO_MONITOR, Monitor, Run
 from .sequence_estimators import LAYERS, ORACLE, errors_of_layer
 from .study import Study
@@ -80,14 +79,9 @@ class TestTimeRegression(Study):
                 scalars[name] = {
                     scalar: float(np.median(values)) for scalar, values in chosen.items()
                 }
-            return {"errors": found, "scalars": scalars}
+            return {**case, "errors": found, "scalars": scalars}
 
-        rows = []
-        with monitor.progress("cases", len(cases)) as tick, monitor.timed("estimators"):
-            for case, found in zip(cases, monitor.each("cases", len(cases), errors), strict=True):
-                rows.append({**case, **found})
-                tick(len(rows), f"{case['function']}, noise {case['noise']:g}")
-        return rows
+        return monitor.collect("cases", len(cases), errors, _name)
 
     def covariance(
         self, function: str, speed: Any, a: Array, at: Array, b: Array, bt: Array
@@ -140,23 +134,13 @@ class TestTimeRegression(Study):
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:
         rows = [self.summarised(found) for found in results]
-        name = lambda row: f"{row['function']}, noise {row['noise']:g}, speed {row['speed']:g}"  # noqa: E731
-        predictions = judge(claims(), rows, name)
+        predictions = judge(claims(), rows, _name)
         draw_errors(run, rows, self)
         for row in rows:
-            title = f"{row['function']}, noise {row['noise']:g}, speed {row['speed']:g}"
-            run.table(
-                f"Mean squared error, {title}; 95 % intervals over {self.sequences} sequences",
-                ["layer", "error", "÷ oracle", "less the best layer"],
-                [
-                    [
-                        name,
-                        f"{one['error']:.4f} ± {one['half_width']:.4f}",
-                        f"{one['ratio']:.2f} ± {one['ratio_half_width']:.2f}",
-                        f"{one['above_best']:.4f} ± {one['above_best_half_width']:.4f}",
-                    ]
-                    for name, one in row["layers"].items()
-                ],
+            run.table_of(
+                f"Mean squared error, {_name(row)}; 95 % intervals over {self.sequences} sequences",
+                [{"layer": name, **one} for name, one in row["layers"].items()],
+                COLUMNS,
             )
         write_predictions(run, predictions)
         run.summary({"rows": rows, "predictions": predictions})
@@ -183,6 +167,18 @@ class TestTimeRegression(Study):
             }
         case = {name: found[name] for name in ("function", "noise", "speed")}
         return {**case, "best": best, "layers": table}
+
+
+COLUMNS = {
+    "layer": "{layer}",
+    "error": "{error:.4f} ± {half_width:.4f}",
+    "÷ oracle": "{ratio:.2f} ± {ratio_half_width:.2f}",
+    "less the best layer": "{above_best:.4f} ± {above_best_half_width:.4f}",
+}
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['function']}, noise {row['noise']:g}, speed {row['speed']:g}"
 
 
 def claims() -> list[Claim]:
@@ -252,8 +248,13 @@ def claims() -> list[Claim]:
 def draw_errors(run: Run, rows: list[dict[str, Any]], study: TestTimeRegression) -> None:
     """The ratio of each layer's error to the oracle's, a panel for each function and noise."""
     shape = len(study.functions), len(study.noises)
-    figure = Figure(figsize=(1.4 + 3.4 * shape[1], 0.8 + 3.0 * shape[0]))
-    axes = figure.subplots(*shape, sharex=True, sharey=True, squeeze=False)
+    figure, axes = subplots(
+        *shape,
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        figsize=(1.4 + 3.4 * shape[1], 0.8 + 3.0 * shape[0]),
+    )
     names, arrays = list(LAYERS), {}
     colors = (ak.plot.BLUE, ak.plot.ORANGE, ak.plot.GREEN, ak.plot.PURPLE, ak.plot.ink())
     looks = list(zip(("o", "s", "^", "D", "v"), colors, strict=True))
@@ -269,16 +270,9 @@ def draw_errors(run: Run, rows: list[dict[str, Any]], study: TestTimeRegression)
             )
             marker, color = looks[place % len(looks)]
             at = np.arange(len(names)) + 0.22 * (place - (len(here) - 1) / 2)
-            ax.errorbar(
-                ratios,
-                at,
-                xerr=np.minimum(widths, 0.9 * ratios),
-                fmt=marker,
-                color=color,
-                markersize=4,
-                linewidth=1.0,
-                label=f"speed {row['speed']:g}",
-            )
+            look = {"fmt": marker, "color": color, "markersize": 4, "linewidth": 1.0}
+            ends = np.minimum(widths, 0.9 * ratios)
+            ax.errorbar(ratios, at, xerr=ends, label=f"speed {row['speed']:g}", **look)
             arrays[f"{function}_{j}_{place}"] = np.stack([ratios, widths])
         ax.axvline(1.0, color=ak.plot.ink(), linewidth=0.8)
         ax.set(xscale="log", title=f"{STYLES[function]}, noise {noise:g}")

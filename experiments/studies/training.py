@@ -39,6 +39,11 @@ def require_equal_shards(batch: int) -> None:
         )
 
 
+def sizes(study: Any) -> dict[str, Any]:
+    """The arguments of `train` that are fields of a study."""
+    return {name: getattr(study, name) for name in ("batch", "steps", "learning_rate")}
+
+
 def train(
     monitor: Monitor,
     model: Model,

@@ -3,11 +3,10 @@
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 import attnkernel as ak
 
-from ..reports import Claim, legend
+from ..reports import Claim, legend, subplots
 from ..runs import Run
 
 EXPECTED = {"n": -0.2, "noise": 0.4, "lengthscale": 0.8}  # powers of the best window
@@ -70,8 +69,14 @@ def draw_windows(run: Run, rows: list[dict[str, Any]], powers: list[dict[str, An
     """Windows against the length of the context, a panel for each order and noise."""
     orders = sorted({row["order"] for row in rows})
     noises = sorted({row["noise"] for row in rows})
-    figure = Figure(figsize=(1.4 + 2.9 * len(noises), 0.8 + 2.8 * len(orders)))
-    axes = figure.subplots(len(orders), len(noises), sharex=True, sharey=True, squeeze=False)
+    figure, axes = subplots(
+        len(orders),
+        len(noises),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        figsize=(1.4 + 2.9 * len(noises), 0.8 + 2.8 * len(orders)),
+    )
     colors = (ak.plot.BLUE, ak.plot.ORANGE, ak.plot.GREEN, ak.plot.PURPLE, ak.plot.ink())
     lines = ("-", "--", ":", "-.")
     arrays: dict[str, Any] = {}

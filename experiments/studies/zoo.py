@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
 
 import attnkernel as ak
@@ -17,7 +16,7 @@ from attnkernel.priors import RelativeBias
 
 from ..benchmarks.driver import interleaved, medians
 from ..config import Data
-from ..reports import draw_fits, heat_map, legend
+from ..reports import draw_fits, heat_map, legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, require_one_input
 
@@ -155,8 +154,7 @@ class Zoo(Study):
         for name, parts in self.attentions(self.tokens, self.window).items():
             parts.pop("method", None)
             attention[name] = ak.attention_weights(x, x, **parts)
-        figure = Figure(figsize=(10.0, 4.6))
-        axes = figure.subplots(2, 5)
+        figure, axes = subplots(2, 5, figsize=(10.0, 4.6))
         axes[0, 0].set_ylabel("query, on a line")
         axes[1, 0].set_ylabel("query, a random token")
         for row, maps in zip(axes, (regression, attention), strict=True):
@@ -192,8 +190,7 @@ class Zoo(Study):
         return found
 
     def draw_feature_errors(self, run: Run, found: dict[str, dict[str, Any]]) -> None:
-        figure = Figure(figsize=(4.8, 4.0))
-        ax = figure.subplots()
+        figure, ax = subplots(figsize=(4.8, 4.0))
         for (name, part), style in zip(found.items(), ("o-", "s--"), strict=True):
             ax.plot(self.counts, part["error"], style, label=f"{name}, positive features")
         first = found["Gaussian"]["error"][0]
@@ -227,8 +224,7 @@ class Zoo(Study):
         return found
 
     def draw_costs(self, run: Run, found: dict[str, dict[str, Any]]) -> None:
-        figure = Figure(figsize=(5.4, 3.4))
-        ax = figure.subplots()
+        figure, ax = subplots(figsize=(5.4, 3.4))
         styles = ("o-", "s--", "^:", "D-.", "v-")
         for (name, part), style in zip(found.items(), styles, strict=True):
             ax.plot(self.lengths, part["seconds"], style, label=name)
@@ -244,8 +240,7 @@ class Zoo(Study):
 def draw_shapes(run: Run) -> None:
     """K against the distance, of regression; the weight of a position, of attention."""
     r = np.linspace(-2.0, 2.0, 401)
-    figure = Figure(figsize=(7.6, 2.9))
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = subplots(1, 2, figsize=(7.6, 2.9))
     arrays: dict[str, Any] = {"r": r}
     for (name, kernel), style in zip(KERNELS.items(), ("-", "--", ":", "-."), strict=True):
         shape = jnp.exp(kernel(1.0).pairwise(jnp.zeros((1, 1)), jnp.asarray(r)[:, None]))[0]

@@ -67,7 +67,7 @@ class Plan(NamedTuple):
                 loading.apply(f"{field}={text}", own, location)
             study = study_of(own)
             but_seed = dump(study.model_copy(update={"seed": 0}))
-            if but_seed not in checked:  # faults that need the data, of one seed
+            if but_seed not in checked:  # issues that need the data, of one seed
                 check(study, own)
                 checked.add(but_seed)
             digest = digest_of(study)[:16]
