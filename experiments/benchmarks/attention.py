@@ -8,7 +8,7 @@ exponentials; causal attention has half of the pairs.
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from jaxtyping import PRNGKeyArray
@@ -96,9 +96,7 @@ class BenchAttention(Benchmark):
                 return row | dict.fromkeys(MEMORY) | {"unavailable": str(reason)}
             return row | dict(zip(MEMORY, (grown, later), strict=True)) | {"unavailable": None}
 
-        def label(row: dict[str, Any]) -> str:
-            return f"{row['contender']}, {in_words(row['causal'], row['phase'])}"
-
+        label = lambda row: f"{row['contender']}, {_work(row)}"  # noqa: E731
         return {"memory": monitor.collect("memory", len(places), measure_memory, label)}
 
     def columns(self, row: Mapping[str, Any]) -> dict[str, str]:
@@ -108,7 +106,7 @@ class BenchAttention(Benchmark):
         return {"Gflop/s": f"{operations / row['median'][OURS] / 1e9:.0f}"}
 
     def panel(self, row: Mapping[str, Any]) -> str:
-        return in_words(row["causal"], row["phase"])
+        return _work(row)
 
     def targets(self, results: Results) -> list[dict[str, Any]]:
         table, grown = results.table, _memory_by_contender(results, "growth_bytes")
@@ -139,7 +137,12 @@ class BenchAttention(Benchmark):
         ]
 
     def print_tables(self, results: Results, run: Run) -> None:
-        note_unavailable(run, _list_unavailable(results.more["memory"]), len(WORKS))
+        missing = [
+            (row["contender"], f"memory, {_work(row)}", row["unavailable"])
+            for row in results.more["memory"]
+            if row["unavailable"] is not None
+        ]
+        note_unavailable(run, missing, len(WORKS))
         super().print_tables(results, run)
 
     def draw(self, results: Results, run: Run) -> None:
@@ -157,17 +160,9 @@ def _memory_by_contender(results: Results, of_call: str) -> dict[str, dict[str, 
     found: dict[str, dict[str, float]] = {}
     for row in results.more["memory"]:
         if row[of_call] is not None:
-            work = in_words(row["causal"], row["phase"])
-            found.setdefault(row["contender"], {})[work] = row[of_call] / MIB
+            found.setdefault(row["contender"], {})[_work(row)] = row[of_call] / MIB
     return found
 
 
-def _list_unavailable(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
-    """Returns (contender, work, reason) for each row of the memory table whose contender could not
-    run.
-    """
-    return [
-        (row["contender"], f"memory, {in_words(row['causal'], row['phase'])}", row["unavailable"])
-        for row in rows
-        if row["unavailable"] is not None
-    ]
+def _work(row: Mapping[str, Any]) -> str:
+    return in_words(row["causal"], row["phase"])

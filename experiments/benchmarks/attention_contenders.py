@@ -74,12 +74,20 @@ def make(name: str, causal: bool, phase: str, arrays: list[Array], max_bytes: fl
     def forward(q: Heads, k: Heads, v: Heads) -> Heads:
         return JAX_CONTENDERS[name](q, k, v, causal)
 
+    return compile_phase(forward, phase, arrays, np.inf if name == OURS else max_bytes)
+
+
+def compile_phase(
+    forward: Callable[..., Array], phase: str, arrays: list[Array], max_bytes: float
+) -> Contender:
+    """A function of q, k and v; "+ backward", with its gradients for the last of the arrays."""
+
     def both(q: Heads, k: Heads, v: Heads, cotangent: Heads) -> Any:
         out, pullback = jax.vjp(forward, q, k, v)
         return out, *pullback(cotangent)
 
     function, given = (forward, arrays[:3]) if phase == FORWARD else (both, arrays)
-    return compiled(function, *given, max_bytes=np.inf if name == OURS else max_bytes)[0]
+    return compiled(function, *given, max_bytes=max_bytes)[0]
 
 
 def one_call(

@@ -18,7 +18,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import FieldError, Part, Positive
-from ..runs import NO_MONITOR, Monitor, Run
+from ..runs import NO_MONITOR, Column, Monitor, Run
 from .benchmark import Benchmark, Results
 from .driver import Case, Unavailable, agreement
 from .million_curves import criterion, curves_of, draw_fit, newton_step, rule_of_thumb
@@ -32,6 +32,17 @@ SAME_CRITERION = ("Fourier", "Blockwise", "Dense")  # the criterion of one Gauss
 # by dimension, the lengthscale of a fit over that of the rule of thumb, about
 TYPICAL_LENGTHSCALE = {1: 0.2, 2: 0.25, 3: 0.4}
 MAX_DENSE_ROWS = 20_000  # 3 GiB of scores
+FIT_COLUMNS: dict[str, Column] = {
+    "n": "{n}",
+    "d": "{dim}",
+    "ℓ": "{lengthscale:.6g}",
+    "off by": "{off_by:.1e}",
+    "criterion": "{criterion:.7g}",
+    "recomputed": "{recomputed}",
+    "s": f"{{median[{OURS}]:.2f}}",
+    "s, compiling": f"{{first[{OURS}]:.1f}}",
+    "R, s": lambda fit: f"{fit['median'][R]:.2f}" if R in fit["median"] else "",
+}
 
 
 class FitOf(Part):
@@ -187,24 +198,7 @@ class Million(Benchmark):
         fits = results.more["fits"]
         reasons = [(R, row["label"], row["unavailable"][R]) for row in fits if row["unavailable"]]
         note_unavailable(run, reasons, len(fits))
-        run.table(
-            "Leave-one-out fits, whole",
-            ["n", "d", "ℓ", "off by", "criterion", "recomputed", "s", "s, compiling", "R, s"],
-            [
-                [
-                    str(fit["n"]),
-                    str(fit["dim"]),
-                    f"{fit['lengthscale']:.6g}",
-                    f"{fit['off_by']:.1e}",
-                    f"{fit['criterion']:.7g}",
-                    str(fit["recomputed"]),
-                    f"{fit['median'][OURS]:.2f}",
-                    f"{fit['first'][OURS]:.1f}",
-                    f"{fit['median'][R]:.2f}" if R in fit["median"] else "",
-                ]
-                for fit in fits
-            ],
-        )
+        run.table_of("Leave-one-out fits, whole", fits, FIT_COLUMNS)
         super().print_tables(results, run)
 
     def draw(self, results: Results, run: Run) -> None:

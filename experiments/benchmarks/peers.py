@@ -237,24 +237,20 @@ class Peers(Benchmark):
             of_folds(in_standard_errors),
         )
         table("R² of left-out labels", of_folds(lambda folds: f"{folds['r_squared']:.3f}"))
+
+        def seconds(row: Mapping[str, Any], name: str) -> str:
+            if name not in row["median"]:
+                return "not run"
+            return f"{row['median'][name]:.2g} ({row['first'][name]:.2g})"
+
+        def interval(folds: Mapping[str, float]) -> str:
+            return "{coverage:.3f} ({width:.3g})".format(**folds) if "width" in folds else "none"
+
         table(
-            f"Seconds to choose and fit, median of up to {self.repeats} runs (first run)",
-            lambda row, name: (
-                f"{row['median'][name]:.2g} ({row['first'][name]:.2g})"
-                if name in row["median"]
-                else "not run"
-            ),
+            f"Seconds to choose and fit, median of up to {self.repeats} runs (first run)", seconds
         )
-        table(
-            f"Share of left-out labels in their {100 * self.level:g} % interval (mean width)",
-            of_folds(
-                lambda folds: (
-                    f"{folds['coverage']:.3f} ({folds['width']:.3g})"
-                    if "width" in folds
-                    else "none"
-                )
-            ),
-        )
+        share = f"Share of left-out labels in their {100 * self.level:g} % interval (mean width)"
+        table(share, of_folds(interval))
         run.note(
             [
                 f"{name} at {row['data']}: its folds are not run: one run takes {seconds:.0f} s, "
@@ -281,10 +277,7 @@ class Peers(Benchmark):
             arrays |= {f"{key}_over_best": above, f"{key}_median": seconds}
             # ours filled, and above the others
             ours = name in OURS
-            face = {
-                "markerfacecolor": look["color"] if ours else "none",
-                "zorder": 3 if ours else 2,
-            }
+            face = {"markerfacecolor": look["color"] if ours else "none", "zorder": 2 + ours}
             for ax, values in ((left, 100.0 * (np.array(above) - 1.0)), (right, seconds)):
                 points = {**look, **face, "linestyle": "none", "markersize": 5.5}
                 ax.plot(values, places + 0.06 * (i - 5), label=name, **points)

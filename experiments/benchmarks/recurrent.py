@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
@@ -18,9 +17,9 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from .attention_contenders import BACKWARD, FORWARD, blockwise, draw_arrays
+from .attention_contenders import BACKWARD, FORWARD, blockwise, compile_phase, draw_arrays
 from .benchmark import Benchmark, Results
-from .driver import GIB, Case, Contender, agree, compiled
+from .driver import GIB, Case, Contender, agree
 from .reports import ratios, target
 
 CHUNKED, SCAN, SOFTMAX = "chunks", "scan", "softmax"
@@ -110,9 +109,4 @@ def _make(
         method = "chunked" if name == CHUNKED else "recurrent"
         return ak.recurrent.regress(q, k, v, **options, method=method)[0]
 
-    def both(q: Array, k: Array, v: Array, cotangent: Array) -> Any:
-        out, pullback = jax.vjp(forward, q, k, v)
-        return out, *pullback(cotangent)
-
-    function, given = (forward, arrays[:3]) if phase == FORWARD else (both, arrays)
-    return compiled(function, *given, max_bytes=max_bytes)[0]
+    return compile_phase(forward, phase, arrays, max_bytes)

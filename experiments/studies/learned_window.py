@@ -187,15 +187,8 @@ class LearnedWindow(Study):
         predictions = judge(CLAIMS, [*rows, *powers, *directions, *warps], lambda row: row["name"])
         write_predictions(run, predictions)
         draw_windows(run, rows, powers)
-        run.summary(
-            {
-                "rows": rows,
-                "powers": powers,
-                "directions": directions,
-                "warps": warps,
-                "predictions": predictions,
-            }
-        )
+        found = {"rows": rows, "powers": powers, "directions": directions, "warps": warps}
+        run.summary(found | {"predictions": predictions})
 
     def kinds(self) -> list[dict[str, float]]:
         return [
@@ -213,7 +206,14 @@ class LearnedWindow(Study):
                 chosen = np.argmin(tested["criteria"], axis=1)
                 errors = tested["errors"][np.arange(self.tested), chosen]
                 best = np.argmin(tested["errors"].mean(axis=0))
-                low, middle, high = np.quantile(grid[chosen], [0.25, 0.5, 0.75])
+                low, middle, high = map(float, np.quantile(grid[chosen], [0.25, 0.5, 0.75]))
+                means = {
+                    "learned": mean_of(tested["learned"]),
+                    "best": mean_of(tested["errors"][:, best]),
+                    "leave_one_out": mean_of(errors),
+                    "plug_in": mean_of(tested["plug_in_error"]),
+                    "more": mean_of(errors - tested["learned"]),
+                }
                 of_setting = f"order {found['order']}, {found['n']} rows"
                 rows.append(
                     {
@@ -225,20 +225,14 @@ class LearnedWindow(Study):
                         "windows": {
                             "learned": float(found["learned"][i]),
                             "best": float(grid[best]),
-                            "leave_one_out": float(middle),
+                            "leave_one_out": middle,
                             "plug_in": float(np.median(tested["plug_in"])),
                         },
-                        "low": float(low),
-                        "high": float(high),
-                        "error": {
-                            "learned": mean_of(tested["learned"]),
-                            "best": mean_of(tested["errors"][:, best]),
-                            "leave_one_out": mean_of(errors),
-                            "plug_in": mean_of(tested["plug_in_error"]),
-                            "more": mean_of(errors - tested["learned"]),
-                        },
-                        "learned": of_interval(mean_of(tested["learned"])),
-                        "more": of_interval(mean_of(errors - tested["learned"])),
+                        "low": low,
+                        "high": high,
+                        "error": means,
+                        "learned": of_interval(means["learned"]),
+                        "more": of_interval(means["more"]),
                         "ratio": float(errors.mean() / tested["learned"].mean()),
                     }
                 )

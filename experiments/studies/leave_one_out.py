@@ -109,19 +109,12 @@ class LeaveOneOut(Study):
         if len(minima) > 1:
             run.note([f"the criterion has {len(minima)} minima; the lowest is taken."])
         self._draw_criterion_and_fit(run, results, lengthscales)
-        run.table(
-            f"{self.name}: leave-one-out, kernel {self.model.words()}",
-            ["", ""],
-            [
-                [name.replace("_", " "), f"{float(v):.7g}"]
-                for name, v in numbers.items()
-                if jnp.ndim(v) == 0
-            ]
-            + [
-                ["other minimum", f"ℓ = {float(m['lengthscale']):.6g}: {m['criterion']:.7g}"]
-                for m in minima[1:]
-            ],
-        )
+        scalars = {name: float(v) for name, v in numbers.items() if jnp.ndim(v) == 0}
+        cells = [[name.replace("_", " "), f"{value:.7g}"] for name, value in scalars.items()]
+        for other in minima[1:]:
+            at = f"ℓ = {float(other['lengthscale']):.6g}: {other['criterion']:.7g}"
+            cells.append(["other minimum", at])
+        run.table(f"{self.name}: leave-one-out, kernel {self.model.words()}", ["", ""], cells)
         run.summary(
             {
                 "data": describe(data),

@@ -65,28 +65,20 @@ class RetrievalRule(Study):
         weights = {name: weigh(rule, jnp.asarray(self.scores)) for name, rule in RULES.items()}
         draw_rules(run, self.scores, weights)
         draw_regimes(run, regimes)
-        run.table(
+        run.table_of(
             f"Against a numerical optimiser on the simplex, {self.trials} problems of "
             f"{len(self.scores)} scores",
-            ["rule", "largest deviation of a weight", "of the objective"],
-            [
-                [name, f"{found['weights']:.1e}", f"{found['objective']:.1e}"]
-                for name, found in optimised.items()
-            ],
+            [{"rule": name, **found} for name, found in optimised.items()],
+            {"rule": "{rule}", "largest deviation of a weight": "{weights:.1e}"}
+            | {"of the objective": "{objective:.1e}"},
         )
         run.table(
             "entmax of order 1 + 1/n of a Gaussian = compact kernel of adaptive width",
             ["n", "kernel", "largest deviation of a weight"],
             [[str(n), COMPACT[n].__name__, f"{found:.1e}"] for n, found in identity.items()],
         )
-        run.summary(
-            {
-                "optimiser": optimised,
-                "compact_kernels": identity,
-                "weights": weights,
-                "regimes": regimes,
-            }
-        )
+        found = {"optimiser": optimised, "compact_kernels": identity}
+        run.summary(found | {"weights": weights, "regimes": regimes})
 
     def against_an_optimiser(self, key: Array) -> dict[str, dict[str, float]]:
         """Largest deviations of weights and objective, without and with a prior."""

@@ -4,7 +4,7 @@ from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 from matplotlib.axes import Axes
 from pydantic import Field, model_validator
 
@@ -63,16 +63,9 @@ class Sentences(Study):
             for name, found in heads.items():
                 for i, token in enumerate(sentence.tokens):
                     j = int(np.argmax(found[i]))
-                    rows.append(
-                        {
-                            "sentence": number,
-                            "head": name,
-                            "query": token,
-                            "key": sentence.tokens[j],
-                            "positions": [i, j],
-                            "weight": float(found[i, j]),
-                        }
-                    )
+                    row = {"sentence": number, "head": name, "query": token}
+                    row |= {"key": sentence.tokens[j], "positions": [i, j]}
+                    rows.append(row | {"weight": float(found[i, j])})
         shown = [
             row
             for row in rows
@@ -93,10 +86,10 @@ class Sentences(Study):
             pairs[ROLES.index(query), ROLES.index(key)] = self.contrast
         prior: Prior = ak.Causal()
         if head == "previous token":
-            prior = ak.Window(1, 0) * ak.priors.BiasTable(
-                _own_token_bias(len(roles), self.contrast)
-            )
-        if head != "previous token":
+            # −contrast from each token to itself, 0 to all others
+            itself = jnp.where(jnp.eye(len(roles)) == 1, -self.contrast, 0.0)
+            prior = ak.Window(1, 0) * ak.priors.BiasTable(itself)
+        else:
             prior = prior * ak.Alibi(self.decay)
         weights = ak.attention_weights(roles, roles, kernel=Bilinear(pairs), prior=prior)
         return np.asarray(weights)
@@ -153,11 +146,6 @@ LOOKS = {
     "pronoun to noun": [("pronoun", "noun")],
 }
 ASKS = {"verb to subject": "verb", "determiner": "noun", "pronoun to noun": "pronoun"}
-
-
-def _own_token_bias(rows: int, cost: float) -> Array:
-    """Returns a bias, shape (rows, rows): −cost from each token to itself, 0 to all others."""
-    return jnp.where(jnp.eye(rows) == 1, -cost, 0.0)
 
 
 def tokens_map(ax: Axes, weights: np.ndarray, tokens: list[str]) -> None:

@@ -157,14 +157,8 @@ class Temperature(Study):
             return jnp.mean(entropies), bias, variance, weights @ data.y
 
         entropies, bias, variance, curves = jax.lax.map(of, temperatures)
-        return {
-            "temperature": np.asarray(temperatures),
-            "entropy": np.asarray(entropies),
-            "bias": np.asarray(bias),
-            "variance": np.asarray(variance),
-            "error": np.asarray(bias + variance),
-            "curves": np.asarray(curves),
-        }
+        found = (temperatures, entropies, bias, variance, bias + variance, curves)
+        return dict(zip((*COLUMNS, "curves"), map(np.asarray, found), strict=True))
 
 
 COLUMNS = ("temperature", "entropy", "bias", "variance", "error")

@@ -110,21 +110,19 @@ class Zoo(Study):
             [{"kernel": name, **fit} for name, fit in fits.items()],
             {"kernel": "{kernel}", "ℓ": "{lengthscale:.4g}", "error": "{leave_one_out:.4f}"},
         )
-        run.table(
+        run.table_of(
             "Random features: root mean square error of the output, and its slope",
-            ["features", *map(str, self.counts), "slope (theory −0.5)"],
-            [
-                [name, *(f"{e:.2g}" for e in found["error"]), f"{found['slope']:.2f}"]
-                for name, found in errors.items()
-            ],
+            [{"features": name, **found} for name, found in errors.items()],
+            {"features": "{features}"}
+            | {str(count): f"{{error[{i}]:.2g}}" for i, count in enumerate(self.counts)}
+            | {"slope (theory −0.5)": "{slope:.2f}"},
         )
-        run.table(
+        run.table_of(
             f"Seconds against the number of tokens, d = {self.dim}, and the order of growth",
-            ["attention", *map(str, self.lengths), "order, last two"],
-            [
-                [name, *(f"{s:.3g}" for s in found["seconds"]), f"{found['order']:.2f}"]
-                for name, found in costs.items()
-            ],
+            [{"attention": name, **found} for name, found in costs.items()],
+            {"attention": "{attention}"}
+            | {str(length): f"{{seconds[{i}]:.3g}}" for i, length in enumerate(self.lengths)}
+            | {"order, last two": "{order:.2f}"},
         )
         run.summary(
             {"data": describe(data), "fits": fits, "features": errors, "costs": costs}
