@@ -18,20 +18,20 @@ from ..config import FieldError, Source, config_error
 from ..runs import plain, settings
 from ..studies import Study
 from ._cache import cache
-from ._dial import dial
 from ._page import Page
 from ._positions import positions
 from ._retrieval import retrieval
 from ._story_page import make_story as make_story
+from ._temperature_page import temperature_page
 from ._zoo import zoo
 
 PAGES: dict[str, tuple[Callable[[Any], Page], ...]] = {
     "cache": (cache,),
-    "holdout": (dial,),
-    "lengthscales": (dial,),
-    "leave_one_out": (dial,),
+    "holdout": (temperature_page,),
+    "lengthscales": (temperature_page,),
+    "leave_one_out": (temperature_page,),
     "retrieval_rule": (retrieval,),
-    "temperature": (dial,),
+    "temperature": (temperature_page,),
     "zoo": (zoo, positions),
 }
 """By study; one idea a page. The file of the first has the name of the config, that of another also

@@ -14,7 +14,7 @@ from ..studies import load
 from ._page import Page, entropy, require_drawable
 
 
-def dial(study: Any) -> Page:
+def temperature_page(study: Any) -> Page:
     data = load(study.data, study.keys().next())
     require_drawable(data)
     # the study has temperatures, which are squares of lengthscales, or a model
