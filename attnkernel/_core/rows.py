@@ -170,7 +170,7 @@ def bucket_size(rows: int) -> int:
     """Returns the least listed size that holds this many rows; `rows` itself above 8192.
 
     ```python
-    >>> from attnkernel._core.row_buckets import bucket_size
+    >>> from attnkernel._core.rows import bucket_size
     >>> [bucket_size(n) for n in (1, 16, 17, 205, 774, 9000)]
     [8, 16, 24, 208, 800, 9000]
 

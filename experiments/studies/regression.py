@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from pydantic import Field
 
 import attnkernel as ak
-from attnkernel.fitting._problem import EDGE_WIDTH
+from attnkernel.fitting._bounds import EDGE_WIDTH
 from attnkernel.inference._report import natural_parameters
 from attnkernel.plot._partial import draw_slice, held_text
 
