@@ -289,7 +289,7 @@ class Rows(eqx.Module):
     @property
     def labels(self) -> Float[Array, "n"] | Float[Array, "n out"]:
         """The labels in the shape that was given."""
-        return self.shaped(self.y)
+        return index_on_host(self.y, np.s_[:, 0]) if self.has_one_label else self.y
 
     @property
     def kwargs(self) -> dict[str, Any]:

@@ -81,7 +81,8 @@ def _pairwise_squares_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array
     change = jnp.zeros_like(out)
     if not inverse.ndim and moves[2] is not None:
         finite = jnp.where(jnp.isinf(out), 0.0, out)  # pairs so far apart are constants
-        change, moves[2] = finite * (2.0 * moves[2] / inverse), None
+        known = jnp.where(inverse > 0, inverse, 1.0)  # of the longest ℓ it is 0
+        change, moves[2] = finite * (2.0 * moves[2] / known), None
     if all(move is None for move in moves):
         return out, change
     moves = [

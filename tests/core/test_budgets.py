@@ -12,9 +12,9 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 20_559, "experiments": 15_038, "tests": 24_442}
-FILES = 265
-MODULE_NUMBERS = 142
+CODE_LINES = {"attnkernel": 18_998, "experiments": 14_565, "tests": 24_133}
+FILES = 189
+MODULE_NUMBERS = 53
 NAMES = 60  # at `ak.*`, packages aside
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef

@@ -65,7 +65,7 @@ class Parabola(ak.objectives.Objective):
         return jnp.where(log > self.edge, 1.0 + (log - self.at) ** 2, jnp.nan)
 
     def subsample(self, x, y, starts):
-        return Sample(Parabola(jax.device_put(-1.0), jax.device_put(-np.inf)), x, y)
+        return Sample(x, y, Parabola(jax.device_put(-1.0), jax.device_put(-np.inf)))
 
 
 @pytest.mark.slow

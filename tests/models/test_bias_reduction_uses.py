@@ -71,7 +71,7 @@ def test_unsupported_uses_are_refused(data):
         with pytest.raises(ValueError, match=f"iterations.*at least 2.*{iterations}"):
             ak.models.BiasReduced(model_of(iterations=1), iterations)
     for labels in (y[:1], y[:-1]):
-        with pytest.raises(ValueError, match=f"24 inputs and {len(labels)} labels"):
+        with pytest.raises(ValueError, match=rf"same n; got x \(24, 2\) and y \({len(labels)},\)"):
             model_of()(q, x, labels)
 
 
