@@ -173,11 +173,11 @@ def test_each_column_has_the_kernel_of_its_kind(x64):
         ordered=(False, False, True, False),
     )
     kernel = ColumnModel(order=2).make(data).kernel
-    assert ak.inference._kernel_parameters.kernel_expression(kernel) == (
+    assert ak.inference._report.kernel_expression(kernel) == (
         "Gaussian.on(0, 3) * AitchisonAitken.on(1) * LiRacineOrdered.on(2)"
     )
     rough = ColumnModel(kernel="laplace").make(data).kernel
-    assert ak.inference._kernel_parameters.kernel_expression(rough) == (
+    assert ak.inference._report.kernel_expression(rough) == (
         "Laplace.on(0) * Laplace.on(3) * AitchisonAitken.on(1) * LiRacineOrdered.on(2)"
     )
 
