@@ -1,11 +1,8 @@
 """Arrays read exactly: a number that JAX's dtype cannot hold is refused, never wrapped or rounded.
 
 Values are checked only where they are concrete: inside `jit`, `vmap` or `grad` an array is a tracer
-without a value, and only its shape and dtype are checked.
-
-Arrays with a value on this host, which NumPy takes and which compile nothing, or traced ones.
-
-Inside `jit`, `vmap` or `grad` an array of JAX is a tracer without a value.
+without a value, and only its shape and dtype are checked. What is concrete is indexed, padded and
+compared by NumPy, which compiles nothing.
 """
 
 import math

@@ -1,9 +1,4 @@
-"""A folder on disk that keeps compiled programs from one process to the next.
-
-Options of XLA's compiler for small programs on CPU, and the figures that chose them.
-
-Functions that are equal if they compute the same: a compiled call then serves them all.
-"""
+"""Compiled programs: their options, a folder that keeps them, and functions that can share them."""
 
 import contextlib
 import functools

@@ -74,6 +74,39 @@ def frame_to_numbers(what: str, frame: Any, known: Categories | None = None) -> 
     return FrameNumbers(numbers, names, tuple(expected))
 
 
+class FrameNames(NamedTuple):
+    """The names of the columns of frames; None for arrays. `dropped_rows`: by `na="drop"`."""
+
+    x_names: Names | None = None
+    x_categories: Categories | None = None
+    y_name: Hashable = None
+    dropped_rows: int = 0
+
+
+def frames_to_numbers(x: Any, y: Any, weights: Any, na: str) -> tuple[Any, Any, Any, FrameNames]:
+    """Returns x, y and weights, where they are frames as their numbers, and the names of frames.
+
+    `na`: `"drop"` leaves out rows in which a value of x or y is missing, of arrays too.
+
+    **Raises:** `ValueError` where frames have another index, or hold what is no number.
+    """
+    names = FrameNames()
+    for what, part in (("y", y), ("weights", weights)):
+        require_same_index(what, part, x)
+    if na == "drop":
+        x, y, weights, dropped = _drop_missing_rows(x, y, weights)
+        names = names._replace(dropped_rows=dropped)
+    if is_frame(weights):
+        weights, _ = _labels_to_numbers("weights", weights)
+    if is_frame(y):
+        y, y_name = _labels_to_numbers("y", y)
+        names = names._replace(y_name=y_name)
+    if is_frame(x):
+        x, x_names, x_categories = frame_to_numbers("x", x)
+        names = names._replace(x_names=x_names, x_categories=x_categories)
+    return x, y, weights, names
+
+
 def query_to_numbers(frame: Any, names: Names | None, categories: Categories | None) -> np.ndarray:
     """Returns new inputs as numbers; `ValueError` unless the columns are those of the fit."""
     got = column_names(frame)
@@ -87,13 +120,13 @@ def query_to_numbers(frame: Any, names: Names | None, categories: Categories | N
     return frame_to_numbers("x_new", frame, categories).numbers
 
 
-def labels_to_numbers(what: str, labels: Any) -> tuple[np.ndarray, Hashable]:
+def _labels_to_numbers(what: str, labels: Any) -> tuple[np.ndarray, Hashable]:
     """Returns labels or weights of rows, and their name; for several, a tuple."""
     table = frame_to_numbers(what, labels, (None,) * len(column_names(labels)))
     return (table.numbers[:, 0], labels.name) if is_series(labels) else table[:2]
 
 
-def drop_missing_rows(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any, int]:
+def _drop_missing_rows(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any, int]:
     """Returns the rows in which no value of x or y is missing, and the number of other rows.
 
     **Arguments:** x and y: frames of pandas, or arrays, of which NaN and masked entries are

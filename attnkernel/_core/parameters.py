@@ -8,8 +8,6 @@ $$ \theta = e^{z} > 0, \qquad \theta = a + (b - a)\, \sigma(z) \in (a, b),
 
 A fixed number is no leaf of the tree: nothing can move it, and a checkpoint does not hold it.
 
-Arguments that are numbers of kernels, priors and rules: checked, and made parameters.
-
 A number that is written is trained. A default is fixed, except that of a lengthscale, and
 `fixed(0.3)` holds a number fixed.
 """

@@ -12,7 +12,7 @@ safetensors: its NumPy interface (0.8.0) reads no bfloat16 and no 8-bit floats, 
 and no int4, and has no checksum: it loads a file with a flipped bit. Nor the format of NumPy, which
 has no name for bfloat16.
 
-Files that are written whole or not at all, and are on the disk when the call returns.
+A file is written whole or not at all, and is on the disk when the call returns.
 """
 
 import hashlib

@@ -1,12 +1,7 @@
-"""Trees of constants: arrays through which no derivative passes.
+"""What is decided while JAX traces: constants of derivatives, decisions of batches, symbolic sizes.
 
-One decision for all elements of a batch: inside `vmap`, a scalar predicate over all of them.
-
-Functions that derivatives run again, instead of saving what they computed.
-
-Symbolic axis sizes: those that `jax.export` traces with, for programs of any size.
-
-Signatures say `int` for a size of either kind, as the shapes of JAX do.
+Symbolic sizes are those that `jax.export` traces with, for programs of any size. Signatures say
+`int` for a size of either kind, as the shapes of JAX do.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""Regression discontinuity: the jump of a mean at a cutoff, with robust intervals.
-
-The result of a regression discontinuity: a table of its figures, and the means of both sides.
-"""
+"""Regression discontinuity: the jump of a mean at a cutoff, with robust intervals."""
 
 from collections.abc import Hashable
 from typing import Any

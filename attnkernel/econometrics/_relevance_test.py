@@ -1,7 +1,4 @@
-"""A test whether the mean depends on a column, from the slope of a fit along it.
-
-The lengthscale of one column, between the bounds of a fit: what bootstraps choose it among.
-"""
+"""A test whether the mean depends on a column, from the slope of a fit along it."""
 
 import math
 from collections.abc import Callable

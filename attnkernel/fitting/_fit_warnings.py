@@ -1,7 +1,4 @@
-"""Warnings of a fit: divergence, bounds, steps used up, missing slopes, columns of categories.
-
-The warning before a search whose criterion sums all pairs of very many rows.
-"""
+"""Warnings of a fit: divergence, bounds, steps used up, missing slopes, categories, costs."""
 
 from collections.abc import Sequence
 from typing import Any

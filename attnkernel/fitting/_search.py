@@ -10,19 +10,6 @@ of scikit-learn and simulated ones), ten starts, against those without either:
 | evaluations | 75 566 | 23 659 |
 | loss, geometric mean | 1 | 1.00004 |
 | above the other's by more than 0.1 % | 1 (by 3 %) | 1 (by 3 %) |
-
-Without either, on 60 rows and 5 lengthscales, 60 data sets with order 1 and 40 with order 0: an end
-counts as missed if it is more than 1 % above the best of all that were tried; the excess is a mean
-over the 60.
-
-| starts, points | time | missed of 100 | excess |
-|---|---|---|---|
-| 10 of 80 | 0.75 | 36 | 11 % |
-| 10 of 320 | 1 | 36 | 8 % |
-| 60 of 240 | 4.3 | 26 | 7 % |
-| 4 of 160, then twice 3 of 160 on lines through the best end | 1 | 39 | 10 % |
-
-The compiled program of searches: a scan over steps of BFGS for each start.
 """
 
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """A report of a fit: its parameters, its criterion, and the warnings that a reader needs.
 
-The parameters of a kernel in natural units, named by the columns of x that they belong to.
+Parameters are in natural units, named by the columns of x that they belong to.
 """
 
 import dataclasses

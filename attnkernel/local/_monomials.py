@@ -1,6 +1,5 @@
-"""The monomials of local polynomials: exponents, scales, and the shift of the origin.
-
-The normal equations of local polynomials: one small system for each query.
+"""The monomials of local polynomials: exponents, scales, the shift of the origin, and a system for
+each query: the normal equations.
 """
 
 import functools

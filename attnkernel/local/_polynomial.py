@@ -5,8 +5,6 @@ $$ \hat\beta(q) = \arg\min_\beta \sum_j w_j(q)\,
 
 More statistics are more values: `local_moments` attends to the values $u^a$ and $u^a v$, and each
 query then solves a small system of normal equations.
-
-The local polynomials of queries, and where they extrapolate or are rank-deficient.
 """
 
 import warnings

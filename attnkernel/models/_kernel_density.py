@@ -1,9 +1,4 @@
-"""Kernel densities as models: lengthscales by likelihood cross-validation, bounded supports.
-
-Densities as models: what they share, and the bounds of their lengthscales.
-
-Kernel density: the log-mass of attention, without values.
-"""
+"""Kernel densities: the log-mass of attention, without values, as a function and as models."""
 
 import abc
 import math

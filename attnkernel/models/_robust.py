@@ -1,7 +1,5 @@
 r"""Robust regression as an Equinox module: a linear smoother that gives outliers less weight.
 
-Robustness weights: how much the label of each row counts, by its residual from a smoother.
-
 $$ \delta_j \leftarrow w\Big( \frac{r_j}{\hat\sigma} \Big), \qquad
    r_j = y_j - \hat f_\delta(x_j), \qquad \hat\sigma = \frac{\operatorname{med}_j |r_j|}{0.6745} $$
 """

@@ -1,7 +1,4 @@
-"""Smoothers: regressions that predict from labelled inputs in reach of a kernel, or of all.
-
-Smoothers around another one, from which they have kernel, bounds and categories.
-"""
+"""Smoothers: regressions that predict from labelled inputs in reach of a kernel, or of all."""
 
 import abc
 from typing import Any

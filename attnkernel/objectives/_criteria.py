@@ -1,7 +1,4 @@
-"""Criteria of a linear smoother: residual sum of squares and penalty on degrees of freedom.
-
-Criteria of densities: an unbiased estimate of the integrated squared error.
-"""
+"""Criteria in closed form: of linear smoothers by their degrees of freedom, and of densities."""
 
 import abc
 import math

@@ -1,7 +1,4 @@
-"""Objectives: the criterion that a fit minimises, one number for a model and labelled data.
-
-Scores by which objectives judge a model: the log-likelihood of each row, or a deviance.
-"""
+"""Objectives: what a fit minimises, one number for a model and labelled data; scores of rows."""
 
 import abc
 import math

@@ -1,8 +1,7 @@
-"""Observations, and the true mean of simulated data.
+"""Observations, the true mean of simulated data, and axes of dates.
 
-Axes of dates, for columns of days whose name states the unit `(days since 2020-05-01)`.
-
-The unit is that of `ak.data.read_csv`, of UDUNITS and of the CF conventions.
+An axis has dates if the name of its column states the unit `(days since 2020-05-01)`. The unit is
+that of `ak.data.read_csv`, of UDUNITS and of the CF conventions.
 """
 
 import re

@@ -1,7 +1,4 @@
-"""The fit along one column, the other columns held constant.
-
-Sliders under a figure in a live notebook.
-"""
+"""The fit along one column, the other columns held constant; sliders in a notebook."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
