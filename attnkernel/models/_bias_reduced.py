@@ -111,7 +111,6 @@ class BiasReduced(SmootherWrapper, LinearSmoother):
         self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
     ) -> "ReducedEstimate":
         """Predictions, with the weights and variances of all iterations together."""
-        self.model.require_softmax()
         categories = self.category_counts(rows.x.shape[1])
         q = rows.x if x_new is None else rows.queries(x_new, categories)
         out, local = self._fitted(q, rows, prior, wants_slopes=False)
@@ -166,12 +165,18 @@ class ReducedEstimate(Estimate):
     @property
     def leverage(self) -> Float[Array, " n"]:
         """The diagonal of $I - (I - L)^k$, by the powers of a matrix."""
+        self.model.model.require_softmax()
         k, iterations = self.rows.x, self.model.iterations
         left = jnp.eye(len(k), dtype=k.dtype) - _smoother_matrix(self.model.model, self.prior, k)
         with jax.default_matmul_precision("highest"):
             half = jnp.linalg.matrix_power(left, iterations // 2)
             rest = half @ left if iterations % 2 else half
         return 1.0 - jnp.sum(half * rest.T, axis=1)
+
+    def sum_of_squares(self, variances: Float[Array, "n columns"]) -> Float[Array, "m columns"]:
+        r"""$\sum_j L_j(x)^2 \sigma_j^2$, by the weights."""
+        self.model.model.require_softmax()
+        return super().sum_of_squares(variances)
 
 
 def _fit_reduced(

@@ -99,7 +99,6 @@ class KernelRegression(LocalRegression, LinearSmoother):
         self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
     ) -> "PolynomialEstimate":
         """Predictions with their variances and support, from the same polynomials."""
-        self.require_softmax()
         q = rows.x if x_new is None else rows.queries(x_new, self.category_counts(rows.x.shape[1]))
         k, v, prior = rows.x, rows.y, with_weights(prior, rows)
         dense = self._dense_weights(q, k, v, prior)
@@ -220,6 +219,7 @@ class PolynomialEstimate(Estimate):
     @property
     def leverage(self) -> Float[Array, " n"]:
         r"""$L_{ii} = w_{ii} (S_i^{-1})_{11} / \sum_j w_{ij}$; 0 for a row of weight 0."""
+        self.model.require_softmax()
         if self.local is None:
             return super().leverage
         own = self._log_weight_of_self()
@@ -229,6 +229,7 @@ class PolynomialEstimate(Estimate):
 
     def sum_of_squares(self, variances: Float[Array, "n columns"]) -> Float[Array, "m columns"]:
         r"""$\sum_j L_j(x)^2 \sigma_j^2$, without the weights themselves."""
+        self.model.require_softmax()
         if self.local is None:
             return super().sum_of_squares(variances)
         arrays = self.q, self.rows.x, variances, self.local, self.prior
@@ -332,7 +333,6 @@ class Derivative(eqx.Module):
         self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
     ) -> "DerivativeEstimate":
         r"""Derivatives, their variances $\sum_j D_j(x)^2 \sigma_j^2$, and their support."""
-        self.model.require_softmax()
         self.check_columns(rows.x.shape[1])
         categories = self.model.category_counts(rows.x.shape[1])
         q = rows.x if x_new is None else rows.queries(x_new, categories)
@@ -392,6 +392,7 @@ class DerivativeEstimate(Estimate):
 
     def sum_of_squares(self, variances: Float[Array, "n columns"]) -> Float[Array, "m columns"]:
         r"""$\sum_j D_j(x)^2 \sigma_j^2$, without the weights themselves."""
+        self.model.model.require_softmax()
         arrays = self.q, self.rows.x, variances, self.local, self.prior
         own = self.model.derivative
         return self.model.model.sum_by_weights(*arrays, power=2, derivative=own)

@@ -158,7 +158,8 @@ def test_predictions_are_those_of_the_formula(x64):
 
 
 def test_any_linear_smoother_maps_over_labels(x64):
-    """Under vmap, around a model without a kernel of its own, and around iterations."""
+    """Under vmap, around a model without a kernel of its own, around iterations, and, where only
+    predictions are asked for, around weights that have no hat matrix."""
 
     class Line(ak.LinearSmoother):
         def __call__(self, x_new, x, y, *, prior=None, weights=None):
@@ -184,12 +185,16 @@ def test_any_linear_smoother_maps_over_labels(x64):
         twice: ak.models.BiasReduced(ak.KernelRegression(ak.Gaussian(0.2)), 2),
     }
 
+    peaked = ak.KernelRegression(ak.Gaussian(0.2), rule=ak.Entmax(1.5))
+
     @jax.jit
     @jax.vmap
     def mapped(y):
-        return [ak.RobustRegression(base)(x_new, x, y) for base in cases.values()]
+        return [ak.RobustRegression(base)(x_new, x, y) for base in (*cases.values(), peaked)]
 
-    for smoother, found in zip(cases, mapped(y.T), strict=True):
+    *results, of_peaked = mapped(y.T)
+    assert np.all(np.isfinite(of_peaked))
+    for smoother, found in zip(cases, results, strict=True):
         expected = [
             reweighted(smoother, x_new, x, label, bisquare, 3, np.ones(N))[0] for label in y.T
         ]
