@@ -61,7 +61,7 @@ def comparable_by_program(
     these and with what is no array. Default: the function itself.
 
     ```python
-    >>> from attnkernel._core.comparable_functions import comparable_by_program
+    >>> from attnkernel._core.compilation import comparable_by_program
     >>> number = jax.ShapeDtypeStruct((), jnp.float32)
     >>> one, same, other = (
     ...     comparable_by_program(lambda x, a=a: a * x, number) for a in (2.0, 2.0, 3.0)

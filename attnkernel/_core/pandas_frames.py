@@ -96,14 +96,14 @@ def frames_to_numbers(x: Any, y: Any, weights: Any, na: str) -> tuple[Any, Any, 
     if na == "drop":
         x, y, weights, dropped = _drop_missing_rows(x, y, weights)
         names = names._replace(dropped_rows=dropped)
+    if is_frame(x):
+        x, x_names, x_categories = frame_to_numbers("x", x)
+        names = names._replace(x_names=x_names, x_categories=x_categories)
     if is_frame(weights):
         weights, _ = _labels_to_numbers("weights", weights)
     if is_frame(y):
         y, y_name = _labels_to_numbers("y", y)
         names = names._replace(y_name=y_name)
-    if is_frame(x):
-        x, x_names, x_categories = frame_to_numbers("x", x)
-        names = names._replace(x_names=x_names, x_categories=x_categories)
     return x, y, weights, names
 
 

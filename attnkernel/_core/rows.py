@@ -36,7 +36,8 @@ class Rows(eqx.Module):
     `weights` are inverse variances; Booleans are weights of 0 and 1; None: 1.
 
     ```python
-    >>> rows = ak.models.Rows.read(np.arange(3.0), np.arange(3.0), weights=[1.0, 1.0, 0.0])
+    >>> x, weights = np.arange(3.0), np.array([1.0, 1.0, 0.0])
+    >>> rows = ak.models.Rows.read(x, x**2, weights)
     >>> rows.x.shape, rows.y.shape, int(rows.count)
     ((3, 1), (3, 1), 2)
 
@@ -81,13 +82,13 @@ class Rows(eqx.Module):
     @property
     def count(self) -> int | Int[Array, ""]:
         """The number of rows whose weight is above 0."""
-        return len(self.x) if self.weights is None else jnp.sum(is_positive(self.weights))
+        return self.x.shape[0] if self.weights is None else jnp.sum(is_positive(self.weights))
 
     @property
     def has_weight(self) -> Bool[Array, " n"]:
         """Which rows have a weight above 0."""
         none = self.weights is None
-        return jnp.ones(len(self.x), bool) if none else is_positive(self.weights)
+        return jnp.ones(self.x.shape[0], bool) if none else is_positive(self.weights)
 
     @property
     def labels(self) -> Float[Array, "n"] | Float[Array, "n out"]:
@@ -101,7 +102,7 @@ class Rows(eqx.Module):
 
     def row_weights(self, dtype: Any) -> Float[Array, " n"]:
         """The weights in a dtype, 1 where there are none."""
-        weights = jnp.ones(len(self.x), dtype) if self.weights is None else self.weights
+        weights = jnp.ones(self.x.shape[0], dtype) if self.weights is None else self.weights
         return weights.astype(dtype)
 
     def shaped(self, out: Float[Array, "... out"]) -> Float[Array, "..."]:
@@ -135,12 +136,12 @@ def parse_rows(
     """
     x, y, weights, names = frames_to_numbers(x, y, weights, na)
     x, y = as_points("x", x), as_real_array("y", y)
-    if y.ndim not in (1, 2) or len(x) != len(y):
+    if y.ndim not in (1, 2) or x.shape[0] != y.shape[0]:
         raise ValueError(
             f"x must have shape (n,) or (n, dim) and y shape (n,) or (n, out), with the same n; "
             f"got x {x.shape} and y {y.shape}."
         )
-    return x, y, None if weights is None else as_weights(weights, len(x)), names
+    return x, y, None if weights is None else as_weights(weights, x.shape[0]), names
 
 
 @jax.jit

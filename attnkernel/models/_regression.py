@@ -186,7 +186,7 @@ class KernelRegression(LocalRegression, LinearSmoother):
         """Returns $L_j(x)$ of all pairs, at least as precise as the labels v, where the fit is a
         mean that `Dense` sums; else None. One matrix then gives sums of $L_j$ and of $L_j^2$."""
         is_dense = isinstance(self.method, Auto | Dense)
-        if self.order or not (is_dense and is_at_most(len(q) * len(k), MAX_DENSE_PAIRS)):
+        if self.order or not (is_dense and is_at_most(q.shape[0] * k.shape[0], MAX_DENSE_PAIRS)):
             return None
         dtype = wider_dtype(jnp.result_type(q, k, v))
         q, k = q.astype(dtype), k.astype(dtype)

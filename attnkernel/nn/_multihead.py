@@ -231,7 +231,7 @@ class MultiheadAttention(HeadsLayer):
     ) -> Float[Array, "heads queries keys"]:
         """The weights of each head: an array of all pairs."""
         key_ = as_sequence("key_", key_, self.key_size)
-        values = jnp.zeros((len(key_), self.value_size), key_.dtype)
+        values = jnp.zeros((key_.shape[0], self.value_size), key_.dtype)
         q, k, _, prior = self._read(query, key_, values, mask, prior)
         return self._weights(q, k, prior)
 
@@ -276,16 +276,16 @@ class MultiheadAttention(HeadsLayer):
         query = as_sequence("query", query, self.query_size)
         key_ = as_sequence("key_", key_, self.key_size)
         value = as_sequence("value", value, self.value_size)
-        if len(key_) != len(value):
+        if key_.shape[0] != value.shape[0]:
             raise ValueError(
-                f"key_ and value must have the same number of rows; got {len(key_)} keys and "
-                f"{len(value)} values."
+                f"key_ and value must have the same number of rows; got {key_.shape[0]} keys and "
+                f"{value.shape[0]} values."
             )
 
         def project(
             linear: eqx.nn.Linear, rows: Array, heads: int, norm: eqx.nn.RMSNorm | None = None
         ) -> Heads:
-            out = jax.vmap(linear)(rows).reshape(len(rows), heads, -1)
+            out = jax.vmap(linear)(rows).reshape(rows.shape[0], heads, -1)
             return out if norm is None else jax.vmap(jax.vmap(norm))(out)
 
         q = project(self.query_proj, query, self.num_heads, self.query_norm)
@@ -301,14 +301,14 @@ class MultiheadAttention(HeadsLayer):
                     f"{found}."
                 )
         axes, own = self.rotary.axes if self.rotary else 1, self.prior
-        at = as_positions("positions", positions, len(q), axes)
-        key_at = as_positions("key_positions", key_positions, len(k), axes)
+        at = as_positions("positions", positions, q.shape[0], axes)
+        key_at = as_positions("key_positions", key_positions, k.shape[0], axes)
         if self.rotary is not None:
             q = self.rotary(q.swapaxes(0, 1), at).swapaxes(0, 1)
             k = self.rotary(k.swapaxes(0, 1), key_at).swapaxes(0, 1)
         if own is not None and axes == 1 and not (positions is None and key_positions is None):
             own = AtPositions(own, at, key_at)
-        mask_prior = mask_as_prior(mask, self.num_heads, len(q), len(k))
+        mask_prior = mask_as_prior(mask, self.num_heads, q.shape[0], k.shape[0])
         return q, k, v, multiply_priors(own, prior, mask_prior)
 
     def _attend(
@@ -319,7 +319,7 @@ class MultiheadAttention(HeadsLayer):
         heads, parts = self._grouped((q, k, v), prior)
         named = {"method": self.method, "order": self.order, "ridge": self.ridge}
         local = local_polynomial(*heads, **parts, **named)
-        rows = jnp.moveaxis(local.coefficients[..., 0, :], 2, 0).reshape(len(q), -1)
+        rows = jnp.moveaxis(local.coefficients[..., 0, :], 2, 0).reshape(q.shape[0], -1)
         return rows, jnp.all(local.empty, axis=(0, 1))
 
     def _attend_with_dropout(
@@ -335,7 +335,7 @@ class MultiheadAttention(HeadsLayer):
         weights = jax.vmap(lambda of, key: drop(of, key=key))(self._weights(q, k, prior), keys)
         v = jnp.repeat(v, self.num_heads // self.num_kv_heads, axis=1)
         out = jnp.einsum("hqk,khd->qhd", weights, v, precision=jax.lax.Precision.HIGHEST)
-        return out.reshape(len(q), -1)
+        return out.reshape(q.shape[0], -1)
 
     def _weights(self, q: Heads, k: Heads, prior: Any) -> Float[Array, "heads queries keys"]:
         """Returns the weights of each head: an array of all pairs."""
@@ -362,11 +362,13 @@ class MultiheadAttention(HeadsLayer):
 
         parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule}
         parts = jax.tree.map(regroup, parts, is_leaf=lambda node: isinstance(node, PerHead))
-        return [x.swapaxes(0, 1).reshape(kv_heads, -1, len(x), x.shape[2]) for x in heads], parts
+        return [
+            x.swapaxes(0, 1).reshape(kv_heads, -1, x.shape[0], x.shape[2]) for x in heads
+        ], parts
 
     def _output(self, heads: Float[Array, "_rows *_heads"]) -> Float[Array, "_rows output_size"]:
         """Returns the output of the values that heads attend to."""
-        return jax.vmap(self.output_proj)(heads.reshape(len(heads), -1))
+        return jax.vmap(self.output_proj)(heads.reshape(heads.shape[0], -1))
 
     def _decode_rows(self, new: NewRows, cache: Any) -> tuple[Array, KVCache | RecurrentCache]:
         require_instance("cache", cache, (KVCache, RecurrentCache), "attention.cache(100)")
@@ -390,10 +392,10 @@ class MultiheadAttention(HeadsLayer):
         self, new: NewRows, cache: KVCache | RecurrentCache
     ) -> tuple[tuple[Heads, Heads, Heads], Int[Array, " new"]]:
         """Returns queries, keys and values of new rows, and the positions of rows for priors."""
-        x, at = new.x, cache.next_positions(len(new.x))
+        x, at = new.x, cache.next_positions(new.x.shape[0])
         axes, numbers = self.rotary.axes if self.rotary else 1, at
         if new.positions is not None or axes > 1:
-            at = as_positions("positions", new.positions, len(x), axes)
+            at = as_positions("positions", new.positions, x.shape[0], axes)
         q, k, v, _ = self._read(x, x, x, positions=at, key_positions=at)
         return (q, k, v), at if axes == 1 else numbers
 

@@ -142,7 +142,7 @@ def test_endless_config_is_refused_in_two_seconds(kind, tmp_path, error_of):
 SHOW = """
 import json, resource, sys
 from experiments.__main__ import main
-from experiments import runner
+from experiments.runs import runner
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -53,7 +53,7 @@ import json, os, signal, sys
 import numpy as np
 from pathlib import Path
 from matplotlib.figure import Figure
-from experiments import run
+from experiments.runs import directory as run
 from experiments.__main__ import main
 import experiments.config.registry, experiments.runs.runner
 
