@@ -28,6 +28,7 @@ UNLINKED = re.compile(
     "Any|AnyArray|Array|ArrayLike|Axes|Bool|Callable|DTypeLike|Float|GradientTransformation|Int|"
     "Literal|Fixed|Matrix|Mesh|Number|PRNGKeyArray|Path|PathLike|PyTree|Sequence|"
     "ShapeDtypeStruct|ndarray|"
+    "BatchOfKeys|BatchOfQueries|CachedRows|Inputs|Keys|OfKeys|Queries|Scores|"
     "Callback|History|InfluenceSums|Kept|LocalFit|Numbers|OfHeads|OnEmpty|ProcessHeads|Projection|"
     "Precision|QueryFrame|Rows|ScoreOfPair|Tree"
 )
