@@ -94,7 +94,9 @@ def _pairwise_squares_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array
         far = jnp.isinf(out)
 
         def by_differences(q: Array, k: Array, *scale: Array) -> Array:
-            return scaled_squares([jnp.where(far, 0.0, step) for step in _steps(q, k)], *scale)
+            # no barrier as in `_steps`: JAX 0.12 cannot transpose one
+            steps = [a[:, None] - b[None, :] for a, b in zip(q.T, k.T, strict=True)]
+            return scaled_squares([jnp.where(far, 0.0, step) for step in steps], *scale)
 
         return out, change + jax.jvp(by_differences, tuple(arrays), tuple(moves))[1]
     a, b = (_centre_and_scale(points, _box_centre(k), *scale) for points in (q, k))
