@@ -78,7 +78,8 @@ class GCV(Penalised):
         self, mean_square: Float[Array, ""], trace: Float[Array, ""], n: ArrayLike
     ) -> Float[Array, ""]:
         left = 1.0 - trace / n
-        return jnp.where(left > 0, mean_square / jnp.where(left > 0, left, 1.0) ** 2, jnp.inf)
+        is_left = left > 16.0 * jnp.finfo(left.dtype).eps  # beyond the rounding of the trace
+        return jnp.where(is_left, mean_square / jnp.where(is_left, left, 1.0) ** 2, jnp.inf)
 
 
 class AICc(Penalised):

@@ -12,7 +12,7 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 19_000, "experiments": 14_565, "tests": 24_136}
+CODE_LINES = {"attnkernel": 19_001, "experiments": 14_565, "tests": 24_136}
 FILES = 189
 MODULE_NUMBERS = 53
 NAMES = 60  # at `ak.*`, packages aside
