@@ -25,7 +25,7 @@ from .arrays import (
     require_finite,
     wider_dtype,
 )
-from .pandas_frames import FrameNames, frames_to_numbers
+from .pandas_frames import FrameNames, frames_to_numbers, is_frame, query_to_numbers
 
 
 class Rows(eqx.Module):
@@ -53,25 +53,35 @@ class Rows(eqx.Module):
     def read(cls, x: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None) -> "Rows":
         """Returns the rows of arguments of a public function.
 
-        The label of a row with weight 0 is replaced by that of a row with weight, so that it
-        cannot enter a mean about which sums are centred.
-
         **Raises:** `ValueError` unless the data are finite, one label a row, with the same index
         where they are of pandas, and the weights valid.
         """
-        k, labels, of_rows, _ = parse_rows(x, y, weights)
+        return cls.read_named(x, y, weights)[0]
+
+    @classmethod
+    def read_named(cls, x: Any, y: Any, weights: Any) -> tuple["Rows", FrameNames]:
+        """Returns `read` of the arguments, and the names of the columns of frames."""
+        k, labels, of_rows, names = parse_rows(x, y, weights)
         v = index_on_host(labels, np.s_[:, None]) if labels.ndim == 1 else labels
         for name, rows in (("x", k), ("y", v)):
             require_finite(name, rows)
-        if of_rows is not None:
-            v = _with_label_of_weighted_row(v, of_rows)
-        return cls(k, v, of_rows, labels.ndim == 1)
+        return cls(k, v, None, labels.ndim == 1).with_weights(of_rows), names
 
-    def queries(self, x_new: ArrayLike, categories: Mapping[int, int | None]) -> Array:
+    def queries(
+        self,
+        x_new: ArrayLike,
+        categories: Mapping[int, int | None],
+        names: FrameNames = FrameNames(),
+    ) -> Array:
         """Returns new inputs as points; `categories`: the columns of codes, `category_counts`.
 
-        **Raises:** `ValueError` where a number is not finite, or a code is not one.
+        `names`: of the frame of the rows, whose categories a frame of new inputs then has.
+
+        **Raises:** `ValueError` where a number is not finite, or a code is not one; for a frame
+        with other columns or categories.
         """
+        if is_frame(x_new):
+            x_new = query_to_numbers(x_new, names.x_names, names.x_categories)
         q = as_points("x_new", x_new)
         require_finite("x_new", q)
         if q.shape[1] == self.x.shape[1]:
@@ -111,7 +121,25 @@ class Rows(eqx.Module):
 
     def with_labels(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> "Rows":
         """Returns the rows with other labels, which need no check."""
-        return Rows(self.x, y if y.ndim == 2 else y[:, None], self.weights, y.ndim == 1)
+        rows = Rows(self.x, y if y.ndim == 2 else y[:, None], None, y.ndim == 1)
+        return rows.with_weights(self.weights)
+
+    def with_weights(self, weights: Float[Array, " n"] | Bool[Array, " n"] | None) -> "Rows":
+        """Returns the rows with other weights, which need no check.
+
+        The label of a row with weight 0 is replaced by that of a row with weight: it could enter a
+        mean about which sums are centred.
+        """
+        y = self.y
+        if weights is not None and is_on_one_device(y, weights):
+            has_weight = np.asarray(weights) > 0
+            if not has_weight.all():
+                known = np.asarray(y)[np.argmax(has_weight)]
+                y = put_like(y, np.where(has_weight[:, None], np.asarray(y), known))
+        elif weights is not None:
+            has_weight = is_positive(weights)
+            y = jnp.where(has_weight[:, None], y, y[jnp.argmax(has_weight)][None])
+        return Rows(self.x, y, weights, self.has_one_label)
 
     def padded(self, *others: Array) -> tuple["Rows", *tuple[Array, ...]]:
         """Returns the rows padded to a `bucket_size` by rows of weight 0, and other arrays by their
@@ -142,15 +170,6 @@ def parse_rows(
             f"got x {x.shape} and y {y.shape}."
         )
     return x, y, None if weights is None else as_weights(weights, x.shape[0]), names
-
-
-@jax.jit
-def _with_label_of_weighted_row(
-    v: Float[Array, "n out"], weights: Float[Array, " n"] | Bool[Array, " n"]
-) -> Float[Array, "n out"]:
-    """Returns labels, those of rows without weight replaced by that of a row with weight."""
-    has_weight = is_positive(weights)
-    return jnp.where(has_weight[:, None], v, v[jnp.argmax(has_weight)][None])
 
 
 def as_variances(variance: ArrayLike) -> Float[Array, "n columns"]:

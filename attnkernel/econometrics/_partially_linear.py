@@ -132,7 +132,7 @@ class PartiallyLinear(DenseSmoother):
     def support_at(self, q: Float[Array, "m dim"], rows: Rows) -> DataSupport:
         """That of the smoother, in its columns."""
         rest = self._split(rows.x)[1]
-        inner = Rows(rest, rows.y, rows.weights, rows.has_one_label)
+        inner = Rows(rest, rows.y).with_weights(rows.weights)
         return self.model.estimate(self._split(q)[1], inner).support
 
     def category_counts(self, dim: int) -> dict[int, int | None]:

@@ -209,7 +209,7 @@ def _compute_statistics(
     y = jnp.where(weights > 0, rows.labels, 0.0)
     middle = jnp.nanquantile(jnp.where(weights > 0, x[:, column], jnp.nan), 0.5, method="lower")
     without = x.at[:, column].set(middle)
-    found = model.estimate(None, Rows(without, y[:, None], rows.weights))
+    found = model.estimate(None, Rows(without, y[:, None]).with_weights(rows.weights))
     null = found.value + model(without, without, y - found.value, **rows.kwargs)
     residuals = found.loo_residuals
     signs = jax.random.rademacher(key, (len(x), draws), y.dtype)

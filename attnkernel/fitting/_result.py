@@ -63,7 +63,8 @@ class Fit(eqx.Module):
     def rows(self) -> Rows:
         """The fitted rows, with the weights of the objective; of one fit."""
         labels = index_on_host(self.y, np.s_[:, None]) if self.y.ndim == 1 else self.y
-        return Rows(self.x, labels, self.objective.weights, self.y.ndim == 1)
+        rows = Rows(self.x, labels, None, self.y.ndim == 1)
+        return rows.with_weights(self.objective.weights)
 
     def __call__(self, x_new: ArrayLike | Any) -> Any:
         """Predicts at new inputs, shape (m, dim) or (m,), from the fitted data.

@@ -50,8 +50,10 @@ def critical_value(
 
 
 def bias_corrected(model: Any, rows: Rows) -> Any:
-    """Returns the model of the robust bias correction for rows, of which those of weight 0 are not
-    counted; `ValueError` where there is none."""
+    """Returns the model of the robust bias correction, for the number of rows with weight.
+
+    **Raises:** `ValueError` where the model has no correction.
+    """
     corrected = model.bias_corrected(rows.count, rows.x.shape[1])
     if corrected is None:
         raise ValueError(

@@ -36,9 +36,9 @@ def read_data(
     **Raises:** `ValueError` as `Rows.read`, and for invalid codes in the columns of categories of
     the kernel.
     """
-    rows = Rows.read(x, y, weights)
+    rows, names = Rows.read_named(x, y, weights)
     categories = {} if kernel is None else category_counts(kernel, rows.x.shape[1])
-    return rows.queries(x_new, categories), rows
+    return rows.queries(x_new, categories, names), rows
 
 
 def with_weights(prior: Prior | None, rows: Rows) -> Prior | None:

@@ -50,7 +50,7 @@ class DenseSmoother(LinearSmoother):
         q, rows = read_data(x_new, x, y, weights)
         self.check_inputs(q, rows.x)
         if prior is not None:
-            rows = Rows.read(rows.x, y, self._weights_seen(prior, q, rows))
+            rows = rows.with_weights(self._weights_seen(prior, q, rows))
         return on_padded_rows(_predict, self, None, q, rows)
 
     def estimate(
@@ -60,8 +60,7 @@ class DenseSmoother(LinearSmoother):
         q = rows.x if x_new is None else rows.queries(x_new, {})
         self.check_inputs(q, rows.x)
         if prior is not None:
-            seen = self._weights_seen(prior, q, rows)
-            rows = Rows(rows.x, rows.y, seen, rows.has_one_label)
+            rows = rows.with_weights(self._weights_seen(prior, q, rows))
         weights = self.hat_rows(None if x_new is None else q, rows.x, rows.row_weights(q.dtype))
         return WeightsEstimate(self, rows, _apply(weights, rows), self.support_at(q, rows), weights)
 

@@ -223,7 +223,7 @@ def _predict(
     delta = _robustness_weights(model, prior, q, dataclasses.replace(rows, has_one_label=False))
 
     def of_column(labels: Float[Array, " n"], delta: Float[Array, " n"]) -> tuple[Array, Any]:
-        weighted = Rows(rows.x, labels[:, None], multiply_weights(rows.weights, delta))
+        weighted = Rows(rows.x, labels[:, None]).with_weights(multiply_weights(rows.weights, delta))
         found = model.model.estimate(q, weighted, prior=prior)
         return found.value, found.support
 

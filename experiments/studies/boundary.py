@@ -75,7 +75,7 @@ class Boundary(Study):
         cases = list(itertools.product(self.kernels, ORDERS))
 
         def fit(i: int) -> np.ndarray:
-            """Of shape (lengthscales, (measured, predicted), (bias, variance), points)."""
+            """Returns shape (lengthscales, (measured, predicted), (bias, variance), points)."""
             (name, order), n = cases[i], self.n
             both = (
                 (measured(name, order, h, at, n), predicted(name, order, h, at))

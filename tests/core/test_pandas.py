@@ -75,6 +75,17 @@ def test_a_frame_is_fitted_as_its_numbers_and_codes(fit):
     assert isinstance(fit(codes[:2]), jax.Array)
 
 
+def test_a_model_reads_categories_of_new_inputs_as_those_of_the_rows(fit, as_users_run_it):
+    """Categories that are numbers could pass for their codes."""
+    frame, wage = table()
+    numbered = frame.assign(kind=frame["kind"].cat.rename_categories([20, 10, 30]))
+    new = numbered.iloc[:5]
+    np.testing.assert_allclose(fit.model(new, numbered, wage), fit(frame.iloc[:5]), rtol=1e-6)
+    rows = ak.models.Rows.read(numbered, wage)
+    with pytest.raises(ValueError, match="Column 'kind' of x_new must be numeric"):
+        fit.model.estimate(new, rows)
+
+
 def test_kernels_take_columns_by_their_names(fit):
     named = fitted(*table(), columns=("age", "kind")).model
     assert jax.tree.structure(named) == jax.tree.structure(fit.model)

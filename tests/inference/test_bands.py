@@ -6,6 +6,7 @@ The formulas of most functions are in `test_every_function.py`.
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from known_fits import known_fit
@@ -213,3 +214,20 @@ def test_a_conformal_interval_prints_all_of_few_rows(x64):
     assert lines[1].split() == ["age", "centre", "lower", "upper"]
     assert len(lines) == 4
     assert "Bands(" in str(jax.eval_shape(lambda: interval))  # no numbers to print
+
+
+def test_a_label_of_a_row_without_weight_is_none_inside_jit():
+    """There the row stays, with a label of any size, in float32."""
+    x = np.linspace(0.0, 1.0, 40, dtype=np.float32)
+    fit = known_fit(ak.KernelRegression(ak.Gaussian(0.1), order=1), x, np.sin(6 * x))
+
+    @jax.jit
+    def upper(label):
+        weights = jnp.ones(40).at[7].set(0.0)
+        objective = fit.objective.with_weights(weights)
+        weighted = dataclasses.replace(fit, y=fit.y.at[7].set(label), objective=objective)
+        return ak.bands(weighted, np.array([0.3, 0.5])).upper
+
+    of_own = upper(0.5)
+    for label in (1e8, np.nan):
+        np.testing.assert_allclose(upper(label), of_own, rtol=1e-5)

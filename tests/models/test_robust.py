@@ -212,6 +212,25 @@ def test_float32_is_near_the_formula():
     np.testing.assert_allclose(found, expected, atol=2e-4)
 
 
+def test_outliers_without_weight_take_no_digits():
+    """In float32 labels of 1e8 would leave none in a mean about which sums are centred."""
+    x, y, _, x_new = sample()
+    outliers = np.arange(N) % 20 == 7
+    labels = np.where(outliers, 1e8, y[:, 0])
+    model = ak.KernelRegression(ak.Gaussian(0.08), order=1)
+
+    @jax.jit
+    def predictions(x_new, x, y):
+        robust = ak.RobustRegression(model)
+        delta = robust.robustness_weights(x, y)
+        return robust(x_new, x, y), model(x_new, x, y, weights=delta), delta
+
+    parts = (part.astype(np.float32) for part in (x_new, x, labels))
+    found, expected, delta = jax.device_get(predictions(*parts))
+    assert np.all(delta[outliers] == 0)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
 def test_medians(x64):
     """Of repeated values, of an even and an odd number, and with weights of 0 on both sides."""
     rng = np.random.default_rng(0)
