@@ -12,9 +12,9 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 19_001, "experiments": 14_565, "tests": 24_136}
-FILES = 189
-MODULE_NUMBERS = 53
+CODE_LINES = {"attnkernel": 19_132, "experiments": 14_565, "tests": 24_219}
+FILES = 190
+MODULE_NUMBERS = 58
 NAMES = 60  # at `ak.*`, packages aside
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
