@@ -12,6 +12,7 @@ import pytest
 from categorical_kernels import LEVELS, TABLE, aitchison_aitken, mixed, sample
 from estimates import fitted_and_leverage, prediction_variance
 from marks import slow
+from refusals import assert_refused
 
 import attnkernel as ak
 from attnkernel import priors
@@ -207,9 +208,8 @@ X, V = sample()
 TWO = LiRacine(np.array([0.1, 0.2]))
 
 
-@pytest.mark.parametrize(
-    ("refused", "message"),
-    [
+def test_wrong_bandwidths_and_numbers_of_categories_are_refused():
+    assert_refused(
         *(
             (lambda bad=bad, of=of: LiRacine(of(bad)), message)
             for bad in (-0.1, 1.1, float("nan"), np.array([0.2, 2.0]))
@@ -227,11 +227,7 @@ TWO = LiRacine(np.array([0.1, 0.2]))
         (lambda: LiRacine(np.ones((2, 2))), r"one per dimension.*\(2, 2\)"),
         (lambda: TWO.pairwise(*(jax.device_put(X),) * 2), r"2 bandwidths.* 3 columns"),
         (lambda: ak.attend(X, X, V, kernel=TWO), r"2 bandwidths.* 3 columns"),
-    ],
-)
-def test_wrong_bandwidths_and_numbers_of_categories_are_refused(refused, message):
-    with pytest.raises(ValueError, match=message):
-        refused()
+    )
 
 
 def test_repr_shows_bandwidths():

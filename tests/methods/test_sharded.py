@@ -22,6 +22,7 @@ from laws import (
     to_float64,
 )
 from marks import needs_finufft, slow
+from refusals import assert_refused
 
 import attnkernel as ak
 from attnkernel import priors
@@ -246,9 +247,8 @@ def test_self_attention_on_a_mesh():
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-4)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
+def test_invalid_meshes(as_users_run_it):
+    assert_refused(
         (lambda: ak.methods.Sharded(mesh(2), "rows"), "axis.*devices.*'rows'"),
         (lambda: ak.methods.Sharded("all"), "mesh.*'all'"),
         (
@@ -261,11 +261,7 @@ def test_self_attention_on_a_mesh():
             lambda: ak.methods.Sharded(mesh(2), inner=ak.methods.Sharded(mesh(2))),
             "inner.*Blockwise.*Sharded",
         ),
-    ],
-)
-def test_invalid_meshes(as_users_run_it, make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+    )
 
 
 @pytest.mark.parametrize(

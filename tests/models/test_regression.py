@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 from marks import slow
+from refusals import assert_refused
 from statsmodels.nonparametric.kernel_regression import KernelReg
 
 import attnkernel as ak
@@ -65,20 +66,15 @@ def test_heads_start_at_equal_coefficients():
     np.testing.assert_allclose(coefficients(np.ones(5)), np.full(5, 0.2), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
+def test_invalid_heads_and_policies_are_refused():
+    assert_refused(
         (lambda: ak.MultiheadKernelRegression(ak.Gaussian(1.0)), r"kernel.*PerHead.*Gaussian"),
         (
             lambda: ak.MultiheadKernelRegression(ak.PerHead([ak.Gaussian(1.0)] * 3), np.ones(2)),
             r"coefficients.*\(3,\).*\(2,\)",
         ),
         (lambda: known_policy("zero"), r"on_empty.*nearest.*'zero'"),
-    ],
-)
-def test_invalid_heads_and_policies_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+    )
 
 
 EMPTY = HeldOut(np.ones(N, bool))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from attention_modules import built, numpy_attention, rows_of
 from marks import slow
+from refusals import assert_refused
 
 import attnkernel as ak
 
@@ -106,9 +107,8 @@ def made(*sizes, **options):
     return built(ak.nn.LatentAttention, *(sizes or (2, 4, 3)), **options)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
+def test_invalid_arguments_are_refused(as_users_run_it):
+    assert_refused(
         (lambda: made(2, 4, 0), "latent_size must be an integer, at least 1"),
         (lambda: made(query_latent_size=0), "query_latent_size must be an integer, at least 1"),
         (lambda: made(rotary_size=3), "rotary_size 3.*even"),
@@ -118,8 +118,4 @@ def made(*sizes, **options):
         (lambda: made()(ONES[:, :3]), r"shape \(rows, 4\)"),
         (lambda: made()(ONES, np.ones((3, 2), bool)), r"mask must be Boolean.*\(3, 3\)"),
         (lambda: made()(ONES, positions=[0, 1]), r"positions .* per row, shape \(3,\)"),
-    ],
-)
-def test_invalid_arguments_are_refused(as_users_run_it, call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+    )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from laws import evaluate
 from marks import slow
+from refusals import assert_refused
 
 import attnkernel as ak
 from attnkernel.methods import Blockwise, Dense
@@ -274,9 +275,8 @@ def test_biases_are_learned(x64, method):
         assert max(np.abs(leaf).max() for leaf in leaves[0]) > 1e-4
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
+def test_invalid_priors_are_refused():
+    assert_refused(
         (lambda: ak.Window(-1, 0), r"left.*at least 0; got -1"),
         (lambda: ak.Window(True, 0), r"left.*at least 0"),
         (lambda: HeldOut(np.zeros(3)), r"Boolean array of shape \(keys,\)"),
@@ -295,11 +295,7 @@ def test_biases_are_learned(x64, method):
         (lambda: Forget(np.ones(3)), "log_gates must be at most 0.*maximum is 1"),
         (lambda: Forget(-np.ones((2, 3))), r"one number per key.*PerHead"),
         (lambda: Forget(-np.ones(3)).check(3, 4), r"shape \(3,\) for 3 queries and 4 keys"),
-    ],
-)
-def test_invalid_priors_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+    )
 
 
 def test_masks_combine_with_masks_only():

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
+from refusals import assert_refused
 
 import attnkernel as ak
 from attnkernel.priors import Segments
@@ -109,9 +109,8 @@ def test_blocks_of_two_sequences_are_skipped():
     np.testing.assert_array_equal(found.reshape(4, 4), expected)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
+def test_lengths_and_offsets_that_are_none_are_refused():
+    assert_refused(
         (lambda: Segments.from_lengths([3, -1]), r"queries must be lengths.*\[3, -1\]"),
         (lambda: Segments.from_lengths([3], [2, 1]), "same sequences; got 1 .*and 2"),
         (lambda: Segments.from_lengths([3, 2], num_queries=4), "num_queries.*at least 5.*got 4"),
@@ -124,8 +123,4 @@ def test_blocks_of_two_sequences_are_skipped():
         (lambda: Segments.from_offsets([0, 3], [0, 3, 2]), r"keys must be cumulative.*3, 2\]"),
         (lambda: Segments.from_offsets([]), "queries must be"),
         (lambda: jax.jit(Segments.from_lengths)(np.array([3])), "num_queries must be given"),
-    ],
-)
-def test_lengths_and_offsets_that_are_none_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+    )
