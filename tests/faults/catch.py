@@ -5,24 +5,15 @@
 
 Each job works on a copy of the checkout of its own. It changes the one place of a fault, runs tests
 up to the first failure, and restores the file: first the test that caught the fault in an earlier
-run, then the test files that reach the changed code, most likely first. Results are added to those
-that `--out` holds, and the second command runs just what the default tests did not catch. With
-another `--out`, of which there is no file, earlier runs are forgotten. The tests must pass without
-faults.
-
-Which test files reach a change is read from coverage data, if they are given:
-
-    pytest --all -n 2 --cov=attnkernel --cov=experiments --cov-context=test
-    python tests/faults/catch.py --coverage .coverage
-
-Without them it is the folder of tests that mirrors the changed module, then the folders of all
-that imports it, lower layers first. JAX_COMPILATION_CACHE_DIR=FOLDER with
-JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 lets the faults share compiled programs.
+run, then the folder of tests that mirrors the changed module, then all tests. Results are added to
+those that `--out` holds, and the second command runs just what the default tests did not catch.
+With another `--out`, of which there is no file, earlier runs are forgotten. The tests must pass
+without faults. JAX_COMPILATION_CACHE_DIR=FOLDER with JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
+lets the faults share compiled programs.
 """
 
 import argparse
 import concurrent.futures
-import itertools
 import json
 import os
 import queue
@@ -36,10 +27,7 @@ import time
 import tomllib
 from pathlib import Path
 
-from selection import test_files
-
 ROOT = Path(__file__).parents[2]
-BATCHES = (1, 3, 12)  # test files of the first runs of pytest; the last run takes all others
 
 
 def copy_checkout(checkout: Path, folder: Path) -> Path:
@@ -66,21 +54,23 @@ def environment(folder: Path) -> dict[str, str]:
     return same | {"PYTHONPATH": os.fspath(folder)}
 
 
-def batches_of(earlier: str | None, files: list[str]) -> list[list[str]]:
-    """The tests of each run of pytest: the one that failed in an earlier run, then all files."""
+def batches_of(earlier: str | None, file: str) -> list[str]:
+    """What each run of pytest takes: the test of an earlier run, the mirrored folder, all tests."""
+    top, package, *_ = Path(file).parts
+    mirrored = top if top == "experiments" else package.removeprefix("_")
     is_test = re.match(r"tests/\S+\.py::", earlier or "")
-    ends = list(itertools.accumulate((*BATCHES, len(files)), initial=0))
-    batches = [[earlier] if is_test else [], *(files[i:j] for i, j in itertools.pairwise(ends))]
-    return [batch for batch in batches if batch]
+    return [*([earlier] if earlier and is_test else []), f"tests/{mirrored}", "tests"]
 
 
 def run_tests(
-    folder: Path, batches: list[list[str]], suite: str, seconds: float
+    folder: Path, batches: list[str], suite: str, seconds: float
 ) -> tuple[str, str | None]:
     """Says "caught", "survived" or "out of time", and the first test that fails."""
     end = time.monotonic() + seconds
     for batch in batches:
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "--tb=no", *batch]
+        # the list of faults does not fit sources with one
+        options = ["-q", "-x", "-n", "0", "--tb=no", "--ignore=tests/faults"]
+        command = [sys.executable, "-m", "pytest", *options, batch]
         process = subprocess.Popen(
             [*command, "--all"] if suite == "all" else command,
             cwd=folder,
@@ -100,8 +90,8 @@ def run_tests(
         if process.returncode in (1, 2) and failed:
             return "caught", failed[1]
         if process.returncode < 0:
-            return "caught", f"signal {-process.returncode} among {', '.join(batch)}"
-        has_no_test = process.returncode == 4 and "::" in batch[0]  # renamed since the earlier run
+            return "caught", f"signal {-process.returncode} among {batch}"
+        has_no_test = process.returncode == 4 and "::" in batch  # renamed since the earlier run
         if process.returncode not in (0, 5) and not has_no_test:  # 5: no test is in this suite
             raise SystemExit(f"{' '.join(command)} in {folder} ended unexpectedly:\n{said[-2000:]}")
     return "survived", None
@@ -127,7 +117,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="faults at a time")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds for one fault")
     parser.add_argument("--checkout", type=Path, default=ROOT, help="whose files are copied")
-    parser.add_argument("--coverage", type=Path, metavar="FILE", help="data with contexts")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "faults.json")
     return parser
 
@@ -153,7 +142,7 @@ def main() -> int:
     def catch(fault: dict) -> None:
         folder, begun = copies.get(), time.monotonic()
         earlier = found.get(fault["name"], {}).get("first_test")
-        batches = batches_of(earlier, test_files(fault, folder, options.coverage))
+        batches = batches_of(earlier, fault["file"])
         place = folder / fault["file"]
         text, before = place.read_text(encoding="utf-8"), place.stat().st_mtime_ns
         try:
