@@ -175,15 +175,6 @@ def test_shapes_that_do_not_match(change, message):
         ak.attend(**arguments, kernel=ak.Gaussian(1.0))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [({"temperature": 0.0}, "temperature.*0"), ({"sink_mass": -1.0}, "sink_mass.*-1")],
-)
-def test_rule_out_of_its_domain(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        ak.Softmax(**arguments)
-
-
 def test_reason_of_a_method_is_reported():
     class Picky(Dense):
         def unsupported_reason(self, task):

@@ -7,7 +7,6 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from known_fits import known_fit
 from marks import slow
@@ -183,30 +182,3 @@ def test_what_cannot_be_tested_is_refused(x64):
     }.items():
         with pytest.raises(ValueError, match=sentence):
             call()
-
-
-@pytest.mark.slow
-def test_size_and_power_of_both(x64):
-    """Rejections of 100 data sets at 5 %: 5 are expected under the hypothesis, 1 to 12 allowed."""
-
-    def p_values(key):
-        keys = jax.random.split(key, 3)
-        x = jax.random.uniform(keys[0], (40, 2), float)
-        noise = 0.3 * jax.random.normal(keys[1], (40,), float)
-        y = x[:, 0] + noise
-        model = ak.KernelRegression(ak.Gaussian(np.array([0.3, 0.3])))
-        still = {"optimizer": optax.sgd(0.0), "steps": 1}  # the lengthscales are those given
-        fit = ak.fit(model, x, y, objective=ak.LeaveOneOut(), **still)
-        options = {"draws": 99, "key": keys[2]}
-        return jnp.stack(
-            [
-                *(ak.econometrics.relevance_test(fit, c, **options).p_value for c in (1, 0)),
-                ak.econometrics.specification_test(x, y, **options).p_value,
-                ak.econometrics.specification_test(x, y + 4.0 * x[:, 0] ** 2, **options).p_value,
-            ]
-        )
-
-    many = jax.jit(lambda keys: jax.lax.map(p_values, keys, batch_size=20))
-    rejected = np.sum(np.asarray(many(jax.random.split(KEY, 100))) <= 0.05, axis=0)
-    assert np.all((rejected[[0, 2]] >= 1) & (rejected[[0, 2]] <= 12)), rejected
-    assert np.all(rejected[[1, 3]] > 60), rejected

@@ -99,20 +99,6 @@ def test_canadian_wages_as_in_r_np(shipped):
     assert found["residual_sd"] == pytest.approx(0.53079, abs=5e-6)
 
 
-@as_kept
-def test_motorcycle_lengthscale(shipped):
-    found = shipped("mcycle").summary
-    assert found["lengthscale"] == pytest.approx(0.913829, abs=5e-7)
-    assert found["criterion"] == pytest.approx(595.9363, abs=5e-5)
-
-
-def test_two_minima_are_both_reported(run_study):
-    found = run_study("mcycle", "data.name=faithful").summary
-    lengthscales = [minimum["lengthscale"] for minimum in found["minima"]]
-    np.testing.assert_allclose(lengthscales, [0.2614, 0.5843], rtol=1e-3)
-    assert "2 minima" in found["notes"][0]
-
-
 def test_seeds_compare_every_method_with_hindsight(run_study):
     study = run_study("seeds", "seeds=3", "batch=2", "hold_out=[3, 0.5]", "data.n=20")
     found = study.summary

@@ -249,25 +249,6 @@ def test_full_disk_fails_the_run_and_it_can_be_resumed(runs):
 
 @pytest.mark.slow
 @pytest.mark.cli
-def test_run_on_a_full_file_system_is_resumed_on_a_larger_one(runs):
-    """A run on a disk of 60 kB, copied to a larger one and resumed there."""
-    whole, stopped = runs
-    folder = stopped.parent
-    (folder / "disk").mkdir()
-    mount = 'mount -t tmpfs -o size=60k none disk && "$@"; code=$?; cp -r disk saved; exit $code'
-    prefix = ["unshare", "-rm", "sh", "-c", mount, "sh"]
-    if not shutil.which("unshare") or subprocess.run([*prefix, "true"], check=False).returncode:
-        pytest.skip("no tmpfs can be mounted: needs Linux, user namespaces and util-linux")
-    shutil.rmtree(folder / "saved")
-    code, _, err = run_command(folder, "run", "c.yaml", "--out", "disk/run", before=prefix)
-    assert (code, "Traceback" in err) == (1, False)
-    assert "No space left on device" in err
-    assert main(["resume", "saved/run", "--quiet"]) == 0
-    assert_same_run(whole, folder / "saved" / "run")
-
-
-@pytest.mark.slow
-@pytest.mark.cli
 def test_read_only_run_is_reported_and_can_be_resumed_once_writable(runs):
     whole, stopped = runs
     prefix = []

@@ -23,32 +23,6 @@ def test_every_figure_that_can_be_dragged_answers_a_click(open_story):
         assert page.evaluate(view) != before, figure.get_attribute("id")
 
 
-def test_every_control_moves_its_step_by_keyboard(open_story):
-    page = open_story()
-    page.evaluate("showAll()")
-    for control in page.locator("section.step input[type=range]").all():
-        place = control.get_attribute("id")
-        step, name = place.split("-")
-        control.focus()
-        seen, pictures = [], []
-        for key in ("Home", "PageUp", "End"):
-            page.keyboard.press(key)
-            seen.append(page.evaluate(f"state.{name}"))
-            pictures.append(page.inner_html(f"#{step} .figures") + sentence(page, step))
-            assert control.get_attribute("aria-valuetext") == page.inner_text(
-                f"output[for={place}]"
-            )
-        assert seen == sorted(set(seen)), place
-        assert len(set(pictures)) == 3, place
-        page.click("#outset")
-    for control in page.locator("section.step select").all():
-        step, name = control.get_attribute("id").split("-")
-        for value in control.locator("option").evaluate_all("all => all.map(one => one.value)"):
-            control.select_option(value)
-            assert page.evaluate(f"state.{name}") == value
-            assert sentence(page, step).endswith(".")
-
-
 def test_button_takes_the_best_lengthscale_and_the_sentence_says_so(open_story):
     page = open_story("step=reveal")
     assert "too long" in sentence(page, "reveal")

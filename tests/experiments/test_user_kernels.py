@@ -235,17 +235,6 @@ def test_run_keeps_the_file_of_its_kernel_and_is_reproduced_with_it(error_of):
     assert main(["reproduce", "out", "--quiet", "--kernels", "out/kernels.py"]) == 0
 
 
-@pytest.mark.slow
-def test_changed_kernel_is_reported_by_resume(capsys):
-    first = run("lengthscales", "model.kernel=round_top", "--kernels", "mine.py")
-    for source, changed in ((MINE, False), (MINE.replace("0.5 *", "0.25 *"), True)):
-        Path("mine.py").write_text(source)
-        Path("out/status.json").write_text('{"state": "interrupted", "reason": "Ctrl-C"}')
-        assert main(["resume", "out", "--quiet", "--kernels", "mine.py"]) == 0
-        assert ("kernels changed" in capsys.readouterr().err) == changed
-        assert (read_json("out/summary.json") != first) == changed
-
-
 @pytest.fixture
 def stopped():
     """Runs the hold-out study with the user's kernel until its training is done."""

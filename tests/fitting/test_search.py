@@ -58,18 +58,6 @@ def test_search_does_not_depend_on_the_order_of_rows_nor_on_added_constants(x64)
     np.testing.assert_allclose(lengthscales, lengthscales[0], rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_lengthscale_of_a_column_without_effect_ends_on_its_bound(x64):
-    rng = np.random.default_rng(1)
-    x = rng.uniform(-2, 2, size=(60, 2))
-    y = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=60)
-    with pytest.warns(ak.FitWarning, match="bound"):
-        fitted = ak.fit(model(np.ones(2)), x, y, objective=ak.LeaveOneOut())
-    first, second = np.asarray(fitted.model.kernel.lengthscale)
-    assert first < 0.5
-    assert second > 10
-
-
 def test_bounds_hold_and_are_reported(x64):
     """Law 8: alternating labels have no best lengthscale; the search ends on the upper bound."""
     x, y = np.linspace(0, 1, N), (-1.0) ** np.arange(N)

@@ -168,12 +168,6 @@ def test_the_conformal_rank_is_not_raised_by_rounding(x64):
     assert np.all(np.isinf(ak.conformal(fit, x[:1], level=0.999).upper))
 
 
-@pytest.mark.slow
-def test_split_conformal_intervals_cover_about_their_level(x64):
-    found = ak.conformal(fitted(1), X, level=0.8, kind="split", local=True, key=KEY)
-    assert 0.6 < np.mean((np.asarray(found.lower) <= Y) & (np.asarray(found.upper) >= Y)) < 0.97
-
-
 def test_arguments_of_bands_that_are_refused(x64):
     heads = ak.MultiheadKernelRegression(ak.PerHead(ak.Gaussian(np.array([0.3, 0.5]))))
     for model, options, sentence in (

@@ -103,24 +103,3 @@ def test_clusters_that_are_refused(x64):
     key = jax.device_put(np.array([0, 0], np.uint32))
     with pytest.raises(ValueError, match=r'pass kind="pointwise"'):
         ak.bands(fit, X_NEW, clusters=CLUSTERS, kind="simultaneous", key=key)
-
-
-@pytest.mark.slow
-def test_clustered_bands_cover_where_others_do_not(x64):
-    """40 clusters of 5 rows with nearly equal inputs, and half of the variance of the error shared.
-
-    Over 200 data sets, nominal 95 % bands covered .91 with clusters, and .71 without (HC3).
-    """
-    clusters, rng = np.repeat(np.arange(40), 5), np.random.default_rng(0)
-    x = np.repeat(np.linspace(-1, 1, 40), 5) + 0.02 * rng.uniform(-1, 1, 200)
-    errors = rng.normal(size=(40, 40))[clusters] + rng.normal(size=(200, 40))  # 40 data sets
-    y = np.sin(3 * x)[:, None] + 0.4 * np.sqrt(0.5) * errors
-    fit = known_fit(ak.KernelRegression(ak.Gaussian(0.134), order=1), x, y)
-    at = np.linspace(-0.95, 0.95, 21)
-    truth, shares = np.sin(3 * at)[:, None], []
-    for options in ({"noise": "hc3"}, {"clusters": clusters}):
-        band = ak.bands(fit, at, **options)
-        covered = (np.asarray(band.lower) <= truth) & (truth <= np.asarray(band.upper))
-        shares.append(np.mean(covered))
-    assert shares[0] < 0.8
-    assert 0.88 < shares[1] < 0.97

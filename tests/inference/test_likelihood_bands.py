@@ -168,19 +168,6 @@ def test_bands_where_labels_are_all_zero_or_out_of_reach(x64):
     assert 0.0 < lower[1] < centre[1] < upper[1] < 1.0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
-def test_bands_cover_about_their_level(x64, name):
-    """200 columns of labels at 200 inputs: pointwise and bias-corrected."""
-    x, _ = sample(name, 200)
-    eta, rng = np.sin(2 * x)[:, None] * np.ones(200), np.random.default_rng(1)
-    model = ak.LocalLikelihood(ak.Gaussian(0.35), family=FAMILIES[name], order=1)
-    found = ak.bands(known_fit(model, x, LABELS[name](rng, eta)), AT)
-    truth = MEANS[name](np.sin(2 * AT))[:, None]
-    covered = (np.asarray(found.lower) <= truth) & (truth <= np.asarray(found.upper))
-    assert 0.925 < np.mean(covered) < 0.975
-
-
 def test_noise_that_a_model_does_not_have_is_refused(x64):
     with pytest.raises(ValueError, match="noise must be one of 'family', 'constant', 'rows'"):
         ak.bands(fitted("gamma"), AT, noise="local")

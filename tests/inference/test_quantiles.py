@@ -72,19 +72,6 @@ def test_quantiles_are_nan_where_no_label_has_weight(x64):
     np.testing.assert_array_equal(np.isnan(found), [[False], [True]])
 
 
-@pytest.mark.slow
-def test_share_of_new_labels_below_a_quantile_is_its_level(x64):
-    def draw(n, seed):
-        rng = np.random.default_rng(seed)
-        x = rng.uniform(-2, 2, n)
-        return x, 0.5 * x + (0.3 + 0.3 * np.abs(x)) * rng.normal(size=n)
-
-    fit, (x_new, y_new) = fitted(ak.Gaussian(0.2), *draw(2000, 0)), draw(4000, 1)
-    below = y_new[:, None] <= np.asarray(ak.quantiles(fit, x_new, LEVELS))
-    for there in (np.abs(x_new) < 0.5, np.abs(x_new) > 1.5, np.abs(x_new) < 2):
-        np.testing.assert_allclose(np.mean(below[there], axis=0), LEVELS, atol=0.035)
-
-
 def test_arguments_of_quantiles_that_are_refused():
     rng = np.random.default_rng(1)
     x = rng.uniform(-1, 1, N)

@@ -106,23 +106,6 @@ def test_report_of_starts_and_their_minima(x64):
     assert re.search(f"^starts +6: {report.converged} converged, ", str(report), re.MULTILINE)
 
 
-@pytest.mark.slow
-def test_bound_is_named_by_its_parameter(x64):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(23, 2))
-    model = ak.KernelRegression(ak.Gaussian(np.array([0.3, 1.0])))
-    side = [ak.KernelRegression(ak.Gaussian(np.array(each))) for each in ([0.01, 0.9], [9.0, 1.1])]
-    with pytest.warns(ak.FitWarning):
-        fit = ak.fit(
-            model, x, np.sin(2 * x[:, 0]), objective=ak.LeaveOneOut(), bounds=tuple(side), starts=1
-        )
-    fit = fit.named(["age", "nothing"], "wage")
-    report = ak.summarise(fit)
-    assert report.bounds == ("kernel.lengthscale of nothing",)
-    assert re.search(r"^on a bound +kernel\.lengthscale of nothing$", str(report), re.MULTILINE)
-    assert list(report.parameters) == ["lengthscale of age", "lengthscale of nothing"]
-
-
 class Waves(ak.kernels.Kernel):
     """A kernel of a user's: a field `log_a` is the logarithm of a."""
 

@@ -71,13 +71,6 @@ def test_plug_in_changes_with_the_units(x64):
     np.testing.assert_allclose(moved, 100.0 * found, rtol=1e-7)
 
 
-@pytest.mark.slow
-def test_plug_in_can_be_jitted(x64):
-    data = load("ethanol")
-    found = jax.jit(plug_in)(data.x, data.y)
-    np.testing.assert_allclose(found, plug_in(data.x, data.y), rtol=1e-9)
-
-
 def test_quartics_of_the_plug_in_use_blocks_of_at_least_six_inputs(x64):
     """12 inputs make two blocks of 6, and not three blocks of 4."""
     x = np.repeat(np.arange(1.0, 13.0), 20)

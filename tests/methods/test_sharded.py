@@ -3,7 +3,6 @@
 import functools
 import json
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -227,24 +226,6 @@ def test_fit_on_a_mesh(x64, ring, order):
 
     ours = lengthscale(ak.methods.Sharded(mesh(2), ring=ring, inner=ak.methods.Dense()))
     np.testing.assert_allclose(ours, lengthscale(ak.methods.Dense()), rtol=1e-7)
-
-
-@pytest.mark.slow
-def test_self_attention_on_a_mesh():
-    x = jax.device_put(np.random.default_rng(2).normal(size=(21, 12)).astype(np.float32))
-
-    @eqx.filter_jit
-    def gradients(model):
-        return eqx.filter_grad(lambda model: jnp.sum(model(x) ** 2))(model)
-
-    def made(method):
-        return ak.SelfAttention(12, prior=ak.Causal(), method=method, key=jax.random.key(3))
-
-    ours = gradients(made(ak.methods.Sharded(mesh(4), ring=True)))
-    for one, other in zip(
-        jax.tree.leaves(ours), jax.tree.leaves(gradients(made(ak.methods.Dense()))), strict=True
-    ):
-        np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-4)
 
 
 def test_invalid_meshes(as_users_run_it):

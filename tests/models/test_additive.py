@@ -208,16 +208,3 @@ def test_coefficients_are_those_of_robinson(x64):
     expectation = 1 - 2 * np.diag(hat) + weights * (hat**2 @ (1 / weights))
     each = (y - hat @ y) ** 2 / expectation
     np.testing.assert_allclose(robust, np.sqrt(b**2 @ each), rtol=1e-8)
-
-
-@pytest.mark.slow
-def test_standard_errors_are_those_of_repeated_samples(x64):
-    x, _, _ = sample()
-    noise = 0.3 * np.random.default_rng(0).normal(size=(N, 400))
-    model = PartiallyLinear(ak.KernelRegression(ak.Gaussian(0.2), order=1), linear=(0, 2))
-    labels = 2.0 * x[:, :1] + 3.0 * x[:, 1:2] + noise
-    found = jax.jit(jax.vmap(lambda y: model.coefficients(x, y)))(jnp.asarray(labels.T))
-    estimate, error = map(np.asarray, (found.estimate, found.standard_error))
-    assert estimate.shape == (400, 2)
-    sizes = np.sqrt(np.mean(error**2, axis=0))
-    np.testing.assert_allclose(sizes, np.std(estimate, axis=0), rtol=0.15)

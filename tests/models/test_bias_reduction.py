@@ -181,41 +181,6 @@ def test_criteria_and_their_slopes(data, objective, order):
     np.testing.assert_allclose(slope, (high - low) / (2 * step), rtol=1e-6)
 
 
-@pytest.mark.slow
-def test_iterations_keep_a_wave_by_its_closed_form(x64):
-    """A Gaussian smooths waves of frequency w by g = exp(-(w h)² / 2): 1 - (1 - g)^k is kept."""
-    x, inside = np.linspace(-3, 3, 1201), np.array([0.1, 0.4])
-    lengthscales, all_iterations = np.array([0.05, 0.2]), (1, 2, 3)
-
-    @jax.jit
-    def results(lengthscale):
-        kernel = ak.Gaussian(lengthscale)
-        return [
-            model_of(0, iterations, kernel)(inside, x, np.sin(6 * x))
-            for iterations in all_iterations
-        ]
-
-    for lengthscale in lengthscales:
-        for iterations, found in zip(all_iterations, results(lengthscale), strict=True):
-            kept = 1 - (1 - np.exp(-18 * lengthscale**2)) ** iterations
-            np.testing.assert_allclose(found, kept * np.sin(6 * inside), rtol=1e-9)
-
-
-@pytest.mark.slow
-def test_iterations_of_a_positive_definite_kernel_converge_to_the_labels(x64):
-    x = np.linspace(0, 1, 10)
-    y = np.sin(6 * x)
-
-    @jax.jit
-    def results():
-        kernel = ak.Laplace(0.3)
-        return [model_of(0, iterations, kernel)(x, x, y) for iterations in (1, 8, 128, 1024)]
-
-    errors = np.abs(np.stack(results()) - y).max(axis=1)
-    assert np.all(np.diff(errors) < 0)
-    assert errors[-1] < 1e-6
-
-
 @pytest.mark.parametrize("order", [0, slow(1)])
 def test_queries_without_neighbours_and_rows_of_weight_zero(x64, order):
     """A prediction out of reach is NaN; the hat matrix is that of the rows with weight."""

@@ -100,16 +100,6 @@ def test_a_classifier_takes_iterations(data):
     np.testing.assert_allclose(found.sum(axis=1), 1.0)
 
 
-@pytest.mark.slow
-def test_plots_take_iterations(x64, choice):
-    fit = choice.fits[1]
-    ax = ak.plot.partial(fit, 0)
-    (line,) = (line for line in ax.lines if line.get_label() == "fit")
-    other = np.median(np.asarray(fit.x)[:, 1])
-    at = np.column_stack([line.get_xdata(), np.full(len(line.get_xdata()), other)])
-    np.testing.assert_allclose(line.get_ydata(), fit(at), rtol=1e-6)
-
-
 def test_bias_reduced_models_are_called_vmapped_and_saved(data, tmp_path):
     x, y, q = data
     model = model_of(0, 3)

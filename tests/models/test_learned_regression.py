@@ -4,8 +4,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-import pytest
 
 import attnkernel as ak
 from attnkernel.priors import HeldOut
@@ -40,28 +38,3 @@ def test_the_sum_of_heads_over_pairs(x64):
     np.testing.assert_allclose(found, expected, rtol=1e-11)
     assert np.isnan(hidden).all()
     assert flat.shape == (5,)
-
-
-@pytest.mark.slow
-def test_a_learned_regression_is_fitted():
-    data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0), n=60)
-    keys = jax.random.split(jax.random.PRNGKey(1), 3)
-    model = ak.LearnedKernelRegression(
-        1,
-        num_heads=2,
-        embedding=eqx.nn.MLP(1, 8, 16, 1, key=keys[0]),
-        kernel=ak.Gaussian(1.0),
-        key=keys[1],
-    )
-    fit = ak.fit(
-        model,
-        data.x,
-        data.y,
-        objective=ak.HoldOut(10),
-        optimizer=optax.adam(0.01),
-        steps=100,
-        key=keys[2],
-    )
-    losses = fit.history["loss"]
-    assert np.isfinite(losses).all()
-    assert losses[-20:].mean() < 0.7 * losses[:10].mean()

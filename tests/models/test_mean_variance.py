@@ -4,7 +4,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from marks import slow
 from scipy import stats
@@ -101,29 +100,6 @@ def test_a_row_without_neighbours_does_not_change_the_variance(x64):
 
     found = variances(np.append(X, 9.0), np.append(Y, 1e3))
     np.testing.assert_allclose(*found, rtol=1e-12)
-
-
-@pytest.mark.slow
-def test_the_likelihood_fits_a_variance_that_grows(x64):
-    draw = np.random.default_rng(0)
-    x = draw.uniform(-3.0, 3.0, 400)
-    y = np.sin(2 * x) + (0.1 + 0.3 * np.abs(x)) * draw.normal(size=400)
-    fit = ak.fit(
-        model(1.0, 0.05, order=1),
-        x,
-        y,
-        objective=ak.HoldOut(40, score=ak.objectives.log_score),
-        optimizer=optax.adam(0.1),
-        steps=60,
-        key=jax.random.PRNGKey(0),
-    )
-    at = np.linspace(-2.5, 2.5, 41)
-    mean, variance = map(np.asarray, fit(at))
-    truth = 0.1 + 0.3 * np.abs(at)
-    assert np.sqrt(np.mean(((mean - np.sin(2 * at)) / truth) ** 2)) < 0.25
-    away = np.log(np.sqrt(variance) / truth)
-    assert np.sqrt(np.mean(away**2)) < 0.2 < 0.4 * np.ptp(np.log(truth))
-    assert float(fit.model.variance.kernel.lengthscale) > 0.15
 
 
 def test_unsupported_scores_and_orders_are_refused():

@@ -92,15 +92,3 @@ def test_a_classifier_and_a_kernel_object_are_sampled():
 def test_a_sample_of_two_rows_is_refused():
     with pytest.raises(ValueError, match="subsample"):
         KernelRegressor(subsample=2).fit(*draw(N, 1))
-
-
-@pytest.mark.slow
-def test_the_default_selects_from_many_rows_as_well_as_from_all():
-    """The squared error over that of the fit to all rows is below 1.02."""
-    x, y = draw(5000, 4)
-    fresh, truth = draw(2000, 4, seed=7)
-    errors = []
-    for subsample in (2048, None):
-        model = KernelRegressor(order=0, starts=1, subsample=subsample).fit(x, y)
-        errors.append(np.mean((model.predict(fresh) - truth) ** 2))
-    assert errors[0] < 1.02 * errors[1]
