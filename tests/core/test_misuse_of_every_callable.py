@@ -1,8 +1,4 @@
-"""Every public callable with every argument misused: a sentence that names the argument.
-
-Run alone, `PYTHONPATH=tests/shared python -m misuse`, it prints a table: for each callable,
-how many calls raised a sentence, raised something else, or returned.
-"""
+"""Every public callable with every argument misused: a sentence that names the argument."""
 
 import inspect
 import operator
@@ -10,11 +6,10 @@ import runpy
 
 import pytest
 from marks import slow
-from misuse.attention import ATTENTION
 from misuse.kinds import KINDS
-from misuse.legal import EXCLUDED, LEAST_SHARE, UNNAMED, WITHOUT_RESULT
+from misuse.legal import EXCLUDED, WITHOUT_RESULT
 from misuse.models import MODELS
-from misuse.verdict import CALLABLES, misuses_of, valid_result, verdicts
+from misuse.verdict import CALLABLES, valid_result, verdicts
 from paths import DOCS
 
 import attnkernel as ak
@@ -31,7 +26,7 @@ def public_names() -> set[str]:
 # by default one argument of each kind, and of every argument with `--all`
 ONE_OF_EACH_KIND = {
     kind.rstrip("?"): (name, argument)
-    for name, (_, arguments) in reversed((MODELS | ATTENTION | CALLABLES).items())
+    for name, (_, arguments) in reversed((MODELS | CALLABLES).items())
     for argument, (kind, _) in arguments.items()
 }
 CASES = [
@@ -45,9 +40,7 @@ def test_misuse_is_answered_by_a_sentence_that_names_the_argument(as_users_run_i
     """The call without the misuse is valid: else each misuse could pass for another reason."""
     assert (valid_result(name) is None) == (name in WITHOUT_RESULT)
     found = verdicts(name, arguments)
-    assert [verdict for verdict in found if verdict.what == "silent"] == []
-    others = [verdict for verdict in found if verdict.what == "other error"]
-    assert [one for one in others if (one.name, one.argument, one.misuse) not in UNNAMED] == []
+    assert [verdict for verdict in found if verdict.what in ("silent", "other error")] == []
 
 
 def test_every_kind_of_argument_is_misused():
@@ -77,12 +70,3 @@ def test_every_argument_of_a_callable_is_misused():
         if missing := expected - of_variants - {"options", "sliders"}:
             left_out[name] = missing
     assert left_out == {}
-
-
-def test_few_errors_are_no_sentences():
-    calls = sum(
-        len(misuses_of(kind, valid))
-        for _, arguments in CALLABLES.values()
-        for kind, valid in arguments.values()
-    )
-    assert len(UNNAMED) <= (1.0 - LEAST_SHARE) * calls

@@ -275,10 +275,15 @@ def test_biases_are_learned(x64, method):
         assert max(np.abs(leaf).max() for leaf in leaves[0]) > 1e-4
 
 
-def test_invalid_priors_are_refused():
+def test_invalid_priors_are_refused(as_users_run_it):
     assert_refused(
         (lambda: ak.Window(-1, 0), r"left.*at least 0; got -1"),
         (lambda: ak.Window(True, 0), r"left.*at least 0"),
+        (lambda: Lengths(keys=2.5), "keys must be an integer"),
+        (lambda: Lengths(jnp.array(-2)), "queries must be an integer"),
+        (lambda: ak.Causal(jnp.arange(2)), "offset must be an integer"),
+        (lambda: KeyWeights(np.array([0.0, np.inf])), "log_weights must be"),
+        (lambda: Segments(2**40 + np.arange(3)), "integers too large for int32"),
         (lambda: HeldOut(np.zeros(3)), r"Boolean array of shape \(keys,\)"),
         (lambda: HeldOut(np.zeros((2, 2), bool)), r"Boolean array of shape \(keys,\)"),
         (lambda: MaskArray(np.ones((2, 3))), r"Boolean.*\(queries, keys\).*float"),

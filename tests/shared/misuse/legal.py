@@ -159,6 +159,3 @@ NOT_FINITE = {
     for misuse in ("NaN", "inf", "a Series with a gap")
 }
 WITHOUT_RESULT = {"plot.interact", "save"}
-# errors that are no such sentence yet, and why
-UNNAMED: dict[tuple[str, str, str], str] = {}
-LEAST_SHARE = 0.97  # of errors that are sentences

@@ -17,22 +17,18 @@ import numpy as np
 import attnkernel as ak
 
 from .attention import ATTENTION
-from .densities import DENSITIES
 from .files import FILES
-from .fitting import FITTING
 from .inference import INFERENCE
-from .kernels import KERNELS
 from .kinds import KINDS, Traced
 from .legal import LEGAL, NOT_FINITE
 from .models import MODELS
 from .nn import NN
-from .priors import PRIORS
 from .values import AX, made, now
 
 PACKAGE = str(Path(ak.__file__).parent)
 # need the numbers of their results; all others are only traced: compiling them takes 30 s
 CONCRETE = {*FILES, "choose", "econometrics.average_derivative", "summarise"}
-CALLABLES = KERNELS | PRIORS | ATTENTION | MODELS | NN | DENSITIES | FITTING | INFERENCE | FILES
+CALLABLES = ATTENTION | MODELS | NN | INFERENCE | FILES
 
 
 class Verdict(NamedTuple):
