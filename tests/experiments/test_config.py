@@ -7,24 +7,13 @@ from small_configs import BENCH, HEADS, HOLDOUT, LEAVE_ONE_OUT, assert_one_error
 
 from experiments.config.loading import ConfigError
 
-# --- names ---
-
-
-@pytest.mark.parametrize(
-    ("text", "start", "guess"),
-    [
-        (HOLDOUT + "trainin: 3\n", "config.yaml:8: trainin: unknown field", "'training'"),
-        (HOLDOUT + "model: {lengthscal: 1}\n", "config.yaml:8: model.lengthscal: unk", "'lengths"),
-        (HOLDOUT.replace("steps", "step"), "config.yaml:6: training.step: unknown", "'steps'"),
-        (HOLDOUT.replace(" n:", " nn:"), "config.yaml:4: data.nn: unknown field", "'n'"),
-        (LEAVE_ONE_OUT + "  z: a\n", "config.yaml:5: data.z: unknown field", "source, name, x, y"),
-    ],
-)
-def test_unknown_field_is_reported_with_the_nearest_name(errors_of, text, start, guess):
-    assert_one_error(errors_of(text), start, guess, "known here: ")
-
-
-MISSPELT = [
+# a config, where its error is, and words of it
+UNKNOWN = [
+    (HOLDOUT + "trainin: 3\n", "8: trainin: unknown field", "'training'"),
+    (HOLDOUT + "model: {lengthscal: 1}\n", "8: model.lengthscal: unknown", "'lengthscale'"),
+    (HOLDOUT.replace("steps", "step"), "6: training.step: unknown", "'steps'"),
+    (HOLDOUT.replace(" n:", " nn:"), "4: data.nn: unknown field", "'n'"),
+    (LEAVE_ONE_OUT + "  z: a\n", "5: data.z: unknown field", "source, name, x, y"),
     ("study: hold_out\n", "1: study: ", "'hold_out'", "'holdout'"),
     ("seed: 1\nstudy: loo\n", "2: study: ", "'loo'", "leave_one_out"),
     (HOLDOUT.replace("steps: 4", "optimizer: Adams"), "6: training", "'Adams'", "'adam'"),
@@ -34,17 +23,14 @@ MISSPELT = [
     (HOLDOUT.replace("heter", "heder"), "3: data.source: ", "'hed", "'heteroskedastic'"),
     (LEAVE_ONE_OUT.replace("mcycle", "mcycel"), "4: data.name: ", "'mcycel'", "'mcycle'"),
 ]
-
-
-@pytest.mark.parametrize(("text", "start", "came", "guess"), MISSPELT)
-def test_misspelt_value_is_reported_with_the_nearest_name(errors_of, text, start, came, guess):
-    assert_one_error(errors_of(text), f"config.yaml:{start}", came, guess, "known here: ")
-
-
-# --- types and ranges ---
-
-# a config, where its error is, and words of it
+LENGTHSCALES = {value: f"got {value}" for value in ("0", "-1", "0.0")} | {
+    "nan": "nan",
+    ".nan": "nan",
+    ".inf": "got inf",
+    "1e400": "got inf",
+}
 WRONG = [
+    *((*case, "known here: ") for case in UNKNOWN),
     ("seed: 1\n", "1: study: is required", "holdout"),
     *(
         (f"seed: 1\nstudy: {study}\n", "2: study: ", "holdout")
@@ -82,8 +68,30 @@ WRONG = [
         (HOLDOUT.replace("0.5", size), "7: hold_out.1: ", "got ")
         for size in ("half", "true", "0", "-1", "1.5", "-0.5", ".nan", "[1]")
     ),
+    *(
+        (HOLDOUT.replace("0.5", size), "7: hold_out.1: ", f"out {rows} rows", "have 20", "1 to 19")
+        for size, rows in (("20", 20), ("21", 21), ("0.99", 20))
+    ),
     (HEADS + "hold_out: 20\n", "4: hold_out: ", "holding out 20 rows", "have 20"),
+    (HEADS + "hold_out: -0.5\n", "4: hold_out: ", "got -0.5"),
     (BENCH.replace("[1]", "[1, 20]"), "3: hold_out", "20"),
+    (BENCH.replace("[1]", "[1, 0]"), "3: hold_out", "got 0"),
+    # positive and finite
+    *(
+        (HOLDOUT + f"model: {{lengthscale: {value}}}\n", "8: model.lengthscale: ", came)
+        for value, came in LENGTHSCALES.items()
+    ),
+    (HEADS + "shortest: .nan\n", "4: shortest: ", "nan"),
+    *(
+        (LEAVE_ONE_OUT + f"bounds: [1.0, {value}]\n", "5: bounds.1: ", came)
+        for value, came in LENGTHSCALES.items()
+    ),
+    # the name of a directory
+    *(
+        (HOLDOUT + f"name: {json.dumps(name)}\n", "8: name: ", repr(name))
+        for name in ("../x", "../../x", "/x", "a b", "a/b", "", ".", "..", ".hidden", "a\0b", "é")
+    ),
+    (HOLDOUT + f"name: {'x' * 65}\n", "8: name: ", "x" * 65),
     *(
         (LEAVE_ONE_OUT + f"bounds: {bounds}\n", "5: bounds: ", "model.lengthscale = 1")
         for bounds in ("[2, 3]", "[0.1, 0.5]", "[3, 0.1]")
@@ -116,34 +124,6 @@ def test_only_true_and_false_are_booleans(errors_of, resolved, word):
 def test_numbers_in_scientific_notation_are_numbers(resolved, text, value):
     config = resolved(HOLDOUT.replace("steps: 4", f"learning_rate: {text}"))
     assert config.training.learning_rate == value
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "0.0", ".nan", ".inf", "1e400", "nan"])
-@pytest.mark.parametrize(
-    ("text", "start"),
-    [
-        (HOLDOUT + "model:\n  lengthscale: ", "config.yaml:9: model.lengthscale: "),
-        (HEADS + "shortest: ", "config.yaml:4: shortest: "),
-        (LEAVE_ONE_OUT.replace("out\n", "out\nbounds: [1.0, 2.0]\n", 1), None),
-    ],
-    ids=["model", "heads", "bounds"],
-)
-def test_lengthscale_must_be_positive_and_finite(errors_of, text, start, value):
-    came = {".nan": "nan", ".inf": "inf", "1e400": "inf"}.get(value, value)
-    if start is None:
-        text, start = text.replace("2.0", value), "config.yaml:2: bounds.1: "
-    else:
-        text += value + "\n"
-    assert_one_error(errors_of(text), start, f"got {came}" if came != "nan" else "nan")
-
-
-NAMES = ["../x", "../../x", "/x", "a b", "a/b", "", ".", "..", ".hidden", "a\0b", "x" * 65, "é"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_name_must_be_the_name_of_a_directory(errors_of, name):
-    lines = errors_of(HOLDOUT + f"name: {json.dumps(name)}\n")
-    assert_one_error(lines, "config.yaml:8: name: ", repr(name))
 
 
 @pytest.mark.parametrize(
@@ -182,39 +162,8 @@ ERRORS_OF_SEVERAL = [
 ]
 
 
-def test_all_errors_are_reported_at_once(errors_of):
-    assert set(places(errors_of(SEVERAL))) == set(ERRORS_OF_SEVERAL)
-
-
-def test_errors_are_in_the_order_of_the_file(errors_of):
+def test_all_errors_are_reported_at_once_in_the_order_of_the_file(errors_of):
     assert list(dict.fromkeys(places(errors_of(SEVERAL)))) == ERRORS_OF_SEVERAL
-
-
-# --- hold-out sizes ---
-
-
-@pytest.mark.parametrize(("size", "rows"), [("20", 20), ("21", 21), ("0.99", 20)])
-def test_hold_out_must_leave_a_row(errors_of, size, rows):
-    lines = errors_of(HOLDOUT.replace("[1, 0.5]", f"\n  - 1\n  - {size}"))
-    assert_one_error(
-        lines, "config.yaml:9: hold_out.1: ", f"holding out {rows} rows", "have 20", "1 to 19"
-    )
-
-
-@pytest.mark.parametrize("size", [0, -1, -0.5])
-@pytest.mark.parametrize(
-    ("text", "start"),
-    [
-        (HOLDOUT.replace("[1, 0.5]", "[1, SIZE]"), "config.yaml:7: hold_out.1: "),
-        (HEADS + "hold_out: SIZE\n", "config.yaml:4: hold_out: "),
-        (BENCH.replace("[1]", "[1, SIZE]"), "config.yaml:3: hold_out"),
-    ],
-    ids=["holdout", "heads", "bench_training"],
-)
-def test_hold_out_must_be_positive(errors_of, text, start, size):
-    lines = errors_of(text.replace("SIZE", str(size)))
-    assert lines
-    assert all(line.startswith(start) and f"got {size}" in line for line in lines)
 
 
 def test_error_found_in_the_data_is_a_config_error(resolved):
