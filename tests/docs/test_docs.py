@@ -1,17 +1,21 @@
 """Documentation without its build: commands can be run, links and references lead somewhere, every
-template renders, every public name is in the reference."""
+template renders, every public name is in the reference, notebooks are in the format of jupytext."""
 
 import json
 import re
 import shlex
 from urllib.parse import unquote, urlsplit
 
+import jax
+import jupytext
+import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 from marks import slow
-from paths import DOCS, ROOT
+from paths import CONFIGS, DOCS, ROOT
+from PIL import Image
 
-from experiments.__main__ import COMMANDS, make_parser
+from experiments.__main__ import COMMANDS, main, make_parser
 from experiments.config import loading as config_source
 from experiments.runs import runner
 
@@ -155,3 +159,84 @@ def test_every_public_name_is_in_the_reference_once(load):
     public = load(DOCS / "extensions" / "names.py").public()
     assert "attnkernel.attend" in public
     assert sorted(listed) == sorted(public)
+
+
+NOTEBOOKS = sorted((ROOT / "experiments" / "notebooks").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_has_the_format_of_jupytext(path):
+    text = path.read_text(encoding="utf-8")
+    notebook = jupytext.reads(text, fmt="py:percent")
+    assert jupytext.writes(notebook, fmt="py:percent").rstrip("\n") == text.rstrip("\n")
+    assert notebook.metadata["kernelspec"]["name"] == "python3"
+    first, *others = notebook.cells
+    assert first.cell_type == "markdown"
+    assert first.source.startswith("# ")
+    headings = [cell.source for cell in others if cell.cell_type == "markdown"]
+    assert not any(re.match(r"# ", source) for source in headings)
+    assert "ak.plot.interact(draw, " in notebook.cells[-1].source
+
+
+def test_notebooks_are_numbered_in_hundreds():
+    numbers = [path.stem.split("_")[0] for path in NOTEBOOKS]
+    assert len(numbers) >= 11
+    assert numbers[0] == "000"
+    assert all(re.fullmatch(r"\d+00", number) for number in numbers)
+    assert len(set(numbers)) == len(numbers)
+
+
+PAGE = (DOCS / "sequence_layers.md").read_text("utf-8")
+
+
+def test_each_line_of_the_table_runs():
+    cells = re.findall(r"^```\{code-cell\}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    rows = re.findall(r"^\| ([^|`]+) \|.*\| `([^`]+)` \|$", PAGE, re.MULTILINE)
+    assert len(rows) == 14
+
+    @jax.jit
+    def run_lines():
+        names = {}
+        exec(cells[0], names)
+        return names["v"], {layer: eval(line, names) for layer, line in rows}
+
+    with jax.numpy_rank_promotion("allow"):  # as users have it
+        v, found = jax.tree.map(np.asarray, run_lines())
+    for layer, out in found.items():
+        assert out.shape == v.shape, layer
+        assert np.isfinite(out).all(), layer
+    layers = list(found)
+    for i, layer in enumerate(layers):  # no two lines are the same layer
+        for other in layers[:i]:
+            assert np.abs(found[layer] - found[other]).max() > 1e-3, (layer, other)
+
+
+def test_run_is_kept_without_the_paths_of_its_machine(load, tmp_path, monkeypatch):
+    keep = load(DOCS / "keep.py")
+    monkeypatch.setattr(keep, "DOCS", tmp_path / "docs")
+    (tmp_path / "docs").mkdir()
+    out = tmp_path / "run"
+    config = str(CONFIGS / "data.yaml")
+    assert main(["run", config, "seed=3", "--out", str(out), "--quiet"]) == 0
+    meta = json.loads((out / "meta.json").read_text())
+    meta["command"] = ["main", "run", config, "seed=3", "--out", str(out), "--quiet"]
+    (out / "meta.json").write_text(json.dumps(meta))
+    keep.keep(out, "an abacus")
+    text = (tmp_path / "docs" / "summaries" / "data.json").read_text()
+    kept = json.loads(text)
+    assert kept["command"] == "python -m experiments run configs/data.yaml seed=3"
+    assert kept["device"] == "an abacus"
+    assert kept["summary"] == json.loads((out / "summary.json").read_text())
+    assert str(tmp_path) not in text
+    assert str(ROOT) not in text
+    (figure,) = (tmp_path / "docs" / "gallery" / "data").glob("*.png")
+    assert figure.stat().st_size <= keep.MAX_FIGURE_BYTES
+    with Image.open(figure) as image:
+        assert image.mode == "P"
+    (out / "meta.json").write_text(json.dumps(meta | {"caches_programs": True}))
+    with pytest.raises(SystemExit, match="may lack compilation"):
+        keep.keep(out, None)
+    status = {"state": "failed", "reason": "it was"}
+    (out / "status.json").write_text(json.dumps(status))
+    with pytest.raises(SystemExit, match="not a finished run"):
+        keep.keep(out, None)

@@ -1,17 +1,21 @@
-"""Plots show the right numbers: asserted on the artists of the Axes."""
+"""Plots show the right numbers and dates: asserted on the artists of the Axes."""
 
 import dataclasses
+from datetime import datetime
 from types import SimpleNamespace
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import optax
 import pytest
 from matplotlib.figure import Figure
 
 import attnkernel as ak
+from attnkernel.plot._data import DateColumn, date_column
 
 mpl.use("Agg")
 
@@ -372,3 +376,100 @@ def test_interact_in_a_live_notebook_has_sliders(live, monkeypatch):
         assert (q.value, q.min, q.max, q.step) == (0.5, -1.0, 1.0, 0.02)
         assert (heads.value, heads.min, heads.max, heads.step) == (2, 1, 8, 1)
         assert isinstance(heads, ipywidgets.IntSlider)
+
+
+@pytest.fixture(scope="module")
+def fit():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (40, 2))
+    y = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=40)
+    model = ak.KernelRegression(ak.Gaussian(np.array([0.5, 1.0])), order=1)
+    found = ak.fit(model, x, y, optimizer=optax.sgd(0.0), steps=1)
+    return found.named(["age", "height"], "cost in $")
+
+
+@pytest.mark.slow
+def test_a_band_of_a_derivative_along_one_column(fit):
+    at = np.stack([np.linspace(0.8, -0.8, 9), np.zeros(9)], axis=1)
+    band = ak.bands(fit, at, derivative=(1, 0), corrected=False)
+    ax = ak.plot.band(band)
+    zero, centre = ax.lines
+    np.testing.assert_array_equal(zero.get_ydata(), [0.0, 0.0])
+    np.testing.assert_array_equal(centre.get_xdata(), np.asarray(band.x)[::-1, 0])
+    np.testing.assert_array_equal(centre.get_ydata(), np.asarray(band.centre)[::-1])
+    assert ax.get_xlabel() == "age"
+    assert ax.get_ylabel() == r"first derivative along age of cost in \$"
+    texts = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert texts == ["estimate", "95 % pointwise band, first derivative along age"]
+    plt.close("all")
+
+
+def test_bands_that_are_refused(fit):
+    both = np.linspace([-1.0, -1.0], [1.0, 1.0], 9)
+    band = ak.bands(fit, both, derivative=(1, 0), corrected=False)
+    with pytest.raises(ValueError, match="2 columns that vary"):
+        ak.plot.band(band)
+    along = dataclasses.replace(band, x=jax.device_put(np.asarray(band.x)[:, :1]), derivative=(1,))
+    one_column = dataclasses.replace(fit, x=jax.device_put(np.asarray(fit.x)[:, :1]), x_names=None)
+    with pytest.raises(ValueError, match=r"of the first derivative.*ak\.plot\.band\(band\)"):
+        ak.plot.fit(one_column, along)
+
+
+NAME = "day (days since 2020-05-01)"
+
+
+@pytest.fixture(scope="module")
+def fits():
+    """A fit of one column of days, and one of days and sizes."""
+    day = np.linspace(0.0, 100.0, 24)
+    model = ak.KernelRegression(ak.Gaussian(20.0))
+    one = ak.fit(model, day[:, None], np.sin(day), optimizer=optax.sgd(0.0), steps=1)
+    sizes = np.tile([0.0, 1.0], 12)
+    two = dataclasses.replace(one, x=jnp.asarray(np.c_[day, sizes].astype(np.float32)))
+    return one.named([NAME], "width"), two.named([NAME, "size"], "width")
+
+
+def test_an_axis_of_days_has_dates(fits):
+    one, two = fits
+    for draw in (
+        lambda ax: ak.plot.fit(one, ax=ax),
+        lambda ax: ak.plot.residuals(one, ax=ax),
+        lambda ax: ak.plot.effective_count(one, ax=ax),
+        lambda ax: ak.plot.partial(two, "day (days since 2020-05-01)", band=False, ax=ax),
+    ):
+        ax = draw(Figure().subplots())
+        assert ax.get_xlabel() == "day"
+        texts = [text.get_text() for text in ax.get_xticklabels()]
+        assert "2020-06-01" in texts
+        assert 3 <= len(texts) <= 6
+        place = ax.get_xticks()[texts.index("2020-06-01")]
+        assert place == pytest.approx(31.0)
+        low, high = ax.get_xlim()
+        assert low <= min(ax.get_xticks()) <= max(ax.get_xticks()) <= high
+
+
+def test_held_days_are_dates(fits):
+    ax = ak.plot.partial(fits[1], "size", band=False, ax=Figure().subplots())
+    legend = ax.get_legend()
+    assert legend is not None
+    assert legend.get_title().get_text() == "at day = 2020-06-20"
+    assert ax.get_xlabel() == "size"
+
+
+@pytest.mark.parametrize(
+    ("days", "text"),
+    [
+        (0.0, "2020-05-01"),
+        (-1.0, "2020-04-30"),
+        (0.5, "2020-05-01 12:00"),
+        (1.0 / 86400.0, "2020-05-01 00:00:01"),
+        (31.0 - 1e-9, "2020-06-01"),
+    ],
+)
+def test_days_as_text(days, text):
+    assert DateColumn("day", datetime(2020, 5, 1)).text(days) == text
+
+
+def test_other_units_are_numbers(fits):
+    for name in ("day", "days since 2020-05-01", "age (days since 2020-13-01)", "age (years)"):
+        assert date_column(fits[0].named([name], "width"), 0) is None
