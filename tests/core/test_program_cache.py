@@ -1,4 +1,5 @@
-"""Compiled programs are kept on disk, and a folder that cannot hold them does no harm."""
+"""Compiled programs are kept on disk, and a folder that cannot hold them does no harm; options of
+XLA's compiler change no result."""
 
 import os
 import subprocess
@@ -9,12 +10,13 @@ from typing import Any, cast
 
 import jax
 import matplotlib as mpl
+import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from paths import CONFIGS, ROOT
 
 import attnkernel as ak
-from attnkernel._core.compilation import without_program_cache
+from attnkernel._core.compilation import can_use_options, without_program_cache
 from experiments import __main__ as command_line
 from experiments.config.registry import STUDIES
 from experiments.runs import provenance, runner
@@ -175,3 +177,23 @@ def test_runs_of_studies_keep_programs_and_those_of_benchmarks_keep_none(user):
     assert without == "False 0"
     assert int(first.removeprefix("True ")) > 3
     assert again == first
+
+
+X = np.linspace(0.0, 1.0, 30) ** 1.5
+Y = np.sin(6.0 * X) + 0.1 * np.cos(70.0 * X)
+
+
+def results():
+    """Results of a fit and of its predictions, which are compiled with options if any is."""
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(0.2)), X, Y, objective=ak.LeaveOneOut(), starts=1)
+    return fit.loss, fit.model.kernel.lengthscale, fit(X[::5])
+
+
+@pytest.mark.slow
+def test_options_change_no_result(x64, request):
+    assert not can_use_options(jax.device_put(X))
+    expected = jax.device_get(results())
+    request.getfixturevalue("optimised")
+    assert can_use_options(jax.device_put(X)) == (jax.default_backend() == "cpu")
+    for found, without in zip(results(), expected, strict=True):
+        np.testing.assert_allclose(found, without, rtol=1e-5)
