@@ -1,9 +1,19 @@
-"""Studies that lead from kernel regression to attention: their configs, at small sizes."""
+"""Studies that lead from kernel regression to attention: their configs at small sizes, closed
+forms."""
 
 import math
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+
+from experiments.reports.predictions import Claim, judge
+from experiments.runs.monitor import NO_MONITOR
+from experiments.studies.context_errors import IN_N, IN_TAU, Case, in_closed_form, simulate
+from experiments.studies.training import train
+from experiments.studies.window_report import exponents
+from experiments.studies.window_tasks import Family, Linear, Warp, draw, predict
 
 
 @pytest.mark.slow
@@ -156,3 +166,193 @@ def test_in_context_model_approaches_the_posterior_mean(run_study):
         errors = row["error"]
         assert errors["posterior"] < errors["learned"] < 1.5 * errors["tuned"]
     assert table[1]["error"]["learned"] < 0.4 * table[0]["error"]["learned"]
+
+
+CASE = Case(np.array([0.5, 1.0, 2.0]), np.array([1.0, 0.3, 1.5]), 0.4)
+TAU = np.array([2.7, 4.0, 8.0])
+
+
+def draws(n, prompts, seed=0):
+    """Contexts, labels, queries and slopes, in NumPy."""
+    rng = np.random.default_rng(seed)
+    w = rng.normal(size=(prompts, 3)) / 3**0.5
+    x = np.sqrt(CASE.context) * rng.normal(size=(prompts, n, 3))
+    q = np.sqrt(CASE.queries) * rng.normal(size=(prompts, 3))
+    return x, np.einsum("pnd,pd->pn", x, w) + CASE.noise * rng.normal(size=(prompts, n)), q, w
+
+
+def errors(weights, y, q, w):
+    found = (np.sum(weights * y, axis=1) - np.sum(q * w, axis=1)) ** 2
+    return found.mean() / CASE.queries.mean(), found.std() / len(y) ** 0.5 / CASE.queries.mean()
+
+
+def test_the_error_to_first_order_in_the_inverse_temperature_is_exact():
+    x, y, q, w = draws(12, 100_000)
+    scores = np.einsum("pd,pnd->pn", q, x)
+    closed = in_closed_form(CASE, 12, TAU)[IN_TAU]
+    for tau, expected in zip(TAU, closed, strict=True):
+        found, spread = errors((1 + scores / tau) / 12, y, q, w)
+        assert abs(found - expected) < 4 * spread
+        assert spread < 0.02 * expected
+
+
+def test_the_error_of_softmax_approaches_the_first_order_in_the_rows():
+    n = 300
+    x, y, q, w = draws(n, 10_000)
+    scores = np.einsum("pd,pnd->pn", q, x) / TAU[1]
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    found, spread = errors(weights / weights.sum(axis=1, keepdims=True), y, q, w)
+    expected = in_closed_form(CASE, n, TAU)[IN_N][1]
+    assert abs(found - expected) < 0.02 * expected + 4 * spread
+    assert in_closed_form(CASE, 300, np.array([2.4]))[IN_N] == np.inf  # 2 S Q / τ² above 1
+
+
+def test_simulated_errors_and_criteria_are_those_of_softmax_in_numpy(x64):
+    key, n, queries, tau = jax.random.PRNGKey(3), 9, 4, 2.0
+
+    @jax.jit
+    def results(key):
+        found = simulate(key[None], jax.tree.map(jnp.asarray, CASE), n, queries, jnp.array([tau]))
+        shapes = (3,), (n, 3), (queries, 3), (n,)
+        keys = jax.random.split(key, 5)[:4]
+        return found, [jax.random.normal(*one) for one in zip(keys, shapes, strict=True)]
+
+    found, (w, x, q, noise) = jax.device_get(results(key))
+    w, x, q = w / 3**0.5, np.sqrt(CASE.context) * x, np.sqrt(CASE.queries) * q
+    y = x @ w + CASE.noise * noise
+
+    def predict(at, x, y):
+        weights = np.exp(at @ x.T / tau)
+        return weights @ y / weights.sum(axis=-1)
+
+    expected = np.mean((predict(q, x, y) - q @ w) ** 2) / CASE.queries.mean()
+    np.testing.assert_allclose(found.softmax, [[expected]], rtol=1e-12)
+    left_out = [predict(x[i], np.delete(x, i, 0), np.delete(y, i)) for i in range(n)]
+    np.testing.assert_allclose(found.leave_one_out, [[np.mean((left_out - y) ** 2)]], rtol=1e-12)
+    in_tau = y.mean() + (q @ x.T) @ y / (n * tau)
+    expected = np.mean((in_tau - q @ w) ** 2) / CASE.queries.mean()
+    np.testing.assert_allclose(found.first_order, [[expected]], rtol=1e-12)
+    assert found.hold_out.shape == (1, 1)
+
+
+def test_a_claim_is_judged_in_the_cases_that_it_concerns():
+    claim = Claim("even numbers are below 5", lambda case: case % 2 == 0, lambda case: case < 5)
+    assert judge([claim], [1, 2, 4, 6, 7], str) == [
+        {"claim": "even numbers are below 5", "held": ["2", "4"], "failed": ["6"]}
+    ]
+
+
+@pytest.mark.slow
+def test_choices_of_the_temperature_are_compared(run_study):
+    run = run_study("context_temperature", "contexts=[8, 32]", "prompts=20", "temperatures=21")
+    rows = run.summary["rows"]
+    assert len(rows) == 14
+    for row in rows:
+        least = row["error"]["best of the prompt"]["mean"]
+        assert all(one["mean"] >= least for one in row["error"].values())
+        assert row["error"]["fixed"]["mean"] >= row["error"]["best of the case"]["mean"] - 1e-12
+    assert len(run.summary["predictions"]) == 9
+
+
+def family(lengthscale=0.5, noise=0.3, growth=0.0, direction=(1.0,)):
+    return Family(
+        *(jnp.asarray(np.array(part)) for part in (lengthscale, noise, growth, direction))
+    )
+
+
+def test_functions_have_their_covariance_and_labels_their_noise(x64):
+    kind = family(growth=1.5, direction=(0.6, 0.8))
+
+    @jax.jit
+    def draw_tasks():
+        keys = jax.random.split(jax.random.PRNGKey(0), 10_000)
+        return jax.vmap(lambda key: draw(key, kind, 4, 2))(keys)
+
+    tasks = draw_tasks()
+    along = np.array(tasks.at) @ [0.6, 0.8]
+    gap = np.square(along[:, 0] - along[:, 1])
+    near, product = gap < 0.05, np.prod(np.array(tasks.truth), axis=1)
+    expected = np.exp(-gap / (2 * 0.5**2))
+    assert abs(np.mean(product[near] - expected[near])) < 0.06
+    assert abs(np.mean(product[~near] - expected[~near])) < 0.06
+    x = np.array(tasks.x) @ [0.6, 0.8]
+    variance = 1 + np.square(0.3 * np.exp(1.5 * x))
+    assert abs(np.mean(np.square(np.array(tasks.y)) / variance) - 1) < 0.06
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_attention_on_embedded_inputs_is_kernel_regression_with_that_window(x64, order):
+    task = jax.jit(lambda: draw(jax.random.PRNGKey(1), family(), 30, 5))()
+    x, y, at = np.array(task.x)[:, 0], np.array(task.y), np.array(task.at)[:, 0]
+
+    def expected(distance):
+        out = []
+        for row in np.exp(-0.5 * distance**2):
+            terms = np.stack([x**p for p in range(order + 1)], axis=1)
+            out.append(np.linalg.solve(terms.T @ (row[:, None] * terms), terms.T @ (row * y)))
+        return np.array(out)
+
+    coefficients = expected((at[:, None] - x) / 0.2)
+    found = jax.jit(lambda: predict(Linear.of_windows(jnp.array(0.2)), task, order))()
+    np.testing.assert_allclose(
+        found, sum(coefficients[:, p] * at**p for p in range(order + 1)), rtol=1e-8
+    )
+    if order == 0:  # the window at x is exp(a + b x): by quadrature of its inverse
+        a, b = -1.2, 0.7
+        steps = np.linspace(-1, 1, 200_001)
+        phi = np.concatenate([[0.0], np.cumsum(np.exp(-a - b * (steps[1:] + steps[:-1]) / 2))])
+        phi *= steps[1] - steps[0]
+        between = np.interp(at, steps, phi)[:, None] - np.interp(x, steps, phi)
+        found = jax.jit(lambda: predict(Warp(jnp.array(a), jnp.array(b)), task, 0))()
+        np.testing.assert_allclose(found, expected(between)[:, 0], rtol=1e-6)
+
+
+def test_powers_are_those_of_a_product_of_powers():
+    rows = [
+        {
+            "order": 0,
+            "n": n,
+            "noise": s,
+            "lengthscale": a,
+            "windows": {"best": n**-0.3 * s**0.1 * a},
+        }
+        for n in (10, 40)
+        for s in (0.1, 0.5)
+        for a in (0.2, 1.0)
+    ]
+    found = exponents(rows, "best")
+    np.testing.assert_allclose(
+        [found[part] for part in ("n", "noise", "lengthscale")], [-0.3, 0.1, 1.0], rtol=1e-9
+    )
+
+
+@pytest.mark.slow
+def test_all_chunks_of_a_training_share_a_program(x64, programs):
+    start = Linear.of_windows(jnp.full(2, 0.25))  # of a weak type, as `jnp.full` returns it
+    trained, losses = train(
+        NO_MONITOR,
+        start,
+        lambda model, key: jnp.sum(model.log_scale**2),
+        batch=8,
+        steps=6,
+        learning_rate=0.1,
+        key=jax.random.PRNGKey(0),
+        chunk=2,
+    )
+    assert sum("advance" in name for name in programs) == 1
+    assert len(losses) == 6
+    assert losses[-1] < losses[0]
+    assert np.all(np.abs(trained.log_scale) < np.abs(start.log_scale))
+
+
+@pytest.mark.slow
+def test_windows_are_learned_and_compared(run_study):
+    small = ("contexts=[32, 64]", "steps=120", "tested=10", "orders=[0]", "windows=15")
+    run = run_study("learned_window", *small, "lengthscales=[0.3, 1.0]", "noises=[0.1, 0.9]")
+    rows = {(row["n"], row["lengthscale"], row["noise"]): row for row in run.summary["rows"]}
+    assert len(rows) == 8
+    for n in (32, 64):
+        windows = {key[1:]: row["windows"]["learned"] for key, row in rows.items() if key[0] == n}
+        assert windows[0.3, 0.1] < min(windows[0.3, 0.9], windows[1.0, 0.1]) < windows[1.0, 0.9]
+    assert all(row["across"] > row["along"] for row in run.summary["directions"])
+    assert len(run.summary["predictions"]) == 8

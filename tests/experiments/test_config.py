@@ -1,4 +1,4 @@
-"""Fields of configs: names, types, ranges, and values that belong together."""
+"""Fields and YAML of configs: names, types, ranges, values that belong together, and overrides."""
 
 import json
 
@@ -192,3 +192,143 @@ def test_study_that_draws_one_input_refuses_two(errors_of, study):
     text = f"study: {study}\ndata: {{source: bundled, name: ethanol, x: [C, E]}}\n"
     overrides = ["lengthscales=[1.0]"] if study == "lengthscales" else []
     assert_one_error(errors_of(text, *overrides), "config.yaml:2: data: ", "one input", "data.x")
+
+
+def test_override_replaces_a_field_and_keeps_its_neighbours(resolved):
+    config = resolved(HOLDOUT, "training.learning_rate=1e-2", "seed=3")
+    assert (config.training.learning_rate, config.training.steps, config.seed) == (0.01, 4, 3)
+
+
+def test_override_adds_and_replaces_lists_and_groups_and_the_last_counts(resolved):
+    groups = ["hold_out=[2, 3]", "training={steps: 5}", "model.lengthscale=2"]
+    config = resolved(HOLDOUT, *groups, "seed=1", "seed=2")
+    assert (config.hold_out, config.training.steps) == ([2, 3], 5)
+    assert (config.model.lengthscale, config.seed) == (2.0, 2)
+
+
+def test_another_source_drops_the_fields_of_the_old_one(resolved, tmp_path):
+    (tmp_path / "mine.csv").write_text("a,b\n1,2\n2,3\n3,4\n")
+    config = resolved(
+        HOLDOUT, "data.source=csv", "data.path=mine.csv", "data.x=a", "data.y=b", "hold_out=[1]"
+    )
+    data = config.data.model_dump(exclude_defaults=True)
+    assert data == {"source": "csv", "path": "mine.csv", "x": "a", "y": "b"}
+
+
+def test_source_keeps_the_fields_of_the_command_line_and_its_own(resolved):
+    config = resolved(HOLDOUT, "data.name=mcycle", "data.source=bundled")
+    assert config.data.name == "mcycle"
+    assert resolved(HOLDOUT, "data.source=heteroskedastic").data.n == 20
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "fragment"),
+    [
+        ("training.step=3", "training.step: unknown field", "'steps'"),
+        ("training.steps=three", "training.steps: ", "'three'"),
+        ("training.steps=", "training.steps: ", "None"),
+        ("training={steps: 0}", "training.steps: ", "0"),
+        ("training={steps: 1, steps: 2}", "training.steps: given twice", "command line"),
+        ("hold_out=[1, 20]", "hold_out.1: ", "have 20"),
+        ("data.source=cvs", "data.source: ", "'csv'"),
+        ("study=head", "study: ", "'heads'"),
+        ("lengthscale=1", "lengthscale: unknown field", "known here"),
+        ("hold_out.0=3", "hold_out is not a group", ""),
+        ("training.steps.a=3", "training.steps is not a group", ""),
+        *(
+            (override, "expected field=value", "")
+            for override in ("training.steps", "=3", ".steps=3", "training.=3", "a..b=3")
+        ),
+        *((override, "", "not YAML") for override in ("name=[a", "name=@a", "seed=*a")),
+        *((override, "", "tags") for override in ("seed=!!int 3", "seed=!!bool abc")),
+    ],
+)
+def test_wrong_override_is_reported_as_it_was_written(errors_of, override, field, fragment):
+    assert_one_error(errors_of(HOLDOUT, override), f"command line '{override}': {field}", fragment)
+
+
+def test_missing_fields_of_another_source_are_reported_at_the_group(errors_of):
+    # not at line 5, where the y of the dropped source stood
+    lines = errors_of(LEAVE_ONE_OUT + "  y: accel\n", "data.source=csv")
+    assert places(lines) == [f"config.yaml:2: data.{field}: " for field in ("path", "x", "y")]
+
+
+STEPS_TWICE = HOLDOUT.replace("  steps: 4", "  steps: 4\n  steps: 4")
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "first"),
+    [
+        (HOLDOUT + "study: heads\n", "8: study: given twice", "config.yaml:1"),
+        (STEPS_TWICE, "7: training.steps: given twice", "config.yaml:6"),
+        (HEADS + "model: {kernel: a, kernel: b}\n", "4: model.kernel: ", "twice"),
+    ],
+)
+def test_duplicate_key_is_refused_with_both_lines(errors_of, text, start, first):
+    assert_one_error(errors_of(text), f"config.yaml:{start}", first)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HOLDOUT + "name: &word x\nseed: *word\n",
+        HOLDOUT + "name: x\nseed: *word\n",
+        HOLDOUT + "name: x\nseed: &word 3\n",
+    ],
+    ids=["both", "alias", "anchor"],
+)
+def test_anchors_and_aliases_are_refused(errors_of, text):
+    (line,) = errors_of(text)
+    assert line.startswith(("config.yaml:8: ", "config.yaml:9: "))
+    assert "anchors and aliases" in line
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "- a\n", "hello\n", "3\n", "null\n"])
+def test_config_must_be_a_mapping(errors_of, text):
+    assert_one_error(errors_of(text), "config.yaml:1: expected a mapping")
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("study: [a\nseed: 3\n", "config.yaml:2: this is not YAML: "),
+        ("study: heads\n\tseed: 3\n", "config.yaml:2: this is not YAML: "),
+        ("study: 'heads\n", "config.yaml:2: this is not YAML: "),
+        (HOLDOUT + "---\nseed: 1\n", "config.yaml:8: this is not YAML: "),
+        *(
+            (HOLDOUT + f"seed: {tag}\n", "config.yaml:8: this is not YAML: tags")
+            for tag in (
+                "!!python/name:os.system x",
+                "!!int x",
+                "!!int 3",
+                "!!bool abc",
+                "!a {b: 1}",
+            )
+        ),
+        (HOLDOUT + "? [a]\n: 3\n", "config.yaml:8: (top): "),
+    ],
+)
+def test_invalid_yaml_is_reported_with_its_line(errors_of, text, start):
+    assert_one_error(errors_of(text), start)
+
+
+def test_control_characters_are_refused(errors_of):
+    assert errors_of("study: a\x00b\n")[0].startswith("config.yaml: this is not YAML: ")
+
+
+def test_deep_nesting_is_refused(errors_of):
+    assert errors_of(HOLDOUT + "name: " + "[" * 5000 + "\n")[0].startswith("config.yaml")
+
+
+def test_config_must_be_utf8(errors_of):
+    assert_one_error(errors_of(b"name: caf\xe9\n"), "config.yaml: ", "not UTF-8", "byte 9")
+
+
+def test_byte_order_mark_and_windows_line_ends_are_read(resolved):
+    assert resolved("\ufeff" + HOLDOUT.replace("\n", "\r\n")) == resolved(HOLDOUT)
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", ".", "config.yaml/below.yaml"])
+def test_config_must_be_a_file(error_of, name, home):
+    (home / "config.yaml").write_text(HOLDOUT)
+    assert_one_error(error_of("show", name).splitlines(), f"{name}: cannot be read: ")
