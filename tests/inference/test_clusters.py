@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from known_fits import known_fit
-from least_squares import local_polynomial
+from least_squares import left_out, local_polynomial
 from marks import slow
 from scipy import stats
 
@@ -56,10 +56,7 @@ def test_variances_by_their_definitions(x64, noise, order, term):
 
 def test_average_derivatives_of_clustered_rows(x64):
     """The errors are those of predictions from all other clusters."""
-    errors = np.empty(N)
-    for i in range(N):
-        others = CLUSTERS[i] != CLUSTERS
-        errors[i] = Y[i] - local_polynomial(X[[i]], X[others], LENGTHSCALE, 0)[0] @ Y[others]
+    errors = Y - left_out(X, Y, LENGTHSCALE, groups=CLUSTERS)
     shorter = LENGTHSCALE * N ** (1 / 5 - 2 / 7)
     average = np.mean(local_polynomial(X, X, shorter, 1, 1), axis=0, keepdims=True)
     found = ak.econometrics.average_derivative(fitted(0), clusters=CLUSTERS)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from known_fits import known_fit
-from least_squares import local_polynomial
+from least_squares import left_out, local_polynomial
 from marks import slow
 from scipy import stats
 
@@ -48,14 +48,9 @@ def residuals_and_expectations(order, y=Y):
     return y - hat @ y, 1 - 2 * np.diag(hat) + norms
 
 
-def left_out(order, group=None, lengthscale=LENGTHSCALE):
+def errors_of(order, groups=None, lengthscale=LENGTHSCALE):
     """Labels less their predictions from the rows of other groups."""
-    found, group = [], np.arange(N) if group is None else group
-    for i in range(N):
-        other = group != group[i]
-        row = local_polynomial(X[[i]], X[other], lengthscale, order, weights=WEIGHTS[other])
-        found.append(Y[i] - row[0] @ Y[other])
-    return np.array(found)
+    return Y - left_out(X, Y, lengthscale, order, groups, WEIGHTS)
 
 
 def local_variances(at, order, y=Y):
@@ -88,14 +83,14 @@ def band(order, noise="local", corrected=True):
     shorter = N ** (1 / 5 - 1 / 4) if corrected else 1.0
     rows = smoother(AT, lengthscale=shorter * LENGTHSCALE, order=2 if corrected else order)
     if noise == "clusters":
-        sums = (rows * left_out(order, CLUSTERS)) @ np.eye(N)[CLUSTERS]
+        sums = (rows * errors_of(order, CLUSTERS)) @ np.eye(N)[CLUSTERS]
         variance, c = np.sum(sums**2, axis=1), stats.t.ppf(0.5 + 0.5 * LEVEL, CLUSTERS.max())
     else:
         residuals, expected = residuals_and_expectations(order)
         variances = WEIGHTS @ residuals**2 / np.sum(expected)
         if noise == "local":
             variances = local_variances(X, order)[0]
-        variances = left_out(order) ** 2 if noise == "rows" else variances / WEIGHTS
+        variances = errors_of(order) ** 2 if noise == "rows" else variances / WEIGHTS
         variance, c = rows**2 @ variances, stats.norm.ppf(0.5 + 0.5 * LEVEL)
     error, centre = np.sqrt(variance), rows @ Y
     limits = {"lower": centre - c * error, "upper": centre + c * error}
@@ -104,7 +99,7 @@ def band(order, noise="local", corrected=True):
 
 
 def conformal(order, local=False):
-    scores, spread = np.abs(left_out(order)), np.ones(len(AT))
+    scores, spread = np.abs(errors_of(order)), np.ones(len(AT))
     if local:
         at_new, at_rows, _ = local_variances(AT, order)
         scores, spread = scores / np.sqrt(at_rows / WEIGHTS), np.sqrt(at_new)
@@ -128,7 +123,7 @@ def density(order):
 
 
 def losses(order):
-    errors = [left_out(order, None, lengthscale) for lengthscale in (LENGTHSCALE, LEVEL)]
+    errors = [errors_of(order, None, lengthscale) for lengthscale in (LENGTHSCALE, LEVEL)]
     return np.average(np.square(errors), axis=1, weights=WEIGHTS)
 
 

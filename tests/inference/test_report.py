@@ -44,18 +44,6 @@ def test_figures_of_a_report_equal_their_formulas(x64):
 
 
 @pytest.mark.slow
-def test_lengthscale_of_cps71_equals_that_of_np(x64):
-    """np 0.60 for R: npregbw(logwage ~ age, regtype = "ll", bwmethod = "cv.aic")."""
-    data = ak.data.load("cps71")
-    model = ak.KernelRegression(ak.Gaussian(1.0), order=1)
-    fit = ak.fit(model, data.x, data.y, objective=ak.AICc())
-    report = ak.summarise(fit, names=data.x_names)
-    np.testing.assert_allclose(report.parameters["lengthscale of age (years)"], 2.805308, rtol=1e-6)
-    assert not report.warnings
-    assert (report.bounds, report.minima) == ((), ())
-
-
-@pytest.mark.slow
 def test_report_names_rows_alone_in_their_window_and_bounds(x64):
     x = np.r_[np.linspace(0, 1, 20), 50.0]
     y = np.sin(3 * x) + 0.1 * np.cos(40 * x)

@@ -63,18 +63,6 @@ def test_order_zero_is_the_derivative_of_the_curve_by_jax(x64, degree):
     np.testing.assert_allclose(found, jax.jit(jax.vmap(expected))(X_NEW), rtol=1e-8)
 
 
-@pytest.mark.slow
-def test_derivatives_of_many_labels_equal_those_of_each(x64):
-    """From 16 labels a local polynomial sums them by weights."""
-    x, y, _ = sample()
-    derivative = ak.KernelRegression(ak.Gaussian(LENGTHSCALE), order=2).derivative(1)
-    labels = np.stack([y * scale for scale in np.arange(1.0, 18.0)], axis=1)
-    expected = derivative_weights(X_NEW, x, 2, 1) @ (y - 1e3)
-    np.testing.assert_allclose(
-        derivative(X_NEW, x, labels), np.outer(expected, np.arange(1.0, 18.0)), rtol=1e-9
-    )
-
-
 @pytest.mark.parametrize("derivative", [(1, 1), slow((1, 0)), slow((0, 2))], ids=str)
 def test_partial_derivatives_of_a_quadratic_are_exact(x64, derivative):
     """A category shifts the mean and has no derivative."""

@@ -1,5 +1,8 @@
-"""Robust regression against R's lowess and loess, statsmodels, the formula, and removal of rows."""
+"""Robust regression against R's lowess and loess, statsmodels, the formula, and removal of rows;
+tables of R's packages are what the scripts beside them print."""
 
+import io
+import subprocess
 from pathlib import Path
 
 import jax
@@ -291,11 +294,21 @@ def test_rows_out_of_reach_are_empty_and_refusals_name_what_to_use(x64):
             function(fit, x)
 
 
-@pytest.mark.slow
-def test_conformal_intervals_of_a_robust_fit(x64):
-    x, y, _, _ = sample()
-    model = ak.RobustRegression(ak.KernelRegression(ak.Gaussian(0.1)))
-    fit = ak.fit(model, x, y[:, 0], starts=1)
-    interval = ak.conformal(fit, x, level=0.9)
-    lower, upper = np.asarray(interval.lower), np.asarray(interval.upper)
-    assert 0.85 < np.mean((lower <= y[:, 0]) & (y[:, 0] <= upper)) < 0.95
+HERE = Path(__file__).parent
+needs_r = pytest.mark.needs_r
+
+
+@pytest.mark.cli
+@pytest.mark.parametrize(
+    ("name", "atol"),
+    [
+        pytest.param("locfit", 0.0, marks=needs_r("locfit")),
+        pytest.param("lowess", 0.0, marks=needs_r("stats")),
+        pytest.param("lprq", 1e-10, marks=[needs_r("quantreg"), pytest.mark.slow]),
+    ],
+)
+def test_the_table_is_what_r_prints(name, atol):
+    command = ["Rscript", "--vanilla", str(HERE / f"{name}.R"), str(CSV_FOLDER)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    printed, kept = map(pd.read_csv, (io.StringIO(done.stdout), HERE / f"{name}.csv"))
+    pd.testing.assert_frame_equal(printed, kept, rtol=1e-8, atol=atol)

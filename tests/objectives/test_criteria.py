@@ -1,4 +1,5 @@
-"""GCV, AICc, k-fold cross-validation and weights of rows, against NumPy and R's np."""
+"""GCV, AICc, k-fold cross-validation, weights of rows, absolute and check loss, against NumPy,
+loops and R's np."""
 
 import equinox as eqx
 import jax
@@ -11,6 +12,7 @@ from marks import slow
 
 import attnkernel as ak
 from attnkernel.data import load
+from attnkernel.losses import CheckLoss, absolute_error
 
 N = 53
 FOLDS = (2, 5, N)
@@ -200,3 +202,92 @@ def test_criteria_that_are_refused():
     heads = ak.MultiheadKernelRegression(ak.PerHead(ak.Gaussian(np.array([0.3, 0.5]))))
     with pytest.raises(ValueError, match=r"GCV.*MultiheadKernelRegression.*LeaveOneOut"):
         ak.GCV()(heads, *jax.device_put((x, y)))
+
+
+ROWS = 100
+
+
+def noisy():
+    rng = np.random.default_rng(3)
+    x = np.sort(rng.uniform(0, 1, ROWS))
+    return x, np.sin(9 * x) + 0.3 * rng.normal(size=ROWS), rng
+
+
+def left_out(x, y, lengthscale):
+    """Local means of all other rows, in a loop over rows."""
+    found = []
+    for i in range(len(x)):
+        kernel = np.exp(-0.5 * ((x - x[i]) / lengthscale) ** 2) * (np.arange(len(x)) != i)
+        found.append(kernel @ y / kernel.sum())
+    return np.array(found)
+
+
+def rho(r, level):
+    return np.where(r < 0, (level - 1) * r, level * r)
+
+
+def test_values_are_those_of_loops(x64):
+    """Of leave-one-out with and without weights, folds, and several labels."""
+    x, y, rng = noisy()
+    weights = rng.integers(0, 3, ROWS) * 1.0
+    model = ak.KernelRegression(ak.Gaussian(0.05))
+
+    @jax.jit
+    def computed(x, y, two):
+        found = {}
+        scores = {"absolute": absolute_error, "check": CheckLoss(0.8)}
+        for name, score in scores.items():
+            found[name] = ak.LeaveOneOut(score=score)(model, x, y)
+            found[name, 1] = ak.LeaveOneOut(score=score, weights=weights)(model, x, y)
+            found[name, 2] = ak.KFold(ROWS, score=score)(model, x, y)
+        none = jnp.zeros_like(two)
+        of_two = absolute_error(two, none), CheckLoss(0.3)(none, two)
+        return list(found.values()), of_two
+
+    two = np.stack([y, 2 * y], axis=1)
+    found, (absolute, check) = jax.device_get(computed(x[:, None], y, two))
+    found = iter(found)
+    rows = weights > 0
+    kernel = np.exp(-0.5 * ((x[:, None] - x) / 0.05) ** 2) * weights * (1 - np.eye(ROWS))
+    weighted = (kernel @ y / kernel.sum(axis=1))[rows]
+    for score in (np.abs, lambda r: rho(r, 0.8)):
+        all_rows = np.mean(score(y - left_out(x, y, 0.05)))
+        of_rows = np.average(score(y[rows] - weighted), weights=weights[rows])
+        np.testing.assert_allclose([next(found) for _ in range(3)], [all_rows, of_rows, all_rows])
+    np.testing.assert_allclose(absolute, 3 * np.abs(y))
+    np.testing.assert_allclose(check, 3 * rho(y, 0.3))
+
+
+def test_the_default_score_of_a_robust_model_is_the_absolute_error(x64):
+    x, y, _ = noisy()
+    robust = ak.RobustRegression(ak.KernelRegression(ak.Gaussian(0.1)))
+
+    @jax.jit
+    def computed(x, y):
+        return ak.LeaveOneOut()(robust, x, y), ak.LeaveOneOut(score=absolute_error)(robust, x, y)
+
+    np.testing.assert_allclose(*computed(x[:, None], y), rtol=1e-12)
+
+
+def test_check_losses_are_saved_compared_and_checked(tmp_path, x64):
+    x, y, _ = noisy()
+    objective = ak.LeaveOneOut(score=CheckLoss(0.8))
+    model = ak.KernelRegression(ak.Gaussian(0.1))
+    fit = ak.fit(model, x, y, objective=objective, starts=1)
+    ak.save(tmp_path / "fit", fit)
+    back = ak.load(tmp_path / "fit")
+    assert back.objective.score == CheckLoss(0.8) != CheckLoss(0.7)
+    assert hash(back.objective.score) == hash(CheckLoss(0.8))
+    assert objective.can_pad_rows
+    long = np.linspace(0, 1, 2000)
+    rows = jax.device_put((long[:, None], long))
+    sampled = [each.subsample(*rows, starts=10) for each in (objective, ak.LeaveOneOut())]
+    longer = ak.KernelRegression(ak.Gaussian(0.1 / (2000 / 1024) ** 0.2))
+    value, square = eqx.filter_jit(
+        lambda sampled: [each.objective(longer, each.x, each.y) for each in sampled]
+    )(sampled)
+    assert abs(float(value) - float(square)) > 0.1 * float(square)  # the score, not the square
+    with pytest.raises(ValueError, match="level must be between 0 and 1"):
+        CheckLoss(1.0)
+    with pytest.raises(ValueError, match="must have the same shape"):
+        absolute_error(*jax.device_put((np.zeros(3), np.zeros(4))))

@@ -1,4 +1,5 @@
-"""Hold-out and leave-one-out against loops in NumPy, their profiles, samples and refusals."""
+"""Hold-out, leave-one-out and folds of groups and blocks against loops in NumPy and scikit-learn,
+their profiles, samples and refusals."""
 
 import equinox as eqx
 import jax
@@ -7,7 +8,9 @@ import numpy as np
 import optax
 import pandas as pd
 import pytest
+from least_squares import left_out, local_polynomial
 from marks import slow
+from sklearn.model_selection import GroupKFold, KFold
 
 import attnkernel as ak
 from attnkernel.objectives._hold_out import draw_rows
@@ -19,18 +22,6 @@ def sample():
     rng = np.random.default_rng(0)
     x = rng.uniform(-2, 2, size=(N, 1))
     return jax.device_put((x, np.sin(2 * x[:, 0]) + 0.2 * rng.normal(size=N)))
-
-
-def predict(x_new, x, y, lengthscale):
-    weights = np.exp(-0.5 * ((x_new[:, None] - x[None]) / lengthscale) ** 2)
-    return weights @ y / weights.sum(1)
-
-
-def leave_one_out(x, y, lengthscale):
-    """The mean square of the errors of a loop over rows."""
-    others = [(np.delete(x, i), np.delete(y, i)) for i in range(len(x))]
-    found = [predict(x[i : i + 1], *seen, lengthscale)[0] for i, seen in enumerate(others)]
-    return np.mean((y - found) ** 2)
 
 
 def test_hold_out_is_the_mean_square_error_of_the_held_out_rows(x64):
@@ -51,7 +42,7 @@ def test_hold_out_is_the_mean_square_error_of_the_held_out_rows(x64):
     expected = []
     for size in sizes:
         held, seen = order[:size], order[size:]
-        error = labels[held] - predict(flat[held], flat[seen], labels[seen], 0.3)
+        error = labels[held] - local_polynomial(flat[held], flat[seen], 0.3) @ labels[seen]
         expected.append(np.mean(error**2))
     np.testing.assert_allclose(losses, [expected, expected], rtol=1e-12)
 
@@ -60,7 +51,8 @@ def test_leave_one_out_is_the_mean_square_error_of_a_loop(x64):
     """And its profile is that at each lengthscale."""
     x, y = sample()
     at = np.array([0.1, 0.3, 2.0])
-    expected = [leave_one_out(np.asarray(x)[:, 0], np.asarray(y), length) for length in at]
+    flat, labels = np.asarray(x)[:, 0], np.asarray(y)
+    expected = [np.mean((labels - left_out(flat, labels, length)) ** 2) for length in at]
     model = ak.KernelRegression(ak.Gaussian(0.3))
     one = jax.jit(ak.LeaveOneOut().__call__)(model, x, y)
     np.testing.assert_allclose(one, expected[1], rtol=1e-12)
@@ -155,12 +147,8 @@ def test_sample_of_leave_one_out_is_some_of_its_terms_in_any_order_of_rows(x64, 
     model = ak.KernelRegression(ak.Gaussian(0.3))
     keys = np.argsort(x[:, 0])[one_of_each_part(n, 1024)]
     longer = (n / len(keys)) ** 0.2
-    error = []
-    for k in one_of_each_part(1024, 128):
-        others = np.delete(keys, k)
-        at = x[keys[k]]
-        error.append(predict(at, x[others, 0], y[others], 0.3 * longer)[0] - y[keys[k]])
-    expected = np.mean(np.square(error)) / longer**4
+    error = y[keys] - left_out(x[keys], y[keys], 0.3 * longer)
+    expected = np.mean(error[one_of_each_part(1024, 128)] ** 2) / longer**4
 
     @eqx.filter_jit
     def computed(x, y, objective):
@@ -251,3 +239,147 @@ def test_weights_of_another_length_are_refused():
 def test_weights_with_an_index_go_to_fit(as_users_run_it):
     with pytest.raises(ValueError, match=r"pass them as ak.fit"):
         ak.LeaveOneOut(weights=pd.Series(np.ones(20)))
+
+
+ROWS = 41
+LENGTHSCALE = 0.4
+KEY = jax.device_put(np.zeros(2, np.uint32))
+
+
+def model():
+    return ak.KernelRegression(ak.Gaussian(LENGTHSCALE))
+
+
+def grouped_sample():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, ROWS)
+    return x, np.sin(3 * x) + 0.2 * rng.normal(size=ROWS), rng.integers(0, 13, ROWS)
+
+
+def values(objectives, x, y):
+    """Objectives of the same rows, by one program."""
+    return jax.jit(lambda x, y: [each(model(), x, y) for each in objectives])(x[:, None], y)
+
+
+def criterion(x, y, may_see, weights=None):
+    """The weighted mean square of predictions, each from the rows j with `may_see[i, j]`."""
+    weights = np.ones(len(x)) if weights is None else weights
+    kernel = np.exp(-0.5 * ((x[:, None] - x[None, :]) / LENGTHSCALE) ** 2) * weights * may_see
+    predicted = kernel @ y / kernel.sum(axis=1)
+    return np.sum(weights * (y - predicted) ** 2) / np.sum(weights)
+
+
+def seen_by_splits(splits):
+    may_see = np.zeros((ROWS, ROWS), bool)
+    for train, test in splits:
+        may_see[np.ix_(test, train)] = True
+    return may_see
+
+
+def test_folds_of_groups_are_those_of_scikit_learn(x64):
+    """Without folds each group is left out."""
+    x, y, groups = grouped_sample()
+    words = np.array([f"person {group:02}" for group in groups])
+    for folds in (3, 5):
+        may_see = seen_by_splits(GroupKFold(folds).split(x, y, groups))
+        given = (groups, words, words.astype(object))
+        found = values([ak.objectives.GroupKFold(each, folds=folds) for each in given], x, y)
+        np.testing.assert_allclose(found, criterion(x, y, may_see), rtol=1e-12)
+    (found,) = values([ak.objectives.GroupKFold(groups, folds=None)], x, y)
+    expected = criterion(x, y, groups[:, None] != groups[None, :])
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_blocks_without_a_gap_are_the_folds_of_scikit_learn(x64):
+    x, y, _ = grouped_sample()
+    rows = np.random.default_rng(1).permutation(ROWS)  # the times are not sorted
+    times, numbers = np.argsort(rows), (2, 4, 7)
+    found = values([ak.objectives.BlockedKFold(times, folds=folds) for folds in numbers], x, y)
+    for folds, value in zip(numbers, found, strict=True):
+        splits = [(rows[train], rows[test]) for train, test in KFold(folds).split(x)]
+        expected = criterion(x, y, seen_by_splits(splits))
+        np.testing.assert_allclose(value, expected, rtol=1e-12, err_msg=str(folds))
+
+
+def test_blocks_with_a_gap_hide_the_rows_on_both_sides(x64):
+    """Rows of one time are in one block: 41 rows at 14 times, about 10 rows in each of 4 blocks."""
+    x, y, _ = grouped_sample()
+    times = np.arange(ROWS) // 3 * 0.5
+    first = np.searchsorted(times, times)  # the rank of the first row of the same time
+    block = np.where(first < 11, 0, 1 + (first - 11) // 10)  # of 11, 10, 10 and 10 ranks
+    may_see = np.zeros((ROWS, ROWS), bool)
+    for i in range(ROWS):
+        own = times[block == block[i]]
+        may_see[i] = (times < own.min() - 1.0) | (times > own.max() + 1.0)
+    (found,) = values([ak.objectives.BlockedKFold(times, folds=4, gap=1.0)], x, y)
+    np.testing.assert_allclose(found, criterion(x, y, may_see), rtol=1e-12)
+
+
+def test_leaving_out_neighbours_in_time_is_that_of_chu_and_marron(x64):
+    x, y, _ = grouped_sample()
+    times = np.arange(ROWS)
+    (found,) = values([ak.objectives.BlockedKFold(times, folds=None, gap=3)], x, y)
+    may_see = np.abs(times[:, None] - times[None, :]) > 3
+    np.testing.assert_allclose(found, criterion(x, y, may_see), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["groups", slow("times")])
+def test_fits_sort_pad_and_drop_rows_with_their_groups_and_times(x64, kind):
+    """A fit orders rows by input and adds rows of weight 0: the loss is that of all given rows."""
+    x, y, groups = grouped_sample()
+    weights = np.where(
+        np.arange(ROWS) % 7 == 3, 0.0, np.random.default_rng(2).uniform(0.5, 2.0, ROWS)
+    )
+    kept = weights > 0
+
+    def objective(rows):
+        if kind == "groups":
+            return ak.objectives.GroupKFold(groups[rows], folds=4)
+        return ak.objectives.BlockedKFold(np.arange(ROWS)[rows], folds=4, gap=2)
+
+    still = {"optimizer": optax.sgd(0.0), "steps": 1, "key": KEY}
+    every_row = {"objective": objective(slice(None)), "weights": weights}
+    whole = ak.fit(model(), x, np.where(kept, y, 1e3), **every_row, **still)
+    part = ak.fit(
+        model(), x[kept], y[kept], objective=objective(kept), weights=weights[kept], **still
+    )
+    np.testing.assert_allclose(whole.loss, part.loss, rtol=1e-12)
+    (again,) = values([whole.objective], np.asarray(whole.x)[:, 0], np.asarray(whole.y))
+    np.testing.assert_allclose(again, whole.loss, rtol=1e-12)
+    if kind == "groups":
+        splits = list(GroupKFold(4).split(x[kept], y[kept], groups[kept]))
+        may_see = np.zeros((kept.sum(), kept.sum()), bool)
+        for train, test in splits:
+            may_see[np.ix_(test, train)] = True
+        expected = criterion(x[kept], y[kept], may_see, weights[kept])
+        np.testing.assert_allclose(whole.loss, expected, rtol=1e-12)
+
+
+def test_a_search_compiles_once_for_other_groups(x64, programs):
+    x, y, groups = grouped_sample()
+    fits = [
+        ak.fit(model(), x, y, objective=ak.objectives.GroupKFold(given, folds=3), starts=1)
+        for given in (groups, np.roll(groups, 1))
+    ]
+    assert len({float(fit.loss) for fit in fits}) == 2
+    programs.clear()
+    ak.fit(model(), x, y, objective=ak.objectives.GroupKFold(np.roll(groups, 2), folds=3), starts=1)
+    assert programs == []
+
+
+def test_groups_and_times_that_are_refused():
+    x, y, groups = grouped_sample()
+    with pytest.raises(ValueError, match="groups must be an array in the order of the rows"):
+        ak.objectives.GroupKFold(pd.Series(groups))
+    with pytest.raises(ValueError, match="none missing"):
+        ak.objectives.GroupKFold(np.where(groups > 3, np.nan, groups))
+    with pytest.raises(ValueError, match="got 12 groups and folds=14"):
+        ak.objectives.GroupKFold(groups, folds=14)
+    with pytest.raises(ValueError, match=r"groups of shape \(40,\), and there are 41 rows"):
+        ak.fit(model(), x, y, objective=ak.objectives.GroupKFold(groups[1:]))
+    with pytest.raises(ValueError, match="gap=40 hides all rows from a block: the times span 40"):
+        ak.objectives.BlockedKFold(np.arange(ROWS), gap=40)
+    with pytest.raises(ValueError, match="gap must be a number from 0"):
+        ak.objectives.BlockedKFold(np.arange(ROWS), gap=-1)
+    with pytest.raises(ValueError, match="outside jit"):
+        jax.jit(lambda groups: ak.objectives.GroupKFold(groups)(model(), x[:, None], y))(groups)

@@ -25,3 +25,13 @@ def local_polynomial(q, x, lengthscale, order=0, term=0, weights=1.0):
         root = np.exp(-0.25 * np.sum(away**2, axis=1)) * np.sqrt(weights)
         rows.append(np.linalg.pinv(root[:, None] * monomials(x - point, order))[term] * root)
     return np.array(rows)
+
+
+def left_out(x, y, lengthscale, order=0, groups=None, weights=1.0):
+    """The predictions of all labels from the rows of other groups; by default each is alone."""
+    groups = np.arange(len(x)) if groups is None else groups
+    rows = [
+        local_polynomial(x[[i]], x, lengthscale, order, weights=weights * (groups != group))[0]
+        for i, group in enumerate(groups)
+    ]
+    return np.array(rows) @ y
