@@ -3,7 +3,6 @@
 import itertools
 import math
 import statistics
-import subprocess
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +17,7 @@ from attnkernel.kernels._conventions import _CONVENTIONS
 QUERIES, KEYS = 7, 53
 EPS = np.finfo(np.float64).eps
 RNG = np.random.default_rng(0)
-# no query is further than 4 lengthscales from a key, where ksmooth would stop
-Q, K, V = np.sort(RNG.uniform(size=QUERIES)), RNG.uniform(size=KEYS), RNG.normal(size=KEYS)
+Q, K = np.sort(RNG.uniform(size=QUERIES)), RNG.uniform(size=KEYS)
 D = np.abs(Q[:, None] - K[None])
 QUARTER = 0.25 / 0.6744897501960817  # of the standard deviation in the third quartile
 
@@ -41,10 +39,6 @@ OWN = {"Gaussian": "standard", "Boxcar": "boxcar", "Epanechnikov": "epanechnikov
 def kernel_of(name, number):
     make, _ = TABLE[name]
     return make(convert_lengthscale(number, source=name, target=OWN[make.__name__]))
-
-
-def estimate(kernel):
-    return ak.KernelRegression(kernel)(Q, K, V)
 
 
 def test_every_convention_is_tested():
@@ -120,26 +114,6 @@ def test_gamma_is_that_of_scikit_learn(x64):
     expected = rbf_kernel(Q[:, None], K[:, None], gamma=3.7)
     ours = weights_of(kernel_of("sklearn_gamma", 3.7))
     np.testing.assert_allclose(ours, expected, rtol=1e-13)
-
-
-@pytest.mark.cli
-@pytest.mark.needs_r("stats")
-@pytest.mark.parametrize(("kernel", "rtol"), [("normal", 1e-6), ("box", 1e-13)])
-def test_ksmooth_is_that_of_r(x64, kernel, rtol):
-    x, y, at = (f"c({', '.join(map(repr, a.tolist()))})" for a in (K, V, Q))
-    for bandwidth in (0.8, 1.3):
-        if kernel == "normal":
-            assert D.max() < 4 * 0.37 * bandwidth
-        program = (
-            f'f <- ksmooth({x}, {y}, "{kernel}", bandwidth = {bandwidth}, x.points = {at}); '
-            f'cat(sprintf("%.17g", f$y))'
-        )
-        done = subprocess.run(
-            ["Rscript", "--vanilla", "-e", program], capture_output=True, text=True, check=True
-        )
-        expected = np.array(done.stdout.split(), dtype=float)
-        ours = estimate(kernel_of(f"ksmooth_{kernel}", bandwidth))
-        np.testing.assert_allclose(ours, expected, rtol=rtol)
 
 
 MCYCLE_AT = np.arange(5.0, 56.0, 10.0)

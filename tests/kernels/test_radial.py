@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from kernel_formulas import FORMULAS
 from marks import slow
 from refusals import assert_refused
 
@@ -22,29 +23,6 @@ def points(seed: int, *shape: int) -> np.ndarray:
 def scores_of(kernels, q, k):
     """All pairs at once, and one by one, of each kernel."""
     return [(kernel.pairwise(q, k), ak.kernels.Kernel.pairwise(kernel, q, k)) for kernel in kernels]
-
-
-def compact(formula):
-    """log K of the distance r where r < 1, and no weight beyond."""
-    return lambda r: np.where(r < 1, np.log(formula(np.minimum(r, 1 - 1e-16))), -np.inf)
-
-
-# log K of the distance in lengthscales
-FORMULAS = {
-    ak.Gaussian: lambda r: -(r**2) / 2,
-    ak.Laplace: lambda r: -r,
-    ak.kernels.Matern32: lambda r: np.log(1 + np.sqrt(3) * r) - np.sqrt(3) * r,
-    ak.Matern52: lambda r: np.log(1 + np.sqrt(5) * r + 5 * r**2 / 3) - np.sqrt(5) * r,
-    ak.kernels.RationalQuadratic: lambda r: -np.log(1 + r**2 / 2),
-    ak.kernels.Cauchy: lambda r: -np.log(1 + r**2),
-    ak.kernels.Boxcar: compact(np.ones_like),
-    ak.kernels.Triangular: compact(lambda r: 1 - r),
-    ak.Epanechnikov: compact(lambda r: 1 - r**2),
-    ak.kernels.Biweight: compact(lambda r: (1 - r**2) ** 2),
-    ak.kernels.Triweight: compact(lambda r: (1 - r**2) ** 3),
-    ak.kernels.Tricube: compact(lambda r: (1 - r**3) ** 3),
-    ak.kernels.Cosine: compact(lambda r: np.cos(np.pi / 2 * r)),
-}
 
 
 def test_kernels_are_their_formulas(x64):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from kernel_formulas import FORMULAS
 from laws import assert_agree, derivatives_too, evaluate, to_float64
 from marks import slow
 
@@ -131,16 +132,6 @@ def test_heads_and_batches(x64, make):
     assert_agree(*jax.device_get(per_head(np.log([0.1, 1.0, 40.0]))))
 
 
-EXACT = {
-    Boxcar: np.ones_like,
-    Triangular: lambda r: 1 - r,
-    ak.Epanechnikov: lambda r: 1 - r**2,
-    Biweight: lambda r: (1 - r**2) ** 2,
-    Triweight: lambda r: (1 - r**2) ** 3,
-    ak.Laplace: lambda r: np.exp(-r),
-}
-
-
 @pytest.mark.slow
 def test_digits_of_many_keys_far_from_zero(x64):
     """x around 1e4, ℓ = 0.01: prefix sums of powers of x would have few digits left."""
@@ -149,7 +140,7 @@ def test_digits_of_many_keys_far_from_zero(x64):
     x = 1e4 + rng.normal(size=(n, 1))
     y = 2.0 + np.sin(20.0 * (x - 1e4)) + rng.normal(size=(n, 1))
     q = rng.choice(x, 50) + 1e-3 * rng.normal(size=(50, 1))
-    kernels = [make(lengthscale) for make in EXACT]
+    kernels = [make(lengthscale) for make in KERNELS]
     method = Sorted()
 
     @jax.jit  # one program: they share the sorting
@@ -164,8 +155,8 @@ def test_digits_of_many_keys_far_from_zero(x64):
     for i, point in enumerate(q[:, 0]):
         near = np.abs(x[:, 0] - point) < 50 * lengthscale
         r = np.abs(x[near, 0].astype(np.longdouble) - point) / ell
-        for (make, exact), (value, log_mass) in zip(EXACT.items(), results, strict=True):
-            w = exact(r) if make is ak.Laplace else np.where(r < 1, exact(r), 0)
+        for make, (value, log_mass) in zip(KERNELS, results, strict=True):
+            w = np.exp(FORMULAS[make](r))
             assert abs(value[i, 0] / (w @ y[near, 0] / w.sum()) - 1) < 500 * EPS
             assert abs(np.exp(log_mass[i].astype(np.longdouble)) / w.sum() - 1) < 500 * EPS
 
