@@ -1,14 +1,20 @@
-"""`attend`: its formula in NumPy, shapes, dtypes, programs, and errors."""
+"""`attend`: its formula in NumPy, shapes, dtypes, programs, errors, and numbers that are not
+finite; `select_method` tells what it would do."""
+
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from laws import OneOfKernels
+from marks import needs_finufft, slow
 
 import attnkernel as ak
-from attnkernel.kernels import Boxcar
+from attnkernel.kernels import Boxcar, Matern32, Triangular, Tricube
 from attnkernel.methods import Blockwise, Dense, Sorted
 from attnkernel.priors import ExcludeSelf, MaskFunction
+from attnkernel.rules import Uniform
 
 QUERIES, KEYS, DIM, DIM_V = 5, 7, 3, 2
 
@@ -67,26 +73,6 @@ def test_attend_equals_its_formula(x64, prior, allowed):
         expected, mass = by_hand(q, k, v, 0.8, allowed, *rule)
         np.testing.assert_allclose(out, expected, rtol=1e-13, atol=1e-15, err_msg=str(rule))
         np.testing.assert_allclose(np.exp(log_mass), mass, rtol=1e-13, err_msg=str(rule))
-
-
-def test_sink_equals_dividing_by_sum_plus_epsilon(x64):
-    """Far from all keys both fade to zero; without the sink the nearest label remains."""
-    q, k, v = np.array([[0.0], [6.0]]), np.array([[0.0], [0.1]]), np.array([[1.0], [3.0]])
-    kernel = ak.Gaussian(0.5)
-    weights = np.exp(-0.5 * ((q - k.T) / 0.5) ** 2)
-    expected = weights @ v / (weights.sum(1, keepdims=True) + 1e-16)
-    parts = {"kernel": kernel, "rule": ak.Softmax(sink_mass=1e-16)}
-
-    @jax.jit
-    def computed(q, k, v):
-        without_sink = ak.attend(q, k, v, kernel=kernel)
-        return ak.attend(q, k, v, **parts), ak.attention_weights(q, k, **parts), without_sink
-
-    out, found, without_sink = jax.device_get(computed(q, k, v))
-    np.testing.assert_allclose(out, expected, rtol=1e-12)
-    np.testing.assert_allclose(found, weights / (weights.sum(1, keepdims=True) + 1e-16), rtol=1e-12)
-    assert expected[1, 0] < 1e-13
-    assert without_sink[1, 0] > 2.0
 
 
 def test_far_from_all_keys_the_nearest_label_remains():
@@ -291,3 +277,124 @@ def test_non_finite_numbers_are_refused(name):
     if name != "v":
         with pytest.raises(ValueError, match=message):
             ak.attention_weights(arguments["q"], arguments["k"], kernel=ak.Gaussian(1.0))
+
+
+def test_select_method_does_not_run():
+    def shapes(n):
+        return [jax.ShapeDtypeStruct((n, 4), jnp.float32)] * 3
+
+    assert ak.select_method(*shapes(1024), kernel=ak.Gaussian(1.0)) == (ak.methods.Dense(), ())
+    assert ak.select_method(*shapes(1025), kernel=ak.Gaussian(1.0)).method == ak.methods.Blockwise()
+    large = ak.select_method(*shapes(10**6), kernel=ak.Gaussian(1.0))
+    assert large.method == ak.methods.Blockwise()
+    chosen, *refused = str(large).splitlines()
+    assert chosen == "Blockwise()"
+    for line, pattern in zip(
+        refused,
+        (r"Dense.*1000000 x 1000000.*MiB", r"Sorted.*Gaussian", r"Fourier.*3 dimensions, not 4"),
+        strict=True,
+    ):
+        assert re.search(f"not {pattern}", line)
+
+
+def test_select_method_in_one_dimension(x64):
+    def selected(n, kernel):
+        return ak.select_method(*[jax.ShapeDtypeStruct((n, 1), jnp.float64)] * 3, kernel=kernel)
+
+    assert selected(2000, ak.Epanechnikov(0.3)).method == ak.methods.Sorted()
+    assert selected(2000, ak.Gaussian(0.3)).method == ak.methods.Blockwise()
+    assert re.search(r"4000000 .* 4194304", str(selected(2000, ak.Gaussian(0.3))))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kernel": "gaussian"}, "kernel must be a Kernel"),
+        ({"q": jnp.zeros(3)}, r"q must have shape .* got \(3,\)"),
+        ({"v": jax.ShapeDtypeStruct((4, 1), jnp.float32)}, "Each key needs one value"),
+    ],
+)
+def test_select_method_rejects_invalid_arguments(as_users_run_it, changes, message):
+    arguments = {"kernel": ak.Gaussian(1.0)} | {name: jnp.zeros((5, 1)) for name in "qkv"}
+    with pytest.raises(ValueError, match=message):
+        ak.select_method(**(arguments | changes))
+
+
+@needs_finufft
+def test_select_method_treats_integers_as_floats(x64):
+    shapes = (jax.ShapeDtypeStruct((20_000, 1), int),) * 3
+    assert ak.select_method(*shapes, kernel=ak.Gaussian(1.0)).method == ak.methods.Fourier()
+
+
+ELEVEN_KEYS = np.linspace(0.0, 1.0, 11)[:, None]
+ELEVEN_VALUES = np.arange(11.0)[:, None]
+INVALID = np.array([[np.nan], [0.5], [np.inf]])
+SEVERAL = (
+    ak.Gaussian(0.3),
+    ak.Laplace(0.3),
+    Matern32(0.3),
+    ak.Epanechnikov(0.3),
+    Tricube(0.3),
+)
+NEAREST = ak.NearestNeighbours(Boxcar(1.0), neighbours=3)
+RULES = (ak.Softmax(), ak.Entmax(1.5), Uniform())
+
+
+@pytest.mark.parametrize(("method", "rules"), [(Blockwise(2, 3), RULES[:1]), slow(Dense(), RULES)])
+def test_a_query_that_is_not_finite_is_nan_in_its_own_row_alone(x64, method, rules):
+    @jax.jit
+    def rows(queries):
+        def of_kernel(kernel, rules):
+            parts = {"kernel": kernel, "method": method}
+            return jnp.stack(
+                [
+                    ak.attend(queries, ELEVEN_KEYS, ELEVEN_VALUES, rule=rule, **parts)[:, 0]
+                    for rule in rules
+                ]
+            )
+
+        of_several = jax.lax.map(lambda i: of_kernel(OneOfKernels(SEVERAL, i), rules), np.arange(5))
+        return jnp.concatenate([*of_several, of_kernel(NEAREST, RULES)])
+
+    found, valid = jax.device_get((rows(INVALID), rows(np.tile(INVALID[1], (3, 1)))))
+    assert found.shape == (5 * len(rules) + 3, 3)
+    assert np.all(np.isnan(found[:, [0, 2]]))
+    np.testing.assert_allclose(found[:, 1], valid[:, 1], rtol=1e-12)
+    assert np.all(np.isfinite(valid))
+
+
+@pytest.mark.parametrize("method", [Dense(), Blockwise(2, 3)])
+def test_a_key_that_is_not_a_number_is_not_ignored(x64, method):
+    kernels = (ak.Epanechnikov(0.3), Matern32(0.3), Triangular(0.3), Tricube(0.3))
+
+    @jax.jit
+    def both(keys):
+        hidden = ak.priors.HeldOut(jnp.arange(11) == 0)
+
+        def of_kernel(i):
+            parts = {"v": ELEVEN_VALUES, "kernel": OneOfKernels(kernels, i), "method": method}
+            query = jnp.array([[0.5]])
+            return ak.attend(query, keys, **parts), ak.attend(query, keys, prior=hidden, **parts)
+
+        return jax.lax.map(of_kernel, np.arange(4))
+
+    plain, masked = both(np.where(np.arange(11)[:, None] == 0, np.nan, ELEVEN_KEYS))
+    assert plain.shape == masked.shape == (4, 1, 1)
+    assert np.all(np.isnan(plain))
+    assert np.all(np.isfinite(masked))
+
+
+def test_weights_of_an_infinite_query_are_nan():
+    weights = jax.jit(lambda q: ak.attention_weights(q, ELEVEN_KEYS, kernel=ak.Gaussian(0.3)))(
+        INVALID
+    )
+    weights = np.asarray(weights)
+    assert np.all(np.isnan(weights[np.array([0, 2])]))
+    np.testing.assert_allclose(np.sum(weights[1]), 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["nearest", "mean"])
+def test_a_policy_for_empty_rows_does_not_answer_for_an_invalid_query(policy):
+    model = ak.KernelRegression(Boxcar(0.05), on_empty=policy)
+    found = np.asarray(jax.jit(lambda q: model(q, ELEVEN_KEYS, ELEVEN_VALUES))(INVALID))
+    assert np.all(np.isnan(found[np.array([0, 2])]))
