@@ -1,15 +1,17 @@
-"""The default of `KernelRegressor`: candidates by order and kind of lengthscales, against NumPy."""
+"""The default of `KernelRegressor`: candidates by order and kind of lengthscales, against NumPy;
+its search on a sample of the rows; the checks of scikit-learn."""
 
 import pickle
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from least_squares import local_polynomial
+from least_squares import left_out, local_polynomial
 from marks import slow
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import attnkernel as ak
-from attnkernel.sklearn import KernelRegressor
+from attnkernel.sklearn import KernelClassifier, KernelRegressor
 from attnkernel.sklearn._candidates import fit_on_line
 
 # the lengthscale of a column without effect ends on its upper bound, which is a warning
@@ -72,12 +74,7 @@ def test_auto_compiles_one_program_for_each_order(programs):
     # the lengthscales of the candidate with one factor are those of the least criterion
     deviation, least = x.std(0), np.inf
     for factor in np.geomspace(0.1, 30.0, 200):
-        seen = [np.arange(37) != i for i in range(37)]
-        rows = [
-            local_polynomial(x[i : i + 1], x[s], factor * deviation, 1) @ y[s]
-            for i, s in enumerate(seen)
-        ]
-        least = min(least, np.mean((np.ravel(rows) - y) ** 2))
+        least = min(least, np.mean((left_out(x, y, factor * deviation, 1) - y) ** 2))
     assert np.log(model.fit_.loss) + 3 * np.log(37) / 37 <= np.log(least) + np.log(37) / 37 + 1e-6
 
 
@@ -115,3 +112,126 @@ def test_auto_compares_criteria_with_a_logarithm():
     with pytest.raises(ValueError, match=r'"auto".*logarithm.*got Shifted'):
         KernelRegressor(objective=Shifted()).fit(X, Y)
     assert KernelRegressor(lengthscale=0.5).fit(X, Y).order_ == 0
+
+
+ROWS, PART = 230, 60
+
+
+def draw(n, dim, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(size=(n, dim))
+    return x, np.sin(6 * x[:, 0]) + x[:, -1] + 0.1 * rng.normal(size=n)
+
+
+@pytest.mark.parametrize(
+    ("options", "bias"),
+    [
+        ({"order": 0}, 2),
+        slow({"order": 2}, 4),
+        slow({"order": 1, "iterations": 2, "objective": "gcv"}, 4),
+    ],
+)
+def test_lengthscales_of_a_sample_shrink_at_the_rate_of_the_best_ones(options, bias):
+    x, y = draw(ROWS, 2)
+    weights = np.random.default_rng(1).uniform(0.5, 2.0, ROWS)
+    options = {"per_dimension": False, "starts": 1, **options}
+    model = KernelRegressor(subsample=PART, **options).fit(x, y, sample_weight=weights)
+    order = np.lexsort(x.T[::-1])
+    of_sample = [np.flatnonzero(np.all(x == row, axis=1))[0] for row in np.array(model.fit_.x)]
+    part = np.searchsorted(
+        np.arange(PART + 1) * ROWS // PART, np.argsort(order)[of_sample], "right"
+    )
+    assert list(part) == list(range(1, PART + 1))  # one row of each of PART equal parts
+    rows = x[of_sample], y[of_sample], weights[of_sample]
+    of_rows = KernelRegressor(subsample=None, **options).fit(*rows)
+    shrunk = of_rows.lengthscale_ * (PART / ROWS) ** (1 / (2 + 2 * bias))
+    np.testing.assert_allclose(model.lengthscale_, shrunk, rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_predictions_are_from_all_rows():
+    x, y = draw(ROWS, 2)
+    model = KernelRegressor(order=1, starts=1, subsample=PART).fit(x, y)
+    at = np.random.default_rng(2).uniform(0.3, 0.7, (5, 2))
+    expected = local_polynomial(at, x, np.broadcast_to(model.lengthscale_, 2), 1) @ y
+    np.testing.assert_allclose(model.predict(at), expected, rtol=1e-7)
+
+
+@pytest.mark.slow
+def test_a_sample_of_a_grid_holds_every_value_of_its_second_column():
+    grid = np.stack(np.meshgrid(np.arange(60.0), np.arange(4.0), indexing="ij"), -1).reshape(-1, 2)
+    model = KernelRegressor(order=0, starts=1, subsample=60).fit(grid, grid[:, 1] ** 2)
+    counts = np.unique(np.array(model.fit_.x)[:, 1], return_counts=True)[1]
+    assert len(counts) == 4
+    assert min(counts) > 5
+
+
+@pytest.mark.slow
+def test_rows_are_sampled_only_where_no_fast_sum_applies():
+    x, y = draw(2500, 1)
+    few = {"starts": 1, "subsample": PART}
+    assert len(KernelRegressor(order=0, **few).fit(x, y).fit_.x) == len(x)
+    assert len(KernelRegressor("cauchy", order=0, **few).fit(x, y).fit_.x) == PART
+
+
+def test_another_number_of_rows_compiles_nothing_in_the_search(programs):
+    model = KernelRegressor(order=0, starts=1, subsample=PART)
+    model.fit(*draw(ROWS, 2))
+    programs.clear()
+    model.fit(*draw(ROWS + 60, 2, seed=4))
+    assert len(programs) == 0
+
+
+@pytest.mark.slow
+def test_a_classifier_and_a_kernel_object_are_sampled():
+    x, y = draw(ROWS, 2)
+    labels = np.where(y > np.median(y), "high", "low")
+    for model, target in (
+        (KernelClassifier(starts=1, subsample=PART), labels),
+        (KernelRegressor(ak.kernels.Matern32(0.3), order=0, starts=1, subsample=PART), y),
+    ):
+        fitted = model.fit(x, target)
+        assert len(fitted.fit_.x) == PART
+        assert fitted.score(x, target) > 0.8
+
+
+def test_a_sample_of_two_rows_is_refused():
+    with pytest.raises(ValueError, match="subsample"):
+        KernelRegressor(subsample=2).fit(*draw(ROWS, 1))
+
+
+# the lengthscale of a column without effect ends on its upper bound, which is a warning
+
+# one start: most of a hundred fits have their own shapes, and are compiled
+ESTIMATORS = [KernelRegressor(starts=1), KernelClassifier(starts=1)]
+REPRESENTATIVE = {
+    # parameters and tags
+    "check_estimator_tags_renamed",
+    "check_no_attributes_set_in_init",
+    "check_parameters_default_constructible",
+    "check_get_params_invariance",
+    "check_set_params",
+    # validation of data
+    "check_complex_data",
+    "check_estimators_unfitted",
+    # a fit of weights of rows
+    "check_classifiers_one_label_sample_weights",
+}
+EVERY_CHECK = parametrize_with_checks(ESTIMATORS)
+CASES = [
+    pytest.param(
+        estimator,
+        check,
+        marks=() if check.func.__name__ in REPRESENTATIVE else pytest.mark.slow,
+    )
+    for estimator, check in EVERY_CHECK.args[1]
+]
+
+
+def test_representative_checks_exist():
+    assert {check.func.__name__ for _, check in EVERY_CHECK.args[1]} >= REPRESENTATIVE
+
+
+@pytest.mark.parametrize(("estimator", "check"), CASES, ids=EVERY_CHECK.kwargs["ids"])
+def test_check_of_scikit_learn(estimator, check):
+    check(estimator)

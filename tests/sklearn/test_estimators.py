@@ -1,11 +1,19 @@
-"""Estimators of scikit-learn: their numbers against NumPy, and parameters that are refused."""
+"""Estimators of scikit-learn: their numbers against NumPy, parameters that are refused, and tools:
+searches, pipelines, frames, copies."""
+
+import copy
+import pickle
 
 import jax
 import numpy as np
+import pandas
 import pytest
-from least_squares import local_polynomial
+from least_squares import left_out, local_polynomial
 from marks import slow
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import attnkernel as ak
 from attnkernel.sklearn import KernelClassifier, KernelRegressor
@@ -37,9 +45,7 @@ def test_search_minimises_the_error_of_left_out_rows():
     model = KernelRegressor(order=0, per_dimension=False).fit(X, Y)
 
     def loss(lengthscale):
-        seen = [np.arange(N) != i for i in range(N)]
-        out = [local_polynomial(X[i : i + 1], X[s], lengthscale) @ Y[s] for i, s in enumerate(seen)]
-        return np.mean((np.ravel(out) - Y) ** 2)
+        return np.mean((left_out(X, Y, lengthscale) - Y) ** 2)
 
     assert isinstance(model.lengthscale_, float)
     least = loss(model.lengthscale_)
@@ -59,17 +65,12 @@ def test_numbers_are_float64_with_and_without_the_flag_of_jax():
 def test_standard_deviations_are_sums_of_squared_weights(order):
     y = np.c_[Y, Y**2]
     model = KernelRegressor(order=order, lengthscale=[0.8, 1.5]).fit(X, y)
-    left_out = np.array(
-        [
-            local_polynomial(X[i : i + 1], np.delete(X, i, 0), [0.8, 1.5], order)[0]
-            @ np.delete(y, i, 0)
-            for i in range(N)
-        ]
-    )
     weights = local_polynomial(X_NEW, X, [0.8, 1.5], order)
     mean, std = model.predict(X_NEW, return_std=True)
     np.testing.assert_allclose(mean, weights @ y, rtol=1e-9)
-    np.testing.assert_allclose(std, np.sqrt(weights**2 @ (y - left_out) ** 2), rtol=1e-8)
+    np.testing.assert_allclose(
+        std, np.sqrt(weights**2 @ (y - left_out(X, y, [0.8, 1.5], order)) ** 2), rtol=1e-8
+    )
 
 
 def test_standard_deviations_of_rows_of_the_same_input():
@@ -77,13 +78,7 @@ def test_standard_deviations_of_rows_of_the_same_input():
     x, y = np.array([0.0, 0.0, 1.0, 2.0])[:, None], np.array([1.0, 2.0, 5.0, 4.0])
     w = np.array([1.0, 3.0, 1.0, 2.0])
     model = KernelRegressor(lengthscale=0.7).fit(x, y, w)
-    near = np.array([0, 0, 1, 2])
-    unseen = np.array(
-        [
-            local_polynomial(x[i : i + 1], x, 0.7, weights=w * (near != near[i]))[0] @ y
-            for i in range(4)
-        ]
-    )
+    unseen = left_out(x, y, 0.7, groups=np.array([0, 0, 1, 2]), weights=w)
     expected = local_polynomial([[0.4]], x, 0.7, weights=w) ** 2 @ (y - unseen) ** 2
     _, std = model.predict([[0.4]], return_std=True)
     np.testing.assert_allclose(std, np.sqrt(expected), rtol=1e-9)
@@ -240,3 +235,74 @@ def test_policies_of_classes_where_no_row_has_weight(policy, expected):
     np.testing.assert_allclose(model.predict_proba([[9.0]]), [expected], rtol=1e-14)
     with pytest.raises(ValueError, match=r"on_empty.*nearest"):
         KernelClassifier(on_empty="nan").fit(x, kinds)
+
+
+# the lengthscale of a column without effect ends on its upper bound, which is a warning
+
+
+@pytest.mark.filterwarnings("ignore::attnkernel.local.ExtrapolationWarning")  # of unshuffled folds
+@pytest.mark.slow
+def test_grid_search_over_order_and_kernel():
+    grid = {"order": [0, 1], "kernel": ["gaussian", "epanechnikov"]}
+    search = GridSearchCV(KernelRegressor(lengthscale=1.0), grid, cv=3).fit(X[:30], Y[:30])
+    assert search.best_params_["order"] == 1
+    assert search.best_score_ == np.max(search.cv_results_["mean_test_score"])
+
+
+def test_pipeline_searches_in_scaled_units():
+    far = X * [1e-4, 1e6] + [0, 1e8]
+    scaled = make_pipeline(StandardScaler(), KernelRegressor(order=0, starts=2)).fit(far, Y)
+    lengthscale = scaled[-1].lengthscale_ * scaled[0].scale_
+    plain = KernelRegressor(lengthscale=lengthscale).fit(far, Y)
+    np.testing.assert_allclose(scaled.predict(far), plain.predict(far), rtol=1e-6)
+
+
+def test_names_of_the_columns_of_a_data_frame_are_kept():
+    frame = pandas.DataFrame(X, columns=["age", "wage"])
+    labels = pandas.Series(Y)
+    model = KernelRegressor(lengthscale=0.5).fit(frame, labels)
+    assert list(model.feature_names_in_) == ["age", "wage"]
+    found = model.predict(frame)
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_array_equal(found, KernelRegressor(lengthscale=0.5).fit(X, Y).predict(X))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[["wage", "age"]])
+    scaler = StandardScaler().set_output(transform="pandas")
+    named = make_pipeline(scaler, KernelRegressor(lengthscale=0.5)).fit(frame, labels)
+    assert list(named[-1].feature_names_in_) == ["age", "wage"]
+
+
+def by_pickle(model):
+    return pickle.loads(pickle.dumps(model))
+
+
+@pytest.mark.parametrize("copied", [by_pickle, copy.deepcopy])
+@pytest.mark.parametrize(
+    "model",
+    [
+        slow(KernelRegressor(starts=2)),
+        KernelRegressor(ak.Gaussian(0.7) * ak.Laplace(2.0), starts=1),
+        KernelClassifier(lengthscale=0.3),
+    ],
+    ids=["named kernel", "product of kernels", "classifier"],
+)
+def test_copy_of_a_fitted_estimator_predicts_the_same_to_the_bit(model, copied):
+    model = clone(model).fit(X, KIND if isinstance(model, KernelClassifier) else Y)
+    other = copied(model)
+    np.testing.assert_array_equal(other.predict(X_NEW), model.predict(X_NEW))
+    if hasattr(model, "lengthscale_"):
+        np.testing.assert_array_equal(other.lengthscale_, model.lengthscale_)
+    if model.fit_ is not None:
+        assert other.fit_.x.dtype == model.fit_.x.dtype == np.float64
+        np.testing.assert_array_equal(other.fit_.history["loss"], model.fit_.history["loss"])
+
+
+def test_clone_is_unfitted_with_the_same_parameters():
+    parameters = {"order": 1, "objective": ak.KFold(4), "on_empty": "mean", "starts": 1}
+    model = KernelRegressor(ak.Gaussian(0.4), **parameters)
+    assert repr(clone(model)) == repr(model)
+    assert {name: clone(model).get_params()[name] for name in parameters} == parameters
+    fitted = model.set_params(objective=None).fit(X, Y)
+    copied = clone(fitted)
+    assert not hasattr(copied, "model_")
+    np.testing.assert_array_equal(copied.fit(X, Y).predict(X_NEW), fitted.predict(X_NEW))
