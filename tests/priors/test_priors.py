@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from laws import evaluate
 from marks import slow
 from refusals import assert_refused
 
@@ -221,16 +220,6 @@ def test_forget_gates_hide_what_is_before_a_gate_of_zero():
     np.testing.assert_allclose(found[3], np.exp([-np.inf, -0.6, -0.5, -0.3]), rtol=1e-6)
     np.testing.assert_allclose(forgotten, alibi, rtol=1e-6)
     assert np.all(unforgotten[np.tril_indices(4)] == 0)
-
-
-def test_a_bias_multiplies_the_weights():
-    rng = np.random.default_rng(3)
-    q, k, v = (rng.normal(size=s).astype(np.float32) for s in ((QUERIES, 2), (KEYS, 2), (KEYS, 3)))
-    weights = np.exp(-0.5 * ((q[:, None] - k[None]) ** 2).sum(axis=2)) * np.exp(BIASES["alibi"][1])
-    expected = weights @ v / weights.sum(axis=1, keepdims=True)
-    parts = ak.Gaussian(1.0), ak.Alibi(0.3), ak.Softmax(), q, k, v
-    for ours, _ in evaluate((Dense(), Blockwise(2, 3)), *parts, derivatives=False):
-        np.testing.assert_allclose(ours, expected, rtol=2e-5)
 
 
 @pytest.mark.parametrize("method", [Dense(), slow(Blockwise(2, 3))])
