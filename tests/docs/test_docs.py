@@ -1,20 +1,33 @@
 """Documentation without its build: commands can be run, links and references lead somewhere, every
-template renders, every public name is in the reference, notebooks are in the format of jupytext."""
+template renders, every public name is in the reference, notebooks are in the format of jupytext;
+README.md is what its template renders, is short, and its code prints what it says; every example in
+a docstring of the package runs, and prints what it says. In a block with `>>>` the printed values
+are compared, `...` standing for any text; a block without `>>>` must run."""
 
+import ast
+import doctest
+import inspect
 import json
+import operator
 import re
 import shlex
+import textwrap
 from urllib.parse import unquote, urlsplit
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jupytext
+import matplotlib.pyplot as plt
 import numpy as np
+import optax
 import pytest
 from markdown_it import MarkdownIt
 from marks import slow
 from paths import CONFIGS, DOCS, ROOT
 from PIL import Image
 
+import attnkernel as ak
 from experiments.__main__ import COMMANDS, main, make_parser
 from experiments.config import loading as config_source
 from experiments.runs import runner
@@ -240,3 +253,115 @@ def test_run_is_kept_without_the_paths_of_its_machine(load, tmp_path, monkeypatc
     (out / "status.json").write_text(json.dumps(status))
     with pytest.raises(SystemExit, match="not a finished run"):
         keep.keep(out, None)
+
+
+README = ROOT / "README.md"
+
+
+def fences():
+    return [t for t in MarkdownIt().parse(README.read_text("utf-8")) if t.type == "fence"]
+
+
+def test_readme_is_rendered_from_its_template(load):
+    """After a change of the template or of a kept run: `python docs/readme.py`."""
+    assert README.read_text("utf-8") == load(DOCS / "readme.py").readme()
+
+
+def test_readme_is_short_and_begins_with_code():
+    assert len(README.read_text("utf-8").splitlines()) <= 120
+    (code,) = (token for token in fences() if token.info == "python")
+    assert code.map[1] <= 40
+    assert code.content.rstrip().endswith("plt.show()")
+
+
+def test_readme_has_two_commands():
+    """`.ci/run` finds them by these words."""
+    commands = [
+        c for c in README.read_text("utf-8").splitlines() if c.startswith("python3 -m venv ")
+    ]
+    assert len(commands) == 2
+    assert "-m experiments run configs/" in commands[0]
+    assert commands[1].endswith("-m pytest -q -n 2")
+
+
+@pytest.mark.slow
+def test_readme_code_draws_and_prints_what_the_readme_shows(capsys, monkeypatch):
+    code, output, *_ = (token for token in fences() if token.info in ("python", "text"))
+    assert (code.info, output.info) == ("python", "text")
+    figures = []
+    monkeypatch.setattr(plt, "show", lambda: figures.extend(plt.get_fignums()))
+    plt.close("all")
+    exec(code.content, {})
+    plt.close("all")
+    assert len(figures) == 1
+    assert capsys.readouterr().out == output.content
+
+
+NAMES = {"ak": ak, "eqx": eqx, "jax": jax, "jnp": jnp, "np": np, "optax": optax, "plt": plt}
+FENCED = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
+
+
+def has_example(text):
+    return ">>>" in text or "```python" in text
+
+
+def docstrings_with_examples():
+    """Yields the path, the qualified name and the docstring of everything that has an example."""
+    for path in sorted((ROOT / "attnkernel").rglob("*.py")):
+        module = path.relative_to(ROOT / "attnkernel").as_posix()
+        stack = [(ast.parse(path.read_text("utf-8")), "")]
+        while stack:
+            node, name = stack.pop()
+            text = ast.get_docstring(node) or ""
+            if has_example(text):
+                yield pytest.param(text, id=f"{module}:{name}".rstrip(":"))
+            for child in node.body:
+                if isinstance(child, DOCUMENTED):
+                    stack.append((child, f"{name}.{child.name}".lstrip(".")))
+
+
+def run(text):
+    """Runs the examples of a docstring one after the other, with the same names; returns how many
+    blocks and printed lines there are."""
+    names = NAMES.copy()
+    blocks = [block for _, block in FENCED.findall(text) if ">>>" not in block]
+    for block in blocks:
+        exec(textwrap.dedent(block), names)
+    without_fences = re.sub(r"^ *```.*$", "", text, flags=re.MULTILINE)
+    test = doctest.DocTestParser().get_doctest(without_fences, names, "example", None, None)
+    report = []
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    runner = doctest.DocTestRunner(verbose=False, optionflags=flags)
+    lines = runner.run(test, out=report.append).attempted
+    assert not report, "".join(report)
+    return len(blocks) + lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", list(docstrings_with_examples()))
+def test_example_runs(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plt.switch_backend("agg")
+    assert run(text) > 0
+    plt.close("all")
+
+
+def test_every_public_class_and_function_has_an_example(load):
+    public = load(ROOT / "docs" / "extensions" / "names.py").public()
+    parts = {name: operator.attrgetter(name.partition(".")[2])(ak) for name in public}
+    documented = {
+        name: part.__doc__ or ""
+        for name, part in parts.items()
+        if inspect.isfunction(part) or (inspect.isclass(part) and not issubclass(part, Exception))
+    }
+    assert "attnkernel.kernels.Radial" in documented
+    assert [name for name, text in documented.items() if not has_example(text)] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["```python\n>>> 2 + 2\n5\n```", "```python\nak.no_such_name\n```", ">>> 1 / 0\n0"]
+)
+def test_a_wrong_example_is_found(text):
+    with pytest.raises((AssertionError, AttributeError)):
+        run(text)
