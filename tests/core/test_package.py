@@ -72,13 +72,6 @@ def test_import_brings_in_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
-def test_every_public_callable_has_a_docstring():
-    for name in dir(ak):
-        public = getattr(ak, name)
-        if not name.startswith("_") and callable(public):
-            assert public.__doc__, name
-
-
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="'atend'"):
         ak.atend  # noqa: B018

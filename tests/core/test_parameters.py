@@ -163,18 +163,6 @@ def test_ends_of_a_domain_are_fixed_only():
         jax.jit(lambda t: ak.Softmax(ak.fixed(t)).temperature)(1.0)
 
 
-def test_a_fit_of_a_temperature_stays_above_zero(x64):
-    """A start near 0 used to end below it."""
-    rng = np.random.default_rng(0)
-    x, y = rng.random(40), rng.normal(size=40)
-    model = ak.KernelRegression(ak.Gaussian(0.3), rule=ak.Softmax(0.05))
-    fit = ak.fit(model, x, y, objective=ak.LeaveOneOut())
-    assert np.all(np.asarray(fit.starts.end.rule.temperature) > 0)
-    steep = {"optimizer": optax.sgd(1e6), "steps": 5}
-    sunk = ak.KernelRegression(ak.Gaussian(0.3), rule=ak.Softmax(sink_mass=1e-3))
-    assert ak.fit(sunk, x, y, objective=ak.LeaveOneOut(), **steep).model.rule.sink_mass >= 0.0
-
-
 def test_what_is_shown_of_parameters():
     assert repr(ak.Softmax(0.5)) == "Softmax(temperature=0.5, sink_mass=fixed(0.0))"
     assert repr(ak.Alibi(ak.fixed(0.25))) == "Alibi(slope=fixed(0.25))"

@@ -1,4 +1,5 @@
-"""Many fits in one program: each equals the fit alone; members, and batches that are refused."""
+"""Many fits in one program: each equals the fit alone; `choose`: the candidate with the smallest
+criterion; data and arguments that are refused."""
 
 import jax
 import numpy as np
@@ -80,3 +81,105 @@ def test_batches_that_are_refused(models, keys, options, message):
     key = None if keys is None else jax.device_put(np.zeros((keys, 2), np.uint32))
     with pytest.raises(ValueError, match=message):
         ak.fit_many(several, *sample(), objective=ak.LeaveOneOut(), key=key, **options)
+
+
+def test_candidate_with_the_smallest_criterion_is_best(x64):
+    x, y = sample()
+    models = [
+        ak.KernelRegression(ak.Gaussian(0.3)),
+        ak.KernelRegression(ak.Gaussian(0.3), order=1),
+        ak.KernelRegression(ak.Gaussian(1.5)),
+    ]
+    found = ak.choose(models, x, y, objective=ak.LeaveOneOut(), starts=2)
+    alone = [ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=2) for model in models]
+    np.testing.assert_array_equal(found.criteria, [float(fit.loss) for fit in alone])
+    least = int(np.argmin(found.criteria))
+    assert found.best is found.fits[least]
+    head, *lines = str(found).splitlines()
+    assert "LeaveOneOut" in head
+    assert [line.startswith("*") for line in lines] == [i == least for i in range(3)]
+    assert lines[least].endswith("  0")
+    assert f"local linear, {found.fits[1].model.kernel}" in lines[1]
+
+
+def test_warning_names_its_candidate(x64):
+    x, y = sample()
+    models = [ak.KernelRegression(ak.Gaussian(length)) for length in (0.7, 0.8)]
+    bounds = [ak.KernelRegression(ak.Gaussian(length)) for length in (0.6, 0.9)]
+    with pytest.warns(ak.FitWarning) as caught:
+        ak.choose(models, x, y, objective=ak.LeaveOneOut(), bounds=tuple(bounds), starts=2)
+    for number, warning in enumerate(caught):
+        message = str(warning.message)
+        assert message.startswith(f"candidate {number}, local constant, Gaussian")
+        assert "bound" in message
+    assert len(caught) == 2
+
+
+def test_candidates_that_cannot_be_compared_are_refused():
+    x, y = sample()
+    model = ak.KernelRegression(ak.Gaussian(0.3))
+    with pytest.raises(ValueError, match=r"HoldOut.*ak\.LeaveOneOut"):
+        ak.choose([model], x, y, objective=ak.HoldOut(10))
+    with pytest.raises(ValueError, match=r"models.*got \[\]"):
+        ak.choose([], x, y, objective=ak.GCV())
+    narrow = [ak.KernelRegression(ak.kernels.Boxcar(length)) for length in (1e-6, 2e-6, 3e-6)]
+    options = {"bounds": (narrow[0], narrow[2]), "starts": 1}
+    with (
+        pytest.warns(ak.FitWarning, match="diverged"),
+        pytest.raises(ValueError, match=r"Candidate 0, .* inf"),
+    ):
+        ak.choose([narrow[1]], x, y, objective=ak.LeaveOneOut(), **options)
+    with pytest.raises(ValueError, match="jit"):
+        jax.jit(lambda y: ak.choose([model], x, y, objective=ak.GCV(), starts=1).best.loss)(y)
+
+
+N = 19
+RNG = np.random.default_rng(0)
+X, Y = RNG.uniform(-2, 2, size=(N, 1)), RNG.normal(size=N)
+
+
+def changed(array, row, value):
+    array = array.copy()
+    array[row] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        pytest.param(X[:2], Y[:2], "3 rows; got 2", id="two rows"),
+        pytest.param(X, Y[:-1], r"x \(19, 1\) and y \(18,\)", id="a label too few"),
+        pytest.param(changed(X, 7, np.nan), Y, r"x .*finite.*1 of 19.*row 7", id="NaN in x"),
+        pytest.param(X, changed(Y, 3, np.inf), r"y .*finite.*1 of 19.*row 3", id="inf in y"),
+        pytest.param(np.ones_like(X), Y, "x is constant", id="constant x"),
+        pytest.param(X, np.ones(N), r"y is constant.*1\.0", id="constant y"),
+    ],
+)
+def test_data_that_are_refused(x, y, message):
+    with pytest.raises(ValueError, match=message):
+        ak.fit(model(), x, y, objective=ak.LeaveOneOut())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": ak.HoldOut(N)}, r"HoldOut\(19\).*19 rows"),
+        ({"key": None}, "key="),
+        ({"optimizer": None}, "HoldOut.*optimizer="),
+        ({"steps": None}, "steps="),
+        ({"steps": 0}, "steps.*got 0"),
+        ({"chunk": 0}, "chunk.*got 0"),
+        ({"starts": 0}, "starts.*got 0"),
+        ({"starts": 5}, "starts.*bounds="),
+        ({"trainable": lambda leaf: False}, "trainable="),
+        ({"bounds": (model(2.0), model(3.0))}, "outside its bounds.*lengthscale=1.*lengthscale=2"),
+        ({"bounds": (model(3.0), model(0.5))}, "lower bound"),
+        ({"bounds": (0.1, 3.0)}, r"bounds.*0\.1, 3\.0"),
+    ],
+    ids=lambda of: ", ".join(of) if isinstance(of, dict) else "",
+)
+def test_arguments_that_are_refused(changes, message):
+    arguments = {"objective": ak.HoldOut(4), "optimizer": ADAM, "steps": 13}
+    arguments |= {"key": jax.device_put(np.zeros(2, np.uint32))} | changes
+    with pytest.raises(ValueError, match=f"(?is){message}"):
+        ak.fit(model(), X, Y, **arguments)

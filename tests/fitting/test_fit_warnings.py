@@ -287,23 +287,6 @@ def least_on_a_grid(x, y, lengthscales):
     return np.min(np.mean((y - total[has_all] / mass[has_all]) ** 2, axis=1))
 
 
-@pytest.mark.slow
-def test_starts_alone_are_compared_inside_transformations_and_of_many_fits(x64):
-    x, y = sample(0)
-    fit = jax.jit(lambda x, y: ak.fit(BOXCAR, x, y, objective=ak.LeaveOneOut()))(x, y)
-    assert not np.any(fit.starts.converged)
-    assert any(re.search(SAID, sentence) for sentence in fit.warnings())
-    with pytest.warns(ak.FitWarning, match="starts were compared.*: kernel.lengthscale"):
-        ak.fit_many(
-            BOXCAR,
-            np.stack([x, x])[:, :, None],
-            np.stack([y, -y]),
-            objective=ak.LeaveOneOut(),
-            in_axes=(None, 0, None),
-            key=jax.device_put(np.zeros((2, 2), np.uint32)),
-        )
-
-
 def test_a_slope_is_not_missed_where_there_is_one(x64):
     x, y = sample(3)
     model = ak.KernelRegression(ak.Gaussian(0.3))

@@ -1,15 +1,25 @@
-"""Fits of data sets of similar size share compiled programs, and padding changes no result."""
+"""Fits, trainings, and several at once, of data sets of similar size share compiled programs, and
+padding changes no result. The rows that are held out at random are those that are drawn without
+padding."""
 
 import jax
 import numpy as np
+import optax
 import pytest
 from marks import slow
 
 import attnkernel as ak
 from attnkernel._core import rows as row_buckets
+from attnkernel._core.rows import (
+    MAX_PADDED_ROWS,
+    bucket_size,
+    cut_rows,
+    pad_rows,
+)
 from attnkernel.fitting._options import Options
 from attnkernel.fitting._problem import build_problem
 from attnkernel.objectives import Sample
+from attnkernel.objectives._hold_out import draw_rows
 
 EPS = np.finfo(np.float64).eps
 CASES = {  # objective, order, columns
@@ -148,3 +158,142 @@ def test_rows_are_not_padded_where_something_may_read_them(x64):
         lambda x, y: (model(x, x, y), ak.attend(x, x, y[:, None], kernel=model.kernel)[:, 0])
     )(x, y)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+KEY = np.array([0, 3], np.uint32)
+KEYS = np.array([[0, 3], [1, 4]], np.uint32)
+
+
+def model():
+    return ak.KernelRegression(ak.Gaussian(0.2))
+
+
+def noisier(n):
+    rng = np.random.default_rng(n)
+    x = rng.uniform(size=(n, 1))
+    return x, np.sin(6 * x[:, 0]) + 0.3 * rng.normal(size=n), rng.uniform(0.5, 2.0, n)
+
+
+def train(n, size=5, weighted=False, **options):
+    x, y, weights = noisier(n)
+    options = {"optimizer": optax.sgd(0.1), "steps": 5, "key": jax.device_put(KEY)} | options
+    weights = weights if weighted else None
+    return ak.fit(model(), x, y, objective=ak.HoldOut(size), weights=weights, **options)
+
+
+def fits(n, in_axes=(None, None, 0), **options):
+    """Two trainings, of one data set or of two, or searches."""
+    x, y, _ = noisier(n)
+    objective = ak.HoldOut(np.array([1, 5]), at_most=5)
+    if in_axes[1] == 0:
+        x, y, objective = np.stack([x, x**2]), np.stack([y, 2 * y]), ak.LeaveOneOut()
+        return ak.fit_many(model(), x, y, objective=objective, in_axes=in_axes, steps=20, starts=2)
+    options = {"optimizer": optax.sgd(0.1), "steps": 5, "key": jax.device_put(KEYS)}
+    return ak.fit_many(model(), x, y, objective=objective, in_axes=in_axes, **options)
+
+
+@pytest.mark.parametrize(("size", "weighted"), [(5, True), slow(1, False), slow(5, False)])
+def test_a_padded_training_equals_one_of_the_rows_alone(x64, monkeypatch, programs, size, weighted):
+    """And another number of rows of the same bucket compiles nothing."""
+    padded = train(37, size, weighted)
+    programs.clear()
+    other = train(38, size, weighted)
+    assert not programs
+    assert other.x.shape == (38, 1)
+    assert (other.objective.weights is not None) == weighted
+    assert float(padded.loss) != float(other.loss)
+    monkeypatch.setattr(row_buckets, "MAX_PADDED_ROWS", 0)
+    alone = train(37, size, weighted)
+    np.testing.assert_allclose(padded.history["loss"], alone.history["loss"], rtol=1e-12)
+    lengthscales = (fit.model.kernel.lengthscale for fit in (padded, alone))
+    np.testing.assert_allclose(*lengthscales, rtol=1e-12)
+
+
+def test_the_first_loss_is_that_of_the_rows_drawn_from_all(x64):
+    x, y, weights = noisier(37)
+    drawn = jax.jit(lambda key: jax.random.permutation(jax.random.split(key)[1], 37))
+    rows = np.asarray(drawn(KEY))[:5]
+    kept = np.setdiff1d(np.arange(37), rows)
+    kernel = np.exp(-0.5 * ((x[rows] - x[kept].T) / 0.2) ** 2) * weights[kept]
+    predicted = kernel @ y[kept] / kernel.sum(axis=1)
+    expected = np.average((y[rows] - predicted) ** 2, weights=weights[rows])
+    found = train(37, weighted=True).history["loss"][0]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "in_axes", [(None, None, 0), slow((None, 0, None))], ids=["sizes", "noisier sets"]
+)
+def test_several_padded_fits_share_a_program_and_equal_those_of_the_rows_alone(
+    x64, monkeypatch, programs, in_axes
+):
+    padded = fits(37, in_axes)
+    programs.clear()
+    other = fits(38, in_axes)
+    assert not programs
+    assert other.x.shape[-2:] == (38, 1)
+    assert np.all(np.asarray(padded.loss) != np.asarray(other.loss))
+    monkeypatch.setattr(row_buckets, "MAX_PADDED_ROWS", 0)
+    alone = fits(37, in_axes)
+    if in_axes[1] is None:
+        np.testing.assert_allclose(padded.history["loss"], alone.history["loss"], rtol=1e-9)
+    # of searches both starts meet at one minimum, and rounding tells whose history is kept
+    np.testing.assert_allclose(padded.starts.loss, alone.starts.loss, rtol=1e-9)
+    assert (padded.starts.edges is None) == (alone.starts.edges is None)
+    assert jax.tree.structure(padded) == jax.tree.structure(alone)
+    assert jax.tree.map(np.shape, padded) == jax.tree.map(np.shape, alone)
+
+
+@pytest.mark.parametrize("count", [30, 1660, slow(2), slow(1620)])
+def test_rows_that_do_not_count_do_not_change_the_draw(count):
+    """In any place; 1620 rows are sorted once, 1660 twice, and both are padded to 1664."""
+    is_counted = np.zeros(row_buckets.bucket_size(count), bool)
+    is_counted[np.random.default_rng(0).permutation(len(is_counted))[:count]] = True
+
+    @jax.jit
+    @jax.vmap
+    def computed(key, is_counted):
+        drawn = [draw_rows(key, len(is_counted), h, is_counted) for h in (1, 2)]
+        return drawn, jax.random.permutation(key, count)
+
+    keys = np.random.default_rng(3).integers(0, 2**32, (20, 2), np.uint32)
+    drawn, rows = computed(keys, np.tile(is_counted, (20, 1)))
+    for h, found in enumerate(drawn, 1):
+        np.testing.assert_array_equal(found, np.flatnonzero(is_counted)[rows[:, :h]])
+
+
+def test_rows_are_not_padded_where_random_bits_depend_on_their_number():
+    assert ak.HoldOut(5).can_pad_rows
+    with jax.threefry_partitionable(False):
+        assert not ak.HoldOut(5).can_pad_rows
+
+
+def test_a_training_that_holds_out_another_number_compiles_only_its_steps(programs):
+    train(300, steps=7)
+    programs.clear()
+    train(300, size=6, steps=8)
+    assert programs == ["jit(_advance_training)"]
+
+
+def test_sizes_grow_by_a_sixteenth_at_most_from_256_rows():
+    sizes = np.array([bucket_size(n) for n in range(1, MAX_PADDED_ROWS + 1)])
+    given = np.arange(1, MAX_PADDED_ROWS + 1)
+    assert np.all(sizes >= given)
+    assert np.all(np.diff(sizes) >= 0)
+    assert np.all(sizes - given < np.maximum(8, given / 16))
+    assert len(np.unique(sizes)) == 112
+    assert [bucket_size(n) for n in (0, MAX_PADDED_ROWS + 1)] == [0, MAX_PADDED_ROWS + 1]
+
+
+def test_padding_repeats_the_last_row_with_weight_zero():
+    given = (np.arange(6.0).reshape(3, 2), np.arange(3.0), np.array([1.0, 2.0, 3.0]))
+    x, y, weights = jax.device_put(given)
+    more_x, more_y, mask = map(np.asarray, pad_rows(x, y, None))
+    assert more_x.shape == (8, 2)
+    assert more_y.shape == mask.shape == (8,)
+    np.testing.assert_array_equal(more_x[3:], np.broadcast_to(given[0][-1], (5, 2)))
+    np.testing.assert_array_equal(mask, np.arange(8) < 3)
+    padded = np.asarray(pad_rows(x, y, weights)[2])
+    np.testing.assert_array_equal(padded[:4], [1.0, 2.0, 3.0, 0.0])
+    np.testing.assert_array_equal(cut_rows({"y": pad_rows(x, y, None, y)[3]}, 3)["y"], y)
+    np.testing.assert_array_equal(cut_rows(y, 5), y)

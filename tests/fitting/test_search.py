@@ -74,27 +74,6 @@ def test_bounds_hold_and_are_reported(x64):
     assert np.any(np.asarray(fitted.starts.at_bound))
 
 
-@pytest.mark.slow
-def test_bounds_hold_for_a_hundred_small_samples(x64):
-    """Law 8, for data sets of seven points, several of them ties."""
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 9, size=(100, 7, 1)) / 4.0
-    x[:, 0] = 9.0
-    y = rng.normal(size=(100, 7))
-
-    @jax.jit
-    def computed(x, y):
-        options = {"in_axes": (None, 0, None), "steps": 30}
-        fitted = ak.fit_many(model(), x, y, objective=ak.LeaveOneOut(), **options)
-        lower, upper = jax.vmap(lambda x: model().search_box(x))(x)
-        return [m.kernel.lengthscale for m in (fitted.starts.end, lower, upper)]
-
-    found, lower, upper = jax.device_get(computed(x, y))
-    assert np.isfinite(found).all()
-    assert (found >= lower[:, None] * (1 - 1e-9)).all()
-    assert (found <= upper[:, None] * (1 + 1e-9)).all()
-
-
 def test_derivatives_of_a_search_are_those_of_its_minimum(x64):
     """By the implicit function theorem, in both modes, with respect to labels and to inputs."""
     x, y = sample()
